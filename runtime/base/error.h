@@ -1,0 +1,55 @@
+// How trainctl fails: one exception type for "the world failed", one macro for "we are wrong".
+//
+// Mistakes in a job spec are neither: they are collected as diagnostics (runtime/spec).
+#pragma once
+#include <fmt/format.h>
+
+#include <stdexcept>
+#include <string>
+
+namespace trainctl {
+
+/// What failed; each code has one exit status (the table in `trainctl help exit-codes`).
+enum class ErrorCode {
+  kInternal,    // 1
+  kUsage,       // 2
+  kSpec,        // 3
+  kPlan,        // 4
+  kPreflight,   // 5
+  kData,        // 6
+  kCheckpoint,  // 7
+  kDiverged,    // 8
+  kHang,        // 9
+  kWorker,      // 10: a worker died of something else
+  kPeerLost,    // 10: this rank waited for a peer past the deadline; the effect, never the first cause
+  kHardware,    // 11
+  kLauncher,    // 12
+  kIo,          // 10 in a rank, 7 while reading a checkpoint: a file operation failed
+  kStopped,     // 75: stopped on request, checkpoint saved
+};
+
+int exit_status(ErrorCode code);
+const char* name_of(ErrorCode code);
+
+/// Thrown when the world failed. Caught once, in a rank's or a command's main.
+class Error : public std::runtime_error {
+ public:
+  Error(ErrorCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
+  ErrorCode code() const { return code_; }
+
+ private:
+  ErrorCode code_;
+};
+
+[[noreturn]] void invariant_failed(const char* file, int line, const char* condition,
+                                   const std::string& detail);
+
+}  // namespace trainctl
+
+/// Our own invariant: stays on in release, prints condition and values, aborts.
+/// (Named ENSURE because the test framework owns CHECK.)   ENSURE(n > 0, "n = {}", n);
+#define ENSURE(condition, ...)                                                              \
+  do {                                                                                      \
+    if (!(condition)) [[unlikely]]                                                          \
+      ::trainctl::invariant_failed(__FILE__, __LINE__, #condition, ::fmt::format("" __VA_ARGS__)); \
+  } while (0)

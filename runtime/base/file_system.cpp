@@ -1,0 +1,198 @@
+#include "runtime/base/file_system.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "runtime/base/error.h"
+
+namespace trainctl {
+namespace {
+
+[[noreturn]] void fail(const char* what, const std::string& path) {
+  throw Error(ErrorCode::kIo, fmt::format("cannot {} {}: {}", what, path, std::strerror(errno)));
+}
+
+class PosixFile final : public File {
+ public:
+  PosixFile(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}
+  ~PosixFile() override { ::close(fd_); }
+
+  void write_at(uint64_t offset, std::span<const std::byte> data) override {
+    while (!data.empty()) {
+      const ssize_t n = ::pwrite(fd_, data.data(), data.size(), off_t(offset));
+      if (n < 0 && errno == EINTR) continue;
+      if (n <= 0) fail("write", path_);
+      data = data.subspan(size_t(n));
+      offset += uint64_t(n);
+    }
+  }
+  void read_at(uint64_t offset, std::span<std::byte> data) override {
+    while (!data.empty()) {
+      const ssize_t n = ::pread(fd_, data.data(), data.size(), off_t(offset));
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) fail("read", path_);
+      if (n == 0)
+        throw Error(ErrorCode::kIo, fmt::format("{} ends at byte {}, {} more were expected", path_, offset, data.size()));
+      data = data.subspan(size_t(n));
+      offset += uint64_t(n);
+    }
+  }
+  uint64_t size() override {
+    struct stat s;
+    if (::fstat(fd_, &s) != 0) fail("stat", path_);
+    return uint64_t(s.st_size);
+  }
+  void sync() override {
+    if (::fsync(fd_) != 0) fail("sync", path_);
+  }
+
+ private:
+  int fd_;
+  std::string path_;
+};
+
+class PosixFileSystem final : public FileSystem {
+ public:
+  std::unique_ptr<File> create(const std::string& path) override {
+    const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+    if (fd < 0) fail("create", path);
+    return std::make_unique<PosixFile>(fd, path);
+  }
+  std::unique_ptr<File> open_read(const std::string& path) override {
+    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (fd < 0) fail("open", path);
+    return std::make_unique<PosixFile>(fd, path);
+  }
+  void make_directory(const std::string& path) override {
+    if (::mkdir(path.c_str(), 0755) == 0) return;
+    if (errno != EEXIST || !is_directory(path)) fail("create the folder", path);
+  }
+  void rename(const std::string& from, const std::string& to) override {
+    if (::rename(from.c_str(), to.c_str()) != 0) fail("rename", from + " to " + to);
+  }
+  void rename_no_replace(const std::string& from, const std::string& to) override {
+    if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) != 0)
+      fail("rename", from + " to " + to);
+  }
+  void remove_file(const std::string& path) override {
+    if (::unlink(path.c_str()) != 0) fail("remove", path);
+  }
+  void remove_directory(const std::string& path) override {
+    if (::rmdir(path.c_str()) != 0) fail("remove the folder", path);
+  }
+  void sync_directory(const std::string& path) override {
+    const int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) fail("open the folder", path);
+    const int rc = ::fsync(fd);
+    ::close(fd);
+    if (rc != 0) fail("sync the folder", path);
+  }
+  std::vector<std::string> list(const std::string& path) override {
+    DIR* dir = ::opendir(path.c_str());
+    if (!dir) fail("list", path);
+    std::vector<std::string> names;
+    while (const dirent* entry = ::readdir(dir)) {
+      const std::string name = entry->d_name;
+      if (name != "." && name != "..") names.push_back(name);
+    }
+    ::closedir(dir);
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+  bool exists(const std::string& path) override {
+    struct stat s;
+    return ::lstat(path.c_str(), &s) == 0;
+  }
+  bool is_directory(const std::string& path) override {
+    struct stat s;
+    return ::stat(path.c_str(), &s) == 0 && S_ISDIR(s.st_mode);
+  }
+};
+
+class RealClock final : public Clock {
+ public:
+  double monotonic_s() override { return read(CLOCK_MONOTONIC); }
+  double unix_s() override { return read(CLOCK_REALTIME); }
+  void sleep_s(double seconds) override {
+    timespec t{time_t(seconds), long((seconds - double(time_t(seconds))) * 1e9)};
+    while (::nanosleep(&t, &t) != 0 && errno == EINTR) {
+    }
+  }
+
+ private:
+  static double read(clockid_t id) {
+    timespec t;
+    ::clock_gettime(id, &t);
+    return double(t.tv_sec) + double(t.tv_nsec) * 1e-9;
+  }
+};
+
+std::string parent_of(const std::string& path) {
+  const size_t slash = path.find_last_of('/');
+  if (slash == std::string::npos) return ".";
+  return slash == 0 ? "/" : path.substr(0, slash);
+}
+
+std::span<const std::byte> bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
+
+}  // namespace
+
+void FileSystem::make_directories(const std::string& path) {
+  if (path.empty() || is_directory(path)) return;
+  make_directories(parent_of(path));
+  make_directory(path);
+}
+
+void FileSystem::remove_tree(const std::string& path) {
+  if (!exists(path)) return;
+  if (!is_directory(path)) return remove_file(path);
+  for (const std::string& name : list(path)) remove_tree(path + "/" + name);
+  remove_directory(path);
+}
+
+std::string FileSystem::read_text(const std::string& path) {
+  const auto file = open_read(path);
+  std::string text(file->size(), '\0');
+  file->read_at(0, std::as_writable_bytes(std::span(text)));
+  return text;
+}
+
+void FileSystem::write_new_text(const std::string& path, const std::string& text) {
+  const auto file = create(path);
+  file->write_at(0, bytes_of(text));
+  file->sync();
+  sync_directory(parent_of(path));
+}
+
+void FileSystem::replace_text(const std::string& path, const std::string& text) {
+  const std::string temporary = path + ".tmp";
+  if (exists(temporary)) remove_file(temporary);
+  {
+    const auto file = create(temporary);
+    file->write_at(0, bytes_of(text));
+    file->sync();
+  }
+  rename(temporary, path);
+  sync_directory(parent_of(path));
+}
+
+FileSystem& real_file_system() {
+  static PosixFileSystem instance;
+  return instance;
+}
+
+Clock& real_clock() {
+  static RealClock instance;
+  return instance;
+}
+
+}  // namespace trainctl

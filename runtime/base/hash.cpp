@@ -1,0 +1,37 @@
+#include "runtime/base/hash.h"
+
+#include <fmt/format.h>
+#include <openssl/sha.h>
+#include <xxhash.h>
+
+#include "runtime/base/error.h"
+
+namespace trainctl {
+
+uint64_t xxh3(std::span<const std::byte> data, uint64_t seed) {
+  return XXH3_64bits_withSeed(data.data(), data.size(), seed);
+}
+
+uint64_t xxh3(std::string_view text, uint64_t seed) { return XXH3_64bits_withSeed(text.data(), text.size(), seed); }
+
+Xxh3Stream::Xxh3Stream(uint64_t seed) : state_(XXH3_createState()) {
+  ENSURE(state_ != nullptr);
+  XXH3_64bits_reset_withSeed(static_cast<XXH3_state_t*>(state_), seed);
+}
+Xxh3Stream::~Xxh3Stream() { XXH3_freeState(static_cast<XXH3_state_t*>(state_)); }
+void Xxh3Stream::update(std::span<const std::byte> data) {
+  XXH3_64bits_update(static_cast<XXH3_state_t*>(state_), data.data(), data.size());
+}
+uint64_t Xxh3Stream::digest() const { return XXH3_64bits_digest(static_cast<XXH3_state_t*>(state_)); }
+
+std::string sha256_hex(std::string_view text) {
+  unsigned char digest[SHA256_DIGEST_LENGTH];
+  SHA256(reinterpret_cast<const unsigned char*>(text.data()), text.size(), digest);
+  std::string out;
+  for (unsigned char byte : digest) out += fmt::format("{:02x}", byte);
+  return out;
+}
+
+std::string hex64(uint64_t value) { return fmt::format("{:016x}", value); }
+
+}  // namespace trainctl

@@ -1,0 +1,33 @@
+// Hashes: XXH3 for integrity and identity of data, SHA-256 for manifests.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace trainctl {
+
+uint64_t xxh3(std::span<const std::byte> data, uint64_t seed = 0);
+uint64_t xxh3(std::string_view text, uint64_t seed = 0);
+
+/// Streaming XXH3-64; the digest equals xxh3() of the concatenation.
+class Xxh3Stream {
+ public:
+  explicit Xxh3Stream(uint64_t seed = 0);
+  ~Xxh3Stream();
+  Xxh3Stream(const Xxh3Stream&) = delete;
+  Xxh3Stream& operator=(const Xxh3Stream&) = delete;
+  void update(std::span<const std::byte> data);
+  uint64_t digest() const;
+
+ private:
+  void* state_;
+};
+
+/// Lower-case hex of SHA-256, 64 characters.
+std::string sha256_hex(std::string_view text);
+/// 16 lower-case hex digits.
+std::string hex64(uint64_t value);
+
+}  // namespace trainctl
