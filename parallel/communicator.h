@@ -1,0 +1,126 @@
+// What peers can do: the one primitive by which ranks move bytes, and the collectives built on it.
+//
+// A Communicator is one rank's end of a group of ranks. Its only primitive is `exchange`: a set of sends and receives that
+// start now and are waited for later. Every collective is an exchange followed by local arithmetic in a fixed order, so
+// a sum has the same bits over MPI, over threads and (later) over NCCL.
+//
+// Thread rule: one Communicator is used by one thread at a time. Messages between two ranks with the same tag arrive in the
+// order sent. Destroying a communicator never waits for a peer.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "runtime/base/dtype.h"
+
+namespace trainctl::parallel {
+
+struct Transfer {
+  enum Kind { send, receive } kind = send;
+  int peer = 0;          ///< rank in this communicator; sending to oneself is allowed if matched in the same exchange
+  void* data = nullptr;  ///< must stay valid (and a sent buffer unchanged) until the ticket is waited for
+  size_t bytes = 0;      ///< sender and receiver must agree; a mismatch is Error(kInternal) naming both
+  int tag = 0;           ///< 0..1023
+};
+
+/// A pending exchange. Move-only; must be waited for (an abandoned one is cancelled when the communicator dies).
+class Ticket {
+ public:
+  struct State {
+    virtual ~State() = default;
+  };
+  Ticket() = default;
+  explicit Ticket(std::unique_ptr<State> state) : state_(std::move(state)) {}
+  Ticket(Ticket&&) = default;
+  Ticket& operator=(Ticket&&) = default;
+  explicit operator bool() const { return state_ != nullptr; }
+  State* state() { return state_.get(); }
+  void reset() { state_.reset(); }
+
+ private:
+  std::unique_ptr<State> state_;
+};
+
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  /// What this group is for, e.g. "dp group of stage 1": used in errors and diagnosis.
+  virtual const std::string& name() const = 0;
+
+  /// Starts the transfers; returns at once. Progress is made while any thread of this rank waits on or polls any communicator,
+  /// and by a background thread that polls gently while tickets are pending.
+  virtual Ticket exchange(std::span<const Transfer> transfers) = 0;
+  /// True when finished; never blocks. Also makes progress.
+  virtual bool test(Ticket& ticket) = 0;
+  /// Waits; afterwards the ticket is empty. Error(kPeerLost) once the deadline has passed, naming the communicator, the kind
+  /// of operation (`what`) and the peers (with world ranks) still missing. Sleeps rather than spins: ranks share cores.
+  virtual void wait(Ticket& ticket, const char* what) = 0;
+
+  /// New communicators by colour, ordered by key; collective over this one. colour < 0: not a member, returns null.
+  virtual std::unique_ptr<Communicator> split(int colour, int key, const std::string& name) = 0;
+  /// World rank of member r (for messages).
+  virtual int world_rank(int r) const = 0;
+  /// Seconds this rank has spent blocked in wait() on this communicator so far.
+  virtual double waited_s() const = 0;
+  /// Bytes sent by this rank so far on this communicator.
+  virtual uint64_t sent_bytes() const = 0;
+};
+
+// ---- collectives (parallel/collectives.cpp): the same code over every communicator ---------------------------------
+// Every rank calls with the same sizes in the same order. `tag` keeps concurrent collectives on one communicator apart.
+
+/// recv [size * n bytes] = concatenation of every rank's send [n bytes]. send may be recv + rank * n.
+void all_gather(Communicator&, const void* send, void* recv, size_t bytes_per_rank, int tag = 0);
+
+/// The same with a size per rank (bytes[r]), rank r's part standing at offset sum of bytes before r.
+void all_gather_v(Communicator&, const void* send, void* recv, std::span<const size_t> bytes, int tag = 0);
+
+/// out [n] = tree sum over ranks r of their full[rank * n + i] (balanced binary tree in rank order, Backend::tree_sum).
+///   full [size * n] elements of dtype, unchanged; scratch [size * n] elements; out [n], may be full + rank * n
+/// Source: reduce-scatter as exchange + local sum: keeps the order of additions independent of the transport.
+void reduce_scatter(Communicator&, kernels::Backend&, kernels::Stream&, const void* full, void* out, void* scratch,
+                    DType dtype, int64_t n, int tag = 0);
+
+/// data [n] = tree sum over ranks, on every rank; n need not divide by size. scratch: at least
+/// all_reduce_scratch_bytes(...) bytes.
+void all_reduce(Communicator&, kernels::Backend&, kernels::Stream&, void* data, void* scratch, DType dtype, int64_t n,
+                int tag = 0);
+size_t all_reduce_scratch_bytes(int size, DType dtype, int64_t n);
+
+/// Sums doubles (host memory) over ranks in rank order on every rank; meant for vectors where each entry is non-zero on one
+/// rank only, or whose order of summation is the rank order.
+void all_reduce_f64(Communicator&, std::span<double> values, int tag = 0);
+
+void broadcast(Communicator&, int root, void* data, size_t bytes, int tag = 0);
+void barrier(Communicator&, int tag = 0);
+
+// ---- transports ---------------------------------------------------------------------------------------------------
+
+/// Rank threads in one process: world communicators for ranks 0..size-1 that share one mailbox. `deadline_s`: limit of a wait.
+std::vector<std::unique_ptr<Communicator>> make_thread_world(int size, double deadline_s);
+
+/// Owns MPI_Init/MPI_Finalize; construct once in a rank process. finalize() is the orderly end (collective); the
+/// destructor without it leaves MPI uninitialised-by-abandonment (the process is about to exit anyway).
+class MpiWorld {
+ public:
+  MpiWorld();
+  ~MpiWorld();
+  MpiWorld(const MpiWorld&) = delete;
+  MpiWorld& operator=(const MpiWorld&) = delete;
+  /// A communicator over all ranks (a duplicate of MPI_COMM_WORLD).
+  std::unique_ptr<Communicator> world(double deadline_s);
+  void finalize();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace trainctl::parallel

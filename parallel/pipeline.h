@@ -1,0 +1,90 @@
+// A pipeline schedule is a program: for each stage a list of instructions, made by a pure function. One executor runs any
+// program (runtime/train), one checker proves it deadlock-free and within its memory bound, one simulator times it, one
+// drawing shows it.
+//
+// The model is cut into stages * virtual_stages chunks of layers. Chunk c (global) stands on stage c mod stages as
+// its local chunk c / stages. A micro-batch flows through chunks 0, 1, ... and its gradient back.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace trainctl::parallel {
+
+enum class Schedule { gpipe, one_f_one_b, interleaved, zb_h1 };
+const char* name_of(Schedule);  ///< "gpipe", "1f1b", "interleaved", "zb-h1"
+std::optional<Schedule> schedule_named(const std::string& name);
+
+enum class Op : uint8_t {
+  receive_activation,  ///< input of (chunk, micro_batch) from the stage of the previous chunk
+  forward,
+  send_activation,     ///< output of (chunk, micro_batch) to the stage of the next chunk
+  receive_gradient,    ///< gradient of the output of (chunk, micro_batch)
+  backward_input,      ///< gradient of the input
+  backward_weight,     ///< gradient of the weights; always after backward_input of the same pair
+  send_gradient,       ///< gradient of the input of (chunk, micro_batch) to the stage of the previous chunk
+  reduce,              ///< gradients of local chunk `chunk` are complete: start their data-parallel reduction
+  step                 ///< optimizer; last instruction of every program
+};
+
+struct Instruction {
+  Op op;
+  int chunk = 0;        ///< local chunk index, 0..virtual_stages-1
+  int micro_batch = 0;  ///< 0..micro_batches-1
+  bool operator==(const Instruction&) const = default;
+};
+
+struct PipelineShape {
+  Schedule schedule = Schedule::one_f_one_b;
+  int stages = 1, virtual_stages = 1, micro_batches = 1;
+};
+
+using Program = std::vector<Instruction>;
+
+/// One program per stage. Within a stage and chunk, backward_input and backward_weight each run in micro-batch order
+/// (the order of gradient sums must not depend on the schedule). No sends or receives between chunks on the same stage
+/// (stages == 1: none at all); the executor hands the buffer over. gpipe, 1f1b and interleaved put backward_weight right
+/// after backward_input (before send_gradient is allowed to wait: send first, then backward_weight).
+/// Sources: GPipe arXiv:1811.06965; 1F1B and interleaving arXiv:2104.04473; ZB-H1 arXiv:2401.10241.
+std::vector<Program> make_programs(const PipelineShape&);
+
+/// Why a shape cannot be scheduled, as one sentence, or nothing (e.g. interleaved needs micro_batches divisible by stages;
+/// gpipe, 1f1b and zb-h1 have virtual_stages == 1).
+std::optional<std::string> shape_problem(const PipelineShape&);
+
+struct CheckResult {
+  std::string problem;               ///< empty: the programs are correct
+  std::vector<int> peak_in_flight;   ///< per stage: most (chunk, micro_batch) pairs whose activations are held at once
+  bool ok() const { return problem.empty(); }
+};
+/// Runs the programs abstractly: sends are buffered (never block), receives block. Proves: every stage ends, every send is received
+/// in order with the right contents, each pair is computed exactly once in dependency order, reduce comes
+/// after the last backward_weight of its chunk, step last. Activations of a pair are held from forward (or its receive) to the end
+/// of backward_weight.
+CheckResult check_programs(const PipelineShape&, const std::vector<Program>&);
+
+/// Durations in any one unit: of one chunk's forward, backward_input, backward_weight; of a transfer.
+struct PipelineCosts {
+  double forward = 1, backward_input = 1, backward_weight = 1, transfer = 0;
+};
+struct Span {
+  Instruction instruction;
+  double begin = 0, end = 0;
+};
+struct Timeline {
+  std::vector<std::vector<Span>> stages;  ///< forward, backward_* spans per stage, by time
+  double makespan = 0;
+  double bubble_fraction = 0;  ///< mean idle share of a stage over the makespan
+};
+Timeline simulate(const PipelineShape&, const std::vector<Program>&, const PipelineCosts&);
+
+/// Bubble over ideal compute time where a closed form exists, else nothing: (p-1)/m for gpipe and 1f1b, (p-1)/(v m)
+/// for interleaved; zb-h1 with equal costs: (p-1)/(3m).
+std::optional<double> closed_form_bubble(const PipelineShape&);
+
+/// The timeline as text, one row per stage, at most `width` columns: F, B, W cells carrying the micro-batch number's last
+/// digit where it fits, idle as dots; virtual chunk shown by letter case or a second row when virtual_stages > 1.
+std::string draw(const PipelineShape&, const Timeline&, int width);
+
+}  // namespace trainctl::parallel
