@@ -1,0 +1,58 @@
+// From the text of a job spec to a checked JobSpec: all mistakes at once, each located.
+#pragma once
+#include <iosfwd>
+#include <string>
+#include <vector>
+
+#include "runtime/spec/job.h"
+
+namespace trainctl {
+
+/// One mistake (or warning). Rendered as in `trainctl explain E0101`: code, message, place, values, help.
+struct Diagnostic {
+  std::string code;                    ///< "E0312", "W0401"
+  std::string message;                 ///< one sentence
+  std::string file;                    ///< "job.json", "--set parallelism.tensor=16", "TRAINCTL_SET__...", ""
+  int line = 0, column = 0;            ///< 1-based; 0 where there is none
+  std::string pointer;                 ///< "/parallelism/tensor"
+  std::string excerpt;                 ///< the source line, for the caret
+  std::vector<std::string> notes;      ///< "parallelism.tensor = 16, model.num_kv_heads = 8"
+  std::vector<std::string> help;       ///< what to do
+  bool is_error() const { return !code.empty() && code[0] == 'E'; }
+};
+
+/// Text for people, as in the command line's samples; `color` adds ANSI colours.
+std::string render(const std::vector<Diagnostic>&, bool color);
+std::string render_json(const std::vector<Diagnostic>&);
+
+struct ParsedJob {
+  JobSpec job;                          ///< meaningful only when ok()
+  std::vector<Diagnostic> diagnostics;  ///< sorted by place
+  std::string resolved_json;            ///< strict JSON of every effective value; parses to the same job
+  std::string origins_json;             ///< path -> "job.json:41" | "--set" | "default" | "preset llama3-8b" | ...
+  std::string hash;                     ///< 16 hex digits over what must not change within a run (see same_run_fields)
+  bool ok() const;
+};
+
+struct ParseInput {
+  std::string text;                     ///< JSON, // comments allowed
+  std::string file;                     ///< name shown in diagnostics; relative paths inside stay relative to the working directory
+  std::vector<std::string> overrides;   ///< "path=value", in order (`--set`)
+  std::vector<std::pair<std::string, std::string>> environment;  ///< TRAINCTL_SET__a__b=value
+};
+ParsedJob parse_job(const ParseInput& input);
+
+/// Fields that a resume may not change (model, data, seed, batch, lanes, optimizer, schedule, precision): one diagnostic for each
+/// that differs between the run's resolved spec and the new one.
+std::vector<Diagnostic> changed_run_fields(const ParsedJob& run, const ParsedJob& now);
+
+/// JSON Schema draft-07 of the whole spec.
+std::string job_schema();
+/// Explains a field ("parallelism.tensor"), a section ("parallelism") or a code ("E0312"); empty if unknown,
+/// with did-you-mean in `suggestion`.
+std::string explain(const std::string& topic, std::string* suggestion);
+/// Names of the presets, and the commented starter spec of one.
+std::vector<std::string> preset_names();
+std::string starter_job(const std::string& preset);
+
+}  // namespace trainctl
