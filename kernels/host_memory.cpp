@@ -1,0 +1,35 @@
+#include "kernels/host_memory.h"
+
+#include <sys/mman.h>
+
+namespace trainctl::kernels {
+
+namespace {
+// Large pages pay for matrices of many megabytes and are wasted on small ones.
+constexpr size_t kHugePageBytes = size_t(2) << 20;
+}  // namespace
+
+HostBuffer::HostBuffer(size_t bytes) : bytes_(bytes) {
+  if (bytes == 0) {
+    return;
+  }
+  data_ = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (data_ == MAP_FAILED) {
+    data_ = nullptr;
+    throw Error(ErrorCode::kHardware,
+                fmt::format("cannot allocate {} bytes of host memory: {}; use a smaller micro-batch, a deeper ZeRO "
+                            "stage or fewer ranks per node",
+                            bytes, std::strerror(errno)));
+  }
+  if (bytes >= 4 * kHugePageBytes) {
+    madvise(data_, bytes, MADV_HUGEPAGE);
+  }
+}
+
+HostBuffer::~HostBuffer() {
+  if (data_ != nullptr) {
+    munmap(data_, bytes_);
+  }
+}
+
+}  // namespace trainctl::kernels

@@ -1,0 +1,31 @@
+// One rank of a run, from the resolved spec to the end of training: the same code on a thread, under mpirun, on a CPU or a GPU.
+#pragma once
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "kernels/backend.h"
+#include "parallel/communicator.h"
+#include "runtime/launch/control.h"
+#include "runtime/spec/job.h"
+
+namespace trainctl {
+
+struct RankOptions {
+  std::string run_id;
+  std::string resolved_spec_json, spec_hash;
+  std::string checkpoint_dir;         ///< where to save: <run>/ckpt
+  std::string resume_from;            ///< a step directory, or "" for a fresh start
+  uint64_t epoch = 0;                 ///< of the run's membership
+  int64_t max_steps = 0;              ///< stop after this step (0: schedule.total_steps)
+  std::string gradients_dir;          ///< write the first step's gradients here as a checkpoint of role gradient, or ""
+  double matmul_flops_per_s = 0;      ///< measured peak of a rank for MFU; 0: unknown
+};
+
+enum class RankOutcome { finished, stopped };
+
+/// Runs rank `world.rank()` to its end. Throws Error; the caller writes the crash record.
+RankOutcome run_rank(const JobSpec& job, const RankOptions& options, parallel::Communicator& world,
+                     kernels::Backend& backend, Control& control, FileSystem& fs);
+
+}  // namespace trainctl
