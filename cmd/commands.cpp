@@ -1,0 +1,77 @@
+#include "cmd/commands.h"
+
+#include <cstdlib>
+
+#include "runtime/base/error.h"
+#include "runtime/base/file_system.h"
+
+extern char** environ;
+
+namespace trainctl::cmd {
+
+namespace {
+
+// The commands of this build, in the order of the help text.
+constexpr Command kCommands[] = {
+    {"validate", add_validate},
+    {"explain", add_explain},
+    {"init", add_init},
+    {"completion", add_completion},
+};
+
+std::vector<std::pair<std::string, std::string>> spec_environment() {
+  std::vector<std::pair<std::string, std::string>> result;
+  for (char** entry = environ; *entry; ++entry) {
+    const std::string text = *entry;
+    const size_t equals = text.find('=');
+    if (text.rfind("TRAINCTL_SET__", 0) == 0 && equals != std::string::npos)
+      result.emplace_back(text.substr(0, equals), text.substr(equals + 1));
+  }
+  return result;
+}
+
+}  // namespace
+
+std::span<const Command> commands() { return kCommands; }
+
+void when_chosen(CLI::App* command, Context& context, std::function<int()> run) {
+  command->callback([&context, run = std::move(run)] { context.action = run; });
+}
+
+void add_set_option(CLI::App* command, std::vector<std::string>& overrides) {
+  command->add_option("-s,--set", overrides, "override one field of the spec, PATH=VALUE; may be repeated")
+      ->allow_extra_args(false)
+      ->take_all()
+      ->type_name("PATH=VALUE");
+}
+
+void add_job_arguments(CLI::App* command, JobArguments& arguments) {
+  command->add_option("JOB", arguments.path, "job spec (JSON, // comments allowed)")->required()->type_name("FILE");
+  add_set_option(command, arguments.overrides);
+}
+
+std::optional<ParsedJob> load_job_text(const std::string& text, const std::string& file,
+                                       const std::vector<std::string>& overrides, const Context& context) {
+  ParsedJob parsed = parse_job(
+      {.text = text, .file = file, .overrides = overrides, .environment = spec_environment()});
+  if (!parsed.diagnostics.empty()) {
+    if (context.json && !parsed.ok())
+      fmt::print("{}\n", render_json(parsed.diagnostics));
+    else if (!context.quiet() || !parsed.ok())
+      fmt::print(stderr, "{}", render(parsed.diagnostics, context.color_err));
+  }
+  if (!parsed.ok()) return std::nullopt;
+  return parsed;
+}
+
+std::optional<ParsedJob> load_job(const JobArguments& arguments, const Context& context) {
+  FileSystem& fs = real_file_system();
+  if (!fs.exists(arguments.path))
+    throw Error(ErrorCode::kUsage,
+                fmt::format("there is no job spec {}; `trainctl init > job.json` writes a starter", arguments.path));
+  if (fs.is_directory(arguments.path))
+    throw Error(ErrorCode::kUsage, fmt::format("{} is a folder, not a job spec", arguments.path));
+  return load_job_text(fs.read_text(arguments.path), arguments.path, arguments.overrides, context);
+}
+
+}  // namespace trainctl::cmd

@@ -1,0 +1,79 @@
+// What the commands of trainctl share. A command is one file of this folder with one function, `add_<name>`, that declares
+// its subcommand and options and says what to run; main parses the line, runs it and exits with what it returns.
+//
+// To add a command: write cmd/<name>.cpp, declare add_<name> below, and name it in the table of cmd/commands.cpp.
+//
+//   void add_stop(CLI::App& app, Context& context) {
+//     auto options = std::make_shared<Options>();
+//     CLI::App* command = app.add_subcommand("stop", "save and stop a run");
+//     command->add_option("RUN", options->run, "id, unique prefix, path or `latest`")->required();
+//     when_chosen(command, context, [options, &context] { return stop(*options, context); });
+//   }
+//
+// Errors: a command throws Error (or returns an exit status itself); cmd/main.cpp turns it into one line on stderr and
+// exit_status(code). `--json` is global: a command that prints results checks context.json and writes JSON to stdout.
+#pragma once
+#include <CLI/CLI.hpp>
+
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/spec/parse.h"
+
+namespace trainctl::cmd {
+
+/// Exit statuses that are no errors; the others come from exit_status(ErrorCode). Full table: `trainctl help exit-codes`.
+inline constexpr int kExitDone = 0, kExitDifferences = 20;
+
+/// Global flags, filled in before any command runs.
+struct Context {
+  int verbosity = 0;                 ///< -v: 1, -vv: 2, -q: -1
+  bool json = false;                 ///< --json: the result as JSON on stdout, nothing else there
+  bool color_out = false;            ///< ANSI colours wanted on stdout
+  bool color_err = false;            ///< ... on stderr
+  std::string program;               ///< path of this binary, for starting ranks
+  std::vector<std::string> arguments;///< the whole command line after the program, for the records of a run
+  std::function<int()> action;       ///< set by when_chosen
+  bool quiet() const { return verbosity < 0; }
+};
+
+/// Makes `run` the action of the program if `command` is the subcommand on the line. Returns the exit status.
+void when_chosen(CLI::App* command, Context& context, std::function<int()> run);
+
+/// JOB and -s/--set, shared by every command that reads a job spec.
+struct JobArguments {
+  std::string path;
+  std::vector<std::string> overrides;
+};
+void add_job_arguments(CLI::App* command, JobArguments& arguments);
+/// Only -s/--set K=V, for commands whose JOB comes from elsewhere (resume).
+void add_set_option(CLI::App* command, std::vector<std::string>& overrides);
+
+/// Reads and parses the spec with TRAINCTL_SET__* and --set applied. Prints all diagnostics (stderr, or stdout as JSON under
+/// --json when there are errors). Nothing returned: the spec has errors and the command must return
+/// exit_status(ErrorCode::kSpec). Throws Error(kUsage) if the file cannot be read.
+std::optional<ParsedJob> load_job(const JobArguments& arguments, const Context& context);
+/// The same from text already at hand, e.g. the resolved spec of a run; `file` names it in diagnostics.
+std::optional<ParsedJob> load_job_text(const std::string& text, const std::string& file,
+                                       const std::vector<std::string>& overrides, const Context& context);
+
+/// One registered command.
+struct Command {
+  const char* name;
+  void (*add)(CLI::App& app, Context& context);
+};
+/// Every command of this build, in the order of the help text.
+std::span<const Command> commands();
+
+/// The whole program but for main itself: parses, runs, maps every outcome to an exit status. For tests, too.
+int run_program(int argc, const char* const* argv);
+
+void add_validate(CLI::App& app, Context& context);
+void add_explain(CLI::App& app, Context& context);
+void add_init(CLI::App& app, Context& context);
+void add_completion(CLI::App& app, Context& context);
+
+}  // namespace trainctl::cmd
