@@ -1,0 +1,465 @@
+#include "parallel/sharded_params.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "runtime/base/error.h"
+
+namespace trainctl::parallel {
+namespace {
+
+using kernels::Matrix;
+
+constexpr size_t kAlign = 64;
+
+size_t align_up(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+
+/// What a group's members have in common: dtype of the compute copy and how their sums are finished.
+enum Group { cut_matrices, cut_vectors, replicated, replicated_partial, tied_embedding, tied_head, kGroups };
+
+Group group_of_use(const ParamUse& use) {
+  if (use.tie == ParamUse::tied_first) return tied_embedding;
+  if (use.tie == ParamUse::tied_second) return tied_head;
+  if (use.layout.cut == Cut::none) return use.partial_over_tp ? replicated_partial : replicated;
+  return use.dtype == DType::f32 && use.layout.cols == 1 ? cut_vectors : cut_matrices;
+}
+
+/// Where a use stands in the weight and gradient arenas.
+struct Placement {
+  int64_t rows = 0, cols = 0;
+  size_t weight_offset = 0;    // bytes
+  int64_t gradient_offset = 0; // elements
+};
+
+/// A chunk of a group in flat order.
+struct FlatChunk {
+  int use = 0;
+  LocalChunk where;
+  int64_t offset = 0;  // elements from the start of the group
+  int owner = 0;       // dp rank
+};
+
+struct GroupPlan {
+  std::vector<FlatChunk> chunks;
+  std::vector<int64_t> owner_begin;  // [dp + 1] flat elements
+  DType dtype = DType::f32;
+  int64_t size() const { return owner_begin.empty() ? 0 : owner_begin.back(); }
+  int64_t own(int r) const { return owner_begin[size_t(r) + 1] - owner_begin[size_t(r)]; }
+  int64_t largest_share() const {
+    int64_t most = 0;
+    for (size_t r = 0; r + 1 < owner_begin.size(); ++r) most = std::max(most, own(int(r)));
+    return most;
+  }
+};
+
+struct Plan {
+  std::vector<Placement> places;
+  std::array<GroupPlan, kGroups> groups;
+  size_t weight_bytes = 0;
+  int64_t gradient_elements = 0;
+  int levels = 1;
+};
+
+bool shares_weight(const std::vector<ParamUse>& uses, const ParamUse& use) {
+  return use.tie == ParamUse::tied_second &&
+         std::any_of(uses.begin(), uses.end(), [](const ParamUse& u) { return u.tie == ParamUse::tied_first; });
+}
+
+Plan make_plan(const std::vector<ParamUse>& uses, const std::vector<std::vector<Box>>& grids,
+               const ShardingOptions& options, int dp) {
+  Plan plan;
+  ENSURE(std::has_single_bit(unsigned(options.lanes_per_rank)), "lanes per rank = {}", options.lanes_per_rank);
+  plan.levels = std::bit_width(unsigned(options.lanes_per_rank));
+  for (const ParamUse& use : uses) {
+    const LocalShard shard = local_shard(use.layout, options.tp, options.tp_rank);
+    Placement p{shard.rows, shard.cols};
+    if (!use.joined) {
+      plan.weight_bytes = align_up(plan.weight_bytes);
+      plan.gradient_elements = int64_t(align_up(size_t(plan.gradient_elements) * 4) / 4);
+    }
+    p.weight_offset = plan.weight_bytes;
+    p.gradient_offset = plan.gradient_elements;
+    if (!shares_weight(uses, use)) plan.weight_bytes += size_t(p.rows * p.cols) * size_of(use.dtype);
+    plan.gradient_elements += p.rows * p.cols;
+    plan.places.push_back(p);
+  }
+  for (int u = int(uses.size()) - 1; u >= 0; --u) {
+    const ParamUse& use = uses[size_t(u)];
+    GroupPlan& group = plan.groups[group_of_use(use)];
+    group.dtype = use.dtype;
+    for (const LocalChunk& c :
+         local_chunks(use.layout, use.param, grids[size_t(use.param)], options.tp, options.tp_rank))
+      group.chunks.push_back({u, c, 0, 0});
+  }
+  for (GroupPlan& group : plan.groups) {
+    std::vector<int64_t> sizes;
+    for (const FlatChunk& c : group.chunks) sizes.push_back(c.where.global.count());
+    const std::vector<int> owners = spread_owners(sizes, dp);
+    group.owner_begin.assign(size_t(dp) + 1, 0);
+    int64_t at = 0;
+    for (size_t i = 0; i < group.chunks.size(); ++i) {
+      group.chunks[i].offset = at;
+      group.chunks[i].owner = owners[i];
+      at += sizes[i];
+      group.owner_begin[size_t(owners[i]) + 1] = at;
+    }
+    for (int r = 0; r < dp; ++r)
+      group.owner_begin[size_t(r) + 1] = std::max(group.owner_begin[size_t(r) + 1], group.owner_begin[size_t(r)]);
+  }
+  return plan;
+}
+
+/// Gradients of a group are packed in flat order unless they can be used where they stand.
+bool packs_gradients(int group, int dp) { return dp > 1 || group == replicated_partial; }
+
+}  // namespace
+
+struct ShardedParams::Impl {
+  std::vector<ParamUse> uses;
+  ShardingOptions options;
+  Communicator& dp;
+  Communicator& tp;
+  Communicator* tied_peer;
+  kernels::Backend& backend;
+  kernels::Stream& stream;
+  Plan plan;
+
+  std::unique_ptr<kernels::Buffer> weights, gradients;
+  struct GroupState {
+    std::unique_ptr<kernels::Buffer> master, first_moment, second_moment;  // own run (ZeRO-0: all), f32
+    std::unique_ptr<kernels::Buffer> packed;    // gradients in flat order, f32 [size]
+    std::unique_ptr<kernels::Buffer> received;  // [dp][own] contributions of the other dp ranks
+    std::unique_ptr<kernels::Buffer> params;    // compute copies in flat order
+    size_t ready = 0;      // chunks whose gradient is complete (a prefix)
+    size_t launched = 0;   // chunks whose exchange has started
+    struct Pending {
+      Ticket ticket;
+      size_t begin = 0, end = 0;  // chunks
+    };
+    std::vector<Pending> pending;
+  };
+  std::array<GroupState, kGroups> groups;
+  std::unique_ptr<kernels::Buffer> tied_received, tp_scratch;
+  std::vector<bool> use_complete;
+  std::vector<StateChunk> state_chunks;
+  std::vector<kernels::AdamWBox> boxes;
+  int next_tag = 1;
+
+  Impl(std::vector<ParamUse> u, const std::vector<std::vector<Box>>& grids, ShardingOptions o, Communicator& dp_comm,
+       Communicator& tp_comm, Communicator* tied, kernels::Backend& b, kernels::Stream& s)
+      : uses(std::move(u)), options(o), dp(dp_comm), tp(tp_comm), tied_peer(tied), backend(b), stream(s),
+        plan(make_plan(uses, grids, options, dp_comm.size())) {
+    weights = backend.allocate(std::max<size_t>(plan.weight_bytes, 1));
+    gradients = backend.allocate(std::max<size_t>(size_t(plan.gradient_elements * plan.levels) * 4, 1));
+    use_complete.assign(uses.size(), false);
+    for (int g = 0; g < kGroups; ++g) allocate_group(g);
+    build_state_chunks();
+  }
+
+  bool shared_head() const { return !plan.groups[tied_head].chunks.empty() && !plan.groups[tied_embedding].chunks.empty(); }
+  /// The head's optimizer state lives with the embedding when both are here.
+  bool owns_state(int g) const { return !(g == tied_head && shared_head()); }
+  int64_t state_begin(int g) const {
+    return options.zero_stage == 0 ? 0 : plan.groups[g].owner_begin[size_t(dp.rank())];
+  }
+  int64_t state_size(int g) const {
+    return options.zero_stage == 0 ? plan.groups[g].size() : plan.groups[g].own(dp.rank());
+  }
+
+  void allocate_group(int g) {
+    const GroupPlan& group = plan.groups[g];
+    if (group.chunks.empty()) return;
+    GroupState& state = groups[g];
+    const auto floats = [&](int64_t n) { return backend.allocate(std::max<size_t>(size_t(n) * 4, 1)); };
+    if (owns_state(g)) {
+      state.master = floats(state_size(g));
+      state.first_moment = floats(state_size(g));
+      state.second_moment = floats(state_size(g));
+    }
+    if (packs_gradients(g, dp.size())) state.packed = floats(group.size());
+    if (dp.size() > 1) state.received = floats(group.own(dp.rank()) * (dp.size() - 1));
+    if (dp.size() > 1 && options.zero_stage > 0 && owns_state(g))
+      state.params = backend.allocate(std::max<size_t>(size_t(group.size()) * size_of(group.dtype), 1));
+    if (g == replicated_partial && tp.size() > 1) {
+      const int64_t n = options.zero_stage == 0 ? group.size() : group.largest_share();
+      tp_scratch = backend.allocate(std::max<size_t>(all_reduce_scratch_bytes(tp.size(), DType::f32, n), 1));
+    }
+    if (g >= tied_embedding && tied_peer) tied_received = floats(group.own(dp.rank()));
+  }
+
+  Matrix weight(int use) const {
+    const Placement& p = plan.places[size_t(use)];
+    if (shares_weight(uses, uses[size_t(use)]))
+      for (size_t u = 0; u < uses.size(); ++u)
+        if (uses[u].tie == ParamUse::tied_first) return weight(int(u));
+    return kernels::matrix(static_cast<char*>(weights->data()) + p.weight_offset, uses[size_t(use)].dtype, p.rows, p.cols);
+  }
+  Matrix gradient_at_level(int use, int level) const {
+    const Placement& p = plan.places[size_t(use)];
+    float* base = static_cast<float*>(gradients->data()) + plan.gradient_elements * level + p.gradient_offset;
+    return kernels::matrix(base, DType::f32, p.rows, p.cols);
+  }
+  Matrix chunk_in(Matrix local, const FlatChunk& c) const {
+    return local.row_range(c.where.local_row, c.where.global.rows()).columns(c.where.local_col, c.where.global.cols());
+  }
+  Matrix chunk_gradient(const FlatChunk& c) const { return chunk_in(gradient_at_level(c.use, 0), c); }
+  float* packed_at(int g, int64_t offset) const { return static_cast<float*>(groups[g].packed->data()) + offset; }
+
+  void build_state_chunks() {
+    for (int g = 0; g < kGroups; ++g) {
+      if (!owns_state(g)) continue;
+      const GroupPlan& group = plan.groups[g];
+      for (const FlatChunk& c : group.chunks) {
+        if (options.zero_stage > 0 && c.owner != dp.rank()) continue;
+        const ParamUse& use = uses[size_t(c.use)];
+        const int64_t at = c.offset - state_begin(g);
+        StateChunk s{c.where.param, c.where.chunk, c.where.global};
+        s.master = static_cast<float*>(groups[g].master->data()) + at;
+        s.first_moment = static_cast<float*>(groups[g].first_moment->data()) + at;
+        s.second_moment = static_cast<float*>(groups[g].second_moment->data()) + at;
+        if (packs_gradients(g, dp.size())) {
+          s.gradient = packed_at(g, c.offset);
+          s.gradient_stride = s.box.cols();
+        } else {
+          s.gradient = chunk_gradient(c).as<float>();
+          s.gradient_stride = plan.places[size_t(c.use)].cols;
+        }
+        s.saved_here = use.counted && c.owner == dp.rank();
+        state_chunks.push_back(s);
+        kernels::AdamWBox box{s.master, s.first_moment, s.second_moment, s.gradient, s.gradient_stride};
+        box.weight_decay = use.weight_decay;
+        box.param = groups[g].params ? flat_param(g, c) : chunk_in(weight(c.use), c);
+        boxes.push_back(box);
+      }
+    }
+  }
+  Matrix flat_param(int g, const FlatChunk& c) const {
+    const GroupPlan& group = plan.groups[g];
+    char* at = static_cast<char*>(groups[g].params->data()) + c.offset * int64_t(size_of(group.dtype));
+    return kernels::matrix(at, group.dtype, c.where.global.rows(), c.where.global.cols());
+  }
+
+  // ---- lanes ------------------------------------------------------------------------------------------
+
+  void merge_lane(int use, int lane) {
+    const int64_t n = plan.places[size_t(use)].rows * plan.places[size_t(use)].cols;
+    int level = std::popcount(unsigned(lane));
+    for (int merges = std::countr_one(unsigned(lane)); merges > 0; --merges, --level) {
+      const void* inputs[2] = {gradient_at_level(use, level - 1).data, gradient_at_level(use, level).data};
+      backend.tree_sum(stream, inputs, gradient_at_level(use, level - 1).data, DType::f32, n);
+    }
+  }
+
+  // ---- data-parallel reduction ------------------------------------------------------------------------
+
+  void launch_ready(bool all) {
+    for (int g = 0; g < kGroups; ++g) {
+      const GroupPlan& group = plan.groups[g];
+      GroupState& state = groups[g];
+      while (state.ready < group.chunks.size() && use_complete[size_t(group.chunks[state.ready].use)]) ++state.ready;
+      if (state.launched == state.ready) continue;
+      const int64_t begin = group.chunks[state.launched].offset;
+      const int64_t end = state.ready == group.chunks.size() ? group.size() : group.chunks[state.ready].offset;
+      if (!all && end - begin < options.bucket_elements && state.ready < group.chunks.size()) continue;
+      launch(g, state.launched, state.ready);
+      state.launched = state.ready;
+    }
+  }
+
+  /// Packs chunks [begin, end) of group g and starts sending each to its owner.
+  void launch(int g, size_t begin, size_t end) {
+    if (!packs_gradients(g, dp.size())) return;
+    const GroupPlan& group = plan.groups[g];
+    GroupState& state = groups[g];
+    std::vector<int64_t> run_begin(size_t(dp.size()), -1), run_end(size_t(dp.size()), -1);
+    for (size_t i = begin; i < end; ++i) {
+      const FlatChunk& c = group.chunks[i];
+      const Box& box = c.where.global;
+      backend.copy(stream, chunk_gradient(c), kernels::matrix(packed_at(g, c.offset), DType::f32, box.rows(), box.cols()));
+      if (run_begin[size_t(c.owner)] < 0) run_begin[size_t(c.owner)] = c.offset;
+      run_end[size_t(c.owner)] = c.offset + box.count();
+    }
+    if (dp.size() == 1) return;
+    stream.synchronize();
+    const int me = dp.rank();
+    const int tag = next_tag = next_tag % 1000 + 1;
+    std::vector<Transfer> transfers;
+    for (int peer = 0; peer < dp.size(); ++peer) {
+      if (peer == me) continue;
+      if (run_begin[size_t(peer)] >= 0)
+        transfers.push_back({Transfer::send, peer, packed_at(g, run_begin[size_t(peer)]),
+                             size_t(run_end[size_t(peer)] - run_begin[size_t(peer)]) * 4, tag});
+      if (run_begin[size_t(me)] >= 0)
+        transfers.push_back({Transfer::receive, peer, received_at(g, peer, run_begin[size_t(me)]),
+                             size_t(run_end[size_t(me)] - run_begin[size_t(me)]) * 4, tag});
+    }
+    if (!transfers.empty()) state.pending.push_back({dp.exchange(transfers), begin, end});
+  }
+
+  float* received_at(int g, int peer, int64_t offset) const {
+    const GroupPlan& group = plan.groups[g];
+    const int slot = peer < dp.rank() ? peer : peer - 1;
+    return static_cast<float*>(groups[g].received->data()) + group.own(dp.rank()) * slot +
+           (offset - group.owner_begin[size_t(dp.rank())]);
+  }
+
+  void finish_reduction() {
+    launch_ready(true);
+    for (int g = 0; g < kGroups; ++g) {
+      const GroupPlan& group = plan.groups[g];
+      GroupState& state = groups[g];
+      ENSURE(state.launched == group.chunks.size(), "group {}: {} of {} chunks were reduced", g, state.launched,
+             group.chunks.size());
+      for (auto& pending : state.pending) dp.wait(pending.ticket, "reduce gradients");
+      state.pending.clear();
+      state.ready = state.launched = 0;
+      if (dp.size() > 1 && group.own(dp.rank()) > 0) sum_own(g);
+    }
+    std::fill(use_complete.begin(), use_complete.end(), false);
+    finish_partial();
+    finish_tied();
+    if (options.zero_stage == 0 && dp.size() > 1)
+      for (int g = 0; g < kGroups; ++g)
+        if (!plan.groups[g].chunks.empty() && owns_state(g)) gather_flat(g, groups[g].packed->data(), DType::f32);
+  }
+
+  void sum_own(int g) {
+    const int64_t begin = plan.groups[g].owner_begin[size_t(dp.rank())];
+    std::vector<const void*> inputs;
+    for (int r = 0; r < dp.size(); ++r)
+      inputs.push_back(r == dp.rank() ? packed_at(g, begin) : received_at(g, r, begin));
+    backend.tree_sum(stream, inputs, packed_at(g, begin), DType::f32, plan.groups[g].own(dp.rank()));
+  }
+
+  void finish_partial() {
+    const GroupPlan& group = plan.groups[replicated_partial];
+    if (tp.size() == 1 || group.chunks.empty() || group.own(dp.rank()) == 0) return;
+    stream.synchronize();
+    all_reduce(tp, backend, stream, packed_at(replicated_partial, group.owner_begin[size_t(dp.rank())]),
+               tp_scratch->data(), DType::f32, group.own(dp.rank()));
+  }
+
+  /// Own run of a tied group's summed gradient (a tied use is cut by rows, so it is contiguous where it stands).
+  float* tied_run(int g) const {
+    const GroupPlan& group = plan.groups[g];
+    if (packs_gradients(g, dp.size())) return packed_at(g, group.owner_begin[size_t(dp.rank())]);
+    return chunk_gradient(group.chunks.front()).as<float>();
+  }
+
+  void finish_tied() {
+    const int mine = !plan.groups[tied_embedding].chunks.empty() ? tied_embedding : tied_head;
+    const GroupPlan& group = plan.groups[mine];
+    const int64_t n = group.chunks.empty() ? 0 : group.own(dp.rank());
+    if (shared_head()) {
+      const void* inputs[2] = {tied_run(tied_embedding), tied_run(tied_head)};
+      if (n > 0) backend.tree_sum(stream, inputs, tied_run(tied_embedding), DType::f32, n);
+    } else if (tied_peer && n > 0) {
+      stream.synchronize();
+      const int peer = 1 - tied_peer->rank();
+      float* other = static_cast<float*>(tied_received->data());
+      const Transfer transfers[2] = {{Transfer::send, peer, tied_run(mine), size_t(n) * 4},
+                                     {Transfer::receive, peer, other, size_t(n) * 4}};
+      Ticket ticket = tied_peer->exchange(transfers);
+      tied_peer->wait(ticket, "add the tied embedding's gradients");
+      const void* inputs[2] = {mine == tied_embedding ? tied_run(mine) : other,
+                               mine == tied_embedding ? other : tied_run(mine)};
+      backend.tree_sum(stream, inputs, tied_run(mine), DType::f32, n);
+    }
+  }
+
+  void gather_flat(int g, void* flat, DType dtype) {
+    const GroupPlan& group = plan.groups[g];
+    std::vector<size_t> bytes;
+    for (int r = 0; r < dp.size(); ++r) bytes.push_back(size_t(group.own(r)) * size_of(dtype));
+    stream.synchronize();
+    char* own = static_cast<char*>(flat) + group.owner_begin[size_t(dp.rank())] * int64_t(size_of(dtype));
+    all_gather_v(dp, own, flat, bytes);
+  }
+
+  /// Compute copies from own flat parts to everyone's local matrices (nothing to do where AdamW wrote them in place).
+  void spread_params() {
+    for (int g = 0; g < kGroups; ++g) {
+      if (!groups[g].params) continue;
+      gather_flat(g, groups[g].params->data(), plan.groups[g].dtype);
+      for (const FlatChunk& c : plan.groups[g].chunks)
+        backend.copy(stream, flat_param(g, c), chunk_in(weight(c.use), c));
+    }
+  }
+};
+
+ShardedParams::ShardedParams(std::vector<ParamUse> uses, const std::vector<std::vector<Box>>& grids,
+                             ShardingOptions options, Communicator& dp, Communicator& tp, Communicator* tied_peer,
+                             kernels::Backend& backend, kernels::Stream& stream)
+    : impl_(std::make_unique<Impl>(std::move(uses), grids, options, dp, tp, tied_peer, backend, stream)) {}
+ShardedParams::~ShardedParams() = default;
+
+ShardingBytes ShardedParams::plan(const std::vector<ParamUse>& uses, const std::vector<std::vector<Box>>& grids,
+                                  const ShardingOptions& options, int dp, int dp_rank, bool has_tied_peer) {
+  const Plan plan = make_plan(uses, grids, options, dp);
+  ShardingBytes bytes{plan.weight_bytes, size_t(plan.gradient_elements * plan.levels) * 4, 0, 0};
+  const bool both = !plan.groups[tied_head].chunks.empty() && !plan.groups[tied_embedding].chunks.empty();
+  for (int g = 0; g < kGroups; ++g) {
+    const GroupPlan& group = plan.groups[g];
+    if (group.chunks.empty()) continue;
+    const int64_t own = group.own(dp_rank);
+    const bool state = !(g == tied_head && both);
+    if (state) bytes.optimizer += 12 * size_t(options.zero_stage == 0 ? group.size() : own);
+    if (packs_gradients(g, dp)) bytes.communication += 4 * size_t(group.size());
+    bytes.communication += 4 * size_t(own) * size_t(dp - 1);
+    if (dp > 1 && options.zero_stage > 0 && state) bytes.communication += size_t(group.size()) * size_of(group.dtype);
+    if (g == replicated_partial && options.tp > 1)
+      bytes.communication += all_reduce_scratch_bytes(options.tp, DType::f32,
+                                                      options.zero_stage == 0 ? group.size() : group.largest_share());
+    if (g >= tied_embedding && has_tied_peer) bytes.communication += 4 * size_t(own);
+  }
+  return bytes;
+}
+
+int ShardedParams::use_count() const { return int(impl_->uses.size()); }
+Matrix ShardedParams::weight(int use) const { return impl_->weight(use); }
+Matrix ShardedParams::gradient(int use, int lane) const {
+  return impl_->gradient_at_level(use, std::popcount(unsigned(lane)));
+}
+
+void ShardedParams::zero_gradient(int use, int lane) {
+  const Matrix g = gradient(use, lane);
+  impl_->backend.fill_zero(impl_->stream, g.data, size_t(g.count()) * 4);
+}
+
+void ShardedParams::lane_done(int begin, int end, int lane) {
+  for (int use = begin; use < end; ++use) impl_->merge_lane(use, lane);
+  if (lane + 1 < impl_->options.lanes_per_rank) return;
+  for (int use = begin; use < end; ++use) impl_->use_complete[size_t(use)] = true;
+  impl_->launch_ready(false);
+}
+
+void ShardedParams::finish_reduction() { impl_->finish_reduction(); }
+
+void ShardedParams::add_gradient_squares(std::span<const int64_t> first_chunk, std::span<double> squares) {
+  std::vector<Matrix> boxes;
+  std::vector<size_t> slots;
+  for (const StateChunk& c : impl_->state_chunks) {
+    if (!c.saved_here) continue;
+    boxes.push_back({const_cast<float*>(c.gradient), DType::f32, c.box.rows(), c.box.cols(), c.gradient_stride});
+    slots.push_back(size_t(first_chunk[size_t(c.param)] + c.chunk));
+  }
+  std::vector<double> sums(boxes.size());
+  impl_->backend.sum_squares(impl_->stream, boxes, sums.data());
+  impl_->stream.synchronize();
+  for (size_t i = 0; i < sums.size(); ++i) squares[slots[i]] = sums[i];
+}
+
+void ShardedParams::step(const kernels::AdamWStep& step) {
+  impl_->backend.adamw(impl_->stream, impl_->boxes, step);
+  impl_->spread_params();
+}
+
+void ShardedParams::publish() {
+  for (const kernels::AdamWBox& box : impl_->boxes)
+    impl_->backend.copy(impl_->stream, kernels::matrix(box.master, DType::f32, box.param.rows, box.param.cols), box.param);
+  impl_->spread_params();
+}
+
+const std::vector<ShardedParams::StateChunk>& ShardedParams::state_chunks() const { return impl_->state_chunks; }
+
+}  // namespace trainctl::parallel

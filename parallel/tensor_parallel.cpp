@@ -1,0 +1,36 @@
+#include "parallel/tensor_parallel.h"
+
+#include <algorithm>
+
+namespace trainctl::parallel {
+
+using kernels::Matrix;
+
+size_t TensorParallel::scratch_bytes(DType dtype, int64_t full_rows, int64_t cols) const {
+  if (size() == 1) return 0;
+  const size_t full = size_t(full_rows * cols) * size_of(dtype);
+  return std::max(full, all_reduce_scratch_bytes(size(), dtype, full_rows * cols));
+}
+
+Matrix TensorParallel::enter(Matrix local, Matrix full) {
+  if (!cut_rows_) return local;
+  ENSURE(local.contiguous() && full.contiguous() && full.rows == local.rows * size());
+  stream_.synchronize();
+  all_gather(comm_, local.data, full.data, size_t(local.count()) * size_of(local.dtype));
+  return full;
+}
+
+Matrix TensorParallel::leave(Matrix partial, Matrix local) {
+  if (size() == 1) return partial;
+  ENSURE(partial.contiguous() && scratch_ != nullptr);
+  stream_.synchronize();
+  if (!cut_rows_) {
+    all_reduce(comm_, backend_, stream_, partial.data, scratch_, partial.dtype, partial.count());
+    return partial;
+  }
+  ENSURE(local.contiguous() && partial.rows == local.rows * size());
+  reduce_scatter(comm_, backend_, stream_, partial.data, local.data, scratch_, partial.dtype, local.count());
+  return local;
+}
+
+}  // namespace trainctl::parallel

@@ -1,0 +1,53 @@
+// The one table of parameters: every parameter of a model is declared here once, and model, optimizer, checkpoint, import
+// and planner read this table.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "ckpt/checkpoint.h"
+#include "parallel/layout.h"
+#include "runtime/spec/job.h"
+
+namespace trainctl {
+
+enum class ParamRole { embedding, position, norm_weight, norm_bias, bias, matrix, head };
+
+/// One parameter of the whole model, as Hugging Face names it. Linear weights are [out, in], GPT-2's included.
+struct Param {
+  ParamRole role = ParamRole::matrix;
+  parallel::ParamLayout layout;  ///< name, rows, cols and how tensor parallelism cuts it; a vector is [n, 1]
+  int layer = 0;                 ///< -1 before the first layer, 0.. the layer, num_layers after the last
+  double init_mean = 0, init_std = 0;
+  bool decay = false;            ///< weight decay applies
+
+  bool is_vector() const { return layout.cols == 1 && role != ParamRole::matrix; }
+  int64_t count() const { return layout.rows * layout.cols; }
+};
+
+struct ParamTable {
+  std::vector<Param> params;            ///< in the order of the forward pass
+  std::vector<int> legal_tensor;        ///< tensor-parallel degrees the model allows
+  int find(const std::string& name) const;  ///< index; ENSUREs that it exists
+  int64_t total_count() const;
+  bool tied = false;                    ///< the head multiplies by the embedding
+};
+
+/// Source of names and shapes: Hugging Face GPT2LMHeadModel and LlamaForCausalLM.
+ParamTable parameter_table(const ModelSpec& model, const OptimizerSpec& optimizer);
+
+/// The tensors of a checkpoint of this model: for every parameter master, first and second moment (or only `gradient`).
+std::vector<ckpt::Tensor> checkpoint_tensors(const ParamTable& table);
+std::vector<ckpt::Tensor> gradient_tensors(const ParamTable& table);
+
+/// Layers [first, second) of chunk `chunk` of `chunks`: as even as possible.
+std::pair<int64_t, int64_t> layers_of_chunk(int64_t num_layers, int chunk, int chunks);
+
+/// FLOPs of one token, forward and backward: 6 per weight of every matrix product (the head once, the embedding look-up not), plus
+/// attention 12 * layers * heads * head_dim * T (full) or half of it (causal: what is really computed).
+struct FlopsPerToken {
+  double full = 0, causal = 0;
+};
+FlopsPerToken flops_per_token(const ModelSpec& model, int64_t seq_len);
+
+}  // namespace trainctl

@@ -1,0 +1,68 @@
+// The part of the model that one rank computes: its chunks of blocks, with the embedding on the first and the head on the last,
+// and the memory of the micro-batches in flight.
+//
+// The head works in the forward half: logits, loss, their gradient and the head's weight gradient are taken while the logits of a
+// micro-batch exist, so that logits are held for one micro-batch at a time under every schedule.
+#pragma once
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "runtime/model/block.h"
+
+namespace trainctl {
+
+/// A micro-batch as this rank counts them: its number within the step, its lane among the rank's lanes.
+struct MicroBatch {
+  int index = 0, lane = 0;
+  bool first_of_lane = true, last_of_lane = true;
+  const int32_t* tokens = nullptr;    ///< [M], where the first chunk stands
+  const int32_t* targets = nullptr;   ///< [M], where the last chunk stands
+};
+
+/// How much activation memory a rank takes; the plan prints it and StageModel allocates it.
+struct StageBytes {
+  size_t activations = 0, scratch = 0;
+};
+
+class StageModel {
+ public:
+  /// slots[chunk]: micro-batches in flight at once of each local chunk. split_backward: the weight half may run later than the
+  /// input half (zero-bubble); otherwise both run together in backward_input. loss_scale: 1 / targets of a step.
+  struct Options {
+    std::vector<int> slots;
+    bool split_backward = false;
+    float loss_scale = 1;
+  };
+  StageModel(const JobSpec& job, StageUses uses, Options options, parallel::ShardedParams& params,
+             parallel::TensorParallel& tp, kernels::Backend& backend, kernels::Stream& stream);
+  ~StageModel();
+
+  static StageBytes plan(const JobSpec& job, const StageUses& uses, const Options& options);
+
+  /// Repacks every weight; after each change of the compute copies.
+  void pack();
+  size_t packed_bytes() const;
+
+  // Buffers at the chunk's edges, [Ml, C] contiguous; a pipeline fills or sends them.
+  kernels::Matrix input(int chunk, int slot);            ///< to fill before forward (not the first chunk)
+  kernels::Matrix output(int chunk, int slot);           ///< after forward (not the last chunk)
+  kernels::Matrix output_gradient(int chunk, int slot);  ///< to fill before backward_input (not the last chunk)
+  kernels::Matrix input_gradient(int chunk, int slot);   ///< after backward_input (not the first chunk)
+
+  /// train = false: no loss gradient is taken. On the last chunk `*loss` (host) gets the sum of the micro-batch's token losses.
+  void forward(int chunk, int slot, const MicroBatch& mb, bool train, double* loss);
+  void backward_input(int chunk, int slot, const MicroBatch& mb);
+  /// Tells `params.lane_done` layer by layer when the micro-batch is its lane's last.
+  void backward_weight(int chunk, int slot, const MicroBatch& mb);
+
+  /// Logits f32 [V] of the last token of a sequence of `count` tokens (one stage, one tp rank; for generation).
+  void last_logits(const int32_t* tokens, int64_t count, std::span<float> logits);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace trainctl

@@ -1,0 +1,133 @@
+#include "runtime/model/stage_uses.h"
+
+#include "runtime/base/error.h"
+
+namespace trainctl {
+namespace {
+
+using parallel::Cut;
+using parallel::ParamUse;
+
+class UseBuilder {
+ public:
+  UseBuilder(const ParamTable& table, const JobSpec& job, const parallel::MeshPosition& at)
+      : table_(table), job_(job), at_(at) {}
+
+  StageUses build() {
+    const int stages = job_.parallelism.pipeline, chunks = stages * job_.parallelism.virtual_stages;
+    for (int local = 0; local < job_.parallelism.virtual_stages; ++local) {
+      const int chunk = local * stages + at_.pp;
+      add_chunk(local, chunk == 0, chunk == chunks - 1,
+                layers_of_chunk(job_.model.num_layers, chunk, chunks));
+    }
+    return std::move(result_);
+  }
+
+ private:
+  int add(int param, bool joined = false, ParamUse::Tie tie = ParamUse::untied) {
+    const Param& p = table_.params[size_t(param)];
+    ParamUse use;
+    use.param = param;
+    use.layout = p.layout;
+    const bool matrix = p.role == ParamRole::matrix || p.role == ParamRole::embedding || p.role == ParamRole::head;
+    use.dtype = matrix ? job_.compute : DType::f32;
+    use.weight_decay = p.decay ? float(job_.optimizer.weight_decay) : 0.0f;
+    use.joined = joined;
+    const bool norm = p.role == ParamRole::norm_weight || p.role == ParamRole::norm_bias;
+    use.partial_over_tp = norm && job_.parallelism.sequence_parallel && job_.parallelism.tensor > 1;
+    use.tie = tie;
+    use.counted = (p.layout.cut != Cut::none || at_.tp == 0) && tie != ParamUse::tied_second;
+    result_.uses.push_back(std::move(use));
+    return int(result_.uses.size()) - 1;
+  }
+
+  void add_chunk(int local, bool first, bool last, std::pair<int64_t, int64_t> layers) {
+    ChunkUses chunk;
+    chunk.first = first;
+    chunk.last = last;
+    chunk.begin = int(result_.uses.size());
+    chunk.first_layer = layers.first;
+    for (int i = 0; i < int(table_.params.size()); ++i) {
+      const Param& p = table_.params[size_t(i)];
+      if (p.layer == -1 && first) add_before(i, chunk);
+      if (p.layer == job_.model.num_layers && last) add_after(i, chunk);
+      if (p.layer >= layers.first && p.layer < layers.second) add_to_block(i, int(p.layer - layers.first), chunk);
+    }
+    if (last && table_.tied) chunk.head = add(embedding_param(), false, ParamUse::tied_second);
+    chunk.end = int(result_.uses.size());
+    ENSURE(local == int(result_.chunks.size()));
+    result_.chunks.push_back(std::move(chunk));
+  }
+
+  int embedding_param() const {
+    for (size_t i = 0; i < table_.params.size(); ++i)
+      if (table_.params[i].role == ParamRole::embedding) return int(i);
+    return -1;
+  }
+  void add_before(int i, ChunkUses& chunk) {
+    if (table_.params[size_t(i)].role == ParamRole::position)
+      chunk.position = add(i);
+    else
+      chunk.embedding = add(i, false, table_.tied ? ParamUse::tied_first : ParamUse::untied);
+  }
+  void add_after(int i, ChunkUses& chunk) {
+    switch (table_.params[size_t(i)].role) {
+      case ParamRole::norm_weight: chunk.final_norm_weight = add(i); break;
+      case ParamRole::norm_bias: chunk.final_norm_bias = add(i); break;
+      default: chunk.head = add(i);
+    }
+  }
+
+  void add_to_block(int i, int block_index, ChunkUses& chunk) {
+    if (int(chunk.blocks.size()) <= block_index) {
+      chunk.blocks.emplace_back();
+      chunk.blocks.back().begin = int(result_.uses.size());
+    }
+    BlockUses& b = chunk.blocks[size_t(block_index)];
+    const std::string& name = table_.params[size_t(i)].layout.name;
+    const auto is = [&](const char* part) { return name.find(part) != std::string::npos; };
+    const bool bias = name.ends_with(".bias");
+    if (is(".ln_1.") || is(".input_layernorm.")) (bias ? b.norm1_bias : b.norm1_weight) = add(i);
+    else if (is(".ln_2.") || is(".post_attention_layernorm.")) (bias ? b.norm2_bias : b.norm2_weight) = add(i);
+    else if (is(".c_attn.")) (bias ? b.qkv_bias : b.qkv) = add(i);
+    else if (is(".q_proj.")) b.qkv = add(i);
+    else if (is(".k_proj.") || is(".v_proj.") || is(".up_proj.")) add(i, true);
+    else if (is(".attn.c_proj.") || is(".o_proj.")) (bias ? b.proj_bias : b.proj) = add(i);
+    else if (is(".c_fc.") || is(".gate_proj.")) (bias ? b.up_bias : b.up) = add(i);
+    else if (is(".mlp.c_proj.") || is(".down_proj.")) (bias ? b.down_bias : b.down) = add(i);
+    else ENSURE(false, "parameter {} has no place in a block", name);
+    b.end = int(result_.uses.size());
+  }
+
+  const ParamTable& table_;
+  const JobSpec& job_;
+  parallel::MeshPosition at_;
+  StageUses result_;
+};
+
+}  // namespace
+
+StageUses stage_uses(const ParamTable& table, const JobSpec& job, const parallel::MeshPosition& at) {
+  return UseBuilder(table, job, at).build();
+}
+
+ChunkGrids chunk_grids(const ParamTable& table, double chunk_mib) {
+  ChunkGrids result;
+  const int64_t elements = std::max<int64_t>(1, int64_t(chunk_mib * 1048576.0 / 4));
+  for (const Param& p : table.params) {
+    result.grids.push_back(parallel::chunk_grid(p.layout, table.legal_tensor, elements));
+    result.first_chunk.push_back(result.total);
+    result.total += int64_t(result.grids.back().size());
+  }
+  return result;
+}
+
+parallel::ShardingOptions sharding_options(const JobSpec& job, const parallel::MeshPosition& at) {
+  return {.zero_stage = job.parallelism.zero_stage,
+          .lanes_per_rank = int(job.parallelism.lanes / job.parallelism.data),
+          .bucket_elements = std::max<int64_t>(1, int64_t(job.parallelism.bucket_mib * 1048576.0 / 4)),
+          .tp = job.parallelism.tensor,
+          .tp_rank = at.tp};
+}
+
+}  // namespace trainctl

@@ -1,0 +1,45 @@
+// Which parameters one rank uses, in forward order, chunk by chunk: the bridge from the table of parameters to ShardedParams.
+#pragma once
+#include <vector>
+
+#include "parallel/mesh.h"
+#include "parallel/sharded_params.h"
+#include "runtime/model/params.h"
+
+namespace trainctl {
+
+/// Indices into StageUses::uses; -1 where the family has no such parameter. qkv and up name the first of the joined uses.
+struct BlockUses {
+  int begin = 0, end = 0;
+  int norm1_weight = -1, norm1_bias = -1, qkv = -1, qkv_bias = -1, proj = -1, proj_bias = -1;
+  int norm2_weight = -1, norm2_bias = -1, up = -1, up_bias = -1, down = -1, down_bias = -1;
+};
+
+struct ChunkUses {
+  bool first = false, last = false;   ///< holds the embedding; holds the final norm and the head
+  int begin = 0, end = 0;
+  int embedding = -1, position = -1;
+  std::vector<BlockUses> blocks;
+  int64_t first_layer = 0;
+  int final_norm_weight = -1, final_norm_bias = -1, head = -1;
+};
+
+struct StageUses {
+  std::vector<parallel::ParamUse> uses;
+  std::vector<ChunkUses> chunks;      ///< local chunks in order
+};
+
+StageUses stage_uses(const ParamTable& table, const JobSpec& job, const parallel::MeshPosition& at);
+
+/// Chunk grids of all parameters, and where each parameter's chunks start in the flat list of all chunks of the model.
+struct ChunkGrids {
+  std::vector<std::vector<parallel::Box>> grids;
+  std::vector<int64_t> first_chunk;
+  int64_t total = 0;
+};
+ChunkGrids chunk_grids(const ParamTable& table, double chunk_mib);
+
+/// ShardingOptions of a rank of `job`.
+parallel::ShardingOptions sharding_options(const JobSpec& job, const parallel::MeshPosition& at);
+
+}  // namespace trainctl
