@@ -1,0 +1,80 @@
+// Goal: rank order is tp, cp, dp, pp (fastest first) and groups are what the rest of the program takes them for.
+// Method: exhaustive over every mesh with axes 1..4; the expected rank comes from counting in nested loops.
+#include "parallel/mesh.h"
+
+#include <catch2/catch.hpp>
+#include <set>
+
+namespace trainctl::parallel {
+namespace {
+
+int coordinate(const MeshPosition& position, Axis axis) {
+  switch (axis) {
+    case Axis::tp: return position.tp;
+    case Axis::cp: return position.cp;
+    case Axis::dp: return position.dp;
+    case Axis::pp: return position.pp;
+  }
+  return -1;
+}
+
+template <typename Visit>
+void for_each_mesh(Visit visit) {
+  for (int tp = 1; tp <= 4; ++tp)
+    for (int cp = 1; cp <= 4; ++cp)
+      for (int dp = 1; dp <= 4; ++dp)
+        for (int pp = 1; pp <= 4; ++pp) visit(MeshShape{tp, cp, dp, pp});
+}
+
+TEST_CASE("ranks count through tp first, then cp, dp, pp") {
+  for_each_mesh([](const MeshShape& shape) {
+    int rank = 0;
+    bool same = true;
+    for (int pp = 0; pp < shape.pp; ++pp)
+      for (int dp = 0; dp < shape.dp; ++dp)
+        for (int cp = 0; cp < shape.cp; ++cp)
+          for (int tp = 0; tp < shape.tp; ++tp, ++rank) {
+            const MeshPosition position = position_of(shape, rank);
+            same = same && position.tp == tp && position.cp == cp && position.dp == dp && position.pp == pp;
+            same = same && rank_of(shape, position) == rank;
+          }
+    REQUIRE(same);
+    REQUIRE(rank == shape.world_size());
+  });
+}
+
+TEST_CASE("a group varies one coordinate, in order, and the groups of an axis cut the world") {
+  for_each_mesh([](const MeshShape& shape) {
+    for (Axis axis : {Axis::tp, Axis::cp, Axis::dp, Axis::pp}) {
+      bool right = true;
+      std::set<std::vector<int>> groups;
+      for (int rank = 0; rank < shape.world_size(); ++rank) {
+        const std::vector<int> group = group_of(shape, rank, axis);
+        const MeshPosition own = position_of(shape, rank);
+        right = right && group.at(static_cast<size_t>(coordinate(own, axis))) == rank;
+        for (size_t i = 0; i < group.size(); ++i) {
+          const MeshPosition peer = position_of(shape, group[i]);
+          for (Axis other : {Axis::tp, Axis::cp, Axis::dp, Axis::pp}) {
+            const int expected = other == axis ? static_cast<int>(i) : coordinate(own, other);
+            right = right && coordinate(peer, other) == expected;
+          }
+        }
+        groups.insert(group);
+      }
+      size_t members = 0;
+      for (const auto& group : groups) members += group.size();
+      REQUIRE(right);
+      REQUIRE(members == static_cast<size_t>(shape.world_size()));
+    }
+  });
+}
+
+TEST_CASE("a tensor group is neighbours") {
+  CHECK(group_of({4, 1, 2, 2}, 6, Axis::tp) == std::vector<int>{4, 5, 6, 7});
+  CHECK(group_of({4, 1, 2, 2}, 6, Axis::dp) == std::vector<int>{2, 6});
+  CHECK(group_of({4, 1, 2, 2}, 6, Axis::pp) == std::vector<int>{6, 14});
+  CHECK(group_of({4, 1, 2, 2}, 6, Axis::cp) == std::vector<int>{6});
+}
+
+}  // namespace
+}  // namespace trainctl::parallel
