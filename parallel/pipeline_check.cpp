@@ -1,0 +1,289 @@
+// The checker of pipeline programs: runs them on nothing and says what is wrong.
+#include <algorithm>
+#include <deque>
+
+#include "parallel/pipeline.h"
+#include "runtime/base/error.h"
+
+namespace trainctl::parallel {
+namespace {
+
+const char* name_of(Op op) {
+  switch (op) {
+    case Op::receive_activation: return "receive_activation";
+    case Op::forward: return "forward";
+    case Op::send_activation: return "send_activation";
+    case Op::receive_gradient: return "receive_gradient";
+    case Op::backward_input: return "backward_input";
+    case Op::backward_weight: return "backward_weight";
+    case Op::send_gradient: return "send_gradient";
+    case Op::reduce: return "reduce";
+    case Op::step: return "step";
+  }
+  return "unknown instruction";
+}
+
+std::string text_of(const Instruction& instruction) {
+  if (instruction.op == Op::step) return name_of(instruction.op);
+  if (instruction.op == Op::reduce) return fmt::format("reduce of chunk {}", instruction.chunk);
+  return fmt::format("{} of chunk {} micro-batch {}", name_of(instruction.op), instruction.chunk, instruction.micro_batch);
+}
+
+/// What is done with one (chunk, micro_batch) on its stage.
+struct Pair {
+  bool done[static_cast<int>(Op::send_gradient) + 1] = {};
+  bool& operator[](Op op) { return done[static_cast<int>(op)]; }
+  bool held = false;  ///< its activations are in memory
+};
+
+struct Message {
+  int global_chunk = 0;  ///< the chunk that is to receive it
+  int micro_batch = 0;
+};
+
+struct StageState {
+  size_t next = 0;  ///< index of the next instruction
+  std::vector<Pair> pairs;
+  std::vector<int> inputs_done, weights_done;  ///< per chunk: micro-batches through backward_input, backward_weight
+  std::vector<bool> reduced;
+  bool stepped = false;
+  int held = 0, peak = 0;
+};
+
+class Checker {
+ public:
+  Checker(const PipelineShape& shape, const std::vector<Program>& programs)
+      : shape_(shape),
+        programs_(programs),
+        stages_(static_cast<size_t>(shape.stages)),
+        inboxes_(static_cast<size_t>(shape.stages) * 2) {
+    for (StageState& state : stages_) {
+      const auto chunks = static_cast<size_t>(shape.virtual_stages);
+      state.pairs.resize(chunks * shape.micro_batches);
+      state.inputs_done.resize(chunks);
+      state.weights_done.resize(chunks);
+      state.reduced.resize(chunks);
+    }
+  }
+
+  /// Each stage runs until it must wait, in turn, until none moves. Sends never block, so the order of turns cannot matter.
+  CheckResult run() {
+    CheckResult result;
+    for (bool moved = true; moved && result.ok();) {
+      moved = false;
+      for (int stage = 0; stage < shape_.stages && result.ok(); ++stage) {
+        StageState& state = stages_[static_cast<size_t>(stage)];
+        const Program& program = programs_[static_cast<size_t>(stage)];
+        while (state.next < program.size() && !waits(stage, program[state.next])) {
+          if (auto problem = execute(stage, program[state.next]); !problem.empty()) {
+            result.problem = fmt::format("stage {}, instruction {}: {}: {}", stage, state.next,
+                                         text_of(program[state.next]), problem);
+            break;
+          }
+          ++state.next;
+          moved = true;
+        }
+      }
+    }
+    if (result.ok()) result.problem = what_is_left();
+    for (const StageState& state : stages_) result.peak_in_flight.push_back(state.peak);
+    return result;
+  }
+
+ private:
+  int global_chunk(int stage, int chunk) const { return chunk * shape_.stages + stage; }
+  int last_chunk() const { return shape_.stages * shape_.virtual_stages - 1; }
+  bool alone() const { return shape_.stages == 1; }
+
+  Pair& pair(int stage, int chunk, int micro_batch) {
+    return stages_[static_cast<size_t>(stage)].pairs[static_cast<size_t>(chunk) * shape_.micro_batches + micro_batch];
+  }
+
+  static bool is_receive(Op op) { return op == Op::receive_activation || op == Op::receive_gradient; }
+
+  int previous(int stage) const { return (stage + shape_.stages - 1) % shape_.stages; }
+  int next(int stage) const { return (stage + 1) % shape_.stages; }
+
+  /// Messages of one kind on their way to a stage, oldest first. One stage sends them all: activations come from the previous,
+  /// gradients from the next.
+  std::deque<Message>& inbox(int stage, bool gradient) { return inboxes_[static_cast<size_t>(stage) * 2 + gradient]; }
+
+  bool waits(int stage, const Instruction& instruction) {
+    return is_receive(instruction.op) && inbox(stage, instruction.op == Op::receive_gradient).empty();
+  }
+
+  void hold(int stage, Pair& pair) {
+    if (pair.held) return;
+    StageState& state = stages_[static_cast<size_t>(stage)];
+    pair.held = true;
+    state.peak = std::max(state.peak, ++state.held);
+  }
+
+  /// Executes one instruction; returns what is wrong with it, or nothing.
+  std::string execute(int stage, const Instruction& instruction) {
+    StageState& state = stages_[static_cast<size_t>(stage)];
+    const auto [op, chunk, micro_batch] = instruction;
+    if (state.stepped) return "it comes after step";
+    if (op == Op::step) return execute_step(state);
+    if (chunk < 0 || chunk >= shape_.virtual_stages) return fmt::format("a stage has {} chunks", shape_.virtual_stages);
+    if (op == Op::reduce) return execute_reduce(state, chunk);
+    if (micro_batch < 0 || micro_batch >= shape_.micro_batches) {
+      return fmt::format("a step has {} micro-batches", shape_.micro_batches);
+    }
+    Pair& own = pair(stage, chunk, micro_batch);
+    if (own[op]) return "it was done before";
+    own[op] = true;
+    switch (op) {
+      case Op::receive_activation:
+      case Op::receive_gradient: return execute_receive(stage, instruction, own);
+      case Op::send_activation:
+      case Op::send_gradient: return execute_send(stage, instruction, own);
+      case Op::forward: return execute_forward(stage, instruction, own);
+      case Op::backward_input: return execute_backward_input(stage, instruction, own);
+      case Op::backward_weight: return execute_backward_weight(state, instruction, own);
+      case Op::reduce:
+      case Op::step: break;
+    }
+    return "no such instruction";
+  }
+
+  std::string execute_step(StageState& state) {
+    const auto missing = std::find(state.reduced.begin(), state.reduced.end(), false);
+    if (missing != state.reduced.end()) {
+      return fmt::format("chunk {} is not reduced yet", missing - state.reduced.begin());
+    }
+    state.stepped = true;
+    return "";
+  }
+
+  std::string execute_reduce(StageState& state, int chunk) {
+    const int done = state.weights_done[static_cast<size_t>(chunk)];
+    if (state.reduced[static_cast<size_t>(chunk)]) return "it was done before";
+    if (done != shape_.micro_batches) {
+      return fmt::format("only {} of {} micro-batches have their backward_weight", done, shape_.micro_batches);
+    }
+    state.reduced[static_cast<size_t>(chunk)] = true;
+    return "";
+  }
+
+  std::string execute_receive(int stage, const Instruction& instruction, Pair& own) {
+    const bool gradient = instruction.op == Op::receive_gradient;
+    const int chunk = global_chunk(stage, instruction.chunk);
+    if (chunk == (gradient ? last_chunk() : 0)) return "no chunk sends to it";
+    if (alone()) return "chunks on the same stage exchange no messages";
+    if (gradient && !own[Op::forward]) return "its forward has not run";
+    std::deque<Message>& messages = inbox(stage, gradient);
+    const Message message = messages.front();
+    messages.pop_front();
+    if (message.global_chunk != chunk || message.micro_batch != instruction.micro_batch) {
+      return fmt::format("the message that comes next is for chunk {} micro-batch {}", message.global_chunk / shape_.stages,
+                         message.micro_batch);
+    }
+    if (!gradient) hold(stage, own);
+    return "";
+  }
+
+  std::string execute_send(int stage, const Instruction& instruction, Pair& own) {
+    const bool gradient = instruction.op == Op::send_gradient;
+    const int chunk = global_chunk(stage, instruction.chunk);
+    if (chunk == (gradient ? 0 : last_chunk())) return "there is no chunk to send to";
+    if (alone()) return "chunks on the same stage exchange no messages";
+    if (gradient && !own[Op::backward_input]) return "its backward_input has not run";
+    if (!gradient && !own[Op::forward]) return "its forward has not run";
+    const int to = gradient ? previous(stage) : next(stage);
+    inbox(to, gradient).push_back({gradient ? chunk - 1 : chunk + 1, instruction.micro_batch});
+    return "";
+  }
+
+  std::string execute_forward(int stage, const Instruction& instruction, Pair& own) {
+    if (global_chunk(stage, instruction.chunk) > 0) {
+      if (alone() && !pair(stage, instruction.chunk - 1, instruction.micro_batch)[Op::forward]) {
+        return "the forward of the previous chunk has not run";
+      }
+      if (!alone() && !own[Op::receive_activation]) return "its activation was not received";
+    }
+    hold(stage, own);
+    return "";
+  }
+
+  std::string execute_backward_input(int stage, const Instruction& instruction, Pair& own) {
+    if (!own[Op::forward]) return "its forward has not run";
+    if (global_chunk(stage, instruction.chunk) < last_chunk()) {
+      if (alone() && !pair(stage, instruction.chunk + 1, instruction.micro_batch)[Op::backward_input]) {
+        return "the backward_input of the next chunk has not run";
+      }
+      if (!alone() && !own[Op::receive_gradient]) return "its gradient was not received";
+    }
+    return in_order(stages_[static_cast<size_t>(stage)].inputs_done, instruction);
+  }
+
+  std::string execute_backward_weight(StageState& state, const Instruction& instruction, Pair& own) {
+    if (!own[Op::backward_input]) return "its backward_input has not run";
+    own.held = false;
+    --state.held;
+    return in_order(state.weights_done, instruction);
+  }
+
+  /// Gradients are summed in micro-batch order, whatever the schedule.
+  static std::string in_order(std::vector<int>& done, const Instruction& instruction) {
+    int& next = done[static_cast<size_t>(instruction.chunk)];
+    if (instruction.micro_batch != next) return fmt::format("it is the turn of micro-batch {}", next);
+    ++next;
+    return "";
+  }
+
+  /// Called when no stage can move: a stage that waits for ever, work left out, or messages nobody received.
+  std::string what_is_left() {
+    if (auto problem = endless_wait(); !problem.empty()) return problem;
+    for (int stage = 0; stage < shape_.stages; ++stage) {
+      if (!stages_[static_cast<size_t>(stage)].stepped) return fmt::format("stage {}: the program ends without step", stage);
+      for (bool gradient : {false, true}) {
+        if (inbox(stage, gradient).empty()) continue;
+        const Message& message = inbox(stage, gradient).front();
+        return fmt::format("stage {}: never receives the {} of chunk {} micro-batch {} that stage {} sent", stage,
+                           gradient ? "gradient" : "activation", message.global_chunk / shape_.stages,
+                           message.micro_batch, gradient ? next(stage) : previous(stage));
+      }
+    }
+    return "";
+  }
+
+  /// Names a stage whose sender has ended, the cause of all other waits; without one the stages wait in a circle.
+  std::string endless_wait() {
+    const auto ended = [&](int stage) {
+      return stages_[static_cast<size_t>(stage)].next == programs_[static_cast<size_t>(stage)].size();
+    };
+    std::string circle;
+    for (int stage = 0; stage < shape_.stages; ++stage) {
+      if (ended(stage)) continue;
+      const size_t at = stages_[static_cast<size_t>(stage)].next;
+      const Instruction& instruction = programs_[static_cast<size_t>(stage)][at];
+      const int from = instruction.op == Op::receive_gradient ? next(stage) : previous(stage);
+      const std::string where = fmt::format("stage {}, instruction {}: {}: ", stage, at, text_of(instruction));
+      if (ended(from)) return where + fmt::format("waits for ever, stage {} has ended without sending it", from);
+      if (circle.empty()) circle = where + fmt::format("waits for ever in a circle, stage {} waits too", from);
+    }
+    return circle;
+  }
+
+  const PipelineShape& shape_;
+  const std::vector<Program>& programs_;
+  std::vector<StageState> stages_;
+  std::vector<std::deque<Message>> inboxes_;
+};
+
+}  // namespace
+
+CheckResult check_programs(const PipelineShape& shape, const std::vector<Program>& programs) {
+  CheckResult result;
+  if (const auto problem = shape_problem(shape)) {
+    result.problem = *problem;
+  } else if (programs.size() != static_cast<size_t>(shape.stages)) {
+    result.problem = fmt::format("{} programs for {} stages", programs.size(), shape.stages);
+  } else {
+    result = Checker(shape, programs).run();
+  }
+  return result;
+}
+
+}  // namespace trainctl::parallel
