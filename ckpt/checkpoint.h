@@ -112,6 +112,7 @@ class Checkpoint {
   virtual const std::vector<ShardReceipt>& files() const = 0;
   virtual std::string root_hash() const = 0;
   virtual std::string path() const = 0;
+  virtual FileSystem& file_system() const = 0;   ///< that it was opened with
   /// Reads `box` of (name, role) into out [box.rows * box.cols] row-major contiguous, verifying the hash of every chunk touched.
   /// Chunks are read whole and the last few kept, so read neighbouring boxes together. Error(kCheckpoint) naming file, tensor,
   /// box and offset when a hash differs or a tensor is absent.

@@ -1,0 +1,23 @@
+// Where the parts of a checkpoint directory stand, and how its folders are made and emptied durably.
+#pragma once
+#include <string>
+
+#include "ckpt/checkpoint.h"
+
+namespace trainctl::ckpt {
+
+std::string parent_of(const std::string& path);
+std::string base_name(const std::string& path);
+std::string saving_root(const std::string& dir);   ///< <dir>/.saving
+std::string trash_root(const std::string& dir);    ///< <dir>/.trash
+
+/// The step of a folder named step-SSSSSSSS; nothing for any other name.
+std::optional<int64_t> step_of_name(const std::string& name);
+
+/// Makes `path` and all above it that is missing; every new name is durable on return.
+void make_durable_directory(FileSystem& fs, const std::string& path);
+
+/// Moves <dir>/<name> into .trash under a free name, durably; nothing is deleted yet. Returns its new path.
+std::string move_to_trash(FileSystem& fs, const std::string& dir, const std::string& name);
+
+}  // namespace trainctl::ckpt

@@ -1,0 +1,212 @@
+// The JSON texts: receipts, manifest.json, COMMIT. A chunk is one short row, so that a manifest stays small: offsets and sizes
+// follow from the order of the rows, and full-width boxes leave their columns out.
+#include <fmt/format.h>
+
+#include <charconv>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "ckpt/manifest.h"
+#include "runtime/base/error.h"
+#include "runtime/base/hash.h"
+
+namespace trainctl::ckpt {
+namespace {
+
+using nlohmann::json;
+
+constexpr int kFormatVersion = 1;
+
+struct TensorIndex {
+  std::vector<Tensor> tensors;
+  std::map<std::pair<std::string, Role>, size_t> position;
+
+  size_t add(const Tensor& tensor) {
+    const auto [at, is_new] = position.try_emplace({tensor.name, tensor.role}, tensors.size());
+    if (is_new) tensors.push_back(tensor);
+    return at->second;
+  }
+};
+
+void append_tensors(std::string& text, std::span<const Tensor> tensors) {
+  text += "\"tensors\":[";
+  for (size_t i = 0; i < tensors.size(); ++i)
+    fmt::format_to(std::back_inserter(text), "{}[{},\"{}\",\"{}\",[{}]]", i ? ",\n" : "\n", json(tensors[i].name).dump(),
+                   name_of(tensors[i].role), name_of(tensors[i].dtype), fmt::join(tensors[i].shape, ","));
+  text += "]";
+}
+
+void append_chunks(std::string& text, const ShardReceipt& shard, TensorIndex& index) {
+  text += "\"chunks\":[";
+  for (size_t i = 0; i < shard.entries.size(); ++i) {
+    const ShardReceipt::Entry& entry = shard.entries[i];
+    const size_t tensor = index.add({entry.tensor, entry.role, entry.dtype, entry.shape});
+    fmt::format_to(std::back_inserter(text), "{}[{},{},{},", i ? "," : "", tensor, entry.box.row_begin, entry.box.row_end);
+    const parallel::Box whole = whole_box(entry.shape);
+    if (entry.box.col_begin != whole.col_begin || entry.box.col_end != whole.col_end)
+      fmt::format_to(std::back_inserter(text), "{},{},", entry.box.col_begin, entry.box.col_end);
+    fmt::format_to(std::back_inserter(text), "\"{}{}\"]", hex64(entry.hash), hex64(entry.content_hash));
+  }
+  text += "]";
+}
+
+void append_shard(std::string& text, const ShardReceipt& shard, TensorIndex& index) {
+  fmt::format_to(std::back_inserter(text), "\"file\":{},\"bytes\":{},", json(shard.file).dump(), shard.file_bytes);
+  append_chunks(text, shard, index);
+}
+
+[[noreturn]] void malformed(const std::string& what) { throw std::invalid_argument(what); }
+
+template <typename Enum>
+Enum named(const std::string& text, std::initializer_list<Enum> values) {
+  for (const Enum value : values)
+    if (name_of(value) == text) return value;
+  malformed(fmt::format("\"{}\" is no known name", text));
+}
+
+std::vector<Tensor> read_tensors(const json& rows) {
+  std::vector<Tensor> tensors;
+  for (const json& row : rows) {
+    Tensor tensor{.name = row.at(0).get<std::string>(), .shape = row.at(3).get<std::vector<int64_t>>()};
+    tensor.role = named(row.at(1).get<std::string>(),
+                        {Role::master, Role::first_moment, Role::second_moment, Role::gradient});
+    tensor.dtype = named(row.at(2).get<std::string>(),
+                         {DType::f32, DType::bf16, DType::f64, DType::i32, DType::u16, DType::u32});
+    if (tensor.shape.empty() || tensor.shape.size() > 2) malformed(fmt::format("{} has no shape", tensor.name));
+    for (const int64_t size : tensor.shape)
+      if (size < 0) malformed(fmt::format("{} has the dimension {}", tensor.name, size));
+    tensors.push_back(std::move(tensor));
+  }
+  return tensors;
+}
+
+uint64_t read_hash(const std::string& text, size_t at) {
+  uint64_t value = 0;
+  const auto end = text.data() + at + 16;
+  if (text.size() != 32 || std::from_chars(text.data() + at, end, value, 16).ptr != end) malformed("a hash is not 32 hex digits");
+  return value;
+}
+
+ShardReceipt read_shard(const json& object, const std::vector<Tensor>& tensors) {
+  ShardReceipt shard{.file = object.at("file").get<std::string>(), .file_bytes = object.at("bytes").get<uint64_t>()};
+  uint64_t data_bytes = 0;
+  for (const json& row : object.at("chunks")) {
+    const Tensor& tensor = tensors.at(row.at(0).get<size_t>());
+    ShardReceipt::Entry entry{.tensor = tensor.name, .role = tensor.role, .dtype = tensor.dtype, .shape = tensor.shape};
+    const parallel::Box whole = whole_box(tensor.shape);
+    entry.box = {row.at(1).get<int64_t>(), row.at(2).get<int64_t>(), whole.col_begin, whole.col_end};
+    if (row.size() == 6) {
+      entry.box.col_begin = row.at(3).get<int64_t>();
+      entry.box.col_end = row.at(4).get<int64_t>();
+    } else if (row.size() != 4) {
+      malformed("a chunk is not a row of 4 or 6");
+    }
+    if (!is_inside(entry.box, whole)) malformed(fmt::format("{} has the chunk {}", tensor.name, box_text(tensor.shape, entry.box)));
+    const std::string hashes = row.back().get<std::string>();
+    entry.hash = read_hash(hashes, 0);
+    entry.content_hash = read_hash(hashes, 16);
+    entry.bytes = uint64_t(entry.box.count()) * size_of(entry.dtype);
+    data_bytes += entry.bytes;
+    shard.entries.push_back(std::move(entry));
+  }
+  if (data_bytes > shard.file_bytes) malformed(fmt::format("{} holds more than its {} bytes", shard.file, shard.file_bytes));
+  uint64_t offset = shard.file_bytes - data_bytes;
+  for (ShardReceipt::Entry& entry : shard.entries) {
+    entry.offset = offset;
+    offset += entry.bytes;
+  }
+  return shard;
+}
+
+StateInfo read_state(const json& object) {
+  StateInfo state;
+  state.run_id = object.at("run_id").get<std::string>();
+  state.epoch = object.at("epoch").get<uint64_t>();
+  state.step = object.at("step").get<int64_t>();
+  state.tokens = object.at("tokens").get<int64_t>();
+  state.seed = object.at("seed").get<uint64_t>();
+  state.spec_hash = object.at("spec_hash").get<std::string>();
+  state.program_version = object.at("program_version").get<std::string>();
+  state.extra_json = object.at("extra").get<std::string>();
+  state.resolved_spec_json = object.at("spec").get<std::string>();
+  return state;
+}
+
+/// The trainer's JSON travels as a string: it comes back byte for byte, whatever its numbers.
+json state_json(const StateInfo& state) {
+  return {{"run_id", state.run_id}, {"epoch", state.epoch}, {"step", state.step}, {"tokens", state.tokens},
+          {"seed", state.seed}, {"spec_hash", state.spec_hash}, {"program_version", state.program_version},
+          {"extra", state.extra_json}, {"spec", state.resolved_spec_json}};
+}
+
+}  // namespace
+
+std::string ShardReceipt::to_json() const {
+  TensorIndex index;
+  std::string text = "{";
+  append_shard(text, *this, index);
+  text += ",";
+  append_tensors(text, index.tensors);
+  std::erase(text, '\n');  // one line: receipts travel over a channel of lines
+  return text + "}";
+}
+
+ShardReceipt ShardReceipt::from_json(const std::string& text) {
+  try {
+    const json object = json::parse(text);
+    return read_shard(object, read_tensors(object.at("tensors")));
+  } catch (const std::exception& error) {
+    throw Error(ErrorCode::kCheckpoint, fmt::format("a shard's receipt cannot be read: {}", error.what()));
+  }
+}
+
+std::string manifest_text(const Manifest& manifest) {
+  std::string text = fmt::format("{{\"format\":\"trainctl-checkpoint\",\"version\":{},\"root\":\"{}\",\"bytes\":{},\n\"state\":{},\n",
+                                 kFormatVersion, manifest.root, manifest.bytes, state_json(manifest.state).dump());
+  append_tensors(text, manifest.tensors);
+  TensorIndex index;
+  for (const Tensor& tensor : manifest.tensors) index.add(tensor);
+  text += ",\n\"files\":[";
+  for (size_t i = 0; i < manifest.files.size(); ++i) {
+    text += i ? ",\n{" : "\n{";
+    append_shard(text, manifest.files[i], index);
+    text += "}";
+  }
+  ENSURE(index.tensors.size() == manifest.tensors.size(), "a chunk of a tensor that the manifest does not list");
+  return text + "]}\n";
+}
+
+Manifest parse_manifest(const std::string& text, const std::string& path) {
+  try {
+    const json object = json::parse(text);
+    if (object.at("format") != "trainctl-checkpoint") malformed("its format is " + object.at("format").dump());
+    if (object.at("version") != kFormatVersion)
+      malformed(fmt::format("its version is {}, this program reads {}", object.at("version").dump(), kFormatVersion));
+    Manifest manifest;
+    manifest.state = read_state(object.at("state"));
+    manifest.root = object.at("root").get<std::string>();
+    manifest.bytes = object.at("bytes").get<uint64_t>();
+    manifest.tensors = read_tensors(object.at("tensors"));
+    uint64_t bytes = 0;
+    for (const json& file : object.at("files")) {
+      manifest.files.push_back(read_shard(file, manifest.tensors));
+      bytes += manifest.files.back().file_bytes;
+    }
+    if (bytes != manifest.bytes) malformed(fmt::format("its files have {} bytes, but it says {}", bytes, manifest.bytes));
+    check_tiling(manifest.tensors, manifest.files);
+    if (root_hash(manifest.files) != manifest.root) malformed("its root hash does not follow from its chunks");
+    return manifest;
+  } catch (const std::exception& error) {
+    throw Error(ErrorCode::kCheckpoint, fmt::format("{} is not a usable manifest: {}", path, error.what()));
+  }
+}
+
+std::string commit_text(const std::string& manifest_text, const Manifest& manifest) {
+  return fmt::format(
+      "{{\"format\":\"trainctl-commit\",\"version\":{},\"manifest_sha256\":\"{}\",\"root\":\"{}\",\"bytes\":{},"
+      "\"run_id\":{},\"epoch\":{},\"step\":{}}}\n",
+      kFormatVersion, sha256_hex(manifest_text), manifest.root, manifest.bytes, json(manifest.state.run_id).dump(),
+      manifest.state.epoch, manifest.state.step);
+}
+
+}  // namespace trainctl::ckpt

@@ -1,0 +1,176 @@
+// Opening a published checkpoint and reading boxes of its tensors.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <list>
+
+#include "ckpt/folders.h"
+#include "ckpt/manifest.h"
+#include "runtime/base/error.h"
+#include "runtime/base/hash.h"
+
+namespace trainctl::ckpt {
+namespace {
+
+constexpr size_t kCachedBytes = size_t(64) << 20;
+constexpr size_t kOpenFiles = 32;
+
+using Entry = ShardReceipt::Entry;
+
+struct Chunk {
+  const ShardReceipt* file = nullptr;
+  const Entry* entry = nullptr;
+};
+
+[[noreturn]] void fail(const std::string& message) { throw Error(ErrorCode::kCheckpoint, message); }
+
+/// Whatever cannot be read of a checkpoint is the checkpoint's fault, for exit statuses and for falling back to an older one.
+template <typename Read>
+auto reading(Read&& read) {
+  try {
+    return read();
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kIo) throw;
+    fail(error.what());
+  }
+}
+
+class OpenCheckpoint final : public Checkpoint {
+ public:
+  OpenCheckpoint(FileSystem& fs, std::string path, Manifest manifest)
+      : fs_(fs), path_(std::move(path)), manifest_(std::move(manifest)) {
+    for (const Tensor& tensor : manifest_.tensors) chunks_[{tensor.name, tensor.role}];
+    for (const ShardReceipt& file : manifest_.files)
+      for (const Entry& entry : file.entries) chunks_[{entry.tensor, entry.role}].push_back({&file, &entry});
+  }
+
+  const StateInfo& state() const override { return manifest_.state; }
+  const std::vector<Tensor>& tensors() const override { return manifest_.tensors; }
+  const std::vector<ShardReceipt>& files() const override { return manifest_.files; }
+  std::string root_hash() const override { return manifest_.root; }
+  std::string path() const override { return path_; }
+  FileSystem& file_system() const override { return fs_; }
+
+  void read(const std::string& name, Role role, const parallel::Box& box, void* out) override {
+    const auto chunks = chunks_.find({name, role});
+    if (chunks == chunks_.end()) fail(fmt::format("{} has no tensor {}", path_, tensor_text(name, role)));
+    int64_t covered = 0;
+    for (const Chunk& chunk : chunks->second) {
+      const parallel::Box part = parallel::intersect(chunk.entry->box, box);
+      if (part.count() <= 0) continue;
+      covered += part.count();
+      copy_part(chunk, part, box, static_cast<std::byte*>(out));
+    }
+    ENSURE(covered == box.count(), "{} {}: the box reaches beyond the tensor", name, name_of(role));
+  }
+
+ private:
+  void copy_part(const Chunk& chunk, const parallel::Box& part, const parallel::Box& box, std::byte* out) {
+    const size_t item = size_of(chunk.entry->dtype);
+    const size_t out_pitch = size_t(box.cols()) * item;
+    std::byte* const to = out + size_t(part.row_begin - box.row_begin) * out_pitch + size_t(part.col_begin - box.col_begin) * item;
+    // A whole chunk whose rows follow each other in `out` needs no copy on the way.
+    if (part == chunk.entry->box && (part.cols() == box.cols() || part.rows() == 1) && !is_cached(chunk))
+      return read_checked(chunk, {to, chunk.entry->bytes});
+    const std::vector<std::byte>& data = cached(chunk);
+    const parallel::Box& from_box = chunk.entry->box;
+    const size_t from_pitch = size_t(from_box.cols()) * item;
+    const std::byte* const from =
+        data.data() + size_t(part.row_begin - from_box.row_begin) * from_pitch + size_t(part.col_begin - from_box.col_begin) * item;
+    for (int64_t row = 0; row < part.rows(); ++row)
+      std::memcpy(to + size_t(row) * out_pitch, from + size_t(row) * from_pitch, size_t(part.cols()) * item);
+  }
+
+  void read_checked(const Chunk& chunk, std::span<std::byte> out) {
+    const Entry& entry = *chunk.entry;
+    reading([&] { file(*chunk.file).read_at(entry.offset, out); });
+    if (xxh3(out, identity_seed(manifest_.state, entry.tensor, entry.role, entry.box)) == entry.hash) return;
+    fail(fmt::format("{}/{} is damaged: the hash of {} {} at byte {} differs; `trainctl inspect-ckpt --verify` lists all damage",
+                     path_, chunk.file->file, tensor_text(entry.tensor, entry.role), box_text(entry.shape, entry.box), entry.offset));
+  }
+
+  bool is_cached(const Chunk& chunk) const {
+    return std::any_of(cache_.begin(), cache_.end(), [&](const Cached& c) { return c.entry == chunk.entry; });
+  }
+
+  /// The chunk's bytes; valid until the next call.
+  const std::vector<std::byte>& cached(const Chunk& chunk) {
+    const auto at = std::find_if(cache_.begin(), cache_.end(), [&](const Cached& c) { return c.entry == chunk.entry; });
+    if (at != cache_.end()) {
+      cache_.splice(cache_.begin(), cache_, at);
+      return cache_.front().data;
+    }
+    std::vector<std::byte> data(chunk.entry->bytes);
+    read_checked(chunk, data);
+    cached_bytes_ += data.size();
+    cache_.push_front({chunk.entry, std::move(data)});
+    while (cached_bytes_ > kCachedBytes && cache_.size() > 1) {
+      cached_bytes_ -= cache_.back().data.size();
+      cache_.pop_back();
+    }
+    return cache_.front().data;
+  }
+
+  File& file(const ShardReceipt& shard) {
+    auto at = open_.find(&shard);
+    if (at != open_.end()) return *at->second;
+    if (open_.size() >= kOpenFiles) open_.clear();
+    return *open_.emplace(&shard, fs_.open_read(path_ + "/" + shard.file)).first->second;
+  }
+
+  struct Cached {
+    const Entry* entry;
+    std::vector<std::byte> data;
+  };
+
+  FileSystem& fs_;
+  std::string path_;
+  Manifest manifest_;
+  std::map<std::pair<std::string, Role>, std::vector<Chunk>> chunks_;
+  std::list<Cached> cache_;   // most recently used first
+  size_t cached_bytes_ = 0;
+  std::map<const ShardReceipt*, std::unique_ptr<File>> open_;
+};
+
+}  // namespace
+
+std::unique_ptr<Checkpoint> Checkpoint::open(FileSystem& fs, const std::string& given_path) {
+  std::string path = given_path;
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  for (const char* name : {kCommitName, kManifestName})
+    if (!fs.exists(path + "/" + name)) fail(fmt::format("{} is not a checkpoint: it has no {}", path, name));
+  const std::string commit = reading([&] { return fs.read_text(path + "/" + kCommitName); });
+  const std::string text = reading([&] { return fs.read_text(path + "/" + kManifestName); });
+  // Before anything in the manifest is believed, COMMIT must hold its hash; afterwards COMMIT must be exactly what follows from it.
+  if (commit.find(fmt::format("\"manifest_sha256\":\"{}\"", sha256_hex(text))) == std::string::npos)
+    fail(fmt::format("{0}/{1} or {0}/{2} is damaged: the SHA-256 that {2} holds is not that of {1}", path, kManifestName, kCommitName));
+  Manifest manifest = parse_manifest(text, path + "/" + kManifestName);
+  if (commit != commit_text(text, manifest)) fail(fmt::format("{}/{} is damaged: it contradicts the manifest", path, kCommitName));
+  const auto named_step = step_of_name(base_name(path));
+  if (named_step && *named_step != manifest.state.step)
+    fail(fmt::format("{} holds step {}: the folder was renamed", path, manifest.state.step));
+  for (const ShardReceipt& file : manifest.files) {
+    const std::string shard = path + "/" + file.file;
+    if (!fs.exists(shard)) fail(fmt::format("{} is missing", shard));
+    const uint64_t bytes = reading([&] { return fs.open_read(shard)->size(); });
+    if (bytes != file.file_bytes) fail(fmt::format("{} has {} bytes instead of {}", shard, bytes, file.file_bytes));
+  }
+  return std::make_unique<OpenCheckpoint>(fs, std::move(path), std::move(manifest));
+}
+
+std::unique_ptr<Checkpoint> open_latest(FileSystem& fs, const std::string& dir, int64_t max_step,
+                                        const std::function<void(const std::string&, const std::string&)>& skipped) {
+  for (const int64_t step : list_steps(fs, dir)) {
+    if (max_step >= 0 && step > max_step) continue;
+    const std::string path = step_directory(dir, step);
+    try {
+      return Checkpoint::open(fs, path);
+    } catch (const Error& error) {
+      if (skipped) skipped(path, error.what());
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace trainctl::ckpt

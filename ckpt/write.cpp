@@ -1,0 +1,189 @@
+// Writing a checkpoint: one shard per writer, then the publisher's manifest, COMMIT and the one rename that counts.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+
+#include "ckpt/folders.h"
+#include "ckpt/manifest.h"
+#include "runtime/base/error.h"
+#include "runtime/base/hash.h"
+
+namespace trainctl::ckpt {
+namespace {
+
+constexpr size_t kWriteBytes = size_t(4) << 20;
+
+/// Turns many small pieces into few large writes; a piece as large as the buffer goes out as it is.
+class Appender {
+ public:
+  explicit Appender(File& file) : file_(file) {}
+
+  void append(std::span<const std::byte> data) {
+    if (buffer_.size() + data.size() > kWriteBytes) flush();
+    if (data.size() >= kWriteBytes) {
+      file_.write_at(offset_, data);
+      offset_ += data.size();
+    } else {
+      buffer_.insert(buffer_.end(), data.begin(), data.end());
+    }
+  }
+  void flush() {
+    if (buffer_.empty()) return;
+    file_.write_at(offset_, buffer_);
+    offset_ += buffer_.size();
+    buffer_.clear();
+  }
+  uint64_t bytes() const { return offset_ + buffer_.size(); }
+
+ private:
+  File& file_;
+  uint64_t offset_ = 0;
+  std::vector<std::byte> buffer_;
+};
+
+/// A shard being written: the receipt's entries in file order, each with its source.
+struct Plan {
+  ShardReceipt receipt;
+  std::string header;
+  std::vector<std::span<const std::byte>> sources;
+};
+
+Plan plan_shard(const StateInfo& state, std::span<const Tensor> tensors, std::span<const ChunkData> chunks) {
+  Plan plan;
+  std::map<std::string, const void*> source_of;
+  for (const ChunkData& chunk : chunks) {
+    ENSURE(chunk.tensor >= 0 && size_t(chunk.tensor) < tensors.size(), "tensor {} of {}", chunk.tensor, tensors.size());
+    const Tensor& tensor = tensors[size_t(chunk.tensor)];
+    ENSURE(is_inside(chunk.box, whole_box(tensor.shape)), "{} {}", tensor.name, box_text(tensor.shape, chunk.box));
+    plan.receipt.entries.push_back({tensor.name, tensor.role, tensor.dtype, tensor.shape, chunk.box});
+    const bool is_new = source_of.emplace(entry_name(plan.receipt.entries.back()), chunk.data).second;
+    ENSURE(is_new, "the chunk {} is given twice", entry_name(plan.receipt.entries.back()));
+  }
+  plan.header = lay_out_shard(state, plan.receipt);
+  for (ShardReceipt::Entry& entry : plan.receipt.entries) {
+    const std::span source(static_cast<const std::byte*>(source_of.at(entry_name(entry))), entry.bytes);
+    entry.hash = xxh3(source, identity_seed(state, entry.tensor, entry.role, entry.box));
+    entry.content_hash = xxh3(source);
+    plan.sources.push_back(source);
+  }
+  return plan;
+}
+
+void write_file(FileSystem& fs, const std::string& directory, const std::string& name, const Plan& plan) {
+  const auto file = fs.create(directory + "/" + name);
+  Appender out(*file);
+  out.append(std::as_bytes(std::span(plan.header)));
+  for (const auto& source : plan.sources) out.append(source);
+  out.flush();
+  ENSURE(out.bytes() == plan.receipt.file_bytes, "{} bytes written, {} planned", out.bytes(), plan.receipt.file_bytes);
+  file->sync();
+  fs.sync_directory(directory);
+}
+
+/// Had the memory changed while it was being written, the file would not be the state that the hashes were taken of.
+void recheck_sources(const Plan& plan) {
+  for (size_t i = 0; i < plan.sources.size(); ++i)
+    if (xxh3(plan.sources[i]) != plan.receipt.entries[i].content_hash)
+      throw Error(ErrorCode::kCheckpoint, fmt::format("{} changed in memory while it was being saved; this save is void",
+                                                      entry_name(plan.receipt.entries[i])));
+}
+
+void remove_quietly(FileSystem& fs, const std::string& path) {
+  try {
+    if (fs.exists(path)) fs.remove_file(path);
+  } catch (const Error&) {
+    // publish() removes files that no receipt names, or refuses.
+  }
+}
+
+std::string retry_name(const std::string& name) {
+  const size_t dot = name.rfind(".safetensors");
+  return dot == std::string::npos ? name + ".retry" : name.substr(0, dot) + ".retry.safetensors";
+}
+
+/// Every receipt's file is there in its size, and nothing else is.
+void check_files(FileSystem& fs, const std::string& saving, std::span<const ShardReceipt> receipts) {
+  std::set<std::string> named;
+  for (const ShardReceipt& receipt : receipts) {
+    if (receipt.file.empty() || receipt.file.find('/') != std::string::npos || !named.insert(receipt.file).second)
+      throw Error(ErrorCode::kCheckpoint, fmt::format("the shard name \"{}\" is no plain name or given twice", receipt.file));
+    const std::string path = saving + "/" + receipt.file;
+    if (!fs.exists(path)) throw Error(ErrorCode::kCheckpoint, fmt::format("the shard {} is missing", path));
+    const uint64_t bytes = fs.open_read(path)->size();
+    if (bytes != receipt.file_bytes)
+      throw Error(ErrorCode::kCheckpoint, fmt::format("the shard {} has {} bytes, its writer wrote {}", path, bytes, receipt.file_bytes));
+  }
+  for (const std::string& name : fs.list(saving))
+    if (!named.count(name)) fs.remove_tree(saving + "/" + name);
+}
+
+/// Makes room for step-S where an older epoch left one: a run that went back writes its steps anew. True if what stands
+/// there is what we are about to publish.
+bool is_already_published(FileSystem& fs, const std::string& dir, const Manifest& manifest) {
+  const std::string target = step_directory(dir, manifest.state.step);
+  if (!fs.exists(target)) return false;
+  std::unique_ptr<Checkpoint> existing;
+  try {
+    existing = Checkpoint::open(fs, target);
+  } catch (const Error&) {
+    // Not usable: it only stands in the way.
+  }
+  if (existing && existing->state().epoch >= manifest.state.epoch) {
+    if (existing->state().epoch == manifest.state.epoch && existing->root_hash() == manifest.root) return true;
+    throw Error(ErrorCode::kCheckpoint,
+                fmt::format("{} was already saved by epoch {} with other content; this writer has epoch {} and is out of date",
+                            target, existing->state().epoch, manifest.state.epoch));
+  }
+  move_to_trash(fs, dir, base_name(target));
+  return false;
+}
+
+}  // namespace
+
+ShardReceipt write_shard(FileSystem& fs, const std::string& saving_dir, const std::string& file_name,
+                         const StateInfo& state, std::span<const Tensor> tensors, std::span<const ChunkData> chunks) {
+  Plan plan = plan_shard(state, tensors, chunks);
+  plan.receipt.file = file_name;
+  try {
+    write_file(fs, saving_dir, file_name, plan);
+  } catch (const Error&) {
+    // After a failed write or sync nobody knows what the file holds: never touch it again, start a new one, once.
+    remove_quietly(fs, saving_dir + "/" + file_name);
+    plan.receipt.file = retry_name(file_name);
+    try {
+      write_file(fs, saving_dir, plan.receipt.file, plan);
+    } catch (const Error&) {
+      remove_quietly(fs, saving_dir + "/" + plan.receipt.file);
+      throw;
+    }
+  }
+  recheck_sources(plan);
+  return std::move(plan.receipt);
+}
+
+std::string publish(FileSystem& fs, const std::string& dir, const StateInfo& state, std::span<const Tensor> tensors,
+                    std::span<const ShardReceipt> receipts) {
+  check_tiling(tensors, receipts);
+  const std::string saving = saving_directory(dir, state);
+  check_files(fs, saving, receipts);
+  Manifest manifest{.state = state, .tensors = {tensors.begin(), tensors.end()}, .files = {receipts.begin(), receipts.end()}};
+  std::sort(manifest.files.begin(), manifest.files.end(),
+            [](const ShardReceipt& a, const ShardReceipt& b) { return a.file < b.file; });
+  for (const ShardReceipt& receipt : receipts) manifest.bytes += receipt.file_bytes;
+  manifest.root = root_hash(manifest.files);
+  const std::string text = manifest_text(manifest);
+  fs.write_new_text(saving + "/" + kManifestName, text);
+  fs.write_new_text(saving + "/" + kCommitName, commit_text(text, manifest));
+  if (is_already_published(fs, dir, manifest)) {
+    fs.remove_tree(saving);
+    return manifest.root;
+  }
+  fs.rename_no_replace(saving, step_directory(dir, state.step));
+  fs.sync_directory(dir);
+  fs.sync_directory(saving_root(dir));
+  return manifest.root;
+}
+
+}  // namespace trainctl::ckpt
