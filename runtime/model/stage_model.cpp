@@ -279,8 +279,7 @@ struct StageModel::Impl {
       const Matrix din = b == 0 && !chunk.first ? s.input_gradient : other;
       blocks[size_t(c)][b].backward_input(context, a, gradients(s, b), d, din);
       if (fused) block_weight(c, b, s, a, mb);
-      other = d.data == memory.shared.ping.data ? memory.shared.pong : memory.shared.ping;
-      if (other.data == din.data) other = memory.shared.pong;
+      other = din.data == memory.shared.ping.data ? memory.shared.pong : memory.shared.ping;
       d = din;
     }
     if (!chunk.first) return;

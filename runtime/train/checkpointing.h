@@ -1,0 +1,27 @@
+// Between a rank's parameters and checkpoints: what this rank writes, and how it loads what any mesh wrote.
+#pragma once
+#include "ckpt/checkpoint.h"
+#include "ckpt/safetensors.h"
+#include "parallel/sharded_params.h"
+#include "runtime/launch/control.h"
+#include "runtime/model/params.h"
+
+namespace trainctl {
+
+/// Fills master weights by the table's init (Philox on the parameter's name and global index) and zeroes the moments.
+void initialise(const ParamTable& table, uint64_t seed, parallel::ShardedParams& params);
+
+/// Fills master weights from Hugging Face-named tensors; GPT-2 weights may be stored [in, out] (as Hugging Face does) or
+/// [out, in]. Error(kCheckpoint) naming the first tensor that is missing or of another shape.
+void import_weights(const ParamTable& table, ckpt::TensorFolder& folder, parallel::ShardedParams& params);
+
+/// Loads master weights and moments. Error(kCheckpoint) if the tensors are not this model's, or damaged.
+void load_state(const ParamTable& table, ckpt::Checkpoint& checkpoint, parallel::ShardedParams& params);
+
+/// The chunks of this rank, as write_shard takes them; `tensors` is checkpoint_tensors(table).
+std::vector<ckpt::ChunkData> state_chunk_data(const parallel::ShardedParams& params);
+/// The gradients of this rank's chunks, copied; `tensors` is gradient_tensors(table). storage keeps the data alive.
+std::vector<ckpt::ChunkData> gradient_chunk_data(const parallel::ShardedParams& params,
+                                                 std::vector<std::vector<float>>& storage);
+
+}  // namespace trainctl

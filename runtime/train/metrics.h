@@ -1,0 +1,30 @@
+// What a step tells: the numbers of one line of metrics.jsonl.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace trainctl {
+
+/// Seconds of one rank in one step; exchanged as doubles in this order.
+struct RankTimes {
+  double forward_s = 0, backward_s = 0, communication_s = 0, optimizer_s = 0, data_s = 0, checkpoint_s = 0, step_s = 0;
+  static constexpr int kCount = 7;
+  /// Time in which this rank computed rather than waited.
+  double compute_s() const { return step_s - communication_s - data_s - checkpoint_s; }
+};
+
+struct StepNumbers {
+  int64_t step = 0, tokens = 0, tokens_per_step = 0;
+  double loss = 0, grad_norm = 0, lr = 0, grad_scale = 1;
+  std::optional<double> val_loss;
+  double flops_per_token_causal = 0, flops_per_token_full = 0, peak_flops_per_s = 0;
+  std::vector<RankTimes> ranks;
+  double step_s() const;
+};
+
+/// One JSON object. Phases are means over ranks; non-finite numbers are null with a "_kind" beside them.
+std::string to_json(const StepNumbers& numbers);
+
+}  // namespace trainctl

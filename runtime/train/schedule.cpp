@@ -1,0 +1,73 @@
+#include "runtime/train/schedule.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "runtime/base/error.h"
+
+namespace trainctl {
+
+double learning_rate(const ScheduleSpec& s, int64_t step) {
+  if (step < s.warmup_steps) return s.lr * double(step + 1) / double(s.warmup_steps);
+  const double t = std::min(1.0, double(step - s.warmup_steps) / double(std::max<int64_t>(1, s.total_steps - s.warmup_steps)));
+  switch (s.type) {
+    case LrSchedule::constant: return s.lr;
+    case LrSchedule::linear: return s.lr + (s.min_lr - s.lr) * t;
+    case LrSchedule::cosine: return s.min_lr + 0.5 * (s.lr - s.min_lr) * (1 + std::cos(3.141592653589793 * t));
+    case LrSchedule::wsd: {
+      const int64_t start = s.total_steps - s.decay_steps;
+      if (step < start || s.decay_steps == 0) return s.lr;
+      return s.lr + (s.min_lr - s.lr) * std::min(1.0, double(step - start + 1) / double(s.decay_steps));
+    }
+  }
+  return s.lr;
+}
+
+std::vector<uint64_t> sample_indices(const JobSpec& job, int64_t step, int dp) {
+  const uint64_t global = uint64_t(job.batch.global_sequences);
+  const uint64_t per_rank = global / uint64_t(job.parallelism.data);
+  std::vector<uint64_t> indices(per_rank);
+  for (uint64_t i = 0; i < per_rank; ++i) indices[i] = uint64_t(step) * global + uint64_t(dp) * per_rank + i;
+  return indices;
+}
+
+std::vector<MicroBatch> micro_batches(const JobSpec& job) {
+  const int per_lane = int(job.micro_batches_per_lane());
+  std::vector<MicroBatch> result(size_t(job.micro_batches_per_rank()));
+  for (int i = 0; i < int(result.size()); ++i)
+    result[size_t(i)] = {i, i / per_lane, i % per_lane == 0, i % per_lane == per_lane - 1};
+  return result;
+}
+
+SlotPlan plan_slots(const parallel::Program& program, int virtual_stages, int micro_batches) {
+  SlotPlan plan;
+  plan.slot_of.assign(size_t(virtual_stages), std::vector<int>(size_t(micro_batches), -1));
+  plan.slots.assign(size_t(virtual_stages), 0);
+  std::vector<std::vector<bool>> used(static_cast<size_t>(virtual_stages));
+  for (const parallel::Instruction& i : program) {
+    auto& free_list = used[size_t(i.chunk)];
+    if (i.op == parallel::Op::receive_activation || i.op == parallel::Op::forward) {
+      int& slot = plan.slot_of[size_t(i.chunk)][size_t(i.micro_batch)];
+      if (slot >= 0) continue;
+      slot = int(std::find(free_list.begin(), free_list.end(), false) - free_list.begin());
+      if (slot == int(free_list.size())) free_list.push_back(false);
+      free_list[size_t(slot)] = true;
+    } else if (i.op == parallel::Op::backward_weight) {
+      free_list[size_t(plan.slot_of[size_t(i.chunk)][size_t(i.micro_batch)])] = false;
+    }
+  }
+  for (size_t c = 0; c < used.size(); ++c) plan.slots[c] = std::max<int>(1, int(used[c].size()));
+  return plan;
+}
+
+parallel::PipelineShape pipeline_shape(const JobSpec& job) {
+  return {job.parallelism.schedule, job.parallelism.pipeline, job.parallelism.virtual_stages,
+          int(job.micro_batches_per_rank())};
+}
+
+bool splits_backward(const JobSpec& job) {
+  // With recomputation both halves run together: the recomputed activations are needed by both.
+  return job.parallelism.schedule == parallel::Schedule::zb_h1 && job.recompute == Recompute::none;
+}
+
+}  // namespace trainctl

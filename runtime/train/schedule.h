@@ -1,0 +1,35 @@
+// What varies in time, as pure functions of the step: the learning rate and the places of samples.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "runtime/model/stage_model.h"
+#include "runtime/spec/job.h"
+
+namespace trainctl {
+
+/// Learning rate of 0-based step `step`. Warmup: lr * (step + 1) / warmup. Then with t = (step - warmup) / (total - warmup):
+/// constant lr; linear lr + (min_lr - lr) t; cosine min_lr + (lr - min_lr) (1 + cos(pi t)) / 2; wsd: lr until the last
+/// decay_steps, then linear to min_lr.
+double learning_rate(const ScheduleSpec& schedule, int64_t step);
+
+/// Global indices of the samples that data-parallel rank `dp` takes in 0-based step `step`, in the order of its micro-batches:
+/// the global batch is cut into lanes, a lane into micro-batches.
+std::vector<uint64_t> sample_indices(const JobSpec& job, int64_t step, int dp);
+
+/// The micro-batches of a rank within a step (tokens and targets not set).
+std::vector<MicroBatch> micro_batches(const JobSpec& job);
+
+/// Which slot of its chunk each (chunk, micro-batch) uses under a program, and how many slots each chunk needs.
+struct SlotPlan {
+  std::vector<std::vector<int>> slot_of;   ///< [chunk][micro_batch]
+  std::vector<int> slots;                  ///< [chunk]
+};
+SlotPlan plan_slots(const parallel::Program& program, int virtual_stages, int micro_batches);
+
+/// The pipeline shape of a rank of this job.
+parallel::PipelineShape pipeline_shape(const JobSpec& job);
+/// Whether the weight half of backward runs apart from the input half.
+bool splits_backward(const JobSpec& job);
+
+}  // namespace trainctl

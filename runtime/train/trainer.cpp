@@ -1,0 +1,402 @@
+#include "runtime/train/trainer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "runtime/train/metrics.h"
+
+namespace trainctl {
+
+using parallel::Communicator;
+
+MeshCommunicators split_mesh(const parallel::MeshShape& shape, Communicator& world, bool tied) {
+  const parallel::MeshPosition at = parallel::position_of(shape, world.rank());
+  const auto along = [&](parallel::Axis axis, int key, const std::string& name) {
+    return world.split(parallel::group_of(shape, world.rank(), axis).front(), key, name);
+  };
+  MeshCommunicators c;
+  c.tp = along(parallel::Axis::tp, at.tp, fmt::format("tp group of stage {}, dp {}", at.pp, at.dp));
+  c.dp = along(parallel::Axis::dp, at.dp, fmt::format("dp group of stage {}, tp {}", at.pp, at.tp));
+  c.pp = along(parallel::Axis::pp, at.pp, fmt::format("pp group of dp {}, tp {}", at.dp, at.tp));
+  const bool end_stage = at.pp == 0 || at.pp == shape.pp - 1;
+  const int first = parallel::group_of(shape, world.rank(), parallel::Axis::pp).front();
+  const bool wanted = tied && shape.pp > 1;
+  if (wanted) c.tied = world.split(end_stage ? first : -1, at.pp, fmt::format("tied embedding of dp {}, tp {}", at.dp, at.tp));
+  return c;
+}
+
+data::DatasetOptions dataset_options(const JobSpec& job, bool validation) {
+  data::DatasetOptions o;
+  for (const DataSource& s : validation ? job.data.val : job.data.train) {
+    data::SourceOptions source{.path = s.path, .dtype = s.dtype, .weight = s.weight, .name = s.name};
+    switch (s.format) {
+      case TokenFormat::automatic: source.format = data::Format::automatic; break;
+      case TokenFormat::megatron: source.format = data::Format::megatron; break;
+      case TokenFormat::llmc: source.format = data::Format::llmc; break;
+      case TokenFormat::raw: source.format = data::Format::raw; break;
+    }
+    o.sources.push_back(std::move(source));
+  }
+  o.seq_len = job.data.seq_len;
+  o.vocab_size = job.model.vocab_size;
+  o.shuffle = validation ? false : job.data.shuffle;
+  o.seed = job.data.shuffle_seed;
+  return o;
+}
+
+struct Trainer::Impl {
+  const JobSpec job;
+  const RankOptions options;
+  Communicator& world;
+  kernels::Backend& backend;
+  Control& control;
+  FileSystem& fs;
+  Clock& clock = real_clock();
+  const parallel::MeshShape mesh = job.mesh();
+  const parallel::MeshPosition at = parallel::position_of(mesh, world.rank());
+  const ParamTable table = parameter_table(job.model, job.optimizer);
+  const ChunkGrids grids = chunk_grids(table, job.checkpoint.chunk_mib);
+  const FlopsPerToken flops = flops_per_token(job.model, job.data.seq_len);
+  MeshCommunicators comms = split_mesh(mesh, world, table.tied);
+  std::unique_ptr<kernels::Stream> stream = backend.create_stream();
+  std::unique_ptr<data::Dataset> dataset, validation;
+  std::unique_ptr<data::Prefetcher> prefetcher;
+  std::unique_ptr<parallel::TensorParallel> tp;
+  std::unique_ptr<parallel::ShardedParams> params;
+  std::unique_ptr<StageModel> model;
+  std::unique_ptr<Executor> executor;
+  int64_t step = 0, saved_step = -1, requested_step = 0;
+  double waited_before = 0;
+  RankTimes times;
+
+  Impl(const JobSpec& j, const RankOptions& o, Communicator& w, kernels::Backend& b, Control& c, FileSystem& f)
+      : job(j), options(o), world(w), backend(b), control(c), fs(f) {
+    ENSURE(mesh.world_size() == world.size(), "mesh of {} ranks on {} ranks", mesh.world_size(), world.size());
+    control.doing("opening the data");
+    dataset = data::open_dataset(dataset_options(job, false));
+    if (job.eval.every_steps > 0 && !job.data.val.empty()) validation = data::open_dataset(dataset_options(job, true));
+    prefetcher = std::make_unique<data::Prefetcher>(*dataset, job.data.seq_len, job.data.prefetch_batches);
+    build();
+    load();
+  }
+
+  void build() {
+    control.doing("building the model");
+    const parallel::PipelineShape shape = pipeline_shape(job);
+    const parallel::Program program = parallel::make_programs(shape)[size_t(at.pp)];
+    SlotPlan slots = plan_slots(program, shape.virtual_stages, shape.micro_batches);
+    StageUses uses = stage_uses(table, job, at);
+    tp = std::make_unique<parallel::TensorParallel>(*comms.tp, backend, *stream, job.parallelism.sequence_parallel);
+    params = std::make_unique<parallel::ShardedParams>(uses.uses, grids.grids, sharding_options(job, at), *comms.dp, *comms.tp,
+                                                       comms.tied.get(), backend, *stream);
+    StageModel::Options model_options{slots.slots, splits_backward(job), float(1.0 / double(job.tokens_per_step()))};
+    model = std::make_unique<StageModel>(job, std::move(uses), model_options, *params, *tp, backend, *stream);
+    executor = std::make_unique<Executor>(shape, program, std::move(slots), *model, *comms.pp,
+                                          [this](const parallel::Instruction& i) { tell(i); });
+  }
+
+  void tell(const parallel::Instruction& i) {
+    static constexpr const char* kWords[] = {"receiving the activation of", "forward of", "sending the activation of",
+                                             "receiving the gradient of", "backward of", "weight gradient of",
+                                             "sending the gradient of", "reducing", "optimizer"};
+    control.doing(fmt::format("step {}: {} micro-batch {}, chunk {}", step + 1, kWords[int(i.op)], i.micro_batch,
+                              i.chunk * mesh.pp + at.pp));
+  }
+
+  void load() {
+    if (!options.resume_from.empty()) {
+      control.doing("loading " + options.resume_from);
+      const auto checkpoint = ckpt::Checkpoint::open(fs, options.resume_from);
+      load_state(table, *checkpoint, *params);
+      step = saved_step = checkpoint->state().step;
+    } else if (!job.model.init_from.empty()) {
+      control.doing("reading " + job.model.init_from);
+      import_weights(table, *ckpt::TensorFolder::open(fs, job.model.init_from), *params);
+    } else {
+      initialise(table, job.seed, *params);
+    }
+    params->publish();
+    model->pack();
+    requested_step = step;
+  }
+
+  // ---- data -------------------------------------------------------------------------------------------
+
+  bool needs_tokens() const { return at.pp == 0 || at.pp == mesh.pp - 1; }
+
+  /// Inputs and targets [sequences, T] of a step's samples of this rank.
+  struct Batch {
+    std::vector<int32_t> inputs, targets;
+  };
+  Batch cut(const std::vector<int32_t>& samples) const {
+    const size_t t = size_t(job.data.seq_len), n = samples.size() / (t + 1);
+    Batch b{std::vector<int32_t>(n * t), std::vector<int32_t>(n * t)};
+    for (size_t i = 0; i < n; ++i) {
+      std::copy_n(samples.begin() + ptrdiff_t(i * (t + 1)), t, b.inputs.begin() + ptrdiff_t(i * t));
+      std::copy_n(samples.begin() + ptrdiff_t(i * (t + 1) + 1), t, b.targets.begin() + ptrdiff_t(i * t));
+    }
+    return b;
+  }
+  Batch next_batch(int64_t last) {
+    if (!needs_tokens()) return {};
+    for (; requested_step < std::min(last, step + job.data.prefetch_batches); ++requested_step)
+      prefetcher->request(sample_indices(job, requested_step, at.dp));
+    double waited = 0;
+    Batch batch = cut(prefetcher->next(&waited));
+    times.data_s += waited;
+    return batch;
+  }
+  std::vector<MicroBatch> with_tokens(const Batch& batch) const {
+    std::vector<MicroBatch> mbs = micro_batches(job);
+    const size_t m = size_t(job.batch.micro_sequences * job.data.seq_len);
+    if (batch.inputs.empty()) return mbs;
+    for (size_t i = 0; i < mbs.size(); ++i) {
+      mbs[i].tokens = batch.inputs.data() + i * m;
+      mbs[i].targets = batch.targets.data() + i * m;
+    }
+    return mbs;
+  }
+
+  // ---- one step ---------------------------------------------------------------------------------------
+
+  struct Scalars {
+    double loss = 0, grad_norm = 0;
+    bool stop = false;
+  };
+
+  /// Sums what every rank knows in an order that does not depend on the mesh: each entry is known to one rank.
+  Scalars exchange_scalars(const std::vector<double>& losses) {
+    const size_t chunks = size_t(grids.total);
+    const size_t all_mb = size_t(job.batch.global_sequences / job.batch.micro_sequences);
+    std::vector<double> values(chunks + all_mb + 1, 0.0);
+    params->add_gradient_squares(grids.first_chunk, std::span(values).first(chunks));
+    if (at.pp == mesh.pp - 1 && at.tp == 0)
+      std::copy(losses.begin(), losses.end(), values.begin() + ptrdiff_t(chunks + size_t(at.dp) * losses.size()));
+    values.back() = control.stop_level() != StopLevel::none ? 1 : 0;
+    parallel::all_reduce_f64(world, values);
+    Scalars s;
+    double squares = 0;
+    for (size_t i = 0; i < chunks; ++i) squares += values[i];
+    for (size_t i = chunks; i < chunks + all_mb; ++i) s.loss += values[i];
+    s.loss /= double(job.tokens_per_step());
+    s.grad_norm = std::sqrt(squares);
+    s.stop = values.back() > 0;
+    return s;
+  }
+
+  kernels::AdamWStep adamw_step(double grad_norm) const {
+    kernels::AdamWStep a;
+    a.lr = float(learning_rate(job.schedule, step));
+    a.beta1 = float(job.optimizer.beta1);
+    a.beta2 = float(job.optimizer.beta2);
+    a.eps = float(job.optimizer.eps);
+    if (job.optimizer.grad_clip > 0)
+      a.grad_scale = float(std::min(1.0, job.optimizer.grad_clip / (grad_norm + 1e-6)));
+    a.bias_correction1 = float(1.0 - std::pow(job.optimizer.beta1, double(step + 1)));
+    a.bias_correction2 = float(1.0 - std::pow(job.optimizer.beta2, double(step + 1)));
+    return a;
+  }
+
+  void check_finite(const Scalars& s) const {
+    if (std::isfinite(s.loss) && std::isfinite(s.grad_norm)) return;
+    const char* what = std::isfinite(s.loss) ? "the gradient norm" : "the loss";
+    const double value = std::isfinite(s.loss) ? s.grad_norm : s.loss;
+    throw Error(ErrorCode::kDiverged,
+                fmt::format("{} is {} at step {} (lr {:.3g}); the parameters were not changed by it: resume from the last "
+                            "checkpoint with a lower schedule.lr or optimizer.grad_clip",
+                            what, value, step + 1, learning_rate(job.schedule, step)));
+  }
+
+  double waited() const {
+    double s = world.waited_s() + comms.tp->waited_s() + comms.dp->waited_s() + comms.pp->waited_s();
+    return s + (comms.tied ? comms.tied->waited_s() : 0);
+  }
+
+  /// Trains one step; returns whether somebody asked to stop.
+  bool train_step(int64_t last) {
+    const double begin = clock.monotonic_s();
+    times = {};
+    waited_before = waited();
+    control.doing(fmt::format("step {}: waiting for data", step + 1));
+    const Batch batch = next_batch(last);
+    std::vector<double> losses;
+    ExecutorTimes spent;
+    executor->run(with_tokens(batch), losses, spent);
+    times.forward_s = spent.forward_s;
+    times.backward_s = spent.backward_s;
+    control.doing(fmt::format("step {}: reducing gradients", step + 1));
+    const double reduce_begin = clock.monotonic_s();
+    params->finish_reduction();
+    if (step == 0 && !options.gradients_dir.empty()) save_gradients();
+    control.doing(fmt::format("step {}: exchanging the loss and the gradient norm", step + 1));
+    const Scalars scalars = exchange_scalars(losses);
+    check_finite(scalars);
+    control.doing(fmt::format("step {}: optimizer", step + 1));
+    params->step(adamw_step(scalars.grad_norm));
+    model->pack();
+    stream->synchronize();
+    const double waited_s = waited() - waited_before;
+    times.optimizer_s = clock.monotonic_s() - reduce_begin;
+    times.communication_s = waited_s;
+    ++step;
+    std::optional<double> val_loss;
+    if (validation && step % job.eval.every_steps == 0) val_loss = evaluate();
+    times.step_s = clock.monotonic_s() - begin;
+    report(scalars, val_loss, last);
+    return scalars.stop;
+  }
+
+  void report(const Scalars& scalars, std::optional<double> val_loss, int64_t last) {
+    StepNumbers n;
+    n.step = step;
+    n.tokens_per_step = job.tokens_per_step();
+    n.tokens = step * n.tokens_per_step;
+    n.loss = scalars.loss;
+    n.grad_norm = scalars.grad_norm;
+    n.lr = learning_rate(job.schedule, step - 1);
+    n.val_loss = val_loss;
+    n.flops_per_token_causal = flops.causal;
+    n.flops_per_token_full = flops.full;
+    const double cores = std::max(1u, std::thread::hardware_concurrency());
+    const double threads = job.parallelism.threads_per_rank;
+    n.peak_flops_per_s = options.matmul_flops_per_s * std::min(double(world.size()), std::max(1.0, cores / threads));
+    const bool log = step % job.observability.log_every_steps == 0 || step == last || step == 1;
+    std::vector<RankTimes> all(size_t(world.size()));
+    static_assert(sizeof(RankTimes) == RankTimes::kCount * sizeof(double));
+    if (log) {
+      parallel::all_gather(world, &times, all.data(), sizeof(RankTimes), 7);
+      n.ranks = std::move(all);
+    }
+    if (world.rank() == 0) control.report({step, to_json(n), log});
+  }
+
+  // ---- evaluation -------------------------------------------------------------------------------------
+
+  /// Mean loss over the first sequences of the validation set; a whole number of micro-batches per lane, so that every mesh reads
+  /// the same ones.
+  double evaluate() {
+    control.doing(fmt::format("step {}: evaluation", step));
+    const int64_t unit = job.parallelism.lanes * job.batch.micro_sequences;
+    int64_t sequences = int64_t(validation->samples_per_epoch());
+    if (job.eval.max_sequences > 0) sequences = std::min(sequences, job.eval.max_sequences);
+    sequences = std::max<int64_t>(unit, sequences / unit * unit);
+    const int64_t all_mb = sequences / job.batch.micro_sequences, per_rank = all_mb / mesh.dp;
+    std::vector<double> values(size_t(all_mb), 0.0);
+    const size_t t = size_t(job.data.seq_len);
+    for (int64_t i = 0; i < per_rank; ++i) {
+      const int64_t index = at.dp * per_rank + i;
+      std::vector<int32_t> samples(size_t(job.batch.micro_sequences) * (t + 1));
+      for (int64_t s = 0; needs_tokens() && s < job.batch.micro_sequences; ++s)
+        validation->sample(uint64_t(index * job.batch.micro_sequences + s),
+                           std::span(samples).subspan(size_t(s) * (t + 1), t + 1));
+      const Batch batch = cut(samples);
+      MicroBatch mb;
+      mb.tokens = batch.inputs.data();
+      mb.targets = batch.targets.data();
+      const double loss = executor->evaluate(mb);
+      if (at.pp == mesh.pp - 1 && at.tp == 0) values[size_t(index)] = loss;
+    }
+    parallel::all_reduce_f64(world, values);
+    double sum = 0;
+    for (const double v : values) sum += v;
+    return sum / double(sequences * job.data.seq_len);
+  }
+
+  // ---- saving -----------------------------------------------------------------------------------------
+
+  ckpt::StateInfo state_info() const {
+    ckpt::StateInfo s;
+    s.run_id = options.run_id;
+    s.epoch = options.epoch;
+    s.step = step;
+    s.tokens = step * job.tokens_per_step();
+    s.seed = job.seed;
+    s.spec_hash = options.spec_hash;
+    s.program_version = TRAINCTL_VERSION;
+    const nlohmann::ordered_json extra{
+        {"samples", step * job.batch.global_sequences},
+        {"lanes", job.parallelism.lanes},
+        {"lr", step > 0 ? learning_rate(job.schedule, step - 1) : 0.0},
+        {"mesh",
+         {{"tensor", mesh.tp}, {"pipeline", mesh.pp}, {"data", mesh.dp}, {"zero_stage", job.parallelism.zero_stage}}},
+        {"data", nlohmann::ordered_json::parse(dataset->fingerprints_json())}};
+    s.extra_json = extra.dump();
+    s.resolved_spec_json = options.resolved_spec_json.empty() ? "{}" : options.resolved_spec_json;
+    return s;
+  }
+
+  void save() {
+    const double begin = clock.monotonic_s();
+    control.doing(fmt::format("step {}: saving", step));
+    const ckpt::StateInfo state = state_info();
+    const std::vector<ckpt::Tensor> tensors = checkpoint_tensors(table);
+    std::string failure;
+    ckpt::ShardReceipt receipt;
+    if (control.begin_save(state, &failure)) {
+      try {
+        receipt = ckpt::write_shard(fs, ckpt::saving_directory(options.checkpoint_dir, state),
+                                    ckpt::shard_file_name(world.rank(), world.size()), state, tensors,
+                                    state_chunk_data(*params));
+      } catch (const Error& e) {
+        failure = e.what();
+      }
+    }
+    const Control::SaveResult result = control.commit_shard(state, tensors, receipt, failure);
+    if (result.ok) saved_step = step;
+    times.checkpoint_s += clock.monotonic_s() - begin;
+  }
+
+  void save_gradients() {
+    const ckpt::StateInfo state = state_info();
+    const std::vector<ckpt::Tensor> tensors = gradient_tensors(table);
+    if (world.rank() == 0) ckpt::prepare_saving(fs, options.gradients_dir, state);
+    parallel::barrier(world, 8);
+    std::vector<std::vector<float>> storage;
+    const auto chunks = gradient_chunk_data(*params, storage);
+    const std::string text = ckpt::write_shard(fs, ckpt::saving_directory(options.gradients_dir, state),
+                                               ckpt::shard_file_name(world.rank(), world.size()), state, tensors, chunks)
+                                 .to_json();
+    std::vector<double> sizes(size_t(world.size()), 0.0);
+    sizes[size_t(world.rank())] = double(text.size());
+    parallel::all_reduce_f64(world, sizes);
+    std::vector<size_t> bytes(sizes.begin(), sizes.end());
+    size_t total = 0;
+    for (const size_t b : bytes) total += b;
+    std::string all(total, ' ');
+    parallel::all_gather_v(world, text.data(), all.data(), bytes, 9);
+    if (world.rank() != 0) return;
+    std::vector<ckpt::ShardReceipt> receipts;
+    for (size_t r = 0, from = 0; r < bytes.size(); from += bytes[r++])
+      receipts.push_back(ckpt::ShardReceipt::from_json(all.substr(from, bytes[r])));
+    ckpt::publish(fs, options.gradients_dir, state, tensors, receipts);
+  }
+
+  RankOutcome run() {
+    const int64_t last = options.max_steps > 0 ? std::min(options.max_steps, job.schedule.total_steps) : job.schedule.total_steps;
+    bool stop = false;
+    while (step < last && !stop) {
+      stop = train_step(last);
+      const bool due = job.checkpoint.every_steps > 0 && step % job.checkpoint.every_steps == 0;
+      const bool leaving = stop || step >= last;
+      if (due || (leaving && (stop || job.checkpoint.on_exit))) save();
+    }
+    control.doing("leaving");
+    control.done();
+    return stop && step < last ? RankOutcome::stopped : RankOutcome::finished;
+  }
+};
+
+Trainer::Trainer(const JobSpec& job, const RankOptions& options, Communicator& world, kernels::Backend& backend,
+                 Control& control, FileSystem& fs)
+    : impl_(std::make_unique<Impl>(job, options, world, backend, control, fs)) {}
+Trainer::~Trainer() = default;
+RankOutcome Trainer::run() { return impl_->run(); }
+
+RankOutcome run_rank(const JobSpec& job, const RankOptions& options, Communicator& world, kernels::Backend& backend,
+                     Control& control, FileSystem& fs) {
+  return Trainer(job, options, world, backend, control, fs).run();
+}
+
+}  // namespace trainctl
