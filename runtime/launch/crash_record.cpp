@@ -1,0 +1,173 @@
+#include "runtime/launch/crash_record.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cstring>
+
+#include <nlohmann/json.hpp>
+
+namespace trainctl {
+namespace {
+
+using nlohmann::json;
+
+std::string host_name() {
+  char host[256] = "?";
+  ::gethostname(host, sizeof host - 1);
+  return host;
+}
+
+std::string dump(const json& j) { return j.dump(-1, ' ', false, json::error_handler_t::replace); }
+
+// ---- what a signal handler needs, prepared while all is well --------------------------------------------------
+
+constexpr std::array kCrashSignals = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
+constexpr size_t kDoingBytes = 512;
+
+struct Prepared {
+  char path[4096];
+  // The record is prefix, the text of doing, middle, the two digits of the signal, suffix.
+  char prefix[1024];
+  std::array<char[512], kCrashSignals.size()> rest;
+};
+Prepared g_prepared;
+
+// Two slots and an index: the handler reads the slot that was complete last.
+char g_doing[2][kDoingBytes];
+std::atomic<int> g_doing_slot = 0;
+
+void write_all(int fd, const char* text) {
+  const size_t size = std::strlen(text);
+  for (size_t sent = 0; sent < size;) {
+    const ssize_t n = ::write(fd, text + sent, size - sent);
+    if (n <= 0) return;
+    sent += size_t(n);
+  }
+}
+
+void on_crash(int signal) {
+  const int fd = ::open(g_prepared.path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  if (fd >= 0) {
+    write_all(fd, g_prepared.prefix);
+    write_all(fd, g_doing[g_doing_slot.load()]);
+    for (size_t i = 0; i < kCrashSignals.size(); ++i)
+      if (kCrashSignals[i] == signal) write_all(fd, g_prepared.rest[i]);
+    ::fsync(fd);
+    ::close(fd);
+  }
+  ::signal(signal, SIG_DFL);
+  ::raise(signal);
+}
+
+void copy_into(char* to, size_t capacity, const std::string& text) {
+  const size_t n = std::min(capacity - 1, text.size());
+  std::memcpy(to, text.data(), n);
+  to[n] = 0;
+}
+
+}  // namespace
+
+std::string CrashRecord::to_json() const {
+  return dump({{"v", 1},
+               {"rank", rank},
+               {"pid", pid},
+               {"epoch", epoch},
+               {"code", int(code)},
+               {"code_name", name_of(code)},
+               {"signal", signal},
+               {"message", message},
+               {"doing", doing},
+               {"host", host},
+               {"t", unix_s}});
+}
+
+std::string crash_record_path(const std::string& run_directory, int rank) {
+  return fmt::format("{}/failures/rank-{}.json", run_directory, rank);
+}
+
+void write_crash_record(FileSystem& fs, const std::string& run_directory, const CrashRecord& record) {
+  try {
+    CrashRecord full = record;
+    if (full.host.empty()) full.host = host_name();
+    const std::string path = crash_record_path(run_directory, record.rank);
+    if (read_crash_record(fs, run_directory, record.rank, record.epoch)) return;
+    fs.replace_text(path, full.to_json() + "\n");
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "rank {}: the crash record could not be written: {}\n", record.rank, error.what());
+  }
+}
+
+std::optional<CrashRecord> read_crash_record(FileSystem& fs, const std::string& run_directory, int rank, uint64_t epoch) {
+  try {
+    const std::string path = crash_record_path(run_directory, rank);
+    if (!fs.exists(path)) return std::nullopt;
+    const json j = json::parse(fs.read_text(path));
+    CrashRecord r;
+    r.rank = j.at("rank");
+    r.pid = j.at("pid");
+    r.epoch = j.at("epoch");
+    const int code = j.at("code");
+    r.code = ErrorCode(code);
+    r.signal = j.at("signal");
+    r.message = j.at("message");
+    r.doing = j.at("doing");
+    r.host = j.at("host");
+    r.unix_s = j.at("t");
+    if (r.rank != rank || r.epoch != epoch) return std::nullopt;
+    return r;
+  } catch (const std::exception&) {
+    return std::nullopt;  // half a record of a rank that was killed while writing it says nothing
+  }
+}
+
+void note_doing(const std::string& what) {
+  const int slot = 1 - g_doing_slot.load();
+  // JSON-escaped here, so that the handler can copy bytes; cut before escaping to keep escapes whole.
+  const std::string quoted = dump(json(what.substr(0, kDoingBytes / 4)));
+  copy_into(g_doing[slot], kDoingBytes, quoted.substr(1, quoted.size() - 2));
+  g_doing_slot = slot;
+}
+
+std::string describe_signal(int signal) {
+  switch (signal) {
+    case SIGSEGV: return "SIGSEGV (invalid memory access)";
+    case SIGBUS: return "SIGBUS (bad memory access, or a shared-memory file system that is full)";
+    case SIGFPE: return "SIGFPE (arithmetic fault)";
+    case SIGILL: return "SIGILL (illegal instruction)";
+    case SIGABRT: return "SIGABRT (an internal check failed)";
+    case SIGKILL: return "signal 9 (SIGKILL)";
+    case SIGTERM: return "signal 15 (SIGTERM)";
+    default: return fmt::format("signal {} ({})", signal, ::strsignal(signal));
+  }
+}
+
+void install_crash_handlers(const std::string& run_directory, int rank, uint64_t epoch) {
+  copy_into(g_prepared.path, sizeof g_prepared.path, crash_record_path(run_directory, rank));
+  ::unlink(g_prepared.path);  // of an earlier epoch
+  copy_into(g_prepared.prefix, sizeof g_prepared.prefix,
+            fmt::format(R"({{"v":1,"rank":{},"pid":{},"epoch":{},"host":{},"doing":")", rank, int(::getpid()), epoch,
+                        dump(json(host_name()))));
+  for (size_t i = 0; i < kCrashSignals.size(); ++i) {
+    const int signal = kCrashSignals[i];
+    const ErrorCode code = signal == SIGABRT ? ErrorCode::kInternal : ErrorCode::kWorker;
+    const std::string message = signal == SIGABRT
+                                    ? fmt::format("an internal check failed (see logs/rank-{}.log)", rank)
+                                    : fmt::format("crashed with {}", describe_signal(signal));
+    // The time is left to the reader: the order of arrival on the control channel is what counts.
+    copy_into(g_prepared.rest[i], sizeof g_prepared.rest[i],
+              fmt::format(R"(","signal":{},"code":{},"code_name":"{}","message":{},"t":0}})"
+                          "\n",
+                          signal, int(code), name_of(code), dump(json(message))));
+    struct sigaction action {};
+    action.sa_handler = on_crash;
+    action.sa_flags = SA_RESETHAND | SA_NODEFER;
+    ::sigaction(signal, &action, nullptr);
+  }
+}
+
+}  // namespace trainctl

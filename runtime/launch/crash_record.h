@@ -1,0 +1,41 @@
+// Why a rank ended: one small JSON file that it leaves in the run directory, failures/rank-N.json.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "runtime/base/error.h"
+#include "runtime/base/file_system.h"
+
+namespace trainctl {
+
+struct CrashRecord {
+  int rank = -1, pid = 0;
+  uint64_t epoch = 0;
+  ErrorCode code = ErrorCode::kWorker;
+  int signal = 0;                      ///< that ended it, or 0
+  std::string message;                 ///< one sentence
+  std::string doing;                   ///< what it was doing, "" unknown
+  std::string host;
+  double unix_s = 0;
+  std::string to_json() const;
+};
+
+std::string crash_record_path(const std::string& run_directory, int rank);
+
+/// Writes the record (the first one of a rank and epoch stays: what follows a crash is an effect). Never throws.
+void write_crash_record(FileSystem& fs, const std::string& run_directory, const CrashRecord& record);
+
+/// The record of `rank` if there is one of this epoch.
+std::optional<CrashRecord> read_crash_record(FileSystem& fs, const std::string& run_directory, int rank, uint64_t epoch);
+
+/// Makes SIGSEGV, SIGBUS, SIGFPE, SIGILL and SIGABRT write a record (async-signal-safe: the text is prepared here, what the rank is
+/// doing is added through note_doing) and die of the signal as usual. Once per process.
+void install_crash_handlers(const std::string& run_directory, int rank, uint64_t epoch);
+/// Keeps `what` where a signal handler can read it.
+void note_doing(const std::string& what);
+
+/// "SIGSEGV (invalid memory access)" and the like, for messages.
+std::string describe_signal(int signal);
+
+}  // namespace trainctl

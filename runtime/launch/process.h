@@ -1,0 +1,54 @@
+// Child processes: started without forking the parent's memory, found again by a mark in their environment, ended for sure.
+#pragma once
+#include <sys/types.h>
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace trainctl {
+
+using Environment = std::vector<std::pair<std::string, std::string>>;
+
+/// A child in its own process group, with stdin from /dev/null and stdout and stderr in one pipe. The owner ends and reaps it; the
+/// destructor kills what is still there.
+class ChildProcess {
+ public:
+  /// `set` is added to (or replaces variables of) this process's environment. Signals are unblocked and default in the child.
+  /// Error(kLauncher) naming the program when it cannot be started.
+  ChildProcess(const std::vector<std::string>& argv, const Environment& set);
+  ~ChildProcess();
+  ChildProcess(const ChildProcess&) = delete;
+  ChildProcess& operator=(const ChildProcess&) = delete;
+
+  pid_t pid() const { return pid_; }
+  /// Readable when the child has written; -1 after its end of file.
+  int output_fd() const { return output_fd_; }
+  /// Becomes readable when the child has ended.
+  int exit_fd() const { return exit_fd_; }
+  /// Reads what is there without blocking; "" when there is nothing.
+  std::string read_output();
+  /// waitpid's status once the child has ended.
+  std::optional<int> reap();
+  void signal_group(int signal) const;
+
+ private:
+  void close_output();
+  pid_t pid_ = -1;
+  int output_fd_ = -1, exit_fd_ = -1;
+  std::optional<int> status_;
+};
+
+/// Processes of this user whose initial environment holds exactly `name`=`value`, other than this process.
+std::vector<pid_t> processes_marked(const std::string& name, const std::string& value);
+/// Sends `signal` to each of them; a process that ends meanwhile (and whose number is reused) is not hit. Returns how many are left.
+int signal_marked(const std::string& name, const std::string& value, int signal);
+
+/// Ticks since boot at which `pid` started: with the pid, the identity of a process. Nothing if there is no such process.
+std::optional<uint64_t> process_start_ticks(pid_t pid);
+
+/// The program of that name on PATH (or itself, if it holds a slash and is executable); "" if there is none.
+std::string find_program(const std::string& name);
+
+}  // namespace trainctl

@@ -1,0 +1,87 @@
+// The run directory: everything that one run leaves, and the lock that gives it one supervisor at a time.
+//
+//   job.json (resolved)  origins.json  data.json (fingerprints)  run.json (identity)  attempt.json (what ranks need)
+//   metrics.jsonl  events.jsonl  status.json  logs/rank-N.log  logs/mpirun.log  ckpt/step-N/  failures/<n>/
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/base/file_system.h"
+#include "runtime/launch/crash_record.h"
+#include "runtime/spec/parse.h"
+
+namespace trainctl {
+
+/// Paths; pure.
+struct RunDirectory {
+  std::string path;                    ///< absolute
+  std::string file(const char* name) const { return path + "/" + name; }
+  std::string job() const { return file("job.json"); }
+  std::string metrics() const { return file("metrics.jsonl"); }
+  std::string events() const { return file("events.jsonl"); }
+  std::string status() const { return file("status.json"); }
+  std::string attempt() const { return file("attempt.json"); }
+  std::string rank_log(int rank) const;
+  /// Where checkpoints go: checkpoint.dir, or <run>/ckpt.
+  std::string checkpoints(const JobSpec& job) const { return job.checkpoint.dir.empty() ? file("ckpt") : job.checkpoint.dir; }
+};
+
+/// run.json: who this run is; written once.
+struct RunIdentity {
+  std::string run_id, spec_hash, program_version, working_directory;
+  double created_unix_s = 0;
+  std::vector<std::string> command;
+  std::string to_json() const;
+  static RunIdentity from_json(const std::string& text);
+};
+std::optional<RunIdentity> read_identity(FileSystem& fs, const RunDirectory& run);
+
+/// attempt.json: what `trainctl rank` needs besides the job; replaced for every epoch.
+struct AttemptFile {
+  uint64_t epoch = 0;
+  std::string host = "127.0.0.1", resume_from;
+  int port = 0;
+  int64_t max_steps = 0;
+  double matmul_flops_per_s = 0;
+  std::string to_json() const;
+  static AttemptFile from_json(const std::string& text);
+};
+
+/// name-XXXX, with four random letters and digits that are not in use in `root`.
+std::string new_run_id(FileSystem& fs, const std::string& root, const std::string& name);
+
+/// Makes the directory and its files. The lock must be held.
+void create_run(FileSystem& fs, const RunDirectory& run, const RunIdentity& identity, const ParsedJob& job, const std::string& data_json);
+
+/// The run that RUN means: a path, an id or unique prefix of one in `root`, `latest`, or a checkpoint's path (then `step` is set).
+/// Error(kUsage) with one sentence if there is none, or more than one.
+struct FoundRun {
+  RunDirectory run;
+  std::optional<int64_t> step;
+};
+FoundRun find_run(FileSystem& fs, const std::string& name, const std::string& root);
+
+/// Held by the one supervisor of a run; the kernel gives it back when the process ends, however it ends.
+class RunLock {
+ public:
+  /// Nothing if another process holds it.
+  static std::optional<RunLock> try_take(const RunDirectory& run);
+  RunLock(RunLock&& other) noexcept : fd_(other.fd_) { other.fd_ = -1; }
+  RunLock& operator=(RunLock&&) = delete;
+  ~RunLock();
+
+ private:
+  explicit RunLock(int fd) : fd_(fd) {}
+  int fd_;
+};
+
+/// The process that holds the lock, checked to be really that process (pid and start time); nothing if none does.
+std::optional<int> supervisor_of(FileSystem& fs, const RunDirectory& run);
+
+/// Moves the crash records and what belongs to them into failures/<n>/ (n counts from 1) and returns that folder.
+std::string collect_failure(FileSystem& fs, const RunDirectory& run, const std::string& verdict_json, int rank, int ranks);
+
+}  // namespace trainctl

@@ -1,0 +1,149 @@
+#include "runtime/observe/console.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstdio>
+#include <ctime>
+#include <limits>
+
+#include <nlohmann/json.hpp>
+
+namespace trainctl {
+namespace {
+
+using nlohmann::json;
+
+constexpr double kAbsent = std::numeric_limits<double>::quiet_NaN();
+constexpr int kRowsPerHeader = 20;
+
+double number_of(const json& j, const char* key) {
+  return j.contains(key) && j[key].is_number() ? j[key].get<double>() : kAbsent;
+}
+
+/// The number, or a dash of the same width where it is absent.
+std::string cell(double value, int width, const char* format) {
+  return fmt::format("{:>{}}", std::isnan(value) ? "-" : fmt::format(fmt::runtime(format), value), width);
+}
+
+std::string bar_of(double share) {
+  constexpr int kWidth = 22;
+  static const char* const kParts[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
+  const int eighths = int(std::clamp(share, 0.0, 1.0) * kWidth * 8);
+  std::string bar;
+  for (int i = 0; i < eighths / 8; ++i) bar += "█";
+  bar += kParts[eighths % 8];
+  const int used = eighths / 8 + (eighths % 8 ? 1 : 0);
+  return bar + std::string(size_t(kWidth - used), ' ');
+}
+
+}  // namespace
+
+StepView step_view(const std::string& text) {
+  const json j = json::parse(text, nullptr, false);
+  StepView v{.step = 0, .loss = kAbsent, .grad_norm = kAbsent, .lr = kAbsent, .tokens = kAbsent, .step_s = kAbsent,
+             .tokens_per_s = kAbsent, .mfu = kAbsent, .data_wait = kAbsent, .val_loss = kAbsent};
+  if (!j.is_object()) return v;
+  v.step = j.value("step", int64_t(0));
+  v.loss = number_of(j, "loss");
+  v.grad_norm = number_of(j, "grad_norm");
+  v.lr = number_of(j, "lr");
+  v.tokens = number_of(j, "tokens");
+  v.step_s = number_of(j, "step_s");
+  v.tokens_per_s = number_of(j, "tokens_per_s");
+  v.mfu = number_of(j, "mfu");
+  v.val_loss = number_of(j, "val_loss");
+  if (j.contains("phases") && j["phases"].is_object()) {
+    for (const char* key : {"data", "data_s", "data_wait", "data_wait_s"})
+      if (std::isnan(v.data_wait)) v.data_wait = number_of(j["phases"], key) / v.step_s;
+  }
+  return v;
+}
+
+std::string short_number(double value) {
+  if (std::isnan(value)) return "-";
+  for (const auto& [scale, unit] : {std::pair{1e12, "T"}, {1e9, "G"}, {1e6, "M"}, {1e3, "k"}})
+    if (value >= scale) return fmt::format("{:.3g} {}", value / scale, unit);
+  return fmt::format("{:.3g}", value);
+}
+
+std::string short_duration(double seconds) {
+  if (!std::isfinite(seconds) || seconds < 0) return "-";
+  const int64_t s = int64_t(seconds + 0.5);
+  if (s >= 86400) return fmt::format("{}d {}h", s / 86400, s % 86400 / 3600);
+  if (s >= 3600) return fmt::format("{}h {}m", s / 3600, s % 3600 / 60);
+  if (s >= 60) return fmt::format("{}m {}s", s / 60, s % 60);
+  return fmt::format("{}s", s);
+}
+
+Console::Console(Options options) : options_(std::move(options)) {
+  if (!options_.write)
+    options_.write = [](const std::string& text) {
+      std::fwrite(text.data(), 1, text.size(), stderr);
+      std::fflush(stderr);
+    };
+}
+
+Console::~Console() { clear(); }
+
+void Console::clear() {
+  if (!progress_shown_) return;
+  options_.write("\r\033[K");
+  progress_shown_ = false;
+}
+
+void Console::line(const std::string& text) {
+  clear();
+  options_.write(text + "\n");
+  if (options_.terminal && !progress_.empty()) draw_progress();
+}
+
+void Console::say(const std::string& text) {
+  progress_.clear();
+  line(text);
+}
+
+void Console::note(const std::string& text) {
+  if (!options_.quiet) line(text);
+}
+
+void Console::draw_progress() {
+  options_.write("\r" + progress_ + "\033[K");
+  progress_shown_ = true;
+}
+
+void Console::step(const StepView& v, bool log, double unix_s) {
+  if (options_.quiet) return;
+  if (!std::isnan(v.step_s)) step_s_ = step_s_ == 0 ? v.step_s : 0.9 * step_s_ + 0.1 * v.step_s;
+  const int64_t total = options_.total_steps;
+  const double left_s = total > 0 ? double(total - v.step) * step_s_ : kAbsent;
+  if (!options_.terminal) {
+    if (!log && std::isnan(v.val_loss)) return;
+    std::string text = fmt::format("t={:%Y-%m-%dT%H:%M:%SZ} step={}", fmt::gmtime(std::time_t(unix_s)), v.step);
+    const auto add = [&](const char* key, double value, const char* format) {
+      if (!std::isnan(value)) text += fmt::format(" {}={}", key, fmt::format(fmt::runtime(format), value));
+    };
+    add("loss", v.loss, "{:.4f}");
+    add("grad_norm", v.grad_norm, "{:.3g}");
+    add("lr", v.lr, "{:.3g}");
+    add("tok_s", v.tokens_per_s, "{:.0f}");
+    add("mfu", v.mfu, "{:.3f}");
+    add("step_s", v.step_s, "{:.3g}");
+    add("val_loss", v.val_loss, "{:.4f}");
+    return line(text);
+  }
+  if (log) {
+    if (rows_++ % kRowsPerHeader == 0) line("    step     loss    gnorm        lr     tok/s     mfu   step_s    data       eta");
+    line(fmt::format("{:>8} {} {} {} {:>9} {} {} {} {:>9}", v.step, cell(v.loss, 8, "{:.4f}"), cell(v.grad_norm, 8, "{:.3g}"),
+                     cell(v.lr, 9, "{:.2e}"), short_number(v.tokens_per_s), cell(v.mfu * 100, 7, "{:.1f}%"), cell(v.step_s, 8, "{:.3g}"),
+                     cell(v.data_wait * 100, 7, "{:.1f}%"), short_duration(left_s)));
+  }
+  if (!std::isnan(v.val_loss)) line(fmt::format(" ▸ validation step {} · loss {:.4f}", v.step, v.val_loss));
+  const double share = total > 0 ? double(v.step) / double(total) : 0;
+  progress_ = fmt::format(" {}/{} [{}] {:5.1f} %  loss {}  eta {}", v.step, total, bar_of(share), share * 100,
+                          std::isnan(v.loss) ? "-" : fmt::format("{:.4f}", v.loss), short_duration(left_s));
+  draw_progress();
+}
+
+}  // namespace trainctl
