@@ -106,6 +106,10 @@ void barrier(Communicator&, int tag = 0);
 /// Rank threads in one process: world communicators for ranks 0..size-1 that share one mailbox. `deadline_s`: limit of a wait.
 std::vector<std::unique_ptr<Communicator>> make_thread_world(int size, double deadline_s);
 
+/// The rank of `comm` (any communicator of a thread world) ends: every unfinished wait or poll of the other ranks throws
+/// Error(kPeerLost) "<communicator>: <what>: rank 3 ended: <reason>" at once, and so does each later one. The first call counts.
+void abort_thread_world(Communicator& comm, const std::string& reason);
+
 /// Owns MPI_Init/MPI_Finalize; construct once in a rank process. finalize() is the orderly end (collective); the
 /// destructor without it leaves MPI uninitialised-by-abandonment (the process is about to exit anyway).
 class MpiWorld {

@@ -1,0 +1,164 @@
+// Collectives: one exchange (or two), then arithmetic in a fixed order on each rank. Nothing here knows the transport, and no
+// result depends on it, on the size of a slice or on the way chosen for a size.
+#include <vector>
+
+#include "parallel/communicator.h"
+#include "runtime/base/error.h"
+
+namespace trainctl::parallel {
+namespace {
+
+/// Up to here all_reduce gathers everything and every rank sums everything: one round instead of two.
+constexpr size_t kOneRoundBytes = 64 * 1024;
+
+bool in_one_round(int size, size_t bytes) { return size <= 2 || bytes <= kOneRoundBytes; }
+
+void* at(void* base, size_t offset) { return static_cast<char*>(base) + offset; }
+const void* at(const void* base, size_t offset) { return static_cast<const char*>(base) + offset; }
+
+Transfer sending(int peer, const void* data, size_t bytes, int tag) {
+  return {Transfer::send, peer, const_cast<void*>(data), bytes, tag};
+}
+Transfer receiving(int peer, void* data, size_t bytes, int tag) { return {Transfer::receive, peer, data, bytes, tag}; }
+
+void run(Communicator& comm, const std::vector<Transfer>& transfers, const char* what) {
+  if (transfers.empty()) return;
+  Ticket ticket = comm.exchange(transfers);
+  comm.wait(ticket, what);
+}
+
+/// Where rank r's slice of n elements begins when n need not divide.
+int64_t slice_begin(int64_t n, int r, int size) { return n * r / size; }
+
+/// send (bytes[rank] bytes) to everyone; rank r's part arrives at recv + the sum of bytes before r.
+void gather_parts(Communicator& comm, const void* send, void* recv, std::span<const size_t> bytes, int tag,
+                  const char* what) {
+  ENSURE(int(bytes.size()) == comm.size(), "{} sizes for {} ranks", bytes.size(), comm.size());
+  std::vector<Transfer> transfers;
+  transfers.reserve(2 * bytes.size());
+  const int size = comm.size(), rank = comm.rank();
+  const size_t mine = bytes[rank];
+  std::vector<size_t> offsets(size);
+  for (int r = 1; r < size; r++) offsets[r] = offsets[r - 1] + bytes[r - 1];
+  // Each rank begins with its neighbour, so that not everyone sends to rank 0 first.
+  for (int i = 0; i < size; i++) {
+    const int r = (rank + i) % size;
+    if (r == rank && send == at(recv, offsets[r])) continue;
+    if (mine > 0) transfers.push_back(sending(r, send, mine, tag));
+    if (bytes[r] > 0) transfers.push_back(receiving(r, at(recv, offsets[r]), bytes[r], tag));
+  }
+  run(comm, transfers, what);
+}
+
+/// own: this rank's [size slices]; leaves this rank's slice, summed over ranks, in out.
+/// offsets [size + 1]: the slices, in elements. scratch: size * this rank's slice.
+void reduce_slices(Communicator& comm, kernels::Backend& backend, kernels::Stream& stream, const void* own, void* out,
+                   void* scratch, DType dtype, std::span<const int64_t> offsets, int tag, const char* what) {
+  const int size = comm.size(), rank = comm.rank();
+  const size_t element = size_of(dtype);
+  const int64_t mine = offsets[rank + 1] - offsets[rank];
+  std::vector<const void*> inputs(size);
+  std::vector<Transfer> transfers;
+  transfers.reserve(2 * size);
+  inputs[rank] = at(own, offsets[rank] * element);
+  for (int i = 1; i < size; i++) {
+    const int r = (rank + i) % size;
+    void* incoming = at(scratch, size_t(r) * mine * element);
+    inputs[r] = incoming;
+    const int64_t theirs = offsets[r + 1] - offsets[r];
+    if (theirs > 0) transfers.push_back(sending(r, at(own, offsets[r] * element), theirs * element, tag));
+    if (mine > 0) transfers.push_back(receiving(r, incoming, mine * element, tag));
+  }
+  stream.synchronize();
+  run(comm, transfers, what);
+  if (mine > 0 && !(size == 1 && out == inputs[0])) backend.tree_sum(stream, inputs, out, dtype, mine);
+}
+
+}  // namespace
+
+void all_gather(Communicator& comm, const void* send, void* recv, size_t bytes_per_rank, int tag) {
+  gather_parts(comm, send, recv, std::vector<size_t>(comm.size(), bytes_per_rank), tag, "all-gather");
+}
+
+void all_gather_v(Communicator& comm, const void* send, void* recv, std::span<const size_t> bytes, int tag) {
+  gather_parts(comm, send, recv, bytes, tag, "all-gather");
+}
+
+void reduce_scatter(Communicator& comm, kernels::Backend& backend, kernels::Stream& stream, const void* full, void* out,
+                    void* scratch, DType dtype, int64_t n, int tag) {
+  std::vector<int64_t> offsets(comm.size() + 1);
+  for (int r = 0; r <= comm.size(); r++) offsets[r] = r * n;
+  reduce_slices(comm, backend, stream, full, out, scratch, dtype, offsets, tag, "reduce-scatter");
+}
+
+size_t all_reduce_scratch_bytes(int size, DType dtype, int64_t n) {
+  if (size == 1) return 0;
+  const size_t element = size_of(dtype);
+  const int64_t part = in_one_round(size, n * element) ? n : (n + size - 1) / size;
+  return size * part * element;
+}
+
+void all_reduce(Communicator& comm, kernels::Backend& backend, kernels::Stream& stream, void* data, void* scratch,
+                DType dtype, int64_t n, int tag) {
+  const int size = comm.size(), rank = comm.rank();
+  if (size == 1 || n == 0) return;
+  const size_t element = size_of(dtype), bytes = n * element;
+  if (in_one_round(size, bytes)) {
+    std::vector<const void*> inputs(size);
+    std::vector<Transfer> transfers;
+    transfers.reserve(2 * size);
+    inputs[rank] = data;
+    for (int i = 1; i < size; i++) {
+      const int r = (rank + i) % size;
+      inputs[r] = at(scratch, r * bytes);
+      transfers.push_back(sending(r, data, bytes, tag));
+      transfers.push_back(receiving(r, at(scratch, r * bytes), bytes, tag));
+    }
+    stream.synchronize();
+    run(comm, transfers, "all-reduce");
+    backend.tree_sum(stream, inputs, data, dtype, n);
+    return;
+  }
+  std::vector<int64_t> offsets(size + 1);
+  std::vector<size_t> slice_bytes(size);
+  for (int r = 0; r <= size; r++) offsets[r] = slice_begin(n, r, size);
+  for (int r = 0; r < size; r++) slice_bytes[r] = (offsets[r + 1] - offsets[r]) * element;
+  void* mine = at(data, offsets[rank] * element);
+  reduce_slices(comm, backend, stream, data, mine, scratch, dtype, offsets, tag, "all-reduce");
+  stream.synchronize();
+  gather_parts(comm, mine, data, slice_bytes, tag, "all-reduce");
+}
+
+void all_reduce_f64(Communicator& comm, std::span<double> values, int tag) {
+  const size_t n = values.size();
+  if (comm.size() == 1 || n == 0) return;
+  std::vector<double> everyone(n * comm.size());
+  gather_parts(comm, values.data(), everyone.data(), std::vector<size_t>(comm.size(), n * sizeof(double)), tag, "sum");
+  for (size_t i = 0; i < n; i++) {
+    double sum = everyone[i];
+    for (int r = 1; r < comm.size(); r++) sum += everyone[r * n + i];
+    values[i] = sum;
+  }
+}
+
+void broadcast(Communicator& comm, int root, void* data, size_t bytes, int tag) {
+  ENSURE(root >= 0 && root < comm.size(), "root {} of {}", root, comm.size());
+  if (bytes == 0) return;
+  std::vector<Transfer> transfers;
+  if (comm.rank() != root) {
+    transfers.push_back(receiving(root, data, bytes, tag));
+  } else {
+    for (int r = 0; r < comm.size(); r++)
+      if (r != root) transfers.push_back(sending(r, data, bytes, tag));
+  }
+  run(comm, transfers, "broadcast");
+}
+
+void barrier(Communicator& comm, int tag) {
+  if (comm.size() == 1) return;
+  const char here = 1;
+  std::vector<char> everyone(comm.size());
+  gather_parts(comm, &here, everyone.data(), std::vector<size_t>(comm.size(), 1), tag, "barrier");
+}
+
+}  // namespace trainctl::parallel

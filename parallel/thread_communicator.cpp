@@ -1,0 +1,249 @@
+// Ranks as threads of one process. A send lends its buffer: whichever side of a message arrives second copies it, once,
+// outside the lock. So a send is finished only when its receive was posted: the strictest behaviour MPI may show, which is
+// why a program that runs here cannot hang there for want of buffering.
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <tuple>
+
+#include "parallel/communicator.h"
+#include "parallel/transfer_rules.h"
+
+namespace trainctl::parallel {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct ThreadTicket;
+
+/// One posted transfer. posted -> copying -> finished; all but the bytes themselves is guarded by the world's mutex.
+struct Op {
+  enum Phase { posted, copying, finished } phase = posted;
+  Transfer transfer;
+  ThreadTicket* ticket = nullptr;
+  struct Queue* queue = nullptr;
+};
+
+/// The messages under way from one rank to another with one tag. At most one side is non-empty.
+struct Queue {
+  std::deque<Op*> sends, receives;
+};
+
+struct ThreadWorld {
+  using Address = std::tuple<int, int, int, int>;  // communicator id, source, destination, tag
+
+  ThreadWorld(int size, double deadline) : deadline_s(deadline), changed(size) {}
+
+  const double deadline_s;
+  std::mutex mutex;
+  std::vector<std::condition_variable> changed;  // one per world rank: something it waits for has changed
+  std::map<Address, Queue> queues;
+  std::map<std::tuple<int, int, int>, int> split_ids;  // parent id, how many-th split of it, colour -> new id
+  int next_id = 1;
+  std::optional<std::string> abort_reason;  // "rank 3 ended: ..."
+};
+
+struct ThreadTicket : Ticket::State {
+  std::shared_ptr<ThreadWorld> world;
+  int owner = 0;  // world rank
+  std::vector<Op> ops;
+  size_t unfinished = 0;
+  std::string failure;
+
+  ~ThreadTicket() override {
+    std::unique_lock lock(world->mutex);
+    for (Op& op : ops)
+      if (op.phase == Op::posted) {
+        std::erase(op.transfer.kind == Transfer::send ? op.queue->sends : op.queue->receives, &op);
+        finish(op);
+      }
+    // A peer may be copying from or to our buffers right now: let it end before they are freed.
+    world->changed[owner].wait(lock, [&] { return unfinished == 0; });
+  }
+
+  void finish(Op& op) {
+    op.phase = Op::finished;
+    if (--unfinished == 0) world->changed[owner].notify_all();
+  }
+
+  void fail(Op& op, const std::string& message) {
+    failure = message;
+    finish(op);
+    world->changed[owner].notify_all();
+  }
+};
+
+class ThreadCommunicator final : public Communicator {
+ public:
+  ThreadCommunicator(std::shared_ptr<ThreadWorld> world, int id, int rank, std::vector<int> world_ranks, std::string name)
+      : world_(std::move(world)), id_(id), rank_(rank), world_ranks_(std::move(world_ranks)), name_(std::move(name)) {}
+
+  int rank() const override { return rank_; }
+  int size() const override { return int(world_ranks_.size()); }
+  const std::string& name() const override { return name_; }
+  int world_rank(int r) const override { return world_ranks_[r]; }
+  double waited_s() const override { return waited_s_; }
+  uint64_t sent_bytes() const override { return sent_bytes_; }
+
+  Ticket exchange(std::span<const Transfer> transfers) override {
+    check_transfers(*this, transfers);
+    auto ticket = std::make_unique<ThreadTicket>();
+    ticket->world = world_;
+    ticket->owner = world_ranks_[rank_];
+    ticket->ops.resize(transfers.size());
+    std::vector<std::pair<Op*, Op*>> copies;  // send, receive
+    {
+      std::lock_guard lock(world_->mutex);
+      ticket->unfinished = transfers.size();
+      for (size_t i = 0; i < transfers.size(); i++) {
+        Op& op = ticket->ops[i];
+        op.transfer = transfers[i];
+        op.ticket = ticket.get();
+        if (op.transfer.kind == Transfer::send) sent_bytes_ += op.transfer.bytes;
+        if (const auto pair = post(op)) copies.push_back(*pair);
+      }
+    }
+    for (const auto& [send, receive] : copies) {
+      if (send->transfer.bytes > 0) std::memcpy(receive->transfer.data, send->transfer.data, send->transfer.bytes);
+      std::lock_guard lock(world_->mutex);
+      send->ticket->finish(*send);
+      receive->ticket->finish(*receive);
+    }
+    return Ticket(std::move(ticket));
+  }
+
+  bool test(Ticket& ticket) override {
+    if (!ticket) return true;
+    ThreadTicket& pending = own(ticket);
+    bool finished = false;
+    {
+      std::lock_guard lock(world_->mutex);
+      throw_if_broken(pending, "poll");
+      finished = pending.unfinished == 0;
+    }
+    if (finished) ticket.reset();
+    return finished;
+  }
+
+  void wait(Ticket& ticket, const char* what) override {
+    if (!ticket) return;
+    // Emptied on every way out: after an error the transfers are cancelled before the caller frees their buffers.
+    Ticket taken = std::move(ticket);
+    ThreadTicket& pending = own(taken);
+    std::unique_lock lock(world_->mutex);
+    throw_if_broken(pending, what);
+    if (pending.unfinished == 0) return;
+    const auto start = Clock::now();
+    const auto deadline = deadline_from_now(world_->deadline_s);
+    while (pending.unfinished > 0) {
+      const bool late = world_->changed[pending.owner].wait_until(lock, deadline) == std::cv_status::timeout;
+      throw_if_broken(pending, what);
+      if (late && pending.unfinished > 0) throw deadline_error(*this, what, missing(pending), world_->deadline_s);
+    }
+    waited_s_ += std::chrono::duration<double>(Clock::now() - start).count();
+  }
+
+  std::unique_ptr<Communicator> split(int colour, int key, const std::string& name) override {
+    std::vector<SplitChoice> choices(size());
+    SplitChoice mine{colour, key};
+    std::vector<Transfer> transfers;
+    for (int r = 0; r < size(); r++) {
+      transfers.push_back({Transfer::send, r, &mine, sizeof mine, kInternalTag});
+      transfers.push_back({Transfer::receive, r, &choices[r], sizeof mine, kInternalTag});
+    }
+    Ticket ticket = exchange(transfers);
+    wait(ticket, fmt::format("create '{}'", name).c_str());
+    const int nth = splits_++;
+    if (colour < 0) return nullptr;
+    std::vector<int> members = split_members(choices, colour);
+    const int new_rank = int(std::find(members.begin(), members.end(), rank_) - members.begin());
+    for (int& m : members) m = world_ranks_[m];
+    std::lock_guard lock(world_->mutex);
+    const auto [found, is_new] = world_->split_ids.try_emplace({id_, nth, colour}, world_->next_id);
+    if (is_new) world_->next_id++;
+    return std::make_unique<ThreadCommunicator>(world_, found->second, new_rank, std::move(members), name);
+  }
+
+  void abort(const std::string& reason) {
+    std::lock_guard lock(world_->mutex);
+    if (!world_->abort_reason) world_->abort_reason = fmt::format("rank {} ended: {}", world_ranks_[rank_], reason);
+    for (std::condition_variable& changed : world_->changed) changed.notify_all();
+  }
+
+ private:
+  /// Matches `op` with the oldest waiting counterpart (returns the pair to copy) or lets it wait. Mutex held.
+  std::optional<std::pair<Op*, Op*>> post(Op& op) {
+    const bool sending = op.transfer.kind == Transfer::send;
+    const int source = sending ? rank_ : op.transfer.peer, destination = sending ? op.transfer.peer : rank_;
+    Queue& queue = world_->queues[{id_, source, destination, op.transfer.tag}];
+    op.queue = &queue;
+    std::deque<Op*>& counterparts = sending ? queue.receives : queue.sends;
+    if (counterparts.empty()) {
+      (sending ? queue.sends : queue.receives).push_back(&op);
+      return std::nullopt;
+    }
+    Op& other = *counterparts.front();
+    counterparts.pop_front();
+    Op &send = sending ? op : other, &receive = sending ? other : op;
+    if (send.transfer.bytes != receive.transfer.bytes) {
+      const std::string message = size_mismatch(name_, world_ranks_[source], send.transfer.bytes, world_ranks_[destination],
+                                                receive.transfer.bytes, op.transfer.tag);
+      send.ticket->fail(send, message);
+      receive.ticket->fail(receive, message);
+      return std::nullopt;
+    }
+    send.phase = receive.phase = Op::copying;
+    return std::pair(&send, &receive);
+  }
+
+  ThreadTicket& own(Ticket& ticket) const {
+    auto* pending = dynamic_cast<ThreadTicket*>(ticket.state());
+    ENSURE(pending != nullptr && pending->world == world_, "{}: a ticket of another transport", name_);
+    return *pending;
+  }
+
+  void throw_if_broken(const ThreadTicket& pending, const char* what) const {
+    if (!pending.failure.empty()) throw Error(ErrorCode::kInternal, pending.failure);
+    if (world_->abort_reason && pending.unfinished > 0)
+      throw Error(ErrorCode::kPeerLost, fmt::format("{}: {}: {}", name_, what, *world_->abort_reason));
+  }
+
+  std::vector<int> missing(const ThreadTicket& pending) const {
+    std::vector<int> ranks;
+    for (const Op& op : pending.ops)
+      if (op.phase != Op::finished) ranks.push_back(world_ranks_[op.transfer.peer]);
+    return ranks;
+  }
+
+  std::shared_ptr<ThreadWorld> world_;
+  int id_, rank_;
+  std::vector<int> world_ranks_;
+  std::string name_;
+  int splits_ = 0;
+  double waited_s_ = 0;
+  uint64_t sent_bytes_ = 0;
+};
+
+}  // namespace
+
+std::vector<std::unique_ptr<Communicator>> make_thread_world(int size, double deadline_s) {
+  ENSURE(size > 0 && deadline_s > 0, "size = {}, deadline_s = {}", size, deadline_s);
+  auto world = std::make_shared<ThreadWorld>(size, deadline_s);
+  std::vector<int> world_ranks(size);
+  for (int r = 0; r < size; r++) world_ranks[r] = r;
+  std::vector<std::unique_ptr<Communicator>> ends;
+  for (int r = 0; r < size; r++)
+    ends.push_back(std::make_unique<ThreadCommunicator>(world, 0, r, world_ranks, "world"));
+  return ends;
+}
+
+void abort_thread_world(Communicator& comm, const std::string& reason) {
+  auto* end = dynamic_cast<ThreadCommunicator*>(&comm);
+  ENSURE(end != nullptr, "{} is not a communicator of rank threads", comm.name());
+  end->abort(reason);
+}
+
+}  // namespace trainctl::parallel

@@ -1,0 +1,64 @@
+// What every transport checks and says the same way: valid transfers, and the sentences of its errors.
+#pragma once
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <chrono>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "parallel/communicator.h"
+#include "runtime/base/error.h"
+
+namespace trainctl::parallel {
+
+/// Tags 0..1023 belong to callers; a transport's own messages (split) use this one.
+constexpr int kInternalTag = 1024;
+
+inline void check_transfers(const Communicator& comm, std::span<const Transfer> transfers) {
+  for (const Transfer& t : transfers) {
+    ENSURE(t.peer >= 0 && t.peer < comm.size(), "{}: peer {} of {}", comm.name(), t.peer, comm.size());
+    ENSURE(t.tag >= 0 && t.tag <= kInternalTag, "{}: tag {}", comm.name(), t.tag);
+    ENSURE(t.bytes == 0 || t.data != nullptr, "{}: {} bytes at null", comm.name(), t.bytes);
+  }
+}
+
+/// "dp group of stage 1: reduce gradients: ranks 3, 7 (world) did not arrive within 60 s"
+inline Error deadline_error(const Communicator& comm, const char* what, std::vector<int> missing_world_ranks,
+                            double deadline_s) {
+  std::vector<int>& ranks = missing_world_ranks;
+  std::sort(ranks.begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  return Error(ErrorCode::kPeerLost,
+               fmt::format("{}: {}: {} {} (world) did not arrive within {:g} s", comm.name(), what,
+                           ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "), deadline_s));
+}
+
+inline std::string size_mismatch(const std::string& comm_name, int sender_world, size_t sent, int receiver_world,
+                                 size_t expected, int tag) {
+  return fmt::format("{}: rank {} (world) sent {} bytes where rank {} (world) expected {} (tag {})", comm_name,
+                     sender_world, sent, receiver_world, expected, tag);
+}
+
+/// The moment `deadline_s` from now; a limit of years is cut to what the clock can hold.
+inline std::chrono::steady_clock::time_point deadline_from_now(double deadline_s) {
+  return std::chrono::steady_clock::now() + std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+                                                std::chrono::duration<double>(std::min(deadline_s, 1e8)));
+}
+
+/// One member's answer to a split, gathered from everyone.
+struct SplitChoice {
+  int colour = -1, key = 0;
+};
+
+/// Members (ranks of the old communicator) of `rank`'s new group, ordered by key, then by old rank.
+inline std::vector<int> split_members(std::span<const SplitChoice> choices, int colour) {
+  std::vector<int> members;
+  for (size_t r = 0; r < choices.size(); r++)
+    if (choices[r].colour == colour) members.push_back(int(r));
+  std::stable_sort(members.begin(), members.end(), [&](int a, int b) { return choices[a].key < choices[b].key; });
+  return members;
+}
+
+}  // namespace trainctl::parallel
