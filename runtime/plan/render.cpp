@@ -1,0 +1,113 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "runtime/plan/plan.h"
+
+namespace trainctl {
+namespace {
+
+std::string bytes_text(double bytes) {
+  if (bytes >= 1073741824.0) return fmt::format("{:.2f} GiB", bytes / 1073741824.0);
+  if (bytes >= 1048576.0) return fmt::format("{:.1f} MiB", bytes / 1048576.0);
+  return fmt::format("{:.1f} KiB", bytes / 1024.0);
+}
+
+std::string count_text(double n) {
+  if (n >= 1e9) return fmt::format("{:.2f} B", n / 1e9);
+  if (n >= 1e6) return fmt::format("{:.2f} M", n / 1e6);
+  if (n >= 1e3) return fmt::format("{:.1f} k", n / 1e3);
+  return fmt::format("{:.0f}", n);
+}
+
+std::string duration_text(double s) {
+  if (s < 120) return fmt::format("{:.2g} s", s);
+  if (s < 7200) return fmt::format("{:.0f} min", s / 60);
+  if (s < 172800) return fmt::format("{:.1f} h", s / 3600);
+  return fmt::format("{:.1f} days", s / 86400);
+}
+
+/// Seconds of a step if every core computed at half the measured matrix-product rate and the pipeline idled as simulated.
+double step_seconds(const JobSpec& job, const JobPlan& plan, double rank_flops_per_s) {
+  const double cores = std::max(1u, std::thread::hardware_concurrency());
+  const double ranks = std::min(double(job.mesh().world_size()), std::max(1.0, cores / job.parallelism.threads_per_rank));
+  return plan.flops_per_step_causal / (0.5 * rank_flops_per_s * ranks) / std::max(0.05, 1 - plan.bubble_fraction);
+}
+
+const char* schedule_text(const JobSpec& job) { return parallel::name_of(job.parallelism.schedule); }
+
+}  // namespace
+
+std::string render_plan(const JobSpec& job, const JobPlan& plan, double rank_flops_per_s, bool) {
+  const RankMemory& m = plan.worst();
+  const parallel::MeshShape mesh = job.mesh();
+  std::string out;
+  out += fmt::format("Job      {} · {} {} params ({} without embeddings) · {} compute, f32 master weights\n", job.name,
+                     job.model.family == Family::gpt2 ? "gpt2" : "llama", count_text(double(plan.parameters)),
+                     count_text(double(plan.parameters_without_embedding)), name_of(job.compute));
+  out += fmt::format("Layout   {} ranks = tensor {} x pipeline {} x data {} · {} schedule · ZeRO-{} · {} lanes · {} thread{} a rank\n",
+                     mesh.world_size(), mesh.tp, mesh.pp, mesh.dp, schedule_text(job), job.parallelism.zero_stage,
+                     job.parallelism.lanes, job.parallelism.threads_per_rank, job.parallelism.threads_per_rank == 1 ? "" : "s");
+  out += fmt::format("Batch    {} sequences x {} = {} tokens a step · {} micro-batches a pipeline · bubble {:.1f} %\n",
+                     job.batch.global_sequences, job.data.seq_len, count_text(double(plan.tokens_per_step)),
+                     plan.micro_batches, 100 * plan.bubble_fraction);
+  out += fmt::format("Memory   per rank, worst rank (stage {}, dp {})\n", m.at.pp, m.at.dp);
+  const auto line = [&](const char* what, size_t bytes) {
+    out += fmt::format("           {:<34}{:>12}\n", what, bytes_text(double(bytes)));
+  };
+  line(job.compute == DType::bf16 ? "weights (bf16 compute copy)" : "weights (f32 compute copy)", m.sharding.weights);
+  line("weights packed for the device", m.packed);
+  line("gradients (f32)", m.sharding.gradients);
+  line("optimizer (master, two moments)", m.sharding.optimizer);
+  line("activations in flight", m.stage.activations);
+  line("scratch", m.stage.scratch);
+  line("communication", m.sharding.communication);
+  line("data read ahead", m.data);
+  line("program and libraries", m.program);
+  line("total", m.total());
+  out += fmt::format("Traffic  a rank sends per step: tensor {} · pipeline {} · data {}\n", bytes_text(plan.traffic.tensor),
+                     bytes_text(plan.traffic.pipeline), bytes_text(plan.traffic.data));
+  out += fmt::format("FLOPs    {}FLOP a step (causal attention; {}FLOP if attention were full)\n",
+                     count_text(plan.flops_per_step_causal), count_text(plan.flops_per_step_full));
+  if (rank_flops_per_s > 0) {
+    const double s = step_seconds(job, plan, rank_flops_per_s);
+    out += fmt::format("Time     about {} a step, {} for {} steps, at half of this machine's measured {:.0f} GFLOP/s a rank\n",
+                       duration_text(s), duration_text(s * double(job.schedule.total_steps)), job.schedule.total_steps,
+                       rank_flops_per_s / 1e9);
+  }
+  out += fmt::format("Ckpt     {} each ({} parameters x 12 bytes)\n", bytes_text(double(plan.checkpoint_bytes)),
+                     count_text(double(plan.parameters)));
+  return out;
+}
+
+std::string plan_json(const JobSpec& job, const JobPlan& plan, double rank_flops_per_s) {
+  const parallel::MeshShape mesh = job.mesh();
+  nlohmann::ordered_json j;
+  j["parameters"] = plan.parameters;
+  j["mesh"] = {{"tensor", mesh.tp}, {"pipeline", mesh.pp}, {"data", mesh.dp}, {"world_size", mesh.world_size()}};
+  j["tokens_per_step"] = plan.tokens_per_step;
+  j["micro_batches"] = plan.micro_batches;
+  j["bubble_fraction"] = plan.bubble_fraction;
+  j["flops_per_step_causal"] = plan.flops_per_step_causal;
+  j["flops_per_step_full"] = plan.flops_per_step_full;
+  j["checkpoint_bytes"] = plan.checkpoint_bytes;
+  j["traffic_bytes"] = {{"tensor", plan.traffic.tensor}, {"pipeline", plan.traffic.pipeline}, {"data", plan.traffic.data}};
+  for (const RankMemory& m : plan.stages)
+    j["memory"].push_back({{"stage", m.at.pp},
+                           {"weights", m.sharding.weights},
+                           {"packed", m.packed},
+                           {"gradients", m.sharding.gradients},
+                           {"optimizer", m.sharding.optimizer},
+                           {"activations", m.stage.activations},
+                           {"scratch", m.stage.scratch},
+                           {"communication", m.sharding.communication},
+                           {"data", m.data},
+                           {"program", m.program},
+                           {"total", m.total()}});
+  if (rank_flops_per_s > 0) j["step_seconds_estimate"] = step_seconds(job, plan, rank_flops_per_s);
+  return j.dump(1);
+}
+
+}  // namespace trainctl
