@@ -7,7 +7,7 @@
 namespace trainctl::parallel {
 namespace {
 
-/// First row (or column) of part `part` of `parts` of `size`: exact division where it divides, floor where ragged.
+/// First row (or column) of part `part` of `parts` of `size`: exact where it divides, floor where ragged.
 int64_t part_begin(int64_t size, int64_t part, int64_t parts) {
   return static_cast<int64_t>(static_cast<__int128>(size) * part / parts);
 }
@@ -49,15 +49,15 @@ void add_cuts(std::vector<int64_t>& cuts, int64_t offset, int64_t size, const st
 }
 
 bool contains(const Box& outer, const Box& inner) {
-  return inner.row_begin >= outer.row_begin && inner.row_end <= outer.row_end && inner.col_begin >= outer.col_begin &&
-         inner.col_end <= outer.col_end;
+  return inner.row_begin >= outer.row_begin && inner.row_end <= outer.row_end &&
+         inner.col_begin >= outer.col_begin && inner.col_end <= outer.col_end;
 }
 
 }  // namespace
 
 Box intersect(const Box& a, const Box& b) {
-  Box box{std::max(a.row_begin, b.row_begin), std::min(a.row_end, b.row_end), std::max(a.col_begin, b.col_begin),
-          std::min(a.col_end, b.col_end)};
+  Box box{std::max(a.row_begin, b.row_begin), std::min(a.row_end, b.row_end),
+          std::max(a.col_begin, b.col_begin), std::min(a.col_end, b.col_end)};
   box.row_end = std::max(box.row_end, box.row_begin);
   box.col_end = std::max(box.col_end, box.col_begin);
   return box;
@@ -78,7 +78,8 @@ std::vector<int> legal_tensor_degrees(const std::vector<ParamLayout>& params, in
 LocalShard local_shard(const ParamLayout& param, int tp, int tp_rank) {
   ensure_param(param);
   ENSURE(tp >= 1 && tp_rank >= 0 && tp_rank < tp, "tp_rank {} of {}", tp_rank, tp);
-  ENSURE(degree_divides(param, tp), "{} [{}, {}] does not divide by tp = {}", param.name, param.rows, param.cols, tp);
+  ENSURE(degree_divides(param, tp), "{} [{}, {}] does not divide by tp = {}", param.name, param.rows,
+         param.cols, tp);
   LocalShard shard;
   const auto add = [&](const Box& global) {
     if (global.count() > 0) shard.pieces.push_back({global, shard.rows, 0});
@@ -93,13 +94,15 @@ LocalShard local_shard(const ParamLayout& param, int tp, int tp_rank) {
   }
   int64_t offset = 0;
   for (int64_t section : sections_of(param)) {
-    add({offset + part_begin(section, tp_rank, tp), offset + part_begin(section, tp_rank + 1, tp), 0, param.cols});
+    add({offset + part_begin(section, tp_rank, tp), offset + part_begin(section, tp_rank + 1, tp), 0,
+         param.cols});
     offset += section;
   }
   return shard;
 }
 
-std::vector<Box> chunk_grid(const ParamLayout& param, const std::vector<int>& legal_degrees, int64_t chunk_elements) {
+std::vector<Box> chunk_grid(const ParamLayout& param, const std::vector<int>& legal_degrees,
+                            int64_t chunk_elements) {
   ensure_param(param);
   ENSURE(chunk_elements >= 1, "chunk_elements = {}", chunk_elements);
   const std::vector<int> uncut{1};
@@ -125,14 +128,16 @@ std::vector<Box> chunk_grid(const ParamLayout& param, const std::vector<int>& le
     for (int64_t part = 0; part < parts; ++part) {
       const int64_t begin = row_cuts[i] + part_begin(band, part, parts);
       const int64_t end = row_cuts[i] + part_begin(band, part + 1, parts);
-      for (size_t j = 0; j + 1 < col_cuts.size(); ++j) grid.push_back({begin, end, col_cuts[j], col_cuts[j + 1]});
+      for (size_t j = 0; j + 1 < col_cuts.size(); ++j) {
+        grid.push_back({begin, end, col_cuts[j], col_cuts[j + 1]});
+      }
     }
   }
   return grid;
 }
 
-std::vector<LocalChunk> local_chunks(const ParamLayout& param, int param_index, const std::vector<Box>& grid, int tp,
-                                     int tp_rank) {
+std::vector<LocalChunk> local_chunks(const ParamLayout& param, int param_index, const std::vector<Box>& grid,
+                                     int tp, int tp_rank) {
   const LocalShard shard = local_shard(param, tp, tp_rank);
   std::vector<LocalChunk> chunks;
   size_t first = 0;  // pieces and grid both go down the rows, so pieces above the current chunk are done with
@@ -142,9 +147,10 @@ std::vector<LocalChunk> local_chunks(const ParamLayout& param, int param_index, 
     if (first == shard.pieces.size()) break;
     const Piece& piece = shard.pieces[first];
     if (intersect(piece.global, box).count() == 0) continue;
-    ENSURE(contains(piece.global, box), "{}: chunk {} straddles a cut of tp = {}, which the grid does not know",
-           param.name, i, tp);
-    chunks.push_back({param_index, static_cast<int>(i), box, piece.local_row + box.row_begin - piece.global.row_begin,
+    ENSURE(contains(piece.global, box),
+           "{}: chunk {} straddles a cut of tp = {}, which the grid does not know", param.name, i, tp);
+    chunks.push_back({param_index, static_cast<int>(i), box,
+                      piece.local_row + box.row_begin - piece.global.row_begin,
                       piece.local_col + box.col_begin - piece.global.col_begin});
   }
   return chunks;

@@ -6,8 +6,8 @@ namespace trainctl::parallel {
 namespace {
 
 void ensure_shape(const MeshShape& shape) {
-  ENSURE(shape.tp > 0 && shape.cp > 0 && shape.dp > 0 && shape.pp > 0, "mesh tp {} cp {} dp {} pp {}", shape.tp,
-         shape.cp, shape.dp, shape.pp);
+  ENSURE(shape.tp > 0 && shape.cp > 0 && shape.dp > 0 && shape.pp > 0, "mesh tp {} cp {} dp {} pp {}",
+         shape.tp, shape.cp, shape.dp, shape.pp);
 }
 
 /// Size of the axis, and how far apart in rank its neighbours stand.

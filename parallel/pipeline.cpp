@@ -68,7 +68,7 @@ Program gpipe_program(const PipelineShape& shape, int stage) {
   return writer.finish();
 }
 
-/// The i-th piece of forward work of a stage: groups of `stages` micro-batches go through chunk 0, then chunk 1, ...
+/// The i-th forward of a stage: groups of `stages` micro-batches go through chunk 0, then chunk 1 and so on.
 Work interleaved_forward(const PipelineShape& shape, int i) {
   const int group = shape.stages * shape.virtual_stages;
   return {i % group / shape.stages, i / group * shape.stages + i % shape.stages};
@@ -80,13 +80,14 @@ Work interleaved_backward(const PipelineShape& shape, int i) {
   return {shape.virtual_stages - 1 - work.chunk, work.micro_batch};
 }
 
-/// A few forwards ahead, then one forward, one backward in turn, then the backwards left. With one chunk a stage this is
-/// 1F1B; with more, every stage is `stages` ahead per further chunk, and two per stage below it because the round trip
-/// of a group passes each of those stages twice.
+/// A few forwards ahead, then one forward, one backward in turn, then the backwards left. With one chunk a
+/// stage this is 1F1B; with more, every stage is `stages` ahead per further chunk, and two per stage below it
+/// because the round trip of a group passes each of those stages twice.
 Program alternating_program(const PipelineShape& shape, int stage) {
   const int total = shape.micro_batches * shape.virtual_stages;
   const int below = shape.stages - stage - 1;
-  const int wanted = shape.virtual_stages == 1 ? below : 2 * below + (shape.virtual_stages - 1) * shape.stages;
+  const int wanted =
+      shape.virtual_stages == 1 ? below : 2 * below + (shape.virtual_stages - 1) * shape.stages;
   const int ahead = std::min(wanted, total);
   StageWriter writer(shape, stage);
   for (int i = 0; i < ahead; ++i) writer.forward(interleaved_forward(shape, i));
@@ -97,9 +98,9 @@ Program alternating_program(const PipelineShape& shape, int stage) {
   return writer.finish();
 }
 
-/// 1F1B whose stage s does its weight gradients s micro-batches late: what it would have waited at the end of the step it then
-/// fills with weight gradients. stages - s forwards ahead plus s late weights hold at most `stages` micro-batches everywhere,
-/// which is what 1F1B holds on its first stage.
+/// 1F1B whose stage s does its weight gradients s micro-batches late: what it would have waited at the end of
+/// the step it then fills with weight gradients. stages - s forwards ahead plus s late weights hold at most
+/// `stages` micro-batches everywhere, which is what 1F1B holds on its first stage.
 Program zb_h1_program(const PipelineShape& shape, int stage) {
   const int ahead = std::min(shape.stages - stage - 1, shape.micro_batches);
   StageWriter writer(shape, stage);
@@ -109,7 +110,8 @@ Program zb_h1_program(const PipelineShape& shape, int stage) {
     writer.backward_input({0, i});
     if (i >= stage) writer.backward_weight({0, i - stage});
   }
-  for (int i = std::max(0, shape.micro_batches - stage); i < shape.micro_batches; ++i) writer.backward_weight({0, i});
+  const int late = std::min(stage, shape.micro_batches);
+  for (int i = shape.micro_batches - late; i < shape.micro_batches; ++i) writer.backward_weight({0, i});
   return writer.finish();
 }
 
@@ -151,15 +153,18 @@ std::optional<std::string> shape_problem(const PipelineShape& shape) {
   if (shape.micro_batches < 1) return too_small("micro_batches", shape.micro_batches);
   if (shape.schedule != Schedule::interleaved) {
     if (shape.virtual_stages == 1) return std::nullopt;
-    return fmt::format("virtual_stages = {} does not suit the schedule {}, which has 1; use 1, or the schedule interleaved",
-                       shape.virtual_stages, name_of(shape.schedule));
+    return fmt::format(
+        "virtual_stages = {} does not suit the schedule {}, which has 1; use 1, or the schedule interleaved",
+        shape.virtual_stages, name_of(shape.schedule));
   }
   const int over = shape.micro_batches % shape.stages;
   if (over == 0) return std::nullopt;
   const int more = shape.micro_batches - over + shape.stages;
-  const std::string fewer = shape.micro_batches > over ? fmt::format("{} or ", shape.micro_batches - over) : "";
-  return fmt::format("micro_batches = {} is not divisible by stages = {}, which the schedule interleaved needs; use {}{}",
-                     shape.micro_batches, shape.stages, fewer, more);
+  const std::string fewer =
+      shape.micro_batches > over ? fmt::format("{} or ", shape.micro_batches - over) : "";
+  return fmt::format(
+      "micro_batches = {} is not divisible by stages = {}, which the schedule interleaved needs; use {}{}",
+      shape.micro_batches, shape.stages, fewer, more);
 }
 
 std::vector<Program> make_programs(const PipelineShape& shape) {
@@ -172,9 +177,12 @@ std::vector<Program> make_programs(const PipelineShape& shape) {
 
 std::optional<double> closed_form_bubble(const PipelineShape& shape) {
   if (shape_problem(shape)) return std::nullopt;
-  const double ahead = shape.stages - 1, work = static_cast<double>(shape.micro_batches) * shape.virtual_stages;
+  const double ahead = shape.stages - 1;
+  const double work = static_cast<double>(shape.micro_batches) * shape.virtual_stages;
   if (shape.schedule != Schedule::zb_h1) return ahead / work;
-  return ahead / (3 * work);
+  // The weights that a stage has put off fill its drain, and there are only micro_batches of them.
+  const double filled = std::min(shape.micro_batches, shape.stages) - 1;
+  return (2 * ahead - filled) / (3 * work);
 }
 
 }  // namespace trainctl::parallel

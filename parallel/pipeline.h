@@ -59,7 +59,7 @@ struct CheckResult {
   bool ok() const { return problem.empty(); }
 };
 /// Runs the programs abstractly: sends are buffered (never block), receives block. Proves: every stage ends, every send is received
-/// in order with the right contents, each pair is computed exactly once in dependency order, reduce comes
+/// in order (per kind of message) with the right contents, each pair is computed exactly once in dependency order, reduce comes
 /// after the last backward_weight of its chunk, step last. Activations of a pair are held from forward (or its receive) to the end
 /// of backward_weight.
 CheckResult check_programs(const PipelineShape&, const std::vector<Program>&);
@@ -79,8 +79,11 @@ struct Timeline {
 };
 Timeline simulate(const PipelineShape&, const std::vector<Program>&, const PipelineCosts&);
 
-/// Bubble over ideal compute time where a closed form exists, else nothing: (p-1)/m for gpipe and 1f1b, (p-1)/(v m)
-/// for interleaved; zb-h1 with equal costs: (p-1)/(3m).
+/// Bubble over ideal compute time where a closed form exists, else nothing (an illegal shape), transfers being free:
+///   gpipe, 1f1b   (p-1)/m        the literature's: the backward is one operation, its gradient leaves at its end
+///   interleaved   (p-1)/(v m)    (backward_weight costs 0). Where weights cost time our programs do better by
+///                                (p-1) * backward_weight, because the gradient leaves first.
+///   zb-h1         (p-1)/(3m)     for three equal costs; with fewer micro-batches than stages (2(p-1) - (m-1))/(3m)
 std::optional<double> closed_form_bubble(const PipelineShape&);
 
 /// The timeline as text, one row per stage, at most `width` columns: F, B, W cells carrying the micro-batch number's last

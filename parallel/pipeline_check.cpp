@@ -26,7 +26,8 @@ const char* name_of(Op op) {
 std::string text_of(const Instruction& instruction) {
   if (instruction.op == Op::step) return name_of(instruction.op);
   if (instruction.op == Op::reduce) return fmt::format("reduce of chunk {}", instruction.chunk);
-  return fmt::format("{} of chunk {} micro-batch {}", name_of(instruction.op), instruction.chunk, instruction.micro_batch);
+  return fmt::format("{} of chunk {} micro-batch {}", name_of(instruction.op), instruction.chunk,
+                     instruction.micro_batch);
 }
 
 /// What is done with one (chunk, micro_batch) on its stage.
@@ -44,7 +45,8 @@ struct Message {
 struct StageState {
   size_t next = 0;  ///< index of the next instruction
   std::vector<Pair> pairs;
-  std::vector<int> inputs_done, weights_done;  ///< per chunk: micro-batches through backward_input, backward_weight
+  std::vector<int> inputs_done,
+      weights_done;  ///< per chunk: micro-batches through backward_input, backward_weight
   std::vector<bool> reduced;
   bool stepped = false;
   int held = 0, peak = 0;
@@ -66,7 +68,8 @@ class Checker {
     }
   }
 
-  /// Each stage runs until it must wait, in turn, until none moves. Sends never block, so the order of turns cannot matter.
+  /// Each stage runs until it must wait, in turn, until none moves. Sends never block, so the order of turns
+  /// cannot matter.
   CheckResult run() {
     CheckResult result;
     for (bool moved = true; moved && result.ok();) {
@@ -96,7 +99,8 @@ class Checker {
   bool alone() const { return shape_.stages == 1; }
 
   Pair& pair(int stage, int chunk, int micro_batch) {
-    return stages_[static_cast<size_t>(stage)].pairs[static_cast<size_t>(chunk) * shape_.micro_batches + micro_batch];
+    return stages_[static_cast<size_t>(stage)]
+        .pairs[static_cast<size_t>(chunk) * shape_.micro_batches + micro_batch];
   }
 
   static bool is_receive(Op op) { return op == Op::receive_activation || op == Op::receive_gradient; }
@@ -104,9 +108,11 @@ class Checker {
   int previous(int stage) const { return (stage + shape_.stages - 1) % shape_.stages; }
   int next(int stage) const { return (stage + 1) % shape_.stages; }
 
-  /// Messages of one kind on their way to a stage, oldest first. One stage sends them all: activations come from the previous,
-  /// gradients from the next.
-  std::deque<Message>& inbox(int stage, bool gradient) { return inboxes_[static_cast<size_t>(stage) * 2 + gradient]; }
+  /// Messages of one kind on their way to a stage, oldest first. One stage sends them all: activations come
+  /// from the previous, gradients from the next.
+  std::deque<Message>& inbox(int stage, bool gradient) {
+    return inboxes_[static_cast<size_t>(stage) * 2 + gradient];
+  }
 
   bool waits(int stage, const Instruction& instruction) {
     return is_receive(instruction.op) && inbox(stage, instruction.op == Op::receive_gradient).empty();
@@ -125,7 +131,8 @@ class Checker {
     const auto [op, chunk, micro_batch] = instruction;
     if (state.stepped) return "it comes after step";
     if (op == Op::step) return execute_step(state);
-    if (chunk < 0 || chunk >= shape_.virtual_stages) return fmt::format("a stage has {} chunks", shape_.virtual_stages);
+    if (chunk < 0 || chunk >= shape_.virtual_stages)
+      return fmt::format("a stage has {} chunks", shape_.virtual_stages);
     if (op == Op::reduce) return execute_reduce(state, chunk);
     if (micro_batch < 0 || micro_batch >= shape_.micro_batches) {
       return fmt::format("a step has {} micro-batches", shape_.micro_batches);
@@ -160,7 +167,8 @@ class Checker {
     const int done = state.weights_done[static_cast<size_t>(chunk)];
     if (state.reduced[static_cast<size_t>(chunk)]) return "it was done before";
     if (done != shape_.micro_batches) {
-      return fmt::format("only {} of {} micro-batches have their backward_weight", done, shape_.micro_batches);
+      return fmt::format("only {} of {} micro-batches have their backward_weight", done,
+                         shape_.micro_batches);
     }
     state.reduced[static_cast<size_t>(chunk)] = true;
     return "";
@@ -176,8 +184,8 @@ class Checker {
     const Message message = messages.front();
     messages.pop_front();
     if (message.global_chunk != chunk || message.micro_batch != instruction.micro_batch) {
-      return fmt::format("the message that comes next is for chunk {} micro-batch {}", message.global_chunk / shape_.stages,
-                         message.micro_batch);
+      return fmt::format("the message that comes next is for chunk {} micro-batch {}",
+                         message.global_chunk / shape_.stages, message.micro_batch);
     }
     if (!gradient) hold(stage, own);
     return "";
@@ -236,19 +244,21 @@ class Checker {
   std::string what_is_left() {
     if (auto problem = endless_wait(); !problem.empty()) return problem;
     for (int stage = 0; stage < shape_.stages; ++stage) {
-      if (!stages_[static_cast<size_t>(stage)].stepped) return fmt::format("stage {}: the program ends without step", stage);
+      if (!stages_[static_cast<size_t>(stage)].stepped)
+        return fmt::format("stage {}: the program ends without step", stage);
       for (bool gradient : {false, true}) {
         if (inbox(stage, gradient).empty()) continue;
         const Message& message = inbox(stage, gradient).front();
-        return fmt::format("stage {}: never receives the {} of chunk {} micro-batch {} that stage {} sent", stage,
-                           gradient ? "gradient" : "activation", message.global_chunk / shape_.stages,
+        return fmt::format("stage {}: never receives the {} of chunk {} micro-batch {} that stage {} sent",
+                           stage, gradient ? "gradient" : "activation", message.global_chunk / shape_.stages,
                            message.micro_batch, gradient ? next(stage) : previous(stage));
       }
     }
     return "";
   }
 
-  /// Names a stage whose sender has ended, the cause of all other waits; without one the stages wait in a circle.
+  /// Names a stage whose sender has ended, the cause of all other waits; without one the stages wait in a
+  /// circle.
   std::string endless_wait() {
     const auto ended = [&](int stage) {
       return stages_[static_cast<size_t>(stage)].next == programs_[static_cast<size_t>(stage)].size();
@@ -259,9 +269,12 @@ class Checker {
       const size_t at = stages_[static_cast<size_t>(stage)].next;
       const Instruction& instruction = programs_[static_cast<size_t>(stage)][at];
       const int from = instruction.op == Op::receive_gradient ? next(stage) : previous(stage);
-      const std::string where = fmt::format("stage {}, instruction {}: {}: ", stage, at, text_of(instruction));
-      if (ended(from)) return where + fmt::format("waits for ever, stage {} has ended without sending it", from);
-      if (circle.empty()) circle = where + fmt::format("waits for ever in a circle, stage {} waits too", from);
+      const std::string where =
+          fmt::format("stage {}, instruction {}: {}: ", stage, at, text_of(instruction));
+      if (ended(from))
+        return where + fmt::format("waits for ever, stage {} has ended without sending it", from);
+      if (circle.empty())
+        circle = where + fmt::format("waits for ever in a circle, stage {} waits too", from);
     }
     return circle;
   }

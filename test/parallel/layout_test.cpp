@@ -1,7 +1,8 @@
-// Goal: tensor shards tile every parameter; the chunk grid tiles it too, knows nothing of the mesh, and every chunk stands
-// wholly in one piece of whichever rank holds it; owners of chunks are contiguous, balanced and merge when dp halves.
-// Method: exhaustive over small matrices (rows, columns, cuts, sections, raggedness, degrees, chunk sizes), each local
-// matrix filled cell by cell; seeded random sizes for owners, and the balance bound that the rule implies.
+// Goal: tensor shards tile every parameter; the chunk grid tiles it too, knows nothing of the mesh, and every
+// chunk stands wholly in one piece of whichever rank holds it; owners of chunks are contiguous, balanced and
+// merge when dp halves. Method: exhaustive over small matrices (rows, columns, cuts, sections, raggedness,
+// degrees, chunk sizes), each local matrix filled cell by cell; seeded random sizes for owners, and the
+// balance bound that the rule implies.
 #include "parallel/layout.h"
 
 #include <algorithm>
@@ -51,7 +52,8 @@ Cells local_cells(const ParamLayout& param, const LocalShard& shard) {
       for (int64_t c = 0; c < piece.global.cols(); ++c) {
         int& cell = cells.at(static_cast<size_t>((piece.local_row + r) * shard.cols + piece.local_col + c));
         const bool free = cell == -1;
-        cell = free ? static_cast<int>((piece.global.row_begin + r) * param.cols + piece.global.col_begin + c) : -2;
+        cell = free ? static_cast<int>((piece.global.row_begin + r) * param.cols + piece.global.col_begin + c)
+                    : -2;
       }
   return cells;
 }
@@ -184,7 +186,8 @@ TEST_CASE("large parameters neither overflow nor leave gaps") {
   CHECK(elements == 256'000LL * 16'384);
 }
 
-/// What the rule promises: contiguous, never decreasing, within dp, each share off its ideal by at most one chunk.
+/// What the rule promises: contiguous, never decreasing, within dp, each share off its ideal by at most one
+/// chunk.
 void check_owners(const std::vector<int64_t>& sizes, int dp) {
   const std::vector<int> owners = spread_owners(sizes, dp);
   REQUIRE(owners.size() == sizes.size());
@@ -228,7 +231,8 @@ TEST_CASE("owners of chunks, random large sizes") {
   std::mt19937_64 random(seed);
   for (int round = 0; round < 300; ++round) {
     std::vector<int64_t> sizes(1 + random() % 200);
-    for (int64_t& size : sizes) size = static_cast<int64_t>(1 + random() % (int64_t{1} << (1 + random() % 40)));
+    for (int64_t& size : sizes)
+      size = static_cast<int64_t>(1 + random() % (int64_t{1} << (1 + random() % 40)));
     check_owners(sizes, static_cast<int>(1 + random() % 300));
   }
   check_owners(std::vector<int64_t>(1000, int64_t{1} << 45), 65536);

@@ -1,5 +1,6 @@
-// Goal: rank order is tp, cp, dp, pp (fastest first) and groups are what the rest of the program takes them for.
-// Method: exhaustive over every mesh with axes 1..4; the expected rank comes from counting in nested loops.
+// Goal: rank order is tp, cp, dp, pp (fastest first) and groups are what the rest of the program takes them
+// for. Method: exhaustive over every mesh with axes 1..4; the expected rank comes from counting in nested
+// loops.
 #include "parallel/mesh.h"
 
 #include <catch2/catch.hpp>

@@ -1,0 +1,110 @@
+// The simulator of pipeline programs: when each instruction runs, given what it costs.
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "parallel/pipeline.h"
+#include "runtime/base/error.h"
+
+namespace trainctl::parallel {
+namespace {
+
+bool computes(Op op) { return op == Op::forward || op == Op::backward_input || op == Op::backward_weight; }
+
+double cost_of(Op op, const PipelineCosts& costs) {
+  switch (op) {
+    case Op::forward: return costs.forward;
+    case Op::backward_input: return costs.backward_input;
+    case Op::backward_weight: return costs.backward_weight;
+    default: return 0;
+  }
+}
+
+/// Runs the stages of a shape in turn, each until it needs a message that is not sent yet. A stage's clock
+/// depends only on its own program and on when messages arrive, so the order of turns does not matter.
+class Simulation {
+ public:
+  Simulation(const PipelineShape& shape, const std::vector<Program>& programs, const PipelineCosts& costs)
+      : shape_(shape), programs_(programs), costs_(costs) {
+    const auto stages = static_cast<size_t>(shape.stages);
+    clock_.resize(stages);
+    next_.resize(stages);
+    timeline_.stages.resize(stages);
+  }
+
+  Timeline run() {
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (int stage = 0; stage < shape_.stages; ++stage)
+        moved = advance(static_cast<size_t>(stage)) || moved;
+    }
+    double busy = 0;
+    for (size_t stage = 0; stage < programs_.size(); ++stage) {
+      ENSURE(next_[stage] == programs_[stage].size(),
+             "stage {} waits for ever: the programs were not checked", stage);
+      timeline_.makespan = std::max(timeline_.makespan, clock_[stage]);
+      for (const Span& span : timeline_.stages[stage]) busy += span.end - span.begin;
+    }
+    if (timeline_.makespan > 0) timeline_.bubble_fraction = 1 - busy / (timeline_.makespan * shape_.stages);
+    return std::move(timeline_);
+  }
+
+ private:
+  /// A message by its receiving global chunk, micro-batch and kind.
+  struct Key {
+    int chunk, micro_batch;
+    bool gradient;
+    auto operator<=>(const Key&) const = default;
+  };
+
+  bool advance(size_t stage) {
+    const Program& program = programs_[stage];
+    bool moved = false;
+    for (; next_[stage] < program.size(); ++next_[stage], moved = true) {
+      const Instruction& instruction = program[next_[stage]];
+      const int chunk = instruction.chunk * shape_.stages + static_cast<int>(stage);
+      double& clock = clock_[stage];
+      switch (instruction.op) {
+        case Op::send_activation: send({chunk + 1, instruction.micro_batch, false}, clock); break;
+        case Op::send_gradient: send({chunk - 1, instruction.micro_batch, true}, clock); break;
+        case Op::receive_activation:
+        case Op::receive_gradient: {
+          const auto sent =
+              arrivals_.find({chunk, instruction.micro_batch, instruction.op == Op::receive_gradient});
+          if (sent == arrivals_.end()) return moved;
+          clock = std::max(clock, sent->second);
+          arrivals_.erase(sent);
+          break;
+        }
+        default: {
+          const double begin = clock;
+          clock += cost_of(instruction.op, costs_);
+          if (computes(instruction.op)) timeline_.stages[stage].push_back({instruction, begin, clock});
+        }
+      }
+    }
+    return moved;
+  }
+
+  /// Transfers run beside the computation and beside one another: the sender goes on at once.
+  void send(const Key& key, double now) { arrivals_[key] = now + costs_.transfer; }
+
+  const PipelineShape& shape_;
+  const std::vector<Program>& programs_;
+  const PipelineCosts& costs_;
+  std::vector<double> clock_;
+  std::vector<size_t> next_;
+  std::map<Key, double> arrivals_;
+  Timeline timeline_;
+};
+
+}  // namespace
+
+Timeline simulate(const PipelineShape& shape, const std::vector<Program>& programs,
+                  const PipelineCosts& costs) {
+  ENSURE(programs.size() == static_cast<size_t>(shape.stages), "{} programs for {} stages", programs.size(),
+         shape.stages);
+  return Simulation(shape, programs, costs).run();
+}
+
+}  // namespace trainctl::parallel
