@@ -1,7 +1,58 @@
-#include "kernels/backend.h"
+#include "kernels/cpu/cpu_backend.h"
+#include "kernels/host_memory.h"
 
 namespace trainctl::kernels {
 
-std::unique_ptr<Backend> make_cpu_backend(int) { return make_reference_backend(); }
+namespace cpu {
+
+bool supports(InstructionSet isa) {
+  switch (isa) {
+    case InstructionSet::v2: return __builtin_cpu_supports("x86-64-v2");
+    case InstructionSet::v3: return __builtin_cpu_supports("x86-64-v3");
+    case InstructionSet::v4: return __builtin_cpu_supports("x86-64-v4");
+  }
+  return false;
+}
+
+const KernelTable& table_of(InstructionSet isa) {
+  switch (isa) {
+    case InstructionSet::v4: return v4::kTable;
+    case InstructionSet::v3: return v3::kTable;
+    case InstructionSet::v2: break;
+  }
+  return v2::kTable;
+}
+
+CpuBackend::CpuBackend(int threads, InstructionSet isa)
+    : kernels_(table_of(isa)), multiplies_bf16_(isa == InstructionSet::v4), pool_(threads), products_(pool_) {
+  ENSURE(threads >= 1, "threads = {}", threads);
+}
+
+std::unique_ptr<Stream> CpuBackend::create_stream() { return std::make_unique<HostStream>(); }
+
+std::unique_ptr<Buffer> CpuBackend::allocate(size_t bytes) { return std::make_unique<HostBuffer>(bytes); }
+
+void CpuBackend::copy_to_device(Stream&, void* device, const void* host, size_t bytes) {
+  std::memcpy(device, host, bytes);
+}
+
+void CpuBackend::copy_to_host(Stream&, void* host, const void* device, size_t bytes) {
+  std::memcpy(host, device, bytes);
+}
+
+std::unique_ptr<Backend> make_cpu_backend(int threads, InstructionSet isa) {
+  return std::make_unique<CpuBackend>(threads, isa);
+}
+
+}  // namespace cpu
+
+std::unique_ptr<Backend> make_cpu_backend(int threads) {
+  for (const cpu::InstructionSet isa : {cpu::InstructionSet::v4, cpu::InstructionSet::v3, cpu::InstructionSet::v2}) {
+    if (cpu::supports(isa)) {
+      return cpu::make_cpu_backend(threads, isa);
+    }
+  }
+  throw Error(ErrorCode::kPreflight, "this CPU lacks SSE4.2 (x86-64-v2), which trainctl needs; use a newer machine");
+}
 
 }  // namespace trainctl::kernels

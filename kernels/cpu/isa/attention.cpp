@@ -1,0 +1,278 @@
+// Attention in blocks of kQueryBlock queries by kKeyBlock keys (FlashAttention-2, arXiv:2307.08691). Scores are held
+// transposed, [key, query], so that the lanes of a vector are queries: the maximum, the sum and the exponentials need no
+// shuffles, keys and values are read as they stand, and only the queries' side is transposed, once per block.
+#include <cmath>
+
+#include "kernels/cpu/isa/kernels.h"
+#include "kernels/cpu/isa/small_product.h"
+
+namespace trainctl::kernels::cpu::TRAINCTL_ISA {
+
+namespace {
+
+constexpr int64_t kQueryVectors = kQueryBlock / kLanes;
+constexpr int64_t kScores = kKeyBlock * kQueryBlock;
+
+TRAINCTL_INLINE int64_t padded(int64_t d) { return (d + kLanes - 1) / kLanes * kLanes; }
+TRAINCTL_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/// Rows of f32 with whole vectors of columns.
+struct Rows {
+  const float* data;
+  int64_t stride;
+};
+
+/// m[first.., column..] as f32, n rows of head_dim columns padded by zeros: in place where it already is that.
+Rows rows_of(const Matrix& m, int64_t first, int64_t n, int64_t column, int64_t head_dim, float* room) {
+  if (m.dtype == DType::f32 && head_dim % kLanes == 0) {
+    return {row<float>(m, first) + column, m.stride};
+  }
+  const int64_t stride = padded(head_dim);
+  with_type(m.dtype, [&](auto t) {
+    for (int64_t r = 0; r < n; ++r) {
+      const auto* from = row<decltype(t)>(m, first + r) + column;
+      for_lanes(head_dim,
+                [&](int64_t c, auto lanes) { store(room + r * stride + c, load(from + c, lanes), Full{}); });
+    }
+  });
+  return {room, stride};
+}
+
+/// out[d, r] = m[r, d], [head_dim, kQueryBlock], zeros where r >= n.
+void transpose(Rows m, int64_t n, int64_t head_dim, float* out) {
+  for (int64_t d = 0; d < head_dim; ++d) {
+    float* to = out + d * kQueryBlock;
+    for (int64_t r = 0; r < kQueryBlock; ++r) {
+      to[r] = r < n ? m.data[r * m.stride + d] : 0.0f;
+    }
+  }
+}
+
+void write_rows(const float* from, int64_t n, int64_t head_dim, const Matrix& m, int64_t first, int64_t column) {
+  with_type(m.dtype, [&](auto t) {
+    for (int64_t r = 0; r < n; ++r) {
+      auto* to = row<decltype(t)>(m, first + r) + column;
+      const float* source = from + r * padded(head_dim);
+      for_lanes(head_dim, [&](int64_t c, auto lanes) { store(to + c, load(source + c, lanes), lanes); });
+    }
+  });
+}
+
+/// Where scores of vector j stand: queries first_query + j * 16 .. against one key. True where the key is in the future.
+TRAINCTL_INLINE VInt future(int64_t first_query, int64_t j, int64_t key) {
+  return lane_indices() < int32_t(key - first_query - j * kLanes);
+}
+
+/// Running maximum and sum of exponentials of a block of queries.
+struct Softmax {
+  V max[kQueryVectors], sum[kQueryVectors];
+};
+
+/// scores [keys, kQueryBlock] -> exp(scale * score - new maximum); `correction` gets exp(old maximum - new maximum).
+void softmax_block(float* scores, int64_t keys, float scale, int64_t first_query, int64_t first_key, bool diagonal,
+                   Softmax& state, float* correction) {
+  for (int64_t j = 0; j < kQueryVectors; ++j) {
+    V best = state.max[j];
+    for (int64_t k = 0; k < keys; ++k) {
+      float* p = scores + k * kQueryBlock + j * kLanes;
+      V s = load(p, Full{}) * scale;
+      if (diagonal) {
+        s = future(first_query, j, first_key + k) ? splat(-INFINITY) : s;
+        store(p, s, Full{});
+      }
+      best = larger(best, s);
+    }
+    const V change = exponential(state.max[j] - best);
+    V sum = state.sum[j] * change;
+    for (int64_t k = 0; k < keys; ++k) {
+      float* p = scores + k * kQueryBlock + j * kLanes;
+      const V s = diagonal ? load(p, Full{}) : load(p, Full{}) * scale;
+      const V e = exponential(s - best);
+      store(p, e, Full{});
+      sum += e;
+    }
+    state.max[j] = best;
+    state.sum[j] = sum;
+    store(correction + j * kLanes, change, Full{});
+  }
+}
+
+void scale_rows(float* rows, int64_t n, int64_t stride, const float* factor) {
+  for (int64_t r = 0; r < n; ++r) {
+    for (int64_t c = 0; c < stride; c += kLanes) {
+      store(rows + r * stride + c, load(rows + r * stride + c, Full{}) * factor[r], Full{});
+    }
+  }
+}
+
+}  // namespace
+
+size_t attention_scratch_floats(const AttentionShape& s, bool backward) {
+  const int64_t d = padded(s.head_dim);
+  const int64_t block = kQueryBlock * d;
+  if (!backward) {
+    return size_t(5 * block + kScores + 2 * kQueryBlock);
+  }
+  return size_t(8 * block + 2 * kScores + 2 * kQueryBlock + 2 * s.seq_len * d);
+}
+
+void attention_forward(const AttentionShape& s, const AttentionMatrices& m, const AttentionTask& task, float* scratch) {
+  const int64_t dim = s.head_dim, d = padded(dim), block = kQueryBlock * d;
+  float *q_room = scratch, *q_transposed = q_room + block, *k_room = q_transposed + block, *v_room = k_room + block,
+        *out = v_room + block, *scores = out + block, *correction = scores + kScores, *sums = correction + kQueryBlock;
+  const int64_t first = task.batch * s.seq_len, q_column = task.head * dim;
+  const int64_t kv_column = task.head / (s.heads / s.kv_heads) * dim;
+  const int64_t q_end = task.first_query + task.queries;
+  transpose(rows_of(m.q, first + task.first_query, task.queries, q_column, dim, q_room), task.queries, dim,
+            q_transposed);
+  Softmax state;
+  for (int64_t j = 0; j < kQueryVectors; ++j) {
+    state.max[j] = splat(-INFINITY);
+    state.sum[j] = V{};
+  }
+  for (int64_t key = 0; key < q_end; key += kKeyBlock) {
+    const int64_t keys = smaller(kKeyBlock, q_end - key);
+    const Rows k = rows_of(m.k, first + key, keys, kv_column, dim, k_room);
+    const Rows v = rows_of(m.v, first + key, keys, kv_column, dim, v_room);
+    small_product(keys, kQueryVectors, dim, {k.data, k.stride, 1}, q_transposed, kQueryBlock, {scores, kQueryBlock},
+                  false);
+    softmax_block(scores, keys, s.scale, task.first_query, key, key + keys > task.first_query, state, correction);
+    if (key > 0) {
+      scale_rows(out, task.queries, d, correction);
+    }
+    small_product(task.queries, d / kLanes, keys, {scores, 1, kQueryBlock}, v.data, v.stride, {out, d}, key > 0);
+  }
+  float* max = correction;
+  for (int64_t j = 0; j < kQueryVectors; ++j) {
+    store(max + j * kLanes, state.max[j], Full{});
+    store(sums + j * kLanes, state.sum[j], Full{});
+  }
+  for (int64_t r = 0; r < task.queries; ++r) {
+    m.lse[(first + task.first_query + r) * s.heads + task.head] = max[r] + std::log(sums[r]);
+    sums[r] = 1.0f / sums[r];
+  }
+  scale_rows(out, task.queries, d, sums);
+  write_rows(out, task.queries, dim, m.out, first + task.first_query, q_column);
+}
+
+namespace {
+
+/// Scratch of the backward pass of one key/value head.
+struct BackwardRoom {
+  float *q, *q_transposed, *dout, *dout_transposed, *out, *k, *v, *dq, *p, *ds, *lse, *delta, *dk, *dv;
+};
+
+BackwardRoom divide(float* scratch, int64_t d, int64_t seq_len) {
+  const int64_t block = kQueryBlock * d;
+  float* p = scratch + 8 * block;
+  float* lse = p + 2 * kScores;
+  float* dk = lse + 2 * kQueryBlock;
+  return {scratch,
+          scratch + block,
+          scratch + 2 * block,
+          scratch + 3 * block,
+          scratch + 4 * block,
+          scratch + 5 * block,
+          scratch + 6 * block,
+          scratch + 7 * block,
+          p,
+          p + kScores,
+          lse,
+          lse + kQueryBlock,
+          dk,
+          dk + seq_len * d};
+}
+
+/// scores -> P = exp(scale * score - lse); dP -> dS = P (dP - delta) scale.   Both [keys, kQueryBlock].
+void score_gradients(const BackwardRoom& room, int64_t keys, float scale, int64_t first_query, int64_t first_key,
+                     bool diagonal) {
+  for (int64_t j = 0; j < kQueryVectors; ++j) {
+    const V lse = load(room.lse + j * kLanes, Full{}), delta = load(room.delta + j * kLanes, Full{});
+    for (int64_t k = 0; k < keys; ++k) {
+      float *p = room.p + k * kQueryBlock + j * kLanes, *ds = room.ds + k * kQueryBlock + j * kLanes;
+      V e = exponential(load(p, Full{}) * scale - lse);
+      if (diagonal) {
+        e = future(first_query, j, first_key + k) ? V{} : e;
+      }
+      store(p, e, Full{});
+      store(ds, e * (load(ds, Full{}) - delta) * scale, Full{});
+    }
+  }
+}
+
+/// One block of queries of one query head against all keys it sees.
+void backward_queries(const AttentionShape& s, const AttentionMatrices& m, const BackwardRoom& room, int64_t first,
+                      int64_t head, int64_t kv_column, int64_t first_query) {
+  const int64_t dim = s.head_dim, d = padded(dim), column = head * dim;
+  const int64_t queries = smaller(kQueryBlock, s.seq_len - first_query), q_end = first_query + queries;
+  const Rows q = rows_of(m.q, first + first_query, queries, column, dim, room.q);
+  const Rows dout = rows_of(m.dout, first + first_query, queries, column, dim, room.dout);
+  const Rows out = rows_of(m.out, first + first_query, queries, column, dim, room.out);
+  transpose(q, queries, dim, room.q_transposed);
+  transpose(dout, queries, dim, room.dout_transposed);
+  for (int64_t r = 0; r < kQueryBlock; ++r) {
+    V sum = {};
+    for (int64_t c = 0; r < queries && c < d; c += kLanes) {
+      sum = fma(load(out.data + r * out.stride + c, Full{}), load(dout.data + r * dout.stride + c, Full{}), sum);
+    }
+    room.delta[r] = lane_sum(sum);
+    room.lse[r] = r < queries ? m.lse[(first + first_query + r) * s.heads + head] : 0.0f;
+  }
+  for (int64_t key = 0; key < q_end; key += kKeyBlock) {
+    const int64_t keys = smaller(kKeyBlock, q_end - key);
+    const Rows k = rows_of(m.k, first + key, keys, kv_column, dim, room.k);
+    const Rows v = rows_of(m.v, first + key, keys, kv_column, dim, room.v);
+    small_product(keys, kQueryVectors, dim, {k.data, k.stride, 1}, room.q_transposed, kQueryBlock,
+                  {room.p, kQueryBlock}, false);
+    small_product(keys, kQueryVectors, dim, {v.data, v.stride, 1}, room.dout_transposed, kQueryBlock,
+                  {room.ds, kQueryBlock}, false);
+    score_gradients(room, keys, s.scale, first_query, key, key + keys > first_query);
+    small_product(keys, d / kLanes, queries, {room.p, kQueryBlock, 1}, dout.data, dout.stride,
+                  {room.dv + key * d, d}, true);
+    small_product(keys, d / kLanes, queries, {room.ds, kQueryBlock, 1}, q.data, q.stride, {room.dk + key * d, d},
+                  true);
+    small_product(queries, d / kLanes, keys, {room.ds, 1, kQueryBlock}, k.data, k.stride, {room.dq, d}, key > 0);
+  }
+  write_rows(room.dq, queries, dim, m.dq, first + first_query, column);
+}
+
+}  // namespace
+
+void attention_backward(const AttentionShape& s, const AttentionMatrices& m, const AttentionTask& task,
+                        float* scratch) {
+  const int64_t dim = s.head_dim, d = padded(dim), group = s.heads / s.kv_heads;
+  const BackwardRoom room = divide(scratch, d, s.seq_len);
+  std::memset(room.dk, 0, size_t(2 * s.seq_len * d) * sizeof(float));
+  const int64_t first = task.batch * s.seq_len, kv_column = task.head * dim;
+  for (int64_t head = task.head * group; head < (task.head + 1) * group; ++head) {
+    for (int64_t query = 0; query < s.seq_len; query += kQueryBlock) {
+      backward_queries(s, m, room, first, head, kv_column, query);
+    }
+  }
+  write_rows(room.dk, s.seq_len, dim, m.dk, first, kv_column);
+  write_rows(room.dv, s.seq_len, dim, m.dv, first, kv_column);
+}
+
+void rope(const Matrix& x, int64_t head_dim, int64_t first_position, int64_t seq_len, const float* cos_sin,
+          bool inverse) {
+  const int64_t half = head_dim / 2;
+  const float sign = inverse ? -1.0f : 1.0f;
+  with_type(x.dtype, [&](auto t) {
+    using T = decltype(t);
+    for (int64_t r = 0; r < x.rows; ++r) {
+      const float* angles = cos_sin + (first_position + r) % seq_len * head_dim;
+      for (int64_t head = 0; head < x.cols; head += head_dim) {
+        T* a = row<T>(x, r) + head;
+        T* b = a + half;
+        for_lanes(half, [&](int64_t c, auto lanes) {
+          const V cosine = load(angles + c, lanes), sine = load(angles + half + c, lanes) * sign;
+          const V u = load(a + c, lanes), v = load(b + c, lanes);
+          store(a + c, u * cosine - v * sine, lanes);
+          store(b + c, v * cosine + u * sine, lanes);
+        });
+      }
+    }
+  });
+}
+
+}  // namespace trainctl::kernels::cpu::TRAINCTL_ISA

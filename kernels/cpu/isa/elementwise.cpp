@@ -1,0 +1,65 @@
+#include "kernels/cpu/isa/kernels.h"
+#include "kernels/cpu/isa/vec.h"
+
+namespace trainctl::kernels::cpu::TRAINCTL_ISA {
+
+void copy(const Matrix& src, const Matrix& dst) {
+  if (src.dtype == dst.dtype) {
+    for (int64_t r = 0; r < src.rows; ++r) {
+      std::memcpy(row<char>(dst, r * int64_t(size_of(dst.dtype))), row<char>(src, r * int64_t(size_of(src.dtype))),
+                  size_t(src.cols) * size_of(src.dtype));
+    }
+    return;
+  }
+  with_type(src.dtype, [&](auto s) {
+    with_type(dst.dtype, [&](auto d) {
+      using S = decltype(s);
+      using D = decltype(d);
+      for (int64_t r = 0; r < src.rows; ++r) {
+        const S* from = row<S>(src, r);
+        D* to = row<D>(dst, r);
+        for_lanes(src.cols, [&](int64_t c, auto lanes) { store(to + c, load(from + c, lanes), lanes); });
+      }
+    });
+  });
+}
+
+void add(const Matrix& src, const Matrix& dst) {
+  with_type(src.dtype, [&](auto s) {
+    with_type(dst.dtype, [&](auto d) {
+      using S = decltype(s);
+      using D = decltype(d);
+      for (int64_t r = 0; r < src.rows; ++r) {
+        const S* from = row<S>(src, r);
+        D* to = row<D>(dst, r);
+        for_lanes(src.cols,
+                  [&](int64_t c, auto lanes) { store(to + c, load(to + c, lanes) + load(from + c, lanes), lanes); });
+      }
+    });
+  });
+}
+
+void tree_sum(const void* const* inputs, size_t input_count, void* out, DType dtype, int64_t begin, int64_t n) {
+  with_type(dtype, [&](auto t) {
+    using T = decltype(t);
+    for_lanes(n, [&](int64_t c, auto lanes) {
+      // A binary counter: level k holds the sum of 2^k neighbours, waiting for the next 2^k.
+      V waiting[64];
+      int depth = 0;
+      for (size_t i = 0; i < input_count; ++i) {
+        V carry = load(static_cast<const T*>(inputs[i]) + begin + c, lanes);
+        for (size_t bit = i; bit & 1; bit >>= 1) {
+          carry = waiting[--depth] + carry;
+        }
+        waiting[depth++] = carry;
+      }
+      V total = waiting[--depth];
+      while (depth > 0) {
+        total = waiting[--depth] + total;
+      }
+      store(static_cast<T*>(out) + begin + c, total, lanes);
+    });
+  });
+}
+
+}  // namespace trainctl::kernels::cpu::TRAINCTL_ISA

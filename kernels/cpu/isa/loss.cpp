@@ -1,0 +1,63 @@
+#include <cmath>
+
+#include "kernels/cpu/isa/kernels.h"
+#include "kernels/cpu/isa/vec.h"
+
+namespace trainctl::kernels::cpu::TRAINCTL_ISA {
+
+namespace {
+
+TRAINCTL_INLINE V beyond(V v, Full, float) { return v; }
+TRAINCTL_INLINE V beyond(V v, Tail tail, float fill) { return lane_indices() < tail.count ? v : splat(fill); }
+
+/// (max, sum of exp(x - max)) of a row. The second pass finds the row in the cache.
+template <typename T>
+void row_stats(const T* x, int64_t n, float* stats) {
+  V best = splat(-INFINITY);
+  for_lanes(n, [&](int64_t c, auto lanes) { best = larger(best, beyond(load(x + c, lanes), lanes, -INFINITY)); });
+  const float max = lane_max(best);
+  V total[2] = {};
+  int side = 0;
+  for_lanes(n, [&](int64_t c, auto lanes) {
+    total[side] += beyond(exponential(load(x + c, lanes) - max), lanes, 0.0f);
+    side ^= 1;
+  });
+  stats[0] = max;
+  stats[1] = lane_sum(total[0] + total[1]);
+}
+
+template <typename T>
+void row_gradient(T* x, int64_t n, int64_t target, float lse, float scale) {
+  const bool here = target >= 0 && target < n;
+  const V at_target = here ? load(x + target, Tail{1}) : V{};
+  for_lanes(n, [&](int64_t c, auto lanes) { store(x + c, exponential(load(x + c, lanes) - lse) * scale, lanes); });
+  if (here) {
+    store(x + target, (exponential(at_target - lse) - 1.0f) * scale, Tail{1});
+  }
+}
+
+}  // namespace
+
+void cross_entropy_stats(const Matrix& logits, const int32_t* targets, int64_t vocab_begin, float* stats) {
+  with_type(logits.dtype, [&](auto t) {
+    using T = decltype(t);
+    for (int64_t m = 0; m < logits.rows; ++m) {
+      const T* x = row<T>(logits, m);
+      const int64_t target = targets[m] - vocab_begin;
+      row_stats(x, logits.cols, stats + 3 * m);
+      stats[3 * m + 2] = target >= 0 && target < logits.cols ? load(x + target, Tail{1})[0] : 0.0f;
+    }
+  });
+}
+
+void cross_entropy_backward(const Matrix& logits, const int32_t* targets, int64_t vocab_begin, const float* lse,
+                            float scale) {
+  with_type(logits.dtype, [&](auto t) {
+    using T = decltype(t);
+    for (int64_t m = 0; m < logits.rows; ++m) {
+      row_gradient(row<T>(logits, m), logits.cols, targets[m] - vocab_begin, lse[m], scale);
+    }
+  });
+}
+
+}  // namespace trainctl::kernels::cpu::TRAINCTL_ISA

@@ -1,0 +1,88 @@
+// C (+)= A B for the tiles of attention: B and C row-major in f32 with columns padded to whole vectors, A read one number
+// at a time with any two strides (so a transpose costs nothing). Each element of C is one chain over k in order, whatever
+// the tiling.
+#pragma once
+#include "kernels/cpu/isa/vec.h"
+
+namespace trainctl::kernels::cpu::TRAINCTL_ISA {
+namespace {
+
+// How many vectors of C stay in registers: 32 zmm, 16 ymm (a V is two) or 16 xmm (a V is four).
+#if defined(__AVX512F__)
+constexpr int kTileRows = 6, kTileVectors = 4;
+#elif defined(__AVX__)
+constexpr int kTileRows = 4, kTileVectors = 1;
+#else
+constexpr int kTileRows = 2, kTileVectors = 1;
+#endif
+
+/// Element (r, k) stands at data[r * row_stride + k * k_stride].
+struct Strided {
+  const float* data;
+  int64_t row_stride, k_stride;
+};
+
+struct Tile {
+  float* data;
+  int64_t stride;
+};
+
+template <int R, int N>
+void product_tile(int64_t k_count, Strided a, const float* b, int64_t b_stride, Tile c, bool accumulate) {
+  V sum[R][N];
+  for (int r = 0; r < R; ++r) {
+    for (int j = 0; j < N; ++j) {
+      sum[r][j] = accumulate ? load(c.data + r * c.stride + j * kLanes, Full{}) : V{};
+    }
+  }
+  for (int64_t k = 0; k < k_count; ++k) {
+    V right[N];
+    for (int j = 0; j < N; ++j) {
+      right[j] = load(b + k * b_stride + j * kLanes, Full{});
+    }
+    for (int r = 0; r < R; ++r) {
+      const V left = splat(a.data[r * a.row_stride + k * a.k_stride]);
+      for (int j = 0; j < N; ++j) {
+        sum[r][j] = fma(left, right[j], sum[r][j]);
+      }
+    }
+  }
+  for (int r = 0; r < R; ++r) {
+    for (int j = 0; j < N; ++j) {
+      store(c.data + r * c.stride + j * kLanes, sum[r][j], Full{});
+    }
+  }
+}
+
+template <int N>
+void product_columns(int64_t rows, int64_t k_count, Strided a, const float* b, int64_t b_stride, Tile c,
+                     bool accumulate) {
+  int64_t r = 0;
+  const auto rest = [&] { return Strided{a.data + r * a.row_stride, a.row_stride, a.k_stride}; };
+  const auto out = [&] { return Tile{c.data + r * c.stride, c.stride}; };
+  for (; r + kTileRows <= rows; r += kTileRows) {
+    product_tile<kTileRows, N>(k_count, rest(), b, b_stride, out(), accumulate);
+  }
+  for (; r + 2 <= rows; r += 2) {
+    product_tile<2, N>(k_count, rest(), b, b_stride, out(), accumulate);
+  }
+  if (r < rows) {
+    product_tile<1, N>(k_count, rest(), b, b_stride, out(), accumulate);
+  }
+}
+
+/// C[rows, vectors * 16] (+)= A[rows, k_count] B[k_count, vectors * 16]
+inline void small_product(int64_t rows, int64_t vectors, int64_t k_count, Strided a, const float* b, int64_t b_stride,
+                          Tile c, bool accumulate) {
+  int64_t j = 0;
+  for (; j + kTileVectors <= vectors; j += kTileVectors) {
+    product_columns<kTileVectors>(rows, k_count, a, b + j * kLanes, b_stride, {c.data + j * kLanes, c.stride},
+                                  accumulate);
+  }
+  for (; j < vectors; ++j) {
+    product_columns<1>(rows, k_count, a, b + j * kLanes, b_stride, {c.data + j * kLanes, c.stride}, accumulate);
+  }
+}
+
+}  // namespace
+}  // namespace trainctl::kernels::cpu::TRAINCTL_ISA

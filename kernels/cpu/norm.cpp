@@ -1,0 +1,58 @@
+#include "kernels/cpu/cpu_backend.h"
+
+namespace trainctl::kernels::cpu {
+
+namespace {
+// Also the blocks by which parameter gradients are summed: changing it changes bits.
+constexpr int64_t kRows = 16;
+
+Matrix rows_of(const Matrix& m, int64_t first, int64_t n) { return m ? m.row_range(first, n) : m; }
+}  // namespace
+
+void CpuBackend::norm_forward(Stream&, NormKind kind, Matrix x, Matrix delta, Matrix weight, Matrix bias, float eps,
+                              Matrix sum, Matrix y, float* stats) {
+  check_norm(kind, x, y, weight, bias);
+  if (delta) {
+    check_same(x, delta);
+    check_same(x, sum);
+  }
+  over_rows(x.rows, kRows, [&](int64_t r, int64_t n) {
+    kernels_.norm_forward(kind, rows_of(x, r, n), rows_of(delta, r, n), weight.as<float>(), bias.as<float>(), eps,
+                          rows_of(sum, r, n), rows_of(y, r, n), stats + 2 * r);
+  });
+}
+
+void CpuBackend::norm_apply(Stream&, NormKind kind, Matrix x, const float* stats, Matrix weight, Matrix bias,
+                            Matrix y) {
+  check_norm(kind, x, y, weight, bias);
+  over_rows(x.rows, kRows, [&](int64_t r, int64_t n) {
+    kernels_.norm_apply(kind, rows_of(x, r, n), stats + 2 * r, weight.as<float>(), bias.as<float>(),
+                        rows_of(y, r, n));
+  });
+}
+
+void CpuBackend::norm_backward(Stream&, NormKind kind, Matrix dy, Matrix x, Matrix weight, const float* stats,
+                               Matrix dresidual, Matrix dx, Matrix dweight, Matrix dbias) {
+  check_norm(kind, x, dx, weight, dbias);
+  check_same(x, dy);
+  check_f32_row(dweight, x.cols, false);
+  if (dresidual) {
+    check_same(x, dresidual);
+  }
+  const int64_t blocks = (x.rows + kRows - 1) / kRows, c_count = x.cols;
+  float* sums = scratch_floats(ScratchUse::op, size_t(blocks * 2 * c_count));
+  over_rows(x.rows, kRows, [&](int64_t r, int64_t n) {
+    float* own = sums + r / kRows * 2 * c_count;
+    kernels_.norm_backward(kind, rows_of(dy, r, n), rows_of(x, r, n), weight.as<float>(), stats + 2 * r,
+                           rows_of(dresidual, r, n), rows_of(dx, r, n), own, own + c_count);
+  });
+  constexpr int64_t kCols = 256;
+  over_rows(c_count, kCols, [&](int64_t c, int64_t n) {
+    kernels_.column_sums({sums + c, DType::f32, blocks, n, 2 * c_count}, dweight.as<float>() + c, true);
+    if (dbias) {
+      kernels_.column_sums({sums + c_count + c, DType::f32, blocks, n, 2 * c_count}, dbias.as<float>() + c, true);
+    }
+  });
+}
+
+}  // namespace trainctl::kernels::cpu

@@ -1,0 +1,85 @@
+#include "kernels/cpu/cpu_backend.h"
+
+namespace trainctl::kernels::cpu {
+
+namespace {
+
+constexpr int64_t kTileCols = 16384;
+constexpr int64_t kTileElements = 65536;
+
+/// One task: a tile of one box.
+struct BoxTile {
+  size_t box;
+  int64_t row, rows, col, cols;
+};
+
+void cut(size_t box, int64_t rows, int64_t cols, std::vector<BoxTile>& tiles) {
+  const int64_t wide = std::max<int64_t>(1, std::min(cols, kTileCols));
+  const int64_t high = std::max<int64_t>(1, kTileElements / wide);
+  for (int64_t r = 0; r < rows; r += high) {
+    for (int64_t c = 0; c < cols; c += wide) {
+      tiles.push_back({box, r, std::min(high, rows - r), c, std::min(wide, cols - c)});
+    }
+  }
+}
+
+/// Kept by each thread between steps, so that a step allocates nothing.
+std::vector<BoxTile>& cleared_tiles() {
+  thread_local std::vector<BoxTile> tiles;
+  tiles.clear();
+  return tiles;
+}
+
+}  // namespace
+
+void CpuBackend::adamw(Stream&, std::span<const AdamWBox> boxes, const AdamWStep& step) {
+  std::vector<BoxTile>& tiles = cleared_tiles();
+  for (size_t i = 0; i < boxes.size(); ++i) {
+    const Matrix& param = boxes[i].param;
+    ENSURE(is_activation(param.dtype) && boxes[i].grad_stride >= (param.rows > 1 ? param.cols : 0));
+    cut(i, param.rows, param.cols, tiles);
+  }
+  pool_.run(int64_t(tiles.size()), [&](int64_t task, int) {
+    const BoxTile& tile = tiles[size_t(task)];
+    const AdamWBox& box = boxes[tile.box];
+    AdamWBox own = box;
+    // State rows are contiguous, so a tile of several rows must be as wide as the box.
+    const bool whole_rows = tile.cols == box.param.cols;
+    for (int64_t r = tile.row; r < tile.row + tile.rows; r += whole_rows ? tile.rows : 1) {
+      const int64_t state = r * box.param.cols + tile.col;
+      own.master = box.master + state;
+      own.first_moment = box.first_moment + state;
+      own.second_moment = box.second_moment + state;
+      own.grad = box.grad + r * box.grad_stride + tile.col;
+      own.param = part(box.param, r, whole_rows ? tile.rows : 1, tile.col, tile.cols);
+      kernels_.adamw(own, step);
+    }
+  });
+}
+
+void CpuBackend::sum_squares(Stream&, std::span<const Matrix> boxes, double* out) {
+  std::vector<BoxTile>& tiles = cleared_tiles();
+  for (size_t i = 0; i < boxes.size(); ++i) {
+    ENSURE(boxes[i].dtype == DType::f32);
+    cut(i, boxes[i].rows, boxes[i].cols, tiles);
+    out[i] = 0;
+  }
+  auto* sums = static_cast<double*>(scratch(ScratchUse::op, tiles.size() * sizeof(double)));
+  pool_.run(int64_t(tiles.size()), [&](int64_t task, int) {
+    const BoxTile& t = tiles[size_t(task)];
+    sums[task] = kernels_.sum_squares(part(boxes[t.box], t.row, t.rows, t.col, t.cols));
+  });
+  for (size_t i = 0; i < tiles.size(); ++i) {
+    out[tiles[i].box] += sums[i];
+  }
+}
+
+void CpuBackend::sum(Stream&, const float* x, int64_t n, double* out) {
+  double total = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    total += x[i];
+  }
+  *out = total;
+}
+
+}  // namespace trainctl::kernels::cpu

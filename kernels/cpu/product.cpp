@@ -1,0 +1,190 @@
+#include "kernels/cpu/product.h"
+
+#include <malloc.h>
+#include <omp.h>
+
+#include <map>
+#include <mutex>
+#include <oneapi/dnnl/dnnl.hpp>
+#include <tuple>
+#include <unordered_map>
+
+#include "kernels/cpu/scratch.h"
+
+namespace trainctl::kernels::cpu {
+
+namespace {
+
+using Desc = dnnl::memory::desc;
+
+/// A panel's whole description: two panels with equal keys run the same code.
+struct PanelKey {
+  int64_t m, n, k;
+  int64_t left_stride, right_stride, out_stride;
+  DType dtype, out_dtype;
+  bool left_transposed, right_transposed, accumulate, bias;
+  auto operator<=>(const PanelKey&) const = default;
+};
+
+dnnl::memory::data_type dnnl_type(DType d) {
+  return d == DType::f32 ? dnnl::memory::data_type::f32 : dnnl::memory::data_type::bf16;
+}
+
+Desc matrix_desc(int64_t rows, int64_t cols, DType dtype, bool transposed, int64_t stride) {
+  return {{rows, cols}, dnnl_type(dtype), transposed ? dnnl::memory::dims{1, stride} : dnnl::memory::dims{stride, 1}};
+}
+
+/// What one worker passes to a primitive: made once, pointed at new data for each panel.
+struct Arguments {
+  dnnl::memory left, right, out, bias, scratchpad;
+  std::unordered_map<int, dnnl::memory> map;
+};
+
+struct Panel {
+  dnnl::matmul primitive;
+  size_t scratch_bytes = 0;
+  std::vector<Arguments> of_worker;
+};
+
+/// Row strides are unknown when the primitive is made, on purpose: oneDNN then takes the one implementation that packs its
+/// operands, whatever their strides, and the order of its sums depends on (m, n, k) alone.
+Panel make_panel(const PanelKey& key, const dnnl::engine& engine, int workers) {
+  constexpr int64_t kAny = DNNL_RUNTIME_DIM_VAL;
+  const Desc bias({1, key.n}, dnnl::memory::data_type::f32, dnnl::memory::format_tag::ab);
+  const Desc left = matrix_desc(key.m, key.k, key.dtype, key.left_transposed, kAny);
+  const Desc right = matrix_desc(key.k, key.n, key.dtype, key.right_transposed, kAny);
+  const Desc out = matrix_desc(key.m, key.n, key.out_dtype, false, kAny);
+  dnnl::primitive_attr attributes;
+  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  if (key.accumulate) {
+    dnnl::post_ops sum;
+    sum.append_sum(1.0f);
+    attributes.set_post_ops(sum);
+  }
+  const auto description =
+      key.bias ? dnnl::matmul::desc(left, right, bias, out) : dnnl::matmul::desc(left, right, out);
+  const dnnl::matmul::primitive_desc made(description, attributes, engine);
+  Panel panel{dnnl::matmul(made), made.scratchpad_desc().get_size(), {}};
+  for (int worker = 0; worker < workers; ++worker) {
+    Arguments a;
+    a.left = dnnl::memory(matrix_desc(key.m, key.k, key.dtype, key.left_transposed, key.left_stride), engine, nullptr);
+    a.right =
+        dnnl::memory(matrix_desc(key.k, key.n, key.dtype, key.right_transposed, key.right_stride), engine, nullptr);
+    a.out = dnnl::memory(matrix_desc(key.m, key.n, key.out_dtype, false, key.out_stride), engine, nullptr);
+    a.scratchpad = dnnl::memory(made.scratchpad_desc(), engine, nullptr);
+    a.map = {{DNNL_ARG_SRC, a.left},
+             {DNNL_ARG_WEIGHTS, a.right},
+             {DNNL_ARG_DST, a.out},
+             {DNNL_ARG_SCRATCHPAD, a.scratchpad}};
+    if (key.bias) {
+      a.bias = dnnl::memory(bias, engine, nullptr);
+      a.map.emplace(DNNL_ARG_BIAS, a.bias);
+    }
+    panel.of_worker.push_back(std::move(a));
+  }
+  return panel;
+}
+
+/// Cuts n into pieces of at most `limit`, as equal as multiples of 48 allow (the width of oneDNN's innermost tile).
+int64_t piece(int64_t n, int64_t limit) {
+  constexpr int64_t kTile = 48;
+  const int64_t pieces = (n + limit - 1) / limit;
+  const int64_t even = (n + pieces - 1) / pieces;
+  return std::min(n, (even + kTile - 1) / kTile * kTile);
+}
+
+// Measured on Zen 4: large enough that packing costs a few percent, small enough that 768 x 768 feeds several cores.
+constexpr int64_t kPanelRows = 512;
+constexpr int64_t kPanelCols = 384;
+constexpr int64_t kGradientRows = 384;
+
+/// oneDNN's packing buffers are allocated and freed by every product; this keeps the C library from giving their pages back
+/// to the system each time, which would halve the speed of small products.
+void keep_freed_memory() {
+  constexpr int kLargestFromHeap = 32 << 20;
+  constexpr int kKept = 512 << 20;
+  mallopt(M_MMAP_THRESHOLD, kLargestFromHeap);
+  mallopt(M_TRIM_THRESHOLD, kKept);
+}
+
+}  // namespace
+
+struct ProductEngine::State {
+  explicit State(ThreadPool& p) : pool(p), engine(dnnl::engine::kind::cpu, 0) {
+    for (int worker = 0; worker < p.threads(); ++worker) {
+      streams.emplace_back(engine);
+    }
+  }
+
+  Panel& panel(const PanelKey& key) {
+    auto found = panels.find(key);
+    if (found == panels.end()) {
+      found = panels.emplace(key, make_panel(key, engine, pool.threads())).first;
+    }
+    return found->second;
+  }
+
+  ThreadPool& pool;
+  dnnl::engine engine;
+  std::vector<dnnl::stream> streams;
+  std::map<PanelKey, Panel> panels;
+  std::mutex mutex;
+};
+
+ProductEngine::ProductEngine(ThreadPool& pool) {
+  keep_freed_memory();
+  state_ = std::make_unique<State>(pool);
+}
+ProductEngine::~ProductEngine() = default;
+
+namespace {
+
+char* element(const Matrix& m, int64_t r, int64_t c) {
+  return static_cast<char*>(m.data) + (r * m.stride + c) * int64_t(size_of(m.dtype));
+}
+
+void execute(const ProductArguments& p, Panel& panel, int64_t row, int64_t col, int worker, dnnl::stream& stream) {
+  omp_set_num_threads(1);  // of this thread: oneDNN must not split the panel further
+  Arguments& a = panel.of_worker[size_t(worker)];
+  a.left.set_data_handle(p.left_transposed ? element(p.left, 0, row) : element(p.left, row, 0));
+  a.right.set_data_handle(p.right_transposed ? element(p.right, col, 0) : element(p.right, 0, col));
+  a.out.set_data_handle(element(p.out, row, col));
+  if (p.bias != nullptr) {
+    a.bias.set_data_handle(const_cast<float*>(p.bias + col));
+  }
+  a.scratchpad.set_data_handle(scratch(ScratchUse::product, panel.scratch_bytes));
+  panel.primitive.execute(stream, a.map);
+  stream.wait();
+}
+
+}  // namespace
+
+void ProductEngine::multiply(const ProductArguments& p) {
+  const int64_t m = p.out.rows, n = p.out.cols, k = p.left_transposed ? p.left.rows : p.left.cols;
+  if (m == 0 || n == 0) {
+    return;
+  }
+  std::lock_guard lock(state_->mutex);
+  omp_set_num_threads(1);
+  const int64_t rows = piece(m, p.left_transposed ? kGradientRows : kPanelRows), cols = piece(n, kPanelCols);
+  const int64_t across = (n + cols - 1) / cols, down = (m + rows - 1) / rows;
+  const auto key_of = [&](int64_t panel_rows, int64_t panel_cols) {
+    return PanelKey{panel_rows,        panel_cols,         k,           p.left.stride,    p.right.stride,
+                    p.out.stride,      p.left.dtype,       p.out.dtype, p.left_transposed, p.right_transposed,
+                    p.accumulate,      p.bias != nullptr};
+  };
+  const int64_t last_rows = m - (down - 1) * rows, last_cols = n - (across - 1) * cols;
+  Panel* panels[2][2];
+  for (int bottom = 0; bottom < 2; ++bottom) {
+    for (int right = 0; right < 2; ++right) {
+      panels[bottom][right] = &state_->panel(key_of(bottom ? last_rows : rows, right ? last_cols : cols));
+    }
+  }
+  state_->pool.run(across * down, [&](int64_t task, int worker) {
+    const int64_t i = task / across, j = task % across;
+    execute(p, *panels[i == down - 1][j == across - 1], i * rows, j * cols, worker,
+            state_->streams[size_t(worker)]);
+  });
+}
+
+}  // namespace trainctl::kernels::cpu

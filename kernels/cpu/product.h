@@ -1,0 +1,34 @@
+// Matrix products by oneDNN, cut into panels by shape alone and each panel multiplied by one thread, so that neither the
+// number of threads nor a row stride changes a bit.
+#pragma once
+#include <memory>
+
+#include "kernels/cpu/thread_pool.h"
+#include "kernels/tensor.h"
+
+namespace trainctl::kernels::cpu {
+
+/// out [M, N] (+)= left [M, K] right [K, N] + bias [N].
+struct ProductArguments {
+  Matrix left;   ///< [M, K], or [K, M] when left_transposed; f32 or bf16
+  Matrix right;  ///< [K, N], or [N, K] when right_transposed; same dtype
+  Matrix out;    ///< f32 or the dtype of left
+  const float* bias = nullptr;
+  bool left_transposed = false;
+  bool right_transposed = false;
+  bool accumulate = false;  ///< only with f32 out
+};
+
+/// Multiplies; remembers what oneDNN built for each shape. Calls from several threads wait for each other.
+class ProductEngine {
+ public:
+  explicit ProductEngine(ThreadPool& pool);
+  ~ProductEngine();
+  void multiply(const ProductArguments& arguments);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace trainctl::kernels::cpu

@@ -1,0 +1,144 @@
+// Goal: activations and losses agree with the reference, also in the tails, and never swallow a NaN or an overflow.
+// Method: ragged shapes against the reference, every exponent of x by element, special values.
+#include "support.h"
+
+namespace trainctl::kernels::test {
+
+TEST_CASE("gelu and swiglu agree with the reference") {
+  Random random(31);
+  for (DType dtype : kActivationTypes) {
+    for (auto [rows, cols] : {std::pair{1, 1}, {3, 17}, {7, 64}, {2, 40001}, {129, 300}}) {
+      const Storage x = random.normal(dtype, rows, cols, 3, 2.0f), up = random.normal(dtype, rows, cols, 2);
+      const Storage dy = random.normal(dtype, rows, cols, 1);
+      Storage a(dtype, rows, cols, 4), b(dtype, rows, cols, 0), c(dtype, rows, cols, 0), d(dtype, rows, cols, 5);
+      Storage e(dtype, rows, cols, 0);
+      for (Storage* poisoned : {&a, &b, &c, &d, &e}) {
+        poisoned->fill(kPoison);
+      }
+      const double t = tolerance(dtype);
+      compare({a, b, c, d, e, dy}, {t, t, t, t, t, t}, [&](Backend& backend, Stream& s, auto& o) {
+        backend.gelu_forward(s, x, o[0]);
+        backend.gelu_backward(s, x, dy, o[1]);
+        backend.swiglu_forward(s, x, up, o[2]);
+        backend.swiglu_backward(s, x, up, dy, o[3], o[4]);
+        backend.gelu_backward(s, x, o[5], o[5]);
+      });
+    }
+  }
+}
+
+TEST_CASE("each activation is accurate at every size of its argument") {
+  Storage x(DType::f32, 1, 4000, 0), one(DType::f32, 1, 4000, 0);
+  one.fill(1.0f);
+  for (int i = 0; i < 4000; ++i) {
+    x.set(0, i, (i % 2 == 0 ? 1.0f : -1.0f) * std::pow(10.0f, -12.0f + 14.0f * float(i) / 4000.0f));
+  }
+  const auto s = reference().create_stream();
+  const auto run = [&](Backend& b) {
+    std::vector<Storage> o(4, Storage(DType::f32, 1, 4000, 0));
+    Storage up = o[0];
+    b.gelu_forward(*s, x, o[0]);
+    b.gelu_backward(*s, x, one, o[1]);
+    b.swiglu_forward(*s, x, one, o[2]);
+    b.swiglu_backward(*s, x, one, one, o[3], up);
+    return o;
+  };
+  const std::vector<Storage> expected = run(reference());
+  for (const Candidate& c : candidates()) {
+    const std::vector<Storage> got = run(*c.backend);
+    for (size_t op = 0; op < 4; ++op) {
+      double worst = 0;
+      for (int i = 0; i < 4000; ++i) {
+        const double want = expected[op].get(0, i), have = got[op].get(0, i);
+        // a derivative crosses 0, where only its absolute error means anything
+        const double floor = op % 2 == 0 ? 1e-4 : 1e-2;
+        worst = std::max(worst, std::abs(have - want) / std::max(std::abs(want), floor));
+      }
+      INFO(c.name << " op " << op);
+      CHECK(worst < 1e-5);
+    }
+  }
+}
+
+TEST_CASE("activations pass NaN on and saturate at infinity") {
+  for (const Candidate& c : candidates()) {
+    const auto s = c.backend->create_stream();
+    Storage x(DType::f32, 1, 4, 0), y(DType::f32, 1, 4, 0), one(DType::f32, 1, 4, 0), dx(DType::f32, 1, 4, 0);
+    one.fill(1.0f);
+    const float values[] = {NAN, INFINITY, 1e30f, -1e30f};
+    for (int i = 0; i < 4; ++i) {
+      x.set(0, i, values[i]);
+    }
+    c.backend->gelu_forward(*s, x, y);
+    c.backend->gelu_backward(*s, x, one, dx);
+    CHECK(std::isnan(y.get(0, 0)));
+    CHECK(std::isnan(dx.get(0, 0)));
+    CHECK(std::isinf(y.get(0, 1)));
+    CHECK(y.get(0, 2) == 1e30f);
+    CHECK(dx.get(0, 2) == 1.0f);
+    CHECK(y.get(0, 3) == 0.0f);
+    CHECK(std::abs(dx.get(0, 3)) < 1e-20f);
+    c.backend->swiglu_forward(*s, x, one, y);
+    CHECK(std::isnan(y.get(0, 0)));
+    CHECK(y.get(0, 2) == 1e30f);
+    CHECK(y.get(0, 3) == 0.0f);
+  }
+}
+
+TEST_CASE("cross entropy agrees with the reference, whole and in slices") {
+  Random random(32);
+  for (DType dtype : kActivationTypes) {
+    for (auto [rows, vocab] : {std::pair{1, 1}, {5, 7}, {9, 300}, {3, 50257}}) {
+      INFO(rows << " rows, vocabulary " << vocab << " " << name_of(dtype));
+      const Storage logits = random.normal(dtype, rows, vocab, 3, 4.0f);
+      const std::vector<int32_t> targets = random.ids(rows, 0, vocab - 1);
+      Storage stats(DType::f32, rows, 3, 0), loss(DType::f32, 2, rows, 0);
+      stats.fill(kPoison);
+      loss.fill(kPoison);
+      const double t = tolerance(dtype);
+      compare({logits, stats, loss}, {vocab == 1 ? 1e30 : t, 1e-5, 1e-5}, [&](Backend& b, Stream& s, auto& o) {
+        b.cross_entropy_stats(s, o[0], targets.data(), 0, o[1].f32());
+        b.cross_entropy_combine(s, o[1].f32(), 1, rows, o[2].f32(), o[2].f32() + rows);
+        b.cross_entropy_backward(s, o[0], targets.data(), 0, o[2].f32(), 0.125f);
+      });
+    }
+  }
+}
+
+TEST_CASE("vocabulary slices give the loss of the whole vocabulary") {
+  Random random(33);
+  const int64_t rows = 11, vocab = 90;
+  const Storage logits = random.normal(DType::f32, rows, vocab, 0, 3.0f);
+  const std::vector<int32_t> targets = random.ids(rows, 0, vocab - 1);
+  for (const Candidate& c : candidates()) {
+    const auto s = c.backend->create_stream();
+    Storage whole(DType::f32, rows, 3, 0), parts(DType::f32, 3 * rows, 3, 0), a(DType::f32, 2, rows, 0), b = a;
+    c.backend->cross_entropy_stats(*s, logits, targets.data(), 0, whole.f32());
+    for (int64_t part = 0; part < 3; ++part) {
+      c.backend->cross_entropy_stats(*s, logits->columns(part * 30, 30), targets.data(), part * 30,
+                                     parts.f32() + part * rows * 3);
+    }
+    c.backend->cross_entropy_combine(*s, whole.f32(), 1, rows, a.f32(), a.f32() + rows);
+    c.backend->cross_entropy_combine(*s, parts.f32(), 3, rows, b.f32(), b.f32() + rows);
+    CHECK(relative_error(b, a) < 1e-6);
+  }
+}
+
+TEST_CASE("a NaN or infinite logit makes the loss NaN") {
+  for (float bad : {NAN, INFINITY}) {
+    for (int64_t where : {0, 17, 39}) {
+      for (const Candidate& c : candidates()) {
+        Random random(34);
+        Storage logits = random.normal(DType::f32, 1, 40), stats(DType::f32, 1, 3, 0), loss(DType::f32, 1, 2, 0);
+        logits.set(0, where, bad);
+        const int32_t target = 5;
+        const auto s = c.backend->create_stream();
+        c.backend->cross_entropy_stats(*s, logits, &target, 0, stats.f32());
+        c.backend->cross_entropy_combine(*s, stats.f32(), 1, 1, loss.f32(), loss.f32() + 1);
+        CHECK(!std::isfinite(loss.get(0, 1)));
+      }
+    }
+  }
+}
+
+}  // namespace trainctl::kernels::test

@@ -1,0 +1,126 @@
+// Goal: copies, additions, tree sums and embeddings equal the reference bit for bit, at any stride and thread count.
+// Method: ragged shapes against the reference; the tree sum also against a hand-written association.
+#include "support.h"
+
+namespace trainctl::kernels::test {
+
+TEST_CASE("copy converts between f32 and bf16 with any strides") {
+  Random random(1);
+  for (DType from : kActivationTypes) {
+    for (DType to : kActivationTypes) {
+      for (auto [rows, cols] : {std::pair{1, 1}, {3, 17}, {7, 64}, {1, 70001}, {300, 333}}) {
+        for (int64_t pad : {0, 5}) {
+          const Storage src = random.normal(from, rows, cols, pad == 0 ? 0 : 3);
+          Storage dst(to, rows, cols, pad);
+          dst.fill(kPoison);
+          compare({dst}, {0}, [&](Backend& b, Stream& s, auto& out) { b.copy(s, src, out[0]); });
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("copy rounds to nearest even and keeps infinities and NaN") {
+  Storage src(DType::f32, 1, 20, 0), dst(DType::bf16, 1, 20, 0);
+  src.fill(1.0f);
+  const float values[] = {INFINITY, -INFINITY, 3.4e38f, 1.00390625f, 1.01171875f, -0.0f, 1e-40f, 0x1.0001p0f};
+  for (int i = 0; i < 8; ++i) {
+    src.set(0, i, values[i]);
+  }
+  compare({dst}, {0}, [&](Backend& b, Stream& s, auto& out) { b.copy(s, src, out[0]); });
+  src.fill(NAN);
+  for (const Candidate& c : candidates()) {
+    const auto stream = c.backend->create_stream();
+    c.backend->copy(*stream, src, dst);
+    for (int i = 0; i < 20; ++i) {
+      CHECK(std::isnan(dst.get(0, i)));
+    }
+  }
+}
+
+TEST_CASE("add rounds once") {
+  Random random(2);
+  for (DType dtype : kActivationTypes) {
+    for (auto [rows, cols] : {std::pair{1, 1}, {5, 31}, {33, 768}, {1, 100003}}) {
+      const Storage src = random.normal(dtype, rows, cols, 2), dst = random.normal(dtype, rows, cols, 7);
+      compare({dst}, {0}, [&](Backend& b, Stream& s, auto& out) { b.add(s, src, out[0]); });
+    }
+  }
+}
+
+TEST_CASE("tree_sum associates neighbours pairwise") {
+  Random random(3);
+  for (DType dtype : kActivationTypes) {
+    for (int n = 1; n <= 17; ++n) {
+      const int64_t count = n == 5 ? 100001 : 37;
+      std::vector<Storage> inputs;
+      std::vector<const void*> pointers;
+      for (int i = 0; i < n; ++i) {
+        inputs.push_back(random.normal(dtype, 1, count, 0, std::pow(10.0f, float(i % 5))));
+      }
+      for (const Storage& input : inputs) {
+        pointers.push_back(input->data);
+      }
+      Storage out(dtype, 1, count, 0);
+      out.fill(kPoison);
+      compare({out}, {0}, [&](Backend& b, Stream& s, auto& o) { b.tree_sum(s, pointers, o[0]->data, dtype, count); });
+      if (n == 5 && dtype == DType::f32) {
+        const auto stream = reference().create_stream();
+        reference().tree_sum(*stream, pointers, out->data, dtype, count);
+        const auto at = [&](int i) { return inputs[size_t(i)].get(0, 11); };
+        CHECK(out.get(0, 11) == ((at(0) + at(1)) + (at(2) + at(3))) + at(4));
+      }
+    }
+  }
+}
+
+TEST_CASE("tree_sum may write onto an input") {
+  Random random(4);
+  const Storage a = random.normal(DType::f32, 1, 1000), b = random.normal(DType::f32, 1, 1000);
+  compare({a}, {0}, [&](Backend& backend, Stream& s, auto& out) {
+    const void* inputs[] = {out[0]->data, b->data};
+    backend.tree_sum(s, inputs, out[0]->data, DType::f32, 1000);
+  });
+}
+
+TEST_CASE("fill_zero clears exactly the bytes it is given") {
+  Storage m(DType::f32, 1, 700001, 9);
+  m.fill(kPoison);
+  compare({m}, {0}, [&](Backend& b, Stream& s, auto& out) { b.fill_zero(s, out[0]->data, 700001 * 4); });
+}
+
+TEST_CASE("embeddings look up, and add gradients in order of the rows") {
+  Random random(5);
+  for (DType dtype : kActivationTypes) {
+    for (auto [vocab, cols, rows] : {std::tuple{1, 1, 1}, {11, 19, 40}, {50, 200, 77}}) {
+      const int64_t begin = 7;
+      // ids on both sides of this rank's slice, and many repetitions
+      const std::vector<int32_t> ids = random.ids(rows, 0, int32_t(vocab + 12));
+      const Storage table = random.normal(dtype, vocab, cols, 4), dout = random.normal(dtype, rows, cols, 3);
+      Storage out(dtype, rows, cols, 1);
+      out.fill(kPoison);
+      const Storage dtable = random.normal(DType::f32, vocab, cols, 2);
+      compare({out, dtable}, {0, 0}, [&](Backend& b, Stream& s, auto& o) {
+        b.embedding_forward(s, ids.data(), table, begin, o[0]);
+        b.embedding_backward(s, ids.data(), dout, begin, o[1]);
+      });
+    }
+  }
+}
+
+TEST_CASE("positions wrap at the sequence length, from any first row") {
+  Random random(6);
+  for (DType dtype : kActivationTypes) {
+    for (int64_t first_row : {0, 3, 13}) {
+      const int64_t seq_len = 5, rows = 17, cols = 150;
+      const Storage table = random.normal(dtype, 8, cols, 1), dx = random.normal(dtype, rows, cols, 2);
+      const Storage x = random.normal(dtype, rows, cols, 3), dtable = random.normal(DType::f32, 8, cols, 5);
+      compare({x, dtable}, {0, 0}, [&](Backend& b, Stream& s, auto& o) {
+        b.add_position(s, table, first_row, seq_len, o[0]);
+        b.add_position_backward(s, dx, first_row, seq_len, o[1]);
+      });
+    }
+  }
+}
+
+}  // namespace trainctl::kernels::test

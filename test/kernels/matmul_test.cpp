@@ -1,0 +1,95 @@
+// Goal: products and their gradients agree with the reference; neither threads, strides nor poison change a bit.
+// Method: ragged shapes around the panel sizes against the reference; the same product with several strides bit for bit.
+#include "support.h"
+
+namespace trainctl::kernels::test {
+
+namespace {
+struct Shape {
+  int64_t m, n, k;
+};
+const Shape kShapes[] = {{1, 1, 1},   {1, 5, 3},    {3, 17, 31},   {16, 1, 64},   {64, 64, 1},
+                         {37, 50, 96}, {33, 401, 20}, {530, 40, 12}, {20, 65, 801}, {60, 96, 300}};
+}  // namespace
+
+TEST_CASE("linear_forward and its gradients agree with the reference") {
+  Random random(21);
+  for (DType dtype : kActivationTypes) {
+    for (auto [m, n, k] : kShapes) {
+      INFO("M " << m << " N " << n << " K " << k << " " << name_of(dtype));
+      const Storage x = random.normal(dtype, m, k, 3), w = random.normal(dtype, n, k, 5), dy = random.normal(dtype, m, n, 1);
+      const Storage bias = random.normal(DType::f32, 1, n);
+      Storage y(dtype, m, n, 2), y_plain(dtype, m, n, 0), y_f32(DType::f32, m, n, 7), dx(dtype, m, k, 4),
+          dw(DType::f32, n, k, 3), dbias(DType::f32, 1, n, 0);
+      for (Storage* poisoned : {&y, &y_plain, &y_f32, &dx, &dw, &dbias}) {
+        poisoned->fill(kPoison);
+      }
+      const Storage dw_sum = random.normal(DType::f32, n, k, 9), dbias_sum = random.normal(DType::f32, 1, n);
+      const double t = tolerance(dtype);
+      compare({y, y_plain, y_f32, dx, dw, dbias, dw_sum, dbias_sum}, {t, t, t, t, 1e-5, 1e-5, 1e-5, 1e-5},
+              [&](Backend& b, Stream& s, auto& o) {
+                const auto packed = b.make_packed(n, k, dtype);
+                b.pack(s, w, *packed);
+                b.linear_forward(s, x, *packed, bias, o[0]);
+                b.linear_forward(s, x, *packed, {}, o[1]);
+                b.linear_forward(s, x, *packed, bias, o[2]);
+                b.linear_backward_input(s, dy, *packed, o[3]);
+                b.linear_backward_weight(s, dy, x, o[4], o[5], false);
+                b.linear_backward_weight(s, dy, x, o[6], o[7], true);
+              });
+    }
+  }
+}
+
+TEST_CASE("a row stride never changes a product's bits") {
+  Random random(22);
+  for (DType dtype : kActivationTypes) {
+    for (auto [m, n, k] : {Shape{64, 96, 128}, {7, 300, 50}, {130, 400, 769}, {64, 64, 5}}) {
+      std::vector<std::vector<char>> first;
+      for (int64_t pad : {0, 1, 16, 32, 100, 1024}) {
+        INFO("M " << m << " N " << n << " K " << k << " pad " << pad << " " << name_of(dtype));
+        Random same(23);
+        const Storage x = same.normal(dtype, m, k, pad), w = same.normal(dtype, n, k, pad), dy = same.normal(dtype, m, n, pad);
+        Storage y(dtype, m, n, pad), dx(dtype, m, k, pad), dw = same.normal(DType::f32, n, k, pad);
+        Backend& b = *candidates().front().backend;
+        const auto s = b.create_stream();
+        const auto packed = b.make_packed(n, k, dtype);
+        b.pack(*s, w, *packed);
+        b.linear_forward(*s, x, *packed, {}, y);
+        b.linear_backward_input(*s, dy, *packed, dx);
+        b.linear_backward_weight(*s, dy, x, dw, {}, true);
+        const std::vector<std::vector<char>> bits = {y.content(), dx.content(), dw.content()};
+        if (first.empty()) {
+          first = bits;
+        }
+        CHECK(bits == first);
+      }
+    }
+  }
+}
+
+TEST_CASE("a NaN or infinity in an operand reaches the product") {
+  Random random(24);
+  for (DType dtype : kActivationTypes) {
+    Storage x = random.normal(dtype, 40, 50);
+    const Storage w = random.normal(dtype, 60, 50);
+    x.set(7, 3, NAN);
+    x.set(9, 3, INFINITY);
+    for (const Candidate& c : candidates()) {
+      const auto s = c.backend->create_stream();
+      const auto packed = c.backend->make_packed(60, 50, dtype);
+      c.backend->pack(*s, w, *packed);
+      Storage y(dtype, 40, 60, 0);
+      c.backend->linear_forward(*s, x, *packed, {}, y);
+      CHECK(std::isnan(y.get(7, 59)));
+      CHECK(!std::isfinite(y.get(9, 0)));
+      CHECK(std::isfinite(y.get(8, 0)));
+    }
+  }
+}
+
+TEST_CASE("the measured speed of a product is a positive number") {
+  CHECK(measure_matmul_flops_per_s(*candidates().front().backend, DType::f32) > 1e8);
+}
+
+}  // namespace trainctl::kernels::test

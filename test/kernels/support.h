@@ -1,0 +1,209 @@
+// What the kernel tests share: random matrices with guarded, strided storage, and the comparison of two backends.
+#pragma once
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "kernels/cpu/cpu_backend.h"
+
+namespace trainctl::kernels::test {
+
+/// A matrix with its storage: `pad` extra columns hold a pattern that no op may change.
+class Storage {
+ public:
+  Storage() = default;
+  Storage(DType dtype, int64_t rows, int64_t cols, int64_t pad)
+      : bytes_(size_t(rows * (cols + pad) + kGuard) * size_of(dtype) + 64, char(0x5a)), pad_(pad) {
+    // 64-byte aligned start, like an allocation
+    const auto address = reinterpret_cast<uintptr_t>(bytes_.data());
+    offset_ = (64 - address % 64) % 64;
+    view_ = {bytes_.data() + offset_, dtype, rows, cols, cols + pad};
+  }
+  Storage(const Storage& other) { *this = other; }
+  Storage& operator=(const Storage& other) {
+    if (other.view_) {
+      Storage fresh(other.view_.dtype, other.view_.rows, other.view_.cols, other.pad_);
+      std::memcpy(fresh.view_.data, other.view_.data, other.used());
+      bytes_.swap(fresh.bytes_);
+      offset_ = fresh.offset_;
+      pad_ = fresh.pad_;
+      view_ = fresh.view_;
+    }
+    return *this;
+  }
+  Storage(Storage&&) = default;
+  Storage& operator=(Storage&&) = default;
+
+  operator Matrix() const { return view_; }
+  const Matrix* operator->() const { return &view_; }
+  float* f32() const { return view_.as<float>(); }
+
+  float get(int64_t r, int64_t c) const {
+    const int64_t i = r * view_.stride + c;
+    return view_.dtype == DType::f32 ? view_.as<float>()[i] : float(view_.as<bf16>()[i]);
+  }
+  void set(int64_t r, int64_t c, float value) {
+    const int64_t i = r * view_.stride + c;
+    if (view_.dtype == DType::f32) {
+      view_.as<float>()[i] = value;
+    } else {
+      view_.as<bf16>()[i] = bf16(value);
+    }
+  }
+  void fill(float value) {
+    for (int64_t r = 0; r < view_.rows; ++r) {
+      for (int64_t c = 0; c < view_.cols; ++c) {
+        set(r, c, value);
+      }
+    }
+  }
+  /// The elements as bits, and the padding, which must still hold its pattern.
+  std::vector<char> content() const {
+    const size_t element = size_of(view_.dtype);
+    std::vector<char> result;
+    for (int64_t r = 0; r < view_.rows; ++r) {
+      const char* row = static_cast<const char*>(view_.data) + size_t(r * view_.stride) * element;
+      result.insert(result.end(), row, row + size_t(view_.cols) * element);
+    }
+    return result;
+  }
+  bool padding_untouched() const {
+    const size_t element = size_of(view_.dtype);
+    const char* base = static_cast<const char*>(view_.data);
+    for (int64_t r = 0; r < view_.rows; ++r) {
+      for (size_t i = size_t(view_.cols) * element; i < size_t(view_.stride) * element; ++i) {
+        if (base[size_t(r * view_.stride) * element + i] != char(0x5a)) {
+          return false;
+        }
+      }
+    }
+    for (size_t i = size_t(view_.rows * view_.stride) * element; i < used(); ++i) {
+      if (base[i] != char(0x5a)) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+ private:
+  static constexpr int64_t kGuard = 64;
+  size_t used() const { return size_t(view_.rows * view_.stride + kGuard) * size_of(view_.dtype); }
+
+  std::vector<char> bytes_;
+  size_t offset_ = 0;
+  int64_t pad_ = 0;
+  Matrix view_;
+};
+
+/// Numbers from a seed.
+class Random {
+ public:
+  explicit Random(uint32_t seed) : engine_(seed) {}
+  Storage normal(DType dtype, int64_t rows, int64_t cols, int64_t pad = 0, float scale = 1.0f, float mean = 0.0f) {
+    Storage m(dtype, rows, cols, pad);
+    std::normal_distribution<float> draw(mean, scale);
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t c = 0; c < cols; ++c) {
+        m.set(r, c, draw(engine_));
+      }
+    }
+    return m;
+  }
+  std::vector<int32_t> ids(int64_t n, int32_t low, int32_t high) {
+    std::uniform_int_distribution<int32_t> draw(low, high);
+    std::vector<int32_t> result;
+    for (int64_t i = 0; i < n; ++i) {
+      result.push_back(draw(engine_));
+    }
+    return result;
+  }
+
+ private:
+  std::mt19937 engine_;
+};
+
+/// ||a - b|| / ||b||; infinite when a is not finite where b is.
+inline double relative_error(const Storage& a, const Storage& b) {
+  double difference = 0, norm = 0;
+  for (int64_t r = 0; r < a->rows; ++r) {
+    for (int64_t c = 0; c < a->cols; ++c) {
+      const double x = a.get(r, c), y = b.get(r, c);
+      difference += (x - y) * (x - y);
+      norm += y * y;
+    }
+  }
+  const double error = norm > 0 ? std::sqrt(difference / norm) : std::sqrt(difference);
+  return std::isnan(error) ? INFINITY : error;
+}
+
+/// Against the reference: f32 loses a few units of 6e-8 per sum, bf16 rounds each result to 8 bits (4e-3).
+inline double tolerance(DType dtype) { return dtype == DType::f32 ? 1e-5 : 1e-2; }
+
+constexpr float kPoison = NAN;  ///< what outputs hold before an op that overwrites
+
+/// A backend under test and its name in messages.
+struct Candidate {
+  std::string name;
+  std::shared_ptr<Backend> backend;
+};
+
+/// Every instruction set of this machine on one and on two threads. Those of one instruction set follow each other, and
+/// must agree bit for bit.
+inline const std::vector<Candidate>& candidates() {
+  static const std::vector<Candidate> all = [] {
+    std::vector<Candidate> made;
+    for (const auto& [isa, name] : {std::pair{cpu::InstructionSet::v4, "v4"}, std::pair{cpu::InstructionSet::v3, "v3"},
+                                    std::pair{cpu::InstructionSet::v2, "v2"}}) {
+      for (int threads = 1; threads <= 2 && cpu::supports(isa); ++threads) {
+        made.push_back({std::string(name) + ", threads " + std::to_string(threads), cpu::make_cpu_backend(threads, isa)});
+      }
+    }
+    return made;
+  }();
+  return all;
+}
+
+inline Backend& reference() {
+  static const std::unique_ptr<Backend> backend = make_reference_backend();
+  return *backend;
+}
+
+/// Runs `op(backend, stream, outputs)` by the reference and by every candidate, each on its own copy of `initial`, and
+/// compares: candidates with the reference within tolerance (0 means bit for bit), 1 thread with 2 bit for bit, padding
+/// unchanged. `tolerances[i]` belongs to output i.
+template <typename Op>
+void compare(const std::vector<Storage>& initial, const std::vector<double>& tolerances, Op op) {
+  const auto stream = reference().create_stream();
+  std::vector<Storage> expected = initial;
+  op(reference(), *stream, expected);
+  std::vector<Storage> one_thread;
+  for (const Candidate& candidate : candidates()) {
+    INFO(candidate.name);
+    std::vector<Storage> got = initial;
+    op(*candidate.backend, *stream, got);
+    const bool two = candidate.name.back() == '2';
+    for (size_t i = 0; i < got.size(); ++i) {
+      INFO("output " << i << " [" << got[i]->rows << ", " << got[i]->cols << "] " << name_of(got[i]->dtype));
+      if (tolerances[i] == 0) {
+        CHECK(got[i].content() == expected[i].content());
+      } else {
+        CHECK(relative_error(got[i], expected[i]) < tolerances[i]);
+      }
+      CHECK(got[i].padding_untouched());
+      if (two) {
+        CHECK(got[i].content() == one_thread[i].content());
+      }
+    }
+    if (!two) {
+      one_thread = std::move(got);
+    }
+  }
+}
+
+inline const DType kActivationTypes[] = {DType::f32, DType::bf16};
+
+}  // namespace trainctl::kernels::test
