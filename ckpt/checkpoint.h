@@ -143,9 +143,9 @@ TensorStats stats(Checkpoint& checkpoint, const Tensor& tensor);
 struct Difference {
   std::string tensor;
   Role role = Role::master;
-  std::string what;                      ///< "only in A", "shape", "values"
+  std::string what;                      ///< "only in A", "only in B", "shape", "dtype", "values"
   uint64_t differing = 0;                ///< elements, where values differ
-  double max_abs = 0;
+  double max_abs = 0;                    ///< infinite if a NaN or infinity is involved
 };
 /// Compares content hashes first and reads only what differs. Identical states give an empty result whatever the meshes.
 std::vector<Difference> diff(Checkpoint& a, Checkpoint& b);

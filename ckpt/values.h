@@ -1,0 +1,37 @@
+// Elements of any dtype as doubles, for counting and comparing.
+#pragma once
+#include <cmath>
+#include <cstddef>
+#include <cstring>
+#include <span>
+
+#include "runtime/base/dtype.h"
+#include "runtime/base/error.h"
+
+namespace trainctl::ckpt {
+
+/// Calls visit(index, double) for each element of `data`; every dtype here fits a double exactly.
+template <typename Visit>
+void visit_values(DType dtype, std::span<const std::byte> data, Visit&& visit) {
+  const auto each = [&]<typename Stored>(Stored) {
+    for (size_t i = 0; i < data.size() / sizeof(Stored); ++i) {
+      Stored value;
+      std::memcpy(&value, data.data() + i * sizeof(Stored), sizeof(Stored));
+      if constexpr (std::is_same_v<Stored, bf16>)
+        visit(i, double(float(value)));
+      else
+        visit(i, double(value));
+    }
+  };
+  switch (dtype) {
+    case DType::f32: return each(float{});
+    case DType::bf16: return each(bf16{});
+    case DType::f64: return each(double{});
+    case DType::i32: return each(int32_t{});
+    case DType::u16: return each(uint16_t{});
+    case DType::u32: return each(uint32_t{});
+  }
+  ENSURE(false, "dtype {}", int(dtype));
+}
+
+}  // namespace trainctl::ckpt
