@@ -69,8 +69,9 @@ class Dataset {
 /// than seq_len + 1 tokens.
 std::unique_ptr<Dataset> open_dataset(const DatasetOptions& options);
 
-/// Where the mixture takes sample `index` from: pure. Largest-remainder interleaving: after any n samples each source
-/// has been used within one of n * weight / sum(weights).
+/// Where the mixture takes sample `index` from: pure, O(number of sources) at any index. After any n samples each source has
+/// been used within one of n * weight / sum(weights) for up to four sources, within 1.7 beyond (data/mixture.h says how).
+/// With shuffle, `sample` is a permutation of the source's samples that depends on (seed, source, epoch).
 struct SampleAddress {
   int source = 0;
   uint64_t epoch = 0;

@@ -1,0 +1,130 @@
+#include "data/dataset.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "data/file_source.h"
+#include "data/mixture.h"
+#include "data/permutation.h"
+#include "data/sidecar.h"
+#include "runtime/base/error.h"
+
+namespace trainctl::data {
+namespace {
+
+SampleAddress address_in(Mixture::Pick pick, uint64_t samples, bool shuffle, uint64_t seed) {
+  SampleAddress address{.source = pick.source, .epoch = pick.position / samples, .sample = pick.position % samples};
+  if (shuffle) {
+    // 2^24 epochs of 2^40 sources, no two of which share random numbers.
+    const uint64_t stream = uint64_t(pick.source) << 24 | (address.epoch & 0xffffff);
+    address.sample = Permutation(samples, seed, stream)(address.sample);
+  }
+  return address;
+}
+
+/// Position in `ids` of the first id outside [0, vocab_size), or ids.size().
+size_t first_foreign(std::span<const int32_t> ids, int64_t vocab_size) {
+  const uint32_t limit = uint32_t(std::min<int64_t>(vocab_size, INT32_MAX));
+  uint32_t largest = 0;  // a loop without exits runs at the speed of memory; negative ids become large
+  for (const int32_t id : ids) largest = std::max(largest, uint32_t(id));
+  if (largest < limit) return ids.size();
+  return size_t(std::find_if(ids.begin(), ids.end(), [&](int32_t id) { return uint32_t(id) >= limit; }) - ids.begin());
+}
+
+class MixedDataset final : public Dataset {
+ public:
+  explicit MixedDataset(const DatasetOptions& options) : options_(options), mixture_(weights_of(options)) {
+    for (const SourceOptions& source : options_.sources) {
+      sources_.push_back(std::make_unique<FileSource>(source));
+      check(*sources_.back(), name_of(source));
+      samples_.push_back((sources_.back()->token_count() - 1) / uint64_t(options_.seq_len));
+    }
+  }
+
+  void sample(uint64_t index, std::span<int32_t> out) const override {
+    ENSURE(out.size() == size_t(options_.seq_len) + 1, "{} tokens for sequences of {}", out.size(), options_.seq_len);
+    const Mixture::Pick pick = mixture_.pick(index);
+    const size_t s = size_t(pick.source);
+    const SampleAddress at = address_in(pick, samples_[s], options_.shuffle, options_.seed);
+    const uint64_t offset = at.sample * uint64_t(options_.seq_len);
+    sources_[s]->read(offset, out);
+    check_ids(*sources_[s], name_of(options_.sources[s]), offset, out);
+  }
+
+  uint64_t samples_per_epoch() const override {
+    uint64_t n = 0;
+    for (const uint64_t s : samples_) n += s;
+    return n;
+  }
+  uint64_t token_count() const override {
+    uint64_t n = 0;
+    for (const auto& s : sources_) n += s->token_count();
+    return n;
+  }
+  std::string fingerprints_json() const override {
+    auto list = nlohmann::json::array();
+    for (size_t i = 0; i < sources_.size(); ++i)
+      list.push_back({{"name", name_of(options_.sources[i])},
+                      {"path", options_.sources[i].path},
+                      {"format", sources_[i]->format_name()},
+                      {"tokens", sources_[i]->token_count()},
+                      {"fingerprint", sources_[i]->fingerprint()}});
+    return list.dump();
+  }
+
+ private:
+  static std::vector<double> weights_of(const DatasetOptions& options) {
+    ENSURE(!options.sources.empty() && options.seq_len > 0 && options.vocab_size > 0, "{} sources, seq_len {}, vocab_size {}",
+           options.sources.size(), options.seq_len, options.vocab_size);
+    std::vector<double> weights;
+    for (const SourceOptions& s : options.sources) weights.push_back(s.weight);
+    return weights;
+  }
+  static const std::string& name_of(const SourceOptions& source) { return source.name.empty() ? source.path : source.name; }
+
+  void check_ids(const FileSource& source, const std::string& name, uint64_t offset, std::span<const int32_t> ids) const {
+    const size_t bad = first_foreign(ids, options_.vocab_size);
+    if (bad == ids.size()) return;
+    throw Error(ErrorCode::kData,
+                fmt::format("data source {}: {}: token id {} is outside the vocabulary of {} (model.vocab_size); raise it or "
+                            "tokenize with the model's tokenizer", name, source.describe(offset + bad),
+                            source.value_at(offset + bad), options_.vocab_size));
+  }
+
+  void check(const FileSource& source, const std::string& name) const {
+    const uint64_t tokens = source.token_count();
+    if (tokens < uint64_t(options_.seq_len) + 1)
+      throw Error(ErrorCode::kData, fmt::format("data source {} has {} tokens; one sample of data.seq_len = {} takes {}: give more "
+                                                "text or lower seq_len", name, tokens, options_.seq_len, options_.seq_len + 1));
+    check_sidecars(source, name, options_.vocab_size);
+    // Up to 2^20 tokens: all, or blocks spread evenly over the source.
+    constexpr uint64_t kBlock = 4096, kBlocks = 256;
+    std::vector<int32_t> ids(kBlock);
+    const uint64_t blocks = std::min(kBlocks, (tokens + kBlock - 1) / kBlock);
+    for (uint64_t b = 0; b < blocks; ++b) {
+      const bool all = tokens <= kBlock * kBlocks;
+      const uint64_t offset = all ? b * kBlock : uint64_t((unsigned __int128)(tokens - kBlock) * b / (blocks - 1));
+      const auto block = std::span(ids).first(size_t(std::min(kBlock, tokens - offset)));
+      source.read(offset, block);
+      check_ids(source, name, offset, block);
+    }
+  }
+
+  DatasetOptions options_;
+  Mixture mixture_;
+  std::vector<std::unique_ptr<FileSource>> sources_;
+  std::vector<uint64_t> samples_;  // per source and epoch
+};
+
+}  // namespace
+
+std::unique_ptr<Dataset> open_dataset(const DatasetOptions& options) { return std::make_unique<MixedDataset>(options); }
+
+SampleAddress address_of(uint64_t index, std::span<const double> weights, std::span<const uint64_t> samples, bool shuffle,
+                         uint64_t seed) {
+  ENSURE(weights.size() == samples.size(), "{} weights for {} sources", weights.size(), samples.size());
+  const Mixture::Pick pick = Mixture(weights).pick(index);
+  return address_in(pick, samples[size_t(pick.source)], shuffle, seed);
+}
+
+}  // namespace trainctl::data

@@ -1,0 +1,108 @@
+#include "data/file_source.h"
+
+#include <algorithm>
+
+#include "runtime/base/error.h"
+#include "runtime/base/hash.h"
+
+namespace trainctl::data {
+namespace {
+
+constexpr uint64_t kFingerprintBytes = 1 << 20;
+
+TokenFile open_one(Format format, const std::string& path, const SourceOptions& options) {
+  switch (format) {
+    case Format::megatron: return open_megatron(path);
+    case Format::llmc: return open_llmc(path);
+    default: return open_raw(path, *options.dtype);
+  }
+}
+
+void hash_file(Xxh3Stream& hash, const MappedFile& file) {
+  const auto bytes = file.bytes();
+  const uint64_t size = bytes.size(), n = std::min(size, kFingerprintBytes);
+  hash.update(std::as_bytes(std::span(&size, 1)));
+  hash.update(bytes.first(n));
+  hash.update(bytes.last(n));
+}
+
+}  // namespace
+
+FileSource::FileSource(const SourceOptions& options) : starts_{0} {
+  const ResolvedSource resolved = resolve(options);
+  format_ = resolved.format;
+  for (const std::string& path : resolved.paths) {
+    files_.push_back(open_one(format_, path, options));
+    starts_.push_back(starts_.back() + files_.back().token_count);
+    if (options.dtype && name_of(*options.dtype) != data::name_of(files_.back().element))
+      throw Error(ErrorCode::kData, fmt::format("{} holds {} tokens, but the source says \"dtype\": \"{}\"; leave dtype out",
+                                                files_.back().path(), data::name_of(files_.back().element),
+                                                name_of(*options.dtype)));
+  }
+}
+
+uint64_t FileSource::document_count() const {
+  uint64_t n = 0;
+  for (const TokenFile& f : files_) n += f.document_count;
+  return n;
+}
+
+int FileSource::token_bytes() const {
+  int width = 0;
+  for (const TokenFile& f : files_) width = std::max(width, size_of(f.element));
+  return width;
+}
+
+size_t FileSource::file_of(uint64_t offset) const {
+  return size_t(std::upper_bound(starts_.begin(), starts_.end(), offset) - starts_.begin()) - 1;
+}
+
+void FileSource::read(uint64_t offset, std::span<int32_t> out) const {
+  ENSURE(offset <= token_count() && out.size() <= token_count() - offset, "tokens [{}, +{}) of {}", offset, out.size(),
+         token_count());
+  while (!out.empty()) {
+    const size_t f = file_of(offset);
+    const size_t n = size_t(std::min<uint64_t>(out.size(), starts_[f + 1] - offset));
+    files_[f].read(offset - starts_[f], out.first(n));
+    out = out.subspan(n);
+    offset += n;
+  }
+}
+
+std::string FileSource::fingerprint() const {
+  std::call_once(fingerprint_once_, [this] {
+    Xxh3Stream hash;
+    const std::string format = format_name();
+    hash.update(std::as_bytes(std::span(format)));
+    for (const TokenFile& f : files_) {
+      if (f.index_map) hash_file(hash, *f.index_map);
+      hash_file(hash, f.tokens_map);
+    }
+    fingerprint_ = hex64(hash.digest());
+  });
+  return fingerprint_;
+}
+
+std::vector<std::string> FileSource::files() const {
+  std::vector<std::string> paths;
+  for (const TokenFile& f : files_) {
+    if (f.index_map) paths.push_back(f.index_map->path());
+    paths.push_back(f.path());
+  }
+  return paths;
+}
+
+std::string FileSource::describe(uint64_t offset) const {
+  const size_t f = file_of(offset);
+  const uint64_t within = offset - starts_[f];
+  return fmt::format("{}, token {} (byte {})", files_[f].path(), within, files_[f].byte_of(within));
+}
+
+int64_t FileSource::value_at(uint64_t offset) const {
+  const size_t f = file_of(offset);
+  return files_[f].value_at(offset - starts_[f]);
+}
+
+std::unique_ptr<TokenSource> open_source(const SourceOptions& options) { return std::make_unique<FileSource>(options); }
+
+}  // namespace trainctl::data
