@@ -96,11 +96,13 @@ class TcpControl final : public Control {
     if (rank_ == 0) send({.begin = protocol::Begin{state}});
     const protocol::Down answer = await(begun_, begins_++);
     if (message) *message = answer.message;
+    begin_failure_ = answer.ok ? "" : answer.message;
     return answer.ok;
   }
 
   SaveResult commit_shard(const ckpt::StateInfo& state, const std::vector<ckpt::Tensor>& tensors, const ckpt::ShardReceipt& receipt,
                           const std::string& failure) override {
+    if (!begin_failure_.empty()) return {false, begin_failure_};  // on every rank alike: there is nothing to publish
     protocol::Shard shard{.step = state.step, .receipt = receipt, .failure = failure};
     if (rank_ == 0) shard.tensors = tensors;
     send({.shard = std::move(shard)});
@@ -200,6 +202,7 @@ class TcpControl final : public Control {
   std::string doing_ = "starting";
   std::vector<protocol::Down> begun_, saved_;
   size_t begins_ = 0, commits_ = 0;
+  std::string begin_failure_;
 };
 
 }  // namespace

@@ -9,6 +9,8 @@
 #include <limits>
 #include <utility>
 
+#include "runtime/observe/status.h"
+
 namespace trainctl {
 namespace {
 
@@ -17,8 +19,6 @@ constexpr double kMissedHeartbeats = 5;
 /// With very short heartbeats a loaded machine's scheduler must not look like a death.
 constexpr double kShortestSilenceS = 0.5;
 constexpr double kNever = std::numeric_limits<double>::infinity();
-
-bool is_waiting(const std::string& doing) { return doing.find("waiting") != std::string::npos; }
 
 /// The last lines of the launcher's output that say something.
 std::string gist(const std::string& text) {
@@ -176,7 +176,7 @@ std::string Supervision::suspects() const {
   std::vector<int> busy;
   for (int rank = 0; rank < options_.ranks; ++rank) {
     const RankView& r = ranks_[size_t(rank)];
-    if (r.phase == RankView::present && !is_waiting(r.doing)) busy.push_back(rank);
+    if (r.phase == RankView::present && !waits_for_peers(r.doing)) busy.push_back(rank);
   }
   if (busy.empty()) return fmt::format("every rank waits for another; rank 0{}", where(0));
   if (int(busy.size()) == options_.ranks) return fmt::format("no rank waits for another; rank {}{}", busy[0], where(busy[0]));
@@ -187,7 +187,7 @@ void Supervision::check_progress(double now_s) {
   if (phase_ != Phase::running || now_s - progressed_s_ <= options_.step_timeout_s) return;
   std::vector<int> busy;
   for (int rank = 0; rank < options_.ranks; ++rank)
-    if (ranks_[size_t(rank)].phase == RankView::present && !is_waiting(ranks_[size_t(rank)].doing)) busy.push_back(rank);
+    if (ranks_[size_t(rank)].phase == RankView::present && !waits_for_peers(ranks_[size_t(rank)].doing)) busy.push_back(rank);
   add({Evidence::hang, ErrorCode::kHang, busy.size() == 1 ? busy[0] : -1,
        fmt::format("no step was finished for {:.0f} s (fault_tolerance.step_timeout_seconds): {}", now_s - progressed_s_, suspects())},
       now_s);

@@ -48,11 +48,13 @@ class ThreadControl final : public Control {
     shared_->changed.wait(lock, [&] { return shared_->begun.size() > number || shared_->gone > 0; });
     const std::string reason = shared_->begun.size() > number ? shared_->begun[number] : "another rank has ended";
     if (message) *message = reason;
+    begin_failure_ = reason;
     return reason.empty();
   }
 
   SaveResult commit_shard(const ckpt::StateInfo&, const std::vector<ckpt::Tensor>& tensors, const ckpt::ShardReceipt& receipt,
                           const std::string& failure) override {
+    if (!begin_failure_.empty()) return {false, begin_failure_};  // on every rank alike: there is nothing to publish
     std::unique_lock lock(shared_->mutex);
     const size_t number = commits_++;
     if (rank_ == 0) shared_->collector.set_tensors(tensors);
@@ -79,6 +81,7 @@ class ThreadControl final : public Control {
   std::shared_ptr<Shared> shared_;
   const int rank_;
   size_t begins_ = 0, commits_ = 0;
+  std::string begin_failure_;
   bool left_ = false;
 };
 

@@ -22,7 +22,7 @@ constexpr double kShortestHangS = 10;
 /// status.json is written every second while a supervisor lives.
 constexpr double kStaleS = 10;
 
-bool is_waiting(const RankStatus& rank) { return rank.doing.find("waiting") != std::string::npos; }
+bool is_waiting(const RankStatus& rank) { return waits_for_peers(rank.doing); }
 
 std::string ranges_of(const std::vector<int>& ranks) {
   std::string text;
@@ -56,6 +56,13 @@ std::vector<int> ranks_where(const RunStatus& status, const auto& predicate) {
 }
 
 }  // namespace
+
+bool waits_for_peers(const std::string& doing) {
+  // The words of the trainer for what needs a peer; "waiting for data" is a wait for the disk.
+  for (const char* word : {"waiting in", "receiving", "sending", "reducing", "exchanging"})
+    if (doing.find(word) != std::string::npos) return true;
+  return false;
+}
 
 std::string RunStatus::to_json() const {
   json list = json::array();

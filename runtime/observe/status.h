@@ -42,6 +42,9 @@ std::optional<RunStatus> read_status(FileSystem& fs, const std::string& path);
 /// One screen. `supervised`: a supervisor holds the run's lock now. `now_unix_s` for ages.
 std::string render_status(const RunStatus& status, bool supervised, double now_unix_s);
 
+/// Whether a rank that says it is doing `doing` waits for other ranks (so that it is a victim of a hang, not its cause).
+bool waits_for_peers(const std::string& doing);
+
 /// A verdict on a run that hangs, crashed or is fine.
 struct Diagnosis {
   std::string verdict;                 ///< healthy | starting | hang | supervisor_lost | failed | ended

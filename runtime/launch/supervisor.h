@@ -1,0 +1,36 @@
+// The supervisor: runs attempts until the run is finished, stopped, or not worth another attempt, and says how it ended.
+#pragma once
+#include <functional>
+#include <string>
+
+#include "runtime/launch/run_directory.h"
+#include "runtime/launch/run_log.h"
+
+namespace trainctl {
+
+struct SupervisePlan {
+  ParsedJob job;
+  std::string run_id;
+  std::string program;                 ///< this binary; ranks are `program rank RUN`
+  std::string mpirun;                  ///< full path
+  bool cross_memory_attach = true;
+  int64_t max_steps = 0;
+  double matmul_flops_per_s = 0;
+  std::string resume_from;             ///< step directory, "" for a fresh start
+  int64_t resume_step = 0;
+  bool resume_fixed = false;           ///< the user named the step: no other will do
+};
+
+struct RunResult {
+  int exit_code = 0;
+  RunStatus status;
+};
+
+/// Runs it to its end. The lock of the run must be held. The console gets the outcome as its last lines; nothing is left running.
+/// Throws Error only where nothing was started.
+RunResult supervise(const SupervisePlan& plan, const RunDirectory& run, FileSystem& fs, Clock& clock, Console& console);
+
+/// The newest epoch that the run has used, 0 for none.
+uint64_t last_epoch(FileSystem& fs, const RunDirectory& run);
+
+}  // namespace trainctl
