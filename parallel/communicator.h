@@ -118,8 +118,11 @@ class MpiWorld {
   ~MpiWorld();
   MpiWorld(const MpiWorld&) = delete;
   MpiWorld& operator=(const MpiWorld&) = delete;
-  /// A communicator over all ranks (a duplicate of MPI_COMM_WORLD).
-  std::unique_ptr<Communicator> world(double deadline_s);
+  /// A communicator over all ranks; collective (every rank calls in the same order). Transfers longer than `piece_bytes`
+  /// (at most 1 GiB, the same on every rank) travel as several messages.
+  std::unique_ptr<Communicator> world(double deadline_s, size_t piece_bytes = size_t{1} << 30);
+  /// Waits for every rank, at most for the longest deadline given to world() (60 s if none), then ends MPI. Error(kPeerLost)
+  /// names missing ranks; a rank lost later, inside MPI_Finalize, ends this process with a message and that exit status.
   void finalize();
 
  private:

@@ -1,0 +1,420 @@
+// Ranks as processes under MPI, used as little as possible: MPI_Isend, MPI_Irecv and MPI_Testsome on one duplicate of
+// MPI_COMM_WORLD. MPI never blocks here, so each wait keeps its deadline and its manners:
+//  - A communicator is a list of world ranks and a number; the number is the upper part of the MPI tag. So splitting needs no
+//    MPI collective (which could neither time out nor name who is missing), and destroying frees nothing and waits for nobody.
+//  - All MPI calls of a process are made under one mutex (MPI_THREAD_SERIALIZED).
+//  - A waiting rank polls, yields, then sleeps for longer and longer: ranks share cores, and a spinning one would take them
+//    from the rank it waits for.
+//  - While tickets are pending and nobody waits, a background thread polls now and then, or a large message posted before a
+//    computation would begin to move only after it.
+#define OMPI_SKIP_MPICXX 1
+#include <mpi.h>
+#include <sched.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdio>
+#include <cstring>
+#include <mutex>
+#include <thread>
+
+#include "parallel/communicator.h"
+#include "parallel/transfer_rules.h"
+
+namespace trainctl::parallel {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::microseconds;
+
+/// MPI tag = communicator number << kTagBits | tag. 2^23 is the least upper bound of tags among OpenMPI's message layers.
+constexpr int kTagBits = 11;
+constexpr int kMostCommunicators = 1 << (23 - kTagBits);
+static_assert(kInternalTag < (1 << kTagBits));
+constexpr int kProgressTag = (1 << kTagBits) - 1;  // never sent: probing for it moves everything else
+
+constexpr int kYields = 16;                        // polls before a waiting rank begins to sleep
+constexpr microseconds kFirstSleep{20}, kLongestSleep{200};
+constexpr std::chrono::milliseconds kBackgroundPoll{1};
+
+std::string mpi_error_text(int code) {
+  char text[MPI_MAX_ERROR_STRING];
+  int length = 0;
+  MPI_Error_string(code, text, &length);
+  return std::string(text, length);
+}
+
+void must(int code, const char* call) {
+  if (code != MPI_SUCCESS) throw Error(ErrorCode::kPeerLost, fmt::format("{} failed: {}", call, mpi_error_text(code)));
+}
+
+/// What the process shares: MPI itself, and the thread that makes progress in the background.
+struct MpiProcess {
+  std::mutex mpi;  // held for every MPI call
+  MPI_Comm comm = MPI_COMM_NULL;
+  bool finalized = false;
+  int rank = 0, size = 1;
+  double longest_deadline_s = 0;  // of any world communicator
+  std::atomic<int> next_id{0};  // every communicator of this rank has a smaller number
+
+  std::atomic<int> pending{0};  // unfinished tickets
+  std::atomic<int> waiting{0};  // threads inside wait(): they poll, so the background thread need not
+  std::mutex nap;
+  std::condition_variable wake;
+  bool stopping = false;  // guarded by nap
+  std::thread background;
+
+  MpiProcess() {
+    int provided = 0;
+    must(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
+    if (provided < MPI_THREAD_SERIALIZED)
+      throw Error(ErrorCode::kPreflight, fmt::format("this MPI library gives thread level {}; MPI_THREAD_SERIALIZED ({}) is "
+                                                     "needed", provided, MPI_THREAD_SERIALIZED));
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    must(MPI_Comm_dup(MPI_COMM_WORLD, &comm), "MPI_Comm_dup");
+    MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
+    MPI_Comm_rank(comm, &rank);
+    MPI_Comm_size(comm, &size);
+    background = std::thread([this] { progress(); });
+  }
+
+  ~MpiProcess() { stop_background(); }
+
+  void stop_background() {
+    {
+      std::lock_guard lock(nap);
+      stopping = true;
+    }
+    wake.notify_all();
+    if (background.joinable()) background.join();
+  }
+
+  void progress() {
+    std::unique_lock lock(nap);
+    while (!stopping) {
+      wake.wait(lock, [this] { return stopping || pending > 0; });
+      if (wake.wait_for(lock, kBackgroundPoll, [this] { return stopping; })) return;
+      if (pending == 0 || waiting > 0) continue;
+      lock.unlock();
+      {
+        std::lock_guard calls(mpi);
+        int found = 0;
+        MPI_Iprobe(MPI_ANY_SOURCE, kProgressTag, comm, &found, MPI_STATUS_IGNORE);
+      }
+      lock.lock();
+    }
+  }
+
+  void add_pending() {
+    if (pending++ > 0) return;
+    std::lock_guard lock(nap);  // not between the thread's look at `pending` and its sleep
+    wake.notify_all();
+  }
+};
+
+struct MpiTicket : Ticket::State {
+  std::shared_ptr<MpiProcess> process;
+  std::vector<Transfer> messages;     // a transfer too large for MPI's int counts is several messages
+  std::vector<MPI_Request> requests;  // MPI_REQUEST_NULL once finished
+  size_t unfinished = 0;
+  std::string failure;
+  std::vector<int> indices;
+  std::vector<MPI_Status> statuses;
+
+  /// An abandoned receive is taken back. A send cannot be: its buffer may still be read if this process goes on using
+  /// MPI, which it does not after the errors that abandon tickets.
+  ~MpiTicket() override {
+    if (unfinished == 0) return;
+    process->pending--;
+    std::lock_guard lock(process->mpi);
+    if (process->finalized) return;
+    for (size_t i = 0; i < requests.size(); i++) {
+      if (requests[i] == MPI_REQUEST_NULL) continue;
+      if (messages[i].kind == Transfer::receive) MPI_Cancel(&requests[i]);
+      MPI_Request_free(&requests[i]);
+    }
+  }
+};
+
+/// Sleeps of a waiting rank: none, then short, then longer.
+class BackOff {
+ public:
+  void pause() {
+    if (yields_++ < kYields) {
+      sched_yield();
+      return;
+    }
+    // The kernel's default slack of 50 us would triple the shortest sleeps.
+    static thread_local const int slack_set = prctl(PR_SET_TIMERSLACK, 1000, 0, 0, 0);
+    (void)slack_set;
+    std::this_thread::sleep_for(sleep_);
+    sleep_ = std::min(kLongestSleep, sleep_ * 5 / 4);
+  }
+
+ private:
+  int yields_ = 0;
+  microseconds sleep_ = kFirstSleep;
+};
+
+struct CountWhileAlive {
+  explicit CountWhileAlive(std::atomic<int>& n) : count(n) { count++; }
+  ~CountWhileAlive() { count--; }
+  std::atomic<int>& count;
+};
+
+/// What a member brings to a split: its choice, and the first number free in its process.
+struct SplitOffer {
+  SplitChoice choice;
+  int next_id = 0;
+};
+
+class MpiCommunicator final : public Communicator {
+ public:
+  MpiCommunicator(std::shared_ptr<MpiProcess> process, int id, int rank, std::vector<int> world_ranks, std::string name,
+                  double deadline_s, size_t piece_bytes)
+      : process_(std::move(process)), id_(id), rank_(rank), world_ranks_(std::move(world_ranks)), name_(std::move(name)),
+        deadline_s_(deadline_s), piece_bytes_(piece_bytes) {
+    ENSURE(id_ < kMostCommunicators, "{}: communicator number {} of at most {}", name_, id_, kMostCommunicators);
+  }
+
+  int rank() const override { return rank_; }
+  int size() const override { return int(world_ranks_.size()); }
+  const std::string& name() const override { return name_; }
+  int world_rank(int r) const override { return world_ranks_[r]; }
+  double waited_s() const override { return waited_s_; }
+  uint64_t sent_bytes() const override { return sent_bytes_; }
+
+  Ticket exchange(std::span<const Transfer> transfers) override {
+    check_transfers(*this, transfers);
+    auto ticket = std::make_unique<MpiTicket>();
+    ticket->process = process_;
+    for (const Transfer& t : transfers) {
+      if (t.kind == Transfer::send) sent_bytes_ += t.bytes;
+      if (t.peer != rank_) add_pieces(t, ticket->messages);
+    }
+    copy_to_self(transfers);
+    const size_t n = ticket->messages.size();
+    if (n == 0) return Ticket();
+    ticket->requests.assign(n, MPI_REQUEST_NULL);
+    ticket->indices.resize(n);
+    ticket->statuses.resize(n);
+    ticket->unfinished = n;
+    process_->add_pending();
+    std::lock_guard lock(process_->mpi);
+    ENSURE(!process_->finalized, "{}: exchange after finalize", name_);
+    // Receives first: a message that finds its receive posted is not copied twice.
+    for (const Transfer::Kind kind : {Transfer::receive, Transfer::send})
+      for (size_t i = 0; i < n; i++)
+        if (ticket->messages[i].kind == kind) start(ticket->messages[i], &ticket->requests[i]);
+    return Ticket(std::move(ticket));
+  }
+
+  bool test(Ticket& ticket) override {
+    if (!ticket) return true;
+    if (!poll(own(ticket), "poll")) return false;
+    ticket.reset();
+    return true;
+  }
+
+  void wait(Ticket& ticket, const char* what) override {
+    if (!ticket) return;
+    Ticket taken = std::move(ticket);  // emptied on every way out
+    MpiTicket& pending = own(taken);
+    if (poll(pending, what)) return;
+    const CountWhileAlive waiting(process_->waiting);
+    const auto start = Clock::now();
+    const auto deadline = deadline_from_now(deadline_s_);
+    BackOff back_off;
+    do {
+      if (Clock::now() > deadline) throw deadline_error(*this, what, missing(pending), deadline_s_);
+      back_off.pause();
+    } while (!poll(pending, what));
+    waited_s_ += std::chrono::duration<double>(Clock::now() - start).count();
+  }
+
+  std::unique_ptr<Communicator> split(int colour, int key, const std::string& name) override {
+    std::vector<SplitOffer> offers(size());
+    SplitOffer mine{{colour, key}, process_->next_id};
+    std::vector<Transfer> transfers;
+    for (int r = 0; r < size(); r++) {
+      transfers.push_back({Transfer::send, r, &mine, sizeof mine, kInternalTag});
+      transfers.push_back({Transfer::receive, r, &offers[r], sizeof mine, kInternalTag});
+    }
+    Ticket ticket = exchange(transfers);
+    wait(ticket, fmt::format("create '{}'", name).c_str());
+    // The largest free number is free everywhere. One number does for all colours: their groups share no pair of ranks.
+    int id = 0;
+    std::vector<SplitChoice> choices;
+    for (const SplitOffer& offer : offers) {
+      id = std::max(id, offer.next_id);
+      choices.push_back(offer.choice);
+    }
+    process_->next_id = id + 1;
+    if (colour < 0) return nullptr;
+    std::vector<int> members = split_members(choices, colour);
+    const int new_rank = int(std::find(members.begin(), members.end(), rank_) - members.begin());
+    for (int& m : members) m = world_ranks_[m];
+    return std::make_unique<MpiCommunicator>(process_, id, new_rank, std::move(members), name, deadline_s_, piece_bytes_);
+  }
+
+ private:
+  void add_pieces(const Transfer& whole, std::vector<Transfer>& messages) const {
+    size_t offset = 0;
+    do {
+      Transfer piece = whole;
+      piece.data = static_cast<char*>(whole.data) + offset;
+      piece.bytes = std::min(whole.bytes - offset, piece_bytes_);
+      messages.push_back(piece);
+      offset += piece.bytes;
+    } while (offset < whole.bytes);
+  }
+
+  void copy_to_self(std::span<const Transfer> transfers) const {
+    std::vector<const Transfer*> sends, receives;
+    for (const Transfer& t : transfers)
+      if (t.peer == rank_) (t.kind == Transfer::send ? sends : receives).push_back(&t);
+    for (const Transfer* send : sends) {
+      const auto match = std::find_if(receives.begin(), receives.end(), [&](auto* r) { return r->tag == send->tag; });
+      ENSURE(match != receives.end(), "{}: a message of rank {} to itself without a receive", name_, rank_);
+      const Transfer& receive = **match;
+      if (send->bytes != receive.bytes)
+        throw Error(ErrorCode::kInternal, size_mismatch(name_, world_ranks_[rank_], send->bytes, world_ranks_[rank_],
+                                                        receive.bytes, send->tag));
+      if (send->bytes > 0) std::memcpy(receive.data, send->data, send->bytes);
+      receives.erase(match);
+    }
+    ENSURE(receives.empty(), "{}: rank {} receives from itself what it does not send", name_, rank_);
+  }
+
+  void start(const Transfer& t, MPI_Request* request) const {
+    const int peer = world_ranks_[t.peer], tag = id_ << kTagBits | t.tag, count = int(t.bytes);
+    if (t.kind == Transfer::send)
+      must(MPI_Isend(t.data, count, MPI_BYTE, peer, tag, process_->comm, request), "MPI_Isend");
+    else
+      must(MPI_Irecv(t.data, count, MPI_BYTE, peer, tag, process_->comm, request), "MPI_Irecv");
+  }
+
+  /// Makes progress; true when every message of the ticket is finished.
+  bool poll(MpiTicket& ticket, const char* what) {
+    if (ticket.unfinished == 0) return true;
+    int finished = 0, result = MPI_SUCCESS;
+    {
+      std::lock_guard lock(process_->mpi);
+      ENSURE(!process_->finalized, "{}: {} after finalize", name_, what);
+      result = MPI_Testsome(int(ticket.requests.size()), ticket.requests.data(), &finished, ticket.indices.data(),
+                            ticket.statuses.data());
+    }
+    if (result != MPI_SUCCESS && result != MPI_ERR_IN_STATUS) must(result, "MPI_Testsome");
+    if (finished == MPI_UNDEFINED) finished = 0;
+    for (int i = 0; i < finished; i++) {
+      const int error = result == MPI_ERR_IN_STATUS ? ticket.statuses[i].MPI_ERROR : MPI_SUCCESS;
+      check(ticket.messages[ticket.indices[i]], ticket.statuses[i], error, what);
+    }
+    ticket.unfinished -= finished;
+    if (ticket.unfinished > 0) return false;
+    process_->pending--;
+    return true;
+  }
+
+  /// Throws unless the message came whole and has the size that was asked for.
+  void check(const Transfer& message, const MPI_Status& status, int error, const char* what) const {
+    const int peer = world_ranks_[message.peer];
+    if (error != MPI_SUCCESS && error != MPI_ERR_PENDING && error != MPI_ERR_TRUNCATE)
+      throw Error(ErrorCode::kPeerLost,
+                  fmt::format("{}: {}: rank {} (world): {}", name_, what, peer, mpi_error_text(error)));
+    if (message.kind == Transfer::send) return;
+    int count = 0;
+    MPI_Get_count(&status, MPI_BYTE, &count);
+    if (error == MPI_ERR_TRUNCATE || size_t(count) != message.bytes)
+      throw Error(ErrorCode::kInternal,
+                  size_mismatch(name_, peer, count, world_ranks_[rank_], message.bytes, message.tag));
+  }
+
+  MpiTicket& own(Ticket& ticket) const {
+    auto* pending = dynamic_cast<MpiTicket*>(ticket.state());
+    ENSURE(pending != nullptr, "{}: a ticket of another transport", name_);
+    return *pending;
+  }
+
+  std::vector<int> missing(const MpiTicket& ticket) const {
+    std::vector<int> ranks;
+    for (size_t i = 0; i < ticket.requests.size(); i++)
+      if (ticket.requests[i] != MPI_REQUEST_NULL) ranks.push_back(world_ranks_[ticket.messages[i].peer]);
+    return ranks;
+  }
+
+  std::shared_ptr<MpiProcess> process_;
+  int id_, rank_;
+  std::vector<int> world_ranks_;
+  std::string name_;
+  double deadline_s_;
+  size_t piece_bytes_;
+  double waited_s_ = 0;
+  uint64_t sent_bytes_ = 0;
+};
+
+/// MPI_Finalize waits for every rank and cannot be interrupted: past the deadline the process ends itself.
+class FinalizeLimit {
+ public:
+  explicit FinalizeLimit(double deadline_s)
+      : thread_([this, deadline_s] {
+          std::unique_lock lock(mutex_);
+          if (done_.wait_until(lock, deadline_from_now(deadline_s), [this] { return is_done_; })) return;
+          std::fprintf(stderr, "trainctl: MPI_Finalize did not end within %g s: a rank is missing\n", deadline_s);
+          _exit(exit_status(ErrorCode::kPeerLost));
+        }) {}
+  ~FinalizeLimit() {
+    {
+      std::lock_guard lock(mutex_);
+      is_done_ = true;
+    }
+    done_.notify_all();
+    thread_.join();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable done_;
+  bool is_done_ = false;
+  std::thread thread_;
+};
+
+}  // namespace
+
+struct MpiWorld::State {
+  std::shared_ptr<MpiProcess> process = std::make_shared<MpiProcess>();
+};
+
+MpiWorld::MpiWorld() : state_(std::make_unique<State>()) {}
+
+MpiWorld::~MpiWorld() { state_->process->stop_background(); }
+
+std::unique_ptr<Communicator> MpiWorld::world(double deadline_s, size_t piece_bytes) {
+  ENSURE(deadline_s > 0 && piece_bytes > 0 && piece_bytes <= size_t{1} << 30, "deadline_s = {}, piece_bytes = {}",
+         deadline_s, piece_bytes);
+  const std::shared_ptr<MpiProcess>& process = state_->process;
+  process->longest_deadline_s = std::max(process->longest_deadline_s, deadline_s);
+  std::vector<int> world_ranks(process->size);
+  for (int r = 0; r < process->size; r++) world_ranks[r] = r;
+  return std::make_unique<MpiCommunicator>(process, process->next_id++, process->rank, std::move(world_ranks), "world",
+                                           deadline_s, piece_bytes);
+}
+
+void MpiWorld::finalize() {
+  MpiProcess& process = *state_->process;
+  if (process.finalized) return;
+  // First a barrier of our own, which names a missing rank.
+  const double deadline_s = process.longest_deadline_s > 0 ? process.longest_deadline_s : 60;
+  const auto everyone = world(deadline_s);
+  barrier(*everyone);
+  process.stop_background();
+  const FinalizeLimit limit(deadline_s);
+  std::lock_guard lock(process.mpi);
+  process.finalized = true;
+  MPI_Comm_free(&process.comm);
+  MPI_Finalize();
+}
+
+}  // namespace trainctl::parallel
