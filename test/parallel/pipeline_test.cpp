@@ -194,7 +194,8 @@ TEST_CASE("a transfer delays the receiver alone") {
 }
 
 std::string drawing_of(const PipelineShape& shape, int width) {
-  return "\n" + draw(shape, simulate(shape, make_programs(shape), {1, 1, 1, 0}), width);
+  std::string text(1, '\n');
+  return text += draw(shape, simulate(shape, make_programs(shape), {1, 1, 1, 0}), width);
 }
 
 TEST_CASE("drawings") {
