@@ -186,8 +186,8 @@ TEST_CASE("large parameters neither overflow nor leave gaps") {
   CHECK(elements == 256'000LL * 16'384);
 }
 
-/// What the rule promises: contiguous, never decreasing, within dp, each share off its ideal by at most one
-/// chunk.
+/// What the rule promises: contiguous, never decreasing, within dp, each border between shares off its ideal
+/// place by at most half a chunk.
 void check_owners(const std::vector<int64_t>& sizes, int dp) {
   const std::vector<int> owners = spread_owners(sizes, dp);
   REQUIRE(owners.size() == sizes.size());
@@ -197,10 +197,14 @@ void check_owners(const std::vector<int64_t>& sizes, int dp) {
   REQUIRE(owners.back() < dp);
   const int64_t total = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
   const int64_t largest = *std::max_element(sizes.begin(), sizes.end());
-  std::vector<int64_t> load(static_cast<size_t>(dp), 0);
-  for (size_t i = 0; i < sizes.size(); ++i) load[static_cast<size_t>(owners[i])] += sizes[i];
   bool balanced = true;
-  for (int64_t share : load) balanced = balanced && std::abs(share * dp - total) <= largest * dp;
+  __int128 before = 0;  // elements of the ranks below `border`
+  size_t next = 0;
+  for (int border = 0; border <= dp; ++border) {
+    for (; next < sizes.size() && owners[next] < border; ++next) before += sizes[next];
+    const __int128 off = before * dp - static_cast<__int128>(border) * total;
+    balanced = balanced && 2 * (off < 0 ? -off : off) <= static_cast<__int128>(largest) * dp;
+  }
   REQUIRE(balanced);
   if (dp == 1) {
     REQUIRE(std::all_of(owners.begin(), owners.end(), [](int owner) { return owner == 0; }));
@@ -211,6 +215,16 @@ void check_owners(const std::vector<int64_t>& sizes, int dp) {
     for (size_t i = 0; i < sizes.size(); ++i) halves = halves && merged[i] == owners[i] / 2;
     REQUIRE(halves);
   }
+}
+
+TEST_CASE("a chunk belongs to the share in which its middle falls") {
+  CHECK(spread_owners({1, 1, 1}, 2) == std::vector<int>{0, 1, 1});
+  CHECK(spread_owners({4, 1, 1}, 2) == std::vector<int>{0, 1, 1});
+  CHECK(spread_owners({1, 4, 1}, 3) == std::vector<int>{0, 1, 2});
+  CHECK(spread_owners({3, 3}, 4) == std::vector<int>{1, 3});
+  CHECK(spread_owners({0, 0}, 4) == std::vector<int>{0, 0});
+  CHECK(spread_owners({5, 0}, 2) == std::vector<int>{1, 1});
+  CHECK(spread_owners({}, 2).empty());
 }
 
 TEST_CASE("owners of chunks, every list of up to five sizes below 4") {
