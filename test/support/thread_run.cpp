@@ -1,0 +1,140 @@
+#include "test/support/thread_run.h"
+
+#include <stdlib.h>
+
+#include <exception>
+#include <fstream>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "ckpt/checkpoint.h"
+#include "runtime/base/philox.h"
+#include "runtime/train/rank.h"
+
+namespace trainctl::test {
+
+TempDir::TempDir() {
+  std::string name = (getenv("TMPDIR") ? std::string(getenv("TMPDIR")) : "/tmp") + "/trainctl-test-XXXXXX";
+  ENSURE(mkdtemp(name.data()) != nullptr, "mkdtemp {}", name);
+  path_ = name;
+}
+TempDir::~TempDir() { real_file_system().remove_tree(path_); }
+
+ThreadRun run_on_threads(const JobSpec& job, const ThreadRunOptions& options) {
+  const int size = job.mesh().world_size();
+  FileSystem& fs = real_file_system();
+  const std::string checkpoints = options.dir + "/ckpt";
+  ThreadRun result;
+  auto controls = make_thread_control(size, fs, checkpoints, 3, [&](const StepReport& report) {
+    const auto j = nlohmann::json::parse(report.json);
+    result.losses.push_back(j["loss"].is_null() ? NAN : j["loss"].get<double>());
+    result.grad_norms.push_back(j["grad_norm"].is_null() ? NAN : j["grad_norm"].get<double>());
+    if (j.contains("val_loss")) result.val_losses.push_back(j["val_loss"].get<double>());
+  });
+  auto worlds = parallel::make_thread_world(size, 120.0);
+  std::mutex mutex;
+  std::exception_ptr first;
+  std::vector<std::thread> threads;
+  for (int r = 0; r < size; ++r)
+    threads.emplace_back([&, r] {
+      try {
+        auto backend = options.reference_backend ? kernels::make_reference_backend()
+                                                 : kernels::make_cpu_backend(job.parallelism.threads_per_rank);
+        RankOptions o;
+        o.run_id = "test";
+        o.checkpoint_dir = checkpoints;
+        o.resume_from = options.resume_from;
+        o.gradients_dir = options.gradients_dir;
+        o.max_steps = options.max_steps;
+        run_rank(job, o, *worlds[size_t(r)], *backend, *controls[size_t(r)], fs);
+      } catch (const Error& e) {
+        const std::lock_guard lock(mutex);
+        if (!first || e.code() != ErrorCode::kPeerLost) {
+          bool replace = !first;
+          if (first) {
+            try {
+              std::rethrow_exception(first);
+            } catch (const Error& old) {
+              replace = old.code() == ErrorCode::kPeerLost;
+            } catch (...) {
+            }
+          }
+          if (replace) first = std::current_exception();
+        }
+        parallel::abort_thread_world(*worlds[size_t(r)], e.what());
+      }
+    });
+  for (std::thread& t : threads) t.join();
+  if (first) std::rethrow_exception(first);
+  const auto steps = ckpt::list_steps(fs, checkpoints);
+  if (!steps.empty()) {
+    result.checkpoint = ckpt::step_directory(checkpoints, steps.front());
+    result.root_hash = ckpt::Checkpoint::open(fs, result.checkpoint)->root_hash();
+  }
+  return result;
+}
+
+JobSpec tiny_job(Family family, const std::string& dir) {
+  JobSpec job;
+  job.model = {.family = family,
+               .hidden_size = 32,
+               .num_layers = 4,
+               .num_heads = 4,
+               .num_kv_heads = family == Family::llama ? 2 : 4,
+               .ffn_size = family == Family::llama ? 96 : 128,
+               .vocab_size = 97,
+               .max_seq_len = 16,
+               .tie_embeddings = family == Family::gpt2};
+  std::vector<uint16_t> tokens(8 * 16 * 24 + 1);
+  const Philox random(7, RandomPurpose::kTest);
+  for (size_t i = 0; i < tokens.size(); ++i)
+    tokens[i] = uint16_t((i > 0 ? tokens[i - 1] + 3 * (random.bits64(i) % 4) : 0) % 97);
+  std::ofstream(dir + "/tokens.bin", std::ios::binary)
+      .write(reinterpret_cast<const char*>(tokens.data()), std::streamsize(tokens.size() * 2));
+  DataSource source;
+  source.path = dir + "/tokens.bin";
+  source.format = TokenFormat::raw;
+  source.dtype = DType::u16;
+  job.data.train = {source};
+  job.data.seq_len = 16;
+  job.batch = {.global_sequences = 8, .micro_sequences = 1};
+  job.optimizer.decay_exclude = {"norm", "bias"};
+  job.schedule = {.total_steps = 20, .warmup_steps = 4, .lr = 3e-3, .min_lr = 3e-4};
+  job.checkpoint.chunk_mib = 0.002;   // many chunks, so that ownership is really spread
+  job.parallelism.bucket_mib = 0.02;
+  return job;
+}
+
+JobSpec golden_job(const std::string& name) {
+  const std::string dir = std::string(TRAINCTL_SOURCE_DIR) + "/test/golden/" + name;
+  const auto config = nlohmann::json::parse(std::ifstream(dir + "/config.json"));
+  const auto& m = config["model"];
+  const auto& t = config["train"];
+  JobSpec job;
+  if (m["model_type"] == "gpt2")
+    job.model = {.family = Family::gpt2, .hidden_size = m["n_embd"], .num_layers = m["n_layer"], .num_heads = m["n_head"],
+                 .num_kv_heads = m["n_head"], .ffn_size = 4 * m["n_embd"].get<int64_t>(), .vocab_size = m["vocab_size"],
+                 .max_seq_len = m["n_positions"], .norm_eps = m["layer_norm_epsilon"]};
+  else
+    job.model = {.family = Family::llama, .hidden_size = m["hidden_size"], .num_layers = m["num_hidden_layers"],
+                 .num_heads = m["num_attention_heads"], .num_kv_heads = m["num_key_value_heads"],
+                 .ffn_size = m["intermediate_size"], .vocab_size = m["vocab_size"],
+                 .max_seq_len = m["max_position_embeddings"], .norm_eps = m["rms_norm_eps"], .rope_theta = m["rope_theta"]};
+  job.model.tie_embeddings = m["tie_word_embeddings"];
+  job.model.init_from = dir + "/weights.safetensors";
+  DataSource source;
+  source.path = dir + "/tokens.bin";
+  source.format = TokenFormat::raw;
+  source.dtype = DType::u16;
+  job.data.train = {source};
+  job.data.seq_len = t["seq_len"];
+  job.data.shuffle = false;
+  job.batch = {.global_sequences = t["batch"], .micro_sequences = 1};
+  job.optimizer = {.beta1 = t["beta1"], .beta2 = t["beta2"], .eps = t["eps"], .weight_decay = t["weight_decay"],
+                   .grad_clip = t["grad_clip"], .decay_exclude = {"norm", "bias"}};
+  job.schedule = {.total_steps = t["steps"], .warmup_steps = t["warmup_steps"], .lr = t["lr"], .min_lr = t["min_lr"]};
+  return job;
+}
+
+}  // namespace trainctl::test

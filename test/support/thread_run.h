@@ -1,0 +1,44 @@
+// Runs a whole job in this process, every rank a thread: the same run_rank that `trainctl rank` runs under mpirun.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "runtime/spec/job.h"
+
+namespace trainctl::test {
+
+struct ThreadRunOptions {
+  std::string dir;               ///< folder for checkpoints (created); "" : none are kept
+  std::string resume_from;
+  std::string gradients_dir;
+  int64_t max_steps = 0;
+  bool reference_backend = false;
+};
+
+struct ThreadRun {
+  std::vector<double> losses, grad_norms, val_losses;
+  std::string root_hash;         ///< of the newest checkpoint
+  std::string checkpoint;        ///< its folder
+};
+
+/// Throws the first rank's Error that is not a lost peer.
+ThreadRun run_on_threads(const JobSpec& job, const ThreadRunOptions& options);
+
+/// A fresh folder under the system's temporary directory, removed when this dies.
+class TempDir {
+ public:
+  TempDir();
+  ~TempDir();
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+/// A tiny model (gpt2 or llama) and a token file in `dir`: 4 layers, 4 heads, 2 KV heads for llama; global batch 8 x 16 tokens.
+JobSpec tiny_job(Family family, const std::string& dir);
+
+/// The job of a golden case (test/golden/<name>), 20 steps.
+JobSpec golden_job(const std::string& name);
+
+}  // namespace trainctl::test
