@@ -1,0 +1,197 @@
+// Times every op of a GPT-2 124M training step on the CPU backend and prints one JSON line per op: milliseconds per call,
+// calls per step, GFLOP/s or GB/s, and the ratio to the unit (the f32 1024^3 product rate of the same run). The last line of
+// each configuration adds the step up: model FLOP/s over the unit.
+//
+//   bench_kernels [threads]
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <functional>
+#include <map>
+#include <vector>
+
+#include "kernels/backend.h"
+
+namespace trainctl::kernels {
+namespace {
+
+constexpr int64_t kLayers = 12, kC = 768, kHeads = 12, kVocab = 50257, kHidden = 4 * kC;
+constexpr double kParameters = 124.4e6;
+
+/// Buffers by name, filled with small numbers, and the ops of one configuration.
+class Bench {
+ public:
+  Bench(Backend& backend, DType dtype, int64_t batch, int64_t seq_len, double unit)
+      : backend_(backend), stream_(backend.create_stream()), dtype_(dtype), batch_(batch), seq_len_(seq_len),
+        rows_(batch * seq_len), unit_(unit) {}
+
+  void run() {
+    linear("qkv", 3 * kC, kC, kLayers);
+    linear("attn_out", kC, kC, kLayers);
+    linear("mlp_up", kHidden, kC, kLayers);
+    linear("mlp_down", kC, kHidden, kLayers);
+    linear("head", kVocab, kC, 1);
+    attention();
+    norms();
+    elementwise();
+    loss();
+    optimizer();
+    const double tokens = double(rows_);
+    const double flops = 6 * kParameters * tokens + 6.0 * double(kLayers * seq_len_ * kC) * tokens;
+    fmt::print("{{\"step\":\"gpt2-124m\",\"dtype\":\"{}\",\"batch\":{},\"seq_len\":{},\"ms\":{:.1f},\"ratio\":{:.3f}}}\n",
+               name_of(dtype_), batch_, seq_len_, step_ms_, flops / (step_ms_ * 1e-3) / unit_);
+  }
+
+ private:
+  Matrix buffer(const std::string& name, DType dtype, int64_t rows, int64_t cols) {
+    auto& b = buffers_[name + std::to_string(cols)];
+    if (!b) {
+      b = backend_.allocate(size_t(rows * cols) * size_of(dtype));
+      const Matrix m = matrix(b->data(), dtype, rows, cols);
+      for (int64_t i = 0; i < m.count(); ++i) {
+        const float value = float((i * 2654435761u) % 2000) * 1e-3f - 1.0f;
+        if (dtype == DType::f32) {
+          m.as<float>()[i] = value;
+        } else {
+          m.as<bf16>()[i] = bf16(value);
+        }
+      }
+    }
+    return matrix(b->data(), dtype, rows, cols);
+  }
+  Matrix activation(const std::string& name, int64_t cols) { return buffer(name, dtype_, rows_, cols); }
+  Matrix row(const std::string& name, int64_t cols) { return buffer(name, DType::f32, 1, cols); }
+
+  void time(const std::string& op, int64_t calls, double flops, double bytes, const std::function<void()>& call) {
+    using Clock = std::chrono::steady_clock;
+    call();
+    double best_s = 1e30;
+    const auto begin = Clock::now();
+    for (int i = 0; i < 3 || (Clock::now() - begin < std::chrono::milliseconds(150) && i < 50); ++i) {
+      const auto start = Clock::now();
+      call();
+      best_s = std::min(best_s, std::chrono::duration<double>(Clock::now() - start).count());
+    }
+    step_ms_ += best_s * 1e3 * double(calls);
+    fmt::print("{{\"op\":\"{}\",\"dtype\":\"{}\",\"rows\":{},\"ms\":{:.3f},\"calls\":{},\"step_ms\":{:.2f}", op,
+               name_of(dtype_), rows_, best_s * 1e3, calls, best_s * 1e3 * double(calls));
+    if (flops > 0) {
+      fmt::print(",\"gflops\":{:.1f},\"ratio\":{:.3f}}}\n", flops / best_s * 1e-9, flops / best_s / unit_);
+    } else {
+      fmt::print(",\"gb_per_s\":{:.1f}}}\n", bytes / best_s * 1e-9);
+    }
+  }
+
+  void linear(const std::string& name, int64_t n, int64_t k, int64_t calls) {
+    const Matrix x = activation("x", k), y = activation("y", n), w = buffer(name, dtype_, n, k);
+    const Matrix dw = buffer(name + "_dw", DType::f32, n, k), bias = row("bias", n);
+    const auto packed = backend_.make_packed(n, k, dtype_);
+    const double flops = 2.0 * double(rows_ * n * k);
+    if (packed->bytes() > 0) {
+      time(name + "_pack", calls, 0, double(n * k) * double(size_of(dtype_)), [&] { backend_.pack(*stream_, w, *packed); });
+    } else {
+      backend_.pack(*stream_, w, *packed);
+    }
+    time(name + "_fwd", calls, flops, 0, [&] { backend_.linear_forward(*stream_, x, *packed, bias, y); });
+    time(name + "_dx", calls, flops, 0, [&] { backend_.linear_backward_input(*stream_, y, *packed, x); });
+    time(name + "_dw", calls, flops, 0, [&] { backend_.linear_backward_weight(*stream_, y, x, dw, bias, true); });
+    buffers_.erase(name + std::to_string(k));
+    buffers_.erase(name + "_dw" + std::to_string(k));
+  }
+
+  void attention() {
+    const AttentionShape shape{batch_, seq_len_, kHeads, kHeads, kC / kHeads, 0.125f};
+    const Matrix qkv = activation("qkv", 3 * kC), dqkv = activation("dqkv", 3 * kC);
+    const Matrix out = activation("attn", kC), dout = activation("dattn", kC);
+    float* lse = buffer("lse", DType::f32, rows_, kHeads).as<float>();
+    const double flops = 2.0 * double(rows_ * seq_len_ * kC);  // causal: half of two T x T products
+    const auto column = [](const Matrix& m, int64_t i) { return m.columns(i * kC, kC); };
+    time("attention_fwd", kLayers, flops, 0, [&] {
+      backend_.attention_forward(*stream_, shape, column(qkv, 0), column(qkv, 1), column(qkv, 2), out, lse);
+    });
+    time("attention_bwd", kLayers, 2.5 * flops, 0, [&] {
+      backend_.attention_backward(*stream_, shape, column(qkv, 0), column(qkv, 1), column(qkv, 2), out, lse, dout,
+                                  column(dqkv, 0), column(dqkv, 1), column(dqkv, 2));
+    });
+  }
+
+  void norms() {
+    const Matrix x = activation("x", kC), delta = activation("attn", kC), y = activation("y", kC);
+    const Matrix weight = row("weight", kC), bias = row("bias", kC), dweight = row("dweight", kC), dbias = row("dbias", kC);
+    float* stats = buffer("stats", DType::f32, rows_, 2).as<float>();
+    const double bytes = double(x.count()) * double(size_of(dtype_));
+    time("norm_fwd", 2 * kLayers + 1, 0, 4 * bytes, [&] {
+      backend_.norm_forward(*stream_, NormKind::layernorm, x, delta, weight, bias, 1e-5f, x, y, stats);
+    });
+    time("norm_bwd", 2 * kLayers + 1, 0, 4 * bytes, [&] {
+      backend_.norm_backward(*stream_, NormKind::layernorm, y, x, weight, stats, delta, delta, dweight, dbias);
+    });
+  }
+
+  void elementwise() {
+    const Matrix x = activation("x", kHidden), y = activation("y", kHidden);
+    const double bytes = double(x.count()) * double(size_of(dtype_));
+    time("gelu_fwd", kLayers, 0, 2 * bytes, [&] { backend_.gelu_forward(*stream_, x, y); });
+    time("gelu_bwd", kLayers, 0, 3 * bytes, [&] { backend_.gelu_backward(*stream_, x, y, y); });
+  }
+
+  void loss() {
+    const Matrix logits = activation("y", kVocab), table = buffer("table", dtype_, kVocab, kC);
+    const Matrix dtable = buffer("dtable", DType::f32, kVocab, kC), x = activation("x", kC);
+    std::vector<int32_t> ids;
+    for (int64_t m = 0; m < rows_; ++m) {
+      ids.push_back(int32_t(m * 7919 % kVocab));
+    }
+    float* stats = buffer("ce", DType::f32, rows_, 5).as<float>();
+    float *lse = stats + 3 * rows_, *losses = stats + 4 * rows_;
+    const double bytes = double(logits.count()) * double(size_of(dtype_));
+    time("cross_entropy_fwd", 1, 0, bytes, [&] {
+      backend_.cross_entropy_stats(*stream_, logits, ids.data(), 0, stats);
+      backend_.cross_entropy_combine(*stream_, stats, 1, rows_, lse, losses);
+    });
+    time("cross_entropy_bwd", 1, 0, 2 * bytes,
+         [&] { backend_.cross_entropy_backward(*stream_, logits, ids.data(), 0, lse, 1e-3f); });
+    time("embedding_fwd", 1, 0, 2 * double(x.count()) * double(size_of(dtype_)),
+         [&] { backend_.embedding_forward(*stream_, ids.data(), table, 0, x); });
+    time("embedding_bwd", 1, 0, 3 * double(x.count()) * double(size_of(dtype_)),
+         [&] { backend_.embedding_backward(*stream_, ids.data(), x, 0, dtable); });
+    buffers_.clear();
+  }
+
+  void optimizer() {
+    const int64_t n = int64_t(kParameters) / kC;
+    const Matrix master = buffer("master", DType::f32, n, kC), first = buffer("first", DType::f32, n, kC);
+    const Matrix second = buffer("second", DType::f32, n, kC), grad = buffer("grad", DType::f32, n, kC);
+    const Matrix param = buffer("param", dtype_, n, kC);
+    const AdamWBox box[] = {{master.as<float>(), first.as<float>(), second.as<float>(), grad.as<float>(), kC, param, 0.1f}};
+    const double count = double(n * kC);
+    time("adamw", 1, 0, count * (28 + double(size_of(dtype_))), [&] { backend_.adamw(*stream_, box, {.lr = 1e-4f}); });
+    double squares = 0;
+    time("grad_norm", 1, 0, count * 4, [&] { backend_.sum_squares(*stream_, {&grad, 1}, &squares); });
+    time("zero_grad", 1, 0, count * 4, [&] { backend_.fill_zero(*stream_, grad.data, size_t(grad.count()) * 4); });
+  }
+
+  Backend& backend_;
+  std::unique_ptr<Stream> stream_;
+  DType dtype_;
+  int64_t batch_, seq_len_, rows_;
+  double unit_, step_ms_ = 0;
+  std::map<std::string, std::unique_ptr<Buffer>> buffers_;
+};
+
+}  // namespace
+}  // namespace trainctl::kernels
+
+int main(int argc, char** argv) {
+  using namespace trainctl;
+  const auto backend = kernels::make_cpu_backend(argc > 1 ? std::atoi(argv[1]) : 2);
+  const double unit = kernels::measure_matmul_flops_per_s(*backend, DType::f32);
+  fmt::print("{{\"unit_gflops\":{:.1f},\"bf16_gflops\":{:.1f}}}\n", unit * 1e-9,
+             kernels::measure_matmul_flops_per_s(*backend, DType::bf16) * 1e-9);
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const int64_t seq_len : {256, 64}) {
+      kernels::Bench(*backend, dtype, 4, seq_len, unit).run();
+    }
+  }
+}
