@@ -16,6 +16,7 @@ constexpr Command kCommands[] = {
     {"validate", add_validate},
     {"explain", add_explain},
     {"init", add_init},
+    {"inspect-ckpt", add_inspect_ckpt},
     {"completion", add_completion},
 };
 

@@ -1,0 +1,36 @@
+// trainctl inspect-ckpt: what a checkpoint holds, whether every byte of it is good, and how it differs from another.
+#include <cstdio>
+#include <memory>
+
+#include "cmd/commands.h"
+#include "runtime/base/error.h"
+#include "runtime/observe/checkpoint_report.h"
+
+namespace trainctl::cmd {
+namespace {
+
+int inspect(CheckpointReportOptions options, const Context& context) {
+  options.json = context.json;
+  const CheckpointReport report = report_checkpoint(real_file_system(), real_clock(), options);
+  if (!report.notes.empty()) fmt::print(stderr, "{}", report.notes);
+  fmt::print("{}", report.text);
+  if (report.damaged) return exit_status(ErrorCode::kCheckpoint);
+  return report.different ? kExitDifferences : kExitDone;
+}
+
+}  // namespace
+
+void add_inspect_ckpt(CLI::App& app, Context& context) {
+  auto options = std::make_shared<CheckpointReportOptions>();
+  CLI::App* command = app.add_subcommand("inspect-ckpt", "show, verify or compare checkpoints");
+  command->add_option("PATH", options->path, "a step folder, a run directory or its ckpt folder (newest checkpoint)")
+      ->required()
+      ->type_name("PATH");
+  command->add_flag("--tensors", options->tensors, "list every tensor");
+  command->add_flag("--stats", options->stats, "list every tensor with mean, std, largest value, NaN, infinite and zero values");
+  command->add_flag("--verify", options->verify, "re-read every byte and check every hash; exit status 7 on damage");
+  command->add_option("--diff", options->other, "compare with this checkpoint: exit status 0 if identical, 20 if not")->type_name("PATH");
+  when_chosen(command, context, [options, &context] { return inspect(*options, context); });
+}
+
+}  // namespace trainctl::cmd
