@@ -43,6 +43,10 @@ using PackedBytes = std::function<size_t(int64_t n, int64_t k, DType dtype)>;
 
 JobPlan make_plan(const JobSpec& job, const PackedBytes& packed_bytes);
 
+/// What this machine's CPU backend takes for a packed weight, and the FLOP/s of one rank of `job` measured here (0.2 s).
+PackedBytes cpu_packed_bytes();
+double measure_rank_flops_per_s(const JobSpec& job);
+
 /// The plan for people, in the layout of `trainctl plan`, and as JSON. flops_per_s: peak of one rank, 0 if not measured.
 std::string render_plan(const JobSpec& job, const JobPlan& plan, double rank_flops_per_s, bool color);
 std::string plan_json(const JobSpec& job, const JobPlan& plan, double rank_flops_per_s);

@@ -1,0 +1,47 @@
+// trainctl plan: what a job will need, before anything is started.
+#include <cstdio>
+#include <memory>
+
+#include "cmd/commands.h"
+#include "runtime/base/error.h"
+#include "runtime/plan/plan.h"
+
+namespace trainctl::cmd {
+namespace {
+
+struct Options {
+  JobArguments job;
+  bool timeline = false;
+  int width = 110;
+};
+
+int plan(const Options& options, const Context& context) {
+  const std::optional<ParsedJob> parsed = load_job(options.job, context);
+  if (!parsed) return exit_status(ErrorCode::kSpec);
+  if (options.timeline) {
+    fmt::print("{}", render_timeline(parsed->job, options.width));
+    return kExitDone;
+  }
+  const JobPlan plan = make_plan(parsed->job, cpu_packed_bytes());
+  const double rate = measure_rank_flops_per_s(parsed->job);
+  if (context.json) {
+    fmt::print("{}\n", plan_json(parsed->job, plan, rate));
+    return kExitDone;
+  }
+  fmt::print("{}", render_plan(parsed->job, plan, rate, context.color_out));
+  fmt::print("next: trainctl launch {}\n", options.job.path);
+  return kExitDone;
+}
+
+}  // namespace
+
+void add_plan(CLI::App& app, Context& context) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand("plan", "mesh, memory, traffic and time of a job; nothing is started");
+  add_job_arguments(command, options->job);
+  command->add_flag("--timeline", options->timeline, "draw the pipeline schedule of one step");
+  command->add_option("--width", options->width, "columns of the timeline")->check(CLI::Range(20, 1000));
+  when_chosen(command, context, [options, &context] { return plan(*options, context); });
+}
+
+}  // namespace trainctl::cmd

@@ -1,0 +1,78 @@
+// trainctl sample: text from a checkpoint, on the CPU.
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "cmd/commands.h"
+#include "runtime/base/error.h"
+#include "runtime/launch/run_directory.h"
+#include "runtime/train/sample.h"
+
+namespace trainctl::cmd {
+namespace {
+
+struct Options {
+  std::string run, run_dir = "runs";
+  SampleRequest request;
+};
+
+/// The checkpoint that RUN|CKPT means: the newest usable one of a run, or the one named.
+std::string checkpoint_of(const Options& options) {
+  FileSystem& fs = real_file_system();
+  const FoundRun found = find_run(fs, options.run, options.run_dir);
+  const std::optional<RunIdentity> identity = read_identity(fs, found.run);
+  std::string dir = found.run.file("ckpt");
+  if (fs.exists(found.run.job()))
+    if (const ParsedJob job = parse_job({.text = fs.read_text(found.run.job()), .file = found.run.job()}); job.ok())
+      dir = found.run.checkpoints(job.job);
+  if (found.step) return ckpt::step_directory(dir, *found.step);
+  const auto checkpoint = ckpt::open_latest(fs, dir, -1, [](const std::string& path, const std::string& why) {
+    fmt::print(stderr, "skipped {}: {}\n", path, why);
+  });
+  if (!checkpoint)
+    throw Error(ErrorCode::kCheckpoint, fmt::format("{} holds no usable checkpoint yet; see trainctl status {}", dir, options.run));
+  return checkpoint->path();
+}
+
+int run(Options options, const Context& context) {
+  options.request.checkpoint = checkpoint_of(options);
+  options.request.threads = int(std::max(1u, std::thread::hardware_concurrency()));
+  if (!context.json) fmt::print("{}", options.request.prompt);
+  const SampleResult result = sample(real_file_system(), options.request, [&](const std::string& text) {
+    if (context.json) return;
+    fmt::print("{}", text);
+    std::fflush(stdout);
+  });
+  if (context.json) {
+    const nlohmann::ordered_json j{{"checkpoint", options.request.checkpoint}, {"step", result.step},
+                                   {"prompt", options.request.prompt},       {"text", result.text},
+                                   {"tokens", result.tokens},                {"seconds", result.seconds}};
+    fmt::print("{}\n", j.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+    return kExitDone;
+  }
+  fmt::print("\n");
+  if (!context.quiet())
+    fmt::print(stderr, "-- {} tokens in {:.1f} s from step {} · next: trainctl inspect-ckpt {}\n", result.tokens, result.seconds,
+               result.step, options.request.checkpoint);
+  return kExitDone;
+}
+
+}  // namespace
+
+void add_sample(CLI::App& app, Context& context) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand("sample", "generate text from a checkpoint");
+  command->add_option("RUN", options->run, "run id, unique prefix, `latest`, or the path of a run or checkpoint")->required();
+  command->add_option("--run-dir", options->run_dir, "folder of runs in which an id is looked for");
+  command->add_option("-p,--prompt", options->request.prompt, "text to continue (default: the start of a document)");
+  command->add_option("-n,--tokens", options->request.options.tokens, "tokens to generate")->check(CLI::Range(1, 1000000));
+  command->add_option("-t,--temperature", options->request.options.temperature, "0 takes the likeliest token")
+      ->check(CLI::Range(0.0, 100.0));
+  command->add_option("--top-k", options->request.options.top_k, "draw from the k likeliest tokens only (0: all)");
+  command->add_option("--seed", options->request.options.seed, "the same seed gives the same text");
+  command->add_option("--tokenizer", options->request.tokenizer, "tokenizer file or `bytes`, if the run does not say");
+  when_chosen(command, context, [options, &context] { return run(*options, context); });
+}
+
+}  // namespace trainctl::cmd
