@@ -8,16 +8,24 @@
 
 namespace trainctl {
 
+/// Another place that a diagnostic talks about.
+struct RelatedPlace {
+  std::string file, pointer, excerpt, label;
+  int line = 0, column = 0, length = 1;
+};
+
 /// One mistake (or warning). Rendered as in `trainctl explain E0101`: code, message, place, values, help.
 struct Diagnostic {
   std::string code;                    ///< "E0312", "W0401"
   std::string message;                 ///< one sentence
   std::string file;                    ///< "job.json", "--set parallelism.tensor=16", "TRAINCTL_SET__...", ""
   int line = 0, column = 0;            ///< 1-based; 0 where there is none
+  int length = 1;                      ///< of the caret line
   std::string pointer;                 ///< "/parallelism/tensor"
   std::string excerpt;                 ///< the source line, for the caret
   std::vector<std::string> notes;      ///< "parallelism.tensor = 16, model.num_kv_heads = 8"
   std::vector<std::string> help;       ///< what to do
+  std::vector<RelatedPlace> related;   ///< where the other values stand
   bool is_error() const { return !code.empty() && code[0] == 'E'; }
 };
 
@@ -25,12 +33,21 @@ struct Diagnostic {
 std::string render(const std::vector<Diagnostic>&, bool color);
 std::string render_json(const std::vector<Diagnostic>&);
 
+/// One field as the run will see it.
+struct EffectiveValue {
+  std::string path;                    ///< "data.train.0.weight"
+  std::string value;                   ///< JSON text as in the resolved spec; "auto" stays auto
+  std::string meaning;                 ///< what an auto came to; otherwise the same as value
+  std::string origin;                  ///< as in origins_json
+};
+
 struct ParsedJob {
   JobSpec job;                          ///< meaningful only when ok()
   std::vector<Diagnostic> diagnostics;  ///< sorted by place
   std::string resolved_json;            ///< strict JSON of every effective value; parses to the same job
   std::string origins_json;             ///< path -> "job.json:41" | "--set" | "default" | "preset llama3-8b" | ...
-  std::string hash;                     ///< 16 hex digits over what must not change within a run (see same_run_fields)
+  std::vector<EffectiveValue> values;   ///< in the order of the field table
+  std::string hash;                     ///< 16 hex digits over what must not change within a run (see changed_run_fields)
   bool ok() const;
 };
 

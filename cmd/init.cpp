@@ -1,0 +1,68 @@
+// trainctl init: a commented starter spec.
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cmd/commands.h"
+#include "runtime/base/error.h"
+#include "runtime/base/file_system.h"
+#include "runtime/spec/suggest.h"
+
+namespace trainctl::cmd {
+
+namespace {
+
+struct Options {
+  std::string preset = "gpt2-124m", output;
+  bool list = false;
+};
+
+/// First line of a preset's page: "preset gpt2-124m: GPT-2 small, 124439808 parameters".
+std::string headline(const std::string& preset) {
+  const std::string page = explain(preset, nullptr);
+  const size_t colon = page.find(": ");
+  return page.substr(colon + 2, page.find('\n') - colon - 2);
+}
+
+int list_presets(const Context& context) {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const std::string& name : preset_names()) {
+    if (context.json)
+      list.push_back({{"preset", name}, {"summary", headline(name)}});
+    else
+      fmt::print("{:<14} {}\n", name, headline(name));
+  }
+  if (context.json) fmt::print("{}\n", list.dump(2));
+  return kExitDone;
+}
+
+int init(const Options& options, const Context& context) {
+  if (options.list) return list_presets(context);
+  const std::string spec = starter_job(options.preset);
+  if (spec.empty()) {
+    const std::vector<std::string> near = closest(options.preset, preset_names(), 1);
+    throw Error(ErrorCode::kUsage, fmt::format("there is no preset `{}`; {}", options.preset,
+                                               near.empty() ? std::string("`trainctl init --list` lists them") : fmt::format("did you mean `{}`?", near[0])));
+  }
+  if (options.output.empty()) {
+    fmt::print("{}", spec);
+    return kExitDone;
+  }
+  FileSystem& fs = real_file_system();
+  if (fs.exists(options.output)) throw Error(ErrorCode::kUsage, fmt::format("{} exists; choose another name or remove it", options.output));
+  fs.write_new_text(options.output, spec);
+  if (!context.quiet()) fmt::print(stderr, "wrote {}. next: trainctl validate {}\n", options.output, options.output);
+  return kExitDone;
+}
+
+}  // namespace
+
+void add_init(CLI::App& app, Context& context) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand("init", "write a commented starter job spec");
+  command->add_option("PRESET", options->preset, "the model to start from")->capture_default_str();
+  command->add_option("-o,--output", options->output, "file to write; none: stdout")->type_name("FILE");
+  command->add_flag("--list", options->list, "list the presets");
+  when_chosen(command, context, [options, &context] { return init(*options, context); });
+}
+
+}  // namespace trainctl::cmd

@@ -1,0 +1,225 @@
+// What follows from what was given: defaults, "auto", and quantities given in other units.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "runtime/spec/presets.h"
+#include "runtime/spec/resolution.h"
+
+namespace trainctl::spec {
+
+namespace {
+
+int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0); }
+
+/// The whole number given for `path`, if one was ("auto" counts as none).
+std::optional<int64_t> whole(const Resolution& r, const std::string& path) {
+  const auto found = r.settings.find(path);
+  if (found == r.settings.end() || !std::holds_alternative<int64_t>(found->second)) return std::nullopt;
+  return std::get<int64_t>(found->second);
+}
+
+void apply_defaults(Resolution& r) {
+  for (const Field& field : fields()) {
+    if (!field.fallback || r.given(field.path) || field.set_in_source) continue;
+    r.settings[field.path] = *field.fallback;
+    if (field.set && !field.accepts_auto) field.set(r.job, *field.fallback);
+  }
+}
+
+void check_alternatives(Resolution& r) {
+  for (const Alternatives& pair : alternatives()) {
+    const bool first = r.given(pair.first), second = r.given(pair.second);
+    if (first && second) {
+      r.report("E0207", fmt::format("give `{}` or `{}`, not both", pair.first, pair.second), {pair.second, pair.first},
+               {"they say the same thing in two units; remove one"});
+      r.spoil(pair.first);
+      r.spoil(pair.second);
+    } else if (!first && !second && pair.required) {
+      r.report("E0208", fmt::format("neither `{}` nor `{}` is given", pair.first, pair.second), {},
+               {fmt::format("add one of them, e.g. \"{}\": {}", find_field(pair.first)->leaf(), find_field(pair.first)->example)});
+      r.spoil(pair.second);
+    }
+    if (!r.sound(pair.first)) r.spoil(pair.second);
+  }
+}
+
+/// A field that names what the family fixes anyway.
+void check_constant(Resolution& r, const std::string& path, const char* wanted) {
+  const auto found = r.settings.find(path);
+  if (found == r.settings.end() || std::get<std::string>(found->second) == wanted) return;
+  const std::string family = r.job.model.family == Family::gpt2 ? "gpt2" : "llama";
+  r.report("E0210", fmt::format("`{}` does not fit the family {}", path, family), {path, "model.family"},
+           {fmt::format("{} always has \"{}\"; remove the field or choose the other family", family, wanted)});
+}
+
+void derive_model(Resolution& r) {
+  ModelSpec& model = r.job.model;
+  std::vector<std::string> missing;
+  for (const char* path : {"model.family", "model.hidden_size", "model.num_layers", "model.num_heads", "model.vocab_size",
+                           "model.max_seq_len"}) {
+    if (r.given(path)) continue;
+    r.spoil(path);
+    missing.push_back(path);
+  }
+  if (!missing.empty() && r.sound("model.preset") && (model.preset.empty() || find_preset(model.preset)))
+    r.report("E0204", fmt::format("the model is not fully described: {} {} missing", fmt::join(missing, ", "), missing.size() == 1 ? "is" : "are"),
+             {}, {"give model.preset (`trainctl init --list` lists them) or these fields"});
+  if (r.sound("model.family")) {
+    const bool gpt2 = model.family == Family::gpt2;
+    check_constant(r, "model.norm", gpt2 ? "layernorm" : "rmsnorm");
+    check_constant(r, "model.activation", gpt2 ? "gelu" : "swiglu");
+    check_constant(r, "model.position.type", gpt2 ? "learned" : "rope");
+    if (!r.given("model.tie_embeddings")) model.tie_embeddings = gpt2;
+  }
+  if (!r.given("model.num_kv_heads")) {
+    model.num_kv_heads = model.num_heads;
+    if (!r.sound("model.num_heads")) r.spoil("model.num_kv_heads");
+  }
+  if (!r.given("model.ffn_size")) {
+    constexpr int64_t kMultiple = 256;
+    const bool gpt2 = model.family == Family::gpt2;
+    model.ffn_size = gpt2 ? 4 * model.hidden_size : ceil_div(ceil_div(8 * model.hidden_size, 3), kMultiple) * kMultiple;
+    if (!r.sound({"model.family", "model.hidden_size"})) r.spoil("model.ffn_size");
+  }
+}
+
+void derive_data(Resolution& r) {
+  if (!r.given("data.seq_len")) {
+    r.job.data.seq_len = r.job.model.max_seq_len;
+    if (!r.sound("model.max_seq_len")) r.spoil("data.seq_len");
+  }
+  if (!r.given("data.train")) {
+    r.report("E0204", "`data.train` is missing: there is nothing to train on", {},
+             {"add e.g. \"data\": {\"train\": [{\"path\": \"data/train.idx\"}]}; `trainctl data tokenize` makes token files"});
+    r.spoil("data.train");
+  } else if (r.sound("data.train") && r.job.data.train.empty()) {
+    r.report("E0211", "`data.train` is empty: there is nothing to train on", {"data.train"},
+             {"add a source: {\"path\": \"data/train.idx\"}"});
+  }
+}
+
+void derive_mesh(Resolution& r) {
+  ParallelSpec& p = r.job.parallelism;
+  const std::optional<int64_t> world = whole(r, "parallelism.world_size"), data = whole(r, "parallelism.data");
+  const int64_t inner = int64_t{p.tensor} * p.pipeline;
+  const bool inner_sound = r.sound({"parallelism.tensor", "parallelism.pipeline"});
+  if (!data) {
+    p.data = 1;
+    if (!inner_sound || !r.sound("parallelism.world_size")) {
+      r.spoil("parallelism.data");
+    } else if (world && *world % inner != 0) {
+      r.report("E0302", fmt::format("{} ranks cannot be cut into groups of tensor * pipeline = {}", *world, inner),
+               {"parallelism.tensor", "parallelism.pipeline", "parallelism.world_size"},
+               {fmt::format("use a world_size that is a multiple of {}, or \"auto\"", inner)});
+      r.spoil("parallelism.data");
+    } else if (world) {
+      p.data = static_cast<int>(*world / inner);
+    }
+  }
+  if (!world) {
+    constexpr int64_t kMaxRanks = 1 << 20;
+    const int64_t product = inner * p.data;
+    if (!inner_sound || !r.sound("parallelism.data")) {
+      r.spoil("parallelism.world_size");
+    } else if (product > kMaxRanks) {
+      r.report("E0202", fmt::format("tensor * pipeline * data = {} ranks are out of range", product),
+               {"parallelism.tensor", "parallelism.pipeline", "parallelism.data"}, {fmt::format("a run has at most {} ranks", kMaxRanks)});
+      r.spoil("parallelism.world_size");
+    } else {
+      p.world_size = static_cast<int>(product);
+    }
+  }
+  if (!whole(r, "parallelism.lanes")) {
+    p.lanes = p.data;
+    if (!r.sound("parallelism.data")) r.spoil("parallelism.lanes");
+  }
+  if (!whole(r, "parallelism.threads_per_rank")) {
+    const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+    p.threads_per_rank = r.sound("parallelism.world_size") ? std::max(1, cores / p.world_size) : 1;
+  }
+}
+
+void derive_batch(Resolution& r) {
+  BatchSpec& batch = r.job.batch;
+  const std::optional<int64_t> tokens = whole(r, "batch.global_tokens");
+  if (r.given("batch.global_sequences")) return;
+  if (!r.given("batch.global_tokens")) {
+    constexpr int64_t kDefaultSequences = 32;
+    constexpr int64_t kMaxSequences = 1 << 30;
+    const int64_t group = r.job.parallelism.lanes * batch.micro_sequences;
+    if (group > kMaxSequences) {
+      r.report("E0202", fmt::format("a step of lanes * micro_sequences = {} sequences is out of range", group),
+               {"batch.micro_sequences", "parallelism.lanes"}, {fmt::format("a step has at most {} sequences", kMaxSequences)});
+      r.spoil("batch.global_sequences");
+      return;
+    }
+    batch.global_sequences = ceil_div(kDefaultSequences, group) * group;
+    if (!r.sound({"parallelism.lanes", "batch.micro_sequences"})) r.spoil("batch.global_sequences");
+    return;
+  }
+  if (!tokens || !r.sound({"batch.global_tokens", "data.seq_len"})) {
+    r.spoil("batch.global_sequences");
+  } else if (*tokens % r.job.data.seq_len != 0) {
+    const int64_t below = *tokens / r.job.data.seq_len * r.job.data.seq_len, above = below + r.job.data.seq_len;
+    r.report("E0236", "a step must hold whole sequences: batch.global_tokens is not a multiple of data.seq_len",
+             {"batch.global_tokens", "data.seq_len"},
+             {below > 0 ? fmt::format("the nearest are {} and {}", below, above) : fmt::format("the smallest is {}", above)});
+    r.spoil("batch.global_sequences");
+  } else {
+    batch.global_sequences = *tokens / r.job.data.seq_len;
+  }
+}
+
+/// Steps from tokens, rounding up.
+void derive_steps(Resolution& r, const char* in_tokens, const char* in_steps, int64_t& steps) {
+  if (!r.given(in_tokens)) return;
+  const std::optional<int64_t> tokens = whole(r, in_tokens);
+  if (!tokens || !r.sound({in_tokens, "batch.global_sequences", "data.seq_len"}))
+    r.spoil(in_steps);
+  else
+    steps = ceil_div(*tokens, r.job.tokens_per_step());
+}
+
+void derive_schedule(Resolution& r) {
+  ScheduleSpec& s = r.job.schedule;
+  derive_steps(r, "schedule.total_tokens", "schedule.total_steps", s.total_steps);
+  derive_steps(r, "schedule.warmup_tokens", "schedule.warmup_steps", s.warmup_steps);
+  derive_steps(r, "schedule.decay_tokens", "schedule.decay_steps", s.decay_steps);
+  if (r.given("schedule.decay_tokens") || r.given("schedule.decay_steps")) return;
+  constexpr int64_t kWsdShare = 5;  // a fifth of the run; arXiv:2405.18392 finds 10 to 20 % enough
+  const int64_t after_warmup = std::max<int64_t>(0, s.total_steps - s.warmup_steps);
+  switch (s.type) {
+    case LrSchedule::constant: s.decay_steps = 0; break;
+    case LrSchedule::linear:
+    case LrSchedule::cosine: s.decay_steps = after_warmup; break;
+    case LrSchedule::wsd: s.decay_steps = std::min(after_warmup, std::max<int64_t>(1, s.total_steps / kWsdShare)); break;
+  }
+  if (!r.sound({"schedule.total_steps", "schedule.warmup_steps", "schedule.type"})) r.spoil("schedule.decay_steps");
+}
+
+void derive_rest(Resolution& r) {
+  JobSpec& job = r.job;
+  const int64_t tokens = whole(r, "eval.max_tokens").value_or(0);
+  if (r.sound({"eval.max_tokens", "data.seq_len"})) {
+    job.eval.max_sequences = ceil_div(tokens, job.data.seq_len);
+    r.settings["eval.max_tokens"] = job.eval.max_sequences * job.data.seq_len;
+  }
+  if (job.device == "auto") job.device = "cpu";
+}
+
+}  // namespace
+
+void derive(Resolution& r) {
+  apply_defaults(r);
+  check_alternatives(r);
+  derive_model(r);
+  derive_data(r);
+  derive_mesh(r);
+  derive_batch(r);
+  derive_schedule(r);
+  derive_rest(r);
+}
+
+}  // namespace trainctl::spec

@@ -1,0 +1,185 @@
+#include "runtime/spec/parse.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "runtime/base/hash.h"
+#include "runtime/spec/presets.h"
+#include "runtime/spec/resolution.h"
+
+namespace trainctl {
+
+namespace {
+
+using spec::Field;
+using spec::json_of;
+using spec::Resolution;
+using spec::Setting;
+using Json = nlohmann::ordered_json;
+
+const std::vector<DataSource>& sources_of(const JobSpec& job, const std::string& list) {
+  return list == "data.train" ? job.data.train : job.data.val;
+}
+
+/// What the resolved spec says of a field that stands in JobSpec or among the settings. "auto" stays auto, so that the resolved spec
+/// can be resumed on another mesh; lanes become a number, because they are fixed when the run is born.
+std::string resolved_text(const Resolution& r, const Field& field) {
+  const auto setting = r.settings.find(field.path);
+  const bool known = setting != r.settings.end();
+  const bool automatic = known && std::holds_alternative<std::string>(setting->second) && std::get<std::string>(setting->second) == "auto";
+  if (automatic && (field.accepts_auto || field.path == "device") && !field.fixed_in_run) return "\"auto\"";
+  if (field.get) return json_of(field.get(r.job));
+  return known ? json_of(setting->second) : "";
+}
+
+std::string origin_of(const Resolution& r, const std::string& path) {
+  if (r.given(path)) return r.origin(path);
+  for (const spec::Alternatives& pair : spec::alternatives())
+    if (pair.second == path && r.given(pair.first)) return r.origin(pair.first);
+  return "default";
+}
+
+/// Every effective value, in the order of the table.
+std::vector<EffectiveValue> effective_values(const Resolution& r) {
+  std::vector<EffectiveValue> values;
+  for (const Field& field : spec::fields()) {
+    if (!field.in_resolved || field.set_in_source) continue;
+    if (field.type == spec::Type::source_list) {
+      const std::vector<DataSource>& sources = sources_of(r.job, field.path);
+      for (size_t i = 0; i < sources.size(); ++i)
+        for (const Field& f : spec::fields()) {
+          if (f.section() != field.path + "[]") continue;
+          const std::string path = fmt::format("{}.{}.{}", field.path, i, f.leaf());
+          if (const std::optional<Setting> setting = f.get_from_source(sources[i]))
+            values.push_back({path, json_of(*setting), json_of(*setting), r.origin(path)});
+        }
+      continue;
+    }
+    const std::string text = resolved_text(r, field);
+    const std::string meaning = field.get ? json_of(field.get(r.job)) : text;
+    values.push_back({field.path, text, meaning, origin_of(r, field.path)});
+  }
+  return values;
+}
+
+/// Puts `value` at "data.train.0.path"; numbers index lists.
+void put(Json& tree, const std::string& path, Json value) {
+  Json* node = &tree;
+  size_t begin = 0;
+  while (begin <= path.size()) {
+    const size_t end = std::min(path.find('.', begin), path.size());
+    const std::string key = path.substr(begin, end - begin);
+    node = !key.empty() && key[0] >= '0' && key[0] <= '9' ? &(*node)[std::stoul(key)] : &(*node)[key];
+    begin = end + 1;
+  }
+  *node = std::move(value);
+}
+
+std::string resolved_json_of(const std::vector<EffectiveValue>& values) {
+  Json tree = Json::object();
+  for (const EffectiveValue& value : values) put(tree, value.path, Json::parse(value.value));
+  return tree.dump(2) + "\n";
+}
+
+std::string origins_json_of(const std::vector<EffectiveValue>& values) {
+  Json origins = Json::object();
+  for (const EffectiveValue& value : values) origins[value.path] = value.origin;
+  return origins.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+/// The values a resume may not change, by path.
+std::vector<std::pair<std::string, std::string>> fixed_values(const JobSpec& job) {
+  std::vector<std::pair<std::string, std::string>> values;
+  for (const Field& field : spec::fields()) {
+    if (!field.fixed_in_run || !field.in_resolved || field.set_in_source) continue;
+    if (field.type != spec::Type::source_list) {
+      values.emplace_back(field.path, json_of(field.get(job)));
+      continue;
+    }
+    const std::vector<DataSource>& sources = sources_of(job, field.path);
+    values.emplace_back(field.path, fmt::format("{} sources", sources.size()));
+    for (size_t i = 0; i < sources.size(); ++i)
+      for (const Field& f : spec::fields())
+        if (f.section() == field.path + "[]" && f.fixed_in_run)
+          if (const std::optional<Setting> setting = f.get_from_source(sources[i]))
+            values.emplace_back(fmt::format("{}.{}.{}", field.path, i, f.leaf()), json_of(*setting));
+  }
+  return values;
+}
+
+std::string hash_of(const JobSpec& job) {
+  std::string text;
+  for (const auto& [path, value] : fixed_values(job)) text += path + "=" + value + "\n";
+  return hex64(xxh3(text));
+}
+
+std::string origin_in(const ParsedJob& job, const std::string& path) {
+  for (const EffectiveValue& value : job.values)
+    if (value.path == path) return value.origin;
+  return "";
+}
+
+}  // namespace
+
+bool ParsedJob::ok() const {
+  return std::none_of(diagnostics.begin(), diagnostics.end(), [](const Diagnostic& d) { return d.is_error(); });
+}
+
+ParsedJob parse_job(const ParseInput& input) {
+  Resolution r;
+  ParsedJob parsed;
+  json::Value tree = spec::merge_layers(input, r);
+  if (!r.unreadable) {
+    spec::merge_preset(tree, r);
+    spec::resolve_tree(tree, r);
+    spec::derive(r);
+    spec::check_model(r);
+    spec::check_parallelism(r);
+    spec::check_training(r);
+    spec::check_operation(r);
+  }
+  parsed.diagnostics = r.sorted_diagnostics();
+  parsed.job = r.job;
+  if (!r.failed()) {
+    parsed.values = effective_values(r);
+    parsed.resolved_json = resolved_json_of(parsed.values);
+    parsed.origins_json = origins_json_of(parsed.values);
+    parsed.hash = hash_of(r.job);
+  }
+  return parsed;
+}
+
+std::vector<Diagnostic> changed_run_fields(const ParsedJob& run, const ParsedJob& now) {
+  const auto before = fixed_values(run.job), after = fixed_values(now.job);
+  const auto value_in = [](const auto& values, const std::string& path) {
+    for (const auto& [p, value] : values)
+      if (p == path) return value;
+    return std::string("not given");
+  };
+  std::vector<std::string> paths;
+  for (const auto& values : {before, after})
+    for (const auto& [path, value] : values)
+      if (std::find(paths.begin(), paths.end(), path) == paths.end()) paths.push_back(path);
+  std::vector<Diagnostic> changes;
+  for (const std::string& path : paths) {
+    const std::string old_value = value_in(before, path), new_value = value_in(after, path);
+    if (old_value == new_value) continue;
+    changes.push_back({.code = "E0602",
+                       .message = fmt::format("`{}` is fixed for the life of a run", path),
+                       .file = origin_in(now, path),
+                       .pointer = spec::pointer_of(path),
+                       .notes = {fmt::format("in the run: {}, now: {}", old_value, new_value)},
+                       .help = {"resume without the change, or start a new run with `trainctl launch`"}});
+  }
+  return changes;
+}
+
+std::vector<std::string> preset_names() {
+  std::vector<std::string> names;
+  for (const spec::Preset& preset : spec::presets()) names.push_back(preset.name);
+  return names;
+}
+
+}  // namespace trainctl
