@@ -74,7 +74,13 @@ void CpuBackend::linear_backward_input(Stream& stream, Matrix dy, const PackedWe
 void CpuBackend::linear_backward_weight(Stream& stream, Matrix dy, Matrix x, Matrix dw, Matrix dbias,
                                         bool accumulate) {
   check_weight_gradient(dy, x, dw, dbias);
-  multiply(stream, {.left = dy, .right = x, .out = dw, .left_transposed = true, .accumulate = accumulate});
+  if (dy.rows > 0) {
+    multiply(stream, {.left = dy, .right = x, .out = dw, .left_transposed = true, .accumulate = accumulate});
+  } else if (!accumulate) {
+    for (int64_t n = 0; n < dw.rows; ++n) {
+      fill_zero(stream, dw.row_range(n, 1).data, size_t(dw.cols) * sizeof(float));
+    }
+  }
   if (dbias) {
     constexpr int64_t kCols = 256;
     over_rows(dy.cols, kCols, [&](int64_t c, int64_t n) {

@@ -85,12 +85,17 @@ Panel make_panel(const PanelKey& key, const dnnl::engine& engine, int workers) {
   return panel;
 }
 
-/// Cuts n into pieces of at most `limit`, as equal as multiples of 48 allow (the width of oneDNN's innermost tile).
+/// Cuts n into pieces of about `limit`, as equal as multiples of 48 allow (the width of oneDNN's innermost tile). The last
+/// is never a single row or column: for those oneDNN changes to a matrix-vector product, which minds the strides.
 int64_t piece(int64_t n, int64_t limit) {
   constexpr int64_t kTile = 48;
   const int64_t pieces = (n + limit - 1) / limit;
   const int64_t even = (n + pieces - 1) / pieces;
-  return std::min(n, (even + kTile - 1) / kTile * kTile);
+  int64_t size = (even + kTile - 1) / kTile * kTile;
+  while (size < n && n % size == 1) {
+    size += kTile;
+  }
+  return std::min(n, size);
 }
 
 // Measured on Zen 4: large enough that packing costs a few percent, small enough that 768 x 768 feeds several cores.
@@ -123,6 +128,8 @@ struct ProductEngine::State {
     }
     return found->second;
   }
+
+  void multiply(const ProductArguments& p, int64_t m, int64_t n, int64_t k);
 
   ThreadPool& pool;
   dnnl::engine engine;
@@ -164,8 +171,18 @@ void ProductEngine::multiply(const ProductArguments& p) {
   if (m == 0 || n == 0) {
     return;
   }
+  ENSURE(k > 0, "a product [{}, {}] over nothing", m, n);
   std::lock_guard lock(state_->mutex);
-  omp_set_num_threads(1);
+  try {
+    state_->multiply(p, m, n, k);
+  } catch (const dnnl::error& e) {
+    throw Error(ErrorCode::kHardware, fmt::format("oneDNN failed to multiply [{}, {}] by [{}, {}] in {}: {} (status {})", m,
+                                                  k, k, n, name_of(p.left.dtype), e.message, int(e.status)));
+  }
+}
+
+void ProductEngine::State::multiply(const ProductArguments& p, int64_t m, int64_t n, int64_t k) {
+  omp_set_num_threads(1);  // a primitive made by a thread of one is a primitive for one
   const int64_t rows = piece(m, p.left_transposed ? kGradientRows : kPanelRows), cols = piece(n, kPanelCols);
   const int64_t across = (n + cols - 1) / cols, down = (m + rows - 1) / rows;
   const auto key_of = [&](int64_t panel_rows, int64_t panel_cols) {
@@ -177,13 +194,12 @@ void ProductEngine::multiply(const ProductArguments& p) {
   Panel* panels[2][2];
   for (int bottom = 0; bottom < 2; ++bottom) {
     for (int right = 0; right < 2; ++right) {
-      panels[bottom][right] = &state_->panel(key_of(bottom ? last_rows : rows, right ? last_cols : cols));
+      panels[bottom][right] = &panel(key_of(bottom ? last_rows : rows, right ? last_cols : cols));
     }
   }
-  state_->pool.run(across * down, [&](int64_t task, int worker) {
+  pool.run(across * down, [&](int64_t task, int worker) {
     const int64_t i = task / across, j = task % across;
-    execute(p, *panels[i == down - 1][j == across - 1], i * rows, j * cols, worker,
-            state_->streams[size_t(worker)]);
+    execute(p, *panels[i == down - 1][j == across - 1], i * rows, j * cols, worker, streams[size_t(worker)]);
   });
 }
 

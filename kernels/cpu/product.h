@@ -8,7 +8,7 @@
 
 namespace trainctl::kernels::cpu {
 
-/// out [M, N] (+)= left [M, K] right [K, N] + bias [N].
+/// out [M, N] (+)= left [M, K] right [K, N] + bias [N].   K > 0
 struct ProductArguments {
   Matrix left;   ///< [M, K], or [K, M] when left_transposed; f32 or bf16
   Matrix right;  ///< [K, N], or [N, K] when right_transposed; same dtype
@@ -19,7 +19,10 @@ struct ProductArguments {
   bool accumulate = false;  ///< only with f32 out
 };
 
-/// Multiplies; remembers what oneDNN built for each shape. Calls from several threads wait for each other.
+/// Multiplies; remembers what oneDNN built for each shape. Calls from several threads wait for each other. Limits OpenMP to
+/// one thread in every thread that it runs on.
+///
+/// Errors: Error(kHardware) when oneDNN fails.
 class ProductEngine {
  public:
   explicit ProductEngine(ThreadPool& pool);

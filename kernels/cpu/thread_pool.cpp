@@ -2,6 +2,8 @@
 
 #include <immintrin.h>
 
+#include <utility>
+
 namespace trainctl::kernels::cpu {
 
 namespace {
@@ -28,8 +30,16 @@ ThreadPool::~ThreadPool() {
 }
 
 void ThreadPool::take_tasks(const Job& job, int worker) {
-  for (int64_t task = next_.fetch_add(1); task < job.tasks; task = next_.fetch_add(1)) {
-    job.call(job.context, task, worker);
+  try {
+    for (int64_t task = next_.fetch_add(1); task < job.tasks; task = next_.fetch_add(1)) {
+      job.call(job.context, task, worker);
+    }
+  } catch (...) {
+    next_.store(job.tasks);
+    std::lock_guard lock(mutex_);
+    if (!failure_) {
+      failure_ = std::current_exception();
+    }
   }
 }
 
@@ -53,6 +63,9 @@ void ThreadPool::run_job(const Job& job) {
   std::unique_lock lock(mutex_);
   job_ = {};
   idle_.wait(lock, [this] { return active_ == 0; });
+  if (failure_) {
+    std::rethrow_exception(std::exchange(failure_, nullptr));
+  }
 }
 
 void ThreadPool::work(int worker) {

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <exception>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -22,7 +23,7 @@ class ThreadPool {
   int threads() const { return int(workers_.size()) + 1; }
 
   /// Calls body(task, worker) once for every task in [0, tasks); worker in [0, threads) is the running thread, 0 for the
-  /// caller. Returns when all are done. `body` must not throw.
+  /// caller. Returns when all are done. Rethrows the first exception of `body`; tasks not begun by then are dropped.
   template <typename Body>
   void run(int64_t tasks, Body&& body) {
     run_job({[](void* context, int64_t task, int worker) { (*static_cast<Body*>(context))(task, worker); },
@@ -46,6 +47,7 @@ class ThreadPool {
   Job job_;            ///< call == nullptr: nothing to take
   uint64_t generation_ = 0;
   int active_ = 0;     ///< workers inside the job
+  std::exception_ptr failure_;
   bool stop_ = false;
 
   std::atomic<uint64_t> posted_{0};  ///< generation_, readable without the lock by a worker that still spins

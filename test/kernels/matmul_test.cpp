@@ -44,7 +44,7 @@ TEST_CASE("linear_forward and its gradients agree with the reference") {
 TEST_CASE("a row stride never changes a product's bits") {
   Random random(22);
   for (DType dtype : kActivationTypes) {
-    for (auto [m, n, k] : {Shape{64, 96, 128}, {7, 300, 50}, {130, 400, 769}, {64, 64, 5}}) {
+    for (auto [m, n, k] : {Shape{64, 96, 128}, {7, 300, 50}, {130, 400, 769}, {64, 64, 5}, {40, 2689, 8}}) {
       std::vector<std::vector<char>> first;
       for (int64_t pad : {0, 1, 16, 32, 100, 1024}) {
         INFO("M " << m << " N " << n << " K " << k << " pad " << pad << " " << name_of(dtype));
@@ -65,6 +65,21 @@ TEST_CASE("a row stride never changes a product's bits") {
         CHECK(bits == first);
       }
     }
+  }
+}
+
+TEST_CASE("no rows at all: outputs of [0, N], and a weight gradient of zeros") {
+  for (DType dtype : kActivationTypes) {
+    const Storage x(dtype, 0, 20, 0), dy(dtype, 0, 30, 0);
+    Storage dw(DType::f32, 30, 20, 3), dbias(DType::f32, 1, 30, 0);
+    dw.fill(kPoison);
+    dbias.fill(kPoison);
+    Random random(25);
+    const Storage kept = random.normal(DType::f32, 30, 20, 1);
+    compare({dw, dbias, kept}, {1e-9, 1e-9, 0}, [&](Backend& b, Stream& s, auto& o) {
+      b.linear_backward_weight(s, dy, x, o[0], o[1], false);
+      b.linear_backward_weight(s, dy, x, o[2], {}, true);
+    });
   }
 }
 

@@ -61,16 +61,16 @@ class Storage {
       }
     }
   }
-  /// The elements as bits, and the padding, which must still hold its pattern.
+  /// The elements as bits, without the padding.
   std::vector<char> content() const {
-    const size_t element = size_of(view_.dtype);
-    std::vector<char> result;
+    const size_t row_bytes = size_t(view_.cols) * size_of(view_.dtype);
+    std::vector<char> result(size_t(view_.rows) * row_bytes);
     for (int64_t r = 0; r < view_.rows; ++r) {
-      const char* row = static_cast<const char*>(view_.data) + size_t(r * view_.stride) * element;
-      result.insert(result.end(), row, row + size_t(view_.cols) * element);
+      std::memcpy(result.data() + size_t(r) * row_bytes, view_.row_range(r, 1).data, row_bytes);
     }
     return result;
   }
+  /// Whether everything between and behind the rows still holds its pattern.
   bool padding_untouched() const {
     const size_t element = size_of(view_.dtype);
     const char* base = static_cast<const char*>(view_.data);
