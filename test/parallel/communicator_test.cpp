@@ -1,0 +1,168 @@
+// Goal: rank threads exchange exactly the bytes they should, in order, and every way of losing a peer ends in the right
+// error at the right time.
+// Method: random message programs (seeded), the grid of groups used by two threads at once, and one case per error. Times are
+// never slept for: a rank that "does not come" simply returns.
+#include <catch2/catch.hpp>
+
+#include "test/parallel/mpi/transport_checks.h"
+#include "test/parallel/rank_threads.h"
+
+namespace trainctl::test {
+namespace {
+
+Transfer send(int peer, void* data, size_t bytes, int tag = 0) { return {Transfer::send, peer, data, bytes, tag}; }
+Transfer receive(int peer, void* data, size_t bytes, int tag = 0) { return {Transfer::receive, peer, data, bytes, tag}; }
+
+/// The Error that `run` throws, or an empty text.
+std::string error_of(ErrorCode code, const std::function<void()>& run) {
+  try {
+    run();
+  } catch (const Error& e) {
+    if (e.code() != code) return std::string("other code: ") + e.what();
+    return e.what();
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("random message programs") {
+  const int size = GENERATE(1, 2, 3, 4, 8);
+  for (uint64_t seed = 1; seed <= 40; seed++) {
+    CAPTURE(size, seed);
+    on_rank_threads(size, 60, [&](Communicator& comm) { check_random_messages(comm, seed, 60); });
+  }
+}
+
+TEST_CASE("splits, and two threads of each rank on two communicators") {
+  const int size = GENERATE(1, 2, 3, 4, 8);
+  CAPTURE(size);
+  const auto backend = kernels::make_reference_backend();
+  on_rank_threads(size, 60, [&](Communicator& comm) { check_split(comm, *backend); });
+}
+
+TEST_CASE("messages of one tag keep their order when tags cross") {
+  on_rank_threads(2, 60, [&](Communicator& comm) {
+    int values[6] = {0, 1, 2, 3, 4, 5}, got[6] = {};
+    const int tags[6] = {7, 7, 3, 7, 3, 1023};
+    std::vector<Ticket> tickets;
+    if (comm.rank() == 0) {
+      for (int i = 0; i < 6; i++) tickets.push_back(comm.exchange(std::vector{send(1, &values[i], 4, tags[i])}));
+    } else {
+      const int order[6] = {5, 2, 4, 0, 1, 3};  // another order of tags, the same order within each
+      for (const int i : order) tickets.push_back(comm.exchange(std::vector{receive(0, &got[i], 4, tags[i])}));
+    }
+    for (Ticket& t : tickets) comm.wait(t, "crossing tags");
+    for (int i = 0; i < 6 && comm.rank() == 1; i++) require(got[i] == i, "message {} is {}", i, got[i]);
+  });
+}
+
+TEST_CASE("test() says when, without blocking") {
+  on_rank_threads(2, 60, [&](Communicator& comm) {
+    int value = comm.rank(), before = 0;
+    if (comm.rank() == 1) {
+      Ticket early = comm.exchange(std::vector{receive(0, &value, 4, 1)});
+      require(!comm.test(early) && early, "finished before the sender was told to begin");
+      parallel::barrier(comm);
+      while (!comm.test(early)) std::this_thread::yield();
+      require(value == 42 && !early, "value {}", value);
+    } else {
+      before = 42;
+      parallel::barrier(comm);
+      Ticket t = comm.exchange(std::vector{send(1, &before, 4, 1)});
+      comm.wait(t, "send");
+    }
+  });
+}
+
+TEST_CASE("bytes sent and time waited are counted") {
+  on_rank_threads(2, 60, [&](Communicator& comm) {
+    std::vector<char> data(1000);
+    Ticket t = comm.exchange(std::vector{comm.rank() == 0 ? send(1, data.data(), 1000) : receive(0, data.data(), 1000)});
+    comm.wait(t, "count");
+    require(comm.sent_bytes() == (comm.rank() == 0 ? 1000u : 0u), "{} bytes", comm.sent_bytes());
+    require(comm.waited_s() >= 0 && comm.waited_s() < 60, "{} s", comm.waited_s());
+  });
+}
+
+TEST_CASE("a wait past the deadline names communicator, operation and world ranks") {
+  std::vector<std::string> messages(4);
+  on_rank_threads(4, 0.05, [&](Communicator& comm) {
+    // World ranks 3, 1, 0 as members 0, 1, 2.
+    const auto group = comm.split(comm.rank() == 2 ? -1 : 0, -comm.rank(), "dp group of stage 1");
+    if (comm.rank() != 0) return;
+    int a = 0, b = 0;
+    messages[0] = error_of(ErrorCode::kPeerLost, [&] {
+      Ticket t = group->exchange(std::vector{receive(0, &a, 4)});
+      group->wait(t, "reduce gradients");
+    });
+    messages[1] = error_of(ErrorCode::kPeerLost, [&] {
+      Ticket t = group->exchange(std::vector{receive(0, &a, 4), receive(1, &b, 4), receive(0, &b, 4, 2)});
+      group->wait(t, "gather parameters");
+    });
+    messages[2] = error_of(ErrorCode::kPeerLost, [&] { comm.split(0, 0, "tp group"); });
+  });
+  CHECK(messages[0] == "dp group of stage 1: reduce gradients: rank 3 (world) did not arrive within 0.05 s");
+  CHECK(messages[1] == "dp group of stage 1: gather parameters: ranks 1, 3 (world) did not arrive within 0.05 s");
+  CHECK(messages[2] == "world: create 'tp group': ranks 1, 2, 3 (world) did not arrive within 0.05 s");
+}
+
+TEST_CASE("a rank that fails ends the waits of the others at once, and their later ones") {
+  std::vector<std::string> first(4), later(4);
+  const auto begin = std::chrono::steady_clock::now();
+  on_rank_threads(4, 3600, [&](Communicator& comm) {
+    const int rank = comm.rank();
+    if (rank == 3) {
+      parallel::abort_thread_world(comm, "no space left on device");
+      parallel::abort_thread_world(comm, "a second reason");
+      return;
+    }
+    first[rank] = error_of(ErrorCode::kPeerLost, [&] { parallel::barrier(comm); });
+    int value = 0;
+    Ticket t = comm.exchange(std::vector{receive(3, &value, 4)});
+    later[rank] = error_of(ErrorCode::kPeerLost, [&] {
+      while (!comm.test(t)) std::this_thread::yield();
+    });
+  });
+  for (int r = 0; r < 3; r++) {
+    CHECK(first[r] == "world: barrier: rank 3 ended: no space left on device");
+    CHECK(later[r] == "world: poll: rank 3 ended: no space left on device");
+  }
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(60));
+}
+
+TEST_CASE("sizes that disagree are an error on both sides that names both") {
+  std::vector<std::string> messages(2);
+  on_rank_threads(2, 60, [&](Communicator& comm) {
+    char data[16] = {};
+    messages[comm.rank()] = error_of(ErrorCode::kInternal, [&] {
+      Ticket t = comm.exchange(std::vector{comm.rank() == 0 ? send(1, data, 12, 5) : receive(0, data, 16, 5)});
+      comm.wait(t, "mismatch");
+    });
+    parallel::barrier(comm);  // and the world goes on
+  });
+  CHECK(messages[0] == "world: rank 0 (world) sent 12 bytes where rank 1 (world) expected 16 (tag 5)");
+  CHECK(messages[1] == messages[0]);
+}
+
+TEST_CASE("an abandoned ticket takes its transfers back") {
+  on_rank_threads(2, 60, [&](Communicator& comm) {
+    int abandoned = -1, value = comm.rank() == 0 ? 7 : -1;
+    if (comm.rank() == 1) Ticket gone = comm.exchange(std::vector{receive(0, &abandoned, 4)});
+    parallel::barrier(comm, 1);
+    Ticket t = comm.exchange(std::vector{comm.rank() == 0 ? send(1, &value, 4) : receive(0, &value, 4)});
+    comm.wait(t, "after");
+    require(value == 7 && abandoned == -1, "value {}, abandoned {}", value, abandoned);
+  });
+}
+
+TEST_CASE("pending tickets outlive their communicator") {
+  on_rank_threads(2, 60, [&](Communicator& comm) {
+    auto group = comm.split(0, 0, "short-lived");
+    int value = -1;
+    Ticket never = group->exchange(std::vector{receive(1 - comm.rank(), &value, 4)});
+    group.reset();
+  });
+}
+
+}  // namespace trainctl::test

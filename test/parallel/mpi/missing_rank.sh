@@ -1,0 +1,21 @@
+#!/bin/sh
+# Usage: missing_rank.sh MPIRUN PROGRAM MODE RANKS
+# The last rank never comes: mpirun must fail by itself, its output name that rank, and no rank outlive it.
+mpirun=$1 program=$2 mode=$3 ranks=$4
+output=$(timeout -k 5 60 "$mpirun" -n "$ranks" "$program" "$mode" 2>&1)
+status=$?
+echo "$output"
+[ "$status" -ne 0 ] && [ "$status" -ne 124 ] && [ "$status" -ne 137 ] || { echo "FAILED: exit status $status"; exit 1; }
+echo "$output" | grep -q "barrier: rank $((ranks - 1)) (world) did not arrive within 1 s" ||
+  { echo "FAILED: the missing rank is not named"; exit 1; }
+pids=$(echo "$output" | sed -n 's/^pid \([0-9]*\)$/\1/p')
+[ "$(echo "$pids" | wc -l)" -eq "$ranks" ] || { echo "FAILED: $ranks ranks did not all start"; exit 1; }
+# mpirun returns when it has killed its children; the kernel may need a moment to remove them.
+for try in 1 2 3 4 5 6 7 8 9 10; do
+  left=
+  for pid in $pids; do kill -0 "$pid" 2>/dev/null && left="$left $pid"; done
+  [ -z "$left" ] && { echo "exit status $status, nobody left"; exit 0; }
+  sleep 0.5
+done
+echo "FAILED: still running:$left"
+exit 1

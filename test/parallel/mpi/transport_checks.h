@@ -1,0 +1,273 @@
+// What must hold over every transport: run by rank threads (communicator_test, collectives_test) and under mpirun (mpi_ranks).
+// Each check throws std::runtime_error with the first difference. Sums are compared bit for bit with a serial tree, so
+// threads and MPI give the same bits because both give these.
+#pragma once
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "parallel/communicator.h"
+
+namespace trainctl::test {
+
+using parallel::Communicator;
+using parallel::Ticket;
+using parallel::Transfer;
+
+template <class... Args>
+void require(bool holds, fmt::format_string<Args...> text, Args&&... args) {
+  if (!holds) throw std::runtime_error(fmt::format(text, std::forward<Args>(args)...));
+}
+
+inline uint64_t mix(uint64_t a, uint64_t b) {
+  uint64_t x = a * 0x9e3779b97f4a7c15ull + b + 0x632be59bd9b4e019ull;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+  return x ^ (x >> 31);
+}
+
+/// Rank's i-th input. Magnitudes differ by up to 2^12, so that another order of additions shows.
+inline float input_value(int rank, int64_t i) {
+  const uint64_t bits = mix(rank + 1, i);
+  const float fraction = float(int32_t(bits >> 32)) * 0x1p-31f;
+  return std::ldexp(fraction, int(bits % 13));
+}
+
+/// The order of Backend::tree_sum, written down again: neighbours pairwise, an odd last one carried.
+inline float serial_tree(std::vector<float> values) {
+  while (values.size() > 1) {
+    std::vector<float> next;
+    for (size_t i = 0; i + 1 < values.size(); i += 2) next.push_back(values[i] + values[i + 1]);
+    if (values.size() % 2 == 1) next.push_back(values.back());
+    values = next;
+  }
+  return values[0];
+}
+
+/// n elements of f32 or bf16 between canaries.
+class Elements {
+ public:
+  Elements(DType dtype, int64_t n) : dtype_(dtype), n_(n), bytes_(2 * kCanary + n * size_of(dtype), 0x5a) {}
+  void* data() { return bytes_.data() + kCanary; }
+  void set(int64_t i, float value) {
+    if (dtype_ == DType::f32) std::memcpy(element(i), &value, 4);
+    else { const bf16 b(value); std::memcpy(element(i), &b, 2); }
+  }
+  float get(int64_t i) const {
+    float value = 0;
+    bf16 b;
+    if (dtype_ == DType::f32) std::memcpy(&value, element(i), 4);
+    else { std::memcpy(&b, element(i), 2); value = float(b); }
+    return value;
+  }
+  void require_canaries(const std::string& where) const {
+    for (size_t i = 0; i < kCanary; i++)
+      require(bytes_[i] == 0x5a && bytes_[bytes_.size() - 1 - i] == 0x5a, "{}: written outside its {} elements", where, n_);
+  }
+
+ private:
+  static constexpr size_t kCanary = 64;
+  unsigned char* element(int64_t i) const { return bytes_.data() + kCanary + i * size_of(dtype_); }
+  DType dtype_;
+  int64_t n_;
+  mutable std::vector<unsigned char> bytes_;
+};
+
+inline float as_stored(DType dtype, float value) { return dtype == DType::f32 ? value : float(bf16(value)); }
+
+inline float expected_sum(const Communicator& comm, DType dtype, int64_t i) {
+  std::vector<float> values;
+  for (int r = 0; r < comm.size(); r++) values.push_back(as_stored(dtype, input_value(comm.world_rank(r), i)));
+  return as_stored(dtype, serial_tree(values));
+}
+
+inline void require_same_bits(float got, float want, const std::string& where, int64_t i) {
+  require(std::memcmp(&got, &want, 4) == 0, "{}: element {} is {:a}, not {:a}", where, i, got, want);
+}
+
+inline void check_all_reduce(Communicator& comm, kernels::Backend& backend, DType dtype, int64_t n, int tag = 0) {
+  const std::string where = fmt::format("all_reduce of {} {} on rank {} of {}", n, name_of(dtype), comm.rank(), comm.size());
+  const auto stream = backend.create_stream();
+  Elements data(dtype, n);
+  const size_t scratch_bytes = parallel::all_reduce_scratch_bytes(comm.size(), dtype, n);
+  Elements scratch(dtype, scratch_bytes / size_of(dtype));
+  for (int64_t i = 0; i < n; i++) data.set(i, input_value(comm.world_rank(comm.rank()), i));
+  parallel::all_reduce(comm, backend, *stream, data.data(), scratch.data(), dtype, n, tag);
+  stream->synchronize();
+  for (int64_t i = 0; i < n; i++) require_same_bits(data.get(i), expected_sum(comm, dtype, i), where, i);
+  data.require_canaries(where);
+  scratch.require_canaries(where + " (scratch)");
+}
+
+/// n elements per rank; in_place: the sum is left in this rank's part of the input.
+inline void check_reduce_scatter(Communicator& comm, kernels::Backend& backend, DType dtype, int64_t n, bool in_place) {
+  const std::string where = fmt::format("reduce_scatter of {} {} on rank {} of {}{}", n, name_of(dtype), comm.rank(), comm.size(),
+                                        in_place ? " in place" : "");
+  const auto stream = backend.create_stream();
+  const int64_t total = n * comm.size(), begin = n * comm.rank();
+  Elements full(dtype, total), scratch(dtype, total), apart(dtype, n);
+  for (int64_t i = 0; i < total; i++) full.set(i, input_value(comm.world_rank(comm.rank()), i));
+  void* out = in_place ? static_cast<char*>(full.data()) + begin * size_of(dtype) : apart.data();
+  parallel::reduce_scatter(comm, backend, *stream, full.data(), out, scratch.data(), dtype, n);
+  stream->synchronize();
+  for (int64_t i = 0; i < total; i++) {
+    const bool is_mine = i >= begin && i < begin + n;
+    if (is_mine)
+      require_same_bits(in_place ? full.get(i) : apart.get(i - begin), expected_sum(comm, dtype, i), where, i);
+    if (!is_mine || !in_place)
+      require_same_bits(full.get(i), as_stored(dtype, input_value(comm.world_rank(comm.rank()), i)), where + " (input)", i);
+  }
+  full.require_canaries(where);
+  scratch.require_canaries(where + " (scratch)");
+  apart.require_canaries(where + " (out)");
+}
+
+/// Rank r's part has sizes[r] bytes; byte i of it is mix(r, i).
+inline void check_all_gather_v(Communicator& comm, const std::vector<size_t>& sizes, bool in_place) {
+  size_t total = 0, begin = 0;
+  for (int r = 0; r < comm.size(); r++) {
+    if (r == comm.rank()) begin = total;
+    total += sizes[r];
+  }
+  std::vector<unsigned char> all(total + 1, 0x5a), own(sizes[comm.rank()] + 1);
+  unsigned char* send = in_place ? all.data() + begin : own.data();
+  for (size_t i = 0; i < sizes[comm.rank()]; i++) send[i] = (unsigned char)mix(comm.rank(), i);
+  bool are_equal = true;
+  for (const size_t s : sizes) are_equal = are_equal && s == sizes[0];
+  if (are_equal) parallel::all_gather(comm, send, all.data(), sizes[0]);
+  else parallel::all_gather_v(comm, send, all.data(), sizes);
+  size_t at = 0;
+  for (int r = 0; r < comm.size(); r++)
+    for (size_t i = 0; i < sizes[r]; i++, at++)
+      require(all[at] == (unsigned char)mix(r, i), "all_gather on rank {} of {}: byte {} of rank {} differs", comm.rank(),
+              comm.size(), i, r);
+  require(all[total] == 0x5a, "all_gather wrote past its {} bytes", total);
+}
+
+/// Every collective, sizes around every border (fewer elements than ranks, not divisible, one round or two).
+inline void check_collectives(Communicator& comm, kernels::Backend& backend) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const int64_t n : {0, 1, 2, 3, 5, 7, 8, 9, 64, 1001, 16384, 16385, 32768, 32773, 100003})
+      check_all_reduce(comm, backend, dtype, n, int(n % 1024));
+    for (const int64_t n : {0, 1, 3, 8, 1001, 20011})
+      for (const bool in_place : {false, true}) check_reduce_scatter(comm, backend, dtype, n, in_place);
+  }
+  for (const bool in_place : {false, true}) {
+    for (const size_t bytes : {0, 1, 8, 4097, 100003})
+      check_all_gather_v(comm, std::vector<size_t>(comm.size(), bytes), in_place);
+    std::vector<size_t> ragged;
+    for (int r = 0; r < comm.size(); r++) ragged.push_back((r * 7 + 3) % 5 * 1013);  // zero for some
+    check_all_gather_v(comm, ragged, in_place);
+  }
+  for (int root = 0; root < comm.size(); root++) {
+    std::vector<double> data(501, comm.rank() == root ? root + 0.5 : -1);
+    parallel::broadcast(comm, root, data.data(), data.size() * sizeof(double), root);
+    for (const double d : data) require(d == root + 0.5, "broadcast from {}: rank {} got {}", root, comm.rank(), d);
+  }
+  std::vector<double> values(37);
+  for (size_t i = 0; i < values.size(); i++) values[i] = 1.0 / (1.0 + double(mix(comm.rank(), i) % 1000));
+  parallel::all_reduce_f64(comm, values);
+  for (size_t i = 0; i < values.size(); i++) {
+    double sum = 0;
+    for (int r = 0; r < comm.size(); r++) sum += 1.0 / (1.0 + double(mix(r, i) % 1000));
+    require(values[i] == sum, "all_reduce_f64 on rank {}: {} is {:a}, not {:a}", comm.rank(), i, values[i], sum);
+  }
+  parallel::barrier(comm);
+}
+
+/// A random program of messages that every rank knows from the seed: posted in chunks of random length, waited for in random
+/// order. Message k between one pair with one tag must be the k-th received; a few sizes are large.
+inline void check_random_messages(Communicator& comm, uint64_t seed, int count) {
+  struct Planned { int source, destination, tag; size_t bytes; int chunk_of_source, chunk_of_destination; };
+  std::mt19937_64 random(seed);
+  std::vector<int> chunk(comm.size(), 0);
+  std::vector<Planned> plan;
+  for (int k = 0; k < count; k++) {
+    Planned m{int(random() % comm.size()), int(random() % comm.size()), int(random() % 3), random() % 200, 0, 0};
+    if (random() % 8 == 0) m.bytes = 1000 + random() % 100000;
+    for (int r : {m.source, m.destination}) chunk[r] += random() % 3 == 0;
+    if (m.source == m.destination) chunk[m.source]++;  // both halves in one exchange
+    m.chunk_of_source = chunk[m.source];
+    m.chunk_of_destination = chunk[m.destination];
+    plan.push_back(m);
+  }
+  std::vector<std::vector<unsigned char>> out(count), in(count);
+  std::vector<Ticket> tickets;
+  for (int c = 0; c <= chunk[comm.rank()]; c++) {
+    std::vector<Transfer> transfers;
+    for (int k = 0; k < count; k++) {
+      const Planned& m = plan[k];
+      if (m.source == comm.rank() && m.chunk_of_source == c) {
+        out[k].resize(m.bytes + 1);
+        for (size_t i = 0; i < m.bytes; i++) out[k][i] = (unsigned char)mix(k, i);
+        transfers.push_back({Transfer::send, m.destination, out[k].data(), m.bytes, m.tag});
+      }
+      if (m.destination == comm.rank() && m.chunk_of_destination == c) {
+        in[k].assign(m.bytes + 1, 0x5a);
+        transfers.push_back({Transfer::receive, m.source, in[k].data(), m.bytes, m.tag});
+      }
+    }
+    tickets.push_back(comm.exchange(transfers));
+  }
+  std::mt19937_64 own_random(seed + 1 + comm.rank());
+  std::shuffle(tickets.begin(), tickets.end(), own_random);
+  for (Ticket& t : tickets) {
+    if (own_random() % 2 == 0) comm.test(t);
+    comm.wait(t, "random messages");
+    require(!t && comm.test(t), "a ticket is not empty after its wait");
+  }
+  for (int k = 0; k < count; k++) {
+    if (plan[k].destination != comm.rank()) continue;
+    for (size_t i = 0; i < plan[k].bytes; i++)
+      require(in[k][i] == (unsigned char)mix(k, i), "seed {}: message {} from {} to {} (tag {}): byte {} differs", seed, k,
+              plan[k].source, plan[k].destination, plan[k].tag, i);
+    require(in[k][plan[k].bytes] == 0x5a, "seed {}: message {} is longer than it should be", seed, k);
+  }
+}
+
+/// Rows and columns of a grid of ranks (some ranks outside), ordered backwards, and one thread working on each at once.
+inline void check_split(Communicator& comm, kernels::Backend& backend) {
+  const int rank = comm.rank(), size = comm.size();
+  const auto rows = comm.split(rank / 2, -rank, fmt::format("row {}", rank / 2));
+  const auto columns = comm.split(rank % 2, rank, fmt::format("column {}", rank % 2));
+  const auto few = comm.split(rank % 3 == 1 ? -1 : 0, 0, "few");
+  require(rows->name() == fmt::format("row {}", rank / 2), "name is {}", rows->name());
+  require((few == nullptr) == (rank % 3 == 1), "rank {}: membership of 'few'", rank);
+  const int row_size = std::min(2, size - rank / 2 * 2);
+  require(rows->size() == row_size && columns->size() == (size + 1 - rank % 2) / 2, "sizes {} and {}", rows->size(),
+          columns->size());
+  require(rows->rank() == row_size - 1 - rank % 2 && columns->rank() == rank / 2, "ranks {} and {}", rows->rank(),
+          columns->rank());
+  for (int r = 0; r < columns->size(); r++)
+    require(columns->world_rank(r) == comm.world_rank(2 * r + rank % 2), "column member {}", r);
+  const auto column_row = columns->split(columns->rank() / 2, 0, "part of a column");
+  std::exception_ptr error;
+  std::thread beside([&] {
+    try {
+      for (int i = 0; i < 20; i++) check_all_reduce(*columns, backend, DType::f32, 500 + 997 * i);
+    } catch (...) {
+      error = std::current_exception();
+    }
+  });
+  std::exception_ptr own_error;
+  try {
+    for (int i = 0; i < 20; i++) {
+      check_all_reduce(*rows, backend, DType::bf16, 1 + 1009 * i);
+      check_random_messages(*column_row, i, 10);
+    }
+    if (few) check_all_reduce(*few, backend, DType::f32, 1000);
+  } catch (...) {
+    own_error = std::current_exception();
+  }
+  beside.join();
+  if (own_error) std::rethrow_exception(own_error);
+  if (error) std::rethrow_exception(error);
+}
+
+}  // namespace trainctl::test

@@ -1,0 +1,40 @@
+// Runs one function on every rank of a thread world. Catch2 assertions belong after it: they are not made for threads.
+#pragma once
+#include <exception>
+#include <functional>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "parallel/communicator.h"
+#include "runtime/base/error.h"
+
+namespace trainctl::test {
+
+/// Throws the first exception of the lowest rank that is not merely the loss of a peer. A rank that throws ends the waits of
+/// the others.
+inline void on_rank_threads(int size, double deadline_s, const std::function<void(parallel::Communicator&)>& run) {
+  std::vector<std::unique_ptr<parallel::Communicator>> ends = parallel::make_thread_world(size, deadline_s);
+  std::vector<std::exception_ptr> errors(size);
+  std::vector<std::thread> threads;
+  for (int r = 0; r < size; r++)
+    threads.emplace_back([&, r] {
+      try {
+        run(*ends[r]);
+      } catch (const std::exception& e) {
+        errors[r] = std::current_exception();
+        parallel::abort_thread_world(*ends[r], e.what());
+      }
+    });
+  for (std::thread& t : threads) t.join();
+  std::exception_ptr lost_peer;
+  for (const std::exception_ptr& error : errors) try {
+      if (error) std::rethrow_exception(error);
+    } catch (const Error& e) {
+      if (e.code() != ErrorCode::kPeerLost) throw;
+      if (!lost_peer) lost_peer = error;
+    }
+  if (lost_peer) std::rethrow_exception(lost_peer);
+}
+
+}  // namespace trainctl::test
