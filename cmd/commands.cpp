@@ -13,6 +13,12 @@ namespace {
 
 // The commands of this build, in the order of the help text.
 constexpr Command kCommands[] = {
+    {"launch", add_launch},
+    {"resume", add_resume},
+    {"stop", add_stop},
+    {"status", add_status},
+    {"diagnose", add_diagnose},
+    {"rank", add_rank},
     {"validate", add_validate},
     {"explain", add_explain},
     {"init", add_init},

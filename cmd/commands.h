@@ -71,6 +71,12 @@ std::span<const Command> commands();
 /// The whole program but for main itself: parses, runs, maps every outcome to an exit status. For tests, too.
 int run_program(int argc, const char* const* argv);
 
+void add_launch(CLI::App& app, Context& context);
+void add_resume(CLI::App& app, Context& context);
+void add_stop(CLI::App& app, Context& context);
+void add_status(CLI::App& app, Context& context);
+void add_diagnose(CLI::App& app, Context& context);
+void add_rank(CLI::App& app, Context& context);
 void add_validate(CLI::App& app, Context& context);
 void add_explain(CLI::App& app, Context& context);
 void add_init(CLI::App& app, Context& context);

@@ -17,6 +17,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/file_system.h"
+#include "runtime/launch/crash_record.h"
 #include "runtime/launch/protocol.h"
 
 namespace trainctl {
@@ -85,6 +86,7 @@ class TcpControl final : public Control {
   StopLevel stop_level() const override { return stop_level_.load(); }
 
   void doing(const std::string& what) override {
+    note_doing(what);
     const std::lock_guard lock(doing_mutex_);
     doing_ = what;
   }

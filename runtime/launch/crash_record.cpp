@@ -36,6 +36,7 @@ struct Prepared {
   std::array<char[512], kCrashSignals.size()> rest;
 };
 Prepared g_prepared;
+std::array<struct sigaction, kCrashSignals.size()> g_before;
 
 // Two slots and an index: the handler reads the slot that was complete last.
 char g_doing[2][kDoingBytes];
@@ -60,7 +61,9 @@ void on_crash(int signal) {
     ::fsync(fd);
     ::close(fd);
   }
-  ::signal(signal, SIG_DFL);
+  // On to whoever handled it before us (MPI prints a stack trace into the log), and then to the signal's own end.
+  for (size_t i = 0; i < kCrashSignals.size(); ++i)
+    if (kCrashSignals[i] == signal) ::sigaction(signal, &g_before[i], nullptr);
   ::raise(signal);
 }
 
@@ -133,6 +136,11 @@ void note_doing(const std::string& what) {
   g_doing_slot = slot;
 }
 
+std::string noted_doing() {
+  const json text = json::parse(fmt::format("\"{}\"", g_doing[g_doing_slot.load()]), nullptr, false);
+  return text.is_string() ? text.get<std::string>() : "";
+}
+
 std::string describe_signal(int signal) {
   switch (signal) {
     case SIGSEGV: return "SIGSEGV (invalid memory access)";
@@ -165,8 +173,8 @@ void install_crash_handlers(const std::string& run_directory, int rank, uint64_t
                           signal, int(code), name_of(code), dump(json(message))));
     struct sigaction action {};
     action.sa_handler = on_crash;
-    action.sa_flags = SA_RESETHAND | SA_NODEFER;
-    ::sigaction(signal, &action, nullptr);
+    action.sa_flags = SA_NODEFER;
+    ::sigaction(signal, &action, &g_before[i]);
   }
 }
 

@@ -30,10 +30,13 @@ void write_crash_record(FileSystem& fs, const std::string& run_directory, const 
 std::optional<CrashRecord> read_crash_record(FileSystem& fs, const std::string& run_directory, int rank, uint64_t epoch);
 
 /// Makes SIGSEGV, SIGBUS, SIGFPE, SIGILL and SIGABRT write a record (async-signal-safe: the text is prepared here, what the rank is
-/// doing is added through note_doing) and die of the signal as usual. Once per process.
+/// doing is added through note_doing) and go on to the handler there was before. Once per process, after MPI_Init, which
+/// wants to find none.
 void install_crash_handlers(const std::string& run_directory, int rank, uint64_t epoch);
 /// Keeps `what` where a signal handler can read it.
 void note_doing(const std::string& what);
+/// What was noted last in this process.
+std::string noted_doing();
 
 /// "SIGSEGV (invalid memory access)" and the like, for messages.
 std::string describe_signal(int signal);

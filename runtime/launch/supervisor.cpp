@@ -64,6 +64,10 @@ class Supervisor {
     const int64_t moved =
         supersede_metrics(fs_, run_.metrics(), resume_step_, run_.file(fmt::format("metrics.superseded-e{}.jsonl", status.epoch).c_str()));
     log_.reopen_metrics();
+    const std::string checkpoints = run_.checkpoints(job);
+    if (const auto aside = supersede_checkpoints(fs_, checkpoints, resume_step_, status.epoch); !aside.empty())
+      console_.note(fmt::format("   {} checkpoint{} beyond step {} moved to {}/superseded-e{}", aside.size(), aside.size() == 1 ? "" : "s",
+                                resume_step_, checkpoints, status.epoch));
     log_.event("start", dump({{"epoch", status.epoch},
                               {"ranks", job.mesh().world_size()},
                               {"from_step", resume_step_},
@@ -85,7 +89,7 @@ class Supervisor {
     options.limits.step_timeout_s = job.fault_tolerance.step_timeout_seconds;
     options.limits.start_timeout_s = start_timeout_s(options.limits.ranks);
     options.saves = {.ranks = options.limits.ranks,
-                     .directory = run_.checkpoints(job),
+                     .directory = checkpoints,
                      .keep_last = job.checkpoint.keep_last,
                      .keep_every_steps = job.checkpoint.keep_every_steps};
     options.file = {.epoch = status.epoch,

@@ -155,6 +155,11 @@ std::string render_status(const RunStatus& s, bool supervised, double now) {
   return text;
 }
 
+std::string to_json(const Diagnosis& d) {
+  const json j = {{"v", 1}, {"verdict", d.verdict}, {"summary", d.summary}, {"ranks", d.details}, {"advice", d.advice}};
+  return j.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
 Diagnosis diagnose(const RunStatus& s, bool supervised, double now) {
   Diagnosis d{.verdict = "healthy", .details = groups_of(s)};
   if (s.ended()) {

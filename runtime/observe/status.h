@@ -52,6 +52,7 @@ struct Diagnosis {
   std::vector<std::string> details;    ///< ranks grouped by what they do
   std::string advice;
 };
+std::string to_json(const Diagnosis& diagnosis);
 Diagnosis diagnose(const RunStatus& status, bool supervised, double now_unix_s);
 
 }  // namespace trainctl

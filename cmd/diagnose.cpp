@@ -1,0 +1,35 @@
+// trainctl diagnose: a verdict on a run that hangs or has crashed: who, where, since when, what to do.
+#include <memory>
+
+#include "cmd/runs.h"
+#include "runtime/base/error.h"
+
+namespace trainctl::cmd {
+namespace {
+
+int diagnose_run(const RunArguments& arguments, const Context& context) {
+  FileSystem& fs = real_file_system();
+  const FoundRun found = find_run(arguments);
+  const auto status = read_status(fs, found.run.status());
+  if (!status) throw Error(ErrorCode::kUsage, fmt::format("{} has no status yet: the run never started", found.run.path));
+  const Diagnosis d = diagnose(*status, supervisor_of(fs, found.run).has_value(), real_clock().unix_s());
+  if (context.json) {
+    fmt::print("{}\n", to_json(d));
+    return kExitDone;
+  }
+  fmt::print("verdict    {}\n           {}\n", d.verdict, d.summary);
+  for (const std::string& line : d.details) fmt::print("           {}\n", line);
+  if (!d.advice.empty()) fmt::print("next       {}\n", d.advice);
+  return kExitDone;
+}
+
+}  // namespace
+
+void add_diagnose(CLI::App& app, Context& context) {
+  auto arguments = std::make_shared<RunArguments>();
+  CLI::App* command = app.add_subcommand("diagnose", "why a run hangs or crashed: who, where, since when");
+  add_run_arguments(command, *arguments, false);
+  when_chosen(command, context, [arguments, &context] { return diagnose_run(*arguments, context); });
+}
+
+}  // namespace trainctl::cmd

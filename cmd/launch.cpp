@@ -1,0 +1,46 @@
+// trainctl launch: checks a job, starts its ranks and supervises them to the end.
+#include <memory>
+
+#include "cmd/runs.h"
+#include "runtime/base/error.h"
+#include "runtime/launch/launch.h"
+
+namespace trainctl::cmd {
+namespace {
+
+struct Options {
+  JobArguments job;
+  bool dry_run = false;
+  int64_t max_steps = 0;
+};
+
+int print_preview(const LaunchPreview& preview) {
+  fmt::print("would make, in {}:\n", preview.run_directory);
+  for (const std::string& file : preview.files) fmt::print("  {}\n", file);
+  fmt::print("would run:\n  {}\n", preview.command);
+  return kExitDone;
+}
+
+int launch(const Options& options, const Context& context) {
+  auto job = load_job(options.job, context);
+  if (!job) return exit_status(ErrorCode::kSpec);
+  LaunchRequest request{.job = std::move(*job), .program = own_program(), .command = context.arguments, .max_steps = options.max_steps};
+  if (options.dry_run) return print_preview(preview_launch(request, real_file_system()));
+  Console console(console_options(context));
+  return report_result(launch_run(request, real_file_system(), real_clock(), console), context);
+}
+
+}  // namespace
+
+void add_launch(CLI::App& app, Context& context) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand("launch", "start a run and watch over it");
+  add_job_arguments(command, options->job);
+  command->add_flag("--dry-run", options->dry_run, "print what would be written and run, and do nothing");
+  command->add_option("--max-steps", options->max_steps, "stop (and save) after this step; `resume` goes on")
+      ->check(CLI::PositiveNumber)
+      ->type_name("N");
+  when_chosen(command, context, [options, &context] { return launch(*options, context); });
+}
+
+}  // namespace trainctl::cmd

@@ -1,0 +1,77 @@
+// trainctl resume: goes on with a run from its newest usable checkpoint, on the same or another mesh.
+#include <filesystem>
+#include <memory>
+
+#include "cmd/runs.h"
+#include "runtime/base/error.h"
+#include "runtime/launch/launch.h"
+
+namespace trainctl::cmd {
+namespace {
+
+struct Options {
+  RunArguments run;
+  std::vector<std::string> overrides;
+  std::string step = "latest";
+  int64_t max_steps = 0;
+};
+
+std::optional<int64_t> step_of(const Options& options, const FoundRun& found) {
+  if (options.step == "latest") return found.step;
+  size_t used = 0;
+  int64_t step = -1;
+  try {
+    step = std::stoll(options.step, &used);
+  } catch (const std::exception&) {
+  }
+  if (step < 0 || used != options.step.size())
+    throw Error(ErrorCode::kUsage, fmt::format("--step {} is neither a step number nor `latest`", options.step));
+  if (found.step && *found.step != step)
+    throw Error(ErrorCode::kUsage, fmt::format("--step {} contradicts the checkpoint given, which is of step {}", step, *found.step));
+  return step;
+}
+
+int resume(const Options& options, const Context& context) {
+  FileSystem& fs = real_file_system();
+  const FoundRun found = find_run(options.run);
+  const std::optional<int64_t> step = step_of(options, found);
+  const auto identity = read_identity(fs, found.run);
+  // Paths in the spec are relative to where the run was launched.
+  std::error_code ignored;
+  if (identity) std::filesystem::current_path(identity->working_directory, ignored);
+  const std::string text = fs.read_text(found.run.job());
+  ParsedJob before = parse_job({.text = text, .file = found.run.job(), .overrides = {}, .environment = {}});
+  auto now = load_job_text(text, found.run.job(), options.overrides, context);
+  if (!now) return exit_status(ErrorCode::kSpec);
+  const std::vector<Diagnostic> changed = changed_run_fields(before, *now);
+  if (!changed.empty()) {
+    if (context.json) {
+      fmt::print("{}\n", render_json(changed));
+    } else {
+      fmt::print(stderr, "{}", render(changed, context.color_err));
+    }
+    return exit_status(ErrorCode::kSpec);
+  }
+  Console console(console_options(context));
+  const ResumeRequest request{.run = found.run,
+                              .before = std::move(before),
+                              .now = std::move(*now),
+                              .program = own_program(),
+                              .step = step,
+                              .max_steps = options.max_steps};
+  return report_result(resume_run(request, fs, real_clock(), console), context);
+}
+
+}  // namespace
+
+void add_resume(CLI::App& app, Context& context) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand("resume", "go on with a run from its newest checkpoint, on the same or another mesh");
+  add_run_arguments(command, options->run, true);
+  add_set_option(command, options->overrides);
+  command->add_option("--step", options->step, "the checkpoint of this step, or `latest`")->type_name("N|latest");
+  command->add_option("--max-steps", options->max_steps, "stop (and save) after this step")->check(CLI::PositiveNumber)->type_name("N");
+  when_chosen(command, context, [options, &context] { return resume(*options, context); });
+}
+
+}  // namespace trainctl::cmd

@@ -1,0 +1,34 @@
+#include "cmd/runs.h"
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+namespace trainctl::cmd {
+
+void add_run_arguments(CLI::App* command, RunArguments& arguments, bool required) {
+  const char* root = std::getenv("TRAINCTL_RUN_DIR");
+  arguments.root = root && *root ? root : "runs";
+  command->add_option("RUN", arguments.name, "id, unique beginning of one, path, or `latest`")->required(required)->type_name("RUN");
+  command->add_option("--run-dir", arguments.root, "folder of the runs (default: $TRAINCTL_RUN_DIR, else runs)")->type_name("DIR");
+}
+
+FoundRun find_run(const RunArguments& arguments) { return trainctl::find_run(real_file_system(), arguments.name, arguments.root); }
+
+std::string own_program() { return std::filesystem::read_symlink("/proc/self/exe").string(); }
+
+Console::Options console_options(const Context& context) {
+  Console::Options options;
+  options.terminal = ::isatty(STDERR_FILENO);
+  options.color = context.color_err;
+  options.quiet = context.quiet();
+  return options;
+}
+
+int report_result(const RunResult& result, const Context& context) {
+  if (context.json) fmt::print("{}\n", result.status.to_json());
+  return result.exit_code;
+}
+
+}  // namespace trainctl::cmd

@@ -1,0 +1,28 @@
+// What the commands on runs (launch, resume, stop, status, diagnose) share.
+#pragma once
+#include <string>
+
+#include "cmd/commands.h"
+#include "runtime/launch/run_directory.h"
+#include "runtime/launch/supervisor.h"
+#include "runtime/observe/console.h"
+
+namespace trainctl::cmd {
+
+/// RUN and where to look for it.
+struct RunArguments {
+  std::string name = "latest", root;
+};
+void add_run_arguments(CLI::App* command, RunArguments& arguments, bool required);
+FoundRun find_run(const RunArguments& arguments);
+
+/// This binary, by its full path: ranks are started with it.
+std::string own_program();
+
+/// The console of a supervisor on stderr.
+Console::Options console_options(const Context& context);
+
+/// What a supervised run ends with under --json, and its exit status.
+int report_result(const RunResult& result, const Context& context);
+
+}  // namespace trainctl::cmd

@@ -1,0 +1,32 @@
+// trainctl status: one screen on a run, live or ended.
+#include <memory>
+
+#include "cmd/runs.h"
+#include "runtime/base/error.h"
+
+namespace trainctl::cmd {
+namespace {
+
+int status(const RunArguments& arguments, const Context& context) {
+  FileSystem& fs = real_file_system();
+  const FoundRun found = find_run(arguments);
+  const auto status = read_status(fs, found.run.status());
+  if (!status) throw Error(ErrorCode::kUsage, fmt::format("{} has no status yet: the run never started", found.run.path));
+  if (context.json) {
+    fmt::print("{}\n", status->to_json());
+  } else {
+    fmt::print("{}", render_status(*status, supervisor_of(fs, found.run).has_value(), real_clock().unix_s()));
+  }
+  return kExitDone;
+}
+
+}  // namespace
+
+void add_status(CLI::App& app, Context& context) {
+  auto arguments = std::make_shared<RunArguments>();
+  CLI::App* command = app.add_subcommand("status", "one screen on a run");
+  add_run_arguments(command, *arguments, false);
+  when_chosen(command, context, [arguments, &context] { return status(*arguments, context); });
+}
+
+}  // namespace trainctl::cmd

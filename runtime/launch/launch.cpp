@@ -1,0 +1,262 @@
+#include "runtime/launch/launch.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <ctime>
+#include <filesystem>
+
+#include <nlohmann/json.hpp>
+
+#include "ckpt/checkpoint.h"
+#include "kernels/backend.h"
+#include "runtime/launch/mpirun.h"
+#include "runtime/launch/preflight.h"
+
+namespace trainctl {
+namespace {
+
+std::string absolute(const std::string& path) { return std::filesystem::absolute(path).lexically_normal().string(); }
+
+/// The peak of one rank: threads_per_rank threads, nothing else running. Measured here because ranks that share cores would
+/// measure each other.
+double measure_peak(const JobSpec& job) {
+  const auto backend = kernels::make_cpu_backend(job.parallelism.threads_per_rank);
+  return kernels::measure_matmul_flops_per_s(*backend, job.compute);
+}
+
+std::string mesh_text(const JobSpec& job) {
+  return fmt::format("{} rank{} = tensor {} × pipeline {} × data {}", job.mesh().world_size(), job.mesh().world_size() == 1 ? "" : "s",
+                     job.parallelism.tensor, job.parallelism.pipeline, job.parallelism.data);
+}
+
+[[noreturn]] void refuse_busy(FileSystem& fs, const RunDirectory& run, const std::string& id) {
+  const auto pid = supervisor_of(fs, run);
+  throw Error(ErrorCode::kUsage, fmt::format("run {} is running already{}; stop it with `trainctl stop {}`, or watch it with `trainctl status {}`", id,
+                                             pid ? fmt::format(" (supervisor pid {})", *pid) : "", id, id));
+}
+
+void print_header(Console& console, const std::string& id, const RunDirectory& run, const JobSpec& job) {
+  console.note(fmt::format("trainctl {} · run {} · {}", TRAINCTL_VERSION, id, run.path));
+  console.note(fmt::format("{} · {:.0f} tokens/step · {} steps · logs {}/logs/rank-N.log", mesh_text(job), double(job.tokens_per_step()),
+                           job.schedule.total_steps, run.path));
+}
+
+/// Preflight with its line on the console, and the measured peak.
+struct Ready {
+  Preflight preflight;
+  double peak_flops_per_s = 0;
+};
+Ready get_ready(const JobSpec& job, FileSystem& fs, Clock& clock, Console& console) {
+  const double begin = clock.monotonic_s();
+  Ready ready;
+  ready.preflight = check_machine_and_data(job, fs);
+  ready.peak_flops_per_s = measure_peak(job);
+  console.note(fmt::format("✓ spec  ✓ data {}tokens  ✓ preflight {:.1f} s  ✓ peak {}FLOP/s a rank", short_number(double(ready.preflight.train_tokens)),
+                           clock.monotonic_s() - begin, short_number(ready.peak_flops_per_s)));
+  const int ranks = job.mesh().world_size(), cores = int(::sysconf(_SC_NPROCESSORS_ONLN));
+  if (ranks * job.parallelism.threads_per_rank > cores)
+    console.note(fmt::format("  {} ranks share {} cores", ranks, cores));
+  return ready;
+}
+
+SupervisePlan plan_of(const ParsedJob& job, const std::string& run_id, const std::string& program, const Ready& ready, int64_t max_steps) {
+  SupervisePlan plan;
+  plan.job = job;
+  plan.run_id = run_id;
+  plan.program = program;
+  plan.mpirun = ready.preflight.mpirun;
+  plan.cross_memory_attach = ready.preflight.cross_memory_attach;
+  plan.max_steps = max_steps;
+  plan.matmul_flops_per_s = ready.peak_flops_per_s;
+  return plan;
+}
+
+RunLock lock_or_refuse(FileSystem& fs, const RunDirectory& run, const std::string& id) {
+  auto lock = RunLock::try_take(run);
+  if (!lock) refuse_busy(fs, run, id);
+  return std::move(*lock);
+}
+
+void refuse_foreign_checkpoints(FileSystem& fs, const RunDirectory& run, const JobSpec& job) {
+  const std::string directory = run.checkpoints(job);
+  if (!fs.is_directory(directory)) return;
+  const auto steps = ckpt::list_steps(fs, directory);
+  if (!steps.empty())
+    throw Error(ErrorCode::kPreflight, fmt::format("{} already holds checkpoints of another run (step {} and others); give this run another "
+                                                   "checkpoint.dir, or continue that one with `trainctl resume`",
+                                                   directory, steps.front()));
+}
+
+}  // namespace
+
+std::string describe_change(const JobSpec& before, const JobSpec& now) {
+  std::vector<std::string> changed, kept;
+  const auto axis = [&](const char* name, int64_t a, int64_t b) {
+    if (a != b) {
+      changed.push_back(fmt::format("{} {} → {}", name, a, b));
+    } else {
+      kept.push_back(name);
+    }
+  };
+  axis("tensor", before.parallelism.tensor, now.parallelism.tensor);
+  axis("pipeline", before.parallelism.pipeline, now.parallelism.pipeline);
+  axis("data", before.parallelism.data, now.parallelism.data);
+  std::string text;
+  const auto append = [&](const std::string& part) { text += (text.empty() ? "" : " · ") + part; };
+  if (!changed.empty()) {
+    std::string list, keeps;
+    for (const std::string& c : changed) list += (list.empty() ? "" : ", ") + c;
+    for (const std::string& k : kept) keeps += (keeps.empty() ? "" : ", ") + k;
+    append(fmt::format("{} → {} ranks: {}{}", before.mesh().world_size(), now.mesh().world_size(), list, keeps.empty() ? "" : " (" + keeps + " kept)"));
+  }
+  const auto number = [&](const char* name, int64_t a, int64_t b) {
+    if (a != b) append(fmt::format("{} {} → {}", name, a, b));
+  };
+  number("micro-batches per rank", before.micro_batches_per_rank(), now.micro_batches_per_rank());
+  number("virtual stages", before.parallelism.virtual_stages, now.parallelism.virtual_stages);
+  number("zero stage", before.parallelism.zero_stage, now.parallelism.zero_stage);
+  if (before.parallelism.schedule != now.parallelism.schedule) append("another pipeline schedule");
+  if (before.recompute != now.recompute) append(now.recompute == Recompute::none ? "no recompute" : "full recompute");
+  if (text.empty()) return "";
+  append(before.parallelism.tensor == now.parallelism.tensor && before.micro_batches_per_lane() == now.micro_batches_per_lane()
+             ? "the loss curve continues with the same bits (same data order)"
+             : "the loss curve continues (same data order, sums rounded in another order)");
+  return text;
+}
+
+LaunchPreview preview_launch(const LaunchRequest& request, FileSystem& fs) {
+  const JobSpec& job = request.job.job;
+  const Preflight preflight = check_machine_and_data(job, fs);
+  const std::string root = absolute(job.observability.run_dir);
+  const std::string id = job.observability.run_id.empty() ? job.name + "-XXXX" : job.observability.run_id;
+  const RunDirectory run{root + "/" + id};
+  LaunchPreview preview;
+  preview.run_directory = run.path;
+  for (const char* name : {"job.json", "origins.json", "data.json", "run.json", "attempt.json", "metrics.jsonl", "events.jsonl", "status.json"})
+    preview.files.push_back(run.file(name));
+  preview.files.push_back(fmt::format("{} .. rank-{}.log", run.rank_log(0), job.mesh().world_size() - 1));
+  preview.files.push_back(run.checkpoints(job) + "/step-SSSSSSSS/");
+  preview.command = shell_text(launch_line({.job = &job,
+                                            .mpirun = preflight.mpirun,
+                                            .program = request.program,
+                                            .run_directory = run.path,
+                                            .session_folder = "/tmp/trainctl.XXXXXX",
+                                            .shared_memory_folder = "/dev/shm/trainctl.XXXXXX",
+                                            .root = ::geteuid() == 0,
+                                            .cross_memory_attach = preflight.cross_memory_attach}));
+  return preview;
+}
+
+RunResult launch_run(const LaunchRequest& request, FileSystem& fs, Clock& clock, Console& console) {
+  ParsedJob job = request.job;
+  const std::string root = absolute(job.job.observability.run_dir);
+  check_writable(fs, root);
+  const std::string id =
+      job.job.observability.run_id.empty() ? new_run_id(fs, root, job.job.name) : job.job.observability.run_id;
+  const RunDirectory run{root + "/" + id};
+  if (const auto existing = read_identity(fs, run)) {
+    if (existing->spec_hash != job.hash)
+      throw Error(ErrorCode::kSpec, fmt::format("run {} exists with another job spec ({}); choose another observability.run_id, or continue it with "
+                                                "`trainctl resume {}`",
+                                                id, run.job(), id));
+    console.note(fmt::format("run {} exists with the same job: going on with it", id));
+    return resume_run({.run = run, .before = job, .now = job, .program = request.program, .max_steps = request.max_steps}, fs, clock, console);
+  }
+  if (fs.exists(run.path) && !fs.list(run.path).empty() && !fs.exists(run.file("supervisor.lock")))
+    throw Error(ErrorCode::kPreflight, fmt::format("{} exists and is no run; choose another observability.run_id", run.path));
+  refuse_foreign_checkpoints(fs, run, job.job);
+  print_header(console, id, run, job.job);
+  const Ready ready = get_ready(job.job, fs, clock, console);
+  fs.make_directories(run.path);
+  const RunLock lock = lock_or_refuse(fs, run, id);
+  if (read_identity(fs, run)) refuse_busy(fs, run, id);  // another launch of this id was faster
+  check_writable(fs, run.checkpoints(job.job));
+  create_run(fs, run,
+             {.run_id = id,
+              .spec_hash = job.hash,
+              .program_version = TRAINCTL_VERSION,
+              .working_directory = std::filesystem::current_path().string(),
+              .created_unix_s = clock.unix_s(),
+              .command = request.command},
+             job, ready.preflight.data_json);
+  return supervise(plan_of(job, id, request.program, ready, request.max_steps), run, fs, clock, console);
+}
+
+namespace {
+
+/// The checkpoint to go on from; null: there is none yet.
+std::unique_ptr<ckpt::Checkpoint> choose_checkpoint(const ResumeRequest& request, FileSystem& fs, Console& console) {
+  const std::string directory = request.run.checkpoints(request.now.job);
+  if (request.step) return ckpt::Checkpoint::open(fs, ckpt::step_directory(directory, *request.step));
+  int skipped = 0;
+  auto checkpoint = ckpt::open_latest(fs, directory, -1, [&](const std::string& path, const std::string& reason) {
+    ++skipped;
+    console.note(fmt::format(" ! {} is skipped: {}", path, reason));
+  });
+  if (!checkpoint && skipped > 0)
+    throw Error(ErrorCode::kCheckpoint, fmt::format("none of the {} checkpoints in {} is usable; to begin again, launch the job as a new run", skipped,
+                                                    directory));
+  return checkpoint;
+}
+
+void print_resume(Console& console, const ckpt::Checkpoint& checkpoint, const ResumeRequest& request, double begin_s, Clock& clock) {
+  uint64_t bytes = 0;
+  for (const auto& file : checkpoint.files()) bytes += file.file_bytes;
+  console.note(fmt::format("checkpoint  step {} · {}B in {} files · checked in {:.2f} s", checkpoint.state().step, short_number(double(bytes)),
+                           checkpoint.files().size(), clock.monotonic_s() - begin_s));
+  // Compared with the mesh that wrote the checkpoint, which a resume before this one may have changed.
+  const ParsedJob wrote = parse_job({.text = checkpoint.state().resolved_spec_json, .file = "manifest.json", .overrides = {}, .environment = {}});
+  const std::string change = describe_change(wrote.ok() ? wrote.job : request.before.job, request.now.job);
+  console.note("change      " + (change.empty() ? "none: " + mesh_text(request.now.job) : change));
+  console.note(fmt::format("data        position {} tokens · {} source{} unchanged ✓", checkpoint.state().tokens, request.now.job.data.train.size(),
+                           request.now.job.data.train.size() == 1 ? "" : "s"));
+}
+
+RunResult nothing_to_do(const RunDirectory& run, const std::string& id, FileSystem& fs, int64_t step, Console& console) {
+  console.say(fmt::format("run {} is finished: step {} of {} is saved. Nothing to do.", id, step, step));
+  const auto status = read_status(fs, run.status());
+  console.say("next: trainctl status " + id);
+  return {0, status.value_or(RunStatus{})};
+}
+
+}  // namespace
+
+RunResult resume_run(const ResumeRequest& request, FileSystem& fs, Clock& clock, Console& console) {
+  const RunDirectory& run = request.run;
+  const auto identity = read_identity(fs, run);
+  if (!identity) throw Error(ErrorCode::kUsage, fmt::format("{} is not a run directory", run.path));
+  const std::string id = identity->run_id;
+  const JobSpec& job = request.now.job;
+  const RunLock lock = lock_or_refuse(fs, run, id);
+  const double begin_s = clock.monotonic_s();
+  const auto checkpoint = choose_checkpoint(request, fs, console);
+  const int64_t step = checkpoint ? checkpoint->state().step : 0;
+  if (checkpoint && step >= job.schedule.total_steps) return nothing_to_do(run, id, fs, step, console);
+  if (request.max_steps > 0 && step >= request.max_steps)
+    throw Error(ErrorCode::kUsage, fmt::format("--max-steps {} is not beyond step {}, where the run stands", request.max_steps, step));
+  print_header(console, id, run, job);
+  const Ready ready = get_ready(job, fs, clock, console);
+  const std::string changed = changed_data(fs.read_text(run.file("data.json")), ready.preflight.data_json);
+  if (!changed.empty())
+    throw Error(ErrorCode::kData, fmt::format("{}; put the old file back, or launch a new run", changed));
+  if (checkpoint) {
+    print_resume(console, *checkpoint, request, begin_s, clock);
+  } else {
+    console.note("checkpoint  there is none yet: starting from step 0");
+  }
+  if (const std::string text = fs.read_text(run.job()); text != request.now.resolved_json + "\n") {
+    fs.replace_text(run.file(fmt::format("job.before-e{}.json", last_epoch(fs, run) + 1).c_str()), text);
+    fs.replace_text(run.job(), request.now.resolved_json + "\n");
+    fs.replace_text(run.file("origins.json"), request.now.origins_json + "\n");
+  }
+  SupervisePlan plan = plan_of(request.now, id, request.program, ready, request.max_steps);
+  plan.resume_from = checkpoint ? checkpoint->path() : "";
+  plan.resume_step = step;
+  plan.resume_fixed = request.step.has_value();
+  return supervise(plan, run, fs, clock, console);
+}
+
+}  // namespace trainctl

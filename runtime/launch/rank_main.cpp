@@ -1,0 +1,119 @@
+#include "runtime/launch/rank_main.h"
+
+#include <fcntl.h>
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <new>
+
+#include "kernels/backend.h"
+#include "parallel/communicator.h"
+#include "runtime/launch/attempt.h"
+#include "runtime/launch/control.h"
+#include "runtime/launch/crash_record.h"
+#include "runtime/launch/run_directory.h"
+#include "runtime/train/rank.h"
+
+namespace trainctl {
+namespace {
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value ? value : "";
+}
+
+/// The rank, before MPI is there to ask.
+int rank_from_environment() {
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK"})
+    if (const std::string text = variable(name); !text.empty()) return std::atoi(text.c_str());
+  throw Error(ErrorCode::kUsage, "`trainctl rank` is what `trainctl launch` starts on every slot; it does nothing by hand");
+}
+
+/// stdout and stderr of this process go to its log from here on.
+void redirect_to_log(const RunDirectory& run, int rank, uint64_t epoch) {
+  const std::string path = run.rank_log(rank);
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (fd < 0) throw Error(ErrorCode::kIo, fmt::format("cannot open the log {}: {}", path, std::strerror(errno)));
+  ::dup2(fd, STDOUT_FILENO);
+  ::dup2(fd, STDERR_FILENO);
+  ::close(fd);
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
+  fmt::print("--- {:%Y-%m-%dT%H:%M:%SZ} epoch {} rank {} pid {}\n", fmt::gmtime(std::time(nullptr)), epoch, rank, ::getpid());
+}
+
+/// A failed rank ends at once, so that its supervisor and peers learn of it now: no destructors that could wait for a peer.
+[[noreturn]] void fail(FileSystem& fs, const RunDirectory& run, CrashRecord record, const std::string& doing) {
+  record.pid = ::getpid();
+  record.doing = doing;
+  record.unix_s = real_clock().unix_s();
+  fmt::print(stderr, "rank {}: {}: {}\n", record.rank, name_of(record.code), record.message);
+  write_crash_record(fs, run.path, record);
+  std::fflush(nullptr);
+  ::_exit(exit_status(record.code));
+}
+
+RankOptions options_of(const RunDirectory& run, const RunIdentity& identity, const AttemptFile& attempt, const ParsedJob& job,
+                       const std::string& job_text) {
+  return {.run_id = identity.run_id,
+          .resolved_spec_json = job_text,
+          .spec_hash = job.hash,
+          .checkpoint_dir = run.checkpoints(job.job),
+          .resume_from = attempt.resume_from,
+          .epoch = attempt.epoch,
+          .max_steps = attempt.max_steps,
+          .gradients_dir = job.job.observability.save_gradients ? run.file("gradients") : "",
+          .matmul_flops_per_s = attempt.matmul_flops_per_s};
+}
+
+/// `control` is the caller's, so that unwinding does not close the connection before the crash record is written.
+void run(FileSystem& fs, const RunDirectory& directory, const AttemptFile& attempt, int rank, std::unique_ptr<Control>& control) {
+  const auto identity = read_identity(fs, directory);
+  if (!identity) throw Error(ErrorCode::kIo, fmt::format("{} is not a run directory", directory.path));
+  const std::string text = fs.read_text(directory.job());
+  // The spec is resolved: neither --set nor the environment of this machine has a say any more.
+  const ParsedJob job = parse_job({.text = text, .file = directory.job(), .overrides = {}, .environment = {}});
+  if (!job.ok()) throw Error(ErrorCode::kSpec, "the run's job.json does not parse: " + render(job.diagnostics, false));
+  control = connect_control(attempt.host, attempt.port, variable(kTokenVariable), rank, job.job.fault_tolerance.heartbeat_seconds);
+  control->doing("waiting in MPI_Init");
+  parallel::MpiWorld mpi;
+  install_crash_handlers(directory.path, rank, attempt.epoch);
+  const auto world = mpi.world(job.job.fault_tolerance.collective_timeout_seconds);
+  const auto backend = kernels::make_cpu_backend(job.job.parallelism.threads_per_rank);
+  control->doing("starting");
+  run_rank(job.job, options_of(directory, *identity, attempt, job, text), *world, *backend, *control, fs);
+  control->done();
+  mpi.finalize();
+}
+
+}  // namespace
+
+int rank_main(const std::string& run_directory) {
+  FileSystem& fs = real_file_system();
+  const RunDirectory directory{run_directory};
+  const int rank = rank_from_environment();
+  const AttemptFile attempt = AttemptFile::from_json(fs.read_text(directory.attempt()));
+  redirect_to_log(directory, rank, attempt.epoch);
+  CrashRecord record{.rank = rank, .epoch = attempt.epoch};
+  std::unique_ptr<Control> control;
+  try {
+    run(fs, directory, attempt, rank, control);
+    return 0;
+  } catch (const Error& error) {
+    record.code = error.code();
+    record.message = error.what();
+  } catch (const std::bad_alloc&) {
+    record.message = "out of memory";
+  } catch (const std::exception& error) {
+    record.code = ErrorCode::kInternal;
+    record.message = error.what();
+  }
+  fail(fs, directory, record, noted_doing());
+}
+
+}  // namespace trainctl
