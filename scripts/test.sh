@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# Installs, builds and runs every test. Arguments go to ctest, e.g. scripts/test.sh -L fault.
+set -euo pipefail
+root=$(cd "$(dirname "$0")/.." && pwd)
+"$root/scripts/install.sh"
+build=${TRAINCTL_BUILD:-$root/build}
+cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release >/dev/null
+cmake --build "$build" -- -j "$(nproc)"
+cd "$build"
+exec ctest --output-on-failure -j "$(nproc)" "$@"

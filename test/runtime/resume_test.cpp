@@ -1,0 +1,121 @@
+// Goal: a run that is cut off and resumed on another mesh ends with the bits of the undisturbed run.
+// Method: seeded random: stop after a random step on a random mesh, resume the checkpoint on another (dp, pp, schedule, ZeRO
+// stage, recomputation), twice in a row; compare losses and root hash. Change of tp: within rounding. A checkpoint of another
+// model, and a damaged one, are refused by name.
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <random>
+
+#include "ckpt/checkpoint.h"
+#include "runtime/base/error.h"
+#include "runtime/base/file_system.h"
+#include "test/support/thread_run.h"
+
+using namespace trainctl;
+using namespace trainctl::test;
+using parallel::Schedule;
+
+namespace {
+
+void choose_mesh(JobSpec& job, std::mt19937& random) {
+  const int dps[] = {1, 2, 4}, pps[] = {1, 2, 4};
+  do {
+    job.parallelism.data = dps[random() % 3];
+    job.parallelism.pipeline = pps[random() % 3];
+  } while (job.parallelism.data * job.parallelism.pipeline > 8);
+  const Schedule schedules[] = {Schedule::one_f_one_b, Schedule::gpipe, Schedule::zb_h1};
+  job.parallelism.schedule = schedules[random() % 3];
+  job.parallelism.virtual_stages = 1;
+  if (job.parallelism.pipeline == 2 && random() % 3 == 0) {
+    job.parallelism.schedule = Schedule::interleaved;
+    job.parallelism.virtual_stages = 2;
+  }
+  job.parallelism.zero_stage = int(random() % 2);
+  job.recompute = random() % 2 ? Recompute::full : Recompute::none;
+}
+
+}  // namespace
+
+TEST_CASE("a resume on any mesh continues with the same bits", "[resume]") {
+  for (const auto& [family, compute] : {std::pair{Family::gpt2, DType::f32}, std::pair{Family::llama, DType::bf16}}) {
+    const TempDir dir;
+    JobSpec base = tiny_job(family, dir.path());
+    base.compute = compute;
+    base.parallelism.lanes = 4;
+    const ThreadRun whole = run_on_threads(base, {.dir = dir.path() + "/whole"});
+    for (unsigned seed = 1; seed <= 6; ++seed) {
+      std::mt19937 random(seed);
+      CAPTURE(seed, name_of(compute));
+      const std::string at = dir.path() + "/" + std::to_string(seed);
+      std::string from;
+      std::vector<double> losses;
+      int64_t step = 0;
+      while (step < 20) {
+        JobSpec job = base;
+        choose_mesh(job, random);
+        step += 1 + int64_t(random() % 12);
+        const ThreadRun part = run_on_threads(job, {.dir = at, .resume_from = from, .max_steps = step});
+        losses.insert(losses.end(), part.losses.begin(), part.losses.end());
+        from = part.checkpoint;
+      }
+      CHECK(losses == whole.losses);
+      CHECK(ckpt::Checkpoint::open(real_file_system(), from)->root_hash() == whole.root_hash);
+    }
+  }
+}
+
+TEST_CASE("a resume on another tensor width continues within rounding", "[resume]") {
+  const TempDir dir;
+  JobSpec job = tiny_job(Family::llama, dir.path());
+  const ThreadRun whole = run_on_threads(job, {.dir = dir.path() + "/whole"});
+  const ThreadRun first = run_on_threads(job, {.dir = dir.path() + "/part", .max_steps = 10});
+  job.parallelism.tensor = 2;
+  const ThreadRun second = run_on_threads(job, {.dir = dir.path() + "/part", .resume_from = first.checkpoint});
+  REQUIRE(second.losses.size() == 10);
+  for (size_t i = 0; i < 10; ++i) CHECK(std::abs(second.losses[i] - whole.losses[10 + i]) < 2e-4);
+}
+
+TEST_CASE("a checkpoint of another model is refused by name", "[resume]") {
+  const TempDir dir;
+  JobSpec job = tiny_job(Family::llama, dir.path());
+  const ThreadRun run = run_on_threads(job, {.dir = dir.path(), .max_steps = 1});
+  JobSpec other = job;
+  other.model.ffn_size = 64;
+  CHECK_THROWS_WITH(run_on_threads(other, {.dir = dir.path() + "/b", .resume_from = run.checkpoint}),
+                    Catch::Contains("mlp.gate_proj.weight` has shape [96, 32], this model needs [64, 32]"));
+  CHECK_THROWS_WITH(run_on_threads(tiny_job(Family::gpt2, dir.path()), {.dir = dir.path() + "/c", .resume_from = run.checkpoint}),
+                    Catch::Contains("it is a checkpoint of another model"));
+}
+
+TEST_CASE("a loss that is not a number stops the run and leaves the parameters alone", "[resume]") {
+  const TempDir dir;
+  JobSpec job = tiny_job(Family::gpt2, dir.path());
+  job.parallelism.data = 2;
+  job.parallelism.lanes = 2;
+  job.schedule.lr = 1e38;
+  job.schedule.warmup_steps = 0;
+  try {
+    run_on_threads(job, {.dir = dir.path()});
+    FAIL("the run ended well");
+  } catch (const Error& e) {
+    CHECK(e.code() == ErrorCode::kDiverged);
+    CHECK_THAT(e.what(), Catch::Contains("at step") && Catch::Contains("the parameters were not changed by it"));
+  }
+  CHECK(ckpt::list_steps(real_file_system(), dir.path() + "/ckpt").empty());
+}
+
+TEST_CASE("validation loss does not depend on the mesh", "[resume]") {
+  const TempDir dir;
+  JobSpec job = tiny_job(Family::gpt2, dir.path());
+  job.data.val = job.data.train;
+  job.eval = {.every_steps = 5, .max_sequences = 24};
+  job.parallelism.lanes = 2;
+  const ThreadRun one = run_on_threads(job, {.dir = dir.path() + "/1"});
+  REQUIRE(one.val_losses.size() == 4);
+  CHECK(one.val_losses.back() < one.val_losses.front());
+  job.parallelism.data = 2;
+  job.parallelism.pipeline = 2;
+  job.parallelism.virtual_stages = 2;
+  job.parallelism.schedule = Schedule::interleaved;
+  CHECK(run_on_threads(job, {.dir = dir.path() + "/2"}).val_losses == one.val_losses);
+}
