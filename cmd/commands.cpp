@@ -19,6 +19,8 @@ constexpr Command kCommands[] = {
     {"status", add_status},
     {"diagnose", add_diagnose},
     {"rank", add_rank},
+    {"plan", add_plan},
+    {"sample", add_sample},
     {"validate", add_validate},
     {"explain", add_explain},
     {"init", add_init},

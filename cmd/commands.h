@@ -77,6 +77,8 @@ void add_stop(CLI::App& app, Context& context);
 void add_status(CLI::App& app, Context& context);
 void add_diagnose(CLI::App& app, Context& context);
 void add_rank(CLI::App& app, Context& context);
+void add_plan(CLI::App& app, Context& context);
+void add_sample(CLI::App& app, Context& context);
 void add_validate(CLI::App& app, Context& context);
 void add_explain(CLI::App& app, Context& context);
 void add_init(CLI::App& app, Context& context);
