@@ -119,25 +119,37 @@ void check_files(FileSystem& fs, const std::string& saving, std::span<const Shar
     if (!named.count(name)) fs.remove_tree(saving + "/" + name);
 }
 
-/// Makes room for step-S where an older epoch left one: a run that went back writes its steps anew. True if what stands
-/// there is what we are about to publish.
-bool is_already_published(FileSystem& fs, const std::string& dir, const Manifest& manifest) {
-  const std::string target = step_directory(dir, manifest.state.step);
+/// True if step-S is there already with the content that we are about to publish. An older epoch's step-S, or one that does not
+/// open, may be replaced: a run that went back writes its steps anew. Any other is Error(kCheckpoint).
+bool is_already_published(FileSystem& fs, const std::string& target, const Manifest& manifest) {
   if (!fs.exists(target)) return false;
   std::unique_ptr<Checkpoint> existing;
   try {
     existing = Checkpoint::open(fs, target);
   } catch (const Error&) {
-    // Not usable: it only stands in the way.
+    return false;
   }
-  if (existing && existing->state().epoch >= manifest.state.epoch) {
-    if (existing->state().epoch == manifest.state.epoch && existing->root_hash() == manifest.root) return true;
-    throw Error(ErrorCode::kCheckpoint,
-                fmt::format("{} was already saved by epoch {} with other content; this writer has epoch {} and is out of date",
-                            target, existing->state().epoch, manifest.state.epoch));
+  if (existing->state().epoch < manifest.state.epoch) return false;
+  if (existing->state().epoch == manifest.state.epoch && existing->root_hash() == manifest.root) return true;
+  throw Error(ErrorCode::kCheckpoint,
+              fmt::format("{} was already saved by epoch {} with other content; this writer has epoch {} and is out of date", target,
+                          existing->state().epoch, manifest.state.epoch));
+}
+
+/// The commit point. What stands at step-S goes to .trash/ first, and comes back if the rename fails.
+void rename_into_place(FileSystem& fs, const std::string& dir, const std::string& saving, const std::string& target) {
+  const std::string replaced = fs.exists(target) ? move_to_trash(fs, dir, base_name(target)) : "";
+  try {
+    fs.rename_no_replace(saving, target);
+  } catch (const Error&) {
+    if (!replaced.empty()) {
+      fs.rename_no_replace(replaced, target);
+      fs.sync_directory(dir);
+    }
+    throw;
   }
-  move_to_trash(fs, dir, base_name(target));
-  return false;
+  fs.sync_directory(dir);
+  fs.sync_directory(saving_root(dir));
 }
 
 }  // namespace
@@ -176,13 +188,11 @@ std::string publish(FileSystem& fs, const std::string& dir, const StateInfo& sta
   const std::string text = manifest_text(manifest);
   fs.write_new_text(saving + "/" + kManifestName, text);
   fs.write_new_text(saving + "/" + kCommitName, commit_text(text, manifest));
-  if (is_already_published(fs, dir, manifest)) {
+  const std::string target = step_directory(dir, state.step);
+  if (is_already_published(fs, target, manifest))
     fs.remove_tree(saving);
-    return manifest.root;
-  }
-  fs.rename_no_replace(saving, step_directory(dir, state.step));
-  fs.sync_directory(dir);
-  fs.sync_directory(saving_root(dir));
+  else
+    rename_into_place(fs, dir, saving, target);
   return manifest.root;
 }
 
