@@ -32,7 +32,8 @@ SafetensorsFile open_safetensors(FileSystem& fs, const std::string& path);
 /// The header bytes (8-byte length included) for entries in the given order; data starts right after, 8-byte aligned.
 std::string safetensors_header(const std::vector<SafetensorsEntry>& entries, const std::map<std::string, std::string>& metadata);
 
-/// All tensors of a folder of Hugging Face files: model.safetensors.index.json, model.safetensors, or any *.safetensors in it
+/// All tensors of a folder of Hugging Face files: model.safetensors.index.json, model.safetensors,
+/// weights.safetensors, or else every *.safetensors in it
 /// (or the path of one file).
 class TensorFolder {
  public:

@@ -1,5 +1,6 @@
 // A folder of Hugging Face safetensors files as one set of tensors.
-// Source: the layout of huggingface_hub: model.safetensors.index.json with "weight_map", or one model.safetensors.
+// Source: the layout of huggingface_hub: model.safetensors.index.json with "weight_map", or one model.safetensors
+// (or weights.safetensors).
 #include <fmt/format.h>
 
 #include <cmath>
@@ -110,11 +111,14 @@ std::unique_ptr<TensorFolder> TensorFolder::open(FileSystem& fs, const std::stri
     result->add_file(fs, path);
     return result;
   }
-  const std::string index = path + "/model.safetensors.index.json", single = path + "/model.safetensors";
+  const std::string index = path + "/model.safetensors.index.json", single = path + "/model.safetensors",
+                    weights = path + "/weights.safetensors";
   if (fs.exists(index)) {
     result->add_index(fs, path, index);
   } else if (fs.exists(single)) {
     result->add_file(fs, single);
+  } else if (fs.exists(weights)) {
+    result->add_file(fs, weights);
   } else {
     bool found = false;
     for (const std::string& name : fs.list(path)) {
