@@ -1,0 +1,185 @@
+#include "data/tokenize.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+
+#include "data/text_input.h"
+#include "data/token_writer.h"
+#include "data/tokenizer.h"
+#include "runtime/base/error.h"
+#include "runtime/base/file_system.h"
+#include "runtime/base/hash.h"
+
+namespace trainctl::data {
+namespace {
+
+namespace stdfs = std::filesystem;
+
+constexpr size_t kPart = 1 << 20;                        // text encoded at once
+constexpr uint64_t kTrainingText = uint64_t(64) << 20;   // what a tokenizer learns from at most
+
+std::string folder_of(const std::string& path) {
+  const std::string folder = stdfs::path(path).parent_path().string();
+  return folder.empty() ? "." : folder;
+}
+
+void report(const TokenizeOptions& options, const char* doing, uint64_t done, uint64_t total) {
+  if (options.progress) options.progress(doing, done, total);
+}
+
+/// Trains on all of the text, or on parts spread evenly over it when it is long, and writes the model.
+std::string train(const TokenizeOptions& options, TextInput& input) {
+  const std::string path = options.tokenizer_out.empty() ? (stdfs::path(folder_of(options.out)) / "tokenizer.model").string()
+                                                         : options.tokenizer_out;
+  const uint64_t every = input.total_bytes() / kTrainingText + 1;
+  std::string_view rest;
+  uint64_t part = 0;
+  const TextStream next = [&](std::string_view& text) {
+    while (true) {
+      while (rest.empty()) {
+        TextDocument document;
+        if (!input.next(document)) return false;
+        rest = document.text;
+      }
+      text = rest.substr(0, cut_text(rest, kPart / 4));
+      rest.remove_prefix(text.size());
+      if (part++ % every == 0) return true;
+    }
+  };
+  report(options, "training the tokenizer", 0, input.total_bytes());
+  const std::string model = train_sentencepiece(next, options.train_vocab);
+  auto& fs = real_file_system();
+  fs.make_directories(folder_of(path));
+  fs.replace_text(path, model);
+  input.rewind();
+  return path;
+}
+
+/// One set of token files under way.
+struct Part {
+  std::string prefix;
+  std::unique_ptr<TokenWriter> writer;
+  uint64_t text_bytes = 0;
+
+  void add(const Tokenizer& tokenizer, std::string_view text, const std::function<void()>& after_each) {
+    text_bytes += text.size();
+    while (!text.empty()) {
+      const size_t n = tokenizer.encodes_in_parts() ? cut_text(text, kPart) : text.size();
+      writer->add(tokenizer.encode(text.substr(0, n)));
+      text.remove_prefix(n);
+      after_each();
+    }
+    const int32_t end = tokenizer.end_of_text();
+    writer->add({&end, 1});
+    writer->end_document();
+  }
+};
+
+/// Length of the part of a plain file that is for training: its share, to the end of a line where there is one.
+size_t training_length(std::string_view text, const TokenizeOptions& options) {
+  const auto share = (unsigned __int128)text.size() * uint64_t(options.train_share);
+  const size_t length = size_t(share / uint64_t(options.train_share + options.val_share));
+  return length < 8 ? length : cut_text(text, length);
+}
+
+void encode_all(const TokenizeOptions& options, const Tokenizer& tokenizer, TextInput& input, std::vector<Part>& parts) {
+  const uint64_t shares = uint64_t(options.train_share + options.val_share), val = uint64_t(options.val_share);
+  uint64_t lines = 0, done = 0;
+  TextDocument document;
+  while (input.next(document)) {
+    const auto progress = [&] { report(options, "tokenizing", std::max(done, parts[0].text_bytes), input.total_bytes()); };
+    if (parts.size() == 1) {
+      parts[0].add(tokenizer, document.text, progress);
+    } else if (document.whole_file) {
+      const size_t length = training_length(document.text, options);
+      if (length > 0) parts[0].add(tokenizer, document.text.substr(0, length), progress);
+      if (length < document.text.size()) parts[1].add(tokenizer, document.text.substr(length), progress);
+    } else {
+      // Line n goes to validation whenever the share of the lines so far passes a whole number.
+      const bool to_val = (lines + 1) % shares * val / shares + (lines + 1) / shares * val !=
+                          lines % shares * val / shares + lines / shares * val;
+      ++lines;
+      parts[to_val ? 1 : 0].add(tokenizer, document.text, progress);
+    }
+    done = input.consumed_bytes();
+  }
+}
+
+/// The path of the model as the sidecar states it: relative to the sidecar, so that both can be moved together.
+std::string model_beside(const std::string& model, const std::string& prefix) {
+  std::error_code error;
+  const auto relative = stdfs::proximate(stdfs::absolute(model), stdfs::absolute(folder_of(prefix)), error);
+  return error ? model : relative.lexically_normal().string();
+}
+
+void write_part(const TokenizeOptions& options, const Tokenizer& tokenizer, const std::string& spec, const std::string& sha256,
+                Part& part, TokenizeResult& result) {
+  auto& fs = real_file_system();
+  part.writer->finish(part.prefix + ".json");
+  const auto source = open_source({.path = part.writer->files().front(), .format = options.to});
+  Sidecar sidecar{.tokenizer = spec == "bytes" ? spec : model_beside(spec, part.prefix),
+                  .tokenizer_sha256 = sha256,
+                  .vocab_size = tokenizer.vocab_size(),
+                  .end_of_text = tokenizer.end_of_text(),
+                  .format = name_of(options.to),
+                  .tokens = part.writer->token_count(),
+                  .documents = part.writer->document_count(),
+                  .text_bytes = part.text_bytes,
+                  .fingerprint = source->fingerprint(),
+                  .inputs = options.inputs};
+  fs.replace_text(part.prefix + ".json", to_json(sidecar));
+  result.parts.push_back({part.prefix, part.writer->files(), std::move(sidecar)});
+}
+
+TokenizeResult run(const TokenizeOptions& options) {
+  const double start = real_clock().monotonic_s();
+  auto& fs = real_file_system();
+  TextInput input(options.inputs, options.text_key);
+  if (input.total_bytes() == 0)
+    throw Error(ErrorCode::kData, fmt::format("{} holds no text; nothing was written", fmt::join(options.inputs, ", ")));
+  fs.make_directories(folder_of(options.out));
+  TokenizeResult result;
+  result.tokenizer = options.train_vocab > 0 ? train(options, input) : options.tokenizer;
+  const auto tokenizer = open_tokenizer(result.tokenizer);
+  const std::string sha256 = result.tokenizer == "bytes" ? "" : sha256_hex(fs.read_text(result.tokenizer));
+  result.vocab_size = tokenizer->vocab_size();
+
+  std::vector<Part> parts(options.val_share > 0 ? 2 : 1);
+  for (size_t i = 0; i < parts.size(); ++i) {
+    parts[i].prefix = options.out + (i == 0 ? "" : "-val");
+    parts[i].writer = std::make_unique<TokenWriter>(
+        fs, WriterOptions{.prefix = parts[i].prefix, .format = options.to, .vocab_size = tokenizer->vocab_size()});
+  }
+  encode_all(options, *tokenizer, input, parts);
+  for (const Part& part : parts)
+    if (part.writer->token_count() == 0)
+      throw Error(ErrorCode::kData,
+                  fmt::format("{} would hold no documents{}; nothing was written", part.prefix,
+                              parts.size() > 1 ? fmt::format(" with a split of {}:{} (the other part: {}); give more text or "
+                                                             "another split", options.train_share, options.val_share,
+                                                             std::max(parts[0].writer->document_count(),
+                                                                      parts[1].writer->document_count()))
+                                               : ""));
+  for (Part& part : parts) write_part(options, *tokenizer, result.tokenizer, sha256, part, result);
+  result.empty_documents = input.empty_documents();
+  result.seconds = real_clock().monotonic_s() - start;
+  return result;
+}
+
+}  // namespace
+
+TokenizeResult tokenize(const TokenizeOptions& options) {
+  ENSURE(!options.out.empty() && options.train_share > 0 && options.val_share >= 0, "out '{}', split {}:{}", options.out,
+         options.train_share, options.val_share);
+  if (stdfs::path(options.out).filename().empty())
+    throw Error(ErrorCode::kData, fmt::format("--out {} names a folder; give a prefix such as {}train", options.out, options.out));
+  try {
+    return run(options);
+  } catch (const Error& e) {
+    if (e.code() != ErrorCode::kIo) throw;
+    throw Error(ErrorCode::kData, fmt::format("{}; no token files were written", e.what()));
+  }
+}
+
+}  // namespace trainctl::data

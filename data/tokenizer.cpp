@@ -1,0 +1,53 @@
+#include "data/tokenizer.h"
+
+#include <algorithm>
+
+#include "runtime/base/error.h"
+#include "runtime/base/file_system.h"
+
+namespace trainctl::data {
+namespace {
+
+/// Ids 0..255 are the bytes, 256 ends a document.
+class ByteTokenizer final : public Tokenizer {
+ public:
+  std::string name() const override { return "bytes"; }
+  int64_t vocab_size() const override { return 257; }
+  int32_t end_of_text() const override { return 256; }
+  bool encodes_in_parts() const override { return true; }
+  std::vector<int32_t> encode(std::string_view text) const override {
+    std::vector<int32_t> ids(text.size());
+    std::transform(text.begin(), text.end(), ids.begin(), [](char c) { return int32_t(uint8_t(c)); });
+    return ids;
+  }
+  std::string decode(std::span<const int32_t> ids) const override {
+    std::string text;
+    for (const int32_t id : ids)
+      if (id >= 0 && id < 256) text += char(id);
+    return text;
+  }
+};
+
+}  // namespace
+
+size_t cut_text(std::string_view text, size_t limit) {
+  ENSURE(limit >= 8, "limit {}", limit);
+  if (text.size() <= limit) return text.size();
+  if (const size_t newline = text.rfind('\n', limit - 1); newline != text.npos) return newline + 1;
+  for (size_t i = limit; i > 0; --i)
+    if (text[i] == ' ' && text[i - 1] != ' ') return i;
+  size_t cut = limit;
+  while (cut > limit - 4 && (uint8_t(text[cut]) & 0xc0) == 0x80) --cut;
+  return cut;
+}
+
+std::unique_ptr<Tokenizer> open_tokenizer(const std::string& spec) {
+  if (spec == "bytes") return std::make_unique<ByteTokenizer>();
+  auto& fs = real_file_system();
+  if (!fs.exists(spec) || fs.is_directory(spec))
+    throw Error(ErrorCode::kData, fmt::format("there is no tokenizer {}; give \"bytes\" or the path of a SentencePiece .model file",
+                                              spec));
+  return open_sentencepiece(fs.read_text(spec), spec);
+}
+
+}  // namespace trainctl::data

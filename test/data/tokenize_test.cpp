@@ -1,0 +1,238 @@
+// Goal: tokenize writes exactly the documented bytes and loses no text; whatever fails, no half-written file stays; inspect
+// and verify find what is there and what is wrong.
+// Method: the golden Megatron and llm.c files reproduced by the writer; text there and back through files; a simulated file
+// system that runs full or loses power at every single effect.
+#include "data/inspect.h"
+#include "data/text_input.h"
+#include "data/token_writer.h"
+#include "data/tokenize.h"
+#include "data/tokenizer.h"
+#include "runtime/base/file_system.h"
+#include "test/data/token_fixtures.h"
+#include "test/support/power_loss_file_system.h"
+
+using namespace trainctl;
+using namespace trainctl::data;
+using namespace trainctl::data::test;
+using trainctl::test::Fault;
+using trainctl::test::PowerLossFileSystem;
+using trainctl::test::PowerLost;
+using trainctl::test::Survival;
+using Catch::Matchers::Contains;
+
+namespace {
+
+void write_golden(FileSystem& fs, const std::string& prefix, Format format) {
+  TokenWriter writer(fs, {.prefix = prefix, .format = format, .vocab_size = 1000});
+  const std::vector<int32_t> ids{1, 2, 3, 4, 5, 6, 7, 8, 9};
+  writer.add(std::span(ids).first(3));
+  writer.end_document();
+  writer.add(std::span(ids).subspan(3));
+  writer.end_document();
+  writer.finish();
+}
+
+std::string decoded(const std::string& path, const std::string& tokenizer = "bytes") {
+  const auto source = open_source({.path = path});
+  std::vector<int32_t> ids(source->token_count());
+  source->read(0, ids);
+  return open_tokenizer(tokenizer)->decode(ids);
+}
+
+std::string lines(int n) {
+  std::string text;
+  for (int i = 0; i < n; ++i) text += "line " + std::to_string(i) + " of a text\n";
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("the writer produces the bytes of the formats", "[tokenize]") {
+  TempFolder folder;
+  write_golden(real_file_system(), folder / "a", Format::megatron);
+  // One sequence per document, so pointers and lengths differ from the golden pair with its two-sequence document.
+  CHECK(read_bytes(folder / "a.bin") == golden_bin());
+  CHECK(read_bytes(folder / "a.idx") == unhex("4d4d49444944580000 0100000000000000 08 0200000000000000 0300000000000000"
+                                              "03000000 06000000 0000000000000000 0600000000000000"
+                                              "0000000000000000 0100000000000000 0200000000000000"));
+  for (const auto& [vocab, ids, golden] :
+       {std::tuple{int64_t(50257), std::vector<int32_t>{50256, 1, 2, 3}, unhex("88d83401 01000000 04000000")},
+        std::tuple{int64_t(128256), std::vector<int32_t>{128000, 1, 2, 3}, unhex("a1d93401 07000000 04000000")}}) {
+    TokenWriter writer(real_file_system(), {.prefix = folder / "l", .format = Format::llmc, .vocab_size = vocab});
+    writer.add(ids);
+    writer.end_document();
+    writer.finish();
+    std::string expected = golden;
+    expected.resize(1024, '\0');
+    for (const int32_t id : ids) vocab > 65536 ? append(expected, id) : append(expected, uint16_t(id));
+    CHECK(read_bytes(folder / "l.bin") == expected);
+  }
+}
+
+TEST_CASE("a full disk at any effect leaves the files of before and nothing else", "[tokenize]") {
+  for (const Format format : {Format::megatron, Format::llmc})
+    for (uint64_t at = 0;; ++at) {
+      PowerLossFileSystem fs;
+      fs.make_directory("/d");
+      fs.write_new_text("/d/a.other", "x");
+      fs.fail_at(at, Fault::no_space_from_here);
+      bool failed = false;
+      try {
+        write_golden(fs, "/d/a", format);
+      } catch (const Error& e) {
+        failed = true;
+        CHECK(e.code() == ErrorCode::kIo);
+      }
+      CAPTURE(at);
+      const auto files = fs.files();
+      for (const auto& [path, content] : files) CHECK_THAT(path, !Contains(".tmp"));
+      if (!failed) break;
+      CHECK(files.size() == 1);
+    }
+}
+
+TEST_CASE("power loss at any effect leaves no index beside tokens of another run", "[tokenize]") {
+  TempFolder folder;
+  write_golden(real_file_system(), folder / "g", Format::megatron);
+  const std::string idx = read_bytes(folder / "g.idx"), bin = read_bytes(folder / "g.bin");
+  for (uint64_t after = 0;; ++after) {
+    PowerLossFileSystem fs;
+    fs.make_directory("/d");
+    fs.sync_directory("/");
+    fs.write_new_text("/d/a.idx", "old");
+    fs.write_new_text("/d/a.bin", "old");
+    fs.lose_power_after(after);
+    bool lost = false;
+    try {
+      write_golden(fs, "/d/a", Format::megatron);
+    } catch (const PowerLost&) {
+      lost = true;
+    }
+    for (const Survival survival : {Survival::nothing, Survival::everything, Survival::random})
+      for (uint64_t seed = 0; seed < (survival == Survival::random ? 8u : 1u); ++seed) {
+        const auto left = fs.after_power_loss(survival, seed)->files();
+        CAPTURE(after, int(survival), seed);
+        if (left.count("/d/a.idx") && left.count("/d/a.bin"))
+          CHECK(((left.at("/d/a.idx") == "old" && left.at("/d/a.bin") == "old") ||
+                 (left.at("/d/a.idx") == idx && left.at("/d/a.bin") == bin)));
+        if (!lost) CHECK(left.count("/d/a.idx") + left.count("/d/a.bin") == 2);
+      }
+    if (!lost) break;
+  }
+}
+
+TEST_CASE("text files become tokens with a sidecar, and verify agrees", "[tokenize]") {
+  TempFolder folder;
+  write_bytes(folder / "a.txt", "first text\n");
+  write_bytes(folder / "b.txt", "");
+  write_bytes(folder / "c.txt", "second\xff");
+  for (const Format format : {Format::megatron, Format::llmc}) {
+    const auto result = tokenize({.inputs = {folder / "a.txt", folder / "b.txt", folder / "c.txt"}, .out = folder / "new/train", .to = format});
+    REQUIRE(result.parts.size() == 1);
+    CHECK(result.empty_documents == 1);
+    CHECK(decoded(folder / "new/train") == "first text\nsecond\xff");
+    const auto sidecar = read_sidecar(folder / "new/train.bin");
+    REQUIRE(sidecar);
+    CHECK(sidecar->tokenizer == "bytes");
+    CHECK(sidecar->vocab_size == 257);
+    CHECK(sidecar->end_of_text == 256);
+    CHECK(sidecar->documents == 2);
+    CHECK(sidecar->tokens == 11 + 7 + 2);
+    CHECK(sidecar->text_bytes == 18);
+    const auto verified = verify({.path = folder / "new/train"}, 0);
+    CHECK(verified.vocab_size == 257);
+    CHECK(verified.largest_id == 256);
+    const auto seen = inspect({.path = folder / "new/train"}, "");
+    CHECK(seen.first_documents.at(0).substr(0, 10) == "first text");
+    CHECK(seen.warnings.empty());
+  }
+}
+
+TEST_CASE("JSON lines are documents; their mistakes are located", "[tokenize]") {
+  TempFolder folder;
+  const std::string path = folder / "a.jsonl";
+  const auto run = [&](const std::string& text, const std::string& key = "text") {
+    write_bytes(path, text);
+    return tokenize({.inputs = {path}, .out = folder / "t", .text_key = key});
+  };
+  const auto result = run("{\"text\":\"one\\n\",\"id\":1}\n\n{\"text\":\"\"}\r\n{\"text\":\"two\"}");
+  CHECK(result.parts[0].sidecar.documents == 2);
+  CHECK(result.empty_documents == 1);
+  CHECK(decoded(folder / "t") == "one\ntwo");
+  CHECK(run("{\"body\":\"b\"}\n", "body").parts[0].sidecar.documents == 1);
+  CHECK_THAT(data_error([&] { run("{\"text\":\"a\"}\n{\"body\":\"b\",\"n\":1}\n"); }),
+             Contains("a.jsonl, line 2: no string under \"text\" (keys: body, n)"));
+  CHECK_THAT(data_error([&] { run("{\"text\":\"a\"}\n{\"text\":\n"); }), Contains("a.jsonl, line 2: no JSON object"));
+  CHECK_THAT(data_error([&] { run("{\"text\":\"\xff\"}\n"); }), Contains("line 1"));
+  CHECK_THAT(data_error([&] { run("{\"text\":\"\"}\n"); }), Contains("would hold no documents"));
+  CHECK_THAT(data_error([&] { run(""); }), Contains("holds no text"));
+  CHECK_THAT(data_error([&] { tokenize({.inputs = {folder / "no.txt"}, .out = folder / "t"}); }), Contains("no.txt"));
+  CHECK_THAT(data_error([&] { tokenize({.inputs = {folder / "a.jsonl.gz"}, .out = folder / "t"}); }), Contains("unpack"));
+  CHECK_THAT(data_error([&] { tokenize({.inputs = {path}, .out = folder.path() + "/"}); }), Contains("names a folder"));
+  // None of the failures touched what the last success wrote, nor left anything else.
+  CHECK(decoded(folder / "t") == "b");
+  CHECK(real_file_system().list(folder.path()) == std::vector<std::string>{"a.jsonl", "t.bin", "t.idx", "t.json"});
+}
+
+TEST_CASE("a split loses nothing and keeps its share", "[tokenize]") {
+  TempFolder folder;
+  const std::string text = lines(2000);
+  write_bytes(folder / "a.txt", text);
+  tokenize({.inputs = {folder / "a.txt"}, .out = folder / "t", .train_share = 99, .val_share = 1});
+  const std::string train = decoded(folder / "t"), val = decoded(folder / "t-val");
+  CHECK(train + val == text);
+  CHECK(train.back() == '\n');
+  CHECK(double(val.size()) / double(text.size()) == Approx(0.01).margin(0.002));
+
+  std::string json;
+  for (int i = 0; i < 1000; ++i) json += "{\"text\":\"" + std::to_string(i) + ",\"}\n";
+  write_bytes(folder / "a.jsonl", json);
+  const auto result = tokenize({.inputs = {folder / "a.jsonl"}, .out = folder / "j", .train_share = 97, .val_share = 3});
+  CHECK(result.parts[0].sidecar.documents == 970);
+  CHECK(result.parts[1].sidecar.documents == 30);
+  write_bytes(folder / "a.jsonl", "{\"text\":\"a\"}\n");
+  CHECK_THAT(data_error([&] {
+               tokenize({.inputs = {folder / "a.jsonl"}, .out = folder / "k", .train_share = 99, .val_share = 1});
+             }),
+             Contains("k-val would hold no documents with a split of 99:1"));
+}
+
+TEST_CASE("a tokenizer trained on the way is found again from the sidecar, also after a move", "[tokenize]") {
+  TempFolder folder;
+  const std::string text = lines(3000);
+  write_bytes(folder / "a.txt", text);
+  real_file_system().make_directory(folder / "set");
+  const auto result = tokenize({.inputs = {folder / "a.txt"}, .out = folder / "set/t", .train_vocab = 350});
+  CHECK(result.tokenizer == (folder / "set/tokenizer.model"));
+  CHECK(decoded(folder / "set/t", result.tokenizer) == text);
+  real_file_system().rename(folder / "set", folder / "moved");
+  const auto seen = inspect({.path = folder / "moved/t"}, "");
+  CHECK(seen.warnings.empty());
+  REQUIRE(seen.first_documents.size() == 1);
+  CHECK_THAT(seen.first_documents[0], Contains("line 0 of a text\nline 1"));
+  CHECK(seen.sidecar->tokenizer == "tokenizer.model");
+  real_file_system().remove_file(folder / "moved/tokenizer.model");
+  const auto without = inspect({.path = folder / "moved/t"}, "");
+  CHECK(without.first_documents.empty());
+  REQUIRE(without.warnings.size() == 1);
+  CHECK_THAT(without.warnings[0], Contains("is not there"));
+}
+
+TEST_CASE("verify finds every foreign id and every change", "[tokenize]") {
+  TempFolder folder;
+  write_bytes(folder / "a.txt", lines(20000));
+  tokenize({.inputs = {folder / "a.txt"}, .out = folder / "t"});
+  std::string bin = read_bytes(folder / "t.bin");
+  CHECK_THAT(data_error([&] { verify({.path = folder / "t"}, 200); }), Contains("token id 256 is outside the vocabulary of 200"));
+  bin[2 * 200'000 + 1] = 2;
+  write_bytes(folder / "t.bin", bin);
+  CHECK_THAT(data_error([&] { verify({.path = folder / "t"}, 0); }), Contains("has changed since"));
+  CHECK_FALSE(inspect({.path = folder / "t"}, "").warnings.empty());
+  real_file_system().remove_file(folder / "t.json");
+  CHECK_THAT(data_error([&] { verify({.path = folder / "t"}, 257); }), Contains("t.bin, token 200000 (byte 400000): token id 632"));
+  CHECK(verify({.path = folder / "t"}, 0).vocab_size == 0);
+  const std::string hash = verify({.path = folder / "t"}, 0).hash;
+  bin[2 * 200'000 + 1] = 0;
+  write_bytes(folder / "t.bin", bin);
+  CHECK(verify({.path = folder / "t"}, 0).hash != hash);
+}
