@@ -105,6 +105,10 @@ bool PowerLossFileSystem::begin_effect(const std::string& text, bool needs_space
   return false;
 }
 
+const char* PowerLossFileSystem::why() const {
+  return fault_ == Fault::no_space_from_here ? "No space left on device" : "Input/output error";
+}
+
 void PowerLossFileSystem::fail_at(uint64_t effect, Fault fault) {
   fault_at_ = effects_.size() + effect;
   fault_ = fault;
@@ -112,7 +116,7 @@ void PowerLossFileSystem::fail_at(uint64_t effect, Fault fault) {
 
 std::unique_ptr<File> PowerLossFileSystem::create(const std::string& path) {
   const std::lock_guard lock(mutex_);
-  if (begin_effect("create " + path, true)) fail("create " + path, "No space left on device");
+  if (begin_effect("create " + path, true)) fail("create " + path, why());
   if (find(path) != kNone) fail("create " + path, "File exists");
   const Place at = place(path);
   const size_t node = nodes_.size();
@@ -132,7 +136,7 @@ std::unique_ptr<File> PowerLossFileSystem::open_read(const std::string& path) {
 
 void PowerLossFileSystem::make_directory(const std::string& path) {
   const std::lock_guard lock(mutex_);
-  if (begin_effect("make_directory " + path, true)) fail("create the folder " + path, "No space left on device");
+  if (begin_effect("make_directory " + path, true)) fail("create the folder " + path, why());
   const size_t existing = find(path);
   if (existing != kNone) {
     if (!nodes_[existing].directory) fail("create the folder " + path, "File exists");
@@ -189,7 +193,7 @@ void PowerLossFileSystem::write(size_t node, const std::string& path, uint64_t o
   std::string bytes(reinterpret_cast<const char*>(data.data()), failing ? data.size() / 2 : data.size());
   write_into(nodes_[node].content, offset, bytes);
   pending_.push_back({.kind = Kind::write, .node = node, .offset = offset, .data = std::move(bytes)});
-  if (failing) fail("write " + path, fault_ == Fault::no_space_from_here ? "No space left on device" : "Input/output error");
+  if (failing) fail("write " + path, why());
 }
 
 bool PowerLossFileSystem::sync_is_ignored(const std::string& path) const {

@@ -92,6 +92,7 @@ class PowerLossFileSystem final : public FileSystem {
   size_t find(const std::string& path) const;        // kNone if absent
   Place place(const std::string& path) const;        // the folder must exist
   size_t need(const std::string& path, const char* what) const;
+  const char* why() const;   ///< the errno text of the fault
   /// Counts an effect; throws PowerLost, or returns true if it must fail.
   bool begin_effect(const std::string& text, bool needs_space);
   void move(const std::string& from, const std::string& to, bool replace);
