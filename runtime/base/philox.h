@@ -39,13 +39,20 @@ class Philox {
   }
   /// Uniform in [0, 1) with 53 random bits.
   double uniform(uint64_t index) const { return double(bits64(index) >> 11) * 0x1.0p-53; }
-  /// Standard normal by Box-Muller from one block; computed in double, so the same on every machine
-  /// with a correctly rounded libm to within the final rounding to float.
-  float normal(uint64_t index) const {
-    const auto b = block(index);
-    const double u = (double(b[0]) + 1.0) * 0x1.0p-32, v = double(b[1]) * 0x1.0p-32;
-    return float(std::sqrt(-2.0 * std::log(u)) * std::cos(6.283185307179586 * v));
+  /// Standard normals number 4 * group .. 4 * group + 3, by Box-Muller from one block; computed in double, so the same on every
+  /// machine with a correctly rounded libm to within the final rounding to float.
+  std::array<float, 4> normals(uint64_t group) const {
+    const auto b = block(group);
+    std::array<float, 4> out;
+    for (int i = 0; i < 4; i += 2) {
+      const double u = (double(b[size_t(i)]) + 1.0) * 0x1.0p-32, v = double(b[size_t(i) + 1]) * (6.283185307179586 * 0x1.0p-32);
+      const double radius = std::sqrt(-2.0 * std::log(u));
+      out[size_t(i)] = float(radius * std::cos(v));
+      out[size_t(i) + 1] = float(radius * std::sin(v));
+    }
+    return out;
   }
+  float normal(uint64_t index) const { return normals(index / 4)[index % 4]; }
 
  private:
   std::array<uint32_t, 2> key_;

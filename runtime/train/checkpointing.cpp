@@ -3,7 +3,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <cstring>
+#include <thread>
 
 #include "runtime/base/hash.h"
 #include "runtime/base/philox.h"
@@ -12,19 +15,37 @@ namespace trainctl {
 
 using parallel::ShardedParams;
 
-void initialise(const ParamTable& table, uint64_t seed, ShardedParams& params) {
-  for (const ShardedParams::StateChunk& c : params.state_chunks()) {
-    const Param& p = table.params[size_t(c.param)];
-    const Philox random(seed, RandomPurpose::kInit, xxh3(p.layout.name));
-    float* out = c.master;
-    for (int64_t row = c.box.row_begin; row < c.box.row_end; ++row)
-      for (int64_t col = c.box.col_begin; col < c.box.col_end; ++col) {
-        const double noise = p.init_std > 0 ? p.init_std * double(random.normal(uint64_t(row * p.layout.cols + col))) : 0;
-        *out++ = float(p.init_mean + noise);
-      }
-    std::fill_n(c.first_moment, c.box.count(), 0.0f);
-    std::fill_n(c.second_moment, c.box.count(), 0.0f);
-  }
+namespace {
+
+void initialise_chunk(const Param& p, uint64_t seed, const ShardedParams::StateChunk& c) {
+  const Philox random(seed, RandomPurpose::kInit, xxh3(p.layout.name));
+  std::array<float, 4> four{};
+  uint64_t group = ~uint64_t(0);
+  float* out = c.master;
+  for (int64_t row = c.box.row_begin; row < c.box.row_end; ++row)
+    for (int64_t col = c.box.col_begin; col < c.box.col_end; ++col) {
+      const uint64_t index = uint64_t(row * p.layout.cols + col);
+      if (p.init_std > 0 && index / 4 != group) four = random.normals(group = index / 4);
+      *out++ = float(p.init_mean + (p.init_std > 0 ? p.init_std * double(four[index % 4]) : 0));
+    }
+  std::fill_n(c.first_moment, c.box.count(), 0.0f);
+  std::fill_n(c.second_moment, c.box.count(), 0.0f);
+}
+
+}  // namespace
+
+void initialise(const ParamTable& table, uint64_t seed, int threads, ShardedParams& params) {
+  // A value depends on its place alone, so chunks may be filled in any order.
+  std::atomic<size_t> next{0};
+  const auto& chunks = params.state_chunks();
+  const auto work = [&] {
+    for (size_t i = next++; i < chunks.size(); i = next++)
+      initialise_chunk(table.params[size_t(chunks[i].param)], seed, chunks[i]);
+  };
+  std::vector<std::thread> helpers;
+  for (int t = 1; t < threads; ++t) helpers.emplace_back(work);
+  work();
+  for (std::thread& t : helpers) t.join();
 }
 
 namespace {

@@ -8,8 +8,9 @@
 
 namespace trainctl {
 
-/// Fills master weights by the table's init (Philox on the parameter's name and global index) and zeroes the moments.
-void initialise(const ParamTable& table, uint64_t seed, parallel::ShardedParams& params);
+/// Fills master weights by the table's init (Philox on the parameter's name and global index) and zeroes the moments,
+/// on `threads` threads.
+void initialise(const ParamTable& table, uint64_t seed, int threads, parallel::ShardedParams& params);
 
 /// Fills master weights from Hugging Face-named tensors; GPT-2 weights may be stored [in, out] (as Hugging Face does) or
 /// [out, in]. Error(kCheckpoint) naming the first tensor that is missing or of another shape.

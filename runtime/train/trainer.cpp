@@ -115,7 +115,7 @@ struct Trainer::Impl {
       control.doing("reading " + job.model.init_from);
       import_weights(table, *ckpt::TensorFolder::open(fs, job.model.init_from), *params);
     } else {
-      initialise(table, job.seed, *params);
+      initialise(table, job.seed, job.parallelism.threads_per_rank, *params);
     }
     params->publish();
     model->pack();
