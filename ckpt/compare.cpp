@@ -19,8 +19,8 @@ std::map<Key, std::map<BoxKey, uint64_t>> chunks_of(const Checkpoint& checkpoint
   std::map<Key, std::map<BoxKey, uint64_t>> result;
   for (const ShardReceipt& file : checkpoint.files())
     for (const ShardReceipt::Entry& entry : file.entries)
-      result[{entry.tensor, entry.role}][{entry.box.row_begin, entry.box.col_begin, entry.box.row_end, entry.box.col_end}] =
-          entry.content_hash;
+      result[{entry.tensor, entry.role}][{entry.box.row_begin, entry.box.col_begin, entry.box.row_end,
+                                          entry.box.col_end}] = entry.content_hash;
   return result;
 }
 
@@ -47,7 +47,8 @@ std::vector<std::byte> read_box(Checkpoint& checkpoint, const Tensor& tensor, co
   return data;
 }
 
-void compare_values(const Tensor& tensor, const std::vector<std::byte>& a, const std::vector<std::byte>& b, Difference& difference) {
+void compare_values(const Tensor& tensor, const std::vector<std::byte>& a, const std::vector<std::byte>& b,
+                    Difference& difference) {
   if (a == b) return;
   const size_t item = size_of(tensor.dtype);
   std::vector<double> left(a.size() / item);
@@ -61,7 +62,8 @@ void compare_values(const Tensor& tensor, const std::vector<std::byte>& a, const
   });
 }
 
-Difference compare_tensor(Checkpoint& a, Checkpoint& b, const Tensor& tensor, const std::map<BoxKey, uint64_t>& chunks_a,
+Difference compare_tensor(Checkpoint& a, Checkpoint& b, const Tensor& tensor,
+                          const std::map<BoxKey, uint64_t>& chunks_a,
                           const std::map<BoxKey, uint64_t>& chunks_b) {
   Difference difference{.tensor = tensor.name, .role = tensor.role, .what = "values"};
   for (const auto& [key, hash] : chunks_a) {
@@ -76,7 +78,8 @@ Difference compare_tensor(Checkpoint& a, Checkpoint& b, const Tensor& tensor, co
 
 TensorStats stats(Checkpoint& checkpoint, const Tensor& tensor) {
   TensorStats result;
-  double count = 0, mean = 0, squares = 0;   // of the finite values; squares: sum of squared distances from the mean
+  double count = 0, mean = 0,
+         squares = 0;  // of the finite values; squares: sum of squared distances from the mean
   for (const parallel::Box& box : boxes_of(checkpoint, tensor)) {
     double chunk_count = 0, sum = 0, chunk_squares = 0;
     const std::vector<std::byte> data = read_box(checkpoint, tensor, box);
@@ -122,7 +125,8 @@ std::vector<Difference> diff(Checkpoint& a, Checkpoint& b) {
       result.push_back({tensor.name, tensor.role, "dtype"});
     else if (!chunks_a.count(key))
       continue;  // no elements, no chunks
-    else if (Difference found = compare_tensor(a, b, tensor, chunks_a.at(key), chunks_b.at(key)); found.differing > 0)
+    else if (Difference found = compare_tensor(a, b, tensor, chunks_a.at(key), chunks_b.at(key));
+             found.differing > 0)
       result.push_back(std::move(found));
   }
   for (const Tensor& tensor : b.tensors())

@@ -26,7 +26,9 @@ std::string saving_directory(const std::string& dir, const StateInfo& state) {
 
 std::string step_directory(const std::string& dir, int64_t step) { return fmt::format("{}/step-{:08}", dir, step); }
 
-std::string shard_file_name(int index, int count) { return fmt::format("shard-{:05}-of-{:05}.safetensors", index, count); }
+std::string shard_file_name(int index, int count) {
+  return fmt::format("shard-{:05}-of-{:05}.safetensors", index, count);
+}
 
 std::optional<int64_t> step_of_name(const std::string& name) {
   if (name.rfind("step-", 0) != 0) return std::nullopt;

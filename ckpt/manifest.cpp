@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <tuple>
 
 #include "runtime/base/error.h"
@@ -25,11 +24,14 @@ const char* safetensors_name(DType dtype) {
   return "?";
 }
 
-auto box_key(const parallel::Box& box) { return std::tuple(box.row_begin, box.col_begin, box.row_end, box.col_end); }
+auto box_key(const parallel::Box& box) {
+  return std::tuple(box.row_begin, box.col_begin, box.row_end, box.col_end);
+}
 
 /// File order: widest elements first, so that all are naturally aligned; then name, role, box.
 bool stands_before(const ShardReceipt::Entry& a, const ShardReceipt::Entry& b) {
-  if (a.dtype != b.dtype) return std::tuple(-int(size_of(a.dtype)), a.dtype) < std::tuple(-int(size_of(b.dtype)), b.dtype);
+  if (a.dtype != b.dtype)
+    return std::tuple(-int(size_of(a.dtype)), a.dtype) < std::tuple(-int(size_of(b.dtype)), b.dtype);
   if (const int order = a.tensor.compare(b.tensor)) return order < 0;
   return std::tuple(a.role, box_key(a.box)) < std::tuple(b.role, box_key(b.box));
 }
@@ -84,8 +86,8 @@ std::string entry_name(const ShardReceipt::Entry& entry) {
 }
 
 uint64_t identity_seed(const StateInfo& state, const std::string& tensor, Role role, const parallel::Box& box) {
-  return xxh3(fmt::format("{}\n{}\n{}\n{}\n{},{},{},{}", state.run_id, state.step, tensor, name_of(role), box.row_begin,
-                          box.row_end, box.col_begin, box.col_end));
+  return xxh3(fmt::format("{}\n{}\n{}\n{}\n{},{},{},{}", state.run_id, state.step, tensor, name_of(role),
+                          box.row_begin, box.row_end, box.col_begin, box.col_end));
 }
 
 std::string expected_header(const StateInfo& state, const ShardReceipt& shard) {
@@ -111,7 +113,8 @@ std::string root_hash(std::span<const ShardReceipt> files) {
     for (const ShardReceipt::Entry& entry : file.entries) tensors[{entry.tensor, entry.role}].push_back(&entry);
   std::string leaves;
   for (auto& [key, entries] : tensors) {
-    std::sort(entries.begin(), entries.end(), [](const auto* a, const auto* b) { return box_key(a->box) < box_key(b->box); });
+    std::sort(entries.begin(), entries.end(),
+              [](const auto* a, const auto* b) { return box_key(a->box) < box_key(b->box); });
     std::string text = fmt::format("{}\n{}\n{}\n{}\n", key.first, name_of(key.second), name_of(entries[0]->dtype),
                                    fmt::join(entries[0]->shape, ","));
     for (const ShardReceipt::Entry* entry : entries)

@@ -31,8 +31,9 @@ struct TensorIndex {
 void append_tensors(std::string& text, std::span<const Tensor> tensors) {
   text += "\"tensors\":[";
   for (size_t i = 0; i < tensors.size(); ++i)
-    fmt::format_to(std::back_inserter(text), "{}[{},\"{}\",\"{}\",[{}]]", i ? ",\n" : "\n", json(tensors[i].name).dump(),
-                   name_of(tensors[i].role), name_of(tensors[i].dtype), fmt::join(tensors[i].shape, ","));
+    fmt::format_to(std::back_inserter(text), "{}[{},\"{}\",\"{}\",[{}]]", i ? ",\n" : "\n",
+                   json(tensors[i].name).dump(), name_of(tensors[i].role), name_of(tensors[i].dtype),
+                   fmt::join(tensors[i].shape, ","));
   text += "]";
 }
 
@@ -41,7 +42,8 @@ void append_chunks(std::string& text, const ShardReceipt& shard, TensorIndex& in
   for (size_t i = 0; i < shard.entries.size(); ++i) {
     const ShardReceipt::Entry& entry = shard.entries[i];
     const size_t tensor = index.add({entry.tensor, entry.role, entry.dtype, entry.shape});
-    fmt::format_to(std::back_inserter(text), "{}[{},{},{},", i ? "," : "", tensor, entry.box.row_begin, entry.box.row_end);
+    fmt::format_to(std::back_inserter(text), "{}[{},{},{},", i ? "," : "", tensor, entry.box.row_begin,
+                   entry.box.row_end);
     const parallel::Box whole = whole_box(entry.shape);
     if (entry.box.col_begin != whole.col_begin || entry.box.col_end != whole.col_end)
       fmt::format_to(std::back_inserter(text), "{},{},", entry.box.col_begin, entry.box.col_end);
@@ -83,16 +85,19 @@ std::vector<Tensor> read_tensors(const json& rows) {
 uint64_t read_hash(const std::string& text, size_t at) {
   uint64_t value = 0;
   const auto end = text.data() + at + 16;
-  if (text.size() != 32 || std::from_chars(text.data() + at, end, value, 16).ptr != end) malformed("a hash is not 32 hex digits");
+  if (text.size() != 32 || std::from_chars(text.data() + at, end, value, 16).ptr != end)
+    malformed("a hash is not 32 hex digits");
   return value;
 }
 
 ShardReceipt read_shard(const json& object, const std::vector<Tensor>& tensors) {
-  ShardReceipt shard{.file = object.at("file").get<std::string>(), .file_bytes = object.at("bytes").get<uint64_t>()};
+  ShardReceipt shard{.file = object.at("file").get<std::string>(),
+                     .file_bytes = object.at("bytes").get<uint64_t>()};
   uint64_t data_bytes = 0;
   for (const json& row : object.at("chunks")) {
     const Tensor& tensor = tensors.at(row.at(0).get<size_t>());
-    ShardReceipt::Entry entry{.tensor = tensor.name, .role = tensor.role, .dtype = tensor.dtype, .shape = tensor.shape};
+    ShardReceipt::Entry entry{
+        .tensor = tensor.name, .role = tensor.role, .dtype = tensor.dtype, .shape = tensor.shape};
     const parallel::Box whole = whole_box(tensor.shape);
     entry.box = {row.at(1).get<int64_t>(), row.at(2).get<int64_t>(), whole.col_begin, whole.col_end};
     if (row.size() == 6) {
@@ -101,7 +106,8 @@ ShardReceipt read_shard(const json& object, const std::vector<Tensor>& tensors) 
     } else if (row.size() != 4) {
       malformed("a chunk is not a row of 4 or 6");
     }
-    if (!is_inside(entry.box, whole)) malformed(fmt::format("{} has the chunk {}", tensor.name, box_text(tensor.shape, entry.box)));
+    if (!is_inside(entry.box, whole))
+      malformed(fmt::format("{} has the chunk {}", tensor.name, box_text(tensor.shape, entry.box)));
     const std::string hashes = row.back().get<std::string>();
     entry.hash = read_hash(hashes, 0);
     entry.content_hash = read_hash(hashes, 16);
@@ -109,7 +115,8 @@ ShardReceipt read_shard(const json& object, const std::vector<Tensor>& tensors) 
     data_bytes += entry.bytes;
     shard.entries.push_back(std::move(entry));
   }
-  if (data_bytes > shard.file_bytes) malformed(fmt::format("{} holds more than its {} bytes", shard.file, shard.file_bytes));
+  if (data_bytes > shard.file_bytes)
+    malformed(fmt::format("{} holds more than its {} bytes", shard.file, shard.file_bytes));
   uint64_t offset = shard.file_bytes - data_bytes;
   for (ShardReceipt::Entry& entry : shard.entries) {
     entry.offset = offset;
@@ -161,8 +168,9 @@ ShardReceipt ShardReceipt::from_json(const std::string& text) {
 }
 
 std::string manifest_text(const Manifest& manifest) {
-  std::string text = fmt::format("{{\"format\":\"trainctl-checkpoint\",\"version\":{},\"root\":\"{}\",\"bytes\":{},\n\"state\":{},\n",
-                                 kFormatVersion, manifest.root, manifest.bytes, state_json(manifest.state).dump());
+  std::string text = fmt::format(
+      "{{\"format\":\"trainctl-checkpoint\",\"version\":{},\"root\":\"{}\",\"bytes\":{},\n\"state\":{},\n",
+      kFormatVersion, manifest.root, manifest.bytes, state_json(manifest.state).dump());
   append_tensors(text, manifest.tensors);
   TensorIndex index;
   for (const Tensor& tensor : manifest.tensors) index.add(tensor);
@@ -181,7 +189,8 @@ Manifest parse_manifest(const std::string& text, const std::string& path) {
     const json object = json::parse(text);
     if (object.at("format") != "trainctl-checkpoint") malformed("its format is " + object.at("format").dump());
     if (object.at("version") != kFormatVersion)
-      malformed(fmt::format("its version is {}, this program reads {}", object.at("version").dump(), kFormatVersion));
+      malformed(fmt::format("its version is {}, this program reads {}", object.at("version").dump(),
+                            kFormatVersion));
     Manifest manifest;
     manifest.state = read_state(object.at("state"));
     manifest.root = object.at("root").get<std::string>();
@@ -192,7 +201,8 @@ Manifest parse_manifest(const std::string& text, const std::string& path) {
       manifest.files.push_back(read_shard(file, manifest.tensors));
       bytes += manifest.files.back().file_bytes;
     }
-    if (bytes != manifest.bytes) malformed(fmt::format("its files have {} bytes, but it says {}", bytes, manifest.bytes));
+    if (bytes != manifest.bytes)
+      malformed(fmt::format("its files have {} bytes, but it says {}", bytes, manifest.bytes));
     check_tiling(manifest.tensors, manifest.files);
     if (root_hash(manifest.files) != manifest.root) malformed("its root hash does not follow from its chunks");
     return manifest;

@@ -69,15 +69,16 @@ class OpenCheckpoint final : public Checkpoint {
   void copy_part(const Chunk& chunk, const parallel::Box& part, const parallel::Box& box, std::byte* out) {
     const size_t item = size_of(chunk.entry->dtype);
     const size_t out_pitch = size_t(box.cols()) * item;
-    std::byte* const to = out + size_t(part.row_begin - box.row_begin) * out_pitch + size_t(part.col_begin - box.col_begin) * item;
+    std::byte* const to = out + size_t(part.row_begin - box.row_begin) * out_pitch +
+                          size_t(part.col_begin - box.col_begin) * item;
     // A whole chunk whose rows follow each other in `out` needs no copy on the way.
     if (part == chunk.entry->box && (part.cols() == box.cols() || part.rows() == 1) && !is_cached(chunk))
       return read_checked(chunk, {to, chunk.entry->bytes});
     const std::vector<std::byte>& data = cached(chunk);
     const parallel::Box& from_box = chunk.entry->box;
     const size_t from_pitch = size_t(from_box.cols()) * item;
-    const std::byte* const from =
-        data.data() + size_t(part.row_begin - from_box.row_begin) * from_pitch + size_t(part.col_begin - from_box.col_begin) * item;
+    const std::byte* const from = data.data() + size_t(part.row_begin - from_box.row_begin) * from_pitch +
+                                  size_t(part.col_begin - from_box.col_begin) * item;
     for (int64_t row = 0; row < part.rows(); ++row)
       std::memcpy(to + size_t(row) * out_pitch, from + size_t(row) * from_pitch, size_t(part.cols()) * item);
   }
@@ -86,8 +87,11 @@ class OpenCheckpoint final : public Checkpoint {
     const Entry& entry = *chunk.entry;
     reading([&] { file(*chunk.file).read_at(entry.offset, out); });
     if (xxh3(out, identity_seed(manifest_.state, entry.tensor, entry.role, entry.box)) == entry.hash) return;
-    fail(fmt::format("{}/{} is damaged: the hash of {} {} at byte {} differs; `trainctl inspect-ckpt --verify` lists all damage",
-                     path_, chunk.file->file, tensor_text(entry.tensor, entry.role), box_text(entry.shape, entry.box), entry.offset));
+    fail(
+        fmt::format("{}/{} is damaged: the hash of {} {} at byte {} differs; `trainctl inspect-ckpt "
+                    "--verify` lists all damage",
+                    path_, chunk.file->file, tensor_text(entry.tensor, entry.role),
+                    box_text(entry.shape, entry.box), entry.offset));
   }
 
   bool is_cached(const Chunk& chunk) const {
@@ -96,7 +100,8 @@ class OpenCheckpoint final : public Checkpoint {
 
   /// The chunk's bytes; valid until the next call.
   const std::vector<std::byte>& cached(const Chunk& chunk) {
-    const auto at = std::find_if(cache_.begin(), cache_.end(), [&](const Cached& c) { return c.entry == chunk.entry; });
+    const auto at =
+        std::find_if(cache_.begin(), cache_.end(), [&](const Cached& c) { return c.entry == chunk.entry; });
     if (at != cache_.end()) {
       cache_.splice(cache_.begin(), cache_, at);
       return cache_.front().data;
@@ -144,9 +149,11 @@ std::unique_ptr<Checkpoint> Checkpoint::open(FileSystem& fs, const std::string& 
   const std::string text = reading([&] { return fs.read_text(path + "/" + kManifestName); });
   // Before anything in the manifest is believed, COMMIT must hold its hash; afterwards COMMIT must be exactly what follows from it.
   if (commit.find(fmt::format("\"manifest_sha256\":\"{}\"", sha256_hex(text))) == std::string::npos)
-    fail(fmt::format("{0}/{1} or {0}/{2} is damaged: the SHA-256 that {2} holds is not that of {1}", path, kManifestName, kCommitName));
+    fail(fmt::format("{0}/{1} or {0}/{2} is damaged: the SHA-256 that {2} holds is not that of {1}", path,
+                     kManifestName, kCommitName));
   Manifest manifest = parse_manifest(text, path + "/" + kManifestName);
-  if (commit != commit_text(text, manifest)) fail(fmt::format("{}/{} is damaged: it contradicts the manifest", path, kCommitName));
+  if (commit != commit_text(text, manifest))
+    fail(fmt::format("{}/{} is damaged: it contradicts the manifest", path, kCommitName));
   const auto named_step = step_of_name(base_name(path));
   if (named_step && *named_step != manifest.state.step)
     fail(fmt::format("{} holds step {}: the folder was renamed", path, manifest.state.step));
@@ -159,8 +166,9 @@ std::unique_ptr<Checkpoint> Checkpoint::open(FileSystem& fs, const std::string& 
   return std::make_unique<OpenCheckpoint>(fs, std::move(path), std::move(manifest));
 }
 
-std::unique_ptr<Checkpoint> open_latest(FileSystem& fs, const std::string& dir, int64_t max_step,
-                                        const std::function<void(const std::string&, const std::string&)>& skipped) {
+std::unique_ptr<Checkpoint> open_latest(
+    FileSystem& fs, const std::string& dir, int64_t max_step,
+    const std::function<void(const std::string&, const std::string&)>& skipped) {
   for (const int64_t step : list_steps(fs, dir)) {
     if (max_step >= 0 && step > max_step) continue;
     const std::string path = step_directory(dir, step);

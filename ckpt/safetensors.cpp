@@ -52,8 +52,10 @@ class HeaderReader {
     file.read_at(0, std::as_writable_bytes(std::span(raw)));
     uint64_t length = 0;
     for (int i = 7; i >= 0; --i) length = length << 8 | raw[i];
-    if (length > kMaxHeaderBytes) refuse("its header length {} exceeds the format's limit of {}", length, kMaxHeaderBytes);
-    if (8 + length > file_bytes) refuse("its header length {} reaches beyond the file's {} bytes", length, file_bytes);
+    if (length > kMaxHeaderBytes)
+      refuse("its header length {} exceeds the format's limit of {}", length, kMaxHeaderBytes);
+    if (8 + length > file_bytes)
+      refuse("its header length {} reaches beyond the file's {} bytes", length, file_bytes);
     std::string text(length, '\0');
     file.read_at(8, std::as_writable_bytes(std::span(text)));
     return text;
@@ -108,11 +110,13 @@ class HeaderReader {
       if (!dimension.is_number_unsigned() || dimension.get<uint64_t>() > uint64_t(INT64_MAX))
         refuse("tensor \"{}\" has the dimension {}", name, dimension.dump());
       entry.shape.push_back(dimension.get<int64_t>());
-      if (__builtin_mul_overflow(count, dimension.get<uint64_t>(), &count)) refuse("the shape of tensor \"{}\" overflows", name);
+      if (__builtin_mul_overflow(count, dimension.get<uint64_t>(), &count))
+        refuse("the shape of tensor \"{}\" overflows", name);
     }
     if (__builtin_mul_overflow(count, bits, &count)) refuse("the size of tensor \"{}\" overflows", name);
     if (count % 8 != 0) refuse("tensor \"{}\" has {} bits, no whole number of bytes", name, count);
-    if (!offsets.is_array() || offsets.size() != 2 || !offsets[0].is_number_unsigned() || !offsets[1].is_number_unsigned())
+    if (!offsets.is_array() || offsets.size() != 2 || !offsets[0].is_number_unsigned() ||
+        !offsets[1].is_number_unsigned())
       refuse("the data_offsets of tensor \"{}\" are not two unsigned numbers", name);
     const uint64_t begin = offsets[0].get<uint64_t>(), end = offsets[1].get<uint64_t>();
     if (end < begin) refuse("tensor \"{}\" ends at {}, before its begin {}", name, end, begin);
@@ -128,7 +132,8 @@ class HeaderReader {
     uint64_t end = 0;
     for (const SafetensorsEntry& entry : entries) {
       if (entry.offset != end)
-        refuse("tensor \"{}\" begins at data byte {}, but what stands before it ends at {}", entry.name, entry.offset, end);
+        refuse("tensor \"{}\" begins at data byte {}, but what stands before it ends at {}", entry.name,
+               entry.offset, end);
       end += entry.bytes;
     }
     if (end < data_bytes) refuse("{} bytes follow its last tensor", data_bytes - end);
@@ -170,16 +175,19 @@ std::string safetensors_header(const std::vector<SafetensorsEntry>& entries,
   uint64_t offset = 0;
   for (const SafetensorsEntry& entry : entries) {
     ENSURE(bits_of(entry.dtype) != 0, "dtype {}", entry.dtype);
-    fmt::format_to(std::back_inserter(text), "{}{}:{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}}",
-                   text.size() > 1 ? "," : "", json(entry.name).dump(), entry.dtype, fmt::join(entry.shape, ","), offset,
-                   offset + entry.bytes);
+    fmt::format_to(std::back_inserter(text),
+                   "{}{}:{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}}",
+                   text.size() > 1 ? "," : "", json(entry.name).dump(), entry.dtype,
+                   fmt::join(entry.shape, ","), offset, offset + entry.bytes);
     offset += entry.bytes;
   }
   text += '}';
   text.append((8 - text.size() % 8) % 8, ' ');
   if (text.size() > kMaxHeaderBytes)
-    throw Error(ErrorCode::kCheckpoint, fmt::format("a safetensors header of {} bytes exceeds the format's limit of {}; write "
-                                                    "fewer tensors into one file", text.size(), kMaxHeaderBytes));
+    throw Error(ErrorCode::kCheckpoint,
+                fmt::format("a safetensors header of {} bytes exceeds the format's limit of {}; write "
+                            "fewer tensors into one file",
+                            text.size(), kMaxHeaderBytes));
   std::string result;
   for (uint64_t i = 0, length = text.size(); i < 8; ++i, length >>= 8) result += char(length & 0xff);
   return result + text;

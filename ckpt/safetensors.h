@@ -30,7 +30,8 @@ struct SafetensorsFile {
 SafetensorsFile open_safetensors(FileSystem& fs, const std::string& path);
 
 /// The header bytes (8-byte length included) for entries in the given order; data starts right after, 8-byte aligned.
-std::string safetensors_header(const std::vector<SafetensorsEntry>& entries, const std::map<std::string, std::string>& metadata);
+std::string safetensors_header(const std::vector<SafetensorsEntry>& entries,
+                               const std::map<std::string, std::string>& metadata);
 
 /// All tensors of a folder of Hugging Face files: model.safetensors.index.json, model.safetensors,
 /// weights.safetensors, or else every *.safetensors in it

@@ -44,7 +44,8 @@ class OpenTensorFolder final : public TensorFolder {
     files_.push_back(open_safetensors(fs, path));
     for (const SafetensorsEntry& entry : files_.back().entries) {
       const auto [at, is_new] = tensors_.try_emplace(entry.name, Place{file, entry});
-      if (!is_new) fail(fmt::format("both {} and {} hold the tensor {}", paths_[at->second.file], path, entry.name));
+      if (!is_new)
+        fail(fmt::format("both {} and {} hold the tensor {}", paths_[at->second.file], path, entry.name));
     }
   }
 
@@ -52,13 +53,15 @@ class OpenTensorFolder final : public TensorFolder {
     std::map<std::string, std::vector<std::string>> names_of_file;
     try {
       const nlohmann::json index = nlohmann::json::parse(fs.read_text(index_path));
-      for (const auto& [name, file] : index.at("weight_map").items()) names_of_file[file.get<std::string>()].push_back(name);
+      for (const auto& [name, file] : index.at("weight_map").items())
+        names_of_file[file.get<std::string>()].push_back(name);
     } catch (const nlohmann::json::exception& error) {
       fail(fmt::format("{} is not an index of safetensors files: {}", index_path, error.what()));
     }
     for (const auto& [file, names] : names_of_file) {
       const std::string path = folder + "/" + file;
-      if (file.empty() || file.find('/') != std::string::npos) fail(fmt::format("{} names the file \"{}\"", index_path, file));
+      if (file.empty() || file.find('/') != std::string::npos)
+        fail(fmt::format("{} names the file \"{}\"", index_path, file));
       if (!fs.exists(path)) fail(fmt::format("{} names {}, which is missing", index_path, path));
       add_file(fs, path);
       for (const std::string& name : names)
@@ -83,7 +86,8 @@ class OpenTensorFolder final : public TensorFolder {
     if (entry.dtype == "F64") return convert<double>(raw, [](double value) { return float(value); });
     if (entry.dtype == "BF16") return convert<bf16>(raw, [](bf16 value) { return float(value); });
     if (entry.dtype == "F16") return convert<uint16_t>(raw, half_to_float);
-    fail(fmt::format("{} in {} has the dtype {}; weights must be F32, BF16, F16 or F64", name, paths_[place(name).file], entry.dtype));
+    fail(fmt::format("{} in {} has the dtype {}; weights must be F32, BF16, F16 or F64", name,
+                     paths_[place(name).file], entry.dtype));
   }
 
  private:
@@ -93,7 +97,8 @@ class OpenTensorFolder final : public TensorFolder {
   };
   const Place& place(const std::string& name) const {
     const auto at = tensors_.find(name);
-    if (at == tensors_.end()) fail(fmt::format("{} holds no tensor {}", paths_.empty() ? "the folder" : paths_[0], name));
+    if (at == tensors_.end())
+      fail(fmt::format("{} holds no tensor {}", paths_.empty() ? "the folder" : paths_[0], name));
     return at->second;
   }
 

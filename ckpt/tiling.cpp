@@ -26,7 +26,8 @@ void check_tensor(const Tensor& tensor, const std::vector<Written>& chunks) {
   for (const Written& chunk : chunks) {
     if (!is_inside(chunk.box, whole))
       fail(fmt::format("{} writes {} of {}, which reaches beyond the tensor's {}", chunk.file->file,
-                       box_text(tensor.shape, chunk.box), tensor_text(tensor.name, tensor.role), box_text(tensor.shape, whole)));
+                       box_text(tensor.shape, chunk.box), tensor_text(tensor.name, tensor.role),
+                       box_text(tensor.shape, whole)));
     if (chunk.box.count() == 0) continue;
     begins[chunk.box.row_begin].push_back(&chunk);
     ends[chunk.box.row_end].push_back(&chunk);
@@ -44,14 +45,16 @@ void check_tensor(const Tensor& tensor, const std::vector<Written>& chunks) {
     const Written* before = nullptr;
     for (const Written* chunk : open) {
       if (chunk->box.col_begin < column)
-        fail(fmt::format("{} and {} both write row {}, column {} of {}", before->file->file, chunk->file->file, *cut,
-                         chunk->box.col_begin, tensor_text(tensor.name, tensor.role)));
+        fail(fmt::format("{} and {} both write row {}, column {} of {}", before->file->file,
+                         chunk->file->file, *cut, chunk->box.col_begin,
+                         tensor_text(tensor.name, tensor.role)));
       if (chunk->box.col_begin > column) break;
       column = chunk->box.col_end;
       before = chunk;
     }
     if (column < whole.col_end)
-      fail(fmt::format("no shard writes row {}, column {} of {}", *cut, column, tensor_text(tensor.name, tensor.role)));
+      fail(fmt::format("no shard writes row {}, column {} of {}", *cut, column,
+                       tensor_text(tensor.name, tensor.role)));
   }
 }
 
@@ -67,7 +70,8 @@ void check_tiling(std::span<const Tensor> tensors, std::span<const ShardReceipt>
     for (const ShardReceipt::Entry& entry : file.entries) {
       const auto tensor = known.find({entry.tensor, entry.role});
       if (tensor == known.end())
-        fail(fmt::format("{} holds {}, which is no tensor of this checkpoint", file.file, tensor_text(entry.tensor, entry.role)));
+        fail(fmt::format("{} holds {}, which is no tensor of this checkpoint", file.file,
+                         tensor_text(entry.tensor, entry.role)));
       if (tensor->second->dtype != entry.dtype || tensor->second->shape != entry.shape)
         fail(fmt::format("{} holds {} as {} [{}], but the checkpoint has it as {} [{}]", file.file,
                          tensor_text(entry.tensor, entry.role), name_of(entry.dtype), fmt::join(entry.shape, ","),

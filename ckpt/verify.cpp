@@ -43,12 +43,14 @@ class Verifier {
   void check_shard(const ShardReceipt& shard) {
     const auto file = fs_.open_read(checkpoint_.path() + "/" + shard.file);
     const uint64_t bytes = file->size();
-    if (bytes != shard.file_bytes) add(shard, "", 0, fmt::format("the file has {} bytes instead of {}", bytes, shard.file_bytes));
+    if (bytes != shard.file_bytes)
+      add(shard, "", 0, fmt::format("the file has {} bytes instead of {}", bytes, shard.file_bytes));
     check_header(shard, *file, bytes);
     std::vector<std::byte> data;
     for (const Entry& entry : shard.entries) {
       if (entry.offset + entry.bytes > bytes) {
-        add(shard, label(entry), entry.offset, fmt::format("the file ends at byte {}, before this chunk does", bytes));
+        add(shard, label(entry), entry.offset,
+            fmt::format("the file ends at byte {}, before this chunk does", bytes));
         continue;
       }
       data.resize(entry.bytes);
@@ -69,7 +71,8 @@ class Verifier {
     std::string actual(std::min<uint64_t>(expected.size(), bytes), '\0');
     file.read_at(0, std::as_writable_bytes(std::span(actual)));
     if (actual == expected) return;
-    const uint64_t at = uint64_t(std::mismatch(actual.begin(), actual.end(), expected.begin()).first - actual.begin());
+    const uint64_t at =
+        uint64_t(std::mismatch(actual.begin(), actual.end(), expected.begin()).first - actual.begin());
     add(shard, tensor_of_header_byte(shard, expected, at), at, other_owner(shard));
   }
 
@@ -88,9 +91,12 @@ class Verifier {
     const std::string plain = "the header is not what the manifest says it was";
     try {
       auto metadata = open_safetensors(fs_, checkpoint_.path() + "/" + shard.file).metadata;
-      if (metadata["run_id"] == checkpoint_.state().run_id && metadata["step"] == std::to_string(checkpoint_.state().step)) return plain;
-      return fmt::format("the header says that it was written by run \"{}\" at step \"{}\", not by {} at {}", metadata["run_id"],
-                         metadata["step"], checkpoint_.state().run_id, checkpoint_.state().step);
+      if (metadata["run_id"] == checkpoint_.state().run_id &&
+          metadata["step"] == std::to_string(checkpoint_.state().step))
+        return plain;
+      return fmt::format("the header says that it was written by run \"{}\" at step \"{}\", not by {} at {}",
+                         metadata["run_id"], metadata["step"], checkpoint_.state().run_id,
+                         checkpoint_.state().step);
     } catch (const Error&) {
       return plain;
     }
@@ -100,7 +106,8 @@ class Verifier {
     ++report_.chunks;
     if (xxh3(data, identity_seed(checkpoint_.state(), entry.tensor, entry.role, entry.box)) != entry.hash ||
         xxh3(data) != entry.content_hash) {
-      add(shard, label(entry), entry.offset, fmt::format("the hash of these {} bytes differs from the manifest's", entry.bytes));
+      add(shard, label(entry), entry.offset,
+          fmt::format("the hash of these {} bytes differs from the manifest's", entry.bytes));
       return;
     }
     if (entry.dtype != DType::f32 && entry.dtype != DType::bf16 && entry.dtype != DType::f64) return;
@@ -112,7 +119,8 @@ class Verifier {
 
   static std::string label(const Entry& entry) {
     const std::string name = tensor_text(entry.tensor, entry.role);
-    return entry.box == whole_box(entry.shape) ? name : fmt::format("{} {}", name, box_text(entry.shape, entry.box));
+    return entry.box == whole_box(entry.shape) ? name
+                                               : fmt::format("{} {}", name, box_text(entry.shape, entry.box));
   }
 
   Checkpoint& checkpoint_;

@@ -54,7 +54,8 @@ Plan plan_shard(const StateInfo& state, std::span<const Tensor> tensors, std::sp
   Plan plan;
   std::map<std::string, const void*> source_of;
   for (const ChunkData& chunk : chunks) {
-    ENSURE(chunk.tensor >= 0 && size_t(chunk.tensor) < tensors.size(), "tensor {} of {}", chunk.tensor, tensors.size());
+    ENSURE(chunk.tensor >= 0 && size_t(chunk.tensor) < tensors.size(), "tensor {} of {}", chunk.tensor,
+           tensors.size());
     const Tensor& tensor = tensors[size_t(chunk.tensor)];
     ENSURE(is_inside(chunk.box, whole_box(tensor.shape)), "{} {}", tensor.name, box_text(tensor.shape, chunk.box));
     plan.receipt.entries.push_back({tensor.name, tensor.role, tensor.dtype, tensor.shape, chunk.box});
@@ -77,7 +78,8 @@ void write_file(FileSystem& fs, const std::string& directory, const std::string&
   out.append(std::as_bytes(std::span(plan.header)));
   for (const auto& source : plan.sources) out.append(source);
   out.flush();
-  ENSURE(out.bytes() == plan.receipt.file_bytes, "{} bytes written, {} planned", out.bytes(), plan.receipt.file_bytes);
+  ENSURE(out.bytes() == plan.receipt.file_bytes, "{} bytes written, {} planned", out.bytes(),
+         plan.receipt.file_bytes);
   file->sync();
   fs.sync_directory(directory);
 }
@@ -86,8 +88,9 @@ void write_file(FileSystem& fs, const std::string& directory, const std::string&
 void recheck_sources(const Plan& plan) {
   for (size_t i = 0; i < plan.sources.size(); ++i)
     if (xxh3(plan.sources[i]) != plan.receipt.entries[i].content_hash)
-      throw Error(ErrorCode::kCheckpoint, fmt::format("{} changed in memory while it was being saved; this save is void",
-                                                      entry_name(plan.receipt.entries[i])));
+      throw Error(ErrorCode::kCheckpoint,
+                  fmt::format("{} changed in memory while it was being saved; this save is void",
+                              entry_name(plan.receipt.entries[i])));
 }
 
 void remove_quietly(FileSystem& fs, const std::string& path) {
@@ -108,12 +111,14 @@ void check_files(FileSystem& fs, const std::string& saving, std::span<const Shar
   std::set<std::string> named;
   for (const ShardReceipt& receipt : receipts) {
     if (receipt.file.empty() || receipt.file.find('/') != std::string::npos || !named.insert(receipt.file).second)
-      throw Error(ErrorCode::kCheckpoint, fmt::format("the shard name \"{}\" is no plain name or given twice", receipt.file));
+      throw Error(ErrorCode::kCheckpoint,
+                  fmt::format("the shard name \"{}\" is no plain name or given twice", receipt.file));
     const std::string path = saving + "/" + receipt.file;
     if (!fs.exists(path)) throw Error(ErrorCode::kCheckpoint, fmt::format("the shard {} is missing", path));
     const uint64_t bytes = fs.open_read(path)->size();
     if (bytes != receipt.file_bytes)
-      throw Error(ErrorCode::kCheckpoint, fmt::format("the shard {} has {} bytes, its writer wrote {}", path, bytes, receipt.file_bytes));
+      throw Error(ErrorCode::kCheckpoint, fmt::format("the shard {} has {} bytes, its writer wrote {}", path,
+                                                      bytes, receipt.file_bytes));
   }
   for (const std::string& name : fs.list(saving))
     if (!named.count(name)) fs.remove_tree(saving + "/" + name);
@@ -131,13 +136,16 @@ bool is_already_published(FileSystem& fs, const std::string& target, const Manif
   }
   if (existing->state().epoch < manifest.state.epoch) return false;
   if (existing->state().epoch == manifest.state.epoch && existing->root_hash() == manifest.root) return true;
-  throw Error(ErrorCode::kCheckpoint,
-              fmt::format("{} was already saved by epoch {} with other content; this writer has epoch {} and is out of date", target,
-                          existing->state().epoch, manifest.state.epoch));
+  throw Error(
+      ErrorCode::kCheckpoint,
+      fmt::format(
+          "{} was already saved by epoch {} with other content; this writer has epoch {} and is out of date",
+          target, existing->state().epoch, manifest.state.epoch));
 }
 
 /// The commit point. What stands at step-S goes to .trash/ first, and comes back if the rename fails.
-void rename_into_place(FileSystem& fs, const std::string& dir, const std::string& saving, const std::string& target) {
+void rename_into_place(FileSystem& fs, const std::string& dir, const std::string& saving,
+                       const std::string& target) {
   const std::string replaced = fs.exists(target) ? move_to_trash(fs, dir, base_name(target)) : "";
   try {
     fs.rename_no_replace(saving, target);
@@ -155,7 +163,8 @@ void rename_into_place(FileSystem& fs, const std::string& dir, const std::string
 }  // namespace
 
 ShardReceipt write_shard(FileSystem& fs, const std::string& saving_dir, const std::string& file_name,
-                         const StateInfo& state, std::span<const Tensor> tensors, std::span<const ChunkData> chunks) {
+                         const StateInfo& state, std::span<const Tensor> tensors,
+                         std::span<const ChunkData> chunks) {
   Plan plan = plan_shard(state, tensors, chunks);
   plan.receipt.file = file_name;
   try {
@@ -180,7 +189,9 @@ std::string publish(FileSystem& fs, const std::string& dir, const StateInfo& sta
   check_tiling(tensors, receipts);
   const std::string saving = saving_directory(dir, state);
   check_files(fs, saving, receipts);
-  Manifest manifest{.state = state, .tensors = {tensors.begin(), tensors.end()}, .files = {receipts.begin(), receipts.end()}};
+  Manifest manifest{.state = state,
+                    .tensors = {tensors.begin(), tensors.end()},
+                    .files = {receipts.begin(), receipts.end()}};
   std::sort(manifest.files.begin(), manifest.files.end(),
             [](const ShardReceipt& a, const ShardReceipt& b) { return a.file < b.file; });
   for (const ShardReceipt& receipt : receipts) manifest.bytes += receipt.file_bytes;

@@ -70,8 +70,11 @@ struct Opened {
 
 Opened open_path(FileSystem& fs, std::string path) {
   while (path.size() > 1 && path.back() == '/') path.pop_back();
-  if (!fs.exists(path)) throw Error(ErrorCode::kUsage, fmt::format("there is no {}; give a step folder or a run directory", path));
-  if (fs.exists(path + "/manifest.json") || fs.exists(path + "/COMMIT")) return {ckpt::Checkpoint::open(fs, path), {}};
+  if (!fs.exists(path))
+    throw Error(ErrorCode::kUsage,
+                fmt::format("there is no {}; give a step folder or a run directory", path));
+  if (fs.exists(path + "/manifest.json") || fs.exists(path + "/COMMIT"))
+    return {ckpt::Checkpoint::open(fs, path), {}};
   std::string dir = path;
   if (fs.is_directory(path + "/ckpt")) dir = path + "/ckpt";
   if (fs.exists(path + "/job.json")) {
@@ -79,11 +82,14 @@ Opened open_path(FileSystem& fs, std::string path) {
     if (!elsewhere.empty()) dir = elsewhere;
   }
   Opened opened;
-  opened.checkpoint = ckpt::open_latest(fs, dir, -1, [&](const std::string&, const std::string& reason) { opened.skipped.push_back(reason); });
+  opened.checkpoint = ckpt::open_latest(
+      fs, dir, -1, [&](const std::string&, const std::string& reason) { opened.skipped.push_back(reason); });
   if (!opened.checkpoint)
-    throw Error(ErrorCode::kCheckpoint,
-                opened.skipped.empty() ? fmt::format("{} holds no checkpoint (no folder step-NNNNNNNN with a manifest)", dir)
-                                       : fmt::format("no checkpoint in {} is usable; the newest: {}", dir, opened.skipped.front()));
+    throw Error(
+        ErrorCode::kCheckpoint,
+        opened.skipped.empty()
+            ? fmt::format("{} holds no checkpoint (no folder step-NNNNNNNN with a manifest)", dir)
+            : fmt::format("no checkpoint in {} is usable; the newest: {}", dir, opened.skipped.front()));
   return opened;
 }
 
@@ -124,40 +130,57 @@ std::string render_summary(const ckpt::Checkpoint& checkpoint) {
   const json extra = parsed(state.extra_json), spec = parsed(state.resolved_spec_json);
   std::string text = fmt::format("step {} · {} tokens", state.step, short_number(double(state.tokens)));
   if (const std::string loss = text_at(extra, {"loss"}); !loss.empty()) text += fmt::format(" · loss {}", loss);
-  text += fmt::format(" · run {} epoch {} · trainctl {} · complete ✓\n", state.run_id, state.epoch, state.program_version);
+  text += fmt::format(" · run {} epoch {} · trainctl {} · complete ✓\n", state.run_id, state.epoch,
+                      state.program_version);
 
   const std::string family = text_at(spec, {"model", "family"});
-  text += fmt::format("model      {}{} params · {} tensors · ", family.empty() ? "" : fmt::format("{} · ", family), grouped(summary.parameters),
+  text += fmt::format("model      {}{} params · {} tensors · ",
+                      family.empty() ? "" : fmt::format("{} · ", family), grouped(summary.parameters),
                       summary.parameter_tensors);
   std::vector<std::string> roles;
-  for (const auto& [role, bytes] : summary.bytes_of_role) roles.push_back(fmt::format("{} {}", role, size_text(bytes)));
+  for (const auto& [role, bytes] : summary.bytes_of_role)
+    roles.push_back(fmt::format("{} {}", role, size_text(bytes)));
   text += fmt::format("{} = {} in {} files, {} chunks\n", fmt::join(roles, " + "), size_text(summary.bytes),
                       checkpoint.files().size(), summary.chunks);
   if (extra.contains("mesh"))
-    text += fmt::format("saved as   tensor {} × pipeline {} × data {}, ZeRO-{}; any mesh that fits the model loads it\n",
-                        text_at(extra, {"mesh", "tensor"}), text_at(extra, {"mesh", "pipeline"}), text_at(extra, {"mesh", "data"}),
-                        text_at(extra, {"mesh", "zero_stage"}));
+    text += fmt::format(
+        "saved as   tensor {} × pipeline {} × data {}, ZeRO-{}; any mesh that fits the model loads it\n",
+        text_at(extra, {"mesh", "tensor"}), text_at(extra, {"mesh", "pipeline"}),
+        text_at(extra, {"mesh", "data"}), text_at(extra, {"mesh", "zero_stage"}));
   const auto mark = [](bool has) { return has ? "✓" : "–"; };
   const auto has_role = [&](ckpt::Role role) {
-    return std::any_of(checkpoint.tensors().begin(), checkpoint.tensors().end(), [&](const auto& t) { return t.role == role; });
+    return std::any_of(checkpoint.tensors().begin(), checkpoint.tensors().end(),
+                       [&](const auto& t) { return t.role == role; });
   };
-  text += fmt::format("includes   weights {} optimizer {} lr {} data position {} seed {}{}\n", mark(has_role(ckpt::Role::master)),
-                      mark(has_role(ckpt::Role::first_moment) && has_role(ckpt::Role::second_moment)), mark(extra.contains("lr")),
-                      mark(extra.contains("samples")), state.seed, has_role(ckpt::Role::gradient) ? " gradients ✓" : "");
+  text += fmt::format("includes   weights {} optimizer {} lr {} data position {} seed {}{}\n",
+                      mark(has_role(ckpt::Role::master)),
+                      mark(has_role(ckpt::Role::first_moment) && has_role(ckpt::Role::second_moment)),
+                      mark(extra.contains("lr")), mark(extra.contains("samples")), state.seed,
+                      has_role(ckpt::Role::gradient) ? " gradients ✓" : "");
   text += fmt::format("identity   state {} · spec {}\n", checkpoint.root_hash().substr(0, 16), state.spec_hash);
   std::vector<std::string> largest;
   for (const ckpt::Tensor* tensor : summary.largest)
-    largest.push_back(fmt::format("{} [{}] {}", tensor->name, fmt::join(tensor->shape, ","), size_text(bytes_of(*tensor))));
+    largest.push_back(
+        fmt::format("{} [{}] {}", tensor->name, fmt::join(tensor->shape, ","), size_text(bytes_of(*tensor))));
   return text + fmt::format("largest    {}\n", fmt::join(largest, " · "));
 }
 
 ordered_json summary_json(const ckpt::Checkpoint& checkpoint) {
   const ckpt::StateInfo& state = checkpoint.state();
   const Summary summary = summarise(checkpoint);
-  return {{"path", checkpoint.path()}, {"run_id", state.run_id}, {"epoch", state.epoch}, {"step", state.step},
-          {"tokens", state.tokens}, {"seed", state.seed}, {"spec_hash", state.spec_hash},
-          {"program_version", state.program_version}, {"root", checkpoint.root_hash()}, {"parameters", summary.parameters},
-          {"files", checkpoint.files().size()}, {"chunks", summary.chunks}, {"bytes", summary.bytes},
+  return {{"path", checkpoint.path()},
+          {"run_id", state.run_id},
+          {"epoch", state.epoch},
+          {"step", state.step},
+          {"tokens", state.tokens},
+          {"seed", state.seed},
+          {"spec_hash", state.spec_hash},
+          {"program_version", state.program_version},
+          {"root", checkpoint.root_hash()},
+          {"parameters", summary.parameters},
+          {"files", checkpoint.files().size()},
+          {"chunks", summary.chunks},
+          {"bytes", summary.bytes},
           {"extra", parsed(state.extra_json)}};
 }
 
@@ -172,21 +195,25 @@ size_t name_width(const ckpt::Checkpoint& checkpoint) {
 /// Finite values as numbers, for JSON has no others.
 ordered_json number(double value) { return std::isfinite(value) ? ordered_json(value) : ordered_json(nullptr); }
 
-void add_tensors(ckpt::Checkpoint& checkpoint, const CheckpointReportOptions& options, std::string& text, ordered_json& object) {
+void add_tensors(ckpt::Checkpoint& checkpoint, const CheckpointReportOptions& options, std::string& text,
+                 ordered_json& object) {
   const size_t width = name_width(checkpoint);
   text += fmt::format("\n{:<{}}  {:<13}  {:<5}  {:<16}  {:>9}", "tensor", width, "role", "dtype", "shape", "size");
-  if (options.stats) text += fmt::format("  {:>11}  {:>10}  {:>10}  {:>6}  {:>6}  {:>9}", "mean", "std", "abs max", "NaN", "Inf", "zeros");
+  if (options.stats)
+    text += fmt::format("  {:>11}  {:>10}  {:>10}  {:>6}  {:>6}  {:>9}", "mean", "std", "abs max", "NaN",
+                        "Inf", "zeros");
   text += "\n";
   object["tensors"] = ordered_json::array();
   for (const ckpt::Tensor& tensor : checkpoint.tensors()) {
     ordered_json row{{"name", tensor.name}, {"role", name_of(tensor.role)}, {"dtype", name_of(tensor.dtype)},
                      {"shape", tensor.shape}, {"bytes", bytes_of(tensor)}};
-    text += fmt::format("{:<{}}  {:<13}  {:<5}  {:<16}  {:>9}", tensor.name, width, name_of(tensor.role), name_of(tensor.dtype),
-                        fmt::format("[{}]", fmt::join(tensor.shape, ",")), size_text(bytes_of(tensor)));
+    text += fmt::format("{:<{}}  {:<13}  {:<5}  {:<16}  {:>9}", tensor.name, width, name_of(tensor.role),
+                        name_of(tensor.dtype), fmt::format("[{}]", fmt::join(tensor.shape, ",")),
+                        size_text(bytes_of(tensor)));
     if (options.stats) {
       const ckpt::TensorStats stats = ckpt::stats(checkpoint, tensor);
-      text += fmt::format("  {:>11.4g}  {:>10.4g}  {:>10.4g}  {:>6}  {:>6}  {:>9}", stats.mean, stats.std, stats.abs_max,
-                          stats.nan_values, stats.infinite_values, stats.zeros);
+      text += fmt::format("  {:>11.4g}  {:>10.4g}  {:>10.4g}  {:>6}  {:>6}  {:>9}", stats.mean, stats.std,
+                          stats.abs_max, stats.nan_values, stats.infinite_values, stats.zeros);
       row.update({{"mean", number(stats.mean)}, {"std", number(stats.std)}, {"abs_max", number(stats.abs_max)},
                   {"nan", stats.nan_values}, {"infinite", stats.infinite_values}, {"zeros", stats.zeros}});
     }
@@ -207,17 +234,29 @@ void add_verification(const Opened& opened, Clock& clock, CheckpointReport& repo
     findings.push_back({{"message", reason}});
   }
   for (const ckpt::VerifyFinding& finding : result.findings) {
-    report.text += fmt::format("✗ {}{}: {} (at byte {})\n", finding.file, finding.tensor.empty() ? "" : fmt::format(": {}", finding.tensor),
+    report.text += fmt::format("✗ {}{}: {} (at byte {})\n", finding.file,
+                               finding.tensor.empty() ? "" : fmt::format(": {}", finding.tensor),
                                finding.message, grouped(int64_t(finding.offset)));
-    findings.push_back({{"file", finding.file}, {"tensor", finding.tensor}, {"message", finding.message}, {"offset", finding.offset}});
+    findings.push_back({{"file", finding.file},
+                        {"tensor", finding.tensor},
+                        {"message", finding.message},
+                        {"offset", finding.offset}});
   }
   report.damaged = !findings.empty();
   const std::string bad = report.damaged ? fmt::format("✗ {} findings", findings.size()) : "✓";
-  report.text += fmt::format("{} {} files · {} · {} chunks · {}/s · {} NaN, {} infinite · {}\n", bad, result.files, size_text(result.bytes),
-                             result.chunks, size_text(uint64_t(double(result.bytes) / seconds)), result.nan_values,
-                             result.infinite_values, report.damaged ? "an older checkpoint may be good" : "every hash matches, manifest ok");
-  object["verify"] = {{"ok", !report.damaged}, {"files", result.files}, {"bytes", result.bytes}, {"chunks", result.chunks},
-                      {"seconds", seconds}, {"nan", result.nan_values}, {"infinite", result.infinite_values}, {"findings", findings}};
+  report.text +=
+      fmt::format("{} {} files · {} · {} chunks · {}/s · {} NaN, {} infinite · {}\n", bad, result.files,
+                  size_text(result.bytes), result.chunks, size_text(uint64_t(double(result.bytes) / seconds)),
+                  result.nan_values, result.infinite_values,
+                  report.damaged ? "an older checkpoint may be good" : "every hash matches, manifest ok");
+  object["verify"] = {{"ok", !report.damaged},
+                      {"files", result.files},
+                      {"bytes", result.bytes},
+                      {"chunks", result.chunks},
+                      {"seconds", seconds},
+                      {"nan", result.nan_values},
+                      {"infinite", result.infinite_values},
+                      {"findings", findings}};
 }
 
 // ---- differences -----------------------------------------------------------------------------------------------------
@@ -231,20 +270,23 @@ std::vector<std::string> state_differences(const ckpt::StateInfo& a, const ckpt:
   return result;
 }
 
-void add_differences(const ckpt::Checkpoint& a, const ckpt::Checkpoint& b, const std::vector<ckpt::Difference>& found,
-                     CheckpointReport& report, ordered_json& object) {
+void add_differences(const ckpt::Checkpoint& a, const ckpt::Checkpoint& b,
+                     const std::vector<ckpt::Difference>& found, CheckpointReport& report,
+                     ordered_json& object) {
   const std::vector<std::string> state = state_differences(a.state(), b.state());
   report.different = !found.empty() || !state.empty();
-  report.text += fmt::format("A  {} · step {} · {} files\nB  {} · step {} · {} files\n", a.path(), a.state().step, a.files().size(),
-                             b.path(), b.state().step, b.files().size());
+  report.text += fmt::format("A  {} · step {} · {} files\nB  {} · step {} · {} files\n", a.path(),
+                             a.state().step, a.files().size(), b.path(), b.state().step, b.files().size());
   if (!report.different)
-    report.text += fmt::format("identical · {} tensors · state {}\n", a.tensors().size(), a.root_hash().substr(0, 16));
+    report.text +=
+        fmt::format("identical · {} tensors · state {}\n", a.tensors().size(), a.root_hash().substr(0, 16));
   for (const std::string& line : state) report.text += fmt::format("~ {}\n", line);
   ordered_json rows = ordered_json::array();
   for (const ckpt::Difference& difference : found) {
     report.text += fmt::format("~ {} {}: {}", difference.tensor, name_of(difference.role), difference.what);
     if (difference.what == "values")
-      report.text += fmt::format(" · {} elements · largest difference {:.4g}", grouped(int64_t(difference.differing)), difference.max_abs);
+      report.text += fmt::format(" · {} elements · largest difference {:.4g}",
+                                 grouped(int64_t(difference.differing)), difference.max_abs);
     report.text += "\n";
     rows.push_back({{"tensor", difference.tensor}, {"role", name_of(difference.role)}, {"what", difference.what},
                     {"differing", difference.differing}, {"max_abs", number(difference.max_abs)}});
@@ -252,7 +294,11 @@ void add_differences(const ckpt::Checkpoint& a, const ckpt::Checkpoint& b, const
   if (report.different)
     report.text += fmt::format("{} of {} tensors differ{}\n", found.size(), a.tensors().size(),
                                state.empty() ? "" : "; the states are not of the same step");
-  object["diff"] = {{"identical", !report.different}, {"other", b.path()}, {"other_root", b.root_hash()}, {"state", state}, {"tensors", rows}};
+  object["diff"] = {{"identical", !report.different},
+                    {"other", b.path()},
+                    {"other_root", b.root_hash()},
+                    {"state", state},
+                    {"tensors", rows}};
 }
 
 }  // namespace
@@ -260,12 +306,14 @@ void add_differences(const ckpt::Checkpoint& a, const ckpt::Checkpoint& b, const
 CheckpointReport report_checkpoint(FileSystem& fs, Clock& clock, const CheckpointReportOptions& options) {
   CheckpointReport report;
   const Opened opened = open_path(fs, options.path);
-  for (const std::string& reason : opened.skipped) report.notes += fmt::format("warning: passed over: {}\n", reason);
+  for (const std::string& reason : opened.skipped)
+    report.notes += fmt::format("warning: passed over: {}\n", reason);
   ckpt::Checkpoint& checkpoint = *opened.checkpoint;
   ordered_json object = summary_json(checkpoint);
   if (!options.other.empty()) {
     const Opened other = open_path(fs, options.other);
-    for (const std::string& reason : other.skipped) report.notes += fmt::format("warning: passed over: {}\n", reason);
+    for (const std::string& reason : other.skipped)
+      report.notes += fmt::format("warning: passed over: {}\n", reason);
     add_differences(checkpoint, *other.checkpoint, ckpt::diff(checkpoint, *other.checkpoint), report, object);
   } else {
     report.text += render_summary(checkpoint);
@@ -273,7 +321,9 @@ CheckpointReport report_checkpoint(FileSystem& fs, Clock& clock, const Checkpoin
   }
   if (options.verify) add_verification(opened, clock, report, object);
   if (!options.tensors && !options.stats && !options.verify && options.other.empty())
-    report.text += "--tensors for the list, --stats for mean/std/abs max/NaN per tensor, --verify to re-read every byte, --diff OTHER to compare\n";
+    report.text +=
+        "--tensors for the list, --stats for mean/std/abs max/NaN per tensor, --verify to re-read every "
+        "byte, --diff OTHER to compare\n";
   if (options.json) report.text = object.dump() + "\n";
   return report;
 }

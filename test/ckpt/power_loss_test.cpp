@@ -45,7 +45,8 @@ Machine machine_with(const std::vector<PlainState>& states) {
 std::string torn(FileSystem& fs, const std::string& path, const std::vector<PlainState>& candidates) {
   try {
     const auto checkpoint = ckpt::Checkpoint::open(fs, path);
-    if (!ckpt::verify(*checkpoint).findings.empty()) return path + ": " + ckpt::verify(*checkpoint).findings[0].message;
+    if (!ckpt::verify(*checkpoint).findings.empty())
+      return path + ": " + ckpt::verify(*checkpoint).findings[0].message;
     for (const PlainState& state : candidates)
       if (state.info.epoch == checkpoint->state().epoch && reads_back(*checkpoint, state)) return "";
     return path + " is none of the states that were saved";
@@ -80,14 +81,16 @@ std::string check_survivor(FileSystem& fs, const Scenario& scenario, bool saved)
   } catch (const Error& error) {
     return std::string("the next save fails: ") + error.what();
   }
-  if (const std::string what = torn(fs, ckpt::step_directory(kDir, next.info.step), {next}); !what.empty()) return what;
+  if (const std::string what = torn(fs, ckpt::step_directory(kDir, next.info.step), {next}); !what.empty())
+    return what;
   for (const char* folder : {"/.saving", "/.trash"})
     if (fs.exists(kDir + folder) && !fs.list(kDir + folder).empty()) return std::string("leftovers in ") + folder;
   return "";
 }
 
 /// Loses power after every effect of a save, with every kind of survival. "" or the first violation.
-std::string lose_power_everywhere(const Scenario& scenario, int seeds, const std::string& ignored_sync, uint64_t* effects) {
+std::string lose_power_everywhere(const Scenario& scenario, int seeds, const std::string& ignored_sync,
+                                  uint64_t* effects) {
   const Machine before = machine_with(scenario.before);
   for (uint64_t n = 0;; ++n) {
     const Machine machine = before->copy();
@@ -104,7 +107,8 @@ std::string lose_power_everywhere(const Scenario& scenario, int seeds, const std
       const std::string what = check_survivor(*survivor, scenario, saved);
       if (what.empty()) return what;
       return fmt::format("power lost after effect {} ({}), survival {}, seed {}: {}", n,
-                         machine->effects().empty() ? "none" : machine->effects().back(), int(survival), seed, what);
+                         machine->effects().empty() ? "none" : machine->effects().back(), int(survival), seed,
+                         what);
     };
     for (const Survival survival : {Survival::nothing, Survival::everything})
       if (const std::string what = after(survival, 0); !what.empty()) return what;
@@ -131,7 +135,8 @@ TEST_CASE("power lost at every effect of a save") {
 }
 
 TEST_CASE("the harness catches a missing sync") {
-  for (const std::string sync : {"-of-00003.safetensors", "/manifest.json", "/COMMIT", "/step-00000030.e3", "/runs/a/ckpt"}) {
+  for (const std::string sync :
+       {"-of-00003.safetensors", "/manifest.json", "/COMMIT", "/step-00000030.e3", "/runs/a/ckpt"}) {
     INFO(sync);
     CHECK(lose_power_everywhere(ordinary(), 12, sync, nullptr) != "");
   }
@@ -161,7 +166,8 @@ TEST_CASE("every effect of a save fails in turn") {
         if (!message.empty()) {
           ++failed;
           CHECK(message.find('\n') == std::string::npos);
-          CHECK((message.find("Input/output error") != std::string::npos || message.find("No space left") != std::string::npos));
+          CHECK((message.find("Input/output error") != std::string::npos ||
+                 message.find("No space left") != std::string::npos));
         } else {
           ++survived;
         }
@@ -184,8 +190,10 @@ TEST_CASE("the same step twice") {
   CHECK(save(fs, kDir, state_of(10), 2) == root);   // equal state, same epoch: nothing to do
   CHECK(fs.list(kDir + "/.saving").empty());
   CHECK(fs.exists(kDir + "/step-00000010/shard-00002-of-00003.safetensors"));
-  CHECK_THROWS_WITH(save(fs, kDir, state_of(10, 3, 2), 3), Catch::Contains("was already saved by epoch 3 with other content"));
-  CHECK_THROWS_WITH(save(fs, kDir, state_of(10, 2), 3), Catch::Contains("this writer has epoch 2 and is out of date"));
+  CHECK_THROWS_WITH(save(fs, kDir, state_of(10, 3, 2), 3),
+                    Catch::Contains("was already saved by epoch 3 with other content"));
+  CHECK_THROWS_WITH(save(fs, kDir, state_of(10, 2), 3),
+                    Catch::Contains("this writer has epoch 2 and is out of date"));
   CHECK(torn(fs, kDir + "/step-00000010", {state_of(10)}) == "");
   CHECK(save(fs, kDir, state_of(10, 4, 2), 3) != root);
   CHECK(torn(fs, kDir + "/step-00000010", {state_of(10, 4, 2)}) == "");
@@ -206,7 +214,8 @@ TEST_CASE("retention keeps the newest good ones and milestones, never fewer than
 
   std::vector<std::string> skipped;
   fs.remove_file(kDir + "/step-00000060/manifest.json");
-  const auto latest = ckpt::open_latest(fs, kDir, -1, [&](const std::string& path, const std::string&) { skipped.push_back(path); });
+  const auto latest = ckpt::open_latest(
+      fs, kDir, -1, [&](const std::string& path, const std::string&) { skipped.push_back(path); });
   REQUIRE(latest);
   CHECK(latest->state().step == 40);
   CHECK(skipped == std::vector<std::string>{kDir + "/step-00000060", kDir + "/step-00000050"});
@@ -228,8 +237,9 @@ TEST_CASE("publish refuses what does not tile the tensors") {
         chunks[t % 2].push_back({int(t), box, held.back().data()});
       }
     for (int s = 0; s < 2; ++s)
-      receipts.push_back(ckpt::write_shard(fs, ckpt::saving_directory(kDir, state.info), ckpt::shard_file_name(s, 2), state.info,
-                                           state.tensors, chunks[s]));
+      receipts.push_back(ckpt::write_shard(fs, ckpt::saving_directory(kDir, state.info),
+                                           ckpt::shard_file_name(s, 2), state.info, state.tensors,
+                                           chunks[s]));
     change(receipts);
     try {
       ckpt::publish(fs, kDir, state.info, state.tensors, receipts);
@@ -245,9 +255,11 @@ TEST_CASE("publish refuses what does not tile the tensors") {
   CHECK_THAT(attempt([](Receipts& r) { r[0].entries.pop_back(); }), Contains("no shard writes row "));
   CHECK_THAT(attempt([](Receipts& r) { r.pop_back(); }), Contains("no shard writes row 0, column 0 of "));
   CHECK_THAT(attempt([](Receipts& r) { r[1].entries.push_back(r[0].entries[0]); }), Contains("both write row "));
-  CHECK_THAT(attempt([](Receipts& r) { r[1].entries[0].tensor = "stranger"; }), Contains("stranger first_moment, which is no tensor"));
+  CHECK_THAT(attempt([](Receipts& r) { r[1].entries[0].tensor = "stranger"; }),
+             Contains("stranger first_moment, which is no tensor"));
   CHECK_THAT(attempt([](Receipts& r) { r[1].entries[0].shape[0] += 1; }), Contains("but the checkpoint has it as"));
-  CHECK_THAT(attempt([](Receipts& r) { r[1].entries[0].box.row_end += 1000; }), Contains("reaches beyond the tensor"));
+  CHECK_THAT(attempt([](Receipts& r) { r[1].entries[0].box.row_end += 1000; }),
+             Contains("reaches beyond the tensor"));
   CHECK_THAT(attempt([](Receipts& r) { r[1].file = "other"; }), Contains("is missing"));
   CHECK_THAT(attempt([](Receipts& r) { r[1].file = "../x"; }), Contains("no plain name"));
   CHECK_THAT(attempt([](Receipts& r) { r[1].file = r[0].file; }), Contains("given twice"));

@@ -33,7 +33,8 @@ TEST_CASE("any writers, any reader") {
       for (int i = 0; i < 200; ++i) {
         const size_t t = random() % state.tensors.size();
         const parallel::Box all = whole(state.tensors[t]);
-        parallel::Box box{int64_t(random() % uint64_t(all.row_end)), 0, int64_t(random() % uint64_t(all.col_end)), 0};
+        parallel::Box box{int64_t(random() % uint64_t(all.row_end)), 0,
+                          int64_t(random() % uint64_t(all.col_end)), 0};
         box.row_end = box.row_begin + 1 + int64_t(random() % uint64_t(all.row_end - box.row_begin));
         box.col_end = box.col_begin + 1 + int64_t(random() % uint64_t(all.col_end - box.col_begin));
         std::vector<std::byte> out(size_t(box.count()) * 4);
@@ -53,7 +54,8 @@ TEST_CASE("a shard is an ordinary safetensors file with plain names") {
   save(fs, "/ckpt", state, 1);
   const std::string path = "/ckpt/step-00000100/shard-00000-of-00001.safetensors";
   const auto file = ckpt::open_safetensors(fs, path);
-  CHECK(file.metadata == std::map<std::string, std::string>{{"format", "pt"}, {"run_id", "tiny-7Q2K"}, {"step", "100"}});
+  CHECK(file.metadata ==
+        std::map<std::string, std::string>{{"format", "pt"}, {"run_id", "tiny-7Q2K"}, {"step", "100"}});
   const auto folder = ckpt::TensorFolder::open(fs, path);
   CHECK(folder->shape("layers.0.norm.weight") == std::vector<int64_t>{13});
   CHECK(folder->has("layers.0.norm.weight.first_moment"));
@@ -77,9 +79,11 @@ TEST_CASE("a manifest stays small, receipts survive the channel") {
     CHECK(ckpt::ShardReceipt::from_json(text).to_json() == text);
   }
   CHECK(fs.files()["/ckpt/step-00000100/manifest.json"].size() < 60 * chunks + 4000);
-  for (const char* bad : {"", "{", "[]", "{}", R"({"file":"f","bytes":8,"chunks":[[0,0,1,"00"]],"tensors":[["w","master","f32",[1]]]})",
-                          R"({"file":"f","bytes":8,"chunks":[[7,0,1,"00"]],"tensors":[]})",
-                          R"({"file":"f","bytes":8,"chunks":[],"tensors":[["w","mistress","f32",[1]]]})"})
+  for (const char* bad :
+       {"", "{", "[]", "{}",
+        R"({"file":"f","bytes":8,"chunks":[[0,0,1,"00"]],"tensors":[["w","master","f32",[1]]]})",
+        R"({"file":"f","bytes":8,"chunks":[[7,0,1,"00"]],"tensors":[]})",
+        R"({"file":"f","bytes":8,"chunks":[],"tensors":[["w","mistress","f32",[1]]]})"})
     CHECK_THROWS_WITH(ckpt::ShardReceipt::from_json(bad), Catch::Contains("a shard's receipt cannot be read"));
 }
 
@@ -94,7 +98,9 @@ TEST_CASE("memory that changes while it is being saved voids the save") {
     std::unique_ptr<File> open_read(const std::string& path) override { return inner.open_read(path); }
     void make_directory(const std::string& path) override { inner.make_directory(path); }
     void rename(const std::string& from, const std::string& to) override { inner.rename(from, to); }
-    void rename_no_replace(const std::string& from, const std::string& to) override { inner.rename_no_replace(from, to); }
+    void rename_no_replace(const std::string& from, const std::string& to) override {
+      inner.rename_no_replace(from, to);
+    }
     void remove_file(const std::string& path) override { inner.remove_file(path); }
     void remove_directory(const std::string& path) override { inner.remove_directory(path); }
     void sync_directory(const std::string& path) override { inner.sync_directory(path); }
@@ -110,8 +116,9 @@ TEST_CASE("memory that changes while it is being saved voids the save") {
   const std::vector<ckpt::Tensor> tensors{{"w", ckpt::Role::master, DType::f32, {8}}};
   const std::vector<ckpt::ChunkData> chunks{{0, {0, 8, 0, 1}, values.data()}};
   ckpt::prepare_saving(fs, "/ckpt", info);
-  CHECK_THROWS_WITH(ckpt::write_shard(fs, ckpt::saving_directory("/ckpt", info), "s.safetensors", info, tensors, chunks),
-                    Catch::Contains("w changed in memory while it was being saved"));
+  CHECK_THROWS_WITH(
+      ckpt::write_shard(fs, ckpt::saving_directory("/ckpt", info), "s.safetensors", info, tensors, chunks),
+      Catch::Contains("w changed in memory while it was being saved"));
 }
 
 TEST_CASE("a bad write or sync of a shard is answered with one new file") {
@@ -122,11 +129,13 @@ TEST_CASE("a bad write or sync of a shard is answered with one new file") {
     fs.fail_at(2, fault);   // create, write, sync
     const std::vector<ckpt::ChunkData> chunks{{0, state.grids[0][0], state.values[0].data()}};
     const auto write = [&] {
-      return ckpt::write_shard(fs, ckpt::saving_directory("/ckpt", state.info), "s.safetensors", state.info, state.tensors, chunks);
+      return ckpt::write_shard(fs, ckpt::saving_directory("/ckpt", state.info), "s.safetensors", state.info,
+                               state.tensors, chunks);
     };
     if (fault == Fault::io_error_once) {
       CHECK(write().file == "s.retry.safetensors");
-      CHECK(fs.list(ckpt::saving_directory("/ckpt", state.info)) == std::vector<std::string>{"s.retry.safetensors"});
+      CHECK(fs.list(ckpt::saving_directory("/ckpt", state.info)) ==
+            std::vector<std::string>{"s.retry.safetensors"});
     } else {
       CHECK_THROWS_WITH(write(), Catch::Contains("Input/output error"));
     }

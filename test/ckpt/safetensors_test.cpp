@@ -46,9 +46,10 @@ std::string golden() {
 }  // namespace
 
 TEST_CASE("the golden file is written byte for byte and read back") {
-  const std::string header = ckpt::safetensors_header(
-      {{.name = "b", .dtype = "F32", .shape = {2}, .bytes = 8}, {.name = "a", .dtype = "BF16", .shape = {1, 2}, .bytes = 4}},
-      {{"format", "pt"}});
+  const std::string header =
+      ckpt::safetensors_header({{.name = "b", .dtype = "F32", .shape = {2}, .bytes = 8},
+                                {.name = "a", .dtype = "BF16", .shape = {1, 2}, .bytes = 4}},
+                               {{"format", "pt"}});
   CHECK(golden().size() == 164);
   CHECK(golden().substr(0, 8) == std::string("\x90\0\0\0\0\0\0\0", 8));
   CHECK(header == golden().substr(0, 152));
@@ -58,7 +59,8 @@ TEST_CASE("the golden file is written byte for byte and read back") {
   CHECK(file.metadata == std::map<std::string, std::string>{{"format", "pt"}});
   REQUIRE(file.entries.size() == 2);
   CHECK((file.entries[0].name == "b" && file.entries[0].offset == 152 && file.entries[0].bytes == 8));
-  CHECK((file.entries[1].name == "a" && file.entries[1].offset == 160 && file.entries[1].shape == std::vector<int64_t>{1, 2}));
+  CHECK((file.entries[1].name == "a" && file.entries[1].offset == 160 &&
+         file.entries[1].shape == std::vector<int64_t>{1, 2}));
   const auto folder = ckpt::TensorFolder::open(fs, "/g.safetensors");
   CHECK(folder->read_f32("b") == std::vector<float>{1, -2});
   CHECK(folder->read_f32("a") == std::vector<float>{1, -2});
@@ -68,8 +70,10 @@ TEST_CASE("what the reference takes is taken") {
   CHECK(refusal(golden()) == "");
   CHECK(refusal(with_length("{}\r \t\n")) == "");
   CHECK(refusal(with_length("\t\n{}")) == "");
-  CHECK(refusal(with_length(R"({"test":{"dtype":"I32","shape":[2,2],"data_offsets":[0,16]}})", std::string(16, '\0'))) == "");
-  CHECK(refusal(with_length(R"({"test":{"dtype":"I32","shape":[],"data_offsets":[0,4]}})", std::string(4, '\0'))) == "");
+  CHECK(refusal(with_length(R"({"test":{"dtype":"I32","shape":[2,2],"data_offsets":[0,16]}})",
+                            std::string(16, '\0'))) == "");
+  CHECK(refusal(with_length(R"({"test":{"dtype":"I32","shape":[],"data_offsets":[0,4]}})",
+                            std::string(4, '\0'))) == "");
   CHECK(refusal(with_length(R"({"test":{"dtype":"I32","shape":[2,0],"data_offsets":[0,0]}})")) == "");
   CHECK(refusal(with_length(R"({"test":{"dtype":"F4","shape":[2],"data_offsets":[0,1]}})", "x")) == "");
 }
@@ -93,12 +97,22 @@ TEST_CASE("what the reference refuses is refused, with the reason") {
   says(with_length("{xx}"), "not JSON");
   says(with_length("[]"), "no JSON object");
   says(with_length("{} {}"), "not JSON");
-  says(with_length(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", "x"),
-       "the key \"a\" occurs twice");
-  says(with_length(R"({"a":{"dtype":"U8","dtype":"U8","shape":[1],"data_offsets":[0,1]}})", "x"), "the key \"dtype\" occurs twice");
-  says(with_length(R"({"a":{"dtype":"I32","shape":[2,18446744073709551614],"data_offsets":[0,16]}})", std::string(16, '\0')), "dimension");
-  says(with_length(R"({"a":{"dtype":"I32","shape":[9223372036854775807,3],"data_offsets":[0,16]}})", std::string(16, '\0')), "overflows");
-  says(with_length(R"({"a":{"dtype":"I32","shape":[4611686018427387904],"data_offsets":[0,16]}})", std::string(16, '\0')), "overflows");
+  says(
+      with_length(
+          R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})",
+          "x"),
+      "the key \"a\" occurs twice");
+  says(with_length(R"({"a":{"dtype":"U8","dtype":"U8","shape":[1],"data_offsets":[0,1]}})", "x"),
+       "the key \"dtype\" occurs twice");
+  says(with_length(R"({"a":{"dtype":"I32","shape":[2,18446744073709551614],"data_offsets":[0,16]}})",
+                   std::string(16, '\0')),
+       "dimension");
+  says(with_length(R"({"a":{"dtype":"I32","shape":[9223372036854775807,3],"data_offsets":[0,16]}})",
+                   std::string(16, '\0')),
+       "overflows");
+  says(with_length(R"({"a":{"dtype":"I32","shape":[4611686018427387904],"data_offsets":[0,16]}})",
+                   std::string(16, '\0')),
+       "overflows");
   says(with_length(R"({"a":{"dtype":"F4","shape":[1],"data_offsets":[0,1]}})", "x"), "no whole number of bytes");
   says(with_length(R"({"a":{"dtype":"F5","shape":[1],"data_offsets":[0,1]}})", "x"), "unknown dtype \"F5\"");
   says(with_length(R"({"a":{"dtype":"U8","shape":[-1],"data_offsets":[0,1]}})", "x"), "dimension -1");
@@ -107,10 +121,16 @@ TEST_CASE("what the reference refuses is refused, with the reason") {
   says(with_length(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[1,0]}})", "x"), "before its begin");
   says(with_length(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})", "xx"), "begins at data byte 1");
   says(with_length(R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,1]}})", "x"), "need 2");
-  says(with_length(R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}})", "xxx"),
-       "begins at data byte 1");
-  says(with_length(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"b":{"dtype":"U8","shape":[1],"data_offsets":[2,3]}})", "xxx"),
-       "begins at data byte 2");
+  says(
+      with_length(
+          R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}})",
+          "xxx"),
+      "begins at data byte 1");
+  says(
+      with_length(
+          R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"b":{"dtype":"U8","shape":[1],"data_offsets":[2,3]}})",
+          "xxx"),
+      "begins at data byte 2");
   says(with_length(R"({"__metadata__":{"format":1}})"), "__metadata__ \"format\" is no string");
 }
 
@@ -124,7 +144,8 @@ TEST_CASE("no truncation of a valid file is taken") {
 
 TEST_CASE("names are escaped, headers are padded to 8 bytes") {
   for (const std::string name : {"a", "ab", "quote\"d", "back\\slash", "tab\t", "\xc3\xa4"}) {
-    const std::string header = ckpt::safetensors_header({{.name = name, .dtype = "U8", .shape = {1}, .bytes = 1}}, {});
+    const std::string header =
+        ckpt::safetensors_header({{.name = name, .dtype = "U8", .shape = {1}, .bytes = 1}}, {});
     CHECK(header.size() % 8 == 0);
     PowerLossFileSystem fs;
     put(fs, "/f", header + "x");
@@ -136,7 +157,8 @@ TEST_CASE("folders of Hugging Face files") {
   PowerLossFileSystem fs;
   const std::string a = with_length(R"({"a":{"dtype":"F16","shape":[7],"data_offsets":[0,14]}})",
                                     std::string("\x00\x3c\x00\xc0\x01\x00\xff\x7b\x00\x7c\x00\x80\x01\x7e", 14));
-  const std::string b = with_length(R"({"b":{"dtype":"F64","shape":[1],"data_offsets":[0,8]}})", std::string("\0\0\0\0\0\0\xf8\x3f", 8));
+  const std::string b = with_length(R"({"b":{"dtype":"F64","shape":[1],"data_offsets":[0,8]}})",
+                                    std::string("\0\0\0\0\0\0\xf8\x3f", 8));
   fs.make_directory("/m");
   put(fs, "/m/model-1.safetensors", a);
   put(fs, "/m/model-2.safetensors", b);
@@ -146,8 +168,8 @@ TEST_CASE("folders of Hugging Face files") {
     CHECK(folder->shape("a") == std::vector<int64_t>{7});
     CHECK(folder->read_f32("b") == std::vector<float>{1.5f});
     const std::vector<float> half = folder->read_f32("a");
-    CHECK((half[0] == 1 && half[1] == -2 && half[2] == std::ldexp(1.0f, -24) && half[3] == 65504 && std::isinf(half[4]) &&
-           half[5] == 0 && std::signbit(half[5]) && std::isnan(half[6])));
+    CHECK((half[0] == 1 && half[1] == -2 && half[2] == std::ldexp(1.0f, -24) && half[3] == 65504 &&
+           std::isinf(half[4]) && half[5] == 0 && std::signbit(half[5]) && std::isnan(half[6])));
     CHECK_FALSE(folder->has("c"));
     CHECK_THROWS_WITH(folder->shape("c"), Catch::Contains("no tensor c"));
   };
@@ -157,7 +179,8 @@ TEST_CASE("folders of Hugging Face files") {
   check();
   fs.remove_file("/m/model.safetensors.index.json");
   put(fs, "/m/model.safetensors.index.json", R"({"weight_map":{"a":"model-2.safetensors"}})");
-  CHECK_THROWS_WITH(ckpt::TensorFolder::open(fs, "/m"), Catch::Contains("model-2.safetensors holds a, but it does not"));
+  CHECK_THROWS_WITH(ckpt::TensorFolder::open(fs, "/m"),
+                    Catch::Contains("model-2.safetensors holds a, but it does not"));
   fs.remove_file("/m/model.safetensors.index.json");
   put(fs, "/m/model.safetensors.index.json", R"({"weight_map":{"a":"model-3.safetensors"}})");
   CHECK_THROWS_WITH(ckpt::TensorFolder::open(fs, "/m"), Catch::Contains("model-3.safetensors, which is missing"));

@@ -36,11 +36,27 @@ inline std::vector<std::byte> cut_out(const PlainState& state, size_t t, const p
 /// A tiny transformer's worth of tensors, ragged sizes, random finite values. Equal (seed, step): equal state.
 inline PlainState make_state(uint64_t seed, int64_t step, int64_t chunk_elements = 40) {
   PlainState state;
-  state.info = {.run_id = "tiny-7Q2K", .epoch = 3, .step = step, .tokens = step * 1000, .seed = seed, .spec_hash = "abc",
-                .program_version = "0.1.0", .extra_json = R"({"loss":2.5})", .resolved_spec_json = R"({"name":"tiny"})"};
+  state.info = {.run_id = "tiny-7Q2K",
+                .epoch = 3,
+                .step = step,
+                .tokens = step * 1000,
+                .seed = seed,
+                .spec_hash = "abc",
+                .program_version = "0.1.0",
+                .extra_json = R"({"loss":2.5})",
+                .resolved_spec_json = R"({"name":"tiny"})"};
   std::vector<parallel::ParamLayout> params(4);
-  params[0] = {.name = "embed.weight", .rows = 23, .cols = 8, .cut = parallel::Cut::rows, .sections = {}, .ragged = true};
-  params[1] = {.name = "layers.0.qkv.weight", .rows = 24, .cols = 8, .cut = parallel::Cut::rows, .sections = {8, 8, 8}};
+  params[0] = {.name = "embed.weight",
+               .rows = 23,
+               .cols = 8,
+               .cut = parallel::Cut::rows,
+               .sections = {},
+               .ragged = true};
+  params[1] = {.name = "layers.0.qkv.weight",
+               .rows = 24,
+               .cols = 8,
+               .cut = parallel::Cut::rows,
+               .sections = {8, 8, 8}};
   params[2] = {.name = "layers.0.proj.weight", .rows = 8, .cols = 24, .cut = parallel::Cut::cols, .sections = {}};
   params[3] = {.name = "layers.0.norm.weight", .rows = 13, .cols = 1, .cut = parallel::Cut::none, .sections = {}};
   std::mt19937_64 random(seed * 1000003 + uint64_t(step));
@@ -62,7 +78,8 @@ inline PlainState make_state(uint64_t seed, int64_t step, int64_t chunk_elements
 }
 
 /// Writes the state as `shards` shards, chunks dealt out by `seed`, and publishes. Returns the root hash.
-inline std::string save(FileSystem& fs, const std::string& dir, const PlainState& state, int shards, uint64_t seed = 0) {
+inline std::string save(FileSystem& fs, const std::string& dir, const PlainState& state, int shards,
+                        uint64_t seed = 0) {
   std::mt19937_64 random(seed);
   std::vector<std::vector<ckpt::ChunkData>> chunks(static_cast<size_t>(shards));
   std::vector<std::vector<std::byte>> held;
@@ -74,8 +91,9 @@ inline std::string save(FileSystem& fs, const std::string& dir, const PlainState
   ckpt::prepare_saving(fs, dir, state.info);
   std::vector<ckpt::ShardReceipt> receipts;
   for (int s = 0; s < shards; ++s) {
-    const ckpt::ShardReceipt receipt = ckpt::write_shard(fs, ckpt::saving_directory(dir, state.info),
-                                                         ckpt::shard_file_name(s, shards), state.info, state.tensors, chunks[size_t(s)]);
+    const ckpt::ShardReceipt receipt =
+        ckpt::write_shard(fs, ckpt::saving_directory(dir, state.info), ckpt::shard_file_name(s, shards),
+                          state.info, state.tensors, chunks[size_t(s)]);
     receipts.push_back(ckpt::ShardReceipt::from_json(receipt.to_json()));
   }
   return ckpt::publish(fs, dir, state.info, state.tensors, receipts);

@@ -101,7 +101,8 @@ TEST_CASE("read finds damage in the chunks it touches, and only there") {
         CHECK(out == cut_out(state, t, box));
       }
     }
-  CHECK_THROWS_WITH(checkpoint->read("v", ckpt::Role::master, {0, 1, 0, 1}, nullptr), Catch::Contains("has no tensor v"));
+  CHECK_THROWS_WITH(checkpoint->read("v", ckpt::Role::master, {0, 1, 0, 1}, nullptr),
+                    Catch::Contains("has no tensor v"));
 }
 
 TEST_CASE("every pair of swapped chunks is found") {
@@ -114,7 +115,8 @@ TEST_CASE("every pair of swapped chunks is found") {
     for (size_t j = i + 1; j < entries.size(); ++j) {
       if (entries[i].bytes != entries[j].bytes) continue;
       const auto swap = [&](std::string& text) {
-        std::swap_ranges(text.begin() + ptrdiff_t(entries[i].offset), text.begin() + ptrdiff_t(entries[i].offset + entries[i].bytes),
+        std::swap_ranges(text.begin() + ptrdiff_t(entries[i].offset),
+                         text.begin() + ptrdiff_t(entries[i].offset + entries[i].bytes),
                          text.begin() + ptrdiff_t(entries[j].offset));
       };
       fs.poke(path, swap);
@@ -132,7 +134,8 @@ TEST_CASE("missing, short, foreign and surplus files are found") {
   const std::string good = fs.files()[shard];
   for (const size_t size : {size_t(0), size_t(7), size_t(100), good.size() - 1}) {
     fs.poke(shard, [&](std::string& text) { text.resize(size); });
-    CHECK(check(fs).refused.find("shard-00001-of-00002.safetensors has " + std::to_string(size) + " bytes") != std::string::npos);
+    CHECK(check(fs).refused.find("shard-00001-of-00002.safetensors has " + std::to_string(size) + " bytes") !=
+          std::string::npos);
   }
   fs.remove_file(shard);
   CHECK(check(fs).refused.find("shard-00001-of-00002.safetensors is missing") != std::string::npos);
@@ -161,7 +164,9 @@ TEST_CASE("missing, short, foreign and surplus files are found") {
   SECTION("the same shard of another step") {
     PowerLossFileSystem other;
     save(other, "/ckpt", small_state(8), 2);
-    fs.poke(shard, [&](std::string& text) { text = other.files()["/ckpt/step-00000008/shard-00001-of-00002.safetensors"]; });
+    fs.poke(shard, [&](std::string& text) {
+      text = other.files()["/ckpt/step-00000008/shard-00001-of-00002.safetensors"];
+    });
     CHECK(check(fs).findings.size() > 1);
   }
   SECTION("a file that is no part of it") {
@@ -174,7 +179,8 @@ TEST_CASE("missing, short, foreign and surplus files are found") {
     save(other, "/ckpt", small_state(8), 2);
     fs.rename(kStep, "/ckpt/step-00000009");
     CHECK(check(fs, "/ckpt/step-00000009").refused.find("holds step 7") != std::string::npos);
-    fs.poke("/ckpt/step-00000009/COMMIT", [&](std::string& text) { text = other.files()["/ckpt/step-00000008/COMMIT"]; });
+    fs.poke("/ckpt/step-00000009/COMMIT",
+            [&](std::string& text) { text = other.files()["/ckpt/step-00000008/COMMIT"]; });
     CHECK(check(fs, "/ckpt/step-00000009").refused.find("SHA-256") != std::string::npos);
     fs.remove_file("/ckpt/step-00000009/COMMIT");
     CHECK(check(fs, "/ckpt/step-00000009").refused.find("it has no COMMIT") != std::string::npos);
@@ -221,7 +227,8 @@ TEST_CASE("diff: nothing between equal states on other meshes and grids, else ex
     const auto found = ckpt::diff(*left, *c);
     REQUIRE(found.size() == 4);
     CHECK((found[0].tensor == "embed.weight" && found[0].what == "only in A"));
-    CHECK((found[1].tensor == state.tensors[4].name && found[1].role == ckpt::Role::first_moment && found[1].differing == 1));
+    CHECK((found[1].tensor == state.tensors[4].name && found[1].role == ckpt::Role::first_moment &&
+           found[1].differing == 1));
     CHECK(found[1].max_abs > 90);
     CHECK((found[2].tensor == "layers.0.norm.weight" && found[2].what == "values" && found[2].differing == 1));
     CHECK((found[3].tensor == "renamed" && found[3].what == "only in B"));

@@ -39,8 +39,11 @@ void write_into(std::string& content, uint64_t offset, const std::string& data) 
 
 class PowerLossFile final : public File {
  public:
-  PowerLossFile(PowerLossFileSystem& fs, size_t node, std::string path) : fs_(fs), node_(node), path_(std::move(path)) {}
-  void write_at(uint64_t offset, std::span<const std::byte> data) override { fs_.write(node_, path_, offset, data); }
+  PowerLossFile(PowerLossFileSystem& fs, size_t node, std::string path)
+      : fs_(fs), node_(node), path_(std::move(path)) {}
+  void write_at(uint64_t offset, std::span<const std::byte> data) override {
+    fs_.write(node_, path_, offset, data);
+  }
   void read_at(uint64_t offset, std::span<std::byte> data) override {
     const std::lock_guard lock(fs_.mutex_);
     fs_.check_power();
@@ -165,7 +168,9 @@ void PowerLossFileSystem::move(const std::string& from, const std::string& to, b
 }
 
 void PowerLossFileSystem::rename(const std::string& from, const std::string& to) { move(from, to, true); }
-void PowerLossFileSystem::rename_no_replace(const std::string& from, const std::string& to) { move(from, to, false); }
+void PowerLossFileSystem::rename_no_replace(const std::string& from, const std::string& to) {
+  move(from, to, false);
+}
 
 void PowerLossFileSystem::remove_file(const std::string& path) {
   const std::lock_guard lock(mutex_);
@@ -181,13 +186,15 @@ void PowerLossFileSystem::remove_directory(const std::string& path) {
   const std::lock_guard lock(mutex_);
   if (begin_effect("remove folder " + path, false)) fail("remove the folder " + path, "Input/output error");
   const size_t node = need(path, "remove the folder");
-  if (!nodes_[node].directory || !nodes_[node].entries.empty()) fail("remove the folder " + path, "Directory not empty");
+  if (!nodes_[node].directory || !nodes_[node].entries.empty())
+    fail("remove the folder " + path, "Directory not empty");
   const Place at = place(path);
   nodes_[at.folder].entries.erase(at.name);
   pending_.push_back({.kind = Kind::remove, .node = node, .folder = at.folder, .name = at.name});
 }
 
-void PowerLossFileSystem::write(size_t node, const std::string& path, uint64_t offset, std::span<const std::byte> data) {
+void PowerLossFileSystem::write(size_t node, const std::string& path, uint64_t offset,
+                                std::span<const std::byte> data) {
   const std::lock_guard lock(mutex_);
   const bool failing = begin_effect(fmt::format("write {} {} bytes at {}", path, data.size(), offset), true);
   std::string bytes(reinterpret_cast<const char*>(data.data()), failing ? data.size() / 2 : data.size());
