@@ -114,6 +114,7 @@ class TcpControl final : public Control {
 
   void done() override {
     if (ending_) return;
+    beat();  // with the last word on what it did
     send({.done = true});
     ending_ = true;
   }

@@ -54,7 +54,7 @@ Ready get_ready(const JobSpec& job, FileSystem& fs, Clock& clock, Console& conso
   Ready ready;
   ready.preflight = check_machine_and_data(job, fs);
   ready.peak_flops_per_s = measure_peak(job);
-  console.note(fmt::format("✓ spec  ✓ data {}tokens  ✓ preflight {:.1f} s  ✓ peak {}FLOP/s a rank", short_number(double(ready.preflight.train_tokens)),
+  console.note(fmt::format("✓ spec  ✓ data {} tokens  ✓ preflight {:.1f} s  ✓ peak {}FLOP/s a rank", short_number(double(ready.preflight.train_tokens)),
                            clock.monotonic_s() - begin, short_number(ready.peak_flops_per_s)));
   const int ranks = job.mesh().world_size(), cores = int(::sysconf(_SC_NPROCESSORS_ONLN));
   if (ranks * job.parallelism.threads_per_rank > cores)
@@ -202,11 +202,11 @@ std::unique_ptr<ckpt::Checkpoint> choose_checkpoint(const ResumeRequest& request
   return checkpoint;
 }
 
-void print_resume(Console& console, const ckpt::Checkpoint& checkpoint, const ResumeRequest& request, double begin_s, Clock& clock) {
+void print_resume(Console& console, const ckpt::Checkpoint& checkpoint, const ResumeRequest& request, double opened_in_s) {
   uint64_t bytes = 0;
   for (const auto& file : checkpoint.files()) bytes += file.file_bytes;
-  console.note(fmt::format("checkpoint  step {} · {}B in {} files · checked in {:.2f} s", checkpoint.state().step, short_number(double(bytes)),
-                           checkpoint.files().size(), clock.monotonic_s() - begin_s));
+  console.note(fmt::format("checkpoint  step {} · {}B in {} files · opened in {:.2f} s", checkpoint.state().step, short_number(double(bytes)),
+                           checkpoint.files().size(), opened_in_s));
   // Compared with the mesh that wrote the checkpoint, which a resume before this one may have changed.
   const ParsedJob wrote = parse_job({.text = checkpoint.state().resolved_spec_json, .file = "manifest.json", .overrides = {}, .environment = {}});
   const std::string change = describe_change(wrote.ok() ? wrote.job : request.before.job, request.now.job);
@@ -233,6 +233,7 @@ RunResult resume_run(const ResumeRequest& request, FileSystem& fs, Clock& clock,
   const RunLock lock = lock_or_refuse(fs, run, id);
   const double begin_s = clock.monotonic_s();
   const auto checkpoint = choose_checkpoint(request, fs, console);
+  const double opened_in_s = clock.monotonic_s() - begin_s;
   const int64_t step = checkpoint ? checkpoint->state().step : 0;
   if (checkpoint && step >= job.schedule.total_steps) return nothing_to_do(run, id, fs, step, console);
   if (request.max_steps > 0 && step >= request.max_steps)
@@ -243,7 +244,7 @@ RunResult resume_run(const ResumeRequest& request, FileSystem& fs, Clock& clock,
   if (!changed.empty())
     throw Error(ErrorCode::kData, fmt::format("{}; put the old file back, or launch a new run", changed));
   if (checkpoint) {
-    print_resume(console, *checkpoint, request, begin_s, clock);
+    print_resume(console, *checkpoint, request, opened_in_s);
   } else {
     console.note("checkpoint  there is none yet: starting from step 0");
   }

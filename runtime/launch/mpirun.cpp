@@ -56,7 +56,8 @@ LaunchLine launch_line(const LaunchInput& in) {
 std::string shell_text(const LaunchLine& line) {
   std::string text;
   for (const auto& [name, value] : line.environment) text += name + "=" + quoted(value) + " ";
-  for (size_t i = 0; i < line.argv.size(); ++i) text += (i ? " " : "") + quoted(line.argv[i]);
+  for (const std::string& argument : line.argv) text += quoted(argument) + " ";
+  text.pop_back();
   return text;
 }
 

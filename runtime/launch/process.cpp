@@ -36,12 +36,16 @@ std::string read_proc(pid_t pid, const char* name) {
 
 bool has_mark(pid_t pid, const std::string& mark) {
   // /proc/N/environ: NUL-terminated NAME=value; empty for a zombie.
-  const std::string text = std::string(1, '\0') + read_proc(pid, "environ");
+  std::string text(1, '\0');
+  text += read_proc(pid, "environ");
   return text.find(mark) != std::string::npos;
 }
 
 std::string mark_of(const std::string& name, const std::string& value) {
-  return std::string(1, '\0') + name + "=" + value + std::string(1, '\0');
+  std::string mark(1, '\0');
+  mark += name + "=" + value;
+  mark.push_back('\0');
+  return mark;
 }
 
 std::vector<std::string> merged_environment(const Environment& set) {

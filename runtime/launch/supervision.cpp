@@ -173,10 +173,15 @@ void Supervision::check_silence(double now_s) {
 }
 
 std::string Supervision::suspects() const {
+  // A rank that gave up on a peer is no suspect. One that has ended meanwhile may be: it was killed for what another did.
+  const auto gave_up = [&](int rank) {
+    return std::any_of(evidence_.begin(), evidence_.end(), [&](const Evidence& e) { return e.rank == rank && e.weight == Evidence::peer_lost; });
+  };
   std::vector<int> busy;
   for (int rank = 0; rank < options_.ranks; ++rank) {
     const RankView& r = ranks_[size_t(rank)];
-    if (r.phase == RankView::present && !waits_for_peers(r.doing)) busy.push_back(rank);
+    const bool started = r.phase == RankView::present || r.phase == RankView::lost;
+    if (started && !waits_for_peers(r.doing) && !gave_up(rank)) busy.push_back(rank);
   }
   if (busy.empty()) return fmt::format("every rank waits for another; rank 0{}", where(0));
   if (int(busy.size()) == options_.ranks) return fmt::format("no rank waits for another; rank {}{}", busy[0], where(busy[0]));
@@ -216,13 +221,20 @@ void Supervision::tick(double now_s) {
   check_progress(now_s);
   check_start(now_s);
   const double waited_s = now_s - entered_s_;
-  if (phase_ == Phase::finishing && waited_s >= options_.finish_limit_s) enter(Phase::ending, now_s);
-  if (phase_ == Phase::collecting && collecting_is_enough(now_s)) {
-    enter(Phase::ending, now_s);
-  } else if (phase_ == Phase::ending && waited_s >= options_.term_grace_s) {
-    enter(Phase::killing, now_s);
-  } else if (phase_ == Phase::killing && waited_s >= options_.kill_limit_s) {
-    enter(Phase::over, now_s);
+  switch (phase_) {
+    case Phase::finishing:
+      if (waited_s >= options_.finish_limit_s) enter(Phase::ending, now_s);
+      return;
+    case Phase::collecting:
+      if (collecting_is_enough(now_s)) enter(Phase::ending, now_s);
+      return;
+    case Phase::ending:
+      if (waited_s >= options_.term_grace_s) enter(Phase::killing, now_s);
+      return;
+    case Phase::killing:
+      if (waited_s >= options_.kill_limit_s) enter(Phase::over, now_s);
+      return;
+    default: return;
   }
 }
 
@@ -254,6 +266,16 @@ const Supervision::Evidence* Supervision::first_cause() const {
   return it == evidence_.end() ? nullptr : &*it;
 }
 
+void Supervision::describe_death(const DeathNotice& notice, Verdict& v) const {
+  const int pid = ranks_[size_t(notice.rank)].pid;
+  const std::string who = pid ? fmt::format("rank {} (pid {})", notice.rank, pid) : fmt::format("rank {}", notice.rank);
+  v.rank = notice.rank;
+  v.code = ErrorCode::kWorker;
+  v.cause = notice.signal ? fmt::format("{} was killed by {}{}", who, describe_signal(notice.signal), where(notice.rank))
+                          : fmt::format("{} exited with status {}{}", who, notice.exit_code, where(notice.rank));
+  if (notice.signal == SIGKILL) v.cause += "; if nobody killed it, the machine ran out of memory (see dmesg)";
+}
+
 Verdict Supervision::verdict() const {
   ENSURE(over(), "phase = {}", int(phase_));
   Verdict v;
@@ -267,26 +289,24 @@ Verdict Supervision::verdict() const {
     return v;
   }
   v.outcome = stop_level_ == StopLevel::now ? Verdict::aborted : Verdict::failed;
+  // The launcher is the parent of the ranks: it knows who ended first, and of what signal.
+  const auto notice = parse_death_notice(launcher_text_);
+  const bool named = first->weight >= Evidence::vanished && notice && notice->rank >= 0 && notice->rank < options_.ranks;
+  if (named) {
+    const auto told = std::find_if(evidence_.begin(), evidence_.end(),
+                                   [&](const Evidence& e) { return e.rank == notice->rank && e.weight == Evidence::peer_lost; });
+    // A rank that gave up on a peer exits with a status, too: its own record says more than that.
+    if (told != evidence_.end() && notice->signal == 0) first = &*told;
+  }
   v.code = first->code;
   v.rank = first->rank;
   v.cause = first->cause;
-  // The launcher is the parent of the ranks: it knows the signal where nobody else does.
-  // (A rank that gave up on a peer exits with a status, too: its own record says more than that.)
-  const auto notice = parse_death_notice(launcher_text_);
-  const bool notice_says_more = notice && notice->rank >= 0 && notice->rank < options_.ranks && first->weight >= Evidence::vanished &&
-                                (first->weight != Evidence::peer_lost || notice->signal != 0);
-  if (notice_says_more) {
-    const int pid = ranks_[size_t(notice->rank)].pid;
-    const std::string who = pid ? fmt::format("rank {} (pid {})", notice->rank, pid) : fmt::format("rank {}", notice->rank);
-    v.rank = notice->rank;
-    v.code = ErrorCode::kWorker;
-    v.cause = notice->signal ? fmt::format("{} was killed by {}{}", who, describe_signal(notice->signal), where(notice->rank))
-                             : fmt::format("{} exited with status {}{}", who, notice->exit_code, where(notice->rank));
-    if (notice->signal == SIGKILL) v.cause += "; if nobody killed it, the machine ran out of memory (see dmesg)";
-  } else if (first->weight == Evidence::peer_lost) {
-    // Nobody died: somebody does not answer.
+  if (first->weight == Evidence::peer_lost) {
+    // Nobody died of itself: somebody does not answer.
     v.code = ErrorCode::kHang;
     v.cause = first->cause + "; " + suspects();
+  } else if (named) {
+    describe_death(*notice, v);
   }
   const int others = int(std::count_if(ranks_.begin(), ranks_.end(),
                                        [](const RankView& r) { return r.phase != RankView::absent && r.phase != RankView::done; })) -

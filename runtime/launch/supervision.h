@@ -37,6 +37,12 @@ struct Verdict {
   bool before_first_step = false;
 };
 
+/// What the launcher says about the first rank that died, if it says so: "process rank 2 with PID 0 on node n exited on signal 9".
+struct DeathNotice {
+  int rank = -1, signal = 0, exit_code = 0;
+};
+std::optional<DeathNotice> parse_death_notice(const std::string& launcher_text);
+
 class Supervision {
  public:
   struct Options {
@@ -101,6 +107,7 @@ class Supervision {
   int count(RankView::Phase phase) const;
   std::string where(int rank) const;
   std::string suspects() const;
+  void describe_death(const DeathNotice& notice, Verdict& verdict) const;
   const Evidence* first_cause() const;
   bool explained() const;
 
@@ -116,12 +123,6 @@ class Supervision {
   int64_t last_step_ = 0;
   bool stepped_ = false;
 };
-
-/// What the launcher says about the first rank that died, if it says so: "process rank 2 with PID 0 on node n exited on signal 9".
-struct DeathNotice {
-  int rank = -1, signal = 0, exit_code = 0;
-};
-std::optional<DeathNotice> parse_death_notice(const std::string& launcher_text);
 
 /// True where a relaunch from the newest checkpoint can help: not for mistakes, damaged data or divergence.
 bool worth_restarting(ErrorCode code);

@@ -48,6 +48,8 @@ std::string grouped(int64_t value) {
   return text;
 }
 
+std::string files_text(uint64_t count) { return fmt::format("{} file{}", count, count == 1 ? "" : "s"); }
+
 /// Keys that are absent or of another kind read as "".
 std::string text_at(const json& object, std::initializer_list<const char*> path) {
   const json* at = &object;
@@ -99,7 +101,7 @@ struct Summary {
   int64_t parameters = 0;
   size_t parameter_tensors = 0;
   uint64_t bytes = 0, chunks = 0;
-  std::map<std::string, uint64_t> bytes_of_role;   ///< "master f32"
+  std::map<std::pair<ckpt::Role, DType>, uint64_t> bytes_of_role;
   std::vector<const ckpt::Tensor*> largest;        ///< at most 3, of the first role that occurs
 };
 
@@ -108,7 +110,7 @@ Summary summarise(const ckpt::Checkpoint& checkpoint) {
   if (checkpoint.tensors().empty()) return summary;
   const ckpt::Role first = checkpoint.tensors()[0].role;
   for (const ckpt::Tensor& tensor : checkpoint.tensors()) {
-    summary.bytes_of_role[fmt::format("{} {}", name_of(tensor.role), name_of(tensor.dtype))] += bytes_of(tensor);
+    summary.bytes_of_role[{tensor.role, tensor.dtype}] += bytes_of(tensor);
     if (tensor.role != first) continue;
     summary.parameters += count_of(tensor);
     ++summary.parameter_tensors;
@@ -138,10 +140,10 @@ std::string render_summary(const ckpt::Checkpoint& checkpoint) {
                       family.empty() ? "" : fmt::format("{} · ", family), grouped(summary.parameters),
                       summary.parameter_tensors);
   std::vector<std::string> roles;
-  for (const auto& [role, bytes] : summary.bytes_of_role)
-    roles.push_back(fmt::format("{} {}", role, size_text(bytes)));
-  text += fmt::format("{} = {} in {} files, {} chunks\n", fmt::join(roles, " + "), size_text(summary.bytes),
-                      checkpoint.files().size(), summary.chunks);
+  for (const auto& [kind, bytes] : summary.bytes_of_role)
+    roles.push_back(fmt::format("{} {} {}", name_of(kind.first), name_of(kind.second), size_text(bytes)));
+  text += fmt::format("{} = {} in {}, {} chunks\n", fmt::join(roles, " + "), size_text(summary.bytes),
+                      files_text(checkpoint.files().size()), summary.chunks);
   if (extra.contains("mesh"))
     text += fmt::format(
         "saved as   tensor {} × pipeline {} × data {}, ZeRO-{}; any mesh that fits the model loads it\n",
@@ -245,7 +247,7 @@ void add_verification(const Opened& opened, Clock& clock, CheckpointReport& repo
   report.damaged = !findings.empty();
   const std::string bad = report.damaged ? fmt::format("✗ {} findings", findings.size()) : "✓";
   report.text +=
-      fmt::format("{} {} files · {} · {} chunks · {}/s · {} NaN, {} infinite · {}\n", bad, result.files,
+      fmt::format("{} {} · {} · {} chunks · {}/s · {} NaN, {} infinite · {}\n", bad, files_text(result.files),
                   size_text(result.bytes), result.chunks, size_text(uint64_t(double(result.bytes) / seconds)),
                   result.nan_values, result.infinite_values,
                   report.damaged ? "an older checkpoint may be good" : "every hash matches, manifest ok");
@@ -275,8 +277,9 @@ void add_differences(const ckpt::Checkpoint& a, const ckpt::Checkpoint& b,
                      ordered_json& object) {
   const std::vector<std::string> state = state_differences(a.state(), b.state());
   report.different = !found.empty() || !state.empty();
-  report.text += fmt::format("A  {} · step {} · {} files\nB  {} · step {} · {} files\n", a.path(),
-                             a.state().step, a.files().size(), b.path(), b.state().step, b.files().size());
+  for (const auto& [label, side] : {std::pair("A", &a), std::pair("B", &b)})
+    report.text += fmt::format("{}  {} · step {} · {}\n", label, side->path(), side->state().step,
+                               files_text(side->files().size()));
   if (!report.different)
     report.text +=
         fmt::format("identical · {} tensors · state {}\n", a.tensors().size(), a.root_hash().substr(0, 16));

@@ -18,16 +18,20 @@ namespace {
 
 using nlohmann::json;
 
+off_t size_of(int fd) {
+  struct stat s;
+  return ::fstat(fd, &s) == 0 ? s.st_size : 0;
+}
+
 /// Offset just after the last newline of an open file.
 off_t end_of_whole_lines(int fd) {
-  struct stat s;
-  if (::fstat(fd, &s) != 0) return 0;
-  off_t end = s.st_size;
+  const off_t size = size_of(fd);
+  off_t end = size;
   char buffer[4096];
   while (end > 0) {
     const off_t begin = std::max<off_t>(0, end - off_t(sizeof buffer));
     const ssize_t n = ::pread(fd, buffer, size_t(end - begin), begin);
-    if (n <= 0) return s.st_size;
+    if (n <= 0) return size;
     for (ssize_t i = n - 1; i >= 0; --i)
       if (buffer[i] == '\n') return begin + i + 1;
     end = begin;
@@ -40,7 +44,8 @@ off_t end_of_whole_lines(int fd) {
 Journal::Journal(const std::string& path) : path_(path) {
   fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (fd_ < 0) throw Error(ErrorCode::kIo, fmt::format("cannot open {} for appending: {}", path, std::strerror(errno)));
-  if (::ftruncate(fd_, end_of_whole_lines(fd_)) != 0) error_ = fmt::format("cannot truncate {}: {}", path, std::strerror(errno));
+  const off_t end = end_of_whole_lines(fd_);
+  if (end < size_of(fd_) && ::ftruncate(fd_, end) != 0) error_ = fmt::format("cannot truncate {}: {}", path, std::strerror(errno));
 }
 
 Journal::~Journal() { ::close(fd_); }

@@ -1,0 +1,137 @@
+#include "runtime/observe/data_report.h"
+
+#include <charconv>
+#include <nlohmann/json.hpp>
+
+#include "runtime/base/error.h"
+
+namespace trainctl {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"; }
+
+/// 1234567 -> "1.23 M"
+std::string human(uint64_t n) {
+  const double x = double(n);
+  if (n < 10'000) return std::to_string(n);
+  if (n < 1'000'000) return fmt::format("{:.1f} k", x / 1e3);
+  if (n < 1'000'000'000) return fmt::format("{:.2f} M", x / 1e6);
+  return fmt::format("{:.2f} G", x / 1e9);
+}
+
+std::string count_of(uint64_t n, const char* noun) { return fmt::format("{} {}{}", n, noun, n == 1 ? "" : "s"); }
+
+/// One line of text for a terminal: control characters escaped, so that data cannot move the cursor.
+std::string visible(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '\n') out += "\\n";
+    else if (c == '\t') out += "\\t";
+    else if (uint8_t(c) < 0x20 || c == 0x7f) out += fmt::format("\\x{:02x}", uint8_t(c));
+    else out += c;
+  }
+  return out;
+}
+
+bool parse_number(std::string_view text, int64_t& value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size() && value >= 0;
+}
+
+Json parsed(const data::Sidecar& s) { return Json::parse(data::sidecar_json(s)); }
+
+}  // namespace
+
+std::string render_tokenized(const data::TokenizeResult& result, bool json) {
+  uint64_t tokens = 0, bytes = 0;
+  for (const auto& part : result.parts) {
+    tokens += part.sidecar.tokens;
+    bytes += part.sidecar.text_bytes;
+  }
+  if (json) {
+    Json parts = Json::array();
+    for (const auto& part : result.parts)
+      parts.push_back({{"prefix", part.prefix}, {"files", part.files}, {"sidecar", parsed(part.sidecar)}});
+    return dump({{"tokenizer", result.tokenizer}, {"vocab_size", result.vocab_size}, {"tokens", tokens}, {"text_bytes", bytes},
+                 {"empty_documents", result.empty_documents}, {"seconds", result.seconds}, {"parts", parts}});
+  }
+  std::string text = fmt::format("tokenizer  {}, vocabulary {}\n", result.tokenizer, result.vocab_size);
+  for (const auto& part : result.parts)
+    text += fmt::format("{:<9}  {} tokens in {}, {:.2f} bytes of text per token\n", fmt::join(part.files, ", "),
+                        human(part.sidecar.tokens), count_of(part.sidecar.documents, "document"),
+                        double(part.sidecar.text_bytes) / double(part.sidecar.tokens));
+  if (result.empty_documents > 0) text += fmt::format("left out   {}\n", count_of(result.empty_documents, "empty document"));
+  text += fmt::format("time       {:.1f} s, {:.1f} MB/s\n", result.seconds, double(bytes) / 1e6 / std::max(result.seconds, 1e-3));
+  text += fmt::format("set model.vocab_size = {} in the job; next: trainctl data inspect {}\n", result.vocab_size,
+                      result.parts[0].prefix);
+  return text;
+}
+
+std::string render_inspection(const data::Inspection& i, const std::string& path, bool json) {
+  if (json)
+    return dump({{"path", path}, {"format", i.format}, {"dtype", i.element}, {"files", i.files}, {"tokens", i.tokens},
+                 {"documents", i.documents ? Json(i.documents) : Json()}, {"largest_id", i.largest_id},
+                 {"looked_at_tokens", i.looked_at}, {"fingerprint", i.fingerprint},
+                 {"sidecar", i.sidecar ? parsed(*i.sidecar) : Json()}, {"first_documents", i.first_documents},
+                 {"warnings", i.warnings}});
+  std::string text = fmt::format("format       {}, {} tokens, {}\n", i.format, i.element, count_of(i.files.size(), "file"));
+  for (const std::string& file : i.files) text += fmt::format("             {}\n", file);
+  text += fmt::format("tokens       {} ({})\n", i.tokens, human(i.tokens));
+  text += fmt::format("documents    {}\n", i.documents ? std::to_string(i.documents) : "unknown: the format has no index");
+  text += fmt::format("largest id   {}, of {} tokens looked at\n", i.largest_id,
+                      i.looked_at == i.tokens ? "all" : human(i.looked_at));
+  text += fmt::format("fingerprint  {}\n", i.fingerprint);
+  if (i.sidecar)
+    text += fmt::format("made by      tokenizer {}, vocabulary {}, end of text {}, from {} bytes of text\n", i.sidecar->tokenizer,
+                        i.sidecar->vocab_size, i.sidecar->end_of_text, human(i.sidecar->text_bytes));
+  else
+    text += "made by      unknown: there is no sidecar\n";
+  for (size_t d = 0; d < i.first_documents.size(); ++d)
+    text += fmt::format("document {}   {}\n", d, visible(i.first_documents[d]));
+  for (const std::string& warning : i.warnings) text += fmt::format("warning      {}\n", warning);
+  return text + fmt::format("next: trainctl data verify {}\n", path);
+}
+
+std::string render_verification(const data::Verification& v, const std::string& path, bool json) {
+  if (json)
+    return dump({{"path", path}, {"ok", true}, {"tokens", v.tokens}, {"documents", v.documents ? Json(v.documents) : Json()},
+                 {"bytes", v.bytes}, {"largest_id", v.largest_id}, {"vocab_size", v.vocab_size ? Json(v.vocab_size) : Json()},
+                 {"xxh3", v.hash}, {"fingerprint", v.fingerprint}, {"shortest_document", v.shortest_document},
+                 {"median_document", v.median_document}, {"longest_document", v.longest_document}, {"seconds", v.seconds}});
+  std::string text = fmt::format("sound        {} tokens, {} bytes read in {:.1f} s\n", v.tokens, v.bytes, v.seconds);
+  text += v.vocab_size ? fmt::format("largest id   {}, within the vocabulary of {}\n", v.largest_id, v.vocab_size)
+                       : fmt::format("largest id   {}; hold it against a vocabulary with --vocab\n", v.largest_id);
+  if (v.documents > 0)
+    text += fmt::format("documents    {}: shortest {}, median {}, longest {} tokens\n", v.documents, v.shortest_document,
+                        v.median_document, v.longest_document);
+  text += fmt::format("xxh3         {}\n", v.hash);
+  return text + fmt::format("next: name {} under data.train of a job, then trainctl plan JOB\n", path);
+}
+
+data::Format token_format(const std::string& word) {
+  for (const auto format : {data::Format::automatic, data::Format::megatron, data::Format::llmc, data::Format::raw}) {
+    const char* names[] = {"auto", "megatron", "llmc", "raw"};
+    if (word == names[int(format)]) return format;
+  }
+  throw Error(ErrorCode::kUsage, fmt::format("there is no token format `{}`; use auto, megatron, llmc or raw", word));
+}
+
+DType token_dtype(const std::string& word) {
+  if (word == "u16" || word == "uint16") return DType::u16;
+  if (word == "u32" || word == "uint32") return DType::u32;
+  if (word == "i32" || word == "int32") return DType::i32;
+  throw Error(ErrorCode::kUsage, fmt::format("tokens cannot be of dtype `{}`; use u16, u32 or i32", word));
+}
+
+void parse_split(const std::string& word, int64_t& train, int64_t& val) {
+  const size_t colon = word.find(':');
+  constexpr int64_t kMost = 1'000'000;
+  if (colon == word.npos || !parse_number(std::string_view(word).substr(0, colon), train) ||
+      !parse_number(std::string_view(word).substr(colon + 1), val) || train < 1 || train > kMost || val > kMost)
+    throw Error(ErrorCode::kUsage, fmt::format("--split {} is not TRAIN:VAL in whole numbers; 99:1 keeps one part in a hundred for "
+                                               "validation", word));
+}
+
+}  // namespace trainctl

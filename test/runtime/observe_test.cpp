@@ -1,0 +1,231 @@
+// Journals, the console, status and diagnosis.
+//
+// Goal: records stay whole lines whatever a crash does to them, each step stands once and in order, and the views say what the
+// records hold. Method: files with damage put in by hand; views compared with the text expected.
+#include <catch2/catch.hpp>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "runtime/observe/console.h"
+#include "runtime/observe/journal.h"
+#include "runtime/observe/status.h"
+
+using namespace trainctl;
+using nlohmann::json;
+
+namespace {
+
+struct Folder {
+  std::string path;
+  Folder() {
+    char name[] = "/tmp/observe_test.XXXXXX";
+    REQUIRE(::mkdtemp(name));
+    path = name;
+  }
+  ~Folder() { real_file_system().remove_tree(path); }
+};
+
+std::string step_line(int64_t step) { return json({{"v", 1}, {"step", step}, {"loss", 1.0 / double(step)}}).dump(); }
+
+}  // namespace
+
+TEST_CASE("a journal cuts off the line that a crash has torn and goes on") {
+  FileSystem& fs = real_file_system();
+  Folder folder;
+  const std::string path = folder.path + "/metrics.jsonl";
+  for (const std::string torn : {"", "{\"ste", "{\"step\":3}", std::string(10000, 'x').c_str()}) {
+    if (fs.exists(path)) fs.remove_file(path);
+    fs.write_new_text(path, "{\"step\":1}\n{\"step\":2}\n" + torn);
+    {
+      Journal journal(path);
+      journal.append("{\"step\":3}");
+      CHECK(journal.error().empty());
+    }
+    CHECK(fs.read_text(path) == "{\"step\":1}\n{\"step\":2}\n{\"step\":3}\n");
+  }
+  fs.remove_file(path);
+  fs.write_new_text(path, "torn from the first line on");
+  Journal(path).append("a");
+  CHECK(fs.read_text(path) == "a\n");
+}
+
+TEST_CASE("a full disk is reported once and never thrown") {
+  Journal journal("/dev/full");
+  journal.append("x");
+  journal.append("y");
+  CHECK(journal.error().find("No space left") != std::string::npos);
+}
+
+TEST_CASE("going back to a checkpoint leaves each step once, in order, and loses no line") {
+  FileSystem& fs = real_file_system();
+  for (const int64_t back_to : {0, 1, 4, 7, 100}) {
+    Folder folder;
+    const std::string metrics = folder.path + "/metrics.jsonl", side = folder.path + "/side.jsonl";
+    std::string text;
+    for (int64_t step = 1; step <= 7; ++step) text += step_line(step) + "\n";
+    fs.write_new_text(metrics, text + "damaged\n" + step_line(3) + "\n");
+    const int64_t moved = supersede_metrics(fs, metrics, back_to, side);
+    const int64_t kept = std::min<int64_t>(7, back_to);
+    CHECK(moved == 9 - kept);
+    const auto lines = lines_of(fs, metrics);
+    REQUIRE(int64_t(lines.size()) == kept);
+    for (int64_t i = 0; i < kept; ++i) CHECK(json::parse(lines[size_t(i)])["step"] == i + 1);
+    CHECK(int64_t(lines_of(fs, side).size()) == moved);
+    CHECK(supersede_metrics(fs, metrics, back_to, side) == 0);
+  }
+  CHECK(supersede_metrics(fs, "/tmp/there-is-no-such-file", 3, "/tmp/nor-this") == 0);
+}
+
+TEST_CASE("an event carries kind and time, and its fields cannot replace them") {
+  const json line = json::parse(event_line(12.5, "restart", R"({"from_step": 4, "kind": "forged"})"));
+  CHECK(line == json({{"v", 1}, {"t", 12.5}, {"kind", "restart"}, {"from_step", 4}}));
+  CHECK(json::parse(event_line(1, "note", "plain text"))["value"] == "plain text");
+}
+
+TEST_CASE("the tail of a log is its last lines") {
+  FileSystem& fs = real_file_system();
+  Folder folder;
+  const std::string path = folder.path + "/log";
+  fs.write_new_text(path, "a\nb\nc\n");
+  CHECK(tail_of(path, 2) == "b\nc\n");
+  CHECK(tail_of(path, 3) == "a\nb\nc\n");
+  CHECK(tail_of(path, 9) == "a\nb\nc\n");
+  CHECK(tail_of(folder.path + "/none", 2).empty());
+}
+
+TEST_CASE("numbers and durations are short") {
+  CHECK(short_number(412) == "412");
+  CHECK(short_number(8123) == "8.12 k");
+  CHECK(short_number(1.5e9) == "1.5 G");
+  CHECK(short_number(NAN) == "-");
+  CHECK(short_duration(8.2) == "8s");
+  CHECK(short_duration(252) == "4m 12s");
+  CHECK(short_duration(3600 * 53) == "2d 5h");
+  CHECK(short_duration(INFINITY) == "-");
+}
+
+TEST_CASE("off a terminal the console writes one key=value line when a step is due") {
+  std::string text;
+  Console console({.total_steps = 100, .write = [&](const std::string& t) { text += t; }});
+  const StepView view = step_view(R"({"step":100,"loss":7.902,"grad_norm":1.92,"lr":6.3e-05,"tokens_per_s":518000,"mfu":0.421,"step_s":8.11})");
+  console.step(view, false, 0);
+  CHECK(text.empty());
+  console.step(view, true, 1767780672);
+  CHECK(text == "t=2026-01-07T10:11:12Z step=100 loss=7.9020 grad_norm=1.92 lr=6.3e-05 tok_s=518000 mfu=0.421 step_s=8.11\n");
+  text.clear();
+  console.step(step_view(R"({"step":101,"loss":null})"), true, 0);
+  CHECK(text == "t=1970-01-01T00:00:00Z step=101\n");
+}
+
+TEST_CASE("on a terminal there are a table and one line that is redrawn, and notes do not tear it") {
+  std::string text;
+  Console console({.terminal = true, .total_steps = 4, .write = [&](const std::string& t) { text += t; }});
+  console.step(step_view(R"({"step":1,"loss":2.5,"step_s":0.5})"), true, 0);
+  CHECK(text.find("    step     loss") == 0);
+  CHECK(text.find("\r 1/4 [") != std::string::npos);
+  text.clear();
+  console.note(" ▸ checkpoint step 1");
+  CHECK(text.find("\r\033[K ▸ checkpoint step 1\n\r 1/4 [") == 0);
+  text.clear();
+  console.say("failed");
+  CHECK(text == "\r\033[Kfailed\n");
+}
+
+TEST_CASE("a quiet console only says what went wrong") {
+  std::string text;
+  Console console({.quiet = true, .write = [&](const std::string& t) { text += t; }});
+  console.note("note");
+  console.step(step_view(R"({"step":1})"), true, 0);
+  console.say("said");
+  CHECK(text == "said\n");
+}
+
+namespace {
+
+RunStatus healthy() {
+  RunStatus s;
+  s.run_id = "tiny-1";
+  s.directory = "/runs/tiny-1";
+  s.state = "running";
+  s.epoch = 2;
+  s.restarts = 1;
+  s.step = 40;
+  s.total_steps = 100;
+  s.saved_step = 30;
+  s.started_unix_s = 1000;
+  s.updated_unix_s = 2000;
+  s.step_unix_s = 1999;
+  s.last_step_json = R"({"loss":2.5,"step":40,"step_s":1.5,"tokens_per_s":1000})";
+  for (int rank = 0; rank < 4; ++rank) s.ranks.push_back({rank, 100 + rank, "present", "h", "step 41: forward of micro-batch 1", 1999.5});
+  return s;
+}
+
+}  // namespace
+
+TEST_CASE("status.json returns what was written") {
+  FileSystem& fs = real_file_system();
+  Folder folder;
+  const RunStatus s = healthy();
+  write_status(fs, folder.path + "/status.json", s);
+  write_status(fs, folder.path + "/status.json", s);
+  const auto back = read_status(fs, folder.path + "/status.json");
+  REQUIRE(back);
+  CHECK(back->to_json() == s.to_json());
+  CHECK(fs.list(folder.path) == std::vector<std::string>{"status.json"});
+  CHECK_FALSE(read_status(fs, folder.path + "/none"));
+}
+
+TEST_CASE("status is one screen that names the next command") {
+  const std::string live = render_status(healthy(), true, 2001);
+  CHECK(live.find("run        tiny-1 · running · epoch 2 · 1 restart\n") == 0);
+  CHECK(live.find("step       40/100 (40.0 %) · 1.5 s/step · eta 1m 30s") != std::string::npos);
+  CHECK(live.find("ranks      4 of 4 alive · updated 1s ago") != std::string::npos);
+  CHECK(live.find("next       trainctl stop tiny-1") != std::string::npos);
+  const std::string dead = render_status(healthy(), false, 2001);
+  CHECK(dead.find("running when its supervisor died") != std::string::npos);
+  CHECK(dead.find("next       trainctl resume tiny-1") != std::string::npos);
+}
+
+TEST_CASE("diagnosis: healthy, hang with the missing ranks, silence, start, a lost supervisor, an end") {
+  CHECK(diagnose(healthy(), true, 2000).verdict == "healthy");
+  CHECK(diagnose(healthy(), false, 2000).verdict == "supervisor_lost");
+
+  RunStatus hang = healthy();
+  hang.step_unix_s = 1900;
+  for (const int rank : {0, 1, 3}) hang.ranks[size_t(rank)].doing = "step 41: reducing gradients";
+  const Diagnosis d = diagnose(hang, true, 2000);
+  CHECK(d.verdict == "hang");
+  CHECK(d.summary == "no step for 1m 40s (usually 1.5 s): ranks 0-1,3 wait, missing: rank 2");
+  CHECK(d.details == std::vector<std::string>{"rank 2: step 41: forward of micro-batch 1", "ranks 0-1,3: step 41: reducing gradients"});
+
+  RunStatus silent = healthy();
+  silent.ranks[1].heard_unix_s = 1990;
+  CHECK(diagnose(silent, true, 2000).summary == "rank 1 sent no heartbeat for 10s: stopped, or the machine hangs");
+
+  RunStatus starting = healthy();
+  starting.ranks[3].phase = "absent";
+  CHECK(diagnose(starting, true, 2000).verdict == "starting");
+
+  RunStatus stuck = healthy();
+  CHECK(diagnose(stuck, true, 2100).summary.find("the supervisor is alive but wrote no status for 1m 40s") == 0);
+
+  RunStatus failed = healthy();
+  failed.state = "failed";
+  failed.exit_code = 10;
+  failed.reason = "rank 1 was killed";
+  failed.advice = "trainctl resume tiny-1";
+  CHECK(diagnose(failed, false, 3000).verdict == "failed");
+  CHECK(diagnose(failed, false, 3000).summary == "the run has failed at step 40: rank 1 was killed");
+  CHECK(diagnose(failed, false, 3000).advice == "trainctl resume tiny-1");
+}
+
+TEST_CASE("waiting for a peer is told from waiting for the disk") {
+  for (const char* doing : {"step 1: reducing gradients", "step 1: receiving the activation of micro-batch 0, chunk 1", "waiting in MPI_Init",
+                            "step 3: exchanging the loss and the gradient norm"})
+    CHECK(waits_for_peers(doing));
+  for (const char* doing : {"step 1: waiting for data", "step 1: forward of micro-batch 0, chunk 1", "step 2: saving", ""}) CHECK_FALSE(waits_for_peers(doing));
+}

@@ -1,0 +1,336 @@
+// A whole attempt with real processes, sockets and signals, but ranks that misbehave on order.
+//
+// Goal: whatever a rank does, the verdict names it, no process and no scratch file is left, and a save is published or given up.
+// Method: this program starts itself again as a launcher that behaves like mpirun (FAKE=launcher) and as ranks that speak the
+// control protocol (FAKE=rank) and do at a given step what the plan says.
+#include <catch2/catch.hpp>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <atomic>
+#include <filesystem>
+#include <thread>
+#include <nlohmann/json.hpp>
+
+#include "ckpt/checkpoint.h"
+#include "runtime/launch/attempt.h"
+#include "runtime/launch/channel.h"
+#include "runtime/launch/control.h"
+#include "runtime/launch/session.h"
+
+using namespace trainctl;
+
+namespace {
+
+constexpr int kRanks = 3;
+constexpr int64_t kSteps = 30, kSaveEvery = 10;
+
+std::string variable(const char* name) {
+  const char* value = ::getenv(name);
+  return value ? value : "";
+}
+
+// ---- the fake rank ----------------------------------------------------------------------------------------------
+
+/// "what rank step": what one rank does when it gets to a step.
+struct Plan {
+  std::string what;
+  int rank = -1;
+  int64_t step = -1;
+};
+Plan plan_of(const std::string& text) {
+  Plan plan;
+  char what[64] = "";
+  int rank = -1;
+  long long step = -1;
+  if (std::sscanf(text.c_str(), "%63s %d %lld", what, &rank, &step) == 3) plan = {what, rank, step};
+  return plan;
+}
+
+[[noreturn]] void fail(const std::string& run, int rank, uint64_t epoch, ErrorCode code, const std::string& message) {
+  write_crash_record(real_file_system(), run,
+                     {.rank = rank, .pid = ::getpid(), .epoch = epoch, .code = code, .message = message, .doing = noted_doing()});
+  ::_exit(exit_status(code));
+}
+
+void misbehave(const std::string& what, const std::string& run, int rank, uint64_t epoch) {
+  if (what == "kill") ::raise(SIGKILL);
+  if (what == "stop") ::raise(SIGSTOP);
+  if (what == "abort") ::abort();
+  if (what == "error") fail(run, rank, epoch, ErrorCode::kData, "token 99 is out of range");
+  if (what == "peer") fail(run, rank, epoch, ErrorCode::kPeerLost, "waited for rank 2");
+  if (what == "vanish") ::_exit(0);
+  if (what == "stubborn") {  // neither steps nor SIGTERM
+    ::signal(SIGTERM, SIG_IGN);
+    while (true) ::pause();
+  }
+}
+
+void save(Control& control, int rank, int64_t step, const std::string& checkpoints, const std::string& what) {
+  const ckpt::StateInfo state{.run_id = "fake", .epoch = 1, .step = step};
+  const std::vector<ckpt::Tensor> tensors = {{.name = "w", .role = ckpt::Role::master, .dtype = DType::f32, .shape = {kRanks, 4}}};
+  std::string failure;
+  if (!control.begin_save(state, &failure)) return;
+  const float values[4] = {float(step), 1, 2, float(rank)};
+  const ckpt::ChunkData chunk{0, {rank, rank + 1, 0, 4}, values};
+  ckpt::ShardReceipt receipt;
+  if (what == "unwritten") {
+    failure = "no space left";
+  } else {
+    receipt = ckpt::write_shard(real_file_system(), ckpt::saving_directory(checkpoints, state), ckpt::shard_file_name(rank, kRanks), state, tensors,
+                                std::span(&chunk, 1));
+  }
+  control.commit_shard(state, tensors, receipt, failure);
+}
+
+void fake_rank(const std::string& run) {
+  const int rank = std::stoi(variable("OMPI_COMM_WORLD_RANK"));
+  const Plan plan = plan_of(variable("FAKE_PLAN"));
+  const auto is_due = [&](int64_t step) { return plan.rank == rank && plan.step == step; };
+  if (is_due(0) && plan.what == "absent") while (true) ::pause();
+  const AttemptFile attempt = AttemptFile::from_json(real_file_system().read_text(run + "/attempt.json"));
+  const auto control = connect_control(attempt.host, attempt.port, variable(kTokenVariable), rank, 0.05);
+  install_crash_handlers(run, rank, attempt.epoch);
+  for (int64_t step = 1; step <= kSteps; ++step) {
+    control->doing(fmt::format("step {}: forward", step));
+    real_clock().sleep_s(0.002);  // the work of a step
+    if (is_due(step)) misbehave(plan.what, run, rank, attempt.epoch);
+    if (rank == 0) control->report({step, nlohmann::json{{"step", step}, {"loss", 1.0}}.dump(), true});
+    // Everyone learns of a stop at a save, so that all leave at the same step.
+    if (step % kSaveEvery == 0) {
+      const StopLevel level = control->stop_level();
+      save(*control, rank, step, run + "/ckpt", is_due(step) ? plan.what : "");
+      if (level != StopLevel::none) break;
+    }
+  }
+  control->done();
+  ::_exit(0);
+}
+
+// ---- the fake launcher: kills all when one dies, and says who, like mpirun --------------------------------------------
+
+pid_t start_rank(int rank, const std::string& run) {
+  const pid_t child = ::fork();
+  if (child) return child;
+  ::setenv("FAKE", "rank", 1);
+  ::setenv("OMPI_COMM_WORLD_RANK", std::to_string(rank).c_str(), 1);
+  ::execl("/proc/self/exe", "fake-rank", run.c_str(), nullptr);
+  ::_exit(127);
+}
+
+void fake_launcher(const std::string& run) {
+  std::vector<pid_t> ranks;
+  for (int rank = 0; rank < kRanks; ++rank) ranks.push_back(start_rank(rank, run));
+  int left = kRanks, status = 0, result = 0;
+  while (left > 0) {
+    const pid_t dead = ::wait(&status);
+    if (dead < 0) break;
+    --left;
+    if (status == 0 || result != 0) continue;
+    const int rank = int(std::find(ranks.begin(), ranks.end(), dead) - ranks.begin());
+    if (WIFSIGNALED(status)) fmt::print("mpirun noticed that process rank {} with PID 0 on node n exited on signal {} (x).\n", rank, WTERMSIG(status));
+    else fmt::print("  Process name: [[1,1],{}]\n  Exit code:    {}\n", rank, WEXITSTATUS(status));
+    std::fflush(stdout);
+    result = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+    for (const pid_t other : ranks) ::kill(other, SIGKILL);
+  }
+  ::_exit(result);
+}
+
+/// Runs before main: a process started with FAKE is no test.
+const bool g_fake = [] {
+  const std::string fake = variable("FAKE"), run = variable("FAKE_RUN");
+  if (fake == "launcher") fake_launcher(run);
+  if (fake == "rank") fake_rank(run);
+  return false;
+}();
+
+// ---- the stage ----------------------------------------------------------------------------------------------------------
+
+struct Stage {
+  std::string path;
+  std::string console_text;
+  std::function<void(const std::string&)> on_text;
+  Console console{{.write = [this](const std::string& text) {
+    console_text += text;
+    if (on_text) on_text(text);
+  }}};
+  Stage() {
+    char name[] = "/tmp/supervise_test.XXXXXX";
+    REQUIRE(::mkdtemp(name));
+    path = name;
+    for (const char* folder : {"logs", "failures", "ckpt"}) real_file_system().make_directory(path + "/" + folder);
+  }
+  ~Stage() { real_file_system().remove_tree(path); }
+
+  Verdict run(const std::string& plan, double heartbeat_s = 0.1, double start_timeout_s = 5, double step_timeout_s = 20) {
+    RunDirectory directory{path};
+    RunLog log(real_file_system(), real_clock(), directory, console);
+    StopSignals signals;
+    AttemptOptions options;
+    options.line = {{"/proc/self/exe", "launcher"}, {{"FAKE", "launcher"}, {"FAKE_RUN", path}, {"FAKE_PLAN", plan}}};
+    options.limits = {.ranks = kRanks, .target_step = kSteps, .heartbeat_s = heartbeat_s, .step_timeout_s = step_timeout_s,
+                      .start_timeout_s = start_timeout_s};
+    options.saves = {.ranks = kRanks, .directory = path + "/ckpt", .keep_last = 2};
+    options.file.epoch = 1;
+    const Verdict verdict = run_attempt(std::move(options), directory, real_file_system(), real_clock(), log, signals);
+    CHECK(processes_marked(kRunVariable, path).empty());
+    log.finish();
+    return verdict;
+  }
+  std::vector<int64_t> checkpoints() const { return ckpt::list_steps(real_file_system(), path + "/ckpt"); }
+  int64_t reported() const { return int64_t(lines_of(real_file_system(), path + "/metrics.jsonl").size()); }
+  bool saving_is_clean() const {
+    const std::string saving = path + "/ckpt/.saving";
+    return !real_file_system().exists(saving) || real_file_system().list(saving).empty();
+  }
+};
+
+}  // namespace
+
+TEST_CASE("an attempt that goes well: every step, every checkpoint, nothing left") {
+  Stage stage;
+  const Verdict v = stage.run("");
+  CHECK(v.outcome == Verdict::finished);
+  CHECK(stage.reported() == kSteps);
+  CHECK(stage.checkpoints() == std::vector<int64_t>{30, 20});
+  CHECK(stage.saving_is_clean());
+  CHECK(ckpt::verify(*ckpt::Checkpoint::open(real_file_system(), ckpt::step_directory(stage.path + "/ckpt", 30))).findings.empty());
+}
+
+TEST_CASE("what one rank does to itself is found, named and ended") {
+  struct Case {
+    const char* plan;
+    ErrorCode code;
+    int rank;
+    const char* cause;  // a part of it
+  };
+  for (const Case& c : {Case{"kill 1 5", ErrorCode::kWorker, 1, "was killed by signal 9 (SIGKILL)"},
+                        Case{"kill 2 1", ErrorCode::kWorker, 2, "was killed by signal 9 (SIGKILL)"},
+                        Case{"abort 1 5", ErrorCode::kInternal, 1, "an internal check failed (see logs/rank-1.log) while: step 5: forward"},
+                        Case{"error 0 12", ErrorCode::kData, 0, "token 99 is out of range while: step 12: forward"},
+                        Case{"peer 1 5", ErrorCode::kHang, 1, "waited for rank 2"},
+                        Case{"vanish 2 7", ErrorCode::kWorker, 2, "ended without a word"},
+                        Case{"stop 1 5", ErrorCode::kHang, 1, "sent no heartbeat"}}) {
+    Stage stage;
+    const double begin = real_clock().monotonic_s();
+    const Verdict v = stage.run(c.plan);
+    const double took_s = real_clock().monotonic_s() - begin;
+    INFO(fmt::format("{}: {} ({:.2f} s)", c.plan, v.cause, took_s));
+    CHECK(v.outcome == Verdict::failed);
+    CHECK(v.code == c.code);
+    CHECK(v.rank == c.rank);
+    CHECK(v.cause.find(c.cause) != std::string::npos);
+    CHECK(took_s < 6);
+    // Whatever was published before is whole.
+    for (const int64_t step : stage.checkpoints())
+      CHECK(ckpt::verify(*ckpt::Checkpoint::open(real_file_system(), ckpt::step_directory(stage.path + "/ckpt", step))).findings.empty());
+  }
+}
+
+TEST_CASE("a rank that never starts is missed, one that steps no more is timed out, SIGTERM or not") {
+  Stage absent;
+  const Verdict v = absent.run("absent 1 0", 0.1, 1.0);
+  CHECK(v.cause.find("rank 1 did not start within 1 s") == 0);
+  Stage stubborn;
+  const Verdict w = stubborn.run("stubborn 0 3", 0.1, 5, 1.0);
+  CHECK(w.code == ErrorCode::kHang);
+  CHECK(w.cause.find("no step was finished for 1 s") == 0);
+}
+
+TEST_CASE("a dead rank cannot hang a save: the attempt at it is given up") {
+  Stage stage;
+  const Verdict v = stage.run("kill 1 20");  // just before the second save, which the others have begun
+  CHECK(v.outcome == Verdict::failed);
+  CHECK(stage.checkpoints() == std::vector<int64_t>{10});
+  CHECK(stage.saving_is_clean());
+}
+
+TEST_CASE("a shard that cannot be written fails that save, on every rank, and nothing else") {
+  Stage stage;
+  const Verdict v = stage.run("unwritten 2 20");
+  CHECK(v.outcome == Verdict::finished);
+  CHECK(stage.reported() == kSteps);
+  CHECK(stage.checkpoints() == std::vector<int64_t>{30, 10});
+  CHECK(stage.console_text.find("checkpoint step 20 failed, training goes on: rank 2 could not write its shard: no space left") != std::string::npos);
+}
+
+TEST_CASE("asked once the run saves and stops; asked twice it stops now") {
+  Stage once;
+  once.on_text = [&, sent = false](const std::string& text) mutable {
+    if (text.find("step=3 ") != std::string::npos && !std::exchange(sent, true)) ::raise(SIGTERM);
+  };
+  CHECK(once.run("").outcome == Verdict::stopped);
+  CHECK(once.reported() == 10);
+  CHECK(once.checkpoints() == std::vector<int64_t>{10});
+
+  Stage twice;
+  twice.on_text = [&](const std::string& text) {
+    if (text.find("step=3 ") != std::string::npos || text.find("stopping after this step") != std::string::npos) ::raise(SIGINT);
+  };
+  CHECK(twice.run("stop 1 4", 10).outcome == Verdict::aborted);  // (with rank 1 stopped, no save could ever end)
+}
+
+TEST_CASE("strangers on the control channel are turned away") {
+  CHECK_THROWS_AS(connect_control("127.0.0.1", 1, "token", 0, 1), Error);
+  int hellos = 0;
+  ControlServer server("secret", 2, {.hello = [&](const protocol::Hello&) { ++hellos; }, .message = [](int, protocol::Up&&) {}, .lost = [](int, const std::string&) {}});
+  const auto connect_as = [&](const std::string& token, int rank) {
+    std::string error;
+    std::atomic<bool> over = false;
+    std::thread client([&] {
+      try {
+        connect_control("127.0.0.1", server.port(), token, rank, 10)->done();
+      } catch (const Error& e) {
+        error = e.what();
+      }
+      over = true;
+    });
+    while (!over) server.serve();
+    client.join();
+    return error;
+  };
+  CHECK(connect_as("wrong", 0) == "the supervisor did not accept rank 0 on the control channel");
+  CHECK(connect_as("secret", 7) == "the supervisor did not accept rank 7 on the control channel");
+  CHECK(hellos == 0);
+  CHECK(connect_as("secret", 1).empty());
+  CHECK(hellos == 1);
+}
+
+TEST_CASE("scratch folders go with their owner, and those of a killed owner with the next sweep") {
+  std::string session, shared;
+  {
+    const SessionFolders folders;
+    session = folders.session();
+    shared = folders.shared_memory();
+    CHECK(std::filesystem::is_directory(session));
+    SessionFolders::sweep();  // ours is locked
+    CHECK(std::filesystem::is_directory(shared));
+  }
+  CHECK_FALSE(std::filesystem::exists(session));
+  CHECK_FALSE(std::filesystem::exists(shared));
+  int ends[2];
+  REQUIRE(::pipe(ends) == 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const SessionFolders folders;
+    const std::string text = folders.session() + " " + folders.shared_memory();
+    if (::write(ends[1], text.data(), text.size()) < 0) ::_exit(1);
+    ::raise(SIGKILL);
+  }
+  ::waitpid(child, nullptr, 0);
+  char text[256] = "", a[128] = "", b[128] = "";
+  REQUIRE(::read(ends[0], text, sizeof text - 1) > 0);
+  ::close(ends[0]);
+  ::close(ends[1]);
+  REQUIRE(std::sscanf(text, "%127s %127s", a, b) == 2);
+  CHECK(std::filesystem::exists(a));
+  SessionFolders::sweep();
+  CHECK_FALSE(std::filesystem::exists(a));
+  CHECK_FALSE(std::filesystem::exists(b));
+}
