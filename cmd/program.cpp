@@ -60,6 +60,17 @@ CLI::App* chosen(CLI::App& app) {
   return deepest;
 }
 
+/// "trainctl data tokenize"
+std::string full_name(const CLI::App& command) {
+  const CLI::App* parent = command.get_parent();
+  return parent ? full_name(*parent) + " " + command.get_name() : command.get_name();
+}
+
+std::string help_of(const CLI::App& command) {
+  const CLI::App* parent = command.get_parent();
+  return command.help(parent ? full_name(*parent) : "");
+}
+
 /// One sentence on a word that nobody expected, "" if every word was.
 std::string unknown_word(CLI::App& app) {
   const std::vector<std::string> extras = app.remaining(true);
@@ -75,7 +86,7 @@ std::string unknown_word(CLI::App& app) {
     for (const CLI::App* sub : command->get_subcommands([](const CLI::App* s) { return !s->get_group().empty(); }))
       known.push_back(sub->get_name());
   }
-  const std::string where = command == &app ? "trainctl" : "trainctl " + command->get_name();
+  const std::string where = full_name(*command);
   const std::string what = flag ? "option" : known.empty() ? "argument" : "command";
   const std::vector<std::string> near = closest(word.substr(0, word.find('=')), known, 1);
   return fmt::format("{} has no {} `{}`; {}", where, what, word,
@@ -95,7 +106,7 @@ void add_help(CLI::App& app, Context& context) {
     } else if (*topic == "exit-codes") {
       fmt::print("{}", kExitCodes);
     } else if (const auto found = named(*topic); !found.empty()) {
-      fmt::print("{}", found.front()->help());
+      fmt::print("{}", help_of(*found.front()));
     } else {
       std::vector<std::string> topics{"exit-codes"};
       for (const Command& known : commands()) topics.push_back(known.name);
@@ -139,15 +150,12 @@ int report_parse_error(CLI::App& app, Context& context, const CLI::ParseError& e
     return kExitDone;
   }
   if (dynamic_cast<const CLI::CallForHelp*>(&error) || dynamic_cast<const CLI::CallForAllHelp*>(&error)) {
-    CLI::App* command = chosen(app);
-    fmt::print("{}", command->help());
+    fmt::print("{}", help_of(*chosen(app)));
     return kExitDone;
   }
   const std::string unknown = unknown_word(app);
   if (!unknown.empty()) return report(context, ErrorCode::kUsage, unknown);
-  CLI::App* command = chosen(app);
-  const std::string name = command == &app ? "trainctl" : "trainctl " + command->get_name();
-  return report(context, ErrorCode::kUsage, fmt::format("{}; see `{} --help`", error.what(), name));
+  return report(context, ErrorCode::kUsage, fmt::format("{}; see `{} --help`", error.what(), full_name(*chosen(app))));
 }
 
 }  // namespace

@@ -88,7 +88,7 @@ void check_pipeline(Resolution& r) {
   if (batch_known) wanted.micro_batches = static_cast<int>(r.job.micro_batches_per_rank());
   if (const std::optional<std::string> problem = parallel::shape_problem(wanted))
     r.report("E0304", fmt::format("the pipeline cannot be scheduled: {}", *problem),
-             {"parallelism.pipeline_schedule", "parallelism.pipeline", "parallelism.virtual_stages", "batch.global_sequences"},
+             {"parallelism.virtual_stages", "parallelism.pipeline_schedule", "parallelism.pipeline", "batch.global_sequences"},
              {"`trainctl explain parallelism.pipeline_schedule` tells what each schedule needs"});
 }
 
@@ -117,7 +117,8 @@ void check_lanes(Resolution& r) {
     const int64_t unit = in_tokens ? r.job.data.seq_len : 1;
     r.report("E0307", fmt::format("{} sequences cannot be cut into {} lanes of micro-batches of {}", b.global_sequences, p.lanes, b.micro_sequences),
              {in_tokens ? "batch.global_tokens" : "batch.global_sequences", "batch.micro_sequences", "parallelism.lanes"},
-             {fmt::format("use a multiple of {}, e.g. {}", group * unit, std::max(group, below) * unit)});
+             {below > 0 ? fmt::format("use {} or {}", below * unit, (below + group) * unit)
+                        : fmt::format("use {}, or smaller micro-batches", group * unit)});
   }
 }
 
@@ -140,9 +141,11 @@ void check_model(Resolution& r) {
   const Preset* preset = find_preset(m.preset);
   if (preset && r.sound({"model.family"})) {
     const Family family = preset->model.find("\"gpt2\"") != std::string::npos ? Family::gpt2 : Family::llama;
-    if (family != m.family)
+    if (family != m.family) {
       r.report("E0210", fmt::format("preset {} is not of this family", preset->name), {"model.family", "model.preset"},
                {"remove model.family, or choose another preset"});
+      return;  // the preset's shape is for its own family
+    }
   }
   if (r.sound({"model.family"}) && m.family == Family::gpt2 && r.given_by_user("model.position.theta"))
     r.report("E0210", "`model.position.theta` does not fit the family gpt2", {"model.position.theta", "model.family"},
@@ -184,6 +187,9 @@ void check_training(Resolution& r) {
   else if (lengths && r.sound({"schedule.decay_steps"}) && s.warmup_steps + s.decay_steps > s.total_steps)
     r.report("E0233", fmt::format("warm-up and decay take {} + {} steps, the run has {}", s.warmup_steps, s.decay_steps, s.total_steps),
              {decay, warmup, total}, {fmt::format("decay over at most {} steps", s.total_steps - s.warmup_steps)});
+  if (r.sound({"schedule.decay_steps", "schedule.type"}) && s.type != LrSchedule::wsd && s.decay_steps > 0)
+    r.report("E0234", "a decay length is for the wsd schedule only", {decay, "schedule.type"},
+             {"remove it: linear and cosine fall until the end of the run"});
   if (r.sound({"schedule.lr", "schedule.min_lr"}) && s.min_lr > s.lr)
     r.report("E0232", "the lowest learning rate is above the highest", {"schedule.min_lr", "schedule.lr"}, {"use at most schedule.lr"});
   for (const std::string list : {"data.train", "data.val"}) {

@@ -55,6 +55,8 @@ const std::vector<CodePage> kValues = {
     {"E0232", "min_lr above lr", "The schedule falls from lr to min_lr.", R"("lr": 3e-5, "min_lr": 3e-4)", "Swap them."},
     {"E0233", "Warm-up and decay longer than the run", "The decay ends with the run and starts after the warm-up.", R"("total_steps": 100, "warmup_steps": 20, "decay_steps": 90)",
      "Decay over at most 80 steps."},
+    {"E0234", "Decay length without wsd", "linear and cosine fall from the end of the warm-up to the end of the run; only wsd has a decay of its own length.",
+     R"("type": "cosine", "decay_steps": 100)", R"(Remove decay_steps, or set type to "wsd".)"},
     {"E0236", "global_tokens holds no whole sequences", "A step is made of whole sequences of data.seq_len tokens.", R"("global_tokens": 500000 with seq_len 1024)",
      "Use 499712 or 500736, or say global_sequences instead."},
 };

@@ -36,7 +36,7 @@ void check_alternatives(Resolution& r) {
                {"they say the same thing in two units; remove one"});
       r.spoil(pair.first);
       r.spoil(pair.second);
-    } else if (!first && !second && pair.required) {
+    } else if (!first && !second && pair.required && r.sound(pair.first) && r.sound(pair.second)) {
       r.report("E0208", fmt::format("neither `{}` nor `{}` is given", pair.first, pair.second), {},
                {fmt::format("add one of them, e.g. \"{}\": {}", find_field(pair.first)->leaf(), find_field(pair.first)->example)});
       r.spoil(pair.second);
@@ -59,7 +59,7 @@ void derive_model(Resolution& r) {
   std::vector<std::string> missing;
   for (const char* path : {"model.family", "model.hidden_size", "model.num_layers", "model.num_heads", "model.vocab_size",
                            "model.max_seq_len"}) {
-    if (r.given(path)) continue;
+    if (r.given(path) || !r.sound(std::string(path))) continue;
     r.spoil(path);
     missing.push_back(path);
   }
@@ -90,7 +90,7 @@ void derive_data(Resolution& r) {
     r.job.data.seq_len = r.job.model.max_seq_len;
     if (!r.sound("model.max_seq_len")) r.spoil("data.seq_len");
   }
-  if (!r.given("data.train")) {
+  if (!r.given("data.train") && r.sound("data.train")) {
     r.report("E0204", "`data.train` is missing: there is nothing to train on", {},
              {"add e.g. \"data\": {\"train\": [{\"path\": \"data/train.idx\"}]}; `trainctl data tokenize` makes token files"});
     r.spoil("data.train");
@@ -190,12 +190,7 @@ void derive_schedule(Resolution& r) {
   if (r.given("schedule.decay_tokens") || r.given("schedule.decay_steps")) return;
   constexpr int64_t kWsdShare = 5;  // a fifth of the run; arXiv:2405.18392 finds 10 to 20 % enough
   const int64_t after_warmup = std::max<int64_t>(0, s.total_steps - s.warmup_steps);
-  switch (s.type) {
-    case LrSchedule::constant: s.decay_steps = 0; break;
-    case LrSchedule::linear:
-    case LrSchedule::cosine: s.decay_steps = after_warmup; break;
-    case LrSchedule::wsd: s.decay_steps = std::min(after_warmup, std::max<int64_t>(1, s.total_steps / kWsdShare)); break;
-  }
+  s.decay_steps = s.type == LrSchedule::wsd ? std::min(after_warmup, std::max<int64_t>(1, s.total_steps / kWsdShare)) : 0;
   if (!r.sound({"schedule.total_steps", "schedule.warmup_steps", "schedule.type"})) r.spoil("schedule.decay_steps");
 }
 

@@ -73,7 +73,7 @@ void render_one(std::string& out, const Diagnostic& d, const Palette& paint) {
   for (const std::string& note : d.notes) out += fmt::format("   = {}\n", note);
   for (const RelatedPlace& place : d.related) {
     render_place(out, place, paint);
-    render_excerpt(out, place, paint);
+    if (!place.label.empty()) render_excerpt(out, place, paint);  // the note has said the values already
   }
   for (const std::string& help : d.help) out += fmt::format("   = help: {}\n", help);
   out += fmt::format("   = more: trainctl explain {}\n\n", d.code);

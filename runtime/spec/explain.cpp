@@ -49,8 +49,8 @@ std::string nested(const std::string& path, const std::string& value) {
   if (dot == std::string::npos) return fmt::format("\"{}\": {}", path, value);
   const std::string head = path.substr(0, dot);
   const bool list = head.size() > 2 && head.substr(head.size() - 2) == "[]";
-  const std::string inner = "{" + nested(path.substr(dot + 1), value) + "}";
-  return fmt::format("\"{}\": {}", list ? head.substr(0, head.size() - 2) : head, list ? "[" + inner + "]" : inner);
+  const std::string inner = nested(path.substr(dot + 1), value);
+  return list ? fmt::format("\"{}\": [{{{}}}]", head.substr(0, head.size() - 2), inner) : fmt::format("\"{}\": {{{}}}", head, inner);
 }
 
 std::string example_of(const Field& field) {

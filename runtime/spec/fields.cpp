@@ -39,6 +39,7 @@ std::string amount(double value) {
 
 std::string range_of(const Field& field) {
   const bool low = std::isfinite(field.min), high = std::isfinite(field.max);
+  if (low && high && field.min == field.max) return fmt::format(", always {}", amount(field.min));
   if (low && high && field.above_min) return fmt::format(" above {}, at most {}", amount(field.min), amount(field.max));
   if (low && high) return fmt::format(" from {} to {}", amount(field.min), amount(field.max));
   if (low) return fmt::format(" {} {}", field.above_min ? "above" : "from", amount(field.min));

@@ -94,16 +94,16 @@ void declare_schedule(std::vector<Field>& table, std::vector<Section>& sections)
   schedule.number("min_lr", "Learning rate at the end of the decay.").to(IN_JOB(schedule.min_lr)).from(0).upto(10).fallback(0.0)
       .also({"final_lr", "end_lr"}).example("3e-5");
   schedule.choice("type", {"constant", "linear", "cosine", "wsd"}, "Shape after the warm-up. `constant`: stays at lr. `linear`, "
-                  "`cosine`: fall to min_lr over the decay. `wsd`: stays at lr, then falls linearly to min_lr over the decay at "
-                  "the end.").to(IN_JOB(schedule.type)).fallback(std::string("cosine")).also({"lr_schedule", "decay_style"});
+                  "`cosine`: fall to min_lr at the end of the run. `wsd`: stays at lr, then falls linearly to min_lr over the "
+                  "last `decay_steps`.").to(IN_JOB(schedule.type)).fallback(std::string("cosine")).also({"lr_schedule", "decay_style"});
   schedule.integer("warmup_tokens", "Tokens over which the learning rate rises from 0 to lr.").from(0).upto(1e18).unit(Unit::tokens)
       .not_resolved().example("\"100M\"");
   schedule.integer("warmup_steps", "Steps over which the learning rate rises from 0 to lr.").to(IN_JOB(schedule.warmup_steps))
       .from(0).upto(1e12).unit(Unit::steps).fallback_text("from warmup_tokens; otherwise 0").also({"warmup", "warmup_iters"}).example("100");
-  schedule.integer("decay_tokens", "Length of the decay in tokens.").from(1).upto(1e18).unit(Unit::tokens).not_resolved()
+  schedule.integer("decay_tokens", "Length of the final decay of `wsd` in tokens.").from(1).upto(1e18).unit(Unit::tokens).not_resolved()
       .example("\"1B\"");
-  schedule.integer("decay_steps", "Length of the decay in steps.").to(IN_JOB(schedule.decay_steps)).from(0).upto(1e12).unit(Unit::steps)
-      .fallback_text("linear, cosine: all steps after the warm-up; wsd: a fifth of total_steps; constant: 0").also({"decay"})
+  schedule.integer("decay_steps", "Length of the final decay of `wsd` in steps; the other shapes always end with the run.").to(IN_JOB(schedule.decay_steps)).from(0).upto(1e12).unit(Unit::steps)
+      .fallback_text("wsd: a fifth of total_steps; otherwise 0").also({"decay"})
       .example("200");
 }
 

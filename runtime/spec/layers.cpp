@@ -236,7 +236,8 @@ void apply_override(Value& tree, const std::string& path, const std::string& tex
     return;
   }
   if (keys[0] == "extends") {
-    r.report_at(place, {.code = "E0104", .message = "`extends` can only stand in a file", .pointer = "/extends"});
+    r.report_at(place, {.code = "E0104", .message = "`extends` can only stand in a file", .pointer = "/extends",
+                        .help = {"write it into the spec"}});
     return;
   }
   Value value = override_value(path, text, place, r);

@@ -46,6 +46,7 @@ std::vector<EffectiveValue> effective_values(const Resolution& r) {
   std::vector<EffectiveValue> values;
   for (const Field& field : spec::fields()) {
     if (!field.in_resolved || field.set_in_source) continue;
+    if (field.path == "model.position.theta" && r.job.model.family == Family::gpt2) continue;  // means nothing there
     if (field.type == spec::Type::source_list) {
       const std::vector<DataSource>& sources = sources_of(r.job, field.path);
       for (size_t i = 0; i < sources.size(); ++i)
@@ -116,9 +117,11 @@ std::string hash_of(const JobSpec& job) {
 }
 
 std::string origin_in(const ParsedJob& job, const std::string& path) {
+  std::string origin;
   for (const EffectiveValue& value : job.values)
-    if (value.path == path) return value.origin;
-  return "";
+    if (value.path == path || (value.path.rfind(path + ".", 0) == 0 && (origin.empty() || value.origin != "default")))
+      origin = value.origin;  // of a list: what was given last
+  return origin;
 }
 
 }  // namespace

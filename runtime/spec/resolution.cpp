@@ -65,7 +65,12 @@ void Resolution::report(const std::string& code, const std::string& message, con
   for (const std::string& path : paths) {
     const std::string value = value_text(path);
     if (!value.empty()) values += fmt::format("{}{} = {}", values.empty() ? "" : ", ", path, value);
-    if (primary.empty() && given_by_user(path)) primary = path;
+    if (!given_by_user(path)) continue;
+    // What was overridden is what was changed last: the likelier mistake.
+    const auto in_file = [&](const std::string& p) {
+      return sources.at(static_cast<size_t>(places_.at(p).source)).kind == Source::Kind::file;
+    };
+    if (primary.empty() || (in_file(primary) && !in_file(path))) primary = path;
   }
   if (!values.empty()) diagnostic.notes.push_back(values);
   diagnostic.pointer = pointer_of(primary.empty() && !paths.empty() ? paths.front() : primary);
@@ -77,7 +82,7 @@ void Resolution::report(const std::string& code, const std::string& message, con
     diagnostic.related.push_back({.file = source.name,
                                   .pointer = pointer_of(path),
                                   .excerpt = in_file ? excerpt(place) : "",
-                                  .label = diagnostic.related.empty() ? label : "",
+                                  .label = paths.size() > 1 && path == paths[1] ? label : "",
                                   .line = in_file ? place.line : 0,
                                   .column = in_file ? place.column : 0,
                                   .length = std::max(1, place.length)});

@@ -44,8 +44,8 @@ class Resolution {
 
   /// A mistake at one place of the text.
   void report_at(json::Place place, Diagnostic diagnostic);
-  /// A mistake in how fields fit together: the first path that the user gave is where it stands, the others with
-  /// their places are related; a note lists all values.
+  /// A mistake in how fields fit together. It stands at the first path that was overridden, else at the first that the user gave; the
+  /// others with their places are related, the second one with `label` under its value; a note lists all values.
   void report(const std::string& code, const std::string& message, const std::vector<std::string>& paths,
               std::vector<std::string> help, const std::string& label = "");
 

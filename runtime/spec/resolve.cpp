@@ -242,10 +242,17 @@ class Resolver {
     int64_t whole = 0;
     if (field.type == Type::integer) {
       const char* end = value.text.data() + value.text.size();
-      const bool exact = value.kind == Kind::number && std::from_chars(value.text.data(), end, whole).ptr == end;
+      const auto digits = std::from_chars(value.text.data(), end, whole);
+      const bool exact = value.kind == Kind::number && digits.ptr == end && digits.ec == std::errc();
       // Doubles hold every whole number up to 2^53 only, so plain digits are read exactly instead.
       const double nearest = std::round(q.value);
-      if (!exact && (std::abs(q.value - nearest) > 1e-9 * std::abs(q.value) || std::abs(nearest) > 9e15)) {
+      constexpr double kLargest = 9.2e18;  // below 2^63
+      if (!exact && std::abs(q.value) > kLargest) {
+        wrong(value.place, "E0202", path, fmt::format("`{}` = {} is out of range", path, shown(value)),
+              {fmt::format("{} is {}", path, describe_type(field))});
+        return std::nullopt;
+      }
+      if (!exact && std::abs(q.value - nearest) > 1e-9 * std::abs(q.value)) {
         wrong(value.place, "E0206", path, fmt::format("`{}` must be a whole number, not {}", path, shown(value)),
               {fmt::format("{} is {}", path, describe_type(field))});
         return std::nullopt;

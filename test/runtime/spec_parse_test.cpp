@@ -1,0 +1,221 @@
+// Goal: a valid spec means what it says: defaults, units, presets, precedence, derived sizes, and the resolved form.
+// Method: small jobs with known answers; parameter counts against the closed formulas of the two families; round trips.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+
+#include "runtime/base/file_system.h"
+#include "runtime/spec/fields.h"
+#include "runtime/spec/parse.h"
+#include "runtime/spec/presets.h"
+
+using namespace trainctl;
+
+namespace {
+
+const char* kMinimal =
+    R"({"version":1,"model":{"preset":"gpt2-124m"},"data":{"train":[{"path":"data/train.idx"}]},"schedule":{"total_tokens":"1B"}})";
+
+ParsedJob parse(const std::string& text, std::vector<std::string> overrides = {},
+                std::vector<std::pair<std::string, std::string>> environment = {}) {
+  ParsedJob parsed = parse_job({.text = text, .file = "job.json", .overrides = std::move(overrides), .environment = std::move(environment)});
+  INFO(render(parsed.diagnostics, false));
+  CHECK(parsed.ok());
+  return parsed;
+}
+
+std::string origin(const ParsedJob& parsed, const std::string& path) {
+  return nlohmann::json::parse(parsed.origins_json).value(path, "");
+}
+
+/// Distinct weights of a model, from the papers' shapes: independent of the model's own parameter table.
+int64_t parameter_count(const ModelSpec& m) {
+  const int64_t C = m.hidden_size, F = m.ffn_size, V = m.vocab_size, L = m.num_layers;
+  const int64_t kv = m.num_kv_heads * m.head_dim();
+  if (m.family == Family::gpt2) {
+    const int64_t attention = C * 3 * C + 3 * C + C * C + C, mlp = C * F + F + F * C + C, norms = 4 * C;
+    return V * C + m.max_seq_len * C + L * (attention + mlp + norms) + 2 * C;
+  }
+  const int64_t layer = 2 * C * C + 2 * C * kv + 3 * C * F + 2 * C;
+  return V * C * (m.tie_embeddings ? 1 : 2) + L * layer + C;
+}
+
+std::string temporary_folder() {
+  std::string pattern = "/tmp/trainctl-spec-XXXXXX";
+  REQUIRE(mkdtemp(pattern.data()) != nullptr);
+  return pattern;
+}
+
+}  // namespace
+
+TEST_CASE("the minimal job works and everything else has its default", "[spec]") {
+  const JobSpec job = parse(kMinimal).job;
+  CHECK(job.model.hidden_size == 768);
+  CHECK(job.model.tie_embeddings);
+  CHECK(job.data.seq_len == 1024);
+  CHECK(job.batch.global_sequences == 32);
+  CHECK(job.schedule.total_steps == (1'000'000'000 + 32 * 1024 - 1) / (32 * 1024));
+  CHECK(job.parallelism.world_size == 1);
+  CHECK(job.parallelism.lanes == 1);
+  CHECK(job.parallelism.threads_per_rank >= 1);
+  CHECK(job.device == "cpu");
+  CHECK(job.optimizer.decay_exclude == std::vector<std::string>{"norm", "bias"});
+}
+
+TEST_CASE("the table's defaults are those of a default JobSpec", "[spec]") {
+  const JobSpec plain;
+  for (const spec::Field& field : spec::fields()) {
+    if (!field.fallback || !field.get || field.accepts_auto || field.path == "device") continue;
+    if (field.path == "optimizer.decay_exclude") continue;  // a vector's default stands in the table only
+    INFO(field.path);
+    CHECK(spec::json_of(field.get(plain)) == spec::json_of(*field.fallback));
+  }
+}
+
+TEST_CASE("every preset is a job with the published number of parameters", "[spec]") {
+  CHECK(spec::find_preset("gpt2-124m")->parameters == 124'439'808);
+  CHECK(spec::find_preset("gpt2-1558m")->parameters == 1'557'611'200);
+  CHECK(spec::find_preset("llama3-8b")->parameters == 8'030'261'248);
+  CHECK(spec::find_preset("llama3-70b")->parameters == 70'553'706'496);
+  for (const spec::Preset& preset : spec::presets()) {
+    INFO(preset.name);
+    const JobSpec job = parse(kMinimal, {"model.preset=" + preset.name}).job;
+    CHECK(parameter_count(job.model) == preset.parameters);
+  }
+}
+
+TEST_CASE("quantities are read in their units", "[spec]") {
+  const auto with = [](const std::string& override) { return parse(kMinimal, {override}).job; };
+  CHECK(with("batch.global_tokens=32Ki").batch.global_sequences == 32);
+  CHECK(with("batch.global_tokens=1024").batch.global_sequences == 1);
+  CHECK(with("batch.global_tokens=0.5Mi").batch.global_sequences == 512);
+  CHECK(with("schedule.total_steps=4k").schedule.total_steps == 4000);
+  CHECK(with("schedule.total_steps=4.1M").schedule.total_steps == 4'100'000);
+  CHECK(with("schedule.total_tokens=1T").schedule.total_steps == 30'517'579);
+  CHECK(with("schedule.total_steps=1e3").schedule.total_steps == 1000);
+  CHECK(with("fault_tolerance.step_timeout_seconds=30m").fault_tolerance.step_timeout_seconds == 1800);
+  CHECK(with("fault_tolerance.heartbeat_seconds=500 ms").fault_tolerance.heartbeat_seconds == Approx(0.5));
+  CHECK(with("checkpoint.chunk_mib=4GiB").checkpoint.chunk_mib == 4096);
+  CHECK(with("parallelism.bucket_mib=512KiB").parallelism.bucket_mib == 0.5);
+  CHECK(with("seed=9223372036854775807").seed == 9223372036854775807u);
+  CHECK(with("precision.compute=fp32").compute == DType::f32);
+  CHECK(with("optimizer.decay_exclude=").optimizer.decay_exclude.empty());
+  CHECK(with("optimizer.decay_exclude=bias,embedding").optimizer.decay_exclude.size() == 2);
+  CHECK(with("launcher.env.PATH=/a:/b").launcher.env == spec::TextMap{{"PATH", "/a:/b"}});
+}
+
+TEST_CASE("stronger layers win, and say so", "[spec]") {
+  const std::string folder = temporary_folder();
+  FileSystem& fs = real_file_system();
+  fs.write_new_text(folder + "/base.json", R"({"schedule": {"lr": 1e-3, "total_steps": 7}, "seed": 5, "data": {"train": [{"path": "base"}]}})");
+  fs.write_new_text(folder + "/more.json", R"({"extends": ["base.json"], "seed": 6, "optimizer": {"eps": 1e-6}})");
+  const std::string text = R"({"extends": ["more.json"], "model": {"preset": "gpt2-tiny", "num_layers": 8},
+    "schedule": {"total_tokens": 1000}, "optimizer": {"beta1": 0.8}})";
+  const ParsedJob parsed = parse_job({.text = text,
+                                      .file = folder + "/job.json",
+                                      .overrides = {"optimizer.eps=1e-5", "optimizer.eps=1e-4"},
+                                      .environment = {{"TRAINCTL_SET__optimizer__eps", "1e-3"}, {"TRAINCTL_SET__SEED", "9"}}});
+  INFO(render(parsed.diagnostics, false));
+  REQUIRE(parsed.ok());
+  CHECK(parsed.job.model.num_layers == 8);
+  CHECK(parsed.job.model.num_heads == 4);
+  CHECK(parsed.job.schedule.lr == 1e-3);
+  CHECK(parsed.job.seed == 9);
+  CHECK(parsed.job.optimizer.eps == 1e-4);
+  CHECK(parsed.job.schedule.total_steps == 1);  // total_tokens replaces the base's total_steps
+  CHECK(origin(parsed, "model.num_heads") == "preset gpt2-tiny");
+  CHECK(origin(parsed, "model.num_layers") == folder + "/job.json:1");
+  CHECK(origin(parsed, "schedule.lr") == folder + "/base.json:1");
+  CHECK(origin(parsed, "schedule.total_steps") == folder + "/job.json:2");
+  CHECK(origin(parsed, "seed") == "TRAINCTL_SET__SEED");
+  CHECK(origin(parsed, "optimizer.eps") == "--set");
+  CHECK(origin(parsed, "optimizer.beta2") == "default");
+  fs.replace_text(folder + "/base.json", R"({"extends": ["more.json"]})");
+  const ParsedJob circle = parse_job({.text = text, .file = folder + "/job.json"});
+  REQUIRE(!circle.diagnostics.empty());
+  CHECK(std::any_of(circle.diagnostics.begin(), circle.diagnostics.end(), [](const Diagnostic& d) { return d.code == "E0106"; }));
+  fs.remove_tree(folder);
+}
+
+TEST_CASE("sizes follow from one another", "[spec]") {
+  const auto mesh = [](std::vector<std::string> overrides) {
+    overrides.push_back("model.preset=llama-tiny");
+    return parse(kMinimal, std::move(overrides)).job.parallelism;
+  };
+  CHECK(mesh({"parallelism.world_size=8", "parallelism.tensor=2"}).data == 4);
+  CHECK(mesh({"parallelism.data=4", "parallelism.pipeline=2"}).world_size == 8);
+  CHECK(mesh({"parallelism.data=4"}).lanes == 4);
+  CHECK(mesh({"parallelism.data=2", "parallelism.lanes=8"}).lanes == 8);
+  const auto schedule = [](std::vector<std::string> overrides) { return parse(kMinimal, std::move(overrides)).job.schedule; };
+  CHECK(schedule({"schedule.total_steps=100", "schedule.warmup_steps=10"}).decay_steps == 0);
+  CHECK(schedule({"schedule.total_steps=100", "schedule.type=wsd"}).decay_steps == 20);
+  CHECK(schedule({"schedule.warmup_tokens=32769"}).warmup_steps == 2);
+  CHECK(parse(kMinimal, {"eval.max_tokens=1025"}).job.eval.max_sequences == 2);
+  const std::string llama = R"({"model": {"family": "llama", "hidden_size": 100, "num_layers": 1, "num_heads": 2, "vocab_size": 9,
+    "max_seq_len": 8}, "data": {"train": [{"path": "a"}]}, "schedule": {"total_steps": 1}})";
+  const ModelSpec model = parse(llama).job.model;
+  CHECK(model.ffn_size == 512);
+  CHECK(model.num_kv_heads == 2);
+  CHECK(!model.tie_embeddings);
+}
+
+TEST_CASE("the resolved spec is strict JSON and means the same job", "[spec]") {
+  const std::vector<std::vector<std::string>> cases = {
+      {},
+      {"parallelism.data=4", "batch.global_tokens=128Ki", "eval.max_tokens=5000", "name=a-b"},
+      {"parallelism.world_size=8", "parallelism.pipeline=2", "schedule.type=wsd", "optimizer.eps=1.1e-9"},
+      {"model.preset=llama3-8b", "parallelism.tensor=8", "data.train.0.weight=0.3", "data.train.1.path=b", "data.train.1.format=raw",
+       "data.train.1.dtype=uint32", "data.val.0.path=v", "launcher.env={\"A\":\"\\\"\"}", "schedule.warmup_tokens=7M"},
+  };
+  for (const auto& overrides : cases) {
+    const ParsedJob first = parse(kMinimal, overrides);
+    const ParsedJob second = parse(first.resolved_json);
+    CHECK(second.resolved_json == first.resolved_json);
+    CHECK(second.hash == first.hash);
+    CHECK(second.job.parallelism.world_size == first.job.parallelism.world_size);
+    CHECK(second.job.schedule.total_steps == first.job.schedule.total_steps);
+    CHECK(changed_run_fields(first, second).empty());
+  }
+}
+
+TEST_CASE("a resume may change the mesh but not the numbers", "[spec]") {
+  const ParsedJob run = parse(kMinimal, {"parallelism.data=4", "model.preset=llama-tiny"});
+  for (const std::string allowed : {"parallelism.tensor=2", "parallelism.data=2", "parallelism.pipeline_schedule=gpipe", "memory.activation_recompute=full",
+                                    "checkpoint.every_steps=5", "observability.run_dir=x", "launcher.slots=9", "eval.every_steps=0",
+                                    "fault_tolerance.max_restarts=0", "data.train.0.path=moved.idx", "parallelism.zero_stage=0"}) {
+    INFO(allowed);
+    const ParsedJob now = parse(run.resolved_json, {allowed});
+    CHECK(changed_run_fields(run, now).empty());
+    CHECK(now.hash == run.hash);
+  }
+  for (const std::string refused : {"schedule.lr=1e-4", "schedule.total_steps=10", "schedule.total_tokens=2B", "seed=1", "data.shuffle_seed=1",
+                                    "parallelism.lanes=8", "batch.micro_sequences=2", "precision.compute=bf16", "optimizer.beta1=0.8",
+                                    "model.num_layers=2", "data.train.0.weight=2", "data.train.1.path=b", "batch.global_sequences=64"}) {
+    INFO(refused);
+    const ParsedJob now = parse(run.resolved_json, {refused});
+    const std::vector<Diagnostic> changes = changed_run_fields(run, now);
+    REQUIRE(!changes.empty());
+    CHECK(changes[0].code == "E0602");
+    CHECK(changes[0].file == "--set");
+    CHECK(now.hash != run.hash);
+  }
+  const Diagnostic change = changed_run_fields(run, parse(run.resolved_json, {"schedule.lr=1e-4"})).at(0);
+  CHECK(change.message == "`schedule.lr` is fixed for the life of a run");
+  CHECK(change.notes == std::vector<std::string>{"in the run: 0.0003, now: 0.0001"});
+}
+
+TEST_CASE("the sample specs are valid", "[spec]") {
+  FileSystem& fs = real_file_system();
+  const std::string folder = std::string(TRAINCTL_SOURCE_DIR) + "/scripts/jobs/";
+  int found = 0;
+  for (const std::string& name : fs.list(folder)) {
+    if (name.size() < 5 || name.substr(name.size() - 5) != ".json") continue;
+    INFO(name);
+    const ParsedJob parsed = parse(fs.read_text(folder + name));
+    CHECK(parsed.diagnostics.empty());
+    ++found;
+  }
+  CHECK(found >= 3);
+}
