@@ -8,10 +8,11 @@
 namespace trainctl::parallel {
 namespace {
 
-/// Up to here all_reduce gathers everything and every rank sums everything: one round instead of two.
+/// While a rank receives no more than this, all_reduce gathers everything and every rank sums everything: one round instead
+/// of two. (Measured with 2, 4 and 8 ranks on two cores: the two ways cross between 16 and 128 KiB.)
 constexpr size_t kOneRoundBytes = 64 * 1024;
 
-bool in_one_round(int size, size_t bytes) { return size <= 2 || bytes <= kOneRoundBytes; }
+bool in_one_round(int size, size_t bytes) { return (size - 1) * bytes <= kOneRoundBytes; }
 
 void* at(void* base, size_t offset) { return static_cast<char*>(base) + offset; }
 const void* at(const void* base, size_t offset) { return static_cast<const char*>(base) + offset; }
@@ -22,9 +23,7 @@ Transfer sending(int peer, const void* data, size_t bytes, int tag) {
 Transfer receiving(int peer, void* data, size_t bytes, int tag) { return {Transfer::receive, peer, data, bytes, tag}; }
 
 void run(Communicator& comm, const std::vector<Transfer>& transfers, const char* what) {
-  if (transfers.empty()) return;
-  Ticket ticket = comm.exchange(transfers);
-  comm.wait(ticket, what);
+  if (!transfers.empty()) comm.exchange_and_wait(transfers, what);
 }
 
 /// Where rank r's slice of n elements begins when n need not divide.

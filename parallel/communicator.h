@@ -62,8 +62,14 @@ class Communicator {
   /// Waits; afterwards the ticket is empty. Error(kPeerLost) once the deadline has passed, naming the communicator, the kind
   /// of operation (`what`) and the peers (with world ranks) still missing. Sleeps rather than spins: ranks share cores.
   virtual void wait(Ticket& ticket, const char* what) = 0;
+  /// exchange, then wait: for a transport that prepares for progress in between, cheaper than the two.
+  virtual void exchange_and_wait(std::span<const Transfer> transfers, const char* what) {
+    Ticket ticket = exchange(transfers);
+    wait(ticket, what);
+  }
 
   /// New communicators by colour, ordered by key; collective over this one. colour < 0: not a member, returns null.
+  /// A rank makes one split at a time, whatever its communicators and threads.
   virtual std::unique_ptr<Communicator> split(int colour, int key, const std::string& name) = 0;
   /// World rank of member r (for messages).
   virtual int world_rank(int r) const = 0;

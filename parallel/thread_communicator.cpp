@@ -154,8 +154,7 @@ class ThreadCommunicator final : public Communicator {
       transfers.push_back({Transfer::send, r, &mine, sizeof mine, kInternalTag});
       transfers.push_back({Transfer::receive, r, &choices[r], sizeof mine, kInternalTag});
     }
-    Ticket ticket = exchange(transfers);
-    wait(ticket, fmt::format("create '{}'", name).c_str());
+    exchange_and_wait(transfers, fmt::format("create '{}'", name).c_str());
     const int nth = splits_++;
     if (colour < 0) return nullptr;
     std::vector<int> members = split_members(choices, colour);

@@ -153,7 +153,8 @@ inline void check_all_gather_v(Communicator& comm, const std::vector<size_t>& si
 /// Every collective, sizes around every border (fewer elements than ranks, not divisible, one round or two).
 inline void check_collectives(Communicator& comm, kernels::Backend& backend) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
-    for (const int64_t n : {0, 1, 2, 3, 5, 7, 8, 9, 64, 1001, 16384, 16385, 32768, 32773, 100003})
+    for (const int64_t n : {0, 1, 2, 3, 5, 7, 8, 9, 64, 1001, 2340, 2341, 5461, 5462, 8192, 8193, 16384, 16385, 32768, 32773,
+                            50021})
       check_all_reduce(comm, backend, dtype, n, int(n % 1024));
     for (const int64_t n : {0, 1, 3, 8, 1001, 20011})
       for (const bool in_place : {false, true}) check_reduce_scatter(comm, backend, dtype, n, in_place);
