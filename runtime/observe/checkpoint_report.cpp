@@ -245,7 +245,7 @@ void add_verification(const Opened& opened, Clock& clock, CheckpointReport& repo
                         {"offset", finding.offset}});
   }
   report.damaged = !findings.empty();
-  const std::string bad = report.damaged ? fmt::format("✗ {} findings", findings.size()) : "✓";
+  const std::string bad = report.damaged ? fmt::format("✗ {} finding{} ·", findings.size(), findings.size() == 1 ? "" : "s") : "✓";
   report.text +=
       fmt::format("{} {} · {} · {} chunks · {}/s · {} NaN, {} infinite · {}\n", bad, files_text(result.files),
                   size_text(result.bytes), result.chunks, size_text(uint64_t(double(result.bytes) / seconds)),
