@@ -63,6 +63,8 @@ class HeaderReader {
 
   /// Parses with duplicate keys refused, which the JSON library alone does not notice.
   json parse(const std::string& text) const {
+    // The JSON library takes a NUL for the end of the text and would not see what follows.
+    if (text.find('\0') != std::string::npos) refuse("its header holds a NUL byte");
     std::vector<std::set<std::string>> open_objects;
     const auto watch = [&](int, json::parse_event_t event, json& parsed) {
       if (event == json::parse_event_t::object_start) open_objects.emplace_back();
