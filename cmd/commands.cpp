@@ -20,6 +20,7 @@ constexpr Command kCommands[] = {
     {"diagnose", add_diagnose},
     {"rank", add_rank},
     {"plan", add_plan},
+    {"data", add_data},
     {"sample", add_sample},
     {"validate", add_validate},
     {"explain", add_explain},

@@ -78,6 +78,7 @@ void add_status(CLI::App& app, Context& context);
 void add_diagnose(CLI::App& app, Context& context);
 void add_rank(CLI::App& app, Context& context);
 void add_plan(CLI::App& app, Context& context);
+void add_data(CLI::App& app, Context& context);
 void add_sample(CLI::App& app, Context& context);
 void add_validate(CLI::App& app, Context& context);
 void add_explain(CLI::App& app, Context& context);

@@ -17,7 +17,7 @@ constexpr std::string_view kSpaceMark = "\xe2\x96\x81";
 // Longer lines are left out by the library's trainer.
 constexpr size_t kLongestTrainingLine = 4000;
 // The library merges over a whole text at once, in memory many times its size.
-constexpr size_t kEncodePart = 1 << 16;
+constexpr size_t kEncodePart = 1 << 11;
 
 /// Length of the UTF-8 character at the start of `s`; 0 if there is none (RFC 3629: no surrogates, no overlong forms).
 size_t character_length(std::string_view s) {

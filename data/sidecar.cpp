@@ -19,7 +19,7 @@ std::string sidecar_path(const std::string& token_path) {
   return (has_extension ? token_path.substr(0, n - 4) : token_path) + ".json";
 }
 
-std::string to_json(const Sidecar& s) {
+std::string sidecar_json(const Sidecar& s) {
   const nlohmann::ordered_json j{{kMark, kVersion},
                                  {"tokenizer", s.tokenizer},
                                  {"tokenizer_sha256", s.tokenizer_sha256},

@@ -20,7 +20,7 @@ struct Sidecar {
   std::vector<std::string> inputs;
 };
 
-std::string to_json(const Sidecar& sidecar);
+std::string sidecar_json(const Sidecar& sidecar);
 /// The sidecar of a token file or prefix. Nothing if there is none (other programs write none, and a .json that is not a
 /// sidecar is somebody else's); Error(kData) if it claims to be one and cannot be read.
 std::optional<Sidecar> read_sidecar(const std::string& token_path);

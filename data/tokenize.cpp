@@ -30,8 +30,8 @@ void report(const TokenizeOptions& options, const char* doing, uint64_t done, ui
 
 /// Trains on all of the text, or on parts spread evenly over it when it is long, and writes the model.
 std::string train(const TokenizeOptions& options, TextInput& input) {
-  const std::string path = options.tokenizer_out.empty() ? (stdfs::path(folder_of(options.out)) / "tokenizer.model").string()
-                                                         : options.tokenizer_out;
+  const stdfs::path wanted = options.tokenizer_out.empty() ? folder_of(options.out) : options.tokenizer_out;
+  const std::string path = (wanted.extension() == ".model" ? wanted : wanted / "tokenizer.model").string();
   const uint64_t every = input.total_bytes() / kTrainingText + 1;
   std::string_view rest;
   uint64_t part = 0;
@@ -63,11 +63,11 @@ struct Part {
   uint64_t text_bytes = 0;
 
   void add(const Tokenizer& tokenizer, std::string_view text, const std::function<void()>& after_each) {
-    text_bytes += text.size();
     while (!text.empty()) {
       const size_t n = tokenizer.encodes_in_parts() ? cut_text(text, kPart) : text.size();
       writer->add(tokenizer.encode(text.substr(0, n)));
       text.remove_prefix(n);
+      text_bytes += n;
       after_each();
     }
     const int32_t end = tokenizer.end_of_text();
@@ -88,7 +88,11 @@ void encode_all(const TokenizeOptions& options, const Tokenizer& tokenizer, Text
   uint64_t lines = 0, done = 0;
   TextDocument document;
   while (input.next(document)) {
-    const auto progress = [&] { report(options, "tokenizing", std::max(done, parts[0].text_bytes), input.total_bytes()); };
+    const auto progress = [&] {
+      uint64_t encoded = 0;  // within a plain file this is ahead of the input's count of files, with JSON lines behind
+      for (const Part& part : parts) encoded += part.text_bytes;
+      report(options, "tokenizing", std::max(done, encoded), input.total_bytes());
+    };
     if (parts.size() == 1) {
       parts[0].add(tokenizer, document.text, progress);
     } else if (document.whole_file) {
@@ -102,7 +106,7 @@ void encode_all(const TokenizeOptions& options, const Tokenizer& tokenizer, Text
       ++lines;
       parts[to_val ? 1 : 0].add(tokenizer, document.text, progress);
     }
-    done = input.consumed_bytes();
+    done = document.whole_file ? done : input.consumed_bytes();
   }
 }
 
@@ -128,7 +132,7 @@ void write_part(const TokenizeOptions& options, const Tokenizer& tokenizer, cons
                   .text_bytes = part.text_bytes,
                   .fingerprint = source->fingerprint(),
                   .inputs = options.inputs};
-  fs.replace_text(part.prefix + ".json", to_json(sidecar));
+  fs.replace_text(part.prefix + ".json", sidecar_json(sidecar));
   result.parts.push_back({part.prefix, part.writer->files(), std::move(sidecar)});
 }
 

@@ -14,7 +14,7 @@ struct TokenizeOptions {
   std::string out;                     ///< PREFIX of the files
   std::string tokenizer = "bytes";     ///< as open_tokenizer; unused when training
   int64_t train_vocab = 0;             ///< > 0: train a SentencePiece model of this size on the inputs first
-  std::string tokenizer_out;           ///< where it goes; default: tokenizer.model in the folder of `out`
+  std::string tokenizer_out;           ///< where it goes: a .model file, or a folder for tokenizer.model; default: that of `out`
   int64_t train_share = 1, val_share = 0;  ///< val_share > 0: that part of train_share + val_share goes to PREFIX-val
   Format to = Format::megatron;        ///< megatron or llmc
   std::string text_key = "text";
