@@ -115,8 +115,9 @@ class Supervisor {
   /// Decides on another attempt and where it starts.
   bool may_go_on(const Verdict& v, StopSignals& signals) {
     if (signals.read() != StopLevel::none) return false;
-    // A checkpoint that opened but cannot be loaded: the next older one, which costs no restart.
-    if (v.code == ErrorCode::kCheckpoint && v.before_first_step && !resume_from_.empty() && !plan_.resume_fixed)
+    // A checkpoint that opened but cannot be loaded: the next older one, which costs no restart (each time a lower step, so
+    // this ends).
+    if (v.code == ErrorCode::kCheckpoint && !resume_from_.empty() && !plan_.resume_fixed)
       return go_back(resume_step_ - 1, fmt::format("checkpoint step {} cannot be loaded ({})", resume_step_, v.cause));
     RunStatus& status = log_.status();
     if (!worth_restarting(v.code) || status.restarts >= plan_.job.job.fault_tolerance.max_restarts) return false;

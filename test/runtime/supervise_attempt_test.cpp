@@ -22,6 +22,7 @@
 #include "runtime/launch/channel.h"
 #include "runtime/launch/control.h"
 #include "runtime/launch/session.h"
+#include "runtime/launch/supervisor.h"
 
 using namespace trainctl;
 
@@ -37,19 +38,20 @@ std::string variable(const char* name) {
 
 // ---- the fake rank ----------------------------------------------------------------------------------------------
 
-/// "what rank step": what one rank does when it gets to a step.
+/// "what rank step [epochs]": what one rank does when it gets to a step, in the first `epochs` epochs (default 1).
 struct Plan {
   std::string what;
   int rank = -1;
   int64_t step = -1;
+  uint64_t epochs = 1;
 };
 Plan plan_of(const std::string& text) {
-  Plan plan;
   char what[64] = "";
   int rank = -1;
   long long step = -1;
-  if (std::sscanf(text.c_str(), "%63s %d %lld", what, &rank, &step) == 3) plan = {what, rank, step};
-  return plan;
+  unsigned long long epochs = 1;
+  if (std::sscanf(text.c_str(), "%63s %d %lld %llu", what, &rank, &step, &epochs) < 3) return {};
+  return {what, rank, step, epochs};
 }
 
 [[noreturn]] void fail(const std::string& run, int rank, uint64_t epoch, ErrorCode code, const std::string& message) {
@@ -71,8 +73,8 @@ void misbehave(const std::string& what, const std::string& run, int rank, uint64
   }
 }
 
-void save(Control& control, int rank, int64_t step, const std::string& checkpoints, const std::string& what) {
-  const ckpt::StateInfo state{.run_id = "fake", .epoch = 1, .step = step};
+void save(Control& control, int rank, uint64_t epoch, int64_t step, const std::string& checkpoints, const std::string& what) {
+  const ckpt::StateInfo state{.run_id = "fake", .epoch = epoch, .step = step};
   const std::vector<ckpt::Tensor> tensors = {{.name = "w", .role = ckpt::Role::master, .dtype = DType::f32, .shape = {kRanks, 4}}};
   std::string failure;
   if (!control.begin_save(state, &failure)) return;
@@ -91,12 +93,17 @@ void save(Control& control, int rank, int64_t step, const std::string& checkpoin
 void fake_rank(const std::string& run) {
   const int rank = std::stoi(variable("OMPI_COMM_WORLD_RANK"));
   const Plan plan = plan_of(variable("FAKE_PLAN"));
-  const auto is_due = [&](int64_t step) { return plan.rank == rank && plan.step == step; };
-  if (is_due(0) && plan.what == "absent") while (true) ::pause();
   const AttemptFile attempt = AttemptFile::from_json(real_file_system().read_text(run + "/attempt.json"));
+  const auto is_due = [&](int64_t step) { return plan.rank == rank && plan.step == step && attempt.epoch <= plan.epochs; };
+  if (is_due(0) && plan.what == "absent") while (true) ::pause();
+  int64_t begin = 0;
+  if (!attempt.resume_from.empty()) begin = ckpt::Checkpoint::open(real_file_system(), attempt.resume_from)->state().step;
   const auto control = connect_control(attempt.host, attempt.port, variable(kTokenVariable), rank, 0.05);
   install_crash_handlers(run, rank, attempt.epoch);
-  for (int64_t step = 1; step <= kSteps; ++step) {
+  // "unloadable 0 S": the checkpoint of step S opens and then turns out to be bad.
+  if (begin > 0 && plan.what == "unloadable" && begin == plan.step && rank == plan.rank)
+    fail(run, rank, attempt.epoch, ErrorCode::kCheckpoint, "a chunk's hash differs");
+  for (int64_t step = begin + 1; step <= kSteps; ++step) {
     control->doing(fmt::format("step {}: forward", step));
     real_clock().sleep_s(0.002);  // the work of a step
     if (is_due(step)) misbehave(plan.what, run, rank, attempt.epoch);
@@ -104,7 +111,7 @@ void fake_rank(const std::string& run) {
     // Everyone learns of a stop at a save, so that all leave at the same step.
     if (step % kSaveEvery == 0) {
       const StopLevel level = control->stop_level();
-      save(*control, rank, step, run + "/ckpt", is_due(step) ? plan.what : "");
+      save(*control, rank, attempt.epoch, step, run + "/ckpt", is_due(step) ? plan.what : "");
       if (level != StopLevel::none) break;
     }
   }
@@ -182,6 +189,36 @@ struct Stage {
     CHECK(processes_marked(kRunVariable, path).empty());
     log.finish();
     return verdict;
+  }
+  /// The whole supervisor, restarts included.
+  RunResult supervise_run(const std::string& plan, int max_restarts, const std::string& resume_from = "", int64_t resume_step = 0) {
+    SupervisePlan p;
+    p.run_id = "fake";
+    p.program = "unused";
+    p.mpirun = "/proc/self/exe";
+    p.resume_from = resume_from;
+    p.resume_step = resume_step;
+    JobSpec& job = p.job.job;
+    job.parallelism.world_size = job.parallelism.data = kRanks;
+    job.schedule.total_steps = kSteps;
+    job.checkpoint.keep_last = 5;
+    job.fault_tolerance.max_restarts = max_restarts;
+    job.fault_tolerance.heartbeat_seconds = 0.1;
+    job.launcher.env = {{"FAKE", "launcher"}, {"FAKE_RUN", path}, {"FAKE_PLAN", plan}};
+    const RunResult result = supervise(p, {path}, real_file_system(), real_clock(), console);
+    CHECK(processes_marked(kRunVariable, path).empty());
+    return result;
+  }
+  /// The steps in metrics.jsonl, as they stand.
+  std::vector<int64_t> steps() const {
+    std::vector<int64_t> list;
+    for (const std::string& line : lines_of(real_file_system(), path + "/metrics.jsonl")) list.push_back(nlohmann::json::parse(line)["step"]);
+    return list;
+  }
+  int events(const std::string& kind) const {
+    int count = 0;
+    for (const std::string& line : lines_of(real_file_system(), path + "/events.jsonl")) count += nlohmann::json::parse(line)["kind"] == kind;
+    return count;
   }
   std::vector<int64_t> checkpoints() const { return ckpt::list_steps(real_file_system(), path + "/ckpt"); }
   int64_t reported() const { return int64_t(lines_of(real_file_system(), path + "/metrics.jsonl").size()); }
@@ -274,6 +311,57 @@ TEST_CASE("asked once the run saves and stops; asked twice it stops now") {
     if (text.find("step=3 ") != std::string::npos || text.find("stopping after this step") != std::string::npos) ::raise(SIGINT);
   };
   CHECK(twice.run("stop 1 4", 10).outcome == Verdict::aborted);  // (with rank 1 stopped, no save could ever end)
+}
+
+TEST_CASE("a crash is healed from the newest checkpoint, and each step stands once in the metrics") {
+  std::vector<int64_t> all(kSteps);
+  for (int64_t i = 0; i < kSteps; ++i) all[size_t(i)] = i + 1;
+  for (const char* plan : {"kill 1 25", "error 1 3", "kill 0 14 2"}) {
+    Stage stage;
+    const bool data_error = std::string(plan).starts_with("error");
+    const RunResult result = stage.supervise_run(plan, 2);
+    INFO(plan << "\n" << stage.console_text);
+    CHECK(result.exit_code == (data_error ? 6 : 0));  // a data error stays one: no restart
+    if (data_error) continue;
+    CHECK(stage.steps() == all);
+    CHECK(stage.checkpoints() == std::vector<int64_t>{30, 20, 10});
+    CHECK(stage.events("restart") == result.status.restarts);
+    CHECK(stage.events("failure") == result.status.restarts);
+    CHECK(result.status.epoch == uint64_t(result.status.restarts) + 1);
+    CHECK(real_file_system().exists(stage.path + "/failures/1/verdict.json"));
+  }
+}
+
+TEST_CASE("when restarts are exhausted the first cause is told last, once, with what to do") {
+  Stage stage;
+  const RunResult result = stage.supervise_run("abort 2 5 9", 1);
+  CHECK(result.exit_code == 1);  // an internal check: no restart can help
+  Stage killed;
+  const RunResult second = killed.supervise_run("kill 2 15 9", 1);
+  CHECK(second.exit_code == 10);
+  CHECK(second.status.restarts == 1);
+  CHECK(second.status.state == "failed");
+  const std::string block = killed.console_text.substr(killed.console_text.find("━━ run fake failed"));
+  CHECK(block.find("after 1 restart ━") != std::string::npos);
+  CHECK(block.find("root cause  rank 2 (pid") != std::string::npos);
+  CHECK(block.find("the last checkpoint is step 10") != std::string::npos);
+  CHECK(block.find("what to do  trainctl resume fake") != std::string::npos);
+  CHECK(block.find("/failures/2\n") != std::string::npos);
+}
+
+TEST_CASE("a checkpoint that opens but cannot be loaded is passed over for the one before, which costs no restart") {
+  Stage stage;
+  stage.supervise_run("kill 0 25", 0);
+  REQUIRE(stage.checkpoints() == std::vector<int64_t>{20, 10});
+  stage.console_text.clear();
+  const RunResult result = stage.supervise_run("unloadable 1 20 9", 0, ckpt::step_directory(stage.path + "/ckpt", 20), 20);
+  INFO(stage.console_text);
+  CHECK(result.exit_code == 0);
+  CHECK(result.status.restarts == 0);
+  CHECK(stage.checkpoints() == std::vector<int64_t>{30, 20, 10});
+  // The bad one stands aside, so that step 20 could be saved again.
+  CHECK(real_file_system().is_directory(ckpt::step_directory(stage.path + "/ckpt/superseded-e3", 20)));
+  CHECK(stage.steps().size() == size_t(kSteps));
 }
 
 TEST_CASE("strangers on the control channel are turned away") {
