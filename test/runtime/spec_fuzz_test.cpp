@@ -113,7 +113,7 @@ TEST_CASE("random values for random fields give a consistent job or diagnostics"
     for (int e = 0; e < edits; ++e) {
       const spec::Field& field = spec::fields()[random() % spec::fields().size()];
       std::string path = field.path;
-      if (const size_t list = path.find("[]"); list != std::string::npos) path.replace(list, 2, "." + std::to_string(random() % 3));
+      if (const size_t list = path.find("[]"); list != std::string::npos) path.replace(list, 2, fmt::format(".{}", random() % 3));
       overrides.push_back(path + "=" + random_value(field, random));
     }
     INFO("seed " << seed << " round " << round << " " << fmt::format("{}", fmt::join(overrides, "  ")));

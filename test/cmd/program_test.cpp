@@ -1,0 +1,190 @@
+// Goal: the program around the commands: exit statuses, mistyped words, JSON on stdout, completion scripts.
+// Method: run_program in this process with stdout and stderr sent to files.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <cstdio>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+
+#include "cmd/commands.h"
+#include "runtime/base/error.h"
+#include "runtime/base/file_system.h"
+
+using namespace trainctl;
+
+namespace {
+
+struct Outcome {
+  int status;
+  std::string out, err;
+};
+
+std::string temporary_folder() {
+  std::string pattern = "/tmp/trainctl-cmd-XXXXXX";
+  REQUIRE(mkdtemp(pattern.data()) != nullptr);
+  return pattern;
+}
+
+/// Sends a stream of this process to a file while it lives.
+class Redirect {
+ public:
+  Redirect(std::FILE* stream, const std::string& path) : stream_(stream) {
+    std::fflush(stream_);
+    saved_ = dup(fileno(stream_));
+    std::FILE* file = std::fopen(path.c_str(), "w");
+    REQUIRE(file != nullptr);
+    dup2(fileno(file), fileno(stream_));
+    std::fclose(file);
+  }
+  ~Redirect() {
+    std::fflush(stream_);
+    dup2(saved_, fileno(stream_));
+    close(saved_);
+  }
+  Redirect(const Redirect&) = delete;
+  Redirect& operator=(const Redirect&) = delete;
+
+ private:
+  std::FILE* stream_;
+  int saved_;
+};
+
+Outcome run(std::vector<std::string> words) {
+  const std::string folder = temporary_folder();
+  words.insert(words.begin(), "trainctl");
+  std::vector<const char*> argv;
+  for (const std::string& word : words) argv.push_back(word.c_str());
+  Outcome outcome;
+  {
+    Redirect out(stdout, folder + "/out"), err(stderr, folder + "/err");
+    outcome.status = cmd::run_program(static_cast<int>(argv.size()), argv.data());
+  }
+  outcome.out = real_file_system().read_text(folder + "/out");
+  outcome.err = real_file_system().read_text(folder + "/err");
+  real_file_system().remove_tree(folder);
+  return outcome;
+}
+
+/// A spec in a folder of its own, gone with this object.
+class SpecFile {
+ public:
+  explicit SpecFile(const std::string& text) : folder_(temporary_folder()) {
+    real_file_system().write_new_text(path(), text);
+  }
+  ~SpecFile() { real_file_system().remove_tree(folder_); }
+  std::string path() const { return folder_ + "/job.json"; }
+
+ private:
+  std::string folder_;
+};
+
+const char* kValid =
+    R"({"version":1,"model":{"preset":"gpt2-tiny"},"data":{"train":[{"path":"a.idx"}]},"schedule":{"total_steps":10}})";
+
+}  // namespace
+
+TEST_CASE("help and version are successes, on every command", "[cmd]") {
+  CHECK(run({"--help"}).status == 0);
+  CHECK(run({"--version"}).out == "trainctl 0.1.0\n");
+  for (const cmd::Command& command : cmd::commands()) {
+    INFO(command.name);
+    const Outcome outcome = run({command.name, "--help"});
+    CHECK(outcome.status == 0);
+    CHECK(outcome.out.find(fmt::format("trainctl {}", command.name)) != std::string::npos);
+    CHECK(outcome.err.empty());
+  }
+}
+
+TEST_CASE("every exit status is documented", "[cmd]") {
+  const Outcome help = run({"help", "exit-codes"});
+  CHECK(help.status == 0);
+  for (int code = 0; code <= static_cast<int>(ErrorCode::kStopped); ++code) {
+    const int status = exit_status(static_cast<ErrorCode>(code));
+    INFO(status);
+    CHECK(status <= 125);
+    CHECK(help.out.find(fmt::format("\n  {:>2}  ", status)) != std::string::npos);
+  }
+}
+
+TEST_CASE("a mistyped word is a usage error with a suggestion, and nothing runs", "[cmd]") {
+  const SpecFile spec(kValid);
+  const auto complaint = [](std::vector<std::string> words) {
+    const Outcome outcome = run(std::move(words));
+    CHECK(outcome.status == 2);
+    CHECK(outcome.out.empty());
+    return outcome.err;
+  };
+  CHECK(complaint({"validat", "job.json"}) == "error: trainctl has no command `validat`; did you mean `validate`?\n");
+  CHECK(complaint({"validate", spec.path(), "--shema"}) == "error: trainctl validate has no option `--shema`; did you mean `--schema`?\n");
+  CHECK(complaint({"validate", spec.path(), "--jsn"}) == "error: trainctl validate has no option `--jsn`; did you mean `--json`?\n");
+  CHECK(complaint({"validate", spec.path(), "other"}).find("no argument `other`") != std::string::npos);
+  CHECK(complaint({"explain", "parallelism.tenosr"}).find("did you mean `parallelism.tensor`?") != std::string::npos);
+  CHECK(complaint({"init", "gpt2-124"}).find("did you mean `gpt2-124m`?") != std::string::npos);
+  CHECK(complaint({"help", "lunch"}).find("`lunch`") != std::string::npos);
+  CHECK(complaint({"validate", "no/such/job.json"}).find("there is no job spec no/such/job.json") != std::string::npos);
+  CHECK(complaint({"validate", spec.path(), "--color", "pink"}).find("--color") != std::string::npos);
+  for (const cmd::Command& command : cmd::commands())
+    CHECK(complaint({command.name, "--no-such-option"}).find("--no-such-option") != std::string::npos);
+}
+
+TEST_CASE("validate tells valid from invalid", "[cmd]") {
+  const SpecFile spec(kValid);
+  const Outcome valid = run({"validate", spec.path()});
+  CHECK(valid.status == 0);
+  CHECK(valid.out.find("next: trainctl launch") != std::string::npos);
+  const Outcome broken = run({"validate", spec.path(), "-s", "parallelism.tensor=3", "-s", "schedule.lr=0"});
+  CHECK(broken.status == 3);
+  CHECK(broken.out.empty());
+  CHECK(broken.err.find("error[E0310]") != std::string::npos);
+  CHECK(broken.err.find("error[E0202]") != std::string::npos);
+  CHECK(broken.err.find("\x1b[") == std::string::npos);
+  CHECK(run({"validate", spec.path(), "-s", "schedule.lr=0", "--color", "always"}).err.find("\x1b[") != std::string::npos);
+  CHECK(run({"validate", spec.path(), "-q"}).out.empty());
+}
+
+TEST_CASE("json goes to stdout and can be read", "[cmd]") {
+  const SpecFile spec(kValid);
+  const auto valid = nlohmann::json::parse(run({"validate", spec.path(), "--json"}).out);
+  CHECK(valid["valid"] == true);
+  CHECK(valid["spec"]["schedule"]["total_steps"] == 10);
+  CHECK(valid["origins"]["schedule.total_steps"] == spec.path() + ":1");
+  const Outcome broken = run({"--json", "validate", spec.path(), "--set", "parallelism.tensor=3"});
+  CHECK(broken.status == 3);
+  const auto diagnostics = nlohmann::json::parse(broken.out);
+  CHECK(diagnostics[0]["code"] == "E0310");
+  CHECK(diagnostics[0]["path"] == "/parallelism/tensor");
+  const Outcome unknown = run({"--json", "explain", "no\"such"});
+  CHECK(unknown.status == 2);
+  CHECK(nlohmann::json::parse(unknown.out)["exit"] == 2);
+  CHECK(nlohmann::json::parse(run({"validate", "--schema"}).out)["title"] == "trainctl job spec");
+}
+
+TEST_CASE("init writes a spec that validates, and overwrites nothing", "[cmd]") {
+  const std::string folder = temporary_folder();
+  for (const std::string& preset : preset_names()) {
+    const std::string path = folder + "/" + preset + ".json";
+    CHECK(run({"init", preset, "-o", path}).status == 0);
+    CHECK(run({"validate", path}).status == 0);
+    CHECK(run({"init", preset, "-o", path}).status == 2);
+  }
+  CHECK(run({"init", "--list"}).out.find("llama3-8b") != std::string::npos);
+  real_file_system().remove_tree(folder);
+}
+
+TEST_CASE("completion scripts name every command and field", "[cmd]") {
+  const std::string folder = temporary_folder();
+  for (const std::string shell : {"bash", "zsh", "fish"}) {
+    const Outcome script = run({"completion", shell});
+    CHECK(script.status == 0);
+    CHECK(script.out.find("validate") != std::string::npos);
+    CHECK(script.out.find("parallelism.tensor=") != std::string::npos);
+    CHECK(script.out.find("data.train.0.weight=") != std::string::npos);
+    if (shell != "bash") continue;
+    real_file_system().write_new_text(folder + "/script", script.out);
+    CHECK(std::system(fmt::format("bash -n {}/script", folder).c_str()) == 0);
+  }
+  CHECK(run({"completion", "csh"}).status == 2);
+  real_file_system().remove_tree(folder);
+}
