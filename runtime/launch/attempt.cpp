@@ -132,6 +132,8 @@ class Attempt {
     supervision_.hello(hello.rank, hello.pid, hello.host, clock_.monotonic_s());
     if (supervision_.stop_level() != StopLevel::none)
       server_.send_to(hello.rank, {.kind = protocol::Down::stop, .level = supervision_.stop_level()});
+    // Answers are counted by the ranks: one that comes late must not miss any.
+    for (const protocol::Down& answer : begun_) server_.send_to(hello.rank, answer);
   }
 
   void on_lost(int rank) {
@@ -161,7 +163,8 @@ class Attempt {
     // A second save before the first is answered cannot come from a rank that keeps the protocol.
     const std::string reason = publishing_.valid() ? "the save before is still being published" : collector_.begin(begin.state);
     if (!reason.empty()) log_.saved({.step = begin.state.step, .message = reason}, 0);
-    server_.send_all({.kind = protocol::Down::begun, .ok = reason.empty(), .message = reason});
+    begun_.push_back({.kind = protocol::Down::begun, .ok = reason.empty(), .message = reason});
+    server_.send_all(begun_.back());
   }
 
   void take_shard(int rank, protocol::Shard&& shard) {
@@ -206,6 +209,7 @@ class Attempt {
   std::string launcher_text_;
   int saved_fd_ = -1;
   double save_began_s_ = 0;
+  std::vector<protocol::Down> begun_;    // every answer to begin_save so far
   bool child_ended_ = false;
   ControlServer server_;
   std::optional<ChildProcess> child_;
