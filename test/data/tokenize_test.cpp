@@ -69,6 +69,25 @@ TEST_CASE("the writer produces the bytes of the formats", "[tokenize]") {
   }
 }
 
+TEST_CASE("tokens are as wide as the vocabulary needs", "[tokenize]") {
+  TempFolder folder;
+  for (const auto& [format, vocab, width] :
+       {std::tuple{Format::megatron, int64_t(65499), 2}, std::tuple{Format::megatron, int64_t(65500), 4},
+        std::tuple{Format::llmc, int64_t(65536), 2}, std::tuple{Format::llmc, int64_t(65537), 4}}) {
+    TokenWriter writer(real_file_system(), {.prefix = folder / "w", .format = format, .vocab_size = vocab});
+    std::vector<int32_t> ids{int32_t(vocab - 1), 0, 1};
+    writer.add(ids);
+    writer.end_document();
+    writer.finish();
+    const auto source = open_source({.path = folder / "w"});
+    CHECK(source->format_name() == std::string(format == Format::megatron ? "megatron" : "llmc"));
+    CHECK(source->token_bytes() == width);
+    std::vector<int32_t> back(3);
+    source->read(0, back);
+    CHECK(back == ids);
+  }
+}
+
 TEST_CASE("a full disk at any effect leaves the files of before and nothing else", "[tokenize]") {
   for (const Format format : {Format::megatron, Format::llmc})
     for (uint64_t at = 0;; ++at) {
