@@ -56,14 +56,16 @@ void add_set_option(CLI::App* command, std::vector<std::string>& overrides) {
 }
 
 void add_job_arguments(CLI::App* command, JobArguments& arguments) {
-  command->add_option("JOB", arguments.path, "job spec (JSON, // comments allowed)")->required()->type_name("FILE");
+  command->add_option("JOB", arguments.path, "job spec (JSON, // comments allowed)")
+      ->required()
+      ->type_name("FILE");
   add_set_option(command, arguments.overrides);
 }
 
 std::optional<ParsedJob> load_job_text(const std::string& text, const std::string& file,
                                        const std::vector<std::string>& overrides, const Context& context) {
-  ParsedJob parsed = parse_job(
-      {.text = text, .file = file, .overrides = overrides, .environment = spec_environment()});
+  ParsedJob parsed =
+      parse_job({.text = text, .file = file, .overrides = overrides, .environment = spec_environment()});
   if (!parsed.diagnostics.empty()) {
     if (context.json && !parsed.ok())
       fmt::print("{}\n", render_json(parsed.diagnostics));
@@ -77,8 +79,9 @@ std::optional<ParsedJob> load_job_text(const std::string& text, const std::strin
 std::optional<ParsedJob> load_job(const JobArguments& arguments, const Context& context) {
   FileSystem& fs = real_file_system();
   if (!fs.exists(arguments.path))
-    throw Error(ErrorCode::kUsage,
-                fmt::format("there is no job spec {}; `trainctl init > job.json` writes a starter", arguments.path));
+    throw Error(ErrorCode::kUsage, fmt::format("there is no job spec {}; `trainctl init > job.json` writes "
+                                               "a starter",
+                                               arguments.path));
   if (fs.is_directory(arguments.path))
     throw Error(ErrorCode::kUsage, fmt::format("{} is a folder, not a job spec", arguments.path));
   return load_job_text(fs.read_text(arguments.path), arguments.path, arguments.overrides, context);

@@ -64,11 +64,14 @@ _trainctl() {{
 }}
 complete -F _trainctl trainctl
 )",
-                     fmt::join(set_paths(), " "), fmt::join(names_of(app), " "), fmt::join(flags_of(app), " "), cases, fmt::join(flags_of(app), " "));
+                     fmt::join(set_paths(), " "), fmt::join(names_of(app), " "),
+                     fmt::join(flags_of(app), " "), cases, fmt::join(flags_of(app), " "));
 }
 
 std::string zsh_script(const CLI::App& app) {
-  return "# zsh completion of trainctl:  source <(trainctl completion zsh)\nautoload -U +X bashcompinit && bashcompinit\n" + bash_script(app);
+  return "# zsh completion of trainctl:  source <(trainctl completion zsh)\nautoload -U +X bashcompinit && "
+         "bashcompinit\n" +
+         bash_script(app);
 }
 
 std::string fish_script(const CLI::App& app) {
@@ -76,9 +79,11 @@ std::string fish_script(const CLI::App& app) {
   for (const CLI::App* sub : visible(app)) {
     std::string text = sub->get_description();
     std::erase(text, '\'');
-    out += fmt::format("complete -c trainctl -n __fish_use_subcommand -a {} -d '{}'\n", sub->get_name(), text);
+    out +=
+        fmt::format("complete -c trainctl -n __fish_use_subcommand -a {} -d '{}'\n", sub->get_name(), text);
     for (const std::string& flag : flags_of(*sub))
-      out += fmt::format("complete -c trainctl -n '__fish_seen_subcommand_from {}' -l {}\n", sub->get_name(), flag.substr(2));
+      out += fmt::format("complete -c trainctl -n '__fish_seen_subcommand_from {}' -l {}\n",
+                         sub->get_name(), flag.substr(2));
   }
   out += fmt::format("complete -c trainctl -s s -l set -x -a '{}'\n", fmt::join(set_paths(), " "));
   return out;
@@ -89,9 +94,13 @@ std::string fish_script(const CLI::App& app) {
 void add_completion(CLI::App& app, Context& context) {
   auto shell = std::make_shared<std::string>();
   CLI::App* command = app.add_subcommand("completion", "print the completion script of a shell");
-  command->add_option("SHELL", *shell, "bash, zsh or fish")->required()->check(CLI::IsMember({"bash", "zsh", "fish"}));
+  command->add_option("SHELL", *shell, "bash, zsh or fish")
+      ->required()
+      ->check(CLI::IsMember({"bash", "zsh", "fish"}));
   when_chosen(command, context, [shell, &app] {
-    fmt::print("{}", *shell == "bash" ? bash_script(app) : *shell == "zsh" ? zsh_script(app) : fish_script(app));
+    fmt::print("{}", *shell == "bash"  ? bash_script(app)
+                     : *shell == "zsh" ? zsh_script(app)
+                                       : fish_script(app));
     return kExitDone;
   });
 }

@@ -10,13 +10,18 @@ namespace trainctl::cmd {
 void add_explain(CLI::App& app, Context& context) {
   auto topic = std::make_shared<std::string>();
   CLI::App* command = app.add_subcommand("explain", "explain a field of the job spec, or an error code");
-  command->add_option("TOPIC", *topic, "e.g. parallelism.tensor, schedule, E0312, llama3-8b; none: all sections");
+  command->add_option("TOPIC", *topic,
+                      "e.g. parallelism.tensor, schedule, E0312, llama3-8b; none: all sections");
   when_chosen(command, context, [topic, &context] {
     std::string suggestion;
     const std::string page = explain(*topic, &suggestion);
     if (page.empty())
-      throw Error(ErrorCode::kUsage, suggestion.empty() ? fmt::format("there is no field, section or code `{}`; `trainctl explain` lists them", *topic)
-                                                        : fmt::format("there is no field, section or code `{}`; did you mean `{}`?", *topic, suggestion));
+      throw Error(ErrorCode::kUsage, suggestion.empty() ? fmt::format("there is no field, section or code "
+                                                                      "`{}`; `trainctl explain` lists them",
+                                                                      *topic)
+                                                        : fmt::format("there is no field, section or code "
+                                                                      "`{}`; did you mean `{}`?",
+                                                                      *topic, suggestion));
     if (context.json)
       fmt::print("{}\n", nlohmann::ordered_json({{"topic", *topic}, {"text", page}}).dump(2));
     else

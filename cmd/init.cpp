@@ -41,16 +41,21 @@ int init(const Options& options, const Context& context) {
   if (spec.empty()) {
     const std::vector<std::string> near = closest(options.preset, preset_names(), 1);
     throw Error(ErrorCode::kUsage, fmt::format("there is no preset `{}`; {}", options.preset,
-                                               near.empty() ? std::string("`trainctl init --list` lists them") : fmt::format("did you mean `{}`?", near[0])));
+                                               near.empty() ? std::string("`trainctl init --list` lists "
+                                                                          "them")
+                                                            : fmt::format("did you mean `{}`?", near[0])));
   }
   if (options.output.empty()) {
     fmt::print("{}", spec);
     return kExitDone;
   }
   FileSystem& fs = real_file_system();
-  if (fs.exists(options.output)) throw Error(ErrorCode::kUsage, fmt::format("{} exists; choose another name or remove it", options.output));
+  if (fs.exists(options.output))
+    throw Error(ErrorCode::kUsage,
+                fmt::format("{} exists; choose another name or remove it", options.output));
   fs.write_new_text(options.output, spec);
-  if (!context.quiet()) fmt::print(stderr, "wrote {}. next: trainctl validate {}\n", options.output, options.output);
+  if (!context.quiet())
+    fmt::print(stderr, "wrote {}. next: trainctl validate {}\n", options.output, options.output);
   return kExitDone;
 }
 

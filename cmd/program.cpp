@@ -1,4 +1,5 @@
-// The program around the commands: global flags, mistyped words, and the one place where outcomes become exit statuses.
+// The program around the commands: global flags, mistyped words, and the one place where outcomes become
+// exit statuses.
 #include <unistd.h>
 
 #include <cstdlib>
@@ -83,14 +84,16 @@ std::string unknown_word(CLI::App& app) {
     known = option_names(*command);
     for (const std::string& name : option_names(app)) known.push_back(name);
   } else {
-    for (const CLI::App* sub : command->get_subcommands([](const CLI::App* s) { return !s->get_group().empty(); }))
+    for (const CLI::App* sub :
+         command->get_subcommands([](const CLI::App* s) { return !s->get_group().empty(); }))
       known.push_back(sub->get_name());
   }
   const std::string where = full_name(*command);
   const std::string what = flag ? "option" : known.empty() ? "argument" : "command";
   const std::vector<std::string> near = closest(word.substr(0, word.find('=')), known, 1);
-  return fmt::format("{} has no {} `{}`; {}", where, what, word,
-                     near.empty() ? fmt::format("see `{} --help`", where) : fmt::format("did you mean `{}`?", near[0]));
+  return fmt::format(
+      "{} has no {} `{}`; {}", where, what, word,
+      near.empty() ? fmt::format("see `{} --help`", where) : fmt::format("did you mean `{}`?", near[0]));
 }
 
 void add_help(CLI::App& app, Context& context) {
@@ -111,8 +114,10 @@ void add_help(CLI::App& app, Context& context) {
       std::vector<std::string> topics{"exit-codes"};
       for (const Command& known : commands()) topics.push_back(known.name);
       const std::vector<std::string> near = closest(*topic, topics, 1);
-      throw Error(ErrorCode::kUsage, fmt::format("there is no help on `{}`; {}", *topic,
-                                                 near.empty() ? std::string("try `trainctl --help`") : fmt::format("did you mean `{}`?", near[0])));
+      throw Error(ErrorCode::kUsage,
+                  fmt::format("there is no help on `{}`; {}", *topic,
+                              near.empty() ? std::string("try `trainctl --help`")
+                                           : fmt::format("did you mean `{}`?", near[0])));
     }
     return kExitDone;
   });
@@ -122,7 +127,9 @@ void add_global_flags(CLI::App& app, Context& context, std::string& color, int& 
   app.add_flag("-v,--verbose", verbose, "say more; -vv: say everything");
   app.add_flag("-q,--quiet", quiet, "say only what is wrong");
   app.add_flag("--json", context.json, "print the result as JSON on stdout");
-  app.add_option("--color", color, "auto, always or never")->check(CLI::IsMember({"auto", "always", "never"}))->type_name("WHEN");
+  app.add_option("--color", color, "auto, always or never")
+      ->check(CLI::IsMember({"auto", "always", "never"}))
+      ->type_name("WHEN");
   app.set_version_flag("--version", std::string("trainctl ") + TRAINCTL_VERSION);
 }
 
@@ -132,14 +139,17 @@ int report(const Context& context, ErrorCode code, const std::string& message) {
     std::string escaped;
     for (const char c : message) {
       if (c == '"' || c == '\\') escaped += '\\';
-      if (static_cast<unsigned char>(c) < 0x20) escaped += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
-      else escaped += c;
+      if (static_cast<unsigned char>(c) < 0x20)
+        escaped += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
+      else
+        escaped += c;
     }
-    fmt::print("{{\"error\": \"{}\", \"message\": \"{}\", \"exit\": {}}}\n", name_of(code), escaped, exit_status(code));
+    fmt::print("{{\"error\": \"{}\", \"message\": \"{}\", \"exit\": {}}}\n", name_of(code), escaped,
+               exit_status(code));
   }
   const bool color = context.color_err;
-  fmt::print(stderr, "{}{}:{} {}\n", color ? "\x1b[1;31m" : "", code == ErrorCode::kInternal ? "internal error" : "error",
-             color ? "\x1b[0m" : "", message);
+  fmt::print(stderr, "{}{}:{} {}\n", color ? "\x1b[1;31m" : "",
+             code == ErrorCode::kInternal ? "internal error" : "error", color ? "\x1b[0m" : "", message);
   return exit_status(code);
 }
 
@@ -155,7 +165,8 @@ int report_parse_error(CLI::App& app, Context& context, const CLI::ParseError& e
   }
   const std::string unknown = unknown_word(app);
   if (!unknown.empty()) return report(context, ErrorCode::kUsage, unknown);
-  return report(context, ErrorCode::kUsage, fmt::format("{}; see `{} --help`", error.what(), full_name(*chosen(app))));
+  return report(context, ErrorCode::kUsage,
+                fmt::format("{}; see `{} --help`", error.what(), full_name(*chosen(app))));
 }
 
 }  // namespace
@@ -167,7 +178,9 @@ int run_program(int argc, const char* const* argv) {
   std::string color = "auto";
   int verbose = 0;
   bool quiet = false;
-  CLI::App app("Pretrains transformer language models on one laptop or many nodes, and survives what breaks.", "trainctl");
+  CLI::App app(
+      "Pretrains transformer language models on one laptop or many nodes, and survives what breaks.",
+      "trainctl");
   app.require_subcommand(1);
   app.fallthrough();
   add_global_flags(app, context, color, verbose, quiet);

@@ -16,24 +16,29 @@ struct Options {
 
 std::string summary(const JobSpec& job) {
   const ParallelSpec& p = job.parallelism;
-  return fmt::format("{}: {} layers x {} · {} = tensor {} x pipeline {} x data {} · {} sequences x {} tokens a step · {} steps", job.name,
-                     job.model.num_layers, job.model.hidden_size, p.world_size == 1 ? "1 rank" : fmt::format("{} ranks", p.world_size),
-                     p.tensor, p.pipeline, p.data, job.batch.global_sequences, job.data.seq_len, job.schedule.total_steps);
+  return fmt::format(
+      "{}: {} layers x {} · {} = tensor {} x pipeline {} x data {} · {} sequences x {} tokens a step · {} "
+      "steps",
+      job.name, job.model.num_layers, job.model.hidden_size,
+      p.world_size == 1 ? "1 rank" : fmt::format("{} ranks", p.world_size), p.tensor, p.pipeline, p.data,
+      job.batch.global_sequences, job.data.seq_len, job.schedule.total_steps);
 }
 
 void print_origins(const ParsedJob& parsed) {
   for (const EffectiveValue& value : parsed.values) {
-    const std::string shown = value.value == value.meaning ? value.value : fmt::format("{} = {}", value.value, value.meaning);
+    const std::string shown =
+        value.value == value.meaning ? value.value : fmt::format("{} = {}", value.value, value.meaning);
     fmt::print("{:<44} {:<28} {}\n", value.path, shown, value.origin);
   }
 }
 
 void print_json(const ParsedJob& parsed) {
-  nlohmann::ordered_json out = {{"valid", true},
-                                {"hash", parsed.hash},
-                                {"warnings", nlohmann::ordered_json::parse(render_json(parsed.diagnostics))},
-                                {"spec", nlohmann::ordered_json::parse(parsed.resolved_json)},
-                                {"origins", nlohmann::ordered_json::parse(parsed.origins_json)}};
+  nlohmann::ordered_json out = {
+      {"valid", true},
+      {"hash", parsed.hash},
+      {"warnings", nlohmann::ordered_json::parse(render_json(parsed.diagnostics))},
+      {"spec", nlohmann::ordered_json::parse(parsed.resolved_json)},
+      {"origins", nlohmann::ordered_json::parse(parsed.origins_json)}};
   fmt::print("{}\n", out.dump(2));
 }
 
@@ -42,7 +47,8 @@ int validate(const Options& options, const Context& context) {
     fmt::print("{}", job_schema());
     return kExitDone;
   }
-  if (options.job.path.empty()) throw Error(ErrorCode::kUsage, "which job spec? write `trainctl validate JOB`, or --schema");
+  if (options.job.path.empty())
+    throw Error(ErrorCode::kUsage, "which job spec? write `trainctl validate JOB`, or --schema");
   const std::optional<ParsedJob> parsed = load_job(options.job, context);
   if (!parsed) return exit_status(ErrorCode::kSpec);
   if (context.json) {
@@ -66,7 +72,8 @@ void add_validate(CLI::App& app, Context& context) {
   add_job_arguments(command, options->job);
   command->get_option("JOB")->required(false);
   command->add_flag("--schema", options->schema, "print the JSON Schema (draft-07) of job specs");
-  command->add_flag("--show-origin", options->show_origin, "print every effective value and where it comes from");
+  command->add_flag("--show-origin", options->show_origin,
+                    "print every effective value and where it comes from");
   command->add_flag("--resolved", options->resolved, "print the resolved spec as strict JSON");
   when_chosen(command, context, [options, &context] { return validate(*options, context); });
 }

@@ -47,25 +47,34 @@ void check_tensor(Resolution& r) {
     int64_t value;
   };
   std::vector<Divided> divided = {
-      {"E0310", "tensor parallel size must divide the number of attention heads", "model.num_heads", m.num_heads},
-      {"E0312", "tensor parallel size must divide the number of KV heads", "model.num_kv_heads", m.num_kv_heads},
+      {"E0310", "tensor parallel size must divide the number of attention heads", "model.num_heads",
+       m.num_heads},
+      {"E0312", "tensor parallel size must divide the number of KV heads", "model.num_kv_heads",
+       m.num_kv_heads},
       {"E0311", "tensor parallel size must divide the feed-forward width", "model.ffn_size", m.ffn_size},
   };
   std::erase_if(divided, [&](const Divided& d) { return !r.sound(std::string(d.path)); });
   std::vector<int64_t> numbers;
   for (const Divided& d : divided) numbers.push_back(d.value);
   const int64_t rows = r.job.batch.micro_sequences * r.job.data.seq_len;
-  const bool rows_known = r.sound({"batch.micro_sequences", "data.seq_len", "parallelism.sequence_parallel"}) && p.sequence_parallel;
+  const bool rows_known =
+      r.sound({"batch.micro_sequences", "data.seq_len", "parallelism.sequence_parallel"}) &&
+      p.sequence_parallel;
   if (rows_known) numbers.push_back(rows);
-  const std::vector<std::string> help = numbers.empty() ? std::vector<std::string>{} : std::vector{use_one_of(common_divisors(numbers))};
+  const std::vector<std::string> help =
+      numbers.empty() ? std::vector<std::string>{} : std::vector{use_one_of(common_divisors(numbers))};
   for (const Divided& d : divided) {
-    const bool repeats_heads = d.path == std::string("model.num_kv_heads") && m.num_kv_heads == m.num_heads &&
-                               r.sound({"model.num_heads"});
+    const bool repeats_heads = d.path == std::string("model.num_kv_heads") &&
+                               m.num_kv_heads == m.num_heads && r.sound({"model.num_heads"});
     if (d.value % p.tensor != 0 && !repeats_heads)
-      r.report(d.code, d.message, {kTensor, d.path}, help, fmt::format("{} is not a multiple of {}", d.value, p.tensor));
+      r.report(d.code, d.message, {kTensor, d.path}, help,
+               fmt::format("{} is not a multiple of {}", d.value, p.tensor));
   }
   if (rows_known && rows % p.tensor != 0)
-    r.report("E0313", fmt::format("with sequence_parallel the tensor parallel size must divide the {} rows of a micro-batch", rows),
+    r.report("E0313",
+             fmt::format("with sequence_parallel the tensor parallel size must divide the {} rows of a "
+                         "micro-batch",
+                         rows),
              {kTensor, "batch.micro_sequences", "data.seq_len"},
              {help[0], "or set parallelism.sequence_parallel to false"});
   if (r.sound({"model.vocab_size"}) && m.vocab_size < p.tensor)
@@ -75,20 +84,28 @@ void check_tensor(Resolution& r) {
 
 void check_pipeline(Resolution& r) {
   const ParallelSpec& p = r.job.parallelism;
-  const bool shape = r.sound({"parallelism.pipeline", "parallelism.virtual_stages", "parallelism.pipeline_schedule"});
+  const bool shape =
+      r.sound({"parallelism.pipeline", "parallelism.virtual_stages", "parallelism.pipeline_schedule"});
   if (!shape) return;
   const int64_t chunks = int64_t{p.pipeline} * p.virtual_stages;
   if (r.sound({"model.num_layers"}) && r.job.model.num_layers < chunks)
-    r.report("E0303", fmt::format("{} layers cannot fill {} pipeline chunks", r.job.model.num_layers, chunks),
+    r.report("E0303",
+             fmt::format("{} layers cannot fill {} pipeline chunks", r.job.model.num_layers, chunks),
              {"parallelism.pipeline", "parallelism.virtual_stages", "model.num_layers"},
              {fmt::format("pipeline * virtual_stages can be at most {}", r.job.model.num_layers)});
-  parallel::PipelineShape wanted{.schedule = p.schedule, .stages = p.pipeline, .virtual_stages = p.virtual_stages, .micro_batches = p.pipeline};
-  const bool batch_known = r.sound({"batch.global_sequences", "parallelism.lanes", "parallelism.data", "batch.micro_sequences"}) &&
-                           p.lanes % p.data == 0 && r.job.batch.global_sequences % (p.lanes * r.job.batch.micro_sequences) == 0;
+  parallel::PipelineShape wanted{.schedule = p.schedule,
+                                 .stages = p.pipeline,
+                                 .virtual_stages = p.virtual_stages,
+                                 .micro_batches = p.pipeline};
+  const bool batch_known = r.sound({"batch.global_sequences", "parallelism.lanes", "parallelism.data",
+                                    "batch.micro_sequences"}) &&
+                           p.lanes % p.data == 0 &&
+                           r.job.batch.global_sequences % (p.lanes * r.job.batch.micro_sequences) == 0;
   if (batch_known) wanted.micro_batches = static_cast<int>(r.job.micro_batches_per_rank());
   if (const std::optional<std::string> problem = parallel::shape_problem(wanted))
     r.report("E0304", fmt::format("the pipeline cannot be scheduled: {}", *problem),
-             {"parallelism.virtual_stages", "parallelism.pipeline_schedule", "parallelism.pipeline", "batch.global_sequences"},
+             {"parallelism.virtual_stages", "parallelism.pipeline_schedule", "parallelism.pipeline",
+              "batch.global_sequences"},
              {"`trainctl explain parallelism.pipeline_schedule` tells what each schedule needs"});
 }
 
@@ -107,16 +124,22 @@ void check_lanes(Resolution& r) {
   }
   if (r.sound({"parallelism.lanes", "parallelism.data"}) && p.lanes % p.data != 0) {
     std::vector<int64_t> widths = common_divisors({p.lanes});
-    r.report("E0305", "the data parallel size must divide the number of lanes", {"parallelism.data", "parallelism.lanes"},
-             {use_one_of(widths) + "; lanes are fixed when a run is born"}, fmt::format("{} is not a multiple of {}", p.lanes, p.data));
+    r.report("E0305", "the data parallel size must divide the number of lanes",
+             {"parallelism.data", "parallelism.lanes"},
+             {use_one_of(widths) + "; lanes are fixed when a run is born"},
+             fmt::format("{} is not a multiple of {}", p.lanes, p.data));
   }
   const int64_t group = p.lanes * b.micro_sequences;
-  if (r.sound({"parallelism.lanes", "batch.micro_sequences", "batch.global_sequences"}) && b.global_sequences % group != 0) {
+  if (r.sound({"parallelism.lanes", "batch.micro_sequences", "batch.global_sequences"}) &&
+      b.global_sequences % group != 0) {
     const int64_t below = b.global_sequences / group * group;
     const bool in_tokens = r.given("batch.global_tokens");
     const int64_t unit = in_tokens ? r.job.data.seq_len : 1;
-    r.report("E0307", fmt::format("{} sequences cannot be cut into {} lanes of micro-batches of {}", b.global_sequences, p.lanes, b.micro_sequences),
-             {in_tokens ? "batch.global_tokens" : "batch.global_sequences", "batch.micro_sequences", "parallelism.lanes"},
+    r.report("E0307",
+             fmt::format("{} sequences cannot be cut into {} lanes of micro-batches of {}",
+                         b.global_sequences, p.lanes, b.micro_sequences),
+             {in_tokens ? "batch.global_tokens" : "batch.global_sequences", "batch.micro_sequences",
+              "parallelism.lanes"},
              {below > 0 ? fmt::format("use {} or {}", below * unit, (below + group) * unit)
                         : fmt::format("use {}, or smaller micro-batches", group * unit)});
   }
@@ -125,13 +148,19 @@ void check_lanes(Resolution& r) {
 void check_world(Resolution& r) {
   const ParallelSpec& p = r.job.parallelism;
   const int64_t product = int64_t{p.tensor} * p.pipeline * p.data;
-  if (r.sound({"parallelism.world_size", "parallelism.tensor", "parallelism.pipeline", "parallelism.data"}) && p.world_size != product)
-    r.report("E0301", fmt::format("tensor * pipeline * data = {} * {} * {} = {}, but world_size is {}", p.tensor, p.pipeline, p.data, product, p.world_size),
+  if (r.sound(
+          {"parallelism.world_size", "parallelism.tensor", "parallelism.pipeline", "parallelism.data"}) &&
+      p.world_size != product)
+    r.report("E0301",
+             fmt::format("tensor * pipeline * data = {} * {} * {} = {}, but world_size is {}", p.tensor,
+                         p.pipeline, p.data, product, p.world_size),
              {"parallelism.tensor", "parallelism.pipeline", "parallelism.data", "parallelism.world_size"},
              {fmt::format("set world_size to {} or \"auto\", or change the factors", product)});
-  if (r.sound({"parallelism.world_size", "launcher.slots"}) && r.job.launcher.slots > 0 && r.job.launcher.slots < p.world_size)
+  if (r.sound({"parallelism.world_size", "launcher.slots"}) && r.job.launcher.slots > 0 &&
+      r.job.launcher.slots < p.world_size)
     r.report("E0702", fmt::format("{} ranks do not fit in {} slots", p.world_size, r.job.launcher.slots),
-             {"launcher.slots", "parallelism.world_size"}, {"use fewer ranks, more slots, or 0 slots to share cores"});
+             {"launcher.slots", "parallelism.world_size"},
+             {"use fewer ranks, more slots, or 0 slots to share cores"});
 }
 
 }  // namespace
@@ -140,31 +169,38 @@ void check_model(Resolution& r) {
   const ModelSpec& m = r.job.model;
   const Preset* preset = find_preset(m.preset);
   if (preset && r.sound({"model.family"})) {
-    const Family family = preset->model.find("\"gpt2\"") != std::string::npos ? Family::gpt2 : Family::llama;
+    const Family family =
+        preset->model.find("\"gpt2\"") != std::string::npos ? Family::gpt2 : Family::llama;
     if (family != m.family) {
-      r.report("E0210", fmt::format("preset {} is not of this family", preset->name), {"model.family", "model.preset"},
-               {"remove model.family, or choose another preset"});
+      r.report("E0210", fmt::format("preset {} is not of this family", preset->name),
+               {"model.family", "model.preset"}, {"remove model.family, or choose another preset"});
       return;  // the preset's shape is for its own family
     }
   }
   if (r.sound({"model.family"}) && m.family == Family::gpt2 && r.given_by_user("model.position.theta"))
-    r.report("E0210", "`model.position.theta` does not fit the family gpt2", {"model.position.theta", "model.family"},
-             {"gpt2 learns its positions; remove the field"});
+    r.report("E0210", "`model.position.theta` does not fit the family gpt2",
+             {"model.position.theta", "model.family"}, {"gpt2 learns its positions; remove the field"});
   const bool heads = r.sound({"model.hidden_size", "model.num_heads"});
   if (heads && m.hidden_size % m.num_heads != 0)
-    r.report("E0220", "the number of heads must divide the hidden size", {"model.num_heads", "model.hidden_size"},
-             {use_one_of(common_divisors({m.hidden_size}))}, fmt::format("{} is not a multiple of {}", m.hidden_size, m.num_heads));
+    r.report("E0220", "the number of heads must divide the hidden size",
+             {"model.num_heads", "model.hidden_size"}, {use_one_of(common_divisors({m.hidden_size}))},
+             fmt::format("{} is not a multiple of {}", m.hidden_size, m.num_heads));
   if (r.sound({"model.num_heads", "model.num_kv_heads"}) && m.num_heads % m.num_kv_heads != 0)
-    r.report("E0221", "the number of KV heads must divide the number of heads", {"model.num_kv_heads", "model.num_heads"},
-             {use_one_of(common_divisors({m.num_heads}))}, fmt::format("{} is not a multiple of {}", m.num_heads, m.num_kv_heads));
-  if (heads && r.sound({"model.family"}) && m.family == Family::llama && m.hidden_size % m.num_heads == 0 && m.head_dim() % 2 != 0)
-    r.report("E0222", fmt::format("rotary positions need heads of even size, not {}", m.head_dim()), {"model.num_heads", "model.hidden_size"},
+    r.report("E0221", "the number of KV heads must divide the number of heads",
+             {"model.num_kv_heads", "model.num_heads"}, {use_one_of(common_divisors({m.num_heads}))},
+             fmt::format("{} is not a multiple of {}", m.num_heads, m.num_kv_heads));
+  if (heads && r.sound({"model.family"}) && m.family == Family::llama && m.hidden_size % m.num_heads == 0 &&
+      m.head_dim() % 2 != 0)
+    r.report("E0222", fmt::format("rotary positions need heads of even size, not {}", m.head_dim()),
+             {"model.num_heads", "model.hidden_size"},
              {"choose num_heads so that hidden_size / num_heads is even"});
-  if (r.sound({"model.family", "model.num_heads", "model.num_kv_heads"}) && m.family == Family::gpt2 && m.num_kv_heads != m.num_heads)
+  if (r.sound({"model.family", "model.num_heads", "model.num_kv_heads"}) && m.family == Family::gpt2 &&
+      m.num_kv_heads != m.num_heads)
     r.report("E0223", "gpt2 has as many KV heads as heads", {"model.num_kv_heads", "model.num_heads"},
              {"remove model.num_kv_heads, or use the llama family"});
   if (r.sound({"data.seq_len", "model.max_seq_len"}) && r.job.data.seq_len > m.max_seq_len)
-    r.report("E0230", "sequences are longer than the model is made for", {"data.seq_len", "model.max_seq_len"},
+    r.report("E0230", "sequences are longer than the model is made for",
+             {"data.seq_len", "model.max_seq_len"},
              {fmt::format("use at most {}, or raise model.max_seq_len", m.max_seq_len)});
 }
 
@@ -179,19 +215,27 @@ void check_training(Resolution& r) {
   const ScheduleSpec& s = r.job.schedule;
   const bool lengths = r.sound({"schedule.total_steps", "schedule.warmup_steps"});
   const char* total = r.given("schedule.total_tokens") ? "schedule.total_tokens" : "schedule.total_steps";
-  const char* warmup = r.given("schedule.warmup_tokens") ? "schedule.warmup_tokens" : "schedule.warmup_steps";
+  const char* warmup =
+      r.given("schedule.warmup_tokens") ? "schedule.warmup_tokens" : "schedule.warmup_steps";
   const char* decay = r.given("schedule.decay_tokens") ? "schedule.decay_tokens" : "schedule.decay_steps";
   if (lengths && s.warmup_steps > s.total_steps)
-    r.report("E0231", fmt::format("the warm-up of {} steps is longer than the run of {}", s.warmup_steps, s.total_steps), {warmup, total},
-             {fmt::format("use at most {} steps; 1 to 10 % of the run is usual", s.total_steps)});
+    r.report(
+        "E0231",
+        fmt::format("the warm-up of {} steps is longer than the run of {}", s.warmup_steps, s.total_steps),
+        {warmup, total},
+        {fmt::format("use at most {} steps; 1 to 10 % of the run is usual", s.total_steps)});
   else if (lengths && r.sound({"schedule.decay_steps"}) && s.warmup_steps + s.decay_steps > s.total_steps)
-    r.report("E0233", fmt::format("warm-up and decay take {} + {} steps, the run has {}", s.warmup_steps, s.decay_steps, s.total_steps),
-             {decay, warmup, total}, {fmt::format("decay over at most {} steps", s.total_steps - s.warmup_steps)});
+    r.report("E0233",
+             fmt::format("warm-up and decay take {} + {} steps, the run has {}", s.warmup_steps,
+                         s.decay_steps, s.total_steps),
+             {decay, warmup, total},
+             {fmt::format("decay over at most {} steps", s.total_steps - s.warmup_steps)});
   if (r.sound({"schedule.decay_steps", "schedule.type"}) && s.type != LrSchedule::wsd && s.decay_steps > 0)
     r.report("E0234", "a decay length is for the wsd schedule only", {decay, "schedule.type"},
              {"remove it: linear and cosine fall until the end of the run"});
   if (r.sound({"schedule.lr", "schedule.min_lr"}) && s.min_lr > s.lr)
-    r.report("E0232", "the lowest learning rate is above the highest", {"schedule.min_lr", "schedule.lr"}, {"use at most schedule.lr"});
+    r.report("E0232", "the lowest learning rate is above the highest", {"schedule.min_lr", "schedule.lr"},
+             {"use at most schedule.lr"});
   for (const std::string list : {"data.train", "data.val"}) {
     const std::vector<DataSource>& sources = list == "data.train" ? r.job.data.train : r.job.data.val;
     std::set<std::string> names;
@@ -199,39 +243,46 @@ void check_training(Resolution& r) {
       const std::string entry = fmt::format("{}.{}", list, i);
       if (!r.sound(list)) continue;
       if (sources[i].path.empty())
-        r.report("E0204", fmt::format("`{}.path` is empty", entry), {entry + ".path"}, {"name a token file"});
+        r.report("E0204", fmt::format("`{}.path` is empty", entry), {entry + ".path"},
+                 {"name a token file"});
       if (sources[i].format == TokenFormat::raw && !sources[i].dtype)
-        r.report("E0501", "a raw token file cannot tell its integer type", {entry + ".format", entry + ".path"},
+        r.report("E0501", "a raw token file cannot tell its integer type",
+                 {entry + ".format", entry + ".path"},
                  {fmt::format("add {}.dtype: \"uint16\" or \"uint32\"", entry)});
       if (sources[i].format != TokenFormat::raw && sources[i].dtype)
         r.report("E0502", "dtype is for raw files only", {entry + ".dtype", entry + ".format"},
                  {"remove dtype, or set format to \"raw\""});
       if (!sources[i].name.empty() && !names.insert(sources[i].name).second)
-        r.report("E0503", fmt::format("two sources are named `{}`", sources[i].name), {entry + ".name"}, {"give each its own name"});
+        r.report("E0503", fmt::format("two sources are named `{}`", sources[i].name), {entry + ".name"},
+                 {"give each its own name"});
     }
   }
   constexpr int64_t kByteVocabulary = 257;  // 256 bytes and the end of a text
-  if (r.job.data.tokenizer == "bytes" && r.sound({"model.vocab_size", "data.tokenizer"}) && r.given_by_user("data.tokenizer") &&
-      r.job.model.vocab_size < kByteVocabulary)
-    r.report("E0505", "the vocabulary is smaller than the tokenizer's 257 ids", {"model.vocab_size", "data.tokenizer"},
-             {"use a vocab_size of at least 257"});
+  if (r.job.data.tokenizer == "bytes" && r.sound({"model.vocab_size", "data.tokenizer"}) &&
+      r.given_by_user("data.tokenizer") && r.job.model.vocab_size < kByteVocabulary)
+    r.report("E0505", "the vocabulary is smaller than the tokenizer's 257 ids",
+             {"model.vocab_size", "data.tokenizer"}, {"use a vocab_size of at least 257"});
 }
 
 void check_operation(Resolution& r) {
   const JobSpec& job = r.job;
   if (r.sound({"device"}) && job.device == "cuda")
-    r.report("E0701", "this build of trainctl has no CUDA backend", {"device"}, {"use \"cpu\" or \"auto\""});
-  if (r.sound({"eval.every_steps", "data.val", "data.train"}) && job.eval.every_steps > 0 && job.data.val.empty())
-    r.report("W0501", "eval.every_steps is set but there is no validation data: nothing is evaluated", {"eval.every_steps"},
-             {"add data.val, or remove eval.every_steps"});
+    r.report("E0701", "this build of trainctl has no CUDA backend", {"device"},
+             {"use \"cpu\" or \"auto\""});
+  if (r.sound({"eval.every_steps", "data.val", "data.train"}) && job.eval.every_steps > 0 &&
+      job.data.val.empty())
+    r.report("W0501", "eval.every_steps is set but there is no validation data: nothing is evaluated",
+             {"eval.every_steps"}, {"add data.val, or remove eval.every_steps"});
   const CheckpointSpec& c = job.checkpoint;
-  if (r.sound({"checkpoint.every_steps", "checkpoint.keep_every_steps"}) && c.keep_every_steps > 0 && c.every_steps > 0 &&
-      c.keep_every_steps % c.every_steps != 0)
+  if (r.sound({"checkpoint.every_steps", "checkpoint.keep_every_steps"}) && c.keep_every_steps > 0 &&
+      c.every_steps > 0 && c.keep_every_steps % c.every_steps != 0)
     r.report("E0601", "keep_every_steps must be a multiple of every_steps: only saved steps can be kept",
-             {"checkpoint.keep_every_steps", "checkpoint.every_steps"}, {fmt::format("use a multiple of {}", c.every_steps)});
-  if (r.sound({"checkpoint.every_steps", "fault_tolerance.max_restarts"}) && c.every_steps == 0 && job.fault_tolerance.max_restarts > 0)
-    r.report("W0601", "restarts begin at step 0 again, because nothing is saved on the way", {"fault_tolerance.max_restarts", "checkpoint.every_steps"},
-             {"set checkpoint.every_steps"});
+             {"checkpoint.keep_every_steps", "checkpoint.every_steps"},
+             {fmt::format("use a multiple of {}", c.every_steps)});
+  if (r.sound({"checkpoint.every_steps", "fault_tolerance.max_restarts"}) && c.every_steps == 0 &&
+      job.fault_tolerance.max_restarts > 0)
+    r.report("W0601", "restarts begin at step 0 again, because nothing is saved on the way",
+             {"fault_tolerance.max_restarts", "checkpoint.every_steps"}, {"set checkpoint.every_steps"});
   const FaultSpec& f = job.fault_tolerance;
   if (r.sound({"fault_tolerance.collective_timeout_seconds", "fault_tolerance.step_timeout_seconds"}) &&
       f.collective_timeout_seconds > f.step_timeout_seconds)

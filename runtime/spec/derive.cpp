@@ -32,13 +32,14 @@ void check_alternatives(Resolution& r) {
   for (const Alternatives& pair : alternatives()) {
     const bool first = r.given(pair.first), second = r.given(pair.second);
     if (first && second) {
-      r.report("E0207", fmt::format("give `{}` or `{}`, not both", pair.first, pair.second), {pair.second, pair.first},
-               {"they say the same thing in two units; remove one"});
+      r.report("E0207", fmt::format("give `{}` or `{}`, not both", pair.first, pair.second),
+               {pair.second, pair.first}, {"they say the same thing in two units; remove one"});
       r.spoil(pair.first);
       r.spoil(pair.second);
     } else if (!first && !second && pair.required && r.sound(pair.first) && r.sound(pair.second)) {
       r.report("E0208", fmt::format("neither `{}` nor `{}` is given", pair.first, pair.second), {},
-               {fmt::format("add one of them, e.g. \"{}\": {}", find_field(pair.first)->leaf(), find_field(pair.first)->example)});
+               {fmt::format("add one of them, e.g. \"{}\": {}", find_field(pair.first)->leaf(),
+                            find_field(pair.first)->example)});
       r.spoil(pair.second);
     }
     if (!r.sound(pair.first)) r.spoil(pair.second);
@@ -50,21 +51,24 @@ void check_constant(Resolution& r, const std::string& path, const char* wanted) 
   const auto found = r.settings.find(path);
   if (found == r.settings.end() || std::get<std::string>(found->second) == wanted) return;
   const std::string family = r.job.model.family == Family::gpt2 ? "gpt2" : "llama";
-  r.report("E0210", fmt::format("`{}` does not fit the family {}", path, family), {path, "model.family"},
-           {fmt::format("{} always has \"{}\"; remove the field or choose the other family", family, wanted)});
+  r.report(
+      "E0210", fmt::format("`{}` does not fit the family {}", path, family), {path, "model.family"},
+      {fmt::format("{} always has \"{}\"; remove the field or choose the other family", family, wanted)});
 }
 
 void derive_model(Resolution& r) {
   ModelSpec& model = r.job.model;
   std::vector<std::string> missing;
-  for (const char* path : {"model.family", "model.hidden_size", "model.num_layers", "model.num_heads", "model.vocab_size",
-                           "model.max_seq_len"}) {
+  for (const char* path : {"model.family", "model.hidden_size", "model.num_layers", "model.num_heads",
+                           "model.vocab_size", "model.max_seq_len"}) {
     if (r.given(path) || !r.sound(std::string(path))) continue;
     r.spoil(path);
     missing.push_back(path);
   }
   if (!missing.empty() && r.sound("model.preset") && (model.preset.empty() || find_preset(model.preset)))
-    r.report("E0204", fmt::format("the model is not fully described: {} {} missing", fmt::join(missing, ", "), missing.size() == 1 ? "is" : "are"),
+    r.report("E0204",
+             fmt::format("the model is not fully described: {} {} missing", fmt::join(missing, ", "),
+                         missing.size() == 1 ? "is" : "are"),
              {}, {"give model.preset (`trainctl init --list` lists them) or these fields"});
   if (r.sound("model.family")) {
     const bool gpt2 = model.family == Family::gpt2;
@@ -80,7 +84,8 @@ void derive_model(Resolution& r) {
   if (!r.given("model.ffn_size")) {
     constexpr int64_t kMultiple = 256;
     const bool gpt2 = model.family == Family::gpt2;
-    model.ffn_size = gpt2 ? 4 * model.hidden_size : ceil_div(ceil_div(8 * model.hidden_size, 3), kMultiple) * kMultiple;
+    model.ffn_size =
+        gpt2 ? 4 * model.hidden_size : ceil_div(ceil_div(8 * model.hidden_size, 3), kMultiple) * kMultiple;
     if (!r.sound({"model.family", "model.hidden_size"})) r.spoil("model.ffn_size");
   }
 }
@@ -92,7 +97,8 @@ void derive_data(Resolution& r) {
   }
   if (!r.given("data.train") && r.sound("data.train")) {
     r.report("E0204", "`data.train` is missing: there is nothing to train on", {},
-             {"add e.g. \"data\": {\"train\": [{\"path\": \"data/train.idx\"}]}; `trainctl data tokenize` makes token files"});
+             {"add e.g. \"data\": {\"train\": [{\"path\": \"data/train.idx\"}]}; `trainctl data tokenize` "
+              "makes token files"});
     r.spoil("data.train");
   } else if (r.sound("data.train") && r.job.data.train.empty()) {
     r.report("E0211", "`data.train` is empty: there is nothing to train on", {"data.train"},
@@ -102,7 +108,8 @@ void derive_data(Resolution& r) {
 
 void derive_mesh(Resolution& r) {
   ParallelSpec& p = r.job.parallelism;
-  const std::optional<int64_t> world = whole(r, "parallelism.world_size"), data = whole(r, "parallelism.data");
+  const std::optional<int64_t> world = whole(r, "parallelism.world_size"),
+                               data = whole(r, "parallelism.data");
   const int64_t inner = int64_t{p.tensor} * p.pipeline;
   const bool inner_sound = r.sound({"parallelism.tensor", "parallelism.pipeline"});
   if (!data) {
@@ -110,7 +117,8 @@ void derive_mesh(Resolution& r) {
     if (!inner_sound || !r.sound("parallelism.world_size")) {
       r.spoil("parallelism.data");
     } else if (world && *world % inner != 0) {
-      r.report("E0302", fmt::format("{} ranks cannot be cut into groups of tensor * pipeline = {}", *world, inner),
+      r.report("E0302",
+               fmt::format("{} ranks cannot be cut into groups of tensor * pipeline = {}", *world, inner),
                {"parallelism.tensor", "parallelism.pipeline", "parallelism.world_size"},
                {fmt::format("use a world_size that is a multiple of {}, or \"auto\"", inner)});
       r.spoil("parallelism.data");
@@ -125,7 +133,8 @@ void derive_mesh(Resolution& r) {
       r.spoil("parallelism.world_size");
     } else if (product > kMaxRanks) {
       r.report("E0202", fmt::format("tensor * pipeline * data = {} ranks are out of range", product),
-               {"parallelism.tensor", "parallelism.pipeline", "parallelism.data"}, {fmt::format("a run has at most {} ranks", kMaxRanks)});
+               {"parallelism.tensor", "parallelism.pipeline", "parallelism.data"},
+               {fmt::format("a run has at most {} ranks", kMaxRanks)});
       r.spoil("parallelism.world_size");
     } else {
       p.world_size = static_cast<int>(product);
@@ -150,8 +159,10 @@ void derive_batch(Resolution& r) {
     constexpr int64_t kMaxSequences = 1 << 30;
     const int64_t group = r.job.parallelism.lanes * batch.micro_sequences;
     if (group > kMaxSequences) {
-      r.report("E0202", fmt::format("a step of lanes * micro_sequences = {} sequences is out of range", group),
-               {"batch.micro_sequences", "parallelism.lanes"}, {fmt::format("a step has at most {} sequences", kMaxSequences)});
+      r.report("E0202",
+               fmt::format("a step of lanes * micro_sequences = {} sequences is out of range", group),
+               {"batch.micro_sequences", "parallelism.lanes"},
+               {fmt::format("a step has at most {} sequences", kMaxSequences)});
       r.spoil("batch.global_sequences");
       return;
     }
@@ -162,10 +173,13 @@ void derive_batch(Resolution& r) {
   if (!tokens || !r.sound({"batch.global_tokens", "data.seq_len"})) {
     r.spoil("batch.global_sequences");
   } else if (*tokens % r.job.data.seq_len != 0) {
-    const int64_t below = *tokens / r.job.data.seq_len * r.job.data.seq_len, above = below + r.job.data.seq_len;
-    r.report("E0236", "a step must hold whole sequences: batch.global_tokens is not a multiple of data.seq_len",
+    const int64_t below = *tokens / r.job.data.seq_len * r.job.data.seq_len,
+                  above = below + r.job.data.seq_len;
+    r.report("E0236",
+             "a step must hold whole sequences: batch.global_tokens is not a multiple of data.seq_len",
              {"batch.global_tokens", "data.seq_len"},
-             {below > 0 ? fmt::format("the nearest are {} and {}", below, above) : fmt::format("the smallest is {}", above)});
+             {below > 0 ? fmt::format("the nearest are {} and {}", below, above)
+                        : fmt::format("the smallest is {}", above)});
     r.spoil("batch.global_sequences");
   } else {
     batch.global_sequences = *tokens / r.job.data.seq_len;
@@ -190,8 +204,11 @@ void derive_schedule(Resolution& r) {
   if (r.given("schedule.decay_tokens") || r.given("schedule.decay_steps")) return;
   constexpr int64_t kWsdShare = 5;  // a fifth of the run; arXiv:2405.18392 finds 10 to 20 % enough
   const int64_t after_warmup = std::max<int64_t>(0, s.total_steps - s.warmup_steps);
-  s.decay_steps = s.type == LrSchedule::wsd ? std::min(after_warmup, std::max<int64_t>(1, s.total_steps / kWsdShare)) : 0;
-  if (!r.sound({"schedule.total_steps", "schedule.warmup_steps", "schedule.type"})) r.spoil("schedule.decay_steps");
+  s.decay_steps = s.type == LrSchedule::wsd
+                      ? std::min(after_warmup, std::max<int64_t>(1, s.total_steps / kWsdShare))
+                      : 0;
+  if (!r.sound({"schedule.total_steps", "schedule.warmup_steps", "schedule.type"}))
+    r.spoil("schedule.decay_steps");
 }
 
 void derive_rest(Resolution& r) {

@@ -18,7 +18,8 @@ constexpr Palette kPlain = {"", "", "", "", ""};
 
 /// Characters, not bytes.
 size_t width_of(const std::string& text) {
-  return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
+  return static_cast<size_t>(std::count_if(
+      text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
 }
 
 /// Part of a long source line around the caret; `column` is moved along.
@@ -44,9 +45,11 @@ std::string window(const std::string& line, size_t& column) {
 
 void render_place(std::string& out, const RelatedPlace& place, const Palette& paint) {
   if (place.file.empty()) return;
-  const std::string where = place.line > 0 ? fmt::format("{}:{}:{}", place.file, place.line, place.column) : place.file;
+  const std::string where =
+      place.line > 0 ? fmt::format("{}:{}:{}", place.file, place.line, place.column) : place.file;
   const bool show_pointer = !place.pointer.empty() && place.file.rfind("--set", 0) != 0;
-  out += fmt::format("  {}-->{} {}{}\n", paint.place, paint.off, where, show_pointer ? "  " + place.pointer : "");
+  out += fmt::format("  {}-->{} {}{}\n", paint.place, paint.off, where,
+                     show_pointer ? "  " + place.pointer : "");
 }
 
 void render_excerpt(std::string& out, const RelatedPlace& place, const Palette& paint) {
@@ -55,19 +58,26 @@ void render_excerpt(std::string& out, const RelatedPlace& place, const Palette& 
   const std::string line = window(place.excerpt, column);
   const std::string number = std::to_string(place.line);
   const size_t room = width_of(line) + 1 > column ? width_of(line) + 1 - column : 1;
-  const size_t carets = std::clamp<size_t>(static_cast<size_t>(std::max(1, place.length)), 1, std::max<size_t>(1, room));
+  const size_t carets =
+      std::clamp<size_t>(static_cast<size_t>(std::max(1, place.length)), 1, std::max<size_t>(1, room));
   const std::string margin(number.size(), ' ');
   out += fmt::format("{}{} |{}\n", paint.place, margin, paint.off);
   out += fmt::format("{}{} |{} {}\n", paint.place, number, paint.off, line);
-  out += fmt::format("{}{} |{} {}{}{}{}{}\n", paint.place, margin, paint.off, std::string(column - 1, ' '), paint.error,
-                     std::string(carets, '^'), place.label.empty() ? "" : " " + place.label, paint.off);
+  out += fmt::format("{}{} |{} {}{}{}{}{}\n", paint.place, margin, paint.off, std::string(column - 1, ' '),
+                     paint.error, std::string(carets, '^'), place.label.empty() ? "" : " " + place.label,
+                     paint.off);
 }
 
 void render_one(std::string& out, const Diagnostic& d, const Palette& paint) {
   const bool error = d.is_error();
-  out += fmt::format("{}{}[{}]{}{}: {}{}\n", error ? paint.error : paint.warning, error ? "error" : "warning", d.code, paint.off,
-                     paint.bold, d.message, paint.off);
-  const RelatedPlace primary{.file = d.file, .pointer = d.pointer, .excerpt = d.excerpt, .line = d.line, .column = d.column, .length = d.length};
+  out += fmt::format("{}{}[{}]{}{}: {}{}\n", error ? paint.error : paint.warning,
+                     error ? "error" : "warning", d.code, paint.off, paint.bold, d.message, paint.off);
+  const RelatedPlace primary{.file = d.file,
+                             .pointer = d.pointer,
+                             .excerpt = d.excerpt,
+                             .line = d.line,
+                             .column = d.column,
+                             .length = d.length};
   render_place(out, primary, paint);
   render_excerpt(out, primary, paint);
   for (const std::string& note : d.notes) out += fmt::format("   = {}\n", note);
@@ -79,7 +89,9 @@ void render_one(std::string& out, const Diagnostic& d, const Palette& paint) {
   out += fmt::format("   = more: trainctl explain {}\n\n", d.code);
 }
 
-std::string plural(size_t n, const char* word) { return fmt::format("{} {}{}", n, word, n == 1 ? "" : "s"); }
+std::string plural(size_t n, const char* word) {
+  return fmt::format("{} {}{}", n, word, n == 1 ? "" : "s");
+}
 
 }  // namespace
 
@@ -87,10 +99,12 @@ std::string render(const std::vector<Diagnostic>& diagnostics, bool color) {
   const Palette& paint = color ? kColors : kPlain;
   std::string out;
   for (const Diagnostic& d : diagnostics) render_one(out, d, paint);
-  const size_t errors = static_cast<size_t>(std::count_if(diagnostics.begin(), diagnostics.end(), [](const auto& d) { return d.is_error(); }));
+  const size_t errors = static_cast<size_t>(
+      std::count_if(diagnostics.begin(), diagnostics.end(), [](const auto& d) { return d.is_error(); }));
   if (!diagnostics.empty())
-    out += fmt::format("{}, {}.{}\n", plural(errors, "error"), plural(diagnostics.size() - errors, "warning"),
-                       errors > 0 ? " Nothing was started." : "");
+    out +=
+        fmt::format("{}, {}.{}\n", plural(errors, "error"), plural(diagnostics.size() - errors, "warning"),
+                    errors > 0 ? " Nothing was started." : "");
   return out;
 }
 
@@ -99,9 +113,17 @@ std::string render_json(const std::vector<Diagnostic>& diagnostics) {
   for (const Diagnostic& d : diagnostics) {
     nlohmann::ordered_json related = nlohmann::ordered_json::array();
     for (const RelatedPlace& place : d.related)
-      related.push_back({{"path", place.pointer}, {"file", place.file}, {"line", place.line}, {"col", place.column}});
-    list.push_back({{"code", d.code}, {"severity", d.is_error() ? "error" : "warning"}, {"path", d.pointer}, {"file", d.file},
-                    {"line", d.line}, {"col", d.column}, {"message", d.message}, {"notes", d.notes}, {"help", d.help},
+      related.push_back(
+          {{"path", place.pointer}, {"file", place.file}, {"line", place.line}, {"col", place.column}});
+    list.push_back({{"code", d.code},
+                    {"severity", d.is_error() ? "error" : "warning"},
+                    {"path", d.pointer},
+                    {"file", d.file},
+                    {"line", d.line},
+                    {"col", d.column},
+                    {"message", d.message},
+                    {"notes", d.notes},
+                    {"help", d.help},
                     {"related", related}});
   }
   return list.dump(2, ' ', false, nlohmann::json::error_handler_t::replace);

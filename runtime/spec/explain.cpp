@@ -50,7 +50,8 @@ std::string nested(const std::string& path, const std::string& value) {
   const std::string head = path.substr(0, dot);
   const bool list = head.size() > 2 && head.substr(head.size() - 2) == "[]";
   const std::string inner = nested(path.substr(dot + 1), value);
-  return list ? fmt::format("\"{}\": [{{{}}}]", head.substr(0, head.size() - 2), inner) : fmt::format("\"{}\": {{{}}}", head, inner);
+  return list ? fmt::format("\"{}\": [{{{}}}]", head.substr(0, head.size() - 2), inner)
+              : fmt::format("\"{}\": {{{}}}", head, inner);
 }
 
 std::string example_of(const Field& field) {
@@ -68,7 +69,8 @@ std::vector<std::string> codes_about(const Field& field) {
   std::vector<std::string> codes;
   for (const spec::CodePage& page : spec::code_pages())
     for (const std::string& text : {page.title, page.cause, page.fix})
-      if (text.find(field.path) != std::string::npos && (codes.empty() || codes.back() != page.code)) codes.push_back(page.code);
+      if (text.find(field.path) != std::string::npos && (codes.empty() || codes.back() != page.code))
+        codes.push_back(page.code);
   return codes;
 }
 
@@ -83,8 +85,10 @@ std::string field_page(const Field& field) {
   std::string page = fmt::format("{}\n\n{}\n", field.path, wrapped(field.text, "  "));
   page += fmt::format("  value      {}\n  default    {}\n", describe_type(field), default_of(field));
   page += fmt::format("  in a file  {}\n", nested(field.path, example));
-  if (field.path != "extends" && field.path != "$schema") page += fmt::format("  override   --set {}\n", quoted ? "'" + set + "'" : set);
-  page += fmt::format("  on resume  {}\n", field.fixed_in_run ? "fixed for the life of a run" : "may change");
+  if (field.path != "extends" && field.path != "$schema")
+    page += fmt::format("  override   --set {}\n", quoted ? "'" + set + "'" : set);
+  page +=
+      fmt::format("  on resume  {}\n", field.fixed_in_run ? "fixed for the life of a run" : "may change");
   const std::vector<std::string> codes = codes_about(field);
   if (!codes.empty()) page += fmt::format("  errors     {}\n", fmt::join(codes, ", "));
   return page;
@@ -98,35 +102,40 @@ std::string first_sentence(const std::string& text) {
 std::string section_page(const std::string& path, const std::string& text) {
   std::string page = path.empty() ? "" : fmt::format("{}\n\n{}\n", path, wrapped(text, "  "));
   for (const Field& field : spec::fields())
-    if (field.section() == path) page += fmt::format("  {:<28} {}\n", field.leaf(), first_sentence(field.text));
+    if (field.section() == path)
+      page += fmt::format("  {:<28} {}\n", field.leaf(), first_sentence(field.text));
   for (const spec::Section& child : spec::sections()) {
     const size_t dot = child.path.rfind('.');
     if ((dot == std::string::npos ? "" : child.path.substr(0, dot)) == path)
-      page += fmt::format("  {:<28} {}\n", (dot == std::string::npos ? child.path : child.path.substr(dot + 1)) + ".*", first_sentence(child.text));
+      page += fmt::format("  {:<28} {}\n",
+                          (dot == std::string::npos ? child.path : child.path.substr(dot + 1)) + ".*",
+                          first_sentence(child.text));
   }
   return page;
 }
 
 std::string code_page(const spec::CodePage& page) {
-  return fmt::format("{}: {}\n\n{}\n  example    {}\n{}", page.code, page.title, wrapped(page.cause, "  "), page.example,
-                     "  what to do " + wrapped(page.fix, "             ").substr(13));
+  return fmt::format("{}: {}\n\n{}\n  example    {}\n{}", page.code, page.title, wrapped(page.cause, "  "),
+                     page.example, "  what to do " + wrapped(page.fix, "             ").substr(13));
 }
 
 std::string preset_page(const spec::Preset& preset) {
   const nlohmann::ordered_json model = nlohmann::ordered_json::parse(preset.model);
-  return fmt::format("preset {}: {}, {} parameters\n\n{}\n\n  a starter spec: trainctl init {}\n", preset.name, preset.summary, preset.parameters,
-                     model.dump(2), preset.name);
+  return fmt::format("preset {}: {}, {} parameters\n\n{}\n\n  a starter spec: trainctl init {}\n",
+                     preset.name, preset.summary, preset.parameters, model.dump(2), preset.name);
 }
 
 std::string upper(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
   return text;
 }
 
 std::string suggestion_for(const std::string& topic) {
   const std::string leaf = topic.substr(topic.rfind('.') == std::string::npos ? 0 : topic.rfind('.') + 1);
   for (const Field& field : spec::fields())
-    if (field.leaf() == leaf || std::count(field.other_names.begin(), field.other_names.end(), leaf)) return field.path;
+    if (field.leaf() == leaf || std::count(field.other_names.begin(), field.other_names.end(), leaf))
+      return field.path;
   std::vector<std::string> topics;
   for (const Field& field : spec::fields()) topics.push_back(field.path);
   for (const spec::Section& section : spec::sections()) topics.push_back(section.path);
@@ -147,7 +156,8 @@ std::string explain(const std::string& topic, std::string* suggestion) {
   if (suggestion) suggestion->clear();
   if (topic.empty()) return section_page("", "");
   if (const Field* field = spec::find_field(topic)) return field_page(*field);
-  if (const spec::Section* section = spec::find_section(topic)) return section_page(section->path, section->text);
+  if (const spec::Section* section = spec::find_section(topic))
+    return section_page(section->path, section->text);
   if (const spec::CodePage* page = spec::find_code(upper(topic))) return code_page(*page);
   if (const spec::Preset* preset = spec::find_preset(topic)) return preset_page(*preset);
   if (suggestion) *suggestion = suggestion_for(topic);
@@ -196,8 +206,10 @@ std::vector<std::pair<std::string, std::string>> starter_values(const spec::Pres
 std::string starter_job(const std::string& name) {
   const spec::Preset* preset = spec::find_preset(name);
   if (!preset) return "";
-  std::string out = fmt::format("// {} ({} parameters). `trainctl validate` checks this file, `trainctl explain FIELD` tells more about a field.\n{{\n",
-                                preset->summary, preset->parameters);
+  std::string out = fmt::format(
+      "// {} ({} parameters). `trainctl validate` checks this file, `trainctl explain FIELD` tells more "
+      "about a field.\n{{\n",
+      preset->summary, preset->parameters);
   std::string section;
   bool first = true;
   const auto values = starter_values(*preset);
@@ -209,10 +221,12 @@ std::string starter_job(const std::string& name) {
     if (!first) out += ",\n";
     if (enters) {
       section = field->section();
-      out += fmt::format("\n  // {}\n  \"{}\": {{\n", first_sentence(spec::find_section(section)->text), section);
+      out += fmt::format("\n  // {}\n  \"{}\": {{\n", first_sentence(spec::find_section(section)->text),
+                         section);
     }
     const std::string indent = section.empty() ? "  " : "    ";
-    out += fmt::format("{}// {}\n{}\"{}\": {}", indent, first_sentence(field->text), indent, field->leaf(), value);
+    out += fmt::format("{}// {}\n{}\"{}\": {}", indent, first_sentence(field->text), indent, field->leaf(),
+                       value);
     first = false;
   }
   return out + "\n  }\n}\n";

@@ -1,4 +1,5 @@
-// How the field table is written down: typed binding of a field to its place in JobSpec. Used by fields*.cpp only.
+// How the field table is written down: typed binding of a field to its place in JobSpec. Used by
+// fields*.cpp only.
 #pragma once
 #include <type_traits>
 
@@ -30,7 +31,8 @@ void assign(T& target, const Setting& setting, const Field& field) {
 template <class T>
 Setting retrieve(const T& value, const Field& field) {
   if constexpr (std::is_same_v<T, DType>) {
-    if (value == DType::u16 || value == DType::u32) return std::string(value == DType::u16 ? "uint16" : "uint32");
+    if (value == DType::u16 || value == DType::u32)
+      return std::string(value == DType::u16 ? "uint16" : "uint32");
     return std::string(trainctl::name_of(value));
   } else if constexpr (std::is_enum_v<T>) {
     return field.choices.at(static_cast<size_t>(value));
@@ -46,21 +48,27 @@ Setting retrieve(const T& value, const Field& field) {
 /// Chained declaration of one field.
 class Declare {
  public:
-  Declare(std::vector<Field>& table, Field field) : table_(table), index_(table.size()) { table.push_back(std::move(field)); }
+  Declare(std::vector<Field>& table, Field field) : table_(table), index_(table.size()) {
+    table.push_back(std::move(field));
+  }
 
   template <class Access>
   Declare& to(Access access) {  ///< member of JobSpec
     Field& field = self();
     const Field shape = choices_of(field);
     field.set = [access, shape](JobSpec& job, const Setting& s) { assign(access(job), s, shape); };
-    field.get = [access, shape](const JobSpec& job) { return retrieve(access(const_cast<JobSpec&>(job)), shape); };
+    field.get = [access, shape](const JobSpec& job) {
+      return retrieve(access(const_cast<JobSpec&>(job)), shape);
+    };
     return *this;
   }
   template <class Access>
   Declare& to_source(Access access) {  ///< member of DataSource
     Field& field = self();
     const Field shape = choices_of(field);
-    field.set_in_source = [access, shape](DataSource& source, const Setting& s) { assign(access(source), s, shape); };
+    field.set_in_source = [access, shape](DataSource& source, const Setting& s) {
+      assign(access(source), s, shape);
+    };
     field.get_from_source = [access, shape](const DataSource& source) -> std::optional<Setting> {
       const auto& value = access(const_cast<DataSource&>(source));
       if constexpr (std::is_same_v<std::decay_t<decltype(value)>, std::optional<DType>>) {
@@ -105,15 +113,17 @@ class Declare {
   size_t index_;
 };
 
-/// One section being written down; fields of a `fixed` section may not change within a run. Without a text it only
-/// continues a section that is declared elsewhere.
+/// One section being written down; fields of a `fixed` section may not change within a run. Without a text
+/// it only continues a section that is declared elsewhere.
 class DeclareSection {
  public:
-  DeclareSection(std::vector<Field>& table, std::vector<Section>& sections, std::string path, std::string text, bool fixed)
+  DeclareSection(std::vector<Field>& table, std::vector<Section>& sections, std::string path,
+                 std::string text, bool fixed)
       : table_(table), prefix_(path.empty() ? "" : path + "."), fixed_(fixed) {
     if (!text.empty()) sections.push_back({std::move(path), std::move(text)});
   }
-  Declare field(Type type, const std::string& leaf, std::string text, std::vector<std::string> choices = {}) {
+  Declare field(Type type, const std::string& leaf, std::string text,
+                std::vector<std::string> choices = {}) {
     Field f;
     f.path = prefix_ + leaf;
     f.type = type;
@@ -122,10 +132,18 @@ class DeclareSection {
     f.fixed_in_run = fixed_;
     return Declare(table_, std::move(f));
   }
-  Declare integer(const std::string& leaf, std::string text) { return field(Type::integer, leaf, std::move(text)); }
-  Declare number(const std::string& leaf, std::string text) { return field(Type::number, leaf, std::move(text)); }
-  Declare boolean(const std::string& leaf, std::string text) { return field(Type::boolean, leaf, std::move(text)); }
-  Declare string(const std::string& leaf, std::string text) { return field(Type::text, leaf, std::move(text)); }
+  Declare integer(const std::string& leaf, std::string text) {
+    return field(Type::integer, leaf, std::move(text));
+  }
+  Declare number(const std::string& leaf, std::string text) {
+    return field(Type::number, leaf, std::move(text));
+  }
+  Declare boolean(const std::string& leaf, std::string text) {
+    return field(Type::boolean, leaf, std::move(text));
+  }
+  Declare string(const std::string& leaf, std::string text) {
+    return field(Type::text, leaf, std::move(text));
+  }
   Declare choice(const std::string& leaf, std::vector<std::string> choices, std::string text) {
     return field(Type::choice, leaf, std::move(text), std::move(choices));
   }
@@ -144,5 +162,7 @@ void declare_operation(std::vector<Field>& table, std::vector<Section>& sections
 }  // namespace trainctl::spec
 
 /// Names a member of JobSpec for Declare::to:   IN_JOB(parallelism.tensor)
-#define IN_JOB(member) [](JobSpec& job) -> auto& { return job.member; }
-#define IN_SOURCE(member) [](DataSource& source) -> auto& { return source.member; }
+#define IN_JOB(member) \
+  [](JobSpec & job) -> auto& { return job.member; }
+#define IN_SOURCE(member) \
+  [](DataSource & source) -> auto& { return source.member; }

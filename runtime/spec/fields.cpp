@@ -33,14 +33,16 @@ const Tables& tables() {
 }
 
 std::string amount(double value) {
-  if (value == std::floor(value) && std::abs(value) < 1e15) return fmt::format("{}", static_cast<int64_t>(value));
+  if (value == std::floor(value) && std::abs(value) < 1e15)
+    return fmt::format("{}", static_cast<int64_t>(value));
   return fmt::format("{}", value);
 }
 
 std::string range_of(const Field& field) {
   const bool low = std::isfinite(field.min), high = std::isfinite(field.max);
   if (low && high && field.min == field.max) return fmt::format(", always {}", amount(field.min));
-  if (low && high && field.above_min) return fmt::format(" above {}, at most {}", amount(field.min), amount(field.max));
+  if (low && high && field.above_min)
+    return fmt::format(" above {}, at most {}", amount(field.min), amount(field.max));
   if (low && high) return fmt::format(" from {} to {}", amount(field.min), amount(field.max));
   if (low) return fmt::format(" {} {}", field.above_min ? "above" : "from", amount(field.min));
   return "";
@@ -130,7 +132,8 @@ std::string describe_type(const Field& field) {
       if (field.choices.empty()) return "a list of texts";
       return fmt::format("a list of any of {}", fmt::join(field.choices, ", "));
     case Type::text_map: return "an object of texts";
-    case Type::source_list: return "a list of sources: objects with `path`, `format`, `dtype`, `weight`, `name`";
+    case Type::source_list:
+      return "a list of sources: objects with `path`, `format`, `dtype`, `weight`, `name`";
   }
   return "?";
 }

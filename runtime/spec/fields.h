@@ -1,5 +1,5 @@
-// The table of fields: each field of the job spec declared once. Parser, validator, JSON Schema, `explain`, `--set`,
-// completion and starter specs are all generated from it.
+// The table of fields: each field of the job spec declared once. Parser, validator, JSON Schema, `explain`,
+// `--set`, completion and starter specs are all generated from it.
 //
 // Built on first use, constant afterwards; safe from any thread.
 #pragma once
@@ -18,7 +18,8 @@ namespace trainctl::spec {
 
 enum class Type { boolean, integer, number, text, choice, text_list, text_map, source_list };
 
-/// What a quantity counts; text with a suffix is accepted where the unit is not `none` ("4M" tokens, "30m", "4GiB").
+/// What a quantity counts; text with a suffix is accepted where the unit is not `none` ("4M" tokens, "30m",
+/// "4GiB").
 enum class Unit { none, tokens, sequences, steps, seconds, mebibytes };
 const char* name_of(Unit unit);
 
@@ -32,28 +33,30 @@ std::string json_of(const Setting& setting);
 struct Field {
   std::string path;
   Type type = Type::text;
-  std::string text;                        ///< what it is and what it does; Markdown
+  std::string text;  ///< what it is and what it does; Markdown
   Unit unit = Unit::none;
   double min = -std::numeric_limits<double>::infinity(), max = std::numeric_limits<double>::infinity();
-  bool above_min = false;                  ///< the value must be greater than min, not equal
-  std::vector<std::string> choices;        ///< legal values of a choice or of the entries of a text list
-  std::optional<std::pair<std::string, std::string>> alias;  ///< another spelling of a choice: {"fp32", "f32"}
-  std::optional<Setting> fallback;         ///< default
-  std::string fallback_text;               ///< in words, where the default follows from other fields
+  bool above_min = false;            ///< the value must be greater than min, not equal
+  std::vector<std::string> choices;  ///< legal values of a choice or of the entries of a text list
+  std::optional<std::pair<std::string, std::string>>
+      alias;                        ///< another spelling of a choice: {"fp32", "f32"}
+  std::optional<Setting> fallback;  ///< default
+  std::string fallback_text;        ///< in words, where the default follows from other fields
   bool required = false, accepts_auto = false, identifier = false;
-  bool fixed_in_run = false;               ///< a resume may not change it
-  bool in_resolved = true;                 ///< false: another field carries its meaning in the resolved spec
-  std::vector<std::string> other_names;    ///< what people also call it, for did-you-mean
-  std::string example;                     ///< JSON text
+  bool fixed_in_run = false;             ///< a resume may not change it
+  bool in_resolved = true;               ///< false: another field carries its meaning in the resolved spec
+  std::vector<std::string> other_names;  ///< what people also call it, for did-you-mean
+  std::string example;                   ///< JSON text
 
-  // Where the value lives: in the job, or in one entry of data.train / data.val. Neither: handled by resolve.cpp.
+  // Where the value lives: in the job, or in one entry of data.train / data.val. Neither: handled by
+  // resolve.cpp.
   std::function<void(JobSpec&, const Setting&)> set;
   std::function<Setting(const JobSpec&)> get;
   std::function<void(DataSource&, const Setting&)> set_in_source;
   std::function<std::optional<Setting>(const DataSource&)> get_from_source;
 
-  std::string section() const;             ///< "parallelism"; "" at the top
-  std::string leaf() const;                ///< "tensor"
+  std::string section() const;  ///< "parallelism"; "" at the top
+  std::string leaf() const;     ///< "tensor"
 };
 
 struct Section {

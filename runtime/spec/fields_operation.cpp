@@ -1,4 +1,5 @@
-// Third part of the field table: evaluation, checkpoints, failures, what is written down, and where ranks start.
+// Third part of the field table: evaluation, checkpoints, failures, what is written down, and where ranks
+// start.
 #include "runtime/spec/field_builder.h"
 
 namespace trainctl::spec {
@@ -7,59 +8,148 @@ namespace {
 
 void declare_checkpoints(std::vector<Field>& table, std::vector<Section>& sections) {
   DeclareSection eval(table, sections, "eval", "Loss on the validation data.", false);
-  eval.integer("every_steps", "Evaluate after every so many steps; 0: never.").to(IN_JOB(eval.every_steps)).from(0)
-      .upto(1e12).unit(Unit::steps).fallback(int64_t{0}).also({"eval_interval", "interval"}).example("500");
-  eval.integer("max_tokens", "Most validation tokens in one evaluation, rounded up to whole sequences; 0: all of them.")
-      .from(0).upto(1e15).unit(Unit::tokens).fallback(int64_t{0}).example("\"8M\"");
+  eval.integer("every_steps", "Evaluate after every so many steps; 0: never.")
+      .to(IN_JOB(eval.every_steps))
+      .from(0)
+      .upto(1e12)
+      .unit(Unit::steps)
+      .fallback(int64_t{0})
+      .also({"eval_interval", "interval"})
+      .example("500");
+  eval.integer("max_tokens",
+               "Most validation tokens in one evaluation, rounded up to whole sequences; 0: all of them.")
+      .from(0)
+      .upto(1e15)
+      .unit(Unit::tokens)
+      .fallback(int64_t{0})
+      .example("\"8M\"");
 
-  DeclareSection checkpoint(table, sections, "checkpoint", "What is saved, when and how long it is kept.", false);
-  checkpoint.string("dir", "Folder of the checkpoints; empty: `ckpt` in the run directory.").to(IN_JOB(checkpoint.dir))
-      .fallback(std::string()).also({"directory", "path", "save_dir"}).example("\"/ckpt/job\"");
+  DeclareSection checkpoint(table, sections, "checkpoint", "What is saved, when and how long it is kept.",
+                            false);
+  checkpoint.string("dir", "Folder of the checkpoints; empty: `ckpt` in the run directory.")
+      .to(IN_JOB(checkpoint.dir))
+      .fallback(std::string())
+      .also({"directory", "path", "save_dir"})
+      .example("\"/ckpt/job\"");
   checkpoint.integer("every_steps", "Save after every so many steps; 0: only at the end and on request.")
-      .to(IN_JOB(checkpoint.every_steps)).from(0).upto(1e12).unit(Unit::steps).fallback(int64_t{0})
-      .also({"save_interval", "save_every", "interval"}).example("500");
-  checkpoint.boolean("on_exit", "Save at the end of training.").to(IN_JOB(checkpoint.on_exit)).fallback(true);
-  checkpoint.integer("keep_last", "Newest checkpoints to keep; 0: all.").to(IN_JOB(checkpoint.keep_last)).from(0).upto(1 << 20)
-      .fallback(int64_t{3}).also({"keep", "max_to_keep"});
-  checkpoint.integer("keep_every_steps", "Also keep for ever the checkpoints of steps divisible by this; 0: none.")
-      .to(IN_JOB(checkpoint.keep_every_steps)).from(0).upto(1e12).unit(Unit::steps).fallback(int64_t{0}).example("5000");
+      .to(IN_JOB(checkpoint.every_steps))
+      .from(0)
+      .upto(1e12)
+      .unit(Unit::steps)
+      .fallback(int64_t{0})
+      .also({"save_interval", "save_every", "interval"})
+      .example("500");
+  checkpoint.boolean("on_exit", "Save at the end of training.")
+      .to(IN_JOB(checkpoint.on_exit))
+      .fallback(true);
+  checkpoint.integer("keep_last", "Newest checkpoints to keep; 0: all.")
+      .to(IN_JOB(checkpoint.keep_last))
+      .from(0)
+      .upto(1 << 20)
+      .fallback(int64_t{3})
+      .also({"keep", "max_to_keep"});
+  checkpoint
+      .integer("keep_every_steps", "Also keep for ever the checkpoints of steps divisible by this; 0: "
+                                   "none.")
+      .to(IN_JOB(checkpoint.keep_every_steps))
+      .from(0)
+      .upto(1e12)
+      .unit(Unit::steps)
+      .fallback(int64_t{0})
+      .example("5000");
   checkpoint.number("chunk_mib", "Largest piece of a tensor that is written and hashed at once.")
-      .to(IN_JOB(checkpoint.chunk_mib)).above(0).upto(4096).unit(Unit::mebibytes).fallback(8.0);
+      .to(IN_JOB(checkpoint.chunk_mib))
+      .above(0)
+      .upto(4096)
+      .unit(Unit::mebibytes)
+      .fallback(8.0);
 }
 
 void declare_faults(std::vector<Field>& table, std::vector<Section>& sections) {
   DeclareSection fault(table, sections, "fault_tolerance", "How failures are noticed and healed.", false);
-  fault.integer("max_restarts", "How often a failed run is started again from its last checkpoint without a person; 0: never.")
-      .to(IN_JOB(fault_tolerance.max_restarts)).from(0).upto(1 << 20).fallback(int64_t{0}).also({"restarts"}).example("3");
-  fault.number("heartbeat_seconds", "How often each rank reports that it lives.").to(IN_JOB(fault_tolerance.heartbeat_seconds))
-      .above(0).upto(3600).unit(Unit::seconds).fallback(1.0).also({"heartbeat"});
-  fault.number("collective_timeout_seconds", "How long a rank waits for its peers in one operation before it names who is missing "
-               "and gives up.").to(IN_JOB(fault_tolerance.collective_timeout_seconds)).above(0).upto(86400).unit(Unit::seconds)
-      .fallback(60.0).also({"timeout", "nccl_timeout"}).example("\"10m\"");
-  fault.number("step_timeout_seconds", "How long a run may go without finishing a step before it counts as hung.")
-      .to(IN_JOB(fault_tolerance.step_timeout_seconds)).above(0).upto(86400).unit(Unit::seconds).fallback(600.0)
-      .also({"watchdog", "hang_timeout"}).example("\"10m\"");
+  fault
+      .integer("max_restarts",
+               "How often a failed run is started again from its last checkpoint without a person; 0: "
+               "never.")
+      .to(IN_JOB(fault_tolerance.max_restarts))
+      .from(0)
+      .upto(1 << 20)
+      .fallback(int64_t{0})
+      .also({"restarts"})
+      .example("3");
+  fault.number("heartbeat_seconds", "How often each rank reports that it lives.")
+      .to(IN_JOB(fault_tolerance.heartbeat_seconds))
+      .above(0)
+      .upto(3600)
+      .unit(Unit::seconds)
+      .fallback(1.0)
+      .also({"heartbeat"});
+  fault
+      .number("collective_timeout_seconds",
+              "How long a rank waits for its peers in one operation before it names who is missing "
+              "and gives up.")
+      .to(IN_JOB(fault_tolerance.collective_timeout_seconds))
+      .above(0)
+      .upto(86400)
+      .unit(Unit::seconds)
+      .fallback(60.0)
+      .also({"timeout", "nccl_timeout"})
+      .example("\"10m\"");
+  fault
+      .number("step_timeout_seconds",
+              "How long a run may go without finishing a step before it counts as hung.")
+      .to(IN_JOB(fault_tolerance.step_timeout_seconds))
+      .above(0)
+      .upto(86400)
+      .unit(Unit::seconds)
+      .fallback(600.0)
+      .also({"watchdog", "hang_timeout"})
+      .example("\"10m\"");
 }
 
 void declare_places(std::vector<Field>& table, std::vector<Section>& sections) {
   DeclareSection observe(table, sections, "observability", "What a run writes down, and where.", false);
-  observe.string("run_dir", "Folder in which each run gets its own folder.").to(IN_JOB(observability.run_dir))
-      .fallback(std::string("runs")).also({"output_dir", "log_dir"}).example("\"/runs\"");
-  observe.string("run_id", "Id of the run; empty: made from `name` and the time.").to(IN_JOB(observability.run_id))
-      .fallback(std::string()).identifier().example("\"fineweb-1\"");
-  observe.integer("log_every_steps", "Steps between two lines on the console; metrics.jsonl gets every step.")
-      .to(IN_JOB(observability.log_every_steps)).from(1).upto(1e12).unit(Unit::steps).fallback(int64_t{1})
-      .also({"log_interval", "log_every"}).example("10");
-  observe.boolean("save_gradients", "Write the gradients of the first step to <run>/gradients, for comparison with another "
-                  "implementation.").to(IN_JOB(observability.save_gradients)).fallback(false);
+  observe.string("run_dir", "Folder in which each run gets its own folder.")
+      .to(IN_JOB(observability.run_dir))
+      .fallback(std::string("runs"))
+      .also({"output_dir", "log_dir"})
+      .example("\"/runs\"");
+  observe.string("run_id", "Id of the run; empty: made from `name` and the time.")
+      .to(IN_JOB(observability.run_id))
+      .fallback(std::string())
+      .identifier()
+      .example("\"fineweb-1\"");
+  observe
+      .integer("log_every_steps", "Steps between two lines on the console; metrics.jsonl gets every step.")
+      .to(IN_JOB(observability.log_every_steps))
+      .from(1)
+      .upto(1e12)
+      .unit(Unit::steps)
+      .fallback(int64_t{1})
+      .also({"log_interval", "log_every"})
+      .example("10");
+  observe
+      .boolean("save_gradients",
+               "Write the gradients of the first step to <run>/gradients, for comparison with another "
+               "implementation.")
+      .to(IN_JOB(observability.save_gradients))
+      .fallback(false);
 
   DeclareSection launcher(table, sections, "launcher", "How ranks are started.", false);
   launcher.integer("slots", "Ranks this machine may run; 0: as many as wanted, sharing cores with a note.")
-      .to(IN_JOB(launcher.slots)).from(0).upto(1 << 20).fallback(int64_t{0});
-  launcher.string("mpirun", "The MPI launcher to call.").to(IN_JOB(launcher.mpirun)).fallback(std::string("mpirun"))
+      .to(IN_JOB(launcher.slots))
+      .from(0)
+      .upto(1 << 20)
+      .fallback(int64_t{0});
+  launcher.string("mpirun", "The MPI launcher to call.")
+      .to(IN_JOB(launcher.mpirun))
+      .fallback(std::string("mpirun"))
       .example("\"/opt/openmpi/bin/mpirun\"");
-  launcher.field(Type::text_map, "env", "Environment variables for every rank.").to(IN_JOB(launcher.env)).fallback(TextMap{})
-      .also({"environment"}).example("{\"OMP_PROC_BIND\": \"true\"}");
+  launcher.field(Type::text_map, "env", "Environment variables for every rank.")
+      .to(IN_JOB(launcher.env))
+      .fallback(TextMap{})
+      .also({"environment"})
+      .example("{\"OMP_PROC_BIND\": \"true\"}");
 }
 
 }  // namespace

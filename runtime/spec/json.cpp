@@ -29,7 +29,8 @@ class Reader {
     skip_blanks();
     Value value = read_value(0);
     skip_blanks();
-    if (!at_end()) fail(here(1), "there is more text after the end of the spec", "remove it, or check the braces above");
+    if (!at_end())
+      fail(here(1), "there is more text after the end of the spec", "remove it, or check the braces above");
     return value;
   }
 
@@ -69,7 +70,8 @@ class Reader {
 
   Value read_value(int depth) {
     if (depth > kMaxDepth) fail(here(1), fmt::format("nested deeper than {} levels", kMaxDepth));
-    if (at_end()) fail(here(1), "the text ends where a value should stand", "check for a missing value or brace");
+    if (at_end())
+      fail(here(1), "the text ends where a value should stand", "check for a missing value or brace");
     const char c = peek();
     if (c == '{') return read_object(depth);
     if (c == '[') return read_list(depth);
@@ -94,8 +96,10 @@ class Reader {
     const std::string word(text_.substr(offset_, end - offset_));
     value.place = here(std::max<int>(1, static_cast<int>(word.size())));
     if (word.empty()) {
-      if (peek() == '\'') fail(value.place, "text must stand in double quotes", "write \"...\" instead of '...'");
-      fail(value.place, fmt::format("`{}` cannot start a value", peek()), "a value is text, a number, true, false, null, [ ] or { }");
+      if (peek() == '\'')
+        fail(value.place, "text must stand in double quotes", "write \"...\" instead of '...'");
+      fail(value.place, fmt::format("`{}` cannot start a value", peek()),
+           "a value is text, a number, true, false, null, [ ] or { }");
     }
     offset_ = end;
     if (word == "true" || word == "false") {
@@ -104,7 +108,8 @@ class Reader {
     } else if (word == "NaN" || word == "nan" || word == "Infinity" || word == "inf") {
       not_a_number(value.place, word);
     } else if (word != "null") {
-      fail(value.place, fmt::format("`{}` is not a value", word), fmt::format("text stands in double quotes: \"{}\"", word));
+      fail(value.place, fmt::format("`{}` is not a value", word),
+           fmt::format("text stands in double quotes: \"{}\"", word));
     }
     return value;
   }
@@ -127,7 +132,8 @@ class Reader {
       not_a_number(value.place, std::string(text_.substr(begin, offset_ - begin)));
       return value;
     }
-    const bool leading_zero = peek() == '0' && is_digit(text_.size() > offset_ + 1 ? text_[offset_ + 1] : '\0');
+    const bool leading_zero =
+        peek() == '0' && is_digit(text_.size() > offset_ + 1 ? text_[offset_ + 1] : '\0');
     bool well_formed = is_digit(peek()) && !leading_zero;
     while (is_digit(peek())) ++offset_;
     if (peek() == '.') {
@@ -161,10 +167,14 @@ class Reader {
     for (int i = 0; i < 4; ++i, ++offset_) {
       const char c = peek();
       unsigned digit = 0;
-      if (is_digit(c)) digit = static_cast<unsigned>(c - '0');
-      else if (c >= 'a' && c <= 'f') digit = static_cast<unsigned>(c - 'a' + 10);
-      else if (c >= 'A' && c <= 'F') digit = static_cast<unsigned>(c - 'A' + 10);
-      else fail(here(1), "\\u needs four hexadecimal digits");
+      if (is_digit(c))
+        digit = static_cast<unsigned>(c - '0');
+      else if (c >= 'a' && c <= 'f')
+        digit = static_cast<unsigned>(c - 'a' + 10);
+      else if (c >= 'A' && c <= 'F')
+        digit = static_cast<unsigned>(c - 'A' + 10);
+      else
+        fail(here(1), "\\u needs four hexadecimal digits");
       code = code * 16 + digit;
     }
     return code;
@@ -189,7 +199,9 @@ class Reader {
     const char c = (++offset_, peek());
     ++offset_;
     switch (c) {
-      case '"': case '\\': case '/': out += c; return;
+      case '"':
+      case '\\':
+      case '/': out += c; return;
       case 'b': out += '\b'; return;
       case 'f': out += '\f'; return;
       case 'n': out += '\n'; return;
@@ -216,7 +228,8 @@ class Reader {
     std::string out;
     ++offset_;
     while (true) {
-      if (at_end() || peek() == '\n') fail(begin, "this text has no closing quote", "end it with \" on the same line");
+      if (at_end() || peek() == '\n')
+        fail(begin, "this text has no closing quote", "end it with \" on the same line");
       const char c = peek();
       if (c == '"') {
         ++offset_;
@@ -226,7 +239,8 @@ class Reader {
         read_escape(out);
         continue;
       }
-      if (static_cast<unsigned char>(c) < 0x20) fail(here(1), "control character in a text", "write it as an escape such as \\t");
+      if (static_cast<unsigned char>(c) < 0x20)
+        fail(here(1), "control character in a text", "write it as an escape such as \\t");
       out += c;
       ++offset_;
     }
@@ -249,7 +263,8 @@ class Reader {
 
   /// After an element: true if another follows. Stands on the closing bracket otherwise.
   bool next_element(char close, const char* what, Place opened) {
-    if (at_end()) fail(opened, fmt::format("this {} is never closed", what), fmt::format("add the missing {}", close));
+    if (at_end())
+      fail(opened, fmt::format("this {} is never closed", what), fmt::format("add the missing {}", close));
     if (peek() == close) return false;
     if (peek() != ',')
       fail(here(1), fmt::format("expected `,` or `{}` here", close), "a comma separates entries");
@@ -257,7 +272,8 @@ class Reader {
     ++offset_;
     skip_blanks();
     if (peek() == close) fail(comma, fmt::format("comma before `{}`", close), "remove this comma");
-    if (at_end()) fail(opened, fmt::format("this {} is never closed", what), fmt::format("add the missing {}", close));
+    if (at_end())
+      fail(opened, fmt::format("this {} is never closed", what), fmt::format("add the missing {}", close));
     return true;
   }
 
@@ -269,7 +285,8 @@ class Reader {
     skip_blanks();
     while (peek() != '}') {
       if (at_end()) fail(value.place, "this object is never closed", "add the missing }");
-      if (peek() != '"') fail(here(1), "a field's name must stand in double quotes", "write \"name\": value");
+      if (peek() != '"')
+        fail(here(1), "a field's name must stand in double quotes", "write \"name\": value");
       Member member;
       member.place = here(1);
       const size_t begin = offset_;
@@ -282,7 +299,8 @@ class Reader {
       member.value = read_value(depth + 1);
       if (const Value* first = value.find(member.key)) {
         problems_.push_back({"E0102", fmt::format("`{}` is given twice", member.key),
-                             fmt::format("the first stands in line {}; keep one", first->place.line), member.place});
+                             fmt::format("the first stands in line {}; keep one", first->place.line),
+                             member.place});
       } else {
         value.members.push_back(std::move(member));
       }
@@ -325,7 +343,11 @@ Value* Value::find(std::string_view key) { return const_cast<Value*>(std::as_con
 bool valid_utf8(std::string_view text) {
   for (size_t i = 0; i < text.size();) {
     const unsigned char lead = static_cast<unsigned char>(text[i]);
-    const int length = lead < 0x80 ? 1 : lead >= 0xC2 && lead < 0xE0 ? 2 : (lead & 0xF0) == 0xE0 ? 3 : lead >= 0xF0 && lead < 0xF5 ? 4 : 0;
+    const int length = lead < 0x80                   ? 1
+                       : lead >= 0xC2 && lead < 0xE0 ? 2
+                       : (lead & 0xF0) == 0xE0       ? 3
+                       : lead >= 0xF0 && lead < 0xF5 ? 4
+                                                     : 0;
     if (length == 0 || i + static_cast<size_t>(length) > text.size()) return false;
     unsigned code = length == 1 ? lead : lead & (0xFFu >> (length + 1));
     for (int k = 1; k < length; ++k) {
@@ -343,7 +365,10 @@ bool valid_utf8(std::string_view text) {
 ReadResult read(std::string_view text, int source) {
   ReadResult result;
   if (!valid_utf8(text)) {
-    result.problems.push_back({"E0100", "the text is not UTF-8", "save the file as UTF-8", {.source = source, .line = 1, .column = 1, .length = 1}});
+    result.problems.push_back({"E0100",
+                               "the text is not UTF-8",
+                               "save the file as UTF-8",
+                               {.source = source, .line = 1, .column = 1, .length = 1}});
     return result;
   }
   try {

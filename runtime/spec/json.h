@@ -1,5 +1,6 @@
-// A small JSON reader that remembers where everything stands, which messages about a job spec need and general JSON
-// libraries do not give: the line and column of every key and value, duplicate keys, `//` comments.
+// A small JSON reader that remembers where everything stands, which messages about a job spec need and
+// general JSON libraries do not give: the line and column of every key and value, duplicate keys, `//`
+// comments.
 //
 // Pure; safe from any thread. Accepts RFC 8259 plus `//` comments and a leading byte order mark.
 #pragma once
@@ -9,7 +10,8 @@
 
 namespace trainctl::json {
 
-/// Where a token stands. Lines and columns are 1-based, columns count characters; 0 where there is no place.
+/// Where a token stands. Lines and columns are 1-based, columns count characters; 0 where there is no
+/// place.
 struct Place {
   int source = -1;  ///< index of the text it comes from, as the caller numbers them; -1: none
   int line = 0, column = 0, length = 0;
@@ -41,7 +43,8 @@ struct Member {
   Value value;
 };
 
-/// A mistake in the text: E0100 (syntax; reading stops), E0102 (duplicate key), E0103 (NaN, infinity, overflow).
+/// A mistake in the text: E0100 (syntax; reading stops), E0102 (duplicate key), E0103 (NaN, infinity,
+/// overflow).
 struct Problem {
   std::string code, message, help;
   Place place;

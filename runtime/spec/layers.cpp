@@ -90,7 +90,8 @@ class FileLayers {
     open_.push_back(name);
     json::ReadResult result = json::read(text, source);
     report_problems(result.problems, r_);
-    for (const json::Problem& problem : result.problems) r_.unreadable = r_.unreadable || problem.code == "E0100";
+    for (const json::Problem& problem : result.problems)
+      r_.unreadable = r_.unreadable || problem.code == "E0100";
     Value merged;
     merged.kind = Kind::object;
     merged.place = {.source = source, .line = 1, .column = 1, .length = 1};
@@ -100,9 +101,10 @@ class FileLayers {
     }
     if (result.value.kind != Kind::object) {
       r_.unreadable = true;
-      r_.report_at(result.value.place, {.code = "E0107",
-                                        .message = fmt::format("a job spec is an object, not {}", name_of(result.value.kind)),
-                                        .help = {"it starts with { and ends with }; `trainctl init` writes one"}});
+      r_.report_at(result.value.place,
+                   {.code = "E0107",
+                    .message = fmt::format("a job spec is an object, not {}", name_of(result.value.kind)),
+                    .help = {"it starts with { and ends with }; `trainctl init` writes one"}});
     } else {
       extend(merged, result.value, name);
       drop_replaced_alternatives(merged, result.value);
@@ -120,7 +122,9 @@ class FileLayers {
       if (item.kind != Kind::text) continue;
       const std::string path = item.text.rfind('/', 0) == 0 ? item.text : folder_of(name) + item.text;
       if (std::find(open_.begin(), open_.end(), path) != open_.end() || open_.size() > kMaxExtends) {
-        r_.report_at(item.place, {.code = "E0106", .message = fmt::format("{} extends itself", path), .pointer = "/extends",
+        r_.report_at(item.place, {.code = "E0106",
+                                  .message = fmt::format("{} extends itself", path),
+                                  .pointer = "/extends",
                                   .help = {"take it out of one of the `extends` lists"}});
         continue;
       }
@@ -129,8 +133,11 @@ class FileLayers {
         drop_replaced_alternatives(merged, base);
         json::merge(merged, base);
       } catch (const Error& error) {
-        r_.report_at(item.place, {.code = "E0106", .message = fmt::format("cannot read the spec to extend: {}", error.what()),
-                                  .pointer = "/extends", .help = {fmt::format("paths are relative to {}", name)}});
+        r_.report_at(item.place,
+                     {.code = "E0106",
+                      .message = fmt::format("cannot read the spec to extend: {}", error.what()),
+                      .pointer = "/extends",
+                      .help = {fmt::format("paths are relative to {}", name)}});
       }
     }
   }
@@ -172,20 +179,24 @@ Value override_value(const std::string& path, const std::string& text, json::Pla
   return read.value;
 }
 
-/// Walks to the parent of `keys`, making objects and list entries on the way. Null after a reported mistake.
+/// Walks to the parent of `keys`, making objects and list entries on the way. Null after a reported
+/// mistake.
 Value* make_parent(Value& tree, const std::vector<std::string>& keys, json::Place place, Resolution& r) {
   Value* node = &tree;
   std::string path;
   for (size_t i = 0; i + 1 <= keys.size(); ++i) {
     const bool last = i + 1 == keys.size();
     if (node->kind == Kind::list) {
-      const bool digits = std::all_of(keys[i].begin(), keys[i].end(), [](char c) { return c >= '0' && c <= '9'; });
+      const bool digits =
+          std::all_of(keys[i].begin(), keys[i].end(), [](char c) { return c >= '0' && c <= '9'; });
       const size_t index = digits && keys[i].size() < 9 ? std::stoul(keys[i]) : node->items.size() + 1;
       if (index > node->items.size()) {
-        r.report_at(place, {.code = "E0105",
-                            .message = fmt::format("`{}` is not an entry of {}, which has {}", keys[i], path, node->items.size()),
-                            .pointer = pointer_of(path),
-                            .help = {fmt::format("entries count from 0; {} adds one", node->items.size())}});
+        r.report_at(place,
+                    {.code = "E0105",
+                     .message = fmt::format("`{}` is not an entry of {}, which has {}", keys[i], path,
+                                            node->items.size()),
+                     .pointer = pointer_of(path),
+                     .help = {fmt::format("entries count from 0; {} adds one", node->items.size())}});
         return nullptr;
       }
       if (index == node->items.size()) {
@@ -227,16 +238,22 @@ void set_child(Value& parent, const std::string& key, Value value, json::Place p
   json::merge(parent, patch);
 }
 
-void apply_override(Value& tree, const std::string& path, const std::string& text, Source source, Resolution& r) {
+void apply_override(Value& tree, const std::string& path, const std::string& text, Source source,
+                    Resolution& r) {
   const json::Place place{.source = r.add_source(std::move(source))};
   const std::vector<std::string> keys = split(path, '.');
-  const bool empty_key = std::any_of(keys.begin(), keys.end(), [](const std::string& key) { return key.empty(); });
+  const bool empty_key =
+      std::any_of(keys.begin(), keys.end(), [](const std::string& key) { return key.empty(); });
   if (empty_key || !json::valid_utf8(path) || !json::valid_utf8(text)) {
-    r.report_at(place, {.code = "E0104", .message = "this override names no field", .help = {"write PATH=VALUE, e.g. schedule.lr=3e-4"}});
+    r.report_at(place, {.code = "E0104",
+                        .message = "this override names no field",
+                        .help = {"write PATH=VALUE, e.g. schedule.lr=3e-4"}});
     return;
   }
   if (keys[0] == "extends") {
-    r.report_at(place, {.code = "E0104", .message = "`extends` can only stand in a file", .pointer = "/extends",
+    r.report_at(place, {.code = "E0104",
+                        .message = "`extends` can only stand in a file",
+                        .pointer = "/extends",
                         .help = {"write it into the spec"}});
     return;
   }
@@ -246,7 +263,8 @@ void apply_override(Value& tree, const std::string& path, const std::string& tex
     if (path == pair.first) erase_path(tree, pair.second);
     if (path == pair.second) erase_path(tree, pair.first);
   }
-  if (Value* parent = make_parent(tree, keys, place, r)) set_child(*parent, keys.back(), std::move(value), place);
+  if (Value* parent = make_parent(tree, keys, place, r))
+    set_child(*parent, keys.back(), std::move(value), place);
 }
 
 /// TRAINCTL_SET__a__b -> a.b; field names are lower-case, keys of an environment map are not.
@@ -279,7 +297,9 @@ json::Value merge_layers(const ParseInput& input, Resolution& r) {
     Source source{Source::Kind::override_, "--set " + text, {}};
     if (equals == std::string::npos) {
       const json::Place place{.source = r.add_source(std::move(source))};
-      r.report_at(place, {.code = "E0104", .message = "this override has no `=`", .help = {"write PATH=VALUE, e.g. schedule.lr=3e-4"}});
+      r.report_at(place, {.code = "E0104",
+                          .message = "this override has no `=`",
+                          .help = {"write PATH=VALUE, e.g. schedule.lr=3e-4"}});
       continue;
     }
     apply_override(tree, text.substr(0, equals), text.substr(equals + 1), std::move(source), r);
@@ -292,7 +312,9 @@ void merge_preset(Value& tree, Resolution& r) {
   if (!name || name->kind != Kind::text || name->text.empty()) return;
   const Preset* preset = find_preset(name->text);
   if (!preset) {
-    Diagnostic diagnostic{.code = "E0209", .message = fmt::format("there is no preset `{}`", name->text), .pointer = "/model/preset"};
+    Diagnostic diagnostic{.code = "E0209",
+                          .message = fmt::format("there is no preset `{}`", name->text),
+                          .pointer = "/model/preset"};
     const std::vector<std::string> near = closest(name->text, preset_names(), 1);
     if (!near.empty()) diagnostic.help.push_back(fmt::format("did you mean `{}`?", near[0]));
     diagnostic.help.push_back(fmt::format("presets: {}", fmt::join(preset_names(), ", ")));

@@ -23,12 +23,14 @@ const std::vector<DataSource>& sources_of(const JobSpec& job, const std::string&
   return list == "data.train" ? job.data.train : job.data.val;
 }
 
-/// What the resolved spec says of a field that stands in JobSpec or among the settings. "auto" stays auto, so that the resolved spec
-/// can be resumed on another mesh; lanes become a number, because they are fixed when the run is born.
+/// What the resolved spec says of a field that stands in JobSpec or among the settings. "auto" stays auto,
+/// so that the resolved spec can be resumed on another mesh; lanes become a number, because they are fixed
+/// when the run is born.
 std::string resolved_text(const Resolution& r, const Field& field) {
   const auto setting = r.settings.find(field.path);
   const bool known = setting != r.settings.end();
-  const bool automatic = known && std::holds_alternative<std::string>(setting->second) && std::get<std::string>(setting->second) == "auto";
+  const bool automatic = known && std::holds_alternative<std::string>(setting->second) &&
+                         std::get<std::string>(setting->second) == "auto";
   if (automatic && (field.accepts_auto || field.path == "device") && !field.fixed_in_run) return "\"auto\"";
   if (field.get) return json_of(field.get(r.job));
   return known ? json_of(setting->second) : "";
@@ -46,7 +48,8 @@ std::vector<EffectiveValue> effective_values(const Resolution& r) {
   std::vector<EffectiveValue> values;
   for (const Field& field : spec::fields()) {
     if (!field.in_resolved || field.set_in_source) continue;
-    if (field.path == "model.position.theta" && r.job.model.family == Family::gpt2) continue;  // means nothing there
+    if (field.path == "model.position.theta" && r.job.model.family == Family::gpt2)
+      continue;  // means nothing there
     if (field.type == spec::Type::source_list) {
       const std::vector<DataSource>& sources = sources_of(r.job, field.path);
       for (size_t i = 0; i < sources.size(); ++i)
@@ -119,7 +122,8 @@ std::string hash_of(const JobSpec& job) {
 std::string origin_in(const ParsedJob& job, const std::string& path) {
   std::string origin;
   for (const EffectiveValue& value : job.values)
-    if (value.path == path || (value.path.rfind(path + ".", 0) == 0 && (origin.empty() || value.origin != "default")))
+    if (value.path == path ||
+        (value.path.rfind(path + ".", 0) == 0 && (origin.empty() || value.origin != "default")))
       origin = value.origin;  // of a list: what was given last
   return origin;
 }
@@ -127,7 +131,8 @@ std::string origin_in(const ParsedJob& job, const std::string& path) {
 }  // namespace
 
 bool ParsedJob::ok() const {
-  return std::none_of(diagnostics.begin(), diagnostics.end(), [](const Diagnostic& d) { return d.is_error(); });
+  return std::none_of(diagnostics.begin(), diagnostics.end(),
+                      [](const Diagnostic& d) { return d.is_error(); });
 }
 
 ParsedJob parse_job(const ParseInput& input) {

@@ -16,16 +16,16 @@ struct RelatedPlace {
 
 /// One mistake (or warning). Rendered as in `trainctl explain E0101`: code, message, place, values, help.
 struct Diagnostic {
-  std::string code;                    ///< "E0312", "W0401"
-  std::string message;                 ///< one sentence
-  std::string file;                    ///< "job.json", "--set parallelism.tensor=16", "TRAINCTL_SET__...", ""
-  int line = 0, column = 0;            ///< 1-based; 0 where there is none
-  int length = 1;                      ///< of the caret line
-  std::string pointer;                 ///< "/parallelism/tensor"
-  std::string excerpt;                 ///< the source line, for the caret
-  std::vector<std::string> notes;      ///< "parallelism.tensor = 16, model.num_kv_heads = 8"
-  std::vector<std::string> help;       ///< what to do
-  std::vector<RelatedPlace> related;   ///< where the other values stand
+  std::string code;                ///< "E0312", "W0401"
+  std::string message;             ///< one sentence
+  std::string file;                ///< "job.json", "--set parallelism.tensor=16", "TRAINCTL_SET__...", ""
+  int line = 0, column = 0;        ///< 1-based; 0 where there is none
+  int length = 1;                  ///< of the caret line
+  std::string pointer;             ///< "/parallelism/tensor"
+  std::string excerpt;             ///< the source line, for the caret
+  std::vector<std::string> notes;  ///< "parallelism.tensor = 16, model.num_kv_heads = 8"
+  std::vector<std::string> help;   ///< what to do
+  std::vector<RelatedPlace> related;  ///< where the other values stand
   bool is_error() const { return !code.empty() && code[0] == 'E'; }
 };
 
@@ -35,38 +35,39 @@ std::string render_json(const std::vector<Diagnostic>&);
 
 /// One field as the run will see it.
 struct EffectiveValue {
-  std::string path;                    ///< "data.train.0.weight"
-  std::string value;                   ///< JSON text as in the resolved spec; "auto" stays auto
-  std::string meaning;                 ///< what an auto came to; otherwise the same as value
-  std::string origin;                  ///< as in origins_json
+  std::string path;     ///< "data.train.0.weight"
+  std::string value;    ///< JSON text as in the resolved spec; "auto" stays auto
+  std::string meaning;  ///< what an auto came to; otherwise the same as value
+  std::string origin;   ///< as in origins_json
 };
 
 struct ParsedJob {
   JobSpec job;                          ///< meaningful only when ok()
   std::vector<Diagnostic> diagnostics;  ///< sorted by place
   std::string resolved_json;            ///< strict JSON of every effective value; parses to the same job
-  std::string origins_json;             ///< path -> "job.json:41" | "--set" | "default" | "preset llama3-8b" | ...
-  std::vector<EffectiveValue> values;   ///< in the order of the field table
-  std::string hash;                     ///< 16 hex digits over what must not change within a run (see changed_run_fields)
+  std::string origins_json;  ///< path -> "job.json:41" | "--set" | "default" | "preset llama3-8b" | ...
+  std::vector<EffectiveValue> values;  ///< in the order of the field table
+  std::string hash;  ///< 16 hex digits over what must not change within a run (see changed_run_fields)
   bool ok() const;
 };
 
 struct ParseInput {
-  std::string text;                     ///< JSON, // comments allowed
-  std::string file;                     ///< name shown in diagnostics; relative paths inside stay relative to the working directory
-  std::vector<std::string> overrides;   ///< "path=value", in order (`--set`)
+  std::string text;  ///< JSON, // comments allowed
+  std::string
+      file;  ///< name shown in diagnostics; relative paths inside stay relative to the working directory
+  std::vector<std::string> overrides;                            ///< "path=value", in order (`--set`)
   std::vector<std::pair<std::string, std::string>> environment;  ///< TRAINCTL_SET__a__b=value
 };
 ParsedJob parse_job(const ParseInput& input);
 
-/// Fields that a resume may not change (model, data, seed, batch, lanes, optimizer, schedule, precision): one diagnostic for each
-/// that differs between the run's resolved spec and the new one.
+/// Fields that a resume may not change (model, data, seed, batch, lanes, optimizer, schedule, precision):
+/// one diagnostic for each that differs between the run's resolved spec and the new one.
 std::vector<Diagnostic> changed_run_fields(const ParsedJob& run, const ParsedJob& now);
 
 /// JSON Schema draft-07 of the whole spec.
 std::string job_schema();
-/// Explains a field ("parallelism.tensor"), a section ("parallelism") or a code ("E0312"); empty if unknown,
-/// with did-you-mean in `suggestion`.
+/// Explains a field ("parallelism.tensor"), a section ("parallelism") or a code ("E0312"); empty if
+/// unknown, with did-you-mean in `suggestion`.
 std::string explain(const std::string& topic, std::string* suggestion);
 /// Names of the presets, and the commented starter spec of one.
 std::vector<std::string> preset_names();

@@ -2,8 +2,9 @@
 
 namespace trainctl::spec {
 
-// Shapes: GPT-2 from "Language Models are Unsupervised Multitask Learners" (2019) and the released checkpoints; Llama 3
-// from arXiv:2407.21783, table 3, and the released 3.2 checkpoints, with the 8192 tokens of their main pre-training.
+// Shapes: GPT-2 from "Language Models are Unsupervised Multitask Learners" (2019) and the released
+// checkpoints; Llama 3 from arXiv:2407.21783, table 3, and the released 3.2 checkpoints, with the 8192
+// tokens of their main pre-training.
 const std::vector<Preset>& presets() {
   static const std::vector<Preset> all = {
       {"gpt2-tiny", "GPT-2 in miniature, for tests", 218496,

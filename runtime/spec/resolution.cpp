@@ -33,7 +33,8 @@ std::string Resolution::origin(const std::string& path) const {
 }
 
 bool Resolution::sound(std::initializer_list<const char*> paths) const {
-  return std::all_of(paths.begin(), paths.end(), [&](const char* path) { return sound(std::string(path)); });
+  return std::all_of(paths.begin(), paths.end(),
+                     [&](const char* path) { return sound(std::string(path)); });
 }
 
 std::string Resolution::excerpt(json::Place place) const {
@@ -57,8 +58,9 @@ void Resolution::report_at(json::Place place, Diagnostic diagnostic) {
   found_.emplace_back(place, std::move(diagnostic));
 }
 
-void Resolution::report(const std::string& code, const std::string& message, const std::vector<std::string>& paths,
-                        std::vector<std::string> help, const std::string& label) {
+void Resolution::report(const std::string& code, const std::string& message,
+                        const std::vector<std::string>& paths, std::vector<std::string> help,
+                        const std::string& label) {
   Diagnostic diagnostic{.code = code, .message = message};
   diagnostic.help = std::move(help);
   std::string values, primary;
@@ -111,7 +113,8 @@ std::vector<Diagnostic> Resolution::sorted_diagnostics() const {
 }
 
 bool Resolution::failed() const {
-  return std::any_of(found_.begin(), found_.end(), [](const auto& entry) { return entry.second.is_error(); });
+  return std::any_of(found_.begin(), found_.end(),
+                     [](const auto& entry) { return entry.second.is_error(); });
 }
 
 }  // namespace trainctl::spec

@@ -1,5 +1,5 @@
-// A job spec on its way from text to JobSpec: what has been read so far, where each value came from, and every mistake
-// found. Internal to runtime/spec; made and consumed within one parse_job call.
+// A job spec on its way from text to JobSpec: what has been read so far, where each value came from, and
+// every mistake found. Internal to runtime/spec; made and consumed within one parse_job call.
 #pragma once
 #include <map>
 #include <set>
@@ -16,15 +16,15 @@ namespace trainctl::spec {
 struct Source {
   enum class Kind { file, environment, override_, preset };
   Kind kind = Kind::file;
-  std::string name;                 ///< as diagnostics show it: "job.json", "--set parallelism.tensor=16", ...
-  std::vector<std::string> lines;   ///< of a file
+  std::string name;  ///< as diagnostics show it: "job.json", "--set parallelism.tensor=16", ...
+  std::vector<std::string> lines;  ///< of a file
 };
 
 class Resolution {
  public:
   JobSpec job;
   std::vector<Source> sources;
-  bool unreadable = false;  ///< a file's syntax is broken: nothing beyond it can be said
+  bool unreadable = false;                  ///< a file's syntax is broken: nothing beyond it can be said
   std::map<std::string, Setting> settings;  ///< by concrete path: given and well-typed
 
   int add_source(Source source);
@@ -44,8 +44,9 @@ class Resolution {
 
   /// A mistake at one place of the text.
   void report_at(json::Place place, Diagnostic diagnostic);
-  /// A mistake in how fields fit together. It stands at the first path that was overridden, else at the first that the user gave; the
-  /// others with their places are related, the second one with `label` under its value; a note lists all values.
+  /// A mistake in how fields fit together. It stands at the first path that was overridden, else at the
+  /// first that the user gave; the others with their places are related, the second one with `label` under
+  /// its value; a note lists all values.
   void report(const std::string& code, const std::string& message, const std::vector<std::string>& paths,
               std::vector<std::string> help, const std::string& label = "");
 

@@ -28,10 +28,12 @@ std::vector<Suffix> suffixes_of(Unit unit) {
     case Unit::tokens:
     case Unit::sequences:
     case Unit::steps:
-      return {{"k", 1e3}, {"K", 1e3}, {"M", 1e6}, {"B", 1e9}, {"G", 1e9}, {"T", 1e12}, {"Ki", kKi}, {"Mi", kMi}, {"Gi", kGi}};
+      return {{"k", 1e3},  {"K", 1e3},  {"M", 1e6},  {"B", 1e9}, {"G", 1e9},
+              {"T", 1e12}, {"Ki", kKi}, {"Mi", kMi}, {"Gi", kGi}};
     case Unit::seconds: return {{"ms", 1e-3}, {"s", 1}, {"m", 60}, {"min", 60}, {"h", 3600}, {"d", 86400}};
     case Unit::mebibytes:
-      return {{"KiB", 1 / kKi}, {"MiB", 1}, {"GiB", kKi}, {"kB", 1e3 / kMi}, {"MB", 1e6 / kMi}, {"GB", 1e9 / kMi}};
+      return {{"KiB", 1 / kKi},  {"MiB", 1},        {"GiB", kKi},
+              {"kB", 1e3 / kMi}, {"MB", 1e6 / kMi}, {"GB", 1e9 / kMi}};
   }
   return {};
 }
@@ -41,8 +43,7 @@ std::string shown(const Value& value) {
   switch (value.kind) {
     case Kind::boolean: return value.boolean ? "true" : "false";
     case Kind::number: return value.text;
-    case Kind::text:
-      return json_of(value.text.size() > 60 ? value.text.substr(0, 57) + "..." : value.text);
+    case Kind::text: return json_of(value.text.size() > 60 ? value.text.substr(0, 57) + "..." : value.text);
     case Kind::list: return fmt::format("a list of {}", value.items.size());
     default: return name_of(value.kind);
   }
@@ -92,7 +93,8 @@ std::string belongs(const std::string& path) {
 /// Siblings first, then the same name elsewhere, then near names elsewhere.
 std::string did_you_mean(const std::string& section, const std::string& word) {
   const std::vector<std::string> siblings = closest(word, leaves_of(section), 1);
-  if (!siblings.empty() && edit_distance(word, siblings[0]) <= 1) return fmt::format("did you mean `{}`?", siblings[0]);
+  if (!siblings.empty() && edit_distance(word, siblings[0]) <= 1)
+    return fmt::format("did you mean `{}`?", siblings[0]);
   for (const std::string& path : fields_called(word)) {
     const Field* field = find_field(path);
     const std::string leaf = field->leaf();
@@ -128,7 +130,8 @@ class Resolver {
       } else if (member.value.kind == Kind::object) {
         object(member.value, child);
       } else if (member.value.kind != Kind::null) {
-        wrong(member.value.place, "E0201", child, fmt::format("`{}` must be an object, not {}", child, name_of(member.value.kind)),
+        wrong(member.value.place, "E0201", child,
+              fmt::format("`{}` must be an object, not {}", child, name_of(member.value.kind)),
               {fmt::format("its fields: {}", fmt::join(leaves_of(child), ", "))});
         for (const Field& f : fields())
           if (f.path.rfind(child + ".", 0) == 0) r_.spoil(f.path);
@@ -137,10 +140,11 @@ class Resolver {
   }
 
  private:
-  void wrong(json::Place place, const std::string& code, const std::string& path, const std::string& message,
-             std::vector<std::string> help) {
+  void wrong(json::Place place, const std::string& code, const std::string& path,
+             const std::string& message, std::vector<std::string> help) {
     r_.spoil(path);
-    r_.report_at(place, {.code = code, .message = message, .pointer = pointer_of(path), .help = std::move(help)});
+    r_.report_at(place,
+                 {.code = code, .message = message, .pointer = pointer_of(path), .help = std::move(help)});
   }
 
   void unknown(const std::string& section, const json::Member& member) {
@@ -151,9 +155,12 @@ class Resolver {
       help.push_back(fmt::format("nest the objects: {} is one name inside another in a file", path));
     else if (const std::string hint = did_you_mean(in_table, member.key); !hint.empty())
       help.push_back(hint);
-    help.push_back(fmt::format("{} has: {}", section.empty() ? "the spec" : section, fmt::join(leaves_of(in_table), ", ")));
-    r_.report_at(member.place, {.code = "E0101", .message = fmt::format("unknown field `{}`", member.key),
-                                .pointer = pointer_of(path), .help = std::move(help)});
+    help.push_back(fmt::format("{} has: {}", section.empty() ? "the spec" : section,
+                               fmt::join(leaves_of(in_table), ", ")));
+    r_.report_at(member.place, {.code = "E0101",
+                                .message = fmt::format("unknown field `{}`", member.key),
+                                .pointer = pointer_of(path),
+                                .help = std::move(help)});
   }
 
   void resolve(const Field& field, const Value& value, const std::string& path) {
@@ -182,7 +189,8 @@ class Resolver {
       for (const Field& f : fields())
         if (f.section() == path + "[]" && f.fallback) f.set_in_source(sources.back(), *f.fallback);
       if (value.items[i].kind != Kind::object) {
-        wrong(value.items[i].place, "E0201", entry, fmt::format("`{}` must be an object, not {}", entry, name_of(value.items[i].kind)),
+        wrong(value.items[i].place, "E0201", entry,
+              fmt::format("`{}` must be an object, not {}", entry, name_of(value.items[i].kind)),
               {"write {\"path\": \"data/train.idx\"}"});
         r_.spoil(path);
         continue;
@@ -203,8 +211,10 @@ class Resolver {
 
   void mistyped(const Field& field, const Value& value, const std::string& path) {
     std::vector<std::string> help{fmt::format("{} is {}", path, describe_type(field))};
-    if (!field.example.empty()) help.push_back(fmt::format("example: \"{}\": {}", field.leaf(), field.example));
-    wrong(value.place, "E0201", path, fmt::format("`{}` must be {}, not {}", path, kind_wanted(field), shown(value)), std::move(help));
+    if (!field.example.empty())
+      help.push_back(fmt::format("example: \"{}\": {}", field.leaf(), field.example));
+    wrong(value.place, "E0201", path,
+          fmt::format("`{}` must be {}, not {}", path, kind_wanted(field), shown(value)), std::move(help));
   }
 
   std::optional<Setting> convert(const Field& field, const Value& value, const std::string& path) {
@@ -215,7 +225,8 @@ class Resolver {
       case Type::integer:
       case Type::number:
         if (value.kind == Kind::text && field.accepts_auto && value.text == "auto") return value.text;
-        if (value.kind == Kind::number || (value.kind == Kind::text && field.unit != Unit::none)) return quantity(field, value, path);
+        if (value.kind == Kind::number || (value.kind == Kind::text && field.unit != Unit::none))
+          return quantity(field, value, path);
         break;
       case Type::text:
         if (value.kind == Kind::text) return text(field, value, path);
@@ -253,14 +264,16 @@ class Resolver {
         return std::nullopt;
       }
       if (!exact && std::abs(q.value - nearest) > 1e-9 * std::abs(q.value)) {
-        wrong(value.place, "E0206", path, fmt::format("`{}` must be a whole number, not {}", path, shown(value)),
+        wrong(value.place, "E0206", path,
+              fmt::format("`{}` must be a whole number, not {}", path, shown(value)),
               {fmt::format("{} is {}", path, describe_type(field))});
         return std::nullopt;
       }
       if (!exact) whole = static_cast<int64_t>(nearest);
       q.value = static_cast<double>(whole);
     }
-    const bool in_range = (field.above_min ? q.value > field.min : q.value >= field.min) && q.value <= field.max;
+    const bool in_range =
+        (field.above_min ? q.value > field.min : q.value >= field.min) && q.value <= field.max;
     if (!in_range) {
       const bool version = path == "version";
       wrong(value.place, version ? "E0109" : "E0202", path,
@@ -275,7 +288,8 @@ class Resolver {
 
   std::optional<Setting> text(const Field& field, const Value& value, const std::string& path) {
     const auto usable = [](char c) {
-      return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '.' || c == '_' || c == '-';
+      return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '.' ||
+             c == '_' || c == '-';
     };
     const std::string& t = value.text;
     const bool optional_name = field.fallback && std::get<std::string>(*field.fallback).empty();
@@ -300,7 +314,8 @@ class Resolver {
     const std::vector<std::string> near = closest(value.text, field.choices, 1);
     if (!near.empty()) help.push_back(fmt::format("did you mean `{}`?", near[0]));
     help.push_back(fmt::format("use {}", fmt::join(field.choices, ", ")));
-    wrong(value.place, "E0203", path, fmt::format("`{}` cannot be {}", path, shown(value)), std::move(help));
+    wrong(value.place, "E0203", path, fmt::format("`{}` cannot be {}", path, shown(value)),
+          std::move(help));
     return std::nullopt;
   }
 
@@ -327,13 +342,16 @@ class Resolver {
     for (const json::Member& member : value.members) {
       if (member.value.kind == Kind::null) continue;
       if (member.value.kind != Kind::text) {
-        wrong(member.value.place, "E0201", path, fmt::format("`{}.{}` must be text, not {}", path, member.key, shown(member.value)),
+        wrong(member.value.place, "E0201", path,
+              fmt::format("`{}.{}` must be text, not {}", path, member.key, shown(member.value)),
               {"put the value in double quotes"});
         return std::nullopt;
       }
-      const bool bad_name = member.key.empty() || member.key.find_first_of(std::string("=\0", 2)) != std::string::npos;
+      const bool bad_name =
+          member.key.empty() || member.key.find_first_of(std::string("=\0", 2)) != std::string::npos;
       if (bad_name || member.value.text.find('\0') != std::string::npos) {
-        wrong(member.place, "E0703", path, fmt::format("`{}` cannot be an environment variable", member.key),
+        wrong(member.place, "E0703", path,
+              fmt::format("`{}` cannot be an environment variable", member.key),
               {"a name is not empty and holds no `=`"});
         return std::nullopt;
       }
@@ -369,11 +387,14 @@ Quantity parse_quantity(const std::string& text, Unit unit) {
   double factor = suffix.empty() ? 1 : 0;
   for (const Suffix& candidate : suffixes_of(unit))
     if (suffix == candidate.text) factor = candidate.factor;
-  if (factor == 0) return {.problem = fmt::format("{} has an unknown unit; use {}", quoted, fmt::join(known, ", "))};
+  if (factor == 0)
+    return {.problem = fmt::format("{} has an unknown unit; use {}", quoted, fmt::join(known, ", "))};
   if (!std::isfinite(value * factor)) return {.problem = fmt::format("{} is too large", quoted)};
   return {.value = value * factor};
 }
 
-void resolve_tree(const json::Value& tree, Resolution& resolution) { Resolver(resolution).object(tree, ""); }
+void resolve_tree(const json::Value& tree, Resolution& resolution) {
+  Resolver(resolution).object(tree, "");
+}
 
 }  // namespace trainctl::spec

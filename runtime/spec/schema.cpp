@@ -75,7 +75,8 @@ Json type_schema(const Field& field) {
       if (!field.choices.empty()) items = {{"enum", words}};
       return {{"type", {"array", "null"}}, {"items", items}};
     }
-    case Type::text_map: return {{"type", {"object", "null"}}, {"additionalProperties", {{"type", {"string", "null"}}}}};
+    case Type::text_map:
+      return {{"type", {"object", "null"}}, {"additionalProperties", {{"type", {"string", "null"}}}}};
     case Type::source_list: {
       Json schema = {{"type", {"array", "null"}}, {"items", object_schema(field.path + "[]")}};
       if (field.required) schema["minItems"] = 1;
@@ -90,7 +91,8 @@ Json field_schema(const Field& field) {
   std::string plain = field.text;
   std::erase(plain, '`');
   schema["description"] = plain;
-  schema["markdownDescription"] = fmt::format("{}\n\n`{}`: {}", field.text, field.path, describe_type(field));
+  schema["markdownDescription"] =
+      fmt::format("{}\n\n`{}`: {}", field.text, field.path, describe_type(field));
   if (field.fallback) schema["default"] = Json::parse(json_of(*field.fallback));
   if (!field.example.empty()) schema["examples"] = Json::array({Json::parse(field.example)});
   if (field.unit != Unit::none) schema["x-unit"] = name_of(field.unit);

@@ -18,7 +18,8 @@ int edit_distance(std::string_view a, std::string_view b) {
   return d[a.size()][b.size()];
 }
 
-std::vector<std::string> closest(std::string_view word, const std::vector<std::string>& candidates, size_t limit) {
+std::vector<std::string> closest(std::string_view word, const std::vector<std::string>& candidates,
+                                 size_t limit) {
   constexpr size_t kLongestWord = 64;  // nobody mistypes a name into something longer
   std::vector<std::pair<int, std::string>> found;
   if (word.empty() || word.size() > kLongestWord) return {};
@@ -26,13 +27,15 @@ std::vector<std::string> closest(std::string_view word, const std::vector<std::s
   for (const std::string& candidate : candidates) {
     const int distance = edit_distance(word, candidate);
     const size_t common = std::min(word.size(), candidate.size());
-    const bool prefix = common >= 3 && word.substr(0, common) == std::string_view(candidate).substr(0, common);
+    const bool prefix =
+        common >= 3 && word.substr(0, common) == std::string_view(candidate).substr(0, common);
     if (distance <= reach)
       found.emplace_back(distance, candidate);
     else if (prefix)
       found.emplace_back(3, candidate);
   }
-  std::stable_sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::stable_sort(found.begin(), found.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
   std::vector<std::string> result;
   for (const auto& [distance, candidate] : found)
     if (result.size() < limit && std::find(result.begin(), result.end(), candidate) == result.end())

@@ -116,14 +116,19 @@ TEST_CASE("a mistyped word is a usage error with a suggestion, and nothing runs"
     CHECK(outcome.out.empty());
     return outcome.err;
   };
-  CHECK(complaint({"validat", "job.json"}) == "error: trainctl has no command `validat`; did you mean `validate`?\n");
-  CHECK(complaint({"validate", spec.path(), "--shema"}) == "error: trainctl validate has no option `--shema`; did you mean `--schema`?\n");
-  CHECK(complaint({"validate", spec.path(), "--jsn"}) == "error: trainctl validate has no option `--jsn`; did you mean `--json`?\n");
+  CHECK(complaint({"validat", "job.json"}) ==
+        "error: trainctl has no command `validat`; did you mean `validate`?\n");
+  CHECK(complaint({"validate", spec.path(), "--shema"}) ==
+        "error: trainctl validate has no option `--shema`; did you mean `--schema`?\n");
+  CHECK(complaint({"validate", spec.path(), "--jsn"}) ==
+        "error: trainctl validate has no option `--jsn`; did you mean `--json`?\n");
   CHECK(complaint({"validate", spec.path(), "other"}).find("no argument `other`") != std::string::npos);
-  CHECK(complaint({"explain", "parallelism.tenosr"}).find("did you mean `parallelism.tensor`?") != std::string::npos);
+  CHECK(complaint({"explain", "parallelism.tenosr"}).find("did you mean `parallelism.tensor`?") !=
+        std::string::npos);
   CHECK(complaint({"init", "gpt2-124"}).find("did you mean `gpt2-124m`?") != std::string::npos);
   CHECK(complaint({"help", "lunch"}).find("`lunch`") != std::string::npos);
-  CHECK(complaint({"validate", "no/such/job.json"}).find("there is no job spec no/such/job.json") != std::string::npos);
+  CHECK(complaint({"validate", "no/such/job.json"}).find("there is no job spec no/such/job.json") !=
+        std::string::npos);
   CHECK(complaint({"validate", spec.path(), "--color", "pink"}).find("--color") != std::string::npos);
   for (const cmd::Command& command : cmd::commands())
     CHECK(complaint({command.name, "--no-such-option"}).find("--no-such-option") != std::string::npos);
@@ -134,13 +139,15 @@ TEST_CASE("validate tells valid from invalid", "[cmd]") {
   const Outcome valid = run({"validate", spec.path()});
   CHECK(valid.status == 0);
   CHECK(valid.out.find("next: trainctl launch") != std::string::npos);
-  const Outcome broken = run({"validate", spec.path(), "-s", "parallelism.tensor=3", "-s", "schedule.lr=0"});
+  const Outcome broken =
+      run({"validate", spec.path(), "-s", "parallelism.tensor=3", "-s", "schedule.lr=0"});
   CHECK(broken.status == 3);
   CHECK(broken.out.empty());
   CHECK(broken.err.find("error[E0310]") != std::string::npos);
   CHECK(broken.err.find("error[E0202]") != std::string::npos);
   CHECK(broken.err.find("\x1b[") == std::string::npos);
-  CHECK(run({"validate", spec.path(), "-s", "schedule.lr=0", "--color", "always"}).err.find("\x1b[") != std::string::npos);
+  CHECK(run({"validate", spec.path(), "-s", "schedule.lr=0", "--color", "always"}).err.find("\x1b[") !=
+        std::string::npos);
   CHECK(run({"validate", spec.path(), "-q"}).out.empty());
 }
 

@@ -1,5 +1,6 @@
 // Goal: every mistake in a spec gets the right code, sentence and place, and no mistake hides another.
-// Method: a table of broken specs, each a valid job plus overrides or a text of its own, with the exact diagnostics.
+// Method: a table of broken specs, each a valid job plus overrides or a text of its own, with the exact
+// diagnostics.
 #include <fmt/format.h>
 
 #include <catch2/catch.hpp>
@@ -189,11 +190,14 @@ TEST_CASE("mistakes in the text are found at their line and column", "[spec]") {
   }
 }
 
-TEST_CASE("every diagnostic has a page, a help and a place, and every code is shown by a broken spec", "[spec]") {
+TEST_CASE("every diagnostic has a page, a help and a place, and every code is shown by a broken spec",
+          "[spec]") {
   std::set<std::string> seen;
   std::vector<ParsedJob> all;
-  for (const Broken& broken : kOverrides) all.push_back(parse_job({.text = kValid, .file = "job.json", .overrides = broken.overrides}));
-  for (const BrokenText& broken : kTexts) all.push_back(parse_job({.text = broken.text, .file = "job.json"}));
+  for (const Broken& broken : kOverrides)
+    all.push_back(parse_job({.text = kValid, .file = "job.json", .overrides = broken.overrides}));
+  for (const BrokenText& broken : kTexts)
+    all.push_back(parse_job({.text = broken.text, .file = "job.json"}));
   for (const ParsedJob& parsed : all) {
     CHECK(parsed.ok() == !parsed.resolved_json.empty());
     for (const Diagnostic& d : parsed.diagnostics) {
@@ -217,7 +221,11 @@ TEST_CASE("a diagnostic reads as the command line promises", "[spec]") {
   "model": {"preset": "llama-tiny", "num_kv_heads": 2},
   "data": {"train": [{"path": "a.idx"}]},
   "schedule": {"total_steps": 10}
-})", .file = "job.json", .overrides = {"parallelism.tensor=4"}}).diagnostics, false);
+})",
+                                             .file = "job.json",
+                                             .overrides = {"parallelism.tensor=4"}})
+                                      .diagnostics,
+                                  false);
   CHECK(text == R"(error[E0312]: tensor parallel size must divide the number of KV heads
   --> --set parallelism.tensor=4
    = parallelism.tensor = 4, model.num_kv_heads = 2

@@ -1,6 +1,6 @@
 // Goal: no text, however broken, crashes the parser, and whatever it accepts is a consistent job.
-// Method: every truncation of a valid spec; seeded random edits of bytes, and random values for random fields.
-// TRAINCTL_TEST_SEED repeats a run.
+// Method: every truncation of a valid spec; seeded random edits of bytes, and random values for random
+// fields. TRAINCTL_TEST_SEED repeats a run.
 #include <fmt/format.h>
 
 #include <catch2/catch.hpp>
@@ -45,11 +45,15 @@ void check_consistent(const ParsedJob& parsed) {
 /// A value for a field: mostly of its kind, sometimes not.
 std::string random_value(const spec::Field& field, std::mt19937_64& random) {
   const auto pick = [&](int n) { return static_cast<int>(random() % static_cast<uint64_t>(n)); };
-  const std::vector<std::string> odd = {"null", "\"x\"", "[]", "{}", "true", "-1", "0", "1e30", "\"auto\"", "\"4M\"", "0.5", "9223372036854775807", "[{}]", "\"\\u0000\""};
+  const std::vector<std::string> odd = {"null",     "\"x\"",      "[]",  "{}",
+                                        "true",     "-1",         "0",   "1e30",
+                                        "\"auto\"", "\"4M\"",     "0.5", "9223372036854775807",
+                                        "[{}]",     "\"\\u0000\""};
   if (pick(5) == 0) return odd[static_cast<size_t>(pick(static_cast<int>(odd.size())))];
   if (field.type == spec::Type::boolean) return pick(2) ? "true" : "false";
   if (!field.choices.empty()) {
-    const std::string word = "\"" + field.choices[static_cast<size_t>(pick(static_cast<int>(field.choices.size())))] + "\"";
+    const std::string word =
+        "\"" + field.choices[static_cast<size_t>(pick(static_cast<int>(field.choices.size())))] + "\"";
     return field.type == spec::Type::text_list ? "[" + word + "]" : word;
   }
   if (field.type == spec::Type::integer) return std::to_string(pick(2) ? 1 << pick(8) : pick(100));
@@ -113,11 +117,13 @@ TEST_CASE("random values for random fields give a consistent job or diagnostics"
     for (int e = 0; e < edits; ++e) {
       const spec::Field& field = spec::fields()[random() % spec::fields().size()];
       std::string path = field.path;
-      if (const size_t list = path.find("[]"); list != std::string::npos) path.replace(list, 2, fmt::format(".{}", random() % 3));
+      if (const size_t list = path.find("[]"); list != std::string::npos)
+        path.replace(list, 2, fmt::format(".{}", random() % 3));
       overrides.push_back(path + "=" + random_value(field, random));
     }
     INFO("seed " << seed << " round " << round << " " << fmt::format("{}", fmt::join(overrides, "  ")));
-    const ParsedJob parsed = parse_job({.text = starter_job("llama-tiny"), .file = "job.json", .overrides = overrides});
+    const ParsedJob parsed =
+        parse_job({.text = starter_job("llama-tiny"), .file = "job.json", .overrides = overrides});
     if (parsed.ok()) {
       ++accepted;
       check_consistent(parsed);
@@ -131,7 +137,8 @@ TEST_CASE("random values for random fields give a consistent job or diagnostics"
 }
 
 TEST_CASE("the reader keeps places, comments and characters", "[spec]") {
-  const json::ReadResult read = json::read("\xEF\xBB\xBF{ // note\n  \"\xC3\xA4\": \"\\u00e4\\ud83d\\ude00\", \"b\": -1.5e2 }", 3);
+  const json::ReadResult read =
+      json::read("\xEF\xBB\xBF{ // note\n  \"\xC3\xA4\": \"\\u00e4\\ud83d\\ude00\", \"b\": -1.5e2 }", 3);
   REQUIRE(read.problems.empty());
   REQUIRE(read.value.members.size() == 2);
   CHECK(read.value.members[0].value.text == "\xC3\xA4\xF0\x9F\x98\x80");

@@ -1,7 +1,7 @@
-// Goal: what is generated from the field table is complete and true: pages, starters, and a JSON Schema that accepts
-// valid specs and rejects misspelt, mistyped and out-of-range ones.
-// Method: every field, section, code and preset; the schema is evaluated by a small draft-07 checker below, which knows
-// exactly the keywords that the schema uses and refuses any other.
+// Goal: what is generated from the field table is complete and true: pages, starters, and a JSON Schema
+// that accepts valid specs and rejects misspelt, mistyped and out-of-range ones. Method: every field,
+// section, code and preset; the schema is evaluated by a small draft-07 checker below, which knows exactly
+// the keywords that the schema uses and refuses any other.
 #include <fmt/format.h>
 
 #include <catch2/catch.hpp>
@@ -26,7 +26,9 @@ bool is_type(const Json& value, const std::string& type) {
   if (type == "string") return value.is_string();
   if (type == "boolean") return value.is_boolean();
   if (type == "null") return value.is_null();
-  if (type == "integer") return value.is_number_integer() || (value.is_number() && value.get<double>() == std::floor(value.get<double>()));
+  if (type == "integer")
+    return value.is_number_integer() ||
+           (value.is_number() && value.get<double>() == std::floor(value.get<double>()));
   if (type == "number") return value.is_number();
   FAIL("unknown type " << type);
   return false;
@@ -55,14 +57,16 @@ bool accepts(const Json& schema, const Json& value) {
   for (const auto& [keyword, rule] : schema.items()) {
     if (keyword == "type") {
       bool any = false;
-      for (const auto& type : rule.is_array() ? rule : Json::array({rule})) any = any || is_type(value, type);
+      for (const auto& type : rule.is_array() ? rule : Json::array({rule}))
+        any = any || is_type(value, type);
       if (!any) return false;
     } else if (keyword == "enum") {
       if (std::find(rule.begin(), rule.end(), value) == rule.end()) return false;
     } else if (keyword == "const") {
       if (value != rule) return false;
     } else if (keyword == "anyOf") {
-      if (std::none_of(rule.begin(), rule.end(), [&](const Json& form) { return accepts(form, value); })) return false;
+      if (std::none_of(rule.begin(), rule.end(), [&](const Json& form) { return accepts(form, value); }))
+        return false;
     } else if (keyword == "minimum") {
       if (value.is_number() && value.get<double>() < rule.get<double>()) return false;
     } else if (keyword == "exclusiveMinimum") {
@@ -70,16 +74,22 @@ bool accepts(const Json& schema, const Json& value) {
     } else if (keyword == "maximum") {
       if (value.is_number() && value.get<double>() > rule.get<double>()) return false;
     } else if (keyword == "pattern") {
-      if (value.is_string() && !std::regex_search(value.get<std::string>(), std::regex(rule.get<std::string>()))) return false;
+      if (value.is_string() &&
+          !std::regex_search(value.get<std::string>(), std::regex(rule.get<std::string>())))
+        return false;
     } else if (keyword == "items") {
-      if (value.is_array() && std::any_of(value.begin(), value.end(), [&](const Json& item) { return !accepts(rule, item); })) return false;
+      if (value.is_array() &&
+          std::any_of(value.begin(), value.end(), [&](const Json& item) { return !accepts(rule, item); }))
+        return false;
     } else if (keyword == "minItems") {
       if (value.is_array() && value.size() < rule.get<size_t>()) return false;
-    } else if (keyword == "properties" || keyword == "required" || keyword == "patternProperties" || keyword == "additionalProperties") {
+    } else if (keyword == "properties" || keyword == "required" || keyword == "patternProperties" ||
+               keyword == "additionalProperties") {
       continue;  // together, below
     } else {
-      const bool annotation = keyword == "$schema" || keyword == "title" || keyword == "description" || keyword == "markdownDescription" ||
-                              keyword == "default" || keyword == "examples" || keyword.rfind("x-", 0) == 0;
+      const bool annotation = keyword == "$schema" || keyword == "title" || keyword == "description" ||
+                              keyword == "markdownDescription" || keyword == "default" ||
+                              keyword == "examples" || keyword.rfind("x-", 0) == 0;
       if (!annotation) FAIL("keyword " << keyword);
     }
   }
@@ -87,7 +97,8 @@ bool accepts(const Json& schema, const Json& value) {
 }
 
 Json valid_job() {
-  return Json::parse(R"({"version": 1, "model": {"preset": "llama-tiny"}, "data": {"train": [{"path": "a.idx"}]},
+  return Json::parse(
+      R"({"version": 1, "model": {"preset": "llama-tiny"}, "data": {"train": [{"path": "a.idx"}]},
     "parallelism": {"tensor": 2}, "schedule": {"total_steps": 100}})");
 }
 
@@ -100,9 +111,12 @@ TEST_CASE("every field, section, code and preset has a page", "[spec]") {
     CHECK(page.find(field.path) != std::string::npos);
     CHECK(field.text.size() > 10);
     CHECK(field.text.back() == '.');
-    CHECK((field.required || field.fallback || !field.fallback_text.empty() || !field.in_resolved || field.type == spec::Type::source_list));
-    CHECK((field.set || field.set_in_source || field.type == spec::Type::source_list || !field.in_resolved || field.path == "eval.max_tokens"));
-    CHECK((field.section().empty() || spec::find_section(field.section()) || field.section().find("[]") != std::string::npos));
+    CHECK((field.required || field.fallback || !field.fallback_text.empty() || !field.in_resolved ||
+           field.type == spec::Type::source_list));
+    CHECK((field.set || field.set_in_source || field.type == spec::Type::source_list ||
+           !field.in_resolved || field.path == "eval.max_tokens"));
+    CHECK((field.section().empty() || spec::find_section(field.section()) ||
+           field.section().find("[]") != std::string::npos));
   }
   for (const spec::Section& section : spec::sections()) CHECK(!explain(section.path, nullptr).empty());
   for (const spec::CodePage& page : spec::code_pages()) {

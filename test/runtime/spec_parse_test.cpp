@@ -1,5 +1,6 @@
-// Goal: a valid spec means what it says: defaults, units, presets, precedence, derived sizes, and the resolved form.
-// Method: small jobs with known answers; parameter counts against the closed formulas of the two families; round trips.
+// Goal: a valid spec means what it says: defaults, units, presets, precedence, derived sizes, and the
+// resolved form. Method: small jobs with known answers; parameter counts against the closed formulas of the
+// two families; round trips.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -20,7 +21,10 @@ const char* kMinimal =
 
 ParsedJob parse(const std::string& text, std::vector<std::string> overrides = {},
                 std::vector<std::pair<std::string, std::string>> environment = {}) {
-  ParsedJob parsed = parse_job({.text = text, .file = "job.json", .overrides = std::move(overrides), .environment = std::move(environment)});
+  ParsedJob parsed = parse_job({.text = text,
+                                .file = "job.json",
+                                .overrides = std::move(overrides),
+                                .environment = std::move(environment)});
   INFO(render(parsed.diagnostics, false));
   CHECK(parsed.ok());
   return parsed;
@@ -109,14 +113,18 @@ TEST_CASE("quantities are read in their units", "[spec]") {
 TEST_CASE("stronger layers win, and say so", "[spec]") {
   const std::string folder = temporary_folder();
   FileSystem& fs = real_file_system();
-  fs.write_new_text(folder + "/base.json", R"({"schedule": {"lr": 1e-3, "total_steps": 7}, "seed": 5, "data": {"train": [{"path": "base"}]}})");
-  fs.write_new_text(folder + "/more.json", R"({"extends": ["base.json"], "seed": 6, "optimizer": {"eps": 1e-6}})");
+  fs.write_new_text(
+      folder + "/base.json",
+      R"({"schedule": {"lr": 1e-3, "total_steps": 7}, "seed": 5, "data": {"train": [{"path": "base"}]}})");
+  fs.write_new_text(folder + "/more.json",
+                    R"({"extends": ["base.json"], "seed": 6, "optimizer": {"eps": 1e-6}})");
   const std::string text = R"({"extends": ["more.json"], "model": {"preset": "gpt2-tiny", "num_layers": 8},
     "schedule": {"total_tokens": 1000}, "optimizer": {"beta1": 0.8}})";
-  const ParsedJob parsed = parse_job({.text = text,
-                                      .file = folder + "/job.json",
-                                      .overrides = {"optimizer.eps=1e-5", "optimizer.eps=1e-4"},
-                                      .environment = {{"TRAINCTL_SET__optimizer__eps", "1e-3"}, {"TRAINCTL_SET__SEED", "9"}}});
+  const ParsedJob parsed =
+      parse_job({.text = text,
+                 .file = folder + "/job.json",
+                 .overrides = {"optimizer.eps=1e-5", "optimizer.eps=1e-4"},
+                 .environment = {{"TRAINCTL_SET__optimizer__eps", "1e-3"}, {"TRAINCTL_SET__SEED", "9"}}});
   INFO(render(parsed.diagnostics, false));
   REQUIRE(parsed.ok());
   CHECK(parsed.job.model.num_layers == 8);
@@ -135,7 +143,8 @@ TEST_CASE("stronger layers win, and say so", "[spec]") {
   fs.replace_text(folder + "/base.json", R"({"extends": ["more.json"]})");
   const ParsedJob circle = parse_job({.text = text, .file = folder + "/job.json"});
   REQUIRE(!circle.diagnostics.empty());
-  CHECK(std::any_of(circle.diagnostics.begin(), circle.diagnostics.end(), [](const Diagnostic& d) { return d.code == "E0106"; }));
+  CHECK(std::any_of(circle.diagnostics.begin(), circle.diagnostics.end(),
+                    [](const Diagnostic& d) { return d.code == "E0106"; }));
   fs.remove_tree(folder);
 }
 
@@ -148,12 +157,15 @@ TEST_CASE("sizes follow from one another", "[spec]") {
   CHECK(mesh({"parallelism.data=4", "parallelism.pipeline=2"}).world_size == 8);
   CHECK(mesh({"parallelism.data=4"}).lanes == 4);
   CHECK(mesh({"parallelism.data=2", "parallelism.lanes=8"}).lanes == 8);
-  const auto schedule = [](std::vector<std::string> overrides) { return parse(kMinimal, std::move(overrides)).job.schedule; };
+  const auto schedule = [](std::vector<std::string> overrides) {
+    return parse(kMinimal, std::move(overrides)).job.schedule;
+  };
   CHECK(schedule({"schedule.total_steps=100", "schedule.warmup_steps=10"}).decay_steps == 0);
   CHECK(schedule({"schedule.total_steps=100", "schedule.type=wsd"}).decay_steps == 20);
   CHECK(schedule({"schedule.warmup_tokens=32769"}).warmup_steps == 2);
   CHECK(parse(kMinimal, {"eval.max_tokens=1025"}).job.eval.max_sequences == 2);
-  const std::string llama = R"({"model": {"family": "llama", "hidden_size": 100, "num_layers": 1, "num_heads": 2, "vocab_size": 9,
+  const std::string llama =
+      R"({"model": {"family": "llama", "hidden_size": 100, "num_layers": 1, "num_heads": 2, "vocab_size": 9,
     "max_seq_len": 8}, "data": {"train": [{"path": "a"}]}, "schedule": {"total_steps": 1}})";
   const ModelSpec model = parse(llama).job.model;
   CHECK(model.ffn_size == 512);
@@ -166,8 +178,9 @@ TEST_CASE("the resolved spec is strict JSON and means the same job", "[spec]") {
       {},
       {"parallelism.data=4", "batch.global_tokens=128Ki", "eval.max_tokens=5000", "name=a-b"},
       {"parallelism.world_size=8", "parallelism.pipeline=2", "schedule.type=wsd", "optimizer.eps=1.1e-9"},
-      {"model.preset=llama3-8b", "parallelism.tensor=8", "data.train.0.weight=0.3", "data.train.1.path=b", "data.train.1.format=raw",
-       "data.train.1.dtype=uint32", "data.val.0.path=v", "launcher.env={\"A\":\"\\\"\"}", "schedule.warmup_tokens=7M"},
+      {"model.preset=llama3-8b", "parallelism.tensor=8", "data.train.0.weight=0.3", "data.train.1.path=b",
+       "data.train.1.format=raw", "data.train.1.dtype=uint32", "data.val.0.path=v",
+       "launcher.env={\"A\":\"\\\"\"}", "schedule.warmup_tokens=7M"},
   };
   for (const auto& overrides : cases) {
     const ParsedJob first = parse(kMinimal, overrides);
@@ -182,17 +195,21 @@ TEST_CASE("the resolved spec is strict JSON and means the same job", "[spec]") {
 
 TEST_CASE("a resume may change the mesh but not the numbers", "[spec]") {
   const ParsedJob run = parse(kMinimal, {"parallelism.data=4", "model.preset=llama-tiny"});
-  for (const std::string allowed : {"parallelism.tensor=2", "parallelism.data=2", "parallelism.pipeline_schedule=gpipe", "memory.activation_recompute=full",
-                                    "checkpoint.every_steps=5", "observability.run_dir=x", "launcher.slots=9", "eval.every_steps=0",
-                                    "fault_tolerance.max_restarts=0", "data.train.0.path=moved.idx", "parallelism.zero_stage=0"}) {
+  for (const std::string allowed :
+       {"parallelism.tensor=2", "parallelism.data=2", "parallelism.pipeline_schedule=gpipe",
+        "memory.activation_recompute=full", "checkpoint.every_steps=5", "observability.run_dir=x",
+        "launcher.slots=9", "eval.every_steps=0", "fault_tolerance.max_restarts=0",
+        "data.train.0.path=moved.idx", "parallelism.zero_stage=0"}) {
     INFO(allowed);
     const ParsedJob now = parse(run.resolved_json, {allowed});
     CHECK(changed_run_fields(run, now).empty());
     CHECK(now.hash == run.hash);
   }
-  for (const std::string refused : {"schedule.lr=1e-4", "schedule.total_steps=10", "schedule.total_tokens=2B", "seed=1", "data.shuffle_seed=1",
-                                    "parallelism.lanes=8", "batch.micro_sequences=2", "precision.compute=bf16", "optimizer.beta1=0.8",
-                                    "model.num_layers=2", "data.train.0.weight=2", "data.train.1.path=b", "batch.global_sequences=64"}) {
+  for (const std::string refused :
+       {"schedule.lr=1e-4", "schedule.total_steps=10", "schedule.total_tokens=2B", "seed=1",
+        "data.shuffle_seed=1", "parallelism.lanes=8", "batch.micro_sequences=2", "precision.compute=bf16",
+        "optimizer.beta1=0.8", "model.num_layers=2", "data.train.0.weight=2", "data.train.1.path=b",
+        "batch.global_sequences=64"}) {
     INFO(refused);
     const ParsedJob now = parse(run.resolved_json, {refused});
     const std::vector<Diagnostic> changes = changed_run_fields(run, now);
