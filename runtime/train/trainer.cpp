@@ -68,7 +68,7 @@ struct Trainer::Impl {
   std::unique_ptr<StageModel> model;
   std::unique_ptr<Executor> executor;
   int64_t step = 0, saved_step = -1, requested_step = 0;
-  double waited_before = 0;
+  double waited_before = 0, last_loss = NAN;
   RankTimes times;
 
   Impl(const JobSpec& j, const RankOptions& o, Communicator& w, kernels::Backend& b, Control& c, FileSystem& f)
@@ -233,6 +233,7 @@ struct Trainer::Impl {
     control.doing(fmt::format("step {}: exchanging the loss and the gradient norm", step + 1));
     const Scalars scalars = exchange_scalars(losses);
     check_finite(scalars);
+    last_loss = scalars.loss;
     control.doing(fmt::format("step {}: optimizer", step + 1));
     params->step(adamw_step(scalars.grad_norm));
     model->pack();
@@ -319,9 +320,11 @@ struct Trainer::Impl {
         {"samples", step * job.batch.global_sequences},
         {"lanes", job.parallelism.lanes},
         {"lr", step > 0 ? learning_rate(job.schedule, step - 1) : 0.0},
+        {"loss", std::isfinite(last_loss) ? nlohmann::ordered_json(last_loss) : nlohmann::ordered_json()},
         {"mesh",
          {{"tensor", mesh.tp}, {"pipeline", mesh.pp}, {"data", mesh.dp}, {"zero_stage", job.parallelism.zero_stage}}},
-        {"data", nlohmann::ordered_json::parse(dataset->fingerprints_json())}};
+        // Rank 0's description is the one that is published; the others need not read the files for their fingerprints.
+        {"data", nlohmann::ordered_json::parse(world.rank() == 0 ? dataset->fingerprints_json() : "[]")}};
     s.extra_json = extra.dump();
     s.resolved_spec_json = options.resolved_spec_json.empty() ? "{}" : options.resolved_spec_json;
     return s;
