@@ -13,11 +13,13 @@
 #include <future>
 
 #include "runtime/launch/channel.h"
+#include "runtime/launch/doing_board.h"
 
 namespace trainctl {
 namespace {
 
 constexpr double kLongestPollS = 1.0;
+constexpr double kBoardIntervalS = 0.9;
 /// While processes are being ended, how often to look whether they are gone.
 constexpr double kEndingPollS = 0.02;
 /// What is kept of the launcher's output in memory; the log file has all of it.
@@ -34,6 +36,7 @@ class Attempt {
                  .message = [this](int rank, protocol::Up&& up) { on_message(rank, std::move(up)); },
                  .lost = [this](int rank, const std::string&) { on_lost(rank); }}) {
     saved_fd_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (!options_.file.board.empty()) board_ = DoingBoard::create(options_.file.board, options_.limits.ranks);
   }
   ~Attempt() { ::close(saved_fd_); }
 
@@ -66,11 +69,20 @@ class Attempt {
     server_.serve();
     take_save_result(false);
     watch_child();
+    read_board();
     supervision_.tick(clock_.monotonic_s());
     look_for_survivors();
     for (const Supervision::Action action : supervision_.take_actions()) act(action);
     log_.update(supervision_, supervision_.phase() != before);
     if (before == Supervision::Phase::starting && supervision_.phase() == Supervision::Phase::running) on_all_present();
+  }
+
+  /// Once a second for the status, and when a deadline has passed, so that the verdict says where everyone was.
+  void read_board() {
+    const double now_s = clock_.monotonic_s();
+    if (!board_ || (now_s < board_read_s_ + kBoardIntervalS && now_s < supervision_.deadline_s())) return;
+    board_read_s_ = now_s;
+    for (int rank = 0; rank < options_.limits.ranks; ++rank) supervision_.doing(rank, board_->read(rank));
   }
 
   double wait_s() const {
@@ -137,6 +149,7 @@ class Attempt {
   }
 
   void on_lost(int rank) {
+    if (board_) supervision_.doing(rank, board_->read(rank));
     supervision_.lost(rank, read_crash_record(fs_, run_.path, rank, options_.file.epoch), clock_.monotonic_s());
   }
 
@@ -208,6 +221,8 @@ class Attempt {
   Journal launcher_log_;
   std::string launcher_text_;
   int saved_fd_ = -1;
+  std::unique_ptr<DoingBoard> board_;
+  double board_read_s_ = 0;
   double save_began_s_ = 0;
   std::vector<protocol::Down> begun_;    // every answer to begin_save so far
   bool child_ended_ = false;

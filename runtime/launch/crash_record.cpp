@@ -11,6 +11,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "runtime/launch/doing_board.h"
+
 namespace trainctl {
 namespace {
 
@@ -41,6 +43,9 @@ std::array<struct sigaction, kCrashSignals.size()> g_before;
 // Two slots and an index: the handler reads the slot that was complete last.
 char g_doing[2][kDoingBytes];
 std::atomic<int> g_doing_slot = 0;
+
+std::unique_ptr<DoingBoard> g_board;
+int g_board_rank = -1;
 
 void write_all(int fd, const char* text) {
   const size_t size = std::strlen(text);
@@ -134,6 +139,12 @@ void note_doing(const std::string& what) {
   const std::string quoted = dump(json(what.substr(0, kDoingBytes / 4)));
   copy_into(g_doing[slot], kDoingBytes, quoted.substr(1, quoted.size() - 2));
   g_doing_slot = slot;
+  if (g_board) g_board->write(g_board_rank, what);
+}
+
+void note_doing_on_board(const std::string& path, int rank) {
+  g_board = path.empty() ? nullptr : DoingBoard::open(path);
+  g_board_rank = rank;
 }
 
 std::string noted_doing() {

@@ -33,7 +33,9 @@ std::optional<CrashRecord> read_crash_record(FileSystem& fs, const std::string& 
 /// doing is added through note_doing) and go on to the handler there was before. Once per process, after MPI_Init, which
 /// wants to find none.
 void install_crash_handlers(const std::string& run_directory, int rank, uint64_t epoch);
-/// Keeps `what` where a signal handler can read it.
+/// From here on note_doing also writes to this rank's slot of the board in that file, if there is one.
+void note_doing_on_board(const std::string& path, int rank);
+/// Keeps `what` where a signal handler (and the supervisor, on the board) can read it.
 void note_doing(const std::string& what);
 /// What was noted last in this process.
 std::string noted_doing();

@@ -38,28 +38,28 @@ std::string mesh_text(const JobSpec& job) {
                                              pid ? fmt::format(" (supervisor pid {})", *pid) : "", id, id));
 }
 
-void print_header(Console& console, const std::string& id, const RunDirectory& run, const JobSpec& job) {
-  console.note(fmt::format("trainctl {} · run {} · {}", TRAINCTL_VERSION, id, run.path));
-  console.note(fmt::format("{} · {:.0f} tokens/step · {} steps · logs {}/logs/rank-N.log", mesh_text(job), double(job.tokens_per_step()),
-                           job.schedule.total_steps, run.path));
-}
-
-/// Preflight with its line on the console, and the measured peak.
+/// Preflight and the measured peak; nothing is printed before all is well.
 struct Ready {
   Preflight preflight;
-  double peak_flops_per_s = 0;
+  double peak_flops_per_s = 0, seconds = 0;
 };
-Ready get_ready(const JobSpec& job, FileSystem& fs, Clock& clock, Console& console) {
+Ready get_ready(const JobSpec& job, FileSystem& fs, Clock& clock) {
   const double begin = clock.monotonic_s();
   Ready ready;
   ready.preflight = check_machine_and_data(job, fs);
   ready.peak_flops_per_s = measure_peak(job);
-  console.note(fmt::format("✓ spec  ✓ data {} tokens  ✓ preflight {:.1f} s  ✓ peak {}FLOP/s a rank", short_number(double(ready.preflight.train_tokens)),
-                           clock.monotonic_s() - begin, short_number(ready.peak_flops_per_s)));
-  const int ranks = job.mesh().world_size(), cores = int(::sysconf(_SC_NPROCESSORS_ONLN));
-  if (ranks * job.parallelism.threads_per_rank > cores)
-    console.note(fmt::format("  {} ranks share {} cores", ranks, cores));
+  ready.seconds = clock.monotonic_s() - begin;
   return ready;
+}
+
+void print_header(Console& console, const std::string& id, const RunDirectory& run, const JobSpec& job, const Ready& ready) {
+  console.note(fmt::format("trainctl {} · run {} · {}", TRAINCTL_VERSION, id, run.path));
+  console.note(fmt::format("{} · {} tokens/step · {} steps · logs {}/logs/rank-N.log", mesh_text(job), job.tokens_per_step(),
+                           job.schedule.total_steps, run.path));
+  console.note(fmt::format("✓ spec  ✓ data {} tokens  ✓ preflight {:.1f} s  ✓ peak {}FLOP/s a rank", short_number(double(ready.preflight.train_tokens)),
+                           ready.seconds, short_number(ready.peak_flops_per_s)));
+  const int ranks = job.mesh().world_size(), cores = int(::sysconf(_SC_NPROCESSORS_ONLN));
+  if (ranks * job.parallelism.threads_per_rank > cores) console.note(fmt::format("  {} ranks share {} cores", ranks, cores));
 }
 
 SupervisePlan plan_of(const ParsedJob& job, const std::string& run_id, const std::string& program, const Ready& ready, int64_t max_steps) {
@@ -168,8 +168,7 @@ RunResult launch_run(const LaunchRequest& request, FileSystem& fs, Clock& clock,
   if (fs.exists(run.path) && !fs.list(run.path).empty() && !fs.exists(run.file("supervisor.lock")))
     throw Error(ErrorCode::kPreflight, fmt::format("{} exists and is no run; choose another observability.run_id", run.path));
   refuse_foreign_checkpoints(fs, run, job.job);
-  print_header(console, id, run, job.job);
-  const Ready ready = get_ready(job.job, fs, clock, console);
+  const Ready ready = get_ready(job.job, fs, clock);
   fs.make_directories(run.path);
   const RunLock lock = lock_or_refuse(fs, run, id);
   if (read_identity(fs, run)) refuse_busy(fs, run, id);  // another launch of this id was faster
@@ -182,6 +181,7 @@ RunResult launch_run(const LaunchRequest& request, FileSystem& fs, Clock& clock,
               .created_unix_s = clock.unix_s(),
               .command = request.command},
              job, ready.preflight.data_json);
+  print_header(console, id, run, job.job, ready);
   return supervise(plan_of(job, id, request.program, ready, request.max_steps), run, fs, clock, console);
 }
 
@@ -190,7 +190,14 @@ namespace {
 /// The checkpoint to go on from; null: there is none yet.
 std::unique_ptr<ckpt::Checkpoint> choose_checkpoint(const ResumeRequest& request, FileSystem& fs, Console& console) {
   const std::string directory = request.run.checkpoints(request.now.job);
-  if (request.step) return ckpt::Checkpoint::open(fs, ckpt::step_directory(directory, *request.step));
+  if (request.step) {
+    const std::string path = ckpt::step_directory(directory, *request.step);
+    if (fs.exists(path)) return ckpt::Checkpoint::open(fs, path);
+    std::string have;
+    for (const int64_t step : ckpt::list_steps(fs, directory)) have += fmt::format("{}{}", have.empty() ? "" : ", ", step);
+    throw Error(ErrorCode::kCheckpoint, fmt::format("there is no checkpoint of step {} in {}; {}", *request.step, directory,
+                                                    have.empty() ? "it has none at all" : "it has those of steps " + have));
+  }
   int skipped = 0;
   auto checkpoint = ckpt::open_latest(fs, directory, -1, [&](const std::string& path, const std::string& reason) {
     ++skipped;
@@ -238,11 +245,11 @@ RunResult resume_run(const ResumeRequest& request, FileSystem& fs, Clock& clock,
   if (checkpoint && step >= job.schedule.total_steps) return nothing_to_do(run, id, fs, step, console);
   if (request.max_steps > 0 && step >= request.max_steps)
     throw Error(ErrorCode::kUsage, fmt::format("--max-steps {} is not beyond step {}, where the run stands", request.max_steps, step));
-  print_header(console, id, run, job);
-  const Ready ready = get_ready(job, fs, clock, console);
+  const Ready ready = get_ready(job, fs, clock);
   const std::string changed = changed_data(fs.read_text(run.file("data.json")), ready.preflight.data_json);
   if (!changed.empty())
     throw Error(ErrorCode::kData, fmt::format("{}; put the old file back, or launch a new run", changed));
+  print_header(console, id, run, job, ready);
   if (checkpoint) {
     print_resume(console, *checkpoint, request, opened_in_s);
   } else {

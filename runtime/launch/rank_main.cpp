@@ -99,6 +99,7 @@ int rank_main(const std::string& run_directory) {
   const int rank = rank_from_environment();
   const AttemptFile attempt = AttemptFile::from_json(fs.read_text(directory.attempt()));
   redirect_to_log(directory, rank, attempt.epoch);
+  note_doing_on_board(attempt.board, rank);
   CrashRecord record{.rank = rank, .epoch = attempt.epoch};
   std::unique_ptr<Control> control;
   try {

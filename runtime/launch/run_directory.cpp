@@ -99,6 +99,7 @@ std::string AttemptFile::to_json() const {
                   {"host", host},
                   {"port", port},
                   {"resume_from", resume_from},
+                  {"board", board},
                   {"max_steps", max_steps},
                   {"matmul_flops_per_s", matmul_flops_per_s}});
 }
@@ -110,6 +111,7 @@ AttemptFile AttemptFile::from_json(const std::string& text) try {
   a.host = j.at("host");
   a.port = j.at("port");
   a.resume_from = j.at("resume_from");
+  a.board = j.at("board");
   a.max_steps = j.at("max_steps");
   a.matmul_flops_per_s = j.at("matmul_flops_per_s");
   return a;

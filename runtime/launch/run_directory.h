@@ -43,6 +43,7 @@ std::optional<RunIdentity> read_identity(FileSystem& fs, const RunDirectory& run
 struct AttemptFile {
   uint64_t epoch = 0;
   std::string host = "127.0.0.1", resume_from;
+  std::string board;                   ///< file of the DoingBoard, "" for none
   int port = 0;
   int64_t max_steps = 0;
   double matmul_flops_per_s = 0;

@@ -81,7 +81,11 @@ void Supervision::hello(int rank, int pid, const std::string& host, double now_s
 
 void Supervision::heard(int rank, const std::string& doing, double now_s) {
   ranks_[size_t(rank)].heard_s = now_s;
-  if (!doing.empty()) ranks_[size_t(rank)].doing = doing;
+  this->doing(rank, doing);
+}
+
+void Supervision::doing(int rank, const std::string& what) {
+  if (!what.empty()) ranks_[size_t(rank)].doing = what;
 }
 
 void Supervision::progressed(int64_t step, double now_s) {

@@ -65,6 +65,8 @@ class Supervision {
   // ---- inputs
   void hello(int rank, int pid, const std::string& host, double now_s);
   void heard(int rank, const std::string& doing, double now_s);
+  /// What the rank does now (or did last), learnt other than from a message; "" is no news.
+  void doing(int rank, const std::string& what);
   /// A step, a save or an event: the run is alive as a whole.
   void progressed(int64_t step, double now_s);
   void done(int rank, double now_s);

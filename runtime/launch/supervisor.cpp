@@ -94,6 +94,7 @@ class Supervisor {
                      .keep_every_steps = job.checkpoint.keep_every_steps};
     options.file = {.epoch = status.epoch,
                     .resume_from = resume_from_,
+                    .board = folders.shared_memory() + "/doing",
                     .max_steps = plan_.max_steps,
                     .matmul_flops_per_s = plan_.matmul_flops_per_s};
     return run_attempt(std::move(options), run_, fs_, clock_, log_, signals);

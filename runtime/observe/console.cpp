@@ -17,6 +17,8 @@ using nlohmann::json;
 
 constexpr double kAbsent = std::numeric_limits<double>::quiet_NaN();
 constexpr int kRowsPerHeader = 20;
+/// Steps may come faster than anyone can read.
+constexpr double kRedrawS = 0.1;
 
 double number_of(const json& j, const char* key) {
   return j.contains(key) && j[key].is_number() ? j[key].get<double>() : kAbsent;
@@ -115,9 +117,12 @@ void Console::draw_progress() {
 
 void Console::step(const StepView& v, bool log, double unix_s) {
   if (options_.quiet) return;
-  if (!std::isnan(v.step_s)) step_s_ = step_s_ == 0 ? v.step_s : 0.9 * step_s_ + 0.1 * v.step_s;
+  // Wall time from step to step, saves and evaluations included; the first step of all is no measure.
+  if (steps_seen_ > 0) step_s_ = steps_seen_ == 1 ? unix_s - last_unix_s_ : 0.9 * step_s_ + 0.1 * (unix_s - last_unix_s_);
+  ++steps_seen_;
+  last_unix_s_ = unix_s;
   const int64_t total = options_.total_steps;
-  const double left_s = total > 0 ? double(total - v.step) * step_s_ : kAbsent;
+  const double left_s = total > 0 && step_s_ > 0 ? double(total - v.step) * step_s_ : kAbsent;
   if (!options_.terminal) {
     if (!log && std::isnan(v.val_loss)) return;
     std::string text = fmt::format("t={:%Y-%m-%dT%H:%M:%SZ} step={}", fmt::gmtime(std::time_t(unix_s)), v.step);
@@ -143,6 +148,8 @@ void Console::step(const StepView& v, bool log, double unix_s) {
   const double share = total > 0 ? double(v.step) / double(total) : 0;
   progress_ = fmt::format(" {}/{} [{}] {:5.1f} %  loss {}  eta {}", v.step, total, bar_of(share), share * 100,
                           std::isnan(v.loss) ? "-" : fmt::format("{:.4f}", v.loss), short_duration(left_s));
+  if (unix_s - drawn_unix_s_ < kRedrawS && progress_shown_) return;
+  drawn_unix_s_ = unix_s;
   draw_progress();
 }
 

@@ -47,7 +47,9 @@ class Console {
   Options options_;
   bool progress_shown_ = false;
   int rows_ = 0;
+  int64_t steps_seen_ = 0;
   double step_s_ = 0;            ///< smoothed, for the time left
+  double last_unix_s_ = 0, drawn_unix_s_ = 0;
   std::string progress_;
 };
 

@@ -11,6 +11,7 @@
 #include <random>
 
 #include "runtime/launch/control.h"
+#include "runtime/launch/doing_board.h"
 #include "runtime/launch/launch.h"
 #include "runtime/launch/mpirun.h"
 #include "runtime/launch/preflight.h"
@@ -160,6 +161,42 @@ TEST_CASE("a process that dies of a signal leaves a record and still dies of it"
     CHECK(record->doing == "step 3: \"forward\"");
     CHECK(record->code == (signal == SIGABRT ? ErrorCode::kInternal : ErrorCode::kWorker));
   }
+}
+
+TEST_CASE("the board keeps what a rank did after it was killed, and whole texts while it writes") {
+  Folder folder;
+  const std::string path = folder.path + "/doing";
+  const auto board = DoingBoard::create(path, 2);
+  REQUIRE(board);
+  CHECK_FALSE(DoingBoard::create(path, 2));
+  CHECK_FALSE(DoingBoard::open(folder.path + "/none"));
+  CHECK(board->read(1).empty());
+  CHECK(board->read(2).empty());
+  const std::string a(300, 'a'), b(40, 'b');
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const auto mine = DoingBoard::open(path);
+    while (true) {
+      mine->write(1, a);
+      ::usleep(1);  // a writer without any pause would starve a reader that retries
+      mine->write(1, b);
+      ::usleep(1);
+    }
+  }
+  while (board->read(1).empty()) {
+  }
+  int mixed = 0;
+  for (int i = 0; i < 20000; ++i) {
+    const std::string text = board->read(1);
+    mixed += text != a && text != b;
+  }
+  CHECK(mixed == 0);
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+  CHECK(board->read(1).find_first_not_of("ab") == std::string::npos);
+  CHECK_FALSE(board->read(1).empty());
+  board->write(0, std::string(2000, 'x'));
+  CHECK(board->read(0) == std::string(500, 'x'));
 }
 
 // ---- the run directory --------------------------------------------------------------------------------------------
