@@ -10,8 +10,7 @@ namespace trainctl::cmd {
 void add_explain(CLI::App& app, Context& context) {
   auto topic = std::make_shared<std::string>();
   CLI::App* command = app.add_subcommand("explain", "explain a field of the job spec, or an error code");
-  command->add_option("TOPIC", *topic,
-                      "e.g. parallelism.tensor, schedule, E0312, llama3-8b; none: all sections");
+  command->add_option("TOPIC", *topic, "a field, section, preset or code; all; codes; none: the sections");
   when_chosen(command, context, [topic, &context] {
     std::string suggestion;
     const std::string page = explain(*topic, &suggestion);

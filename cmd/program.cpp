@@ -184,9 +184,10 @@ int run_program(int argc, const char* const* argv) {
   app.require_subcommand(1);
   app.fallthrough();
   add_global_flags(app, context, color, verbose, quiet);
+  app.footer(  // before the commands, which show it too
+      "Everywhere: -v -q --json --color WHEN. Exit codes: `trainctl help exit-codes`. Job spec: `trainctl explain`.");
   for (const Command& command : commands()) command.add(app, context);
   add_help(app, context);
-  app.footer("Exit codes: `trainctl help exit-codes`. Fields of the job spec: `trainctl explain`.");
   const auto apply_flags = [&] {
     context.verbosity = quiet ? -1 : verbose;
     context.color_out = wants_color(color, STDOUT_FILENO);

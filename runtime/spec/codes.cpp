@@ -174,8 +174,7 @@ const std::vector<CodePage> kOperation = {
      "otherwise the loss curve would not be that of one run. The mesh, checkpoints, evaluation, logging "
      "and launching may change.",
      "trainctl resume RUN -s schedule.lr=1e-4",
-     "Resume without the change, or start a new run with `trainctl launch`, from a checkpoint's weights "
-     "via `trainctl export` and model.init.from."},
+     "Resume without the change, or start a new run with `trainctl launch`."},
     {"E0701", "No CUDA in this build", "This trainctl was built without a CUDA backend.",
      R"("device": "cuda")", R"(Use "cpu" or "auto".)"},
     {"E0702", "Not enough slots", "launcher.slots is how many ranks this machine may run.",

@@ -58,7 +58,7 @@ std::string example_of(const Field& field) {
   if (!field.example.empty()) return field.example;
   if (!field.choices.empty()) {
     const std::string word = fmt::format("\"{}\"", field.choices.front());
-    return field.type == spec::Type::text_list ? "[" + word + "]" : word;
+    return field.type == spec::Type::text_list ? fmt::format("[{}]", word) : word;
   }
   if (field.fallback) return json_of(*field.fallback);
   return "1";
@@ -119,10 +119,34 @@ std::string code_page(const spec::CodePage& page) {
                      page.example, "  what to do " + wrapped(page.fix, "             ").substr(13));
 }
 
+/// Every field with its type and default, section by section.
+std::string all_fields() {
+  std::string out;
+  for (const Field& field : spec::fields()) {
+    out += fmt::format("{}\n", field.path) + wrapped(field.text, "    ");
+    out += wrapped(fmt::format("{}; default: {}", describe_type(field), default_of(field)), "    ");
+  }
+  return out;
+}
+
+std::string all_codes() {
+  std::string out;
+  for (const spec::CodePage& page : spec::code_pages())
+    out += fmt::format("{}  {}\n", page.code, page.title);
+  return out;
+}
+
+/// 124439808 -> "124 439 808".
+std::string grouped(int64_t number) {
+  std::string digits = std::to_string(number);
+  for (size_t at = digits.size(); at > 3; at -= 3) digits.insert(at - 3, 1, ' ');
+  return digits;
+}
+
 std::string preset_page(const spec::Preset& preset) {
   const nlohmann::ordered_json model = nlohmann::ordered_json::parse(preset.model);
   return fmt::format("preset {}: {}, {} parameters\n\n{}\n\n  a starter spec: trainctl init {}\n",
-                     preset.name, preset.summary, preset.parameters, model.dump(2), preset.name);
+                     preset.name, preset.summary, grouped(preset.parameters), model.dump(2), preset.name);
 }
 
 std::string upper(std::string text) {
@@ -154,7 +178,9 @@ std::string suggestion_for(const std::string& topic) {
 
 std::string explain(const std::string& topic, std::string* suggestion) {
   if (suggestion) suggestion->clear();
-  if (topic.empty()) return section_page("", "");
+  if (topic.empty()) return section_page("", "") + "\n  all: every field; codes: every error code\n";
+  if (topic == "all") return all_fields();
+  if (topic == "codes") return all_codes();
   if (const Field* field = spec::find_field(topic)) return field_page(*field);
   if (const spec::Section* section = spec::find_section(topic))
     return section_page(section->path, section->text);
@@ -179,7 +205,7 @@ std::vector<std::pair<std::string, std::string>> starter_values(const spec::Pres
       {"model.preset", "\"" + preset.name + "\""},
       {"data.tokenizer", "\"data/tokenizer.model\""},
       {"data.train", R"([{"path": "data/train.idx"}])"},
-      {"data.val", R"([{"path": "data/val.idx"}])"},
+      {"data.val", R"([{"path": "data/train-val.idx"}])"},
       {"data.seq_len", std::to_string(seq_len)},
       {"batch.global_sequences", small ? "16" : "512"},
       {"batch.micro_sequences", "1"},
@@ -206,10 +232,12 @@ std::vector<std::pair<std::string, std::string>> starter_values(const spec::Pres
 std::string starter_job(const std::string& name) {
   const spec::Preset* preset = spec::find_preset(name);
   if (!preset) return "";
-  std::string out = fmt::format(
-      "// {} ({} parameters). `trainctl validate` checks this file, `trainctl explain FIELD` tells more "
-      "about a field.\n{{\n",
-      preset->summary, preset->parameters);
+  std::string out = wrapped(fmt::format("{} ({} parameters). `trainctl validate` checks this file, "
+                                        "`trainctl explain FIELD` "
+                                        "tells more about a field.",
+                                        preset->summary, grouped(preset->parameters)),
+                            "// ");
+  out += "{\n";
   std::string section;
   bool first = true;
   const auto values = starter_values(*preset);
@@ -221,12 +249,13 @@ std::string starter_job(const std::string& name) {
     if (!first) out += ",\n";
     if (enters) {
       section = field->section();
-      out += fmt::format("\n  // {}\n  \"{}\": {{\n", first_sentence(spec::find_section(section)->text),
-                         section);
+      out += "\n";
+      out += wrapped(first_sentence(spec::find_section(section)->text), "  // ");
+      out += fmt::format("  \"{}\": {{\n", section);
     }
     const std::string indent = section.empty() ? "  " : "    ";
-    out += fmt::format("{}// {}\n{}\"{}\": {}", indent, first_sentence(field->text), indent, field->leaf(),
-                       value);
+    out += wrapped(first_sentence(field->text), fmt::format("{}// ", indent));
+    out += fmt::format("{}\"{}\": {}", indent, field->leaf(), value);
     first = false;
   }
   return out + "\n  }\n}\n";

@@ -39,7 +39,8 @@ std::string amount(double value) {
 }
 
 std::string range_of(const Field& field) {
-  const bool low = std::isfinite(field.min), high = std::isfinite(field.max);
+  constexpr double kTechnical = 1e12;  // limits from here on only guard the arithmetic
+  const bool low = std::isfinite(field.min), high = field.max < kTechnical;
   if (low && high && field.min == field.max) return fmt::format(", always {}", amount(field.min));
   if (low && high && field.above_min)
     return fmt::format(" above {}, at most {}", amount(field.min), amount(field.max));

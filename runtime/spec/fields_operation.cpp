@@ -42,15 +42,18 @@ void declare_checkpoints(std::vector<Field>& table, std::vector<Section>& sectio
   checkpoint.boolean("on_exit", "Save at the end of training.")
       .to(IN_JOB(checkpoint.on_exit))
       .fallback(true);
-  checkpoint.integer("keep_last", "Newest checkpoints to keep; 0: all.")
+  checkpoint
+      .integer("keep_last",
+               "Newest checkpoints to keep. Two are always kept, so that a damaged one has a predecessor.")
       .to(IN_JOB(checkpoint.keep_last))
-      .from(0)
+      .from(1)
       .upto(1 << 20)
       .fallback(int64_t{3})
       .also({"keep", "max_to_keep"});
   checkpoint
-      .integer("keep_every_steps", "Also keep for ever the checkpoints of steps divisible by this; 0: "
-                                   "none.")
+      .integer("keep_every_steps",
+               "Also keep for ever the checkpoints of steps divisible by this; 0: "
+               "none.")
       .to(IN_JOB(checkpoint.keep_every_steps))
       .from(0)
       .upto(1e12)

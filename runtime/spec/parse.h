@@ -66,8 +66,8 @@ std::vector<Diagnostic> changed_run_fields(const ParsedJob& run, const ParsedJob
 
 /// JSON Schema draft-07 of the whole spec.
 std::string job_schema();
-/// Explains a field ("parallelism.tensor"), a section ("parallelism") or a code ("E0312"); empty if
-/// unknown, with did-you-mean in `suggestion`.
+/// Explains a field ("parallelism.tensor"), a section ("parallelism"), a code ("E0312"), a preset, "all" fields, all "codes",
+/// or with "" lists the sections; empty if unknown, with did-you-mean in `suggestion`.
 std::string explain(const std::string& topic, std::string* suggestion);
 /// Names of the presets, and the commented starter spec of one.
 std::vector<std::string> preset_names();
