@@ -359,8 +359,7 @@ struct ShardedParams::Impl {
       float* other = static_cast<float*>(tied_received->data());
       const Transfer transfers[2] = {{Transfer::send, peer, tied_run(mine), size_t(n) * 4},
                                      {Transfer::receive, peer, other, size_t(n) * 4}};
-      Ticket ticket = tied_peer->exchange(transfers);
-      tied_peer->wait(ticket, "add the tied embedding's gradients");
+      tied_peer->exchange_and_wait(transfers, "add the tied embedding's gradients");
       const void* inputs[2] = {mine == tied_embedding ? tied_run(mine) : other,
                                mine == tied_embedding ? other : tied_run(mine)};
       backend.tree_sum(stream, inputs, tied_run(mine), DType::f32, n);

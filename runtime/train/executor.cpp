@@ -43,8 +43,7 @@ void Executor::receive(const Instruction& i, bool activation) {
 
 void Executor::transfer_and_wait(Transfer::Kind kind, int peer, kernels::Matrix m, int tag, const char* what) {
   const Transfer transfer{kind, peer, m.data, bytes_of(m), tag};
-  parallel::Ticket ticket = pipe_.exchange({&transfer, 1});
-  pipe_.wait(ticket, what);
+  pipe_.exchange_and_wait({&transfer, 1}, what);
 }
 
 void Executor::send(const Instruction& i, bool activation) {

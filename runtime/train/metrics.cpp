@@ -42,12 +42,13 @@ std::string to_json(const StepNumbers& n) {
     j["mfu_full_attention"] = rate * n.flops_per_token_full / n.peak_flops_per_s;
   }
   RankTimes sum;
-  nlohmann::ordered_json compute = nlohmann::ordered_json::array(), wait = nlohmann::ordered_json::array();
+  nlohmann::ordered_json compute = nlohmann::ordered_json::array(), wait = compute, peak = compute;
   for (const RankTimes& t : n.ranks) {
     sum.forward_s += t.forward_s, sum.backward_s += t.backward_s, sum.communication_s += t.communication_s;
     sum.optimizer_s += t.optimizer_s, sum.data_s += t.data_s, sum.checkpoint_s += t.checkpoint_s;
     compute.push_back(t.compute_s());
     wait.push_back(t.communication_s);
+    peak.push_back(uint64_t(t.peak_bytes));
   }
   const double count = double(n.ranks.size());
   j["phases"] = {{"forward_s", sum.forward_s / count},
@@ -56,7 +57,7 @@ std::string to_json(const StepNumbers& n) {
                  {"optimizer_s", sum.optimizer_s / count},
                  {"data_s", sum.data_s / count},
                  {"checkpoint_s", sum.checkpoint_s / count}};
-  j["ranks"] = {{"compute_s", compute}, {"wait_s", wait}};
+  j["ranks"] = {{"compute_s", compute}, {"wait_s", wait}, {"peak_memory_bytes", peak}};
   return j.dump();
 }
 

@@ -7,10 +7,11 @@
 
 namespace trainctl {
 
-/// Seconds of one rank in one step; exchanged as doubles in this order.
+/// What one rank says about one step: seconds, and the largest memory it has held; exchanged as doubles in this order.
 struct RankTimes {
   double forward_s = 0, backward_s = 0, communication_s = 0, optimizer_s = 0, data_s = 0, checkpoint_s = 0, step_s = 0;
-  static constexpr int kCount = 7;
+  double peak_bytes = 0;
+  static constexpr int kCount = 8;
   /// Time in which this rank computed rather than waited.
   double compute_s() const { return step_s - communication_s - data_s - checkpoint_s; }
 };

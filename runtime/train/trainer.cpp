@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "runtime/base/process_memory.h"
 #include "runtime/train/metrics.h"
 
 namespace trainctl {
@@ -267,6 +268,7 @@ struct Trainer::Impl {
     std::vector<RankTimes> all(size_t(world.size()));
     static_assert(sizeof(RankTimes) == RankTimes::kCount * sizeof(double));
     if (log) {
+      times.peak_bytes = double(peak_resident_bytes());
       parallel::all_gather(world, &times, all.data(), sizeof(RankTimes), 7);
       n.ranks = std::move(all);
     }

@@ -1,6 +1,6 @@
 // Times every op of a GPT-2 124M training step on the CPU backend and prints one JSON line per op: milliseconds per call,
-// calls per step, GFLOP/s or GB/s, and the ratio to the unit (the f32 1024^3 product rate of the same run). The last line of
-// each configuration adds the step up: model FLOP/s over the unit.
+// calls per step, GFLOP/s or GB/s, and the ratio to the unit (the f32 1024^3 product rate of the same run). The last line
+// of each configuration adds the step up: model FLOP/s over the unit.
 //
 //   bench_kernels [threads]
 #include <fmt/format.h>
@@ -89,7 +89,8 @@ class Bench {
     const auto packed = backend_.make_packed(n, k, dtype_);
     const double flops = 2.0 * double(rows_ * n * k);
     if (packed->bytes() > 0) {
-      time(name + "_pack", calls, 0, double(n * k) * double(size_of(dtype_)), [&] { backend_.pack(*stream_, w, *packed); });
+      time(name + "_pack", calls, 0, double(n * k) * double(size_of(dtype_)),
+           [&] { backend_.pack(*stream_, w, *packed); });
     } else {
       backend_.pack(*stream_, w, *packed);
     }
@@ -118,7 +119,8 @@ class Bench {
 
   void norms() {
     const Matrix x = activation("x", kC), delta = activation("attn", kC), y = activation("y", kC);
-    const Matrix weight = row("weight", kC), bias = row("bias", kC), dweight = row("dweight", kC), dbias = row("dbias", kC);
+    const Matrix weight = row("weight", kC), bias = row("bias", kC);
+    const Matrix dweight = row("dweight", kC), dbias = row("dbias", kC);
     float* stats = buffer("stats", DType::f32, rows_, 2).as<float>();
     const double bytes = double(x.count()) * double(size_of(dtype_));
     time("norm_fwd", 2 * kLayers + 1, 0, 4 * bytes, [&] {

@@ -1,0 +1,78 @@
+#!/usr/bin/env bash
+# Measures trainctl on this machine and writes one JSON object to stdout (progress on stderr). Every figure that matters is a ratio
+# of two measurements of this run. Takes about 5 minutes on two cores; run it on a quiet machine.
+#   unit          GFLOP/s of oneDNN's own packed f32 product 1024^3 on all cores
+#   gpt2_124m     model FLOP/s (causal attention) of one rank with all cores, over the unit
+#   mesh          tokens/s of 8 ranks TP2 x PP2 x DP2 over one rank with all cores, 30 M parameters
+#   launch        seconds from the command to the end of the first step and of the command, 8 ranks
+#   memory        peak memory of a rank over what `plan` prints
+set -euo pipefail
+root=$(cd "$(dirname "$0")/.." && pwd)
+"$root/scripts/build.sh" >&2
+build=$root/build
+cmake --build "$build" --target bench_unit bench_kernels >/dev/null
+trainctl=$build/trainctl
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work"
+cores=$(nproc)
+say() { echo "bench: $*" >&2; }
+
+# Tokens: the bytes of a real file as ids below 257.
+find -L /usr/include/c++ -type f -size +20k | LC_ALL=C sort | head -n 40 | xargs "$trainctl" data tokenize --tokenizer bytes --out tokens >/dev/null 2>&1
+
+# spec MODEL SEQ_LEN SEQUENCES MICRO STEPS
+spec() {
+  cat <<JSON
+{"version":1,"name":"bench","model":{"preset":"$1"},"data":{"train":[{"path":"tokens.idx"}],"seq_len":$2},
+ "batch":{"global_sequences":$3,"micro_sequences":$4},"schedule":{"total_steps":$5,"warmup_steps":2,"lr":1e-4},
+ "checkpoint":{"on_exit":false}}
+JSON
+}
+# field NAME: median of a number over the steps after the second of the newest run
+field() {
+  tail -n +3 runs/bench-*/metrics.jsonl | grep -o "\"$1\":[0-9.eE+]*" | cut -d: -f2 | sort -g | awk '{a[NR]=$1} END{print a[int((NR+1)/2)]}'
+}
+launch() { rm -rf runs; "$trainctl" launch job.json "$@" >launch.log 2>&1 || { cat launch.log >&2; exit 1; }; }
+ratio() { awk -v a="$1" -v b="$2" -v d="${3:-3}" 'BEGIN{printf "%.*f", d, a/b}'; }
+unit() { OMP_NUM_THREADS=$cores "$build/bench_unit"; }
+
+say "unit"
+unit=$(unit)
+results=""
+for precision in f32 bf16; do
+  for seq_len in 256 64; do
+    spec gpt2-124m "$seq_len" 4 4 12 >job.json
+    launch -s precision.compute=$precision -s parallelism.threads_per_rank="$cores"
+    flops=$(field flops_per_s)
+    peak=$(grep -o '"peak_memory_bytes":\[[0-9]*' runs/bench-*/metrics.jsonl | tail -n 1 | grep -o '[0-9]*$')
+    planned=$("$trainctl" plan job.json --json -s precision.compute=$precision -s parallelism.threads_per_rank="$cores" | grep -o '"total": [0-9]*' | sort -k2 -g | tail -n 1 | grep -o '[0-9]*$')
+    again=$(unit)
+    unit=$(awk -v a="$unit" -v b="$again" 'BEGIN{print a>b?a:b}')
+    say "gpt2-124m $precision 4 x $seq_len: $(ratio "$flops" 1e9 1) GFLOP/s, $(ratio "$flops" "${unit}e9") of the unit ($unit); memory $(ratio "$peak" "$planned") of the plan"
+    results+="${results:+,}{\"precision\":\"$precision\",\"batch\":\"4x$seq_len\",\"gflops\":$(ratio "$flops" 1e9 1),\"tokens_per_s\":$(field tokens_per_s),\"ratio\":$(ratio "$flops" "${unit}e9"),\"peak_memory_over_plan\":$(ratio "$peak" "$planned")}"
+  done
+done
+
+say "mesh"
+spec gpt2-30m 256 16 4 12 >job.json
+launch -s parallelism.threads_per_rank="$cores"
+one=$(field tokens_per_s)
+launch -s parallelism.world_size=8 -s parallelism.tensor=2 -s parallelism.pipeline=2 -s parallelism.data=2 -s parallelism.threads_per_rank=1
+eight=$(field tokens_per_s)
+peak=$(grep -o '"peak_memory_bytes":\[[0-9,]*' runs/bench-*/metrics.jsonl | tail -n 1 | grep -o '[0-9,]*$' | tr ',' '\n' | sort -g | tail -n 1)
+planned=$("$trainctl" plan job.json --json -s parallelism.world_size=8 -s parallelism.tensor=2 -s parallelism.pipeline=2 -s parallelism.data=2 -s parallelism.threads_per_rank=1 | grep -o '"total": [0-9]*' | sort -k2 -g | tail -n 1 | grep -o '[0-9]*$')
+say "30 M parameters: one rank $one tokens/s, TP2 x PP2 x DP2 $eight: $(ratio "$eight" "$one"); memory $(ratio "$peak" "$planned") of the plan"
+
+say "launch"
+begin=$(date +%s.%N)
+launch --max-steps 1 -s parallelism.world_size=8 -s parallelism.tensor=2 -s parallelism.pipeline=2 -s parallelism.data=2 -s parallelism.threads_per_rank=1
+total=$(awk -v a="$begin" -v b="$(date +%s.%N)" 'BEGIN{printf "%.2f", b-a}')
+say "launch to the end of a one-step run on 8 ranks: $total s"
+
+cat <<JSON
+{"machine":"$(grep -m1 'model name' /proc/cpuinfo | cut -d: -f2 | sed 's/^ *//')","cores":$cores,"unit_gflops":$unit,
+ "gpt2_124m":[$results],
+ "mesh_30m":{"one_rank_tokens_per_s":$one,"tp2_pp2_dp2_tokens_per_s":$eight,"ratio":$(ratio "$eight" "$one"),"peak_memory_over_plan":$(ratio "$peak" "$planned")},
+ "launch_one_step_8_ranks_s":$total}
+JSON
