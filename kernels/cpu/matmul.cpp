@@ -4,7 +4,7 @@ namespace trainctl::kernels::cpu {
 
 namespace {
 
-/// oneDNN packs panels of the plain weight into its caches while it multiplies, within 5% of multiplying by a weight packed
+/// oneDNN packs panels of the plain weight into its caches while it multiplies, within 5% of the speed of a weight packed
 /// beforehand, so nothing is kept.
 class PlainWeight final : public PackedWeight {
  public:

@@ -46,8 +46,8 @@ struct Panel {
   std::vector<Arguments> of_worker;
 };
 
-/// Row strides are unknown when the primitive is made, on purpose: oneDNN then takes the one implementation that packs its
-/// operands, whatever their strides, and the order of its sums depends on (m, n, k) alone.
+/// Row strides are unknown when the primitive is made, on purpose: oneDNN then takes the one implementation that packs
+/// its operands, whatever their strides, and the order of its sums depends on (m, n, k) alone.
 Panel make_panel(const PanelKey& key, const dnnl::engine& engine, int workers) {
   constexpr int64_t kAny = DNNL_RUNTIME_DIM_VAL;
   const Desc bias({1, key.n}, dnnl::memory::data_type::f32, dnnl::memory::format_tag::ab);
@@ -85,8 +85,8 @@ Panel make_panel(const PanelKey& key, const dnnl::engine& engine, int workers) {
   return panel;
 }
 
-/// Cuts n into pieces of about `limit`, as equal as multiples of 48 allow (the width of oneDNN's innermost tile). The last
-/// is never a single row or column: for those oneDNN changes to a matrix-vector product, which minds the strides.
+/// Cuts n into pieces of about `limit`, as equal as multiples of 48 allow (the width of oneDNN's innermost tile). The
+/// last is never a single row or column: for those oneDNN changes to a matrix-vector product, which minds the strides.
 int64_t piece(int64_t n, int64_t limit) {
   constexpr int64_t kTile = 48;
   const int64_t pieces = (n + limit - 1) / limit;
@@ -103,8 +103,8 @@ constexpr int64_t kPanelRows = 512;
 constexpr int64_t kPanelCols = 384;
 constexpr int64_t kGradientRows = 384;
 
-/// oneDNN's packing buffers are allocated and freed by every product; this keeps the C library from giving their pages back
-/// to the system each time, which would halve the speed of small products.
+/// oneDNN's packing buffers are allocated and freed by every product; this keeps the C library from giving their pages
+/// back to the system each time, which would halve the speed of small products.
 void keep_freed_memory() {
   constexpr int kLargestFromHeap = 32 << 20;
   constexpr int kKept = 512 << 20;

@@ -19,8 +19,8 @@ struct ProductArguments {
   bool accumulate = false;  ///< only with f32 out
 };
 
-/// Multiplies; remembers what oneDNN built for each shape. Calls from several threads wait for each other. Limits OpenMP to
-/// one thread in every thread that it runs on.
+/// Multiplies; remembers what oneDNN built for each shape. Calls from several threads wait for each other. Limits OpenMP
+/// to one thread in every thread that it runs on.
 ///
 /// Errors: Error(kHardware) when oneDNN fails.
 class ProductEngine {

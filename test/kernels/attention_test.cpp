@@ -69,7 +69,8 @@ TEST_CASE("attention weights that differ by hundreds of units do not overflow") 
 TEST_CASE("rope agrees with the reference and its inverse undoes it") {
   Random random(45);
   for (DType dtype : kActivationTypes) {
-    for (auto [rows, heads, head_dim, seq_len] : {std::tuple{1, 1, 2, 1}, {40, 3, 8, 7}, {35, 2, 64, 35}, {20, 2, 100, 10}}) {
+    for (auto [rows, heads, head_dim, seq_len] :
+         {std::tuple{1, 1, 2, 1}, {40, 3, 8, 7}, {35, 2, 64, 35}, {20, 2, 100, 10}}) {
       const Storage x = random.normal(dtype, rows, heads * head_dim, 5);
       Storage angles(DType::f32, seq_len, head_dim, 0);
       for (int64_t t = 0; t < seq_len; ++t) {

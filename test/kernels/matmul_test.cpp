@@ -17,7 +17,8 @@ TEST_CASE("linear_forward and its gradients agree with the reference") {
   for (DType dtype : kActivationTypes) {
     for (auto [m, n, k] : kShapes) {
       INFO("M " << m << " N " << n << " K " << k << " " << name_of(dtype));
-      const Storage x = random.normal(dtype, m, k, 3), w = random.normal(dtype, n, k, 5), dy = random.normal(dtype, m, n, 1);
+      const Storage x = random.normal(dtype, m, k, 3), w = random.normal(dtype, n, k, 5);
+      const Storage dy = random.normal(dtype, m, n, 1);
       const Storage bias = random.normal(DType::f32, 1, n);
       Storage y(dtype, m, n, 2), y_plain(dtype, m, n, 0), y_f32(DType::f32, m, n, 7), dx(dtype, m, k, 4),
           dw(DType::f32, n, k, 3), dbias(DType::f32, 1, n, 0);
@@ -49,7 +50,8 @@ TEST_CASE("a row stride never changes a product's bits") {
       for (int64_t pad : {0, 1, 16, 32, 100, 1024}) {
         INFO("M " << m << " N " << n << " K " << k << " pad " << pad << " " << name_of(dtype));
         Random same(23);
-        const Storage x = same.normal(dtype, m, k, pad), w = same.normal(dtype, n, k, pad), dy = same.normal(dtype, m, n, pad);
+        const Storage x = same.normal(dtype, m, k, pad), w = same.normal(dtype, n, k, pad);
+        const Storage dy = same.normal(dtype, m, n, pad);
         Storage y(dtype, m, n, pad), dx(dtype, m, k, pad), dw = same.normal(DType::f32, n, k, pad);
         Backend& b = *candidates().front().backend;
         const auto s = b.create_stream();

@@ -1,5 +1,6 @@
 // Goal: norms and their gradients agree with the reference; recomputation repeats the forward pass bit for bit.
-// Method: ragged shapes, f32 and bf16, with and without residual, bias and accumulation; a numerical gradient of the reference.
+// Method: ragged shapes, f32 and bf16, with and without residual, bias and accumulation; a numerical gradient of the
+// reference.
 #include "support.h"
 
 namespace trainctl::kernels::test {

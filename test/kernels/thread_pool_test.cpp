@@ -1,5 +1,5 @@
-// Goal: the pool runs every task exactly once, from any number of callers, and passes exceptions on; backends shared by two
-// threads keep their bits.
+// Goal: the pool runs every task exactly once, from any number of callers, and passes exceptions on; backends shared by
+// two threads keep their bits.
 // Method: many short jobs, so that workers wake late, in the middle and for the next job; two threads at once.
 #include "kernels/cpu/thread_pool.h"
 

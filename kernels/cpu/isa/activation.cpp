@@ -13,7 +13,9 @@ constexpr float kSaturated = 9.0f;
 
 TRAINCTL_INLINE V sigmoid(V z) { return splat(1.0f) / (exponential(-z) + 1.0f); }
 
-TRAINCTL_INLINE V gelu_argument(V x) { return x * fma(x * x, splat(kTwiceSqrt2OverPi* kCubic), splat(kTwiceSqrt2OverPi)); }
+TRAINCTL_INLINE V gelu_argument(V x) {
+  return x * fma(x * x, splat(kTwiceSqrt2OverPi * kCubic), splat(kTwiceSqrt2OverPi));
+}
 
 TRAINCTL_INLINE V gelu(V x) { return x / (exponential(-gelu_argument(x)) + 1.0f); }
 

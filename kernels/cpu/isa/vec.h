@@ -1,6 +1,6 @@
-// Sixteen f32 lanes on every instruction set, and the arithmetic the kernels need on them. Included only by the sources of
-// this folder, which are compiled several times: everything here has internal linkage, lest the linker keep the copy of
-// one instruction set for all.
+// Sixteen f32 lanes on every instruction set, and the arithmetic the kernels need on them. Included only by the sources
+// of this folder, which are compiled several times: everything here has internal linkage, lest the linker keep the copy
+// of one instruction set for all.
 #pragma once
 #include <immintrin.h>
 
