@@ -11,7 +11,8 @@ int diagnose_run(const RunArguments& arguments, const Context& context) {
   FileSystem& fs = real_file_system();
   const FoundRun found = find_run(arguments);
   const auto status = read_status(fs, found.run.status());
-  if (!status) throw Error(ErrorCode::kUsage, fmt::format("{} has no status yet: the run never started", found.run.path));
+  if (!status)
+    throw Error(ErrorCode::kUsage, fmt::format("{} has no status yet: the run never started", found.run.path));
   const Diagnosis d = diagnose(*status, supervisor_of(fs, found.run).has_value(), real_clock().unix_s());
   if (context.json) {
     fmt::print("{}\n", to_json(d));

@@ -24,7 +24,10 @@ int print_preview(const LaunchPreview& preview) {
 int launch(const Options& options, const Context& context) {
   auto job = load_job(options.job, context);
   if (!job) return exit_status(ErrorCode::kSpec);
-  LaunchRequest request{.job = std::move(*job), .program = own_program(), .command = context.arguments, .max_steps = options.max_steps};
+  LaunchRequest request{.job = std::move(*job),
+                        .program = own_program(),
+                        .command = context.arguments,
+                        .max_steps = options.max_steps};
   if (options.dry_run) return print_preview(preview_launch(request, real_file_system()));
   Console console(console_options(context));
   return report_result(launch_run(request, real_file_system(), real_clock(), console), context);

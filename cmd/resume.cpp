@@ -25,9 +25,12 @@ std::optional<int64_t> step_of(const Options& options, const FoundRun& found) {
   } catch (const std::exception&) {
   }
   if (step < 0 || used != options.step.size())
-    throw Error(ErrorCode::kUsage, fmt::format("--step {} is neither a step number nor `latest`", options.step));
+    throw Error(ErrorCode::kUsage,
+                fmt::format("--step {} is neither a step number nor `latest`", options.step));
   if (found.step && *found.step != step)
-    throw Error(ErrorCode::kUsage, fmt::format("--step {} contradicts the checkpoint given, which is of step {}", step, *found.step));
+    throw Error(
+        ErrorCode::kUsage,
+        fmt::format("--step {} contradicts the checkpoint given, which is of step {}", step, *found.step));
   return step;
 }
 
@@ -66,11 +69,15 @@ int resume(const Options& options, const Context& context) {
 
 void add_resume(CLI::App& app, Context& context) {
   auto options = std::make_shared<Options>();
-  CLI::App* command = app.add_subcommand("resume", "go on with a run from its newest checkpoint, on the same or another mesh");
+  CLI::App* command =
+      app.add_subcommand("resume", "go on with a run from its newest checkpoint, on the same or another mesh");
   add_run_arguments(command, options->run, true);
   add_set_option(command, options->overrides);
-  command->add_option("--step", options->step, "the checkpoint of this step, or `latest`")->type_name("N|latest");
-  command->add_option("--max-steps", options->max_steps, "stop (and save) after this step")->check(CLI::PositiveNumber)->type_name("N");
+  command->add_option("--step", options->step, "the checkpoint of this step, or `latest`")
+      ->type_name("N|latest");
+  command->add_option("--max-steps", options->max_steps, "stop (and save) after this step")
+      ->check(CLI::PositiveNumber)
+      ->type_name("N");
   when_chosen(command, context, [options, &context] { return resume(*options, context); });
 }
 

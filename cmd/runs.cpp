@@ -10,11 +10,16 @@ namespace trainctl::cmd {
 void add_run_arguments(CLI::App* command, RunArguments& arguments, bool required) {
   const char* root = std::getenv("TRAINCTL_RUN_DIR");
   arguments.root = root && *root ? root : "runs";
-  command->add_option("RUN", arguments.name, "id, unique beginning of one, path, or `latest`")->required(required)->type_name("RUN");
-  command->add_option("--run-dir", arguments.root, "folder of the runs (default: $TRAINCTL_RUN_DIR, else runs)")->type_name("DIR");
+  command->add_option("RUN", arguments.name, "id, unique beginning of one, path, or `latest`")
+      ->required(required)
+      ->type_name("RUN");
+  command->add_option("--run-dir", arguments.root, "folder of the runs (default: $TRAINCTL_RUN_DIR, else runs)")
+      ->type_name("DIR");
 }
 
-FoundRun find_run(const RunArguments& arguments) { return trainctl::find_run(real_file_system(), arguments.name, arguments.root); }
+FoundRun find_run(const RunArguments& arguments) {
+  return trainctl::find_run(real_file_system(), arguments.name, arguments.root);
+}
 
 std::string own_program() { return std::filesystem::read_symlink("/proc/self/exe").string(); }
 

@@ -11,7 +11,8 @@ int status(const RunArguments& arguments, const Context& context) {
   FileSystem& fs = real_file_system();
   const FoundRun found = find_run(arguments);
   const auto status = read_status(fs, found.run.status());
-  if (!status) throw Error(ErrorCode::kUsage, fmt::format("{} has no status yet: the run never started", found.run.path));
+  if (!status)
+    throw Error(ErrorCode::kUsage, fmt::format("{} has no status yet: the run never started", found.run.path));
   if (context.json) {
     fmt::print("{}\n", status->to_json());
   } else {

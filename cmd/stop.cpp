@@ -20,10 +20,14 @@ int stop(const Options& options, const Context& context) {
   const auto identity = read_identity(fs, found.run);
   const std::string id = identity ? identity->run_id : found.run.path;
   const auto pid = supervisor_of(fs, found.run);
-  if (!pid) throw Error(ErrorCode::kUsage, fmt::format("run {} is not running; see `trainctl status {}`", id, id));
+  if (!pid)
+    throw Error(ErrorCode::kUsage, fmt::format("run {} is not running; see `trainctl status {}`", id, id));
   if (::kill(*pid, options.now ? SIGQUIT : SIGTERM) != 0)
-    throw Error(ErrorCode::kUsage, fmt::format("the supervisor of run {} (pid {}) cannot be signalled: {}", id, *pid, std::strerror(errno)));
-  if (!context.quiet()) fmt::print(stderr, "run {}: {}\n", id, options.now ? "stopping now" : "stopping after this step and saving");
+    throw Error(ErrorCode::kUsage, fmt::format("the supervisor of run {} (pid {}) cannot be signalled: {}", id,
+                                               *pid, std::strerror(errno)));
+  if (!context.quiet())
+    fmt::print(stderr, "run {}: {}\n", id,
+               options.now ? "stopping now" : "stopping after this step and saving");
   if (options.no_wait) return kExitDone;
   // The lock is free once the supervisor has ended; a save may take as long as it takes.
   while (supervisor_of(fs, found.run) == pid) real_clock().sleep_s(0.05);

@@ -27,10 +27,19 @@ constexpr size_t kLauncherTextBytes = 64 * 1024;
 
 class Attempt {
  public:
-  Attempt(AttemptOptions options, const RunDirectory& run, FileSystem& fs, Clock& clock, RunLog& log, StopSignals& signals)
-      : options_(std::move(options)), run_(run), fs_(fs), clock_(clock), log_(log), signals_(signals),
-        supervision_(options_.limits, clock.monotonic_s()), collector_(fs, options_.saves), token_(random_token()),
-        mark_(random_token()), launcher_log_(run.file("logs/mpirun.log")),
+  Attempt(AttemptOptions options, const RunDirectory& run, FileSystem& fs, Clock& clock, RunLog& log,
+          StopSignals& signals)
+      : options_(std::move(options)),
+        run_(run),
+        fs_(fs),
+        clock_(clock),
+        log_(log),
+        signals_(signals),
+        supervision_(options_.limits, clock.monotonic_s()),
+        collector_(fs, options_.saves),
+        token_(random_token()),
+        mark_(random_token()),
+        launcher_log_(run.file("logs/mpirun.log")),
         server_(token_, options_.limits.ranks,
                 {.hello = [this](const protocol::Hello& hello) { on_hello(hello); },
                  .message = [this](int rank, protocol::Up&& up) { on_message(rank, std::move(up)); },
@@ -47,7 +56,8 @@ class Attempt {
     environment.emplace_back(kTokenVariable, token_);
     environment.emplace_back(kAttemptVariable, mark_);
     environment.emplace_back(kRunVariable, run_.path);
-    launcher_log_.append(fmt::format("--- epoch {}: {}", options_.file.epoch, shell_text({options_.line.argv, {}})));
+    launcher_log_.append(
+        fmt::format("--- epoch {}: {}", options_.file.epoch, shell_text({options_.line.argv, {}})));
     child_.emplace(options_.line.argv, environment);
     if (signals_.read() != StopLevel::none) supervision_.stop(signals_.read(), clock_.monotonic_s());
     while (!supervision_.over()) turn();
@@ -74,7 +84,8 @@ class Attempt {
     look_for_survivors();
     for (const Supervision::Action action : supervision_.take_actions()) act(action);
     log_.update(supervision_, supervision_.phase() != before);
-    if (before == Supervision::Phase::starting && supervision_.phase() == Supervision::Phase::running) on_all_present();
+    if (before == Supervision::Phase::starting && supervision_.phase() == Supervision::Phase::running)
+      on_all_present();
   }
 
   /// Once a second for the status, and when a deadline has passed, so that the verdict says where everyone was.
@@ -86,7 +97,8 @@ class Attempt {
   }
 
   double wait_s() const {
-    const bool ending = supervision_.phase() == Supervision::Phase::ending || supervision_.phase() == Supervision::Phase::killing;
+    const bool ending = supervision_.phase() == Supervision::Phase::ending ||
+                        supervision_.phase() == Supervision::Phase::killing;
     const double most_s = ending ? kEndingPollS : kLongestPollS;
     return std::clamp(supervision_.deadline_s() - clock_.monotonic_s(), 0.001, most_s);
   }
@@ -106,7 +118,8 @@ class Attempt {
     const std::string text = child_->read_output();
     if (text.empty()) return;
     launcher_text_ += text;
-    if (launcher_text_.size() > kLauncherTextBytes) launcher_text_.erase(0, launcher_text_.size() - kLauncherTextBytes);
+    if (launcher_text_.size() > kLauncherTextBytes)
+      launcher_text_.erase(0, launcher_text_.size() - kLauncherTextBytes);
     launcher_log_.append(text.back() == '\n' ? text.substr(0, text.size() - 1) : text);
     supervision_.launcher_output(launcher_text_);
   }
@@ -137,7 +150,8 @@ class Attempt {
   void on_all_present() {
     const double seconds = clock_.monotonic_s() - started_s_;
     log_.event("ranks_up", fmt::format(R"({{"ranks":{},"seconds":{:.3f}}})", options_.limits.ranks, seconds));
-    log_.console().note(fmt::format("✓ {} rank{} up in {:.1f} s", options_.limits.ranks, options_.limits.ranks == 1 ? "" : "s", seconds));
+    log_.console().note(fmt::format("✓ {} rank{} up in {:.1f} s", options_.limits.ranks,
+                                    options_.limits.ranks == 1 ? "" : "s", seconds));
   }
 
   void on_hello(const protocol::Hello& hello) {
@@ -174,7 +188,8 @@ class Attempt {
   void begin_save(const protocol::Begin& begin) {
     save_began_s_ = clock_.monotonic_s();
     // A second save before the first is answered cannot come from a rank that keeps the protocol.
-    const std::string reason = publishing_.valid() ? "the save before is still being published" : collector_.begin(begin.state);
+    const std::string reason =
+        publishing_.valid() ? "the save before is still being published" : collector_.begin(begin.state);
     if (!reason.empty()) log_.saved({.step = begin.state.step, .message = reason}, 0);
     begun_.push_back({.kind = protocol::Down::begun, .ok = reason.empty(), .message = reason});
     server_.send_all(begun_.back());
@@ -182,8 +197,11 @@ class Attempt {
 
   void take_shard(int rank, protocol::Shard&& shard) {
     const std::vector<int> missing = publishing_.valid() ? std::vector<int>{} : collector_.missing();
-    if (std::find(missing.begin(), missing.end(), rank) == missing.end() || shard.step != collector_.state().step) {
-      server_.send_to(rank, {.kind = protocol::Down::saved, .ok = false, .message = fmt::format("no save of step {} is under way", shard.step)});
+    if (std::find(missing.begin(), missing.end(), rank) == missing.end() ||
+        shard.step != collector_.state().step) {
+      server_.send_to(rank, {.kind = protocol::Down::saved,
+                             .ok = false,
+                             .message = fmt::format("no save of step {} is under way", shard.step)});
       return;
     }
     if (rank == 0) collector_.set_tensors(std::move(shard.tensors));
@@ -224,11 +242,12 @@ class Attempt {
   std::unique_ptr<DoingBoard> board_;
   double board_read_s_ = 0;
   double save_began_s_ = 0;
-  std::vector<protocol::Down> begun_;    // every answer to begin_save so far
+  std::vector<protocol::Down> begun_;  // every answer to begin_save so far
   bool child_ended_ = false;
   ControlServer server_;
   std::optional<ChildProcess> child_;
-  std::future<SaveOutcome> publishing_;   // last: its destructor waits for the thread, which uses the members above
+  std::future<SaveOutcome>
+      publishing_;  // last: its destructor waits for the thread, which uses the members above
 };
 
 sigset_t stop_set() {
@@ -261,7 +280,8 @@ StopLevel StopSignals::read() {
   return level_;
 }
 
-Verdict run_attempt(AttemptOptions options, const RunDirectory& run, FileSystem& fs, Clock& clock, RunLog& log, StopSignals& signals) {
+Verdict run_attempt(AttemptOptions options, const RunDirectory& run, FileSystem& fs, Clock& clock, RunLog& log,
+                    StopSignals& signals) {
   Attempt attempt(std::move(options), run, fs, clock, log, signals);
   return attempt.run();
 }

@@ -1,4 +1,5 @@
-// One attempt of a run: starts the launcher, drives Supervision from sockets, signals and the child, and leaves nothing behind.
+// One attempt of a run: starts the launcher, drives Supervision from sockets, signals and the child, and leaves
+// nothing behind.
 #pragma once
 #include <signal.h>
 
@@ -13,8 +14,8 @@
 
 namespace trainctl {
 
-/// SIGINT, SIGTERM and SIGHUP ask to save and stop, a second one (or SIGQUIT) to stop now. While one exists, those signals are
-/// blocked in this thread and in threads started after it; the destructor restores them.
+/// SIGINT, SIGTERM and SIGHUP ask to save and stop, a second one (or SIGQUIT) to stop now. While one exists,
+/// those signals are blocked in this thread and in threads started after it; the destructor restores them.
 class StopSignals {
  public:
   StopSignals();
@@ -35,16 +36,17 @@ struct AttemptOptions {
   LaunchLine line;
   Supervision::Options limits;
   SaveCollector::Options saves;
-  AttemptFile file;                    ///< the port is filled in
+  AttemptFile file;  ///< the port is filled in
 };
 
-/// Runs it to its end: when this returns, no process of the attempt is left (or the verdict says which). Throws Error where the
-/// launcher cannot even be started.
-Verdict run_attempt(AttemptOptions options, const RunDirectory& run, FileSystem& fs, Clock& clock, RunLog& log, StopSignals& signals);
+/// Runs it to its end: when this returns, no process of the attempt is left (or the verdict says which). Throws
+/// Error where the launcher cannot even be started.
+Verdict run_attempt(AttemptOptions options, const RunDirectory& run, FileSystem& fs, Clock& clock, RunLog& log,
+                    StopSignals& signals);
 
 /// Names in the environment of ranks.
 inline constexpr const char* kTokenVariable = "TRAINCTL_TOKEN";
-inline constexpr const char* kAttemptVariable = "TRAINCTL_ATTEMPT";   ///< marks every process of the attempt
-inline constexpr const char* kRunVariable = "TRAINCTL_RUN";           ///< ... and of the run: its directory
+inline constexpr const char* kAttemptVariable = "TRAINCTL_ATTEMPT";  ///< marks every process of the attempt
+inline constexpr const char* kRunVariable = "TRAINCTL_RUN";          ///< ... and of the run: its directory
 
 }  // namespace trainctl

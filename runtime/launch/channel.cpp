@@ -31,7 +31,8 @@ bool same_token(const std::string& a, const std::string& b) {
 std::string random_token() {
   unsigned char bytes[16];
   if (::getrandom(bytes, sizeof bytes, 0) != ssize_t(sizeof bytes))
-    throw Error(ErrorCode::kLauncher, fmt::format("the kernel gave no random numbers: {}", std::strerror(errno)));
+    throw Error(ErrorCode::kLauncher,
+                fmt::format("the kernel gave no random numbers: {}", std::strerror(errno)));
   std::string text;
   for (const unsigned char byte : bytes) text += fmt::format("{:02x}", byte);
   return text;
@@ -44,11 +45,14 @@ ControlServer::ControlServer(std::string token, int ranks, Handler handler)
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   socklen_t size = sizeof address;
-  if (listen_fd_ < 0 || ::bind(listen_fd_, reinterpret_cast<sockaddr*>(&address), size) != 0 || ::listen(listen_fd_, 1024) != 0 ||
+  if (listen_fd_ < 0 || ::bind(listen_fd_, reinterpret_cast<sockaddr*>(&address), size) != 0 ||
+      ::listen(listen_fd_, 1024) != 0 ||
       ::getsockname(listen_fd_, reinterpret_cast<sockaddr*>(&address), &size) != 0) {
     const int reason = errno;
     if (listen_fd_ >= 0) ::close(listen_fd_);
-    throw Error(ErrorCode::kPreflight, fmt::format("cannot open a port on 127.0.0.1 for the control channel: {}", std::strerror(reason)));
+    throw Error(
+        ErrorCode::kPreflight,
+        fmt::format("cannot open a port on 127.0.0.1 for the control channel: {}", std::strerror(reason)));
   }
   port_ = ntohs(address.sin_port);
 }
@@ -62,7 +66,8 @@ ControlServer::~ControlServer() {
 void ControlServer::add_to(std::vector<pollfd>& fds) const {
   fds.push_back({.fd = listen_fd_, .events = POLLIN, .revents = 0});
   for (const auto& c : connections_)
-    if (c->fd >= 0) fds.push_back({.fd = c->fd, .events = short(POLLIN | (c->out.empty() ? 0 : POLLOUT)), .revents = 0});
+    if (c->fd >= 0)
+      fds.push_back({.fd = c->fd, .events = short(POLLIN | (c->out.empty() ? 0 : POLLOUT)), .revents = 0});
 }
 
 void ControlServer::accept_all() {
@@ -111,7 +116,8 @@ void ControlServer::read_from(Connection& c) {
 void ControlServer::take_line(Connection& c, const std::string& line) {
   protocol::Up up = protocol::decode_up(line);
   if (c.rank >= 0) return handler_.message(c.rank, std::move(up));
-  const bool good = up.hello && same_token(up.hello->token, token_) && up.hello->rank >= 0 && up.hello->rank < ranks_;
+  const bool good =
+      up.hello && same_token(up.hello->token, token_) && up.hello->rank >= 0 && up.hello->rank < ranks_;
   if (!good) return drop(c, "not a rank of this run");
   for (const auto& other : connections_)
     if (other->rank == up.hello->rank && other->fd >= 0) return drop(c, "this rank is connected already");

@@ -1,6 +1,7 @@
 // The supervisor's end of the control channel: a listener on the loopback and one connection a rank.
 //
-// One thread, non-blocking; the caller polls the descriptors. A connection counts once it has said hello with the token.
+// One thread, non-blocking; the caller polls the descriptors. A connection counts once it has said hello with
+// the token.
 #pragma once
 #include <poll.h>
 

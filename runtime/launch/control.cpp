@@ -29,7 +29,8 @@ constexpr int kSendTimeoutS = 60;
 
 /// The supervisor is gone, so nobody would ever stop this rank: end at once, without waiting for peers.
 [[noreturn]] void end_without_supervisor(int rank, const char* why) {
-  fmt::print(stderr, "rank {}: the control connection is lost ({}): the supervisor is gone, ending\n", rank, why);
+  fmt::print(stderr, "rank {}: the control connection is lost ({}): the supervisor is gone, ending\n", rank,
+             why);
   std::fflush(stderr);
   ::_exit(exit_status(ErrorCode::kLauncher));
 }
@@ -49,7 +50,8 @@ int connect_to(const std::string& host, int port) {
   if (::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
     const int reason = errno;
     ::close(fd);
-    throw Error(ErrorCode::kLauncher, fmt::format("cannot reach the supervisor at {}:{}: {}", host, port, std::strerror(reason)));
+    throw Error(ErrorCode::kLauncher,
+                fmt::format("cannot reach the supervisor at {}:{}: {}", host, port, std::strerror(reason)));
   }
   return fd;
 }
@@ -78,7 +80,8 @@ class TcpControl final : public Control {
       }
       const double left_s = deadline - real_clock().monotonic_s();
       if (left_s <= 0 || !receive(left_s))
-        throw Error(ErrorCode::kLauncher, fmt::format("the supervisor did not accept rank {} on the control channel", rank_));
+        throw Error(ErrorCode::kLauncher,
+                    fmt::format("the supervisor did not accept rank {} on the control channel", rank_));
     }
     thread_ = std::thread([this] { serve(); });
   }
@@ -92,7 +95,9 @@ class TcpControl final : public Control {
   }
 
   void report(const StepReport& report) override { send({.step = report}); }
-  void event(const std::string& kind, const std::string& json) override { send({.event = protocol::Event{kind, json}}); }
+  void event(const std::string& kind, const std::string& json) override {
+    send({.event = protocol::Event{kind, json}});
+  }
 
   bool begin_save(const ckpt::StateInfo& state, std::string* message) override {
     if (rank_ == 0) send({.begin = protocol::Begin{state}});
@@ -102,9 +107,10 @@ class TcpControl final : public Control {
     return answer.ok;
   }
 
-  SaveResult commit_shard(const ckpt::StateInfo& state, const std::vector<ckpt::Tensor>& tensors, const ckpt::ShardReceipt& receipt,
-                          const std::string& failure) override {
-    if (!begin_failure_.empty()) return {false, begin_failure_};  // on every rank alike: there is nothing to publish
+  SaveResult commit_shard(const ckpt::StateInfo& state, const std::vector<ckpt::Tensor>& tensors,
+                          const ckpt::ShardReceipt& receipt, const std::string& failure) override {
+    if (!begin_failure_.empty())
+      return {false, begin_failure_};  // on every rank alike: there is nothing to publish
     protocol::Shard shard{.step = state.step, .receipt = receipt, .failure = failure};
     if (rank_ == 0) shard.tensors = tensors;
     send({.shard = std::move(shard)});
@@ -185,8 +191,9 @@ class TcpControl final : public Control {
     answered_.notify_all();
   }
 
-  /// The `number`-th answer of a kind: every rank makes the same calls in the same order, so numbers agree. No deadline of its
-  /// own: the supervisor answers, ends this rank, or is gone, and then the heartbeat thread ends it.
+  /// The `number`-th answer of a kind: every rank makes the same calls in the same order, so numbers agree. No
+  /// deadline of its own: the supervisor answers, ends this rank, or is gone, and then the heartbeat thread
+  /// ends it.
   protocol::Down await(const std::vector<protocol::Down>& answers, size_t number) {
     std::unique_lock lock(answer_mutex_);
     answered_.wait(lock, [&] { return answers.size() > number; });
@@ -198,8 +205,8 @@ class TcpControl final : public Control {
   std::thread thread_;
   std::atomic<bool> ending_ = false;
   std::atomic<StopLevel> stop_level_ = StopLevel::none;
-  protocol::LineBuffer lines_;   // join() before the thread starts, then the thread alone
-  std::string lost_;             // likewise
+  protocol::LineBuffer lines_;  // join() before the thread starts, then the thread alone
+  std::string lost_;            // likewise
   std::mutex send_mutex_, doing_mutex_, answer_mutex_;
   std::condition_variable answered_;
   std::string doing_ = "starting";

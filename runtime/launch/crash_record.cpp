@@ -26,7 +26,8 @@ std::string host_name() {
 
 std::string dump(const json& j) { return j.dump(-1, ' ', false, json::error_handler_t::replace); }
 
-// ---- what a signal handler needs, prepared while all is well --------------------------------------------------
+// ---- what a signal handler needs, prepared while all is well
+// --------------------------------------------------
 
 constexpr std::array kCrashSignals = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
 constexpr size_t kDoingBytes = 512;
@@ -66,7 +67,8 @@ void on_crash(int signal) {
     ::fsync(fd);
     ::close(fd);
   }
-  // On to whoever handled it before us (MPI prints a stack trace into the log), and then to the signal's own end.
+  // On to whoever handled it before us (MPI prints a stack trace into the log), and then to the signal's own
+  // end.
   for (size_t i = 0; i < kCrashSignals.size(); ++i)
     if (kCrashSignals[i] == signal) ::sigaction(signal, &g_before[i], nullptr);
   ::raise(signal);
@@ -110,7 +112,8 @@ void write_crash_record(FileSystem& fs, const std::string& run_directory, const 
   }
 }
 
-std::optional<CrashRecord> read_crash_record(FileSystem& fs, const std::string& run_directory, int rank, uint64_t epoch) {
+std::optional<CrashRecord> read_crash_record(FileSystem& fs, const std::string& run_directory, int rank,
+                                             uint64_t epoch) {
   try {
     const std::string path = crash_record_path(run_directory, rank);
     if (!fs.exists(path)) return std::nullopt;
@@ -169,8 +172,8 @@ void install_crash_handlers(const std::string& run_directory, int rank, uint64_t
   copy_into(g_prepared.path, sizeof g_prepared.path, crash_record_path(run_directory, rank));
   ::unlink(g_prepared.path);  // of an earlier epoch
   copy_into(g_prepared.prefix, sizeof g_prepared.prefix,
-            fmt::format(R"({{"v":1,"rank":{},"pid":{},"epoch":{},"host":{},"doing":")", rank, int(::getpid()), epoch,
-                        dump(json(host_name()))));
+            fmt::format(R"({{"v":1,"rank":{},"pid":{},"epoch":{},"host":{},"doing":")", rank, int(::getpid()),
+                        epoch, dump(json(host_name()))));
   for (size_t i = 0; i < kCrashSignals.size(); ++i) {
     const int signal = kCrashSignals[i];
     const ErrorCode code = signal == SIGABRT ? ErrorCode::kInternal : ErrorCode::kWorker;

@@ -19,7 +19,9 @@ struct DoingBoard::Slot {
 
 std::unique_ptr<DoingBoard> DoingBoard::map(int fd, int count) {
   if (fd < 0) return nullptr;
-  void* memory = count > 0 ? ::mmap(nullptr, size_t(count) * sizeof(Slot), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) : MAP_FAILED;
+  void* memory = count > 0
+                     ? ::mmap(nullptr, size_t(count) * sizeof(Slot), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)
+                     : MAP_FAILED;
   ::close(fd);
   if (memory == MAP_FAILED) return nullptr;
   return std::unique_ptr<DoingBoard>(new DoingBoard(static_cast<Slot*>(memory), count));
@@ -60,7 +62,8 @@ std::string DoingBoard::read(int rank) const {
   if (rank < 0 || rank >= count_) return "";
   const Slot& slot = slots_[rank];
   char text[sizeof slot.text];
-  // A writer that was killed in the middle leaves the sequence odd for ever: then a mixed text is better than none.
+  // A writer that was killed in the middle leaves the sequence odd for ever: then a mixed text is better than
+  // none.
   for (int tries = 0; tries < 1000; ++tries) {
     const uint32_t before = slot.sequence.load(std::memory_order_acquire);
     std::memcpy(text, slot.text, sizeof text);

@@ -1,12 +1,13 @@
-// Where every rank of one machine writes what it is doing, in shared memory: readable after the rank was killed or stopped, and up
-// to the microsecond, where a heartbeat is up to a second old.
+// Where every rank of one machine writes what it is doing, in shared memory: readable after the rank was killed
+// or stopped, and up to the microsecond, where a heartbeat is up to a second old.
 #pragma once
 #include <memory>
 #include <string>
 
 namespace trainctl {
 
-/// One slot a rank. Each slot has one writer, any number of readers, in any process. Texts are cut at 500 bytes.
+/// One slot a rank. Each slot has one writer, any number of readers, in any process. Texts are cut at 500
+/// bytes.
 class DoingBoard {
  public:
   /// The supervisor's: makes the file. Null if it cannot be made (then heartbeats must do).

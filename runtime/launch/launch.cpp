@@ -18,24 +18,30 @@
 namespace trainctl {
 namespace {
 
-std::string absolute(const std::string& path) { return std::filesystem::absolute(path).lexically_normal().string(); }
+std::string absolute(const std::string& path) {
+  return std::filesystem::absolute(path).lexically_normal().string();
+}
 
-/// The peak of one rank: threads_per_rank threads, nothing else running. Measured here because ranks that share cores would
-/// measure each other.
+/// The peak of one rank: threads_per_rank threads, nothing else running. Measured here because ranks that share
+/// cores would measure each other.
 double measure_peak(const JobSpec& job) {
   const auto backend = kernels::make_cpu_backend(job.parallelism.threads_per_rank);
   return kernels::measure_matmul_flops_per_s(*backend, job.compute);
 }
 
 std::string mesh_text(const JobSpec& job) {
-  return fmt::format("{} rank{} = tensor {} × pipeline {} × data {}", job.mesh().world_size(), job.mesh().world_size() == 1 ? "" : "s",
-                     job.parallelism.tensor, job.parallelism.pipeline, job.parallelism.data);
+  return fmt::format("{} rank{} = tensor {} × pipeline {} × data {}", job.mesh().world_size(),
+                     job.mesh().world_size() == 1 ? "" : "s", job.parallelism.tensor, job.parallelism.pipeline,
+                     job.parallelism.data);
 }
 
 [[noreturn]] void refuse_busy(FileSystem& fs, const RunDirectory& run, const std::string& id) {
   const auto pid = supervisor_of(fs, run);
-  throw Error(ErrorCode::kUsage, fmt::format("run {} is running already{}; stop it with `trainctl stop {}`, or watch it with `trainctl status {}`", id,
-                                             pid ? fmt::format(" (supervisor pid {})", *pid) : "", id, id));
+  throw Error(
+      ErrorCode::kUsage,
+      fmt::format(
+          "run {} is running already{}; stop it with `trainctl stop {}`, or watch it with `trainctl status {}`",
+          id, pid ? fmt::format(" (supervisor pid {})", *pid) : "", id, id));
 }
 
 /// Preflight and the measured peak; nothing is printed before all is well.
@@ -52,17 +58,21 @@ Ready get_ready(const JobSpec& job, FileSystem& fs, Clock& clock) {
   return ready;
 }
 
-void print_header(Console& console, const std::string& id, const RunDirectory& run, const JobSpec& job, const Ready& ready) {
+void print_header(Console& console, const std::string& id, const RunDirectory& run, const JobSpec& job,
+                  const Ready& ready) {
   console.note(fmt::format("trainctl {} · run {} · {}", TRAINCTL_VERSION, id, run.path));
-  console.note(fmt::format("{} · {} tokens/step · {} steps · logs {}/logs/rank-N.log", mesh_text(job), job.tokens_per_step(),
-                           job.schedule.total_steps, run.path));
-  console.note(fmt::format("✓ spec  ✓ data {} tokens  ✓ preflight {:.1f} s  ✓ peak {}FLOP/s a rank", short_number(double(ready.preflight.train_tokens)),
-                           ready.seconds, short_number(ready.peak_flops_per_s)));
+  console.note(fmt::format("{} · {} tokens/step · {} steps · logs {}/logs/rank-N.log", mesh_text(job),
+                           job.tokens_per_step(), job.schedule.total_steps, run.path));
+  console.note(fmt::format("✓ spec  ✓ data {} tokens  ✓ preflight {:.1f} s  ✓ peak {}FLOP/s a rank",
+                           short_number(double(ready.preflight.train_tokens)), ready.seconds,
+                           short_number(ready.peak_flops_per_s)));
   const int ranks = job.mesh().world_size(), cores = int(::sysconf(_SC_NPROCESSORS_ONLN));
-  if (ranks * job.parallelism.threads_per_rank > cores) console.note(fmt::format("  {} ranks share {} cores", ranks, cores));
+  if (ranks * job.parallelism.threads_per_rank > cores)
+    console.note(fmt::format("  {} ranks share {} cores", ranks, cores));
 }
 
-SupervisePlan plan_of(const ParsedJob& job, const std::string& run_id, const std::string& program, const Ready& ready, int64_t max_steps) {
+SupervisePlan plan_of(const ParsedJob& job, const std::string& run_id, const std::string& program,
+                      const Ready& ready, int64_t max_steps) {
   SupervisePlan plan;
   plan.job = job;
   plan.run_id = run_id;
@@ -85,9 +95,11 @@ void refuse_foreign_checkpoints(FileSystem& fs, const RunDirectory& run, const J
   if (!fs.is_directory(directory)) return;
   const auto steps = ckpt::list_steps(fs, directory);
   if (!steps.empty())
-    throw Error(ErrorCode::kPreflight, fmt::format("{} already holds checkpoints of another run (step {} and others); give this run another "
-                                                   "checkpoint.dir, or continue that one with `trainctl resume`",
-                                                   directory, steps.front()));
+    throw Error(
+        ErrorCode::kPreflight,
+        fmt::format("{} already holds checkpoints of another run (step {} and others); give this run another "
+                    "checkpoint.dir, or continue that one with `trainctl resume`",
+                    directory, steps.front()));
 }
 
 }  // namespace
@@ -110,7 +122,8 @@ std::string describe_change(const JobSpec& before, const JobSpec& now) {
     std::string list, keeps;
     for (const std::string& c : changed) list += (list.empty() ? "" : ", ") + c;
     for (const std::string& k : kept) keeps += (keeps.empty() ? "" : ", ") + k;
-    append(fmt::format("{} → {} ranks: {}{}", before.mesh().world_size(), now.mesh().world_size(), list, keeps.empty() ? "" : " (" + keeps + " kept)"));
+    append(fmt::format("{} → {} ranks: {}{}", before.mesh().world_size(), now.mesh().world_size(), list,
+                       keeps.empty() ? "" : " (" + keeps + " kept)"));
   }
   const auto number = [&](const char* name, int64_t a, int64_t b) {
     if (a != b) append(fmt::format("{} {} → {}", name, a, b));
@@ -119,9 +132,11 @@ std::string describe_change(const JobSpec& before, const JobSpec& now) {
   number("virtual stages", before.parallelism.virtual_stages, now.parallelism.virtual_stages);
   number("zero stage", before.parallelism.zero_stage, now.parallelism.zero_stage);
   if (before.parallelism.schedule != now.parallelism.schedule) append("another pipeline schedule");
-  if (before.recompute != now.recompute) append(now.recompute == Recompute::none ? "no recompute" : "full recompute");
+  if (before.recompute != now.recompute)
+    append(now.recompute == Recompute::none ? "no recompute" : "full recompute");
   if (text.empty()) return "";
-  append(before.parallelism.tensor == now.parallelism.tensor && before.micro_batches_per_lane() == now.micro_batches_per_lane()
+  append(before.parallelism.tensor == now.parallelism.tensor &&
+                 before.micro_batches_per_lane() == now.micro_batches_per_lane()
              ? "the loss curve continues with the same bits (same data order)"
              : "the loss curve continues (same data order, sums rounded in another order)");
   return text;
@@ -135,7 +150,8 @@ LaunchPreview preview_launch(const LaunchRequest& request, FileSystem& fs) {
   const RunDirectory run{root + "/" + id};
   LaunchPreview preview;
   preview.run_directory = run.path;
-  for (const char* name : {"job.json", "origins.json", "data.json", "run.json", "attempt.json", "metrics.jsonl", "events.jsonl", "status.json"})
+  for (const char* name : {"job.json", "origins.json", "data.json", "run.json", "attempt.json", "metrics.jsonl",
+                           "events.jsonl", "status.json"})
     preview.files.push_back(run.file(name));
   preview.files.push_back(fmt::format("{} .. rank-{}.log", run.rank_log(0), job.mesh().world_size() - 1));
   preview.files.push_back(run.checkpoints(job) + "/step-SSSSSSSS/");
@@ -159,14 +175,18 @@ RunResult launch_run(const LaunchRequest& request, FileSystem& fs, Clock& clock,
   const RunDirectory run{root + "/" + id};
   if (const auto existing = read_identity(fs, run)) {
     if (existing->spec_hash != job.hash)
-      throw Error(ErrorCode::kSpec, fmt::format("run {} exists with another job spec ({}); choose another observability.run_id, or continue it with "
+      throw Error(ErrorCode::kSpec, fmt::format("run {} exists with another job spec ({}); choose another "
+                                                "observability.run_id, or continue it with "
                                                 "`trainctl resume {}`",
                                                 id, run.job(), id));
     console.note(fmt::format("run {} exists with the same job: going on with it", id));
-    return resume_run({.run = run, .before = job, .now = job, .program = request.program, .max_steps = request.max_steps}, fs, clock, console);
+    return resume_run(
+        {.run = run, .before = job, .now = job, .program = request.program, .max_steps = request.max_steps}, fs,
+        clock, console);
   }
   if (fs.exists(run.path) && !fs.list(run.path).empty() && !fs.exists(run.file("supervisor.lock")))
-    throw Error(ErrorCode::kPreflight, fmt::format("{} exists and is no run; choose another observability.run_id", run.path));
+    throw Error(ErrorCode::kPreflight,
+                fmt::format("{} exists and is no run; choose another observability.run_id", run.path));
   refuse_foreign_checkpoints(fs, run, job.job);
   const Ready ready = get_ready(job.job, fs, clock);
   fs.make_directories(run.path);
@@ -188,41 +208,54 @@ RunResult launch_run(const LaunchRequest& request, FileSystem& fs, Clock& clock,
 namespace {
 
 /// The checkpoint to go on from; null: there is none yet.
-std::unique_ptr<ckpt::Checkpoint> choose_checkpoint(const ResumeRequest& request, FileSystem& fs, Console& console) {
+std::unique_ptr<ckpt::Checkpoint> choose_checkpoint(const ResumeRequest& request, FileSystem& fs,
+                                                    Console& console) {
   const std::string directory = request.run.checkpoints(request.now.job);
   if (request.step) {
     const std::string path = ckpt::step_directory(directory, *request.step);
     if (fs.exists(path)) return ckpt::Checkpoint::open(fs, path);
     std::string have;
-    for (const int64_t step : ckpt::list_steps(fs, directory)) have += fmt::format("{}{}", have.empty() ? "" : ", ", step);
-    throw Error(ErrorCode::kCheckpoint, fmt::format("there is no checkpoint of step {} in {}; {}", *request.step, directory,
-                                                    have.empty() ? "it has none at all" : "it has those of steps " + have));
+    for (const int64_t step : ckpt::list_steps(fs, directory))
+      have += fmt::format("{}{}", have.empty() ? "" : ", ", step);
+    throw Error(ErrorCode::kCheckpoint,
+                fmt::format("there is no checkpoint of step {} in {}; {}", *request.step, directory,
+                            have.empty() ? "it has none at all" : "it has those of steps " + have));
   }
   int skipped = 0;
-  auto checkpoint = ckpt::open_latest(fs, directory, -1, [&](const std::string& path, const std::string& reason) {
-    ++skipped;
-    console.note(fmt::format(" ! {} is skipped: {}", path, reason));
-  });
+  auto checkpoint =
+      ckpt::open_latest(fs, directory, -1, [&](const std::string& path, const std::string& reason) {
+        ++skipped;
+        console.note(fmt::format(" ! {} is skipped: {}", path, reason));
+      });
   if (!checkpoint && skipped > 0)
-    throw Error(ErrorCode::kCheckpoint, fmt::format("none of the {} checkpoints in {} is usable; to begin again, launch the job as a new run", skipped,
-                                                    directory));
+    throw Error(
+        ErrorCode::kCheckpoint,
+        fmt::format("none of the {} checkpoints in {} is usable; to begin again, launch the job as a new run",
+                    skipped, directory));
   return checkpoint;
 }
 
-void print_resume(Console& console, const ckpt::Checkpoint& checkpoint, const ResumeRequest& request, double opened_in_s) {
+void print_resume(Console& console, const ckpt::Checkpoint& checkpoint, const ResumeRequest& request,
+                  double opened_in_s) {
   uint64_t bytes = 0;
   for (const auto& file : checkpoint.files()) bytes += file.file_bytes;
-  console.note(fmt::format("checkpoint  step {} · {}B in {} files · opened in {:.2f} s", checkpoint.state().step, short_number(double(bytes)),
-                           checkpoint.files().size(), opened_in_s));
+  console.note(fmt::format("checkpoint  step {} · {}B in {} files · opened in {:.2f} s",
+                           checkpoint.state().step, short_number(double(bytes)), checkpoint.files().size(),
+                           opened_in_s));
   // Compared with the mesh that wrote the checkpoint, which a resume before this one may have changed.
-  const ParsedJob wrote = parse_job({.text = checkpoint.state().resolved_spec_json, .file = "manifest.json", .overrides = {}, .environment = {}});
+  const ParsedJob wrote = parse_job({.text = checkpoint.state().resolved_spec_json,
+                                     .file = "manifest.json",
+                                     .overrides = {},
+                                     .environment = {}});
   const std::string change = describe_change(wrote.ok() ? wrote.job : request.before.job, request.now.job);
   console.note("change      " + (change.empty() ? "none: " + mesh_text(request.now.job) : change));
-  console.note(fmt::format("data        position {} tokens · {} source{} unchanged ✓", checkpoint.state().tokens, request.now.job.data.train.size(),
+  console.note(fmt::format("data        position {} tokens · {} source{} unchanged ✓",
+                           checkpoint.state().tokens, request.now.job.data.train.size(),
                            request.now.job.data.train.size() == 1 ? "" : "s"));
 }
 
-RunResult nothing_to_do(const RunDirectory& run, const std::string& id, FileSystem& fs, int64_t step, Console& console) {
+RunResult nothing_to_do(const RunDirectory& run, const std::string& id, FileSystem& fs, int64_t step,
+                        Console& console) {
   console.say(fmt::format("run {} is finished: step {} of {} is saved. Nothing to do.", id, step, step));
   const auto status = read_status(fs, run.status());
   console.say("next: trainctl status " + id);
@@ -244,7 +277,8 @@ RunResult resume_run(const ResumeRequest& request, FileSystem& fs, Clock& clock,
   const int64_t step = checkpoint ? checkpoint->state().step : 0;
   if (checkpoint && step >= job.schedule.total_steps) return nothing_to_do(run, id, fs, step, console);
   if (request.max_steps > 0 && step >= request.max_steps)
-    throw Error(ErrorCode::kUsage, fmt::format("--max-steps {} is not beyond step {}, where the run stands", request.max_steps, step));
+    throw Error(ErrorCode::kUsage, fmt::format("--max-steps {} is not beyond step {}, where the run stands",
+                                               request.max_steps, step));
   const Ready ready = get_ready(job, fs, clock);
   const std::string changed = changed_data(fs.read_text(run.file("data.json")), ready.preflight.data_json);
   if (!changed.empty())

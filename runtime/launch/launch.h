@@ -10,35 +10,36 @@ namespace trainctl {
 
 struct LaunchRequest {
   ParsedJob job;
-  std::string program;                 ///< this binary
-  std::vector<std::string> command;    ///< as typed, for run.json
+  std::string program;               ///< this binary
+  std::vector<std::string> command;  ///< as typed, for run.json
   int64_t max_steps = 0;
 };
 
 /// What a launch would do, for --dry-run: nothing is written, nothing started.
 struct LaunchPreview {
   std::string run_directory;
-  std::vector<std::string> files;      ///< that would be made
-  std::string command;                 ///< of mpirun, with its environment, for a shell
+  std::vector<std::string> files;  ///< that would be made
+  std::string command;             ///< of mpirun, with its environment, for a shell
 };
 LaunchPreview preview_launch(const LaunchRequest& request, FileSystem& fs);
 
-/// Starts a new run, or goes on with the run of that id if it is the same job. Throws Error (preflight, data, another job's
-/// run) where nothing was started.
+/// Starts a new run, or goes on with the run of that id if it is the same job. Throws Error (preflight, data,
+/// another job's run) where nothing was started.
 RunResult launch_run(const LaunchRequest& request, FileSystem& fs, Clock& clock, Console& console);
 
 struct ResumeRequest {
   RunDirectory run;
-  ParsedJob before;                    ///< the run's job.json
-  ParsedJob now;                       ///< with the overrides
+  ParsedJob before;  ///< the run's job.json
+  ParsedJob now;     ///< with the overrides
   std::string program;
-  std::optional<int64_t> step;         ///< this checkpoint and no other
+  std::optional<int64_t> step;  ///< this checkpoint and no other
   int64_t max_steps = 0;
 };
 /// Error(kCheckpoint): the wanted checkpoint is missing or unusable. Error(kData): data changed.
 RunResult resume_run(const ResumeRequest& request, FileSystem& fs, Clock& clock, Console& console);
 
-/// "8 → 4 ranks: data 4 → 2 (tensor, pipeline kept) · micro-batches per rank 2 → 4 · ...": what differs in how the run is laid out;
+/// "8 → 4 ranks: data 4 → 2 (tensor, pipeline kept) · micro-batches per rank 2 → 4 · ...": what differs in how
+/// the run is laid out;
 /// "" if nothing does.
 std::string describe_change(const JobSpec& before, const JobSpec& now);
 

@@ -8,7 +8,8 @@ namespace trainctl {
 namespace {
 
 void set(Environment& environment, const std::string& name, const std::string& value) {
-  const auto it = std::find_if(environment.begin(), environment.end(), [&](const auto& e) { return e.first == name; });
+  const auto it =
+      std::find_if(environment.begin(), environment.end(), [&](const auto& e) { return e.first == name; });
   if (it == environment.end()) {
     environment.emplace_back(name, value);
   } else {
@@ -17,8 +18,10 @@ void set(Environment& environment, const std::string& name, const std::string& v
 }
 
 std::string quoted(const std::string& text) {
-  const bool plain = !text.empty() && text.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=:,./@%^") ==
-                                          std::string::npos;
+  const bool plain =
+      !text.empty() &&
+      text.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=:,./@%^") ==
+          std::string::npos;
   if (plain) return text;
   std::string result = "'";
   for (const char c : text) result += c == '\'' ? "'\\''" : std::string(1, c);
@@ -29,7 +32,8 @@ std::string quoted(const std::string& text) {
 
 LaunchLine launch_line(const LaunchInput& in) {
   LaunchLine line;
-  line.argv = {in.mpirun, "-n", fmt::format("{}", in.job->mesh().world_size()), in.program, "rank", in.run_directory};
+  line.argv = {in.mpirun,  "-n",   fmt::format("{}", in.job->mesh().world_size()),
+               in.program, "rank", in.run_directory};
   Environment& e = line.environment;
   if (in.root) {
     set(e, "OMPI_ALLOW_RUN_AS_ROOT", "1");
@@ -42,7 +46,8 @@ LaunchLine launch_line(const LaunchInput& in) {
   set(e, "OMPI_MCA_pml", "ob1");
   set(e, "OMPI_MCA_btl", "self,vader");
   set(e, "OMPI_MCA_btl_vader_single_copy_mechanism", in.cross_memory_attach ? "cma" : "none");
-  set(e, "OMPI_MCA_odls_base_num_threads", "0");  // else 32 or more local ranks that exit at once can deadlock mpirun
+  set(e, "OMPI_MCA_odls_base_num_threads",
+      "0");  // else 32 or more local ranks that exit at once can deadlock mpirun
   set(e, "OMPI_MCA_odls_base_sigkill_timeout", "0");
   set(e, "OMPI_MCA_orte_tmpdir_base", in.session_folder);
   set(e, "TMPDIR", in.session_folder);

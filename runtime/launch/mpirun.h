@@ -15,15 +15,16 @@ struct LaunchLine {
 
 struct LaunchInput {
   const JobSpec* job = nullptr;
-  std::string mpirun;                  ///< full path
-  std::string program;                 ///< this binary
+  std::string mpirun;   ///< full path
+  std::string program;  ///< this binary
   std::string run_directory;
   std::string session_folder, shared_memory_folder;
-  bool root = false;                   ///< running as root
-  bool cross_memory_attach = true;     ///< processes of one user may read each other's memory here
+  bool root = false;                ///< running as root
+  bool cross_memory_attach = true;  ///< processes of one user may read each other's memory here
 };
 
-/// `mpirun -n N PROGRAM rank RUN` with OpenMPI's settings in the environment (no quoting); launcher.env comes last and wins.
+/// `mpirun -n N PROGRAM rank RUN` with OpenMPI's settings in the environment (no quoting); launcher.env comes
+/// last and wins.
 LaunchLine launch_line(const LaunchInput& input);
 
 /// For people: NAME=value ... program arguments, quoted for a shell.

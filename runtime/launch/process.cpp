@@ -72,7 +72,8 @@ std::vector<char*> pointers_to(std::vector<std::string>& texts) {
 
 ChildProcess::ChildProcess(const std::vector<std::string>& argv, const Environment& set) {
   int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) throw Error(ErrorCode::kLauncher, fmt::format("cannot make a pipe: {}", std::strerror(errno)));
+  if (::pipe2(ends, O_CLOEXEC) != 0)
+    throw Error(ErrorCode::kLauncher, fmt::format("cannot make a pipe: {}", std::strerror(errno)));
   posix_spawn_file_actions_t files;
   ::posix_spawn_file_actions_init(&files);
   ::posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
@@ -83,12 +84,14 @@ ChildProcess::ChildProcess(const std::vector<std::string>& argv, const Environme
   sigset_t none, all;
   ::sigemptyset(&none);
   ::sigfillset(&all);
-  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+  ::posix_spawnattr_setflags(&attributes,
+                             POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
   ::posix_spawnattr_setpgroup(&attributes, 0);
   ::posix_spawnattr_setsigmask(&attributes, &none);
   ::posix_spawnattr_setsigdefault(&attributes, &all);
   std::vector<std::string> arguments = argv, environment = merged_environment(set);
-  const int rc = ::posix_spawnp(&pid_, argv[0].c_str(), &files, &attributes, pointers_to(arguments).data(), pointers_to(environment).data());
+  const int rc = ::posix_spawnp(&pid_, argv[0].c_str(), &files, &attributes, pointers_to(arguments).data(),
+                                pointers_to(environment).data());
   ::posix_spawnattr_destroy(&attributes);
   ::posix_spawn_file_actions_destroy(&files);
   ::close(ends[1]);
@@ -167,7 +170,8 @@ int signal_marked(const std::string& name, const std::string& value, int signal)
     if (has_mark(pid, mark)) {
       ++left;
       if (signal) ::syscall(SYS_pidfd_send_signal, fd, signal, nullptr, 0);
-      if (signal && signal != SIGKILL) ::syscall(SYS_pidfd_send_signal, fd, SIGCONT, nullptr, 0);  // a stopped one acts on nothing
+      if (signal && signal != SIGKILL)
+        ::syscall(SYS_pidfd_send_signal, fd, SIGCONT, nullptr, 0);  // a stopped one acts on nothing
     }
     ::close(fd);
   }
@@ -176,7 +180,8 @@ int signal_marked(const std::string& name, const std::string& value, int signal)
 
 std::optional<uint64_t> process_start_ticks(pid_t pid) {
   const std::string stat = read_proc(pid, "stat");
-  // "pid (name, which may hold anything) state ppid ...": field 22 is the start, field 3 the first after the last ')'.
+  // "pid (name, which may hold anything) state ppid ...": field 22 is the start, field 3 the first after the
+  // last ')'.
   size_t at = stat.rfind(')');
   if (at == std::string::npos) return std::nullopt;
   if (stat.size() > at + 2 && stat[at + 2] == 'Z') return std::nullopt;
@@ -193,7 +198,8 @@ std::string find_program(const std::string& name) {
     const size_t end = std::min(rest.find(':', begin), rest.size());
     const std::string candidate = rest.substr(begin, end - begin) + "/" + name;
     struct stat s;
-    if (::stat(candidate.c_str(), &s) == 0 && S_ISREG(s.st_mode) && ::access(candidate.c_str(), X_OK) == 0) return candidate;
+    if (::stat(candidate.c_str(), &s) == 0 && S_ISREG(s.st_mode) && ::access(candidate.c_str(), X_OK) == 0)
+      return candidate;
     begin = end + 1;
   }
   return "";

@@ -1,4 +1,5 @@
-// Child processes: started without forking the parent's memory, found again by a mark in their environment, ended for sure.
+// Child processes: started without forking the parent's memory, found again by a mark in their environment,
+// ended for sure.
 #pragma once
 #include <sys/types.h>
 
@@ -11,12 +12,12 @@ namespace trainctl {
 
 using Environment = std::vector<std::pair<std::string, std::string>>;
 
-/// A child in its own process group, with stdin from /dev/null and stdout and stderr in one pipe. The owner ends and reaps it; the
-/// destructor kills what is still there.
+/// A child in its own process group, with stdin from /dev/null and stdout and stderr in one pipe. The owner
+/// ends and reaps it; the destructor kills what is still there.
 class ChildProcess {
  public:
-  /// `set` is added to (or replaces variables of) this process's environment. Signals are unblocked and default in the child.
-  /// Error(kLauncher) naming the program when it cannot be started.
+  /// `set` is added to (or replaces variables of) this process's environment. Signals are unblocked and default
+  /// in the child. Error(kLauncher) naming the program when it cannot be started.
   ChildProcess(const std::vector<std::string>& argv, const Environment& set);
   ~ChildProcess();
   ChildProcess(const ChildProcess&) = delete;
@@ -42,10 +43,12 @@ class ChildProcess {
 
 /// Processes of this user whose initial environment holds exactly `name`=`value`, other than this process.
 std::vector<pid_t> processes_marked(const std::string& name, const std::string& value);
-/// Sends `signal` to each of them; a process that ends meanwhile (and whose number is reused) is not hit. Returns how many are left.
+/// Sends `signal` to each of them; a process that ends meanwhile (and whose number is reused) is not hit.
+/// Returns how many are left.
 int signal_marked(const std::string& name, const std::string& value, int signal);
 
-/// Ticks since boot at which `pid` started: with the pid, the identity of a process. Nothing if there is no such process.
+/// Ticks since boot at which `pid` started: with the pid, the identity of a process. Nothing if there is no
+/// such process.
 std::optional<uint64_t> process_start_ticks(pid_t pid);
 
 /// The program of that name on PATH (or itself, if it holds a slash and is executable); "" if there is none.

@@ -17,10 +17,14 @@ std::string line_of(const json& message) {
 }
 
 json json_of(const ckpt::StateInfo& state) {
-  return {{"run_id", state.run_id},       {"epoch", state.epoch},
-          {"step", state.step},           {"tokens", state.tokens},
-          {"seed", state.seed},           {"spec_hash", state.spec_hash},
-          {"extra", state.extra_json},    {"program_version", state.program_version},
+  return {{"run_id", state.run_id},
+          {"epoch", state.epoch},
+          {"step", state.step},
+          {"tokens", state.tokens},
+          {"seed", state.seed},
+          {"spec_hash", state.spec_hash},
+          {"extra", state.extra_json},
+          {"program_version", state.program_version},
           {"spec", state.resolved_spec_json}};
 }
 
@@ -56,21 +60,28 @@ std::vector<ckpt::Tensor> tensors_of(const json& list) {
 json parse_line(std::string_view line) {
   json message = json::parse(line, nullptr, false);
   if (!message.is_object() || !message.contains("k"))
-    throw Error(ErrorCode::kLauncher, fmt::format("the control channel carried a line that is no message: {:.80}", line));
+    throw Error(ErrorCode::kLauncher,
+                fmt::format("the control channel carried a line that is no message: {:.80}", line));
   return message;
 }
 
 [[noreturn]] void malformed(const json::exception& error) {
-  throw Error(ErrorCode::kLauncher, fmt::format("the control channel carried a malformed message: {}", error.what()));
+  throw Error(ErrorCode::kLauncher,
+              fmt::format("the control channel carried a malformed message: {}", error.what()));
 }
 
 }  // namespace
 
 std::string encode(const Up& m) {
   if (m.hello)
-    return line_of({{"k", "hello"}, {"token", m.hello->token}, {"rank", m.hello->rank}, {"pid", m.hello->pid}, {"host", m.hello->host}});
+    return line_of({{"k", "hello"},
+                    {"token", m.hello->token},
+                    {"rank", m.hello->rank},
+                    {"pid", m.hello->pid},
+                    {"host", m.hello->host}});
   if (m.beat) return line_of({{"k", "beat"}, {"doing", m.beat->doing}});
-  if (m.step) return line_of({{"k", "step"}, {"step", m.step->step}, {"log", m.step->log}, {"json", m.step->json}});
+  if (m.step)
+    return line_of({{"k", "step"}, {"step", m.step->step}, {"log", m.step->log}, {"json", m.step->json}});
   if (m.event) return line_of({{"k", "event"}, {"kind", m.event->kind}, {"json", m.event->json}});
   if (m.begin) return line_of({{"k", "begin"}, {"state", json_of(m.begin->state)}});
   if (m.shard)
@@ -110,12 +121,14 @@ Up decode_up(std::string_view line) try {
     up.begin = Begin{state_of(j.at("state"))};
   } else if (kind == "shard") {
     const std::string receipt = j.at("receipt");
-    up.shard = Shard{j.at("step"), receipt.empty() ? ckpt::ShardReceipt{} : ckpt::ShardReceipt::from_json(receipt),
-                     tensors_of(j.at("tensors")), j.at("failure")};
+    up.shard =
+        Shard{j.at("step"), receipt.empty() ? ckpt::ShardReceipt{} : ckpt::ShardReceipt::from_json(receipt),
+              tensors_of(j.at("tensors")), j.at("failure")};
   } else if (kind == "done") {
     up.done = true;
   } else {
-    throw Error(ErrorCode::kLauncher, fmt::format("the control channel carried a message of unknown kind \"{}\"", kind));
+    throw Error(ErrorCode::kLauncher,
+                fmt::format("the control channel carried a message of unknown kind \"{}\"", kind));
   }
   return up;
 } catch (const json::exception& error) {
@@ -134,7 +147,8 @@ Down decode_down(std::string_view line) try {
     return down;
   }
   if (kind != "begun" && kind != "saved")
-    throw Error(ErrorCode::kLauncher, fmt::format("the control channel carried a message of unknown kind \"{}\"", kind));
+    throw Error(ErrorCode::kLauncher,
+                fmt::format("the control channel carried a message of unknown kind \"{}\"", kind));
   down.kind = kind == "begun" ? Down::begun : Down::saved;
   down.ok = j.at("ok");
   down.message = j.at("message");
@@ -147,7 +161,8 @@ std::optional<std::string> LineBuffer::next() {
   const size_t end = buffer_.find('\n', searched_);
   if (end == std::string::npos) {
     if (buffer_.size() - begin_ > kMaxLineBytes)
-      throw Error(ErrorCode::kLauncher, fmt::format("a line on the control channel is longer than {} bytes", kMaxLineBytes));
+      throw Error(ErrorCode::kLauncher,
+                  fmt::format("a line on the control channel is longer than {} bytes", kMaxLineBytes));
     buffer_.erase(0, begin_);
     begin_ = 0;
     searched_ = buffer_.size();

@@ -1,7 +1,7 @@
 // The messages of the control channel: one JSON object a line, in both directions, with the kind under "k".
 //
-// Up (rank to supervisor): hello, beat, step, event, begin (rank 0), shard, done. Down: welcome, stop, begun, saved.
-// Pure text; sockets are in control.cpp (the rank's end) and channel.cpp (the supervisor's).
+// Up (rank to supervisor): hello, beat, step, event, begin (rank 0), shard, done. Down: welcome, stop, begun,
+// saved. Pure text; sockets are in control.cpp (the rank's end) and channel.cpp (the supervisor's).
 #pragma once
 #include <optional>
 #include <string>
@@ -13,7 +13,8 @@
 
 namespace trainctl::protocol {
 
-/// A line longer than this ends the connection: nobody of ours sends one. A receipt of 100,000 chunks is about 30 MB.
+/// A line longer than this ends the connection: nobody of ours sends one. A receipt of 100,000 chunks is about
+/// 30 MB.
 inline constexpr size_t kMaxLineBytes = 256u << 20;
 
 struct Hello {
@@ -33,7 +34,7 @@ struct Begin {
 struct Shard {
   int64_t step = 0;
   ckpt::ShardReceipt receipt;
-  std::vector<ckpt::Tensor> tensors;   ///< rank 0 only
+  std::vector<ckpt::Tensor> tensors;  ///< rank 0 only
   std::string failure;
 };
 
@@ -50,12 +51,12 @@ struct Up {
 
 struct Down {
   enum Kind { welcome, stop, begun, saved } kind = welcome;
-  StopLevel level = StopLevel::none;   ///< stop
-  bool ok = true;                      ///< begun, saved
-  std::string message;                 ///< begun: the reason why not; saved: root hash or reason
+  StopLevel level = StopLevel::none;  ///< stop
+  bool ok = true;                     ///< begun, saved
+  std::string message;                ///< begun: the reason why not; saved: root hash or reason
 };
 
-std::string encode(const Up& message);      ///< ends with a newline
+std::string encode(const Up& message);  ///< ends with a newline
 std::string encode(const Down& message);
 /// Throw Error(kLauncher) for a line that is not such a message.
 Up decode_up(std::string_view line);

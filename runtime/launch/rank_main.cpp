@@ -32,22 +32,26 @@ std::string variable(const char* name) {
 int rank_from_environment() {
   for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK"})
     if (const std::string text = variable(name); !text.empty()) return std::atoi(text.c_str());
-  throw Error(ErrorCode::kUsage, "`trainctl rank` is what `trainctl launch` starts on every slot; it does nothing by hand");
+  throw Error(ErrorCode::kUsage,
+              "`trainctl rank` is what `trainctl launch` starts on every slot; it does nothing by hand");
 }
 
 /// stdout and stderr of this process go to its log from here on.
 void redirect_to_log(const RunDirectory& run, int rank, uint64_t epoch) {
   const std::string path = run.rank_log(rank);
   const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (fd < 0) throw Error(ErrorCode::kIo, fmt::format("cannot open the log {}: {}", path, std::strerror(errno)));
+  if (fd < 0)
+    throw Error(ErrorCode::kIo, fmt::format("cannot open the log {}: {}", path, std::strerror(errno)));
   ::dup2(fd, STDOUT_FILENO);
   ::dup2(fd, STDERR_FILENO);
   ::close(fd);
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
-  fmt::print("--- {:%Y-%m-%dT%H:%M:%SZ} epoch {} rank {} pid {}\n", fmt::gmtime(std::time(nullptr)), epoch, rank, ::getpid());
+  fmt::print("--- {:%Y-%m-%dT%H:%M:%SZ} epoch {} rank {} pid {}\n", fmt::gmtime(std::time(nullptr)), epoch,
+             rank, ::getpid());
 }
 
-/// A failed rank ends at once, so that its supervisor and peers learn of it now: no destructors that could wait for a peer.
+/// A failed rank ends at once, so that its supervisor and peers learn of it now: no destructors that could wait
+/// for a peer.
 [[noreturn]] void fail(FileSystem& fs, const RunDirectory& run, CrashRecord record, const std::string& doing) {
   record.pid = ::getpid();
   record.doing = doing;
@@ -58,8 +62,8 @@ void redirect_to_log(const RunDirectory& run, int rank, uint64_t epoch) {
   ::_exit(exit_status(record.code));
 }
 
-RankOptions options_of(const RunDirectory& run, const RunIdentity& identity, const AttemptFile& attempt, const ParsedJob& job,
-                       const std::string& job_text) {
+RankOptions options_of(const RunDirectory& run, const RunIdentity& identity, const AttemptFile& attempt,
+                       const ParsedJob& job, const std::string& job_text) {
   return {.run_id = identity.run_id,
           .resolved_spec_json = job_text,
           .spec_hash = job.hash,
@@ -71,15 +75,19 @@ RankOptions options_of(const RunDirectory& run, const RunIdentity& identity, con
           .matmul_flops_per_s = attempt.matmul_flops_per_s};
 }
 
-/// `control` is the caller's, so that unwinding does not close the connection before the crash record is written.
-void run(FileSystem& fs, const RunDirectory& directory, const AttemptFile& attempt, int rank, std::unique_ptr<Control>& control) {
+/// `control` is the caller's, so that unwinding does not close the connection before the crash record is
+/// written.
+void run(FileSystem& fs, const RunDirectory& directory, const AttemptFile& attempt, int rank,
+         std::unique_ptr<Control>& control) {
   const auto identity = read_identity(fs, directory);
   if (!identity) throw Error(ErrorCode::kIo, fmt::format("{} is not a run directory", directory.path));
   const std::string text = fs.read_text(directory.job());
   // The spec is resolved: neither --set nor the environment of this machine has a say any more.
   const ParsedJob job = parse_job({.text = text, .file = directory.job(), .overrides = {}, .environment = {}});
-  if (!job.ok()) throw Error(ErrorCode::kSpec, "the run's job.json does not parse: " + render(job.diagnostics, false));
-  control = connect_control(attempt.host, attempt.port, variable(kTokenVariable), rank, job.job.fault_tolerance.heartbeat_seconds);
+  if (!job.ok())
+    throw Error(ErrorCode::kSpec, "the run's job.json does not parse: " + render(job.diagnostics, false));
+  control = connect_control(attempt.host, attempt.port, variable(kTokenVariable), rank,
+                            job.job.fault_tolerance.heartbeat_seconds);
   control->doing("waiting in MPI_Init");
   parallel::MpiWorld mpi;
   install_crash_handlers(directory.path, rank, attempt.epoch);

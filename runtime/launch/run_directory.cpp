@@ -25,7 +25,9 @@ std::string text_of(const json& j) { return j.dump(2, ' ', false, json::error_ha
 
 constexpr int kLogLines = 200;
 
-bool is_run(FileSystem& fs, const std::string& path) { return fs.exists(path + "/run.json") && fs.exists(path + "/job.json"); }
+bool is_run(FileSystem& fs, const std::string& path) {
+  return fs.exists(path + "/run.json") && fs.exists(path + "/job.json");
+}
 
 std::string absolute(const std::string& path) {
   std::string text = std::filesystem::absolute(path).lexically_normal().string();
@@ -51,7 +53,9 @@ std::string latest_of(FileSystem& fs, const std::string& root, const std::vector
     std::error_code ignored;
     const auto time = std::filesystem::last_write_time(root + "/" + id + "/attempt.json", ignored);
     double at = identity ? identity->created_unix_s : 0;
-    if (!ignored) at = std::max(at, std::chrono::duration<double>(std::chrono::file_clock::to_sys(time).time_since_epoch()).count());
+    if (!ignored)
+      at = std::max(
+          at, std::chrono::duration<double>(std::chrono::file_clock::to_sys(time).time_since_epoch()).count());
     if (at > newest) {
       newest = at;
       latest = id;
@@ -122,7 +126,8 @@ AttemptFile AttemptFile::from_json(const std::string& text) try {
 std::string new_run_id(FileSystem& fs, const std::string& root, const std::string& name) {
   static const char kLetters[] = "0123456789ABCDEFGHJKMNPQRSTVWXYZ";  // Crockford's: none that read alike
   std::string stem;
-  for (const char c : name) stem += std::isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_' || c == '.' ? c : '-';
+  for (const char c : name)
+    stem += std::isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_' || c == '.' ? c : '-';
   while (true) {
     const std::string random = random_token();
     std::string id = stem + "-";
@@ -131,7 +136,8 @@ std::string new_run_id(FileSystem& fs, const std::string& root, const std::strin
   }
 }
 
-void create_run(FileSystem& fs, const RunDirectory& run, const RunIdentity& identity, const ParsedJob& job, const std::string& data_json) {
+void create_run(FileSystem& fs, const RunDirectory& run, const RunIdentity& identity, const ParsedJob& job,
+                const std::string& data_json) {
   fs.make_directories(run.path);
   for (const char* folder : {"logs", "failures"}) fs.make_directory(run.file(folder));
   fs.make_directories(run.checkpoints(job.job));
@@ -148,12 +154,14 @@ FoundRun find_run(FileSystem& fs, const std::string& name, const std::string& ro
     const std::filesystem::path folder(path);
     const std::string owner = folder.parent_path().parent_path().string(), leaf = folder.filename().string();
     if (is_run(fs, owner) && leaf.starts_with("step-")) return {{owner}, std::stoll(leaf.substr(5))};
-    throw Error(ErrorCode::kUsage, fmt::format("{} is a checkpoint, but {} is not the directory of its run", name, owner));
+    throw Error(ErrorCode::kUsage,
+                fmt::format("{} is a checkpoint, but {} is not the directory of its run", name, owner));
   }
   const std::string home = absolute(root);
   const std::vector<std::string> ids = runs_in(fs, home);
   if (ids.empty())
-    throw Error(ErrorCode::kUsage, fmt::format("there are no runs in {} and {} is not a run directory; start one with `trainctl launch JOB`, or name "
+    throw Error(ErrorCode::kUsage, fmt::format("there are no runs in {} and {} is not a run directory; start "
+                                               "one with `trainctl launch JOB`, or name "
                                                "the folder of the runs with --run-dir",
                                                home, name));
   if (name == "latest") return {{home + "/" + latest_of(fs, home, ids)}, std::nullopt};
@@ -167,8 +175,10 @@ FoundRun find_run(FileSystem& fs, const std::string& name, const std::string& ro
   std::string list;
   for (size_t i = 0; i < std::min<size_t>(8, shown.size()); ++i) list += (i ? ", " : "") + shown[i];
   if (shown.size() > 8) list += ", ...";
-  throw Error(ErrorCode::kUsage, matches.empty() ? fmt::format("no run {} in {}; there are: {}", name, home, list)
-                                                 : fmt::format("{} is the beginning of {} runs: {}; write more of it", name, matches.size(), list));
+  throw Error(ErrorCode::kUsage, matches.empty()
+                                     ? fmt::format("no run {} in {}; there are: {}", name, home, list)
+                                     : fmt::format("{} is the beginning of {} runs: {}; write more of it", name,
+                                                   matches.size(), list));
 }
 
 std::optional<RunLock> RunLock::try_take(const RunDirectory& run) {
@@ -208,7 +218,8 @@ std::optional<int> supervisor_of(FileSystem& fs, const RunDirectory& run) {
   return pid;
 }
 
-std::vector<int64_t> supersede_checkpoints(FileSystem& fs, const std::string& checkpoint_dir, int64_t step, uint64_t epoch) {
+std::vector<int64_t> supersede_checkpoints(FileSystem& fs, const std::string& checkpoint_dir, int64_t step,
+                                           uint64_t epoch) {
   std::vector<int64_t> moved;
   if (!fs.is_directory(checkpoint_dir)) return moved;
   const std::string aside = fmt::format("{}/superseded-e{}", checkpoint_dir, epoch);
@@ -223,14 +234,16 @@ std::vector<int64_t> supersede_checkpoints(FileSystem& fs, const std::string& ch
   return moved;
 }
 
-std::string collect_failure(FileSystem& fs, const RunDirectory& run, const std::string& verdict_json, int rank, int ranks) {
+std::string collect_failure(FileSystem& fs, const RunDirectory& run, const std::string& verdict_json, int rank,
+                            int ranks) {
   const std::string failures = run.file("failures");
   int n = 1;
   while (fs.exists(fmt::format("{}/{}", failures, n))) ++n;
   const std::string folder = fmt::format("{}/{}", failures, n);
   fs.make_directory(folder);
   for (const std::string& name : fs.list(failures))
-    if (name.starts_with("rank-") && name.ends_with(".json")) fs.rename(failures + "/" + name, folder + "/" + name);
+    if (name.starts_with("rank-") && name.ends_with(".json"))
+      fs.rename(failures + "/" + name, folder + "/" + name);
   const auto keep_tail = [&](const std::string& log, const std::string& as) {
     const std::string text = tail_of(log, kLogLines);
     if (!text.empty()) fs.write_new_text(folder + "/" + as, text);

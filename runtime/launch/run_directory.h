@@ -1,7 +1,8 @@
 // The run directory: everything that one run leaves, and the lock that gives it one supervisor at a time.
 //
-//   job.json (resolved)  origins.json  data.json (fingerprints)  run.json (identity)  attempt.json (what ranks need)
-//   metrics.jsonl  events.jsonl  status.json  logs/rank-N.log  logs/mpirun.log  ckpt/step-N/  failures/<n>/
+//   job.json (resolved)  origins.json  data.json (fingerprints)  run.json (identity)
+//   attempt.json (what ranks need)  metrics.jsonl  events.jsonl  status.json
+//   logs/rank-N.log  logs/mpirun.log  ckpt/step-N/  failures/<n>/
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -17,7 +18,7 @@ namespace trainctl {
 
 /// Paths; pure.
 struct RunDirectory {
-  std::string path;                    ///< absolute
+  std::string path;  ///< absolute
   std::string file(const char* name) const { return path + "/" + name; }
   std::string job() const { return file("job.json"); }
   std::string metrics() const { return file("metrics.jsonl"); }
@@ -26,7 +27,9 @@ struct RunDirectory {
   std::string attempt() const { return file("attempt.json"); }
   std::string rank_log(int rank) const;
   /// Where checkpoints go: checkpoint.dir, or <run>/ckpt.
-  std::string checkpoints(const JobSpec& job) const { return job.checkpoint.dir.empty() ? file("ckpt") : job.checkpoint.dir; }
+  std::string checkpoints(const JobSpec& job) const {
+    return job.checkpoint.dir.empty() ? file("ckpt") : job.checkpoint.dir;
+  }
 };
 
 /// run.json: who this run is; written once.
@@ -43,7 +46,7 @@ std::optional<RunIdentity> read_identity(FileSystem& fs, const RunDirectory& run
 struct AttemptFile {
   uint64_t epoch = 0;
   std::string host = "127.0.0.1", resume_from;
-  std::string board;                   ///< file of the DoingBoard, "" for none
+  std::string board;  ///< file of the DoingBoard, "" for none
   int port = 0;
   int64_t max_steps = 0;
   double matmul_flops_per_s = 0;
@@ -55,10 +58,11 @@ struct AttemptFile {
 std::string new_run_id(FileSystem& fs, const std::string& root, const std::string& name);
 
 /// Makes the directory and its files. The lock must be held.
-void create_run(FileSystem& fs, const RunDirectory& run, const RunIdentity& identity, const ParsedJob& job, const std::string& data_json);
+void create_run(FileSystem& fs, const RunDirectory& run, const RunIdentity& identity, const ParsedJob& job,
+                const std::string& data_json);
 
-/// The run that RUN means: a path, an id or unique prefix of one in `root`, `latest`, or a checkpoint's path (then `step` is set).
-/// Error(kUsage) with one sentence if there is none, or more than one.
+/// The run that RUN means: a path, an id or unique prefix of one in `root`, `latest`, or a checkpoint's path
+/// (then `step` is set). Error(kUsage) with one sentence if there is none, or more than one.
 struct FoundRun {
   RunDirectory run;
   std::optional<int64_t> step;
@@ -79,14 +83,19 @@ class RunLock {
   int fd_;
 };
 
-/// The process that holds the lock, checked to be really that process (pid and start time); nothing if none does.
+/// The process that holds the lock, checked to be really that process (pid and start time); nothing if none
+/// does.
 std::optional<int> supervisor_of(FileSystem& fs, const RunDirectory& run);
 
-/// Moves the checkpoints of steps beyond `step` into superseded-e<epoch>/ beside them: a run that goes back writes those steps anew, and
-/// an old one must neither be in the way nor be taken for its own. Returns the steps moved.
-std::vector<int64_t> supersede_checkpoints(FileSystem& fs, const std::string& checkpoint_dir, int64_t step, uint64_t epoch);
+/// Moves the checkpoints of steps beyond `step` into superseded-e<epoch>/ beside them: a run that goes back
+/// writes those steps anew, and an old one must neither be in the way nor be taken for its own. Returns the
+/// steps moved.
+std::vector<int64_t> supersede_checkpoints(FileSystem& fs, const std::string& checkpoint_dir, int64_t step,
+                                           uint64_t epoch);
 
-/// Moves the crash records and what belongs to them into failures/<n>/ (n counts from 1) and returns that folder.
-std::string collect_failure(FileSystem& fs, const RunDirectory& run, const std::string& verdict_json, int rank, int ranks);
+/// Moves the crash records and what belongs to them into failures/<n>/ (n counts from 1) and returns that
+/// folder.
+std::string collect_failure(FileSystem& fs, const RunDirectory& run, const std::string& verdict_json, int rank,
+                            int ranks);
 
 }  // namespace trainctl

@@ -22,7 +22,8 @@ const char* name_of(RankView::Phase phase) {
 const char* state_of(const Supervision& supervision) {
   switch (supervision.phase()) {
     case Supervision::Phase::starting: return "starting";
-    case Supervision::Phase::running: return supervision.stop_level() == StopLevel::none ? "running" : "stopping";
+    case Supervision::Phase::running:
+      return supervision.stop_level() == StopLevel::none ? "running" : "stopping";
     default: return "ending";
   }
 }
@@ -55,7 +56,8 @@ void RunLog::saved(const SaveOutcome& outcome, double seconds) {
     save_failed_step_ = outcome.step;
     save_failure_ = outcome.message;
     event("save_failed", fields.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
-    console_.note(fmt::format(" ! checkpoint step {} failed, training goes on: {}", outcome.step, outcome.message));
+    console_.note(
+        fmt::format(" ! checkpoint step {} failed, training goes on: {}", outcome.step, outcome.message));
     return;
   }
   fields["root_hash"] = outcome.message;
@@ -63,7 +65,8 @@ void RunLog::saved(const SaveOutcome& outcome, double seconds) {
   if (!outcome.warning.empty()) fields["warning"] = outcome.warning;
   event("checkpoint", fields.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   status_.saved_step = outcome.step;
-  console_.note(fmt::format(" ▸ checkpoint step {} · {}B · {:.2f} s", outcome.step, short_number(double(outcome.bytes)), seconds));
+  console_.note(fmt::format(" ▸ checkpoint step {} · {}B · {:.2f} s", outcome.step,
+                            short_number(double(outcome.bytes)), seconds));
   if (!outcome.warning.empty()) console_.note(" ! older checkpoints could not be removed: " + outcome.warning);
 }
 
@@ -74,7 +77,8 @@ void RunLog::update(const Supervision& supervision, bool now) {
   const double offset_s = clock_.unix_s() - clock_.monotonic_s();
   for (size_t i = 0; i < status_.ranks.size(); ++i) {
     const RankView& view = supervision.ranks()[i];
-    status_.ranks[i] = {int(i), view.pid, name_of(view.phase), view.host, view.doing, view.heard_s > 0 ? view.heard_s + offset_s : 0};
+    status_.ranks[i] = {int(i),    view.pid,   name_of(view.phase),
+                        view.host, view.doing, view.heard_s > 0 ? view.heard_s + offset_s : 0};
   }
   write();
 }
@@ -99,7 +103,8 @@ void RunLog::finish() {
 void RunLog::check_journals() {
   if (told_journal_error_ || (metrics_->error().empty() && events_.error().empty())) return;
   told_journal_error_ = true;
-  console_.note(" ! the run's records are incomplete: " + (metrics_->error().empty() ? events_.error() : metrics_->error()));
+  console_.note(" ! the run's records are incomplete: " +
+                (metrics_->error().empty() ? events_.error() : metrics_->error()));
 }
 
 }  // namespace trainctl

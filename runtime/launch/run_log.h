@@ -1,4 +1,5 @@
-// Where everything that happens in a run goes: metrics.jsonl, events.jsonl, status.json and the console. One thread.
+// Where everything that happens in a run goes: metrics.jsonl, events.jsonl, status.json and the console. One
+// thread.
 #pragma once
 #include <optional>
 #include <string>

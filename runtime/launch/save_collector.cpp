@@ -29,7 +29,8 @@ bool SaveCollector::add(int rank, ckpt::ShardReceipt receipt, const std::string&
   ENSURE(!handed_in_[size_t(rank)], "rank {} handed in twice for step {}", rank, state_.step);
   handed_in_[size_t(rank)] = true;
   receipts_[size_t(rank)] = std::move(receipt);
-  if (!failure.empty() && failure_.empty()) failure_ = fmt::format("rank {} could not write its shard: {}", rank, failure);
+  if (!failure.empty() && failure_.empty())
+    failure_ = fmt::format("rank {} could not write its shard: {}", rank, failure);
   return std::find(handed_in_.begin(), handed_in_.end(), false) == handed_in_.end();
 }
 
@@ -54,7 +55,8 @@ SaveOutcome SaveCollector::finish() {
     return outcome;
   }
   try {
-    outcome.removed_steps = ckpt::retain(fs_, options_.directory, options_.keep_last, options_.keep_every_steps, "");
+    outcome.removed_steps =
+        ckpt::retain(fs_, options_.directory, options_.keep_last, options_.keep_every_steps, "");
   } catch (const std::exception& error) {
     outcome.warning = error.what();
   }
@@ -78,7 +80,8 @@ void SaveCollector::remove_saving_directory() {
   try {
     fs_.remove_tree(ckpt::saving_directory(options_.directory, state_));
   } catch (const std::exception&) {
-    // The next save or start cleans .saving/; a full or broken disk must not turn a failed save into a failed run.
+    // The next save or start cleans .saving/; a full or broken disk must not turn a failed save into a failed
+    // run.
   }
 }
 

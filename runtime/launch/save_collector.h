@@ -1,7 +1,8 @@
 // One save at a time: collects every rank's receipt and makes the checkpoint public, or says why not.
 //
-// Not thread-safe; begin, add and finish of one save follow each other. finish() may run on another thread as long as
-// nothing else is called meanwhile (no rank begins the next save before it has the outcome of this one).
+// Not thread-safe; begin, add and finish of one save follow each other. finish() may run on another thread as
+// long as nothing else is called meanwhile (no rank begins the next save before it has the outcome of this
+// one).
 #pragma once
 #include <string>
 #include <vector>
@@ -23,13 +24,14 @@ class SaveCollector {
  public:
   struct Options {
     int ranks = 1;
-    std::string directory;             ///< of the checkpoints
+    std::string directory;  ///< of the checkpoints
     int keep_last = 2;
     int64_t keep_every_steps = 0;
   };
   SaveCollector(FileSystem& fs, Options options) : fs_(fs), options_(std::move(options)) {}
 
-  /// Makes the saving directory and forgets whatever an earlier, unfinished save left here. "" or the reason why not.
+  /// Makes the saving directory and forgets whatever an earlier, unfinished save left here. "" or the reason
+  /// why not.
   std::string begin(const ckpt::StateInfo& state);
 
   /// The global tensor list; from rank 0, before the last receipt.

@@ -27,7 +27,8 @@ constexpr double kYoungS = 60;
 SessionFolders::Folder SessionFolders::make(const std::string& parent) {
   std::string path = parent + "/" + kPrefix + "XXXXXX";
   if (!::mkdtemp(path.data()))
-    throw Error(ErrorCode::kPreflight, fmt::format("cannot make a scratch folder in {}: {}", parent, std::strerror(errno)));
+    throw Error(ErrorCode::kPreflight,
+                fmt::format("cannot make a scratch folder in {}: {}", parent, std::strerror(errno)));
   const int fd = ::open((path + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   if (fd >= 0) ::flock(fd, LOCK_EX | LOCK_NB);
   return {path, fd};
@@ -64,7 +65,9 @@ void SessionFolders::sweep() {
     for (const std::string& name : fs.list(parent)) {
       const std::string path = parent + "/" + name;
       struct stat s;
-      if (!name.starts_with(kPrefix) || ::lstat(path.c_str(), &s) != 0 || !S_ISDIR(s.st_mode) || s.st_uid != ::geteuid()) continue;
+      if (!name.starts_with(kPrefix) || ::lstat(path.c_str(), &s) != 0 || !S_ISDIR(s.st_mode) ||
+          s.st_uid != ::geteuid())
+        continue;
       Folder left{path, ::open((path + "/lock").c_str(), O_RDWR | O_CLOEXEC)};
       const bool nobodys = left.lock_fd >= 0 ? ::flock(left.lock_fd, LOCK_EX | LOCK_NB) == 0
                                              : double(std::time(nullptr) - s.st_mtime) > kYoungS;

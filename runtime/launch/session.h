@@ -1,11 +1,13 @@
-// Scratch folders of one attempt: where mpirun and its ranks put sockets and shared memory, so that nothing of a killed job stays.
+// Scratch folders of one attempt: where mpirun and its ranks put sockets and shared memory, so that nothing of
+// a killed job stays.
 #pragma once
 #include <string>
 
 namespace trainctl {
 
-/// Two folders, one in /tmp (session) and one in /dev/shm (shared memory), removed by the destructor. Each holds a locked file, so
-/// that the folders of a supervisor that was killed are known to be nobody's and removed by the next.
+/// Two folders, one in /tmp (session) and one in /dev/shm (shared memory), removed by the destructor. Each
+/// holds a locked file, so that the folders of a supervisor that was killed are known to be nobody's and
+/// removed by the next.
 class SessionFolders {
  public:
   SessionFolders();

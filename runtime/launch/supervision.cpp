@@ -40,7 +40,8 @@ std::string gist(const std::string& text) {
 std::string list_of(const std::vector<int>& ranks) {
   constexpr size_t kMost = 8;
   std::string text;
-  for (size_t i = 0; i < std::min(kMost, ranks.size()); ++i) text += fmt::format("{}{}", i ? ", " : "", ranks[i]);
+  for (size_t i = 0; i < std::min(kMost, ranks.size()); ++i)
+    text += fmt::format("{}{}", i ? ", " : "", ranks[i]);
   if (ranks.size() > kMost) text += fmt::format(" and {} more", ranks.size() - kMost);
   return text;
 }
@@ -48,7 +49,11 @@ std::string list_of(const std::vector<int>& ranks) {
 }  // namespace
 
 Supervision::Supervision(const Options& options, double now_s)
-    : options_(options), entered_s_(now_s), started_s_(now_s), last_tick_s_(now_s), progressed_s_(now_s),
+    : options_(options),
+      entered_s_(now_s),
+      started_s_(now_s),
+      last_tick_s_(now_s),
+      progressed_s_(now_s),
       ranks_(size_t(options.ranks)) {}
 
 void Supervision::enter(Phase phase, double now_s) {
@@ -108,7 +113,8 @@ void Supervision::lost(int rank, const std::optional<CrashRecord>& record, doubl
   r.phase = RankView::lost;
   if (record && !record->doing.empty()) r.doing = record->doing;
   if (!record) {
-    add({Evidence::vanished, ErrorCode::kWorker, rank, fmt::format("rank {} (pid {}) ended without a word{}", rank, r.pid, where(rank))},
+    add({Evidence::vanished, ErrorCode::kWorker, rank,
+         fmt::format("rank {} (pid {}) ended without a word{}", rank, r.pid, where(rank))},
         now_s);
     return;
   }
@@ -124,12 +130,15 @@ void Supervision::launcher_ended(int wait_status, double now_s) {
   launcher_alive_ = false;
   if (phase_ == Phase::finishing) return enter(Phase::over, now_s);
   if (WIFSIGNALED(wait_status) && (phase_ == Phase::starting || phase_ == Phase::running))
-    return add({Evidence::killed, ErrorCode::kLauncher, -1, fmt::format("mpirun was killed by {}", describe_signal(WTERMSIG(wait_status)))},
+    return add({Evidence::killed, ErrorCode::kLauncher, -1,
+                fmt::format("mpirun was killed by {}", describe_signal(WTERMSIG(wait_status)))},
                now_s);
   const std::string said = gist(launcher_text_);
   add({Evidence::launcher, ErrorCode::kLauncher, -1,
-       fmt::format("mpirun ended with status {}{}{}", WIFEXITED(wait_status) ? WEXITSTATUS(wait_status) : 128 + WTERMSIG(wait_status),
-                   count(RankView::absent) > 0 ? " before every rank had started" : "", said.empty() ? "" : ": " + said)},
+       fmt::format("mpirun ended with status {}{}{}",
+                   WIFEXITED(wait_status) ? WEXITSTATUS(wait_status) : 128 + WTERMSIG(wait_status),
+                   count(RankView::absent) > 0 ? " before every rank had started" : "",
+                   said.empty() ? "" : ": " + said)},
       now_s);
 }
 
@@ -137,7 +146,8 @@ void Supervision::stop(StopLevel level, double now_s) {
   if (level <= stop_level_) return;
   stop_level_ = level;
   if (level == StopLevel::save_and_stop) actions_.push_back(Action::tell_save_and_stop);
-  const bool alive = phase_ == Phase::starting || phase_ == Phase::running || phase_ == Phase::finishing || phase_ == Phase::collecting;
+  const bool alive = phase_ == Phase::starting || phase_ == Phase::running || phase_ == Phase::finishing ||
+                     phase_ == Phase::collecting;
   if (level == StopLevel::now && alive) enter(Phase::ending, now_s);
 }
 
@@ -153,14 +163,16 @@ void Supervision::add(Evidence evidence, double now_s) {
 }
 
 bool Supervision::explained() const {
-  return std::any_of(evidence_.begin(), evidence_.end(), [](const Evidence& e) { return e.weight <= Evidence::hang; });
+  return std::any_of(evidence_.begin(), evidence_.end(),
+                     [](const Evidence& e) { return e.weight <= Evidence::hang; });
 }
 
 bool Supervision::collecting_is_enough(double now_s) const {
   if (!launcher_alive_ && count(RankView::present) == 0) return true;
   const double waited_s = now_s - entered_s_;
   // Nobody knows yet why a rank vanished, and the launcher, its parent, is about to say so.
-  if (!explained() && launcher_alive_ && !parse_death_notice(launcher_text_)) return waited_s >= options_.launcher_evidence_s;
+  if (!explained() && launcher_alive_ && !parse_death_notice(launcher_text_))
+    return waited_s >= options_.launcher_evidence_s;
   return waited_s >= options_.evidence_s;
 }
 
@@ -170,16 +182,19 @@ void Supervision::check_silence(double now_s) {
     const RankView& r = ranks_[size_t(rank)];
     if (r.phase == RankView::present && now_s - r.heard_s > limit_s)
       return add({Evidence::hang, ErrorCode::kHang, rank,
-                  fmt::format("rank {} (pid {}) sent no heartbeat for {:.1f} s (the process is stopped, or its machine hangs){}", rank,
-                              r.pid, now_s - r.heard_s, where(rank))},
+                  fmt::format("rank {} (pid {}) sent no heartbeat for {:.1f} s (the process is stopped, or its "
+                              "machine hangs){}",
+                              rank, r.pid, now_s - r.heard_s, where(rank))},
                  now_s);
   }
 }
 
 std::string Supervision::suspects() const {
-  // A rank that gave up on a peer is no suspect. One that has ended meanwhile may be: it was killed for what another did.
+  // A rank that gave up on a peer is no suspect. One that has ended meanwhile may be: it was killed for what
+  // another did.
   const auto gave_up = [&](int rank) {
-    return std::any_of(evidence_.begin(), evidence_.end(), [&](const Evidence& e) { return e.rank == rank && e.weight == Evidence::peer_lost; });
+    return std::any_of(evidence_.begin(), evidence_.end(),
+                       [&](const Evidence& e) { return e.rank == rank && e.weight == Evidence::peer_lost; });
   };
   std::vector<int> busy;
   for (int rank = 0; rank < options_.ranks; ++rank) {
@@ -188,17 +203,21 @@ std::string Supervision::suspects() const {
     if (started && !waits_for_peers(r.doing) && !gave_up(rank)) busy.push_back(rank);
   }
   if (busy.empty()) return fmt::format("every rank waits for another; rank 0{}", where(0));
-  if (int(busy.size()) == options_.ranks) return fmt::format("no rank waits for another; rank {}{}", busy[0], where(busy[0]));
-  return fmt::format("the others wait for {} {}, last heard{}", busy.size() == 1 ? "rank" : "ranks", list_of(busy), where(busy[0]));
+  if (int(busy.size()) == options_.ranks)
+    return fmt::format("no rank waits for another; rank {}{}", busy[0], where(busy[0]));
+  return fmt::format("the others wait for {} {}, last heard{}", busy.size() == 1 ? "rank" : "ranks",
+                     list_of(busy), where(busy[0]));
 }
 
 void Supervision::check_progress(double now_s) {
   if (phase_ != Phase::running || now_s - progressed_s_ <= options_.step_timeout_s) return;
   std::vector<int> busy;
   for (int rank = 0; rank < options_.ranks; ++rank)
-    if (ranks_[size_t(rank)].phase == RankView::present && !waits_for_peers(ranks_[size_t(rank)].doing)) busy.push_back(rank);
+    if (ranks_[size_t(rank)].phase == RankView::present && !waits_for_peers(ranks_[size_t(rank)].doing))
+      busy.push_back(rank);
   add({Evidence::hang, ErrorCode::kHang, busy.size() == 1 ? busy[0] : -1,
-       fmt::format("no step was finished for {:.0f} s (fault_tolerance.step_timeout_seconds): {}", now_s - progressed_s_, suspects())},
+       fmt::format("no step was finished for {:.0f} s (fault_tolerance.step_timeout_seconds): {}",
+                   now_s - progressed_s_, suspects())},
       now_s);
 }
 
@@ -209,8 +228,8 @@ void Supervision::check_start(double now_s) {
     if (ranks_[size_t(rank)].phase == RankView::absent) absent.push_back(rank);
   const std::string said = gist(launcher_text_);
   add({Evidence::hang, ErrorCode::kHang, absent.size() == 1 ? absent[0] : -1,
-       fmt::format("{} {} did not start within {:.0f} s{}", absent.size() == 1 ? "rank" : "ranks", list_of(absent),
-                   options_.start_timeout_s, said.empty() ? "" : "; mpirun says: " + said)},
+       fmt::format("{} {} did not start within {:.0f} s{}", absent.size() == 1 ? "rank" : "ranks",
+                   list_of(absent), options_.start_timeout_s, said.empty() ? "" : "; mpirun says: " + said)},
       now_s);
 }
 
@@ -246,7 +265,8 @@ double Supervision::deadline_s() const {
   switch (phase_) {
     case Phase::starting:
     case Phase::running: {
-      double deadline = phase_ == Phase::starting ? started_s_ + options_.start_timeout_s : progressed_s_ + options_.step_timeout_s;
+      double deadline = phase_ == Phase::starting ? started_s_ + options_.start_timeout_s
+                                                  : progressed_s_ + options_.step_timeout_s;
       const double silence_s = std::max(kShortestSilenceS, kMissedHeartbeats * options_.heartbeat_s);
       for (const RankView& r : ranks_)
         if (r.phase == RankView::present) deadline = std::min(deadline, r.heard_s + silence_s);
@@ -272,11 +292,13 @@ const Supervision::Evidence* Supervision::first_cause() const {
 
 void Supervision::describe_death(const DeathNotice& notice, Verdict& v) const {
   const int pid = ranks_[size_t(notice.rank)].pid;
-  const std::string who = pid ? fmt::format("rank {} (pid {})", notice.rank, pid) : fmt::format("rank {}", notice.rank);
+  const std::string who =
+      pid ? fmt::format("rank {} (pid {})", notice.rank, pid) : fmt::format("rank {}", notice.rank);
   v.rank = notice.rank;
   v.code = ErrorCode::kWorker;
-  v.cause = notice.signal ? fmt::format("{} was killed by {}{}", who, describe_signal(notice.signal), where(notice.rank))
-                          : fmt::format("{} exited with status {}{}", who, notice.exit_code, where(notice.rank));
+  v.cause = notice.signal
+                ? fmt::format("{} was killed by {}{}", who, describe_signal(notice.signal), where(notice.rank))
+                : fmt::format("{} exited with status {}{}", who, notice.exit_code, where(notice.rank));
   if (notice.signal == SIGKILL) v.cause += "; if nobody killed it, the machine ran out of memory (see dmesg)";
 }
 
@@ -295,10 +317,12 @@ Verdict Supervision::verdict() const {
   v.outcome = stop_level_ == StopLevel::now ? Verdict::aborted : Verdict::failed;
   // The launcher is the parent of the ranks: it knows who ended first, and of what signal.
   const auto notice = parse_death_notice(launcher_text_);
-  const bool named = first->weight >= Evidence::vanished && notice && notice->rank >= 0 && notice->rank < options_.ranks;
+  const bool named =
+      first->weight >= Evidence::vanished && notice && notice->rank >= 0 && notice->rank < options_.ranks;
   if (named) {
-    const auto told = std::find_if(evidence_.begin(), evidence_.end(),
-                                   [&](const Evidence& e) { return e.rank == notice->rank && e.weight == Evidence::peer_lost; });
+    const auto told = std::find_if(evidence_.begin(), evidence_.end(), [&](const Evidence& e) {
+      return e.rank == notice->rank && e.weight == Evidence::peer_lost;
+    });
     // A rank that gave up on a peer exits with a status, too: its own record says more than that.
     if (told != evidence_.end() && notice->signal == 0) first = &*told;
   }
@@ -313,7 +337,9 @@ Verdict Supervision::verdict() const {
     describe_death(*notice, v);
   }
   const int others = int(std::count_if(ranks_.begin(), ranks_.end(),
-                                       [](const RankView& r) { return r.phase != RankView::absent && r.phase != RankView::done; })) -
+                                       [](const RankView& r) {
+                                         return r.phase != RankView::absent && r.phase != RankView::done;
+                                       })) -
                      (v.rank >= 0 ? 1 : 0);
   if (others > 0) v.effect = fmt::format("{} other rank{} ended", others, others == 1 ? " was" : "s were");
   return v;

@@ -1,14 +1,17 @@
-// Supervision: what one attempt of a run (one mpirun, one epoch) does next, decided purely from what has been heard so far.
+// Supervision: what one attempt of a run (one mpirun, one epoch) does next, decided purely from what has been
+// heard so far.
 //
 //   starting --all said hello--> running --all done--> finishing --launcher ended--> over
 //      |                            |                      |
 //      +------ first evidence ------+----------------------+ (10 s)
 //      v
-//   collecting --evidence_s, or nobody left--> ending (SIGTERM) --term_grace_s--> killing (SIGKILL) --all gone--> over
+//   collecting --evidence_s, or nobody left--> ending (SIGTERM)
+//      --term_grace_s--> killing (SIGKILL) --all gone--> over
 //
-// "Evidence" is a lost connection, a crash record, missed heartbeats, a timeout or the launcher's end. What arrives while
-// collecting may name a better cause; what arrives later is an effect of our own signals. Times are monotonic seconds, given with
-// every input. No effects, no clock, no threads here: effects are in attempt.cpp.
+// "Evidence" is a lost connection, a crash record, missed heartbeats, a timeout or the launcher's end. What
+// arrives while collecting may name a better cause; what arrives later is an effect of our own signals. Times
+// are monotonic seconds, given with every input. No effects, no clock, no threads here: effects are in
+// attempt.cpp.
 #pragma once
 #include <optional>
 #include <string>
@@ -23,7 +26,7 @@ struct RankView {
   enum Phase { absent, present, done, lost } phase = absent;
   int pid = 0;
   std::string host, doing;
-  double heard_s = 0;                  ///< when the last message came
+  double heard_s = 0;  ///< when the last message came
 };
 
 /// How an attempt ended.
@@ -31,13 +34,14 @@ struct Verdict {
   enum Outcome { finished, stopped, aborted, failed } outcome = finished;
   // For failed:
   ErrorCode code = ErrorCode::kWorker;
-  int rank = -1;                       ///< the first to fail, -1: none in particular
-  std::string cause;                   ///< one sentence
-  std::string effect;                  ///< what it did to the others, or ""
+  int rank = -1;       ///< the first to fail, -1: none in particular
+  std::string cause;   ///< one sentence
+  std::string effect;  ///< what it did to the others, or ""
   bool before_first_step = false;
 };
 
-/// What the launcher says about the first rank that died, if it says so: "process rank 2 with PID 0 on node n exited on signal 9".
+/// What the launcher says about the first rank that died, if it says so: "process rank 2 with PID 0 on node n
+/// exited on signal 9".
 struct DeathNotice {
   int rank = -1, signal = 0, exit_code = 0;
 };
@@ -47,15 +51,15 @@ class Supervision {
  public:
   struct Options {
     int ranks = 1;
-    int64_t target_step = 0;           ///< the run is finished there; a stop before it leaves it resumable
+    int64_t target_step = 0;  ///< the run is finished there; a stop before it leaves it resumable
     double heartbeat_s = 1;
     double step_timeout_s = 600;
-    double start_timeout_s = 60;       ///< from the start to every rank's hello
+    double start_timeout_s = 60;  ///< from the start to every rank's hello
     double evidence_s = 0.3;
     double launcher_evidence_s = 1.5;  ///< longest wait for the launcher to say how an unexplained rank died
     double term_grace_s = 1.0;
-    double kill_limit_s = 2.0;         ///< after SIGKILL; then over in any case, saying so
-    double finish_limit_s = 10;        ///< from the last done to the launcher's end
+    double kill_limit_s = 2.0;   ///< after SIGKILL; then over in any case, saying so
+    double finish_limit_s = 10;  ///< from the last done to the launcher's end
   };
   enum class Phase { starting, running, finishing, collecting, ending, killing, over };
   enum class Action { tell_save_and_stop, terminate, kill };

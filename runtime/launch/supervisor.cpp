@@ -22,10 +22,17 @@ double start_timeout_s(int ranks) { return 60 + 1.0 * ranks; }
 class Supervisor {
  public:
   Supervisor(const SupervisePlan& plan, const RunDirectory& run, FileSystem& fs, Clock& clock, Console& console)
-      : plan_(plan), run_(run), fs_(fs), clock_(clock), console_(console), log_(fs, clock, run, console),
-        resume_from_(plan.resume_from), resume_step_(plan.resume_step) {
+      : plan_(plan),
+        run_(run),
+        fs_(fs),
+        clock_(clock),
+        console_(console),
+        log_(fs, clock, run, console),
+        resume_from_(plan.resume_from),
+        resume_step_(plan.resume_step) {
     const JobSpec& job = plan_.job.job;
-    last_step_ = plan_.max_steps > 0 ? std::min(plan_.max_steps, job.schedule.total_steps) : job.schedule.total_steps;
+    last_step_ =
+        plan_.max_steps > 0 ? std::min(plan_.max_steps, job.schedule.total_steps) : job.schedule.total_steps;
     RunStatus& status = log_.status();
     status.run_id = plan_.run_id;
     status.total_steps = job.schedule.total_steps;
@@ -48,10 +55,11 @@ class Supervisor {
   }
 
  private:
-  /// Ranks of a supervisor that was killed end by themselves; one that is stopped (SIGSTOP) cannot. We hold the lock, so any
-  /// process that carries this run's mark is a leftover.
+  /// Ranks of a supervisor that was killed end by themselves; one that is stopped (SIGSTOP) cannot. We hold the
+  /// lock, so any process that carries this run's mark is a leftover.
   void end_leftovers() {
-    for (int tries = 0; tries < 100 && signal_marked(kRunVariable, run_.path, SIGKILL) > 0; ++tries) clock_.sleep_s(0.02);
+    for (int tries = 0; tries < 100 && signal_marked(kRunVariable, run_.path, SIGKILL) > 0; ++tries)
+      clock_.sleep_s(0.02);
   }
 
   Verdict attempt(StopSignals& signals) {
@@ -62,12 +70,13 @@ class Supervisor {
     status.step_unix_s = 0;
     if (!resume_from_.empty()) status.saved_step = resume_step_;
     const int64_t moved =
-        supersede_metrics(fs_, run_.metrics(), resume_step_, run_.file(fmt::format("metrics.superseded-e{}.jsonl", status.epoch).c_str()));
+        supersede_metrics(fs_, run_.metrics(), resume_step_,
+                          run_.file(fmt::format("metrics.superseded-e{}.jsonl", status.epoch).c_str()));
     log_.reopen_metrics();
     const std::string checkpoints = run_.checkpoints(job);
     if (const auto aside = supersede_checkpoints(fs_, checkpoints, resume_step_, status.epoch); !aside.empty())
-      console_.note(fmt::format("   {} checkpoint{} beyond step {} moved to {}/superseded-e{}", aside.size(), aside.size() == 1 ? "" : "s",
-                                resume_step_, checkpoints, status.epoch));
+      console_.note(fmt::format("   {} checkpoint{} beyond step {} moved to {}/superseded-e{}", aside.size(),
+                                aside.size() == 1 ? "" : "s", resume_step_, checkpoints, status.epoch));
     log_.event("start", dump({{"epoch", status.epoch},
                               {"ranks", job.mesh().world_size()},
                               {"from_step", resume_step_},
@@ -101,8 +110,12 @@ class Supervisor {
   }
 
   std::string record_failure(const Verdict& v) {
-    const json fields = {{"epoch", log_.status().epoch}, {"step", log_.status().step}, {"code", exit_status(v.code)},
-                         {"code_name", name_of(v.code)}, {"rank", v.rank},             {"cause", v.cause},
+    const json fields = {{"epoch", log_.status().epoch},
+                         {"step", log_.status().step},
+                         {"code", exit_status(v.code)},
+                         {"code_name", name_of(v.code)},
+                         {"rank", v.rank},
+                         {"cause", v.cause},
                          {"effect", v.effect}};
     log_.event("failure", dump(fields));
     try {
@@ -116,14 +129,17 @@ class Supervisor {
   /// Decides on another attempt and where it starts.
   bool may_go_on(const Verdict& v, StopSignals& signals) {
     if (signals.read() != StopLevel::none) return false;
-    // A checkpoint that opened but cannot be loaded: the next older one, which costs no restart (each time a lower step, so
-    // this ends).
+    // A checkpoint that opened but cannot be loaded: the next older one, which costs no restart (each time a
+    // lower step, so this ends).
     if (v.code == ErrorCode::kCheckpoint && !resume_from_.empty() && !plan_.resume_fixed)
-      return go_back(resume_step_ - 1, fmt::format("checkpoint step {} cannot be loaded ({})", resume_step_, v.cause));
+      return go_back(resume_step_ - 1,
+                     fmt::format("checkpoint step {} cannot be loaded ({})", resume_step_, v.cause));
     RunStatus& status = log_.status();
-    if (!worth_restarting(v.code) || status.restarts >= plan_.job.job.fault_tolerance.max_restarts) return false;
+    if (!worth_restarting(v.code) || status.restarts >= plan_.job.job.fault_tolerance.max_restarts)
+      return false;
     ++status.restarts;
-    return go_back(std::nullopt, fmt::format("{}; restart {} of {}", v.cause, status.restarts, plan_.job.job.fault_tolerance.max_restarts));
+    return go_back(std::nullopt, fmt::format("{}; restart {} of {}", v.cause, status.restarts,
+                                             plan_.job.job.fault_tolerance.max_restarts));
   }
 
   /// Chooses the newest checkpoint of at most step `at_most` (nothing: any), or step 0.
@@ -140,10 +156,14 @@ class Supervisor {
     RunStatus& status = log_.status();
     status.state = "restarting";
     status.reason = why;
-    log_.event("restart", dump({{"restart", status.restarts}, {"from_step", resume_step_}, {"lost_steps", std::max<int64_t>(0, lost_from - resume_step_)},
+    log_.event("restart", dump({{"restart", status.restarts},
+                                {"from_step", resume_step_},
+                                {"lost_steps", std::max<int64_t>(0, lost_from - resume_step_)},
                                 {"reason", why}}));
     console_.note(fmt::format(" ! {}", why));
-    console_.note(fmt::format("   going on from {}", checkpoint ? fmt::format("checkpoint step {}", resume_step_) : "step 0: there is no checkpoint"));
+    console_.note(fmt::format("   going on from {}", checkpoint
+                                                         ? fmt::format("checkpoint step {}", resume_step_)
+                                                         : "step 0: there is no checkpoint"));
     return true;
   }
 
@@ -153,7 +173,8 @@ class Supervisor {
     status.exit_code = exit_code;
     status.reason = reason;
     status.advice = advice;
-    log_.event("end", dump({{"state", state}, {"step", status.step}, {"exit_code", exit_code}, {"reason", reason}}));
+    log_.event("end",
+               dump({{"state", state}, {"step", status.step}, {"exit_code", exit_code}, {"reason", reason}}));
     log_.finish();
     return {exit_code, status};
   }
@@ -165,14 +186,18 @@ class Supervisor {
     const bool saved = s.saved_step == s.step;
     if (v.outcome == Verdict::aborted) {
       console_.say(fmt::format("aborted at step {}; {}. {}", s.step,
-                               s.saved_step >= 0 ? fmt::format("the last checkpoint is step {}", s.saved_step) : "no checkpoint was saved", logs));
+                               s.saved_step >= 0 ? fmt::format("the last checkpoint is step {}", s.saved_step)
+                                                 : "no checkpoint was saved",
+                               logs));
       console_.say("next: " + resume);
       return end("aborted", 130, "stopped at once on request", resume);
     }
     if (!saved && log_.save_failed_step() == s.step && s.step > 0) {
-      const std::string reason = fmt::format("the last save, of step {}, failed: {}", s.step, log_.save_failure());
+      const std::string reason =
+          fmt::format("the last save, of step {}, failed: {}", s.step, log_.save_failure());
       console_.say(fmt::format("error: {}; {}", reason,
-                               s.saved_step >= 0 ? fmt::format("the last checkpoint is step {}", s.saved_step) : "there is no checkpoint"));
+                               s.saved_step >= 0 ? fmt::format("the last checkpoint is step {}", s.saved_step)
+                                                 : "there is no checkpoint"));
       console_.say("next: make room or repair the disk, then " + resume);
       return end("failed", exit_status(ErrorCode::kCheckpoint), reason, resume);
     }
@@ -182,8 +207,13 @@ class Supervisor {
       return end("stopped", exit_status(ErrorCode::kStopped), "stopped on request", resume);
     }
     const bool whole = s.step >= plan_.job.job.schedule.total_steps;
-    const std::string next = whole ? (saved ? "trainctl inspect-ckpt " + ckpt::step_directory(run_.checkpoints(plan_.job.job), s.step) : "") : resume;
-    console_.say(fmt::format("{} step {}{}. {}", whole ? "finished" : "reached", s.step, saved ? ", saved" : "", logs));
+    const std::string next =
+        whole
+            ? (saved ? "trainctl inspect-ckpt " + ckpt::step_directory(run_.checkpoints(plan_.job.job), s.step)
+                     : "")
+            : resume;
+    console_.say(
+        fmt::format("{} step {}{}. {}", whole ? "finished" : "reached", s.step, saved ? ", saved" : "", logs));
     if (!next.empty()) console_.say("next: " + next);
     return end(whole ? "finished" : "paused", 0, "", next);
   }
@@ -191,7 +221,8 @@ class Supervisor {
   /// The failure block: last, once.
   RunResult conclude_failure(const Verdict& v, const std::string& folder) {
     const RunStatus& s = log_.status();
-    const std::string after = s.restarts ? fmt::format(" after {} restart{}", s.restarts, s.restarts == 1 ? "" : "s") : "";
+    const std::string after =
+        s.restarts ? fmt::format(" after {} restart{}", s.restarts, s.restarts == 1 ? "" : "s") : "";
     const std::string resume = "trainctl resume " + plan_.run_id;
     const bool at_start = v.before_first_step;
     console_.say(fmt::format("━━ run {} failed {}{} ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━", plan_.run_id,
@@ -199,9 +230,12 @@ class Supervisor {
     console_.say("root cause  " + v.cause);
     if (!v.effect.empty()) console_.say("effect      " + v.effect);
     const int64_t base = std::max<int64_t>(s.saved_step, 0);
-    console_.say(fmt::format("lost        {} step{}; {}", std::max<int64_t>(0, s.step - base), s.step - base == 1 ? "" : "s",
-                             s.saved_step >= 0 ? fmt::format("the last checkpoint is step {}", s.saved_step) : "there is no checkpoint yet"));
-    console_.say("what to do  " + (worth_restarting(v.code) ? resume : std::string("mend the cause above, then ") + resume));
+    console_.say(fmt::format("lost        {} step{}; {}", std::max<int64_t>(0, s.step - base),
+                             s.step - base == 1 ? "" : "s",
+                             s.saved_step >= 0 ? fmt::format("the last checkpoint is step {}", s.saved_step)
+                                               : "there is no checkpoint yet"));
+    console_.say("what to do  " +
+                 (worth_restarting(v.code) ? resume : std::string("mend the cause above, then ") + resume));
     console_.say(fmt::format("details     {}", folder));
     return end("failed", exit_status(v.code), v.cause, resume);
   }
@@ -222,7 +256,8 @@ uint64_t last_epoch(FileSystem& fs, const RunDirectory& run) {
   return fs.exists(run.attempt()) ? AttemptFile::from_json(fs.read_text(run.attempt())).epoch : 0;
 }
 
-RunResult supervise(const SupervisePlan& plan, const RunDirectory& run, FileSystem& fs, Clock& clock, Console& console) {
+RunResult supervise(const SupervisePlan& plan, const RunDirectory& run, FileSystem& fs, Clock& clock,
+                    Console& console) {
   return Supervisor(plan, run, fs, clock, console).run();
 }
 

@@ -1,4 +1,5 @@
-// The supervisor: runs attempts until the run is finished, stopped, or not worth another attempt, and says how it ended.
+// The supervisor: runs attempts until the run is finished, stopped, or not worth another attempt, and says how
+// it ended.
 #pragma once
 #include <functional>
 #include <string>
@@ -11,14 +12,14 @@ namespace trainctl {
 struct SupervisePlan {
   ParsedJob job;
   std::string run_id;
-  std::string program;                 ///< this binary; ranks are `program rank RUN`
-  std::string mpirun;                  ///< full path
+  std::string program;  ///< this binary; ranks are `program rank RUN`
+  std::string mpirun;   ///< full path
   bool cross_memory_attach = true;
   int64_t max_steps = 0;
   double matmul_flops_per_s = 0;
-  std::string resume_from;             ///< step directory, "" for a fresh start
+  std::string resume_from;  ///< step directory, "" for a fresh start
   int64_t resume_step = 0;
-  bool resume_fixed = false;           ///< the user named the step: no other will do
+  bool resume_fixed = false;  ///< the user named the step: no other will do
 };
 
 struct RunResult {
@@ -26,9 +27,10 @@ struct RunResult {
   RunStatus status;
 };
 
-/// Runs it to its end. The lock of the run must be held. The console gets the outcome as its last lines; nothing is left running.
-/// Throws Error only where nothing was started.
-RunResult supervise(const SupervisePlan& plan, const RunDirectory& run, FileSystem& fs, Clock& clock, Console& console);
+/// Runs it to its end. The lock of the run must be held. The console gets the outcome as its last lines;
+/// nothing is left running. Throws Error only where nothing was started.
+RunResult supervise(const SupervisePlan& plan, const RunDirectory& run, FileSystem& fs, Clock& clock,
+                    Console& console);
 
 /// The newest epoch that the run has used, 0 for none.
 uint64_t last_epoch(FileSystem& fs, const RunDirectory& run);

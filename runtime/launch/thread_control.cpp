@@ -9,11 +9,13 @@
 namespace trainctl {
 namespace {
 
-/// What the ends share. Saves are numbered per end: every rank makes the same calls in the same order, so the n-th
-/// begin_save of one rank belongs to the n-th of every other.
+/// What the ends share. Saves are numbered per end: every rank makes the same calls in the same order, so the
+/// n-th begin_save of one rank belongs to the n-th of every other.
 struct Shared {
-  Shared(int size, FileSystem& fs, const std::string& dir, int keep_last, std::function<void(const StepReport&)> report)
-      : collector(fs, {.ranks = size, .directory = dir, .keep_last = keep_last}), on_report(std::move(report)) {}
+  Shared(int size, FileSystem& fs, const std::string& dir, int keep_last,
+         std::function<void(const StepReport&)> report)
+      : collector(fs, {.ranks = size, .directory = dir, .keep_last = keep_last}),
+        on_report(std::move(report)) {}
 
   std::mutex mutex;
   std::condition_variable changed;
@@ -46,15 +48,17 @@ class ThreadControl final : public Control {
       shared_->changed.notify_all();
     }
     shared_->changed.wait(lock, [&] { return shared_->begun.size() > number || shared_->gone > 0; });
-    const std::string reason = shared_->begun.size() > number ? shared_->begun[number] : "another rank has ended";
+    const std::string reason =
+        shared_->begun.size() > number ? shared_->begun[number] : "another rank has ended";
     if (message) *message = reason;
     begin_failure_ = reason;
     return reason.empty();
   }
 
-  SaveResult commit_shard(const ckpt::StateInfo&, const std::vector<ckpt::Tensor>& tensors, const ckpt::ShardReceipt& receipt,
-                          const std::string& failure) override {
-    if (!begin_failure_.empty()) return {false, begin_failure_};  // on every rank alike: there is nothing to publish
+  SaveResult commit_shard(const ckpt::StateInfo&, const std::vector<ckpt::Tensor>& tensors,
+                          const ckpt::ShardReceipt& receipt, const std::string& failure) override {
+    if (!begin_failure_.empty())
+      return {false, begin_failure_};  // on every rank alike: there is nothing to publish
     std::unique_lock lock(shared_->mutex);
     const size_t number = commits_++;
     if (rank_ == 0) shared_->collector.set_tensors(tensors);
@@ -63,7 +67,8 @@ class ThreadControl final : public Control {
       shared_->changed.notify_all();
     }
     shared_->changed.wait(lock, [&] { return shared_->published.size() > number || shared_->gone > 0; });
-    if (shared_->published.size() <= number) return {false, "another rank ended before it had handed in its shard"};
+    if (shared_->published.size() <= number)
+      return {false, "another rank ended before it had handed in its shard"};
     return {shared_->published[number].ok, shared_->published[number].message};
   }
 
@@ -87,8 +92,9 @@ class ThreadControl final : public Control {
 
 }  // namespace
 
-std::vector<std::unique_ptr<Control>> make_thread_control(int size, FileSystem& fs, const std::string& checkpoint_dir,
-                                                          int keep_last, std::function<void(const StepReport&)> on_report) {
+std::vector<std::unique_ptr<Control>> make_thread_control(int size, FileSystem& fs,
+                                                          const std::string& checkpoint_dir, int keep_last,
+                                                          std::function<void(const StepReport&)> on_report) {
   ENSURE(size > 0, "size = {}", size);
   const auto shared = std::make_shared<Shared>(size, fs, checkpoint_dir, keep_last, std::move(on_report));
   std::vector<std::unique_ptr<Control>> ends;

@@ -44,8 +44,16 @@ std::string bar_of(double share) {
 
 StepView step_view(const std::string& text) {
   const json j = json::parse(text, nullptr, false);
-  StepView v{.step = 0, .loss = kAbsent, .grad_norm = kAbsent, .lr = kAbsent, .tokens = kAbsent, .step_s = kAbsent,
-             .tokens_per_s = kAbsent, .mfu = kAbsent, .data_wait = kAbsent, .val_loss = kAbsent};
+  StepView v{.step = 0,
+             .loss = kAbsent,
+             .grad_norm = kAbsent,
+             .lr = kAbsent,
+             .tokens = kAbsent,
+             .step_s = kAbsent,
+             .tokens_per_s = kAbsent,
+             .mfu = kAbsent,
+             .data_wait = kAbsent,
+             .val_loss = kAbsent};
   if (!j.is_object()) return v;
   v.step = j.value("step", int64_t(0));
   v.loss = number_of(j, "loss");
@@ -118,7 +126,8 @@ void Console::draw_progress() {
 void Console::step(const StepView& v, bool log, double unix_s) {
   if (options_.quiet) return;
   // Wall time from step to step, saves and evaluations included; the first step of all is no measure.
-  if (steps_seen_ > 0) step_s_ = steps_seen_ == 1 ? unix_s - last_unix_s_ : 0.9 * step_s_ + 0.1 * (unix_s - last_unix_s_);
+  if (steps_seen_ > 0)
+    step_s_ = steps_seen_ == 1 ? unix_s - last_unix_s_ : 0.9 * step_s_ + 0.1 * (unix_s - last_unix_s_);
   ++steps_seen_;
   last_unix_s_ = unix_s;
   const int64_t total = options_.total_steps;
@@ -139,9 +148,11 @@ void Console::step(const StepView& v, bool log, double unix_s) {
     return line(text);
   }
   if (log) {
-    if (rows_++ % kRowsPerHeader == 0) line("    step     loss    gnorm        lr     tok/s     mfu   step_s    data       eta");
-    line(fmt::format("{:>8} {} {} {} {:>9} {} {} {} {:>9}", v.step, cell(v.loss, 8, "{:.4f}"), cell(v.grad_norm, 8, "{:.3g}"),
-                     cell(v.lr, 9, "{:.2e}"), short_number(v.tokens_per_s), cell(v.mfu * 100, 7, "{:.1f}%"), cell(v.step_s, 8, "{:.3g}"),
+    if (rows_++ % kRowsPerHeader == 0)
+      line("    step     loss    gnorm        lr     tok/s     mfu   step_s    data       eta");
+    line(fmt::format("{:>8} {} {} {} {:>9} {} {} {} {:>9}", v.step, cell(v.loss, 8, "{:.4f}"),
+                     cell(v.grad_norm, 8, "{:.3g}"), cell(v.lr, 9, "{:.2e}"), short_number(v.tokens_per_s),
+                     cell(v.mfu * 100, 7, "{:.1f}%"), cell(v.step_s, 8, "{:.3g}"),
                      cell(v.data_wait * 100, 7, "{:.1f}%"), short_duration(left_s)));
   }
   if (!std::isnan(v.val_loss)) line(fmt::format(" ▸ validation step {} · loss {:.4f}", v.step, v.val_loss));

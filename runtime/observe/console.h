@@ -9,7 +9,8 @@ namespace trainctl {
 /// One step as the console shows it. Taken from the JSON of a step report; absent numbers are NaN.
 struct StepView {
   int64_t step = 0;
-  double loss = 0, grad_norm = 0, lr = 0, tokens = 0, step_s = 0, tokens_per_s = 0, mfu = 0, data_wait = 0, val_loss = 0;
+  double loss = 0, grad_norm = 0, lr = 0, tokens = 0, step_s = 0, tokens_per_s = 0, mfu = 0, data_wait = 0,
+         val_loss = 0;
 };
 StepView step_view(const std::string& json);
 
@@ -21,11 +22,11 @@ std::string short_duration(double seconds);
 class Console {
  public:
   struct Options {
-    bool terminal = false;       ///< redraw a progress line and print a table; otherwise key=value lines
+    bool terminal = false;  ///< redraw a progress line and print a table; otherwise key=value lines
     bool color = false;
-    bool quiet = false;          ///< only say()
+    bool quiet = false;  ///< only say()
     int64_t total_steps = 0;
-    std::function<void(const std::string&)> write;   ///< default: stderr
+    std::function<void(const std::string&)> write;  ///< default: stderr
   };
   explicit Console(Options options);
   ~Console();
@@ -48,7 +49,7 @@ class Console {
   bool progress_shown_ = false;
   int rows_ = 0;
   int64_t steps_seen_ = 0;
-  double step_s_ = 0;            ///< smoothed, for the time left
+  double step_s_ = 0;  ///< smoothed, for the time left
   double last_unix_s_ = 0, drawn_unix_s_ = 0;
   std::string progress_;
 };

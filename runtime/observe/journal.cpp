@@ -43,16 +43,19 @@ off_t end_of_whole_lines(int fd) {
 
 Journal::Journal(const std::string& path) : path_(path) {
   fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (fd_ < 0) throw Error(ErrorCode::kIo, fmt::format("cannot open {} for appending: {}", path, std::strerror(errno)));
+  if (fd_ < 0)
+    throw Error(ErrorCode::kIo, fmt::format("cannot open {} for appending: {}", path, std::strerror(errno)));
   const off_t end = end_of_whole_lines(fd_);
-  if (end < size_of(fd_) && ::ftruncate(fd_, end) != 0) error_ = fmt::format("cannot truncate {}: {}", path, std::strerror(errno));
+  if (end < size_of(fd_) && ::ftruncate(fd_, end) != 0)
+    error_ = fmt::format("cannot truncate {}: {}", path, std::strerror(errno));
 }
 
 Journal::~Journal() { ::close(fd_); }
 
 void Journal::append(const std::string& line) {
   const std::string text = line + "\n";
-  // One write, so that a reader sees whole lines; a short write (full disk) is finished or reported, never repeated whole.
+  // One write, so that a reader sees whole lines; a short write (full disk) is finished or reported, never
+  // repeated whole.
   for (size_t sent = 0; sent < text.size();) {
     const ssize_t n = ::write(fd_, text.data() + sent, text.size() - sent);
     if (n < 0 && errno == EINTR) continue;
@@ -65,7 +68,8 @@ void Journal::append(const std::string& line) {
 }
 
 void Journal::sync() {
-  if (::fsync(fd_) != 0 && error_.empty()) error_ = fmt::format("cannot sync {}: {}", path_, std::strerror(errno));
+  if (::fsync(fd_) != 0 && error_.empty())
+    error_ = fmt::format("cannot sync {}: {}", path_, std::strerror(errno));
 }
 
 std::string event_line(double unix_s, const std::string& kind, const std::string& text) {
@@ -93,7 +97,8 @@ std::vector<std::string> lines_of(FileSystem& fs, const std::string& path) {
   return lines;
 }
 
-int64_t supersede_metrics(FileSystem& fs, const std::string& metrics_path, int64_t step, const std::string& side_path) {
+int64_t supersede_metrics(FileSystem& fs, const std::string& metrics_path, int64_t step,
+                          const std::string& side_path) {
   std::string kept, moved;
   int64_t count = 0, last = 0;
   for (const std::string& line : lines_of(fs, metrics_path)) {

@@ -1,4 +1,5 @@
-// The two files from which every view of a run is derived: metrics.jsonl (one line a step) and events.jsonl (what happened).
+// The two files from which every view of a run is derived: metrics.jsonl (one line a step) and events.jsonl
+// (what happened).
 #pragma once
 #include <cstdint>
 #include <string>
@@ -8,8 +9,8 @@
 
 namespace trainctl {
 
-/// A file that only grows, a line at a time. One owner, one thread. A full disk must not end a run: append never throws, and
-/// the first failure is kept in error().
+/// A file that only grows, a line at a time. One owner, one thread. A full disk must not end a run: append
+/// never throws, and the first failure is kept in error().
 class Journal {
  public:
   /// Opens or creates `path`; a last line torn by a crash is cut off. Error(kIo).
@@ -28,12 +29,15 @@ class Journal {
   int fd_ = -1;
 };
 
-/// {"v":1,"t":unix_s,"kind":kind, ...fields of `json`} as a line of events.jsonl; fields that are no object go under "value".
+/// {"v":1,"t":unix_s,"kind":kind, ...fields of `json`} as a line of events.jsonl; fields that are no object go
+/// under "value".
 std::string event_line(double unix_s, const std::string& kind, const std::string& json);
 
-/// Moves every line of `metrics_path` whose step is greater than `step` (and any that is damaged) to the end of `side_path`, so
-/// that a run that goes back to a checkpoint has each step once, in order. Returns how many. A missing file has none.
-int64_t supersede_metrics(FileSystem& fs, const std::string& metrics_path, int64_t step, const std::string& side_path);
+/// Moves every line of `metrics_path` whose step is greater than `step` (and any that is damaged) to the end of
+/// `side_path`, so that a run that goes back to a checkpoint has each step once, in order. Returns how many. A
+/// missing file has none.
+int64_t supersede_metrics(FileSystem& fs, const std::string& metrics_path, int64_t step,
+                          const std::string& side_path);
 
 /// The last `most` lines of a text file that may be large, "" if it is missing.
 std::string tail_of(const std::string& path, int most);

@@ -16,7 +16,8 @@ namespace {
 
 using nlohmann::json;
 
-/// A step may take this many times the usual before it is called a hang by `diagnose` (the supervisor has its own limit).
+/// A step may take this many times the usual before it is called a hang by `diagnose` (the supervisor has its
+/// own limit).
 constexpr double kSlowSteps = 10;
 constexpr double kShortestHangS = 10;
 /// status.json is written every second while a supervisor lives.
@@ -40,11 +41,14 @@ std::string ranges_of(const std::vector<int>& ranks) {
 std::vector<std::string> groups_of(const RunStatus& status) {
   std::map<std::string, std::vector<int>> groups;
   for (const RankStatus& rank : status.ranks) {
-    const std::string what = rank.phase == "absent" ? "not started" : rank.phase == "present" ? rank.doing : rank.phase + ", last: " + rank.doing;
+    const std::string what = rank.phase == "absent"    ? "not started"
+                             : rank.phase == "present" ? rank.doing
+                                                       : rank.phase + ", last: " + rank.doing;
     groups[what].push_back(rank.rank);
   }
   std::vector<std::string> lines;
-  for (const auto& [what, ranks] : groups) lines.push_back(fmt::format("{} {}: {}", ranks.size() == 1 ? "rank" : "ranks", ranges_of(ranks), what));
+  for (const auto& [what, ranks] : groups)
+    lines.push_back(fmt::format("{} {}: {}", ranks.size() == 1 ? "rank" : "ranks", ranges_of(ranks), what));
   return lines;
 }
 
@@ -67,7 +71,12 @@ bool waits_for_peers(const std::string& doing) {
 std::string RunStatus::to_json() const {
   json list = json::array();
   for (const RankStatus& r : ranks)
-    list.push_back({{"rank", r.rank}, {"pid", r.pid}, {"phase", r.phase}, {"host", r.host}, {"doing", r.doing}, {"heard", r.heard_unix_s}});
+    list.push_back({{"rank", r.rank},
+                    {"pid", r.pid},
+                    {"phase", r.phase},
+                    {"host", r.host},
+                    {"doing", r.doing},
+                    {"heard", r.heard_unix_s}});
   json last = json::parse(last_step_json, nullptr, false);
   if (!last.is_object()) last = json::object();
   const json j = {{"v", 1},
@@ -138,25 +147,34 @@ std::string render_status(const RunStatus& s, bool supervised, double now) {
   };
   std::string state = s.state;
   if (!s.ended() && !supervised) state += " when its supervisor died";
-  std::string text = fmt::format("run        {} · {} · epoch {} · {} restart{}\n", s.run_id, state, s.epoch, s.restarts, s.restarts == 1 ? "" : "s");
+  std::string text = fmt::format("run        {} · {} · epoch {} · {} restart{}\n", s.run_id, state, s.epoch,
+                                 s.restarts, s.restarts == 1 ? "" : "s");
   const double share = s.total_steps > 0 ? 100.0 * double(s.step) / double(s.total_steps) : 0;
   text += fmt::format("step       {}/{} ({:.1f} %)", s.step, s.total_steps, share);
   if (!s.ended() && supervised && !std::isnan(last.step_s))
-    text += fmt::format(" · {} s/step · eta {}", number(last.step_s, "{:.3g}"), short_duration(double(s.total_steps - s.step) * last.step_s));
-  text += fmt::format("\nloss       {} · grad norm {} · lr {}\n", number(last.loss, "{:.4f}"), number(last.grad_norm, "{:.3g}"), number(last.lr, "{:.3g}"));
-  text += fmt::format("speed      {} tokens/s · mfu {}\n", short_number(last.tokens_per_s), number(last.mfu * 100, "{:.1f} %"));
+    text += fmt::format(" · {} s/step · eta {}", number(last.step_s, "{:.3g}"),
+                        short_duration(double(s.total_steps - s.step) * last.step_s));
+  text += fmt::format("\nloss       {} · grad norm {} · lr {}\n", number(last.loss, "{:.4f}"),
+                      number(last.grad_norm, "{:.3g}"), number(last.lr, "{:.3g}"));
+  text += fmt::format("speed      {} tokens/s · mfu {}\n", short_number(last.tokens_per_s),
+                      number(last.mfu * 100, "{:.1f} %"));
   text += fmt::format("checkpoint {}\n", s.saved_step < 0 ? "none yet" : fmt::format("step {}", s.saved_step));
   const auto present = ranks_where(s, [](const RankStatus& r) { return r.phase == "present"; });
-  if (!s.ended() && supervised) text += fmt::format("ranks      {} of {} alive · updated {} ago\n", present.size(), s.ranks.size(), short_duration(now - s.updated_unix_s));
+  if (!s.ended() && supervised)
+    text += fmt::format("ranks      {} of {} alive · updated {} ago\n", present.size(), s.ranks.size(),
+                        short_duration(now - s.updated_unix_s));
   text += fmt::format("files      {}\n", s.directory);
   if (!s.reason.empty()) text += fmt::format("reason     {}\n", s.reason);
-  const std::string advice = s.ended() ? s.advice : supervised ? "trainctl stop " + s.run_id : "trainctl resume " + s.run_id;
+  const std::string advice = s.ended()    ? s.advice
+                             : supervised ? "trainctl stop " + s.run_id
+                                          : "trainctl resume " + s.run_id;
   if (!advice.empty()) text += "next       " + advice + "\n";
   return text;
 }
 
 std::string to_json(const Diagnosis& d) {
-  const json j = {{"v", 1}, {"verdict", d.verdict}, {"summary", d.summary}, {"ranks", d.details}, {"advice", d.advice}};
+  const json j = {
+      {"v", 1}, {"verdict", d.verdict}, {"summary", d.summary}, {"ranks", d.details}, {"advice", d.advice}};
   return j.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
@@ -164,14 +182,16 @@ Diagnosis diagnose(const RunStatus& s, bool supervised, double now) {
   Diagnosis d{.verdict = "healthy", .details = groups_of(s)};
   if (s.ended()) {
     d.verdict = s.exit_code == 0 || s.exit_code == 75 ? "ended" : "failed";
-    d.summary = fmt::format("the run has {} at step {}{}", s.state == "failed" || s.state == "aborted" ? s.state : "ended (" + s.state + ")", s.step,
-                            s.reason.empty() ? "" : ": " + s.reason);
+    d.summary = fmt::format("the run has {} at step {}{}",
+                            s.state == "failed" || s.state == "aborted" ? s.state : "ended (" + s.state + ")",
+                            s.step, s.reason.empty() ? "" : ": " + s.reason);
     d.advice = s.advice;
     return d;
   }
   if (!supervised) {
     d.verdict = "supervisor_lost";
-    d.summary = fmt::format("the supervisor died without a word {} ago at step {}; its ranks end themselves", short_duration(now - s.updated_unix_s), s.step);
+    d.summary = fmt::format("the supervisor died without a word {} ago at step {}; its ranks end themselves",
+                            short_duration(now - s.updated_unix_s), s.step);
     d.advice = "trainctl resume " + s.run_id;
     return d;
   }
@@ -179,28 +199,35 @@ Diagnosis diagnose(const RunStatus& s, bool supervised, double now) {
     return r.phase == "present" && s.updated_unix_s - r.heard_unix_s > 3 * s.heartbeat_s;
   });
   const auto absent = ranks_where(s, [](const RankStatus& r) { return r.phase == "absent"; });
-  const auto waiting = ranks_where(s, [](const RankStatus& r) { return r.phase == "present" && is_waiting(r); });
+  const auto waiting =
+      ranks_where(s, [](const RankStatus& r) { return r.phase == "present" && is_waiting(r); });
   const auto busy = ranks_where(s, [](const RankStatus& r) { return r.phase == "present" && !is_waiting(r); });
   const StepView last = step_view(s.last_step_json);
   const double usual_s = std::isnan(last.step_s) ? 0 : last.step_s;
   const double quiet_s = now - std::max(s.step_unix_s, s.started_unix_s);
-  d.advice = fmt::format("wait for the supervisor (limit {}), or trainctl stop {} --now and trainctl resume {}", short_duration(s.step_timeout_s), s.run_id, s.run_id);
+  d.advice = fmt::format("wait for the supervisor (limit {}), or trainctl stop {} --now and trainctl resume {}",
+                         short_duration(s.step_timeout_s), s.run_id, s.run_id);
   if (now - s.updated_unix_s > kStaleS) {
     d.verdict = "hang";
-    d.summary = fmt::format("the supervisor is alive but wrote no status for {}: it is stopped, or its disk hangs", short_duration(now - s.updated_unix_s));
+    d.summary =
+        fmt::format("the supervisor is alive but wrote no status for {}: it is stopped, or its disk hangs",
+                    short_duration(now - s.updated_unix_s));
   } else if (!silent.empty()) {
     d.verdict = "hang";
-    d.summary = fmt::format("{} {} sent no heartbeat for {}: stopped, or the machine hangs", silent.size() == 1 ? "rank" : "ranks", ranges_of(silent),
+    d.summary = fmt::format("{} {} sent no heartbeat for {}: stopped, or the machine hangs",
+                            silent.size() == 1 ? "rank" : "ranks", ranges_of(silent),
                             short_duration(now - s.ranks[size_t(silent[0])].heard_unix_s));
   } else if (!absent.empty()) {
     d.verdict = "starting";
-    d.summary = fmt::format("{} of {} ranks have not started yet: {}", absent.size(), s.ranks.size(), ranges_of(absent));
+    d.summary = fmt::format("{} of {} ranks have not started yet: {}", absent.size(), s.ranks.size(),
+                            ranges_of(absent));
   } else if (quiet_s > std::max(kShortestHangS, kSlowSteps * usual_s)) {
     d.verdict = "hang";
     d.summary = fmt::format("no step for {} (usually {:.3g} s): {}", short_duration(quiet_s), usual_s,
                             busy.empty() || waiting.empty()
                                 ? "see what the ranks do"
-                                : fmt::format("ranks {} wait, missing: {} {}", ranges_of(waiting), busy.size() == 1 ? "rank" : "ranks", ranges_of(busy)));
+                                : fmt::format("ranks {} wait, missing: {} {}", ranges_of(waiting),
+                                              busy.size() == 1 ? "rank" : "ranks", ranges_of(busy)));
   } else {
     d.summary = fmt::format("steps are coming: step {} ended {} ago", s.step, short_duration(quiet_s));
     d.advice = "";

@@ -1,5 +1,6 @@
-// The state of a run at one moment: status.json, rewritten by the supervisor about once a second and at every turn, and the two
-// views of it, `status` (one screen) and `diagnose` (who is missing, where). Pure text but for read and write.
+// The state of a run at one moment: status.json, rewritten by the supervisor about once a second and at every
+// turn, and the two views of it, `status` (one screen) and `diagnose` (who is missing, where). Pure text but
+// for read and write.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -12,27 +13,28 @@ namespace trainctl {
 
 struct RankStatus {
   int rank = 0, pid = 0;
-  std::string phase;                   ///< absent | present | done | lost
+  std::string phase;  ///< absent | present | done | lost
   std::string host, doing;
-  double heard_unix_s = 0;             ///< last message; 0: none yet
+  double heard_unix_s = 0;  ///< last message; 0: none yet
 };
 
 struct RunStatus {
   std::string run_id, directory;
-  std::string state = "starting";      ///< starting | running | saving | stopping | restarting | finished | paused | stopped | aborted | failed
+  std::string state = "starting";  ///< starting | running | saving | stopping | restarting | finished | paused
+                                   ///< | stopped | aborted | failed
   uint64_t epoch = 0;
-  int restarts = 0, exit_code = -1;    ///< exit_code -1: still going
+  int restarts = 0, exit_code = -1;  ///< exit_code -1: still going
   int64_t step = 0, total_steps = 0, saved_step = -1;
-  double started_unix_s = 0, updated_unix_s = 0, step_unix_s = 0;   ///< step_unix_s: when the last step ended
+  double started_unix_s = 0, updated_unix_s = 0, step_unix_s = 0;  ///< step_unix_s: when the last step ended
   double heartbeat_s = 1, step_timeout_s = 600;
-  std::string last_step_json = "{}";   ///< the last line of metrics
-  std::string reason;                  ///< of the end, or of the last restart
-  std::string advice;                  ///< the next command
+  std::string last_step_json = "{}";  ///< the last line of metrics
+  std::string reason;                 ///< of the end, or of the last restart
+  std::string advice;                 ///< the next command
   std::vector<RankStatus> ranks;
 
   bool ended() const { return exit_code >= 0; }
   std::string to_json() const;
-  static RunStatus from_json(const std::string& text);   ///< Error(kIo) if it is none
+  static RunStatus from_json(const std::string& text);  ///< Error(kIo) if it is none
 };
 
 /// Replaces the file by one rename, without waiting for the disk: it is a view, not a record.
@@ -42,14 +44,15 @@ std::optional<RunStatus> read_status(FileSystem& fs, const std::string& path);
 /// One screen. `supervised`: a supervisor holds the run's lock now. `now_unix_s` for ages.
 std::string render_status(const RunStatus& status, bool supervised, double now_unix_s);
 
-/// Whether a rank that says it is doing `doing` waits for other ranks (so that it is a victim of a hang, not its cause).
+/// Whether a rank that says it is doing `doing` waits for other ranks (so that it is a victim of a hang, not
+/// its cause).
 bool waits_for_peers(const std::string& doing);
 
 /// A verdict on a run that hangs, crashed or is fine.
 struct Diagnosis {
-  std::string verdict;                 ///< healthy | starting | hang | supervisor_lost | failed | ended
-  std::string summary;                 ///< one sentence
-  std::vector<std::string> details;    ///< ranks grouped by what they do
+  std::string verdict;               ///< healthy | starting | hang | supervisor_lost | failed | ended
+  std::string summary;               ///< one sentence
+  std::vector<std::string> details;  ///< ranks grouped by what they do
   std::string advice;
 };
 std::string to_json(const Diagnosis& diagnosis);

@@ -1,7 +1,8 @@
-// What surrounds the supervisor: messages, crash records, the run directory, processes, the command line of mpirun.
+// What surrounds the supervisor: messages, crash records, the run directory, processes, the command line of
+// mpirun.
 //
-// Goal: what is written is read back the same, what is damaged or foreign is refused with a sentence, and only our own processes
-// are ever touched. Method: round trips; files and processes made for the purpose.
+// Goal: what is written is read back the same, what is damaged or foreign is refused with a sentence, and only
+// our own processes are ever touched. Method: round trips; files and processes made for the purpose.
 #include <catch2/catch.hpp>
 #include <signal.h>
 #include <stdlib.h>
@@ -45,14 +46,18 @@ void make_run(const std::string& path, double created) {
   FileSystem& fs = real_file_system();
   fs.make_directories(path + "/failures");
   fs.make_directories(path + "/logs");
-  const RunIdentity identity{.run_id = path.substr(path.rfind('/') + 1), .spec_hash = "h", .created_unix_s = created, .command = {"launch"}};
+  const RunIdentity identity{.run_id = path.substr(path.rfind('/') + 1),
+                             .spec_hash = "h",
+                             .created_unix_s = created,
+                             .command = {"launch"}};
   fs.write_new_text(path + "/job.json", "{}\n");
   fs.write_new_text(path + "/run.json", identity.to_json());
 }
 
 }  // namespace
 
-// ---- messages -------------------------------------------------------------------------------------------------
+// ---- messages
+// -------------------------------------------------------------------------------------------------
 
 TEST_CASE("every message comes back as it was sent") {
   using namespace protocol;
@@ -66,11 +71,19 @@ TEST_CASE("every message comes back as it was sent") {
     return back;
   };
   CHECK(round({.hello = Hello{"token", "host", 3, 99}}).hello->pid == 99);
-  CHECK(round({.beat = Beat{"step 1: \"quoted\"\nnewline, µ"}}).beat->doing == "step 1: \"quoted\"\nnewline, µ");
+  CHECK(round({.beat = Beat{"step 1: \"quoted\"\nnewline, µ"}}).beat->doing ==
+        "step 1: \"quoted\"\nnewline, µ");
   CHECK(round({.step = StepReport{7, R"({"step":7})", false}}).step->json == R"({"step":7})");
   CHECK(round({.event = Event{"eval", "{}"}}).event->kind == "eval");
   CHECK(round({.done = true}).done);
-  const ckpt::StateInfo state{.run_id = "r", .epoch = 2, .step = 5, .tokens = 10, .seed = ~0ull, .spec_hash = "h", .program_version = "v", .extra_json = "{}",
+  const ckpt::StateInfo state{.run_id = "r",
+                              .epoch = 2,
+                              .step = 5,
+                              .tokens = 10,
+                              .seed = ~0ull,
+                              .spec_hash = "h",
+                              .program_version = "v",
+                              .extra_json = "{}",
                               .resolved_spec_json = "{\n}"};
   const auto begin = round({.begin = Begin{state}}).begin;
   CHECK(begin->state.seed == ~0ull);
@@ -78,18 +91,27 @@ TEST_CASE("every message comes back as it was sent") {
   Shard shard{.step = 5, .tensors = {{"w", ckpt::Role::second_moment, DType::bf16, {3, 4}}}};
   shard.receipt.file = "shard";
   shard.receipt.file_bytes = 24;
-  shard.receipt.entries = {{.tensor = "w", .shape = {3, 4}, .box = {0, 1, 0, 4}, .offset = 8, .bytes = 16, .hash = ~0ull, .content_hash = 1}};
+  shard.receipt.entries = {{.tensor = "w",
+                            .shape = {3, 4},
+                            .box = {0, 1, 0, 4},
+                            .offset = 8,
+                            .bytes = 16,
+                            .hash = ~0ull,
+                            .content_hash = 1}};
   const auto back = round({.shard = shard}).shard;
   CHECK(back->tensors == shard.tensors);
   CHECK(back->receipt.entries.at(0).hash == ~0ull);
-  for (const Down& down : {Down{Down::welcome}, Down{Down::stop, StopLevel::now}, Down{Down::begun, StopLevel::none, false, "full"}, Down{.kind = Down::saved, .message = "root"}}) {
+  for (const Down& down :
+       {Down{Down::welcome}, Down{Down::stop, StopLevel::now},
+        Down{Down::begun, StopLevel::none, false, "full"}, Down{.kind = Down::saved, .message = "root"}}) {
     const Down again = decode_down(encode(down).substr(0, encode(down).size() - 1));
     CHECK(encode(again) == encode(down));
   }
 }
 
 TEST_CASE("nonsense on the channel is refused with a sentence") {
-  for (const char* line : {"", "x", "[]", "{}", "{\"k\":1}", "{\"k\":\"hello\"}", "{\"k\":\"what\"}", "{\"k\":\"shard\",\"step\":1}"}) {
+  for (const char* line : {"", "x", "[]", "{}", "{\"k\":1}", "{\"k\":\"hello\"}", "{\"k\":\"what\"}",
+                           "{\"k\":\"shard\",\"step\":1}"}) {
     INFO(line);
     CHECK_THROWS_AS(protocol::decode_up(line), Error);
     CHECK_THROWS_AS(protocol::decode_down(line), Error);
@@ -118,13 +140,20 @@ TEST_CASE("lines are cut right however the bytes arrive") {
   }
 }
 
-// ---- crash records ----------------------------------------------------------------------------------------------
+// ---- crash records
+// ----------------------------------------------------------------------------------------------
 
 TEST_CASE("a crash record is kept for its epoch, the first stays, and damage is no record") {
   FileSystem& fs = real_file_system();
   Folder folder;
   fs.make_directory(folder.path + "/failures");
-  const CrashRecord first{.rank = 2, .pid = 5, .epoch = 3, .code = ErrorCode::kIo, .message = "disk \"a\" is full", .doing = "saving", .unix_s = 1.5};
+  const CrashRecord first{.rank = 2,
+                          .pid = 5,
+                          .epoch = 3,
+                          .code = ErrorCode::kIo,
+                          .message = "disk \"a\" is full",
+                          .doing = "saving",
+                          .unix_s = 1.5};
   write_crash_record(fs, folder.path, first);
   CrashRecord later = first;
   later.message = "a consequence";
@@ -145,7 +174,8 @@ TEST_CASE("a process that dies of a signal leaves a record and still dies of it"
   for (const int signal : {SIGSEGV, SIGABRT, SIGFPE, SIGBUS, SIGILL}) {
     const pid_t child = ::fork();
     if (child == 0) {
-      for (const int s : {SIGSEGV, SIGABRT, SIGFPE, SIGBUS, SIGILL}) ::signal(s, SIG_DFL);  // not the test framework's
+      for (const int s : {SIGSEGV, SIGABRT, SIGFPE, SIGBUS, SIGILL})
+        ::signal(s, SIG_DFL);  // not the test framework's
       install_crash_handlers(folder.path, 4, 7);
       note_doing("step 3: \"forward\"");
       ::raise(signal);
@@ -199,7 +229,8 @@ TEST_CASE("the board keeps what a rank did after it was killed, and whole texts 
   CHECK(board->read(0) == std::string(500, 'x'));
 }
 
-// ---- the run directory --------------------------------------------------------------------------------------------
+// ---- the run directory
+// --------------------------------------------------------------------------------------------
 
 TEST_CASE("a run is found by path, id, unique beginning, latest and checkpoint") {
   FileSystem& fs = real_file_system();
@@ -213,8 +244,10 @@ TEST_CASE("a run is found by path, id, unique beginning, latest and checkpoint")
   CHECK(find_run(fs, "alpha-1", folder.path).run.path == folder.path + "/alpha-1");
   CHECK(find_run(fs, "b", folder.path).run.path == folder.path + "/beta");
   CHECK(find_run(fs, "latest", folder.path).run.path == folder.path + "/alpha-2");
-  CHECK(message_of([&] { find_run(fs, "alpha", folder.path); }) == "alpha is the beginning of 2 runs: alpha-1, alpha-2; write more of it");
-  CHECK(message_of([&] { find_run(fs, "gamma", folder.path); }) == "no run gamma in " + folder.path + "; there are: alpha-1, alpha-2, beta");
+  CHECK(message_of([&] { find_run(fs, "alpha", folder.path); }) ==
+        "alpha is the beginning of 2 runs: alpha-1, alpha-2; write more of it");
+  CHECK(message_of([&] { find_run(fs, "gamma", folder.path); }) ==
+        "no run gamma in " + folder.path + "; there are: alpha-1, alpha-2, beta");
   CHECK(message_of([&] { find_run(fs, "x", folder.path + "/no-run"); }).find("there are no runs in ") == 0);
   fs.make_directories(folder.path + "/beta/ckpt/step-00000012");
   fs.write_new_text(folder.path + "/beta/ckpt/step-00000012/COMMIT", "{}");
@@ -259,14 +292,25 @@ TEST_CASE("what is known of a failure is gathered in a folder of its own") {
   write_crash_record(fs, run.path, {.rank = 1, .epoch = 1, .message = "m"});
   fs.write_new_text(run.rank_log(1), "last words\n");
   CHECK(collect_failure(fs, run, "{}", 1, 2) == run.path + "/failures/1");
-  CHECK(fs.list(run.path + "/failures/1") == std::vector<std::string>{"rank-1.json", "rank-1.log", "verdict.json"});
+  CHECK(fs.list(run.path + "/failures/1") ==
+        std::vector<std::string>{"rank-1.json", "rank-1.log", "verdict.json"});
   CHECK(collect_failure(fs, run, "{}", -1, 2) == run.path + "/failures/2");
 }
 
 TEST_CASE("identity and attempt come back as written, and damage is told") {
-  const RunIdentity identity{.run_id = "r", .spec_hash = "h", .program_version = "1", .working_directory = "/w", .created_unix_s = 2.5, .command = {"launch", "a b"}};
+  const RunIdentity identity{.run_id = "r",
+                             .spec_hash = "h",
+                             .program_version = "1",
+                             .working_directory = "/w",
+                             .created_unix_s = 2.5,
+                             .command = {"launch", "a b"}};
   CHECK(RunIdentity::from_json(identity.to_json()).to_json() == identity.to_json());
-  const AttemptFile attempt{.epoch = 3, .host = "127.0.0.1", .resume_from = "/x", .port = 77, .max_steps = 9, .matmul_flops_per_s = 1e11};
+  const AttemptFile attempt{.epoch = 3,
+                            .host = "127.0.0.1",
+                            .resume_from = "/x",
+                            .port = 77,
+                            .max_steps = 9,
+                            .matmul_flops_per_s = 1e11};
   CHECK(AttemptFile::from_json(attempt.to_json()).to_json() == attempt.to_json());
   CHECK(message_of([] { AttemptFile::from_json("{}"); }).find("attempt.json is damaged") == 0);
   CHECK(message_of([] { RunIdentity::from_json("x"); }).find("run.json is damaged") == 0);
@@ -280,7 +324,8 @@ TEST_CASE("new ids are unused and readable") {
   CHECK(id != new_run_id(real_file_system(), folder.path, "my job/α"));
 }
 
-// ---- processes ------------------------------------------------------------------------------------------------------
+// ---- processes
+// ------------------------------------------------------------------------------------------------------
 
 TEST_CASE("a child's output and end are seen, and its environment is what was asked for") {
   ChildProcess child({"/bin/sh", "-c", "echo $LAUNCH_TEST; echo err >&2; exit 3"}, {{"LAUNCH_TEST", "a b"}});
@@ -292,12 +337,14 @@ TEST_CASE("a child's output and end are seen, and its environment is what was as
   REQUIRE(status);
   CHECK(WEXITSTATUS(*status) == 3);
   CHECK(text == "a b\nerr\n");
-  CHECK(message_of([] { ChildProcess({"/no/such/program"}, {}); }) == "cannot start /no/such/program: No such file or directory");
+  CHECK(message_of([] { ChildProcess({"/no/such/program"}, {}); }) ==
+        "cannot start /no/such/program: No such file or directory");
 }
 
 TEST_CASE("only marked processes are signalled, stopped ones too") {
   const std::string mark = "launch-test-" + std::to_string(::getpid());
-  ChildProcess marked({"/bin/sleep", "60"}, {{"TRAINCTL_TEST_MARK", mark}}), other({"/bin/sleep", "60"}, {{"TRAINCTL_TEST_MARK", mark + "x"}});
+  ChildProcess marked({"/bin/sleep", "60"}, {{"TRAINCTL_TEST_MARK", mark}}),
+      other({"/bin/sleep", "60"}, {{"TRAINCTL_TEST_MARK", mark + "x"}});
   // posix_spawn returns once the child has been replaced, so its environment is there to be read.
   CHECK(processes_marked("TRAINCTL_TEST_MARK", mark) == std::vector<pid_t>{marked.pid()});
   ::kill(marked.pid(), SIGSTOP);
@@ -314,14 +361,19 @@ TEST_CASE("only marked processes are signalled, stopped ones too") {
   CHECK(find_program("no-such-program-at-all") == "");
 }
 
-// ---- the command line, and what changes on a resume ---------------------------------------------------------------------
+// ---- the command line, and what changes on a resume
+// ---------------------------------------------------------------------
 
 TEST_CASE("mpirun's line: ranks, settings that need no quoting, and the user's environment last") {
   JobSpec job;
   job.parallelism.data = 4;
   job.launcher.env = {{"OMPI_MCA_pml", "ucx"}, {"MY_FLAG", "a b"}};
-  const LaunchLine line = launch_line({.job = &job, .mpirun = "/bin/mpirun", .program = "/x/trainctl", .run_directory = "/runs/r 1",
-                                       .session_folder = "/tmp/s", .shared_memory_folder = "/dev/shm/s"});
+  const LaunchLine line = launch_line({.job = &job,
+                                       .mpirun = "/bin/mpirun",
+                                       .program = "/x/trainctl",
+                                       .run_directory = "/runs/r 1",
+                                       .session_folder = "/tmp/s",
+                                       .shared_memory_folder = "/dev/shm/s"});
   CHECK(line.argv == std::vector<std::string>{"/bin/mpirun", "-n", "4", "/x/trainctl", "rank", "/runs/r 1"});
   const std::string text = shell_text(line);
   CHECK(text.find("OMPI_MCA_pml=ucx ") != std::string::npos);
@@ -339,22 +391,28 @@ TEST_CASE("a change of layout is described in one line") {
   CHECK(describe_change(before, now).empty());
   now.parallelism.data = 1;
   CHECK(describe_change(before, now) ==
-        "8 → 4 ranks: data 2 → 1 (tensor, pipeline kept) · micro-batches per rank 4 → 8 · the loss curve continues with the same bits (same data order)");
+        "8 → 4 ranks: data 2 → 1 (tensor, pipeline kept) · micro-batches per rank 4 → 8 · the loss curve "
+        "continues with the same bits (same data order)");
   now.parallelism.tensor = 1;
   CHECK(describe_change(before, now).find("8 → 2 ranks: tensor 2 → 1, data 2 → 1 (pipeline kept)") == 0);
   CHECK(describe_change(before, now).ends_with("sums rounded in another order)"));
 }
 
 TEST_CASE("changed data is named") {
-  const std::string a = R"({"train":[{"path":"d.bin","tokens":10,"fingerprint":"aa"}],"val":[]})", b = R"({"train":[{"path":"d.bin","tokens":11,"fingerprint":"bb"}],"val":[]})";
+  const std::string a = R"({"train":[{"path":"d.bin","tokens":10,"fingerprint":"aa"}],"val":[]})",
+                    b = R"({"train":[{"path":"d.bin","tokens":11,"fingerprint":"bb"}],"val":[]})";
   CHECK(changed_data(a, a).empty());
-  CHECK(changed_data(a, b) == "data.train[0] (d.bin) is not the file that the run began with: 10 tokens then, 11 now, fingerprint aa then, bb now");
+  CHECK(changed_data(a, b) ==
+        "data.train[0] (d.bin) is not the file that the run began with: 10 tokens then, 11 now, fingerprint aa "
+        "then, bb now");
   CHECK(changed_data(a, R"({"train":[],"val":[]})") == "data.train had 1 sources and has 0 now");
   CHECK(changed_data("damaged", a) == "the record of the run's data (data.json) is damaged");
 }
 
 TEST_CASE("a folder that cannot be written to is a failed preflight") {
-  CHECK(message_of([] { check_writable(real_file_system(), "/proc/trainctl-runs"); }).find("/proc/trainctl-runs cannot be written to: ") == 0);
+  CHECK(message_of([] {
+          check_writable(real_file_system(), "/proc/trainctl-runs");
+        }).find("/proc/trainctl-runs cannot be written to: ") == 0);
   Folder folder;
   check_writable(real_file_system(), folder.path + "/a/b");
   CHECK(real_file_system().list(folder.path + "/a/b").empty());

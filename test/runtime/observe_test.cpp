@@ -1,7 +1,8 @@
 // Journals, the console, status and diagnosis.
 //
-// Goal: records stay whole lines whatever a crash does to them, each step stands once and in order, and the views say what the
-// records hold. Method: files with damage put in by hand; views compared with the text expected.
+// Goal: records stay whole lines whatever a crash does to them, each step stands once and in order, and the
+// views say what the records hold. Method: files with damage put in by hand; views compared with the text
+// expected.
 #include <catch2/catch.hpp>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -29,7 +30,9 @@ struct Folder {
   ~Folder() { real_file_system().remove_tree(path); }
 };
 
-std::string step_line(int64_t step) { return json({{"v", 1}, {"step", step}, {"loss", 1.0 / double(step)}}).dump(); }
+std::string step_line(int64_t step) {
+  return json({{"v", 1}, {"step", step}, {"loss", 1.0 / double(step)}}).dump();
+}
 
 }  // namespace
 
@@ -111,11 +114,14 @@ TEST_CASE("numbers and durations are short") {
 TEST_CASE("off a terminal the console writes one key=value line when a step is due") {
   std::string text;
   Console console({.total_steps = 100, .write = [&](const std::string& t) { text += t; }});
-  const StepView view = step_view(R"({"step":100,"loss":7.902,"grad_norm":1.92,"lr":6.3e-05,"tokens_per_s":518000,"mfu":0.421,"step_s":8.11})");
+  const StepView view = step_view(
+      R"({"step":100,"loss":7.902,"grad_norm":1.92,"lr":6.3e-05,"tokens_per_s":518000,"mfu":0.421,"step_s":8.11})");
   console.step(view, false, 0);
   CHECK(text.empty());
   console.step(view, true, 1767780672);
-  CHECK(text == "t=2026-01-07T10:11:12Z step=100 loss=7.9020 grad_norm=1.92 lr=6.3e-05 tok_s=518000 mfu=0.421 step_s=8.11\n");
+  CHECK(text ==
+        "t=2026-01-07T10:11:12Z step=100 loss=7.9020 grad_norm=1.92 lr=6.3e-05 tok_s=518000 mfu=0.421 "
+        "step_s=8.11\n");
   text.clear();
   console.step(step_view(R"({"step":101,"loss":null})"), true, 0);
   CHECK(text == "t=1970-01-01T00:00:00Z step=101\n");
@@ -160,7 +166,8 @@ RunStatus healthy() {
   s.updated_unix_s = 2000;
   s.step_unix_s = 1999;
   s.last_step_json = R"({"loss":2.5,"step":40,"step_s":1.5,"tokens_per_s":1000})";
-  for (int rank = 0; rank < 4; ++rank) s.ranks.push_back({rank, 100 + rank, "present", "h", "step 41: forward of micro-batch 1", 1999.5});
+  for (int rank = 0; rank < 4; ++rank)
+    s.ranks.push_back({rank, 100 + rank, "present", "h", "step 41: forward of micro-batch 1", 1999.5});
   return s;
 }
 
@@ -200,18 +207,21 @@ TEST_CASE("diagnosis: healthy, hang with the missing ranks, silence, start, a lo
   const Diagnosis d = diagnose(hang, true, 2000);
   CHECK(d.verdict == "hang");
   CHECK(d.summary == "no step for 1m 40s (usually 1.5 s): ranks 0-1,3 wait, missing: rank 2");
-  CHECK(d.details == std::vector<std::string>{"rank 2: step 41: forward of micro-batch 1", "ranks 0-1,3: step 41: reducing gradients"});
+  CHECK(d.details == std::vector<std::string>{"rank 2: step 41: forward of micro-batch 1",
+                                              "ranks 0-1,3: step 41: reducing gradients"});
 
   RunStatus silent = healthy();
   silent.ranks[1].heard_unix_s = 1990;
-  CHECK(diagnose(silent, true, 2000).summary == "rank 1 sent no heartbeat for 10s: stopped, or the machine hangs");
+  CHECK(diagnose(silent, true, 2000).summary ==
+        "rank 1 sent no heartbeat for 10s: stopped, or the machine hangs");
 
   RunStatus starting = healthy();
   starting.ranks[3].phase = "absent";
   CHECK(diagnose(starting, true, 2000).verdict == "starting");
 
   RunStatus stuck = healthy();
-  CHECK(diagnose(stuck, true, 2100).summary.find("the supervisor is alive but wrote no status for 1m 40s") == 0);
+  CHECK(diagnose(stuck, true, 2100).summary.find("the supervisor is alive but wrote no status for 1m 40s") ==
+        0);
 
   RunStatus failed = healthy();
   failed.state = "failed";
@@ -224,8 +234,11 @@ TEST_CASE("diagnosis: healthy, hang with the missing ranks, silence, start, a lo
 }
 
 TEST_CASE("waiting for a peer is told from waiting for the disk") {
-  for (const char* doing : {"step 1: reducing gradients", "step 1: receiving the activation of micro-batch 0, chunk 1", "waiting in MPI_Init",
-                            "step 3: exchanging the loss and the gradient norm"})
+  for (const char* doing :
+       {"step 1: reducing gradients", "step 1: receiving the activation of micro-batch 0, chunk 1",
+        "waiting in MPI_Init", "step 3: exchanging the loss and the gradient norm"})
     CHECK(waits_for_peers(doing));
-  for (const char* doing : {"step 1: waiting for data", "step 1: forward of micro-batch 0, chunk 1", "step 2: saving", ""}) CHECK_FALSE(waits_for_peers(doing));
+  for (const char* doing :
+       {"step 1: waiting for data", "step 1: forward of micro-batch 0, chunk 1", "step 2: saving", ""})
+    CHECK_FALSE(waits_for_peers(doing));
 }

@@ -1,8 +1,9 @@
 // A whole attempt with real processes, sockets and signals, but ranks that misbehave on order.
 //
-// Goal: whatever a rank does, the verdict names it, no process and no scratch file is left, and a save is published or given up.
-// Method: this program starts itself again as a launcher that behaves like mpirun (FAKE=launcher) and as ranks that speak the
-// control protocol (FAKE=rank) and do at a given step what the plan says.
+// Goal: whatever a rank does, the verdict names it, no process and no scratch file is left, and a save is
+// published or given up. Method: this program starts itself again as a launcher that behaves like mpirun
+// (FAKE=launcher) and as ranks that speak the control protocol (FAKE=rank) and do at a given step what the plan
+// says.
 #include <catch2/catch.hpp>
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -36,9 +37,11 @@ std::string variable(const char* name) {
   return value ? value : "";
 }
 
-// ---- the fake rank ----------------------------------------------------------------------------------------------
+// ---- the fake rank
+// ----------------------------------------------------------------------------------------------
 
-/// "what rank step [epochs]": what one rank does when it gets to a step, in the first `epochs` epochs (default 1).
+/// "what rank step [epochs]": what one rank does when it gets to a step, in the first `epochs` epochs (default
+/// 1).
 struct Plan {
   std::string what;
   int rank = -1;
@@ -54,9 +57,15 @@ Plan plan_of(const std::string& text) {
   return {what, rank, step, epochs};
 }
 
-[[noreturn]] void fail(const std::string& run, int rank, uint64_t epoch, ErrorCode code, const std::string& message) {
+[[noreturn]] void fail(const std::string& run, int rank, uint64_t epoch, ErrorCode code,
+                       const std::string& message) {
   write_crash_record(real_file_system(), run,
-                     {.rank = rank, .pid = ::getpid(), .epoch = epoch, .code = code, .message = message, .doing = noted_doing()});
+                     {.rank = rank,
+                      .pid = ::getpid(),
+                      .epoch = epoch,
+                      .code = code,
+                      .message = message,
+                      .doing = noted_doing()});
   ::_exit(exit_status(code));
 }
 
@@ -73,9 +82,11 @@ void misbehave(const std::string& what, const std::string& run, int rank, uint64
   }
 }
 
-void save(Control& control, int rank, uint64_t epoch, int64_t step, const std::string& checkpoints, const std::string& what) {
+void save(Control& control, int rank, uint64_t epoch, int64_t step, const std::string& checkpoints,
+          const std::string& what) {
   const ckpt::StateInfo state{.run_id = "fake", .epoch = epoch, .step = step};
-  const std::vector<ckpt::Tensor> tensors = {{.name = "w", .role = ckpt::Role::master, .dtype = DType::f32, .shape = {kRanks, 4}}};
+  const std::vector<ckpt::Tensor> tensors = {
+      {.name = "w", .role = ckpt::Role::master, .dtype = DType::f32, .shape = {kRanks, 4}}};
   std::string failure;
   if (!control.begin_save(state, &failure)) return;
   const float values[4] = {float(step), 1, 2, float(rank)};
@@ -84,8 +95,8 @@ void save(Control& control, int rank, uint64_t epoch, int64_t step, const std::s
   if (what == "unwritten") {
     failure = "no space left";
   } else {
-    receipt = ckpt::write_shard(real_file_system(), ckpt::saving_directory(checkpoints, state), ckpt::shard_file_name(rank, kRanks), state, tensors,
-                                std::span(&chunk, 1));
+    receipt = ckpt::write_shard(real_file_system(), ckpt::saving_directory(checkpoints, state),
+                                ckpt::shard_file_name(rank, kRanks), state, tensors, std::span(&chunk, 1));
   }
   control.commit_shard(state, tensors, receipt, failure);
 }
@@ -94,10 +105,14 @@ void fake_rank(const std::string& run) {
   const int rank = std::stoi(variable("OMPI_COMM_WORLD_RANK"));
   const Plan plan = plan_of(variable("FAKE_PLAN"));
   const AttemptFile attempt = AttemptFile::from_json(real_file_system().read_text(run + "/attempt.json"));
-  const auto is_due = [&](int64_t step) { return plan.rank == rank && plan.step == step && attempt.epoch <= plan.epochs; };
-  if (is_due(0) && plan.what == "absent") while (true) ::pause();
+  const auto is_due = [&](int64_t step) {
+    return plan.rank == rank && plan.step == step && attempt.epoch <= plan.epochs;
+  };
+  if (is_due(0) && plan.what == "absent")
+    while (true) ::pause();
   int64_t begin = 0;
-  if (!attempt.resume_from.empty()) begin = ckpt::Checkpoint::open(real_file_system(), attempt.resume_from)->state().step;
+  if (!attempt.resume_from.empty())
+    begin = ckpt::Checkpoint::open(real_file_system(), attempt.resume_from)->state().step;
   const auto control = connect_control(attempt.host, attempt.port, variable(kTokenVariable), rank, 0.05);
   install_crash_handlers(run, rank, attempt.epoch);
   // "unloadable 0 S": the checkpoint of step S opens and then turns out to be bad.
@@ -119,7 +134,8 @@ void fake_rank(const std::string& run) {
   ::_exit(0);
 }
 
-// ---- the fake launcher: kills all when one dies, and says who, like mpirun --------------------------------------------
+// ---- the fake launcher: kills all when one dies, and says who, like mpirun
+// --------------------------------------------
 
 pid_t start_rank(int rank, const std::string& run) {
   const pid_t child = ::fork();
@@ -140,8 +156,11 @@ void fake_launcher(const std::string& run) {
     --left;
     if (status == 0 || result != 0) continue;
     const int rank = int(std::find(ranks.begin(), ranks.end(), dead) - ranks.begin());
-    if (WIFSIGNALED(status)) fmt::print("mpirun noticed that process rank {} with PID 0 on node n exited on signal {} (x).\n", rank, WTERMSIG(status));
-    else fmt::print("  Process name: [[1,1],{}]\n  Exit code:    {}\n", rank, WEXITSTATUS(status));
+    if (WIFSIGNALED(status))
+      fmt::print("mpirun noticed that process rank {} with PID 0 on node n exited on signal {} (x).\n", rank,
+                 WTERMSIG(status));
+    else
+      fmt::print("  Process name: [[1,1],{}]\n  Exit code:    {}\n", rank, WEXITSTATUS(status));
     std::fflush(stdout);
     result = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
     for (const pid_t other : ranks) ::kill(other, SIGKILL);
@@ -157,7 +176,8 @@ const bool g_fake = [] {
   return false;
 }();
 
-// ---- the stage ----------------------------------------------------------------------------------------------------------
+// ---- the stage
+// ----------------------------------------------------------------------------------------------------------
 
 struct Stage {
   std::string path;
@@ -171,27 +191,35 @@ struct Stage {
     char name[] = "/tmp/supervise_test.XXXXXX";
     REQUIRE(::mkdtemp(name));
     path = name;
-    for (const char* folder : {"logs", "failures", "ckpt"}) real_file_system().make_directory(path + "/" + folder);
+    for (const char* folder : {"logs", "failures", "ckpt"})
+      real_file_system().make_directory(path + "/" + folder);
   }
   ~Stage() { real_file_system().remove_tree(path); }
 
-  Verdict run(const std::string& plan, double heartbeat_s = 0.1, double start_timeout_s = 5, double step_timeout_s = 20) {
+  Verdict run(const std::string& plan, double heartbeat_s = 0.1, double start_timeout_s = 5,
+              double step_timeout_s = 20) {
     RunDirectory directory{path};
     RunLog log(real_file_system(), real_clock(), directory, console);
     StopSignals signals;
     AttemptOptions options;
-    options.line = {{"/proc/self/exe", "launcher"}, {{"FAKE", "launcher"}, {"FAKE_RUN", path}, {"FAKE_PLAN", plan}}};
-    options.limits = {.ranks = kRanks, .target_step = kSteps, .heartbeat_s = heartbeat_s, .step_timeout_s = step_timeout_s,
+    options.line = {{"/proc/self/exe", "launcher"},
+                    {{"FAKE", "launcher"}, {"FAKE_RUN", path}, {"FAKE_PLAN", plan}}};
+    options.limits = {.ranks = kRanks,
+                      .target_step = kSteps,
+                      .heartbeat_s = heartbeat_s,
+                      .step_timeout_s = step_timeout_s,
                       .start_timeout_s = start_timeout_s};
     options.saves = {.ranks = kRanks, .directory = path + "/ckpt", .keep_last = 2};
     options.file.epoch = 1;
-    const Verdict verdict = run_attempt(std::move(options), directory, real_file_system(), real_clock(), log, signals);
+    const Verdict verdict =
+        run_attempt(std::move(options), directory, real_file_system(), real_clock(), log, signals);
     CHECK(processes_marked(kRunVariable, path).empty());
     log.finish();
     return verdict;
   }
   /// The whole supervisor, restarts included.
-  RunResult supervise_run(const std::string& plan, int max_restarts, const std::string& resume_from = "", int64_t resume_step = 0) {
+  RunResult supervise_run(const std::string& plan, int max_restarts, const std::string& resume_from = "",
+                          int64_t resume_step = 0) {
     SupervisePlan p;
     p.run_id = "fake";
     p.program = "unused";
@@ -212,12 +240,14 @@ struct Stage {
   /// The steps in metrics.jsonl, as they stand.
   std::vector<int64_t> steps() const {
     std::vector<int64_t> list;
-    for (const std::string& line : lines_of(real_file_system(), path + "/metrics.jsonl")) list.push_back(nlohmann::json::parse(line)["step"]);
+    for (const std::string& line : lines_of(real_file_system(), path + "/metrics.jsonl"))
+      list.push_back(nlohmann::json::parse(line)["step"]);
     return list;
   }
   int events(const std::string& kind) const {
     int count = 0;
-    for (const std::string& line : lines_of(real_file_system(), path + "/events.jsonl")) count += nlohmann::json::parse(line)["kind"] == kind;
+    for (const std::string& line : lines_of(real_file_system(), path + "/events.jsonl"))
+      count += nlohmann::json::parse(line)["kind"] == kind;
     return count;
   }
   std::vector<int64_t> checkpoints() const { return ckpt::list_steps(real_file_system(), path + "/ckpt"); }
@@ -237,7 +267,9 @@ TEST_CASE("an attempt that goes well: every step, every checkpoint, nothing left
   CHECK(stage.reported() == kSteps);
   CHECK(stage.checkpoints() == std::vector<int64_t>{30, 20});
   CHECK(stage.saving_is_clean());
-  CHECK(ckpt::verify(*ckpt::Checkpoint::open(real_file_system(), ckpt::step_directory(stage.path + "/ckpt", 30))).findings.empty());
+  CHECK(
+      ckpt::verify(*ckpt::Checkpoint::open(real_file_system(), ckpt::step_directory(stage.path + "/ckpt", 30)))
+          .findings.empty());
 }
 
 TEST_CASE("what one rank does to itself is found, named and ended") {
@@ -247,13 +279,15 @@ TEST_CASE("what one rank does to itself is found, named and ended") {
     int rank;
     const char* cause;  // a part of it
   };
-  for (const Case& c : {Case{"kill 1 5", ErrorCode::kWorker, 1, "was killed by signal 9 (SIGKILL)"},
-                        Case{"kill 2 1", ErrorCode::kWorker, 2, "was killed by signal 9 (SIGKILL)"},
-                        Case{"abort 1 5", ErrorCode::kInternal, 1, "an internal check failed (see logs/rank-1.log) while: step 5: forward"},
-                        Case{"error 0 12", ErrorCode::kData, 0, "token 99 is out of range while: step 12: forward"},
-                        Case{"peer 1 5", ErrorCode::kHang, 1, "waited for rank 2"},
-                        Case{"vanish 2 7", ErrorCode::kWorker, 2, "ended without a word"},
-                        Case{"stop 1 5", ErrorCode::kHang, 1, "sent no heartbeat"}}) {
+  for (const Case& c :
+       {Case{"kill 1 5", ErrorCode::kWorker, 1, "was killed by signal 9 (SIGKILL)"},
+        Case{"kill 2 1", ErrorCode::kWorker, 2, "was killed by signal 9 (SIGKILL)"},
+        Case{"abort 1 5", ErrorCode::kInternal, 1,
+             "an internal check failed (see logs/rank-1.log) while: step 5: forward"},
+        Case{"error 0 12", ErrorCode::kData, 0, "token 99 is out of range while: step 12: forward"},
+        Case{"peer 1 5", ErrorCode::kHang, 1, "waited for rank 2"},
+        Case{"vanish 2 7", ErrorCode::kWorker, 2, "ended without a word"},
+        Case{"stop 1 5", ErrorCode::kHang, 1, "sent no heartbeat"}}) {
     Stage stage;
     const double begin = real_clock().monotonic_s();
     const Verdict v = stage.run(c.plan);
@@ -266,7 +300,9 @@ TEST_CASE("what one rank does to itself is found, named and ended") {
     CHECK(took_s < 6);
     // Whatever was published before is whole.
     for (const int64_t step : stage.checkpoints())
-      CHECK(ckpt::verify(*ckpt::Checkpoint::open(real_file_system(), ckpt::step_directory(stage.path + "/ckpt", step))).findings.empty());
+      CHECK(ckpt::verify(
+                *ckpt::Checkpoint::open(real_file_system(), ckpt::step_directory(stage.path + "/ckpt", step)))
+                .findings.empty());
   }
 }
 
@@ -294,7 +330,9 @@ TEST_CASE("a shard that cannot be written fails that save, on every rank, and no
   CHECK(v.outcome == Verdict::finished);
   CHECK(stage.reported() == kSteps);
   CHECK(stage.checkpoints() == std::vector<int64_t>{30, 10});
-  CHECK(stage.console_text.find("checkpoint step 20 failed, training goes on: rank 2 could not write its shard: no space left") != std::string::npos);
+  CHECK(stage.console_text.find(
+            "checkpoint step 20 failed, training goes on: rank 2 could not write its shard: no space left") !=
+        std::string::npos);
 }
 
 TEST_CASE("asked once the run saves and stops; asked twice it stops now") {
@@ -308,9 +346,11 @@ TEST_CASE("asked once the run saves and stops; asked twice it stops now") {
 
   Stage twice;
   twice.on_text = [&](const std::string& text) {
-    if (text.find("step=3 ") != std::string::npos || text.find("stopping after this step") != std::string::npos) ::raise(SIGINT);
+    if (text.find("step=3 ") != std::string::npos || text.find("stopping after this step") != std::string::npos)
+      ::raise(SIGINT);
   };
-  CHECK(twice.run("stop 1 4", 10).outcome == Verdict::aborted);  // (with rank 1 stopped, no save could ever end)
+  CHECK(twice.run("stop 1 4", 10).outcome ==
+        Verdict::aborted);  // (with rank 1 stopped, no save could ever end)
 }
 
 TEST_CASE("a crash is healed from the newest checkpoint, and each step stands once in the metrics") {
@@ -349,12 +389,14 @@ TEST_CASE("when restarts are exhausted the first cause is told last, once, with 
   CHECK(block.find("/failures/2\n") != std::string::npos);
 }
 
-TEST_CASE("a checkpoint that opens but cannot be loaded is passed over for the one before, which costs no restart") {
+TEST_CASE(
+    "a checkpoint that opens but cannot be loaded is passed over for the one before, which costs no restart") {
   Stage stage;
   stage.supervise_run("kill 0 25", 0);
   REQUIRE(stage.checkpoints() == std::vector<int64_t>{20, 10});
   stage.console_text.clear();
-  const RunResult result = stage.supervise_run("unloadable 1 20 9", 0, ckpt::step_directory(stage.path + "/ckpt", 20), 20);
+  const RunResult result =
+      stage.supervise_run("unloadable 1 20 9", 0, ckpt::step_directory(stage.path + "/ckpt", 20), 20);
   INFO(stage.console_text);
   CHECK(result.exit_code == 0);
   CHECK(result.status.restarts == 0);
@@ -367,7 +409,10 @@ TEST_CASE("a checkpoint that opens but cannot be loaded is passed over for the o
 TEST_CASE("strangers on the control channel are turned away") {
   CHECK_THROWS_AS(connect_control("127.0.0.1", 1, "token", 0, 1), Error);
   int hellos = 0;
-  ControlServer server("secret", 2, {.hello = [&](const protocol::Hello&) { ++hellos; }, .message = [](int, protocol::Up&&) {}, .lost = [](int, const std::string&) {}});
+  ControlServer server("secret", 2,
+                       {.hello = [&](const protocol::Hello&) { ++hellos; },
+                        .message = [](int, protocol::Up&&) {},
+                        .lost = [](int, const std::string&) {}});
   const auto connect_as = [&](const std::string& token, int rank) {
     std::string error;
     std::atomic<bool> over = false;

@@ -1,8 +1,8 @@
 // Supervision is pure, so it is tested with a hand-wound clock.
 //
-// Goal: whatever happens in whatever order, an attempt ends within its limits, everything left is killed, and the cause named is the
-// first real one, never an effect. Method: the scenarios that were seen with real mpirun, all orders of a few events
-// (exhaustive), and random histories (seeded) held to the invariants.
+// Goal: whatever happens in whatever order, an attempt ends within its limits, everything left is killed, and
+// the cause named is the first real one, never an effect. Method: the scenarios that were seen with real
+// mpirun, all orders of a few events (exhaustive), and random histories (seeded) held to the invariants.
 #include <catch2/catch.hpp>
 #include <fmt/format.h>
 #include <signal.h>
@@ -39,8 +39,8 @@ CrashRecord record(int rank, ErrorCode code, const std::string& message, const s
   return {.rank = rank, .pid = 100 + rank, .code = code, .message = message, .doing = doing};
 }
 
-/// Winds the clock from `now_s` until the attempt is over, with processes that end `die_after_s` after the first signal.
-/// Returns the seconds it took.
+/// Winds the clock from `now_s` until the attempt is over, with processes that end `die_after_s` after the
+/// first signal. Returns the seconds it took.
 double wind_to_end(Supervision& s, double now_s, double die_after_s, std::vector<Action>* actions = nullptr) {
   const double begin = now_s;
   double signalled = -1;
@@ -101,7 +101,8 @@ TEST_CASE("a killed rank is named with its signal, as mpirun tells it, in every 
       if (what < 3) {
         s.lost(what, {}, now_s);
       } else {
-        s.launcher_output("mpirun noticed that process rank 1 with PID 0 on node n exited on signal 9 (Killed).");
+        s.launcher_output(
+            "mpirun noticed that process rank 1 with PID 0 on node n exited on signal 9 (Killed).");
         s.launcher_ended(exited(137), now_s);
       }
       now_s += 0.001;
@@ -123,7 +124,9 @@ TEST_CASE("a lost peer is an effect, never the cause, in every order of arrival"
     Supervision s = running();
     for (size_t i = 0; i < order.size(); ++i) {
       const int rank = order[i];
-      s.lost(rank, rank == 2 ? record(2, ErrorCode::kData, "token 99 is out of range") : record(rank, ErrorCode::kPeerLost, "waited for rank 2"),
+      s.lost(rank,
+             rank == 2 ? record(2, ErrorCode::kData, "token 99 is out of range")
+                       : record(rank, ErrorCode::kPeerLost, "waited for rank 2"),
              5 + 0.05 * double(i));
     }
     wind_to_end(s, 5.2, 0.05);
@@ -159,8 +162,9 @@ TEST_CASE("only lost peers and nobody dead is a hang, and who did not wait is na
   s.lost(0, record(0, ErrorCode::kPeerLost, "waited 60 s for rank 1 in reduce"), 1.5);
   wind_to_end(s, 1.5, 0.05);
   CHECK(s.verdict().code == ErrorCode::kHang);
-  CHECK(s.verdict().cause == "rank 0 (pid 100): waited 60 s for rank 1 in reduce while: step 4: reducing gradients; "
-                             "the others wait for rank 1, last heard while: step 4: optimizer");
+  CHECK(s.verdict().cause ==
+        "rank 0 (pid 100): waited 60 s for rank 1 in reduce while: step 4: reducing gradients; "
+        "the others wait for rank 1, last heard while: step 4: optimizer");
 }
 
 TEST_CASE("a silent rank is noticed after five heartbeats, and no sooner") {
@@ -194,7 +198,8 @@ TEST_CASE("a step that never ends is a hang; saves and events count as life") {
   const auto wind = [&](double until_s) {
     while (now_s < until_s && s.phase() == Phase::running) {
       now_s += 0.5;
-      for (int rank = 0; rank < kRanks; ++rank) s.heard(rank, rank == 1 ? "step 9: loading" : "step 9: reducing gradients", now_s);
+      for (int rank = 0; rank < kRanks; ++rank)
+        s.heard(rank, rank == 1 ? "step 9: loading" : "step 9: reducing gradients", now_s);
       s.tick(now_s);
     }
   };
@@ -231,7 +236,8 @@ TEST_CASE("mpirun that fails before the ranks exist is quoted") {
   s.launcher_ended(exited(1), 0.2);
   wind_to_end(s, 0.2, 0.0);
   CHECK(s.verdict().code == ErrorCode::kLauncher);
-  CHECK(s.verdict().cause == "mpirun ended with status 1 before every rank had started: There are not enough slots available");
+  CHECK(s.verdict().cause ==
+        "mpirun ended with status 1 before every rank had started: There are not enough slots available");
 }
 
 TEST_CASE("mpirun that was killed is the cause, not the ranks that followed it") {
@@ -254,7 +260,8 @@ TEST_CASE("asked to stop now: nothing is waited for") {
   CHECK(s.verdict().outcome == Verdict::aborted);
 }
 
-TEST_CASE("whatever happens, an attempt ends: at most 5 s after the first evidence, killing what ignores SIGTERM") {
+TEST_CASE(
+    "whatever happens, an attempt ends: at most 5 s after the first evidence, killing what ignores SIGTERM") {
   const uint32_t seed = std::random_device{}();
   INFO("seed " << seed);
   std::mt19937 random(seed);
@@ -270,14 +277,23 @@ TEST_CASE("whatever happens, an attempt ends: at most 5 s after the first eviden
       const int rank = pick(kRanks);
       const RankView::Phase phase = s.ranks()[size_t(rank)].phase;
       switch (pick(12)) {
-        case 0: if (phase == RankView::absent && launcher_alive) s.hello(rank, 100 + rank, "h", now_s); break;
-        case 1: s.progressed(pick(120), now_s); break;
-        case 2: if (phase == RankView::present) s.done(rank, now_s); break;
-        case 3: if (phase == RankView::present && pick(10) == 0) s.lost(rank, {}, now_s); break;
-        case 4:
-          if (phase == RankView::present && pick(10) == 0) s.lost(rank, record(rank, ErrorCode(pick(14)), "m"), now_s);
+        case 0:
+          if (phase == RankView::absent && launcher_alive) s.hello(rank, 100 + rank, "h", now_s);
           break;
-        case 5: if (pick(50) == 0) s.stop(StopLevel(1 + pick(2)), now_s); break;
+        case 1: s.progressed(pick(120), now_s); break;
+        case 2:
+          if (phase == RankView::present) s.done(rank, now_s);
+          break;
+        case 3:
+          if (phase == RankView::present && pick(10) == 0) s.lost(rank, {}, now_s);
+          break;
+        case 4:
+          if (phase == RankView::present && pick(10) == 0)
+            s.lost(rank, record(rank, ErrorCode(pick(14)), "m"), now_s);
+          break;
+        case 5:
+          if (pick(50) == 0) s.stop(StopLevel(1 + pick(2)), now_s);
+          break;
         case 6:
           if (launcher_alive && pick(30) == 0) {
             launcher_alive = false;
@@ -311,11 +327,14 @@ TEST_CASE("whatever happens, an attempt ends: at most 5 s after the first eviden
 }
 
 TEST_CASE("the launcher's words on a death are understood") {
-  const auto killed_notice = parse_death_notice("\nmpirun noticed that process rank 12 with PID 0 on node vm exited on signal 11 (Segmentation fault).\n");
+  const auto killed_notice = parse_death_notice(
+      "\nmpirun noticed that process rank 12 with PID 0 on node vm exited on signal 11 (Segmentation "
+      "fault).\n");
   REQUIRE(killed_notice);
   CHECK(killed_notice->rank == 12);
   CHECK(killed_notice->signal == 11);
-  const auto exit_notice = parse_death_notice("The first process to do so was:\n\n  Process name: [[19821,1],2]\n  Exit code:    10\n");
+  const auto exit_notice = parse_death_notice(
+      "The first process to do so was:\n\n  Process name: [[19821,1],2]\n  Exit code:    10\n");
   REQUIRE(exit_notice);
   CHECK(exit_notice->rank == 2);
   CHECK(exit_notice->exit_code == 10);
@@ -323,9 +342,11 @@ TEST_CASE("the launcher's words on a death are understood") {
 }
 
 TEST_CASE("a restart is tried for what passes, not for what stays wrong") {
-  for (const ErrorCode code : {ErrorCode::kWorker, ErrorCode::kPeerLost, ErrorCode::kHang, ErrorCode::kIo, ErrorCode::kHardware, ErrorCode::kLauncher})
+  for (const ErrorCode code : {ErrorCode::kWorker, ErrorCode::kPeerLost, ErrorCode::kHang, ErrorCode::kIo,
+                               ErrorCode::kHardware, ErrorCode::kLauncher})
     CHECK(worth_restarting(code));
-  for (const ErrorCode code : {ErrorCode::kInternal, ErrorCode::kUsage, ErrorCode::kSpec, ErrorCode::kPlan, ErrorCode::kPreflight, ErrorCode::kData,
-                               ErrorCode::kCheckpoint, ErrorCode::kDiverged, ErrorCode::kStopped})
+  for (const ErrorCode code :
+       {ErrorCode::kInternal, ErrorCode::kUsage, ErrorCode::kSpec, ErrorCode::kPlan, ErrorCode::kPreflight,
+        ErrorCode::kData, ErrorCode::kCheckpoint, ErrorCode::kDiverged, ErrorCode::kStopped})
     CHECK_FALSE(worth_restarting(code));
 }
