@@ -111,6 +111,11 @@ class Attempt {
     // What ranks and launcher said before the end counts before the end itself.
     server_.serve();
     read_launcher_output();
+    // A rank that failed before it could connect has left nothing but its record.
+    for (int rank = 0; rank < options_.limits.ranks; ++rank)
+      if (supervision_.ranks()[size_t(rank)].phase == RankView::absent)
+        if (const auto record = read_crash_record(fs_, run_.path, rank, options_.file.epoch))
+          supervision_.lost(rank, record, clock_.monotonic_s());
     supervision_.launcher_ended(*status, clock_.monotonic_s());
   }
 
@@ -263,11 +268,14 @@ StopSignals::StopSignals() {
   const sigset_t set = stop_set();
   ::pthread_sigmask(SIG_BLOCK, &set, &old_mask_);
   fd_ = ::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+  // Whoever reads our messages may go away; the run need not.
+  old_pipe_ = ::signal(SIGPIPE, SIG_IGN);
 }
 
 StopSignals::~StopSignals() {
   read();  // one that came too late must not end the process now
   ::close(fd_);
+  ::signal(SIGPIPE, old_pipe_);
   ::pthread_sigmask(SIG_SETMASK, &old_mask_, nullptr);
 }
 

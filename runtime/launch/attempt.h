@@ -30,6 +30,7 @@ class StopSignals {
   int fd_ = -1;
   StopLevel level_ = StopLevel::none;
   sigset_t old_mask_;
+  void (*old_pipe_)(int) = SIG_DFL;
 };
 
 struct AttemptOptions {

@@ -8,8 +8,6 @@
 #include <ctime>
 #include <filesystem>
 
-#include <nlohmann/json.hpp>
-
 #include "ckpt/checkpoint.h"
 #include "kernels/backend.h"
 #include "runtime/launch/mpirun.h"

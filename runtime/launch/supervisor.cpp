@@ -1,6 +1,7 @@
 #include "runtime/launch/supervisor.h"
 
 #include <fmt/format.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <nlohmann/json.hpp>
@@ -46,11 +47,18 @@ class Supervisor {
     StopSignals signals;
     SessionFolders::sweep();
     end_leftovers();
-    while (true) {
-      Verdict verdict = attempt(signals);
-      if (verdict.outcome != Verdict::failed) return conclude(verdict);
-      const std::string folder = record_failure(verdict);
-      if (!may_go_on(verdict, signals)) return conclude_failure(verdict, folder);
+    try {
+      while (true) {
+        const Verdict verdict = attempt(signals);
+        if (verdict.outcome != Verdict::failed) return conclude(verdict);
+        const std::string folder = record_failure(verdict);
+        if (!may_go_on(verdict, signals)) return conclude_failure(verdict, folder);
+      }
+    } catch (const Error& error) {
+      // Not a rank but this process could not go on: the launcher does not start, the run directory cannot be written.
+      signal_marked(kRunVariable, run_.path, SIGKILL);
+      end("failed", exit_status(error.code()), error.what(), "trainctl resume " + plan_.run_id);
+      throw;
     }
   }
 

@@ -110,6 +110,8 @@ void fake_rank(const std::string& run) {
   };
   if (is_due(0) && plan.what == "absent")
     while (true) ::pause();
+  if (is_due(0) && plan.what == "early")
+    fail(run, rank, attempt.epoch, ErrorCode::kSpec, "the run's job.json does not parse");
   int64_t begin = 0;
   if (!attempt.resume_from.empty())
     begin = ckpt::Checkpoint::open(real_file_system(), attempt.resume_from)->state().step;
@@ -286,6 +288,7 @@ TEST_CASE("what one rank does to itself is found, named and ended") {
              "an internal check failed (see logs/rank-1.log) while: step 5: forward"},
         Case{"error 0 12", ErrorCode::kData, 0, "token 99 is out of range while: step 12: forward"},
         Case{"peer 1 5", ErrorCode::kHang, 1, "waited for rank 2"},
+        Case{"early 1 0", ErrorCode::kSpec, 1, "the run's job.json does not parse"},
         Case{"vanish 2 7", ErrorCode::kWorker, 2, "ended without a word"},
         Case{"stop 1 5", ErrorCode::kHang, 1, "sent no heartbeat"}}) {
     Stage stage;
