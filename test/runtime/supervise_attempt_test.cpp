@@ -125,12 +125,12 @@ void fake_rank(const std::string& run) {
     real_clock().sleep_s(0.002);  // the work of a step
     if (is_due(step)) misbehave(plan.what, run, rank, attempt.epoch);
     if (rank == 0) control->report({step, nlohmann::json{{"step", step}, {"loss", 1.0}}.dump(), true});
-    // Everyone learns of a stop at a save, so that all leave at the same step.
-    if (step % kSaveEvery == 0) {
-      const StopLevel level = control->stop_level();
-      save(*control, rank, attempt.epoch, step, run + "/ckpt", is_due(step) ? plan.what : "");
-      if (level != StopLevel::none) break;
-    }
+    if (step % kSaveEvery != 0) continue;
+    // All must leave at the same step: rank 0 decides, and leaves a mark before the others may begin the save.
+    const std::string mark = fmt::format("{}/stop-{}", run, step);
+    if (rank == 0 && control->stop_level() != StopLevel::none) real_file_system().write_new_text(mark, "");
+    save(*control, rank, attempt.epoch, step, run + "/ckpt", is_due(step) ? plan.what : "");
+    if (real_file_system().exists(mark)) break;
   }
   control->done();
   ::_exit(0);
@@ -341,11 +341,12 @@ TEST_CASE("a shard that cannot be written fails that save, on every rank, and no
 TEST_CASE("asked once the run saves and stops; asked twice it stops now") {
   Stage once;
   once.on_text = [&, sent = false](const std::string& text) mutable {
-    if (text.find("step=3 ") != std::string::npos && !std::exchange(sent, true)) ::raise(SIGTERM);
+    if (text.find("step=1 ") != std::string::npos && !std::exchange(sent, true)) ::raise(SIGTERM);
   };
   CHECK(once.run("").outcome == Verdict::stopped);
-  CHECK(once.reported() == 10);
-  CHECK(once.checkpoints() == std::vector<int64_t>{10});
+  // At the next save, or on a busy machine the one after.
+  CHECK((once.reported() == 10 || once.reported() == 20));
+  CHECK(once.checkpoints().front() == once.reported());
 
   Stage twice;
   twice.on_text = [&](const std::string& text) {
