@@ -93,8 +93,9 @@ void reduce_scatter(Communicator& comm, kernels::Backend& backend, kernels::Stre
 size_t all_reduce_scratch_bytes(int size, DType dtype, int64_t n) {
   if (size == 1) return 0;
   const size_t element = size_of(dtype);
-  const int64_t part = in_one_round(size, n * element) ? n : (n + size - 1) / size;
-  return size * part * element;
+  // Enough for every smaller n, too: a small sum goes in one round and then needs room for all of every rank's numbers.
+  const int64_t largest_in_one_round = int64_t(kOneRoundBytes / ((size - 1) * element));
+  return size * std::max(std::min(n, largest_in_one_round), (n + size - 1) / size) * element;
 }
 
 void all_reduce(Communicator& comm, kernels::Backend& backend, kernels::Stream& stream, void* data, void* scratch,

@@ -6,10 +6,10 @@ namespace trainctl::parallel {
 
 using kernels::Matrix;
 
-size_t TensorParallel::scratch_bytes(DType dtype, int64_t full_rows, int64_t cols) const {
-  if (size() == 1) return 0;
+size_t TensorParallel::scratch_bytes(int tp, DType dtype, int64_t full_rows, int64_t cols) {
+  if (tp == 1) return 0;
   const size_t full = size_t(full_rows * cols) * size_of(dtype);
-  return std::max(full, all_reduce_scratch_bytes(size(), dtype, full_rows * cols));
+  return std::max(full, all_reduce_scratch_bytes(tp, dtype, full_rows * cols));
 }
 
 Matrix TensorParallel::enter(Matrix local, Matrix full) {

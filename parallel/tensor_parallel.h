@@ -27,7 +27,7 @@ class TensorParallel {
   int64_t first_local_row(int64_t full_rows) const { return cut_rows_ ? rank() * local_rows(full_rows) : 0; }
 
   /// Bytes of scratch that leave() needs for an activation of full_rows x cols.
-  size_t scratch_bytes(DType dtype, int64_t full_rows, int64_t cols) const;
+  static size_t scratch_bytes(int tp, DType dtype, int64_t full_rows, int64_t cols);
   void set_scratch(void* scratch) { scratch_ = scratch; }
 
   /// The full activation: `full` filled from every rank's `local`. Where nothing is cut returns `local` itself and leaves

@@ -147,7 +147,7 @@ struct StageModel::Impl {
     memory_buffer = backend.allocate(std::max<size_t>(measure.used(), 1));
     Arena place(memory_buffer->data());
     take_all(place, job, uses, options, memory, nullptr);
-    tp_scratch = backend.allocate(std::max<size_t>(tp.scratch_bytes(shape.compute, shape.rows, shape.hidden), 1));
+    tp_scratch = backend.allocate(std::max<size_t>(parallel::TensorParallel::scratch_bytes(tp.size(), shape.compute, shape.rows, shape.hidden), 1));
     tp.set_scratch(tp_scratch->data());
     if (job.model.family == Family::llama) {
       const std::vector<float> table = rope_table(job);
@@ -337,9 +337,8 @@ StageBytes StageModel::plan(const JobSpec& job, const StageUses& uses, const Opt
   const BlockShape s = block_shape(job);
   const int tp = job.parallelism.tensor;
   bytes.scratch = arena.used() - bytes.activations;
-  if (tp > 1)
-    bytes.scratch += std::max(size_t(s.rows * s.hidden) * size_of(s.compute),
-                              parallel::all_reduce_scratch_bytes(tp, s.compute, s.rows * s.hidden));
+  bytes.scratch += parallel::TensorParallel::scratch_bytes(tp, s.compute, s.rows, s.hidden);
+  if (s.family == Family::llama) bytes.scratch += size_t(job.data.seq_len * s.head_dim) * 4;   // the rotary table
   return bytes;
 }
 
@@ -358,6 +357,7 @@ size_t StageModel::packed_bytes() const {
   return bytes;
 }
 
+void StageModel::synchronize() { impl_->stream.synchronize(); }
 Matrix StageModel::input(int chunk, int slot) { return impl_->slot(chunk, slot).blocks.front().x; }
 Matrix StageModel::output(int chunk, int slot) { return impl_->slot(chunk, slot).output; }
 Matrix StageModel::output_gradient(int chunk, int slot) { return impl_->slot(chunk, slot).output_gradient; }

@@ -4,7 +4,6 @@
 // The head works in the forward half: logits, loss, their gradient and the head's weight gradient are taken while the logits of a
 // micro-batch exist, so that logits are held for one micro-batch at a time under every schedule.
 #pragma once
-#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -44,6 +43,9 @@ class StageModel {
   /// Repacks every weight; after each change of the compute copies.
   void pack();
   size_t packed_bytes() const;
+
+  /// Waits for all work given to the device; before a peer may touch a buffer.
+  void synchronize();
 
   // Buffers at the chunk's edges, [Ml, C] contiguous; a pipeline fills or sends them.
   kernels::Matrix input(int chunk, int slot);            ///< to fill before forward (not the first chunk)

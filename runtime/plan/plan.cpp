@@ -1,6 +1,7 @@
 #include "runtime/plan/plan.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "runtime/train/schedule.h"
 
@@ -34,21 +35,45 @@ RankMemory rank_memory(const JobSpec& job, const ParamTable& table, const ChunkG
   if (end_stage)
     m.data = size_t(job.data.prefetch_batches + 2) *
              size_t(job.batch.global_sequences / job.parallelism.data * (job.data.seq_len + 1)) * 4;
+  // The vector of sums that a step exchanges: each chunk's gradient norm and each micro-batch's loss, from every rank of an axis.
+  const int widest = std::max({job.parallelism.tensor, job.parallelism.data, job.parallelism.pipeline});
+  m.scalars = size_t(grids.total + job.batch.global_sequences / job.batch.micro_sequences + 1) * 8 * size_t(widest + 1);
   m.program = kProgramBytes;
   return m;
 }
 
-RankTraffic rank_traffic(const JobSpec& job, const RankMemory& worst, const JobPlan& plan) {
+/// What one rank sends to enter or leave a cut part once.
+struct TensorHops {
+  double enter = 0, leave = 0;
+};
+TensorHops tensor_hops(const JobSpec& job) {
   const BlockShape s = block_shape(job);
-  const double tp = job.parallelism.tensor, dp = job.parallelism.data, pp = job.parallelism.pipeline;
-  const double activation = double(s.rows * s.hidden) * double(size_of(s.compute));
-  const double layers = double(job.model.num_layers) / pp, micro = double(plan.micro_batches);
+  const double tp = job.parallelism.tensor, bytes = double(s.rows * s.hidden) * double(size_of(s.compute));
+  if (job.parallelism.tensor == 1) return {};
+  if (job.parallelism.sequence_parallel) return {bytes * (tp - 1) / tp, bytes * (tp - 1) / tp};
+  return {0, 2 * bytes * (tp - 1) / tp};
+}
+
+/// Bytes that a rank of one stage sends in a step.
+RankTraffic rank_traffic(const JobSpec& job, const StageUses& uses, const parallel::Program& program, const RankMemory& m) {
+  const BlockShape s = block_shape(job);
+  const TensorHops hop = tensor_hops(job);
+  const double micro = double(job.micro_batches_per_rank()), dp = job.parallelism.data, tp = job.parallelism.tensor;
   RankTraffic t;
-  t.tensor = 8 * layers * micro * activation * (tp - 1) / tp;
-  if (job.parallelism.pipeline > 1)
-    t.pipeline = 2 * micro * job.parallelism.virtual_stages * activation * double(s.local_rows) / double(s.rows);
-  const double gradients = double(worst.sharding.gradients);
-  t.data = (dp - 1) / dp * (gradients + double(worst.sharding.weights));
+  for (const ChunkUses& chunk : uses.chunks) {
+    const double again = job.recompute == Recompute::full ? 1 : 0;
+    double enters = double(chunk.blocks.size()) * (4 + 2 * again), leaves = double(chunk.blocks.size()) * (4 + again);
+    enters += (chunk.first ? 1 : 0) + (chunk.last ? 1 : 0);
+    leaves += (chunk.first ? 1 : 0) + (chunk.last ? 1 : 0);
+    t.tensor += micro * (enters * hop.enter + leaves * hop.leave);
+    if (chunk.last) t.tensor += micro * (tp - 1) * double(s.rows) * 12;   // maxima and sums of the softmax
+  }
+  for (const parallel::Instruction& i : program)
+    if (i.op == parallel::Op::send_activation || i.op == parallel::Op::send_gradient)
+      t.pipeline += double(s.local_rows * s.hidden) * double(size_of(s.compute));
+  const double levels = std::bit_width(unsigned(job.parallelism.lanes / job.parallelism.data));
+  const double gradients = double(m.sharding.gradients) / levels;
+  t.data = (dp - 1) / dp * (gradients + (job.parallelism.zero_stage == 0 ? gradients : double(m.sharding.weights)));
   return t;
 }
 
@@ -63,7 +88,7 @@ JobPlan make_plan(const JobSpec& job, const PackedBytes& packed_bytes) {
   const ParamTable table = parameter_table(job.model, job.optimizer);
   const ChunkGrids grids = chunk_grids(table, job.checkpoint.chunk_mib);
   const parallel::PipelineShape shape = pipeline_shape(job);
-  const std::vector<parallel::Program> programs = parallel::make_programs(shape);
+  const std::vector<parallel::Program> programs = pipeline_programs(job);
   const FlopsPerToken flops = flops_per_token(job.model, job.data.seq_len);
   JobPlan plan;
   plan.parameters = table.total_count();
@@ -83,7 +108,10 @@ JobPlan make_plan(const JobSpec& job, const PackedBytes& packed_bytes) {
       }
     plan.stages.push_back(worst);
   }
-  plan.traffic = rank_traffic(job, plan.worst(), plan);
+  for (const RankMemory& m : plan.stages) {
+    const RankTraffic t = rank_traffic(job, stage_uses(table, job, m.at), programs[size_t(m.at.pp)], m);
+    if (t.total() > plan.traffic.total()) plan.traffic = t;
+  }
   plan.bubble_fraction = parallel::simulate(shape, programs, {}).bubble_fraction;
   plan.checkpoint_bytes = size_t(plan.parameters) * 12;
   return plan;
@@ -91,7 +119,7 @@ JobPlan make_plan(const JobSpec& job, const PackedBytes& packed_bytes) {
 
 std::string render_timeline(const JobSpec& job, int width) {
   const parallel::PipelineShape shape = pipeline_shape(job);
-  const auto programs = parallel::make_programs(shape);
+  const auto programs = pipeline_programs(job);
   return parallel::draw(shape, parallel::simulate(shape, programs, {}), width);
 }
 

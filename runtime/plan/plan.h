@@ -18,13 +18,15 @@ struct RankMemory {
   size_t packed = 0;                   ///< weights in the form the device multiplies by
   StageBytes stage;                    ///< activations in flight, scratch
   size_t data = 0;                     ///< samples read ahead
+  size_t scalars = 0;                  ///< sums exchanged at the end of a step
   size_t program = 0;                  ///< the process itself with its libraries, before any of the above
-  size_t total() const { return sharding.total() + packed + stage.activations + stage.scratch + data + program; }
+  size_t total() const { return sharding.total() + packed + stage.activations + stage.scratch + data + scalars + program; }
 };
 
 /// Bytes that one rank sends in one step.
 struct RankTraffic {
   double tensor = 0, pipeline = 0, data = 0;
+  double total() const { return tensor + pipeline + data; }
 };
 
 struct JobPlan {

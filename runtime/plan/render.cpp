@@ -67,7 +67,7 @@ std::string render_plan(const JobSpec& job, const JobPlan& plan, double rank_flo
   line("optimizer (master, two moments)", m.sharding.optimizer);
   line("activations in flight", m.stage.activations);
   line("scratch", m.stage.scratch);
-  line("communication", m.sharding.communication);
+  line("communication", m.sharding.communication + m.scalars);
   line("data read ahead", m.data);
   line("program and libraries", m.program);
   line("total", m.total());
@@ -106,7 +106,7 @@ std::string plan_json(const JobSpec& job, const JobPlan& plan, double rank_flops
                            {"optimizer", m.sharding.optimizer},
                            {"activations", m.stage.activations},
                            {"scratch", m.stage.scratch},
-                           {"communication", m.sharding.communication},
+                           {"communication", m.sharding.communication + m.scalars},
                            {"data", m.data},
                            {"program", m.program},
                            {"total", m.total()}});

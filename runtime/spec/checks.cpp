@@ -93,6 +93,10 @@ void check_pipeline(Resolution& r) {
              fmt::format("{} layers cannot fill {} pipeline chunks", r.job.model.num_layers, chunks),
              {"parallelism.pipeline", "parallelism.virtual_stages", "model.num_layers"},
              {fmt::format("pipeline * virtual_stages can be at most {}", r.job.model.num_layers)});
+  if (p.pipeline == 1 && p.virtual_stages > 1)
+    r.report("E0304", "virtual stages need a pipeline of at least two stages",
+             {"parallelism.virtual_stages", "parallelism.pipeline"},
+             {"set parallelism.virtual_stages to 1 and parallelism.pipeline_schedule to 1f1b"});
   parallel::PipelineShape wanted{.schedule = p.schedule,
                                  .stages = p.pipeline,
                                  .virtual_stages = p.virtual_stages,

@@ -246,7 +246,7 @@ void declare_data(std::vector<Field>& table, std::vector<Section>& sections) {
       .to(IN_JOB(data.shuffle_seed))
       .from(0)
       .fallback(int64_t{1234});
-  data.integer("prefetch_batches", "Micro-batches each rank reads ahead.")
+  data.integer("prefetch_batches", "Steps whose samples each rank reads ahead.")
       .to(IN_JOB(data.prefetch_batches))
       .from(1)
       .upto(1024)

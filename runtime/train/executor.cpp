@@ -19,9 +19,10 @@ int tag_of(int receiving_chunk, bool activation) { return (receiving_chunk * 2 +
 }  // namespace
 
 Executor::Executor(const parallel::PipelineShape& shape, parallel::Program program, SlotPlan slots, StageModel& model,
-                   parallel::Communicator& pipe, std::function<void(const Instruction&)> doing)
+                   parallel::Communicator& pipe, std::function<void(const Instruction&)> doing,
+                   std::function<double()> waited)
     : shape_(shape), program_(std::move(program)), slots_(std::move(slots)), model_(model), pipe_(pipe),
-      doing_(std::move(doing)), stage_(pipe.rank()) {
+      doing_(std::move(doing)), waited_(std::move(waited)), stage_(pipe.rank()) {
   ENSURE(pipe.size() == shape.stages && (shape.stages > 1 || shape.virtual_stages == 1));
   for (const int n : slots_.slots) {
     sent_activation_.emplace_back(size_t(n));
@@ -43,6 +44,7 @@ void Executor::receive(const Instruction& i, bool activation) {
 
 void Executor::transfer_and_wait(Transfer::Kind kind, int peer, kernels::Matrix m, int tag, const char* what) {
   const Transfer transfer{kind, peer, m.data, bytes_of(m), tag};
+  model_.synchronize();
   pipe_.exchange_and_wait({&transfer, 1}, what);
 }
 
@@ -50,6 +52,7 @@ void Executor::send(const Instruction& i, bool activation) {
   const int chunk = global_chunk(i.chunk), to = chunk + (activation ? 1 : -1);
   const kernels::Matrix m = activation ? model_.output(i.chunk, slot(i)) : model_.input_gradient(i.chunk, slot(i));
   const Transfer transfer{Transfer::send, (to + shape_.stages) % shape_.stages, m.data, bytes_of(m), tag_of(to, activation)};
+  model_.synchronize();
   auto& ticket = (activation ? sent_activation_ : sent_gradient_)[size_t(i.chunk)][size_t(slot(i))];
   ticket = pipe_.exchange({&transfer, 1});
 }
@@ -60,10 +63,10 @@ void Executor::run(const std::vector<MicroBatch>& micro_batches, std::vector<dou
   for (const Instruction& i : program_) {
     if (i.op == Op::reduce || i.op == Op::step) continue;
     doing_(i);
-    const double begin = clock.monotonic_s();
+    const double begin = clock.monotonic_s() - waited_();
     const MicroBatch& mb = micro_batches[size_t(i.micro_batch)];
     const size_t chunk = size_t(i.chunk), place = size_t(slot(i));
-    double* spent = &times.transfer_s;
+    double* spent = nullptr;
     switch (i.op) {
       case Op::receive_activation: receive(i, true); break;
       case Op::receive_gradient: receive(i, false); break;
@@ -86,7 +89,7 @@ void Executor::run(const std::vector<MicroBatch>& micro_batches, std::vector<dou
       case Op::reduce:
       case Op::step: break;
     }
-    *spent += clock.monotonic_s() - begin;
+    if (spent) *spent += clock.monotonic_s() - waited_() - begin;
   }
   for (auto* tickets : {&sent_activation_, &sent_gradient_})
     for (auto& chunk : *tickets)

@@ -11,16 +11,17 @@
 
 namespace trainctl {
 
-/// Seconds of the main thread by what it did (waits for peers included in each).
+/// Seconds of the main thread by what it did, waits for peers left out.
 struct ExecutorTimes {
-  double forward_s = 0, backward_s = 0, transfer_s = 0;
+  double forward_s = 0, backward_s = 0;
 };
 
 class Executor {
  public:
-  /// `pipe` has one member per stage, in order. `doing` is told each instruction in words.
+  /// `pipe` has one member per stage, in order. `doing` is told each instruction before it runs; `waited` says how long this rank has
+  /// waited for peers so far, on any communicator.
   Executor(const parallel::PipelineShape& shape, parallel::Program program, SlotPlan slots, StageModel& model,
-           parallel::Communicator& pipe, std::function<void(const parallel::Instruction&)> doing);
+           parallel::Communicator& pipe, std::function<void(const parallel::Instruction&)> doing, std::function<double()> waited);
 
   /// One step's forward and backward. losses[i] (host) gets micro-batch i's summed token loss on the last stage.
   void run(const std::vector<MicroBatch>& micro_batches, std::vector<double>& losses, ExecutorTimes& times);
@@ -29,7 +30,6 @@ class Executor {
   double evaluate(const MicroBatch& micro_batch);
 
  private:
-  struct Edge;
   void receive(const parallel::Instruction&, bool activation);
   void send(const parallel::Instruction&, bool activation);
   void finish_send(parallel::Ticket& ticket);
@@ -43,6 +43,7 @@ class Executor {
   StageModel& model_;
   parallel::Communicator& pipe_;
   std::function<void(const parallel::Instruction&)> doing_;
+  std::function<double()> waited_;
   int stage_;
   std::vector<std::vector<parallel::Ticket>> sent_activation_, sent_gradient_;  // [chunk][slot]
 };

@@ -7,18 +7,20 @@
 
 namespace trainctl {
 
-/// What one rank says about one step: seconds, and the largest memory it has held; exchanged as doubles in this order.
+/// What one rank says about one step: seconds (forward, backward and optimizer without waits for peers, which are
+/// communication_s), and the largest memory it has held; exchanged as doubles in this order.
 struct RankTimes {
-  double forward_s = 0, backward_s = 0, communication_s = 0, optimizer_s = 0, data_s = 0, checkpoint_s = 0, step_s = 0;
+  double forward_s = 0, backward_s = 0, communication_s = 0, optimizer_s = 0, data_s = 0, step_s = 0;
+  double evaluation_s = 0, checkpoint_s = 0;   ///< after the step; the save reported is the one before this step
   double peak_bytes = 0;
-  static constexpr int kCount = 8;
+  static constexpr int kCount = 9;
   /// Time in which this rank computed rather than waited.
-  double compute_s() const { return step_s - communication_s - data_s - checkpoint_s; }
+  double compute_s() const { return step_s - communication_s - data_s; }
 };
 
 struct StepNumbers {
   int64_t step = 0, tokens = 0, tokens_per_step = 0;
-  double loss = 0, grad_norm = 0, lr = 0, grad_scale = 1;
+  double loss = 0, grad_norm = 0, lr = 0;
   std::optional<double> val_loss;
   double flops_per_token_causal = 0, flops_per_token_full = 0, peak_flops_per_s = 0;
   std::vector<RankTimes> ranks;

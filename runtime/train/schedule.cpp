@@ -61,8 +61,19 @@ SlotPlan plan_slots(const parallel::Program& program, int virtual_stages, int mi
 }
 
 parallel::PipelineShape pipeline_shape(const JobSpec& job) {
-  return {job.parallelism.schedule, job.parallelism.pipeline, job.parallelism.virtual_stages,
+  const bool joined = job.parallelism.schedule == parallel::Schedule::zb_h1 && !splits_backward(job);
+  return {joined ? parallel::Schedule::one_f_one_b : job.parallelism.schedule, job.parallelism.pipeline, job.parallelism.virtual_stages,
           int(job.micro_batches_per_rank())};
+}
+
+std::vector<parallel::Program> pipeline_programs(const JobSpec& job) {
+  std::vector<parallel::Program> programs = parallel::make_programs(pipeline_shape(job));
+  if (splits_backward(job)) return programs;
+  for (parallel::Program& program : programs)
+    for (size_t i = 0; i + 1 < program.size(); ++i)
+      if (program[i].op == parallel::Op::send_gradient && program[i + 1].op == parallel::Op::backward_weight)
+        std::swap(program[i], program[i + 1]);
+  return programs;
 }
 
 bool splits_backward(const JobSpec& job) {

@@ -27,8 +27,10 @@ struct SlotPlan {
 };
 SlotPlan plan_slots(const parallel::Program& program, int virtual_stages, int micro_batches);
 
-/// The pipeline shape of a rank of this job.
+/// The pipeline shape of a rank of this job, and the programs its stages run: where both halves of backward run together, the gradient
+/// is sent after both; with recomputation zb-h1 has nothing to put apart and runs as 1F1B.
 parallel::PipelineShape pipeline_shape(const JobSpec& job);
+std::vector<parallel::Program> pipeline_programs(const JobSpec& job);
 /// Whether the weight half of backward runs apart from the input half.
 bool splits_backward(const JobSpec& job);
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <thread>
+#include <utility>
 
 #include "runtime/base/process_memory.h"
 #include "runtime/train/metrics.h"
@@ -68,8 +69,8 @@ struct Trainer::Impl {
   std::unique_ptr<parallel::ShardedParams> params;
   std::unique_ptr<StageModel> model;
   std::unique_ptr<Executor> executor;
-  int64_t step = 0, saved_step = -1, requested_step = 0;
-  double waited_before = 0, last_loss = NAN;
+  int64_t step = 0, requested_step = 0;
+  double last_loss = NAN, saving_s = 0;   // saving_s: since the last report
   RankTimes times;
 
   Impl(const JobSpec& j, const RankOptions& o, Communicator& w, kernels::Backend& b, Control& c, FileSystem& f)
@@ -77,16 +78,26 @@ struct Trainer::Impl {
     ENSURE(mesh.world_size() == world.size(), "mesh of {} ranks on {} ranks", mesh.world_size(), world.size());
     control.doing("opening the data");
     dataset = data::open_dataset(dataset_options(job, false));
-    if (job.eval.every_steps > 0 && !job.data.val.empty()) validation = data::open_dataset(dataset_options(job, true));
+    if (job.eval.every_steps > 0 && !job.data.val.empty()) open_validation();
     prefetcher = std::make_unique<data::Prefetcher>(*dataset, job.data.seq_len, job.data.prefetch_batches);
     build();
     load();
   }
 
+  void open_validation() {
+    validation = data::open_dataset(dataset_options(job, true));
+    const uint64_t unit = uint64_t(job.parallelism.lanes * job.batch.micro_sequences);
+    if (validation->samples_per_epoch() >= unit) return;
+    throw Error(ErrorCode::kData,
+                fmt::format("the validation set holds {} sequences of {} tokens, fewer than parallelism.lanes = {} x "
+                            "batch.micro_sequences = {}; give it more text or set eval.every_steps = 0",
+                            validation->samples_per_epoch(), job.data.seq_len, job.parallelism.lanes, job.batch.micro_sequences));
+  }
+
   void build() {
     control.doing("building the model");
     const parallel::PipelineShape shape = pipeline_shape(job);
-    const parallel::Program program = parallel::make_programs(shape)[size_t(at.pp)];
+    const parallel::Program program = pipeline_programs(job)[size_t(at.pp)];
     SlotPlan slots = plan_slots(program, shape.virtual_stages, shape.micro_batches);
     StageUses uses = stage_uses(table, job, at);
     tp = std::make_unique<parallel::TensorParallel>(*comms.tp, backend, *stream, job.parallelism.sequence_parallel);
@@ -95,7 +106,8 @@ struct Trainer::Impl {
     StageModel::Options model_options{slots.slots, splits_backward(job), float(1.0 / double(job.tokens_per_step()))};
     model = std::make_unique<StageModel>(job, std::move(uses), model_options, *params, *tp, backend, *stream);
     executor = std::make_unique<Executor>(shape, program, std::move(slots), *model, *comms.pp,
-                                          [this](const parallel::Instruction& i) { tell(i); });
+                                          [this](const parallel::Instruction& i) { tell(i); },
+                                          [this] { return waited(); });
   }
 
   void tell(const parallel::Instruction& i) {
@@ -111,7 +123,7 @@ struct Trainer::Impl {
       control.doing("loading " + options.resume_from);
       const auto checkpoint = ckpt::Checkpoint::open(fs, options.resume_from);
       load_state(table, *checkpoint, *params);
-      step = saved_step = checkpoint->state().step;
+      step = checkpoint->state().step;
     } else if (!job.model.init_from.empty()) {
       control.doing("reading " + job.model.init_from);
       import_weights(table, *ckpt::TensorFolder::open(fs, job.model.init_from), *params);
@@ -167,6 +179,12 @@ struct Trainer::Impl {
     bool stop = false;
   };
 
+  /// Adds vectors of which each entry is known to one rank (and zero elsewhere, so exact in any order): an axis at a time, so that no
+  /// rank talks to all others.
+  void sum_over_mesh(std::vector<double>& values) {
+    for (Communicator* axis : {comms.dp.get(), comms.pp.get(), comms.tp.get()}) parallel::all_reduce_f64(*axis, values);
+  }
+
   /// Sums what every rank knows in an order that does not depend on the mesh: each entry is known to one rank.
   Scalars exchange_scalars(const std::vector<double>& losses) {
     const size_t chunks = size_t(grids.total);
@@ -176,7 +194,7 @@ struct Trainer::Impl {
     if (at.pp == mesh.pp - 1 && at.tp == 0)
       std::copy(losses.begin(), losses.end(), values.begin() + ptrdiff_t(chunks + size_t(at.dp) * losses.size()));
     values.back() = control.stop_level() != StopLevel::none ? 1 : 0;
-    parallel::all_reduce_f64(world, values);
+    sum_over_mesh(values);
     Scalars s;
     double squares = 0;
     for (size_t i = 0; i < chunks; ++i) squares += values[i];
@@ -205,8 +223,8 @@ struct Trainer::Impl {
     const char* what = std::isfinite(s.loss) ? "the gradient norm" : "the loss";
     const double value = std::isfinite(s.loss) ? s.grad_norm : s.loss;
     throw Error(ErrorCode::kDiverged,
-                fmt::format("{} is {} at step {} (lr {:.3g}); the parameters were not changed by it: resume from the last "
-                            "checkpoint with a lower schedule.lr or optimizer.grad_clip",
+                fmt::format("{} is {} at step {} (lr {:.3g}); the parameters were not changed by it: launch a new run "
+                            "with a lower schedule.lr or optimizer.grad_clip",
                             what, value, step + 1, learning_rate(job.schedule, step)));
   }
 
@@ -219,7 +237,7 @@ struct Trainer::Impl {
   bool train_step(int64_t last) {
     const double begin = clock.monotonic_s();
     times = {};
-    waited_before = waited();
+    const double waited_before = waited();
     control.doing(fmt::format("step {}: waiting for data", step + 1));
     const Batch batch = next_batch(last);
     std::vector<double> losses;
@@ -228,7 +246,7 @@ struct Trainer::Impl {
     times.forward_s = spent.forward_s;
     times.backward_s = spent.backward_s;
     control.doing(fmt::format("step {}: reducing gradients", step + 1));
-    const double reduce_begin = clock.monotonic_s();
+    const double reduce_begin = clock.monotonic_s(), waited_until_reduce = waited();
     params->finish_reduction();
     if (step == 0 && !options.gradients_dir.empty()) save_gradients();
     control.doing(fmt::format("step {}: exchanging the loss and the gradient norm", step + 1));
@@ -239,13 +257,15 @@ struct Trainer::Impl {
     params->step(adamw_step(scalars.grad_norm));
     model->pack();
     stream->synchronize();
-    const double waited_s = waited() - waited_before;
-    times.optimizer_s = clock.monotonic_s() - reduce_begin;
-    times.communication_s = waited_s;
+    const double end = clock.monotonic_s();
+    times.optimizer_s = end - reduce_begin - (waited() - waited_until_reduce);
+    times.communication_s = waited() - waited_before;
+    times.step_s = end - begin;
+    times.checkpoint_s = std::exchange(saving_s, 0.0);
     ++step;
     std::optional<double> val_loss;
     if (validation && step % job.eval.every_steps == 0) val_loss = evaluate();
-    times.step_s = clock.monotonic_s() - begin;
+    times.evaluation_s = clock.monotonic_s() - end;
     report(scalars, val_loss, last);
     return scalars.stop;
   }
@@ -301,7 +321,7 @@ struct Trainer::Impl {
       const double loss = executor->evaluate(mb);
       if (at.pp == mesh.pp - 1 && at.tp == 0) values[size_t(index)] = loss;
     }
-    parallel::all_reduce_f64(world, values);
+    sum_over_mesh(values);
     double sum = 0;
     for (const double v : values) sum += v;
     return sum / double(sequences * job.data.seq_len);
@@ -348,9 +368,9 @@ struct Trainer::Impl {
         failure = e.what();
       }
     }
-    const Control::SaveResult result = control.commit_shard(state, tensors, receipt, failure);
-    if (result.ok) saved_step = step;
-    times.checkpoint_s += clock.monotonic_s() - begin;
+    // What became of the save is the supervisor's to tell; training goes on either way.
+    (void)control.commit_shard(state, tensors, receipt, failure);
+    saving_s += clock.monotonic_s() - begin;
   }
 
   void save_gradients() {

@@ -56,3 +56,17 @@ TEST_CASE("a reduce-scatter whose peers are missing names them") {
 }
 
 }  // namespace trainctl::test
+
+// A sum that is small goes in one round and needs more room than a larger one that goes by slices: scratch sized for n elements
+// must do for every m <= n.
+TEST_CASE("all_reduce scratch for n elements is enough for fewer") {
+  for (const int size : {2, 3, 4, 8})
+    for (const trainctl::DType dtype : {trainctl::DType::f32, trainctl::DType::bf16}) {
+      size_t most = 0;
+      for (int64_t n = 1; n < 70000; n += n < 100 ? 1 : 97) {
+        const size_t bytes = trainctl::parallel::all_reduce_scratch_bytes(size, dtype, n);
+        CHECK(bytes >= most);
+        most = std::max(most, bytes);
+      }
+    }
+}
