@@ -91,7 +91,7 @@ int verify(const ReadArguments& arguments, const Context& context) {
 void add_source(CLI::App* command, ReadArguments& arguments) {
   command->add_option("PATH", arguments.source.path, "a token file, a prefix or a quoted glob")->required()->type_name("PATH");
   command->add_option("--format", arguments.format, "auto, megatron, llmc or raw")->type_name("FORMAT");
-  command->add_option("--dtype", arguments.dtype, "u16 or u32, for raw files")->type_name("DTYPE");
+  command->add_option("--dtype", arguments.dtype, "uint16 or uint32, for raw files")->type_name("DTYPE");
 }
 
 }  // namespace

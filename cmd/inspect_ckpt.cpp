@@ -3,14 +3,23 @@
 #include <memory>
 
 #include "cmd/commands.h"
+#include "cmd/runs.h"
 #include "runtime/base/error.h"
 #include "runtime/observe/checkpoint_report.h"
 
 namespace trainctl::cmd {
 namespace {
 
+/// A path as it is; anything else as the id, unique prefix or `latest` of a run.
+std::string path_of(const std::string& name) {
+  if (real_file_system().exists(name)) return name;
+  return find_run(RunArguments{name, default_run_root()}).run.path;
+}
+
 int inspect(CheckpointReportOptions options, const Context& context) {
   options.json = context.json;
+  options.path = path_of(options.path);
+  if (!options.other.empty()) options.other = path_of(options.other);
   const CheckpointReport report = report_checkpoint(real_file_system(), real_clock(), options);
   if (!report.notes.empty()) fmt::print(stderr, "{}", report.notes);
   fmt::print("{}", report.text);
@@ -25,7 +34,7 @@ void add_inspect_ckpt(CLI::App& app, Context& context) {
   CLI::App* command = app.add_subcommand("inspect-ckpt", "show, verify or compare checkpoints");
   command
       ->add_option("PATH", options->path,
-                   "a step folder, a run directory or its ckpt folder (newest checkpoint)")
+                   "a step folder, a run directory, its ckpt folder (newest checkpoint), a run id or `latest`")
       ->required()
       ->type_name("PATH");
   command->add_flag("--tensors", options->tensors, "list every tensor");

@@ -15,6 +15,8 @@ struct RunArguments {
 };
 void add_run_arguments(CLI::App* command, RunArguments& arguments, bool required);
 FoundRun find_run(const RunArguments& arguments);
+/// Where ids are looked for unless told: $TRAINCTL_RUN_DIR, else runs.
+std::string default_run_root();
 
 /// This binary, by its full path: ranks are started with it.
 std::string own_program();

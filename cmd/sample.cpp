@@ -1,10 +1,12 @@
 // trainctl sample: text from a checkpoint, on the CPU.
+#include <cmath>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <thread>
 
 #include "cmd/commands.h"
+#include "cmd/runs.h"
 #include "runtime/base/error.h"
 #include "runtime/launch/run_directory.h"
 #include "runtime/train/sample.h"
@@ -13,15 +15,14 @@ namespace trainctl::cmd {
 namespace {
 
 struct Options {
-  std::string run, run_dir = "runs";
+  RunArguments run;
   SampleRequest request;
 };
 
 /// The checkpoint that RUN|CKPT means: the newest usable one of a run, or the one named.
 std::string checkpoint_of(const Options& options) {
   FileSystem& fs = real_file_system();
-  const FoundRun found = find_run(fs, options.run, options.run_dir);
-  const std::optional<RunIdentity> identity = read_identity(fs, found.run);
+  const FoundRun found = find_run(options.run);
   std::string dir = found.run.file("ckpt");
   if (fs.exists(found.run.job()))
     if (const ParsedJob job = parse_job({.text = fs.read_text(found.run.job()), .file = found.run.job()}); job.ok())
@@ -31,11 +32,13 @@ std::string checkpoint_of(const Options& options) {
     fmt::print(stderr, "skipped {}: {}\n", path, why);
   });
   if (!checkpoint)
-    throw Error(ErrorCode::kCheckpoint, fmt::format("{} holds no usable checkpoint yet; see trainctl status {}", dir, options.run));
+    throw Error(ErrorCode::kCheckpoint, fmt::format("{} holds no usable checkpoint yet; see trainctl status {}", dir, options.run.name));
   return checkpoint->path();
 }
 
 int run(Options options, const Context& context) {
+  if (!std::isfinite(options.request.options.temperature))
+    throw Error(ErrorCode::kUsage, "--temperature is not a number; use 0 (the likeliest token) to 100");
   options.request.checkpoint = checkpoint_of(options);
   options.request.threads = int(std::max(1u, std::thread::hardware_concurrency()));
   if (!context.json) fmt::print("{}", options.request.prompt);
@@ -63,13 +66,13 @@ int run(Options options, const Context& context) {
 void add_sample(CLI::App& app, Context& context) {
   auto options = std::make_shared<Options>();
   CLI::App* command = app.add_subcommand("sample", "generate text from a checkpoint");
-  command->add_option("RUN", options->run, "run id, unique prefix, `latest`, or the path of a run or checkpoint")->required();
-  command->add_option("--run-dir", options->run_dir, "folder of runs in which an id is looked for");
+  add_run_arguments(command, options->run, true);
   command->add_option("-p,--prompt", options->request.prompt, "text to continue (default: the start of a document)");
   command->add_option("-n,--tokens", options->request.options.tokens, "tokens to generate")->check(CLI::Range(1, 1000000));
   command->add_option("-t,--temperature", options->request.options.temperature, "0 takes the likeliest token")
       ->check(CLI::Range(0.0, 100.0));
-  command->add_option("--top-k", options->request.options.top_k, "draw from the k likeliest tokens only (0: all)");
+  command->add_option("--top-k", options->request.options.top_k, "draw from the k likeliest tokens only (0: all)")
+      ->check(CLI::Range(0, 1000000000));
   command->add_option("--seed", options->request.options.seed, "the same seed gives the same text");
   command->add_option("--tokenizer", options->request.tokenizer, "tokenizer file or `bytes`, if the run does not say");
   when_chosen(command, context, [options, &context] { return run(*options, context); });

@@ -18,7 +18,7 @@ TokenFile open_llmc(const std::string& path) {
   if (magic != kLlmcMagicU16 && magic != kLlmcMagicU32)
     throw Error(ErrorCode::kData,
                 fmt::format("{} begins with {}, not with {} or {} of an llm.c shard; if it was written without a header, say "
-                            "\"format\": \"raw\", \"dtype\": \"u16\", else prepare the data again", path, magic, kLlmcMagicU16,
+                            "\"format\": \"raw\", \"dtype\": \"uint16\", else prepare the data again", path, magic, kLlmcMagicU16,
                             kLlmcMagicU32));
   const int32_t expected_version = magic == kLlmcMagicU16 ? 1 : 7;
   if (version != expected_version)
@@ -43,7 +43,7 @@ TokenFile open_raw(const std::string& path, DType dtype) {
     case DType::u32: file.element = Element::u32; break;
     case DType::i32: file.element = Element::i32; break;
     default:
-      throw Error(ErrorCode::kData, fmt::format("{}: tokens cannot be {}; say \"dtype\": \"u16\" or \"u32\"", path,
+      throw Error(ErrorCode::kData, fmt::format("{}: tokens cannot be {}; say \"dtype\": \"uint16\" or \"uint32\"", path,
                                                 name_of(dtype)));
   }
   file.tokens_map = MappedFile(path);

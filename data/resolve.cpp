@@ -43,7 +43,7 @@ Format detect(const std::string& path, const SourceOptions& options) {
   if (options.dtype) return Format::raw;
   throw Error(ErrorCode::kData,
               fmt::format("{} is of no known format: there is no {}.idx beside it (Megatron), and it does not begin with the magic "
-                          "of an llm.c shard; if it holds bare tokens, say \"format\": \"raw\" and \"dtype\": \"u16\" or \"u32\"; "
+                          "of an llm.c shard; if it holds bare tokens, say \"format\": \"raw\" and \"dtype\": \"uint16\" or \"uint32\"; "
                           "text must first go through `trainctl data tokenize`", path, without_extension(path)));
 }
 
@@ -57,7 +57,7 @@ std::string existing(const std::string& path) {
 void check_dtype(const SourceOptions& options, Format format) {
   if (format == Format::raw && !options.dtype)
     throw Error(ErrorCode::kData, fmt::format("{} is raw tokens, and nothing in such a file tells their width; say \"dtype\": "
-                                              "\"u16\" or \"u32\"", options.path));
+                                              "\"uint16\" or \"uint32\"", options.path));
 }
 
 }  // namespace

@@ -282,7 +282,7 @@ void add_differences(const ckpt::Checkpoint& a, const ckpt::Checkpoint& b,
                                files_text(side->files().size()));
   if (!report.different)
     report.text +=
-        fmt::format("identical · {} tensors · state {}\n", a.tensors().size(), a.root_hash().substr(0, 16));
+        fmt::format("identical · {} tensors · state {} · by content hashes; --verify re-reads the bytes\n", a.tensors().size(), a.root_hash().substr(0, 16));
   for (const std::string& line : state) report.text += fmt::format("~ {}\n", line);
   ordered_json rows = ordered_json::array();
   for (const ckpt::Difference& difference : found) {

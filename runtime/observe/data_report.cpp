@@ -122,7 +122,7 @@ DType token_dtype(const std::string& word) {
   if (word == "u16" || word == "uint16") return DType::u16;
   if (word == "u32" || word == "uint32") return DType::u32;
   if (word == "i32" || word == "int32") return DType::i32;
-  throw Error(ErrorCode::kUsage, fmt::format("tokens cannot be of dtype `{}`; use u16, u32 or i32", word));
+  throw Error(ErrorCode::kUsage, fmt::format("tokens cannot be of dtype `{}`; use uint16, uint32 or int32", word));
 }
 
 void parse_split(const std::string& word, int64_t& train, int64_t& val) {
