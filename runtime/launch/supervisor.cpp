@@ -49,20 +49,32 @@ class Supervisor {
     end_leftovers();
     try {
       while (true) {
-        const Verdict verdict = attempt(signals);
+        Verdict verdict = attempt(signals);
         if (verdict.outcome != Verdict::failed) return conclude(verdict);
         const std::string folder = record_failure(verdict);
         if (!may_go_on(verdict, signals)) return conclude_failure(verdict, folder);
       }
     } catch (const Error& error) {
-      // Not a rank but this process could not go on: the launcher does not start, the run directory cannot be written.
-      signal_marked(kRunVariable, run_.path, SIGKILL);
-      end("failed", exit_status(error.code()), error.what(), "trainctl resume " + plan_.run_id);
+      give_up(exit_status(error.code()), error.what());
+      throw;
+    } catch (const std::exception& error) {
+      give_up(exit_status(ErrorCode::kInternal), error.what());
       throw;
     }
   }
 
  private:
+  /// Not a rank but this process could not go on: the launcher does not start, the run directory cannot be
+  /// written. What broke it may break the record of it, too; that must not hide the first error.
+  void give_up(int exit_code, const std::string& reason) {
+    try {
+      end_leftovers();
+      end("failed", exit_code, reason, "trainctl resume " + plan_.run_id);
+    } catch (const std::exception& second) {
+      fmt::print(stderr, "trainctl: nor could the end of the run be recorded: {}\n", second.what());
+    }
+  }
+
   /// Ranks of a supervisor that was killed end by themselves; one that is stopped (SIGSTOP) cannot. We hold the
   /// lock, so any process that carries this run's mark is a leftover.
   void end_leftovers() {
@@ -76,7 +88,7 @@ class Supervisor {
     status.epoch = last_epoch(fs_, run_) + 1;
     status.step = resume_step_;
     status.step_unix_s = 0;
-    if (!resume_from_.empty()) status.saved_step = resume_step_;
+    status.saved_step = resume_from_.empty() ? -1 : resume_step_;
     const int64_t moved =
         supersede_metrics(fs_, run_.metrics(), resume_step_,
                           run_.file(fmt::format("metrics.superseded-e{}.jsonl", status.epoch).c_str()));
@@ -134,31 +146,45 @@ class Supervisor {
     }
   }
 
-  /// Decides on another attempt and where it starts.
-  bool may_go_on(const Verdict& v, StopSignals& signals) {
+  /// Decides on another attempt and where it starts. Where only a missing checkpoint forbids it, `v` says so, too.
+  bool may_go_on(Verdict& v, StopSignals& signals) {
     if (signals.read() != StopLevel::none) return false;
     // A checkpoint that opened but cannot be loaded: the next older one, which costs no restart (each time a
     // lower step, so this ends).
-    if (v.code == ErrorCode::kCheckpoint && !resume_from_.empty() && !plan_.resume_fixed)
-      return go_back(resume_step_ - 1,
-                     fmt::format("checkpoint step {} cannot be loaded ({})", resume_step_, v.cause));
+    if (v.code == ErrorCode::kCheckpoint && !resume_from_.empty() && !plan_.resume_fixed) {
+      if (go_back(resume_step_ - 1,
+                  fmt::format("checkpoint step {} cannot be loaded ({})", resume_step_, v.cause)))
+        return true;
+      v.cause += "; there is no older usable checkpoint";
+      return false;
+    }
     RunStatus& status = log_.status();
     if (!worth_restarting(v.code) || status.restarts >= plan_.job.job.fault_tolerance.max_restarts)
       return false;
     ++status.restarts;
-    return go_back(std::nullopt, fmt::format("{}; restart {} of {}", v.cause, status.restarts,
-                                             plan_.job.job.fault_tolerance.max_restarts));
+    if (go_back(std::nullopt, fmt::format("{}; restart {} of {}", v.cause, status.restarts,
+                                          plan_.job.job.fault_tolerance.max_restarts)))
+      return true;
+    --status.restarts;
+    v.code = ErrorCode::kCheckpoint;
+    v.cause += "; the run was saved, but none of its checkpoints is usable";
+    return false;
   }
 
-  /// Chooses the newest checkpoint of at most step `at_most` (nothing: any), or step 0.
+  /// Chooses the newest usable checkpoint of at most step `at_most` (nothing: any, or step 0 if nothing was ever
+  /// saved). False: there is none. A run that was saved must not begin again from step 0 unasked: that would
+  /// move every checkpoint aside.
   bool go_back(std::optional<int64_t> at_most, const std::string& why) {
     const int64_t lost_from = log_.status().step;
     std::unique_ptr<ckpt::Checkpoint> checkpoint;
+    int skipped = 0;
     if (!at_most || *at_most >= 0)
       checkpoint = ckpt::open_latest(fs_, run_.checkpoints(plan_.job.job), at_most.value_or(-1),
                                      [&](const std::string& path, const std::string& reason) {
+                                       ++skipped;
                                        console_.note(fmt::format(" ! {} is skipped: {}", path, reason));
                                      });
+    if (!checkpoint && (at_most || skipped > 0)) return false;
     resume_from_ = checkpoint ? checkpoint->path() : "";
     resume_step_ = checkpoint ? checkpoint->state().step : 0;
     RunStatus& status = log_.status();
