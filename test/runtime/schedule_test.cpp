@@ -1,0 +1,108 @@
+// Goal: what varies in time is a pure function of the step, and the programs the trainer runs are correct ones.
+// Method: learning rates against the golden curves and by hand; sample indices of a step partition it for every width; the programs
+// of every small job pass the checker; slots never collide.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "runtime/train/schedule.h"
+#include "test/support/thread_run.h"
+
+using namespace trainctl;
+using parallel::Schedule;
+
+namespace {
+
+/// From its first instruction to its last a micro-batch has its slot for itself.
+void check_slots(const parallel::Program& program, const SlotPlan& plan) {
+  const auto computes = [](const parallel::Instruction& i) { return i.op != parallel::Op::reduce && i.op != parallel::Op::step; };
+  std::map<std::pair<int, int>, size_t> last;   // (chunk, micro-batch) -> index of its last instruction
+  for (size_t i = 0; i < program.size(); ++i)
+    if (computes(program[i])) last[{program[i].chunk, program[i].micro_batch}] = i;
+  std::map<std::pair<int, int>, int> holder;    // (chunk, slot) -> micro-batch
+  for (size_t i = 0; i < program.size(); ++i) {
+    const parallel::Instruction& at = program[i];
+    if (!computes(at)) continue;
+    const std::pair<int, int> place{at.chunk, plan.slot_of[size_t(at.chunk)][size_t(at.micro_batch)]};
+    const auto [it, taken] = holder.try_emplace(place, at.micro_batch);
+    REQUIRE(it->second == at.micro_batch);
+    if (last[{at.chunk, at.micro_batch}] == i) holder.erase(place);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("learning rates of the golden curves") {
+  for (const std::string name : {"gpt2-tiny", "llama-tiny"}) {
+    const JobSpec job = test::golden_job(name);
+    const auto curve = nlohmann::json::parse(
+        std::ifstream(std::string(TRAINCTL_SOURCE_DIR) + "/test/golden/" + name + "/curve.json"));
+    for (size_t step = 0; step < curve.size(); ++step)
+      CHECK(learning_rate(job.schedule, int64_t(step)) == Approx(curve[step]["lr"].get<double>()).epsilon(1e-14));
+  }
+}
+
+TEST_CASE("learning rates by hand") {
+  ScheduleSpec s{.total_steps = 10, .warmup_steps = 2, .decay_steps = 4, .lr = 1, .min_lr = 0.2};
+  const auto all = [&](LrSchedule type) {
+    s.type = type;
+    std::vector<double> rates;
+    for (int64_t step = 0; step < 10; ++step) rates.push_back(learning_rate(s, step));
+    return rates;
+  };
+  const auto near = [](const std::vector<double>& a, const std::vector<double>& b) {
+    return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](double x, double y) { return std::abs(x - y) < 1e-12; });
+  };
+  CHECK(near(all(LrSchedule::constant), {0.5, 1, 1, 1, 1, 1, 1, 1, 1, 1}));
+  CHECK(near(all(LrSchedule::linear), {0.5, 1, 1, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3}));
+  CHECK(near(all(LrSchedule::wsd), {0.5, 1, 1, 1, 1, 1, 0.8, 0.6, 0.4, 0.2}));
+}
+
+TEST_CASE("a step's samples are shared out whole and in lane order at every width") {
+  const test::TempDir dir;
+  JobSpec job = test::tiny_job(Family::gpt2, dir.path());
+  job.batch.global_sequences = 16;
+  job.parallelism.lanes = 8;
+  for (const int dp : {1, 2, 4, 8})
+    for (const int64_t step : {0, 1, 7}) {
+      job.parallelism.data = dp;
+      std::vector<uint64_t> all;
+      for (int r = 0; r < dp; ++r) {
+        const auto mine = sample_indices(job, step, r);
+        CHECK(int64_t(mine.size()) == job.micro_batches_per_rank() * job.batch.micro_sequences);
+        all.insert(all.end(), mine.begin(), mine.end());
+      }
+      for (uint64_t i = 0; i < 16; ++i) CHECK(all.at(i) == uint64_t(step) * 16 + i);
+    }
+}
+
+TEST_CASE("the programs that the trainer runs pass the checker and their slots never collide") {
+  const test::TempDir dir;
+  JobSpec job = test::tiny_job(Family::gpt2, dir.path());
+  for (const Schedule schedule : {Schedule::gpipe, Schedule::one_f_one_b, Schedule::interleaved, Schedule::zb_h1})
+    for (const Recompute recompute : {Recompute::none, Recompute::full})
+      for (int stages = 1; stages <= 6; ++stages)
+        for (int virtual_stages = 1; virtual_stages <= 3; ++virtual_stages)
+          for (int micro = 1; micro <= 12; ++micro) {
+            job.parallelism.schedule = schedule;
+            job.recompute = recompute;
+            job.parallelism.pipeline = stages;
+            job.parallelism.virtual_stages = virtual_stages;
+            job.batch.global_sequences = micro;
+            const parallel::PipelineShape shape = pipeline_shape(job);
+            if (parallel::shape_problem(shape) || (stages == 1 && virtual_stages > 1)) continue;
+            CAPTURE(parallel::name_of(schedule), int(recompute), stages, virtual_stages, micro);
+            const auto programs = pipeline_programs(job);
+            const parallel::CheckResult checked = parallel::check_programs(shape, programs);
+            REQUIRE(checked.problem == "");
+            for (int stage = 0; stage < stages; ++stage) {
+              const SlotPlan plan = plan_slots(programs[size_t(stage)], virtual_stages, micro);
+              int slots = 0;
+              for (const int n : plan.slots) slots += n;
+              CHECK(slots >= checked.peak_in_flight[size_t(stage)]);
+              check_slots(programs[size_t(stage)], plan);
+            }
+          }
+}
