@@ -10,6 +10,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <condition_variable>
 #include <cstring>
 #include <mutex>
@@ -29,7 +30,7 @@ constexpr int kSendTimeoutS = 60;
 
 /// The supervisor is gone, so nobody would ever stop this rank: end at once, without waiting for peers.
 [[noreturn]] void end_without_supervisor(int rank, const char* why) {
-  fmt::print(stderr, "rank {}: the control connection is lost ({}): the supervisor is gone, ending\n", rank,
+  fmt::print(stderr, "rank {}: the control connection is lost ({}): the supervisor is gone or stopped, ending\n", rank,
              why);
   std::fflush(stderr);
   ::_exit(exit_status(ErrorCode::kLauncher));
@@ -58,7 +59,8 @@ int connect_to(const std::string& host, int port) {
 
 class TcpControl final : public Control {
  public:
-  TcpControl(int fd, int rank, double heartbeat_s) : fd_(fd), rank_(rank), heartbeat_s_(heartbeat_s) {}
+  TcpControl(int fd, int rank, double heartbeat_s, double answer_timeout_s)
+      : fd_(fd), rank_(rank), heartbeat_s_(heartbeat_s), answer_timeout_s_(answer_timeout_s) {}
 
   ~TcpControl() override {
     ending_ = true;
@@ -191,17 +193,22 @@ class TcpControl final : public Control {
     answered_.notify_all();
   }
 
-  /// The `number`-th answer of a kind: every rank makes the same calls in the same order, so numbers agree. No
-  /// deadline of its own: the supervisor answers, ends this rank, or is gone, and then the heartbeat thread
-  /// ends it.
+  /// The `number`-th answer of a kind: every rank makes the same calls in the same order, so numbers agree. A
+  /// supervisor that lives answers or ends this rank, and one that died breaks the connection; one that is
+  /// stopped does neither, so that there is a limit. It is counted in slices, so that a pause of the whole
+  /// machine costs no more than one.
   protocol::Down await(const std::vector<protocol::Down>& answers, size_t number) {
+    constexpr int kSlices = 100;
     std::unique_lock lock(answer_mutex_);
-    answered_.wait(lock, [&] { return answers.size() > number; });
-    return answers[number];
+    for (int slice = 0; slice < kSlices; ++slice)
+      if (answered_.wait_for(lock, std::chrono::duration<double>(answer_timeout_s_ / kSlices),
+                             [&] { return answers.size() > number; }))
+        return answers[number];
+    end_without_supervisor(rank_, fmt::format("no answer to a save for {:.1f} s", answer_timeout_s_).c_str());
   }
 
   const int fd_, rank_;
-  const double heartbeat_s_;
+  const double heartbeat_s_, answer_timeout_s_;
   std::thread thread_;
   std::atomic<bool> ending_ = false;
   std::atomic<StopLevel> stop_level_ = StopLevel::none;
@@ -218,8 +225,8 @@ class TcpControl final : public Control {
 }  // namespace
 
 std::unique_ptr<Control> connect_control(const std::string& host, int port, const std::string& token, int rank,
-                                         double heartbeat_s) {
-  auto control = std::make_unique<TcpControl>(connect_to(host, port), rank, heartbeat_s);
+                                         double heartbeat_s, double answer_timeout_s) {
+  auto control = std::make_unique<TcpControl>(connect_to(host, port), rank, heartbeat_s, answer_timeout_s);
   control->join(token);
   return control;
 }

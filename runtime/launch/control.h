@@ -55,9 +55,10 @@ class Control {
 };
 
 /// Connects to the supervisor at host:port with the run's token. Sends heartbeats from its own thread. Throws Error(kLauncher).
-/// If the connection is lost the process ends itself (the supervisor is gone: nobody would stop us).
+/// If the connection is lost, or no answer to a save comes for answer_timeout_s, the process ends itself (the supervisor is gone
+/// or stopped: nobody would stop us).
 std::unique_ptr<Control> connect_control(const std::string& host, int port, const std::string& token, int rank,
-                                         double heartbeat_s);
+                                         double heartbeat_s, double answer_timeout_s);
 
 /// Ranks as threads of one process: `size` ends that share a publisher writing into `checkpoint_dir`, retention as given;
 /// `on_report` is called for every step report, under a lock.

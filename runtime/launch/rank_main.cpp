@@ -23,6 +23,10 @@
 namespace trainctl {
 namespace {
 
+/// A live supervisor ends a save that takes longer than step_timeout_seconds and says why; a rank ends itself only
+/// when that has not happened.
+constexpr double kVerdictGraceS = 10;
+
 std::string variable(const char* name) {
   const char* value = std::getenv(name);
   return value ? value : "";
@@ -87,7 +91,8 @@ void run(FileSystem& fs, const RunDirectory& directory, const AttemptFile& attem
   if (!job.ok())
     throw Error(ErrorCode::kSpec, "the run's job.json does not parse: " + render(job.diagnostics, false));
   control = connect_control(attempt.host, attempt.port, variable(kTokenVariable), rank,
-                            job.job.fault_tolerance.heartbeat_seconds);
+                            job.job.fault_tolerance.heartbeat_seconds,
+                            job.job.fault_tolerance.step_timeout_seconds + kVerdictGraceS);
   control->doing("waiting in MPI_Init");
   parallel::MpiWorld mpi;
   install_crash_handlers(directory.path, rank, attempt.epoch);

@@ -13,16 +13,12 @@
 #include <unistd.h>
 
 #include <cstring>
-#include <atomic>
 #include <filesystem>
-#include <thread>
 #include <nlohmann/json.hpp>
 
 #include "ckpt/checkpoint.h"
 #include "runtime/launch/attempt.h"
-#include "runtime/launch/channel.h"
 #include "runtime/launch/control.h"
-#include "runtime/launch/session.h"
 #include "runtime/launch/supervisor.h"
 
 using namespace trainctl;
@@ -115,7 +111,7 @@ void fake_rank(const std::string& run) {
   int64_t begin = 0;
   if (!attempt.resume_from.empty())
     begin = ckpt::Checkpoint::open(real_file_system(), attempt.resume_from)->state().step;
-  const auto control = connect_control(attempt.host, attempt.port, variable(kTokenVariable), rank, 0.05);
+  const auto control = connect_control(attempt.host, attempt.port, variable(kTokenVariable), rank, 0.05, 60);
   install_crash_handlers(run, rank, attempt.epoch);
   // "unloadable 0 S": the checkpoint of step S opens and then turns out to be bad.
   if (begin > 0 && plan.what == "unloadable" && begin == plan.step && rank == plan.rank)
@@ -410,64 +406,54 @@ TEST_CASE(
   CHECK(stage.steps().size() == size_t(kSteps));
 }
 
-TEST_CASE("strangers on the control channel are turned away") {
-  CHECK_THROWS_AS(connect_control("127.0.0.1", 1, "token", 0, 1), Error);
-  int hellos = 0;
-  ControlServer server("secret", 2,
-                       {.hello = [&](const protocol::Hello&) { ++hellos; },
-                        .message = [](int, protocol::Up&&) {},
-                        .lost = [](int, const std::string&) {}});
-  const auto connect_as = [&](const std::string& token, int rank) {
-    std::string error;
-    std::atomic<bool> over = false;
-    std::thread client([&] {
-      try {
-        connect_control("127.0.0.1", server.port(), token, rank, 10)->done();
-      } catch (const Error& e) {
-        error = e.what();
-      }
-      over = true;
-    });
-    while (!over) server.serve();
-    client.join();
-    return error;
+TEST_CASE("without an older usable checkpoint the run fails; it never begins again from step 0 by itself") {
+  Stage stage;
+  stage.supervise_run("kill 0 15", 0);
+  REQUIRE(stage.checkpoints() == std::vector<int64_t>{10});
+  const RunResult result =
+      stage.supervise_run("unloadable 1 10 9", 3, ckpt::step_directory(stage.path + "/ckpt", 10), 10);
+  CHECK(result.exit_code == 7);
+  CHECK(result.status.reason.find("a chunk's hash differs") != std::string::npos);
+  CHECK(result.status.reason.find("there is no older usable checkpoint") != std::string::npos);
+  CHECK(stage.checkpoints() == std::vector<int64_t>{10});  // still in its place
+
+  // The same after a crash, when all that was saved has been damaged meanwhile.
+  Stage damaged;
+  damaged.on_text = [&](const std::string& text) {
+    if (text.find("checkpoint step 10 ") != std::string::npos)
+      real_file_system().replace_text(ckpt::step_directory(damaged.path + "/ckpt", 10) + "/manifest.json", "x");
   };
-  CHECK(connect_as("wrong", 0) == "the supervisor did not accept rank 0 on the control channel");
-  CHECK(connect_as("secret", 7) == "the supervisor did not accept rank 7 on the control channel");
-  CHECK(hellos == 0);
-  CHECK(connect_as("secret", 1).empty());
-  CHECK(hellos == 1);
+  const RunResult second = damaged.supervise_run("kill 1 15", 3);
+  INFO(damaged.console_text);
+  CHECK(second.exit_code == 7);
+  CHECK(second.status.reason.find("was killed by signal 9") != std::string::npos);
+  CHECK(second.status.reason.find("none of its checkpoints is usable") != std::string::npos);
+  CHECK(damaged.checkpoints() == std::vector<int64_t>{10});
 }
 
-TEST_CASE("scratch folders go with their owner, and those of a killed owner with the next sweep") {
-  std::string session, shared;
-  {
-    const SessionFolders folders;
-    session = folders.session();
-    shared = folders.shared_memory();
-    CHECK(std::filesystem::is_directory(session));
-    SessionFolders::sweep();  // ours is locked
-    CHECK(std::filesystem::is_directory(shared));
-  }
-  CHECK_FALSE(std::filesystem::exists(session));
-  CHECK_FALSE(std::filesystem::exists(shared));
-  int ends[2];
-  REQUIRE(::pipe(ends) == 0);
-  const pid_t child = ::fork();
-  if (child == 0) {
-    const SessionFolders folders;
-    const std::string text = folders.session() + " " + folders.shared_memory();
-    if (::write(ends[1], text.data(), text.size()) < 0) ::_exit(1);
-    ::raise(SIGKILL);
-  }
-  ::waitpid(child, nullptr, 0);
-  char text[256] = "", a[128] = "", b[128] = "";
-  REQUIRE(::read(ends[0], text, sizeof text - 1) > 0);
-  ::close(ends[0]);
-  ::close(ends[1]);
-  REQUIRE(std::sscanf(text, "%127s %127s", a, b) == 2);
-  CHECK(std::filesystem::exists(a));
-  SessionFolders::sweep();
-  CHECK_FALSE(std::filesystem::exists(a));
-  CHECK_FALSE(std::filesystem::exists(b));
+TEST_CASE("after going back to step 0 the status names no checkpoint") {
+  Stage stage;
+  std::vector<int64_t> saved_at_start;
+  stage.on_text = [&](const std::string& text) {
+    const auto status = read_status(real_file_system(), stage.path + "/status.json");
+    if (text.find("ranks up in") != std::string::npos) saved_at_start.push_back(status->saved_step);
+    if (text.find("checkpoint step 10 ") != std::string::npos && saved_at_start.size() == 1)
+      real_file_system().remove_tree(ckpt::step_directory(stage.path + "/ckpt", 10));
+  };
+  CHECK(stage.supervise_run("kill 1 15", 1).exit_code == 0);
+  CHECK(saved_at_start == std::vector<int64_t>{-1, -1});
+}
+
+TEST_CASE("a supervisor that cannot go on says so in the status, whatever was thrown, and leaves nothing") {
+  Stage stage;
+  stage.on_text = [](const std::string& text) {
+    if (text.find("ranks up in") != std::string::npos) throw std::runtime_error("the terminal is gone");
+  };
+  CHECK_THROWS_WITH(stage.supervise_run("stubborn 1 2", 0), "the terminal is gone");
+  const auto status = read_status(real_file_system(), stage.path + "/status.json");
+  REQUIRE(status);
+  CHECK(status->state == "failed");
+  CHECK(status->exit_code == 1);
+  CHECK(status->reason == "the terminal is gone");
+  CHECK(processes_marked(kRunVariable, stage.path).empty());
 }

@@ -1,0 +1,111 @@
+// The two ends of the control channel, and the scratch folders.
+//
+// Goal: only our ranks are let in, a rank never waits for a supervisor that does not answer, and no folder is
+// left behind. Method: real sockets between threads or forked processes of this program.
+#include <catch2/catch.hpp>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <filesystem>
+#include <thread>
+
+#include "runtime/base/error.h"
+#include "runtime/base/file_system.h"
+#include "runtime/launch/channel.h"
+#include "runtime/launch/control.h"
+#include "runtime/launch/session.h"
+
+using namespace trainctl;
+
+TEST_CASE("strangers on the control channel are turned away") {
+  CHECK_THROWS_AS(connect_control("127.0.0.1", 1, "token", 0, 1, 10), Error);
+  int hellos = 0;
+  ControlServer server("secret", 2,
+                       {.hello = [&](const protocol::Hello&) { ++hellos; },
+                        .message = [](int, protocol::Up&&) {},
+                        .lost = [](int, const std::string&) {}});
+  const auto connect_as = [&](const std::string& token, int rank) {
+    std::string error;
+    std::atomic<bool> over = false;
+    std::thread client([&] {
+      try {
+        connect_control("127.0.0.1", server.port(), token, rank, 10, 10)->done();
+      } catch (const Error& e) {
+        error = e.what();
+      }
+      over = true;
+    });
+    while (!over) server.serve();
+    client.join();
+    return error;
+  };
+  CHECK(connect_as("wrong", 0) == "the supervisor did not accept rank 0 on the control channel");
+  CHECK(connect_as("secret", 7) == "the supervisor did not accept rank 7 on the control channel");
+  CHECK(hellos == 0);
+  CHECK(connect_as("secret", 1).empty());
+  CHECK(hellos == 1);
+}
+
+TEST_CASE("a rank whose supervisor does not answer (it is stopped, say) ends itself") {
+  for (const bool saving : {false, true}) {
+    ControlServer server("secret", 1,
+                         {.hello = [](const protocol::Hello&) {},
+                          .message = [](int, protocol::Up&&) {},
+                          .lost = [](int, const std::string&) {}});
+    const pid_t rank = ::fork();
+    if (rank == 0) {
+      const int null = ::open("/dev/null", O_WRONLY);
+      ::dup2(null, STDERR_FILENO);
+      const auto control = connect_control("127.0.0.1", server.port(), "secret", 0, 0.1, 0.3);
+      if (saving) control->commit_shard({.step = 5}, {}, {}, "");
+      if (!saving) control->begin_save({.step = 5}, nullptr);
+      ::_exit(99);
+    }
+    int status = -1;
+    const double limit_s = real_clock().monotonic_s() + 5;
+    while (::waitpid(rank, &status, WNOHANG) == 0) {
+      server.serve();
+      if (real_clock().monotonic_s() > limit_s) ::kill(rank, SIGKILL);
+    }
+    INFO("saving = " << saving);
+    REQUIRE(WIFEXITED(status));
+    CHECK(WEXITSTATUS(status) == exit_status(ErrorCode::kLauncher));
+  }
+}
+
+TEST_CASE("scratch folders go with their owner, and those of a killed owner with the next sweep") {
+  std::string session, shared;
+  {
+    const SessionFolders folders;
+    session = folders.session();
+    shared = folders.shared_memory();
+    CHECK(std::filesystem::is_directory(session));
+    SessionFolders::sweep();  // ours is locked
+    CHECK(std::filesystem::is_directory(shared));
+  }
+  CHECK_FALSE(std::filesystem::exists(session));
+  CHECK_FALSE(std::filesystem::exists(shared));
+  int ends[2];
+  REQUIRE(::pipe(ends) == 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const SessionFolders folders;
+    const std::string text = folders.session() + " " + folders.shared_memory();
+    if (::write(ends[1], text.data(), text.size()) < 0) ::_exit(1);
+    ::raise(SIGKILL);
+  }
+  ::waitpid(child, nullptr, 0);
+  char text[256] = "", a[128] = "", b[128] = "";
+  REQUIRE(::read(ends[0], text, sizeof text - 1) > 0);
+  ::close(ends[0]);
+  ::close(ends[1]);
+  REQUIRE(std::sscanf(text, "%127s %127s", a, b) == 2);
+  CHECK(std::filesystem::exists(a));
+  SessionFolders::sweep();
+  CHECK_FALSE(std::filesystem::exists(a));
+  CHECK_FALSE(std::filesystem::exists(b));
+}
