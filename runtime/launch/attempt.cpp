@@ -14,12 +14,13 @@
 
 #include "runtime/launch/channel.h"
 #include "runtime/launch/doing_board.h"
+#include "runtime/launch/process.h"
 
 namespace trainctl {
 namespace {
 
 constexpr double kLongestPollS = 1.0;
-constexpr double kBoardIntervalS = 0.9;
+constexpr double kLookIntervalS = 0.9;
 /// While processes are being ended, how often to look whether they are gone.
 constexpr double kEndingPollS = 0.02;
 /// What is kept of the launcher's output in memory; the log file has all of it.
@@ -79,7 +80,7 @@ class Attempt {
     server_.serve();
     take_save_result(false);
     watch_child();
-    read_board();
+    look_at_ranks();
     supervision_.tick(clock_.monotonic_s());
     look_for_survivors();
     for (const Supervision::Action action : supervision_.take_actions()) act(action);
@@ -88,12 +89,22 @@ class Attempt {
       on_all_present();
   }
 
-  /// Once a second for the status, and when a deadline has passed, so that the verdict says where everyone was.
-  void read_board() {
+  /// What the ranks do and whether they run at all: once a second for the status, and when a deadline has
+  /// passed, so that the verdict says where everyone was.
+  void look_at_ranks() {
     const double now_s = clock_.monotonic_s();
-    if (!board_ || (now_s < board_read_s_ + kBoardIntervalS && now_s < supervision_.deadline_s())) return;
-    board_read_s_ = now_s;
-    for (int rank = 0; rank < options_.limits.ranks; ++rank) supervision_.doing(rank, board_->read(rank));
+    if (now_s < ranks_seen_s_ + kLookIntervalS && now_s < supervision_.deadline_s()) return;
+    ranks_seen_s_ = now_s;
+    if (board_)
+      for (int rank = 0; rank < options_.limits.ranks; ++rank) supervision_.doing(rank, board_->read(rank));
+    look_for_stopped();
+  }
+
+  void look_for_stopped() {
+    for (int rank = 0; rank < options_.limits.ranks; ++rank) {
+      const RankView& view = supervision_.ranks()[size_t(rank)];
+      if (view.phase == RankView::present) supervision_.stopped(rank, process_stopped(view.pid));
+    }
   }
 
   double wait_s() const {
@@ -169,6 +180,7 @@ class Attempt {
 
   void on_lost(int rank) {
     if (board_) supervision_.doing(rank, board_->read(rank));
+    look_for_stopped();
     supervision_.lost(rank, read_crash_record(fs_, run_.path, rank, options_.file.epoch), clock_.monotonic_s());
   }
 
@@ -245,7 +257,7 @@ class Attempt {
   std::string launcher_text_;
   int saved_fd_ = -1;
   std::unique_ptr<DoingBoard> board_;
-  double board_read_s_ = 0;
+  double ranks_seen_s_ = 0;
   double save_began_s_ = 0;
   std::vector<protocol::Down> begun_;  // every answer to begin_save so far
   bool child_ended_ = false;

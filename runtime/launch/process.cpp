@@ -190,6 +190,12 @@ std::optional<uint64_t> process_start_ticks(pid_t pid) {
   return std::strtoull(stat.c_str() + at + 1, nullptr, 10);
 }
 
+bool process_stopped(pid_t pid) {
+  const std::string stat = read_proc(pid, "stat");
+  const size_t at = stat.rfind(')');
+  return at != std::string::npos && stat.size() > at + 2 && (stat[at + 2] == 'T' || stat[at + 2] == 't');
+}
+
 std::string find_program(const std::string& name) {
   if (name.find('/') != std::string::npos) return ::access(name.c_str(), X_OK) == 0 ? name : "";
   const char* path = std::getenv("PATH");

@@ -51,6 +51,9 @@ int signal_marked(const std::string& name, const std::string& value, int signal)
 /// such process.
 std::optional<uint64_t> process_start_ticks(pid_t pid);
 
+/// True if `pid` is stopped, by a signal or a debugger.
+bool process_stopped(pid_t pid);
+
 /// The program of that name on PATH (or itself, if it holds a slash and is executable); "" if there is none.
 std::string find_program(const std::string& name);
 

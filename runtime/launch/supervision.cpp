@@ -16,6 +16,8 @@ namespace {
 
 /// A rank is silent after this many heartbeats; OpenMPI's busy ranks were seen to delay one by less than three.
 constexpr double kMissedHeartbeats = 5;
+/// When something else went wrong first, as many missed already speak against a rank.
+constexpr double kSuspectHeartbeats = 3;
 /// With very short heartbeats a loaded machine's scheduler must not look like a death.
 constexpr double kShortestSilenceS = 0.5;
 constexpr double kNever = std::numeric_limits<double>::infinity();
@@ -93,6 +95,16 @@ void Supervision::doing(int rank, const std::string& what) {
   if (!what.empty()) ranks_[size_t(rank)].doing = what;
 }
 
+void Supervision::stopped(int rank, bool is_stopped) {
+  // Later, our own signals are at work.
+  if (phase_ <= Phase::collecting) ranks_[size_t(rank)].stopped = is_stopped;
+}
+
+void Supervision::note_silence(double now_s) {
+  const double limit_s = std::max(kShortestSilenceS, kSuspectHeartbeats * options_.heartbeat_s);
+  for (RankView& r : ranks_) r.silent = r.phase == RankView::present && now_s - r.heard_s > limit_s;
+}
+
 void Supervision::progressed(int64_t step, double now_s) {
   progressed_s_ = now_s;
   if (step > last_step_) {
@@ -158,6 +170,7 @@ void Supervision::all_gone(double now_s) {
 
 void Supervision::add(Evidence evidence, double now_s) {
   if (phase_ == Phase::ending || phase_ == Phase::killing || phase_ == Phase::over) return;
+  if (evidence_.empty()) note_silence(now_s);
   evidence_.push_back(std::move(evidence));
   if (phase_ != Phase::collecting) enter(Phase::collecting, now_s);
 }
@@ -189,33 +202,44 @@ void Supervision::check_silence(double now_s) {
   }
 }
 
-std::string Supervision::suspects() const {
+std::vector<int> Supervision::culprits(bool with_ended) const {
   // A rank that gave up on a peer is no suspect. One that has ended meanwhile may be: it was killed for what
   // another did.
   const auto gave_up = [&](int rank) {
     return std::any_of(evidence_.begin(), evidence_.end(),
                        [&](const Evidence& e) { return e.rank == rank && e.weight == Evidence::peer_lost; });
   };
-  std::vector<int> busy;
+  std::vector<int> still, busy;
   for (int rank = 0; rank < options_.ranks; ++rank) {
     const RankView& r = ranks_[size_t(rank)];
-    const bool started = r.phase == RankView::present || r.phase == RankView::lost;
-    if (started && !waits_for_peers(r.doing) && !gave_up(rank)) busy.push_back(rank);
+    const bool started = r.phase == RankView::present || (with_ended && r.phase == RankView::lost);
+    if (!started || gave_up(rank)) continue;
+    if (r.stopped || r.silent) still.push_back(rank);
+    if (!waits_for_peers(r.doing)) busy.push_back(rank);
   }
-  if (busy.empty()) return fmt::format("every rank waits for another; rank 0{}", where(0));
-  if (int(busy.size()) == options_.ranks)
-    return fmt::format("no rank waits for another; rank {}{}", busy[0], where(busy[0]));
-  return fmt::format("the others wait for {} {}, last heard{}", busy.size() == 1 ? "rank" : "ranks",
-                     list_of(busy), where(busy[0]));
+  return still.empty() ? busy : still;
+}
+
+std::string Supervision::suspects() const {
+  const std::vector<int> ranks = culprits(true);
+  if (ranks.empty()) return fmt::format("every rank waits for another; rank 0{}", where(0));
+  const RankView& first = ranks_[size_t(ranks[0])];
+  if (first.stopped || first.silent)
+    return fmt::format("{} {} (pid {}) {} {}{}", ranks.size() == 1 ? "rank" : "ranks", list_of(ranks), first.pid,
+                       ranks.size() == 1 ? "is" : "are",
+                       first.stopped ? "stopped (by SIGSTOP or a debugger)" : "silent (no heartbeats)",
+                       where(ranks[0]));
+  if (int(ranks.size()) == options_.ranks)
+    return fmt::format("no rank waits for another; rank {}{}", ranks[0], where(ranks[0]));
+  return fmt::format("the others wait for {} {}, last heard{}", ranks.size() == 1 ? "rank" : "ranks",
+                     list_of(ranks), where(ranks[0]));
 }
 
 void Supervision::check_progress(double now_s) {
   if (phase_ != Phase::running || now_s - progressed_s_ <= options_.step_timeout_s) return;
-  std::vector<int> busy;
-  for (int rank = 0; rank < options_.ranks; ++rank)
-    if (ranks_[size_t(rank)].phase == RankView::present && !waits_for_peers(ranks_[size_t(rank)].doing))
-      busy.push_back(rank);
-  add({Evidence::hang, ErrorCode::kHang, busy.size() == 1 ? busy[0] : -1,
+  note_silence(now_s);
+  const std::vector<int> ranks = culprits(false);
+  add({Evidence::hang, ErrorCode::kHang, ranks.size() == 1 ? ranks[0] : -1,
        fmt::format("no step was finished for {:.0f} s (fault_tolerance.step_timeout_seconds): {}",
                    now_s - progressed_s_, suspects())},
       now_s);
@@ -333,6 +357,11 @@ Verdict Supervision::verdict() const {
     // Nobody died of itself: somebody does not answer.
     v.code = ErrorCode::kHang;
     v.cause = first->cause + "; " + suspects();
+    const std::vector<int> ranks = culprits(true);
+    const auto stands_still = [&](int rank) {
+      return ranks_[size_t(rank)].stopped || ranks_[size_t(rank)].silent;
+    };
+    if (ranks.size() == 1 && stands_still(ranks[0])) v.rank = ranks[0];
   } else if (named) {
     describe_death(*notice, v);
   }

@@ -26,7 +26,9 @@ struct RankView {
   enum Phase { absent, present, done, lost } phase = absent;
   int pid = 0;
   std::string host, doing;
-  double heard_s = 0;  ///< when the last message came
+  double heard_s = 0;    ///< when the last message came
+  bool stopped = false;  ///< the system says so: SIGSTOP, or a debugger
+  bool silent = false;   ///< heartbeats were missing when the first evidence came
 };
 
 /// How an attempt ended.
@@ -71,6 +73,8 @@ class Supervision {
   void heard(int rank, const std::string& doing, double now_s);
   /// What the rank does now (or did last), learnt other than from a message; "" is no news.
   void doing(int rank, const std::string& what);
+  /// Whether the system says that the rank's process is stopped.
+  void stopped(int rank, bool is_stopped);
   /// A step, a save or an event: the run is alive as a whole.
   void progressed(int64_t step, double now_s);
   void done(int rank, double now_s);
@@ -112,6 +116,9 @@ class Supervision {
   bool collecting_is_enough(double now_s) const;
   int count(RankView::Phase phase) const;
   std::string where(int rank) const;
+  void note_silence(double now_s);
+  /// Ranks that stand still, whatever they said last; if there are none, those that do not wait for a peer.
+  std::vector<int> culprits(bool with_ended) const;
   std::string suspects() const;
   void describe_death(const DeathNotice& notice, Verdict& verdict) const;
   const Evidence* first_cause() const;

@@ -347,7 +347,10 @@ TEST_CASE("only marked processes are signalled, stopped ones too") {
       other({"/bin/sleep", "60"}, {{"TRAINCTL_TEST_MARK", mark + "x"}});
   // posix_spawn returns once the child has been replaced, so its environment is there to be read.
   CHECK(processes_marked("TRAINCTL_TEST_MARK", mark) == std::vector<pid_t>{marked.pid()});
+  CHECK_FALSE(process_stopped(marked.pid()));
   ::kill(marked.pid(), SIGSTOP);
+  const double stop_limit = real_clock().monotonic_s() + 10;
+  while (!process_stopped(marked.pid())) REQUIRE(real_clock().monotonic_s() < stop_limit);
   CHECK(signal_marked("TRAINCTL_TEST_MARK", mark, SIGTERM) == 1);
   const double limit = real_clock().monotonic_s() + 10;
   while (!marked.reap() && real_clock().monotonic_s() < limit) {

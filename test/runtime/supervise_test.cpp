@@ -167,6 +167,34 @@ TEST_CASE("only lost peers and nobody dead is a hang, and who did not wait is na
         "the others wait for rank 1, last heard while: step 4: optimizer");
 }
 
+TEST_CASE("a rank that stands still is the suspect, whatever the words of all others") {
+  // Ranks 0 and 1 say "forward" while they wait inside it for rank 2, which said last that it waits itself.
+  enum { stopped, silent };
+  for (const int how : {stopped, silent})
+    for (const bool gave_up : {false, true}) {
+      Supervision s = running();
+      for (int rank = 0; rank < kRanks; ++rank)
+        s.heard(rank, rank == 2 ? "step 4: reducing gradients" : "step 4: forward of micro-batch 1", 1);
+      double now_s = 1;
+      const double end_s = gave_up ? 5 : 31;
+      while (now_s < end_s && s.phase() == Phase::running) {
+        now_s += 0.5;
+        for (int rank = 0; rank < kRanks; ++rank)
+          if (how == stopped || rank != 2 || now_s < end_s - 4) s.heard(rank, "", now_s);
+        if (how == stopped) s.stopped(2, true);
+        s.tick(now_s);
+      }
+      if (gave_up) s.lost(0, record(0, ErrorCode::kPeerLost, "waited 4 s for rank 1"), now_s);
+      wind_to_end(s, now_s, 0.05);
+      const Verdict v = s.verdict();
+      INFO(how << gave_up << " " << v.cause);
+      CHECK(v.code == ErrorCode::kHang);
+      CHECK(v.rank == 2);
+      CHECK(v.cause.find(how == stopped ? "rank 2 (pid 102) is stopped (by SIGSTOP or a debugger)"
+                                        : "rank 2 (pid 102) is silent (no heartbeats)") != std::string::npos);
+    }
+}
+
 TEST_CASE("a silent rank is noticed after five heartbeats, and no sooner") {
   Supervision s = running();
   double now_s = 0;
