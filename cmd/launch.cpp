@@ -17,6 +17,7 @@ struct Options {
 int print_preview(const LaunchPreview& preview) {
   fmt::print("would make, in {}:\n", preview.run_directory);
   for (const std::string& file : preview.files) fmt::print("  {}\n", file);
+  fmt::print("memory: {}\n", preview.memory);
   fmt::print("would run:\n  {}\n", preview.command);
   return kExitDone;
 }

@@ -148,6 +148,7 @@ LaunchPreview preview_launch(const LaunchRequest& request, FileSystem& fs) {
   const RunDirectory run{root + "/" + id};
   LaunchPreview preview;
   preview.run_directory = run.path;
+  preview.memory = preflight.memory_text;
   for (const char* name : {"job.json", "origins.json", "data.json", "run.json", "attempt.json", "metrics.jsonl",
                            "events.jsonl", "status.json"})
     preview.files.push_back(run.file(name));

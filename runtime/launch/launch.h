@@ -19,6 +19,7 @@ struct LaunchRequest {
 struct LaunchPreview {
   std::string run_directory;
   std::vector<std::string> files;  ///< that would be made
+  std::string memory;              ///< "1.2 GiB needed, 8.0 GiB available"
   std::string command;             ///< of mpirun, with its environment, for a shell
 };
 LaunchPreview preview_launch(const LaunchRequest& request, FileSystem& fs);

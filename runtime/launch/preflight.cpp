@@ -5,7 +5,10 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <fstream>
+#include <iterator>
 
 #include <nlohmann/json.hpp>
 
@@ -47,6 +50,77 @@ bool cross_memory_attach_works() {
   return ::process_vm_readv(::getpid(), &local, 1, &remote, 1, 0) == 1;
 }
 
+std::string bytes_text(uint64_t bytes) {
+  const double mib = double(bytes) / 1048576.0;
+  return mib >= 1024 ? fmt::format("{:.1f} GiB", mib / 1024) : fmt::format("{:.0f} MiB", mib);
+}
+
+/// What would make the job smaller, as far as the spec has not done it already.
+std::string smaller_by(const JobSpec& job) {
+  std::vector<std::string> ways;
+  if (job.compute == DType::f32) ways.push_back("precision.compute = bf16");
+  if (job.recompute == Recompute::none) ways.push_back("memory.activation_recompute = full");
+  if (job.batch.micro_sequences > 1) ways.push_back("a smaller batch.micro_sequences");
+  if (job.parallelism.data > 1 && job.parallelism.zero_stage < 2)
+    ways.push_back("a higher parallelism.zero_stage or a smaller parallelism.data");
+  ways.push_back("a smaller model");
+  std::string text;
+  for (size_t i = 0; i < ways.size(); ++i)
+    text += (i == 0 ? "" : i + 1 == ways.size() ? " or " : ", ") + ways[i];
+  return text;
+}
+
+}  // namespace
+
+MemoryNeed memory_need(const JobSpec& job, const JobPlan& plan) {
+  const uint64_t ranks_of_stage = uint64_t(job.parallelism.tensor) * uint64_t(job.parallelism.data);
+  MemoryNeed need;
+  need.terms = {{"weights", 0}, {"gradients", 0}, {"optimizer state", 0}, {"communication buffers", 0},
+                {"packed weights", 0}, {"activations", 0}, {"scratch", 0}, {"data", 0}, {"the programs", 0}};
+  for (const RankMemory& m : plan.stages) {
+    const size_t bytes[] = {m.sharding.weights, m.sharding.gradients, m.sharding.optimizer,
+                            m.sharding.communication + m.scalars, m.packed, m.stage.activations,
+                            m.stage.scratch, m.data, m.program};
+    for (size_t i = 0; i < need.terms.size(); ++i) need.terms[i].second += bytes[i] * ranks_of_stage;
+    need.total += m.total() * ranks_of_stage;
+  }
+  std::stable_sort(need.terms.begin(), need.terms.end(),
+                   [](const auto& a, const auto& b) { return a.second > b.second; });
+  return need;
+}
+
+std::string memory_refusal(const JobSpec& job, const MemoryNeed& need, uint64_t available_bytes) {
+  if (need.total <= available_bytes) return "";
+  const auto term = [&](size_t i) {
+    return fmt::format("{} {}", need.terms[i].first, bytes_text(need.terms[i].second));
+  };
+  const int ranks = job.mesh().world_size();
+  return fmt::format("{} rank{} would need {} of memory and {} are available here (most of it: {}, {}, {}); {} "
+                     "would help, and `trainctl plan` shows what each rank takes",
+                     ranks, ranks == 1 ? "" : "s", bytes_text(need.total), bytes_text(available_bytes), term(0),
+                     term(1), term(2), smaller_by(job));
+}
+
+uint64_t available_memory(const std::string& meminfo) {
+  const std::string key = "MemAvailable:";
+  const size_t at = meminfo.find(key);
+  return at == std::string::npos ? 0 : std::strtoull(meminfo.c_str() + at + key.size(), nullptr, 10) * 1024;
+}
+
+namespace {
+
+/// Ranks that outgrow the machine would be killed one by one, long after the start. Where the system does not
+/// say what is available nothing is refused.
+std::string check_memory(const JobSpec& job) {
+  std::ifstream file("/proc/meminfo");
+  const uint64_t available = available_memory({std::istreambuf_iterator<char>(file), {}});
+  const MemoryNeed need = memory_need(job, make_plan(job, cpu_packed_bytes()));
+  if (available == 0) return fmt::format("{} needed", bytes_text(need.total));
+  if (const std::string refusal = memory_refusal(job, need, available); !refusal.empty())
+    throw Error(ErrorCode::kPlan, refusal);
+  return fmt::format("{} needed, {} available", bytes_text(need.total), bytes_text(available));
+}
+
 }  // namespace
 
 Preflight check_machine_and_data(const JobSpec& job, FileSystem&) {
@@ -67,6 +141,7 @@ Preflight check_machine_and_data(const JobSpec& job, FileSystem&) {
             "the mesh needs {} ranks and launcher.slots = {}; raise launcher.slots or make parallelism smaller",
             ranks, job.launcher.slots));
   check_shared_memory(ranks);
+  result.memory_text = check_memory(job);
   result.cross_memory_attach = cross_memory_attach_works();
   const auto train = data::open_dataset(dataset_options(job, false));
   result.train_tokens = train->token_count();

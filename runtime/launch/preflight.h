@@ -3,8 +3,11 @@
 #pragma once
 #include <cstdint>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "runtime/base/file_system.h"
+#include "runtime/plan/plan.h"
 #include "runtime/spec/job.h"
 
 namespace trainctl {
@@ -14,9 +17,22 @@ struct Preflight {
   bool cross_memory_attach = false;  ///< ranks may read each other's memory
   std::string data_json;             ///< {"train": [...], "val": [...]}, with fingerprints
   uint64_t train_tokens = 0, val_tokens = 0;
+  std::string memory_text;           ///< "1.2 GiB needed, 8.0 GiB available"
 };
 
-/// Launcher, slots, shared memory: Error(kPreflight). Data opens and fits the vocabulary: Error(kData).
+/// Bytes that all ranks of this machine take together, by purpose.
+struct MemoryNeed {
+  std::vector<std::pair<std::string, uint64_t>> terms;  ///< largest first
+  uint64_t total = 0;
+};
+/// From the worst rank of each stage, so never less than what is taken.
+MemoryNeed memory_need(const JobSpec& job, const JobPlan& plan);
+/// "" if it fits; else one sentence: needed, available, the three largest terms and what would help.
+std::string memory_refusal(const JobSpec& job, const MemoryNeed& need, uint64_t available_bytes);
+/// MemAvailable of the text of /proc/meminfo, in bytes; 0 if it is not there.
+uint64_t available_memory(const std::string& meminfo);
+
+/// Memory: Error(kPlan). Launcher, slots, shared memory: Error(kPreflight). Data opens and fits the vocabulary: Error(kData).
 Preflight check_machine_and_data(const JobSpec& job, FileSystem& fs);
 
 /// A file can be made in `directory` (which is created): else Error(kPreflight).

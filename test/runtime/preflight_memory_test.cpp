@@ -1,0 +1,91 @@
+// Memory before the start.
+//
+// Goal: a job that does not fit is refused before anything starts, with the figures and what would help; one
+// that fits by a byte is not. Method: plans made by hand and by make_plan, availability around the edge, and a
+// job that is too large for any machine, through the whole preflight.
+#include <catch2/catch.hpp>
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "runtime/base/error.h"
+#include "runtime/launch/preflight.h"
+#include "runtime/spec/parse.h"
+
+using namespace trainctl;
+
+namespace {
+
+constexpr size_t kMib = size_t(1) << 20;
+
+ParsedJob job_of(int64_t hidden, int64_t vocab) {
+  return parse_job({.text = fmt::format(R"({{"version": 1, "name": "test",
+    "model": {{"family": "llama", "hidden_size": {}, "num_layers": 4, "num_heads": 4, "num_kv_heads": 2,
+               "ffn_size": {}, "vocab_size": {}, "max_seq_len": 16}},
+    "data": {{"train": [{{"path": "/none.bin", "format": "raw", "dtype": "uint16"}}]}},
+    "batch": {{"global_sequences": 8, "micro_sequences": 2}},
+    "parallelism": {{"tensor": 2, "pipeline": 2, "data": 2}},
+    "schedule": {{"total_steps": 10, "lr": 1e-3}}}})",
+                                        hidden, 2 * hidden, vocab),
+                    .file = "job.json",
+                    .overrides = {},
+                    .environment = {}});
+}
+
+}  // namespace
+
+TEST_CASE("what all ranks need: the worst rank of each stage, times the ranks of a stage") {
+  JobSpec job;
+  job.parallelism = {.world_size = 8, .tensor = 2, .pipeline = 2, .data = 2};
+  JobPlan plan;
+  plan.stages.resize(2);
+  plan.stages[0].sharding = {.weights = 10 * kMib, .gradients = 20 * kMib, .optimizer = 30 * kMib};
+  plan.stages[0].program = kMib;
+  plan.stages[1].stage.activations = 100 * kMib;
+  plan.stages[1].packed = 5 * kMib;
+  const MemoryNeed need = memory_need(job, plan);
+  CHECK(need.total == 4 * 166 * kMib);
+  uint64_t sum = 0;
+  for (const auto& [name, bytes] : need.terms) sum += bytes;
+  CHECK(sum == need.total);
+  CHECK(memory_refusal(job, need, need.total).empty());
+  CHECK(memory_refusal(job, need, need.total - 1) ==
+        "8 ranks would need 664 MiB of memory and 664 MiB are available here (most of it: activations 400 MiB, "
+        "optimizer state 120 MiB, gradients 80 MiB); precision.compute = bf16, memory.activation_recompute = full, "
+        "a higher parallelism.zero_stage or a smaller parallelism.data or a smaller model would help, and "
+        "`trainctl plan` shows what each rank takes");
+  // What the job does already is not advised.
+  job.compute = DType::bf16;
+  job.recompute = Recompute::full;
+  job.parallelism.data = 1;
+  CHECK(memory_refusal(job, need, 0).find("; a smaller model would help") != std::string::npos);
+}
+
+TEST_CASE("the terms of a real plan add up to its total") {
+  const ParsedJob job = job_of(64, 128);
+  REQUIRE(job.ok());
+  const MemoryNeed need = memory_need(job.job, make_plan(job.job, cpu_packed_bytes()));
+  uint64_t sum = 0;
+  for (const auto& [name, bytes] : need.terms) sum += bytes;
+  CHECK(sum == need.total);
+  CHECK(std::is_sorted(need.terms.begin(), need.terms.end(),
+                       [](const auto& a, const auto& b) { return a.second > b.second; }));
+}
+
+TEST_CASE("what is available is read from the kernel's table") {
+  CHECK(available_memory("MemTotal:  100 kB\nMemFree: 5 kB\nMemAvailable:     50 kB\n") == 50 * 1024);
+  CHECK(available_memory("MemTotal: 100 kB\n") == 0);
+}
+
+TEST_CASE("a job too large for this machine is refused before its data is looked at") {
+  const ParsedJob job = job_of(65536, 4000000);  // some terabytes
+  REQUIRE(job.ok());
+  try {
+    check_machine_and_data(job.job, real_file_system());
+    FAIL("it was not refused");
+  } catch (const Error& error) {
+    INFO(error.what());
+    CHECK(error.code() == ErrorCode::kPlan);
+    CHECK(exit_status(error.code()) == 4);
+  }
+}
