@@ -66,7 +66,7 @@ std::string smaller_by(const JobSpec& job) {
   ways.push_back("a smaller model");
   std::string text;
   for (size_t i = 0; i < ways.size(); ++i)
-    text += (i == 0 ? "" : i + 1 == ways.size() ? " or " : ", ") + ways[i];
+    text += fmt::format("{}{}", i == 0 ? "" : i + 1 == ways.size() ? " or " : ", ", ways[i]);
   return text;
 }
 
