@@ -48,7 +48,7 @@ for precision in f32 bf16; do
     peak=$(grep -o '"peak_memory_bytes":\[[0-9]*' runs/bench-*/metrics.jsonl | tail -n 1 | grep -o '[0-9]*$')
     planned=$("$trainctl" plan job.json --json -s precision.compute=$precision -s parallelism.threads_per_rank="$cores" | grep -o '"total": [0-9]*' | sort -k2 -g | tail -n 1 | grep -o '[0-9]*$')
     again=$(unit)
-    unit=$(awk -v a="$unit" -v b="$again" 'BEGIN{print a>b?a:b}')
+    unit=$(awk -v a="$unit" -v b="$again" 'BEGIN{print (a>b ? a : b)}')
     say "gpt2-124m $precision 4 x $seq_len: $(ratio "$flops" 1e9 1) GFLOP/s, $(ratio "$flops" "${unit}e9") of the unit ($unit); memory $(ratio "$peak" "$planned") of the plan"
     results+="${results:+,}{\"precision\":\"$precision\",\"batch\":\"4x$seq_len\",\"gflops\":$(ratio "$flops" 1e9 1),\"tokens_per_s\":$(field tokens_per_s),\"ratio\":$(ratio "$flops" "${unit}e9"),\"peak_memory_over_plan\":$(ratio "$peak" "$planned")}"
   done
