@@ -4,7 +4,7 @@
 #   unit          GFLOP/s of oneDNN's own packed f32 product 1024^3 on all cores
 #   gpt2_124m     model FLOP/s (causal attention) of one rank with all cores, over the unit
 #   mesh          tokens/s of 8 ranks TP2 x PP2 x DP2 over one rank with all cores, 30 M parameters
-#   launch        seconds from the command to the end of the first step and of the command, 8 ranks
+#   launch        seconds from the command to the end of a run of one step, 8 ranks, 4 M parameters
 #   memory        peak memory of a rank over what `plan` prints
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -65,6 +65,7 @@ planned=$("$trainctl" plan job.json --json -s parallelism.world_size=8 -s parall
 say "30 M parameters: one rank $one tokens/s, TP2 x PP2 x DP2 $eight: $(ratio "$eight" "$one"); memory $(ratio "$peak" "$planned") of the plan"
 
 say "launch"
+spec llama-4m 128 16 4 12 >job.json
 begin=$(date +%s.%N)
 launch --max-steps 1 -s parallelism.world_size=8 -s parallelism.tensor=2 -s parallelism.pipeline=2 -s parallelism.data=2 -s parallelism.threads_per_rank=1
 total=$(awk -v a="$begin" -v b="$(date +%s.%N)" 'BEGIN{printf "%.2f", b-a}')
