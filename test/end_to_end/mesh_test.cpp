@@ -8,6 +8,7 @@
 
 #include "test/end_to_end/jobs.h"
 #include "test/end_to_end/program.h"
+#include "test/support/golden.h"
 #include "test/support/thread_run.h"
 
 using namespace trainctl::test;
@@ -30,15 +31,22 @@ TEST_CASE("golden curves through the command line", "[mesh]") {
   for (const std::string name : {"gpt2-tiny", "llama-tiny"}) {
     const TempDir dir;
     write_file(dir.path() + "/job.json", golden_spec(name));
-    const std::vector<std::string> one = {"launch", "job.json", "-s", "name=one", "-s", "parallelism.world_size=1"};
+    const std::vector<std::string> one = {"launch", "job.json", "-s", "name=one", "-s", "parallelism.world_size=1",
+                                          "-s", "observability.save_gradients=true"};
     const std::vector<std::string> eight = {"launch", "job.json", "-s", "name=eight", "-s", "parallelism.world_size=8",
-                                            "-s", "parallelism.tensor=2", "-s", "parallelism.pipeline=2"};
+                                            "-s", "parallelism.tensor=2", "-s", "parallelism.pipeline=2",
+                                            "-s", "observability.save_gradients=true"};
     for (const auto& [run, arguments, bound] : {std::tuple{"one", one, 2e-4}, std::tuple{"eight", eight, 2e-4}}) {
       CAPTURE(name, run);
       const Outcome o = run_trainctl(dir.path(), arguments);
       INFO(o.err);
       REQUIRE(o.status == 0);
       CHECK(worst_loss(run_of(dir.path(), run), name) < bound);
+      const WorstTensor gradient =
+          compare_with_golden(trainctl::ckpt::step_directory(run_of(dir.path(), run) + "/gradients", 0), trainctl::ckpt::Role::gradient,
+                              std::string(TRAINCTL_SOURCE_DIR) + "/test/golden/" + name + "/grads.safetensors");
+      CHECK(gradient.compared == gradient.expected);
+      CHECK(gradient.relative < 1e-4);
     }
     // bf16 keeps 8 bits of each number: the relative rounding of a logit is 2^-9, about 0.01 of a loss near 5; averaged over
     // 256 targets and 20 steps of drift the curves stay within 0.02.
