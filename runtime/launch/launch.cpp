@@ -234,6 +234,27 @@ std::unique_ptr<ckpt::Checkpoint> choose_checkpoint(const ResumeRequest& request
   return checkpoint;
 }
 
+/// The folder may be one given anew (checkpoint.dir): another run's checkpoints must not be taken for ours, and
+/// an empty one must not make a run with saved steps begin again.
+void check_belongs(const ckpt::Checkpoint* checkpoint, const ResumeRequest& request, const RunIdentity& identity,
+                   FileSystem& fs) {
+  const std::string directory = request.run.checkpoints(request.now.job);
+  if (checkpoint && checkpoint->state().run_id != identity.run_id)
+    throw Error(ErrorCode::kCheckpoint,
+                fmt::format("{} is a checkpoint of run {} (spec hash {}), not of run {} (spec hash {}); give this "
+                            "run's own checkpoint.dir",
+                            checkpoint->path(), checkpoint->state().run_id, checkpoint->state().spec_hash,
+                            identity.run_id, identity.spec_hash));
+  const std::string recorded = request.run.checkpoints(request.before.job);
+  if (checkpoint || recorded == directory || !fs.is_directory(recorded)) return;
+  const auto saved = ckpt::list_steps(fs, recorded);
+  if (!saved.empty())
+    throw Error(ErrorCode::kCheckpoint,
+                fmt::format("{} has no checkpoint, but run {} saved {} in {}; a resume starts from step 0 only if "
+                            "the run never saved one: resume without the new checkpoint.dir, or copy them there",
+                            directory, identity.run_id, saved.size() == 1 ? "one" : "some", recorded));
+}
+
 void print_resume(Console& console, const ckpt::Checkpoint& checkpoint, const ResumeRequest& request,
                   double opened_in_s) {
   uint64_t bytes = 0;
@@ -272,6 +293,7 @@ RunResult resume_run(const ResumeRequest& request, FileSystem& fs, Clock& clock,
   const RunLock lock = lock_or_refuse(fs, run, id);
   const double begin_s = clock.monotonic_s();
   const auto checkpoint = choose_checkpoint(request, fs, console);
+  check_belongs(checkpoint.get(), request, *identity, fs);
   const double opened_in_s = clock.monotonic_s() - begin_s;
   const int64_t step = checkpoint ? checkpoint->state().step : 0;
   if (checkpoint && step >= job.schedule.total_steps) return nothing_to_do(run, id, fs, step, console);
