@@ -30,6 +30,7 @@ int launch(const Options& options, const Context& context) {
                         .command = context.arguments,
                         .max_steps = options.max_steps};
   if (options.dry_run) return print_preview(preview_launch(request, real_file_system()));
+  outlive_readers();
   Console console(console_options(context));
   return report_result(launch_run(request, real_file_system(), real_clock(), console), context);
 }

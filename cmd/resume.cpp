@@ -55,6 +55,7 @@ int resume(const Options& options, const Context& context) {
     }
     return exit_status(ErrorCode::kSpec);
   }
+  outlive_readers();
   Console console(console_options(context));
   const ResumeRequest request{.run = found.run,
                               .before = std::move(before),

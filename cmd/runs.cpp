@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 
@@ -35,8 +37,10 @@ Console::Options console_options(const Context& context) {
   return options;
 }
 
+void outlive_readers() { std::signal(SIGPIPE, SIG_IGN); }
+
 int report_result(const RunResult& result, const Context& context) {
-  if (context.json) fmt::print("{}\n", result.status.to_json());
+  if (context.json) std::puts(result.status.to_json().c_str());
   return result.exit_code;
 }
 

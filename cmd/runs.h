@@ -24,6 +24,9 @@ std::string own_program();
 /// The console of a supervisor on stderr.
 Console::Options console_options(const Context& context);
 
+/// From here on a reader of our output that goes away (a closed pipe) does not end us: the run directory keeps the record.
+void outlive_readers();
+
 /// What a supervised run ends with under --json, and its exit status.
 int report_result(const RunResult& result, const Context& context);
 

@@ -267,6 +267,9 @@ class Attempt {
       publishing_;  // last: its destructor waits for the thread, which uses the members above
 };
 
+/// Two interrupts closer together are one wish (a terminal and mpirun may both pass it on).
+constexpr double kSecondInterruptS = 0.3;
+
 sigset_t stop_set() {
   sigset_t set;
   ::sigemptyset(&set);
@@ -294,8 +297,14 @@ StopSignals::~StopSignals() {
 StopLevel StopSignals::read() {
   signalfd_siginfo info;
   while (::read(fd_, &info, sizeof info) == ssize_t(sizeof info)) {
-    const bool again = level_ != StopLevel::none;
-    level_ = again || info.ssi_signo == uint32_t(SIGQUIT) ? StopLevel::now : StopLevel::save_and_stop;
+    // Whoever ends a job often signals it twice (a scheduler, `stop` run again, a closing terminal): only a
+    // person who presses ctrl-C again does not want to wait for the save.
+    const double now_s = real_clock().monotonic_s();
+    const bool interrupt = info.ssi_signo == uint32_t(SIGINT);
+    const bool again = interrupt && interrupted_s_ && now_s - *interrupted_s_ >= kSecondInterruptS;
+    if (interrupt && !interrupted_s_) interrupted_s_ = now_s;
+    if (again || info.ssi_signo == uint32_t(SIGQUIT)) level_ = StopLevel::now;
+    level_ = std::max(level_, StopLevel::save_and_stop);
   }
   return level_;
 }

@@ -3,6 +3,7 @@
 #pragma once
 #include <signal.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,7 +15,8 @@
 
 namespace trainctl {
 
-/// SIGINT, SIGTERM and SIGHUP ask to save and stop, a second one (or SIGQUIT) to stop now. While one exists,
+/// SIGINT, SIGTERM and SIGHUP ask to save and stop; SIGQUIT, or a second SIGINT at least
+/// 0.3 s after the first, to stop now. While one exists,
 /// those signals are blocked in this thread and in threads started after it; the destructor restores them.
 class StopSignals {
  public:
@@ -29,6 +31,7 @@ class StopSignals {
  private:
   int fd_ = -1;
   StopLevel level_ = StopLevel::none;
+  std::optional<double> interrupted_s_;  ///< the first SIGINT, on the monotonic clock
   sigset_t old_mask_;
   void (*old_pipe_)(int) = SIG_DFL;
 };

@@ -117,6 +117,26 @@ TEST_CASE("SIGTERM saves and stops with 75", "[fault]") {
   bench.resume_and_compare(run, kMeshes[0]);
 }
 
+TEST_CASE("a stop asked for twice is still one that saves", "[fault]") {
+  Bench bench;
+  auto child = bench.start("twice", 3, {"-s", "checkpoint.every_steps=0"});
+  for (const int number : {SIGTERM, SIGTERM, SIGHUP, SIGINT}) child->signal(number);
+  const Outcome o = child->wait(30);
+  INFO(o.err);
+  CHECK(o.status == 75);
+  bench.resume_and_compare(run_of(bench.dir.path(), "twice"), kMeshes[3]);
+}
+
+TEST_CASE("a closed output pipe does not end the run", "[fault]") {
+  Bench bench;
+  const std::string line = "'" + trainctl_path() + "' launch job.json -s name=pipe 2>&1 | head -n 2";
+  Child({"bash", "-c", line}, bench.dir.path()).wait(60);
+  const std::string run = run_of(bench.dir.path(), "pipe");
+  REQUIRE(eventually(30, [&] { return line_count(run + "/metrics.jsonl") == 20; }));
+  CHECK(eventually(10, [&] { return read_file(run + "/status.json").find("finished") != std::string::npos; }));
+  CHECK(losses_of(run) == losses_of(bench.whole));
+}
+
 TEST_CASE("the supervisor's death ends the ranks", "[fault]") {
   Bench bench;
   auto child = bench.start("orphan", 2);

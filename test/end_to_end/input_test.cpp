@@ -77,6 +77,27 @@ TEST_CASE("a run that exists is not overwritten by another spec", "[input]") {
   CHECK_THAT(changed.err, Contains("schedule.lr"));
 }
 
+TEST_CASE("a resume takes no other run's checkpoints and never begins again unasked", "[input]") {
+  const TempDir dir;
+  write_file(dir.path() + "/job.json", tiny_spec("own"));
+  const std::string shared = dir.path() + "/shared";
+  REQUIRE(run_trainctl(dir.path(), {"launch", "job.json", "-s", "observability.run_id=a", "--max-steps", "4"}).status == 0);
+  REQUIRE(run_trainctl(dir.path(), {"launch", "job.json", "-s", "observability.run_id=b", "-s", "checkpoint.dir=" + shared,
+                                    "--max-steps", "8"}).status == 0);
+  const std::string before = read_file(dir.path() + "/runs/a/metrics.jsonl");
+  for (const std::string& other : {shared, dir.path() + "/empty"}) {
+    const Outcome o = run_trainctl(dir.path(), {"resume", "a", "-s", "checkpoint.dir=" + other});
+    CAPTURE(other, o.err);
+    CHECK(o.status == 7);
+    CHECK_THAT(o.err, Contains(other));
+    CHECK(read_file(dir.path() + "/runs/a/metrics.jsonl") == before);
+  }
+  std::filesystem::copy(dir.path() + "/runs/a", dir.path() + "/runs/copy", std::filesystem::copy_options::recursive);
+  const Outcome o = run_trainctl(dir.path(), {"resume", "runs/copy", "--max-steps", "6"});
+  INFO(o.err);
+  CHECK(o.status == 0);
+}
+
 TEST_CASE("damaged checkpoints are found, named and passed over", "[input]") {
   const TempDir dir;
   write_file(dir.path() + "/job.json", tiny_spec("bits"));

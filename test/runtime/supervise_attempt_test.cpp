@@ -346,8 +346,8 @@ TEST_CASE("asked once the run saves and stops; asked twice it stops now") {
 
   Stage twice;
   twice.on_text = [&](const std::string& text) {
-    if (text.find("step=3 ") != std::string::npos || text.find("stopping after this step") != std::string::npos)
-      ::raise(SIGINT);
+    if (text.find("step=3 ") != std::string::npos) ::raise(SIGINT);
+    if (text.find("stopping after this step") != std::string::npos) ::raise(SIGQUIT);   // what `stop --now` sends
   };
   CHECK(twice.run("stop 1 4", 10).outcome ==
         Verdict::aborted);  // (with rank 1 stopped, no save could ever end)
