@@ -1,5 +1,7 @@
 #include "kernels/host_memory.h"
 
+#include "runtime/base/error.h"
+
 #include <sys/mman.h>
 
 namespace trainctl::kernels {

@@ -1,6 +1,7 @@
 // What every backend asks of an op's arguments before it touches memory: one function per family of shapes.
 #pragma once
 #include "kernels/backend.h"
+#include "runtime/base/error.h"
 
 namespace trainctl::kernels {
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "runtime/base/dtype.h"
-#include "runtime/base/error.h"
+#include "runtime/base/ensure.h"
 
 namespace trainctl::kernels {
 

@@ -7,6 +7,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "runtime/base/ensure.h"
+
 namespace trainctl {
 
 /// What failed; each code has one exit status (the table in `trainctl help exit-codes`).
@@ -41,15 +43,4 @@ class Error : public std::runtime_error {
   ErrorCode code_;
 };
 
-[[noreturn]] void invariant_failed(const char* file, int line, const char* condition,
-                                   const std::string& detail);
-
 }  // namespace trainctl
-
-/// Our own invariant: stays on in release, prints condition and values, aborts.
-/// (Named ENSURE because the test framework owns CHECK.)   ENSURE(n > 0, "n = {}", n);
-#define ENSURE(condition, ...)                                                              \
-  do {                                                                                      \
-    if (!(condition)) [[unlikely]]                                                          \
-      ::trainctl::invariant_failed(__FILE__, __LINE__, #condition, ::fmt::format("" __VA_ARGS__)); \
-  } while (0)

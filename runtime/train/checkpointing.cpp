@@ -8,6 +8,7 @@
 #include <cstring>
 #include <thread>
 
+#include "runtime/base/error.h"
 #include "runtime/base/hash.h"
 #include "runtime/base/philox.h"
 

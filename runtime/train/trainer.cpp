@@ -6,6 +6,7 @@
 #include <thread>
 #include <utility>
 
+#include "runtime/base/error.h"
 #include "runtime/base/process_memory.h"
 #include "runtime/train/metrics.h"
 

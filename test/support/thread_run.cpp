@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "runtime/base/error.h"
 #include "ckpt/checkpoint.h"
 #include "runtime/base/philox.h"
 #include "runtime/train/rank.h"
