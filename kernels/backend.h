@@ -24,14 +24,28 @@
 
 namespace trainctl::kernels {
 
-/// An in-order queue of work on a device.
+/// A mark in a stream: reached once all work given to the stream before `Stream::record` is done. An event that was never
+/// recorded counts as reached.
+class Event {
+ public:
+  virtual ~Event() = default;
+  virtual bool reached() = 0;        ///< never blocks
+  virtual void synchronize() = 0;    ///< waits for it on the host
+};
+
+/// An in-order queue of work on a device. Streams of one device run beside each other unless an event orders them.
 class Stream {
  public:
   virtual ~Stream() = default;
+  /// Waits on the host for all work given so far. Error(kHardware) if some of it failed.
   virtual void synchronize() = 0;
+  /// Moves the mark behind the work given so far.
+  virtual void record(Event& event) = 0;
+  /// Work given from now on starts after the event's present mark is reached.
+  virtual void wait(Event& event) = 0;
 };
 
-/// Device memory with one owner; freed by the destructor. Zero-filled when allocated.
+/// Memory with one owner; freed by the destructor. Zero-filled when allocated.
 class Buffer {
  public:
   virtual ~Buffer() = default;
@@ -68,14 +82,35 @@ struct AdamWStep {
   float lr = 0, beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f, grad_scale = 1, bias_correction1 = 1, bias_correction2 = 1;
 };
 
+/// The largest shapes that the ops of a run will see, for the memory they need beside their arguments. 0: the op is not used.
+struct ScratchShape {
+  int64_t rows = 0;            ///< M
+  int64_t widest = 0;          ///< the most columns of a norm or of a product's bias
+  AttentionShape attention;
+  int64_t embedding_rows = 0, embedding_cols = 0;   ///< of the local table
+  int64_t optimizer_elements = 0, optimizer_boxes = 0;
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
-  virtual std::string name() const = 0;  ///< "cpu", "reference", ...
+  virtual std::string name() const = 0;  ///< "cpu", "cuda", "reference", ...
   virtual std::unique_ptr<Stream> create_stream() = 0;
+  virtual std::unique_ptr<Event> create_event() = 0;
+  /// Device memory. Error(kHardware) when there is not enough of it.
   virtual std::unique_ptr<Buffer> allocate(size_t bytes) = 0;
+  /// Host memory that the device copies from and to without a detour (pinned).
+  virtual std::unique_ptr<Buffer> allocate_host(size_t bytes) = 0;
+  /// Copies are work on the stream: the host memory must stay valid, and a source unchanged, until they are done. They run beside
+  /// the host only when the host memory is from allocate_host.
   virtual void copy_to_device(Stream&, void* device, const void* host, size_t bytes) = 0;
   virtual void copy_to_host(Stream&, void* host, const void* device, size_t bytes) = 0;
+  virtual void copy_on_device(Stream&, void* dst, const void* src, size_t bytes) = 0;
+  /// Takes the memory that ops on these shapes need beside their arguments; without it they take it when first called.
+  virtual void reserve_scratch(const ScratchShape&) {}
+  /// Device memory taken through this backend at this moment, and the most there ever was.
+  virtual size_t allocated_bytes() const = 0;
+  virtual size_t peak_allocated_bytes() const = 0;
 
   // ---- elementwise and copies -------------------------------------------------------------------------
   virtual void fill_zero(Stream&, void* data, size_t bytes) = 0;
@@ -122,6 +157,17 @@ class Backend {
   virtual void linear_forward(Stream&, Matrix x, const PackedWeight& w, Matrix bias, Matrix y) = 0;
   /// dx = dy w.   dy [M, N], dx [M, K]
   virtual void linear_backward_input(Stream&, Matrix dy, const PackedWeight& w, Matrix dx) = 0;
+  /// pre = x w^T + bias, y = gelu(pre): the two ops above and below in one where a device can. Deterministic: every call on a device
+  /// gives the same bits, which need not be those of the two separate ops.
+  virtual void linear_gelu_forward(Stream& stream, Matrix x, const PackedWeight& w, Matrix bias, Matrix pre, Matrix y) {
+    linear_forward(stream, x, w, bias, pre);
+    gelu_forward(stream, pre, y);
+  }
+  /// dx = (dy w) * gelu'(pre).   dy [M, N], pre and dx [M, K]
+  virtual void linear_gelu_backward_input(Stream& stream, Matrix dy, const PackedWeight& w, Matrix pre, Matrix dx) {
+    linear_backward_input(stream, dy, w, dx);
+    gelu_backward(stream, pre, dx, dx);
+  }
   /// dw (+)= dy^T x ; dbias (+)= sum over m of dy[m].   dw f32 [N, K] (stride allowed), dbias f32 [1, N] or empty
   virtual void linear_backward_weight(Stream&, Matrix dy, Matrix x, Matrix dw, Matrix dbias, bool accumulate) = 0;
 
@@ -164,8 +210,8 @@ class Backend {
   ///   m = beta1 m + (1 - beta1) g;   v = beta2 v + (1 - beta2) g^2
   ///   w = w - lr * weight_decay * w;   w = w - lr * (m / bc1) / (sqrt(v / bc2) + eps);   param = w in param's dtype
   virtual void adamw(Stream&, std::span<const AdamWBox> boxes, const AdamWStep& step) = 0;
-  /// out[i] = sum over box i of x^2, in double, in an order fixed by the box's shape alone. out: host memory, valid after
-  /// stream.synchronize().   boxes: f32 matrices
+  /// out[i] = sum over box i of x^2, in double, in an order fixed by the box's shape alone. out: host memory (from allocate_host,
+  /// or the call waits), valid after stream.synchronize().   boxes: f32 matrices
   virtual void sum_squares(Stream&, std::span<const Matrix> boxes, double* out) = 0;
   /// *out = sum of x[0..n) in double, in order. out: host memory, as above.
   virtual void sum(Stream&, const float* x, int64_t n, double* out) = 0;

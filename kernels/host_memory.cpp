@@ -1,8 +1,8 @@
 #include "kernels/host_memory.h"
 
-#include "runtime/base/error.h"
-
 #include <sys/mman.h>
+
+#include "runtime/base/error.h"
 
 namespace trainctl::kernels {
 
@@ -33,5 +33,23 @@ HostBuffer::~HostBuffer() {
     munmap(data_, bytes_);
   }
 }
+
+class HostDevice::CountedBuffer final : public Buffer {
+ public:
+  CountedBuffer(size_t bytes, std::shared_ptr<Count> count) : memory_(bytes), count_(std::move(count)) {
+    const size_t now = count_->now += bytes;
+    for (size_t most = count_->most; most < now && !count_->most.compare_exchange_weak(most, now);) {
+    }
+  }
+  ~CountedBuffer() override { count_->now -= memory_.bytes(); }
+  void* data() override { return memory_.data(); }
+  size_t bytes() const override { return memory_.bytes(); }
+
+ private:
+  HostBuffer memory_;
+  std::shared_ptr<Count> count_;
+};
+
+std::unique_ptr<Buffer> HostDevice::allocate(size_t bytes) { return std::make_unique<CountedBuffer>(bytes, count_); }
 
 }  // namespace trainctl::kernels

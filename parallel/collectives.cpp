@@ -22,16 +22,21 @@ Transfer sending(int peer, const void* data, size_t bytes, int tag) {
 }
 Transfer receiving(int peer, void* data, size_t bytes, int tag) { return {Transfer::receive, peer, data, bytes, tag}; }
 
-void run(Communicator& comm, const std::vector<Transfer>& transfers, const char* what) {
-  if (!transfers.empty()) comm.exchange_and_wait(transfers, what);
+/// With a stream: device memory, ordered on the stream. Without: host memory.
+void run(Communicator& comm, kernels::Stream* stream, const std::vector<Transfer>& transfers, const char* what) {
+  if (transfers.empty()) return;
+  if (stream)
+    comm.exchange_and_wait(transfers, what, *stream);
+  else
+    comm.host().exchange_and_wait(transfers, what);
 }
 
 /// Where rank r's slice of n elements begins when n need not divide.
 int64_t slice_begin(int64_t n, int r, int size) { return n * r / size; }
 
 /// send (bytes[rank] bytes) to everyone; rank r's part arrives at recv + the sum of bytes before r.
-void gather_parts(Communicator& comm, const void* send, void* recv, std::span<const size_t> bytes, int tag,
-                  const char* what) {
+void gather_parts(Communicator& comm, kernels::Stream* stream, const void* send, void* recv, std::span<const size_t> bytes,
+                  int tag, const char* what) {
   ENSURE(int(bytes.size()) == comm.size(), "{} sizes for {} ranks", bytes.size(), comm.size());
   std::vector<Transfer> transfers;
   transfers.reserve(2 * bytes.size());
@@ -46,7 +51,7 @@ void gather_parts(Communicator& comm, const void* send, void* recv, std::span<co
     if (mine > 0) transfers.push_back(sending(r, send, mine, tag));
     if (bytes[r] > 0) transfers.push_back(receiving(r, at(recv, offsets[r]), bytes[r], tag));
   }
-  run(comm, transfers, what);
+  run(comm, stream, transfers, what);
 }
 
 /// own: this rank's [size slices]; leaves this rank's slice, summed over ranks, in out.
@@ -68,19 +73,25 @@ void reduce_slices(Communicator& comm, kernels::Backend& backend, kernels::Strea
     if (theirs > 0) transfers.push_back(sending(r, at(own, offsets[r] * element), theirs * element, tag));
     if (mine > 0) transfers.push_back(receiving(r, incoming, mine * element, tag));
   }
-  stream.synchronize();
-  run(comm, transfers, what);
+  run(comm, &stream, transfers, what);
   if (mine > 0 && !(size == 1 && out == inputs[0])) backend.tree_sum(stream, inputs, out, dtype, mine);
 }
 
 }  // namespace
 
+void all_gather(Communicator& comm, kernels::Stream& stream, const void* send, void* recv, size_t bytes_per_rank, int tag) {
+  gather_parts(comm, &stream, send, recv, std::vector<size_t>(comm.size(), bytes_per_rank), tag, "all-gather");
+}
 void all_gather(Communicator& comm, const void* send, void* recv, size_t bytes_per_rank, int tag) {
-  gather_parts(comm, send, recv, std::vector<size_t>(comm.size(), bytes_per_rank), tag, "all-gather");
+  gather_parts(comm, nullptr, send, recv, std::vector<size_t>(comm.size(), bytes_per_rank), tag, "all-gather");
 }
 
+void all_gather_v(Communicator& comm, kernels::Stream& stream, const void* send, void* recv, std::span<const size_t> bytes,
+                  int tag) {
+  gather_parts(comm, &stream, send, recv, bytes, tag, "all-gather");
+}
 void all_gather_v(Communicator& comm, const void* send, void* recv, std::span<const size_t> bytes, int tag) {
-  gather_parts(comm, send, recv, bytes, tag, "all-gather");
+  gather_parts(comm, nullptr, send, recv, bytes, tag, "all-gather");
 }
 
 void reduce_scatter(Communicator& comm, kernels::Backend& backend, kernels::Stream& stream, const void* full, void* out,
@@ -114,8 +125,7 @@ void all_reduce(Communicator& comm, kernels::Backend& backend, kernels::Stream& 
       transfers.push_back(sending(r, data, bytes, tag));
       transfers.push_back(receiving(r, at(scratch, r * bytes), bytes, tag));
     }
-    stream.synchronize();
-    run(comm, transfers, "all-reduce");
+    run(comm, &stream, transfers, "all-reduce");
     backend.tree_sum(stream, inputs, data, dtype, n);
     return;
   }
@@ -125,15 +135,14 @@ void all_reduce(Communicator& comm, kernels::Backend& backend, kernels::Stream& 
   for (int r = 0; r < size; r++) slice_bytes[r] = (offsets[r + 1] - offsets[r]) * element;
   void* mine = at(data, offsets[rank] * element);
   reduce_slices(comm, backend, stream, data, mine, scratch, dtype, offsets, tag, "all-reduce");
-  stream.synchronize();
-  gather_parts(comm, mine, data, slice_bytes, tag, "all-reduce");
+  gather_parts(comm, &stream, mine, data, slice_bytes, tag, "all-reduce");
 }
 
 void all_reduce_f64(Communicator& comm, std::span<double> values, int tag) {
   const size_t n = values.size();
   if (comm.size() == 1 || n == 0) return;
   std::vector<double> everyone(n * comm.size());
-  gather_parts(comm, values.data(), everyone.data(), std::vector<size_t>(comm.size(), n * sizeof(double)), tag, "sum");
+  gather_parts(comm, nullptr, values.data(), everyone.data(), std::vector<size_t>(comm.size(), n * sizeof(double)), tag, "sum");
   for (size_t i = 0; i < n; i++) {
     double sum = everyone[i];
     for (int r = 1; r < comm.size(); r++) sum += everyone[r * n + i];
@@ -151,14 +160,14 @@ void broadcast(Communicator& comm, int root, void* data, size_t bytes, int tag) 
     for (int r = 0; r < comm.size(); r++)
       if (r != root) transfers.push_back(sending(r, data, bytes, tag));
   }
-  run(comm, transfers, "broadcast");
+  run(comm, nullptr, transfers, "broadcast");
 }
 
 void barrier(Communicator& comm, int tag) {
   if (comm.size() == 1) return;
   const char here = 1;
   std::vector<char> everyone(comm.size());
-  gather_parts(comm, &here, everyone.data(), std::vector<size_t>(comm.size(), 1), tag, "barrier");
+  gather_parts(comm, nullptr, &here, everyone.data(), std::vector<size_t>(comm.size(), 1), tag, "barrier");
 }
 
 }  // namespace trainctl::parallel

@@ -1,11 +1,14 @@
 // What peers can do: the one primitive by which ranks move bytes, and the collectives built on it.
 //
 // A Communicator is one rank's end of a group of ranks. Its only primitive is `exchange`: a set of sends and receives that
-// start now and are waited for later. Every collective is an exchange followed by local arithmetic in a fixed order, so
+// start once a stream has come to this point and are waited for later, on the host or by a stream. Every collective is an exchange followed by local arithmetic in a fixed order, so
 // a sum has the same bits over MPI, over threads and (later) over NCCL.
 //
-// Thread rule: one Communicator is used by one thread at a time. Messages between two ranks with the same tag arrive in the
-// order sent. Destroying a communicator never waits for a peer.
+// Memory: transfers are of the memory of the backend's device, and so are all collectives that take a Stream. host() is the same
+// group for bytes in host memory (on a CPU both are one).
+//
+// Thread rule: one Communicator is used by one thread at a time. All members make the exchanges of one communicator in the same order:
+// a transport may run them one after another. Messages between two ranks with the same tag arrive in the order sent. Destroying a communicator never waits for a peer.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -54,19 +57,34 @@ class Communicator {
   /// What this group is for, e.g. "dp group of stage 1": used in errors and diagnosis.
   virtual const std::string& name() const = 0;
 
-  /// Starts the transfers; returns at once. Progress is made while any thread of this rank waits on or polls any communicator,
-  /// and by a background thread that polls gently while tickets are pending.
-  virtual Ticket exchange(std::span<const Transfer> transfers) = 0;
+  /// Starts the transfers once the work given to `after` so far is done (null: the buffers are ready); returns at once where the
+  /// transport can wait for a stream by itself, else waits for it here. Progress is made while any thread of this rank waits on or polls
+  /// any communicator, and by a background thread that polls gently while tickets are pending.
+  virtual Ticket exchange(std::span<const Transfer> transfers, kernels::Stream* after = nullptr) = 0;
   /// True when finished; never blocks. Also makes progress.
   virtual bool test(Ticket& ticket) = 0;
   /// Waits; afterwards the ticket is empty. Error(kPeerLost) once the deadline has passed, naming the communicator, the kind
   /// of operation (`what`) and the peers (with world ranks) still missing. Sleeps rather than spins: ranks share cores.
   virtual void wait(Ticket& ticket, const char* what) = 0;
+  /// Work given to `then` from now on sees what was received and may overwrite what was sent; the ticket is empty afterwards. A transport
+  /// on the device returns at once and watches the deadline beside: past it, it aborts, and the next call or check() throws.
+  virtual void wait(Ticket& ticket, const char* what, kernels::Stream& then) {
+    (void)then;
+    wait(ticket, what);
+  }
   /// exchange, then wait: for a transport that prepares for progress in between, cheaper than the two.
   virtual void exchange_and_wait(std::span<const Transfer> transfers, const char* what) {
     Ticket ticket = exchange(transfers);
     wait(ticket, what);
   }
+  virtual void exchange_and_wait(std::span<const Transfer> transfers, const char* what, kernels::Stream& stream) {
+    Ticket ticket = exchange(transfers, &stream);
+    wait(ticket, what, stream);
+  }
+  /// Throws the error of a transfer that failed after the call that waited for it had returned.
+  virtual void check() {}
+  /// The same group for host memory; lives as long as this.
+  virtual Communicator& host() { return *this; }
 
   /// New communicators by colour, ordered by key; collective over this one. colour < 0: not a member, returns null.
   /// A rank makes one split at a time, whatever its communicators and threads.
@@ -80,12 +98,15 @@ class Communicator {
 };
 
 // ---- collectives (parallel/collectives.cpp): the same code over every communicator ---------------------------------
-// Every rank calls with the same sizes in the same order. `tag` keeps concurrent collectives on one communicator apart.
+// Every rank calls with the same sizes in the same order. `tag` keeps concurrent collectives on one communicator apart. With a Stream:
+// device memory, ordered behind the stream's work, and the stream's later work sees the result. Without: host memory, done on return.
 
 /// recv [size * n bytes] = concatenation of every rank's send [n bytes]. send may be recv + rank * n.
+void all_gather(Communicator&, kernels::Stream&, const void* send, void* recv, size_t bytes_per_rank, int tag = 0);
 void all_gather(Communicator&, const void* send, void* recv, size_t bytes_per_rank, int tag = 0);
 
 /// The same with a size per rank (bytes[r]), rank r's part standing at offset sum of bytes before r.
+void all_gather_v(Communicator&, kernels::Stream&, const void* send, void* recv, std::span<const size_t> bytes, int tag = 0);
 void all_gather_v(Communicator&, const void* send, void* recv, std::span<const size_t> bytes, int tag = 0);
 
 /// out [n] = tree sum over ranks r of their full[rank * n + i] (balanced binary tree in rank order, Backend::tree_sum).
@@ -100,12 +121,31 @@ void all_reduce(Communicator&, kernels::Backend&, kernels::Stream&, void* data, 
                 int tag = 0);
 size_t all_reduce_scratch_bytes(int size, DType dtype, int64_t n);
 
-/// Sums doubles (host memory) over ranks in rank order on every rank; meant for vectors where each entry is non-zero on one
+/// Sums doubles over ranks in rank order on every rank; meant for vectors where each entry is non-zero on one
 /// rank only, or whose order of summation is the rank order.
 void all_reduce_f64(Communicator&, std::span<double> values, int tag = 0);
 
 void broadcast(Communicator&, int root, void* data, size_t bytes, int tag = 0);
 void barrier(Communicator&, int tag = 0);
+
+// ---- transports of device memory over a transport of host memory ---------------------------------------------------
+
+/// Device transfers by way of pinned host memory: pieces of `piece_bytes` are copied to the host, sent over `host` and copied to the
+/// device, all three beside each other. Works for any devices and any placement, also several ranks on one GPU. Takes over `host`.
+std::unique_ptr<Communicator> make_staged_communicator(std::unique_ptr<Communicator> host, kernels::Backend& backend,
+                                                       size_t piece_bytes = size_t{4} << 20);
+
+/// NCCL among ranks of which each has a GPU of its own (`backend` is its CUDA backend); bootstrapped over `host`, which it takes over.
+/// Collective. Error(kPreflight) in one sentence when NCCL is missing or of another major version, Error(kPeerLost) naming who did not
+/// come within the deadline.
+std::unique_ptr<Communicator> make_nccl_communicator(std::unique_ptr<Communicator> host, kernels::Backend& backend, double deadline_s);
+
+/// Whether NCCL can be loaded here: its version (e.g. 22809), or 0 and why not, in one sentence.
+struct NcclStatus {
+  int version = 0;
+  std::string path, problem;
+};
+NcclStatus nccl_status();
 
 // ---- transports ---------------------------------------------------------------------------------------------------
 

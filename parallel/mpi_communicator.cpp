@@ -196,15 +196,23 @@ class MpiCommunicator final : public Communicator {
   double waited_s() const override { return waited_s_; }
   uint64_t sent_bytes() const override { return sent_bytes_; }
 
-  Ticket exchange(std::span<const Transfer> transfers) override {
+  Ticket exchange(std::span<const Transfer> transfers, kernels::Stream* after) override {
+    if (after) after->synchronize();
     std::unique_ptr<MpiTicket> ticket = start_all(transfers);
     if (!ticket) return Ticket();
     if (ticket->set_pending(true)) process_->wake_background();
     return Ticket(std::move(ticket));
   }
 
+  using Communicator::exchange_and_wait;
+  using Communicator::wait;
   void exchange_and_wait(std::span<const Transfer> transfers, const char* what) override {
     if (const std::unique_ptr<MpiTicket> ticket = start_all(transfers)) wait_for(*ticket, what);
+  }
+
+  void exchange_and_wait(std::span<const Transfer> transfers, const char* what, kernels::Stream& stream) override {
+    stream.synchronize();
+    exchange_and_wait(transfers, what);
   }
 
   bool test(Ticket& ticket) override {

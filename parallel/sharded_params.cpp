@@ -280,7 +280,6 @@ struct ShardedParams::Impl {
       run_end[size_t(c.owner)] = c.offset + box.count();
     }
     if (dp.size() == 1) return;
-    stream.synchronize();
     const int me = dp.rank();
     const int tag = next_tag = next_tag % 1000 + 1;
     std::vector<Transfer> transfers;
@@ -293,7 +292,7 @@ struct ShardedParams::Impl {
         transfers.push_back({Transfer::receive, peer, received_at(g, peer, run_begin[size_t(me)]),
                              size_t(run_end[size_t(me)] - run_begin[size_t(me)]) * 4, tag});
     }
-    if (!transfers.empty()) state.pending.push_back({dp.exchange(transfers), begin, end});
+    if (!transfers.empty()) state.pending.push_back({dp.exchange(transfers, &stream), begin, end});
   }
 
   float* received_at(int g, int peer, int64_t offset) const {
@@ -310,7 +309,7 @@ struct ShardedParams::Impl {
       GroupState& state = groups[g];
       ENSURE(state.launched == group.chunks.size(), "group {}: {} of {} chunks were reduced", g, state.launched,
              group.chunks.size());
-      for (auto& pending : state.pending) dp.wait(pending.ticket, "reduce gradients");
+      for (auto& pending : state.pending) dp.wait(pending.ticket, "reduce gradients", stream);
       state.pending.clear();
       state.ready = state.launched = 0;
       if (dp.size() > 1 && group.own(dp.rank()) > 0) sum_own(g);
@@ -334,7 +333,6 @@ struct ShardedParams::Impl {
   void finish_partial() {
     const GroupPlan& group = plan.groups[replicated_partial];
     if (tp.size() == 1 || group.chunks.empty() || group.own(dp.rank()) == 0) return;
-    stream.synchronize();
     all_reduce(tp, backend, stream, packed_at(replicated_partial, group.owner_begin[size_t(dp.rank())]),
                tp_scratch->data(), DType::f32, group.own(dp.rank()));
   }
@@ -354,12 +352,11 @@ struct ShardedParams::Impl {
       const void* inputs[2] = {tied_run(tied_embedding), tied_run(tied_head)};
       if (n > 0) backend.tree_sum(stream, inputs, tied_run(tied_embedding), DType::f32, n);
     } else if (tied_peer && n > 0) {
-      stream.synchronize();
       const int peer = 1 - tied_peer->rank();
       float* other = static_cast<float*>(tied_received->data());
       const Transfer transfers[2] = {{Transfer::send, peer, tied_run(mine), size_t(n) * 4},
                                      {Transfer::receive, peer, other, size_t(n) * 4}};
-      tied_peer->exchange_and_wait(transfers, "add the tied embedding's gradients");
+      tied_peer->exchange_and_wait(transfers, "add the tied embedding's gradients", stream);
       const void* inputs[2] = {mine == tied_embedding ? tied_run(mine) : other,
                                mine == tied_embedding ? other : tied_run(mine)};
       backend.tree_sum(stream, inputs, tied_run(mine), DType::f32, n);
@@ -370,9 +367,8 @@ struct ShardedParams::Impl {
     const GroupPlan& group = plan.groups[g];
     std::vector<size_t> bytes;
     for (int r = 0; r < dp.size(); ++r) bytes.push_back(size_t(group.own(r)) * size_of(dtype));
-    stream.synchronize();
     char* own = static_cast<char*>(flat) + group.owner_begin[size_t(dp.rank())] * int64_t(size_of(dtype));
-    all_gather_v(dp, own, flat, bytes);
+    all_gather_v(dp, stream, own, flat, bytes);
   }
 
   /// Compute copies from own flat parts to everyone's local matrices (nothing to do where AdamW wrote them in place).

@@ -15,15 +15,13 @@ size_t TensorParallel::scratch_bytes(int tp, DType dtype, int64_t full_rows, int
 Matrix TensorParallel::enter(Matrix local, Matrix full) {
   if (!cut_rows_) return local;
   ENSURE(local.contiguous() && full.contiguous() && full.rows == local.rows * size());
-  stream_.synchronize();
-  all_gather(comm_, local.data, full.data, size_t(local.count()) * size_of(local.dtype));
+  all_gather(comm_, stream_, local.data, full.data, size_t(local.count()) * size_of(local.dtype));
   return full;
 }
 
 Matrix TensorParallel::leave(Matrix partial, Matrix local) {
   if (size() == 1) return partial;
   ENSURE(partial.contiguous() && scratch_ != nullptr);
-  stream_.synchronize();
   if (!cut_rows_) {
     all_reduce(comm_, backend_, stream_, partial.data, scratch_, partial.dtype, partial.count());
     return partial;

@@ -88,7 +88,8 @@ class ThreadCommunicator final : public Communicator {
   double waited_s() const override { return waited_s_; }
   uint64_t sent_bytes() const override { return sent_bytes_; }
 
-  Ticket exchange(std::span<const Transfer> transfers) override {
+  Ticket exchange(std::span<const Transfer> transfers, kernels::Stream* after) override {
+    if (after) after->synchronize();
     check_transfers(*this, transfers);
     auto ticket = std::make_unique<ThreadTicket>();
     ticket->world = world_;
@@ -115,6 +116,7 @@ class ThreadCommunicator final : public Communicator {
     return Ticket(std::move(ticket));
   }
 
+  using Communicator::wait;
   bool test(Ticket& ticket) override {
     if (!ticket) return true;
     ThreadTicket& pending = own(ticket);

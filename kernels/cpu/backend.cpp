@@ -1,5 +1,4 @@
 #include "kernels/cpu/cpu_backend.h"
-#include "kernels/host_memory.h"
 
 namespace trainctl::kernels {
 
@@ -26,18 +25,6 @@ const KernelTable& table_of(InstructionSet isa) {
 CpuBackend::CpuBackend(int threads, InstructionSet isa)
     : kernels_(table_of(isa)), multiplies_bf16_(isa == InstructionSet::v4), pool_(threads), products_(pool_) {
   ENSURE(threads >= 1, "threads = {}", threads);
-}
-
-std::unique_ptr<Stream> CpuBackend::create_stream() { return std::make_unique<HostStream>(); }
-
-std::unique_ptr<Buffer> CpuBackend::allocate(size_t bytes) { return std::make_unique<HostBuffer>(bytes); }
-
-void CpuBackend::copy_to_device(Stream&, void* device, const void* host, size_t bytes) {
-  std::memcpy(device, host, bytes);
-}
-
-void CpuBackend::copy_to_host(Stream&, void* host, const void* device, size_t bytes) {
-  std::memcpy(host, device, bytes);
 }
 
 std::unique_ptr<Backend> make_cpu_backend(int threads, InstructionSet isa) {

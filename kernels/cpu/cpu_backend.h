@@ -6,6 +6,7 @@
 #include "kernels/cpu/product.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/thread_pool.h"
+#include "kernels/host_memory.h"
 #include "kernels/shape_checks.h"
 
 namespace trainctl::kernels::cpu {
@@ -20,16 +21,11 @@ inline Matrix part(const Matrix& m, int64_t row, int64_t rows, int64_t col, int6
   return m ? m.row_range(row, rows).columns(col, cols) : m;
 }
 
-class CpuBackend final : public Backend {
+class CpuBackend final : public HostDevice {
  public:
   CpuBackend(int threads, InstructionSet isa);
 
   std::string name() const override { return "cpu"; }
-  std::unique_ptr<Stream> create_stream() override;
-  std::unique_ptr<Buffer> allocate(size_t bytes) override;
-  void copy_to_device(Stream&, void* device, const void* host, size_t bytes) override;
-  void copy_to_host(Stream&, void* host, const void* device, size_t bytes) override;
-
   void fill_zero(Stream&, void* data, size_t bytes) override;
   void copy(Stream&, Matrix src, Matrix dst) override;
   void add(Stream&, Matrix src, Matrix dst) override;

@@ -10,6 +10,7 @@
 #include <unordered_map>
 
 #include "kernels/cpu/scratch.h"
+#include "runtime/base/error.h"
 
 namespace trainctl::kernels::cpu {
 

@@ -31,7 +31,8 @@ constexpr size_t attention_backward_scratch(const AttentionShape& s) {
 }
 
 /// The tokens sorted by row of the table.
-constexpr size_t embedding_backward_scratch(int64_t rows, int64_t vocab) {
+constexpr size_t embedding_backward_scratch(int64_t rows, int64_t vocab, int64_t cols) {
+  (void)cols;
   return size_t(rows) * 16 + size_t(vocab + 1) * 8 + 4096;
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/backend.h"
+#include "kernels/host_memory.h"
 #include "kernels/shape_checks.h"
 
 namespace trainctl::kernels::reference {
@@ -26,14 +27,9 @@ inline void put(const Matrix& m, int64_t r, int64_t c, double value) {
   }
 }
 
-class ReferenceBackend final : public Backend {
+class ReferenceBackend final : public HostDevice {
  public:
   std::string name() const override { return "reference"; }
-  std::unique_ptr<Stream> create_stream() override;
-  std::unique_ptr<Buffer> allocate(size_t bytes) override;
-  void copy_to_device(Stream&, void* device, const void* host, size_t bytes) override;
-  void copy_to_host(Stream&, void* host, const void* device, size_t bytes) override;
-
   void fill_zero(Stream&, void* data, size_t bytes) override;
   void copy(Stream&, Matrix src, Matrix dst) override;
   void add(Stream&, Matrix src, Matrix dst) override;

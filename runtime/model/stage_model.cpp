@@ -235,8 +235,7 @@ struct StageModel::Impl {
     backend.cross_entropy_stats(stream, logits, targets, begin, m.stats);
     const float* stats = m.stats;
     if (tp.size() > 1) {
-      stream.synchronize();
-      parallel::all_gather(tp.comm(), m.stats, m.all_stats, size_t(shape.rows) * 12);
+      parallel::all_gather(tp.comm(), stream, m.stats, m.all_stats, size_t(shape.rows) * 12);
       stats = m.all_stats;
     }
     backend.cross_entropy_combine(stream, stats, tp.size(), shape.rows, m.lse, m.loss);

@@ -1,0 +1,51 @@
+// Which devices this machine has, and how a rank gets the one it works on.
+#pragma once
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kernels/backend.h"
+
+namespace trainctl::kernels {
+
+/// What a driver and its management library say about one GPU. Numbers that are not told are absent.
+struct GpuFacts {
+  int index = 0;
+  std::string name, pci_bus_id, uuid, driver;
+  int compute_major = 0, compute_minor = 0, multiprocessors = 0;
+  size_t total_bytes = 0, free_bytes = 0;
+  std::optional<double> temperature_c, power_w, power_limit_w, sm_clock_mhz, sm_clock_max_mhz, memory_clock_mhz;
+  std::optional<long long> ecc_uncorrected, remapped_rows, last_xid;
+};
+
+/// Whether GPUs can be used here, and if not, why, in one sentence that says what to do.
+struct CudaStatus {
+  bool built = false;            ///< this program has the CUDA backend
+  int devices = 0;               ///< usable GPUs
+  int driver_version = 0, runtime_version = 0;   ///< 1000 * major + 10 * minor, 0: unknown
+  std::string problem;           ///< empty when devices > 0
+};
+/// Cheap: starts no CUDA context. Never throws.
+CudaStatus cuda_status();
+/// Facts of GPU `index`; Error(kPreflight) when there is no such GPU.
+GpuFacts gpu_facts(int index);
+
+struct CudaOptions {
+  int device = 0;                ///< index of the GPU
+  bool tf32 = false;             ///< f32 products by TF32 tensor cores
+  bool check_each_op = false;    ///< wait after each op, so that an asynchronous failure names its op (slow)
+};
+/// Error(kPreflight) in one sentence: no driver, no such GPU, an unsupported architecture, cuBLASLt not found (and where it was
+/// looked for).
+std::unique_ptr<Backend> make_cuda_backend(const CudaOptions& options);
+
+/// Device memory that ops on these shapes take beside their arguments on a CUDA device: what reserve_scratch takes there. Pure; known
+/// without a GPU.
+size_t cuda_scratch_bytes(const ScratchShape& shape);
+
+/// Dense bf16 (f32: TF32 aside, plain) peak of a GPU by its name as the driver tells it, in FLOP/s; nothing for an unknown GPU, which is
+/// then measured, never guessed. Sources: kernels/gpu_peaks.cpp.
+std::optional<double> gpu_peak_flops_per_s(const std::string& name, DType dtype);
+
+}  // namespace trainctl::kernels
