@@ -30,12 +30,21 @@ constexpr size_t attention_backward_scratch(const AttentionShape& s) {
   return delta;
 }
 
-/// The tokens sorted by row of the table.
-constexpr size_t embedding_backward_scratch(int64_t rows, int64_t vocab, int64_t cols) {
-  (void)cols;
-  return size_t(rows) * 16 + size_t(vocab + 1) * 8 + 4096;
+/// embedding_backward sorts tokens in chunks of at most kSortChunk, a power of two, and then merges these.
+constexpr int64_t kSortChunk = 2048;
+constexpr int64_t sort_chunk_of(int64_t tokens) {
+  int64_t size = 2;
+  while (size < tokens && size < kSortChunk) size *= 2;
+  return size;
+}
+/// The sorted chunks, and all tokens sorted by row of the table: 8 bytes each.
+constexpr size_t embedding_backward_scratch(int64_t rows, int64_t /*vocab*/, int64_t /*cols*/) {
+  const int64_t chunk = sort_chunk_of(rows);
+  return size_t((rows + chunk - 1) / chunk * chunk) * 16;
 }
 
-constexpr size_t sum_scratch(int64_t n) { return size_t(n / 1024 + 1) * sizeof(double); }
+/// Elements that one block of `sum` adds up.
+constexpr int64_t kSumChunk = 4096;
+constexpr size_t sum_scratch(int64_t n) { return size_t((n + kSumChunk - 1) / kSumChunk) * sizeof(double); }
 
 }  // namespace trainctl::kernels::cuda
