@@ -1,0 +1,194 @@
+// AdamW and the sums of the step, over tiles of all boxes at once: one block a tile.
+#include <algorithm>
+#include <climits>
+
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/ops.h"
+#include "kernels/cuda/ragged.cuh"
+
+namespace trainctl::kernels::cuda {
+
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int64_t kTileElements = 16384;   ///< 64 a thread
+constexpr int kGroup = 4;                  ///< 16 bytes of f32
+
+__device__ inline bool stands_on(const void* p, int bytes) { return reinterpret_cast<uintptr_t>(p) % bytes == 0; }
+
+// ---- AdamW ----------------------------------------------------------------------------------------------------------------------
+// Each operation is rounded once, in the order of the contract: the intrinsics keep the compiler from fusing any two.
+
+struct Weight {
+  float master, first_moment, second_moment;
+};
+
+__device__ inline Weight adamw_of(Weight x, float grad, float decay, const AdamWStep& s) {
+  const float g = __fmul_rn(grad, s.grad_scale);
+  const float m = __fadd_rn(__fmul_rn(s.beta1, x.first_moment), __fmul_rn(__fsub_rn(1.0f, s.beta1), g));
+  const float v = __fadd_rn(__fmul_rn(s.beta2, x.second_moment), __fmul_rn(__fsub_rn(1.0f, s.beta2), __fmul_rn(g, g)));
+  const float decayed = __fsub_rn(x.master, __fmul_rn(decay, x.master));
+  const float numerator = __fmul_rn(s.lr, __fdiv_rn(m, s.bias_correction1));
+  const float denominator = __fadd_rn(__fsqrt_rn(__fdiv_rn(v, s.bias_correction2)), s.eps);
+  return {__fsub_rn(decayed, __fdiv_rn(numerator, denominator)), m, v};
+}
+
+/// N neighbouring elements of T, moved by one access.
+template <typename T, int N>
+struct alignas(N * sizeof(T)) Packet {
+  T v[N];
+};
+
+/// A tile in packets of N neighbours in a row; the tile's width is a multiple of N and every packet stands on its own size.
+template <int N, typename T>
+__device__ inline void adamw_tile(const AdamWBox& box, const Tile& tile, const AdamWStep& step) {
+  using Floats = Packet<float, N>;
+  const int64_t cols = box.param.cols, grad_stride = box.grad_stride, param_stride = box.param.stride;
+  float* const master = box.master + tile.row * cols + tile.col;
+  float* const first_moment = box.first_moment + tile.row * cols + tile.col;
+  float* const second_moment = box.second_moment + tile.row * cols + tile.col;
+  const float* const grad = box.grad + tile.row * grad_stride + tile.col;
+  T* const param = static_cast<T*>(box.param.data) + tile.row * param_stride + tile.col;
+  const float decay = __fmul_rn(step.lr, box.weight_decay);
+  const int packets_per_row = tile.cols / N, packets = tile.rows * packets_per_row;
+  for (int i = int(threadIdx.x); i < packets; i += kThreads) {
+    const int64_t r = i / packets_per_row, c = int64_t(i % packets_per_row) * N;
+    const int64_t at = r * cols + c;
+    const Floats g = *reinterpret_cast<const Floats*>(grad + r * grad_stride + c);
+    Floats w = *reinterpret_cast<const Floats*>(master + at);
+    Floats m = *reinterpret_cast<const Floats*>(first_moment + at);
+    Floats v = *reinterpret_cast<const Floats*>(second_moment + at);
+    Packet<T, N> p;
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+      const Weight next = adamw_of({w.v[k], m.v[k], v.v[k]}, g.v[k], decay, step);
+      w.v[k] = next.master;
+      m.v[k] = next.first_moment;
+      v.v[k] = next.second_moment;
+      p.v[k] = from_float<T>(next.master);
+    }
+    *reinterpret_cast<Floats*>(master + at) = w;
+    *reinterpret_cast<Floats*>(first_moment + at) = m;
+    *reinterpret_cast<Floats*>(second_moment + at) = v;
+    *reinterpret_cast<Packet<T, N>*>(param + r * param_stride + c) = p;
+  }
+}
+
+template <typename T>
+__device__ inline void adamw_box_tile(const AdamWBox& box, const Tile& tile, const AdamWStep& step) {
+  const bool one_row = box.param.rows == 1;
+  const bool whole = tile.cols % kGroup == 0 && tile.col % kGroup == 0 &&
+                     (one_row || (box.param.cols % kGroup == 0 && box.grad_stride % kGroup == 0 && box.param.stride % kGroup == 0));
+  if (whole && stands_on(box.master, 16) && stands_on(box.first_moment, 16) && stands_on(box.second_moment, 16) &&
+      stands_on(box.grad, 16) && stands_on(box.param.data, kGroup * int(sizeof(T)))) {
+    adamw_tile<kGroup, T>(box, tile, step);
+  } else {
+    adamw_tile<1, T>(box, tile, step);
+  }
+}
+
+__global__ void __launch_bounds__(kThreads) adamw_kernel(const AdamWBox* boxes, const Tile* tiles, AdamWStep step) {
+  const Tile tile = tiles[blockIdx.x];
+  const AdamWBox box = boxes[tile.box];
+  if (box.param.dtype == DType::f32) {
+    adamw_box_tile<float>(box, tile, step);
+  } else {
+    adamw_box_tile<bf16_t>(box, tile, step);
+  }
+}
+
+// ---- sums in double -------------------------------------------------------------------------------------------------------------
+
+/// Thread i adds the groups i, i + kThreads, ... of four neighbours in a row: an order fixed by the tile's shape.
+template <bool kAligned>
+__device__ inline double square_sum_of(const float* x, int64_t stride, int rows, int cols) {
+  const int groups_per_row = (cols + kGroup - 1) / kGroup, groups = rows * groups_per_row;
+  double sum = 0;
+#pragma unroll 4
+  for (int i = int(threadIdx.x); i < groups; i += kThreads) {
+    const int r = i / groups_per_row, c = i % groups_per_row * kGroup;
+    const Group<kGroup> g = load_group<kGroup, kAligned>(x + r * stride + c, cols - c);
+#pragma unroll
+    for (int k = 0; k < kGroup; ++k) sum += double(g.v[k]) * double(g.v[k]);
+  }
+  return sum;
+}
+
+__global__ void __launch_bounds__(kThreads) square_sums_kernel(const Matrix* boxes, const Tile* tiles, double* partial) {
+  __shared__ double shared[kThreads / kWarpSize];
+  const Tile tile = tiles[blockIdx.x];
+  const Matrix box = boxes[tile.box];
+  const float* x = static_cast<const float*>(box.data) + tile.row * box.stride + tile.col;
+  const bool aligned = stands_on(x, 16) && (tile.rows == 1 || box.stride % kGroup == 0);
+  const double own = aligned ? square_sum_of<true>(x, box.stride, tile.rows, tile.cols)
+                             : square_sum_of<false>(x, box.stride, tile.rows, tile.cols);
+  const double sum = block_sum<kThreads>(own, shared);
+  if (threadIdx.x == 0) partial[blockIdx.x] = sum;
+}
+
+/// The sum of x[begin, end) by a whole block: thread i adds begin + i, begin + i + kThreads, ...; every thread gets it.
+template <typename T>
+__device__ inline double block_sum_of(const T* x, int64_t begin, int64_t end, double* shared) {
+  double sum = 0;
+#pragma unroll 4
+  for (int64_t i = begin + threadIdx.x; i < end; i += kThreads) sum += double(x[i]);
+  return block_sum<kThreads>(sum, shared);
+}
+
+__global__ void __launch_bounds__(kThreads) box_sums_kernel(const double* partial, const int64_t* first_tile, double* out) {
+  __shared__ double shared[kThreads / kWarpSize];
+  const double sum = block_sum_of(partial, first_tile[blockIdx.x], first_tile[blockIdx.x + 1], shared);
+  if (threadIdx.x == 0) out[blockIdx.x] = sum;
+}
+
+/// Block b: out[b] = the sum of x[b * chunk, (b + 1) * chunk) of n.
+template <typename T>
+__global__ void __launch_bounds__(kThreads) chunk_sums_kernel(const T* x, int64_t n, int64_t chunk, double* out) {
+  __shared__ double shared[kThreads / kWarpSize];
+  const int64_t begin = blockIdx.x * chunk, end = begin + chunk < n ? begin + chunk : n;
+  const double sum = block_sum_of(x, begin, end, shared);
+  if (threadIdx.x == 0) out[blockIdx.x] = sum;
+}
+
+}  // namespace
+
+std::vector<Tile> tiles_of(std::span<const Matrix> boxes) {
+  ENSURE(boxes.size() <= size_t(INT_MAX));
+  std::vector<Tile> tiles;
+  for (size_t box = 0; box < boxes.size(); ++box) {
+    const int64_t rows = boxes[box].rows, cols = boxes[box].cols;
+    if (rows == 0 || cols == 0) continue;
+    // A row that is too long is cut into even parts that begin on 16 bytes; rows of the same part are put together up to the size.
+    const int64_t width = div_up(div_up(cols, div_up(cols, kTileElements)), kGroup) * kGroup;
+    const int64_t most_rows = std::max<int64_t>(1, kTileElements / std::min(width, cols));
+    const int64_t height = div_up(rows, div_up(rows, most_rows));
+    for (int64_t row = 0; row < rows; row += height) {
+      for (int64_t col = 0; col < cols; col += width) {
+        tiles.push_back({int32_t(box), int32_t(std::min(height, rows - row)), int32_t(std::min(width, cols - col)), row, col});
+      }
+    }
+  }
+  return tiles;
+}
+
+void adamw(const Queue& queue, const AdamWBox* device_boxes, const Tile* device_tiles, int64_t tiles, const AdamWStep& step) {
+  ENSURE(tiles <= INT_MAX);
+  launch(queue, "adamw", adamw_kernel, dim3(unsigned(tiles)), dim3(kThreads), 0, device_boxes, device_tiles, step);
+}
+
+void sum_squares(const Queue& queue, const Matrix* device_boxes, int64_t boxes, const Tile* device_tiles, int64_t tiles,
+                 const int64_t* device_first_tile, double* partial, double* out) {
+  ENSURE(tiles <= INT_MAX && boxes <= INT_MAX);
+  launch(queue, "sum_squares", square_sums_kernel, dim3(unsigned(tiles)), dim3(kThreads), 0, device_boxes, device_tiles, partial);
+  launch(queue, "sum_squares", box_sums_kernel, dim3(unsigned(boxes)), dim3(kThreads), 0, partial, device_first_tile, out);
+}
+
+void sum(const Queue& queue, const float* x, int64_t n, double* out, void* scratch) {
+  const int64_t chunks = div_up(n, kSumChunk);
+  ENSURE(chunks <= INT_MAX);
+  auto* const partial = static_cast<double*>(scratch);
+  launch(queue, "sum", chunk_sums_kernel<float>, dim3(unsigned(chunks)), dim3(kThreads), 0, x, n, kSumChunk, partial);
+  launch(queue, "sum", chunk_sums_kernel<double>, dim3(1), dim3(kThreads), 0, partial, chunks, chunks, out);
+}
+
+}  // namespace trainctl::kernels::cuda
