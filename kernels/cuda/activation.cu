@@ -1,0 +1,162 @@
+#include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/ops.h"
+
+namespace trainctl::kernels::cuda {
+
+namespace {
+
+// 0.5 (1 + tanh(u)) = 1 / (1 + exp(-2u)), which loses nothing where tanh is near -1. With u = sqrt(2/pi) (x + 0.044715 x^3), the
+// exponent to base 2 is x (kLinear + kCubic x^2). The error of fast_exp2 is 2^-22, that of its argument 2^-24 of the argument: below
+// 1e-6 wherever the result is not below 1e-4 of x. __fdividef adds 2 units in the last place; the exact division would need more
+// instructions than the multiprocessors can issue at the speed of memory.
+constexpr double kLog2e = 1.4426950408889634, kSqrt2OverPi = 0.7978845608028654;
+constexpr float kLinear = float(-2 * kSqrt2OverPi * kLog2e), kCubic = float(-2 * kSqrt2OverPi * 0.044715 * kLog2e);
+
+__device__ inline float sigmoid(float z) { return __fdividef(1.0f, 1.0f + fast_exp2(z * float(-kLog2e))); }
+
+template <typename T>
+struct GeluForward {
+  using In = T;
+  using Out = T;
+  static constexpr int kInputs = 1, kOutputs = 1;
+  View<const T> in[1];
+  View<T> out[1];
+
+  __device__ void operator()(const T (&from)[1], T (&to)[1]) const {
+    const float x = to_float(from[0]);
+    to[0] = from_float<T>(__fdividef(x, 1.0f + fast_exp2(x * fmaf(kCubic, x * x, kLinear))));
+  }
+};
+
+template <typename T>
+struct GeluBackward {
+  using In = T;
+  using Out = T;
+  static constexpr int kInputs = 2, kOutputs = 1;
+  View<const T> in[2];  ///< x, dy
+  View<T> out[1];
+
+  /// With s = 1 / (1 + exp(-2u)): gelu' = s + x s (1 - s) 2 u'.
+  __device__ void operator()(const T (&from)[2], T (&to)[1]) const {
+    constexpr float kSlope = float(2 * kSqrt2OverPi), kSlope3 = float(2 * kSqrt2OverPi * 3 * 0.044715);
+    const float x = to_float(from[0]);
+    const float x2 = fminf(x * x, 400.0f);  // beyond, s is 0 or 1 already; an infinite square would make 0 * infinity
+    const float s = __fdividef(1.0f, 1.0f + fast_exp2(x * fmaf(kCubic, x2, kLinear)));
+    const float slope = fmaf(x * (s * (1.0f - s)), fmaf(kSlope3, x2, kSlope), s);
+    to[0] = from_float<T>(to_float(from[1]) * slope);
+  }
+};
+
+template <typename T>
+struct SwigluForward {
+  using In = T;
+  using Out = T;
+  static constexpr int kInputs = 2, kOutputs = 1;
+  View<const T> in[2];  ///< gate, up
+  View<T> out[1];
+
+  __device__ void operator()(const T (&from)[2], T (&to)[1]) const {
+    const float z = to_float(from[0]);
+    to[0] = from_float<T>(z * sigmoid(z) * to_float(from[1]));
+  }
+};
+
+template <typename T>
+struct SwigluBackward {
+  using In = T;
+  using Out = T;
+  static constexpr int kInputs = 3, kOutputs = 2;
+  View<const T> in[3];  ///< gate, up, dy
+  View<T> out[2];       ///< dgate, dup
+
+  __device__ void operator()(const T (&from)[3], T (&to)[2]) const {
+    const float z = to_float(from[0]), up = to_float(from[1]), dy = to_float(from[2]), s = sigmoid(z);
+    to[0] = from_float<T>(dy * up * (s * fmaf(z, 1.0f - s, 1.0f)));
+    to[1] = from_float<T>(dy * (z * s));
+  }
+};
+
+/// Pack i of the walk is a pack of `a` values of one head; its `b` values stand half a head further on.
+template <typename T, int N>
+__global__ void __launch_bounds__(kElementThreads) rope_kernel(View<T> x, Walk walk, int packs_per_half, int64_t seq_len,
+                                                               const float* cos_sin, float direction) {
+  const Place place = walk[int64_t(blockIdx.x) * kElementThreads + threadIdx.x];
+  if (place.valid == 0) return;
+  const int pack = int(place.col), head = pack / packs_per_half, half = packs_per_half * N;
+  const int first = (pack - head * packs_per_half) * N;
+  const int64_t position = walk.rows <= seq_len ? place.row : place.row % seq_len;
+  T* const a_at = x.at(place.row, int64_t(head) * 2 * half + first);
+  const float* const angle = cos_sin + position * 2 * half + first;
+  const Pack<T, N> a = load_pack<N, true>(a_at, N), b = load_pack<N, true>(a_at + half, N);
+  Pack<float, N> cosine, sine;
+  if constexpr (N == 1) {
+    cosine.v[0] = angle[0], sine.v[0] = angle[half];
+  } else {
+    cosine = load_floats<N, true>(angle, N), sine = load_floats<N, true>(angle + half, N);
+  }
+  Pack<T, N> new_a, new_b;
+#pragma unroll
+  for (int j = 0; j < N; ++j) {
+    const float a_j = to_float(a.v[j]), b_j = to_float(b.v[j]), c = cosine.v[j], s = direction * sine.v[j];
+    new_a.v[j] = from_float<T>(fmaf(a_j, c, -(b_j * s)));
+    new_b.v[j] = from_float<T>(fmaf(b_j, c, a_j * s));
+  }
+  store_pack<true>(a_at, new_a, N);
+  store_pack<true>(a_at + half, new_b, N);
+}
+
+template <typename T, int N>
+void launch_rope(const Queue& queue, Matrix x, int64_t head_dim, int64_t seq_len, const float* cos_sin, bool inverse) {
+  const int64_t packs_per_half = head_dim / 2 / N;
+  const Walk walk(x.rows, x.cols / head_dim * packs_per_half, 1);
+  if (walk.packs == 0) return;
+  launch(queue, "rope", rope_kernel<T, N>, unsigned(div_up(walk.packs, kElementThreads)), kElementThreads, 0, view_of<T>(x), walk,
+         int(packs_per_half), seq_len, cos_sin, inverse ? -1.0f : 1.0f);
+}
+
+}  // namespace
+
+void gelu_forward(const Queue& queue, Matrix x, Matrix y) {
+  with_activation_type(x.dtype, [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    const GeluForward<T> op{{view_of<const T>(x)}, {view_of<T>(y)}};
+    for_each_element(queue, "gelu_forward", op, {x, y});
+  });
+}
+
+void gelu_backward(const Queue& queue, Matrix x, Matrix dy, Matrix dx) {
+  with_activation_type(x.dtype, [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    const GeluBackward<T> op{{view_of<const T>(x), view_of<const T>(dy)}, {view_of<T>(dx)}};
+    for_each_element(queue, "gelu_backward", op, {x, dy, dx});
+  });
+}
+
+void swiglu_forward(const Queue& queue, Matrix gate, Matrix up, Matrix y) {
+  with_activation_type(gate.dtype, [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    const SwigluForward<T> op{{view_of<const T>(gate), view_of<const T>(up)}, {view_of<T>(y)}};
+    for_each_element(queue, "swiglu_forward", op, {gate, up, y});
+  });
+}
+
+void swiglu_backward(const Queue& queue, Matrix gate, Matrix up, Matrix dy, Matrix dgate, Matrix dup) {
+  with_activation_type(gate.dtype, [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    const SwigluBackward<T> op{{view_of<const T>(gate), view_of<const T>(up), view_of<const T>(dy)},
+                               {view_of<T>(dgate), view_of<T>(dup)}};
+    for_each_element(queue, "swiglu_backward", op, {gate, up, dy, dgate, dup});
+  });
+}
+
+void rope(const Queue& queue, Matrix x, int64_t head_dim, int64_t seq_len, const float* cos_sin, bool inverse) {
+  with_activation_type(x.dtype, [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    constexpr int kWidth = 16 / int(sizeof(T));
+    const bool aligned = head_dim / 2 % kWidth == 0 && is_pack_aligned(x, kWidth) && reinterpret_cast<uintptr_t>(cos_sin) % 16 == 0;
+    if (aligned) launch_rope<T, kWidth>(queue, x, head_dim, seq_len, cos_sin, inverse);
+    else launch_rope<T, 1>(queue, x, head_dim, seq_len, cos_sin, inverse);
+  });
+}
+
+}  // namespace trainctl::kernels::cuda

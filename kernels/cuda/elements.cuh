@@ -1,0 +1,163 @@
+// How a kernel walks over the elements of matrices of one shape, each with its own stride: packs of neighbouring elements, moved
+// by one access of at most 16 bytes where every row is aligned for it, element by element where not.
+#pragma once
+#include <initializer_list>
+
+#include "kernels/cuda/device.cuh"
+#include "kernels/cuda/launch.cuh"
+
+namespace trainctl::kernels::cuda {
+
+/// N neighbours, moved by one access when aligned.
+template <typename T, int N>
+struct alignas(sizeof(T) * N) Pack {
+  T v[N];
+};
+
+/// The first `valid` elements at `from`, zeros behind them. kAligned promises that a full pack is aligned.
+template <int N, bool kAligned, typename T>
+__device__ inline Pack<T, N> load_pack(const T* from, int valid) {
+  if (kAligned && valid == N) return *reinterpret_cast<const Pack<T, N>*>(from);
+  Pack<T, N> pack;
+#pragma unroll
+  for (int j = 0; j < N; ++j) pack.v[j] = j < valid ? from[j] : from_float<T>(0.0f);
+  return pack;
+}
+template <bool kAligned, int N, typename T>
+__device__ inline void store_pack(T* to, const Pack<T, N>& pack, int valid) {
+  if (kAligned && valid == N) {
+    *reinterpret_cast<Pack<T, N>*>(to) = pack;
+    return;
+  }
+#pragma unroll
+  for (int j = 0; j < N; ++j) {
+    if (j < valid) to[j] = pack.v[j];
+  }
+}
+/// N floats, 16 bytes at a time: what belongs to a pack of N activations.
+template <int N, bool kAligned>
+__device__ inline Pack<float, N> load_floats(const float* from, int valid) {
+  static_assert(N % 4 == 0);
+  Pack<float, N> floats;
+#pragma unroll
+  for (int j = 0; j < N; j += 4) {
+    const int rest = valid - j;
+    const Pack<float, 4> part = load_pack<4, kAligned>(from + j, rest < 0 ? 0 : rest < 4 ? rest : 4);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) floats.v[j + i] = part.v[i];
+  }
+  return floats;
+}
+
+/// A matrix as a kernel sees it.
+template <typename T>
+struct View {
+  T* data = nullptr;
+  int64_t stride = 0;
+
+  __device__ T* at(int64_t row, int64_t col) const { return data + row * stride + col; }
+};
+template <typename T>
+View<T> view_of(const Matrix& m) {
+  return {static_cast<T*>(m.data), m.stride};
+}
+
+/// Whether every row of `m` begins on the size of a pack of N. (The last pack of a row may be a part of one.)
+inline bool is_pack_aligned(const Matrix& m, int n) {
+  const size_t bytes = size_t(n) * size_of(m.dtype);
+  return reinterpret_cast<uintptr_t>(m.data) % bytes == 0 && (m.rows <= 1 || size_t(m.stride) * size_of(m.dtype) % bytes == 0);
+}
+
+/// Where a pack begins, and how many of its elements exist: 0 behind the last row.
+struct Place {
+  int64_t row, col;
+  int valid;
+};
+
+/// The packs of a [rows, cols] matrix, counted row by row.
+struct Walk {
+  int64_t rows, cols, packs_per_row, packs;
+  int width;
+
+  Walk(int64_t rows, int64_t cols, int width)
+      : rows(rows), cols(cols), packs_per_row(div_up(cols, width)), packs(rows * packs_per_row), width(width) {}
+
+  __device__ Place operator[](int64_t i) const {
+    if (i >= packs) return {0, 0, 0};
+    int64_t row = 0;  // a division of 32 bits is several times cheaper, none at all cheaper still
+    if (rows > 1) row = packs <= 0xffffffff ? int64_t(uint32_t(i) / uint32_t(packs_per_row)) : i / packs_per_row;
+    const int64_t col = (i - row * packs_per_row) * width;
+    return {row, col, int(cols - col < width ? cols - col : width)};
+  }
+};
+
+constexpr int kElementThreads = 256;
+
+/// An Op has types In and Out, views in[kInputs] and out[kOutputs], and computes the outputs of one element:
+/// op(const In (&)[kInputs], Out (&)[kOutputs]). All of a thread's inputs are read before its first output is written, so an
+/// output may be an input.
+template <typename Op, int kWidth, int kUnroll>
+__global__ void __launch_bounds__(kElementThreads) each_element_kernel(Op op, Walk walk) {
+  using In = typename Op::In;
+  using Out = typename Op::Out;
+  Place places[kUnroll];
+  Pack<In, kWidth> in[kUnroll][Op::kInputs];
+#pragma unroll
+  for (int u = 0; u < kUnroll; ++u) {
+    places[u] = walk[(int64_t(blockIdx.x) * kUnroll + u) * kElementThreads + threadIdx.x];
+#pragma unroll
+    for (int i = 0; i < Op::kInputs; ++i) {
+      in[u][i] = load_pack<kWidth, true>(op.in[i].at(places[u].row, places[u].col), places[u].valid);
+    }
+  }
+#pragma unroll
+  for (int u = 0; u < kUnroll; ++u) {
+    Pack<Out, kWidth> out[Op::kOutputs];
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) {
+      In from[Op::kInputs];
+      Out to[Op::kOutputs];
+#pragma unroll
+      for (int i = 0; i < Op::kInputs; ++i) from[i] = in[u][i].v[j];
+      op(from, to);
+#pragma unroll
+      for (int i = 0; i < Op::kOutputs; ++i) out[i].v[j] = to[i];
+    }
+#pragma unroll
+    for (int i = 0; i < Op::kOutputs; ++i) store_pack<true>(op.out[i].at(places[u].row, places[u].col), out[i], places[u].valid);
+  }
+}
+
+/// Applies `op` to every element. `matrices`: what op.in and op.out look at. Contiguous matrices are walked as one long row.
+template <typename Op>
+void for_each_element(const Queue& queue, const char* name, const Op& op, std::initializer_list<Matrix> matrices) {
+  constexpr int kWidth = 16 / int(sizeof(typename Op::In) > sizeof(typename Op::Out) ? sizeof(typename Op::In)
+                                                                                      : sizeof(typename Op::Out));
+  constexpr int kUnroll = Op::kInputs == 1 ? 4 : 2;
+  bool contiguous = true, aligned = true;
+  for (const Matrix& m : matrices) contiguous = contiguous && m.contiguous();
+  int64_t rows = matrices.begin()->rows, cols = matrices.begin()->cols;
+  if (contiguous) cols *= rows, rows = 1;
+  for (const Matrix& m : matrices) {
+    aligned = aligned && is_pack_aligned({m.data, m.dtype, rows, cols, m.stride}, kWidth);
+  }
+  if (rows * cols == 0) return;
+  if (aligned) {
+    const Walk walk(rows, cols, kWidth);
+    const auto blocks = unsigned(div_up(walk.packs, kElementThreads * kUnroll));
+    launch(queue, name, each_element_kernel<Op, kWidth, kUnroll>, blocks, kElementThreads, 0, op, walk);
+  } else {
+    constexpr int kSingles = 8;
+    const Walk walk(rows, cols, 1);
+    const auto blocks = unsigned(div_up(walk.packs, kElementThreads * kSingles));
+    launch(queue, name, each_element_kernel<Op, 1, kSingles>, blocks, kElementThreads, 0, op, walk);
+  }
+}
+
+/// Calls `f` with a null pointer to the element type of an activation dtype.
+template <typename F>
+void with_activation_type(DType dtype, F f) {
+  dtype == DType::f32 ? f(static_cast<float*>(nullptr)) : f(static_cast<bf16_t*>(nullptr));
+}
+
+}  // namespace trainctl::kernels::cuda

@@ -1,0 +1,184 @@
+#include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/ops.h"
+
+namespace trainctl::kernels::cuda {
+
+namespace {
+
+__device__ inline void convert(float from, float& to) { to = from; }
+__device__ inline void convert(float from, bf16_t& to) { to = from_float<bf16_t>(from); }
+__device__ inline void convert(bf16_t from, float& to) { to = to_float(from); }
+__device__ inline void convert(bf16_t from, bf16_t& to) { to = from; }  // not by way of f32: a NaN keeps its bits
+
+template <typename From, typename To>
+struct Copy {
+  using In = From;
+  using Out = To;
+  static constexpr int kInputs = 1, kOutputs = 1;
+  View<const From> in[1];
+  View<To> out[1];
+
+  __device__ void operator()(const From (&x)[1], To (&y)[1]) const { convert(x[0], y[0]); }
+};
+
+template <typename T>
+struct Add {
+  using In = T;
+  using Out = T;
+  static constexpr int kInputs = 2, kOutputs = 1;
+  View<const T> in[2];
+  View<T> out[1];
+
+  __device__ void operator()(const T (&x)[2], T (&y)[1]) const { y[0] = from_float<T>(to_float(x[0]) + to_float(x[1])); }
+};
+
+/// The inputs of a tree sum, as a kernel parameter.
+template <int kMost>
+struct Inputs {
+  const void* at[kMost];
+  int n;
+};
+
+constexpr int kTreeThreads = 256;
+constexpr int kLeaves = 8;  ///< inputs whose tree lies in registers
+
+/// Elements [begin, begin + valid) of inputs first..first + kMost, those beyond n left out, added as the tree adds them. A subtree
+/// over an aligned power of two of inputs is part of the whole tree, wherever the inputs end.
+template <typename T, int kMost, int N, int kHeld>
+__device__ inline Pack<float, N> add_leaves(const Inputs<kHeld>& inputs, int first, int64_t begin, int valid) {
+  Pack<T, N> raw[kMost];
+#pragma unroll
+  for (int i = 0; i < kMost; ++i) {
+    if (first + i < inputs.n) raw[i] = load_pack<N, true>(static_cast<const T*>(inputs.at[first + i]) + begin, valid);
+  }
+  Pack<float, N> sums;
+#pragma unroll
+  for (int j = 0; j < N; ++j) {
+    float level[kMost];
+#pragma unroll
+    for (int i = 0; i < kMost; ++i) level[i] = first + i < inputs.n ? to_float(raw[i].v[j]) : 0.0f;
+#pragma unroll
+    for (int step = 1; step < kMost; step *= 2) {
+#pragma unroll
+      for (int i = 0; i + step < kMost; i += 2 * step) {
+        if (first + i + step < inputs.n) level[i] += level[i + step];
+      }
+    }
+    sums.v[j] = level[0];
+  }
+  return sums;
+}
+
+template <typename T, int N>
+__device__ inline void store_sums(void* out, int64_t begin, const Pack<float, N>& sums, int valid) {
+  Pack<T, N> rounded;
+#pragma unroll
+  for (int j = 0; j < N; ++j) rounded.v[j] = from_float<T>(sums.v[j]);
+  store_pack<true>(static_cast<T*>(out) + begin, rounded, valid);
+}
+
+__device__ inline int valid_of(int64_t begin, int64_t count, int width) {
+  return int(count - begin < width ? count - begin : width);
+}
+
+/// At most kMost <= kLeaves inputs.
+template <typename T, int kMost, int N>
+__global__ void __launch_bounds__(kTreeThreads) small_tree_kernel(Inputs<kMost> inputs, void* out, int64_t count) {
+  const int64_t begin = (int64_t(blockIdx.x) * kTreeThreads + threadIdx.x) * N;
+  if (begin >= count) return;
+  const int valid = valid_of(begin, count, N);
+  store_sums<T>(out, begin, add_leaves<T, kMost, N>(inputs, 0, begin, valid), valid);
+}
+
+/// Groups of kLeaves inputs one after the other; waiting[l] holds the sum of 2^l groups until its neighbour is complete, like the
+/// digits of a binary counter. What is left in the end is joined from the right, as the tree joins it.
+template <typename T, int kMost, int N>
+__global__ void __launch_bounds__(kTreeThreads) large_tree_kernel(Inputs<kMost> inputs, void* out, int64_t count) {
+  constexpr int kLevels = kMost / kLeaves <= 8 ? 4 : 9;
+  static_assert((kMost / kLeaves) >> kLevels == 0);
+  const int64_t begin = (int64_t(blockIdx.x) * kTreeThreads + threadIdx.x) * N;
+  if (begin >= count) return;
+  const int valid = valid_of(begin, count, N), groups = (inputs.n + kLeaves - 1) / kLeaves;
+  Pack<float, N> waiting[kLevels];
+  for (int g = 0; g < groups; ++g) {
+    Pack<float, N> sums = add_leaves<T, kLeaves, N>(inputs, g * kLeaves, begin, valid);
+    bool carried = true;
+#pragma unroll
+    for (int l = 0; l < kLevels; ++l) {
+      if (!carried) continue;
+      carried = (g >> l) % 2 == 1;
+#pragma unroll
+      for (int j = 0; j < N; ++j) {
+        if (carried) sums.v[j] = waiting[l].v[j] + sums.v[j];
+        else waiting[l].v[j] = sums.v[j];
+      }
+    }
+  }
+  Pack<float, N> sums;
+  bool any = false;
+#pragma unroll
+  for (int l = 0; l < kLevels; ++l) {
+    if ((groups >> l) % 2 == 0) continue;
+#pragma unroll
+    for (int j = 0; j < N; ++j) sums.v[j] = any ? waiting[l].v[j] + sums.v[j] : waiting[l].v[j];
+    any = true;
+  }
+  store_sums<T>(out, begin, sums, valid);
+}
+
+template <typename T, int kMost, int N>
+void launch_tree(const Queue& queue, std::span<const void* const> inputs, void* out, int64_t count) {
+  Inputs<kMost> held{};
+  held.n = int(inputs.size());
+  for (int i = 0; i < held.n; ++i) held.at[i] = inputs[size_t(i)];
+  const auto blocks = unsigned(div_up(count, int64_t(kTreeThreads) * N));
+  if constexpr (kMost <= kLeaves) {
+    launch(queue, "tree_sum", small_tree_kernel<T, kMost, N>, blocks, kTreeThreads, 0, held, out, count);
+  } else {
+    launch(queue, "tree_sum", large_tree_kernel<T, kMost, N>, blocks, kTreeThreads, 0, held, out, count);
+  }
+}
+
+/// `few` elements a thread where the tree is deep and its levels must fit into registers.
+template <typename T, int kMany, int kFew>
+void tree_of_width(const Queue& queue, std::span<const void* const> inputs, void* out, int64_t count) {
+  if (inputs.size() <= 2) return launch_tree<T, 2, kMany>(queue, inputs, out, count);
+  if (inputs.size() <= 4) return launch_tree<T, 4, kMany>(queue, inputs, out, count);
+  if (inputs.size() <= 8) return launch_tree<T, 8, kMany>(queue, inputs, out, count);
+  if (inputs.size() <= 64) return launch_tree<T, 64, kFew>(queue, inputs, out, count);
+  launch_tree<T, kMostTreeInputs, kFew>(queue, inputs, out, count);
+}
+
+}  // namespace
+
+void copy(const Queue& queue, Matrix src, Matrix dst) {
+  with_activation_type(src.dtype, [&](auto* from) {
+    with_activation_type(dst.dtype, [&](auto* to) {
+      using From = std::remove_pointer_t<decltype(from)>;
+      using To = std::remove_pointer_t<decltype(to)>;
+      const Copy<From, To> op{{view_of<const From>(src)}, {view_of<To>(dst)}};
+      for_each_element(queue, "copy", op, {src, dst});
+    });
+  });
+}
+
+void add(const Queue& queue, Matrix src, Matrix dst) {
+  with_activation_type(src.dtype, [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    const Add<T> op{{view_of<const T>(dst), view_of<const T>(src)}, {view_of<T>(dst)}};
+    for_each_element(queue, "add", op, {src, dst});
+  });
+}
+
+void tree_sum(const Queue& queue, std::span<const void* const> inputs, void* out, DType dtype, int64_t count) {
+  ENSURE(!inputs.empty() && inputs.size() <= size_t(kMostTreeInputs));
+  bool aligned = reinterpret_cast<uintptr_t>(out) % 16 == 0;
+  for (const void* input : inputs) aligned = aligned && reinterpret_cast<uintptr_t>(input) % 16 == 0;
+  with_activation_type(dtype, [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    if (aligned) tree_of_width<T, 16 / int(sizeof(T)), 4>(queue, inputs, out, count);
+    else tree_of_width<T, 1, 1>(queue, inputs, out, count);
+  });
+}
+
+}  // namespace trainctl::kernels::cuda
