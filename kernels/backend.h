@@ -95,6 +95,8 @@ class Backend {
  public:
   virtual ~Backend() = default;
   virtual std::string name() const = 0;  ///< "cpu", "cuda", "reference", ...
+  /// Whether the host may read and write this device's memory, and every op is done when its call returns.
+  virtual bool is_host() const { return false; }
   virtual std::unique_ptr<Stream> create_stream() = 0;
   virtual std::unique_ptr<Event> create_event() = 0;
   /// Device memory. Error(kHardware) when there is not enough of it.

@@ -43,6 +43,7 @@ class HostBuffer final : public Buffer {
 /// What all backends have in common whose device is the machine itself.
 class HostDevice : public Backend {
  public:
+  bool is_host() const override { return true; }
   std::unique_ptr<Stream> create_stream() override { return std::make_unique<HostStream>(); }
   std::unique_ptr<Event> create_event() override { return std::make_unique<HostEvent>(); }
   std::unique_ptr<Buffer> allocate(size_t bytes) override;

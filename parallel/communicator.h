@@ -91,6 +91,8 @@ class Communicator {
   virtual std::unique_ptr<Communicator> split(int colour, int key, const std::string& name) = 0;
   /// World rank of member r (for messages).
   virtual int world_rank(int r) const = 0;
+  /// Limit of a wait for a peer.
+  virtual double deadline_s() const = 0;
   /// Seconds this rank has spent blocked in wait() on this communicator so far.
   virtual double waited_s() const = 0;
   /// Bytes sent by this rank so far on this communicator.
@@ -132,6 +134,7 @@ void barrier(Communicator&, int tag = 0);
 
 /// Device transfers by way of pinned host memory: pieces of `piece_bytes` are copied to the host, sent over `host` and copied to the
 /// device, all three beside each other. Works for any devices and any placement, also several ranks on one GPU. Takes over `host`.
+/// Collective: the pieces travel on a communicator of their own, split from `host`.
 std::unique_ptr<Communicator> make_staged_communicator(std::unique_ptr<Communicator> host, kernels::Backend& backend,
                                                        size_t piece_bytes = size_t{4} << 20);
 

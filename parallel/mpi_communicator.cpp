@@ -9,8 +9,6 @@
 //    computation would begin to move only after it.
 #define OMPI_SKIP_MPICXX 1
 #include <mpi.h>
-#include <sched.h>
-#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -21,6 +19,7 @@
 #include <mutex>
 #include <thread>
 
+#include "parallel/back_off.h"
 #include "parallel/communicator.h"
 #include "parallel/transfer_rules.h"
 
@@ -28,7 +27,6 @@ namespace trainctl::parallel {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using std::chrono::microseconds;
 
 /// MPI tag = communicator number << kTagBits | tag. 2^23 is the least upper bound of tags among OpenMPI's message layers.
 constexpr int kTagBits = 11;
@@ -36,8 +34,6 @@ constexpr int kMostCommunicators = 1 << (23 - kTagBits);
 static_assert(kInternalTag < (1 << kTagBits));
 constexpr int kProgressTag = (1 << kTagBits) - 1;  // never sent: probing for it moves everything else
 
-constexpr int kYields = 64;                        // polls before a waiting rank begins to sleep
-constexpr microseconds kFirstSleep{20}, kLongestSleep{200};
 constexpr std::chrono::milliseconds kBackgroundPoll{1};
 
 std::string mpi_error_text(int code) {
@@ -148,26 +144,6 @@ struct MpiTicket : Ticket::State {
   }
 };
 
-/// Sleeps of a waiting rank: none, then short, then longer.
-class BackOff {
- public:
-  void pause() {
-    if (yields_++ < kYields) {
-      sched_yield();
-      return;
-    }
-    // The kernel's default slack of 50 us would triple the shortest sleeps.
-    static thread_local const int slack_set = prctl(PR_SET_TIMERSLACK, 1000, 0, 0, 0);
-    (void)slack_set;
-    std::this_thread::sleep_for(sleep_);
-    sleep_ = std::min(kLongestSleep, sleep_ * 5 / 4);
-  }
-
- private:
-  int yields_ = 0;
-  microseconds sleep_ = kFirstSleep;
-};
-
 struct CountWhileAlive {
   explicit CountWhileAlive(std::atomic<int>& n) : count(n) { count++; }
   ~CountWhileAlive() { count--; }
@@ -193,6 +169,7 @@ class MpiCommunicator final : public Communicator {
   int size() const override { return int(world_ranks_.size()); }
   const std::string& name() const override { return name_; }
   int world_rank(int r) const override { return world_ranks_[r]; }
+  double deadline_s() const override { return deadline_s_; }
   double waited_s() const override { return waited_s_; }
   uint64_t sent_bytes() const override { return sent_bytes_; }
 

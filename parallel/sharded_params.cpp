@@ -140,6 +140,7 @@ struct ShardedParams::Impl {
   };
   std::array<GroupState, kGroups> groups;
   std::unique_ptr<kernels::Buffer> tied_received, tp_scratch;
+  std::unique_ptr<kernels::Buffer> squares;     // host: sum of squares of each state chunk's gradient
   std::vector<bool> use_complete;
   std::vector<StateChunk> state_chunks;
   std::vector<kernels::AdamWBox> boxes;
@@ -154,6 +155,7 @@ struct ShardedParams::Impl {
     use_complete.assign(uses.size(), false);
     for (int g = 0; g < kGroups; ++g) allocate_group(g);
     build_state_chunks();
+    squares = backend.allocate_host(std::max<size_t>(state_chunks.size() * sizeof(double), 1));
   }
 
   bool shared_head() const { return !plan.groups[tied_head].chunks.empty() && !plan.groups[tied_embedding].chunks.empty(); }
@@ -438,10 +440,10 @@ void ShardedParams::add_gradient_squares(std::span<const int64_t> first_chunk, s
     boxes.push_back({const_cast<float*>(c.gradient), DType::f32, c.box.rows(), c.box.cols(), c.gradient_stride});
     slots.push_back(size_t(first_chunk[size_t(c.param)] + c.chunk));
   }
-  std::vector<double> sums(boxes.size());
-  impl_->backend.sum_squares(impl_->stream, boxes, sums.data());
+  double* sums = static_cast<double*>(impl_->squares->data());
+  impl_->backend.sum_squares(impl_->stream, boxes, sums);
   impl_->stream.synchronize();
-  for (size_t i = 0; i < sums.size(); ++i) squares[slots[i]] = sums[i];
+  for (size_t i = 0; i < boxes.size(); ++i) squares[slots[i]] = sums[i];
 }
 
 void ShardedParams::step(const kernels::AdamWStep& step) {

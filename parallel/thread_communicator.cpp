@@ -85,6 +85,7 @@ class ThreadCommunicator final : public Communicator {
   int size() const override { return int(world_ranks_.size()); }
   const std::string& name() const override { return name_; }
   int world_rank(int r) const override { return world_ranks_[r]; }
+  double deadline_s() const override { return world_->deadline_s; }
   double waited_s() const override { return waited_s_; }
   uint64_t sent_bytes() const override { return sent_bytes_; }
 

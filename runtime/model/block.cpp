@@ -25,17 +25,23 @@ BlockShape block_shape(const JobSpec& job) {
   s.rows = s.micro_sequences * s.seq_len;
   s.local_rows = job.parallelism.sequence_parallel && tp > 1 ? s.rows / tp : s.rows;
   s.norm_eps = float(job.model.norm_eps);
+  s.recompute = job.recompute;
   return s;
 }
 
-void BlockActivations::take_rest(Arena& arena, const BlockShape& s) {
+void BlockActivations::take_cheap(Arena& arena, const BlockShape& s) {
   norm1 = arena.take(s.compute, s.rows, s.hidden);
+  norm2 = arena.take(s.compute, s.rows, s.hidden);
+  if (s.gated()) act = arena.take(s.compute, s.rows, s.ffn);
+}
+
+void BlockActivations::take_rest(Arena& arena, const BlockShape& s) {
+  if (s.recompute != Recompute::selective) take_cheap(arena, s);
+  if (!s.gated()) act = arena.take(s.compute, s.rows, s.ffn);
   qkv = arena.take(s.compute, s.rows, s.qkv_cols());
   attention = arena.take(s.compute, s.rows, s.heads * s.head_dim);
   mid = arena.take(s.compute, s.local_rows, s.hidden);
-  norm2 = arena.take(s.compute, s.rows, s.hidden);
   up = arena.take(s.compute, s.rows, s.up_cols());
-  act = arena.take(s.compute, s.rows, s.ffn);
   stats1 = arena.take(DType::f32, s.local_rows, 2).as<float>();
   lse = arena.take(DType::f32, s.rows, s.heads).as<float>();
   stats2 = arena.take(DType::f32, s.local_rows, 2).as<float>();
@@ -53,7 +59,7 @@ void BlockScratch::take(Arena& arena, const BlockShape& s) {
   partial = arena.take(s.compute, s.rows, s.hidden);
   local = arena.take(s.compute, s.local_rows, s.hidden);
   normed = arena.take(s.compute, s.local_rows, s.hidden);
-  act = arena.take(s.compute, s.rows, s.ffn);
+  if (s.gated()) act = arena.take(s.compute, s.rows, s.ffn);
   attention = arena.take(s.compute, s.rows, s.heads * s.head_dim);
 }
 
@@ -123,11 +129,25 @@ void Block::forward_until_act(const BlockContext& c, BlockActivations& a, Matrix
   c.backend.linear_forward(c.stream, a.attention, *proj_, bias_once(c, uses_.proj_bias), c.scratch.partial);
   const Matrix out = c.tp.leave(c.scratch.partial, c.scratch.local);
   normalise(c, a.x, out, uses_.norm2_weight, uses_.norm2_bias, a.mid, a.norm2, a.stats2);
-  c.backend.linear_forward(c.stream, a.norm2, *up_, vector_weight(c.params, uses_.up_bias), a.up);
-  if (s.gated())
-    c.backend.swiglu_forward(c.stream, a.up.columns(0, s.ffn), a.up.columns(s.ffn, s.ffn), a.act);
-  else
-    c.backend.gelu_forward(c.stream, a.up, a.act);
+  const Matrix up_bias = vector_weight(c.params, uses_.up_bias);
+  if (!s.gated()) {
+    c.backend.linear_gelu_forward(c.stream, a.norm2, *up_, up_bias, a.up, a.act);
+    return;
+  }
+  c.backend.linear_forward(c.stream, a.norm2, *up_, up_bias, a.up);
+  c.backend.swiglu_forward(c.stream, a.up.columns(0, s.ffn), a.up.columns(s.ffn, s.ffn), a.act);
+}
+
+void Block::recompute_cheap(const BlockContext& c, BlockActivations& a) {
+  const BlockShape& s = c.shape;
+  const auto norm = [&](Matrix x, const float* stats, int weight, int bias, Matrix out) {
+    const Matrix y = c.tp.cuts_rows() ? c.scratch.normed : out;
+    c.backend.norm_apply(c.stream, s.norm(), x, stats, vector_weight(c.params, weight), vector_weight(c.params, bias), y);
+    c.tp.enter(y, out);
+  };
+  norm(a.x, a.stats1, uses_.norm1_weight, uses_.norm1_bias, a.norm1);
+  norm(a.mid, a.stats2, uses_.norm2_weight, uses_.norm2_bias, a.norm2);
+  if (s.gated()) c.backend.swiglu_forward(c.stream, a.up.columns(0, s.ffn), a.up.columns(s.ffn, s.ffn), a.act);
 }
 
 Matrix Block::forward(const BlockContext& c, BlockActivations& a, Matrix previous, Matrix delta) {
@@ -146,14 +166,17 @@ void Block::backward_input(const BlockContext& c, const BlockActivations& a, Blo
 
   if (c.tp.cuts_rows())
     c.tp.enter(dout, g.out);
+  else if (c.weight_half_follows)
+    g.out = dout;
   else
     c.backend.copy(c.stream, dout, g.out);
-  c.backend.linear_backward_input(c.stream, g.out, *down_, c.scratch.act);
-  if (s.gated())
+  if (s.gated()) {
+    c.backend.linear_backward_input(c.stream, g.out, *down_, c.scratch.act);
     c.backend.swiglu_backward(c.stream, a.up.columns(0, s.ffn), a.up.columns(s.ffn, s.ffn), c.scratch.act,
                               g.up.columns(0, s.ffn), g.up.columns(s.ffn, s.ffn));
-  else
-    c.backend.gelu_backward(c.stream, a.up, c.scratch.act, g.up);
+  } else {
+    c.backend.linear_gelu_backward_input(c.stream, g.out, *down_, a.up, g.up);
+  }
   c.backend.linear_backward_input(c.stream, g.up, *up_, c.scratch.partial);
   const Matrix dnorm2 = c.tp.leave(c.scratch.partial, c.scratch.local);
   const Matrix dmid = c.tp.cuts_rows() ? din : g.mid;

@@ -25,6 +25,7 @@ struct BlockShape {
   int64_t ffn = 0;                                // of this tp rank
   int64_t rows = 0, local_rows = 0;               // M, Ml
   float norm_eps = 1e-5f;
+  Recompute recompute = Recompute::none;
   bool gated() const { return family == Family::llama; }
   int64_t qkv_cols() const { return (heads + 2 * kv_heads) * head_dim; }
   int64_t up_cols() const { return gated() ? 2 * ffn : ffn; }
@@ -35,13 +36,16 @@ struct BlockShape {
 };
 BlockShape block_shape(const JobSpec& job);
 
-/// What forward leaves for backward, of one micro-batch. x is the block's input; with recomputation only x is kept.
+/// What forward leaves for backward, of one micro-batch. x is the block's input. Recomputation `full` keeps x alone; `selective` keeps what
+/// products and attention made and drops what is cheap to make again: the norms' outputs, and act where it is swiglu's (gelu's may come
+/// out of the product before it is rounded, so it is kept: recomputing must not change a bit).
 struct BlockActivations {
   kernels::Matrix x;                                          // [Ml, C]
   kernels::Matrix norm1, qkv, attention, mid, norm2, up, act; // [M, C] [M, Q] [M, A] [Ml, C] [M, C] [M, U] [M, F]
   float *stats1 = nullptr, *lse = nullptr, *stats2 = nullptr; // [Ml, 2] [M, heads] [Ml, 2]
   void take_input(Arena& arena, const BlockShape& s) { x = arena.take(s.compute, s.local_rows, s.hidden); }
   void take_rest(Arena& arena, const BlockShape& s);
+  void take_cheap(Arena& arena, const BlockShape& s);   // what `selective` drops
 };
 
 /// What the input half of backward leaves for the weight half.
@@ -66,6 +70,7 @@ struct BlockContext {
   parallel::TensorParallel& tp;
   BlockScratch& scratch;
   const float* cos_sin = nullptr;                             // [T, D], Llama only
+  bool weight_half_follows = true;                            // backward_weight runs before anything overwrites dout
 };
 
 class Block {
@@ -81,6 +86,8 @@ class Block {
   kernels::Matrix forward(const BlockContext&, BlockActivations& a, kernels::Matrix previous, kernels::Matrix delta);
   /// Forward again from a.x, up to what backward needs.
   void recompute(const BlockContext&, BlockActivations& a);
+  /// With `selective`: what backward_weight needs and forward did not keep.
+  void recompute_cheap(const BlockContext&, BlockActivations& a);
 
   /// dout [Ml, C] -> din [Ml, C] (another buffer); fills g. dout is not changed.
   void backward_input(const BlockContext&, const BlockActivations& a, BlockGradients& g, kernels::Matrix dout,

@@ -16,7 +16,7 @@ struct Slot {
   std::vector<BlockActivations> blocks;
   std::vector<BlockGradients> gradients;   // with split backward
   Matrix output, output_gradient, input_gradient;
-  Matrix tokens, embedding_gradient;       // i32 [1, M]; [M, C] with split backward
+  Matrix embedding_gradient;               // [M, C] with split backward
   Matrix final_x, final_gradient, final_norm_weight, final_norm_bias;
   float* final_stats = nullptr;
 };
@@ -24,10 +24,10 @@ struct Slot {
 /// Memory that one micro-batch at a time uses.
 struct Shared {
   BlockScratch block;
-  BlockActivations recomputed;             // with recomputation: a.x stays in the slot
+  BlockActivations recomputed;             // with recomputation: what a slot does not keep
   BlockGradients gradients;                // without split backward
   Matrix ping, pong;                       // gradient between blocks
-  Matrix targets, logits, head_input, head_input_gradient, embedding_gradient;
+  Matrix logits, head_input, head_input_gradient, embedding_gradient;
   float *stats = nullptr, *all_stats = nullptr, *lse = nullptr, *loss = nullptr;
 };
 
@@ -51,10 +51,7 @@ void take_slot(Arena& arena, const BlockShape& s, const JobSpec& job, const Chun
   const auto edge = [&] { return arena.take(s.compute, s.local_rows, s.hidden); };
   if (!uses.last) slot.output = edge(), slot.output_gradient = edge();
   if (!uses.first) slot.input_gradient = edge();
-  if (uses.first) {
-    slot.tokens = arena.take(DType::i32, 1, s.rows);
-    if (split) slot.embedding_gradient = arena.take(s.compute, s.rows, s.hidden);
-  }
+  if (uses.first && split) slot.embedding_gradient = arena.take(s.compute, s.rows, s.hidden);
   if (uses.last) {
     slot.final_x = edge();
     slot.final_gradient = edge();
@@ -75,6 +72,7 @@ int64_t vocab_rows(const StageUses& uses, const ChunkUses& chunk, const JobSpec&
 void take_shared(Arena& arena, const BlockShape& s, const JobSpec& job, const StageUses& uses, bool split, Shared& m) {
   m.block.take(arena, s);
   if (recomputes(job)) m.recomputed.take_rest(arena, s);
+  if (job.recompute == Recompute::selective) m.recomputed.take_cheap(arena, s);
   if (!split) m.gradients.take(arena, s);
   m.ping = arena.take(s.compute, s.local_rows, s.hidden);
   m.pong = arena.take(s.compute, s.local_rows, s.hidden);
@@ -84,7 +82,6 @@ void take_shared(Arena& arena, const BlockShape& s, const JobSpec& job, const St
     const int tp = job.parallelism.tensor;
     // The widest slice of the vocabulary: every tp rank plans the same memory.
     const int64_t v = (job.model.vocab_size + tp - 1) / tp;
-    m.targets = arena.take(DType::i32, 1, s.rows);
     m.logits = arena.take(s.compute, s.rows, v);
     m.head_input = arena.take(s.compute, s.rows, s.hidden);
     m.head_input_gradient = arena.take(s.compute, s.rows, s.hidden);
@@ -122,6 +119,18 @@ std::vector<float> rope_table(const JobSpec& job) {
 
 }  // namespace
 
+kernels::ScratchShape scratch_shape(const JobSpec& job) {
+  const BlockShape s = block_shape(job);
+  const int64_t tp = job.parallelism.tensor;
+  kernels::ScratchShape shape;
+  shape.rows = s.rows;
+  shape.widest = std::max({s.hidden, s.qkv_cols(), s.up_cols()});
+  shape.attention = s.attention();
+  shape.embedding_rows = (job.model.vocab_size + tp - 1) / tp;
+  shape.embedding_cols = s.hidden;
+  return shape;
+}
+
 struct StageModel::Impl {
   const JobSpec job;
   const StageUses uses;
@@ -140,7 +149,7 @@ struct StageModel::Impl {
   Impl(const JobSpec& j, StageUses u, Options o, parallel::ShardedParams& p, parallel::TensorParallel& t,
        kernels::Backend& b, kernels::Stream& s)
       : job(j), uses(std::move(u)), options(std::move(o)), params(p), tp(t), backend(b), stream(s), shape(block_shape(job)),
-        context{shape, backend, stream, params, tp, memory.shared.block, nullptr} {
+        context{shape, backend, stream, params, tp, memory.shared.block, nullptr, !options.split_backward} {
     Arena measure;
     Memory unused;
     take_all(measure, job, uses, options, unused, nullptr);
@@ -153,6 +162,7 @@ struct StageModel::Impl {
       const std::vector<float> table = rope_table(job);
       rope_buffer = backend.allocate(table.size() * 4);
       backend.copy_to_device(stream, rope_buffer->data(), table.data(), table.size() * 4);
+      stream.synchronize();   // the table on the host ends here
       context.cos_sin = static_cast<const float*>(rope_buffer->data());
     }
     for (const ChunkUses& chunk : uses.chunks) {
@@ -174,10 +184,9 @@ struct StageModel::Impl {
   // ---- forward ----------------------------------------------------------------------------------------
 
   void embed(const ChunkUses& chunk, Slot& s, const int32_t* tokens) {
-    backend.copy_to_device(stream, s.tokens.data, tokens, size_t(shape.rows) * 4);
     const Matrix x = s.blocks.front().x;
     const Matrix partial = tp.cuts_rows() ? memory.shared.block.partial : x;
-    backend.embedding_forward(stream, s.tokens.as<int32_t>(), params.weight(chunk.embedding), vocab_begin(chunk), partial);
+    backend.embedding_forward(stream, tokens, params.weight(chunk.embedding), vocab_begin(chunk), partial);
     tp.leave(partial, x);
     if (chunk.position >= 0)
       backend.add_position(stream, params.weight(chunk.position), tp.first_local_row(shape.rows), shape.seq_len, x);
@@ -207,11 +216,15 @@ struct StageModel::Impl {
     head_forward(chunk, s, mid, delta, mb, train, loss);
   }
 
-  /// The record of block b: whole in the slot, or with everything but x in shared memory when it is recomputed.
+  /// The record of block b: what the slot keeps, and in shared memory what is recomputed.
   BlockActivations activations(Slot& s, size_t b) {
-    if (!recomputes(job)) return s.blocks[b];
-    BlockActivations a = memory.shared.recomputed;
+    const BlockActivations& shared = memory.shared.recomputed;
+    BlockActivations a = recomputes(job) ? shared : s.blocks[b];
     a.x = s.blocks[b].x;
+    if (job.recompute == Recompute::selective) {
+      a.norm1 = shared.norm1, a.norm2 = shared.norm2;
+      if (shape.gated()) a.act = shared.act;
+    }
     return a;
   }
 
@@ -229,8 +242,7 @@ struct StageModel::Impl {
     final_norm(chunk, s, mid, delta);
     const int64_t v = params.weight(chunk.head).rows, begin = vocab_begin(chunk);
     const Matrix logits = kernels::matrix(m.logits.data, shape.compute, shape.rows, v);
-    backend.copy_to_device(stream, m.targets.data, mb.targets, size_t(shape.rows) * 4);
-    const int32_t* targets = m.targets.as<int32_t>();
+    const int32_t* targets = mb.targets;
     backend.linear_forward(stream, m.head_input, *head, {}, logits);
     backend.cross_entropy_stats(stream, logits, targets, begin, m.stats);
     const float* stats = m.stats;
@@ -249,7 +261,6 @@ struct StageModel::Impl {
                                      !mb.first_of_lane);
       if (mb.last_of_lane) params.lane_done(chunk.head, chunk.head + 1, mb.lane);
     }
-    stream.synchronize();
   }
 
   // ---- backward ---------------------------------------------------------------------------------------
@@ -282,12 +293,14 @@ struct StageModel::Impl {
       d = din;
     }
     if (!chunk.first) return;
-    const Matrix full = fused ? memory.shared.embedding_gradient : s.embedding_gradient;
+    Matrix full = fused ? memory.shared.embedding_gradient : s.embedding_gradient;
     if (tp.cuts_rows())
       tp.enter(d, full);
+    else if (fused)
+      full = d;
     else
       backend.copy(stream, d, full);
-    if (fused) embedding_weight(chunk, s, mb);
+    if (fused) embedding_weight(chunk, full, mb);
   }
 
   void backward_weight(int c, int index, const MicroBatch& mb) {
@@ -295,12 +308,16 @@ struct StageModel::Impl {
     const ChunkUses& chunk = chunk_uses(c);
     Slot& s = slot(c, index);
     if (chunk.last) final_weight(chunk, s, mb);
-    for (size_t b = s.blocks.size(); b-- > 0;) block_weight(c, b, s, s.blocks[b], mb);
-    if (chunk.first) embedding_weight(chunk, s, mb);
+    for (size_t b = s.blocks.size(); b-- > 0;) {
+      BlockActivations a = activations(s, b);
+      block_weight(c, b, s, a, mb);
+    }
+    if (chunk.first) embedding_weight(chunk, s.embedding_gradient, mb);
   }
 
-  void block_weight(int c, size_t b, Slot& s, const BlockActivations& a, const MicroBatch& mb) {
+  void block_weight(int c, size_t b, Slot& s, BlockActivations& a, const MicroBatch& mb) {
     const BlockUses& u = chunk_uses(c).blocks[b];
+    if (job.recompute == Recompute::selective) blocks[size_t(c)][b].recompute_cheap(context, a);
     blocks[size_t(c)][b].backward_weight(context, a, gradients(s, b), mb.lane, mb.first_of_lane);
     if (mb.last_of_lane) params.lane_done(u.begin, u.end, mb.lane);
   }
@@ -311,10 +328,9 @@ struct StageModel::Impl {
     const int end = std::max(chunk.final_norm_weight, chunk.final_norm_bias) + 1;
     params.lane_done(chunk.final_norm_weight, end, mb.lane);
   }
-  void embedding_weight(const ChunkUses& chunk, Slot& s, const MicroBatch& mb) {
-    const Matrix d = options.split_backward ? s.embedding_gradient : memory.shared.embedding_gradient;
+  void embedding_weight(const ChunkUses& chunk, Matrix d, const MicroBatch& mb) {
     if (mb.first_of_lane) params.zero_gradient(chunk.embedding, mb.lane);
-    backend.embedding_backward(stream, s.tokens.as<int32_t>(), d, vocab_begin(chunk), params.gradient(chunk.embedding, mb.lane));
+    backend.embedding_backward(stream, mb.tokens, d, vocab_begin(chunk), params.gradient(chunk.embedding, mb.lane));
     if (chunk.position >= 0) {
       if (mb.first_of_lane) params.zero_gradient(chunk.position, mb.lane);
       backend.add_position_backward(stream, d, 0, shape.seq_len, params.gradient(chunk.position, mb.lane));
@@ -356,7 +372,7 @@ size_t StageModel::packed_bytes() const {
   return bytes;
 }
 
-void StageModel::synchronize() { impl_->stream.synchronize(); }
+kernels::Stream& StageModel::stream() { return impl_->stream; }
 Matrix StageModel::input(int chunk, int slot) { return impl_->slot(chunk, slot).blocks.front().x; }
 Matrix StageModel::output(int chunk, int slot) { return impl_->slot(chunk, slot).output; }
 Matrix StageModel::output_gradient(int chunk, int slot) { return impl_->slot(chunk, slot).output_gradient; }
@@ -373,10 +389,13 @@ void StageModel::last_logits(const int32_t* tokens, int64_t count, std::span<flo
   ENSURE(m.uses.chunks.size() == 1 && m.tp.size() == 1 && count >= 1 && count <= m.shape.seq_len);
   std::vector<int32_t> padded(size_t(m.shape.rows), 0);
   std::copy(tokens, tokens + count, padded.begin());
+  const size_t bytes = padded.size() * sizeof(int32_t);
+  const auto on_device = m.backend.allocate(bytes);
+  m.backend.copy_to_device(m.stream, on_device->data(), padded.data(), bytes);
   MicroBatch mb;
-  mb.tokens = mb.targets = padded.data();
-  double loss = 0;
-  forward(0, 0, mb, false, &loss);
+  mb.tokens = mb.targets = static_cast<const int32_t*>(on_device->data());
+  const auto loss = m.backend.allocate_host(sizeof(double));
+  forward(0, 0, mb, false, static_cast<double*>(loss->data()));
   const int64_t v = int64_t(logits.size());
   const Matrix row = kernels::matrix(m.memory.shared.logits.data, m.shape.compute, m.shape.rows, v).row_range(count - 1, 1);
   const auto wide = m.backend.allocate(size_t(v) * 4);

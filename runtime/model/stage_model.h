@@ -16,14 +16,17 @@ namespace trainctl {
 struct MicroBatch {
   int index = 0, lane = 0;
   bool first_of_lane = true, last_of_lane = true;
-  const int32_t* tokens = nullptr;    ///< [M], where the first chunk stands
-  const int32_t* targets = nullptr;   ///< [M], where the last chunk stands
+  const int32_t* tokens = nullptr;    ///< device [M], where the first chunk stands; unchanged until backward is done
+  const int32_t* targets = nullptr;   ///< device [M], where the last chunk stands
 };
 
 /// How much activation memory a rank takes; the plan prints it and StageModel allocates it.
 struct StageBytes {
   size_t activations = 0, scratch = 0;
 };
+
+/// The largest shapes that the ops of any rank of `job` see.
+kernels::ScratchShape scratch_shape(const JobSpec& job);
 
 class StageModel {
  public:
@@ -44,8 +47,8 @@ class StageModel {
   void pack();
   size_t packed_bytes() const;
 
-  /// Waits for all work given to the device; before a peer may touch a buffer.
-  void synchronize();
+  /// Where its work is enqueued.
+  kernels::Stream& stream();
 
   // Buffers at the chunk's edges, [Ml, C] contiguous; a pipeline fills or sends them.
   kernels::Matrix input(int chunk, int slot);            ///< to fill before forward (not the first chunk)
@@ -53,7 +56,8 @@ class StageModel {
   kernels::Matrix output_gradient(int chunk, int slot);  ///< to fill before backward_input (not the last chunk)
   kernels::Matrix input_gradient(int chunk, int slot);   ///< after backward_input (not the first chunk)
 
-  /// train = false: no loss gradient is taken. On the last chunk `*loss` (host) gets the sum of the micro-batch's token losses.
+  /// train = false: no loss gradient is taken. On the last chunk `*loss` (host memory, from allocate_host or the call waits) gets the sum
+  /// of the micro-batch's token losses once the stream has come that far.
   void forward(int chunk, int slot, const MicroBatch& mb, bool train, double* loss);
   void backward_input(int chunk, int slot, const MicroBatch& mb);
   /// Tells `params.lane_done` layer by layer when the micro-batch is its lane's last.

@@ -15,7 +15,7 @@ namespace trainctl {
 enum class Family { gpt2, llama };
 enum class LrSchedule { constant, linear, cosine, wsd };
 enum class TokenFormat { automatic, megatron, llmc, raw };
-enum class Recompute { none, full };
+enum class Recompute { none, selective, full };
 
 /// model.*: one decoder-only transformer.
 struct ModelSpec {

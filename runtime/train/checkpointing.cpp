@@ -6,6 +6,7 @@
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <functional>
 #include <thread>
 
 #include "runtime/base/error.h"
@@ -18,35 +19,58 @@ using parallel::ShardedParams;
 
 namespace {
 
-void initialise_chunk(const Param& p, uint64_t seed, const ShardedParams::StateChunk& c) {
+/// Host memory held at a time while state is made ready for a device.
+constexpr size_t kUploadBytes = size_t(256) << 20;
+
+void initialise_master(const Param& p, uint64_t seed, const parallel::Box& box, float* out) {
   const Philox random(seed, RandomPurpose::kInit, xxh3(p.layout.name));
   std::array<float, 4> four{};
   uint64_t group = ~uint64_t(0);
-  float* out = c.master;
-  for (int64_t row = c.box.row_begin; row < c.box.row_end; ++row)
-    for (int64_t col = c.box.col_begin; col < c.box.col_end; ++col) {
+  for (int64_t row = box.row_begin; row < box.row_end; ++row)
+    for (int64_t col = box.col_begin; col < box.col_end; ++col) {
       const uint64_t index = uint64_t(row * p.layout.cols + col);
       if (p.init_std > 0 && index / 4 != group) four = random.normals(group = index / 4);
       *out++ = float(p.init_mean + (p.init_std > 0 ? p.init_std * double(four[index % 4]) : 0));
     }
-  std::fill_n(c.first_moment, c.box.count(), 0.0f);
-  std::fill_n(c.second_moment, c.box.count(), 0.0f);
+}
+
+void zero_moments(const RankState& state, const ShardedParams::StateChunk& c) {
+  for (float* moment : {c.first_moment, c.second_moment})
+    state.backend.fill_zero(state.stream, moment, size_t(c.box.count()) * sizeof(float));
+}
+
+/// Runs work(0) .. work(n - 1) on `threads` threads, in no order.
+void in_parallel(size_t n, int threads, const std::function<void(size_t)>& work) {
+  std::atomic<size_t> next{0};
+  const auto take = [&] {
+    for (size_t i = next++; i < n; i = next++) work(i);
+  };
+  std::vector<std::thread> helpers;
+  for (int t = 1; t < threads; ++t) helpers.emplace_back(take);
+  take();
+  for (std::thread& t : helpers) t.join();
 }
 
 }  // namespace
 
-void initialise(const ParamTable& table, uint64_t seed, int threads, ShardedParams& params) {
-  // A value depends on its place alone, so chunks may be filled in any order.
-  std::atomic<size_t> next{0};
-  const auto& chunks = params.state_chunks();
-  const auto work = [&] {
-    for (size_t i = next++; i < chunks.size(); i = next++)
-      initialise_chunk(table.params[size_t(chunks[i].param)], seed, chunks[i]);
-  };
-  std::vector<std::thread> helpers;
-  for (int t = 1; t < threads; ++t) helpers.emplace_back(work);
-  work();
-  for (std::thread& t : helpers) t.join();
+void initialise(const ParamTable& table, uint64_t seed, int threads, const RankState& state) {
+  const auto& chunks = state.params.state_chunks();
+  for (size_t begin = 0; begin < chunks.size();) {
+    Upload upload(state.backend, state.stream);
+    std::vector<float*> rooms;
+    while (begin + rooms.size() < chunks.size() && upload.bytes() < kUploadBytes) {
+      const auto& c = chunks[begin + rooms.size()];
+      rooms.push_back(upload.room(c.master, c.box.count()));
+      zero_moments(state, c);
+    }
+    // A value depends on its place alone, so chunks may be filled in any order.
+    in_parallel(rooms.size(), threads, [&](size_t i) {
+      const auto& c = chunks[begin + i];
+      initialise_master(table.params[size_t(c.param)], seed, c.box, rooms[i]);
+    });
+    upload.finish();
+    begin += rooms.size();
+  }
 }
 
 namespace {
@@ -70,13 +94,14 @@ std::vector<float> transposed(const std::vector<float>& in, int64_t rows, int64_
 
 }  // namespace
 
-void import_weights(const ParamTable& table, ckpt::TensorFolder& folder, ShardedParams& params) {
+void import_weights(const ParamTable& table, ckpt::TensorFolder& folder, const RankState& state) {
   const std::string first = table.params.front().layout.name;
   const std::string prefix = !folder.has(first) && folder.has("transformer." + first) ? "transformer." : "";
   const bool swap = stores_transposed(table, folder, prefix);
   int loaded = -1;
   std::vector<float> values;
-  for (const ShardedParams::StateChunk& c : params.state_chunks()) {
+  Upload upload(state.backend, state.stream);
+  for (const ShardedParams::StateChunk& c : state.params.state_chunks()) {
     const Param& p = table.params[size_t(c.param)];
     if (c.param != loaded) {
       const std::string name = prefix + p.layout.name;
@@ -96,15 +121,17 @@ void import_weights(const ParamTable& table, ckpt::TensorFolder& folder, Sharded
       if (swapped) values = transposed(values, p.layout.rows, p.layout.cols);
       loaded = c.param;
     }
+    float* master = upload.room(c.master, c.box.count());
     for (int64_t row = c.box.row_begin; row < c.box.row_end; ++row)
-      std::memcpy(c.master + (row - c.box.row_begin) * c.box.cols(),
+      std::memcpy(master + (row - c.box.row_begin) * c.box.cols(),
                   values.data() + row * p.layout.cols + c.box.col_begin, size_t(c.box.cols()) * 4);
-    std::fill_n(c.first_moment, c.box.count(), 0.0f);
-    std::fill_n(c.second_moment, c.box.count(), 0.0f);
+    zero_moments(state, c);
+    if (upload.bytes() >= kUploadBytes) upload.finish();
   }
+  upload.finish();
 }
 
-void load_state(const ParamTable& table, ckpt::Checkpoint& checkpoint, ShardedParams& params) {
+void load_state(const ParamTable& table, ckpt::Checkpoint& checkpoint, const RankState& state) {
   const auto wanted = checkpoint_tensors(table);
   for (const ckpt::Tensor& t : wanted) {
     const auto& have = checkpoint.tensors();
@@ -117,35 +144,41 @@ void load_state(const ParamTable& table, ckpt::Checkpoint& checkpoint, ShardedPa
       throw Error(ErrorCode::kCheckpoint, fmt::format("{}: tensor `{}` has shape [{}], this model needs [{}]", checkpoint.path(),
                                                       t.name, fmt::join(it->shape, ", "), fmt::join(t.shape, ", ")));
   }
-  for (const ShardedParams::StateChunk& c : params.state_chunks()) {
+  Upload upload(state.backend, state.stream);
+  for (const ShardedParams::StateChunk& c : state.params.state_chunks()) {
     const std::string& name = table.params[size_t(c.param)].layout.name;
-    checkpoint.read(name, ckpt::Role::master, c.box, c.master);
-    checkpoint.read(name, ckpt::Role::first_moment, c.box, c.first_moment);
-    checkpoint.read(name, ckpt::Role::second_moment, c.box, c.second_moment);
+    checkpoint.read(name, ckpt::Role::master, c.box, upload.room(c.master, c.box.count()));
+    checkpoint.read(name, ckpt::Role::first_moment, c.box, upload.room(c.first_moment, c.box.count()));
+    checkpoint.read(name, ckpt::Role::second_moment, c.box, upload.room(c.second_moment, c.box.count()));
+    if (upload.bytes() >= kUploadBytes) upload.finish();
   }
+  upload.finish();
 }
 
-std::vector<ckpt::ChunkData> state_chunk_data(const ShardedParams& params) {
+std::vector<ckpt::ChunkData> state_chunk_data(const RankState& state, Download& copies) {
   std::vector<ckpt::ChunkData> data;
-  for (const ShardedParams::StateChunk& c : params.state_chunks()) {
+  for (const ShardedParams::StateChunk& c : state.params.state_chunks()) {
     if (!c.saved_here) continue;
-    data.push_back({3 * c.param, c.box, c.master});
-    data.push_back({3 * c.param + 1, c.box, c.first_moment});
-    data.push_back({3 * c.param + 2, c.box, c.second_moment});
+    data.push_back({3 * c.param, c.box, copies.view(c.master, c.box.count())});
+    data.push_back({3 * c.param + 1, c.box, copies.view(c.first_moment, c.box.count())});
+    data.push_back({3 * c.param + 2, c.box, copies.view(c.second_moment, c.box.count())});
   }
+  copies.finish();
   return data;
 }
 
-std::vector<ckpt::ChunkData> gradient_chunk_data(const ShardedParams& params, std::vector<std::vector<float>>& storage) {
+std::vector<ckpt::ChunkData> gradient_chunk_data(const RankState& state, std::vector<std::vector<float>>& storage) {
   std::vector<ckpt::ChunkData> data;
-  for (const ShardedParams::StateChunk& c : params.state_chunks()) {
+  for (const ShardedParams::StateChunk& c : state.params.state_chunks()) {
     if (!c.saved_here) continue;
     std::vector<float> values(static_cast<size_t>(c.box.count()));
     for (int64_t r = 0; r < c.box.rows(); ++r)
-      std::memcpy(values.data() + r * c.box.cols(), c.gradient + r * c.gradient_stride, size_t(c.box.cols()) * 4);
+      state.backend.copy_to_host(state.stream, values.data() + r * c.box.cols(), c.gradient + r * c.gradient_stride,
+                                 size_t(c.box.cols()) * sizeof(float));
     storage.push_back(std::move(values));
     data.push_back({c.param, c.box, storage.back().data()});
   }
+  state.stream.synchronize();
   return data;
 }
 

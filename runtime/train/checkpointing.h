@@ -5,24 +5,31 @@
 #include "parallel/sharded_params.h"
 #include "runtime/launch/control.h"
 #include "runtime/model/params.h"
+#include "runtime/train/device_copies.h"
 
 namespace trainctl {
 
+/// A rank's parameters and the device they are on.
+struct RankState {
+  parallel::ShardedParams& params;
+  kernels::Backend& backend;
+  kernels::Stream& stream;
+};
+
 /// Fills master weights by the table's init (Philox on the parameter's name and global index) and zeroes the moments,
 /// on `threads` threads.
-void initialise(const ParamTable& table, uint64_t seed, int threads, parallel::ShardedParams& params);
+void initialise(const ParamTable& table, uint64_t seed, int threads, const RankState& state);
 
 /// Fills master weights from Hugging Face-named tensors; GPT-2 weights may be stored [in, out] (as Hugging Face does) or
 /// [out, in]. Error(kCheckpoint) naming the first tensor that is missing or of another shape.
-void import_weights(const ParamTable& table, ckpt::TensorFolder& folder, parallel::ShardedParams& params);
+void import_weights(const ParamTable& table, ckpt::TensorFolder& folder, const RankState& state);
 
 /// Loads master weights and moments. Error(kCheckpoint) if the tensors are not this model's, or damaged.
-void load_state(const ParamTable& table, ckpt::Checkpoint& checkpoint, parallel::ShardedParams& params);
+void load_state(const ParamTable& table, ckpt::Checkpoint& checkpoint, const RankState& state);
 
-/// The chunks of this rank, as write_shard takes them; `tensors` is checkpoint_tensors(table).
-std::vector<ckpt::ChunkData> state_chunk_data(const parallel::ShardedParams& params);
+/// The chunks of this rank, as write_shard takes them; `tensors` is checkpoint_tensors(table). `copies` keeps the data alive.
+std::vector<ckpt::ChunkData> state_chunk_data(const RankState& state, Download& copies);
 /// The gradients of this rank's chunks, copied; `tensors` is gradient_tensors(table). storage keeps the data alive.
-std::vector<ckpt::ChunkData> gradient_chunk_data(const parallel::ShardedParams& params,
-                                                 std::vector<std::vector<float>>& storage);
+std::vector<ckpt::ChunkData> gradient_chunk_data(const RankState& state, std::vector<std::vector<float>>& storage);
 
 }  // namespace trainctl

@@ -1,5 +1,7 @@
 #include "runtime/train/executor.h"
 
+#include <algorithm>
+
 #include "runtime/base/error.h"
 #include "runtime/base/file_system.h"
 
@@ -18,48 +20,66 @@ int tag_of(int receiving_chunk, bool activation) { return (receiving_chunk * 2 +
 
 }  // namespace
 
-Executor::Executor(const parallel::PipelineShape& shape, parallel::Program program, SlotPlan slots, StageModel& model,
-                   parallel::Communicator& pipe, std::function<void(const Instruction&)> doing,
+PipelineEdges make_edges(parallel::Communicator& pipe, bool ring) {
+  PipelineEdges edges;
+  const int stages = pipe.size(), stage = pipe.rank();
+  const int count = stages == 1 ? 0 : ring ? stages : stages - 1;   // edge e joins stages e and (e + 1) mod stages
+  // Edges that share a stage are made by different splits.
+  const auto turn_of = [&](int e) { return e == stages - 1 && stages % 2 == 1 ? 2 : e % 2; };
+  const auto make = [&](bool activation, int turn) {
+    const int before = (stage + stages - 1) % stages;
+    const bool low = stage < count && turn_of(stage) == turn, high = before < count && turn_of(before) == turn;
+    const int edge = low ? stage : high ? before : -1;
+    const bool sends = low == activation;
+    const std::string name = fmt::format("{}, {} between stages {} and {}", pipe.name(), activation ? "activations" : "gradients", edge,
+                                         (edge + 1) % stages);
+    auto made = pipe.split(edge, sends ? 0 : 1, name);
+    if (!made) return;
+    (activation ? sends ? edges.activation_out : edges.activation_in : sends ? edges.gradient_out : edges.gradient_in) =
+        std::move(made);
+  };
+  for (const bool activation : {true, false})
+    for (int turn = 0; turn < (count == stages && stages % 2 == 1 ? 3 : std::min(count, 2)); ++turn) make(activation, turn);
+  return edges;
+}
+
+Executor::Executor(const parallel::PipelineShape& shape, int stage, parallel::Program program, SlotPlan slots,
+                   StageModel& model, const PipelineEdges& edges, std::function<void(const Instruction&)> doing,
                    std::function<double()> waited)
-    : shape_(shape), program_(std::move(program)), slots_(std::move(slots)), model_(model), pipe_(pipe),
-      doing_(std::move(doing)), waited_(std::move(waited)), stage_(pipe.rank()) {
-  ENSURE(pipe.size() == shape.stages && (shape.stages > 1 || shape.virtual_stages == 1));
+    : shape_(shape), program_(std::move(program)), slots_(std::move(slots)), model_(model), edges_(edges),
+      doing_(std::move(doing)), waited_(std::move(waited)), stage_(stage) {
+  ENSURE(shape.stages > 1 || shape.virtual_stages == 1);
   for (const int n : slots_.slots) {
     sent_activation_.emplace_back(size_t(n));
     sent_gradient_.emplace_back(size_t(n));
   }
 }
 
-void Executor::finish_send(parallel::Ticket& ticket) {
-  if (ticket) pipe_.wait(ticket, "finish a pipeline send");
+void Executor::finish_send(parallel::Communicator* edge, parallel::Ticket& ticket) {
+  if (ticket) edge->wait(ticket, "finish a pipeline send", model_.stream());
+}
+
+Transfer Executor::transfer(Transfer::Kind kind, kernels::Matrix m, int tag) const {
+  return {kind, kind == Transfer::send ? 1 : 0, m.data, bytes_of(m), tag};   // an edge's sender is its rank 0
 }
 
 void Executor::receive(const Instruction& i, bool activation) {
-  const int chunk = global_chunk(i.chunk);
-  const int peer = (chunk + (activation ? -1 : 1) + shape_.stages) % shape_.stages;
   const kernels::Matrix m = activation ? model_.input(i.chunk, slot(i)) : model_.output_gradient(i.chunk, slot(i));
-  transfer_and_wait(Transfer::receive, peer, m, tag_of(chunk, activation),
-                    activation ? "receive an activation" : "receive a gradient");
-}
-
-void Executor::transfer_and_wait(Transfer::Kind kind, int peer, kernels::Matrix m, int tag, const char* what) {
-  const Transfer transfer{kind, peer, m.data, bytes_of(m), tag};
-  model_.synchronize();
-  pipe_.exchange_and_wait({&transfer, 1}, what);
+  const Transfer t = transfer(Transfer::receive, m, tag_of(global_chunk(i.chunk), activation));
+  (activation ? edges_.activation_in : edges_.gradient_in)
+      ->exchange_and_wait({&t, 1}, activation ? "receive an activation" : "receive a gradient", model_.stream());
 }
 
 void Executor::send(const Instruction& i, bool activation) {
-  const int chunk = global_chunk(i.chunk), to = chunk + (activation ? 1 : -1);
+  const int to = global_chunk(i.chunk) + (activation ? 1 : -1);
   const kernels::Matrix m = activation ? model_.output(i.chunk, slot(i)) : model_.input_gradient(i.chunk, slot(i));
-  const Transfer transfer{Transfer::send, (to + shape_.stages) % shape_.stages, m.data, bytes_of(m), tag_of(to, activation)};
-  model_.synchronize();
+  const Transfer t = transfer(Transfer::send, m, tag_of(to, activation));
   auto& ticket = (activation ? sent_activation_ : sent_gradient_)[size_t(i.chunk)][size_t(slot(i))];
-  ticket = pipe_.exchange({&transfer, 1});
+  ticket = (activation ? edges_.activation_out : edges_.gradient_out)->exchange({&t, 1}, &model_.stream());
 }
 
-void Executor::run(const std::vector<MicroBatch>& micro_batches, std::vector<double>& losses, ExecutorTimes& times) {
+void Executor::run(const std::vector<MicroBatch>& micro_batches, double* losses, ExecutorTimes& times) {
   Clock& clock = real_clock();
-  losses.assign(micro_batches.size(), 0.0);
   for (const Instruction& i : program_) {
     if (i.op == Op::reduce || i.op == Op::step) continue;
     doing_(i);
@@ -73,12 +93,12 @@ void Executor::run(const std::vector<MicroBatch>& micro_batches, std::vector<dou
       case Op::send_activation: send(i, true); break;
       case Op::send_gradient: send(i, false); break;
       case Op::forward:
-        finish_send(sent_activation_[chunk][place]);
-        model_.forward(i.chunk, int(place), mb, true, &losses[size_t(i.micro_batch)]);
+        finish_send(edges_.activation_out.get(), sent_activation_[chunk][place]);
+        model_.forward(i.chunk, int(place), mb, true, losses + i.micro_batch);
         spent = &times.forward_s;
         break;
       case Op::backward_input:
-        finish_send(sent_gradient_[chunk][place]);
+        finish_send(edges_.gradient_out.get(), sent_gradient_[chunk][place]);
         model_.backward_input(i.chunk, int(place), mb);
         spent = &times.backward_s;
         break;
@@ -91,24 +111,26 @@ void Executor::run(const std::vector<MicroBatch>& micro_batches, std::vector<dou
     }
     if (spent) *spent += clock.monotonic_s() - waited_() - begin;
   }
-  for (auto* tickets : {&sent_activation_, &sent_gradient_})
-    for (auto& chunk : *tickets)
-      for (parallel::Ticket& ticket : chunk) finish_send(ticket);
+  for (auto& chunk : sent_activation_)
+    for (parallel::Ticket& ticket : chunk) finish_send(edges_.activation_out.get(), ticket);
+  for (auto& chunk : sent_gradient_)
+    for (parallel::Ticket& ticket : chunk) finish_send(edges_.gradient_out.get(), ticket);
 }
 
-double Executor::evaluate(const MicroBatch& mb) {
-  double loss = 0;
+void Executor::evaluate(const MicroBatch& mb, double* loss) {
+  const int last = shape_.stages * shape_.virtual_stages - 1;
   for (int chunk = 0; chunk < shape_.virtual_stages; ++chunk) {
-    const int global = global_chunk(chunk), last = shape_.stages * shape_.virtual_stages - 1;
-    if (global > 0)
-      transfer_and_wait(Transfer::receive, (global - 1) % shape_.stages, model_.input(chunk, 0), tag_of(global, true),
-                        "receive an activation (evaluation)");
-    model_.forward(chunk, 0, mb, false, &loss);
-    if (global < last)
-      transfer_and_wait(Transfer::send, (global + 1) % shape_.stages, model_.output(chunk, 0), tag_of(global + 1, true),
-                        "send an activation (evaluation)");
+    const int global = global_chunk(chunk);
+    if (global > 0) {
+      const Transfer t = transfer(Transfer::receive, model_.input(chunk, 0), tag_of(global, true));
+      edges_.activation_in->exchange_and_wait({&t, 1}, "receive an activation (evaluation)", model_.stream());
+    }
+    model_.forward(chunk, 0, mb, false, loss);
+    if (global < last) {
+      const Transfer t = transfer(Transfer::send, model_.output(chunk, 0), tag_of(global + 1, true));
+      edges_.activation_out->exchange_and_wait({&t, 1}, "send an activation (evaluation)", model_.stream());
+    }
   }
-  return loss;
 }
 
 }  // namespace trainctl

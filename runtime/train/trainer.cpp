@@ -9,12 +9,13 @@
 #include "runtime/base/error.h"
 #include "runtime/base/process_memory.h"
 #include "runtime/train/metrics.h"
+#include "runtime/train/token_feed.h"
 
 namespace trainctl {
 
 using parallel::Communicator;
 
-MeshCommunicators split_mesh(const parallel::MeshShape& shape, Communicator& world, bool tied) {
+MeshCommunicators split_mesh(const parallel::MeshShape& shape, Communicator& world, bool tied, bool ring) {
   const parallel::MeshPosition at = parallel::position_of(shape, world.rank());
   const auto along = [&](parallel::Axis axis, int key, const std::string& name) {
     return world.split(parallel::group_of(shape, world.rank(), axis).front(), key, name);
@@ -27,6 +28,7 @@ MeshCommunicators split_mesh(const parallel::MeshShape& shape, Communicator& wor
   const int first = parallel::group_of(shape, world.rank(), parallel::Axis::pp).front();
   const bool wanted = tied && shape.pp > 1;
   if (wanted) c.tied = world.split(end_stage ? first : -1, at.pp, fmt::format("tied embedding of dp {}, tp {}", at.dp, at.tp));
+  c.edges = make_edges(*c.pp, ring);
   return c;
 }
 
@@ -62,7 +64,7 @@ struct Trainer::Impl {
   const ParamTable table = parameter_table(job.model, job.optimizer);
   const ChunkGrids grids = chunk_grids(table, job.checkpoint.chunk_mib);
   const FlopsPerToken flops = flops_per_token(job.model, job.data.seq_len);
-  MeshCommunicators comms = split_mesh(mesh, world, table.tied);
+  MeshCommunicators comms = split_mesh(mesh, world, table.tied, job.parallelism.virtual_stages > 1);
   std::unique_ptr<kernels::Stream> stream = backend.create_stream();
   std::unique_ptr<data::Dataset> dataset, validation;
   std::unique_ptr<data::Prefetcher> prefetcher;
@@ -70,6 +72,8 @@ struct Trainer::Impl {
   std::unique_ptr<parallel::ShardedParams> params;
   std::unique_ptr<StageModel> model;
   std::unique_ptr<Executor> executor;
+  std::unique_ptr<TokenFeed> tokens;
+  std::unique_ptr<kernels::Buffer> losses;   // host: a double for each micro-batch of this rank
   int64_t step = 0, requested_step = 0;
   double last_loss = NAN, saving_s = 0;   // saving_s: since the last report
   RankTimes times;
@@ -106,7 +110,10 @@ struct Trainer::Impl {
                                                        comms.tied.get(), backend, *stream);
     StageModel::Options model_options{slots.slots, splits_backward(job), float(1.0 / double(job.tokens_per_step()))};
     model = std::make_unique<StageModel>(job, std::move(uses), model_options, *params, *tp, backend, *stream);
-    executor = std::make_unique<Executor>(shape, program, std::move(slots), *model, *comms.pp,
+    losses = backend.allocate_host(std::max<size_t>(size_t(shape.micro_batches), 1) * sizeof(double));
+    if (needs_tokens()) tokens = std::make_unique<TokenFeed>(sequences_per_rank(), job.data.seq_len, backend);
+    backend.reserve_scratch(scratch_shape(job));
+    executor = std::make_unique<Executor>(shape, at.pp, program, std::move(slots), *model, comms.edges,
                                           [this](const parallel::Instruction& i) { tell(i); },
                                           [this] { return waited(); });
   }
@@ -123,13 +130,13 @@ struct Trainer::Impl {
     if (!options.resume_from.empty()) {
       control.doing("loading " + options.resume_from);
       const auto checkpoint = ckpt::Checkpoint::open(fs, options.resume_from);
-      load_state(table, *checkpoint, *params);
+      load_state(table, *checkpoint, {*params, backend, *stream});
       step = checkpoint->state().step;
     } else if (!job.model.init_from.empty()) {
       control.doing("reading " + job.model.init_from);
-      import_weights(table, *ckpt::TensorFolder::open(fs, job.model.init_from), *params);
+      import_weights(table, *ckpt::TensorFolder::open(fs, job.model.init_from), {*params, backend, *stream});
     } else {
-      initialise(table, job.seed, job.parallelism.threads_per_rank, *params);
+      initialise(table, job.seed, job.parallelism.threads_per_rank, {*params, backend, *stream});
     }
     params->publish();
     model->pack();
@@ -140,36 +147,26 @@ struct Trainer::Impl {
 
   bool needs_tokens() const { return at.pp == 0 || at.pp == mesh.pp - 1; }
 
-  /// Inputs and targets [sequences, T] of a step's samples of this rank.
-  struct Batch {
-    std::vector<int32_t> inputs, targets;
-  };
-  Batch cut(const std::vector<int32_t>& samples) const {
-    const size_t t = size_t(job.data.seq_len), n = samples.size() / (t + 1);
-    Batch b{std::vector<int32_t>(n * t), std::vector<int32_t>(n * t)};
-    for (size_t i = 0; i < n; ++i) {
-      std::copy_n(samples.begin() + ptrdiff_t(i * (t + 1)), t, b.inputs.begin() + ptrdiff_t(i * t));
-      std::copy_n(samples.begin() + ptrdiff_t(i * (t + 1) + 1), t, b.targets.begin() + ptrdiff_t(i * t));
-    }
-    return b;
-  }
-  Batch next_batch(int64_t last) {
-    if (!needs_tokens()) return {};
+  int64_t sequences_per_rank() const { return job.batch.global_sequences / mesh.dp; }
+
+  /// Reads this rank's samples of the step and starts their way to the device.
+  void take_tokens(int64_t last) {
+    if (!needs_tokens()) return;
     for (; requested_step < std::min(last, step + job.data.prefetch_batches); ++requested_step)
       prefetcher->request(sample_indices(job, requested_step, at.dp));
     double waited = 0;
-    Batch batch = cut(prefetcher->next(&waited));
+    tokens->upload(prefetcher->next(&waited), *stream);
     times.data_s += waited;
-    return batch;
   }
-  std::vector<MicroBatch> with_tokens(const Batch& batch) const {
+  /// Points micro-batch `mb` at the sequences from `first` on of the newest upload.
+  void point_at(MicroBatch& mb, int64_t first) const {
+    if (!tokens) return;
+    mb.tokens = tokens->inputs(first);
+    mb.targets = tokens->targets(first);
+  }
+  std::vector<MicroBatch> step_micro_batches() const {
     std::vector<MicroBatch> mbs = micro_batches(job);
-    const size_t m = size_t(job.batch.micro_sequences * job.data.seq_len);
-    if (batch.inputs.empty()) return mbs;
-    for (size_t i = 0; i < mbs.size(); ++i) {
-      mbs[i].tokens = batch.inputs.data() + i * m;
-      mbs[i].targets = batch.targets.data() + i * m;
-    }
+    for (size_t i = 0; i < mbs.size(); ++i) point_at(mbs[i], int64_t(i) * job.batch.micro_sequences);
     return mbs;
   }
 
@@ -187,13 +184,16 @@ struct Trainer::Impl {
   }
 
   /// Sums what every rank knows in an order that does not depend on the mesh: each entry is known to one rank.
-  Scalars exchange_scalars(const std::vector<double>& losses) {
+  Scalars exchange_scalars() {
     const size_t chunks = size_t(grids.total);
     const size_t all_mb = size_t(job.batch.global_sequences / job.batch.micro_sequences);
     std::vector<double> values(chunks + all_mb + 1, 0.0);
     params->add_gradient_squares(grids.first_chunk, std::span(values).first(chunks));
+    // The stream has come to its end: the losses are there.
+    const size_t own_mb = all_mb / size_t(mesh.dp);
     if (at.pp == mesh.pp - 1 && at.tp == 0)
-      std::copy(losses.begin(), losses.end(), values.begin() + ptrdiff_t(chunks + size_t(at.dp) * losses.size()));
+      std::copy_n(static_cast<const double*>(losses->data()), own_mb, values.begin() + ptrdiff_t(chunks + size_t(at.dp) * own_mb));
+    comms.for_each([](Communicator& c) { c.check(); });
     values.back() = control.stop_level() != StopLevel::none ? 1 : 0;
     sum_over_mesh(values);
     Scalars s;
@@ -230,8 +230,9 @@ struct Trainer::Impl {
   }
 
   double waited() const {
-    double s = world.waited_s() + comms.tp->waited_s() + comms.dp->waited_s() + comms.pp->waited_s();
-    return s + (comms.tied ? comms.tied->waited_s() : 0);
+    double s = world.waited_s();
+    comms.for_each([&](const Communicator& c) { s += c.waited_s(); });
+    return s;
   }
 
   /// Trains one step; returns whether somebody asked to stop.
@@ -240,10 +241,9 @@ struct Trainer::Impl {
     times = {};
     const double waited_before = waited();
     control.doing(fmt::format("step {}: waiting for data", step + 1));
-    const Batch batch = next_batch(last);
-    std::vector<double> losses;
+    take_tokens(last);
     ExecutorTimes spent;
-    executor->run(with_tokens(batch), losses, spent);
+    executor->run(step_micro_batches(), static_cast<double*>(losses->data()), spent);
     times.forward_s = spent.forward_s;
     times.backward_s = spent.backward_s;
     control.doing(fmt::format("step {}: reducing gradients", step + 1));
@@ -251,7 +251,7 @@ struct Trainer::Impl {
     params->finish_reduction();
     if (step == 0 && !options.gradients_dir.empty()) save_gradients();
     control.doing(fmt::format("step {}: exchanging the loss and the gradient norm", step + 1));
-    const Scalars scalars = exchange_scalars(losses);
+    const Scalars scalars = exchange_scalars();
     check_finite(scalars);
     last_loss = scalars.loss;
     control.doing(fmt::format("step {}: optimizer", step + 1));
@@ -289,7 +289,7 @@ struct Trainer::Impl {
     std::vector<RankTimes> all(size_t(world.size()));
     static_assert(sizeof(RankTimes) == RankTimes::kCount * sizeof(double));
     if (log) {
-      times.peak_bytes = double(peak_resident_bytes());
+      times.peak_bytes = double(backend.is_host() ? peak_resident_bytes() : backend.peak_allocated_bytes());
       parallel::all_gather(world, &times, all.data(), sizeof(RankTimes), 7);
       n.ranks = std::move(all);
     }
@@ -315,12 +315,13 @@ struct Trainer::Impl {
       for (int64_t s = 0; needs_tokens() && s < job.batch.micro_sequences; ++s)
         validation->sample(uint64_t(index * job.batch.micro_sequences + s),
                            std::span(samples).subspan(size_t(s) * (t + 1), t + 1));
-      const Batch batch = cut(samples);
+      if (tokens) tokens->upload(samples, *stream);
       MicroBatch mb;
-      mb.tokens = batch.inputs.data();
-      mb.targets = batch.targets.data();
-      const double loss = executor->evaluate(mb);
-      if (at.pp == mesh.pp - 1 && at.tp == 0) values[size_t(index)] = loss;
+      point_at(mb, 0);
+      double* loss = static_cast<double*>(losses->data());
+      executor->evaluate(mb, loss);
+      stream->synchronize();
+      if (at.pp == mesh.pp - 1 && at.tp == 0) values[size_t(index)] = *loss;
     }
     sum_over_mesh(values);
     double sum = 0;
@@ -362,9 +363,10 @@ struct Trainer::Impl {
     ckpt::ShardReceipt receipt;
     if (control.begin_save(state, &failure)) {
       try {
+        Download copies(backend, *stream);
         receipt = ckpt::write_shard(fs, ckpt::saving_directory(options.checkpoint_dir, state),
                                     ckpt::shard_file_name(world.rank(), world.size()), state, tensors,
-                                    state_chunk_data(*params));
+                                    state_chunk_data({*params, backend, *stream}, copies));
       } catch (const Error& e) {
         failure = e.what();
       }
@@ -380,7 +382,7 @@ struct Trainer::Impl {
     if (world.rank() == 0) ckpt::prepare_saving(fs, options.gradients_dir, state);
     parallel::barrier(world, 8);
     std::vector<std::vector<float>> storage;
-    const auto chunks = gradient_chunk_data(*params, storage);
+    const auto chunks = gradient_chunk_data({*params, backend, *stream}, storage);
     const std::string text = ckpt::write_shard(fs, ckpt::saving_directory(options.gradients_dir, state),
                                                ckpt::shard_file_name(world.rank(), world.size()), state, tensors, chunks)
                                  .to_json();

@@ -13,8 +13,15 @@ namespace trainctl {
 /// Communicators of every axis, made by split from the world; each may have one member.
 struct MeshCommunicators {
   std::unique_ptr<parallel::Communicator> tp, dp, pp, tied;   ///< tied: first and last stage, or null
+  PipelineEdges edges;
+  template <typename Each>
+  void for_each(Each each) const {
+    for (const auto* axis : {&tp, &dp, &pp, &tied})
+      if (*axis) each(**axis);
+    edges.for_each(each);
+  }
 };
-MeshCommunicators split_mesh(const parallel::MeshShape& shape, parallel::Communicator& world, bool tied);
+MeshCommunicators split_mesh(const parallel::MeshShape& shape, parallel::Communicator& world, bool tied, bool ring);
 
 data::DatasetOptions dataset_options(const JobSpec& job, bool validation);
 

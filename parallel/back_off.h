@@ -1,0 +1,35 @@
+// How a rank that waits spends its time between two looks: it yields, then sleeps for longer and longer. Ranks share cores, and a
+// spinning one would take them from the rank it waits for.
+#pragma once
+#include <sched.h>
+#include <sys/prctl.h>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+namespace trainctl::parallel {
+
+/// Sleeps of a waiting rank: none, then short, then longer.
+class BackOff {
+ public:
+  void pause() {
+    if (yields_++ < kYields) {
+      sched_yield();
+      return;
+    }
+    // The kernel's default slack of 50 us would triple the shortest sleeps.
+    static thread_local const int slack_set = prctl(PR_SET_TIMERSLACK, 1000, 0, 0, 0);
+    (void)slack_set;
+    std::this_thread::sleep_for(sleep_);
+    sleep_ = std::min(kLongestSleep, sleep_ * 5 / 4);
+  }
+
+ private:
+  static constexpr int kYields = 64;  // looks before it begins to sleep
+  static constexpr std::chrono::microseconds kFirstSleep{20}, kLongestSleep{200};
+  int yields_ = 0;
+  std::chrono::microseconds sleep_ = kFirstSleep;
+};
+
+}  // namespace trainctl::parallel
