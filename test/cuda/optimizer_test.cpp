@@ -1,0 +1,235 @@
+// Goal: AdamW on the GPU has the reference's bits, for boxes of any shape, stride and alignment, many in one launch; sums are exact to
+// double precision and depend on shapes alone.
+// Method: bit equality with the reference on boxes that are cut into one and into many tiles; tiles are checked to cover every element once.
+#include "launched.h"
+
+namespace trainctl::kernels::test {
+
+namespace {
+
+const AdamWStep kStep{.lr = 3e-4f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .grad_scale = 0.37f,
+                      .bias_correction1 = 0.271f, .bias_correction2 = 0.142625f};
+
+/// Master weights, first and second moments as one row that begins `shift` elements into its storage; gradient and parameter in windows.
+struct Box {
+  int64_t rows, cols;
+  DType param_type;
+  Window window;
+  int64_t shift;
+  float weight_decay;
+  std::vector<Storage> state = {};
+  Storage grad = {}, param = {};
+
+  Window state_window() const { return {shift, rows * cols, 0}; }
+  AdamWBox view(const std::vector<Matrix>& s, const Matrix& g, const Matrix& p) const {
+    return {s[0].as<float>() + shift, s[1].as<float>() + shift, s[2].as<float>() + shift, window(g).as<const float>(), g.stride,
+            window(p), weight_decay};
+  }
+};
+
+std::vector<Box> make_boxes() {
+  std::vector<Box> boxes;
+  for (DType type : kActivationTypes) {
+    for (auto [rows, cols] : {std::pair{1, 1}, {3, 17}, {70, 40}, {1, 40001}, {40, 1000}, {3, 20001}, {2500, 7}, {33, 64}}) {
+      for (const Window& w : windows(cols)) boxes.push_back({rows, cols, type, w, w.first % 8, rows == 1 ? 0.0f : 0.1f});
+    }
+  }
+  Random random(51);
+  for (Box& b : boxes) {
+    for (int i = 0; i < 3; ++i) b.state.push_back(random.normal(DType::f32, 1, b.shift + b.rows * b.cols));
+    for (int64_t i = 0; i < b.state[2]->cols; ++i) b.state[2].f32()[i] = std::abs(b.state[2].f32()[i]);
+    b.grad = random.normal(DType::f32, b.rows, b.window.width(), 8);
+    b.param = random.normal(b.param_type, b.rows, b.window.width(), 8);
+    for (int64_t r = 0; r < b.rows; ++r) b.param.set(r, b.window.first, kPoison);
+  }
+  return boxes;
+}
+
+std::vector<Matrix> views(const std::vector<Storage>& storages) { return {storages.begin(), storages.end()}; }
+
+std::vector<cuda::Tile> tiles_for(const std::vector<Box>& boxes) {
+  std::vector<Matrix> params;
+  for (const Box& b : boxes) params.push_back(b.window(b.param));
+  return cuda::tiles_of(params);
+}
+
+}  // namespace
+
+TEST_CASE("tiles cover every element of every box once and are of about one size") {
+  std::vector<Matrix> boxes;
+  for (int64_t rows : {0, 1, 2, 3, 21, 22, 500, 16385}) {
+    for (int64_t cols : {0, 1, 3, 4, 768, 769, 2051, 16384, 16385, 40001}) {
+      if (rows * cols < 20'000'000) boxes.push_back({nullptr, DType::f32, rows, cols, cols + 5});
+    }
+  }
+  const std::vector<cuda::Tile> tiles = cuda::tiles_of(boxes);
+  size_t next = 0;
+  for (size_t box = 0; box < boxes.size(); ++box) {
+    INFO("[" << boxes[box].rows << ", " << boxes[box].cols << "]");
+    std::vector<char> covered(size_t(boxes[box].count()), 0);
+    const size_t first = next;
+    for (; next < tiles.size() && tiles[next].box == int32_t(box); ++next) {
+      const cuda::Tile& t = tiles[next];
+      REQUIRE((t.rows > 0 && t.cols > 0 && int64_t(t.rows) * t.cols <= 16384 + 4));
+      CHECK(t.col % 4 == 0);
+      for (int64_t r = t.row; r < t.row + t.rows; ++r) {
+        for (int64_t c = t.col; c < t.col + t.cols; ++c) ++covered.at(size_t(r * boxes[box].cols + c));
+      }
+    }
+    CHECK(std::count(covered.begin(), covered.end(), 1) == boxes[box].count());
+    if (boxes[box].count() > 16384 * 8) CHECK(boxes[box].count() / int64_t(next - first) >= 16384 / 2);
+  }
+  CHECK(next == tiles.size());
+}
+
+TEST_CASE("adamw of many boxes in one launch has the reference's bits") {
+  const std::vector<Box> boxes = make_boxes();
+  std::vector<Box> expected = boxes;
+  std::vector<AdamWBox> host;
+  for (Box& b : expected) host.push_back(b.view(views(b.state), b.grad, b.param));
+  reference().adamw(*reference().create_stream(), host, kStep);
+
+  const std::vector<cuda::Tile> tiles = tiles_for(boxes);
+  each_order(1, [&](const cuda::Queue& queue) {
+    OnDevice device(queue);
+    std::vector<std::vector<Matrix>> states;
+    std::vector<Matrix> params;
+    std::vector<AdamWBox> on_device;
+    for (const Box& b : boxes) {
+      states.push_back({device.copy_of(b.state[0]), device.copy_of(b.state[1]), device.copy_of(b.state[2])});
+      params.push_back(device.copy_of(b.param));
+      on_device.push_back(b.view(states.back(), device.copy_of(b.grad), params.back()));
+    }
+    cuda::adamw(queue, device.copy_of(on_device), device.copy_of(tiles), int64_t(tiles.size()), kStep);
+    for (size_t i = 0; i < boxes.size(); ++i) {
+      const Box& b = boxes[i];
+      INFO("[" << b.rows << ", " << b.cols << "] " << name_of(b.param_type) << ", columns from " << b.window.first);
+      Box got = b;
+      for (size_t s = 0; s < 3; ++s) {
+        device.bring_back(states[i][s], got.state[s]);
+        CHECK(got.state[s].content() == expected[i].state[s].content());
+        CHECK(unchanged_around(b.state_window(), b.state[s], got.state[s]));
+      }
+      device.bring_back(params[i], got.param);
+      CHECK(window_bits(b.window, got.param) == window_bits(b.window, expected[i].param));
+      CHECK(unchanged_around(b.window, b.param, got.param));
+    }
+  });
+}
+
+TEST_CASE("adamw of extreme numbers has the reference's bits") {
+  // Denormals, zeros and large gradients: nothing may be flushed or fused.
+  const int64_t n = 64;
+  std::vector<Storage> state(3, Storage(DType::f32, 1, n, 0));
+  Storage grad(DType::f32, 1, n, 0), param(DType::bf16, 1, n, 0);
+  Random random(52);
+  const Storage draw = random.normal(DType::f32, 4, n);
+  for (int64_t i = 0; i < n; ++i) {
+    const float size = std::ldexp(1.0f, int(i * 4) - 140);
+    for (size_t s = 0; s < 3; ++s) state[s].set(0, i, s == 2 ? std::abs(draw.get(2, i)) * size : draw.get(int64_t(s), i) * size);
+    grad.set(0, i, draw.get(3, i) * (i % 3 == 0 ? 0.0f : size));
+  }
+  std::vector<Storage> expected = state;
+  Storage expected_param = param;
+  const AdamWBox host[] = {{expected[0].f32(), expected[1].f32(), expected[2].f32(), grad.f32(), n, expected_param, 0.1f}};
+  reference().adamw(*reference().create_stream(), host, kStep);
+  each_order(0, [&](const cuda::Queue& queue) {
+    OnDevice device(queue);
+    const Matrix w = device.copy_of(state[0]), m = device.copy_of(state[1]), v = device.copy_of(state[2]);
+    const Matrix g = device.copy_of(grad), p = device.copy_of(param);
+    const std::vector<AdamWBox> boxes = {{w.as<float>(), m.as<float>(), v.as<float>(), g.as<float>(), n, p, 0.1f}};
+    const std::vector<Matrix> params = {p};
+    const std::vector<cuda::Tile> tiles = cuda::tiles_of(params);
+    cuda::adamw(queue, device.copy_of(boxes), device.copy_of(tiles), int64_t(tiles.size()), kStep);
+    std::vector<Storage> got = state;
+    Storage got_param = param;
+    device.bring_back(w, got[0]);
+    device.bring_back(m, got[1]);
+    device.bring_back(v, got[2]);
+    device.bring_back(p, got_param);
+    for (size_t s = 0; s < 3; ++s) CHECK(got[s].content() == expected[s].content());
+    CHECK(got_param.content() == expected_param.content());
+  });
+}
+
+namespace {
+
+std::vector<double> square_sums(const cuda::Queue& queue, const std::vector<Storage>& storages, const std::vector<Window>& windows) {
+  OnDevice device(queue);
+  std::vector<Matrix> boxes;
+  for (size_t i = 0; i < storages.size(); ++i) boxes.push_back(windows[i](device.copy_of(storages[i])));
+  const std::vector<cuda::Tile> tiles = cuda::tiles_of(boxes);
+  std::vector<int64_t> first_tile(boxes.size() + 1, int64_t(tiles.size()));
+  for (size_t box = 0; box < boxes.size(); ++box) {
+    first_tile[box] = std::find_if(tiles.begin(), tiles.end(), [&](const cuda::Tile& t) { return t.box >= int32_t(box); }) - tiles.begin();
+  }
+  auto* partial = static_cast<double*>(device.poisoned(tiles.size() * sizeof(double)));
+  auto* out = static_cast<double*>(device.poisoned(boxes.size() * sizeof(double)));
+  cuda::sum_squares(queue, device.copy_of(boxes), int64_t(boxes.size()), device.copy_of(tiles), int64_t(tiles.size()),
+                    device.copy_of(first_tile), partial, out);
+  std::vector<double> result(boxes.size());
+  device.bring_back(out, result.data(), result.size() * sizeof(double));
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("sums of squares by launchers: double precision, one order for a shape") {
+  const std::vector<std::pair<int64_t, int64_t>> shapes = {{1, 1}, {5, 19}, {300, 301}, {2, 20000}, {0, 5}, {1000, 3}, {37, 768}};
+  std::vector<double> bits;
+  for (size_t kind : {0, 1, 2}) {
+    std::vector<Storage> storages;
+    std::vector<Window> own;
+    std::vector<double> expected(shapes.size());
+    std::vector<Matrix> host;
+    for (size_t i = 0; i < shapes.size(); ++i) {
+      const auto [rows, cols] = shapes[i];
+      own.push_back(windows(cols)[kind]);
+      Random random(uint32_t(60 + i));
+      const Storage values = random.normal(DType::f32, rows, cols);
+      storages.emplace_back(DType::f32, rows, own[i].width(), 8);
+      storages[i].fill(kPoison);
+      for (int64_t r = 0; r < rows; ++r) {
+        for (int64_t c = 0; c < cols; ++c) storages[i].set(r, own[i].first + c, values.get(r, c));
+      }
+      host.push_back(own[i](storages[i]));
+    }
+    reference().sum_squares(*reference().create_stream(), host, expected.data());
+    each_order(1, [&](const cuda::Queue& queue) {
+      const std::vector<double> got = square_sums(queue, storages, own);
+      for (size_t i = 0; i < shapes.size(); ++i) {
+        INFO("[" << shapes[i].first << ", " << shapes[i].second << "]");
+        CHECK(got[i] == Approx(expected[i]).epsilon(1e-13));
+      }
+      if (bits.empty()) bits = got;
+      CHECK(got == bits);
+      // A box's sum does not depend on the boxes beside it.
+      const std::vector<double> alone = square_sums(queue, {storages[2]}, {own[2]});
+      CHECK(alone[0] == got[2]);
+    });
+  }
+}
+
+TEST_CASE("sums by launchers: double precision, one order for a length") {
+  for (int64_t n : {0, 1, 9, 255, 4096, 4097, 50000}) {
+    Random random(70);
+    const Storage x = random.normal(DType::f32, 1, n);
+    double expected = 0;
+    reference().sum(*reference().create_stream(), x.f32(), n, &expected);
+    std::vector<double> bits;
+    each_order(1, [&](const cuda::Queue& queue) {
+      OnDevice device(queue);
+      const Matrix on_device = device.copy_of(x);
+      auto* out = static_cast<double*>(device.poisoned(sizeof(double)));
+      cuda::sum(queue, on_device.as<const float>(), n, out, device.poisoned(cuda::sum_scratch(n)));
+      double got = NAN;
+      device.bring_back(out, &got, sizeof got);
+      INFO("n = " << n);
+      CHECK(got == Approx(expected).epsilon(1e-12).margin(1e-12));
+      if (bits.empty()) bits.push_back(got);
+      CHECK(got == bits[0]);
+    });
+  }
+}
+
+}  // namespace trainctl::kernels::test
