@@ -26,6 +26,7 @@ constexpr Command kCommands[] = {
     {"explain", add_explain},
     {"init", add_init},
     {"inspect-ckpt", add_inspect_ckpt},
+    {"doctor", add_doctor},
     {"completion", add_completion},
 };
 

@@ -84,6 +84,7 @@ void add_validate(CLI::App& app, Context& context);
 void add_explain(CLI::App& app, Context& context);
 void add_init(CLI::App& app, Context& context);
 void add_inspect_ckpt(CLI::App& app, Context& context);
+void add_doctor(CLI::App& app, Context& context);
 void add_completion(CLI::App& app, Context& context);
 
 }  // namespace trainctl::cmd

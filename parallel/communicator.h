@@ -159,6 +159,9 @@ std::vector<std::unique_ptr<Communicator>> make_thread_world(int size, double de
 /// Error(kPeerLost) "<communicator>: <what>: rank 3 ended: <reason>" at once, and so does each later one. The first call counts.
 void abort_thread_world(Communicator& comm, const std::string& reason);
 
+/// The MPI library in this process, by its own words: "Open MPI v4.1.4, package: ...". Needs no MPI_Init.
+std::string mpi_library_version();
+
 /// Owns MPI_Init/MPI_Finalize; construct once in a rank process. finalize() is the orderly end (collective); the
 /// destructor without it leaves MPI uninitialised-by-abandonment (the process is about to exit anyway).
 class MpiWorld {

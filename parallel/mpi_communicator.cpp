@@ -396,6 +396,13 @@ struct MpiWorld::State {
   std::shared_ptr<MpiProcess> process = std::make_shared<MpiProcess>();
 };
 
+std::string mpi_library_version() {
+  char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+  int length = 0;
+  MPI_Get_library_version(text, &length);
+  return {text, size_t(length)};
+}
+
 MpiWorld::MpiWorld() : state_(std::make_unique<State>()) {}
 
 MpiWorld::~MpiWorld() { state_->process->stop_background(); }

@@ -9,7 +9,7 @@
 #include <filesystem>
 
 #include "ckpt/checkpoint.h"
-#include "kernels/backend.h"
+#include "runtime/launch/bundle.h"
 #include "runtime/launch/mpirun.h"
 #include "runtime/launch/preflight.h"
 
@@ -18,13 +18,6 @@ namespace {
 
 std::string absolute(const std::string& path) {
   return std::filesystem::absolute(path).lexically_normal().string();
-}
-
-/// The peak of one rank: threads_per_rank threads, nothing else running. Measured here because ranks that share
-/// cores would measure each other.
-double measure_peak(const JobSpec& job) {
-  const auto backend = kernels::make_cpu_backend(job.parallelism.threads_per_rank);
-  return kernels::measure_matmul_flops_per_s(*backend, job.compute);
 }
 
 std::string mesh_text(const JobSpec& job) {
@@ -51,7 +44,7 @@ Ready get_ready(const JobSpec& job, FileSystem& fs, Clock& clock) {
   const double begin = clock.monotonic_s();
   Ready ready;
   ready.preflight = check_machine_and_data(job, fs);
-  ready.peak_flops_per_s = measure_peak(job);
+  ready.peak_flops_per_s = rank_peak_flops_per_s(job, device_kind(job)).value_or(0);
   ready.seconds = clock.monotonic_s() - begin;
   return ready;
 }
@@ -131,7 +124,7 @@ std::string describe_change(const JobSpec& before, const JobSpec& now) {
   number("zero stage", before.parallelism.zero_stage, now.parallelism.zero_stage);
   if (before.parallelism.schedule != now.parallelism.schedule) append("another pipeline schedule");
   if (before.recompute != now.recompute)
-    append(now.recompute == Recompute::none ? "no recompute" : "full recompute");
+    append(now.recompute == Recompute::none ? "no recompute" : now.recompute == Recompute::full ? "full recompute" : "selective recompute");
   if (text.empty()) return "";
   append(before.parallelism.tensor == now.parallelism.tensor &&
                  before.micro_batches_per_lane() == now.micro_batches_per_lane()
@@ -160,6 +153,7 @@ LaunchPreview preview_launch(const LaunchRequest& request, FileSystem& fs) {
                                             .run_directory = run.path,
                                             .session_folder = "/tmp/trainctl.XXXXXX",
                                             .shared_memory_folder = "/dev/shm/trainctl.XXXXXX",
+                                            .bundle = own_bundle(),
                                             .root = ::geteuid() == 0,
                                             .cross_memory_attach = preflight.cross_memory_attach}));
   return preview;

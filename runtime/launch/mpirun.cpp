@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "runtime/launch/bundle.h"
+
 namespace trainctl {
 namespace {
 
@@ -35,6 +37,7 @@ LaunchLine launch_line(const LaunchInput& in) {
   line.argv = {in.mpirun,  "-n",   fmt::format("{}", in.job->mesh().world_size()),
                in.program, "rank", in.run_directory};
   Environment& e = line.environment;
+  if (is_of_bundle(in.mpirun, in.bundle)) e = bundle_environment(in.bundle);
   if (in.root) {
     set(e, "OMPI_ALLOW_RUN_AS_ROOT", "1");
     set(e, "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");

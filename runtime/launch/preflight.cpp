@@ -13,7 +13,9 @@
 #include <nlohmann/json.hpp>
 
 #include "data/dataset.h"
+#include "kernels/device.h"
 #include "runtime/base/error.h"
+#include "runtime/launch/bundle.h"
 #include "runtime/launch/process.h"
 #include "runtime/train/trainer.h"
 
@@ -76,11 +78,11 @@ MemoryNeed memory_need(const JobSpec& job, const JobPlan& plan) {
   const uint64_t ranks_of_stage = uint64_t(job.parallelism.tensor) * uint64_t(job.parallelism.data);
   MemoryNeed need;
   need.terms = {{"weights", 0}, {"gradients", 0}, {"optimizer state", 0}, {"communication buffers", 0},
-                {"packed weights", 0}, {"activations", 0}, {"scratch", 0}, {"data", 0}, {"the programs", 0}};
+                {"activations", 0}, {"scratch", 0}, {"data", 0}, {"workspace", 0}, {"the programs", 0}};
   for (const RankMemory& m : plan.stages) {
     const size_t bytes[] = {m.sharding.weights, m.sharding.gradients, m.sharding.optimizer,
-                            m.sharding.communication + m.scalars, m.packed, m.stage.activations,
-                            m.stage.scratch, m.data, m.program};
+                            m.sharding.communication + m.scalars, m.stage.activations,
+                            m.stage.scratch, m.data, m.workspace, m.program};
     for (size_t i = 0; i < need.terms.size(); ++i) need.terms[i].second += bytes[i] * ranks_of_stage;
     need.total += m.total() * ranks_of_stage;
   }
@@ -89,16 +91,43 @@ MemoryNeed memory_need(const JobSpec& job, const JobPlan& plan) {
   return need;
 }
 
+namespace {
+
+/// "weights 1.0 GiB, gradients 0.5 GiB, scratch 0.1 GiB"
+std::string three_largest(const MemoryNeed& need) {
+  std::string text;
+  for (size_t i = 0; i < 3; ++i)
+    text += fmt::format("{}{} {}", i ? ", " : "", need.terms[i].first, bytes_text(need.terms[i].second));
+  return text;
+}
+
+}  // namespace
+
 std::string memory_refusal(const JobSpec& job, const MemoryNeed& need, uint64_t available_bytes) {
   if (need.total <= available_bytes) return "";
-  const auto term = [&](size_t i) {
-    return fmt::format("{} {}", need.terms[i].first, bytes_text(need.terms[i].second));
-  };
   const int ranks = job.mesh().world_size();
-  return fmt::format("{} rank{} would need {} of memory and {} are available here (most of it: {}, {}, {}); {} "
+  return fmt::format("{} rank{} would need {} of memory and {} are available here (most of it: {}); {} "
                      "would help, and `trainctl plan` shows what each rank takes",
-                     ranks, ranks == 1 ? "" : "s", bytes_text(need.total), bytes_text(available_bytes), term(0),
-                     term(1), term(2), smaller_by(job));
+                     ranks, ranks == 1 ? "" : "s", bytes_text(need.total), bytes_text(available_bytes), three_largest(need),
+                     smaller_by(job));
+}
+
+MemoryNeed gpu_memory_need(const JobSpec& job, const JobPlan& plan) {
+  // Which stages meet on a GPU depends on the order of ranks; the worst rank stands for each of them.
+  JobPlan worst = plan;
+  worst.stages = {plan.worst()};
+  JobSpec one_gpu = job;
+  one_gpu.parallelism.tensor = std::min(job.launcher.ranks_per_gpu, job.mesh().world_size());
+  one_gpu.parallelism.data = 1;
+  return memory_need(one_gpu, worst);
+}
+
+std::string gpu_memory_refusal(const JobSpec& job, const MemoryNeed& need, const std::string& gpu, uint64_t free_bytes) {
+  if (need.total <= free_bytes) return "";
+  return fmt::format("{} would need {} of GPU memory and {} has {} free (most of it: {}); {} would help, and `trainctl plan` shows "
+                     "what each rank takes",
+                     job.launcher.ranks_per_gpu == 1 ? "a rank" : fmt::format("{} ranks on one GPU", job.launcher.ranks_per_gpu),
+                     bytes_text(need.total), gpu, bytes_text(free_bytes), three_largest(need), smaller_by(job));
 }
 
 uint64_t available_memory(const std::string& meminfo) {
@@ -114,7 +143,7 @@ namespace {
 std::string check_memory(const JobSpec& job) {
   std::ifstream file("/proc/meminfo");
   const uint64_t available = available_memory({std::istreambuf_iterator<char>(file), {}});
-  const MemoryNeed need = memory_need(job, make_plan(job, cpu_packed_bytes()));
+  const MemoryNeed need = memory_need(job, make_plan(job, DeviceKind::cpu));
   if (available == 0) return fmt::format("{} needed", bytes_text(need.total));
   if (const std::string refusal = memory_refusal(job, need, available); !refusal.empty())
     throw Error(ErrorCode::kPlan, refusal);
@@ -123,10 +152,29 @@ std::string check_memory(const JobSpec& job) {
 
 }  // namespace
 
+namespace {
+
+/// GPUs are there and each has room for the ranks on it, before any of them is touched.
+std::string check_gpus(const JobSpec& job) {
+  const kernels::CudaStatus status = kernels::cuda_status();
+  if (const std::string missing = missing_gpus(job, status.devices, status.problem); !missing.empty())
+    throw Error(ErrorCode::kPreflight, missing);
+  const MemoryNeed need = gpu_memory_need(job, make_plan(job, DeviceKind::cuda));
+  const int gpus = (job.mesh().world_size() + job.launcher.ranks_per_gpu - 1) / job.launcher.ranks_per_gpu;
+  for (int gpu = 0; gpu < gpus; ++gpu) {
+    const kernels::GpuFacts facts = kernels::gpu_facts(gpu);
+    if (const std::string refusal = gpu_memory_refusal(job, need, facts.name, facts.free_bytes); !refusal.empty())
+      throw Error(ErrorCode::kPlan, refusal);
+  }
+  return fmt::format("{} of GPU memory needed", bytes_text(need.total));
+}
+
+}  // namespace
+
 Preflight check_machine_and_data(const JobSpec& job, FileSystem&) {
   Preflight result;
   const int ranks = job.mesh().world_size();
-  result.mpirun = find_program(job.launcher.mpirun);
+  result.mpirun = find_launcher(job.launcher.mpirun, own_bundle(), find_program);
   if (result.mpirun.empty())
     throw Error(
         ErrorCode::kPreflight,
@@ -141,7 +189,7 @@ Preflight check_machine_and_data(const JobSpec& job, FileSystem&) {
             "the mesh needs {} ranks and launcher.slots = {}; raise launcher.slots or make parallelism smaller",
             ranks, job.launcher.slots));
   check_shared_memory(ranks);
-  result.memory_text = check_memory(job);
+  result.memory_text = device_kind(job) == DeviceKind::cuda ? check_gpus(job) : check_memory(job);
   result.cross_memory_attach = cross_memory_attach_works();
   const auto train = data::open_dataset(dataset_options(job, false));
   result.train_tokens = train->token_count();

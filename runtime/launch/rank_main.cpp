@@ -12,13 +12,14 @@
 #include <ctime>
 #include <new>
 
-#include "kernels/backend.h"
 #include "parallel/communicator.h"
 #include "runtime/launch/attempt.h"
+#include "runtime/launch/bundle.h"
 #include "runtime/launch/control.h"
 #include "runtime/launch/crash_record.h"
 #include "runtime/launch/run_directory.h"
 #include "runtime/train/rank.h"
+#include "runtime/train/rank_device.h"
 
 namespace trainctl {
 namespace {
@@ -38,6 +39,12 @@ int rank_from_environment() {
     if (const std::string text = variable(name); !text.empty()) return std::atoi(text.c_str());
   throw Error(ErrorCode::kUsage,
               "`trainctl rank` is what `trainctl launch` starts on every slot; it does nothing by hand");
+}
+
+/// This rank's number among those of its machine.
+int local_rank_from_environment() {
+  const std::string text = variable("OMPI_COMM_WORLD_LOCAL_RANK");
+  return text.empty() ? 0 : std::atoi(text.c_str());
 }
 
 /// stdout and stderr of this process go to its log from here on.
@@ -96,9 +103,12 @@ void run(FileSystem& fs, const RunDirectory& directory, const AttemptFile& attem
   control->doing("waiting in MPI_Init");
   parallel::MpiWorld mpi;
   install_crash_handlers(directory.path, rank, attempt.epoch);
-  const auto world = mpi.world(job.job.fault_tolerance.collective_timeout_seconds);
-  const auto backend = kernels::make_cpu_backend(job.job.parallelism.threads_per_rank);
+  auto host = mpi.world(job.job.fault_tolerance.collective_timeout_seconds);
   control->doing("starting");
+  const DeviceKind device = device_kind(job.job);
+  const auto backend = make_rank_backend(job.job, device, local_rank_from_environment());
+  control->doing(fmt::format("joining {} ranks", host->size()));
+  const auto world = make_device_world(job.job, device, std::move(host), *backend);
   run_rank(job.job, options_of(directory, *identity, attempt, job, text), *world, *backend, *control, fs);
   control->done();
   mpi.finalize();
@@ -107,6 +117,7 @@ void run(FileSystem& fs, const RunDirectory& directory, const AttemptFile& attem
 }  // namespace
 
 int rank_main(const std::string& run_directory) {
+  enter_bundle(own_bundle());  // first: no other thread reads the environment yet
   FileSystem& fs = real_file_system();
   const RunDirectory directory{run_directory};
   const int rank = rank_from_environment();

@@ -8,6 +8,7 @@
 
 #include "ckpt/checkpoint.h"
 #include "runtime/launch/attempt.h"
+#include "runtime/launch/bundle.h"
 #include "runtime/launch/session.h"
 
 namespace trainctl {
@@ -110,6 +111,7 @@ class Supervisor {
                                 .run_directory = run_.path,
                                 .session_folder = folders.session(),
                                 .shared_memory_folder = folders.shared_memory(),
+                                .bundle = own_bundle(),
                                 .root = ::geteuid() == 0,
                                 .cross_memory_attach = plan_.cross_memory_attach});
     options.limits.ranks = job.mesh().world_size();

@@ -138,7 +138,7 @@ DoctorCheck cuda_check(const CudaFacts& cuda) {
     check.found += fmt::format(" · {} GPU{}", status.devices, status.devices == 1 ? "" : "s");
     return check;
   }
-  check.verdict = DoctorCheck::none;
+  check.verdict = status.built && status.driver_version > 0 ? DoctorCheck::warn : DoctorCheck::none;
   check.advice = status.problem.empty() ? "runs are made on the CPU; no GPU was found" : status.problem;
   return check;
 }

@@ -1,0 +1,27 @@
+// trainctl doctor: can runs be made on this machine, and on what?
+#include "cmd/commands.h"
+#include "runtime/base/error.h"
+#include "runtime/observe/doctor.h"
+
+namespace trainctl::cmd {
+namespace {
+
+int doctor(const Context& context) {
+  const DoctorFacts facts = gather_doctor_facts();
+  const DoctorReport report = examine(facts);
+  if (context.json) {
+    fmt::print("{}\n", doctor_json(report, facts));
+  } else {
+    fmt::print("{}", render_doctor(report, context.color_out));
+  }
+  return report.cpu_runs ? kExitDone : exit_status(ErrorCode::kPreflight);
+}
+
+}  // namespace
+
+void add_doctor(CLI::App& app, Context& context) {
+  CLI::App* command = app.add_subcommand("doctor", "what this machine has, and whether runs are possible on it");
+  when_chosen(command, context, [&context] { return doctor(context); });
+}
+
+}  // namespace trainctl::cmd
