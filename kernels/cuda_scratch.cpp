@@ -1,17 +1,31 @@
 #include "kernels/cuda/scratch.h"
-
 #include "kernels/device.h"
 
 namespace trainctl::kernels {
 
-size_t cuda_scratch_bytes(const ScratchShape& s) {
-  size_t bytes = 0;
-  for (const size_t op :
-       {cuda::norm_backward_scratch(s.rows, s.widest), cuda::column_sum_scratch(s.rows, s.widest),
-        cuda::attention_backward_scratch(s.attention), cuda::embedding_backward_scratch(s.rows, s.embedding_rows, s.embedding_cols),
-        cuda::sum_scratch(s.rows)})
-    bytes = std::max(bytes, (op + 255) / 256 * 256);
-  return bytes;
+namespace cuda {
+
+size_t op_scratch_bytes(const ScratchShape& s) {
+  const int64_t boxes = s.optimizer_boxes, tiles = most_tiles(s.optimizer_elements, boxes);
+  // Sums leave their result behind the partial ones until it is copied to the host.
+  return aligned_part(std::max({norm_backward_scratch(s.rows, s.widest), column_sum_scratch(s.rows, s.widest),
+                                product_bias_scratch(s.widest), attention_backward_scratch(s.attention),
+                                s.embedding_rows > 0 ? embedding_backward_scratch(s.rows, s.embedding_rows, s.embedding_cols) : 0,
+                                aligned_part(sum_scratch(s.rows)) + sizeof(double), sum_squares_scratch(tiles, boxes)}));
 }
+
+size_t optimizer_table_bytes(const ScratchShape& s) {
+  if (s.optimizer_boxes == 0) return 0;
+  const int64_t boxes = s.optimizer_boxes, tiles = most_tiles(s.optimizer_elements, boxes);
+  return tile_table_bytes(sizeof(AdamWBox), tiles, boxes) + tile_table_bytes(sizeof(Matrix), tiles, boxes);
+}
+
+}  // namespace cuda
+
+size_t cuda_scratch_bytes(const ScratchShape& s) {
+  return cuda::op_scratch_bytes(s) + cuda::optimizer_table_bytes(s);
+}
+
+size_t cuda_workspace_bytes() { return cuda::kProductWorkspaceBytes; }
 
 }  // namespace trainctl::kernels

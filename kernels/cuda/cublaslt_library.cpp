@@ -1,0 +1,50 @@
+#include "kernels/cuda/cublaslt.h"
+#include "kernels/library_search.h"
+#include "runtime/base/error.h"
+
+namespace trainctl::kernels::cuda {
+
+namespace {
+
+template <typename Function>
+void find(const LoadedLibrary& library, const char* name, Function& function) {
+  function = reinterpret_cast<Function>(library.find(name));
+  if (function == nullptr)
+    throw Error(ErrorCode::kPreflight,
+                fmt::format("{} has no function {}; it is no cuBLASLt of CUDA 12 or 13, so put another one first in "
+                            "TRAINCTL_CUDA_LIBRARIES",
+                            library.path, name));
+}
+
+CublasLt load() {
+  static constexpr std::string_view kFiles[] = {"libcublasLt.so.13", "libcublasLt.so.12"};
+  static constexpr std::string_view kPackages[] = {"nvidia/cu13/lib", "nvidia/cublas/lib"};
+  const LoadedLibrary library = load_library("cuBLASLt, which multiplies matrices on GPUs,", kFiles, kPackages);
+  if (!library) throw Error(ErrorCode::kPreflight, library.problem);
+  CublasLt f;
+  find(library, "cublasLtCreate", f.create);
+  find(library, "cublasLtDestroy", f.destroy);
+  find(library, "cublasLtGetStatusName", f.status_name);
+  find(library, "cublasLtMatrixLayoutCreate", f.layout_create);
+  find(library, "cublasLtMatrixLayoutDestroy", f.layout_destroy);
+  find(library, "cublasLtMatmulDescCreate", f.desc_create);
+  find(library, "cublasLtMatmulDescDestroy", f.desc_destroy);
+  find(library, "cublasLtMatmulDescSetAttribute", f.desc_set);
+  find(library, "cublasLtMatmulPreferenceCreate", f.preference_create);
+  find(library, "cublasLtMatmulPreferenceDestroy", f.preference_destroy);
+  find(library, "cublasLtMatmulPreferenceSetAttribute", f.preference_set);
+  find(library, "cublasLtMatmulAlgoGetHeuristic", f.heuristic);
+  find(library, "cublasLtMatmulAlgoCheck", f.algo_check);
+  find(library, "cublasLtMatmul", f.matmul);
+  f.path = library.path;
+  return f;
+}
+
+}  // namespace
+
+const CublasLt& cublaslt() {
+  static const CublasLt functions = load();   // a failure is tried again by the next call
+  return functions;
+}
+
+}  // namespace trainctl::kernels::cuda

@@ -1,0 +1,121 @@
+#include "kernels/cuda/cuda_backend.h"
+#include "kernels/shape_checks.h"
+
+namespace trainctl::kernels::cuda {
+
+namespace {
+
+/// cuBLASLt multiplies by the plain weight, so nothing is kept.
+class PlainWeight final : public PackedWeight {
+ public:
+  PlainWeight(int64_t n, int64_t k, DType dtype) : w{nullptr, dtype, n, k, k} {}
+  size_t bytes() const override { return 0; }
+  Matrix w;
+};
+
+const Matrix& plain(const PackedWeight& packed) {
+  const auto& weight = static_cast<const PlainWeight&>(packed);
+  ENSURE(weight.w, "multiplied by a weight that was never packed");
+  return weight.w;
+}
+
+/// The library's GELU epilogues: bf16 only, everything on 16 bytes, and rows of the matrix beside the output a multiple of 8 long
+/// (CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD in cublasLt.h).
+bool has_gelu_epilogue(const Matrix& left, const Matrix& w, const Matrix& out, const Matrix& pre) {
+  return out.dtype == DType::bf16 && out.rows > 0 && out.cols % 8 == 0 && stands_on_16_bytes(left) && stands_on_16_bytes(w) &&
+         stands_on_16_bytes(out) && stands_on_16_bytes(pre);
+}
+
+}  // namespace
+
+std::unique_ptr<PackedWeight> CudaBackend::make_packed(int64_t n, int64_t k, DType dtype) {
+  ENSURE(n > 0 && k > 0 && is_activation(dtype));
+  return std::make_unique<PlainWeight>(n, k, dtype);
+}
+
+void CudaBackend::pack(Stream&, Matrix w, PackedWeight& packed) {
+  auto& weight = static_cast<PlainWeight&>(packed);
+  ENSURE(w.rows == weight.w.rows && w.cols == weight.w.cols && w.dtype == weight.w.dtype);
+  weight.w = w;
+}
+
+bool CudaBackend::give_product(Stream& stream, Product product, const Matrix& bias) {
+  bool given = true;
+  give_with_scratch(stream, product.op, bias ? product_bias_scratch(bias.cols) : 0, [&](const Queue& queue, void* scratch) {
+    if (bias) {
+      // cublasLt.h, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE: a bias has the output's dtype (the exceptions are of int8 and fp8). Ours is f32,
+      // so it is rounded first: a few microseconds, where a pass over the output would cost as much as a norm.
+      const Matrix rounded = vector(scratch, product.out.dtype, bias.cols);
+      const bool fits = bias.dtype == rounded.dtype && stands_on_16_bytes(vector(bias.data, bias.dtype, 0));
+      if (!fits) cuda::copy(queue, bias, rounded);
+      product.bias = fits ? bias.data : scratch;
+    }
+    given = products_.multiply(queue.stream, product, at_least(workspace_, kProductWorkspaceBytes));
+  });
+  return given;
+}
+
+void CudaBackend::linear_forward(Stream& stream, Matrix x, const PackedWeight& packed, Matrix bias, Matrix y) {
+  const Matrix& w = plain(packed);
+  check_product(x, w.cols, y, w.rows, w.dtype);
+  check_f32_row(bias, w.rows, true);
+  if (x.rows == 0) return;
+  Product product{.op = "linear_forward", .left = x, .right = w, .out = y, .right_transposed = true};
+  if (bias) product.epilogue = CUBLASLT_EPILOGUE_BIAS;
+  if (give_product(stream, product, bias)) return;
+  product.epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+  (void)give_product(stream, product, {});
+  add_position(stream, bias, 0, 1, y);   // one "position": the bias is added to every row
+}
+
+void CudaBackend::linear_backward_input(Stream& stream, Matrix dy, const PackedWeight& packed, Matrix dx) {
+  const Matrix& w = plain(packed);
+  check_product(dy, w.rows, dx, w.cols, w.dtype);
+  if (dy.rows == 0) return;
+  (void)give_product(stream, {.op = "linear_backward_input", .left = dy, .right = w, .out = dx}, {});
+}
+
+void CudaBackend::linear_gelu_forward(Stream& stream, Matrix x, const PackedWeight& packed, Matrix bias, Matrix pre, Matrix y) {
+  const Matrix& w = plain(packed);
+  check_product(x, w.cols, y, w.rows, w.dtype);
+  check_f32_row(bias, w.rows, true);
+  check_same(pre, y);
+  const Product product{.op = "linear_gelu_forward",
+                        .left = x,
+                        .right = w,
+                        .out = y,
+                        .right_transposed = true,
+                        .epilogue = bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX,
+                        .aux = pre};
+  if (has_gelu_epilogue(x, w, y, pre) && give_product(stream, product, bias)) return;
+  Backend::linear_gelu_forward(stream, x, packed, bias, pre, y);
+}
+
+void CudaBackend::linear_gelu_backward_input(Stream& stream, Matrix dy, const PackedWeight& packed, Matrix pre, Matrix dx) {
+  const Matrix& w = plain(packed);
+  check_product(dy, w.rows, dx, w.cols, w.dtype);
+  check_same(pre, dx);
+  const Product product{.op = "linear_gelu_backward_input", .left = dy, .right = w, .out = dx, .epilogue = CUBLASLT_EPILOGUE_DGELU,
+                        .aux = pre};
+  if (has_gelu_epilogue(dy, w, dx, pre) && give_product(stream, product, {})) return;
+  Backend::linear_gelu_backward_input(stream, dy, packed, pre, dx);
+}
+
+void CudaBackend::linear_backward_weight(Stream& stream, Matrix dy, Matrix x, Matrix dw, Matrix dbias, bool accumulate) {
+  check_weight_gradient(dy, x, dw, dbias);
+  if (dy.rows > 0) {
+    (void)give_product(stream, {.op = "linear_backward_weight", .left = dy, .right = x, .out = dw, .left_transposed = true,
+                                .accumulate = accumulate}, {});
+  } else if (!accumulate) {
+    for (int64_t n = 0; n < dw.rows; ++n) fill_zero(stream, dw.row_range(n, 1).data, size_t(dw.cols) * sizeof(float));
+  }
+  if (!dbias) return;
+  if (dy.rows > 0) {
+    give_with_scratch(stream, "column_sum", column_sum_scratch(dy.rows, dy.cols),
+                      [&](const Queue& queue, void* scratch) { cuda::column_sum(queue, dy, dbias, accumulate, scratch); });
+  } else if (!accumulate) {
+    fill_zero(stream, dbias.data, size_t(dbias.cols) * sizeof(float));
+  }
+}
+
+}  // namespace trainctl::kernels::cuda

@@ -1,0 +1,93 @@
+#include "kernels/cuda/nvml.h"
+
+#include <array>
+#include <mutex>
+#include <string_view>
+
+#include "kernels/library_search.h"
+
+namespace trainctl::kernels::cuda {
+
+namespace {
+
+// The library's C interface, as its manual gives it (NVML API Reference, R535 and later): toolkits often come without its header.
+using NvmlDevice = struct NvmlDeviceHandle*;
+constexpr int kSuccess = 0;
+constexpr unsigned kTemperatureGpu = 0, kClockSm = 1, kClockMemory = 2, kUncorrected = 1, kSinceReset = 0;
+
+struct Nvml {
+  int (*init)() = nullptr;
+  int (*device_by_bus_id)(const char*, NvmlDevice*) = nullptr;
+  int (*driver_version)(char*, unsigned) = nullptr;
+  int (*uuid)(NvmlDevice, char*, unsigned) = nullptr;
+  int (*temperature)(NvmlDevice, unsigned, unsigned*) = nullptr;
+  int (*power_mw)(NvmlDevice, unsigned*) = nullptr;
+  int (*power_limit_mw)(NvmlDevice, unsigned*) = nullptr;
+  int (*clock_mhz)(NvmlDevice, unsigned, unsigned*) = nullptr;
+  int (*max_clock_mhz)(NvmlDevice, unsigned, unsigned*) = nullptr;
+  int (*ecc_errors)(NvmlDevice, unsigned, unsigned, unsigned long long*) = nullptr;
+  int (*remapped_rows)(NvmlDevice, unsigned*, unsigned*, unsigned*, unsigned*) = nullptr;
+};
+
+/// Loaded and initialised once for the process; never shut down, since others may use it beside us.
+const Nvml* nvml() {
+  static const Nvml* const library = []() -> const Nvml* {
+    static constexpr std::string_view kFiles[] = {"libnvidia-ml.so.1"};
+    const LoadedLibrary loaded = load_library("NVML", kFiles, {});
+    if (!loaded) return nullptr;
+    static Nvml f;
+    const auto find = [&](auto& function, const char* name) {
+      function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(loaded.find(name));
+    };
+    find(f.init, "nvmlInit_v2");
+    find(f.device_by_bus_id, "nvmlDeviceGetHandleByPciBusId_v2");
+    find(f.driver_version, "nvmlSystemGetDriverVersion");
+    find(f.uuid, "nvmlDeviceGetUUID");
+    find(f.temperature, "nvmlDeviceGetTemperature");
+    find(f.power_mw, "nvmlDeviceGetPowerUsage");
+    find(f.power_limit_mw, "nvmlDeviceGetEnforcedPowerLimit");
+    find(f.clock_mhz, "nvmlDeviceGetClockInfo");
+    find(f.max_clock_mhz, "nvmlDeviceGetMaxClockInfo");
+    find(f.ecc_errors, "nvmlDeviceGetTotalEccErrors");
+    find(f.remapped_rows, "nvmlDeviceGetRemappedRows");
+    return f.init && f.device_by_bus_id && f.init() == kSuccess ? &f : nullptr;
+  }();
+  return library;
+}
+
+/// The number that `function` tells, if it is there and succeeds.
+template <typename... Parameters, typename... Arguments>
+std::optional<double> ask(int (*function)(NvmlDevice, Parameters...), NvmlDevice device, Arguments... arguments) {
+  unsigned value = 0;
+  if (!function || function(device, arguments..., &value) != kSuccess) return std::nullopt;
+  return double(value);
+}
+
+std::optional<double> scaled(std::optional<double> value, double factor) {
+  if (value) *value *= factor;
+  return value;
+}
+
+}  // namespace
+
+void add_management_facts(GpuFacts& facts) {
+  const Nvml* f = nvml();
+  NvmlDevice device = nullptr;
+  if (!f || f->device_by_bus_id(facts.pci_bus_id.c_str(), &device) != kSuccess) return;
+  std::array<char, 96> text{};
+  if (f->driver_version && f->driver_version(text.data(), unsigned(text.size())) == kSuccess) facts.driver = text.data();
+  if (f->uuid && f->uuid(device, text.data(), unsigned(text.size())) == kSuccess) facts.uuid = text.data();
+  facts.temperature_c = ask(f->temperature, device, kTemperatureGpu);
+  facts.power_w = scaled(ask(f->power_mw, device), 1e-3);
+  facts.power_limit_w = scaled(ask(f->power_limit_mw, device), 1e-3);
+  facts.sm_clock_mhz = ask(f->clock_mhz, device, kClockSm);
+  facts.sm_clock_max_mhz = ask(f->max_clock_mhz, device, kClockSm);
+  facts.memory_clock_mhz = ask(f->clock_mhz, device, kClockMemory);
+  unsigned long long errors = 0;
+  if (f->ecc_errors && f->ecc_errors(device, kUncorrected, kSinceReset, &errors) == kSuccess) facts.ecc_uncorrected = (long long)(errors);
+  unsigned corrected = 0, uncorrected = 0, pending = 0, failed = 0;
+  if (f->remapped_rows && f->remapped_rows(device, &corrected, &uncorrected, &pending, &failed) == kSuccess)
+    facts.remapped_rows = (long long)(corrected) + uncorrected;
+}
+
+}  // namespace trainctl::kernels::cuda
