@@ -19,12 +19,13 @@ struct GeluForward {
   using In = T;
   using Out = T;
   static constexpr int kInputs = 1, kOutputs = 1;
+  static constexpr bool kMovesBits = false;
   View<const T> in[1];
   View<T> out[1];
 
-  __device__ void operator()(const T (&from)[1], T (&to)[1]) const {
-    const float x = to_float(from[0]);
-    to[0] = from_float<T>(__fdividef(x, 1.0f + fast_exp2(x * fmaf(kCubic, x * x, kLinear))));
+  __device__ void operator()(const float (&from)[1], float (&to)[1]) const {
+    const float x = from[0];
+    to[0] = __fdividef(x, 1.0f + fast_exp2(x * fmaf(kCubic, x * x, kLinear)));
   }
 };
 
@@ -33,17 +34,18 @@ struct GeluBackward {
   using In = T;
   using Out = T;
   static constexpr int kInputs = 2, kOutputs = 1;
+  static constexpr bool kMovesBits = false;
   View<const T> in[2];  ///< x, dy
   View<T> out[1];
 
   /// With s = 1 / (1 + exp(-2u)): gelu' = s + x s (1 - s) 2 u'.
-  __device__ void operator()(const T (&from)[2], T (&to)[1]) const {
+  __device__ void operator()(const float (&from)[2], float (&to)[1]) const {
     constexpr float kSlope = float(2 * kSqrt2OverPi), kSlope3 = float(2 * kSqrt2OverPi * 3 * 0.044715);
-    const float x = to_float(from[0]);
+    const float x = from[0];
     const float x2 = fminf(x * x, 400.0f);  // beyond, s is 0 or 1 already; an infinite square would make 0 * infinity
     const float s = __fdividef(1.0f, 1.0f + fast_exp2(x * fmaf(kCubic, x2, kLinear)));
     const float slope = fmaf(x * (s * (1.0f - s)), fmaf(kSlope3, x2, kSlope), s);
-    to[0] = from_float<T>(to_float(from[1]) * slope);
+    to[0] = from[1] * slope;
   }
 };
 
@@ -52,12 +54,13 @@ struct SwigluForward {
   using In = T;
   using Out = T;
   static constexpr int kInputs = 2, kOutputs = 1;
+  static constexpr bool kMovesBits = false;
   View<const T> in[2];  ///< gate, up
   View<T> out[1];
 
-  __device__ void operator()(const T (&from)[2], T (&to)[1]) const {
-    const float z = to_float(from[0]);
-    to[0] = from_float<T>(z * sigmoid(z) * to_float(from[1]));
+  __device__ void operator()(const float (&from)[2], float (&to)[1]) const {
+    const float z = from[0];
+    to[0] = z * sigmoid(z) * from[1];
   }
 };
 
@@ -66,13 +69,14 @@ struct SwigluBackward {
   using In = T;
   using Out = T;
   static constexpr int kInputs = 3, kOutputs = 2;
+  static constexpr bool kMovesBits = false;
   View<const T> in[3];  ///< gate, up, dy
   View<T> out[2];       ///< dgate, dup
 
-  __device__ void operator()(const T (&from)[3], T (&to)[2]) const {
-    const float z = to_float(from[0]), up = to_float(from[1]), dy = to_float(from[2]), s = sigmoid(z);
-    to[0] = from_float<T>(dy * up * (s * fmaf(z, 1.0f - s, 1.0f)));
-    to[1] = from_float<T>(dy * (z * s));
+  __device__ void operator()(const float (&from)[3], float (&to)[2]) const {
+    const float z = from[0], up = from[1], dy = from[2], s = sigmoid(z);
+    to[0] = dy * up * (s * fmaf(z, 1.0f - s, 1.0f));
+    to[1] = dy * (z * s);
   }
 };
 
@@ -94,13 +98,15 @@ __global__ void __launch_bounds__(kElementThreads) rope_kernel(View<T> x, Walk w
   } else {
     cosine = load_floats<N, true>(angle, N), sine = load_floats<N, true>(angle + half, N);
   }
-  Pack<T, N> new_a, new_b;
+  float turned_a[N], turned_b[N];
 #pragma unroll
   for (int j = 0; j < N; ++j) {
-    const float a_j = to_float(a.v[j]), b_j = to_float(b.v[j]), c = cosine.v[j], s = direction * sine.v[j];
-    new_a.v[j] = from_float<T>(fmaf(a_j, c, -(b_j * s)));
-    new_b.v[j] = from_float<T>(fmaf(b_j, c, a_j * s));
+    const float sine_j = direction * sine[j];
+    turned_a[j] = fmaf(a[j], cosine[j], -(b[j] * sine_j));
+    turned_b[j] = fmaf(b[j], cosine[j], a[j] * sine_j);
   }
+  Pack<T, N> new_a, new_b;
+  new_a.set(turned_a), new_b.set(turned_b);
   store_pack<true>(a_at, new_a, N);
   store_pack<true>(a_at + half, new_b, N);
 }

@@ -8,10 +8,64 @@
 
 namespace trainctl::kernels::cuda {
 
-/// N neighbours, moved by one access when aligned.
+/// N neighbours, moved by one access when aligned. Held as they lie in memory, two bf16 in a word, and converted where they are used:
+/// compilers give an array of 16-bit values a register each.
 template <typename T, int N>
-struct alignas(sizeof(T) * N) Pack {
-  T v[N];
+struct Pack;
+template <int N>
+struct alignas(4 * N) Pack<float, N> {
+  float v[N];
+
+  __device__ float operator[](int j) const { return v[j]; }
+  __device__ void set(const float (&x)[N]) {
+#pragma unroll
+    for (int j = 0; j < N; ++j) v[j] = x[j];
+  }
+  __device__ void load_first(const float* from, int valid) {
+#pragma unroll
+    for (int j = 0; j < N; ++j) v[j] = j < valid ? from[j] : 0.0f;
+  }
+  __device__ void store_first(float* to, int valid) const {
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      if (j < valid) to[j] = v[j];
+    }
+  }
+};
+template <int N>
+struct alignas(2 * N) Pack<bf16_t, N> {
+  uint32_t word[N / 2];
+
+  __device__ float operator[](int j) const { return __uint_as_float(j % 2 == 0 ? word[j / 2] << 16 : word[j / 2] & 0xffff0000u); }
+  __device__ void set(const float (&x)[N]) {
+#pragma unroll
+    for (int w = 0; w < N / 2; ++w) word[w] = pack_bf16(x[2 * w], x[2 * w + 1]);
+  }
+  __device__ void load_first(const bf16_t* from, int valid) {
+    const auto bits = reinterpret_cast<const uint16_t*>(from);
+#pragma unroll
+    for (int w = 0; w < N / 2; ++w) {
+      word[w] = (2 * w < valid ? bits[2 * w] : 0u) | uint32_t(2 * w + 1 < valid ? bits[2 * w + 1] : 0u) << 16;
+    }
+  }
+  __device__ void store_first(bf16_t* to, int valid) const {
+    const auto bits = reinterpret_cast<uint16_t*>(to);
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      if (j < valid) bits[j] = uint16_t(word[j / 2] >> j % 2 * 16);
+    }
+  }
+};
+template <>
+struct Pack<bf16_t, 1> {
+  uint16_t bits;
+
+  __device__ float operator[](int) const { return __uint_as_float(uint32_t(bits) << 16); }
+  __device__ void set(const float (&x)[1]) { bits = uint16_t(pack_bf16(x[0], 0.0f)); }
+  __device__ void load_first(const bf16_t* from, int valid) { bits = valid ? *reinterpret_cast<const uint16_t*>(from) : 0; }
+  __device__ void store_first(bf16_t* to, int valid) const {
+    if (valid) *reinterpret_cast<uint16_t*>(to) = bits;
+  }
 };
 
 /// The first `valid` elements at `from`, zeros behind them. kAligned promises that a full pack is aligned.
@@ -19,20 +73,13 @@ template <int N, bool kAligned, typename T>
 __device__ inline Pack<T, N> load_pack(const T* from, int valid) {
   if (kAligned && valid == N) return *reinterpret_cast<const Pack<T, N>*>(from);
   Pack<T, N> pack;
-#pragma unroll
-  for (int j = 0; j < N; ++j) pack.v[j] = j < valid ? from[j] : from_float<T>(0.0f);
+  pack.load_first(from, valid);
   return pack;
 }
 template <bool kAligned, int N, typename T>
 __device__ inline void store_pack(T* to, const Pack<T, N>& pack, int valid) {
-  if (kAligned && valid == N) {
-    *reinterpret_cast<Pack<T, N>*>(to) = pack;
-    return;
-  }
-#pragma unroll
-  for (int j = 0; j < N; ++j) {
-    if (j < valid) to[j] = pack.v[j];
-  }
+  if (kAligned && valid == N) *reinterpret_cast<Pack<T, N>*>(to) = pack;
+  else pack.store_first(to, valid);
 }
 /// N floats, 16 bytes at a time: what belongs to a pack of N activations.
 template <int N, bool kAligned>
@@ -93,9 +140,9 @@ struct Walk {
 
 constexpr int kElementThreads = 256;
 
-/// An Op has types In and Out, views in[kInputs] and out[kOutputs], and computes the outputs of one element:
-/// op(const In (&)[kInputs], Out (&)[kOutputs]). All of a thread's inputs are read before its first output is written, so an
-/// output may be an input.
+/// An Op has types In and Out, views in[kInputs] and out[kOutputs], and computes the outputs of one element in f32:
+/// op(const float (&)[kInputs], float (&)[kOutputs]); or, where kMovesBits, out = in. All of a thread's inputs are read before its first
+/// output is written, so an output may be an input.
 template <typename Op, int kWidth, int kUnroll>
 __global__ void __launch_bounds__(kElementThreads) each_element_kernel(Op op, Walk walk) {
   using In = typename Op::In;
@@ -112,19 +159,28 @@ __global__ void __launch_bounds__(kElementThreads) each_element_kernel(Op op, Wa
   }
 #pragma unroll
   for (int u = 0; u < kUnroll; ++u) {
-    Pack<Out, kWidth> out[Op::kOutputs];
+    const auto [row, col, valid] = places[u];
+    if constexpr (Op::kMovesBits) {
+      static_assert(Op::kInputs == 1 && Op::kOutputs == 1);
+      store_pack<true>(op.out[0].at(row, col), in[u][0], valid);
+    } else {
+      float to[Op::kOutputs][kWidth];
 #pragma unroll
-    for (int j = 0; j < kWidth; ++j) {
-      In from[Op::kInputs];
-      Out to[Op::kOutputs];
+      for (int j = 0; j < kWidth; ++j) {
+        float x[Op::kInputs], y[Op::kOutputs];
 #pragma unroll
-      for (int i = 0; i < Op::kInputs; ++i) from[i] = in[u][i].v[j];
-      op(from, to);
+        for (int i = 0; i < Op::kInputs; ++i) x[i] = in[u][i][j];
+        op(x, y);
 #pragma unroll
-      for (int i = 0; i < Op::kOutputs; ++i) out[i].v[j] = to[i];
+        for (int i = 0; i < Op::kOutputs; ++i) to[i][j] = y[i];
+      }
+#pragma unroll
+      for (int i = 0; i < Op::kOutputs; ++i) {
+        Pack<Out, kWidth> out;
+        out.set(to[i]);
+        store_pack<true>(op.out[i].at(row, col), out, valid);
+      }
     }
-#pragma unroll
-    for (int i = 0; i < Op::kOutputs; ++i) store_pack<true>(op.out[i].at(places[u].row, places[u].col), out[i], places[u].valid);
   }
 }
 

@@ -5,20 +5,16 @@ namespace trainctl::kernels::cuda {
 
 namespace {
 
-__device__ inline void convert(float from, float& to) { to = from; }
-__device__ inline void convert(float from, bf16_t& to) { to = from_float<bf16_t>(from); }
-__device__ inline void convert(bf16_t from, float& to) { to = to_float(from); }
-__device__ inline void convert(bf16_t from, bf16_t& to) { to = from; }  // not by way of f32: a NaN keeps its bits
-
 template <typename From, typename To>
 struct Copy {
   using In = From;
   using Out = To;
   static constexpr int kInputs = 1, kOutputs = 1;
+  static constexpr bool kMovesBits = std::is_same_v<From, To>;  // not by way of f32: a NaN keeps its bits
   View<const From> in[1];
   View<To> out[1];
 
-  __device__ void operator()(const From (&x)[1], To (&y)[1]) const { convert(x[0], y[0]); }
+  __device__ void operator()(const float (&x)[1], float (&y)[1]) const { y[0] = x[0]; }
 };
 
 template <typename T>
@@ -26,10 +22,11 @@ struct Add {
   using In = T;
   using Out = T;
   static constexpr int kInputs = 2, kOutputs = 1;
+  static constexpr bool kMovesBits = false;
   View<const T> in[2];
   View<T> out[1];
 
-  __device__ void operator()(const T (&x)[2], T (&y)[1]) const { y[0] = from_float<T>(to_float(x[0]) + to_float(x[1])); }
+  __device__ void operator()(const float (&x)[2], float (&y)[1]) const { y[0] = x[0] + x[1]; }
 };
 
 /// The inputs of a tree sum, as a kernel parameter.
@@ -56,7 +53,7 @@ __device__ inline Pack<float, N> add_leaves(const Inputs<kHeld>& inputs, int fir
   for (int j = 0; j < N; ++j) {
     float level[kMost];
 #pragma unroll
-    for (int i = 0; i < kMost; ++i) level[i] = first + i < inputs.n ? to_float(raw[i].v[j]) : 0.0f;
+    for (int i = 0; i < kMost; ++i) level[i] = first + i < inputs.n ? raw[i][j] : 0.0f;
 #pragma unroll
     for (int step = 1; step < kMost; step *= 2) {
 #pragma unroll
@@ -72,8 +69,7 @@ __device__ inline Pack<float, N> add_leaves(const Inputs<kHeld>& inputs, int fir
 template <typename T, int N>
 __device__ inline void store_sums(void* out, int64_t begin, const Pack<float, N>& sums, int valid) {
   Pack<T, N> rounded;
-#pragma unroll
-  for (int j = 0; j < N; ++j) rounded.v[j] = from_float<T>(sums.v[j]);
+  rounded.set(sums.v);
   store_pack<true>(static_cast<T*>(out) + begin, rounded, valid);
 }
 

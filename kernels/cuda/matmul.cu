@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(kWarps* kWarpSize) column_sum_kernel(View<cons
   for (int r = warp; r < held; r += kWarps) {
     const Pack<T, N> pack = load_pack<N, kAligned>(dy.at(first_row + r, col), valid);
 #pragma unroll
-    for (int j = 0; j < N; ++j) sum[j] += to_float(pack.v[j]);
+    for (int j = 0; j < N; ++j) sum[j] += pack[j];
   }
 #pragma unroll
   for (int j = 0; j < N; ++j) sums[warp][j * kWarpSize + lane] = sum[j];  // neighbouring lanes, neighbouring banks

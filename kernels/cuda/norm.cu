@@ -1,0 +1,207 @@
+#include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/ops.h"
+
+namespace trainctl::kernels::cuda {
+
+namespace {
+
+/// Pack i of thread `lane` out of `threads` that share a row: its first column, and how many of its elements exist.
+__device__ inline int col_of(int i, int threads, int lane, int width) { return (i * threads + lane) * width; }
+__device__ inline int valid_of(int col, int cols, int width) {
+  return cols - col < width ? (cols > col ? cols - col : 0) : width;
+}
+
+/// The one formula of both norms; fmaf keeps its bits the same wherever it is inlined.
+__device__ inline float normalised(float x, float mean, float rstd, float weight, float bias) {
+  return fmaf((x - mean) * rstd, weight, bias);
+}
+
+template <typename T, int N, bool kAligned>
+__device__ inline Pack<T, N> normalised(const Pack<T, N>& x, float mean, float rstd, const float* weight, const float* bias, int valid) {
+  const Pack<float, N> w = load_floats<N, kAligned>(weight, valid);
+  Pack<float, N> b{};
+  if (bias) b = load_floats<N, kAligned>(bias, valid);
+  float values[N];
+#pragma unroll
+  for (int j = 0; j < N; ++j) values[j] = normalised(x[j], mean, rstd, w[j], b[j]);
+  Pack<T, N> y;
+  y.set(values);
+  return y;
+}
+
+template <typename T>
+struct Forward {
+  View<const T> x, delta;
+  View<T> sum, y;
+  const float *weight, *bias;
+  float* stats;
+  int64_t rows;
+  int cols;
+  float eps;
+  bool centred;  ///< layernorm
+};
+
+/// Sum over the kThreads threads of one row.
+template <int kThreads>
+__device__ inline float row_sum(float x) {
+  if constexpr (kThreads == kWarpSize) {
+    return warp_sum(x);
+  } else {
+    __shared__ float warps[kThreads / kWarpSize];
+    return block_sum<kThreads>(x, warps);
+  }
+}
+
+template <typename T, int N>
+__device__ inline Pack<T, N> added(const Pack<T, N>& x, const Pack<T, N>& delta) {
+  float values[N];
+#pragma unroll
+  for (int j = 0; j < N; ++j) values[j] = x[j] + delta[j];
+  Pack<T, N> sum;
+  sum.set(values);
+  return sum;
+}
+template <typename T, int N>
+__device__ inline float sum_of(const Pack<T, N>& x) {
+  float sum = 0;
+#pragma unroll
+  for (int j = 0; j < N; ++j) sum += x[j];
+  return sum;
+}
+template <typename T, int N>
+__device__ inline float squares_of(const Pack<T, N>& x, float mean, int valid) {
+  float sum = 0;
+#pragma unroll
+  for (int j = 0; j < N; ++j) {
+    const float d = j < valid ? x[j] - mean : 0.0f;
+    sum = fmaf(d, d, sum);
+  }
+  return sum;
+}
+
+template <int kThreads>
+constexpr int kRowsPerBlock = kThreads < 128 ? 128 / kThreads : 1;
+
+/// kThreads threads a row, which keep it in kChunks packs each; kChunks = 0 reads rows of any length again from memory.
+template <typename T, int kThreads, int kChunks, bool kAligned>
+__global__ void __launch_bounds__(kThreads* kRowsPerBlock<kThreads>) norm_forward_kernel(Forward<T> p) {
+  constexpr int N = 16 / int(sizeof(T));
+  constexpr bool kKept = kChunks > 0;
+  const int64_t row = int64_t(blockIdx.x) * kRowsPerBlock<kThreads> + threadIdx.x / kThreads;
+  if (row >= p.rows) return;
+  const int lane = threadIdx.x % kThreads;
+  const int chunks = kKept ? kChunks : int(div_up(p.cols, kThreads * N));
+  const bool adds = p.delta.data != nullptr;
+  const T* const source = adds ? p.sum.at(row, 0) : p.x.at(row, 0);
+  Pack<T, N> kept[kKept ? kChunks : 1] = {};
+  const auto pack_at = [&](int i, int col, int valid) {
+    if constexpr (kKept) return kept[i];
+    else return load_pack<N, kAligned>(source + col, valid);
+  };
+
+  float total = 0;
+#pragma unroll
+  for (int i = 0; i < chunks; ++i) {
+    const int col = col_of(i, kThreads, lane, N), valid = valid_of(col, p.cols, N);
+    Pack<T, N> x = load_pack<N, kAligned>(p.x.at(row, col), valid);
+    if (adds) x = added(x, load_pack<N, kAligned>(p.delta.at(row, col), valid));
+    if (!kKept && adds) store_pack<kAligned>(p.sum.at(row, col), x, valid);
+    if (kKept) kept[kKept ? i : 0] = x;
+    total += sum_of(x);
+  }
+  if (kKept && adds) {  // only now: a store between the loads would hold them up
+#pragma unroll
+    for (int i = 0; i < chunks; ++i) {
+      const int col = col_of(i, kThreads, lane, N);
+      store_pack<kAligned>(p.sum.at(row, col), kept[kKept ? i : 0], valid_of(col, p.cols, N));
+    }
+  }
+  const float mean = p.centred ? row_sum<kThreads>(total) / float(p.cols) : 0.0f;
+  float squares = 0;
+#pragma unroll
+  for (int i = 0; i < chunks; ++i) {
+    const int col = col_of(i, kThreads, lane, N), valid = valid_of(col, p.cols, N);
+    squares += squares_of(pack_at(i, col, valid), mean, valid);
+  }
+  const float rstd = 1.0f / sqrtf(row_sum<kThreads>(squares) / float(p.cols) + p.eps);
+  if (lane == 0) p.stats[2 * row] = mean, p.stats[2 * row + 1] = rstd;
+#pragma unroll
+  for (int i = 0; i < chunks; ++i) {
+    const int col = col_of(i, kThreads, lane, N), valid = valid_of(col, p.cols, N);
+    const float* const bias = p.bias ? p.bias + col : nullptr;
+    store_pack<kAligned>(p.y.at(row, col), normalised<T, N, kAligned>(pack_at(i, col, valid), mean, rstd, p.weight + col, bias, valid),
+                         valid);
+  }
+}
+
+template <typename T, int kThreads, int kChunks>
+void launch_forward(const Queue& queue, const Forward<T>& p, bool aligned) {
+  const auto kernel = aligned ? norm_forward_kernel<T, kThreads, kChunks, true> : norm_forward_kernel<T, kThreads, kChunks, false>;
+  constexpr int rows = kRowsPerBlock<kThreads>;
+  launch(queue, "norm_forward", kernel, unsigned(div_up(p.rows, rows)), unsigned(kThreads * rows), 0, p);
+}
+
+template <typename T>
+void forward(const Queue& queue, const Forward<T>& p, bool aligned) {
+  const int64_t packs = div_up(p.cols, 16 / int(sizeof(T)));
+  if (packs <= 64) return launch_forward<T, 32, 2>(queue, p, aligned);
+  if (packs <= 128) return launch_forward<T, 32, 4>(queue, p, aligned);
+  if (packs <= 512) return launch_forward<T, 128, 4>(queue, p, aligned);
+  if (packs <= 1024) return launch_forward<T, 256, 4>(queue, p, aligned);
+  if (packs <= 2048) return launch_forward<T, 512, 4>(queue, p, aligned);
+  launch_forward<T, 1024, 0>(queue, p, aligned);
+}
+
+constexpr int kApplyUnroll = 2;
+
+template <typename T, bool kAligned>
+__global__ void __launch_bounds__(kElementThreads) norm_apply_kernel(View<const T> x, const float* stats, const float* weight,
+                                                                     const float* bias, View<T> y, Walk walk) {
+  constexpr int N = 16 / int(sizeof(T));
+  Place places[kApplyUnroll];
+  Pack<T, N> packs[kApplyUnroll];
+#pragma unroll
+  for (int u = 0; u < kApplyUnroll; ++u) {
+    places[u] = walk[(int64_t(blockIdx.x) * kApplyUnroll + u) * kElementThreads + threadIdx.x];
+    packs[u] = load_pack<N, kAligned>(x.at(places[u].row, places[u].col), places[u].valid);
+  }
+#pragma unroll
+  for (int u = 0; u < kApplyUnroll; ++u) {
+    const auto [row, col, valid] = places[u];
+    if (valid == 0) continue;
+    const float mean = stats[2 * row], rstd = stats[2 * row + 1];
+    store_pack<kAligned>(y.at(row, col),
+                         normalised<T, N, kAligned>(packs[u], mean, rstd, weight + col, bias ? bias + col : nullptr, valid), valid);
+  }
+}
+
+}  // namespace
+
+void norm_forward(const Queue& queue, NormKind kind, Matrix x, Matrix delta, Matrix weight, Matrix bias, float eps, Matrix sum,
+                  Matrix y, float* stats) {
+  with_activation_type(x.dtype, [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    bool aligned = true;
+    for (const Matrix& m : {x, delta, delta ? sum : Matrix{}, y}) aligned = aligned && is_pack_aligned(m, 16 / int(sizeof(T)));
+    for (const Matrix& m : {weight, bias}) aligned = aligned && is_pack_aligned(m, 4);
+    const Forward<T> p{view_of<const T>(x),  view_of<const T>(delta), view_of<T>(sum), view_of<T>(y), weight.as<float>(),
+                       bias.as<float>(),     stats,                   x.rows,          int(x.cols),   eps,
+                       kind == NormKind::layernorm};
+    forward(queue, p, aligned);
+  });
+}
+
+void norm_apply(const Queue& queue, NormKind, Matrix x, const float* stats, Matrix weight, Matrix bias, Matrix y) {
+  with_activation_type(x.dtype, [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    constexpr int kWidth = 16 / int(sizeof(T));
+    const bool aligned = is_pack_aligned(x, kWidth) && is_pack_aligned(y, kWidth) && is_pack_aligned(weight, 4) &&
+                         is_pack_aligned(bias, 4);
+    const Walk walk(x.rows, x.cols, kWidth);
+    launch(queue, "norm_apply", aligned ? norm_apply_kernel<T, true> : norm_apply_kernel<T, false>,
+           unsigned(div_up(walk.packs, kElementThreads * kApplyUnroll)), kElementThreads, 0, view_of<const T>(x), stats,
+           weight.as<float>(), bias.as<float>(), view_of<T>(y), walk);
+  });
+}
+
+}  // namespace trainctl::kernels::cuda
