@@ -54,7 +54,9 @@ struct MpiProcess {
   bool finalized = false;
   int rank = 0, size = 1;
   double longest_deadline_s = 0;  // of any world communicator
-  std::atomic<int> next_id{0};  // every communicator of this rank has a smaller number
+  std::atomic<int> next_id{0};  // every communicator that this rank got by a split has a smaller number
+  // Those over all ranks count downwards by themselves: ranks that took part in other splits still agree on their numbers.
+  int next_world_id = kMostCommunicators - 1;
 
   std::atomic<int> pending{0};  // tickets that nobody waits for (yet)
   std::atomic<int> waiting{0};  // threads inside wait(): they poll, so the background thread need not
@@ -162,7 +164,7 @@ class MpiCommunicator final : public Communicator {
                   double deadline_s, size_t piece_bytes)
       : process_(std::move(process)), id_(id), rank_(rank), world_ranks_(std::move(world_ranks)), name_(std::move(name)),
         deadline_s_(deadline_s), piece_bytes_(piece_bytes) {
-    ENSURE(id_ < kMostCommunicators, "{}: communicator number {} of at most {}", name_, id_, kMostCommunicators);
+    ENSURE(process_->next_id <= process_->next_world_id + 1, "{}: more than {} communicators", name_, kMostCommunicators);
   }
 
   int rank() const override { return rank_; }
@@ -414,7 +416,7 @@ std::unique_ptr<Communicator> MpiWorld::world(double deadline_s, size_t piece_by
   process->longest_deadline_s = std::max(process->longest_deadline_s, deadline_s);
   std::vector<int> world_ranks(process->size);
   for (int r = 0; r < process->size; r++) world_ranks[r] = r;
-  return std::make_unique<MpiCommunicator>(process, process->next_id++, process->rank, std::move(world_ranks), "world",
+  return std::make_unique<MpiCommunicator>(process, process->next_world_id--, process->rank, std::move(world_ranks), "world",
                                            deadline_s, piece_bytes);
 }
 

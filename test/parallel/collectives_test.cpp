@@ -27,7 +27,10 @@ TEST_CASE("collectives have the bits of the serial computation") {
   const int size = GENERATE(1, 2, 3, 4, 8);
   CAPTURE(size);
   const auto backend = kernels::make_reference_backend();
-  on_rank_threads(size, 60, [&](Communicator& comm) { check_collectives(comm, *backend); });
+  Wrap wrap;
+  if (const size_t piece_bytes = GENERATE(0, 1000, 4 << 20))
+    wrap = [&backend, piece_bytes](auto host) { return parallel::make_staged_communicator(std::move(host), *backend, piece_bytes); };
+  on_rank_threads(size, 60, [&](Communicator& comm) { check_collectives(comm, *backend); }, wrap);
 }
 
 TEST_CASE("all_reduce on one rank needs no scratch and sends nothing") {

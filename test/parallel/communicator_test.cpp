@@ -1,5 +1,5 @@
 // Goal: rank threads exchange exactly the bytes they should, in order, and every way of losing a peer ends in the right
-// error at the right time.
+// error at the right time; with and without staging memory between.
 // Method: random message programs (seeded), the grid of groups used by two threads at once, and one case per error. Times are
 // never slept for: a rank that "does not come" simply returns.
 #include <catch2/catch.hpp>
@@ -24,25 +24,41 @@ std::string error_of(ErrorCode code, const std::function<void()>& run) {
   return "";
 }
 
+/// Each case below runs over plain rank threads and through staging memory, in pieces of 1000 bytes.
+struct Transport {
+  std::unique_ptr<kernels::Backend> backend = kernels::make_reference_backend();
+  bool staged = GENERATE(false, true);
+  void on_ranks(int size, double deadline_s, const std::function<void(Communicator&)>& run) {
+    Wrap wrap;
+    if (staged)
+      wrap = [this](std::unique_ptr<Communicator> host) {
+        return parallel::make_staged_communicator(std::move(host), *backend, 1000);
+      };
+    on_rank_threads(size, deadline_s, run, wrap);
+  }
+};
+
 }  // namespace
 
 TEST_CASE("random message programs") {
+  Transport transport;
   const int size = GENERATE(1, 2, 3, 4, 8);
   for (uint64_t seed = 1; seed <= 40; seed++) {
-    CAPTURE(size, seed);
-    on_rank_threads(size, 60, [&](Communicator& comm) { check_random_messages(comm, seed, 60); });
+    CAPTURE(size, seed, transport.staged);
+    transport.on_ranks(size, 60, [&](Communicator& comm) { check_random_messages(comm, *transport.backend, seed, 60); });
   }
 }
 
 TEST_CASE("splits, and two threads of each rank on two communicators") {
+  Transport transport;
   const int size = GENERATE(1, 2, 3, 4, 8);
-  CAPTURE(size);
-  const auto backend = kernels::make_reference_backend();
-  on_rank_threads(size, 60, [&](Communicator& comm) { check_split(comm, *backend); });
+  CAPTURE(size, transport.staged);
+  transport.on_ranks(size, 60, [&](Communicator& comm) { check_split(comm, *transport.backend); });
 }
 
 TEST_CASE("messages of one tag keep their order when tags cross") {
-  on_rank_threads(2, 60, [&](Communicator& comm) {
+  Transport transport;
+  transport.on_ranks(2, 60, [&](Communicator& comm) {
     int values[6] = {0, 1, 2, 3, 4, 5}, got[6] = {};
     const int tags[6] = {7, 7, 3, 7, 3, 1023};
     std::vector<Ticket> tickets;
@@ -58,7 +74,8 @@ TEST_CASE("messages of one tag keep their order when tags cross") {
 }
 
 TEST_CASE("test() says when, without blocking") {
-  on_rank_threads(2, 60, [&](Communicator& comm) {
+  Transport transport;
+  transport.on_ranks(2, 60, [&](Communicator& comm) {
     int value = comm.rank(), before = 0;
     if (comm.rank() == 1) {
       Ticket early = comm.exchange(std::vector{receive(0, &value, 4, 1)});
@@ -76,7 +93,8 @@ TEST_CASE("test() says when, without blocking") {
 }
 
 TEST_CASE("bytes sent and time waited are counted") {
-  on_rank_threads(2, 60, [&](Communicator& comm) {
+  Transport transport;
+  transport.on_ranks(2, 60, [&](Communicator& comm) {
     std::vector<char> data(1000);
     Ticket t = comm.exchange(std::vector{comm.rank() == 0 ? send(1, data.data(), 1000) : receive(0, data.data(), 1000)});
     comm.wait(t, "count");
@@ -86,8 +104,9 @@ TEST_CASE("bytes sent and time waited are counted") {
 }
 
 TEST_CASE("a wait past the deadline names communicator, operation and world ranks") {
+  Transport transport;
   std::vector<std::string> messages(4);
-  on_rank_threads(4, 0.05, [&](Communicator& comm) {
+  transport.on_ranks(4, 0.05, [&](Communicator& comm) {
     // World ranks 3, 1, 0 as members 0, 1, 2.
     const auto group = comm.split(comm.rank() == 2 ? -1 : 0, -comm.rank(), "dp group of stage 1");
     if (comm.rank() != 0) return;
@@ -108,13 +127,14 @@ TEST_CASE("a wait past the deadline names communicator, operation and world rank
 }
 
 TEST_CASE("a rank that fails ends the waits of the others at once, and their later ones") {
+  Transport transport;
   std::vector<std::string> first(4), later(4);
   const auto begin = std::chrono::steady_clock::now();
-  on_rank_threads(4, 3600, [&](Communicator& comm) {
+  transport.on_ranks(4, 3600, [&](Communicator& comm) {
     const int rank = comm.rank();
     if (rank == 3) {
-      parallel::abort_thread_world(comm, "no space left on device");
-      parallel::abort_thread_world(comm, "a second reason");
+      parallel::abort_thread_world(comm.host(), "no space left on device");
+      parallel::abort_thread_world(comm.host(), "a second reason");
       return;
     }
     first[rank] = error_of(ErrorCode::kPeerLost, [&] { parallel::barrier(comm); });
@@ -132,8 +152,9 @@ TEST_CASE("a rank that fails ends the waits of the others at once, and their lat
 }
 
 TEST_CASE("sizes that disagree are an error on both sides that names both") {
+  Transport transport;
   std::vector<std::string> messages(2);
-  on_rank_threads(2, 60, [&](Communicator& comm) {
+  transport.on_ranks(2, 60, [&](Communicator& comm) {
     char data[16] = {};
     messages[comm.rank()] = error_of(ErrorCode::kInternal, [&] {
       Ticket t = comm.exchange(std::vector{comm.rank() == 0 ? send(1, data, 12, 5) : receive(0, data, 16, 5)});
@@ -146,7 +167,8 @@ TEST_CASE("sizes that disagree are an error on both sides that names both") {
 }
 
 TEST_CASE("an abandoned ticket takes its transfers back") {
-  on_rank_threads(2, 60, [&](Communicator& comm) {
+  Transport transport;
+  transport.on_ranks(2, 60, [&](Communicator& comm) {
     int abandoned = -1, value = comm.rank() == 0 ? 7 : -1;
     if (comm.rank() == 1) Ticket gone = comm.exchange(std::vector{receive(0, &abandoned, 4)});
     parallel::barrier(comm, 1);
@@ -157,7 +179,8 @@ TEST_CASE("an abandoned ticket takes its transfers back") {
 }
 
 TEST_CASE("pending tickets outlive their communicator") {
-  on_rank_threads(2, 60, [&](Communicator& comm) {
+  Transport transport;
+  transport.on_ranks(2, 60, [&](Communicator& comm) {
     auto group = comm.split(0, 0, "short-lived");
     int value = -1;
     Ticket never = group->exchange(std::vector{receive(1 - comm.rank(), &value, 4)});

@@ -6,24 +6,30 @@
 #include <thread>
 #include <vector>
 
+#include "kernels/backend.h"
 #include "parallel/communicator.h"
 #include "runtime/base/error.h"
 
 namespace trainctl::test {
 
+/// Makes a rank's communicator from its end of a thread world.
+using Wrap = std::function<std::unique_ptr<parallel::Communicator>(std::unique_ptr<parallel::Communicator>)>;
+
 /// Throws the first exception of the lowest rank that is not merely the loss of a peer. A rank that throws ends the waits of
 /// the others.
-inline void on_rank_threads(int size, double deadline_s, const std::function<void(parallel::Communicator&)>& run) {
+inline void on_rank_threads(int size, double deadline_s, const std::function<void(parallel::Communicator&)>& run,
+                            const Wrap& wrap = nullptr) {
   std::vector<std::unique_ptr<parallel::Communicator>> ends = parallel::make_thread_world(size, deadline_s);
   std::vector<std::exception_ptr> errors(size);
   std::vector<std::thread> threads;
   for (int r = 0; r < size; r++)
     threads.emplace_back([&, r] {
       try {
+        if (wrap) ends[r] = wrap(std::move(ends[r]));
         run(*ends[r]);
       } catch (const std::exception& e) {
         errors[r] = std::current_exception();
-        parallel::abort_thread_world(*ends[r], e.what());
+        if (ends[r]) parallel::abort_thread_world(ends[r]->host(), e.what());
       }
     });
   for (std::thread& t : threads) t.join();

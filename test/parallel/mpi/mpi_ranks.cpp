@@ -1,6 +1,7 @@
 // Goal: ranks under MPI pass the checks that rank threads pass, with the same bits, and a missing rank ends the others.
 // Method: mpirun -n 1, 2, 3, 4, 8 mpi_ranks <mode> (test/CMakeLists.txt; missing_rank.sh for the last two modes):
 //   checks            every check of transport_checks.h, whole messages and messages in pieces, then an orderly end
+//   staged            the same through staging memory, over MPI
 //   missing           the last rank never comes to a barrier
 //   missing-finalize  the last rank never comes to the end
 // and, by hand, `speed`: latency and time of collectives.
@@ -60,9 +61,20 @@ void run_checks(parallel::MpiWorld& mpi) {
   for (const size_t piece_bytes : {size_t{1} << 30, size_t{1000}}) {
     const auto comm = mpi.world(60, piece_bytes);
     check_collectives(*comm, *backend);
-    for (uint64_t seed = 1; seed <= 20; seed++) check_random_messages(*comm, seed, 60);
+    for (uint64_t seed = 1; seed <= 20; seed++) check_random_messages(*comm, *backend, seed, 60);
     check_split(*comm, *backend);
     if (piece_bytes > 1000) check_size_mismatch(*comm);
+    check_background_progress(*comm);
+  }
+}
+
+void run_staged_checks(parallel::MpiWorld& mpi) {
+  const auto backend = kernels::make_reference_backend();
+  for (const size_t piece_bytes : {size_t{4} << 20, size_t{1000}}) {
+    const auto comm = parallel::make_staged_communicator(mpi.world(60), *backend, piece_bytes);
+    check_collectives(*comm, *backend);
+    for (uint64_t seed = 1; seed <= 20; seed++) check_random_messages(*comm, *backend, seed, 60);
+    check_split(*comm, *backend);
     check_background_progress(*comm);
   }
 }
@@ -117,6 +129,8 @@ int run(const std::string& mode) {
   parallel::MpiWorld mpi;
   if (mode == "checks") {
     run_checks(mpi);
+  } else if (mode == "staged") {
+    run_staged_checks(mpi);
   } else if (mode == "speed") {
     measure_speed(mpi);
   } else {
@@ -129,7 +143,7 @@ int run(const std::string& mode) {
     if (mode == "missing") parallel::barrier(*comm);
   }
   mpi.finalize();
-  if (mode == "checks") fmt::print("all checks passed\n");
+  if (mode == "checks" || mode == "staged") fmt::print("all checks passed\n");
   return 0;
 }
 

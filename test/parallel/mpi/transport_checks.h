@@ -51,33 +51,56 @@ inline float serial_tree(std::vector<float> values) {
   return values[0];
 }
 
-/// n elements of f32 or bf16 between canaries.
+/// Bytes of device memory with a copy on the host, which tests write and read.
+class DeviceBytes {
+ public:
+  DeviceBytes(kernels::Backend& backend, size_t bytes, unsigned char fill = 0x5a)
+      : backend_(backend), host_(bytes, fill), device_(backend.allocate(std::max<size_t>(bytes, 1))) {}
+  unsigned char* host() { return host_.data(); }
+  const unsigned char* host() const { return host_.data(); }
+  unsigned char* device() { return static_cast<unsigned char*>(device_->data()); }
+  size_t size() const { return host_.size(); }
+  void upload(kernels::Stream& stream) { backend_.copy_to_device(stream, device(), host(), size()); }
+  void download(kernels::Stream& stream) { backend_.copy_to_host(stream, host(), device(), size()); }
+
+ private:
+  kernels::Backend& backend_;
+  std::vector<unsigned char> host_;
+  std::unique_ptr<kernels::Buffer> device_;
+};
+
+/// n elements of f32 or bf16 on the device between canaries; set and get work on the host's copy.
 class Elements {
  public:
-  Elements(DType dtype, int64_t n) : dtype_(dtype), n_(n), bytes_(2 * kCanary + n * size_of(dtype), 0x5a) {}
-  void* data() { return bytes_.data() + kCanary; }
+  Elements(kernels::Backend& backend, DType dtype, int64_t n)
+      : dtype_(dtype), n_(n), bytes_(backend, 2 * kCanary + n * size_of(dtype)) {}
+  void* data() { return bytes_.device() + kCanary; }
+  void upload(kernels::Stream& stream) { bytes_.upload(stream); }
+  void download(kernels::Stream& stream) { bytes_.download(stream); }
   void set(int64_t i, float value) {
-    if (dtype_ == DType::f32) std::memcpy(element(i), &value, 4);
-    else { const bf16 b(value); std::memcpy(element(i), &b, 2); }
+    unsigned char* element = bytes_.host() + kCanary + i * size_of(dtype_);
+    if (dtype_ == DType::f32) std::memcpy(element, &value, 4);
+    else { const bf16 b(value); std::memcpy(element, &b, 2); }
   }
   float get(int64_t i) const {
+    const unsigned char* element = bytes_.host() + kCanary + i * size_of(dtype_);
     float value = 0;
     bf16 b;
-    if (dtype_ == DType::f32) std::memcpy(&value, element(i), 4);
-    else { std::memcpy(&b, element(i), 2); value = float(b); }
+    if (dtype_ == DType::f32) std::memcpy(&value, element, 4);
+    else { std::memcpy(&b, element, 2); value = float(b); }
     return value;
   }
   void require_canaries(const std::string& where) const {
     for (size_t i = 0; i < kCanary; i++)
-      require(bytes_[i] == 0x5a && bytes_[bytes_.size() - 1 - i] == 0x5a, "{}: written outside its {} elements", where, n_);
+      require(bytes_.host()[i] == 0x5a && bytes_.host()[bytes_.size() - 1 - i] == 0x5a, "{}: written outside its {} elements", where,
+              n_);
   }
 
  private:
   static constexpr size_t kCanary = 64;
-  unsigned char* element(int64_t i) const { return bytes_.data() + kCanary + i * size_of(dtype_); }
   DType dtype_;
   int64_t n_;
-  mutable std::vector<unsigned char> bytes_;
+  DeviceBytes bytes_;
 };
 
 inline float as_stored(DType dtype, float value) { return dtype == DType::f32 ? value : float(bf16(value)); }
@@ -95,11 +118,15 @@ inline void require_same_bits(float got, float want, const std::string& where, i
 inline void check_all_reduce(Communicator& comm, kernels::Backend& backend, DType dtype, int64_t n, int tag = 0) {
   const std::string where = fmt::format("all_reduce of {} {} on rank {} of {}", n, name_of(dtype), comm.rank(), comm.size());
   const auto stream = backend.create_stream();
-  Elements data(dtype, n);
+  Elements data(backend, dtype, n);
   const size_t scratch_bytes = parallel::all_reduce_scratch_bytes(comm.size(), dtype, n);
-  Elements scratch(dtype, scratch_bytes / size_of(dtype));
+  Elements scratch(backend, dtype, scratch_bytes / size_of(dtype));
   for (int64_t i = 0; i < n; i++) data.set(i, input_value(comm.world_rank(comm.rank()), i));
+  data.upload(*stream);
+  scratch.upload(*stream);
   parallel::all_reduce(comm, backend, *stream, data.data(), scratch.data(), dtype, n, tag);
+  data.download(*stream);
+  scratch.download(*stream);
   stream->synchronize();
   for (int64_t i = 0; i < n; i++) require_same_bits(data.get(i), expected_sum(comm, dtype, i), where, i);
   data.require_canaries(where);
@@ -112,10 +139,12 @@ inline void check_reduce_scatter(Communicator& comm, kernels::Backend& backend, 
                                         in_place ? " in place" : "");
   const auto stream = backend.create_stream();
   const int64_t total = n * comm.size(), begin = n * comm.rank();
-  Elements full(dtype, total), scratch(dtype, total), apart(dtype, n);
+  Elements full(backend, dtype, total), scratch(backend, dtype, total), apart(backend, dtype, n);
   for (int64_t i = 0; i < total; i++) full.set(i, input_value(comm.world_rank(comm.rank()), i));
+  for (Elements* e : {&full, &scratch, &apart}) e->upload(*stream);
   void* out = in_place ? static_cast<char*>(full.data()) + begin * size_of(dtype) : apart.data();
   parallel::reduce_scatter(comm, backend, *stream, full.data(), out, scratch.data(), dtype, n);
+  for (Elements* e : {&full, &scratch, &apart}) e->download(*stream);
   stream->synchronize();
   for (int64_t i = 0; i < total; i++) {
     const bool is_mine = i >= begin && i < begin + n;
@@ -129,26 +158,36 @@ inline void check_reduce_scatter(Communicator& comm, kernels::Backend& backend, 
   apart.require_canaries(where + " (out)");
 }
 
-/// Rank r's part has sizes[r] bytes; byte i of it is mix(r, i).
-inline void check_all_gather_v(Communicator& comm, const std::vector<size_t>& sizes, bool in_place) {
+/// Rank r's part has sizes[r] bytes; byte i of it is mix(r, i). Device memory, or (without a backend) host memory.
+inline void check_all_gather_v(Communicator& comm, kernels::Backend* device, const std::vector<size_t>& sizes, bool in_place) {
+  static const auto host_backend = kernels::make_reference_backend();
+  kernels::Backend& backend = device ? *device : *host_backend;
+  const auto stream = backend.create_stream();
   size_t total = 0, begin = 0;
   for (int r = 0; r < comm.size(); r++) {
     if (r == comm.rank()) begin = total;
     total += sizes[r];
   }
-  std::vector<unsigned char> all(total + 1, 0x5a), own(sizes[comm.rank()] + 1);
-  unsigned char* send = in_place ? all.data() + begin : own.data();
-  for (size_t i = 0; i < sizes[comm.rank()]; i++) send[i] = (unsigned char)mix(comm.rank(), i);
+  DeviceBytes all(backend, total + 1), own(backend, sizes[comm.rank()] + 1);
+  unsigned char* part = in_place ? all.host() + begin : own.host();
+  for (size_t i = 0; i < sizes[comm.rank()]; i++) part[i] = (unsigned char)mix(comm.rank(), i);
+  all.upload(*stream);
+  own.upload(*stream);
+  const void* send = in_place ? all.device() + begin : own.device();
   bool are_equal = true;
   for (const size_t s : sizes) are_equal = are_equal && s == sizes[0];
-  if (are_equal) parallel::all_gather(comm, send, all.data(), sizes[0]);
-  else parallel::all_gather_v(comm, send, all.data(), sizes);
+  if (device && are_equal) parallel::all_gather(comm, *stream, send, all.device(), sizes[0]);
+  else if (device) parallel::all_gather_v(comm, *stream, send, all.device(), sizes);
+  else if (are_equal) parallel::all_gather(comm, send, all.device(), sizes[0]);
+  else parallel::all_gather_v(comm, send, all.device(), sizes);
+  all.download(*stream);
+  stream->synchronize();
   size_t at = 0;
   for (int r = 0; r < comm.size(); r++)
     for (size_t i = 0; i < sizes[r]; i++, at++)
-      require(all[at] == (unsigned char)mix(r, i), "all_gather on rank {} of {}: byte {} of rank {} differs", comm.rank(),
+      require(all.host()[at] == (unsigned char)mix(r, i), "all_gather on rank {} of {}: byte {} of rank {} differs", comm.rank(),
               comm.size(), i, r);
-  require(all[total] == 0x5a, "all_gather wrote past its {} bytes", total);
+  require(all.host()[total] == 0x5a, "all_gather wrote past its {} bytes", total);
 }
 
 /// Every collective, sizes around every border (fewer elements than ranks, not divisible, one round or two).
@@ -161,11 +200,13 @@ inline void check_collectives(Communicator& comm, kernels::Backend& backend) {
       for (const bool in_place : {false, true}) check_reduce_scatter(comm, backend, dtype, n, in_place);
   }
   for (const bool in_place : {false, true}) {
-    for (const size_t bytes : {0, 1, 8, 4097, 100003})
-      check_all_gather_v(comm, std::vector<size_t>(comm.size(), bytes), in_place);
     std::vector<size_t> ragged;
     for (int r = 0; r < comm.size(); r++) ragged.push_back((r * 7 + 3) % 5 * 1013);  // zero for some
-    check_all_gather_v(comm, ragged, in_place);
+    for (kernels::Backend* device : {static_cast<kernels::Backend*>(nullptr), &backend}) {
+      for (const size_t bytes : {0, 1, 8, 4097, 100003})
+        check_all_gather_v(comm, device, std::vector<size_t>(comm.size(), bytes), in_place);
+      check_all_gather_v(comm, device, ragged, in_place);
+    }
   }
   for (int root = 0; root < comm.size(); root++) {
     std::vector<double> data(501, comm.rank() == root ? root + 0.5 : -1);
@@ -183,62 +224,97 @@ inline void check_collectives(Communicator& comm, kernels::Backend& backend) {
   parallel::barrier(comm);
 }
 
-/// A random program of messages that every rank knows from the seed: posted in chunks of random length, waited for in random
-/// order. Message k between one pair with one tag must be the k-th received; a few sizes are large.
-inline void check_random_messages(Communicator& comm, uint64_t seed, int count) {
-  struct Planned { int source, destination, tag; size_t bytes; int chunk_of_source, chunk_of_destination; };
+/// How a transport pairs the messages between two ranks: by tag whatever the exchanges, or by tag within exchanges that both sides
+/// make alike.
+enum class Matching { by_tag, by_exchange };
+
+struct PlannedMessage {
+  int source = 0, destination = 0, tag = 0;
+  size_t bytes = 0;
+  int chunk_of_source = 0, chunk_of_destination = 0;
+  size_t at = 0;   ///< offset in the memory of sent and of received bytes
+};
+
+inline std::vector<PlannedMessage> plan_messages(uint64_t seed, int ranks, int count, Matching matching) {
   std::mt19937_64 random(seed);
-  std::vector<int> chunk(comm.size(), 0);
-  std::vector<Planned> plan;
+  std::vector<int> chunk(ranks, 0);
+  std::vector<PlannedMessage> plan;
+  size_t at = 0;
   for (int k = 0; k < count; k++) {
-    Planned m{int(random() % comm.size()), int(random() % comm.size()), int(random() % 3), random() % 200, 0, 0};
+    PlannedMessage m{int(random() % ranks), int(random() % ranks), int(random() % 3), random() % 200};
     if (random() % 8 == 0) m.bytes = 1000 + random() % 100000;
-    for (int r : {m.source, m.destination}) chunk[r] += random() % 3 == 0;
-    if (m.source == m.destination) chunk[m.source]++;  // both halves in one exchange
+    if (matching == Matching::by_tag)
+      for (int r : {m.source, m.destination}) chunk[r] += random() % 3 == 0;
+    else if (random() % 4 == 0)
+      for (int& c : chunk) c++;
+    if (m.source == m.destination && matching == Matching::by_tag) chunk[m.source]++;  // both halves in one exchange
     m.chunk_of_source = chunk[m.source];
     m.chunk_of_destination = chunk[m.destination];
+    m.at = at;
+    at += m.bytes + 1;
     plan.push_back(m);
   }
-  std::vector<std::vector<unsigned char>> out(count), in(count);
-  std::vector<Ticket> tickets;
-  for (int c = 0; c <= chunk[comm.rank()]; c++) {
+  return plan;
+}
+
+/// A random program of messages that every rank knows from the seed: posted in chunks of random length, waited for in random
+/// order, by the host or by the stream. Message k between one pair with one tag must be the k-th received; a few sizes are large.
+/// What is sent is made, and what is received is looked at and what was sent overwritten, by work on the stream.
+inline void check_random_messages(Communicator& comm, kernels::Backend& backend, uint64_t seed, int count,
+                                  Matching matching = Matching::by_tag) {
+  const std::vector<PlannedMessage> plan = plan_messages(seed, comm.size(), count, matching);
+  const int rank = comm.rank();
+  int chunks = 0;
+  for (const PlannedMessage& m : plan) {
+    if (m.source == rank) chunks = std::max(chunks, m.chunk_of_source + 1);
+    if (m.destination == rank) chunks = std::max(chunks, m.chunk_of_destination + 1);
+  }
+  const size_t bytes = plan.back().at + plan.back().bytes + 1;
+  const auto stream = backend.create_stream();
+  DeviceBytes out(backend, bytes), in(backend, bytes);
+  for (int k = 0; k < count; k++)
+    for (size_t i = 0; i < plan[k].bytes; i++) out.host()[plan[k].at + i] = (unsigned char)mix(k, i);
+  in.upload(*stream);
+  std::vector<std::pair<int, Ticket>> tickets;
+  for (int c = 0; c < chunks; c++) {
     std::vector<Transfer> transfers;
-    for (int k = 0; k < count; k++) {
-      const Planned& m = plan[k];
-      if (m.source == comm.rank() && m.chunk_of_source == c) {
-        out[k].resize(m.bytes + 1);
-        for (size_t i = 0; i < m.bytes; i++) out[k][i] = (unsigned char)mix(k, i);
-        transfers.push_back({Transfer::send, m.destination, out[k].data(), m.bytes, m.tag});
+    for (const PlannedMessage& m : plan) {
+      if (m.source == rank && m.chunk_of_source == c) {
+        backend.copy_to_device(*stream, out.device() + m.at, out.host() + m.at, m.bytes);
+        transfers.push_back({Transfer::send, m.destination, out.device() + m.at, m.bytes, m.tag});
       }
-      if (m.destination == comm.rank() && m.chunk_of_destination == c) {
-        in[k].assign(m.bytes + 1, 0x5a);
-        transfers.push_back({Transfer::receive, m.source, in[k].data(), m.bytes, m.tag});
-      }
+      if (m.destination == rank && m.chunk_of_destination == c)
+        transfers.push_back({Transfer::receive, m.source, in.device() + m.at, m.bytes, m.tag});
     }
     // Every rank posts the tags of a chunk in another order; within a tag the order stays.
-    std::stable_sort(transfers.begin(), transfers.end(), [&](const Transfer& a, const Transfer& b) {
-      return (a.tag + comm.rank()) % 3 < (b.tag + comm.rank()) % 3;
-    });
-    tickets.push_back(comm.exchange(transfers));
+    std::stable_sort(transfers.begin(), transfers.end(),
+                     [&](const Transfer& a, const Transfer& b) { return (a.tag + rank) % 3 < (b.tag + rank) % 3; });
+    tickets.emplace_back(c, comm.exchange(transfers, stream.get()));
   }
-  std::mt19937_64 own_random(seed + 1 + comm.rank());
+  std::mt19937_64 own_random(seed + 1 + rank);
   std::shuffle(tickets.begin(), tickets.end(), own_random);
-  for (Ticket& t : tickets) {
+  for (auto& [chunk, t] : tickets) {
     if (own_random() % 2 == 0) comm.test(t);
-    comm.wait(t, "random messages");
+    if (own_random() % 2 == 0) comm.wait(t, "random messages");
+    else comm.wait(t, "random messages", *stream);
     require(!t && comm.test(t), "a ticket is not empty after its wait");
+    for (const PlannedMessage& m : plan)
+      if (m.source == rank && m.chunk_of_source == chunk) backend.fill_zero(*stream, out.device() + m.at, m.bytes);
   }
+  in.download(*stream);
+  stream->synchronize();
   for (int k = 0; k < count; k++) {
-    if (plan[k].destination != comm.rank()) continue;
-    for (size_t i = 0; i < plan[k].bytes; i++)
-      require(in[k][i] == (unsigned char)mix(k, i), "seed {}: message {} from {} to {} (tag {}): byte {} differs", seed, k,
-              plan[k].source, plan[k].destination, plan[k].tag, i);
-    require(in[k][plan[k].bytes] == 0x5a, "seed {}: message {} is longer than it should be", seed, k);
+    const PlannedMessage& m = plan[k];
+    if (m.destination != rank) continue;
+    for (size_t i = 0; i < m.bytes; i++)
+      require(in.host()[m.at + i] == (unsigned char)mix(k, i), "seed {}: message {} from {} to {} (tag {}): byte {} differs", seed,
+              k, m.source, m.destination, m.tag, i);
+    require(in.host()[m.at + m.bytes] == 0x5a, "seed {}: message {} is longer than it should be", seed, k);
   }
 }
 
 /// Rows and columns of a grid of ranks (some ranks outside), ordered backwards, and one thread working on each at once.
-inline void check_split(Communicator& comm, kernels::Backend& backend) {
+inline void check_split(Communicator& comm, kernels::Backend& backend, Matching matching = Matching::by_tag) {
   const int rank = comm.rank(), size = comm.size();
   const auto rows = comm.split(rank / 2, -rank, fmt::format("row {}", rank / 2));
   const auto columns = comm.split(rank % 2, rank, fmt::format("column {}", rank % 2));
@@ -265,7 +341,7 @@ inline void check_split(Communicator& comm, kernels::Backend& backend) {
   try {
     for (int i = 0; i < 20; i++) {
       check_all_reduce(*rows, backend, DType::bf16, 1 + 1009 * i);
-      check_random_messages(*column_row, i, 10);
+      check_random_messages(*column_row, backend, i, 10, matching);
     }
     if (few) check_all_reduce(*few, backend, DType::f32, 1000);
   } catch (...) {
