@@ -399,7 +399,9 @@ void describe_place(char* text, size_t size) {
 void kernel_failed(const std::string& message, const Site* site) {
   char place[256];
   describe_place(place, sizeof place);
-  std::fprintf(stderr, "emulated GPU: %s%s%s: %s\n", place, site ? ", " : "", site ? where(*site).c_str() : "", message.c_str());
+  std::string text = "emulated GPU: ";
+  if (place[0]) text += place + (site ? ", " + where(*site) : std::string()) + ": ";
+  std::fprintf(stderr, "%s%s\n", text.c_str(), message.c_str());
   std::fflush(stderr);
   std::abort();
 }

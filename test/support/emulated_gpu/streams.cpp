@@ -1,0 +1,623 @@
+// The fake CUDA runtime: streams, events, and what runs when.
+//
+// A stream is a queue. The position of a piece of work is how many were given to its stream up to it; an event's mark is a stream and a
+// position, and is reached when the stream has completed that many. One lock guards all queues; work itself runs without it, in the
+// thread that waits. While a stream's first work runs the stream is busy, so that nobody else runs it or what follows.
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <thread>
+
+#include "test/support/emulated_gpu/machine.h"
+
+namespace trainctl::emulated_gpu {
+namespace {
+
+using SteadyClock = std::chrono::steady_clock;
+struct Stream;
+
+struct Mark {
+  std::shared_ptr<Stream> stream;
+  uint64_t position = 0;
+  SteadyClock::time_point time;   // when it was reached
+  bool reached() const;
+};
+
+struct Item {
+  Work work;
+  std::shared_ptr<Mark> waits_for, records;
+  bool is_kernel = false;
+  Strike strike = Strike::none;
+  cudaError_t error = cudaSuccess;
+};
+
+struct Stream {
+  int device = 0, id = 0;
+  std::thread::id owner;
+  std::deque<Item> queue;
+  uint64_t issued = 0, completed = 0;
+  bool busy = false, hung = false;
+};
+bool Mark::reached() const { return stream->completed >= position; }
+
+struct Goal {
+  std::shared_ptr<Stream> stream;
+  uint64_t position = 0;
+  bool reached() const { return stream->completed >= position; }
+};
+
+}  // namespace
+}  // namespace trainctl::emulated_gpu
+
+struct CUstream_st {
+  std::shared_ptr<trainctl::emulated_gpu::Stream> stream;
+};
+struct CUevent_st {
+  int device = 0;
+  bool timed = true;
+  std::shared_ptr<trainctl::emulated_gpu::Mark> mark;   // null: never recorded
+};
+
+namespace trainctl::emulated_gpu {
+namespace {
+
+struct Streams {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::vector<std::shared_ptr<Stream>> all;   // also destroyed ones that still hold work
+  std::map<cudaStream_t, std::unique_ptr<CUstream_st>> handles;
+  std::map<cudaEvent_t, std::unique_ptr<CUevent_st>> events;
+  int next_id = 1;
+  uint64_t random = 1;
+  std::atomic<uint64_t> launches{0};
+
+  uint64_t next_random() {
+    random ^= random << 13, random ^= random >> 7, random ^= random << 17;
+    return random;
+  }
+};
+Streams& streams() {
+  static Streams all;
+  return all;
+}
+
+std::shared_ptr<Stream> find_stream(cudaStream_t handle) {
+  Streams& s = streams();
+  const std::lock_guard lock(s.mutex);
+  const auto found = s.handles.find(handle);
+  if (found != s.handles.end()) return found->second->stream;
+  if (reinterpret_cast<uintptr_t>(handle) <= 2)
+    std::fprintf(stderr, "emulated GPU: a call on the default stream, which no part of this program may use\n");
+  return nullptr;
+}
+
+// ---- what may run -------------------------------------------------------------------------------------------------------------------
+
+enum class Why { nothing, busy, not_ready, hung };
+
+/// The stream whose first work must run next for `stream` to go on; null, and why, when there is none to run.
+Stream* next_needed(Stream& stream, Why* why) {
+  Stream* s = &stream;
+  for (;;) {
+    *why = Why::nothing;
+    if (s->queue.empty()) return nullptr;
+    *why = Why::busy;
+    if (s->busy) return nullptr;
+    Item& first = s->queue.front();
+    *why = Why::hung;
+    if (s->hung || first.strike == Strike::hang) return nullptr;
+    if (first.waits_for && !first.waits_for->reached()) {
+      s = first.waits_for->stream.get();
+      continue;
+    }
+    *why = Why::not_ready;
+    if (first.work.ready && !first.work.ready()) return nullptr;
+    return s;
+  }
+}
+
+/// Any stream whose first work may run, chosen by the seed; null when there is none.
+Stream* any_runnable(Streams& s) {
+  std::vector<Stream*> found;
+  Why why;
+  for (const auto& stream : s.all)
+    if (!stream->queue.empty() && next_needed(*stream, &why) == stream.get()) found.push_back(stream.get());
+  return found.empty() ? nullptr : found[s.next_random() % found.size()];
+}
+
+/// Runs the work of one thread's wait: keeps device memory open from one kernel to the next.
+class Runner {
+ public:
+  /// Runs the first work of the stream. The lock is held on entry and on return, not meanwhile.
+  void run_first(std::unique_lock<std::mutex>& lock, Stream& stream) {
+    stream.busy = true;
+    Item& item = stream.queue.front();   // stays where it is: others only append
+    lock.unlock();
+    if (sticky_error(stream.device) == cudaSuccess) run(stream.device, item);
+    const Item done = std::move(item);   // dies without the lock
+    lock.lock();
+    if (done.records) done.records->time = SteadyClock::now();
+    stream.queue.pop_front();
+    ++stream.completed;
+    stream.busy = false;
+    streams().changed.notify_all();
+    lock.unlock();
+    lock.lock();
+  }
+  void close_windows() { windows_.clear(); }
+
+ private:
+  void run(int device, Item& item) {
+    if (item.is_kernel) {
+      if (item.strike == Strike::fail) return fail_device(device, item.error);
+      auto& window = windows_[device];
+      if (!window) window = std::make_unique<Window>(device);
+      count_kernel(device);
+    }
+    if (item.work.run) item.work.run();
+  }
+  std::map<int, std::unique_ptr<Window>> windows_;
+};
+
+[[noreturn]] void waited_too_long(const Goal& goal) {
+  std::string text = "a wait for stream " + std::to_string(goal.stream->id) + " of device " + std::to_string(goal.stream->device) +
+                     " took longer than " + std::to_string(options().wait_limit_ms) + " ms";
+  for (const auto& stream : streams().all) {
+    if (stream->queue.empty()) continue;
+    Why why;
+    next_needed(*stream, &why);
+    text += "\n  stream " + std::to_string(stream->id) + ": " + std::to_string(stream->queue.size()) + " to do, first " +
+            stream->queue.front().work.name +
+            (why == Why::hung ? ", hung" : why == Why::not_ready ? ", not ready" : why == Why::busy ? ", running" : "");
+  }
+  kernel_failed(text);
+}
+
+/// Does one piece of work towards the goal, in the order of the mode. False when nothing can be done now.
+bool step_towards(std::unique_lock<std::mutex>& lock, Runner& runner, const Goal& goal) {
+  Streams& s = streams();
+  Why why = Why::not_ready;
+  Stream* next = nullptr;
+  if (options().stream_mode != StreamMode::random) next = next_needed(*goal.stream, &why);
+  // The peers of a collective must come to it as well, whoever waits for them.
+  if (!next && why == Why::not_ready) next = any_runnable(s);
+  if (!next) return false;
+  runner.run_first(lock, *next);
+  return true;
+}
+
+/// Waits in this thread until the goal is reached or its device has failed.
+cudaError_t wait_for(const Goal& goal) {
+  Streams& s = streams();
+  const auto limit = SteadyClock::now() + std::chrono::milliseconds(options().wait_limit_ms);
+  Runner runner;
+  std::unique_lock lock(s.mutex);
+  while (!goal.reached()) {
+    if (const cudaError_t error = sticky_error(goal.stream->device); error != cudaSuccess) return error;
+    if (step_towards(lock, runner, goal)) continue;
+    if (SteadyClock::now() > limit) waited_too_long(goal);
+    lock.unlock();
+    runner.close_windows();
+    lock.lock();
+    if (!goal.reached()) s.changed.wait_for(lock, std::chrono::microseconds(200));
+  }
+  lock.unlock();
+  return sticky_error(goal.stream->device);
+}
+
+/// Whether the goal is reached, after at most one piece of work towards it.
+cudaError_t poll(const Goal& goal) {
+  Runner runner;
+  std::unique_lock lock(streams().mutex);
+  if (!goal.reached()) step_towards(lock, runner, goal);
+  const bool reached = goal.reached();
+  lock.unlock();
+  const cudaError_t error = sticky_error(goal.stream->device);
+  return error != cudaSuccess ? error : reached ? cudaSuccess : cudaErrorNotReady;
+}
+
+/// What the mode does at once after something was enqueued.
+void run_early() {
+  const StreamMode mode = options().stream_mode;
+  if (mode == StreamMode::lazy) return;
+  Streams& s = streams();
+  Runner runner;
+  std::unique_lock lock(s.mutex);
+  uint64_t pieces = ~uint64_t{0};
+  if (mode == StreamMode::random) pieces = s.next_random() % 4 == 0 ? s.next_random() % 4 : 0;
+  for (uint64_t i = 0; i < pieces; ++i) {
+    Stream* const next = any_runnable(s);
+    if (!next) break;
+    runner.run_first(lock, *next);
+  }
+}
+
+void push(const std::shared_ptr<Stream>& stream, Item item) {
+  {
+    const std::lock_guard lock(streams().mutex);
+    ++stream->issued;
+    if (item.records) item.records->stream = stream, item.records->position = stream->issued;
+    stream->queue.push_back(std::move(item));
+  }
+  streams().changed.notify_all();
+  run_early();
+}
+
+std::string hex(const void* p) {
+  char text[24];
+  std::snprintf(text, sizeof text, "%p", p);
+  return text;
+}
+
+cudaError_t create_stream(cudaStream_t* handle) {
+  Streams& s = streams();
+  const std::lock_guard lock(s.mutex);
+  auto stream = std::make_shared<Stream>();
+  stream->device = current_device();
+  stream->id = s.next_id++;
+  stream->owner = std::this_thread::get_id();
+  std::erase_if(s.all, [](const auto& old) { return old.use_count() == 1 && old->queue.empty(); });
+  s.all.push_back(stream);
+  auto made = std::make_unique<CUstream_st>(CUstream_st{std::move(stream)});
+  *handle = made.get();
+  s.handles[*handle] = std::move(made);
+  return cudaSuccess;
+}
+
+/// The event of a handle; null when there is none. The lock is held.
+CUevent_st* find_event(cudaEvent_t event) {
+  const auto found = streams().events.find(event);
+  return found == streams().events.end() ? nullptr : found->second.get();
+}
+/// The mark of an event, or an error. A null mark: never recorded.
+cudaError_t mark_of(cudaEvent_t event, std::shared_ptr<Mark>* mark) {
+  const std::lock_guard lock(streams().mutex);
+  const CUevent_st* const found = find_event(event);
+  if (!found) return cudaErrorInvalidResourceHandle;
+  *mark = found->mark;
+  return cudaSuccess;
+}
+
+}  // namespace
+
+void reset_streams() {
+  Streams& s = streams();
+  const std::lock_guard lock(s.mutex);
+  for (const auto& stream : s.all)
+    if (stream->busy) kernel_failed("reset while work is running");
+  s.handles.clear();
+  s.events.clear();
+  for (const auto& stream : s.all) stream->queue.clear();
+  s.all.clear();
+  s.next_id = 1;
+  s.launches = 0;
+  s.random = options().seed * 0x9e3779b97f4a7c15u | 1;
+}
+
+std::string stream_leaks() {
+  Streams& s = streams();
+  const std::lock_guard lock(s.mutex);
+  std::string text;
+  for (const auto& [handle, stream] : s.handles)
+    text += "stream " + std::to_string(stream->stream->id) + " of device " + std::to_string(stream->stream->device) + "\n";
+  for (const auto& [handle, event] : s.events) text += "an event of device " + std::to_string(event->device) + "\n";
+  return text;
+}
+
+cudaError_t synchronize_device(int device) {
+  Streams& s = streams();
+  std::vector<Goal> goals;
+  {
+    const std::lock_guard lock(s.mutex);
+    Why why;
+    for (const auto& stream : s.all) {
+      if (stream->device != device || stream->queue.empty()) continue;
+      // Ranks that share a device here would be processes on a machine, and a process does not wait for another's collectives.
+      const bool foreign = stream->owner != std::this_thread::get_id();
+      if (foreign && !next_needed(*stream, &why) && why == Why::not_ready) continue;
+      goals.push_back({stream, stream->issued});
+    }
+  }
+  for (const Goal& goal : goals)
+    if (const cudaError_t error = wait_for(goal); error != cudaSuccess) return error;
+  return sticky_error(device);
+}
+
+void hang_stream(cudaStream_t handle) {
+  const std::shared_ptr<Stream> stream = find_stream(handle);
+  const std::lock_guard lock(streams().mutex);
+  if (stream) stream->hung = true;
+}
+void release_hung() {
+  Streams& s = streams();
+  const std::lock_guard lock(s.mutex);
+  for (const auto& stream : s.all) {
+    stream->hung = false;
+    for (Item& item : stream->queue)
+      if (item.strike == Strike::hang) item.strike = Strike::none;
+  }
+  s.changed.notify_all();
+}
+
+cudaError_t enqueue(cudaStream_t handle, Work work) {
+  const std::shared_ptr<Stream> stream = find_stream(handle);
+  if (!stream) return cudaErrorInvalidResourceHandle;
+  push(stream, {.work = std::move(work)});
+  return cudaSuccess;
+}
+int device_of(cudaStream_t handle) {
+  const std::shared_ptr<Stream> stream = find_stream(handle);
+  return stream ? stream->device : -1;
+}
+
+cudaError_t check_launch(const void* kernel, dim3 grid, dim3 block, size_t shared_bytes);
+
+cudaError_t launch_kernel(const char* name, const void* kernel, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t handle,
+                          std::function<void()> body) {
+  return api("cudaLaunchKernelEx", [&] {
+    const std::shared_ptr<Stream> stream = find_stream(handle);
+    if (!stream || stream->device != current_device()) return cudaErrorInvalidResourceHandle;
+    if (const cudaError_t error = check_launch(kernel, grid, block, shared_bytes); error != cudaSuccess) return error;
+    Item item{.is_kernel = true};
+    item.strike = strike_of(name, &item.error);
+    count_launch(name);
+    const uint64_t seed = options().seed + streams().launches++;
+    auto launch = std::make_shared<Launch>(Launch{name, grid, block, shared_bytes, std::move(body)});
+    item.work = {name, [launch, seed] { run_launch(*launch, options().thread_order, seed); }, {}};
+    push(stream, std::move(item));
+    return cudaSuccess;
+  });
+}
+
+}  // namespace trainctl::emulated_gpu
+
+using namespace trainctl::emulated_gpu;
+
+// ---- launches -----------------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+struct FunctionLimits {
+  std::mutex mutex;
+  std::map<std::pair<int, const void*>, int> shared_bytes;   // by device and kernel
+};
+FunctionLimits& function_limits() {
+  static FunctionLimits all;
+  return all;
+}
+int shared_limit_of(const void* kernel) {
+  const std::lock_guard lock(function_limits().mutex);
+  const auto found = function_limits().shared_bytes.find({current_device(), kernel});
+  return found == function_limits().shared_bytes.end() ? 48 << 10 : found->second;
+}
+
+}  // namespace
+
+cudaError_t trainctl::emulated_gpu::check_launch(const void* kernel, dim3 grid, dim3 block, size_t shared_bytes) {
+  const uint64_t threads = uint64_t(block.x) * block.y * block.z;
+  if (threads == 0 || threads > 1024 || block.z > 64) return cudaErrorInvalidConfiguration;
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535)
+    return cudaErrorInvalidConfiguration;
+  return shared_bytes > size_t(shared_limit_of(kernel)) ? cudaErrorInvalidValue : cudaSuccess;
+}
+
+cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribute, int value) {
+  return api(__func__, [&] {
+    if (!function) return cudaErrorInvalidDeviceFunction;
+    if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaSuccess;
+    if (value < 0 || value > most_shared_bytes(current_device())) return cudaErrorInvalidValue;
+    const std::lock_guard lock(function_limits().mutex);
+    function_limits().shared_bytes[{current_device(), function}] = value;
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* function) {
+  return api(__func__, [&] {
+    if (!function) return cudaErrorInvalidDeviceFunction;
+    *attributes = {};
+    attributes->maxThreadsPerBlock = 1024;
+    attributes->numRegs = 32;
+    const DeviceOptions& d = options().devices[size_t(current_device())];
+    attributes->ptxVersion = attributes->binaryVersion = 10 * d.major + d.minor;
+    attributes->maxDynamicSharedSizeBytes = shared_limit_of(function);
+    return cudaSuccess;
+  });
+}
+
+// ---- streams ------------------------------------------------------------------------------------------------------------------------
+
+cudaError_t cudaStreamCreate(cudaStream_t* stream) {
+  return api(__func__, [&] { return create_stream(stream); });
+}
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  return api(__func__, [&] { return create_stream(stream); });
+}
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int) {
+  return api(__func__, [&] { return create_stream(stream); });
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  return api(__func__, [&] {
+    const std::lock_guard lock(streams().mutex);
+    // Work that it still holds is done later, as in CUDA.
+    return streams().handles.erase(stream) ? cudaSuccess : cudaErrorInvalidResourceHandle;
+  });
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
+  return api(__func__, [&] {
+    const std::shared_ptr<Stream> stream = find_stream(handle);
+    if (!stream) return cudaErrorInvalidResourceHandle;
+    Goal goal{stream, 0};
+    {
+      const std::lock_guard lock(streams().mutex);
+      goal.position = stream->issued;
+    }
+    return wait_for(goal);
+  });
+}
+cudaError_t cudaStreamQuery(cudaStream_t handle) {
+  return api(__func__, [&] {
+    const std::shared_ptr<Stream> stream = find_stream(handle);
+    if (!stream) return cudaErrorInvalidResourceHandle;
+    Goal goal{stream, 0};
+    {
+      const std::lock_guard lock(streams().mutex);
+      goal.position = stream->issued;
+    }
+    return poll(goal);
+  });
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event, unsigned) {
+  return api(__func__, [&] {
+    const std::shared_ptr<Stream> stream = find_stream(handle);
+    if (!stream) return cudaErrorInvalidResourceHandle;
+    std::shared_ptr<Mark> mark;
+    if (const cudaError_t error = mark_of(event, &mark); error != cudaSuccess || !mark) return error;
+    push(stream, {.work = {"a wait for stream " + std::to_string(mark->stream->id), {}, {}}, .waits_for = mark});
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaLaunchHostFunc(cudaStream_t handle, cudaHostFn_t function, void* data) {
+  return api(__func__, [&] { return enqueue(handle, {"a host function", [function, data] { function(data); }, {}}); });
+}
+cudaError_t cudaDeviceSynchronize() {
+  return api(__func__, [] { return synchronize_device(current_device()); });
+}
+
+// ---- events -------------------------------------------------------------------------------------------------------------------------
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
+  return api(__func__, [&] {
+    auto made = std::make_unique<CUevent_st>();
+    made->device = current_device();
+    made->timed = !(flags & cudaEventDisableTiming);
+    *event = made.get();
+    const std::lock_guard lock(streams().mutex);
+    streams().events[*event] = std::move(made);
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaEventCreate(cudaEvent_t* event) {
+  return api(__func__, [&] { return cudaEventCreateWithFlags(event, cudaEventDefault); });
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  return api(__func__, [&] {
+    const std::lock_guard lock(streams().mutex);
+    return streams().events.erase(event) ? cudaSuccess : cudaErrorInvalidResourceHandle;
+  });
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t handle) {
+  return api(__func__, [&] {
+    const std::shared_ptr<Stream> stream = find_stream(handle);
+    if (!stream) return cudaErrorInvalidResourceHandle;
+    {
+      const std::lock_guard lock(streams().mutex);
+      const CUevent_st* const found = find_event(event);
+      if (!found || found->device != stream->device) return cudaErrorInvalidResourceHandle;
+    }
+    auto mark = std::make_shared<Mark>();
+    push(stream, {.work = {"an event", {}, {}}, .records = mark});
+    const std::lock_guard lock(streams().mutex);
+    if (CUevent_st* const found = find_event(event)) found->mark = mark;
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  return api(__func__, [&] {
+    std::shared_ptr<Mark> mark;
+    if (const cudaError_t error = mark_of(event, &mark); error != cudaSuccess || !mark) return error;
+    return wait_for({mark->stream, mark->position});
+  });
+}
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  return api(__func__, [&] {
+    std::shared_ptr<Mark> mark;
+    if (const cudaError_t error = mark_of(event, &mark); error != cudaSuccess || !mark) return error;
+    return poll({mark->stream, mark->position});
+  });
+}
+cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t start, cudaEvent_t end) {
+  return api(__func__, [&] {
+    const std::lock_guard lock(streams().mutex);
+    const CUevent_st *const from = find_event(start), *const to = find_event(end);
+    if (!from || !to || !from->timed || !to->timed || !from->mark || !to->mark) return cudaErrorInvalidResourceHandle;
+    if (!from->mark->reached() || !to->mark->reached()) return cudaErrorNotReady;
+    *ms = std::chrono::duration<float, std::milli>(to->mark->time - from->mark->time).count();
+    return cudaSuccess;
+  });
+}
+
+// ---- copies -------------------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+/// Whether a pointer may stand where the kind of copy says; all of it must lie in one allocation.
+bool fits(const PlaceOf& place, bool may_be_host, bool may_be_device) {
+  return place.place == Place::device ? may_be_device && place.inside : may_be_host;
+}
+
+cudaError_t copy_async(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t handle) {
+  const std::shared_ptr<Stream> stream = find_stream(handle);
+  if (!stream) return cudaErrorInvalidResourceHandle;
+  if (bytes == 0) return cudaSuccess;
+  const PlaceOf source = place_of(from, bytes), target = place_of(to, bytes);
+  const bool any = kind == cudaMemcpyDefault;
+  const bool from_host = kind == cudaMemcpyHostToHost || kind == cudaMemcpyHostToDevice;
+  const bool to_host = kind == cudaMemcpyHostToHost || kind == cudaMemcpyDeviceToHost;
+  if (!fits(source, any || from_host, any || !from_host) || !fits(target, any || to_host, any || !to_host)) return cudaErrorInvalidValue;
+  const bool pageable = source.place == Place::host || target.place == Place::host;
+  push(stream, {.work = {"a copy to " + hex(to),
+                         [=, device = stream->device] {
+                           std::memmove(alias(to, bytes), alias(from, bytes), bytes);
+                           count_copy(device, pageable);
+                         },
+                         {}}});
+  return cudaSuccess;
+}
+
+cudaError_t set_async(void* p, int value, size_t bytes, cudaStream_t handle) {
+  const std::shared_ptr<Stream> stream = find_stream(handle);
+  if (!stream) return cudaErrorInvalidResourceHandle;
+  if (bytes == 0) return cudaSuccess;
+  const PlaceOf place = place_of(p, bytes);
+  if (place.place == Place::host || !place.inside) return cudaErrorInvalidValue;
+  push(stream, {.work = {"a fill of " + hex(p),
+                         [=, device = stream->device] {
+                           std::memset(alias(p, bytes), value, bytes);
+                           count_memset(device);
+                         },
+                         {}}});
+  return cudaSuccess;
+}
+
+}  // namespace
+
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
+  return api(__func__, [&] { return copy_async(to, from, bytes, kind, stream); });
+}
+cudaError_t cudaMemcpyPeerAsync(void* to, int, const void* from, int, size_t bytes, cudaStream_t stream) {
+  return api(__func__, [&] { return copy_async(to, from, bytes, cudaMemcpyDefault, stream); });
+}
+cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
+  return api(__func__, [&] { return copy_async(to, from, bytes, kind, nullptr); });
+}
+cudaError_t cudaMemsetAsync(void* p, int value, size_t bytes, cudaStream_t stream) {
+  return api(__func__, [&] { return set_async(p, value, bytes, stream); });
+}
+cudaError_t cudaMemset(void* p, int value, size_t bytes) {
+  return api(__func__, [&] { return set_async(p, value, bytes, nullptr); });
+}
+
+namespace trainctl::kernels::cuda {
+/// Stands in where the host code of kernels/cuda, which has the real one, is not linked.
+[[gnu::weak, noreturn]] void throw_cuda_error(const char* op, const char* call, cudaError_t error) {
+  trainctl::emulated_gpu::kernel_failed(std::string(op) + ": " + call + ": " + cudaGetErrorName(error));
+}
+}  // namespace trainctl::kernels::cuda
