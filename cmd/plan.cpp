@@ -22,13 +22,14 @@ int plan(const Options& options, const Context& context) {
     fmt::print("{}", render_timeline(parsed->job, options.width));
     return kExitDone;
   }
-  const JobPlan plan = make_plan(parsed->job, cpu_packed_bytes());
-  const double rate = measure_rank_flops_per_s(parsed->job);
+  const DeviceKind device = device_kind(parsed->job);
+  const JobPlan plan = make_plan(parsed->job, device);
+  const double rate = rank_peak_flops_per_s(parsed->job, device).value_or(0);
   if (context.json) {
     fmt::print("{}\n", plan_json(parsed->job, plan, rate));
     return kExitDone;
   }
-  fmt::print("{}", render_plan(parsed->job, plan, rate, context.color_out));
+  fmt::print("{}", render_plan(parsed->job, plan, rate));
   fmt::print("next: trainctl launch {}\n", options.job.path);
   return kExitDone;
 }

@@ -226,8 +226,8 @@ std::unique_ptr<Backend> make_reference_backend();
 /// Results do not depend on `threads`. Error(kPreflight) if the CPU is too old.
 std::unique_ptr<Backend> make_cpu_backend(int threads);
 
-/// FLOP/s of a `dtype` matrix product of 1024 x 1024 x 1024 through `backend` with packed weights, best of several tries
-/// within about 0.2 s: the peak that MFU is measured against.
+/// FLOP/s of `dtype` matrix products through `backend` with packed weights (1024 x 1024 x 1024 on a CPU; on a device 8192 x 8192 x 8192
+/// of random numbers), best of several tries within about 0.2 s: the peak that MFU is measured against.
 double measure_matmul_flops_per_s(Backend& backend, DType dtype);
 
 }  // namespace trainctl::kernels

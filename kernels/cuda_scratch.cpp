@@ -10,7 +10,7 @@ size_t op_scratch_bytes(const ScratchShape& s) {
   // Sums leave their result behind the partial ones until it is copied to the host.
   return aligned_part(std::max({norm_backward_scratch(s.rows, s.widest), column_sum_scratch(s.rows, s.widest),
                                 product_bias_scratch(s.widest), attention_backward_scratch(s.attention),
-                                s.embedding_rows > 0 ? embedding_backward_scratch(s.rows, s.embedding_rows, s.embedding_cols) : 0,
+                                s.embedding_rows > 0 ? embedding_backward_scratch(s.rows) : 0,
                                 aligned_part(sum_scratch(s.rows)) + sizeof(double), sum_squares_scratch(tiles, boxes)}));
 }
 

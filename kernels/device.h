@@ -44,6 +44,9 @@ std::unique_ptr<Backend> make_cuda_backend(const CudaOptions& options);
 /// without a GPU.
 size_t cuda_scratch_bytes(const ScratchShape& shape);
 
+/// And what its library of products takes.
+size_t cuda_workspace_bytes();
+
 /// Dense bf16 (f32: TF32 aside, plain) peak of a GPU by its name as the driver tells it, in FLOP/s; nothing for an unknown GPU, which is
 /// then measured, never guessed. Sources: kernels/gpu_peaks.cpp.
 std::optional<double> gpu_peak_flops_per_s(const std::string& name, DType dtype);

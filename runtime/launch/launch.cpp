@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <ctime>
 #include <filesystem>
 
@@ -154,6 +155,7 @@ LaunchPreview preview_launch(const LaunchRequest& request, FileSystem& fs) {
                                             .session_folder = "/tmp/trainctl.XXXXXX",
                                             .shared_memory_folder = "/dev/shm/trainctl.XXXXXX",
                                             .bundle = own_bundle(),
+                                            .homeless = !std::getenv("HOME"),
                                             .root = ::geteuid() == 0,
                                             .cross_memory_attach = preflight.cross_memory_attach}));
   return preview;

@@ -46,6 +46,7 @@ LaunchLine launch_line(const LaunchInput& in) {
   set(e, "OMPI_MCA_hwloc_base_binding_policy", "none");
   set(e, "OMPI_MCA_mpi_yield_when_idle", "1");  // waiting ranks share cores with working ones
   // One machine: shared memory alone, which also starts twice as fast as looking for networks.
+  set(e, "OMPI_MCA_plm", "^rsh");  // which ends mpirun where there is no ssh, even if none is needed
   set(e, "OMPI_MCA_pml", "ob1");
   set(e, "OMPI_MCA_btl", "self,vader");
   set(e, "OMPI_MCA_btl_vader_single_copy_mechanism", in.cross_memory_attach ? "cma" : "none");
@@ -57,6 +58,8 @@ LaunchLine launch_line(const LaunchInput& in) {
   set(e, "OMPI_MCA_btl_vader_backing_directory", in.shared_memory_folder);
   set(e, "OMP_NUM_THREADS", "1");  // a backend's own threads are given by parallelism.threads_per_rank
   set(e, "OMP_WAIT_POLICY", "passive");
+  // A user without a name (a container started with --user) has no home to look up, either, and PMIx crashes.
+  if (in.homeless) set(e, "HOME", in.session_folder);
   for (const auto& [name, value] : in.job->launcher.env) set(e, name, value);
   return line;
 }

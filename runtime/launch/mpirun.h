@@ -20,6 +20,7 @@ struct LaunchInput {
   std::string run_directory;
   std::string session_folder, shared_memory_folder;
   std::string bundle;               ///< root of the bundle that mpirun is of; "" if none
+  bool homeless = false;            ///< the environment names no home folder
   bool root = false;                ///< running as root
   bool cross_memory_attach = true;  ///< processes of one user may read each other's memory here
 };

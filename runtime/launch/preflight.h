@@ -29,6 +29,9 @@ struct MemoryNeed {
 MemoryNeed memory_need(const JobSpec& job, const JobPlan& plan);
 /// "" if it fits; else one sentence: needed, available, the three largest terms and what would help.
 std::string memory_refusal(const JobSpec& job, const MemoryNeed& need, uint64_t available_bytes);
+/// The same for one GPU and the ranks on it.
+MemoryNeed gpu_memory_need(const JobSpec& job, const JobPlan& plan);
+std::string gpu_memory_refusal(const JobSpec& job, const MemoryNeed& need, const std::string& gpu, uint64_t free_bytes);
 /// MemAvailable of the text of /proc/meminfo, in bytes; 0 if it is not there.
 uint64_t available_memory(const std::string& meminfo);
 

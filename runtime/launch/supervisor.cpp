@@ -4,6 +4,8 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <cstdlib>
+
 #include <nlohmann/json.hpp>
 
 #include "ckpt/checkpoint.h"
@@ -112,6 +114,7 @@ class Supervisor {
                                 .session_folder = folders.session(),
                                 .shared_memory_folder = folders.shared_memory(),
                                 .bundle = own_bundle(),
+                                .homeless = !std::getenv("HOME"),
                                 .root = ::geteuid() == 0,
                                 .cross_memory_attach = plan_.cross_memory_attach});
     options.limits.ranks = job.mesh().world_size();

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <bit>
 
+#include "kernels/device.h"
 #include "runtime/train/schedule.h"
+#include "runtime/train/token_feed.h"
 
 namespace trainctl {
 namespace {
@@ -14,7 +16,7 @@ constexpr size_t kProgramBytes = size_t(33) << 20;
 
 RankMemory rank_memory(const JobSpec& job, const ParamTable& table, const ChunkGrids& grids,
                        const std::vector<parallel::Program>& programs, const parallel::MeshPosition& at,
-                       const PackedBytes& packed_bytes) {
+                       DeviceKind device) {
   RankMemory m;
   m.at = at;
   const StageUses uses = stage_uses(table, job, at);
@@ -24,17 +26,17 @@ RankMemory rank_memory(const JobSpec& job, const ParamTable& table, const ChunkG
   const SlotPlan slots =
       plan_slots(programs[size_t(at.pp)], job.parallelism.virtual_stages, int(job.micro_batches_per_rank()));
   m.stage = StageModel::plan(job, uses, {slots.slots, splits_backward(job), 1.0f});
-  const BlockShape s = block_shape(job);
-  for (const ChunkUses& chunk : uses.chunks) {
-    m.packed += chunk.blocks.size() *
-                (packed_bytes(s.qkv_cols(), s.hidden, s.compute) + packed_bytes(s.hidden, s.heads * s.head_dim, s.compute) +
-                 packed_bytes(s.up_cols(), s.hidden, s.compute) + packed_bytes(s.hidden, s.ffn, s.compute));
-    if (chunk.last)
-      m.packed += packed_bytes((job.model.vocab_size + job.parallelism.tensor - 1) / job.parallelism.tensor, s.hidden, s.compute);
+  const int64_t own_sequences = job.batch.global_sequences / job.parallelism.data;
+  if (device == DeviceKind::cuda) {
+    // Samples read ahead and the sums of a step are host memory there.
+    m.data = end_stage ? TokenFeed::device_bytes(own_sequences, job.data.seq_len) : 0;
+    m.workspace = kernels::cuda_scratch_bytes(scratch_shape(job)) + kernels::cuda_workspace_bytes();
+    return m;
   }
   if (end_stage)
     m.data = size_t(job.data.prefetch_batches + 2) *
-             size_t(job.batch.global_sequences / job.parallelism.data * (job.data.seq_len + 1)) * 4;
+             size_t(own_sequences * (job.data.seq_len + 1)) * 4 +
+             2 * TokenFeed::device_bytes(own_sequences, job.data.seq_len);
   // The vector of sums that a step exchanges: each chunk's gradient norm and each micro-batch's loss, from every rank of an axis.
   const int widest = std::max({job.parallelism.tensor, job.parallelism.data, job.parallelism.pipeline});
   m.scalars = size_t(grids.total + job.batch.global_sequences / job.batch.micro_sequences + 1) * 8 * size_t(widest + 1);
@@ -61,8 +63,8 @@ RankTraffic rank_traffic(const JobSpec& job, const StageUses& uses, const parall
   const double micro = double(job.micro_batches_per_rank()), dp = job.parallelism.data, tp = job.parallelism.tensor;
   RankTraffic t;
   for (const ChunkUses& chunk : uses.chunks) {
-    const double again = job.recompute == Recompute::full ? 1 : 0;
-    double enters = double(chunk.blocks.size()) * (4 + 2 * again), leaves = double(chunk.blocks.size()) * (4 + again);
+    const double again = job.recompute == Recompute::full ? 1 : 0, norms = job.recompute != Recompute::none ? 2 : 0;
+    double enters = double(chunk.blocks.size()) * (4 + norms), leaves = double(chunk.blocks.size()) * (4 + again);
     enters += (chunk.first ? 1 : 0) + (chunk.last ? 1 : 0);
     leaves += (chunk.first ? 1 : 0) + (chunk.last ? 1 : 0);
     t.tensor += micro * (enters * hop.enter + leaves * hop.leave);
@@ -84,13 +86,14 @@ const RankMemory& JobPlan::worst() const {
                            [](const RankMemory& a, const RankMemory& b) { return a.total() < b.total(); });
 }
 
-JobPlan make_plan(const JobSpec& job, const PackedBytes& packed_bytes) {
+JobPlan make_plan(const JobSpec& job, DeviceKind device) {
   const ParamTable table = parameter_table(job.model, job.optimizer);
   const ChunkGrids grids = chunk_grids(table, job.checkpoint.chunk_mib);
   const parallel::PipelineShape shape = pipeline_shape(job);
   const std::vector<parallel::Program> programs = pipeline_programs(job);
   const FlopsPerToken flops = flops_per_token(job.model, job.data.seq_len);
   JobPlan plan;
+  plan.device = device;
   plan.parameters = table.total_count();
   plan.parameters_without_embedding = plan.parameters;
   for (const Param& p : table.params)
@@ -103,7 +106,7 @@ JobPlan make_plan(const JobSpec& job, const PackedBytes& packed_bytes) {
     RankMemory worst;
     for (int tp = 0; tp < job.parallelism.tensor; ++tp)
       for (int dp = 0; dp < job.parallelism.data; ++dp) {
-        RankMemory m = rank_memory(job, table, grids, programs, {tp, 0, dp, pp}, packed_bytes);
+        RankMemory m = rank_memory(job, table, grids, programs, {tp, 0, dp, pp}, device);
         if (m.total() > worst.total()) worst = m;
       }
     plan.stages.push_back(worst);

@@ -1,7 +1,6 @@
 // What a run will need, from the spec alone: memory per rank by purpose, traffic, FLOPs, pipeline bubble. The same functions size
 // the arenas that a rank takes, so that the plan is what is allocated.
 #pragma once
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -9,18 +8,19 @@
 #include "parallel/sharded_params.h"
 #include "runtime/model/stage_model.h"
 #include "runtime/spec/job.h"
+#include "runtime/train/rank_device.h"
 
 namespace trainctl {
 
 struct RankMemory {
   parallel::MeshPosition at;
   parallel::ShardingBytes sharding;    ///< weights, gradients, optimizer state, communication
-  size_t packed = 0;                   ///< weights in the form the device multiplies by
   StageBytes stage;                    ///< activations in flight, scratch
   size_t data = 0;                     ///< samples read ahead
   size_t scalars = 0;                  ///< sums exchanged at the end of a step
-  size_t program = 0;                  ///< the process itself with its libraries, before any of the above
-  size_t total() const { return sharding.total() + packed + stage.activations + stage.scratch + data + scalars + program; }
+  size_t workspace = 0;                ///< what ops and products need beside their arguments (GPU)
+  size_t program = 0;                  ///< the process itself with its libraries, before any of the above (CPU)
+  size_t total() const { return sharding.total() + stage.activations + stage.scratch + data + scalars + workspace + program; }
 };
 
 /// Bytes that one rank sends in one step.
@@ -30,6 +30,7 @@ struct RankTraffic {
 };
 
 struct JobPlan {
+  DeviceKind device = DeviceKind::cpu;
   int64_t parameters = 0, parameters_without_embedding = 0;
   int64_t tokens_per_step = 0, micro_batches = 0;
   double flops_per_step_causal = 0, flops_per_step_full = 0;
@@ -40,17 +41,11 @@ struct JobPlan {
   const RankMemory& worst() const;
 };
 
-/// Bytes of a packed [n, k] weight; depends on the device.
-using PackedBytes = std::function<size_t(int64_t n, int64_t k, DType dtype)>;
+/// Memory is that of the device: on a GPU what the rank takes there beside CUDA's own context; on a CPU the process's.
+JobPlan make_plan(const JobSpec& job, DeviceKind device);
 
-JobPlan make_plan(const JobSpec& job, const PackedBytes& packed_bytes);
-
-/// What this machine's CPU backend takes for a packed weight, and the FLOP/s of one rank of `job` measured here (0.2 s).
-PackedBytes cpu_packed_bytes();
-double measure_rank_flops_per_s(const JobSpec& job);
-
-/// The plan for people, in the layout of `trainctl plan`, and as JSON. flops_per_s: peak of one rank, 0 if not measured.
-std::string render_plan(const JobSpec& job, const JobPlan& plan, double rank_flops_per_s, bool color);
+/// The plan for people, in the layout of `trainctl plan`, and as JSON. flops_per_s: peak of one rank, 0 if not known.
+std::string render_plan(const JobSpec& job, const JobPlan& plan, double rank_flops_per_s);
 std::string plan_json(const JobSpec& job, const JobPlan& plan, double rank_flops_per_s);
 
 /// The pipeline's timeline as text, one micro-batch's forward taking 1, backward 2 (input and weight halves 1 each).

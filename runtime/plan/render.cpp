@@ -44,7 +44,7 @@ const char* schedule_text(const JobSpec& job) { return parallel::name_of(job.par
 
 }  // namespace
 
-std::string render_plan(const JobSpec& job, const JobPlan& plan, double rank_flops_per_s, bool) {
+std::string render_plan(const JobSpec& job, const JobPlan& plan, double rank_flops_per_s) {
   const RankMemory& m = plan.worst();
   const parallel::MeshShape mesh = job.mesh();
   std::string out;
@@ -57,19 +57,23 @@ std::string render_plan(const JobSpec& job, const JobPlan& plan, double rank_flo
   out += fmt::format("Batch    {} sequences x {} = {} tokens a step · {} micro-batches a pipeline · bubble {:.1f} %\n",
                      job.batch.global_sequences, job.data.seq_len, count_text(double(plan.tokens_per_step)),
                      plan.micro_batches, 100 * plan.bubble_fraction);
-  out += fmt::format("Memory   per rank, worst rank (stage {}, dp {})\n", m.at.pp, m.at.dp);
+  out += plan.device == DeviceKind::cuda
+             ? fmt::format("Memory   per rank on the GPU, beside CUDA's own context; worst rank (stage {}, dp {})\n", m.at.pp, m.at.dp)
+             : fmt::format("Memory   per rank, worst rank (stage {}, dp {})\n", m.at.pp, m.at.dp);
   const auto line = [&](const char* what, size_t bytes) {
     out += fmt::format("           {:<34}{:>12}\n", what, bytes_text(double(bytes)));
   };
   line(job.compute == DType::bf16 ? "weights (bf16 compute copy)" : "weights (f32 compute copy)", m.sharding.weights);
-  line("weights packed for the device", m.packed);
   line("gradients (f32)", m.sharding.gradients);
   line("optimizer (master, two moments)", m.sharding.optimizer);
   line("activations in flight", m.stage.activations);
   line("scratch", m.stage.scratch);
   line("communication", m.sharding.communication + m.scalars);
-  line("data read ahead", m.data);
-  line("program and libraries", m.program);
+  line(plan.device == DeviceKind::cuda ? "tokens" : "data read ahead", m.data);
+  if (plan.device == DeviceKind::cuda)
+    line("workspace", m.workspace);
+  else
+    line("program and libraries", m.program);
   line("total", m.total());
   out += fmt::format("Traffic  a rank sends per step: tensor {} · pipeline {} · data {}\n", bytes_text(plan.traffic.tensor),
                      bytes_text(plan.traffic.pipeline), bytes_text(plan.traffic.data));
@@ -89,6 +93,7 @@ std::string render_plan(const JobSpec& job, const JobPlan& plan, double rank_flo
 std::string plan_json(const JobSpec& job, const JobPlan& plan, double rank_flops_per_s) {
   const parallel::MeshShape mesh = job.mesh();
   nlohmann::ordered_json j;
+  j["device"] = name_of(plan.device);
   j["parameters"] = plan.parameters;
   j["mesh"] = {{"tensor", mesh.tp}, {"pipeline", mesh.pp}, {"data", mesh.dp}, {"world_size", mesh.world_size()}};
   j["tokens_per_step"] = plan.tokens_per_step;
@@ -101,13 +106,13 @@ std::string plan_json(const JobSpec& job, const JobPlan& plan, double rank_flops
   for (const RankMemory& m : plan.stages)
     j["memory"].push_back({{"stage", m.at.pp},
                            {"weights", m.sharding.weights},
-                           {"packed", m.packed},
                            {"gradients", m.sharding.gradients},
                            {"optimizer", m.sharding.optimizer},
                            {"activations", m.stage.activations},
                            {"scratch", m.stage.scratch},
                            {"communication", m.sharding.communication + m.scalars},
                            {"data", m.data},
+                           {"workspace", m.workspace},
                            {"program", m.program},
                            {"total", m.total()}});
   if (rank_flops_per_s > 0) j["step_seconds_estimate"] = step_seconds(job, plan, rank_flops_per_s);

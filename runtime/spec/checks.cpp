@@ -270,9 +270,10 @@ void check_training(Resolution& r) {
 
 void check_operation(Resolution& r) {
   const JobSpec& job = r.job;
-  if (r.sound({"device"}) && job.device == "cuda")
-    r.report("E0701", "this build of trainctl has no CUDA backend", {"device"},
-             {"use \"cpu\" or \"auto\""});
+  if (r.sound({"parallelism.transport", "launcher.ranks_per_gpu"}) && job.parallelism.transport == Transport::nccl &&
+      job.launcher.ranks_per_gpu > 1)
+    r.report("E0701", "NCCL needs a GPU of its own for every rank", {"parallelism.transport", "launcher.ranks_per_gpu"},
+             {"use parallelism.transport = \"host\"", "or launcher.ranks_per_gpu = 1"});
   if (r.sound({"eval.every_steps", "data.val", "data.train"}) && job.eval.every_steps > 0 &&
       job.data.val.empty())
     r.report("W0501", "eval.every_steps is set but there is no validation data: nothing is evaluated",

@@ -218,7 +218,6 @@ void derive_rest(Resolution& r) {
     job.eval.max_sequences = ceil_div(tokens, job.data.seq_len);
     r.settings["eval.max_tokens"] = job.eval.max_sequences * job.data.seq_len;
   }
-  if (job.device == "auto") job.device = "cpu";
 }
 
 }  // namespace

@@ -144,6 +144,14 @@ void declare_places(std::vector<Field>& table, std::vector<Section>& sections) {
       .from(0)
       .upto(1 << 20)
       .fallback(int64_t{0});
+  launcher
+      .integer("ranks_per_gpu",
+               "Ranks that share one GPU. More than 1 proves a mesh on few GPUs: they work one after another and exchange through "
+               "host memory.")
+      .to(IN_JOB(launcher.ranks_per_gpu))
+      .from(1)
+      .upto(64)
+      .fallback(int64_t{1});
   launcher.string("mpirun", "The MPI launcher to call.")
       .to(IN_JOB(launcher.mpirun))
       .fallback(std::string("mpirun"))

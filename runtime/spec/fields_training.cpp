@@ -90,6 +90,12 @@ void declare_parallelism(std::vector<Field>& table, std::vector<Section>& sectio
 void declare_execution(std::vector<Field>& table, std::vector<Section>& sections) {
   DeclareSection parallel(table, sections, "parallelism", "", false);
   parallel
+      .choice("transport", {"auto", "nccl", "host"},
+              "How ranks on GPUs move device memory. `nccl`: directly, each rank needs a GPU of its own. `host`: through pinned host "
+              "memory and MPI. `auto`: nccl, or host where ranks share GPUs. The same bits either way.")
+      .to(IN_JOB(parallelism.transport))
+      .fallback(std::string("auto"));
+  parallel
       .choice("pipeline_schedule", {"gpipe", "1f1b", "interleaved", "zb-h1"},
               "Order of forward and backward passes. `gpipe`: "
               "all forward first, most memory. `1f1b`: least memory. `interleaved`: smaller bubble, more "
@@ -149,11 +155,20 @@ void declare_numbers(std::vector<Field>& table, std::vector<Section>& sections) 
       .alias("fp32", "f32")
       .fallback(std::string("f32"))
       .also({"dtype", "precision"});
+  precision
+      .boolean("tf32",
+               "On a GPU, f32 matrix products in TF32 on the tensor cores: faster, inputs rounded to 10 bits of mantissa. bf16 "
+               "products are not concerned.")
+      .to(IN_JOB(tf32))
+      .fallback(false)
+      .fixed()
+      .also({"allow_tf32"});
   DeclareSection memory(table, sections, "memory", "What memory is saved, at what price.", false);
   memory
-      .choice("activation_recompute", {"none", "full"},
-              "`full`: keep only each layer's input and compute the layer again "
-              "during backward; a third more work, far less memory, the same bits.")
+      .choice("activation_recompute", {"none", "selective", "full"},
+              "`selective`: make the outputs of norms and of SwiGLU again during backward; hardly more work, up to a third less "
+              "memory. `full`: keep only each layer's input and compute the layer again; a third more work, far less memory. All "
+              "give the same bits.")
       .to(IN_JOB(recompute))
       .fallback(std::string("none"))
       .also({"activation_checkpointing", "recompute", "gradient_checkpointing"});

@@ -16,6 +16,7 @@ enum class Family { gpt2, llama };
 enum class LrSchedule { constant, linear, cosine, wsd };
 enum class TokenFormat { automatic, megatron, llmc, raw };
 enum class Recompute { none, selective, full };
+enum class Transport { automatic, nccl, host };   // of device memory between ranks on GPUs
 
 /// model.*: one decoder-only transformer.
 struct ModelSpec {
@@ -60,6 +61,7 @@ struct ParallelSpec {
   int zero_stage = 1;
   int64_t lanes = 1;                           // fixed when the run is born; default: data
   double bucket_mib = 25;
+  Transport transport = Transport::automatic;
   int threads_per_rank = 1;                    // "auto" in the file: cores / ranks on the node, at least 1
 };
 
@@ -101,6 +103,7 @@ struct ObservabilitySpec {
 
 struct LauncherSpec {
   int slots = 0;                               // 0: as many ranks as wanted (oversubscribing cores, with a note)
+  int ranks_per_gpu = 1;                       // ranks that share one GPU
   std::string mpirun = "mpirun";
   std::vector<std::pair<std::string, std::string>> env;
 };
@@ -109,12 +112,13 @@ struct JobSpec {
   int version = 1;
   std::string name = "job", description;
   uint64_t seed = 1234;
-  std::string device = "cpu";
+  std::string device = "cpu";                  // or "cuda", or "auto": decided by the machine that runs
   ModelSpec model;
   DataSpec data;
   BatchSpec batch;
   ParallelSpec parallelism;
   DType compute = DType::f32;                  // precision.compute
+  bool tf32 = false;                           // precision.tf32: f32 products on tensor cores
   Recompute recompute = Recompute::none;       // memory.activation_recompute
   OptimizerSpec optimizer;
   ScheduleSpec schedule;

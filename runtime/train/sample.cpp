@@ -4,6 +4,7 @@
 #include "data/tokenizer.h"
 #include "runtime/base/error.h"
 #include "runtime/spec/parse.h"
+#include "runtime/train/rank_device.h"
 
 namespace trainctl {
 namespace {
@@ -43,7 +44,11 @@ SampleResult sample(FileSystem& fs, const SampleRequest& request, const std::fun
     throw Error(ErrorCode::kData, fmt::format("tokenizer {} has {} ids but the model was trained with {}; give the tokenizer of "
                                               "the run with --tokenizer", tokenizer->name(), tokenizer->vocab_size(),
                                               job.model.vocab_size));
-  const auto backend = kernels::make_cpu_backend(request.threads);
+  JobSpec on = job;
+  on.parallelism = {};
+  on.parallelism.threads_per_rank = request.threads;
+  on.launcher.ranks_per_gpu = 1;
+  const auto backend = make_rank_backend(on, device_kind(on), 0);
   Generator generator(job, *checkpoint, *backend);
   std::vector<int32_t> prompt = tokenizer->encode(request.prompt);
   if (prompt.empty()) prompt.push_back(tokenizer->end_of_text());

@@ -78,7 +78,7 @@ std::vector<parallel::Program> pipeline_programs(const JobSpec& job) {
 
 bool splits_backward(const JobSpec& job) {
   // With recomputation both halves run together: the recomputed activations are needed by both.
-  return job.parallelism.schedule == parallel::Schedule::zb_h1 && job.recompute == Recompute::none;
+  return job.parallelism.schedule == parallel::Schedule::zb_h1 && job.recompute != Recompute::full;
 }
 
 }  // namespace trainctl

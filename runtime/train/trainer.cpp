@@ -76,6 +76,7 @@ struct Trainer::Impl {
   std::unique_ptr<kernels::Buffer> losses;   // host: a double for each micro-batch of this rank
   int64_t step = 0, requested_step = 0;
   double last_loss = NAN, saving_s = 0;   // saving_s: since the last report
+  double peak_flops_per_s = 0;            // of all devices together; known to rank 0, which reports
   RankTimes times;
 
   Impl(const JobSpec& j, const RankOptions& o, Communicator& w, kernels::Backend& b, Control& c, FileSystem& f)
@@ -87,6 +88,20 @@ struct Trainer::Impl {
     prefetcher = std::make_unique<data::Prefetcher>(*dataset, job.data.seq_len, job.data.prefetch_batches);
     build();
     load();
+    peak_flops_per_s = all_ranks_peak();
+  }
+
+  /// Of all devices of the run together; ranks that share cores or a GPU share its peak.
+  double all_ranks_peak() {
+    if (backend.is_host()) {
+      const double cores = std::max(1u, std::thread::hardware_concurrency());
+      return options.matmul_flops_per_s * std::min(double(world.size()), std::max(1.0, cores / job.parallelism.threads_per_rank));
+    }
+    const double gpus = std::ceil(double(world.size()) / job.launcher.ranks_per_gpu);
+    if (options.matmul_flops_per_s > 0) return options.matmul_flops_per_s * gpus;
+    // A GPU that no table knows: one rank measures it.
+    const double measured = world.rank() == 0 ? kernels::measure_matmul_flops_per_s(backend, job.compute) : 0;
+    return measured * gpus;
   }
 
   void open_validation() {
@@ -282,9 +297,7 @@ struct Trainer::Impl {
     n.val_loss = val_loss;
     n.flops_per_token_causal = flops.causal;
     n.flops_per_token_full = flops.full;
-    const double cores = std::max(1u, std::thread::hardware_concurrency());
-    const double threads = job.parallelism.threads_per_rank;
-    n.peak_flops_per_s = options.matmul_flops_per_s * std::min(double(world.size()), std::max(1.0, cores / threads));
+    n.peak_flops_per_s = peak_flops_per_s;
     const bool log = step % job.observability.log_every_steps == 0 || step == last || step == 1;
     std::vector<RankTimes> all(size_t(world.size()));
     static_assert(sizeof(RankTimes) == RankTimes::kCount * sizeof(double));

@@ -42,7 +42,7 @@ TEST_CASE("what all ranks need: the worst rank of each stage, times the ranks of
   plan.stages[0].sharding = {.weights = 10 * kMib, .gradients = 20 * kMib, .optimizer = 30 * kMib};
   plan.stages[0].program = kMib;
   plan.stages[1].stage.activations = 100 * kMib;
-  plan.stages[1].packed = 5 * kMib;
+  plan.stages[1].workspace = 5 * kMib;
   const MemoryNeed need = memory_need(job, plan);
   CHECK(need.total == 4 * 166 * kMib);
   uint64_t sum = 0;
@@ -64,7 +64,7 @@ TEST_CASE("what all ranks need: the worst rank of each stage, times the ranks of
 TEST_CASE("the terms of a real plan add up to its total") {
   const ParsedJob job = job_of(64, 128);
   REQUIRE(job.ok());
-  const MemoryNeed need = memory_need(job.job, make_plan(job.job, cpu_packed_bytes()));
+  const MemoryNeed need = memory_need(job.job, make_plan(job.job, DeviceKind::cpu));
   uint64_t sum = 0;
   for (const auto& [name, bytes] : need.terms) sum += bytes;
   CHECK(sum == need.total);

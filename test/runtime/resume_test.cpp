@@ -31,7 +31,7 @@ void choose_mesh(JobSpec& job, std::mt19937& random) {
     job.parallelism.virtual_stages = 2;
   }
   job.parallelism.zero_stage = int(random() % 2);
-  job.recompute = random() % 2 ? Recompute::full : Recompute::none;
+  job.recompute = Recompute(random() % 3);
 }
 
 }  // namespace

@@ -57,6 +57,7 @@ void check_all(Family family, DType compute, int tp, bool sequence_parallel) {
       job.parallelism.zero_stage = zero;
       ++variant;
       if (variant % 3 == 0) job.recompute = Recompute::full;
+      if (variant % 3 == 1) job.recompute = Recompute::selective;
       if (variant % 4 == 0) job.parallelism.threads_per_rank = 2;
       if (variant % 5 == 0) job.parallelism.bucket_mib = 25;
       CAPTURE(m.dp, m.pp, m.virtual_stages, parallel::name_of(m.schedule), zero, variant, name_of(compute), tp);

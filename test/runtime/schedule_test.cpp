@@ -32,6 +32,22 @@ void check_slots(const parallel::Program& program, const SlotPlan& plan) {
   }
 }
 
+/// A transport may run the messages of an edge one after another and know no tags: both ends must name them in one order.
+void check_edges(const parallel::PipelineShape& shape, const std::vector<parallel::Program>& programs, bool activation) {
+  const int stages = shape.stages;
+  for (int from = 0; from < stages; ++from) {
+    const int to = (from + (activation ? 1 : stages - 1)) % stages;
+    std::vector<std::pair<int, int>> sent, received;   // (receiving global chunk, micro-batch)
+    for (const parallel::Instruction& i : programs[size_t(from)])
+      if (i.op == (activation ? parallel::Op::send_activation : parallel::Op::send_gradient))
+        sent.emplace_back(i.chunk * stages + from + (activation ? 1 : -1), i.micro_batch);
+    for (const parallel::Instruction& i : programs[size_t(to)])
+      if (i.op == (activation ? parallel::Op::receive_activation : parallel::Op::receive_gradient))
+        received.emplace_back(i.chunk * stages + to, i.micro_batch);
+    CHECK(sent == received);
+  }
+}
+
 }  // namespace
 
 TEST_CASE("learning rates of the golden curves") {
@@ -82,7 +98,7 @@ TEST_CASE("the programs that the trainer runs pass the checker and their slots n
   const test::TempDir dir;
   JobSpec job = test::tiny_job(Family::gpt2, dir.path());
   for (const Schedule schedule : {Schedule::gpipe, Schedule::one_f_one_b, Schedule::interleaved, Schedule::zb_h1})
-    for (const Recompute recompute : {Recompute::none, Recompute::full})
+    for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full})
       for (int stages = 1; stages <= 6; ++stages)
         for (int virtual_stages = 1; virtual_stages <= 3; ++virtual_stages)
           for (int micro = 1; micro <= 12; ++micro) {
@@ -104,5 +120,6 @@ TEST_CASE("the programs that the trainer runs pass the checker and their slots n
               CHECK(slots >= checked.peak_in_flight[size_t(stage)]);
               check_slots(programs[size_t(stage)], plan);
             }
+            for (const bool activation : {true, false}) check_edges(shape, programs, activation);
           }
 }

@@ -99,7 +99,7 @@ const std::vector<Broken> kOverrides = {
     {{"optimizer.type=sgd"}, {"E0203 `optimizer.type` cannot be \"sgd\""}},
     {{"learning_rate=1e-3"}, {"E0101 unknown field `learning_rate`"}},
     {{"schedule=3"}, {"E0201 `schedule` must be an object, not a number"}},
-    {{"device=cuda"}, {"E0701 this build of trainctl has no CUDA backend"}},
+    {{"parallelism.transport=nccl", "launcher.ranks_per_gpu=2"}, {"E0701 NCCL needs a GPU of its own for every rank"}},
     {{"launcher.slots=4"}, {"E0702 8 ranks do not fit in 4 slots"}},
     {{"launcher.env={\"A\": 1}"}, {"E0201 `launcher.env.A` must be text, not 1"}},
     {{"launcher.env={\"A=B\": \"1\"}"}, {"E0703 `A=B` cannot be an environment variable"}},

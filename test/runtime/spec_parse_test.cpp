@@ -64,7 +64,7 @@ TEST_CASE("the minimal job works and everything else has its default", "[spec]")
   CHECK(job.parallelism.world_size == 1);
   CHECK(job.parallelism.lanes == 1);
   CHECK(job.parallelism.threads_per_rank >= 1);
-  CHECK(job.device == "cpu");
+  CHECK(job.device == "auto");
   CHECK(job.optimizer.decay_exclude == std::vector<std::string>{"norm", "bias"});
 }
 

@@ -33,22 +33,29 @@ ThreadRun run_on_threads(const JobSpec& job, const ThreadRunOptions& options) {
     result.grad_norms.push_back(j["grad_norm"].is_null() ? NAN : j["grad_norm"].get<double>());
     if (j.contains("val_loss")) result.val_losses.push_back(j["val_loss"].get<double>());
   });
-  auto worlds = parallel::make_thread_world(size, 120.0);
+  auto worlds = parallel::make_thread_world(size, options.deadline_s);
+  result.allocated_bytes.resize(size_t(size));
   std::mutex mutex;
   std::exception_ptr first;
   std::vector<std::thread> threads;
   for (int r = 0; r < size; ++r)
     threads.emplace_back([&, r] {
+      // The backend outlives the communicator over it, also when a rank fails.
+      std::unique_ptr<kernels::Backend> backend;
+      std::unique_ptr<parallel::Communicator> world = std::move(worlds[size_t(r)]);
       try {
-        auto backend = options.reference_backend ? kernels::make_reference_backend()
-                                                 : kernels::make_cpu_backend(job.parallelism.threads_per_rank);
+        backend = options.make_backend        ? options.make_backend(r)
+                  : options.reference_backend ? kernels::make_reference_backend()
+                                              : kernels::make_cpu_backend(job.parallelism.threads_per_rank);
+        if (options.make_world) world = options.make_world(std::move(world), *backend);
         RankOptions o;
         o.run_id = "test";
         o.checkpoint_dir = checkpoints;
         o.resume_from = options.resume_from;
         o.gradients_dir = options.gradients_dir;
         o.max_steps = options.max_steps;
-        run_rank(job, o, *worlds[size_t(r)], *backend, *controls[size_t(r)], fs);
+        run_rank(job, o, *world, *backend, *controls[size_t(r)], fs);
+        result.allocated_bytes[size_t(r)] = backend->peak_allocated_bytes();
       } catch (const Error& e) {
         const std::lock_guard lock(mutex);
         if (!first || e.code() != ErrorCode::kPeerLost) {
@@ -63,7 +70,7 @@ ThreadRun run_on_threads(const JobSpec& job, const ThreadRunOptions& options) {
           }
           if (replace) first = std::current_exception();
         }
-        parallel::abort_thread_world(*worlds[size_t(r)], e.what());
+        if (world) parallel::abort_thread_world(world->host(), e.what());
       }
     });
   for (std::thread& t : threads) t.join();

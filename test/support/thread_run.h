@@ -1,8 +1,12 @@
 // Runs a whole job in this process, every rank a thread: the same run_rank that `trainctl rank` runs under mpirun.
 #pragma once
+#include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "kernels/backend.h"
+#include "parallel/communicator.h"
 #include "runtime/spec/job.h"
 
 namespace trainctl::test {
@@ -13,12 +17,18 @@ struct ThreadRunOptions {
   std::string gradients_dir;
   int64_t max_steps = 0;
   bool reference_backend = false;
+  /// The device of rank `rank`, instead of the CPU.
+  std::function<std::unique_ptr<kernels::Backend>(int rank)> make_backend;
+  /// The world of device memory over the threads' world, which it takes over; called by every rank's thread.
+  std::function<std::unique_ptr<parallel::Communicator>(std::unique_ptr<parallel::Communicator> host, kernels::Backend&)> make_world;
+  double deadline_s = 120;
 };
 
 struct ThreadRun {
   std::vector<double> losses, grad_norms, val_losses;
   std::string root_hash;         ///< of the newest checkpoint
   std::string checkpoint;        ///< its folder
+  std::vector<size_t> allocated_bytes;   ///< [rank] the most device memory it ever held
 };
 
 /// Throws the first rank's Error that is not a lost peer.

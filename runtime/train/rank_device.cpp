@@ -1,0 +1,60 @@
+#include "runtime/train/rank_device.h"
+
+#include "kernels/device.h"
+#include "runtime/base/error.h"
+
+namespace trainctl {
+
+const char* name_of(DeviceKind kind) { return kind == DeviceKind::cuda ? "cuda" : "cpu"; }
+
+std::string missing_gpus(const JobSpec& job, int gpus, const std::string& problem) {
+  if (gpus == 0) return fmt::format("device = \"cuda\", but {}", problem);
+  const int ranks = job.mesh().world_size(), share = job.launcher.ranks_per_gpu;
+  const int wanted = (ranks + share - 1) / share;
+  if (wanted <= gpus) return "";
+  return fmt::format("{} ranks at launcher.ranks_per_gpu = {} need {} GPUs and this machine has {}; make parallelism smaller, or raise "
+                     "launcher.ranks_per_gpu to {} (ranks that share a GPU work one after another)",
+                     ranks, share, wanted, gpus, (ranks + gpus - 1) / gpus);
+}
+
+DeviceKind device_kind(const JobSpec& job) {
+  if (job.device == "cpu") return DeviceKind::cpu;
+  if (job.device == "cuda") return DeviceKind::cuda;
+  const kernels::CudaStatus status = kernels::cuda_status();
+  return missing_gpus(job, status.devices, status.problem).empty() ? DeviceKind::cuda : DeviceKind::cpu;
+}
+
+std::unique_ptr<kernels::Backend> make_rank_backend(const JobSpec& job, DeviceKind kind, int local_rank) {
+  if (kind == DeviceKind::cpu) return kernels::make_cpu_backend(job.parallelism.threads_per_rank);
+  const char* check = std::getenv("TRAINCTL_CUDA_CHECK");
+  return kernels::make_cuda_backend({.device = local_rank / job.launcher.ranks_per_gpu,
+                                     .tf32 = job.tf32,
+                                     .check_each_op = check && std::string(check) == "1"});
+}
+
+bool uses_nccl(const JobSpec& job) {
+  if (job.parallelism.transport != Transport::automatic) return job.parallelism.transport == Transport::nccl;
+  return job.launcher.ranks_per_gpu == 1;
+}
+
+std::unique_ptr<parallel::Communicator> make_device_world(const JobSpec& job, DeviceKind kind,
+                                                          std::unique_ptr<parallel::Communicator> host, kernels::Backend& backend) {
+  // A rank alone sends to itself at most, which needs no library.
+  if (kind == DeviceKind::cpu) return host;
+  if (host->size() > 1 && uses_nccl(job))
+    return parallel::make_nccl_communicator(std::move(host), backend, job.fault_tolerance.collective_timeout_seconds);
+  return parallel::make_staged_communicator(std::move(host), backend);
+}
+
+std::optional<double> rank_peak_flops_per_s(const JobSpec& job, DeviceKind kind) {
+  if (kind == DeviceKind::cuda) {
+    // A plan for GPUs is made anywhere, also where there is none to ask.
+    if (kernels::cuda_status().devices == 0) return std::nullopt;
+    return kernels::gpu_peak_flops_per_s(kernels::gpu_facts(0).name, job.compute);
+  }
+  // Ranks that share cores would measure each other, so this is asked for before they start.
+  const auto backend = kernels::make_cpu_backend(job.parallelism.threads_per_rank);
+  return kernels::measure_matmul_flops_per_s(*backend, job.compute);
+}
+
+}  // namespace trainctl
