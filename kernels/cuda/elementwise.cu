@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(kTreeThreads) large_tree_kernel(Inputs<kMost> 
   const int64_t begin = (int64_t(blockIdx.x) * kTreeThreads + threadIdx.x) * N;
   if (begin >= count) return;
   const int valid = valid_of(begin, count, N), groups = (inputs.n + kLeaves - 1) / kLeaves;
-  Pack<float, N> waiting[kLevels];
+  Pack<float, N> waiting[kLevels] = {};
   for (int g = 0; g < groups; ++g) {
     Pack<float, N> sums = add_leaves<T, kLeaves, N>(inputs, g * kLeaves, begin, valid);
     bool carried = true;
@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(kTreeThreads) large_tree_kernel(Inputs<kMost> 
       }
     }
   }
-  Pack<float, N> sums;
+  Pack<float, N> sums{};
   bool any = false;
 #pragma unroll
   for (int l = 0; l < kLevels; ++l) {

@@ -81,7 +81,7 @@ __device__ inline void add_groups(float (&sums)[N], float* shared) {
 #pragma unroll
   for (int j = 0; j < N; ++j) shared[j * kGroupThreads + thread] = sums[j];
   __syncthreads();
-  for (int y = 1; threadIdx.y == 0 && y < blockDim.y; ++y) {
+  for (unsigned y = 1; threadIdx.y == 0 && y < blockDim.y; ++y) {
 #pragma unroll
     for (int j = 0; j < N; ++j) sums[j] += shared[j * kGroupThreads + y * blockDim.x + threadIdx.x];
   }

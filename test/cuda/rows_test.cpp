@@ -1,0 +1,351 @@
+// Goal: copies, sums, norms, activations and bias gradients on the GPU are the reference's; their bits depend neither on alignment nor
+// on the order of threads; nothing is written but the outputs.
+// Method: each launcher on ragged shapes whose matrices are contiguous, columns of wider ones on 16 bytes, and columns off 16 bytes;
+// poisoned outputs and scratch, several orders of threads.
+#include <utility>
+
+#include "launched.h"
+
+namespace trainctl::kernels::test {
+
+namespace {
+
+using cuda::Queue;
+
+constexpr double kInput = -1;  ///< instead of a tolerance: nothing may change
+constexpr double kExact = 0;
+
+struct Argument {
+  Storage content;   ///< without padding
+  double tolerance = kInput;
+  bool contiguous = false;  ///< whatever the layout
+};
+
+enum class Layout { contiguous, aligned_columns, odd_columns };
+
+/// `content` as the columns of a wider matrix of large values.
+std::pair<Storage, Window> framed(const Storage& content, Layout layout) {
+  const int64_t cols = content->cols;
+  if (layout == Layout::contiguous) return {content, {0, cols, 0}};
+  const Window w = windows(cols)[layout == Layout::aligned_columns ? 0 : 1];
+  Storage wide(content->dtype, content->rows, w.width(), 8);
+  wide.fill(1e4f);
+  for (int64_t r = 0; r < content->rows; ++r) {
+    for (int64_t c = 0; c < cols; ++c) wide.set(r, w.first + c, content.get(r, c));
+  }
+  return {wide, w};
+}
+
+/// The window alone.
+Storage cut_out(const Storage& wide, const Window& w) {
+  Storage content(wide->dtype, wide->rows, w.cols, 0);
+  for (int64_t r = 0; r < wide->rows; ++r) {
+    for (int64_t c = 0; c < w.cols; ++c) content.set(r, c, wide.get(r, w.first + c));
+  }
+  return content;
+}
+
+using Matrices = std::vector<Matrix>;
+using ByReference = std::function<void(Backend&, Stream&, const Matrices&)>;
+using ByGpu = std::function<void(const Queue&, const Matrices&, void* scratch)>;
+
+struct Check {
+  size_t scratch_bytes = 0;
+  std::vector<std::pair<size_t, size_t>> same_bits = {};  ///< arguments that must be equal afterwards
+  int seeds = 1;
+};
+
+/// Runs the op by the reference on the contents, and by the GPU in every layout under every order of threads.
+void check_op(const std::vector<Argument>& arguments, const ByReference& by_reference, const ByGpu& by_gpu, const Check& check = {}) {
+  std::vector<Storage> expected;
+  Matrices on_host;
+  for (const Argument& a : arguments) expected.push_back(a.content);
+  for (const Storage& s : expected) on_host.push_back(s);
+  const auto stream = reference().create_stream();
+  by_reference(reference(), *stream, on_host);
+
+  std::vector<std::vector<char>> first(arguments.size());
+  for (const Layout layout : {Layout::contiguous, Layout::aligned_columns, Layout::odd_columns}) {
+    INFO("layout " << int(layout));
+    std::vector<std::pair<Storage, Window>> initial;
+    for (const Argument& a : arguments) initial.push_back(framed(a.content, a.contiguous ? Layout::contiguous : layout));
+    each_order(check.seeds, [&](const Queue& queue) {
+      OnDevice device(queue);
+      Matrices wide, matrices;
+      for (const auto& [storage, window] : initial) {
+        wide.push_back(device.copy_of(storage));
+        matrices.push_back(window(wide.back()));
+      }
+      by_gpu(queue, matrices, device.poisoned(check.scratch_bytes));
+      std::vector<std::vector<char>> bits;
+      for (size_t i = 0; i < arguments.size(); ++i) {
+        INFO("argument " << i << " [" << matrices[i].rows << ", " << matrices[i].cols << "] " << name_of(matrices[i].dtype));
+        const auto& [before, window] = initial[i];
+        Storage after = before;
+        device.bring_back(wide[i], after);
+        bits.push_back(window_bits(window, after));
+        if (arguments[i].tolerance > 0) {
+          CHECK(relative_error(cut_out(after, window), expected[i]) < arguments[i].tolerance);
+        } else {
+          CHECK(bits[i] == expected[i].content());
+        }
+        CHECK(unchanged_around(window, before, after));
+        if (first[i].empty()) first[i] = bits[i];
+        CHECK(bits[i] == first[i]);
+      }
+      for (const auto& [a, b] : check.same_bits) CHECK(bits[a] == bits[b]);
+    });
+  }
+}
+
+struct Shape {
+  int64_t rows, cols;
+};
+const Shape kShapes[] = {{1, 1}, {3, 31}, {65, 64}, {130, 97}, {3, 1000}, {2, 2056}};
+
+Argument input(Storage content) { return {std::move(content)}; }
+Argument poisoned(DType dtype, int64_t rows, int64_t cols, double tolerance) {
+  Argument a{Storage(dtype, rows, cols, 0), tolerance};
+  a.content.fill(kPoison);
+  return a;
+}
+Argument contiguous(Argument a) {
+  a.contiguous = true;
+  return a;
+}
+
+}  // namespace
+
+TEST_CASE("copy by launchers converts any layout into any other") {
+  Random random(1);
+  for (DType from : kActivationTypes) {
+    for (DType to : kActivationTypes) {
+      for (const auto [rows, cols] : {Shape{1, 1}, {3, 31}, {65, 64}, {130, 97}, {1, 20001}}) {
+        for (const bool flat_source : {false, true}) {
+          Argument source = input(random.normal(from, rows, cols));
+          source.contiguous = flat_source;
+          check_op({source, poisoned(to, rows, cols, kExact)},
+                   [](Backend& b, Stream& s, const Matrices& m) { b.copy(s, m[0], m[1]); },
+                   [](const Queue& q, const Matrices& m, void*) { cuda::copy(q, m[0], m[1]); });
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("copy keeps the bits of a NaN between equal types") {
+  for (DType dtype : kActivationTypes) {
+    Storage content(dtype, 1, 100, 0);
+    auto* bytes = static_cast<unsigned char*>(content->data);
+    for (size_t i = 0; i < 100 * size_of(dtype); ++i) bytes[i] = i % size_of(dtype) >= size_of(dtype) - 2 ? 0xff : 0x17;
+    check_op({input(content), poisoned(dtype, 1, 100, kExact)},
+             [](Backend&, Stream&, const Matrices& m) { std::memcpy(m[1].data, m[0].data, 100 * size_of(m[0].dtype)); },
+             [](const Queue& q, const Matrices& m, void*) { cuda::copy(q, m[0], m[1]); });
+  }
+}
+
+TEST_CASE("add by launchers rounds once") {
+  Random random(2);
+  for (DType dtype : kActivationTypes) {
+    for (const auto [rows, cols] : kShapes) {
+      check_op({input(random.normal(dtype, rows, cols)), {random.normal(dtype, rows, cols), kExact}},
+               [](Backend& b, Stream& s, const Matrices& m) { b.add(s, m[0], m[1]); },
+               [](const Queue& q, const Matrices& m, void*) { cuda::add(q, m[0], m[1]); });
+    }
+  }
+}
+
+TEST_CASE("tree_sum by launchers has the bits of the balanced tree") {
+  Random random(3);
+  std::vector<int> widths = {63, 64, 65, 300, cuda::kMostTreeInputs};
+  for (int n = 1; n <= 20; ++n) widths.push_back(n);
+  for (DType dtype : kActivationTypes) {
+    for (const int n : widths) {
+      for (const int onto : {-1, 0, n - 1}) {   // a matrix of its own, the first input, the last input
+        INFO(n << " inputs onto " << onto);
+        const int64_t count = n == 7 ? 2100 : 37;
+        std::vector<Argument> arguments;
+        for (int i = 0; i < n; ++i) {
+          const float scale = std::pow(10.0f, float(i % 5) - 2.0f);
+          arguments.push_back({random.normal(dtype, 1, count, 0, scale), i == onto ? kExact : kInput});
+        }
+        if (onto < 0) arguments.push_back(poisoned(dtype, 1, count, kExact));
+        const auto inputs_of = [n](const Matrices& m) {
+          std::vector<const void*> inputs;
+          for (int i = 0; i < n; ++i) inputs.push_back(m[size_t(i)].data);
+          return inputs;
+        };
+        const size_t out = size_t(onto < 0 ? n : onto);
+        check_op(arguments,
+                 [&](Backend& b, Stream& s, const Matrices& m) { b.tree_sum(s, inputs_of(m), m[out].data, dtype, count); },
+                 [&](const Queue& q, const Matrices& m, void*) { cuda::tree_sum(q, inputs_of(m), m[out].data, dtype, count); },
+                 {.seeds = 0});
+      }
+    }
+  }
+}
+
+namespace {
+
+const NormKind kNormKinds[] = {NormKind::rmsnorm, NormKind::layernorm};
+/// Every way in which a row lies across threads, to the ones too long for registers (8192 and 16384 channels in bf16).
+const Shape kNormShapes[] = {{1, 1},   {3, 31},   {65, 64},  {130, 97}, {33, 300}, {5, 768},
+                             {3, 1000}, {2, 2056}, {35, 2500}, {1, 5000}, {34, 8300}, {2, 16500}};
+
+}  // namespace
+
+TEST_CASE("norm_forward and norm_apply by launchers are the reference's, and each other's bit for bit") {
+  Random random(11);
+  for (DType dtype : kActivationTypes) {
+    for (NormKind kind : kNormKinds) {
+      for (const auto [rows, cols] : kNormShapes) {
+        for (const bool adds : {true, false}) {
+          INFO("norm " << int(kind) << " adds " << adds);
+          const double t = tolerance(dtype);
+          const bool layernorm = kind == NormKind::layernorm;
+          const std::vector<Argument> arguments = {
+              input(random.normal(dtype, rows, cols, 0, 2.0f, 0.5f)), input(random.normal(dtype, rows, cols)),
+              input(random.normal(DType::f32, 1, cols, 0, 0.2f, 1.0f)), input(random.normal(DType::f32, 1, cols)),
+              poisoned(dtype, rows, cols, adds ? kExact : kInput), poisoned(dtype, rows, cols, t),
+              contiguous(poisoned(DType::f32, rows, 2, 1e-5)), poisoned(dtype, rows, cols, t)};
+          check_op(arguments,
+                   [&](Backend& b, Stream& s, const Matrices& m) {
+                     const Matrix bias = layernorm ? m[3] : Matrix{}, delta = adds ? m[1] : Matrix{}, sum = adds ? m[4] : Matrix{};
+                     b.norm_forward(s, kind, m[0], delta, m[2], bias, 1e-5f, sum, m[5], m[6].as<float>());
+                     b.copy(s, m[5], m[7]);
+                   },
+                   [&](const Queue& q, const Matrices& m, void*) {
+                     const Matrix bias = layernorm ? m[3] : Matrix{}, delta = adds ? m[1] : Matrix{}, sum = adds ? m[4] : Matrix{};
+                     cuda::norm_forward(q, kind, m[0], delta, m[2], bias, 1e-5f, sum, m[5], m[6].as<float>());
+                     cuda::norm_apply(q, kind, adds ? m[4] : m[0], m[6].as<float>(), m[2], bias, m[7]);
+                   },
+                   {.same_bits = {{5, 7}}, .seeds = rows * cols < 10000 ? 1 : 0});
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("norm_backward by launchers is the reference's") {
+  Random random(12);
+  for (DType dtype : kActivationTypes) {
+    for (NormKind kind : kNormKinds) {
+      for (const auto [rows, cols] : kNormShapes) {
+        for (const bool residual : {true, false}) {
+          if (cols == 1 && !residual) continue;   // the exact gradient of one channel is 0: nothing but rounding
+          INFO("norm " << int(kind) << " residual " << residual);
+          const double t = tolerance(dtype);
+          const bool layernorm = kind == NormKind::layernorm;
+          const Storage x = random.normal(dtype, rows, cols, 0, 2.0f, 0.5f), weight = random.normal(DType::f32, 1, cols, 0, 0.2f, 1.0f);
+          Storage stats(DType::f32, rows, 2, 0), y = x;
+          const auto stream = reference().create_stream();
+          reference().norm_forward(*stream, kind, x, {}, weight, {}, 1e-5f, {}, y, stats.f32());
+          const std::vector<Argument> arguments = {
+              input(random.normal(dtype, rows, cols)), input(x), input(weight), contiguous(input(stats)),
+              input(random.normal(dtype, rows, cols)), poisoned(dtype, rows, cols, t),
+              {random.normal(DType::f32, 1, cols), 1e-5}, {random.normal(DType::f32, 1, cols), layernorm ? 1e-5 : kInput}};
+          const auto op = [&](const auto& norm_backward, const Matrices& m) {
+            norm_backward(kind, m[0], m[1], m[2], m[3].as<const float>(), residual ? m[4] : Matrix{}, m[5], m[6],
+                          layernorm ? m[7] : Matrix{});
+          };
+          check_op(arguments,
+                   [&](Backend& b, Stream& s, const Matrices& m) { op([&](auto... a) { b.norm_backward(s, a...); }, m); },
+                   [&](const Queue& q, const Matrices& m, void* scratch) {
+                     op([&](auto... a) { cuda::norm_backward(q, a..., scratch); }, m);
+                   },
+                   {.scratch_bytes = cuda::norm_backward_scratch(rows, cols), .seeds = rows * cols < 10000 ? 1 : 0});
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("norms by launchers work in place") {
+  Random random(13);
+  for (DType dtype : kActivationTypes) {
+    for (const auto [rows, cols] : {Shape{9, 50}, {34, 1100}, {3, 16500}}) {
+      const double t = tolerance(dtype);
+      const std::vector<Argument> arguments = {
+          {random.normal(dtype, rows, cols), kExact}, input(random.normal(dtype, rows, cols)),
+          input(random.normal(DType::f32, 1, cols)),  poisoned(dtype, rows, cols, t),
+          contiguous(poisoned(DType::f32, rows, 2, 1e-5)), {random.normal(dtype, rows, cols), t},
+          {random.normal(DType::f32, 1, cols), 1e-5}};
+      check_op(arguments,
+               [](Backend& b, Stream& s, const Matrices& m) {
+                 b.norm_forward(s, NormKind::rmsnorm, m[0], m[1], m[2], {}, 1e-6f, m[0], m[3], m[4].as<float>());
+                 b.norm_backward(s, NormKind::rmsnorm, m[1], m[0], m[2], m[4].as<float>(), m[5], m[5], m[6], {});
+               },
+               [](const Queue& q, const Matrices& m, void* scratch) {
+                 cuda::norm_forward(q, NormKind::rmsnorm, m[0], m[1], m[2], {}, 1e-6f, m[0], m[3], m[4].as<float>());
+                 cuda::norm_backward(q, NormKind::rmsnorm, m[1], m[0], m[2], m[4].as<float>(), m[5], m[5], m[6], {}, scratch);
+               },
+               {.scratch_bytes = cuda::norm_backward_scratch(rows, cols), .seeds = 0});
+    }
+  }
+}
+
+TEST_CASE("gelu and swiglu by launchers are the reference's") {
+  Random random(31);
+  for (DType dtype : kActivationTypes) {
+    for (const auto [rows, cols] : kShapes) {
+      const double t = tolerance(dtype);
+      const Storage x = random.normal(dtype, rows, cols, 0, 2.0f);
+      check_op({input(x), input(random.normal(dtype, rows, cols)), input(random.normal(dtype, rows, cols)),
+                poisoned(dtype, rows, cols, t), poisoned(dtype, rows, cols, t), poisoned(dtype, rows, cols, t),
+                poisoned(dtype, rows, cols, t), {random.normal(dtype, rows, cols), t}},
+               [](Backend& b, Stream& s, const Matrices& m) {
+                 b.gelu_forward(s, m[0], m[3]);
+                 b.swiglu_forward(s, m[0], m[1], m[4]);
+                 b.swiglu_backward(s, m[0], m[1], m[2], m[5], m[6]);
+                 b.gelu_backward(s, m[0], m[7], m[7]);
+               },
+               [](const Queue& q, const Matrices& m, void*) {
+                 cuda::gelu_forward(q, m[0], m[3]);
+                 cuda::swiglu_forward(q, m[0], m[1], m[4]);
+                 cuda::swiglu_backward(q, m[0], m[1], m[2], m[5], m[6]);
+                 cuda::gelu_backward(q, m[0], m[7], m[7]);
+               });
+    }
+  }
+}
+
+TEST_CASE("rope by launchers is the reference's, and its inverse") {
+  Random random(41);
+  for (DType dtype : kActivationTypes) {
+    for (const int64_t head_dim : {2, 6, 16, 64, 128}) {
+      for (const int64_t heads : {1, 3}) {
+        for (const bool inverse : {false, true}) {
+          const int64_t rows = 37, seq_len = 11;
+          check_op({{random.normal(dtype, rows, heads * head_dim), tolerance(dtype)},
+                    contiguous(input(random.normal(DType::f32, seq_len, head_dim)))},
+                   [&](Backend& b, Stream& s, const Matrices& m) {
+                     b.rope(s, m[0], head_dim, seq_len, m[1].as<float>(), inverse);
+                   },
+                   [&](const Queue& q, const Matrices& m, void*) {
+                     cuda::rope(q, m[0], head_dim, seq_len, m[1].as<float>(), inverse);
+                   });
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("column_sum by launchers is the bias gradient of the reference") {
+  Random random(51);
+  for (DType dtype : kActivationTypes) {
+    for (const auto [rows, cols] : {Shape{1, 1}, {3, 31}, {128, 64}, {130, 300}, {300, 97}, {4300, 5}}) {
+      for (const bool accumulate : {false, true}) {
+        Storage x(dtype, rows, 1, 0), dw(DType::f32, cols, 1, 0);
+        x.fill(1.0f);
+        Argument dbias{random.normal(DType::f32, 1, cols), 1e-5};
+        if (!accumulate) dbias.content.fill(kPoison);
+        check_op({input(random.normal(dtype, rows, cols)), dbias},
+                 [&](Backend& b, Stream& s, const Matrices& m) { b.linear_backward_weight(s, m[0], x, dw, m[1], accumulate); },
+                 [&](const Queue& q, const Matrices& m, void* scratch) { cuda::column_sum(q, m[0], m[1], accumulate, scratch); },
+                 {.scratch_bytes = cuda::column_sum_scratch(rows, cols)});
+      }
+    }
+  }
+}
+
+}  // namespace trainctl::kernels::test
