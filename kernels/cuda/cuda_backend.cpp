@@ -84,7 +84,7 @@ void CudaBackend::embedding_backward(Stream& stream, const int32_t* ids, Matrix 
   check_embedding(dtable, dout);
   ENSURE(dtable.dtype == DType::f32);
   if (dout.count() == 0) return;
-  give_with_scratch(stream, "embedding_backward", embedding_backward_scratch(dout.rows, dtable.rows, dtable.cols),
+  give_with_scratch(stream, "embedding_backward", embedding_backward_scratch(dout.rows),
                     [&](const Queue& queue, void* scratch) {
                       cuda::embedding_backward(queue, ids, dout, vocab_begin, dtable, scratch);
                     });

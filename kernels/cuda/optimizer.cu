@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <climits>
 
+#include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/ragged.cuh"
@@ -11,8 +12,7 @@ namespace trainctl::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int64_t kTileElements = 16384;   ///< 64 a thread
-constexpr int kGroup = 4;                  ///< 16 bytes of f32
+constexpr int kGroup = 4;   ///< 16 bytes of f32
 
 __device__ inline bool stands_on(const void* p, int bytes) { return reinterpret_cast<uintptr_t>(p) % bytes == 0; }
 
@@ -33,16 +33,10 @@ __device__ inline Weight adamw_of(Weight x, float grad, float decay, const AdamW
   return {__fsub_rn(decayed, __fdiv_rn(numerator, denominator)), m, v};
 }
 
-/// N neighbouring elements of T, moved by one access.
-template <typename T, int N>
-struct alignas(N * sizeof(T)) Packet {
-  T v[N];
-};
-
-/// A tile in packets of N neighbours in a row; the tile's width is a multiple of N and every packet stands on its own size.
+/// A tile in packs of N neighbours in a row; the tile's width is a multiple of N and every pack stands on its own size.
 template <int N, typename T>
 __device__ inline void adamw_tile(const AdamWBox& box, const Tile& tile, const AdamWStep& step) {
-  using Floats = Packet<float, N>;
+  using Floats = Pack<float, N>;
   const int64_t cols = box.param.cols, grad_stride = box.grad_stride, param_stride = box.param.stride;
   float* const master = box.master + tile.row * cols + tile.col;
   float* const first_moment = box.first_moment + tile.row * cols + tile.col;
@@ -50,27 +44,27 @@ __device__ inline void adamw_tile(const AdamWBox& box, const Tile& tile, const A
   const float* const grad = box.grad + tile.row * grad_stride + tile.col;
   T* const param = static_cast<T*>(box.param.data) + tile.row * param_stride + tile.col;
   const float decay = __fmul_rn(step.lr, box.weight_decay);
-  const int packets_per_row = tile.cols / N, packets = tile.rows * packets_per_row;
-  for (int i = int(threadIdx.x); i < packets; i += kThreads) {
-    const int64_t r = i / packets_per_row, c = int64_t(i % packets_per_row) * N;
+  const int packs_per_row = tile.cols / N, packs = tile.rows * packs_per_row;
+  for (int i = int(threadIdx.x); i < packs; i += kThreads) {
+    const int64_t r = i / packs_per_row, c = int64_t(i % packs_per_row) * N;
     const int64_t at = r * cols + c;
     const Floats g = *reinterpret_cast<const Floats*>(grad + r * grad_stride + c);
     Floats w = *reinterpret_cast<const Floats*>(master + at);
     Floats m = *reinterpret_cast<const Floats*>(first_moment + at);
     Floats v = *reinterpret_cast<const Floats*>(second_moment + at);
-    Packet<T, N> p;
 #pragma unroll
     for (int k = 0; k < N; ++k) {
       const Weight next = adamw_of({w.v[k], m.v[k], v.v[k]}, g.v[k], decay, step);
       w.v[k] = next.master;
       m.v[k] = next.first_moment;
       v.v[k] = next.second_moment;
-      p.v[k] = from_float<T>(next.master);
     }
     *reinterpret_cast<Floats*>(master + at) = w;
     *reinterpret_cast<Floats*>(first_moment + at) = m;
     *reinterpret_cast<Floats*>(second_moment + at) = v;
-    *reinterpret_cast<Packet<T, N>*>(param + r * param_stride + c) = p;
+    Pack<T, N> p;
+    p.set(w.v);
+    *reinterpret_cast<Pack<T, N>*>(param + r * param_stride + c) = p;
   }
 }
 
@@ -159,8 +153,8 @@ std::vector<Tile> tiles_of(std::span<const Matrix> boxes) {
     const int64_t rows = boxes[box].rows, cols = boxes[box].cols;
     if (rows == 0 || cols == 0) continue;
     // A row that is too long is cut into even parts that begin on 16 bytes; rows of the same part are put together up to the size.
-    const int64_t width = div_up(div_up(cols, div_up(cols, kTileElements)), kGroup) * kGroup;
-    const int64_t most_rows = std::max<int64_t>(1, kTileElements / std::min(width, cols));
+    const int64_t width = div_up(div_up(cols, div_up(cols, kOptimizerTileElements)), kGroup) * kGroup;
+    const int64_t most_rows = std::max<int64_t>(1, kOptimizerTileElements / std::min(width, cols));
     const int64_t height = div_up(rows, div_up(rows, most_rows));
     for (int64_t row = 0; row < rows; row += height) {
       for (int64_t col = 0; col < cols; col += width) {

@@ -38,7 +38,7 @@ constexpr int64_t sort_chunk_of(int64_t tokens) {
   return size;
 }
 /// The sorted chunks, and all tokens sorted by row of the table: 8 bytes each.
-constexpr size_t embedding_backward_scratch(int64_t rows, int64_t /*vocab*/, int64_t /*cols*/) {
+constexpr size_t embedding_backward_scratch(int64_t rows) {
   const int64_t chunk = sort_chunk_of(rows);
   return size_t((rows + chunk - 1) / chunk * chunk) * 16;
 }

@@ -70,14 +70,14 @@ TEST_CASE("tiles cover every element of every box once and are of about one size
     const size_t first = next;
     for (; next < tiles.size() && tiles[next].box == int32_t(box); ++next) {
       const cuda::Tile& t = tiles[next];
-      REQUIRE((t.rows > 0 && t.cols > 0 && int64_t(t.rows) * t.cols <= 16384 + 4));
+      REQUIRE((t.rows > 0 && t.cols > 0 && int64_t(t.rows) * t.cols <= cuda::kOptimizerTileElements));
       CHECK(t.col % 4 == 0);
       for (int64_t r = t.row; r < t.row + t.rows; ++r) {
         for (int64_t c = t.col; c < t.col + t.cols; ++c) ++covered.at(size_t(r * boxes[box].cols + c));
       }
     }
     CHECK(std::count(covered.begin(), covered.end(), 1) == boxes[box].count());
-    if (boxes[box].count() > 16384 * 8) CHECK(boxes[box].count() / int64_t(next - first) >= 16384 / 2);
+    CHECK(int64_t(next - first) <= cuda::most_tiles(boxes[box].count(), 1));
   }
   CHECK(next == tiles.size());
 }
