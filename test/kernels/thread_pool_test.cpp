@@ -5,6 +5,7 @@
 
 #include <numeric>
 
+#include "kernels/cpu/cpu_backend.h"
 #include "support.h"
 
 namespace trainctl::kernels::test {
