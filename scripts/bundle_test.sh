@@ -29,7 +29,7 @@ bundle=$(find "$home" -mindepth 1 -maxdepth 1 -type d)
 cat >"$home/job.json" <<'JSON'
 { "version": 1, "name": "bundle", "model": { "preset": "gpt2-tiny" },
   "data": { "train": [ { "path": "tokens.bin", "format": "raw", "dtype": "uint16" } ], "seq_len": 32 },
-  "batch": { "global_sequences": 8, "micro_sequences": 2 }, "parallelism": { "tensor": 2 },
+  "batch": { "global_sequences": 8, "micro_sequences": 2 }, "parallelism": { "tensor": 2, "threads_per_rank": 1 },
   "schedule": { "total_steps": 3, "lr": 1e-3 } }
 JSON
 cp "$root/test/golden/gpt2-tiny/tokens.bin" "$home/"
