@@ -43,17 +43,19 @@ struct LateCopy {
 
 struct Warp;
 
-struct Fiber {
-  uint3 place = {};                           // threadIdx
+/// What a switch touches fills one cache line.
+struct alignas(64) Fiber {
   fcontext::fcontext_t context = nullptr;
   Warp* warp = nullptr;
-  int lane = 0;
   // What it waits at, while its bit in Warp::waiting is set.
-  unsigned mask = 0;
-  bool aligned = false;
   WarpFunction function = nullptr;
   void* argument = nullptr;
   Site site;
+  unsigned mask = 0;
+  uint3 place = {};                           // threadIdx
+  uint8_t lane = 0;
+  bool aligned = false;
+  // The second line:
   std::vector<LateCopy> copies;               // not yet done, oldest first
   std::vector<int> groups;                    // sizes of the closed groups among them
   int open_copies = 0;
@@ -85,17 +87,24 @@ struct Engine {
   uint64_t switches = 0;
 
   uint64_t next_random() { return random = mix(random); }
-  ~Engine() {
-    munmap(stacks, kStackBytes * kMostThreads);
-    munmap(shared_end - kSharedRoom, kSharedRoom + kPageBytes);
-  }
+  ~Engine();
 };
 
-thread_local std::unique_ptr<Engine> engine_of_thread;
+/// A plain pointer beside its owner: no check of initialisation at each use.
+constinit thread_local Engine* engine_of_thread = nullptr;
+thread_local std::unique_ptr<Engine> engine_owner;
+Engine::~Engine() {
+  munmap(stacks, kStackBytes * kMostThreads);
+  munmap(shared_end - kSharedRoom, kSharedRoom + kPageBytes);
+  engine_of_thread = nullptr;
+}
 std::atomic<uint64_t> all_threads{0}, all_switches{0};
 
 std::string where(const Site& site) { return std::string(site.file_name()) + ":" + std::to_string(site.line()); }
 bool same_site(const Site& a, const Site& b) {
+  // One place in one function is one object of the compiler's; functions of one template have an object each.
+  static_assert(sizeof(Site) == sizeof(void*));
+  if (std::memcmp(&a, &b, sizeof a) == 0) return true;
   return a.line() == b.line() && a.column() == b.column() &&
          (a.file_name() == b.file_name() || std::strcmp(a.file_name(), b.file_name()) == 0);
 }
@@ -201,19 +210,19 @@ unsigned char* map_memory(size_t bytes) {
 
 Engine& engine_here() {
   if (engine_of_thread) return *engine_of_thread;
-  engine_of_thread = std::make_unique<Engine>();
-  Engine& engine = *engine_of_thread;
+  engine_owner = std::make_unique<Engine>();
+  Engine& engine = *(engine_of_thread = engine_owner.get());
   engine.fibers = std::vector<Fiber>(kMostThreads);
   engine.stacks = map_memory(kStackBytes * kMostThreads);
   for (int t = 0; t < kMostThreads; ++t) {
     unsigned char* const stack = engine.stacks + size_t(t) * kStackBytes;
     mprotect(stack, kPageBytes, PROT_NONE);
-    // Tops at different offsets in a page, or all stacks would compete for the same cache lines.
-    unsigned char* const top = stack + kStackBytes - size_t(t % 16) * 256;
+    // Tops at all offsets in a page (13 cache lines apart), or all stacks would compete for the same lines.
+    unsigned char* const top = stack + kStackBytes - size_t(t) * 13 * 64 % (4 * kPageBytes);
     Fiber& fiber = engine.fibers[size_t(t)];
     fiber.context = fcontext::make_fcontext(top, size_t(top - stack), fiber_main);
     fiber.warp = &engine.warps[t / kLanes];
-    fiber.lane = t % kLanes;
+    fiber.lane = uint8_t(t % kLanes);
   }
   for (int w = 0; w < kMostThreads / kLanes; ++w) engine.warps[w].lanes = &engine.fibers[size_t(w * kLanes)];
   unsigned char* const shared = map_memory(kSharedRoom + kPageBytes);
@@ -387,7 +396,7 @@ void require_aligned16(const void* p, const char* what, const Site& site) {
 
 void describe_place(char* text, size_t size) {
   text[0] = 0;
-  const Engine* engine = engine_of_thread.get();
+  const Engine* engine = engine_of_thread;
   if (!engine || !engine->launch) return;
   int n = std::snprintf(text, size, "%s, block (%u, %u, %u)", engine->launch->name.c_str(), blockIdx.x,
                         blockIdx.y, blockIdx.z);

@@ -34,25 +34,29 @@ void ldmatrix_trans_lanes(void* const* argument) { load_matrices<true>(argument)
 //   b_i, i < 4:  row = threadID_in_group * 2 + (i & 1), + 8 for i >= 2;         col = groupID
 //   c_i, i < 4:  row = groupID for i < 2, else groupID + 8;                     col = threadID_in_group * 2 + (i & 1)
 void mma_bf16_lanes(void* const* argument) {
-  float a[16][16], b[16][8], sum[16][8];
+  alignas(16) float a[16][16], b[16][8], sum[16][8];
   for (int lane = 0; lane < kLanes; ++lane) {
     const auto& mine = *static_cast<const MmaArgument*>(argument[lane]);
-    const int group = lane >> 2, in_group = lane % 4;
-    for (int i = 0; i < 8; ++i) {
-      const int row = i % 4 < 2 ? group : group + 8;
-      const int col = in_group * 2 + (i & 1) + (i >= 4 ? 8 : 0);
-      a[row][col] = i & 1 ? upper(mine.a[i / 2]) : lower(mine.a[i / 2]);
+    const int group = lane >> 2, pair = lane % 4 * 2;
+    for (int i = 0; i < 8; i += 2) {
+      float* const at = &a[i % 4 < 2 ? group : group + 8][pair + (i >= 4 ? 8 : 0)];
+      at[0] = lower(mine.a[i / 2]);
+      at[1] = upper(mine.a[i / 2]);
     }
-    for (int i = 0; i < 4; ++i) {
-      const uint32_t word = i < 2 ? mine.b0 : mine.b1;
-      b[in_group * 2 + (i & 1) + (i >= 2 ? 8 : 0)][group] = i & 1 ? upper(word) : lower(word);
-    }
-    for (int i = 0; i < 4; ++i) sum[i < 2 ? group : group + 8][in_group * 2 + (i & 1)] = mine.d[i];
+    b[pair][group] = lower(mine.b0);
+    b[pair + 1][group] = upper(mine.b0);
+    b[pair + 8][group] = lower(mine.b1);
+    b[pair + 9][group] = upper(mine.b1);
+    for (int i = 0; i < 4; ++i) sum[i < 2 ? group : group + 8][pair + (i & 1)] = mine.d[i];
   }
   // A product of two bf16 is exact in f32; the hardware's order of the sum is its own, a test's tolerance covers it.
-  for (int row = 0; row < 16; ++row)
+  for (int row = 0; row < 16; ++row) {
+    float line[8];
+    for (int col = 0; col < 8; ++col) line[col] = sum[row][col];
     for (int k = 0; k < 16; ++k)
-      for (int col = 0; col < 8; ++col) sum[row][col] += a[row][k] * b[k][col];
+      for (int col = 0; col < 8; ++col) line[col] += a[row][k] * b[k][col];
+    for (int col = 0; col < 8; ++col) sum[row][col] = line[col];
+  }
   for (int lane = 0; lane < kLanes; ++lane) {
     float* const d = static_cast<MmaArgument*>(argument[lane])->d;
     for (int i = 0; i < 4; ++i) d[i] = sum[i < 2 ? lane >> 2 : (lane >> 2) + 8][lane % 4 * 2 + (i & 1)];
