@@ -1,0 +1,112 @@
+#!/usr/bin/env bash
+# What each CUDA kernel takes of a multiprocessor: compiles kernels/cuda/*.cu for A100 (sm_80) and H100/H200 (sm_90) and prints what
+# ptxas says of every kernel. Needs nvcc, no GPU.
+#
+#   scripts/resources.sh [--keep]     --keep: also writes the table to scripts/bench/results/cuda-resources.md
+#
+# Exits 1 when a kernel spills registers to memory, but for the exceptions below; 77 without nvcc.
+set -euo pipefail
+export LC_ALL=C
+root=$(cd "$(dirname "$0")/.." && pwd)
+cd "$root"
+
+# Kernels that may spill, as "NAME: reason", one a line; NAME is the kernel's name without template arguments.
+exceptions=""
+
+nvcc=$(if [[ -n ${NVCC:-} ]]; then command -v "$NVCC"; else command -v nvcc || command -v /usr/local/cuda/bin/nvcc; fi) || {
+  echo "there is no '${NVCC:-nvcc}', so no kernel can be compiled; put nvcc on PATH or set NVCC" >&2
+  exit 77
+}
+compile=("$nvcc")
+if command -v ccache >/dev/null; then compile=(ccache "$nvcc"); fi
+flags=(-std=c++20 -O3 --expt-relaxed-constexpr "-I$root" -Xptxas -v
+  --generate-code=arch=compute_80,code=sm_80 --generate-code=arch=compute_90,code=sm_90)
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+mapfile -t sources < <(ls kernels/cuda/*.cu)
+compile_one() {
+  local log=$work/$(basename "$1").log
+  "${compile[@]}" "${flags[@]}" -c "$1" -o "$work/$(basename "$1").o" >"$log" 2>&1 && return
+  echo "$1 does not compile:" >&2
+  tail -20 "$log" >&2
+  return 1
+}
+# As many at a time as there are cores.
+running=0 failed=0
+for source in "${sources[@]}"; do
+  if ((running == $(nproc))); then
+    wait -n || failed=1
+    running=$((running - 1))
+  fi
+  compile_one "$source" &
+  running=$((running + 1))
+done
+while ((running > 0)); do
+  wait -n || failed=1
+  running=$((running - 1))
+done
+((failed == 0)) || exit 1
+
+# From ptxas's lines to "file|kernel|arch|registers|spill bytes|stack frame|shared|barriers", sorted.
+for source in "${sources[@]}"; do
+  c++filt <"$work/$(basename "$source").log" | awk -v file="$(basename "$source")" '
+    # The name of a demangled function: without return type, namespaces of ours and parameters.
+    function short(name,   depth, i, c) {
+      gsub(/\(anonymous namespace\)::/, "", name)
+      gsub(/trainctl::kernels::(cuda::)?/, "", name)
+      gsub(/__nv_bfloat16/, "bf16", name)
+      sub(/^void /, "", name)
+      for (i = 1; i <= length(name); ++i) {
+        c = substr(name, i, 1)
+        if (c == "<") ++depth
+        if (c == ">") --depth
+        if (c == "(" && depth == 0) break
+      }
+      return substr(name, 1, i - 1)
+    }
+    function before(text, pattern) { return match($0, "[0-9]+ " pattern) ? substr($0, RSTART, RLENGTH) + 0 : 0 }
+    /Compiling entry function/ {
+      kernel = $0
+      sub(/.*Compiling entry function ./, "", kernel)
+      arch = kernel
+      sub(/.* for ./, "", arch)
+      sub(/.$/, "", arch)
+      sub(/. for .sm_[0-9a-z]*.$/, "", kernel)
+    }
+    /bytes stack frame/ {
+      stack = before($0, "bytes stack frame")
+      spill = before($0, "bytes spill stores") + before($0, "bytes spill loads")
+    }
+    /Used [0-9]+ registers/ {
+      printf "%s|%s|%s|%d|%d|%d|%d|%d\n", file, short(kernel), arch, before($0, "registers"), spill, stack,
+             before($0, "bytes smem"), before($0, "barriers")
+    }'
+done | sort >"$work/rows"
+[[ -s $work/rows ]] || { echo "ptxas reported no kernel in kernels/cuda/*.cu" >&2; exit 1; }
+
+table() {
+  echo "| file | kernel | arch | registers | spill bytes | stack bytes | shared bytes | barriers |"
+  echo "|---|---|---|---:|---:|---:|---:|---:|"
+  sed 's/|/ | /g; s/^/| /; s/$/ |/' "$work/rows"
+}
+table
+if [[ ${1:-} == --keep ]]; then
+  {
+    echo "# Resources of the CUDA kernels"
+    echo
+    echo "Made by \`scripts/resources.sh --keep\` with $("$nvcc" --version | grep release | sed 's/.*release \([^,]*\), \(.*\)/nvcc \1 (\2)/'):"
+    echo "\`nvcc -std=c++20 -O3 --expt-relaxed-constexpr -Xptxas -v\` for sm_80 and sm_90. Shared memory is the static part."
+    echo
+    table
+  } >scripts/bench/results/cuda-resources.md
+fi
+
+spilling=$(awk -F'|' -v exceptions="$exceptions" '
+  BEGIN { n = split(exceptions, lines, "\n"); for (i = 1; i <= n; ++i) { sub(/:.*/, "", lines[i]); allowed[lines[i]] = 1 } }
+  { name = $2; sub(/<.*/, "", name) }
+  $5 > 0 && !(name in allowed) { print $2 " (" $3 ", " $5 " bytes)" }' "$work/rows" | paste -sd';' | sed 's/;/; /g')
+if [[ -n $spilling ]]; then
+  echo "these kernels spill registers to memory: $spilling; give them fewer live values, or an entry with its reason in $0" >&2
+  exit 1
+fi
