@@ -1,0 +1,279 @@
+// Causal attention, forward: a block takes a tile of queries of one head and walks over the keys up to the diagonal. Scores live in
+// registers; a running maximum and sum per row make the softmax, rescaling what was added before (FlashAttention-2, arXiv:2307.08691).
+//
+// Keys are walked upwards from key 0, which every query sees: after the first tile each row's maximum is finite, and no row needs a
+// case for "nothing seen yet". Keys behind the end of the sequence lie behind every query that exists, so the causal mask hides them.
+#include "kernels/cuda/attention_common.cuh"
+#include "kernels/cuda/attention_plain.cuh"
+
+namespace trainctl::kernels::cuda {
+
+namespace {
+
+template <typename T>
+struct ForwardArguments {
+  HeadsView<const T> q, k, v;
+  HeadsView<T> out;
+  float* lse;
+  Schedule schedule;
+  int seq_len, heads, group, head_dim;
+  float scale;
+};
+
+// ---- tensor cores: 4 warps of 32 queries, tiles of 64 keys --------------------------------------------------------------------------
+
+constexpr int kThreads = 128, kQueries = 128, kKeys = 64, kRingTiles = 3;
+constexpr int kWarpQueries = 32, kM = kWarpQueries / 16, kN = kKeys / 8;
+
+/// What a lane knows of its rows g and g + 8 of each 16: the scaled maximum so far, and its own share of the sum.
+struct RowState {
+  float max[kM][2], sum[kM][2];
+};
+
+/// p = exp2(scores * scale2 - new maximum), rounded to bf16 as the left factor of the next product (a lane holds the same elements of
+/// both); `out` and the sums so far are rescaled to the new maximum.
+template <int kDim>
+__device__ inline void softmax_step(uint32_t (&p)[kM][kN / 2][4], const float (&scores)[kM][kN][4], float (&out)[kM][kDim / 8][4],
+                                    RowState& state, float scale2) {
+#pragma unroll
+  for (int m = 0; m < kM; ++m) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float max = scores[m][0][2 * half];
+#pragma unroll
+      for (int n = 0; n < kN; ++n) max = fmaxf(max, fmaxf(scores[m][n][2 * half], scores[m][n][2 * half + 1]));
+      max = fmaxf(max, __shfl_xor_sync(kFullWarp, max, 1));
+      max = fmaxf(max, __shfl_xor_sync(kFullWarp, max, 2));
+      max = fmaxf(state.max[m][half], max * scale2);
+      const float rescale = fast_exp2(state.max[m][half] - max);
+      state.max[m][half] = max;
+      float sum = 0.0f;
+#pragma unroll
+      for (int n = 0; n < kN; ++n) {
+        const float low = fast_exp2(fmaf(scores[m][n][2 * half], scale2, -max));
+        const float high = fast_exp2(fmaf(scores[m][n][2 * half + 1], scale2, -max));
+        sum += low + high;
+        p[m][n / 2][n % 2 * 2 + half] = pack_bf16(low, high);
+      }
+      state.sum[m][half] = state.sum[m][half] * rescale + sum;
+#pragma unroll
+      for (int n = 0; n < kDim / 8; ++n) {
+        out[m][n][2 * half] *= rescale;
+        out[m][n][2 * half + 1] *= rescale;
+      }
+    }
+  }
+}
+
+/// Scores of keys behind the query become -infinity. `distance` = the warp's first query - the tile's first key.
+__device__ inline void mask_scores(float (&scores)[kM][kN][4], int distance) {
+  const int lane = int(threadIdx.x) % kWarpSize;
+#pragma unroll
+  for (int m = 0; m < kM; ++m) {
+#pragma unroll
+    for (int n = 0; n < kN; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int query = distance + 16 * m + lane / 4 + 8 * (i / 2), key = 8 * n + lane % 4 * 2 + i % 2;
+        if (key > query) scores[m][n][i] = -INFINITY;
+      }
+    }
+  }
+}
+
+/// Divides by the sums, writes a warp's rows of out and lse. `first`: the warp's first row; `valid`: how many of its rows exist.
+template <int kDim, bool kAligned>
+__device__ inline void finish_rows(const ForwardArguments<bf16_t>& a, const float (&out)[kM][kDim / 8][4], RowState& state,
+                                   bf16_t* staging, int64_t first, int head, int valid) {
+  const int lane = int(threadIdx.x) % kWarpSize;
+  float factor[kM][2];
+#pragma unroll
+  for (int m = 0; m < kM; ++m) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float sum = state.sum[m][half];
+      sum += __shfl_xor_sync(kFullWarp, sum, 1);
+      sum += __shfl_xor_sync(kFullWarp, sum, 2);
+      factor[m][half] = 1.0f / sum;
+      const int row = 16 * m + 8 * half + lane / 4;
+      if (lane % 4 == 0 && row < valid) a.lse[(first + row) * a.heads + head] = fmaf(state.max[m][half], kLn2, logf(sum));
+    }
+  }
+  store_rows<kDim, kM, kAligned>(out, factor, staging, a.out.at(first, int64_t(head) * kDim), a.out.stride, valid);
+}
+
+/// Shared memory: q [kQueries, kDim] and a ring of three tiles [kKeys, kDim] through which k0 v0 k1 v1 .. pass. At any time one of them is
+/// multiplied, the next one is there or near, and the one behind it takes the place of the last.
+template <int kDim, bool kAligned>
+__global__ void __launch_bounds__(kThreads, 2) forward_kernel(ForwardArguments<bf16_t> a) {
+  constexpr int kTile = kKeys * kDim, kRing = kRingTiles * kTile;
+  bf16_t* const q = dynamic_shared<bf16_t>();
+  bf16_t* const ring = q + kQueries * kDim;
+  const Schedule::Work work = a.schedule[int(blockIdx.x)];
+  const int first = (a.schedule.tiles - 1 - work.rank) * kQueries, head = work.head % a.heads;
+  const int sequence = work.head / a.heads * a.seq_len, kv_col = head / a.group * kDim;
+  const int warp_row = int(threadIdx.x) / kWarpSize * kWarpQueries;
+  const int end = min(first + kQueries, a.seq_len);
+
+  using Source = TileSource<kDim, kThreads>;
+  Source(a.q.at(sequence + first, head * kDim), a.q.stride).template load<kQueries, kAligned>(q, end - first);
+  Source k_source(a.k.at(sequence, kv_col), a.k.stride), v_source(a.v.at(sequence, kv_col), a.v.stride);
+  k_source.template load<kKeys, kAligned>(ring, a.seq_len);
+  cp_async_commit();
+  v_source.template load<kKeys, kAligned>(ring + kTile, a.seq_len);
+  cp_async_commit();
+  float out[kM][kDim / 8][4];
+  set_zero(out);
+  RowState state;
+#pragma unroll
+  for (int m = 0; m < kM; ++m) state.max[m][0] = state.max[m][1] = -INFINITY, state.sum[m][0] = state.sum[m][1] = 0.0f;
+
+  const int across = place_across<kDim>(), down = place_down<kDim>();
+  int slot = 0;   // of this k in the ring; v is in the next one
+  for (int key = 0; key < end; key += kKeys) {
+    const bool more = key + kKeys < end;
+    const int v_slot = slot + kTile == kRing ? 0 : slot + kTile, last_slot = v_slot + kTile == kRing ? 0 : v_slot + kTile;
+    cp_async_wait<1>();
+    __syncthreads();
+    if (more) k_source.template load<kKeys, kAligned>(ring + last_slot, a.seq_len - key - kKeys);
+    cp_async_commit();
+    float scores[kM][kN][4];
+    set_zero(scores);
+#pragma unroll
+    for (int step = 0; step < kDim / 16; ++step) {
+      uint32_t left[kM][4];
+#pragma unroll
+      for (int m = 0; m < kM; ++m) ldmatrix_x4(left[m], q + ((warp_row * kDim + down) ^ (16 * step)) + 16 * m * kDim);
+      multiply_across<kDim, kM, kN>(scores, left, ring, slot + across, step);
+    }
+    if (key + kKeys > first + warp_row + 1) mask_scores(scores, first + warp_row - key);
+    uint32_t p[kM][kN / 2][4];
+    softmax_step<kDim>(p, scores, out, state, a.scale * kLog2E);
+    cp_async_wait<1>();
+    __syncthreads();
+    if (more) v_source.template load<kKeys, kAligned>(ring + slot, a.seq_len - key - kKeys);
+    cp_async_commit();
+    multiply_down<kDim, kM, kN / 2>(out, p, ring, v_slot + down);
+    slot = last_slot;
+  }
+  finish_rows<kDim, kAligned>(a, out, state, q + warp_row * kDim, sequence + first + warp_row, head, end - first - warp_row);
+}
+
+template <int kDim>
+void forward_on_tensor_cores(const Queue& queue, const ForwardArguments<bf16_t>& a, bool aligned) {
+  constexpr size_t kBytes = size_t(kQueries + kRingTiles * kKeys) * kDim * sizeof(bf16_t);
+  launch(queue, "attention_forward", aligned ? forward_kernel<kDim, true> : forward_kernel<kDim, false>, a.schedule.blocks(), kThreads,
+         kBytes, a);
+}
+
+// ---- everything else ----------------------------------------------------------------------------------------------------------------
+
+/// Sum or maximum over the 16 threads that share a row.
+__device__ inline float row_sum(float x) {
+  for (int offset = 8; offset > 0; offset /= 2) x += __shfl_xor_sync(kFullWarp, x, offset);
+  return x;
+}
+__device__ inline float row_max(float x) {
+  for (int offset = 8; offset > 0; offset /= 2) x = fmaxf(x, __shfl_xor_sync(kFullWarp, x, offset));
+  return x;
+}
+
+/// Shared memory: tiles q, k, v and the scores.
+template <typename T, typename P>
+__global__ void __launch_bounds__(kPlainThreads) plain_forward_kernel(ForwardArguments<T> a) {
+  float* const q = dynamic_shared<float>();
+  float* const k = q + P::kTileFloats;
+  float* const v = k + P::kTileFloats;
+  float* const scores = v + P::kTileFloats;
+  const Schedule::Work work = a.schedule[int(blockIdx.x)];
+  const int first = (a.schedule.tiles - 1 - work.rank) * P::kTile, head = work.head % a.heads;
+  const int64_t sequence = int64_t(work.head / a.heads) * a.seq_len;
+  const int64_t q_col = int64_t(head) * a.head_dim, kv_col = int64_t(head / a.group) * a.head_dim;
+  const int own = int(threadIdx.x) / 16 * P::kOwn, tx = int(threadIdx.x) % 16;
+  const int end = min(first + P::kTile, a.seq_len);
+
+  P::load(q, a.q.at(sequence + first, q_col), a.q.stride, end - first, a.head_dim);
+  typename P::Sums out;
+  P::set_zero(out);
+  float max[P::kOwn], sum[P::kOwn], factor[P::kOwn];
+#pragma unroll
+  for (int r = 0; r < P::kOwn; ++r) max[r] = -INFINITY, sum[r] = 0.0f;
+  for (int key = 0; key < end; key += P::kTile) {
+    __syncthreads();
+    P::load(k, a.k.at(sequence + key, kv_col), a.k.stride, a.seq_len - key, a.head_dim);
+    P::load(v, a.v.at(sequence + key, kv_col), a.v.stride, a.seq_len - key, a.head_dim);
+    __syncthreads();
+    typename P::Scores s;
+    P::multiply_rows(s, q, k, a.head_dim);
+#pragma unroll
+    for (int r = 0; r < P::kOwn; ++r) {
+      float highest = max[r];
+#pragma unroll
+      for (int j = 0; j < P::kOwn; ++j) {
+        s[r][j] = key + tx + 16 * j > first + own + r ? -INFINITY : s[r][j] * a.scale;
+        highest = fmaxf(highest, s[r][j]);
+      }
+      highest = row_max(highest);
+      const float rescale = fast_exp2((max[r] - highest) * kLog2E);
+      max[r] = highest;
+      sum[r] *= rescale;
+#pragma unroll
+      for (int j = 0; j < P::kOwn; ++j) {
+        s[r][j] = fast_exp2((s[r][j] - highest) * kLog2E);
+        sum[r] += s[r][j];
+      }
+#pragma unroll
+      for (int c = 0; c < P::kColumns; ++c) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) out[r][c][e] *= rescale;
+      }
+    }
+    P::store_scores(scores, s);
+    __syncthreads();
+    P::multiply_scores(out, scores, v);
+  }
+#pragma unroll
+  for (int r = 0; r < P::kOwn; ++r) {
+    const float total = row_sum(sum[r]);
+    factor[r] = 1.0f / total;
+    if (tx == 0 && first + own + r < end) a.lse[(sequence + first + own + r) * a.heads + head] = max[r] + logf(total);
+  }
+  P::store(out, factor, a.out.at(sequence + first, q_col), a.out.stride, end - first, a.head_dim);
+}
+
+template <typename T>
+ForwardArguments<T> arguments_of(const AttentionShape& s, const Matrix& q, const Matrix& k, const Matrix& v, const Matrix& out,
+                                 float* lse, int64_t tile) {
+  const int64_t bytes_per_head = 2 * s.seq_len * s.head_dim * int64_t(sizeof(T)) * s.kv_heads / s.heads;
+  return {heads_of<const T>(q), heads_of<const T>(k), heads_of<const T>(v), heads_of<T>(out), lse,
+          Schedule(div_up(s.seq_len, tile), s.batch * s.heads, bytes_per_head),
+          int(s.seq_len), int(s.heads), int(s.heads / s.kv_heads), int(s.head_dim), s.scale};
+}
+
+template <typename T>
+void forward_plainly(const Queue& queue, const AttentionShape& s, const Matrix& q, const Matrix& k, const Matrix& v, const Matrix& out,
+                     float* lse) {
+  with_plain_dims(s.head_dim, [&](auto plain) {
+    using P = decltype(plain);
+    const auto a = arguments_of<T>(s, q, k, v, out, lse, P::kTile);
+    launch(queue, "attention_forward", plain_forward_kernel<T, P>, a.schedule.blocks(), kPlainThreads,
+           size_t(3 * P::kTileFloats + P::kScoreFloats) * sizeof(float), a);
+  });
+}
+
+}  // namespace
+
+void attention_forward(const Queue& queue, const AttentionShape& s, Matrix q, Matrix k, Matrix v, Matrix out, float* lse) {
+  if (q.rows == 0) return;
+  if (fits_tensor_cores(s, q.dtype)) {
+    const bool aligned = is_vectorizable(q) && is_vectorizable(k) && is_vectorizable(v) && is_vectorizable(out);
+    const auto a = arguments_of<bf16_t>(s, q, k, v, out, lse, kQueries);
+    s.head_dim == 64 ? forward_on_tensor_cores<64>(queue, a, aligned) : forward_on_tensor_cores<128>(queue, a, aligned);
+  } else if (q.dtype == DType::f32) {
+    forward_plainly<float>(queue, s, q, k, v, out, lse);
+  } else {
+    forward_plainly<bf16_t>(queue, s, q, k, v, out, lse);
+  }
+}
+
+}  // namespace trainctl::kernels::cuda

@@ -1,0 +1,506 @@
+// Gradients of causal attention, without atomics: every sum has one owner and one order. With P = exp(scale q k^T - lse), dP = dout v^T
+// and dS = P * (dP - delta):  dv = P^T dout,  dk = scale dS^T q,  dq = scale dS k.
+//
+// Three kernels. The first turns lse and delta = sum_d out * dout into rows [B, H, T]. In the second a block owns keys and walks over
+// the queries that see them, for every query head of the group in order; in the third a block owns queries and walks over their keys.
+// The third makes P and dP again: 7 products instead of 5, for sums that need neither atomics nor a buffer of partial sums.
+//
+// Both walk alike: "rows" are what a warp owns, in registers, "columns" what passes by. Scores are made with the rows on the left, so
+// that P and dS are already laid out as left factors of the products that follow, and never leave the registers.
+#include "kernels/cuda/attention_common.cuh"
+#include "kernels/cuda/attention_plain.cuh"
+
+namespace trainctl::kernels::cuda {
+
+namespace {
+
+template <typename T>
+struct BackwardArguments {
+  HeadsView<const T> q, k, v, dout;
+  HeadsView<T> dq, dk, dv;
+  const float *lse, *delta;   ///< [B, H, padded_len]; lse is infinite behind the end of a sequence, which makes P zero there
+  Schedule schedule;
+  int seq_len, padded_len, heads, group, head_dim;
+  float scale;
+};
+
+// ---- lse and delta ------------------------------------------------------------------------------------------------------------------
+
+constexpr int kDeltaThreads = 256, kLanesPerRow = 8;
+
+template <typename T>
+struct DeltaArguments {
+  HeadsView<const T> out, dout;
+  const float* lse;   ///< [B*T, H]
+  float *lse_rows, *delta;
+  int64_t rows;       ///< B * H * padded_len
+  int seq_len, padded_len, heads, head_dim;
+  float lse_factor;
+};
+
+/// Eight lanes a row of a head, 16 bytes each where aligned. Which lane adds what does not depend on the alignment.
+template <typename T, bool kAligned>
+__global__ void __launch_bounds__(kDeltaThreads) delta_kernel(DeltaArguments<T> a) {
+  constexpr int N = Vec<T>::kLength;
+  const int64_t i = (int64_t(blockIdx.x) * kDeltaThreads + threadIdx.x) / kLanesPerRow;
+  const int lane = int(threadIdx.x) % kLanesPerRow;
+  const int t = int(i % a.padded_len), head = int(i / a.padded_len % a.heads);
+  const int64_t row = i / a.padded_len / a.heads * a.seq_len + t;
+  const bool exists = i < a.rows && t < a.seq_len;
+  float sum = 0.0f;
+  if (exists) {
+    const T* const out = a.out.at(row, int64_t(head) * a.head_dim);
+    const T* const dout = a.dout.at(row, int64_t(head) * a.head_dim);
+    for (int d = lane * N; d < a.head_dim; d += kLanesPerRow * N) {
+      if (kAligned && d + N <= a.head_dim) {
+        const Vec<T> x = load_vec(out + d), y = load_vec(dout + d);
+#pragma unroll
+        for (int j = 0; j < N; ++j) sum = fmaf(to_float(x.v[j]), to_float(y.v[j]), sum);
+      } else {
+        for (int j = 0; j < N && d + j < a.head_dim; ++j) sum = fmaf(to_float(out[d + j]), to_float(dout[d + j]), sum);
+      }
+    }
+  }
+  for (int offset = kLanesPerRow / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(kFullWarp, sum, offset);
+  if (lane == 0 && i < a.rows) {
+    a.delta[i] = sum;
+    a.lse_rows[i] = exists ? a.lse[row * a.heads + head] * a.lse_factor : INFINITY;
+  }
+}
+
+// ---- tensor cores -------------------------------------------------------------------------------------------------------------------
+// A block owns 128 rows and passes 64 columns at a time through two slots, the next ones arriving while the present ones are multiplied.
+// With kDim = 64 four warps own 32 rows each, with kDim = 128 eight warps 16 each: in both cases two sums [rows, kDim] take 128
+// registers. A warp takes its 64 columns in steps small enough for the rest.
+
+constexpr int kRows = 128, kColumns = 64;
+
+template <int kDimOfHead>
+struct Shape {
+  static constexpr int kDim = kDimOfHead;
+  static constexpr int kM = kDim == 64 ? 2 : 1;               ///< 16 rows each
+  static constexpr int kWarpRows = 16 * kM, kThreads = kRows / kWarpRows * kWarpSize;
+  static constexpr int kBlocks = kDim == 64 ? 2 : 1;          ///< per multiprocessor
+  static constexpr int kSteps = kDim / 16;
+  static constexpr int kOwnTile = kRows * kDim, kTile = kColumns * kDim;
+  /// Two own tiles, two slots of two passing tiles, and two slots of lse and delta.
+  static constexpr size_t kBytes = size_t(2 * kOwnTile + 4 * kTile) * sizeof(bf16_t) + 4 * kColumns * sizeof(float);
+  using Source = TileSource<kDim, kThreads>;
+  using Left = uint32_t[kSteps][kM][4];
+  using Sums = float[kM][kDim / 8][4];
+};
+
+template <typename S>
+__device__ inline void load_left(typename S::Left& left, const bf16_t* tile, int warp_row, int down) {
+#pragma unroll
+  for (int k = 0; k < S::kSteps; ++k) {
+#pragma unroll
+    for (int m = 0; m < S::kM; ++m) ldmatrix_x4(left[k][m], tile + ((warp_row * S::kDim + down) ^ (16 * k)) + 16 * m * S::kDim);
+  }
+}
+
+/// kColumns floats of lse and of delta, by the first 32 threads.
+__device__ inline void load_row_values(float* slot, const float* lse, const float* delta) {
+  const int chunk = int(threadIdx.x) % 16;
+  if (threadIdx.x < 32) cp_async16(slot + threadIdx.x * 4, (threadIdx.x < 16 ? lse : delta) + chunk * 4);
+}
+
+/// scores [16 kM, 8 kN] += rows times columns^T of q and k, and dp of dout and v, the columns at `place`, interleaved so that neither waits for itself.
+template <typename S, int kN>
+__device__ inline void multiply_pair(float (&scores)[S::kM][kN][4], float (&dp)[S::kM][kN][4], const typename S::Left& left_scores,
+                                     const typename S::Left& left_dp, const bf16_t* slots, int place) {
+#pragma unroll
+  for (int k = 0; k < S::kSteps; ++k) {
+    multiply_across<S::kDim, S::kM, kN>(scores, left_scores[k], slots, place, k);
+    multiply_across<S::kDim, S::kM, kN>(dp, left_dp[k], slots + S::kTile, place, k);
+  }
+}
+
+/// Own rows: keys. Passing: q and dout of one query head after another.
+template <int kDim, bool kAligned>
+__global__ void __launch_bounds__(Shape<kDim>::kThreads, Shape<kDim>::kBlocks) key_gradient_kernel(BackwardArguments<bf16_t> a) {
+  using S = Shape<kDim>;
+  constexpr int kN = 2, kSlot = 2 * S::kTile;
+  bf16_t* const own = dynamic_shared<bf16_t>();
+  bf16_t* const slots = own + 2 * S::kOwnTile;
+  float* const values = reinterpret_cast<float*>(slots + 2 * kSlot);   // per slot: lse, delta
+  const Schedule::Work work = a.schedule[int(blockIdx.x)];
+  const int kv_heads = a.heads / a.group, kv_head = work.head % kv_heads, batch = work.head / kv_heads;
+  const int first = work.rank * kRows, sequence = batch * a.seq_len, lane = int(threadIdx.x) % kWarpSize;
+  const int warp_row = int(threadIdx.x) / kWarpSize * S::kWarpRows, warp_key = first + warp_row;
+  const int down = place_down<kDim>(), across = place_across<kDim>();
+
+  using Source = typename S::Source;
+  Source(a.k.at(sequence + first, kv_head * kDim), a.k.stride).template load<kRows, kAligned>(own, a.seq_len - first);
+  Source(a.v.at(sequence + first, kv_head * kDim), a.v.stride).template load<kRows, kAligned>(own + S::kOwnTile, a.seq_len - first);
+  const auto load = [&](int head, int query, int slot) {
+    Source(a.q.at(sequence + query, head * kDim), a.q.stride).template load<kColumns, kAligned>(slots + slot, a.seq_len - query);
+    Source(a.dout.at(sequence + query, head * kDim), a.dout.stride)
+        .template load<kColumns, kAligned>(slots + slot + S::kTile, a.seq_len - query);
+    const int64_t row = (int64_t(batch) * a.heads + head) * a.padded_len + query;
+    load_row_values(values + (slot ? 2 * kColumns : 0), a.lse + row, a.delta + row);
+  };
+  int head = kv_head * a.group, query = first, slot = 0;   // slot: its first element
+  load(head, query, slot);
+  cp_async_commit();
+  cp_async_wait<0>();
+  __syncthreads();
+  typename S::Left k, v;
+  load_left<S>(k, own, warp_row, down);
+  load_left<S>(v, own + S::kOwnTile, warp_row, down);
+  typename S::Sums dk, dv;
+  set_zero(dk);
+  set_zero(dv);
+
+  for (const int last_head = head + a.group; head < last_head;) {
+    const bool head_ends = query + kColumns >= a.seq_len;
+    const int next_head = head_ends ? head + 1 : head, next_query = head_ends ? first : query + kColumns;
+    if (next_head < last_head) load(next_head, next_query, slot ^ kSlot);
+    cp_async_commit();
+#pragma unroll 1
+    for (int step = 0; step < kColumns; step += 8 * kN) {
+      if (query + step + 8 * kN <= warp_key) continue;   // these queries see none of the warp's keys
+      const int columns = slot + step * kDim;
+      const float* const lse = values + (slot ? 2 * kColumns : 0) + step + lane % 4 * 2;
+      float p[S::kM][kN][4], ds[S::kM][kN][4];
+      set_zero(p);
+#pragma unroll
+      for (int n = 0; n < kN; ++n) {
+#pragma unroll
+        for (int m = 0; m < S::kM; ++m) {
+#pragma unroll
+          for (int e = 0; e < 4; ++e) ds[m][n][e] = -lse[kColumns + 8 * n + e % 2];
+        }
+      }
+      multiply_pair<S, kN>(p, ds, k, v, slots, columns + across);
+      const bool masked = query + step < warp_key + S::kWarpRows - 1;
+#pragma unroll
+      for (int n = 0; n < kN; ++n) {
+#pragma unroll
+        for (int m = 0; m < S::kM; ++m) {
+#pragma unroll
+          for (int e = 0; e < 4; ++e) {
+            const int key = warp_key + 16 * m + lane / 4 + 8 * (e / 2), at = query + step + 8 * n + lane % 4 * 2 + e % 2;
+            float x = fmaf(p[m][n][e], a.scale * kLog2E, -lse[8 * n + e % 2]);
+            if (masked && key > at) x = -INFINITY;
+            p[m][n][e] = fast_exp2(x);
+            ds[m][n][e] *= p[m][n][e];
+          }
+        }
+      }
+      uint32_t left[S::kM][kN / 2][4];
+      round_to_left(left, p);
+      multiply_down<kDim, S::kM, kN / 2>(dv, left, slots + S::kTile, columns + down);
+      round_to_left(left, ds);
+      multiply_down<kDim, S::kM, kN / 2>(dk, left, slots, columns + down);
+    }
+    cp_async_wait<0>();
+    __syncthreads();
+    slot ^= kSlot;
+    head = next_head;
+    query = next_query;
+  }
+  float factor[S::kM][2];
+#pragma unroll
+  for (int m = 0; m < S::kM; ++m) factor[m][0] = factor[m][1] = 1.0f;
+  bf16_t* const staging = own + warp_row * kDim;
+  store_rows<kDim, S::kM, kAligned>(dv, factor, staging, a.dv.at(sequence + warp_key, kv_head * kDim), a.dv.stride,
+                                    a.seq_len - warp_key);
+#pragma unroll
+  for (int m = 0; m < S::kM; ++m) factor[m][0] = factor[m][1] = a.scale;
+  store_rows<kDim, S::kM, kAligned>(dk, factor, staging, a.dk.at(sequence + warp_key, kv_head * kDim), a.dk.stride,
+                                    a.seq_len - warp_key);
+}
+
+/// Own rows: queries. Passing: k and v.
+template <int kDim, bool kAligned>
+__global__ void __launch_bounds__(Shape<kDim>::kThreads, Shape<kDim>::kBlocks) query_gradient_kernel(BackwardArguments<bf16_t> a) {
+  using S = Shape<kDim>;
+  constexpr int kN = 4, kSlot = 2 * S::kTile;
+  bf16_t* const own = dynamic_shared<bf16_t>();
+  bf16_t* const slots = own + 2 * S::kOwnTile;
+  const Schedule::Work work = a.schedule[int(blockIdx.x)];
+  const int head = work.head % a.heads, batch = work.head / a.heads, kv_col = head / a.group * kDim;
+  const int first = (a.schedule.tiles - 1 - work.rank) * kRows, sequence = batch * a.seq_len;
+  const int lane = int(threadIdx.x) % kWarpSize;
+  const int warp_row = int(threadIdx.x) / kWarpSize * S::kWarpRows, warp_query = first + warp_row;
+  const int end = min(first + kRows, a.seq_len);
+  const int down = place_down<kDim>(), across = place_across<kDim>();
+
+  using Source = typename S::Source;
+  Source(a.q.at(sequence + first, head * kDim), a.q.stride).template load<kRows, kAligned>(own, end - first);
+  Source(a.dout.at(sequence + first, head * kDim), a.dout.stride).template load<kRows, kAligned>(own + S::kOwnTile, end - first);
+  Source k_source(a.k.at(sequence, kv_col), a.k.stride), v_source(a.v.at(sequence, kv_col), a.v.stride);
+  k_source.template load<kColumns, kAligned>(slots, a.seq_len);
+  v_source.template load<kColumns, kAligned>(slots + S::kTile, a.seq_len);
+  cp_async_commit();
+  float lse[S::kM][2], delta[S::kM][2];
+#pragma unroll
+  for (int m = 0; m < S::kM; ++m) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int64_t row = (int64_t(batch) * a.heads + head) * a.padded_len + warp_query + 16 * m + 8 * half + lane / 4;
+      lse[m][half] = a.lse[row];
+      delta[m][half] = a.delta[row];
+    }
+  }
+  cp_async_wait<0>();
+  __syncthreads();
+  typename S::Left q, dout;
+  load_left<S>(q, own, warp_row, down);
+  load_left<S>(dout, own + S::kOwnTile, warp_row, down);
+  typename S::Sums dq;
+  set_zero(dq);
+
+  for (int key = 0, slot = 0; key < end; key += kColumns, slot ^= 1) {
+    if (key + kColumns < end) {
+      bf16_t* const next = slots + (slot ^ 1) * kSlot;
+      k_source.template load<kColumns, kAligned>(next, a.seq_len - key - kColumns);
+      v_source.template load<kColumns, kAligned>(next + S::kTile, a.seq_len - key - kColumns);
+    }
+    cp_async_commit();
+#pragma unroll 1
+    for (int step = 0; step < kColumns && key + step < warp_query + S::kWarpRows; step += 8 * kN) {
+      const int columns = slot * kSlot + step * kDim;
+      float p[S::kM][kN][4], ds[S::kM][kN][4];
+      set_zero(p);
+#pragma unroll
+      for (int m = 0; m < S::kM; ++m) {
+#pragma unroll
+        for (int n = 0; n < kN; ++n) {
+#pragma unroll
+          for (int e = 0; e < 4; ++e) ds[m][n][e] = -delta[m][e / 2];
+        }
+      }
+      multiply_pair<S, kN>(p, ds, q, dout, slots, columns + across);
+      const bool masked = key + step + 8 * kN > warp_query + 1;
+#pragma unroll
+      for (int m = 0; m < S::kM; ++m) {
+#pragma unroll
+        for (int n = 0; n < kN; ++n) {
+#pragma unroll
+          for (int e = 0; e < 4; ++e) {
+            const int query = warp_query + 16 * m + lane / 4 + 8 * (e / 2), at = key + step + 8 * n + lane % 4 * 2 + e % 2;
+            float x = fmaf(p[m][n][e], a.scale * kLog2E, -lse[m][e / 2]);
+            if (masked && at > query) x = -INFINITY;
+            ds[m][n][e] *= fast_exp2(x);
+          }
+        }
+      }
+      uint32_t left[S::kM][kN / 2][4];
+      round_to_left(left, ds);
+      multiply_down<kDim, S::kM, kN / 2>(dq, left, slots, columns + down);
+    }
+    cp_async_wait<0>();
+    __syncthreads();
+  }
+  float factor[S::kM][2];
+#pragma unroll
+  for (int m = 0; m < S::kM; ++m) factor[m][0] = factor[m][1] = a.scale;
+  store_rows<kDim, S::kM, kAligned>(dq, factor, own + warp_row * kDim, a.dq.at(sequence + warp_query, head * kDim), a.dq.stride,
+                                    end - warp_query);
+}
+
+// ---- everything else ----------------------------------------------------------------------------------------------------------------
+
+/// Shared memory: tiles k, v, q, dout, two tiles of scores, and lse and delta of the queries.
+template <typename P>
+constexpr size_t plain_bytes() {
+  return size_t(4 * P::kTileFloats + 2 * P::kScoreFloats + 2 * P::kTile) * sizeof(float);
+}
+
+/// P of one score; `lse` is not scaled, and the difference comes first: it is exact where P is not tiny.
+__device__ inline float probability(float score, float scale, float lse, bool seen) {
+  return seen ? fast_exp2((score * scale - lse) * kLog2E) : 0.0f;
+}
+
+template <typename T, typename P>
+__global__ void __launch_bounds__(kPlainThreads) plain_key_gradient_kernel(BackwardArguments<T> a) {
+  float* const k = dynamic_shared<float>();
+  float *const v = k + P::kTileFloats, *const q = v + P::kTileFloats, *const dout = q + P::kTileFloats;
+  float *const p_tile = dout + P::kTileFloats, *const ds_tile = p_tile + P::kScoreFloats;
+  float *const lse = ds_tile + P::kScoreFloats, *const delta = lse + P::kTile;
+  const Schedule::Work work = a.schedule[int(blockIdx.x)];
+  const int kv_heads = a.heads / a.group, kv_head = work.head % kv_heads, batch = work.head / kv_heads;
+  const int first = work.rank * P::kTile, kv_col = kv_head * a.head_dim;
+  const int64_t sequence = int64_t(batch) * a.seq_len;
+  const int own = int(threadIdx.x) / 16 * P::kOwn, tx = int(threadIdx.x) % 16;
+  P::load(k, a.k.at(sequence + first, kv_col), a.k.stride, a.seq_len - first, a.head_dim);
+  P::load(v, a.v.at(sequence + first, kv_col), a.v.stride, a.seq_len - first, a.head_dim);
+  typename P::Sums dk, dv;
+  P::set_zero(dk);
+  P::set_zero(dv);
+  for (int head = kv_head * a.group; head < (kv_head + 1) * a.group; ++head) {
+    const int64_t values = (int64_t(batch) * a.heads + head) * a.padded_len;
+    for (int query = first; query < a.seq_len; query += P::kTile) {
+      __syncthreads();
+      P::load(q, a.q.at(sequence + query, int64_t(head) * a.head_dim), a.q.stride, a.seq_len - query, a.head_dim);
+      P::load(dout, a.dout.at(sequence + query, int64_t(head) * a.head_dim), a.dout.stride, a.seq_len - query, a.head_dim);
+      if (threadIdx.x < P::kTile) {
+        lse[threadIdx.x] = a.lse[values + query + threadIdx.x];
+        delta[threadIdx.x] = a.delta[values + query + threadIdx.x];
+      }
+      __syncthreads();
+      typename P::Scores s, ds;
+      P::multiply_rows(s, k, q, a.head_dim);
+      P::multiply_rows(ds, v, dout, a.head_dim);
+#pragma unroll
+      for (int r = 0; r < P::kOwn; ++r) {
+#pragma unroll
+        for (int j = 0; j < P::kOwn; ++j) {
+          const int column = tx + 16 * j;
+          s[r][j] = probability(s[r][j], a.scale, lse[column], first + own + r <= query + column);
+          ds[r][j] = s[r][j] * (ds[r][j] - delta[column]);
+        }
+      }
+      P::store_scores(p_tile, s);
+      P::store_scores(ds_tile, ds);
+      __syncthreads();
+      P::multiply_scores(dv, p_tile, dout);
+      P::multiply_scores(dk, ds_tile, q);
+    }
+  }
+  float factor[P::kOwn];
+#pragma unroll
+  for (int r = 0; r < P::kOwn; ++r) factor[r] = 1.0f;
+  P::store(dv, factor, a.dv.at(sequence + first, kv_col), a.dv.stride, a.seq_len - first, a.head_dim);
+#pragma unroll
+  for (int r = 0; r < P::kOwn; ++r) factor[r] = a.scale;
+  P::store(dk, factor, a.dk.at(sequence + first, kv_col), a.dk.stride, a.seq_len - first, a.head_dim);
+}
+
+template <typename T, typename P>
+__global__ void __launch_bounds__(kPlainThreads) plain_query_gradient_kernel(BackwardArguments<T> a) {
+  float* const k = dynamic_shared<float>();
+  float *const v = k + P::kTileFloats, *const q = v + P::kTileFloats, *const dout = q + P::kTileFloats;
+  float* const ds_tile = dout + P::kTileFloats;
+  const Schedule::Work work = a.schedule[int(blockIdx.x)];
+  const int head = work.head % a.heads, batch = work.head / a.heads;
+  const int first = (a.schedule.tiles - 1 - work.rank) * P::kTile, end = min(first + P::kTile, a.seq_len);
+  const int64_t sequence = int64_t(batch) * a.seq_len;
+  const int64_t q_col = int64_t(head) * a.head_dim, kv_col = int64_t(head / a.group) * a.head_dim;
+  const int own = int(threadIdx.x) / 16 * P::kOwn, tx = int(threadIdx.x) % 16;
+  P::load(q, a.q.at(sequence + first, q_col), a.q.stride, end - first, a.head_dim);
+  P::load(dout, a.dout.at(sequence + first, q_col), a.dout.stride, end - first, a.head_dim);
+  float lse[P::kOwn], delta[P::kOwn], factor[P::kOwn];
+#pragma unroll
+  for (int r = 0; r < P::kOwn; ++r) {
+    const int64_t row = (int64_t(batch) * a.heads + head) * a.padded_len + first + own + r;
+    lse[r] = a.lse[row];
+    delta[r] = a.delta[row];
+    factor[r] = a.scale;
+  }
+  typename P::Sums dq;
+  P::set_zero(dq);
+  for (int key = 0; key < end; key += P::kTile) {
+    __syncthreads();
+    P::load(k, a.k.at(sequence + key, kv_col), a.k.stride, a.seq_len - key, a.head_dim);
+    P::load(v, a.v.at(sequence + key, kv_col), a.v.stride, a.seq_len - key, a.head_dim);
+    __syncthreads();
+    typename P::Scores s, ds;
+    P::multiply_rows(s, q, k, a.head_dim);
+    P::multiply_rows(ds, dout, v, a.head_dim);
+#pragma unroll
+    for (int r = 0; r < P::kOwn; ++r) {
+#pragma unroll
+      for (int j = 0; j < P::kOwn; ++j) {
+        const float p = probability(s[r][j], a.scale, lse[r], key + tx + 16 * j <= first + own + r);
+        ds[r][j] = p * (ds[r][j] - delta[r]);
+      }
+    }
+    P::store_scores(ds_tile, ds);
+    __syncthreads();
+    P::multiply_scores(dq, ds_tile, k);
+  }
+  P::store(dq, factor, a.dq.at(sequence + first, q_col), a.dq.stride, end - first, a.head_dim);
+}
+
+// ---- launches -----------------------------------------------------------------------------------------------------------------------
+
+constexpr const char* kOp = "attention_backward";
+
+struct Operands {
+  Matrix q, k, v, out, dout, dq, dk, dv;
+  bool aligned() const {
+    for (const Matrix* m : {&q, &k, &v, &out, &dout, &dq, &dk, &dv}) {
+      if (!is_vectorizable(*m)) return false;
+    }
+    return true;
+  }
+};
+
+/// Rows of lse * lse_factor and delta into scratch.
+template <typename T>
+void make_row_values(const Queue& queue, const AttentionShape& s, const Operands& x, const float* lse, float lse_factor,
+                     float* scratch) {
+  const int64_t padded = padded_seq_len(s.seq_len), rows = s.batch * s.heads * padded;
+  const DeltaArguments<T> a{heads_of<const T>(x.out), heads_of<const T>(x.dout), lse, scratch, scratch + rows, rows,
+                            int(s.seq_len), int(padded), int(s.heads), int(s.head_dim), lse_factor};
+  const bool aligned = is_vectorizable(x.out) && is_vectorizable(x.dout) && s.head_dim % Vec<T>::kLength == 0;
+  launch(queue, kOp, aligned ? delta_kernel<T, true> : delta_kernel<T, false>, unsigned(div_up(rows * kLanesPerRow, kDeltaThreads)),
+         kDeltaThreads, 0, a);
+}
+
+/// `passes`: bytes per element of the two matrices that pass by the blocks of one head.
+template <typename T>
+BackwardArguments<T> arguments_of(const AttentionShape& s, const Operands& x, const float* scratch, const Schedule& schedule) {
+  const int64_t padded = padded_seq_len(s.seq_len);
+  return {heads_of<const T>(x.q), heads_of<const T>(x.k), heads_of<const T>(x.v), heads_of<const T>(x.dout),
+          heads_of<T>(x.dq), heads_of<T>(x.dk), heads_of<T>(x.dv), scratch, scratch + s.batch * s.heads * padded, schedule,
+          int(s.seq_len), int(padded), int(s.heads), int(s.heads / s.kv_heads), int(s.head_dim), s.scale};
+}
+
+/// By keys: a block of a key/value head reads all its query heads. By queries: those of a group share keys and values.
+template <typename T>
+BackwardArguments<T> by_keys(const AttentionShape& s, const Operands& x, const float* scratch, int64_t tile) {
+  const int64_t bytes = 2 * s.seq_len * s.head_dim * int64_t(sizeof(T)) * (s.heads / s.kv_heads);
+  return arguments_of<T>(s, x, scratch, Schedule(div_up(s.seq_len, tile), s.batch * s.kv_heads, bytes));
+}
+template <typename T>
+BackwardArguments<T> by_queries(const AttentionShape& s, const Operands& x, const float* scratch, int64_t tile) {
+  const int64_t bytes = 2 * s.seq_len * s.head_dim * int64_t(sizeof(T)) / (s.heads / s.kv_heads);
+  return arguments_of<T>(s, x, scratch, Schedule(div_up(s.seq_len, tile), s.batch * s.heads, bytes));
+}
+
+template <int kDim, bool kAligned>
+void backward_on_tensor_cores(const Queue& queue, const AttentionShape& s, const Operands& x, const float* scratch) {
+  using S = Shape<kDim>;
+  const auto keys = by_keys<bf16_t>(s, x, scratch, kRows), queries = by_queries<bf16_t>(s, x, scratch, kRows);
+  launch(queue, kOp, key_gradient_kernel<kDim, kAligned>, keys.schedule.blocks(), S::kThreads, S::kBytes, keys);
+  launch(queue, kOp, query_gradient_kernel<kDim, kAligned>, queries.schedule.blocks(), S::kThreads, S::kBytes, queries);
+}
+
+template <typename T>
+void backward_plainly(const Queue& queue, const AttentionShape& s, const Operands& x, const float* scratch) {
+  with_plain_dims(s.head_dim, [&](auto plain) {
+    using P = decltype(plain);
+    const auto keys = by_keys<T>(s, x, scratch, P::kTile), queries = by_queries<T>(s, x, scratch, P::kTile);
+    launch(queue, kOp, plain_key_gradient_kernel<T, P>, keys.schedule.blocks(), kPlainThreads, plain_bytes<P>(), keys);
+    launch(queue, kOp, plain_query_gradient_kernel<T, P>, queries.schedule.blocks(), kPlainThreads, plain_bytes<P>(), queries);
+  });
+}
+
+}  // namespace
+
+void attention_backward(const Queue& queue, const AttentionShape& s, Matrix q, Matrix k, Matrix v, Matrix out, const float* lse,
+                        Matrix dout, Matrix dq, Matrix dk, Matrix dv, void* scratch) {
+  if (q.rows == 0) return;
+  const Operands x{q, k, v, out, dout, dq, dk, dv};
+  auto* const values = static_cast<float*>(scratch);
+  if (fits_tensor_cores(s, q.dtype)) {
+    make_row_values<bf16_t>(queue, s, x, lse, kLog2E, values);
+    if (s.head_dim == 64) {
+      x.aligned() ? backward_on_tensor_cores<64, true>(queue, s, x, values) : backward_on_tensor_cores<64, false>(queue, s, x, values);
+    } else {
+      x.aligned() ? backward_on_tensor_cores<128, true>(queue, s, x, values) : backward_on_tensor_cores<128, false>(queue, s, x, values);
+    }
+  } else if (q.dtype == DType::f32) {
+    make_row_values<float>(queue, s, x, lse, 1.0f, values);
+    backward_plainly<float>(queue, s, x, values);
+  } else {
+    make_row_values<bf16_t>(queue, s, x, lse, 1.0f, values);
+    backward_plainly<bf16_t>(queue, s, x, values);
+  }
+}
+
+}  // namespace trainctl::kernels::cuda

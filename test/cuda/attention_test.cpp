@@ -1,0 +1,167 @@
+// Goal: the attention launchers give the plain formula's result and gradient, on tensor cores and without, and the same bits whatever the
+// order of threads and the alignment.
+// Method: ragged lengths around the tiles, grouped heads, q k v and their gradients as columns of one wider matrix around which nothing
+// may change, outputs and scratch that hold NaN before; compared with the reference.
+#include <array>
+
+#include "test/cuda/launched.h"
+
+namespace trainctl::kernels::test {
+namespace {
+
+struct Inputs {
+  Storage q, k, v, dout;
+};
+struct Results {
+  Storage out, lse, dq, dk, dv;
+  std::array<const Storage*, 5> all() const { return {&out, &lse, &dq, &dk, &dv}; }
+};
+
+AttentionShape shape_of(int64_t batch, int64_t seq_len, int64_t heads, int64_t kv_heads, int64_t head_dim) {
+  return {batch, seq_len, heads, kv_heads, head_dim, 1.0f / std::sqrt(float(head_dim))};
+}
+
+Inputs inputs_of(const AttentionShape& s, DType dtype, uint32_t seed, float magnitude = 1.0f) {
+  Random random(seed);
+  const int64_t rows = s.batch * s.seq_len, q_cols = s.heads * s.head_dim, kv_cols = s.kv_heads * s.head_dim;
+  return {random.normal(dtype, rows, q_cols, 0, magnitude), random.normal(dtype, rows, kv_cols, 0, magnitude),
+          random.normal(dtype, rows, kv_cols), random.normal(dtype, rows, q_cols)};
+}
+
+Results room_for(const AttentionShape& s, const Inputs& in) {
+  Results r{in.q, Storage(DType::f32, in.q->rows, s.heads, 0), in.q, in.k, in.v};
+  for (Storage* m : {&r.out, &r.lse, &r.dq, &r.dk, &r.dv}) m->fill(kPoison);
+  return r;
+}
+
+Results expected_of(const AttentionShape& s, const Inputs& in) {
+  Results r = room_for(s, in);
+  const auto stream = reference().create_stream();
+  reference().attention_forward(*stream, s, in.q, in.k, in.v, r.out, r.lse.f32());
+  reference().attention_backward(*stream, s, in.q, in.k, in.v, r.out, r.lse.f32(), in.dout, r.dq, r.dk, r.dv);
+  return r;
+}
+
+/// Matrices side by side, from column `first` of a wider one with 8 columns behind and padding of 8: aligned or not by `first`.
+struct Joined {
+  Window window;
+  Storage storage;
+  std::vector<Window> parts;
+
+  Joined(const std::vector<const Storage*>& matrices, int64_t first) {
+    window.first = first;
+    for (const Storage* m : matrices) {
+      parts.push_back({first + window.cols, (*m)->cols, 0});
+      window.cols += (*m)->cols;
+    }
+    window.behind = 8 + (16 - (first + window.cols) % 8) % 8;
+    storage = Storage((*matrices[0])->dtype, (*matrices[0])->rows, window.width(), 8);
+    storage.fill(3.0f);
+    for (size_t i = 0; i < parts.size(); ++i) {
+      for (int64_t r = 0; r < storage->rows; ++r) {
+        for (int64_t c = 0; c < parts[i].cols; ++c) storage.set(r, parts[i].first + c, matrices[i]->get(r, c));
+      }
+    }
+  }
+  void take(size_t part, Storage& to) const {
+    for (int64_t r = 0; r < to->rows; ++r) {
+      for (int64_t c = 0; c < to->cols; ++c) to.set(r, c, storage.get(r, parts[part].first + c));
+    }
+  }
+};
+
+Results launched(const cuda::Queue& queue, const AttentionShape& s, const Inputs& in, int64_t first) {
+  Results r = room_for(s, in);
+  const Joined qkv({&in.q, &in.k, &in.v}, first), dout({&in.dout}, first);
+  Joined out({&r.out}, first), dqkv({&r.dq, &r.dk, &r.dv}, first);
+  const Storage out_before = out.storage, dqkv_before = dqkv.storage;
+  OnDevice device(queue);
+  const Matrix x = device.copy_of(qkv.storage), dy = device.copy_of(dout.storage), y = device.copy_of(out.storage),
+               dx = device.copy_of(dqkv.storage), lse = device.copy_of(r.lse);
+  const Matrix q = qkv.parts[0](x), k = qkv.parts[1](x), v = qkv.parts[2](x);
+  cuda::attention_forward(queue, s, q, k, v, out.window(y), lse.as<float>());
+  cuda::attention_backward(queue, s, q, k, v, out.window(y), lse.as<float>(), dout.window(dy), dqkv.parts[0](dx), dqkv.parts[1](dx),
+                           dqkv.parts[2](dx), device.poisoned(cuda::attention_backward_scratch(s)));
+  device.bring_back(y, out.storage);
+  device.bring_back(dx, dqkv.storage);
+  device.bring_back(lse, r.lse);
+  CHECK(unchanged_around(out.window, out_before, out.storage));
+  CHECK(unchanged_around(dqkv.window, dqkv_before, dqkv.storage));
+  CHECK(r.lse.padding_untouched());
+  out.take(0, r.out);
+  dqkv.take(0, r.dq);
+  dqkv.take(1, r.dk);
+  dqkv.take(2, r.dv);
+  return r;
+}
+
+void check_same_bits(const Results& a, const Results& b) {
+  for (size_t i = 0; i < a.all().size(); ++i) {
+    INFO("result " << i << " of out, lse, dq, dk, dv");
+    CHECK(a.all()[i]->content() == b.all()[i]->content());
+  }
+}
+
+/// Under every order of threads, and with rows that begin anywhere.
+void check(const AttentionShape& s, DType dtype, uint32_t seed, int seeds, float magnitude = 1.0f) {
+  INFO("B " << s.batch << " T " << s.seq_len << " H " << s.heads << " G " << s.kv_heads << " D " << s.head_dim << " " << name_of(dtype)
+            << " magnitude " << magnitude);
+  const Inputs in = inputs_of(s, dtype, seed, magnitude);
+  const Results expected = expected_of(s, in);
+  std::vector<Results> seen;
+  each_order(seeds, [&](const cuda::Queue& queue) { seen.push_back(launched(queue, s, in, 8)); });
+  each_order(0, [&](const cuda::Queue& queue) { seen.push_back(launched(queue, s, in, 1)); });
+  const double t = tolerance(dtype);
+  const double tolerances[] = {t, 1e-5, t, t, t};
+  for (size_t i = 0; i < expected.all().size(); ++i) {
+    INFO("result " << i << " of out, lse, dq, dk, dv");
+    CHECK(relative_error(*seen[0].all()[i], *expected.all()[i]) < tolerances[i]);
+  }
+  for (size_t i = 1; i < seen.size(); ++i) {
+    INFO("run " << i);
+    check_same_bits(seen[0], seen[i]);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("attention on tensor cores agrees with the reference at every kind of length") {
+  for (int64_t head_dim : {64, 128}) {
+    for (int64_t seq_len : {1, 7, 33, 64, 65, 130, 200}) check(shape_of(1, seq_len, 1, 1, head_dim), DType::bf16, 51, 1);
+  }
+}
+
+TEST_CASE("attention on tensor cores agrees with the reference for every grouping of heads") {
+  for (int64_t head_dim : {64, 128}) {
+    for (auto [heads, kv_heads] : {std::pair{2, 2}, {4, 2}, {4, 1}}) check(shape_of(2, 70, heads, kv_heads, head_dim), DType::bf16, 52, 0);
+    check(shape_of(2, 137, 2, 1, head_dim), DType::bf16, 53, 0);
+  }
+}
+
+TEST_CASE("attention without tensor cores agrees with the reference") {
+  for (DType dtype : kActivationTypes) {
+    for (int64_t head_dim : {16, 48}) {
+      for (int64_t seq_len : {1, 7, 33, 64, 65, 130}) check(shape_of(1, seq_len, 2, 1, head_dim), dtype, 54, 0);
+    }
+    for (auto [heads, kv_heads] : {std::pair{2, 2}, {4, 2}, {4, 1}}) check(shape_of(2, 40, heads, kv_heads, 10), dtype, 55, 1);
+    for (int64_t head_dim : {80, 129, 256}) check(shape_of(2, 45, 1, 1, head_dim), dtype, 56, 0);
+  }
+  check(shape_of(1, 70, 2, 1, 64), DType::f32, 57, 1);
+  check(shape_of(1, 70, 2, 1, 128), DType::f32, 57, 1);
+}
+
+TEST_CASE("attention to few keys by scores of hundreds stays exact and finite") {
+  check(shape_of(1, 130, 1, 1, 64), DType::bf16, 58, 0, 8.0f);
+  check(shape_of(1, 130, 1, 1, 128), DType::bf16, 59, 0, 8.0f);
+}
+
+TEST_CASE("attention of no rows does nothing") {
+  each_order(0, [](const cuda::Queue& queue) {
+    const Matrix none = matrix(nullptr, DType::bf16, 0, 64);
+    const AttentionShape s = shape_of(0, 8, 1, 1, 64);
+    cuda::attention_forward(queue, s, none, none, none, none, nullptr);
+    cuda::attention_backward(queue, s, none, none, none, none, nullptr, none, none, none, none, nullptr);
+  });
+}
+
+}  // namespace trainctl::kernels::test
