@@ -292,6 +292,12 @@ __global__ void unaligned_row_kernel() {
   uint32_t r[4];
   kernels::cuda::ldmatrix_x4(r, kernels::cuda::dynamic_shared<char>() + threadIdx.x * 8);
 }
+__global__ void unaligned_vector_kernel(const float* in, float4* out) { *out = *reinterpret_cast<const float4*>(in + 1); }
+__global__ void beyond_array_kernel(int at, int* out) {
+  __shared__ int shared[8];
+  shared[at] = 1;
+  *out = shared[at];
+}
 __global__ void beyond_shared_kernel(int at) { kernels::cuda::dynamic_shared<int>()[at] = int(threadIdx.x); }
 
 TEST_CASE("a kernel's mistakes end the process and say where") {
@@ -309,6 +315,10 @@ TEST_CASE("a kernel's mistakes end the process and say where") {
     CHECK_THAT(message(partial_mma_kernel, 32, 0), Contains("deadlock") || Contains("not all 32 lanes"));
     CHECK_THAT(message(unaligned_kernel, 1, 64, reinterpret_cast<const char*>(out.data())), Contains("not on 16 bytes"));
     CHECK_THAT(message(unaligned_row_kernel, 32, 1024), Contains("not on 16 bytes"));
+    alignas(16) float vectors[12] = {};
+    CHECK_THAT(message(unaligned_vector_kernel, 1, 0, vectors, reinterpret_cast<float4*>(vectors + 8)),
+               Contains("test_kernel, block (") && Contains("a trap: a pointer without the alignment of its type"));
+    CHECK_THAT(message(beyond_array_kernel, 1, 0, 8, out.data()), Contains("an index beyond an array"));
     CHECK_THAT(message(beyond_shared_kernel, 1, 40, 10), Contains("beyond the end of dynamic shared memory"));
   }
 }

@@ -170,7 +170,7 @@ void explain(int signal, siginfo_t* info, void*) {
     }
   } else if (in_kernel) {
     std::snprintf(text, sizeof text, "emulated GPU: %s: %s at %p", place,
-                  signal == SIGILL ? "an access through a pointer without the alignment of its type" : "bad address, or out of stack",
+                  signal == SIGILL ? "a trap: a pointer without the alignment of its type, an index beyond an array, or a shift too far" : "bad address, or out of stack",
                   info->si_addr);
   } else {
     // None of ours: as if this handler were not here.
@@ -336,13 +336,13 @@ cudaError_t cudaFree(void* p) {
     if (found == d.allocations.end()) return cudaErrorInvalidValue;
     const Allocation allocation = found->second;
     // The bytes around the allocation, in its first page and behind its end, are as they were.
-    const unsigned char* const bytes = d.alias_base;
-    const size_t first = found->first, last = first + allocation.bytes;
-    for (size_t i = allocation.page_begin; i < allocation.page_end - kPage; ++i) {
-      if (i == first) i = last;
-      if (i < allocation.page_end - kPage && bytes[i] != kGarbage)
-        kernel_failed("a write of device " + std::to_string(device) + " beside an allocation of " + std::to_string(allocation.bytes) +
-                      " bytes, at byte " + std::to_string(int64_t(i) - int64_t(first)));
+    const size_t first = found->first, last = first + allocation.bytes, end = allocation.page_end - kPage;
+    for (const auto& [begin, stop] : {std::pair{allocation.page_begin, first}, std::pair{last, end}}) {
+      const unsigned char* const from = d.alias_base + begin;
+      if (begin == stop || (*from == kGarbage && std::memcmp(from, from + 1, stop - begin - 1) == 0)) continue;
+      const auto* const at = std::find_if(from, from + (stop - begin), [](unsigned char byte) { return byte != kGarbage; });
+      kernel_failed("a write of device " + std::to_string(device) + " beside an allocation of " + std::to_string(allocation.bytes) +
+                    " bytes, at byte " + std::to_string(int64_t(at - d.alias_base) - int64_t(first)));
     }
     d.allocations.erase(found);
     map_fixed(d.base + allocation.page_begin, allocation.page_end - allocation.page_begin,
