@@ -283,20 +283,8 @@ class MpiCommunicator final : public Communicator {
   }
 
   void copy_to_self(std::span<const Transfer> transfers) const {
-    std::vector<const Transfer*> sends, receives;
-    for (const Transfer& t : transfers)
-      if (t.peer == rank_) (t.kind == Transfer::send ? sends : receives).push_back(&t);
-    for (const Transfer* send : sends) {
-      const auto match = std::find_if(receives.begin(), receives.end(), [&](auto* r) { return r->tag == send->tag; });
-      ENSURE(match != receives.end(), "{}: a message of rank {} to itself without a receive", name_, rank_);
-      const Transfer& receive = **match;
-      if (send->bytes != receive.bytes)
-        throw Error(ErrorCode::kInternal, size_mismatch(name_, world_ranks_[rank_], send->bytes, world_ranks_[rank_],
-                                                        receive.bytes, send->tag));
-      if (send->bytes > 0) std::memcpy(receive.data, send->data, send->bytes);
-      receives.erase(match);
-    }
-    ENSURE(receives.empty(), "{}: rank {} receives from itself what it does not send", name_, rank_);
+    for (const auto& [send, receive] : match_own(*this, transfers))
+      if (send.bytes > 0) std::memcpy(receive.data, send.data, send.bytes);
   }
 
   void start(const Transfer& t, MPI_Request* request) const {

@@ -330,26 +330,6 @@ struct StagedTicket : Ticket::State {
   }
 };
 
-/// The sends and receives of this rank with itself, matched by tag and order.
-std::vector<std::pair<Transfer, Transfer>> match_own(const Communicator& comm, std::span<const Transfer> transfers) {
-  std::vector<Transfer> receives;
-  std::vector<std::pair<Transfer, Transfer>> pairs;
-  for (const Transfer& t : transfers)
-    if (t.peer == comm.rank() && t.kind == Transfer::receive) receives.push_back(t);
-  for (const Transfer& t : transfers) {
-    if (t.peer != comm.rank() || t.kind != Transfer::send) continue;
-    const auto match = std::find_if(receives.begin(), receives.end(), [&](const Transfer& r) { return r.tag == t.tag; });
-    ENSURE(match != receives.end(), "{}: a message of rank {} to itself without a receive", comm.name(), comm.rank());
-    if (t.bytes != match->bytes)
-      throw Error(ErrorCode::kInternal, size_mismatch(comm.name(), comm.world_rank(comm.rank()), t.bytes,
-                                                      comm.world_rank(comm.rank()), match->bytes, t.tag));
-    pairs.emplace_back(t, *match);
-    receives.erase(match);
-  }
-  ENSURE(receives.empty(), "{}: rank {} receives from itself what it does not send", comm.name(), comm.rank());
-  return pairs;
-}
-
 class StagedCommunicator final : public Communicator {
  public:
   StagedCommunicator(std::unique_ptr<Communicator> host, kernels::Backend& backend, size_t piece_bytes)

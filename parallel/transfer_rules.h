@@ -24,21 +24,48 @@ inline void check_transfers(const Communicator& comm, std::span<const Transfer> 
   }
 }
 
-/// "dp group of stage 1: reduce gradients: ranks 3, 7 (world) did not arrive within 60 s"
-inline Error deadline_error(const Communicator& comm, const char* what, std::vector<int> missing_world_ranks,
-                            double deadline_s) {
-  std::vector<int>& ranks = missing_world_ranks;
+/// "rank 3 (world)", "ranks 3, 7 (world)"
+inline std::string world_ranks_text(std::vector<int> ranks) {
   std::sort(ranks.begin(), ranks.end());
   ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
-  return Error(ErrorCode::kPeerLost,
-               fmt::format("{}: {}: {} {} (world) did not arrive within {:g} s", comm.name(), what,
-                           ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "), deadline_s));
+  return fmt::format("{} {} (world)", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "));
+}
+
+/// "dp group of stage 1: reduce gradients: ranks 3, 7 (world) did not arrive within 60 s"
+inline Error deadline_error(const std::string& comm_name, const std::string& what, std::vector<int> missing_world_ranks,
+                            double deadline_s) {
+  return Error(ErrorCode::kPeerLost, fmt::format("{}: {}: {} did not arrive within {:g} s", comm_name, what,
+                                                 world_ranks_text(std::move(missing_world_ranks)), deadline_s));
+}
+inline Error deadline_error(const Communicator& comm, const char* what, std::vector<int> missing_world_ranks,
+                            double deadline_s) {
+  return deadline_error(comm.name(), what, std::move(missing_world_ranks), deadline_s);
 }
 
 inline std::string size_mismatch(const std::string& comm_name, int sender_world, size_t sent, int receiver_world,
                                  size_t expected, int tag) {
   return fmt::format("{}: rank {} (world) sent {} bytes where rank {} (world) expected {} (tag {})", comm_name,
                      sender_world, sent, receiver_world, expected, tag);
+}
+
+/// The sends and receives of this rank with itself, matched by tag and order: (send, receive).
+inline std::vector<std::pair<Transfer, Transfer>> match_own(const Communicator& comm, std::span<const Transfer> transfers) {
+  std::vector<Transfer> receives;
+  std::vector<std::pair<Transfer, Transfer>> pairs;
+  for (const Transfer& t : transfers)
+    if (t.peer == comm.rank() && t.kind == Transfer::receive) receives.push_back(t);
+  for (const Transfer& t : transfers) {
+    if (t.peer != comm.rank() || t.kind != Transfer::send) continue;
+    const auto match = std::find_if(receives.begin(), receives.end(), [&](const Transfer& r) { return r.tag == t.tag; });
+    ENSURE(match != receives.end(), "{}: a message of rank {} to itself without a receive", comm.name(), comm.rank());
+    if (t.bytes != match->bytes)
+      throw Error(ErrorCode::kInternal, size_mismatch(comm.name(), comm.world_rank(comm.rank()), t.bytes,
+                                                      comm.world_rank(comm.rank()), match->bytes, t.tag));
+    pairs.emplace_back(t, *match);
+    receives.erase(match);
+  }
+  ENSURE(receives.empty(), "{}: rank {} receives from itself what it does not send", comm.name(), comm.rank());
+  return pairs;
 }
 
 /// The moment `deadline_s` from now; a limit of years is cut to what the clock can hold.

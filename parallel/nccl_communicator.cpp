@@ -1,0 +1,217 @@
+// Ranks with a GPU each, by NCCL: an exchange is one group of ncclSend and ncclRecv on a stream of the communicator's own, ordered
+// behind the caller's stream and before it by events. NCCL's collectives are not used: their order of additions is their own.
+//
+// A group of ranks is made by a fresh ncclCommInitRankConfig over the ranks' host communicator, also when it is a part of another:
+// ncclCommSplit is a collective of all of the parent's ranks, which must be idle for it, and a rank that is lost in it can neither be
+// named nor left out; the fresh start asks only the members and begins by a message among them on the host, which names who is missing.
+//
+// NCCL has no tags. Within an exchange the messages of each pair are put into the order of their tags on both sides; between
+// exchanges they are matched in the order given.
+#include <algorithm>
+
+#include "kernels/cuda/runtime.h"
+#include "parallel/back_off.h"
+#include "parallel/communicator.h"
+#include "parallel/nccl_link.h"
+#include "parallel/transfer_rules.h"
+
+namespace trainctl::parallel {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct NcclTicket : Ticket::State {
+  std::shared_ptr<NcclLink> link;
+  std::shared_ptr<NcclPending> pending;   // null once waited for
+  ~NcclTicket() override {
+    if (pending) link->abandon(*pending);
+  }
+};
+
+class NcclCommunicator final : public Communicator {
+ public:
+  NcclCommunicator(std::unique_ptr<Communicator> host, kernels::Backend& backend, double deadline_s)
+      : host_(std::move(host)), backend_(backend), stream_(backend.create_stream()) {
+    auto* cuda = dynamic_cast<kernels::cuda::CudaStream*>(stream_.get());
+    ENSURE(cuda != nullptr, "{}: NCCL moves memory of the CUDA backend, not of '{}'", name(), backend.name());
+    cuda_stream_ = cuda->handle();
+    if (size() > 1) connect(deadline_s);
+    else link_ = std::make_shared<NcclLink>(nullptr, backend_, name(), deadline_s);
+  }
+  ~NcclCommunicator() override { link_->shut_down(); }
+
+  int rank() const override { return host_->rank(); }
+  int size() const override { return host_->size(); }
+  const std::string& name() const override { return host_->name(); }
+  int world_rank(int r) const override { return host_->world_rank(r); }
+  double deadline_s() const override { return link_->deadline_s(); }
+  double waited_s() const override { return waited_s_; }
+  uint64_t sent_bytes() const override { return sent_bytes_; }
+  Communicator& host() override { return *host_; }
+  void check() override { link_->check(); }
+
+  Ticket exchange(std::span<const Transfer> transfers, kernels::Stream* after) override {
+    check_transfers(*this, transfers);
+    if (transfers.empty()) return Ticket();
+    const auto pairs = match_own(*this, transfers);
+    const std::vector<Transfer> messages = in_common_order(transfers);
+    std::vector<int> peers;
+    for (const Transfer& t : messages) peers.push_back(world_rank(t.peer));
+    auto ticket = std::make_unique<NcclTicket>();
+    const std::shared_ptr<NcclPending> pending = link_->make_pending(peers);
+    if (after) {
+      std::unique_ptr<kernels::Event> before = link_->take_event();
+      after->record(*before);
+      stream_->wait(*before);
+      link_->give_back(std::move(before));
+    }
+    stream_->record(*pending->started);
+    if (!messages.empty()) link_->launch(peers, [&](ncclComm_t comm) { return give(messages, comm); });
+    for (const auto& [send, receive] : pairs)
+      if (send.bytes > 0) backend_.copy_on_device(*stream_, receive.data, send.data, send.bytes);
+    stream_->record(*pending->done);
+    for (const Transfer& t : transfers)
+      if (t.kind == Transfer::send) sent_bytes_ += t.bytes;
+    link_->add(pending);
+    ticket->link = link_;
+    ticket->pending = pending;
+    return Ticket(std::move(ticket));
+  }
+
+  bool test(Ticket& ticket) override {
+    if (!ticket) return true;
+    NcclTicket& own_ticket = own(ticket);
+    if (!link_->is_done(*own_ticket.pending)) return false;
+    collect(own_ticket);
+    ticket.reset();
+    return true;
+  }
+
+  void wait(Ticket& ticket, const char* what) override {
+    if (!ticket) return;
+    Ticket taken = std::move(ticket);   // emptied on every way out
+    NcclTicket& own_ticket = own(taken);
+    const auto start = Clock::now();
+    link_->set_waited(*own_ticket.pending, what);
+    BackOff back_off;
+    while (!link_->is_done(*own_ticket.pending)) back_off.pause();
+    collect(own_ticket);
+    waited_s_ += std::chrono::duration<double>(Clock::now() - start).count();
+  }
+
+  void wait(Ticket& ticket, const char* what, kernels::Stream& then) override {
+    if (!ticket) return;
+    Ticket taken = std::move(ticket);
+    NcclTicket& own_ticket = own(taken);
+    link_->check();
+    link_->set_waited(*own_ticket.pending, what);
+    then.wait(*own_ticket.pending->done);
+    collect(own_ticket);   // the link keeps it under watch
+  }
+
+  std::unique_ptr<Communicator> split(int colour, int key, const std::string& name) override {
+    link_->check();
+    std::unique_ptr<Communicator> part = host_->split(colour, key, name);
+    if (!part) return nullptr;
+    return std::make_unique<NcclCommunicator>(std::move(part), backend_, deadline_s());
+  }
+
+ private:
+  /// Everyone's arrival, then NCCL's own start, then a message between each pair: NCCL makes its connections when they are first used
+  /// and both sides must be there for it, which an exchange of two ranks may not ask of the others.
+  void connect(double deadline_s) {
+    constexpr const char* kWhat = "start NCCL";
+    std::vector<int> others;
+    std::vector<char> here(size());
+    std::vector<Transfer> hellos;
+    for (int r = 0; r < size(); r++) {
+      if (r == rank()) continue;
+      others.push_back(world_rank(r));
+      hellos.push_back({Transfer::send, r, &here[rank()], 1, kInternalTag});
+      hellos.push_back({Transfer::receive, r, &here[r], 1, kInternalTag});
+    }
+    const NcclApi& api = nccl();
+    host_->exchange_and_wait(hellos, kWhat);
+    link_ = std::make_shared<NcclLink>(&api, backend_, name(), deadline_s);
+    ncclUniqueId id{};
+    if (rank() == 0)
+      if (const ncclResult_t result = api.get_unique_id(&id); result != ncclSuccess)
+        throw Error(ErrorCode::kPreflight, fmt::format("{}: start NCCL: {} ({})", name(), api.error_string(result), api.last_error(nullptr)));
+    std::vector<Transfer> ids;
+    for (int r = 0; r < size(); r++) {
+      if (rank() == 0 && r > 0) ids.push_back({Transfer::send, r, &id, sizeof id, kInternalTag});
+      if (rank() == r && r > 0) ids.push_back({Transfer::receive, 0, &id, sizeof id, kInternalTag});
+    }
+    host_->exchange_and_wait(ids, kWhat);
+    link_->join(id, rank(), size(), others);
+    const auto bytes = backend_.allocate(2 * size_t(size()));
+    char* at = static_cast<char*>(bytes->data());
+    std::vector<Transfer> greetings;
+    for (int r = 0; r < size(); r++) {
+      if (r == rank()) continue;
+      greetings.push_back({Transfer::send, r, at + r, 1, 0});
+      greetings.push_back({Transfer::receive, r, at + size() + r, 1, 0});
+    }
+    exchange_and_wait(greetings, kWhat);
+    sent_bytes_ = 0;
+    waited_s_ = 0;
+  }
+
+  using Communicator::exchange_and_wait;
+
+  /// The messages to and from others, those of each pair by tag. Empty ones are no messages to NCCL.
+  std::vector<Transfer> in_common_order(std::span<const Transfer> transfers) const {
+    std::vector<Transfer> messages;
+    for (const Transfer& t : transfers)
+      if (t.peer != rank() && t.bytes > 0) messages.push_back(t);
+    std::stable_sort(messages.begin(), messages.end(), [](const Transfer& a, const Transfer& b) { return a.tag < b.tag; });
+    return messages;
+  }
+
+  ncclResult_t give(const std::vector<Transfer>& messages, ncclComm_t comm) const {
+    const NcclApi& api = nccl();
+    for (const Transfer& t : messages) {
+      const ncclResult_t result = t.kind == Transfer::send ? api.send(t.data, t.bytes, ncclUint8, t.peer, comm, cuda_stream_)
+                                                           : api.receive(t.data, t.bytes, ncclUint8, t.peer, comm, cuda_stream_);
+      if (result != ncclSuccess && result != ncclInProgress) return result;
+    }
+    return ncclSuccess;
+  }
+
+  void collect(NcclTicket& ticket) {
+    link_->release(*ticket.pending);
+    ticket.pending = nullptr;
+  }
+
+  NcclTicket& own(Ticket& ticket) const {
+    auto* own_ticket = dynamic_cast<NcclTicket*>(ticket.state());
+    ENSURE(own_ticket != nullptr && own_ticket->link == link_, "{}: a ticket of another communicator", name());
+    return *own_ticket;
+  }
+
+  std::unique_ptr<Communicator> host_;
+  kernels::Backend& backend_;
+  std::unique_ptr<kernels::Stream> stream_;
+  cudaStream_t cuda_stream_ = nullptr;
+  std::shared_ptr<NcclLink> link_;
+  double waited_s_ = 0;
+  uint64_t sent_bytes_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_nccl_communicator(std::unique_ptr<Communicator> host, kernels::Backend& backend, double deadline_s) {
+  ENSURE(deadline_s > 0, "deadline_s = {}", deadline_s);
+  return std::make_unique<NcclCommunicator>(std::move(host), backend, deadline_s);
+}
+
+NcclStatus nccl_status() {
+  try {
+    const NcclApi& api = nccl();
+    return {.version = api.version, .path = api.path, .problem = ""};
+  } catch (const Error& e) {
+    return {.version = 0, .path = "", .problem = e.what()};
+  }
+}
+
+}  // namespace trainctl::parallel

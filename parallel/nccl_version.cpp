@@ -1,0 +1,16 @@
+#include <fmt/format.h>
+
+#include "parallel/nccl_api.h"
+
+namespace trainctl::parallel {
+
+std::string nccl_version_problem(int version, const std::string& path) {
+  // Up to 2.8 a version was written 2809, since then 20900: 2.18 and all that follow are 218xx and more.
+  if (version >= 21800 && version < 30000) return "";
+  const std::string text = version < 10000 ? fmt::format("{}.{}.{}", version / 1000, version / 100 % 10, version % 100)
+                                           : fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+  return fmt::format("{} is NCCL {}; trainctl needs 2.18 or a later 2.x: install one, or name its folder in TRAINCTL_CUDA_LIBRARIES",
+                     path, text);
+}
+
+}  // namespace trainctl::parallel

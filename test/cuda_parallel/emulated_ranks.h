@@ -1,0 +1,136 @@
+// Rank threads with emulated GPUs: what every test of device transports starts from.
+#pragma once
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/device.h"
+#include "test/parallel/mpi/transport_checks.h"
+#include "test/parallel/rank_threads.h"
+#include "test/support/emulated_gpu/emulated_gpu.h"
+#include "test/support/emulated_gpu/emulated_nccl.h"
+
+namespace trainctl::test {
+
+struct EmulatedRanks {
+  int size = 2;
+  double deadline_s = 60;       ///< of NCCL
+  double host_deadline_s = 60;
+  bool share_one_gpu = false;   ///< else each rank has its own
+  emulated_gpu::StreamMode mode = emulated_gpu::StreamMode::lazy;
+  uint64_t seed = 1;
+  emulated_gpu::NcclOptions nccl;
+  bool may_leave_things = false;
+
+  using Make = std::function<std::unique_ptr<Communicator>(std::unique_ptr<Communicator> host, kernels::Backend&)>;
+  using Run = std::function<void(Communicator&, kernels::Backend&)>;
+
+  /// Runs every rank, each with its backend and the communicator that `make` makes of its end of a thread world. Afterwards nothing of
+  /// CUDA or NCCL may be alive.
+  void run(const Make& make, const Run& run) {
+    emulated_gpu::Options gpu;
+    gpu.stream_mode = mode;
+    gpu.seed = seed;
+    gpu.devices.resize(size_t(share_one_gpu ? 1 : size));
+    emulated_gpu::reset(gpu);
+    nccl.seed = seed;
+    emulated_gpu::reset_nccl(nccl);
+    {
+      std::vector<std::unique_ptr<kernels::Backend>> backends(static_cast<size_t>(size));
+      on_rank_threads(
+          size, host_deadline_s, [&](Communicator& comm) { run(comm, *backends[size_t(comm.rank())]); },
+          [&](std::unique_ptr<Communicator> host) {
+            auto& backend = backends[size_t(host->rank())];
+            backend = kernels::make_cuda_backend({.device = share_one_gpu ? 0 : host->rank()});
+            return make(std::move(host), *backend);
+          });
+    }
+    require(may_leave_things || emulated_gpu::leaks().empty(), "left over: {}", emulated_gpu::leaks());
+  }
+
+  /// Over NCCL.
+  void run_nccl(const Run& body) {
+    run([this](auto host, auto& backend) { return parallel::make_nccl_communicator(std::move(host), backend, deadline_s); }, body);
+    require(emulated_gpu::living_nccl_communicators() == 0, "{} communicators were not aborted",
+            emulated_gpu::living_nccl_communicators());
+  }
+  /// Through staging memory.
+  void run_staged(size_t piece_bytes, const Run& body) {
+    run([&](auto host, auto& backend) { return parallel::make_staged_communicator(std::move(host), backend, piece_bytes); }, body);
+  }
+};
+
+/// The orders in which work on streams may run: as late as possible, at once, and three kinds of oddly.
+struct StreamOrder {
+  emulated_gpu::StreamMode mode = emulated_gpu::StreamMode::lazy;
+  uint64_t seed = 1;
+};
+inline std::vector<StreamOrder> stream_orders() {
+  using emulated_gpu::StreamMode;
+  return {{StreamMode::lazy, 1}, {StreamMode::eager, 2}, {StreamMode::random, 3}, {StreamMode::random, 4}, {StreamMode::random, 5}};
+}
+
+inline std::string error_of(ErrorCode code, const std::function<void()>& run) {
+  try {
+    run();
+  } catch (const Error& e) {
+    return e.code() == code ? e.what() : std::string("other code: ") + e.what();
+  }
+  return "";
+}
+
+/// A backward pass in small: layer by layer `values` is computed on the stream (from the layer before), copied into a bucket of its
+/// own and exchanged with everyone while the next layer is computed; at the end each rank sums what came. Bit for bit equal to the
+/// same computation on the host, which it is compared with.
+inline void check_overlap(Communicator& comm, kernels::Backend& backend, int layers, int64_t n) {
+  const int size = comm.size(), rank = comm.rank();
+  const auto stream = backend.create_stream();
+  DeviceBytes values(backend, size_t(n) * 4), increment(backend, size_t(n) * 4);
+  std::vector<std::unique_ptr<DeviceBytes>> buckets, received;
+  const auto as_f32 = [](DeviceBytes& b) { return reinterpret_cast<float*>(b.host()); };
+  for (int64_t i = 0; i < n; i++) {
+    as_f32(values)[i] = input_value(rank, i);
+    as_f32(increment)[i] = input_value(rank + 100, i);
+  }
+  values.upload(*stream);
+  increment.upload(*stream);
+  const auto matrix = [&](DeviceBytes& b) { return kernels::Matrix{b.device(), DType::f32, 1, n, n}; };
+  std::vector<Ticket> tickets;
+  for (int l = 0; l < layers; l++) {
+    buckets.push_back(std::make_unique<DeviceBytes>(backend, size_t(n) * 4));
+    received.push_back(std::make_unique<DeviceBytes>(backend, size_t(n) * 4 * size_t(size)));
+    received[size_t(l)]->upload(*stream);
+    backend.add(*stream, matrix(increment), matrix(values));
+    backend.copy(*stream, matrix(values), matrix(*buckets[size_t(l)]));
+    std::vector<Transfer> transfers;
+    for (int r = 0; r < size; r++) {
+      if (r == rank) continue;
+      transfers.push_back({Transfer::send, r, buckets[size_t(l)]->device(), size_t(n) * 4, l + 1});
+      transfers.push_back({Transfer::receive, r, received[size_t(l)]->device() + size_t(r) * size_t(n) * 4, size_t(n) * 4, l + 1});
+    }
+    tickets.push_back(comm.exchange(transfers, stream.get()));
+  }
+  for (int l = 0; l < layers; l++) {
+    comm.wait(tickets[size_t(l)], "reduce gradients", *stream);
+    std::vector<const void*> inputs;
+    for (int r = 0; r < size; r++)
+      inputs.push_back(r == rank ? buckets[size_t(l)]->device() : received[size_t(l)]->device() + size_t(r) * size_t(n) * 4);
+    backend.tree_sum(*stream, inputs, buckets[size_t(l)]->device(), DType::f32, n);
+    buckets[size_t(l)]->download(*stream);
+  }
+  stream->synchronize();
+  comm.check();
+  for (int l = 0; l < layers; l++)
+    for (int64_t i = 0; i < n; i++) {
+      std::vector<float> parts;
+      for (int r = 0; r < size; r++) {
+        float value = input_value(comm.world_rank(r), i);
+        for (int k = 0; k <= l; k++) value += input_value(comm.world_rank(r) + 100, i);
+        parts.push_back(value);
+      }
+      require_same_bits(as_f32(*buckets[size_t(l)])[i], serial_tree(parts), fmt::format("layer {} on rank {}", l, rank), i);
+    }
+}
+
+}  // namespace trainctl::test

@@ -1,0 +1,274 @@
+// Goal: over NCCL every byte arrives in the order of the streams, with the bits of the other transports, and whatever fails ends in an
+// error that names it, in time: nothing waits for ever, not even for NCCL's own abort.
+// Method: the checks of every transport over emulated NCCL, each rank with an emulated GPU of its own whose streams run as late or as
+// oddly as CUDA permits; then one case per way to fail.
+#include <catch2/catch.hpp>
+
+#include "kernels/cuda/runtime.h"
+#include "parallel/nccl_api.h"
+#include "test/cuda_parallel/emulated_ranks.h"
+
+namespace trainctl::test {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+double seconds_since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
+
+/// One message of this rank's memory.
+struct Message {
+  std::unique_ptr<kernels::Buffer> memory;
+  Transfer transfer;
+  Message(kernels::Backend& backend, Transfer::Kind kind, int peer, size_t bytes)
+      : memory(backend.allocate(bytes)), transfer{kind, peer, memory->data(), bytes, 0} {}
+  std::span<const Transfer> span() const { return {&transfer, 1}; }
+};
+
+}  // namespace
+
+TEST_CASE("NCCL: the checks of every transport") {
+  const StreamOrder order = GENERATE(from_range(stream_orders()));
+  const int size = GENERATE(1, 2, 3, 4);
+  CAPTURE(size, int(order.mode), order.seed);
+  EmulatedRanks ranks{.size = size, .mode = order.mode, .seed = order.seed};
+  ranks.run_nccl([&](Communicator& comm, kernels::Backend& backend) {
+    for (uint64_t seed = 1; seed <= 3; seed++)
+      check_random_messages(comm, backend, 100 * order.seed + seed, 40, Matching::by_exchange);
+    check_overlap(comm, backend, 6, 3001);
+    comm.check();
+  });
+}
+
+TEST_CASE("NCCL: collectives and splits") {
+  const StreamOrder order = GENERATE(StreamOrder{}, StreamOrder{emulated_gpu::StreamMode::random, 7});
+  CAPTURE(int(order.mode), order.seed);
+  EmulatedRanks ranks{.size = 3, .mode = order.mode, .seed = order.seed};
+  ranks.run_nccl([&](Communicator& comm, kernels::Backend& backend) {
+    check_collectives(comm, backend);
+    check_split(comm, backend, Matching::by_exchange);
+  });
+}
+
+// Every rank begins with a send to its neighbour, on a communicator of the two: nobody may stay in it until the neighbour comes.
+TEST_CASE("NCCL: a ring in which every rank sends first") {
+  EmulatedRanks ranks{.size = 3, .deadline_s = 20};
+  ranks.run_nccl([&](Communicator& comm, kernels::Backend& backend) {
+    std::unique_ptr<Communicator> edges[3];   // edge e joins ranks e and (e + 1) % 3
+    for (int e = 0; e < 3; e++) edges[e] = comm.split(comm.rank() == (e + 2) % 3 ? -1 : 0, (comm.rank() - e + 3) % 3, "edge");
+    const auto stream = backend.create_stream();
+    Message out(backend, Transfer::send, 1, 1000), in(backend, Transfer::receive, 0, 1000);
+    Communicator &next = *edges[comm.rank()], &before = *edges[(comm.rank() + 2) % 3];
+    Ticket sent = next.exchange(out.span(), stream.get());
+    Ticket received = before.exchange(in.span(), stream.get());
+    before.wait(received, "receive", *stream);
+    next.wait(sent, "send", *stream);
+    stream->synchronize();
+    parallel::barrier(comm);
+  });
+}
+
+TEST_CASE("NCCL: a peer that does not come, waited for on the host") {
+  std::string messages[3], later;
+  EmulatedRanks ranks{.size = 3, .deadline_s = 0.3};
+  ranks.run_nccl([&](Communicator& comm, kernels::Backend& backend) {
+    const auto group = comm.split(comm.rank() == 1 ? -1 : 0, -comm.rank(), "dp group of stage 1");   // world ranks 2, 0
+    if (comm.rank() != 0) return parallel::barrier(comm);
+    Message m(backend, Transfer::receive, 0, 1000);
+    messages[0] = error_of(ErrorCode::kPeerLost, [&] { group->exchange_and_wait(m.span(), "reduce gradients"); });
+    later = error_of(ErrorCode::kPeerLost, [&] { group->exchange(m.span()); });
+    messages[1] = error_of(ErrorCode::kPeerLost, [&] { group->check(); });
+    messages[2] = error_of(ErrorCode::kPeerLost, [&] { group->split(0, 0, "part"); });
+    parallel::barrier(comm);
+  });
+  for (const std::string& m : messages)
+    CHECK(m == "dp group of stage 1: reduce gradients: rank 2 (world) did not arrive within 0.3 s");
+  CHECK(later == messages[0]);
+}
+
+TEST_CASE("NCCL: a peer that does not come, waited for by a stream") {
+  std::string checked, later;
+  EmulatedRanks ranks{.size = 2, .deadline_s = 0.3};
+  ranks.run_nccl([&](Communicator& comm, kernels::Backend& backend) {
+    if (comm.rank() == 1) return;
+    const auto stream = backend.create_stream();
+    Message m(backend, Transfer::receive, 1, 1000);
+    const auto begin = Clock::now();
+    comm.exchange_and_wait(m.span(), "receive an activation", *stream);
+    require(seconds_since(begin) < 0.25, "the wait of a stream took the host {} s", seconds_since(begin));
+    stream->synchronize();   // ends, because the watch aborts NCCL
+    require(seconds_since(begin) >= 0.3, "given up after {} s", seconds_since(begin));
+    checked = error_of(ErrorCode::kPeerLost, [&] { comm.check(); });
+    later = error_of(ErrorCode::kPeerLost, [&] { comm.exchange_and_wait(m.span(), "another", *stream); });
+  });
+  CHECK(checked == "world: receive an activation: rank 1 (world) did not arrive within 0.3 s");
+  CHECK(later == checked);
+}
+
+// The exchange that hangs is named, also when somebody waits only for a later one.
+TEST_CASE("NCCL: a later exchange is waited for behind one that hangs") {
+  std::string checked;
+  EmulatedRanks ranks{.size = 3, .deadline_s = 0.3};
+  ranks.run_nccl([&](Communicator& comm, kernels::Backend& backend) {
+    if (comm.rank() == 2) return;
+    const auto stream = backend.create_stream();
+    Message lost(backend, Transfer::receive, 2, 1000), fine(backend, comm.rank() == 0 ? Transfer::send : Transfer::receive,
+                                                            1 - comm.rank(), 1000);
+    if (comm.rank() == 1) {
+      error_of(ErrorCode::kPeerLost, [&] { comm.exchange_and_wait(fine.span(), "receive"); });
+      return;
+    }
+    Ticket first = comm.exchange(lost.span(), stream.get());
+    Ticket second = comm.exchange(fine.span(), stream.get());
+    comm.wait(second, "send", *stream);
+    stream->synchronize();
+    checked = error_of(ErrorCode::kPeerLost, [&] { comm.check(); });
+  });
+  CHECK(checked == "world: send: rank 2 (world) did not arrive within 0.3 s");
+}
+
+// A long computation before an exchange is no missing peer: the clock begins when the stream has come to it.
+TEST_CASE("NCCL: the deadline does not count the work before") {
+  EmulatedRanks ranks{.size = 2, .deadline_s = 0.3};
+  ranks.run_nccl([&](Communicator& comm, kernels::Backend& backend) {
+    const auto stream = backend.create_stream();
+    Message m(backend, comm.rank() == 0 ? Transfer::send : Transfer::receive, 1 - comm.rank(), 1000);
+    emulated_gpu::hang_stream(static_cast<kernels::cuda::CudaStream&>(*stream).handle());
+    backend.fill_zero(*stream, m.memory->data(), 1000);
+    comm.exchange_and_wait(m.span(), "exchange behind a long computation", *stream);
+    parallel::barrier(comm);
+    std::this_thread::sleep_for(std::chrono::milliseconds(700));
+    comm.check();
+    parallel::barrier(comm);
+    emulated_gpu::release_hung();
+    stream->synchronize();
+    comm.check();
+    parallel::barrier(comm);
+  });
+}
+
+// A send may be under way for as long as nobody waits for it: the clock of a wait begins with the wait, as over MPI.
+TEST_CASE("NCCL: the deadline does not count what nobody waits for") {
+  EmulatedRanks ranks{.size = 2, .deadline_s = 0.3};
+  ranks.run_nccl([&](Communicator& comm, kernels::Backend& backend) {
+    const auto stream = backend.create_stream();
+    Message m(backend, comm.rank() == 0 ? Transfer::receive : Transfer::send, 1 - comm.rank(), 1000);
+    Ticket t;
+    if (comm.rank() == 0) t = comm.exchange(m.span(), stream.get());
+    std::this_thread::sleep_for(std::chrono::milliseconds(700));
+    comm.check();
+    parallel::barrier(comm);
+    if (comm.rank() == 1) t = comm.exchange(m.span(), stream.get());
+    comm.wait(t, "late", *stream);
+    stream->synchronize();
+    comm.check();
+    parallel::barrier(comm);
+  });
+}
+
+TEST_CASE("NCCL: an error that NCCL reports") {
+  std::string waited, checked;
+  EmulatedRanks ranks{.size = 2, .deadline_s = 20};
+  ranks.run_nccl([&](Communicator& comm, kernels::Backend& backend) {
+    parallel::barrier(comm);
+    if (comm.rank() == 1) return;
+    Message m(backend, Transfer::receive, 1, 1000);
+    const auto begin = Clock::now();
+    Ticket t = comm.exchange(m.span());
+    emulated_gpu::fail_nccl(0, ncclRemoteError, "connection closed by remote peer\n");
+    waited = error_of(ErrorCode::kPeerLost, [&] { comm.wait(t, "reduce gradients"); });
+    checked = error_of(ErrorCode::kPeerLost, [&] { comm.check(); });
+    require(seconds_since(begin) < 10, "{} s", seconds_since(begin));
+  });
+  CHECK(waited == "world: reduce gradients: NCCL reports ncclRemoteError with rank 1 (world): remote process exited or there was a "
+                  "network error (connection closed by remote peer)");
+  CHECK(checked == waited);
+}
+
+TEST_CASE("NCCL: a rank that does not come to the start is named") {
+  std::string message;
+  EmulatedRanks ranks{.size = 3, .host_deadline_s = 0.3};
+  const auto make = [&](std::unique_ptr<Communicator> host, kernels::Backend& backend) -> std::unique_ptr<Communicator> {
+    if (host->rank() == 2) return host;
+    try {
+      return parallel::make_nccl_communicator(std::move(host), backend, 0.3);
+    } catch (const Error& e) {
+      message = e.what();
+      throw;
+    }
+  };
+  CHECK_THROWS_AS(ranks.run(make, [](Communicator&, kernels::Backend&) {}), Error);
+  CHECK(message == "world: start NCCL: rank 2 (world) did not arrive within 0.3 s");
+}
+
+TEST_CASE("NCCL: a start that never ends") {
+  EmulatedRanks ranks{.size = 3, .deadline_s = 0.3, .nccl = {.init_hangs = true}};
+  std::string messages[3];
+  const auto make = [&](std::unique_ptr<Communicator> host, kernels::Backend& backend) -> std::unique_ptr<Communicator> {
+    const int rank = host->rank();
+    messages[rank] = error_of(ErrorCode::kPeerLost, [&] { parallel::make_nccl_communicator(std::move(host), backend, 0.3); });
+    return nullptr;
+  };
+  // The ranks end without a communicator.
+  CHECK_NOTHROW(ranks.run([&](auto host, auto& backend) {
+    auto spare = host->split(host->rank(), 0, "alone");
+    make(std::move(host), backend);
+    return spare;
+  }, [](Communicator&, kernels::Backend&) {}));
+  CHECK(messages[0] == "world: start NCCL: ranks 1, 2 (world) did not arrive within 0.3 s");
+  CHECK(messages[2] == "world: start NCCL: ranks 0, 1 (world) did not arrive within 0.3 s");
+  CHECK(emulated_gpu::living_nccl_communicators() == 0);
+}
+
+TEST_CASE("NCCL: an abort that hangs does not hang the rank") {
+  std::string message;
+  std::unique_ptr<Message> kept;   // the device still holds it: giving it back would wait for NCCL
+  const auto begin = Clock::now();
+  EmulatedRanks ranks{.size = 2, .nccl = {.abort_hangs = true}, .may_leave_things = true};
+  ranks.run([](auto host, auto& backend) { return parallel::make_nccl_communicator(std::move(host), backend, 0.3); },
+            [&](Communicator& comm, kernels::Backend& backend) {
+              const auto part = comm.split(0, 0, "part");
+              if (comm.rank() == 1) return parallel::barrier(comm);
+              kept = std::make_unique<Message>(backend, Transfer::receive, 1, 1000);
+              message = error_of(ErrorCode::kPeerLost, [&] { part->exchange_and_wait(kept->span(), "receive"); });
+              parallel::barrier(comm);
+            });
+  CHECK(message == "part: receive: rank 1 (world) did not arrive within 0.3 s");
+  CHECK(seconds_since(begin) < 10);
+  CHECK(emulated_gpu::living_nccl_communicators() > 0);
+  emulated_gpu::release_aborts();
+  while (emulated_gpu::living_nccl_communicators() > 0) std::this_thread::yield();
+  kept.reset();
+  CHECK(emulated_gpu::leaks() == "");
+}
+
+TEST_CASE("NCCL: an abandoned exchange ends the communicator, so that its memory can be given back") {
+  std::string message;
+  EmulatedRanks ranks{.size = 2, .deadline_s = 20};
+  ranks.run_nccl([&](Communicator& comm, kernels::Backend& backend) {
+    if (comm.rank() == 1) return;
+    Message m(backend, Transfer::receive, 1, 1000);
+    { Ticket gone = comm.exchange(m.span()); }
+    message = error_of(ErrorCode::kPeerLost, [&] { comm.check(); });
+  });
+  CHECK(message == "world: an exchange was given up before it was done");
+}
+
+TEST_CASE("NCCL: pending tickets outlive their communicator") {
+  EmulatedRanks ranks{.size = 2, .deadline_s = 20};
+  ranks.run_nccl([&](Communicator& comm, kernels::Backend& backend) {
+    auto group = comm.split(0, 0, "short-lived");
+    Message m(backend, Transfer::receive, 1 - comm.rank(), 1000);
+    Ticket never = group->exchange(m.span());
+    group.reset();
+  });
+}
+
+TEST_CASE("NCCL: which versions will do") {
+  for (const int version : {21800, 21805, 22809, 29900}) CHECK(parallel::nccl_version_problem(version, "x") == "");
+  CHECK(parallel::nccl_version_problem(21705, "/lib/libnccl.so.2") ==
+        "/lib/libnccl.so.2 is NCCL 2.17.5; trainctl needs 2.18 or a later 2.x: install one, or name its folder in TRAINCTL_CUDA_LIBRARIES");
+  CHECK(parallel::nccl_version_problem(2708, "x").starts_with("x is NCCL 2.7.8;"));
+  CHECK(parallel::nccl_version_problem(30100, "x").starts_with("x is NCCL 3.1.0;"));
+  CHECK(parallel::nccl_status().version == 22809);
+}
+
+}  // namespace trainctl::test

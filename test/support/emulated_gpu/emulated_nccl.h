@@ -1,0 +1,27 @@
+// The emulated NCCL as a test sees it: how it varies what real NCCL leaves open, and what fails.
+//
+// Ranks are threads of one process, each with a device of its own. A group of sends and receives is one piece of work on its stream: it
+// begins when the stream has come to it and ends when all its messages are matched, in the order of calls of each pair. Calls take
+// effect later, while the communicator's state is asked for, as in real NCCL's non-blocking mode; the first message between two ranks
+// needs both to be in their calls.
+#pragma once
+#include <nccl.h>
+
+#include <cstdint>
+
+namespace trainctl::emulated_gpu {
+
+struct NcclOptions {
+  uint64_t seed = 1;           ///< how many looks a call takes; which sends end before their receives begin
+  bool init_hangs = false;     ///< no communicator ever comes to life
+  bool abort_hangs = false;    ///< until release_aborts()
+};
+/// Begins anew. No communicator may be alive.
+void reset_nccl(const NcclOptions& options = {});
+/// Member `rank` of every communicator with more than one member reports this error from now on.
+void fail_nccl(int rank, ncclResult_t error, const char* words);
+void release_aborts();
+/// Communicators not aborted.
+int living_nccl_communicators();
+
+}  // namespace trainctl::emulated_gpu

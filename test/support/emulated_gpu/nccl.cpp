@@ -1,0 +1,344 @@
+// The emulated NCCL. One lock guards everything here; it is taken inside the runtime's lock (by Work::ready), so no call of the runtime
+// is made while it is held.
+#include <nccl.h>
+
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "parallel/nccl_api.h"
+#include "test/support/emulated_gpu/emulated_nccl.h"
+#include "test/support/emulated_gpu/machine.h"
+
+namespace {
+
+using trainctl::emulated_gpu::NcclOptions;
+
+/// One send or receive.
+struct Op {
+  bool sends = false;
+  int peer = 0;
+  void* data = nullptr;
+  size_t bytes = 0;
+  bool may_end_early = false;          // a send that does not wait for its receive
+  std::shared_ptr<Op> match;
+  bool copied = false, cancelled = false;
+  std::optional<std::vector<char>> kept;   // of a send that ended before its receive began
+};
+
+struct Messages {
+  std::deque<std::shared_ptr<Op>> sends, receives;   // begun and not matched
+};
+
+struct Clique {
+  int size = 0, arrived = 0;
+  std::map<std::pair<int, int>, Messages> messages;            // source, destination
+  std::set<std::pair<int, int>> sender_came, receiver_came;    // connections are made when both have
+};
+
+struct Group {
+  std::vector<std::shared_ptr<Op>> ops;
+  cudaStream_t stream = nullptr;
+  bool begun = false;
+};
+
+}  // namespace
+
+struct ncclComm {
+  std::shared_ptr<Clique> clique;
+  int rank = 0, device = 0;
+  bool aborted = false;
+  std::shared_ptr<Group> launching;   // given, not yet on its stream
+  int looks_left = 0;
+};
+
+namespace {
+
+struct State {
+  std::mutex mutex;
+  std::condition_variable aborts_go_on;
+  NcclOptions options;
+  uint64_t random = 1;
+  uint64_t next_id = 1;
+  std::map<uint64_t, std::shared_ptr<Clique>> cliques;
+  std::map<ncclComm_t, std::shared_ptr<ncclComm>> comms;   // also aborted ones: a handle used too late is known
+  std::map<int, std::pair<ncclResult_t, std::string>> failures;
+
+  uint64_t next_random() {
+    random ^= random << 13, random ^= random >> 7, random ^= random << 17;
+    return random;
+  }
+};
+State& state() {
+  static State all;
+  return all;
+}
+
+[[noreturn]] void misused(const std::string& text) { trainctl::emulated_gpu::kernel_failed("NCCL: " + text); }
+
+std::shared_ptr<ncclComm> find(ncclComm_t handle, const char* function) {
+  const auto found = state().comms.find(handle);
+  if (found == state().comms.end() || found->second->aborted) misused(std::string(function) + " on a communicator that is not alive");
+  return found->second;
+}
+
+std::pair<int, int> address(const ncclComm& comm, const Op& op) {
+  return op.sends ? std::pair(comm.rank, op.peer) : std::pair(op.peer, comm.rank);
+}
+
+/// The stream has come to the group: each message meets the oldest one that waits for it.
+void begin(ncclComm& comm, Group& group) {
+  group.begun = true;
+  for (const auto& op : group.ops) {
+    Messages& messages = comm.clique->messages[address(comm, *op)];
+    auto& others = op->sends ? messages.receives : messages.sends;
+    if (others.empty()) {
+      (op->sends ? messages.sends : messages.receives).push_back(op);
+      continue;
+    }
+    op->match = others.front();
+    others.pop_front();
+    op->match->match = op;
+    if (op->bytes != op->match->bytes)
+      misused("rank " + std::to_string(op->sends ? comm.rank : op->peer) + " sends " +
+              std::to_string(op->sends ? op->bytes : op->match->bytes) + " bytes where " +
+              std::to_string(op->sends ? op->match->bytes : op->bytes) + " are received");
+  }
+}
+
+bool may_end(ncclComm& comm, Group& group) {
+  const std::lock_guard lock(state().mutex);
+  if (comm.aborted) return true;
+  if (!group.begun) begin(comm, group);
+  for (const auto& op : group.ops)
+    if (!op->match && !(op->sends && op->may_end_early)) return false;
+  return true;
+}
+
+void copy(Op& send, Op& receive) {
+  using trainctl::emulated_gpu::alias;
+  send.copied = receive.copied = true;
+  const void* from = send.kept ? send.kept->data() : alias(send.data, send.bytes);
+  std::memmove(alias(receive.data, receive.bytes), from, send.bytes);
+}
+
+void end(ncclComm& comm, Group& group) {
+  const std::lock_guard lock(state().mutex);
+  for (const auto& op : group.ops) {
+    if (comm.aborted) {
+      op->cancelled = true;
+      for (auto& [where, messages] : comm.clique->messages) std::erase(op->sends ? messages.sends : messages.receives, op);
+    } else if (!op->match) {
+      const char* data = static_cast<const char*>(trainctl::emulated_gpu::alias(op->data, op->bytes));
+      op->kept.emplace(data, data + op->bytes);
+    } else if (!op->copied && !op->match->cancelled) {
+      op->sends ? copy(*op, *op->match) : copy(*op->match, *op);
+    }
+  }
+}
+
+/// Whether the connections that the group needs can be made.
+bool can_connect(ncclComm& comm, const Group& group) {
+  Clique& clique = *comm.clique;
+  for (const auto& op : group.ops) (op->sends ? clique.sender_came : clique.receiver_came).insert(address(comm, *op));
+  for (const auto& op : group.ops)
+    if (!clique.sender_came.count(address(comm, *op)) || !clique.receiver_came.count(address(comm, *op))) return false;
+  return true;
+}
+
+struct OpenGroup {
+  int depth = 0;
+  ncclComm_t comm = nullptr;
+  std::shared_ptr<Group> group;
+};
+thread_local OpenGroup open_group;
+
+ncclResult_t add(Op op, ncclDataType_t type, ncclComm_t handle, cudaStream_t stream) {
+  using namespace trainctl::emulated_gpu;
+  const std::lock_guard lock(state().mutex);
+  const auto comm = find(handle, "a message");
+  if (comm->launching) misused("a message while the last call is in progress");
+  if (open_group.depth == 0 || (open_group.comm && open_group.comm != handle)) return ncclInvalidUsage;
+  if (type != ncclInt8 && type != ncclUint8) return ncclInvalidArgument;
+  if (op.peer < 0 || op.peer >= comm->clique->size || op.bytes == 0) return ncclInvalidArgument;
+  const PlaceOf place = place_of(op.data, op.bytes);
+  if (place.place != Place::device || place.device != comm->device || !place.inside) return ncclInvalidArgument;
+  if (!open_group.group) open_group.group = std::make_shared<Group>();
+  if (open_group.group->stream && open_group.group->stream != stream) return ncclInvalidUsage;
+  open_group.group->stream = stream;
+  open_group.comm = handle;
+  op.may_end_early = op.sends && state().next_random() % 2 == 0;
+  open_group.group->ops.push_back(std::make_shared<Op>(std::move(op)));
+  return ncclInProgress;
+}
+
+}  // namespace
+
+ncclResult_t ncclGetVersion(int* version) {
+  *version = 22809;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
+  const std::lock_guard lock(state().mutex);
+  std::memset(id, 0x11, sizeof *id);
+  const uint64_t number = state().next_id++;
+  std::memcpy(id->internal + 64, &number, sizeof number);
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* handle, int size, ncclUniqueId id, int rank, ncclConfig_t* config) {
+  if (!config || config->magic != 0xcafebeef || config->blocking != 0 || size < 1 || rank < 0 || rank >= size) return ncclInvalidArgument;
+  uint64_t number = 0;
+  std::memcpy(&number, id.internal + 64, sizeof number);
+  int device = 0;
+  if (cudaGetDevice(&device) != cudaSuccess) return ncclUnhandledCudaError;
+  const std::lock_guard lock(state().mutex);
+  if (number == 0 || number >= state().next_id) return ncclInvalidArgument;
+  auto& clique = state().cliques[number];
+  if (!clique) clique = std::make_shared<Clique>(Clique{.size = size});
+  if (clique->size != size) misused("ranks disagree about the size of a communicator");
+  clique->arrived++;
+  auto comm = std::make_shared<ncclComm>();
+  comm->clique = clique;
+  comm->rank = rank;
+  comm->device = device;
+  *handle = comm.get();
+  state().comms[comm.get()] = std::move(comm);
+  return ncclInProgress;
+}
+
+ncclResult_t ncclCommGetAsyncError(ncclComm_t handle, ncclResult_t* error) {
+  std::shared_ptr<ncclComm> comm;
+  std::shared_ptr<Group> group;
+  {
+    const std::lock_guard lock(state().mutex);
+    comm = find(handle, "ncclCommGetAsyncError");
+    *error = ncclSuccess;
+    const auto failure = state().failures.find(comm->rank);
+    if (failure != state().failures.end() && comm->clique->size > 1) {
+      *error = failure->second.first;
+      return ncclSuccess;
+    }
+    if (state().options.init_hangs || comm->clique->arrived < comm->clique->size) *error = ncclInProgress;
+    if (*error != ncclSuccess || !comm->launching) return ncclSuccess;
+    *error = ncclInProgress;
+    if (!comm->launching->stream) return ncclSuccess;   // another thread is putting it there
+    if (!can_connect(*comm, *comm->launching) || comm->looks_left-- > 0) return ncclSuccess;
+    group = std::make_shared<Group>(*comm->launching);
+    comm->launching->stream = nullptr;
+  }
+  const cudaError_t enqueued = trainctl::emulated_gpu::enqueue(
+      group->stream, {"an NCCL group of " + std::to_string(group->ops.size()), [comm, group] { end(*comm, *group); },
+                      [comm, group] { return may_end(*comm, *group); }});
+  const std::lock_guard lock(state().mutex);
+  comm->launching = nullptr;
+  *error = enqueued == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommAbort(ncclComm_t handle) {
+  std::unique_lock lock(state().mutex);
+  const auto comm = find(handle, "ncclCommAbort");
+  state().aborts_go_on.wait(lock, [] { return !state().options.abort_hangs; });
+  comm->aborted = true;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclGroupStart() {
+  open_group.depth++;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclGroupEnd() {
+  if (open_group.depth == 0) return ncclInvalidUsage;
+  if (--open_group.depth > 0 || !open_group.group) return ncclSuccess;
+  const int device = trainctl::emulated_gpu::device_of(open_group.group->stream);
+  const std::lock_guard lock(state().mutex);
+  const auto comm = find(open_group.comm, "ncclGroupEnd");
+  if (device != comm->device) return ncclInvalidArgument;
+  comm->launching = std::move(open_group.group);
+  comm->looks_left = int(state().next_random() % 4);
+  open_group = {};
+  return ncclInProgress;
+}
+
+ncclResult_t ncclSend(const void* data, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
+  return add({.sends = true, .peer = peer, .data = const_cast<void*>(data), .bytes = count}, type, comm, stream);
+}
+ncclResult_t ncclRecv(void* data, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
+  return add({.sends = false, .peer = peer, .data = data, .bytes = count}, type, comm, stream);
+}
+
+const char* ncclGetErrorString(ncclResult_t result) {
+  switch (result) {
+    case ncclSuccess: return "no error";
+    case ncclRemoteError: return "remote process exited or there was a network error";
+    case ncclInvalidUsage: return "invalid usage";
+    case ncclInvalidArgument: return "invalid argument";
+    default: return "unhandled error";
+  }
+}
+const char* ncclGetLastError(ncclComm_t) {
+  static thread_local std::string words;
+  const std::lock_guard lock(state().mutex);
+  words = state().failures.empty() ? "" : state().failures.begin()->second.second;
+  return words.c_str();
+}
+
+namespace trainctl::emulated_gpu {
+
+void reset_nccl(const NcclOptions& options) {
+  const std::lock_guard lock(state().mutex);
+  state().options = options;
+  state().random = options.seed * 0x9e3779b97f4a7c15u | 1;
+  state().cliques.clear();
+  std::erase_if(state().comms, [](const auto& comm) { return comm.second->aborted; });
+  if (!state().comms.empty()) misused("a communicator is still alive");
+  state().failures.clear();
+}
+void fail_nccl(int rank, ncclResult_t error, const char* words) {
+  const std::lock_guard lock(state().mutex);
+  state().failures[rank] = {error, words};
+}
+void release_aborts() {
+  const std::lock_guard lock(state().mutex);
+  state().options.abort_hangs = false;
+  state().aborts_go_on.notify_all();
+}
+int living_nccl_communicators() {
+  const std::lock_guard lock(state().mutex);
+  int living = 0;
+  for (const auto& [handle, comm] : state().comms) living += !comm->aborted;
+  return living;
+}
+
+}  // namespace trainctl::emulated_gpu
+
+/// Stands instead of the library on disk.
+const trainctl::parallel::NcclApi& trainctl::parallel::nccl() {
+  static const NcclApi functions = [] {
+    NcclApi f;
+    f.get_unique_id = ncclGetUniqueId;
+    f.comm_init_rank_config = ncclCommInitRankConfig;
+    f.comm_get_async_error = ncclCommGetAsyncError;
+    f.comm_abort = ncclCommAbort;
+    f.group_start = ncclGroupStart;
+    f.group_end = ncclGroupEnd;
+    f.send = ncclSend;
+    f.receive = ncclRecv;
+    f.error_string = ncclGetErrorString;
+    f.last_error = ncclGetLastError;
+    f.version = 22809;
+    f.path = "emulated";
+    return f;
+  }();
+  return functions;
+}
