@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <numeric>
 #include <vector>
 
@@ -70,7 +71,7 @@ struct Warp {
   bool backward = false;
 };
 
-/// One per CPU thread that runs kernels; stacks and contexts live on from block to block.
+/// What runs a kernel, one at a time; stacks and contexts live on from kernel to kernel.
 struct Engine {
   const Launch* launch = nullptr;
   OrderKind order = OrderKind::forward;
@@ -90,13 +91,15 @@ struct Engine {
   ~Engine();
 };
 
-/// A plain pointer beside its owner: no check of initialisation at each use.
+/// While a kernel runs here.
 constinit thread_local Engine* engine_of_thread = nullptr;
-thread_local std::unique_ptr<Engine> engine_owner;
+/// Engines without a kernel. A stack with its guard page is two mappings, of which a process may have 65,530: there are as many engines as
+/// kernels that run at once, not as threads that ever ran one.
+std::mutex idle_mutex;
+std::vector<std::unique_ptr<Engine>> idle_engines;
 Engine::~Engine() {
   munmap(stacks, kStackBytes * kMostThreads);
   munmap(shared_end - kSharedRoom, kSharedRoom + kPageBytes);
-  engine_of_thread = nullptr;
 }
 std::atomic<uint64_t> all_threads{0}, all_switches{0};
 
@@ -208,10 +211,9 @@ unsigned char* map_memory(size_t bytes) {
   return static_cast<unsigned char*>(p);
 }
 
-Engine& engine_here() {
-  if (engine_of_thread) return *engine_of_thread;
-  engine_owner = std::make_unique<Engine>();
-  Engine& engine = *(engine_of_thread = engine_owner.get());
+std::unique_ptr<Engine> make_engine() {
+  auto made = std::make_unique<Engine>();
+  Engine& engine = *made;
   engine.fibers = std::vector<Fiber>(kMostThreads);
   engine.stacks = map_memory(kStackBytes * kMostThreads);
   for (int t = 0; t < kMostThreads; ++t) {
@@ -228,8 +230,32 @@ Engine& engine_here() {
   unsigned char* const shared = map_memory(kSharedRoom + kPageBytes);
   mprotect(shared + kSharedRoom, kPageBytes, PROT_NONE);
   engine.shared_end = shared + kSharedRoom;
-  return engine;
+  return made;
 }
+
+/// An engine for this thread, as long as this lives.
+class EngineHere {
+ public:
+  EngineHere() {
+    std::unique_lock lock(idle_mutex);
+    if (!idle_engines.empty()) {
+      engine_ = std::move(idle_engines.back());
+      idle_engines.pop_back();
+    }
+    lock.unlock();
+    if (!engine_) engine_ = make_engine();
+    engine_of_thread = engine_.get();
+  }
+  ~EngineHere() {
+    engine_of_thread = nullptr;
+    const std::lock_guard lock(idle_mutex);
+    idle_engines.push_back(std::move(engine_));
+  }
+  Engine& operator*() { return *engine_; }
+
+ private:
+  std::unique_ptr<Engine> engine_;
+};
 
 /// Nobody can run and not all have ended: says who waits where.
 [[noreturn]] void deadlock(Engine& engine) {
@@ -416,7 +442,8 @@ void kernel_failed(const std::string& message, const Site* site) {
 }
 
 void run_launch(const Launch& launch, OrderKind order, uint64_t seed) {
-  Engine& engine = engine_here();
+  EngineHere here;
+  Engine& engine = *here;
   engine.launch = &launch;
   engine.order = order;
   engine.random = mix(seed);
