@@ -43,7 +43,7 @@ Storage framed(Random& random, DType dtype, int64_t rows, const Window& w, float
 
 void check_output(const Window& w, const Storage& initial, const Storage& got, const Storage& expected, double limit) {
   if (limit == 0) {
-    CHECK(window_bits(w, got) == window_bits(w, expected));
+    CHECK((window_bits(w, got) == window_bits(w, expected)));
   } else {
     CHECK(window_error(w, got, expected) < limit);
   }
@@ -101,7 +101,7 @@ TEST_CASE("embedding gradients by launchers") {
             device.bring_back(to, got);
             check_output(w, initial, got, expected, tokens.frequent ? 1e-5 : 0);
             if (bits.empty()) bits = window_bits(w, got);
-            CHECK(window_bits(w, got) == bits);
+            CHECK((window_bits(w, got) == bits));
           });
         }
       }
@@ -128,7 +128,7 @@ TEST_CASE("the embedding gradient of several sorted chunks") {
       device.bring_back(to, got);
       check_output(w, initial, got, expected, tokens.frequent ? 1e-5 : 0);
       if (bits.empty()) bits = window_bits(w, got);
-      CHECK(window_bits(w, got) == bits);
+      CHECK((window_bits(w, got) == bits));
     });
   }
 }

@@ -77,8 +77,8 @@ void check(DType dtype, int64_t rows, int64_t vocab, float logit_scale, int seed
       CHECK(unchanged_around(window, c.logits, got.logits));
       CHECK(got.stats.padding_untouched());
       if (stats_bits.empty()) stats_bits = got.stats.content(), gradient_bits = window_bits(window, got.logits);
-      CHECK(got.stats.content() == stats_bits);
-      CHECK(window_bits(window, got.logits) == gradient_bits);
+      CHECK((got.stats.content() == stats_bits));
+      CHECK((window_bits(window, got.logits) == gradient_bits));
     });
   }
 }
