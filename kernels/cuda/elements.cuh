@@ -68,32 +68,41 @@ struct Pack<bf16_t, 1> {
   }
 };
 
-/// The first `valid` elements at `from`, zeros behind them. kAligned promises that a full pack is aligned.
-template <int N, bool kAligned, typename T>
+/// The first `valid` elements at `from`, zeros behind them. kWhole promises that packs are aligned, and there whole or not at all.
+template <int N, bool kWhole, typename T>
 __device__ inline Pack<T, N> load_pack(const T* from, int valid) {
-  if (kAligned && valid == N) return *reinterpret_cast<const Pack<T, N>*>(from);
-  Pack<T, N> pack;
-  pack.load_first(from, valid);
+  Pack<T, N> pack{};
+  if constexpr (kWhole) {
+    if (valid == N) pack = *reinterpret_cast<const Pack<T, N>*>(from);
+  } else {
+    pack.load_first(from, valid);
+  }
   return pack;
 }
-template <bool kAligned, int N, typename T>
+template <bool kWhole, int N, typename T>
 __device__ inline void store_pack(T* to, const Pack<T, N>& pack, int valid) {
-  if (kAligned && valid == N) *reinterpret_cast<Pack<T, N>*>(to) = pack;
-  else pack.store_first(to, valid);
+  if constexpr (kWhole) {
+    if (valid == N) *reinterpret_cast<Pack<T, N>*>(to) = pack;
+  } else {
+    pack.store_first(to, valid);
+  }
 }
 /// N floats, 16 bytes at a time: what belongs to a pack of N activations.
-template <int N, bool kAligned>
+template <int N, bool kWhole>
 __device__ inline Pack<float, N> load_floats(const float* from, int valid) {
   static_assert(N % 4 == 0);
-  Pack<float, N> floats;
+  if constexpr (!kWhole || N == 4) {
+    return load_pack<N, kWhole>(from, valid);
+  } else {
+    Pack<float, N> floats;
 #pragma unroll
-  for (int j = 0; j < N; j += 4) {
-    const int rest = valid - j;
-    const Pack<float, 4> part = load_pack<4, kAligned>(from + j, rest < 0 ? 0 : rest < 4 ? rest : 4);
+    for (int j = 0; j < N; j += 4) {
+      const Pack<float, 4> part = load_pack<4, true>(from + j, valid == N ? 4 : 0);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) floats.v[j + i] = part.v[i];
+      for (int i = 0; i < 4; ++i) floats.v[j + i] = part.v[i];
+    }
+    return floats;
   }
-  return floats;
 }
 
 /// A matrix as a kernel sees it.
@@ -109,11 +118,13 @@ View<T> view_of(const Matrix& m) {
   return {static_cast<T*>(m.data), m.stride};
 }
 
-/// Whether every row of `m` begins on the size of a pack of N. (The last pack of a row may be a part of one.)
+/// Whether every row of `m` begins on the size of a pack of n.
 inline bool is_pack_aligned(const Matrix& m, int n) {
   const size_t bytes = size_t(n) * size_of(m.dtype);
   return reinterpret_cast<uintptr_t>(m.data) % bytes == 0 && (m.rows <= 1 || size_t(m.stride) * size_of(m.dtype) % bytes == 0);
 }
+/// And consists of whole packs.
+inline bool is_whole(const Matrix& m, int n) { return is_pack_aligned(m, n) && m.cols % n == 0; }
 
 /// Where a pack begins, and how many of its elements exist: 0 behind the last row.
 struct Place {
@@ -136,6 +147,8 @@ struct Walk {
     const int64_t col = (i - row * packs_per_row) * width;
     return {row, col, int(cols - col < width ? cols - col : width)};
   }
+  /// Whether all packs before `end` exist and are whole, where only the last one of a single row may be a part.
+  __device__ bool whole(int64_t end) const { return end * width <= (rows == 1 ? cols : packs * width); }
 };
 
 constexpr int kElementThreads = 256;
@@ -143,18 +156,19 @@ constexpr int kElementThreads = 256;
 /// An Op has types In and Out, views in[kInputs] and out[kOutputs], and computes the outputs of one element in f32:
 /// op(const float (&)[kInputs], float (&)[kOutputs]); or, where kMovesBits, out = in. All of a thread's inputs are read before its first
 /// output is written, so an output may be an input.
-template <typename Op, int kWidth, int kUnroll>
-__global__ void __launch_bounds__(kElementThreads) each_element_kernel(Op op, Walk walk) {
+template <bool kWhole, int kWidth, int kUnroll, typename Op>
+__device__ inline void each_element(const Op& op, const Walk& walk, int64_t first) {
   using In = typename Op::In;
   using Out = typename Op::Out;
   Place places[kUnroll];
   Pack<In, kWidth> in[kUnroll][Op::kInputs];
 #pragma unroll
   for (int u = 0; u < kUnroll; ++u) {
-    places[u] = walk[(int64_t(blockIdx.x) * kUnroll + u) * kElementThreads + threadIdx.x];
+    places[u] = walk[first + u * kElementThreads];
+    if (kWhole) places[u].valid = kWidth;
 #pragma unroll
     for (int i = 0; i < Op::kInputs; ++i) {
-      in[u][i] = load_pack<kWidth, true>(op.in[i].at(places[u].row, places[u].col), places[u].valid);
+      in[u][i] = load_pack<kWidth, kWhole>(op.in[i].at(places[u].row, places[u].col), places[u].valid);
     }
   }
 #pragma unroll
@@ -162,7 +176,7 @@ __global__ void __launch_bounds__(kElementThreads) each_element_kernel(Op op, Wa
     const auto [row, col, valid] = places[u];
     if constexpr (Op::kMovesBits) {
       static_assert(Op::kInputs == 1 && Op::kOutputs == 1);
-      store_pack<true>(op.out[0].at(row, col), in[u][0], valid);
+      store_pack<kWhole>(op.out[0].at(row, col), in[u][0], valid);
     } else {
       float to[Op::kOutputs][kWidth];
 #pragma unroll
@@ -178,10 +192,17 @@ __global__ void __launch_bounds__(kElementThreads) each_element_kernel(Op op, Wa
       for (int i = 0; i < Op::kOutputs; ++i) {
         Pack<Out, kWidth> out;
         out.set(to[i]);
-        store_pack<true>(op.out[i].at(row, col), out, valid);
+        store_pack<kWhole>(op.out[i].at(row, col), out, valid);
       }
     }
   }
+}
+
+template <typename Op, int kWidth, int kUnroll>
+__global__ void __launch_bounds__(kElementThreads) each_element_kernel(Op op, Walk walk) {
+  const int64_t begin = int64_t(blockIdx.x) * kUnroll * kElementThreads;
+  if (walk.whole(begin + kUnroll * kElementThreads)) each_element<true, kWidth, kUnroll>(op, walk, begin + threadIdx.x);
+  else each_element<false, kWidth, kUnroll>(op, walk, begin + threadIdx.x);
 }
 
 /// Applies `op` to every element. `matrices`: what op.in and op.out look at. Contiguous matrices are walked as one long row.
@@ -195,7 +216,7 @@ void for_each_element(const Queue& queue, const char* name, const Op& op, std::i
   int64_t rows = matrices.begin()->rows, cols = matrices.begin()->cols;
   if (contiguous) cols *= rows, rows = 1;
   for (const Matrix& m : matrices) {
-    aligned = aligned && is_pack_aligned({m.data, m.dtype, rows, cols, m.stride}, kWidth);
+    aligned = aligned && is_pack_aligned({m.data, m.dtype, rows, cols, m.stride}, kWidth) && (rows == 1 || cols % kWidth == 0);
   }
   if (rows * cols == 0) return;
   if (aligned) {

@@ -41,12 +41,12 @@ constexpr int kLeaves = 8;  ///< inputs whose tree lies in registers
 
 /// Elements [begin, begin + valid) of inputs first..first + kMost, those beyond n left out, added as the tree adds them. A subtree
 /// over an aligned power of two of inputs is part of the whole tree, wherever the inputs end.
-template <typename T, int kMost, int N, int kHeld>
+template <typename T, int kMost, int N, bool kWhole, int kHeld>
 __device__ inline Pack<float, N> add_leaves(const Inputs<kHeld>& inputs, int first, int64_t begin, int valid) {
   Pack<T, N> raw[kMost];
 #pragma unroll
   for (int i = 0; i < kMost; ++i) {
-    if (first + i < inputs.n) raw[i] = load_pack<N, true>(static_cast<const T*>(inputs.at[first + i]) + begin, valid);
+    if (first + i < inputs.n) raw[i] = load_pack<N, kWhole>(static_cast<const T*>(inputs.at[first + i]) + begin, valid);
   }
   Pack<float, N> sums;
 #pragma unroll
@@ -66,38 +66,29 @@ __device__ inline Pack<float, N> add_leaves(const Inputs<kHeld>& inputs, int fir
   return sums;
 }
 
-template <typename T, int N>
+template <typename T, bool kWhole, int N>
 __device__ inline void store_sums(void* out, int64_t begin, const Pack<float, N>& sums, int valid) {
   Pack<T, N> rounded;
   rounded.set(sums.v);
-  store_pack<true>(static_cast<T*>(out) + begin, rounded, valid);
-}
-
-__device__ inline int valid_of(int64_t begin, int64_t count, int width) {
-  return int(count - begin < width ? count - begin : width);
+  store_pack<kWhole>(static_cast<T*>(out) + begin, rounded, valid);
 }
 
 /// At most kMost <= kLeaves inputs.
-template <typename T, int kMost, int N>
-__global__ void __launch_bounds__(kTreeThreads) small_tree_kernel(Inputs<kMost> inputs, void* out, int64_t count) {
-  const int64_t begin = (int64_t(blockIdx.x) * kTreeThreads + threadIdx.x) * N;
-  if (begin >= count) return;
-  const int valid = valid_of(begin, count, N);
-  store_sums<T>(out, begin, add_leaves<T, kMost, N>(inputs, 0, begin, valid), valid);
+template <typename T, int kMost, int N, bool kWhole>
+__device__ inline void small_tree(const Inputs<kMost>& inputs, void* out, int64_t begin, int valid) {
+  store_sums<T, kWhole>(out, begin, add_leaves<T, kMost, N, kWhole>(inputs, 0, begin, valid), valid);
 }
 
 /// Groups of kLeaves inputs one after the other; waiting[l] holds the sum of 2^l groups until its neighbour is complete, like the
 /// digits of a binary counter. What is left in the end is joined from the right, as the tree joins it.
-template <typename T, int kMost, int N>
-__global__ void __launch_bounds__(kTreeThreads) large_tree_kernel(Inputs<kMost> inputs, void* out, int64_t count) {
+template <typename T, int kMost, int N, bool kWhole>
+__device__ inline void large_tree(const Inputs<kMost>& inputs, void* out, int64_t begin, int valid) {
   constexpr int kLevels = kMost / kLeaves <= 8 ? 4 : 9;
   static_assert((kMost / kLeaves) >> kLevels == 0);
-  const int64_t begin = (int64_t(blockIdx.x) * kTreeThreads + threadIdx.x) * N;
-  if (begin >= count) return;
-  const int valid = valid_of(begin, count, N), groups = (inputs.n + kLeaves - 1) / kLeaves;
+  const int groups = (inputs.n + kLeaves - 1) / kLeaves;
   Pack<float, N> waiting[kLevels] = {};
   for (int g = 0; g < groups; ++g) {
-    Pack<float, N> sums = add_leaves<T, kLeaves, N>(inputs, g * kLeaves, begin, valid);
+    Pack<float, N> sums = add_leaves<T, kLeaves, N, kWhole>(inputs, g * kLeaves, begin, valid);
     bool carried = true;
 #pragma unroll
     for (int l = 0; l < kLevels; ++l) {
@@ -119,7 +110,20 @@ __global__ void __launch_bounds__(kTreeThreads) large_tree_kernel(Inputs<kMost> 
     for (int j = 0; j < N; ++j) sums.v[j] = any ? waiting[l].v[j] + sums.v[j] : waiting[l].v[j];
     any = true;
   }
-  store_sums<T>(out, begin, sums, valid);
+  store_sums<T, kWhole>(out, begin, sums, valid);
+}
+
+template <typename T, int kMost, int N>
+__global__ void __launch_bounds__(kTreeThreads) tree_kernel(Inputs<kMost> inputs, void* out, int64_t count) {
+  const int64_t begin = (int64_t(blockIdx.x) * kTreeThreads + threadIdx.x) * N;
+  if (begin >= count) return;
+  if (count - begin >= N) {
+    if constexpr (kMost <= kLeaves) small_tree<T, kMost, N, true>(inputs, out, begin, N);
+    else large_tree<T, kMost, N, true>(inputs, out, begin, N);
+  } else {
+    if constexpr (kMost <= kLeaves) small_tree<T, kMost, N, false>(inputs, out, begin, int(count - begin));
+    else large_tree<T, kMost, N, false>(inputs, out, begin, int(count - begin));
+  }
 }
 
 template <typename T, int kMost, int N>
@@ -128,11 +132,7 @@ void launch_tree(const Queue& queue, std::span<const void* const> inputs, void* 
   held.n = int(inputs.size());
   for (int i = 0; i < held.n; ++i) held.at[i] = inputs[size_t(i)];
   const auto blocks = unsigned(div_up(count, int64_t(kTreeThreads) * N));
-  if constexpr (kMost <= kLeaves) {
-    launch(queue, "tree_sum", small_tree_kernel<T, kMost, N>, blocks, kTreeThreads, 0, held, out, count);
-  } else {
-    launch(queue, "tree_sum", large_tree_kernel<T, kMost, N>, blocks, kTreeThreads, 0, held, out, count);
-  }
+  launch(queue, "tree_sum", tree_kernel<T, kMost, N>, blocks, kTreeThreads, 0, held, out, count);
 }
 
 /// `few` elements a thread where the tree is deep and its levels must fit into registers.

@@ -10,7 +10,7 @@ constexpr int kWarps = 8;
 
 /// One block sums kColumnSumRowsPerBlock rows of 32 packs of N columns: warp w the rows w, w + kWarps, ...; then the warps' sums are
 /// added in order.   dy [M, C], partial [blocks of rows, C]
-template <typename T, int N, bool kAligned>
+template <typename T, int N, bool kWhole>
 __global__ void __launch_bounds__(kWarps* kWarpSize) column_sum_kernel(View<const T> dy, int64_t rows, int64_t cols, float* partial) {
   __shared__ float sums[kWarps][kWarpSize * N];
   const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(kWarps* kWarpSize) column_sum_kernel(View<cons
   float sum[N] = {};
 #pragma unroll 8
   for (int r = warp; r < held; r += kWarps) {
-    const Pack<T, N> pack = load_pack<N, kAligned>(dy.at(first_row + r, col), valid);
+    const Pack<T, N> pack = load_pack<N, kWhole>(dy.at(first_row + r, col), valid);
 #pragma unroll
     for (int j = 0; j < N; ++j) sum[j] += pack[j];
   }
@@ -45,7 +45,7 @@ void column_sum(const Queue& queue, Matrix dy, Matrix dbias, bool accumulate, vo
   with_activation_type(dy.dtype, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     constexpr int kWidth = 16 / int(sizeof(T));
-    const auto kernel = is_pack_aligned(dy, kWidth) ? column_sum_kernel<T, kWidth, true> : column_sum_kernel<T, kWidth, false>;
+    const auto kernel = is_whole(dy, kWidth) ? column_sum_kernel<T, kWidth, true> : column_sum_kernel<T, kWidth, false>;
     launch(queue, "column_sum", kernel, unsigned(parts * div_up(dy.cols, kWarpSize * kWidth)), kWarps * kWarpSize, 0,
            view_of<const T>(dy), dy.rows, dy.cols, partial);
   });

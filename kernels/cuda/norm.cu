@@ -16,11 +16,11 @@ __device__ inline float normalised(float x, float mean, float rstd, float weight
   return fmaf((x - mean) * rstd, weight, bias);
 }
 
-template <typename T, int N, bool kAligned>
+template <typename T, int N, bool kWhole>
 __device__ inline Pack<T, N> normalised(const Pack<T, N>& x, float mean, float rstd, const float* weight, const float* bias, int valid) {
-  const Pack<float, N> w = load_floats<N, kAligned>(weight, valid);
+  const Pack<float, N> w = load_floats<N, kWhole>(weight, valid);
   Pack<float, N> b{};
-  if (bias) b = load_floats<N, kAligned>(bias, valid);
+  if (bias) b = load_floats<N, kWhole>(bias, valid);
   float values[N];
 #pragma unroll
   for (int j = 0; j < N; ++j) values[j] = normalised(x[j], mean, rstd, w[j], b[j]);
@@ -83,7 +83,7 @@ template <int kThreads>
 constexpr int kRowsPerBlock = kThreads < 128 ? 128 / kThreads : 1;
 
 /// kThreads threads a row, which keep it in kChunks packs each; kChunks = 0 reads rows of any length again from memory.
-template <typename T, int kThreads, int kChunks, bool kAligned>
+template <typename T, int kThreads, int kChunks, bool kWhole>
 __global__ void __launch_bounds__(kThreads* kRowsPerBlock<kThreads>) norm_forward_kernel(Forward<T> p) {
   constexpr int N = 16 / int(sizeof(T));
   constexpr bool kKept = kChunks > 0;
@@ -96,16 +96,16 @@ __global__ void __launch_bounds__(kThreads* kRowsPerBlock<kThreads>) norm_forwar
   Pack<T, N> kept[kKept ? kChunks : 1] = {};
   const auto pack_at = [&](int i, int col, int valid) {
     if constexpr (kKept) return kept[i];
-    else return load_pack<N, kAligned>(source + col, valid);
+    else return load_pack<N, kWhole>(source + col, valid);
   };
 
   float total = 0;
 #pragma unroll
   for (int i = 0; i < chunks; ++i) {
     const int col = col_of(i, kThreads, lane, N), valid = valid_of(col, p.cols, N);
-    Pack<T, N> x = load_pack<N, kAligned>(p.x.at(row, col), valid);
-    if (adds) x = added(x, load_pack<N, kAligned>(p.delta.at(row, col), valid));
-    if (!kKept && adds) store_pack<kAligned>(p.sum.at(row, col), x, valid);
+    Pack<T, N> x = load_pack<N, kWhole>(p.x.at(row, col), valid);
+    if (adds) x = added(x, load_pack<N, kWhole>(p.delta.at(row, col), valid));
+    if (!kKept && adds) store_pack<kWhole>(p.sum.at(row, col), x, valid);
     if (kKept) kept[kKept ? i : 0] = x;
     total += sum_of(x);
   }
@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(kThreads* kRowsPerBlock<kThreads>) norm_forwar
 #pragma unroll
     for (int i = 0; i < chunks; ++i) {
       const int col = col_of(i, kThreads, lane, N);
-      store_pack<kAligned>(p.sum.at(row, col), kept[kKept ? i : 0], valid_of(col, p.cols, N));
+      store_pack<kWhole>(p.sum.at(row, col), kept[kKept ? i : 0], valid_of(col, p.cols, N));
     }
   }
   const float mean = p.centred ? row_sum<kThreads>(total) / float(p.cols) : 0.0f;
@@ -129,32 +129,32 @@ __global__ void __launch_bounds__(kThreads* kRowsPerBlock<kThreads>) norm_forwar
   for (int i = 0; i < chunks; ++i) {
     const int col = col_of(i, kThreads, lane, N), valid = valid_of(col, p.cols, N);
     const float* const bias = p.bias ? p.bias + col : nullptr;
-    store_pack<kAligned>(p.y.at(row, col), normalised<T, N, kAligned>(pack_at(i, col, valid), mean, rstd, p.weight + col, bias, valid),
+    store_pack<kWhole>(p.y.at(row, col), normalised<T, N, kWhole>(pack_at(i, col, valid), mean, rstd, p.weight + col, bias, valid),
                          valid);
   }
 }
 
 template <typename T, int kThreads, int kChunks>
-void launch_forward(const Queue& queue, const Forward<T>& p, bool aligned) {
-  const auto kernel = aligned ? norm_forward_kernel<T, kThreads, kChunks, true> : norm_forward_kernel<T, kThreads, kChunks, false>;
+void launch_forward(const Queue& queue, const Forward<T>& p, bool whole) {
+  const auto kernel = whole ? norm_forward_kernel<T, kThreads, kChunks, true> : norm_forward_kernel<T, kThreads, kChunks, false>;
   constexpr int rows = kRowsPerBlock<kThreads>;
   launch(queue, "norm_forward", kernel, unsigned(div_up(p.rows, rows)), unsigned(kThreads * rows), 0, p);
 }
 
 template <typename T>
-void forward(const Queue& queue, const Forward<T>& p, bool aligned) {
+void forward(const Queue& queue, const Forward<T>& p, bool whole) {
   const int64_t packs = div_up(p.cols, 16 / int(sizeof(T)));
-  if (packs <= 64) return launch_forward<T, 32, 2>(queue, p, aligned);
-  if (packs <= 128) return launch_forward<T, 32, 4>(queue, p, aligned);
-  if (packs <= 512) return launch_forward<T, 128, 4>(queue, p, aligned);
-  if (packs <= 1024) return launch_forward<T, 256, 4>(queue, p, aligned);
-  if (packs <= 2048) return launch_forward<T, 512, 4>(queue, p, aligned);
-  launch_forward<T, 1024, 0>(queue, p, aligned);
+  if (packs <= 64) return launch_forward<T, 32, 2>(queue, p, whole);
+  if (packs <= 128) return launch_forward<T, 32, 4>(queue, p, whole);
+  if (packs <= 512) return launch_forward<T, 128, 4>(queue, p, whole);
+  if (packs <= 1024) return launch_forward<T, 256, 4>(queue, p, whole);
+  if (packs <= 2048) return launch_forward<T, 512, 4>(queue, p, whole);
+  launch_forward<T, 1024, 0>(queue, p, whole);
 }
 
 constexpr int kApplyUnroll = 2;
 
-template <typename T, bool kAligned>
+template <typename T, bool kWhole>
 __global__ void __launch_bounds__(kElementThreads) norm_apply_kernel(View<const T> x, const float* stats, const float* weight,
                                                                      const float* bias, View<T> y, Walk walk) {
   constexpr int N = 16 / int(sizeof(T));
@@ -163,15 +163,15 @@ __global__ void __launch_bounds__(kElementThreads) norm_apply_kernel(View<const 
 #pragma unroll
   for (int u = 0; u < kApplyUnroll; ++u) {
     places[u] = walk[(int64_t(blockIdx.x) * kApplyUnroll + u) * kElementThreads + threadIdx.x];
-    packs[u] = load_pack<N, kAligned>(x.at(places[u].row, places[u].col), places[u].valid);
+    packs[u] = load_pack<N, kWhole>(x.at(places[u].row, places[u].col), places[u].valid);
   }
 #pragma unroll
   for (int u = 0; u < kApplyUnroll; ++u) {
     const auto [row, col, valid] = places[u];
     if (valid == 0) continue;
     const float mean = stats[2 * row], rstd = stats[2 * row + 1];
-    store_pack<kAligned>(y.at(row, col),
-                         normalised<T, N, kAligned>(packs[u], mean, rstd, weight + col, bias ? bias + col : nullptr, valid), valid);
+    store_pack<kWhole>(y.at(row, col),
+                         normalised<T, N, kWhole>(packs[u], mean, rstd, weight + col, bias ? bias + col : nullptr, valid), valid);
   }
 }
 
@@ -181,13 +181,13 @@ void norm_forward(const Queue& queue, NormKind kind, Matrix x, Matrix delta, Mat
                   Matrix y, float* stats) {
   with_activation_type(x.dtype, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    bool aligned = true;
-    for (const Matrix& m : {x, delta, delta ? sum : Matrix{}, y}) aligned = aligned && is_pack_aligned(m, 16 / int(sizeof(T)));
-    for (const Matrix& m : {weight, bias}) aligned = aligned && is_pack_aligned(m, 4);
+    bool whole = true;
+    for (const Matrix& m : {x, delta, delta ? sum : Matrix{}, y}) whole = whole && is_whole(m, 16 / int(sizeof(T)));
+    for (const Matrix& m : {weight, bias}) whole = whole && is_pack_aligned(m, 4);
     const Forward<T> p{view_of<const T>(x),  view_of<const T>(delta), view_of<T>(sum), view_of<T>(y), weight.as<float>(),
                        bias.as<float>(),     stats,                   x.rows,          int(x.cols),   eps,
                        kind == NormKind::layernorm};
-    forward(queue, p, aligned);
+    forward(queue, p, whole);
   });
 }
 
@@ -195,10 +195,10 @@ void norm_apply(const Queue& queue, NormKind, Matrix x, const float* stats, Matr
   with_activation_type(x.dtype, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     constexpr int kWidth = 16 / int(sizeof(T));
-    const bool aligned = is_pack_aligned(x, kWidth) && is_pack_aligned(y, kWidth) && is_pack_aligned(weight, 4) &&
+    const bool whole = is_whole(x, kWidth) && is_whole(y, kWidth) && is_pack_aligned(weight, 4) &&
                          is_pack_aligned(bias, 4);
     const Walk walk(x.rows, x.cols, kWidth);
-    launch(queue, "norm_apply", aligned ? norm_apply_kernel<T, true> : norm_apply_kernel<T, false>,
+    launch(queue, "norm_apply", whole ? norm_apply_kernel<T, true> : norm_apply_kernel<T, false>,
            unsigned(div_up(walk.packs, kElementThreads * kApplyUnroll)), kElementThreads, 0, view_of<const T>(x), stats,
            weight.as<float>(), bias.as<float>(), view_of<T>(y), walk);
   });

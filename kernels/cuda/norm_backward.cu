@@ -53,13 +53,13 @@ struct RowPart {
   Pack<T, N> dy[kChunks], x[kChunks];
   float mean, rstd;
 };
-template <bool kAligned, typename T, int N, int kChunks>
+template <bool kWhole, typename T, int N, int kChunks>
 __device__ inline void load_row(const Backward<T>& p, int64_t row, bool exists, RowPart<T, N, kChunks>& part) {
 #pragma unroll
   for (int i = 0; i < kChunks; ++i) {
     const int col = (i * blockDim.x + threadIdx.x) * N, valid = exists ? valid_of(col, p.cols, N) : 0;
-    part.dy[i] = load_pack<N, kAligned>(p.dy.at(row, col), valid);
-    part.x[i] = load_pack<N, kAligned>(p.x.at(row, col), valid);
+    part.dy[i] = load_pack<N, kWhole>(p.dy.at(row, col), valid);
+    part.x[i] = load_pack<N, kWhole>(p.x.at(row, col), valid);
   }
   part.mean = exists ? p.stats[2 * row] : 0.0f;
   part.rstd = exists ? p.stats[2 * row + 1] : 0.0f;
@@ -88,19 +88,19 @@ __device__ inline void add_groups(float (&sums)[N], float* shared) {
 }
 
 template <int N>
-__device__ inline void store_partial(float* to, const float (&sums)[N], int valid, bool aligned) {
+__device__ inline void store_partial(float* to, const float (&sums)[N], int valid, bool whole) {
 #pragma unroll
   for (int j = 0; j < N; j += 4) {
     const Pack<float, 4> part{{sums[j], sums[j + 1], sums[j + 2], sums[j + 3]}};
     const int rest = valid - j, n = rest < 0 ? 0 : rest < 4 ? rest : 4;
-    if (aligned) store_pack<true>(to + j, part, n);
+    if (whole) store_pack<true>(to + j, part, n);
     else store_pack<false>(to + j, part, n);
   }
 }
 
 /// blockDim.x threads a row, each with kChunks packs of it; blockDim.y rows at a time. The next rows are loaded before the present
 /// ones are used.
-template <typename T, int kChunks, bool kAligned>
+template <typename T, int kChunks, bool kWhole>
 __global__ void __launch_bounds__(kChunks == 1 ? kGroupThreads : kMostThreads) norm_backward_kernel(Backward<T> p) {
   constexpr int N = 16 / int(sizeof(T));
   __shared__ RowSums warps[2][kMostThreads / kWarpSize];
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(kChunks == 1 ? kGroupThreads : kMostThreads) n
   const int64_t end_row = p.rows < (blockIdx.x + 1) * kNormRowsPerBlock ? p.rows : (blockIdx.x + 1) * kNormRowsPerBlock;
   float dweight[kChunks][N] = {}, dbias[kChunks][N] = {};
   RowPart<T, N, kChunks> now, next;
-  load_row<kAligned>(p, first_row, first_row < end_row, next);
+  load_row<kWhole>(p, first_row, first_row < end_row, next);
   int turn = 0;
   for (int64_t row = first_row; row - threadIdx.y < end_row; row += blockDim.y, turn ^= 1) {
     const bool exists = row < end_row;
@@ -118,13 +118,13 @@ __global__ void __launch_bounds__(kChunks == 1 ? kGroupThreads : kMostThreads) n
 #pragma unroll
     for (int i = 0; i < kChunks; ++i) {
       const int col = (i * blockDim.x + threadIdx.x) * N;
-      residual[i] = load_pack<N, kAligned>(p.dresidual.at(row, col), exists && p.dresidual.data ? valid_of(col, p.cols, N) : 0);
+      residual[i] = load_pack<N, kWhole>(p.dresidual.at(row, col), exists && p.dresidual.data ? valid_of(col, p.cols, N) : 0);
     }
-    load_row<kAligned>(p, row + blockDim.y, row + blockDim.y < end_row, next);
+    load_row<kWhole>(p, row + blockDim.y, row + blockDim.y < end_row, next);
 #pragma unroll
     for (int i = 0; i < kChunks; ++i) {
       const int col = (i * blockDim.x + threadIdx.x) * N;
-      const Pack<float, N> weight = load_floats<N, kAligned>(p.weight + col, valid_of(col, p.cols, N));
+      const Pack<float, N> weight = load_floats<N, kWhole>(p.weight + col, valid_of(col, p.cols, N));
 #pragma unroll
       for (int j = 0; j < N; ++j) {
         const float dy = now.dy[i][j], xhat = xhat_of(now.x[i][j], now.mean, now.rstd);
@@ -139,7 +139,7 @@ __global__ void __launch_bounds__(kChunks == 1 ? kGroupThreads : kMostThreads) n
 #pragma unroll
     for (int i = 0; i < kChunks; ++i) {
       const int col = (i * blockDim.x + threadIdx.x) * N, valid = exists ? valid_of(col, p.cols, N) : 0;
-      const Pack<float, N> weight = load_floats<N, kAligned>(p.weight + col, valid);
+      const Pack<float, N> weight = load_floats<N, kWhole>(p.weight + col, valid);
       float dx[N];
 #pragma unroll
       for (int j = 0; j < N; ++j) {
@@ -149,7 +149,7 @@ __global__ void __launch_bounds__(kChunks == 1 ? kGroupThreads : kMostThreads) n
       }
       Pack<T, N> rounded;
       rounded.set(dx);
-      store_pack<kAligned>(p.dx.at(row, col), rounded, valid);
+      store_pack<kWhole>(p.dx.at(row, col), rounded, valid);
     }
   }
   if constexpr (kChunks == 1) {
@@ -172,7 +172,7 @@ __global__ void __launch_bounds__(kChunks == 1 ? kGroupThreads : kMostThreads) n
 constexpr int kWideThreads = 1024;
 
 /// dx of rows too long for registers: a block a row, read twice.
-template <typename T, bool kAligned>
+template <typename T, bool kWhole>
 __global__ void __launch_bounds__(kWideThreads) wide_input_gradient_kernel(Backward<T> p) {
   constexpr int N = 16 / int(sizeof(T));
   __shared__ float warps[kWideThreads / kWarpSize];
@@ -181,8 +181,8 @@ __global__ void __launch_bounds__(kWideThreads) wide_input_gradient_kernel(Backw
   RowSums sums;
   for (int col = threadIdx.x * N; col < p.cols; col += kWideThreads * N) {
     const int valid = valid_of(col, p.cols, N);
-    const Pack<T, N> dy = load_pack<N, kAligned>(p.dy.at(row, col), valid), x = load_pack<N, kAligned>(p.x.at(row, col), valid);
-    const Pack<float, N> weight = load_floats<N, kAligned>(p.weight + col, valid);
+    const Pack<T, N> dy = load_pack<N, kWhole>(p.dy.at(row, col), valid), x = load_pack<N, kWhole>(p.x.at(row, col), valid);
+    const Pack<float, N> weight = load_floats<N, kWhole>(p.weight + col, valid);
 #pragma unroll
     for (int j = 0; j < N; ++j) {
       const float g = __fmul_rn(dy[j], weight[j]);
@@ -194,9 +194,9 @@ __global__ void __launch_bounds__(kWideThreads) wide_input_gradient_kernel(Backw
   const RowSums means = means_of(sums, p.cols, p.centred);
   for (int col = threadIdx.x * N; col < p.cols; col += kWideThreads * N) {
     const int valid = valid_of(col, p.cols, N);
-    const Pack<T, N> dy = load_pack<N, kAligned>(p.dy.at(row, col), valid), x = load_pack<N, kAligned>(p.x.at(row, col), valid);
-    const Pack<T, N> residual = load_pack<N, kAligned>(p.dresidual.at(row, col), p.dresidual.data ? valid : 0);
-    const Pack<float, N> weight = load_floats<N, kAligned>(p.weight + col, valid);
+    const Pack<T, N> dy = load_pack<N, kWhole>(p.dy.at(row, col), valid), x = load_pack<N, kWhole>(p.x.at(row, col), valid);
+    const Pack<T, N> residual = load_pack<N, kWhole>(p.dresidual.at(row, col), p.dresidual.data ? valid : 0);
+    const Pack<float, N> weight = load_floats<N, kWhole>(p.weight + col, valid);
     float dx[N];
 #pragma unroll
     for (int j = 0; j < N; ++j) {
@@ -205,14 +205,14 @@ __global__ void __launch_bounds__(kWideThreads) wide_input_gradient_kernel(Backw
     }
     Pack<T, N> rounded;
     rounded.set(dx);
-    store_pack<kAligned>(p.dx.at(row, col), rounded, valid);
+    store_pack<kWhole>(p.dx.at(row, col), rounded, valid);
   }
 }
 
 constexpr int kColumnThreads = 128;
 
 /// The partial sums of those rows: a thread has one pack of columns.
-template <typename T, bool kAligned>
+template <typename T, bool kWhole>
 __global__ void __launch_bounds__(kColumnThreads) wide_parameter_gradient_kernel(Backward<T> p) {
   constexpr int N = 16 / int(sizeof(T));
   const int64_t tiles = div_up(p.cols, kColumnThreads * N), block = blockIdx.x / tiles;
@@ -222,7 +222,7 @@ __global__ void __launch_bounds__(kColumnThreads) wide_parameter_gradient_kernel
   float dweight[N] = {}, dbias[N] = {};
 #pragma unroll 4
   for (int64_t row = first_row; row < end_row; ++row) {
-    const Pack<T, N> dy = load_pack<N, kAligned>(p.dy.at(row, col), valid), x = load_pack<N, kAligned>(p.x.at(row, col), valid);
+    const Pack<T, N> dy = load_pack<N, kWhole>(p.dy.at(row, col), valid), x = load_pack<N, kWhole>(p.x.at(row, col), valid);
     const float mean = p.stats[2 * row], rstd = p.stats[2 * row + 1];
 #pragma unroll
     for (int j = 0; j < N; ++j) {
@@ -235,24 +235,24 @@ __global__ void __launch_bounds__(kColumnThreads) wide_parameter_gradient_kernel
   if (p.quantities == 2) store_partial(partial + p.cols, dbias, valid, p.cols % 4 == 0);
 }
 
-template <typename T, int kChunks, bool kAligned>
+template <typename T, int kChunks, bool kWhole>
 void launch_backward(const Queue& queue, const Backward<T>& p, int packs, int64_t blocks) {
   const int threads = int(div_up(div_up(packs, kChunks), kWarpSize)) * kWarpSize;
   int groups = 1;
   while (kChunks == 1 && groups * threads * 2 <= kGroupThreads) groups *= 2;
-  launch(queue, "norm_backward", norm_backward_kernel<T, kChunks, kAligned>, unsigned(blocks), dim3(threads, groups), 0, p);
+  launch(queue, "norm_backward", norm_backward_kernel<T, kChunks, kWhole>, unsigned(blocks), dim3(threads, groups), 0, p);
 }
 
 /// How a row lies in registers depends on its length alone, so that the sums do.
-template <typename T, bool kAligned>
+template <typename T, bool kWhole>
 void backward(const Queue& queue, const Backward<T>& p, int64_t blocks) {
   constexpr int N = 16 / int(sizeof(T));
   const int packs = int(div_up(p.cols, N));
-  if (packs <= kGroupThreads) return launch_backward<T, 1, kAligned>(queue, p, packs, blocks);
-  if (packs <= 2 * kMostThreads) return launch_backward<T, 2, kAligned>(queue, p, packs, blocks);
-  launch(queue, "norm_backward", wide_parameter_gradient_kernel<T, kAligned>,
+  if (packs <= kGroupThreads) return launch_backward<T, 1, kWhole>(queue, p, packs, blocks);
+  if (packs <= 2 * kMostThreads) return launch_backward<T, 2, kWhole>(queue, p, packs, blocks);
+  launch(queue, "norm_backward", wide_parameter_gradient_kernel<T, kWhole>,
          unsigned(blocks * div_up(p.cols, kColumnThreads * N)), kColumnThreads, 0, p);
-  launch(queue, "norm_backward", wide_input_gradient_kernel<T, kAligned>, unsigned(p.rows), kWideThreads, 0, p);
+  launch(queue, "norm_backward", wide_input_gradient_kernel<T, kWhole>, unsigned(p.rows), kWideThreads, 0, p);
 }
 
 }  // namespace
@@ -264,12 +264,12 @@ void norm_backward(const Queue& queue, NormKind kind, Matrix dy, Matrix x, Matri
   const auto partial = static_cast<float*>(scratch);
   with_activation_type(x.dtype, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    bool aligned = is_pack_aligned(weight, 4);
-    for (const Matrix& m : {dy, x, dresidual, dx}) aligned = aligned && is_pack_aligned(m, 16 / int(sizeof(T)));
+    bool whole = is_pack_aligned(weight, 4);
+    for (const Matrix& m : {dy, x, dresidual, dx}) whole = whole && is_whole(m, 16 / int(sizeof(T)));
     const Backward<T> p{view_of<const T>(dy), view_of<const T>(x), view_of<const T>(dresidual), view_of<T>(dx), weight.as<float>(),
                         stats,                partial,             x.rows,                      int(x.cols),    quantities,
                         kind == NormKind::layernorm};
-    if (aligned) backward<T, true>(queue, p, blocks);
+    if (whole) backward<T, true>(queue, p, blocks);
     else backward<T, false>(queue, p, blocks);
   });
   add_partials(queue, "norm_backward", partial, blocks, quantities * x.cols, x.cols, dweight.as<float>(), dbias.as<float>(), true);
