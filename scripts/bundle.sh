@@ -109,7 +109,7 @@ if [ $tests = 1 ]; then
     else echo "bundle: $program is not built; left out" >&2; fi
   done
   cp -r "$root/test/golden" "$top/test/golden"
-  cp -r "$root/scripts/jobs" "$root/scripts/gpu_check.sh" "$root/scripts/gpu_check.py" "$top/scripts/"
+  cp -r "$root/scripts/jobs" "$root/scripts/gpu_check.sh" "$top/scripts/"
   mkdir -p "$top/scripts/bench"
   if [ -f "$root/scripts/bench/peer_torch.py" ]; then cp "$root/scripts/bench/peer_torch.py" "$top/scripts/bench/"; fi
 fi
