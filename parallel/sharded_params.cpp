@@ -150,12 +150,12 @@ struct ShardedParams::Impl {
        Communicator& tp_comm, Communicator* tied, kernels::Backend& b, kernels::Stream& s)
       : uses(std::move(u)), options(o), dp(dp_comm), tp(tp_comm), tied_peer(tied), backend(b), stream(s),
         plan(make_plan(uses, grids, options, dp_comm.size())) {
-    weights = backend.allocate(std::max<size_t>(plan.weight_bytes, 1));
-    gradients = backend.allocate(std::max<size_t>(size_t(plan.gradient_elements * plan.levels) * 4, 1));
+    weights = backend.allocate(plan.weight_bytes);
+    gradients = backend.allocate(size_t(plan.gradient_elements * plan.levels) * 4);
     use_complete.assign(uses.size(), false);
     for (int g = 0; g < kGroups; ++g) allocate_group(g);
     build_state_chunks();
-    squares = backend.allocate_host(std::max<size_t>(state_chunks.size() * sizeof(double), 1));
+    squares = backend.allocate_host(state_chunks.size() * sizeof(double));
   }
 
   bool shared_head() const { return !plan.groups[tied_head].chunks.empty() && !plan.groups[tied_embedding].chunks.empty(); }
@@ -172,7 +172,7 @@ struct ShardedParams::Impl {
     const GroupPlan& group = plan.groups[g];
     if (group.chunks.empty()) return;
     GroupState& state = groups[g];
-    const auto floats = [&](int64_t n) { return backend.allocate(std::max<size_t>(size_t(n) * 4, 1)); };
+    const auto floats = [&](int64_t n) { return backend.allocate(size_t(n) * 4); };
     if (owns_state(g)) {
       state.master = floats(state_size(g));
       state.first_moment = floats(state_size(g));
@@ -181,10 +181,10 @@ struct ShardedParams::Impl {
     if (packs_gradients(g, dp.size())) state.packed = floats(group.size());
     if (dp.size() > 1) state.received = floats(group.own(dp.rank()) * (dp.size() - 1));
     if (dp.size() > 1 && options.zero_stage > 0 && owns_state(g))
-      state.params = backend.allocate(std::max<size_t>(size_t(group.size()) * size_of(group.dtype), 1));
+      state.params = backend.allocate(size_t(group.size()) * size_of(group.dtype));
     if (g == replicated_partial && tp.size() > 1) {
       const int64_t n = options.zero_stage == 0 ? group.size() : group.largest_share();
-      tp_scratch = backend.allocate(std::max<size_t>(all_reduce_scratch_bytes(tp.size(), DType::f32, n), 1));
+      tp_scratch = backend.allocate(all_reduce_scratch_bytes(tp.size(), DType::f32, n));
     }
     if (g >= tied_embedding && tied_peer) tied_received = floats(group.own(dp.rank()));
   }
@@ -400,7 +400,12 @@ ShardingBytes ShardedParams::plan(const std::vector<ParamUse>& uses, const std::
     if (group.chunks.empty()) continue;
     const int64_t own = group.own(dp_rank);
     const bool state = !(g == tied_head && both);
-    if (state) bytes.optimizer += 12 * size_t(options.zero_stage == 0 ? group.size() : own);
+    if (state) {
+      bytes.optimizer += 12 * size_t(options.zero_stage == 0 ? group.size() : own);
+      bytes.state_boxes += std::count_if(group.chunks.begin(), group.chunks.end(), [&](const FlatChunk& c) {
+        return options.zero_stage == 0 || c.owner == dp_rank;
+      });
+    }
     if (packs_gradients(g, dp)) bytes.communication += 4 * size_t(group.size());
     bytes.communication += 4 * size_t(own) * size_t(dp - 1);
     if (dp > 1 && options.zero_stage > 0 && state) bytes.communication += size_t(group.size()) * size_of(group.dtype);

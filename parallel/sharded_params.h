@@ -45,6 +45,7 @@ struct ShardingOptions {
 /// Memory in bytes by purpose; what the plan prints and the constructor takes.
 struct ShardingBytes {
   size_t weights = 0, gradients = 0, optimizer = 0, communication = 0;
+  int64_t state_boxes = 0;        ///< chunks whose optimizer state is here
   size_t total() const { return weights + gradients + optimizer + communication; }
 };
 

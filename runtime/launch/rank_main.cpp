@@ -109,7 +109,9 @@ void run(FileSystem& fs, const RunDirectory& directory, const AttemptFile& attem
   const auto backend = make_rank_backend(job.job, device, local_rank_from_environment());
   control->doing(fmt::format("joining {} ranks", host->size()));
   const auto world = make_device_world(job.job, device, std::move(host), *backend);
-  run_rank(job.job, options_of(directory, *identity, attempt, job, text), *world, *backend, *control, fs);
+  RankOptions options = options_of(directory, *identity, attempt, job, text);
+  options.gpu = gpu_of_rank(job.job, device, local_rank_from_environment());
+  run_rank(job.job, options, *world, *backend, *control, fs);
   control->done();
   mpi.finalize();
 }

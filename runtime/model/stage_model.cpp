@@ -119,7 +119,7 @@ std::vector<float> rope_table(const JobSpec& job) {
 
 }  // namespace
 
-kernels::ScratchShape scratch_shape(const JobSpec& job) {
+kernels::ScratchShape scratch_shape(const JobSpec& job, int64_t optimizer_elements, int64_t optimizer_boxes) {
   const BlockShape s = block_shape(job);
   const int64_t tp = job.parallelism.tensor;
   kernels::ScratchShape shape;
@@ -128,6 +128,8 @@ kernels::ScratchShape scratch_shape(const JobSpec& job) {
   shape.attention = s.attention();
   shape.embedding_rows = (job.model.vocab_size + tp - 1) / tp;
   shape.embedding_cols = s.hidden;
+  shape.optimizer_elements = optimizer_elements;
+  shape.optimizer_boxes = optimizer_boxes;
   return shape;
 }
 
@@ -153,10 +155,10 @@ struct StageModel::Impl {
     Arena measure;
     Memory unused;
     take_all(measure, job, uses, options, unused, nullptr);
-    memory_buffer = backend.allocate(std::max<size_t>(measure.used(), 1));
+    memory_buffer = backend.allocate(measure.used());
     Arena place(memory_buffer->data());
     take_all(place, job, uses, options, memory, nullptr);
-    tp_scratch = backend.allocate(std::max<size_t>(parallel::TensorParallel::scratch_bytes(tp.size(), shape.compute, shape.rows, shape.hidden), 1));
+    tp_scratch = backend.allocate(parallel::TensorParallel::scratch_bytes(tp.size(), shape.compute, shape.rows, shape.hidden));
     tp.set_scratch(tp_scratch->data());
     if (job.model.family == Family::llama) {
       const std::vector<float> table = rope_table(job);

@@ -25,8 +25,8 @@ struct StageBytes {
   size_t activations = 0, scratch = 0;
 };
 
-/// The largest shapes that the ops of any rank of `job` see.
-kernels::ScratchShape scratch_shape(const JobSpec& job);
+/// The largest shapes that the ops of a rank of `job` see; optimizer: of the chunks whose state it holds.
+kernels::ScratchShape scratch_shape(const JobSpec& job, int64_t optimizer_elements, int64_t optimizer_boxes);
 
 class StageModel {
  public:

@@ -30,7 +30,7 @@ RankMemory rank_memory(const JobSpec& job, const ParamTable& table, const ChunkG
   if (device == DeviceKind::cuda) {
     // Samples read ahead and the sums of a step are host memory there.
     m.data = end_stage ? TokenFeed::device_bytes(own_sequences, job.data.seq_len) : 0;
-    m.workspace = kernels::cuda_scratch_bytes(scratch_shape(job)) + kernels::cuda_workspace_bytes();
+    m.workspace = kernels::cuda_scratch_bytes(scratch_shape(job, int64_t(m.sharding.optimizer / 12), m.sharding.state_boxes)) + kernels::cuda_workspace_bytes();
     return m;
   }
   if (end_stage)

@@ -16,6 +16,8 @@ std::string bytes_text(double bytes) {
 }
 
 std::string count_text(double n) {
+  if (n >= 1e15) return fmt::format("{:.2f} P", n / 1e15);
+  if (n >= 1e12) return fmt::format("{:.2f} T", n / 1e12);
   if (n >= 1e9) return fmt::format("{:.2f} B", n / 1e9);
   if (n >= 1e6) return fmt::format("{:.2f} M", n / 1e6);
   if (n >= 1e3) return fmt::format("{:.1f} k", n / 1e3);

@@ -16,6 +16,18 @@ void put(nlohmann::ordered_json& j, const char* key, double value) {
   j[std::string(key) + "_kind"] = std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
 }
 
+/// One number of every rank's GPU, null where it is not told; nothing where no rank has it.
+void put_gpu(nlohmann::ordered_json& j, const char* key, const std::vector<RankTimes>& ranks, double RankTimes::*number) {
+  auto all = nlohmann::ordered_json::array();
+  bool any = false;
+  for (const RankTimes& t : ranks) {
+    const double value = t.*number;
+    any |= std::isfinite(value);
+    all.push_back(std::isfinite(value) ? nlohmann::ordered_json(value) : nlohmann::ordered_json());
+  }
+  if (any) j["gpus"][key] = all;
+}
+
 }  // namespace
 
 double StepNumbers::step_s() const {
@@ -59,6 +71,9 @@ std::string to_json(const StepNumbers& n) {
                  {"evaluation_s", sum.evaluation_s / count},
                  {"checkpoint_s", sum.checkpoint_s / count}};
   j["ranks"] = {{"compute_s", compute}, {"wait_s", wait}, {"peak_memory_bytes", peak}};
+  put_gpu(j, "temperature_c", n.ranks, &RankTimes::temperature_c);
+  put_gpu(j, "power_w", n.ranks, &RankTimes::power_w);
+  put_gpu(j, "sm_clock_mhz", n.ranks, &RankTimes::sm_clock_mhz);
   return j.dump();
 }
 

@@ -1,5 +1,6 @@
 // What a step tells: the numbers of one line of metrics.jsonl.
 #pragma once
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -8,12 +9,14 @@
 namespace trainctl {
 
 /// What one rank says about one step: seconds (forward, backward and optimizer without waits for peers, which are
-/// communication_s), and the largest memory it has held; exchanged as doubles in this order.
+/// communication_s), the largest memory it has held, and how its GPU is (NaN: not told); exchanged as doubles in this order. On a GPU
+/// forward, backward and optimizer are the host's time, which only enqueues them; step_s is the device's, too.
 struct RankTimes {
   double forward_s = 0, backward_s = 0, communication_s = 0, optimizer_s = 0, data_s = 0, step_s = 0;
   double evaluation_s = 0, checkpoint_s = 0;   ///< after the step; the save reported is the one before this step
   double peak_bytes = 0;
-  static constexpr int kCount = 9;
+  double temperature_c = NAN, power_w = NAN, sm_clock_mhz = NAN;
+  static constexpr int kCount = 12;
   /// Time in which this rank computed rather than waited.
   double compute_s() const { return step_s - communication_s - data_s; }
 };

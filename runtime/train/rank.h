@@ -19,7 +19,8 @@ struct RankOptions {
   uint64_t epoch = 0;                 ///< of the run's membership
   int64_t max_steps = 0;              ///< stop after this step (0: schedule.total_steps)
   std::string gradients_dir;          ///< write the first step's gradients here as a checkpoint of role gradient, or ""
-  double matmul_flops_per_s = 0;      ///< measured peak of a rank for MFU; 0: unknown
+  double matmul_flops_per_s = 0;      ///< peak of a rank for MFU; 0: unknown
+  int gpu = -1;                       ///< index of its GPU, for what the driver tells of it; -1: none
 };
 
 enum class RankOutcome { finished, stopped };

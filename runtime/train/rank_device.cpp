@@ -24,10 +24,14 @@ DeviceKind device_kind(const JobSpec& job) {
   return missing_gpus(job, status.devices, status.problem).empty() ? DeviceKind::cuda : DeviceKind::cpu;
 }
 
+int gpu_of_rank(const JobSpec& job, DeviceKind kind, int local_rank) {
+  return kind == DeviceKind::cuda ? local_rank / job.launcher.ranks_per_gpu : -1;
+}
+
 std::unique_ptr<kernels::Backend> make_rank_backend(const JobSpec& job, DeviceKind kind, int local_rank) {
   if (kind == DeviceKind::cpu) return kernels::make_cpu_backend(job.parallelism.threads_per_rank);
   const char* check = std::getenv("TRAINCTL_CUDA_CHECK");
-  return kernels::make_cuda_backend({.device = local_rank / job.launcher.ranks_per_gpu,
+  return kernels::make_cuda_backend({.device = gpu_of_rank(job, kind, local_rank),
                                      .tf32 = job.tf32,
                                      .check_each_op = check && std::string(check) == "1"});
 }

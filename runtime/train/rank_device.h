@@ -17,6 +17,9 @@ const char* name_of(DeviceKind kind);
 /// ranks, the CPU otherwise.
 DeviceKind device_kind(const JobSpec& job);
 
+/// Which GPU the rank that is `local_rank`-th on its machine takes; -1 on a CPU.
+int gpu_of_rank(const JobSpec& job, DeviceKind kind, int local_rank);
+
 /// The device of the rank that is `local_rank`-th on its machine. Error(kPreflight) in one sentence where it cannot be used.
 std::unique_ptr<kernels::Backend> make_rank_backend(const JobSpec& job, DeviceKind kind, int local_rank);
 

@@ -6,6 +6,7 @@
 #include <thread>
 #include <utility>
 
+#include "kernels/device.h"
 #include "runtime/base/error.h"
 #include "runtime/base/process_memory.h"
 #include "runtime/train/metrics.h"
@@ -127,7 +128,9 @@ struct Trainer::Impl {
     model = std::make_unique<StageModel>(job, std::move(uses), model_options, *params, *tp, backend, *stream);
     losses = backend.allocate_host(std::max<size_t>(size_t(shape.micro_batches), 1) * sizeof(double));
     if (needs_tokens()) tokens = std::make_unique<TokenFeed>(sequences_per_rank(), job.data.seq_len, backend);
-    backend.reserve_scratch(scratch_shape(job));
+    int64_t elements = 0;
+    for (const auto& c : params->state_chunks()) elements += c.box.count();
+    backend.reserve_scratch(scratch_shape(job, elements, int64_t(params->state_chunks().size())));
     executor = std::make_unique<Executor>(shape, at.pp, program, std::move(slots), *model, comms.edges,
                                           [this](const parallel::Instruction& i) { tell(i); },
                                           [this] { return waited(); });
@@ -286,6 +289,14 @@ struct Trainer::Impl {
     return scalars.stop;
   }
 
+  void note_gpu() {
+    if (options.gpu < 0) return;
+    const kernels::GpuFacts facts = kernels::gpu_facts(options.gpu);
+    times.temperature_c = facts.temperature_c.value_or(NAN);
+    times.power_w = facts.power_w.value_or(NAN);
+    times.sm_clock_mhz = facts.sm_clock_mhz.value_or(NAN);
+  }
+
   void report(const Scalars& scalars, std::optional<double> val_loss, int64_t last) {
     StepNumbers n;
     n.step = step;
@@ -303,6 +314,7 @@ struct Trainer::Impl {
     static_assert(sizeof(RankTimes) == RankTimes::kCount * sizeof(double));
     if (log) {
       times.peak_bytes = double(backend.is_host() ? peak_resident_bytes() : backend.peak_allocated_bytes());
+      note_gpu();
       parallel::all_gather(world, &times, all.data(), sizeof(RankTimes), 7);
       n.ranks = std::move(all);
     }

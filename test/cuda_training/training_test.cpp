@@ -82,7 +82,8 @@ void check_same_bits(Family family, DType compute, int tp, int every) {
   prepare_devices(1, 1);
   const ThreadRun plain = run_on_gpu(base, dir.path() + "/plain", effort().steps);
   REQUIRE(plain.losses.size() == size_t(effort().steps));
-  CHECK(plain.losses.back() < plain.losses.front());
+  const ThreadRun cpu = run_on_threads(base, {.dir = dir.path() + "/cpu", .max_steps = effort().steps});
+  for (size_t i = 0; i < plain.losses.size(); ++i) CHECK(std::abs(plain.losses[i] - cpu.losses[i]) < 2e-2);
   int number = 0;
   for (const Variant& v : kVariants) {
     if (number++ % every != 0 && !effort().every_mesh) continue;
@@ -157,8 +158,6 @@ TEST_CASE("a rank takes the GPU memory that the plan says", "[plan]") {
     size_t planned = 0, taken = 0;
     for (const RankMemory& m : plan.stages) planned = std::max(planned, m.total());
     for (const size_t bytes : run.allocated_bytes) taken = std::max(taken, bytes);
-    CAPTURE(planned, taken);
-    CHECK(taken <= planned);
-    CHECK(taken > planned - (size_t(1) << 20));
+    CHECK(taken == planned);   // to the byte
   }
 }
