@@ -75,6 +75,35 @@ TEST_CASE("a row stride never changes a product's bits") {
   }
 }
 
+TEST_CASE("products with a GELU agree with the reference, fused or not") {
+  Random random(26);
+  for (DType dtype : kActivationTypes) {
+    // rows on 16 bytes and others, with a bias and without
+    for (auto [m, n, k, pad] : {std::tuple{16, 64, 32, 0}, {37, 48, 96, 8}, {33, 50, 96, 0}, {5, 40, 24, 3}, {1, 8, 8, 0}}) {
+      for (const bool has_bias : {false, true}) {
+        INFO("M " << m << " N " << n << " K " << k << " pad " << pad << " " << name_of(dtype));
+        const Storage x = random.normal(dtype, m, k, pad), w = random.normal(dtype, n, k, pad, 0.3f);
+        const Storage down = random.normal(dtype, k, n, pad, 0.3f), dy = random.normal(dtype, m, k, pad);
+        const Storage bias_values = random.normal(DType::f32, 1, n);
+        const Matrix bias = has_bias ? Matrix(bias_values) : Matrix{};
+        Storage pre(dtype, m, n, pad), y(dtype, m, n, pad), dx(dtype, m, n, pad);
+        for (Storage* poisoned : {&pre, &y, &dx}) {
+          poisoned->fill(kPoison);
+        }
+        const double t = tolerance(dtype);
+        compare({pre, y, dx}, {t, t, t}, [&](Backend& b, Stream& s, auto& o) {
+          const auto up = b.make_packed(n, k, dtype);
+          const auto packed = b.make_packed(k, n, dtype);
+          b.pack(s, w, *up);
+          b.pack(s, down, *packed);
+          b.linear_gelu_forward(s, x, *up, bias, o[0], o[1]);
+          b.linear_gelu_backward_input(s, dy, *packed, o[0], o[2]);
+        });
+      }
+    }
+  }
+}
+
 TEST_CASE("no rows at all: outputs of [0, N], and a weight gradient of zeros") {
   for (DType dtype : kActivationTypes) {
     const Storage x(dtype, 0, 20, 0), dy(dtype, 0, 30, 0);

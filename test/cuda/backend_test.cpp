@@ -1,0 +1,248 @@
+// Goal: the CUDA backend fails in one sentence that says what to do, names the op that failed or those under way, takes memory once and
+// exactly what is planned, and lets streams share its scratch.
+// Method: an emulated GPU that fails on request; every op twice; counts of memory against the planned sizes.
+#include <algorithm>
+#include <cstdlib>
+
+#include "kernels/cuda/ops.h"
+#include "kernels/device.h"
+#include "runtime/base/error.h"
+#include "test/kernels/support.h"
+#include "test/support/emulated_gpu/emulated_gpu.h"
+
+namespace trainctl::kernels::test {
+
+namespace {
+
+using Catch::Matchers::Contains;
+
+/// The sentence of the Error with this code that `work` throws; "" when it throws nothing.
+template <typename Work>
+std::string error_of(ErrorCode code, Work work) {
+  try {
+    work();
+  } catch (const Error& e) {
+    CHECK(e.code() == code);
+    return e.what();
+  }
+  return "";
+}
+
+/// Every op that uses scratch, a product or a table, and some that use nothing, on device memory of its own.
+class EveryOp {
+ public:
+  static constexpr int64_t B = 2, T = 48, M = B * T, C = 64, V = 80, H = 2;
+  explicit EveryOp(Backend& backend) : backend_(backend), memory_(backend.allocate(size_t(kPieces * kPieceElements) * 4)) {}
+
+  static ScratchShape shape() {
+    return {.rows = M, .widest = C, .attention = {B, T, H, 1, C / H, 0.2f}, .embedding_rows = V, .embedding_cols = C,
+            .optimizer_elements = 2 * C * C, .optimizer_boxes = 2};
+  }
+
+  void run(Stream& s) {
+    const auto activation = [&](int piece) { return matrix(at(piece), DType::bf16, M, C); };
+    const auto row = [&](int piece) { return vector(at(piece), DType::f32, C); };
+    const Matrix x = activation(0), y = activation(1), z = activation(2), w = matrix(at(3), DType::bf16, C, C), bias = row(4),
+                 grad = matrix(at(5), DType::f32, C, C), table = matrix(at(6), DType::f32, V, C), half = activation(7).columns(0, C / H);
+    auto* ids = static_cast<int32_t*>(at(8));
+    auto* floats = static_cast<float*>(at(9));
+    const auto packed = backend_.make_packed(C, C, DType::bf16);
+    backend_.pack(s, w, *packed);
+    backend_.add(s, x, y);
+    backend_.linear_forward(s, x, *packed, bias, y);
+    backend_.linear_backward_input(s, y, *packed, x);
+    backend_.linear_gelu_forward(s, x, *packed, bias, y, z);
+    backend_.linear_gelu_backward_input(s, z, *packed, y, x);
+    backend_.linear_backward_weight(s, y, x, grad, bias, true);
+    backend_.norm_backward(s, NormKind::layernorm, y, x, bias, floats, {}, z, row(10), row(11));
+    backend_.attention_backward(s, shape().attention, x, half, activation(12).columns(0, C / H), y, floats, z, activation(13),
+                                activation(14).columns(0, C / H), activation(15).columns(0, C / H));
+    backend_.embedding_backward(s, ids, x, 0, table);
+    const AdamWBox boxes[] = {{f32(16), f32(17), f32(18), f32(5), C, w, 0.1f}, {f32(19), f32(20), f32(21), f32(5), C, w, 0.1f}};
+    backend_.adamw(s, boxes, {.lr = 1e-3f});
+    const Matrix grads[] = {grad, matrix(at(22), DType::f32, C, C)};
+    double sums[2], sum;
+    backend_.sum_squares(s, grads, sums);
+    backend_.sum(s, floats, M, &sum);
+    s.synchronize();
+  }
+
+ private:
+  static constexpr int kPieces = 23;
+  static constexpr int64_t kPieceElements = M * C;
+  void* at(int piece) { return static_cast<char*>(memory_->data()) + piece * kPieceElements * 4; }
+  float* f32(int piece) { return static_cast<float*>(at(piece)); }
+  Backend& backend_;
+  std::unique_ptr<Buffer> memory_;
+};
+
+}  // namespace
+
+TEST_CASE("a machine without a usable GPU says why, and what to do") {
+  const auto problem = [](const emulated_gpu::Options& options, int device = 0) {
+    emulated_gpu::reset(options);
+    return error_of(ErrorCode::kPreflight, [&] { (void)make_cuda_backend({.device = device}); });
+  };
+  CHECK_THAT(problem({.devices = {}}), Contains("the NVIDIA driver sees no GPU") && Contains("nvidia-smi"));
+  CHECK_THAT(problem({.devices = {{}, {}}}, 2), Contains("GPU 2 was asked for, but there are 2 here"));
+  CHECK_THAT(problem({.devices = {{.name = "Emulated T4", .major = 7, .minor = 5}}}),
+             Contains("GPU 0 (Emulated T4) has compute capability 7.5; trainctl needs 8.0"));
+  CHECK(problem({}) == "");
+
+  emulated_gpu::reset({.driver_version = 0});
+  emulated_gpu::fail_call("cudaGetDeviceCount", 1, cudaErrorInsufficientDriver);
+  CHECK_THAT(cuda_status().problem, Contains("no NVIDIA driver is loaded here"));
+  emulated_gpu::reset({.driver_version = 11040});
+  emulated_gpu::fail_call("cudaGetDeviceCount", 1, cudaErrorInsufficientDriver);
+  CHECK_THAT(cuda_status().problem, Contains("the NVIDIA driver serves CUDA 11.4, older than the 13.0"));
+  emulated_gpu::reset({});
+  CHECK(cuda_status().devices == 1);
+  CHECK(cuda_status().problem == "");
+  CHECK(gpu_facts(0).name == "Emulated H100");
+  CHECK_THAT(error_of(ErrorCode::kPreflight, [] { (void)gpu_facts(1); }), Contains("GPU 1 was asked for"));
+}
+
+TEST_CASE("memory that is not there is refused with the numbers") {
+  emulated_gpu::reset({.devices = {{.memory_bytes = size_t{64} << 20}}});
+  const auto backend = make_cuda_backend({});
+  const auto kept = backend->allocate(size_t{40} << 20);
+  CHECK(backend->allocated_bytes() == size_t{40} << 20);
+  const std::string sentence = error_of(ErrorCode::kHardware, [&] { (void)backend->allocate(size_t{40} << 20); });
+  CHECK_THAT(sentence, Contains("cannot allocate 41943040 bytes on GPU 0") && Contains("41943040 are this process's") &&
+                           Contains("use a smaller micro-batch"));
+  CHECK(backend->allocated_bytes() == size_t{40} << 20);
+  (void)backend->allocate(size_t{10} << 20);   // and the device goes on
+  CHECK(backend->peak_allocated_bytes() == size_t{50} << 20);
+}
+
+TEST_CASE("a failure that is seen late names the ops under way; with check_each_op, the one") {
+  for (const char* environment : {"", "1"}) {
+    for (const bool check : {false, true}) {
+      emulated_gpu::reset({});
+      setenv("TRAINCTL_CUDA_CHECK", environment, 1);
+      const auto backend = make_cuda_backend({.check_each_op = check});
+      unsetenv("TRAINCTL_CUDA_CHECK");
+      const auto stream = backend->create_stream();
+      const auto memory = backend->allocate(4096);
+      const Matrix x = matrix(memory->data(), DType::f32, 8, 64), y = matrix(memory->data(), DType::f32, 8, 64);
+      backend->fill_zero(*stream, memory->data(), 4096);
+      stream->synchronize();
+      emulated_gpu::fail_kernel("gelu_forward", 1, cudaErrorIllegalAddress);
+      const std::string sentence = error_of(ErrorCode::kHardware, [&] {
+        backend->add(*stream, x, y);
+        backend->add(*stream, x, y);
+        backend->gelu_forward(*stream, x, y);
+        backend->swiglu_forward(*stream, x, x, y);
+        stream->synchronize();
+      });
+      if (check || *environment) {
+        CHECK_THAT(sentence, Catch::Matchers::StartsWith("gelu_forward: cudaStreamSynchronize on GPU 0: cudaErrorIllegalAddress"));
+        CHECK_THAT(sentence, !Contains("under way"));
+      } else {
+        CHECK_THAT(sentence, Contains("add (2 times), gelu_forward, swiglu_forward") && !Contains("fill_zero"));
+        CHECK_THAT(sentence, Contains("cudaErrorIllegalAddress") && Contains("TRAINCTL_CUDA_CHECK=1"));
+      }
+    }
+  }
+  emulated_gpu::reset({});
+}
+
+TEST_CASE("a launch that fails at once names its op") {
+  emulated_gpu::reset({});
+  const auto backend = make_cuda_backend({});
+  const auto stream = backend->create_stream();
+  const auto memory = backend->allocate(4096);
+  const Matrix x = matrix(memory->data(), DType::f32, 8, 64);
+  emulated_gpu::fail_call("cudaLaunchKernelEx", 1, cudaErrorNoKernelImageForDevice);
+  CHECK_THAT(error_of(ErrorCode::kHardware, [&] { backend->add(*stream, x, x); }),
+             Catch::Matchers::StartsWith("add: cudaLaunchKernelEx on GPU 0: cudaErrorNoKernelImageForDevice") &&
+                 Contains("CMAKE_CUDA_ARCHITECTURES"));
+  backend->add(*stream, x, x);
+  stream->synchronize();
+}
+
+TEST_CASE("no op allocates once it has run with the same shapes") {
+  emulated_gpu::reset({});
+  const auto backend = make_cuda_backend({});
+  const auto stream = backend->create_stream();
+  EveryOp ops(*backend);
+  const size_t before = backend->allocated_bytes();
+  ops.run(*stream);
+  const size_t after = backend->allocated_bytes();
+  CHECK(after > before);
+  emulated_gpu::fail_call("cudaMalloc", 1, cudaErrorMemoryAllocation);
+  ops.run(*stream);
+  CHECK(backend->allocated_bytes() == after);
+}
+
+TEST_CASE("reserve_scratch takes what is planned, and ops of those shapes need nothing more") {
+  emulated_gpu::reset({});
+  const auto backend = make_cuda_backend({});
+  const auto stream = backend->create_stream();
+  EveryOp ops(*backend);
+  const size_t before = backend->allocated_bytes();
+  backend->reserve_scratch(EveryOp::shape());
+  CHECK(backend->allocated_bytes() - before == cuda_scratch_bytes(EveryOp::shape()) + cuda_workspace_bytes());
+  emulated_gpu::fail_call("cudaMalloc", 1, cudaErrorMemoryAllocation);
+  ops.run(*stream);
+  emulated_gpu::reset({});
+}
+
+TEST_CASE("a table of tiles is never longer than planned") {
+  Random random(81);
+  for (int64_t rows : {1, 2, 3, 5, 17, 100, 777}) {
+    for (int64_t cols : {1, 7, 64, 1000, 5462, 8193, 16384, 16385, 50257}) {
+      const Matrix boxes[] = {matrix(nullptr, DType::f32, rows, cols), matrix(nullptr, DType::f32, cols, rows)};
+      CHECK(int64_t(cuda::tiles_of(boxes).size()) <= cuda::most_tiles(2 * rows * cols, 2));
+    }
+  }
+}
+
+TEST_CASE("streams that use scratch in turn do not disturb each other") {
+  Random random(82);
+  const int64_t rows = 70, cols = 24;
+  std::vector<Storage> dy, x;   // of each stream, so that scratch of the wrong one is seen
+  for (int i = 0; i < 3; ++i) {
+    dy.push_back(random.normal(DType::f32, rows, cols));
+    x.push_back(random.normal(DType::f32, rows, cols));
+  }
+  std::vector<std::vector<char>> expected;
+  for (const emulated_gpu::StreamMode mode :
+       {emulated_gpu::StreamMode::eager, emulated_gpu::StreamMode::lazy, emulated_gpu::StreamMode::random}) {
+    for (uint64_t seed = 1; seed <= (mode == emulated_gpu::StreamMode::random ? 8u : 1u); ++seed) {
+      emulated_gpu::reset({.stream_mode = mode, .seed = seed});
+      const auto backend = make_cuda_backend({});
+      constexpr size_t kStreams = 3;
+      std::vector<std::unique_ptr<Stream>> streams;
+      std::vector<std::unique_ptr<Buffer>> memory;
+      const size_t bytes = size_t(rows * cols) * 4;
+      const auto view = [&](Buffer& b, size_t piece) { return matrix(static_cast<char*>(b.data()) + piece * bytes, DType::f32, rows, cols); };
+      for (size_t i = 0; i < kStreams; ++i) {
+        streams.push_back(backend->create_stream());
+        memory.push_back(backend->allocate(3 * bytes));
+        backend->copy_to_device(*streams.back(), view(*memory[i], 0).data, dy[i]->data, bytes);
+        backend->copy_to_device(*streams.back(), view(*memory[i], 1).data, x[i]->data, bytes);
+      }
+      for (size_t i = 0; i < kStreams; ++i) {
+        const Matrix dw = view(*memory[i], 2).row_range(0, cols), db = view(*memory[i], 2).row_range(cols, 1);
+        backend->linear_backward_weight(*streams[i], view(*memory[i], 0), view(*memory[i], 1), dw, db, false);
+        if (i == 1) streams[i].reset();   // a stream may end before its work does
+      }
+      std::vector<std::vector<char>> got;
+      for (size_t i = 0; i < kStreams; ++i) {
+        std::vector<char> host(bytes);
+        const auto reader = backend->create_stream();
+        if (streams[i]) streams[i]->synchronize();
+        else REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+        backend->copy_to_host(*reader, host.data(), view(*memory[i], 2).data, bytes);
+        reader->synchronize();
+        got.push_back(host);
+      }
+      if (expected.empty()) expected = got;
+      CHECK(got == expected);
+    }
+  }
+  emulated_gpu::reset({});
+}
+
+}  // namespace trainctl::kernels::test
