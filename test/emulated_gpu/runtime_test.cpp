@@ -1,14 +1,11 @@
 // Goal: the fake CUDA runtime orders what CUDA orders and nothing more, keeps device memory from the host, and fails on request.
 // Method: each property by itself; mistakes that CUDA forgives by luck (a missing event, memory given up too early, a host access) must
 // give wrong data in lazy mode or for some seed, or end the process.
-#include <atomic>
-#include <barrier>
 #include <chrono>
 #include <cstring>
 #include <set>
 #include <thread>
 
-#include "runtime/base/ensure.h"
 #include "test/emulated_gpu/support.h"
 
 namespace trainctl::emulated_gpu {
@@ -16,53 +13,6 @@ namespace {
 
 using Catch::Matchers::Contains;
 using kernels::cuda::Queue;
-
-/// Handles with an owner, also used in threads, where the test framework must not be.
-template <typename T>
-struct DeviceArray {
-  T* data = nullptr;
-  size_t count;
-  explicit DeviceArray(size_t count) : count(count) { ENSURE(cudaMalloc(&data, count * sizeof(T)) == cudaSuccess); }
-  ~DeviceArray() { cudaFree(data); }
-  DeviceArray(const DeviceArray&) = delete;
-  DeviceArray& operator=(const DeviceArray&) = delete;
-};
-struct StreamHandle {
-  cudaStream_t stream = nullptr;
-  StreamHandle() { ENSURE(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess); }
-  ~StreamHandle() { cudaStreamDestroy(stream); }
-  StreamHandle(const StreamHandle&) = delete;
-  StreamHandle& operator=(const StreamHandle&) = delete;
-};
-struct EventHandle {
-  cudaEvent_t event = nullptr;
-  explicit EventHandle(unsigned flags = cudaEventDisableTiming) { ENSURE(cudaEventCreateWithFlags(&event, flags) == cudaSuccess); }
-  ~EventHandle() { cudaEventDestroy(event); }
-  EventHandle(const EventHandle&) = delete;
-  EventHandle& operator=(const EventHandle&) = delete;
-};
-
-std::vector<Options> all_modes() {
-  std::vector<Options> modes;
-  for (const StreamMode mode : {StreamMode::eager, StreamMode::lazy}) modes.push_back({.stream_mode = mode});
-  for (uint64_t seed = 1; seed <= 6; ++seed) modes.push_back({.stream_mode = StreamMode::random, .seed = seed});
-  return modes;
-}
-
-__global__ void fill_kernel(float* out, float value, int n) {
-  const int i = int(blockIdx.x * blockDim.x + threadIdx.x);
-  if (i < n) out[i] = value;
-}
-__global__ void double_kernel(const float* in, float* out, int n) {
-  const int i = int(blockIdx.x * blockDim.x + threadIdx.x);
-  if (i < n) out[i] = 2 * in[i];
-}
-void fill(cudaStream_t stream, float* out, float value, int n, const char* op = "fill") {
-  kernels::cuda::launch(Queue{stream}, op, fill_kernel, unsigned(n + 63) / 64, 64, 0, out, value, n);
-}
-void twice(cudaStream_t stream, const float* in, float* out, int n) {
-  kernels::cuda::launch(Queue{stream}, "twice", double_kernel, unsigned(n + 63) / 64, 64, 0, in, out, n);
-}
 
 TEST_CASE("work on one stream runs in order, in every mode") {
   for (const Options& mode : all_modes()) {
@@ -449,86 +399,6 @@ TEST_CASE("a wait beyond the limit ends the process and says for what") {
   CHECK_THAT(abort_message([&] { cudaStreamSynchronize(s.stream); }),
              Contains("a wait for stream 1 of device 0 took longer than 20 ms") && Contains("1 to do, first fill, hung"));
   release_hung();
-}
-
-// ---- other fakes --------------------------------------------------------------------------------------------------------------------
-
-/// Sums one number of every rank: each rank's part is ready when all ranks' streams have come to it.
-struct Sum {
-  int ranks;
-  std::mutex mutex;
-  std::set<int> come;
-  std::vector<const float*> inputs;
-  Sum(int ranks) : ranks(ranks), inputs(size_t(ranks)) {}
-  void enqueue_part(cudaStream_t stream, int rank, const float* in, float* out) {
-    inputs[size_t(rank)] = in;
-    ENSURE(enqueue(stream, {"a sum",
-                             [this, out] {
-                               float sum = 0;
-                               for (const float* p : inputs) sum += *static_cast<const float*>(alias(p, 4));
-                               *static_cast<float*>(alias(out, 4)) = sum;
-                             },
-                             [this, rank] {
-                               const std::lock_guard lock(mutex);
-                               come.insert(rank);
-                               return int(come.size()) == ranks;
-                             }}) == cudaSuccess);
-  }
-};
-
-TEST_CASE("collectives of other fakes wait for their peers, in threads, on own devices and on one") {
-  for (const int devices : {1, 3})
-    for (const Options& mode : all_modes()) {
-      Options options = mode;
-      options.devices.resize(size_t(devices));
-      reset(options);
-      Sum sum(3);
-      std::barrier all_done(3);
-      std::vector<float> results(3, -1);
-      std::vector<std::thread> ranks;
-      for (int rank = 0; rank < 3; ++rank)
-        ranks.emplace_back([&, rank] {
-          cudaSetDevice(rank % devices);
-          const StreamHandle s;
-          const DeviceArray<float> a(64), total(1);
-          fill(s.stream, a.data, float(rank + 1), 64);
-          sum.enqueue_part(s.stream, rank, a.data, total.data);
-          cudaMemcpyAsync(&results[size_t(rank)], total.data, 4, cudaMemcpyDeviceToHost, s.stream);
-          if (cudaStreamSynchronize(s.stream) != cudaSuccess) results[size_t(rank)] = -2;
-          all_done.arrive_and_wait();   // no input is freed while a peer may still read it
-        });
-      for (std::thread& t : ranks) t.join();
-      CHECK(results == std::vector<float>{6, 6, 6});
-      CHECK(leaks().empty());
-    }
-}
-
-TEST_CASE("many threads on one device") {
-  for (const Options& mode : all_modes()) {
-    reset(mode);
-    std::atomic<int> wrong{0};
-    std::vector<std::thread> threads;
-    for (int t = 0; t < 4; ++t)
-      threads.emplace_back([&, t] {
-        const StreamHandle s, side;
-        const EventHandle event;
-        const DeviceArray<float> a(300), b(300);
-        for (int i = 0; i < 20; ++i) {
-          std::vector<float> out(300, -1);
-          fill(s.stream, a.data, float(t * 100 + i), 300);
-          cudaEventRecord(event.event, s.stream);
-          cudaStreamWaitEvent(side.stream, event.event);
-          twice(side.stream, a.data, b.data, 300);
-          cudaMemcpyAsync(out.data(), b.data, 1200, cudaMemcpyDeviceToHost, side.stream);
-          cudaStreamSynchronize(side.stream);
-          for (const float x : out) wrong += x != float(2 * (t * 100 + i));
-        }
-      });
-    for (std::thread& t : threads) t.join();
-    CHECK(wrong == 0);
-    CHECK(counts(0).kernels == 160);
-    CHECK(leaks().empty());
-  }
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ptx.cuh"
+#include "runtime/base/ensure.h"
 #include "test/support/emulated_gpu/emulated_gpu.h"
 
 namespace trainctl::emulated_gpu {
@@ -67,6 +68,54 @@ std::string abort_message(Work work) {
   REQUIRE(waitpid(child, &status, 0) == child);
   if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGABRT) return "(did not abort) " + text;
   return text;
+}
+
+/// Handles with an owner, also used in threads, where the test framework must not be.
+template <typename T>
+struct DeviceArray {
+  T* data = nullptr;
+  size_t count;
+  explicit DeviceArray(size_t count) : count(count) { ENSURE(cudaMalloc(&data, count * sizeof(T)) == cudaSuccess); }
+  ~DeviceArray() { cudaFree(data); }
+  DeviceArray(const DeviceArray&) = delete;
+  DeviceArray& operator=(const DeviceArray&) = delete;
+};
+struct StreamHandle {
+  cudaStream_t stream = nullptr;
+  StreamHandle() { ENSURE(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess); }
+  ~StreamHandle() { cudaStreamDestroy(stream); }
+  StreamHandle(const StreamHandle&) = delete;
+  StreamHandle& operator=(const StreamHandle&) = delete;
+};
+struct EventHandle {
+  cudaEvent_t event = nullptr;
+  explicit EventHandle(unsigned flags = cudaEventDisableTiming) { ENSURE(cudaEventCreateWithFlags(&event, flags) == cudaSuccess); }
+  ~EventHandle() { cudaEventDestroy(event); }
+  EventHandle(const EventHandle&) = delete;
+  EventHandle& operator=(const EventHandle&) = delete;
+};
+
+/// Every order of streams, and several seeds of the random one.
+inline std::vector<Options> all_modes() {
+  std::vector<Options> modes;
+  for (const StreamMode mode : {StreamMode::eager, StreamMode::lazy}) modes.push_back({.stream_mode = mode});
+  for (uint64_t seed = 1; seed <= 6; ++seed) modes.push_back({.stream_mode = StreamMode::random, .seed = seed});
+  return modes;
+}
+
+__global__ inline void fill_kernel(float* out, float value, int n) {
+  const int i = int(blockIdx.x * blockDim.x + threadIdx.x);
+  if (i < n) out[i] = value;
+}
+__global__ inline void double_kernel(const float* in, float* out, int n) {
+  const int i = int(blockIdx.x * blockDim.x + threadIdx.x);
+  if (i < n) out[i] = 2 * in[i];
+}
+inline void fill(cudaStream_t stream, float* out, float value, int n, const char* op = "fill") {
+  kernels::cuda::launch(kernels::cuda::Queue{stream}, op, fill_kernel, unsigned(n + 63) / 64, 64, 0, out, value, n);
+}
+inline void twice(cudaStream_t stream, const float* in, float* out, int n) {
+  kernels::cuda::launch(kernels::cuda::Queue{stream}, "twice", double_kernel, unsigned(n + 63) / 64, 64, 0, in, out, n);
 }
 
 }  // namespace trainctl::emulated_gpu

@@ -98,6 +98,7 @@ void reset(const Options& options) {
     ++d.epoch;
   }
   reset_memory();
+  reset_launches();
 }
 void reset() { reset(options_from_environment()); }
 

@@ -65,8 +65,14 @@ void watch_signals();
 // ---- streams.cpp --------------------------------------------------------------------------------------------------------------------
 
 void reset_streams();
+/// Puts a kernel on a stream, with the failure it was struck by.
+cudaError_t enqueue_kernel(cudaStream_t stream, Work work, Strike strike, cudaError_t error);
 std::string stream_leaks();
 /// Waits for all work on the device. cudaSuccess or the device's failure.
 cudaError_t synchronize_device(int device);
+
+// ---- work.cpp -----------------------------------------------------------------------------------------------------------------------
+
+void reset_launches();
 
 }  // namespace trainctl::emulated_gpu

@@ -170,7 +170,9 @@ void explain(int signal, siginfo_t* info, void*) {
     }
   } else if (in_kernel) {
     std::snprintf(text, sizeof text, "emulated GPU: %s: %s at %p", place,
-                  signal == SIGILL ? "a trap: a pointer without the alignment of its type, an index beyond an array, or a shift too far" : "bad address, or out of stack",
+                  signal == SIGILL
+                      ? "a trap: a pointer without the alignment of its type, an index beyond an array, or a shift too far"
+                      : "bad address, or out of stack",
                   info->si_addr);
   } else {
     // None of ours: as if this handler were not here.

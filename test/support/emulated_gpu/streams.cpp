@@ -77,7 +77,6 @@ struct Streams {
   std::map<cudaEvent_t, std::unique_ptr<CUevent_st>> events;
   int next_id = 1;
   uint64_t random = 1;
-  std::atomic<uint64_t> launches{0};
 
   uint64_t next_random() {
     random ^= random << 13, random ^= random >> 7, random ^= random << 17;
@@ -251,12 +250,6 @@ void push(const std::shared_ptr<Stream>& stream, Item item) {
   run_early();
 }
 
-std::string hex(const void* p) {
-  char text[24];
-  std::snprintf(text, sizeof text, "%p", p);
-  return text;
-}
-
 cudaError_t create_stream(cudaStream_t* handle) {
   Streams& s = streams();
   const std::lock_guard lock(s.mutex);
@@ -298,7 +291,6 @@ void reset_streams() {
   for (const auto& stream : s.all) stream->queue.clear();
   s.all.clear();
   s.next_id = 1;
-  s.launches = 0;
   s.random = options().seed * 0x9e3779b97f4a7c15u | 1;
 }
 
@@ -358,79 +350,16 @@ int device_of(cudaStream_t handle) {
   return stream ? stream->device : -1;
 }
 
-cudaError_t check_launch(const void* kernel, dim3 grid, dim3 block, size_t shared_bytes);
-
-cudaError_t launch_kernel(const char* name, const void* kernel, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t handle,
-                          std::function<void()> body) {
-  return api("cudaLaunchKernelEx", [&] {
-    const std::shared_ptr<Stream> stream = find_stream(handle);
-    if (!stream || stream->device != current_device()) return cudaErrorInvalidResourceHandle;
-    if (const cudaError_t error = check_launch(kernel, grid, block, shared_bytes); error != cudaSuccess) return error;
-    Item item{.is_kernel = true};
-    item.strike = strike_of(name, &item.error);
-    count_launch(name);
-    const uint64_t seed = options().seed + streams().launches++;
-    auto launch = std::make_shared<Launch>(Launch{name, grid, block, shared_bytes, std::move(body)});
-    item.work = {name, [launch, seed] { run_launch(*launch, options().thread_order, seed); }, {}};
-    push(stream, std::move(item));
-    return cudaSuccess;
-  });
+cudaError_t enqueue_kernel(cudaStream_t handle, Work work, Strike strike, cudaError_t error) {
+  const std::shared_ptr<Stream> stream = find_stream(handle);
+  if (!stream) return cudaErrorInvalidResourceHandle;
+  push(stream, {.work = std::move(work), .is_kernel = true, .strike = strike, .error = error});
+  return cudaSuccess;
 }
 
 }  // namespace trainctl::emulated_gpu
 
 using namespace trainctl::emulated_gpu;
-
-// ---- launches -----------------------------------------------------------------------------------------------------------------------
-
-namespace {
-
-struct FunctionLimits {
-  std::mutex mutex;
-  std::map<std::pair<int, const void*>, int> shared_bytes;   // by device and kernel
-};
-FunctionLimits& function_limits() {
-  static FunctionLimits all;
-  return all;
-}
-int shared_limit_of(const void* kernel) {
-  const std::lock_guard lock(function_limits().mutex);
-  const auto found = function_limits().shared_bytes.find({current_device(), kernel});
-  return found == function_limits().shared_bytes.end() ? 48 << 10 : found->second;
-}
-
-}  // namespace
-
-cudaError_t trainctl::emulated_gpu::check_launch(const void* kernel, dim3 grid, dim3 block, size_t shared_bytes) {
-  const uint64_t threads = uint64_t(block.x) * block.y * block.z;
-  if (threads == 0 || threads > 1024 || block.z > 64) return cudaErrorInvalidConfiguration;
-  if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535)
-    return cudaErrorInvalidConfiguration;
-  return shared_bytes > size_t(shared_limit_of(kernel)) ? cudaErrorInvalidValue : cudaSuccess;
-}
-
-cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribute, int value) {
-  return api(__func__, [&] {
-    if (!function) return cudaErrorInvalidDeviceFunction;
-    if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaSuccess;
-    if (value < 0 || value > most_shared_bytes(current_device())) return cudaErrorInvalidValue;
-    const std::lock_guard lock(function_limits().mutex);
-    function_limits().shared_bytes[{current_device(), function}] = value;
-    return cudaSuccess;
-  });
-}
-cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* function) {
-  return api(__func__, [&] {
-    if (!function) return cudaErrorInvalidDeviceFunction;
-    *attributes = {};
-    attributes->maxThreadsPerBlock = 1024;
-    attributes->numRegs = 32;
-    const DeviceOptions& d = options().devices[size_t(current_device())];
-    attributes->ptxVersion = attributes->binaryVersion = 10 * d.major + d.minor;
-    attributes->maxDynamicSharedSizeBytes = shared_limit_of(function);
-    return cudaSuccess;
-  });
-}
 
 // ---- streams ------------------------------------------------------------------------------------------------------------------------
 
@@ -553,71 +482,3 @@ cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t start, cudaEvent_t end) 
     return cudaSuccess;
   });
 }
-
-// ---- copies -------------------------------------------------------------------------------------------------------------------------
-
-namespace {
-
-/// Whether a pointer may stand where the kind of copy says; all of it must lie in one allocation.
-bool fits(const PlaceOf& place, bool may_be_host, bool may_be_device) {
-  return place.place == Place::device ? may_be_device && place.inside : may_be_host;
-}
-
-cudaError_t copy_async(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t handle) {
-  const std::shared_ptr<Stream> stream = find_stream(handle);
-  if (!stream) return cudaErrorInvalidResourceHandle;
-  if (bytes == 0) return cudaSuccess;
-  const PlaceOf source = place_of(from, bytes), target = place_of(to, bytes);
-  const bool any = kind == cudaMemcpyDefault;
-  const bool from_host = kind == cudaMemcpyHostToHost || kind == cudaMemcpyHostToDevice;
-  const bool to_host = kind == cudaMemcpyHostToHost || kind == cudaMemcpyDeviceToHost;
-  if (!fits(source, any || from_host, any || !from_host) || !fits(target, any || to_host, any || !to_host)) return cudaErrorInvalidValue;
-  const bool pageable = source.place == Place::host || target.place == Place::host;
-  push(stream, {.work = {"a copy to " + hex(to),
-                         [=, device = stream->device] {
-                           std::memmove(alias(to, bytes), alias(from, bytes), bytes);
-                           count_copy(device, pageable);
-                         },
-                         {}}});
-  return cudaSuccess;
-}
-
-cudaError_t set_async(void* p, int value, size_t bytes, cudaStream_t handle) {
-  const std::shared_ptr<Stream> stream = find_stream(handle);
-  if (!stream) return cudaErrorInvalidResourceHandle;
-  if (bytes == 0) return cudaSuccess;
-  const PlaceOf place = place_of(p, bytes);
-  if (place.place == Place::host || !place.inside) return cudaErrorInvalidValue;
-  push(stream, {.work = {"a fill of " + hex(p),
-                         [=, device = stream->device] {
-                           std::memset(alias(p, bytes), value, bytes);
-                           count_memset(device);
-                         },
-                         {}}});
-  return cudaSuccess;
-}
-
-}  // namespace
-
-cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
-  return api(__func__, [&] { return copy_async(to, from, bytes, kind, stream); });
-}
-cudaError_t cudaMemcpyPeerAsync(void* to, int, const void* from, int, size_t bytes, cudaStream_t stream) {
-  return api(__func__, [&] { return copy_async(to, from, bytes, cudaMemcpyDefault, stream); });
-}
-cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
-  return api(__func__, [&] { return copy_async(to, from, bytes, kind, nullptr); });
-}
-cudaError_t cudaMemsetAsync(void* p, int value, size_t bytes, cudaStream_t stream) {
-  return api(__func__, [&] { return set_async(p, value, bytes, stream); });
-}
-cudaError_t cudaMemset(void* p, int value, size_t bytes) {
-  return api(__func__, [&] { return set_async(p, value, bytes, nullptr); });
-}
-
-namespace trainctl::kernels::cuda {
-/// Stands in where the host code of kernels/cuda, which has the real one, is not linked.
-[[gnu::weak, noreturn]] void throw_cuda_error(const char* op, const char* call, cudaError_t error) {
-  trainctl::emulated_gpu::kernel_failed(std::string(op) + ": " + call + ": " + cudaGetErrorName(error));
-}
-}  // namespace trainctl::kernels::cuda
