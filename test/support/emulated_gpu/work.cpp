@@ -105,11 +105,11 @@ cudaError_t copy_async(void* to, const void* from, size_t bytes, cudaMemcpyKind 
   if (!fits(source, any || from_host, any || !from_host) || !fits(target, any || to_host, any || !to_host)) return cudaErrorInvalidValue;
   const bool pageable = source.place == Place::host || target.place == Place::host;
   return enqueue(stream, {"a copy to " + hex(to),
-                         [=] {
-                           std::memmove(alias(to, bytes), alias(from, bytes), bytes);
-                           count_copy(device, pageable);
-                         },
-{}});
+                          [=] {
+                            std::memmove(alias(to, bytes), alias(from, bytes), bytes);
+                            count_copy(device, pageable);
+                          },
+                          {}});
 }
 
 cudaError_t set_async(void* p, int value, size_t bytes, cudaStream_t stream) {
@@ -119,11 +119,11 @@ cudaError_t set_async(void* p, int value, size_t bytes, cudaStream_t stream) {
   const PlaceOf place = place_of(p, bytes);
   if (place.place == Place::host || !place.inside) return cudaErrorInvalidValue;
   return enqueue(stream, {"a fill of " + hex(p),
-                         [=] {
-                           std::memset(alias(p, bytes), value, bytes);
-                           count_memset(device);
-                         },
-{}});
+                          [=] {
+                            std::memset(alias(p, bytes), value, bytes);
+                            count_memset(device);
+                          },
+                          {}});
 }
 
 }  // namespace
