@@ -1,0 +1,107 @@
+// Goal: libraries that a build does not need are found in every usual place, in a fixed order, and a missing one is explained; peaks are
+// told for whole GPUs that are known, and for no others.
+// Method: folders made for the test, an environment of its own, a library that every machine has.
+#include <stdlib.h>
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+#include <map>
+
+#include "kernels/device.h"
+#include "kernels/library_search.h"
+
+namespace trainctl::kernels {
+
+namespace {
+
+namespace fs = std::filesystem;
+using Catch::Matchers::Contains;
+
+/// A folder that is gone afterwards.
+struct Folder {
+  Folder() {
+    std::string name = (fs::temp_directory_path() / "libraries.XXXXXX").string();
+    REQUIRE(mkdtemp(name.data()) != nullptr);
+    path = fs::canonical(name);
+  }
+  ~Folder() { fs::remove_all(path); }
+  fs::path path;
+};
+
+EnvironmentLookup environment(const std::map<std::string, std::string>& variables) {
+  return [variables](const std::string& name) {
+    const auto found = variables.find(name);
+    return found == variables.end() ? std::string() : found->second;
+  };
+}
+
+constexpr std::string_view kFiles[] = {"libproduct.so.13", "libproduct.so.12"};
+constexpr std::string_view kPackages[] = {"nvidia/cu13/lib", "nvidia/product/lib"};
+
+}  // namespace
+
+TEST_CASE("a library is looked for where the user says, then by the linker, in toolkits, in Python's packages") {
+  const Folder folder;
+  const std::string root = folder.path.string();
+  fs::create_directories(folder.path / "venv/lib/python3.11/site-packages");
+  fs::create_directories(folder.path / "python/bin");
+  fs::create_directories(folder.path / "python/lib/python3/dist-packages");
+  std::ofstream(folder.path / "python/bin/python3") << "";
+  const std::vector<std::string> candidates =
+      library_candidates(kFiles, kPackages,
+                         environment({{"TRAINCTL_CUDA_LIBRARIES", root + "/own::" + root + "/other"},
+                                      {"CUDA_HOME", root + "/toolkit"},
+                                      {"VIRTUAL_ENV", root + "/venv"},
+                                      {"CONDA_PREFIX", root + "/nothing"},
+                                      {"PATH", root + "/empty:" + root + "/python/bin"}}));
+  const std::vector<std::string> folders = {root + "/own/", root + "/other/", "", root + "/toolkit/lib64/", root + "/toolkit/lib/",
+                                            "/usr/local/cuda/lib64/", root + "/venv/lib/python3.11/site-packages/nvidia/cu13/lib/",
+                                            root + "/venv/lib/python3.11/site-packages/nvidia/product/lib/",
+                                            root + "/python/lib/python3/dist-packages/nvidia/cu13/lib/",
+                                            root + "/python/lib/python3/dist-packages/nvidia/product/lib/"};
+  std::vector<std::string> expected;
+  for (const std::string& f : folders)
+    for (const std::string_view file : kFiles) expected.push_back(f + std::string(file));
+  CHECK(candidates == expected);
+}
+
+TEST_CASE("a library that is not there is explained with the places tried, one that is broken with its reason") {
+  const Folder folder;
+  std::ofstream(folder.path / "libproduct.so.12") << "no library";
+  const LoadedLibrary missing =
+      load_library("Product", kFiles, kPackages, environment({{"TRAINCTL_CUDA_LIBRARIES", folder.path.string()}}));
+  CHECK(!missing);
+  CHECK(missing.find("anything") == nullptr);
+  CHECK_THAT(missing.problem, Contains("Product was not found: tried " + folder.path.string() + "/libproduct.so.13, ") &&
+                                  Contains(folder.path.string() + "/libproduct.so.12 is there, but: ") &&
+                                  Contains("name the folder of libproduct.so.13 in TRAINCTL_CUDA_LIBRARIES"));
+}
+
+TEST_CASE("a library that is there is opened, and its functions are found") {
+  static constexpr std::string_view kMaths[] = {"libm.so.6"};
+  const LoadedLibrary maths = load_library("libm", kMaths, {}, environment({}));
+  REQUIRE(maths);
+  CHECK(maths.problem.empty());
+  CHECK(maths.find("cos") != nullptr);
+  CHECK(maths.find("no_such_function") == nullptr);
+}
+
+TEST_CASE("peaks are told for whole GPUs that are known") {
+  const auto tera = [](const char* name, DType dtype) { return gpu_peak_flops_per_s(name, dtype).value_or(0) / 1e12; };
+  CHECK(tera("NVIDIA H100 80GB HBM3", DType::bf16) == Approx(989.4));
+  CHECK(tera("NVIDIA H100 80GB HBM3", DType::f32) == Approx(66.9));
+  CHECK(tera("NVIDIA H100 PCIe", DType::bf16) == Approx(756));
+  CHECK(tera("NVIDIA H200", DType::bf16) == Approx(989.4));
+  CHECK(tera("NVIDIA A100-SXM4-80GB", DType::bf16) == Approx(312));
+  CHECK(tera("NVIDIA A100-PCIE-40GB", DType::f32) == Approx(19.5));
+  CHECK(tera("NVIDIA L40S", DType::bf16) == Approx(362.05));
+  CHECK(tera("NVIDIA L40", DType::bf16) == Approx(181.05));
+  for (const char* unknown : {"NVIDIA A100-SXM4-80GB MIG 1g.10gb", "NVIDIA GeForce RTX 4090 Laptop GPU", "NVIDIA H1000", "", "H300",
+                              "Emulated H100"}) {
+    INFO(unknown);
+    CHECK(!gpu_peak_flops_per_s(unknown, DType::bf16));
+  }
+}
+
+}  // namespace trainctl::kernels
