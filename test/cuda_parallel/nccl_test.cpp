@@ -125,41 +125,66 @@ TEST_CASE("NCCL: a later exchange is waited for behind one that hangs") {
   CHECK(checked == "world: send: rank 2 (world) did not arrive within 0.3 s");
 }
 
-// A long computation before an exchange is no missing peer: the clock begins when the stream has come to it.
+// A long computation before an exchange is no missing peer: the clock begins when the stream has come to it. Rank 1 comes while it
+// runs, but well after the deadline of a clock that had begun with the wait.
 TEST_CASE("NCCL: the deadline does not count the work before") {
-  EmulatedRanks ranks{.size = 2, .deadline_s = 0.3};
+  EmulatedRanks ranks{.size = 2, .deadline_s = 0.5};
   ranks.run_nccl([&](Communicator& comm, kernels::Backend& backend) {
     const auto stream = backend.create_stream();
     Message m(backend, comm.rank() == 0 ? Transfer::send : Transfer::receive, 1 - comm.rank(), 1000);
-    emulated_gpu::hang_stream(static_cast<kernels::cuda::CudaStream&>(*stream).handle());
-    backend.fill_zero(*stream, m.memory->data(), 1000);
-    comm.exchange_and_wait(m.span(), "exchange behind a long computation", *stream);
+    if (comm.rank() == 0) {
+      emulated_gpu::hang_stream(static_cast<kernels::cuda::CudaStream&>(*stream).handle());
+      backend.fill_zero(*stream, m.memory->data(), 1000);
+      comm.exchange_and_wait(m.span(), "exchange behind a long computation", *stream);
+      std::this_thread::sleep_for(std::chrono::milliseconds(700));
+      comm.check();
+      emulated_gpu::release_hung();
+    }
     parallel::barrier(comm);
-    std::this_thread::sleep_for(std::chrono::milliseconds(700));
-    comm.check();
-    parallel::barrier(comm);
-    emulated_gpu::release_hung();
+    if (comm.rank() == 1) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(150));
+      comm.exchange_and_wait(m.span(), "receive", *stream);
+    }
     stream->synchronize();
     comm.check();
     parallel::barrier(comm);
   });
 }
 
-// A send may be under way for as long as nobody waits for it: the clock of a wait begins with the wait, as over MPI.
+// A message may be under way for as long as nobody waits for it: the clock of a wait begins with the wait, as over MPI.
 TEST_CASE("NCCL: the deadline does not count what nobody waits for") {
-  EmulatedRanks ranks{.size = 2, .deadline_s = 0.3};
+  EmulatedRanks ranks{.size = 2, .deadline_s = 0.5};
   ranks.run_nccl([&](Communicator& comm, kernels::Backend& backend) {
     const auto stream = backend.create_stream();
     Message m(backend, comm.rank() == 0 ? Transfer::receive : Transfer::send, 1 - comm.rank(), 1000);
     Ticket t;
-    if (comm.rank() == 0) t = comm.exchange(m.span(), stream.get());
-    std::this_thread::sleep_for(std::chrono::milliseconds(700));
-    comm.check();
+    if (comm.rank() == 0) {
+      t = comm.exchange(m.span(), stream.get());
+      std::this_thread::sleep_for(std::chrono::milliseconds(700));
+      comm.check();
+    }
     parallel::barrier(comm);
-    if (comm.rank() == 1) t = comm.exchange(m.span(), stream.get());
+    if (comm.rank() == 1) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(150));
+      t = comm.exchange(m.span(), stream.get());
+    }
     comm.wait(t, "late", *stream);
     stream->synchronize();
     comm.check();
+    parallel::barrier(comm);
+  });
+}
+
+// Whoever is told of the failure may give the memory back at once: the device no longer works on it.
+TEST_CASE("NCCL: a wait on the host throws after the abort") {
+  EmulatedRanks ranks{.size = 2, .deadline_s = 1, .nccl = {.abort_takes_ms = 200}};
+  ranks.run_nccl([&](Communicator& comm, kernels::Backend& backend) {
+    if (comm.rank() == 0) {
+      Message m(backend, Transfer::receive, 1, 1000);
+      const std::string message = error_of(ErrorCode::kPeerLost, [&] { comm.exchange_and_wait(m.span(), "receive"); });
+      require(!message.empty() && emulated_gpu::living_nccl_communicators() == 1, "'{}', {} alive", message,
+              emulated_gpu::living_nccl_communicators());
+    }
     parallel::barrier(comm);
   });
 }

@@ -51,11 +51,26 @@ inline float serial_tree(std::vector<float> values) {
   return values[0];
 }
 
+/// While it lives, its thread gives no device memory back: on a GPU that waits for everything on the device, also for exchanges that
+/// another thread of the rank has under way and that a peer may hold up.
+class KeepDeviceMemory {
+ public:
+  KeepDeviceMemory() { now = this; }
+  ~KeepDeviceMemory() { now = nullptr; }
+  std::vector<std::unique_ptr<kernels::Buffer>> buffers;
+  static inline thread_local KeepDeviceMemory* now = nullptr;
+};
+
 /// Bytes of device memory with a copy on the host, which tests write and read.
 class DeviceBytes {
  public:
   DeviceBytes(kernels::Backend& backend, size_t bytes, unsigned char fill = 0x5a)
       : backend_(backend), host_(bytes, fill), device_(backend.allocate(std::max<size_t>(bytes, 1))) {}
+  DeviceBytes(const DeviceBytes&) = delete;
+  DeviceBytes& operator=(const DeviceBytes&) = delete;
+  ~DeviceBytes() {
+    if (KeepDeviceMemory::now) KeepDeviceMemory::now->buffers.push_back(std::move(device_));
+  }
   unsigned char* host() { return host_.data(); }
   const unsigned char* host() const { return host_.data(); }
   unsigned char* device() { return static_cast<unsigned char*>(device_->data()); }
@@ -330,12 +345,16 @@ inline void check_split(Communicator& comm, kernels::Backend& backend, Matching 
     require(columns->world_rank(r) == comm.world_rank(2 * r + rank % 2), "column member {}", r);
   const auto column_row = columns->split(columns->rank() / 2, 0, "part of a column");
   std::exception_ptr error;
+  KeepDeviceMemory kept;
+  std::vector<std::unique_ptr<kernels::Buffer>> kept_beside;
   std::thread beside([&] {
+    KeepDeviceMemory kept_here;
     try {
       for (int i = 0; i < 20; i++) check_all_reduce(*columns, backend, DType::f32, 500 + 997 * i);
     } catch (...) {
       error = std::current_exception();
     }
+    kept_beside = std::move(kept_here.buffers);
   });
   std::exception_ptr own_error;
   try {

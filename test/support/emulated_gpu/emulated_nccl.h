@@ -15,6 +15,7 @@ struct NcclOptions {
   uint64_t seed = 1;           ///< how many looks a call takes; which sends end before their receives begin
   bool init_hangs = false;     ///< no communicator ever comes to life
   bool abort_hangs = false;    ///< until release_aborts()
+  int abort_takes_ms = 0;
 };
 /// Begins anew. No communicator may be alive.
 void reset_nccl(const NcclOptions& options = {});

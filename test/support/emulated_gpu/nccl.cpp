@@ -2,6 +2,7 @@
 // is made while it is held.
 #include <nccl.h>
 
+#include <chrono>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
@@ -247,6 +248,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t handle, ncclResult_t* error) {
 ncclResult_t ncclCommAbort(ncclComm_t handle) {
   std::unique_lock lock(state().mutex);
   const auto comm = find(handle, "ncclCommAbort");
+  state().aborts_go_on.wait_for(lock, std::chrono::milliseconds(state().options.abort_takes_ms), [] { return false; });
   state().aborts_go_on.wait(lock, [] { return !state().options.abort_hangs; });
   comm->aborted = true;
   return ncclSuccess;
