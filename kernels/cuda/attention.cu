@@ -17,7 +17,7 @@ struct ForwardArguments {
   float* lse;
   Schedule schedule;
   int seq_len, heads, group, head_dim;
-  float scale;
+  float scale, scale2;   ///< scale2 = scale * log2(e)
 };
 
 // ---- tensor cores: 4 warps of 32 queries, tiles of 64 keys --------------------------------------------------------------------------
@@ -67,15 +67,15 @@ __device__ inline void softmax_step(uint32_t (&p)[kM][kN / 2][4], const float (&
 
 /// Scores of keys behind the query become -infinity. `distance` = the warp's first query - the tile's first key.
 __device__ inline void mask_scores(float (&scores)[kM][kN][4], int distance) {
-  const int lane = int(threadIdx.x) % kWarpSize;
+  const int lane = int(threadIdx.x) % kWarpSize, last = distance + lane / 4 - lane % 4 * 2;
 #pragma unroll
   for (int m = 0; m < kM; ++m) {
 #pragma unroll
     for (int n = 0; n < kN; ++n) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const int query = distance + 16 * m + lane / 4 + 8 * (i / 2), key = 8 * n + lane % 4 * 2 + i % 2;
-        if (key > query) scores[m][n][i] = -INFINITY;
+        const int query = 16 * m + 8 * (i / 2), key = 8 * n + i % 2;   // beside those of the lane
+        if (key - query > last) scores[m][n][i] = -INFINITY;
       }
     }
   }
@@ -116,8 +116,8 @@ __global__ void __launch_bounds__(kThreads, 2) forward_kernel(ForwardArguments<b
   const int end = min(first + kQueries, a.seq_len);
 
   using Source = TileSource<kDim, kThreads>;
-  Source(a.q.at(sequence + first, head * kDim), a.q.stride).template load<kQueries, kAligned>(q, end - first);
-  Source k_source(a.k.at(sequence, kv_col), a.k.stride), v_source(a.v.at(sequence, kv_col), a.v.stride);
+  Source(a.q, sequence + first, head * kDim).template load<kQueries, kAligned>(q, end - first);
+  Source k_source(a.k, sequence, kv_col), v_source(a.v, sequence, kv_col);
   k_source.template load<kKeys, kAligned>(ring, a.seq_len);
   cp_async_commit();
   v_source.template load<kKeys, kAligned>(ring + kTile, a.seq_len);
@@ -129,13 +129,13 @@ __global__ void __launch_bounds__(kThreads, 2) forward_kernel(ForwardArguments<b
   for (int m = 0; m < kM; ++m) state.max[m][0] = state.max[m][1] = -INFINITY, state.sum[m][0] = state.sum[m][1] = 0.0f;
 
   const int across = place_across<kDim>(), down = place_down<kDim>();
+  const auto next = [](int slot) { return slot + kTile == kRing ? 0 : slot + kTile; };
   int slot = 0;   // of this k in the ring; v is in the next one
   for (int key = 0; key < end; key += kKeys) {
     const bool more = key + kKeys < end;
-    const int v_slot = slot + kTile == kRing ? 0 : slot + kTile, last_slot = v_slot + kTile == kRing ? 0 : v_slot + kTile;
     cp_async_wait<1>();
     __syncthreads();
-    if (more) k_source.template load<kKeys, kAligned>(ring + last_slot, a.seq_len - key - kKeys);
+    if (more) k_source.template load<kKeys, kAligned>(ring + next(next(slot)), a.seq_len - key - kKeys);
     cp_async_commit();
     float scores[kM][kN][4];
     set_zero(scores);
@@ -148,22 +148,15 @@ __global__ void __launch_bounds__(kThreads, 2) forward_kernel(ForwardArguments<b
     }
     if (key + kKeys > first + warp_row + 1) mask_scores(scores, first + warp_row - key);
     uint32_t p[kM][kN / 2][4];
-    softmax_step<kDim>(p, scores, out, state, a.scale * kLog2E);
+    softmax_step<kDim>(p, scores, out, state, a.scale2);
     cp_async_wait<1>();
     __syncthreads();
     if (more) v_source.template load<kKeys, kAligned>(ring + slot, a.seq_len - key - kKeys);
     cp_async_commit();
-    multiply_down<kDim, kM, kN / 2>(out, p, ring, v_slot + down);
-    slot = last_slot;
+    multiply_down<kDim, kM, kN / 2>(out, p, ring, next(slot) + down);
+    slot = next(next(slot));
   }
   finish_rows<kDim, kAligned>(a, out, state, q + warp_row * kDim, sequence + first + warp_row, head, end - first - warp_row);
-}
-
-template <int kDim>
-void forward_on_tensor_cores(const Queue& queue, const ForwardArguments<bf16_t>& a, bool aligned) {
-  constexpr size_t kBytes = size_t(kQueries + kRingTiles * kKeys) * kDim * sizeof(bf16_t);
-  launch(queue, "attention_forward", aligned ? forward_kernel<kDim, true> : forward_kernel<kDim, false>, a.schedule.blocks(), kThreads,
-         kBytes, a);
 }
 
 // ---- everything else ----------------------------------------------------------------------------------------------------------------
@@ -243,11 +236,22 @@ __global__ void __launch_bounds__(kPlainThreads) plain_forward_kernel(ForwardArg
 
 template <typename T>
 ForwardArguments<T> arguments_of(const AttentionShape& s, const Matrix& q, const Matrix& k, const Matrix& v, const Matrix& out,
-                                 float* lse, int64_t tile) {
+                                 float* lse, int64_t tile, int64_t rows_at_once) {
   const int64_t bytes_per_head = 2 * s.seq_len * s.head_dim * int64_t(sizeof(T)) * s.kv_heads / s.heads;
-  return {heads_of<const T>(q), heads_of<const T>(k), heads_of<const T>(v), heads_of<T>(out), lse,
+  const auto in = [&](const Matrix& m) { return heads_of<const T>(m, rows_at_once); };
+  return {in(q), in(k), in(v), heads_of<T>(out, 0), lse,
           Schedule(div_up(s.seq_len, tile), s.batch * s.heads, bytes_per_head),
-          int(s.seq_len), int(s.heads), int(s.heads / s.kv_heads), int(s.head_dim), s.scale};
+          int(s.seq_len), int(s.heads), int(s.heads / s.kv_heads), int(s.head_dim), s.scale, s.scale * kLog2E};
+}
+
+template <int kDim>
+void forward_on_tensor_cores(const Queue& queue, const AttentionShape& s, const Matrix& q, const Matrix& k, const Matrix& v,
+                             const Matrix& out, float* lse) {
+  constexpr size_t kBytes = size_t(kQueries + kRingTiles * kKeys) * kDim * sizeof(bf16_t);
+  const bool aligned = is_vectorizable(q) && is_vectorizable(k) && is_vectorizable(v) && is_vectorizable(out);
+  const auto a = arguments_of<bf16_t>(s, q, k, v, out, lse, kQueries, TileSource<kDim, kThreads>::kRowsAtOnce);
+  launch(queue, "attention_forward", aligned ? forward_kernel<kDim, true> : forward_kernel<kDim, false>, a.schedule.blocks(), kThreads,
+         kBytes, a);
 }
 
 template <typename T>
@@ -255,7 +259,7 @@ void forward_plainly(const Queue& queue, const AttentionShape& s, const Matrix& 
                      float* lse) {
   with_plain_dims(s.head_dim, [&](auto plain) {
     using P = decltype(plain);
-    const auto a = arguments_of<T>(s, q, k, v, out, lse, P::kTile);
+    const auto a = arguments_of<T>(s, q, k, v, out, lse, P::kTile, 0);
     launch(queue, "attention_forward", plain_forward_kernel<T, P>, a.schedule.blocks(), kPlainThreads,
            size_t(3 * P::kTileFloats + P::kScoreFloats) * sizeof(float), a);
   });
@@ -266,9 +270,8 @@ void forward_plainly(const Queue& queue, const AttentionShape& s, const Matrix& 
 void attention_forward(const Queue& queue, const AttentionShape& s, Matrix q, Matrix k, Matrix v, Matrix out, float* lse) {
   if (q.rows == 0) return;
   if (fits_tensor_cores(s, q.dtype)) {
-    const bool aligned = is_vectorizable(q) && is_vectorizable(k) && is_vectorizable(v) && is_vectorizable(out);
-    const auto a = arguments_of<bf16_t>(s, q, k, v, out, lse, kQueries);
-    s.head_dim == 64 ? forward_on_tensor_cores<64>(queue, a, aligned) : forward_on_tensor_cores<128>(queue, a, aligned);
+    s.head_dim == 64 ? forward_on_tensor_cores<64>(queue, s, q, k, v, out, lse)
+                     : forward_on_tensor_cores<128>(queue, s, q, k, v, out, lse);
   } else if (q.dtype == DType::f32) {
     forward_plainly<float>(queue, s, q, k, v, out, lse);
   } else {

@@ -8,6 +8,7 @@
 // Both walk alike: "rows" are what a warp owns, in registers, "columns" what passes by. Scores are made with the rows on the left, so
 // that P and dS are already laid out as left factors of the products that follow, and never leave the registers.
 #include "kernels/cuda/attention_common.cuh"
+#include "kernels/cuda/attention_delta.cuh"
 #include "kernels/cuda/attention_plain.cuh"
 
 namespace trainctl::kernels::cuda {
@@ -21,59 +22,15 @@ struct BackwardArguments {
   const float *lse, *delta;   ///< [B, H, padded_len]; lse is infinite behind the end of a sequence, which makes P zero there
   Schedule schedule;
   int seq_len, padded_len, heads, group, head_dim;
-  float scale;
+  float scale, scale2;        ///< scale2 = scale * log2(e)
 };
-
-// ---- lse and delta ------------------------------------------------------------------------------------------------------------------
-
-constexpr int kDeltaThreads = 256, kLanesPerRow = 8;
-
-template <typename T>
-struct DeltaArguments {
-  HeadsView<const T> out, dout;
-  const float* lse;   ///< [B*T, H]
-  float *lse_rows, *delta;
-  int64_t rows;       ///< B * H * padded_len
-  int seq_len, padded_len, heads, head_dim;
-  float lse_factor;
-};
-
-/// Eight lanes a row of a head, 16 bytes each where aligned. Which lane adds what does not depend on the alignment.
-template <typename T, bool kAligned>
-__global__ void __launch_bounds__(kDeltaThreads) delta_kernel(DeltaArguments<T> a) {
-  constexpr int N = Vec<T>::kLength;
-  const int64_t i = (int64_t(blockIdx.x) * kDeltaThreads + threadIdx.x) / kLanesPerRow;
-  const int lane = int(threadIdx.x) % kLanesPerRow;
-  const int t = int(i % a.padded_len), head = int(i / a.padded_len % a.heads);
-  const int64_t row = i / a.padded_len / a.heads * a.seq_len + t;
-  const bool exists = i < a.rows && t < a.seq_len;
-  float sum = 0.0f;
-  if (exists) {
-    const T* const out = a.out.at(row, int64_t(head) * a.head_dim);
-    const T* const dout = a.dout.at(row, int64_t(head) * a.head_dim);
-    for (int d = lane * N; d < a.head_dim; d += kLanesPerRow * N) {
-      if (kAligned && d + N <= a.head_dim) {
-        const Vec<T> x = load_vec(out + d), y = load_vec(dout + d);
-#pragma unroll
-        for (int j = 0; j < N; ++j) sum = fmaf(to_float(x.v[j]), to_float(y.v[j]), sum);
-      } else {
-        for (int j = 0; j < N && d + j < a.head_dim; ++j) sum = fmaf(to_float(out[d + j]), to_float(dout[d + j]), sum);
-      }
-    }
-  }
-  for (int offset = kLanesPerRow / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(kFullWarp, sum, offset);
-  if (lane == 0 && i < a.rows) {
-    a.delta[i] = sum;
-    a.lse_rows[i] = exists ? a.lse[row * a.heads + head] * a.lse_factor : INFINITY;
-  }
-}
 
 // ---- tensor cores -------------------------------------------------------------------------------------------------------------------
 // A block owns 128 rows and passes 64 columns at a time through two slots, the next ones arriving while the present ones are multiplied.
 // With kDim = 64 four warps own 32 rows each, with kDim = 128 eight warps 16 each: in both cases two sums [rows, kDim] take 128
 // registers. A warp takes its 64 columns in steps small enough for the rest.
 
-constexpr int kRows = 128, kColumns = 64;
+constexpr int kRows = 128, kColumns = 64, kRowsAtOnce = 16;
 
 template <int kDimOfHead>
 struct Shape {
@@ -86,17 +43,20 @@ struct Shape {
   /// Two own tiles, two slots of two passing tiles, and two slots of lse and delta.
   static constexpr size_t kBytes = size_t(2 * kOwnTile + 4 * kTile) * sizeof(bf16_t) + 4 * kColumns * sizeof(float);
   using Source = TileSource<kDim, kThreads>;
-  using Left = uint32_t[kSteps][kM][4];
+  static_assert(Source::kRowsAtOnce == kRowsAtOnce);
   using Sums = float[kM][kDim / 8][4];
 };
 
+/// Left factors of a warp's rows for columns 16 k; `rows`: the warp's place (down) in its own tile.
 template <typename S>
-__device__ inline void load_left(typename S::Left& left, const bf16_t* tile, int warp_row, int down) {
+__device__ inline void load_left(uint32_t (&left)[S::kM][4], const bf16_t* tile, int rows, int k) {
 #pragma unroll
-  for (int k = 0; k < S::kSteps; ++k) {
+  for (int m = 0; m < S::kM; ++m) ldmatrix_x4(left[m], tile + (rows ^ (16 * k)) + 16 * m * S::kDim);
+}
+template <typename S, int kHeld>
+__device__ inline void load_left(uint32_t (&left)[kHeld][S::kM][4], const bf16_t* tile, int rows) {
 #pragma unroll
-    for (int m = 0; m < S::kM; ++m) ldmatrix_x4(left[k][m], tile + ((warp_row * S::kDim + down) ^ (16 * k)) + 16 * m * S::kDim);
-  }
+  for (int k = 0; k < kHeld; ++k) load_left<S>(left[k], tile, rows, k);
 }
 
 /// kColumns floats of lse and of delta, by the first 32 threads.
@@ -105,14 +65,22 @@ __device__ inline void load_row_values(float* slot, const float* lse, const floa
   if (threadIdx.x < 32) cp_async16(slot + threadIdx.x * 4, (threadIdx.x < 16 ? lse : delta) + chunk * 4);
 }
 
-/// scores [16 kM, 8 kN] += rows times columns^T of q and k, and dp of dout and v, the columns at `place`, interleaved so that neither waits for itself.
-template <typename S, int kN>
-__device__ inline void multiply_pair(float (&scores)[S::kM][kN][4], float (&dp)[S::kM][kN][4], const typename S::Left& left_scores,
-                                     const typename S::Left& left_dp, const bf16_t* slots, int place) {
+/// scores [16 kM, 8 kN] += rows times columns^T of q and k, and dp of dout and v, the columns at `place`, interleaved so that neither
+/// waits for itself. What registers cannot hold of the left factor of dp is read again from `dp_rows`.
+template <typename S, int kN, int kHeld>
+__device__ inline void multiply_pair(float (&scores)[S::kM][kN][4], float (&dp)[S::kM][kN][4],
+                                     const uint32_t (&left_scores)[S::kSteps][S::kM][4], const uint32_t (&left_dp)[kHeld][S::kM][4],
+                                     const bf16_t* dp_rows, int rows, const bf16_t* slots, int place) {
 #pragma unroll
   for (int k = 0; k < S::kSteps; ++k) {
     multiply_across<S::kDim, S::kM, kN>(scores, left_scores[k], slots, place, k);
-    multiply_across<S::kDim, S::kM, kN>(dp, left_dp[k], slots + S::kTile, place, k);
+    if (k < kHeld) {
+      multiply_across<S::kDim, S::kM, kN>(dp, left_dp[k < kHeld ? k : 0], slots + S::kTile, place, k);
+    } else {
+      uint32_t left[S::kM][4];
+      load_left<S>(left, dp_rows, rows, k);
+      multiply_across<S::kDim, S::kM, kN>(dp, left, slots + S::kTile, place, k);
+    }
   }
 }
 
@@ -120,7 +88,7 @@ __device__ inline void multiply_pair(float (&scores)[S::kM][kN][4], float (&dp)[
 template <int kDim, bool kAligned>
 __global__ void __launch_bounds__(Shape<kDim>::kThreads, Shape<kDim>::kBlocks) key_gradient_kernel(BackwardArguments<bf16_t> a) {
   using S = Shape<kDim>;
-  constexpr int kN = 2, kSlot = 2 * S::kTile;
+  constexpr int kN = 2, kHeld = S::kSteps - 2, kSlot = 2 * S::kTile;
   bf16_t* const own = dynamic_shared<bf16_t>();
   bf16_t* const slots = own + 2 * S::kOwnTile;
   float* const values = reinterpret_cast<float*>(slots + 2 * kSlot);   // per slot: lse, delta
@@ -131,37 +99,39 @@ __global__ void __launch_bounds__(Shape<kDim>::kThreads, Shape<kDim>::kBlocks) k
   const int down = place_down<kDim>(), across = place_across<kDim>();
 
   using Source = typename S::Source;
-  Source(a.k.at(sequence + first, kv_head * kDim), a.k.stride).template load<kRows, kAligned>(own, a.seq_len - first);
-  Source(a.v.at(sequence + first, kv_head * kDim), a.v.stride).template load<kRows, kAligned>(own + S::kOwnTile, a.seq_len - first);
+  Source(a.k, sequence + first, kv_head * kDim).template load<kRows, kAligned>(own, a.seq_len - first);
+  Source(a.v, sequence + first, kv_head * kDim).template load<kRows, kAligned>(own + S::kOwnTile, a.seq_len - first);
   const auto load = [&](int head, int query, int slot) {
-    Source(a.q.at(sequence + query, head * kDim), a.q.stride).template load<kColumns, kAligned>(slots + slot, a.seq_len - query);
-    Source(a.dout.at(sequence + query, head * kDim), a.dout.stride)
+    Source(a.q, sequence + query, head * kDim).template load<kColumns, kAligned>(slots + slot, a.seq_len - query);
+    Source(a.dout, sequence + query, head * kDim)
         .template load<kColumns, kAligned>(slots + slot + S::kTile, a.seq_len - query);
     const int64_t row = (int64_t(batch) * a.heads + head) * a.padded_len + query;
-    load_row_values(values + (slot ? 2 * kColumns : 0), a.lse + row, a.delta + row);
+    load_row_values(values + slot / kDim, a.lse + row, a.delta + row);
   };
   int head = kv_head * a.group, query = first, slot = 0;   // slot: its first element
   load(head, query, slot);
   cp_async_commit();
   cp_async_wait<0>();
   __syncthreads();
-  typename S::Left k, v;
-  load_left<S>(k, own, warp_row, down);
-  load_left<S>(v, own + S::kOwnTile, warp_row, down);
+  const int rows = warp_row * kDim + down;
+  uint32_t k[S::kSteps][S::kM][4], v[kHeld][S::kM][4];
+  load_left<S>(k, own, rows);
+  load_left<S>(v, own + S::kOwnTile, rows);
   typename S::Sums dk, dv;
   set_zero(dk);
   set_zero(dv);
 
-  for (const int last_head = head + a.group; head < last_head;) {
-    const bool head_ends = query + kColumns >= a.seq_len;
-    const int next_head = head_ends ? head + 1 : head, next_query = head_ends ? first : query + kColumns;
-    if (next_head < last_head) load(next_head, next_query, slot ^ kSlot);
+  for (; head < (kv_head + 1) * a.group; slot ^= kSlot) {
+    const int distance = query - warp_key;   // of the first passing query behind the warp's first key
+    query += kColumns;
+    if (query >= a.seq_len) query = first, ++head;
+    if (head < (kv_head + 1) * a.group) load(head, query, slot ^ kSlot);
     cp_async_commit();
 #pragma unroll 1
     for (int step = 0; step < kColumns; step += 8 * kN) {
-      if (query + step + 8 * kN <= warp_key) continue;   // these queries see none of the warp's keys
+      if (distance + step + 8 * kN <= 0) continue;   // these queries see none of the warp's keys
       const int columns = slot + step * kDim;
-      const float* const lse = values + (slot ? 2 * kColumns : 0) + step + lane % 4 * 2;
+      const float* const lse = values + slot / kDim + step + lane % 4 * 2;
       float p[S::kM][kN][4], ds[S::kM][kN][4];
       set_zero(p);
 #pragma unroll
@@ -172,16 +142,16 @@ __global__ void __launch_bounds__(Shape<kDim>::kThreads, Shape<kDim>::kBlocks) k
           for (int e = 0; e < 4; ++e) ds[m][n][e] = -lse[kColumns + 8 * n + e % 2];
         }
       }
-      multiply_pair<S, kN>(p, ds, k, v, slots, columns + across);
-      const bool masked = query + step < warp_key + S::kWarpRows - 1;
+      multiply_pair<S, kN>(p, ds, k, v, own + S::kOwnTile, rows, slots, columns + across);
+      const bool masked = distance + step < S::kWarpRows - 1;
 #pragma unroll
       for (int n = 0; n < kN; ++n) {
 #pragma unroll
         for (int m = 0; m < S::kM; ++m) {
 #pragma unroll
           for (int e = 0; e < 4; ++e) {
-            const int key = warp_key + 16 * m + lane / 4 + 8 * (e / 2), at = query + step + 8 * n + lane % 4 * 2 + e % 2;
-            float x = fmaf(p[m][n][e], a.scale * kLog2E, -lse[8 * n + e % 2]);
+            const int key = 16 * m + lane / 4 + 8 * (e / 2), at = distance + step + 8 * n + lane % 4 * 2 + e % 2;
+            float x = fmaf(p[m][n][e], a.scale2, -lse[8 * n + e % 2]);
             if (masked && key > at) x = -INFINITY;
             p[m][n][e] = fast_exp2(x);
             ds[m][n][e] *= p[m][n][e];
@@ -196,9 +166,6 @@ __global__ void __launch_bounds__(Shape<kDim>::kThreads, Shape<kDim>::kBlocks) k
     }
     cp_async_wait<0>();
     __syncthreads();
-    slot ^= kSlot;
-    head = next_head;
-    query = next_query;
   }
   float factor[S::kM][2];
 #pragma unroll
@@ -216,7 +183,7 @@ __global__ void __launch_bounds__(Shape<kDim>::kThreads, Shape<kDim>::kBlocks) k
 template <int kDim, bool kAligned>
 __global__ void __launch_bounds__(Shape<kDim>::kThreads, Shape<kDim>::kBlocks) query_gradient_kernel(BackwardArguments<bf16_t> a) {
   using S = Shape<kDim>;
-  constexpr int kN = 4, kSlot = 2 * S::kTile;
+  constexpr int kN = 4, kHeld = S::kSteps, kSlot = 2 * S::kTile;
   bf16_t* const own = dynamic_shared<bf16_t>();
   bf16_t* const slots = own + 2 * S::kOwnTile;
   const Schedule::Work work = a.schedule[int(blockIdx.x)];
@@ -228,9 +195,9 @@ __global__ void __launch_bounds__(Shape<kDim>::kThreads, Shape<kDim>::kBlocks) q
   const int down = place_down<kDim>(), across = place_across<kDim>();
 
   using Source = typename S::Source;
-  Source(a.q.at(sequence + first, head * kDim), a.q.stride).template load<kRows, kAligned>(own, end - first);
-  Source(a.dout.at(sequence + first, head * kDim), a.dout.stride).template load<kRows, kAligned>(own + S::kOwnTile, end - first);
-  Source k_source(a.k.at(sequence, kv_col), a.k.stride), v_source(a.v.at(sequence, kv_col), a.v.stride);
+  Source(a.q, sequence + first, head * kDim).template load<kRows, kAligned>(own, end - first);
+  Source(a.dout, sequence + first, head * kDim).template load<kRows, kAligned>(own + S::kOwnTile, end - first);
+  Source k_source(a.k, sequence, kv_col), v_source(a.v, sequence, kv_col);
   k_source.template load<kColumns, kAligned>(slots, a.seq_len);
   v_source.template load<kColumns, kAligned>(slots + S::kTile, a.seq_len);
   cp_async_commit();
@@ -246,9 +213,10 @@ __global__ void __launch_bounds__(Shape<kDim>::kThreads, Shape<kDim>::kBlocks) q
   }
   cp_async_wait<0>();
   __syncthreads();
-  typename S::Left q, dout;
-  load_left<S>(q, own, warp_row, down);
-  load_left<S>(dout, own + S::kOwnTile, warp_row, down);
+  const int rows = warp_row * kDim + down;
+  uint32_t q[S::kSteps][S::kM][4], dout[kHeld][S::kM][4];
+  load_left<S>(q, own, rows);
+  load_left<S>(dout, own + S::kOwnTile, rows);
   typename S::Sums dq;
   set_zero(dq);
 
@@ -272,7 +240,7 @@ __global__ void __launch_bounds__(Shape<kDim>::kThreads, Shape<kDim>::kBlocks) q
           for (int e = 0; e < 4; ++e) ds[m][n][e] = -delta[m][e / 2];
         }
       }
-      multiply_pair<S, kN>(p, ds, q, dout, slots, columns + across);
+      multiply_pair<S, kN>(p, ds, q, dout, own + S::kOwnTile, rows, slots, columns + across);
       const bool masked = key + step + 8 * kN > warp_query + 1;
 #pragma unroll
       for (int m = 0; m < S::kM; ++m) {
@@ -281,7 +249,7 @@ __global__ void __launch_bounds__(Shape<kDim>::kThreads, Shape<kDim>::kBlocks) q
 #pragma unroll
           for (int e = 0; e < 4; ++e) {
             const int query = warp_query + 16 * m + lane / 4 + 8 * (e / 2), at = key + step + 8 * n + lane % 4 * 2 + e % 2;
-            float x = fmaf(p[m][n][e], a.scale * kLog2E, -lse[m][e / 2]);
+            float x = fmaf(p[m][n][e], a.scale2, -lse[m][e / 2]);
             if (masked && at > query) x = -INFINITY;
             ds[m][n][e] *= fast_exp2(x);
           }
@@ -315,7 +283,7 @@ __device__ inline float probability(float score, float scale, float lse, bool se
 }
 
 template <typename T, typename P>
-__global__ void __launch_bounds__(kPlainThreads) plain_key_gradient_kernel(BackwardArguments<T> a) {
+__global__ void __launch_bounds__(kPlainThreads, 1) plain_key_gradient_kernel(BackwardArguments<T> a) {
   float* const k = dynamic_shared<float>();
   float *const v = k + P::kTileFloats, *const q = v + P::kTileFloats, *const dout = q + P::kTileFloats;
   float *const p_tile = dout + P::kTileFloats, *const ds_tile = p_tile + P::kScoreFloats;
@@ -370,7 +338,7 @@ __global__ void __launch_bounds__(kPlainThreads) plain_key_gradient_kernel(Backw
 }
 
 template <typename T, typename P>
-__global__ void __launch_bounds__(kPlainThreads) plain_query_gradient_kernel(BackwardArguments<T> a) {
+__global__ void __launch_bounds__(kPlainThreads, 1) plain_query_gradient_kernel(BackwardArguments<T> a) {
   float* const k = dynamic_shared<float>();
   float *const v = k + P::kTileFloats, *const q = v + P::kTileFloats, *const dout = q + P::kTileFloats;
   float* const ds_tile = dout + P::kTileFloats;
@@ -434,20 +402,21 @@ template <typename T>
 void make_row_values(const Queue& queue, const AttentionShape& s, const Operands& x, const float* lse, float lse_factor,
                      float* scratch) {
   const int64_t padded = padded_seq_len(s.seq_len), rows = s.batch * s.heads * padded;
-  const DeltaArguments<T> a{heads_of<const T>(x.out), heads_of<const T>(x.dout), lse, scratch, scratch + rows, rows,
+  const DeltaArguments<T> a{heads_of<const T>(x.out, 0), heads_of<const T>(x.dout, 0), lse, scratch, scratch + rows, rows,
                             int(s.seq_len), int(padded), int(s.heads), int(s.head_dim), lse_factor};
   const bool aligned = is_vectorizable(x.out) && is_vectorizable(x.dout) && s.head_dim % Vec<T>::kLength == 0;
   launch(queue, kOp, aligned ? delta_kernel<T, true> : delta_kernel<T, false>, unsigned(div_up(rows * kLanesPerRow, kDeltaThreads)),
          kDeltaThreads, 0, a);
 }
 
-/// `passes`: bytes per element of the two matrices that pass by the blocks of one head.
 template <typename T>
 BackwardArguments<T> arguments_of(const AttentionShape& s, const Operands& x, const float* scratch, const Schedule& schedule) {
   const int64_t padded = padded_seq_len(s.seq_len);
-  return {heads_of<const T>(x.q), heads_of<const T>(x.k), heads_of<const T>(x.v), heads_of<const T>(x.dout),
-          heads_of<T>(x.dq), heads_of<T>(x.dk), heads_of<T>(x.dv), scratch, scratch + s.batch * s.heads * padded, schedule,
-          int(s.seq_len), int(padded), int(s.heads), int(s.heads / s.kv_heads), int(s.head_dim), s.scale};
+  const auto in = [](const Matrix& m) { return heads_of<const T>(m, kRowsAtOnce); };
+  const auto out = [](const Matrix& m) { return heads_of<T>(m, 0); };
+  return {in(x.q), in(x.k), in(x.v), in(x.dout), out(x.dq), out(x.dk), out(x.dv), scratch, scratch + s.batch * s.heads * padded, schedule,
+          int(s.seq_len), int(padded), int(s.heads), int(s.heads / s.kv_heads), int(s.head_dim), s.scale,
+          s.scale * kLog2E};
 }
 
 /// By keys: a block of a key/value head reads all its query heads. By queries: those of a group share keys and values.

@@ -18,12 +18,13 @@ template <typename T>
 struct HeadsView {
   T* data = nullptr;
   int64_t stride = 0;
+  int64_t step_bytes = 0;   ///< between the rows that one thread copies: ready in the arguments, where it takes no register
 
   __device__ T* at(int64_t row, int64_t col) const { return data + row * stride + col; }
 };
 template <typename T>
-HeadsView<T> heads_of(const Matrix& m) {
-  return {static_cast<T*>(m.data), m.stride};
+HeadsView<T> heads_of(const Matrix& m, int64_t rows_at_once) {
+  return {static_cast<T*>(m.data), m.stride, rows_at_once * m.stride * int64_t(sizeof(T))};
 }
 
 /// Block i takes tile `rank` of `head` (counted over the batch). Ranks grow from the tile with the most work to the one with the
@@ -83,11 +84,11 @@ struct TileSource {
   static constexpr int kChunks = kDim / 8, kRowsAtOnce = kThreads / kChunks;
   static_assert(kRowsAtOnce % 8 == 0);
   const bf16_t* chunk;
-  int64_t step;
+  int64_t step_bytes;
 
-  /// `first`: where the first tile's first row of this head begins.
-  __device__ TileSource(const bf16_t* first, int64_t stride)
-      : chunk(first + int(threadIdx.x) / kChunks * stride + int(threadIdx.x) % kChunks * 8), step(kRowsAtOnce * stride) {}
+  /// From element (row, col) on, which is the first of a head.
+  __device__ TileSource(const HeadsView<const bf16_t>& m, int row, int col)
+      : chunk(m.at(row + int(threadIdx.x) / kChunks, col + int(threadIdx.x) % kChunks * 8)), step_bytes(m.step_bytes) {}
 
   /// Asks for the next kRows rows; those from `valid` on become zeros. Without kAligned ordinary loads do it, at once.
   template <int kRows, bool kAligned>
@@ -106,7 +107,7 @@ struct TileSource {
         for (int i = 0; i < 8; ++i) copy.v[i] = exists ? chunk[i] : from_float<bf16_t>(0.0f);
         store_vec(to + r * kDim, copy);
       }
-      chunk += step;
+      chunk = reinterpret_cast<const bf16_t*>(reinterpret_cast<const char*>(chunk) + step_bytes);
     }
   }
 };

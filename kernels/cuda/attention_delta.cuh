@@ -1,0 +1,49 @@
+// What the gradient of attention needs of each row of scores: lse, and delta = sum_d out * dout, as rows [B, H, T] padded to whole tiles.
+#pragma once
+#include "kernels/cuda/attention_common.cuh"
+
+namespace trainctl::kernels::cuda {
+
+constexpr int kDeltaThreads = 256, kLanesPerRow = 8;
+
+template <typename T>
+struct DeltaArguments {
+  HeadsView<const T> out, dout;
+  const float* lse;   ///< [B*T, H]
+  float *lse_rows, *delta;
+  int64_t rows;       ///< B * H * padded_len
+  int seq_len, padded_len, heads, head_dim;
+  float lse_factor;
+};
+
+/// Eight lanes a row of a head, 16 bytes each where aligned. Which lane adds what does not depend on the alignment.
+template <typename T, bool kAligned>
+__global__ void __launch_bounds__(kDeltaThreads) delta_kernel(DeltaArguments<T> a) {
+  constexpr int N = Vec<T>::kLength;
+  const int64_t i = (int64_t(blockIdx.x) * kDeltaThreads + threadIdx.x) / kLanesPerRow;
+  const int lane = int(threadIdx.x) % kLanesPerRow;
+  const int t = int(i % a.padded_len), head = int(i / a.padded_len % a.heads);
+  const int64_t row = i / a.padded_len / a.heads * a.seq_len + t;
+  const bool exists = i < a.rows && t < a.seq_len;
+  float sum = 0.0f;
+  if (exists) {
+    const T* const out = a.out.at(row, int64_t(head) * a.head_dim);
+    const T* const dout = a.dout.at(row, int64_t(head) * a.head_dim);
+    for (int d = lane * N; d < a.head_dim; d += kLanesPerRow * N) {
+      if (kAligned && d + N <= a.head_dim) {
+        const Vec<T> x = load_vec(out + d), y = load_vec(dout + d);
+#pragma unroll
+        for (int j = 0; j < N; ++j) sum = fmaf(to_float(x.v[j]), to_float(y.v[j]), sum);
+      } else {
+        for (int j = 0; j < N && d + j < a.head_dim; ++j) sum = fmaf(to_float(out[d + j]), to_float(dout[d + j]), sum);
+      }
+    }
+  }
+  for (int offset = kLanesPerRow / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(kFullWarp, sum, offset);
+  if (lane == 0 && i < a.rows) {
+    a.delta[i] = sum;
+    a.lse_rows[i] = exists ? a.lse[row * a.heads + head] * a.lse_factor : INFINITY;
+  }
+}
+
+}  // namespace trainctl::kernels::cuda
