@@ -23,7 +23,9 @@ cudaDataType_t cuda_type(DType dtype) {
 }
 
 bool has_bias(cublasLtEpilogue_t e) { return (int(e) & int(CUBLASLT_EPILOGUE_BIAS)) != 0; }
-bool has_aux(cublasLtEpilogue_t e) { return e == CUBLASLT_EPILOGUE_GELU_AUX || e == CUBLASLT_EPILOGUE_GELU_AUX_BIAS || e == CUBLASLT_EPILOGUE_DGELU; }
+bool has_aux(cublasLtEpilogue_t e) {
+  return e == CUBLASLT_EPILOGUE_GELU_AUX || e == CUBLASLT_EPILOGUE_GELU_AUX_BIAS || e == CUBLASLT_EPILOGUE_DGELU;
+}
 
 /// A matrix of one row may have any stride; the library wants room for a row.
 int64_t stride_of(const Matrix& m) { return std::max(m.stride, m.cols); }
