@@ -116,6 +116,10 @@ class PosixFileSystem final : public FileSystem {
     struct stat s;
     return ::stat(path.c_str(), &s) == 0 && S_ISDIR(s.st_mode);
   }
+  bool is_link(const std::string& path) override {
+    struct stat s;
+    return ::lstat(path.c_str(), &s) == 0 && S_ISLNK(s.st_mode);
+  }
 };
 
 class RealClock final : public Clock {
@@ -153,6 +157,7 @@ void FileSystem::make_directories(const std::string& path) {
 }
 
 void FileSystem::remove_tree(const std::string& path) {
+  if (is_link(path)) return remove_file(path);
   if (!exists(path)) return;
   if (!is_directory(path)) return remove_file(path);
   for (const std::string& name : list(path)) remove_tree(path + "/" + name);

@@ -38,10 +38,11 @@ class FileSystem {
   virtual std::vector<std::string> list(const std::string& path) = 0;  ///< names, sorted; no "." and ".."
   virtual bool exists(const std::string& path) = 0;
   virtual bool is_directory(const std::string& path) = 0;
+  virtual bool is_link(const std::string&) { return false; }  ///< a symbolic link, whatever it points to
 
   // Built on the calls above.
   void make_directories(const std::string& path);
-  void remove_tree(const std::string& path);
+  void remove_tree(const std::string& path);  ///< a link is removed, never what it points to
   std::string read_text(const std::string& path);
   /// create + write + sync + sync of the folder; the path must not exist.
   void write_new_text(const std::string& path, const std::string& text);

@@ -367,6 +367,19 @@ TEST_CASE("only marked processes are signalled, stopped ones too") {
 // ---- the command line, and what changes on a resume
 // ---------------------------------------------------------------------
 
+TEST_CASE("removing a tree removes links in it, not what they point to") {
+  const Folder folder;
+  FileSystem& fs = real_file_system();
+  fs.make_directories(folder.path + "/kept");
+  fs.make_directories(folder.path + "/tree/inner");
+  fs.write_new_text(folder.path + "/kept/file", "x");
+  REQUIRE(::symlink((folder.path + "/kept").c_str(), (folder.path + "/tree/inner/link").c_str()) == 0);
+  REQUIRE(::symlink("nowhere", (folder.path + "/tree/dangling").c_str()) == 0);
+  fs.remove_tree(folder.path + "/tree");
+  CHECK_FALSE(fs.exists(folder.path + "/tree"));
+  CHECK(fs.read_text(folder.path + "/kept/file") == "x");
+}
+
 TEST_CASE("mpirun's line: ranks, settings that need no quoting, and the user's environment last") {
   JobSpec job;
   job.parallelism.data = 4;
