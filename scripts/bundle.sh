@@ -2,10 +2,11 @@
 # Builds trainctl and packs it, with everything it needs but glibc and a GPU driver, into one archive that runs from any folder of an
 # x86-64 Linux with glibc 2.36 or newer, by any user, with nothing installed.
 #
-#   scripts/bundle.sh [--out FILE] [--tests] [--no-build]
+#   scripts/bundle.sh [--out FILE] [--tests] [--no-build] [--fast]
 #     --out FILE   where to write it; default trainctl-VERSION-linux-x86_64.tar.zst in the build folder
 #     --tests      add what checks a machine with a GPU: test programs, golden files, benchmarks, scripts/gpu_check.sh
 #     --no-build   pack what TRAINCTL_BUILD (default: build/) holds
+#     --fast       compress quickly: for tests
 #
 # Inside: bin/ (trainctl, mpirun, orted), lib/ (each shared library, found relative to the file that needs it), lib/openmpi and lib/pmix
 # (what OpenMPI loads at run time), share/, etc/. CUDA's own libraries (cuBLASLt, NCCL) are half a gigabyte and stay those of the
@@ -16,12 +17,13 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 build=${TRAINCTL_BUILD:-$root/build}
 newest_glibc=2.36
 most_bytes=60000000
-out="" tests=0 make=1
+out="" tests=0 make=1 level=19
 while [ $# -gt 0 ]; do
   case $1 in
     --out) out=${2:?--out needs a file}; shift ;;
     --tests) tests=1 ;;
     --no-build) make=0 ;;
+    --fast) level=3 ;;
     *) echo "bundle.sh: unknown option $1; see the top of $0" >&2; exit 2 ;;
   esac
   shift
@@ -160,7 +162,7 @@ newest=$(objdump -T "${binaries[@]}" 2>/dev/null | grep -o 'GLIBC_2\.[0-9.]*' | 
 
 mkdir -p "$(dirname "$out")"
 tar --sort=name --owner=0 --group=0 --numeric-owner --mtime=@"$(git -C "$root" log -1 --format=%ct 2>/dev/null || echo 0)" \
-  -C "$stage" -cf - "$name" | zstd -q -19 -T0 -f -o "$out"
+  -C "$stage" -cf - "$name" | zstd -q -$level -T0 -f -o "$out"
 bytes=$(stat -c %s "$out")
 echo "bundle: ${#binaries[@]} programs and libraries, $(du -sm "$top" | cut -f1) MB unpacked, newest glibc symbol $newest"
 echo "bundle: $out  $bytes bytes"

@@ -17,7 +17,7 @@ die() { echo "bundle_test: $*" >&2; exit 1; }
 archive=${1:-}
 if [ -z "$archive" ]; then
   archive=$work/bundle.tar.zst
-  "$root/scripts/bundle.sh" --no-build --out "$archive"
+  "$root/scripts/bundle.sh" --no-build --fast --out "$archive"
 fi
 machine="$work/a machine"
 home="$machine/any folder"

@@ -27,7 +27,7 @@ parts=(
   "bits|70|40|equal bits on every width, schedule, ZeRO stage, bucket and recomputation; CPU and GPU continue each other"
   "steps|150|50|tokens per second and MFU of a training step"
   "kernels|40|20|every op in shares of copy bandwidth and product rate"
-  "sanitizer|60|20|compute-sanitizer: memory errors and races of the kernel tests"
+  "sanitizer|60|30|compute-sanitizer: memory errors and races of the kernel tests"
   "peer|110|0|the same steps in PyTorch"
 )
 # job | model of the peer; in order of importance. The first three are those of --quick.
@@ -214,7 +214,7 @@ part_sanitizer() {
     clean=0 late=0 bad=0
     for name in "${names[@]}"; do
       # Six tenths of the time are the first tool's.
-      [ "$(time_left)" -ge $(($([ "$tool" = memcheck ] && echo "PART_LIMIT * 4 / 10" || echo 0) + 15)) ] || break
+      [ "$(time_left)" -ge $(($([ "$tool" = memcheck ] && echo "PART_LIMIT * 4 / 10" || echo 0) + 12)) ] || break
       timeout --kill-after=5 12 compute-sanitizer --tool "$tool" --error-exitcode 9 "$TEST_GPU" "${name//,/\\,}"
       rc=$?
       if [ "$rc" = 0 ]; then clean=$((clean + 1)); elif [ "$rc" = 124 ] || [ "$rc" = 137 ]; then late=$((late + 1)); else

@@ -278,10 +278,9 @@ std::string one_line(std::string text) {
 }  // namespace
 
 uint64_t MemoryFacts::free_bytes() const {
-  uint64_t least = available_bytes;
-  const auto limit = [&](uint64_t bytes) { least = least == 0 ? bytes : std::min(least, bytes); };
-  if (group_limit_bytes > 0) limit(group_limit_bytes - std::min(group_used_bytes, group_limit_bytes));
-  if (address_space_bytes > 0) limit(address_space_bytes);
+  uint64_t least = available_bytes > 0 ? available_bytes : total_bytes;
+  if (group_limit_bytes > 0) least = std::min(least, group_limit_bytes - std::min(group_used_bytes, group_limit_bytes));
+  if (address_space_bytes > 0) least = std::min(least, address_space_bytes);
   return least;
 }
 

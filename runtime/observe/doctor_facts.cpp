@@ -10,9 +10,11 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <span>
 #include <sstream>
 
 #include "kernels/cpu/cpu_backend.h"
+#include "kernels/library_search.h"
 #include "parallel/communicator.h"
 #include "runtime/base/error.h"
 #include "runtime/base/file_system.h"
@@ -165,16 +167,34 @@ MpiFacts mpi_facts() {
   return mpi;
 }
 
+/// A library that says its version by a function without arguments; `digits` splits it: 10000 for 130100 = 13.1.0.
+LibraryFacts library_facts(const char* name, std::span<const std::string_view> files, std::span<const std::string_view> packages,
+                           const char* version_function, size_t major_digits) {
+  const kernels::LoadedLibrary library = kernels::load_library(name, files, packages);
+  LibraryFacts facts{.name = name, .path = library.path, .problem = library.problem};
+  if (const auto version = reinterpret_cast<size_t (*)()>(library.find(version_function))) {
+    const size_t v = version();
+    facts.version = fmt::format("{}.{}.{}", v / major_digits, v % major_digits / 100, v % 100);
+  }
+  return facts;
+}
+
 CudaFacts cuda_facts() {
   CudaFacts cuda{.status = kernels::cuda_status()};
   for (int i = 0; i < cuda.status.devices; ++i) {
     try {
-      cuda.gpus.push_back({.facts = kernels::gpu_facts(i)});
+      GpuReport report{.facts = kernels::gpu_facts(i)};
+      report.bf16_peak_flops_per_s = kernels::gpu_peak_flops_per_s(report.facts.name, DType::bf16);
+      cuda.gpus.push_back(std::move(report));
     } catch (const Error& error) {
       cuda.status.problem = error.what();
     }
   }
   if (!cuda.status.built) return cuda;
+  static constexpr std::string_view kProducts[] = {"libcublasLt.so.13", "libcublasLt.so.12"},
+                                    kProductPackages[] = {"nvidia/cu13/lib", "nvidia/cublas/lib"};
+  cuda.libraries.push_back(library_facts("cublaslt", kProducts, kProductPackages, "cublasLtGetVersion", 10000));
+  cuda.libraries.back().needed = true;
   const parallel::NcclStatus nccl = parallel::nccl_status();
   cuda.libraries.push_back({.name = "nccl",
                             .path = nccl.path,
