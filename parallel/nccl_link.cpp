@@ -138,15 +138,10 @@ void NcclLink::set_waited(NcclPending& pending, const char* what) {
 }
 
 bool NcclLink::is_done(NcclPending& pending) {
-  {
-    const std::lock_guard lock(mutex_);
-    look_locked();
-    if (pending.finished) return true;
-    if (!failure_) return false;
-  }
-  await_abort();
-  check();
-  return false;
+  const std::lock_guard lock(mutex_);
+  look_locked();
+  if (!pending.finished) throw_if_failed();
+  return pending.finished;
 }
 
 bool NcclLink::look() {

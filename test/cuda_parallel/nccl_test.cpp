@@ -131,7 +131,7 @@ TEST_CASE("NCCL: the deadline does not count the work before") {
   EmulatedRanks ranks{.size = 2, .deadline_s = 0.5};
   ranks.run_nccl([&](Communicator& comm, kernels::Backend& backend) {
     const auto stream = backend.create_stream();
-    Message m(backend, comm.rank() == 0 ? Transfer::send : Transfer::receive, 1 - comm.rank(), 1000);
+    Message m(backend, comm.rank() == 0 ? Transfer::receive : Transfer::send, 1 - comm.rank(), 1000);
     if (comm.rank() == 0) {
       emulated_gpu::hang_stream(static_cast<kernels::cuda::CudaStream&>(*stream).handle());
       backend.fill_zero(*stream, m.memory->data(), 1000);
@@ -143,7 +143,7 @@ TEST_CASE("NCCL: the deadline does not count the work before") {
     parallel::barrier(comm);
     if (comm.rank() == 1) {
       std::this_thread::sleep_for(std::chrono::milliseconds(150));
-      comm.exchange_and_wait(m.span(), "receive", *stream);
+      comm.exchange_and_wait(m.span(), "send", *stream);
     }
     stream->synchronize();
     comm.check();
