@@ -141,8 +141,9 @@ std::unique_ptr<Communicator> make_staged_communicator(std::unique_ptr<Communica
 /// NCCL among ranks of which each has a GPU of its own (`backend` is its CUDA backend); bootstrapped over `host`, which it takes over.
 /// NCCL has no tags: within an exchange the messages of two ranks are matched by tag, so what one of them puts into one exchange the
 /// other puts into one, too. Giving device memory back waits for all exchanges under way on the GPU: do it only where no peer's progress
-/// depends on it. Destroying it cuts off what is under way; after barrier(host()) behind the last wait nothing is. Collective. Error(kPreflight) in one sentence when NCCL is missing or of another major version, Error(kPeerLost) naming who did not
-/// come within the deadline.
+/// depends on it. Destroying it cuts off what is under way; after barrier(host()) behind the last wait nothing is.
+/// Collective. Error(kPreflight) in one sentence when NCCL is missing or of a version that will not do, Error(kPeerLost) naming who did
+/// not come within the deadline.
 std::unique_ptr<Communicator> make_nccl_communicator(std::unique_ptr<Communicator> host, kernels::Backend& backend, double deadline_s);
 
 /// Whether NCCL can be loaded here: its version (e.g. 22809), or 0 and why not, in one sentence.
