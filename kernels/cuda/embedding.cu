@@ -30,6 +30,35 @@ dim3 warp_per(int64_t n, unsigned slabs = 1) {
   return dim3(unsigned(div_up(n, kWarps)), slabs);
 }
 
+/// A lane's group of columns, of which `count` exist. kWhole promises that all groups are whole and stand on 16 bytes: then no load
+/// waits behind a branch, and several are on their way at a time.
+template <int N, bool kWhole, typename T>
+__device__ inline Group<N> load_columns(const T* from, int count) {
+  if constexpr (kWhole) {
+    return load_group<N, true>(from);
+  } else {
+    return load_group<N, false>(from, count);
+  }
+}
+template <int N, bool kWhole, typename T>
+__device__ inline void store_columns(T* to, int count, const Group<N>& g) {
+  if constexpr (kWhole) {
+    store_group<N, true>(to, g);
+  } else {
+    store_first(to, count, g);
+  }
+}
+/// The group of columns that begins at `first`: none exist beyond the last, where the first columns stand in for it.
+struct Columns {
+  int64_t begin;
+  int count;
+};
+template <int N>
+__device__ inline Columns columns_at(int64_t first, int64_t cols) {
+  if (first >= cols) return {0, 0};
+  return {first, int(cols - first < N ? cols - first : N)};
+}
+
 /// Calls f(column, count) for this lane's groups of N columns of [0, cols).
 template <int N, typename F>
 __device__ inline void over_groups(int64_t cols, F f) {
@@ -39,7 +68,7 @@ __device__ inline void over_groups(int64_t cols, F f) {
 
 // ---- forward: one warp a row ----------------------------------------------------------------------------------------------------
 
-template <bool kAligned, typename T, typename Out>
+template <bool kWhole, typename T, typename Out>
 __global__ void __launch_bounds__(kThreads)
     lookup_kernel(const int32_t* ids, View<const T> table, int64_t vocab_begin, View<Out> out) {
   constexpr int N = Vec<Out>::kLength;
@@ -47,13 +76,16 @@ __global__ void __launch_bounds__(kThreads)
   if (m >= out.rows) return;
   const int64_t r = ids[m] - vocab_begin;
   const bool here = r >= 0 && r < table.rows;
-  over_groups<N>(out.cols, [&](int64_t c, int count) {
-    const Group<N> g = here ? load_group<N, kAligned>(table.row(r) + c, count) : Group<N>{};
-    store_group<N, kAligned>(out.row(m) + c, count, g);
-  });
+  if (here) {
+    over_groups<N>(out.cols, [&](int64_t c, int count) {
+      store_columns<N, kWhole>(out.row(m) + c, count, load_columns<N, kWhole>(table.row(r) + c, count));
+    });
+  } else {
+    over_groups<N>(out.cols, [&](int64_t c, int count) { store_columns<N, kWhole>(out.row(m) + c, count, Group<N>{}); });
+  }
 }
 
-template <bool kAligned, typename T, typename X>
+template <bool kWhole, typename T, typename X>
 __global__ void __launch_bounds__(kThreads)
     add_position_kernel(View<const T> table, int64_t first_row, int64_t seq_len, View<X> x) {
   constexpr int N = Vec<X>::kLength;
@@ -61,17 +93,17 @@ __global__ void __launch_bounds__(kThreads)
   if (m >= x.rows) return;
   const T* position = table.row((first_row + m) % seq_len);
   over_groups<N>(x.cols, [&](int64_t c, int count) {
-    Group<N> g = load_group<N, kAligned>(x.row(m) + c, count);
-    const Group<N> p = load_group<N, kAligned>(position + c, count);
+    Group<N> g = load_columns<N, kWhole>(x.row(m) + c, count);
+    const Group<N> p = load_columns<N, kWhole>(position + c, count);
 #pragma unroll
     for (int i = 0; i < N; ++i) g.v[i] += p.v[i];
-    store_group<N, kAligned>(x.row(m) + c, count, g);
+    store_columns<N, kWhole>(x.row(m) + c, count, g);
   });
 }
 
 // ---- gradient by position: one warp for up to 32 groups of columns of one position, its rows in order ---------------------------
 
-template <bool kAligned, typename T>
+template <bool kWhole, typename T>
 __global__ void __launch_bounds__(kThreads)
     add_position_backward_kernel(View<const T> dx, int64_t first_row, int64_t seq_len, View<float> dtable) {
   constexpr int N = Vec<T>::kLength;
@@ -81,14 +113,14 @@ __global__ void __launch_bounds__(kThreads)
   const int count = int(dx.cols - c < N ? dx.cols - c : N);
   int64_t m = (t + seq_len - first_row % seq_len) % seq_len;
   if (m >= dx.rows) return;
-  Group<N> sum = load_group<N, kAligned>(dtable.row(t) + c, count);
+  Group<N> sum = load_columns<N, kWhole>(dtable.row(t) + c, count);
 #pragma unroll 4
   for (; m < dx.rows; m += seq_len) {
-    const Group<N> g = load_group<N, kAligned>(dx.row(m) + c, count);
+    const Group<N> g = load_columns<N, kWhole>(dx.row(m) + c, count);
 #pragma unroll
     for (int i = 0; i < N; ++i) sum.v[i] += g.v[i];
   }
-  store_group<N, kAligned>(dtable.row(t) + c, count, sum);
+  store_columns<N, kWhole>(dtable.row(t) + c, count, sum);
 }
 
 // ---- gradient by token ----------------------------------------------------------------------------------------------------------
@@ -152,7 +184,7 @@ __global__ void __launch_bounds__(kThreads) merge_chunks_kernel(const uint64_t* 
 }
 
 /// One warp a place in the sorted tokens: where a short run begins, it adds the run to its row of the table, token by token.
-template <bool kAligned, typename T>
+template <bool kWhole, typename T>
 __global__ void __launch_bounds__(kThreads) short_runs_kernel(const uint64_t* sorted, View<const T> dout, View<float> dtable) {
   constexpr int N = Vec<T>::kLength;
   const int64_t begin = warp_of_grid();
@@ -165,18 +197,17 @@ __global__ void __launch_bounds__(kThreads) short_runs_kernel(const uint64_t* so
   const int length = __popc(__ballot_sync(kFullWarp, row_of(own) == row));
   const int token = int(token_of(own));
 
-  const int64_t c = (int64_t(blockIdx.y) * kWarpSize + lane) * N;
-  const int count = c < dout.cols ? int(dout.cols - c < N ? dout.cols - c : N) : 0;
+  const auto [c, count] = columns_at<N>((int64_t(blockIdx.y) * kWarpSize + lane) * N, dout.cols);
   float* to = dtable.row(row) + c;
-  Group<N> sum = load_group<N, kAligned>(to, count);
+  Group<N> sum = load_columns<N, kWhole>(to, count);
 #pragma unroll 4
   for (int j = 0; j < length; ++j) {
     const int64_t m = __shfl_sync(kFullWarp, token, j);
-    const Group<N> g = load_group<N, kAligned>(dout.row(m) + c, count);
+    const Group<N> g = load_columns<N, kWhole>(dout.row(m) + c, count);
 #pragma unroll
     for (int i = 0; i < N; ++i) sum.v[i] += g.v[i];
   }
-  store_group<N, kAligned>(to, count, sum);
+  if (count > 0) store_columns<N, kWhole>(to, count, sum);
 }
 
 constexpr int kLongThreads = 512, kLongGroups = 8, kLongLanes = kLongThreads / kLongGroups;
@@ -196,18 +227,18 @@ __device__ inline int64_t first_not_below(const uint64_t* sorted, int64_t low, i
 }
 
 /// The sum of the tokens [begin, end) of `sorted`, added to `row` of the table for the kLongGroups groups of columns of this block.
-template <bool kAligned, typename T>
+template <bool kWhole, typename T>
 __device__ inline void add_long_run(const uint64_t* sorted, int64_t begin, int64_t end, const View<const T>& dout,
                                     const View<float>& dtable, uint32_t row) {
   constexpr int N = Vec<T>::kLength, kCols = kLongGroups * N, kPitch = kCols + 8;   // four lanes' rows, 8 banks apart
   __shared__ float partial[kLongLanes * kPitch];
   const int group = int(threadIdx.x) % kLongGroups, lane = int(threadIdx.x) / kLongGroups;
-  const int64_t first_col = int64_t(blockIdx.y) * kCols, c = first_col + group * N;
-  const int count = c < dout.cols ? int(dout.cols - c < N ? dout.cols - c : N) : 0;
+  const int64_t first_col = int64_t(blockIdx.y) * kCols;
+  const auto [c, count] = columns_at<N>(first_col + group * N, dout.cols);
   Group<N> sum{};
 #pragma unroll 4
   for (int64_t j = begin + lane; j < end; j += kLongLanes) {
-    const Group<N> g = load_group<N, kAligned>(dout.row(token_of(sorted[j])) + c, count);
+    const Group<N> g = load_columns<N, kWhole>(dout.row(token_of(sorted[j])) + c, count);
 #pragma unroll
     for (int i = 0; i < N; ++i) sum.v[i] += g.v[i];
   }
@@ -225,7 +256,7 @@ __device__ inline void add_long_run(const uint64_t* sorted, int64_t begin, int64
   __syncthreads();
 }
 
-template <bool kAligned, typename T>
+template <bool kWhole, typename T>
 __global__ void __launch_bounds__(kLongThreads) long_runs_kernel(const uint64_t* sorted, View<const T> dout, View<float> dtable) {
   const int64_t tokens = dout.rows;
   for (int k = 0; k < kPlacesPerBlock; ++k) {
@@ -237,14 +268,14 @@ __global__ void __launch_bounds__(kLongThreads) long_runs_kernel(const uint64_t*
     const int64_t begin = first_not_below(sorted, place > 0 ? place - kShortRun + 1 : 0, place, row);
     if (begin + kShortRun >= tokens || row_of(sorted[begin + kShortRun]) != row) continue;
     const int64_t end = first_not_below(sorted, begin + kShortRun, tokens, uint64_t(row) + 1);
-    add_long_run<kAligned>(sorted, begin, end, dout, dtable, row);
+    add_long_run<kWhole>(sorted, begin, end, dout, dtable, row);
   }
 }
 
-/// Calls f(bool_constant) with whether 16-byte accesses may be used.
+/// Calls f(bool_constant) with whether rows of both matrices are made of whole groups on 16 bytes.
 template <typename F>
-void with_alignment(bool aligned, F f) {
-  if (aligned) {
+void with_whole_groups(const Matrix& a, const Matrix& b, F f) {
+  if (is_vectorizable(a) && is_vectorizable(b)) {
     f(std::true_type{});
   } else {
     f(std::false_type{});
@@ -256,10 +287,10 @@ void with_alignment(bool aligned, F f) {
 void embedding_forward(const Queue& queue, const int32_t* ids, Matrix table, int64_t vocab_begin, Matrix out) {
   with_type(table.dtype, [&](auto table_tag) {
     with_type(out.dtype, [&](auto out_tag) {
-      with_alignment(rows_aligned(table) && rows_aligned(out), [&](auto aligned) {
+      with_whole_groups(table, out, [&](auto whole) {
         using T = typename decltype(table_tag)::type;
         using Out = typename decltype(out_tag)::type;
-        launch(queue, "embedding_forward", lookup_kernel<decltype(aligned)::value, T, Out>, warp_per(out.rows), dim3(kThreads), 0, ids,
+        launch(queue, "embedding_forward", lookup_kernel<decltype(whole)::value, T, Out>, warp_per(out.rows), dim3(kThreads), 0, ids,
                view<const T>(table), vocab_begin, view<Out>(out));
       });
     });
@@ -269,10 +300,10 @@ void embedding_forward(const Queue& queue, const int32_t* ids, Matrix table, int
 void add_position(const Queue& queue, Matrix table, int64_t first_row, int64_t seq_len, Matrix x) {
   with_type(table.dtype, [&](auto table_tag) {
     with_type(x.dtype, [&](auto x_tag) {
-      with_alignment(rows_aligned(table) && rows_aligned(x), [&](auto aligned) {
+      with_whole_groups(table, x, [&](auto whole) {
         using T = typename decltype(table_tag)::type;
         using X = typename decltype(x_tag)::type;
-        launch(queue, "add_position", add_position_kernel<decltype(aligned)::value, T, X>, warp_per(x.rows), dim3(kThreads), 0,
+        launch(queue, "add_position", add_position_kernel<decltype(whole)::value, T, X>, warp_per(x.rows), dim3(kThreads), 0,
                view<const T>(table), first_row, seq_len, view<X>(x));
       });
     });
@@ -281,10 +312,10 @@ void add_position(const Queue& queue, Matrix table, int64_t first_row, int64_t s
 
 void add_position_backward(const Queue& queue, Matrix dx, int64_t first_row, int64_t seq_len, Matrix dtable) {
   with_type(dx.dtype, [&](auto tag) {
-    with_alignment(rows_aligned(dx) && rows_aligned(dtable), [&](auto aligned) {
+    with_whole_groups(dx, dtable, [&](auto whole) {
       using T = typename decltype(tag)::type;
       const auto slabs = unsigned(div_up(dx.cols, kWarpSize * Vec<T>::kLength));
-      launch(queue, "add_position_backward", add_position_backward_kernel<decltype(aligned)::value, T>, warp_per(seq_len, slabs),
+      launch(queue, "add_position_backward", add_position_backward_kernel<decltype(whole)::value, T>, warp_per(seq_len, slabs),
              dim3(kThreads), 0, view<const T>(dx), first_row, seq_len, view<float>(dtable));
     });
   });
@@ -303,15 +334,15 @@ void embedding_backward(const Queue& queue, const int32_t* ids, Matrix dout, int
   launch(queue, kOp, merge_chunks_kernel, dim3(unsigned(div_up(chunks * size, kThreads))), dim3(kThreads), 0, sorted_chunks, int(chunks),
          int(size), sorted);
   with_type(dout.dtype, [&](auto tag) {
-    with_alignment(rows_aligned(dout) && rows_aligned(dtable), [&](auto aligned) {
+    with_whole_groups(dout, dtable, [&](auto whole) {
       using T = typename decltype(tag)::type;
-      constexpr bool kAligned = decltype(aligned)::value;
+      constexpr bool kWhole = decltype(whole)::value;
       constexpr int64_t N = Vec<T>::kLength;
-      launch(queue, kOp, short_runs_kernel<kAligned, T>, warp_per(tokens, unsigned(div_up(dout.cols, kWarpSize * N))), dim3(kThreads), 0,
+      launch(queue, kOp, short_runs_kernel<kWhole, T>, warp_per(tokens, unsigned(div_up(dout.cols, kWarpSize * N))), dim3(kThreads), 0,
              sorted, view<const T>(dout), view<float>(dtable));
       if (tokens <= kShortRun) return;
       const dim3 grid(unsigned(div_up(tokens, kShortRun * kPlacesPerBlock)), unsigned(div_up(dout.cols, kLongGroups * N)));
-      launch(queue, kOp, long_runs_kernel<kAligned, T>, grid, dim3(kLongThreads), 0, sorted, view<const T>(dout), view<float>(dtable));
+      launch(queue, kOp, long_runs_kernel<kWhole, T>, grid, dim3(kLongThreads), 0, sorted, view<const T>(dout), view<float>(dtable));
     });
   });
 }

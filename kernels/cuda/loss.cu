@@ -53,7 +53,7 @@ __device__ inline Running absorb_row(const T* row, int cols) {
   for (; c + 3 * kStep + N <= cols; c += 4 * kStep) {
     Group<N> groups[4];
 #pragma unroll
-    for (int k = 0; k < 4; ++k) groups[k] = load_group<N, kAligned>(row + c + k * kStep, N);
+    for (int k = 0; k < 4; ++k) groups[k] = load_group<N, kAligned>(row + c + k * kStep);
     absorb(r, groups);
   }
   for (; c < cols; c += kStep) {
@@ -141,17 +141,17 @@ __global__ void __launch_bounds__(kThreads) backward_kernel(T* logits, int64_t s
   for (; c + 3 * kStep < back; c += 4 * kStep) {
     Group<N> groups[4];
 #pragma unroll
-    for (int k = 0; k < 4; ++k) groups[k] = load_group<N, true>(row + c + k * kStep, N);
+    for (int k = 0; k < 4; ++k) groups[k] = load_group<N, true>(row + c + k * kStep);
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       gradient.apply(groups[k], c + k * kStep);
-      store_group<N, true>(row + c + k * kStep, N, groups[k]);
+      store_group<N, true>(row + c + k * kStep, groups[k]);
     }
   }
   for (; c < back; c += kStep) {
-    Group<N> group = load_group<N, true>(row + c, N);
+    Group<N> group = load_group<N, true>(row + c);
     gradient.apply(group, c);
-    store_group<N, true>(row + c, N, group);
+    store_group<N, true>(row + c, group);
   }
 }
 

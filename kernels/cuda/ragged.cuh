@@ -10,52 +10,59 @@ struct Group {
   float v[N];
 };
 
-/// The group at `from`, of which `count` elements exist; the others are `fill`. kAligned: `from` stands on 16 bytes, so that a whole
-/// group is moved by 16-byte accesses.
+/// The whole group at `from`: by 16-byte accesses if kAligned promises that it stands on them.
+template <int N, bool kAligned, typename T>
+__device__ inline Group<N> load_group(const T* from) {
+  constexpr int kLength = Vec<T>::kLength;
+  static_assert(N % kLength == 0 || kLength % N == 0);
+  Group<N> g;
+  if constexpr (kAligned && N % kLength == 0) {
+#pragma unroll
+    for (int h = 0; h < N; h += kLength) {
+      const Vec<T> x = load_vec(from + h);
+#pragma unroll
+      for (int i = 0; i < kLength; ++i) g.v[h + i] = to_float(x.v[i]);
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < N; ++i) g.v[i] = to_float(from[i]);
+  }
+  return g;
+}
+/// The same of a group of which `count` elements exist; the others are `fill`.
 template <int N, bool kAligned, typename T>
 __device__ inline Group<N> load_group(const T* from, int count, float fill = 0.0f) {
-  static_assert(N % Vec<T>::kLength == 0 || Vec<T>::kLength % N == 0);
+  if (kAligned && count >= N) return load_group<N, kAligned>(from);
   Group<N> g;
-  if constexpr (kAligned && N % Vec<T>::kLength == 0) {
-    if (count >= N) {
-#pragma unroll
-      for (int h = 0; h < N; h += Vec<T>::kLength) {
-        const Vec<T> x = load_vec(from + h);
-#pragma unroll
-        for (int i = 0; i < Vec<T>::kLength; ++i) g.v[h + i] = to_float(x.v[i]);
-      }
-      return g;
-    }
-  }
 #pragma unroll
   for (int i = 0; i < N; ++i) g.v[i] = i < count ? to_float(from[i]) : fill;
   return g;
 }
 
-/// Writes the first `count` elements of a group, rounded to T.
+/// Writes a whole group, rounded to T.
 template <int N, bool kAligned, typename T>
-__device__ inline void store_group(T* to, int count, const Group<N>& g) {
-  if constexpr (kAligned && N % Vec<T>::kLength == 0) {
-    if (count >= N) {
+__device__ inline void store_group(T* to, const Group<N>& g) {
+  constexpr int kLength = Vec<T>::kLength;
+  if constexpr (kAligned && N % kLength == 0) {
 #pragma unroll
-      for (int h = 0; h < N; h += Vec<T>::kLength) {
-        Vec<T> x;
+    for (int h = 0; h < N; h += kLength) {
+      Vec<T> x;
 #pragma unroll
-        for (int i = 0; i < Vec<T>::kLength; ++i) x.v[i] = from_float<T>(g.v[h + i]);
-        store_vec(to + h, x);
-      }
-      return;
+      for (int i = 0; i < kLength; ++i) x.v[i] = from_float<T>(g.v[h + i]);
+      store_vec(to + h, x);
     }
+  } else {
+#pragma unroll
+    for (int i = 0; i < N; ++i) to[i] = from_float<T>(g.v[i]);
   }
+}
+/// Writes the first `count` elements of a group.
+template <int N, typename T>
+__device__ inline void store_first(T* to, int count, const Group<N>& g) {
 #pragma unroll
   for (int i = 0; i < N; ++i) {
     if (i < count) to[i] = from_float<T>(g.v[i]);
   }
-}
-
-/// Whether every row of a matrix begins on 16 bytes, however long it is.
-inline bool rows_aligned(const Matrix& m) {
-  return reinterpret_cast<uintptr_t>(m.data) % 16 == 0 && (m.rows <= 1 || size_t(m.stride) * size_of(m.dtype) % 16 == 0);
 }
 
 template <typename T>
