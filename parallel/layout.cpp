@@ -1,6 +1,9 @@
 #include "parallel/layout.h"
 
 #include <algorithm>
+#include <functional>
+#include <queue>
+#include <utility>
 
 #include "runtime/base/error.h"
 
@@ -156,21 +159,19 @@ std::vector<LocalChunk> local_chunks(const ParamLayout& param, int param_index, 
   return chunks;
 }
 
-std::vector<int> spread_owners(const std::vector<int64_t>& sizes, int dp) {
+std::vector<int> deal_owners(const std::vector<int64_t>& sizes, int dp) {
   ENSURE(dp >= 1, "dp = {}", dp);
-  __int128 total = 0;
-  for (int64_t size : sizes) {
-    ENSURE(size >= 0, "chunk of {} elements", size);
-    total += size;
-  }
+  using Share = std::pair<int64_t, int>;   // elements so far, rank
+  std::priority_queue<Share, std::vector<Share>, std::greater<>> least;
+  for (int r = 0; r < dp; ++r) least.push({0, r});
   std::vector<int> owners;
   owners.reserve(sizes.size());
-  __int128 before = 0;
-  for (int64_t size : sizes) {
-    // Twice the middle, over twice the total: exact. Only an empty chunk at the very end can reach dp itself.
-    const __int128 owner = total == 0 ? 0 : dp * (2 * before + size) / (2 * total);
-    owners.push_back(static_cast<int>(std::min<__int128>(owner, dp - 1)));
-    before += size;
+  for (const int64_t size : sizes) {
+    ENSURE(size >= 0, "chunk of {} elements", size);
+    const auto [elements, rank] = least.top();
+    least.pop();
+    least.push({elements + size, rank});
+    owners.push_back(rank);
   }
   return owners;
 }

@@ -70,8 +70,9 @@ struct LocalChunk {
 std::vector<LocalChunk> local_chunks(const ParamLayout& param, int param_index, const std::vector<Box>& grid, int tp,
                                      int tp_rank);
 
-/// Owner on the dp axis (0..dp-1) of each of `sizes` (elements, in order): contiguous runs of near-equal total size; a
-/// chunk belongs to the rank in whose share its middle falls. Owners never decrease. Halving dp merges neighbouring shares.
-std::vector<int> spread_owners(const std::vector<int64_t>& sizes, int dp);
+/// Owner on the dp axis (0..dp-1) of each of `sizes` (elements, in order): each goes to the rank that has least so far, the lowest of
+/// equals. So shares differ by no more than the largest chunk, and neighbours are spread over the ranks: a bucket of them is exchanged
+/// by all ranks at once, not sent to one.
+std::vector<int> deal_owners(const std::vector<int64_t>& sizes, int dp);
 
 }  // namespace trainctl::parallel

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <bit>
+#include <deque>
+#include <numeric>
+#include <utility>
 
 #include "runtime/base/error.h"
 
@@ -31,11 +34,12 @@ struct Placement {
   int64_t gradient_offset = 0; // elements
 };
 
-/// A chunk of a group in flat order.
+/// A chunk of a group. Chunks are listed last layer first, the order in which gradients become ready; in flat order they stand owner by
+/// owner, each owner's in that order, so that an owner's part of any run of the list is contiguous.
 struct FlatChunk {
   int use = 0;
   LocalChunk where;
-  int64_t offset = 0;  // elements from the start of the group
+  int64_t offset = 0;  // elements from the start of the group, in flat order
   int owner = 0;       // dp rank
 };
 
@@ -45,6 +49,17 @@ struct GroupPlan {
   DType dtype = DType::f32;
   int64_t size() const { return owner_begin.empty() ? 0 : owner_begin.back(); }
   int64_t own(int r) const { return owner_begin[size_t(r) + 1] - owner_begin[size_t(r)]; }
+  int64_t elements(size_t begin, size_t end) const {   // of chunks [begin, end) of the list
+    int64_t sum = 0;
+    for (size_t i = begin; i < end; ++i) sum += chunks[i].where.global.count();
+    return sum;
+  }
+  /// Elements from which on a run of chunks is worth an exchange: what the spec says, but so many that every rank owns some of it.
+  int64_t bucket_elements(int64_t wanted, int dp) const {
+    int64_t largest = 0;
+    for (const FlatChunk& c : chunks) largest = std::max(largest, c.where.global.count());
+    return std::max(wanted, largest * dp);
+  }
   int64_t largest_share() const {
     int64_t most = 0;
     for (size_t r = 0; r + 1 < owner_begin.size(); ++r) most = std::max(most, own(int(r)));
@@ -94,17 +109,15 @@ Plan make_plan(const std::vector<ParamUse>& uses, const std::vector<std::vector<
   for (GroupPlan& group : plan.groups) {
     std::vector<int64_t> sizes;
     for (const FlatChunk& c : group.chunks) sizes.push_back(c.where.global.count());
-    const std::vector<int> owners = spread_owners(sizes, dp);
+    const std::vector<int> owners = deal_owners(sizes, dp);
     group.owner_begin.assign(size_t(dp) + 1, 0);
-    int64_t at = 0;
-    for (size_t i = 0; i < group.chunks.size(); ++i) {
-      group.chunks[i].offset = at;
+    for (size_t i = 0; i < sizes.size(); ++i) group.owner_begin[size_t(owners[i]) + 1] += sizes[i];
+    std::partial_sum(group.owner_begin.begin(), group.owner_begin.end(), group.owner_begin.begin());
+    std::vector<int64_t> next = group.owner_begin;
+    for (size_t i = 0; i < sizes.size(); ++i) {
       group.chunks[i].owner = owners[i];
-      at += sizes[i];
-      group.owner_begin[size_t(owners[i]) + 1] = at;
+      group.chunks[i].offset = std::exchange(next[size_t(owners[i])], next[size_t(owners[i])] + sizes[i]);
     }
-    for (int r = 0; r < dp; ++r)
-      group.owner_begin[size_t(r) + 1] = std::max(group.owner_begin[size_t(r) + 1], group.owner_begin[size_t(r)]);
   }
   return plan;
 }
@@ -260,12 +273,31 @@ struct ShardedParams::Impl {
       GroupState& state = groups[g];
       while (state.ready < group.chunks.size() && use_complete[size_t(group.chunks[state.ready].use)]) ++state.ready;
       if (state.launched == state.ready) continue;
-      const int64_t begin = group.chunks[state.launched].offset;
-      const int64_t end = state.ready == group.chunks.size() ? group.size() : group.chunks[state.ready].offset;
-      if (!all && end - begin < options.bucket_elements && state.ready < group.chunks.size()) continue;
+      const bool full = group.elements(state.launched, state.ready) >= group.bucket_elements(options.bucket_elements, dp.size());
+      if (!all && !full && state.ready < group.chunks.size()) continue;
       launch(g, state.launched, state.ready);
       state.launched = state.ready;
     }
+  }
+
+  /// An owner's part of some chunks, in flat order.
+  struct Run {
+    int64_t begin = 0, count = 0;
+  };
+  std::vector<Run> runs_of(const GroupPlan& group, size_t begin, size_t end) const {   // by owner
+    std::vector<Run> runs(static_cast<size_t>(dp.size()));
+    for (size_t i = begin; i < end; ++i) {
+      Run& run = runs[size_t(group.chunks[i].owner)];
+      if (run.count == 0) run.begin = group.chunks[i].offset;
+      run.count += group.chunks[i].where.global.count();
+    }
+    return runs;
+  }
+  int take_tag() { return next_tag = next_tag % 1000 + 1; }
+  /// Begins with the neighbour, so that not all send to rank 0 first.
+  template <typename Each>
+  void for_each_peer(Each each) const {
+    for (int i = 1; i < dp.size(); ++i) each((dp.rank() + i) % dp.size());
   }
 
   /// Packs chunks [begin, end) of group g and starts sending each to its owner.
@@ -273,27 +305,22 @@ struct ShardedParams::Impl {
     if (!packs_gradients(g, dp.size())) return;
     const GroupPlan& group = plan.groups[g];
     GroupState& state = groups[g];
-    std::vector<int64_t> run_begin(size_t(dp.size()), -1), run_end(size_t(dp.size()), -1);
     for (size_t i = begin; i < end; ++i) {
       const FlatChunk& c = group.chunks[i];
       const Box& box = c.where.global;
       backend.copy(stream, chunk_gradient(c), kernels::matrix(packed_at(g, c.offset), DType::f32, box.rows(), box.cols()));
-      if (run_begin[size_t(c.owner)] < 0) run_begin[size_t(c.owner)] = c.offset;
-      run_end[size_t(c.owner)] = c.offset + box.count();
     }
     if (dp.size() == 1) return;
-    const int me = dp.rank();
-    const int tag = next_tag = next_tag % 1000 + 1;
+    const std::vector<Run> runs = runs_of(group, begin, end);
+    const Run mine = runs[size_t(dp.rank())];
+    const int tag = take_tag();
     std::vector<Transfer> transfers;
-    for (int peer = 0; peer < dp.size(); ++peer) {
-      if (peer == me) continue;
-      if (run_begin[size_t(peer)] >= 0)
-        transfers.push_back({Transfer::send, peer, packed_at(g, run_begin[size_t(peer)]),
-                             size_t(run_end[size_t(peer)] - run_begin[size_t(peer)]) * 4, tag});
-      if (run_begin[size_t(me)] >= 0)
-        transfers.push_back({Transfer::receive, peer, received_at(g, peer, run_begin[size_t(me)]),
-                             size_t(run_end[size_t(me)] - run_begin[size_t(me)]) * 4, tag});
-    }
+    for_each_peer([&](int peer) {
+      const Run theirs = runs[size_t(peer)];
+      if (theirs.count > 0) transfers.push_back({Transfer::send, peer, packed_at(g, theirs.begin), size_t(theirs.count) * 4, tag});
+      if (mine.count > 0)
+        transfers.push_back({Transfer::receive, peer, received_at(g, peer, mine.begin), size_t(mine.count) * 4, tag});
+    });
     if (!transfers.empty()) state.pending.push_back({dp.exchange(transfers, &stream), begin, end});
   }
 
@@ -373,13 +400,65 @@ struct ShardedParams::Impl {
     all_gather_v(dp, stream, own, flat, bytes);
   }
 
-  /// Compute copies from own flat parts to everyone's local matrices (nothing to do where AdamW wrote them in place).
-  void spread_params() {
+  // ---- compute copies ---------------------------------------------------------------------------------
+
+  /// Compute copies on their way from the flat parts of their owners to everyone's matrices: chunks [begin, end) of group.
+  struct Gather {
+    Ticket ticket;
+    int group = 0;
+    size_t begin = 0, end = 0;
+    int first_use = 0;   // the least that has a chunk in it
+  };
+  std::deque<Gather> gathers;   // under way, in the order in which a forward pass wants them
+
+  /// Starts the gathers of everything that AdamW did not write in place, first layers first.
+  void start_gathers() {
+    std::vector<Gather> all;
     for (int g = 0; g < kGroups; ++g) {
       if (!groups[g].params) continue;
-      gather_flat(g, groups[g].params->data(), plan.groups[g].dtype);
-      for (const FlatChunk& c : plan.groups[g].chunks)
-        backend.copy(stream, flat_param(g, c), chunk_in(weight(c.use), c));
+      const GroupPlan& group = plan.groups[g];
+      const int64_t bucket = group.bucket_elements(options.bucket_elements, dp.size());
+      for (size_t end = group.chunks.size(); end > 0;) {
+        size_t begin = end - 1;
+        while (begin > 0 && group.elements(begin, end) < bucket) --begin;
+        all.push_back({{}, g, begin, end, group.chunks[end - 1].use});
+        end = begin;
+      }
+    }
+    std::stable_sort(all.begin(), all.end(), [](const Gather& a, const Gather& b) { return a.first_use < b.first_use; });
+    for (Gather& gather : all) {
+      gather.ticket = exchange_params(gather);
+      gathers.push_back(std::move(gather));
+    }
+  }
+
+  Ticket exchange_params(const Gather& gather) {
+    const GroupPlan& group = plan.groups[gather.group];
+    const std::vector<Run> runs = runs_of(group, gather.begin, gather.end);
+    const int tag = take_tag();
+    const size_t element = size_of(group.dtype);
+    char* flat = static_cast<char*>(groups[gather.group].params->data());
+    std::vector<Transfer> transfers;
+    const auto add = [&](Transfer::Kind kind, int peer, Run run) {
+      if (run.count > 0) transfers.push_back({kind, peer, flat + size_t(run.begin) * element, size_t(run.count) * element, tag});
+    };
+    for_each_peer([&](int peer) {
+      add(Transfer::send, peer, runs[size_t(dp.rank())]);
+      add(Transfer::receive, peer, runs[size_t(peer)]);
+    });
+    return transfers.empty() ? Ticket() : dp.exchange(transfers, &stream);
+  }
+
+  /// Work given to the stream from now on sees the compute copies of all uses before `end`.
+  void await(int end) {
+    while (!gathers.empty() && gathers.front().first_use < end) {
+      Gather gather = std::move(gathers.front());
+      gathers.pop_front();
+      if (gather.ticket) dp.wait(gather.ticket, "gather parameters", stream);
+      for (size_t i = gather.begin; i < gather.end; ++i) {
+        const FlatChunk& c = plan.groups[gather.group].chunks[i];
+        backend.copy(stream, flat_param(gather.group, c), chunk_in(weight(c.use), c));
+      }
     }
   }
 };
@@ -452,14 +531,18 @@ void ShardedParams::add_gradient_squares(std::span<const int64_t> first_chunk, s
 }
 
 void ShardedParams::step(const kernels::AdamWStep& step) {
+  await(use_count());   // of the step before, where no forward pass came between
   impl_->backend.adamw(impl_->stream, impl_->boxes, step);
-  impl_->spread_params();
+  impl_->start_gathers();
 }
 
+void ShardedParams::await(int end) { impl_->await(end); }
+
 void ShardedParams::publish() {
+  await(use_count());
   for (const kernels::AdamWBox& box : impl_->boxes)
     impl_->backend.copy(impl_->stream, kernels::matrix(box.master, DType::f32, box.param.rows, box.param.cols), box.param);
-  impl_->spread_params();
+  impl_->start_gathers();
 }
 
 const std::vector<ShardedParams::StateChunk>& ShardedParams::state_chunks() const { return impl_->state_chunks; }

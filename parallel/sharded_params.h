@@ -6,10 +6,11 @@
 //   lane_done     the last lane of a layer: its chunks are packed and sent to their owners in buckets, beside the backward
 //   reduce        owners add the dp ranks' sums as the upper part of the same tree; replicas under sequence parallelism
 //                 add over tp; a tied embedding adds its two uses
-//   step          AdamW on own chunks; compute copies are gathered and unpacked
+//   step          AdamW on own chunks; compute copies are gathered in buckets beside the next forward pass, which awaits each
+//                 layer's just before it uses them
 //
-// Flat order: the chunks of a group stand one after another, last layer first (the order in which gradients become ready), each
-// chunk contiguous; an owner's chunks are one run.
+// Flat order: the chunks of a group stand owner by owner, each owner's last layer first (the order in which gradients become ready),
+// each chunk contiguous. Neighbouring chunks have different owners, so that every bucket is exchanged by all ranks at once.
 // Source: ZeRO, arXiv:1910.02054; lanes: balanced-tree summation at every width.
 #pragma once
 #include <array>
@@ -77,10 +78,12 @@ class ShardedParams {
 
   /// squares[first_chunk[param] + chunk] = sum of squares of the gradient of each chunk that this rank counts; others untouched.
   void add_gradient_squares(std::span<const int64_t> first_chunk, std::span<double> squares);
-  /// AdamW on the chunks whose state is here, then the compute copies everywhere.
+  /// AdamW on the chunks whose state is here; then the compute copies begin their way to everyone, in buckets, first layers first.
   void step(const kernels::AdamWStep& step);
-  /// Compute copies from the master weights (after init or load).
+  /// The same from the master weights as they are (after init or load).
   void publish();
+  /// Work given to the stream from now on sees the new compute copies of uses [0, end). Every use is awaited before it is read.
+  void await(int end);
 
   /// A chunk whose optimizer state is here: each pointer is [box.count()] f32 on the device.
   struct StateChunk {

@@ -105,8 +105,6 @@ void Block::pack(const BlockContext& c) {
   c.backend.pack(c.stream, c.params.weight(uses_.down), *down_);
 }
 
-size_t Block::packed_bytes() const { return qkv_->bytes() + proj_->bytes() + up_->bytes() + down_->bytes(); }
-
 void Block::normalise(const BlockContext& c, Matrix x, Matrix delta, int weight, int bias, Matrix sum, Matrix out,
                       float* stats) {
   const Matrix y = c.tp.cuts_rows() ? c.scratch.normed : out;

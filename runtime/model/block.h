@@ -79,7 +79,6 @@ class Block {
 
   /// Packs the weights for this device; after every change of them.
   void pack(const BlockContext&);
-  size_t packed_bytes() const;
 
   /// x = previous + delta (delta empty: a.x already holds the input). Returns the block's output as a pair to be added: a.mid
   /// and the returned delta, which stands in scratch until the next block's first product.

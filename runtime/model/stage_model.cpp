@@ -146,6 +146,8 @@ struct StageModel::Impl {
   Memory memory;
   BlockContext context;
   std::vector<std::vector<Block>> blocks;   // [chunk][block]
+  std::vector<std::vector<bool>> stale;     // [chunk][block]: its weights are not packed since they changed
+  bool head_stale = true;
   std::unique_ptr<kernels::PackedWeight> head;
 
   Impl(const JobSpec& j, StageUses u, Options o, parallel::ShardedParams& p, parallel::TensorParallel& t,
@@ -170,6 +172,7 @@ struct StageModel::Impl {
     for (const ChunkUses& chunk : uses.chunks) {
       blocks.emplace_back();
       for (const BlockUses& block : chunk.blocks) blocks.back().emplace_back(block, context);
+      stale.emplace_back(chunk.blocks.size(), true);
       if (chunk.last) head = backend.make_packed(params.weight(chunk.head).rows, shape.hidden, shape.compute);
     }
   }
@@ -197,9 +200,13 @@ struct StageModel::Impl {
   void forward(int c, int index, const MicroBatch& mb, bool train, double* loss) {
     const ChunkUses& chunk = chunk_uses(c);
     Slot& s = slot(c, index);
-    if (chunk.first) embed(chunk, s, mb.tokens);
+    if (chunk.first) {
+      params.await(std::max(chunk.embedding, chunk.position) + 1);
+      embed(chunk, s, mb.tokens);
+    }
     Matrix mid, delta;
     for (size_t b = 0; b < s.blocks.size(); ++b) {
+      refresh(c, b);
       BlockActivations a = activations(s, b);
       delta = blocks[size_t(c)][b].forward(context, a, mid, delta);
       mid = a.mid;
@@ -216,6 +223,19 @@ struct StageModel::Impl {
       return;
     }
     head_forward(chunk, s, mid, delta, mb, train, loss);
+  }
+
+  void refresh(int c, size_t b) {
+    if (!stale[size_t(c)][b]) return;
+    params.await(chunk_uses(c).blocks[b].end);
+    blocks[size_t(c)][b].pack(context);
+    stale[size_t(c)][b] = false;
+  }
+  void refresh_head(const ChunkUses& chunk) {
+    if (!head_stale) return;
+    params.await(std::max({chunk.head, chunk.final_norm_weight, chunk.final_norm_bias}) + 1);
+    backend.pack(stream, params.weight(chunk.head), *head);
+    head_stale = false;
   }
 
   /// The record of block b: what the slot keeps, and in shared memory what is recomputed.
@@ -241,6 +261,7 @@ struct StageModel::Impl {
   void head_forward(const ChunkUses& chunk, Slot& s, Matrix mid, Matrix delta, const MicroBatch& mb, bool train,
                     double* loss) {
     Shared& m = memory.shared;
+    refresh_head(chunk);
     final_norm(chunk, s, mid, delta);
     const int64_t v = params.weight(chunk.head).rows, begin = vocab_begin(chunk);
     const Matrix logits = kernels::matrix(m.logits.data, shape.compute, shape.rows, v);
@@ -359,19 +380,9 @@ StageBytes StageModel::plan(const JobSpec& job, const StageUses& uses, const Opt
   return bytes;
 }
 
-void StageModel::pack() {
-  for (size_t c = 0; c < impl_->blocks.size(); ++c) {
-    for (Block& block : impl_->blocks[c]) block.pack(impl_->context);
-    const ChunkUses& chunk = impl_->uses.chunks[c];
-    if (chunk.last) impl_->backend.pack(impl_->stream, impl_->params.weight(chunk.head), *impl_->head);
-  }
-}
-
-size_t StageModel::packed_bytes() const {
-  size_t bytes = impl_->head ? impl_->head->bytes() : 0;
-  for (const auto& chunk : impl_->blocks)
-    for (const Block& block : chunk) bytes += block.packed_bytes();
-  return bytes;
+void StageModel::weights_changed() {
+  for (std::vector<bool>& chunk : impl_->stale) chunk.assign(chunk.size(), true);
+  impl_->head_stale = true;
 }
 
 kernels::Stream& StageModel::stream() { return impl_->stream; }

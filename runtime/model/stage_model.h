@@ -43,9 +43,8 @@ class StageModel {
 
   static StageBytes plan(const JobSpec& job, const StageUses& uses, const Options& options);
 
-  /// Repacks every weight; after each change of the compute copies.
-  void pack();
-  size_t packed_bytes() const;
+  /// The compute copies change: each weight is awaited and packed when a forward pass comes to it.
+  void weights_changed();
 
   /// Where its work is enqueued.
   kernels::Stream& stream();

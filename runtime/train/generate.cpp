@@ -39,7 +39,7 @@ struct Generator::Impl {
     model = std::make_unique<StageModel>(job, std::move(uses), StageModel::Options{{1}}, *params, tp, backend, *stream);
     load_state(table, checkpoint, {*params, backend, *stream});
     params->publish();
-    model->pack();
+    model->weights_changed();
   }
 };
 

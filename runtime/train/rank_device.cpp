@@ -1,5 +1,7 @@
 #include "runtime/train/rank_device.h"
 
+#include <cstdlib>
+
 #include "kernels/device.h"
 #include "runtime/base/error.h"
 
@@ -30,6 +32,9 @@ int gpu_of_rank(const JobSpec& job, DeviceKind kind, int local_rank) {
 
 std::unique_ptr<kernels::Backend> make_rank_backend(const JobSpec& job, DeviceKind kind, int local_rank) {
   if (kind == DeviceKind::cpu) return kernels::make_cpu_backend(job.parallelism.threads_per_rank);
+  // Streams beyond the hardware's queues share one, and a message that waits for its peer would hold up what stands behind it there.
+  // Read when the context is made; a setting of the user's stands.
+  ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   const char* check = std::getenv("TRAINCTL_CUDA_CHECK");
   return kernels::make_cuda_backend({.device = gpu_of_rank(job, kind, local_rank),
                                      .tf32 = job.tf32,

@@ -157,7 +157,7 @@ struct Trainer::Impl {
       initialise(table, job.seed, job.parallelism.threads_per_rank, {*params, backend, *stream});
     }
     params->publish();
-    model->pack();
+    model->weights_changed();
     requested_step = step;
   }
 
@@ -274,7 +274,7 @@ struct Trainer::Impl {
     last_loss = scalars.loss;
     control.doing(fmt::format("step {}: optimizer", step + 1));
     params->step(adamw_step(scalars.grad_norm));
-    model->pack();
+    model->weights_changed();
     stream->synchronize();
     const double end = clock.monotonic_s();
     times.optimizer_s = end - reduce_begin - (waited() - waited_until_reduce);
