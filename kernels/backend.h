@@ -108,6 +108,9 @@ class Backend {
   virtual void copy_to_device(Stream&, void* device, const void* host, size_t bytes) = 0;
   virtual void copy_to_host(Stream&, void* host, const void* device, size_t bytes) = 0;
   virtual void copy_on_device(Stream&, void* dst, const void* src, size_t bytes) = 0;
+  /// Names what is enqueued until the matching end_range, for a profiler of the device; nothing where there is none.
+  virtual void begin_range(const char* name) { (void)name; }
+  virtual void end_range() {}
   /// Takes the memory that ops on these shapes need beside their arguments; without it they take it when first called.
   virtual void reserve_scratch(const ScratchShape&) {}
   /// Device memory taken through this backend at this moment, and the most there ever was.
@@ -217,6 +220,18 @@ class Backend {
   virtual void sum_squares(Stream&, std::span<const Matrix> boxes, double* out) = 0;
   /// *out = sum of x[0..n) in double, in order. out: host memory, as above.
   virtual void sum(Stream&, const float* x, int64_t n, double* out) = 0;
+};
+
+/// A named range as long as this lives: "F mb 3 chunk 0".
+class Range {
+ public:
+  Range(Backend& backend, const char* what, int64_t micro_batch, int chunk);
+  ~Range() { backend_.end_range(); }
+  Range(const Range&) = delete;
+  Range& operator=(const Range&) = delete;
+
+ private:
+  Backend& backend_;
 };
 
 /// Single-threaded loops that spell the formulas out, accumulating in double. Slow; the meaning of each op.

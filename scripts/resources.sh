@@ -10,11 +10,14 @@ export LC_ALL=C
 root=$(cd "$(dirname "$0")/.." && pwd)
 cd "$root"
 
-# Kernels that may spill, as "NAME: reason", one a line; NAME is the kernel's name without template arguments.
+# Kernels that may spill, as "NAME: reason", one a line; NAME is the kernel's name as the table shows it, or without template arguments.
 exceptions="
 plain_forward_kernel: f32 and head dimensions without tensor-core tiles, never the bf16 runs that must be fast
 plain_query_gradient_kernel: the same
 plain_key_gradient_kernel: the same
+forward_kernel<128, false>: rows that begin off 16 bytes, which no run has: its arenas begin on 64 and heads of 128 keep the step
+key_gradient_kernel<128, false>: the same
+query_gradient_kernel<128, false>: the same
 "
 
 nvcc=$(if [[ -n ${NVCC:-} ]]; then command -v "$NVCC"; else command -v nvcc || command -v /usr/local/cuda/bin/nvcc; fi) || {
@@ -109,7 +112,7 @@ fi
 spilling=$(EXCEPTIONS=$exceptions awk -F'|' '
   BEGIN { n = split(ENVIRON["EXCEPTIONS"], lines, "\n"); for (i = 1; i <= n; ++i) { sub(/:.*/, "", lines[i]); allowed[lines[i]] = 1 } }
   { name = $2; sub(/<.*/, "", name) }
-  $5 > 0 && !(name in allowed) { print $2 " (" $3 ", " $5 " bytes)" }' "$work/rows" | paste -sd';' | sed 's/;/; /g')
+  $5 > 0 && !(name in allowed) && !($2 in allowed) { print $2 " (" $3 ", " $5 " bytes)" }' "$work/rows" | paste -sd';' | sed 's/;/; /g')
 if [[ -n $spilling ]]; then
   echo "these kernels spill registers to memory: $spilling; give them fewer live values, or an entry with its reason in $0" >&2
   exit 1

@@ -1,3 +1,5 @@
+#include <nvtx3/nvToolsExt.h>
+
 #include <algorithm>
 
 #include "kernels/cuda/cuda_backend.h"
@@ -46,6 +48,9 @@ void CudaBackend::copy_on_device(Stream& stream, void* dst, const void* src, siz
     check_cuda(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToDevice, queue.stream), "copy_on_device", "cudaMemcpyAsync");
   });
 }
+
+void CudaBackend::begin_range(const char* name) { nvtxRangePushA(name); }
+void CudaBackend::end_range() { nvtxRangePop(); }
 
 void CudaBackend::fill_zero(Stream& stream, void* data, size_t bytes) {
   if (bytes == 0) return;

@@ -27,6 +27,8 @@ class CudaBackend final : public Backend {
   void copy_to_host(Stream&, void* host, const void* device, size_t bytes) override;
   void copy_on_device(Stream&, void* dst, const void* src, size_t bytes) override;
   void reserve_scratch(const ScratchShape& shape) override;
+  void begin_range(const char* name) override;
+  void end_range() override;
   size_t allocated_bytes() const override { return device_->allocated_bytes(); }
   size_t peak_allocated_bytes() const override { return device_->peak_allocated_bytes(); }
 

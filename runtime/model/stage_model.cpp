@@ -69,6 +69,9 @@ int64_t vocab_rows(const StageUses& uses, const ChunkUses& chunk, const JobSpec&
   return shard.rows;
 }
 
+/// Columns between two rows of logits: rows begin on 128 bytes, whatever the vocabulary, or wide loads and fast products could not be used.
+int64_t padded_vocab(int64_t v) { return (v + 63) / 64 * 64; }
+
 void take_shared(Arena& arena, const BlockShape& s, const JobSpec& job, const StageUses& uses, bool split, Shared& m) {
   m.block.take(arena, s);
   if (recomputes(job)) m.recomputed.take_rest(arena, s);
@@ -82,7 +85,7 @@ void take_shared(Arena& arena, const BlockShape& s, const JobSpec& job, const St
     const int tp = job.parallelism.tensor;
     // The widest slice of the vocabulary: every tp rank plans the same memory.
     const int64_t v = (job.model.vocab_size + tp - 1) / tp;
-    m.logits = arena.take(s.compute, s.rows, v);
+    m.logits = arena.take(s.compute, s.rows, padded_vocab(v));
     m.head_input = arena.take(s.compute, s.rows, s.hidden);
     m.head_input_gradient = arena.take(s.compute, s.rows, s.hidden);
     m.stats = arena.take(DType::f32, s.rows, 3).as<float>();
@@ -198,6 +201,7 @@ struct StageModel::Impl {
   }
 
   void forward(int c, int index, const MicroBatch& mb, bool train, double* loss) {
+    const kernels::Range range(backend, "F", mb.index, c);
     const ChunkUses& chunk = chunk_uses(c);
     Slot& s = slot(c, index);
     if (chunk.first) {
@@ -264,7 +268,7 @@ struct StageModel::Impl {
     refresh_head(chunk);
     final_norm(chunk, s, mid, delta);
     const int64_t v = params.weight(chunk.head).rows, begin = vocab_begin(chunk);
-    const Matrix logits = kernels::matrix(m.logits.data, shape.compute, shape.rows, v);
+    const Matrix logits = m.logits.columns(0, v);
     const int32_t* targets = mb.targets;
     backend.linear_forward(stream, m.head_input, *head, {}, logits);
     backend.cross_entropy_stats(stream, logits, targets, begin, m.stats);
@@ -293,6 +297,7 @@ struct StageModel::Impl {
   }
 
   void backward_input(int c, int index, const MicroBatch& mb) {
+    const kernels::Range range(backend, options.split_backward ? "B" : "B+W", mb.index, c);
     const ChunkUses& chunk = chunk_uses(c);
     Slot& s = slot(c, index);
     const bool fused = !options.split_backward;
@@ -328,6 +333,7 @@ struct StageModel::Impl {
 
   void backward_weight(int c, int index, const MicroBatch& mb) {
     if (!options.split_backward) return;
+    const kernels::Range range(backend, "W", mb.index, c);
     const ChunkUses& chunk = chunk_uses(c);
     Slot& s = slot(c, index);
     if (chunk.last) final_weight(chunk, s, mb);
@@ -410,7 +416,7 @@ void StageModel::last_logits(const int32_t* tokens, int64_t count, std::span<flo
   const auto loss = m.backend.allocate_host(sizeof(double));
   forward(0, 0, mb, false, static_cast<double*>(loss->data()));
   const int64_t v = int64_t(logits.size());
-  const Matrix row = kernels::matrix(m.memory.shared.logits.data, m.shape.compute, m.shape.rows, v).row_range(count - 1, 1);
+  const Matrix row = m.memory.shared.logits.columns(0, v).row_range(count - 1, 1);
   const auto wide = m.backend.allocate(size_t(v) * 4);
   m.backend.copy(m.stream, row, kernels::vector(wide->data(), DType::f32, v));
   m.backend.copy_to_host(m.stream, logits.data(), wide->data(), size_t(v) * 4);
