@@ -73,6 +73,7 @@ void release_hung();
 
 struct Counts {
   uint64_t kernels = 0, copies = 0, pageable_copies = 0, memsets = 0;   ///< that have run; pageable: to or from host memory not pinned
+  uint64_t allocations = 0;                                             ///< of device memory, so far
   size_t allocated_bytes = 0, peak_allocated_bytes = 0;                 ///< device memory
 };
 Counts counts(int device);

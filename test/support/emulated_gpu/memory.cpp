@@ -318,6 +318,7 @@ cudaError_t cudaMalloc(void** p, size_t bytes) {
     map_fixed(d.base + begin, pages, d.windows > 0 ? PROT_READ | PROT_WRITE : PROT_NONE, d.data_fd, begin);
     std::memset(d.alias_base + begin, kGarbage, pages);
     d.counts.allocated_bytes += taken;
+    d.counts.allocations++;
     d.counts.peak_allocated_bytes = std::max(d.counts.peak_allocated_bytes, d.counts.allocated_bytes);
     *p = d.base + offset;
     return cudaSuccess;

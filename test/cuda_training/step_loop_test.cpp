@@ -1,0 +1,35 @@
+// Goal: once a run is under way a step takes no memory, copies by way of pinned memory alone, and makes the host wait as seldom as it must.
+// Method: the emulated GPU counts; a run of five steps must count what a run of two counts, or three steps' worth more.
+#include <catch2/catch.hpp>
+
+#include "test/cuda_training/gpu_runs.h"
+#include "test/support/emulated_gpu/emulated_gpu.h"
+
+using namespace trainctl;
+using namespace trainctl::test;
+
+namespace {
+
+emulated_gpu::Counts counts_of(const JobSpec& job, int64_t steps) {
+  prepare_devices(1, 1);
+  (void)run_on_gpu(job, "", steps);
+  return emulated_gpu::counts(0);
+}
+
+}  // namespace
+
+TEST_CASE("a step allocates nothing and copies through pinned memory alone", "[plan]") {
+  for (const Family family : {Family::gpt2, Family::llama}) {
+    const TempDir dir;
+    JobSpec job = tiny_job(family, dir.path());
+    job.compute = DType::bf16;
+    job.parallelism.pipeline = job.parallelism.data = 2;
+    job.parallelism.lanes = 2;
+    job.checkpoint.on_exit = false;
+    const emulated_gpu::Counts two = counts_of(job, 2), five = counts_of(job, 5);
+    CHECK(five.allocations == two.allocations);
+    CHECK(five.peak_allocated_bytes == two.peak_allocated_bytes);
+    CHECK(five.pageable_copies == two.pageable_copies);
+    CHECK(five.kernels > 2 * two.kernels);
+  }
+}
