@@ -11,11 +11,18 @@ namespace {
 
 thread_local CudaStream* giving_to = nullptr;
 thread_local bool checked_op_failed = false;   // the op in an error's words is the culprit, for certain
+thread_local int device_in_use = -1;           // as use() last made it: a lost context may refuse even cudaGetDevice
 
 /// Errors of work given earlier, reported by whatever call comes next; the context is lost with them.
 bool is_of_earlier_work(cudaError_t error) {
   switch (error) {
     case cudaErrorIllegalAddress:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc:
+    case cudaErrorHardwareStackError:
+    case cudaErrorAssert:
+    case cudaErrorNvlinkUncorrectable:
     case cudaErrorMisalignedAddress:
     case cudaErrorLaunchFailure:
     case cudaErrorLaunchTimeout:
@@ -43,7 +50,7 @@ const char* advice(cudaError_t error) {
 
 void throw_cuda_error(const char* op, const char* call, cudaError_t error) {
   int device = -1;
-  if (cudaGetDevice(&device) != cudaSuccess) device = -1;
+  if (cudaGetDevice(&device) != cudaSuccess) device = device_in_use;
   std::string text = fmt::format("{}: {} on GPU {}: {}: {}", op, call, device < 0 ? "?" : std::to_string(device), cudaGetErrorName(error),
                                  cudaGetErrorString(error));
   if (is_of_earlier_work(error) && !checked_op_failed) {
@@ -78,6 +85,7 @@ Device::~Device() {
 
 void Device::use() const {
   int current = -1;
+  device_in_use = index_;
   if (cudaGetDevice(&current) == cudaSuccess && current == index_) return;
   check_cuda(cudaSetDevice(index_), "start", "cudaSetDevice");
 }
@@ -152,7 +160,9 @@ PinnedBuffer::PinnedBuffer(std::shared_ptr<Device> device, size_t bytes) : devic
   std::memset(data_, 0, bytes);
 }
 PinnedBuffer::~PinnedBuffer() {
-  if (data_) (void)cudaFreeHost(data_);
+  if (!data_) return;
+  (void)cudaSetDevice(device_->index());   // or a thread that has none yet would get a context on GPU 0
+  (void)cudaFreeHost(data_);
 }
 
 // ---- events and streams -------------------------------------------------------------------------------------------------------------
@@ -161,7 +171,10 @@ CudaEvent::CudaEvent(std::shared_ptr<Device> device) : device_(std::move(device)
   device_->use();
   check_cuda(cudaEventCreateWithFlags(&handle_, cudaEventDisableTiming), "create_event", "cudaEventCreateWithFlags");
 }
-CudaEvent::~CudaEvent() { (void)cudaEventDestroy(handle_); }
+CudaEvent::~CudaEvent() {
+  (void)cudaSetDevice(device_->index());
+  (void)cudaEventDestroy(handle_);
+}
 
 bool CudaEvent::reached() {
   device_->use();
@@ -188,12 +201,17 @@ CudaStream::~CudaStream() {
   (void)cudaStreamDestroy(handle_);
 }
 
-CudaStream::Giving::Giving(CudaStream& stream, const char* op) {
-  stream.device_->use();
+CudaStream::Giving::Giving(CudaStream& stream, const char* op) : outer(giving_to) {
+  giving_to = &stream;   // before use(): a lost context may be noticed there
+  try {
+    stream.device_->use();
+  } catch (...) {
+    giving_to = outer;
+    throw;
+  }
   if (op) stream.given_[stream.given_count_++ % kRemembered] = op;
-  giving_to = &stream;
 }
-CudaStream::Giving::~Giving() { giving_to = nullptr; }
+CudaStream::Giving::~Giving() { giving_to = outer; }
 
 void CudaStream::synchronize() {
   const Giving giving(*this, nullptr);

@@ -139,6 +139,7 @@ class CudaStream final : public Stream {
   struct Giving {
     Giving(CudaStream& stream, const char* op);
     ~Giving();
+    CudaStream* outer;   ///< an op that waits for its own uploads gives and synchronizes
   };
   void check_op(const char* op);
 
