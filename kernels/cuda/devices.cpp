@@ -22,8 +22,9 @@ std::string reason_of(cudaError_t error, const CudaStatus& status) {
   switch (error) {
     case cudaErrorInsufficientDriver:
       if (status.driver_version == 0)
-        return "no NVIDIA driver is loaded here; install one for CUDA 12 or later (in a container: start it with the NVIDIA runtime, "
-               "--gpus all), or use \"device\": \"cpu\"";
+        return fmt::format("no NVIDIA driver is loaded here; install one for CUDA {} or later (in a container: start it with the NVIDIA "
+                           "runtime, --gpus all), or use \"device\": \"cpu\"",
+                           status.runtime_version / 1000);
       return fmt::format("the NVIDIA driver serves CUDA {}, older than the {} that trainctl was built with; update the driver",
                          version_text(status.driver_version), version_text(status.runtime_version));
     case cudaErrorNoDevice:
@@ -89,12 +90,14 @@ GpuFacts gpu_facts(int index) {
                  .total_bytes = properties.totalGlobalMem};
   std::array<char, 32> bus_id{};
   if (cudaDeviceGetPCIBusId(bus_id.data(), int(bus_id.size()), index) == cudaSuccess) facts.pci_bus_id = bus_id.data();
+  cuda::add_management_facts(facts);
+  if (facts.free_bytes > 0) return facts;
+  // CUDA tells it too, but makes a context for that: hundreds of MiB of the GPU, for as long as this process lives.
   int before = 0;
   if (cudaGetDevice(&before) == cudaSuccess && cudaSetDevice(index) == cudaSuccess) {
     (void)cudaMemGetInfo(&facts.free_bytes, &facts.total_bytes);
-    (void)cudaSetDevice(before);
+    if (before != index) (void)cudaSetDevice(before);
   }
-  cuda::add_management_facts(facts);
   return facts;
 }
 

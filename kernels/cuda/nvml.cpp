@@ -15,11 +15,16 @@ using NvmlDevice = struct NvmlDeviceHandle*;
 constexpr int kSuccess = 0;
 constexpr unsigned kTemperatureGpu = 0, kClockSm = 1, kClockMemory = 2, kUncorrected = 1, kSinceReset = 0;
 
+struct NvmlMemory {   // nvmlMemory_t of nvmlDeviceGetMemoryInfo; that of .._v2 begins with a version
+  unsigned long long total = 0, free = 0, used = 0;
+};
+
 struct Nvml {
   int (*init)() = nullptr;
   int (*device_by_bus_id)(const char*, NvmlDevice*) = nullptr;
   int (*driver_version)(char*, unsigned) = nullptr;
   int (*uuid)(NvmlDevice, char*, unsigned) = nullptr;
+  int (*memory_info)(NvmlDevice, NvmlMemory*) = nullptr;
   int (*temperature)(NvmlDevice, unsigned, unsigned*) = nullptr;
   int (*power_mw)(NvmlDevice, unsigned*) = nullptr;
   int (*power_limit_mw)(NvmlDevice, unsigned*) = nullptr;
@@ -43,6 +48,7 @@ const Nvml* nvml() {
     find(f.device_by_bus_id, "nvmlDeviceGetHandleByPciBusId_v2");
     find(f.driver_version, "nvmlSystemGetDriverVersion");
     find(f.uuid, "nvmlDeviceGetUUID");
+    find(f.memory_info, "nvmlDeviceGetMemoryInfo");
     find(f.temperature, "nvmlDeviceGetTemperature");
     find(f.power_mw, "nvmlDeviceGetPowerUsage");
     find(f.power_limit_mw, "nvmlDeviceGetEnforcedPowerLimit");
@@ -77,6 +83,9 @@ void add_management_facts(GpuFacts& facts) {
   std::array<char, 96> text{};
   if (f->driver_version && f->driver_version(text.data(), unsigned(text.size())) == kSuccess) facts.driver = text.data();
   if (f->uuid && f->uuid(device, text.data(), unsigned(text.size())) == kSuccess) facts.uuid = text.data();
+  // A slice of a GPU (MIG) shares its bus id: what is told of the whole GPU's memory is not its own.
+  if (NvmlMemory memory; f->memory_info && facts.name.find(" MIG ") == std::string::npos && f->memory_info(device, &memory) == kSuccess)
+    facts.free_bytes = memory.free;
   facts.temperature_c = ask(f->temperature, device, kTemperatureGpu);
   facts.power_w = scaled(ask(f->power_mw, device), 1e-3);
   facts.power_limit_w = scaled(ask(f->power_limit_mw, device), 1e-3);
