@@ -195,11 +195,12 @@ __device__ inline void store_rows(const float (&c)[kM][kDim / 8][4], const float
   constexpr int kChunks = kDim / 8, kStep = kWarpSize / kChunks;
   const int chunk = lane % kChunks;
   for (int row = lane / kChunks; row < 16 * kM && row < valid; row += kStep) {
-    const Vec<bf16_t> x = load_vec(staging + row * kDim + (chunk ^ (row % 8)) * 8);
+    const bf16_t* const from = staging + row * kDim + (chunk ^ (row % 8)) * 8;
     bf16_t* const place = to + row * stride + chunk * 8;
-    if constexpr (kAligned) {
-      store_vec(place, x);
+    if constexpr (kAligned) {   // CUDA's own vector: nvcc takes a Vec<bf16_t> apart here, and writes it in seven pieces
+      *reinterpret_cast<uint4*>(place) = *reinterpret_cast<const uint4*>(from);
     } else {
+      const Vec<bf16_t> x = load_vec(from);
 #pragma unroll
       for (int i = 0; i < 8; ++i) place[i] = x.v[i];
     }
