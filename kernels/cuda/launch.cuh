@@ -10,7 +10,7 @@ namespace trainctl::kernels::cuda {
 [[noreturn]] void throw_cuda_error(const char* op, const char* call, cudaError_t error);
 
 /// Enqueues kernel<<<grid, block, shared_bytes>>>(args...) on the queue's stream. More than 48 KiB of dynamic shared memory are asked
-/// for once per kernel and size. `op` is the op's name in errors.
+/// for before each launch: a call to the runtime, without work for the device. `op` is the op's name in errors.
 template <typename... Parameters, typename... Arguments>
 void launch(const Queue& queue, const char* op, void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes,
             Arguments... arguments) {
