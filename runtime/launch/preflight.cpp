@@ -14,6 +14,7 @@
 
 #include "data/dataset.h"
 #include "kernels/device.h"
+#include "parallel/communicator.h"
 #include "runtime/base/error.h"
 #include "runtime/launch/bundle.h"
 #include "runtime/launch/process.h"
@@ -154,16 +155,24 @@ std::string check_memory(const JobSpec& job) {
 
 namespace {
 
+/// What a rank's CUDA context and the kernels of its libraries take of a GPU beside the plan.
+constexpr uint64_t kContextBytes = uint64_t{512} << 20;
+
 /// GPUs are there and each has room for the ranks on it, before any of them is touched.
 std::string check_gpus(const JobSpec& job) {
   const kernels::CudaStatus status = kernels::cuda_status();
   if (const std::string missing = missing_gpus(job, status.devices, status.problem); !missing.empty())
     throw Error(ErrorCode::kPreflight, missing);
+  // Said here once, before every rank says it and the supervisor starts them again.
+  if (job.mesh().world_size() > 1 && uses_nccl(job))
+    if (const std::string problem = parallel::nccl_status().problem; !problem.empty()) throw Error(ErrorCode::kPreflight, problem);
   const MemoryNeed need = gpu_memory_need(job, make_plan(job, DeviceKind::cuda));
+  const uint64_t contexts = kContextBytes * uint64_t(std::min(job.launcher.ranks_per_gpu, job.mesh().world_size()));
   const int gpus = (job.mesh().world_size() + job.launcher.ranks_per_gpu - 1) / job.launcher.ranks_per_gpu;
   for (int gpu = 0; gpu < gpus; ++gpu) {
     const kernels::GpuFacts facts = kernels::gpu_facts(gpu);
-    if (const std::string refusal = gpu_memory_refusal(job, need, facts.name, facts.free_bytes); !refusal.empty())
+    if (const std::string refusal = gpu_memory_refusal(job, need, facts.name, facts.free_bytes - std::min(contexts, uint64_t(facts.free_bytes)));
+        !refusal.empty())
       throw Error(ErrorCode::kPlan, refusal);
   }
   return fmt::format("{} of GPU memory needed", bytes_text(need.total));

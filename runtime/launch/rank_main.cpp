@@ -11,6 +11,7 @@
 #include <cstring>
 #include <ctime>
 #include <new>
+#include <optional>
 
 #include "parallel/communicator.h"
 #include "runtime/launch/attempt.h"
@@ -18,8 +19,8 @@
 #include "runtime/launch/control.h"
 #include "runtime/launch/crash_record.h"
 #include "runtime/launch/run_directory.h"
-#include "runtime/train/rank.h"
 #include "runtime/train/rank_device.h"
+#include "runtime/train/trainer.h"
 
 namespace trainctl {
 namespace {
@@ -73,6 +74,22 @@ void redirect_to_log(const RunDirectory& run, int rank, uint64_t epoch) {
   ::_exit(exit_status(record.code));
 }
 
+/// The same with the exception being handled.
+[[noreturn]] void fail_with_exception(FileSystem& fs, const RunDirectory& run, CrashRecord record) {
+  try {
+    throw;
+  } catch (const Error& error) {
+    record.code = error.code();
+    record.message = error.what();
+  } catch (const std::bad_alloc&) {
+    record.message = "out of memory";
+  } catch (const std::exception& error) {
+    record.code = ErrorCode::kInternal;
+    record.message = error.what();
+  }
+  fail(fs, run, record, noted_doing());
+}
+
 RankOptions options_of(const RunDirectory& run, const RunIdentity& identity, const AttemptFile& attempt,
                        const ParsedJob& job, const std::string& job_text) {
   return {.run_id = identity.run_id,
@@ -88,8 +105,9 @@ RankOptions options_of(const RunDirectory& run, const RunIdentity& identity, con
 
 /// `control` is the caller's, so that unwinding does not close the connection before the crash record is
 /// written.
-void run(FileSystem& fs, const RunDirectory& directory, const AttemptFile& attempt, int rank,
+void run(FileSystem& fs, const RunDirectory& directory, const AttemptFile& attempt, const CrashRecord& record,
          std::unique_ptr<Control>& control) {
+  const int rank = record.rank;
   const auto identity = read_identity(fs, directory);
   if (!identity) throw Error(ErrorCode::kIo, fmt::format("{} is not a run directory", directory.path));
   const std::string text = fs.read_text(directory.job());
@@ -111,7 +129,16 @@ void run(FileSystem& fs, const RunDirectory& directory, const AttemptFile& attem
   const auto world = make_device_world(job.job, device, std::move(host), *backend);
   RankOptions options = options_of(directory, *identity, attempt, job, text);
   options.gpu = gpu_of_rank(job.job, device, local_rank_from_environment());
-  run_rank(job.job, options, *world, *backend, *control, fs);
+  std::optional<Trainer> trainer;
+  try {
+    trainer.emplace(job.job, options, *world, *backend, *control, fs);
+    trainer->run();
+  } catch (...) {
+    // Before anything is unwound: giving back a GPU's memory waits for all messages under way on it, also for those of peers that wait
+    // for this rank or have failed.
+    fail_with_exception(fs, directory, record);
+  }
+  trainer.reset();
   control->done();
   mpi.finalize();
 }
@@ -120,27 +147,21 @@ void run(FileSystem& fs, const RunDirectory& directory, const AttemptFile& attem
 
 int rank_main(const std::string& run_directory) {
   enter_bundle(own_bundle());  // first: no other thread reads the environment yet
+  prepare_device_environment();
   FileSystem& fs = real_file_system();
   const RunDirectory directory{run_directory};
   const int rank = rank_from_environment();
   const AttemptFile attempt = AttemptFile::from_json(fs.read_text(directory.attempt()));
   redirect_to_log(directory, rank, attempt.epoch);
   note_doing_on_board(attempt.board, rank);
-  CrashRecord record{.rank = rank, .epoch = attempt.epoch};
+  const CrashRecord record{.rank = rank, .epoch = attempt.epoch};
   std::unique_ptr<Control> control;
   try {
-    run(fs, directory, attempt, rank, control);
+    run(fs, directory, attempt, record, control);
     return 0;
-  } catch (const Error& error) {
-    record.code = error.code();
-    record.message = error.what();
-  } catch (const std::bad_alloc&) {
-    record.message = "out of memory";
-  } catch (const std::exception& error) {
-    record.code = ErrorCode::kInternal;
-    record.message = error.what();
+  } catch (...) {
+    fail_with_exception(fs, directory, record);
   }
-  fail(fs, directory, record, noted_doing());
 }
 
 }  // namespace trainctl

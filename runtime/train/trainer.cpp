@@ -201,6 +201,11 @@ struct Trainer::Impl {
     for (Communicator* axis : {comms.dp.get(), comms.pp.get(), comms.tp.get()}) parallel::all_reduce_f64(*axis, values);
   }
 
+  /// A message that was cut off let the stream go on with whatever memory held.
+  void check_messages() {
+    comms.for_each([](Communicator& c) { c.check(); });
+  }
+
   /// Sums what every rank knows in an order that does not depend on the mesh: each entry is known to one rank.
   Scalars exchange_scalars() {
     const size_t chunks = size_t(grids.total);
@@ -211,7 +216,7 @@ struct Trainer::Impl {
     const size_t own_mb = all_mb / size_t(mesh.dp);
     if (at.pp == mesh.pp - 1 && at.tp == 0)
       std::copy_n(static_cast<const double*>(losses->data()), own_mb, values.begin() + ptrdiff_t(chunks + size_t(at.dp) * own_mb));
-    comms.for_each([](Communicator& c) { c.check(); });
+    check_messages();
     values.back() = control.stop_level() != StopLevel::none ? 1 : 0;
     sum_over_mesh(values);
     Scalars s;
@@ -346,6 +351,7 @@ struct Trainer::Impl {
       double* loss = static_cast<double*>(losses->data());
       executor->evaluate(mb, loss);
       stream->synchronize();
+      check_messages();
       if (at.pp == mesh.pp - 1 && at.tp == 0) values[size_t(index)] = *loss;
     }
     sum_over_mesh(values);
@@ -426,6 +432,14 @@ struct Trainer::Impl {
     ckpt::publish(fs, options.gradients_dir, state, tensors, receipts);
   }
 
+  /// Ends what the last step began, and waits until everyone has: a communicator's end cuts off what is under way on its peers too.
+  void leave() {
+    params->await(params->use_count());
+    stream->synchronize();
+    check_messages();
+    parallel::barrier(world.host());
+  }
+
   RankOutcome run() {
     const int64_t last = options.max_steps > 0 ? std::min(options.max_steps, job.schedule.total_steps) : job.schedule.total_steps;
     bool stop = false;
@@ -436,6 +450,7 @@ struct Trainer::Impl {
       if (due || (leaving && (stop || job.checkpoint.on_exit))) save();
     }
     control.doing("leaving");
+    leave();
     control.done();
     return stop && step < last ? RankOutcome::stopped : RankOutcome::finished;
   }
