@@ -91,7 +91,7 @@ TEST_CASE("a machine without a usable GPU says why, and what to do") {
 
   emulated_gpu::reset({.driver_version = 0});
   emulated_gpu::fail_call("cudaGetDeviceCount", 1, cudaErrorInsufficientDriver);
-  CHECK_THAT(cuda_status().problem, Contains("no NVIDIA driver is loaded here"));
+  CHECK_THAT(cuda_status().problem, Contains("no NVIDIA driver is loaded here; install one for CUDA 13 or later"));
   emulated_gpu::reset({.driver_version = 11040});
   emulated_gpu::fail_call("cudaGetDeviceCount", 1, cudaErrorInsufficientDriver);
   CHECK_THAT(cuda_status().problem, Contains("the NVIDIA driver serves CUDA 11.4, older than the 13.0"));
@@ -140,8 +140,11 @@ TEST_CASE("a failure that is seen late names the ops under way; with check_each_
         CHECK_THAT(sentence, !Contains("under way"));
       } else {
         CHECK_THAT(sentence, Contains("add (2 times), gelu_forward, swiglu_forward") && !Contains("fill_zero"));
-        CHECK_THAT(sentence, Contains("cudaErrorIllegalAddress") && Contains("TRAINCTL_CUDA_CHECK=1"));
+        CHECK_THAT(sentence, Contains("on GPU 0: cudaErrorIllegalAddress") && Contains("TRAINCTL_CUDA_CHECK=1"));
       }
+      // The context is lost: whatever comes next says so, too.
+      CHECK_THAT(error_of(ErrorCode::kHardware, [&] { backend->add(*stream, x, y); }),
+                 Contains(" on GPU 0: cudaErrorIllegalAddress") && Contains("gelu_forward"));
     }
   }
   emulated_gpu::reset({});
