@@ -15,6 +15,11 @@ constexpr std::chrono::milliseconds kLookEvery{5};
 /// ncclCommAbort can hang itself (a driver in trouble); nobody waits for it longer.
 constexpr double kAbortLimitS = 10;
 
+/// Thread blocks of one exchange, each of which holds a multiprocessor while it waits for its peer. The exchanges of a rank's groups
+/// (tp, dp, both directions of two pipeline edges) may all wait at once: together they must leave room for the compute that they wait
+/// for, or neither ends: 6 times 16 of an A100's 108. NCCL_MAX_CTAS in the environment overrules it.
+constexpr int kMostBlocks = 16;
+
 double seconds_since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
 
 const char* result_name(ncclResult_t result) {
@@ -40,6 +45,7 @@ struct NcclLink::Abort {
 
 NcclLink::NcclLink(const NcclApi* api, kernels::Backend& backend, std::string name, double deadline_s)
     : api_(api), backend_(backend), name_(std::move(name)), deadline_s_(deadline_s), watch_(NcclWatch::of_process()) {
+  if (api_ && cudaGetDevice(&device_) != cudaSuccess) device_ = 0;
   watch_->add(*this);
 }
 
@@ -51,6 +57,7 @@ void NcclLink::join(const ncclUniqueId& id, int rank, int size, const std::vecto
     const std::lock_guard lock(mutex_);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
+    config.maxCTAs = kMostBlocks;
     must(api_->comm_init_rank_config(&comm_, size, id, rank, &config), kWhat, others);
   }
   finish_call(kWhat, others);
@@ -215,7 +222,8 @@ void NcclLink::fail(const Error& error) {
 void NcclLink::start_abort() {
   if (!comm_) return;
   abort_ = std::make_shared<Abort>();
-  std::thread([abort = abort_, api = api_, comm = std::exchange(comm_, nullptr)] {
+  std::thread([abort = abort_, api = api_, comm = std::exchange(comm_, nullptr), device = device_] {
+    (void)cudaSetDevice(device);   // a new thread's is GPU 0, where NCCL's way back to it would make a context
     api->comm_abort(comm);
     const std::lock_guard lock(abort->mutex);
     abort->has_ended = true;

@@ -101,6 +101,7 @@ class NcclLink {
   kernels::Backend& backend_;
   const std::string name_;
   const double deadline_s_;
+  int device_ = 0;
   std::mutex mutex_;   // guards what follows
   ncclComm_t comm_ = nullptr;
   std::deque<std::shared_ptr<NcclPending>> pending_;

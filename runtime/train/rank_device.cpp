@@ -30,11 +30,14 @@ int gpu_of_rank(const JobSpec& job, DeviceKind kind, int local_rank) {
   return kind == DeviceKind::cuda ? local_rank / job.launcher.ranks_per_gpu : -1;
 }
 
+void prepare_device_environment() {
+  // Streams beyond the hardware's queues share one, and a message that waits for its peer would hold up what stands behind it there.
+  // A setting of the user's stands.
+  ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+}
+
 std::unique_ptr<kernels::Backend> make_rank_backend(const JobSpec& job, DeviceKind kind, int local_rank) {
   if (kind == DeviceKind::cpu) return kernels::make_cpu_backend(job.parallelism.threads_per_rank);
-  // Streams beyond the hardware's queues share one, and a message that waits for its peer would hold up what stands behind it there.
-  // Read when the context is made; a setting of the user's stands.
-  ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   const char* check = std::getenv("TRAINCTL_CUDA_CHECK");
   return kernels::make_cuda_backend({.device = gpu_of_rank(job, kind, local_rank),
                                      .tf32 = job.tf32,

@@ -20,6 +20,9 @@ DeviceKind device_kind(const JobSpec& job);
 /// Which GPU the rank that is `local_rank`-th on its machine takes; -1 on a CPU.
 int gpu_of_rank(const JobSpec& job, DeviceKind kind, int local_rank);
 
+/// What the CUDA driver reads from the environment. Before the first call of CUDA, also before device_kind, and before there are threads.
+void prepare_device_environment();
+
 /// The device of the rank that is `local_rank`-th on its machine. Error(kPreflight) in one sentence where it cannot be used.
 std::unique_ptr<kernels::Backend> make_rank_backend(const JobSpec& job, DeviceKind kind, int local_rank);
 

@@ -197,6 +197,7 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
 
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* handle, int size, ncclUniqueId id, int rank, ncclConfig_t* config) {
   if (!config || config->magic != 0xcafebeef || config->blocking != 0 || size < 1 || rank < 0 || rank >= size) return ncclInvalidArgument;
+  if (config->maxCTAs < 1 || config->maxCTAs > 16) misused("groups that wait at once may hold every multiprocessor: maxCTAs is needed");
   uint64_t number = 0;
   std::memcpy(&number, id.internal + 64, sizeof number);
   int device = 0;
@@ -246,8 +247,11 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t handle, ncclResult_t* error) {
 }
 
 ncclResult_t ncclCommAbort(ncclComm_t handle) {
+  int device = 0;
+  const bool device_known = cudaGetDevice(&device) == cudaSuccess;
   std::unique_lock lock(state().mutex);
   const auto comm = find(handle, "ncclCommAbort");
+  if (device_known && device != comm->device) misused("aborted by a thread of another device, where NCCL's way back makes a context");
   state().aborts_go_on.wait_for(lock, std::chrono::milliseconds(state().options.abort_takes_ms), [] { return false; });
   state().aborts_go_on.wait(lock, [] { return !state().options.abort_hangs; });
   comm->aborted = true;

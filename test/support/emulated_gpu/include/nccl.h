@@ -27,9 +27,10 @@ enum ncclDataType_t { ncclInt8 = 0, ncclUint8 = 1, ncclFloat32 = 7 };
 struct ncclConfig_t {
   unsigned magic;
   int blocking;
+  int maxCTAs;
 };
 #define NCCL_CONFIG_INITIALIZER \
-  { 0xcafebeef, INT_MIN }
+  { 0xcafebeef, INT_MIN, INT_MIN }
 
 ncclResult_t ncclGetVersion(int* version);
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id);
