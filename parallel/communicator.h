@@ -1,8 +1,9 @@
 // What peers can do: the one primitive by which ranks move bytes, and the collectives built on it.
 //
-// A Communicator is one rank's end of a group of ranks. Its only primitive is `exchange`: a set of sends and receives that
-// start once a stream has come to this point and are waited for later, on the host or by a stream. Every collective is an exchange followed by local arithmetic in a fixed order, so
-// a sum has the same bits over MPI, over threads and (later) over NCCL.
+// A Communicator is one rank's end of a group of ranks. Its primitive is `exchange`: a set of sends and receives that start once a
+// stream has come to this point and are waited for later, on the host or by a stream. Every collective is an exchange followed by local
+// arithmetic in a fixed order, so a sum has the same bits over MPI, over threads and over NCCL. A transport that can add by itself offers
+// that beside (`reduce`), for whoever gives these bits up.
 //
 // Memory: transfers are of the memory of the backend's device, and so are all collectives that take a Stream. host() is the same
 // group for bytes in host memory (on a CPU both are one).
@@ -20,6 +21,7 @@
 
 #include "kernels/backend.h"
 #include "runtime/base/dtype.h"
+#include "runtime/base/ensure.h"
 
 namespace trainctl::parallel {
 
@@ -29,6 +31,13 @@ struct Transfer {
   void* data = nullptr;  ///< must stay valid (and a sent buffer unchanged) until the ticket is waited for
   size_t bytes = 0;      ///< sender and receiver must agree; a mismatch is Error(kInternal) naming both
   int tag = 0;           ///< 0..1023
+};
+
+/// A sum over all members that one of them gets: root's data [count] += everyone else's; theirs are unchanged.
+struct Reduction {
+  float* data = nullptr;   ///< of each member its own; valid and unchanged until the ticket is waited for
+  int64_t count = 0;       ///< the same on every member
+  int root = 0;
 };
 
 /// A pending exchange. Move-only; must be waited for (an abandoned one is cancelled when the communicator dies).
@@ -80,6 +89,15 @@ class Communicator {
   virtual void exchange_and_wait(std::span<const Transfer> transfers, const char* what, kernels::Stream& stream) {
     Ticket ticket = exchange(transfers, &stream);
     wait(ticket, what, stream);
+  }
+  /// Whether the transport adds by itself. Then the sums' order of additions is its own: the same in every run on one group of devices.
+  virtual bool reduces() const { return false; }
+  /// Starts the sums, by the rules of exchange(). Collective: every member makes the same list, in the order of its exchanges. The first
+  /// one on a communicator may return only once all members have come to it.
+  virtual Ticket reduce(std::span<const Reduction> reductions, kernels::Stream* after) {
+    (void)reductions, (void)after;
+    ENSURE(reduces());
+    return Ticket();
   }
   /// Throws the error of a transfer that failed after the call that waited for it had returned.
   virtual void check() {}

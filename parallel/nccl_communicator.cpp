@@ -1,5 +1,6 @@
 // Ranks with a GPU each, by NCCL: an exchange is one group of ncclSend and ncclRecv on a stream of the communicator's own, ordered
-// behind the caller's stream and before it by events. NCCL's collectives are not used: their order of additions is their own.
+// behind the caller's stream and before it by events. NCCL's sums are used where a job asks for them alone (`reduce`): their order of
+// additions is their own.
 //
 // A group of ranks is made by a fresh ncclCommInitRankConfig over the ranks' host communicator, also when it is a part of another:
 // ncclCommSplit is a collective of all of the parent's ranks, which must be idle for it, and a rank that is lost in it can neither be
@@ -57,25 +58,29 @@ class NcclCommunicator final : public Communicator {
     const std::vector<Transfer> messages = in_common_order(transfers);
     std::vector<int> peers;
     for (const Transfer& t : messages) peers.push_back(world_rank(t.peer));
-    auto ticket = std::make_unique<NcclTicket>();
-    const std::shared_ptr<NcclPending> pending = link_->make_pending(peers);
-    if (after) {
-      std::unique_ptr<kernels::Event> before = link_->take_event();
-      after->record(*before);
-      stream_->wait(*before);
-      link_->give_back(std::move(before));
-    }
-    stream_->record(*pending->started);
-    if (!messages.empty()) link_->launch(peers, [&](ncclComm_t comm) { return give(messages, comm); });
-    for (const auto& [send, receive] : pairs)
-      if (send.bytes > 0) backend_.copy_on_device(*stream_, receive.data, send.data, send.bytes);
-    stream_->record(*pending->done);
+    Ticket ticket = start(peers, after, [&] {
+      if (!messages.empty()) link_->launch(peers, [&](ncclComm_t comm) { return give(messages, comm); });
+      for (const auto& [send, receive] : pairs)
+        if (send.bytes > 0) backend_.copy_on_device(*stream_, receive.data, send.data, send.bytes);
+    });
     for (const Transfer& t : transfers)
       if (t.kind == Transfer::send) sent_bytes_ += t.bytes;
-    link_->add(pending);
-    ticket->link = link_;
-    ticket->pending = pending;
-    return Ticket(std::move(ticket));
+    return ticket;
+  }
+
+  bool reduces() const override { return true; }
+  Ticket reduce(std::span<const Reduction> reductions, kernels::Stream* after) override {
+    for (const Reduction& r : reductions)
+      ENSURE(r.data != nullptr && r.count > 0 && r.root >= 0 && r.root < size(), "{}: the sum of {} floats for {} of {}", name(), r.count,
+             r.root, size());
+    if (reductions.empty() || size() == 1) return Ticket();
+    const std::vector<int> peers = others();
+    Ticket ticket = start(peers, after, [&] {
+      link_->launch(peers, [&](ncclComm_t comm) { return give(reductions, comm); });
+    });
+    for (const Reduction& r : reductions)
+      if (r.root != rank()) sent_bytes_ += size_t(r.count) * sizeof(float);
+    return ticket;
   }
 
   bool test(Ticket& ticket) override {
@@ -117,16 +122,42 @@ class NcclCommunicator final : public Communicator {
   }
 
  private:
+  /// World ranks.
+  std::vector<int> others() const {
+    std::vector<int> ranks;
+    for (int r = 0; r < size(); r++)
+      if (r != rank()) ranks.push_back(world_rank(r));
+    return ranks;
+  }
+
+  /// Puts what `give_work` gives to the stream behind the work of `after`, under the link's watch.
+  template <typename GiveWork>
+  Ticket start(const std::vector<int>& peers, kernels::Stream* after, GiveWork give_work) {
+    auto ticket = std::make_unique<NcclTicket>();
+    const std::shared_ptr<NcclPending> pending = link_->make_pending(peers);
+    if (after) {
+      std::unique_ptr<kernels::Event> before = link_->take_event();
+      after->record(*before);
+      stream_->wait(*before);
+      link_->give_back(std::move(before));
+    }
+    stream_->record(*pending->started);
+    give_work();
+    stream_->record(*pending->done);
+    link_->add(pending);
+    ticket->link = link_;
+    ticket->pending = pending;
+    return Ticket(std::move(ticket));
+  }
+
   /// Everyone's arrival, then NCCL's own start, then a message between each pair: NCCL makes its connections when they are first used
   /// and both sides must be there for it, which an exchange of two ranks may not ask of the others.
   void connect(double deadline_s) {
     constexpr const char* kWhat = "start NCCL";
-    std::vector<int> others;
     std::vector<char> here(size());
     std::vector<Transfer> hellos;
     for (int r = 0; r < size(); r++) {
       if (r == rank()) continue;
-      others.push_back(world_rank(r));
       hellos.push_back({Transfer::send, r, &here[rank()], 1, kInternalTag});
       hellos.push_back({Transfer::receive, r, &here[r], 1, kInternalTag});
     }
@@ -143,7 +174,7 @@ class NcclCommunicator final : public Communicator {
       if (rank() == r && r > 0) ids.push_back({Transfer::receive, 0, &id, sizeof id, kInternalTag});
     }
     host_->exchange_and_wait(ids, kWhat);
-    link_->join(id, rank(), size(), others);
+    link_->join(id, rank(), size(), others());
     const auto bytes = backend_.allocate(2 * size_t(size()));
     char* at = static_cast<char*>(bytes->data());
     std::vector<Transfer> greetings;
@@ -173,6 +204,15 @@ class NcclCommunicator final : public Communicator {
     for (const Transfer& t : messages) {
       const ncclResult_t result = t.kind == Transfer::send ? api.send(t.data, t.bytes, ncclUint8, t.peer, comm, cuda_stream_)
                                                            : api.receive(t.data, t.bytes, ncclUint8, t.peer, comm, cuda_stream_);
+      if (result != ncclSuccess && result != ncclInProgress) return result;
+    }
+    return ncclSuccess;
+  }
+
+  /// In place: NCCL reads everyone's data and writes the root's alone.
+  ncclResult_t give(std::span<const Reduction> reductions, ncclComm_t comm) const {
+    for (const Reduction& r : reductions) {
+      const ncclResult_t result = nccl().reduce(r.data, r.data, size_t(r.count), ncclFloat32, ncclSum, r.root, comm, cuda_stream_);
       if (result != ncclSuccess && result != ncclInProgress) return result;
     }
     return ncclSuccess;

@@ -36,6 +36,7 @@ NcclApi load() {
   find(library, "ncclGroupEnd", f.group_end);
   find(library, "ncclSend", f.send);
   find(library, "ncclRecv", f.receive);
+  find(library, "ncclReduce", f.reduce);
   find(library, "ncclGetErrorString", f.error_string);
   find(library, "ncclGetLastError", f.last_error);
   return f;

@@ -122,6 +122,12 @@ Plan make_plan(const std::vector<ParamUse>& uses, const std::vector<std::vector<
   return plan;
 }
 
+/// Whether the transport adds a group's gradients. What tensor-parallel ranks hold alike must stay alike, and their dp groups need not add
+/// in one order, so that those small sums are always made here.
+bool adds_in_transport(int group, const ShardingOptions& options, int dp) {
+  return options.fast_reduction && dp > 1 && (group != replicated || options.tp == 1);
+}
+
 /// Gradients of a group are packed in flat order unless they can be used where they stand.
 bool packs_gradients(int group, int dp) { return dp > 1 || group == replicated_partial; }
 
@@ -141,7 +147,7 @@ struct ShardedParams::Impl {
   struct GroupState {
     std::unique_ptr<kernels::Buffer> master, first_moment, second_moment;  // own run (ZeRO-0: all), f32
     std::unique_ptr<kernels::Buffer> packed;    // gradients in flat order, f32 [size]
-    std::unique_ptr<kernels::Buffer> received;  // [dp][own] contributions of the other dp ranks
+    std::unique_ptr<kernels::Buffer> received;  // [dp - 1][own] contributions of the other dp ranks, where they are added here
     std::unique_ptr<kernels::Buffer> params;    // compute copies in flat order
     size_t ready = 0;      // chunks whose gradient is complete (a prefix)
     size_t launched = 0;   // chunks whose exchange has started
@@ -163,6 +169,7 @@ struct ShardedParams::Impl {
        Communicator& tp_comm, Communicator* tied, kernels::Backend& b, kernels::Stream& s)
       : uses(std::move(u)), options(o), dp(dp_comm), tp(tp_comm), tied_peer(tied), backend(b), stream(s),
         plan(make_plan(uses, grids, options, dp_comm.size())) {
+    options.fast_reduction &= dp.reduces();
     weights = backend.allocate(plan.weight_bytes);
     gradients = backend.allocate(size_t(plan.gradient_elements * plan.levels) * 4);
     use_complete.assign(uses.size(), false);
@@ -192,7 +199,8 @@ struct ShardedParams::Impl {
       state.second_moment = floats(state_size(g));
     }
     if (packs_gradients(g, dp.size())) state.packed = floats(group.size());
-    if (dp.size() > 1) state.received = floats(group.own(dp.rank()) * (dp.size() - 1));
+    if (dp.size() > 1 && !adds_in_transport(g, options, dp.size()))
+      state.received = floats(group.own(dp.rank()) * (dp.size() - 1));
     if (dp.size() > 1 && options.zero_stage > 0 && owns_state(g))
       state.params = backend.allocate(size_t(group.size()) * size_of(group.dtype));
     if (g == replicated_partial && tp.size() > 1) {
@@ -300,7 +308,7 @@ struct ShardedParams::Impl {
     for (int i = 1; i < dp.size(); ++i) each((dp.rank() + i) % dp.size());
   }
 
-  /// Packs chunks [begin, end) of group g and starts sending each to its owner.
+  /// Packs chunks [begin, end) of group g and starts sending each to its owner, or adding it there.
   void launch(int g, size_t begin, size_t end) {
     if (!packs_gradients(g, dp.size())) return;
     const GroupPlan& group = plan.groups[g];
@@ -312,6 +320,13 @@ struct ShardedParams::Impl {
     }
     if (dp.size() == 1) return;
     const std::vector<Run> runs = runs_of(group, begin, end);
+    if (adds_in_transport(g, options, dp.size())) {
+      std::vector<Reduction> sums;
+      for (int owner = 0; owner < dp.size(); ++owner)
+        if (const Run run = runs[size_t(owner)]; run.count > 0) sums.push_back({packed_at(g, run.begin), run.count, owner});
+      state.pending.push_back({dp.reduce(sums, &stream), begin, end});
+      return;
+    }
     const Run mine = runs[size_t(dp.rank())];
     const int tag = take_tag();
     std::vector<Transfer> transfers;
@@ -341,7 +356,7 @@ struct ShardedParams::Impl {
       for (auto& pending : state.pending) dp.wait(pending.ticket, "reduce gradients", stream);
       state.pending.clear();
       state.ready = state.launched = 0;
-      if (dp.size() > 1 && group.own(dp.rank()) > 0) sum_own(g);
+      if (state.received && group.own(dp.rank()) > 0) sum_own(g);
     }
     std::fill(use_complete.begin(), use_complete.end(), false);
     finish_partial();
@@ -486,7 +501,7 @@ ShardingBytes ShardedParams::plan(const std::vector<ParamUse>& uses, const std::
       });
     }
     if (packs_gradients(g, dp)) bytes.communication += 4 * size_t(group.size());
-    bytes.communication += 4 * size_t(own) * size_t(dp - 1);
+    if (!adds_in_transport(g, options, dp)) bytes.communication += 4 * size_t(own) * size_t(dp - 1);
     if (dp > 1 && options.zero_stage > 0 && state) bytes.communication += size_t(group.size()) * size_of(group.dtype);
     if (g == replicated_partial && options.tp > 1)
       bytes.communication += all_reduce_scratch_bytes(options.tp, DType::f32,

@@ -41,6 +41,7 @@ struct ShardingOptions {
   int lanes_per_rank = 1;         ///< power of two
   int64_t bucket_elements = 1 << 20;
   int tp = 1, tp_rank = 0;
+  bool fast_reduction = false;    ///< the dp group makes the sums itself where it can (Communicator::reduces), in an order of its own
 };
 
 /// Memory in bytes by purpose; what the plan prints and the constructor takes.
@@ -59,6 +60,7 @@ class ShardedParams {
                 kernels::Stream& stream);
   ~ShardedParams();
 
+  /// options.fast_reduction: the dp group will make the sums itself.
   static ShardingBytes plan(const std::vector<ParamUse>& uses, const std::vector<std::vector<Box>>& grids,
                             const ShardingOptions& options, int dp, int dp_rank, bool has_tied_peer);
 

@@ -13,6 +13,7 @@
 #include "runtime/launch/bundle.h"
 #include "runtime/launch/mpirun.h"
 #include "runtime/launch/preflight.h"
+#include "runtime/train/rank_device.h"
 
 namespace trainctl {
 namespace {
@@ -127,7 +128,8 @@ std::string describe_change(const JobSpec& before, const JobSpec& now) {
   if (before.recompute != now.recompute)
     append(now.recompute == Recompute::none ? "no recompute" : now.recompute == Recompute::full ? "full recompute" : "selective recompute");
   if (text.empty()) return "";
-  append(before.parallelism.tensor == now.parallelism.tensor &&
+  const auto keeps_order = [](const JobSpec& job) { return !nccl_adds_gradients(job, device_kind(job)); };
+  append(before.parallelism.tensor == now.parallelism.tensor && keeps_order(before) && keeps_order(now) &&
                  before.micro_batches_per_lane() == now.micro_batches_per_lane()
              ? "the loss curve continues with the same bits (same data order)"
              : "the loss curve continues (same data order, sums rounded in another order)");

@@ -127,7 +127,8 @@ parallel::ShardingOptions sharding_options(const JobSpec& job, const parallel::M
           .lanes_per_rank = int(job.parallelism.lanes / job.parallelism.data),
           .bucket_elements = std::max<int64_t>(1, int64_t(job.parallelism.bucket_mib * 1048576.0 / 4)),
           .tp = job.parallelism.tensor,
-          .tp_rank = at.tp};
+          .tp_rank = at.tp,
+          .fast_reduction = job.parallelism.reduction == GradientSums::fast};
 }
 
 }  // namespace trainctl

@@ -21,7 +21,9 @@ RankMemory rank_memory(const JobSpec& job, const ParamTable& table, const ChunkG
   m.at = at;
   const StageUses uses = stage_uses(table, job, at);
   const bool end_stage = at.pp == 0 || at.pp == job.parallelism.pipeline - 1;
-  m.sharding = parallel::ShardedParams::plan(uses.uses, grids.grids, sharding_options(job, at), job.parallelism.data, at.dp,
+  parallel::ShardingOptions options = sharding_options(job, at);
+  options.fast_reduction = nccl_adds_gradients(job, device);
+  m.sharding = parallel::ShardedParams::plan(uses.uses, grids.grids, options, job.parallelism.data, at.dp,
                                              table.tied && job.parallelism.pipeline > 1 && end_stage);
   const SlotPlan slots =
       plan_slots(programs[size_t(at.pp)], job.parallelism.virtual_stages, int(job.micro_batches_per_rank()));

@@ -92,9 +92,17 @@ void declare_execution(std::vector<Field>& table, std::vector<Section>& sections
   parallel
       .choice("transport", {"auto", "nccl", "host"},
               "How ranks on GPUs move device memory. `nccl`: directly, each rank needs a GPU of its own. `host`: through pinned host "
-              "memory and MPI. `auto`: nccl, or host where ranks share GPUs. The same bits either way.")
+              "memory and MPI. `auto`: nccl, or host where ranks share GPUs. The same bits either way, if `reduction` is exact.")
       .to(IN_JOB(parallelism.transport))
       .fallback(std::string("auto"));
+  parallel
+      .choice("reduction", {"exact", "fast"},
+              "How gradients are added over data-parallel ranks. `exact`: in the order of the lanes' tree, the same bits at every width. "
+              "`fast`: by NCCL in its own order, with less memory; the same bits only on the same mesh, buckets and GPUs. Where NCCL "
+              "does not carry them (CPUs, transport host), `fast` does what `exact` does. Fixed when the run is born.")
+      .to(IN_JOB(parallelism.reduction))
+      .fallback(std::string("exact"))
+      .fixed();
   parallel
       .choice("pipeline_schedule", {"gpipe", "1f1b", "interleaved", "zb-h1"},
               "Order of forward and backward passes. `gpipe`: "

@@ -17,6 +17,7 @@ enum class LrSchedule { constant, linear, cosine, wsd };
 enum class TokenFormat { automatic, megatron, llmc, raw };
 enum class Recompute { none, selective, full };
 enum class Transport { automatic, nccl, host };   // of device memory between ranks on GPUs
+enum class GradientSums { exact, fast };           // over data-parallel ranks: our tree, or the transport's own order
 
 /// model.*: one decoder-only transformer.
 struct ModelSpec {
@@ -62,6 +63,7 @@ struct ParallelSpec {
   int64_t lanes = 1;                           // fixed when the run is born; default: data
   double bucket_mib = 25;
   Transport transport = Transport::automatic;
+  GradientSums reduction = GradientSums::exact;
   int threads_per_rank = 1;                    // "auto" in the file: cores / ranks on the node, at least 1
 };
 

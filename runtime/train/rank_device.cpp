@@ -49,6 +49,10 @@ bool uses_nccl(const JobSpec& job) {
   return job.launcher.ranks_per_gpu == 1;
 }
 
+bool nccl_adds_gradients(const JobSpec& job, DeviceKind kind) {
+  return job.parallelism.reduction == GradientSums::fast && job.parallelism.data > 1 && kind == DeviceKind::cuda && uses_nccl(job);
+}
+
 std::unique_ptr<parallel::Communicator> make_device_world(const JobSpec& job, DeviceKind kind,
                                                           std::unique_ptr<parallel::Communicator> host, kernels::Backend& backend) {
   // A rank alone sends to itself at most, which needs no library.

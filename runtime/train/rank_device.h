@@ -41,4 +41,7 @@ std::string missing_gpus(const JobSpec& job, int gpus, const std::string& proble
 /// Whether each rank has a GPU of its own and the spec leaves NCCL the choice.
 bool uses_nccl(const JobSpec& job);
 
+/// Whether NCCL adds the gradients of data-parallel ranks: the spec asks for it (`reduction`), there are several and NCCL joins them.
+bool nccl_adds_gradients(const JobSpec& job, DeviceKind kind);
+
 }  // namespace trainctl

@@ -23,6 +23,45 @@ struct Message {
   std::span<const Transfer> span() const { return {&transfer, 1}; }
 };
 
+/// Sums for several roots at once, behind an upload and before a download on one stream, which is all that orders them; several such
+/// lists under way. A root has the sum of everyone's data in the emulated NCCL's order, the others what they had.
+void check_sums(Communicator& comm, kernels::Backend& backend, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  const auto stream = backend.create_stream();
+  std::vector<std::unique_ptr<Elements>> data;
+  std::vector<std::vector<parallel::Reduction>> lists(3);
+  std::vector<Ticket> tickets;
+  const uint64_t sent = comm.sent_bytes();
+  uint64_t sends = 0;
+  for (auto& list : lists) {
+    for (int k = 0, parts = 1 + int(random() % 3); k < parts; k++) {
+      const int64_t n = 1 + int64_t(random() % 3000);
+      const int root = int(random() % uint64_t(comm.size()));
+      Elements& own = *data.emplace_back(std::make_unique<Elements>(backend, DType::f32, n));
+      for (int64_t i = 0; i < n; i++) own.set(i, input_value(comm.rank(), i));
+      own.upload(*stream);
+      list.push_back({static_cast<float*>(own.data()), n, root});
+      if (root != comm.rank()) sends += uint64_t(n) * 4;
+    }
+    tickets.push_back(comm.reduce(list, stream.get()));
+  }
+  for (Ticket& t : tickets) comm.wait(t, "reduce gradients", *stream);
+  for (auto& own : data) own->download(*stream);
+  stream->synchronize();
+  comm.check();
+  size_t at = 0;
+  for (const auto& list : lists)
+    for (const parallel::Reduction& r : list) {
+      const Elements& own = *data[at++];
+      for (int64_t i = 0; i < r.count; i++) {
+        float sum = input_value((r.root + 1) % comm.size(), i);
+        for (int k = 2; k <= comm.size(); k++) sum += input_value((r.root + k) % comm.size(), i);
+        require_same_bits(own.get(i), r.root == comm.rank() ? sum : input_value(comm.rank(), i), fmt::format("sum {}", at), i);
+      }
+    }
+  require(comm.sent_bytes() - sent == (comm.size() > 1 ? sends : 0), "{} bytes sent, not {}", comm.sent_bytes() - sent, sends);
+}
+
 }  // namespace
 
 TEST_CASE("NCCL: the checks of every transport") {
@@ -36,6 +75,45 @@ TEST_CASE("NCCL: the checks of every transport") {
     check_overlap(comm, backend, 6, 3001);
     comm.check();
   });
+}
+
+TEST_CASE("NCCL: sums") {
+  const StreamOrder order = GENERATE(from_range(stream_orders()));
+  const int size = GENERATE(1, 2, 3, 4);
+  CAPTURE(size, int(order.mode), order.seed);
+  EmulatedRanks ranks{.size = size, .mode = order.mode, .seed = order.seed};
+  ranks.run_nccl([&](Communicator& comm, kernels::Backend& backend) {
+    require(comm.reduces() && !comm.host().reduces(), "NCCL adds, threads do not");
+    for (uint64_t seed = 1; seed <= 3; seed++) {
+      check_sums(comm, backend, 100 * order.seed + seed);
+      check_random_messages(comm, backend, 100 * order.seed + seed, 5, Matching::by_exchange);
+    }
+  });
+}
+
+TEST_CASE("NCCL: a peer that does not come to a sum, at the first and at a later one") {
+  const bool first = GENERATE(true, false);
+  std::string messages[3];
+  EmulatedRanks ranks{.size = 3, .deadline_s = 0.3};
+  ranks.run_nccl([&](Communicator& comm, kernels::Backend& backend) {
+    if (!first) check_sums(comm, backend, 1);
+    parallel::barrier(comm.host());
+    if (comm.rank() == 1) return parallel::barrier(comm.host());
+    const auto stream = backend.create_stream();
+    const auto memory = backend.allocate(400);
+    const parallel::Reduction sum{static_cast<float*>(memory->data()), 100, 0};
+    messages[comm.rank()] = error_of(ErrorCode::kPeerLost, [&] {
+      Ticket t = comm.reduce({&sum, 1}, stream.get());
+      comm.wait(t, "reduce gradients", *stream);
+      stream->synchronize();
+      comm.check();
+    });
+    parallel::barrier(comm.host());
+  });
+  const std::string what = first ? "begin an exchange" : "reduce gradients";
+  CHECK(messages[0] == "world: " + what + ": ranks 1, 2 (world) did not arrive within 0.3 s");
+  // NCCL may be through with a part of one who only gives.
+  if (first || !messages[2].empty()) CHECK(messages[2] == "world: " + what + ": ranks 0, 1 (world) did not arrive within 0.3 s");
 }
 
 TEST_CASE("NCCL: collectives and splits") {

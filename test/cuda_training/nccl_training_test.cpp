@@ -1,9 +1,11 @@
-// Goal: ranks with a GPU each, joined by NCCL, train to the same bits as one rank, however late streams and messages move; and when a
-// rank is lost, the others learn of it in time.
+// Goal: ranks with a GPU each, joined by NCCL, train to the same bits as one rank, however late streams and messages move; and where
+// NCCL is asked to add the gradients, to the same losses, twice the same bits, in the memory that the plan says.
 // Method: the real NCCL communicator over emulated devices and an emulated NCCL, lazy and random streams, several seeds; the bits of a
 // plain run on one device are the measure.
 #include <catch2/catch.hpp>
+#include <cmath>
 
+#include "runtime/plan/plan.h"
 #include "test/cuda_training/gpu_runs.h"
 #include "test/support/emulated_gpu/emulated_nccl.h"
 
@@ -72,4 +74,52 @@ TEST_CASE("NCCL: tp 2, pp 2, dp 2 has the bits of tp 2 alone", "[nccl]") {
   const TempDir dir;
   check_mesh(base_job(Family::llama, dir.path(), DType::bf16, 2), dir.path(), "mesh",
              [](JobSpec& j) { j.parallelism.data = j.parallelism.pipeline = 2; });
+}
+
+namespace {
+
+size_t planned_bytes(const JobSpec& job) {
+  size_t worst = 0;
+  for (const RankMemory& m : make_plan(job, DeviceKind::cuda).stages) worst = std::max(worst, m.total());
+  return worst;
+}
+size_t taken_bytes(const ThreadRun& run) { return *std::max_element(run.allocated_bytes.begin(), run.allocated_bytes.end()); }
+
+/// reduction = "fast" beside "exact" on one mesh. `rounds_otherwise`: enough parts that another order of additions can be seen.
+void check_fast(Family family, DType compute, int tp, int pp, int dp, int zero_stage, bool rounds_otherwise) {
+  CAPTURE(tp, pp, dp, zero_stage);
+  const TempDir dir;
+  JobSpec job = tiny_job(family, dir.path());
+  job.compute = compute;
+  job.parallelism.tensor = tp;
+  job.parallelism.pipeline = pp;
+  job.parallelism.data = job.parallelism.lanes = dp;
+  job.parallelism.zero_stage = zero_stage;
+  const ThreadRun exact = run_with_nccl(job, dir.path() + "/exact", 3, 1);
+  CHECK(taken_bytes(exact) == planned_bytes(job));
+  const size_t exact_bytes = planned_bytes(job);
+  job.parallelism.reduction = GradientSums::fast;
+  const ThreadRun once = run_with_nccl(job, dir.path() + "/once", 3, 1);
+  const ThreadRun again = run_with_nccl(job, dir.path() + "/again", 3, 2);
+  REQUIRE(once.losses.size() == exact.losses.size());
+  for (size_t i = 0; i < exact.losses.size(); ++i) CHECK(std::abs(once.losses[i] - exact.losses[i]) < 1e-4);
+  CHECK(once.losses == again.losses);
+  CHECK(once.grad_norms == again.grad_norms);
+  CHECK(once.root_hash == again.root_hash);
+  CHECK((once.root_hash != exact.root_hash) == rounds_otherwise);
+  CHECK(taken_bytes(once) == planned_bytes(job));
+  CHECK(planned_bytes(job) < exact_bytes);
+}
+
+}  // namespace
+
+TEST_CASE("NCCL: fast reduction on dp 2", "[nccl_fast]") {
+  check_fast(Family::llama, DType::f32, 1, 1, 2, 1, false);   // of two parts there is one sum
+}
+TEST_CASE("NCCL: fast reduction on dp 4, ZeRO-1 and ZeRO-0", "[nccl_fast]") {
+  check_fast(Family::gpt2, DType::f32, 1, 1, 4, 1, true);
+  check_fast(Family::llama, DType::f32, 1, 1, 4, 0, true);
+}
+TEST_CASE("NCCL: fast reduction on tp 2, pp 2, dp 2", "[nccl_fast]") {
+  check_fast(Family::gpt2, DType::f32, 2, 2, 2, 1, false);
 }

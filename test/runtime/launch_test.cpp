@@ -409,6 +409,10 @@ TEST_CASE("a change of layout is described in one line") {
   CHECK(describe_change(before, now) ==
         "8 → 4 ranks: data 2 → 1 (tensor, pipeline kept) · micro-batches per rank 4 → 8 · the loss curve "
         "continues with the same bits (same data order)");
+  before.parallelism.reduction = now.parallelism.reduction = GradientSums::fast;   // on a CPU the same as exact
+  CHECK(describe_change(before, now).ends_with("with the same bits (same data order)"));
+  before.device = now.device = "cuda";
+  CHECK(describe_change(before, now).ends_with("sums rounded in another order)"));
   now.parallelism.tensor = 1;
   CHECK(describe_change(before, now).find("8 → 2 ranks: tensor 2 → 1, data 2 → 1 (pipeline kept)") == 0);
   CHECK(describe_change(before, now).ends_with("sums rounded in another order)"));

@@ -63,6 +63,7 @@ TEST_CASE("the minimal job works and everything else has its default", "[spec]")
   CHECK(job.schedule.total_steps == (1'000'000'000 + 32 * 1024 - 1) / (32 * 1024));
   CHECK(job.parallelism.world_size == 1);
   CHECK(job.parallelism.lanes == 1);
+  CHECK(job.parallelism.reduction == GradientSums::exact);
   CHECK(job.parallelism.threads_per_rank >= 1);
   CHECK(job.device == "auto");
   CHECK(job.optimizer.decay_exclude == std::vector<std::string>{"norm", "bias"});
@@ -209,7 +210,7 @@ TEST_CASE("a resume may change the mesh but not the numbers", "[spec]") {
        {"schedule.lr=1e-4", "schedule.total_steps=10", "schedule.total_tokens=2B", "seed=1",
         "data.shuffle_seed=1", "parallelism.lanes=8", "batch.micro_sequences=2", "precision.compute=bf16",
         "optimizer.beta1=0.8", "model.num_layers=2", "data.train.0.weight=2", "data.train.1.path=b",
-        "batch.global_sequences=64"}) {
+        "batch.global_sequences=64", "parallelism.reduction=fast"}) {
     INFO(refused);
     const ParsedJob now = parse(run.resolved_json, {refused});
     const std::vector<Diagnostic> changes = changed_run_fields(run, now);

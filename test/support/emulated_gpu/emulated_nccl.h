@@ -3,7 +3,8 @@
 // Ranks are threads of one process, each with a device of its own. A group of sends and receives is one piece of work on its stream: it
 // begins when the stream has come to it and ends when all its messages are matched, in the order of calls of each pair. Calls take
 // effect later, while the communicator's state is asked for, as in real NCCL's non-blocking mode; the first message between two ranks
-// needs both to be in their calls.
+// needs both to be in their calls, the first sum all members. Sums are matched in the order of calls and made along a ring: the rank
+// behind the root first, the root last.
 #pragma once
 #include <nccl.h>
 

@@ -2,6 +2,7 @@
 // is made while it is held.
 #include <nccl.h>
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
@@ -12,6 +13,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "parallel/nccl_api.h"
@@ -22,13 +24,15 @@ namespace {
 
 using trainctl::emulated_gpu::NcclOptions;
 
-/// One send or receive.
+/// One send, receive, or part in a sum for `peer`.
 struct Op {
   bool sends = false;
   int peer = 0;
+  bool adds = false;
+  size_t number = 0;                   // of the sum
   void* data = nullptr;
   size_t bytes = 0;
-  bool may_end_early = false;          // a send that does not wait for its receive
+  bool may_end_early = false;          // gives to somebody who has not begun
   std::shared_ptr<Op> match;
   bool copied = false, cancelled = false;
   std::optional<std::vector<char>> kept;   // of a send that ended before its receive began
@@ -38,8 +42,15 @@ struct Messages {
   std::deque<std::shared_ptr<Op>> sends, receives;   // begun and not matched
 };
 
+struct Sum {
+  std::vector<std::shared_ptr<Op>> parts;   // [rank], of those that have begun
+  bool made = false;
+};
+
 struct Clique {
   int size = 0, arrived = 0;
+  std::map<size_t, Sum> sums;
+  std::set<int> adders_came;
   std::map<std::pair<int, int>, Messages> messages;            // source, destination
   std::set<std::pair<int, int>> sender_came, receiver_came;    // connections are made when both have
 };
@@ -57,6 +68,7 @@ struct ncclComm {
   int rank = 0, device = 0;
   bool aborted = false;
   std::shared_ptr<Group> launching;   // given, not yet on its stream
+  size_t sums = 0;                    // called so far
   int looks_left = 0;
 };
 
@@ -94,10 +106,28 @@ std::pair<int, int> address(const ncclComm& comm, const Op& op) {
   return op.sends ? std::pair(comm.rank, op.peer) : std::pair(op.peer, comm.rank);
 }
 
+void begin_sum(ncclComm& comm, const std::shared_ptr<Op>& op) {
+  Sum& sum = comm.clique->sums[op->number];
+  sum.parts.resize(size_t(comm.clique->size));
+  for (const auto& part : sum.parts)
+    if (part && (part->peer != op->peer || part->bytes != op->bytes))
+      misused("rank " + std::to_string(comm.rank) + " adds " + std::to_string(op->bytes) + " bytes for rank " + std::to_string(op->peer) +
+              " where others add " + std::to_string(part->bytes) + " for rank " + std::to_string(part->peer));
+  sum.parts[size_t(comm.rank)] = op;
+}
+
+bool everyone_adds(const Sum& sum) {
+  return std::all_of(sum.parts.begin(), sum.parts.end(), [](const auto& part) { return part != nullptr; });
+}
+
 /// The stream has come to the group: each message meets the oldest one that waits for it.
 void begin(ncclComm& comm, Group& group) {
   group.begun = true;
   for (const auto& op : group.ops) {
+    if (op->adds) {
+      begin_sum(comm, op);
+      continue;
+    }
     Messages& messages = comm.clique->messages[address(comm, *op)];
     auto& others = op->sends ? messages.receives : messages.sends;
     if (others.empty()) {
@@ -119,7 +149,7 @@ bool may_end(ncclComm& comm, Group& group) {
   if (comm.aborted) return true;
   if (!group.begun) begin(comm, group);
   for (const auto& op : group.ops)
-    if (!op->match && !(op->sends && op->may_end_early)) return false;
+    if (!op->may_end_early && !(op->adds ? everyone_adds(comm.clique->sums[op->number]) : op->match != nullptr)) return false;
   return true;
 }
 
@@ -130,15 +160,43 @@ void copy(Op& send, Op& receive) {
   std::memmove(alias(receive.data, receive.bytes), from, send.bytes);
 }
 
+void keep(Op& op) {
+  const char* data = static_cast<const char*>(trainctl::emulated_gpu::alias(op.data, op.bytes));
+  op.kept.emplace(data, data + op.bytes);
+}
+
+/// The first to end behind everyone's beginning makes the sum: the data of all are still as they were given, or kept.
+void end_sum(ncclComm& comm, Op& op) {
+  Sum& sum = comm.clique->sums[op.number];
+  if (comm.aborted) {
+    op.cancelled = true;
+    if (!everyone_adds(sum) && !sum.parts.empty()) sum.parts[size_t(comm.rank)] = nullptr;
+    return;
+  }
+  if (!everyone_adds(sum)) return keep(op);
+  const bool cancelled = std::any_of(sum.parts.begin(), sum.parts.end(), [](const auto& part) { return part->cancelled; });
+  if (cancelled || std::exchange(sum.made, true)) return;
+  const size_t size = sum.parts.size(), count = op.bytes / sizeof(float);
+  std::vector<float> total(count);
+  for (size_t i = 1; i <= size; ++i) {
+    const Op& part = *sum.parts[(size_t(op.peer) + i) % size];
+    std::vector<float> data(count);
+    std::memcpy(data.data(), part.kept ? part.kept->data() : trainctl::emulated_gpu::alias(part.data, part.bytes), part.bytes);
+    for (size_t k = 0; k < count; ++k) total[k] = i == 1 ? data[k] : total[k] + data[k];
+  }
+  std::memcpy(trainctl::emulated_gpu::alias(sum.parts[size_t(op.peer)]->data, op.bytes), total.data(), op.bytes);
+}
+
 void end(ncclComm& comm, Group& group) {
   const std::lock_guard lock(state().mutex);
   for (const auto& op : group.ops) {
-    if (comm.aborted) {
+    if (op->adds) {
+      end_sum(comm, *op);
+    } else if (comm.aborted) {
       op->cancelled = true;
       for (auto& [where, messages] : comm.clique->messages) std::erase(op->sends ? messages.sends : messages.receives, op);
     } else if (!op->match) {
-      const char* data = static_cast<const char*>(trainctl::emulated_gpu::alias(op->data, op->bytes));
-      op->kept.emplace(data, data + op->bytes);
+      keep(*op);
     } else if (!op->copied && !op->match->cancelled) {
       op->sends ? copy(*op, *op->match) : copy(*op->match, *op);
     }
@@ -148,9 +206,15 @@ void end(ncclComm& comm, Group& group) {
 /// Whether the connections that the group needs can be made.
 bool can_connect(ncclComm& comm, const Group& group) {
   Clique& clique = *comm.clique;
-  for (const auto& op : group.ops) (op->sends ? clique.sender_came : clique.receiver_came).insert(address(comm, *op));
-  for (const auto& op : group.ops)
-    if (!clique.sender_came.count(address(comm, *op)) || !clique.receiver_came.count(address(comm, *op))) return false;
+  for (const auto& op : group.ops) {
+    if (op->adds) clique.adders_came.insert(comm.rank);
+    else (op->sends ? clique.sender_came : clique.receiver_came).insert(address(comm, *op));
+  }
+  for (const auto& op : group.ops) {
+    const bool came = op->adds ? int(clique.adders_came.size()) == clique.size
+                               : clique.sender_came.count(address(comm, *op)) && clique.receiver_came.count(address(comm, *op));
+    if (!came) return false;
+  }
   return true;
 }
 
@@ -161,21 +225,22 @@ struct OpenGroup {
 };
 thread_local OpenGroup open_group;
 
-ncclResult_t add(Op op, ncclDataType_t type, ncclComm_t handle, cudaStream_t stream) {
+ncclResult_t add(Op op, bool type_fits, ncclComm_t handle, cudaStream_t stream) {
   using namespace trainctl::emulated_gpu;
   const std::lock_guard lock(state().mutex);
   const auto comm = find(handle, "a message");
   if (comm->launching) misused("a message while the last call is in progress");
   if (open_group.depth == 0 || (open_group.comm && open_group.comm != handle)) return ncclInvalidUsage;
-  if (type != ncclInt8 && type != ncclUint8) return ncclInvalidArgument;
-  if (op.peer < 0 || op.peer >= comm->clique->size || op.bytes == 0) return ncclInvalidArgument;
+  if (!type_fits || op.peer < 0 || op.peer >= comm->clique->size || op.bytes == 0) return ncclInvalidArgument;
   const PlaceOf place = place_of(op.data, op.bytes);
   if (place.place != Place::device || place.device != comm->device || !place.inside) return ncclInvalidArgument;
   if (!open_group.group) open_group.group = std::make_shared<Group>();
   if (open_group.group->stream && open_group.group->stream != stream) return ncclInvalidUsage;
   open_group.group->stream = stream;
   open_group.comm = handle;
-  op.may_end_early = op.sends && state().next_random() % 2 == 0;
+  if (op.adds) op.number = comm->sums++;
+  const bool sends = op.sends || (op.adds && op.peer != comm->rank);
+  op.may_end_early = sends && state().next_random() % 2 == 0;
   open_group.group->ops.push_back(std::make_shared<Op>(std::move(op)));
   return ncclInProgress;
 }
@@ -276,11 +341,22 @@ ncclResult_t ncclGroupEnd() {
   return ncclInProgress;
 }
 
+namespace {
+bool is_byte(ncclDataType_t type) { return type == ncclInt8 || type == ncclUint8; }
+}  // namespace
+
 ncclResult_t ncclSend(const void* data, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
-  return add({.sends = true, .peer = peer, .data = const_cast<void*>(data), .bytes = count}, type, comm, stream);
+  return add({.sends = true, .peer = peer, .data = const_cast<void*>(data), .bytes = count}, is_byte(type), comm, stream);
 }
 ncclResult_t ncclRecv(void* data, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
-  return add({.sends = false, .peer = peer, .data = data, .bytes = count}, type, comm, stream);
+  return add({.sends = false, .peer = peer, .data = data, .bytes = count}, is_byte(type), comm, stream);
+}
+
+/// In place alone.
+ncclResult_t ncclReduce(const void* send, void* receive, size_t count, ncclDataType_t type, ncclRedOp_t op, int root, ncclComm_t comm,
+                        cudaStream_t stream) {
+  return add({.peer = root, .adds = true, .data = receive, .bytes = count * sizeof(float)},
+             send == receive && type == ncclFloat32 && op == ncclSum, comm, stream);
 }
 
 const char* ncclGetErrorString(ncclResult_t result) {
@@ -340,6 +416,7 @@ const trainctl::parallel::NcclApi& trainctl::parallel::nccl() {
     f.group_end = ncclGroupEnd;
     f.send = ncclSend;
     f.receive = ncclRecv;
+    f.reduce = ncclReduce;
     f.error_string = ncclGetErrorString;
     f.last_error = ncclGetLastError;
     f.version = 22809;
