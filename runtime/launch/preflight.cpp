@@ -155,7 +155,7 @@ std::string check_memory(const JobSpec& job) {
 
 namespace {
 
-/// What a rank's CUDA context and the kernels of its libraries take of a GPU beside the plan.
+/// Kept free for a rank's CUDA context and the kernels of its libraries, which are not in the plan: a reserve, not a measurement.
 constexpr uint64_t kContextBytes = uint64_t{512} << 20;
 
 /// GPUs are there and each has room for the ranks on it, before any of them is touched.
