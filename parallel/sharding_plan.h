@@ -1,0 +1,78 @@
+// How ShardedParams lays a rank's parameters out: groups, chunks in flat order, owners, places in the arenas. Pure; what the plan adds up and
+// what the constructor takes come from here.
+#pragma once
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "parallel/layout.h"
+#include "parallel/sharded_params.h"
+
+namespace trainctl::parallel::sharding {
+
+/// What a group's members have in common: dtype of the compute copy and how their sums are finished.
+enum Group { cut_matrices, cut_vectors, replicated, replicated_partial, tied_embedding, tied_head, kGroups };
+
+/// Where a use stands in the weight and gradient arenas.
+struct Placement {
+  int64_t rows = 0, cols = 0;
+  size_t weight_offset = 0;    // bytes
+  int64_t gradient_offset = 0; // elements
+};
+
+/// A chunk of a group. Chunks are listed last layer first, the order in which gradients become ready; in flat order they stand owner by
+/// owner, each owner's in that order, so that an owner's part of any run of the list is contiguous.
+struct FlatChunk {
+  int use = 0;
+  LocalChunk where;
+  int64_t offset = 0;  // elements from the start of the group, in flat order
+  int owner = 0;       // dp rank
+};
+
+struct GroupPlan {
+  std::vector<FlatChunk> chunks;
+  std::vector<int64_t> owner_begin;  // [dp + 1] flat elements
+  DType dtype = DType::f32;
+  int64_t size() const { return owner_begin.empty() ? 0 : owner_begin.back(); }
+  int64_t own(int r) const { return owner_begin[size_t(r) + 1] - owner_begin[size_t(r)]; }
+  int64_t elements(size_t begin, size_t end) const {   // of chunks [begin, end) of the list
+    int64_t sum = 0;
+    for (size_t i = begin; i < end; ++i) sum += chunks[i].where.global.count();
+    return sum;
+  }
+  /// Elements from which on a run of chunks is worth an exchange: what the spec says, but so many that every rank owns some of it.
+  int64_t bucket_elements(int64_t wanted, int dp) const {
+    int64_t largest = 0;
+    for (const FlatChunk& c : chunks) largest = std::max(largest, c.where.global.count());
+    return std::max(wanted, largest * dp);
+  }
+  int64_t largest_share() const {
+    int64_t most = 0;
+    for (size_t r = 0; r + 1 < owner_begin.size(); ++r) most = std::max(most, own(int(r)));
+    return most;
+  }
+};
+
+/// The layout of one rank.
+struct Plan {
+  std::vector<Placement> places;
+  std::array<GroupPlan, kGroups> groups;
+  size_t weight_bytes = 0;
+  int64_t gradient_elements = 0;
+  int levels = 1;
+};
+
+/// Whether a use has no compute copy of its own: a tied head on the rank that holds the embedding.
+bool shares_weight(const std::vector<ParamUse>& uses, const ParamUse& use);
+
+Plan make_plan(const std::vector<ParamUse>& uses, const std::vector<std::vector<Box>>& grids, const ShardingOptions& options, int dp);
+
+/// Whether the transport adds a group's gradients. What tensor-parallel ranks hold alike must stay alike, and their dp groups need not add
+/// in one order, so that those small sums are always made here.
+bool adds_in_transport(int group, const ShardingOptions& options, int dp);
+
+/// Gradients of a group are packed in flat order unless they can be used where they stand.
+bool packs_gradients(int group, int dp);
+
+}  // namespace trainctl::parallel::sharding
