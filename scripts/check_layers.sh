@@ -5,8 +5,8 @@
 #
 # A file of a layer may include headers of its own layer and of the layers that its row names; a row entry that is a header
 # ("parallel/mesh.h") allows that header alone. Includes are written from the root. Some libraries are known to few files only:
-# mpi.h to parallel/mpi_communicator.cpp, CLI11 to cmd/, oneDNN to kernels/cpu/; users of nlohmann/json are listed, not
-# limited. Prints FILE:LINE and the broken rule for each violation and exits 1; the tests may include everything.
+# mpi.h to parallel/mpi_communicator.cpp, nccl.h to parallel/nccl_*, CUDA's to kernels/cuda/ and parallel/nccl_*, CLI11 to cmd/, oneDNN
+# to kernels/cpu/; users of nlohmann/json are listed, not limited. Prints FILE:LINE and the broken rule for each violation and exits 1; the tests may include everything.
 set -euo pipefail
 export LC_ALL=C
 
@@ -51,10 +51,13 @@ awk -v table="$table" '
     ++violations
   }
 
-  # A library that few files may know: they are those whose path begins with `where`.
-  function only(header, pattern, where) {
-    if (header ~ pattern && index(FILENAME, where) != 1)
-      violation("<" header "> is included only by " where)
+  # A library that few files may know: they are those whose path begins with one of the words of `where`.
+  function only(header, pattern, where,   word, words, i) {
+    if (header !~ pattern) return
+    words = split(where, word, " ")
+    for (i = 1; i <= words; ++i)
+      if (index(FILENAME, word[i]) == 1) return
+    violation("<" header "> is included only by " where)
   }
 
   BEGIN {
@@ -83,6 +86,9 @@ awk -v table="$table" '
     sub(/[>"].*$/, "", header)
 
     only(header, "^mpi\\.h$", "parallel/mpi_communicator.cpp")
+    only(header, "^nccl\\.h$", "parallel/nccl_")
+    only(header, "^cuda_|^nvtx3/", "kernels/cuda/ parallel/nccl_")
+    only(header, "^cublas", "kernels/cuda/")
     only(header, "^CLI/", "cmd/")
     only(header, "(^|/)dnnl[a-z_]*\\.h", "kernels/cpu/")
     if (header ~ /^nlohmann\//) json[++jsons] = FILENAME ":" FNR
