@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 #include <fmt/format.h>
+#include <link.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -83,6 +84,17 @@ std::vector<std::string> library_candidates(std::span<const std::string_view> fi
   return candidates;
 }
 
+namespace {
+
+/// The file that the dynamic linker has opened for `name`.
+std::string path_of(void* handle, const std::string& name) {
+  const link_map* map = nullptr;
+  if (dlinfo(handle, RTLD_DI_LINKMAP, &map) != 0 || !map || !map->l_name || !*map->l_name) return name;
+  return map->l_name;
+}
+
+}  // namespace
+
 void* LoadedLibrary::find(const char* name) const { return handle ? dlsym(handle, name) : nullptr; }
 
 LoadedLibrary load_library(const char* what, std::span<const std::string_view> files, std::span<const std::string_view> packages,
@@ -93,7 +105,7 @@ LoadedLibrary load_library(const char* what, std::span<const std::string_view> f
     std::error_code none;
     const bool named = path.find('/') != std::string::npos;
     if (named && !fs::exists(path, none)) continue;
-    if (void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) return {.handle = handle, .path = path, .problem = ""};
+    if (void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) return {.handle = handle, .path = path_of(handle, path), .problem = ""};
     const char* reason = dlerror();
     if (named) broken += fmt::format("; {} is there, but: {}", path, reason ? reason : "unknown");
   }

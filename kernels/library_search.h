@@ -23,7 +23,7 @@ std::vector<std::string> library_candidates(std::span<const std::string_view> fi
 /// A library that stays loaded until the process ends, or the sentence that says why there is none.
 struct LoadedLibrary {
   void* handle = nullptr;          ///< of dlopen
-  std::string path;                ///< what was opened
+  std::string path;                ///< the file that was opened
   std::string problem;             ///< empty when loaded; otherwise what was tried and what to do
   explicit operator bool() const { return handle != nullptr; }
   /// The address of a function; null when the library has none of that name.

@@ -83,6 +83,8 @@ TEST_CASE("a library that is there is opened, and its functions are found") {
   const LoadedLibrary maths = load_library("libm", kMaths, {}, environment({}));
   REQUIRE(maths);
   CHECK(maths.problem.empty());
+  CHECK(fs::path(maths.path).is_absolute());   // where it was found, not what it was asked for by
+  CHECK(fs::path(maths.path).filename() == "libm.so.6");
   CHECK(maths.find("cos") != nullptr);
   CHECK(maths.find("no_such_function") == nullptr);
 }
