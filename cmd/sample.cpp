@@ -1,9 +1,10 @@
-// trainctl sample: text from a checkpoint, on the CPU.
+// trainctl sample: text from a checkpoint, on a GPU where one is here and on the CPU otherwise.
 #include <cmath>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <thread>
+#include <utility>
 
 #include "cmd/commands.h"
 #include "cmd/runs.h"
@@ -41,12 +42,15 @@ int run(Options options, const Context& context) {
     throw Error(ErrorCode::kUsage, "--temperature is not a number; use 0 (the likeliest token) to 100");
   options.request.checkpoint = checkpoint_of(options);
   options.request.threads = int(std::max(1u, std::thread::hardware_concurrency()));
-  if (!context.json) fmt::print("{}", options.request.prompt);
-  const SampleResult result = sample(real_file_system(), options.request, [&](const std::string& text) {
+  // The prompt is shown with the first text: nothing is, when the checkpoint or the tokenizer is refused.
+  std::string unshown = context.json ? "" : options.request.prompt;
+  const auto show = [&](const std::string& text) {
     if (context.json) return;
-    fmt::print("{}", text);
+    fmt::print("{}{}", std::exchange(unshown, ""), text);
     std::fflush(stdout);
-  });
+  };
+  const SampleResult result = sample(real_file_system(), options.request, show);
+  show("");
   if (context.json) {
     const nlohmann::ordered_json j{{"checkpoint", options.request.checkpoint}, {"step", result.step},
                                    {"prompt", options.request.prompt},       {"text", result.text},

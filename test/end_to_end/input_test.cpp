@@ -143,4 +143,5 @@ TEST_CASE("a checkpoint writes text", "[input]") {
   const Outcome o = run_trainctl(dir.path(), bytes);
   CHECK(o.status == 6);
   CHECK_THAT(o.err, Contains("257") && Contains("256"));
+  CHECK(o.out.empty());   // not even the prompt
 }
