@@ -40,9 +40,10 @@ void declare_job(std::vector<Field>& table, std::vector<Section>& sections) {
       .fallback(int64_t{1234})
       .fixed();
   top.choice("device", {"auto", "cpu", "cuda"},
-             "What the ranks compute on. `auto` takes a GPU where this build and the node "
-             "have one, and the CPU otherwise.")
+             "What the ranks compute on. `auto` takes GPUs where this build can use them and the node has enough for all ranks, and "
+             "the CPU otherwise. `gpu` is accepted for `cuda`.")
       .to(IN_JOB(device))
+      .alias("gpu", "cuda")
       .fallback(std::string("auto"));
 }
 

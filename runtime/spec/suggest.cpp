@@ -18,17 +18,29 @@ int edit_distance(std::string_view a, std::string_view b) {
   return d[a.size()][b.size()];
 }
 
+namespace {
+
+std::string small_letters(std::string_view word) {
+  std::string result(word);
+  for (char& c : result)
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  return result;
+}
+
+}  // namespace
+
 std::vector<std::string> closest(std::string_view word, const std::vector<std::string>& candidates,
                                  size_t limit) {
   constexpr size_t kLongestWord = 64;  // nobody mistypes a name into something longer
   std::vector<std::pair<int, std::string>> found;
   if (word.empty() || word.size() > kLongestWord) return {};
   const int reach = word.size() <= 3 ? 1 : 2;
+  const std::string typed = small_letters(word);
   for (const std::string& candidate : candidates) {
-    const int distance = edit_distance(word, candidate);
-    const size_t common = std::min(word.size(), candidate.size());
-    const bool prefix =
-        common >= 3 && word.substr(0, common) == std::string_view(candidate).substr(0, common);
+    const std::string name = small_letters(candidate);
+    const int distance = edit_distance(typed, name);
+    const size_t common = std::min(typed.size(), name.size());
+    const bool prefix = common >= 3 && typed.compare(0, common, name, 0, common) == 0;
     if (distance <= reach)
       found.emplace_back(distance, candidate);
     else if (prefix)

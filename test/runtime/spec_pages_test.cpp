@@ -149,6 +149,8 @@ TEST_CASE("edit distance and prefixes", "[spec]") {
   CHECK(edit_distance("kitten", "sitting") == 3);
   CHECK(closest("tensr", {"pipeline", "tensor"}) == std::vector<std::string>{"tensor"});
   CHECK(closest("tensor_parallel", {"tensor"}) == std::vector<std::string>{"tensor"});
+  CHECK(closest("CUDA", {"auto", "cpu", "cuda"}) == std::vector<std::string>{"cuda"});
+  CHECK(closest("e0312", {"E0312"}) == std::vector<std::string>{"E0312"});
   CHECK(closest("xyz", {"tensor"}).empty());
 }
 

@@ -106,6 +106,7 @@ TEST_CASE("quantities are read in their units", "[spec]") {
   CHECK(with("parallelism.bucket_mib=512KiB").parallelism.bucket_mib == 0.5);
   CHECK(with("seed=9223372036854775807").seed == 9223372036854775807u);
   CHECK(with("precision.compute=fp32").compute == DType::f32);
+  CHECK(with("device=gpu").device == "cuda");
   CHECK(with("optimizer.decay_exclude=").optimizer.decay_exclude.empty());
   CHECK(with("optimizer.decay_exclude=bias,embedding").optimizer.decay_exclude.size() == 2);
   CHECK(with("launcher.env.PATH=/a:/b").launcher.env == spec::TextMap{{"PATH", "/a:/b"}});
