@@ -4,6 +4,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/file_system.h"
+#include "runtime/launch/mpirun.h"
 
 extern char** environ;
 
@@ -75,6 +76,13 @@ std::optional<ParsedJob> load_job_text(const std::string& text, const std::strin
   }
   if (!parsed.ok()) return std::nullopt;
   return parsed;
+}
+
+std::string launch_command(const JobArguments& arguments) {
+  LaunchLine line;
+  line.argv = {"trainctl", "launch", arguments.path};
+  for (const std::string& override : arguments.overrides) line.argv.insert(line.argv.end(), {"-s", override});
+  return shell_text(line);
 }
 
 std::optional<ParsedJob> load_job(const JobArguments& arguments, const Context& context) {

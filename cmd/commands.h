@@ -56,7 +56,9 @@ void add_set_option(CLI::App* command, std::vector<std::string>& overrides);
 /// --json when there are errors). Nothing returned: the spec has errors and the command must return
 /// exit_status(ErrorCode::kSpec). Throws Error(kUsage) if the file cannot be read.
 std::optional<ParsedJob> load_job(const JobArguments& arguments, const Context& context);
-/// The same from text already at hand, e.g. the resolved spec of a run; `file` names it in diagnostics.
+/// `trainctl launch JOB -s ...` of the same job, quoted for a shell.
+std::string launch_command(const JobArguments& arguments);
+/// The same as load_job from text already at hand, e.g. the resolved spec of a run; `file` names it in diagnostics.
 std::optional<ParsedJob> load_job_text(const std::string& text, const std::string& file,
                                        const std::vector<std::string>& overrides, const Context& context);
 

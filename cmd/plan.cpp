@@ -30,7 +30,7 @@ int plan(const Options& options, const Context& context) {
     return kExitDone;
   }
   fmt::print("{}", render_plan(parsed->job, plan, rate));
-  fmt::print("next: trainctl launch {}\n", options.job.path);
+  fmt::print("next: {}\n", launch_command(options.job));
   return kExitDone;
 }
 

@@ -59,7 +59,7 @@ int validate(const Options& options, const Context& context) {
     print_origins(*parsed);
   } else if (!context.quiet()) {
     fmt::print("{}\n", summary(parsed->job));
-    fmt::print("valid. next: trainctl launch {}\n", options.job.path);
+    fmt::print("valid. next: {}\n", launch_command(options.job));
   }
   return kExitDone;
 }

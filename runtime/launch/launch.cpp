@@ -28,6 +28,12 @@ std::string mesh_text(const JobSpec& job) {
                      job.parallelism.data);
 }
 
+std::string devices_text(const JobSpec& job) {
+  if (device_kind(job) == DeviceKind::cpu) return "on the CPU";
+  const int share = job.launcher.ranks_per_gpu, gpus = (job.mesh().world_size() + share - 1) / share;
+  return gpus == 1 ? "on one GPU" : fmt::format("on {} GPUs", gpus);
+}
+
 [[noreturn]] void refuse_busy(FileSystem& fs, const RunDirectory& run, const std::string& id) {
   const auto pid = supervisor_of(fs, run);
   throw Error(
@@ -54,7 +60,8 @@ Ready get_ready(const JobSpec& job, FileSystem& fs, Clock& clock) {
 void print_header(Console& console, const std::string& id, const RunDirectory& run, const JobSpec& job,
                   const Ready& ready) {
   console.note(fmt::format("trainctl {} · run {} · {}", TRAINCTL_VERSION, id, run.path));
-  console.note(fmt::format("{} · {} tokens/step · {} steps · logs {}/logs/rank-N.log", mesh_text(job),
+  // What `device` = auto came to is seen here.
+  console.note(fmt::format("{} · {} · {} tokens/step · {} steps · logs {}/logs/rank-N.log", mesh_text(job), devices_text(job),
                            job.tokens_per_step(), job.schedule.total_steps, run.path));
   console.note(fmt::format("✓ spec  ✓ data {} tokens  ✓ preflight {:.1f} s  ✓ peak {}FLOP/s a rank",
                            short_number(double(ready.preflight.train_tokens)), ready.seconds,

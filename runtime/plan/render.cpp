@@ -24,6 +24,13 @@ std::string count_text(double n) {
   return fmt::format("{:.0f}", n);
 }
 
+/// As count_text, but by SI: 1e9 is G.
+std::string flop_text(double n) {
+  std::string text = count_text(n);
+  if (text.back() == 'B') text.back() = 'G';
+  return text + "FLOP";
+}
+
 std::string duration_text(double s) {
   if (s < 120) return fmt::format("{:.2g} s", s);
   if (s < 7200) return fmt::format("{:.0f} min", s / 60);
@@ -79,8 +86,8 @@ std::string render_plan(const JobSpec& job, const JobPlan& plan, double rank_flo
   line("total", m.total());
   out += fmt::format("Traffic  a rank sends per step: tensor {} · pipeline {} · data {}\n", bytes_text(plan.traffic.tensor),
                      bytes_text(plan.traffic.pipeline), bytes_text(plan.traffic.data));
-  out += fmt::format("FLOPs    {}FLOP a step (causal attention; {}FLOP if attention were full)\n",
-                     count_text(plan.flops_per_step_causal), count_text(plan.flops_per_step_full));
+  out += fmt::format("FLOPs    {} a step (causal attention; {} if attention were full)\n",
+                     flop_text(plan.flops_per_step_causal), flop_text(plan.flops_per_step_full));
   if (rank_flops_per_s > 0) {
     const double s = step_seconds(job, plan, rank_flops_per_s);
     out += fmt::format("Time     about {} a step, {} for {} steps, at {:.0f} % of this machine's measured {:.0f} GFLOP/s a rank\n",

@@ -139,6 +139,13 @@ TEST_CASE("validate tells valid from invalid", "[cmd]") {
   const Outcome valid = run({"validate", spec.path()});
   CHECK(valid.status == 0);
   CHECK(valid.out.find("next: trainctl launch") != std::string::npos);
+  // What is advised next is the job that was looked at.
+  for (const char* command : {"validate", "plan"}) {
+    const Outcome outcome = run({command, spec.path(), "-s", "device=gpu", "-s", "description=on a GPU"});
+    CHECK(outcome.status == 0);
+    CHECK(outcome.out.find("next: trainctl launch " + spec.path() + " -s device=gpu -s 'description=on a GPU'\n") !=
+          std::string::npos);
+  }
   const Outcome broken =
       run({"validate", spec.path(), "-s", "parallelism.tensor=3", "-s", "schedule.lr=0"});
   CHECK(broken.status == 3);
