@@ -1,36 +1,11 @@
 #include "kernels/cpu/cpu_backend.h"
+#include "kernels/plain_weight.h"
 
 namespace trainctl::kernels::cpu {
 
-namespace {
+std::unique_ptr<PackedWeight> CpuBackend::make_packed(int64_t n, int64_t k, DType dtype) { return PlainWeight::make(n, k, dtype); }
 
-/// oneDNN packs panels of the plain weight into its caches while it multiplies, within 5% of the speed of a weight packed
-/// beforehand, so nothing is kept.
-class PlainWeight final : public PackedWeight {
- public:
-  PlainWeight(int64_t n, int64_t k, DType dtype) : w{nullptr, dtype, n, k, k} {}
-  size_t bytes() const override { return 0; }
-  Matrix w;
-};
-
-const Matrix& plain(const PackedWeight& packed) {
-  const auto& weight = static_cast<const PlainWeight&>(packed);
-  ENSURE(weight.w, "multiplied by a weight that was never packed");
-  return weight.w;
-}
-
-}  // namespace
-
-std::unique_ptr<PackedWeight> CpuBackend::make_packed(int64_t n, int64_t k, DType dtype) {
-  ENSURE(n > 0 && k > 0 && is_activation(dtype));
-  return std::make_unique<PlainWeight>(n, k, dtype);
-}
-
-void CpuBackend::pack(Stream&, Matrix w, PackedWeight& packed) {
-  auto& weight = static_cast<PlainWeight&>(packed);
-  ENSURE(w.rows == weight.w.rows && w.cols == weight.w.cols && w.dtype == weight.w.dtype);
-  weight.w = w;
-}
+void CpuBackend::pack(Stream&, Matrix w, PackedWeight& packed) { PlainWeight::pack(w, packed); }
 
 Matrix CpuBackend::widened(Stream& stream, const Matrix& x, ScratchUse use) {
   if (x.dtype == DType::f32) {
@@ -59,14 +34,14 @@ void CpuBackend::multiply(Stream& stream, ProductArguments p) {
 }
 
 void CpuBackend::linear_forward(Stream& stream, Matrix x, const PackedWeight& packed, Matrix bias, Matrix y) {
-  const Matrix& w = plain(packed);
+  const Matrix& w = PlainWeight::of(packed);
   check_product(x, w.cols, y, w.rows, w.dtype);
   check_f32_row(bias, w.rows, true);
   multiply(stream, {.left = x, .right = w, .out = y, .bias = bias.as<float>(), .right_transposed = true});
 }
 
 void CpuBackend::linear_backward_input(Stream& stream, Matrix dy, const PackedWeight& packed, Matrix dx) {
-  const Matrix& w = plain(packed);
+  const Matrix& w = PlainWeight::of(packed);
   check_product(dy, w.rows, dx, w.cols, w.dtype);
   multiply(stream, {.left = dy, .right = w, .out = dx});
 }

@@ -1,23 +1,10 @@
 #include "kernels/cuda/cuda_backend.h"
+#include "kernels/plain_weight.h"
 #include "kernels/shape_checks.h"
 
 namespace trainctl::kernels::cuda {
 
 namespace {
-
-/// cuBLASLt multiplies by the plain weight, so nothing is kept.
-class PlainWeight final : public PackedWeight {
- public:
-  PlainWeight(int64_t n, int64_t k, DType dtype) : w{nullptr, dtype, n, k, k} {}
-  size_t bytes() const override { return 0; }
-  Matrix w;
-};
-
-const Matrix& plain(const PackedWeight& packed) {
-  const auto& weight = static_cast<const PlainWeight&>(packed);
-  ENSURE(weight.w, "multiplied by a weight that was never packed");
-  return weight.w;
-}
 
 /// The library's GELU epilogues: bf16 only, everything on 16 bytes, and rows of the matrix beside the output a multiple of 8 long
 /// (CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD in cublasLt.h).
@@ -28,16 +15,9 @@ bool has_gelu_epilogue(const Matrix& left, const Matrix& w, const Matrix& out, c
 
 }  // namespace
 
-std::unique_ptr<PackedWeight> CudaBackend::make_packed(int64_t n, int64_t k, DType dtype) {
-  ENSURE(n > 0 && k > 0 && is_activation(dtype));
-  return std::make_unique<PlainWeight>(n, k, dtype);
-}
+std::unique_ptr<PackedWeight> CudaBackend::make_packed(int64_t n, int64_t k, DType dtype) { return PlainWeight::make(n, k, dtype); }
 
-void CudaBackend::pack(Stream&, Matrix w, PackedWeight& packed) {
-  auto& weight = static_cast<PlainWeight&>(packed);
-  ENSURE(w.rows == weight.w.rows && w.cols == weight.w.cols && w.dtype == weight.w.dtype);
-  weight.w = w;
-}
+void CudaBackend::pack(Stream&, Matrix w, PackedWeight& packed) { PlainWeight::pack(w, packed); }
 
 bool CudaBackend::give_product(Stream& stream, Product product, const Matrix& bias) {
   bool given = true;
@@ -56,7 +36,7 @@ bool CudaBackend::give_product(Stream& stream, Product product, const Matrix& bi
 }
 
 void CudaBackend::linear_forward(Stream& stream, Matrix x, const PackedWeight& packed, Matrix bias, Matrix y) {
-  const Matrix& w = plain(packed);
+  const Matrix& w = PlainWeight::of(packed);
   check_product(x, w.cols, y, w.rows, w.dtype);
   check_f32_row(bias, w.rows, true);
   if (x.rows == 0) return;
@@ -69,14 +49,14 @@ void CudaBackend::linear_forward(Stream& stream, Matrix x, const PackedWeight& p
 }
 
 void CudaBackend::linear_backward_input(Stream& stream, Matrix dy, const PackedWeight& packed, Matrix dx) {
-  const Matrix& w = plain(packed);
+  const Matrix& w = PlainWeight::of(packed);
   check_product(dy, w.rows, dx, w.cols, w.dtype);
   if (dy.rows == 0) return;
   (void)give_product(stream, {.op = "linear_backward_input", .left = dy, .right = w, .out = dx}, {});
 }
 
 void CudaBackend::linear_gelu_forward(Stream& stream, Matrix x, const PackedWeight& packed, Matrix bias, Matrix pre, Matrix y) {
-  const Matrix& w = plain(packed);
+  const Matrix& w = PlainWeight::of(packed);
   check_product(x, w.cols, y, w.rows, w.dtype);
   check_f32_row(bias, w.rows, true);
   check_same(pre, y);
@@ -92,7 +72,7 @@ void CudaBackend::linear_gelu_forward(Stream& stream, Matrix x, const PackedWeig
 }
 
 void CudaBackend::linear_gelu_backward_input(Stream& stream, Matrix dy, const PackedWeight& packed, Matrix pre, Matrix dx) {
-  const Matrix& w = plain(packed);
+  const Matrix& w = PlainWeight::of(packed);
   check_product(dy, w.rows, dx, w.cols, w.dtype);
   check_same(pre, dx);
   const Product product{.op = "linear_gelu_backward_input", .left = dy, .right = w, .out = dx, .epilogue = CUBLASLT_EPILOGUE_DGELU,

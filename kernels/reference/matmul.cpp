@@ -1,38 +1,14 @@
 #include "kernels/reference/reference_backend.h"
+#include "kernels/plain_weight.h"
 
 namespace trainctl::kernels::reference {
 
-namespace {
+std::unique_ptr<PackedWeight> ReferenceBackend::make_packed(int64_t n, int64_t k, DType dtype) { return PlainWeight::make(n, k, dtype); }
 
-/// The reference multiplies by the plain weight, so it only remembers where that stands.
-class PlainWeight final : public PackedWeight {
- public:
-  PlainWeight(int64_t n, int64_t k, DType dtype) : w{nullptr, dtype, n, k, k} {}
-  size_t bytes() const override { return 0; }
-  Matrix w;
-};
-
-const Matrix& plain(const PackedWeight& packed) {
-  const auto& weight = static_cast<const PlainWeight&>(packed);
-  ENSURE(weight.w, "multiplied by a weight that was never packed");
-  return weight.w;
-}
-
-}  // namespace
-
-std::unique_ptr<PackedWeight> ReferenceBackend::make_packed(int64_t n, int64_t k, DType dtype) {
-  ENSURE(n > 0 && k > 0 && is_activation(dtype));
-  return std::make_unique<PlainWeight>(n, k, dtype);
-}
-
-void ReferenceBackend::pack(Stream&, Matrix w, PackedWeight& packed) {
-  auto& weight = static_cast<PlainWeight&>(packed);
-  ENSURE(w.rows == weight.w.rows && w.cols == weight.w.cols && w.dtype == weight.w.dtype);
-  weight.w = w;
-}
+void ReferenceBackend::pack(Stream&, Matrix w, PackedWeight& packed) { PlainWeight::pack(w, packed); }
 
 void ReferenceBackend::linear_forward(Stream&, Matrix x, const PackedWeight& packed, Matrix bias, Matrix y) {
-  const Matrix& w = plain(packed);
+  const Matrix& w = PlainWeight::of(packed);
   check_product(x, w.cols, y, w.rows, w.dtype);
   check_f32_row(bias, w.rows, true);
   for (int64_t m = 0; m < x.rows; ++m) {
@@ -47,7 +23,7 @@ void ReferenceBackend::linear_forward(Stream&, Matrix x, const PackedWeight& pac
 }
 
 void ReferenceBackend::linear_backward_input(Stream&, Matrix dy, const PackedWeight& packed, Matrix dx) {
-  const Matrix& w = plain(packed);
+  const Matrix& w = PlainWeight::of(packed);
   check_product(dy, w.rows, dx, w.cols, w.dtype);
   std::vector<double> row(w.cols);
   for (int64_t m = 0; m < dy.rows; ++m) {
