@@ -111,8 +111,8 @@ LoadedLibrary load_library(const char* what, std::span<const std::string_view> f
   }
   return {.handle = nullptr,
           .path = "",
-          .problem = fmt::format("{} was not found: tried {}{}; install a CUDA toolkit, or name the folder of {} in "
-                                 "TRAINCTL_CUDA_LIBRARIES",
+          .problem = fmt::format("{} was not found: tried {}{}; install it (cuBLASLt: a CUDA toolkit; NCCL: libnccl2; "
+                                 "both: Python's nvidia-* packages), or name the folder of {} in TRAINCTL_CUDA_LIBRARIES",
                                  what, fmt::join(candidates, ", "), broken, files.front())};
 }
 
