@@ -116,4 +116,10 @@ LoadedLibrary load_library(const char* what, std::span<const std::string_view> f
                                  what, fmt::join(candidates, ", "), broken, files.front())};
 }
 
+LoadedLibrary load_cublaslt() {
+  static constexpr std::string_view kFiles[] = {"libcublasLt.so.13", "libcublasLt.so.12"};
+  static constexpr std::string_view kPackages[] = {"nvidia/cu13/lib", "nvidia/cublas/lib"};
+  return load_library("cuBLASLt, which multiplies matrices on GPUs,", kFiles, kPackages);
+}
+
 }  // namespace trainctl::kernels

@@ -33,4 +33,7 @@ struct LoadedLibrary {
 LoadedLibrary load_library(const char* what, std::span<const std::string_view> files, std::span<const std::string_view> packages,
                            const EnvironmentLookup& environment = process_environment());
 
+/// cuBLASLt of CUDA 13 or 12, without which nothing is multiplied on a GPU.
+LoadedLibrary load_cublaslt();
+
 }  // namespace trainctl::kernels

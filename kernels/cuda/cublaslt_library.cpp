@@ -17,9 +17,7 @@ void find(const LoadedLibrary& library, const char* name, Function& function) {
 }
 
 CublasLt load() {
-  static constexpr std::string_view kFiles[] = {"libcublasLt.so.13", "libcublasLt.so.12"};
-  static constexpr std::string_view kPackages[] = {"nvidia/cu13/lib", "nvidia/cublas/lib"};
-  const LoadedLibrary library = load_library("cuBLASLt, which multiplies matrices on GPUs,", kFiles, kPackages);
+  const LoadedLibrary library = load_cublaslt();
   if (!library) throw Error(ErrorCode::kPreflight, library.problem);
   CublasLt f;
   find(library, "cublasLtCreate", f.create);

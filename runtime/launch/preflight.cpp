@@ -14,6 +14,7 @@
 
 #include "data/dataset.h"
 #include "kernels/device.h"
+#include "kernels/library_search.h"
 #include "parallel/communicator.h"
 #include "runtime/base/error.h"
 #include "runtime/launch/bundle.h"
@@ -164,6 +165,7 @@ std::string check_gpus(const JobSpec& job) {
   if (const std::string missing = missing_gpus(job, status.devices, status.problem); !missing.empty())
     throw Error(ErrorCode::kPreflight, missing);
   // Said here once, before every rank says it and the supervisor starts them again.
+  if (const kernels::LoadedLibrary library = kernels::load_cublaslt(); !library) throw Error(ErrorCode::kPreflight, library.problem);
   if (job.mesh().world_size() > 1 && uses_nccl(job))
     if (const std::string problem = parallel::nccl_status().problem; !problem.empty()) throw Error(ErrorCode::kPreflight, problem);
   const MemoryNeed need = gpu_memory_need(job, make_plan(job, DeviceKind::cuda));
@@ -171,6 +173,7 @@ std::string check_gpus(const JobSpec& job) {
   const int gpus = (job.mesh().world_size() + job.launcher.ranks_per_gpu - 1) / job.launcher.ranks_per_gpu;
   for (int gpu = 0; gpu < gpus; ++gpu) {
     const kernels::GpuFacts facts = kernels::gpu_facts(gpu);
+    if (facts.free_bytes == 0) continue;   // not told
     if (const std::string refusal = gpu_memory_refusal(job, need, facts.name, facts.free_bytes - std::min(contexts, uint64_t(facts.free_bytes)));
         !refusal.empty())
       throw Error(ErrorCode::kPlan, refusal);

@@ -168,13 +168,13 @@ MpiFacts mpi_facts() {
 }
 
 /// A library that says its version by a function without arguments; `digits` splits it: 10000 for 130100 = 13.1.0.
-LibraryFacts library_facts(const char* name, std::span<const std::string_view> files, std::span<const std::string_view> packages,
-                           const char* version_function, size_t major_digits) {
-  const kernels::LoadedLibrary library = kernels::load_library(name, files, packages);
-  LibraryFacts facts{.name = name, .path = library.path, .problem = library.problem};
-  if (const auto version = reinterpret_cast<size_t (*)()>(library.find(version_function))) {
+LibraryFacts cublaslt_facts() {
+  const kernels::LoadedLibrary library = kernels::load_cublaslt();
+  LibraryFacts facts{.name = "cublaslt", .path = library.path, .problem = library.problem};
+  facts.needed = true;
+  if (const auto version = reinterpret_cast<size_t (*)()>(library.find("cublasLtGetVersion"))) {
     const size_t v = version();
-    facts.version = fmt::format("{}.{}.{}", v / major_digits, v % major_digits / 100, v % 100);
+    facts.version = fmt::format("{}.{}.{}", v / 10000, v % 10000 / 100, v % 100);
   }
   return facts;
 }
@@ -191,10 +191,7 @@ CudaFacts cuda_facts() {
     }
   }
   if (!cuda.status.built) return cuda;
-  static constexpr std::string_view kProducts[] = {"libcublasLt.so.13", "libcublasLt.so.12"},
-                                    kProductPackages[] = {"nvidia/cu13/lib", "nvidia/cublas/lib"};
-  cuda.libraries.push_back(library_facts("cublaslt", kProducts, kProductPackages, "cublasLtGetVersion", 10000));
-  cuda.libraries.back().needed = true;
+  cuda.libraries.push_back(cublaslt_facts());
   const parallel::NcclStatus nccl = parallel::nccl_status();
   cuda.libraries.push_back({.name = "nccl",
                             .path = nccl.path,
