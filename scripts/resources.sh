@@ -17,7 +17,6 @@ plain_query_gradient_kernel: the same
 plain_key_gradient_kernel: the same
 forward_kernel<128, false>: rows that begin off 16 bytes, which no run has: its arenas begin on 64 and heads of 128 keep the step
 key_gradient_kernel<128, false>: the same
-query_gradient_kernel<128, false>: the same
 "
 
 nvcc=$(if [[ -n ${NVCC:-} ]]; then command -v "$NVCC"; else command -v nvcc || command -v /usr/local/cuda/bin/nvcc; fi) || {
