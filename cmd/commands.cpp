@@ -46,21 +46,20 @@ std::vector<std::pair<std::string, std::string>> spec_environment() {
 
 std::span<const Command> commands() { return kCommands; }
 
-void when_chosen(CLI::App* command, Context& context, std::function<int()> run) {
-  command->callback([&context, run = std::move(run)] { context.action = run; });
+void when_chosen(CommandLine command, Context& context, std::function<int()> run) {
+  command.when_named([&context, run = std::move(run)] { context.action = run; });
 }
 
-void add_set_option(CLI::App* command, std::vector<std::string>& overrides) {
-  command->add_option("-s,--set", overrides, "override one field of the spec, PATH=VALUE; may be repeated")
-      ->allow_extra_args(false)
-      ->take_all()
-      ->type_name("PATH=VALUE");
+void add_set_option(CommandLine command, std::vector<std::string>& overrides) {
+  command.add_option("-s,--set", overrides, "override one field of the spec, PATH=VALUE; may be repeated")
+      .repeatable()
+      .type_name("PATH=VALUE");
 }
 
-void add_job_arguments(CLI::App* command, JobArguments& arguments) {
-  command->add_option("JOB", arguments.path, "job spec (JSON, // comments allowed)")
-      ->required()
-      ->type_name("FILE");
+void add_job_arguments(CommandLine command, JobArguments& arguments) {
+  command.add_option("JOB", arguments.path, "job spec (JSON, // comments allowed)")
+      .required()
+      .type_name("FILE");
   add_set_option(command, arguments.overrides);
 }
 

@@ -1,26 +1,25 @@
 // What the commands of trainctl share. A command is one file of this folder with one function, `add_<name>`, that declares
-// its subcommand and options and says what to run; main parses the line, runs it and exits with what it returns.
+// its subcommand and options and says what to run; program.cpp parses the line, runs it and returns its exit status.
 //
 // To add a command: write cmd/<name>.cpp, declare add_<name> below, and name it in the table of cmd/commands.cpp.
 //
-//   void add_stop(CLI::App& app, Context& context) {
+//   void add_stop(CommandLine& app, Context& context) {
 //     auto options = std::make_shared<Options>();
-//     CLI::App* command = app.add_subcommand("stop", "save and stop a run");
-//     command->add_option("RUN", options->run, "id, unique prefix, path or `latest`")->required();
+//     CommandLine command = app.add_subcommand("stop", "save and stop a run");
+//     command.add_option("RUN", options->run, "id, unique prefix, path or `latest`").required();
 //     when_chosen(command, context, [options, &context] { return stop(*options, context); });
 //   }
 //
-// Errors: a command throws Error (or returns an exit status itself); cmd/main.cpp turns it into one line on stderr and
+// Errors: a command throws Error (or returns an exit status itself); program.cpp turns it into one line on stderr and
 // exit_status(code). `--json` is global: a command that prints results checks context.json and writes JSON to stdout.
 #pragma once
-#include <CLI/CLI.hpp>
-
 #include <functional>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "cmd/command_line.h"
 #include "runtime/spec/parse.h"
 
 namespace trainctl::cmd {
@@ -41,16 +40,16 @@ struct Context {
 };
 
 /// Makes `run` the action of the program if `command` is the subcommand on the line. Returns the exit status.
-void when_chosen(CLI::App* command, Context& context, std::function<int()> run);
+void when_chosen(CommandLine command, Context& context, std::function<int()> run);
 
 /// JOB and -s/--set, shared by every command that reads a job spec.
 struct JobArguments {
   std::string path;
   std::vector<std::string> overrides;
 };
-void add_job_arguments(CLI::App* command, JobArguments& arguments);
+void add_job_arguments(CommandLine command, JobArguments& arguments);
 /// Only -s/--set K=V, for commands whose JOB comes from elsewhere (resume).
-void add_set_option(CLI::App* command, std::vector<std::string>& overrides);
+void add_set_option(CommandLine command, std::vector<std::string>& overrides);
 
 /// Reads and parses the spec with TRAINCTL_SET__* and --set applied. Prints all diagnostics (stderr, or stdout as JSON under
 /// --json when there are errors). Nothing returned: the spec has errors and the command must return
@@ -65,7 +64,7 @@ std::optional<ParsedJob> load_job_text(const std::string& text, const std::strin
 /// One registered command.
 struct Command {
   const char* name;
-  void (*add)(CLI::App& app, Context& context);
+  void (*add)(CommandLine& app, Context& context);
 };
 /// Every command of this build, in the order of the help text.
 std::span<const Command> commands();
@@ -73,20 +72,20 @@ std::span<const Command> commands();
 /// The whole program but for main itself: parses, runs, maps every outcome to an exit status. For tests, too.
 int run_program(int argc, const char* const* argv);
 
-void add_launch(CLI::App& app, Context& context);
-void add_resume(CLI::App& app, Context& context);
-void add_stop(CLI::App& app, Context& context);
-void add_status(CLI::App& app, Context& context);
-void add_diagnose(CLI::App& app, Context& context);
-void add_rank(CLI::App& app, Context& context);
-void add_plan(CLI::App& app, Context& context);
-void add_data(CLI::App& app, Context& context);
-void add_sample(CLI::App& app, Context& context);
-void add_validate(CLI::App& app, Context& context);
-void add_explain(CLI::App& app, Context& context);
-void add_init(CLI::App& app, Context& context);
-void add_inspect_ckpt(CLI::App& app, Context& context);
-void add_doctor(CLI::App& app, Context& context);
-void add_completion(CLI::App& app, Context& context);
+void add_launch(CommandLine& app, Context& context);
+void add_resume(CommandLine& app, Context& context);
+void add_stop(CommandLine& app, Context& context);
+void add_status(CommandLine& app, Context& context);
+void add_diagnose(CommandLine& app, Context& context);
+void add_rank(CommandLine& app, Context& context);
+void add_plan(CommandLine& app, Context& context);
+void add_data(CommandLine& app, Context& context);
+void add_sample(CommandLine& app, Context& context);
+void add_validate(CommandLine& app, Context& context);
+void add_explain(CommandLine& app, Context& context);
+void add_init(CommandLine& app, Context& context);
+void add_inspect_ckpt(CommandLine& app, Context& context);
+void add_doctor(CommandLine& app, Context& context);
+void add_completion(CommandLine& app, Context& context);
 
 }  // namespace trainctl::cmd

@@ -9,20 +9,9 @@ namespace trainctl::cmd {
 
 namespace {
 
-std::vector<std::string> flags_of(const CLI::App& app) {
-  std::vector<std::string> flags;
-  for (const CLI::Option* option : app.get_options())
-    for (const std::string& name : option->get_lnames()) flags.push_back("--" + name);
-  return flags;
-}
-
-std::vector<const CLI::App*> visible(const CLI::App& app) {
-  return app.get_subcommands([](const CLI::App* sub) { return !sub->get_group().empty(); });
-}
-
-std::vector<std::string> names_of(const CLI::App& app) {
+std::vector<std::string> names_of(const CommandLine& app) {
   std::vector<std::string> names;
-  for (const CLI::App* sub : visible(app)) names.push_back(sub->get_name());
+  for (const CommandLine& sub : app.subcommands()) names.push_back(sub.name());
   return names;
 }
 
@@ -37,12 +26,12 @@ std::vector<std::string> set_paths() {
   return paths;
 }
 
-std::string bash_script(const CLI::App& app) {
+std::string bash_script(const CommandLine& app) {
   std::string cases;
-  for (const CLI::App* sub : visible(app)) {
-    std::vector<std::string> words = flags_of(*sub);
-    for (const std::string& name : names_of(*sub)) words.push_back(name);
-    cases += fmt::format("    {}) words=\"{}\" ;;\n", sub->get_name(), fmt::join(words, " "));
+  for (const CommandLine& sub : app.subcommands()) {
+    std::vector<std::string> words = sub.option_names();
+    for (const std::string& name : names_of(sub)) words.push_back(name);
+    cases += fmt::format("    {}) words=\"{}\" ;;\n", sub.name(), fmt::join(words, " "));
   }
   return fmt::format(R"(# bash completion of trainctl:  source <(trainctl completion bash)
 _trainctl() {{
@@ -65,25 +54,25 @@ _trainctl() {{
 complete -F _trainctl trainctl
 )",
                      fmt::join(set_paths(), " "), fmt::join(names_of(app), " "),
-                     fmt::join(flags_of(app), " "), cases, fmt::join(flags_of(app), " "));
+                     fmt::join(app.option_names(), " "), cases, fmt::join(app.option_names(), " "));
 }
 
-std::string zsh_script(const CLI::App& app) {
+std::string zsh_script(const CommandLine& app) {
   return "# zsh completion of trainctl:  source <(trainctl completion zsh)\nautoload -U +X bashcompinit && "
          "bashcompinit\n" +
          bash_script(app);
 }
 
-std::string fish_script(const CLI::App& app) {
+std::string fish_script(const CommandLine& app) {
   std::string out = "# fish completion of trainctl:  trainctl completion fish | source\n";
-  for (const CLI::App* sub : visible(app)) {
-    std::string text = sub->get_description();
+  for (const CommandLine& sub : app.subcommands()) {
+    std::string text = sub.description();
     std::erase(text, '\'');
     out +=
-        fmt::format("complete -c trainctl -n __fish_use_subcommand -a {} -d '{}'\n", sub->get_name(), text);
-    for (const std::string& flag : flags_of(*sub))
+        fmt::format("complete -c trainctl -n __fish_use_subcommand -a {} -d '{}'\n", sub.name(), text);
+    for (const std::string& flag : sub.option_names())
       out += fmt::format("complete -c trainctl -n '__fish_seen_subcommand_from {}' -l {}\n",
-                         sub->get_name(), flag.substr(2));
+                         sub.name(), flag.substr(2));
   }
   out += fmt::format("complete -c trainctl -s s -l set -x -a '{}'\n", fmt::join(set_paths(), " "));
   return out;
@@ -91,13 +80,11 @@ std::string fish_script(const CLI::App& app) {
 
 }  // namespace
 
-void add_completion(CLI::App& app, Context& context) {
+void add_completion(CommandLine& app, Context& context) {
   auto shell = std::make_shared<std::string>();
-  CLI::App* command = app.add_subcommand("completion", "print the completion script of a shell");
-  command->add_option("SHELL", *shell, "bash, zsh or fish")
-      ->required()
-      ->check(CLI::IsMember({"bash", "zsh", "fish"}));
-  when_chosen(command, context, [shell, &app] {
+  CommandLine command = app.add_subcommand("completion", "print the completion script of a shell");
+  command.add_option("SHELL", *shell, "bash, zsh or fish").required().one_of({"bash", "zsh", "fish"});
+  when_chosen(command, context, [shell, app] {
     fmt::print("{}", *shell == "bash"  ? bash_script(app)
                      : *shell == "zsh" ? zsh_script(app)
                                        : fish_script(app));

@@ -88,46 +88,46 @@ int verify(const ReadArguments& arguments, const Context& context) {
   return kExitDone;
 }
 
-void add_source(CLI::App* command, ReadArguments& arguments) {
-  command->add_option("PATH", arguments.source.path, "a token file, a prefix or a quoted glob")->required()->type_name("PATH");
-  command->add_option("--format", arguments.format, "auto, megatron, llmc or raw")->type_name("FORMAT");
-  command->add_option("--dtype", arguments.dtype, "uint16 or uint32, for raw files")->type_name("DTYPE");
+void add_source(CommandLine command, ReadArguments& arguments) {
+  command.add_option("PATH", arguments.source.path, "a token file, a prefix or a quoted glob").required().type_name("PATH");
+  command.add_option("--format", arguments.format, "auto, megatron, llmc or raw").type_name("FORMAT");
+  command.add_option("--dtype", arguments.dtype, "uint16 or uint32, for raw files").type_name("DTYPE");
 }
 
 }  // namespace
 
-void add_data(CLI::App& app, Context& context) {
-  CLI::App* group = app.add_subcommand("data", "tokenize text; inspect and verify token sets");
-  group->require_subcommand(1);
+void add_data(CommandLine& app, Context& context) {
+  CommandLine group = app.add_subcommand("data", "tokenize text; inspect and verify token sets");
+  group.require_subcommand();
 
   auto text = std::make_shared<TokenizeArguments>();
   data::TokenizeOptions& options = text->options;
-  CLI::App* command = group->add_subcommand("tokenize", "turn text or JSON lines into token files");
-  command->add_option("FILES", options.inputs, "text, one document per file, or .jsonl, one per line")->required()->type_name("FILES");
-  command->add_option("-o,--out", options.out, "PREFIX of PREFIX.idx, PREFIX.bin and PREFIX.json")->required()->type_name("PREFIX");
-  auto* tokenizer = command->add_option("--tokenizer", options.tokenizer, "bytes (257 ids) or a SentencePiece .model file")
-                        ->type_name("NAME|FILE");
-  auto* train = command->add_option("--train-vocab", options.train_vocab, "train a SentencePiece model of N ids on FILES first")
-                    ->type_name("N");
-  train->excludes(tokenizer);
-  command->add_option("--tokenizer-out", options.tokenizer_out, "folder or .model file for the trained model (default: the folder of PREFIX)")
-      ->needs(train)
-      ->type_name("PATH");
-  command->add_option("--split", text->split, "99:1 puts one part in a hundred into PREFIX-val")->type_name("TRAIN:VAL");
-  command->add_option("--to", text->to, "megatron (PREFIX.idx + .bin) or llmc (PREFIX.bin)")->type_name("FORMAT");
-  command->add_option("--text-key", options.text_key, "where a JSON line has its text (default: text)")->type_name("KEY");
+  CommandLine command = group.add_subcommand("tokenize", "turn text or JSON lines into token files");
+  command.add_option("FILES", options.inputs, "text, one document per file, or .jsonl, one per line").required().type_name("FILES");
+  command.add_option("-o,--out", options.out, "PREFIX of PREFIX.idx, PREFIX.bin and PREFIX.json").required().type_name("PREFIX");
+  const Option tokenizer = command.add_option("--tokenizer", options.tokenizer, "bytes (257 ids) or a SentencePiece .model file")
+                        .type_name("NAME|FILE");
+  Option train = command.add_option("--train-vocab", options.train_vocab, "train a SentencePiece model of N ids on FILES first")
+                    .type_name("N");
+  train.excludes(tokenizer);
+  command.add_option("--tokenizer-out", options.tokenizer_out, "folder or .model file for the trained model (default: the folder of PREFIX)")
+      .needs(train)
+      .type_name("PATH");
+  command.add_option("--split", text->split, "99:1 puts one part in a hundred into PREFIX-val").type_name("TRAIN:VAL");
+  command.add_option("--to", text->to, "megatron (PREFIX.idx + .bin) or llmc (PREFIX.bin)").type_name("FORMAT");
+  command.add_option("--text-key", options.text_key, "where a JSON line has its text (default: text)").type_name("KEY");
   when_chosen(command, context, [text, &context] { return tokenize(*text, context); });
 
   auto seen = std::make_shared<ReadArguments>();
-  command = group->add_subcommand("inspect", "format, tokens, documents and first texts of a token set");
+  command = group.add_subcommand("inspect", "format, tokens, documents and first texts of a token set");
   add_source(command, *seen);
-  command->add_option("--tokenizer", seen->tokenizer, "to show texts (default: the one of the sidecar)")->type_name("NAME|FILE");
+  command.add_option("--tokenizer", seen->tokenizer, "to show texts (default: the one of the sidecar)").type_name("NAME|FILE");
   when_chosen(command, context, [seen, &context] { return inspect(*seen, context); });
 
   auto checked = std::make_shared<ReadArguments>();
-  command = group->add_subcommand("verify", "read every byte of a token set; exit status 6 if something is wrong");
+  command = group.add_subcommand("verify", "read every byte of a token set; exit status 6 if something is wrong");
   add_source(command, *checked);
-  command->add_option("--vocab", checked->vocab_size, "number of ids allowed (default: the sidecar's)")->type_name("N");
+  command.add_option("--vocab", checked->vocab_size, "number of ids allowed (default: the sidecar's)").type_name("N");
   when_chosen(command, context, [checked, &context] { return verify(*checked, context); });
 }
 

@@ -26,9 +26,9 @@ int diagnose_run(const RunArguments& arguments, const Context& context) {
 
 }  // namespace
 
-void add_diagnose(CLI::App& app, Context& context) {
+void add_diagnose(CommandLine& app, Context& context) {
   auto arguments = std::make_shared<RunArguments>();
-  CLI::App* command = app.add_subcommand("diagnose", "why a run hangs or crashed: who, where, since when");
+  CommandLine command = app.add_subcommand("diagnose", "why a run hangs or crashed: who, where, since when");
   add_run_arguments(command, *arguments, false);
   when_chosen(command, context, [arguments, &context] { return diagnose_run(*arguments, context); });
 }

@@ -19,8 +19,8 @@ int doctor(const Context& context) {
 
 }  // namespace
 
-void add_doctor(CLI::App& app, Context& context) {
-  CLI::App* command = app.add_subcommand("doctor", "what this machine has, and whether runs are possible on it");
+void add_doctor(CommandLine& app, Context& context) {
+  CommandLine command = app.add_subcommand("doctor", "what this machine has, and whether runs are possible on it");
   when_chosen(command, context, [&context] { return doctor(context); });
 }
 

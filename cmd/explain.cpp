@@ -7,10 +7,10 @@
 
 namespace trainctl::cmd {
 
-void add_explain(CLI::App& app, Context& context) {
+void add_explain(CommandLine& app, Context& context) {
   auto topic = std::make_shared<std::string>();
-  CLI::App* command = app.add_subcommand("explain", "explain a field of the job spec, or an error code");
-  command->add_option("TOPIC", *topic, "a field, section, preset or code; all; codes; none: the sections");
+  CommandLine command = app.add_subcommand("explain", "explain a field of the job spec, or an error code");
+  command.add_option("TOPIC", *topic, "a field, section, preset or code; all; codes; none: the sections");
   when_chosen(command, context, [topic, &context] {
     std::string suggestion;
     const std::string page = explain(*topic, &suggestion);

@@ -61,12 +61,12 @@ int init(const Options& options, const Context& context) {
 
 }  // namespace
 
-void add_init(CLI::App& app, Context& context) {
+void add_init(CommandLine& app, Context& context) {
   auto options = std::make_shared<Options>();
-  CLI::App* command = app.add_subcommand("init", "write a commented starter job spec");
-  command->add_option("PRESET", options->preset, "the model to start from")->capture_default_str();
-  command->add_option("-o,--output", options->output, "file to write; none: stdout")->type_name("FILE");
-  command->add_flag("--list", options->list, "list the presets");
+  CommandLine command = app.add_subcommand("init", "write a commented starter job spec");
+  command.add_option("PRESET", options->preset, "the model to start from").show_default();
+  command.add_option("-o,--output", options->output, "file to write; none: stdout").type_name("FILE");
+  command.add_flag("--list", options->list, "list the presets");
   when_chosen(command, context, [options, &context] { return init(*options, context); });
 }
 

@@ -29,23 +29,23 @@ int inspect(CheckpointReportOptions options, const Context& context) {
 
 }  // namespace
 
-void add_inspect_ckpt(CLI::App& app, Context& context) {
+void add_inspect_ckpt(CommandLine& app, Context& context) {
   auto options = std::make_shared<CheckpointReportOptions>();
-  CLI::App* command = app.add_subcommand("inspect-ckpt", "show, verify or compare checkpoints");
+  CommandLine command = app.add_subcommand("inspect-ckpt", "show, verify or compare checkpoints");
   command
-      ->add_option("PATH", options->path,
+      .add_option("PATH", options->path,
                    "a step folder, a run directory, its ckpt folder (newest checkpoint), a run id or `latest`")
-      ->required()
-      ->type_name("PATH");
-  command->add_flag("--tensors", options->tensors, "list every tensor");
-  command->add_flag("--stats", options->stats,
+      .required()
+      .type_name("PATH");
+  command.add_flag("--tensors", options->tensors, "list every tensor");
+  command.add_flag("--stats", options->stats,
                     "list every tensor with mean, std, largest value, NaN, infinite and zero values");
-  command->add_flag("--verify", options->verify,
+  command.add_flag("--verify", options->verify,
                     "re-read every byte and check every hash; exit status 7 on damage");
   command
-      ->add_option("--diff", options->other,
+      .add_option("--diff", options->other,
                    "compare with this checkpoint: exit status 0 if identical, 20 if not")
-      ->type_name("PATH");
+      .type_name("PATH");
   when_chosen(command, context, [options, &context] { return inspect(*options, context); });
 }
 

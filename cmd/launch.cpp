@@ -37,14 +37,14 @@ int launch(const Options& options, const Context& context) {
 
 }  // namespace
 
-void add_launch(CLI::App& app, Context& context) {
+void add_launch(CommandLine& app, Context& context) {
   auto options = std::make_shared<Options>();
-  CLI::App* command = app.add_subcommand("launch", "start a run and watch over it");
+  CommandLine command = app.add_subcommand("launch", "start a run and watch over it");
   add_job_arguments(command, options->job);
-  command->add_flag("--dry-run", options->dry_run, "print what would be written and run, and do nothing");
-  command->add_option("--max-steps", options->max_steps, "stop (and save) after this step; `resume` goes on")
-      ->check(CLI::PositiveNumber)
-      ->type_name("N");
+  command.add_flag("--dry-run", options->dry_run, "print what would be written and run, and do nothing");
+  command.add_option("--max-steps", options->max_steps, "stop (and save) after this step; `resume` goes on")
+      .positive()
+      .type_name("N");
   when_chosen(command, context, [options, &context] { return launch(*options, context); });
 }
 

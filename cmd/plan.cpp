@@ -36,12 +36,12 @@ int plan(const Options& options, const Context& context) {
 
 }  // namespace
 
-void add_plan(CLI::App& app, Context& context) {
+void add_plan(CommandLine& app, Context& context) {
   auto options = std::make_shared<Options>();
-  CLI::App* command = app.add_subcommand("plan", "mesh, memory, traffic and time of a job; nothing is started");
+  CommandLine command = app.add_subcommand("plan", "mesh, memory, traffic and time of a job; nothing is started");
   add_job_arguments(command, options->job);
-  command->add_flag("--timeline", options->timeline, "draw the pipeline schedule of one step");
-  command->add_option("--width", options->width, "columns of the timeline")->check(CLI::Range(20, 1000));
+  command.add_flag("--timeline", options->timeline, "draw the pipeline schedule of one step");
+  command.add_option("--width", options->width, "columns of the timeline").range(20, 1000);
   when_chosen(command, context, [options, &context] { return plan(*options, context); });
 }
 

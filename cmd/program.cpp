@@ -46,91 +46,39 @@ bool wants_color(const std::string& choice, int stream) {
   return (!no_color || !*no_color) && isatty(stream);
 }
 
-std::vector<std::string> option_names(const CLI::App& app) {
-  std::vector<std::string> names;
-  for (const CLI::Option* option : app.get_options()) {
-    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
-  }
-  return names;
-}
-
-/// The deepest subcommand that the line chose.
-CLI::App* chosen(CLI::App& app) {
-  CLI::App* deepest = &app;
-  while (!deepest->get_subcommands().empty()) deepest = deepest->get_subcommands().front();
-  return deepest;
-}
-
-/// "trainctl data tokenize"
-std::string full_name(const CLI::App& command) {
-  const CLI::App* parent = command.get_parent();
-  return parent ? full_name(*parent) + " " + command.get_name() : command.get_name();
-}
-
-std::string help_of(const CLI::App& command) {
-  const CLI::App* parent = command.get_parent();
-  return command.help(parent ? full_name(*parent) : "");
-}
-
-/// One sentence on a word that nobody expected, "" if every word was.
-std::string unknown_word(CLI::App& app) {
-  const std::vector<std::string> extras = app.remaining(true);
-  if (extras.empty()) return "";
-  const std::string word = extras.front();
-  CLI::App* command = chosen(app);
-  const bool flag = word.size() > 1 && word[0] == '-';
-  std::vector<std::string> known;
-  if (flag) {
-    known = option_names(*command);
-    for (const std::string& name : option_names(app)) known.push_back(name);
-  } else {
-    for (const CLI::App* sub :
-         command->get_subcommands([](const CLI::App* s) { return !s->get_group().empty(); }))
-      known.push_back(sub->get_name());
-  }
-  const std::string where = full_name(*command);
-  const std::string what = flag ? "option" : known.empty() ? "argument" : "command";
-  const std::vector<std::string> near = closest(word.substr(0, word.find('=')), known, 1);
-  return fmt::format(
-      "{} has no {} `{}`; {}", where, what, word,
-      near.empty() ? fmt::format("see `{} --help`", where) : fmt::format("did you mean `{}`?", near[0]));
-}
-
-void add_help(CLI::App& app, Context& context) {
+void add_help(CommandLine app, Context& context) {
   auto topic = std::make_shared<std::string>();
-  CLI::App* command = app.add_subcommand("help", "help on a command, or on exit-codes");
-  command->add_option("TOPIC", *topic, "a command, or exit-codes");
-  const auto named = [&app](const std::string& name) {
-    return app.get_subcommands([&](const CLI::App* sub) { return sub->get_name() == name; });
-  };
-  when_chosen(command, context, [topic, named, &app] {
+  CommandLine command = app.add_subcommand("help", "help on a command, or on exit-codes");
+  command.add_option("TOPIC", *topic, "a command, or exit-codes");
+  when_chosen(command, context, [topic, app] {
     if (topic->empty()) {
       fmt::print("{}", app.help());
-    } else if (*topic == "exit-codes") {
-      fmt::print("{}", kExitCodes);
-    } else if (const auto found = named(*topic); !found.empty()) {
-      fmt::print("{}", help_of(*found.front()));
-    } else {
-      std::vector<std::string> topics{"exit-codes"};
-      for (const Command& known : commands()) topics.push_back(known.name);
-      const std::vector<std::string> near = closest(*topic, topics, 1);
-      throw Error(ErrorCode::kUsage,
-                  fmt::format("there is no help on `{}`; {}", *topic,
-                              near.empty() ? std::string("try `trainctl --help`")
-                                           : fmt::format("did you mean `{}`?", near[0])));
+      return kExitDone;
     }
-    return kExitDone;
+    if (*topic == "exit-codes") {
+      fmt::print("{}", kExitCodes);
+      return kExitDone;
+    }
+    std::vector<std::string> topics{"exit-codes"};
+    for (const CommandLine& sub : app.subcommands()) {
+      if (sub.name() == *topic) {
+        fmt::print("{}", sub.help());
+        return kExitDone;
+      }
+      topics.push_back(sub.name());
+    }
+    const std::vector<std::string> near = closest(*topic, topics, 1);
+    throw Error(ErrorCode::kUsage, fmt::format("there is no help on `{}`; {}", *topic,
+                                               near.empty() ? std::string("try `trainctl --help`")
+                                                            : fmt::format("did you mean `{}`?", near[0])));
   });
 }
 
-void add_global_flags(CLI::App& app, Context& context, std::string& color, int& verbose, bool& quiet) {
-  app.add_flag("-v,--verbose", verbose, "say more; -vv: say everything");
+void add_global_flags(CommandLine app, Context& context, std::string& color, int& verbose, bool& quiet) {
+  app.add_counter("-v,--verbose", verbose, "say more; -vv: say everything");
   app.add_flag("-q,--quiet", quiet, "say only what is wrong");
   app.add_flag("--json", context.json, "print the result as JSON on stdout");
-  app.add_option("--color", color, "auto, always or never")
-      ->check(CLI::IsMember({"auto", "always", "never"}))
-      ->type_name("WHEN");
-  app.set_version_flag("--version", std::string("trainctl ") + TRAINCTL_VERSION);
+  app.add_option("--color", color, "auto, always or never").one_of({"auto", "always", "never"}).type_name("WHEN");
 }
 
 /// Says what is wrong on stderr (or as JSON on stdout) and gives the exit status.
@@ -153,22 +101,6 @@ int report(const Context& context, ErrorCode code, const std::string& message) {
   return exit_status(code);
 }
 
-/// CLI11 reports help and version as errors, too, and has exit codes of its own above 100.
-int report_parse_error(CLI::App& app, Context& context, const CLI::ParseError& error) {
-  if (dynamic_cast<const CLI::CallForVersion*>(&error)) {
-    fmt::print("{}\n", error.what());
-    return kExitDone;
-  }
-  if (dynamic_cast<const CLI::CallForHelp*>(&error) || dynamic_cast<const CLI::CallForAllHelp*>(&error)) {
-    fmt::print("{}", help_of(*chosen(app)));
-    return kExitDone;
-  }
-  const std::string unknown = unknown_word(app);
-  if (!unknown.empty()) return report(context, ErrorCode::kUsage, unknown);
-  return report(context, ErrorCode::kUsage,
-                fmt::format("{}; see `{} --help`", error.what(), full_name(*chosen(app))));
-}
-
 }  // namespace
 
 int run_program(int argc, const char* const* argv) {
@@ -178,33 +110,30 @@ int run_program(int argc, const char* const* argv) {
   std::string color = "auto";
   int verbose = 0;
   bool quiet = false;
-  CLI::App app(
-      "Pretrains transformer language models on one laptop or many nodes, and survives what breaks.",
-      "trainctl");
-  app.require_subcommand(1);
-  app.fallthrough();
-  add_global_flags(app, context, color, verbose, quiet);
-  app.footer(  // before the commands, which show it too
+  CommandLineProgram program(
+      "trainctl", "Pretrains transformer language models on one laptop or many nodes, and survives what breaks.",
+      std::string("trainctl ") + TRAINCTL_VERSION,
       "Everywhere: -v -q --json --color WHEN. Exit codes: `trainctl help exit-codes`. Job spec: `trainctl explain`.");
-  for (const Command& command : commands()) command.add(app, context);
-  add_help(app, context);
-  const auto apply_flags = [&] {
-    context.verbosity = quiet ? -1 : verbose;
-    context.color_out = wants_color(color, STDOUT_FILENO);
-    context.color_err = wants_color(color, STDERR_FILENO);
-  };
+  CommandLine root = program.root();
+  add_global_flags(root, context, color, verbose, quiet);
+  for (const Command& command : commands()) command.add(root, context);
+  add_help(root, context);
+  if (argc <= 1) {
+    fmt::print("{}", root.help());
+    return exit_status(ErrorCode::kUsage);
+  }
+  const CommandLineProgram::Outcome line = program.parse(argc, argv);
+  context.verbosity = quiet ? -1 : verbose;
+  context.color_out = wants_color(color, STDOUT_FILENO);
+  context.color_err = wants_color(color, STDERR_FILENO);
   try {
-    if (argc <= 1) {
-      fmt::print("{}", app.help());
-      return exit_status(ErrorCode::kUsage);
+    switch (line.kind) {
+      case CommandLineProgram::Outcome::print: return fmt::print("{}", line.text), kExitDone;
+      case CommandLineProgram::Outcome::misused: return report(context, ErrorCode::kUsage, line.text);
+      case CommandLineProgram::Outcome::understood: break;
     }
-    app.parse(argc, argv);
-    apply_flags();
     ENSURE(context.action, "no action for this command");
     return context.action();
-  } catch (const CLI::ParseError& error) {
-    apply_flags();
-    return report_parse_error(app, context, error);
   } catch (const Error& error) {
     return report(context, error.code(), error.what());
   } catch (const std::exception& error) {

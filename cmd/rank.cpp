@@ -6,11 +6,11 @@
 
 namespace trainctl::cmd {
 
-void add_rank(CLI::App& app, Context& context) {
+void add_rank(CommandLine& app, Context& context) {
   auto run_directory = std::make_shared<std::string>();
-  CLI::App* command = app.add_subcommand("rank", "one rank of a run (started by launch)");
-  command->group("");  // not in the help
-  command->add_option("RUN", *run_directory, "run directory")->required();
+  CommandLine command = app.add_subcommand("rank", "one rank of a run (started by launch)");
+  command.hide();  // not in the help
+  command.add_option("RUN", *run_directory, "run directory").required();
   when_chosen(command, context, [run_directory] { return rank_main(*run_directory); });
 }
 

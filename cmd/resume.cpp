@@ -68,17 +68,17 @@ int resume(const Options& options, const Context& context) {
 
 }  // namespace
 
-void add_resume(CLI::App& app, Context& context) {
+void add_resume(CommandLine& app, Context& context) {
   auto options = std::make_shared<Options>();
-  CLI::App* command =
+  CommandLine command =
       app.add_subcommand("resume", "go on with a run from its newest checkpoint, on the same or another mesh");
   add_run_arguments(command, options->run, true);
   add_set_option(command, options->overrides);
-  command->add_option("--step", options->step, "the checkpoint of this step, or `latest`")
-      ->type_name("N|latest");
-  command->add_option("--max-steps", options->max_steps, "stop (and save) after this step")
-      ->check(CLI::PositiveNumber)
-      ->type_name("N");
+  command.add_option("--step", options->step, "the checkpoint of this step, or `latest`")
+      .type_name("N|latest");
+  command.add_option("--max-steps", options->max_steps, "stop (and save) after this step")
+      .positive()
+      .type_name("N");
   when_chosen(command, context, [options, &context] { return resume(*options, context); });
 }
 

@@ -9,13 +9,13 @@
 
 namespace trainctl::cmd {
 
-void add_run_arguments(CLI::App* command, RunArguments& arguments, bool required) {
+void add_run_arguments(CommandLine command, RunArguments& arguments, bool required) {
   arguments.root = default_run_root();
-  command->add_option("RUN", arguments.name, "id, unique beginning of one, path, or `latest`")
-      ->required(required)
-      ->type_name("RUN");
-  command->add_option("--run-dir", arguments.root, "folder of the runs (default: $TRAINCTL_RUN_DIR, else runs)")
-      ->type_name("DIR");
+  command.add_option("RUN", arguments.name, "id, unique beginning of one, path, or `latest`")
+      .required(required)
+      .type_name("RUN");
+  command.add_option("--run-dir", arguments.root, "folder of the runs (default: $TRAINCTL_RUN_DIR, else runs)")
+      .type_name("DIR");
 }
 
 std::string default_run_root() {

@@ -13,7 +13,7 @@ namespace trainctl::cmd {
 struct RunArguments {
   std::string name = "latest", root;
 };
-void add_run_arguments(CLI::App* command, RunArguments& arguments, bool required);
+void add_run_arguments(CommandLine command, RunArguments& arguments, bool required);
 FoundRun find_run(const RunArguments& arguments);
 /// Where ids are looked for unless told: $TRAINCTL_RUN_DIR, else runs.
 std::string default_run_root();

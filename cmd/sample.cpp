@@ -67,18 +67,18 @@ int run(Options options, const Context& context) {
 
 }  // namespace
 
-void add_sample(CLI::App& app, Context& context) {
+void add_sample(CommandLine& app, Context& context) {
   auto options = std::make_shared<Options>();
-  CLI::App* command = app.add_subcommand("sample", "generate text from a checkpoint");
+  CommandLine command = app.add_subcommand("sample", "generate text from a checkpoint");
   add_run_arguments(command, options->run, true);
-  command->add_option("-p,--prompt", options->request.prompt, "text to continue (default: the start of a document)");
-  command->add_option("-n,--tokens", options->request.options.tokens, "tokens to generate")->check(CLI::Range(1, 1000000));
-  command->add_option("-t,--temperature", options->request.options.temperature, "0 takes the likeliest token")
-      ->check(CLI::Range(0.0, 100.0));
-  command->add_option("--top-k", options->request.options.top_k, "draw from the k likeliest tokens only (0: all)")
-      ->check(CLI::Range(0, 1000000000));
-  command->add_option("--seed", options->request.options.seed, "the same seed gives the same text");
-  command->add_option("--tokenizer", options->request.tokenizer, "tokenizer file or `bytes`, if the run does not say");
+  command.add_option("-p,--prompt", options->request.prompt, "text to continue (default: the start of a document)");
+  command.add_option("-n,--tokens", options->request.options.tokens, "tokens to generate").range(1, 1000000);
+  command.add_option("-t,--temperature", options->request.options.temperature, "0 takes the likeliest token")
+      .range(0.0, 100.0);
+  command.add_option("--top-k", options->request.options.top_k, "draw from the k likeliest tokens only (0: all)")
+      .range(0, 1000000000);
+  command.add_option("--seed", options->request.options.seed, "the same seed gives the same text");
+  command.add_option("--tokenizer", options->request.tokenizer, "tokenizer file or `bytes`, if the run does not say");
   when_chosen(command, context, [options, &context] { return run(*options, context); });
 }
 

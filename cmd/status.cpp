@@ -23,9 +23,9 @@ int status(const RunArguments& arguments, const Context& context) {
 
 }  // namespace
 
-void add_status(CLI::App& app, Context& context) {
+void add_status(CommandLine& app, Context& context) {
   auto arguments = std::make_shared<RunArguments>();
-  CLI::App* command = app.add_subcommand("status", "one screen on a run");
+  CommandLine command = app.add_subcommand("status", "one screen on a run");
   add_run_arguments(command, *arguments, false);
   when_chosen(command, context, [arguments, &context] { return status(*arguments, context); });
 }

@@ -40,12 +40,12 @@ int stop(const Options& options, const Context& context) {
 
 }  // namespace
 
-void add_stop(CLI::App& app, Context& context) {
+void add_stop(CommandLine& app, Context& context) {
   auto options = std::make_shared<Options>();
-  CLI::App* command = app.add_subcommand("stop", "save and stop a run");
+  CommandLine command = app.add_subcommand("stop", "save and stop a run");
   add_run_arguments(command, options->run, true);
-  command->add_flag("--now", options->now, "stop at once, without saving");
-  command->add_flag("--no-wait", options->no_wait, "return as soon as the run has been told");
+  command.add_flag("--now", options->now, "stop at once, without saving");
+  command.add_flag("--no-wait", options->no_wait, "return as soon as the run has been told");
   when_chosen(command, context, [options, &context] { return stop(*options, context); });
 }
 

@@ -66,15 +66,15 @@ int validate(const Options& options, const Context& context) {
 
 }  // namespace
 
-void add_validate(CLI::App& app, Context& context) {
+void add_validate(CommandLine& app, Context& context) {
   auto options = std::make_shared<Options>();
-  CLI::App* command = app.add_subcommand("validate", "check a job spec and show what it comes to");
+  CommandLine command = app.add_subcommand("validate", "check a job spec and show what it comes to");
   add_job_arguments(command, options->job);
-  command->get_option("JOB")->required(false);
-  command->add_flag("--schema", options->schema, "print the JSON Schema (draft-07) of job specs");
-  command->add_flag("--show-origin", options->show_origin,
+  command.get_option("JOB").required(false);
+  command.add_flag("--schema", options->schema, "print the JSON Schema (draft-07) of job specs");
+  command.add_flag("--show-origin", options->show_origin,
                     "print every effective value and where it comes from");
-  command->add_flag("--resolved", options->resolved, "print the resolved spec as strict JSON");
+  command.add_flag("--resolved", options->resolved, "print the resolved spec as strict JSON");
   when_chosen(command, context, [options, &context] { return validate(*options, context); });
 }
 

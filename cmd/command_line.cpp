@@ -1,0 +1,165 @@
+#include "cmd/command_line.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+
+#include "runtime/spec/suggest.h"
+
+namespace trainctl::cmd {
+
+namespace {
+
+bool is_visible(const CLI::App* app) { return !app->get_group().empty(); }
+
+/// The deepest subcommand that the line chose.
+CLI::App* chosen(CLI::App& app) {
+  CLI::App* deepest = &app;
+  while (!deepest->get_subcommands().empty()) deepest = deepest->get_subcommands().front();
+  return deepest;
+}
+
+/// One sentence on a word that no option or command takes, "" if every word was understood.
+std::string unknown_word(CLI::App& app) {
+  const std::vector<std::string> extras = app.remaining(true);
+  if (extras.empty()) return "";
+  const std::string word = extras.front();
+  const CommandLine command(chosen(app));
+  const bool flag = word.size() > 1 && word[0] == '-';
+  std::vector<std::string> known;
+  if (flag) {
+    known = command.option_names();
+    for (const std::string& name : CommandLine(&app).option_names()) known.push_back(name);
+  } else {
+    for (const CommandLine& sub : command.subcommands()) known.push_back(sub.name());
+  }
+  const std::string where = command.full_name();
+  const std::string what = flag ? "option" : known.empty() ? "argument" : "command";
+  const std::vector<std::string> near = closest(word.substr(0, word.find('=')), known, 1);
+  return fmt::format("{} has no {} `{}`; {}", where, what, word,
+                     near.empty() ? fmt::format("see `{} --help`", where) : fmt::format("did you mean `{}`?", near[0]));
+}
+
+/// CLI11's own range check prints six decimals and names its bounds twice.
+CLI::Validator number_check(double low, double high, const std::string& wanted) {
+  return CLI::Validator(
+      [=](std::string& text) {
+        double value = 0;
+        if (CLI::detail::lexical_cast(text, value) && value >= low && value <= high) return std::string();
+        return fmt::format("`{}` is not {}", text, wanted);
+      },
+      "");
+}
+
+template <class T>
+Option add(CLI::App* app, const std::string& name, T& value, const std::string& help) {
+  return Option(app->add_option(name, value, help));
+}
+
+}  // namespace
+
+// ---- Option -------------------------------------------------------------------------------------------
+
+Option& Option::required(bool yes) { return option_->required(yes), *this; }
+Option& Option::type_name(const std::string& name) { return option_->type_name(name), *this; }
+Option& Option::range(double low, double high) {
+  option_->check(number_check(low, high, fmt::format("a number from {} to {}", low, high)));
+  return *this;
+}
+Option& Option::positive() {
+  option_->check(number_check(std::numeric_limits<double>::denorm_min(), std::numeric_limits<double>::max(), "a number above 0"));
+  return *this;
+}
+Option& Option::one_of(const std::vector<std::string>& values) { return option_->check(CLI::IsMember(values)), *this; }
+Option& Option::repeatable() { return option_->allow_extra_args(false)->take_all(), *this; }
+Option& Option::excludes(const Option& other) { return option_->excludes(other.option_), *this; }
+Option& Option::needs(const Option& other) { return option_->needs(other.option_), *this; }
+Option& Option::show_default() { return option_->capture_default_str(), *this; }
+
+// ---- CommandLine --------------------------------------------------------------------------------------
+
+Option CommandLine::add_option(const std::string& name, std::string& value, const std::string& help) {
+  return add(app_, name, value, help);
+}
+Option CommandLine::add_option(const std::string& name, std::vector<std::string>& values, const std::string& help) {
+  return add(app_, name, values, help);
+}
+Option CommandLine::add_option(const std::string& name, int& value, const std::string& help) {
+  return add(app_, name, value, help);
+}
+Option CommandLine::add_option(const std::string& name, int64_t& value, const std::string& help) {
+  return add(app_, name, value, help);
+}
+Option CommandLine::add_option(const std::string& name, uint64_t& value, const std::string& help) {
+  return add(app_, name, value, help);
+}
+Option CommandLine::add_option(const std::string& name, double& value, const std::string& help) {
+  return add(app_, name, value, help);
+}
+Option CommandLine::add_flag(const std::string& name, bool& value, const std::string& help) {
+  return Option(app_->add_flag(name, value, help));
+}
+Option CommandLine::add_counter(const std::string& name, int& value, const std::string& help) {
+  return Option(app_->add_flag(name, value, help));
+}
+Option CommandLine::get_option(const std::string& name) { return Option(app_->get_option(name)); }
+
+CommandLine CommandLine::add_subcommand(const std::string& name, const std::string& help) {
+  return CommandLine(app_->add_subcommand(name, help));
+}
+void CommandLine::require_subcommand() { app_->require_subcommand(1); }
+void CommandLine::hide() { app_->group(""); }
+void CommandLine::when_named(std::function<void()> call) { app_->callback(std::move(call)); }
+
+std::string CommandLine::name() const { return app_->get_name(); }
+std::string CommandLine::full_name() const {
+  CLI::App* parent = app_->get_parent();
+  return parent ? CommandLine(parent).full_name() + " " + name() : name();
+}
+std::string CommandLine::description() const { return app_->get_description(); }
+std::string CommandLine::help() const {
+  CLI::App* parent = app_->get_parent();
+  return app_->help(parent ? CommandLine(parent).full_name() : "");
+}
+std::vector<std::string> CommandLine::option_names() const {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app_->get_options())
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  return names;
+}
+std::vector<CommandLine> CommandLine::subcommands() const {
+  std::vector<CommandLine> all;
+  for (CLI::App* sub : app_->get_subcommands(std::function<bool(CLI::App*)>(is_visible))) all.emplace_back(sub);
+  return all;
+}
+
+// ---- CommandLineProgram -------------------------------------------------------------------------------
+
+CommandLineProgram::CommandLineProgram(const std::string& name, const std::string& description,
+                                       const std::string& version, const std::string& footer)
+    : app_(std::make_unique<CLI::App>(description, name)) {
+  app_->require_subcommand(1);
+  app_->fallthrough();
+  app_->set_version_flag("--version", version);
+  app_->footer(footer);   // before the commands are added, which inherit it
+}
+CommandLineProgram::~CommandLineProgram() = default;
+CommandLine CommandLineProgram::root() { return CommandLine(app_.get()); }
+
+// CLI11 reports help and version as errors, too, and has exit codes of its own above 100.
+CommandLineProgram::Outcome CommandLineProgram::parse(int argc, const char* const* argv) {
+  try {
+    app_->parse(argc, argv);
+    return {};
+  } catch (const CLI::CallForVersion& version) {
+    return {Outcome::print, std::string(version.what()) + "\n"};
+  } catch (const CLI::CallForHelp&) {
+    return {Outcome::print, CommandLine(chosen(*app_)).help()};
+  } catch (const CLI::ParseError& error) {
+    const std::string unknown = unknown_word(*app_);
+    if (!unknown.empty()) return {Outcome::misused, unknown};
+    return {Outcome::misused, fmt::format("{}; see `{} --help`", error.what(), CommandLine(chosen(*app_)).full_name())};
+  }
+}
+
+}  // namespace trainctl::cmd
