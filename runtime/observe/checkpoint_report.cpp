@@ -9,7 +9,7 @@
 
 #include "ckpt/checkpoint.h"
 #include "runtime/base/error.h"
-#include "runtime/observe/console.h"
+#include "runtime/base/text.h"
 
 namespace trainctl {
 namespace {
@@ -17,25 +17,12 @@ namespace {
 using nlohmann::json;
 using nlohmann::ordered_json;
 
-int64_t count_of(const ckpt::Tensor& tensor) {
+int64_t elements_of(const ckpt::Tensor& tensor) {
   int64_t count = 1;
   for (const int64_t size : tensor.shape) count *= size;
   return count;
 }
-uint64_t bytes_of(const ckpt::Tensor& tensor) { return uint64_t(count_of(tensor)) * size_of(tensor.dtype); }
-
-/// "112.4 GB"
-std::string size_text(uint64_t bytes) {
-  if (bytes < 1000) return fmt::format("{} B", bytes);
-  double value = double(bytes);
-  const char* unit = "B";
-  for (const char* larger : {"kB", "MB", "GB", "TB", "PB"}) {
-    if (value < 1000) break;
-    value /= 1000;
-    unit = larger;
-  }
-  return fmt::format("{:.{}f} {}", value, value < 10 ? 2 : 1, unit);
-}
+uint64_t bytes_of(const ckpt::Tensor& tensor) { return uint64_t(elements_of(tensor)) * size_of(tensor.dtype); }
 
 /// "8 030 261 248"
 std::string grouped(int64_t value) {
@@ -48,7 +35,7 @@ std::string grouped(int64_t value) {
   return text;
 }
 
-std::string files_text(uint64_t count) { return fmt::format("{} file{}", count, count == 1 ? "" : "s"); }
+std::string files_text(uint64_t count) { return count_of(int64_t(count), "file"); }
 
 /// Keys that are absent or of another kind read as "".
 std::string text_at(const json& object, std::initializer_list<const char*> path) {
@@ -112,7 +99,7 @@ Summary summarise(const ckpt::Checkpoint& checkpoint) {
   for (const ckpt::Tensor& tensor : checkpoint.tensors()) {
     summary.bytes_of_role[{tensor.role, tensor.dtype}] += bytes_of(tensor);
     if (tensor.role != first) continue;
-    summary.parameters += count_of(tensor);
+    summary.parameters += elements_of(tensor);
     ++summary.parameter_tensors;
     summary.largest.push_back(&tensor);
   }
@@ -245,7 +232,7 @@ void add_verification(const Opened& opened, Clock& clock, CheckpointReport& repo
                         {"offset", finding.offset}});
   }
   report.damaged = !findings.empty();
-  const std::string bad = report.damaged ? fmt::format("✗ {} finding{} ·", findings.size(), findings.size() == 1 ? "" : "s") : "✓";
+  const std::string bad = report.damaged ? fmt::format("✗ {} ·", count_of(int64_t(findings.size()), "finding")) : "✓";
   report.text +=
       fmt::format("{} {} · {} · {} chunks · {}/s · {} NaN, {} infinite · {}\n", bad, files_text(result.files),
                   size_text(result.bytes), result.chunks, size_text(uint64_t(double(result.bytes) / seconds)),

@@ -71,22 +71,6 @@ StepView step_view(const std::string& text) {
   return v;
 }
 
-std::string short_number(double value) {
-  if (std::isnan(value)) return "-";
-  for (const auto& [scale, unit] : {std::pair{1e12, "T"}, {1e9, "G"}, {1e6, "M"}, {1e3, "k"}})
-    if (value >= scale) return fmt::format("{:.3g} {}", value / scale, unit);
-  return fmt::format("{:.3g}", value);
-}
-
-std::string short_duration(double seconds) {
-  if (!std::isfinite(seconds) || seconds < 0) return "-";
-  const int64_t s = int64_t(seconds + 0.5);
-  if (s >= 86400) return fmt::format("{}d {}h", s / 86400, s % 86400 / 3600);
-  if (s >= 3600) return fmt::format("{}h {}m", s / 3600, s % 3600 / 60);
-  if (s >= 60) return fmt::format("{}m {}s", s / 60, s % 60);
-  return fmt::format("{}s", s);
-}
-
 Console::Console(Options options) : options_(std::move(options)) {
   if (!options_.write)
     options_.write = [](const std::string& text) {

@@ -4,6 +4,8 @@
 #include <functional>
 #include <string>
 
+#include "runtime/base/text.h"
+
 namespace trainctl {
 
 /// One step as the console shows it. Taken from the JSON of a step report; absent numbers are NaN.
@@ -13,11 +15,6 @@ struct StepView {
          val_loss = 0;
 };
 StepView step_view(const std::string& json);
-
-/// "1.23 M", "8.1 k", "412"
-std::string short_number(double value);
-/// "2d 6h", "3h 5m", "4m 12s", "8s"
-std::string short_duration(double seconds);
 
 class Console {
  public:

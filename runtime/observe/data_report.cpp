@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/base/error.h"
+#include "runtime/base/text.h"
 
 namespace trainctl {
 namespace {
@@ -20,8 +21,6 @@ std::string human(uint64_t n) {
   if (n < 1'000'000'000) return fmt::format("{:.2f} M", x / 1e6);
   return fmt::format("{:.2f} G", x / 1e9);
 }
-
-std::string count_of(uint64_t n, const char* noun) { return fmt::format("{} {}{}", n, noun, n == 1 ? "" : "s"); }
 
 /// One line of text for a terminal: control characters escaped, so that data cannot move the cursor.
 std::string visible(const std::string& text) {
