@@ -113,8 +113,12 @@ void add_data(CommandLine& app, Context& context) {
   command.add_option("--tokenizer-out", options.tokenizer_out, "folder or .model file for the trained model (default: the folder of PREFIX)")
       .needs(train)
       .type_name("PATH");
-  command.add_option("--split", text->split, "99:1 puts one part in a hundred into PREFIX-val").type_name("TRAIN:VAL");
+  command
+      .add_option("--split", text->split,
+                  "99:1 puts one part in a hundred into PREFIX-val: every 100th line of .jsonl, the last hundredth of a text file")
+      .type_name("TRAIN:VAL");
   command.add_option("--to", text->to, "megatron (PREFIX.idx + .bin) or llmc (PREFIX.bin)").type_name("FORMAT");
+  command.add_flag("--force", options.force, "replace token sets and a trained tokenizer that exist under these names");
   command.add_option("--text-key", options.text_key, "where a JSON line has its text (default: text)").type_name("KEY");
   when_chosen(command, context, [text, &context] { return tokenize(*text, context); });
 

@@ -10,6 +10,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/file_system.h"
 #include "runtime/base/hash.h"
+#include "runtime/base/text.h"
 
 namespace trainctl::data {
 namespace {
@@ -28,10 +29,78 @@ void report(const TokenizeOptions& options, const char* doing, uint64_t done, ui
   if (options.progress) options.progress(doing, done, total);
 }
 
-/// Trains on all of the text, or on parts spread evenly over it when it is long, and writes the model.
-std::string train(const TokenizeOptions& options, TextInput& input) {
+/// Where a trained model goes.
+std::string model_path(const TokenizeOptions& options) {
   const stdfs::path wanted = options.tokenizer_out.empty() ? folder_of(options.out) : options.tokenizer_out;
-  const std::string path = (wanted.extension() == ".model" ? wanted : wanted / "tokenizer.model").string();
+  return (wanted.extension() == ".model" ? wanted : wanted / "tokenizer.model").string();
+}
+
+std::vector<std::string> prefixes(const TokenizeOptions& options) {
+  if (options.val_share > 0) return {options.out, options.out + "-val"};
+  return {options.out};
+}
+
+/// "data/train (1.2 M tokens of data/tokenizer.model, 2.4 MB)", "" if there is no such set.
+std::string existing_set(const std::string& prefix) {
+  auto& fs = real_file_system();
+  uint64_t bytes = 0;
+  std::string found;
+  for (const char* extension : {".bin", ".idx", ".json"}) {
+    const std::string file = prefix + extension;
+    if (!fs.exists(file)) continue;
+    found = found.empty() ? file : prefix;
+    bytes += stdfs::is_regular_file(file) ? stdfs::file_size(file) : 0;
+  }
+  if (found.empty()) return "";
+  std::optional<Sidecar> sidecar;
+  try {
+    sidecar = read_sidecar(prefix);
+  } catch (const Error&) {  // damaged: its size says enough
+  }
+  if (!sidecar) return fmt::format("{} ({})", found, size_text(bytes));
+  return fmt::format("{} ({} tokens of tokenizer {}, {})", found, short_number(double(sidecar->tokens)), sidecar->tokenizer,
+                     size_text(bytes));
+}
+
+/// Runs on a token set or a tokenizer cannot be resumed once it is another one: neither is replaced by accident.
+void refuse_existing(const TokenizeOptions& options) {
+  if (options.force) return;
+  std::vector<std::string> existing;
+  for (const std::string& prefix : prefixes(options))
+    if (const std::string found = existing_set(prefix); !found.empty()) existing.push_back(found);
+  const std::string model = model_path(options);
+  const bool keeps_model = options.train_vocab <= 0 || !real_file_system().exists(model);
+  if (!keeps_model) existing.push_back(fmt::format("{} (a tokenizer)", model));
+  if (existing.empty()) return;
+  throw Error(ErrorCode::kUsage, fmt::format("{} {} already; choose another --out{}, or replace {} with --force: runs on the old "
+                                             "files could not be resumed then",
+                                             fmt::join(existing, " and "), existing.size() == 1 ? "exists" : "exist",
+                                             keeps_model ? "" : " or --tokenizer-out", existing.size() == 1 ? "it" : "them"));
+}
+
+/// A trained model under another name until the tokens are complete, so that an error keeps the old one.
+class NewModel {
+ public:
+  explicit NewModel(std::string path) : path_(std::move(path)) {}
+  NewModel(const NewModel&) = delete;
+  ~NewModel() {
+    std::error_code ignored;
+    if (!temporary().empty()) stdfs::remove(temporary(), ignored);
+  }
+  std::string temporary() const { return path_.empty() ? "" : path_ + ".tmp"; }
+  void publish() {
+    if (path_.empty()) return;
+    real_file_system().rename(temporary(), path_);
+    real_file_system().sync_directory(folder_of(path_));
+    path_.clear();
+  }
+
+ private:
+  std::string path_;
+};
+
+/// Trains on all of the text, or on parts spread evenly over it when it is long, and writes the model to `path`.
+void train(const TokenizeOptions& options, TextInput& input, const std::string& path) {
   const uint64_t every = input.total_bytes() / kTrainingText + 1;
   std::string_view rest;
   uint64_t part = 0;
@@ -53,7 +122,6 @@ std::string train(const TokenizeOptions& options, TextInput& input) {
   fs.make_directories(folder_of(path));
   fs.replace_text(path, model);
   input.rewind();
-  return path;
 }
 
 /// One set of token files under way.
@@ -139,19 +207,25 @@ void write_part(const TokenizeOptions& options, const Tokenizer& tokenizer, cons
 TokenizeResult run(const TokenizeOptions& options) {
   const double start = real_clock().monotonic_s();
   auto& fs = real_file_system();
+  refuse_existing(options);
   TextInput input(options.inputs, options.text_key);
   if (input.total_bytes() == 0)
     throw Error(ErrorCode::kData, fmt::format("{} holds no text; nothing was written", fmt::join(options.inputs, ", ")));
   fs.make_directories(folder_of(options.out));
   TokenizeResult result;
-  result.tokenizer = options.train_vocab > 0 ? train(options, input) : options.tokenizer;
-  const auto tokenizer = open_tokenizer(result.tokenizer);
-  const std::string sha256 = result.tokenizer == "bytes" ? "" : sha256_hex(fs.read_text(result.tokenizer));
+  const bool trained = options.train_vocab > 0;
+  result.tokenizer = trained ? model_path(options) : options.tokenizer;
+  NewModel model(trained ? result.tokenizer : "");
+  if (trained) train(options, input, model.temporary());
+  const std::string readable = trained ? model.temporary() : options.tokenizer;
+  const auto tokenizer = open_tokenizer(readable);
+  const std::string sha256 = readable == "bytes" ? "" : sha256_hex(fs.read_text(readable));
   result.vocab_size = tokenizer->vocab_size();
 
-  std::vector<Part> parts(options.val_share > 0 ? 2 : 1);
+  const std::vector<std::string> names = prefixes(options);
+  std::vector<Part> parts(names.size());
   for (size_t i = 0; i < parts.size(); ++i) {
-    parts[i].prefix = options.out + (i == 0 ? "" : "-val");
+    parts[i].prefix = names[i];
     parts[i].writer = std::make_unique<TokenWriter>(
         fs, WriterOptions{.prefix = parts[i].prefix, .format = options.to, .vocab_size = tokenizer->vocab_size()});
   }
@@ -165,6 +239,7 @@ TokenizeResult run(const TokenizeOptions& options) {
                                                              std::max(parts[0].writer->document_count(),
                                                                       parts[1].writer->document_count()))
                                                : ""));
+  model.publish();
   for (Part& part : parts) write_part(options, *tokenizer, result.tokenizer, sha256, part, result);
   result.empty_documents = input.empty_documents();
   result.seconds = real_clock().monotonic_s() - start;

@@ -18,6 +18,7 @@ struct TokenizeOptions {
   int64_t train_share = 1, val_share = 0;  ///< val_share > 0: that part of train_share + val_share goes to PREFIX-val
   Format to = Format::megatron;        ///< megatron or llmc
   std::string text_key = "text";
+  bool force = false;                  ///< replace the token sets and the tokenizer that exist under these names
   /// Called now and then with what is being done and how far it is, in bytes of text.
   std::function<void(const char* doing, uint64_t done, uint64_t total)> progress;
 };
@@ -36,9 +37,9 @@ struct TokenizeResult {
 };
 
 /// Each document ends with the tokenizer's end of text. A validation share is taken document by document from JSON lines, and
-/// from a plain file as its last lines. A token set stands under its name when it is complete,
-/// and not before.
-/// Error(kData): unreadable input, unusable tokenizer, nothing to write, disk full.
+/// from a plain file as its last lines. Token sets and a trained tokenizer get their names when all of them are complete;
+/// after an error, what had these names before is unchanged.
+/// Error(kUsage): a file to be written exists and `force` is not set; names what exists. Error(kData): unreadable input, unusable tokenizer, nothing to write, disk full.
 TokenizeResult tokenize(const TokenizeOptions& options);
 
 }  // namespace trainctl::data

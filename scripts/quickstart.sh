@@ -19,7 +19,7 @@ if [ ! -s quickstart/corpus.jsonl ]; then
   find -L /usr/include/c++ -type f ! -path '*/ext/pb_ds/*' -size +1k | LC_ALL=C sort >quickstart/files.txt
 fi
 if [ ! -s quickstart/train.idx ]; then
-  xargs -a quickstart/files.txt "$trainctl" data tokenize --out quickstart/train --train-vocab 2048 --split 98:2
+  xargs -a quickstart/files.txt "$trainctl" data tokenize --force --out quickstart/train --train-vocab 2048 --split 98:2
 fi
 
 say "4/5 training on 8 ranks"

@@ -2,6 +2,8 @@
 // and verify find what is there and what is wrong.
 // Method: the golden Megatron and llm.c files reproduced by the writer; text there and back through files; a simulated file
 // system that runs full or loses power at every single effect.
+#include <map>
+
 #include "data/inspect.h"
 #include "data/text_input.h"
 #include "data/token_writer.h"
@@ -146,7 +148,8 @@ TEST_CASE("text files become tokens with a sidecar, and verify agrees", "[tokeni
   write_bytes(folder / "b.txt", "");
   write_bytes(folder / "c.txt", "second\xff");
   for (const Format format : {Format::megatron, Format::llmc}) {
-    const auto result = tokenize({.inputs = {folder / "a.txt", folder / "b.txt", folder / "c.txt"}, .out = folder / "new/train", .to = format});
+    const auto result = tokenize({.inputs = {folder / "a.txt", folder / "b.txt", folder / "c.txt"}, .out = folder / "new/train", .to = format,
+                                  .force = true});
     REQUIRE(result.parts.size() == 1);
     CHECK(result.empty_documents == 1);
     CHECK(decoded(folder / "new/train") == "first text\nsecond\xff");
@@ -172,7 +175,7 @@ TEST_CASE("JSON lines are documents; their mistakes are located", "[tokenize]") 
   const std::string path = folder / "a.jsonl";
   const auto run = [&](const std::string& text, const std::string& key = "text") {
     write_bytes(path, text);
-    return tokenize({.inputs = {path}, .out = folder / "t", .text_key = key});
+    return tokenize({.inputs = {path}, .out = folder / "t", .text_key = key, .force = true});
   };
   const auto result = run("{\"text\":\"one\\n\",\"id\":1}\n\n{\"text\":\"\"}\r\n{\"text\":\"two\"}");
   CHECK(result.parts[0].sidecar.documents == 2);
@@ -185,8 +188,8 @@ TEST_CASE("JSON lines are documents; their mistakes are located", "[tokenize]") 
   CHECK_THAT(data_error([&] { run("{\"text\":\"\xff\"}\n"); }), Contains("line 1"));
   CHECK_THAT(data_error([&] { run("{\"text\":\"\"}\n"); }), Contains("would hold no documents"));
   CHECK_THAT(data_error([&] { run(""); }), Contains("holds no text"));
-  CHECK_THAT(data_error([&] { tokenize({.inputs = {folder / "no.txt"}, .out = folder / "t"}); }), Contains("no.txt"));
-  CHECK_THAT(data_error([&] { tokenize({.inputs = {folder / "a.jsonl.gz"}, .out = folder / "t"}); }), Contains("unpack"));
+  CHECK_THAT(data_error([&] { tokenize({.inputs = {folder / "no.txt"}, .out = folder / "u"}); }), Contains("no.txt"));
+  CHECK_THAT(data_error([&] { tokenize({.inputs = {folder / "a.jsonl.gz"}, .out = folder / "u"}); }), Contains("unpack"));
   CHECK_THAT(data_error([&] { tokenize({.inputs = {path}, .out = folder.path() + "/"}); }), Contains("names a folder"));
   // None of the failures touched what the last success wrote, nor left anything else.
   CHECK(decoded(folder / "t") == "b");
@@ -235,6 +238,54 @@ TEST_CASE("a tokenizer trained on the way is found again from the sidecar, also 
   CHECK(without.first_documents.empty());
   REQUIRE(without.warnings.size() == 1);
   CHECK_THAT(without.warnings[0], Contains("is not there"));
+}
+
+TEST_CASE("an existing token set or tokenizer is replaced only by force", "[tokenize]") {
+  TempFolder folder;
+  write_bytes(folder / "a.txt", lines(3000));
+  write_bytes(folder / "b.txt", lines(4000));
+  const TokenizeOptions first{.inputs = {folder / "a.txt"}, .out = folder / "t", .train_vocab = 350, .train_share = 9, .val_share = 1};
+  tokenize(first);
+  const auto state = [&] {
+    std::map<std::string, std::string> files;
+    for (const std::string& name : real_file_system().list(folder.path())) files[name] = read_bytes(folder / name);
+    return files;
+  };
+  const auto before = state();
+  REQUIRE(before.count("t-val.idx") == 1);
+  const auto refused = [&](TokenizeOptions options) {
+    options.inputs = {folder / "b.txt"};
+    try {
+      tokenize(options);
+    } catch (const Error& e) {
+      CHECK(e.code() == ErrorCode::kUsage);
+      CHECK_THAT(e.what(), Contains("--force"));
+      return std::string(e.what());
+    }
+    return std::string("not refused");
+  };
+  const std::string all = refused(first);
+  CHECK_THAT(all, Contains("t (") && Contains("t-val (") && Contains("tokens of tokenizer tokenizer.model") &&
+                      Contains("tokenizer.model (a tokenizer) exist already; choose another --out or --tokenizer-out"));
+  CHECK_THAT(refused({.out = folder / "t"}), Contains(" exists already; choose another --out, or replace it"));
+  CHECK_THAT(refused({.out = folder / "new", .train_vocab = 300}), Contains("tokenizer.model (a tokenizer) exists already"));
+  CHECK_THAT(refused({.out = folder / "t", .to = Format::llmc}), Contains("t ("));
+  CHECK(state() == before);
+
+  // A forced one that fails keeps what was there; one that succeeds replaces all of it.
+  std::string words = lines(3000);
+  std::replace(words.begin(), words.end(), '\n', ' ');
+  write_bytes(folder / "one.jsonl", R"({"text": ")" + words + R"("})");  // gives the other part nothing
+  TokenizeOptions forced = first;
+  forced.force = true;
+  forced.inputs = {folder / "one.jsonl"};
+  forced.train_vocab = 340;
+  CHECK_THAT(data_error([&] { tokenize(forced); }), Contains("t-val would hold no documents"));
+  real_file_system().remove_file(folder / "one.jsonl");
+  CHECK(state() == before);
+  forced.inputs = {folder / "b.txt"};
+  tokenize(forced);
+  CHECK(decoded(folder / "t", folder / "tokenizer.model") + decoded(folder / "t-val", folder / "tokenizer.model") == lines(4000));
 }
 
 TEST_CASE("verify finds every foreign id and every change", "[tokenize]") {
