@@ -16,7 +16,7 @@ plain_forward_kernel: f32 and head dimensions without tensor-core tiles, never t
 plain_query_gradient_kernel: the same
 plain_key_gradient_kernel: the same
 forward_kernel<128, false>: rows that begin off 16 bytes, which no run has: its arenas begin on 64 and heads of 128 keep the step
-key_gradient_kernel<128, false>: the same
+key_gradient_kernel<128, 64, false>: the same
 "
 
 nvcc=$(if [[ -n ${NVCC:-} ]]; then command -v "$NVCC"; else command -v nvcc || command -v /usr/local/cuda/bin/nvcc; fi) || {

@@ -22,7 +22,7 @@ struct ForwardArguments {
 
 // ---- tensor cores: 4 warps of 32 queries, tiles of 64 keys --------------------------------------------------------------------------
 
-constexpr int kThreads = 128, kQueries = 128, kKeys = 64, kRingTiles = 3;
+constexpr int kThreads = 128, kQueries = kForwardQueries, kKeys = kForwardKeys;
 constexpr int kWarpQueries = 32, kM = kWarpQueries / 16, kN = kKeys / 8;
 
 /// What a lane knows of its rows g and g + 8 of each 16: the scaled maximum so far, and its own share of the sum.
@@ -106,7 +106,7 @@ __device__ inline void finish_rows(const ForwardArguments<bf16_t>& a, const floa
 /// multiplied, the next one is there or near, and the one behind it takes the place of the last.
 template <int kDim, bool kAligned>
 __global__ void __launch_bounds__(kThreads, 2) forward_kernel(ForwardArguments<bf16_t> a) {
-  constexpr int kTile = kKeys * kDim, kRing = kRingTiles * kTile;
+  constexpr int kTile = kKeys * kDim, kRing = kForwardRing * kTile;
   bf16_t* const q = dynamic_shared<bf16_t>();
   bf16_t* const ring = q + kQueries * kDim;
   const Schedule::Work work = a.schedule[int(blockIdx.x)];
@@ -247,7 +247,8 @@ ForwardArguments<T> arguments_of(const AttentionShape& s, const Matrix& q, const
 template <int kDim>
 void forward_on_tensor_cores(const Queue& queue, const AttentionShape& s, const Matrix& q, const Matrix& k, const Matrix& v,
                              const Matrix& out, float* lse) {
-  constexpr size_t kBytes = size_t(kQueries + kRingTiles * kKeys) * kDim * sizeof(bf16_t);
+  constexpr size_t kBytes = tensor_forward_bytes(kDim);
+  static_assert(kBytes <= kLeastSharedBytes);
   const bool aligned = is_vectorizable(q) && is_vectorizable(k) && is_vectorizable(v) && is_vectorizable(out);
   const auto a = arguments_of<bf16_t>(s, q, k, v, out, lse, kQueries, TileSource<kDim, kThreads>::kRowsAtOnce);
   launch(queue, "attention_forward", aligned ? forward_kernel<kDim, true> : forward_kernel<kDim, false>, a.schedule.blocks(), kThreads,
@@ -257,11 +258,11 @@ void forward_on_tensor_cores(const Queue& queue, const AttentionShape& s, const 
 template <typename T>
 void forward_plainly(const Queue& queue, const AttentionShape& s, const Matrix& q, const Matrix& k, const Matrix& v, const Matrix& out,
                      float* lse) {
-  with_plain_dims(s.head_dim, [&](auto plain) {
+  with_plain<PlainPass::forward>(s.head_dim, queue.most_shared_bytes, [&](auto plain) {
     using P = decltype(plain);
     const auto a = arguments_of<T>(s, q, k, v, out, lse, P::kTile, 0);
     launch(queue, "attention_forward", plain_forward_kernel<T, P>, a.schedule.blocks(), kPlainThreads,
-           size_t(3 * P::kTileFloats + P::kScoreFloats) * sizeof(float), a);
+           plain_bytes(PlainPass::forward, P::kDims, P::kTile), a);
   });
 }
 

@@ -26,22 +26,21 @@ struct BackwardArguments {
 };
 
 // ---- tensor cores -------------------------------------------------------------------------------------------------------------------
-// A block owns 128 rows and passes 64 columns at a time through two slots, the next ones arriving while the present ones are multiplied.
-// With kDim = 64 four warps own 32 rows each, with kDim = 128 eight warps 16 each: in both cases two sums [rows, kDim] take 128
+// A block owns 128 rows and passes 64 columns at a time (32 where shared memory is small) through two slots, the next ones arriving while
+// the present ones are multiplied. With kDim = 64 four warps own 32 rows each, with kDim = 128 eight warps 16 each: in both cases two sums [rows, kDim] take 128
 // registers. A warp takes its 64 columns in steps small enough for the rest.
 
-constexpr int kRows = 128, kColumns = 64, kRowsAtOnce = 16;
+constexpr int kRows = kBackwardRows, kRowsAtOnce = 16;
 
-template <int kDimOfHead>
+template <int kDimOfHead, int kPassing>
 struct Shape {
-  static constexpr int kDim = kDimOfHead;
+  static constexpr int kDim = kDimOfHead, kColumns = kPassing;
   static constexpr int kM = kDim == 64 ? 2 : 1;               ///< 16 rows each
   static constexpr int kWarpRows = 16 * kM, kThreads = kRows / kWarpRows * kWarpSize;
   static constexpr int kBlocks = kDim == 64 ? 2 : 1;          ///< per multiprocessor
   static constexpr int kSteps = kDim / 16;
   static constexpr int kOwnTile = kRows * kDim, kTile = kColumns * kDim;
-  /// Two own tiles, two slots of two passing tiles, and two slots of lse and delta.
-  static constexpr size_t kBytes = size_t(2 * kOwnTile + 4 * kTile) * sizeof(bf16_t) + 4 * kColumns * sizeof(float);
+  static constexpr size_t kBytes = tensor_backward_bytes(kDim, kColumns);
   using Source = TileSource<kDim, kThreads>;
   static_assert(Source::kRowsAtOnce == kRowsAtOnce);
   using Sums = float[kM][kDim / 8][4];
@@ -59,10 +58,12 @@ __device__ inline void load_left(uint32_t (&left)[kHeld][S::kM][4], const bf16_t
   for (int k = 0; k < kHeld; ++k) load_left<S>(left[k], tile, rows, k);
 }
 
-/// kColumns floats of lse and of delta, by the first 32 threads.
+/// kColumns floats of lse and of delta, four a thread.
+template <int kColumns>
 __device__ inline void load_row_values(float* slot, const float* lse, const float* delta) {
-  const int chunk = int(threadIdx.x) % 16;
-  if (threadIdx.x < 32) cp_async16(slot + threadIdx.x * 4, (threadIdx.x < 16 ? lse : delta) + chunk * 4);
+  constexpr int kChunks = kColumns / 4;
+  const int thread = int(threadIdx.x), chunk = thread % kChunks;
+  if (thread < 2 * kChunks) cp_async16(slot + thread * 4, (thread < kChunks ? lse : delta) + chunk * 4);
 }
 
 /// scores [16 kM, 8 kN] += rows times columns^T of q and k, and dp of dout and v, the columns at `place`, interleaved so that neither
@@ -85,9 +86,10 @@ __device__ inline void multiply_pair(float (&scores)[S::kM][kN][4], float (&dp)[
 }
 
 /// Own rows: keys. Passing: q and dout of one query head after another.
-template <int kDim, bool kAligned>
-__global__ void __launch_bounds__(Shape<kDim>::kThreads, Shape<kDim>::kBlocks) key_gradient_kernel(BackwardArguments<bf16_t> a) {
-  using S = Shape<kDim>;
+template <int kDim, int kColumns, bool kAligned>
+__global__ void __launch_bounds__(Shape<kDim, kColumns>::kThreads, Shape<kDim, kColumns>::kBlocks)
+    key_gradient_kernel(BackwardArguments<bf16_t> a) {
+  using S = Shape<kDim, kColumns>;
   constexpr int kN = 2, kHeld = S::kSteps - 2, kSlot = 2 * S::kTile;
   bf16_t* const own = dynamic_shared<bf16_t>();
   bf16_t* const slots = own + 2 * S::kOwnTile;
@@ -106,7 +108,7 @@ __global__ void __launch_bounds__(Shape<kDim>::kThreads, Shape<kDim>::kBlocks) k
     Source(a.dout, sequence + query, head * kDim)
         .template load<kColumns, kAligned>(slots + slot + S::kTile, a.seq_len - query);
     const int64_t row = (int64_t(batch) * a.heads + head) * a.padded_len + query;
-    load_row_values(values + slot / kDim, a.lse + row, a.delta + row);
+    load_row_values<kColumns>(values + slot / kDim, a.lse + row, a.delta + row);
   };
   int head = kv_head * a.group, query = first, slot = 0;   // slot: its first element
   load(head, query, slot);
@@ -180,9 +182,10 @@ __global__ void __launch_bounds__(Shape<kDim>::kThreads, Shape<kDim>::kBlocks) k
 }
 
 /// Own rows: queries. Passing: k and v.
-template <int kDim, bool kAligned>
-__global__ void __launch_bounds__(Shape<kDim>::kThreads, Shape<kDim>::kBlocks) query_gradient_kernel(BackwardArguments<bf16_t> a) {
-  using S = Shape<kDim>;
+template <int kDim, int kColumns, bool kAligned>
+__global__ void __launch_bounds__(Shape<kDim, kColumns>::kThreads, Shape<kDim, kColumns>::kBlocks)
+    query_gradient_kernel(BackwardArguments<bf16_t> a) {
+  using S = Shape<kDim, kColumns>;
   constexpr int kN = 4, kHeld = S::kSteps, kSlot = 2 * S::kTile;
   bf16_t* const own = dynamic_shared<bf16_t>();
   bf16_t* const slots = own + 2 * S::kOwnTile;
@@ -270,12 +273,6 @@ __global__ void __launch_bounds__(Shape<kDim>::kThreads, Shape<kDim>::kBlocks) q
 }
 
 // ---- everything else ----------------------------------------------------------------------------------------------------------------
-
-/// Shared memory: tiles k, v, q, dout, two tiles of scores, and lse and delta of the queries.
-template <typename P>
-constexpr size_t plain_bytes() {
-  return size_t(4 * P::kTileFloats + 2 * P::kScoreFloats + 2 * P::kTile) * sizeof(float);
-}
 
 /// P of one score; `lse` is not scaled, and the difference comes first: it is exact where P is not tiny.
 __device__ inline float probability(float score, float scale, float lse, bool seen) {
@@ -431,21 +428,28 @@ BackwardArguments<T> by_queries(const AttentionShape& s, const Operands& x, cons
   return arguments_of<T>(s, x, scratch, Schedule(div_up(s.seq_len, tile), s.batch * s.heads, bytes));
 }
 
-template <int kDim, bool kAligned>
+template <int kDim, int kColumns, bool kAligned>
 void backward_on_tensor_cores(const Queue& queue, const AttentionShape& s, const Operands& x, const float* scratch) {
-  using S = Shape<kDim>;
+  using S = Shape<kDim, kColumns>;
   const auto keys = by_keys<bf16_t>(s, x, scratch, kRows), queries = by_queries<bf16_t>(s, x, scratch, kRows);
-  launch(queue, kOp, key_gradient_kernel<kDim, kAligned>, keys.schedule.blocks(), S::kThreads, S::kBytes, keys);
-  launch(queue, kOp, query_gradient_kernel<kDim, kAligned>, queries.schedule.blocks(), S::kThreads, S::kBytes, queries);
+  launch(queue, kOp, key_gradient_kernel<kDim, kColumns, kAligned>, keys.schedule.blocks(), S::kThreads, S::kBytes, keys);
+  launch(queue, kOp, query_gradient_kernel<kDim, kColumns, kAligned>, queries.schedule.blocks(), S::kThreads, S::kBytes, queries);
+}
+
+template <int kDim, int kColumns>
+void backward_on_tensor_cores(const Queue& queue, const AttentionShape& s, const Operands& x, const float* scratch) {
+  x.aligned() ? backward_on_tensor_cores<kDim, kColumns, true>(queue, s, x, scratch)
+              : backward_on_tensor_cores<kDim, kColumns, false>(queue, s, x, scratch);
 }
 
 template <typename T>
 void backward_plainly(const Queue& queue, const AttentionShape& s, const Operands& x, const float* scratch) {
-  with_plain_dims(s.head_dim, [&](auto plain) {
+  with_plain<PlainPass::backward>(s.head_dim, queue.most_shared_bytes, [&](auto plain) {
     using P = decltype(plain);
+    constexpr size_t kBytes = plain_bytes(PlainPass::backward, P::kDims, P::kTile);
     const auto keys = by_keys<T>(s, x, scratch, P::kTile), queries = by_queries<T>(s, x, scratch, P::kTile);
-    launch(queue, kOp, plain_key_gradient_kernel<T, P>, keys.schedule.blocks(), kPlainThreads, plain_bytes<P>(), keys);
-    launch(queue, kOp, plain_query_gradient_kernel<T, P>, queries.schedule.blocks(), kPlainThreads, plain_bytes<P>(), queries);
+    launch(queue, kOp, plain_key_gradient_kernel<T, P>, keys.schedule.blocks(), kPlainThreads, kBytes, keys);
+    launch(queue, kOp, plain_query_gradient_kernel<T, P>, queries.schedule.blocks(), kPlainThreads, kBytes, queries);
   });
 }
 
@@ -458,10 +462,13 @@ void attention_backward(const Queue& queue, const AttentionShape& s, Matrix q, M
   auto* const values = static_cast<float*>(scratch);
   if (fits_tensor_cores(s, q.dtype)) {
     make_row_values<bf16_t>(queue, s, x, lse, kLog2E, values);
+    static_assert(tensor_backward_columns(64, kLeastSharedBytes) == 64 && tensor_backward_bytes(128, 32) <= kLeastSharedBytes);
     if (s.head_dim == 64) {
-      x.aligned() ? backward_on_tensor_cores<64, true>(queue, s, x, values) : backward_on_tensor_cores<64, false>(queue, s, x, values);
+      backward_on_tensor_cores<64, 64>(queue, s, x, values);
+    } else if (tensor_backward_columns(128, queue.most_shared_bytes) == 64) {
+      backward_on_tensor_cores<128, 64>(queue, s, x, values);
     } else {
-      x.aligned() ? backward_on_tensor_cores<128, true>(queue, s, x, values) : backward_on_tensor_cores<128, false>(queue, s, x, values);
+      backward_on_tensor_cores<128, 32>(queue, s, x, values);
     }
   } else if (q.dtype == DType::f32) {
     make_row_values<float>(queue, s, x, lse, 1.0f, values);

@@ -4,6 +4,7 @@
 #pragma once
 #include <cmath>
 
+#include "kernels/cuda/attention_tiles.h"
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops.h"
@@ -83,12 +84,13 @@ template <int kDim, int kThreads>
 struct TileSource {
   static constexpr int kChunks = kDim / 8, kRowsAtOnce = kThreads / kChunks;
   static_assert(kRowsAtOnce % 8 == 0);
-  const bf16_t* chunk;
+  const bf16_t *chunk, *existing;   ///< existing: any address of the matrix, for copies of nothing
   int64_t step_bytes;
 
   /// From element (row, col) on, which is the first of a head.
   __device__ TileSource(const HeadsView<const bf16_t>& m, int row, int col)
-      : chunk(m.at(row + int(threadIdx.x) / kChunks, col + int(threadIdx.x) % kChunks * 8)), step_bytes(m.step_bytes) {}
+      : chunk(m.at(row + int(threadIdx.x) / kChunks, col + int(threadIdx.x) % kChunks * 8)), existing(m.data),
+        step_bytes(m.step_bytes) {}
 
   /// Asks for the next kRows rows; those from `valid` on become zeros. Without kAligned ordinary loads do it, at once.
   template <int kRows, bool kAligned>
@@ -100,7 +102,7 @@ struct TileSource {
     for (int r = 0; r < kRows; r += kRowsAtOnce) {
       const bool exists = row + r < valid;
       if constexpr (kAligned) {
-        cp_async16(to + r * kDim, chunk, exists);
+        cp_async16(to + r * kDim, exists ? chunk : existing, exists);
       } else {
         Vec<bf16_t> copy;
 #pragma unroll

@@ -1,5 +1,5 @@
 // The vocabulary of attention without tensor cores: f32 tiles in shared memory, 256 threads as 16 x 16. Head dimensions are padded with
-// zeros to kDims = 64, 128 or 256. Thread (ty, tx) owns rows ty * kOwn.. of the left factor, rows tx + 16 j of the right one, and
+// zeros to kDims = 64, 128 or 256; attention_tiles.h chooses the rows of a tile. Thread (ty, tx) owns rows ty * kOwn.. of the left factor, rows tx + 16 j of the right one, and
 // columns 4 tx + 64 c of results [kTile, kDims].
 #pragma once
 #include "kernels/cuda/attention_common.cuh"
@@ -8,15 +8,15 @@ namespace trainctl::kernels::cuda {
 
 constexpr int kPlainThreads = 256;
 
-template <int kDimsOfTiles>
+template <int kDimsOfTiles, int kRowsOfTiles>
 struct Plain {
   static constexpr int kDims = kDimsOfTiles;
-  static constexpr int kTile = kDims == 64 ? 64 : 32;   ///< queries, and keys, of a tile
+  static constexpr int kTile = kRowsOfTiles;            ///< queries, and keys, of a tile
   static constexpr int kOwn = kTile / 16;               ///< rows per thread
   static constexpr int kColumns = kDims / 64;           ///< groups of four columns per thread
-  /// Rows four words apart in the banks: eight lanes that read 16 bytes of eight rows meet no conflict.
   static constexpr int kRow = kDims + 4, kScoreRow = kTile + 4;
-  static constexpr int kTileFloats = kTile * kRow, kScoreFloats = kTile * kScoreRow;
+  static constexpr int kTileFloats = plain_tile_floats(kDims, kTile), kScoreFloats = plain_score_floats(kTile);
+  static_assert(kTileFloats == kTile * kRow && kScoreFloats == kTile * kScoreRow);
 
   using Scores = float[kOwn][kOwn];
   using Sums = float[kOwn][kColumns][4];
@@ -116,13 +116,29 @@ struct Plain {
   }
 };
 
-/// Calls `f` with a Plain<kDims>() wide enough.
-template <typename F>
-void with_plain_dims(int64_t head_dim, F f) {
-  ENSURE(head_dim <= kMostHeadDim);
-  if (head_dim <= 64) return f(Plain<64>());
-  if (head_dim <= 128) return f(Plain<128>());
-  f(Plain<256>());
+/// Calls `f` with the Plain<kDims, kTile>() that plain_tile() says. What fits on every GPU is compiled with its widest tile alone.
+template <PlainPass kPass, int kDims, typename F>
+void with_plain_tile(size_t most_shared_bytes, F f) {
+  constexpr int kWidest = plain_widest_tile(kDims);
+  if constexpr (plain_tile(kPass, kDims, kLeastSharedBytes) == kWidest) {
+    f(Plain<kDims, kWidest>());
+  } else {
+    static_assert(plain_bytes(kPass, kDims, kWidest / 2) <= kLeastSharedBytes);
+    if (plain_tile(kPass, kDims, most_shared_bytes) == kWidest) {
+      f(Plain<kDims, kWidest>());
+    } else {
+      f(Plain<kDims, kWidest / 2>());
+    }
+  }
+}
+template <PlainPass kPass, typename F>
+void with_plain(int64_t head_dim, size_t most_shared_bytes, F f) {
+  ENSURE(head_dim <= kMostPlainDim);
+  switch (plain_dims(head_dim)) {
+    case 64: return with_plain_tile<kPass, 64>(most_shared_bytes, f);
+    case 128: return with_plain_tile<kPass, 128>(most_shared_bytes, f);
+    default: with_plain_tile<kPass, 256>(most_shared_bytes, f);
+  }
 }
 
 }  // namespace trainctl::kernels::cuda

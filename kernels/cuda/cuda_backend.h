@@ -80,7 +80,7 @@ class CudaBackend final : public Backend {
   template <typename Body>
   void give(Stream& stream, const char* op, Body body) {
     auto& to = static_cast<CudaStream&>(stream);
-    to.give(op, [&] { body(Queue{to.handle(), device_->multiprocessors()}); });
+    to.give(op, [&] { body(queue_of(to)); });
   }
   /// The same for an op with `bytes` of scratch: body(queue, scratch).
   template <typename Body>
@@ -89,8 +89,11 @@ class CudaBackend final : public Backend {
     const std::lock_guard lock(shared_);
     to.give(op, [&] {
       device_->hand_shared_memory_to(to);
-      body(Queue{to.handle(), device_->multiprocessors()}, at_least(scratch_, bytes));
+      body(queue_of(to), at_least(scratch_, bytes));
     });
+  }
+  Queue queue_of(const CudaStream& stream) const {
+    return {stream.handle(), device_->multiprocessors(), device_->most_shared_bytes()};
   }
   /// A product, its bias (f32 [1, N], may be empty) in a form the library takes. False: no algorithm with this epilogue.
   bool give_product(Stream& stream, Product product, const Matrix& bias);

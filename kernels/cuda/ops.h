@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/backend.h"
+#include "kernels/cuda/attention_tiles.h"
 #include "kernels/cuda/queue.h"
 #include "kernels/cuda/scratch.h"
 
@@ -39,8 +40,8 @@ void swiglu_backward(const Queue&, Matrix gate, Matrix up, Matrix dy, Matrix dga
 void rope(const Queue&, Matrix x, int64_t head_dim, int64_t seq_len, const float* cos_sin, bool inverse);
 
 // attention.cu, attention_backward.cu: tensor cores for bf16 with head dimensions 64 and 128; plain kernels for everything else up to
-// kMostHeadDim.
-constexpr int64_t kMostHeadDim = 256;
+// kMostHeadDim. Tiles: attention_tiles.h.
+constexpr int64_t kMostHeadDim = kMostPlainDim;
 void attention_forward(const Queue&, const AttentionShape&, Matrix q, Matrix k, Matrix v, Matrix out, float* lse);
 void attention_backward(const Queue&, const AttentionShape&, Matrix q, Matrix k, Matrix v, Matrix out, const float* lse, Matrix dout,
                         Matrix dq, Matrix dk, Matrix dv, void* scratch);

@@ -67,7 +67,11 @@ void throw_cuda_error(const char* op, const char* call, cudaError_t error) {
 
 Device::Device(int index, bool check_each_op) : index_(index), check_each_op_(check_each_op) {
   use();
-  check_cuda(cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, index_), "start", "cudaDeviceGetAttribute");
+  const auto read = [&](int& value, cudaDeviceAttr attribute) {
+    check_cuda(cudaDeviceGetAttribute(&value, attribute, index_), "start", "cudaDeviceGetAttribute");
+  };
+  read(multiprocessors_, cudaDevAttrMultiProcessorCount);
+  read(most_shared_bytes_, cudaDevAttrMaxSharedMemoryPerBlockOptin);
   check_cuda(cudaStreamCreateWithFlags(&fill_stream_, cudaStreamNonBlocking), "start", "cudaStreamCreateWithFlags");
   const cudaError_t error = cudaEventCreateWithFlags(&shared_memory_free_, cudaEventDisableTiming);
   if (error != cudaSuccess) {

@@ -37,6 +37,7 @@ class Device {
   void use() const;
   int index() const { return index_; }
   int multiprocessors() const { return multiprocessors_; }
+  size_t most_shared_bytes() const { return size_t(most_shared_bytes_); }   ///< of shared memory that a block may ask for
   bool checks_each_op() const { return check_each_op_; }
 
   /// Zero-filled device memory; the zeros are there on return.
@@ -54,7 +55,7 @@ class Device {
  private:
   const int index_;
   const bool check_each_op_;
-  int multiprocessors_ = 1;
+  int multiprocessors_ = 1, most_shared_bytes_ = 48 << 10;
   cudaStream_t fill_stream_ = nullptr;      // zeros new memory
   cudaEvent_t shared_memory_free_ = nullptr;
   CudaStream* shared_memory_user_ = nullptr;

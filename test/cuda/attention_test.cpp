@@ -1,7 +1,7 @@
-// Goal: the attention launchers give the plain formula's result and gradient, on tensor cores and without, and the same bits whatever the
-// order of threads and the alignment.
+// Goal: the attention launchers give the plain formula's result and gradient on every kind of GPU, on tensor cores and without, and the
+// same bits whatever the order of threads and the alignment.
 // Method: ragged lengths around the tiles, grouped heads, q k v and their gradients as columns of one wider matrix around which nothing
-// may change, outputs and scratch that hold NaN before; compared with the reference.
+// may change, outputs and scratch that hold NaN before; compared with the reference. GPUs differ in the shared memory of a block.
 #include <array>
 
 #include "test/cuda/launched.h"
@@ -102,21 +102,28 @@ void check_same_bits(const Results& a, const Results& b) {
   }
 }
 
+const emulated_gpu::DeviceOptions kHopper, kAda{.name = "Emulated L40S", .major = 8, .minor = 9};
+
+void check_close(const Results& seen, const Results& expected, DType dtype) {
+  const double t = tolerance(dtype);
+  const double tolerances[] = {t, 1e-5, t, t, t};
+  for (size_t i = 0; i < expected.all().size(); ++i) {
+    INFO("result " << i << " of out, lse, dq, dk, dv");
+    CHECK(relative_error(*seen.all()[i], *expected.all()[i]) < tolerances[i]);
+  }
+}
+
 /// Under every order of threads, and with rows that begin anywhere.
-void check(const AttentionShape& s, DType dtype, uint32_t seed, int seeds, float magnitude = 1.0f) {
+void check(const AttentionShape& s, DType dtype, uint32_t seed, int seeds, float magnitude = 1.0f,
+           const emulated_gpu::DeviceOptions& gpu = kHopper) {
   INFO("B " << s.batch << " T " << s.seq_len << " H " << s.heads << " G " << s.kv_heads << " D " << s.head_dim << " " << name_of(dtype)
             << " magnitude " << magnitude);
   const Inputs in = inputs_of(s, dtype, seed, magnitude);
   const Results expected = expected_of(s, in);
   std::vector<Results> seen;
-  each_order(seeds, [&](const cuda::Queue& queue) { seen.push_back(launched(queue, s, in, 8)); });
-  each_order(0, [&](const cuda::Queue& queue) { seen.push_back(launched(queue, s, in, 1)); });
-  const double t = tolerance(dtype);
-  const double tolerances[] = {t, 1e-5, t, t, t};
-  for (size_t i = 0; i < expected.all().size(); ++i) {
-    INFO("result " << i << " of out, lse, dq, dk, dv");
-    CHECK(relative_error(*seen[0].all()[i], *expected.all()[i]) < tolerances[i]);
-  }
+  each_order(seeds, [&](const cuda::Queue& queue) { seen.push_back(launched(queue, s, in, 8)); }, gpu);
+  each_order(0, [&](const cuda::Queue& queue) { seen.push_back(launched(queue, s, in, 1)); }, gpu);
+  check_close(seen[0], expected, dtype);
   for (size_t i = 1; i < seen.size(); ++i) {
     INFO("run " << i);
     check_same_bits(seen[0], seen[i]);
@@ -148,6 +155,64 @@ TEST_CASE("attention without tensor cores agrees with the reference") {
   }
   check(shape_of(1, 70, 2, 1, 64), DType::f32, 57, 1);
   check(shape_of(1, 70, 2, 1, 128), DType::f32, 57, 1);
+}
+
+TEST_CASE("attention with the tiles of small shared memory agrees with the reference") {
+  for (int64_t seq_len : {1, 31, 33, 65, 130}) check(shape_of(1, seq_len, 1, 1, 128), DType::bf16, 61, 0, 1.0f, kAda);
+  check(shape_of(2, 70, 4, 2, 128), DType::bf16, 62, 1, 1.0f, kAda);
+  for (DType dtype : kActivationTypes) {
+    for (int64_t seq_len : {7, 33, 65}) check(shape_of(1, seq_len, 2, 1, 48), dtype, 63, 0, 1.0f, kAda);
+    check(shape_of(1, 70, 1, 1, 256), dtype, 64, 1, 1.0f, kAda);
+  }
+}
+
+TEST_CASE("attention runs on every kind of GPU, and tiles change no bit of a gradient") {
+  const std::pair<int, int> computes[] = {{9, 0}, {8, 0}, {8, 6}, {8, 9}, {10, 0}, {12, 0}};
+  for (DType dtype : kActivationTypes) {
+    for (int64_t head_dim : {16, 64, 96, 128, 160, 256}) {
+      INFO("D " << head_dim << " " << name_of(dtype));
+      const AttentionShape s = shape_of(1, 70, 2, 1, head_dim);
+      const Inputs in = inputs_of(s, dtype, 65);
+      const Results expected = expected_of(s, in);
+      std::vector<Results> seen;
+      for (const auto& [major, minor] : computes) {
+        INFO("compute " << major << "." << minor);
+        emulated_gpu::reset({.devices = {{.name = "Emulated GPU", .major = major, .minor = minor}}});
+        const cuda::Queue queue = make_queue();
+        seen.push_back(launched(queue, s, in, 8));
+        REQUIRE(cudaStreamDestroy(queue.stream) == cudaSuccess);
+        check_close(seen.back(), expected, dtype);
+        if (head_dim <= 128) check_same_bits(seen.front(), seen.back());   // above, the forward pass rescales once a tile
+      }
+      check_same_bits(seen[2], seen[3]);
+    }
+  }
+}
+
+TEST_CASE("the tiles of attention are the widest that fit") {
+  using namespace cuda;
+  const size_t hopper = size_t{227} << 10, ampere = size_t{163} << 10;
+  for (const size_t large : {hopper, ampere}) {
+    CHECK(tensor_backward_columns(128, large) == 64);
+    CHECK(plain_tile(PlainPass::backward, 64, large) == 64);
+    CHECK(plain_tile(PlainPass::backward, 256, large) == 32);
+    CHECK(plain_tile(PlainPass::forward, 256, large) == 32);
+  }
+  CHECK(tensor_backward_columns(64, kLeastSharedBytes) == 64);
+  CHECK(tensor_backward_columns(128, kLeastSharedBytes) == 32);
+  CHECK(plain_tile(PlainPass::backward, 64, kLeastSharedBytes) == 32);
+  CHECK(plain_tile(PlainPass::forward, 64, kLeastSharedBytes) == 64);
+  for (const size_t limit : {hopper, ampere, kLeastSharedBytes}) {
+    for (const int dim : {64, 128}) {
+      CHECK(tensor_forward_bytes(dim) <= limit);
+      CHECK(tensor_backward_bytes(dim, tensor_backward_columns(dim, limit)) <= limit);
+    }
+    for (const int dims : {64, 128, 256}) {
+      for (const PlainPass pass : {PlainPass::forward, PlainPass::backward}) {
+        CHECK(plain_bytes(pass, dims, plain_tile(pass, dims, limit)) <= limit);
+      }
+    }
+  }
 }
 
 TEST_CASE("attention to few keys by scores of hundreds stays exact and finite") {

@@ -11,14 +11,23 @@
 
 namespace trainctl::kernels::test {
 
+/// A queue of its own on the first GPU.
+inline cuda::Queue make_queue() {
+  cuda::Queue queue;
+  REQUIRE(cudaStreamCreateWithFlags(&queue.stream, cudaStreamNonBlocking) == cudaSuccess);
+  int shared_bytes = 0;
+  REQUIRE(cudaDeviceGetAttribute(&shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0) == cudaSuccess);
+  queue.most_shared_bytes = size_t(shared_bytes);
+  return queue;
+}
+
 /// Runs `body` on a fresh GPU under every order of its threads: the two extremes and `seeds` random ones.
-inline void each_order(int seeds, const std::function<void(const cuda::Queue&)>& body) {
+inline void each_order(int seeds, const std::function<void(const cuda::Queue&)>& body, const emulated_gpu::DeviceOptions& gpu = {}) {
   using emulated_gpu::OrderKind;
   for (int order = 0; order < 2 + seeds; ++order) {
     const OrderKind kind = order == 0 ? OrderKind::forward : order == 1 ? OrderKind::reverse : OrderKind::random;
-    emulated_gpu::reset({.thread_order = kind, .seed = uint64_t(order)});
-    cuda::Queue queue;
-    REQUIRE(cudaStreamCreateWithFlags(&queue.stream, cudaStreamNonBlocking) == cudaSuccess);
+    emulated_gpu::reset({.thread_order = kind, .seed = uint64_t(order), .devices = {gpu}});
+    const cuda::Queue queue = make_queue();
     INFO("order of threads " << order);
     body(queue);
     REQUIRE(cudaStreamSynchronize(queue.stream) == cudaSuccess);

@@ -167,7 +167,8 @@ cudaError_t sticky_error(int device) {
 int most_shared_bytes(int device) {
   const DeviceOptions& d = options().devices.at(size_t(device));
   const int version = 10 * d.major + d.minor;
-  const int kib = version >= 90 ? 227 : version == 80 || version == 87 ? 163 : 99;
+  // CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
+  const int kib = version >= 120 ? 99 : version >= 90 ? 227 : version == 80 || version == 87 ? 163 : 99;
   return kib << 10;
 }
 

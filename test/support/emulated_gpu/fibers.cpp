@@ -385,6 +385,8 @@ void late_copy(void* shared, const void* global, bool valid, const Site& site) {
   const auto* const to = static_cast<unsigned char*>(shared);
   if (to < engine.shared_end && to + 16 > dynamic_shared_memory + engine.launch->dynamic_shared_bytes && to >= dynamic_shared_memory)
     kernel_failed("an asynchronous copy beyond the end of dynamic shared memory", &site);
+  // What reads nothing must name memory that exists, too: tools that check addresses ask for it.
+  if (!valid) (void)*static_cast<const volatile unsigned char*>(global);
   // The hardware may write at once: whoever still reads the old values is wrong, so they go now. The new ones come at the wait.
   std::memset(shared, kGarbage, 16);
   Fiber& fiber = *engine.running;
