@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -20,6 +21,9 @@ namespace {
 [[noreturn]] void fail(const char* what, const std::string& path) {
   throw Error(ErrorCode::kIo, fmt::format("cannot {} {}: {}", what, path, std::strerror(errno)));
 }
+
+/// The errors with which a file system says that it does not know a call (or a flag of it) at all.
+bool is_unsupported(int reason) { return reason == EINVAL || reason == ENOSYS || reason == EOPNOTSUPP; }
 
 class PosixFile final : public File {
  public:
@@ -79,9 +83,10 @@ class PosixFileSystem final : public FileSystem {
   void rename(const std::string& from, const std::string& to) override {
     if (::rename(from.c_str(), to.c_str()) != 0) fail("rename", from + " to " + to);
   }
-  void rename_no_replace(const std::string& from, const std::string& to) override {
-    if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) != 0)
-      fail("rename", from + " to " + to);
+  bool try_rename_no_replace(const std::string& from, const std::string& to) override {
+    if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return true;
+    if (is_unsupported(errno)) return false;
+    fail("rename", from + " to " + to);
   }
   void remove_file(const std::string& path) override {
     if (::unlink(path.c_str()) != 0) fail("remove", path);
@@ -89,12 +94,15 @@ class PosixFileSystem final : public FileSystem {
   void remove_directory(const std::string& path) override {
     if (::rmdir(path.c_str()) != 0) fail("remove the folder", path);
   }
-  void sync_directory(const std::string& path) override {
+  bool try_sync_directory(const std::string& path) override {
     const int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) fail("open the folder", path);
-    const int rc = ::fsync(fd);
+    const int reason = ::fsync(fd) == 0 ? 0 : errno;
     ::close(fd);
-    if (rc != 0) fail("sync the folder", path);
+    if (is_unsupported(reason)) return false;
+    errno = reason;
+    if (reason != 0) fail("sync the folder", path);
+    return true;
   }
   std::vector<std::string> list(const std::string& path) override {
     DIR* dir = ::opendir(path.c_str());
@@ -119,6 +127,12 @@ class PosixFileSystem final : public FileSystem {
   bool is_link(const std::string& path) override {
     struct stat s;
     return ::lstat(path.c_str(), &s) == 0 && S_ISLNK(s.st_mode);
+  }
+  std::optional<uint64_t> free_bytes(const std::string& path) override {
+    struct statvfs s;
+    // Some network file systems answer with zeros.
+    if (::statvfs(path.c_str(), &s) != 0 || s.f_blocks == 0) return std::nullopt;
+    return uint64_t(s.f_bavail) * s.f_frsize;
   }
 };
 
@@ -149,6 +163,20 @@ std::string parent_of(const std::string& path) {
 std::span<const std::byte> bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
 
 }  // namespace
+
+void FileSystem::rename_no_replace(const std::string& from, const std::string& to) {
+  if (try_rename_no_replace(from, to)) return;
+  if (exists(to)) throw Error(ErrorCode::kIo, fmt::format("cannot rename {} to {}: {}", from, to, std::strerror(EEXIST)));
+  const bool was_there = exists(from);
+  try {
+    rename(from, to);
+  } catch (const Error&) {
+    // An NFS server may have done it, lost its answer and then not found `from` when the client asked again.
+    if (!was_there || exists(from) || !exists(to)) throw;
+  }
+}
+
+void FileSystem::sync_directory(const std::string& path) { try_sync_directory(path); }
 
 void FileSystem::make_directories(const std::string& path) {
   if (path.empty() || is_directory(path)) return;

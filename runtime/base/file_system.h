@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -30,17 +31,28 @@ class FileSystem {
   virtual std::unique_ptr<File> open_read(const std::string& path) = 0;
   virtual void make_directory(const std::string& path) = 0;  ///< one level; existing is no error
   virtual void rename(const std::string& from, const std::string& to) = 0;  ///< replaces a file
-  /// Error(kIo) if `to` exists (RENAME_NOREPLACE).
-  virtual void rename_no_replace(const std::string& from, const std::string& to) = 0;
+  /// One atomic step that fails with Error(kIo) if `to` exists (RENAME_NOREPLACE). False: this file system has no such
+  /// step and nothing happened.
+  virtual bool try_rename_no_replace(const std::string& from, const std::string& to) = 0;
   virtual void remove_file(const std::string& path) = 0;
   virtual void remove_directory(const std::string& path) = 0;  ///< must be empty
-  virtual void sync_directory(const std::string& path) = 0;
+  /// fsync of the folder. False: this file system has no such call.
+  virtual bool try_sync_directory(const std::string& path) = 0;
   virtual std::vector<std::string> list(const std::string& path) = 0;  ///< names, sorted; no "." and ".."
   virtual bool exists(const std::string& path) = 0;
   virtual bool is_directory(const std::string& path) = 0;
   virtual bool is_link(const std::string&) { return false; }  ///< a symbolic link, whatever it points to
+  /// Bytes that this user can still write to the file system that holds `path`; nullopt where it does not say.
+  virtual std::optional<uint64_t> free_bytes(const std::string&) { return std::nullopt; }
 
   // Built on the calls above.
+  /// Renames a file or folder; Error(kIo) if `to` exists. NFS, Lustre, CephFS, GlusterFS and many FUSE mounts refuse the
+  /// atomic step; there the absence of `to` is checked before a plain rename. So that nothing can come in between, one
+  /// process at a time renames to a name: callers hold the lock of their run.
+  void rename_no_replace(const std::string& from, const std::string& to);
+  /// Makes the names in a folder durable. Where a folder cannot be synced (CIFS, some FUSE mounts) this does nothing:
+  /// names are then as durable as the server makes them by itself.
+  void sync_directory(const std::string& path);
   void make_directories(const std::string& path);
   void remove_tree(const std::string& path);  ///< a link is removed, never what it points to
   std::string read_text(const std::string& path);

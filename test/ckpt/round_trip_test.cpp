@@ -98,12 +98,12 @@ TEST_CASE("memory that changes while it is being saved voids the save") {
     std::unique_ptr<File> open_read(const std::string& path) override { return inner.open_read(path); }
     void make_directory(const std::string& path) override { inner.make_directory(path); }
     void rename(const std::string& from, const std::string& to) override { inner.rename(from, to); }
-    void rename_no_replace(const std::string& from, const std::string& to) override {
-      inner.rename_no_replace(from, to);
+    bool try_rename_no_replace(const std::string& from, const std::string& to) override {
+      return inner.try_rename_no_replace(from, to);
     }
     void remove_file(const std::string& path) override { inner.remove_file(path); }
     void remove_directory(const std::string& path) override { inner.remove_directory(path); }
-    void sync_directory(const std::string& path) override { inner.sync_directory(path); }
+    bool try_sync_directory(const std::string& path) override { return inner.try_sync_directory(path); }
     std::vector<std::string> list(const std::string& path) override { return inner.list(path); }
     bool exists(const std::string& path) override { return inner.exists(path); }
     bool is_directory(const std::string& path) override { return inner.is_directory(path); }

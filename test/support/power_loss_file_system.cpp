@@ -126,6 +126,7 @@ std::unique_ptr<File> PowerLossFileSystem::create(const std::string& path) {
   nodes_.emplace_back();
   nodes_[at.folder].entries[at.name] = node;
   pending_.push_back({.kind = Kind::add, .node = node, .folder = at.folder, .name = at.name});
+  keep_names();
   return std::make_unique<PowerLossFile>(*this, node, path);
 }
 
@@ -151,6 +152,7 @@ void PowerLossFileSystem::make_directory(const std::string& path) {
   nodes_[node].directory = true;
   nodes_[at.folder].entries[at.name] = node;
   pending_.push_back({.kind = Kind::add, .node = node, .folder = at.folder, .name = at.name});
+  keep_names();
 }
 
 void PowerLossFileSystem::move(const std::string& from, const std::string& to, bool replace) {
@@ -165,11 +167,30 @@ void PowerLossFileSystem::move(const std::string& from, const std::string& to, b
   nodes_[target.folder].entries[target.name] = node;
   pending_.push_back({.kind = Kind::move, .node = node, .folder = target.folder, .from_folder = source.folder,
                       .name = target.name, .from_name = source.name});
+  keep_names();
 }
 
-void PowerLossFileSystem::rename(const std::string& from, const std::string& to) { move(from, to, true); }
-void PowerLossFileSystem::rename_no_replace(const std::string& from, const std::string& to) {
+void PowerLossFileSystem::rename(const std::string& from, const std::string& to) {
+  move(from, to, true);
+  if (loses_answers_) fail(fmt::format("rename {} to {}", from, to), "No such file or directory");
+}
+
+bool PowerLossFileSystem::try_rename_no_replace(const std::string& from, const std::string& to) {
+  if (refuses_no_replace_) return false;
   move(from, to, false);
+  return true;
+}
+
+void PowerLossFileSystem::keep_names() {
+  if (!refuses_sync_directory_) return;
+  std::vector<Pending> writes;
+  for (Pending& effect : pending_) {
+    if (effect.kind == Kind::write)
+      writes.push_back(std::move(effect));
+    else
+      make_durable(effect);
+  }
+  pending_ = std::move(writes);
 }
 
 void PowerLossFileSystem::remove_file(const std::string& path) {
@@ -180,6 +201,7 @@ void PowerLossFileSystem::remove_file(const std::string& path) {
   const Place at = place(path);
   nodes_[at.folder].entries.erase(at.name);
   pending_.push_back({.kind = Kind::remove, .node = node, .folder = at.folder, .name = at.name});
+  keep_names();
 }
 
 void PowerLossFileSystem::remove_directory(const std::string& path) {
@@ -191,6 +213,7 @@ void PowerLossFileSystem::remove_directory(const std::string& path) {
   const Place at = place(path);
   nodes_[at.folder].entries.erase(at.name);
   pending_.push_back({.kind = Kind::remove, .node = node, .folder = at.folder, .name = at.name});
+  keep_names();
 }
 
 void PowerLossFileSystem::write(size_t node, const std::string& path, uint64_t offset,
@@ -224,11 +247,12 @@ void PowerLossFileSystem::sync(size_t node, const std::string& path) {
   if (failing) fail("sync " + path, "Input/output error");
 }
 
-void PowerLossFileSystem::sync_directory(const std::string& path) {
+bool PowerLossFileSystem::try_sync_directory(const std::string& path) {
   const std::lock_guard lock(mutex_);
   if (begin_effect("sync folder " + path, false)) fail("sync the folder " + path, "Input/output error");
   const size_t folder = need(path, "sync the folder");
-  if (sync_is_ignored(path)) return;
+  if (refuses_sync_directory_) return false;
+  if (sync_is_ignored(path)) return true;
   // A rename that becomes durable takes with it what made the name that it moved.
   std::set<std::pair<size_t, std::string>> taken;
   std::vector<bool> chosen(pending_.size(), false);
@@ -246,6 +270,7 @@ void PowerLossFileSystem::sync_directory(const std::string& path) {
       rest.push_back(pending_[i]);
   }
   pending_ = std::move(rest);
+  return true;
 }
 
 void PowerLossFileSystem::make_durable(const Pending& effect) {
@@ -273,6 +298,9 @@ std::unique_ptr<PowerLossFileSystem> PowerLossFileSystem::copy() const {
   auto result = std::make_unique<PowerLossFileSystem>();
   result->nodes_ = nodes_;
   result->pending_ = pending_;
+  result->refuses_no_replace_ = refuses_no_replace_;
+  result->refuses_sync_directory_ = refuses_sync_directory_;
+  result->loses_answers_ = loses_answers_;
   return result;
 }
 

@@ -40,6 +40,13 @@ class PowerLossFileSystem final : public FileSystem {
   /// The effect number `effect` from now on fails.
   void fail_at(uint64_t effect, Fault fault);
   void repair() { fault_at_ = ~uint64_t(0); }
+  /// The file system refuses renameat2's flag, as NFS, Lustre and CephFS do (EINVAL, ENOSYS or EOPNOTSUPP all come to this).
+  void refuse_rename_no_replace() { refuses_no_replace_ = true; }
+  /// The file system cannot sync a folder. It makes names durable by itself and in order, as a server does that answers only after its
+  /// own disk has: nothing else could give a promise there.
+  void refuse_sync_directory() { refuses_sync_directory_ = true; }
+  /// Every plain rename is done, but reported as a missing file: an NFS server whose first answer was lost.
+  void lose_answers_of_rename() { loses_answers_ = true; }
   /// Syncs of paths that end like this report success and do nothing; for tests of tests.
   void ignore_syncs_of(const std::string& path_end) { ignored_syncs_.insert(path_end); }
 
@@ -59,10 +66,10 @@ class PowerLossFileSystem final : public FileSystem {
   std::unique_ptr<File> open_read(const std::string& path) override;
   void make_directory(const std::string& path) override;
   void rename(const std::string& from, const std::string& to) override;
-  void rename_no_replace(const std::string& from, const std::string& to) override;
+  bool try_rename_no_replace(const std::string& from, const std::string& to) override;
   void remove_file(const std::string& path) override;
   void remove_directory(const std::string& path) override;
-  void sync_directory(const std::string& path) override;
+  bool try_sync_directory(const std::string& path) override;
   std::vector<std::string> list(const std::string& path) override;
   bool exists(const std::string& path) override;
   bool is_directory(const std::string& path) override;
@@ -96,6 +103,8 @@ class PowerLossFileSystem final : public FileSystem {
   /// Counts an effect; throws PowerLost, or returns true if it must fail.
   bool begin_effect(const std::string& text, bool needs_space);
   void move(const std::string& from, const std::string& to, bool replace);
+  /// Every change of names so far becomes durable where the file system cannot sync a folder.
+  void keep_names();
   void write(size_t node, const std::string& path, uint64_t offset, std::span<const std::byte> data);
   void sync(size_t node, const std::string& path);
   bool sync_is_ignored(const std::string& path) const;
@@ -110,6 +119,7 @@ class PowerLossFileSystem final : public FileSystem {
   std::set<std::string> ignored_syncs_;
   uint64_t power_until_ = ~uint64_t(0), fault_at_ = ~uint64_t(0);
   Fault fault_ = Fault::io_error_once;
+  bool refuses_no_replace_ = false, refuses_sync_directory_ = false, loses_answers_ = false;
 };
 
 }  // namespace trainctl::test
