@@ -4,11 +4,11 @@
 
 #include <charconv>
 #include <map>
-#include <nlohmann/json.hpp>
 
 #include "ckpt/manifest.h"
 #include "runtime/base/error.h"
 #include "runtime/base/hash.h"
+#include "runtime/base/json.h"
 
 namespace trainctl::ckpt {
 namespace {
@@ -32,7 +32,7 @@ void append_tensors(std::string& text, std::span<const Tensor> tensors) {
   text += "\"tensors\":[";
   for (size_t i = 0; i < tensors.size(); ++i)
     fmt::format_to(std::back_inserter(text), "{}[{},\"{}\",\"{}\",[{}]]", i ? ",\n" : "\n",
-                   json(tensors[i].name).dump(), name_of(tensors[i].role), name_of(tensors[i].dtype),
+                   json_string(tensors[i].name), name_of(tensors[i].role), name_of(tensors[i].dtype),
                    fmt::join(tensors[i].shape, ","));
   text += "]";
 }
@@ -53,7 +53,7 @@ void append_chunks(std::string& text, const ShardReceipt& shard, TensorIndex& in
 }
 
 void append_shard(std::string& text, const ShardReceipt& shard, TensorIndex& index) {
-  fmt::format_to(std::back_inserter(text), "\"file\":{},\"bytes\":{},", json(shard.file).dump(), shard.file_bytes);
+  fmt::format_to(std::back_inserter(text), "\"file\":{},\"bytes\":{},", json_string(shard.file), shard.file_bytes);
   append_chunks(text, shard, index);
 }
 
@@ -160,7 +160,7 @@ std::string ShardReceipt::to_json() const {
 
 ShardReceipt ShardReceipt::from_json(const std::string& text) {
   try {
-    const json object = json::parse(text);
+    const json object = parse_json(text);
     return read_shard(object, read_tensors(object.at("tensors")));
   } catch (const std::exception& error) {
     throw Error(ErrorCode::kCheckpoint, fmt::format("a shard's receipt cannot be read: {}", error.what()));
@@ -170,7 +170,7 @@ ShardReceipt ShardReceipt::from_json(const std::string& text) {
 std::string manifest_text(const Manifest& manifest) {
   std::string text = fmt::format(
       "{{\"format\":\"trainctl-checkpoint\",\"version\":{},\"root\":\"{}\",\"bytes\":{},\n\"state\":{},\n",
-      kFormatVersion, manifest.root, manifest.bytes, state_json(manifest.state).dump());
+      kFormatVersion, manifest.root, manifest.bytes, dump_json(state_json(manifest.state)));
   append_tensors(text, manifest.tensors);
   TensorIndex index;
   for (const Tensor& tensor : manifest.tensors) index.add(tensor);
@@ -186,10 +186,10 @@ std::string manifest_text(const Manifest& manifest) {
 
 Manifest parse_manifest(const std::string& text, const std::string& path) {
   try {
-    const json object = json::parse(text);
-    if (object.at("format") != "trainctl-checkpoint") malformed("its format is " + object.at("format").dump());
+    const json object = parse_json(text);
+    if (object.at("format") != "trainctl-checkpoint") malformed("its format is " + dump_json(object.at("format")));
     if (object.at("version") != kFormatVersion)
-      malformed(fmt::format("its version is {}, this program reads {}", object.at("version").dump(),
+      malformed(fmt::format("its version is {}, this program reads {}", dump_json(object.at("version")),
                             kFormatVersion));
     Manifest manifest;
     manifest.state = read_state(object.at("state"));
@@ -215,7 +215,7 @@ std::string commit_text(const std::string& manifest_text, const Manifest& manife
   return fmt::format(
       "{{\"format\":\"trainctl-commit\",\"version\":{},\"manifest_sha256\":\"{}\",\"root\":\"{}\",\"bytes\":{},"
       "\"run_id\":{},\"epoch\":{},\"step\":{}}}\n",
-      kFormatVersion, sha256_hex(manifest_text), manifest.root, manifest.bytes, json(manifest.state.run_id).dump(),
+      kFormatVersion, sha256_hex(manifest_text), manifest.root, manifest.bytes, json_string(manifest.state.run_id),
       manifest.state.epoch, manifest.state.step);
 }
 

@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "runtime/base/error.h"
+#include "runtime/base/json.h"
 
 namespace trainctl::ckpt {
 namespace {
@@ -110,7 +110,7 @@ class HeaderReader {
     uint64_t count = 1;
     for (const json& dimension : shape) {
       if (!dimension.is_number_unsigned() || dimension.get<uint64_t>() > uint64_t(INT64_MAX))
-        refuse("tensor \"{}\" has the dimension {}", name, dimension.dump());
+        refuse("tensor \"{}\" has the dimension {}", name, dump_json(dimension));
       entry.shape.push_back(dimension.get<int64_t>());
       if (__builtin_mul_overflow(count, dimension.get<uint64_t>(), &count))
         refuse("the shape of tensor \"{}\" overflows", name);
@@ -173,13 +173,13 @@ SafetensorsFile open_safetensors(FileSystem& fs, const std::string& path) {
 std::string safetensors_header(const std::vector<SafetensorsEntry>& entries,
                                const std::map<std::string, std::string>& metadata) {
   std::string text = "{";
-  if (!metadata.empty()) text += "\"__metadata__\":" + json(metadata).dump();
+  if (!metadata.empty()) text += "\"__metadata__\":" + dump_json(json(metadata));
   uint64_t offset = 0;
   for (const SafetensorsEntry& entry : entries) {
     ENSURE(bits_of(entry.dtype) != 0, "dtype {}", entry.dtype);
     fmt::format_to(std::back_inserter(text),
                    "{}{}:{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}}",
-                   text.size() > 1 ? "," : "", json(entry.name).dump(), entry.dtype,
+                   text.size() > 1 ? "," : "", json_string(entry.name), entry.dtype,
                    fmt::join(entry.shape, ","), offset, offset + entry.bytes);
     offset += entry.bytes;
   }

@@ -5,10 +5,10 @@
 
 #include <cmath>
 #include <cstring>
-#include <nlohmann/json.hpp>
 
 #include "ckpt/safetensors.h"
 #include "runtime/base/error.h"
+#include "runtime/base/json.h"
 
 namespace trainctl::ckpt {
 namespace {
@@ -52,7 +52,7 @@ class OpenTensorFolder final : public TensorFolder {
   void add_index(FileSystem& fs, const std::string& folder, const std::string& index_path) {
     std::map<std::string, std::vector<std::string>> names_of_file;
     try {
-      const nlohmann::json index = nlohmann::json::parse(fs.read_text(index_path));
+      const nlohmann::json index = parse_json(fs.read_text(index_path));
       for (const auto& [name, file] : index.at("weight_map").items())
         names_of_file[file.get<std::string>()].push_back(name);
     } catch (const nlohmann::json::exception& error) {

@@ -2,13 +2,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "ckpt/manifest.h"
 #include "ckpt/values.h"
 #include "runtime/base/error.h"
 #include "runtime/base/hash.h"
+#include "runtime/base/json.h"
 
 namespace trainctl::ckpt {
 namespace {
@@ -80,7 +80,7 @@ class Verifier {
     const Entry* found = nullptr;
     size_t from = header.find("},\"");  // past the metadata
     for (const Entry& entry : shard.entries) {
-      from = header.find(nlohmann::json(entry_name(entry)).dump() + ":", from);
+      from = header.find(json_string(entry_name(entry)) + ":", from);
       if (from == std::string::npos || from > at) break;
       found = &entry;
     }

@@ -1,9 +1,9 @@
 // trainctl explain: one field, one section, one preset or one error code.
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "cmd/commands.h"
 #include "runtime/base/error.h"
+#include "runtime/base/json.h"
 
 namespace trainctl::cmd {
 
@@ -22,7 +22,7 @@ void add_explain(CommandLine& app, Context& context) {
                                                                       "`{}`; did you mean `{}`?",
                                                                       *topic, suggestion));
     if (context.json)
-      fmt::print("{}\n", nlohmann::ordered_json({{"topic", *topic}, {"text", page}}).dump(2));
+      fmt::print("{}\n", dump_json(nlohmann::ordered_json({{"topic", *topic}, {"text", page}}), 2));
     else
       fmt::print("{}", page);
     return kExitDone;

@@ -1,10 +1,10 @@
 // trainctl init: a commented starter spec.
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "cmd/commands.h"
 #include "runtime/base/error.h"
 #include "runtime/base/file_system.h"
+#include "runtime/base/json.h"
 #include "runtime/spec/suggest.h"
 
 namespace trainctl::cmd {
@@ -31,7 +31,7 @@ int list_presets(const Context& context) {
     else
       fmt::print("{:<14} {}\n", name, headline(name));
   }
-  if (context.json) fmt::print("{}\n", list.dump(2));
+  if (context.json) fmt::print("{}\n", dump_json(list, 2));
   return kExitDone;
 }
 

@@ -2,13 +2,13 @@
 #include <cmath>
 #include <cstdio>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <thread>
 #include <utility>
 
 #include "cmd/commands.h"
 #include "cmd/runs.h"
 #include "runtime/base/error.h"
+#include "runtime/base/json.h"
 #include "runtime/launch/run_directory.h"
 #include "runtime/train/sample.h"
 
@@ -55,7 +55,7 @@ int run(Options options, const Context& context) {
     const nlohmann::ordered_json j{{"checkpoint", options.request.checkpoint}, {"step", result.step},
                                    {"prompt", options.request.prompt},       {"text", result.text},
                                    {"tokens", result.tokens},                {"seconds", result.seconds}};
-    fmt::print("{}\n", j.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+    fmt::print("{}\n", dump_json(j));
     return kExitDone;
   }
   fmt::print("\n");

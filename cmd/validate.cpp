@@ -1,9 +1,9 @@
 // trainctl validate: is this job spec right, and what does it come to?
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "cmd/commands.h"
 #include "runtime/base/error.h"
+#include "runtime/base/json.h"
 
 namespace trainctl::cmd {
 
@@ -36,10 +36,10 @@ void print_json(const ParsedJob& parsed) {
   nlohmann::ordered_json out = {
       {"valid", true},
       {"hash", parsed.hash},
-      {"warnings", nlohmann::ordered_json::parse(render_json(parsed.diagnostics))},
-      {"spec", nlohmann::ordered_json::parse(parsed.resolved_json)},
-      {"origins", nlohmann::ordered_json::parse(parsed.origins_json)}};
-  fmt::print("{}\n", out.dump(2));
+      {"warnings", parse_ordered_json(render_json(parsed.diagnostics))},
+      {"spec", parse_ordered_json(parsed.resolved_json)},
+      {"origins", parse_ordered_json(parsed.origins_json)}};
+  fmt::print("{}\n", dump_json(out, 2));
 }
 
 int validate(const Options& options, const Context& context) {

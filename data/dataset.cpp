@@ -1,13 +1,13 @@
 #include "data/dataset.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "data/file_source.h"
 #include "data/mixture.h"
 #include "data/permutation.h"
 #include "data/sidecar.h"
 #include "runtime/base/error.h"
+#include "runtime/base/json.h"
 
 namespace trainctl::data {
 namespace {
@@ -69,7 +69,7 @@ class MixedDataset final : public Dataset {
                       {"format", sources_[i]->format_name()},
                       {"tokens", sources_[i]->token_count()},
                       {"fingerprint", sources_[i]->fingerprint()}});
-    return list.dump();
+    return dump_json(list);
   }
 
  private:

@@ -1,9 +1,9 @@
 #include "data/sidecar.h"
 
-#include <nlohmann/json.hpp>
 
 #include "runtime/base/error.h"
 #include "runtime/base/file_system.h"
+#include "runtime/base/json.h"
 
 namespace trainctl::data {
 namespace {
@@ -31,19 +31,19 @@ std::string sidecar_json(const Sidecar& s) {
                                  {"text_bytes", s.text_bytes},
                                  {"fingerprint", s.fingerprint},
                                  {"inputs", s.inputs}};
-  return j.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  return dump_json(j, 2) + "\n";
 }
 
 std::optional<Sidecar> read_sidecar(const std::string& token_path) {
   const std::string path = sidecar_path(token_path);
   auto& fs = real_file_system();
   if (!fs.exists(path) || fs.is_directory(path)) return std::nullopt;
-  const auto j = nlohmann::json::parse(fs.read_text(path), nullptr, false);
+  const auto j = try_parse_json(fs.read_text(path));
   if (!j.is_object() || !j.contains(kMark)) return std::nullopt;
   try {
     if (j.at(kMark).get<int>() != kVersion)
       throw Error(ErrorCode::kData, fmt::format("{}: version {} of the sidecar; this program reads {}", path,
-                                                j.at(kMark).dump(), kVersion));
+                                                dump_json(j.at(kMark)), kVersion));
     Sidecar s;
     j.at("tokenizer").get_to(s.tokenizer);
     j.at("tokenizer_sha256").get_to(s.tokenizer_sha256);

@@ -1,8 +1,8 @@
 #include "data/text_input.h"
 
-#include <nlohmann/json.hpp>
 
 #include "runtime/base/error.h"
+#include "runtime/base/json.h"
 
 namespace trainctl::data {
 namespace {
@@ -66,7 +66,7 @@ bool TextInput::next_line(TextDocument& document) {
     consumed_bytes_ += length + (consumed_bytes_ + length < total_bytes_);
     ++line_;
     if (line.find_first_not_of(" \t\r") == line.npos) continue;
-    auto object = nlohmann::json::parse(line, nullptr, false);
+    auto object = try_parse_json(line);
     if (!object.is_object())
       throw Error(ErrorCode::kData, fmt::format("{}, line {}: no JSON object; a file of this name holds one {{\"{}\": ...}} per line",
                                                 file_.path(), line_, text_key_));

@@ -9,8 +9,8 @@
 #include <atomic>
 #include <cstring>
 
-#include <nlohmann/json.hpp>
 
+#include "runtime/base/json.h"
 #include "runtime/launch/doing_board.h"
 
 namespace trainctl {
@@ -24,7 +24,7 @@ std::string host_name() {
   return host;
 }
 
-std::string dump(const json& j) { return j.dump(-1, ' ', false, json::error_handler_t::replace); }
+std::string dump(const json& j) { return dump_json(j); }
 
 // ---- what a signal handler needs, prepared while all is well
 // --------------------------------------------------
@@ -117,7 +117,7 @@ std::optional<CrashRecord> read_crash_record(FileSystem& fs, const std::string& 
   try {
     const std::string path = crash_record_path(run_directory, rank);
     if (!fs.exists(path)) return std::nullopt;
-    const json j = json::parse(fs.read_text(path));
+    const json j = parse_json(fs.read_text(path));
     CrashRecord r;
     r.rank = j.at("rank");
     r.pid = j.at("pid");
@@ -151,7 +151,7 @@ void note_doing_on_board(const std::string& path, int rank) {
 }
 
 std::string noted_doing() {
-  const json text = json::parse(fmt::format("\"{}\"", g_doing[g_doing_slot.load()]), nullptr, false);
+  const json text = try_parse_json(fmt::format("\"{}\"", g_doing[g_doing_slot.load()]));
   return text.is_string() ? text.get<std::string>() : "";
 }
 

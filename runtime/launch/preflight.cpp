@@ -10,13 +10,13 @@
 #include <fstream>
 #include <iterator>
 
-#include <nlohmann/json.hpp>
 
 #include "data/dataset.h"
 #include "kernels/device.h"
 #include "kernels/library_search.h"
 #include "parallel/communicator.h"
 #include "runtime/base/error.h"
+#include "runtime/base/json.h"
 #include "runtime/launch/bundle.h"
 #include "runtime/launch/process.h"
 #include "runtime/train/trainer.h"
@@ -205,13 +205,13 @@ Preflight check_machine_and_data(const JobSpec& job, FileSystem&) {
   result.cross_memory_attach = cross_memory_attach_works();
   const auto train = data::open_dataset(dataset_options(job, false));
   result.train_tokens = train->token_count();
-  json fingerprints = {{"train", json::parse(train->fingerprints_json())}, {"val", json::array()}};
+  json fingerprints = {{"train", parse_json(train->fingerprints_json())}, {"val", json::array()}};
   if (!job.data.val.empty()) {
     const auto val = data::open_dataset(dataset_options(job, true));
     result.val_tokens = val->token_count();
-    fingerprints["val"] = json::parse(val->fingerprints_json());
+    fingerprints["val"] = parse_json(val->fingerprints_json());
   }
-  result.data_json = fingerprints.dump(2);
+  result.data_json = dump_json(fingerprints, 2);
   return result;
 }
 
@@ -226,7 +226,7 @@ void check_writable(FileSystem& fs, const std::string& directory) try {
 }
 
 std::string changed_data(const std::string& run_data_json, const std::string& now_data_json) {
-  const json run = json::parse(run_data_json, nullptr, false), now = json::parse(now_data_json, nullptr, false);
+  const json run = try_parse_json(run_data_json), now = try_parse_json(now_data_json);
   // Only what is trained on decides what comes next; validation files may be added.
   if (!run.is_object() || !now.is_object() || !run.contains("train") || !now.contains("train"))
     return "the record of the run's data (data.json) is damaged";

@@ -2,9 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
 
 #include "runtime/base/error.h"
+#include "runtime/base/json.h"
 
 namespace trainctl::protocol {
 namespace {
@@ -13,7 +13,7 @@ using nlohmann::json;
 
 /// Invalid UTF-8 (a file name in an error message) is replaced, not thrown over.
 std::string line_of(const json& message) {
-  return message.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
+  return dump_json(message) + "\n";
 }
 
 json json_of(const ckpt::StateInfo& state) {
@@ -58,7 +58,7 @@ std::vector<ckpt::Tensor> tensors_of(const json& list) {
 }
 
 json parse_line(std::string_view line) {
-  json message = json::parse(line, nullptr, false);
+  json message = try_parse_json(line);
   if (!message.is_object() || !message.contains("k"))
     throw Error(ErrorCode::kLauncher,
                 fmt::format("the control channel carried a line that is no message: {:.80}", line));

@@ -9,9 +9,9 @@
 #include <cstring>
 #include <filesystem>
 
-#include <nlohmann/json.hpp>
 
 #include "ckpt/checkpoint.h"
+#include "runtime/base/json.h"
 #include "runtime/launch/channel.h"
 #include "runtime/launch/process.h"
 #include "runtime/observe/journal.h"
@@ -21,7 +21,7 @@ namespace {
 
 using nlohmann::json;
 
-std::string text_of(const json& j) { return j.dump(2, ' ', false, json::error_handler_t::replace) + "\n"; }
+std::string text_of(const json& j) { return dump_json(j, 2) + "\n"; }
 
 constexpr int kLogLines = 200;
 
@@ -79,7 +79,7 @@ std::string RunIdentity::to_json() const {
 }
 
 RunIdentity RunIdentity::from_json(const std::string& text) try {
-  const json j = json::parse(text);
+  const json j = parse_json(text);
   RunIdentity r;
   r.run_id = j.at("run_id");
   r.spec_hash = j.at("spec_hash");
@@ -109,7 +109,7 @@ std::string AttemptFile::to_json() const {
 }
 
 AttemptFile AttemptFile::from_json(const std::string& text) try {
-  const json j = json::parse(text);
+  const json j = parse_json(text);
   AttemptFile a;
   a.epoch = j.at("epoch");
   a.host = j.at("host");

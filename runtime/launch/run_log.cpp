@@ -1,8 +1,8 @@
 #include "runtime/launch/run_log.h"
+#include "runtime/base/json.h"
 
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
 
 namespace trainctl {
 namespace {
@@ -55,7 +55,7 @@ void RunLog::saved(const SaveOutcome& outcome, double seconds) {
     fields["reason"] = outcome.message;
     save_failed_step_ = outcome.step;
     save_failure_ = outcome.message;
-    event("save_failed", fields.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+    event("save_failed", dump_json(fields));
     console_.note(
         fmt::format(" ! checkpoint step {} failed, training goes on: {}", outcome.step, outcome.message));
     return;
@@ -63,7 +63,7 @@ void RunLog::saved(const SaveOutcome& outcome, double seconds) {
   fields["root_hash"] = outcome.message;
   fields["removed_steps"] = outcome.removed_steps;
   if (!outcome.warning.empty()) fields["warning"] = outcome.warning;
-  event("checkpoint", fields.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  event("checkpoint", dump_json(fields));
   status_.saved_step = outcome.step;
   console_.note(fmt::format(" ▸ checkpoint step {} · {}B · {:.2f} s", outcome.step,
                             short_number(double(outcome.bytes)), seconds));

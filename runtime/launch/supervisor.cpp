@@ -6,9 +6,9 @@
 
 #include <cstdlib>
 
-#include <nlohmann/json.hpp>
 
 #include "ckpt/checkpoint.h"
+#include "runtime/base/json.h"
 #include "runtime/launch/attempt.h"
 #include "runtime/launch/bundle.h"
 #include "runtime/launch/session.h"
@@ -18,7 +18,7 @@ namespace {
 
 using nlohmann::json;
 
-std::string dump(const json& j) { return j.dump(-1, ' ', false, json::error_handler_t::replace); }
+std::string dump(const json& j) { return dump_json(j); }
 
 /// Ranks read the spec, open data and build the model before the first step, all of them on the same few cores.
 double start_timeout_s(int ranks) { return 60 + 1.0 * ranks; }

@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <nlohmann/json.hpp>
 
 #include "ckpt/checkpoint.h"
 #include "runtime/base/error.h"
+#include "runtime/base/json.h"
 #include "runtime/base/text.h"
 
 namespace trainctl {
@@ -48,7 +48,7 @@ std::string text_at(const json& object, std::initializer_list<const char*> path)
 }
 
 json parsed(const std::string& text) {
-  const json result = json::parse(text, nullptr, false);
+  const json result = try_parse_json(text);
   return result.is_discarded() ? json::object() : result;
 }
 
@@ -314,7 +314,7 @@ CheckpointReport report_checkpoint(FileSystem& fs, Clock& clock, const Checkpoin
     report.text +=
         "--tensors for the list, --stats for mean/std/abs max/NaN per tensor, --verify to re-read every "
         "byte, --diff OTHER to compare\n";
-  if (options.json) report.text = object.dump() + "\n";
+  if (options.json) report.text = dump_json(object) + "\n";
   return report;
 }
 

@@ -1,4 +1,5 @@
 #include "runtime/observe/console.h"
+#include "runtime/base/json.h"
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
@@ -8,7 +9,6 @@
 #include <ctime>
 #include <limits>
 
-#include <nlohmann/json.hpp>
 
 namespace trainctl {
 namespace {
@@ -43,7 +43,7 @@ std::string bar_of(double share) {
 }  // namespace
 
 StepView step_view(const std::string& text) {
-  const json j = json::parse(text, nullptr, false);
+  const json j = try_parse_json(text);
   StepView v{.step = 0,
              .loss = kAbsent,
              .grad_norm = kAbsent,

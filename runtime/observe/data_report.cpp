@@ -1,9 +1,9 @@
 #include "runtime/observe/data_report.h"
 
 #include <charconv>
-#include <nlohmann/json.hpp>
 
 #include "runtime/base/error.h"
+#include "runtime/base/json.h"
 #include "runtime/base/text.h"
 
 namespace trainctl {
@@ -11,7 +11,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::string dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"; }
+std::string dump(const Json& json) { return dump_json(json) + "\n"; }
 
 /// 1234567 -> "1.23 M"
 std::string human(uint64_t n) {
@@ -39,7 +39,7 @@ bool parse_number(std::string_view text, int64_t& value) {
   return error == std::errc() && end == text.data() + text.size() && value >= 0;
 }
 
-Json parsed(const data::Sidecar& s) { return Json::parse(data::sidecar_json(s)); }
+Json parsed(const data::Sidecar& s) { return parse_ordered_json(data::sidecar_json(s)); }
 
 }  // namespace
 

@@ -6,8 +6,8 @@
 #include <cctype>
 #include <cstdlib>
 
-#include <nlohmann/json.hpp>
 
+#include "runtime/base/json.h"
 #include "runtime/observe/console.h"
 
 namespace trainctl {
@@ -344,7 +344,7 @@ std::string doctor_json(const DoctorReport& report, const DoctorFacts& facts) {
                           {"warnings", report.warnings},
                           {"checks", checks},
                           {"facts", facts_json(facts)}};
-  return j.dump(2, ' ', false, ordered_json::error_handler_t::replace);
+  return dump_json(j, 2);
 }
 
 std::string version_in(const std::string& text) {

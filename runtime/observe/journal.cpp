@@ -9,9 +9,9 @@
 #include <cerrno>
 #include <cstring>
 
-#include <nlohmann/json.hpp>
 
 #include "runtime/base/error.h"
+#include "runtime/base/json.h"
 
 namespace trainctl {
 namespace {
@@ -74,14 +74,14 @@ void Journal::sync() {
 
 std::string event_line(double unix_s, const std::string& kind, const std::string& text) {
   json line = {{"v", 1}, {"t", unix_s}, {"kind", kind}};
-  const json fields = json::parse(text.empty() ? "{}" : text, nullptr, false);
+  const json fields = try_parse_json(text.empty() ? "{}" : text);
   if (fields.is_object()) {
     for (const auto& [key, value] : fields.items())
       if (!line.contains(key)) line[key] = value;
   } else {
     line["value"] = text;
   }
-  return line.dump(-1, ' ', false, json::error_handler_t::replace);
+  return dump_json(line);
 }
 
 std::vector<std::string> lines_of(FileSystem& fs, const std::string& path) {
@@ -102,7 +102,7 @@ int64_t supersede_metrics(FileSystem& fs, const std::string& metrics_path, int64
   std::string kept, moved;
   int64_t count = 0, last = 0;
   for (const std::string& line : lines_of(fs, metrics_path)) {
-    const json j = json::parse(line, nullptr, false);
+    const json j = try_parse_json(line);
     const bool good = j.is_object() && j.contains("step") && j["step"].is_number_integer();
     const int64_t at = good ? j["step"].get<int64_t>() : 0;
     if (good && at <= step && at > last) {

@@ -6,9 +6,9 @@
 #include <cmath>
 #include <map>
 
-#include <nlohmann/json.hpp>
 
 #include "runtime/base/error.h"
+#include "runtime/base/json.h"
 #include "runtime/observe/console.h"
 
 namespace trainctl {
@@ -77,7 +77,7 @@ std::string RunStatus::to_json() const {
                     {"host", r.host},
                     {"doing", r.doing},
                     {"heard", r.heard_unix_s}});
-  json last = json::parse(last_step_json, nullptr, false);
+  json last = try_parse_json(last_step_json);
   if (!last.is_object()) last = json::object();
   const json j = {{"v", 1},
                   {"run_id", run_id},
@@ -98,11 +98,11 @@ std::string RunStatus::to_json() const {
                   {"reason", reason},
                   {"advice", advice},
                   {"ranks", list}};
-  return j.dump(-1, ' ', false, json::error_handler_t::replace);
+  return dump_json(j);
 }
 
 RunStatus RunStatus::from_json(const std::string& text) try {
-  const json j = json::parse(text);
+  const json j = parse_json(text);
   RunStatus s;
   s.run_id = j.at("run_id");
   s.directory = j.at("directory");
@@ -118,7 +118,7 @@ RunStatus RunStatus::from_json(const std::string& text) try {
   s.step_unix_s = j.at("step_ended");
   s.heartbeat_s = j.at("heartbeat_s");
   s.step_timeout_s = j.at("step_timeout_s");
-  s.last_step_json = j.at("last_step").dump();
+  s.last_step_json = dump_json(j.at("last_step"));
   s.reason = j.at("reason");
   s.advice = j.at("advice");
   for (const json& r : j.at("ranks"))
@@ -175,7 +175,7 @@ std::string render_status(const RunStatus& s, bool supervised, double now) {
 std::string to_json(const Diagnosis& d) {
   const json j = {
       {"v", 1}, {"verdict", d.verdict}, {"summary", d.summary}, {"ranks", d.details}, {"advice", d.advice}};
-  return j.dump(-1, ' ', false, json::error_handler_t::replace);
+  return dump_json(j);
 }
 
 Diagnosis diagnose(const RunStatus& s, bool supervised, double now) {

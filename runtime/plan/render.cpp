@@ -1,10 +1,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "runtime/plan/plan.h"
+#include "runtime/base/json.h"
 
 namespace trainctl {
 namespace {
@@ -125,7 +125,7 @@ std::string plan_json(const JobSpec& job, const JobPlan& plan, double rank_flops
                            {"program", m.program},
                            {"total", m.total()}});
   if (rank_flops_per_s > 0) j["step_seconds_estimate"] = step_seconds(job, plan, rank_flops_per_s);
-  return j.dump(1);
+  return dump_json(j, 1);
 }
 
 }  // namespace trainctl

@@ -2,9 +2,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "runtime/spec/parse.h"
+#include "runtime/base/json.h"
 
 namespace trainctl {
 
@@ -126,7 +126,7 @@ std::string render_json(const std::vector<Diagnostic>& diagnostics) {
                     {"help", d.help},
                     {"related", related}});
   }
-  return list.dump(2, ' ', false, nlohmann::json::error_handler_t::replace);
+  return dump_json(list, 2);
 }
 
 }  // namespace trainctl

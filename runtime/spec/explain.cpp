@@ -2,9 +2,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "runtime/base/error.h"
+#include "runtime/base/json.h"
 #include "runtime/spec/codes.h"
 #include "runtime/spec/fields.h"
 #include "runtime/spec/parse.h"
@@ -144,9 +144,9 @@ std::string grouped(int64_t number) {
 }
 
 std::string preset_page(const spec::Preset& preset) {
-  const nlohmann::ordered_json model = nlohmann::ordered_json::parse(preset.model);
+  const nlohmann::ordered_json model = parse_ordered_json(preset.model);
   return fmt::format("preset {}: {}, {} parameters\n\n{}\n\n  a starter spec: trainctl init {}\n",
-                     preset.name, preset.summary, grouped(preset.parameters), model.dump(2), preset.name);
+                     preset.name, preset.summary, grouped(preset.parameters), dump_json(model, 2), preset.name);
 }
 
 std::string upper(std::string text) {
@@ -194,7 +194,7 @@ namespace {
 
 /// What a starter spec says beyond the defaults, in order.
 std::vector<std::pair<std::string, std::string>> starter_values(const spec::Preset& preset) {
-  const nlohmann::json model = nlohmann::json::parse(preset.model);
+  const nlohmann::json model = parse_json(preset.model);
   const int64_t seq_len = model.at("max_seq_len");
   constexpr int64_t kSmall = 50'000'000;
   const bool small = preset.parameters < kSmall;

@@ -2,8 +2,8 @@
 
 #include <cmath>
 #include <map>
-#include <nlohmann/json.hpp>
 
+#include "runtime/base/json.h"
 #include "runtime/spec/field_builder.h"
 
 namespace trainctl::spec {
@@ -65,7 +65,7 @@ const char* name_of(Unit unit) {
 
 std::string json_of(const Setting& setting) {
   const auto strict = [](const auto& value) {
-    return nlohmann::ordered_json(value).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+    return dump_json(nlohmann::ordered_json(value));
   };
   if (const TextMap* map = std::get_if<TextMap>(&setting)) {
     nlohmann::ordered_json object = nlohmann::ordered_json::object();

@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "runtime/base/hash.h"
+#include "runtime/base/json.h"
 #include "runtime/spec/presets.h"
 #include "runtime/spec/resolution.h"
 
@@ -83,14 +83,14 @@ void put(Json& tree, const std::string& path, Json value) {
 
 std::string resolved_json_of(const std::vector<EffectiveValue>& values) {
   Json tree = Json::object();
-  for (const EffectiveValue& value : values) put(tree, value.path, Json::parse(value.value));
-  return tree.dump(2) + "\n";
+  for (const EffectiveValue& value : values) put(tree, value.path, parse_ordered_json(value.value));
+  return dump_json(tree, 2) + "\n";
 }
 
 std::string origins_json_of(const std::vector<EffectiveValue>& values) {
   Json origins = Json::object();
   for (const EffectiveValue& value : values) origins[value.path] = value.origin;
-  return origins.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return dump_json(origins, 2) + "\n";
 }
 
 /// The values a resume may not change, by path.

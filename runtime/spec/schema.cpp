@@ -2,9 +2,9 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <nlohmann/json.hpp>
 
 #include "runtime/spec/fields.h"
+#include "runtime/base/json.h"
 #include "runtime/spec/parse.h"
 #include "runtime/spec/presets.h"
 
@@ -93,8 +93,8 @@ Json field_schema(const Field& field) {
   schema["description"] = plain;
   schema["markdownDescription"] =
       fmt::format("{}\n\n`{}`: {}", field.text, field.path, describe_type(field));
-  if (field.fallback) schema["default"] = Json::parse(json_of(*field.fallback));
-  if (!field.example.empty()) schema["examples"] = Json::array({Json::parse(field.example)});
+  if (field.fallback) schema["default"] = parse_ordered_json(json_of(*field.fallback));
+  if (!field.example.empty()) schema["examples"] = Json::array({parse_ordered_json(field.example)});
   if (field.unit != Unit::none) schema["x-unit"] = name_of(field.unit);
   schema["x-since"] = "0.1.0";
   return schema;
@@ -132,7 +132,7 @@ std::string job_schema() {
                  {"title", "trainctl job spec"},
                  {"description", "A training job of trainctl. Comments (//) are allowed in the file."}};
   schema.update(object_schema(""));
-  return schema.dump(2) + "\n";
+  return dump_json(schema, 2) + "\n";
 }
 
 }  // namespace trainctl

@@ -1,8 +1,8 @@
 #include "runtime/train/metrics.h"
+#include "runtime/base/json.h"
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 
 namespace trainctl {
 namespace {
@@ -43,7 +43,7 @@ std::string to_json(const StepNumbers& n) {
   j["lr"] = n.lr;
   j["tokens"] = n.tokens;
   if (n.val_loss) put(j, "val_loss", *n.val_loss);
-  if (n.ranks.empty()) return j.dump();
+  if (n.ranks.empty()) return dump_json(j);
   const double step_s = std::max(n.step_s(), 1e-9), rate = double(n.tokens_per_step) / step_s;
   j["step_s"] = step_s;
   j["tokens_per_s"] = rate;
@@ -74,7 +74,7 @@ std::string to_json(const StepNumbers& n) {
   put_gpu(j, "temperature_c", n.ranks, &RankTimes::temperature_c);
   put_gpu(j, "power_w", n.ranks, &RankTimes::power_w);
   put_gpu(j, "sm_clock_mhz", n.ranks, &RankTimes::sm_clock_mhz);
-  return j.dump();
+  return dump_json(j);
 }
 
 }  // namespace trainctl

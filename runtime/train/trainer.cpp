@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <thread>
 #include <utility>
 
 #include "kernels/device.h"
 #include "runtime/base/error.h"
+#include "runtime/base/json.h"
 #include "runtime/base/process_memory.h"
 #include "runtime/train/metrics.h"
 #include "runtime/train/token_feed.h"
@@ -379,8 +379,8 @@ struct Trainer::Impl {
         {"mesh",
          {{"tensor", mesh.tp}, {"pipeline", mesh.pp}, {"data", mesh.dp}, {"zero_stage", job.parallelism.zero_stage}}},
         // Rank 0's description is the one that is published; the others need not read the files for their fingerprints.
-        {"data", nlohmann::ordered_json::parse(world.rank() == 0 ? dataset->fingerprints_json() : "[]")}};
-    s.extra_json = extra.dump();
+        {"data", parse_ordered_json(world.rank() == 0 ? dataset->fingerprints_json() : "[]")}};
+    s.extra_json = dump_json(extra);
     s.resolved_spec_json = options.resolved_spec_json.empty() ? "{}" : options.resolved_spec_json;
     return s;
   }
