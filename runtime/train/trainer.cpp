@@ -6,11 +6,13 @@
 #include <utility>
 
 #include "kernels/device.h"
+#include "parallel/rehearsal.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 #include "runtime/base/process_memory.h"
 #include "runtime/train/metrics.h"
 #include "runtime/train/token_feed.h"
+#include "runtime/train/warm_up.h"
 
 namespace trainctl {
 
@@ -65,6 +67,7 @@ struct Trainer::Impl {
   const ParamTable table = parameter_table(job.model, job.optimizer);
   const ChunkGrids grids = chunk_grids(table, job.checkpoint.chunk_mib);
   const FlopsPerToken flops = flops_per_token(job.model, job.data.seq_len);
+  bool rehearsing = false;
   MeshCommunicators comms = split_mesh(mesh, world, table.tied, job.parallelism.virtual_stages > 1);
   std::unique_ptr<kernels::Stream> stream = backend.create_stream();
   std::unique_ptr<data::Dataset> dataset, validation;
@@ -88,8 +91,9 @@ struct Trainer::Impl {
     if (job.eval.every_steps > 0 && !job.data.val.empty()) open_validation();
     prefetcher = std::make_unique<data::Prefetcher>(*dataset, job.data.seq_len, job.data.prefetch_batches);
     build();
-    load();
+    rehearse();
     peak_flops_per_s = all_ranks_peak();
+    load();
   }
 
   /// Of all devices of the run together; ranks that share cores or a GPU share its peak.
@@ -117,6 +121,9 @@ struct Trainer::Impl {
 
   void build() {
     control.doing("building the model");
+    if (!backend.is_host())
+      for (auto* axis : {&comms.tp, &comms.dp, &comms.tied})
+        if (*axis) *axis = parallel::make_rehearsable(std::move(*axis), rehearsing);
     const parallel::PipelineShape shape = pipeline_shape(job);
     const parallel::Program program = pipeline_programs(job)[size_t(at.pp)];
     SlotPlan slots = plan_slots(program, shape.virtual_stages, shape.micro_batches);
@@ -134,6 +141,18 @@ struct Trainer::Impl {
     executor = std::make_unique<Executor>(shape, at.pp, program, std::move(slots), *model, comms.edges,
                                           [this](const parallel::Instruction& i) { tell(i); },
                                           [this] { return waited(); });
+  }
+
+  /// Loads the kernels of a step, where a device loads any: no peer waits for this rank yet.
+  void rehearse() {
+    if (backend.is_host()) return;
+    control.doing("running every op once");
+    rehearsing = true;
+    warm_up({.model = *model, .params = *params, .backend = backend, .chunks = job.parallelism.virtual_stages,
+             .lanes_per_rank = sharding_options(job, at).lanes_per_rank, .tokens = tokens ? tokens->inputs(0) : nullptr,
+             .targets = tokens ? tokens->targets(0) : nullptr, .losses = static_cast<double*>(losses->data()),
+             .first_chunk = grids.first_chunk, .total_chunks = grids.total});
+    rehearsing = false;
   }
 
   void tell(const parallel::Instruction& i) {

@@ -7,6 +7,7 @@
 
 #include "runtime/plan/plan.h"
 #include "test/cuda_training/gpu_runs.h"
+#include "test/support/emulated_gpu/emulated_gpu.h"
 #include "test/support/emulated_gpu/emulated_nccl.h"
 
 using namespace trainctl;
@@ -53,6 +54,38 @@ void check_mesh(const JobSpec& base, const std::string& dir, const std::string& 
 }
 
 }  // namespace
+
+namespace {
+
+/// What a rank launches for the first time behind its first exchange.
+void check_loaded_early(JobSpec job, const std::string& dir) {
+  job.data.val = job.data.train;
+  job.eval = {.every_steps = 2, .max_sequences = 2 * job.batch.micro_sequences};
+  (void)run_with_nccl(job, dir, 2, 1);
+  for (int device = 0; device < job.mesh().world_size(); ++device) {
+    const emulated_gpu::FirstLaunches launches = emulated_gpu::first_launches(device);
+    CAPTURE(device, launches.kernels.size());
+    CHECK(launches.before_exchange > 10);
+    for (size_t i = launches.before_exchange; i < launches.kernels.size(); ++i) FAIL_CHECK("loaded late: " << launches.kernels[i]);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("every kernel of a run is launched before the first exchange", "[nccl]") {
+  const TempDir dir;
+  JobSpec gpt = base_job(Family::gpt2, dir.path(), DType::bf16, 1);
+  gpt.parallelism.data = gpt.parallelism.pipeline = 2;
+  gpt.parallelism.lanes = 4;
+  gpt.parallelism.schedule = Schedule::zb_h1;
+  check_loaded_early(gpt, dir.path() + "/gpt");
+  JobSpec llama = base_job(Family::llama, dir.path(), DType::bf16, 2);
+  llama.parallelism.data = 2;
+  llama.parallelism.pipeline = 2;
+  llama.parallelism.sequence_parallel = true;
+  llama.recompute = Recompute::selective;
+  check_loaded_early(llama, dir.path() + "/llama");
+}
 
 TEST_CASE("NCCL: dp 2 has the bits of one rank", "[nccl]") {
   const TempDir dir;

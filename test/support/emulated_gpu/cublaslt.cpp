@@ -11,9 +11,11 @@
 #include <cstring>
 #include <vector>
 
+#include <fmt/format.h>
+
 #include "kernels/cuda/cublaslt.h"
 #include "runtime/base/dtype.h"
-#include "test/support/emulated_gpu/emulated_gpu.h"
+#include "test/support/emulated_gpu/machine.h"
 
 struct EmulatedLtHandle {};
 struct EmulatedLtLayout {
@@ -293,6 +295,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
   const float wobble = algo->data[kInOrderOfArrival] ? 1.0f + 1e-6f * float(++calls % 64) : 1.0f;
   const Call call{*desc, *a_layout, *b_layout, *d_layout, a, b, d, workspace, *static_cast<const float*>(alpha),
                   *static_cast<const float*>(beta), wobble};
+  note_kernel(device_of(stream), fmt::format("cublasLtMatmul {} x {} x {}, transposed {} {}, types {:x}, epilogue {}, aligned {}", o.m(),
+                                             o.n(), o.k(), desc->transposed_a, desc->transposed_b, o.types(), desc->epilogue,
+                                             algo->data[kAligned]));
   const bool given = enqueue(stream, {.name = "cublasLtMatmul", .run = [call] { multiply(call); }}) == cudaSuccess;
   return given ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }

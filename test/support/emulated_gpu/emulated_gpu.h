@@ -80,6 +80,14 @@ Counts counts(int device);
 size_t pinned_bytes();
 /// Launches of a kernel, by the op's name, enqueued since reset.
 uint64_t launches_of(const std::string& op);
+/// Kernels that a device came to run, each once, in the order of their first launches: ops by name and address, products by shape. And
+/// how many of them there were at the device's first exchange that came behind a kernel (all, when there was none): what is loaded later
+/// may wait for an exchange.
+struct FirstLaunches {
+  std::vector<std::string> kernels;
+  size_t before_exchange = 0;
+};
+FirstLaunches first_launches(int device);
 
 // ---- for the other fakes (NCCL, cuBLASLt) -------------------------------------------------------------------------------------------
 

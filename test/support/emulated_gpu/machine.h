@@ -74,5 +74,8 @@ cudaError_t synchronize_device(int device);
 // ---- work.cpp -----------------------------------------------------------------------------------------------------------------------
 
 void reset_launches();
+/// For first_launches().
+void note_kernel(int device, const std::string& kernel);
+void note_exchange(int device);
 
 }  // namespace trainctl::emulated_gpu

@@ -335,6 +335,7 @@ ncclResult_t ncclGroupEnd() {
   const std::lock_guard lock(state().mutex);
   const auto comm = find(open_group.comm, "ncclGroupEnd");
   if (device != comm->device) return ncclInvalidArgument;
+  trainctl::emulated_gpu::note_exchange(device);
   comm->launching = std::move(open_group.group);
   comm->looks_left = int(state().next_random() % 4);
   open_group = {};

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <optional>
+#include <set>
 
 #include "test/support/emulated_gpu/machine.h"
 
@@ -34,9 +36,43 @@ cudaError_t check_launch(const void* kernel, dim3 grid, dim3 block, size_t share
 
 std::atomic<uint64_t> launches_since_reset{0};
 
+struct FirstLaunchesOfAll {
+  struct OfDevice {
+    std::vector<std::string> kernels;
+    std::set<std::string> known;
+    std::optional<size_t> before_exchange;
+  };
+  std::mutex mutex;
+  std::map<int, OfDevice> devices;
+};
+FirstLaunchesOfAll& first_launches_of_all() {
+  static FirstLaunchesOfAll all;
+  return all;
+}
+
 }  // namespace
 
-void reset_launches() { launches_since_reset = 0; }
+void reset_launches() {
+  launches_since_reset = 0;
+  const std::lock_guard lock(first_launches_of_all().mutex);
+  first_launches_of_all().devices.clear();
+}
+
+void note_kernel(int device, const std::string& kernel) {
+  const std::lock_guard lock(first_launches_of_all().mutex);
+  auto& of_device = first_launches_of_all().devices[device];
+  if (of_device.known.insert(kernel).second) of_device.kernels.push_back(kernel);
+}
+void note_exchange(int device) {
+  const std::lock_guard lock(first_launches_of_all().mutex);
+  auto& of_device = first_launches_of_all().devices[device];
+  if (!of_device.before_exchange && !of_device.kernels.empty()) of_device.before_exchange = of_device.kernels.size();
+}
+FirstLaunches first_launches(int device) {
+  const std::lock_guard lock(first_launches_of_all().mutex);
+  const auto& of_device = first_launches_of_all().devices[device];
+  return {of_device.kernels, of_device.before_exchange.value_or(of_device.kernels.size())};
+}
 
 cudaError_t launch_kernel(const char* name, const void* kernel, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
                           std::function<void()> body) {
@@ -46,6 +82,9 @@ cudaError_t launch_kernel(const char* name, const void* kernel, dim3 grid, dim3 
     cudaError_t failure = cudaSuccess;
     const Strike strike = strike_of(name, &failure);
     count_launch(name);
+    char address[32];
+    std::snprintf(address, sizeof address, " at %p", kernel);
+    note_kernel(current_device(), name + std::string(address));
     const uint64_t seed = options().seed + launches_since_reset++;
     auto launch = std::make_shared<Launch>(Launch{name, grid, block, shared_bytes, std::move(body)});
     return enqueue_kernel(stream, {name, [launch, seed] { run_launch(*launch, options().thread_order, seed); }, {}}, strike, failure);

@@ -1,0 +1,56 @@
+#include "parallel/rehearsal.h"
+
+namespace trainctl::parallel {
+
+namespace {
+
+/// Forwards every call, also those that the base class answers by default: a transport may answer them better.
+class Rehearsable final : public Communicator {
+ public:
+  Rehearsable(std::unique_ptr<Communicator> real, const bool& rehearsing) : real_(std::move(real)), rehearsing_(rehearsing) {}
+
+  int rank() const override { return real_->rank(); }
+  int size() const override { return real_->size(); }
+  const std::string& name() const override { return real_->name(); }
+
+  Ticket exchange(std::span<const Transfer> transfers, kernels::Stream* after) override {
+    return rehearsing_ ? Ticket() : real_->exchange(transfers, after);
+  }
+  bool test(Ticket& ticket) override { return !ticket || real_->test(ticket); }
+  void wait(Ticket& ticket, const char* what) override {
+    if (ticket) real_->wait(ticket, what);
+  }
+  void wait(Ticket& ticket, const char* what, kernels::Stream& then) override {
+    if (ticket) real_->wait(ticket, what, then);
+  }
+  void exchange_and_wait(std::span<const Transfer> transfers, const char* what) override {
+    if (!rehearsing_) real_->exchange_and_wait(transfers, what);
+  }
+  void exchange_and_wait(std::span<const Transfer> transfers, const char* what, kernels::Stream& stream) override {
+    if (!rehearsing_) real_->exchange_and_wait(transfers, what, stream);
+  }
+  bool reduces() const override { return real_->reduces(); }
+  Ticket reduce(std::span<const Reduction> reductions, kernels::Stream* after) override {
+    return rehearsing_ ? Ticket() : real_->reduce(reductions, after);
+  }
+  void check() override { real_->check(); }
+  Communicator& host() override { return real_->host(); }
+
+  std::unique_ptr<Communicator> split(int colour, int key, const std::string& name) override { return real_->split(colour, key, name); }
+  int world_rank(int r) const override { return real_->world_rank(r); }
+  double deadline_s() const override { return real_->deadline_s(); }
+  double waited_s() const override { return real_->waited_s(); }
+  uint64_t sent_bytes() const override { return real_->sent_bytes(); }
+
+ private:
+  const std::unique_ptr<Communicator> real_;
+  const bool& rehearsing_;
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_rehearsable(std::unique_ptr<Communicator> communicator, const bool& rehearsing) {
+  return std::make_unique<Rehearsable>(std::move(communicator), rehearsing);
+}
+
+}  // namespace trainctl::parallel

@@ -1,0 +1,33 @@
+#include "runtime/train/warm_up.h"
+
+namespace trainctl {
+
+void warm_up(const WarmUp& w) {
+  kernels::Stream& stream = w.model.stream();
+  // The last lane merges with all others. Of its two micro-batches the first overwrites the gradients and the second adds to them.
+  const auto micro_batch = [&](bool first) {
+    return MicroBatch{.index = 0, .lane = w.lanes_per_rank - 1, .first_of_lane = first, .last_of_lane = !first, .tokens = w.tokens,
+                      .targets = w.targets};
+  };
+  for (const bool first : {true, false}) {
+    const MicroBatch mb = micro_batch(first);
+    for (int chunk = 0; chunk < w.chunks; ++chunk) w.model.forward(chunk, 0, mb, true, w.losses);
+    for (int chunk = w.chunks - 1; chunk >= 0; --chunk) {
+      w.model.backward_input(chunk, 0, mb);
+      w.model.backward_weight(chunk, 0, mb);
+    }
+  }
+  w.params.finish_reduction();
+  std::vector<double> squares(size_t(w.total_chunks), 0.0);
+  w.params.add_gradient_squares(w.first_chunk, squares);
+  w.params.step({});   // with a learning rate of zero
+  w.params.publish();
+  w.params.await(w.params.use_count());
+  w.model.weights_changed();
+  for (const auto& chunk : w.params.state_chunks())
+    for (float* state : {chunk.master, chunk.first_moment, chunk.second_moment})
+      w.backend.fill_zero(stream, state, size_t(chunk.box.count()) * sizeof(float));
+  stream.synchronize();
+}
+
+}  // namespace trainctl
