@@ -93,6 +93,10 @@ ShardReceipt write_shard(FileSystem& fs, const std::string& saving_dir, const st
 std::string publish(FileSystem& fs, const std::string& dir, const StateInfo& state, std::span<const Tensor> tensors,
                     std::span<const ShardReceipt> receipts);
 
+/// Saves, publishes, reads back and removes a checkpoint of 64 bytes in a folder of its own in `dir`: whatever the file system
+/// refuses is found before a run depends on it. Throws Error(kIo) or Error(kCheckpoint); leaves nothing.
+void try_saving(FileSystem& fs, const std::string& dir);
+
 /// Renames to .trash/ and deletes all but the newest `keep_last` (at least 2 are always kept) and multiples of `keep_every_steps`;
 /// also cleans .trash and leftovers in .saving other than `current_saving`. Returns the removed steps.
 std::vector<int64_t> retain(FileSystem& fs, const std::string& dir, int keep_last, int64_t keep_every_steps,

@@ -13,6 +13,7 @@
 #include "runtime/launch/bundle.h"
 #include "runtime/launch/mpirun.h"
 #include "runtime/launch/preflight.h"
+#include "runtime/launch/storage.h"
 #include "runtime/train/rank_device.h"
 
 namespace trainctl {
@@ -196,7 +197,7 @@ RunResult launch_run(const LaunchRequest& request, FileSystem& fs, Clock& clock,
   fs.make_directories(run.path);
   const RunLock lock = lock_or_refuse(fs, run, id);
   if (read_identity(fs, run)) refuse_busy(fs, run, id);  // another launch of this id was faster
-  check_writable(fs, run.checkpoints(job.job));
+  check_checkpoint_folder(fs, job.job, run.checkpoints(job.job));
   create_run(fs, run,
              {.run_id = id,
               .spec_hash = job.hash,
@@ -305,6 +306,7 @@ RunResult resume_run(const ResumeRequest& request, FileSystem& fs, Clock& clock,
   if (request.max_steps > 0 && step >= request.max_steps)
     throw Error(ErrorCode::kUsage, fmt::format("--max-steps {} is not beyond step {}, where the run stands",
                                                request.max_steps, step));
+  check_checkpoint_folder(fs, job, run.checkpoints(job));
   const Ready ready = get_ready(job, fs, clock);
   const std::string changed = changed_data(fs.read_text(run.file("data.json")), ready.preflight.data_json);
   if (!changed.empty())
