@@ -13,7 +13,7 @@ int diagnose_run(const RunArguments& arguments, const Context& context) {
   const auto status = read_status(fs, found.run.status());
   if (!status)
     throw Error(ErrorCode::kUsage, fmt::format("{} has no status yet: the run never started", found.run.path));
-  const Diagnosis d = diagnose(*status, supervisor_of(fs, found.run).has_value(), real_clock().unix_s());
+  const Diagnosis d = diagnose(*status, supervisor_place(fs, found.run).has_value(), real_clock().unix_s());
   if (context.json) {
     fmt::print("{}\n", to_json(d));
     return kExitDone;

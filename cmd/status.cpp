@@ -16,7 +16,7 @@ int status(const RunArguments& arguments, const Context& context) {
   if (context.json) {
     fmt::print("{}\n", status->to_json());
   } else {
-    fmt::print("{}", render_status(*status, supervisor_of(fs, found.run).has_value(), real_clock().unix_s()));
+    fmt::print("{}", render_status(*status, supervisor_place(fs, found.run).has_value(), real_clock().unix_s()));
   }
   return kExitDone;
 }

@@ -19,6 +19,10 @@ int stop(const Options& options, const Context& context) {
   const FoundRun found = find_run(options.run);
   const auto identity = read_identity(fs, found.run);
   const std::string id = identity ? identity->run_id : found.run.path;
+  const auto place = supervisor_place(fs, found.run);
+  if (place && !place->here && place->pid)
+    throw Error(ErrorCode::kUsage, fmt::format("the supervisor of run {} (pid {}) is on {}, not here; run `trainctl stop {}` there",
+                                               id, place->pid, place->host, id));
   const auto pid = supervisor_of(fs, found.run);
   if (!pid)
     throw Error(ErrorCode::kUsage, fmt::format("run {} is not running; see `trainctl status {}`", id, id));

@@ -36,12 +36,12 @@ std::string devices_text(const JobSpec& job) {
 }
 
 [[noreturn]] void refuse_busy(FileSystem& fs, const RunDirectory& run, const std::string& id) {
-  const auto pid = supervisor_of(fs, run);
+  const auto place = supervisor_place(fs, run);
   throw Error(
       ErrorCode::kUsage,
       fmt::format(
           "run {} is running already{}; stop it with `trainctl stop {}`, or watch it with `trainctl status {}`",
-          id, pid ? fmt::format(" (supervisor pid {})", *pid) : "", id, id));
+          id, place && place->pid ? fmt::format(" (supervisor pid {} on {})", place->pid, place->host) : "", id, id));
 }
 
 /// Preflight and the measured peak; nothing is printed before all is well.
@@ -89,6 +89,10 @@ RunLock lock_or_refuse(FileSystem& fs, const RunDirectory& run, const std::strin
   auto lock = RunLock::try_take(run);
   if (!lock) refuse_busy(fs, run, id);
   return std::move(*lock);
+}
+
+void note_lock(Console& console, const RunLock& lock) {
+  if (!lock.note().empty()) console.note("  " + lock.note());
 }
 
 void refuse_foreign_checkpoints(FileSystem& fs, const RunDirectory& run, const JobSpec& job) {
@@ -207,6 +211,7 @@ RunResult launch_run(const LaunchRequest& request, FileSystem& fs, Clock& clock,
               .command = request.command},
              job, ready.preflight.data_json);
   print_header(console, id, run, job.job, ready);
+  note_lock(console, lock);
   return supervise(plan_of(job, id, request.program, ready, request.max_steps), run, fs, clock, console);
 }
 
@@ -312,6 +317,7 @@ RunResult resume_run(const ResumeRequest& request, FileSystem& fs, Clock& clock,
   if (!changed.empty())
     throw Error(ErrorCode::kData, fmt::format("{}; put the old file back, or launch a new run", changed));
   print_header(console, id, run, job, ready);
+  note_lock(console, lock);
   if (checkpoint) {
     print_resume(console, *checkpoint, request, opened_in_s);
   } else {

@@ -1,19 +1,13 @@
 #include "runtime/launch/run_directory.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
-#include <unistd.h>
 
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
 
 
 #include "ckpt/checkpoint.h"
 #include "runtime/base/json.h"
 #include "runtime/launch/channel.h"
-#include "runtime/launch/process.h"
 #include "runtime/observe/journal.h"
 
 namespace trainctl {
@@ -179,43 +173,6 @@ FoundRun find_run(FileSystem& fs, const std::string& name, const std::string& ro
                                      ? fmt::format("no run {} in {}; there are: {}", name, home, list)
                                      : fmt::format("{} is the beginning of {} runs: {}; write more of it", name,
                                                    matches.size(), list));
-}
-
-std::optional<RunLock> RunLock::try_take(const RunDirectory& run) {
-  const std::string path = run.file("supervisor.lock");
-  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  if (fd < 0) throw Error(ErrorCode::kPreflight, fmt::format("cannot open {}: {}", path, std::strerror(errno)));
-  if (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
-    ::close(fd);
-    return std::nullopt;
-  }
-  // Who holds it, for `stop`: pid and start time, so that a reused pid is never signalled.
-  const std::string text = fmt::format("{} {}\n", ::getpid(), process_start_ticks(::getpid()).value_or(0));
-  if (::ftruncate(fd, 0) != 0 || ::pwrite(fd, text.data(), text.size(), 0) != ssize_t(text.size())) {
-    const int reason = errno;
-    ::close(fd);
-    throw Error(ErrorCode::kPreflight, fmt::format("cannot write {}: {}", path, std::strerror(reason)));
-  }
-  return RunLock(fd);
-}
-
-RunLock::~RunLock() {
-  if (fd_ >= 0) ::close(fd_);
-}
-
-std::optional<int> supervisor_of(FileSystem& fs, const RunDirectory& run) {
-  const std::string path = run.file("supervisor.lock");
-  const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
-  if (fd < 0) return std::nullopt;
-  const bool taken = ::flock(fd, LOCK_EX | LOCK_NB) != 0;
-  ::close(fd);
-  if (!taken) return std::nullopt;
-  int pid = 0;
-  unsigned long long ticks = 0;
-  if (std::sscanf(fs.read_text(path).c_str(), "%d %llu", &pid, &ticks) != 2) return std::nullopt;
-  const auto start = process_start_ticks(pid);
-  if (!start || *start != ticks) return std::nullopt;
-  return pid;
 }
 
 std::vector<int64_t> supersede_checkpoints(FileSystem& fs, const std::string& checkpoint_dir, int64_t step,

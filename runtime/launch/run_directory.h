@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/base/file_system.h"
@@ -69,22 +70,36 @@ struct FoundRun {
 };
 FoundRun find_run(FileSystem& fs, const std::string& name, const std::string& root);
 
-/// Held by the one supervisor of a run; the kernel gives it back when the process ends, however it ends.
+/// Held by the one supervisor of a run. A lock of the kernel (flock), which gives it back when the process ends, however it
+/// ends. Where the file system has none (Lustre without -o flock, some FUSE mounts), the symbolic link supervisor.owner, which
+/// is made in one step and names its owner. A link whose owner is seen to be gone is taken over; one of another machine or
+/// container is Error(kPreflight), for a person to decide: that is the price of having no flock.
 class RunLock {
  public:
   /// Nothing if another process holds it.
   static std::optional<RunLock> try_take(const RunDirectory& run);
-  RunLock(RunLock&& other) noexcept : fd_(other.fd_) { other.fd_ = -1; }
+  RunLock(RunLock&& other) noexcept
+      : fd_(std::exchange(other.fd_, -1)), owner_(std::move(other.owner_)), link_(std::move(other.link_)), note_(std::move(other.note_)) {}
   RunLock& operator=(RunLock&&) = delete;
   ~RunLock();
+  /// What the user should know of it; "" for an ordinary lock.
+  const std::string& note() const { return note_; }
 
  private:
   explicit RunLock(int fd) : fd_(fd) {}
   int fd_;
+  std::string owner_, link_, note_;
 };
 
-/// The process that holds the lock, checked to be really that process (pid and start time); nothing if none
-/// does.
+/// Where the supervisor of a run is.
+struct SupervisorPlace {
+  std::string host;   ///< "" if not known
+  int pid = 0;        ///< 0 if not known
+  bool here = false;  ///< on this machine and visible, checked to be really that process (pid, start time, boot)
+};
+/// Nothing if no supervisor holds the lock.
+std::optional<SupervisorPlace> supervisor_place(FileSystem& fs, const RunDirectory& run);
+/// Its pid if it is here.
 std::optional<int> supervisor_of(FileSystem& fs, const RunDirectory& run);
 
 /// Moves the checkpoints of steps beyond `step` into superseded-e<epoch>/ beside them: a run that goes back

@@ -1,0 +1,118 @@
+// Goal: a run saves, verifies and resumes on file systems that refuse what a local one does: the flag of renameat2, the sync of a
+// folder, flock. A full disk at the last save costs time, not the weights.
+// Method: the real program with a preloaded library that refuses those calls below one folder with the errno of network file
+// systems; what it refused is counted. Losses and checkpoints are compared bit for bit with those of an undisturbed run.
+#include <signal.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <cerrno>
+#include <filesystem>
+
+#include "test/end_to_end/jobs.h"
+#include "test/end_to_end/program.h"
+#include "test/support/thread_run.h"
+
+using namespace trainctl::test;
+using Catch::Contains;
+
+namespace {
+
+/// A folder that refuses calls, with a job of two ranks in it.
+struct Refusing {
+  TempDir dir;
+  std::vector<std::string> environment;
+
+  explicit Refusing(const std::string& refused) {
+    write_file(dir.path() + "/job.json", tiny_spec("tiny"));
+    const std::string library = std::filesystem::path(trainctl_path()).parent_path().string() +
+                                "/test/support/refusing_calls/librefusing_calls.so";
+    REQUIRE(std::filesystem::exists(library));
+    environment = {"LD_PRELOAD=" + library, "TRAINCTL_TEST_REFUSED=" + refused,
+                   "TRAINCTL_TEST_REFUSED_FOLDER=" + std::filesystem::canonical(dir.path()).string()};
+  }
+  Outcome run(const std::vector<std::string>& arguments) { return run_trainctl(dir.path(), arguments, 120, environment); }
+  std::string refused() { return read_file(dir.path() + "/refused"); }
+  std::string run_folder() { return dir.path() + "/runs/r"; }
+};
+
+std::vector<std::string> launch(std::vector<std::string> more = {}) {
+  std::vector<std::string> words = {"launch", "job.json", "-s", "observability.run_id=r", "-s", "parallelism.data=1"};
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+std::string refuse_all(int reason) {
+  const std::string number = std::to_string(reason);
+  return "renameat2=" + number + ",fsync=" + number + ",flock=" + number;
+}
+
+}  // namespace
+
+TEST_CASE("a run saves, verifies and resumes where renameat2, folder syncs and flock are refused", "[saving]") {
+  Refusing whole("");
+  REQUIRE(whole.run(launch()).status == 0);
+  for (const int reason : {EINVAL, ENOSYS, EOPNOTSUPP}) {
+    Refusing fs(refuse_all(reason));
+    CAPTURE(reason);
+    const Outcome first = fs.run(launch({"--max-steps", "8"}));
+    INFO(first.err);
+    REQUIRE(first.status == 0);
+    CHECK_THAT(first.err, Contains("checkpoint step 8") && Contains("has no flock"));
+    for (const char* call : {"renameat2", "fsync", "flock"}) CHECK_THAT(fs.refused(), Contains(call));
+    const Outcome verified = fs.run({"inspect-ckpt", "runs/r", "--verify"});
+    INFO(verified.out << verified.err);
+    CHECK(verified.status == 0);
+    const Outcome resumed = fs.run({"resume", "r"});
+    INFO(resumed.err);
+    REQUIRE(resumed.status == 0);
+    CHECK(losses_of(fs.run_folder()) == losses_of(whole.run_folder()));
+    CHECK(fs.run({"inspect-ckpt", "runs/r", "--diff", whole.run_folder()}).status == 0);
+    CHECK_FALSE(std::filesystem::exists(std::filesystem::symlink_status(fs.run_folder() + "/supervisor.owner")));
+  }
+}
+
+TEST_CASE("without flock a run still has one supervisor, and a dead one gives way", "[saving]") {
+  Refusing fs(refuse_all(ENOSYS));
+  std::vector<std::string> words = launch();
+  words.insert(words.begin(), trainctl_path());
+  Child child(words, fs.dir.path(), fs.environment);
+  REQUIRE(eventually(60, [&] { return !child.running() || line_count(fs.run_folder() + "/metrics.jsonl") >= 2; }));
+  const pid_t pid = child.pid();
+  child.signal(SIGSTOP);
+  const Outcome second = fs.run({"resume", "r"});
+  INFO(second.err);
+  CHECK(second.status == 2);
+  CHECK_THAT(second.err, Contains("is running already (supervisor pid " + std::to_string(pid)));
+  child.signal(SIGKILL);
+  child.wait(10);
+  const std::string link = fs.run_folder() + "/supervisor.owner";
+  CHECK(std::filesystem::is_symlink(link));
+
+  // The owner on another machine cannot be seen: a person decides.
+  const std::string dead = std::filesystem::read_symlink(link).string();
+  std::filesystem::remove(link);
+  std::filesystem::create_symlink("7 7 another-boot pid:[1] far-away", link);
+  const Outcome foreign = fs.run({"resume", "r"});
+  INFO(foreign.err);
+  CHECK(foreign.status == 5);
+  CHECK_THAT(foreign.err, Contains("far-away") && Contains("remove " + link));
+  CHECK_THAT(fs.run({"stop", "r"}).err, Contains("is on far-away, not here"));
+  std::filesystem::remove(link);
+  std::filesystem::create_symlink(dead, link);
+
+  const Outcome resumed = fs.run({"resume", "r"});
+  INFO(resumed.err);
+  CHECK(resumed.status == 0);
+  CHECK(losses_of(fs.run_folder()).size() == 20);
+}
+
+TEST_CASE("a checkpoint folder that cannot be saved to is found before anything starts", "[saving]") {
+  const TempDir dir;
+  write_file(dir.path() + "/job.json", tiny_spec("tiny"));
+  write_file(dir.path() + "/file", "");
+  const Outcome o = run_trainctl(dir.path(), {"launch", "job.json", "-s", "checkpoint.dir=" + dir.path() + "/file/ckpt"});
+  INFO(o.err);
+  CHECK(o.status == 5);
+  CHECK_THAT(o.err, Contains("a checkpoint cannot be saved in") && Contains("checkpoint.dir=DIR"));
+}

@@ -1,0 +1,105 @@
+// A library to preload: below one folder, calls of the operating system are refused as network file systems refuse them.
+//
+//   TRAINCTL_TEST_REFUSED_FOLDER=/path    only what lies below it is refused
+//   TRAINCTL_TEST_REFUSED=renameat2=22,fsync=22,flock=38
+//                                         each with its errno; renameat2 with any flag, fsync of a folder
+// Each refused call leaves a line in FOLDER/refused. While FOLDER/full exists, no file can be created below FOLDER/ckpt (ENOSPC).
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdarg>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+namespace {
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value ? value : "";
+}
+
+bool is_below(const std::string& path, const std::string& folder) {
+  return !folder.empty() && path.rfind(folder + "/", 0) == 0;
+}
+bool is_refused_place(const std::string& path) { return is_below(path, variable("TRAINCTL_TEST_REFUSED_FOLDER")); }
+
+/// The errno with which `call` is refused; 0: it is not.
+int refusal(const std::string& call) {
+  const std::string list = "," + variable("TRAINCTL_TEST_REFUSED");
+  const size_t at = list.find("," + call + "=");
+  return at == std::string::npos ? 0 : std::atoi(list.c_str() + at + call.size() + 2);
+}
+
+std::string path_of(int fd) {
+  char link[64], target[4096];
+  std::snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+  const ssize_t n = ::readlink(link, target, sizeof target);
+  return n > 0 ? std::string(target, size_t(n)) : "";
+}
+
+/// Notes the call in FOLDER/refused, so that a test can tell that it was reached.
+int refuse(const char* call, int reason) {
+  if (std::FILE* file = std::fopen((variable("TRAINCTL_TEST_REFUSED_FOLDER") + "/refused").c_str(), "a")) {
+    std::fprintf(file, "%s\n", call);
+    std::fclose(file);
+  }
+  errno = reason;
+  return -1;
+}
+
+template <class Function>
+Function* next(const char* name) {
+  return reinterpret_cast<Function*>(::dlsym(RTLD_NEXT, name));
+}
+
+int open_unless_full(const char* name, const char* path, int flags, mode_t mode) {
+  const std::string folder = variable("TRAINCTL_TEST_REFUSED_FOLDER");
+  if ((flags & O_CREAT) && is_below(path, folder + "/ckpt") && ::access((folder + "/full").c_str(), F_OK) == 0)
+    return refuse(name, ENOSPC);
+  return next<int(const char*, int, ...)>(name)(path, flags, mode);
+}
+
+mode_t mode_of(int flags, va_list arguments) { return flags & O_CREAT ? mode_t(va_arg(arguments, int)) : 0; }
+
+}  // namespace
+
+extern "C" {
+
+int renameat2(int from_folder, const char* from, int to_folder, const char* to, unsigned flags) noexcept {
+  if (const int reason = refusal("renameat2"); flags != 0 && reason != 0 && is_refused_place(to)) return refuse("renameat2", reason);
+  return next<int(int, const char*, int, const char*, unsigned)>("renameat2")(from_folder, from, to_folder, to, flags);
+}
+
+int fsync(int fd) {
+  struct stat s;
+  const bool folder = ::fstat(fd, &s) == 0 && S_ISDIR(s.st_mode);
+  if (const int reason = refusal("fsync"); folder && reason != 0 && is_refused_place(path_of(fd))) return refuse("fsync", reason);
+  return next<int(int)>("fsync")(fd);
+}
+
+int flock(int fd, int operation) noexcept {
+  if (const int reason = refusal("flock"); reason != 0 && is_refused_place(path_of(fd))) return refuse("flock", reason);
+  return next<int(int, int)>("flock")(fd, operation);
+}
+
+int open(const char* path, int flags, ...) {
+  va_list arguments;
+  va_start(arguments, flags);
+  const mode_t mode = mode_of(flags, arguments);
+  va_end(arguments);
+  return open_unless_full("open", path, flags, mode);
+}
+
+int open64(const char* path, int flags, ...) {
+  va_list arguments;
+  va_start(arguments, flags);
+  const mode_t mode = mode_of(flags, arguments);
+  va_end(arguments);
+  return open_unless_full("open64", path, flags, mode);
+}
+
+}  // extern "C"
