@@ -1,9 +1,11 @@
 #include "cmd/commands.h"
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "runtime/base/error.h"
 #include "runtime/base/file_system.h"
+#include "runtime/launch/job_files.h"
 #include "runtime/launch/mpirun.h"
 
 extern char** environ;
@@ -42,12 +44,26 @@ std::vector<std::pair<std::string, std::string>> spec_environment() {
   return result;
 }
 
+/// Errors also with --quiet; JSON only if the command ends with them.
+void print_diagnostics(const std::vector<Diagnostic>& diagnostics, const Context& context) {
+  if (diagnostics.empty()) return;
+  const bool failed = std::any_of(diagnostics.begin(), diagnostics.end(), [](const Diagnostic& d) { return d.is_error(); });
+  if (context.json && failed)
+    fmt::print("{}\n", render_json(diagnostics));
+  else if (!context.quiet() || failed)
+    fmt::print(stderr, "{}", render(diagnostics, context.color_err));
+}
+
 }  // namespace
 
 std::span<const Command> commands() { return kCommands; }
 
 void when_chosen(CommandLine command, Context& context, std::function<int()> run) {
   command.when_named([&context, run = std::move(run)] { context.action = run; });
+}
+
+void add_no_data_flag(CommandLine command, JobArguments& arguments) {
+  command.add_flag("--no-data", arguments.no_data, "do not look for the files of the job, e.g. where they are not visible");
 }
 
 void add_set_option(CommandLine command, std::vector<std::string>& overrides) {
@@ -64,17 +80,20 @@ void add_job_arguments(CommandLine command, JobArguments& arguments) {
 }
 
 std::optional<ParsedJob> load_job_text(const std::string& text, const std::string& file,
-                                       const std::vector<std::string>& overrides, const Context& context) {
-  ParsedJob parsed =
-      parse_job({.text = text, .file = file, .overrides = overrides, .environment = spec_environment()});
-  if (!parsed.diagnostics.empty()) {
-    if (context.json && !parsed.ok())
-      fmt::print("{}\n", render_json(parsed.diagnostics));
-    else if (!context.quiet() || !parsed.ok())
-      fmt::print(stderr, "{}", render(parsed.diagnostics, context.color_err));
-  }
+                                       const std::vector<std::string>& overrides, const Context& context,
+                                       const std::string& folder) {
+  ParsedJob parsed = parse_job(
+      {.text = text, .file = file, .folder = folder, .overrides = overrides, .environment = spec_environment()});
+  print_diagnostics(parsed.diagnostics, context);
   if (!parsed.ok()) return std::nullopt;
   return parsed;
+}
+
+bool files_exist(const ParsedJob& job, const JobArguments& arguments, const Context& context) {
+  if (arguments.no_data) return true;
+  const std::vector<Diagnostic> missing = missing_files(job, real_file_system());
+  print_diagnostics(missing, context);
+  return missing.empty();
 }
 
 std::string launch_command(const JobArguments& arguments) {

@@ -46,8 +46,11 @@ void when_chosen(CommandLine command, Context& context, std::function<int()> run
 struct JobArguments {
   std::string path;
   std::vector<std::string> overrides;
+  bool no_data = false;              ///< --no-data: do not look whether the files of the job exist
 };
 void add_job_arguments(CommandLine command, JobArguments& arguments);
+/// --no-data, for commands that need nothing but the spec.
+void add_no_data_flag(CommandLine command, JobArguments& arguments);
 /// Only -s/--set K=V, for commands whose JOB comes from elsewhere (resume).
 void add_set_option(CommandLine command, std::vector<std::string>& overrides);
 
@@ -55,11 +58,16 @@ void add_set_option(CommandLine command, std::vector<std::string>& overrides);
 /// --json when there are errors). Nothing returned: the spec has errors and the command must return
 /// exit_status(ErrorCode::kSpec). Throws Error(kUsage) if the file cannot be read.
 std::optional<ParsedJob> load_job(const JobArguments& arguments, const Context& context);
+/// Whether the files of the job exist. If not, prints one located error each (as load_job does) and the command must return
+/// exit_status(ErrorCode::kData). Always true with --no-data.
+bool files_exist(const ParsedJob& job, const JobArguments& arguments, const Context& context);
 /// `trainctl launch JOB -s ...` of the same job, quoted for a shell.
 std::string launch_command(const JobArguments& arguments);
-/// The same as load_job from text already at hand, e.g. the resolved spec of a run; `file` names it in diagnostics.
+/// The same as load_job from text already at hand, e.g. the resolved spec of a run; `file` names it in diagnostics, and its
+/// relative paths start in `folder` ("": in that of `file`).
 std::optional<ParsedJob> load_job_text(const std::string& text, const std::string& file,
-                                       const std::vector<std::string>& overrides, const Context& context);
+                                       const std::vector<std::string>& overrides, const Context& context,
+                                       const std::string& folder = "");
 
 /// One registered command.
 struct Command {

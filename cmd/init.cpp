@@ -5,6 +5,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/file_system.h"
 #include "runtime/base/json.h"
+#include "runtime/launch/job_files.h"
 #include "runtime/spec/suggest.h"
 
 namespace trainctl::cmd {
@@ -35,6 +36,13 @@ int list_presets(const Context& context) {
   return kExitDone;
 }
 
+/// The data first, where there is none yet.
+std::string next_of(const std::string& file, const std::string& spec, FileSystem& fs) {
+  const std::string validate = "trainctl validate " + file;
+  const ParsedJob job = parse_job({.text = spec, .file = file});
+  return missing_files(job, fs).empty() ? validate : fmt::format("{}, then {}", tokenize_command(job.job, fs), validate);
+}
+
 int init(const Options& options, const Context& context) {
   if (options.list) return list_presets(context);
   const std::string spec = starter_job(options.preset);
@@ -54,8 +62,7 @@ int init(const Options& options, const Context& context) {
     throw Error(ErrorCode::kUsage,
                 fmt::format("{} exists; choose another name or remove it", options.output));
   fs.write_new_text(options.output, spec);
-  if (!context.quiet())
-    fmt::print(stderr, "wrote {}. next: trainctl validate {}\n", options.output, options.output);
+  if (!context.quiet()) fmt::print(stderr, "wrote {}. next: {}\n", options.output, next_of(options.output, spec, fs));
   return kExitDone;
 }
 

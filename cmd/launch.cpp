@@ -25,6 +25,7 @@ int print_preview(const LaunchPreview& preview) {
 int launch(const Options& options, const Context& context) {
   auto job = load_job(options.job, context);
   if (!job) return exit_status(ErrorCode::kSpec);
+  if (!files_exist(*job, options.job, context)) return exit_status(ErrorCode::kData);
   LaunchRequest request{.job = std::move(*job),
                         .program = own_program(),
                         .command = context.arguments,

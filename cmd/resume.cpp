@@ -1,5 +1,4 @@
 // trainctl resume: goes on with a run from its newest usable checkpoint, on the same or another mesh.
-#include <filesystem>
 #include <memory>
 
 #include "cmd/runs.h"
@@ -39,12 +38,12 @@ int resume(const Options& options, const Context& context) {
   const FoundRun found = find_run(options.run);
   const std::optional<int64_t> step = step_of(options, found);
   const auto identity = read_identity(fs, found.run);
-  // Paths in the spec are relative to where the run was launched.
-  std::error_code ignored;
-  if (identity) std::filesystem::current_path(identity->working_directory, ignored);
   const std::string text = fs.read_text(found.run.job());
-  ParsedJob before = parse_job({.text = text, .file = found.run.job(), .overrides = {}, .environment = {}});
-  auto now = load_job_text(text, found.run.job(), options.overrides, context);
+  // Runs of before had relative paths in their spec: they start where the run was launched.
+  const std::string folder = identity ? identity->working_directory : "";
+  ParsedJob before =
+      parse_job({.text = text, .file = found.run.job(), .folder = folder, .overrides = {}, .environment = {}});
+  auto now = load_job_text(text, found.run.job(), options.overrides, context, folder);
   if (!now) return exit_status(ErrorCode::kSpec);
   const std::vector<Diagnostic> changed = changed_run_fields(before, *now);
   if (!changed.empty()) {

@@ -51,6 +51,7 @@ int validate(const Options& options, const Context& context) {
     throw Error(ErrorCode::kUsage, "which job spec? write `trainctl validate JOB`, or --schema");
   const std::optional<ParsedJob> parsed = load_job(options.job, context);
   if (!parsed) return exit_status(ErrorCode::kSpec);
+  if (!files_exist(*parsed, options.job, context)) return exit_status(ErrorCode::kData);
   if (context.json) {
     print_json(*parsed);
   } else if (options.resolved) {
@@ -68,9 +69,10 @@ int validate(const Options& options, const Context& context) {
 
 void add_validate(CommandLine& app, Context& context) {
   auto options = std::make_shared<Options>();
-  CommandLine command = app.add_subcommand("validate", "check a job spec and show what it comes to");
+  CommandLine command = app.add_subcommand("validate", "check a job spec and the files it names; show the effective values");
   add_job_arguments(command, options->job);
   command.get_option("JOB").required(false);
+  add_no_data_flag(command, options->job);
   command.add_flag("--schema", options->schema, "print the JSON Schema (draft-07) of job specs");
   command.add_flag("--show-origin", options->show_origin,
                     "print every effective value and where it comes from");

@@ -85,7 +85,7 @@ ResolvedSource resolve(const SourceOptions& options) {
     std::erase_if(found, [](const std::string& f) { return ends_with(f, ".json") || !is_file(f); });
     if (found.empty()) throw Error(ErrorCode::kData, fmt::format("no file matches {}", path));
   } else {
-    throw Error(ErrorCode::kData, fmt::format("no token file at {}: tried {}, {}.idx and {}.bin", path, path, path, path));
+    throw Error(ErrorCode::kData, fmt::format("there is no token file {}, also not with .idx or .bin behind its name", path));
   }
 
   ResolvedSource result;

@@ -175,7 +175,7 @@ part_steps() {
   for entry in "${step_rows[@]:0:$([ "$quick" = 1 ] && echo 3 || echo 8)}"; do
     job=${entry%%|*}
     [ "$(time_left)" -ge 25 ] || { row "$job" result "no time left"; continue; }
-    run "step-$job" $(($(time_left) - 5)) "$job"
+    run "step-$job" $(($(time_left) - 5)) "$job" -s data.train.0.path=tokens.idx
     rc=$?
     if [ "$rc" = 4 ]; then
       row "$job" result "does not fit"

@@ -23,8 +23,11 @@ std::optional<int64_t> whole(const Resolution& r, const std::string& path) {
 void apply_defaults(Resolution& r) {
   for (const Field& field : fields()) {
     if (!field.fallback || r.given(field.path) || field.set_in_source) continue;
-    r.settings[field.path] = *field.fallback;
-    if (field.set && !field.accepts_auto) field.set(r.job, *field.fallback);
+    Setting fallback = *field.fallback;
+    if (field.names != Names::no_file)
+      fallback = absolute_path(field.names, std::get<std::string>(fallback), current_folder());
+    r.settings[field.path] = fallback;
+    if (field.set && !field.accepts_auto) field.set(r.job, fallback);
   }
 }
 

@@ -84,6 +84,7 @@ std::string field_page(const Field& field) {
   set += "=" + value;
   std::string page = fmt::format("{}\n\n{}\n", field.path, wrapped(field.text, "  "));
   page += fmt::format("  value      {}\n  default    {}\n", describe_type(field), default_of(field));
+  if (field.names != spec::Names::no_file) page += fmt::format("  path       {}\n", path_rule(field.names));
   page += fmt::format("  in a file  {}\n", nested(field.path, example));
   if (field.path != "extends" && field.path != "$schema")
     page += fmt::format("  override   --set {}\n", quoted ? "'" + set + "'" : set);

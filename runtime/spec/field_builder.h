@@ -95,6 +95,7 @@ class Declare {
     self().fallback = std::string("auto");
     return self().fallback_text = "auto: " + std::move(meaning), *this;
   }
+  Declare& names(Names what) { return self().names = what, *this; }
   Declare& identifier() { return self().identifier = true, *this; }
   Declare& may_change() { return self().fixed_in_run = false, *this; }
   Declare& fixed() { return self().fixed_in_run = true, *this; }
@@ -154,7 +155,7 @@ class DeclareSection {
   bool fixed_;
 };
 
-/// The table in two halves, so that each file stays readable.
+/// The table in three parts, so that each file stays readable.
 void declare_model_and_data(std::vector<Field>& table, std::vector<Section>& sections);
 void declare_training(std::vector<Field>& table, std::vector<Section>& sections);
 void declare_operation(std::vector<Field>& table, std::vector<Section>& sections);

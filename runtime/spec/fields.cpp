@@ -63,6 +63,18 @@ const char* name_of(Unit unit) {
   return "?";
 }
 
+const char* path_rule(Names names) {
+  switch (names) {
+    case Names::no_file: return "";
+    case Names::file: return "relative to the folder of the file it is written in; with --set, to the current folder";
+    case Names::file_or_bytes:
+      return "a file is relative to the folder of the file it is written in; with --set, to the current folder";
+    case Names::program:
+      return "a path with `/` is relative to the folder of the file it is written in; a bare name is found on PATH";
+  }
+  return "?";
+}
+
 std::string json_of(const Setting& setting) {
   const auto strict = [](const auto& value) {
     return dump_json(nlohmann::ordered_json(value));

@@ -29,6 +29,12 @@ using Setting = std::variant<bool, int64_t, double, std::string, std::vector<std
 /// JSON text of a setting, strict, shortest form that reads back the same.
 std::string json_of(const Setting& setting);
 
+/// Whether a text names a file or folder. A relative one is relative to the folder of the file in which it is written;
+/// given with --set or in the environment, to the current folder.
+enum class Names { no_file, file, file_or_bytes, program };
+/// The rule in words for `explain` and the schema, "" for `no_file`.
+const char* path_rule(Names names);
+
 /// One field. `path` of a field of the data lists is "data.train[].weight".
 struct Field {
   std::string path;
@@ -43,6 +49,7 @@ struct Field {
   std::optional<Setting> fallback;  ///< default
   std::string fallback_text;        ///< in words, where the default follows from other fields
   bool required = false, accepts_auto = false, identifier = false;
+  Names names = Names::no_file;
   bool fixed_in_run = false;             ///< a resume may not change it
   bool in_resolved = true;               ///< false: another field carries its meaning in the resolved spec
   std::vector<std::string> other_names;  ///< what people also call it, for did-you-mean

@@ -173,6 +173,7 @@ void declare_model_details(std::vector<Field>& table, std::vector<Section>& sect
       .also({"init_std", "initializer_range"});
   init.string("from", "Folder of Hugging Face safetensors to start from instead of random weights.")
       .to(IN_JOB(model.init_from))
+      .names(Names::file)
       .fallback(std::string())
       .example("\"models/gpt2\"");
 }
@@ -189,6 +190,7 @@ void declare_sources(std::vector<Field>& table, std::vector<Section>& sections, 
               "Token file, prefix of a Megatron .bin/.idx pair, or a glob of them, taken in the order of "
               "their names.")
       .to_source(IN_SOURCE(path))
+      .names(Names::file)
       .required()
       .may_change()
       .also({"file", "files", "prefix"})
@@ -196,14 +198,14 @@ void declare_sources(std::vector<Field>& table, std::vector<Section>& sections, 
   entry
       .choice("format", {"auto", "megatron", "llmc", "raw"},
               "Format of the files: `megatron` (.bin + .idx), `llmc` (llm.c "
-              "shards), `raw` (bare token ids), `auto` (told by the header).")
+              "shards), `raw` (bare token ids), `auto` (decided by the header).")
       .to_source(IN_SOURCE(format))
       .fallback(std::string("auto"));
   entry
       .choice("dtype", {"uint16", "uint32"},
-              "Integer type of a token id; for `raw` files, which cannot tell it themselves.")
+              "Integer type of a token id; for `raw` files, which do not hold it.")
       .to_source(IN_SOURCE(dtype))
-      .fallback_text("told by the file; required for raw");
+      .fallback_text("the one in the file; required for raw");
   entry.number("weight", "Share of this source in the mixture, relative to the others'.")
       .to_source(IN_SOURCE(weight))
       .above(0)
@@ -227,6 +229,7 @@ void declare_data(std::vector<Field>& table, std::vector<Section>& sections) {
               "`sample` "
               "and to check the vocabulary.")
       .to(IN_JOB(data.tokenizer))
+      .names(Names::file_or_bytes)
       .fallback(std::string())
       .may_change()
       .example("\"tok/tokenizer.model\"");

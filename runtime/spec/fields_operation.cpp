@@ -28,6 +28,7 @@ void declare_checkpoints(std::vector<Field>& table, std::vector<Section>& sectio
                             false);
   checkpoint.string("dir", "Folder of the checkpoints; empty: `ckpt` in the run directory.")
       .to(IN_JOB(checkpoint.dir))
+      .names(Names::file)
       .fallback(std::string())
       .also({"directory", "path", "save_dir"})
       .example("\"/ckpt/job\"");
@@ -112,8 +113,9 @@ void declare_faults(std::vector<Field>& table, std::vector<Section>& sections) {
 
 void declare_places(std::vector<Field>& table, std::vector<Section>& sections) {
   DeclareSection observe(table, sections, "observability", "What a run writes down, and where.", false);
-  observe.string("run_dir", "Folder in which each run gets its own folder.")
+  observe.string("run_dir", "Folder in which each run gets its own folder; by default `runs` in the current folder.")
       .to(IN_JOB(observability.run_dir))
+      .names(Names::file)
       .fallback(std::string("runs"))
       .also({"output_dir", "log_dir"})
       .example("\"/runs\"");
@@ -154,6 +156,7 @@ void declare_places(std::vector<Field>& table, std::vector<Section>& sections) {
       .fallback(int64_t{1});
   launcher.string("mpirun", "The MPI launcher to call.")
       .to(IN_JOB(launcher.mpirun))
+      .names(Names::program)
       .fallback(std::string("mpirun"))
       .example("\"/opt/openmpi/bin/mpirun\"");
   launcher.field(Type::text_map, "env", "Environment variables for every rank.")

@@ -34,6 +34,11 @@ std::string folder_of(const std::string& path) {
   return slash == std::string::npos ? "" : path.substr(0, slash + 1);
 }
 
+/// Where relative paths in the file `name` start.
+std::string start_of_paths(const std::string& name) {
+  return absolute_path(Names::file, folder_of(name).empty() ? "." : folder_of(name), current_folder());
+}
+
 Value* find_path(Value& tree, const std::string& path) {
   Value* node = &tree;
   for (const std::string& key : split(path, '.')) {
@@ -85,8 +90,8 @@ class FileLayers {
  public:
   explicit FileLayers(Resolution& resolution) : r_(resolution) {}
 
-  Value read(const std::string& name, const std::string& text) {
-    const int source = r_.add_source({Source::Kind::file, name, split(text, '\n')});
+  Value read(const std::string& name, const std::string& text, const std::string& folder) {
+    const int source = r_.add_source({Source::Kind::file, name, split(text, '\n'), folder});
     open_.push_back(name);
     json::ReadResult result = json::read(text, source);
     report_problems(result.problems, r_);
@@ -129,7 +134,7 @@ class FileLayers {
         continue;
       }
       try {
-        Value base = read(path, real_file_system().read_text(path));
+        Value base = read(path, real_file_system().read_text(path), start_of_paths(path));
         drop_replaced_alternatives(merged, base);
         json::merge(merged, base);
       } catch (const Error& error) {
@@ -286,15 +291,15 @@ std::string path_of_variable(const std::string& name) {
 }  // namespace
 
 json::Value merge_layers(const ParseInput& input, Resolution& r) {
-  Value tree = FileLayers(r).read(input.file, input.text);
+  Value tree = FileLayers(r).read(input.file, input.text, input.folder.empty() ? start_of_paths(input.file) : input.folder);
   if (r.unreadable) return tree;
   auto environment = input.environment;
   std::sort(environment.begin(), environment.end());
   for (const auto& [name, text] : environment)
-    apply_override(tree, path_of_variable(name), text, {Source::Kind::environment, name, {}}, r);
+    apply_override(tree, path_of_variable(name), text, {Source::Kind::environment, name, {}, current_folder()}, r);
   for (const std::string& text : input.overrides) {
     const size_t equals = text.find('=');
-    Source source{Source::Kind::override_, "--set " + text, {}};
+    Source source{Source::Kind::override_, "--set " + text, {}, current_folder()};
     if (equals == std::string::npos) {
       const json::Place place{.source = r.add_source(std::move(source))};
       r.report_at(place, {.code = "E0104",
@@ -321,7 +326,7 @@ void merge_preset(Value& tree, Resolution& r) {
     r.report_at(name->place, std::move(diagnostic));
     return;
   }
-  const int source = r.add_source({Source::Kind::preset, "preset " + preset->name, {}});
+  const int source = r.add_source({Source::Kind::preset, "preset " + preset->name, {}, {}});
   json::ReadResult shape = json::read(preset->model, source);
   ENSURE(shape.problems.empty(), "preset {} is not JSON", preset->name);
   Value* model = tree.find("model");

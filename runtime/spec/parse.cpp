@@ -150,6 +150,7 @@ ParsedJob parse_job(const ParseInput& input) {
   }
   parsed.diagnostics = r.sorted_diagnostics();
   parsed.job = r.job;
+  parsed.places = r.given_places();
   if (!r.failed()) {
     parsed.values = effective_values(r);
     parsed.resolved_json = resolved_json_of(parsed.values);
@@ -157,6 +158,19 @@ ParsedJob parse_job(const ParseInput& input) {
     parsed.hash = hash_of(r.job);
   }
   return parsed;
+}
+
+Diagnostic diagnostic_at(const ParsedJob& job, const std::string& path, const std::string& code, const std::string& message) {
+  Diagnostic diagnostic{.code = code, .message = message, .pointer = spec::pointer_of(path)};
+  const auto found = job.places.find(path);
+  if (found == job.places.end()) return diagnostic;
+  const RelatedPlace& place = found->second;
+  diagnostic.file = place.file;
+  diagnostic.line = place.line;
+  diagnostic.column = place.column;
+  diagnostic.length = place.length;
+  diagnostic.excerpt = place.excerpt;
+  return diagnostic;
 }
 
 std::vector<Diagnostic> changed_run_fields(const ParsedJob& run, const ParsedJob& now) {

@@ -1,6 +1,7 @@
 // From the text of a job spec to a checked JobSpec: all mistakes at once, each located.
 #pragma once
 #include <iosfwd>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -47,18 +48,22 @@ struct ParsedJob {
   std::string resolved_json;            ///< strict JSON of every effective value; parses to the same job
   std::string origins_json;  ///< path -> "job.json:41" | "--set" | "default" | "preset llama3-8b" | ...
   std::vector<EffectiveValue> values;  ///< in the order of the field table
+  std::map<std::string, RelatedPlace> places;  ///< of what was given, by path: "data.train.0.path"
   std::string hash;  ///< 16 hex digits over what must not change within a run (see changed_run_fields)
   bool ok() const;
 };
 
 struct ParseInput {
   std::string text;  ///< JSON, // comments allowed
-  std::string
-      file;  ///< name shown in diagnostics; relative paths inside stay relative to the working directory
+  std::string file;    ///< name shown in diagnostics
+  std::string folder;  ///< where relative paths in `text` start; empty: the folder of `file`
   std::vector<std::string> overrides;                            ///< "path=value", in order (`--set`)
   std::vector<std::pair<std::string, std::string>> environment;  ///< TRAINCTL_SET__a__b=value
 };
 ParsedJob parse_job(const ParseInput& input);
+
+/// A mistake in the value of `path` that only a look outside the spec can find: located where it was given.
+Diagnostic diagnostic_at(const ParsedJob& job, const std::string& path, const std::string& code, const std::string& message);
 
 /// Fields that a resume may not change (model, data, seed, batch, lanes, optimizer, schedule, precision):
 /// one diagnostic for each that differs between the run's resolved spec and the new one.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 
 namespace trainctl::spec {
 
@@ -10,6 +11,22 @@ std::string pointer_of(const std::string& path) {
   std::string pointer = path.empty() ? "" : "/" + path;
   std::replace(pointer.begin(), pointer.end(), '.', '/');
   return pointer;
+}
+
+std::string current_folder() {
+  std::error_code ignored;
+  return std::filesystem::current_path(ignored).string();
+}
+
+std::string absolute_path(Names names, const std::string& text, const std::string& folder) {
+  const bool word = names == Names::no_file || (names == Names::file_or_bytes && text == "bytes") ||
+                    (names == Names::program && text.find('/') == std::string::npos);
+  if (word || text.empty() || text[0] == '/' || folder.empty()) return text;
+  const std::filesystem::path path = std::filesystem::path(folder) / text;
+  // `..` behind a symbolic link is the parent of where the link leads, which only the file system knows.
+  std::error_code failed;
+  const std::filesystem::path resolved = text.find("..") == std::string::npos ? path : std::filesystem::weakly_canonical(path, failed);
+  return (failed ? path : resolved).lexically_normal().string();
 }
 
 int Resolution::add_source(Source source) {
@@ -21,6 +38,21 @@ bool Resolution::given_by_user(const std::string& path) const {
   const auto found = places_.find(path);
   return found != places_.end() &&
          sources.at(static_cast<size_t>(found->second.source)).kind != Source::Kind::preset;
+}
+
+std::map<std::string, RelatedPlace> Resolution::given_places() const {
+  std::map<std::string, RelatedPlace> given;
+  for (const auto& [path, place] : places_) {
+    const Source& source = sources.at(static_cast<size_t>(place.source));
+    const bool in_file = source.kind == Source::Kind::file;
+    given[path] = {.file = source.name,
+                   .pointer = pointer_of(path),
+                   .excerpt = in_file ? excerpt(place) : "",
+                   .line = in_file ? place.line : 0,
+                   .column = in_file ? place.column : 0,
+                   .length = std::max(1, place.length)};
+  }
+  return given;
 }
 
 std::string Resolution::origin(const std::string& path) const {

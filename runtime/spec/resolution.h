@@ -18,6 +18,7 @@ struct Source {
   Kind kind = Kind::file;
   std::string name;  ///< as diagnostics show it: "job.json", "--set parallelism.tensor=16", ...
   std::vector<std::string> lines;  ///< of a file
+  std::string folder;              ///< absolute; relative paths in it start there
 };
 
 class Resolution {
@@ -34,6 +35,8 @@ class Resolution {
   bool given(const std::string& path) const { return places_.count(path) != 0; }
   /// Given by the person, not by a preset.
   bool given_by_user(const std::string& path) const;
+  /// Every place that a person gave a value at, by path.
+  std::map<std::string, RelatedPlace> given_places() const;
   /// Where the value of `path` comes from, for --show-origin.
   std::string origin(const std::string& path) const;
 
@@ -61,6 +64,11 @@ class Resolution {
   std::set<std::string> spoiled_;
   std::vector<std::pair<json::Place, Diagnostic>> found_;
 };
+
+/// `text` as an absolute path, if it names a file by a relative one. `folder`: where relative ones start.
+std::string absolute_path(Names names, const std::string& text, const std::string& folder);
+/// The current folder, absolute; "" if it was removed.
+std::string current_folder();
 
 /// "parallelism.tensor" -> "/parallelism/tensor".
 std::string pointer_of(const std::string& path);

@@ -304,7 +304,8 @@ class Resolver {
       wrong(value.place, "E0201", path, fmt::format("`{}` holds a NUL character", path), {"remove it"});
       return std::nullopt;
     }
-    return t;
+    if (!value.place.known()) return t;
+    return absolute_path(field.names, t, r_.sources.at(static_cast<size_t>(value.place.source)).folder);
   }
 
   std::optional<Setting> choice(const Field& field, const Value& value, const std::string& path) {

@@ -89,6 +89,7 @@ Json type_schema(const Field& field) {
 Json field_schema(const Field& field) {
   Json schema = type_schema(field);
   std::string plain = field.text;
+  if (field.names != spec::Names::no_file) plain += fmt::format(" ({})", path_rule(field.names));
   std::erase(plain, '`');
   schema["description"] = plain;
   schema["markdownDescription"] =

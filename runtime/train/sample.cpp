@@ -1,5 +1,7 @@
 #include "runtime/train/sample.h"
 
+#include <filesystem>
+
 #include "data/sidecar.h"
 #include "data/tokenizer.h"
 #include "runtime/base/error.h"
@@ -12,7 +14,11 @@ namespace {
 std::string tokenizer_of(const JobSpec& job) {
   if (!job.data.tokenizer.empty()) return job.data.tokenizer;
   for (const DataSource& source : job.data.train)
-    if (const auto sidecar = data::read_sidecar(source.path)) return sidecar->tokenizer;
+    if (const auto sidecar = data::read_sidecar(source.path)) {
+      // A file is named relative to the sidecar.
+      if (sidecar->tokenizer == "bytes" || sidecar->tokenizer.starts_with('/')) return sidecar->tokenizer;
+      return (std::filesystem::path(source.path).parent_path() / sidecar->tokenizer).lexically_normal().string();
+    }
   throw Error(ErrorCode::kData, "the run does not say which tokenizer made its tokens; give --tokenizer FILE (or `bytes`)");
 }
 

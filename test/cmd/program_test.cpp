@@ -97,6 +97,42 @@ TEST_CASE("help and version are successes, on every command", "[cmd]") {
   }
 }
 
+TEST_CASE("missing data is an error of validate, plan and launch: all of it, each where it is written", "[cmd]") {
+  const SpecFile spec(R"({"version":1,"model":{"preset":"gpt2-tiny","init":{"from":"weights"}},
+"data":{"tokenizer":"tok.model",
+"train":[{"path":"a.idx"},{"path":"none*.bin"}],
+"val":[{"path":"a-val.idx"}]},"schedule":{"total_steps":10}})");
+  const std::string folder = spec.path().substr(0, spec.path().rfind('/'));
+  const std::vector<std::vector<std::string>> commands = {
+      {"validate", spec.path()}, {"plan", spec.path()}, {"launch", spec.path(), "--dry-run"}, {"launch", spec.path()}};
+  for (const std::vector<std::string>& words : commands) {
+    const Outcome o = run(words);
+    INFO(words.front() << "\n" << o.err);
+    CHECK(o.status == 6);
+    size_t at = 0;
+    for (const std::string expected :
+         {":1:59  /model/init/from", ":2:21  /data/tokenizer", ":3:18  /data/train/0/path", ":3:35  /data/train/1/path", ":4:16  /data/val/0/path",
+          "trainctl data tokenize FILES --out ", "a --train-vocab 256 --tokenizer-out ", " --split 98:2", "5 errors"}) {
+      CAPTURE(expected);
+      const size_t found = o.err.find(expected, at);
+      REQUIRE(found != std::string::npos);
+      at = found;
+    }
+    CHECK(o.err.find("there is no token file " + folder + "/a.idx") != std::string::npos);
+    CHECK(o.err.find("no file matches " + folder + "/none*.bin") != std::string::npos);
+    CHECK((o.out.find("Memory") != std::string::npos) == (words.front() == "plan"));   // which needs no data
+    CHECK(o.out.find("next:") == std::string::npos);
+  }
+  const nlohmann::json list = nlohmann::json::parse(run({"validate", spec.path(), "--json"}).out);
+  REQUIRE(list.size() == 5);
+  CHECK(list[0]["code"] == "E0507");
+  CHECK(list[1]["code"] == "E0506");
+  CHECK(list[2]["code"] == "E0504");
+  CHECK(nlohmann::json::parse(run({"plan", spec.path(), "--json"}).out).contains("memory"));
+  CHECK(run({"validate", spec.path(), "--no-data"}).status == 0);
+  CHECK(run({"plan", spec.path(), "--no-data"}).status == 0);
+}
+
 TEST_CASE("every exit status is documented", "[cmd]") {
   const Outcome help = run({"help", "exit-codes"});
   CHECK(help.status == 0);
@@ -136,12 +172,12 @@ TEST_CASE("a mistyped word is a usage error with a suggestion, and nothing runs"
 
 TEST_CASE("validate tells valid from invalid", "[cmd]") {
   const SpecFile spec(kValid);
-  const Outcome valid = run({"validate", spec.path()});
+  const Outcome valid = run({"validate", spec.path(), "--no-data"});
   CHECK(valid.status == 0);
   CHECK(valid.out.find("next: trainctl launch") != std::string::npos);
   // What is advised next is the job that was looked at.
   for (const char* command : {"validate", "plan"}) {
-    const Outcome outcome = run({command, spec.path(), "-s", "device=gpu", "-s", "description=on a GPU"});
+    const Outcome outcome = run({command, spec.path(), "--no-data", "-s", "device=gpu", "-s", "description=on a GPU"});
     CHECK(outcome.status == 0);
     CHECK(outcome.out.find("next: trainctl launch " + spec.path() + " -s device=gpu -s 'description=on a GPU'\n") !=
           std::string::npos);
@@ -160,7 +196,7 @@ TEST_CASE("validate tells valid from invalid", "[cmd]") {
 
 TEST_CASE("json goes to stdout and can be read", "[cmd]") {
   const SpecFile spec(kValid);
-  const auto valid = nlohmann::json::parse(run({"validate", spec.path(), "--json"}).out);
+  const auto valid = nlohmann::json::parse(run({"validate", spec.path(), "--no-data", "--json"}).out);
   CHECK(valid["valid"] == true);
   CHECK(valid["spec"]["schedule"]["total_steps"] == 10);
   CHECK(valid["origins"]["schedule.total_steps"] == spec.path() + ":1");
@@ -180,7 +216,7 @@ TEST_CASE("init writes a spec that validates, and overwrites nothing", "[cmd]") 
   for (const std::string& preset : preset_names()) {
     const std::string path = folder + "/" + preset + ".json";
     CHECK(run({"init", preset, "-o", path}).status == 0);
-    CHECK(run({"validate", path}).status == 0);
+    CHECK(run({"validate", path, "--no-data"}).status == 0);
     CHECK(run({"init", preset, "-o", path}).status == 2);
   }
   CHECK(run({"init", "--list"}).out.find("llama3-8b") != std::string::npos);

@@ -132,6 +132,25 @@ TEST_CASE("a loss that is not a number ends the run with 8", "[input]") {
   CHECK_THAT(o.err, Contains("at step 1") && Contains("schedule.lr"));
 }
 
+TEST_CASE("a job starts and resumes from any folder: its paths start at its file", "[input]") {
+  const TempDir dir;
+  std::filesystem::create_directories(dir.path() + "/here/deeper");
+  std::filesystem::create_directories(dir.path() + "/jobs/data");
+  std::filesystem::copy(std::string(TRAINCTL_SOURCE_DIR) + "/test/golden/llama-tiny/tokens.bin", dir.path() + "/jobs/data/tokens.bin");
+  std::string spec = tiny_spec("paths");
+  const std::string golden = std::string(TRAINCTL_SOURCE_DIR) + "/test/golden/llama-tiny/tokens.bin";
+  spec.replace(spec.find(golden), golden.size(), "data/tokens.bin");
+  write_file(dir.path() + "/jobs/job.json", spec);
+  const Outcome first = run_trainctl(dir.path() + "/here", {"launch", "../jobs/job.json", "-s", "observability.run_id=p", "--max-steps", "4"});
+  INFO(first.err);
+  REQUIRE(first.status == 0);
+  CHECK(std::filesystem::exists(dir.path() + "/here/runs/p/ckpt"));
+  const Outcome second = run_trainctl(dir.path() + "/here/deeper", {"resume", "../runs/p", "--max-steps", "5"});
+  INFO(second.err);
+  CHECK(second.status == 0);
+  CHECK(losses_of(dir.path() + "/here/runs/p").size() == 5);
+}
+
 TEST_CASE("a checkpoint writes text", "[input]") {
   const TempDir dir;
   write_file(dir.path() + "/job.json", tiny_spec("text"));

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "runtime/base/file_system.h"
@@ -147,6 +148,47 @@ TEST_CASE("stronger layers win, and say so", "[spec]") {
   REQUIRE(!circle.diagnostics.empty());
   CHECK(std::any_of(circle.diagnostics.begin(), circle.diagnostics.end(),
                     [](const Diagnostic& d) { return d.code == "E0106"; }));
+  fs.remove_tree(folder);
+}
+
+TEST_CASE("a path is relative to the folder of the file it is written in, or to the current one with --set", "[spec]") {
+  const std::string folder = temporary_folder();
+  FileSystem& fs = real_file_system();
+  fs.make_directories(folder + "/jobs");
+  fs.make_directories(folder + "/base/deep");
+  fs.make_directories(folder + "/elsewhere");
+  std::filesystem::create_directory_symlink(folder + "/base/deep", folder + "/jobs/link");
+  fs.write_new_text(folder + "/base/model.json",
+                    R"({"model": {"preset": "gpt2-124m", "init": {"from": "weights"}}, "checkpoint": {"dir": "../out"}})");
+  const std::string text = R"({"extends": ["../base/model.json"], "schedule": {"total_steps": 1},
+    "data": {"tokenizer": "bytes", "train": [{"path": "a.idx"}, {"path": "../b*.idx"}, {"path": "/abs/c.idx"}, {"path": "link/../d"}]},
+    "launcher": {"mpirun": "mpirun"}})";
+  const std::string here = std::filesystem::current_path().string();
+  const ParsedJob first = parse_job({.text = text,
+                                     .file = folder + "/jobs/job.json",
+                                     .overrides = {"data.val.1.path=v.idx"},
+                                     .environment = {{"TRAINCTL_SET__data__val__0__path", "w.idx"}}});
+  INFO(render(first.diagnostics, false));
+  REQUIRE(first.ok());
+  const JobSpec& job = first.job;
+  CHECK(job.data.train[0].path == folder + "/jobs/a.idx");
+  CHECK(job.data.train[1].path == folder + "/b*.idx");
+  CHECK(job.data.train[2].path == "/abs/c.idx");
+  CHECK(job.data.train[3].path == folder + "/base/d");   // as the file system sees it, not as text
+  CHECK(job.data.val[0].path == here + "/w.idx");
+  CHECK(job.data.val[1].path == here + "/v.idx");
+  CHECK(job.data.tokenizer == "bytes");
+  CHECK(job.model.init_from == folder + "/base/weights");
+  CHECK(job.checkpoint.dir == folder + "/out");
+  CHECK(job.observability.run_dir == here + "/runs");
+  CHECK(job.launcher.mpirun == "mpirun");
+  CHECK(first.places.at("data.train.1.path").line == 2);
+  CHECK(first.places.at("data.train.1.path").column == 74);
+  // The resolved spec means the same from anywhere; one with relative paths starts in the folder that is given.
+  CHECK(parse_job({.text = first.resolved_json, .file = folder + "/elsewhere/job.json"}).resolved_json == first.resolved_json);
+  CHECK(parse_job({.text = text, .file = "job.json", .folder = folder + "/elsewhere"}).job.data.train[0].path ==
+        folder + "/elsewhere/a.idx");
+  CHECK(parse(kMinimal).job.data.train[0].path == here + "/data/train.idx");
   fs.remove_tree(folder);
 }
 
