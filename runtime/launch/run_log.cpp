@@ -1,8 +1,8 @@
 #include "runtime/launch/run_log.h"
-#include "runtime/base/json.h"
 
 #include <fmt/format.h>
 
+#include "runtime/base/json.h"
 
 namespace trainctl {
 namespace {
@@ -31,7 +31,7 @@ const char* state_of(const Supervision& supervision) {
 }  // namespace
 
 RunLog::RunLog(FileSystem& fs, Clock& clock, const RunDirectory& run, Console& console)
-    : fs_(fs), clock_(clock), run_(run), console_(console), metrics_(run.metrics()), events_(run.events()) {
+    : fs_(fs), clock_(clock), run_(run), console_(console), metrics_(run.metrics()), events_(run.events()), summary_(clock.unix_s()) {
   status_.directory = run.path;
 }
 
@@ -46,7 +46,9 @@ void RunLog::step(const StepReport& report) {
   status_.step = report.step;
   status_.step_unix_s = clock_.unix_s();
   status_.last_step_json = report.json;
-  console_.step(step_view(report.json), report.log, clock_.unix_s());
+  const StepView view = step_view(report.json);
+  summary_.step(view, clock_.unix_s());
+  console_.step(view, report.log, clock_.unix_s());
 }
 
 void RunLog::saved(const SaveOutcome& outcome, double seconds) {

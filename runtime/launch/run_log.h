@@ -10,6 +10,7 @@
 #include "runtime/observe/console.h"
 #include "runtime/observe/journal.h"
 #include "runtime/observe/status.h"
+#include "runtime/observe/summary.h"
 
 namespace trainctl {
 
@@ -31,6 +32,8 @@ class RunLog {
   int64_t save_failed_step() const { return save_failed_step_; }
   const std::string& save_failure() const { return save_failure_; }
   RunStatus& status() { return status_; }
+  /// What this launch or resume did so far; empty before its first step.
+  std::string summary() const { return summary_.render(clock_.unix_s()); }
   Console& console() { return console_; }
 
  private:
@@ -43,6 +46,7 @@ class RunLog {
   std::optional<Journal> metrics_;
   Journal events_;
   RunStatus status_;
+  RunSummary summary_;
   int64_t save_failed_step_ = -1;
   std::string save_failure_;
   double written_s_ = -1e9;

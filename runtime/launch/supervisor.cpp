@@ -11,6 +11,7 @@
 #include "runtime/base/json.h"
 #include "runtime/launch/attempt.h"
 #include "runtime/launch/bundle.h"
+#include "runtime/launch/divergence.h"
 #include "runtime/launch/session.h"
 
 namespace trainctl {
@@ -223,6 +224,7 @@ class Supervisor {
     const std::string resume = "trainctl resume " + plan_.run_id;
     const std::string logs = fmt::format("logs {}/logs · metrics {}", run_.path, run_.metrics());
     const bool saved = s.saved_step == s.step;
+    if (const std::string summary = log_.summary(); !summary.empty()) console_.note(summary);
     if (v.outcome == Verdict::aborted) {
       console_.say(fmt::format("aborted at step {}; {}. {}", s.step,
                                s.saved_step >= 0 ? fmt::format("the last checkpoint is step {}", s.saved_step)
@@ -273,10 +275,12 @@ class Supervisor {
                              s.step - base == 1 ? "" : "s",
                              s.saved_step >= 0 ? fmt::format("the last checkpoint is step {}", s.saved_step)
                                                : "there is no checkpoint yet"));
+    const bool diverged = v.code == ErrorCode::kDiverged;
+    const std::string advice = diverged ? divergence_advice(fs_, plan_.job.job, run_) : resume;
     console_.say("what to do  " +
-                 (worth_restarting(v.code) ? resume : std::string("mend the cause above, then ") + resume));
+                 (diverged || worth_restarting(v.code) ? advice : std::string("mend the cause above, then ") + advice));
     console_.say(fmt::format("details     {}", folder));
-    return end("failed", exit_status(v.code), v.cause, resume);
+    return end("failed", exit_status(v.code), v.cause, advice);
   }
 
   const SupervisePlan& plan_;

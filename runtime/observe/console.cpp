@@ -1,5 +1,4 @@
 #include "runtime/observe/console.h"
-#include "runtime/base/json.h"
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
@@ -9,6 +8,7 @@
 #include <ctime>
 #include <limits>
 
+#include "runtime/base/json.h"
 
 namespace trainctl {
 namespace {
@@ -64,6 +64,8 @@ StepView step_view(const std::string& text) {
   v.tokens_per_s = number_of(j, "tokens_per_s");
   v.mfu = number_of(j, "mfu");
   v.val_loss = number_of(j, "val_loss");
+  v.skipped = j.value("skipped", false);
+  v.skipped_steps = j.value("skipped_steps", int64_t{0});
   if (j.contains("phases") && j["phases"].is_object()) {
     for (const char* key : {"data", "data_s", "data_wait", "data_wait_s"})
       if (std::isnan(v.data_wait)) v.data_wait = number_of(j["phases"], key) / v.step_s;
@@ -108,6 +110,9 @@ void Console::draw_progress() {
 }
 
 void Console::step(const StepView& v, bool log, double unix_s) {
+  if (v.skipped)
+    note(fmt::format(" ! step {} is skipped: its loss or gradient norm is not finite; parameters are unchanged ({} so far)", v.step,
+                     count_of(v.skipped_steps, "step")));
   if (options_.quiet) return;
   // Wall time from step to step, saves and evaluations included; the first step of all is no measure.
   if (steps_seen_ > 0)

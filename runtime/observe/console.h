@@ -13,6 +13,8 @@ struct StepView {
   int64_t step = 0;
   double loss = 0, grad_norm = 0, lr = 0, tokens = 0, step_s = 0, tokens_per_s = 0, mfu = 0, data_wait = 0,
          val_loss = 0;
+  bool skipped = false;       ///< loss or gradient norm were not finite; parameters were not updated
+  int64_t skipped_steps = 0;  ///< so far
 };
 StepView step_view(const std::string& json);
 

@@ -81,6 +81,18 @@ void declare_faults(std::vector<Field>& table, std::vector<Section>& sections) {
       .fallback(int64_t{0})
       .also({"restarts"})
       .example("3");
+  fault
+      .integer("skip_bad_steps",
+               "How many steps in a row whose loss or gradient norm is not a finite number are skipped: parameters and optimizer "
+               "state keep their values, and training goes on with the next samples. One more such step stops the run; 0: the first "
+               "one does.")
+      .to(IN_JOB(fault_tolerance.skip_bad_steps))
+      .from(0)
+      .upto(1 << 20)
+      .unit(Unit::steps)
+      .fallback(int64_t{5})
+      .also({"max_bad_steps", "on_nan"})
+      .example("5");
   fault.number("heartbeat_seconds", "How often each rank reports that it lives.")
       .to(IN_JOB(fault_tolerance.heartbeat_seconds))
       .above(0)

@@ -95,6 +95,7 @@ struct CheckpointSpec {
 struct FaultSpec {
   int max_restarts = 0;
   double heartbeat_seconds = 1, collective_timeout_seconds = 60, step_timeout_seconds = 600;
+  int64_t skip_bad_steps = 5;                  // in a row; one more stops the run
 };
 
 struct ObservabilitySpec {

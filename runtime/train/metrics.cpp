@@ -1,8 +1,9 @@
 #include "runtime/train/metrics.h"
-#include "runtime/base/json.h"
 
 #include <algorithm>
 #include <cmath>
+
+#include "runtime/base/json.h"
 
 namespace trainctl {
 namespace {
@@ -43,6 +44,8 @@ std::string to_json(const StepNumbers& n) {
   j["lr"] = n.lr;
   j["tokens"] = n.tokens;
   if (n.val_loss) put(j, "val_loss", *n.val_loss);
+  if (n.skipped) j["skipped"] = true;
+  if (n.skipped_total > 0) j["skipped_steps"] = n.skipped_total;
   if (n.ranks.empty()) return dump_json(j);
   const double step_s = std::max(n.step_s(), 1e-9), rate = double(n.tokens_per_step) / step_s;
   j["step_s"] = step_s;

@@ -25,6 +25,8 @@ struct StepNumbers {
   int64_t step = 0, tokens = 0, tokens_per_step = 0;
   double loss = 0, grad_norm = 0, lr = 0;
   std::optional<double> val_loss;
+  bool skipped = false;        ///< the step was bad: parameters were not updated
+  int64_t skipped_total = 0;   ///< steps skipped so far, this one included
   double flops_per_token_causal = 0, flops_per_token_full = 0, peak_flops_per_s = 0;
   std::vector<RankTimes> ranks;
   double step_s() const;

@@ -10,6 +10,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 #include "runtime/base/process_memory.h"
+#include "runtime/train/bad_steps.h"
 #include "runtime/train/metrics.h"
 #include "runtime/train/token_feed.h"
 #include "runtime/train/warm_up.h"
@@ -80,6 +81,7 @@ struct Trainer::Impl {
   std::unique_ptr<kernels::Buffer> losses;   // host: a double for each micro-batch of this rank
   int64_t step = 0, requested_step = 0;
   double last_loss = NAN, saving_s = 0;   // saving_s: since the last report
+  BadSteps bad_steps;
   double peak_flops_per_s = 0;            // of all devices together; known to rank 0, which reports
   RankTimes times;
 
@@ -169,6 +171,7 @@ struct Trainer::Impl {
       const auto checkpoint = ckpt::Checkpoint::open(fs, options.resume_from);
       load_state(table, *checkpoint, {*params, backend, *stream});
       step = checkpoint->state().step;
+      bad_steps = bad_steps_of(checkpoint->state().extra_json);
     } else if (!job.model.init_from.empty()) {
       control.doing("reading " + job.model.init_from);
       import_weights(table, *ckpt::TensorFolder::open(fs, job.model.init_from), {*params, backend, *stream});
@@ -256,19 +259,36 @@ struct Trainer::Impl {
     a.eps = float(job.optimizer.eps);
     if (job.optimizer.grad_clip > 0)
       a.grad_scale = float(std::min(1.0, job.optimizer.grad_clip / (grad_norm + 1e-6)));
-    a.bias_correction1 = float(1.0 - std::pow(job.optimizer.beta1, double(step + 1)));
-    a.bias_correction2 = float(1.0 - std::pow(job.optimizer.beta2, double(step + 1)));
+    // Counts the updates that were made: a skipped step changed no moment.
+    const double updates = double(step + 1 - bad_steps.total);
+    a.bias_correction1 = float(1.0 - std::pow(job.optimizer.beta1, updates));
+    a.bias_correction2 = float(1.0 - std::pow(job.optimizer.beta2, updates));
     return a;
   }
 
-  void check_finite(const Scalars& s) const {
-    if (std::isfinite(s.loss) && std::isfinite(s.grad_norm)) return;
-    const char* what = std::isfinite(s.loss) ? "the gradient norm" : "the loss";
-    const double value = std::isfinite(s.loss) ? s.grad_norm : s.loss;
-    throw Error(ErrorCode::kDiverged,
-                fmt::format("{} is {} at step {} (lr {:.3g}); the parameters were not changed by it: launch a new run "
-                            "with a lower schedule.lr or optimizer.grad_clip",
-                            what, value, step + 1, learning_rate(job.schedule, step)));
+  /// Updates the parameters, or skips a step whose loss or gradient norm is not finite. Throws Error(kDiverged) after too many.
+  StepFate apply_or_skip(const Scalars& s) {
+    const StepFate fate = fate_of_step(s.loss, s.grad_norm, bad_steps, job.fault_tolerance.skip_bad_steps);
+    if (fate == StepFate::apply) {
+      params->step(adamw_step(s.grad_norm));
+      model->weights_changed();
+      bad_steps = after_step(bad_steps, fate);
+      last_loss = s.loss;
+      return fate;
+    }
+    const std::string what = what_is_bad(s.loss, s.grad_norm);
+    const double lr = learning_rate(job.schedule, step);
+    if (fate == StepFate::stop)
+      throw Error(ErrorCode::kDiverged,
+                  fmt::format("{} at step {} (lr {:.3g}), after {} skipped step{} in a row (fault_tolerance.skip_bad_steps = {}); the "
+                              "parameters are those of step {}",
+                              what, step + 1, lr, bad_steps.in_a_row, bad_steps.in_a_row == 1 ? "" : "s",
+                              job.fault_tolerance.skip_bad_steps, step - bad_steps.in_a_row));
+    bad_steps = after_step(bad_steps, fate);
+    if (world.rank() == 0)
+      control.event("step_skipped", dump_json(nlohmann::json{{"step", step + 1}, {"reason", what}, {"lr", lr},
+                                                             {"in_a_row", bad_steps.in_a_row}, {"total", bad_steps.total}}));
+    return fate;
   }
 
   double waited() const {
@@ -294,11 +314,8 @@ struct Trainer::Impl {
     if (step == 0 && !options.gradients_dir.empty()) save_gradients();
     control.doing(fmt::format("step {}: exchanging the loss and the gradient norm", step + 1));
     const Scalars scalars = exchange_scalars();
-    check_finite(scalars);
-    last_loss = scalars.loss;
     control.doing(fmt::format("step {}: optimizer", step + 1));
-    params->step(adamw_step(scalars.grad_norm));
-    model->weights_changed();
+    const StepFate fate = apply_or_skip(scalars);
     stream->synchronize();
     const double end = clock.monotonic_s();
     times.optimizer_s = end - reduce_begin - (waited() - waited_until_reduce);
@@ -309,7 +326,7 @@ struct Trainer::Impl {
     std::optional<double> val_loss;
     if (validation && step % job.eval.every_steps == 0) val_loss = evaluate();
     times.evaluation_s = clock.monotonic_s() - end;
-    report(scalars, val_loss, last);
+    report(scalars, fate, val_loss, last);
     return scalars.stop;
   }
 
@@ -321,7 +338,7 @@ struct Trainer::Impl {
     times.sm_clock_mhz = facts.sm_clock_mhz.value_or(NAN);
   }
 
-  void report(const Scalars& scalars, std::optional<double> val_loss, int64_t last) {
+  void report(const Scalars& scalars, StepFate fate, std::optional<double> val_loss, int64_t last) {
     StepNumbers n;
     n.step = step;
     n.tokens_per_step = job.tokens_per_step();
@@ -330,6 +347,8 @@ struct Trainer::Impl {
     n.grad_norm = scalars.grad_norm;
     n.lr = learning_rate(job.schedule, step - 1);
     n.val_loss = val_loss;
+    n.skipped = fate == StepFate::skip;
+    n.skipped_total = bad_steps.total;
     n.flops_per_token_causal = flops.causal;
     n.flops_per_token_full = flops.full;
     n.peak_flops_per_s = peak_flops_per_s;
@@ -390,7 +409,7 @@ struct Trainer::Impl {
     s.seed = job.seed;
     s.spec_hash = options.spec_hash;
     s.program_version = TRAINCTL_VERSION;
-    const nlohmann::ordered_json extra{
+    nlohmann::ordered_json extra{
         {"samples", step * job.batch.global_sequences},
         {"lanes", job.parallelism.lanes},
         {"lr", step > 0 ? learning_rate(job.schedule, step - 1) : 0.0},
@@ -399,6 +418,7 @@ struct Trainer::Impl {
          {{"tensor", mesh.tp}, {"pipeline", mesh.pp}, {"data", mesh.dp}, {"zero_stage", job.parallelism.zero_stage}}},
         // Rank 0's description is the one that is published; the others need not read the files for their fingerprints.
         {"data", parse_ordered_json(world.rank() == 0 ? dataset->fingerprints_json() : "[]")}};
+    if (bad_steps.total > 0) extra["bad_steps"] = {{"total", bad_steps.total}, {"in_a_row", bad_steps.in_a_row}};
     s.extra_json = dump_json(extra);
     s.resolved_spec_json = options.resolved_spec_json.empty() ? "{}" : options.resolved_spec_json;
     return s;

@@ -1,0 +1,67 @@
+#include "runtime/launch/divergence.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "ckpt/checkpoint.h"
+#include "runtime/base/error.h"
+#include "runtime/base/json.h"
+#include "runtime/launch/mpirun.h"
+
+namespace trainctl {
+namespace {
+
+double recorded_loss(const ckpt::StateInfo& state) {
+  const nlohmann::json extra = try_parse_json(state.extra_json);
+  return extra.is_object() && extra.contains("loss") && extra["loss"].is_number() ? extra["loss"].get<double>() : NAN;
+}
+
+std::vector<SavedLoss> saved_losses(FileSystem& fs, const std::string& checkpoints) {
+  std::vector<SavedLoss> saved;
+  if (!fs.exists(checkpoints)) return saved;
+  for (const int64_t step : ckpt::list_steps(fs, checkpoints)) {
+    try {
+      saved.push_back({step, recorded_loss(ckpt::Checkpoint::open(fs, ckpt::step_directory(checkpoints, step))->state())});
+    } catch (const Error&) {
+      // A damaged checkpoint is no place to branch from.
+    }
+  }
+  return saved;
+}
+
+}  // namespace
+
+std::optional<int64_t> branch_point(std::span<const SavedLoss> saved) {
+  constexpr double kTolerated = 1.25;
+  double lowest = std::numeric_limits<double>::infinity();
+  for (const SavedLoss& s : saved)
+    if (std::isfinite(s.loss)) lowest = std::min(lowest, s.loss);
+  std::optional<int64_t> newest;
+  for (const SavedLoss& s : saved)
+    if (std::isfinite(s.loss) && s.loss <= kTolerated * lowest && s.step > newest.value_or(-1)) newest = s.step;
+  return newest;
+}
+
+double lower_learning_rate(double lr) { return lr / 2 > 3e-3 ? 3e-4 : lr / 2; }
+
+std::string divergence_advice(FileSystem& fs, const JobSpec& job, const RunDirectory& run) {
+  LaunchLine line;
+  line.argv = {"trainctl", "launch", run.job()};
+  if (const auto step = branch_point(saved_losses(fs, run.checkpoints(job))))
+    line.argv.insert(line.argv.end(), {"--from", fmt::format("{}@{}", run.path, *step)});
+  const double lr = lower_learning_rate(job.schedule.lr);
+  const auto set = [&](const std::string& field, const std::string& value) {
+    line.argv.insert(line.argv.end(), {"-s", field + "=" + value});
+  };
+  set("schedule.lr", fmt::format("{:g}", lr));
+  if (job.schedule.min_lr > lr) set("schedule.min_lr", fmt::format("{:g}", lr / 10));
+  // The saved spec holds this run's own id and checkpoint folder, which the new run must not take.
+  if (!job.observability.run_id.empty()) set("observability.run_id", "");
+  return shell_text(line);
+}
+
+}  // namespace trainctl

@@ -1,0 +1,32 @@
+// What a user can do after a run diverged: a command that branches from a checkpoint of before, with a lower learning rate.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "runtime/base/file_system.h"
+#include "runtime/launch/run_directory.h"
+#include "runtime/spec/job.h"
+
+namespace trainctl {
+
+/// A checkpoint's step and the loss recorded with it.
+struct SavedLoss {
+  int64_t step = 0;
+  double loss = 0;
+};
+
+/// The newest checkpoint that was saved before the losses left their course: its loss is finite and at most a quarter above the lowest
+/// loss of any checkpoint. Nothing where no checkpoint has a finite loss.
+std::optional<int64_t> branch_point(std::span<const SavedLoss> saved);
+
+/// A learning rate to try after `lr` diverged: half of it, or 3e-4 where half would still be above 3e-3, the range in which AdamW
+/// trains models of any size.
+double lower_learning_rate(double lr);
+
+/// The command: `trainctl launch RUN/job.json --from RUN@STEP -s schedule.lr=...`, without --from where no checkpoint is good.
+/// `run` names the run as the user can find it.
+std::string divergence_advice(FileSystem& fs, const JobSpec& job, const RunDirectory& run);
+
+}  // namespace trainctl
