@@ -40,6 +40,7 @@ struct StateInfo {
   int64_t tokens = 0;
   uint64_t seed = 0;
   std::string spec_hash, program_version;
+  std::string numerics;            ///< of the devices that computed the last step (Backend::numerics); "": not recorded
   std::string extra_json = "{}";
   std::string resolved_spec_json = "{}";
 };

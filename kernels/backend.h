@@ -95,6 +95,9 @@ class Backend {
  public:
   virtual ~Backend() = default;
   virtual std::string name() const = 0;  ///< "cpu", "cuda", "reference", ...
+  /// What decides the bits of every op besides its arguments: the kind of device, its architecture or instruction set, the versions of
+  /// the libraries that multiply. "cpu v4 oneDNN 2.6.3 avx512_core_amx", "cuda sm_90 132 SMs cuBLASLt 13.1.0". Equal texts: equal bits.
+  virtual std::string numerics() const = 0;
   /// Whether the host may read and write this device's memory, and every op is done when its call returns.
   virtual bool is_host() const { return false; }
   virtual std::unique_ptr<Stream> create_stream() = 0;
@@ -240,6 +243,8 @@ std::unique_ptr<Backend> make_reference_backend();
 /// The machine's cores: oneDNN products, own vectorised kernels, `threads` worker threads (this thread counts as one).
 /// Results do not depend on `threads`. Error(kPreflight) if the CPU is too old.
 std::unique_ptr<Backend> make_cpu_backend(int threads);
+/// `numerics()` of that backend, without making one.
+std::string cpu_numerics();
 
 /// FLOP/s of `dtype` matrix products through `backend` with packed weights (1024 x 1024 x 1024 on a CPU; on a device 8192 x 8192 x 8192
 /// of random numbers), best of several tries within about 0.2 s: the peak that MFU is measured against.

@@ -39,6 +39,8 @@ struct CudaOptions {
 /// Error(kPreflight) in one sentence: no driver, no such GPU, an unsupported architecture, cuBLASLt not found (and where it was
 /// looked for).
 std::unique_ptr<Backend> make_cuda_backend(const CudaOptions& options);
+/// `numerics()` of the backend of GPU `index`, without making one: starts no CUDA context. Error(kPreflight) as above.
+std::string cuda_numerics(int index);
 
 /// Device memory that ops on these shapes take beside their arguments on a CUDA device: what reserve_scratch takes there. Pure; known
 /// without a GPU.

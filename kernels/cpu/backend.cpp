@@ -22,8 +22,13 @@ const KernelTable& table_of(InstructionSet isa) {
   return v2::kTable;
 }
 
+std::string numerics_of(InstructionSet isa) {
+  static constexpr const char* kNames[] = {"v2", "v3", "v4"};
+  return fmt::format("cpu {} {}", kNames[int(isa)], product_library());
+}
+
 CpuBackend::CpuBackend(int threads, InstructionSet isa)
-    : kernels_(table_of(isa)), multiplies_bf16_(isa == InstructionSet::v4), pool_(threads), products_(pool_) {
+    : isa_(isa), kernels_(table_of(isa)), multiplies_bf16_(isa == InstructionSet::v4), pool_(threads), products_(pool_) {
   ENSURE(threads >= 1, "threads = {}", threads);
 }
 
@@ -33,13 +38,18 @@ std::unique_ptr<Backend> make_cpu_backend(int threads, InstructionSet isa) {
 
 }  // namespace cpu
 
-std::unique_ptr<Backend> make_cpu_backend(int threads) {
-  for (const cpu::InstructionSet isa : {cpu::InstructionSet::v4, cpu::InstructionSet::v3, cpu::InstructionSet::v2}) {
-    if (cpu::supports(isa)) {
-      return cpu::make_cpu_backend(threads, isa);
-    }
-  }
+namespace {
+
+cpu::InstructionSet best_instruction_set() {
+  for (const cpu::InstructionSet isa : {cpu::InstructionSet::v4, cpu::InstructionSet::v3, cpu::InstructionSet::v2})
+    if (cpu::supports(isa)) return isa;
   throw Error(ErrorCode::kPreflight, "this CPU lacks SSE4.2 (x86-64-v2), which trainctl needs; use a newer machine");
 }
+
+}  // namespace
+
+std::unique_ptr<Backend> make_cpu_backend(int threads) { return cpu::make_cpu_backend(threads, best_instruction_set()); }
+
+std::string cpu_numerics() { return cpu::numerics_of(best_instruction_set()); }
 
 }  // namespace trainctl::kernels

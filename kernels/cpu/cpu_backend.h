@@ -15,6 +15,8 @@ enum class InstructionSet { v2, v3, v4 };  ///< x86-64-v2 (SSE4.2), v3 (AVX2), v
 
 bool supports(InstructionSet isa);
 const KernelTable& table_of(InstructionSet isa);
+/// What decides the bits of a backend with that instruction set: its kernels, and oneDNN, which chooses its own by the machine.
+std::string numerics_of(InstructionSet isa);
 
 /// Part of a matrix; an absent matrix stays absent.
 inline Matrix part(const Matrix& m, int64_t row, int64_t rows, int64_t col, int64_t cols) {
@@ -26,6 +28,7 @@ class CpuBackend final : public HostDevice {
   CpuBackend(int threads, InstructionSet isa);
 
   std::string name() const override { return "cpu"; }
+  std::string numerics() const override { return numerics_of(isa_); }
   void fill_zero(Stream&, void* data, size_t bytes) override;
   void copy(Stream&, Matrix src, Matrix dst) override;
   void add(Stream&, Matrix src, Matrix dst) override;
@@ -109,6 +112,7 @@ class CpuBackend final : public HostDevice {
   static constexpr int64_t kTileElements = 32768;
   static constexpr int64_t kTileCols = 16384;
 
+  const InstructionSet isa_;
   const KernelTable& kernels_;
   const bool multiplies_bf16_;
   ThreadPool pool_;

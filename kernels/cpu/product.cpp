@@ -35,6 +35,20 @@ Desc matrix_desc(int64_t rows, int64_t cols, DType dtype, bool transposed, int64
   return {{rows, cols}, dnnl_type(dtype), transposed ? dnnl::memory::dims{1, stride} : dnnl::memory::dims{stride, 1}};
 }
 
+const char* name_of(dnnl::cpu_isa isa) {
+  switch (isa) {
+    case dnnl::cpu_isa::sse41: return "sse41";
+    case dnnl::cpu_isa::avx: return "avx";
+    case dnnl::cpu_isa::avx2: return "avx2";
+    case dnnl::cpu_isa::avx2_vnni: return "avx2_vnni";
+    case dnnl::cpu_isa::avx512_core: return "avx512_core";
+    case dnnl::cpu_isa::avx512_core_vnni: return "avx512_core_vnni";
+    case dnnl::cpu_isa::avx512_core_bf16: return "avx512_core_bf16";
+    case dnnl::cpu_isa::avx512_core_amx: return "avx512_core_amx";
+    default: return nullptr;
+  }
+}
+
 /// What one worker passes to a primitive: made once, pointed at new data for each panel.
 struct Arguments {
   dnnl::memory left, right, out, bias, scratchpad;
@@ -138,6 +152,14 @@ struct ProductEngine::State {
   std::map<PanelKey, Panel> panels;
   std::mutex mutex;
 };
+
+std::string product_library() {
+  const dnnl::version_t& version = *dnnl::version();
+  const dnnl::cpu_isa isa = dnnl::get_effective_cpu_isa();
+  const char* name = name_of(isa);
+  return fmt::format("oneDNN {}.{}.{} {}", version.major, version.minor, version.patch,
+                     name ? std::string(name) : fmt::format("isa {:#x}", unsigned(isa)));
+}
 
 ProductEngine::ProductEngine(ThreadPool& pool) {
   keep_freed_memory();

@@ -2,6 +2,7 @@
 // number of threads nor a row stride changes a bit.
 #pragma once
 #include <memory>
+#include <string>
 
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/tensor.h"
@@ -18,6 +19,9 @@ struct ProductArguments {
   bool right_transposed = false;
   bool accumulate = false;  ///< only with f32 out
 };
+
+/// oneDNN, its version and the instruction set that it chose for this machine: "oneDNN 2.6.3 avx512_core_amx".
+std::string product_library();
 
 /// Multiplies; remembers what oneDNN built for each shape. Calls from several threads wait for each other. Limits OpenMP
 /// to one thread in every thread that it runs on.

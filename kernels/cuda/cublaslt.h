@@ -22,7 +22,8 @@ struct CublasLt {
   decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic = nullptr;
   decltype(&cublasLtMatmulAlgoCheck) algo_check = nullptr;
   decltype(&cublasLtMatmul) matmul = nullptr;
-  std::string path;   ///< where it was found
+  std::string path;      ///< where it was found
+  std::string version;   ///< "13.1.0"
 };
 
 /// Loads the library on the first call. Error(kPreflight) in one sentence, with every place tried, when it is not there.

@@ -16,6 +16,11 @@ void find(const LoadedLibrary& library, const char* name, Function& function) {
                             library.path, name));
 }
 
+/// 130100 as "13.1.0".
+std::string version_text(size_t version) {
+  return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+}
+
 CublasLt load() {
   const LoadedLibrary library = load_cublaslt();
   if (!library) throw Error(ErrorCode::kPreflight, library.problem);
@@ -35,6 +40,9 @@ CublasLt load() {
   find(library, "cublasLtMatmulAlgoCheck", f.algo_check);
   find(library, "cublasLtMatmul", f.matmul);
   f.path = library.path;
+  decltype(&cublasLtGetVersion) version = nullptr;
+  find(library, "cublasLtGetVersion", version);
+  f.version = version_text(version());
   return f;
 }
 

@@ -19,6 +19,7 @@ class CudaBackend final : public Backend {
   explicit CudaBackend(const CudaOptions& options);
 
   std::string name() const override { return "cuda"; }
+  std::string numerics() const override { return cuda_numerics(device_->index()); }
   std::unique_ptr<Stream> create_stream() override { return std::make_unique<CudaStream>(device_); }
   std::unique_ptr<Event> create_event() override { return std::make_unique<CudaEvent>(device_); }
   std::unique_ptr<Buffer> allocate(size_t bytes) override { return std::make_unique<CudaBuffer>(device_, bytes); }

@@ -114,4 +114,12 @@ std::unique_ptr<Backend> make_cuda_backend(const CudaOptions& asked) {
   return std::make_unique<cuda::CudaBackend>(options);
 }
 
+std::string cuda_numerics(int index) {
+  require_device(index);
+  // The library chooses its algorithms by the number of multiprocessors, too.
+  return fmt::format("cuda sm_{}{} {} SMs cuBLASLt {}", attribute(cudaDevAttrComputeCapabilityMajor, index),
+                     attribute(cudaDevAttrComputeCapabilityMinor, index), attribute(cudaDevAttrMultiProcessorCount, index),
+                     cuda::cublaslt().version);
+}
+
 }  // namespace trainctl::kernels

@@ -17,4 +17,6 @@ GpuFacts gpu_facts(int) { throw Error(ErrorCode::kPreflight, kAbsent); }
 
 std::unique_ptr<Backend> make_cuda_backend(const CudaOptions&) { throw Error(ErrorCode::kPreflight, kAbsent); }
 
+std::string cuda_numerics(int) { throw Error(ErrorCode::kPreflight, kAbsent); }
+
 }  // namespace trainctl::kernels

@@ -30,6 +30,7 @@ inline void put(const Matrix& m, int64_t r, int64_t c, double value) {
 class ReferenceBackend final : public HostDevice {
  public:
   std::string name() const override { return "reference"; }
+  std::string numerics() const override { return "reference"; }
   void fill_zero(Stream&, void* data, size_t bytes) override;
   void copy(Stream&, Matrix src, Matrix dst) override;
   void add(Stream&, Matrix src, Matrix dst) override;

@@ -10,6 +10,7 @@
 #include <filesystem>
 
 #include "ckpt/checkpoint.h"
+#include "kernels/device.h"
 #include "runtime/launch/bundle.h"
 #include "runtime/launch/mpirun.h"
 #include "runtime/launch/preflight.h"
@@ -47,12 +48,14 @@ std::string devices_text(const JobSpec& job) {
 /// Preflight and the measured peak; nothing is printed before all is well.
 struct Ready {
   Preflight preflight;
+  std::string numerics;
   double peak_flops_per_s = 0, seconds = 0;
 };
 Ready get_ready(const JobSpec& job, FileSystem& fs, Clock& clock) {
   const double begin = clock.monotonic_s();
   Ready ready;
   ready.preflight = check_machine_and_data(job, fs);
+  ready.numerics = machine_numerics(job, device_kind(job));
   ready.peak_flops_per_s = rank_peak_flops_per_s(job, device_kind(job)).value_or(0);
   ready.seconds = clock.monotonic_s() - begin;
   return ready;
@@ -61,12 +64,11 @@ Ready get_ready(const JobSpec& job, FileSystem& fs, Clock& clock) {
 void print_header(Console& console, const std::string& id, const RunDirectory& run, const JobSpec& job,
                   const Ready& ready) {
   console.note(fmt::format("trainctl {} · run {} · {}", TRAINCTL_VERSION, id, run.path));
-  // What `device` = auto came to is seen here.
   console.note(fmt::format("{} · {} · {} tokens/step · {} steps · logs {}/logs/rank-N.log", mesh_text(job), devices_text(job),
                            job.tokens_per_step(), job.schedule.total_steps, run.path));
-  console.note(fmt::format("✓ spec  ✓ data {} tokens  ✓ preflight {:.1f} s  ✓ peak {}FLOP/s a rank",
+  console.note(fmt::format("✓ spec  ✓ data {} tokens  ✓ preflight {:.1f} s  ✓ peak {}FLOP/s a rank  ✓ numerics {}",
                            short_number(double(ready.preflight.train_tokens)), ready.seconds,
-                           short_number(ready.peak_flops_per_s)));
+                           short_number(ready.peak_flops_per_s), ready.numerics));
   const int ranks = job.mesh().world_size(), cores = int(::sysconf(_SC_NPROCESSORS_ONLN));
   if (ranks * job.parallelism.threads_per_rank > cores)
     console.note(fmt::format("  {} ranks share {} cores", ranks, cores));
@@ -82,7 +84,26 @@ SupervisePlan plan_of(const ParsedJob& job, const std::string& run_id, const std
   plan.cross_memory_attach = ready.preflight.cross_memory_attach;
   plan.max_steps = max_steps;
   plan.matmul_flops_per_s = ready.peak_flops_per_s;
+  plan.numerics = ready.numerics;
   return plan;
+}
+
+/// `auto` is decided once: from then on the run computes on that device, whatever a later start finds.
+ParsedJob with_device(const ParsedJob& job, DeviceKind kind) {
+  if (job.job.device != "auto") return job;
+  return with_decided(job, {fmt::format("device={}", name_of(kind))}, "auto, decided at launch");
+}
+
+/// A run of GPUs never turns into one of the CPU by itself.
+void require_gpus_of_run(const JobSpec& job, const std::string& id) {
+  if (device_kind(job) == DeviceKind::cpu) return;
+  const kernels::CudaStatus status = kernels::cuda_status();
+  const std::string missing = missing_gpus(job, status.devices, status.problem);
+  if (missing.empty()) return;
+  throw Error(ErrorCode::kPreflight,
+              fmt::format("{}; run {} computes on GPUs: bring them back, or go on on the CPU, with other bits from there on, with "
+                          "`trainctl resume {} -s device=cpu`",
+                          missing, id, id));
 }
 
 RunLock lock_or_refuse(FileSystem& fs, const RunDirectory& run, const std::string& id) {
@@ -109,7 +130,13 @@ void refuse_foreign_checkpoints(FileSystem& fs, const RunDirectory& run, const J
 
 }  // namespace
 
-std::string describe_change(const JobSpec& before, const JobSpec& now) {
+std::string describe_numerics(const std::string& before, const std::string& now) {
+  if (before.empty()) return now + "; the checkpoint does not say what computed it: from here on the bits may differ";
+  if (before != now) return fmt::format("from here on the bits differ: {} → {}", before, now);
+  return now + ", as in the checkpoint";
+}
+
+std::string describe_change(const JobSpec& before, const JobSpec& now, bool same_numerics) {
   std::vector<std::string> changed, kept;
   const auto axis = [&](const char* name, int64_t a, int64_t b) {
     if (a != b) {
@@ -141,7 +168,8 @@ std::string describe_change(const JobSpec& before, const JobSpec& now) {
     append(now.recompute == Recompute::none ? "no recompute" : now.recompute == Recompute::full ? "full recompute" : "selective recompute");
   if (text.empty()) return "";
   const auto keeps_order = [](const JobSpec& job) { return !nccl_adds_gradients(job, device_kind(job)); };
-  append(before.parallelism.tensor == now.parallelism.tensor && keeps_order(before) && keeps_order(now) &&
+  append(!same_numerics ? "the loss curve continues (same data order)"
+         : before.parallelism.tensor == now.parallelism.tensor && keeps_order(before) && keeps_order(now) &&
                  before.micro_batches_per_lane() == now.micro_batches_per_lane()
              ? "the loss curve continues with the same bits (same data order)"
              : "the loss curve continues (same data order, sums rounded in another order)");
@@ -176,7 +204,7 @@ LaunchPreview preview_launch(const LaunchRequest& request, FileSystem& fs) {
 }
 
 RunResult launch_run(const LaunchRequest& request, FileSystem& fs, Clock& clock, Console& console) {
-  ParsedJob job = request.job;
+  ParsedJob job = with_device(request.job, device_kind(request.job.job));
   const std::string root = absolute(job.job.observability.run_dir);
   check_writable(fs, root);
   const std::string id =
@@ -189,9 +217,12 @@ RunResult launch_run(const LaunchRequest& request, FileSystem& fs, Clock& clock,
                                                 "`trainctl resume {}`",
                                                 id, run.job(), id));
     console.note(fmt::format("run {} exists with the same job: going on with it", id));
+    const ParsedJob before =
+        parse_job({.text = fs.read_text(run.job()), .file = run.job(), .overrides = {}, .environment = {}});
+    ParsedJob now = request.job.job.device == "auto" && before.ok() ? with_device(request.job, device_kind(before.job)) : job;
     return resume_run(
-        {.run = run, .before = job, .now = job, .program = request.program, .max_steps = request.max_steps}, fs,
-        clock, console);
+        {.run = run, .before = before.ok() ? before : now, .now = now, .program = request.program, .max_steps = request.max_steps},
+        fs, clock, console);
   }
   if (fs.exists(run.path) && !fs.list(run.path).empty() && !fs.exists(run.file("supervisor.lock")))
     throw Error(ErrorCode::kPreflight,
@@ -206,6 +237,7 @@ RunResult launch_run(const LaunchRequest& request, FileSystem& fs, Clock& clock,
              {.run_id = id,
               .spec_hash = job.hash,
               .program_version = TRAINCTL_VERSION,
+              .numerics = ready.numerics,
               .working_directory = std::filesystem::current_path().string(),
               .created_unix_s = clock.unix_s(),
               .command = request.command},
@@ -267,7 +299,7 @@ void check_belongs(const ckpt::Checkpoint* checkpoint, const ResumeRequest& requ
 }
 
 void print_resume(Console& console, const ckpt::Checkpoint& checkpoint, const ResumeRequest& request,
-                  double opened_in_s) {
+                  const std::string& numerics, double opened_in_s) {
   uint64_t bytes = 0;
   for (const auto& file : checkpoint.files()) bytes += file.file_bytes;
   console.note(fmt::format("checkpoint  step {} · {}B in {} files · opened in {:.2f} s",
@@ -278,8 +310,11 @@ void print_resume(Console& console, const ckpt::Checkpoint& checkpoint, const Re
                                      .file = "manifest.json",
                                      .overrides = {},
                                      .environment = {}});
-  const std::string change = describe_change(wrote.ok() ? wrote.job : request.before.job, request.now.job);
-  console.note("change      " + (change.empty() ? "none: " + mesh_text(request.now.job) : change));
+  const bool same_numerics = checkpoint.state().numerics == numerics;
+  const std::string change = describe_change(wrote.ok() ? wrote.job : request.before.job, request.now.job, same_numerics);
+  const std::string none = "none: " + mesh_text(request.now.job) + (same_numerics ? ", the same bits" : "");
+  console.note("change      " + (change.empty() ? none : change));
+  console.note("numerics    " + describe_numerics(checkpoint.state().numerics, numerics));
   console.note(fmt::format("data        position {} tokens · {} source{} unchanged ✓",
                            checkpoint.state().tokens, request.now.job.data.train.size(),
                            request.now.job.data.train.size() == 1 ? "" : "s"));
@@ -295,7 +330,9 @@ RunResult nothing_to_do(const RunDirectory& run, const std::string& id, FileSyst
 
 }  // namespace
 
-RunResult resume_run(const ResumeRequest& request, FileSystem& fs, Clock& clock, Console& console) {
+RunResult resume_run(const ResumeRequest& asked, FileSystem& fs, Clock& clock, Console& console) {
+  ResumeRequest request = asked;
+  request.now = with_device(asked.now, device_kind(asked.now.job));   // runs of older programs kept `auto`
   const RunDirectory& run = request.run;
   const auto identity = read_identity(fs, run);
   if (!identity) throw Error(ErrorCode::kUsage, fmt::format("{} is not a run directory", run.path));
@@ -312,6 +349,7 @@ RunResult resume_run(const ResumeRequest& request, FileSystem& fs, Clock& clock,
     throw Error(ErrorCode::kUsage, fmt::format("--max-steps {} is not beyond step {}, where the run stands",
                                                request.max_steps, step));
   check_checkpoint_folder(fs, job, run.checkpoints(job));
+  require_gpus_of_run(job, id);
   const Ready ready = get_ready(job, fs, clock);
   const std::string changed = changed_data(fs.read_text(run.file("data.json")), ready.preflight.data_json);
   if (!changed.empty())
@@ -319,7 +357,7 @@ RunResult resume_run(const ResumeRequest& request, FileSystem& fs, Clock& clock,
   print_header(console, id, run, job, ready);
   note_lock(console, lock);
   if (checkpoint) {
-    print_resume(console, *checkpoint, request, opened_in_s);
+    print_resume(console, *checkpoint, request, ready.numerics, opened_in_s);
   } else {
     console.note("checkpoint  there is none yet: starting from step 0");
   }
@@ -331,6 +369,7 @@ RunResult resume_run(const ResumeRequest& request, FileSystem& fs, Clock& clock,
   SupervisePlan plan = plan_of(request.now, id, request.program, ready, request.max_steps);
   plan.resume_from = checkpoint ? checkpoint->path() : "";
   plan.resume_step = step;
+  if (checkpoint) plan.numerics_before = checkpoint->state().numerics;
   plan.resume_fixed = request.step.has_value();
   return supervise(plan, run, fs, clock, console);
 }

@@ -41,7 +41,11 @@ RunResult resume_run(const ResumeRequest& request, FileSystem& fs, Clock& clock,
 
 /// "8 → 4 ranks: data 4 → 2 (tensor, pipeline kept) · micro-batches per rank 2 → 4 · ...": what differs in how
 /// the run is laid out;
-/// "" if nothing does.
-std::string describe_change(const JobSpec& before, const JobSpec& now);
+/// "" if nothing does. `same_numerics`: both are computed by devices of equal Backend::numerics; without it nothing is said to have
+/// the same bits.
+std::string describe_change(const JobSpec& before, const JobSpec& now, bool same_numerics);
+
+/// What the devices of a checkpoint ("": not recorded) and of its continuation mean for the bits, in one line.
+std::string describe_numerics(const std::string& before, const std::string& now);
 
 }  // namespace trainctl

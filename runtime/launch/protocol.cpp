@@ -25,6 +25,7 @@ json json_of(const ckpt::StateInfo& state) {
           {"spec_hash", state.spec_hash},
           {"extra", state.extra_json},
           {"program_version", state.program_version},
+          {"numerics", state.numerics},
           {"spec", state.resolved_spec_json}};
 }
 
@@ -37,6 +38,7 @@ ckpt::StateInfo state_of(const json& j) {
   state.seed = j.at("seed");
   state.spec_hash = j.at("spec_hash");
   state.program_version = j.at("program_version");
+  state.numerics = j.at("numerics");
   state.extra_json = j.at("extra");
   state.resolved_spec_json = j.at("spec");
   return state;

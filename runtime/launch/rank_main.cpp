@@ -112,9 +112,10 @@ void run(FileSystem& fs, const RunDirectory& directory, const AttemptFile& attem
   if (!identity) throw Error(ErrorCode::kIo, fmt::format("{} is not a run directory", directory.path));
   const std::string text = fs.read_text(directory.job());
   // The spec is resolved: neither --set nor the environment of this machine has a say any more.
-  const ParsedJob job = parse_job({.text = text, .file = directory.job(), .overrides = {}, .environment = {}});
+  ParsedJob job = parse_job({.text = text, .file = directory.job(), .overrides = {}, .environment = {}});
   if (!job.ok())
     throw Error(ErrorCode::kSpec, "the run's job.json does not parse: " + render(job.diagnostics, false));
+  if (attempt.threads_per_rank > 0) job.job.parallelism.threads_per_rank = attempt.threads_per_rank;
   control = connect_control(attempt.host, attempt.port, variable(kTokenVariable), rank,
                             job.job.fault_tolerance.heartbeat_seconds,
                             job.job.fault_tolerance.step_timeout_seconds + kVerdictGraceS);

@@ -67,6 +67,7 @@ std::string RunIdentity::to_json() const {
                   {"run_id", run_id},
                   {"spec_hash", spec_hash},
                   {"program_version", program_version},
+                  {"numerics", numerics},
                   {"working_directory", working_directory},
                   {"created", created_unix_s},
                   {"command", command}});
@@ -78,6 +79,7 @@ RunIdentity RunIdentity::from_json(const std::string& text) try {
   r.run_id = j.at("run_id");
   r.spec_hash = j.at("spec_hash");
   r.program_version = j.at("program_version");
+  r.numerics = j.value("numerics", "");  // older runs do not say
   r.working_directory = j.at("working_directory");
   r.created_unix_s = j.at("created");
   r.command = j.at("command");
@@ -99,6 +101,7 @@ std::string AttemptFile::to_json() const {
                   {"resume_from", resume_from},
                   {"board", board},
                   {"max_steps", max_steps},
+                  {"threads_per_rank", threads_per_rank},
                   {"matmul_flops_per_s", matmul_flops_per_s}});
 }
 
@@ -111,6 +114,7 @@ AttemptFile AttemptFile::from_json(const std::string& text) try {
   a.resume_from = j.at("resume_from");
   a.board = j.at("board");
   a.max_steps = j.at("max_steps");
+  a.threads_per_rank = j.at("threads_per_rank");
   a.matmul_flops_per_s = j.at("matmul_flops_per_s");
   return a;
 } catch (const json::exception& error) {

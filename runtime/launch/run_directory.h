@@ -35,7 +35,9 @@ struct RunDirectory {
 
 /// run.json: who this run is; written once.
 struct RunIdentity {
-  std::string run_id, spec_hash, program_version, working_directory;
+  std::string run_id, spec_hash, program_version;
+  std::string numerics;  ///< of its devices when it was launched; "": not recorded
+  std::string working_directory;
   double created_unix_s = 0;
   std::vector<std::string> command;
   std::string to_json() const;
@@ -50,6 +52,7 @@ struct AttemptFile {
   std::string board;  ///< file of the DoingBoard, "" for none
   int port = 0;
   int64_t max_steps = 0;
+  int threads_per_rank = 0;  ///< what `auto` came to when the run was launched or resumed; 0: as the spec says
   double matmul_flops_per_s = 0;
   std::string to_json() const;
   static AttemptFile from_json(const std::string& text);

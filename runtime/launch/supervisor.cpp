@@ -51,6 +51,8 @@ class Supervisor {
     StopSignals signals;
     SessionFolders::sweep();
     end_leftovers();
+    if (!plan_.numerics_before.empty() && plan_.numerics_before != plan_.numerics)
+      log_.event("numerics", dump({{"from_step", resume_step_}, {"before", plan_.numerics_before}, {"now", plan_.numerics}}));
     try {
       while (true) {
         Verdict verdict = attempt(signals);
@@ -105,6 +107,7 @@ class Supervisor {
                               {"ranks", job.mesh().world_size()},
                               {"from_step", resume_step_},
                               {"checkpoint", resume_from_},
+                              {"numerics", plan_.numerics},
                               {"superseded_steps", moved}}));
     const SessionFolders folders;
     AttemptOptions options;
@@ -131,6 +134,7 @@ class Supervisor {
                     .resume_from = resume_from_,
                     .board = folders.shared_memory() + "/doing",
                     .max_steps = plan_.max_steps,
+                    .threads_per_rank = job.parallelism.threads_per_rank,
                     .matmul_flops_per_s = plan_.matmul_flops_per_s};
     return run_attempt(std::move(options), run_, fs_, clock_, log_, signals);
   }

@@ -17,6 +17,8 @@ struct SupervisePlan {
   bool cross_memory_attach = true;
   int64_t max_steps = 0;
   double matmul_flops_per_s = 0;
+  std::string numerics;         ///< of the devices, see run_numerics
+  std::string numerics_before;  ///< of the checkpoint gone on from; "": none, or not recorded
   std::string resume_from;  ///< step directory, "" for a fresh start
   int64_t resume_step = 0;
   bool resume_fixed = false;  ///< the user named the step: no other will do

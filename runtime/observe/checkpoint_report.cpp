@@ -147,6 +147,7 @@ std::string render_summary(const ckpt::Checkpoint& checkpoint) {
                       mark(extra.contains("lr")), mark(extra.contains("samples")), state.seed,
                       has_role(ckpt::Role::gradient) ? " gradients ✓" : "");
   text += fmt::format("identity   state {} · spec {}\n", checkpoint.root_hash().substr(0, 16), state.spec_hash);
+  text += fmt::format("numerics   {}\n", state.numerics.empty() ? "not recorded" : state.numerics);
   std::vector<std::string> largest;
   for (const ckpt::Tensor* tensor : summary.largest)
     largest.push_back(
@@ -165,6 +166,7 @@ ordered_json summary_json(const ckpt::Checkpoint& checkpoint) {
           {"seed", state.seed},
           {"spec_hash", state.spec_hash},
           {"program_version", state.program_version},
+          {"numerics", state.numerics},
           {"root", checkpoint.root_hash()},
           {"parameters", summary.parameters},
           {"files", checkpoint.files().size()},

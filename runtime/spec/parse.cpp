@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "runtime/base/error.h"
 #include "runtime/base/hash.h"
 #include "runtime/base/json.h"
 #include "runtime/spec/presets.h"
@@ -171,6 +172,16 @@ Diagnostic diagnostic_at(const ParsedJob& job, const std::string& path, const st
   diagnostic.length = place.length;
   diagnostic.excerpt = place.excerpt;
   return diagnostic;
+}
+
+ParsedJob with_decided(const ParsedJob& job, const std::vector<std::string>& values, const std::string& origin) {
+  ParsedJob decided = parse_job({.text = job.resolved_json, .file = "job.json", .overrides = values, .environment = {}});
+  ENSURE(decided.ok(), "{}", render(decided.diagnostics, false));
+  for (EffectiveValue& value : decided.values)
+    value.origin = value.origin == "--set" ? origin : origin_in(job, value.path);
+  decided.origins_json = origins_json_of(decided.values);
+  decided.diagnostics = job.diagnostics;
+  return decided;
 }
 
 std::vector<Diagnostic> changed_run_fields(const ParsedJob& run, const ParsedJob& now) {

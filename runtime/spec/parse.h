@@ -65,6 +65,9 @@ ParsedJob parse_job(const ParseInput& input);
 /// A mistake in the value of `path` that only a look outside the spec can find: located where it was given.
 Diagnostic diagnostic_at(const ParsedJob& job, const std::string& path, const std::string& code, const std::string& message);
 
+/// The same job with `values` (PATH=VALUE) in place of what was `auto`: decided once, they stay. Their origin reads `origin`.
+ParsedJob with_decided(const ParsedJob& job, const std::vector<std::string>& values, const std::string& origin);
+
 /// Fields that a resume may not change (model, data, seed, batch, lanes, optimizer, schedule, precision):
 /// one diagnostic for each that differs between the run's resolved spec and the new one.
 std::vector<Diagnostic> changed_run_fields(const ParsedJob& run, const ParsedJob& now);

@@ -62,6 +62,16 @@ std::unique_ptr<parallel::Communicator> make_device_world(const JobSpec& job, De
   return parallel::make_staged_communicator(std::move(host), backend);
 }
 
+std::string run_numerics(const JobSpec& job, DeviceKind kind, const std::string& device_numerics) {
+  if (!nccl_adds_gradients(job, kind)) return device_numerics;
+  const int version = parallel::nccl_status().version;
+  return fmt::format("{} NCCL {}.{}.{}", device_numerics, version / 10000, version / 100 % 100, version % 100);
+}
+
+std::string machine_numerics(const JobSpec& job, DeviceKind kind) {
+  return run_numerics(job, kind, kind == DeviceKind::cpu ? kernels::cpu_numerics() : kernels::cuda_numerics(0));
+}
+
 std::optional<double> rank_peak_flops_per_s(const JobSpec& job, DeviceKind kind) {
   if (kind == DeviceKind::cuda) {
     // A plan for GPUs is made anywhere, also where there is none to ask.

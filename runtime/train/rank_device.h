@@ -31,6 +31,12 @@ std::unique_ptr<kernels::Backend> make_rank_backend(const JobSpec& job, DeviceKi
 std::unique_ptr<parallel::Communicator> make_device_world(const JobSpec& job, DeviceKind kind,
                                                           std::unique_ptr<parallel::Communicator> host, kernels::Backend& backend);
 
+/// What decides the bits of a run besides its spec: the device's (Backend::numerics), and NCCL's version where NCCL adds gradients.
+/// "The same bits" is only said between equal ones.
+std::string run_numerics(const JobSpec& job, DeviceKind kind, const std::string& device_numerics);
+/// The same of this machine's devices, before any rank has one. Error(kPreflight) where there is no such device.
+std::string machine_numerics(const JobSpec& job, DeviceKind kind);
+
 /// FLOP/s of one rank's matrix products at most: measured on a CPU, known by name on a GPU; nothing for a GPU nobody knows, which the
 /// ranks measure, and where there is none.
 std::optional<double> rank_peak_flops_per_s(const JobSpec& job, DeviceKind kind);

@@ -1,6 +1,7 @@
 #include "runtime/train/trainer.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <thread>
 #include <utility>
@@ -12,6 +13,7 @@
 #include "runtime/base/process_memory.h"
 #include "runtime/train/bad_steps.h"
 #include "runtime/train/metrics.h"
+#include "runtime/train/rank_device.h"
 #include "runtime/train/token_feed.h"
 #include "runtime/train/warm_up.h"
 
@@ -70,6 +72,8 @@ struct Trainer::Impl {
   const FlopsPerToken flops = flops_per_token(job.model, job.data.seq_len);
   bool rehearsing = false;
   MeshCommunicators comms = split_mesh(mesh, world, table.tied, job.parallelism.virtual_stages > 1);
+  const std::string numerics =
+      run_numerics(job, backend.is_host() ? DeviceKind::cpu : DeviceKind::cuda, backend.numerics());
   std::unique_ptr<kernels::Stream> stream = backend.create_stream();
   std::unique_ptr<data::Dataset> dataset, validation;
   std::unique_ptr<data::Prefetcher> prefetcher;
@@ -88,6 +92,7 @@ struct Trainer::Impl {
   Impl(const JobSpec& j, const RankOptions& o, Communicator& w, kernels::Backend& b, Control& c, FileSystem& f)
       : job(j), options(o), world(w), backend(b), control(c), fs(f) {
     ENSURE(mesh.world_size() == world.size(), "mesh of {} ranks on {} ranks", mesh.world_size(), world.size());
+    require_equal_numerics();
     control.doing("opening the data");
     dataset = data::open_dataset(dataset_options(job, false));
     if (job.eval.every_steps > 0 && !job.data.val.empty()) open_validation();
@@ -96,6 +101,19 @@ struct Trainer::Impl {
     rehearse();
     peak_flops_per_s = all_ranks_peak();
     load();
+  }
+
+  /// Ranks on unlike devices would give bits that depend on which of them computes what.
+  void require_equal_numerics() {
+    std::array<char, 256> first{};
+    numerics.copy(first.data(), first.size() - 1);
+    const std::array<char, 256> own = first;
+    parallel::broadcast(world.host(), 0, first.data(), first.size());
+    if (first == own) return;
+    throw Error(ErrorCode::kPreflight,
+                fmt::format("rank {} computes with {}, rank 0 with {}: one run needs devices of one kind, or its bits depend on which "
+                            "rank computes what; choose equal machines, or equal GPUs with CUDA_VISIBLE_DEVICES",
+                            world.rank(), own.data(), first.data()));
   }
 
   /// Of all devices of the run together; ranks that share cores or a GPU share its peak.
@@ -409,6 +427,7 @@ struct Trainer::Impl {
     s.seed = job.seed;
     s.spec_hash = options.spec_hash;
     s.program_version = TRAINCTL_VERSION;
+    s.numerics = numerics;
     nlohmann::ordered_json extra{
         {"samples", step * job.batch.global_sequences},
         {"lanes", job.parallelism.lanes},

@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <cstring>
 
+#include "ckpt/manifest.h"
 #include "ckpt/safetensors.h"
 #include "runtime/base/error.h"
 #include "test/ckpt/state_fixture.h"
@@ -46,6 +47,25 @@ TEST_CASE("any writers, any reader") {
   other.values[5][17] ^= std::byte{1};
   PowerLossFileSystem fs;
   CHECK(save(fs, "/run/ckpt", other, 2) != root);
+}
+
+TEST_CASE("a checkpoint says what computed it, and its root does not depend on that") {
+  PlainState state = make_state(1, 100);
+  PowerLossFileSystem a, b;
+  state.info.numerics = "cpu v4 oneDNN 2.6.3";
+  const std::string root = save(a, "/ckpt", state, 2);
+  CHECK(ckpt::Checkpoint::open(a, "/ckpt/step-00000100")->state().numerics == "cpu v4 oneDNN 2.6.3");
+  state.info.numerics = "cuda sm_90 cuBLASLt 13.1.0";
+  CHECK(save(b, "/ckpt", state, 2) == root);
+  // One of an older program, which does not say.
+  const std::string path = "/ckpt/step-00000100/";
+  std::string manifest = b.read_text(path + "manifest.json");
+  const std::string entry = "\"numerics\":\"cuda sm_90 cuBLASLt 13.1.0\",";
+  REQUIRE(manifest.find(entry) != std::string::npos);
+  manifest.erase(manifest.find(entry), entry.size());
+  b.replace_text(path + "manifest.json", manifest);
+  b.replace_text(path + "COMMIT", ckpt::commit_text(manifest, ckpt::parse_manifest(manifest, path)));
+  CHECK(ckpt::Checkpoint::open(b, path)->state().numerics.empty());
 }
 
 TEST_CASE("a shard is an ordinary safetensors file with plain names") {

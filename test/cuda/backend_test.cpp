@@ -248,4 +248,11 @@ TEST_CASE("streams that use scratch in turn do not disturb each other") {
   emulated_gpu::reset({});
 }
 
+TEST_CASE("a GPU's numerics name its architecture, its size and the library, without a context") {
+  emulated_gpu::reset();
+  CHECK(cuda_numerics(0) == "cuda sm_90 3 SMs cuBLASLt emulated");
+  CHECK(make_cuda_backend({})->numerics() == cuda_numerics(0));
+  CHECK_THAT(error_of(ErrorCode::kPreflight, [] { (void)cuda_numerics(7); }), Contains("GPU 7 was asked for"));
+}
+
 }  // namespace trainctl::kernels::test

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <map>
 
+#include "kernels/cpu/cpu_backend.h"
 #include "kernels/device.h"
 #include "kernels/library_search.h"
 
@@ -104,6 +105,14 @@ TEST_CASE("peaks are told for whole GPUs that are known") {
     INFO(unknown);
     CHECK(!gpu_peak_flops_per_s(unknown, DType::bf16));
   }
+}
+
+TEST_CASE("a backend names what decides its bits: kernels, library, version") {
+  CHECK_THAT(cpu_numerics(), Catch::Matchers::Matches("cpu v[234] oneDNN [0-9]+\\.[0-9]+\\.[0-9]+ [a-z0-9_]+"));
+  CHECK(make_cpu_backend(1)->numerics() == cpu_numerics());
+  CHECK(make_cpu_backend(2)->numerics() == cpu_numerics());   // the number of threads changes nothing
+  CHECK(cpu::make_cpu_backend(1, cpu::InstructionSet::v2)->numerics().starts_with("cpu v2 oneDNN "));
+  CHECK(make_reference_backend()->numerics() == "reference");
 }
 
 }  // namespace trainctl::kernels

@@ -83,11 +83,13 @@ TEST_CASE("every message comes back as it was sent") {
                               .seed = ~0ull,
                               .spec_hash = "h",
                               .program_version = "v",
+                              .numerics = "cpu v4",
                               .extra_json = "{}",
                               .resolved_spec_json = "{\n}"};
   const auto begin = round({.begin = Begin{state}}).begin;
   CHECK(begin->state.seed == ~0ull);
   CHECK(begin->state.resolved_spec_json == "{\n}");
+  CHECK(begin->state.numerics == "cpu v4");
   Shard shard{.step = 5, .tensors = {{"w", ckpt::Role::second_moment, DType::bf16, {3, 4}}}};
   shard.receipt.file = "shard";
   shard.receipt.file_bytes = 24;
@@ -301,6 +303,7 @@ TEST_CASE("identity and attempt come back as written, and damage is told") {
   const RunIdentity identity{.run_id = "r",
                              .spec_hash = "h",
                              .program_version = "1",
+                             .numerics = "cpu",
                              .working_directory = "/w",
                              .created_unix_s = 2.5,
                              .command = {"launch", "a b"}};
@@ -404,18 +407,31 @@ TEST_CASE("a change of layout is described in one line") {
   before.parallelism = {.world_size = 8, .tensor = 2, .pipeline = 2, .data = 2, .lanes = 2};
   before.batch = {.global_sequences = 8, .micro_sequences = 1};
   JobSpec now = before;
-  CHECK(describe_change(before, now).empty());
+  CHECK(describe_change(before, now, true).empty());
   now.parallelism.data = 1;
-  CHECK(describe_change(before, now) ==
+  CHECK(describe_change(before, now, true) ==
         "8 → 4 ranks: data 2 → 1 (tensor, pipeline kept) · micro-batches per rank 4 → 8 · the loss curve "
         "continues with the same bits (same data order)");
   before.parallelism.reduction = now.parallelism.reduction = GradientSums::fast;   // on a CPU the same as exact
-  CHECK(describe_change(before, now).ends_with("with the same bits (same data order)"));
+  CHECK(describe_change(before, now, true).ends_with("with the same bits (same data order)"));
   before.device = now.device = "cuda";
-  CHECK(describe_change(before, now).ends_with("sums rounded in another order)"));
+  CHECK(describe_change(before, now, true).ends_with("sums rounded in another order)"));
   now.parallelism.tensor = 1;
-  CHECK(describe_change(before, now).find("8 → 2 ranks: tensor 2 → 1, data 2 → 1 (pipeline kept)") == 0);
-  CHECK(describe_change(before, now).ends_with("sums rounded in another order)"));
+  CHECK(describe_change(before, now, true).find("8 → 2 ranks: tensor 2 → 1, data 2 → 1 (pipeline kept)") == 0);
+  CHECK(describe_change(before, now, true).ends_with("sums rounded in another order)"));
+}
+
+TEST_CASE("the same bits are only promised between equal numerics") {
+  JobSpec before;
+  before.parallelism = {.world_size = 2, .data = 2, .lanes = 2};
+  before.batch = {.global_sequences = 8, .micro_sequences = 1};
+  JobSpec now = before;
+  now.parallelism.data = 1;
+  CHECK(describe_change(before, now, true).find("the same bits") != std::string::npos);
+  CHECK(describe_change(before, now, false).find("the same bits") == std::string::npos);
+  CHECK(describe_numerics("cpu v4", "cpu v4") == "cpu v4, as in the checkpoint");
+  CHECK(describe_numerics("cpu v4", "cuda sm_90") == "from here on the bits differ: cpu v4 → cuda sm_90");
+  CHECK(describe_numerics("", "cpu v4").ends_with("from here on the bits may differ"));
 }
 
 TEST_CASE("changed data is named") {

@@ -87,6 +87,17 @@ TEST_CASE("a checkpoint of another model is refused by name", "[resume]") {
                     Catch::Contains("it is a checkpoint of another model"));
 }
 
+TEST_CASE("checkpoints name what computed them, and unlike devices make no run", "[resume]") {
+  const TempDir dir;
+  JobSpec job = tiny_job(Family::gpt2, dir.path());
+  job.parallelism.data = job.parallelism.lanes = 2;
+  const ThreadRun run = run_on_threads(job, {.dir = dir.path() + "/one", .max_steps = 1});
+  CHECK(ckpt::Checkpoint::open(real_file_system(), run.checkpoint)->state().numerics == kernels::cpu_numerics());
+  ThreadRunOptions mixed{.dir = dir.path() + "/two", .max_steps = 1};
+  mixed.make_backend = [](int rank) { return rank == 0 ? kernels::make_cpu_backend(1) : kernels::make_reference_backend(); };
+  CHECK_THROWS_WITH(run_on_threads(job, mixed), Catch::Contains("rank 1 computes with reference, rank 0 with cpu "));
+}
+
 TEST_CASE("validation loss does not depend on the mesh", "[resume]") {
   const TempDir dir;
   JobSpec job = tiny_job(Family::gpt2, dir.path());

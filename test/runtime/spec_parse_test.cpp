@@ -237,6 +237,19 @@ TEST_CASE("the resolved spec is strict JSON and means the same job", "[spec]") {
   }
 }
 
+TEST_CASE("what was auto is decided once and stays", "[spec]") {
+  const ParsedJob job = parse(kMinimal, {"parallelism.data=2"});
+  const ParsedJob decided = with_decided(job, {"device=cuda"}, "auto, decided at launch");
+  CHECK(decided.job.device == "cuda");
+  CHECK(parse(decided.resolved_json).job.device == "cuda");
+  CHECK(decided.hash == job.hash);
+  for (size_t i = 0; i < job.values.size(); ++i) {
+    const bool device = job.values[i].path == "device";
+    CHECK(decided.values[i].origin == (device ? "auto, decided at launch" : job.values[i].origin));
+    if (!device) CHECK(decided.values[i].value == job.values[i].value);
+  }
+}
+
 TEST_CASE("a resume may change the mesh but not the numbers", "[spec]") {
   const ParsedJob run = parse(kMinimal, {"parallelism.data=4", "model.preset=llama-tiny"});
   for (const std::string allowed :

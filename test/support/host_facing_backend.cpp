@@ -101,6 +101,7 @@ class HostFacing final : public HostDevice {
  public:
   explicit HostFacing(std::unique_ptr<Backend> device) : device_(std::move(device)), stream_(device_->create_stream()) {}
   std::string name() const override { return device_->name(); }
+  std::string numerics() const override { return device_->numerics(); }
   void reserve_scratch(const ScratchShape& shape) override { device_->reserve_scratch(shape); }
 
   void fill_zero(Stream&, void* data, size_t bytes) override {

@@ -319,7 +319,8 @@ const CublasLt& cublaslt() {
                                      .heuristic = cublasLtMatmulAlgoGetHeuristic,
                                      .algo_check = cublasLtMatmulAlgoCheck,
                                      .matmul = cublasLtMatmul,
-                                     .path = "the emulated cuBLASLt"};
+                                     .path = "the emulated cuBLASLt",
+                                     .version = "emulated"};
   return functions;
 }
 
