@@ -41,6 +41,7 @@ struct StateInfo {
   uint64_t seed = 0;
   std::string spec_hash, program_version;
   std::string numerics;            ///< of the devices that computed the last step (Backend::numerics); "": not recorded
+  std::string lineage_json = "[]"; ///< checkpoints of other runs and changes on the way here, a JSON list of the trainer's
   std::string extra_json = "{}";
   std::string resolved_spec_json = "{}";
 };

@@ -135,6 +135,7 @@ StateInfo read_state(const json& object) {
   state.spec_hash = object.at("spec_hash").get<std::string>();
   state.program_version = object.at("program_version").get<std::string>();
   state.numerics = object.value("numerics", "");  // older checkpoints do not say
+  state.lineage_json = object.value("lineage", "[]");
   state.extra_json = object.at("extra").get<std::string>();
   state.resolved_spec_json = object.at("spec").get<std::string>();
   return state;
@@ -144,7 +145,7 @@ StateInfo read_state(const json& object) {
 json state_json(const StateInfo& state) {
   return {{"run_id", state.run_id}, {"epoch", state.epoch}, {"step", state.step}, {"tokens", state.tokens},
           {"seed", state.seed}, {"spec_hash", state.spec_hash}, {"program_version", state.program_version},
-          {"numerics", state.numerics}, {"extra", state.extra_json}, {"spec", state.resolved_spec_json}};
+          {"numerics", state.numerics}, {"lineage", state.lineage_json}, {"extra", state.extra_json}, {"spec", state.resolved_spec_json}};
 }
 
 }  // namespace

@@ -96,6 +96,11 @@ bool files_exist(const ParsedJob& job, const JobArguments& arguments, const Cont
   return missing.empty();
 }
 
+int report_mistakes(const std::vector<Diagnostic>& mistakes, const Context& context) {
+  print_diagnostics(mistakes, context);
+  return exit_status(ErrorCode::kSpec);
+}
+
 std::string launch_command(const JobArguments& arguments) {
   LaunchLine line;
   line.argv = {"trainctl", "launch", arguments.path};

@@ -69,6 +69,9 @@ std::optional<ParsedJob> load_job_text(const std::string& text, const std::strin
                                        const std::vector<std::string>& overrides, const Context& context,
                                        const std::string& folder = "");
 
+/// Prints diagnostics on stderr, or on stdout as JSON under --json. Returns the exit status of a spec with errors.
+int report_mistakes(const std::vector<Diagnostic>& mistakes, const Context& context);
+
 /// One registered command.
 struct Command {
   const char* name;

@@ -12,6 +12,7 @@ struct Options {
   JobArguments job;
   bool dry_run = false;
   int64_t max_steps = 0;
+  std::string from;
 };
 
 int print_preview(const LaunchPreview& preview) {
@@ -23,13 +24,19 @@ int print_preview(const LaunchPreview& preview) {
 }
 
 int launch(const Options& options, const Context& context) {
+  LaunchRequest request{.program = own_program(), .command = context.arguments, .max_steps = options.max_steps};
+  if (!options.from.empty())
+    request.from = find_branch_point(real_file_system(), options.from, default_run_root(),
+                                     [](const std::string& path, const std::string& reason) {
+                                       fmt::print(stderr, "skipped {}: {}\n", path, reason);
+                                     });
   auto job = load_job(options.job, context);
   if (!job) return exit_status(ErrorCode::kSpec);
   if (!files_exist(*job, options.job, context)) return exit_status(ErrorCode::kData);
-  LaunchRequest request{.job = std::move(*job),
-                        .program = own_program(),
-                        .command = context.arguments,
-                        .max_steps = options.max_steps};
+  request.job = std::move(*job);
+  if (request.from)
+    if (const auto refused = refused_on_branch(request.from->job, request.job); !refused.empty())
+      return report_mistakes(refused, context);
   if (options.dry_run) return print_preview(preview_launch(request, real_file_system()));
   outlive_readers();
   Console console(console_options(context));
@@ -46,6 +53,10 @@ void add_launch(CommandLine& app, Context& context) {
   command.add_option("--max-steps", options->max_steps, "stop (and save) after this step; `resume` goes on")
       .positive()
       .type_name("N");
+  command
+      .add_option("--from", options->from,
+                  "begin from this checkpoint of another run, with its weights, optimizer state, step and data position")
+      .type_name("RUN[@STEP]");
   when_chosen(command, context, [options, &context] { return launch(*options, context); });
 }
 

@@ -45,15 +45,9 @@ int resume(const Options& options, const Context& context) {
       parse_job({.text = text, .file = found.run.job(), .folder = folder, .overrides = {}, .environment = {}});
   auto now = load_job_text(text, found.run.job(), options.overrides, context, folder);
   if (!now) return exit_status(ErrorCode::kSpec);
-  const std::vector<Diagnostic> changed = changed_run_fields(before, *now);
-  if (!changed.empty()) {
-    if (context.json) {
-      fmt::print("{}\n", render_json(changed));
-    } else {
-      fmt::print(stderr, "{}", render(changed, context.color_err));
-    }
-    return exit_status(ErrorCode::kSpec);
-  }
+  const auto branch_step = step ? step : step_to_branch_from(fs, found.run, now->job.schedule.total_steps);
+  const std::string command = branch_command(found.run.path, branch_step, options.overrides);
+  if (const auto refused = refused_on_resume(before, *now, command); !refused.empty()) return report_mistakes(refused, context);
   outlive_readers();
   Console console(console_options(context));
   const ResumeRequest request{.run = found.run,

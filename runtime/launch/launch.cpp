@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <ctime>
@@ -16,6 +17,7 @@
 #include "runtime/launch/preflight.h"
 #include "runtime/launch/storage.h"
 #include "runtime/train/rank_device.h"
+#include "runtime/train/schedule.h"
 
 namespace trainctl {
 namespace {
@@ -203,65 +205,138 @@ LaunchPreview preview_launch(const LaunchRequest& request, FileSystem& fs) {
   return preview;
 }
 
+namespace {
+
+std::string origin_of(const ParsedJob& job, const std::string& path) {
+  for (const EffectiveValue& value : job.values)
+    if (value.path == path) return value.origin;
+  return "";
+}
+
+/// A branch that is launched with its parent's own job.json is another run.
+ParsedJob without_run_id_of_parent(const ParsedJob& job, const BranchPoint& from) {
+  const bool parents = job.job.observability.run_id == from.job.job.observability.run_id;
+  if (!parents || origin_of(job, "observability.run_id") == "--set") return job;
+  return with_decided(job, {"observability.run_id="}, "default");
+}
+
+/// And saves in a folder of its own.
+ParsedJob with_own_checkpoint_dir(const ParsedJob& job, const BranchPoint& from, const std::string& id) {
+  const std::string& dir = job.job.checkpoint.dir;
+  if (dir.empty() || dir != from.job.job.checkpoint.dir || origin_of(job, "checkpoint.dir") == "--set") return job;
+  return with_decided(job, {fmt::format("checkpoint.dir={}-{}", dir, id)}, "the parent's, with the id of this run");
+}
+
+void require_steps_left(const BranchPoint& from, const JobSpec& job) {
+  if (from.state.step < job.schedule.total_steps) return;
+  throw Error(ErrorCode::kSpec,
+              fmt::format("{} is of step {} and schedule.total_steps = {}, which counts from the parent's first step: nothing is left to "
+                          "train; raise it, e.g. -s schedule.total_steps={}",
+                          from.checkpoint, from.state.step, job.schedule.total_steps, from.state.step + job.schedule.total_steps));
+}
+
+void begin_from(const BranchPoint& from, const Ready& ready, RunIdentity& identity, SupervisePlan& plan) {
+  std::vector<LineageEntry> lineage = lineage_of(from.state.lineage_json);
+  lineage.push_back(branch_entry(from, plan.job, ready.preflight.data_json));
+  if (from.state.numerics != ready.numerics) {
+    lineage.back().numerics_before = from.state.numerics;
+    lineage.back().numerics = ready.numerics;
+  }
+  identity.lineage_json = plan.lineage_json = lineage_json(lineage);
+  identity.parent_checkpoint = from.checkpoint;
+  plan.start = {.checkpoint = from.checkpoint, .step = from.state.step, .new_data = lineage.back().new_data};
+  plan.resume_from = from.checkpoint;
+  plan.resume_step = from.state.step;
+  plan.numerics_before = from.state.numerics;
+}
+
+void print_branch(Console& console, const BranchPoint& from, const RunIdentity& identity, const JobSpec& job, const Ready& ready) {
+  const LineageEntry entry = lineage_of(identity.lineage_json).back();
+  console.note("branch      " + describe(entry));
+  console.note(fmt::format("data        {}", entry.new_data ? "others than the parent's: from their start"
+                                                            : fmt::format("position {} tokens, as the parent's", from.state.tokens)));
+  console.note(fmt::format("schedule    step {} has lr {:.4g} (in the parent {:.4g}); weights and optimizer state carry over",
+                           from.state.step + 1, learning_rate(job.schedule, from.state.step),
+                           learning_rate(from.job.job.schedule, from.state.step)));
+  console.note("numerics    " + describe_numerics(from.state.numerics, ready.numerics));
+}
+
+/// A launch of the same job with the same id goes on with the run.
+RunResult go_on_with(const RunIdentity& existing, const RunDirectory& run, const ParsedJob& job, const LaunchRequest& request,
+                     FileSystem& fs, Clock& clock, Console& console) {
+  const auto lineage = lineage_of(existing.lineage_json);
+  const auto begun = std::find_if(lineage.rbegin(), lineage.rend(), [](const LineageEntry& e) { return e.kind == LineageEntry::branch; });
+  const std::string root = begun == lineage.rend() ? "" : begun->root;
+  if (existing.spec_hash != job.hash || root != (request.from ? request.from->root_hash : ""))
+    throw Error(ErrorCode::kSpec, fmt::format("run {} exists with another job spec or beginning ({}); choose another "
+                                              "observability.run_id, or continue it with `trainctl resume {}`",
+                                              existing.run_id, run.job(), existing.run_id));
+  console.note(fmt::format("run {} exists with the same job: going on with it", existing.run_id));
+  ParsedJob before = parse_job({.text = fs.read_text(run.job()), .file = run.job(), .overrides = {}, .environment = {}});
+  if (!before.ok()) before = job;
+  // What `auto` came to when the run was launched stays.
+  const bool decided = request.job.job.device != "auto" || before.job.device == "auto";
+  const ParsedJob now = decided ? job : with_decided(job, {"device=" + before.job.device}, "auto, decided at launch");
+  return resume_run({.run = run, .before = before, .now = now, .program = request.program, .max_steps = request.max_steps}, fs, clock,
+                    console);
+}
+
+}  // namespace
+
 RunResult launch_run(const LaunchRequest& request, FileSystem& fs, Clock& clock, Console& console) {
   ParsedJob job = with_device(request.job, device_kind(request.job.job));
+  if (request.from) job = without_run_id_of_parent(job, *request.from);
   const std::string root = absolute(job.job.observability.run_dir);
   check_writable(fs, root);
   const std::string id =
       job.job.observability.run_id.empty() ? new_run_id(fs, root, job.job.name) : job.job.observability.run_id;
+  if (request.from) job = with_own_checkpoint_dir(job, *request.from, id);
   const RunDirectory run{root + "/" + id};
-  if (const auto existing = read_identity(fs, run)) {
-    if (existing->spec_hash != job.hash)
-      throw Error(ErrorCode::kSpec, fmt::format("run {} exists with another job spec ({}); choose another "
-                                                "observability.run_id, or continue it with "
-                                                "`trainctl resume {}`",
-                                                id, run.job(), id));
-    console.note(fmt::format("run {} exists with the same job: going on with it", id));
-    const ParsedJob before =
-        parse_job({.text = fs.read_text(run.job()), .file = run.job(), .overrides = {}, .environment = {}});
-    ParsedJob now = request.job.job.device == "auto" && before.ok() ? with_device(request.job, device_kind(before.job)) : job;
-    return resume_run(
-        {.run = run, .before = before.ok() ? before : now, .now = now, .program = request.program, .max_steps = request.max_steps},
-        fs, clock, console);
-  }
+  if (const auto existing = read_identity(fs, run)) return go_on_with(*existing, run, job, request, fs, clock, console);
   if (fs.exists(run.path) && !fs.list(run.path).empty() && !fs.exists(run.file("supervisor.lock")))
     throw Error(ErrorCode::kPreflight,
                 fmt::format("{} exists and is no run; choose another observability.run_id", run.path));
   refuse_foreign_checkpoints(fs, run, job.job);
+  if (request.from) require_steps_left(*request.from, job.job);
   const Ready ready = get_ready(job.job, fs, clock);
   fs.make_directories(run.path);
   const RunLock lock = lock_or_refuse(fs, run, id);
   if (read_identity(fs, run)) refuse_busy(fs, run, id);  // another launch of this id was faster
   check_checkpoint_folder(fs, job.job, run.checkpoints(job.job));
-  create_run(fs, run,
-             {.run_id = id,
-              .spec_hash = job.hash,
-              .program_version = TRAINCTL_VERSION,
-              .numerics = ready.numerics,
-              .working_directory = std::filesystem::current_path().string(),
-              .created_unix_s = clock.unix_s(),
-              .command = request.command},
-             job, ready.preflight.data_json);
+  RunIdentity identity{.run_id = id,
+                       .spec_hash = job.hash,
+                       .program_version = TRAINCTL_VERSION,
+                       .numerics = ready.numerics,
+                       .working_directory = std::filesystem::current_path().string(),
+                       .created_unix_s = clock.unix_s(),
+                       .command = request.command};
+  SupervisePlan plan = plan_of(job, id, request.program, ready, request.max_steps);
+  if (request.from) begin_from(*request.from, ready, identity, plan);
+  create_run(fs, run, identity, job, ready.preflight.data_json);
   print_header(console, id, run, job.job, ready);
   note_lock(console, lock);
-  return supervise(plan_of(job, id, request.program, ready, request.max_steps), run, fs, clock, console);
+  if (request.from) print_branch(console, *request.from, identity, job.job, ready);
+  return supervise(plan, run, fs, clock, console);
 }
 
 namespace {
 
+std::unique_ptr<ckpt::Checkpoint> open_parent(FileSystem& fs, const std::string& parent, const RunIdentity& identity) {
+  if (fs.exists(parent)) return ckpt::Checkpoint::open(fs, parent);
+  throw Error(ErrorCode::kCheckpoint, fmt::format("run {} has no checkpoint of its own yet, and {}, which it began from, is gone: launch it "
+                                                  "again from another checkpoint",
+                                                  identity.run_id, parent));
+}
+
 /// The checkpoint to go on from; null: there is none yet.
-std::unique_ptr<ckpt::Checkpoint> choose_checkpoint(const ResumeRequest& request, FileSystem& fs,
+std::unique_ptr<ckpt::Checkpoint> choose_checkpoint(const ResumeRequest& request, const RunIdentity& identity, FileSystem& fs,
                                                     Console& console) {
   const std::string directory = request.run.checkpoints(request.now.job);
+  const std::string& parent = identity.parent_checkpoint;
   if (request.step) {
-    const std::string path = ckpt::step_directory(directory, *request.step);
-    if (fs.exists(path)) return ckpt::Checkpoint::open(fs, path);
-    std::string have;
-    for (const int64_t step : ckpt::list_steps(fs, directory))
-      have += fmt::format("{}{}", have.empty() ? "" : ", ", step);
-    throw Error(ErrorCode::kCheckpoint,
-                fmt::format("there is no checkpoint of step {} in {}; {}", *request.step, directory,
-                            have.empty() ? "it has none at all" : "it has those of steps " + have));
+    if (parent.ends_with(ckpt::step_directory("", *request.step)) && !fs.exists(ckpt::step_directory(directory, *request.step)))
+      return open_parent(fs, parent, identity);
+    return open_step(fs, directory, *request.step);
   }
   int skipped = 0;
   auto checkpoint =
@@ -274,6 +349,7 @@ std::unique_ptr<ckpt::Checkpoint> choose_checkpoint(const ResumeRequest& request
         ErrorCode::kCheckpoint,
         fmt::format("none of the {} checkpoints in {} is usable; to begin again, launch the job as a new run",
                     skipped, directory));
+  if (!checkpoint && !parent.empty()) return open_parent(fs, parent, identity);
   return checkpoint;
 }
 
@@ -282,6 +358,7 @@ std::unique_ptr<ckpt::Checkpoint> choose_checkpoint(const ResumeRequest& request
 void check_belongs(const ckpt::Checkpoint* checkpoint, const ResumeRequest& request, const RunIdentity& identity,
                    FileSystem& fs) {
   const std::string directory = request.run.checkpoints(request.now.job);
+  if (checkpoint && checkpoint->path() == identity.parent_checkpoint) return;
   if (checkpoint && checkpoint->state().run_id != identity.run_id)
     throw Error(ErrorCode::kCheckpoint,
                 fmt::format("{} is a checkpoint of run {} (spec hash {}), not of run {} (spec hash {}); give this "
@@ -320,6 +397,18 @@ void print_resume(Console& console, const ckpt::Checkpoint& checkpoint, const Re
                            request.now.job.data.train.size() == 1 ? "" : "s"));
 }
 
+/// Where a branch begins again while it has no checkpoint of its own; nothing for other runs.
+std::optional<SupervisePlan::Start> start_of(const RunIdentity& identity) {
+  if (identity.parent_checkpoint.empty()) return std::nullopt;
+  SupervisePlan::Start start{.checkpoint = identity.parent_checkpoint};
+  for (const LineageEntry& entry : lineage_of(identity.lineage_json)) {
+    if (entry.kind != LineageEntry::branch) continue;
+    start.step = entry.step;
+    start.new_data = entry.new_data;
+  }
+  return start;
+}
+
 RunResult nothing_to_do(const RunDirectory& run, const std::string& id, FileSystem& fs, int64_t step,
                         Console& console) {
   console.say(fmt::format("run {} is finished: step {} of {} is saved. Nothing to do.", id, step, step));
@@ -340,7 +429,7 @@ RunResult resume_run(const ResumeRequest& asked, FileSystem& fs, Clock& clock, C
   const JobSpec& job = request.now.job;
   const RunLock lock = lock_or_refuse(fs, run, id);
   const double begin_s = clock.monotonic_s();
-  const auto checkpoint = choose_checkpoint(request, fs, console);
+  const auto checkpoint = choose_checkpoint(request, *identity, fs, console);
   check_belongs(checkpoint.get(), request, *identity, fs);
   const double opened_in_s = clock.monotonic_s() - begin_s;
   const int64_t step = checkpoint ? checkpoint->state().step : 0;
@@ -371,6 +460,9 @@ RunResult resume_run(const ResumeRequest& asked, FileSystem& fs, Clock& clock, C
   plan.resume_step = step;
   if (checkpoint) plan.numerics_before = checkpoint->state().numerics;
   plan.resume_fixed = request.step.has_value();
+  const bool own = checkpoint && checkpoint->path() != identity->parent_checkpoint;
+  plan.lineage_json = own ? checkpoint->state().lineage_json : identity->lineage_json;
+  plan.start = start_of(*identity);
   return supervise(plan, run, fs, clock, console);
 }
 

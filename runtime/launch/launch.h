@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/launch/branch.h"
 #include "runtime/launch/supervisor.h"
 
 namespace trainctl {
@@ -13,6 +14,7 @@ struct LaunchRequest {
   std::string program;               ///< this binary
   std::vector<std::string> command;  ///< as typed, for run.json
   int64_t max_steps = 0;
+  std::optional<BranchPoint> from;  ///< begin from this checkpoint of another run
 };
 
 /// What a launch would do, for --dry-run: nothing is written, nothing started.

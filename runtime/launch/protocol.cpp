@@ -26,6 +26,7 @@ json json_of(const ckpt::StateInfo& state) {
           {"extra", state.extra_json},
           {"program_version", state.program_version},
           {"numerics", state.numerics},
+          {"lineage", state.lineage_json},
           {"spec", state.resolved_spec_json}};
 }
 
@@ -39,6 +40,7 @@ ckpt::StateInfo state_of(const json& j) {
   state.spec_hash = j.at("spec_hash");
   state.program_version = j.at("program_version");
   state.numerics = j.at("numerics");
+  state.lineage_json = j.at("lineage");
   state.extra_json = j.at("extra");
   state.resolved_spec_json = j.at("spec");
   return state;

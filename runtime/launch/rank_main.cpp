@@ -97,6 +97,8 @@ RankOptions options_of(const RunDirectory& run, const RunIdentity& identity, con
           .spec_hash = job.hash,
           .checkpoint_dir = run.checkpoints(job.job),
           .resume_from = attempt.resume_from,
+          .new_data = attempt.new_data,
+          .lineage_json = attempt.lineage_json,
           .epoch = attempt.epoch,
           .max_steps = attempt.max_steps,
           .gradients_dir = job.job.observability.save_gradients ? run.file("gradients") : "",

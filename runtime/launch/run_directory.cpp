@@ -70,7 +70,9 @@ std::string RunIdentity::to_json() const {
                   {"numerics", numerics},
                   {"working_directory", working_directory},
                   {"created", created_unix_s},
-                  {"command", command}});
+                  {"command", command},
+                  {"lineage", try_parse_json(lineage_json)},
+                  {"parent_checkpoint", parent_checkpoint}});
 }
 
 RunIdentity RunIdentity::from_json(const std::string& text) try {
@@ -83,6 +85,8 @@ RunIdentity RunIdentity::from_json(const std::string& text) try {
   r.working_directory = j.at("working_directory");
   r.created_unix_s = j.at("created");
   r.command = j.at("command");
+  if (j.contains("lineage")) r.lineage_json = dump_json(j["lineage"]);
+  r.parent_checkpoint = j.value("parent_checkpoint", "");
   return r;
 } catch (const json::exception& error) {
   throw Error(ErrorCode::kIo, fmt::format("run.json is damaged: {}", error.what()));
@@ -101,6 +105,8 @@ std::string AttemptFile::to_json() const {
                   {"resume_from", resume_from},
                   {"board", board},
                   {"max_steps", max_steps},
+                  {"new_data", new_data},
+                  {"lineage", lineage_json},
                   {"threads_per_rank", threads_per_rank},
                   {"matmul_flops_per_s", matmul_flops_per_s}});
 }
@@ -114,6 +120,8 @@ AttemptFile AttemptFile::from_json(const std::string& text) try {
   a.resume_from = j.at("resume_from");
   a.board = j.at("board");
   a.max_steps = j.at("max_steps");
+  a.new_data = j.at("new_data");
+  a.lineage_json = j.at("lineage");
   a.threads_per_rank = j.at("threads_per_rank");
   a.matmul_flops_per_s = j.at("matmul_flops_per_s");
   return a;

@@ -33,13 +33,15 @@ struct RunDirectory {
   }
 };
 
-/// run.json: who this run is; written once.
+/// run.json: who this run is; replaced when its lineage grows.
 struct RunIdentity {
   std::string run_id, spec_hash, program_version;
   std::string numerics;  ///< of its devices when it was launched; "": not recorded
   std::string working_directory;
   double created_unix_s = 0;
   std::vector<std::string> command;
+  std::string lineage_json = "[]";   ///< see runtime/spec/lineage.h
+  std::string parent_checkpoint;     ///< that it began from, "" if from none
   std::string to_json() const;
   static RunIdentity from_json(const std::string& text);
 };
@@ -52,6 +54,8 @@ struct AttemptFile {
   std::string board;  ///< file of the DoingBoard, "" for none
   int port = 0;
   int64_t max_steps = 0;
+  bool new_data = false;  ///< the data begin at their start, not where `resume_from` stopped
+  std::string lineage_json = "[]";
   int threads_per_rank = 0;  ///< what `auto` came to when the run was launched or resumed; 0: as the spec says
   double matmul_flops_per_s = 0;
   std::string to_json() const;

@@ -41,6 +41,7 @@ class Supervisor {
     RunStatus& status = log_.status();
     status.run_id = plan_.run_id;
     status.total_steps = job.schedule.total_steps;
+    status.lineage_json = plan_.lineage_json;
     status.started_unix_s = clock.unix_s();
     status.heartbeat_s = job.fault_tolerance.heartbeat_seconds;
     status.step_timeout_s = job.fault_tolerance.step_timeout_seconds;
@@ -88,13 +89,16 @@ class Supervisor {
       clock_.sleep_s(0.02);
   }
 
+  /// Whether the attempt begins from the checkpoint of another run.
+  bool at_start() const { return plan_.start && resume_from_ == plan_.start->checkpoint; }
+
   Verdict attempt(StopSignals& signals) {
     const JobSpec& job = plan_.job.job;
     RunStatus& status = log_.status();
     status.epoch = last_epoch(fs_, run_) + 1;
     status.step = resume_step_;
     status.step_unix_s = 0;
-    status.saved_step = resume_from_.empty() ? -1 : resume_step_;
+    status.saved_step = resume_from_.empty() || at_start() ? -1 : resume_step_;
     const int64_t moved =
         supersede_metrics(fs_, run_.metrics(), resume_step_,
                           run_.file(fmt::format("metrics.superseded-e{}.jsonl", status.epoch).c_str()));
@@ -134,6 +138,8 @@ class Supervisor {
                     .resume_from = resume_from_,
                     .board = folders.shared_memory() + "/doing",
                     .max_steps = plan_.max_steps,
+                    .new_data = at_start() && plan_.start->new_data,
+                    .lineage_json = plan_.lineage_json,
                     .threads_per_rank = job.parallelism.threads_per_rank,
                     .matmul_flops_per_s = plan_.matmul_flops_per_s};
     return run_attempt(std::move(options), run_, fs_, clock_, log_, signals);
@@ -195,8 +201,8 @@ class Supervisor {
                                        console_.note(fmt::format(" ! {} is skipped: {}", path, reason));
                                      });
     if (!checkpoint && (at_most || skipped > 0)) return false;
-    resume_from_ = checkpoint ? checkpoint->path() : "";
-    resume_step_ = checkpoint ? checkpoint->state().step : 0;
+    resume_from_ = checkpoint ? checkpoint->path() : plan_.start ? plan_.start->checkpoint : "";
+    resume_step_ = checkpoint ? checkpoint->state().step : plan_.start ? plan_.start->step : 0;
     RunStatus& status = log_.status();
     status.state = "restarting";
     status.reason = why;
@@ -207,7 +213,8 @@ class Supervisor {
     console_.note(fmt::format(" ! {}", why));
     console_.note(fmt::format("   going on from {}", checkpoint
                                                          ? fmt::format("checkpoint step {}", resume_step_)
-                                                         : "step 0: there is no checkpoint"));
+                                                     : plan_.start ? plan_.start->checkpoint
+                                                                   : "step 0: there is no checkpoint"));
     return true;
   }
 
@@ -274,7 +281,7 @@ class Supervisor {
                              at_start ? "before its first step" : fmt::format("after step {}", s.step), after));
     console_.say("root cause  " + v.cause);
     if (!v.effect.empty()) console_.say("effect      " + v.effect);
-    const int64_t base = std::max<int64_t>(s.saved_step, 0);
+    const int64_t base = std::max<int64_t>(s.saved_step, plan_.start ? plan_.start->step : 0);
     console_.say(fmt::format("lost        {} step{}; {}", std::max<int64_t>(0, s.step - base),
                              s.step - base == 1 ? "" : "s",
                              s.saved_step >= 0 ? fmt::format("the last checkpoint is step {}", s.saved_step)

@@ -2,6 +2,7 @@
 // it ended.
 #pragma once
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "runtime/launch/run_directory.h"
@@ -19,6 +20,14 @@ struct SupervisePlan {
   double matmul_flops_per_s = 0;
   std::string numerics;         ///< of the devices, see run_numerics
   std::string numerics_before;  ///< of the checkpoint gone on from; "": none, or not recorded
+  /// Of a run that began from another run's checkpoint: it begins there again while it has none of its own.
+  struct Start {
+    std::string checkpoint;
+    int64_t step = 0;
+    bool new_data = false;
+  };
+  std::optional<Start> start;
+  std::string lineage_json = "[]";  ///< see runtime/spec/lineage.h
   std::string resume_from;  ///< step directory, "" for a fresh start
   int64_t resume_step = 0;
   bool resume_fixed = false;  ///< the user named the step: no other will do

@@ -10,6 +10,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 #include "runtime/base/text.h"
+#include "runtime/spec/lineage.h"
 
 namespace trainctl {
 namespace {
@@ -148,6 +149,7 @@ std::string render_summary(const ckpt::Checkpoint& checkpoint) {
                       has_role(ckpt::Role::gradient) ? " gradients ✓" : "");
   text += fmt::format("identity   state {} · spec {}\n", checkpoint.root_hash().substr(0, 16), state.spec_hash);
   text += fmt::format("numerics   {}\n", state.numerics.empty() ? "not recorded" : state.numerics);
+  for (const LineageEntry& entry : lineage_of(state.lineage_json)) text += fmt::format("lineage    {}\n", describe(entry));
   std::vector<std::string> largest;
   for (const ckpt::Tensor* tensor : summary.largest)
     largest.push_back(
@@ -167,6 +169,7 @@ ordered_json summary_json(const ckpt::Checkpoint& checkpoint) {
           {"spec_hash", state.spec_hash},
           {"program_version", state.program_version},
           {"numerics", state.numerics},
+          {"lineage", parsed(state.lineage_json)},
           {"root", checkpoint.root_hash()},
           {"parameters", summary.parameters},
           {"files", checkpoint.files().size()},

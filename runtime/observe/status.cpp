@@ -10,6 +10,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 #include "runtime/observe/console.h"
+#include "runtime/spec/lineage.h"
 
 namespace trainctl {
 namespace {
@@ -95,6 +96,7 @@ std::string RunStatus::to_json() const {
                   {"heartbeat_s", heartbeat_s},
                   {"step_timeout_s", step_timeout_s},
                   {"last_step", last},
+                  {"lineage", try_parse_json(lineage_json)},
                   {"reason", reason},
                   {"advice", advice},
                   {"ranks", list}};
@@ -119,6 +121,7 @@ RunStatus RunStatus::from_json(const std::string& text) try {
   s.heartbeat_s = j.at("heartbeat_s");
   s.step_timeout_s = j.at("step_timeout_s");
   s.last_step_json = dump_json(j.at("last_step"));
+  if (j.contains("lineage")) s.lineage_json = dump_json(j["lineage"]);
   s.reason = j.at("reason");
   s.advice = j.at("advice");
   for (const json& r : j.at("ranks"))
@@ -163,6 +166,7 @@ std::string render_status(const RunStatus& s, bool supervised, double now) {
   if (!s.ended() && supervised)
     text += fmt::format("ranks      {} of {} alive · updated {} ago\n", present.size(), s.ranks.size(),
                         short_duration(now - s.updated_unix_s));
+  for (const LineageEntry& entry : lineage_of(s.lineage_json)) text += fmt::format("lineage    {}\n", describe(entry));
   text += fmt::format("files      {}\n", s.directory);
   if (!s.reason.empty()) text += fmt::format("reason     {}\n", s.reason);
   const std::string advice = s.ended()    ? s.advice

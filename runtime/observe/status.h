@@ -28,6 +28,7 @@ struct RunStatus {
   double started_unix_s = 0, updated_unix_s = 0, step_unix_s = 0;  ///< step_unix_s: when the last step ended
   double heartbeat_s = 1, step_timeout_s = 600;
   std::string last_step_json = "{}";  ///< the last line of metrics
+  std::string lineage_json = "[]";    ///< see runtime/spec/lineage.h
   std::string reason;                 ///< of the end, or of the last restart
   std::string advice;                 ///< the next command
   std::vector<RankStatus> ranks;

@@ -181,12 +181,15 @@ const std::vector<CodePage> kOperation = {
     {"E0601", "keep_every_steps and every_steps do not fit", "Only steps that are saved can be kept.",
      R"("every_steps": 500, "keep_every_steps": 1200)", "Use 1000 or 1500."},
     {"E0602", "Fixed for the life of a run",
-     "What decides the numbers of a run (model, data, seeds, batch, lanes, precision, optimizer, schedule) "
-     "cannot change when it resumes; "
-     "otherwise the loss curve would not be that of one run. The mesh, checkpoints, evaluation, logging "
-     "and launching may change.",
+     "What makes a run this run (model, data, seeds, batch, precision, learning rate, optimizer) cannot change when it resumes. "
+     "The mesh, checkpoints, evaluation, logging and launching may change freely; the length and the future of the schedule, "
+     "clipping, lanes and the device may change, too, which the run records. `trainctl explain FIELD` says which of them a field is.",
      "trainctl resume RUN -s schedule.lr=1e-4",
-     "Resume without the change, or start a new run with `trainctl launch`."},
+     "Begin a new run from a checkpoint: trainctl launch RUN/job.json --from RUN@STEP -s schedule.lr=1e-4."},
+    {"E0603", "A checkpoint fixes the model's shape",
+     "A run launched with --from takes its weights from a checkpoint, so the model has the shape that the checkpoint has. Learning rate, "
+     "schedule, optimizer, batch, data and precision may be others.",
+     "trainctl launch job.json --from RUN -s model.num_layers=24", "Launch a new run without --from."},
     {"E0701", "NCCL with shared GPUs", "NCCL refuses two ranks on one GPU; through host memory they can share it.",
      R"("transport": "nccl" with "ranks_per_gpu": 2)", R"(Use "transport": "host" or "auto".)"},
     {"E0702", "Not enough slots", "launcher.slots is how many ranks this machine may run.",

@@ -74,6 +74,16 @@ std::vector<std::string> codes_about(const Field& field) {
   return codes;
 }
 
+const char* on_resume(Change change) {
+  switch (change) {
+    case Change::free: return "may change; no bit of the training differs for it";
+    case Change::numerics: return "may change; from there on the numbers are others, which the run records";
+    case Change::branch: return "fixed; a new run may begin from a checkpoint with another: trainctl launch JOB --from RUN";
+    case Change::never: return "fixed, also for a new run from a checkpoint: it is the model's shape";
+  }
+  return "?";
+}
+
 std::string field_page(const Field& field) {
   const std::string example = example_of(field);
   std::string value = example;
@@ -88,8 +98,7 @@ std::string field_page(const Field& field) {
   page += fmt::format("  in a file  {}\n", nested(field.path, example));
   if (field.path != "extends" && field.path != "$schema")
     page += fmt::format("  override   --set {}\n", quoted ? "'" + set + "'" : set);
-  page +=
-      fmt::format("  on resume  {}\n", field.fixed_in_run ? "fixed for the life of a run" : "may change");
+  page += fmt::format("  on resume  {}\n", on_resume(field.change));
   const std::vector<std::string> codes = codes_about(field);
   if (!codes.empty()) page += fmt::format("  errors     {}\n", fmt::join(codes, ", "));
   return page;

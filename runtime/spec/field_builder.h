@@ -97,8 +97,8 @@ class Declare {
   }
   Declare& names(Names what) { return self().names = what, *this; }
   Declare& identifier() { return self().identifier = true, *this; }
-  Declare& may_change() { return self().fixed_in_run = false, *this; }
-  Declare& fixed() { return self().fixed_in_run = true, *this; }
+  Declare& on_change(Change change) { return self().change = change, *this; }
+  Declare& decided_at_birth() { return self().decided_at_birth = true, *this; }
   Declare& not_resolved() { return self().in_resolved = false, *this; }
   Declare& also(std::vector<std::string> names) { return self().other_names = std::move(names), *this; }
   Declare& example(std::string json) { return self().example = std::move(json), *this; }
@@ -114,13 +114,13 @@ class Declare {
   size_t index_;
 };
 
-/// One section being written down; fields of a `fixed` section may not change within a run. Without a text
-/// it only continues a section that is declared elsewhere.
+/// One section being written down; its fields are of the class `change` where they do not say otherwise. Without a
+/// text it only continues a section that is declared elsewhere.
 class DeclareSection {
  public:
   DeclareSection(std::vector<Field>& table, std::vector<Section>& sections, std::string path,
-                 std::string text, bool fixed)
-      : table_(table), prefix_(path.empty() ? "" : path + "."), fixed_(fixed) {
+                 std::string text, Change change)
+      : table_(table), prefix_(path.empty() ? "" : path + "."), change_(change) {
     if (!text.empty()) sections.push_back({std::move(path), std::move(text)});
   }
   Declare field(Type type, const std::string& leaf, std::string text,
@@ -130,7 +130,7 @@ class DeclareSection {
     f.type = type;
     f.text = std::move(text);
     f.choices = std::move(choices);
-    f.fixed_in_run = fixed_;
+    f.change = change_;
     return Declare(table_, std::move(f));
   }
   Declare integer(const std::string& leaf, std::string text) {
@@ -152,7 +152,7 @@ class DeclareSection {
  private:
   std::vector<Field>& table_;
   std::string prefix_;
-  bool fixed_;
+  Change change_;
 };
 
 /// The table in three parts, so that each file stays readable.

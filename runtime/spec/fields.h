@@ -12,6 +12,7 @@
 #include <variant>
 #include <vector>
 
+#include "runtime/spec/changes.h"
 #include "runtime/spec/job.h"
 
 namespace trainctl::spec {
@@ -50,7 +51,8 @@ struct Field {
   std::string fallback_text;        ///< in words, where the default follows from other fields
   bool required = false, accepts_auto = false, identifier = false;
   Names names = Names::no_file;
-  bool fixed_in_run = false;             ///< a resume may not change it
+  Change change = Change::free;          ///< what another value means to a run that exists
+  bool decided_at_birth = false;         ///< `auto` becomes its number in the resolved spec
   bool in_resolved = true;               ///< false: another field carries its meaning in the resolved spec
   std::vector<std::string> other_names;  ///< what people also call it, for did-you-mean
   std::string example;                   ///< JSON text

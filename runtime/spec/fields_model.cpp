@@ -6,7 +6,7 @@ namespace trainctl::spec {
 namespace {
 
 void declare_job(std::vector<Field>& table, std::vector<Section>& sections) {
-  DeclareSection top(table, sections, "", "", false);
+  DeclareSection top(table, sections, "", "", Change::free);
   top.string("$schema",
              "Where an editor finds the JSON Schema of this file (`trainctl validate --schema` prints it). "
              "Ignored by trainctl.")
@@ -38,12 +38,13 @@ void declare_job(std::vector<Field>& table, std::vector<Section>& sections) {
       .to(IN_JOB(seed))
       .from(0)
       .fallback(int64_t{1234})
-      .fixed();
+      .on_change(Change::branch);
   top.choice("device", {"auto", "cpu", "cuda"},
              "What the ranks compute on. `auto` takes GPUs where this build can use them and the node has enough for all ranks, and "
              "the CPU otherwise. `gpu` is accepted for `cuda`.")
       .to(IN_JOB(device))
       .alias("gpu", "cuda")
+      .on_change(Change::numerics)
       .fallback(std::string("auto"));
 }
 
@@ -51,7 +52,7 @@ void declare_model(std::vector<Field>& table, std::vector<Section>& sections) {
   DeclareSection model(table, sections, "model",
                        "The transformer: a family, and its shape either by `preset` or field by "
                        "field. Fields beside a preset replace the preset's.",
-                       true);
+                       Change::never);
   model
       .choice("family", {"gpt2", "llama"},
               "Architecture. `gpt2`: LayerNorm, GELU, learned positions, biases. `llama`: "
@@ -66,7 +67,7 @@ void declare_model(std::vector<Field>& table, std::vector<Section>& sections) {
               "them.")
       .to(IN_JOB(model.preset))
       .fallback(std::string())
-      .may_change()
+      .on_change(Change::free)
       .example("\"llama3-8b\"");
   model.integer("hidden_size", "Width of the residual stream.")
       .to(IN_JOB(model.hidden_size))
@@ -92,7 +93,7 @@ void declare_model(std::vector<Field>& table, std::vector<Section>& sections) {
 }
 
 void declare_model_widths(std::vector<Field>& table, std::vector<Section>& sections) {
-  DeclareSection model(table, sections, "model", "", true);
+  DeclareSection model(table, sections, "model", "", Change::never);
   model.integer("num_kv_heads", "Key/value heads (grouped-query attention); must divide `model.num_heads`.")
       .to(IN_JOB(model.num_kv_heads))
       .from(1)
@@ -118,6 +119,7 @@ void declare_model_widths(std::vector<Field>& table, std::vector<Section>& secti
       .integer("max_seq_len",
                "Longest sequence the model is made for; gpt2 learns one position vector for each.")
       .to(IN_JOB(model.max_seq_len))
+      .on_change(Change::branch)
       .from(1)
       .upto(1 << 24)
       .fallback_text("the preset's; required without one")
@@ -127,12 +129,13 @@ void declare_model_widths(std::vector<Field>& table, std::vector<Section>& secti
 }
 
 void declare_model_details(std::vector<Field>& table, std::vector<Section>& sections) {
-  DeclareSection model(table, sections, "model", "", true);
+  DeclareSection model(table, sections, "model", "", Change::never);
   model.choice("norm", {"layernorm", "rmsnorm"}, "Normalisation; fixed by the family, checked if given.")
       .fallback_text("gpt2: layernorm; llama: rmsnorm")
       .not_resolved();
   model.number("norm_eps", "Added to the variance inside the norms.")
       .to(IN_JOB(model.norm_eps))
+      .on_change(Change::branch)
       .above(0)
       .upto(1)
       .fallback(1e-5)
@@ -148,7 +151,7 @@ void declare_model_details(std::vector<Field>& table, std::vector<Section>& sect
       .also({"tie_word_embeddings"})
       .example("true");
 
-  DeclareSection position(table, sections, "model.position", "Positional encoding.", true);
+  DeclareSection position(table, sections, "model.position", "Positional encoding.", Change::branch);
   position
       .choice("type", {"learned", "rope"},
               "Kind of position encoding; fixed by the family, checked if given.")
@@ -161,7 +164,7 @@ void declare_model_details(std::vector<Field>& table, std::vector<Section>& sect
       .also({"rope_theta"})
       .example("500000.0");
 
-  DeclareSection init(table, sections, "model.init", "Initial weights.", true);
+  DeclareSection init(table, sections, "model.init", "Initial weights.", Change::branch);
   init.number("std",
               "Standard deviation of the normal distribution weights are drawn from; projections back into "
               "the "
@@ -179,12 +182,12 @@ void declare_model_details(std::vector<Field>& table, std::vector<Section>& sect
 }
 
 void declare_sources(std::vector<Field>& table, std::vector<Section>& sections, const std::string& list,
-                     const char* what, bool fixed, bool required) {
-  DeclareSection data(table, sections, "data", "", fixed);
+                     const char* what, Change change, bool required) {
+  DeclareSection data(table, sections, "data", "", change);
   Declare all = data.field(Type::source_list, list, what);
   if (required) all.required();
   all.example("[{\"path\": \"data/" + list + ".idx\"}]");
-  DeclareSection entry(table, sections, "data." + list + "[]", "", fixed);
+  DeclareSection entry(table, sections, "data." + list + "[]", "", change);
   entry
       .string("path",
               "Token file, prefix of a Megatron .bin/.idx pair, or a glob of them, taken in the order of "
@@ -192,7 +195,7 @@ void declare_sources(std::vector<Field>& table, std::vector<Section>& sections, 
       .to_source(IN_SOURCE(path))
       .names(Names::file)
       .required()
-      .may_change()
+      .on_change(Change::free)
       .also({"file", "files", "prefix"})
       .example("\"data/train/*.idx\"");
   entry
@@ -216,14 +219,14 @@ void declare_sources(std::vector<Field>& table, std::vector<Section>& sections, 
   entry.string("name", "Name of the source in messages and metrics.")
       .to_source(IN_SOURCE(name))
       .fallback(std::string())
-      .may_change();
+      .on_change(Change::free);
 }
 
 void declare_data(std::vector<Field>& table, std::vector<Section>& sections) {
   DeclareSection data(table, sections, "data",
                       "Where tokens come from. Sample i of a run depends on (`shuffle_seed`, i) alone, "
                       "whatever the mesh.",
-                      true);
+                      Change::branch);
   data.string("tokenizer",
               "Tokenizer that made the token files: a SentencePiece .model file, or `bytes`. Needed for "
               "`sample` "
@@ -231,10 +234,10 @@ void declare_data(std::vector<Field>& table, std::vector<Section>& sections) {
       .to(IN_JOB(data.tokenizer))
       .names(Names::file_or_bytes)
       .fallback(std::string())
-      .may_change()
+      .on_change(Change::free)
       .example("\"tok/tokenizer.model\"");
-  declare_sources(table, sections, "train", "Training data: a mixture of token sources.", true, true);
-  declare_sources(table, sections, "val", "Validation data.", false, false);
+  declare_sources(table, sections, "train", "Training data: a mixture of token sources.", Change::branch, true);
+  declare_sources(table, sections, "val", "Validation data.", Change::free, false);
   data.integer("seq_len", "Tokens in a training sequence.")
       .to(IN_JOB(data.seq_len))
       .from(1)
@@ -255,7 +258,7 @@ void declare_data(std::vector<Field>& table, std::vector<Section>& sections) {
       .from(1)
       .upto(1024)
       .fallback(int64_t{4})
-      .may_change();
+      .on_change(Change::free);
 }
 
 }  // namespace

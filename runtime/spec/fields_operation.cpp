@@ -7,7 +7,7 @@ namespace trainctl::spec {
 namespace {
 
 void declare_checkpoints(std::vector<Field>& table, std::vector<Section>& sections) {
-  DeclareSection eval(table, sections, "eval", "Loss on the validation data.", false);
+  DeclareSection eval(table, sections, "eval", "Loss on the validation data.", Change::free);
   eval.integer("every_steps", "Evaluate after every so many steps; 0: never.")
       .to(IN_JOB(eval.every_steps))
       .from(0)
@@ -25,7 +25,7 @@ void declare_checkpoints(std::vector<Field>& table, std::vector<Section>& sectio
       .example("\"8M\"");
 
   DeclareSection checkpoint(table, sections, "checkpoint", "What is saved, when and how long it is kept.",
-                            false);
+                            Change::free);
   checkpoint.string("dir", "Folder of the checkpoints; empty: `ckpt` in the run directory.")
       .to(IN_JOB(checkpoint.dir))
       .names(Names::file)
@@ -63,6 +63,7 @@ void declare_checkpoints(std::vector<Field>& table, std::vector<Section>& sectio
       .example("5000");
   checkpoint.number("chunk_mib", "Largest piece of a tensor that is written and hashed at once.")
       .to(IN_JOB(checkpoint.chunk_mib))
+      .on_change(Change::numerics)
       .above(0)
       .upto(4096)
       .unit(Unit::mebibytes)
@@ -70,7 +71,7 @@ void declare_checkpoints(std::vector<Field>& table, std::vector<Section>& sectio
 }
 
 void declare_faults(std::vector<Field>& table, std::vector<Section>& sections) {
-  DeclareSection fault(table, sections, "fault_tolerance", "How failures are noticed and healed.", false);
+  DeclareSection fault(table, sections, "fault_tolerance", "How failures are noticed and healed.", Change::free);
   fault
       .integer("max_restarts",
                "How often a failed run is started again from its last checkpoint without a person; 0: "
@@ -124,7 +125,7 @@ void declare_faults(std::vector<Field>& table, std::vector<Section>& sections) {
 }
 
 void declare_places(std::vector<Field>& table, std::vector<Section>& sections) {
-  DeclareSection observe(table, sections, "observability", "What a run writes down, and where.", false);
+  DeclareSection observe(table, sections, "observability", "What a run writes down, and where.", Change::free);
   observe.string("run_dir", "Folder in which each run gets its own folder; by default `runs` in the current folder.")
       .to(IN_JOB(observability.run_dir))
       .names(Names::file)
@@ -152,7 +153,7 @@ void declare_places(std::vector<Field>& table, std::vector<Section>& sections) {
       .to(IN_JOB(observability.save_gradients))
       .fallback(false);
 
-  DeclareSection launcher(table, sections, "launcher", "How ranks are started.", false);
+  DeclareSection launcher(table, sections, "launcher", "How ranks are started.", Change::free);
   launcher.integer("slots", "Ranks this machine may run; 0: as many as wanted, sharing cores with a note.")
       .to(IN_JOB(launcher.slots))
       .from(0)

@@ -6,7 +6,7 @@ namespace trainctl::spec {
 namespace {
 
 void declare_batch(std::vector<Field>& table, std::vector<Section>& sections) {
-  DeclareSection batch(table, sections, "batch", "How much goes into one optimizer step.", true);
+  DeclareSection batch(table, sections, "batch", "How much goes into one optimizer step.", Change::branch);
   batch
       .integer("global_tokens", "Tokens in a step over all ranks: `global_sequences` times `data.seq_len`.")
       .from(1)
@@ -30,6 +30,7 @@ void declare_batch(std::vector<Field>& table, std::vector<Section>& sections) {
                "Sequences in one micro-batch: what a pipeline stage computes at a time. Smaller takes "
                "less memory.")
       .to(IN_JOB(batch.micro_sequences))
+      .on_change(Change::numerics)
       .from(1)
       .upto(1 << 20)
       .unit(Unit::sequences)
@@ -39,7 +40,7 @@ void declare_batch(std::vector<Field>& table, std::vector<Section>& sections) {
 
 void declare_parallelism(std::vector<Field>& table, std::vector<Section>& sections) {
   DeclareSection parallel(table, sections, "parallelism",
-                          "How ranks share the work: world_size = tensor * pipeline * data.", false);
+                          "How ranks share the work: world_size = tensor * pipeline * data.", Change::free);
   parallel.integer("world_size", "Ranks in all.")
       .to(IN_JOB(parallelism.world_size))
       .from(1)
@@ -52,6 +53,7 @@ void declare_parallelism(std::vector<Field>& table, std::vector<Section>& sectio
                "Tensor parallel size: ranks that share each matrix. Divides the heads, the KV heads and "
                "`model.ffn_size`.")
       .to(IN_JOB(parallelism.tensor))
+      .on_change(Change::numerics)
       .from(1)
       .upto(1024)
       .fallback(int64_t{1})
@@ -83,12 +85,13 @@ void declare_parallelism(std::vector<Field>& table, std::vector<Section>& sectio
                "Split the work between matrix products along the sequence over the tensor group, too "
                "(arXiv:2205.05198): less memory, same traffic.")
       .to(IN_JOB(parallelism.sequence_parallel))
+      .on_change(Change::numerics)
       .fallback(true)
       .also({"sp"});
 }
 
 void declare_execution(std::vector<Field>& table, std::vector<Section>& sections) {
-  DeclareSection parallel(table, sections, "parallelism", "", false);
+  DeclareSection parallel(table, sections, "parallelism", "", Change::free);
   parallel
       .choice("transport", {"auto", "nccl", "host"},
               "How ranks on GPUs move device memory. `nccl`: directly, each rank needs a GPU of its own. `host`: through pinned host "
@@ -99,10 +102,10 @@ void declare_execution(std::vector<Field>& table, std::vector<Section>& sections
       .choice("reduction", {"exact", "fast"},
               "How gradients are added over data-parallel ranks. `exact`: in the order of the lanes' tree, the same bits at every width. "
               "`fast`: by NCCL in its own order, with less memory; the same bits only on the same mesh, buckets and GPUs. Where NCCL "
-              "does not carry them (CPUs, transport host), `fast` does what `exact` does. Fixed when the run is born.")
+              "does not carry them (CPUs, transport host), `fast` does what `exact` does.")
       .to(IN_JOB(parallelism.reduction))
       .fallback(std::string("exact"))
-      .fixed();
+      .on_change(Change::numerics);
   parallel
       .choice("pipeline_schedule", {"gpipe", "1f1b", "interleaved", "zb-h1"},
               "Order of forward and backward passes. `gpipe`: "
@@ -136,7 +139,8 @@ void declare_execution(std::vector<Field>& table, std::vector<Section>& sections
       .from(1)
       .upto(1 << 20)
       .or_auto("parallelism.data")
-      .fixed()
+      .on_change(Change::numerics)
+      .decided_at_birth()
       .example("8");
   parallel.number("bucket_mib", "Size of the buckets in which gradients are reduced.")
       .to(IN_JOB(parallelism.bucket_mib))
@@ -154,7 +158,7 @@ void declare_execution(std::vector<Field>& table, std::vector<Section>& sections
 }
 
 void declare_numbers(std::vector<Field>& table, std::vector<Section>& sections) {
-  DeclareSection precision(table, sections, "precision", "Number formats.", true);
+  DeclareSection precision(table, sections, "precision", "Number formats.", Change::branch);
   precision
       .choice("compute", {"f32", "bf16"},
               "Format of activations and matrix products. Master weights, gradients sums and "
@@ -169,9 +173,8 @@ void declare_numbers(std::vector<Field>& table, std::vector<Section>& sections) 
                "products are not concerned.")
       .to(IN_JOB(tf32))
       .fallback(false)
-      .fixed()
       .also({"allow_tf32"});
-  DeclareSection memory(table, sections, "memory", "What memory is saved, at what price.", false);
+  DeclareSection memory(table, sections, "memory", "What memory is saved, at what price.", Change::free);
   memory
       .choice("activation_recompute", {"none", "selective", "full"},
               "`selective`: make the outputs of norms and of SwiGLU again during backward; hardly more work, up to a third less "
@@ -183,7 +186,7 @@ void declare_numbers(std::vector<Field>& table, std::vector<Section>& sections) 
 }
 
 void declare_optimizer(std::vector<Field>& table, std::vector<Section>& sections) {
-  DeclareSection optimizer(table, sections, "optimizer", "AdamW (arXiv:1711.05101), in float32.", true);
+  DeclareSection optimizer(table, sections, "optimizer", "AdamW (arXiv:1711.05101), in float32.", Change::branch);
   optimizer.choice("type", {"adamw"}, "The optimizer.").fallback(std::string("adamw")).not_resolved();
   optimizer.number("beta1", "Decay of the first moment.")
       .to(IN_JOB(optimizer.beta1))
@@ -214,6 +217,7 @@ void declare_optimizer(std::vector<Field>& table, std::vector<Section>& sections
       .example("[\"norm\", \"bias\", \"embedding\"]");
   optimizer.number("grad_clip", "Largest norm of the whole gradient; 0 turns clipping off.")
       .to(IN_JOB(optimizer.grad_clip))
+      .on_change(Change::numerics)
       .from(0)
       .upto(1e9)
       .fallback(1.0)
@@ -224,7 +228,7 @@ void declare_schedule(std::vector<Field>& table, std::vector<Section>& sections)
   DeclareSection schedule(table, sections, "schedule",
                           "How long to train and with which learning rate: warm-up, then `type`. "
                           "Lengths are given in tokens or in steps; tokens are rounded up to whole steps.",
-                          true);
+                          Change::numerics);
   schedule.integer("total_tokens", "Tokens to train on.")
       .from(1)
       .upto(1e18)
@@ -241,6 +245,7 @@ void declare_schedule(std::vector<Field>& table, std::vector<Section>& sections)
       .example("1000");
   schedule.number("lr", "Highest learning rate, reached after the warm-up.")
       .to(IN_JOB(schedule.lr))
+      .on_change(Change::branch)
       .above(0)
       .upto(10)
       .fallback(3e-4)
@@ -265,15 +270,17 @@ void declare_schedule(std::vector<Field>& table, std::vector<Section>& sections)
 }
 
 void declare_schedule_phases(std::vector<Field>& table, std::vector<Section>& sections) {
-  DeclareSection schedule(table, sections, "schedule", "", true);
+  DeclareSection schedule(table, sections, "schedule", "", Change::numerics);
   schedule.integer("warmup_tokens", "Tokens over which the learning rate rises from 0 to lr.")
       .from(0)
       .upto(1e18)
       .unit(Unit::tokens)
       .not_resolved()
+      .on_change(Change::branch)
       .example("\"100M\"");
   schedule.integer("warmup_steps", "Steps over which the learning rate rises from 0 to lr.")
       .to(IN_JOB(schedule.warmup_steps))
+      .on_change(Change::branch)
       .from(0)
       .upto(1e12)
       .unit(Unit::steps)

@@ -7,6 +7,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/hash.h"
 #include "runtime/base/json.h"
+#include "runtime/spec/changes.h"
 #include "runtime/spec/presets.h"
 #include "runtime/spec/resolution.h"
 
@@ -32,7 +33,7 @@ std::string resolved_text(const Resolution& r, const Field& field) {
   const bool known = setting != r.settings.end();
   const bool automatic = known && std::holds_alternative<std::string>(setting->second) &&
                          std::get<std::string>(setting->second) == "auto";
-  if (automatic && (field.accepts_auto || field.path == "device") && !field.fixed_in_run) return "\"auto\"";
+  if (automatic && (field.accepts_auto || field.path == "device") && !field.decided_at_birth) return "\"auto\"";
   if (field.get) return json_of(field.get(r.job));
   return known ? json_of(setting->second) : "";
 }
@@ -94,11 +95,11 @@ std::string origins_json_of(const std::vector<EffectiveValue>& values) {
   return dump_json(origins, 2) + "\n";
 }
 
-/// The values a resume may not change, by path.
+/// The values that no resume may change, by path.
 std::vector<std::pair<std::string, std::string>> fixed_values(const JobSpec& job) {
   std::vector<std::pair<std::string, std::string>> values;
   for (const Field& field : spec::fields()) {
-    if (!field.fixed_in_run || !field.in_resolved || field.set_in_source) continue;
+    if (field.change < Change::branch || !field.in_resolved || field.set_in_source) continue;
     if (field.type != spec::Type::source_list) {
       values.emplace_back(field.path, json_of(field.get(job)));
       continue;
@@ -107,7 +108,7 @@ std::vector<std::pair<std::string, std::string>> fixed_values(const JobSpec& job
     values.emplace_back(field.path, fmt::format("{} sources", sources.size()));
     for (size_t i = 0; i < sources.size(); ++i)
       for (const Field& f : spec::fields())
-        if (f.section() == field.path + "[]" && f.fixed_in_run)
+        if (f.section() == field.path + "[]" && f.change >= Change::branch)
           if (const std::optional<Setting> setting = f.get_from_source(sources[i]))
             values.emplace_back(fmt::format("{}.{}.{}", field.path, i, f.leaf()), json_of(*setting));
   }
@@ -118,15 +119,6 @@ std::string hash_of(const JobSpec& job) {
   std::string text;
   for (const auto& [path, value] : fixed_values(job)) text += path + "=" + value + "\n";
   return hex64(xxh3(text));
-}
-
-std::string origin_in(const ParsedJob& job, const std::string& path) {
-  std::string origin;
-  for (const EffectiveValue& value : job.values)
-    if (value.path == path ||
-        (value.path.rfind(path + ".", 0) == 0 && (origin.empty() || value.origin != "default")))
-      origin = value.origin;  // of a list: what was given last
-  return origin;
 }
 
 }  // namespace
@@ -177,36 +169,16 @@ Diagnostic diagnostic_at(const ParsedJob& job, const std::string& path, const st
 ParsedJob with_decided(const ParsedJob& job, const std::vector<std::string>& values, const std::string& origin) {
   ParsedJob decided = parse_job({.text = job.resolved_json, .file = "job.json", .overrides = values, .environment = {}});
   ENSURE(decided.ok(), "{}", render(decided.diagnostics, false));
-  for (EffectiveValue& value : decided.values)
-    value.origin = value.origin == "--set" ? origin : origin_in(job, value.path);
+  for (EffectiveValue& value : decided.values) {
+    const auto before = std::find_if(job.values.begin(), job.values.end(),
+                                     [&](const EffectiveValue& v) { return v.path == value.path; });
+    const bool is_decided = value.origin == "--set" || before == job.values.end();
+    value.origin = is_decided ? origin : before->origin;
+  }
   decided.origins_json = origins_json_of(decided.values);
   decided.diagnostics = job.diagnostics;
+  decided.places = job.places;
   return decided;
-}
-
-std::vector<Diagnostic> changed_run_fields(const ParsedJob& run, const ParsedJob& now) {
-  const auto before = fixed_values(run.job), after = fixed_values(now.job);
-  const auto value_in = [](const auto& values, const std::string& path) {
-    for (const auto& [p, value] : values)
-      if (p == path) return value;
-    return std::string("not given");
-  };
-  std::vector<std::string> paths;
-  for (const auto& values : {before, after})
-    for (const auto& [path, value] : values)
-      if (std::find(paths.begin(), paths.end(), path) == paths.end()) paths.push_back(path);
-  std::vector<Diagnostic> changes;
-  for (const std::string& path : paths) {
-    const std::string old_value = value_in(before, path), new_value = value_in(after, path);
-    if (old_value == new_value) continue;
-    changes.push_back({.code = "E0602",
-                       .message = fmt::format("`{}` is fixed for the life of a run", path),
-                       .file = origin_in(now, path),
-                       .pointer = spec::pointer_of(path),
-                       .notes = {fmt::format("in the run: {}, now: {}", old_value, new_value)},
-                       .help = {"resume without the change, or start a new run with `trainctl launch`"}});
-  }
-  return changes;
 }
 
 std::vector<std::string> preset_names() {

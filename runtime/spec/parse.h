@@ -49,7 +49,7 @@ struct ParsedJob {
   std::string origins_json;  ///< path -> "job.json:41" | "--set" | "default" | "preset llama3-8b" | ...
   std::vector<EffectiveValue> values;  ///< in the order of the field table
   std::map<std::string, RelatedPlace> places;  ///< of what was given, by path: "data.train.0.path"
-  std::string hash;  ///< 16 hex digits over what must not change within a run (see changed_run_fields)
+  std::string hash;  ///< 16 hex digits over what must not change within a run (the classes branch and never of runtime/spec/changes.h)
   bool ok() const;
 };
 
@@ -67,10 +67,6 @@ Diagnostic diagnostic_at(const ParsedJob& job, const std::string& path, const st
 
 /// The same job with `values` (PATH=VALUE) in place of what was `auto`: decided once, they stay. Their origin reads `origin`.
 ParsedJob with_decided(const ParsedJob& job, const std::vector<std::string>& values, const std::string& origin);
-
-/// Fields that a resume may not change (model, data, seed, batch, lanes, optimizer, schedule, precision):
-/// one diagnostic for each that differs between the run's resolved spec and the new one.
-std::vector<Diagnostic> changed_run_fields(const ParsedJob& run, const ParsedJob& now);
 
 /// JSON Schema draft-07 of the whole spec.
 std::string job_schema();

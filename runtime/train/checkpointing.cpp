@@ -11,6 +11,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/hash.h"
+#include "runtime/base/json.h"
 #include "runtime/base/philox.h"
 
 namespace trainctl {
@@ -129,6 +130,14 @@ void import_weights(const ParamTable& table, ckpt::TensorFolder& folder, const R
     if (upload.bytes() >= kUploadBytes) upload.finish();
   }
   upload.finish();
+}
+
+DataPosition data_position(const ckpt::StateInfo& state, bool new_data) {
+  const auto extra = try_parse_json(state.extra_json);
+  const bool known = extra.is_object() && extra.contains("samples") && extra["samples"].is_number_integer();
+  if (!known && !new_data)
+    throw Error(ErrorCode::kCheckpoint, "the checkpoint does not say how far the run was in its data: it was not written by trainctl's trainer");
+  return {.step = state.step, .samples = new_data ? 0 : extra["samples"].get<int64_t>(), .tokens = state.tokens};
 }
 
 void load_state(const ParamTable& table, ckpt::Checkpoint& checkpoint, const RankState& state) {

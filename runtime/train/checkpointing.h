@@ -6,6 +6,7 @@
 #include "runtime/launch/control.h"
 #include "runtime/model/params.h"
 #include "runtime/train/device_copies.h"
+#include "runtime/train/schedule.h"
 
 namespace trainctl {
 
@@ -23,6 +24,9 @@ void initialise(const ParamTable& table, uint64_t seed, int threads, const RankS
 /// Fills master weights from Hugging Face-named tensors; GPT-2 weights may be stored [in, out] (as Hugging Face does) or
 /// [out, in]. Error(kCheckpoint) naming the first tensor that is missing or of another shape.
 void import_weights(const ParamTable& table, ckpt::TensorFolder& folder, const RankState& state);
+
+/// Where the data go on after that checkpoint; `new_data`: they begin at their start.
+DataPosition data_position(const ckpt::StateInfo& state, bool new_data);
 
 /// Loads master weights and moments. Error(kCheckpoint) if the tensors are not this model's, or damaged.
 void load_state(const ParamTable& table, ckpt::Checkpoint& checkpoint, const RankState& state);

@@ -16,6 +16,8 @@ struct RankOptions {
   std::string resolved_spec_json, spec_hash;
   std::string checkpoint_dir;         ///< where to save: <run>/ckpt
   std::string resume_from;            ///< a step directory, or "" for a fresh start
+  bool new_data = false;              ///< begin the data at their start, not where resume_from stopped
+  std::string lineage_json = "[]";    ///< for the checkpoints
   uint64_t epoch = 0;                 ///< of the run's membership
   int64_t max_steps = 0;              ///< stop after this step (0: schedule.total_steps)
   std::string gradients_dir;          ///< write the first step's gradients here as a checkpoint of role gradient, or ""

@@ -23,11 +23,18 @@ double learning_rate(const ScheduleSpec& s, int64_t step) {
   return s.lr;
 }
 
-std::vector<uint64_t> sample_indices(const JobSpec& job, int64_t step, int dp) {
-  const uint64_t global = uint64_t(job.batch.global_sequences);
-  const uint64_t per_rank = global / uint64_t(job.parallelism.data);
+int64_t DataPosition::samples_at(const JobSpec& job, int64_t at_step) const {
+  return samples + (at_step - step) * job.batch.global_sequences;
+}
+
+int64_t DataPosition::tokens_at(const JobSpec& job, int64_t at_step) const {
+  return tokens + (at_step - step) * job.tokens_per_step();
+}
+
+std::vector<uint64_t> sample_indices(const JobSpec& job, int64_t first, int dp) {
+  const uint64_t per_rank = uint64_t(job.batch.global_sequences) / uint64_t(job.parallelism.data);
   std::vector<uint64_t> indices(per_rank);
-  for (uint64_t i = 0; i < per_rank; ++i) indices[i] = uint64_t(step) * global + uint64_t(dp) * per_rank + i;
+  for (uint64_t i = 0; i < per_rank; ++i) indices[i] = uint64_t(first) + uint64_t(dp) * per_rank + i;
   return indices;
 }
 

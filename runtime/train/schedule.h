@@ -13,9 +13,17 @@ namespace trainctl {
 /// decay_steps, then linear to min_lr.
 double learning_rate(const ScheduleSpec& schedule, int64_t step);
 
-/// Global indices of the samples that data-parallel rank `dp` takes in 0-based step `step`, in the order of its micro-batches:
-/// the global batch is cut into lanes, a lane into micro-batches.
-std::vector<uint64_t> sample_indices(const JobSpec& job, int64_t step, int dp);
+/// What of its data a run has seen before 0-based step `step`. Known from a checkpoint, so that a batch of another size or other data may
+/// follow; from there on it is arithmetic on the step.
+struct DataPosition {
+  int64_t step = 0, samples = 0, tokens = 0;
+  int64_t samples_at(const JobSpec& job, int64_t at_step) const;   ///< before that step; samples: of the data at hand
+  int64_t tokens_at(const JobSpec& job, int64_t at_step) const;    ///< tokens: of all that the weights have seen
+};
+
+/// Global indices of the samples that data-parallel rank `dp` takes in a step whose first sample is `first`, in the order of its
+/// micro-batches: the global batch is cut into lanes, a lane into micro-batches.
+std::vector<uint64_t> sample_indices(const JobSpec& job, int64_t first, int dp);
 
 /// The micro-batches of a rank within a step (tokens and targets not set).
 std::vector<MicroBatch> micro_batches(const JobSpec& job);

@@ -84,6 +84,7 @@ struct Trainer::Impl {
   std::unique_ptr<TokenFeed> tokens;
   std::unique_ptr<kernels::Buffer> losses;   // host: a double for each micro-batch of this rank
   int64_t step = 0, requested_step = 0;
+  DataPosition start;   // of the step that this process begins with
   double last_loss = NAN, saving_s = 0;   // saving_s: since the last report
   BadSteps bad_steps;
   double peak_flops_per_s = 0;            // of all devices together; known to rank 0, which reports
@@ -190,6 +191,7 @@ struct Trainer::Impl {
       load_state(table, *checkpoint, {*params, backend, *stream});
       step = checkpoint->state().step;
       bad_steps = bad_steps_of(checkpoint->state().extra_json);
+      start = data_position(checkpoint->state(), options.new_data);
     } else if (!job.model.init_from.empty()) {
       control.doing("reading " + job.model.init_from);
       import_weights(table, *ckpt::TensorFolder::open(fs, job.model.init_from), {*params, backend, *stream});
@@ -211,7 +213,7 @@ struct Trainer::Impl {
   void take_tokens(int64_t last) {
     if (!needs_tokens()) return;
     for (; requested_step < std::min(last, step + job.data.prefetch_batches); ++requested_step)
-      prefetcher->request(sample_indices(job, requested_step, at.dp));
+      prefetcher->request(sample_indices(job, start.samples_at(job, requested_step), at.dp));
     double waited = 0;
     tokens->upload(prefetcher->next(&waited), *stream);
     times.data_s += waited;
@@ -360,7 +362,7 @@ struct Trainer::Impl {
     StepNumbers n;
     n.step = step;
     n.tokens_per_step = job.tokens_per_step();
-    n.tokens = step * n.tokens_per_step;
+    n.tokens = start.tokens_at(job, step);
     n.loss = scalars.loss;
     n.grad_norm = scalars.grad_norm;
     n.lr = learning_rate(job.schedule, step - 1);
@@ -423,13 +425,14 @@ struct Trainer::Impl {
     s.run_id = options.run_id;
     s.epoch = options.epoch;
     s.step = step;
-    s.tokens = step * job.tokens_per_step();
+    s.tokens = start.tokens_at(job, step);
     s.seed = job.seed;
     s.spec_hash = options.spec_hash;
     s.program_version = TRAINCTL_VERSION;
     s.numerics = numerics;
+    s.lineage_json = options.lineage_json;
     nlohmann::ordered_json extra{
-        {"samples", step * job.batch.global_sequences},
+        {"samples", start.samples_at(job, step)},
         {"lanes", job.parallelism.lanes},
         {"lr", step > 0 ? learning_rate(job.schedule, step - 1) : 0.0},
         {"loss", std::isfinite(last_loss) ? nlohmann::ordered_json(last_loss) : nlohmann::ordered_json()},

@@ -10,6 +10,7 @@
 
 #include "runtime/base/file_system.h"
 #include "runtime/spec/fields.h"
+#include "runtime/spec/lineage.h"
 #include "runtime/spec/parse.h"
 #include "runtime/spec/presets.h"
 
@@ -233,7 +234,7 @@ TEST_CASE("the resolved spec is strict JSON and means the same job", "[spec]") {
     CHECK(second.hash == first.hash);
     CHECK(second.job.parallelism.world_size == first.job.parallelism.world_size);
     CHECK(second.job.schedule.total_steps == first.job.schedule.total_steps);
-    CHECK(changed_run_fields(first, second).empty());
+    CHECK(changed_fields(first, second).empty());
   }
 }
 
@@ -250,34 +251,68 @@ TEST_CASE("what was auto is decided once and stays", "[spec]") {
   }
 }
 
-TEST_CASE("a resume may change the mesh but not the numbers", "[spec]") {
+TEST_CASE("each field says what a change of it means to a run", "[spec]") {
   const ParsedJob run = parse(kMinimal, {"parallelism.data=4", "model.preset=llama-tiny"});
-  for (const std::string allowed :
-       {"parallelism.tensor=2", "parallelism.data=2", "parallelism.pipeline_schedule=gpipe",
-        "memory.activation_recompute=full", "checkpoint.every_steps=5", "observability.run_dir=x",
-        "launcher.slots=9", "eval.every_steps=0", "fault_tolerance.max_restarts=0",
-        "data.train.0.path=moved.idx", "parallelism.zero_stage=0"}) {
-    INFO(allowed);
-    const ParsedJob now = parse(run.resolved_json, {allowed});
-    CHECK(changed_run_fields(run, now).empty());
-    CHECK(now.hash == run.hash);
-  }
-  for (const std::string refused :
-       {"schedule.lr=1e-4", "schedule.total_steps=10", "schedule.total_tokens=2B", "seed=1",
-        "data.shuffle_seed=1", "parallelism.lanes=8", "batch.micro_sequences=2", "precision.compute=bf16",
-        "optimizer.beta1=0.8", "model.num_layers=2", "data.train.0.weight=2", "data.train.1.path=b",
-        "batch.global_sequences=64", "parallelism.reduction=fast"}) {
-    INFO(refused);
-    const ParsedJob now = parse(run.resolved_json, {refused});
-    const std::vector<Diagnostic> changes = changed_run_fields(run, now);
-    REQUIRE(!changes.empty());
-    CHECK(changes[0].code == "E0602");
-    CHECK(changes[0].file == "--set");
-    CHECK(now.hash != run.hash);
-  }
-  const Diagnostic change = changed_run_fields(run, parse(run.resolved_json, {"schedule.lr=1e-4"})).at(0);
-  CHECK(change.message == "`schedule.lr` is fixed for the life of a run");
-  CHECK(change.notes == std::vector<std::string>{"in the run: 0.0003, now: 0.0001"});
+  const std::vector<std::pair<Change, std::vector<std::string>>> cases = {
+      {Change::free,
+       {"parallelism.data=2", "parallelism.pipeline=2", "parallelism.pipeline_schedule=gpipe", "memory.activation_recompute=full",
+        "checkpoint.every_steps=5", "observability.run_dir=x", "launcher.slots=9", "eval.every_steps=0",
+        "fault_tolerance.max_restarts=0", "data.train.0.path=moved.idx", "parallelism.zero_stage=0", "name=other"}},
+      {Change::numerics,
+       {"parallelism.tensor=2", "parallelism.lanes=8", "batch.micro_sequences=2", "schedule.total_steps=10",
+        "schedule.total_tokens=2B", "schedule.type=wsd", "schedule.min_lr=1e-5", "optimizer.grad_clip=0.5",
+        "parallelism.reduction=fast", "checkpoint.chunk_mib=4", "device=cpu"}},
+      {Change::branch,
+       {"schedule.lr=1e-4", "seed=1", "data.shuffle_seed=1", "precision.compute=bf16", "optimizer.beta1=0.8",
+        "data.train.0.weight=2", "data.train.1.path=b", "batch.global_sequences=64", "schedule.warmup_steps=3",
+        "model.position.theta=20000"}},
+      {Change::never, {"model.num_layers=2", "model.vocab_size=500"}}};
+  for (const auto& [change, overrides] : cases)
+    for (const std::string& override : overrides) {
+      CAPTURE(override, name_of(change));
+      const ParsedJob now = parse(run.resolved_json, {override});
+      const std::vector<FieldChange> changes = changed_fields(run, now);
+      CHECK(most_serious(changes) == change);
+      CHECK((now.hash == run.hash) == (change < Change::branch));
+      CHECK(refused_on_resume(run, now, "").empty() == (change < Change::branch));
+      CHECK(refused_on_branch(run, now).empty() == (change < Change::never));
+    }
+  CHECK(most_serious({}) == Change::free);
+  // Positions are learned one by one in gpt2 only.
+  const ParsedJob gpt2 = parse(kMinimal, {"model.preset=gpt2-tiny"});
+  CHECK(most_serious(changed_fields(gpt2, parse(gpt2.resolved_json, {"model.max_seq_len=8"}))) == Change::never);
+}
+
+TEST_CASE("a refused change is located, and the command that makes it is named", "[spec]") {
+  const ParsedJob run = parse(kMinimal);
+  const ParsedJob now = parse(run.resolved_json, {"schedule.lr=1e-4"});
+  const auto changes = changed_fields(run, now);
+  REQUIRE(changes.size() == 1);
+  CHECK(describe(changes[0]) == "schedule.lr 0.0003 → 0.0001");
+  const Diagnostic refusal = refused_on_resume(run, now, "trainctl launch it").at(0);
+  CHECK(refusal.code == "E0602");
+  CHECK(refusal.file == "--set schedule.lr=1e-4");
+  CHECK(refusal.message == "`schedule.lr` is fixed for the life of a run");
+  CHECK(refusal.notes == std::vector<std::string>{"in the run: 0.0003, now: 0.0001"});
+  CHECK(refusal.help == std::vector<std::string>{"a new run may begin from a checkpoint with it: trainctl launch it"});
+}
+
+TEST_CASE("a lineage comes back as it was written", "[spec]") {
+  const LineageEntry branch{.kind = LineageEntry::branch,
+                            .run_id = "base",
+                            .step = 500,
+                            .root = "0123456789abcdef0123",
+                            .changes = {{.path = "schedule.lr", .before = "0.003", .now = "0.001"}},
+                            .new_data = true};
+  const LineageEntry change{.kind = LineageEntry::change, .run_id = "b", .step = 600, .numerics_before = "cpu", .numerics = "cuda"};
+  const std::string text = lineage_json({branch, change});
+  const auto back = lineage_of(text);
+  CHECK(lineage_json(back) == text);
+  CHECK(describe(back.at(0)) ==
+        "from base step 500 (state 0123456789abcdef): schedule.lr 0.003 → 0.001, data from its start");
+  CHECK(describe(back.at(1)) == "from step 600 on: computed by cpu → cuda");
+  CHECK(lineage_of("").empty());
+  CHECK(lineage_of("[{}]").empty());
 }
 
 TEST_CASE("the sample specs are valid", "[spec]") {

@@ -1,0 +1,100 @@
+#include "runtime/spec/changes.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "runtime/base/error.h"
+#include "runtime/spec/fields.h"
+#include "runtime/spec/resolution.h"
+
+namespace trainctl {
+namespace {
+
+const EffectiveValue* value_at(const ParsedJob& job, const std::string& path) {
+  const auto found = std::find_if(job.values.begin(), job.values.end(), [&](const EffectiveValue& v) { return v.path == path; });
+  return found == job.values.end() ? nullptr : &*found;
+}
+
+Change class_of(const std::string& path, const ParsedJob& now) {
+  // gpt2 learns a vector for each position, so there the longest sequence is part of the shape.
+  if (path == "model.max_seq_len" && now.job.model.family == Family::gpt2) return Change::never;
+  const spec::Field* field = spec::find_field(path);
+  ENSURE(field, "{} is not in the field table", path);
+  return field->change;
+}
+
+/// The field that gave `path` its value: itself, or its alternative in another unit.
+std::string giver_of(const ParsedJob& job, const std::string& path) {
+  for (const spec::Alternatives& pair : spec::alternatives())
+    if (pair.second == path && !job.places.count(path) && job.places.count(pair.first)) return pair.first;
+  return path;
+}
+
+Diagnostic refusal(const ParsedJob& now, const FieldChange& change, const std::string& code, const std::string& message,
+                   const std::string& help) {
+  Diagnostic diagnostic = diagnostic_at(now, giver_of(now, change.path), code, message);
+  diagnostic.notes = {fmt::format("in the run: {}, now: {}", change.before.empty() ? "not given" : change.before,
+                                  change.now.empty() ? "not given" : change.now)};
+  diagnostic.help = {help};
+  return diagnostic;
+}
+
+constexpr const char* kAnotherShape =
+    "no checkpoint of the run fits a model of another shape: launch a new run without --from";
+
+}  // namespace
+
+const char* name_of(Change change) {
+  switch (change) {
+    case Change::free: return "free";
+    case Change::numerics: return "changes numerics";
+    case Change::branch: return "needs a branch";
+    case Change::never: return "needs a new run";
+  }
+  return "?";
+}
+
+std::vector<FieldChange> changed_fields(const ParsedJob& before, const ParsedJob& now) {
+  std::vector<FieldChange> changes;
+  for (const EffectiveValue& value : now.values) {
+    const EffectiveValue* old = value_at(before, value.path);
+    if (old && old->value == value.value) continue;
+    changes.push_back({value.path, old ? old->value : "", value.value, class_of(value.path, now)});
+  }
+  for (const EffectiveValue& old : before.values)
+    if (!value_at(now, old.path)) changes.push_back({old.path, old.value, "", class_of(old.path, now)});
+  return changes;
+}
+
+Change most_serious(const std::vector<FieldChange>& changes) {
+  Change most = Change::free;
+  for (const FieldChange& change : changes) most = std::max(most, change.change);
+  return most;
+}
+
+std::string describe(const FieldChange& change) {
+  return fmt::format("{} {} → {}", change.path, change.before.empty() ? "none" : change.before,
+                     change.now.empty() ? "none" : change.now);
+}
+
+std::vector<Diagnostic> refused_on_resume(const ParsedJob& before, const ParsedJob& now, const std::string& command) {
+  std::vector<Diagnostic> refused;
+  for (const FieldChange& change : changed_fields(before, now))
+    if (change.change >= Change::branch)
+      refused.push_back(refusal(now, change, "E0602", fmt::format("`{}` is fixed for the life of a run", change.path),
+                                change.change == Change::never ? kAnotherShape
+                                                               : "a new run may begin from a checkpoint with it: " + command));
+  return refused;
+}
+
+std::vector<Diagnostic> refused_on_branch(const ParsedJob& before, const ParsedJob& now) {
+  std::vector<Diagnostic> refused;
+  for (const FieldChange& change : changed_fields(before, now))
+    if (change.change == Change::never)
+      refused.push_back(refusal(now, change, "E0603",
+                                fmt::format("`{}` is part of the model's shape, which a checkpoint fixes", change.path), kAnotherShape));
+  return refused;
+}
+
+}  // namespace trainctl

@@ -1,0 +1,163 @@
+// Goal: a new run may begin from any checkpoint of another and is then its own: its lineage is recorded, nothing of the parent changes, and
+// without a change it has the parent's bits. What a resume refuses names the command that does it, and that command works.
+// Method: the real program: a base run, branches of one checkpoint with two learning rates, without a change, with other data; the printed
+// command pasted into another folder.
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "test/end_to_end/jobs.h"
+#include "test/end_to_end/program.h"
+#include "test/support/thread_run.h"
+
+using namespace trainctl::test;
+using Catch::Contains;
+using nlohmann::json;
+
+namespace {
+
+/// The base run of 20 steps with checkpoints of steps 4, 8, ..., kept, in `dir`.
+void launch_base(const TempDir& dir) {
+  write_file(dir.path() + "/job.json", tiny_spec("base"));
+  const Outcome o = run_trainctl(dir.path(), {"launch", "job.json", "-s", "observability.run_id=base", "-s", "checkpoint.keep_last=9"});
+  INFO(o.err);
+  REQUIRE(o.status == 0);
+}
+
+/// "step loss" of the steps a run made itself.
+std::vector<std::string> curve_of(const std::string& run, int64_t after) {
+  std::vector<std::string> curve;
+  std::istringstream lines(read_file(run + "/metrics.jsonl"));
+  for (std::string line; std::getline(lines, line);) {
+    const json j = json::parse(line);
+    if (j["step"].get<int64_t>() > after) curve.push_back(j["step"].dump() + " " + j["loss"].dump() + " " + j["tokens"].dump());
+  }
+  return curve;
+}
+
+std::string text_after(const std::string& text, const std::string& mark) {
+  const size_t at = text.find(mark);
+  REQUIRE(at != std::string::npos);
+  return text.substr(at + mark.size(), text.find('\n', at) - at - mark.size());
+}
+
+}  // namespace
+
+TEST_CASE("two branches of one checkpoint with two learning rates, and one without a change", "[branch]") {
+  const TempDir dir;
+  launch_base(dir);
+  const std::string base = dir.path() + "/runs/base";
+  const std::string before = read_file(base + "/metrics.jsonl") + read_file(base + "/run.json");
+  const auto branch = [&](const std::string& id, std::vector<std::string> sets) {
+    std::vector<std::string> arguments = {"launch", "job.json", "--from", "base@8", "-s", "observability.run_id=" + id};
+    for (const std::string& s : sets) arguments.insert(arguments.end(), {"-s", s});
+    const Outcome o = run_trainctl(dir.path(), arguments);
+    INFO(o.err);
+    REQUIRE(o.status == 0);
+    return o;
+  };
+  branch("same", {});
+  CHECK(curve_of(dir.path() + "/runs/same", 0) == curve_of(base, 8));   // bit for bit, as JSON prints doubles
+  CHECK(run_trainctl(dir.path(), {"inspect-ckpt", "same", "--diff", "base"}).status == 0);
+
+  const Outcome low = branch("low", {"schedule.lr=1e-3"});
+  CHECK_THAT(low.err, Contains("from base step 8 (state ") && Contains("schedule.lr 0.003 → 0.001") &&
+                          Contains("position 2048 tokens, as the parent's") && Contains("in the parent"));
+  branch("high", {"schedule.lr=6e-3"});
+  CHECK(curve_of(dir.path() + "/runs/low", 0).size() == 12);
+  CHECK(curve_of(dir.path() + "/runs/low", 0) != curve_of(dir.path() + "/runs/high", 0));
+  CHECK(curve_of(dir.path() + "/runs/low", 0).front() == curve_of(base, 8).front());   // the same weights met the same data
+
+  const json run = json::parse(read_file(dir.path() + "/runs/low/run.json"));
+  const json inspected = json::parse(run_trainctl(dir.path(), {"--json", "inspect-ckpt", "low"}).out);
+  const json status = json::parse(run_trainctl(dir.path(), {"--json", "status", "low"}).out);
+  for (const json& lineage : {run["lineage"], inspected["lineage"], status["lineage"]}) {
+    REQUIRE(lineage.size() == 1);
+    CHECK(lineage[0]["run_id"] == "base");
+    CHECK(lineage[0]["step"] == 8);
+    CHECK(lineage[0]["changes"] == json::parse(R"([{"path": "schedule.lr", "before": "0.003", "now": "0.001"}])"));
+  }
+  CHECK(inspected["lineage"][0]["root"] == json::parse(run_trainctl(dir.path(), {"--json", "inspect-ckpt", base + "/ckpt/step-00000008"}).out)["root"]);
+  CHECK_THAT(run_trainctl(dir.path(), {"status", "low"}).out, Contains("lineage    from base step 8"));
+
+  // A branch of a branch; and the parent is as it was.
+  REQUIRE(run_trainctl(dir.path(), {"launch", "job.json", "--from", "low@16", "-s", "observability.run_id=deep"}).status == 0);
+  CHECK(json::parse(read_file(dir.path() + "/runs/deep/run.json"))["lineage"].size() == 2);
+  CHECK(read_file(base + "/metrics.jsonl") + read_file(base + "/run.json") == before);
+}
+
+TEST_CASE("the command that a refused resume names works from any folder", "[branch]") {
+  const TempDir dir, elsewhere;
+  launch_base(dir);
+  const Outcome refused = run_trainctl(elsewhere.path(), {"resume", dir.path() + "/runs/base", "-s", "schedule.lr=1e-3"});
+  CHECK(refused.status == 3);
+  CHECK_THAT(refused.err, Contains("--> --set schedule.lr=1e-3"));
+  const std::string command = text_after(refused.err, "with it: trainctl ");
+  CHECK_THAT(command, Contains("base/job.json --from ") && Contains("base@16 -s schedule.lr=1e-3"));
+  const Outcome pasted =
+      Child({"/bin/sh", "-c", trainctl_path() + " " + command}, elsewhere.path()).wait(120);
+  INFO(pasted.err);
+  CHECK(pasted.status == 0);
+  CHECK(curve_of(run_of(dir.path(), "base"), 0).size() == 4);   // beside its parent, under a name of its own
+}
+
+TEST_CASE("a branch without a checkpoint of its own begins at its parent's again", "[branch]") {
+  const TempDir dir;
+  launch_base(dir);
+  const std::vector<std::string> launch = {"launch", "job.json", "--from", "base@8", "-s", "observability.run_id=b",
+                                           "-s", "checkpoint.every_steps=0", "-s", "checkpoint.on_exit=false", "--max-steps", "10"};
+  REQUIRE(run_trainctl(dir.path(), launch).status == 0);
+  REQUIRE(curve_of(dir.path() + "/runs/b", 0).size() == 2);
+  const Outcome resumed = run_trainctl(dir.path(), {"resume", "b", "-s", "checkpoint.on_exit=true"});
+  INFO(resumed.err);
+  CHECK(resumed.status == 0);
+  CHECK(curve_of(dir.path() + "/runs/b", 0) == curve_of(dir.path() + "/runs/base", 8));
+  // The same launch again goes on with the run; another beginning is another run.
+  CHECK(run_trainctl(dir.path(), {"launch", "job.json", "-s", "observability.run_id=b"}).status == 3);
+  std::filesystem::remove_all(dir.path() + "/runs/b/ckpt");
+  std::filesystem::remove_all(dir.path() + "/runs/base/ckpt/step-00000008");
+  const Outcome gone = run_trainctl(dir.path(), {"resume", "b"});
+  CHECK(gone.status == 7);
+  CHECK_THAT(gone.err, Contains("which it began from, is gone"));
+}
+
+TEST_CASE("what a branch cannot be is refused before anything starts", "[branch]") {
+  const TempDir dir;
+  launch_base(dir);
+  const auto refused = [&](const std::vector<std::string>& arguments, int status, const std::string& says) {
+    const Outcome o = run_trainctl(dir.path(), arguments);
+    CAPTURE(arguments, o.err);
+    CHECK(o.status == status);
+    CHECK_THAT(o.err, Contains(says));
+  };
+  refused({"launch", "job.json", "--from", "base@8", "-s", "model.num_layers=2"}, 3, "error[E0603]: `model.num_layers`");
+  refused({"launch", "job.json", "--from", "base@9"}, 7, "it has those of steps 20, 16, 12, 8, 4");
+  refused({"launch", "job.json", "--from", "base@x"}, 2, "neither a step number nor `latest`");
+  refused({"launch", "job.json", "--from", "nobody"}, 2, "no run nobody");
+  refused({"launch", "job.json", "--from", "base"}, 3, "raise it, e.g. -s schedule.total_steps=40");
+  CHECK(std::distance(std::filesystem::directory_iterator(dir.path() + "/runs"), {}) == 1);
+}
+
+TEST_CASE("other data begin at their start, the same data go on where they were", "[branch]") {
+  const TempDir dir;
+  launch_base(dir);
+  std::string tokens = read_file(std::string(TRAINCTL_SOURCE_DIR) + "/test/golden/llama-tiny/tokens.bin");
+  write_file(dir.path() + "/other.bin", tokens.substr(0, tokens.size() / 4 * 2));
+  const Outcome other = run_trainctl(dir.path(), {"launch", "job.json", "--from", "base@8", "-s", "data.train.0.path=other.bin",
+                                                  "-s", "observability.run_id=other", "--max-steps", "12"});
+  INFO(other.err);
+  REQUIRE(other.status == 0);
+  CHECK_THAT(other.err, Contains("others than the parent's: from their start"));
+  const json inspected = json::parse(run_trainctl(dir.path(), {"--json", "inspect-ckpt", "other"}).out);
+  CHECK(inspected["extra"]["samples"] == 4 * 8);        // of the new data
+  CHECK(inspected["tokens"] == 12 * 8 * 32);            // all that the weights have seen
+  // A checkpoint alone, copied out of its run, is enough to begin from; a batch of another size reads on.
+  std::filesystem::copy(dir.path() + "/runs/base/ckpt/step-00000008", dir.path() + "/alone", std::filesystem::copy_options::recursive);
+  const Outcome alone = run_trainctl(dir.path(), {"launch", "job.json", "--from", "alone", "-s", "batch.global_sequences=16",
+                                                  "-s", "observability.run_id=alone", "--max-steps", "10"});
+  INFO(alone.err);
+  REQUIRE(alone.status == 0);
+  const json wide = json::parse(run_trainctl(dir.path(), {"--json", "inspect-ckpt", dir.path() + "/runs/alone"}).out);
+  CHECK(wide["extra"]["samples"] == 8 * 8 + 2 * 16);
+  CHECK(wide["tokens"] == (8 * 8 + 2 * 16) * 32);
+}
