@@ -11,6 +11,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 #include "runtime/launch/mpirun.h"
+#include "runtime/observe/console.h"
 
 namespace trainctl {
 namespace {
@@ -33,16 +34,23 @@ std::vector<SavedLoss> saved_losses(FileSystem& fs, const std::string& checkpoin
   return saved;
 }
 
+double first_loss(FileSystem& fs, const RunDirectory& run) {
+  if (!fs.exists(run.metrics())) return NAN;
+  const std::string metrics = fs.read_text(run.metrics());
+  return step_view(metrics.substr(0, metrics.find('\n'))).loss;
+}
+
 }  // namespace
 
-std::optional<int64_t> branch_point(std::span<const SavedLoss> saved) {
-  constexpr double kTolerated = 1.25;
+std::optional<int64_t> branch_point(std::span<const SavedLoss> saved, double first_loss) {
+  constexpr double kTolerated = 1.25, kLearned = 0.97;
   double lowest = std::numeric_limits<double>::infinity();
   for (const SavedLoss& s : saved)
     if (std::isfinite(s.loss)) lowest = std::min(lowest, s.loss);
   std::optional<int64_t> newest;
   for (const SavedLoss& s : saved)
-    if (std::isfinite(s.loss) && s.loss <= kTolerated * lowest && s.step > newest.value_or(-1)) newest = s.step;
+    if (std::isfinite(s.loss) && s.loss <= kTolerated * lowest && !(s.loss > kLearned * first_loss) && s.step > newest.value_or(-1))
+      newest = s.step;
   return newest;
 }
 
@@ -51,7 +59,7 @@ double lower_learning_rate(double lr) { return lr / 2 > 3e-3 ? 3e-4 : lr / 2; }
 std::string divergence_advice(FileSystem& fs, const JobSpec& job, const RunDirectory& run) {
   LaunchLine line;
   line.argv = {"trainctl", "launch", run.job()};
-  if (const auto step = branch_point(saved_losses(fs, run.checkpoints(job))))
+  if (const auto step = branch_point(saved_losses(fs, run.checkpoints(job)), first_loss(fs, run)))
     line.argv.insert(line.argv.end(), {"--from", fmt::format("{}@{}", run.path, *step)});
   const double lr = lower_learning_rate(job.schedule.lr);
   const auto set = [&](const std::string& field, const std::string& value) {

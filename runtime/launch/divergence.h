@@ -17,9 +17,10 @@ struct SavedLoss {
   double loss = 0;
 };
 
-/// The newest checkpoint that was saved before the losses left their course: its loss is finite and at most a quarter above the lowest
-/// loss of any checkpoint. Nothing where no checkpoint has a finite loss.
-std::optional<int64_t> branch_point(std::span<const SavedLoss> saved);
+/// The newest checkpoint that was saved before the losses left their course: its loss is finite, at most a quarter above the lowest
+/// loss of any checkpoint, and at least 3 % below `first_loss`, the loss of the run's first step (NaN: not known): with less learned,
+/// a new start costs nothing, and a model whose output has gone constant has that loss, too. Nothing where none is such.
+std::optional<int64_t> branch_point(std::span<const SavedLoss> saved, double first_loss);
 
 /// A learning rate to try after `lr` diverged: half of it, or 3e-4 where half would still be above 3e-3, the range in which AdamW
 /// trains models of any size.

@@ -149,10 +149,13 @@ TEST_CASE("more bad steps in a row than allowed stop the run, also when a resume
 }
 
 TEST_CASE("a diverged run branches where its losses were still on course", "[bad_steps]") {
-  CHECK_FALSE(branch_point({}));
-  CHECK_FALSE(branch_point(std::vector<SavedLoss>{{100, kNan}}));
-  CHECK(branch_point(std::vector<SavedLoss>{{100, 5.0}, {200, 3.0}, {300, 3.2}, {400, 7.5}, {500, kNan}}) == 300);
-  CHECK(branch_point(std::vector<SavedLoss>{{300, 8.0}, {100, 4.0}, {200, 6.0}}) == 100);
+  const auto point = [](std::vector<SavedLoss> saved, double first_loss) { return branch_point(saved, first_loss); };
+  CHECK_FALSE(point({}, 9));
+  CHECK_FALSE(point({{100, kNan}}, 9));
+  CHECK(point({{100, 5.0}, {200, 3.0}, {300, 3.2}, {400, 7.5}, {500, kNan}}, 9) == 300);
+  CHECK(point({{300, 8.0}, {100, 4.0}, {200, 6.0}}, kNan) == 100);
+  CHECK_FALSE(point({{10, 452.0}, {20, 209.0}}, 4.6));   // never on course
+  CHECK_FALSE(point({{10, 4.59}, {20, 4.57}}, 4.6));     // learned nothing
   CHECK(lower_learning_rate(10) == 3e-4);
   CHECK(lower_learning_rate(1e-3) == 5e-4);
 
