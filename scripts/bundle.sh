@@ -36,6 +36,8 @@ done
 # ---- what goes in ---------------------------------------------------------------------------------------------------------------------
 test_programs=(test_gpu bench_cuda_kernels)
 if [ $make = 1 ]; then
+  # A new build folder takes CUDA where a toolkit is: the archive is for other machines, too.
+  if [ ! -f "$build/CMakeCache.txt" ]; then export TRAINCTL_CUDA=${TRAINCTL_CUDA:-AUTO}; fi
   "$root/scripts/build.sh" >&2
   if [ $tests = 1 ]; then
     for program in "${test_programs[@]}"; do

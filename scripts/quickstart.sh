@@ -4,6 +4,7 @@
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 cd "$root"
+began_all=$(date +%s)
 say() { printf '\n\033[1m== %s\033[0m\n' "$*"; }
 
 say "1/5 packages"
@@ -31,7 +32,7 @@ say "5/5 what it learned"
 "$trainctl" sample latest --prompt 'template<typename _Tp>' --tokens 120 --temperature 0.7
 run=$(ls -td runs/quickstart-* | head -n 1)
 loss=$(tail -n 1 "$run/metrics.jsonl" | sed 's/.*"loss":\([0-9.]*\).*/\1/')
-say "done: final loss $loss nats per token (a uniform guess over 2048 tokens is 7.62)"
+say "done in $(($(date +%s) - began_all)) s: final loss $loss nats per token (a uniform guess over 2048 tokens is 7.62)"
 cat <<NEXT
 next:
   build/trainctl status latest                    one screen about the run

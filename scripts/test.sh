@@ -4,7 +4,8 @@ set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 "$root/scripts/install.sh"
 build=${TRAINCTL_BUILD:-$root/build}
-cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release >/dev/null
+# Named, because scripts/build.sh may have left CUDA out of this build folder.
+cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DTRAINCTL_CUDA="${TRAINCTL_CUDA:-AUTO}" >/dev/null
 cmake --build "$build" -- -j "$(nproc)"
 cd "$build"
 exec ctest --output-on-failure -j "$(nproc)" "$@"
