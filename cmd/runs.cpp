@@ -1,5 +1,6 @@
 #include "cmd/runs.h"
 
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -34,6 +35,10 @@ Console::Options console_options(const Context& context) {
   options.terminal = ::isatty(STDERR_FILENO);
   options.color = context.color_err;
   options.quiet = context.quiet();
+  options.columns = [] {
+    winsize size{};
+    return ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 ? int(size.ws_col) : 0;
+  };
   return options;
 }
 

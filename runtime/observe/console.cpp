@@ -24,11 +24,6 @@ double number_of(const json& j, const char* key) {
   return j.contains(key) && j[key].is_number() ? j[key].get<double>() : kAbsent;
 }
 
-/// The number, or a dash of the same width where it is absent.
-std::string cell(double value, int width, const char* format) {
-  return fmt::format("{:>{}}", std::isnan(value) ? "-" : fmt::format(fmt::runtime(format), value), width);
-}
-
 std::string bar_of(double share) {
   constexpr int kWidth = 22;
   static const char* const kParts[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
@@ -109,45 +104,91 @@ void Console::draw_progress() {
   progress_shown_ = true;
 }
 
+namespace {
+
+std::string key_value_line(const StepView& v, double unix_s) {
+  std::string text = fmt::format("t={:%Y-%m-%dT%H:%M:%SZ} step={}", fmt::gmtime(std::time_t(unix_s)), v.step);
+  const auto add = [&](const char* key, double value, const char* format) {
+    if (!std::isnan(value)) text += fmt::format(" {}={}", key, fmt::format(fmt::runtime(format), value));
+  };
+  add("loss", v.loss, "{:.4f}");
+  add("grad_norm", v.grad_norm, "{:.3g}");
+  add("lr", v.lr, "{:.3g}");
+  add("tok_s", v.tokens_per_s, "{:.0f}");
+  add("mfu", v.mfu, "{:.3f}");
+  add("step_s", v.step_s, "{:.3g}");
+  add("val_loss", v.val_loss, "{:.4f}");
+  return text;
+}
+
+/// The columns of the table that fit; the header when `view` is null.
+std::string table_row(const StepView* v, double left_s, int columns) {
+  struct Cell {
+    const char* name;
+    int width;
+    std::string text;
+  };
+  const auto number = [&](double value, const char* format) {
+    return std::isnan(value) ? std::string("-") : fmt::format(fmt::runtime(format), value);
+  };
+  const StepView& view = v ? *v : StepView{};
+  const Cell cells[] = {{"step", 8, std::to_string(view.step)},           {"loss", 9, number(view.loss, "{:.4f}")},
+                        {"gnorm", 9, number(view.grad_norm, "{:.3g}")},   {"lr", 10, number(view.lr, "{:.2e}")},
+                        {"tok/s", 10, short_number(view.tokens_per_s)},   {"mfu", 8, number(view.mfu * 100, "{:.1f}%")},
+                        {"step_s", 9, number(view.step_s, "{:.3g}")},     {"data", 8, number(view.data_wait * 100, "{:.1f}%")},
+                        {"eta", 10, short_duration(left_s)}};
+  std::string row;
+  int used = 0;
+  for (const Cell& cell : cells) {
+    used += cell.width;
+    if (columns > 0 && used >= columns) break;
+    row += fmt::format("{:>{}}", v ? cell.text : cell.name, cell.width);
+  }
+  return row;
+}
+
+/// The redrawn line in at most `columns` characters, so that it never wraps: first without its bar, then without its ends.
+std::string progress_text(const StepView& v, int64_t total, double left_s, int columns) {
+  const double share = total > 0 ? double(v.step) / double(total) : 0;
+  const std::string head = fmt::format(" {}/{}", v.step, total), percent = fmt::format(" {:5.1f} %", share * 100),
+                    loss = fmt::format("  loss {}", std::isnan(v.loss) ? "-" : fmt::format("{:.4f}", v.loss)),
+                    eta = "  eta " + short_duration(left_s);
+  constexpr size_t kBarColumns = 25;  // with its brackets and blank
+  const size_t room = columns > 0 ? size_t(columns) - 1 : size_t(-1);
+  if (head.size() + kBarColumns + percent.size() + loss.size() + eta.size() <= room)
+    return head + " [" + bar_of(share) + "]" + percent + loss + eta;
+  std::string text = head;
+  for (const std::string& part : {percent, eta, loss})
+    if (text.size() + part.size() <= room) text += part;
+  return text.substr(0, room);
+}
+
+}  // namespace
+
 void Console::step(const StepView& v, bool log, double unix_s) {
   if (v.skipped)
     note(fmt::format(" ! step {} is skipped: its loss or gradient norm is not finite; parameters are unchanged ({} so far)", v.step,
                      count_of(v.skipped_steps, "step")));
   if (options_.quiet) return;
-  // Wall time from step to step, saves and evaluations included; the first step of all is no measure.
-  if (steps_seen_ > 0)
-    step_s_ = steps_seen_ == 1 ? unix_s - last_unix_s_ : 0.9 * step_s_ + 0.1 * (unix_s - last_unix_s_);
+  // Wall time from step to step, saves and evaluations included, as a mean over many steps: one slow step must not make the
+  // time left jump. The first step of all is no measure.
+  constexpr int64_t kMeanOver = 200;
+  if (steps_seen_ > 0) step_s_ += (unix_s - last_unix_s_ - step_s_) / double(std::min(steps_seen_, kMeanOver));
   ++steps_seen_;
   last_unix_s_ = unix_s;
   const int64_t total = options_.total_steps;
   const double left_s = total > 0 && step_s_ > 0 ? double(total - v.step) * step_s_ : kAbsent;
   if (!options_.terminal) {
     if (!log && std::isnan(v.val_loss)) return;
-    std::string text = fmt::format("t={:%Y-%m-%dT%H:%M:%SZ} step={}", fmt::gmtime(std::time_t(unix_s)), v.step);
-    const auto add = [&](const char* key, double value, const char* format) {
-      if (!std::isnan(value)) text += fmt::format(" {}={}", key, fmt::format(fmt::runtime(format), value));
-    };
-    add("loss", v.loss, "{:.4f}");
-    add("grad_norm", v.grad_norm, "{:.3g}");
-    add("lr", v.lr, "{:.3g}");
-    add("tok_s", v.tokens_per_s, "{:.0f}");
-    add("mfu", v.mfu, "{:.3f}");
-    add("step_s", v.step_s, "{:.3g}");
-    add("val_loss", v.val_loss, "{:.4f}");
-    return line(text);
+    return line(key_value_line(v, unix_s));
   }
+  const int columns = options_.columns ? options_.columns() : 0;
   if (log) {
-    if (rows_++ % kRowsPerHeader == 0)
-      line("    step     loss    gnorm        lr     tok/s     mfu   step_s    data       eta");
-    line(fmt::format("{:>8} {} {} {} {:>9} {} {} {} {:>9}", v.step, cell(v.loss, 8, "{:.4f}"),
-                     cell(v.grad_norm, 8, "{:.3g}"), cell(v.lr, 9, "{:.2e}"), short_number(v.tokens_per_s),
-                     cell(v.mfu * 100, 7, "{:.1f}%"), cell(v.step_s, 8, "{:.3g}"),
-                     cell(v.data_wait * 100, 7, "{:.1f}%"), short_duration(left_s)));
+    if (rows_++ % kRowsPerHeader == 0) line(table_row(nullptr, 0, columns));
+    line(table_row(&v, left_s, columns));
   }
   if (!std::isnan(v.val_loss)) line(fmt::format(" ▸ validation step {} · loss {:.4f}", v.step, v.val_loss));
-  const double share = total > 0 ? double(v.step) / double(total) : 0;
-  progress_ = fmt::format(" {}/{} [{}] {:5.1f} %  loss {}  eta {}", v.step, total, bar_of(share), share * 100,
-                          std::isnan(v.loss) ? "-" : fmt::format("{:.4f}", v.loss), short_duration(left_s));
+  progress_ = progress_text(v, total, left_s, columns);
   if (unix_s - drawn_unix_s_ < kRedrawS && progress_shown_) return;
   drawn_unix_s_ = unix_s;
   draw_progress();

@@ -25,6 +25,7 @@ class Console {
     bool color = false;
     bool quiet = false;  ///< only say()
     int64_t total_steps = 0;
+    std::function<int()> columns;  ///< width of the terminal, 0 if unknown; default: unknown
     std::function<void(const std::string&)> write;  ///< default: stderr
   };
   explicit Console(Options options);
@@ -48,7 +49,7 @@ class Console {
   bool progress_shown_ = false;
   int rows_ = 0;
   int64_t steps_seen_ = 0;
-  double step_s_ = 0;  ///< smoothed, for the time left
+  double step_s_ = 0;  ///< mean of the last steps, for the time left
   double last_unix_s_ = 0, drawn_unix_s_ = 0;
   std::string progress_;
 };

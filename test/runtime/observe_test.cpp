@@ -141,6 +141,38 @@ TEST_CASE("on a terminal there are a table and one line that is redrawn, and not
   CHECK(text == "\r\033[Kfailed\n");
 }
 
+TEST_CASE("on a narrow terminal nothing is wider than its lines") {
+  for (int columns = 1; columns <= 120; ++columns) {
+    std::string text;
+    Console console({.terminal = true, .total_steps = 600, .columns = [&] { return columns; },
+                     .write = [&](const std::string& t) { text += t; }});
+    console.step(step_view(R"({"step":150,"loss":0.1667,"step_s":0.5,"tokens_per_s":518000,"lr":6.3e-05,"mfu":0.4})"), true, 0);
+    CAPTURE(columns, text);
+    int width = 0;
+    for (size_t i = 0; i < text.size(); ++i) {
+      if (text.compare(i, 3, "\033[K") == 0) {
+        i += 2;
+      } else if (text[i] == '\n' || text[i] == '\r') {
+        width = 0;
+      } else if ((static_cast<unsigned char>(text[i]) & 0xC0) != 0x80) {
+        REQUIRE(++width <= columns);
+      }
+    }
+    if (columns == 40) CHECK(text.find("\r 150/600  25.0 %  eta -  loss 0.1667\033[K") != std::string::npos);
+    if (columns == 90) CHECK(text.find("mfu   step_s    data       eta\n") != std::string::npos);
+  }
+}
+
+TEST_CASE("the time left does not jump with one slow step") {
+  std::string text;
+  Console console({.terminal = true, .total_steps = 1000, .write = [&](const std::string& t) { text += t; }});
+  double now = 100;
+  for (int step = 1; step <= 100; ++step) console.step({.step = step}, false, now += 1);
+  text.clear();
+  console.step({.step = 101}, false, now += 10);   // an evaluation
+  CHECK(text.find("eta 16m 20s") != std::string::npos);   // 899 steps of 109 s / 100
+}
+
 TEST_CASE("a quiet console only says what went wrong") {
   std::string text;
   Console console({.quiet = true, .write = [&](const std::string& t) { text += t; }});
