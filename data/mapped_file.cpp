@@ -24,7 +24,7 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
   if (stat_error != 0 || !S_ISREG(info.st_mode)) {
     ::close(fd);
     if (stat_error != 0) fail("stat", stat_error);
-    throw Error(ErrorCode::kData, fmt::format("{} is no regular file", path));
+    throw Error(ErrorCode::kData, fmt::format("{} is {}", path, S_ISDIR(info.st_mode) ? "a folder, not a file" : "not a regular file"));
   }
   if (info.st_size > 0) {
     void* address = ::mmap(nullptr, size_t(info.st_size), PROT_READ, MAP_SHARED, fd, 0);

@@ -88,7 +88,7 @@ void Prefetcher::request(std::vector<uint64_t> indices) {
 std::vector<int32_t> Prefetcher::next(double* waited_s) {
   const auto start = std::chrono::steady_clock::now();
   std::unique_lock lock(state_->mutex);
-  ENSURE(state_->outstanding > 0, "a batch was awaited that nobody requested");
+  ENSURE(state_->outstanding > 0, "a batch was awaited that was not requested");
   state_->changed.wait(lock, [this] { return !state_->ready.empty(); });
   State::Batch batch = std::move(state_->ready.front());
   state_->ready.pop_front();

@@ -302,13 +302,13 @@ CheckpointReport report_checkpoint(FileSystem& fs, Clock& clock, const Checkpoin
   CheckpointReport report;
   const Opened opened = open_path(fs, options.path);
   for (const std::string& reason : opened.skipped)
-    report.notes += fmt::format("warning: passed over: {}\n", reason);
+    report.notes += fmt::format("warning: skipped: {}\n", reason);
   ckpt::Checkpoint& checkpoint = *opened.checkpoint;
   ordered_json object = summary_json(checkpoint);
   if (!options.other.empty()) {
     const Opened other = open_path(fs, options.other);
     for (const std::string& reason : other.skipped)
-      report.notes += fmt::format("warning: passed over: {}\n", reason);
+      report.notes += fmt::format("warning: skipped: {}\n", reason);
     add_differences(checkpoint, *other.checkpoint, ckpt::diff(checkpoint, *other.checkpoint), report, object);
   } else {
     report.text += render_summary(checkpoint);

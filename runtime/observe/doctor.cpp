@@ -30,8 +30,7 @@ std::string size_text(uint64_t bytes) {
 
 DoctorCheck cpu_check(const CpuFacts& cpu) {
   DoctorCheck check{.name = "cpu"};
-  check.found = fmt::format("{} · {} core{}", cpu.model.empty() ? "unnamed processor" : cpu.model, cpu.cores,
-                            cpu.cores == 1 ? "" : "s");
+  check.found = fmt::format("{} · {}", cpu.model.empty() ? "unnamed processor" : cpu.model, count_of(cpu.cores, "core"));
   if (cpu.usable > 0 && cpu.usable < cpu.cores) check.found += fmt::format(", {} of them usable here", cpu.usable);
   if (cpu.quota_cores > 0) check.found += fmt::format(", at most {:.1f} by its control group", cpu.quota_cores);
   if (cpu.instruction_set.empty()) {
@@ -135,7 +134,7 @@ DoctorCheck cuda_check(const CudaFacts& cuda) {
   if (status.runtime_version > 0) check.found += " · runtime " + version(status.runtime_version);
   if (status.driver_version > 0) check.found += " · driver for CUDA " + version(status.driver_version);
   if (status.devices > 0) {
-    check.found += fmt::format(" · {} GPU{}", status.devices, status.devices == 1 ? "" : "s");
+    check.found += fmt::format(" · {}", count_of(status.devices, "GPU"));
     return check;
   }
   check.verdict = status.built && status.driver_version > 0 ? DoctorCheck::warn : DoctorCheck::none;
@@ -328,7 +327,7 @@ std::string render_doctor(const DoctorReport& report, bool color) {
   }
   text += report.cpu_runs ? "runs on the CPU: possible" : "runs: not possible before what is marked fail is mended";
   if (report.cpu_runs) text += report.gpu_runs ? " · runs on a GPU: possible" : " · runs on a GPU: not here";
-  if (report.warnings > 0) text += fmt::format(" · {} warning{}", report.warnings, report.warnings == 1 ? "" : "s");
+  if (report.warnings > 0) text += fmt::format(" · {}", count_of(report.warnings, "warning"));
   text += "\n";
   if (report.cpu_runs) text += "next: trainctl init > job.json\n";
   return text;

@@ -278,6 +278,9 @@ void check_operation(Resolution& r) {
       job.data.val.empty())
     r.report("W0501", "eval.every_steps is set but there is no validation data: nothing is evaluated",
              {"eval.every_steps"}, {"add data.val, or remove eval.every_steps"});
+  if (r.sound({"eval.every_steps", "data.val"}) && job.eval.every_steps == 0 && !job.data.val.empty())
+    r.report("W0502", "data.val is given but eval.every_steps is 0: it is never evaluated", {"data.val", "eval.every_steps"},
+             {"set eval.every_steps, or remove data.val"});
   const CheckpointSpec& c = job.checkpoint;
   if (r.sound({"checkpoint.every_steps", "checkpoint.keep_every_steps"}) && c.keep_every_steps > 0 &&
       c.every_steps > 0 && c.keep_every_steps % c.every_steps != 0)
@@ -286,7 +289,7 @@ void check_operation(Resolution& r) {
              {fmt::format("use a multiple of {}", c.every_steps)});
   if (r.sound({"checkpoint.every_steps", "fault_tolerance.max_restarts"}) && c.every_steps == 0 &&
       job.fault_tolerance.max_restarts > 0)
-    r.report("W0601", "restarts begin at step 0 again, because nothing is saved on the way",
+    r.report("W0601", "restarts begin at step 0 again, because no checkpoint is saved before the end",
              {"fault_tolerance.max_restarts", "checkpoint.every_steps"}, {"set checkpoint.every_steps"});
   const FaultSpec& f = job.fault_tolerance;
   if (r.sound({"fault_tolerance.collective_timeout_seconds", "fault_tolerance.step_timeout_seconds"}) &&

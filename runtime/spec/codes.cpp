@@ -8,9 +8,9 @@ namespace {
 
 const std::vector<CodePage> kSyntax = {
     {"E0100", "The text is not JSON",
-     "The spec breaks the rules of JSON at the place shown; nothing after it was read. `//` comments are "
-     "allowed, "
-     "trailing commas, single quotes and /* */ comments are not.",
+     "The spec breaks the rules of JSON at the place shown. Several such mistakes are listed at once where it is clear how to "
+     "read on; the fields are checked when there are none. `//` comments are allowed; trailing commas, single quotes and "
+     "/* */ comments are not.",
      R"({"model": {"preset": "gpt2-124m",}})", "Remove the comma before `}`."},
     {"E0101", "Unknown field",
      "The spec has no field of this name at this place; usually a typing mistake, or the field belongs in "
@@ -19,7 +19,7 @@ const std::vector<CodePage> kSyntax = {
      R"("parallelism": {"tensor_paralel": 2})",
      R"(Write "tensor": 2. `trainctl explain parallelism` lists the fields.)"},
     {"E0102", "A field is given twice",
-     "The same name stands twice in one object; one of them would silently lose.",
+     "The same name is in one object twice; one of the values would silently be lost.",
      R"("schedule": {"lr": 3e-4, "lr": 1e-3})", "Keep one of them."},
     {"E0103", "Not a finite number",
      "JSON has no NaN and no infinity, and numbers beyond about 1.8e308 cannot be held.",
@@ -92,7 +92,7 @@ const std::vector<CodePage> kValues = {
     {"E0231", "Warm-up longer than the run", "The learning rate would never reach its top.",
      R"("total_steps": 100, "warmup_steps": 500)", "Use 10 warm-up steps."},
     {"E0232", "min_lr above lr", "The schedule falls from lr to min_lr.", R"("lr": 3e-5, "min_lr": 3e-4)",
-     "Swap them."},
+     "Exchange the two values, or lower min_lr."},
     {"E0233", "Warm-up and decay longer than the run",
      "The decay ends with the run and starts after the warm-up.",
      R"("total_steps": 100, "warmup_steps": 20, "decay_steps": 90)", "Decay over at most 80 steps."},
@@ -108,7 +108,7 @@ const std::vector<CodePage> kValues = {
 
 const std::vector<CodePage> kParallelism = {
     {"E0301", "The mesh does not have world_size ranks",
-     "Ranks stand in a mesh of tensor * pipeline * data, so the product is the number of ranks.",
+     "Ranks form a mesh of tensor * pipeline * data, so the product is the number of ranks.",
      R"("world_size": 8, "tensor": 3, "pipeline": 2, "data": 2)",
      R"(Correct a factor, or set world_size (or data) to "auto".)"},
     {"E0302", "Ranks cannot be cut into pipelines",
@@ -154,10 +154,10 @@ const std::vector<CodePage> kParallelism = {
 
 const std::vector<CodePage> kOperation = {
     {"E0501", "Raw token file without dtype",
-     "A raw file holds bare token ids, so it cannot tell how wide they are.",
+     "A raw file holds bare token ids and nothing about their width.",
      R"({"path": "a.bin", "format": "raw"})", R"(Add "dtype": "uint16".)"},
     {"E0502", "dtype for a file that knows it",
-     "Megatron and llm.c files tell their integer type themselves.",
+     "Megatron and llm.c files hold their integer type.",
      R"({"path": "a.idx", "format": "megatron", "dtype": "uint16"})", "Remove dtype."},
     {"E0503", "Two sources share a name",
      "Names of sources appear in messages and metrics, so each is used once.",
@@ -165,7 +165,7 @@ const std::vector<CodePage> kOperation = {
     {"E0504", "No such token file",
      "A source of data.train or data.val names no file, or one of no known format. A path in a spec is relative to the folder of "
      "the file it is written in, a path given with --set to the current folder. `trainctl data tokenize` makes token files.",
-     R"({"train": [{"path": "data/train.idx"}]} without data/train.idx beside the spec)",
+     R"({"train": [{"path": "data/train.idx"}]} and no data/train.idx in the folder of the spec)",
      "Make the file, or correct the path. `validate` and `plan` with --no-data do not look for files."},
     {"E0505", "Vocabulary smaller than the tokenizer's",
      "Every id of the tokenizer needs a row in the embedding; `bytes` has 257 (256 bytes and the end of a "
@@ -200,10 +200,13 @@ const std::vector<CodePage> kOperation = {
     {"E0704", "Timeouts in the wrong order",
      "A rank names the peers it waits for after collective_timeout_seconds; the run is declared hung after "
      "step_timeout_seconds. The first must "
-     "come first, or the verdict names nobody.",
-     R"("collective_timeout_seconds": 900, "step_timeout_seconds": 600)", "Swap them."},
+     "come first, or the verdict names no rank.",
+     R"("collective_timeout_seconds": 900, "step_timeout_seconds": 600)", "Use 60 and 600."},
     {"W0501", "Nothing to evaluate on", "eval.every_steps is set, but data.val is empty.",
      R"("eval": {"every_steps": 100} without data.val)", "Add data.val, or remove eval.every_steps."},
+    {"W0502", "Validation data is never used", "data.val is given, but eval.every_steps is 0, so no validation loss is computed.",
+     R"("val": [{"path": "data/val.idx"}] without eval.every_steps)",
+     R"(Set eval.every_steps, e.g. to 500, or remove data.val.)"},
     {"W0601", "Restarts without checkpoints",
      "fault_tolerance.max_restarts restarts a failed run from its last checkpoint, but none is saved "
      "before the end.",

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "runtime/base/text.h"
 #include "runtime/spec/parse.h"
 #include "runtime/base/json.h"
 
@@ -89,10 +90,6 @@ void render_one(std::string& out, const Diagnostic& d, const Palette& paint) {
   out += fmt::format("   = more: trainctl explain {}\n\n", d.code);
 }
 
-std::string plural(size_t n, const char* word) {
-  return fmt::format("{} {}{}", n, word, n == 1 ? "" : "s");
-}
-
 }  // namespace
 
 std::string render(const std::vector<Diagnostic>& diagnostics, bool color) {
@@ -103,7 +100,7 @@ std::string render(const std::vector<Diagnostic>& diagnostics, bool color) {
       std::count_if(diagnostics.begin(), diagnostics.end(), [](const auto& d) { return d.is_error(); }));
   if (!diagnostics.empty())
     out +=
-        fmt::format("{}, {}.{}\n", plural(errors, "error"), plural(diagnostics.size() - errors, "warning"),
+        fmt::format("{}, {}.{}\n", count_of(int64_t(errors), "error"), count_of(int64_t(diagnostics.size() - errors), "warning"),
                     errors > 0 ? " Nothing was started." : "");
   return out;
 }

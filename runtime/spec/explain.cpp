@@ -64,13 +64,15 @@ std::string example_of(const Field& field) {
   return "1";
 }
 
-/// Codes whose page speaks of the field.
+/// Codes whose page speaks of the field: by its path, or in the example of a mistake that is about few fields.
 std::vector<std::string> codes_about(const Field& field) {
   std::vector<std::string> codes;
-  for (const spec::CodePage& page : spec::code_pages())
-    for (const std::string& text : {page.title, page.cause, page.fix})
-      if (text.find(field.path) != std::string::npos && (codes.empty() || codes.back() != page.code))
-        codes.push_back(page.code);
+  for (const spec::CodePage& page : spec::code_pages()) {
+    const bool of_any_field = page.code < "E0210";
+    const bool named = (page.title + page.cause + page.fix).find(field.path) != std::string::npos;
+    const bool shown = !of_any_field && page.example.find("\"" + field.leaf() + "\":") != std::string::npos;
+    if (named || shown) codes.push_back(page.code);
+  }
   return codes;
 }
 
@@ -82,6 +84,17 @@ const char* on_resume(Change change) {
     case Change::never: return "fixed, also for a new run from a checkpoint: it is the model's shape";
   }
   return "?";
+}
+
+/// The one field that is called `word` in its section, null if there is none or more than one.
+const Field* only_field_called(const std::string& word) {
+  const Field* found = nullptr;
+  for (const Field& field : spec::fields()) {
+    if (field.leaf() != word) continue;
+    if (found) return nullptr;
+    found = &field;
+  }
+  return found;
 }
 
 std::string field_page(const Field& field) {
@@ -196,6 +209,7 @@ std::string explain(const std::string& topic, std::string* suggestion) {
     return section_page(section->path, section->text);
   if (const spec::CodePage* page = spec::find_code(upper(topic))) return code_page(*page);
   if (const spec::Preset* preset = spec::find_preset(topic)) return preset_page(*preset);
+  if (const Field* field = only_field_called(topic)) return field_page(*field);
   if (suggestion) *suggestion = suggestion_for(topic);
   return "";
 }

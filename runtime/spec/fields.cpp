@@ -142,9 +142,9 @@ std::string describe_type(const Field& field) {
     case Type::text: return field.identifier ? "text of letters, digits, `.`, `_` and `-`" : "text";
     case Type::choice: return fmt::format("one of {}", fmt::join(field.choices, ", "));
     case Type::text_list:
-      if (field.choices.empty()) return "a list of texts";
+      if (field.choices.empty()) return "a list of strings";
       return fmt::format("a list of any of {}", fmt::join(field.choices, ", "));
-    case Type::text_map: return "an object of texts";
+    case Type::text_map: return "an object of strings";
     case Type::source_list:
       return "a list of sources: objects with `path`, `format`, `dtype`, `weight`, `name`";
   }

@@ -51,7 +51,7 @@ void declare_job(std::vector<Field>& table, std::vector<Section>& sections) {
 void declare_model(std::vector<Field>& table, std::vector<Section>& sections) {
   DeclareSection model(table, sections, "model",
                        "The transformer: a family, and its shape either by `preset` or field by "
-                       "field. Fields beside a preset replace the preset's.",
+                       "field. Fields given with a preset replace the preset's.",
                        Change::never);
   model
       .choice("family", {"gpt2", "llama"},

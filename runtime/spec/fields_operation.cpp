@@ -53,8 +53,7 @@ void declare_checkpoints(std::vector<Field>& table, std::vector<Section>& sectio
       .also({"keep", "max_to_keep"});
   checkpoint
       .integer("keep_every_steps",
-               "Also keep for ever the checkpoints of steps divisible by this; 0: "
-               "none.")
+               "Also keep, without a limit, the checkpoints of steps divisible by this; 0: none.")
       .to(IN_JOB(checkpoint.keep_every_steps))
       .from(0)
       .upto(1e12)
@@ -94,7 +93,7 @@ void declare_faults(std::vector<Field>& table, std::vector<Section>& sections) {
       .fallback(int64_t{5})
       .also({"max_bad_steps", "on_nan"})
       .example("5");
-  fault.number("heartbeat_seconds", "How often each rank reports that it lives.")
+  fault.number("heartbeat_seconds", "Time between two heartbeats of a rank.")
       .to(IN_JOB(fault_tolerance.heartbeat_seconds))
       .above(0)
       .upto(3600)

@@ -161,7 +161,7 @@ void declare_numbers(std::vector<Field>& table, std::vector<Section>& sections) 
   DeclareSection precision(table, sections, "precision", "Number formats.", Change::branch);
   precision
       .choice("compute", {"f32", "bf16"},
-              "Format of activations and matrix products. Master weights, gradients sums and "
+              "Format of activations and matrix products. Master weights, gradient sums and "
               "optimizer state are always float32. `fp32` is accepted for `f32`.")
       .to(IN_JOB(compute))
       .alias("fp32", "f32")

@@ -1,5 +1,5 @@
 // The job spec after parsing: every field typed, defaulted and checked. Made by parse_job (runtime/spec/parse.h) only;
-// the text, range and default of each field stand once, in the field table (runtime/spec/fields.cpp).
+// the text, range and default of each field are given once, in the field table (runtime/spec/fields.cpp).
 #pragma once
 #include <cstdint>
 #include <optional>

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <optional>
 #include <utility>
 
 namespace trainctl::json {
@@ -12,8 +13,9 @@ namespace trainctl::json {
 namespace {
 
 constexpr int kMaxDepth = 64;
+constexpr int kMostMistakes = 10;  // beyond these a text is rather no spec at all
 
-/// Thrown inside the reader only: the first syntax mistake ends reading.
+/// Thrown inside the reader only, where nothing after a syntax mistake can be trusted.
 struct SyntaxMistake {};
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
@@ -50,6 +52,12 @@ class Reader {
     throw SyntaxMistake{};
   }
 
+  /// A mistake after which it is clear how to read on.
+  void note(Place place, std::string message, std::string help) {
+    if (++mistakes_ > kMostMistakes) fail(place, "too many mistakes: reading stops here", "correct those above first");
+    problems_.push_back({"E0100", std::move(message), std::move(help), place});
+  }
+
   void skip_blanks() {
     while (!at_end()) {
       const char c = peek();
@@ -61,7 +69,14 @@ class Reader {
       } else if (text_.substr(offset_, 2) == "//") {
         while (!at_end() && peek() != '\n') ++offset_;
       } else if (text_.substr(offset_, 2) == "/*") {
-        fail(here(2), "/* */ comments are not understood", "use // at the start of each line");
+        note(here(2), "/* */ comments are not understood", "use // at the start of each line");
+        const size_t end = std::min(text_.find("*/", offset_), text_.size());
+        for (; offset_ < end; ++offset_)
+          if (peek() == '\n') {
+            ++line_;
+            line_start_ = offset_ + 1;
+          }
+        offset_ = std::min(end + 2, text_.size());
       } else {
         return;
       }
@@ -71,7 +86,7 @@ class Reader {
   Value read_value(int depth) {
     if (depth > kMaxDepth) fail(here(1), fmt::format("nested deeper than {} levels", kMaxDepth));
     if (at_end())
-      fail(here(1), "the text ends where a value should stand", "check for a missing value or brace");
+      fail(here(1), "the text ends where a value should be", "check for a missing value or brace");
     const char c = peek();
     if (c == '{') return read_object(depth);
     if (c == '[') return read_list(depth);
@@ -96,8 +111,12 @@ class Reader {
     const std::string word(text_.substr(offset_, end - offset_));
     value.place = here(std::max<int>(1, static_cast<int>(word.size())));
     if (word.empty()) {
-      if (peek() == '\'')
-        fail(value.place, "text must stand in double quotes", "write \"...\" instead of '...'");
+      if (peek() == '\'') {
+        note(value.place, "text must be in double quotes", "write \"...\" instead of '...'");
+        value.kind = Kind::text;
+        value.text = read_text('\'');
+        return value;
+      }
       fail(value.place, fmt::format("`{}` cannot start a value", peek()),
            "a value is text, a number, true, false, null, [ ] or { }");
     }
@@ -108,8 +127,7 @@ class Reader {
     } else if (word == "NaN" || word == "nan" || word == "Infinity" || word == "inf") {
       not_a_number(value.place, word);
     } else if (word != "null") {
-      fail(value.place, fmt::format("`{}` is not a value", word),
-           fmt::format("text stands in double quotes: \"{}\"", word));
+      note(value.place, fmt::format("`{}` is not a value", word), fmt::format("text is in double quotes: \"{}\"", word));
     }
     return value;
   }
@@ -152,8 +170,8 @@ class Reader {
     value.text = std::string(text_.substr(begin, offset_ - begin));
     value.place.length = static_cast<int>(value.text.size());
     if (!well_formed)
-      fail(value.place, fmt::format("`{}` is not a JSON number", value.text),
-           fmt::format("quantities with a unit stand in double quotes: \"{}\"", value.text));
+      note(value.place, fmt::format("`{}` is not a JSON number", value.text),
+           fmt::format("a quantity with a unit is in double quotes: \"{}\"", value.text));
     value.number = std::strtod(value.text.c_str(), nullptr);
     if (!std::isfinite(value.number)) {
       value.kind = Kind::null;
@@ -208,7 +226,7 @@ class Reader {
       case 'r': out += '\r'; return;
       case 't': out += '\t'; return;
       case 'u': break;
-      default: fail(place, "unknown escape in a text", "a backslash itself is written \\\\");
+      default: note(place, "unknown escape in a text", "a backslash itself is written \\\\"); return;
     }
     unsigned code = read_hex4();
     if (code >= 0xD800 && code < 0xDC00) {
@@ -223,7 +241,7 @@ class Reader {
     append_utf8(out, code);
   }
 
-  std::string read_text() {
+  std::string read_text(char quote = '"') {
     const Place begin = here(1);
     std::string out;
     ++offset_;
@@ -231,7 +249,7 @@ class Reader {
       if (at_end() || peek() == '\n')
         fail(begin, "this text has no closing quote", "end it with \" on the same line");
       const char c = peek();
-      if (c == '"') {
+      if (c == quote) {
         ++offset_;
         return out;
       }
@@ -240,7 +258,7 @@ class Reader {
         continue;
       }
       if (static_cast<unsigned char>(c) < 0x20)
-        fail(here(1), "control character in a text", "write it as an escape such as \\t");
+        note(here(1), "control character in a text", "write it as an escape such as \\t");
       out += c;
       ++offset_;
     }
@@ -266,15 +284,34 @@ class Reader {
     if (at_end())
       fail(opened, fmt::format("this {} is never closed", what), fmt::format("add the missing {}", close));
     if (peek() == close) return false;
-    if (peek() != ',')
-      fail(here(1), fmt::format("expected `,` or `{}` here", close), "a comma separates entries");
+    if (peek() != ',') {
+      const std::string message = fmt::format("expected `,` or `{}` here", close), help = "a comma separates entries";
+      const bool next_starts = peek() == '"' || (close == ']' && (peek() == '{' || peek() == '[' || is_word(peek())));
+      if (!next_starts) fail(here(1), message, help);
+      note(here(1), message, help);
+      return true;
+    }
     const Place comma = here(1);
     ++offset_;
     skip_blanks();
-    if (peek() == close) fail(comma, fmt::format("comma before `{}`", close), "remove this comma");
+    if (peek() == close) {
+      note(comma, fmt::format("comma before `{}`", close), "remove this comma");
+      return false;
+    }
     if (at_end())
       fail(opened, fmt::format("this {} is never closed", what), fmt::format("add the missing {}", close));
     return true;
+  }
+
+  std::string read_key() {
+    if (peek() == '"') return read_text();
+    const bool quoted = peek() == '\'';
+    if (!quoted && !is_word(peek())) fail(here(1), "a field's name must be in double quotes", "write \"name\": value");
+    note(here(1), "a field's name must be in double quotes", "write \"name\": value");
+    if (quoted) return read_text('\'');
+    const size_t begin = offset_;
+    while (is_word(peek())) ++offset_;
+    return std::string(text_.substr(begin, offset_ - begin));
   }
 
   Value read_object(int depth) {
@@ -285,12 +322,10 @@ class Reader {
     skip_blanks();
     while (peek() != '}') {
       if (at_end()) fail(value.place, "this object is never closed", "add the missing }");
-      if (peek() != '"')
-        fail(here(1), "a field's name must stand in double quotes", "write \"name\": value");
       Member member;
       member.place = here(1);
       const size_t begin = offset_;
-      member.key = read_text();
+      member.key = read_key();
       member.place.length = static_cast<int>(offset_ - begin);
       skip_blanks();
       if (peek() != ':') fail(here(1), fmt::format("expected `:` after \"{}\"", member.key));
@@ -299,7 +334,7 @@ class Reader {
       member.value = read_value(depth + 1);
       if (const Value* first = value.find(member.key)) {
         problems_.push_back({"E0102", fmt::format("`{}` is given twice", member.key),
-                             fmt::format("the first stands in line {}; keep one", first->place.line),
+                             fmt::format("the first is in line {}; keep one", first->place.line),
                              member.place});
       } else {
         value.members.push_back(std::move(member));
@@ -315,8 +350,39 @@ class Reader {
   int source_;
   std::vector<Problem>& problems_;
   size_t offset_ = 0, line_start_ = 0;
-  int line_ = 1;
+  int line_ = 1, mistakes_ = 0;
 };
+
+/// The text up to `offset` as a place.
+Place place_of(std::string_view text, size_t offset, int source) {
+  Place place{.source = source, .line = 1, .column = 1, .length = 1};
+  for (const char c : text.substr(0, offset)) {
+    if (c == '\n') {
+      ++place.line;
+      place.column = 1;
+    } else if ((static_cast<unsigned char>(c) & 0xC0) != 0x80) {
+      ++place.column;
+    }
+  }
+  return place;
+}
+
+/// What is wrong with the bytes of a text before any of it is read; nothing if they are UTF-8.
+std::optional<Problem> check_bytes(std::string_view text, int source) {
+  const auto starts = [&](std::string_view mark) { return text.substr(0, mark.size()) == mark; };
+  const bool marked = starts("\xFF\xFE") || starts("\xFE\xFF");
+  const bool unmarked = text.size() >= 2 && (text[0] == '\0') != (text[1] == '\0');
+  if (marked || unmarked)
+    return Problem{"E0100", "the text is UTF-16, not UTF-8", "save the file as UTF-8", place_of(text, 0, source)};
+  if (const size_t bad = first_not_utf8(text); bad != std::string_view::npos)
+    return Problem{"E0100",
+                   fmt::format("the text is not UTF-8: byte {} of it is 0x{:02x}", bad, static_cast<unsigned char>(text[bad])),
+                   "save the file as UTF-8", place_of(text, bad, source)};
+  if (const size_t nul = text.find('\0'); nul != std::string_view::npos)
+    return Problem{"E0100", fmt::format("byte {} of the text is a NUL", nul), "remove it; is this a text file?",
+                   place_of(text, nul, source)};
+  return std::nullopt;
+}
 
 }  // namespace
 
@@ -340,7 +406,7 @@ const Value* Value::find(std::string_view key) const {
 
 Value* Value::find(std::string_view key) { return const_cast<Value*>(std::as_const(*this).find(key)); }
 
-bool valid_utf8(std::string_view text) {
+size_t first_not_utf8(std::string_view text) {
   for (size_t i = 0; i < text.size();) {
     const unsigned char lead = static_cast<unsigned char>(text[i]);
     const int length = lead < 0x80                   ? 1
@@ -348,33 +414,32 @@ bool valid_utf8(std::string_view text) {
                        : (lead & 0xF0) == 0xE0       ? 3
                        : lead >= 0xF0 && lead < 0xF5 ? 4
                                                      : 0;
-    if (length == 0 || i + static_cast<size_t>(length) > text.size()) return false;
+    if (length == 0 || i + static_cast<size_t>(length) > text.size()) return i;
     unsigned code = length == 1 ? lead : lead & (0xFFu >> (length + 1));
     for (int k = 1; k < length; ++k) {
       const unsigned char c = static_cast<unsigned char>(text[i + static_cast<size_t>(k)]);
-      if ((c & 0xC0) != 0x80) return false;
+      if ((c & 0xC0) != 0x80) return i;
       code = (code << 6) | (c & 0x3F);
     }
     const bool overlong = (length == 3 && code < 0x800) || (length == 4 && code < 0x10000);
-    if (overlong || code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) return false;
+    if (overlong || code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) return i;
     i += static_cast<size_t>(length);
   }
-  return true;
+  return std::string_view::npos;
 }
+
+bool valid_utf8(std::string_view text) { return first_not_utf8(text) == std::string_view::npos; }
 
 ReadResult read(std::string_view text, int source) {
   ReadResult result;
-  if (!valid_utf8(text)) {
-    result.problems.push_back({"E0100",
-                               "the text is not UTF-8",
-                               "save the file as UTF-8",
-                               {.source = source, .line = 1, .column = 1, .length = 1}});
+  if (std::optional<Problem> problem = check_bytes(text, source)) {
+    result.problems.push_back(std::move(*problem));
     return result;
   }
   try {
     result.value = Reader(text, source, result.problems).document();
   } catch (const SyntaxMistake&) {
-    // Already recorded; nothing after the first syntax mistake can be trusted.
+    // Already recorded.
   }
   return result;
 }

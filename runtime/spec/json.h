@@ -1,4 +1,4 @@
-// A small JSON reader that remembers where everything stands, which messages about a job spec need and
+// A small JSON reader that keeps the place of every key and value, which messages about a job spec need and
 // general JSON libraries do not give: the line and column of every key and value, duplicate keys, `//`
 // comments.
 //
@@ -43,7 +43,7 @@ struct Member {
   Value value;
 };
 
-/// A mistake in the text: E0100 (syntax; reading stops), E0102 (duplicate key), E0103 (NaN, infinity,
+/// A mistake in the text: E0100 (syntax; reading goes on where it is clear how, and stops otherwise), E0102 (duplicate key), E0103 (NaN, infinity,
 /// overflow).
 struct Problem {
   std::string code, message, help;
@@ -62,5 +62,7 @@ ReadResult read(std::string_view text, int source);
 void merge(Value& base, const Value& patch);
 
 bool valid_utf8(std::string_view text);
+/// The byte at which the text stops being UTF-8; npos if it does not.
+size_t first_not_utf8(std::string_view text);
 
 }  // namespace trainctl::json

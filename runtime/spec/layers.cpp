@@ -127,6 +127,7 @@ class FileLayers {
       if (item.kind != Kind::text) continue;
       const std::string path = item.text.rfind('/', 0) == 0 ? item.text : folder_of(name) + item.text;
       if (std::find(open_.begin(), open_.end(), path) != open_.end() || open_.size() > kMaxExtends) {
+        r_.incomplete = true;
         r_.report_at(item.place, {.code = "E0106",
                                   .message = fmt::format("{} extends itself", path),
                                   .pointer = "/extends",
@@ -138,6 +139,7 @@ class FileLayers {
         drop_replaced_alternatives(merged, base);
         json::merge(merged, base);
       } catch (const Error& error) {
+        r_.incomplete = true;
         r_.report_at(item.place,
                      {.code = "E0106",
                       .message = fmt::format("cannot read the spec to extend: {}", error.what()),
@@ -257,7 +259,7 @@ void apply_override(Value& tree, const std::string& path, const std::string& tex
   }
   if (keys[0] == "extends") {
     r.report_at(place, {.code = "E0104",
-                        .message = "`extends` can only stand in a file",
+                        .message = "`extends` can only be in a file",
                         .pointer = "/extends",
                         .help = {"write it into the spec"}});
     return;

@@ -135,6 +135,8 @@ ParsedJob parse_job(const ParseInput& input) {
   if (!r.unreadable) {
     spec::merge_preset(tree, r);
     spec::resolve_tree(tree, r);
+  }
+  if (!r.unreadable && !r.incomplete) {
     spec::derive(r);
     spec::check_model(r);
     spec::check_parallelism(r);

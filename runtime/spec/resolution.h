@@ -25,6 +25,7 @@ class Resolution {
  public:
   JobSpec job;
   std::vector<Source> sources;
+  bool incomplete = false;                  ///< a spec to extend is missing: what is not given may be in it
   bool unreadable = false;                  ///< a file's syntax is broken: nothing beyond it can be said
   std::map<std::string, Setting> settings;  ///< by concrete path: given and well-typed
 

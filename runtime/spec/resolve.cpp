@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "runtime/base/text.h"
 #include "runtime/spec/resolution.h"
 #include "runtime/spec/suggest.h"
 
@@ -44,7 +45,7 @@ std::string shown(const Value& value) {
     case Kind::boolean: return value.boolean ? "true" : "false";
     case Kind::number: return value.text;
     case Kind::text: return json_of(value.text.size() > 60 ? value.text.substr(0, 57) + "..." : value.text);
-    case Kind::list: return fmt::format("a list of {}", value.items.size());
+    case Kind::list: return fmt::format("a list with {}", count_of(int64_t(value.items.size()), "entry", "entries"));
     default: return name_of(value.kind);
   }
 }
@@ -56,8 +57,8 @@ std::string kind_wanted(const Field& field) {
     case Type::number: return "a number";
     case Type::text:
     case Type::choice: return "text";
-    case Type::text_list: return "a list of texts";
-    case Type::text_map: return "an object of texts";
+    case Type::text_list: return "a list of strings";
+    case Type::text_map: return "an object of strings";
     case Type::source_list: return "a list of sources";
   }
   return "?";
@@ -86,7 +87,7 @@ std::vector<std::string> fields_called(const std::string& word) {
 
 std::string belongs(const std::string& path) {
   const size_t dot = path.rfind('.');
-  if (dot == std::string::npos) return fmt::format("`{}` stands at the top of the spec", path);
+  if (dot == std::string::npos) return fmt::format("`{}` belongs at the top of the spec", path);
   return fmt::format("`{}` belongs in {}", path.substr(dot + 1), path.substr(0, dot));
 }
 

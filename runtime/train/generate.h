@@ -1,4 +1,4 @@
-// Text from a checkpoint, on one CPU rank: what has been learned so far.
+// Text from a checkpoint, on one device (a CPU or a GPU): what has been learned so far.
 #pragma once
 #include <cstdint>
 #include <memory>

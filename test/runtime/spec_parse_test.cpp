@@ -147,8 +147,9 @@ TEST_CASE("stronger layers win, and say so", "[spec]") {
   fs.replace_text(folder + "/base.json", R"({"extends": ["more.json"]})");
   const ParsedJob circle = parse_job({.text = text, .file = folder + "/job.json"});
   REQUIRE(!circle.diagnostics.empty());
-  CHECK(std::any_of(circle.diagnostics.begin(), circle.diagnostics.end(),
-                    [](const Diagnostic& d) { return d.code == "E0106"; }));
+  // The circle alone: what is missing besides may be in what could not be read.
+  CHECK(circle.diagnostics.size() == 1);
+  CHECK(circle.diagnostics.front().code == "E0106");
   fs.remove_tree(folder);
 }
 
@@ -280,7 +281,7 @@ TEST_CASE("each field says what a change of it means to a run", "[spec]") {
   CHECK(most_serious({}) == Change::free);
   // Positions are learned one by one in gpt2 only.
   const ParsedJob gpt2 = parse(kMinimal, {"model.preset=gpt2-tiny"});
-  CHECK(most_serious(changed_fields(gpt2, parse(gpt2.resolved_json, {"model.max_seq_len=8"}))) == Change::never);
+  CHECK(most_serious(changed_fields(gpt2, parse(gpt2.resolved_json, {"model.max_seq_len=64"}))) == Change::never);
 }
 
 TEST_CASE("a refused change is located, and the command that makes it is named", "[spec]") {
