@@ -30,6 +30,7 @@ std::string unknown_word(CLI::App& app) {
   if (flag) {
     known = command.option_names();
     for (const std::string& name : CommandLine(&app).option_names()) known.push_back(name);
+    std::erase(known, "--help");  // as near to any short word as can be, and never what was meant
   } else {
     for (const CommandLine& sub : command.subcommands()) known.push_back(sub.name());
   }
@@ -51,6 +52,34 @@ CLI::Validator number_check(double low, double high, const std::string& wanted) 
       "");
 }
 
+/// CLI11 says "Could not convert: --max-steps = abc" and the like.
+std::string in_our_words(const CLI::ParseError& error, const CommandLine& command) {
+  const std::string text = error.what();
+  const auto between = [&](const std::string& left, const std::string& right) {
+    const size_t begin = text.find(left) + left.size(), end = right.empty() ? text.size() : text.find(right, begin);
+    return text.substr(begin, end - begin);
+  };
+  const bool of_command = !command.subcommands().empty();
+  if (dynamic_cast<const CLI::RequiredError*>(&error)) {
+    if (!of_command) return fmt::format("{} is missing", between("", " is required"));
+    std::vector<std::string> names;
+    for (const CommandLine& sub : command.subcommands()) names.push_back(sub.name());
+    return fmt::format("{} needs a command: {}", command.full_name(), fmt::join(names, ", "));
+  }
+  if (dynamic_cast<const CLI::ConversionError*>(&error) && text.starts_with("Could not convert: "))
+    return fmt::format("{}: `{}` is not a number of the right kind", between("Could not convert: ", " = "), between(" = ", ""));
+  if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) && text.ends_with(" missing"))
+    return fmt::format("{} needs a value", between("", ":"));
+  if (dynamic_cast<const CLI::ExcludesError*>(&error))
+    return fmt::format("give {} or {}, not both", between("", " excludes "), between(" excludes ", ""));
+  if (dynamic_cast<const CLI::RequiresError*>(&error))
+    return fmt::format("{} can only be given with {}", between("", " requires "), between(" requires ", ""));
+  if (const size_t list = text.find(" not in {"); list != std::string::npos)
+    return fmt::format("{} cannot be {}: use one of {}", between("", ": "), text.substr(text.find(": ") + 2, list - text.find(": ") - 2),
+                       between(" not in {", "}"));
+  return text;
+}
+
 template <class T>
 Option add(CLI::App* app, const std::string& name, T& value, const std::string& help) {
   return Option(app->add_option(name, value, help));
@@ -63,6 +92,7 @@ Option add(CLI::App* app, const std::string& name, T& value, const std::string& 
 Option& Option::required(bool yes) { return option_->required(yes), *this; }
 Option& Option::type_name(const std::string& name) { return option_->type_name(name), *this; }
 Option& Option::range(double low, double high) {
+  option_->type_name(fmt::format("{}..{}", low, high));
   option_->check(number_check(low, high, fmt::format("a number from {} to {}", low, high)));
   return *this;
 }
@@ -91,7 +121,13 @@ Option CommandLine::add_option(const std::string& name, int64_t& value, const st
   return add(app_, name, value, help);
 }
 Option CommandLine::add_option(const std::string& name, uint64_t& value, const std::string& help) {
-  return add(app_, name, value, help);
+  // CLI11 reads -1 as the largest number.
+  const auto no_sign = [](std::string& text) {
+    return text.starts_with('-') ? fmt::format("`{}` is not a whole number from 0", text) : std::string();
+  };
+  Option option = add(app_, name, value, help);
+  app_->get_option(name)->check(CLI::Validator(no_sign, ""));
+  return option;
 }
 Option CommandLine::add_option(const std::string& name, double& value, const std::string& help) {
   return add(app_, name, value, help);
@@ -158,7 +194,8 @@ CommandLineProgram::Outcome CommandLineProgram::parse(int argc, const char* cons
   } catch (const CLI::ParseError& error) {
     const std::string unknown = unknown_word(*app_);
     if (!unknown.empty()) return {Outcome::misused, unknown};
-    return {Outcome::misused, fmt::format("{}; see `{} --help`", error.what(), CommandLine(chosen(*app_)).full_name())};
+    const CommandLine command(chosen(*app_));
+    return {Outcome::misused, fmt::format("{}; see `{} --help`", in_our_words(error, command), command.full_name())};
   }
 }
 

@@ -101,6 +101,12 @@ int report_mistakes(const std::vector<Diagnostic>& mistakes, const Context& cont
   return exit_status(ErrorCode::kSpec);
 }
 
+std::string risk_of(const JobSpec& job) {
+  if (job.checkpoint.every_steps > 0) return "";
+  return fmt::format("note: a failure loses all steps: checkpoint.every_steps is 0, so {}",
+                     job.checkpoint.on_exit ? "only the end and `stop` save a checkpoint" : "no checkpoint is saved");
+}
+
 std::string launch_command(const JobArguments& arguments) {
   LaunchLine line;
   line.argv = {"trainctl", "launch", arguments.path};

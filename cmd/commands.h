@@ -61,6 +61,8 @@ std::optional<ParsedJob> load_job(const JobArguments& arguments, const Context& 
 /// Whether the files of the job exist. If not, prints one located error each (as load_job does) and the command must return
 /// exit_status(ErrorCode::kData). Always true with --no-data.
 bool files_exist(const ParsedJob& job, const JobArguments& arguments, const Context& context);
+/// "" or one sentence on what a failure of this job would cost: everything, if it saves nothing on the way.
+std::string risk_of(const JobSpec& job);
 /// `trainctl launch JOB -s ...` of the same job, quoted for a shell.
 std::string launch_command(const JobArguments& arguments);
 /// The same as load_job from text already at hand, e.g. the resolved spec of a run; `file` names it in diagnostics, and its

@@ -105,7 +105,7 @@ void add_data(CommandLine& app, Context& context) {
   CommandLine command = group.add_subcommand("tokenize", "turn text or JSON lines into token files");
   command.add_option("FILES", options.inputs, "text, one document per file, or .jsonl, one per line").required().type_name("FILES");
   command.add_option("-o,--out", options.out, "PREFIX of PREFIX.idx, PREFIX.bin and PREFIX.json").required().type_name("PREFIX");
-  const Option tokenizer = command.add_option("--tokenizer", options.tokenizer, "bytes (257 ids) or a SentencePiece .model file")
+  const Option tokenizer = command.add_option("--tokenizer", options.tokenizer, "bytes (257 ids) or a SentencePiece .model file").show_default()
                         .type_name("NAME|FILE");
   Option train = command.add_option("--train-vocab", options.train_vocab, "train a SentencePiece model of N ids on FILES first")
                     .type_name("N");

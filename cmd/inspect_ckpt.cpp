@@ -11,15 +11,15 @@ namespace trainctl::cmd {
 namespace {
 
 /// A path as it is; anything else as the id, unique prefix or `latest` of a run.
-std::string path_of(const std::string& name) {
+std::string path_of(const std::string& name, const std::string& root) {
   if (real_file_system().exists(name)) return name;
-  return find_run(RunArguments{name, default_run_root()}).run.path;
+  return find_run(RunArguments{name, root}).run.path;
 }
 
-int inspect(CheckpointReportOptions options, const Context& context) {
+int inspect(CheckpointReportOptions options, const std::string& root, const Context& context) {
   options.json = context.json;
-  options.path = path_of(options.path);
-  if (!options.other.empty()) options.other = path_of(options.other);
+  options.path = path_of(options.path, root);
+  if (!options.other.empty()) options.other = path_of(options.other, root);
   const CheckpointReport report = report_checkpoint(real_file_system(), real_clock(), options);
   if (!report.notes.empty()) fmt::print(stderr, "{}", report.notes);
   fmt::print("{}", report.text);
@@ -31,6 +31,7 @@ int inspect(CheckpointReportOptions options, const Context& context) {
 
 void add_inspect_ckpt(CommandLine& app, Context& context) {
   auto options = std::make_shared<CheckpointReportOptions>();
+  auto root = std::make_shared<std::string>(default_run_root());
   CommandLine command = app.add_subcommand("inspect-ckpt", "show, verify or compare checkpoints");
   command
       .add_option("PATH", options->path,
@@ -46,7 +47,8 @@ void add_inspect_ckpt(CommandLine& app, Context& context) {
       .add_option("--diff", options->other,
                    "compare with this checkpoint: exit status 0 if identical, 20 if not")
       .type_name("PATH");
-  when_chosen(command, context, [options, &context] { return inspect(*options, context); });
+  command.add_option("--run-dir", *root, "folder of the runs (default: $TRAINCTL_RUN_DIR, else runs)").type_name("DIR");
+  when_chosen(command, context, [options, root, &context] { return inspect(*options, *root, context); });
 }
 
 }  // namespace trainctl::cmd

@@ -1,4 +1,5 @@
 // trainctl launch: checks a job, starts its ranks and supervises them to the end.
+#include <cstdlib>
 #include <memory>
 
 #include "cmd/runs.h"
@@ -13,6 +14,7 @@ struct Options {
   bool dry_run = false;
   int64_t max_steps = 0;
   std::string from;
+  std::string run_dir;
 };
 
 int print_preview(const LaunchPreview& preview) {
@@ -23,10 +25,17 @@ int print_preview(const LaunchPreview& preview) {
   return kExitDone;
 }
 
-int launch(const Options& options, const Context& context) {
+int launch(Options options, const Context& context) {
+  // The folder in which status, resume and the others look for runs: one rule for all commands.
+  const char* root = std::getenv("TRAINCTL_RUN_DIR");
+  std::vector<std::string>& overrides = options.job.overrides;
+  if (!options.run_dir.empty())
+    overrides.push_back("observability.run_dir=" + options.run_dir);
+  else if (root && *root)
+    overrides.insert(overrides.begin(), std::string("observability.run_dir=") + root);
   LaunchRequest request{.program = own_program(), .command = context.arguments, .max_steps = options.max_steps};
   if (!options.from.empty())
-    request.from = find_branch_point(real_file_system(), options.from, default_run_root(),
+    request.from = find_branch_point(real_file_system(), options.from, options.run_dir.empty() ? default_run_root() : options.run_dir,
                                      [](const std::string& path, const std::string& reason) {
                                        fmt::print(stderr, "skipped {}: {}\n", path, reason);
                                      });
@@ -40,6 +49,7 @@ int launch(const Options& options, const Context& context) {
   if (options.dry_run) return print_preview(preview_launch(request, real_file_system()));
   outlive_readers();
   Console console(console_options(context));
+  if (const std::string risk = risk_of(request.job.job); !risk.empty()) console.note(risk);
   return report_result(launch_run(request, real_file_system(), real_clock(), console), context);
 }
 
@@ -57,6 +67,8 @@ void add_launch(CommandLine& app, Context& context) {
       .add_option("--from", options->from,
                   "begin from this checkpoint of another run, with its weights, optimizer state, step and data position")
       .type_name("RUN[@STEP]");
+  command.add_option("--run-dir", options->run_dir, "folder of the runs (default: $TRAINCTL_RUN_DIR, else observability.run_dir)")
+      .type_name("DIR");
   when_chosen(command, context, [options, &context] { return launch(*options, context); });
 }
 

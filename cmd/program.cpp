@@ -30,8 +30,8 @@ constexpr const char* kExitCodes = R"(exit codes of trainctl
    8  training diverged                                                         retry: no
    9  hang: watchdog expired and restarts are exhausted                         retry: maybe
   10  a rank crashed and restarts are exhausted                                 retry: maybe
-  11  hardware fault; the message names the nodes                               retry: on other nodes
-  12  launching failed: mpirun, ssh, sbatch                                     retry: maybe
+  11  hardware fault: a GPU failed or fell off the bus                          retry: after fixing it
+  12  launching failed: mpirun                                                  retry: maybe
   20  differences or warnings found (where a command was asked to look)
   75  stopped on request, time limit or preemption; checkpoint saved            retry: yes, `trainctl resume`
  128+n  killed by signal n
@@ -39,7 +39,7 @@ constexpr const char* kExitCodes = R"(exit codes of trainctl
 In a Slurm script:  rc=$?; [ $rc -eq 75 ] && scontrol requeue $SLURM_JOB_ID; exit $rc
 )";
 
-/// Colours are wanted on this stream: asked for, or a terminal and nobody objected (https://no-color.org).
+/// Colours are wanted on this stream: asked for, or a terminal without NO_COLOR (https://no-color.org).
 bool wants_color(const std::string& choice, int stream) {
   if (choice != "auto") return choice == "always";
   const char* no_color = std::getenv("NO_COLOR");
@@ -111,7 +111,7 @@ int run_program(int argc, const char* const* argv) {
   int verbose = 0;
   bool quiet = false;
   CommandLineProgram program(
-      "trainctl", "Pretrains transformer language models on one laptop or many nodes, and survives what breaks.",
+      "trainctl", "Pretrains transformer language models on the CPU cores or NVIDIA GPUs of one machine, and survives what breaks.",
       std::string("trainctl ") + TRAINCTL_VERSION,
       "Everywhere: -v -q --json --color WHEN. Exit codes: `trainctl help exit-codes`. Job spec: `trainctl explain`.");
   CommandLine root = program.root();

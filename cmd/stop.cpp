@@ -49,7 +49,7 @@ void add_stop(CommandLine& app, Context& context) {
   CommandLine command = app.add_subcommand("stop", "save and stop a run");
   add_run_arguments(command, options->run, true);
   command.add_flag("--now", options->now, "stop at once, without saving");
-  command.add_flag("--no-wait", options->no_wait, "return as soon as the run has been told");
+  command.add_flag("--no-wait", options->no_wait, "return at once: do not wait until the run has stopped");
   when_chosen(command, context, [options, &context] { return stop(*options, context); });
 }
 

@@ -179,11 +179,12 @@ FoundRun find_run(FileSystem& fs, const std::string& name, const std::string& ro
   if (matches.size() == 1) return {{home + "/" + matches[0]}, std::nullopt};
   const std::vector<std::string>& shown = matches.empty() ? ids : matches;
   std::string list;
-  for (size_t i = 0; i < std::min<size_t>(8, shown.size()); ++i) list += (i ? ", " : "") + shown[i];
-  if (shown.size() > 8) list += ", ...";
+  constexpr size_t kMostShown = 20;
+  for (size_t i = 0; i < std::min(kMostShown, shown.size()); ++i) list += (i ? ", " : "") + shown[i];
+  if (shown.size() > kMostShown) list += fmt::format(" and {} more", shown.size() - kMostShown);
   throw Error(ErrorCode::kUsage, matches.empty()
                                      ? fmt::format("no run {} in {}; there are: {}", name, home, list)
-                                     : fmt::format("{} is the beginning of {} runs: {}; write more of it", name,
+                                     : fmt::format("{} matches {} runs: {}; give more characters", name,
                                                    matches.size(), list));
 }
 

@@ -223,6 +223,66 @@ TEST_CASE("init writes a spec that validates, and overwrites nothing", "[cmd]") 
   real_file_system().remove_tree(folder);
 }
 
+TEST_CASE("what is wrong with a line is said in words", "[cmd]") {
+  const auto complaint = [](std::vector<std::string> words) {
+    const Outcome outcome = run(std::move(words));
+    CHECK(outcome.status == 2);
+    return outcome.err;
+  };
+  CHECK(complaint({"data"}) == "error: trainctl data needs a command: tokenize, inspect, verify; see `trainctl data --help`\n");
+  CHECK(complaint({"data", "tokenize", "--out", "x"}) == "error: FILES is missing; see `trainctl data tokenize --help`\n");
+  CHECK(complaint({"data", "tokenize", "a", "--out", "x", "--tokenizer", "bytes", "--train-vocab", "400"}).find("error: give --tokenizer or "
+        "--train-vocab, not both; see") == 0);
+  CHECK(complaint({"data", "tokenize", "a", "--out", "x", "--tokenizer-out", "y"}).find("--tokenizer-out can only be given with --train-vocab") !=
+        std::string::npos);
+  CHECK(complaint({"sample", "x", "--seed", "-1"}).find("`-1` is not a whole number from 0") != std::string::npos);
+  CHECK(complaint({"sample", "x", "--tokens", "ten"}).find("`ten`") != std::string::npos);
+  CHECK(complaint({"resume", "x", "--step"}).find("--step needs a value") != std::string::npos);
+  CHECK(complaint({"status", "--color", "pink"}).find("--color cannot be pink: use one of auto,always,never") != std::string::npos);
+  // The word nearest to a short unknown one is not always what was meant.
+  CHECK(complaint({"doctor", "--deep"}) == "error: trainctl doctor has no option `--deep`; see `trainctl doctor --help`\n");
+  const std::string help = run({"sample", "--help"}).out;
+  CHECK(help.find("1..1000000") != std::string::npos);
+  CHECK(help.find(" in [") == std::string::npos);
+}
+
+TEST_CASE("runs are looked for and made in the folder that is named", "[cmd]") {
+  const std::string folder = temporary_folder(), none = folder + "/none";
+  const SpecFile spec(kValid);
+  for (const std::string command : {"status", "stop", "inspect-ckpt", "resume"}) {
+    const Outcome outcome = run({command, "x", "--run-dir", none});
+    CHECK(outcome.status == 2);
+    CHECK(outcome.err.find("there are no runs in " + none) != std::string::npos);
+  }
+  real_file_system().write_new_text(folder + "/a.bin", std::string(4096, '\0'));
+  const std::vector<std::string> launch = {"launch", spec.path(), "--dry-run", "-s", "data.train.0.path=" + folder + "/a.bin", "-s",
+                                           "data.train.0.format=raw", "-s", "data.train.0.dtype=uint16"};
+  std::vector<std::string> named = launch;
+  named.insert(named.end(), {"--run-dir", folder + "/there"});
+  CHECK(run(named).out.find("would make, in " + folder + "/there/job-") == 0);
+  setenv("TRAINCTL_RUN_DIR", (folder + "/by-variable").c_str(), 1);
+  CHECK(run(launch).out.find("would make, in " + folder + "/by-variable/job-") == 0);
+  CHECK(run(named).out.find("would make, in " + folder + "/there/job-") == 0);
+  unsetenv("TRAINCTL_RUN_DIR");
+  // All runs are listed, or how many more there are.
+  for (int i = 0; i < 23; ++i) {
+    const std::string run_folder = fmt::format("{}/many/r{:02}", folder, i);
+    real_file_system().make_directories(run_folder);
+    real_file_system().write_new_text(run_folder + "/run.json", "{}");
+    real_file_system().write_new_text(run_folder + "/job.json", "{}");
+  }
+  CHECK(run({"status", "x", "--run-dir", folder + "/many"}).err.find("r18, r19 and 3 more") != std::string::npos);
+  real_file_system().remove_tree(folder);
+}
+
+TEST_CASE("explain finds a field by its name alone, and its errors", "[cmd]") {
+  const Outcome lr = run({"explain", "lr"});
+  CHECK(lr.status == 0);
+  CHECK(lr.out.find("schedule.lr\n") == 0);
+  CHECK(lr.out.find("E0232") != std::string::npos);
+  CHECK(run({"explain", "every_steps"}).status == 2);   // of two sections
+}
+
 TEST_CASE("completion scripts name every command and field", "[cmd]") {
   const std::string folder = temporary_folder();
   for (const std::string shell : {"bash", "zsh", "fish"}) {
