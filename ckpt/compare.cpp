@@ -29,7 +29,7 @@ parallel::Box box_of(const BoxKey& key) {
   return {row_begin, row_end, col_begin, col_end};
 }
 
-/// Where the chunks of one tensor stand, in the same order whoever wrote them.
+/// The boxes of the chunks of one tensor, in an order that does not depend on which ranks wrote them.
 std::vector<parallel::Box> boxes_of(const Checkpoint& checkpoint, const Tensor& tensor) {
   std::vector<parallel::Box> boxes;
   for (const ShardReceipt& file : checkpoint.files())

@@ -72,7 +72,7 @@ std::string move_to_trash(FileSystem& fs, const std::string& dir, const std::str
 
 void prepare_saving(FileSystem& fs, const std::string& dir, const StateInfo& state) {
   make_durable_directory(fs, dir);
-  // Whoever made `dir` may not have made its name durable.
+  // `dir` may have been made without a sync of its parent, which makes its name durable.
   fs.sync_directory(parent_of(dir));
   make_durable_directory(fs, saving_root(dir));
   const std::string saving = saving_directory(dir, state);
@@ -93,7 +93,7 @@ std::vector<int64_t> retain(FileSystem& fs, const std::string& dir, int keep_las
         Checkpoint::open(fs, step_directory(dir, step));
         ++good;
       } catch (const Error&) {
-        // Kept while it is newer than the checkpoints that count, for whoever looks into what happened.
+        // Kept while it is newer than the checkpoints that count, as evidence of what happened.
       }
     } else if (keep_every_steps <= 0 || step % keep_every_steps != 0) {
       move_to_trash(fs, dir, base_name(step_directory(dir, step)));

@@ -1,4 +1,4 @@
-// Where the parts of a checkpoint directory stand, and how its folders are made and emptied durably.
+// Where the parts of a checkpoint directory are, and how its folders are made and emptied durably.
 #pragma once
 #include <string>
 

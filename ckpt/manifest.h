@@ -33,7 +33,7 @@ std::string lay_out_shard(const StateInfo& state, ShardReceipt& shard);
 std::string expected_header(const StateInfo& state, const ShardReceipt& shard);
 
 /// SHA-256 over the SHA-256 of every tensor, in order of name and role; a tensor's covers dtype, shape and the content hash of
-/// each chunk in order of box. Equal for equal state on equal chunk grids, whoever wrote which chunk.
+/// each chunk in order of box. Equal for equal state on equal chunk grids, whichever rank wrote which chunk.
 std::string root_hash(std::span<const ShardReceipt> files);
 
 struct Manifest {

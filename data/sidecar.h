@@ -1,4 +1,4 @@
-// The sidecar PREFIX.json beside tokens that `trainctl data tokenize` wrote: which tokenizer made them, and of what.
+// The sidecar PREFIX.json next to tokens that `trainctl data tokenize` wrote: which tokenizer made them, and of what.
 #pragma once
 #include <cstdint>
 #include <optional>

@@ -1,4 +1,4 @@
-// The packed form of a weight on a device that multiplies by the plain one: it only remembers where that stands. True of every device so
+// The packed form of a weight on a device that multiplies by the plain one: it only keeps a pointer to it. This holds for every device so
 // far: oneDNN packs panels into its caches while it multiplies, within 5 % of a weight packed beforehand; cuBLASLt asks for nothing.
 #pragma once
 #include <memory>

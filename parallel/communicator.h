@@ -3,7 +3,7 @@
 // A Communicator is one rank's end of a group of ranks. Its primitive is `exchange`: a set of sends and receives that start once a
 // stream has come to this point and are waited for later, on the host or by a stream. Every collective is an exchange followed by local
 // arithmetic in a fixed order, so a sum has the same bits over MPI, over threads and over NCCL. A transport that can add by itself offers
-// that beside (`reduce`), for whoever gives these bits up.
+// that as well (`reduce`), for callers that do not need these bits.
 //
 // Memory: transfers are of the memory of the backend's device, and so are all collectives that take a Stream. host() is the same
 // group for bytes in host memory (on a CPU both are one).

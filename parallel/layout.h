@@ -1,4 +1,4 @@
-// Which part of which parameter stands where: tensor-parallel cuts, the mesh-independent chunk grid that
+// Which rank holds which part of which parameter: tensor-parallel cuts, the mesh-independent chunk grid that
 // checkpoints and the sharded optimizer share, and the owner of each chunk.
 //
 // A parameter is a matrix [rows, cols] (a vector is [n, 1]). All functions are

@@ -1,4 +1,4 @@
-// The mesh: how world ranks stand along the axes tp, cp, dp, pp.
+// The mesh: the position of each world rank on the axes tp, cp, dp, pp.
 //
 // Invariant: tp * cp * dp * pp == world_size. Rank order, fastest first: tp, cp, dp, pp, so that a tensor group is
 // neighbours on one node. Pure arithmetic; safe from any thread.

@@ -1,7 +1,7 @@
 // One rank's end of an NCCL communicator: the handle, what is pending on it, and the watch over both.
 //
-// NCCL's calls are non-blocking here, its work waits on a stream, and the host does not stand by. So somebody must look: whoever waits,
-// and beside it one thread of the process for all links. The first thing seen to fail (a deadline, an error that NCCL reports, a failed
+// NCCL's calls are non-blocking here, its work waits on a stream, and the host does not block. So errors must be polled for: by each
+// thread that waits, and by one thread of the process for all links. The first thing seen to fail (a deadline, an error that NCCL reports, a failed
 // device) stays: NCCL is aborted, so that its work on the stream ends, and every later call throws that same error.
 //
 // The exchanges of a link run one after another, so only the first unfinished one can be the one that hangs. Its clock runs from the

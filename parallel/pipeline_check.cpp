@@ -240,7 +240,7 @@ class Checker {
     return "";
   }
 
-  /// Called when no stage can move: one waits for ever, or work was left out. A message cannot be left over: each
+  /// Called when no stage can move: one waits without an end, or work was left out. A message cannot be left over: each
   /// is sent once, and the forward or backward_input it feeds would have been refused without it.
   std::string what_is_left() {
     if (auto problem = endless_wait(); !problem.empty()) return problem;

@@ -2,8 +2,8 @@
 //
 // A transfer is cut into pieces. A piece to be sent is copied to the host once the exchange is ready (its `after` event is reached)
 // and sent as soon as it is there, while the next ones are copied. A piece to be received is asked for at once, and copied to the
-// device when it has come and the exchange is ready. Whoever waits or polls moves everything; while nobody does, a thread of the
-// communicator's own does it gently.
+// device when it has come and the exchange is ready. A thread that waits or polls moves everything; while there is none, a thread of
+// the communicator does it at long intervals.
 //  - The host decides when an exchange is ready and only then gives its copies to the copy streams, so that an exchange whose turn
 //    comes late does not stand before the copies of an earlier one. Only a caller that waits for an exchange lets the copy stream
 //    wait for `after`: then the copies, and what follows on the caller's stream, need no host between them and the work before.

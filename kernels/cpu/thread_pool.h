@@ -12,7 +12,7 @@
 namespace trainctl::kernels::cpu {
 
 /// `threads` counts the caller, so one thread means no workers. Idle workers sleep: many ranks share a machine's cores.
-/// `run` may be called from several threads; whoever comes while the workers are busy does its tasks alone.
+/// `run` may be called from several threads; a caller that finds the workers busy does its tasks alone.
 class ThreadPool {
  public:
   explicit ThreadPool(int threads);

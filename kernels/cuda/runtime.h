@@ -125,7 +125,7 @@ class CudaStream final : public Stream {
   cudaStream_t handle() const { return handle_; }
 
   /// Runs body(), which gives the work of `op` to this stream; with Device::checks_each_op, waits for that work, so that its failure
-  /// names `op`. `op` must live for ever: a literal.
+  /// names `op`. `op` must be a literal.
   template <typename Body>
   void give(const char* op, Body body) {
     const Giving giving(*this, op);

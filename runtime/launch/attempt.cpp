@@ -283,7 +283,7 @@ StopSignals::StopSignals() {
   const sigset_t set = stop_set();
   ::pthread_sigmask(SIG_BLOCK, &set, &old_mask_);
   fd_ = ::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-  // Whoever reads our messages may go away; the run need not.
+  // The reader of our messages may go away; the run goes on.
   old_pipe_ = ::signal(SIGPIPE, SIG_IGN);
 }
 
@@ -297,7 +297,7 @@ StopSignals::~StopSignals() {
 StopLevel StopSignals::read() {
   signalfd_siginfo info;
   while (::read(fd_, &info, sizeof info) == ssize_t(sizeof info)) {
-    // Whoever ends a job often signals it twice (a scheduler, `stop` run again, a closing terminal): only a
+    // A job is often signalled twice (a scheduler, `stop` run again, a closing terminal): only a
     // person who presses ctrl-C again does not want to wait for the save.
     const double now_s = real_clock().monotonic_s();
     const bool interrupt = info.ssi_signo == uint32_t(SIGINT);

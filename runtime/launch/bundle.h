@@ -5,7 +5,7 @@
 //   ROOT/etc/openmpi                     ROOT/lib/pmix, ROOT/lib/hwloc
 //
 // OpenMPI and PMIx have the paths of the machine they were built on in them; variables of the environment put the bundle's in their
-// place. mpirun needs them, and each rank, whoever starts it. Made by scripts/bundle.sh.
+// place. mpirun needs them, and so does each rank, however it is started. Made by scripts/bundle.sh.
 #pragma once
 #include <functional>
 #include <string>

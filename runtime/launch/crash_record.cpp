@@ -67,7 +67,7 @@ void on_crash(int signal) {
     ::fsync(fd);
     ::close(fd);
   }
-  // On to whoever handled it before us (MPI prints a stack trace into the log), and then to the signal's own
+  // On to the handler that was installed before ours (MPI prints a stack trace into the log), and then to the signal's own
   // end.
   for (size_t i = 0; i < kCrashSignals.size(); ++i)
     if (kCrashSignals[i] == signal) ::sigaction(signal, &g_before[i], nullptr);

@@ -62,7 +62,7 @@ std::string DoingBoard::read(int rank) const {
   if (rank < 0 || rank >= count_) return "";
   const Slot& slot = slots_[rank];
   char text[sizeof slot.text];
-  // A writer that was killed in the middle leaves the sequence odd for ever: then a mixed text is better than
+  // A writer that was killed in the middle leaves the sequence odd: then a mixed text is better than
   // none.
   for (int tries = 0; tries < 1000; ++tries) {
     const uint32_t before = slot.sequence.load(std::memory_order_acquire);

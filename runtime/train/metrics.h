@@ -1,4 +1,4 @@
-// What a step tells: the numbers of one line of metrics.jsonl.
+// What a step reports: the numbers of one line of metrics.jsonl.
 #pragma once
 #include <cmath>
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The tokens of a step on the device: uploaded in one piece on a stream of their own, beside the work of the step before.
+// The tokens of a step on the device: uploaded in one piece on a stream of their own, while the step before computes.
 #pragma once
 #include <memory>
 #include <span>

@@ -1,5 +1,5 @@
 // Goal: over NCCL every byte arrives in the order of the streams, with the bits of the other transports, and whatever fails ends in an
-// error that names it, in time: nothing waits for ever, not even for NCCL's own abort.
+// error that names it, in time: every wait has an end, also that for NCCL's own abort.
 // Method: the checks of every transport over emulated NCCL, each rank with an emulated GPU of its own whose streams run as late or as
 // oddly as CUDA permits; then one case per way to fail.
 #include <catch2/catch.hpp>
@@ -253,7 +253,7 @@ TEST_CASE("NCCL: the deadline does not count what nobody waits for") {
   });
 }
 
-// Whoever is told of the failure may give the memory back at once: the device no longer works on it.
+// A caller that sees the failure may give the memory back at once: the device no longer works on it.
 TEST_CASE("NCCL: a wait on the host throws after the abort") {
   EmulatedRanks ranks{.size = 2, .deadline_s = 1, .nccl = {.abort_takes_ms = 200}};
   ranks.run_nccl([&](Communicator& comm, kernels::Backend& backend) {

@@ -1,6 +1,5 @@
 // Goal: tensor shards tile every parameter; the chunk grid tiles it too, knows nothing of the mesh, and every
-// chunk stands wholly in one piece of whichever rank holds it; owners of chunks are contiguous, balanced and
-// merge when dp halves. Method: exhaustive over small matrices (rows, columns, cuts, sections, raggedness,
+// chunk lies wholly in one piece of each rank that holds it; chunks are spread evenly over their owners. Method: exhaustive over small matrices (rows, columns, cuts, sections, raggedness,
 // degrees, chunk sizes), each local matrix filled cell by cell; seeded random sizes for owners, and the
 // balance bound that the rule implies.
 #include "parallel/layout.h"

@@ -1,7 +1,7 @@
 // Goal: the loss curve and the final parameters have the same bits on every mesh that tensor parallelism leaves alone.
 // Method: 20 steps of a tiny model with 4 lanes on thread ranks over every (dp, pp, virtual stages, schedule, ZeRO stage) of at
 // most 8 ranks, with recomputation on and off, other bucket sizes and two threads a rank; losses, gradient norms and root hash are
-// compared exactly with one plain rank. The MPI side of the same claim is in test/cmd.
+// compared exactly with one plain rank. The MPI side of the same claim is in test/end_to_end.
 #include <catch2/catch.hpp>
 #include <cmath>
 

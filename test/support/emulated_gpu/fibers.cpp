@@ -175,7 +175,7 @@ bool try_warp_instruction(Warp& warp, unsigned mask, int self) {
   return true;
 }
 
-/// The running CUDA thread is over: whoever waits for it alone goes on.
+/// The running CUDA thread is over: fibers that wait for it alone go on.
 void thread_ended(Engine& engine, Fiber& fiber) {
   Warp& warp = *fiber.warp;
   warp.ended |= 1u << fiber.lane;
@@ -387,7 +387,7 @@ void late_copy(void* shared, const void* global, bool valid, const Site& site) {
     kernel_failed("an asynchronous copy beyond the end of dynamic shared memory", &site);
   // What reads nothing must name memory that exists, too: tools that check addresses ask for it.
   if (!valid) (void)*static_cast<const volatile unsigned char*>(global);
-  // The hardware may write at once: whoever still reads the old values is wrong, so they go now. The new ones come at the wait.
+  // The hardware may write at once: code that still reads the old values is wrong, so they go now. The new ones come at the wait.
   std::memset(shared, kGarbage, 16);
   Fiber& fiber = *engine.running;
   fiber.copies.push_back({shared, global, valid});

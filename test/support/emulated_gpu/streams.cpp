@@ -186,7 +186,7 @@ bool step_towards(std::unique_lock<std::mutex>& lock, Runner& runner, const Goal
   Why why = Why::not_ready;
   Stream* next = nullptr;
   if (options().stream_mode != StreamMode::random) next = next_needed(*goal.stream, &why);
-  // The peers of a collective must come to it as well, whoever waits for them.
+  // The peers of a collective must come to it as well, whichever thread waits for them.
   if (!next && why == Why::not_ready) next = any_runnable(s);
   if (!next) return false;
   runner.run_first(lock, *next);

@@ -1,0 +1,67 @@
+#!/bin/bash
+# Holds the sources to the rules of form that a program can hold.
+#
+#   scripts/tidy.sh [ROOT]     ROOT: the source tree, default the one that holds this script
+#
+#   length     a file has at most 500 lines, a function at the top level of a file at most 70; the exceptions are listed here by name
+#   columns    a line has at most 110 characters; older lines that are longer may become fewer, never more: LONG_LINES is their number
+#   goals      a test file begins with what it shows (Goal) and how (Method)
+#   paths      a source path in a comment exists
+#   words      no mark of unfinished work (TODO, FIXME), and no word that the English of this code leaves out
+#
+# Prints FILE:LINE and the broken rule for each violation and exits 1.
+set -uo pipefail
+export LC_ALL=C.UTF-8   # columns are characters, not bytes
+LONG_LINES=3400
+LONG_FILES="runtime/train/trainer.cpp"
+LONG_FUNCTIONS="kernels/cuda/attention_backward.cu"   # the two tensor-core loops
+
+cd "${1:-$(dirname "${BASH_SOURCE[0]}")/..}" || exit 1
+mapfile -t sources < <(find cmd runtime data kernels parallel ckpt test scripts -type f \
+  \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' \) | sort)
+mapfile -t texts < <(printf '%s\n' "${sources[@]}"; find scripts -type f -name '*.sh' | sort)
+[ "${#sources[@]}" -gt 100 ] || { echo "tidy: $PWD is no source tree of this project" >&2; exit 1; }
+bad=0
+violation() { echo "$1"; bad=$((bad + 1)); }
+listed() { case " $2 " in *" $1 "*) return 0 ;; esac; return 1; }
+
+# ---- length
+while read -r lines file; do
+  if [ "$file" != total ] && [ "$lines" -gt 500 ] && ! listed "$file" "$LONG_FILES"; then
+    violation "$file:501: the file has $lines lines; at most 500: divide it by what its parts are about"
+  fi
+done < <(wc -l "${texts[@]}")
+while read -r file line lines; do
+  listed "$file" "$LONG_FUNCTIONS" || violation "$file:$line: this function has $lines lines; at most 70: name its parts"
+done < <(awk 'FNR == 1 { start = 0 }
+  /^[A-Za-z_].*\(.*\{$/ && !/^(namespace|class|struct|enum|union|extern|TEST_CASE)/ && !/= *\{$/ { start = FNR }
+  /^\}/ { if (start && FNR - start + 1 > 70) print FILENAME, start, FNR - start + 1; start = 0 }' "${sources[@]}")
+
+# ---- columns
+long=$(cat "${texts[@]}" | grep -cE '^.{111}')
+if [ "$long" -gt "$LONG_LINES" ]; then
+  grep -nE '^.{111}' "${texts[@]}" /dev/null | cut -d: -f1 | sort | uniq -c | sort -rn | head -n 10
+  violation "scripts/tidy.sh: $long lines have more than 110 columns, $LONG_LINES had; break the new ones (most of them are in the files above)"
+fi
+
+# ---- goals
+for file in test/*/*_test.cpp; do
+  head -n 16 "$file" | tr '\n' ' ' | grep -q '// Goal: .*Method: ' ||
+    violation "$file:1: a test file begins with \`// Goal: ...\` and \`Method: ...\`"
+done
+
+# ---- paths
+while IFS=: read -r file line path; do
+  [ -e "$path" ] || violation "$file:$line: the comment names $path, which does not exist"
+done < <(grep -nE '^[[:space:]]*(//|#|\*)|[^:]//' "${texts[@]}" |
+  grep -oE '^[^:]+:[0-9]+:|\b(cmd|runtime|data|kernels|parallel|ckpt|test|scripts)/[A-Za-z0-9_/]+\.(h|cpp|cuh|cu|sh|md|py)\b' |
+  awk '/:$/ { at = $0; next } { print at $0 }')
+
+# ---- words
+while read -r hit; do
+  violation "$hit"
+done < <(grep -nE '//.*\b(TODO|FIXME)\b' "${sources[@]}" | sed 's/$/   <- finish it or remove the mark/'
+  grep -niE '//.*\b(whoever|for ever)\b' "${sources[@]}" | sed 's/$/   <- plain words: who, without a limit/')
+
+[ "$bad" = 0 ] || { echo "tidy: $bad violation(s)"; exit 1; }
+echo "tidy: ${#texts[@]} files, $long lines over 110 columns (at most $LONG_LINES)"
