@@ -10,6 +10,7 @@
 #include "ckpt/checkpoint.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
+#include "runtime/launch/branch.h"
 #include "runtime/launch/mpirun.h"
 #include "runtime/observe/console.h"
 
@@ -57,18 +58,15 @@ std::optional<int64_t> branch_point(std::span<const SavedLoss> saved, double fir
 double lower_learning_rate(double lr) { return lr / 2 > 3e-3 ? 3e-4 : lr / 2; }
 
 std::string divergence_advice(FileSystem& fs, const JobSpec& job, const RunDirectory& run) {
-  LaunchLine line;
-  line.argv = {"trainctl", "launch", run.job()};
-  if (const auto step = branch_point(saved_losses(fs, run.checkpoints(job)), first_loss(fs, run)))
-    line.argv.insert(line.argv.end(), {"--from", fmt::format("{}@{}", run.path, *step)});
   const double lr = lower_learning_rate(job.schedule.lr);
-  const auto set = [&](const std::string& field, const std::string& value) {
-    line.argv.insert(line.argv.end(), {"-s", field + "=" + value});
-  };
-  set("schedule.lr", fmt::format("{:g}", lr));
-  if (job.schedule.min_lr > lr) set("schedule.min_lr", fmt::format("{:g}", lr / 10));
-  // The saved spec holds this run's own id and checkpoint folder, which the new run must not take.
-  if (!job.observability.run_id.empty()) set("observability.run_id", "");
+  std::vector<std::string> overrides = {fmt::format("schedule.lr={:g}", lr)};
+  if (job.schedule.min_lr > lr) overrides.push_back(fmt::format("schedule.min_lr={:g}", lr / 10));
+  if (const auto step = branch_point(saved_losses(fs, run.checkpoints(job)), first_loss(fs, run)))
+    return branch_command(run.path, step, overrides);
+  // A new start. The saved spec may hold this run's own id, which the new run must not take.
+  if (!job.observability.run_id.empty()) overrides.push_back("observability.run_id=");
+  LaunchLine line{.argv = {"trainctl", "launch", run.job()}};
+  for (const std::string& override : overrides) line.argv.insert(line.argv.end(), {"-s", override});
   return shell_text(line);
 }
 
