@@ -2,6 +2,8 @@
 // exit statuses.
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
@@ -24,7 +26,7 @@ constexpr const char* kExitCodes = R"(exit codes of trainctl
    2  command line not understood                                               retry: no
    3  job spec invalid                                                          retry: no
    4  plan infeasible: does not fit, does not divide, not enough devices        retry: no
-   5  preflight failed: driver, file system, bad device                         retry: after fixing it
+   5  preflight or a file operation failed: driver, file system, bad device     retry: after fixing it
    6  data missing, corrupt, of the wrong vocabulary, or changed                retry: no
    7  checkpoint missing, corrupt or incompatible                               retry: no
    8  training diverged                                                         retry: no
@@ -101,9 +103,7 @@ int report(const Context& context, ErrorCode code, const std::string& message) {
   return exit_status(code);
 }
 
-}  // namespace
-
-int run_program(int argc, const char* const* argv) {
+int run_command_line(int argc, const char* const* argv) {
   Context context;
   context.program = argc > 0 ? argv[0] : "trainctl";
   context.arguments.assign(argv + std::min(argc, 1), argv + argc);
@@ -137,8 +137,21 @@ int run_program(int argc, const char* const* argv) {
   } catch (const Error& error) {
     return report(context, error.code(), error.what());
   } catch (const std::exception& error) {
+    if (std::ferror(stdout)) return kExitDone;  // reported by run_program
     return report(context, ErrorCode::kInternal, error.what());
   }
+}
+
+}  // namespace
+
+int run_program(int argc, const char* const* argv) {
+  const int status = run_command_line(argc, argv);
+  // Scripts read stdout: a result that did not get there is a failure. A reader that went away is none.
+  errno = 0;
+  const bool written = std::fflush(stdout) == 0 && !std::ferror(stdout);
+  if (written || errno == EPIPE || status != kExitDone) return status;
+  fmt::print(stderr, "error: the result cannot be written to stdout: {}\n", errno ? std::strerror(errno) : "a write failed");
+  return exit_status(ErrorCode::kIo);
 }
 
 }  // namespace trainctl::cmd

@@ -11,14 +11,14 @@ int exit_status(ErrorCode code) {
     case ErrorCode::kUsage: return 2;
     case ErrorCode::kSpec: return 3;
     case ErrorCode::kPlan: return 4;
-    case ErrorCode::kPreflight: return 5;
+    case ErrorCode::kPreflight:
+    case ErrorCode::kIo: return 5;
     case ErrorCode::kData: return 6;
     case ErrorCode::kCheckpoint: return 7;
     case ErrorCode::kDiverged: return 8;
     case ErrorCode::kHang: return 9;
     case ErrorCode::kWorker:
-    case ErrorCode::kPeerLost:
-    case ErrorCode::kIo: return 10;
+    case ErrorCode::kPeerLost: return 10;
     case ErrorCode::kHardware: return 11;
     case ErrorCode::kLauncher: return 12;
     case ErrorCode::kStopped: return 75;

@@ -26,7 +26,7 @@ enum class ErrorCode {
   kPeerLost,    // 10: this rank waited for a peer past the deadline; the effect, never the first cause
   kHardware,    // 11
   kLauncher,    // 12
-  kIo,          // 10 in a rank, 7 while reading a checkpoint: a file operation failed
+  kIo,          // 5; 7 while reading a checkpoint: a file operation failed
   kStopped,     // 75: stopped on request, checkpoint saved
 };
 
