@@ -99,8 +99,23 @@ std::string publish(FileSystem& fs, const std::string& dir, const StateInfo& sta
 /// refuses is found before a run depends on it. Throws Error(kIo) or Error(kCheckpoint); leaves nothing.
 void try_saving(FileSystem& fs, const std::string& dir);
 
+/// Checkpoints that a run set aside when it went back to an earlier step, in <dir>/superseded-e<epoch>/.
+struct Superseded {
+  std::string path;
+  uint64_t epoch = 0;            ///< that went back
+  std::vector<int64_t> steps;    ///< newest first
+  uint64_t bytes = 0;            ///< of their shards
+};
+/// Moves the checkpoints of steps beyond `step` into superseded-e<epoch>/: a run that goes back writes those steps anew, and an old
+/// one must neither be in the way nor be taken for its own. `steps` is empty if there were none.
+Superseded supersede(FileSystem& fs, const std::string& dir, int64_t step, uint64_t epoch);
+/// "9 checkpoints (steps 150 to 500), 25.1 MB in /run/ckpt/superseded-e3".
+std::string text_of(const Superseded& superseded);
+/// All that are there, by epoch.
+std::vector<Superseded> list_superseded(FileSystem& fs, const std::string& dir);
+
 /// Renames to .trash/ and deletes all but the newest `keep_last` (at least 2 are always kept) and multiples of `keep_every_steps`;
-/// also cleans .trash and leftovers in .saving other than `current_saving`. Returns the removed steps.
+/// superseded ones go once that many newer ones, saved by the epoch that set them aside or a later one, are kept. Also cleans .trash and leftovers in .saving other than `current_saving`. Returns the removed steps.
 std::vector<int64_t> retain(FileSystem& fs, const std::string& dir, int keep_last, int64_t keep_every_steps,
                             const std::string& current_saving);
 

@@ -81,17 +81,29 @@ void prepare_saving(FileSystem& fs, const std::string& dir, const StateInfo& sta
   fs.sync_directory(saving_root(dir));
 }
 
+namespace {
+
+/// Superseded checkpoints go when `keep` checkpoints of the line that replaced them are safe. `epochs` are those of the checkpoints kept.
+void remove_superseded(FileSystem& fs, const std::string& dir, const std::vector<uint64_t>& epochs, int keep) {
+  for (const std::string& name : fs.list(dir)) {
+    const auto epoch = superseding_epoch(name);
+    if (epoch && std::count_if(epochs.begin(), epochs.end(), [&](uint64_t e) { return e >= *epoch; }) >= keep)
+      move_to_trash(fs, dir, name);
+  }
+}
+
+}  // namespace
+
 std::vector<int64_t> retain(FileSystem& fs, const std::string& dir, int keep_last, int64_t keep_every_steps,
                             const std::string& current_saving) {
   // Only what opens counts towards the number to keep: a damaged checkpoint must not push a good one out.
   const int keep = std::max(keep_last, 2);
-  int good = 0;
+  std::vector<uint64_t> good;  // the epochs that saved them
   std::vector<int64_t> removed;
   for (const int64_t step : list_steps(fs, dir)) {
-    if (good < keep) {
+    if (int(good.size()) < keep) {
       try {
-        Checkpoint::open(fs, step_directory(dir, step));
-        ++good;
+        good.push_back(Checkpoint::open(fs, step_directory(dir, step))->state().epoch);
       } catch (const Error&) {
         // Kept while it is newer than the checkpoints that count, as evidence of what happened.
       }
@@ -100,6 +112,7 @@ std::vector<int64_t> retain(FileSystem& fs, const std::string& dir, int keep_las
       removed.push_back(step);
     }
   }
+  if (fs.is_directory(dir)) remove_superseded(fs, dir, good, keep);
   if (fs.is_directory(trash_root(dir)))
     for (const std::string& name : fs.list(trash_root(dir))) fs.remove_tree(trash_root(dir) + "/" + name);
   if (fs.is_directory(saving_root(dir)))

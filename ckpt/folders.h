@@ -14,6 +14,9 @@ std::string trash_root(const std::string& dir);    ///< <dir>/.trash
 /// The step of a folder named step-SSSSSSSS; nothing for any other name.
 std::optional<int64_t> step_of_name(const std::string& name);
 
+/// The epoch of a folder named superseded-eN; nothing for any other name.
+std::optional<uint64_t> superseding_epoch(const std::string& name);
+
 /// Makes `path` and all above it that is missing; every new name is durable on return.
 void make_durable_directory(FileSystem& fs, const std::string& path);
 

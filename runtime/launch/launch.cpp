@@ -302,7 +302,7 @@ RunResult launch_run(const LaunchRequest& request, FileSystem& fs, Clock& clock,
   fs.make_directories(run.path);
   const RunLock lock = lock_or_refuse(fs, run, id);
   if (read_identity(fs, run)) refuse_busy(fs, run, id);  // another launch of this id was faster
-  check_checkpoint_folder(fs, job.job, run.checkpoints(job.job));
+  check_checkpoint_folder(fs, job.job, run.checkpoints(job.job), 0);
   RunIdentity identity{.run_id = id,
                        .spec_hash = job.hash,
                        .program_version = TRAINCTL_VERSION,
@@ -437,7 +437,7 @@ RunResult resume_run(const ResumeRequest& asked, FileSystem& fs, Clock& clock, C
   if (request.max_steps > 0 && step >= request.max_steps)
     throw Error(ErrorCode::kUsage, fmt::format("--max-steps {} is not beyond step {}, where the run stands",
                                                request.max_steps, step));
-  check_checkpoint_folder(fs, job, run.checkpoints(job));
+  check_checkpoint_folder(fs, job, run.checkpoints(job), step);
   require_gpus_of_run(job, id);
   const Ready ready = get_ready(job, fs, clock);
   const std::string changed = changed_data(fs.read_text(run.file("data.json")), ready.preflight.data_json);

@@ -188,22 +188,6 @@ FoundRun find_run(FileSystem& fs, const std::string& name, const std::string& ro
                                                    matches.size(), list));
 }
 
-std::vector<int64_t> supersede_checkpoints(FileSystem& fs, const std::string& checkpoint_dir, int64_t step,
-                                           uint64_t epoch) {
-  std::vector<int64_t> moved;
-  if (!fs.is_directory(checkpoint_dir)) return moved;
-  const std::string aside = fmt::format("{}/superseded-e{}", checkpoint_dir, epoch);
-  for (const int64_t later : ckpt::list_steps(fs, checkpoint_dir)) {
-    if (later <= step) continue;
-    const std::string from = ckpt::step_directory(checkpoint_dir, later);
-    fs.make_directory(aside);
-    fs.rename_no_replace(from, aside + from.substr(checkpoint_dir.size()));
-    moved.push_back(later);
-  }
-  if (!moved.empty()) fs.sync_directory(checkpoint_dir);
-  return moved;
-}
-
 std::string collect_failure(FileSystem& fs, const RunDirectory& run, const std::string& verdict_json, int rank,
                             int ranks) {
   const std::string failures = run.file("failures");

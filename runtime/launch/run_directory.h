@@ -109,12 +109,6 @@ std::optional<SupervisorPlace> supervisor_place(FileSystem& fs, const RunDirecto
 /// Its pid if it is here.
 std::optional<int> supervisor_of(FileSystem& fs, const RunDirectory& run);
 
-/// Moves the checkpoints of steps beyond `step` into superseded-e<epoch>/ beside them: a run that goes back
-/// writes those steps anew, and an old one must neither be in the way nor be taken for its own. Returns the
-/// steps moved.
-std::vector<int64_t> supersede_checkpoints(FileSystem& fs, const std::string& checkpoint_dir, int64_t step,
-                                           uint64_t epoch);
-
 /// Moves the crash records and what belongs to them into failures/<n>/ (n counts from 1) and returns that
 /// folder.
 std::string collect_failure(FileSystem& fs, const RunDirectory& run, const std::string& verdict_json, int rank,

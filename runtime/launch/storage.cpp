@@ -37,7 +37,7 @@ std::string space_refusal(const SpaceNeed& need, std::optional<uint64_t> free_by
                      size_text(*free_bytes));
 }
 
-void check_checkpoint_folder(FileSystem& fs, const JobSpec& job, const std::string& directory) {
+void check_checkpoint_folder(FileSystem& fs, const JobSpec& job, const std::string& directory, int64_t step) {
   try {
     fs.make_directories(directory);
     ckpt::try_saving(fs, directory);
@@ -46,7 +46,9 @@ void check_checkpoint_folder(FileSystem& fs, const JobSpec& job, const std::stri
                 fmt::format("a checkpoint cannot be saved in {}: {}; choose another folder with -s checkpoint.dir=DIR",
                             directory, error.what()));
   }
-  const SpaceNeed need = space_need(job, int64_t(ckpt::list_steps(fs, directory).size()));
+  // Later ones are set aside: they take room beside what the run writes.
+  const std::vector<int64_t> steps = ckpt::list_steps(fs, directory);
+  const SpaceNeed need = space_need(job, std::count_if(steps.begin(), steps.end(), [&](int64_t s) { return s <= step; }));
   if (const std::string refusal = space_refusal(need, fs.free_bytes(directory), directory); !refusal.empty())
     throw Error(ErrorCode::kPreflight, refusal);
 }

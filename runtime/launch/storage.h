@@ -22,8 +22,8 @@ SpaceNeed space_need(const JobSpec& job, int64_t present);
 /// "" if it fits, or if the file system does not say what is free; else one sentence with the numbers and what to do.
 std::string space_refusal(const SpaceNeed& need, std::optional<uint64_t> free_bytes, const std::string& directory);
 
-/// Makes `directory`, tries a whole save in it and compares its free space with what the job's checkpoints take.
-/// Error(kPreflight) with one sentence.
-void check_checkpoint_folder(FileSystem& fs, const JobSpec& job, const std::string& directory);
+/// Makes `directory`, tries a whole save in it and compares its free space with what the job's checkpoints take when the run goes on
+/// from `step`. Error(kPreflight) with one sentence.
+void check_checkpoint_folder(FileSystem& fs, const JobSpec& job, const std::string& directory, int64_t step);
 
 }  // namespace trainctl

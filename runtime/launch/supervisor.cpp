@@ -9,6 +9,7 @@
 
 #include "ckpt/checkpoint.h"
 #include "runtime/base/json.h"
+#include "runtime/base/text.h"
 #include "runtime/launch/attempt.h"
 #include "runtime/launch/bundle.h"
 #include "runtime/launch/divergence.h"
@@ -104,9 +105,10 @@ class Supervisor {
                           run_.file(fmt::format("metrics.superseded-e{}.jsonl", status.epoch).c_str()));
     log_.reopen_metrics();
     const std::string checkpoints = run_.checkpoints(job);
-    if (const auto aside = supersede_checkpoints(fs_, checkpoints, resume_step_, status.epoch); !aside.empty())
-      console_.note(fmt::format("   {} checkpoint{} beyond step {} moved to {}/superseded-e{}", aside.size(),
-                                aside.size() == 1 ? "" : "s", resume_step_, checkpoints, status.epoch));
+    if (const ckpt::Superseded aside = ckpt::supersede(fs_, checkpoints, resume_step_, status.epoch); !aside.steps.empty())
+      console_.note(fmt::format("   {} beyond step {} ({}) moved to {}: removed once {} new ones are saved; to keep them, move them out of {}",
+                                count_of(int64_t(aside.steps.size()), "checkpoint"), resume_step_, size_text(aside.bytes),
+                                aside.path, std::max(job.checkpoint.keep_last, 2), checkpoints));
     log_.event("start", dump({{"epoch", status.epoch},
                               {"ranks", job.mesh().world_size()},
                               {"from_step", resume_step_},

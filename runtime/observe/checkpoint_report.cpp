@@ -55,6 +55,7 @@ json parsed(const std::string& text) {
 
 struct Opened {
   std::unique_ptr<ckpt::Checkpoint> checkpoint;
+  std::vector<ckpt::Superseded> superseded;   ///< beside it, if a folder of checkpoints was asked for
   std::vector<std::string> skipped;   ///< newer ones that do not open: "path: reason"
 };
 
@@ -64,7 +65,7 @@ Opened open_path(FileSystem& fs, std::string path) {
     throw Error(ErrorCode::kUsage,
                 fmt::format("there is no {}; give a step folder or a run directory", path));
   if (fs.exists(path + "/manifest.json") || fs.exists(path + "/COMMIT"))
-    return {ckpt::Checkpoint::open(fs, path), {}};
+    return {ckpt::Checkpoint::open(fs, path), {}, {}};
   std::string dir = path;
   if (fs.is_directory(path + "/ckpt")) dir = path + "/ckpt";
   if (fs.exists(path + "/job.json")) {
@@ -80,6 +81,7 @@ Opened open_path(FileSystem& fs, std::string path) {
         opened.skipped.empty()
             ? fmt::format("{} holds no checkpoint (no folder step-NNNNNNNN with a manifest)", dir)
             : fmt::format("no checkpoint in {} is usable; the newest: {}", dir, opened.skipped.front()));
+  opened.superseded = ckpt::list_superseded(fs, dir);
   return opened;
 }
 
@@ -312,6 +314,11 @@ CheckpointReport report_checkpoint(FileSystem& fs, Clock& clock, const Checkpoin
     add_differences(checkpoint, *other.checkpoint, ckpt::diff(checkpoint, *other.checkpoint), report, object);
   } else {
     report.text += render_summary(checkpoint);
+    object["superseded"] = ordered_json::array();
+    for (const ckpt::Superseded& aside : opened.superseded) {
+      report.text += fmt::format("set aside  {}\n", ckpt::text_of(aside));
+      object["superseded"].push_back({{"path", aside.path}, {"steps", aside.steps}, {"bytes", aside.bytes}});
+    }
     if (options.tensors || options.stats) add_tensors(checkpoint, options, report.text, object);
   }
   if (options.verify) add_verification(opened, clock, report, object);

@@ -1,0 +1,77 @@
+// Checkpoints of steps that a run will write anew after it went back: set aside, listed, and in the end removed (see retain).
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "ckpt/folders.h"
+#include "ckpt/manifest.h"
+#include "runtime/base/error.h"
+#include "runtime/base/json.h"
+#include "runtime/base/text.h"
+
+namespace trainctl::ckpt {
+namespace {
+
+constexpr const char* kPrefix = "superseded-e";
+
+/// Bytes of the shards, as COMMIT has them; 0 if it cannot be read.
+uint64_t bytes_of(FileSystem& fs, const std::string& checkpoint) {
+  try {
+    const nlohmann::json commit = try_parse_json(fs.read_text(checkpoint + "/" + kCommitName));
+    return commit.is_object() ? commit.value("bytes", uint64_t(0)) : 0;
+  } catch (const std::exception&) {
+    return 0;
+  }
+}
+
+Superseded look_at(FileSystem& fs, const std::string& path, uint64_t epoch) {
+  Superseded found{.path = path, .epoch = epoch, .steps = list_steps(fs, path)};
+  for (const int64_t step : found.steps) found.bytes += bytes_of(fs, step_directory(path, step));
+  return found;
+}
+
+}  // namespace
+
+std::optional<uint64_t> superseding_epoch(const std::string& name) {
+  const std::string prefix = kPrefix;
+  if (!name.starts_with(prefix)) return std::nullopt;
+  uint64_t epoch = 0;
+  const char* const end = name.data() + name.size();
+  const auto parsed = std::from_chars(name.data() + prefix.size(), end, epoch);
+  if (parsed.ec != std::errc() || parsed.ptr != end) return std::nullopt;
+  return epoch;
+}
+
+Superseded supersede(FileSystem& fs, const std::string& dir, int64_t step, uint64_t epoch) {
+  const std::string aside = fmt::format("{}/{}{}", dir, kPrefix, epoch);
+  bool moved = false;
+  for (const int64_t later : list_steps(fs, dir)) {
+    if (later <= step) continue;
+    if (!moved) make_durable_directory(fs, aside);
+    fs.rename_no_replace(step_directory(dir, later), step_directory(aside, later));
+    moved = true;
+  }
+  if (!moved) return {};
+  fs.sync_directory(aside);
+  fs.sync_directory(dir);
+  return look_at(fs, aside, epoch);
+}
+
+std::string text_of(const Superseded& s) {
+  const std::string steps = s.steps.empty()       ? ""
+                            : s.steps.size() == 1 ? fmt::format(" (step {})", s.steps[0])
+                                                  : fmt::format(" (steps {} to {})", s.steps.back(), s.steps.front());
+  return fmt::format("{}{}, {} in {}", count_of(int64_t(s.steps.size()), "checkpoint"), steps, size_text(s.bytes), s.path);
+}
+
+std::vector<Superseded> list_superseded(FileSystem& fs, const std::string& dir) {
+  std::vector<Superseded> found;
+  if (!fs.is_directory(dir)) return found;
+  for (const std::string& name : fs.list(dir))
+    if (const auto epoch = superseding_epoch(name)) found.push_back(look_at(fs, dir + "/" + name, *epoch));
+  std::sort(found.begin(), found.end(), [](const Superseded& a, const Superseded& b) { return a.epoch < b.epoch; });
+  return found;
+}
+
+}  // namespace trainctl::ckpt
