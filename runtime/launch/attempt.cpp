@@ -191,7 +191,7 @@ class Attempt {
       log_.step(*up.step);
       supervision_.progressed(up.step->step, now_s);
     } else if (up.event) {
-      log_.event(up.event->kind, up.event->json);
+      log_.rank_event(up.event->kind, up.event->json);
       supervision_.progressed(0, now_s);
     } else if (up.begin) {
       begin_save(*up.begin);

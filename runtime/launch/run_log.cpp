@@ -40,6 +40,16 @@ void RunLog::event(const std::string& kind, const std::string& json) {
   check_journals();
 }
 
+void RunLog::rank_event(const std::string& kind, const std::string& json) {
+  event(kind, json);
+  if (kind != "save_retry") return;
+  const nlohmann::json fields = try_parse_json(json);
+  if (!fields.is_object()) return;
+  console_.note(fmt::format("   attempt {} at the last save follows in {} s; make room or repair the disk, or stop the run to give "
+                            "its last steps up",
+                            fields.value("attempt", 0), fields.value("wait_s", 0.0)));
+}
+
 void RunLog::step(const StepReport& report) {
   metrics_->append(report.json);
   check_journals();
@@ -58,8 +68,8 @@ void RunLog::saved(const SaveOutcome& outcome, double seconds) {
     save_failed_step_ = outcome.step;
     save_failure_ = outcome.message;
     event("save_failed", dump_json(fields));
-    console_.note(
-        fmt::format(" ! checkpoint step {} failed, training goes on: {}", outcome.step, outcome.message));
+    console_.note(fmt::format(" ! checkpoint step {} failed{}: {}", outcome.step,
+                              outcome.step < last_step_ && status_.state != "stopping" ? ", training goes on" : "", outcome.message));
     return;
   }
   fields["root_hash"] = outcome.message;

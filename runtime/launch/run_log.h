@@ -20,6 +20,10 @@ class RunLog {
   RunLog(FileSystem& fs, Clock& clock, const RunDirectory& run, Console& console);
 
   void event(const std::string& kind, const std::string& json);
+  /// The same for an event of a rank, which may concern the person at the console.
+  void rank_event(const std::string& kind, const std::string& json);
+  /// The step at which the run ends: a save that fails there is not followed by training.
+  void set_last_step(int64_t step) { last_step_ = step; }
   void step(const StepReport& report);
   void saved(const SaveOutcome& outcome, double seconds);
   /// Takes over what is known of the ranks; writes status.json when a second has passed, or at once if `now`.
@@ -47,7 +51,7 @@ class RunLog {
   Journal events_;
   RunStatus status_;
   RunSummary summary_;
-  int64_t save_failed_step_ = -1;
+  int64_t save_failed_step_ = -1, last_step_ = INT64_MAX;
   std::string save_failure_;
   double written_s_ = -1e9;
   bool told_journal_error_ = false;

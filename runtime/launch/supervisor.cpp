@@ -47,6 +47,7 @@ class Supervisor {
     status.heartbeat_s = job.fault_tolerance.heartbeat_seconds;
     status.step_timeout_s = job.fault_tolerance.step_timeout_seconds;
     console_.set_total_steps(last_step_);
+    log_.set_last_step(last_step_);
   }
 
   RunResult run() {

@@ -12,6 +12,7 @@
 #include "runtime/base/json.h"
 #include "runtime/base/process_memory.h"
 #include "runtime/train/bad_steps.h"
+#include "runtime/train/last_save.h"
 #include "runtime/train/metrics.h"
 #include "runtime/train/rank_device.h"
 #include "runtime/train/token_feed.h"
@@ -446,7 +447,8 @@ struct Trainer::Impl {
     return s;
   }
 
-  void save() {
+  /// False: not saved; the supervisor reports why.
+  bool save() {
     const double begin = clock.monotonic_s();
     control.doing(fmt::format("step {}: saving", step));
     const ckpt::StateInfo state = state_info();
@@ -463,9 +465,9 @@ struct Trainer::Impl {
         failure = e.what();
       }
     }
-    // What became of the save is the supervisor's to tell; training goes on either way.
-    (void)control.commit_shard(state, tensors, receipt, failure);
+    const bool saved = control.commit_shard(state, tensors, receipt, failure).ok;
     saving_s += clock.monotonic_s() - begin;
+    return saved;
   }
 
   void save_gradients() {
@@ -501,6 +503,10 @@ struct Trainer::Impl {
     parallel::barrier(world.host());
   }
 
+  double longest_save_wait_s() const {
+    return std::min({30.0, job.fault_tolerance.collective_timeout_seconds / 4, job.fault_tolerance.step_timeout_seconds / 4});
+  }
+
   RankOutcome run() {
     const int64_t last = options.max_steps > 0 ? std::min(options.max_steps, job.schedule.total_steps) : job.schedule.total_steps;
     bool stop = false;
@@ -508,7 +514,10 @@ struct Trainer::Impl {
       stop = train_step(last);
       const bool due = job.checkpoint.every_steps > 0 && step % job.checkpoint.every_steps == 0;
       const bool leaving = stop || step >= last;
-      if (due || (leaving && (stop || job.checkpoint.on_exit))) save();
+      if (leaving && (due || stop || job.checkpoint.on_exit))
+        save_at_the_end({.step = step, .stopped = stop, .longest_wait_s = longest_save_wait_s()}, [&] { return save(); }, world.host(), control, clock);
+      else if (due)
+        save();
     }
     control.doing("leaving");
     leave();

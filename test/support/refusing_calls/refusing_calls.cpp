@@ -3,10 +3,12 @@
 //   TRAINCTL_TEST_REFUSED_FOLDER=/path    only what lies below it is refused
 //   TRAINCTL_TEST_REFUSED=renameat2=22,fsync=22,flock=38
 //                                         each with its errno; renameat2 with any flag, fsync of a folder
-// Each refused call leaves a line in FOLDER/refused. While FOLDER/full exists, no file can be created below FOLDER/ckpt (ENOSPC).
+// Each refused call leaves a line in FOLDER/refused. While FOLDER/full exists, no file can be created below FOLDER/ckpt (ENOSPC); while FOLDER/small exists,
+// 64 KiB are free below FOLDER.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -84,6 +86,13 @@ int fsync(int fd) {
 int flock(int fd, int operation) noexcept {
   if (const int reason = refusal("flock"); reason != 0 && is_refused_place(path_of(fd))) return refuse("flock", reason);
   return next<int(int, int)>("flock")(fd, operation);
+}
+
+int statvfs(const char* path, struct statvfs* result) noexcept {
+  const int rc = next<int(const char*, struct statvfs*)>("statvfs")(path, result);
+  if (rc == 0 && is_refused_place(path) && ::access((variable("TRAINCTL_TEST_REFUSED_FOLDER") + "/small").c_str(), F_OK) == 0)
+    result->f_bavail = 65536 / result->f_frsize;
+  return rc;
 }
 
 int open(const char* path, int flags, ...) {

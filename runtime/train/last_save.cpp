@@ -1,0 +1,41 @@
+#include "runtime/train/last_save.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+namespace trainctl {
+namespace {
+
+/// How often a waiting rank looks whether it was asked to stop.
+constexpr double kLookS = 0.05;
+
+}  // namespace
+
+double save_retry_wait_s(int attempt, double longest_s) {
+  return std::min(longest_s, std::ldexp(1.0, std::clamp(attempt, 1, 20) - 1));
+}
+
+bool save_at_the_end(const LastSave& last, const std::function<bool()>& save, parallel::Communicator& world, Control& control,
+                     Clock& clock) {
+  const double begin_s = clock.monotonic_s();
+  for (int attempt = 1; !save(); ++attempt) {
+    const double wait_s = save_retry_wait_s(attempt, last.longest_wait_s), until_s = clock.monotonic_s() + wait_s;
+    const auto give_up = [&] {
+      return last.stopped ? until_s - begin_s > kStoppedRetryS : control.stop_level() != StopLevel::none;
+    };
+    if (world.rank() == 0 && !give_up())
+      control.event("save_retry", fmt::format(R"({{"step":{},"attempt":{},"wait_s":{}}})", last.step, attempt + 1, wait_s));
+    control.doing(fmt::format("step {}: saving failed, trying again", last.step));
+    while (clock.monotonic_s() < until_s && !give_up()) clock.sleep_s(kLookS);
+    // Ranks look at their own clock and hear of a stop at their own time: what one of them decided goes for all.
+    std::array<double, 1> votes{give_up() ? 1.0 : 0.0};
+    parallel::all_reduce_f64(world, votes);
+    if (votes[0] > 0) return false;
+  }
+  return true;
+}
+
+}  // namespace trainctl
