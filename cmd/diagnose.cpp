@@ -3,6 +3,7 @@
 
 #include "cmd/runs.h"
 #include "runtime/base/error.h"
+#include "runtime/launch/run_status.h"
 
 namespace trainctl::cmd {
 namespace {
@@ -10,10 +11,11 @@ namespace {
 int diagnose_run(const RunArguments& arguments, const Context& context) {
   FileSystem& fs = real_file_system();
   const FoundRun found = find_run(arguments);
-  const auto status = read_status(fs, found.run.status());
-  if (!status)
+  const auto known = status_of_run(fs, found.run);
+  if (!known)
     throw Error(ErrorCode::kUsage, fmt::format("{} has no status yet: the run never started", found.run.path));
-  const Diagnosis d = diagnose(*status, supervisor_place(fs, found.run).has_value(), real_clock().unix_s());
+  if (!known->note.empty()) fmt::print(stderr, "warning: {}\n", known->note);
+  const Diagnosis d = diagnose(known->status, supervisor_place(fs, found.run).has_value(), real_clock().unix_s());
   if (context.json) {
     fmt::print("{}\n", to_json(d));
     return kExitDone;

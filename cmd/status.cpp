@@ -3,6 +3,7 @@
 
 #include "cmd/runs.h"
 #include "runtime/base/error.h"
+#include "runtime/launch/run_status.h"
 
 namespace trainctl::cmd {
 namespace {
@@ -10,13 +11,15 @@ namespace {
 int status(const RunArguments& arguments, const Context& context) {
   FileSystem& fs = real_file_system();
   const FoundRun found = find_run(arguments);
-  const auto status = read_status(fs, found.run.status());
-  if (!status)
+  const auto known = status_of_run(fs, found.run);
+  if (!known)
     throw Error(ErrorCode::kUsage, fmt::format("{} has no status yet: the run never started", found.run.path));
+  if (!known->note.empty()) fmt::print(stderr, "warning: {}\n", known->note);
   if (context.json) {
-    fmt::print("{}\n", status->to_json());
+    fmt::print("{}\n", known->status.to_json());
   } else {
-    fmt::print("{}", render_status(*status, supervisor_place(fs, found.run).has_value(), real_clock().unix_s()));
+    fmt::print("{}", render_status(known->status, supervisor_place(fs, found.run).has_value(), real_clock().unix_s()));
+    for (const std::string& line : superseded_lines(fs, found.run)) fmt::print("set aside  {}\n", line);
   }
   return kExitDone;
 }

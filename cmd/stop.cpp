@@ -5,6 +5,7 @@
 
 #include "cmd/runs.h"
 #include "runtime/base/error.h"
+#include "runtime/launch/run_status.h"
 
 namespace trainctl::cmd {
 namespace {
@@ -35,10 +36,12 @@ int stop(const Options& options, const Context& context) {
   if (options.no_wait) return kExitDone;
   // The lock is free once the supervisor has ended; a save may take as long as it takes.
   while (supervisor_of(fs, found.run) == pid) real_clock().sleep_s(0.05);
-  const auto status = read_status(fs, found.run.status());
-  if (context.json && status) fmt::print("{}\n", status->to_json());
-  if (!context.quiet() && status)
-    fmt::print(stderr, "run {} is {} at step {}. next: {}\n", id, status->state, status->step, status->advice);
+  const auto known = status_of_run(fs, found.run);
+  if (!known) return kExitDone;
+  const RunStatus& status = known->status;
+  if (context.json) fmt::print("{}\n", status.to_json());
+  if (!context.quiet())
+    fmt::print(stderr, "run {} is {} at step {}. next: {}\n", id, status.state, status.step, status.advice);
   return kExitDone;
 }
 

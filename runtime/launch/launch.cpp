@@ -15,6 +15,7 @@
 #include "runtime/launch/bundle.h"
 #include "runtime/launch/mpirun.h"
 #include "runtime/launch/preflight.h"
+#include "runtime/launch/run_status.h"
 #include "runtime/launch/storage.h"
 #include "runtime/train/rank_device.h"
 #include "runtime/train/schedule.h"
@@ -412,9 +413,9 @@ std::optional<SupervisePlan::Start> start_of(const RunIdentity& identity) {
 RunResult nothing_to_do(const RunDirectory& run, const std::string& id, FileSystem& fs, int64_t step,
                         Console& console) {
   console.say(fmt::format("run {} is finished: step {} of {} is saved. Nothing to do.", id, step, step));
-  const auto status = read_status(fs, run.status());
+  const auto known = status_of_run(fs, run);
   console.say("next: trainctl status " + id);
-  return {0, status.value_or(RunStatus{})};
+  return {0, known ? known->status : RunStatus{}};
 }
 
 }  // namespace

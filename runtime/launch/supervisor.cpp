@@ -221,8 +221,15 @@ class Supervisor {
     return true;
   }
 
-  RunResult end(const char* state, int exit_code, const std::string& reason, const std::string& advice) {
+  RunResult end(const char* state, int exit_code, std::string reason, std::string advice) {
     RunStatus& status = log_.status();
+    if (!fs_.exists(run_.file("run.json"))) {
+      reason = fmt::format("{} was removed while the run was going: its logs and metrics are lost, checkpoints are in {}", run_.path,
+                           run_.checkpoints(plan_.job.job));
+      console_.say("error: " + reason);
+      advice = "";
+      if (exit_code == 0) exit_code = exit_status(ErrorCode::kIo);
+    }
     status.state = state;
     status.exit_code = exit_code;
     status.reason = reason;

@@ -8,6 +8,7 @@
 #include <catch2/catch.hpp>
 #include <cerrno>
 #include <filesystem>
+#include <optional>
 
 #include "test/end_to_end/jobs.h"
 #include "test/end_to_end/program.h"
@@ -115,4 +116,103 @@ TEST_CASE("a checkpoint folder that cannot be saved to is found before anything 
   INFO(o.err);
   CHECK(o.status == 5);
   CHECK_THAT(o.err, Contains("a checkpoint cannot be saved in") && Contains("checkpoint.dir=DIR"));
+}
+
+TEST_CASE("a disk too small for the checkpoints is found before anything starts", "[saving]") {
+  Refusing fs("");
+  write_file(fs.dir.path() + "/small", "");
+  const Outcome o = fs.run(launch());
+  INFO(o.err);
+  CHECK(o.status == 5);
+  CHECK_THAT(o.err, Contains("the checkpoints of this run need") && Contains("65.5 kB are free") && Contains("checkpoint.keep_last"));
+  CHECK_FALSE(std::filesystem::exists(fs.run_folder() + "/run.json"));
+}
+
+namespace {
+
+/// A run whose disk is full from its start on, in its attempts at the last save.
+struct FullDisk {
+  Refusing fs{""};
+  std::optional<Child> child;
+
+  FullDisk() {
+    const std::string dir = std::filesystem::canonical(fs.dir.path()).string();
+    std::vector<std::string> words = launch({"-s", "checkpoint.every_steps=0", "-s", "checkpoint.dir=" + dir + "/ckpt"});
+    words.insert(words.begin(), trainctl_path());
+    child.emplace(words, fs.dir.path(), fs.environment);
+    REQUIRE(eventually(60, [&] { return !child->running() || std::filesystem::exists(fs.run_folder() + "/run.json"); }));
+    write_file(dir + "/full", "");
+    REQUIRE(eventually(60, [&] { return read_file(fs.run_folder() + "/events.jsonl").find("save_retry") != std::string::npos; }));
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a last save that fails is tried again until there is room", "[saving]") {
+  FullDisk full;
+  std::filesystem::remove(full.fs.dir.path() + "/full");
+  const Outcome o = full.child->wait(60);
+  INFO(o.err);
+  CHECK(o.status == 0);
+  CHECK_THAT(o.err, Contains("No space left on device") && Contains("attempt 2 at the last save") && Contains("checkpoint step 20 "));
+  CHECK(full.fs.run({"inspect-ckpt", "runs/r", "--verify"}).status == 0);
+}
+
+TEST_CASE("a last save that fails is given up when the run is asked to stop", "[saving]") {
+  FullDisk full;
+  full.child->signal(SIGTERM);
+  const Outcome o = full.child->wait(60);
+  INFO(o.err);
+  CHECK(o.status == 7);
+  CHECK_THAT(o.err, Contains("the last save, of step 20, failed") && Contains("No space left on device"));
+}
+
+TEST_CASE("a run folder that is removed while the run goes on is no success", "[saving]") {
+  FullDisk full;
+  std::filesystem::remove_all(full.fs.run_folder());
+  std::filesystem::remove(full.fs.dir.path() + "/full");
+  const Outcome o = full.child->wait(60);
+  INFO(o.err);
+  CHECK(o.status == 5);
+  CHECK_THAT(o.err, Contains("was removed while the run was going"));
+}
+
+TEST_CASE("going back sets checkpoints aside, says so and shows them", "[saving]") {
+  Refusing fs("");
+  REQUIRE(fs.run(launch({"-s", "checkpoint.keep_last=9"})).status == 0);
+  const Outcome back = fs.run({"resume", "r", "--step", "12", "--max-steps", "16"});
+  INFO(back.err);
+  REQUIRE(back.status == 0);
+  CHECK_THAT(back.err, Contains("2 checkpoints beyond step 12") && Contains("removed once 9 new ones are saved"));
+  const std::string aside = "2 checkpoints (steps 16 to 20)";
+  CHECK_THAT(fs.run({"status", "r"}).out, Contains(aside) && Contains("superseded-e2"));
+  CHECK_THAT(fs.run({"inspect-ckpt", "runs/r"}).out, Contains(aside));
+  CHECK_THAT(fs.run({"inspect-ckpt", "runs/r", "--json"}).out, Contains("\"steps\":[20,16]"));
+}
+
+TEST_CASE("file errors of commands are no crashes, and a damaged status is not the end", "[saving]") {
+  Refusing fs("");
+  REQUIRE(fs.run(launch({"--max-steps", "4"})).status == 0);
+  std::filesystem::create_symlink("loop.json", fs.dir.path() + "/loop.json");
+  for (const auto& [words, says] : std::vector<std::pair<std::vector<std::string>, std::string>>{
+           {{"validate", "loop.json"}, "loop.json"}, {{"init", "-o", "/nonexist/x.json"}, "/nonexist/x.json"}}) {
+    const Outcome o = fs.run(words);
+    INFO(o.err);
+    CHECK(o.status == 5);
+    CHECK_THAT(o.err, Contains(says));
+  }
+  const Outcome full = Child({"sh", "-c", "'" + trainctl_path() + "' plan job.json > /dev/full"}, fs.dir.path()).wait(60);
+  INFO(full.err);
+  CHECK(full.status == 5);
+  CHECK_THAT(full.err, Contains("cannot be written to stdout") && Contains("No space left on device"));
+
+  write_file(fs.run_folder() + "/status.json", "{\"v\":1,\n\x01garbage");
+  for (const char* command : {"status", "diagnose"}) {
+    const Outcome o = fs.run({command, "r"});
+    INFO(o.out << o.err);
+    CHECK(o.status == 0);
+    CHECK_THAT(o.err, Contains("status.json is damaged") && Contains("events, metrics and checkpoints"));
+    CHECK_THAT(o.out, Contains("step") && Contains("4"));
+  }
+  CHECK(fs.run({"resume", "r", "--max-steps", "8"}).status == 0);
 }
