@@ -106,10 +106,13 @@ class Supervisor {
                           run_.file(fmt::format("metrics.superseded-e{}.jsonl", status.epoch).c_str()));
     log_.reopen_metrics();
     const std::string checkpoints = run_.checkpoints(job);
-    if (const ckpt::Superseded aside = ckpt::supersede(fs_, checkpoints, resume_step_, status.epoch); !aside.steps.empty())
-      console_.note(fmt::format("   {} beyond step {} ({}) moved to {}: removed once {} new ones are saved; to keep them, move them out of {}",
-                                count_of(int64_t(aside.steps.size()), "checkpoint"), resume_step_, size_text(aside.bytes),
-                                aside.path, std::max(job.checkpoint.keep_last, 2), checkpoints));
+    const ckpt::Superseded aside = ckpt::supersede(fs_, checkpoints, resume_step_, status.epoch);
+    if (!aside.steps.empty())
+      console_.note(fmt::format("   {} beyond step {} ({}) moved to {}: removed once {} new ones are saved; to keep "
+                                "them, move them out of {}",
+                                count_of(int64_t(aside.steps.size()), "checkpoint"), resume_step_,
+                                size_text(aside.bytes), aside.path, std::max(job.checkpoint.keep_last, 2),
+                                checkpoints));
     log_.event("start", dump({{"epoch", status.epoch},
                               {"ranks", job.mesh().world_size()},
                               {"from_step", resume_step_},
@@ -224,8 +227,8 @@ class Supervisor {
   RunResult end(const char* state, int exit_code, std::string reason, std::string advice) {
     RunStatus& status = log_.status();
     if (!fs_.exists(run_.file("run.json"))) {
-      reason = fmt::format("{} was removed while the run was going: its logs and metrics are lost, checkpoints are in {}", run_.path,
-                           run_.checkpoints(plan_.job.job));
+      reason = fmt::format("{} was removed while the run was going: its logs and metrics are lost, checkpoints are in {}",
+                           run_.path, run_.checkpoints(plan_.job.job));
       console_.say("error: " + reason);
       advice = "";
       if (exit_code == 0) exit_code = exit_status(ErrorCode::kIo);

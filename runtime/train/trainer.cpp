@@ -515,7 +515,8 @@ struct Trainer::Impl {
       const bool due = job.checkpoint.every_steps > 0 && step % job.checkpoint.every_steps == 0;
       const bool leaving = stop || step >= last;
       if (leaving && (due || stop || job.checkpoint.on_exit))
-        save_at_the_end({.step = step, .stopped = stop, .longest_wait_s = longest_save_wait_s()}, [&] { return save(); }, world.host(), control, clock);
+        save_at_the_end({.step = step, .stopped = stop, .longest_wait_s = longest_save_wait_s()},
+                        [&] { return save(); }, world.host(), control, clock);
       else if (due)
         save();
     }
