@@ -13,7 +13,7 @@ double save_retry_wait_s(int attempt, double longest_s);
 
 struct LastSave {
   int64_t step = 0;
-  /// A stop was asked for before: whoever asked may kill the run soon, so that attempts end after kStoppedRetryS.
+  /// A stop was asked for before, and a kill may follow soon, so that attempts end after kStoppedRetryS.
   bool stopped = false;
   double longest_wait_s = 30;   ///< less than any deadline that runs meanwhile
 };
