@@ -1,5 +1,6 @@
 // Rows of tables: looked up by token, added by position, and their gradients, each sum in an order fixed by the tokens alone.
 #include <climits>
+#include <utility>
 
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops.h"
@@ -162,25 +163,38 @@ __global__ void __launch_bounds__(int(kSortChunk / 2))
   for (int i = int(threadIdx.x); i < size; i += size / 2) sorted_chunks[first + i] = keys[i];
 }
 
-/// How many of the `size` (a power of two) sorted keys are smaller than `key`.
-__device__ inline int smaller_keys(const uint64_t* keys, int size, uint64_t key) {
-  int found = 0;
-  for (int half = size / 2; half > 0; half /= 2) {
-    if (keys[found + half - 1] < key) found += half;
+/// How many of the `count` sorted keys are smaller than `key`.
+__device__ inline int smaller_keys(const uint64_t* keys, int count, uint64_t key) {
+  int low = 0;
+  for (int high = count; low < high;) {
+    const int middle = low + (high - low) / 2;
+    if (keys[middle] < key) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
   }
-  return found + (keys[found] < key ? 1 : 0);
+  return low;
 }
 
-/// Merges the chunks: a token's place is the number of smaller keys in all of them.
-__global__ void __launch_bounds__(kThreads) merge_chunks_kernel(const uint64_t* sorted_chunks, int chunks, int size, uint64_t* sorted) {
+/// So many runs become one at a time: a token's work grows with the logarithm of the tokens.
+constexpr int kMergedRuns = 16;
+
+/// Merges each kMergedRuns neighbouring sorted runs of `run` tokens (the last run may be shorter): a token's place is the number of
+/// smaller keys in all of them.
+__global__ void __launch_bounds__(kThreads) merge_runs_kernel(const uint64_t* from, int tokens, int64_t run, uint64_t* to) {
   const int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x;
-  if (i >= int64_t(chunks) * size) return;
-  const uint64_t key = sorted_chunks[i];
-  if (key == kNoToken) return;
-  int64_t place = 0;
+  if (i >= tokens) return;
+  const uint64_t key = from[i];
+  const int64_t own = i / run * run, group = i / (run * kMergedRuns) * (run * kMergedRuns);
+  int64_t place = group;
 #pragma unroll 2
-  for (int chunk = 0; chunk < chunks; ++chunk) place += smaller_keys(sorted_chunks + int64_t(chunk) * size, size, key);
-  sorted[place] = key;
+  for (int k = 0; k < kMergedRuns; ++k) {
+    const int64_t begin = group + k * run;
+    if (begin >= tokens) break;
+    place += begin == own ? i - own : smaller_keys(from + begin, int(tokens - begin < run ? tokens - begin : run), key);
+  }
+  to[place] = key;
 }
 
 /// One warp a place in the sorted tokens: where a short run begins, it adds the run to its row of the table, token by token.
@@ -327,12 +341,13 @@ void embedding_backward(const Queue& queue, const int32_t* ids, Matrix dout, int
   if (tokens == 0) return;
   ENSURE(tokens <= INT_MAX && dtable.rows < int64_t(kOutside));
   const int64_t size = sort_chunk_of(tokens), chunks = div_up(tokens, size);
-  auto* const sorted_chunks = static_cast<uint64_t*>(scratch);
-  uint64_t* const sorted = sorted_chunks + chunks * size;
+  auto* sorted = static_cast<uint64_t*>(scratch);
+  uint64_t* other = sorted + chunks * size;
   launch(queue, kOp, sort_chunks_kernel, dim3(unsigned(chunks)), dim3(unsigned(size / 2)), 0, ids, tokens, vocab_begin, dtable.rows,
-         int(size), sorted_chunks);
-  launch(queue, kOp, merge_chunks_kernel, dim3(unsigned(div_up(chunks * size, kThreads))), dim3(kThreads), 0, sorted_chunks, int(chunks),
          int(size), sorted);
+  for (int64_t run = size; run < tokens; run *= kMergedRuns, std::swap(sorted, other)) {
+    launch(queue, kOp, merge_runs_kernel, dim3(unsigned(div_up(tokens, kThreads))), dim3(kThreads), 0, sorted, int(tokens), run, other);
+  }
   with_type(dout.dtype, [&](auto tag) {
     with_whole_groups(dout, dtable, [&](auto whole) {
       using T = typename decltype(tag)::type;

@@ -37,7 +37,7 @@ constexpr int64_t sort_chunk_of(int64_t tokens) {
   while (size < tokens && size < kSortChunk) size *= 2;
   return size;
 }
-/// The sorted chunks, and all tokens sorted by row of the table: 8 bytes each.
+/// The tokens sorted by row of the table, 8 bytes each; twice, for merging from one into the other.
 constexpr size_t embedding_backward_scratch(int64_t rows) {
   const int64_t chunk = sort_chunk_of(rows);
   return size_t((rows + chunk - 1) / chunk * chunk) * 16;

@@ -109,28 +109,38 @@ TEST_CASE("embedding gradients by launchers") {
   }
 }
 
+namespace {
+
+void check_chunks(int64_t rows, int64_t cols, const Tokens& tokens, int seeds) {
+  const Window w{0, cols, 0};
+  Random random(9);
+  const Storage dout = framed(random, DType::f32, rows, w), initial = framed(random, DType::f32, 1500, w);
+  Storage expected = initial;
+  reference().embedding_backward(*reference().create_stream(), tokens.ids.data(), w(dout), kVocabBegin, w(expected));
+  std::vector<char> bits;
+  each_order(seeds, [&](const cuda::Queue& queue) {
+    INFO(rows << " tokens, " << tokens.name);
+    OnDevice device(queue);
+    const Matrix from = device.copy_of(dout), to = device.copy_of(initial);
+    void* scratch = device.poisoned(cuda::embedding_backward_scratch(rows));
+    cuda::embedding_backward(queue, device.copy_of(tokens.ids), w(from), kVocabBegin, w(to), scratch);
+    Storage got = initial;
+    device.bring_back(to, got);
+    check_output(w, initial, got, expected, tokens.frequent ? 1e-5 : 0);
+    if (bits.empty()) bits = window_bits(w, got);
+    CHECK((window_bits(w, got) == bits));
+  });
+}
+
+}  // namespace
+
 TEST_CASE("the embedding gradient of several sorted chunks") {
-  const int64_t rows = 5003, cols = 9;
-  for (const Tokens& tokens : token_sets(rows, 1500)) {
-    const Window w{0, cols, 0};
-    Random random(9);
-    const Storage dout = framed(random, DType::f32, rows, w), initial = framed(random, DType::f32, 1500, w);
-    Storage expected = initial;
-    reference().embedding_backward(*reference().create_stream(), tokens.ids.data(), w(dout), kVocabBegin, w(expected));
-    std::vector<char> bits;
-    each_order(2, [&](const cuda::Queue& queue) {
-      INFO(tokens.name);
-      OnDevice device(queue);
-      const Matrix from = device.copy_of(dout), to = device.copy_of(initial);
-      void* scratch = device.poisoned(cuda::embedding_backward_scratch(rows));
-      cuda::embedding_backward(queue, device.copy_of(tokens.ids), w(from), kVocabBegin, w(to), scratch);
-      Storage got = initial;
-      device.bring_back(to, got);
-      check_output(w, initial, got, expected, tokens.frequent ? 1e-5 : 0);
-      if (bits.empty()) bits = window_bits(w, got);
-      CHECK((window_bits(w, got) == bits));
-    });
-  }
+  for (const Tokens& tokens : token_sets(5003, 1500)) check_chunks(5003, 9, tokens, 2);
+}
+
+TEST_CASE("the embedding gradient of more sorted chunks than are merged at once") {
+  const int64_t rows = 17 * cuda::kSortChunk + 5;
+  check_chunks(rows, 3, token_sets(rows, 1500)[3], 0);
 }
 
 TEST_CASE("runs of tokens about as long as a warp adds by itself") {
