@@ -149,9 +149,10 @@ class Backend {
   virtual void norm_forward(Stream&, NormKind, Matrix x, Matrix delta, Matrix weight, Matrix bias, float eps, Matrix sum,
                             Matrix y, float* stats) = 0;
   /// Gradient of the above at x (= the stored sum): dx = d(norm)/dx . dy + dresidual (may be empty);
-  /// dweight, dbias (dbias may be empty) f32 [1, C] always accumulate. dx may be dresidual.
+  /// dweight, dbias (dbias may be empty) f32 [1, C] (+)= their sums over the rows, each sum rounded before it is added. dx may be
+  /// dresidual.
   virtual void norm_backward(Stream&, NormKind, Matrix dy, Matrix x, Matrix weight, const float* stats, Matrix dresidual,
-                             Matrix dx, Matrix dweight, Matrix dbias) = 0;
+                             Matrix dx, Matrix dweight, Matrix dbias, bool accumulate) = 0;
   /// y again from the stored sum and stats, bit-identical to norm_forward's (for recomputation).
   virtual void norm_apply(Stream&, NormKind, Matrix x, const float* stats, Matrix weight, Matrix bias, Matrix y) = 0;
 
@@ -161,7 +162,9 @@ class Backend {
   /// Refills `packed` from w [N, K] (dtype f32 or bf16: the compute copy); after every change of w. `w` must stay
   /// alive and unchanged while `packed` is used: a device may multiply by it directly.
   virtual void pack(Stream&, Matrix w, PackedWeight& packed) = 0;
-  /// y = x w^T + bias.   x [M, K], y [M, N] activations (y may also be f32); bias f32 [1, N] or empty
+  /// In which dtype products of `activation` take a bias as it is. One in f32 they take, too: a device may have to convert it each time.
+  virtual DType bias_dtype(DType activation) const { return (void)activation, DType::f32; }
+  /// y = x w^T + bias.   x [M, K], y [M, N] activations (y may also be f32); bias [1, N] f32 or of bias_dtype(), or empty
   virtual void linear_forward(Stream&, Matrix x, const PackedWeight& w, Matrix bias, Matrix y) = 0;
   /// dx = dy w.   dy [M, N], dx [M, K]
   virtual void linear_backward_input(Stream&, Matrix dy, const PackedWeight& w, Matrix dx) = 0;

@@ -1,3 +1,4 @@
+#include "kernels/cuda/attention_tiles.h"
 #include "kernels/cuda/scratch.h"
 #include "kernels/device.h"
 
@@ -24,6 +25,10 @@ size_t optimizer_table_bytes(const ScratchShape& s) {
 
 size_t cuda_scratch_bytes(const ScratchShape& s) {
   return cuda::op_scratch_bytes(s) + cuda::optimizer_table_bytes(s);
+}
+
+bool attention_on_tensor_cores(int64_t head_dim, DType activation) {
+  return activation == DType::bf16 && cuda::has_tensor_tiles(head_dim);
 }
 
 size_t cuda_workspace_bytes() { return cuda::kProductWorkspaceBytes; }

@@ -34,6 +34,9 @@ GpuFacts gpu_facts(int index);
 struct CudaOptions {
   int device = 0;                ///< index of the GPU
   bool tf32 = false;             ///< f32 products by TF32 tensor cores
+  /// Bias gradients by an epilogue of the weight gradient's product (cuBLASLt's BGRADB) instead of a second reading of dy. Such products
+  /// cannot be split over their rows, and at some shapes the library is slower by far: bench_cuda_kernels times both.
+  bool bias_gradients_by_product = false;
   bool check_each_op = false;    ///< wait after each op, so that an asynchronous failure names its op (slow)
 };
 /// Error(kPreflight) in one sentence: no driver, no such GPU, an unsupported architecture, cuBLASLt not found (and where it was
@@ -41,6 +44,9 @@ struct CudaOptions {
 std::unique_ptr<Backend> make_cuda_backend(const CudaOptions& options);
 /// `numerics()` of the backend of GPU `index`, without making one: starts no CUDA context. Error(kPreflight) as above.
 std::string cuda_numerics(int index);
+
+/// Whether attention runs on a CUDA device's tensor cores; else by plain f32 loops, many times slower. Known without a GPU.
+bool attention_on_tensor_cores(int64_t head_dim, DType activation);
 
 /// Device memory that ops on these shapes take beside their arguments on a CUDA device: what reserve_scratch takes there. Pure; known
 /// without a GPU.

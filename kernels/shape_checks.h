@@ -28,6 +28,15 @@ inline void check_f32_row(const Matrix& v, int64_t n, bool optional) {
          name_of(v.dtype), n);
 }
 
+/// Of a product of `activation`, or empty. `preferred`: Backend::bias_dtype().
+inline void check_bias(const Matrix& bias, int64_t n, DType preferred) {
+  if (bias && bias.dtype == preferred) {
+    ENSURE(bias.rows == 1 && bias.cols == n, "a bias [{}, {}] instead of [1, {}]", bias.rows, bias.cols, n);
+  } else {
+    check_f32_row(bias, n, true);
+  }
+}
+
 inline void check_embedding(const Matrix& table, const Matrix& rows) {
   ENSURE(table.cols == rows.cols, "a table of {} columns for rows of {}", table.cols, rows.cols);
   ENSURE(is_activation(table.dtype) && is_activation(rows.dtype));

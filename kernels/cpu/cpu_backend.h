@@ -42,7 +42,7 @@ class CpuBackend final : public HostDevice {
   void norm_forward(Stream&, NormKind, Matrix x, Matrix delta, Matrix weight, Matrix bias, float eps, Matrix sum,
                     Matrix y, float* stats) override;
   void norm_backward(Stream&, NormKind, Matrix dy, Matrix x, Matrix weight, const float* stats, Matrix dresidual,
-                     Matrix dx, Matrix dweight, Matrix dbias) override;
+                     Matrix dx, Matrix dweight, Matrix dbias, bool accumulate) override;
   void norm_apply(Stream&, NormKind, Matrix x, const float* stats, Matrix weight, Matrix bias, Matrix y) override;
 
   std::unique_ptr<PackedWeight> make_packed(int64_t n, int64_t k, DType dtype) override;

@@ -32,12 +32,15 @@ void CpuBackend::norm_apply(Stream&, NormKind kind, Matrix x, const float* stats
 }
 
 void CpuBackend::norm_backward(Stream&, NormKind kind, Matrix dy, Matrix x, Matrix weight, const float* stats,
-                               Matrix dresidual, Matrix dx, Matrix dweight, Matrix dbias) {
+                               Matrix dresidual, Matrix dx, Matrix dweight, Matrix dbias, bool accumulate) {
   check_norm(kind, x, dx, weight, dbias);
   check_same(x, dy);
   check_f32_row(dweight, x.cols, false);
   if (dresidual) {
     check_same(x, dresidual);
+  }
+  if (x.rows == 0 && accumulate) {
+    return;
   }
   const int64_t blocks = (x.rows + kRows - 1) / kRows, c_count = x.cols;
   float* sums = scratch_floats(ScratchUse::op, size_t(blocks * 2 * c_count));
@@ -47,10 +50,17 @@ void CpuBackend::norm_backward(Stream&, NormKind kind, Matrix dy, Matrix x, Matr
                            rows_of(dresidual, r, n), rows_of(dx, r, n), own, own + c_count);
   });
   constexpr int64_t kCols = 256;
+  const auto finish = [&](float* partial, float* to, int64_t n) {
+    float* const total = accumulate ? partial : to;   // a column is read before its sum is written
+    kernels_.column_sums({partial, DType::f32, blocks, n, 2 * c_count}, total, false);
+    if (accumulate) {
+      kernels_.add(vector(total, DType::f32, n), vector(to, DType::f32, n));
+    }
+  };
   over_rows(c_count, kCols, [&](int64_t c, int64_t n) {
-    kernels_.column_sums({sums + c, DType::f32, blocks, n, 2 * c_count}, dweight.as<float>() + c, true);
+    finish(sums + c, dweight.as<float>() + c, n);
     if (dbias) {
-      kernels_.column_sums({sums + c_count + c, DType::f32, blocks, n, 2 * c_count}, dbias.as<float>() + c, true);
+      finish(sums + c_count + c, dbias.as<float>() + c, n);
     }
   });
 }

@@ -56,7 +56,7 @@ constexpr int64_t padded_seq_len(int64_t seq_len) { return (seq_len + kAttention
 
 /// Whether the tensor-core kernels take a shape. (The maximum of the scores is taken before they are scaled: scale > 0.)
 inline bool fits_tensor_cores(const AttentionShape& s, DType dtype) {
-  return dtype == DType::bf16 && (s.head_dim == 64 || s.head_dim == 128) && s.scale > 0;
+  return dtype == DType::bf16 && has_tensor_tiles(s.head_dim) && s.scale > 0;
 }
 
 // ---- tensor cores ---------------------------------------------------------------------------------------------------------------------

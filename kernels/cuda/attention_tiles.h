@@ -16,6 +16,8 @@ constexpr size_t kLeastSharedBytes = size_t{99} << 10;
 
 // ---- tensor cores: bf16, head dimensions 64 and 128 ---------------------------------------------------------------------------------
 
+constexpr bool has_tensor_tiles(int64_t head_dim) { return head_dim == 64 || head_dim == 128; }
+
 /// Forward: a tile of queries, and a ring of tiles of keys or values.
 constexpr int kForwardQueries = 128, kForwardKeys = 64, kForwardRing = 3;
 constexpr size_t tensor_forward_bytes(int dim) { return size_t(kForwardQueries + kForwardRing * kForwardKeys) * size_t(dim) * 2; }

@@ -8,7 +8,8 @@
 namespace trainctl::kernels::cuda {
 
 CudaBackend::CudaBackend(const CudaOptions& options)
-    : device_(std::make_shared<Device>(options.device, options.check_each_op)), products_(options.tf32), tables_(device_) {}
+    : device_(std::make_shared<Device>(options.device, options.check_each_op)),
+      bias_gradients_by_product_(options.bias_gradients_by_product), products_(options.tf32), tables_(device_) {}
 
 void* CudaBackend::at_least(std::unique_ptr<CudaBuffer>& buffer, size_t bytes) {
   if (bytes == 0) return nullptr;
@@ -131,14 +132,18 @@ void CudaBackend::norm_apply(Stream& stream, NormKind kind, Matrix x, const floa
 }
 
 void CudaBackend::norm_backward(Stream& stream, NormKind kind, Matrix dy, Matrix x, Matrix weight, const float* stats, Matrix dresidual,
-                                Matrix dx, Matrix dweight, Matrix dbias) {
+                                Matrix dx, Matrix dweight, Matrix dbias, bool accumulate) {
   check_norm(kind, x, dx, weight, dbias);
   check_same(x, dy);
   check_f32_row(dweight, x.cols, false);
   if (dresidual) check_same(x, dresidual);
-  if (x.count() == 0) return;
+  if (x.count() == 0) {
+    if (!accumulate) fill_zero(stream, dweight.data, size_t(dweight.count()) * sizeof(float));
+    if (!accumulate && dbias) fill_zero(stream, dbias.data, size_t(dbias.count()) * sizeof(float));
+    return;
+  }
   give_with_scratch(stream, "norm_backward", norm_backward_scratch(x.rows, x.cols), [&](const Queue& queue, void* scratch) {
-    cuda::norm_backward(queue, kind, dy, x, weight, stats, dresidual, dx, dweight, dbias, scratch);
+    cuda::norm_backward(queue, kind, dy, x, weight, stats, dresidual, dx, dweight, dbias, accumulate, scratch);
   });
 }
 

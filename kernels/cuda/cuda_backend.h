@@ -46,11 +46,12 @@ class CudaBackend final : public Backend {
   void norm_forward(Stream&, NormKind, Matrix x, Matrix delta, Matrix weight, Matrix bias, float eps, Matrix sum, Matrix y,
                     float* stats) override;
   void norm_backward(Stream&, NormKind, Matrix dy, Matrix x, Matrix weight, const float* stats, Matrix dresidual, Matrix dx,
-                     Matrix dweight, Matrix dbias) override;
+                     Matrix dweight, Matrix dbias, bool accumulate) override;
   void norm_apply(Stream&, NormKind, Matrix x, const float* stats, Matrix weight, Matrix bias, Matrix y) override;
 
   std::unique_ptr<PackedWeight> make_packed(int64_t n, int64_t k, DType dtype) override;
   void pack(Stream&, Matrix w, PackedWeight& packed) override;
+  DType bias_dtype(DType activation) const override { return activation; }
   void linear_forward(Stream&, Matrix x, const PackedWeight& w, Matrix bias, Matrix y) override;
   void linear_backward_input(Stream&, Matrix dy, const PackedWeight& w, Matrix dx) override;
   void linear_gelu_forward(Stream&, Matrix x, const PackedWeight& w, Matrix bias, Matrix pre, Matrix y) override;
@@ -98,9 +99,12 @@ class CudaBackend final : public Backend {
   }
   /// A product, its bias (f32 [1, N], may be empty) in a form the library takes. False: no algorithm with this epilogue.
   bool give_product(Stream& stream, Product product, const Matrix& bias);
+  /// A weight gradient whose product makes dbias, too. False: it cannot.
+  bool give_product_with_bias_gradient(Stream& stream, Product product, const Matrix& dbias);
   void* at_least(std::unique_ptr<CudaBuffer>& buffer, size_t bytes);
 
   const std::shared_ptr<Device> device_;   // first: everything below lives on it
+  const bool bias_gradients_by_product_;
   std::mutex shared_;                      // what follows serves one op at a time
   ProductEngine products_;
   std::unique_ptr<CudaBuffer> scratch_, workspace_;

@@ -23,8 +23,8 @@ bool CudaBackend::give_product(Stream& stream, Product product, const Matrix& bi
   bool given = true;
   give_with_scratch(stream, product.op, bias ? product_bias_scratch(bias.cols) : 0, [&](const Queue& queue, void* scratch) {
     if (bias) {
-      // cublasLt.h, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE: a bias has the output's dtype (the exceptions are of int8 and fp8). Ours is f32,
-      // so it is rounded first: a few microseconds, where a pass over the output would cost as much as a norm.
+      // cublasLt.h, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE: a bias has the output's dtype (the exceptions are of int8 and fp8). Another one is
+      // converted first: a few microseconds, where a pass over the output would cost as much as a norm.
       const Matrix rounded = vector(scratch, product.out.dtype, bias.cols);
       const bool fits = bias.dtype == rounded.dtype && stands_on_16_bytes(vector(bias.data, bias.dtype, 0));
       if (!fits) cuda::copy(queue, bias, rounded);
@@ -35,10 +35,24 @@ bool CudaBackend::give_product(Stream& stream, Product product, const Matrix& bi
   return given;
 }
 
+bool CudaBackend::give_product_with_bias_gradient(Stream& stream, Product product, const Matrix& dbias) {
+  // Column-major, dy is the right factor (B) of dw, and its sums over the inner dimension are the bias gradient.
+  product.epilogue = CUBLASLT_EPILOGUE_BGRADB;
+  for (const Matrix& m : {product.left, product.right, product.out, vector(dbias.data, dbias.dtype, 0)})
+    if (!stands_on_16_bytes(m)) return false;
+  bool given = false;
+  give_with_scratch(stream, product.op, product_bias_scratch(dbias.cols), [&](const Queue& queue, void* scratch) {
+    product.bias = product.accumulate ? scratch : dbias.data;
+    given = products_.multiply(queue.stream, product, at_least(workspace_, kProductWorkspaceBytes));
+    if (given && product.accumulate) cuda::add(queue, vector(scratch, DType::f32, dbias.cols), dbias);
+  });
+  return given;
+}
+
 void CudaBackend::linear_forward(Stream& stream, Matrix x, const PackedWeight& packed, Matrix bias, Matrix y) {
   const Matrix& w = PlainWeight::of(packed);
   check_product(x, w.cols, y, w.rows, w.dtype);
-  check_f32_row(bias, w.rows, true);
+  check_bias(bias, w.rows, bias_dtype(x.dtype));
   if (x.rows == 0) return;
   Product product{.op = "linear_forward", .left = x, .right = w, .out = y, .right_transposed = true};
   if (bias) product.epilogue = CUBLASLT_EPILOGUE_BIAS;
@@ -58,7 +72,7 @@ void CudaBackend::linear_backward_input(Stream& stream, Matrix dy, const PackedW
 void CudaBackend::linear_gelu_forward(Stream& stream, Matrix x, const PackedWeight& packed, Matrix bias, Matrix pre, Matrix y) {
   const Matrix& w = PlainWeight::of(packed);
   check_product(x, w.cols, y, w.rows, w.dtype);
-  check_f32_row(bias, w.rows, true);
+  check_bias(bias, w.rows, bias_dtype(x.dtype));
   check_same(pre, y);
   const Product product{.op = "linear_gelu_forward",
                         .left = x,
@@ -83,9 +97,11 @@ void CudaBackend::linear_gelu_backward_input(Stream& stream, Matrix dy, const Pa
 
 void CudaBackend::linear_backward_weight(Stream& stream, Matrix dy, Matrix x, Matrix dw, Matrix dbias, bool accumulate) {
   check_weight_gradient(dy, x, dw, dbias);
+  const Product product{.op = "linear_backward_weight", .left = dy, .right = x, .out = dw, .left_transposed = true,
+                        .accumulate = accumulate};
   if (dy.rows > 0) {
-    (void)give_product(stream, {.op = "linear_backward_weight", .left = dy, .right = x, .out = dw, .left_transposed = true,
-                                .accumulate = accumulate}, {});
+    if (dbias && bias_gradients_by_product_ && give_product_with_bias_gradient(stream, product, dbias)) return;
+    (void)give_product(stream, product, {});
   } else if (!accumulate) {
     for (int64_t n = 0; n < dw.rows; ++n) fill_zero(stream, dw.row_range(n, 1).data, size_t(dw.cols) * sizeof(float));
   }

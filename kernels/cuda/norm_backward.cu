@@ -258,7 +258,7 @@ void backward(const Queue& queue, const Backward<T>& p, int64_t blocks) {
 }  // namespace
 
 void norm_backward(const Queue& queue, NormKind kind, Matrix dy, Matrix x, Matrix weight, const float* stats, Matrix dresidual,
-                   Matrix dx, Matrix dweight, Matrix dbias, void* scratch) {
+                   Matrix dx, Matrix dweight, Matrix dbias, bool accumulate, void* scratch) {
   const int64_t blocks = div_up(x.rows, kNormRowsPerBlock);
   const int quantities = dbias ? 2 : 1;
   const auto partial = static_cast<float*>(scratch);
@@ -272,7 +272,8 @@ void norm_backward(const Queue& queue, NormKind kind, Matrix dy, Matrix x, Matri
     if (whole) backward<T, true>(queue, p, blocks);
     else backward<T, false>(queue, p, blocks);
   });
-  add_partials(queue, "norm_backward", partial, blocks, quantities * x.cols, x.cols, dweight.as<float>(), dbias.as<float>(), true);
+  add_partials(queue, "norm_backward", partial, blocks, quantities * x.cols, x.cols, dweight.as<float>(), dbias.as<float>(),
+               accumulate);
 }
 
 }  // namespace trainctl::kernels::cuda

@@ -29,7 +29,7 @@ void add_position_backward(const Queue&, Matrix dx, int64_t first_row, int64_t s
 void norm_forward(const Queue&, NormKind, Matrix x, Matrix delta, Matrix weight, Matrix bias, float eps, Matrix sum, Matrix y,
                   float* stats);
 void norm_backward(const Queue&, NormKind, Matrix dy, Matrix x, Matrix weight, const float* stats, Matrix dresidual, Matrix dx,
-                   Matrix dweight, Matrix dbias, void* scratch);
+                   Matrix dweight, Matrix dbias, bool accumulate, void* scratch);
 void norm_apply(const Queue&, NormKind, Matrix x, const float* stats, Matrix weight, Matrix bias, Matrix y);
 
 // activation.cu

@@ -22,7 +22,7 @@ cudaDataType_t cuda_type(DType dtype) {
   return dtype == DType::f32 ? CUDA_R_32F : CUDA_R_16BF;
 }
 
-bool has_bias(cublasLtEpilogue_t e) { return (int(e) & int(CUBLASLT_EPILOGUE_BIAS)) != 0; }
+bool has_bias(cublasLtEpilogue_t e) { return (int(e) & int(CUBLASLT_EPILOGUE_BIAS)) != 0 || e == CUBLASLT_EPILOGUE_BGRADB; }
 bool has_aux(cublasLtEpilogue_t e) {
   return e == CUBLASLT_EPILOGUE_GELU_AUX || e == CUBLASLT_EPILOGUE_GELU_AUX_BIAS || e == CUBLASLT_EPILOGUE_DGELU;
 }

@@ -20,7 +20,9 @@ struct Product {
   Matrix left, right, out;                    ///< left, right: both f32 or both bf16; out: the same, or f32
   bool left_transposed = false, right_transposed = false, accumulate = false;
   cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-  const void* bias = nullptr;                 ///< [out.cols] in out's dtype, on 16 bytes; with the epilogues that have BIAS in their name
+  /// [out.cols] in out's dtype, on 16 bytes, with the epilogues that have BIAS in their name. With BGRADB it is written: the sums of the
+  /// columns of op(left)', overwritten also where the product accumulates.
+  const void* bias = nullptr;
   Matrix aux;                                 ///< like out; what the GELU epilogues write or read beside it
 };
 

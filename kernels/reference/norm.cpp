@@ -47,7 +47,7 @@ void ReferenceBackend::norm_apply(Stream&, NormKind kind, Matrix x, const float*
 }
 
 void ReferenceBackend::norm_backward(Stream&, NormKind kind, Matrix dy, Matrix x, Matrix weight, const float* stats,
-                                     Matrix dresidual, Matrix dx, Matrix dweight, Matrix dbias) {
+                                     Matrix dresidual, Matrix dx, Matrix dweight, Matrix dbias, bool accumulate) {
   check_norm(kind, x, dx, weight, dbias);
   check_same(x, dy);
   check_f32_row(dweight, x.cols, false);
@@ -72,10 +72,11 @@ void ReferenceBackend::norm_backward(Stream&, NormKind kind, Matrix dy, Matrix x
       put(dx, r, c, (g - mean_g - xhat * mean_gx) * rstd + (dresidual ? get(dresidual, r, c) : 0.0f));
     }
   }
+  const auto finish = [&](const Matrix& to, int64_t c, float sum) { put(to, 0, c, accumulate ? get(to, 0, c) + sum : sum); };
   for (int64_t c = 0; c < c_count; ++c) {
-    put(dweight, 0, c, get(dweight, 0, c) + weight_sum[c]);
+    finish(dweight, c, float(weight_sum[c]));
     if (dbias) {
-      put(dbias, 0, c, get(dbias, 0, c) + bias_sum[c]);
+      finish(dbias, c, float(bias_sum[c]));
     }
   }
 }

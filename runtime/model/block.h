@@ -51,7 +51,13 @@ struct BlockActivations {
 /// What the input half of backward leaves for the weight half.
 struct BlockGradients {
   kernels::Matrix out, up, mid, qkv;                          // [M, C] [M, U] [M, C] [M, Q]
-  kernels::Matrix norm1_weight, norm1_bias, norm2_weight, norm2_bias;  // f32 [1, C]
+  kernels::Matrix norm1_weight, norm1_bias, norm2_weight, norm2_bias;  // f32 [1, C], where the weight half comes later
+  void take(Arena& arena, const BlockShape& s, bool split);
+};
+
+/// The products' biases in the dtype of activations, for devices whose products take them so; made anew when weights change.
+struct BlockBiases {
+  kernels::Matrix qkv, proj, up, down;
   void take(Arena& arena, const BlockShape& s);
 };
 
@@ -75,9 +81,10 @@ struct BlockContext {
 
 class Block {
  public:
-  Block(const BlockUses& uses, const BlockContext& context);
+  /// biases: memory for them.
+  Block(const BlockUses& uses, const BlockContext& context, const BlockBiases& biases);
 
-  /// Packs the weights for this device; after every change of them.
+  /// Packs the weights and converts the biases for this device; after every change of them.
   void pack(const BlockContext&);
 
   /// x = previous + delta (delta empty: a.x already holds the input). Returns the block's output as a pair to be added: a.mid
@@ -88,9 +95,10 @@ class Block {
   /// With `selective`: what backward_weight needs and forward did not keep.
   void recompute_cheap(const BlockContext&, BlockActivations& a);
 
-  /// dout [Ml, C] -> din [Ml, C] (another buffer); fills g. dout is not changed.
+  /// dout [Ml, C] -> din [Ml, C] (another buffer); fills g. dout is not changed. Where the weight half follows at once, the norms'
+  /// gradients of `lane` are made here, by the rule of backward_weight; else they wait in g.
   void backward_input(const BlockContext&, const BlockActivations& a, BlockGradients& g, kernels::Matrix dout,
-                      kernels::Matrix din);
+                      kernels::Matrix din, int lane, bool first);
   /// Adds to the gradients of `lane`; overwrites them when `first` micro-batch of the lane.
   void backward_weight(const BlockContext&, const BlockActivations& a, const BlockGradients& g, int lane, bool first);
 
@@ -99,12 +107,15 @@ class Block {
   void normalise(const BlockContext&, kernels::Matrix x, kernels::Matrix delta, int weight, int bias,
                  kernels::Matrix sum, kernels::Matrix out, float* stats);
 
+  /// The bias of a product; and of one whose partial sums are joined afterwards: tp rank 0 alone adds it.
+  kernels::Matrix bias(const BlockContext&, int use, const kernels::Matrix& converted) const;
+  kernels::Matrix bias_once(const BlockContext&, int use, const kernels::Matrix& converted) const;
+
   BlockUses uses_;
+  BlockBiases biases_;
   std::unique_ptr<kernels::PackedWeight> qkv_, proj_, up_, down_;
 };
 
-/// The bias of a product whose partial sums are joined afterwards: tp rank 0 alone adds it.
-kernels::Matrix bias_once(const BlockContext&, int use);
 /// A vector parameter's compute copy or gradient as [1, n]; empty when use < 0.
 kernels::Matrix vector_weight(const parallel::ShardedParams&, int use);
 kernels::Matrix vector_gradient(const parallel::ShardedParams&, int use, int lane);

@@ -17,7 +17,8 @@ struct Slot {
   std::vector<BlockGradients> gradients;   // with split backward
   Matrix output, output_gradient, input_gradient;
   Matrix embedding_gradient;               // [M, C] with split backward
-  Matrix final_x, final_gradient, final_norm_weight, final_norm_bias;
+  Matrix final_x, final_gradient;
+  Matrix final_norm_weight, final_norm_bias;   // gradients, with split backward
   float* final_stats = nullptr;
 };
 
@@ -33,6 +34,7 @@ struct Shared {
 
 struct Memory {
   std::vector<std::vector<Slot>> slots;    // [chunk][slot]
+  std::vector<std::vector<BlockBiases>> biases;   // [chunk][block]
   Shared shared;
 };
 
@@ -46,7 +48,7 @@ void take_slot(Arena& arena, const BlockShape& s, const JobSpec& job, const Chun
   }
   if (split) {
     slot.gradients.resize(uses.blocks.size());
-    for (BlockGradients& g : slot.gradients) g.take(arena, s);
+    for (BlockGradients& g : slot.gradients) g.take(arena, s, true);
   }
   const auto edge = [&] { return arena.take(s.compute, s.local_rows, s.hidden); };
   if (!uses.last) slot.output = edge(), slot.output_gradient = edge();
@@ -55,8 +57,10 @@ void take_slot(Arena& arena, const BlockShape& s, const JobSpec& job, const Chun
   if (uses.last) {
     slot.final_x = edge();
     slot.final_gradient = edge();
-    slot.final_norm_weight = arena.take(DType::f32, 1, s.hidden);
-    slot.final_norm_bias = arena.take(DType::f32, 1, s.hidden);
+    if (split) {
+      slot.final_norm_weight = arena.take(DType::f32, 1, s.hidden);
+      slot.final_norm_bias = arena.take(DType::f32, 1, s.hidden);
+    }
     slot.final_stats = arena.take(DType::f32, s.local_rows, 2).as<float>();
   }
 }
@@ -76,7 +80,7 @@ void take_shared(Arena& arena, const BlockShape& s, const JobSpec& job, const St
   m.block.take(arena, s);
   if (recomputes(job)) m.recomputed.take_rest(arena, s);
   if (job.recompute == Recompute::selective) m.recomputed.take_cheap(arena, s);
-  if (!split) m.gradients.take(arena, s);
+  if (!split) m.gradients.take(arena, s, false);
   m.ping = arena.take(s.compute, s.local_rows, s.hidden);
   m.pong = arena.take(s.compute, s.local_rows, s.hidden);
   for (const ChunkUses& chunk : uses.chunks) {
@@ -105,6 +109,10 @@ void take_all(Arena& arena, const JobSpec& job, const StageUses& uses, const Sta
     for (Slot& slot : m.slots[c]) take_slot(arena, s, job, uses.chunks[c], options.split_backward, slot);
   }
   if (slot_bytes) *slot_bytes = arena.used();
+  for (const ChunkUses& chunk : uses.chunks) {
+    m.biases.emplace_back(chunk.blocks.size());
+    for (BlockBiases& biases : m.biases.back()) biases.take(arena, s);
+  }
   take_shared(arena, s, job, uses, options.split_backward, m.shared);
 }
 
@@ -173,8 +181,9 @@ struct StageModel::Impl {
       context.cos_sin = static_cast<const float*>(rope_buffer->data());
     }
     for (const ChunkUses& chunk : uses.chunks) {
+      const std::vector<BlockBiases>& biases = memory.biases[blocks.size()];
       blocks.emplace_back();
-      for (const BlockUses& block : chunk.blocks) blocks.back().emplace_back(block, context);
+      for (size_t b = 0; b < chunk.blocks.size(); ++b) blocks.back().emplace_back(chunk.blocks[b], context, biases[b]);
       stale.emplace_back(chunk.blocks.size(), true);
       if (chunk.last) head = backend.make_packed(params.weight(chunk.head).rows, shape.hidden, shape.compute);
     }
@@ -303,19 +312,20 @@ struct StageModel::Impl {
     const bool fused = !options.split_backward;
     Matrix d = s.output_gradient, other = memory.shared.ping;
     if (chunk.last) {
-      for (const Matrix& m : {s.final_norm_weight, s.final_norm_bias})
-        backend.fill_zero(stream, m.data, size_t(m.count()) * 4);
       d = memory.shared.pong;
+      const auto gradient = [&](int use, const Matrix& waiting) {
+        return fused ? vector_gradient(params, use, mb.lane) : use < 0 ? Matrix{} : waiting;
+      };
       backend.norm_backward(stream, shape.norm(), s.final_gradient, s.final_x, vector_weight(params, chunk.final_norm_weight),
-                            s.final_stats, {}, d, s.final_norm_weight,
-                            chunk.final_norm_bias < 0 ? Matrix{} : s.final_norm_bias);
+                            s.final_stats, {}, d, gradient(chunk.final_norm_weight, s.final_norm_weight),
+                            gradient(chunk.final_norm_bias, s.final_norm_bias), fused && !mb.first_of_lane);
       if (fused) final_weight(chunk, s, mb);
     }
     for (size_t b = s.blocks.size(); b-- > 0;) {
       BlockActivations a = activations(s, b);
       if (recomputes(job)) blocks[size_t(c)][b].recompute(context, a);
       const Matrix din = b == 0 && !chunk.first ? s.input_gradient : other;
-      blocks[size_t(c)][b].backward_input(context, a, gradients(s, b), d, din);
+      blocks[size_t(c)][b].backward_input(context, a, gradients(s, b), d, din, mb.lane, mb.first_of_lane);
       if (fused) block_weight(c, b, s, a, mb);
       other = din.data == memory.shared.ping.data ? memory.shared.pong : memory.shared.ping;
       d = din;
@@ -351,8 +361,10 @@ struct StageModel::Impl {
     if (mb.last_of_lane) params.lane_done(u.begin, u.end, mb.lane);
   }
   void final_weight(const ChunkUses& chunk, Slot& s, const MicroBatch& mb) {
-    accumulate(context, s.final_norm_weight, vector_gradient(params, chunk.final_norm_weight, mb.lane), mb.first_of_lane);
-    accumulate(context, s.final_norm_bias, vector_gradient(params, chunk.final_norm_bias, mb.lane), mb.first_of_lane);
+    if (options.split_backward) {
+      accumulate(context, s.final_norm_weight, vector_gradient(params, chunk.final_norm_weight, mb.lane), mb.first_of_lane);
+      accumulate(context, s.final_norm_bias, vector_gradient(params, chunk.final_norm_bias, mb.lane), mb.first_of_lane);
+    }
     if (!mb.last_of_lane) return;
     const int end = std::max(chunk.final_norm_weight, chunk.final_norm_bias) + 1;
     params.lane_done(chunk.final_norm_weight, end, mb.lane);

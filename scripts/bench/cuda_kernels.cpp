@@ -27,6 +27,8 @@ struct Model {
   int64_t layers_held;   ///< whose optimizer state is updated at once
 
   int64_t rows() const { return batch * seq_len; }
+  /// Between two rows of logits, as in runtime/model/stage_model.cpp: rows begin on 128 bytes.
+  int64_t logits_stride() const { return (vocab + 63) / 64 * 64; }
   int64_t qkv() const { return (heads + 2 * kv_heads) * head_dim; }
 };
 
@@ -123,7 +125,10 @@ Timing time_calls(Stream& stream, bool tiny, const std::function<void()>& call) 
 
 class Bench {
  public:
-  Bench(Backend& backend, const Options& options) : backend_(backend), options_(options), stream_(backend.create_stream()) {}
+  /// by_product: the same GPU with CudaOptions::bias_gradients_by_product.
+  Bench(Backend& backend, Backend& by_product, const Options& options)
+      : backend_(backend), by_product_(by_product), options_(options), stream_(backend.create_stream()),
+        by_product_stream_(by_product.create_stream()) {}
 
   void measure_units() {
     const size_t bytes = options_.tiny ? 4096 : size_t{1} << 30;
@@ -154,8 +159,12 @@ class Bench {
 
   /// `bytes`: read and written, at least once each. `flops` > 0 makes it a product.
   void time(const Model& model, const std::string& op, const Matrix& shape, double bytes, double flops, const std::function<void()>& call) {
+    time(model, op, shape, bytes, flops, call, *stream_);
+  }
+  void time(const Model& model, const std::string& op, const Matrix& shape, double bytes, double flops, const std::function<void()>& call,
+            Stream& stream) {
     if (op.find(options_.part) == std::string::npos) return;
-    const Timing timing = time_calls(*stream_, options_.tiny, call);
+    const Timing timing = time_calls(stream, options_.tiny, call);
     fmt::print("{{\"model\":\"{}\",\"op\":\"{}\",\"shape\":[{},{}],\"us\":{:.2f},\"enqueue_us\":{:.2f}", model.name, op, shape.rows,
                shape.cols, timing.seconds * 1e6, timing.enqueue_seconds * 1e6);
     if (flops > 0) {
@@ -227,9 +236,9 @@ class Bench {
     time(model, "norm_forward", x, 2 * bytes, 0, [&] { backend_.norm_forward(*stream_, kind, x, {}, weight, bias, 1e-5f, {}, y, stats); });
     time(model, "norm_apply", x, 2 * bytes, 0, [&] { backend_.norm_apply(*stream_, kind, x, stats, weight, bias, y); });
     time(model, "norm_backward_add", x, 4 * bytes, 0,
-         [&] { backend_.norm_backward(*stream_, kind, y, x, weight, stats, delta, sum, dweight, dbias); });
+         [&] { backend_.norm_backward(*stream_, kind, y, x, weight, stats, delta, sum, dweight, dbias, true); });
     time(model, "norm_backward", x, 3 * bytes, 0,
-         [&] { backend_.norm_backward(*stream_, kind, y, x, weight, stats, {}, sum, dweight, dbias); });
+         [&] { backend_.norm_backward(*stream_, kind, y, x, weight, stats, {}, sum, dweight, dbias, true); });
   }
 
   void products(const Model& model) {
@@ -242,15 +251,21 @@ class Bench {
 
   void product(const Model& model, const std::string& name, int64_t n, int64_t k, bool with_bias) {
     Memory memory(backend_, *stream_);
-    const Matrix x = memory(kType, model.rows(), k), y = memory(kType, model.rows(), n), w = memory(kType, n, k);
-    const Matrix dw = memory(DType::f32, n, k), bias = with_bias ? memory(DType::f32, 1, n) : Matrix{};
+    const int64_t stride = n == model.vocab ? model.logits_stride() : n;
+    const Matrix x = memory(kType, model.rows(), k), w = memory(kType, n, k), y = memory(kType, model.rows(), stride).columns(0, n);
+    const Matrix bias = with_bias ? memory(backend_.bias_dtype(kType), 1, n) : Matrix{};
+    const Matrix dw = memory(DType::f32, n, k), dbias = with_bias ? memory(DType::f32, 1, n) : Matrix{};
     const auto packed = backend_.make_packed(n, k, kType);
     backend_.pack(*stream_, w, *packed);
     const double flops = 2.0 * double(model.rows()) * double(n) * double(k);
     time(model, name + "_forward", y, 0, flops, [&] { backend_.linear_forward(*stream_, x, *packed, bias, y); });
     time(model, name + "_backward_input", x, 0, flops, [&] { backend_.linear_backward_input(*stream_, y, *packed, x); });
     time(model, name + "_backward_weight", dw, 0, flops,
-         [&] { backend_.linear_backward_weight(*stream_, y, x, dw, with_bias ? bias : Matrix{}, true); });
+         [&] { backend_.linear_backward_weight(*stream_, y, x, dw, dbias, true); });
+    if (with_bias) {
+      time(model, name + "_backward_weight_by_product", dw, 0, flops,
+           [&] { by_product_.linear_backward_weight(*by_product_stream_, y, x, dw, dbias, true); }, *by_product_stream_);
+    }
     if (with_bias && name == "mlp_up") {
       const Matrix pre = memory(kType, model.rows(), n);
       time(model, name + "_gelu_forward", y, 0, flops, [&] { backend_.linear_gelu_forward(*stream_, x, *packed, bias, pre, y); });
@@ -304,7 +319,7 @@ class Bench {
   void loss(const Model& model) {
     Memory memory(backend_, *stream_);
     const int64_t rows = model.rows();
-    const Matrix logits = memory(kType, rows, model.vocab);
+    const Matrix logits = memory(kType, rows, model.logits_stride()).columns(0, model.vocab);
     const int32_t* targets = memory.ids(rows, model.vocab);
     float *const stats = memory.floats(3 * rows), *const lse = memory.floats(rows), *const losses = memory.floats(rows);
     time(model, "cross_entropy_stats", logits, bytes_of(logits), 0,
@@ -346,9 +361,9 @@ class Bench {
     time(model, "sum_squares", shape, count * 4, 0, [&] { backend_.sum_squares(*stream_, gradients, squares); });
   }
 
-  Backend& backend_;
+  Backend &backend_, &by_product_;
   const Options options_;
-  std::unique_ptr<Stream> stream_;
+  std::unique_ptr<Stream> stream_, by_product_stream_;
   Units units_;
 };
 
@@ -363,8 +378,8 @@ int main(int argc, char** argv) {
     else options.part = argv[i];
   }
   try {
-    const auto backend = kernels::make_cuda_backend({});
-    kernels::Bench bench(*backend, options);
+    const auto backend = kernels::make_cuda_backend({}), by_product = kernels::make_cuda_backend({.bias_gradients_by_product = true});
+    kernels::Bench bench(*backend, *by_product, options);
     bench.measure_units();
     bench.run(options.tiny ? kernels::kTinyGpt : kernels::kGpt2);
     bench.run(options.tiny ? kernels::kTinyLlama : kernels::kLlama);

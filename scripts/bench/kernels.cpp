@@ -127,7 +127,7 @@ class Bench {
       backend_.norm_forward(*stream_, NormKind::layernorm, x, delta, weight, bias, 1e-5f, x, y, stats);
     });
     time("norm_bwd", 2 * kLayers + 1, 0, 4 * bytes, [&] {
-      backend_.norm_backward(*stream_, NormKind::layernorm, y, x, weight, stats, delta, delta, dweight, dbias);
+      backend_.norm_backward(*stream_, NormKind::layernorm, y, x, weight, stats, delta, delta, dweight, dbias, true);
     });
   }
 

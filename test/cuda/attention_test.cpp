@@ -4,6 +4,7 @@
 // may change, outputs and scratch that hold NaN before; compared with the reference. GPUs differ in the shared memory of a block.
 #include <array>
 
+#include "kernels/device.h"
 #include "test/cuda/launched.h"
 
 namespace trainctl::kernels::test {
@@ -191,6 +192,10 @@ TEST_CASE("attention runs on every kind of GPU, and tiles change no bit of a gra
 
 TEST_CASE("the tiles of attention are the widest that fit") {
   using namespace cuda;
+  for (const int64_t head_dim : {32, 64, 80, 128, 256}) {
+    CHECK(attention_on_tensor_cores(head_dim, DType::bf16) == (head_dim == 64 || head_dim == 128));
+    CHECK(!attention_on_tensor_cores(head_dim, DType::f32));
+  }
   const size_t hopper = size_t{227} << 10, ampere = size_t{163} << 10;
   for (const size_t large : {hopper, ampere}) {
     CHECK(tensor_backward_columns(128, large) == 64);

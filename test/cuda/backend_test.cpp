@@ -9,6 +9,7 @@
 #include "runtime/base/error.h"
 #include "test/kernels/support.h"
 #include "test/support/emulated_gpu/emulated_gpu.h"
+#include "test/support/host_facing_backend.h"
 
 namespace trainctl::kernels::test {
 
@@ -54,7 +55,7 @@ class EveryOp {
     backend_.linear_gelu_forward(s, x, *packed, bias, y, z);
     backend_.linear_gelu_backward_input(s, z, *packed, y, x);
     backend_.linear_backward_weight(s, y, x, grad, bias, true);
-    backend_.norm_backward(s, NormKind::layernorm, y, x, bias, floats, {}, z, row(10), row(11));
+    backend_.norm_backward(s, NormKind::layernorm, y, x, bias, floats, {}, z, row(10), row(11), true);
     backend_.attention_backward(s, shape().attention, x, half, activation(12).columns(0, C / H), y, floats, z, activation(13),
                                 activation(14).columns(0, C / H), activation(15).columns(0, C / H));
     backend_.embedding_backward(s, ids, x, 0, table);
@@ -253,6 +254,29 @@ TEST_CASE("a GPU's numerics name its architecture, its size and the library, wit
   CHECK(cuda_numerics(0) == "cuda sm_90 3 SMs cuBLASLt emulated");
   CHECK(make_cuda_backend({})->numerics() == cuda_numerics(0));
   CHECK_THAT(error_of(ErrorCode::kPreflight, [] { (void)cuda_numerics(7); }), Contains("GPU 7 was asked for"));
+}
+
+TEST_CASE("bias gradients by an epilogue of the product are the reference's, and dy is not read again") {
+  emulated_gpu::reset();
+  const auto cuda = make_host_facing(make_cuda_backend({.bias_gradients_by_product = true}));
+  const auto on_gpu = cuda->create_stream(), on_host = reference().create_stream();
+  Random random(71);
+  for (const DType dtype : kActivationTypes) {
+    for (const bool accumulate : {false, true}) {
+      for (const int64_t n : {24, 31}) {   // 31: rows that do not begin on 16 bytes, where the epilogue is not asked for
+        INFO(name_of(dtype) << ", accumulate " << accumulate << ", N " << n);
+        const Storage dy = random.normal(dtype, 70, n, 0), x = random.normal(dtype, 70, 40, 0);
+        Storage dw = random.normal(DType::f32, n, 40, 0), dbias = random.normal(DType::f32, 1, n, 0), dw_expected = dw,
+                dbias_expected = dbias;
+        const uint64_t passes = emulated_gpu::launches_of("column_sum");
+        cuda->linear_backward_weight(*on_gpu, dy, x, dw, dbias, accumulate);
+        reference().linear_backward_weight(*on_host, dy, x, dw_expected, dbias_expected, accumulate);
+        CHECK(relative_error(dw, dw_expected) < 1e-5);
+        CHECK(relative_error(dbias, dbias_expected) < 1e-5);
+        CHECK((emulated_gpu::launches_of("column_sum") == passes) == (n == 24));
+      }
+    }
+  }
 }
 
 }  // namespace trainctl::kernels::test

@@ -233,6 +233,7 @@ TEST_CASE("norm_backward by launchers is the reference's") {
       for (const auto [rows, cols] : kNormShapes) {
         for (const bool residual : {true, false}) {
           if (cols == 1 && !residual) continue;   // the exact gradient of one channel is 0: nothing but rounding
+          const bool accumulate = residual;
           INFO("norm " << int(kind) << " residual " << residual);
           const double t = tolerance(dtype);
           const bool layernorm = kind == NormKind::layernorm;
@@ -246,7 +247,7 @@ TEST_CASE("norm_backward by launchers is the reference's") {
               {random.normal(DType::f32, 1, cols), 1e-5}, {random.normal(DType::f32, 1, cols), layernorm ? 1e-5 : kInput}};
           const auto op = [&](const auto& norm_backward, const Matrices& m) {
             norm_backward(kind, m[0], m[1], m[2], m[3].as<const float>(), residual ? m[4] : Matrix{}, m[5], m[6],
-                          layernorm ? m[7] : Matrix{});
+                          layernorm ? m[7] : Matrix{}, accumulate);
           };
           check_op(arguments,
                    [&](Backend& b, Stream& s, const Matrices& m) { op([&](auto... a) { b.norm_backward(s, a...); }, m); },
@@ -273,11 +274,11 @@ TEST_CASE("norms by launchers work in place") {
       check_op(arguments,
                [](Backend& b, Stream& s, const Matrices& m) {
                  b.norm_forward(s, NormKind::rmsnorm, m[0], m[1], m[2], {}, 1e-6f, m[0], m[3], m[4].as<float>());
-                 b.norm_backward(s, NormKind::rmsnorm, m[1], m[0], m[2], m[4].as<float>(), m[5], m[5], m[6], {});
+                 b.norm_backward(s, NormKind::rmsnorm, m[1], m[0], m[2], m[4].as<float>(), m[5], m[5], m[6], {}, true);
                },
                [](const Queue& q, const Matrices& m, void* scratch) {
                  cuda::norm_forward(q, NormKind::rmsnorm, m[0], m[1], m[2], {}, 1e-6f, m[0], m[3], m[4].as<float>());
-                 cuda::norm_backward(q, NormKind::rmsnorm, m[1], m[0], m[2], m[4].as<float>(), m[5], m[5], m[6], {}, scratch);
+                 cuda::norm_backward(q, NormKind::rmsnorm, m[1], m[0], m[2], m[4].as<float>(), m[5], m[5], m[6], {}, true, scratch);
                },
                {.scratch_bytes = cuda::norm_backward_scratch(rows, cols), .seeds = 0});
     }

@@ -26,6 +26,9 @@ TEST_CASE("norm_forward, norm_apply and norm_backward agree with the reference")
         const Matrix bias = layernorm ? Matrix(bias_values) : Matrix{};
         const Storage dy = random.normal(dtype, rows, cols, 2), residual = random.normal(dtype, rows, cols, 5);
         const Storage dweight = random.normal(DType::f32, 1, cols), dbias = random.normal(DType::f32, 1, cols);
+        Storage dweight_alone(DType::f32, 1, cols, 0), dbias_alone = dbias;
+        dweight_alone.fill(kPoison);
+        if (layernorm) dbias_alone.fill(kPoison);
         Storage sum(dtype, rows, cols, 4), y(dtype, rows, cols, 0), stats(DType::f32, rows, 2, 0),
             y_alone(dtype, rows, cols, 2), stats_alone(DType::f32, rows, 2, 0), dx(dtype, rows, cols, 1),
             dx_alone(dtype, rows, cols, 0);
@@ -33,13 +36,14 @@ TEST_CASE("norm_forward, norm_apply and norm_backward agree with the reference")
           poisoned->fill(kPoison);
         }
         const double t = tolerance(dtype);
-        compare({sum, y, stats, y_alone, stats_alone, dx, dx_alone, dweight, dbias},
-                {t, t, 1e-5, t, 1e-5, t, t, t, t}, [&](Backend& b, Stream& s, auto& o) {
+        compare({sum, y, stats, y_alone, stats_alone, dx, dx_alone, dweight, dbias, dweight_alone, dbias_alone},
+                {t, t, 1e-5, t, 1e-5, t, t, t, t, t, t}, [&](Backend& b, Stream& s, auto& o) {
                   b.norm_forward(s, kind, x, delta, weight, bias, 1e-5f, o[0], o[1], o[2].f32());
                   b.norm_forward(s, kind, x, {}, weight, bias, 1e-5f, {}, o[3], o[4].f32());
                   const Matrix db = layernorm ? Matrix(o[8]) : Matrix{};
-                  b.norm_backward(s, kind, dy, x, weight, o[4].f32(), residual, o[5], o[7], db);
-                  b.norm_backward(s, kind, dy, x, weight, o[4].f32(), {}, o[6], o[7], {});
+                  b.norm_backward(s, kind, dy, x, weight, o[4].f32(), residual, o[5], o[7], db, true);
+                  b.norm_backward(s, kind, dy, x, weight, o[4].f32(), {}, o[6], o[7], {}, true);
+                  b.norm_backward(s, kind, dy, x, weight, o[4].f32(), {}, o[6], o[9], layernorm ? Matrix(o[10]) : Matrix{}, false);
                   Storage again = o[1];
                   again.fill(kPoison);
                   b.norm_apply(s, kind, o[0], o[2].f32(), weight, bias, again);
@@ -58,7 +62,7 @@ TEST_CASE("norm_forward and norm_backward work in place") {
   const Storage dweight = random.normal(DType::f32, 1, 50);
   compare({x, y, stats, residual, dweight}, {1e-5, 1e-5, 1e-5, 1e-5, 1e-5}, [&](Backend& b, Stream& s, auto& o) {
     b.norm_forward(s, NormKind::rmsnorm, o[0], delta, weight, {}, 1e-6f, o[0], o[1], o[2].f32());
-    b.norm_backward(s, NormKind::rmsnorm, delta, o[0], weight, o[2].f32(), o[3], o[3], o[4], {});
+    b.norm_backward(s, NormKind::rmsnorm, delta, o[0], weight, o[2].f32(), o[3], o[3], o[4], {}, true);
   });
 }
 
@@ -80,7 +84,7 @@ TEST_CASE("the reference's norm gradient is the derivative of its forward pass")
       return sum;
     };
     loss();
-    b.norm_backward(*stream, kind, dy, x, weight, stats.f32(), {}, dx, dweight, {});
+    b.norm_backward(*stream, kind, dy, x, weight, stats.f32(), {}, dx, dweight, {}, true);
     for (int c = 0; c < 6; ++c) {
       const float kept = x.get(0, c), h = 1e-2f;
       x.set(0, c, kept + h);

@@ -146,9 +146,10 @@ class HostFacing final : public HostDevice {
     });
   }
   void norm_backward(Stream&, NormKind kind, Matrix dy, Matrix x, Matrix weight, const float* stats, Matrix dresidual, Matrix dx,
-                     Matrix dweight, Matrix dbias) override {
+                     Matrix dweight, Matrix dbias, bool accumulate) override {
     run({dy, x, weight, {stats, size_t(x.rows) * 8}, dresidual, dx, dweight, dbias}, [&](const Mirror& on) {
-      device_->norm_backward(*stream_, kind, on(dy), on(x), on(weight), on(stats), on(dresidual), on(dx), on(dweight), on(dbias));
+      device_->norm_backward(*stream_, kind, on(dy), on(x), on(weight), on(stats), on(dresidual), on(dx), on(dweight), on(dbias),
+                             accumulate);
     });
   }
   void norm_apply(Stream&, NormKind kind, Matrix x, const float* stats, Matrix weight, Matrix bias, Matrix y) override {
@@ -162,6 +163,7 @@ class HostFacing final : public HostDevice {
     return weight;
   }
   void pack(Stream&, Matrix w, PackedWeight& packed) override { static_cast<HostWeight&>(packed).w = w; }
+  DType bias_dtype(DType activation) const override { return device_->bias_dtype(activation); }
   void linear_forward(Stream&, Matrix x, const PackedWeight& packed, Matrix bias, Matrix y) override {
     with_weight(packed, {x, bias, y}, [&](const Mirror& on, const PackedWeight& w) {
       device_->linear_forward(*stream_, on(x), w, on(bias), on(y));

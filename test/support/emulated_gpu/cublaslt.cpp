@@ -51,6 +51,7 @@ struct Operands {
   int64_t m() const { return desc.transposed_a ? a.cols : a.rows; }
   int64_t n() const { return desc.transposed_b ? b.rows : b.cols; }
   int64_t k() const { return desc.transposed_a ? a.rows : a.cols; }
+  bool sums_b() const { return desc.epilogue == CUBLASLT_EPILOGUE_BGRADB; }
   bool has_bias() const { return desc.epilogue == CUBLASLT_EPILOGUE_BIAS || desc.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS; }
   bool writes_aux() const { return desc.epilogue == CUBLASLT_EPILOGUE_GELU_AUX || desc.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS; }
   bool reads_aux() const { return desc.epilogue == CUBLASLT_EPILOGUE_DGELU; }
@@ -66,8 +67,9 @@ cublasStatus_t check(const Operands& o) {
   if (!well_formed(o.a) || !well_formed(o.b) || !well_formed(o.c) || !well_formed(o.d)) return CUBLAS_STATUS_INVALID_VALUE;
   if (o.k() != (o.desc.transposed_b ? o.b.cols : o.b.rows)) return CUBLAS_STATUS_INVALID_VALUE;
   if (o.d.rows != o.m() || o.d.cols != o.n() || o.c.rows != o.m() || o.c.cols != o.n()) return CUBLAS_STATUS_INVALID_VALUE;
-  if (o.has_bias() && !stands_on(o.desc.bias, kAlignment)) return CUBLAS_STATUS_NOT_SUPPORTED;
-  if (o.has_bias() && !o.desc.bias) return CUBLAS_STATUS_INVALID_VALUE;
+  const bool bias = o.has_bias() || o.sums_b();
+  if (bias && !stands_on(o.desc.bias, kAlignment)) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (bias && !o.desc.bias) return CUBLAS_STATUS_INVALID_VALUE;
   const bool gelu = o.writes_aux() || o.reads_aux();
   if (gelu && (!o.desc.aux || o.desc.aux_ld % 8 != 0 || o.desc.aux_ld < o.m())) return CUBLAS_STATUS_INVALID_VALUE;
   if (gelu && (o.d.type != CUDA_R_16BF || !stands_on(o.desc.aux, kAlignment))) return CUBLAS_STATUS_NOT_SUPPORTED;
@@ -146,9 +148,15 @@ void multiply(const Call& call) {
   void* const out = reach(call.d, dl);
   const void* const bias = o.has_bias() ? alias(o.desc.bias, uint64_t(m) * size_of(dl.type)) : nullptr;
   void* const aux = o.writes_aux() || o.reads_aux() ? reach(o.desc.aux, {dl.type, m, n, o.desc.aux_ld}) : nullptr;
+  void* const sums_of_b = o.sums_b() ? alias(const_cast<void*>(o.desc.bias), uint64_t(n) * size_of(dl.type)) : nullptr;
   std::vector<float> sum(static_cast<size_t>(m));
   for (int64_t col = 0; col < n; ++col) {
     std::fill(sum.begin(), sum.end(), 0.0f);
+    if (sums_of_b) {   // overwritten, whatever beta is
+      float total = 0;
+      for (int64_t i = 0; i < k; ++i) total += right[size_t(col * k + i)];
+      store(dl.type, sums_of_b, col, total);
+    }
     for (int64_t i = 0; i < k; ++i) {
       const float factor = right[size_t(col * k + i)];
       const float* from = left.data() + i * m;
