@@ -135,9 +135,6 @@ Option CommandLine::add_option(const std::string& name, double& value, const std
 Option CommandLine::add_flag(const std::string& name, bool& value, const std::string& help) {
   return Option(app_->add_flag(name, value, help));
 }
-Option CommandLine::add_counter(const std::string& name, int& value, const std::string& help) {
-  return Option(app_->add_flag(name, value, help));
-}
 Option CommandLine::get_option(const std::string& name) { return Option(app_->get_option(name)); }
 
 CommandLine CommandLine::add_subcommand(const std::string& name, const std::string& help) {
@@ -176,6 +173,7 @@ CommandLineProgram::CommandLineProgram(const std::string& name, const std::strin
     : app_(std::make_unique<CLI::App>(description, name)) {
   app_->require_subcommand(1);
   app_->fallthrough();
+  app_->set_help_flag("-h,--help", "show this help");
   app_->set_version_flag("--version", version);
   app_->footer(footer);   // before the commands are added, which inherit it
 }

@@ -52,8 +52,6 @@ class CommandLine {
   Option add_option(const std::string& name, uint64_t& value, const std::string& help);
   Option add_option(const std::string& name, double& value, const std::string& help);
   Option add_flag(const std::string& name, bool& value, const std::string& help);
-  /// Counts how often the flag is given.
-  Option add_counter(const std::string& name, int& value, const std::string& help);
   /// The option declared before under this name.
   Option get_option(const std::string& name);
 

@@ -75,7 +75,7 @@ void add_set_option(CommandLine command, std::vector<std::string>& overrides) {
 void add_job_arguments(CommandLine command, JobArguments& arguments) {
   command.add_option("JOB", arguments.path, "job spec (JSON, // comments allowed)")
       .required()
-      .type_name("FILE");
+      .type_name("");
   add_set_option(command, arguments.overrides);
 }
 

@@ -29,14 +29,14 @@ inline constexpr int kExitDone = 0, kExitDifferences = 20;
 
 /// Global flags, filled in before any command runs.
 struct Context {
-  int verbosity = 0;                 ///< -v: 1, -vv: 2, -q: -1
+  bool only_errors = false;          ///< -q
   bool json = false;                 ///< --json: the result as JSON on stdout, nothing else there
   bool color_out = false;            ///< ANSI colours wanted on stdout
   bool color_err = false;            ///< ... on stderr
   std::string program;               ///< path of this binary, for starting ranks
   std::vector<std::string> arguments;///< the whole command line after the program, for the records of a run
   std::function<int()> action;       ///< set by when_chosen
-  bool quiet() const { return verbosity < 0; }
+  bool quiet() const { return only_errors; }
 };
 
 /// Makes `run` the action of the program if `command` is the subcommand on the line. Returns the exit status.

@@ -89,7 +89,7 @@ int verify(const ReadArguments& arguments, const Context& context) {
 }
 
 void add_source(CommandLine command, ReadArguments& arguments) {
-  command.add_option("PATH", arguments.source.path, "a token file, a prefix or a quoted glob").required().type_name("PATH");
+  command.add_option("PATH", arguments.source.path, "a token file, a prefix or a quoted glob").required().type_name("");
   command.add_option("--format", arguments.format, "auto, megatron, llmc or raw").type_name("FORMAT");
   command.add_option("--dtype", arguments.dtype, "uint16 or uint32, for raw files").type_name("DTYPE");
 }
@@ -103,7 +103,7 @@ void add_data(CommandLine& app, Context& context) {
   auto text = std::make_shared<TokenizeArguments>();
   data::TokenizeOptions& options = text->options;
   CommandLine command = group.add_subcommand("tokenize", "turn text or JSON lines into token files");
-  command.add_option("FILES", options.inputs, "text, one document per file, or .jsonl, one per line").required().type_name("FILES");
+  command.add_option("FILES", options.inputs, "text, one document per file, or .jsonl, one per line").required().type_name("");
   command.add_option("-o,--out", options.out, "PREFIX of PREFIX.idx, PREFIX.bin and PREFIX.json").required().type_name("PREFIX");
   const Option tokenizer = command.add_option("--tokenizer", options.tokenizer, "bytes (257 ids) or a SentencePiece .model file").show_default()
                         .type_name("NAME|FILE");

@@ -37,7 +37,7 @@ void add_inspect_ckpt(CommandLine& app, Context& context) {
       .add_option("PATH", options->path,
                    "a step folder, a run directory, its ckpt folder (newest checkpoint), a run id or `latest`")
       .required()
-      .type_name("PATH");
+      .type_name("");
   command.add_flag("--tensors", options->tensors, "list every tensor");
   command.add_flag("--stats", options->stats,
                     "list every tensor with mean, std, largest value, NaN, infinite and zero values");

@@ -76,9 +76,8 @@ void add_help(CommandLine app, Context& context) {
   });
 }
 
-void add_global_flags(CommandLine app, Context& context, std::string& color, int& verbose, bool& quiet) {
-  app.add_counter("-v,--verbose", verbose, "say more; -vv: say everything");
-  app.add_flag("-q,--quiet", quiet, "say only what is wrong");
+void add_global_flags(CommandLine app, Context& context, std::string& color) {
+  app.add_flag("-q,--quiet", context.only_errors, "print only what is wrong");
   app.add_flag("--json", context.json, "print the result as JSON on stdout");
   app.add_option("--color", color, "auto, always or never").one_of({"auto", "always", "never"}).type_name("WHEN");
 }
@@ -108,14 +107,12 @@ int run_command_line(int argc, const char* const* argv) {
   context.program = argc > 0 ? argv[0] : "trainctl";
   context.arguments.assign(argv + std::min(argc, 1), argv + argc);
   std::string color = "auto";
-  int verbose = 0;
-  bool quiet = false;
   CommandLineProgram program(
       "trainctl", "Pretrains transformer language models on the CPU cores or NVIDIA GPUs of one machine, and survives what breaks.",
       std::string("trainctl ") + TRAINCTL_VERSION,
-      "Everywhere: -v -q --json --color WHEN. Exit codes: `trainctl help exit-codes`. Job spec: `trainctl explain`.");
+      "Everywhere: -q --json --color WHEN. Exit codes: `trainctl help exit-codes`. Job spec: `trainctl explain`.");
   CommandLine root = program.root();
-  add_global_flags(root, context, color, verbose, quiet);
+  add_global_flags(root, context, color);
   for (const Command& command : commands()) command.add(root, context);
   add_help(root, context);
   if (argc <= 1) {
@@ -123,7 +120,6 @@ int run_command_line(int argc, const char* const* argv) {
     return exit_status(ErrorCode::kUsage);
   }
   const CommandLineProgram::Outcome line = program.parse(argc, argv);
-  context.verbosity = quiet ? -1 : verbose;
   context.color_out = wants_color(color, STDOUT_FILENO);
   context.color_err = wants_color(color, STDERR_FILENO);
   try {

@@ -3,6 +3,7 @@
 
 #include "cmd/commands.h"
 #include "runtime/base/error.h"
+#include "runtime/base/text.h"
 #include "runtime/base/json.h"
 
 namespace trainctl::cmd {
@@ -16,12 +17,10 @@ struct Options {
 
 std::string summary(const JobSpec& job) {
   const ParallelSpec& p = job.parallelism;
-  return fmt::format(
-      "{}: {} layers x {} · {} = tensor {} x pipeline {} x data {} · {} sequences x {} tokens a step · {} "
-      "steps",
-      job.name, job.model.num_layers, job.model.hidden_size,
-      p.world_size == 1 ? "1 rank" : fmt::format("{} ranks", p.world_size), p.tensor, p.pipeline, p.data,
-      job.batch.global_sequences, job.data.seq_len, job.schedule.total_steps);
+  return fmt::format("{}: {} x {} · {} = tensor {} x pipeline {} x data {} · {} x {} tokens a step · {}", job.name,
+                     count_of(job.model.num_layers, "layer"), job.model.hidden_size, count_of(p.world_size, "rank"), p.tensor,
+                     p.pipeline, p.data, count_of(job.batch.global_sequences, "sequence"), job.data.seq_len,
+                     count_of(job.schedule.total_steps, "step"));
 }
 
 void print_origins(const ParsedJob& parsed) {
