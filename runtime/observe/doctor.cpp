@@ -6,8 +6,8 @@
 #include <cctype>
 #include <cstdlib>
 
-
 #include "runtime/base/json.h"
+#include "runtime/base/text.h"
 #include "runtime/observe/console.h"
 
 namespace trainctl {
@@ -22,11 +22,6 @@ constexpr uint64_t kLittleSharedMemory = uint64_t{128} << 20, kNoSharedMemory = 
 constexpr uint64_t kLittleDisk = uint64_t{1} << 30, kNoDisk = uint64_t{16} << 20;
 /// The supervisor holds a connection to each rank, and a rank its data files and peers.
 constexpr uint64_t kFewOpenFiles = 256;
-
-std::string size_text(uint64_t bytes) {
-  const double gib = double(bytes) / double(uint64_t{1} << 30);
-  return gib >= 1 ? fmt::format("{:.1f} GiB", gib) : fmt::format("{:.0f} MiB", gib * 1024);
-}
 
 DoctorCheck cpu_check(const CpuFacts& cpu) {
   DoctorCheck check{.name = "cpu"};
@@ -48,11 +43,11 @@ DoctorCheck cpu_check(const CpuFacts& cpu) {
 
 DoctorCheck memory_check(const MemoryFacts& memory) {
   DoctorCheck check{.name = "memory"};
-  check.found = fmt::format("{} free of {}", size_text(memory.free_bytes()), size_text(memory.total_bytes));
+  check.found = fmt::format("{} free of {}", memory_text(memory.free_bytes()), memory_text(memory.total_bytes));
   if (memory.group_limit_bytes > 0)
-    check.found += fmt::format(" · control group {} of {} taken", size_text(memory.group_used_bytes),
-                               size_text(memory.group_limit_bytes));
-  if (memory.address_space_bytes > 0) check.found += fmt::format(" · ulimit -v {}", size_text(memory.address_space_bytes));
+    check.found += fmt::format(" · control group {} of {} taken", memory_text(memory.group_used_bytes),
+                               memory_text(memory.group_limit_bytes));
+  if (memory.address_space_bytes > 0) check.found += fmt::format(" · ulimit -v {}", memory_text(memory.address_space_bytes));
   check.found += fmt::format(" · {} open files", memory.open_files);
   if (memory.free_bytes() < kLittleMemory) {
     check.verdict = DoctorCheck::warn;
@@ -74,7 +69,7 @@ DoctorCheck folder_check(const char* name, const FolderFacts& folder, uint64_t l
     check.advice = fix;
     return check;
   }
-  check.found += fmt::format(" · writable · {} free", size_text(folder.free_bytes));
+  check.found += fmt::format(" · writable · {} free", memory_text(folder.free_bytes));
   if (folder.free_bytes < nothing) {
     check.verdict = DoctorCheck::fail;
     check.advice = fix;
@@ -146,7 +141,7 @@ DoctorCheck gpu_check(const GpuReport& gpu) {
   const kernels::GpuFacts& g = gpu.facts;
   DoctorCheck check{.name = fmt::format("gpu {}", g.index)};
   check.found = fmt::format("{} · sm_{}{} · {} multiprocessors · {} free of {}", g.name, g.compute_major, g.compute_minor,
-                            g.multiprocessors, size_text(g.free_bytes), size_text(g.total_bytes));
+                            g.multiprocessors, memory_text(g.free_bytes), memory_text(g.total_bytes));
   if (!g.driver.empty()) check.found += " · driver " + g.driver;
   if (g.temperature_c) check.found += fmt::format(" · {:.0f} °C", *g.temperature_c);
   if (g.power_w && g.power_limit_w) check.found += fmt::format(" · {:.0f} of {:.0f} W", *g.power_w, *g.power_limit_w);

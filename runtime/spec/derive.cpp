@@ -40,7 +40,8 @@ void check_alternatives(Resolution& r) {
       r.spoil(pair.first);
       r.spoil(pair.second);
     } else if (!first && !second && pair.required && r.sound(pair.first) && r.sound(pair.second)) {
-      r.report("E0208", fmt::format("neither `{}` nor `{}` is given", pair.first, pair.second), {},
+      r.report("E0208", fmt::format("neither `{}` nor `{}` is given", pair.first, pair.second),
+               {find_field(pair.first)->section()},
                {fmt::format("add one of them, e.g. \"{}\": {}", find_field(pair.first)->leaf(),
                             find_field(pair.first)->example)});
       r.spoil(pair.second);
@@ -72,7 +73,7 @@ void derive_model(Resolution& r) {
     r.report("E0204",
              fmt::format("the model is not fully described: {} {} missing", fmt::join(missing, ", "),
                          missing.size() == 1 ? "is" : "are"),
-             {}, {"give model.preset (`trainctl init --list` lists them) or these fields"});
+             {"model"}, {"give model.preset (`trainctl init --list` lists them) or these fields"});
   if (r.sound("model.family")) {
     const bool gpt2 = model.family == Family::gpt2;
     check_constant(r, "model.norm", gpt2 ? "layernorm" : "rmsnorm");
@@ -99,7 +100,7 @@ void derive_data(Resolution& r) {
     if (!r.sound("model.max_seq_len")) r.spoil("data.seq_len");
   }
   if (!r.given("data.train") && r.sound("data.train")) {
-    r.report("E0204", "`data.train` is missing: there is nothing to train on", {},
+    r.report("E0204", "`data.train` is missing: there is nothing to train on", {"data"},
              {"add e.g. \"data\": {\"train\": [{\"path\": \"data/train.idx\"}]}; `trainctl data tokenize` "
               "makes token files"});
     r.spoil("data.train");

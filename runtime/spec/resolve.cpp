@@ -126,9 +126,14 @@ class Resolver {
       const Section* section = plain ? find_section(child) : nullptr;
       if (field) {
         resolve(*field, member.value, child);
-      } else if (!section) {
+        continue;
+      }
+      if (!section) {
         unknown(path, member);
-      } else if (member.value.kind == Kind::object) {
+        continue;
+      }
+      r_.note_given(child, member.place);  // where a missing field of it is reported
+      if (member.value.kind == Kind::object) {
         object(member.value, child);
       } else if (member.value.kind != Kind::null) {
         wrong(member.value.place, "E0201", child,

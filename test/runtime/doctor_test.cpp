@@ -135,7 +135,7 @@ TEST_CASE("a machine with a GPU shows it, its peak and its libraries") {
   DoctorReport report = examine(facts);
   CHECK(report.gpu_runs);
   const std::string text = render_doctor(report, false);
-  CHECK(text.find("NVIDIA H200 · sm_90 · 132 multiprocessors · 139.0 GiB free of 140.0 GiB · driver 580.65 · bf16 peak 989 TFLOP/s") !=
+  CHECK(text.find("NVIDIA H200 · sm_90 · 132 multiprocessors · 139.00 GiB free of 140.00 GiB · driver 580.65 · bf16 peak 989 TFLOP/s") !=
         std::string::npos);
   CHECK(text.find("runtime 13.0 · driver for CUDA 13.0 · 1 GPU") != std::string::npos);
   CHECK(text.find("13.1.0 · /x/libcublasLt.so.13") != std::string::npos);
