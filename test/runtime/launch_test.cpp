@@ -247,7 +247,7 @@ TEST_CASE("a run is found by path, id, unique beginning, latest and checkpoint")
   CHECK(find_run(fs, "b", folder.path).run.path == folder.path + "/beta");
   CHECK(find_run(fs, "latest", folder.path).run.path == folder.path + "/alpha-2");
   CHECK(message_of([&] { find_run(fs, "alpha", folder.path); }) ==
-        "alpha is the beginning of 2 runs: alpha-1, alpha-2; write more of it");
+        "alpha matches 2 runs: alpha-1, alpha-2; give more characters");
   CHECK(message_of([&] { find_run(fs, "gamma", folder.path); }) ==
         "no run gamma in " + folder.path + "; there are: alpha-1, alpha-2, beta");
   CHECK(message_of([&] { find_run(fs, "x", folder.path + "/no-run"); }).find("there are no runs in ") == 0);
