@@ -115,7 +115,8 @@ std::string text_of(const Superseded& superseded);
 std::vector<Superseded> list_superseded(FileSystem& fs, const std::string& dir);
 
 /// Renames to .trash/ and deletes all but the newest `keep_last` (at least 2 are always kept) and multiples of `keep_every_steps`;
-/// superseded ones go once that many newer ones, saved by the epoch that set them aside or a later one, are kept. Also cleans .trash and leftovers in .saving other than `current_saving`. Returns the removed steps.
+/// superseded ones go once that many newer ones, saved by the epoch that set them aside or a later one, are kept.
+/// Also cleans .trash and leftovers in .saving other than `current_saving`. Returns the removed steps.
 std::vector<int64_t> retain(FileSystem& fs, const std::string& dir, int keep_last, int64_t keep_every_steps,
                             const std::string& current_saving);
 

@@ -86,7 +86,10 @@ class RunLock {
   /// Nothing if another process holds it.
   static std::optional<RunLock> try_take(const RunDirectory& run);
   RunLock(RunLock&& other) noexcept
-      : fd_(std::exchange(other.fd_, -1)), owner_(std::move(other.owner_)), link_(std::move(other.link_)), note_(std::move(other.note_)) {}
+      : fd_(std::exchange(other.fd_, -1)),
+        owner_(std::move(other.owner_)),
+        link_(std::move(other.link_)),
+        note_(std::move(other.note_)) {}
   RunLock& operator=(RunLock&&) = delete;
   ~RunLock();
   /// What the user should know of it; "" for an ordinary lock.

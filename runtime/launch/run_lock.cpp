@@ -72,8 +72,8 @@ std::string owner_link(const RunDirectory& run) { return run.file("supervisor.ow
 
 [[noreturn]] void refuse_out_of_sight(const std::string& link, const std::string& owner) {
   throw Error(ErrorCode::kPreflight,
-              fmt::format("{} names a supervisor that cannot be seen from here ({}), and this file system has no flock to ask; "
-                          "if that process is gone, remove {} and try again",
+              fmt::format("{} names a supervisor that cannot be seen from here ({}), and this file system has no "
+                          "flock to ask; if that process is gone, remove {} and try again",
                           link, owner.empty() ? "unreadable" : owner, link));
 }
 
@@ -97,8 +97,9 @@ bool take_link(const std::string& link, const std::string& self, int flock_reaso
     if (::symlink(self.c_str(), link.c_str()) == 0) return true;
     if (errno != EEXIST)
       throw Error(ErrorCode::kPreflight,
-                  fmt::format("the file system of {} has neither flock ({}) nor symbolic links ({}), so two supervisors of a run could not be "
-                              "told apart; put the runs elsewhere with -s observability.run_dir=DIR",
+                  fmt::format("the file system of {} has neither flock ({}) nor symbolic links ({}), so two "
+                              "supervisors of a run could not be told apart; put the runs elsewhere with -s "
+                              "observability.run_dir=DIR",
                               link, std::strerror(flock_reason), std::strerror(errno)));
     const std::string text = link_target(link);
     if (text.empty()) continue;  // given back this moment
