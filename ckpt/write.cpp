@@ -18,7 +18,8 @@ constexpr size_t kWriteBytes = size_t(4) << 20;
 /// Turns many small pieces into few large writes; a piece as large as the buffer goes out as it is.
 class Appender {
  public:
-  explicit Appender(File& file) : file_(file) {}
+  /// Takes its whole buffer at once: grown step by step it would leave as much again behind on the heap.
+  explicit Appender(File& file) : file_(file) { buffer_.reserve(kWriteBytes); }
 
   void append(std::span<const std::byte> data) {
     if (buffer_.size() + data.size() > kWriteBytes) flush();

@@ -48,6 +48,8 @@ class MixedDataset final : public Dataset {
     const SampleAddress at = address_in(pick, samples_[s], options_.shuffle, options_.seed);
     const uint64_t offset = at.sample * uint64_t(options_.seq_len);
     sources_[s]->read(offset, out);
+    // A sample is read once an epoch. Kept mapped, a long run would hold all of its data and count it as its own memory.
+    sources_[s]->drop_pages(offset, out.size());
     check_ids(*sources_[s], name_of(options_.sources[s]), offset, out);
   }
 
@@ -106,6 +108,7 @@ class MixedDataset final : public Dataset {
       const uint64_t offset = all ? b * kBlock : uint64_t((unsigned __int128)(tokens - kBlock) * b / (blocks - 1));
       const auto block = std::span(ids).first(size_t(std::min(kBlock, tokens - offset)));
       source.read(offset, block);
+      source.drop_pages(offset, block.size());
       check_ids(source, name, offset, block);
     }
   }

@@ -24,6 +24,7 @@ void hash_file(Xxh3Stream& hash, const MappedFile& file) {
   hash.update(std::as_bytes(std::span(&size, 1)));
   hash.update(bytes.first(n));
   hash.update(bytes.last(n));
+  file.drop_pages();
 }
 
 }  // namespace
@@ -67,6 +68,10 @@ void FileSource::read(uint64_t offset, std::span<int32_t> out) const {
     out = out.subspan(n);
     offset += n;
   }
+}
+
+void FileSource::drop_pages(uint64_t offset, uint64_t tokens) const {
+  for (size_t f = file_of(offset); f < files_.size() && starts_[f] < offset + tokens; ++f) files_[f].tokens_map.drop_pages();
 }
 
 std::string FileSource::fingerprint() const {

@@ -32,6 +32,8 @@ class FileSource final : public TokenSource {
   const std::vector<TokenFile>& token_files() const { return files_; }
   /// Where token `offset` of the source is: "FILE, token 17 (byte 1058)".
   std::string describe(uint64_t offset) const;
+  /// Gives back the memory of the files that hold these tokens (MappedFile::drop_pages).
+  void drop_pages(uint64_t offset, uint64_t tokens) const;
   /// The id of token `offset` as stored, which may not fit int32.
   int64_t value_at(uint64_t offset) const;
 

@@ -20,6 +20,9 @@ class MappedFile {
   MappedFile& operator=(MappedFile&& other) noexcept;
 
   std::span<const std::byte> bytes() const { return {data_, size_}; }
+  /// Gives back the pages that were touched so far: they no longer count as this process's memory and come from the page cache when
+  /// they are touched again. May be called while other threads read.
+  void drop_pages() const;
   uint64_t size() const { return size_; }
   const std::string& path() const { return path_; }
 

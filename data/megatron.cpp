@@ -108,6 +108,7 @@ TokenFile open_megatron(const std::string& prefix) {
   file.tokens_map = MappedFile(prefix + ".bin");
   scan_sequences(file, n);
   file.document_count = n.documents - 1;
+  file.index_map->drop_pages();
   if (file.token_count == 0)
     throw Error(ErrorCode::kData, fmt::format("{}.idx describes {} sequences without a single token; tokenize again", prefix,
                                               n.sequences));
