@@ -6,9 +6,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <new>
 
 #include "cmd/commands.h"
 #include "runtime/base/error.h"
+#include "runtime/base/process_memory.h"
 #include "runtime/spec/suggest.h"
 
 #ifndef TRAINCTL_VERSION
@@ -132,6 +134,8 @@ int run_command_line(int argc, const char* const* argv) {
     return context.action();
   } catch (const Error& error) {
     return report(context, error.code(), error.what());
+  } catch (const std::bad_alloc&) {
+    return report(context, ErrorCode::kPlan, out_of_memory_text());
   } catch (const std::exception& error) {
     if (std::ferror(stdout)) return kExitDone;  // reported by run_program
     return report(context, ErrorCode::kInternal, error.what());

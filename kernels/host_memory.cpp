@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include "runtime/base/error.h"
+#include "runtime/base/text.h"
 
 namespace trainctl::kernels {
 
@@ -18,10 +19,10 @@ HostBuffer::HostBuffer(size_t bytes) : bytes_(bytes) {
   data_ = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (data_ == MAP_FAILED) {
     data_ = nullptr;
-    throw Error(ErrorCode::kHardware,
-                fmt::format("cannot allocate {} bytes of host memory: {}; use a smaller micro-batch, a deeper ZeRO "
-                            "stage or fewer ranks per node",
-                            bytes, std::strerror(errno)));
+    throw Error(ErrorCode::kPlan,
+                fmt::format("cannot allocate {} of host memory: {}; use a smaller micro-batch, activation recomputation or fewer ranks a "
+                            "machine: `trainctl plan` shows what fits",
+                            memory_text(double(bytes)), std::strerror(errno)));
   }
   if (bytes >= 4 * kHugePageBytes) {
     madvise(data_, bytes, MADV_HUGEPAGE);

@@ -1,7 +1,11 @@
 #include "runtime/base/process_memory.h"
 
+#include <sys/resource.h>
+
 #include <fstream>
 #include <string>
+
+#include "runtime/base/text.h"
 
 namespace trainctl {
 
@@ -16,6 +20,15 @@ uint64_t peak_resident_bytes() {
     status.ignore(1 << 20, '\n');
   }
   return 0;
+}
+
+std::string out_of_memory_text() {
+  std::string text = "memory ran out: this process held " + memory_text(double(peak_resident_bytes())) + " and the system gave no more";
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
+    text += ", its limit on address space being " + memory_text(double(limit.rlim_cur)) + " (ulimit -v)";
+  return text + "; make the job smaller (fewer or shorter sequences a micro-batch, a smaller model, more ranks on other machines), or use a "
+                "machine with more memory";
 }
 
 }  // namespace trainctl

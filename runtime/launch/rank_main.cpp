@@ -14,6 +14,7 @@
 #include <optional>
 
 #include "parallel/communicator.h"
+#include "runtime/base/process_memory.h"
 #include "runtime/launch/attempt.h"
 #include "runtime/launch/bundle.h"
 #include "runtime/launch/control.h"
@@ -82,7 +83,8 @@ void redirect_to_log(const RunDirectory& run, int rank, uint64_t epoch) {
     record.code = error.code();
     record.message = error.what();
   } catch (const std::bad_alloc&) {
-    record.message = "out of memory";
+    record.code = ErrorCode::kPlan;
+    record.message = out_of_memory_text();
   } catch (const std::exception& error) {
     record.code = ErrorCode::kInternal;
     record.message = error.what();

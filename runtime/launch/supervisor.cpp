@@ -5,10 +5,11 @@
 #include <unistd.h>
 
 #include <cstdlib>
-
+#include <new>
 
 #include "ckpt/checkpoint.h"
 #include "runtime/base/json.h"
+#include "runtime/base/process_memory.h"
 #include "runtime/base/text.h"
 #include "runtime/launch/attempt.h"
 #include "runtime/launch/bundle.h"
@@ -65,6 +66,9 @@ class Supervisor {
       }
     } catch (const Error& error) {
       give_up(exit_status(error.code()), error.what());
+      throw;
+    } catch (const std::bad_alloc&) {
+      give_up(exit_status(ErrorCode::kPlan), out_of_memory_text());
       throw;
     } catch (const std::exception& error) {
       give_up(exit_status(ErrorCode::kInternal), error.what());
