@@ -4,6 +4,7 @@
 
 #include "kernels/device.h"
 #include "runtime/base/error.h"
+#include "runtime/train/peak_cache.h"
 
 namespace trainctl {
 
@@ -79,8 +80,12 @@ std::optional<double> rank_peak_flops_per_s(const JobSpec& job, DeviceKind kind)
     return kernels::gpu_peak_flops_per_s(kernels::gpu_facts(0).name, job.compute);
   }
   // Ranks that share cores would measure each other, so this is asked for before they start.
-  const auto backend = kernels::make_cpu_backend(job.parallelism.threads_per_rank);
-  return kernels::measure_matmul_flops_per_s(*backend, job.compute);
+  const std::string key = fmt::format("{}, {}, {} thread(s), {}", host_processor(), kernels::cpu_numerics(),
+                                      job.parallelism.threads_per_rank, name_of(job.compute));
+  return remembered_peak(real_file_system(), peak_cache_path(), key, [&] {
+    const auto backend = kernels::make_cpu_backend(job.parallelism.threads_per_rank);
+    return kernels::measure_matmul_flops_per_s(*backend, job.compute);
+  });
 }
 
 }  // namespace trainctl
