@@ -97,6 +97,10 @@ void check_pipeline(Resolution& r) {
     r.report("E0304", "virtual stages need a pipeline of at least two stages",
              {"parallelism.virtual_stages", "parallelism.pipeline"},
              {"set parallelism.virtual_stages to 1 and parallelism.pipeline_schedule to 1f1b"});
+  if (p.schedule == parallel::Schedule::interleaved && p.virtual_stages == 1)
+    r.report("E0304", "the interleaved schedule needs at least two virtual stages: with one it would be 1f1b",
+             {"parallelism.pipeline_schedule", "parallelism.virtual_stages"},
+             {"set parallelism.virtual_stages to 2 or more, or parallelism.pipeline_schedule to 1f1b"});
   parallel::PipelineShape wanted{.schedule = p.schedule,
                                  .stages = p.pipeline,
                                  .virtual_stages = p.virtual_stages,

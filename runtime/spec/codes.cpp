@@ -153,6 +153,11 @@ const std::vector<CodePage> kParallelism = {
 };
 
 const std::vector<CodePage> kOperation = {
+    {"E0401", "Too large to plan",
+     "The model has so many parts, or a step so many activations, that writing the plan down would take more memory and time than "
+     "planning is worth: at most 4,194,304 chunks of checkpoint.chunk_mib, at most 2^60 bytes of activations. Usually a digit too many.",
+     R"("hidden_size": 1048576, "num_layers": 10000, "ffn_size": 4194304)",
+     "Use a smaller model or batch; of a real giant, raise checkpoint.chunk_mib."},
     {"E0501", "Raw token file without dtype",
      "A raw file holds bare token ids and nothing about their width.",
      R"({"path": "a.bin", "format": "raw"})", R"(Add "dtype": "uint16".)"},

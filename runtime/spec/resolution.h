@@ -87,6 +87,8 @@ void check_model(Resolution& resolution);
 void check_parallelism(Resolution& resolution);
 void check_training(Resolution& resolution);
 void check_operation(Resolution& resolution);
+/// Refuses what could not even be planned (check_size.cpp).
+void check_size(Resolution& resolution);
 
 /// Value of a quantity with a unit ("4M", "30m", "4GiB"), or a sentence on why not.
 struct Quantity {

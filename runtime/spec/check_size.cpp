@@ -1,0 +1,57 @@
+// Jobs that nobody could plan: refused from a few products of the spec's numbers, before anything is listed
+// or laid out.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "runtime/spec/resolution.h"
+
+namespace trainctl::spec {
+namespace {
+
+/// Planning lists a model's chunks, with about a hundred bytes for each.
+constexpr double kMostChunks = 1 << 22;
+/// Of activations on one rank; what is beyond would overflow sums of bytes.
+constexpr double kMostBytes = 0x1p60;
+
+std::string rounded(double n) { return n < 1e7 ? fmt::format("{:.0f}", n) : fmt::format("{:.2g}", n); }
+
+}  // namespace
+
+void check_size(Resolution& r) {
+  const ModelSpec& m = r.job.model;
+  if (!r.sound({"model.hidden_size", "model.num_layers", "model.num_heads", "model.num_kv_heads",
+                "model.ffn_size", "model.vocab_size", "data.seq_len", "batch.micro_sequences",
+                "batch.global_sequences", "checkpoint.chunk_mib"}))
+    return;
+  const double hidden = double(m.hidden_size), ffn = double(m.ffn_size), layers = double(m.num_layers),
+               vocabulary = double(m.vocab_size);
+  const double kv = double(m.num_kv_heads),
+               in_attention = 2 + 2 * kv / double(std::max<int64_t>(1, m.num_heads));
+  // Matrices of a layer: attention, and two or three of the feed-forward part; embedding and head.
+  const double elements =
+      layers * (in_attention * hidden * hidden + (m.family == Family::llama ? 3 : 2) * hidden * ffn) +
+      2 * vocabulary * hidden;
+  // Chunks are also cut wherever tensor parallelism may cut.
+  const double chunks = elements / std::max(1.0, r.job.checkpoint.chunk_mib * 1048576 / 4) + layers * 12 * kv;
+  if (!(chunks <= kMostChunks))
+    r.report(
+        "E0401",
+        fmt::format(
+            "too large to plan: a model of about {} parameters makes {} chunks; at most {} can be planned",
+            rounded(elements), rounded(chunks), rounded(kMostChunks)),
+        {"model.hidden_size", "model.num_layers", "model.ffn_size", "checkpoint.chunk_mib"},
+        {"use a smaller model, or a larger checkpoint.chunk_mib"});
+  const double rows = double(r.job.batch.micro_sequences) * double(r.job.data.seq_len);
+  const double micro_batches =
+      double(r.job.batch.global_sequences) / double(std::max<int64_t>(1, r.job.batch.micro_sequences));
+  const double bytes =
+      4 * rows * (layers * (16 * hidden + 4 * ffn) * std::max(1.0, micro_batches) + vocabulary);
+  if (!(bytes <= kMostBytes))
+    r.report("E0401",
+             fmt::format("too large to plan: the activations of a step could take {} bytes", rounded(bytes)),
+             {"batch.micro_sequences", "batch.global_sequences", "data.seq_len", "model.hidden_size"},
+             {"use a smaller batch, shorter sequences or a smaller model"});
+}
+
+}  // namespace trainctl::spec
