@@ -226,6 +226,7 @@ std::vector<std::pair<std::string, std::string>> starter_values(const spec::Pres
       {"version", "1"},
       {"name", "\"" + preset.name + "\""},
       {"seed", "1234"},
+      {"device", preset.gpus() == 1 ? "\"auto\"" : "\"cuda\""},
       {"model.preset", "\"" + preset.name + "\""},
       {"data.tokenizer", "\"data/tokenizer.model\""},
       {"data.train", R"([{"path": "data/train.idx"}])"},
@@ -233,9 +234,9 @@ std::vector<std::pair<std::string, std::string>> starter_values(const spec::Pres
       {"data.seq_len", std::to_string(seq_len)},
       {"batch.global_sequences", small ? "16" : "512"},
       {"batch.micro_sequences", "1"},
-      {"parallelism.tensor", "1"},
-      {"parallelism.pipeline", "1"},
-      {"parallelism.data", "1"},
+      {"parallelism.tensor", std::to_string(preset.tensor)},
+      {"parallelism.pipeline", std::to_string(preset.pipeline)},
+      {"parallelism.data", std::to_string(preset.data)},
       {"precision.compute", small ? "\"f32\"" : "\"bf16\""},
       {"memory.activation_recompute", small ? "\"none\"" : "\"full\""},
       {"schedule.total_tokens", small ? "\"10M\"" : "\"10B\""},
@@ -258,8 +259,12 @@ std::string starter_job(const std::string& name) {
   if (!preset) return "";
   std::string out = wrapped(fmt::format("{} ({} parameters). `trainctl validate` checks this file, "
                                         "`trainctl explain FIELD` "
-                                        "tells more about a field.",
-                                        preset->summary, grouped(preset->parameters)),
+                                        "tells more about a field.{}",
+                                        preset->summary, grouped(preset->parameters),
+                                        preset->gpus() == 1 ? ""
+                                                            : fmt::format(" The mesh is for {} H100 GPUs; `trainctl plan FILE --device "
+                                                                          "h100` shows what it takes, and what fits other GPUs.",
+                                                                          preset->gpus())),
                             "// ");
   out += "{\n";
   std::string section;

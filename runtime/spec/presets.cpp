@@ -39,13 +39,13 @@ const std::vector<Preset>& presets() {
            "vocab_size": 128256, "max_seq_len": 8192, "position": {"theta": 500000}, "tie_embeddings": true})"},
       {"llama3-8b", "Llama 3 8B", 8030261248,
        R"({"family": "llama", "hidden_size": 4096, "num_layers": 32, "num_heads": 32, "num_kv_heads": 8, "ffn_size": 14336,
-           "vocab_size": 128256, "max_seq_len": 8192, "position": {"theta": 500000}, "tie_embeddings": false})"},
+           "vocab_size": 128256, "max_seq_len": 8192, "position": {"theta": 500000}, "tie_embeddings": false})", 4, 1, 2},
       {"llama3-70b", "Llama 3 70B", 70553706496,
        R"({"family": "llama", "hidden_size": 8192, "num_layers": 80, "num_heads": 64, "num_kv_heads": 8, "ffn_size": 28672,
-           "vocab_size": 128256, "max_seq_len": 8192, "position": {"theta": 500000}, "tie_embeddings": false})"},
+           "vocab_size": 128256, "max_seq_len": 8192, "position": {"theta": 500000}, "tie_embeddings": false})", 8, 8, 1},
       {"llama3-405b", "Llama 3.1 405B", 405853388800,
        R"({"family": "llama", "hidden_size": 16384, "num_layers": 126, "num_heads": 128, "num_kv_heads": 8, "ffn_size": 53248,
-           "vocab_size": 128256, "max_seq_len": 8192, "position": {"theta": 500000}, "tie_embeddings": false})"},
+           "vocab_size": 128256, "max_seq_len": 8192, "position": {"theta": 500000}, "tie_embeddings": false})", 8, 16, 1},
   };
   return all;
 }
