@@ -34,6 +34,7 @@ parts=(
 step_rows=(
   "gpt2-124m|gpt2-124m" "llama3-8b-half-8k|llama-8b-half" "llama3-1b-8k|llama-1b" "gpt2-1558m|gpt2-1558m"
   "llama3-3b-8k|llama-3b" "llama3-3b|llama-3b" "llama-1.5b|llama-1.5b" "llama-7b|llama-7b"
+  "llama3-8b-12-layers-8k|llama-8b-12-layers"
 )
 
 bundle="" out=gpu-check quick=0 mode=all part=""

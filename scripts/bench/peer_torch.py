@@ -53,6 +53,7 @@ SHAPES = {
     "llama-3b": Shape("llama", 3072, 28, 24, 8, 8192, 128256, True),                    # llama3-3b
     "llama-7b": Shape("llama", 4096, 32, 32, 32, 11008, 32000, False, 1e4),             # Llama 2 7B
     "llama-8b-half": Shape("llama", 4096, 16, 32, 8, 14336, 128256, False),             # llama3-8b, every second layer
+    "llama-8b-12-layers": Shape("llama", 4096, 12, 32, 8, 14336, 128256, False),        # llama3-8b, for 80 GB
 }
 
 
