@@ -114,7 +114,7 @@ std::string launch_command(const JobArguments& arguments) {
   return shell_text(line);
 }
 
-std::optional<ParsedJob> load_job(const JobArguments& arguments, const Context& context) {
+ParseInput job_input(const JobArguments& arguments) {
   FileSystem& fs = real_file_system();
   if (!fs.exists(arguments.path))
     throw Error(ErrorCode::kUsage, fmt::format("there is no job spec {}; `trainctl init > job.json` writes "
@@ -122,7 +122,15 @@ std::optional<ParsedJob> load_job(const JobArguments& arguments, const Context& 
                                                arguments.path));
   if (fs.is_directory(arguments.path))
     throw Error(ErrorCode::kUsage, fmt::format("{} is a folder, not a job spec", arguments.path));
-  return load_job_text(fs.read_text(arguments.path), arguments.path, arguments.overrides, context);
+  return {.text = fs.read_text(arguments.path),
+          .file = arguments.path,
+          .overrides = arguments.overrides,
+          .environment = spec_environment()};
+}
+
+std::optional<ParsedJob> load_job(const JobArguments& arguments, const Context& context) {
+  const ParseInput input = job_input(arguments);
+  return load_job_text(input.text, input.file, input.overrides, context);
 }
 
 }  // namespace trainctl::cmd

@@ -63,6 +63,8 @@ std::optional<ParsedJob> load_job(const JobArguments& arguments, const Context& 
 bool files_exist(const ParsedJob& job, const JobArguments& arguments, const Context& context);
 /// "" or one sentence on what a failure of this job would cost: everything, if it saves nothing on the way.
 std::string risk_of(const JobSpec& job);
+/// What load_job parses: the file's text, with TRAINCTL_SET__* and --set. Throws Error(kUsage) if the file cannot be read.
+ParseInput job_input(const JobArguments& arguments);
 /// `trainctl launch JOB -s ...` of the same job, quoted for a shell.
 std::string launch_command(const JobArguments& arguments);
 /// The same as load_job from text already at hand, e.g. the resolved spec of a run; `file` names it in diagnostics, and its

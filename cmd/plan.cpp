@@ -1,19 +1,62 @@
-// trainctl plan: what a job will need, before anything is started.
+// trainctl plan: what a job will need, whether that fits and how long it takes, before anything is started.
 #include <cstdio>
 #include <memory>
 
 #include "cmd/commands.h"
 #include "runtime/base/error.h"
-#include "runtime/plan/plan.h"
+#include "runtime/launch/mpirun.h"
+#include "runtime/plan/report.h"
 
 namespace trainctl::cmd {
 namespace {
 
 struct Options {
   JobArguments job;
+  std::string device;
+  double mfu = 0;  // percent or a fraction; 0: the default
   bool timeline = false;
   int width = 110;
 };
+
+DeviceModel device_of(const Options& options, const JobSpec& job) {
+  if (options.device.empty()) return device_here(job, device_kind(job), true);
+  return device_named(options.device, job, device_kind(job));
+}
+
+/// The plan command again, with settings added, which replace earlier ones of the same field.
+std::string plan_command(const Options& options, const std::vector<std::string>& settings) {
+  std::vector<std::string> all = options.job.overrides;
+  for (const std::string& setting : settings) {
+    const std::string field = setting.substr(0, setting.find('=') + 1);
+    std::erase_if(all, [&](const std::string& earlier) { return earlier.rfind(field, 0) == 0; });
+    all.push_back(setting);
+  }
+  LaunchLine line;
+  line.argv = {"trainctl", "plan", options.job.path};
+  if (!options.device.empty()) line.argv.insert(line.argv.end(), {"--device", options.device});
+  for (const std::string& setting : all) line.argv.insert(line.argv.end(), {"-s", setting});
+  return shell_text(line);
+}
+
+/// What to do with this plan. Launching is advised only for what fits, and on the device that was planned
+/// for.
+std::string next_command(const Options& options, const PlanReport& report) {
+  if (report.fit.known() && !report.fit.fits())
+    return report.alternatives.empty() ? "" : plan_command(options, report.alternatives.front().settings);
+  if (!report.fit.known()) {
+    Options named = options;
+    named.device = report.device.kind == DeviceKind::cuda ? "h100" : "64GiB";
+    return plan_command(named, {});
+  }
+  JobArguments launched = options.job;
+  if (report.device.kind == DeviceKind::cuda && report.job.device == "cpu")
+    launched.overrides.push_back("device=cuda");
+  return launch_command(launched);
+}
+
+void print_next(const Options& options, const PlanReport& report) {
+  if (const std::string next = next_command(options, report); !next.empty()) fmt::print("next: {}\n", next);
+}
 
 int plan(const Options& options, const Context& context) {
   const std::optional<ParsedJob> parsed = load_job(options.job, context);
@@ -22,19 +65,27 @@ int plan(const Options& options, const Context& context) {
     fmt::print("{}", render_timeline(parsed->job, options.width));
     return kExitDone;
   }
-  const DeviceKind device = device_kind(parsed->job);
-  const JobPlan plan = make_plan(parsed->job, device);
-  const double rate = rank_peak_flops_per_s(parsed->job, device).value_or(0);
+  const std::optional<double> mfu =
+      options.mfu > 0 ? std::optional(options.mfu > 1 ? options.mfu / 100 : options.mfu) : std::nullopt;
+  const PlanReport report =
+      make_report(job_input(options.job), parsed->job, device_of(options, parsed->job), mfu);
+  const bool refused = report.fit.known() && !report.fit.fits();
   if (context.json) {
-    fmt::print("{}\n", plan_json(parsed->job, plan, rate));
+    fmt::print("{}\n", plan_json(report));
+  } else {
+    fmt::print("{}", render_plan(report));
+  }
+  if (refused) {
+    if (!context.json) print_next(options, report);
+    return exit_status(ErrorCode::kPlan);
+  }
+  // The plan needs no file; a launch here does. Another device is somewhere else, and so may the files be.
+  if (report.fit.known() && options.device.empty()) {
     Context in_words = context;  // stdout has the plan alone
     in_words.json = false;
-    return files_exist(*parsed, options.job, in_words) ? kExitDone : exit_status(ErrorCode::kData);
+    if (!files_exist(*parsed, options.job, in_words)) return exit_status(ErrorCode::kData);
   }
-  fmt::print("{}", render_plan(parsed->job, plan, rate));
-  // The plan needs no file; the launch that it advises does.
-  if (!files_exist(*parsed, options.job, context)) return exit_status(ErrorCode::kData);
-  fmt::print("next: {}\n", launch_command(options.job));
+  if (!context.json) print_next(options, report);
   return kExitDone;
 }
 
@@ -42,9 +93,22 @@ int plan(const Options& options, const Context& context) {
 
 void add_plan(CommandLine& app, Context& context) {
   auto options = std::make_shared<Options>();
-  CommandLine command = app.add_subcommand("plan", "mesh, memory, traffic and time of a job; nothing is started");
+  CommandLine command = app.add_subcommand(
+      "plan",
+      "memory, traffic and time of a job and whether it fits (exit 4: it does not); nothing is started");
   add_job_arguments(command, options->job);
   add_no_data_flag(command, options->job);
+  command
+      .add_option(
+          "--device", options->device,
+          "plan for this device instead of what is here: h100, h200, a100-80, ..., or memory such as 80GiB")
+      .type_name("DEVICE");
+  command
+      .add_option("--mfu", options->mfu,
+                  "share of the device's peak to reckon time with, 0.4 or 40; without it 0.4 of a GPU's "
+                  "peak, 0.7 of a CPU's measured one")
+      .range(0.001, 100)
+      .type_name("SHARE");
   command.add_flag("--timeline", options->timeline, "draw the pipeline schedule of one step");
   command.add_option("--width", options->width, "columns of the timeline").range(20, 1000);
   when_chosen(command, context, [options, &context] { return plan(*options, context); });

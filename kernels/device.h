@@ -55,6 +55,9 @@ size_t cuda_scratch_bytes(const ScratchShape& shape);
 /// And what its library of products takes.
 size_t cuda_workspace_bytes();
 
+/// The same of the CPU backend with so many threads: what its ops keep for themselves.
+size_t cpu_scratch_bytes(const ScratchShape& shape, int threads);
+
 /// Dense bf16 (f32: TF32 aside, plain) peak of a GPU by its name as the driver tells it, in FLOP/s; nothing for an unknown GPU, which is
 /// then measured, never guessed. Sources: kernels/gpu_peaks.cpp.
 std::optional<double> gpu_peak_flops_per_s(const std::string& name, DType dtype);

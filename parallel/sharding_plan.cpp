@@ -2,6 +2,7 @@
 
 #include <bit>
 #include <numeric>
+#include <set>
 #include <utility>
 
 #include "parallel/communicator.h"
@@ -77,34 +78,80 @@ bool adds_in_transport(int group, const ShardingOptions& options, int dp) {
 
 bool packs_gradients(int group, int dp) { return dp > 1 || group == replicated_partial; }
 
+namespace {
+
+/// All that the ranks of a dp group differ in.
+struct Share {
+  std::array<int64_t, kGroups> elements{}, chunks{};
+  auto operator<=>(const Share&) const = default;
+};
+
+std::vector<Share> shares_of(const Plan& plan, int dp) {
+  std::vector<Share> shares(static_cast<size_t>(dp));
+  for (size_t g = 0; g < kGroups; ++g) {
+    const GroupPlan& group = plan.groups[g];
+    for (int r = 0; r < dp; ++r) shares[size_t(r)].elements[g] = group.own(r);
+    for (const FlatChunk& c : group.chunks) ++shares[size_t(c.owner)].chunks[g];
+  }
+  return shares;
+}
+
+/// What the bytes of all ranks have in common.
+struct Common {
+  const Plan& plan;
+  const ShardingOptions& options;
+  int dp;
+  bool has_tied_peer;
+  std::array<int64_t, kGroups> largest_share{};
+  Common(const Plan& p, const ShardingOptions& o, int width, bool tied) : plan(p), options(o), dp(width), has_tied_peer(tied) {
+    for (size_t g = 0; g < kGroups; ++g) largest_share[g] = plan.groups[g].largest_share();
+  }
+};
+
+ShardingBytes bytes_of(const Common& c, const Share& share) {
+  const Plan& plan = c.plan;
+  ShardingBytes bytes{plan.weight_bytes, size_t(plan.gradient_elements * plan.levels) * 4, 0, 0};
+  const bool both = !plan.groups[tied_head].chunks.empty() && !plan.groups[tied_embedding].chunks.empty();
+  for (int g = 0; g < kGroups; ++g) {
+    const GroupPlan& group = plan.groups[size_t(g)];
+    if (group.chunks.empty()) continue;
+    const int64_t own = share.elements[size_t(g)];
+    const bool state = !(g == tied_head && both), whole = c.options.zero_stage == 0;
+    if (state) {
+      bytes.optimizer += 12 * size_t(whole ? group.size() : own);
+      bytes.state_boxes += whole ? int64_t(group.chunks.size()) : share.chunks[size_t(g)];
+    }
+    if (packs_gradients(g, c.dp)) bytes.communication += 4 * size_t(group.size());
+    if (!adds_in_transport(g, c.options, c.dp)) bytes.communication += 4 * size_t(own) * size_t(c.dp - 1);
+    if (c.dp > 1 && !whole && state) bytes.communication += size_t(group.size()) * size_of(group.dtype);
+    if (g == replicated_partial && c.options.tp > 1)
+      bytes.communication += all_reduce_scratch_bytes(c.options.tp, DType::f32, whole ? group.size() : c.largest_share[size_t(g)]);
+    if (g >= tied_embedding && c.has_tied_peer) bytes.communication += 4 * size_t(own);
+  }
+  return bytes;
+}
+
+}  // namespace
+
+std::vector<RankClass> rank_classes(const std::vector<ParamUse>& uses, const std::vector<std::vector<Box>>& grids,
+                                    const ShardingOptions& options, int dp, bool has_tied_peer) {
+  const Plan plan = make_plan(uses, grids, options, dp);
+  const Common common(plan, options, dp, has_tied_peer);
+  const std::vector<Share> shares = shares_of(plan, dp);
+  std::vector<RankClass> classes;
+  std::set<Share> seen;
+  for (int r = 0; r < dp; ++r)
+    if (seen.insert(shares[size_t(r)]).second) classes.push_back({r, bytes_of(common, shares[size_t(r)])});
+  return classes;
+}
+
 }  // namespace sharding
 
 ShardingBytes ShardedParams::plan(const std::vector<ParamUse>& uses, const std::vector<std::vector<Box>>& grids,
                                   const ShardingOptions& options, int dp, int dp_rank, bool has_tied_peer) {
   using namespace sharding;
   const Plan plan = make_plan(uses, grids, options, dp);
-  ShardingBytes bytes{plan.weight_bytes, size_t(plan.gradient_elements * plan.levels) * 4, 0, 0};
-  const bool both = !plan.groups[tied_head].chunks.empty() && !plan.groups[tied_embedding].chunks.empty();
-  for (int g = 0; g < kGroups; ++g) {
-    const GroupPlan& group = plan.groups[g];
-    if (group.chunks.empty()) continue;
-    const int64_t own = group.own(dp_rank);
-    const bool state = !(g == tied_head && both);
-    if (state) {
-      bytes.optimizer += 12 * size_t(options.zero_stage == 0 ? group.size() : own);
-      bytes.state_boxes += std::count_if(group.chunks.begin(), group.chunks.end(), [&](const FlatChunk& c) {
-        return options.zero_stage == 0 || c.owner == dp_rank;
-      });
-    }
-    if (packs_gradients(g, dp)) bytes.communication += 4 * size_t(group.size());
-    if (!adds_in_transport(g, options, dp)) bytes.communication += 4 * size_t(own) * size_t(dp - 1);
-    if (dp > 1 && options.zero_stage > 0 && state) bytes.communication += size_t(group.size()) * size_of(group.dtype);
-    if (g == replicated_partial && options.tp > 1)
-      bytes.communication += all_reduce_scratch_bytes(options.tp, DType::f32,
-                                                      options.zero_stage == 0 ? group.size() : group.largest_share());
-    if (g >= tied_embedding && has_tied_peer) bytes.communication += 4 * size_t(own);
-  }
-  return bytes;
+  return bytes_of(Common(plan, options, dp, has_tied_peer), shares_of(plan, dp)[size_t(dp_rank)]);
 }
 
 }  // namespace trainctl::parallel

@@ -68,6 +68,16 @@ bool shares_weight(const std::vector<ParamUse>& uses, const ParamUse& use);
 
 Plan make_plan(const std::vector<ParamUse>& uses, const std::vector<std::vector<Box>>& grids, const ShardingOptions& options, int dp);
 
+/// Ranks of one dp group that take the same memory: they own as many elements and as many chunks of each group.
+struct RankClass {
+  int first_rank = 0;     ///< the lowest dp rank among them
+  ShardingBytes bytes;
+};
+/// Every rank of a dp group is in one of these classes, which come in the order of their first ranks. One layout serves the whole
+/// group, so that the work does not grow with dp times the chunks.
+std::vector<RankClass> rank_classes(const std::vector<ParamUse>& uses, const std::vector<std::vector<Box>>& grids,
+                                    const ShardingOptions& options, int dp, bool has_tied_peer);
+
 /// Whether the transport adds a group's gradients. What tensor-parallel ranks hold alike must stay alike, and their dp groups need not add
 /// in one order, so that those small sums are always made here.
 bool adds_in_transport(int group, const ShardingOptions& options, int dp);

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
-#include <iterator>
 
 
 #include "data/dataset.h"
@@ -74,27 +73,6 @@ std::string smaller_by(const JobSpec& job) {
   return text;
 }
 
-}  // namespace
-
-MemoryNeed memory_need(const JobSpec& job, const JobPlan& plan) {
-  const uint64_t ranks_of_stage = uint64_t(job.parallelism.tensor) * uint64_t(job.parallelism.data);
-  MemoryNeed need;
-  need.terms = {{"weights", 0}, {"gradients", 0}, {"optimizer state", 0}, {"communication buffers", 0},
-                {"activations", 0}, {"scratch", 0}, {"data", 0}, {"workspace", 0}, {"the programs", 0}};
-  for (const RankMemory& m : plan.stages) {
-    const size_t bytes[] = {m.sharding.weights, m.sharding.gradients, m.sharding.optimizer,
-                            m.sharding.communication + m.scalars, m.stage.activations,
-                            m.stage.scratch, m.data, m.workspace, m.program};
-    for (size_t i = 0; i < need.terms.size(); ++i) need.terms[i].second += bytes[i] * ranks_of_stage;
-    need.total += m.total() * ranks_of_stage;
-  }
-  std::stable_sort(need.terms.begin(), need.terms.end(),
-                   [](const auto& a, const auto& b) { return a.second > b.second; });
-  return need;
-}
-
-namespace {
-
 /// "weights 1.0 GiB, gradients 0.5 GiB, scratch 0.1 GiB"
 std::string three_largest(const MemoryNeed& need) {
   std::string text;
@@ -114,16 +92,6 @@ std::string memory_refusal(const JobSpec& job, const MemoryNeed& need, uint64_t 
                      smaller_by(job));
 }
 
-MemoryNeed gpu_memory_need(const JobSpec& job, const JobPlan& plan) {
-  // Which stages meet on a GPU depends on the order of ranks; the worst rank stands for each of them.
-  JobPlan worst = plan;
-  worst.stages = {plan.worst()};
-  JobSpec one_gpu = job;
-  one_gpu.parallelism.tensor = std::min(job.launcher.ranks_per_gpu, job.mesh().world_size());
-  one_gpu.parallelism.data = 1;
-  return memory_need(one_gpu, worst);
-}
-
 std::string gpu_memory_refusal(const JobSpec& job, const MemoryNeed& need, const std::string& gpu, uint64_t free_bytes) {
   if (need.total <= free_bytes) return "";
   return fmt::format("{} would need {} of GPU memory and {} has {} free (most of it: {}); {} would help, and `trainctl plan` shows "
@@ -132,19 +100,12 @@ std::string gpu_memory_refusal(const JobSpec& job, const MemoryNeed& need, const
                      bytes_text(need.total), gpu, bytes_text(free_bytes), three_largest(need), smaller_by(job));
 }
 
-uint64_t available_memory(const std::string& meminfo) {
-  const std::string key = "MemAvailable:";
-  const size_t at = meminfo.find(key);
-  return at == std::string::npos ? 0 : std::strtoull(meminfo.c_str() + at + key.size(), nullptr, 10) * 1024;
-}
-
 namespace {
 
 /// Ranks that outgrow the machine would be killed one by one, long after the start. Where the system does not
 /// say what is available nothing is refused.
 std::string check_memory(const JobSpec& job) {
-  std::ifstream file("/proc/meminfo");
-  const uint64_t available = available_memory({std::istreambuf_iterator<char>(file), {}});
+  const uint64_t available = available_memory_here();
   const MemoryNeed need = memory_need(job, make_plan(job, DeviceKind::cpu));
   if (available == 0) return fmt::format("{} needed", bytes_text(need.total));
   if (const std::string refusal = memory_refusal(job, need, available); !refusal.empty())
@@ -156,9 +117,6 @@ std::string check_memory(const JobSpec& job) {
 
 namespace {
 
-/// Kept free for a rank's CUDA context and the kernels of its libraries, which are not in the plan: a reserve, not a measurement.
-constexpr uint64_t kContextBytes = uint64_t{512} << 20;
-
 /// GPUs are there and each has room for the ranks on it, before any of them is touched.
 std::string check_gpus(const JobSpec& job) {
   const kernels::CudaStatus status = kernels::cuda_status();
@@ -169,7 +127,7 @@ std::string check_gpus(const JobSpec& job) {
   if (job.mesh().world_size() > 1 && uses_nccl(job))
     if (const std::string problem = parallel::nccl_status().problem; !problem.empty()) throw Error(ErrorCode::kPreflight, problem);
   const MemoryNeed need = gpu_memory_need(job, make_plan(job, DeviceKind::cuda));
-  const uint64_t contexts = kContextBytes * uint64_t(std::min(job.launcher.ranks_per_gpu, job.mesh().world_size()));
+  const uint64_t contexts = kGpuContextBytes * uint64_t(std::min(job.launcher.ranks_per_gpu, job.mesh().world_size()));
   const int gpus = (job.mesh().world_size() + job.launcher.ranks_per_gpu - 1) / job.launcher.ranks_per_gpu;
   for (int gpu = 0; gpu < gpus; ++gpu) {
     const kernels::GpuFacts facts = kernels::gpu_facts(gpu);

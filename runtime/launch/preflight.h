@@ -3,11 +3,11 @@
 #pragma once
 #include <cstdint>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "runtime/base/file_system.h"
-#include "runtime/plan/plan.h"
+#include "runtime/plan/device_model.h"
+#include "runtime/plan/memory_need.h"
 #include "runtime/spec/job.h"
 
 namespace trainctl {
@@ -20,20 +20,10 @@ struct Preflight {
   std::string memory_text;           ///< "1.2 GiB needed, 8.0 GiB available"
 };
 
-/// Bytes that all ranks of this machine take together, by purpose.
-struct MemoryNeed {
-  std::vector<std::pair<std::string, uint64_t>> terms;  ///< largest first
-  uint64_t total = 0;
-};
-/// From the worst rank of each stage, so never less than what is taken.
-MemoryNeed memory_need(const JobSpec& job, const JobPlan& plan);
 /// "" if it fits; else one sentence: needed, available, the three largest terms and what would help.
 std::string memory_refusal(const JobSpec& job, const MemoryNeed& need, uint64_t available_bytes);
 /// The same for one GPU and the ranks on it.
-MemoryNeed gpu_memory_need(const JobSpec& job, const JobPlan& plan);
 std::string gpu_memory_refusal(const JobSpec& job, const MemoryNeed& need, const std::string& gpu, uint64_t free_bytes);
-/// MemAvailable of the text of /proc/meminfo, in bytes; 0 if it is not there.
-uint64_t available_memory(const std::string& meminfo);
 
 /// Memory: Error(kPlan). Launcher, slots, shared memory: Error(kPreflight). Data opens and fits the vocabulary: Error(kData).
 Preflight check_machine_and_data(const JobSpec& job, FileSystem& fs);

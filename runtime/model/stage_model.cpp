@@ -99,21 +99,25 @@ void take_shared(Arena& arena, const BlockShape& s, const JobSpec& job, const St
   }
 }
 
-/// Lays out all activation memory; `slot_bytes` gets the part that scales with micro-batches in flight.
-void take_all(Arena& arena, const JobSpec& job, const StageUses& uses, const StageModel::Options& options, Memory& m,
-              size_t* slot_bytes) {
+/// What does not come once more with each micro-batch in flight.
+void take_once(Arena& arena, const BlockShape& s, const JobSpec& job, const StageUses& uses,
+               const StageModel::Options& options, Memory& m) {
+  for (const ChunkUses& chunk : uses.chunks) {
+    m.biases.emplace_back(chunk.blocks.size());
+    for (BlockBiases& biases : m.biases.back()) biases.take(arena, s);
+  }
+  take_shared(arena, s, job, uses, options.split_backward, m.shared);
+}
+
+/// Lays out all activation memory.
+void take_all(Arena& arena, const JobSpec& job, const StageUses& uses, const StageModel::Options& options, Memory& m) {
   const BlockShape s = block_shape(job);
   m.slots.resize(uses.chunks.size());
   for (size_t c = 0; c < uses.chunks.size(); ++c) {
     m.slots[c].resize(size_t(options.slots[c]));
     for (Slot& slot : m.slots[c]) take_slot(arena, s, job, uses.chunks[c], options.split_backward, slot);
   }
-  if (slot_bytes) *slot_bytes = arena.used();
-  for (const ChunkUses& chunk : uses.chunks) {
-    m.biases.emplace_back(chunk.blocks.size());
-    for (BlockBiases& biases : m.biases.back()) biases.take(arena, s);
-  }
-  take_shared(arena, s, job, uses, options.split_backward, m.shared);
+  take_once(arena, s, job, uses, options, m);
 }
 
 std::vector<float> rope_table(const JobSpec& job) {
@@ -167,10 +171,10 @@ struct StageModel::Impl {
         context{shape, backend, stream, params, tp, memory.shared.block, nullptr, !options.split_backward} {
     Arena measure;
     Memory unused;
-    take_all(measure, job, uses, options, unused, nullptr);
+    take_all(measure, job, uses, options, unused);
     memory_buffer = backend.allocate(measure.used());
     Arena place(memory_buffer->data());
-    take_all(place, job, uses, options, memory, nullptr);
+    take_all(place, job, uses, options, memory);
     tp_scratch = backend.allocate(parallel::TensorParallel::scratch_bytes(tp.size(), shape.compute, shape.rows, shape.hidden));
     tp.set_scratch(tp_scratch->data());
     if (job.model.family == Family::llama) {
@@ -386,13 +390,20 @@ StageModel::StageModel(const JobSpec& job, StageUses uses, Options options, para
 StageModel::~StageModel() = default;
 
 StageBytes StageModel::plan(const JobSpec& job, const StageUses& uses, const Options& options) {
-  Arena arena;
-  Memory memory;
-  StageBytes bytes;
-  take_all(arena, job, uses, options, memory, &bytes.activations);
   const BlockShape s = block_shape(job);
   const int tp = job.parallelism.tensor;
-  bytes.scratch = arena.used() - bytes.activations;
+  StageBytes bytes;
+  // The slots of a chunk are alike and every piece begins on 64 bytes, so that one measured slot is all of them.
+  for (size_t c = 0; c < uses.chunks.size(); ++c) {
+    Arena one;
+    Slot slot;
+    take_slot(one, s, job, uses.chunks[c], options.split_backward, slot);
+    bytes.activations += one.used() * size_t(options.slots[c]);
+  }
+  Arena shared;
+  Memory unused;
+  take_once(shared, s, job, uses, options, unused);
+  bytes.scratch = shared.used();
   bytes.scratch += parallel::TensorParallel::scratch_bytes(tp, s.compute, s.rows, s.hidden);
   if (s.family == Family::llama) bytes.scratch += size_t(job.data.seq_len * s.head_dim) * 4;   // the rotary table
   return bytes;

@@ -1,5 +1,7 @@
 #include "runtime/model/stage_uses.h"
 
+#include <algorithm>
+
 #include "runtime/base/error.h"
 
 namespace trainctl {
@@ -47,11 +49,14 @@ class UseBuilder {
     chunk.last = last;
     chunk.begin = int(result_.uses.size());
     chunk.first_layer = layers.first;
-    for (int i = 0; i < int(table_.params.size()); ++i) {
+    for (int i = first_param(first ? -1 : layers.first); i < first_param(last ? job_.model.num_layers + 1 : layers.second); ++i) {
       const Param& p = table_.params[size_t(i)];
-      if (p.layer == -1 && first) add_before(i, chunk);
-      if (p.layer == job_.model.num_layers && last) add_after(i, chunk);
-      if (p.layer >= layers.first && p.layer < layers.second) add_to_block(i, int(p.layer - layers.first), chunk);
+      if (p.layer == -1)
+        add_before(i, chunk);
+      else if (p.layer == job_.model.num_layers)
+        add_after(i, chunk);
+      else
+        add_to_block(i, int(p.layer - layers.first), chunk);
     }
     if (last && table_.tied) chunk.head = add(embedding_param(), false, ParamUse::tied_second);
     chunk.end = int(result_.uses.size());
@@ -59,6 +64,11 @@ class UseBuilder {
     result_.chunks.push_back(std::move(chunk));
   }
 
+  /// Of the table, which is in the order of the layers: the first of `layer` or behind it.
+  int first_param(int64_t layer) const {
+    const auto before = [&](const Param& p) { return p.layer < layer; };
+    return int(std::partition_point(table_.params.begin(), table_.params.end(), before) - table_.params.begin());
+  }
   int embedding_param() const {
     for (size_t i = 0; i < table_.params.size(); ++i)
       if (table_.params[i].role == ParamRole::embedding) return int(i);

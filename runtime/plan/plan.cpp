@@ -4,46 +4,106 @@
 #include <bit>
 
 #include "kernels/device.h"
+#include "parallel/sharding_plan.h"
+#include "runtime/base/error.h"
+#include "runtime/plan/pipeline_plan.h"
 #include "runtime/train/schedule.h"
 #include "runtime/train/token_feed.h"
 
 namespace trainctl {
 namespace {
 
-/// Resident size of a rank process that has started MPI and opened its data but holds no model. Measured on Debian 12 with
-/// OpenMPI 4.1.4; test/end_to_end/plan_test.cpp holds the whole plan to within a tenth.
-constexpr size_t kProgramBytes = size_t(33) << 20;
+/// Resident size of a rank's process that has started MPI and touched its libraries, before any tensor is
+/// there. Measured on Debian 12 with OpenMPI 4.1.4 and oneDNN 2.6; test/end_to_end/plan_test.cpp holds
+/// whole runs to within 5 % of the plan.
+constexpr size_t kProgramBytes = size_t(31) << 20;
+/// The buffer through which a rank writes its part of a checkpoint (kWriteBytes of ckpt/write.cpp).
+constexpr size_t kSaveBytes = size_t(4) << 20;
 
-RankMemory rank_memory(const JobSpec& job, const ParamTable& table, const ChunkGrids& grids,
-                       const std::vector<parallel::Program>& programs, const parallel::MeshPosition& at,
-                       DeviceKind device) {
+/// What oneDNN packs the panels of a product into, in each thread: up to 512 rows and 384 columns
+/// (kernels/cpu/product.cpp) of a depth that it cuts at 384. The heap keeps two and a half times that,
+/// because panels of several sizes take turns (measured, as above).
+size_t product_bytes(const JobSpec& job) {
+  const BlockShape s = block_shape(job);
+  const int64_t depth = std::min<int64_t>(384, std::max({s.hidden, s.ffn, s.rows}));
+  const int64_t lines =
+      std::min<int64_t>(512, s.rows) + std::min<int64_t>(384, std::max(s.up_cols(), s.hidden));
+  return size_t(depth * lines) * size_of(s.compute) * 5 / 2 * size_t(job.parallelism.threads_per_rank);
+}
+
+/// What the ranks of a job are planned from.
+struct Model {
+  const JobSpec& job;
+  const ParamTable table = parameter_table(job.model, job.optimizer);
+  const ChunkGrids grids = chunk_grids(table, job.checkpoint.chunk_mib);
+};
+
+bool is_end_stage(const JobSpec& job, int stage) {
+  return stage == 0 || stage == job.parallelism.pipeline - 1;
+}
+
+/// What all ranks of a stage take alike.
+RankMemory stage_memory(const Model& model, const StageUses& uses, int stage, const std::vector<int>& slots,
+                        DeviceKind device) {
+  const JobSpec& job = model.job;
   RankMemory m;
-  m.at = at;
-  const StageUses uses = stage_uses(table, job, at);
-  const bool end_stage = at.pp == 0 || at.pp == job.parallelism.pipeline - 1;
-  parallel::ShardingOptions options = sharding_options(job, at);
-  options.fast_reduction = nccl_adds_gradients(job, device);
-  m.sharding = parallel::ShardedParams::plan(uses.uses, grids.grids, options, job.parallelism.data, at.dp,
-                                             table.tied && job.parallelism.pipeline > 1 && end_stage);
-  const SlotPlan slots =
-      plan_slots(programs[size_t(at.pp)], job.parallelism.virtual_stages, int(job.micro_batches_per_rank()));
-  m.stage = StageModel::plan(job, uses, {slots.slots, splits_backward(job), 1.0f});
+  m.stage = StageModel::plan(job, uses, {slots, splits_backward(job), 1.0f});
   const int64_t own_sequences = job.batch.global_sequences / job.parallelism.data;
+  const bool reads_tokens = is_end_stage(job, stage);
   if (device == DeviceKind::cuda) {
     // Samples read ahead and the sums of a step are host memory there.
-    m.data = end_stage ? TokenFeed::device_bytes(own_sequences, job.data.seq_len) : 0;
-    m.workspace = kernels::cuda_scratch_bytes(scratch_shape(job, int64_t(m.sharding.optimizer / 12), m.sharding.state_boxes)) + kernels::cuda_workspace_bytes();
+    m.data = reads_tokens ? TokenFeed::device_bytes(own_sequences, job.data.seq_len) : 0;
+    m.nccl = nccl_bytes_estimate(job);
     return m;
   }
-  if (end_stage)
-    m.data = size_t(job.data.prefetch_batches + 2) *
-             size_t(own_sequences * (job.data.seq_len + 1)) * 4 +
+  if (reads_tokens)
+    m.data = size_t(job.data.prefetch_batches + 2) * size_t(own_sequences * (job.data.seq_len + 1)) * 4 +
              2 * TokenFeed::device_bytes(own_sequences, job.data.seq_len);
-  // The vector of sums that a step exchanges: each chunk's gradient norm and each micro-batch's loss, from every rank of an axis.
+  // The vector of sums that a step exchanges: each chunk's gradient norm and each micro-batch's loss, from
+  // every rank of an axis.
   const int widest = std::max({job.parallelism.tensor, job.parallelism.data, job.parallelism.pipeline});
-  m.scalars = size_t(grids.total + job.batch.global_sequences / job.batch.micro_sequences + 1) * 8 * size_t(widest + 1);
+  m.scalars = size_t(model.grids.total + job.batch.global_sequences / job.batch.micro_sequences + 1) * 8 *
+              size_t(widest + 1);
+  kernels::ScratchShape shape = scratch_shape(job, 0, 0);
+  shape.widest = job.model.hidden_size;  // of a norm; biases need no memory of their own here
+  m.workspace = kernels::cpu_scratch_bytes(shape, job.parallelism.threads_per_rank) + product_bytes(job);
   m.program = kProgramBytes;
   return m;
+}
+
+/// Fills in what depends on the state that the rank holds.
+void set_sharding(RankMemory& m, const JobSpec& job, DeviceKind device,
+                  const parallel::ShardingBytes& sharding) {
+  m.sharding = sharding;
+  if (device == DeviceKind::cuda) {
+    m.workspace = kernels::cuda_scratch_bytes(
+                      scratch_shape(job, int64_t(sharding.optimizer / 12), sharding.state_boxes)) +
+                  kernels::cuda_workspace_bytes();
+    return;
+  }
+  const bool saves = job.checkpoint.every_steps > 0 || job.checkpoint.on_exit;
+  const size_t written =
+      sharding.optimizer / (job.parallelism.zero_stage == 0 ? size_t(job.parallelism.data) : 1);
+  m.saving = saves ? std::min(kSaveBytes, written) : 0;
+}
+
+/// The ranks of one stage and tensor position that differ, each with the first data-parallel rank that
+/// takes so much.
+std::vector<RankMemory> classes_of(const Model& model, const StageUses& uses, const RankMemory& of_stage,
+                                   int stage, int tp, DeviceKind device) {
+  const JobSpec& job = model.job;
+  parallel::ShardingOptions options = sharding_options(job, {tp, 0, 0, stage});
+  options.fast_reduction = nccl_adds_gradients(job, device);
+  const bool tied_peer = model.table.tied && job.parallelism.pipeline > 1 && is_end_stage(job, stage);
+  std::vector<RankMemory> result;
+  for (const auto& ranks : parallel::sharding::rank_classes(uses.uses, model.grids.grids, options,
+                                                            job.parallelism.data, tied_peer)) {
+    RankMemory m = of_stage;
+    m.at = {tp, 0, ranks.first_rank, stage};
+    set_sharding(m, job, device, ranks.bytes);
+    result.push_back(m);
+  }
+  return result;
 }
 
 /// What one rank sends to enter or leave a cut part once.
@@ -59,71 +119,122 @@ TensorHops tensor_hops(const JobSpec& job) {
 }
 
 /// Bytes that a rank of one stage sends in a step.
-RankTraffic rank_traffic(const JobSpec& job, const StageUses& uses, const parallel::Program& program, const RankMemory& m) {
+RankTraffic rank_traffic(const JobSpec& job, const StageUses& uses, int64_t sends, const RankMemory& m) {
   const BlockShape s = block_shape(job);
   const TensorHops hop = tensor_hops(job);
-  const double micro = double(job.micro_batches_per_rank()), dp = job.parallelism.data, tp = job.parallelism.tensor;
+  const double micro = double(job.micro_batches_per_rank()), dp = job.parallelism.data,
+               tp = job.parallelism.tensor;
   RankTraffic t;
   for (const ChunkUses& chunk : uses.chunks) {
-    const double again = job.recompute == Recompute::full ? 1 : 0, norms = job.recompute != Recompute::none ? 2 : 0;
-    double enters = double(chunk.blocks.size()) * (4 + norms), leaves = double(chunk.blocks.size()) * (4 + again);
+    const double again = job.recompute == Recompute::full ? 1 : 0,
+                 norms = job.recompute != Recompute::none ? 2 : 0;
+    double enters = double(chunk.blocks.size()) * (4 + norms),
+           leaves = double(chunk.blocks.size()) * (4 + again);
     enters += (chunk.first ? 1 : 0) + (chunk.last ? 1 : 0);
     leaves += (chunk.first ? 1 : 0) + (chunk.last ? 1 : 0);
     t.tensor += micro * (enters * hop.enter + leaves * hop.leave);
-    if (chunk.last) t.tensor += micro * (tp - 1) * double(s.rows) * 12;   // maxima and sums of the softmax
+    if (chunk.last) t.tensor += micro * (tp - 1) * double(s.rows) * 12;  // maxima and sums of the softmax
   }
-  for (const parallel::Instruction& i : program)
-    if (i.op == parallel::Op::send_activation || i.op == parallel::Op::send_gradient)
-      t.pipeline += double(s.local_rows * s.hidden) * double(size_of(s.compute));
+  t.pipeline = double(sends) * double(s.local_rows * s.hidden) * double(size_of(s.compute));
   const double levels = std::bit_width(unsigned(job.parallelism.lanes / job.parallelism.data));
   const double gradients = double(m.sharding.gradients) / levels;
-  t.data = (dp - 1) / dp * (gradients + (job.parallelism.zero_stage == 0 ? gradients : double(m.sharding.weights)));
+  t.data = (dp - 1) / dp *
+           (gradients + (job.parallelism.zero_stage == 0 ? gradients : double(m.sharding.weights)));
   return t;
 }
 
 }  // namespace
+
+// NCCL makes a connection for each peer and channel, and each receiving end on the same node keeps the
+// buffers of all three protocols: 4 MiB (Simple, NCCL_BUFFSIZE), 8 x 512 x 8 x 16 bytes (LL) and 120 x 640
+// x 8 x 8 bytes (LL128). Peers on other nodes share one such set for sends and one for receives. Source:
+// p2pRecvSetup in NCCL's src/transport/p2p.cc, computeBuffSizes in src/init.cc, and its maintainer in
+// github.com/NVIDIA/nccl issues 864 and 1450. Where GPUs are joined by NVLink, channels go up to the limit
+// that we set (maxCTAs in parallel/nccl_link.cpp); by PCIe there are fewer, so that this is an upper
+// estimate, not a measurement. A node is taken to have 8 GPUs.
+size_t nccl_bytes_estimate(const JobSpec& job) {
+  constexpr size_t kConnection = (size_t(4) << 20) + 8 * 512 * 8 * 16 + 120 * 640 * 8 * 8;
+  constexpr int kChannels = 16, kNode = 8;
+  const parallel::MeshShape mesh = job.mesh();
+  if (mesh.world_size() == 1 || !uses_nccl(job)) return 0;
+  size_t connections = 0;
+  // A group of `members` ranks, `stride` apart in the order of ranks.
+  const auto add = [&](int members, int stride) {
+    const int here = std::min(members, std::max(1, kNode / stride));
+    connections += size_t(here - 1) * kChannels + (members > here ? 2 * kChannels : 0);
+  };
+  add(mesh.world_size(), 1);
+  add(mesh.tp, 1);
+  add(mesh.dp, mesh.tp);
+  add(mesh.pp, mesh.tp * mesh.dp);
+  // An edge of the pipeline is a pair, for each of two neighbours and both directions; see make_edges.
+  const int edges = mesh.pp > 1 ? std::min(4, 2 * (mesh.pp - 1)) : 0;
+  for (int edge = 0; edge < edges; ++edge) add(2, mesh.tp * mesh.dp);
+  if (job.model.tie_embeddings && mesh.pp > 1) add(2, mesh.tp * mesh.dp * (mesh.pp - 1));
+  return connections * kConnection;
+}
 
 const RankMemory& JobPlan::worst() const {
   return *std::max_element(stages.begin(), stages.end(),
                            [](const RankMemory& a, const RankMemory& b) { return a.total() < b.total(); });
 }
 
+RankMemory rank_memory(const JobSpec& job, DeviceKind device, const parallel::MeshPosition& at) {
+  const Model model{job};
+  const StageUses uses = stage_uses(model.table, job, at);
+  RankMemory m = stage_memory(model, uses, at.pp, plan_pipeline(job).slots[size_t(at.pp)], device);
+  m.at = at;
+  parallel::ShardingOptions options = sharding_options(job, at);
+  options.fast_reduction = nccl_adds_gradients(job, device);
+  set_sharding(m, job, device,
+               parallel::ShardedParams::plan(
+                   uses.uses, model.grids.grids, options, job.parallelism.data, at.dp,
+                   model.table.tied && job.parallelism.pipeline > 1 && is_end_stage(job, at.pp)));
+  return m;
+}
+
 JobPlan make_plan(const JobSpec& job, DeviceKind device) {
-  const ParamTable table = parameter_table(job.model, job.optimizer);
-  const ChunkGrids grids = chunk_grids(table, job.checkpoint.chunk_mib);
-  const parallel::PipelineShape shape = pipeline_shape(job);
-  const std::vector<parallel::Program> programs = pipeline_programs(job);
+  const Model model{job};
+  const PipelinePlan pipeline = plan_pipeline(job);
   const FlopsPerToken flops = flops_per_token(job.model, job.data.seq_len);
   JobPlan plan;
   plan.device = device;
-  plan.parameters = table.total_count();
+  plan.parameters = model.table.total_count();
   plan.parameters_without_embedding = plan.parameters;
-  for (const Param& p : table.params)
-    if (p.role == ParamRole::embedding || p.role == ParamRole::position) plan.parameters_without_embedding -= p.count();
+  for (const Param& p : model.table.params)
+    if (p.role == ParamRole::embedding || p.role == ParamRole::position)
+      plan.parameters_without_embedding -= p.count();
   plan.tokens_per_step = job.tokens_per_step();
   plan.micro_batches = job.micro_batches_per_rank();
   plan.flops_per_step_causal = flops.causal * double(plan.tokens_per_step);
   plan.flops_per_step_full = flops.full * double(plan.tokens_per_step);
-  for (int pp = 0; pp < job.parallelism.pipeline; ++pp) {
+  for (int stage = 0; stage < job.parallelism.pipeline; ++stage) {
+    const StageUses uses = stage_uses(model.table, job, {0, 0, 0, stage});
+    const RankMemory of_stage = stage_memory(model, uses, stage, pipeline.slots[size_t(stage)], device);
     RankMemory worst;
     for (int tp = 0; tp < job.parallelism.tensor; ++tp)
-      for (int dp = 0; dp < job.parallelism.data; ++dp) {
-        RankMemory m = rank_memory(job, table, grids, programs, {tp, 0, dp, pp}, device);
+      for (const RankMemory& m : classes_of(model, uses, of_stage, stage, tp, device))
         if (m.total() > worst.total()) worst = m;
-      }
     plan.stages.push_back(worst);
-  }
-  for (const RankMemory& m : plan.stages) {
-    const RankTraffic t = rank_traffic(job, stage_uses(table, job, m.at), programs[size_t(m.at.pp)], m);
+    const RankTraffic t = rank_traffic(job, uses, pipeline.sends[size_t(stage)], worst);
     if (t.total() > plan.traffic.total()) plan.traffic = t;
   }
-  plan.bubble_fraction = parallel::simulate(shape, programs, {}).bubble_fraction;
+  plan.bubble_fraction = pipeline.bubble_fraction;
   plan.checkpoint_bytes = size_t(plan.parameters) * 12;
   return plan;
 }
 
 std::string render_timeline(const JobSpec& job, int width) {
   const parallel::PipelineShape shape = pipeline_shape(job);
+  constexpr int64_t kMostDrawn = 1 << 20;
+  if (int64_t(shape.micro_batches) * shape.stages * shape.virtual_stages > kMostDrawn)
+    throw Error(
+        ErrorCode::kPlan,
+        fmt::format(
+            "a timeline of {} micro-batches on {} stages cannot be drawn; draw one of fewer, such as -s "
+            "batch.global_sequences={}",
+            shape.micro_batches, shape.stages,
+            4 * shape.stages * job.parallelism.lanes * job.batch.micro_sequences));
   const auto programs = pipeline_programs(job);
   return parallel::draw(shape, parallel::simulate(shape, programs, {}), width);
 }

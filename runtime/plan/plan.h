@@ -1,5 +1,5 @@
-// What a run will need, from the spec alone: memory per rank by purpose, traffic, FLOPs, pipeline bubble. The same functions size
-// the arenas that a rank takes, so that the plan is what is allocated.
+// What a run will need, from the spec alone: memory per rank by purpose, traffic, FLOPs, pipeline bubble.
+// The same functions size the arenas that a rank takes, so that the plan is what is allocated.
 #pragma once
 #include <string>
 #include <vector>
@@ -14,13 +14,18 @@ namespace trainctl {
 
 struct RankMemory {
   parallel::MeshPosition at;
-  parallel::ShardingBytes sharding;    ///< weights, gradients, optimizer state, communication
-  StageBytes stage;                    ///< activations in flight, scratch
-  size_t data = 0;                     ///< samples read ahead
-  size_t scalars = 0;                  ///< sums exchanged at the end of a step
-  size_t workspace = 0;                ///< what ops and products need beside their arguments (GPU)
-  size_t program = 0;                  ///< the process itself with its libraries, before any of the above (CPU)
-  size_t total() const { return sharding.total() + stage.activations + stage.scratch + data + scalars + workspace + program; }
+  parallel::ShardingBytes sharding;  ///< weights, gradients, optimizer state, communication
+  StageBytes stage;                  ///< activations in flight, scratch
+  size_t data = 0;                   ///< samples read ahead
+  size_t scalars = 0;                ///< sums exchanged at the end of a step
+  size_t workspace = 0;              ///< what ops and products need in addition to their arguments
+  size_t nccl = 0;                   ///< NCCL's own buffers: an estimate (nccl_bytes_estimate)
+  size_t saving = 0;                 ///< the buffer of checkpoints (CPU; on a GPU it is host memory)
+  size_t program = 0;                ///< the process itself with its libraries, before any of the above (CPU)
+  size_t total() const {
+    return sharding.total() + stage.activations + stage.scratch + data + scalars + workspace + nccl + saving +
+           program;
+  }
 };
 
 /// Bytes that one rank sends in one step.
@@ -34,21 +39,26 @@ struct JobPlan {
   int64_t parameters = 0, parameters_without_embedding = 0;
   int64_t tokens_per_step = 0, micro_batches = 0;
   double flops_per_step_causal = 0, flops_per_step_full = 0;
-  std::vector<RankMemory> stages;      ///< worst rank of each stage
-  RankTraffic traffic;                 ///< of the rank that sends most
-  double bubble_fraction = 0;          ///< mean idle share of a stage, from the simulated schedule
+  std::vector<RankMemory> stages;  ///< worst rank of each stage
+  RankTraffic traffic;             ///< of the rank that sends most
+  double bubble_fraction = 0;      ///< mean idle share of a stage, from the simulated schedule
   size_t checkpoint_bytes = 0;
   const RankMemory& worst() const;
 };
 
-/// Memory is that of the device: on a GPU what the rank takes there beside CUDA's own context; on a CPU the process's.
+/// Memory is that of the device: on a GPU what the rank takes there in addition to CUDA's own context; on a CPU
+/// the process's. Takes time with the size of the model and the number of stages, not with the number of ranks
+/// or of micro-batches.
 JobPlan make_plan(const JobSpec& job, DeviceKind device);
 
-/// The plan for people, in the layout of `trainctl plan`, and as JSON. flops_per_s: peak of one rank, 0 if not known.
-std::string render_plan(const JobSpec& job, const JobPlan& plan, double rank_flops_per_s);
-std::string plan_json(const JobSpec& job, const JobPlan& plan, double rank_flops_per_s);
+/// Memory of one rank, by itself; the plan holds the worst one of each stage.
+RankMemory rank_memory(const JobSpec& job, DeviceKind device, const parallel::MeshPosition& at);
 
-/// The pipeline's timeline as text, one micro-batch's forward taking 1, backward 2 (input and weight halves 1 each).
+/// What NCCL takes on a rank's GPU for its connections; 0 where the job does not use it.
+size_t nccl_bytes_estimate(const JobSpec& job);
+
+/// The pipeline's timeline as text, one micro-batch's forward taking 1, backward 2 (input and weight halves
+/// 1 each).
 std::string render_timeline(const JobSpec& job, int width);
 
 }  // namespace trainctl

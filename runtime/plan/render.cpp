@@ -1,19 +1,15 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
-#include <algorithm>
-#include <thread>
+#include <bit>
+#include <cmath>
 
-#include "runtime/plan/plan.h"
 #include "runtime/base/json.h"
+#include "runtime/base/text.h"
+#include "runtime/plan/report.h"
 
 namespace trainctl {
 namespace {
-
-std::string bytes_text(double bytes) {
-  if (bytes >= 1073741824.0) return fmt::format("{:.2f} GiB", bytes / 1073741824.0);
-  if (bytes >= 1048576.0) return fmt::format("{:.1f} MiB", bytes / 1048576.0);
-  return fmt::format("{:.1f} KiB", bytes / 1024.0);
-}
 
 std::string count_text(double n) {
   if (n >= 1e15) return fmt::format("{:.2f} P", n / 1e15);
@@ -26,105 +22,269 @@ std::string count_text(double n) {
 
 /// As count_text, but by SI: 1e9 is G.
 std::string flop_text(double n) {
+  if (n >= 1e18) {  // beyond the prefixes that people know
+    const int exponent = int(std::floor(std::log10(n)));
+    return fmt::format("{:.2f}e{} FLOP", n / std::pow(10, exponent), exponent);
+  }
   std::string text = count_text(n);
   if (text.back() == 'B') text.back() = 'G';
   return text + "FLOP";
 }
 
 std::string duration_text(double s) {
-  if (s < 120) return fmt::format("{:.2g} s", s);
+  if (s < 10) return fmt::format("{:.2g} s", s);
+  if (s < 120) return fmt::format("{:.0f} s", s);
   if (s < 7200) return fmt::format("{:.0f} min", s / 60);
   if (s < 172800) return fmt::format("{:.1f} h", s / 3600);
-  return fmt::format("{:.1f} days", s / 86400);
-}
-
-/// The share of the measured matrix-product rate that whole steps reach on the machines seen so far (scripts/bench.sh).
-constexpr double kEfficiency = 0.7;
-
-/// Seconds of a step at that efficiency. Ranks that share cores fill each other's pipeline bubbles; others idle as simulated.
-double step_seconds(const JobSpec& job, const JobPlan& plan, double rank_flops_per_s) {
-  const double cores = std::max(1u, std::thread::hardware_concurrency());
-  const double room = std::max(1.0, cores / job.parallelism.threads_per_rank), ranks = job.mesh().world_size();
-  const double busy = ranks > room ? 1.0 : std::max(0.05, 1 - plan.bubble_fraction);
-  return plan.flops_per_step_causal / (kEfficiency * rank_flops_per_s * std::min(ranks, room)) / busy;
+  if (s < 2 * 365 * 86400.0) return fmt::format("{:.1f} days", s / 86400);
+  return fmt::format("{:.0f} years", s / (365.25 * 86400));
 }
 
 const char* schedule_text(const JobSpec& job) { return parallel::name_of(job.parallelism.schedule); }
 
-}  // namespace
-
-std::string render_plan(const JobSpec& job, const JobPlan& plan, double rank_flops_per_s) {
-  const RankMemory& m = plan.worst();
+std::string header_lines(const PlanReport& r) {
+  const JobSpec& job = r.job;
   const parallel::MeshShape mesh = job.mesh();
+  const int threads = job.parallelism.threads_per_rank;
   std::string out;
-  out += fmt::format("Job      {} · {} {} params ({} without embeddings) · {} compute, f32 master weights\n", job.name,
-                     job.model.family == Family::gpt2 ? "gpt2" : "llama", count_text(double(plan.parameters)),
-                     count_text(double(plan.parameters_without_embedding)), name_of(job.compute));
-  out += fmt::format("Layout   {} ranks = tensor {} x pipeline {} x data {} · {} schedule · ZeRO-{} · {} lanes · {} thread{} a rank\n",
-                     mesh.world_size(), mesh.tp, mesh.pp, mesh.dp, schedule_text(job), job.parallelism.zero_stage,
-                     job.parallelism.lanes, job.parallelism.threads_per_rank, job.parallelism.threads_per_rank == 1 ? "" : "s");
-  out += fmt::format("Batch    {} sequences x {} = {} tokens a step · {} micro-batches a pipeline · bubble {:.1f} %\n",
-                     job.batch.global_sequences, job.data.seq_len, count_text(double(plan.tokens_per_step)),
-                     plan.micro_batches, 100 * plan.bubble_fraction);
-  out += plan.device == DeviceKind::cuda
-             ? fmt::format("Memory   per rank on the GPU, beside CUDA's own context; worst rank (stage {}, dp {})\n", m.at.pp, m.at.dp)
-             : fmt::format("Memory   per rank, worst rank (stage {}, dp {})\n", m.at.pp, m.at.dp);
-  const auto line = [&](const char* what, size_t bytes) {
-    out += fmt::format("           {:<34}{:>12}\n", what, bytes_text(double(bytes)));
-  };
-  line(job.compute == DType::bf16 ? "weights (bf16 compute copy)" : "weights (f32 compute copy)", m.sharding.weights);
-  line("gradients (f32)", m.sharding.gradients);
-  line("optimizer (master, two moments)", m.sharding.optimizer);
-  line("activations in flight", m.stage.activations);
-  line("scratch", m.stage.scratch);
-  line("communication", m.sharding.communication + m.scalars);
-  line(plan.device == DeviceKind::cuda ? "tokens" : "data read ahead", m.data);
-  if (plan.device == DeviceKind::cuda)
-    line("workspace", m.workspace);
-  else
-    line("program and libraries", m.program);
-  line("total", m.total());
-  out += fmt::format("Traffic  a rank sends per step: tensor {} · pipeline {} · data {}\n", bytes_text(plan.traffic.tensor),
-                     bytes_text(plan.traffic.pipeline), bytes_text(plan.traffic.data));
-  out += fmt::format("FLOPs    {} a step (causal attention; {} if attention were full)\n",
-                     flop_text(plan.flops_per_step_causal), flop_text(plan.flops_per_step_full));
-  if (rank_flops_per_s > 0) {
-    const double s = step_seconds(job, plan, rank_flops_per_s);
-    out += fmt::format("Time     about {} a step, {} for {} steps, at {:.0f} % of this machine's measured {:.0f} GFLOP/s a rank\n",
-                       duration_text(s), duration_text(s * double(job.schedule.total_steps)), job.schedule.total_steps,
-                       100 * kEfficiency, rank_flops_per_s / 1e9);
-  }
-  out += fmt::format("Ckpt     {} each ({} parameters x 12 bytes)\n", bytes_text(double(plan.checkpoint_bytes)),
-                     count_text(double(plan.parameters)));
+  out += fmt::format("Job      {} · {} {} params ({} without embeddings) · {} compute, f32 master weights\n",
+                     job.name, job.model.family == Family::gpt2 ? "gpt2" : "llama",
+                     count_text(double(r.plan.parameters)),
+                     count_text(double(r.plan.parameters_without_embedding)), name_of(job.compute));
+  out += fmt::format(
+      "Layout   {} ranks = tensor {} x pipeline {} x data {} · {} schedule · ZeRO-{} · {} lanes{}\n",
+      mesh.world_size(), mesh.tp, mesh.pp, mesh.dp, schedule_text(job), job.parallelism.zero_stage,
+      job.parallelism.lanes,
+      r.plan.device == DeviceKind::cpu
+          ? fmt::format(" · {} thread{} a rank", threads, threads == 1 ? "" : "s")
+          : "");
+  out += fmt::format(
+      "Batch    {} sequences x {} = {} tokens a step · {} micro-batches a pipeline · bubble {:.1f} %\n",
+      job.batch.global_sequences, job.data.seq_len, count_text(double(r.plan.tokens_per_step)),
+      r.plan.micro_batches, 100 * r.plan.bubble_fraction);
   return out;
 }
 
-std::string plan_json(const JobSpec& job, const JobPlan& plan, double rank_flops_per_s) {
-  const parallel::MeshShape mesh = job.mesh();
+/// The terms of a rank's memory, by the names of the text and of the JSON.
+struct Term {
+  std::string text, json;
+  size_t bytes = 0;
+};
+std::vector<Term> terms_of(const PlanReport& r, const RankMemory& m) {
+  const bool gpu = r.plan.device == DeviceKind::cuda;
+  const int levels = std::bit_width(unsigned(r.job.parallelism.lanes / r.job.parallelism.data));
+  const size_t communication = m.sharding.communication + m.scalars;
+  // The exact sum of gradients wants every rank's contribution at once: that is most of this term on a wide
+  // mesh.
+  const bool exact = gpu && r.job.parallelism.data > 1 && !nccl_adds_gradients(r.job, r.plan.device);
+  std::vector<Term> terms = {
+      {r.job.compute == DType::bf16 ? "weights (bf16 compute copy)" : "weights (f32 compute copy)", "weights",
+       m.sharding.weights},
+      {levels > 1 ? fmt::format("gradients (f32, {} levels of the lanes' tree)", levels) : "gradients (f32)",
+       "gradients", m.sharding.gradients},
+      {"optimizer (master, two moments)", "optimizer", m.sharding.optimizer},
+      {"activations in flight", "activations", m.stage.activations},
+      {"scratch", "scratch", m.stage.scratch},
+      {exact ? "communication (for exact sums)" : "communication", "communication", communication},
+      {gpu ? "tokens" : "data read ahead", "data", m.data},
+      {"workspace of products and kernels", "workspace", m.workspace},
+      {"NCCL (estimate)", "nccl_estimate", m.nccl},
+      {"checkpoint buffer", "saving", m.saving},
+      {"program and libraries", "program", m.program}};
+  return terms;
+}
+
+std::string memory_lines(const PlanReport& r) {
+  const RankMemory& m = r.plan.worst();
+  std::string out =
+      fmt::format("Memory   of the rank that takes most (stage {}, tensor {}, data {}){}\n", m.at.pp, m.at.tp,
+                  m.at.dp, r.plan.device == DeviceKind::cuda ? ", on its GPU" : "");
+  const auto line = [&](const std::string& what, size_t bytes) {
+    out += fmt::format("           {:<44}{:>12}\n", what, memory_text(double(bytes)));
+  };
+  for (const Term& term : terms_of(r, m))
+    if (term.bytes > 0) line(term.text, term.bytes);
+  line("total", m.total());
+  return out;
+}
+
+/// "weights 1.0 GiB, gradients 0.5 GiB, scratch 0.1 GiB"
+std::string three_largest(const MemoryNeed& need) {
+  std::vector<std::string> parts;
+  for (size_t i = 0; i < 3 && i < need.terms.size(); ++i)
+    parts.push_back(fmt::format("{} {}", need.terms[i].first, memory_text(double(need.terms[i].second))));
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
+std::string fit_lines(const PlanReport& r) {
+  const std::string need = memory_text(double(r.fit.need.total)), room = memory_text(double(r.fit.room));
+  const bool gpu = r.device.kind == DeviceKind::cuda;
+  const int share = std::min(r.job.launcher.ranks_per_gpu, r.job.mesh().world_size());
+  const std::string who = !gpu         ? r.job.mesh().world_size() == 1
+                                           ? "the rank"
+                                           : fmt::format("{} ranks together", r.job.mesh().world_size())
+                          : share == 1 ? "each GPU"
+                                       : fmt::format("the {} ranks of a GPU", share);
+  if (!r.fit.known())
+    return fmt::format(
+        "Fits     not known: {} need{} {}, and there is no {} here to ask; name one: --device h100, or "
+        "--device 80GiB\n",
+        who, share == 1 && gpu ? "s" : "", need, gpu ? "GPU" : "memory");
+  const std::string has = gpu ? fmt::format("{} has without CUDA's own", r.device.name)
+                              : fmt::format("{} has available", r.device.name);
+  if (r.fit.fits()) return fmt::format("Fits     yes: {} for {}, of the {} that {}\n", need, who, room, has);
+  std::string out = fmt::format("Fits     NO: {} for {}, and {} is all that {}\n         most of it: {}\n",
+                                need, who, room, has, three_largest(r.fit.need));
+  if (r.alternatives.empty())
+    return out + fmt::format(
+                     "         nothing that was tried fits ({}); a smaller model, shorter sequences or a "
+                     "larger device would\n",
+                     gpu ? "other meshes on up to 65,536 GPUs, full recomputation, micro-batches of 1"
+                         : "other meshes, fewer ranks, full recomputation, bf16, micro-batches of 1");
+  out += "         these fit:\n";
+  for (const Alternative& a : r.alternatives) {
+    std::string settings;
+    for (const std::string& s : a.settings) settings += "-s " + s + " ";
+    out += fmt::format("           {}({} ranks, {} {}, bubble {:.1f} %)\n", settings, a.ranks,
+                       memory_text(double(a.total)), gpu ? "a GPU" : "in all", 100 * a.bubble_fraction);
+  }
+  return out;
+}
+
+std::string time_lines(const PlanReport& r) {
+  std::string out = fmt::format(
+      "FLOPs    {} a step (causal attention; {} if attention were full) · {} in {} steps of {} tokens\n",
+      flop_text(r.plan.flops_per_step_causal), flop_text(r.plan.flops_per_step_full),
+      flop_text(r.plan.flops_per_step_causal * double(r.job.schedule.total_steps)),
+      r.job.schedule.total_steps, count_text(double(r.plan.tokens_per_step)));
+  if (!r.time)
+    return out + (r.device.kind == DeviceKind::cuda
+                      ? "Time     not known: the peak of this device is not; name a GPU: --device h100\n"
+                      : "");
+  const TimeEstimate& t = *r.time;
+  const std::string share =
+      r.device.measured ? fmt::format("{:.0f} % of this machine's measured {:.0f} GFLOP/s a rank",
+                                      100 * t.mfu, t.peak_flops_per_s / 1e9)
+                        : fmt::format("an assumed MFU of {:.0f} % of {:.0f} TFLOP/s ({}; --mfu changes it)",
+                                      100 * t.mfu, t.peak_flops_per_s / 1e12, r.device.name);
+  out +=
+      fmt::format("Time     about {} a step, {} tokens/s, {} for {} tokens, at {}\n", duration_text(t.step_s),
+                  count_text(t.tokens_per_s), duration_text(t.run_s), count_text(t.tokens), share);
+  if (r.device.kind == DeviceKind::cuda)
+    out += fmt::format("         {} GPU-hours on {} GPU{}\n", count_text(t.device_hours), t.devices,
+                       t.devices == 1 ? "" : "s");
+  return out;
+}
+
+}  // namespace
+
+PlanReport make_report(const ParseInput& spec, const JobSpec& job, const DeviceModel& device,
+                       std::optional<double> mfu) {
+  PlanReport r{job, make_plan(job, device.kind), device, {}, {}, {}};
+  r.fit = fit_of(job, r.plan, device);
+  if (r.fit.known() && !r.fit.fits()) r.alternatives = what_fits(spec, job, device);
+  r.time = estimate_time(job, r.plan, device, mfu);
+  return r;
+}
+
+std::vector<std::string> plan_notes(const PlanReport& r) {
+  std::vector<std::string> notes;
+  const int64_t head = r.job.model.head_dim();
+  if (r.device.kind == DeviceKind::cuda && r.job.compute == DType::bf16 && head != 64 && head != 128)
+    notes.push_back(
+        fmt::format("attention heads of {} channels run on the plain kernels, many times slower than those "
+                    "for 64 and 128: choose "
+                    "model.num_heads so that hidden_size / num_heads is 64 or 128",
+                    head));
+  if (r.time && r.device.kind == DeviceKind::cuda && r.time->mfu > 1 - r.plan.bubble_fraction)
+    notes.push_back(
+        fmt::format("the bubble alone leaves {:.0f} % of the peak, less than the assumed MFU: more "
+                    "micro-batches or fewer stages "
+                    "are needed",
+                    100 * (1 - r.plan.bubble_fraction)));
+  const RankMemory& m = r.plan.worst();
+  if (r.device.kind == DeviceKind::cuda && r.job.parallelism.data > 1 &&
+      !nccl_adds_gradients(r.job, r.plan.device))
+    notes.push_back(
+        fmt::format("communication takes {:.1f} times the gradients, because their sum is exact and the same "
+                    "at every width; "
+                    "parallelism.reduction=fast takes less and gives that up",
+                    double(m.sharding.communication) / double(std::max<size_t>(1, m.sharding.gradients))));
+  return notes;
+}
+
+std::string render_plan(const PlanReport& r) {
+  std::string out = header_lines(r) + memory_lines(r) + fit_lines(r);
+  out += fmt::format("Traffic  a rank sends per step: tensor {} · pipeline {} · data {}\n",
+                     memory_text(r.plan.traffic.tensor), memory_text(r.plan.traffic.pipeline),
+                     memory_text(r.plan.traffic.data));
+  out += time_lines(r);
+  out += fmt::format("Ckpt     {} each ({} parameters x 12 bytes)\n",
+                     memory_text(double(r.plan.checkpoint_bytes)), count_text(double(r.plan.parameters)));
+  for (const std::string& note : plan_notes(r)) out += "Note     " + note + "\n";
+  return out;
+}
+
+namespace {
+
+nlohmann::ordered_json fit_json(const PlanReport& r) {
   nlohmann::ordered_json j;
+  j["fits"] = r.fit.known() ? nlohmann::ordered_json(r.fit.fits()) : nlohmann::ordered_json();
+  j["device"] = r.device.name;
+  if (r.fit.known()) j["available_bytes"] = r.fit.room;
+  j["needed_bytes"] = r.fit.need.total;
+  for (size_t i = 0; i < 3; ++i)
+    j["largest"].push_back({{"term", r.fit.need.terms[i].first}, {"bytes", r.fit.need.terms[i].second}});
+  j["alternatives"] = nlohmann::ordered_json::array();
+  for (const Alternative& a : r.alternatives)
+    j["alternatives"].push_back({{"settings", a.settings},
+                                 {"needed_bytes", a.total},
+                                 {"ranks", a.ranks},
+                                 {"bubble_fraction", a.bubble_fraction}});
+  return j;
+}
+
+}  // namespace
+
+std::string plan_json(const PlanReport& r) {
+  const JobPlan& plan = r.plan;
+  const parallel::MeshShape mesh = r.job.mesh();
+  nlohmann::ordered_json j;
+  j["v"] = 1;
   j["device"] = name_of(plan.device);
   j["parameters"] = plan.parameters;
-  j["mesh"] = {{"tensor", mesh.tp}, {"pipeline", mesh.pp}, {"data", mesh.dp}, {"world_size", mesh.world_size()}};
+  j["mesh"] = {
+      {"tensor", mesh.tp}, {"pipeline", mesh.pp}, {"data", mesh.dp}, {"world_size", mesh.world_size()}};
   j["tokens_per_step"] = plan.tokens_per_step;
   j["micro_batches"] = plan.micro_batches;
   j["bubble_fraction"] = plan.bubble_fraction;
   j["flops_per_step_causal"] = plan.flops_per_step_causal;
   j["flops_per_step_full"] = plan.flops_per_step_full;
   j["checkpoint_bytes"] = plan.checkpoint_bytes;
-  j["traffic_bytes"] = {{"tensor", plan.traffic.tensor}, {"pipeline", plan.traffic.pipeline}, {"data", plan.traffic.data}};
-  for (const RankMemory& m : plan.stages)
-    j["memory"].push_back({{"stage", m.at.pp},
-                           {"weights", m.sharding.weights},
-                           {"gradients", m.sharding.gradients},
-                           {"optimizer", m.sharding.optimizer},
-                           {"activations", m.stage.activations},
-                           {"scratch", m.stage.scratch},
-                           {"communication", m.sharding.communication + m.scalars},
-                           {"data", m.data},
-                           {"workspace", m.workspace},
-                           {"program", m.program},
-                           {"total", m.total()}});
-  if (rank_flops_per_s > 0) j["step_seconds_estimate"] = step_seconds(job, plan, rank_flops_per_s);
+  j["traffic_bytes"] = {
+      {"tensor", plan.traffic.tensor}, {"pipeline", plan.traffic.pipeline}, {"data", plan.traffic.data}};
+  for (const RankMemory& m : plan.stages) {
+    nlohmann::ordered_json stage{{"stage", m.at.pp}};
+    for (const Term& term : terms_of(r, m)) stage[term.json] = term.bytes;
+    stage["total"] = m.total();
+    j["memory"].push_back(std::move(stage));
+  }
+  j["verdict"] = fit_json(r);
+  if (r.time) {
+    const TimeEstimate& t = *r.time;
+    j["step_seconds_estimate"] = t.step_s;
+    j["time"] = {{"mfu", t.mfu},
+                 {"peak_flops_per_s", t.peak_flops_per_s},
+                 {"devices", t.devices},
+                 {"step_seconds", t.step_s},
+                 {"tokens_per_s", t.tokens_per_s},
+                 {"steps", r.job.schedule.total_steps},
+                 {"tokens", t.tokens},
+                 {"flops", t.flops},
+                 {"hours", t.run_s / 3600},
+                 {"device_hours", t.device_hours}};
+  }
+  j["notes"] = plan_notes(r);
   return dump_json(j, 1);
 }
 

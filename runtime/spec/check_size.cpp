@@ -1,4 +1,4 @@
-// Jobs that nobody could plan: refused from a few products of the spec's numbers, before anything is listed
+// Jobs too large to plan: refused from a few products of the spec's numbers, before anything is listed
 // or laid out.
 #include <fmt/format.h>
 

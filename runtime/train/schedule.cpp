@@ -73,8 +73,10 @@ parallel::PipelineShape pipeline_shape(const JobSpec& job) {
           int(job.micro_batches_per_rank())};
 }
 
-std::vector<parallel::Program> pipeline_programs(const JobSpec& job) {
-  std::vector<parallel::Program> programs = parallel::make_programs(pipeline_shape(job));
+std::vector<parallel::Program> pipeline_programs(const JobSpec& job) { return pipeline_programs(job, pipeline_shape(job)); }
+
+std::vector<parallel::Program> pipeline_programs(const JobSpec& job, const parallel::PipelineShape& shape) {
+  std::vector<parallel::Program> programs = parallel::make_programs(shape);
   if (splits_backward(job)) return programs;
   for (parallel::Program& program : programs)
     for (size_t i = 0; i + 1 < program.size(); ++i)

@@ -39,6 +39,8 @@ SlotPlan plan_slots(const parallel::Program& program, int virtual_stages, int mi
 /// is sent after both; with recomputation zb-h1 has nothing to put apart and runs as 1F1B.
 parallel::PipelineShape pipeline_shape(const JobSpec& job);
 std::vector<parallel::Program> pipeline_programs(const JobSpec& job);
+/// The same for a shape of the job's schedule with another number of micro-batches.
+std::vector<parallel::Program> pipeline_programs(const JobSpec& job, const parallel::PipelineShape& shape);
 /// Whether the weight half of backward runs apart from the input half.
 bool splits_backward(const JobSpec& job);
 

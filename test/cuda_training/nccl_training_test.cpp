@@ -113,7 +113,7 @@ namespace {
 
 size_t planned_bytes(const JobSpec& job) {
   size_t worst = 0;
-  for (const RankMemory& m : make_plan(job, DeviceKind::cuda).stages) worst = std::max(worst, m.total());
+  for (const RankMemory& m : make_plan(job, DeviceKind::cuda).stages) worst = std::max(worst, m.total() - m.nccl);
   return worst;
 }
 size_t taken_bytes(const ThreadRun& run) { return *std::max_element(run.allocated_bytes.begin(), run.allocated_bytes.end()); }

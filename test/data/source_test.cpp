@@ -1,8 +1,10 @@
 // Goal: every supported token file is read exactly, and every broken one is refused with a sentence that names it.
 // Method: golden files of the formats' own writers byte by byte; the small index truncated at every length and with every
 // byte changed; one test per kind of damage.
+#include <fstream>
 #include <numeric>
 
+#include "data/dataset.h"
 #include "data/file_source.h"
 #include "test/data/token_fixtures.h"
 
@@ -29,6 +31,42 @@ std::string llmc_shard(int32_t magic, int32_t version, int32_t count, const std:
 }
 
 }  // namespace
+
+namespace {
+
+/// KiB of a mapped file that count as this process's memory.
+int64_t resident_kib(const std::string& path) {
+  std::ifstream maps("/proc/self/smaps");
+  int64_t sum = 0;
+  bool inside = false;
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find(path) != std::string::npos) inside = true;
+    if (inside && line.rfind("Rss:", 0) == 0) {
+      sum += std::stoll(line.substr(4));
+      inside = false;
+    }
+  }
+  return sum;
+}
+
+}  // namespace
+
+TEST_CASE("what a dataset has read is not kept as its memory", "[data]") {
+  TempFolder folder;
+  constexpr size_t kTokens = size_t(1) << 20;
+  write_bytes(folder / "a.bin", std::string(2 * kTokens, '\1'));   // id 257, a million times
+  DatasetOptions options;
+  options.sources = {{.path = folder / "a.bin", .format = Format::raw, .dtype = DType::u16}};
+  options.seq_len = 1000;
+  options.vocab_size = 300;
+  const auto dataset = open_dataset(options);
+  CHECK(resident_kib(folder / "a.bin") == 0);   // though every token was checked
+  std::vector<int32_t> sample(1001);
+  for (uint64_t i = 0; i < 50; ++i) dataset->sample(i, sample);
+  CHECK(sample[1000] == 257);
+  (void)dataset->fingerprints_json();
+  CHECK(resident_kib(folder / "a.bin") == 0);
+}
 
 TEST_CASE("the golden Megatron pair is read by index, by .bin and by prefix", "[data]") {
   TempFolder folder;

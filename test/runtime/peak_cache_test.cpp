@@ -1,6 +1,7 @@
 // Goal: the measured peak is the best of several and is remembered; a broken cache costs a measurement,
-// never a command. Method: measurements from a list, through caches that are absent, full, damaged in
-// several ways, and not writable.
+// never a command.
+// Method: measurements from a list, through caches that are absent, full, damaged in several ways, and not
+// writable.
 #include <catch2/catch.hpp>
 #include <vector>
 

@@ -1,0 +1,41 @@
+#include "runtime/plan/fit.h"
+
+#include <algorithm>
+#include <cmath>
+#include <thread>
+
+namespace trainctl {
+
+Fit fit_of(const JobSpec& job, const JobPlan& plan, const DeviceModel& device) {
+  return {device.kind == DeviceKind::cuda ? gpu_memory_need(job, plan) : memory_need(job, plan),
+          device.room(job)};
+}
+
+std::optional<TimeEstimate> estimate_time(const JobSpec& job, const JobPlan& plan, const DeviceModel& device,
+                                          std::optional<double> mfu) {
+  if (device.flops_per_s <= 0) return std::nullopt;
+  const double ranks = job.mesh().world_size(), steps = double(job.schedule.total_steps);
+  TimeEstimate t;
+  t.peak_flops_per_s = device.flops_per_s;
+  double busy = 1;
+  if (device.kind == DeviceKind::cuda) {
+    t.mfu = mfu.value_or(kGpuMfu);
+    t.devices = int(std::ceil(ranks / job.launcher.ranks_per_gpu));
+  } else {
+    t.mfu = mfu.value_or(kCpuMfu);
+    // Ranks that share cores fill each other's pipeline bubbles; others idle as simulated.
+    const double cores = std::max(1u, std::thread::hardware_concurrency());
+    const double room = std::max(1.0, cores / job.parallelism.threads_per_rank);
+    t.devices = int(std::min(ranks, room));
+    busy = ranks > room ? 1.0 : std::max(0.05, 1 - plan.bubble_fraction);
+  }
+  t.step_s = plan.flops_per_step_causal / (t.mfu * t.peak_flops_per_s * t.devices) / busy;
+  t.tokens_per_s = double(plan.tokens_per_step) / t.step_s;
+  t.run_s = t.step_s * steps;
+  t.device_hours = t.run_s * t.devices / 3600;
+  t.tokens = double(plan.tokens_per_step) * steps;
+  t.flops = plan.flops_per_step_causal * steps;
+  return t;
+}
+
+}  // namespace trainctl

@@ -1,0 +1,49 @@
+#include "runtime/plan/memory_need.h"
+
+#include <algorithm>
+
+namespace trainctl {
+
+MemoryNeed memory_need(const JobSpec& job, const JobPlan& plan) {
+  const uint64_t ranks_of_stage = uint64_t(job.parallelism.tensor) * uint64_t(job.parallelism.data);
+  MemoryNeed need;
+  need.terms = {{"weights", 0},
+                {"gradients", 0},
+                {"optimizer state", 0},
+                {"communication buffers", 0},
+                {"activations", 0},
+                {"scratch", 0},
+                {"data", 0},
+                {"workspace", 0},
+                {"NCCL (estimate)", 0},
+                {"the programs", 0}};
+  for (const RankMemory& m : plan.stages) {
+    const size_t bytes[] = {m.sharding.weights,
+                            m.sharding.gradients,
+                            m.sharding.optimizer,
+                            m.sharding.communication + m.scalars,
+                            m.stage.activations,
+                            m.stage.scratch,
+                            m.data,
+                            m.workspace,
+                            m.nccl,
+                            m.saving + m.program};
+    for (size_t i = 0; i < need.terms.size(); ++i) need.terms[i].second += bytes[i] * ranks_of_stage;
+    need.total += m.total() * ranks_of_stage;
+  }
+  std::stable_sort(need.terms.begin(), need.terms.end(),
+                   [](const auto& a, const auto& b) { return a.second > b.second; });
+  return need;
+}
+
+MemoryNeed gpu_memory_need(const JobSpec& job, const JobPlan& plan) {
+  // Which stages meet on a GPU depends on the order of ranks; the worst rank is taken for each of them.
+  JobPlan worst = plan;
+  worst.stages = {plan.worst()};
+  JobSpec one_gpu = job;
+  one_gpu.parallelism.tensor = std::min(job.launcher.ranks_per_gpu, job.mesh().world_size());
+  one_gpu.parallelism.data = 1;
+  return memory_need(one_gpu, worst);
+}
+
+}  // namespace trainctl
