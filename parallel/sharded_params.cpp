@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "parallel/sharding_plan.h"
+#include "parallel/tree_sum.h"
 #include "runtime/base/error.h"
 
 namespace trainctl::parallel {
@@ -248,10 +249,10 @@ struct ShardedParams::Impl {
 
   void sum_own(int g) {
     const int64_t begin = plan.groups[g].owner_begin[size_t(dp.rank())];
-    std::vector<const void*> inputs;
+    std::vector<float*> inputs;
     for (int r = 0; r < dp.size(); ++r)
       inputs.push_back(r == dp.rank() ? packed_at(g, begin) : received_at(g, r, begin));
-    backend.tree_sum(stream, inputs, packed_at(g, begin), DType::f32, plan.groups[g].own(dp.rank()));
+    tree_sum_of_any(backend, stream, inputs, packed_at(g, begin), plan.groups[g].own(dp.rank()));
   }
 
   void finish_partial() {

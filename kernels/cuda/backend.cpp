@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/cuda_backend.h"
+#include "kernels/limits.h"
 #include "kernels/shape_checks.h"
 
 namespace trainctl::kernels::cuda {
@@ -72,6 +73,7 @@ void CudaBackend::add(Stream& stream, Matrix src, Matrix dst) {
   give(stream, "add", [&](const Queue& queue) { cuda::add(queue, src, dst); });
 }
 
+static_assert(size_t(kMostTreeInputs) == kTreeSumInputs);
 void CudaBackend::tree_sum(Stream& stream, std::span<const void* const> inputs, void* out, DType dtype, int64_t count) {
   ENSURE(!inputs.empty() && inputs.size() <= size_t(kMostTreeInputs) && is_activation(dtype), "{} inputs", inputs.size());
   if (count == 0) return;
