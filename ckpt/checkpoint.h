@@ -46,12 +46,24 @@ struct StateInfo {
   std::string resolved_spec_json = "{}";
 };
 
-/// One chunk to write: box of tensor, its elements contiguous (row-major in the box) in host memory.
+/// One chunk to write: box of tensor, its elements contiguous (row-major in the box) in memory that a ChunkSource reads.
 struct ChunkData {
   int tensor = 0;                  ///< index into the tensor list given to write_shard
   parallel::Box box;
   const void* data = nullptr;
 };
+
+/// Reads chunks piece by piece, so that state on a device is saved without a copy of all of it in host memory.
+class ChunkSource {
+ public:
+  using Take = std::function<void(size_t chunk, std::span<const std::byte> piece)>;
+  virtual ~ChunkSource() = default;
+  /// Calls take(i, piece) for the pieces of chunks[0], then of chunks[1], ...: together all their bytes, in order. A piece is in host
+  /// memory and valid during its call.
+  virtual void read(std::span<const std::span<const std::byte>> chunks, const Take& take) = 0;
+};
+/// Of chunks in host memory: each is one piece.
+ChunkSource& host_chunks();
 
 /// What a rank wrote; travels to the publisher as JSON text.
 struct ShardReceipt {
@@ -83,11 +95,12 @@ std::string shard_file_name(int index, int count);
 /// Creates `dir`, `.saving/...`; removes an older attempt at the same step and epoch. Called once before the shards.
 void prepare_saving(FileSystem& fs, const std::string& dir, const StateInfo& state);
 
-/// Writes one strict safetensors shard (O_EXCL, large writes, fsync of file and folder) and re-checks the hashes of the
-/// source buffers after writing. A failed sync or write: the file is abandoned and one new attempt is made under a new name.
-/// Throws Error(kIo) when that fails too.
+/// Writes one strict safetensors shard (O_EXCL, large writes, fsync of file and folder). Reads the chunks twice: once to take their
+/// hashes, once to write them; Error(kCheckpoint) where the two differ, because the state changed in between. A failed sync or
+/// write: the file is abandoned and one new attempt is made under a new name. Throws Error(kIo) when that fails too.
 ShardReceipt write_shard(FileSystem& fs, const std::string& saving_dir, const std::string& file_name,
-                         const StateInfo& state, std::span<const Tensor> tensors, std::span<const ChunkData> chunks);
+                         const StateInfo& state, std::span<const Tensor> tensors, std::span<const ChunkData> chunks,
+                         ChunkSource& source = host_chunks());
 
 /// Checks that the receipts tile every tensor of `tensors` exactly, writes manifest.json and COMMIT, and renames to step-S: the
 /// commit point. Then applies nothing else (see retain). Throws Error(kCheckpoint) naming the first hole or overlap, Error(kIo).

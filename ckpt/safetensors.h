@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "parallel/layout.h"
 #include "runtime/base/dtype.h"
 #include "runtime/base/file_system.h"
 
@@ -44,7 +45,10 @@ class TensorFolder {
   virtual bool has(const std::string& name) const = 0;
   virtual std::vector<int64_t> shape(const std::string& name) const = 0;
   /// The whole tensor converted to f32 (from F32, BF16, F16, F64).
-  virtual std::vector<float> read_f32(const std::string& name) = 0;
+  std::vector<float> read_f32(const std::string& name);
+  /// A box of it as a matrix [first dimension, the others together], converted likewise, to out [box.count()]. Reads the bytes of the
+  /// box alone and holds a few MiB at a time.
+  virtual void read_f32(const std::string& name, const parallel::Box& box, float* out) = 0;
 };
 
 }  // namespace trainctl::ckpt

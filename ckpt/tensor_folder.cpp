@@ -3,6 +3,7 @@
 // (or weights.safetensors).
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -24,15 +25,23 @@ float half_to_float(uint16_t bits) {
   return sign * std::ldexp(fraction + 1024.0f, exponent - 25);
 }
 
+/// Bytes of a file that are held at a time before their conversion.
+constexpr size_t kRawBytes = size_t(4) << 20;
+
 template <typename Stored, typename Convert>
-std::vector<float> convert(const std::vector<std::byte>& raw, Convert to_float) {
-  std::vector<float> values(raw.size() / sizeof(Stored));
-  for (size_t i = 0; i < values.size(); ++i) {
+void convert(std::span<const std::byte> raw, Convert to_float, float* out) {
+  for (size_t i = 0; i < raw.size() / sizeof(Stored); ++i) {
     Stored value;
     std::memcpy(&value, raw.data() + i * sizeof(Stored), sizeof(Stored));
-    values[i] = to_float(value);
+    out[i] = to_float(value);
   }
-  return values;
+}
+
+/// The matrix that a tensor's shape makes: all dimensions but the first are its columns.
+parallel::Box as_matrix(const std::vector<int64_t>& shape) {
+  int64_t cols = 1;
+  for (size_t d = 1; d < shape.size(); ++d) cols *= shape[d];
+  return {0, shape.empty() ? 1 : shape[0], 0, cols};
 }
 
 class OpenTensorFolder final : public TensorFolder {
@@ -78,16 +87,27 @@ class OpenTensorFolder final : public TensorFolder {
   bool has(const std::string& name) const override { return tensors_.count(name) > 0; }
   std::vector<int64_t> shape(const std::string& name) const override { return place(name).entry.shape; }
 
-  std::vector<float> read_f32(const std::string& name) override {
+  void read_f32(const std::string& name, const parallel::Box& box, float* out) override {
     const SafetensorsEntry& entry = place(name).entry;
-    std::vector<std::byte> raw(entry.bytes);
-    files_[place(name).file].file->read_at(entry.offset, raw);
-    if (entry.dtype == "F32") return convert<float>(raw, [](float value) { return value; });
-    if (entry.dtype == "F64") return convert<double>(raw, [](double value) { return float(value); });
-    if (entry.dtype == "BF16") return convert<bf16>(raw, [](bf16 value) { return float(value); });
-    if (entry.dtype == "F16") return convert<uint16_t>(raw, half_to_float);
-    fail(fmt::format("{} in {} has the dtype {}; weights must be F32, BF16, F16 or F64", name,
-                     paths_[place(name).file], entry.dtype));
+    const parallel::Box whole = as_matrix(entry.shape);
+    ENSURE(box.row_begin >= 0 && box.row_end <= whole.row_end && box.col_begin >= 0 && box.col_end <= whole.col_end);
+    if (box.count() == 0) return;
+    const size_t item = item_bytes(name);
+    // Whole rows lie one behind the other.
+    const bool joined = box.cols() == whole.cols();
+    const int64_t runs = joined ? 1 : box.rows(), run = joined ? box.count() : box.cols();
+    std::vector<std::byte> raw(std::min(kRawBytes / item, size_t(run)) * item);
+    for (int64_t r = 0; r < runs; ++r) {
+      const int64_t first = (box.row_begin + r) * whole.cols() + box.col_begin;
+      for (int64_t done = 0; done < run;) {
+        const int64_t count = std::min(run - done, int64_t(raw.size() / item));
+        const std::span piece(raw.data(), size_t(count) * item);
+        files_[place(name).file].file->read_at(entry.offset + uint64_t(first + done) * item, piece);
+        to_f32(entry.dtype, piece, out);
+        out += count;
+        done += count;
+      }
+    }
   }
 
  private:
@@ -95,6 +115,20 @@ class OpenTensorFolder final : public TensorFolder {
     size_t file;
     SafetensorsEntry entry;
   };
+  size_t item_bytes(const std::string& name) const {
+    const std::string& dtype = place(name).entry.dtype;
+    if (dtype == "F64") return 8;
+    if (dtype == "F32") return 4;
+    if (dtype == "BF16" || dtype == "F16") return 2;
+    fail(fmt::format("{} in {} has the dtype {}; weights must be F32, BF16, F16 or F64", name,
+                     paths_[place(name).file], dtype));
+  }
+  static void to_f32(const std::string& dtype, std::span<const std::byte> raw, float* out) {
+    if (dtype == "F32") return convert<float>(raw, [](float value) { return value; }, out);
+    if (dtype == "F64") return convert<double>(raw, [](double value) { return float(value); }, out);
+    if (dtype == "BF16") return convert<bf16>(raw, [](bf16 value) { return float(value); }, out);
+    convert<uint16_t>(raw, half_to_float, out);
+  }
   const Place& place(const std::string& name) const {
     const auto at = tensors_.find(name);
     if (at == tensors_.end())
@@ -108,6 +142,13 @@ class OpenTensorFolder final : public TensorFolder {
 };
 
 }  // namespace
+
+std::vector<float> TensorFolder::read_f32(const std::string& name) {
+  const parallel::Box whole = as_matrix(shape(name));
+  std::vector<float> values(size_t(whole.count()));
+  read_f32(name, whole, values.data());
+  return values;
+}
 
 std::unique_ptr<TensorFolder> TensorFolder::open(FileSystem& fs, const std::string& path) {
   auto result = std::make_unique<OpenTensorFolder>();

@@ -2,7 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
+#include <optional>
 #include <set>
 
 #include "ckpt/folders.h"
@@ -44,55 +44,112 @@ class Appender {
   std::vector<std::byte> buffer_;
 };
 
-/// A shard being written: the receipt's entries in file order, each with its source.
+/// A shard being written: the receipt's entries in file order, each with the memory of its chunk.
 struct Plan {
   ShardReceipt receipt;
   std::string header;
-  std::vector<std::span<const std::byte>> sources;
+  std::vector<std::span<const std::byte>> chunks;
 };
 
-Plan plan_shard(const StateInfo& state, std::span<const Tensor> tensors, std::span<const ChunkData> chunks) {
+/// A hash of each of `count` chunks, fed piece by piece; its seed is seed(i).
+template <typename Seed>
+class ChunkHashes {
+ public:
+  ChunkHashes(size_t count, Seed seed) : seed_(seed), digests_(count) {}
+  void update(size_t chunk, std::span<const std::byte> piece) {
+    if (!stream_ || chunk != current_) {
+      finish();
+      current_ = chunk;
+      stream_.emplace(seed_(chunk));
+    }
+    stream_->update(piece);
+  }
+  const std::vector<uint64_t>& finish() {
+    if (stream_) digests_[current_] = stream_->digest();
+    stream_.reset();
+    return digests_;
+  }
+
+ private:
+  Seed seed_;
+  size_t current_ = 0;
+  std::optional<Xxh3Stream> stream_;
+  std::vector<uint64_t> digests_;
+};
+
+constexpr auto kNoSeed = [](size_t) -> uint64_t { return 0; };
+
+/// The entries' hashes, from one pass over the chunks.
+void take_hashes(const StateInfo& state, ChunkSource& source, Plan& plan) {
+  std::vector<ShardReceipt::Entry>& entries = plan.receipt.entries;
+  ChunkHashes identities(entries.size(), [&](size_t i) {
+    return identity_seed(state, entries[i].tensor, entries[i].role, entries[i].box);
+  });
+  ChunkHashes contents(entries.size(), kNoSeed);
+  source.read(plan.chunks, [&](size_t i, std::span<const std::byte> piece) {
+    identities.update(i, piece);
+    contents.update(i, piece);
+  });
+  const std::vector<uint64_t>&identity = identities.finish(), &content = contents.finish();
+  for (size_t i = 0; i < entries.size(); ++i) {
+    entries[i].hash = identity[i];
+    entries[i].content_hash = content[i];
+  }
+}
+
+Plan plan_shard(const StateInfo& state, std::span<const Tensor> tensors, std::span<const ChunkData> chunks, ChunkSource& source) {
   Plan plan;
-  std::map<std::string, const void*> source_of;
+  std::map<std::string, const void*> data_of;
   for (const ChunkData& chunk : chunks) {
     ENSURE(chunk.tensor >= 0 && size_t(chunk.tensor) < tensors.size(), "tensor {} of {}", chunk.tensor,
            tensors.size());
     const Tensor& tensor = tensors[size_t(chunk.tensor)];
     ENSURE(is_inside(chunk.box, whole_box(tensor.shape)), "{} {}", tensor.name, box_text(tensor.shape, chunk.box));
     plan.receipt.entries.push_back({tensor.name, tensor.role, tensor.dtype, tensor.shape, chunk.box});
-    const bool is_new = source_of.emplace(entry_name(plan.receipt.entries.back()), chunk.data).second;
+    const bool is_new = data_of.emplace(entry_name(plan.receipt.entries.back()), chunk.data).second;
     ENSURE(is_new, "the chunk {} is given twice", entry_name(plan.receipt.entries.back()));
   }
   plan.header = lay_out_shard(state, plan.receipt);
-  for (ShardReceipt::Entry& entry : plan.receipt.entries) {
-    const std::span source(static_cast<const std::byte*>(source_of.at(entry_name(entry))), entry.bytes);
-    entry.hash = xxh3(source, identity_seed(state, entry.tensor, entry.role, entry.box));
-    entry.content_hash = xxh3(source);
-    plan.sources.push_back(source);
-  }
+  for (const ShardReceipt::Entry& entry : plan.receipt.entries)
+    plan.chunks.emplace_back(static_cast<const std::byte*>(data_of.at(entry_name(entry))), entry.bytes);
+  take_hashes(state, source, plan);
   return plan;
 }
 
-void write_file(FileSystem& fs, const std::string& directory, const std::string& name, const Plan& plan) {
+/// Returns the content hashes of the chunks as they were written.
+std::vector<uint64_t> write_file(FileSystem& fs, const std::string& directory, const std::string& name, const Plan& plan,
+                                 ChunkSource& source) {
   const auto file = fs.create(directory + "/" + name);
   Appender out(*file);
+  ChunkHashes written(plan.chunks.size(), kNoSeed);
   out.append(std::as_bytes(std::span(plan.header)));
-  for (const auto& source : plan.sources) out.append(source);
+  source.read(plan.chunks, [&](size_t i, std::span<const std::byte> piece) {
+    written.update(i, piece);
+    out.append(piece);
+  });
   out.flush();
   ENSURE(out.bytes() == plan.receipt.file_bytes, "{} bytes written, {} planned", out.bytes(),
          plan.receipt.file_bytes);
   file->sync();
   fs.sync_directory(directory);
+  return written.finish();
 }
 
-/// Had the memory changed while it was being written, the file would not be the state that the hashes were taken of.
-void recheck_sources(const Plan& plan) {
-  for (size_t i = 0; i < plan.sources.size(); ++i)
-    if (xxh3(plan.sources[i]) != plan.receipt.entries[i].content_hash)
+/// Had the memory changed between the hashes and the writes, the file would not be the state that the hashes were taken of.
+void check_written(const Plan& plan, const std::vector<uint64_t>& written) {
+  for (size_t i = 0; i < written.size(); ++i)
+    if (written[i] != plan.receipt.entries[i].content_hash)
       throw Error(ErrorCode::kCheckpoint,
                   fmt::format("{} changed in memory while it was being saved; this save is void",
                               entry_name(plan.receipt.entries[i])));
 }
+
+class HostChunks final : public ChunkSource {
+ public:
+  void read(std::span<const std::span<const std::byte>> chunks, const Take& take) override {
+    for (size_t i = 0; i < chunks.size(); ++i) take(i, chunks[i]);
+  }
+};
 
 void remove_quietly(FileSystem& fs, const std::string& path) {
   try {
@@ -163,25 +220,32 @@ void rename_into_place(FileSystem& fs, const std::string& dir, const std::string
 
 }  // namespace
 
+ChunkSource& host_chunks() {
+  static HostChunks source;
+  return source;
+}
+
 ShardReceipt write_shard(FileSystem& fs, const std::string& saving_dir, const std::string& file_name,
                          const StateInfo& state, std::span<const Tensor> tensors,
-                         std::span<const ChunkData> chunks) {
-  Plan plan = plan_shard(state, tensors, chunks);
+                         std::span<const ChunkData> chunks, ChunkSource& source) {
+  Plan plan = plan_shard(state, tensors, chunks, source);
   plan.receipt.file = file_name;
+  std::vector<uint64_t> written;
   try {
-    write_file(fs, saving_dir, file_name, plan);
-  } catch (const Error&) {
+    written = write_file(fs, saving_dir, file_name, plan, source);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kIo) throw;
     // After a failed write or sync nobody knows what the file holds: never touch it again, start a new one, once.
     remove_quietly(fs, saving_dir + "/" + file_name);
     plan.receipt.file = retry_name(file_name);
     try {
-      write_file(fs, saving_dir, plan.receipt.file, plan);
+      written = write_file(fs, saving_dir, plan.receipt.file, plan, source);
     } catch (const Error&) {
       remove_quietly(fs, saving_dir + "/" + plan.receipt.file);
       throw;
     }
   }
-  recheck_sources(plan);
+  check_written(plan, written);
   return std::move(plan.receipt);
 }
 

@@ -20,8 +20,8 @@ using parallel::ShardedParams;
 
 namespace {
 
-/// Host memory held at a time while state is made ready for a device.
-constexpr size_t kUploadBytes = size_t(256) << 20;
+/// Floats that are transposed at a time.
+constexpr int64_t kTransposedFloats = int64_t(1) << 20;
 
 void initialise_master(const Param& p, uint64_t seed, const parallel::Box& box, float* out) {
   const Philox random(seed, RandomPurpose::kInit, xxh3(p.layout.name));
@@ -40,6 +40,15 @@ void zero_moments(const RankState& state, const ShardedParams::StateChunk& c) {
     state.backend.fill_zero(state.stream, moment, size_t(c.box.count()) * sizeof(float));
 }
 
+/// Calls with(band, offset) for runs of whole rows of `box` of at most `most` elements each (a row at least); `offset` is that of the
+/// band's first element in the box.
+template <typename With>
+void in_bands(const parallel::Box& box, int64_t most, With with) {
+  const int64_t rows = std::max<int64_t>(1, most / box.cols());
+  for (int64_t row = box.row_begin; row < box.row_end; row += std::min(rows, box.row_end - row))
+    with(parallel::Box{row, row + std::min(rows, box.row_end - row), box.col_begin, box.col_end}, (row - box.row_begin) * box.cols());
+}
+
 /// Runs work(0) .. work(n - 1) on `threads` threads, in no order.
 void in_parallel(size_t n, int threads, const std::function<void(size_t)>& work) {
   std::atomic<size_t> next{0};
@@ -54,24 +63,35 @@ void in_parallel(size_t n, int threads, const std::function<void(size_t)>& work)
 
 }  // namespace
 
+size_t state_bytes(const ShardedParams& params) {
+  size_t bytes = 0;
+  for (const ShardedParams::StateChunk& c : params.state_chunks()) bytes += 3 * sizeof(float) * size_t(c.box.count());
+  return bytes;
+}
+
 void initialise(const ParamTable& table, uint64_t seed, int threads, const RankState& state) {
-  const auto& chunks = state.params.state_chunks();
-  for (size_t begin = 0; begin < chunks.size();) {
-    Upload upload(state.backend, state.stream);
-    std::vector<float*> rooms;
-    while (begin + rooms.size() < chunks.size() && upload.bytes() < kUploadBytes) {
-      const auto& c = chunks[begin + rooms.size()];
-      rooms.push_back(upload.room(c.master, c.box.count()));
-      zero_moments(state, c);
-    }
-    // A value depends on its place alone, so chunks may be filled in any order.
-    in_parallel(rooms.size(), threads, [&](size_t i) {
-      const auto& c = chunks[begin + i];
-      initialise_master(table.params[size_t(c.param)], seed, c.box, rooms[i]);
+  struct Room {
+    const Param* param;
+    parallel::Box box;
+    float* values;
+  };
+  Upload upload(state.staging);
+  std::vector<Room> rooms;
+  // A value depends on its place alone, so rooms may be filled in any order.
+  const auto fill = [&] {
+    in_parallel(rooms.size(), threads, [&](size_t i) { initialise_master(*rooms[i].param, seed, rooms[i].box, rooms[i].values); });
+    rooms.clear();
+    upload.flush();
+  };
+  for (const ShardedParams::StateChunk& c : state.params.state_chunks()) {
+    zero_moments(state, c);
+    in_bands(c.box, upload.most(), [&](const parallel::Box& band, int64_t offset) {
+      if (!upload.fits(band.count())) fill();
+      rooms.push_back({&table.params[size_t(c.param)], band, upload.room(c.master + offset, band.count())});
     });
-    upload.finish();
-    begin += rooms.size();
   }
+  fill();
+  upload.finish();
 }
 
 namespace {
@@ -86,11 +106,29 @@ bool stores_transposed(const ParamTable& table, ckpt::TensorFolder& folder, cons
   return false;
 }
 
-std::vector<float> transposed(const std::vector<float>& in, int64_t rows, int64_t cols) {
-  std::vector<float> out(in.size());
-  for (int64_t r = 0; r < rows; ++r)
-    for (int64_t c = 0; c < cols; ++c) out[size_t(r * cols + c)] = in[size_t(c * rows + r)];
-  return out;
+/// Checks that the folder holds `p` as `name` in its shape, or in the transposed one.
+void check_imported(const Param& p, ckpt::TensorFolder& folder, const std::string& name, bool swapped) {
+  if (!folder.has(name))
+    throw Error(ErrorCode::kCheckpoint,
+                fmt::format("model.init.from has no tensor `{}`; it holds {} tensors, are they of another model family?",
+                            name, folder.names().size()));
+  std::vector<int64_t> want{p.layout.rows};
+  if (!p.is_vector()) want.push_back(p.layout.cols);
+  if (swapped) std::reverse(want.begin(), want.end());
+  const auto shape = folder.shape(name);
+  if (shape != want)
+    throw Error(ErrorCode::kCheckpoint, fmt::format("tensor `{}` of model.init.from has shape [{}], this model needs [{}]",
+                                                    name, fmt::join(shape, ", "), fmt::join(want, ", ")));
+}
+
+/// Reads `box` of a tensor that is stored transposed.
+void read_transposed(ckpt::TensorFolder& folder, const std::string& name, const parallel::Box& box, float* out) {
+  in_bands(box, kTransposedFloats, [&](const parallel::Box& band, int64_t offset) {
+    std::vector<float> stored(static_cast<size_t>(band.count()));
+    folder.read_f32(name, {band.col_begin, band.col_end, band.row_begin, band.row_end}, stored.data());
+    for (int64_t r = 0; r < band.rows(); ++r)
+      for (int64_t c = 0; c < band.cols(); ++c) out[offset + r * band.cols() + c] = stored[size_t(c * band.rows() + r)];
+  });
 }
 
 }  // namespace
@@ -99,35 +137,20 @@ void import_weights(const ParamTable& table, ckpt::TensorFolder& folder, const R
   const std::string first = table.params.front().layout.name;
   const std::string prefix = !folder.has(first) && folder.has("transformer." + first) ? "transformer." : "";
   const bool swap = stores_transposed(table, folder, prefix);
-  int loaded = -1;
-  std::vector<float> values;
-  Upload upload(state.backend, state.stream);
+  int checked = -1;
+  Upload upload(state.staging);
   for (const ShardedParams::StateChunk& c : state.params.state_chunks()) {
     const Param& p = table.params[size_t(c.param)];
-    if (c.param != loaded) {
-      const std::string name = prefix + p.layout.name;
-      if (!folder.has(name))
-        throw Error(ErrorCode::kCheckpoint,
-                    fmt::format("model.init.from has no tensor `{}`; it holds {} tensors, are they of another model family?",
-                                name, folder.names().size()));
-      std::vector<int64_t> want{p.layout.rows};
-      if (!p.is_vector()) want.push_back(p.layout.cols);
-      const bool swapped = swap && p.role == ParamRole::matrix;
-      if (swapped) std::reverse(want.begin(), want.end());
-      const auto shape = folder.shape(name);
-      if (shape != want)
-        throw Error(ErrorCode::kCheckpoint, fmt::format("tensor `{}` of model.init.from has shape [{}], this model needs [{}]",
-                                                        name, fmt::join(shape, ", "), fmt::join(want, ", ")));
-      values = folder.read_f32(name);
-      if (swapped) values = transposed(values, p.layout.rows, p.layout.cols);
-      loaded = c.param;
-    }
-    float* master = upload.room(c.master, c.box.count());
-    for (int64_t row = c.box.row_begin; row < c.box.row_end; ++row)
-      std::memcpy(master + (row - c.box.row_begin) * c.box.cols(),
-                  values.data() + row * p.layout.cols + c.box.col_begin, size_t(c.box.cols()) * 4);
+    const std::string name = prefix + p.layout.name;
+    const bool swapped = swap && p.role == ParamRole::matrix;
+    if (c.param != checked) check_imported(p, folder, name, swapped);
+    checked = c.param;
+    in_bands(c.box, upload.most(), [&](const parallel::Box& band, int64_t offset) {
+      float* master = upload.room(c.master + offset, band.count());
+      if (swapped) read_transposed(folder, name, band, master);
+      else folder.read_f32(name, band, master);
+    });
     zero_moments(state, c);
-    if (upload.bytes() >= kUploadBytes) upload.finish();
   }
   upload.finish();
 }
@@ -153,26 +176,28 @@ void load_state(const ParamTable& table, ckpt::Checkpoint& checkpoint, const Ran
       throw Error(ErrorCode::kCheckpoint, fmt::format("{}: tensor `{}` has shape [{}], this model needs [{}]", checkpoint.path(),
                                                       t.name, fmt::join(it->shape, ", "), fmt::join(t.shape, ", ")));
   }
-  Upload upload(state.backend, state.stream);
+  Upload upload(state.staging);
   for (const ShardedParams::StateChunk& c : state.params.state_chunks()) {
     const std::string& name = table.params[size_t(c.param)].layout.name;
-    checkpoint.read(name, ckpt::Role::master, c.box, upload.room(c.master, c.box.count()));
-    checkpoint.read(name, ckpt::Role::first_moment, c.box, upload.room(c.first_moment, c.box.count()));
-    checkpoint.read(name, ckpt::Role::second_moment, c.box, upload.room(c.second_moment, c.box.count()));
-    if (upload.bytes() >= kUploadBytes) upload.finish();
+    const std::pair<ckpt::Role, float*> parts[] = {{ckpt::Role::master, c.master},
+                                                   {ckpt::Role::first_moment, c.first_moment},
+                                                   {ckpt::Role::second_moment, c.second_moment}};
+    for (const auto& [role, values] : parts)
+      in_bands(c.box, upload.most(), [&, role = role, values = values](const parallel::Box& band, int64_t offset) {
+        checkpoint.read(name, role, band, upload.room(values + offset, band.count()));
+      });
   }
   upload.finish();
 }
 
-std::vector<ckpt::ChunkData> state_chunk_data(const RankState& state, Download& copies) {
+std::vector<ckpt::ChunkData> state_chunk_data(const RankState& state) {
   std::vector<ckpt::ChunkData> data;
   for (const ShardedParams::StateChunk& c : state.params.state_chunks()) {
     if (!c.saved_here) continue;
-    data.push_back({3 * c.param, c.box, copies.view(c.master, c.box.count())});
-    data.push_back({3 * c.param + 1, c.box, copies.view(c.first_moment, c.box.count())});
-    data.push_back({3 * c.param + 2, c.box, copies.view(c.second_moment, c.box.count())});
+    data.push_back({3 * c.param, c.box, c.master});
+    data.push_back({3 * c.param + 1, c.box, c.first_moment});
+    data.push_back({3 * c.param + 2, c.box, c.second_moment});
   }
-  copies.finish();
   return data;
 }
 

@@ -15,7 +15,11 @@ struct RankState {
   parallel::ShardedParams& params;
   kernels::Backend& backend;
   kernels::Stream& stream;
+  StateStaging& staging;
 };
+
+/// Of master weights and moments on this rank's device.
+size_t state_bytes(const parallel::ShardedParams& params);
 
 /// Fills master weights by the table's init (Philox on the parameter's name and global index) and zeroes the moments,
 /// on `threads` threads.
@@ -31,8 +35,9 @@ DataPosition data_position(const ckpt::StateInfo& state, bool new_data);
 /// Loads master weights and moments. Error(kCheckpoint) if the tensors are not this model's, or damaged.
 void load_state(const ParamTable& table, ckpt::Checkpoint& checkpoint, const RankState& state);
 
-/// The chunks of this rank, as write_shard takes them; `tensors` is checkpoint_tensors(table). `copies` keeps the data alive.
-std::vector<ckpt::ChunkData> state_chunk_data(const RankState& state, Download& copies);
+/// The chunks of this rank where they are on its device, as write_shard takes them with a DeviceChunks; `tensors` is
+/// checkpoint_tensors(table).
+std::vector<ckpt::ChunkData> state_chunk_data(const RankState& state);
 /// The gradients of this rank's chunks, copied; `tensors` is gradient_tensors(table). storage keeps the data alive.
 std::vector<ckpt::ChunkData> gradient_chunk_data(const RankState& state, std::vector<std::vector<float>>& storage);
 

@@ -37,7 +37,8 @@ struct Generator::Impl {
     params = std::make_unique<parallel::ShardedParams>(uses.uses, grids.grids, sharding_options(job, {}), *world[0], *world[0],
                                                        nullptr, backend, *stream);
     model = std::make_unique<StageModel>(job, std::move(uses), StageModel::Options{{1}}, *params, tp, backend, *stream);
-    load_state(table, checkpoint, {*params, backend, *stream});
+    StateStaging staging(backend, *stream, staging_bytes(state_bytes(*params)));
+    load_state(table, checkpoint, {*params, backend, *stream, staging});
     params->publish();
     model->weights_changed();
   }

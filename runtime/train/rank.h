@@ -8,6 +8,7 @@
 #include "parallel/communicator.h"
 #include "runtime/launch/control.h"
 #include "runtime/spec/job.h"
+#include "runtime/train/device_copies.h"
 
 namespace trainctl {
 
@@ -22,6 +23,7 @@ struct RankOptions {
   int64_t max_steps = 0;              ///< stop after this step (0: schedule.total_steps)
   std::string gradients_dir;          ///< write the first step's gradients here as a checkpoint of role gradient, or ""
   double matmul_flops_per_s = 0;      ///< peak of a rank for MFU; 0: unknown
+  size_t most_staging_bytes = kStagingBytes;   ///< limit of the pinned host memory for saving and loading
   int gpu = -1;                       ///< index of its GPU, for what the driver tells of it; -1: none
 };
 

@@ -80,6 +80,7 @@ struct Trainer::Impl {
   std::unique_ptr<data::Prefetcher> prefetcher;
   std::unique_ptr<parallel::TensorParallel> tp;
   std::unique_ptr<parallel::ShardedParams> params;
+  std::unique_ptr<StateStaging> staging;
   std::unique_ptr<StageModel> model;
   std::unique_ptr<Executor> executor;
   std::unique_ptr<TokenFeed> tokens;
@@ -159,6 +160,7 @@ struct Trainer::Impl {
     if (needs_tokens()) tokens = std::make_unique<TokenFeed>(sequences_per_rank(), job.data.seq_len, backend);
     int64_t elements = 0;
     for (const auto& c : params->state_chunks()) elements += c.box.count();
+    staging = std::make_unique<StateStaging>(backend, *stream, staging_bytes(state_bytes(*params), options.most_staging_bytes));
     backend.reserve_scratch(scratch_shape(job, elements, int64_t(params->state_chunks().size())));
     executor = std::make_unique<Executor>(shape, at.pp, program, std::move(slots), *model, comms.edges,
                                           [this](const parallel::Instruction& i) { tell(i); },
@@ -185,19 +187,21 @@ struct Trainer::Impl {
                               i.chunk * mesh.pp + at.pp));
   }
 
+  RankState rank_state() { return {*params, backend, *stream, *staging}; }
+
   void load() {
     if (!options.resume_from.empty()) {
       control.doing("loading " + options.resume_from);
       const auto checkpoint = ckpt::Checkpoint::open(fs, options.resume_from);
-      load_state(table, *checkpoint, {*params, backend, *stream});
+      load_state(table, *checkpoint, rank_state());
       step = checkpoint->state().step;
       bad_steps = bad_steps_of(checkpoint->state().extra_json);
       start = data_position(checkpoint->state(), options.new_data);
     } else if (!job.model.init_from.empty()) {
       control.doing("reading " + job.model.init_from);
-      import_weights(table, *ckpt::TensorFolder::open(fs, job.model.init_from), {*params, backend, *stream});
+      import_weights(table, *ckpt::TensorFolder::open(fs, job.model.init_from), rank_state());
     } else {
-      initialise(table, job.seed, job.parallelism.threads_per_rank, {*params, backend, *stream});
+      initialise(table, job.seed, job.parallelism.threads_per_rank, rank_state());
     }
     params->publish();
     model->weights_changed();
@@ -457,10 +461,10 @@ struct Trainer::Impl {
     ckpt::ShardReceipt receipt;
     if (control.begin_save(state, &failure)) {
       try {
-        Download copies(backend, *stream);
+        DeviceChunks chunks(*staging);
         receipt = ckpt::write_shard(fs, ckpt::saving_directory(options.checkpoint_dir, state),
                                     ckpt::shard_file_name(world.rank(), world.size()), state, tensors,
-                                    state_chunk_data({*params, backend, *stream}, copies));
+                                    state_chunk_data(rank_state()), chunks);
       } catch (const Error& e) {
         failure = e.what();
       }
@@ -476,7 +480,7 @@ struct Trainer::Impl {
     if (world.rank() == 0) ckpt::prepare_saving(fs, options.gradients_dir, state);
     parallel::barrier(world, 8);
     std::vector<std::vector<float>> storage;
-    const auto chunks = gradient_chunk_data({*params, backend, *stream}, storage);
+    const auto chunks = gradient_chunk_data(rank_state(), storage);
     const std::string text = ckpt::write_shard(fs, ckpt::saving_directory(options.gradients_dir, state),
                                                ckpt::shard_file_name(world.rank(), world.size()), state, tensors, chunks)
                                  .to_json();

@@ -141,6 +141,46 @@ TEST_CASE("memory that changes while it is being saved voids the save") {
       Catch::Contains("w changed in memory while it was being saved"));
 }
 
+// The state of a device comes piece by piece, cut anywhere: also inside a chunk and over several.
+TEST_CASE("a shard's bytes and hashes do not depend on the pieces in which its chunks are read") {
+  struct Pieces final : ckpt::ChunkSource {
+    explicit Pieces(size_t n) : bytes(n) {}
+    void read(std::span<const std::span<const std::byte>> chunks, const Take& take) override {
+      ++passes;
+      std::vector<std::byte> buffer;   // used again, as staging memory is
+      for (size_t i = 0; i < chunks.size(); ++i)
+        for (size_t at = 0; at < chunks[i].size(); at += buffer.size()) {
+          const size_t count = std::min(bytes, chunks[i].size() - at);
+          buffer.assign(chunks[i].begin() + ptrdiff_t(at), chunks[i].begin() + ptrdiff_t(at + count));
+          take(i, buffer);
+        }
+    }
+    size_t bytes, passes = 0;
+  };
+  const PlainState state = make_state(1, 100);
+  std::vector<std::vector<std::byte>> held;
+  std::vector<ckpt::ChunkData> chunks;
+  for (size_t t = 0; t < state.tensors.size(); ++t)
+    for (const parallel::Box& box : state.grids[t]) {
+      held.push_back(cut_out(state, t, box));
+      chunks.push_back({int(t), box, held.back().data()});
+    }
+  const auto write = [&](PowerLossFileSystem& fs, ckpt::ChunkSource& source) {
+    ckpt::prepare_saving(fs, "/ckpt", state.info);
+    return ckpt::write_shard(fs, ckpt::saving_directory("/ckpt", state.info), "s.safetensors", state.info, state.tensors, chunks, source)
+        .to_json();
+  };
+  PowerLossFileSystem whole_fs;
+  const std::string whole = write(whole_fs, ckpt::host_chunks());
+  for (const size_t bytes : {4, 12, 28, 1000}) {
+    Pieces source(bytes);
+    PowerLossFileSystem fs;
+    CHECK(write(fs, source) == whole);
+    CHECK(source.passes == 2);
+    CHECK(fs.files() == whole_fs.files());
+  }
+}
+
 TEST_CASE("a bad write or sync of a shard is answered with one new file") {
   for (const Fault fault : {Fault::io_error_once, Fault::io_error_from_here}) {
     PowerLossFileSystem fs;

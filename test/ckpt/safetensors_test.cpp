@@ -154,6 +154,28 @@ TEST_CASE("names are escaped, headers are padded to 8 bytes") {
   }
 }
 
+TEST_CASE("any box of a tensor is the box of the whole tensor") {
+  std::string data;
+  for (int i = 0; i < 35; ++i) {
+    const bf16 value(static_cast<float>(i));
+    data.append(reinterpret_cast<const char*>(&value), 2);
+  }
+  PowerLossFileSystem fs;
+  put(fs, "/f.safetensors", with_length(R"({"a":{"dtype":"BF16","shape":[5,7],"data_offsets":[0,70]}})", data));
+  const auto folder = ckpt::TensorFolder::open(fs, "/f.safetensors");
+  for (int64_t row = 0; row <= 5; ++row)
+    for (int64_t row_end = row; row_end <= 5; ++row_end)
+      for (int64_t col = 0; col <= 7; ++col)
+        for (int64_t col_end = col; col_end <= 7; ++col_end) {
+          const parallel::Box box{row, row_end, col, col_end};
+          std::vector<float> values(size_t(box.count()), -1), expected;
+          for (int64_t r = row; r < row_end; ++r)
+            for (int64_t c = col; c < col_end; ++c) expected.push_back(float(r * 7 + c));
+          folder->read_f32("a", box, values.data());
+          REQUIRE(values == expected);
+        }
+}
+
 TEST_CASE("folders of Hugging Face files") {
   PowerLossFileSystem fs;
   const std::string a = with_length(R"({"a":{"dtype":"F16","shape":[7],"data_offsets":[0,14]}})",

@@ -54,6 +54,7 @@ ThreadRun run_on_threads(const JobSpec& job, const ThreadRunOptions& options) {
         o.resume_from = options.resume_from;
         o.gradients_dir = options.gradients_dir;
         o.max_steps = options.max_steps;
+        o.most_staging_bytes = options.most_staging_bytes;
         o.matmul_flops_per_s = 1e12;   // known, so that nobody measures
         run_rank(job, o, *world, *backend, *controls[size_t(r)], fs);
         result.allocated_bytes[size_t(r)] = backend->peak_allocated_bytes();

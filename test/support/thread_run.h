@@ -8,6 +8,7 @@
 #include "kernels/backend.h"
 #include "parallel/communicator.h"
 #include "runtime/spec/job.h"
+#include "runtime/train/device_copies.h"
 
 namespace trainctl::test {
 
@@ -22,6 +23,8 @@ struct ThreadRunOptions {
   /// The world of device memory over the threads' world, which it takes over; called by every rank's thread.
   std::function<std::unique_ptr<parallel::Communicator>(std::unique_ptr<parallel::Communicator> host, kernels::Backend&)> make_world;
   double deadline_s = 120;
+  size_t most_staging_bytes = kStagingBytes;
+  std::function<void()> on_report;   ///< called by rank 0 within its report of each step
 };
 
 struct ThreadRun {

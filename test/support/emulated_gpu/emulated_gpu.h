@@ -78,6 +78,7 @@ struct Counts {
 };
 Counts counts(int device);
 size_t pinned_bytes();
+size_t peak_pinned_bytes();   ///< the most at any moment since reset
 /// Launches of a kernel, by the op's name, enqueued since reset.
 uint64_t launches_of(const std::string& op);
 /// Kernels that a device came to run, each once, in the order of their first launches: ops by name and address, products by shape. And

@@ -121,7 +121,7 @@ struct Memory {
   std::mutex mutex;
   std::vector<std::unique_ptr<DeviceMemory>> devices;
   std::map<uintptr_t, size_t> pinned;
-  size_t pinned_bytes = 0;
+  size_t pinned_bytes = 0, peak_pinned_bytes = 0;
 
   Memory() { make_devices(); }
   void make_devices() {
@@ -213,7 +213,7 @@ void reset_memory() {
   const std::lock_guard lock(m.mutex);
   for (const auto& [p, bytes] : m.pinned) std::free(reinterpret_cast<void*>(p));
   m.pinned.clear();
-  m.pinned_bytes = 0;
+  m.pinned_bytes = m.peak_pinned_bytes = 0;
   m.make_devices();
 }
 
@@ -294,6 +294,10 @@ size_t pinned_bytes() {
   const std::lock_guard lock(memory().mutex);
   return memory().pinned_bytes;
 }
+size_t peak_pinned_bytes() {
+  const std::lock_guard lock(memory().mutex);
+  return memory().peak_pinned_bytes;
+}
 
 }  // namespace trainctl::emulated_gpu
 
@@ -370,6 +374,7 @@ cudaError_t cudaHostAlloc(void** p, size_t bytes, unsigned) {
     std::memset(*p, kGarbage, bytes);
     m.pinned[reinterpret_cast<uintptr_t>(*p)] = bytes;
     m.pinned_bytes += bytes;
+    m.peak_pinned_bytes = std::max(m.peak_pinned_bytes, m.pinned_bytes);
     return cudaSuccess;
   });
 }
