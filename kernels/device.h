@@ -1,5 +1,6 @@
 // Which devices this machine has, and how a rank gets the one it works on.
 #pragma once
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -30,6 +31,14 @@ struct CudaStatus {
 CudaStatus cuda_status();
 /// Facts of GPU `index`; Error(kPreflight) when there is no such GPU.
 GpuFacts gpu_facts(int index);
+
+/// What changes while a GPU works, as its management library reports it. Values that it does not report are nullopt.
+struct GpuReadings {
+  std::optional<double> temperature_c, power_w, sm_clock_mhz;
+};
+/// Reads them of GPU `index`, again and again, from any one thread: what the query needs is looked up once, here, and a call touches no CUDA
+/// context. A call takes milliseconds.
+std::function<GpuReadings()> open_gpu_readings(int index);
 
 struct CudaOptions {
   int device = 0;                ///< index of the GPU

@@ -101,6 +101,12 @@ GpuFacts gpu_facts(int index) {
   return facts;
 }
 
+std::function<GpuReadings()> open_gpu_readings(int index) {
+  std::array<char, 32> bus_id{};
+  if (cudaDeviceGetPCIBusId(bus_id.data(), int(bus_id.size()), index) != cudaSuccess) return [] { return GpuReadings{}; };
+  return cuda::management_readings(bus_id.data());
+}
+
 std::unique_ptr<Backend> make_cuda_backend(const CudaOptions& asked) {
   require_device(asked.device);
   const int major = attribute(cudaDevAttrComputeCapabilityMajor, asked.device);

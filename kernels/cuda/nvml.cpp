@@ -74,22 +74,46 @@ std::optional<double> scaled(std::optional<double> value, double factor) {
   return value;
 }
 
-}  // namespace
-
-void add_management_facts(GpuFacts& facts) {
+NvmlDevice find_device(const std::string& pci_bus_id) {
   const Nvml* f = nvml();
   NvmlDevice device = nullptr;
-  if (!f || f->device_by_bus_id(facts.pci_bus_id.c_str(), &device) != kSuccess) return;
+  return f && f->device_by_bus_id(pci_bus_id.c_str(), &device) == kSuccess ? device : nullptr;
+}
+
+GpuReadings read(const Nvml& f, NvmlDevice device) {
+  return {.temperature_c = ask(f.temperature, device, kTemperatureGpu),
+          .power_w = scaled(ask(f.power_mw, device), 1e-3),
+          .sm_clock_mhz = ask(f.clock_mhz, device, kClockSm)};
+}
+
+}  // namespace
+
+std::string management_driver_version() {
+  const Nvml* f = nvml();
   std::array<char, 96> text{};
-  if (f->driver_version && f->driver_version(text.data(), unsigned(text.size())) == kSuccess) facts.driver = text.data();
+  return f && f->driver_version && f->driver_version(text.data(), unsigned(text.size())) == kSuccess ? text.data() : "";
+}
+
+std::function<GpuReadings()> management_readings(const std::string& pci_bus_id) {
+  const NvmlDevice device = find_device(pci_bus_id);
+  return [device] { return device ? read(*nvml(), device) : GpuReadings{}; };
+}
+
+void add_management_facts(GpuFacts& facts) {
+  const NvmlDevice device = find_device(facts.pci_bus_id);
+  if (!device) return;
+  const Nvml* f = nvml();
+  std::array<char, 96> text{};
+  facts.driver = management_driver_version();
   if (f->uuid && f->uuid(device, text.data(), unsigned(text.size())) == kSuccess) facts.uuid = text.data();
   // A slice of a GPU (MIG) shares its bus id: what is told of the whole GPU's memory is not its own.
   if (NvmlMemory memory; f->memory_info && facts.name.find(" MIG ") == std::string::npos && f->memory_info(device, &memory) == kSuccess)
     facts.free_bytes = memory.free;
-  facts.temperature_c = ask(f->temperature, device, kTemperatureGpu);
-  facts.power_w = scaled(ask(f->power_mw, device), 1e-3);
+  const GpuReadings now = read(*f, device);
+  facts.temperature_c = now.temperature_c;
+  facts.power_w = now.power_w;
+  facts.sm_clock_mhz = now.sm_clock_mhz;
   facts.power_limit_w = scaled(ask(f->power_limit_mw, device), 1e-3);
-  facts.sm_clock_mhz = ask(f->clock_mhz, device, kClockSm);
   facts.sm_clock_max_mhz = ask(f->max_clock_mhz, device, kClockSm);
   facts.memory_clock_mhz = ask(f->clock_mhz, device, kClockMemory);
   unsigned long long errors = 0;

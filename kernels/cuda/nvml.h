@@ -8,4 +8,10 @@ namespace trainctl::kernels::cuda {
 /// Fills in what the library knows about the GPU at facts.pci_bus_id. Never throws for a library that is absent or says no.
 void add_management_facts(GpuFacts& facts);
 
+/// The GPU at this PCI bus id, looked up once; empty readings without the library.
+std::function<GpuReadings()> management_readings(const std::string& pci_bus_id);
+
+/// The driver's own version ("535.104.05"), or "".
+std::string management_driver_version();
+
 }  // namespace trainctl::kernels::cuda

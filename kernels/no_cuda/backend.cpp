@@ -15,6 +15,10 @@ CudaStatus cuda_status() { return {.problem = kAbsent}; }
 
 GpuFacts gpu_facts(int) { throw Error(ErrorCode::kPreflight, kAbsent); }
 
+std::function<GpuReadings()> open_gpu_readings(int) {
+  return [] { return GpuReadings{}; };
+}
+
 std::unique_ptr<Backend> make_cuda_backend(const CudaOptions&) { throw Error(ErrorCode::kPreflight, kAbsent); }
 
 std::string cuda_numerics(int) { throw Error(ErrorCode::kPreflight, kAbsent); }

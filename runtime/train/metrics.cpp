@@ -61,6 +61,7 @@ std::string to_json(const StepNumbers& n) {
   for (const RankTimes& t : n.ranks) {
     sum.forward_s += t.forward_s, sum.backward_s += t.backward_s, sum.communication_s += t.communication_s;
     sum.optimizer_s += t.optimizer_s, sum.data_s += t.data_s, sum.checkpoint_s += t.checkpoint_s, sum.evaluation_s += t.evaluation_s;
+    sum.reporting_s += t.reporting_s;
     compute.push_back(t.compute_s());
     wait.push_back(t.communication_s);
     peak.push_back(uint64_t(t.peak_bytes));
@@ -71,6 +72,7 @@ std::string to_json(const StepNumbers& n) {
                  {"communication_s", sum.communication_s / count},
                  {"optimizer_s", sum.optimizer_s / count},
                  {"data_s", sum.data_s / count},
+                 {"reporting_s", sum.reporting_s / count},
                  {"evaluation_s", sum.evaluation_s / count},
                  {"checkpoint_s", sum.checkpoint_s / count}};
   j["ranks"] = {{"compute_s", compute}, {"wait_s", wait}, {"peak_memory_bytes", peak}};

@@ -12,6 +12,7 @@
 #include "runtime/base/json.h"
 #include "runtime/base/process_memory.h"
 #include "runtime/train/bad_steps.h"
+#include "runtime/train/gpu_watch.h"
 #include "runtime/train/last_save.h"
 #include "runtime/train/metrics.h"
 #include "runtime/train/rank_device.h"
@@ -87,13 +88,16 @@ struct Trainer::Impl {
   std::unique_ptr<kernels::Buffer> losses;   // host: a double for each micro-batch of this rank
   int64_t step = 0, requested_step = 0;
   DataPosition start;   // of the step that this process begins with
-  double last_loss = NAN, saving_s = 0;   // saving_s: since the last report
   BadSteps bad_steps;
+  std::unique_ptr<GpuWatch> gpu_watch;    // of a rank with a GPU
+  double last_loss = NAN, saving_s = 0;   // saving_s: since the last report
+  double step_ended_s = NAN, apart_s = 0; // when the last step ended; evaluation and saving since then
   double peak_flops_per_s = 0;            // of all devices together; known to rank 0, which reports
   RankTimes times;
 
   Impl(const JobSpec& j, const RankOptions& o, Communicator& w, kernels::Backend& b, Control& c, FileSystem& f)
       : job(j), options(o), world(w), backend(b), control(c), fs(f) {
+    if (options.gpu >= 0) gpu_watch = std::make_unique<GpuWatch>(kernels::open_gpu_readings(options.gpu));
     ENSURE(mesh.world_size() == world.size(), "mesh of {} ranks on {} ranks", mesh.world_size(), world.size());
     require_equal_numerics();
     control.doing("opening the data");
@@ -326,6 +330,8 @@ struct Trainer::Impl {
   bool train_step(int64_t last) {
     const double begin = clock.monotonic_s();
     times = {};
+    times.reporting_s = std::isnan(step_ended_s) ? 0 : std::max(0.0, begin - step_ended_s - apart_s);
+    apart_s = 0;
     const double waited_before = waited();
     control.doing(fmt::format("step {}: waiting for data", step + 1));
     take_tokens(last);
@@ -345,22 +351,23 @@ struct Trainer::Impl {
     const double end = clock.monotonic_s();
     times.optimizer_s = end - reduce_begin - (waited() - waited_until_reduce);
     times.communication_s = waited() - waited_before;
-    times.step_s = end - begin;
+    times.step_s = end - begin + times.reporting_s;
+    step_ended_s = end;
     times.checkpoint_s = std::exchange(saving_s, 0.0);
     ++step;
     std::optional<double> val_loss;
     if (validation && step % job.eval.every_steps == 0) val_loss = evaluate();
-    times.evaluation_s = clock.monotonic_s() - end;
+    times.evaluation_s = apart_s = clock.monotonic_s() - end;
     report(scalars, fate, val_loss, last);
     return scalars.stop;
   }
 
   void note_gpu() {
-    if (options.gpu < 0) return;
-    const kernels::GpuFacts facts = kernels::gpu_facts(options.gpu);
-    times.temperature_c = facts.temperature_c.value_or(NAN);
-    times.power_w = facts.power_w.value_or(NAN);
-    times.sm_clock_mhz = facts.sm_clock_mhz.value_or(NAN);
+    if (!gpu_watch) return;
+    const kernels::GpuReadings now = gpu_watch->last();
+    times.temperature_c = now.temperature_c.value_or(NAN);
+    times.power_w = now.power_w.value_or(NAN);
+    times.sm_clock_mhz = now.sm_clock_mhz.value_or(NAN);
   }
 
   void report(const Scalars& scalars, StepFate fate, std::optional<double> val_loss, int64_t last) {
@@ -470,7 +477,9 @@ struct Trainer::Impl {
       }
     }
     const bool saved = control.commit_shard(state, tensors, receipt, failure).ok;
-    saving_s += clock.monotonic_s() - begin;
+    const double took_s = clock.monotonic_s() - begin;
+    saving_s += took_s;
+    apart_s += took_s;
     return saved;
   }
 

@@ -29,6 +29,8 @@ ThreadRun run_on_threads(const JobSpec& job, const ThreadRunOptions& options) {
   ThreadRun result;
   auto controls = make_thread_control(size, fs, checkpoints, 3, [&](const StepReport& report) {
     const auto j = nlohmann::json::parse(report.json);
+    result.lines.push_back(report.json);
+    if (options.on_report) options.on_report();
     result.losses.push_back(j["loss"].is_null() ? NAN : j["loss"].get<double>());
     result.grad_norms.push_back(j["grad_norm"].is_null() ? NAN : j["grad_norm"].get<double>());
     if (j.contains("val_loss")) result.val_losses.push_back(j["val_loss"].get<double>());

@@ -29,6 +29,7 @@ struct ThreadRunOptions {
 
 struct ThreadRun {
   std::vector<double> losses, grad_norms, val_losses;
+  std::vector<std::string> lines;   ///< what rank 0 reported of each step
   std::string root_hash;         ///< of the newest checkpoint
   std::string checkpoint;        ///< its folder
   std::vector<size_t> allocated_bytes;   ///< [rank] the most device memory it ever held
