@@ -25,6 +25,7 @@ struct CudaStatus {
   bool built = false;            ///< this program has the CUDA backend
   int devices = 0;               ///< usable GPUs
   int driver_version = 0, runtime_version = 0;   ///< 1000 * major + 10 * minor, 0: unknown
+  bool driver_too_old = false;   ///< there is a driver, and it cannot serve this program
   std::string problem;           ///< empty when devices > 0
 };
 /// Cheap: starts no CUDA context. Never throws.

@@ -2,6 +2,7 @@
 # Builds the program, Release, into build/ (or $TRAINCTL_BUILD). Prints where it is.
 #   TRAINCTL_CUDA=AUTO|ON|OFF   with the CUDA backend where a toolkit is found, always, or never. Not given: as the build folder
 #                               was configured before; a new one takes CUDA only on a machine with a GPU, for half the build is CUDA.
+#   TRAINCTL_CUDA_TOOLKIT=FOLDER   with this CUDA toolkit; the build folder keeps it.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 build=${TRAINCTL_BUILD:-$root/build}
@@ -10,7 +11,12 @@ if [ -z "$cuda" ] && [ ! -f "$build/CMakeCache.txt" ]; then
   cuda=OFF
   if [ -e /dev/nvidiactl ] || [ -e /dev/dxg ]; then cuda=AUTO; fi
 fi
-cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release ${cuda:+-DTRAINCTL_CUDA=$cuda} >/dev/null
+toolkit=()
+if [ -n "${TRAINCTL_CUDA_TOOLKIT:-}" ]; then
+  cuda=ON
+  toolkit=("-DCUDAToolkit_ROOT=$TRAINCTL_CUDA_TOOLKIT" "-DCMAKE_CUDA_COMPILER=$TRAINCTL_CUDA_TOOLKIT/bin/nvcc")
+fi
+cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release ${cuda:+-DTRAINCTL_CUDA=$cuda} "${toolkit[@]}" >/dev/null
 if grep -q '^TRAINCTL_CUDA:STRING=OFF' "$build/CMakeCache.txt"; then
   echo "building for CPUs (with GPUs: TRAINCTL_CUDA=AUTO scripts/build.sh)"
 fi

@@ -2,7 +2,9 @@
 # Builds trainctl and packs it, with everything it needs but glibc and a GPU driver, into one archive that runs from any folder of an
 # x86-64 Linux with glibc 2.36 or newer, by any user, with nothing installed.
 #
-#   scripts/bundle.sh [--out FILE] [--tests] [--no-build] [--fast]
+#   scripts/bundle.sh [--out FILE] [--tests] [--no-build] [--fast] [--cuda FOLDER]
+#     --cuda FOLDER  build with the CUDA toolkit there (default: the nvcc on PATH). It decides which GPU driver the archive needs: CUDA 13.x
+#                  needs 580 or later; 12.1 to 12.9 need 530 or later, so 12.8 or 12.9 serves machines with driver 535
 #     --out FILE   where to write it; default trainctl-VERSION-linux-x86_64.tar.zst in the build folder
 #     --tests      add what checks a machine with a GPU: test programs, golden files, benchmarks, scripts/gpu_check.sh
 #     --no-build   pack what TRAINCTL_BUILD (default: build/) holds
@@ -17,13 +19,14 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 build=${TRAINCTL_BUILD:-$root/build}
 newest_glibc=2.36
 most_bytes=60000000
-out="" tests=0 make=1 level=19
+out="" tests=0 make=1 level=19 toolkit=""
 while [ $# -gt 0 ]; do
   case $1 in
     --out) out=${2:?--out needs a file}; shift ;;
     --tests) tests=1 ;;
     --no-build) make=0 ;;
     --fast) level=3 ;;
+    --cuda) toolkit=${2:?--cuda needs the folder of a CUDA toolkit}; shift ;;
     *) echo "bundle.sh: unknown option $1; see the top of $0" >&2; exit 2 ;;
   esac
   shift
@@ -35,6 +38,13 @@ done
 
 # ---- what goes in ---------------------------------------------------------------------------------------------------------------------
 test_programs=(test_gpu bench_cuda_kernels)
+if [ -n "$toolkit" ]; then
+  [ $make = 1 ] || die "--cuda chooses the toolkit of the build, and --no-build asks for none; leave one of them out"
+  [ -x "$toolkit/bin/nvcc" ] || die "--cuda $toolkit has no bin/nvcc; give the folder of a CUDA toolkit, such as /usr/local/cuda-12.9"
+  # A build folder keeps the compiler that it was made with, so each toolkit has a folder of its own.
+  build=${TRAINCTL_BUILD:-$root/build-$(basename "$(readlink -f "$toolkit")")}
+  export TRAINCTL_BUILD=$build TRAINCTL_CUDA_TOOLKIT=$toolkit
+fi
 if [ $make = 1 ]; then
   # A new build folder takes CUDA where a toolkit is: the archive is for other machines, too.
   if [ ! -f "$build/CMakeCache.txt" ]; then export TRAINCTL_CUDA=${TRAINCTL_CUDA:-AUTO}; fi
@@ -49,6 +59,7 @@ fi
 [ -x "$build/trainctl" ] || die "$build/trainctl is not built"
 version=$("$build/trainctl" --version | cut -d' ' -f2)
 name=trainctl-$version-linux-x86_64
+driver=$("$build/trainctl" doctor --json 2>/dev/null | tr -d '\n' | sed -n 's/.*"driver_needed": *"\([^"]*\)".*/\1/p' || true)
 out=${out:-$build/$name.tar.zst}
 stage=$(mktemp -d)
 trap 'rm -rf "$stage"' EXIT
@@ -148,14 +159,15 @@ done
 cat >"$top/README" <<TEXT
 trainctl $version for x86-64 Linux with glibc $newest_glibc or newer: unpack anywhere, then run bin/trainctl doctor; nothing else is installed.
 bin/trainctl init > job.json writes a job to start from; bin/trainctl launch job.json trains it; bin/trainctl --help lists the rest.
-GPUs need the NVIDIA driver, cuBLASLt and NCCL of the machine (a CUDA toolkit and libnccl2, or Python's nvidia-* packages); doctor says what was found.
+${driver:+This archive was built with CUDA: on GPUs it needs $driver.
+}GPUs need the NVIDIA driver, cuBLASLt and NCCL of the machine (a CUDA toolkit and libnccl2, or Python's nvidia-* packages); doctor says what was found.
 TEXT
 
 # ---- checked --------------------------------------------------------------------------------------------------------------------------
 for file in "${binaries[@]}"; do
   while read -r soname; do
     is_of_the_system "$soname" || [ -f "$top/lib/$soname" ] || die "${file#"$top"/} needs $soname, which is not in the bundle"
-  done < <(readelf -d "$file" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p')
+  done < <(readelf -d "$file" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' || true)
 done
 newest=$(objdump -T "${binaries[@]}" 2>/dev/null | grep -o 'GLIBC_2\.[0-9.]*' | sed 's/GLIBC_//' | sort -uV | tail -n 1)
 [ -n "$newest" ] || die "no symbol versions were found; objdump does not read these files"
@@ -168,4 +180,5 @@ tar --sort=name --owner=0 --group=0 --numeric-owner --mtime=@"$(git -C "$root" l
 bytes=$(stat -c %s "$out")
 echo "bundle: ${#binaries[@]} programs and libraries, $(du -sm "$top" | cut -f1) MB unpacked, newest glibc symbol $newest"
 echo "bundle: $out  $bytes bytes"
+if [ -n "$driver" ]; then echo "bundle: on GPUs it needs $driver"; else echo "bundle: built without CUDA: it trains on CPUs alone"; fi
 [ "$bytes" -le $most_bytes ] || die "that is more than $most_bytes bytes"

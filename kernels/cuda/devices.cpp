@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/nvml.h"
+#include "kernels/driver_floor.h"
 #include "runtime/base/error.h"
 
 namespace trainctl::kernels {
@@ -14,19 +15,15 @@ namespace {
 constexpr int kOldestMajor = 8;   // Ampere: bf16 on the tensor cores, asynchronous copies into shared memory
 constexpr int kOldestMinor = 0;
 
-/// 13000 as "13.0".
-std::string version_text(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
-
 /// Why there is no GPU, in one sentence.
 std::string reason_of(cudaError_t error, const CudaStatus& status) {
   switch (error) {
     case cudaErrorInsufficientDriver:
       if (status.driver_version == 0)
-        return fmt::format("no NVIDIA driver is loaded here; install one for CUDA {} or later (in a container: start it with the NVIDIA "
+        return fmt::format("no NVIDIA driver is loaded here; install {} (in a container: start it with the NVIDIA "
                            "runtime, --gpus all), or use \"device\": \"cpu\"",
-                           status.runtime_version / 1000);
-      return fmt::format("the NVIDIA driver serves CUDA {}, older than the {} that trainctl was built with; update the driver",
-                         version_text(status.driver_version), version_text(status.runtime_version));
+                           driver_floor_text(status.runtime_version));
+      return fmt::format("the NVIDIA driver {} is too old for this trainctl; update it", cuda::management_driver_version());
     case cudaErrorNoDevice:
       return "the NVIDIA driver sees no GPU; look at `nvidia-smi` and CUDA_VISIBLE_DEVICES, or use \"device\": \"cpu\"";
     case cudaErrorStubLibrary:
@@ -68,6 +65,12 @@ CudaStatus cuda_status() {
   CudaStatus status{.built = true};
   (void)cudaRuntimeGetVersion(&status.runtime_version);
   if (cudaDriverGetVersion(&status.driver_version) != cudaSuccess) status.driver_version = 0;
+  if (status.driver_version > 0)
+    status.problem = driver_problem(status.driver_version, cuda::management_driver_version(), status.runtime_version);
+  if (!status.problem.empty()) {
+    status.driver_too_old = true;
+    return status;
+  }
   const cudaError_t error = cudaGetDeviceCount(&status.devices);
   (void)cudaGetLastError();   // not an error of the next call's
   if (error != cudaSuccess || status.devices == 0) {

@@ -34,7 +34,11 @@ std::string mesh_text(const JobSpec& job) {
 }
 
 std::string devices_text(const JobSpec& job) {
-  if (device_kind(job) == DeviceKind::cpu) return "on the CPU";
+  if (device_kind(job) == DeviceKind::cpu) {
+    // A GPU that is there and left aside is worth its reason.
+    const kernels::CudaStatus status = job.device == "cpu" ? kernels::CudaStatus{} : kernels::cuda_status();
+    return status.driver_too_old ? fmt::format("on the CPU ({})", status.problem) : "on the CPU";
+  }
   const int share = job.launcher.ranks_per_gpu, gpus = (job.mesh().world_size() + share - 1) / share;
   return gpus == 1 ? "on one GPU" : fmt::format("on {} GPUs", gpus);
 }

@@ -6,6 +6,7 @@
 #include <cctype>
 #include <cstdlib>
 
+#include "kernels/driver_floor.h"
 #include "runtime/base/json.h"
 #include "runtime/base/text.h"
 #include "runtime/observe/console.h"
@@ -126,7 +127,7 @@ DoctorCheck cuda_check(const CudaFacts& cuda) {
   DoctorCheck check{.name = "cuda"};
   const auto version = [](int v) { return fmt::format("{}.{}", v / 1000, v % 1000 / 10); };
   check.found = status.built ? "built in" : "not built in";
-  if (status.runtime_version > 0) check.found += " · runtime " + version(status.runtime_version);
+  if (status.runtime_version > 0) check.found += " · runtime " + version(status.runtime_version) + " (" + kernels::driver_floor_text(status.runtime_version) + ")";
   if (status.driver_version > 0) check.found += " · driver for CUDA " + version(status.driver_version);
   if (status.devices > 0) {
     check.found += fmt::format(" · {}", count_of(status.devices, "GPU"));
@@ -218,6 +219,7 @@ ordered_json cuda_json(const CudaFacts& cuda) {
   return {{"built", cuda.status.built},
           {"devices", cuda.status.devices},
           {"driver_version", cuda.status.driver_version},
+          {"driver_needed", cuda.status.runtime_version > 0 ? kernels::driver_floor_text(cuda.status.runtime_version) : ""},
           {"runtime_version", cuda.status.runtime_version},
           {"problem", cuda.status.problem},
           {"gpus", gpus},

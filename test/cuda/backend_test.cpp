@@ -92,10 +92,12 @@ TEST_CASE("a machine without a usable GPU says why, and what to do") {
 
   emulated_gpu::reset({.driver_version = 0});
   emulated_gpu::fail_call("cudaGetDeviceCount", 1, cudaErrorInsufficientDriver);
-  CHECK_THAT(cuda_status().problem, Contains("no NVIDIA driver is loaded here; install one for CUDA 13 or later"));
-  emulated_gpu::reset({.driver_version = 11040});
-  emulated_gpu::fail_call("cudaGetDeviceCount", 1, cudaErrorInsufficientDriver);
-  CHECK_THAT(cuda_status().problem, Contains("the NVIDIA driver serves CUDA 11.4, older than the 13.0"));
+  CHECK_THAT(cuda_status().problem, Contains("no NVIDIA driver is loaded here; install driver 580 or later"));
+  CHECK_FALSE(cuda_status().driver_too_old);
+  emulated_gpu::reset({.driver_version = 12020});
+  CHECK_THAT(problem({.driver_version = 12020}), Contains("serves CUDA 12.2") && Contains("built with CUDA 13.0, needs driver 580 or later"));
+  CHECK(cuda_status().driver_too_old);
+  CHECK(cuda_status().devices == 0);
   emulated_gpu::reset({});
   CHECK(cuda_status().devices == 1);
   CHECK(cuda_status().problem == "");
