@@ -58,6 +58,13 @@ class Ticket {
   std::unique_ptr<State> state_;
 };
 
+/// What a group exchanges in device memory, for a transport that prepares for it.
+enum class Traffic {
+  bulk,   ///< everything, each member with each
+  edge,   ///< single messages that travel beside compute: the transport takes little of the device for them
+  none    ///< nothing: the group talks by way of host(), or is only there to be split. An exchange of device memory is an ENSURE failure
+};
+
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -107,6 +114,11 @@ class Communicator {
   /// New communicators by colour, ordered by key; collective over this one. colour < 0: not a member, returns null.
   /// A rank makes one split at a time, whatever its communicators and threads.
   virtual std::unique_ptr<Communicator> split(int colour, int key, const std::string& name) = 0;
+  /// The same for a group whose traffic is known.
+  virtual std::unique_ptr<Communicator> split_for(Traffic traffic, int colour, int key, const std::string& name) {
+    (void)traffic;
+    return split(colour, key, name);
+  }
   /// World rank of member r (for messages).
   virtual int world_rank(int r) const = 0;
   /// Limit of a wait for a peer.
@@ -162,7 +174,9 @@ std::unique_ptr<Communicator> make_staged_communicator(std::unique_ptr<Communica
 /// depends on it. Destroying it cuts off what is under way; after barrier(host()) behind the last wait nothing is.
 /// Collective. Error(kPreflight) in one sentence when NCCL is missing or of a version that will not do, Error(kPeerLost) naming who did
 /// not come within the deadline.
-std::unique_ptr<Communicator> make_nccl_communicator(std::unique_ptr<Communicator> host, kernels::Backend& backend, double deadline_s);
+/// traffic: of this group; those split from it have their own.
+std::unique_ptr<Communicator> make_nccl_communicator(std::unique_ptr<Communicator> host, kernels::Backend& backend, double deadline_s,
+                                                     Traffic traffic = Traffic::bulk);
 
 /// Whether NCCL can be loaded here: its version (e.g. 22809), or 0 and why not, in one sentence.
 struct NcclStatus {

@@ -21,6 +21,12 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+/// Thread blocks of one exchange, each of which holds a multiprocessor while it waits for its peer. The exchanges of a rank's groups
+/// (tp, dp, both directions of two pipeline edges) may all wait at once: together they must leave room for the compute that they wait
+/// for, or neither ends: 2 times 16 and 4 times 4 of an A100's 108. An edge's messages wait beside compute for most of a step, so they get
+/// few. NCCL_MAX_CTAS in the environment overrules it.
+constexpr int kBulkBlocks = 16, kEdgeBlocks = 4;
+
 struct NcclTicket : Ticket::State {
   std::shared_ptr<NcclLink> link;
   std::shared_ptr<NcclPending> pending;   // null once waited for
@@ -31,12 +37,12 @@ struct NcclTicket : Ticket::State {
 
 class NcclCommunicator final : public Communicator {
  public:
-  NcclCommunicator(std::unique_ptr<Communicator> host, kernels::Backend& backend, double deadline_s)
-      : host_(std::move(host)), backend_(backend), stream_(backend.create_stream()) {
+  NcclCommunicator(std::unique_ptr<Communicator> host, kernels::Backend& backend, double deadline_s, Traffic traffic)
+      : host_(std::move(host)), backend_(backend), traffic_(traffic), stream_(backend.create_stream()) {
     auto* cuda = dynamic_cast<kernels::cuda::CudaStream*>(stream_.get());
     ENSURE(cuda != nullptr, "{}: NCCL moves memory of the CUDA backend, not of '{}'", name(), backend.name());
     cuda_stream_ = cuda->handle();
-    if (size() > 1) connect(deadline_s);
+    if (size() > 1 && traffic != Traffic::none) connect(deadline_s);
     else link_ = std::make_shared<NcclLink>(nullptr, backend_, name(), deadline_s);
   }
   ~NcclCommunicator() override { link_->shut_down(); }
@@ -54,6 +60,7 @@ class NcclCommunicator final : public Communicator {
   Ticket exchange(std::span<const Transfer> transfers, kernels::Stream* after) override {
     check_transfers(*this, transfers);
     if (transfers.empty()) return Ticket();
+    ENSURE(carries(), "{}: made for no traffic", name());
     const auto pairs = match_own(*this, transfers);
     const std::vector<Transfer> messages = in_common_order(transfers);
     std::vector<int> peers;
@@ -74,6 +81,7 @@ class NcclCommunicator final : public Communicator {
       ENSURE(r.data != nullptr && r.count > 0 && r.root >= 0 && r.root < size(), "{}: the sum of {} floats for {} of {}", name(), r.count,
              r.root, size());
     if (reductions.empty() || size() == 1) return Ticket();
+    ENSURE(carries(), "{}: made for no traffic", name());
     const std::vector<int> peers = others();
     Ticket ticket = start(peers, after, [&] {
       link_->launch(peers, [&](ncclComm_t comm) { return give(reductions, comm); });
@@ -109,19 +117,24 @@ class NcclCommunicator final : public Communicator {
     Ticket taken = std::move(ticket);
     NcclTicket& own_ticket = own(taken);
     link_->check();
-    link_->set_waited(*own_ticket.pending, what);
+    link_->set_waited(*own_ticket.pending, what, then);
     then.wait(*own_ticket.pending->done);
     collect(own_ticket);   // the link keeps it under watch
   }
 
   std::unique_ptr<Communicator> split(int colour, int key, const std::string& name) override {
+    return split_for(Traffic::bulk, colour, key, name);
+  }
+  std::unique_ptr<Communicator> split_for(Traffic traffic, int colour, int key, const std::string& name) override {
     link_->check();
     std::unique_ptr<Communicator> part = host_->split(colour, key, name);
     if (!part) return nullptr;
-    return std::make_unique<NcclCommunicator>(std::move(part), backend_, deadline_s());
+    return std::make_unique<NcclCommunicator>(std::move(part), backend_, deadline_s(), traffic);
   }
 
  private:
+  bool carries() const { return size() == 1 || traffic_ != Traffic::none; }
+
   /// World ranks.
   std::vector<int> others() const {
     std::vector<int> ranks;
@@ -174,7 +187,7 @@ class NcclCommunicator final : public Communicator {
       if (rank() == r && r > 0) ids.push_back({Transfer::receive, 0, &id, sizeof id, kInternalTag});
     }
     host_->exchange_and_wait(ids, kWhat);
-    link_->join(id, rank(), size(), others());
+    link_->join(id, rank(), size(), others(), traffic_ == Traffic::edge ? kEdgeBlocks : kBulkBlocks);
     const auto bytes = backend_.allocate(2 * size_t(size()));
     char* at = static_cast<char*>(bytes->data());
     std::vector<Transfer> greetings;
@@ -231,6 +244,7 @@ class NcclCommunicator final : public Communicator {
 
   std::unique_ptr<Communicator> host_;
   kernels::Backend& backend_;
+  const Traffic traffic_;
   std::unique_ptr<kernels::Stream> stream_;
   cudaStream_t cuda_stream_ = nullptr;
   std::shared_ptr<NcclLink> link_;
@@ -240,9 +254,10 @@ class NcclCommunicator final : public Communicator {
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_nccl_communicator(std::unique_ptr<Communicator> host, kernels::Backend& backend, double deadline_s) {
+std::unique_ptr<Communicator> make_nccl_communicator(std::unique_ptr<Communicator> host, kernels::Backend& backend, double deadline_s,
+                                                     Traffic traffic) {
   ENSURE(deadline_s > 0, "deadline_s = {}", deadline_s);
-  return std::make_unique<NcclCommunicator>(std::move(host), backend, deadline_s);
+  return std::make_unique<NcclCommunicator>(std::move(host), backend, deadline_s, traffic);
 }
 
 NcclStatus nccl_status() {

@@ -15,11 +15,6 @@ constexpr std::chrono::milliseconds kLookEvery{5};
 /// ncclCommAbort can hang itself (a driver in trouble); nobody waits for it longer.
 constexpr double kAbortLimitS = 10;
 
-/// Thread blocks of one exchange, each of which holds a multiprocessor while it waits for its peer. The exchanges of a rank's groups
-/// (tp, dp, both directions of two pipeline edges) may all wait at once: together they must leave room for the compute that they wait
-/// for, or neither ends: 6 times 16 of an A100's 108. NCCL_MAX_CTAS in the environment overrules it.
-constexpr int kMostBlocks = 16;
-
 double seconds_since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
 
 const char* result_name(ncclResult_t result) {
@@ -51,13 +46,13 @@ NcclLink::NcclLink(const NcclApi* api, kernels::Backend& backend, std::string na
 
 NcclLink::~NcclLink() { shut_down(); }
 
-void NcclLink::join(const ncclUniqueId& id, int rank, int size, const std::vector<int>& others) {
+void NcclLink::join(const ncclUniqueId& id, int rank, int size, const std::vector<int>& others, int most_blocks) {
   constexpr const char* kWhat = "start NCCL";
   {
     const std::lock_guard lock(mutex_);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
-    config.maxCTAs = kMostBlocks;
+    config.maxCTAs = most_blocks;
     must(api_->comm_init_rank_config(&comm_, size, id, rank, &config), kWhat, others);
   }
   finish_call(kWhat, others);
@@ -144,6 +139,14 @@ void NcclLink::set_waited(NcclPending& pending, const char* what) {
   pending.waited_at = Clock::now();
 }
 
+void NcclLink::set_waited(NcclPending& pending, const char* what, kernels::Stream& stream) {
+  std::unique_ptr<kernels::Event> needed = take_event();
+  stream.record(*needed);
+  const std::lock_guard lock(mutex_);
+  pending.what = what;
+  pending.needed = std::move(needed);
+}
+
 bool NcclLink::is_done(NcclPending& pending) {
   const std::lock_guard lock(mutex_);
   look_locked();
@@ -177,6 +180,7 @@ void NcclLink::look_locked() {
       return fail(nccl_error(state, head ? head->what : "watch", head ? head->peers : std::vector<int>{}));
     if (!head) return;
     if (!head->started_at && head->started->reached()) pending_.front()->started_at = Clock::now();
+    look_for_waiting_streams();
     std::optional<Clock::time_point> waited_at;   // the earliest wait for it or for one behind it
     const char* what = nullptr;
     for (const auto& p : pending_)
@@ -192,6 +196,15 @@ void NcclLink::look_locked() {
   }
 }
 
+/// Waits are come to in the order of the exchanges, so the first one that is not ends the look.
+void NcclLink::look_for_waiting_streams() {
+  for (const auto& p : pending_) {
+    if (!p->needed || p->waited_at) continue;
+    if (!p->needed->reached()) return;
+    p->waited_at = Clock::now();
+  }
+}
+
 void NcclLink::release(NcclPending& pending) {
   const std::lock_guard lock(mutex_);
   pending.released = true;
@@ -201,6 +214,7 @@ void NcclLink::release(NcclPending& pending) {
 void NcclLink::recycle(NcclPending& pending) {
   events_.push_back(std::move(pending.started));
   events_.push_back(std::move(pending.done));
+  if (pending.needed) events_.push_back(std::move(pending.needed));
 }
 
 void NcclLink::abandon(NcclPending& pending) {

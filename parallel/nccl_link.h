@@ -5,7 +5,8 @@
 // device) stays: NCCL is aborted, so that its work on the stream ends, and every later call throws that same error.
 //
 // The exchanges of a link run one after another, so only the first unfinished one can be the one that hangs. Its clock runs from the
-// moment the device came to it (its `started` event), and not before somebody waits for it or for one behind it.
+// moment the device came to it (its `started` event), and not before somebody waits for it or for one behind it: the host, or a stream that
+// has come to its wait (the `needed` event). So an exchange may be given to the device long before it is needed.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -26,6 +27,7 @@ namespace trainctl::parallel {
 /// One exchange given to the stream.
 struct NcclPending {
   std::unique_ptr<kernels::Event> started, done;
+  std::unique_ptr<kernels::Event> needed;   ///< in the stream that waits for it: the stream has come to the wait
   std::vector<int> peers;   ///< world ranks
   std::string what;         ///< of the wait for it
   std::optional<std::chrono::steady_clock::time_point> started_at, waited_at;
@@ -44,8 +46,9 @@ class NcclLink {
   NcclLink(const NcclLink&) = delete;
   NcclLink& operator=(const NcclLink&) = delete;
 
-  /// Becomes member `rank` of the group with this id. `others`: the world ranks to name if that takes too long.
-  void join(const ncclUniqueId& id, int rank, int size, const std::vector<int>& others);
+  /// Becomes member `rank` of the group with this id. `others`: the world ranks to name if that takes too long. most_blocks: thread blocks
+  /// of one exchange at most.
+  void join(const ncclUniqueId& id, int rank, int size, const std::vector<int>& others, int most_blocks);
   /// Calls `calls(comm)`, whose ncclSend and ncclRecv become one group, and returns once they are on their stream.
   template <typename Calls>
   void launch(const std::vector<int>& peers, Calls calls) {
@@ -67,6 +70,8 @@ class NcclLink {
 
   /// The clock of its deadline may run from now on.
   void set_waited(NcclPending& pending, const char* what);
+  /// The clock of its deadline may run once `stream` has come to this point.
+  void set_waited(NcclPending& pending, const char* what, kernels::Stream& stream);
   /// Looks: true when the exchange is done. Throws the link's error if there is one.
   bool is_done(NcclPending& pending);
   /// The same look for nobody in particular; never throws. True while something is pending.
@@ -90,6 +95,7 @@ class NcclLink {
   void must(ncclResult_t result, const char* what, const std::vector<int>& peers);
   void finish_call(const char* what, const std::vector<int>& peers);
   void look_locked();
+  void look_for_waiting_streams();
   ncclResult_t async_state();
   Error nccl_error(ncclResult_t result, const std::string& what, const std::vector<int>& peers) const;
   void fail(const Error& error);

@@ -11,7 +11,7 @@ constexpr const char* kAbsent = "this trainctl was built without CUDA, so it has
 
 NcclStatus nccl_status() { return {.problem = kAbsent}; }
 
-std::unique_ptr<Communicator> make_nccl_communicator(std::unique_ptr<Communicator>, kernels::Backend&, double) {
+std::unique_ptr<Communicator> make_nccl_communicator(std::unique_ptr<Communicator>, kernels::Backend&, double, Traffic) {
   throw Error(ErrorCode::kPreflight, kAbsent);
 }
 

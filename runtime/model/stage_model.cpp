@@ -35,6 +35,7 @@ struct Shared {
 struct Memory {
   std::vector<std::vector<Slot>> slots;    // [chunk][slot]
   std::vector<std::vector<BlockBiases>> biases;   // [chunk][block]
+  std::vector<std::vector<Matrix>> inputs;   // [chunk][input]: of chunks that receive theirs, one more than slots
   Shared shared;
 };
 
@@ -43,7 +44,8 @@ bool recomputes(const JobSpec& job) { return job.recompute == Recompute::full; }
 void take_slot(Arena& arena, const BlockShape& s, const JobSpec& job, const ChunkUses& uses, bool split, Slot& slot) {
   slot.blocks.resize(uses.blocks.size());
   for (BlockActivations& b : slot.blocks) {
-    b.take_input(arena, s);
+    // What is received has buffers of its own; see use_input.
+    if (uses.first || &b != &slot.blocks.front()) b.take_input(arena, s);
     if (!recomputes(job)) b.take_rest(arena, s);
   }
   if (split) {
@@ -113,9 +115,13 @@ void take_once(Arena& arena, const BlockShape& s, const JobSpec& job, const Stag
 void take_all(Arena& arena, const JobSpec& job, const StageUses& uses, const StageModel::Options& options, Memory& m) {
   const BlockShape s = block_shape(job);
   m.slots.resize(uses.chunks.size());
+  m.inputs.resize(uses.chunks.size());
   for (size_t c = 0; c < uses.chunks.size(); ++c) {
     m.slots[c].resize(size_t(options.slots[c]));
     for (Slot& slot : m.slots[c]) take_slot(arena, s, job, uses.chunks[c], options.split_backward, slot);
+    if (!uses.chunks[c].first) m.inputs[c].resize(size_t(options.slots[c]) + 1);
+    for (Matrix& input : m.inputs[c]) input = arena.take(s.compute, s.local_rows, s.hidden);
+    for (size_t slot = 0; slot < m.slots[c].size() && !uses.chunks[c].first; ++slot) m.slots[c][slot].blocks.front().x = m.inputs[c][slot];
   }
   take_once(arena, s, job, uses, options, m);
 }
@@ -415,7 +421,10 @@ void StageModel::weights_changed() {
 }
 
 kernels::Stream& StageModel::stream() { return impl_->stream; }
-Matrix StageModel::input(int chunk, int slot) { return impl_->slot(chunk, slot).blocks.front().x; }
+Matrix StageModel::input(int chunk, int input) { return impl_->memory.inputs[size_t(chunk)][size_t(input)]; }
+void StageModel::use_input(int chunk, int slot, int input) {
+  impl_->slot(chunk, slot).blocks.front().x = this->input(chunk, input);
+}
 Matrix StageModel::output(int chunk, int slot) { return impl_->slot(chunk, slot).output; }
 Matrix StageModel::output_gradient(int chunk, int slot) { return impl_->slot(chunk, slot).output_gradient; }
 Matrix StageModel::input_gradient(int chunk, int slot) { return impl_->slot(chunk, slot).input_gradient; }

@@ -50,7 +50,11 @@ class StageModel {
   kernels::Stream& stream();
 
   // Buffers at the chunk's edges, [Ml, C] contiguous; a pipeline fills or sends them.
-  kernels::Matrix input(int chunk, int slot);            ///< to fill before forward (not the first chunk)
+  // Inputs are received into buffers of which a chunk has one more than slots, so that the next one can come while all slots are in use.
+  kernels::Matrix input(int chunk, int input);           ///< to fill before forward (not the first chunk)
+  /// The micro-batch in `slot` has its input there, from now on until its backward is done; before forward (not the first chunk).
+  /// A slot that never had one uses the input of its own number.
+  void use_input(int chunk, int slot, int input);
   kernels::Matrix output(int chunk, int slot);           ///< after forward (not the last chunk)
   kernels::Matrix output_gradient(int chunk, int slot);  ///< to fill before backward_input (not the last chunk)
   kernels::Matrix input_gradient(int chunk, int slot);   ///< after backward_input (not the first chunk)

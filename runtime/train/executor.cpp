@@ -33,7 +33,7 @@ PipelineEdges make_edges(parallel::Communicator& pipe, bool ring) {
     const bool sends = low == activation;
     const std::string name = fmt::format("{}, {} between stages {} and {}", pipe.name(), activation ? "activations" : "gradients", edge,
                                          (edge + 1) % stages);
-    auto made = pipe.split(edge, sends ? 0 : 1, name);
+    auto made = pipe.split_for(parallel::Traffic::edge, edge, sends ? 0 : 1, name);
     if (!made) return;
     (activation ? sends ? edges.activation_out : edges.activation_in : sends ? edges.gradient_out : edges.gradient_in) =
         std::move(made);
@@ -46,7 +46,8 @@ PipelineEdges make_edges(parallel::Communicator& pipe, bool ring) {
 Executor::Executor(const parallel::PipelineShape& shape, int stage, parallel::Program program, SlotPlan slots,
                    StageModel& model, const PipelineEdges& edges, std::function<void(const Instruction&)> doing,
                    std::function<double()> waited)
-    : shape_(shape), program_(std::move(program)), slots_(std::move(slots)), model_(model), edges_(edges),
+    : shape_(shape), program_(std::move(program)), slots_(std::move(slots)), posts_(plan_posts(program_, slots_)),
+      received_(program_.size()), model_(model), edges_(edges),
       doing_(std::move(doing)), waited_(std::move(waited)), stage_(stage) {
   ENSURE(shape.stages > 1 || shape.virtual_stages == 1);
   for (const int n : slots_.slots) {
@@ -63,11 +64,19 @@ Transfer Executor::transfer(Transfer::Kind kind, kernels::Matrix m, int tag) con
   return {kind, kind == Transfer::send ? 1 : 0, m.data, bytes_of(m), tag};   // an edge's sender is its rank 0
 }
 
-void Executor::receive(const Instruction& i, bool activation) {
-  const kernels::Matrix m = activation ? model_.input(i.chunk, slot(i)) : model_.output_gradient(i.chunk, slot(i));
+/// Begins behind the work that was given to the device so far, which is all that used the memory before.
+void Executor::post(size_t receive) {
+  const Instruction& i = program_[receive];
+  const bool activation = i.op == Op::receive_activation;
+  const kernels::Matrix m = activation ? model_.input(i.chunk, input(i)) : model_.output_gradient(i.chunk, slot(i));
   const Transfer t = transfer(Transfer::receive, m, tag_of(global_chunk(i.chunk), activation));
+  received_[receive] = (activation ? edges_.activation_in : edges_.gradient_in)->exchange({&t, 1}, &model_.stream());
+}
+
+void Executor::receive(size_t place) {
+  const bool activation = program_[place].op == Op::receive_activation;
   (activation ? edges_.activation_in : edges_.gradient_in)
-      ->exchange_and_wait({&t, 1}, activation ? "receive an activation" : "receive a gradient", model_.stream());
+      ->wait(received_[place], activation ? "receive an activation" : "receive a gradient", model_.stream());
 }
 
 void Executor::send(const Instruction& i, bool activation) {
@@ -80,7 +89,9 @@ void Executor::send(const Instruction& i, bool activation) {
 
 void Executor::run(const std::vector<MicroBatch>& micro_batches, double* losses, ExecutorTimes& times) {
   Clock& clock = real_clock();
-  for (const Instruction& i : program_) {
+  for (size_t at = 0; at < program_.size(); ++at) {
+    const Instruction& i = program_[at];
+    for (const size_t receive : posts_[at]) post(receive);
     if (i.op == Op::reduce || i.op == Op::step) continue;
     doing_(i);
     const double begin = clock.monotonic_s() - waited_();
@@ -88,12 +99,13 @@ void Executor::run(const std::vector<MicroBatch>& micro_batches, double* losses,
     const size_t chunk = size_t(i.chunk), place = size_t(slot(i));
     double* spent = nullptr;
     switch (i.op) {
-      case Op::receive_activation: receive(i, true); break;
-      case Op::receive_gradient: receive(i, false); break;
+      case Op::receive_activation:
+      case Op::receive_gradient: receive(at); break;
       case Op::send_activation: send(i, true); break;
       case Op::send_gradient: send(i, false); break;
       case Op::forward:
         finish_send(edges_.activation_out.get(), sent_activation_[chunk][place]);
+        if (input(i) >= 0) model_.use_input(i.chunk, int(place), input(i));
         model_.forward(i.chunk, int(place), mb, true, losses + i.micro_batch);
         spent = &times.forward_s;
         break;
@@ -124,6 +136,7 @@ void Executor::evaluate(const MicroBatch& mb, double* loss) {
     if (global > 0) {
       const Transfer t = transfer(Transfer::receive, model_.input(chunk, 0), tag_of(global, true));
       edges_.activation_in->exchange_and_wait({&t, 1}, "receive an activation (evaluation)", model_.stream());
+      model_.use_input(chunk, 0, 0);
     }
     model_.forward(chunk, 0, mb, false, loss);
     if (global < last) {

@@ -45,16 +45,20 @@ class Executor {
   void evaluate(const MicroBatch& micro_batch, double* loss);
 
  private:
-  void receive(const parallel::Instruction&, bool activation);
+  void post(size_t receive);
+  void receive(size_t place);
   void send(const parallel::Instruction&, bool activation);
   void finish_send(parallel::Communicator* edge, parallel::Ticket& ticket);
   parallel::Transfer transfer(parallel::Transfer::Kind kind, kernels::Matrix m, int tag) const;
   int slot(const parallel::Instruction& i) const { return slots_.slot_of[size_t(i.chunk)][size_t(i.micro_batch)]; }
+  int input(const parallel::Instruction& i) const { return slots_.input_of[size_t(i.chunk)][size_t(i.micro_batch)]; }
   int global_chunk(int chunk) const { return chunk * shape_.stages + stage_; }
 
   parallel::PipelineShape shape_;
   parallel::Program program_;
   SlotPlan slots_;
+  std::vector<std::vector<size_t>> posts_;      // plan_posts
+  std::vector<parallel::Ticket> received_;      // [place in the program]
   StageModel& model_;
   const PipelineEdges& edges_;
   std::function<void(const parallel::Instruction&)> doing_;

@@ -59,7 +59,8 @@ std::unique_ptr<parallel::Communicator> make_device_world(const JobSpec& job, De
   // A rank alone sends to itself at most, which needs no library.
   if (kind == DeviceKind::cpu) return host;
   if (host->size() > 1 && uses_nccl(job))
-    return parallel::make_nccl_communicator(std::move(host), backend, job.fault_tolerance.collective_timeout_seconds);
+    return parallel::make_nccl_communicator(std::move(host), backend, job.fault_tolerance.collective_timeout_seconds,
+                                            parallel::Traffic::none);
   return parallel::make_staged_communicator(std::move(host), backend);
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <deque>
 
 #include "runtime/base/error.h"
 
@@ -46,6 +47,30 @@ std::vector<MicroBatch> micro_batches(const JobSpec& job) {
   return result;
 }
 
+namespace {
+
+/// Each input that is received takes the buffer that has been free for longest.
+void plan_inputs(const parallel::Program& program, SlotPlan& plan) {
+  std::vector<std::deque<int>> free(plan.slots.size());
+  for (size_t c = 0; c < free.size(); ++c) {
+    plan.input_of.emplace_back(plan.slot_of[c].size(), -1);
+    for (int input = 0; input <= plan.slots[c]; ++input) free[c].push_back(input);
+  }
+  for (const parallel::Instruction& i : program) {
+    if (i.op != parallel::Op::receive_activation && i.op != parallel::Op::backward_weight) continue;
+    int& input = plan.input_of[size_t(i.chunk)][size_t(i.micro_batch)];
+    std::deque<int>& unused = free[size_t(i.chunk)];
+    if (i.op == parallel::Op::receive_activation) {
+      input = unused.front();
+      unused.pop_front();
+    } else if (input >= 0) {
+      unused.push_back(input);
+    }
+  }
+}
+
+}  // namespace
+
 SlotPlan plan_slots(const parallel::Program& program, int virtual_stages, int micro_batches) {
   SlotPlan plan;
   plan.slot_of.assign(size_t(virtual_stages), std::vector<int>(size_t(micro_batches), -1));
@@ -64,7 +89,29 @@ SlotPlan plan_slots(const parallel::Program& program, int virtual_stages, int mi
     }
   }
   for (size_t c = 0; c < used.size(); ++c) plan.slots[c] = std::max<int>(1, int(used[c].size()));
+  plan_inputs(program, plan);
   return plan;
+}
+
+std::vector<std::vector<size_t>> plan_posts(const parallel::Program& program, const SlotPlan& slots) {
+  using parallel::Op;
+  std::vector<std::vector<size_t>> posts(program.size());
+  std::vector<std::vector<size_t>> free_at, ready_at;   // [chunk][input], [chunk][micro_batch]: the instruction before which it is so
+  for (const int n : slots.slots) free_at.emplace_back(size_t(n) + 1, 0);
+  for (const auto& chunk : slots.slot_of) ready_at.emplace_back(chunk.size(), 0);
+  size_t last_activation = 0, last_gradient = 0;
+  for (size_t i = 0; i < program.size(); ++i) {
+    const auto [op, chunk, micro_batch] = program[i];
+    if (op == Op::reduce || op == Op::step) continue;
+    const int input = slots.input_of[size_t(chunk)][size_t(micro_batch)];
+    size_t& ready = ready_at[size_t(chunk)][size_t(micro_batch)];
+    if (op == Op::forward || op == Op::send_activation) ready = i + 1;
+    if (op == Op::backward_weight && input >= 0) free_at[size_t(chunk)][size_t(input)] = i + 1;
+    if (op == Op::receive_activation)
+      posts[last_activation = std::max(last_activation, free_at[size_t(chunk)][size_t(input)])].push_back(i);
+    if (op == Op::receive_gradient) posts[last_gradient = std::max(last_gradient, ready)].push_back(i);
+  }
+  return posts;
 }
 
 parallel::PipelineShape pipeline_shape(const JobSpec& job) {

@@ -32,8 +32,15 @@ std::vector<MicroBatch> micro_batches(const JobSpec& job);
 struct SlotPlan {
   std::vector<std::vector<int>> slot_of;   ///< [chunk][micro_batch]
   std::vector<int> slots;                  ///< [chunk]
+  std::vector<std::vector<int>> input_of;  ///< [chunk][micro_batch]: which of the slots + 1 inputs; -1 where none is received
 };
 SlotPlan plan_slots(const parallel::Program& program, int virtual_stages, int micro_batches);
+
+/// Where each receive of a program may begin: posts[i] lists the receives, by their place in the program, that are given to the transport
+/// before instruction i runs, in order. An activation's begins as soon as its input is free, a gradient's behind its own forward (before that it
+/// cannot be on its way), and never before an earlier receive of its kind, so that messages keep their order. Instruction i itself then
+/// only waits for its message.
+std::vector<std::vector<size_t>> plan_posts(const parallel::Program& program, const SlotPlan& slots);
 
 /// The pipeline shape of a rank of this job, and the programs its stages run: where both halves of backward run together, the gradient
 /// is sent after both; with recomputation zb-h1 has nothing to put apart and runs as 1F1B.

@@ -25,13 +25,14 @@ using parallel::Communicator;
 
 MeshCommunicators split_mesh(const parallel::MeshShape& shape, Communicator& world, bool tied, bool ring) {
   const parallel::MeshPosition at = parallel::position_of(shape, world.rank());
-  const auto along = [&](parallel::Axis axis, int key, const std::string& name) {
-    return world.split(parallel::group_of(shape, world.rank(), axis).front(), key, name);
+  const auto along = [&](parallel::Axis axis, int key, const std::string& name, parallel::Traffic traffic = parallel::Traffic::bulk) {
+    return world.split_for(traffic, parallel::group_of(shape, world.rank(), axis).front(), key, name);
   };
   MeshCommunicators c;
   c.tp = along(parallel::Axis::tp, at.tp, fmt::format("tp group of stage {}, dp {}", at.pp, at.dp));
   c.dp = along(parallel::Axis::dp, at.dp, fmt::format("dp group of stage {}, tp {}", at.pp, at.tp));
-  c.pp = along(parallel::Axis::pp, at.pp, fmt::format("pp group of dp {}, tp {}", at.dp, at.tp));
+  // Numbers on the host, and the edges that are split from it.
+  c.pp = along(parallel::Axis::pp, at.pp, fmt::format("pp group of dp {}, tp {}", at.dp, at.tp), parallel::Traffic::none);
   const bool end_stage = at.pp == 0 || at.pp == shape.pp - 1;
   const int first = parallel::group_of(shape, world.rank(), parallel::Axis::pp).front();
   const bool wanted = tied && shape.pp > 1;

@@ -2,6 +2,7 @@
 // NCCL is asked to add the gradients, to the same losses, twice the same bits, in the memory that the plan says.
 // Method: the real NCCL communicator over emulated devices and an emulated NCCL, lazy and random streams, several seeds; the bits of a
 // plain run on one device are the measure.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 
@@ -25,7 +26,7 @@ ThreadRun run_with_nccl(const JobSpec& job, const std::string& dir, int64_t step
   options.deadline_s = deadline_s;
   options.make_backend = [](int rank) { return kernels::make_cuda_backend({.device = rank}); };
   options.make_world = [deadline_s](std::unique_ptr<parallel::Communicator> host, kernels::Backend& backend) {
-    return parallel::make_nccl_communicator(std::move(host), backend, deadline_s);
+    return parallel::make_nccl_communicator(std::move(host), backend, deadline_s, parallel::Traffic::none);   // as a rank does
   };
   return run_on_threads(job, options);
 }
@@ -107,6 +108,11 @@ TEST_CASE("NCCL: tp 2, pp 2, dp 2 has the bits of tp 2 alone", "[nccl]") {
   const TempDir dir;
   check_mesh(base_job(Family::llama, dir.path(), DType::bf16, 2), dir.path(), "mesh",
              [](JobSpec& j) { j.parallelism.data = j.parallelism.pipeline = 2; });
+  // Of eight ranks each has one for its tp group, one for its dp group and one for each of two pipeline edges: none for the world and
+  // for its pipe, which carry nothing on the device.
+  const std::vector<int> blocks = emulated_gpu::nccl_communicators_made();
+  CHECK(blocks.size() == 8 * 4);
+  CHECK(std::count(blocks.begin(), blocks.end(), 4) == 8 * 2);
 }
 
 namespace {

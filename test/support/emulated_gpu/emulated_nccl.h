@@ -9,6 +9,7 @@
 #include <nccl.h>
 
 #include <cstdint>
+#include <vector>
 
 namespace trainctl::emulated_gpu {
 
@@ -23,6 +24,9 @@ void reset_nccl(const NcclOptions& options = {});
 /// Member `rank` of every communicator with more than one member reports this error from now on.
 void fail_nccl(int rank, ncclResult_t error, const char* words);
 void release_aborts();
+/// maxCTAs of each handle that was begun since reset, and the sends, receives and parts in sums so far.
+std::vector<int> nccl_communicators_made();
+size_t nccl_messages();
 /// Communicators not aborted.
 int living_nccl_communicators();
 

@@ -83,6 +83,8 @@ struct State {
   std::map<uint64_t, std::shared_ptr<Clique>> cliques;
   std::map<ncclComm_t, std::shared_ptr<ncclComm>> comms;   // also aborted ones: a handle used too late is known
   std::map<int, std::pair<ncclResult_t, std::string>> failures;
+  std::vector<int> made;   // of each communicator that was begun: its maxCTAs
+  size_t messages = 0;
 
   uint64_t next_random() {
     random ^= random << 13, random ^= random >> 7, random ^= random << 17;
@@ -242,6 +244,7 @@ ncclResult_t add(Op op, bool type_fits, ncclComm_t handle, cudaStream_t stream) 
   const bool sends = op.sends || (op.adds && op.peer != comm->rank);
   op.may_end_early = sends && state().next_random() % 2 == 0;
   open_group.group->ops.push_back(std::make_shared<Op>(std::move(op)));
+  state().messages++;
   return ncclInProgress;
 }
 
@@ -279,6 +282,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* handle, int size, ncclUniqueId i
   comm->device = device;
   *handle = comm.get();
   state().comms[comm.get()] = std::move(comm);
+  state().made.push_back(config->maxCTAs);
   return ncclInProgress;
 }
 
@@ -386,6 +390,16 @@ void reset_nccl(const NcclOptions& options) {
   std::erase_if(state().comms, [](const auto& comm) { return comm.second->aborted; });
   if (!state().comms.empty()) misused("a communicator is still alive");
   state().failures.clear();
+  state().made.clear();
+  state().messages = 0;
+}
+std::vector<int> nccl_communicators_made() {
+  const std::lock_guard lock(state().mutex);
+  return state().made;
+}
+size_t nccl_messages() {
+  const std::lock_guard lock(state().mutex);
+  return state().messages;
 }
 void fail_nccl(int rank, ncclResult_t error, const char* words) {
   const std::lock_guard lock(state().mutex);

@@ -1,0 +1,117 @@
+// Goal: an exchange may be given to the device long before it is needed, without its deadline running; and a group takes of NCCL and of the
+// device what its traffic needs, nothing where there is none.
+// Method: emulated NCCL and GPUs whose streams the test holds up; the emulation counts communicators, their blocks and their messages.
+#include <catch2/catch.hpp>
+
+#include "kernels/cuda/runtime.h"
+#include "parallel/back_off.h"
+#include "test/cuda_parallel/emulated_ranks.h"
+
+namespace trainctl::test {
+namespace {
+
+constexpr size_t kBytes = 1000;
+
+/// What is given to it from now on does not run.
+void hold_up(kernels::Stream& stream) {
+  stream.synchronize();
+  emulated_gpu::hang_stream(static_cast<kernels::cuda::CudaStream&>(stream).handle());
+}
+
+}  // namespace
+
+TEST_CASE("NCCL: a receive comes to its end beside the computation that was given after it", "[traffic]") {
+  EmulatedRanks ranks{.size = 2, .deadline_s = 20};
+  ranks.run_nccl([&](Communicator& comm, kernels::Backend& backend) {
+    const auto stream = backend.create_stream();
+    const auto memory = backend.allocate(kBytes), other = backend.allocate(kBytes);
+    const Transfer t{comm.rank() == 0 ? Transfer::receive : Transfer::send, 1 - comm.rank(), memory->data(), kBytes, 0};
+    Ticket ticket = comm.exchange({&t, 1}, stream.get());
+    if (comm.rank() == 0) {
+      hold_up(*stream);
+      backend.fill_zero(*stream, other->data(), kBytes);
+      parallel::BackOff back_off;
+      while (!comm.test(ticket)) back_off.pause();   // and not the end of the stream
+      emulated_gpu::release_hung();
+    } else {
+      comm.wait(ticket, "send", *stream);
+    }
+    stream->synchronize();
+    comm.check();
+    parallel::barrier(comm.host());
+  });
+}
+
+// Rank 0 gives its receive to the device at once and needs it only behind a computation that takes longer than the deadline; rank 1
+// sends when that is over.
+TEST_CASE("NCCL: the deadline of an early receive begins where a stream comes to need it", "[traffic]") {
+  EmulatedRanks ranks{.size = 2, .deadline_s = 0.5};
+  ranks.run_nccl([&](Communicator& comm, kernels::Backend& backend) {
+    const auto stream = backend.create_stream();
+    const auto memory = backend.allocate(kBytes), other = backend.allocate(kBytes);
+    const Transfer t{comm.rank() == 0 ? Transfer::receive : Transfer::send, 1 - comm.rank(), memory->data(), kBytes, 0};
+    if (comm.rank() == 0) {
+      Ticket ticket = comm.exchange({&t, 1}, stream.get());
+      hold_up(*stream);
+      backend.fill_zero(*stream, other->data(), kBytes);
+      comm.wait(ticket, "receive an activation", *stream);
+      std::this_thread::sleep_for(std::chrono::milliseconds(700));
+      comm.check();
+      emulated_gpu::release_hung();
+    }
+    parallel::barrier(comm.host());
+    if (comm.rank() == 1) comm.exchange_and_wait({&t, 1}, "send", *stream);
+    stream->synchronize();
+    comm.check();
+    parallel::barrier(comm.host());
+  });
+}
+
+TEST_CASE("NCCL: an early receive that never comes is given up, once it is needed", "[traffic]") {
+  std::string message;
+  EmulatedRanks ranks{.size = 2, .deadline_s = 0.3};
+  ranks.run_nccl([&](Communicator& comm, kernels::Backend& backend) {
+    if (comm.rank() == 1) return;
+    const auto stream = backend.create_stream();
+    const auto memory = backend.allocate(kBytes);
+    const Transfer t{Transfer::receive, 1, memory->data(), kBytes, 0};
+    Ticket ticket = comm.exchange({&t, 1}, stream.get());
+    comm.wait(ticket, "receive an activation", *stream);
+    stream->synchronize();   // ends, because the watch aborts NCCL
+    message = error_of(ErrorCode::kPeerLost, [&] { comm.check(); });
+  });
+  CHECK(message == "world: receive an activation: rank 1 (world) did not arrive within 0.3 s");
+}
+
+TEST_CASE("NCCL: a group without traffic makes no communicator, an edge a small one", "[traffic]") {
+  using parallel::Traffic;
+  EmulatedRanks ranks{.size = 4};
+  ranks.run(
+      [](auto host, auto& backend) { return parallel::make_nccl_communicator(std::move(host), backend, 20, Traffic::none); },
+      [&](Communicator& world, kernels::Backend& backend) {
+        require(emulated_gpu::nccl_communicators_made().empty(), "the world has made a communicator");
+        parallel::barrier(world);
+        const auto pipe = world.split_for(Traffic::none, 0, world.rank(), "pipe");
+        parallel::barrier(world);
+        require(emulated_gpu::nccl_communicators_made().empty(), "the pipe has made a communicator");
+        parallel::barrier(world);
+        const auto edge = pipe->split_for(Traffic::edge, world.rank() / 2, world.rank(), "edge");
+        parallel::barrier(world);
+        require(emulated_gpu::nccl_communicators_made() == std::vector<int>(4, 4), "edges are not of 4 blocks");
+        require(emulated_gpu::nccl_messages() == 8, "{} greetings between two pairs", emulated_gpu::nccl_messages());
+        parallel::barrier(world);
+        const auto group = world.split(0, world.rank(), "group");
+        parallel::barrier(world);
+        require(emulated_gpu::nccl_communicators_made().size() == 8 && emulated_gpu::nccl_communicators_made().back() == 16,
+                "the group is not of 16 blocks");
+        // Both carry messages, and the pipe's edges know nothing of each other.
+        check_random_messages(*edge, backend, 7, 10, Matching::by_exchange);
+        check_random_messages(*group, backend, 8, 10, Matching::by_exchange);
+        double value = 1 + world.rank();
+        parallel::all_reduce_f64(*pipe, {&value, 1});
+        require(value == 10, "a sum on the host without NCCL: {}", value);
+        parallel::barrier(world);
+      });
+}
+
+}  // namespace trainctl::test
