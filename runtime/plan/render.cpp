@@ -52,16 +52,14 @@ std::string header_lines(const PlanReport& r) {
                      count_text(double(r.plan.parameters)),
                      count_text(double(r.plan.parameters_without_embedding)), name_of(job.compute));
   out += fmt::format(
-      "Layout   {} ranks = tensor {} x pipeline {} x data {} · {} schedule · ZeRO-{} · {} lanes{}\n",
-      mesh.world_size(), mesh.tp, mesh.pp, mesh.dp, schedule_text(job), job.parallelism.zero_stage,
-      job.parallelism.lanes,
-      r.plan.device == DeviceKind::cpu
-          ? fmt::format(" · {} thread{} a rank", threads, threads == 1 ? "" : "s")
-          : "");
+      "Layout   {} = tensor {} x pipeline {} x data {} · {} schedule · ZeRO-{} · {}{}\n",
+      count_of(mesh.world_size(), "rank"), mesh.tp, mesh.pp, mesh.dp, schedule_text(job), job.parallelism.zero_stage,
+      count_of(job.parallelism.lanes, "lane"),
+      r.plan.device == DeviceKind::cpu ? fmt::format(" · {} a rank", count_of(threads, "thread")) : "");
   out += fmt::format(
-      "Batch    {} sequences x {} = {} tokens a step · {} micro-batches a pipeline · bubble {:.1f} %\n",
-      job.batch.global_sequences, job.data.seq_len, count_text(double(r.plan.tokens_per_step)),
-      r.plan.micro_batches, 100 * r.plan.bubble_fraction);
+      "Batch    {} x {} = {} tokens a step · {} a pipeline · bubble {:.1f} %\n",
+      count_of(job.batch.global_sequences, "sequence"), job.data.seq_len, count_text(double(r.plan.tokens_per_step)),
+      count_of(r.plan.micro_batches, "micro-batch", "micro-batches"), 100 * r.plan.bubble_fraction);
   return out;
 }
 
