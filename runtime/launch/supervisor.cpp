@@ -230,7 +230,7 @@ class Supervisor {
 
   RunResult end(const char* state, int exit_code, std::string reason, std::string advice) {
     RunStatus& status = log_.status();
-    if (!fs_.exists(run_.file("run.json"))) {
+    if (had_identity_ && !fs_.exists(run_.file("run.json"))) {
       reason = fmt::format("{} was removed while the run was going: its logs and metrics are lost, checkpoints are in {}",
                            run_.path, run_.checkpoints(plan_.job.job));
       console_.say("error: " + reason);
@@ -319,6 +319,7 @@ class Supervisor {
   RunLog log_;
   std::string resume_from_;
   int64_t resume_step_ = 0, last_step_ = 0;
+  const bool had_identity_ = fs_.exists(run_.file("run.json"));
 };
 
 }  // namespace
