@@ -7,6 +7,7 @@
 #include "parallel/sharding_plan.h"
 #include "runtime/base/error.h"
 #include "runtime/plan/pipeline_plan.h"
+#include "runtime/train/device_copies.h"
 #include "runtime/train/schedule.h"
 #include "runtime/train/token_feed.h"
 
@@ -79,6 +80,7 @@ void set_sharding(RankMemory& m, const JobSpec& job, DeviceKind device,
     m.workspace = kernels::cuda_scratch_bytes(
                       scratch_shape(job, int64_t(sharding.optimizer / 12), sharding.state_boxes)) +
                   kernels::cuda_workspace_bytes();
+    m.pinned_host = staging_bytes(sharding.optimizer);
     return;
   }
   const bool saves = job.checkpoint.every_steps > 0 || job.checkpoint.on_exit;
@@ -150,27 +152,25 @@ RankTraffic rank_traffic(const JobSpec& job, const StageUses& uses, int64_t send
 // x 8 x 8 bytes (LL128). Peers on other nodes share one such set for sends and one for receives. Source:
 // p2pRecvSetup in NCCL's src/transport/p2p.cc, computeBuffSizes in src/init.cc, and its maintainer in
 // github.com/NVIDIA/nccl issues 864 and 1450. Where GPUs are joined by NVLink, channels go up to the limit
-// that we set (maxCTAs in parallel/nccl_link.cpp); by PCIe there are fewer, so that this is an upper
-// estimate, not a measurement. A node is taken to have 8 GPUs.
+// that we set (parallel/nccl_communicator.cpp); by PCIe there are fewer, so that this is an upper estimate,
+// not a measurement. A node is taken to have 8 GPUs. The world and a pipe have no NCCL communicator.
 size_t nccl_bytes_estimate(const JobSpec& job) {
   constexpr size_t kConnection = (size_t(4) << 20) + 8 * 512 * 8 * 16 + 120 * 640 * 8 * 8;
-  constexpr int kChannels = 16, kNode = 8;
+  constexpr int kBulkChannels = 16, kEdgeChannels = 4, kNode = 8;
   const parallel::MeshShape mesh = job.mesh();
   if (mesh.world_size() == 1 || !uses_nccl(job)) return 0;
   size_t connections = 0;
   // A group of `members` ranks, `stride` apart in the order of ranks.
-  const auto add = [&](int members, int stride) {
+  const auto add = [&](int members, int stride, int channels) {
     const int here = std::min(members, std::max(1, kNode / stride));
-    connections += size_t(here - 1) * kChannels + (members > here ? 2 * kChannels : 0);
+    connections += size_t((here - 1) * channels + (members > here ? 2 * channels : 0));
   };
-  add(mesh.world_size(), 1);
-  add(mesh.tp, 1);
-  add(mesh.dp, mesh.tp);
-  add(mesh.pp, mesh.tp * mesh.dp);
+  add(mesh.tp, 1, kBulkChannels);
+  add(mesh.dp, mesh.tp, kBulkChannels);
   // An edge of the pipeline is a pair, for each of two neighbours and both directions; see make_edges.
   const int edges = mesh.pp > 1 ? std::min(4, 2 * (mesh.pp - 1)) : 0;
-  for (int edge = 0; edge < edges; ++edge) add(2, mesh.tp * mesh.dp);
-  if (job.model.tie_embeddings && mesh.pp > 1) add(2, mesh.tp * mesh.dp * (mesh.pp - 1));
+  for (int edge = 0; edge < edges; ++edge) add(2, mesh.tp * mesh.dp, kEdgeChannels);
+  if (job.model.tie_embeddings && mesh.pp > 1) add(2, mesh.tp * mesh.dp * (mesh.pp - 1), kBulkChannels);
   return connections * kConnection;
 }
 

@@ -103,6 +103,7 @@ std::string memory_lines(const PlanReport& r) {
   for (const Term& term : terms_of(r, m))
     if (term.bytes > 0) line(term.text, term.bytes);
   line("total", m.total());
+  if (m.pinned_host > 0) line("and pinned memory of the host, to save and load", m.pinned_host);
   return out;
 }
 
@@ -265,6 +266,7 @@ std::string plan_json(const PlanReport& r) {
     nlohmann::ordered_json stage{{"stage", m.at.pp}};
     for (const Term& term : terms_of(r, m)) stage[term.json] = term.bytes;
     stage["total"] = m.total();
+    if (m.pinned_host > 0) stage["pinned_host"] = m.pinned_host;
     j["memory"].push_back(std::move(stage));
   }
   j["verdict"] = fit_json(r);

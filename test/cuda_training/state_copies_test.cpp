@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 
 #include "runtime/model/params.h"
+#include "runtime/plan/plan.h"
 #include "test/cuda_training/gpu_runs.h"
 #include "test/support/emulated_gpu/emulated_gpu.h"
 
@@ -41,6 +42,7 @@ TEST_CASE("a state much larger than its staging memory is saved and loaded with 
   const JobSpec job = tiny_job(Family::gpt2, dir.path());
   const size_t state_bytes = 12 * size_t(parameter_table(job.model, job.optimizer).total_count());
   REQUIRE(state_bytes > 20 * kLittle);
+  CHECK(make_plan(job, DeviceKind::cuda).worst().pinned_host == staging_bytes(state_bytes));
   const Measured whole = run_with(job, dir.path() + "/whole", 1, kStagingBytes);
   JobSpec not_saved = job;
   not_saved.checkpoint.on_exit = false;
