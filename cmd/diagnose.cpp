@@ -15,7 +15,7 @@ int diagnose_run(const RunArguments& arguments, const Context& context) {
   if (!known)
     throw Error(ErrorCode::kUsage, fmt::format("{} has no status yet: the run never started", found.run.path));
   if (!known->note.empty()) fmt::print(stderr, "warning: {}\n", known->note);
-  const Diagnosis d = diagnose(known->status, supervisor_place(fs, found.run).has_value(), real_clock().unix_s());
+  const Diagnosis d = diagnose(known->status, supervisor_state(fs, found.run), real_clock().unix_s());
   if (context.json) {
     fmt::print("{}\n", to_json(d));
     return kExitDone;

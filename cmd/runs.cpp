@@ -8,6 +8,8 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "runtime/launch/process.h"
+
 namespace trainctl::cmd {
 
 void add_run_arguments(CommandLine command, RunArguments& arguments, bool required) {
@@ -26,6 +28,12 @@ std::string default_run_root() {
 
 FoundRun find_run(const RunArguments& arguments) {
   return trainctl::find_run(real_file_system(), arguments.name, arguments.root);
+}
+
+SupervisorState supervisor_state(FileSystem& fs, const RunDirectory& run) {
+  const auto place = supervisor_place(fs, run);
+  if (!place) return SupervisorState::none;
+  return place->here && process_stopped(place->pid) ? SupervisorState::stopped : SupervisorState::alive;
 }
 
 std::string own_program() { return std::filesystem::read_symlink("/proc/self/exe").string(); }

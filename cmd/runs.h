@@ -6,6 +6,7 @@
 #include "runtime/launch/run_directory.h"
 #include "runtime/launch/supervisor.h"
 #include "runtime/observe/console.h"
+#include "runtime/observe/status.h"
 
 namespace trainctl::cmd {
 
@@ -17,6 +18,8 @@ void add_run_arguments(CommandLine command, RunArguments& arguments, bool requir
 FoundRun find_run(const RunArguments& arguments);
 /// Where ids are looked for unless told: $TRAINCTL_RUN_DIR, else runs.
 std::string default_run_root();
+
+SupervisorState supervisor_state(FileSystem& fs, const RunDirectory& run);
 
 /// This binary, by its full path: ranks are started with it.
 std::string own_program();

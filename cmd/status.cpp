@@ -18,7 +18,7 @@ int status(const RunArguments& arguments, const Context& context) {
   if (context.json) {
     fmt::print("{}\n", known->status.to_json());
   } else {
-    fmt::print("{}", render_status(known->status, supervisor_place(fs, found.run).has_value(), real_clock().unix_s()));
+    fmt::print("{}", render_status(known->status, supervisor_state(fs, found.run), real_clock().unix_s()));
     for (const std::string& line : superseded_lines(fs, found.run)) fmt::print("set aside  {}\n", line);
   }
   return kExitDone;

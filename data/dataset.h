@@ -5,6 +5,7 @@
 // takes the sources by weight. With shuffle, each source's epoch e is a counter-based permutation of its samples.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -23,6 +24,8 @@ struct SourceOptions {
   std::optional<DType> dtype;     ///< u16 or u32, required for raw
   double weight = 1.0;
   std::string name;               ///< for messages and fingerprints; default: path
+  /// Called while the source is opened, with the bytes of index that were checked since the last call; may be empty.
+  std::function<void(uint64_t bytes)> on_checked = {};
 };
 
 /// Tokens of one source, all its files end to end. Thread-safe. Memory-mapped; nothing is copied until read.

@@ -12,7 +12,7 @@ constexpr uint64_t kFingerprintBytes = 1 << 20;
 
 TokenFile open_one(Format format, const std::string& path, const SourceOptions& options) {
   switch (format) {
-    case Format::megatron: return open_megatron(path);
+    case Format::megatron: return open_megatron(path, options.on_checked);
     case Format::llmc: return open_llmc(path);
     default: return open_raw(path, *options.dtype);
   }
@@ -34,6 +34,7 @@ FileSource::FileSource(const SourceOptions& options) : starts_{0} {
   format_ = resolved.format;
   for (const std::string& path : resolved.paths) {
     files_.push_back(open_one(format_, path, options));
+    if (options.on_checked) options.on_checked(1);   // a file without an index is progress, too
     starts_.push_back(starts_.back() + files_.back().token_count);
     if (options.dtype && name_of(*options.dtype) != data::name_of(files_.back().element))
       throw Error(ErrorCode::kData, fmt::format("{} holds {} tokens, but the source says \"dtype\": \"{}\"; leave dtype out",

@@ -68,7 +68,8 @@ void check_documents(const MappedFile& index, Counts n) {
 }
 
 /// Fills segments and token_count, checking every length and pointer against the size of the .bin.
-void scan_sequences(TokenFile& file, Counts n) {
+void scan_sequences(TokenFile& file, Counts n, const std::function<void(uint64_t bytes)>& on_checked) {
+  constexpr uint64_t kSequencesPerReport = 1 << 20, kBytesPerSequence = 12;
   const MappedFile& index = *file.index_map;
   const auto bytes = index.bytes();
   const uint64_t width = uint64_t(size_of(file.element)), bin_size = file.tokens_map.size();
@@ -89,6 +90,7 @@ void scan_sequences(TokenFile& file, Counts n) {
       file.segments.push_back({file.token_count, uint64_t(pointer)});
     if (length > 0) next_byte = uint64_t(pointer) + size;
     file.token_count += uint64_t(length);
+    if (on_checked && (i + 1) % kSequencesPerReport == 0) on_checked(kSequencesPerReport * kBytesPerSequence);
   }
   // Writers put sequences back to back from byte 0; only then do trailing bytes mean that the two files do not belong together.
   const bool contiguous = file.segments.size() <= 1 && (file.segments.empty() || file.segments[0].byte_offset == 0);
@@ -99,14 +101,14 @@ void scan_sequences(TokenFile& file, Counts n) {
 
 }  // namespace
 
-TokenFile open_megatron(const std::string& prefix) {
+TokenFile open_megatron(const std::string& prefix, const std::function<void(uint64_t bytes)>& on_checked) {
   TokenFile file;
   file.index_map.emplace(prefix + ".idx");
   const Counts n = check_header(*file.index_map);
   file.element = element_of_code(file.index_map->path(), load<uint8_t>(file.index_map->bytes(), 17));
   check_documents(*file.index_map, n);
   file.tokens_map = MappedFile(prefix + ".bin");
-  scan_sequences(file, n);
+  scan_sequences(file, n, on_checked);
   file.document_count = n.documents - 1;
   file.index_map->drop_pages();
   if (file.token_count == 0)

@@ -51,7 +51,7 @@ class TokenFile {
 
 /// `prefix`.idx and `prefix`.bin of Megatron-LM. Checks all of the index against itself and the size of the .bin: one
 /// pass over the index. Error(kData).
-TokenFile open_megatron(const std::string& prefix);
+TokenFile open_megatron(const std::string& prefix, const std::function<void(uint64_t bytes)>& on_checked = {});
 /// Lengths in tokens of the first `limit` documents of a file from open_megatron.
 std::vector<uint64_t> document_lengths(const TokenFile& file, uint64_t limit);
 /// An llm.c shard. Error(kData).

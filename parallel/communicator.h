@@ -121,8 +121,10 @@ class Communicator {
   }
   /// World rank of member r (for messages).
   virtual int world_rank(int r) const = 0;
-  /// Limit of a wait for a peer.
+  /// Limit of a wait for a peer; parts made by split begin with that of the whole.
   virtual double deadline_s() const = 0;
+  /// For waits that begin from now on. The communicator must be idle.
+  virtual void set_deadline(double seconds) = 0;
   /// Seconds this rank has spent blocked in wait() on this communicator so far.
   virtual double waited_s() const = 0;
   /// Bytes sent by this rank so far on this communicator.

@@ -22,6 +22,7 @@
 #include "parallel/back_off.h"
 #include "parallel/communicator.h"
 #include "parallel/transfer_rules.h"
+#include "parallel/wait_observer.h"
 
 namespace trainctl::parallel {
 namespace {
@@ -172,6 +173,7 @@ class MpiCommunicator final : public Communicator {
   const std::string& name() const override { return name_; }
   int world_rank(int r) const override { return world_ranks_[r]; }
   double deadline_s() const override { return deadline_s_; }
+  void set_deadline(double seconds) override { deadline_s_ = seconds; }
   double waited_s() const override { return waited_s_; }
   uint64_t sent_bytes() const override { return sent_bytes_; }
 
@@ -261,10 +263,12 @@ class MpiCommunicator final : public Communicator {
     pending.set_pending(false);
     if (poll(pending, what)) return;
     const CountWhileAlive waiting(process_->waiting);
+    BlockedWait blocked(name_, what);
     const auto start = Clock::now();
     const auto deadline = deadline_from_now(deadline_s_);
     BackOff back_off;
     do {
+      blocked.update(pending.unfinished, [&](auto report) { each_missing(pending, report); });
       if (Clock::now() > deadline) throw deadline_error(*this, what, missing(pending), deadline_s_);
       back_off.pause();
     } while (!poll(pending, what));
@@ -339,9 +343,14 @@ class MpiCommunicator final : public Communicator {
 
   std::vector<int> missing(const MpiTicket& ticket) const {
     std::vector<int> ranks;
-    for (size_t i = 0; i < ticket.requests.size(); i++)
-      if (ticket.requests[i] != MPI_REQUEST_NULL) ranks.push_back(world_ranks_[ticket.messages[i].peer]);
+    each_missing(ticket, [&](int rank) { ranks.push_back(rank); });
     return ranks;
+  }
+
+  template <typename Report>
+  void each_missing(const MpiTicket& ticket, Report report) const {
+    for (size_t i = 0; i < ticket.requests.size(); i++)
+      if (ticket.requests[i] != MPI_REQUEST_NULL) report(world_ranks_[ticket.messages[i].peer]);
   }
 
   std::shared_ptr<MpiProcess> process_;

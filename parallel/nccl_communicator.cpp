@@ -15,6 +15,7 @@
 #include "parallel/communicator.h"
 #include "parallel/nccl_link.h"
 #include "parallel/transfer_rules.h"
+#include "parallel/wait_observer.h"
 
 namespace trainctl::parallel {
 namespace {
@@ -52,6 +53,10 @@ class NcclCommunicator final : public Communicator {
   const std::string& name() const override { return host_->name(); }
   int world_rank(int r) const override { return host_->world_rank(r); }
   double deadline_s() const override { return link_->deadline_s(); }
+  void set_deadline(double seconds) override {
+    host_->set_deadline(seconds);
+    link_->set_deadline(seconds);
+  }
   double waited_s() const override { return waited_s_; }
   uint64_t sent_bytes() const override { return sent_bytes_; }
   Communicator& host() override { return *host_; }
@@ -107,6 +112,9 @@ class NcclCommunicator final : public Communicator {
     const auto start = Clock::now();
     link_->set_waited(*own_ticket.pending, what);
     BackOff back_off;
+    BlockedWait blocked(name(), what);
+    const std::vector<int>& peers = own_ticket.pending->peers;
+    blocked.update(peers.size(), [&](auto report) { std::for_each(peers.begin(), peers.end(), report); });
     while (!link_->is_done(*own_ticket.pending)) back_off.pause();
     collect(own_ticket);
     waited_s_ += std::chrono::duration<double>(Clock::now() - start).count();

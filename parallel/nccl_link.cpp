@@ -5,6 +5,7 @@
 
 #include "parallel/back_off.h"
 #include "parallel/transfer_rules.h"
+#include "parallel/wait_observer.h"
 
 namespace trainctl::parallel {
 namespace {
@@ -12,6 +13,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kLookEvery{5};
+/// An exchange that the device has waited in for so long is what the rank waits for.
+constexpr double kLongWaitS = 0.2;
 /// ncclCommAbort can hang itself (a driver in trouble); nobody waits for it longer.
 constexpr double kAbortLimitS = 10;
 
@@ -69,14 +72,17 @@ void NcclLink::must(ncclResult_t result, const char* what, const std::vector<int
 void NcclLink::finish_call(const char* what, const std::vector<int>& peers) {
   const auto start = Clock::now();
   BackOff back_off;
+  std::optional<BlockedWait> blocked;
   for (;; back_off.pause()) {
     const std::lock_guard lock(mutex_);
     throw_if_failed();
     const ncclResult_t state = async_state();
     if (state == ncclSuccess) return;
+    if (!blocked) blocked.emplace(name_, what);
+    blocked->update(peers.size(), [&](auto report) { std::for_each(peers.begin(), peers.end(), report); });
     must(state, what, peers);
     if (seconds_since(start) <= deadline_s_) continue;
-    fail(deadline_error(name_, what, peers, deadline_s_));
+    fail(deadline_error(name_, what, peers, deadline_s()));
     throw_if_failed();
   }
 }
@@ -178,19 +184,22 @@ void NcclLink::look_locked() {
     const NcclPending* head = pending_.empty() ? nullptr : pending_.front().get();
     if (const ncclResult_t state = async_state(); state != ncclSuccess && state != ncclInProgress)
       return fail(nccl_error(state, head ? head->what : "watch", head ? head->peers : std::vector<int>{}));
-    if (!head) return;
+    if (!head) return note_wait(nullptr, "");
     if (!head->started_at && head->started->reached()) pending_.front()->started_at = Clock::now();
     look_for_waiting_streams();
     std::optional<Clock::time_point> waited_at;   // the earliest wait for it or for one behind it
-    const char* what = nullptr;
+    std::string what;
     for (const auto& p : pending_)
       if (p->waited_at && (!waited_at || *p->waited_at < *waited_at)) {
         waited_at = p->waited_at;
-        what = p->what.c_str();
+        what = p->what;
       }
-    if (head->peers.empty() || !head->started_at || !waited_at) return;
-    if (seconds_since(std::max(*head->started_at, *waited_at)) <= deadline_s_) return;
-    fail(deadline_error(name_, head->waited_at ? head->what : what, head->peers, deadline_s_));
+    if (head->peers.empty() || !head->started_at || !waited_at) return note_wait(nullptr, "");
+    const double waited_s = seconds_since(std::max(*head->started_at, *waited_at));
+    const std::string& awaited = head->waited_at ? head->what : what;
+    note_wait(waited_s > kLongWaitS ? head : nullptr, awaited);
+    if (waited_s <= deadline_s_) return;
+    fail(deadline_error(name_, awaited, head->peers, deadline_s()));
   } catch (const Error& e) {
     fail(e);
   }
@@ -203,6 +212,14 @@ void NcclLink::look_for_waiting_streams() {
     if (!p->needed->reached()) return;
     p->waited_at = Clock::now();
   }
+}
+
+/// What the device waits for, or nothing. A link that fails leaves its last wait on record.
+void NcclLink::note_wait(const NcclPending* head, const std::string& what) {
+  if (!observer_) return;
+  if (head) observer_->device_blocked(name_, what, head->peers);
+  else if (noted_wait_) observer_->device_resumed();
+  noted_wait_ = head != nullptr;
 }
 
 void NcclLink::release(NcclPending& pending) {
@@ -253,7 +270,7 @@ void NcclLink::await_abort() {
   }
   if (!abort) return;
   std::unique_lock lock(abort->mutex);
-  const auto limit = deadline_from_now(std::min(kAbortLimitS, deadline_s_));
+  const auto limit = deadline_from_now(std::min(kAbortLimitS, deadline_s()));
   abort->given_up = !abort->ended.wait_until(lock, limit, [&] { return abort->has_ended || abort->given_up; });
 }
 

@@ -20,6 +20,7 @@
 
 #include "kernels/backend.h"
 #include "parallel/nccl_api.h"
+#include "parallel/wait_observer.h"
 #include "runtime/base/error.h"
 
 namespace trainctl::parallel {
@@ -84,6 +85,7 @@ class NcclLink {
   /// Aborts what is unfinished and waits for that, within limits. Nothing can be done afterwards.
   void shut_down();
   double deadline_s() const { return deadline_s_; }
+  void set_deadline(double seconds) { deadline_s_ = seconds; }
 
  private:
   static constexpr const char* kLaunch = "begin an exchange";
@@ -96,6 +98,7 @@ class NcclLink {
   void finish_call(const char* what, const std::vector<int>& peers);
   void look_locked();
   void look_for_waiting_streams();
+  void note_wait(const NcclPending* head, const std::string& what);
   ncclResult_t async_state();
   Error nccl_error(ncclResult_t result, const std::string& what, const std::vector<int>& peers) const;
   void fail(const Error& error);
@@ -106,7 +109,7 @@ class NcclLink {
   const NcclApi* const api_;
   kernels::Backend& backend_;
   const std::string name_;
-  const double deadline_s_;
+  std::atomic<double> deadline_s_;
   int device_ = 0;
   std::mutex mutex_;   // guards what follows
   ncclComm_t comm_ = nullptr;
@@ -115,6 +118,8 @@ class NcclLink {
   std::optional<Error> failure_;
   std::shared_ptr<Abort> abort_;
   std::shared_ptr<NcclWatch> watch_;
+  WaitObserver* const observer_ = t_wait_observer;   ///< of the rank that made the link; it outlives the link. Null: none
+  bool noted_wait_ = false;
 };
 
 /// The thread that looks at all links of this process while anything is pending on them.

@@ -39,6 +39,7 @@ class Rehearsable final : public Communicator {
   std::unique_ptr<Communicator> split(int colour, int key, const std::string& name) override { return real_->split(colour, key, name); }
   int world_rank(int r) const override { return real_->world_rank(r); }
   double deadline_s() const override { return real_->deadline_s(); }
+  void set_deadline(double seconds) override { real_->set_deadline(seconds); }
   double waited_s() const override { return real_->waited_s(); }
   uint64_t sent_bytes() const override { return real_->sent_bytes(); }
 

@@ -16,6 +16,7 @@
 #include <exception>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <tuple>
 
@@ -23,6 +24,7 @@
 #include "parallel/communicator.h"
 #include "parallel/staging_pool.h"
 #include "parallel/transfer_rules.h"
+#include "parallel/wait_observer.h"
 
 namespace trainctl::parallel {
 namespace {
@@ -341,6 +343,7 @@ class StagedCommunicator final : public Communicator {
   const std::string& name() const override { return host_->name(); }
   int world_rank(int r) const override { return host_->world_rank(r); }
   double deadline_s() const override { return host_->deadline_s(); }
+  void set_deadline(double seconds) override { host_->set_deadline(seconds); }
   double waited_s() const override { return waited_s_; }
   uint64_t sent_bytes() const override { return sent_bytes_; }
   Communicator& host() override { return *host_; }
@@ -394,11 +397,14 @@ class StagedCommunicator final : public Communicator {
     Exchange& e = pending.exchange;
     const auto start = Clock::now();
     BackOff back_off;
+    std::optional<BlockedWait> blocked;   // once the work before it is done: until then this rank computes
     std::unique_lock lock(engine_->mutex);
     engine_->waiting++;
     e.stream_waits = then != nullptr;
     try {
       while (!poll(e, what, then, start)) {
+        if (e.ready && !blocked) blocked.emplace(name(), what);
+        if (blocked) blocked->update(e.unfinished, [&](auto report) { each_missing(e, report); });
         lock.unlock();
         back_off.pause();
         lock.lock();
@@ -432,9 +438,14 @@ class StagedCommunicator final : public Communicator {
 
   std::vector<int> missing_ranks(const Exchange& e) const {
     std::vector<int> ranks;
-    for (const Op& op : e.ops)
-      if (op.finished < op.pieces) ranks.push_back(world_rank(op.transfer.peer));
+    each_missing(e, [&](int rank) { ranks.push_back(rank); });
     return ranks;
+  }
+
+  template <typename Report>
+  void each_missing(const Exchange& e, Report report) const {
+    for (const Op& op : e.ops)
+      if (op.finished < op.pieces) report(world_rank(op.transfer.peer));
   }
 
   /// The host transport found the error while polling; the caller waits for `what`.

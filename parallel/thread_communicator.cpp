@@ -11,6 +11,7 @@
 
 #include "parallel/communicator.h"
 #include "parallel/transfer_rules.h"
+#include "parallel/wait_observer.h"
 
 namespace trainctl::parallel {
 namespace {
@@ -35,9 +36,8 @@ struct Queue {
 struct ThreadWorld {
   using Address = std::tuple<int, int, int, int>;  // communicator id, source, destination, tag
 
-  ThreadWorld(int size, double deadline) : deadline_s(deadline), changed(size) {}
+  explicit ThreadWorld(int size) : changed(size) {}
 
-  const double deadline_s;
   std::mutex mutex;
   std::vector<std::condition_variable> changed;  // one per world rank: something it waits for has changed
   std::map<Address, Queue> queues;
@@ -78,14 +78,16 @@ struct ThreadTicket : Ticket::State {
 
 class ThreadCommunicator final : public Communicator {
  public:
-  ThreadCommunicator(std::shared_ptr<ThreadWorld> world, int id, int rank, std::vector<int> world_ranks, std::string name)
-      : world_(std::move(world)), id_(id), rank_(rank), world_ranks_(std::move(world_ranks)), name_(std::move(name)) {}
+  ThreadCommunicator(std::shared_ptr<ThreadWorld> world, int id, int rank, std::vector<int> world_ranks, std::string name, double deadline_s)
+      : world_(std::move(world)), id_(id), rank_(rank), world_ranks_(std::move(world_ranks)), name_(std::move(name)),
+        deadline_s_(deadline_s) {}
 
   int rank() const override { return rank_; }
   int size() const override { return int(world_ranks_.size()); }
   const std::string& name() const override { return name_; }
   int world_rank(int r) const override { return world_ranks_[r]; }
-  double deadline_s() const override { return world_->deadline_s; }
+  double deadline_s() const override { return deadline_s_; }
+  void set_deadline(double seconds) override { deadline_s_ = seconds; }
   double waited_s() const override { return waited_s_; }
   uint64_t sent_bytes() const override { return sent_bytes_; }
 
@@ -140,11 +142,13 @@ class ThreadCommunicator final : public Communicator {
     throw_if_broken(pending, what);
     if (pending.unfinished == 0) return;
     const auto start = Clock::now();
-    const auto deadline = deadline_from_now(world_->deadline_s);
+    const auto deadline = deadline_from_now(deadline_s_);
+    BlockedWait blocked(name_, what);
     while (pending.unfinished > 0) {
+      blocked.update(pending.unfinished, [&](auto report) { each_missing(pending, report); });
       const bool late = world_->changed[pending.owner].wait_until(lock, deadline) == std::cv_status::timeout;
       throw_if_broken(pending, what);
-      if (late && pending.unfinished > 0) throw deadline_error(*this, what, missing(pending), world_->deadline_s);
+      if (late && pending.unfinished > 0) throw deadline_error(*this, what, missing(pending), deadline_s_);
     }
     waited_s_ += std::chrono::duration<double>(Clock::now() - start).count();
   }
@@ -166,7 +170,7 @@ class ThreadCommunicator final : public Communicator {
     std::lock_guard lock(world_->mutex);
     const auto [found, is_new] = world_->split_ids.try_emplace({id_, nth, colour}, world_->next_id);
     if (is_new) world_->next_id++;
-    return std::make_unique<ThreadCommunicator>(world_, found->second, new_rank, std::move(members), name);
+    return std::make_unique<ThreadCommunicator>(world_, found->second, new_rank, std::move(members), name, deadline_s_);
   }
 
   void abort(const std::string& reason) {
@@ -215,15 +219,21 @@ class ThreadCommunicator final : public Communicator {
 
   std::vector<int> missing(const ThreadTicket& pending) const {
     std::vector<int> ranks;
-    for (const Op& op : pending.ops)
-      if (op.phase != Op::finished) ranks.push_back(world_ranks_[op.transfer.peer]);
+    each_missing(pending, [&](int rank) { ranks.push_back(rank); });
     return ranks;
+  }
+
+  template <typename Report>
+  void each_missing(const ThreadTicket& pending, Report report) const {
+    for (const Op& op : pending.ops)
+      if (op.phase != Op::finished) report(world_ranks_[op.transfer.peer]);
   }
 
   std::shared_ptr<ThreadWorld> world_;
   int id_, rank_;
   std::vector<int> world_ranks_;
   std::string name_;
+  double deadline_s_;
   int splits_ = 0;
   double waited_s_ = 0;
   uint64_t sent_bytes_ = 0;
@@ -233,12 +243,12 @@ class ThreadCommunicator final : public Communicator {
 
 std::vector<std::unique_ptr<Communicator>> make_thread_world(int size, double deadline_s) {
   ENSURE(size > 0 && deadline_s > 0, "size = {}, deadline_s = {}", size, deadline_s);
-  auto world = std::make_shared<ThreadWorld>(size, deadline_s);
+  auto world = std::make_shared<ThreadWorld>(size);
   std::vector<int> world_ranks(size);
   for (int r = 0; r < size; r++) world_ranks[r] = r;
   std::vector<std::unique_ptr<Communicator>> ends;
   for (int r = 0; r < size; r++)
-    ends.push_back(std::make_unique<ThreadCommunicator>(world, 0, r, world_ranks, "world"));
+    ends.push_back(std::make_unique<ThreadCommunicator>(world, 0, r, world_ranks, "world", deadline_s));
   return ends;
 }
 

@@ -12,8 +12,8 @@
 #include <cstring>
 #include <future>
 
+#include "runtime/launch/activity_board.h"
 #include "runtime/launch/channel.h"
-#include "runtime/launch/doing_board.h"
 #include "runtime/launch/process.h"
 
 namespace trainctl {
@@ -46,7 +46,7 @@ class Attempt {
                  .message = [this](int rank, protocol::Up&& up) { on_message(rank, std::move(up)); },
                  .lost = [this](int rank, const std::string&) { on_lost(rank); }}) {
     saved_fd_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (!options_.file.board.empty()) board_ = DoingBoard::create(options_.file.board, options_.limits.ranks);
+    if (!options_.file.board.empty()) board_ = ActivityBoard::create(options_.file.board, options_.limits.ranks);
   }
   ~Attempt() { ::close(saved_fd_); }
 
@@ -95,15 +95,18 @@ class Attempt {
     const double now_s = clock_.monotonic_s();
     if (now_s < ranks_seen_s_ + kLookIntervalS && now_s < supervision_.deadline_s()) return;
     ranks_seen_s_ = now_s;
-    if (board_)
-      for (int rank = 0; rank < options_.limits.ranks; ++rank) supervision_.doing(rank, board_->read(rank));
-    look_for_stopped();
+    look_at_all();
+    // Ranks that have written their part wait for the slowest one as long as we live.
+    if (publishing_.valid() || !collector_.missing().empty()) server_.send_all({.kind = protocol::Down::alive});
   }
 
-  void look_for_stopped() {
+  void look_at_all() {
     for (int rank = 0; rank < options_.limits.ranks; ++rank) {
       const RankView& view = supervision_.ranks()[size_t(rank)];
-      if (view.phase == RankView::present) supervision_.stopped(rank, process_stopped(view.pid));
+      // In this order: what a stopped rank does cannot change any more.
+      const bool is_stopped = view.phase == RankView::present && process_stopped(view.pid);
+      if (board_) supervision_.activity(rank, board_->read(rank), clock_.monotonic_s());
+      if (view.phase == RankView::present) supervision_.stopped(rank, is_stopped);
     }
   }
 
@@ -179,14 +182,16 @@ class Attempt {
   }
 
   void on_lost(int rank) {
-    if (board_) supervision_.doing(rank, board_->read(rank));
-    look_for_stopped();
+    if (board_) supervision_.activity(rank, board_->read(rank), clock_.monotonic_s());
     supervision_.lost(rank, read_crash_record(fs_, run_.path, rank, options_.file.epoch), clock_.monotonic_s());
+    look_at_all();
   }
 
   void on_message(int rank, protocol::Up&& up) {
     const double now_s = clock_.monotonic_s();
-    supervision_.heard(rank, up.beat ? up.beat->doing : "", now_s);
+    supervision_.heard(rank, now_s);
+    // The board is newer than a heartbeat.
+    if (up.beat && !(board_ && board_->read(rank))) supervision_.activity(rank, up.beat->activity, now_s);
     if (up.step) {
       log_.step(*up.step);
       supervision_.progressed(up.step->step, now_s);
@@ -256,7 +261,7 @@ class Attempt {
   Journal launcher_log_;
   std::string launcher_text_;
   int saved_fd_ = -1;
-  std::unique_ptr<DoingBoard> board_;
+  std::unique_ptr<ActivityBoard> board_;
   double ranks_seen_s_ = 0;
   double save_began_s_ = 0;
   std::vector<protocol::Down> begun_;  // every answer to begin_save so far

@@ -15,6 +15,7 @@
 #include <cstring>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include "runtime/base/error.h"
 #include "runtime/base/file_system.h"
@@ -90,11 +91,8 @@ class TcpControl final : public Control {
 
   StopLevel stop_level() const override { return stop_level_.load(); }
 
-  void doing(const std::string& what) override {
-    note_doing(what);
-    const std::lock_guard lock(doing_mutex_);
-    doing_ = what;
-  }
+  void activity(const Activity& now) override { note_activity(now); }
+  void device_activity(const Activity& now) override { note_device_activity(now); }
 
   void report(const StepReport& report) override { send({.step = report}); }
   void event(const std::string& kind, const std::string& json) override {
@@ -174,12 +172,7 @@ class TcpControl final : public Control {
   }
 
   void beat() {
-    std::string what;
-    {
-      const std::lock_guard lock(doing_mutex_);
-      what = doing_;
-    }
-    send({.beat = protocol::Beat{what}});
+    send({.beat = protocol::Beat{noted_activity().value_or(Activity{})}});
   }
 
   void take(const protocol::Down& message) {
@@ -190,20 +183,24 @@ class TcpControl final : public Control {
     const std::lock_guard lock(answer_mutex_);
     if (message.kind == protocol::Down::begun) begun_.push_back(message);
     if (message.kind == protocol::Down::saved) saved_.push_back(message);
+    ++heard_;
     answered_.notify_all();
   }
 
   /// The `number`-th answer of a kind: every rank makes the same calls in the same order, so numbers agree. A
   /// supervisor that lives answers or ends this rank, and one that died breaks the connection; one that is
-  /// stopped does neither, so that there is a limit. It is counted in slices, so that a pause of the whole
+  /// stopped does neither, so that there is a limit, from its last word on. It is counted in slices, so that a pause of the whole
   /// machine costs no more than one.
   protocol::Down await(const std::vector<protocol::Down>& answers, size_t number) {
     constexpr int kSlices = 100;
     std::unique_lock lock(answer_mutex_);
-    for (int slice = 0; slice < kSlices; ++slice)
+    uint64_t heard = heard_;
+    for (int slice = 0; slice < kSlices; ++slice) {
       if (answered_.wait_for(lock, std::chrono::duration<double>(answer_timeout_s_ / kSlices),
                              [&] { return answers.size() > number; }))
         return answers[number];
+      if (std::exchange(heard, heard_) != heard_) slice = -1;
+    }
     end_without_supervisor(rank_, fmt::format("no answer to a save for {:.1f} s", answer_timeout_s_).c_str());
   }
 
@@ -214,11 +211,11 @@ class TcpControl final : public Control {
   std::atomic<StopLevel> stop_level_ = StopLevel::none;
   protocol::LineBuffer lines_;  // join() before the thread starts, then the thread alone
   std::string lost_;            // likewise
-  std::mutex send_mutex_, doing_mutex_, answer_mutex_;
+  std::mutex send_mutex_, answer_mutex_;
   std::condition_variable answered_;
-  std::string doing_ = "starting";
   std::vector<protocol::Down> begun_, saved_;
   size_t begins_ = 0, commits_ = 0;
+  uint64_t heard_ = 0;   // messages of the supervisor so far; guarded by answer_mutex_
   std::string begin_failure_;
 };
 

@@ -1,6 +1,6 @@
 // The control channel: how a rank and its supervisor talk, outside MPI.
 //
-// A rank says hello, what it is doing, what each step gave, and what it saved; the supervisor says stop. Over TCP, one JSON
+// A rank says hello, what it does, what each step gave, and what it saved; the supervisor says stop. Over TCP, one JSON
 // object a line (runtime/launch/control.cpp); in a test, direct calls (thread_control.cpp). Nothing here is collective.
 #pragma once
 #include <functional>
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ckpt/checkpoint.h"
+#include "runtime/base/activity.h"
 
 namespace trainctl {
 
@@ -29,9 +30,11 @@ class Control {
   /// Highest stop level the supervisor has asked for so far. Never blocks.
   virtual StopLevel stop_level() const = 0;
 
-  /// What this rank is doing now, e.g. "step 12, waiting in reduce gradients, dp group of stage 1". Cheap (kept locally, carried
-  /// by the next heartbeat and by the crash record).
-  virtual void doing(const std::string& what) = 0;
+  /// What this rank does from now on. Cheap: kept in memory, on the board of its machine if there is one, and carried by the next
+  /// heartbeat and by the crash record.
+  virtual void activity(const Activity& now) = 0;
+  /// The same of the device's own waits (see with_device); calls do not overlap, from any thread.
+  virtual void device_activity(const Activity& now) = 0;
 
   virtual void report(const StepReport& report) = 0;
   /// Appends to events.jsonl: {"kind": kind, ...fields of json}.
@@ -55,8 +58,8 @@ class Control {
 };
 
 /// Connects to the supervisor at host:port with the run's token. Sends heartbeats from its own thread. Throws Error(kLauncher).
-/// If the connection is lost, or no answer to a save comes for answer_timeout_s, the process ends itself (the supervisor is gone
-/// or stopped: nobody would stop us).
+/// If the connection is lost, or during a save the supervisor says nothing for answer_timeout_s, the process ends itself (the supervisor
+/// is gone or stopped: nobody would stop us).
 std::unique_ptr<Control> connect_control(const std::string& host, int port, const std::string& token, int rank,
                                          double heartbeat_s, double answer_timeout_s);
 

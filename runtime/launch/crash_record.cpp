@@ -6,12 +6,10 @@
 #include <unistd.h>
 
 #include <array>
-#include <atomic>
 #include <cstring>
 
-
 #include "runtime/base/json.h"
-#include "runtime/launch/doing_board.h"
+#include "runtime/launch/activity_board.h"
 
 namespace trainctl {
 namespace {
@@ -30,26 +28,22 @@ std::string dump(const json& j) { return dump_json(j); }
 // --------------------------------------------------
 
 constexpr std::array kCrashSignals = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
-constexpr size_t kDoingBytes = 512;
 
 struct Prepared {
   char path[4096];
-  // The record is prefix, the text of doing, middle, the two digits of the signal, suffix.
+  // The record is prefix, the activity, the rest for this signal.
   char prefix[1024];
   std::array<char[512], kCrashSignals.size()> rest;
 };
 Prepared g_prepared;
 std::array<struct sigaction, kCrashSignals.size()> g_before;
 
-// Two slots and an index: the handler reads the slot that was complete last.
-char g_doing[2][kDoingBytes];
-std::atomic<int> g_doing_slot = 0;
-
-std::unique_ptr<DoingBoard> g_board;
+ActivitySlot g_activity, g_device_activity;
+std::unique_ptr<ActivityBoard> g_board;
 int g_board_rank = -1;
+std::optional<StopAt> g_stop_at;
 
-void write_all(int fd, const char* text) {
-  const size_t size = std::strlen(text);
+void write_all(int fd, const char* text, size_t size) {
   for (size_t sent = 0; sent < size;) {
     const ssize_t n = ::write(fd, text + sent, size - sent);
     if (n <= 0) return;
@@ -60,10 +54,12 @@ void write_all(int fd, const char* text) {
 void on_crash(int signal) {
   const int fd = ::open(g_prepared.path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
   if (fd >= 0) {
-    write_all(fd, g_prepared.prefix);
-    write_all(fd, g_doing[g_doing_slot.load()]);
+    write_all(fd, g_prepared.prefix, std::strlen(g_prepared.prefix));
+    char activity[kActivityJsonBytes];
+    const auto noted = noted_activity();
+    write_all(fd, noted ? activity : "null", noted ? write_json(*noted, activity) : 4);
     for (size_t i = 0; i < kCrashSignals.size(); ++i)
-      if (kCrashSignals[i] == signal) write_all(fd, g_prepared.rest[i]);
+      if (kCrashSignals[i] == signal) write_all(fd, g_prepared.rest[i], std::strlen(g_prepared.rest[i]));
     ::fsync(fd);
     ::close(fd);
   }
@@ -91,7 +87,8 @@ std::string CrashRecord::to_json() const {
                {"code_name", name_of(code)},
                {"signal", signal},
                {"message", message},
-               {"doing", doing},
+               {"activity", activity ? parse_json(trainctl::to_json(*activity)) : json()},
+               {"doing", activity ? render(*activity) : ""},
                {"host", host},
                {"t", unix_s}});
 }
@@ -126,7 +123,7 @@ std::optional<CrashRecord> read_crash_record(FileSystem& fs, const std::string& 
     r.code = ErrorCode(code);
     r.signal = j.at("signal");
     r.message = j.at("message");
-    r.doing = j.at("doing");
+    r.activity = activity_from_json(dump_json(j.at("activity")));
     r.host = j.at("host");
     r.unix_s = j.at("t");
     if (r.rank != rank || r.epoch != epoch) return std::nullopt;
@@ -136,23 +133,30 @@ std::optional<CrashRecord> read_crash_record(FileSystem& fs, const std::string& 
   }
 }
 
-void note_doing(const std::string& what) {
-  const int slot = 1 - g_doing_slot.load();
-  // JSON-escaped here, so that the handler can copy bytes; cut before escaping to keep escapes whole.
-  const std::string quoted = dump(json(what.substr(0, kDoingBytes / 4)));
-  copy_into(g_doing[slot], kDoingBytes, quoted.substr(1, quoted.size() - 2));
-  g_doing_slot = slot;
-  if (g_board) g_board->write(g_board_rank, what);
+void note_activity(const Activity& activity) {
+  g_activity.write(activity);
+  if (g_board) g_board->write(g_board_rank, activity);
+  if (g_stop_at && g_stop_at->matches(activity)) {
+    g_stop_at.reset();
+    ::kill(::getpid(), SIGSTOP);
+  }
 }
 
-void note_doing_on_board(const std::string& path, int rank) {
-  g_board = path.empty() ? nullptr : DoingBoard::open(path);
+void note_device_activity(const Activity& activity) {
+  g_device_activity.write(activity);
+  if (g_board) g_board->write_device(g_board_rank, activity);
+}
+
+void stop_at(const StopAt& when) { g_stop_at = when; }
+
+void note_activity_on_board(const std::string& path, int rank) {
+  g_board = path.empty() ? nullptr : ActivityBoard::open(path);
   g_board_rank = rank;
 }
 
-std::string noted_doing() {
-  const json text = try_parse_json(fmt::format("\"{}\"", g_doing[g_doing_slot.load()]));
-  return text.is_string() ? text.get<std::string>() : "";
+std::optional<Activity> noted_activity() {
+  const auto host = g_activity.read();
+  return host ? std::optional(with_device(*host, g_device_activity.read())) : std::nullopt;
 }
 
 std::string describe_signal(int signal) {
@@ -172,7 +176,7 @@ void install_crash_handlers(const std::string& run_directory, int rank, uint64_t
   copy_into(g_prepared.path, sizeof g_prepared.path, crash_record_path(run_directory, rank));
   ::unlink(g_prepared.path);  // of an earlier epoch
   copy_into(g_prepared.prefix, sizeof g_prepared.prefix,
-            fmt::format(R"({{"v":1,"rank":{},"pid":{},"epoch":{},"host":{},"doing":")", rank, int(::getpid()),
+            fmt::format(R"({{"v":1,"rank":{},"pid":{},"epoch":{},"host":{},"activity":)", rank, int(::getpid()),
                         epoch, dump(json(host_name()))));
   for (size_t i = 0; i < kCrashSignals.size(); ++i) {
     const int signal = kCrashSignals[i];
@@ -182,7 +186,7 @@ void install_crash_handlers(const std::string& run_directory, int rank, uint64_t
                                     : fmt::format("crashed with {}", describe_signal(signal));
     // The time is left to the reader: the order of arrival on the control channel is what counts.
     copy_into(g_prepared.rest[i], sizeof g_prepared.rest[i],
-              fmt::format(R"(","signal":{},"code":{},"code_name":"{}","message":{},"t":0}})"
+              fmt::format(R"(,"signal":{},"code":{},"code_name":"{}","message":{},"t":0}})"
                           "\n",
                           signal, int(code), name_of(code), dump(json(message))));
     struct sigaction action {};

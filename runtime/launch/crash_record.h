@@ -4,8 +4,10 @@
 #include <optional>
 #include <string>
 
+#include "runtime/base/activity.h"
 #include "runtime/base/error.h"
 #include "runtime/base/file_system.h"
+#include "runtime/launch/stop_at.h"
 
 namespace trainctl {
 
@@ -15,7 +17,7 @@ struct CrashRecord {
   ErrorCode code = ErrorCode::kWorker;
   int signal = 0;       ///< that ended it, or 0
   std::string message;  ///< one sentence
-  std::string doing;    ///< what it was doing, "" unknown
+  std::optional<Activity> activity;  ///< what it did then
   std::string host;
   double unix_s = 0;
   std::string to_json() const;
@@ -32,15 +34,19 @@ std::optional<CrashRecord> read_crash_record(FileSystem& fs, const std::string& 
                                              uint64_t epoch);
 
 /// Makes SIGSEGV, SIGBUS, SIGFPE, SIGILL and SIGABRT write a record (async-signal-safe: the text is prepared
-/// here, what the rank is doing is added through note_doing) and go on to the handler there was before. Once
+/// here, what the rank does is added through note_activity) and go on to the handler there was before. Once
 /// per process, after MPI_Init, which wants to find none.
 void install_crash_handlers(const std::string& run_directory, int rank, uint64_t epoch);
-/// From here on note_doing also writes to this rank's slot of the board in that file, if there is one.
-void note_doing_on_board(const std::string& path, int rank);
-/// Keeps `what` where a signal handler (and the supervisor, on the board) can read it.
-void note_doing(const std::string& what);
-/// What was noted last in this process.
-std::string noted_doing();
+/// From here on note_activity also writes to this rank's slot of the board in that file, if there is one.
+void note_activity_on_board(const std::string& path, int rank);
+/// Keeps `activity` where a signal handler, the heartbeat and (on the board) the supervisor can read it. Cheap; called by one thread.
+void note_activity(const Activity& activity);
+/// The same for what its device waits for; one call at a time, from any thread.
+void note_device_activity(const Activity& activity);
+/// The test hook of runtime/launch/stop_at.h: this process stops itself when such an activity is noted.
+void stop_at(const StopAt& when);
+/// What was noted last in this process; any thread.
+std::optional<Activity> noted_activity();
 
 /// "SIGSEGV (invalid memory access)" and the like, for messages.
 std::string describe_signal(int signal);

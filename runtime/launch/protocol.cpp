@@ -83,7 +83,7 @@ std::string encode(const Up& m) {
                     {"rank", m.hello->rank},
                     {"pid", m.hello->pid},
                     {"host", m.hello->host}});
-  if (m.beat) return line_of({{"k", "beat"}, {"doing", m.beat->doing}});
+  if (m.beat) return line_of({{"k", "beat"}, {"activity", parse_json(to_json(m.beat->activity))}});
   if (m.step)
     return line_of({{"k", "step"}, {"step", m.step->step}, {"log", m.step->log}, {"json", m.step->json}});
   if (m.event) return line_of({{"k", "event"}, {"kind", m.event->kind}, {"json", m.event->json}});
@@ -101,6 +101,7 @@ std::string encode(const Up& m) {
 std::string encode(const Down& m) {
   switch (m.kind) {
     case Down::welcome: return line_of({{"k", "welcome"}});
+    case Down::alive: return line_of({{"k", "alive"}});
     case Down::stop: return line_of({{"k", "stop"}, {"level", int(m.level)}});
     case Down::begun: return line_of({{"k", "begun"}, {"ok", m.ok}, {"message", m.message}});
     case Down::saved: return line_of({{"k", "saved"}, {"ok", m.ok}, {"message", m.message}});
@@ -116,7 +117,9 @@ Up decode_up(std::string_view line) try {
   if (kind == "hello") {
     up.hello = Hello{j.at("token"), j.at("host"), j.at("rank"), j.at("pid")};
   } else if (kind == "beat") {
-    up.beat = Beat{j.at("doing")};
+    const auto activity = activity_from_json(dump_json(j.at("activity")));
+    if (!activity) throw Error(ErrorCode::kLauncher, "the control channel carried a heartbeat without a valid activity");
+    up.beat = Beat{*activity};
   } else if (kind == "step") {
     up.step = StepReport{j.at("step"), j.at("json"), j.at("log")};
   } else if (kind == "event") {
@@ -144,6 +147,10 @@ Down decode_down(std::string_view line) try {
   const std::string kind = j.at("k");
   Down down;
   if (kind == "welcome") return down;
+  if (kind == "alive") {
+    down.kind = Down::alive;
+    return down;
+  }
   if (kind == "stop") {
     const int level = j.at("level");
     down.kind = Down::stop;

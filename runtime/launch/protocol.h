@@ -1,7 +1,7 @@
 // The messages of the control channel: one JSON object a line, in both directions, with the kind under "k".
 //
 // Up (rank to supervisor): hello, beat, step, event, begin (rank 0), shard, done. Down: welcome, stop, begun,
-// saved. Pure text; sockets are in control.cpp (the rank's end) and channel.cpp (the supervisor's).
+// saved, alive (about once a second while a save is under way). Pure text; sockets are in control.cpp (the rank's end) and channel.cpp (the supervisor's).
 #pragma once
 #include <optional>
 #include <string>
@@ -23,7 +23,7 @@ struct Hello {
   int pid = 0;
 };
 struct Beat {
-  std::string doing;
+  Activity activity;
 };
 struct Event {
   std::string kind, json;
@@ -50,7 +50,7 @@ struct Up {
 };
 
 struct Down {
-  enum Kind { welcome, stop, begun, saved } kind = welcome;
+  enum Kind { welcome, stop, begun, saved, alive } kind = welcome;
   StopLevel level = StopLevel::none;  ///< stop
   bool ok = true;                     ///< begun, saved
   std::string message;                ///< begun: the reason why not; saved: root hash or reason

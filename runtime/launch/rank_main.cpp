@@ -20,13 +20,14 @@
 #include "runtime/launch/control.h"
 #include "runtime/launch/crash_record.h"
 #include "runtime/launch/run_directory.h"
+#include "runtime/train/rank_activity.h"
 #include "runtime/train/rank_device.h"
 #include "runtime/train/trainer.h"
 
 namespace trainctl {
 namespace {
 
-/// A live supervisor ends a save that takes longer than step_timeout_seconds and says why; a rank ends itself only
+/// A live supervisor ends a save that stands still for save_timeout_seconds and says why; a rank ends itself only
 /// when that has not happened.
 constexpr double kVerdictGraceS = 10;
 
@@ -65,9 +66,9 @@ void redirect_to_log(const RunDirectory& run, int rank, uint64_t epoch) {
 
 /// A failed rank ends at once, so that its supervisor and peers learn of it now: no destructors that could wait
 /// for a peer.
-[[noreturn]] void fail(FileSystem& fs, const RunDirectory& run, CrashRecord record, const std::string& doing) {
+[[noreturn]] void fail(FileSystem& fs, const RunDirectory& run, CrashRecord record) {
   record.pid = ::getpid();
-  record.doing = doing;
+  record.activity = noted_activity();
   record.unix_s = real_clock().unix_s();
   fmt::print(stderr, "rank {}: {}: {}\n", record.rank, name_of(record.code), record.message);
   write_crash_record(fs, run.path, record);
@@ -89,7 +90,7 @@ void redirect_to_log(const RunDirectory& run, int rank, uint64_t epoch) {
     record.code = ErrorCode::kInternal;
     record.message = error.what();
   }
-  fail(fs, run, record, noted_doing());
+  fail(fs, run, record);
 }
 
 RankOptions options_of(const RunDirectory& run, const RunIdentity& identity, const AttemptFile& attempt,
@@ -122,15 +123,17 @@ void run(FileSystem& fs, const RunDirectory& directory, const AttemptFile& attem
   if (attempt.threads_per_rank > 0) job.job.parallelism.threads_per_rank = attempt.threads_per_rank;
   control = connect_control(attempt.host, attempt.port, variable(kTokenVariable), rank,
                             job.job.fault_tolerance.heartbeat_seconds,
-                            job.job.fault_tolerance.step_timeout_seconds + kVerdictGraceS);
-  control->doing("waiting in MPI_Init");
+                            job.job.fault_tolerance.save_timeout_seconds + kVerdictGraceS);
+  // Its thread sends heartbeats from here on, so that also a start that hangs is seen.
+  control->activity({.kind = Activity::waiting, .phase = RunPhase::starting, .operation = "MPI_Init"});
   parallel::MpiWorld mpi;
   install_crash_handlers(directory.path, rank, attempt.epoch);
   auto host = mpi.world(job.job.fault_tolerance.collective_timeout_seconds);
-  control->doing("starting");
+  host->set_deadline(job.job.fault_tolerance.start_skew_seconds);   // until all are ready for the first step
+  RankActivity activity(*control, RunPhase::starting);
   const DeviceKind device = device_kind(job.job);
   const auto backend = make_rank_backend(job.job, device, local_rank_from_environment());
-  control->doing(fmt::format("joining {} ranks", host->size()));
+  activity.enter(RunPhase::joining);
   const auto world = make_device_world(job.job, device, std::move(host), *backend);
   RankOptions options = options_of(directory, *identity, attempt, job, text);
   options.gpu = gpu_of_rank(job.job, device, local_rank_from_environment());
@@ -158,7 +161,8 @@ int rank_main(const std::string& run_directory) {
   const int rank = rank_from_environment();
   const AttemptFile attempt = AttemptFile::from_json(fs.read_text(directory.attempt()));
   redirect_to_log(directory, rank, attempt.epoch);
-  note_doing_on_board(attempt.board, rank);
+  note_activity_on_board(attempt.board, rank);
+  if (const auto when = StopAt::parse(variable(kStopAtVariable)); when && when->rank == rank) stop_at(*when);
   const CrashRecord record{.rank = rank, .epoch = attempt.epoch};
   std::unique_ptr<Control> control;
   try {

@@ -51,7 +51,7 @@ std::optional<RunIdentity> read_identity(FileSystem& fs, const RunDirectory& run
 struct AttemptFile {
   uint64_t epoch = 0;
   std::string host = "127.0.0.1", resume_from;
-  std::string board;  ///< file of the DoingBoard, "" for none
+  std::string board;  ///< file of the ActivityBoard, "" for none
   int port = 0;
   int64_t max_steps = 0;
   bool new_data = false;  ///< the data begin at their start, not where `resume_from` stopped

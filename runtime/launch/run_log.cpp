@@ -89,8 +89,13 @@ void RunLog::update(const Supervision& supervision, bool now) {
   const double offset_s = clock_.unix_s() - clock_.monotonic_s();
   for (size_t i = 0; i < status_.ranks.size(); ++i) {
     const RankView& view = supervision.ranks()[i];
-    status_.ranks[i] = {int(i),    view.pid,   name_of(view.phase),
-                        view.host, view.doing, view.heard_s > 0 ? view.heard_s + offset_s : 0};
+    status_.ranks[i] = {.rank = int(i),
+                        .pid = view.pid,
+                        .phase = name_of(view.phase),
+                        .host = view.host,
+                        .activity = view.activity,
+                        .stopped = view.stopped,
+                        .heard_unix_s = view.heard_s > 0 ? view.heard_s + offset_s : 0};
   }
   write();
 }

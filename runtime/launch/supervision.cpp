@@ -7,9 +7,8 @@
 #include <csignal>
 #include <cstdlib>
 #include <limits>
+#include <string_view>
 #include <utility>
-
-#include "runtime/observe/status.h"
 
 namespace trainctl {
 namespace {
@@ -21,23 +20,6 @@ constexpr double kSuspectHeartbeats = 3;
 /// With very short heartbeats a loaded machine's scheduler must not look like a death.
 constexpr double kShortestSilenceS = 0.5;
 constexpr double kNever = std::numeric_limits<double>::infinity();
-
-/// The last lines of the launcher's output that say something.
-std::string gist(const std::string& text) {
-  std::string result;
-  size_t begin = 0;
-  while (begin < text.size()) {
-    const size_t end = std::min(text.find('\n', begin), text.size());
-    const std::string line = text.substr(begin, end - begin);
-    begin = end + 1;
-    const size_t first = line.find_first_not_of(" \t-\r");
-    if (first == std::string::npos) continue;
-    if (!result.empty()) result += ' ';
-    result += line.substr(first);
-  }
-  constexpr size_t kMost = 400;
-  return result.size() > kMost ? result.substr(0, kMost) + " ..." : result;
-}
 
 std::string list_of(const std::vector<int>& ranks) {
   constexpr size_t kMost = 8;
@@ -71,7 +53,7 @@ int Supervision::count(RankView::Phase phase) const {
 
 std::string Supervision::where(int rank) const {
   const RankView& r = ranks_[size_t(rank)];
-  return r.doing.empty() ? "" : fmt::format(" while: {}", r.doing);
+  return r.activity ? fmt::format(" while: {}", render(*r.activity)) : "";
 }
 
 void Supervision::hello(int rank, int pid, const std::string& host, double now_s) {
@@ -86,18 +68,23 @@ void Supervision::hello(int rank, int pid, const std::string& host, double now_s
   }
 }
 
-void Supervision::heard(int rank, const std::string& doing, double now_s) {
-  ranks_[size_t(rank)].heard_s = now_s;
-  this->doing(rank, doing);
-}
+void Supervision::heard(int rank, double now_s) { ranks_[size_t(rank)].heard_s = now_s; }
 
-void Supervision::doing(int rank, const std::string& what) {
-  if (!what.empty()) ranks_[size_t(rank)].doing = what;
+void Supervision::activity(int rank, const std::optional<Activity>& activity, double now_s) {
+  RankView& r = ranks_[size_t(rank)];
+  // What a stopped rank did when it was stopped stays: mpirun lets it go on for a moment when it ends all ranks.
+  if (!activity || r.stopped) return;
+  // Steps are counted by their end. Elsewhere a rank that gets on, or that comes to another phase, is progress of the run.
+  const bool in_steps = is_step_phase(activity->phase) && (!r.activity || is_step_phase(r.activity->phase));
+  if (!in_steps && (!r.activity || r.activity->phase != activity->phase || r.activity->done != activity->done)) progressed_s_ = now_s;
+  r.activity = activity;
 }
 
 void Supervision::stopped(int rank, bool is_stopped) {
-  // Later, our own signals are at work.
-  if (phase_ <= Phase::collecting) ranks_[size_t(rank)].stopped = is_stopped;
+  RankView& r = ranks_[size_t(rank)];
+  // Later, signals are at work: mpirun's, which begin with SIGCONT, and then our own.
+  if (phase_ < Phase::collecting) r.stopped = is_stopped;
+  if (phase_ == Phase::collecting) r.stopped = r.stopped || is_stopped;
 }
 
 void Supervision::note_silence(double now_s) {
@@ -123,7 +110,7 @@ void Supervision::lost(int rank, const std::optional<CrashRecord>& record, doubl
   RankView& r = ranks_[size_t(rank)];
   if (r.phase == RankView::done) return;
   r.phase = RankView::lost;
-  if (record && !record->doing.empty()) r.doing = record->doing;
+  if (record) activity(rank, record->activity, now_s);
   if (!record) {
     add({Evidence::vanished, ErrorCode::kWorker, rank,
          fmt::format("rank {} (pid {}) ended without a word{}", rank, r.pid, where(rank))},
@@ -131,8 +118,15 @@ void Supervision::lost(int rank, const std::optional<CrashRecord>& record, doubl
     return;
   }
   const bool effect = record->code == ErrorCode::kPeerLost;
+  std::string at = where(rank);
+  if (effect && r.activity) {
+    // The message itself says for whom it waited.
+    Activity before = *r.activity;
+    before.kind = Activity::computing;
+    at = fmt::format(" while: {}", render(before));
+  }
   add({effect ? Evidence::peer_lost : Evidence::explained, record->code, rank,
-       fmt::format("rank {} (pid {}): {}{}", rank, record->pid, record->message, where(rank))},
+       fmt::format("rank {} (pid {}): {}{}", rank, record->pid, record->message, at)},
       now_s);
 }
 
@@ -145,7 +139,7 @@ void Supervision::launcher_ended(int wait_status, double now_s) {
     return add({Evidence::killed, ErrorCode::kLauncher, -1,
                 fmt::format("mpirun was killed by {}", describe_signal(WTERMSIG(wait_status)))},
                now_s);
-  const std::string said = gist(launcher_text_);
+  const std::string said = launcher_reason(launcher_text_);
   add({Evidence::launcher, ErrorCode::kLauncher, -1,
        fmt::format("mpirun ended with status {}{}{}",
                    WIFEXITED(wait_status) ? WEXITSTATUS(wait_status) : 128 + WTERMSIG(wait_status),
@@ -195,12 +189,14 @@ void Supervision::check_silence(double now_s) {
     const RankView& r = ranks_[size_t(rank)];
     if (r.phase == RankView::present && now_s - r.heard_s > limit_s)
       return add({Evidence::hang, ErrorCode::kHang, rank,
-                  fmt::format("rank {} (pid {}) sent no heartbeat for {:.1f} s (the process is stopped, or its "
-                              "machine hangs){}",
-                              rank, r.pid, now_s - r.heard_s, where(rank))},
+                  fmt::format("rank {} (pid {}) {} for {:.1f} s{}{}", rank, r.pid,
+                              r.stopped ? "is stopped (by SIGSTOP or a debugger) and sent no heartbeat" : "sent no heartbeat",
+                              now_s - r.heard_s, r.stopped ? "" : " (the process is stopped, or its machine hangs)", where(rank))},
                  now_s);
   }
 }
+
+bool Supervision::stands_still(int rank) const { return ranks_[size_t(rank)].stopped || ranks_[size_t(rank)].silent; }
 
 std::vector<int> Supervision::culprits(bool with_ended) const {
   // A rank that gave up on a peer is no suspect. One that has ended meanwhile may be: it was killed for what
@@ -209,39 +205,77 @@ std::vector<int> Supervision::culprits(bool with_ended) const {
     return std::any_of(evidence_.begin(), evidence_.end(),
                        [&](const Evidence& e) { return e.rank == rank && e.weight == Evidence::peer_lost; });
   };
-  std::vector<int> still, busy;
+  std::vector<int> still, computing;
+  std::vector<const Activity*> all;
   for (int rank = 0; rank < options_.ranks; ++rank) {
     const RankView& r = ranks_[size_t(rank)];
+    all.push_back(r.activity ? &*r.activity : nullptr);
     const bool started = r.phase == RankView::present || (with_ended && r.phase == RankView::lost);
     if (!started || gave_up(rank)) continue;
-    if (r.stopped || r.silent) still.push_back(rank);
-    if (!waits_for_peers(r.doing)) busy.push_back(rank);
+    if (stands_still(rank)) still.push_back(rank);
+    if (!r.activity || !r.activity->is_waiting()) computing.push_back(rank);
   }
-  return still.empty() ? busy : still;
+  return still.empty() ? awaited_of(computing, all) : still;
 }
 
 std::string Supervision::suspects() const {
   const std::vector<int> ranks = culprits(true);
+  const auto saves = [](const RankView& r) { return r.activity && r.activity->communicator.view() == "supervisor"; };
+  if (ranks.empty() && std::all_of(ranks_.begin(), ranks_.end(), saves))
+    return "every rank has written its part of the checkpoint, and publishing it does not end: the file system of "
+           "checkpoint.dir hangs";
   if (ranks.empty()) return fmt::format("every rank waits for another; rank 0{}", where(0));
   const RankView& first = ranks_[size_t(ranks[0])];
-  if (first.stopped || first.silent)
-    return fmt::format("{} {} (pid {}) {} {}{}", ranks.size() == 1 ? "rank" : "ranks", list_of(ranks), first.pid,
-                       ranks.size() == 1 ? "is" : "are",
-                       first.stopped ? "stopped (by SIGSTOP or a debugger)" : "silent (no heartbeats)",
-                       where(ranks[0]));
-  if (int(ranks.size()) == options_.ranks)
+  const bool one = ranks.size() == 1;
+  if (!first.stopped && !first.silent && int(ranks.size()) == options_.ranks)
     return fmt::format("no rank waits for another; rank {}{}", ranks[0], where(ranks[0]));
-  return fmt::format("the others wait for {} {}, last heard{}", ranks.size() == 1 ? "rank" : "ranks",
-                     list_of(ranks), where(ranks[0]));
+  const std::string who = one ? fmt::format("rank {} (pid {})", ranks[0], first.pid) : "ranks " + list_of(ranks);
+  const char* what = first.stopped  ? "stopped (by SIGSTOP or a debugger)"
+                     : first.silent ? "silent (no heartbeats)"
+                                    : nullptr;
+  if (what) return fmt::format("{} {} {}{}", who, one ? "is" : "are", what, where(ranks[0]));
+  return fmt::format("{} {} the others waiting{}", who, one ? "keeps" : "keep", where(ranks[0]));
+}
+
+Supervision::Patience Supervision::patience_in(RunPhase phase) const {
+  switch (phase) {
+    case RunPhase::starting:
+    case RunPhase::joining:
+    case RunPhase::building:
+    case RunPhase::meeting: return {options_.setup_timeout_s, "setup_timeout_seconds"};
+    case RunPhase::opening_data: return {options_.data_timeout_s, "data_timeout_seconds"};
+    case RunPhase::loading: return {options_.load_timeout_s, "load_timeout_seconds"};
+    case RunPhase::evaluating: return {options_.evaluation_timeout_s, "evaluation_timeout_seconds"};
+    case RunPhase::saving: return {options_.save_timeout_s, "save_timeout_seconds"};
+    default: return {options_.step_timeout_s, "step_timeout_seconds"};
+  }
+}
+
+Supervision::Patience Supervision::patience() const {
+  // The longest limit of those who hold the others up; of all, if everyone waits.
+  std::vector<int> ranks = culprits(false);
+  if (ranks.empty())
+    for (int rank = 0; rank < options_.ranks; ++rank)
+      if (ranks_[size_t(rank)].phase == RankView::present) ranks.push_back(rank);
+  std::optional<Patience> longest;
+  for (const int rank : ranks) {
+    const auto& activity = ranks_[size_t(rank)].activity;
+    const Patience p = patience_in(activity ? activity->phase : RunPhase::starting);
+    if (!longest || p.limit_s > longest->limit_s) longest = p;
+  }
+  return longest.value_or(Patience{options_.step_timeout_s, "step_timeout_seconds"});
 }
 
 void Supervision::check_progress(double now_s) {
-  if (phase_ != Phase::running || now_s - progressed_s_ <= options_.step_timeout_s) return;
+  if (phase_ != Phase::running) return;
+  const Patience limit = patience();
+  if (now_s - progressed_s_ <= limit.limit_s) return;
   note_silence(now_s);
   const std::vector<int> ranks = culprits(false);
   add({Evidence::hang, ErrorCode::kHang, ranks.size() == 1 ? ranks[0] : -1,
-       fmt::format("no step was finished for {:.0f} s (fault_tolerance.step_timeout_seconds): {}",
-                   now_s - progressed_s_, suspects())},
+       fmt::format("{}; {} for {:.0f} s (fault_tolerance.{})", suspects(),
+                   limit.field == std::string_view("step_timeout_seconds") ? "no step was finished" : "nothing moved",
+                   now_s - progressed_s_, limit.field)},
       now_s);
 }
 
@@ -250,7 +284,7 @@ void Supervision::check_start(double now_s) {
   std::vector<int> absent;
   for (int rank = 0; rank < options_.ranks; ++rank)
     if (ranks_[size_t(rank)].phase == RankView::absent) absent.push_back(rank);
-  const std::string said = gist(launcher_text_);
+  const std::string said = launcher_reason(launcher_text_);
   add({Evidence::hang, ErrorCode::kHang, absent.size() == 1 ? absent[0] : -1,
        fmt::format("{} {} did not start within {:.0f} s{}", absent.size() == 1 ? "rank" : "ranks",
                    list_of(absent), options_.start_timeout_s, said.empty() ? "" : "; mpirun says: " + said)},
@@ -290,7 +324,7 @@ double Supervision::deadline_s() const {
     case Phase::starting:
     case Phase::running: {
       double deadline = phase_ == Phase::starting ? started_s_ + options_.start_timeout_s
-                                                  : progressed_s_ + options_.step_timeout_s;
+                                                  : progressed_s_ + patience().limit_s;
       const double silence_s = std::max(kShortestSilenceS, kMissedHeartbeats * options_.heartbeat_s);
       for (const RankView& r : ranks_)
         if (r.phase == RankView::present) deadline = std::min(deadline, r.heard_s + silence_s);
@@ -350,21 +384,31 @@ Verdict Supervision::verdict() const {
     // A rank that gave up on a peer exits with a status, too: its own record says more than that.
     if (told != evidence_.end() && notice->signal == 0) first = &*told;
   }
+  // A rank that stood still was killed because another gave up on it.
+  const auto gave_up = std::find_if(evidence_.begin(), evidence_.end(), [](const Evidence& e) { return e.weight == Evidence::peer_lost; });
+  if (first->weight == Evidence::vanished && stands_still(first->rank) && gave_up != evidence_.end()) first = &*gave_up;
   v.code = first->code;
   v.rank = first->rank;
   v.cause = first->cause;
   if (first->weight == Evidence::peer_lost) {
-    // Nobody died of itself: somebody does not answer.
+    // No rank died of itself: one does not answer. It comes first; the rank that gave up on it is a victim.
     v.code = ErrorCode::kHang;
-    v.cause = first->cause + "; " + suspects();
     const std::vector<int> ranks = culprits(true);
-    const auto stands_still = [&](int rank) {
-      return ranks_[size_t(rank)].stopped || ranks_[size_t(rank)].silent;
-    };
-    if (ranks.size() == 1 && stands_still(ranks[0])) v.rank = ranks[0];
+    v.cause = ranks.empty() ? first->cause + "; " + suspects() : suspects() + "; " + first->cause;
+    if (ranks.size() == 1) v.rank = ranks[0];
   } else if (named) {
     describe_death(*notice, v);
+  } else if (first->weight == Evidence::vanished && launcher_text_.empty() &&
+             std::any_of(evidence_.begin(), evidence_.end(), [](const Evidence& e) { return e.weight == Evidence::launcher; })) {
+    // mpirun names a rank that fails. It ends all ranks and itself without a word when it gets one of these signals.
+    v.code = ErrorCode::kLauncher;
+    v.rank = -1;
+    v.cause = "mpirun ended every rank and itself without a word, as it does on SIGTERM, SIGINT or SIGHUP: something ended mpirun";
   }
+  // A rank that ends inside MPI_Init leaves no record: MPI tells mpirun why.
+  const bool unexplained = first->weight == Evidence::vanished && v.before_first_step && !(notice && notice->signal);
+  const std::string said = unexplained ? launcher_reason(launcher_text_) : "";
+  if (!said.empty()) v.cause += "; mpirun says: " + said;
   const int others = int(std::count_if(ranks_.begin(), ranks_.end(),
                                        [](const RankView& r) {
                                          return r.phase != RankView::absent && r.phase != RankView::done;
@@ -372,24 +416,6 @@ Verdict Supervision::verdict() const {
                      (v.rank >= 0 ? 1 : 0);
   if (others > 0) v.effect = fmt::format("{} other rank{} ended", others, others == 1 ? " was" : "s were");
   return v;
-}
-
-std::optional<DeathNotice> parse_death_notice(const std::string& text) {
-  const auto number_after = [&](const std::string& key, size_t from) -> std::optional<int> {
-    const size_t at = text.find(key, from);
-    if (at == std::string::npos) return std::nullopt;
-    return std::atoi(text.c_str() + at + key.size());
-  };
-  if (const size_t at = text.find("noticed that process rank "); at != std::string::npos) {
-    const auto rank = number_after("process rank ", at), signal = number_after("exited on signal ", at);
-    if (rank && signal) return DeathNotice{.rank = *rank, .signal = *signal};
-  }
-  // "Process name: [[19821,1],2]" and "Exit code:    10"
-  if (const size_t at = text.find("Process name: [["); at != std::string::npos) {
-    const auto rank = number_after("],", at), exit_code = number_after("Exit code:", at);
-    if (rank && exit_code) return DeathNotice{.rank = *rank, .exit_code = *exit_code};
-  }
-  return std::nullopt;
 }
 
 bool worth_restarting(ErrorCode code) {

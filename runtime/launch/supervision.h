@@ -25,7 +25,8 @@ namespace trainctl {
 struct RankView {
   enum Phase { absent, present, done, lost } phase = absent;
   int pid = 0;
-  std::string host, doing;
+  std::string host;
+  std::optional<Activity> activity;  ///< the newest that is known
   double heard_s = 0;    ///< when the last message came
   bool stopped = false;  ///< the system says so: SIGSTOP, or a debugger
   bool silent = false;   ///< heartbeats were missing when the first evidence came
@@ -48,6 +49,8 @@ struct DeathNotice {
   int rank = -1, signal = 0, exit_code = 0;
 };
 std::optional<DeathNotice> parse_death_notice(const std::string& launcher_text);
+/// Why the launcher or MPI failed, by the first of its messages that is not about a rank's death; "" if there is none.
+std::string launcher_reason(const std::string& launcher_text);
 
 class Supervision {
  public:
@@ -56,6 +59,8 @@ class Supervision {
     int64_t target_step = 0;  ///< the run is finished there; a stop before it leaves it resumable
     double heartbeat_s = 1;
     double step_timeout_s = 600;
+    // Longest time without progress where a run is not in its steps.
+    double setup_timeout_s = 600, data_timeout_s = 600, load_timeout_s = 600, evaluation_timeout_s = 600, save_timeout_s = 600;
     double start_timeout_s = 60;  ///< from the start to every rank's hello
     double evidence_s = 0.3;
     double launcher_evidence_s = 1.5;  ///< longest wait for the launcher to say how an unexplained rank died
@@ -70,9 +75,9 @@ class Supervision {
 
   // ---- inputs
   void hello(int rank, int pid, const std::string& host, double now_s);
-  void heard(int rank, const std::string& doing, double now_s);
-  /// What the rank does now (or did last), learnt other than from a message; "" is no news.
-  void doing(int rank, const std::string& what);
+  void heard(int rank, double now_s);
+  /// What the rank does now, or did last, from whatever source; nothing is no news.
+  void activity(int rank, const std::optional<Activity>& activity, double now_s);
   /// Whether the system says that the rank's process is stopped.
   void stopped(int rank, bool is_stopped);
   /// A step, a save or an event: the run is alive as a whole.
@@ -117,7 +122,16 @@ class Supervision {
   int count(RankView::Phase phase) const;
   std::string where(int rank) const;
   void note_silence(double now_s);
-  /// Ranks that stand still, whatever they said last; if there are none, those that do not wait for a peer.
+  bool stands_still(int rank) const;
+  /// How long the run may go without progress now, and the field of the spec that says so.
+  struct Patience {
+    double limit_s;
+    const char* field;
+  };
+  Patience patience_in(RunPhase phase) const;
+  Patience patience() const;
+  /// Ranks that stand still, whatever they did last; if there are none, those that compute while others wait for them; if there are
+  /// none of these either, all that compute.
   std::vector<int> culprits(bool with_ended) const;
   std::string suspects() const;
   void describe_death(const DeathNotice& notice, Verdict& verdict) const;

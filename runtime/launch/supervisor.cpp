@@ -139,6 +139,11 @@ class Supervisor {
     options.limits.target_step = last_step_;
     options.limits.heartbeat_s = job.fault_tolerance.heartbeat_seconds;
     options.limits.step_timeout_s = job.fault_tolerance.step_timeout_seconds;
+    options.limits.setup_timeout_s = job.fault_tolerance.setup_timeout_seconds;
+    options.limits.data_timeout_s = job.fault_tolerance.data_timeout_seconds;
+    options.limits.load_timeout_s = job.fault_tolerance.load_timeout_seconds;
+    options.limits.evaluation_timeout_s = job.fault_tolerance.evaluation_timeout_seconds;
+    options.limits.save_timeout_s = job.fault_tolerance.save_timeout_seconds;
     options.limits.start_timeout_s = start_timeout_s(options.limits.ranks);
     options.saves = {.ranks = options.limits.ranks,
                      .directory = checkpoints,
@@ -146,7 +151,7 @@ class Supervisor {
                      .keep_every_steps = job.checkpoint.keep_every_steps};
     options.file = {.epoch = status.epoch,
                     .resume_from = resume_from_,
-                    .board = folders.shared_memory() + "/doing",
+                    .board = folders.shared_memory() + "/activity",
                     .max_steps = plan_.max_steps,
                     .new_data = at_start() && plan_.start->new_data,
                     .lineage_json = plan_.lineage_json,
@@ -305,8 +310,14 @@ class Supervisor {
                                                : "there is no checkpoint yet"));
     const bool diverged = v.code == ErrorCode::kDiverged;
     const std::string advice = diverged ? divergence_advice(fs_, plan_.job.job, run_) : resume;
-    console_.say("what to do  " +
-                 (diverged || worth_restarting(v.code) ? advice : std::string("mend the cause above, then ") + advice));
+    std::string before;
+    if (at_start && (v.code == ErrorCode::kLauncher || v.code == ErrorCode::kWorker))
+      before = fmt::format("repair the cause above, or each start fails the same way (launcher.mpirun is {}, its words are in "
+                           "{}/logs/mpirun.log), then ",
+                           plan_.mpirun, run_.path);
+    else if (!diverged && !worth_restarting(v.code))
+      before = "repair the cause above, then ";
+    console_.say("what to do  " + before + advice);
     console_.say(fmt::format("details     {}", folder));
     return end("failed", exit_status(v.code), v.cause, advice);
   }

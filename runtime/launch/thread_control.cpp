@@ -32,7 +32,8 @@ class ThreadControl final : public Control {
   ~ThreadControl() override { leave(); }
 
   StopLevel stop_level() const override { return StopLevel::none; }
-  void doing(const std::string&) override {}
+  void activity(const Activity&) override {}
+  void device_activity(const Activity&) override {}
   void event(const std::string&, const std::string&) override {}
 
   void report(const StepReport& report) override {

@@ -22,9 +22,19 @@ using nlohmann::json;
 constexpr double kSlowSteps = 10;
 constexpr double kShortestHangS = 10;
 /// status.json is written every second while a supervisor lives.
-constexpr double kStaleS = 10;
+constexpr double kStaleS = 10, kLateS = 3;
 
-bool is_waiting(const RankStatus& rank) { return waits_for_peers(rank.doing); }
+bool is_waiting(const RankStatus& rank) { return rank.activity && rank.activity->is_waiting(); }
+
+/// Without the peers and their group, which differ between ranks that do the same.
+std::string shared_text(const Activity& a) {
+  if (!a.is_waiting()) return render(a);
+  Activity without = a;
+  without.communicator = "";
+  without.peer_count = 0;
+  without.more_peers = false;
+  return render(without);
+}
 
 std::string ranges_of(const std::vector<int>& ranks) {
   std::string text;
@@ -38,21 +48,6 @@ std::string ranges_of(const std::vector<int>& ranks) {
   return text;
 }
 
-/// "ranks 0-3,5: step 12, waiting in ..." one line per distinct activity.
-std::vector<std::string> groups_of(const RunStatus& status) {
-  std::map<std::string, std::vector<int>> groups;
-  for (const RankStatus& rank : status.ranks) {
-    const std::string what = rank.phase == "absent"    ? "not started"
-                             : rank.phase == "present" ? rank.doing
-                                                       : rank.phase + ", last: " + rank.doing;
-    groups[what].push_back(rank.rank);
-  }
-  std::vector<std::string> lines;
-  for (const auto& [what, ranks] : groups)
-    lines.push_back(fmt::format("{} {}: {}", ranks.size() == 1 ? "rank" : "ranks", ranges_of(ranks), what));
-  return lines;
-}
-
 std::vector<int> ranks_where(const RunStatus& status, const auto& predicate) {
   std::vector<int> found;
   for (const RankStatus& rank : status.ranks)
@@ -60,13 +55,34 @@ std::vector<int> ranks_where(const RunStatus& status, const auto& predicate) {
   return found;
 }
 
+/// "rank 2", "ranks 0-1,3"
+std::string named(const std::vector<int>& ranks) {
+  return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", ranges_of(ranks));
+}
+
+/// The ranks that compute and for whom others wait.
+std::vector<int> busy_ranks(const RunStatus& status) {
+  std::vector<const Activity*> all;
+  for (const RankStatus& rank : status.ranks) all.push_back(rank.activity ? &*rank.activity : nullptr);
+  return awaited_of(ranks_where(status, [](const RankStatus& r) { return r.phase == "present" && !is_waiting(r); }), all);
+}
+
 }  // namespace
 
-bool waits_for_peers(const std::string& doing) {
-  // The words of the trainer for what needs a peer; "waiting for data" is a wait for the disk.
-  for (const char* word : {"waiting in", "receiving", "sending", "reducing", "exchanging"})
-    if (doing.find(word) != std::string::npos) return true;
-  return false;
+std::vector<std::string> rank_lines(const RunStatus& status) {
+  const auto text_of = [](const RankStatus& rank, std::string (*words)(const Activity&)) {
+    if (rank.phase == "absent") return std::string("not started");
+    const std::string what = rank.activity ? words(*rank.activity) : "no word yet";
+    if (rank.stopped) return "stopped (by SIGSTOP or a debugger), last: " + what;
+    return rank.phase == "present" ? what : rank.phase + ", last: " + what;
+  };
+  std::map<std::string, std::vector<int>> groups;
+  for (const RankStatus& rank : status.ranks) groups[text_of(rank, shared_text)].push_back(rank.rank);
+  std::vector<std::string> lines;
+  for (const auto& [what, ranks] : groups)
+    lines.push_back(fmt::format("{} {}: {}", ranks.size() == 1 ? "rank" : "ranks", ranges_of(ranks),
+                                ranks.size() == 1 ? text_of(status.ranks[size_t(ranks[0])], render) : what));
+  return lines;
 }
 
 std::string RunStatus::to_json() const {
@@ -76,7 +92,9 @@ std::string RunStatus::to_json() const {
                     {"pid", r.pid},
                     {"phase", r.phase},
                     {"host", r.host},
-                    {"doing", r.doing},
+                    {"activity", r.activity ? parse_json(trainctl::to_json(*r.activity)) : json()},
+                    {"doing", r.activity ? render(*r.activity) : ""},
+                    {"stopped", r.stopped},
                     {"heard", r.heard_unix_s}});
   json last = try_parse_json(last_step_json);
   if (!last.is_object()) last = json::object();
@@ -125,7 +143,13 @@ RunStatus RunStatus::from_json(const std::string& text) try {
   s.reason = j.at("reason");
   s.advice = j.at("advice");
   for (const json& r : j.at("ranks"))
-    s.ranks.push_back({r.at("rank"), r.at("pid"), r.at("phase"), r.at("host"), r.at("doing"), r.at("heard")});
+    s.ranks.push_back({.rank = r.at("rank"),
+                       .pid = r.at("pid"),
+                       .phase = r.at("phase"),
+                       .host = r.at("host"),
+                       .activity = r.contains("activity") ? activity_from_json(dump_json(r.at("activity"))) : std::nullopt,
+                       .stopped = r.value("stopped", false),
+                       .heard_unix_s = r.at("heard")});
   return s;
 } catch (const json::exception& error) {
   throw Error(ErrorCode::kIo, fmt::format("status.json is damaged: {}", error.what()));
@@ -143,14 +167,31 @@ std::optional<RunStatus> read_status(FileSystem& fs, const std::string& path) {
   return RunStatus::from_json(fs.read_text(path));
 }
 
-std::string render_status(const RunStatus& s, bool supervised, double now) {
+namespace {
+
+/// Said first where the supervisor does not write any more.
+std::string age_note(SupervisorState supervisor, double age_s) {
+  if (supervisor == SupervisorState::stopped)
+    return fmt::format("note       the supervisor is stopped (SIGSTOP or ctrl-Z): all below is {} old; continue it with `fg` or kill -CONT\n",
+                       short_duration(age_s));
+  if (supervisor == SupervisorState::alive && age_s > kLateS)
+    return fmt::format("note       the supervisor wrote nothing for {}: all below is as old\n", short_duration(age_s));
+  return "";
+}
+
+}  // namespace
+
+std::string render_status(const RunStatus& s, SupervisorState supervisor, double now) {
+  const bool supervised = supervisor != SupervisorState::none;
+  const double age_s = now - s.updated_unix_s;
   const StepView last = step_view(s.last_step_json);
   const auto number = [](double value, const char* format) {
     return std::isnan(value) ? std::string("-") : fmt::format(fmt::runtime(format), value);
   };
   std::string state = s.state;
   if (!s.ended() && !supervised) state += " when its supervisor died";
-  std::string text = fmt::format("run        {} · {} · epoch {} · {} restart{}\n", s.run_id, state, s.epoch,
+  std::string text = s.ended() ? "" : age_note(supervisor, age_s);
+  text += fmt::format("run        {} · {} · epoch {} · {} restart{}\n", s.run_id, state, s.epoch,
                                  s.restarts, s.restarts == 1 ? "" : "s");
   const double share = s.total_steps > 0 ? 100.0 * double(s.step) / double(s.total_steps) : 0;
   text += fmt::format("step       {}/{} ({:.1f} %)", s.step, s.total_steps, share);
@@ -165,7 +206,7 @@ std::string render_status(const RunStatus& s, bool supervised, double now) {
   const auto present = ranks_where(s, [](const RankStatus& r) { return r.phase == "present"; });
   if (!s.ended() && supervised)
     text += fmt::format("ranks      {} of {} alive · updated {} ago\n", present.size(), s.ranks.size(),
-                        short_duration(now - s.updated_unix_s));
+                        short_duration(age_s));
   for (const LineageEntry& entry : lineage_of(s.lineage_json)) text += fmt::format("lineage    {}\n", describe(entry));
   text += fmt::format("files      {}\n", s.directory);
   if (!s.reason.empty()) text += fmt::format("reason     {}\n", s.reason);
@@ -182,8 +223,8 @@ std::string to_json(const Diagnosis& d) {
   return dump_json(j);
 }
 
-Diagnosis diagnose(const RunStatus& s, bool supervised, double now) {
-  Diagnosis d{.verdict = "healthy", .details = groups_of(s)};
+Diagnosis diagnose(const RunStatus& s, SupervisorState supervisor, double now) {
+  Diagnosis d{.verdict = "healthy", .details = rank_lines(s)};
   if (s.ended()) {
     d.verdict = s.exit_code == 0 || s.exit_code == 75 ? "ended" : "failed";
     d.summary = fmt::format("the run has {} at step {}{}",
@@ -192,47 +233,60 @@ Diagnosis diagnose(const RunStatus& s, bool supervised, double now) {
     d.advice = s.advice;
     return d;
   }
-  if (!supervised) {
+  if (supervisor == SupervisorState::none) {
     d.verdict = "supervisor_lost";
     d.summary = fmt::format("the supervisor died without a word {} ago at step {}; its ranks end themselves",
                             short_duration(now - s.updated_unix_s), s.step);
     d.advice = "trainctl resume " + s.run_id;
     return d;
   }
-  const auto silent = ranks_where(s, [&](const RankStatus& r) {
-    return r.phase == "present" && s.updated_unix_s - r.heard_unix_s > 3 * s.heartbeat_s;
-  });
+  const auto present = [](const RankStatus& r) { return r.phase == "present"; };
+  const auto stopped = ranks_where(s, [&](const RankStatus& r) { return present(r) && r.stopped; });
+  const auto silent = ranks_where(
+      s, [&](const RankStatus& r) { return present(r) && s.updated_unix_s - r.heard_unix_s > 3 * s.heartbeat_s; });
   const auto absent = ranks_where(s, [](const RankStatus& r) { return r.phase == "absent"; });
-  const auto waiting =
-      ranks_where(s, [](const RankStatus& r) { return r.phase == "present" && is_waiting(r); });
-  const auto busy = ranks_where(s, [](const RankStatus& r) { return r.phase == "present" && !is_waiting(r); });
-  const StepView last = step_view(s.last_step_json);
-  const double usual_s = std::isnan(last.step_s) ? 0 : last.step_s;
+  const auto waiting = ranks_where(s, [&](const RankStatus& r) { return present(r) && is_waiting(r); });
+  const auto busy = busy_ranks(s);
+  // Loading, evaluation and saving have limits of their own, which the supervisor watches.
+  const auto elsewhere = ranks_where(s, [&](const RankStatus& r) {
+    const bool counts = busy.empty() ? present(r) : std::find(busy.begin(), busy.end(), r.rank) != busy.end();
+    return counts && r.activity && !is_step_phase(r.activity->phase);
+  });
+  const double step_s = step_view(s.last_step_json).step_s, usual_s = std::isnan(step_s) ? 0 : step_s;
   const double quiet_s = now - std::max(s.step_unix_s, s.started_unix_s);
   d.advice = fmt::format("wait for the supervisor (limit {}), or trainctl stop {} --now and trainctl resume {}",
                          short_duration(s.step_timeout_s), s.run_id, s.run_id);
-  if (now - s.updated_unix_s > kStaleS) {
-    d.verdict = "hang";
+  d.verdict = "hang";   // unless found otherwise
+  if (supervisor == SupervisorState::stopped) {
+    d.summary = fmt::format("the supervisor is stopped (SIGSTOP or ctrl-Z); what is known of the ranks is {} old",
+                            short_duration(now - s.updated_unix_s));
+    d.advice = "continue it with `fg` in its terminal, or with kill -CONT";
+  } else if (now - s.updated_unix_s > kStaleS) {
     d.summary =
-        fmt::format("the supervisor is alive but wrote no status for {}: it is stopped, or its disk hangs",
+        fmt::format("the supervisor is alive but wrote no status for {}: its machine or its disk hangs",
                     short_duration(now - s.updated_unix_s));
+  } else if (!stopped.empty()) {
+    d.summary = fmt::format("{} {} stopped (by SIGSTOP or a debugger)", named(stopped), stopped.size() == 1 ? "is" : "are");
   } else if (!silent.empty()) {
-    d.verdict = "hang";
-    d.summary = fmt::format("{} {} sent no heartbeat for {}: stopped, or the machine hangs",
-                            silent.size() == 1 ? "rank" : "ranks", ranges_of(silent),
+    d.summary = fmt::format("{} sent no heartbeat for {}: stopped, or the machine hangs", named(silent),
                             short_duration(now - s.ranks[size_t(silent[0])].heard_unix_s));
   } else if (!absent.empty()) {
     d.verdict = "starting";
     d.summary = fmt::format("{} of {} ranks have not started yet: {}", absent.size(), s.ranks.size(),
                             ranges_of(absent));
+  } else if (!elsewhere.empty()) {
+    d.verdict = "healthy";
+    d.summary = fmt::format("no step for {}; {}: {}", short_duration(quiet_s), named(elsewhere),
+                            render(*s.ranks[size_t(elsewhere[0])].activity));
+    d.advice = "";
   } else if (quiet_s > std::max(kShortestHangS, kSlowSteps * usual_s)) {
-    d.verdict = "hang";
     d.summary = fmt::format("no step for {} (usually {:.3g} s): {}", short_duration(quiet_s), usual_s,
                             busy.empty() || waiting.empty()
                                 ? "see what the ranks do"
-                                : fmt::format("ranks {} wait, missing: {} {}", ranges_of(waiting),
-                                              busy.size() == 1 ? "rank" : "ranks", ranges_of(busy)));
+                                : fmt::format("{} {} {} waiting", named(busy),
+                                              busy.size() == 1 ? "keeps" : "keep", named(waiting)));
   } else {
+    d.verdict = "healthy";
     d.summary = fmt::format("steps are coming: step {} ended {} ago", s.step, short_duration(quiet_s));
     d.advice = "";
   }

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/activity.h"
 #include "runtime/base/file_system.h"
 
 namespace trainctl {
@@ -14,8 +15,10 @@ namespace trainctl {
 struct RankStatus {
   int rank = 0, pid = 0;
   std::string phase;  ///< absent | present | done | lost
-  std::string host, doing;
-  double heard_unix_s = 0;  ///< last message; 0: none yet
+  std::string host;
+  std::optional<Activity> activity;  ///< the newest that is known
+  bool stopped = false;              ///< by SIGSTOP or a debugger
+  double heard_unix_s = 0;           ///< last message; 0: none yet
 };
 
 struct RunStatus {
@@ -42,12 +45,13 @@ struct RunStatus {
 void write_status(FileSystem& fs, const std::string& path, const RunStatus& status);
 std::optional<RunStatus> read_status(FileSystem& fs, const std::string& path);
 
-/// One screen. `supervised`: a supervisor holds the run's lock now. `now_unix_s` for ages.
-std::string render_status(const RunStatus& status, bool supervised, double now_unix_s);
+/// What is known of a run's supervisor: none holds the run's lock; one does; one does and is stopped (SIGSTOP, ctrl-Z).
+enum class SupervisorState { none, alive, stopped };
 
-/// Whether a rank that says it is doing `doing` waits for other ranks (so that it is a victim of a hang, not
-/// its cause).
-bool waits_for_peers(const std::string& doing);
+/// One screen. `now_unix_s` for ages.
+std::string render_status(const RunStatus& status, SupervisorState supervisor, double now_unix_s);
+/// What the ranks do, "ranks 0-3,5: step 12: forward", one line per distinct activity.
+std::vector<std::string> rank_lines(const RunStatus& status);
 
 /// A verdict on a run that hangs, crashed or is fine.
 struct Diagnosis {
@@ -57,6 +61,6 @@ struct Diagnosis {
   std::string advice;
 };
 std::string to_json(const Diagnosis& diagnosis);
-Diagnosis diagnose(const RunStatus& status, bool supervised, double now_unix_s);
+Diagnosis diagnose(const RunStatus& status, SupervisorState supervisor, double now_unix_s);
 
 }  // namespace trainctl

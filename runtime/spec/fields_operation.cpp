@@ -69,6 +69,34 @@ void declare_checkpoints(std::vector<Field>& table, std::vector<Section>& sectio
       .fallback(8.0);
 }
 
+/// Limits of what a run does between steps: each counts from the last progress, so that work that moves has no limit.
+void declare_patience(DeclareSection& fault) {
+  const auto limit = [&](const char* name, const char* text, double FaultSpec::*member, double fallback) {
+    fault.number(name, text)
+        .to([member](JobSpec& job) -> double& { return job.fault_tolerance.*member; })
+        .above(0)
+        .upto(7 * 86400)
+        .unit(Unit::seconds)
+        .fallback(fallback)
+        .example("\"30m\"");
+  };
+  limit("setup_timeout_seconds",
+        "How long ranks may go without progress while they join each other and build the model before the run counts as hung.",
+        &FaultSpec::setup_timeout_seconds, 600);
+  limit("data_timeout_seconds", "How long opening the token files may go without progress before the run counts as hung.",
+        &FaultSpec::data_timeout_seconds, 600);
+  limit("load_timeout_seconds", "How long loading a checkpoint or weights may go without progress before the run counts as hung.",
+        &FaultSpec::load_timeout_seconds, 600);
+  limit("evaluation_timeout_seconds", "How long an evaluation may go without finishing a micro-batch before the run counts as hung.",
+        &FaultSpec::evaluation_timeout_seconds, 600);
+  limit("save_timeout_seconds", "How long a save may go without writing anything before the run counts as hung.",
+        &FaultSpec::save_timeout_seconds, 600);
+  limit("start_skew_seconds",
+        "How long a rank that is ready for the first step waits for ranks that still open data, build or load. The limits above "
+        "find a rank that stands still much sooner.",
+        &FaultSpec::start_skew_seconds, 21600);
+}
+
 void declare_faults(std::vector<Field>& table, std::vector<Section>& sections) {
   DeclareSection fault(table, sections, "fault_tolerance", "How failures are noticed and healed.", Change::free);
   fault
@@ -113,7 +141,7 @@ void declare_faults(std::vector<Field>& table, std::vector<Section>& sections) {
       .example("\"10m\"");
   fault
       .number("step_timeout_seconds",
-              "How long a run may go without finishing a step before it counts as hung.")
+              "How long a step may take before the run counts as hung. Loading, evaluation and saving do not count.")
       .to(IN_JOB(fault_tolerance.step_timeout_seconds))
       .above(0)
       .upto(86400)
@@ -121,6 +149,7 @@ void declare_faults(std::vector<Field>& table, std::vector<Section>& sections) {
       .fallback(600.0)
       .also({"watchdog", "hang_timeout"})
       .example("\"10m\"");
+  declare_patience(fault);
 }
 
 void declare_places(std::vector<Field>& table, std::vector<Section>& sections) {

@@ -96,6 +96,10 @@ struct FaultSpec {
   int max_restarts = 0;
   double heartbeat_seconds = 1, collective_timeout_seconds = 60, step_timeout_seconds = 600;
   int64_t skip_bad_steps = 5;                  // in a row; one more stops the run
+  // Without progress, in the phases that are no steps.
+  double setup_timeout_seconds = 600, data_timeout_seconds = 600, load_timeout_seconds = 600;
+  double evaluation_timeout_seconds = 600, save_timeout_seconds = 600;
+  double start_skew_seconds = 21600;           // of a rank that waits for others before the first step
 };
 
 struct ObservabilitySpec {

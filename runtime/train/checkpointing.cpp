@@ -35,6 +35,24 @@ void initialise_master(const Param& p, uint64_t seed, const parallel::Box& box, 
     }
 }
 
+/// Reports what a loading rank has got so far.
+class LoadProgress {
+ public:
+  explicit LoadProgress(const RankState& state) : report_(state.progress) {
+    for (const auto& c : state.params.state_chunks()) total_ += bytes_of(c);
+  }
+  void add(const ShardedParams::StateChunk& c) {
+    done_ += bytes_of(c);
+    if (report_) report_(done_, total_);
+  }
+
+ private:
+  /// Master weights and two moments.
+  static uint64_t bytes_of(const ShardedParams::StateChunk& c) { return 3 * uint64_t(c.box.count()) * sizeof(float); }
+  const std::function<void(uint64_t, uint64_t)>& report_;
+  uint64_t done_ = 0, total_ = 0;
+};
+
 void zero_moments(const RankState& state, const ShardedParams::StateChunk& c) {
   for (float* moment : {c.first_moment, c.second_moment})
     state.backend.fill_zero(state.stream, moment, size_t(c.box.count()) * sizeof(float));
@@ -75,6 +93,7 @@ void initialise(const ParamTable& table, uint64_t seed, int threads, const RankS
     parallel::Box box;
     float* values;
   };
+  LoadProgress progress(state);
   Upload upload(state.staging);
   std::vector<Room> rooms;
   // A value depends on its place alone, so rooms may be filled in any order.
@@ -89,6 +108,7 @@ void initialise(const ParamTable& table, uint64_t seed, int threads, const RankS
       if (!upload.fits(band.count())) fill();
       rooms.push_back({&table.params[size_t(c.param)], band, upload.room(c.master + offset, band.count())});
     });
+    progress.add(c);
   }
   fill();
   upload.finish();
@@ -138,6 +158,7 @@ void import_weights(const ParamTable& table, ckpt::TensorFolder& folder, const R
   const std::string prefix = !folder.has(first) && folder.has("transformer." + first) ? "transformer." : "";
   const bool swap = stores_transposed(table, folder, prefix);
   int checked = -1;
+  LoadProgress progress(state);
   Upload upload(state.staging);
   for (const ShardedParams::StateChunk& c : state.params.state_chunks()) {
     const Param& p = table.params[size_t(c.param)];
@@ -151,6 +172,7 @@ void import_weights(const ParamTable& table, ckpt::TensorFolder& folder, const R
       else folder.read_f32(name, band, master);
     });
     zero_moments(state, c);
+    progress.add(c);
   }
   upload.finish();
 }
@@ -176,6 +198,7 @@ void load_state(const ParamTable& table, ckpt::Checkpoint& checkpoint, const Ran
       throw Error(ErrorCode::kCheckpoint, fmt::format("{}: tensor `{}` has shape [{}], this model needs [{}]", checkpoint.path(),
                                                       t.name, fmt::join(it->shape, ", "), fmt::join(t.shape, ", ")));
   }
+  LoadProgress progress(state);
   Upload upload(state.staging);
   for (const ShardedParams::StateChunk& c : state.params.state_chunks()) {
     const std::string& name = table.params[size_t(c.param)].layout.name;
@@ -186,6 +209,7 @@ void load_state(const ParamTable& table, ckpt::Checkpoint& checkpoint, const Ran
       in_bands(c.box, upload.most(), [&, role = role, values = values](const parallel::Box& band, int64_t offset) {
         checkpoint.read(name, role, band, upload.room(values + offset, band.count()));
       });
+    progress.add(c);
   }
   upload.finish();
 }

@@ -1,5 +1,7 @@
 // Between a rank's parameters and checkpoints: what this rank writes, and how it loads what any mesh wrote.
 #pragma once
+#include <functional>
+
 #include "ckpt/checkpoint.h"
 #include "ckpt/safetensors.h"
 #include "parallel/sharded_params.h"
@@ -16,6 +18,8 @@ struct RankState {
   kernels::Backend& backend;
   kernels::Stream& stream;
   StateStaging& staging;
+  /// Called while state is loaded, with the bytes that are there and all there will be; may be empty.
+  std::function<void(uint64_t done, uint64_t total)> progress = {};
 };
 
 /// Of master weights and moments on this rank's device.

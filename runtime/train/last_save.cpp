@@ -28,7 +28,7 @@ bool save_at_the_end(const LastSave& last, const std::function<bool()>& save, pa
     };
     if (world.rank() == 0 && !give_up())
       control.event("save_retry", fmt::format(R"({{"step":{},"attempt":{},"wait_s":{}}})", last.step, attempt + 1, wait_s));
-    control.doing(fmt::format("step {}: saving failed, trying again", last.step));
+    control.activity({.phase = RunPhase::saving, .step = last.step, .detail = "(failed, trying again)"});
     while (clock.monotonic_s() < until_s && !give_up()) clock.sleep_s(kLookS);
     // Ranks look at their own clock and hear of a stop at their own time: what one of them decided goes for all.
     std::array<double, 1> votes{give_up() ? 1.0 : 0.0};

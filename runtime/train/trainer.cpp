@@ -1,9 +1,7 @@
 #include "runtime/train/trainer.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <thread>
 #include <utility>
 
 #include "kernels/device.h"
@@ -14,7 +12,9 @@
 #include "runtime/train/bad_steps.h"
 #include "runtime/train/gpu_watch.h"
 #include "runtime/train/last_save.h"
+#include "runtime/train/counting_file_system.h"
 #include "runtime/train/metrics.h"
+#include "runtime/train/rank_activity.h"
 #include "runtime/train/rank_device.h"
 #include "runtime/train/token_feed.h"
 #include "runtime/train/warm_up.h"
@@ -23,49 +23,13 @@ namespace trainctl {
 
 using parallel::Communicator;
 
-MeshCommunicators split_mesh(const parallel::MeshShape& shape, Communicator& world, bool tied, bool ring) {
-  const parallel::MeshPosition at = parallel::position_of(shape, world.rank());
-  const auto along = [&](parallel::Axis axis, int key, const std::string& name, parallel::Traffic traffic = parallel::Traffic::bulk) {
-    return world.split_for(traffic, parallel::group_of(shape, world.rank(), axis).front(), key, name);
-  };
-  MeshCommunicators c;
-  c.tp = along(parallel::Axis::tp, at.tp, fmt::format("tp group of stage {}, dp {}", at.pp, at.dp));
-  c.dp = along(parallel::Axis::dp, at.dp, fmt::format("dp group of stage {}, tp {}", at.pp, at.tp));
-  // Numbers on the host, and the edges that are split from it.
-  c.pp = along(parallel::Axis::pp, at.pp, fmt::format("pp group of dp {}, tp {}", at.dp, at.tp), parallel::Traffic::none);
-  const bool end_stage = at.pp == 0 || at.pp == shape.pp - 1;
-  const int first = parallel::group_of(shape, world.rank(), parallel::Axis::pp).front();
-  const bool wanted = tied && shape.pp > 1;
-  if (wanted) c.tied = world.split(end_stage ? first : -1, at.pp, fmt::format("tied embedding of dp {}, tp {}", at.dp, at.tp));
-  c.edges = make_edges(*c.pp, ring);
-  return c;
-}
-
-data::DatasetOptions dataset_options(const JobSpec& job, bool validation) {
-  data::DatasetOptions o;
-  for (const DataSource& s : validation ? job.data.val : job.data.train) {
-    data::SourceOptions source{.path = s.path, .dtype = s.dtype, .weight = s.weight, .name = s.name};
-    switch (s.format) {
-      case TokenFormat::automatic: source.format = data::Format::automatic; break;
-      case TokenFormat::megatron: source.format = data::Format::megatron; break;
-      case TokenFormat::llmc: source.format = data::Format::llmc; break;
-      case TokenFormat::raw: source.format = data::Format::raw; break;
-    }
-    o.sources.push_back(std::move(source));
-  }
-  o.seq_len = job.data.seq_len;
-  o.vocab_size = job.model.vocab_size;
-  o.shuffle = validation ? false : job.data.shuffle;
-  o.seed = job.data.shuffle_seed;
-  return o;
-}
-
 struct Trainer::Impl {
   const JobSpec job;
   const RankOptions options;
   Communicator& world;
   kernels::Backend& backend;
   Control& control;
+  RankActivity activity{control, RunPhase::joining};
   FileSystem& fs;
   Clock& clock = real_clock();
   const parallel::MeshShape mesh = job.mesh();
@@ -74,6 +38,7 @@ struct Trainer::Impl {
   const ChunkGrids grids = chunk_grids(table, job.checkpoint.chunk_mib);
   const FlopsPerToken flops = flops_per_token(job.model, job.data.seq_len);
   bool rehearsing = false;
+  const double deadline_s = wait_long_for_the_start();   // the usual one
   MeshCommunicators comms = split_mesh(mesh, world, table.tied, job.parallelism.virtual_stages > 1);
   const std::string numerics =
       run_numerics(job, backend.is_host() ? DeviceKind::cpu : DeviceKind::cuda, backend.numerics());
@@ -100,55 +65,45 @@ struct Trainer::Impl {
       : job(j), options(o), world(w), backend(b), control(c), fs(f) {
     if (options.gpu >= 0) gpu_watch = std::make_unique<GpuWatch>(kernels::open_gpu_readings(options.gpu));
     ENSURE(mesh.world_size() == world.size(), "mesh of {} ranks on {} ranks", mesh.world_size(), world.size());
-    require_equal_numerics();
-    control.doing("opening the data");
-    dataset = data::open_dataset(dataset_options(job, false));
-    if (job.eval.every_steps > 0 && !job.data.val.empty()) open_validation();
+    require_equal_numerics(world, numerics);
+    activity.enter(RunPhase::opening_data);
+    dataset = open_data(false);
+    if (job.eval.every_steps > 0 && !job.data.val.empty()) {
+      validation = open_data(true);
+      check_validation_size(*validation, job);
+    }
     prefetcher = std::make_unique<data::Prefetcher>(*dataset, job.data.seq_len, job.data.prefetch_batches);
     build();
     rehearse();
-    peak_flops_per_s = all_ranks_peak();
+    peak_flops_per_s = all_ranks_peak(job, options, world, backend);
     load();
   }
 
-  /// Ranks on unlike devices would give bits that depend on which of them computes what.
-  void require_equal_numerics() {
-    std::array<char, 256> first{};
-    numerics.copy(first.data(), first.size() - 1);
-    const std::array<char, 256> own = first;
-    parallel::broadcast(world.host(), 0, first.data(), first.size());
-    if (first == own) return;
-    throw Error(ErrorCode::kPreflight,
-                fmt::format("rank {} computes with {}, rank 0 with {}: one run needs devices of one kind, or its bits depend on which "
-                            "rank computes what; choose equal machines, or equal GPUs with CUDA_VISIBLE_DEVICES",
-                            world.rank(), own.data(), first.data()));
+  /// Ranks open data, build and load at very different speeds. Until all are ready a wait may last long: the supervisor sees who gets on.
+  double wait_long_for_the_start() {
+    const double usual = std::min(world.deadline_s(), job.fault_tolerance.collective_timeout_seconds);
+    world.set_deadline(std::max(usual, job.fault_tolerance.start_skew_seconds));
+    return usual;
   }
 
-  /// Of all devices of the run together; ranks that share cores or a GPU share its peak.
-  double all_ranks_peak() {
-    if (backend.is_host()) {
-      const double cores = std::max(1u, std::thread::hardware_concurrency());
-      return options.matmul_flops_per_s * std::min(double(world.size()), std::max(1.0, cores / job.parallelism.threads_per_rank));
-    }
-    const double gpus = std::ceil(double(world.size()) / job.launcher.ranks_per_gpu);
-    if (options.matmul_flops_per_s > 0) return options.matmul_flops_per_s * gpus;
-    // A GPU that no table knows: one rank measures it.
-    const double measured = world.rank() == 0 ? kernels::measure_matmul_flops_per_s(backend, job.compute) : 0;
-    return measured * gpus;
+  /// Waits until every rank has come here, an axis at a time, so that no rank talks to all others.
+  void meet() {
+    activity.enter(RunPhase::meeting);
+    for (Communicator* axis : {comms.tp.get(), comms.dp.get(), comms.pp.get()}) parallel::barrier(axis->host());
+    world.set_deadline(deadline_s);
+    comms.for_each([this](Communicator& c) { c.set_deadline(deadline_s); });
   }
 
-  void open_validation() {
-    validation = data::open_dataset(dataset_options(job, true));
-    const uint64_t unit = uint64_t(job.parallelism.lanes * job.batch.micro_sequences);
-    if (validation->samples_per_epoch() >= unit) return;
-    throw Error(ErrorCode::kData,
-                fmt::format("the validation set holds {} sequences of {} tokens, fewer than parallelism.lanes = {} x "
-                            "batch.micro_sequences = {}; give it more text or set eval.every_steps = 0",
-                            validation->samples_per_epoch(), job.data.seq_len, job.parallelism.lanes, job.batch.micro_sequences));
+  std::unique_ptr<data::Dataset> open_data(bool for_validation) {
+    data::DatasetOptions sources = dataset_options(job, for_validation);
+    const auto checked = std::make_shared<uint64_t>(0);
+    for (data::SourceOptions& source : sources.sources)
+      source.on_checked = [this, checked](uint64_t bytes) { activity.progress(*checked += bytes, 0, true); };
+    return data::open_dataset(sources);
   }
 
   void build() {
-    control.doing("building the model");
+    activity.enter(RunPhase::building);
     if (!backend.is_host())
       for (auto* axis : {&comms.tp, &comms.dp, &comms.tied})
         if (*axis) *axis = parallel::make_rehearsable(std::move(*axis), rehearsing);
@@ -159,8 +114,10 @@ struct Trainer::Impl {
     tp = std::make_unique<parallel::TensorParallel>(*comms.tp, backend, *stream, job.parallelism.sequence_parallel);
     params = std::make_unique<parallel::ShardedParams>(uses.uses, grids.grids, sharding_options(job, at), *comms.dp, *comms.tp,
                                                        comms.tied.get(), backend, *stream);
+    activity.progress(1, 3, false);
     StageModel::Options model_options{slots.slots, splits_backward(job), float(1.0 / double(job.tokens_per_step()))};
     model = std::make_unique<StageModel>(job, std::move(uses), model_options, *params, *tp, backend, *stream);
+    activity.progress(2, 3, false);
     losses = backend.allocate_host(std::max<size_t>(size_t(shape.micro_batches), 1) * sizeof(double));
     if (needs_tokens()) tokens = std::make_unique<TokenFeed>(sequences_per_rank(), job.data.seq_len, backend);
     int64_t elements = 0;
@@ -168,14 +125,14 @@ struct Trainer::Impl {
     staging = std::make_unique<StateStaging>(backend, *stream, staging_bytes(state_bytes(*params), options.most_staging_bytes));
     backend.reserve_scratch(scratch_shape(job, elements, int64_t(params->state_chunks().size())));
     executor = std::make_unique<Executor>(shape, at.pp, program, std::move(slots), *model, comms.edges,
-                                          [this](const parallel::Instruction& i) { tell(i); },
+                                          [this](const parallel::Instruction& i) { note(i); },
                                           [this] { return waited(); });
   }
 
   /// Loads the kernels of a step, where a device loads any: no peer waits for this rank yet.
   void rehearse() {
     if (backend.is_host()) return;
-    control.doing("running every op once");
+    activity.enter(RunPhase::building, -1, "(every op runs once)");
     rehearsing = true;
     warm_up({.model = *model, .params = *params, .backend = backend, .chunks = job.parallelism.virtual_stages,
              .lanes_per_rank = sharding_options(job, at).lanes_per_rank, .tokens = tokens ? tokens->inputs(0) : nullptr,
@@ -184,30 +141,36 @@ struct Trainer::Impl {
     rehearsing = false;
   }
 
-  void tell(const parallel::Instruction& i) {
-    static constexpr const char* kWords[] = {"receiving the activation of", "forward of", "sending the activation of",
-                                             "receiving the gradient of", "backward of", "weight gradient of",
-                                             "sending the gradient of", "reducing", "optimizer"};
-    control.doing(fmt::format("step {}: {} micro-batch {}, chunk {}", step + 1, kWords[int(i.op)], i.micro_batch,
-                              i.chunk * mesh.pp + at.pp));
+  void note(const parallel::Instruction& i) {
+    static constexpr RunPhase kPhases[] = {RunPhase::receiving_activation, RunPhase::forward, RunPhase::sending_activation,
+                                           RunPhase::receiving_gradient, RunPhase::backward, RunPhase::weight_gradient,
+                                           RunPhase::sending_gradient, RunPhase::reducing_gradients, RunPhase::optimizer};
+    activity.set({.phase = kPhases[size_t(i.op)], .step = step + 1, .micro_batch = i.micro_batch,
+                  .virtual_stage = i.chunk * mesh.pp + at.pp});
+  }
+
+  RankState loading_state() {
+    return {*params, backend, *stream, *staging, [this](uint64_t done, uint64_t total) { activity.progress(done, total, true); }};
   }
 
   RankState rank_state() { return {*params, backend, *stream, *staging}; }
 
   void load() {
     if (!options.resume_from.empty()) {
-      control.doing("loading " + options.resume_from);
+      activity.enter(RunPhase::loading, -1, options.resume_from);
       const auto checkpoint = ckpt::Checkpoint::open(fs, options.resume_from);
-      load_state(table, *checkpoint, rank_state());
+      load_state(table, *checkpoint, loading_state());
       step = checkpoint->state().step;
       bad_steps = bad_steps_of(checkpoint->state().extra_json);
       start = data_position(checkpoint->state(), options.new_data);
     } else if (!job.model.init_from.empty()) {
-      control.doing("reading " + job.model.init_from);
-      import_weights(table, *ckpt::TensorFolder::open(fs, job.model.init_from), rank_state());
+      activity.enter(RunPhase::loading, -1, job.model.init_from);
+      import_weights(table, *ckpt::TensorFolder::open(fs, job.model.init_from), loading_state());
     } else {
-      initialise(table, job.seed, job.parallelism.threads_per_rank, rank_state());
+      activity.enter(RunPhase::loading, -1, "initial weights");
+      initialise(table, job.seed, job.parallelism.threads_per_rank, loading_state());
     }
+    meet();
     params->publish();
     model->weights_changed();
     requested_step = step;
@@ -334,19 +297,19 @@ struct Trainer::Impl {
     times.reporting_s = std::isnan(step_ended_s) ? 0 : std::max(0.0, begin - step_ended_s - apart_s);
     apart_s = 0;
     const double waited_before = waited();
-    control.doing(fmt::format("step {}: waiting for data", step + 1));
+    activity.enter(RunPhase::reading_data, step + 1);
     take_tokens(last);
     ExecutorTimes spent;
     executor->run(step_micro_batches(), static_cast<double*>(losses->data()), spent);
     times.forward_s = spent.forward_s;
     times.backward_s = spent.backward_s;
-    control.doing(fmt::format("step {}: reducing gradients", step + 1));
+    activity.enter(RunPhase::reducing_gradients, step + 1);
     const double reduce_begin = clock.monotonic_s(), waited_until_reduce = waited();
     params->finish_reduction();
     if (step == 0 && !options.gradients_dir.empty()) save_gradients();
-    control.doing(fmt::format("step {}: exchanging the loss and the gradient norm", step + 1));
+    activity.enter(RunPhase::exchanging_scalars, step + 1);
     const Scalars scalars = exchange_scalars();
-    control.doing(fmt::format("step {}: optimizer", step + 1));
+    activity.enter(RunPhase::optimizer, step + 1);
     const StepFate fate = apply_or_skip(scalars);
     stream->synchronize();
     const double end = clock.monotonic_s();
@@ -359,6 +322,7 @@ struct Trainer::Impl {
     std::optional<double> val_loss;
     if (validation && step % job.eval.every_steps == 0) val_loss = evaluate();
     times.evaluation_s = apart_s = clock.monotonic_s() - end;
+    activity.enter(RunPhase::reporting, step);
     report(scalars, fate, val_loss, last);
     return scalars.stop;
   }
@@ -402,7 +366,7 @@ struct Trainer::Impl {
   /// Mean loss over the first sequences of the validation set; a whole number of micro-batches per lane, so that every mesh reads
   /// the same ones.
   double evaluate() {
-    control.doing(fmt::format("step {}: evaluation", step));
+    activity.enter(RunPhase::evaluating, step);
     const int64_t unit = job.parallelism.lanes * job.batch.micro_sequences;
     int64_t sequences = int64_t(validation->samples_per_epoch());
     if (job.eval.max_sequences > 0) sequences = std::min(sequences, job.eval.max_sequences);
@@ -424,6 +388,7 @@ struct Trainer::Impl {
       stream->synchronize();
       check_messages();
       if (at.pp == mesh.pp - 1 && at.tp == 0) values[size_t(index)] = *loss;
+      activity.progress(uint64_t(i + 1), uint64_t(per_rank), false);
     }
     sum_over_mesh(values);
     double sum = 0;
@@ -462,22 +427,24 @@ struct Trainer::Impl {
   /// False: not saved; the supervisor reports why.
   bool save() {
     const double begin = clock.monotonic_s();
-    control.doing(fmt::format("step {}: saving", step));
+    activity.enter(RunPhase::saving, step);
     const ckpt::StateInfo state = state_info();
     const std::vector<ckpt::Tensor> tensors = checkpoint_tensors(table);
     std::string failure;
     ckpt::ShardReceipt receipt;
-    if (control.begin_save(state, &failure)) {
+    if (activity.waiting("supervisor", "begin the checkpoint", [&] { return control.begin_save(state, &failure); })) {
       try {
         DeviceChunks chunks(*staging);
-        receipt = ckpt::write_shard(fs, ckpt::saving_directory(options.checkpoint_dir, state),
+        CountingFileSystem counted(fs, [this](uint64_t bytes) { activity.progress(bytes, 0, true); });
+        receipt = ckpt::write_shard(counted, ckpt::saving_directory(options.checkpoint_dir, state),
                                     ckpt::shard_file_name(world.rank(), world.size()), state, tensors,
                                     state_chunk_data(rank_state()), chunks);
       } catch (const Error& e) {
         failure = e.what();
       }
     }
-    const bool saved = control.commit_shard(state, tensors, receipt, failure).ok;
+    const bool saved = activity.waiting("supervisor", "publish the checkpoint",
+                                        [&] { return control.commit_shard(state, tensors, receipt, failure).ok; });
     const double took_s = clock.monotonic_s() - begin;
     saving_s += took_s;
     apart_s += took_s;
@@ -518,7 +485,7 @@ struct Trainer::Impl {
   }
 
   double longest_save_wait_s() const {
-    return std::min({30.0, job.fault_tolerance.collective_timeout_seconds / 4, job.fault_tolerance.step_timeout_seconds / 4});
+    return std::min({30.0, job.fault_tolerance.collective_timeout_seconds / 4, job.fault_tolerance.save_timeout_seconds / 4});
   }
 
   RankOutcome run() {
@@ -534,7 +501,7 @@ struct Trainer::Impl {
       else if (due)
         save();
     }
-    control.doing("leaving");
+    activity.enter(RunPhase::leaving);
     leave();
     control.done();
     return stop && step < last ? RankOutcome::stopped : RankOutcome::finished;

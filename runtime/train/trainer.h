@@ -25,6 +25,15 @@ MeshCommunicators split_mesh(const parallel::MeshShape& shape, parallel::Communi
 
 data::DatasetOptions dataset_options(const JobSpec& job, bool validation);
 
+/// FLOP/s of all devices of the run together; ranks that share cores or a GPU share its peak. Rank 0 may have to measure it.
+double all_ranks_peak(const JobSpec& job, const RankOptions& options, parallel::Communicator& world, kernels::Backend& backend);
+
+/// Ranks on unlike devices would give bits that depend on which of them computes what: Error(kPreflight). Collective.
+void require_equal_numerics(parallel::Communicator& world, const std::string& numerics);
+
+/// Error(kData) if an evaluation could not give each lane a micro-batch.
+void check_validation_size(const data::Dataset& validation, const JobSpec& job);
+
 class Trainer {
  public:
   Trainer(const JobSpec& job, const RankOptions& options, parallel::Communicator& world, kernels::Backend& backend,

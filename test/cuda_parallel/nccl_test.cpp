@@ -6,6 +6,7 @@
 
 #include "kernels/cuda/runtime.h"
 #include "parallel/nccl_api.h"
+#include "parallel/wait_observer.h"
 #include "test/cuda_parallel/emulated_ranks.h"
 
 namespace trainctl::test {
@@ -251,6 +252,48 @@ TEST_CASE("NCCL: the deadline does not count what nobody waits for") {
     comm.check();
     parallel::barrier(comm);
   });
+}
+
+TEST_CASE("NCCL: a long wait of the device is reported, and its end") {
+  struct Seen final : parallel::WaitObserver {
+    std::atomic<bool> is_blocked = false, is_over = false;
+    std::string what;          // written before is_blocked
+    std::vector<int> missing_peers;
+    void blocked(const std::string&, const char*) noexcept override {}
+    void begin_missing() noexcept override {}
+    void missing(int) noexcept override {}
+    void end_missing() noexcept override {}
+    void resumed() noexcept override {}
+    void device_blocked(const std::string& communicator, const std::string& operation, std::span<const int> peers) noexcept override {
+      if (is_blocked) return;
+      what = communicator + ": " + operation;
+      missing_peers.assign(peers.begin(), peers.end());
+      is_blocked = true;
+    }
+    void device_resumed() noexcept override { is_over = true; }
+  };
+  std::vector<Seen> seen(2);
+  const auto until = [](const std::atomic<bool>& flag) {
+    for (const auto start = Clock::now(); !flag && seconds_since(start) < 30;) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  };
+  EmulatedRanks ranks{.size = 2};
+  ranks.run(
+      [&](auto host, auto& backend) {
+        const parallel::ObserveWaits observe(seen[size_t(host->rank())]);
+        return parallel::make_nccl_communicator(std::move(host), backend, 60);
+      },
+      [&](Communicator& comm, kernels::Backend& backend) {
+        const auto stream = backend.create_stream();
+        Message m(backend, comm.rank() == 0 ? Transfer::receive : Transfer::send, 1 - comm.rank(), 1000);
+        if (comm.rank() == 1) until(seen[0].is_blocked);
+        comm.exchange_and_wait(m.span(), "receive an activation", *stream);
+        stream->synchronize();
+        if (comm.rank() == 0) until(seen[0].is_over);
+        parallel::barrier(comm);
+      });
+  CHECK(seen[0].what == "world: receive an activation");
+  CHECK(seen[0].missing_peers == std::vector{1});
+  CHECK(seen[0].is_over);
 }
 
 // A caller that sees the failure may give the memory back at once: the device no longer works on it.

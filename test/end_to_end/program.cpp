@@ -132,6 +132,8 @@ std::vector<pid_t> rank_pids(const std::string& run, int ranks) {
   return pids;
 }
 
+bool rank_stopped(pid_t pid) { return read_file("/proc/" + std::to_string(pid) + "/stat").find(") T ") != std::string::npos; }
+
 bool rank_alive(pid_t pid) {
   const std::string line = read_file("/proc/" + std::to_string(pid) + "/cmdline");
   const std::string stat = read_file("/proc/" + std::to_string(pid) + "/stat");

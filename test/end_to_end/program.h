@@ -50,5 +50,7 @@ std::vector<double> losses_of(const std::string& run);
 std::vector<pid_t> rank_pids(const std::string& run, int ranks);
 /// Whether that process exists and is a trainctl rank.
 bool rank_alive(pid_t pid);
+/// Whether that process is stopped by a signal.
+bool rank_stopped(pid_t pid);
 
 }  // namespace trainctl::test

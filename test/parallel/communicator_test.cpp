@@ -2,8 +2,12 @@
 // error at the right time; with and without staging memory between.
 // Method: random message programs (seeded), the grid of groups used by two threads at once, and one case per error. Times are
 // never slept for: a rank that "does not come" simply returns.
+#include <atomic>
 #include <catch2/catch.hpp>
+#include <chrono>
+#include <thread>
 
+#include "parallel/wait_observer.h"
 #include "test/parallel/mpi/transport_checks.h"
 #include "test/parallel/rank_threads.h"
 
@@ -92,14 +96,63 @@ TEST_CASE("test() says when, without blocking") {
   });
 }
 
-TEST_CASE("bytes sent and time waited are counted") {
+namespace {
+
+/// Keeps what it is told of one wait.
+struct SeenWait final : parallel::WaitObserver {
+  std::string communicator, operation;
+  std::vector<int> peers;
+  int resumes = 0;
+  std::atomic<bool>* flag = nullptr;   // set once the wait blocks
+  void blocked(const std::string& name, const char* what) noexcept override {
+    communicator = name;
+    operation = what;
+  }
+  void begin_missing() noexcept override { peers.clear(); }
+  void missing(int world_rank) noexcept override { peers.push_back(world_rank); }
+  void end_missing() noexcept override {
+    if (flag) *flag = true;
+  }
+  void resumed() noexcept override { ++resumes; }
+};
+
+}  // namespace
+
+TEST_CASE("bytes sent and time waited are counted, and a wait that blocks is reported") {
+  std::atomic<bool> blocked = false;
   Transport transport;
   transport.on_ranks(2, 60, [&](Communicator& comm) {
     std::vector<char> data(1000);
+    SeenWait seen;
+    const parallel::ObserveWaits observe(seen);
+    const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    while (comm.rank() == 0 && !blocked && std::chrono::steady_clock::now() < limit) std::this_thread::yield();
     Ticket t = comm.exchange(std::vector{comm.rank() == 0 ? send(1, data.data(), 1000) : receive(0, data.data(), 1000)});
+    if (comm.rank() == 1) seen.flag = &blocked;
     comm.wait(t, "count");
     require(comm.sent_bytes() == (comm.rank() == 0 ? 1000u : 0u), "{} bytes", comm.sent_bytes());
-    require(comm.waited_s() >= 0 && comm.waited_s() < 60, "{} s", comm.waited_s());
+    if (comm.rank() == 0) return;
+    require(comm.waited_s() > 0, "{} s", comm.waited_s());
+    require(seen.communicator == comm.name() && seen.operation == "count", "{}: {}", seen.communicator, seen.operation);
+    require(seen.peers == std::vector<int>{0}, "{} peers", seen.peers.size());
+    require(seen.resumes == 1, "resumed {} times", seen.resumes);
+  });
+}
+
+TEST_CASE("a wait that ends by an error stays on record") {
+  Transport transport;
+  transport.on_ranks(2, 0.05, [&](Communicator& comm) {
+    if (comm.rank() == 0) return;
+    char byte = 0;
+    SeenWait seen;
+    const parallel::ObserveWaits observe(seen);
+    Ticket t = comm.exchange(std::vector{receive(0, &byte, 1)});
+    try {
+      comm.wait(t, "never");
+      require(false, "rank 0 sent nothing");
+    } catch (const Error&) {
+    }
+    require(seen.operation == "never" && seen.resumes == 0, "{} resumed {} times", seen.operation, seen.resumes);
   });
 }
 

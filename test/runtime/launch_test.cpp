@@ -12,7 +12,7 @@
 #include <random>
 
 #include "runtime/launch/control.h"
-#include "runtime/launch/doing_board.h"
+#include "runtime/launch/activity_board.h"
 #include "runtime/launch/launch.h"
 #include "runtime/launch/mpirun.h"
 #include "runtime/launch/preflight.h"
@@ -71,8 +71,8 @@ TEST_CASE("every message comes back as it was sent") {
     return back;
   };
   CHECK(round({.hello = Hello{"token", "host", 3, 99}}).hello->pid == 99);
-  CHECK(round({.beat = Beat{"step 1: \"quoted\"\nnewline, µ"}}).beat->doing ==
-        "step 1: \"quoted\"\nnewline, µ");
+  const Activity loading{.phase = RunPhase::loading, .done = 7, .total = 9, .in_bytes = true, .detail = "\"quoted\", µ"};
+  CHECK(to_json(round({.beat = Beat{loading}}).beat->activity) == to_json(loading));
   CHECK(round({.step = StepReport{7, R"({"step":7})", false}}).step->json == R"({"step":7})");
   CHECK(round({.event = Event{"eval", "{}"}}).event->kind == "eval");
   CHECK(round({.done = true}).done);
@@ -112,7 +112,7 @@ TEST_CASE("every message comes back as it was sent") {
 }
 
 TEST_CASE("nonsense on the channel is refused with a sentence") {
-  for (const char* line : {"", "x", "[]", "{}", "{\"k\":1}", "{\"k\":\"hello\"}", "{\"k\":\"what\"}",
+  for (const char* line : {"", "x", "[]", "{}", "{\"k\":1}", "{\"k\":\"hello\"}", "{\"k\":\"what\"}", "{\"k\":\"beat\",\"activity\":{}}",
                            "{\"k\":\"shard\",\"step\":1}"}) {
     INFO(line);
     CHECK_THROWS_AS(protocol::decode_up(line), Error);
@@ -154,7 +154,7 @@ TEST_CASE("a crash record is kept for its epoch, the first stays, and damage is 
                           .epoch = 3,
                           .code = ErrorCode::kIo,
                           .message = "disk \"a\" is full",
-                          .doing = "saving",
+                          .activity = Activity{.phase = RunPhase::saving, .step = 4},
                           .unix_s = 1.5};
   write_crash_record(fs, folder.path, first);
   CrashRecord later = first;
@@ -164,6 +164,8 @@ TEST_CASE("a crash record is kept for its epoch, the first stays, and damage is 
   REQUIRE(back);
   CHECK(back->message == "disk \"a\" is full");
   CHECK(back->code == ErrorCode::kIo);
+  REQUIRE(back->activity);
+  CHECK(render(*back->activity) == "step 4: saving");
   CHECK_FALSE(read_crash_record(fs, folder.path, 2, 4));
   CHECK_FALSE(read_crash_record(fs, folder.path, 1, 3));
   fs.replace_text(crash_record_path(folder.path, 2), "{\"rank\":2,\"pi");
@@ -179,7 +181,10 @@ TEST_CASE("a process that dies of a signal leaves a record and still dies of it"
       for (const int s : {SIGSEGV, SIGABRT, SIGFPE, SIGBUS, SIGILL})
         ::signal(s, SIG_DFL);  // not the test framework's
       install_crash_handlers(folder.path, 4, 7);
-      note_doing("step 3: \"forward\"");
+      Activity wait{.kind = Activity::waiting, .phase = RunPhase::forward, .step = 3, .communicator = "a \"group\""};
+      wait.operation = "sum";
+      wait.add_peer(2);
+      note_activity(wait);
       ::raise(signal);
       ::_exit(0);
     }
@@ -190,45 +195,55 @@ TEST_CASE("a process that dies of a signal leaves a record and still dies of it"
     REQUIRE(record);
     CHECK(record->signal == signal);
     CHECK(record->pid == child);
-    CHECK(record->doing == "step 3: \"forward\"");
+    REQUIRE(record->activity);
+    CHECK(render(*record->activity) == "step 3: forward, waiting for rank 2 (a \"group\": sum)");
     CHECK(record->code == (signal == SIGABRT ? ErrorCode::kInternal : ErrorCode::kWorker));
   }
 }
 
-TEST_CASE("the board keeps what a rank did after it was killed, and whole texts while it writes") {
+TEST_CASE("the board keeps what a rank did after it was killed, and whole activities while it writes") {
   Folder folder;
-  const std::string path = folder.path + "/doing";
-  const auto board = DoingBoard::create(path, 2);
+  const std::string path = folder.path + "/activity";
+  const auto board = ActivityBoard::create(path, 2);
   REQUIRE(board);
-  CHECK_FALSE(DoingBoard::create(path, 2));
-  CHECK_FALSE(DoingBoard::open(folder.path + "/none"));
-  CHECK(board->read(1).empty());
-  CHECK(board->read(2).empty());
-  const std::string a(300, 'a'), b(40, 'b');
+  CHECK_FALSE(ActivityBoard::create(path, 2));
+  CHECK_FALSE(ActivityBoard::open(folder.path + "/none"));
+  CHECK_FALSE(board->read(1));
+  CHECK_FALSE(board->read(2));
+  const auto filled = [](char letter) {
+    Activity a{.detail = std::string(90, letter), .communicator = std::string(60, letter)};
+    a.done = a.total = uint64_t(letter);
+    return a;
+  };
+  const auto is_whole = [](const Activity& a) {
+    const char letter = char(a.done);
+    return a.detail.view() == std::string(90, letter) && a.communicator.view() == std::string(60, letter) && a.total == a.done;
+  };
   const pid_t child = ::fork();
   if (child == 0) {
-    const auto mine = DoingBoard::open(path);
+    const auto mine = ActivityBoard::open(path);
     while (true) {
-      mine->write(1, a);
+      mine->write(1, filled('a'));
       ::usleep(1);  // a writer without any pause would starve a reader that retries
-      mine->write(1, b);
+      mine->write(1, filled('b'));
       ::usleep(1);
     }
   }
-  while (board->read(1).empty()) {
-  }
-  int mixed = 0;
+  const double limit_s = real_clock().monotonic_s() + 30;
+  while (!board->read(1) && real_clock().monotonic_s() < limit_s) ::usleep(100);
+  int mixed = 0, seen[2] = {};
   for (int i = 0; i < 20000; ++i) {
-    const std::string text = board->read(1);
-    mixed += text != a && text != b;
+    const auto activity = board->read(1);
+    if (!activity) break;
+    mixed += !is_whole(*activity);
+    ++seen[activity->done == 'b'];
   }
-  CHECK(mixed == 0);
   ::kill(child, SIGKILL);
   ::waitpid(child, nullptr, 0);
-  CHECK(board->read(1).find_first_not_of("ab") == std::string::npos);
-  CHECK_FALSE(board->read(1).empty());
-  board->write(0, std::string(2000, 'x'));
-  CHECK(board->read(0) == std::string(500, 'x'));
+  CHECK(mixed == 0);
+  CHECK(seen[0] + seen[1] == 20000);
+  REQUIRE(board->read(1));
+  CHECK(is_whole(*board->read(1)));
 }
 
 // ---- the run directory

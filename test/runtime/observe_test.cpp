@@ -199,7 +199,9 @@ RunStatus healthy() {
   s.step_unix_s = 1999;
   s.last_step_json = R"({"loss":2.5,"step":40,"step_s":1.5,"tokens_per_s":1000})";
   for (int rank = 0; rank < 4; ++rank)
-    s.ranks.push_back({rank, 100 + rank, "present", "h", "step 41: forward of micro-batch 1", 1999.5});
+    s.ranks.push_back({.rank = rank, .pid = 100 + rank, .phase = "present", .host = "h",
+                       .activity = Activity{.phase = RunPhase::forward, .step = 41, .micro_batch = 1, .virtual_stage = 0},
+                       .heard_unix_s = 1999.5});
   return s;
 }
 
@@ -219,40 +221,56 @@ TEST_CASE("status.json returns what was written") {
 }
 
 TEST_CASE("status is one screen that names the next command") {
-  const std::string live = render_status(healthy(), true, 2001);
+  const std::string live = render_status(healthy(), SupervisorState::alive, 2001);
   CHECK(live.find("run        tiny-1 · running · epoch 2 · 1 restart\n") == 0);
   CHECK(live.find("step       40/100 (40.0 %) · 1.5 s/step · eta 1m 30s") != std::string::npos);
   CHECK(live.find("ranks      4 of 4 alive · updated 1s ago") != std::string::npos);
   CHECK(live.find("next       trainctl stop tiny-1") != std::string::npos);
-  const std::string dead = render_status(healthy(), false, 2001);
+  CHECK(render_status(healthy(), SupervisorState::alive, 2006).find("note       the supervisor wrote nothing for 6s") == 0);
+  CHECK(render_status(healthy(), SupervisorState::stopped, 2006).find("note       the supervisor is stopped (SIGSTOP or ctrl-Z): all below is 6s old") == 0);
+  CHECK(diagnose(healthy(), SupervisorState::stopped, 2006).verdict == "hang");
+  const std::string dead = render_status(healthy(), SupervisorState::none, 2001);
   CHECK(dead.find("running when its supervisor died") != std::string::npos);
   CHECK(dead.find("next       trainctl resume tiny-1") != std::string::npos);
 }
 
 TEST_CASE("diagnosis: healthy, hang with the missing ranks, silence, start, a lost supervisor, an end") {
-  CHECK(diagnose(healthy(), true, 2000).verdict == "healthy");
-  CHECK(diagnose(healthy(), false, 2000).verdict == "supervisor_lost");
+  CHECK(diagnose(healthy(), SupervisorState::alive, 2000).verdict == "healthy");
+  CHECK(diagnose(healthy(), SupervisorState::none, 2000).verdict == "supervisor_lost");
 
   RunStatus hang = healthy();
   hang.step_unix_s = 1900;
-  for (const int rank : {0, 1, 3}) hang.ranks[size_t(rank)].doing = "step 41: reducing gradients";
-  const Diagnosis d = diagnose(hang, true, 2000);
+  for (const int rank : {0, 1, 3}) {
+    Activity& a = hang.ranks[size_t(rank)].activity.emplace();
+    a = {.kind = Activity::waiting, .phase = RunPhase::reducing_gradients, .step = 41, .communicator = "dp", .operation = "reduce"};
+    a.add_peer(2);
+  }
+  const Diagnosis d = diagnose(hang, SupervisorState::alive, 2000);
   CHECK(d.verdict == "hang");
-  CHECK(d.summary == "no step for 1m 40s (usually 1.5 s): ranks 0-1,3 wait, missing: rank 2");
-  CHECK(d.details == std::vector<std::string>{"rank 2: step 41: forward of micro-batch 1",
-                                              "ranks 0-1,3: step 41: reducing gradients"});
+  CHECK(d.summary == "no step for 1m 40s (usually 1.5 s): rank 2 keeps ranks 0-1,3 waiting");
+  CHECK(d.details == std::vector<std::string>{"rank 2: step 41: forward of micro-batch 1, virtual stage 0",
+                                              "ranks 0-1,3: step 41: reducing gradients, waiting in reduce"});
+
+  RunStatus evaluating = hang;
+  evaluating.ranks[2].activity = Activity{.phase = RunPhase::evaluating, .step = 40, .done = 3, .total = 10};
+  CHECK(diagnose(evaluating, SupervisorState::alive, 2000).verdict == "healthy");
+  CHECK(diagnose(evaluating, SupervisorState::alive, 2000).summary == "no step for 1m 40s; rank 2: step 40: evaluation (3 of 10)");
+
+  RunStatus stopped = hang;
+  stopped.ranks[1].stopped = true;
+  CHECK(diagnose(stopped, SupervisorState::alive, 2000).summary == "rank 1 is stopped (by SIGSTOP or a debugger)");
 
   RunStatus silent = healthy();
   silent.ranks[1].heard_unix_s = 1990;
-  CHECK(diagnose(silent, true, 2000).summary ==
+  CHECK(diagnose(silent, SupervisorState::alive, 2000).summary ==
         "rank 1 sent no heartbeat for 10s: stopped, or the machine hangs");
 
   RunStatus starting = healthy();
   starting.ranks[3].phase = "absent";
-  CHECK(diagnose(starting, true, 2000).verdict == "starting");
+  CHECK(diagnose(starting, SupervisorState::alive, 2000).verdict == "starting");
 
   RunStatus stuck = healthy();
-  CHECK(diagnose(stuck, true, 2100).summary.find("the supervisor is alive but wrote no status for 1m 40s") ==
+  CHECK(diagnose(stuck, SupervisorState::alive, 2100).summary.find("the supervisor is alive but wrote no status for 1m 40s") ==
         0);
 
   RunStatus failed = healthy();
@@ -260,17 +278,7 @@ TEST_CASE("diagnosis: healthy, hang with the missing ranks, silence, start, a lo
   failed.exit_code = 10;
   failed.reason = "rank 1 was killed";
   failed.advice = "trainctl resume tiny-1";
-  CHECK(diagnose(failed, false, 3000).verdict == "failed");
-  CHECK(diagnose(failed, false, 3000).summary == "the run has failed at step 40: rank 1 was killed");
-  CHECK(diagnose(failed, false, 3000).advice == "trainctl resume tiny-1");
-}
-
-TEST_CASE("waiting for a peer is told from waiting for the disk") {
-  for (const char* doing :
-       {"step 1: reducing gradients", "step 1: receiving the activation of micro-batch 0, chunk 1",
-        "waiting in MPI_Init", "step 3: exchanging the loss and the gradient norm"})
-    CHECK(waits_for_peers(doing));
-  for (const char* doing :
-       {"step 1: waiting for data", "step 1: forward of micro-batch 0, chunk 1", "step 2: saving", ""})
-    CHECK_FALSE(waits_for_peers(doing));
+  CHECK(diagnose(failed, SupervisorState::none, 3000).verdict == "failed");
+  CHECK(diagnose(failed, SupervisorState::none, 3000).summary == "the run has failed at step 40: rank 1 was killed");
+  CHECK(diagnose(failed, SupervisorState::none, 3000).advice == "trainctl resume tiny-1");
 }

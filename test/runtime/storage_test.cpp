@@ -62,7 +62,8 @@ struct Asked final : Control {
   std::atomic<StopLevel> level = StopLevel::none;
   std::vector<std::string> events;
   StopLevel stop_level() const override { return level; }
-  void doing(const std::string&) override {}
+  void activity(const Activity&) override {}
+  void device_activity(const Activity&) override {}
   void report(const StepReport&) override {}
   void event(const std::string& kind, const std::string&) override { events.push_back(kind); }
   SaveResult commit_shard(const ckpt::StateInfo&, const std::vector<ckpt::Tensor>&, const ckpt::ShardReceipt&,
@@ -144,7 +145,7 @@ TEST_CASE("a run is known from its other records where status.json is damaged or
   const RunStatus& s = missing->status;
   CHECK((s.run_id == "r-1" && s.state == "running" && !s.ended() && s.epoch == 2 && s.restarts == 1));
   CHECK((s.step == 2 && s.total_steps == 40 && s.saved_step == -1 && s.advice == "trainctl resume r-1"));
-  CHECK_THAT(render_status(s, false, 8), Contains("2/40") && Contains("3.25"));
+  CHECK_THAT(render_status(s, SupervisorState::none, 8), Contains("2/40") && Contains("3.25"));
 
   fs.write_new_text(run.status(), "{\"v\":1,");
   Journal(run.events()).append(event_line(8, "end", R"({"state":"failed","exit_code":9,"reason":"a hang"})"));

@@ -61,7 +61,7 @@ Plan plan_of(const std::string& text) {
                       .epoch = epoch,
                       .code = code,
                       .message = message,
-                      .doing = noted_doing()});
+                      .activity = noted_activity()});
   ::_exit(exit_status(code));
 }
 
@@ -117,7 +117,7 @@ void fake_rank(const std::string& run) {
   if (begin > 0 && plan.what == "unloadable" && begin == plan.step && rank == plan.rank)
     fail(run, rank, attempt.epoch, ErrorCode::kCheckpoint, "a chunk's hash differs");
   for (int64_t step = begin + 1; step <= kSteps; ++step) {
-    control->doing(fmt::format("step {}: forward", step));
+    control->activity({.phase = RunPhase::forward, .step = step});
     real_clock().sleep_s(0.002);  // the work of a step
     if (is_due(step)) misbehave(plan.what, run, rank, attempt.epoch);
     if (rank == 0) control->report({step, nlohmann::json{{"step", step}, {"loss", 1.0}}.dump(), true});
@@ -312,7 +312,7 @@ TEST_CASE("a rank that never starts is missed, one that steps no more is timed o
   Stage stubborn;
   const Verdict w = stubborn.run("stubborn 0 3", 0.1, 5, 1.0);
   CHECK(w.code == ErrorCode::kHang);
-  CHECK(w.cause.find("no step was finished for 1 s") == 0);
+    CHECK(w.cause.find("no step was finished for 1 s") != std::string::npos);
 }
 
 TEST_CASE("a dead rank cannot hang a save: the attempt at it is given up") {

@@ -8,6 +8,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <cmath>
 #include <random>
 
 #include "runtime/launch/supervision.h"
@@ -35,8 +36,15 @@ Supervision running(double now_s = 0) {
   return s;
 }
 
-CrashRecord record(int rank, ErrorCode code, const std::string& message, const std::string& doing = "") {
-  return {.rank = rank, .pid = 100 + rank, .code = code, .message = message, .doing = doing};
+CrashRecord record(int rank, ErrorCode code, const std::string& message, const std::optional<Activity>& activity = {}) {
+  return {.rank = rank, .pid = 100 + rank, .code = code, .message = message, .activity = activity};
+}
+
+Activity computing(RunPhase phase, int64_t step) { return {.phase = phase, .step = step}; }
+Activity waiting(RunPhase phase, int64_t step, std::vector<int> peers) {
+  Activity a{.kind = Activity::waiting, .phase = phase, .step = step, .communicator = "dp group", .operation = "sum"};
+  for (const int peer : peers) a.add_peer(peer);
+  return a;
 }
 
 /// Winds the clock from `now_s` until the attempt is over, with processes that end `die_after_s` after the
@@ -95,7 +103,7 @@ TEST_CASE("a killed rank is named with its signal, as mpirun tells it, in every 
   std::vector<int> order = {0, 1, 2, 3};
   do {
     Supervision s = running(10);
-    s.heard(1, "step 7, forward", 10);
+    s.activity(1, computing(RunPhase::forward, 7), 1);
     double now_s = 10.5;
     for (const int what : order) {
       if (what < 3) {
@@ -113,7 +121,7 @@ TEST_CASE("a killed rank is named with its signal, as mpirun tells it, in every 
     CHECK(v.outcome == Verdict::failed);
     CHECK(v.rank == 1);
     CHECK(v.code == ErrorCode::kWorker);
-    CHECK(v.cause.find("rank 1 (pid 101) was killed by signal 9 (SIGKILL) while: step 7, forward") == 0);
+    CHECK(v.cause.find("rank 1 (pid 101) was killed by signal 9 (SIGKILL) while: step 7: forward") == 0);
     CHECK(v.effect == "2 other ranks were ended");
   } while (std::next_permutation(order.begin(), order.end()));
 }
@@ -138,7 +146,7 @@ TEST_CASE("a lost peer is an effect, never the cause, in every order of arrival"
 
 TEST_CASE("of several causes the earliest is named") {
   Supervision s = running();
-  s.lost(2, record(2, ErrorCode::kIo, "second disk", "step 3: saving"), 5);
+  s.lost(2, record(2, ErrorCode::kIo, "second disk", computing(RunPhase::saving, 3)), 5);
   s.lost(0, record(0, ErrorCode::kIo, "first disk"), 5.1);
   wind_to_end(s, 5.1, 0.05);
   CHECK(s.verdict().cause == "rank 2 (pid 102): second disk while: step 3: saving");
@@ -154,33 +162,46 @@ TEST_CASE("evidence that arrives after the signals were sent changes nothing") {
   CHECK(s.verdict().code == ErrorCode::kHardware);
 }
 
-TEST_CASE("only lost peers and nobody dead is a hang, and who did not wait is named") {
+TEST_CASE("only lost peers and no rank dead is a hang, and who did not wait is named first") {
   Supervision s = running();
-  s.heard(0, "step 4: reducing gradients", 1);
-  s.heard(1, "step 4: optimizer", 1);
-  s.heard(2, "step 4: reducing gradients", 1);
-  s.lost(0, record(0, ErrorCode::kPeerLost, "waited 60 s for rank 1 in reduce"), 1.5);
+  s.activity(0, waiting(RunPhase::reducing_gradients, 4, {1}), 1);
+  s.activity(1, computing(RunPhase::optimizer, 4), 1);
+  s.activity(2, waiting(RunPhase::reducing_gradients, 4, {1}), 1);
+  s.lost(0, record(0, ErrorCode::kPeerLost, "waited 60 s for rank 1", waiting(RunPhase::reducing_gradients, 4, {1})), 1.5);
   wind_to_end(s, 1.5, 0.05);
   CHECK(s.verdict().code == ErrorCode::kHang);
+  CHECK(s.verdict().rank == 1);
   CHECK(s.verdict().cause ==
-        "rank 0 (pid 100): waited 60 s for rank 1 in reduce while: step 4: reducing gradients; "
-        "the others wait for rank 1, last heard while: step 4: optimizer");
+        "rank 1 (pid 101) keeps the others waiting while: step 4: optimizer; rank 0 (pid 100): waited 60 s for rank 1 while: "
+        "step 4: reducing gradients");
 }
 
-TEST_CASE("a rank that stands still is the suspect, whatever the words of all others") {
-  // Ranks 0 and 1 say "forward" while they wait inside it for rank 2, which said last that it waits itself.
+TEST_CASE("of ranks that compute, the one for whom others wait is the suspect") {
+  // Rank 0 is a step ahead and computes; rank 1 waits for rank 2, which computes, too.
+  Supervision s = running();
+  s.activity(0, computing(RunPhase::forward, 5), 1);
+  s.activity(1, waiting(RunPhase::reducing_gradients, 4, {2}), 1);
+  s.activity(2, computing(RunPhase::backward, 4), 1);
+  s.lost(1, record(1, ErrorCode::kPeerLost, "waited 60 s for rank 2", waiting(RunPhase::reducing_gradients, 4, {2})), 1.5);
+  wind_to_end(s, 1.5, 0.05);
+  CHECK(s.verdict().rank == 2);
+  CHECK(s.verdict().cause.find("rank 2 (pid 102) keeps the others waiting while: step 4: backward; ") == 0);
+}
+
+TEST_CASE("a rank that stands still is the suspect and named first, whatever all others do") {
+  // Ranks 0 and 1 compute; rank 2 stands still in a wait for one of them.
   enum { stopped, silent };
   for (const int how : {stopped, silent})
     for (const bool gave_up : {false, true}) {
       Supervision s = running();
       for (int rank = 0; rank < kRanks; ++rank)
-        s.heard(rank, rank == 2 ? "step 4: reducing gradients" : "step 4: forward of micro-batch 1", 1);
+        s.activity(rank, rank == 2 ? waiting(RunPhase::reducing_gradients, 4, {1}) : computing(RunPhase::forward, 4), 1);
       double now_s = 1;
       const double end_s = gave_up ? 5 : 31;
       while (now_s < end_s && s.phase() == Phase::running) {
         now_s += 0.5;
         for (int rank = 0; rank < kRanks; ++rank)
-          if (how == stopped || rank != 2 || now_s < end_s - 4) s.heard(rank, "", now_s);
+          if (how == stopped || rank != 2 || now_s < end_s - 4) s.heard(rank, now_s);
         if (how == stopped) s.stopped(2, true);
         s.tick(now_s);
       }
@@ -191,8 +212,24 @@ TEST_CASE("a rank that stands still is the suspect, whatever the words of all ot
       CHECK(v.code == ErrorCode::kHang);
       CHECK(v.rank == 2);
       CHECK(v.cause.find(how == stopped ? "rank 2 (pid 102) is stopped (by SIGSTOP or a debugger)"
-                                        : "rank 2 (pid 102) is silent (no heartbeats)") != std::string::npos);
+                                        : "rank 2 (pid 102) is silent (no heartbeats)") == 0);
     }
+}
+
+TEST_CASE("a stopped rank that mpirun lets go on for its end is named with what it did when it was stopped") {
+  Supervision s = running();
+  for (int rank = 0; rank < kRanks; ++rank) {
+    s.heard(rank, 4.5);
+    s.activity(rank, computing(RunPhase::forward, 4), 1);
+  }
+  s.stopped(2, true);
+  s.lost(0, record(0, ErrorCode::kPeerLost, "waited 4 s for rank 2", waiting(RunPhase::forward, 4, {2})), 5);
+  s.activity(2, computing(RunPhase::optimizer, 4), 1);
+  s.stopped(2, false);
+  s.lost(2, {}, 5.01);
+  wind_to_end(s, 5.01, 0.05);
+  CHECK(s.verdict().rank == 2);
+  CHECK(s.verdict().cause.find("rank 2 (pid 102) is stopped (by SIGSTOP or a debugger) while: step 4: forward; rank 0") == 0);
 }
 
 TEST_CASE("a silent rank is noticed after five heartbeats, and no sooner") {
@@ -200,8 +237,8 @@ TEST_CASE("a silent rank is noticed after five heartbeats, and no sooner") {
   double now_s = 0;
   while (s.phase() == Phase::running) {
     now_s += 0.1;
-    s.heard(0, "", now_s);
-    s.heard(2, "", now_s);
+    s.heard(0, now_s);
+    s.heard(2, now_s);
     s.tick(now_s);
     REQUIRE(now_s < 6);
   }
@@ -226,8 +263,10 @@ TEST_CASE("a step that never ends is a hang; saves and events count as life") {
   const auto wind = [&](double until_s) {
     while (now_s < until_s && s.phase() == Phase::running) {
       now_s += 0.5;
-      for (int rank = 0; rank < kRanks; ++rank)
-        s.heard(rank, rank == 1 ? "step 9: loading" : "step 9: reducing gradients", now_s);
+      for (int rank = 0; rank < kRanks; ++rank) {
+        s.heard(rank, now_s);
+        s.activity(rank, rank == 1 ? computing(RunPhase::forward, 9) : waiting(RunPhase::reducing_gradients, 9, {1}), 1);
+      }
       s.tick(now_s);
     }
   };
@@ -240,7 +279,70 @@ TEST_CASE("a step that never ends is a hang; saves and events count as life") {
   wind_to_end(s, now_s, 0.05);
   CHECK(s.verdict().code == ErrorCode::kHang);
   CHECK(s.verdict().rank == 1);
-  CHECK(s.verdict().cause.find("the others wait for rank 1") != std::string::npos);
+  CHECK(s.verdict().cause.find("rank 1 (pid 101) keeps the others waiting while: step 9: forward; no step was finished for 3") == 0);
+}
+
+TEST_CASE("between steps, work that moves is no hang, and work that stands still is one after a limit of its own") {
+  const struct {
+    RunPhase phase;
+    double Supervision::Options::*limit_s;
+    const char* field;
+  } kCases[] = {{RunPhase::joining, &Supervision::Options::setup_timeout_s, "setup_timeout_seconds"},
+                {RunPhase::building, &Supervision::Options::setup_timeout_s, "setup_timeout_seconds"},
+                {RunPhase::opening_data, &Supervision::Options::data_timeout_s, "data_timeout_seconds"},
+                {RunPhase::loading, &Supervision::Options::load_timeout_s, "load_timeout_seconds"},
+                {RunPhase::evaluating, &Supervision::Options::evaluation_timeout_s, "evaluation_timeout_seconds"},
+                {RunPhase::saving, &Supervision::Options::save_timeout_s, "save_timeout_seconds"}};
+  for (const auto& test : kCases) {
+    Supervision::Options o = options();
+    o.step_timeout_s = 5;
+    o.setup_timeout_s = o.data_timeout_s = o.load_timeout_s = o.evaluation_timeout_s = o.save_timeout_s = 3;
+    o.*test.limit_s = 20;
+    Supervision s(o, 0);
+    for (int rank = 0; rank < kRanks; ++rank) s.hello(rank, 100 + rank, "host", 0);
+    Activity slow{.phase = test.phase};
+    double now_s = 0;
+    const auto wind = [&](double until_s, bool moves) {
+      while (now_s < until_s && s.phase() == Phase::running) {
+        now_s += 0.5;
+        if (moves && std::fmod(now_s, 15) == 0) ++slow.done;
+        for (int rank = 0; rank < kRanks; ++rank) {
+          s.heard(rank, now_s);
+          s.activity(rank, rank == 1 ? slow : waiting(RunPhase::meeting, -1, {1}), now_s);
+        }
+        s.tick(now_s);
+      }
+    };
+    INFO(test.field);
+    wind(150, true);
+    REQUIRE(s.phase() == Phase::running);
+    wind(169, false);
+    REQUIRE(s.phase() == Phase::running);
+    wind(172, false);
+    REQUIRE(s.phase() == Phase::collecting);
+    wind_to_end(s, now_s, 0.05);
+    CHECK(s.verdict().code == ErrorCode::kHang);
+    CHECK(s.verdict().rank == 1);
+    CHECK(s.verdict().cause.find("rank 1 (pid 101) keeps the others waiting while: ") == 0);
+    CHECK(s.verdict().cause.find(fmt::format("; nothing moved for 20 s (fault_tolerance.{})", test.field)) != std::string::npos);
+  }
+}
+
+TEST_CASE("the step's clock begins again after an evaluation") {
+  Supervision s = running();  // 30 s a step
+  const auto all = [&](const Activity& activity, double now_s) {
+    for (int rank = 0; rank < kRanks; ++rank) {
+      s.heard(rank, now_s);
+      s.activity(rank, activity, now_s);
+    }
+    s.tick(now_s);
+  };
+  s.progressed(4, 1);
+  for (double now_s = 1; now_s < 400; now_s += 1) all(computing(RunPhase::evaluating, 4), now_s);
+  for (double now_s = 400; now_s < 429; now_s += 1) all(computing(RunPhase::forward, 5), now_s);
+  CHECK(s.phase() == Phase::running);
+  for (double now_s = 429; now_s < 433; now_s += 1) all(computing(RunPhase::forward, 5), now_s);
+  CHECK(s.phase() == Phase::collecting);
 }
 
 TEST_CASE("ranks that do not start in time are named") {
@@ -249,7 +351,7 @@ TEST_CASE("ranks that do not start in time are named") {
   double now_s = 0.5;
   while (s.phase() == Phase::starting) {
     now_s += 0.5;
-    s.heard(0, "", now_s);
+    s.heard(0, now_s);
     s.tick(now_s);
   }
   CHECK(now_s == Approx(10.5));
@@ -266,6 +368,17 @@ TEST_CASE("mpirun that fails before the ranks exist is quoted") {
   CHECK(s.verdict().code == ErrorCode::kLauncher);
   CHECK(s.verdict().cause ==
         "mpirun ended with status 1 before every rank had started: There are not enough slots available");
+}
+
+TEST_CASE("mpirun that ends all ranks and itself without a word was ended by a signal") {
+  Supervision s = running();
+  s.lost(0, {}, 3);
+  for (const int rank : {1, 2}) s.lost(rank, {}, 3.01);
+  s.launcher_ended(exited(1), 3.05);
+  wind_to_end(s, 3.05, 0.0);
+  CHECK(s.verdict().code == ErrorCode::kLauncher);
+  CHECK(s.verdict().rank == -1);
+  CHECK(s.verdict().cause.find("mpirun ended every rank and itself without a word, as it does on SIGTERM") == 0);
 }
 
 TEST_CASE("mpirun that was killed is the cause, not the ranks that followed it") {
@@ -330,7 +443,7 @@ TEST_CASE(
           break;
         default:
           for (int r = 0; r < kRanks; ++r)
-            if (s.ranks()[size_t(r)].phase == RankView::present && pick(20)) s.heard(r, "step", now_s);
+            if (s.ranks()[size_t(r)].phase == RankView::present && pick(20)) s.heard(r, now_s);
       }
       s.tick(now_s);
       for (const Action a : s.take_actions()) actions.push_back(a);
@@ -352,21 +465,6 @@ TEST_CASE(
       if (stubborn) CHECK(kill != actions.end());
     }
   }
-}
-
-TEST_CASE("the launcher's words on a death are understood") {
-  const auto killed_notice = parse_death_notice(
-      "\nmpirun noticed that process rank 12 with PID 0 on node vm exited on signal 11 (Segmentation "
-      "fault).\n");
-  REQUIRE(killed_notice);
-  CHECK(killed_notice->rank == 12);
-  CHECK(killed_notice->signal == 11);
-  const auto exit_notice = parse_death_notice(
-      "The first process to do so was:\n\n  Process name: [[19821,1],2]\n  Exit code:    10\n");
-  REQUIRE(exit_notice);
-  CHECK(exit_notice->rank == 2);
-  CHECK(exit_notice->exit_code == 10);
-  CHECK_FALSE(parse_death_notice("all is well: Exit code: 0"));
 }
 
 TEST_CASE("a restart is tried for what passes, not for what stays wrong") {

@@ -1,0 +1,76 @@
+// What this rank does now, kept where its supervisor and its crash record find it.
+//
+// The trainer says what it is about to do; the transports say for whom it blocks meanwhile (parallel/wait_observer.h). One thread, which
+// also makes and destroys it. Every change is handed to the control at once: no allocation, no formatting, no system call.
+#pragma once
+#include <mutex>
+
+#include "parallel/wait_observer.h"
+#include "runtime/base/activity.h"
+#include "runtime/launch/control.h"
+
+namespace trainctl {
+
+class RankActivity final : public parallel::WaitObserver {
+ public:
+  /// From now on waits of this thread are reported to `control`, until the end of this.
+  RankActivity(Control& control, RunPhase phase) : control_(control), observe_(*this) { enter(phase); }
+
+  void enter(RunPhase phase, int64_t step = -1, std::string_view detail = {}) { set({.phase = phase, .step = step, .detail = detail}); }
+  void set(const Activity& activity) {
+    now_ = activity;
+    control_.activity(now_);
+  }
+  /// Of the present phase; `done` only grows.
+  void progress(uint64_t done, uint64_t total, bool in_bytes) {
+    now_.done = done;
+    now_.total = total;
+    now_.in_bytes = in_bytes;
+    control_.activity(now_);
+  }
+  /// Calls work(), during which this rank waits for something that is no communicator's: the supervisor.
+  template <typename Work>
+  auto waiting(const char* whom, const char* operation, Work work) {
+    Activity wait = now_;
+    wait.kind = Activity::waiting;
+    wait.communicator = whom;
+    wait.operation = operation;
+    control_.activity(wait);
+    const auto result = work();
+    control_.activity(now_);
+    return result;
+  }
+
+  void blocked(const std::string& communicator, const char* operation) noexcept override {
+    wait_ = now_;
+    wait_.kind = Activity::waiting;
+    wait_.communicator = communicator;
+    wait_.operation = operation;
+  }
+  void begin_missing() noexcept override {
+    wait_.peer_count = 0;
+    wait_.more_peers = false;
+  }
+  void missing(int world_rank) noexcept override { wait_.add_peer(world_rank); }
+  void end_missing() noexcept override { control_.activity(wait_); }
+  void resumed() noexcept override { control_.activity(now_); }
+
+  void device_blocked(const std::string& communicator, const std::string& operation, std::span<const int> peers) noexcept override {
+    Activity wait{.kind = Activity::waiting, .communicator = communicator, .operation = operation};
+    for (const int peer : peers) wait.add_peer(peer);
+    const std::lock_guard lock(device_);
+    control_.device_activity(wait);
+  }
+  void device_resumed() noexcept override {
+    const std::lock_guard lock(device_);
+    control_.device_activity({});
+  }
+
+ private:
+  Control& control_;
+  const parallel::ObserveWaits observe_;
+  Activity now_, wait_;
+  std::mutex device_;   // one writer of the device's activity at a time
+};
+
+}  // namespace trainctl

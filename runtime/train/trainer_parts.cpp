@@ -1,0 +1,89 @@
+// What a trainer is put together from: the communicators of its mesh, the description of its data, the speed of
+// its devices.
+#include "runtime/train/trainer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <thread>
+
+#include "kernels/device.h"
+#include "runtime/base/error.h"
+
+namespace trainctl {
+
+using parallel::Communicator;
+
+MeshCommunicators split_mesh(const parallel::MeshShape& shape, Communicator& world, bool tied, bool ring) {
+  const parallel::MeshPosition at = parallel::position_of(shape, world.rank());
+  const auto along = [&](parallel::Axis axis, int key, const std::string& name, parallel::Traffic traffic = parallel::Traffic::bulk) {
+    return world.split_for(traffic, parallel::group_of(shape, world.rank(), axis).front(), key, name);
+  };
+  MeshCommunicators c;
+  c.tp = along(parallel::Axis::tp, at.tp, fmt::format("tp group of stage {}, dp {}", at.pp, at.dp));
+  c.dp = along(parallel::Axis::dp, at.dp, fmt::format("dp group of stage {}, tp {}", at.pp, at.tp));
+  // Numbers on the host, and the edges that are split from it.
+  c.pp = along(parallel::Axis::pp, at.pp, fmt::format("pp group of dp {}, tp {}", at.dp, at.tp), parallel::Traffic::none);
+  const bool end_stage = at.pp == 0 || at.pp == shape.pp - 1;
+  const int first = parallel::group_of(shape, world.rank(), parallel::Axis::pp).front();
+  const bool wanted = tied && shape.pp > 1;
+  if (wanted) c.tied = world.split(end_stage ? first : -1, at.pp, fmt::format("tied embedding of dp {}, tp {}", at.dp, at.tp));
+  c.edges = make_edges(*c.pp, ring);
+  return c;
+}
+
+data::DatasetOptions dataset_options(const JobSpec& job, bool validation) {
+  data::DatasetOptions o;
+  for (const DataSource& s : validation ? job.data.val : job.data.train) {
+    data::SourceOptions source{.path = s.path, .dtype = s.dtype, .weight = s.weight, .name = s.name};
+    switch (s.format) {
+      case TokenFormat::automatic: source.format = data::Format::automatic; break;
+      case TokenFormat::megatron: source.format = data::Format::megatron; break;
+      case TokenFormat::llmc: source.format = data::Format::llmc; break;
+      case TokenFormat::raw: source.format = data::Format::raw; break;
+    }
+    o.sources.push_back(std::move(source));
+  }
+  o.seq_len = job.data.seq_len;
+  o.vocab_size = job.model.vocab_size;
+  o.shuffle = validation ? false : job.data.shuffle;
+  o.seed = job.data.shuffle_seed;
+  return o;
+}
+
+double all_ranks_peak(const JobSpec& job, const RankOptions& options, Communicator& world, kernels::Backend& backend) {
+  if (backend.is_host()) {
+    const double cores = std::max(1u, std::thread::hardware_concurrency());
+    return options.matmul_flops_per_s * std::min(double(world.size()), std::max(1.0, cores / job.parallelism.threads_per_rank));
+  }
+  const double gpus = std::ceil(double(world.size()) / job.launcher.ranks_per_gpu);
+  if (options.matmul_flops_per_s > 0) return options.matmul_flops_per_s * gpus;
+  // A GPU that no table knows: one rank measures it.
+  const double measured = world.rank() == 0 ? kernels::measure_matmul_flops_per_s(backend, job.compute) : 0;
+  return measured * gpus;
+}
+
+void require_equal_numerics(Communicator& world, const std::string& numerics) {
+  std::array<char, 256> first{};
+  numerics.copy(first.data(), first.size() - 1);
+  const std::array<char, 256> own = first;
+  parallel::broadcast(world.host(), 0, first.data(), first.size());
+  if (first == own) return;
+  throw Error(ErrorCode::kPreflight,
+              fmt::format("rank {} computes with {}, rank 0 with {}: one run needs devices of one kind, or its bits depend on which "
+                          "rank computes what; choose equal machines, or equal GPUs with CUDA_VISIBLE_DEVICES",
+                          world.rank(), own.data(), first.data()));
+}
+
+void check_validation_size(const data::Dataset& validation, const JobSpec& job) {
+  const uint64_t unit = uint64_t(job.parallelism.lanes * job.batch.micro_sequences);
+  if (validation.samples_per_epoch() >= unit) return;
+  throw Error(ErrorCode::kData,
+              fmt::format("the validation set holds {} sequences of {} tokens, fewer than parallelism.lanes = {} x "
+                          "batch.micro_sequences = {}; give it more text or set eval.every_steps = 0",
+                          validation.samples_per_epoch(), job.data.seq_len, job.parallelism.lanes, job.batch.micro_sequences));
+}
+
+}  // namespace trainctl
