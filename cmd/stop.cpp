@@ -5,6 +5,7 @@
 
 #include "cmd/runs.h"
 #include "runtime/base/error.h"
+#include "runtime/base/text.h"
 #include "runtime/launch/run_status.h"
 
 namespace trainctl::cmd {
@@ -13,7 +14,46 @@ namespace {
 struct Options {
   RunArguments run;
   bool now = false, no_wait = false;
+  double timeout_s = 600;
 };
+
+/// While it waits, `stop` says this often what for.
+constexpr double kSayEveryS = 5;
+
+/// What the run's ranks do now, in a few words.
+std::string what_ranks_do(FileSystem& fs, const FoundRun& found) {
+  constexpr size_t kMostLines = 3;
+  const auto status = read_status(fs, found.run.status());
+  const auto lines = status ? rank_lines(*status) : std::vector<std::string>{};
+  if (lines.empty()) return "no rank has started yet";
+  std::string text;
+  for (size_t i = 0; i < std::min(lines.size(), kMostLines); ++i) text += (i ? "; " : "") + lines[i];
+  return text + (lines.size() > kMostLines ? "; ..." : "");
+}
+
+/// Until the supervisor has ended, which frees the run's lock. Error(kHang) past the limit.
+void wait_for_end(const Options& options, const Context& context, const FoundRun& found, const std::string& id, int pid) {
+  FileSystem& fs = real_file_system();
+  Clock& clock = real_clock();
+  const double begin_s = clock.monotonic_s();
+  double said_s = begin_s;
+  while (supervisor_of(fs, found.run) == pid) {
+    const double now_s = clock.monotonic_s();
+    if (now_s - begin_s > options.timeout_s)
+      throw Error(ErrorCode::kHang,
+                  fmt::format("run {} has not stopped within {}: {}; it still will if it can. Wait longer with `trainctl stop {} "
+                              "--timeout SECONDS`, or {}",
+                              id, short_duration(options.timeout_s), what_ranks_do(fs, found), id,
+                              options.now ? fmt::format("end its supervisor with kill -9 {}", pid)
+                                          : fmt::format("end it without saving with `trainctl stop {} --now`", id)));
+    if (now_s - said_s > kSayEveryS && !context.quiet()) {
+      said_s = now_s;
+      fmt::print(stderr, "run {}: waiting for {} of at most {}: {}\n", id, short_duration(now_s - begin_s),
+                 short_duration(options.timeout_s), what_ranks_do(fs, found));
+    }
+    clock.sleep_s(0.05);
+  }
+}
 
 int stop(const Options& options, const Context& context) {
   FileSystem& fs = real_file_system();
@@ -34,8 +74,7 @@ int stop(const Options& options, const Context& context) {
     fmt::print(stderr, "run {}: {}\n", id,
                options.now ? "stopping now" : "stopping after this step and saving");
   if (options.no_wait) return kExitDone;
-  // The lock is free once the supervisor has ended; a save may take as long as it takes.
-  while (supervisor_of(fs, found.run) == pid) real_clock().sleep_s(0.05);
+  wait_for_end(options, context, found, id, *pid);
   const auto known = status_of_run(fs, found.run);
   if (!known) return kExitDone;
   const RunStatus& status = known->status;
@@ -52,6 +91,10 @@ void add_stop(CommandLine& app, Context& context) {
   CommandLine command = app.add_subcommand("stop", "save and stop a run");
   add_run_arguments(command, options->run, true);
   command.add_flag("--now", options->now, "stop at once, without saving");
+  command.add_option("--timeout", options->timeout_s, "give up waiting for the end after so many seconds; the run goes on stopping")
+      .type_name("SECONDS")
+      .positive()
+      .show_default();
   command.add_flag("--no-wait", options->no_wait, "return at once: do not wait until the run has stopped");
   when_chosen(command, context, [options, &context] { return stop(*options, context); });
 }
