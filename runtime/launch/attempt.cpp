@@ -278,7 +278,7 @@ constexpr double kSecondInterruptS = 0.3;
 sigset_t stop_set() {
   sigset_t set;
   ::sigemptyset(&set);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) ::sigaddset(&set, signal);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGQUIT}) ::sigaddset(&set, signal);
   return set;
 }
 

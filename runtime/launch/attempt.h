@@ -15,9 +15,9 @@
 
 namespace trainctl {
 
-/// SIGINT, SIGTERM and SIGHUP ask to save and stop; SIGQUIT, or a second SIGINT at least
-/// 0.3 s after the first, to stop now. While one exists,
-/// those signals are blocked in this thread and in threads started after it; the destructor restores them.
+/// SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 (a scheduler's warning before the time limit) ask to save and stop; SIGQUIT, or a second
+/// SIGINT at least 0.3 s after the first, to stop now. While one exists, those signals are blocked in this thread and in threads started
+/// after it; the destructor restores them. Two may exist: the inner one reads, and what came before it was made is not lost.
 class StopSignals {
  public:
   StopSignals();

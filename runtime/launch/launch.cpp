@@ -9,9 +9,12 @@
 #include <cstdlib>
 #include <ctime>
 #include <filesystem>
+#include <functional>
+#include <optional>
 
 #include "ckpt/checkpoint.h"
 #include "kernels/device.h"
+#include "runtime/launch/attempt.h"
 #include "runtime/launch/bundle.h"
 #include "runtime/launch/mpirun.h"
 #include "runtime/launch/preflight.h"
@@ -58,11 +61,13 @@ struct Ready {
   std::string numerics;
   double peak_flops_per_s = 0, seconds = 0;
 };
-Ready get_ready(const JobSpec& job, FileSystem& fs, Clock& clock) {
+/// `checked` is called between the two: from then on the run has a folder, where `status` and `stop` find it.
+Ready get_ready(const JobSpec& job, FileSystem& fs, Clock& clock, const std::function<void(const Ready&)>& checked = {}) {
   const double begin = clock.monotonic_s();
   Ready ready;
   ready.preflight = check_machine_and_data(job, fs);
   ready.numerics = machine_numerics(job, device_kind(job));
+  if (checked) checked(ready);
   ready.peak_flops_per_s = rank_peak_flops_per_s(job, device_kind(job)).value_or(0);
   ready.seconds = clock.monotonic_s() - begin;
   return ready;
@@ -303,23 +308,31 @@ RunResult launch_run(const LaunchRequest& request, FileSystem& fs, Clock& clock,
                 fmt::format("{} exists and is no run; choose another observability.run_id", run.path));
   refuse_foreign_checkpoints(fs, run, job.job);
   if (request.from) require_steps_left(*request.from, job.job);
-  const Ready ready = get_ready(job.job, fs, clock);
-  fs.make_directories(run.path);
-  const RunLock lock = lock_or_refuse(fs, run, id);
-  if (read_identity(fs, run)) refuse_busy(fs, run, id);  // another launch of this id was faster
-  check_checkpoint_folder(fs, job.job, run.checkpoints(job.job), 0);
+  const StopSignals signals;  // a stop that comes before there is a supervisor is kept for it
+  std::optional<RunLock> lock;
   RunIdentity identity{.run_id = id,
                        .spec_hash = job.hash,
                        .program_version = TRAINCTL_VERSION,
-                       .numerics = ready.numerics,
                        .working_directory = std::filesystem::current_path().string(),
                        .created_unix_s = clock.unix_s(),
                        .command = request.command};
-  SupervisePlan plan = plan_of(job, id, request.program, ready, request.max_steps);
-  if (request.from) begin_from(*request.from, ready, identity, plan);
-  create_run(fs, run, identity, job, ready.preflight.data_json);
+  SupervisePlan plan;
+  const Ready ready = get_ready(job.job, fs, clock, [&](const Ready& checked) {
+    fs.make_directories(run.path);
+    lock.emplace(lock_or_refuse(fs, run, id));
+    if (read_identity(fs, run)) refuse_busy(fs, run, id);  // another launch of this id was faster
+    check_checkpoint_folder(fs, job.job, run.checkpoints(job.job), 0);
+    identity.numerics = checked.numerics;
+    plan = plan_of(job, id, request.program, checked, request.max_steps);
+    if (request.from) begin_from(*request.from, checked, identity, plan);
+    create_run(fs, run, identity, job, checked.preflight.data_json);
+    RunStatus status{.run_id = id, .directory = run.path, .total_steps = job.job.schedule.total_steps};
+    status.started_unix_s = status.updated_unix_s = clock.unix_s();
+    write_status(fs, run.status(), status);
+  });
+  plan.matmul_flops_per_s = ready.peak_flops_per_s;
   print_header(console, id, run, job.job, ready);
-  note_lock(console, lock);
+  note_lock(console, *lock);
   if (request.from) print_branch(console, *request.from, identity, job.job, ready);
   return supervise(plan, run, fs, clock, console);
 }
@@ -433,6 +446,7 @@ RunResult resume_run(const ResumeRequest& asked, FileSystem& fs, Clock& clock, C
   const std::string id = identity->run_id;
   const JobSpec& job = request.now.job;
   const RunLock lock = lock_or_refuse(fs, run, id);
+  const StopSignals signals;  // as in launch_run
   const double begin_s = clock.monotonic_s();
   const auto checkpoint = choose_checkpoint(request, *identity, fs, console);
   check_belongs(checkpoint.get(), request, *identity, fs);

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -156,6 +157,8 @@ void run(FileSystem& fs, const RunDirectory& directory, const AttemptFile& attem
 int rank_main(const std::string& run_directory) {
   enter_bundle(own_bundle());  // first: no other thread reads the environment yet
   prepare_device_environment();
+  // A scheduler may warn every process of the job; the supervisor saves and stops for all.
+  for (const int warning : {SIGUSR1, SIGUSR2}) std::signal(warning, SIG_IGN);
   FileSystem& fs = real_file_system();
   const RunDirectory directory{run_directory};
   const int rank = rank_from_environment();
