@@ -405,6 +405,9 @@ StageBytes StageModel::plan(const JobSpec& job, const StageUses& uses, const Opt
     Slot slot;
     take_slot(one, s, job, uses.chunks[c], options.split_backward, slot);
     bytes.activations += one.used() * size_t(options.slots[c]);
+    Arena input;
+    if (!uses.chunks[c].first) input.take(s.compute, s.local_rows, s.hidden);
+    bytes.activations += input.used() * (size_t(options.slots[c]) + 1);
   }
   Arena shared;
   Memory unused;
