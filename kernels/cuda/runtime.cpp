@@ -105,7 +105,7 @@ void* Device::take(size_t bytes) {
     (void)cudaMemGetInfo(&free_bytes, &total_bytes);
     throw Error(ErrorCode::kHardware,
                 fmt::format("cannot allocate {} bytes on GPU {}: {} of {} bytes are free, {} are this process's; use a smaller "
-                            "micro-batch, recompute, a deeper ZeRO stage or more GPUs, and see that no other process holds the GPU",
+                            "micro-batch, recompute, more tensor or pipeline parallelism, and see that no other process holds the GPU",
                             bytes, index_, free_bytes, total_bytes, size_t(allocated_)));
   }
   check_cuda(error, "allocate", "cudaMalloc");

@@ -64,8 +64,8 @@ std::string smaller_by(const JobSpec& job) {
   if (job.compute == DType::f32) ways.push_back("precision.compute = bf16");
   if (job.recompute == Recompute::none) ways.push_back("memory.activation_recompute = full");
   if (job.batch.micro_sequences > 1) ways.push_back("a smaller batch.micro_sequences");
-  if (job.parallelism.data > 1 && job.parallelism.zero_stage < 2)
-    ways.push_back("a higher parallelism.zero_stage or a smaller parallelism.data");
+  if (job.parallelism.data > 1 && job.parallelism.zero_stage == 0) ways.push_back("parallelism.zero_stage = 1");
+  if (job.parallelism.data > 1) ways.push_back("a smaller parallelism.data");
   ways.push_back("a smaller model");
   std::string text;
   for (size_t i = 0; i < ways.size(); ++i)
