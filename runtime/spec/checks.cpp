@@ -134,7 +134,7 @@ void check_lanes(Resolution& r) {
     std::vector<int64_t> widths = common_divisors({p.lanes});
     r.report("E0305", "the data parallel size must divide the number of lanes",
              {"parallelism.data", "parallelism.lanes"},
-             {use_one_of(widths) + "; lanes are fixed when a run is born"},
+             {use_one_of(widths) + ", or more lanes: a run that resumes with other lanes rounds its sums in another order from there on"},
              fmt::format("{} is not a multiple of {}", p.lanes, p.data));
   }
   const int64_t group = p.lanes * b.micro_sequences;

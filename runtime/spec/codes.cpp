@@ -125,9 +125,9 @@ const std::vector<CodePage> kParallelism = {
     {"E0305", "data does not divide lanes",
      "Gradients of lanes are added by a fixed binary tree; a rank owns lanes / data neighbouring lanes. So "
      "data divides lanes, "
-     "which is a power of two and stays what it was when the run was born. That is what makes every width "
+     "which is a power of two and stays what it was when the run was launched. That is what makes every width "
      "give the same bits.",
-     R"("data": 3)", "Use 2 or 4; give lanes its largest wanted width from the start."},
+     R"("data": 3)", "Use 2 or 4; give lanes the largest wanted width from the start, or with a resume: other bits from there on."},
     {"E0306", "lanes is no power of two", "Lanes are added by a balanced binary tree.", R"("lanes": 6)",
      "Use 4 or 8."},
     {"E0307", "The batch cannot be cut into lanes",

@@ -132,9 +132,9 @@ void declare_execution(std::vector<Field>& table, std::vector<Section>& sections
       .also({"zero"});
   parallel
       .integer("lanes",
-               "Equal parts of the global batch whose gradients are added by a fixed tree; any "
-               "data-parallel width "
-               "that divides it gives the same bits. A power of two, fixed when the run is born.")
+               "Equal parts of the global batch whose gradients are added by a fixed tree; every data-parallel width that divides it "
+               "gives the same bits, so it limits how wide a run can become without other bits. A power of two; it stays what it was "
+               "when the run was launched unless a resume gives another.")
       .to(IN_JOB(parallelism.lanes))
       .from(1)
       .upto(1 << 20)

@@ -60,7 +60,7 @@ struct ParallelSpec {
   parallel::Schedule schedule = parallel::Schedule::one_f_one_b;
   int virtual_stages = 1;
   int zero_stage = 1;
-  int64_t lanes = 1;                           // fixed when the run is born; default: data
+  int64_t lanes = 1;                           // stays as launched; default: data
   double bucket_mib = 25;
   Transport transport = Transport::automatic;
   GradientSums reduction = GradientSums::exact;

@@ -27,7 +27,7 @@ const std::vector<DataSource>& sources_of(const JobSpec& job, const std::string&
 
 /// What the resolved spec says of a field that stands in JobSpec or among the settings. "auto" stays auto,
 /// so that the resolved spec can be resumed on another mesh; lanes become a number, because they are fixed
-/// when the run is born.
+/// when the run is launched.
 std::string resolved_text(const Resolution& r, const Field& field) {
   const auto setting = r.settings.find(field.path);
   const bool known = setting != r.settings.end();
