@@ -43,7 +43,11 @@ int resume(const Options& options, const Context& context) {
   const std::string folder = identity ? identity->working_directory : "";
   ParsedJob before =
       parse_job({.text = text, .file = found.run.job(), .folder = folder, .overrides = {}, .environment = {}});
-  auto now = load_job_text(text, found.run.job(), options.overrides, context, folder);
+  const std::vector<std::string> overrides =
+      before.ok() ? with_world_size(before, options.overrides) : options.overrides;
+  if (overrides.size() > options.overrides.size() && !context.quiet())
+    fmt::print(stderr, "the mesh given has another size than the run's: -s {}\n", overrides.back());
+  auto now = load_job_text(text, found.run.job(), overrides, context, folder);
   if (!now) return exit_status(ErrorCode::kSpec);
   const auto branch_step = step ? step : step_to_branch_from(fs, found.run, now->job.schedule.total_steps);
   const std::string command = branch_command(found.run.path, branch_step, options.overrides);

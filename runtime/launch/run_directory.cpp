@@ -62,6 +62,14 @@ std::string latest_of(FileSystem& fs, const std::string& root, const std::vector
 
 std::string RunDirectory::rank_log(int rank) const { return fmt::format("{}/logs/rank-{}.log", path, rank); }
 
+std::string folder_name(const RunDirectory& run) { return std::filesystem::path(run.path).filename().string(); }
+
+std::string command_name(const RunDirectory& run) {
+  const char* root = std::getenv("TRAINCTL_RUN_DIR");
+  const bool usual = absolute(root && *root ? root : "runs") == std::filesystem::path(run.path).parent_path().string();
+  return usual ? folder_name(run) : run.path;
+}
+
 std::string RunIdentity::to_json() const {
   return text_of({{"v", 1},
                   {"run_id", run_id},

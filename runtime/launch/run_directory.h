@@ -33,6 +33,12 @@ struct RunDirectory {
   }
 };
 
+/// The name of its folder: the run's id, unless the folder was copied or renamed.
+std::string folder_name(const RunDirectory& run);
+/// How commands find the run from here: the name of its folder where it lies in the folder of runs ($TRAINCTL_RUN_DIR, else runs), its path
+/// otherwise.
+std::string command_name(const RunDirectory& run);
+
 /// run.json: who this run is; replaced when its lineage grows.
 struct RunIdentity {
   std::string run_id, spec_hash, program_version;

@@ -44,8 +44,8 @@ std::string checkpoint_folder(const RunDirectory& run, const json& job) try {
 }
 
 RunStatus rebuild(FileSystem& fs, const RunDirectory& run, const std::vector<std::string>& events) {
-  RunStatus status{.directory = run.path};
-  if (const auto identity = read_identity(fs, run)) status.run_id = identity->run_id;
+  RunStatus status{.run_id = folder_name(run), .directory = run.path};
+  if (const auto identity = read_identity(fs, run)) status.lineage_json = identity->lineage_json;
   for (const std::string& line : events) take_event(object_of(line), status);
   for (const std::string& line : lines_of(fs, run.metrics()))
     if (const json step = object_of(line); step.value("step", int64_t(0)) > status.step) {
@@ -56,7 +56,7 @@ RunStatus rebuild(FileSystem& fs, const RunDirectory& run, const std::vector<std
   const json job = object_of(fs.read_text(run.job()));
   status.total_steps = job.value("/schedule/total_steps"_json_pointer, int64_t(0));
   if (const auto newest = ckpt::open_latest(fs, checkpoint_folder(run, job), -1, nullptr)) status.saved_step = newest->state().step;
-  if (status.state != "finished") status.advice = "trainctl resume " + status.run_id;
+  if (status.state != "finished") status.advice = "trainctl resume " + command_name(run);
   return status;
 }
 

@@ -15,6 +15,7 @@
 #include "runtime/launch/bundle.h"
 #include "runtime/launch/divergence.h"
 #include "runtime/launch/session.h"
+#include "runtime/spec/lineage.h"
 
 namespace trainctl {
 namespace {
@@ -55,8 +56,7 @@ class Supervisor {
     StopSignals signals;
     SessionFolders::sweep();
     end_leftovers();
-    if (!plan_.numerics_before.empty() && plan_.numerics_before != plan_.numerics)
-      log_.event("numerics", dump({{"from_step", resume_step_}, {"before", plan_.numerics_before}, {"now", plan_.numerics}}));
+    if (!plan_.change_json.empty()) log_.event("change", plan_.change_json);
     try {
       while (true) {
         Verdict verdict = attempt(signals);
@@ -82,7 +82,7 @@ class Supervisor {
   void give_up(int exit_code, const std::string& reason) {
     try {
       end_leftovers();
-      end("failed", exit_code, reason, "trainctl resume " + plan_.run_id);
+      end("failed", exit_code, reason, "trainctl resume " + plan_.name);
     } catch (const std::exception& second) {
       fmt::print(stderr, "trainctl: nor could the end of the run be recorded: {}\n", second.what());
     }
@@ -154,7 +154,7 @@ class Supervisor {
                     .board = folders.shared_memory() + "/activity",
                     .max_steps = plan_.max_steps,
                     .new_data = at_start() && plan_.start->new_data,
-                    .lineage_json = plan_.lineage_json,
+                    .lineage_json = lineage_at(plan_.lineage_json, resume_step_),
                     .threads_per_rank = job.parallelism.threads_per_rank,
                     .matmul_flops_per_s = plan_.matmul_flops_per_s};
     return run_attempt(std::move(options), run_, fs_, clock_, log_, signals);
@@ -254,7 +254,7 @@ class Supervisor {
 
   RunResult conclude(const Verdict& v) {
     const RunStatus& s = log_.status();
-    const std::string resume = "trainctl resume " + plan_.run_id;
+    const std::string resume = "trainctl resume " + plan_.name;
     const std::string logs = fmt::format("logs {}/logs · metrics {}", run_.path, run_.metrics());
     const bool saved = s.saved_step == s.step;
     if (const std::string summary = log_.summary(); !summary.empty()) console_.note(summary);
@@ -297,17 +297,20 @@ class Supervisor {
     const RunStatus& s = log_.status();
     const std::string after =
         s.restarts ? fmt::format(" after {} restart{}", s.restarts, s.restarts == 1 ? "" : "s") : "";
-    const std::string resume = "trainctl resume " + plan_.run_id;
+    const std::string resume = "trainctl resume " + plan_.name;
     const bool at_start = v.before_first_step;
     console_.say(fmt::format("━━ run {} failed {}{} ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━", plan_.run_id,
                              at_start ? "before its first step" : fmt::format("after step {}", s.step), after));
     console_.say("root cause  " + v.cause);
     if (!v.effect.empty()) console_.say("effect      " + v.effect);
+    // A step that was asked for: without --step a resume passes its checkpoint over by itself.
+    const bool damaged = v.code == ErrorCode::kCheckpoint && plan_.resume_fixed && at_start;
     const int64_t base = std::max<int64_t>(s.saved_step, plan_.start ? plan_.start->step : 0);
     console_.say(fmt::format("lost        {} step{}; {}", std::max<int64_t>(0, s.step - base),
                              s.step - base == 1 ? "" : "s",
-                             s.saved_step >= 0 ? fmt::format("the last checkpoint is step {}", s.saved_step)
-                                               : "there is no checkpoint yet"));
+                             damaged ? fmt::format("the checkpoint of step {} cannot be loaded", resume_step_)
+                             : s.saved_step >= 0 ? fmt::format("the last checkpoint is step {}", s.saved_step)
+                                                 : "there is no checkpoint yet"));
     const bool diverged = v.code == ErrorCode::kDiverged;
     const std::string advice = diverged ? divergence_advice(fs_, plan_.job.job, run_) : resume;
     std::string before;
@@ -315,9 +318,9 @@ class Supervisor {
       before = fmt::format("repair the cause above, or each start fails the same way (launcher.mpirun is {}, its words are in "
                            "{}/logs/mpirun.log), then ",
                            plan_.mpirun, run_.path);
-    else if (!diverged && !worth_restarting(v.code))
+    else if (!diverged && !damaged && !worth_restarting(v.code))
       before = "repair the cause above, then ";
-    console_.say("what to do  " + before + advice);
+    console_.say("what to do  " + before + advice + (damaged ? " (takes the newest checkpoint that can be loaded)" : ""));
     console_.say(fmt::format("details     {}", folder));
     return end("failed", exit_status(v.code), v.cause, advice);
   }

@@ -12,14 +12,15 @@ namespace trainctl {
 
 struct SupervisePlan {
   ParsedJob job;
-  std::string run_id;
+  std::string run_id;   ///< as shown: the name of its folder
+  std::string name;     ///< for advised commands, see command_name
   std::string program;  ///< this binary; ranks are `program rank RUN`
   std::string mpirun;   ///< full path
   bool cross_memory_attach = true;
   int64_t max_steps = 0;
   double matmul_flops_per_s = 0;
   std::string numerics;         ///< of the devices, see run_numerics
-  std::string numerics_before;  ///< of the checkpoint gone on from; "": none, or not recorded
+  std::string change_json;      ///< an event: what changes the numbers from here on; "": nothing
   /// Of a run that began from another run's checkpoint: it begins there again while it has none of its own.
   struct Start {
     std::string checkpoint;

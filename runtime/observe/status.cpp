@@ -162,9 +162,24 @@ void write_status(FileSystem& fs, const std::string& path, const RunStatus& stat
   fs.rename(temporary, path);
 }
 
+RunStatus found_in(RunStatus status, const std::string& directory) {
+  const std::string old_directory = status.directory, old_id = status.run_id;
+  if (old_directory == directory || old_directory.empty()) return status;
+  status.directory = directory;
+  status.run_id = directory.substr(directory.rfind('/') + 1);
+  size_t at = 0;
+  while ((at = status.advice.find(old_directory, at)) != std::string::npos) {
+    status.advice.replace(at, old_directory.size(), directory);
+    at += directory.size();
+  }
+  if (status.advice.ends_with(" " + old_id))
+    status.advice.replace(status.advice.size() - old_id.size(), old_id.size(), status.run_id);
+  return status;
+}
+
 std::optional<RunStatus> read_status(FileSystem& fs, const std::string& path) {
   if (!fs.exists(path)) return std::nullopt;
-  return RunStatus::from_json(fs.read_text(path));
+  return found_in(RunStatus::from_json(fs.read_text(path)), path.substr(0, path.rfind('/')));
 }
 
 namespace {

@@ -45,6 +45,10 @@ struct RunStatus {
 void write_status(FileSystem& fs, const std::string& path, const RunStatus& status);
 std::optional<RunStatus> read_status(FileSystem& fs, const std::string& path);
 
+/// The status of a run that was found in `directory`: of a folder that was copied or renamed since, the id, the paths and the advised
+/// command become those of the place where it was found.
+RunStatus found_in(RunStatus status, const std::string& directory);
+
 /// What is known of a run's supervisor: none holds the run's lock; one does; one does and is stopped (SIGSTOP, ctrl-Z).
 enum class SupervisorState { none, alive, stopped };
 

@@ -2,8 +2,9 @@
 
 #include <fmt/format.h>
 
-#include "runtime/base/json.h"
+#include <algorithm>
 
+#include "runtime/base/json.h"
 
 namespace trainctl {
 namespace {
@@ -53,6 +54,15 @@ std::vector<LineageEntry> lineage_of(const std::string& text) try {
   return lineage;
 } catch (const ordered_json::exception&) {
   return {};
+}
+
+std::string to_json(const LineageEntry& entry) { return dump_json(json_of(entry)); }
+
+std::string lineage_at(const std::string& json, int64_t step) {
+  std::vector<LineageEntry> lineage = lineage_of(json);
+  for (LineageEntry& entry : lineage)
+    if (entry.kind == LineageEntry::change) entry.step = std::min(entry.step, step);
+  return lineage_json(lineage);
 }
 
 std::string describe(const LineageEntry& entry) {

@@ -23,6 +23,11 @@ struct LineageEntry {
 std::string lineage_json(const std::vector<LineageEntry>& lineage);
 std::vector<LineageEntry> lineage_of(const std::string& json);
 
+std::string to_json(const LineageEntry& entry);
+
+/// The lineage of a run that goes back to `step`: changes made later begin there.
+std::string lineage_at(const std::string& json, int64_t step);
+
 /// "from base step 500 (state 1a2b3c4d5e6f7a8b): schedule.lr 0.003 → 0.001", one line.
 std::string describe(const LineageEntry& entry);
 

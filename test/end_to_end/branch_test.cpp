@@ -161,3 +161,58 @@ TEST_CASE("other data begin at their start, the same data go on where they were"
   CHECK(wide["extra"]["samples"] == 8 * 8 + 2 * 16);
   CHECK(wide["tokens"] == (8 * 8 + 2 * 16) * 32);
 }
+
+TEST_CASE("a resume extends a run and says, with its class, what it changes", "[branch]") {
+  const TempDir dir;
+  launch_base(dir);
+  const std::string base = dir.path() + "/runs/base";
+  const Outcome longer = run_trainctl(dir.path(), {"resume", "base", "-s", "schedule.total_steps=24", "-s", "checkpoint.keep_last=8"});
+  INFO(longer.err);
+  REQUIRE(longer.status == 0);
+  CHECK_THAT(longer.err, Contains("schedule.total_steps 20 → 24 · changes numerics from here on") &&
+                             Contains("checkpoint.keep_last 9 → 8 · free") && Contains("step 21 has lr ") &&
+                             !Contains("the same bits"));
+  CHECK(curve_of(base, 0).size() == 24);
+  const json lineage = json::parse(run_trainctl(dir.path(), {"--json", "inspect-ckpt", "base"}).out)["lineage"];
+  REQUIRE(lineage.size() == 1);
+  CHECK(lineage[0]["kind"] == "change");
+  CHECK(lineage[0]["step"] == 20);
+  CHECK(lineage[0]["changes"].size() == 1);   // what is free is no part of a history of numbers
+  CHECK(json::parse(read_file(base + "/run.json"))["lineage"] == lineage);
+  CHECK_THAT(read_file(base + "/events.jsonl"), Contains("schedule.total_steps"));
+  // Back before the change, without it: no trace of it is left.
+  const Outcome back = run_trainctl(dir.path(), {"resume", "base", "--step", "16", "-s", "schedule.total_steps=20"});
+  INFO(back.err);
+  REQUIRE(back.status == 0);
+  CHECK_THAT(back.err, Contains("the same bits"));
+  CHECK(json::parse(run_trainctl(dir.path(), {"--json", "inspect-ckpt", "base"}).out)["lineage"].empty());
+}
+
+TEST_CASE("a mesh given by its factors alone resumes a run of another size", "[branch]") {
+  const TempDir dir;
+  write_file(dir.path() + "/job.json", tiny_spec("sized"));
+  REQUIRE(run_trainctl(dir.path(), {"launch", "job.json", "-s", "observability.run_id=sized", "-s", "parallelism.world_size=4",
+                                    "--max-steps", "4"}).status == 0);
+  const Outcome o = run_trainctl(dir.path(), {"resume", "sized", "-s", "parallelism.pipeline=4"});
+  INFO(o.err);
+  CHECK(o.status == 0);
+  CHECK_THAT(o.err, Contains("-s parallelism.world_size=8") && Contains("4 → 8 ranks") && Contains("with the same bits"));
+}
+
+TEST_CASE("what is said of a copied run names the copy", "[branch]") {
+  const TempDir dir;
+  launch_base(dir);
+  std::filesystem::copy(dir.path() + "/runs/base", dir.path() + "/runs/copy", std::filesystem::copy_options::recursive);
+  CHECK_THAT(run_trainctl(dir.path(), {"status", "copy"}).out, Contains("run        copy ") && !Contains("runs/base"));
+  const std::string shard = dir.path() + "/runs/copy/ckpt/step-00000016/shard-00002-of-00004.safetensors";
+  std::string bytes = read_file(shard);
+  bytes[bytes.size() - 1001] = char(bytes[bytes.size() - 1001] ^ 1);
+  write_file(shard, bytes);
+  const Outcome damaged = run_trainctl(dir.path(), {"resume", "copy", "--step", "16"});
+  INFO(damaged.err);
+  CHECK(damaged.status == 7);
+  CHECK_THAT(damaged.err, Contains("run copy failed") && Contains("a copy of run base") &&
+                              Contains("the checkpoint of step 16 cannot be loaded") && Contains("what to do  trainctl resume copy (takes"));
+  CHECK(run_trainctl(dir.path(), {"resume", "copy"}).status == 0);   // as advised
+  CHECK(curve_of(dir.path() + "/runs/copy", 0) == curve_of(dir.path() + "/runs/base", 0));
+}

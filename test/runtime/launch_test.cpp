@@ -449,6 +449,25 @@ TEST_CASE("the same bits are only promised between equal numerics") {
   CHECK(describe_numerics("", "cpu v4").ends_with("from here on the bits may differ"));
 }
 
+TEST_CASE("a resume that gives factors of the mesh is given their product") {
+  const auto run = [](const std::string& parallelism) {
+    return parse_job({.text = R"({"version":1,"model":{"preset":"gpt2-tiny"},"data":{"train":[{"path":"a.idx"}]},
+      "schedule":{"total_steps":10},"parallelism":)" + parallelism + "}", .file = "job.json"});
+  };
+  using Words = std::vector<std::string>;
+  const ParsedJob given = run(R"({"world_size":4,"pipeline":2,"data":2})");
+  const Words pipeline = {"parallelism.pipeline=4"};
+  CHECK(with_world_size(given, pipeline) == Words{"parallelism.pipeline=4", "parallelism.world_size=8"});
+  CHECK(with_world_size(given, {"parallelism.pipeline=1", "parallelism.tensor=2"}).size() == 2);   // 1 x 2 x 2 are 4 again
+  for (const Words& left_alone : {Words{"schedule.min_lr=0"}, Words{"parallelism.pipeline=4", "parallelism.world_size=8"},
+                                  Words{"parallelism.pipeline=auto"}, Words{"parallelism.data=2"}, Words{"nonsense"}})
+    CHECK(with_world_size(given, left_alone) == left_alone);
+  CHECK(with_world_size(run(R"({"pipeline":2,"data":2})"), pipeline) == pipeline);
+  // `data` that follows from the product goes on doing so where it can.
+  CHECK(with_world_size(run(R"({"world_size":8,"pipeline":2})"), pipeline) == pipeline);
+  CHECK(with_world_size(run(R"({"world_size":2,"pipeline":2})"), pipeline).back() == "parallelism.world_size=4");
+}
+
 TEST_CASE("changed data is named") {
   const std::string a = R"({"train":[{"path":"d.bin","tokens":10,"fingerprint":"aa"}],"val":[]})",
                     b = R"({"train":[{"path":"d.bin","tokens":11,"fingerprint":"bb"}],"val":[]})";

@@ -282,3 +282,17 @@ TEST_CASE("diagnosis: healthy, hang with the missing ranks, silence, start, a lo
   CHECK(diagnose(failed, SupervisorState::none, 3000).summary == "the run has failed at step 40: rank 1 was killed");
   CHECK(diagnose(failed, SupervisorState::none, 3000).advice == "trainctl resume tiny-1");
 }
+
+TEST_CASE("the status of a copied run names the copy") {
+  RunStatus status;
+  status.run_id = "ref";
+  status.directory = "/data/runs/ref";
+  status.advice = "trainctl resume ref";
+  CHECK(found_in(status, "/data/runs/ref").advice == "trainctl resume ref");
+  const RunStatus copy = found_in(status, "/data/runs/bad");
+  CHECK(copy.run_id == "bad");
+  CHECK(copy.directory == "/data/runs/bad");
+  CHECK(copy.advice == "trainctl resume bad");
+  status.advice = "trainctl inspect-ckpt /data/runs/ref/ckpt/step-00000020";
+  CHECK(found_in(status, "/other/bad").advice == "trainctl inspect-ckpt /other/bad/ckpt/step-00000020");
+}

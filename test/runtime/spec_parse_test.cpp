@@ -312,6 +312,8 @@ TEST_CASE("a lineage comes back as it was written", "[spec]") {
   CHECK(describe(back.at(0)) ==
         "from base step 500 (state 0123456789abcdef): schedule.lr 0.003 → 0.001, data from its start");
   CHECK(describe(back.at(1)) == "from step 600 on: computed by cpu → cuda");
+  CHECK(lineage_of(lineage_at(text, 550)).at(1).step == 550);   // the run went back: the change begins there
+  CHECK(lineage_at(text, 700) == text);
   CHECK(lineage_of("").empty());
   CHECK(lineage_of("[{}]").empty());
 }
