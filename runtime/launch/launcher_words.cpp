@@ -49,8 +49,12 @@ std::string launcher_reason(const std::string& text) {
       if (line.find(words) != std::string::npos) return true;
     return false;
   };
-  for (const auto& block : blocks_of(text))
-    if (!block.empty() && !std::any_of(block.begin(), block.end(), is_death)) return reason_in(block);
+  // Lines that begin with "[host:pid]" are mpirun's own log; they count only where there is no message.
+  for (const bool with_log : {false, true})
+    for (auto block : blocks_of(text)) {
+      if (!with_log) std::erase_if(block, [](const std::string& line) { return line.starts_with('['); });
+      if (!block.empty() && !std::any_of(block.begin(), block.end(), is_death)) return reason_in(block);
+    }
   return "";
 }
 

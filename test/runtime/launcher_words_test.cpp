@@ -39,6 +39,8 @@ Your MPI job is now going to abort; sorry.
       "At least one pair of MPI processes are unable to reach each other for MPI communications. "
       "(Process 1 ([[8261,1],1]) is on host: vm; BTLs attempted: tcp)";
   CHECK(launcher_reason(text) == reason);
+  CHECK(launcher_reason("[vm:1] [[1,0],0] ORTE_ERROR_LOG: Out of resource\n" + text) == reason);
+  CHECK(launcher_reason("[vm:1] [[1,0],0] ORTE_ERROR_LOG: Out of resource\n") == "[vm:1] [[1,0],0] ORTE_ERROR_LOG: Out of resource");
   CHECK(launcher_reason("") == "");
   CHECK(launcher_reason(dashes + "\nPrimary job  terminated normally, but 1 process returned\na non-zero exit code.\n" + dashes) == "");
   Supervision s({.ranks = 2}, 0);
