@@ -93,6 +93,7 @@ class RecordingEdge final : public parallel::Communicator {
   std::unique_ptr<Communicator> split(int, int, const std::string&) override { return nullptr; }
   int world_rank(int r) const override { return r; }
   double deadline_s() const override { return 1; }
+  void set_deadline(double) override {}
   double waited_s() const override { return 0; }
   uint64_t sent_bytes() const override { return 0; }
 
