@@ -75,6 +75,8 @@ Outcome Child::wait(double seconds) {
 
 std::string trainctl_path() { return std::string(TRAINCTL_BINARY_DIR) + "/trainctl"; }
 
+std::string emulated_trainctl_path() { return std::string(TRAINCTL_BINARY_DIR) + "/emulated/trainctl"; }
+
 Outcome run_trainctl(const std::string& directory, std::vector<std::string> arguments, double seconds,
                  const std::vector<std::string>& extra_environment) {
   arguments.insert(arguments.begin(), trainctl_path());

@@ -34,6 +34,8 @@ class Child {
 };
 
 std::string trainctl_path();
+/// The same program on an emulated GPU.
+std::string emulated_trainctl_path();
 Outcome run_trainctl(const std::string& directory, std::vector<std::string> arguments, double seconds = 120,
                  const std::vector<std::string>& extra_environment = {});
 

@@ -80,6 +80,7 @@ Options options_from_environment() {
   o.stream_mode = choice<StreamMode>("EMULATED_GPU_STREAMS", o.stream_mode, {{"eager", StreamMode::eager},
                                                                              {"lazy", StreamMode::lazy},
                                                                              {"random", StreamMode::random}});
+  if (const char* const name = std::getenv("EMULATED_GPU_NAME")) o.devices.front().name = name;
   if (const char* const seed = std::getenv("EMULATED_GPU_SEED")) o.seed = std::strtoull(seed, nullptr, 10);
   return o;
 }

@@ -43,7 +43,7 @@ struct Options {
 };
 
 /// Options{} changed by the environment: EMULATED_GPU_ORDER = forward, reverse or random, EMULATED_GPU_STREAMS = eager, lazy or random,
-/// EMULATED_GPU_SEED = a number. They hold until the first reset.
+/// EMULATED_GPU_SEED = a number; EMULATED_GPU_NAME = the name of the device. They hold until the first reset.
 Options options_from_environment();
 
 /// Begins anew: devices without streams, memory, failures and counts. What was alive is gone (leaks() told which); no thread may be
