@@ -210,11 +210,14 @@ RunStatus healthy() {
 TEST_CASE("status.json returns what was written") {
   FileSystem& fs = real_file_system();
   Folder folder;
-  const RunStatus s = healthy();
+  RunStatus s = healthy();
   write_status(fs, folder.path + "/status.json", s);
   write_status(fs, folder.path + "/status.json", s);
   const auto back = read_status(fs, folder.path + "/status.json");
   REQUIRE(back);
+  // Id and folder are those of the place where the file was found: the run may have been copied.
+  s.directory = folder.path;
+  s.run_id = folder.path.substr(folder.path.rfind('/') + 1);
   CHECK(back->to_json() == s.to_json());
   CHECK(fs.list(folder.path) == std::vector<std::string>{"status.json"});
   CHECK_FALSE(read_status(fs, folder.path + "/none"));

@@ -220,6 +220,7 @@ struct Stage {
                           int64_t resume_step = 0) {
     SupervisePlan p;
     p.run_id = "fake";
+    p.name = "fake";
     p.program = "unused";
     p.mpirun = "/proc/self/exe";
     p.resume_from = resume_from;
