@@ -225,6 +225,9 @@ std::vector<ckpt::ChunkData> state_chunk_data(const RankState& state) {
   return data;
 }
 
+namespace {
+
+/// The gradients of this rank's chunks, copied into `storage`; `tensors` is gradient_tensors(table).
 std::vector<ckpt::ChunkData> gradient_chunk_data(const RankState& state, std::vector<std::vector<float>>& storage) {
   std::vector<ckpt::ChunkData> data;
   for (const ShardedParams::StateChunk& c : state.params.state_chunks()) {
@@ -238,6 +241,33 @@ std::vector<ckpt::ChunkData> gradient_chunk_data(const RankState& state, std::ve
   }
   state.stream.synchronize();
   return data;
+}
+
+}  // namespace
+
+void save_gradients(parallel::Communicator& world, FileSystem& fs, const std::string& directory, const ckpt::StateInfo& description,
+                    const ParamTable& table, const RankState& state) {
+  const std::vector<ckpt::Tensor> tensors = gradient_tensors(table);
+  if (world.rank() == 0) ckpt::prepare_saving(fs, directory, description);
+  parallel::barrier(world, 8);
+  std::vector<std::vector<float>> storage;
+  const auto chunks = gradient_chunk_data(state, storage);
+  const std::string text = ckpt::write_shard(fs, ckpt::saving_directory(directory, description),
+                                             ckpt::shard_file_name(world.rank(), world.size()), description, tensors, chunks)
+                               .to_json();
+  std::vector<double> sizes(size_t(world.size()), 0.0);
+  sizes[size_t(world.rank())] = double(text.size());
+  parallel::all_reduce_f64(world, sizes);
+  std::vector<size_t> bytes(sizes.begin(), sizes.end());
+  size_t total = 0;
+  for (const size_t b : bytes) total += b;
+  std::string all(total, ' ');
+  parallel::all_gather_v(world, text.data(), all.data(), bytes, 9);
+  if (world.rank() != 0) return;
+  std::vector<ckpt::ShardReceipt> receipts;
+  for (size_t r = 0, from = 0; r < bytes.size(); from += bytes[r++])
+    receipts.push_back(ckpt::ShardReceipt::from_json(all.substr(from, bytes[r])));
+  ckpt::publish(fs, directory, description, tensors, receipts);
 }
 
 }  // namespace trainctl

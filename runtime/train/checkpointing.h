@@ -42,7 +42,8 @@ void load_state(const ParamTable& table, ckpt::Checkpoint& checkpoint, const Ran
 /// The chunks of this rank where they are on its device, as write_shard takes them with a DeviceChunks; `tensors` is
 /// checkpoint_tensors(table).
 std::vector<ckpt::ChunkData> state_chunk_data(const RankState& state);
-/// The gradients of this rank's chunks, copied; `tensors` is gradient_tensors(table). storage keeps the data alive.
-std::vector<ckpt::ChunkData> gradient_chunk_data(const RankState& state, std::vector<std::vector<float>>& storage);
+/// Publishes the gradients of all ranks below `directory` in the format of a checkpoint. Collective over `world`.
+void save_gradients(parallel::Communicator& world, FileSystem& fs, const std::string& directory, const ckpt::StateInfo& description,
+                    const ParamTable& table, const RankState& state);
 
 }  // namespace trainctl

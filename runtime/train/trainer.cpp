@@ -10,9 +10,9 @@
 #include "runtime/base/json.h"
 #include "runtime/base/process_memory.h"
 #include "runtime/train/bad_steps.h"
+#include "runtime/train/counting_file_system.h"
 #include "runtime/train/gpu_watch.h"
 #include "runtime/train/last_save.h"
-#include "runtime/train/counting_file_system.h"
 #include "runtime/train/metrics.h"
 #include "runtime/train/rank_activity.h"
 #include "runtime/train/rank_device.h"
@@ -306,7 +306,7 @@ struct Trainer::Impl {
     activity.enter(RunPhase::reducing_gradients, step + 1);
     const double reduce_begin = clock.monotonic_s(), waited_until_reduce = waited();
     params->finish_reduction();
-    if (step == 0 && !options.gradients_dir.empty()) save_gradients();
+    if (step == 0 && !options.gradients_dir.empty()) save_gradients(world, fs, options.gradients_dir, state_info(), table, rank_state());
     activity.enter(RunPhase::exchanging_scalars, step + 1);
     const Scalars scalars = exchange_scalars();
     activity.enter(RunPhase::optimizer, step + 1);
@@ -449,31 +449,6 @@ struct Trainer::Impl {
     saving_s += took_s;
     apart_s += took_s;
     return saved;
-  }
-
-  void save_gradients() {
-    const ckpt::StateInfo state = state_info();
-    const std::vector<ckpt::Tensor> tensors = gradient_tensors(table);
-    if (world.rank() == 0) ckpt::prepare_saving(fs, options.gradients_dir, state);
-    parallel::barrier(world, 8);
-    std::vector<std::vector<float>> storage;
-    const auto chunks = gradient_chunk_data(rank_state(), storage);
-    const std::string text = ckpt::write_shard(fs, ckpt::saving_directory(options.gradients_dir, state),
-                                               ckpt::shard_file_name(world.rank(), world.size()), state, tensors, chunks)
-                                 .to_json();
-    std::vector<double> sizes(size_t(world.size()), 0.0);
-    sizes[size_t(world.rank())] = double(text.size());
-    parallel::all_reduce_f64(world, sizes);
-    std::vector<size_t> bytes(sizes.begin(), sizes.end());
-    size_t total = 0;
-    for (const size_t b : bytes) total += b;
-    std::string all(total, ' ');
-    parallel::all_gather_v(world, text.data(), all.data(), bytes, 9);
-    if (world.rank() != 0) return;
-    std::vector<ckpt::ShardReceipt> receipts;
-    for (size_t r = 0, from = 0; r < bytes.size(); from += bytes[r++])
-      receipts.push_back(ckpt::ShardReceipt::from_json(all.substr(from, bytes[r])));
-    ckpt::publish(fs, options.gradients_dir, state, tensors, receipts);
   }
 
   /// Ends what the last step began, and waits until everyone has: a communicator's end cuts off what is under way on its peers too.

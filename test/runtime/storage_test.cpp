@@ -144,7 +144,7 @@ TEST_CASE("a run is known from its other records where status.json is damaged or
   CHECK_THAT(missing->note, Contains("status.json is missing") && Contains("events"));
   const RunStatus& s = missing->status;
   CHECK((s.run_id == "r" && s.state == "running" && !s.ended() && s.epoch == 2 && s.restarts == 1));
-  CHECK((s.step == 2 && s.total_steps == 40 && s.saved_step == -1 && s.advice == "trainctl resume r"));
+  CHECK((s.step == 2 && s.total_steps == 40 && s.saved_step == -1 && s.advice == "trainctl resume " + run.path));
   CHECK_THAT(render_status(s, SupervisorState::none, 8), Contains("2/40") && Contains("3.25"));
 
   fs.write_new_text(run.status(), "{\"v\":1,");
