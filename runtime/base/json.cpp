@@ -1,8 +1,5 @@
 #include "runtime/base/json.h"
 
-template class nlohmann::basic_json<>;
-template class nlohmann::basic_json<nlohmann::ordered_map>;
-
 namespace trainctl {
 
 nlohmann::json parse_json(std::string_view text) { return nlohmann::json::parse(text); }

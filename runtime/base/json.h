@@ -7,9 +7,6 @@
 #include <string>
 #include <string_view>
 
-extern template class nlohmann::basic_json<>;
-extern template class nlohmann::basic_json<nlohmann::ordered_map>;
-
 namespace trainctl {
 
 /// Throws nlohmann::json::parse_error where `text` is not JSON.
