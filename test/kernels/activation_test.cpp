@@ -100,6 +100,8 @@ TEST_CASE("cross entropy agrees with the reference, whole and in slices") {
         b.cross_entropy_stats(s, o[0], targets.data(), 0, o[1].f32());
         b.cross_entropy_combine(s, o[1].f32(), 1, rows, o[2].f32(), o[2].f32() + rows);
         b.cross_entropy_backward(s, o[0], targets.data(), 0, o[2].f32(), 0.125f);
+        // A relative tolerance says nothing about the gradient of a single class, which is zero.
+        if (vocab == 1) CHECK(std::abs(o[0].get(0, 0)) <= 1e-6f);
       });
     }
   }
