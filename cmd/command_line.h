@@ -22,7 +22,7 @@ class Option {
  public:
   explicit Option(CLI::Option* option) : option_(option) {}
   Option& required(bool yes = true);
-  /// The word that stands for the value in the help, e.g. "N".
+  /// The word for the value in the help, e.g. "N".
   Option& type_name(const std::string& name);
   /// A whole number or a number from `low` to `high`.
   Option& range(double low, double high);

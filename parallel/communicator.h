@@ -61,7 +61,7 @@ class Ticket {
 /// What a group exchanges in device memory, for a transport that prepares for it.
 enum class Traffic {
   bulk,   ///< everything, each member with each
-  edge,   ///< single messages that travel beside compute: the transport takes little of the device for them
+  edge,   ///< single messages that travel during compute: the transport takes little of the device for them
   none    ///< nothing: the group talks by way of host(), or is only there to be split. An exchange of device memory is an ENSURE failure
 };
 

@@ -24,7 +24,7 @@ using Clock = std::chrono::steady_clock;
 
 /// Thread blocks of one exchange, each of which holds a multiprocessor while it waits for its peer. The exchanges of a rank's groups
 /// (tp, dp, both directions of two pipeline edges) may all wait at once: together they must leave room for the compute that they wait
-/// for, or neither ends: 2 times 16 and 4 times 4 of an A100's 108. An edge's messages wait beside compute for most of a step, so they get
+/// for, or neither ends: 2 times 16 and 4 times 4 of an A100's 108. An edge's messages wait during compute for most of a step, so they get
 /// few. NCCL_MAX_CTAS in the environment overrules it.
 constexpr int kBulkBlocks = 16, kEdgeBlocks = 4;
 

@@ -59,7 +59,7 @@ class Control {
 
 /// Connects to the supervisor at host:port with the run's token. Sends heartbeats from its own thread. Throws Error(kLauncher).
 /// If the connection is lost, or during a save the supervisor says nothing for answer_timeout_s, the process ends itself (the supervisor
-/// is gone or stopped: nobody would stop us).
+/// is gone or stopped and cannot end this process).
 std::unique_ptr<Control> connect_control(const std::string& host, int port, const std::string& token, int rank,
                                          double heartbeat_s, double answer_timeout_s);
 

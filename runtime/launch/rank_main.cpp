@@ -28,7 +28,7 @@
 namespace trainctl {
 namespace {
 
-/// A live supervisor ends a save that stands still for save_timeout_seconds and says why; a rank ends itself only
+/// A live supervisor ends a save that makes no progress for save_timeout_seconds and says why; a rank ends itself only
 /// when that has not happened.
 constexpr double kVerdictGraceS = 10;
 

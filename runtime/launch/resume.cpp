@@ -246,7 +246,7 @@ void go_on_from(const ckpt::Checkpoint& checkpoint, const ResumeRequest& request
   plan.lineage_json = lineage_json(lineage);
 }
 
-/// The run's spec from here on, beside the one it had; and its lineage.
+/// The run's spec from here on, next to the one it had; and its lineage.
 void record_spec(FileSystem& fs, const RunDirectory& run, const ParsedJob& now, const RunIdentity& identity,
                  const std::string& lineage) {
   if (const std::string text = fs.read_text(run.job()); text != now.resolved_json + "\n") {

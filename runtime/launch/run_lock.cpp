@@ -16,7 +16,7 @@
 namespace trainctl {
 namespace {
 
-/// A process, so that its number used again, another boot and another container are all told apart.
+/// A process, so that its number used again, another boot and another container all differ.
 struct Owner {
   int pid = 0;
   unsigned long long start_ticks = 0;

@@ -46,7 +46,7 @@ void check_checkpoint_folder(FileSystem& fs, const JobSpec& job, const std::stri
                 fmt::format("a checkpoint cannot be saved in {}: {}; choose another folder with -s checkpoint.dir=DIR",
                             directory, error.what()));
   }
-  // Later ones are set aside: they take room beside what the run writes.
+  // Later ones are set aside: they take room in addition to what the run writes.
   const std::vector<int64_t> steps = ckpt::list_steps(fs, directory);
   const SpaceNeed need = space_need(job, std::count_if(steps.begin(), steps.end(), [&](int64_t s) { return s <= step; }));
   if (const std::string refusal = space_refusal(need, fs.free_bytes(directory), directory); !refusal.empty())

@@ -130,7 +130,7 @@ class Supervision {
   };
   Patience patience_in(RunPhase phase) const;
   Patience patience() const;
-  /// Ranks that stand still, whatever they did last; if there are none, those that compute while others wait for them; if there are
+  /// Ranks that are stopped or silent, whatever they did last; if there are none, those that compute while others wait for them; if there are
   /// none of these either, all that compute.
   std::vector<int> culprits(bool with_ended) const;
   std::string suspects() const;

@@ -55,7 +55,7 @@ json parsed(const std::string& text) {
 
 struct Opened {
   std::unique_ptr<ckpt::Checkpoint> checkpoint;
-  std::vector<ckpt::Superseded> superseded;   ///< beside it, if a folder of checkpoints was asked for
+  std::vector<ckpt::Superseded> superseded;   ///< next to it, if a folder of checkpoints was asked for
   std::vector<std::string> skipped;   ///< newer ones that do not open: "path: reason"
 };
 

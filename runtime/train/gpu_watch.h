@@ -1,4 +1,4 @@
-// How a rank's GPU is, read beside training: one thread asks once a second, the step takes the last answer and never waits for the next.
+// How a rank's GPU is, read during training: one thread asks once a second, the step takes the last answer and never waits for the next.
 #pragma once
 #include <functional>
 #include <memory>

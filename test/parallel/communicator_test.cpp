@@ -98,7 +98,7 @@ TEST_CASE("test() says when, without blocking") {
 
 namespace {
 
-/// Keeps what it is told of one wait.
+/// Keeps what is reported of one wait.
 struct SeenWait final : parallel::WaitObserver {
   std::string communicator, operation;
   std::vector<int> peers;
