@@ -5,7 +5,7 @@
 // device) stays: NCCL is aborted, so that its work on the stream ends, and every later call throws that same error.
 //
 // The exchanges of a link run one after another, so only the first unfinished one can be the one that hangs. Its clock runs from the
-// moment the device came to it (its `started` event), and not before the host or a stream waits for it or for one behind it: the host, or a stream that
+// moment the device came to it (its `started` event), and not before a wait for it or for one behind it: by the host, or by a stream that
 // has come to its wait (the `needed` event). So an exchange may be given to the device long before it is needed.
 #pragma once
 #include <atomic>

@@ -67,8 +67,8 @@ std::string divergence_advice(FileSystem& fs, const JobSpec& job, const RunDirec
   // A branch begins again where it left its parent; another run begins anew.
   if (const auto identity = read_identity(fs, run); identity && !identity->parent_checkpoint.empty())
     line.argv.insert(line.argv.end(), {"--from", identity->parent_checkpoint});
-  else if (!job.observability.run_id.empty())
-    overrides.push_back("observability.run_id=");   // the saved spec holds this run's own id, which the new run must not take
+  // The saved spec may hold this run's own id, which the new run must not take.
+  if (!job.observability.run_id.empty()) overrides.push_back("observability.run_id=");
   for (const std::string& override : overrides) line.argv.insert(line.argv.end(), {"-s", override});
   return shell_text(line);
 }

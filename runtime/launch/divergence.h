@@ -26,8 +26,8 @@ std::optional<int64_t> branch_point(std::span<const SavedLoss> saved, double fir
 /// trains models of any size.
 double lower_learning_rate(double lr);
 
-/// The command: `trainctl launch RUN/job.json --from RUN@STEP -s schedule.lr=...`. Where no checkpoint of the run is good: from the
-/// checkpoint that the run itself branched from, or without --from.
+/// The command: `trainctl launch RUN/job.json --from RUN@STEP -s schedule.lr=...`. Where no checkpoint
+/// of the run is good: from the checkpoint that the run itself branched from, or without --from.
 /// `run` names the run as the user can find it.
 std::string divergence_advice(FileSystem& fs, const JobSpec& job, const RunDirectory& run);
 

@@ -1,4 +1,5 @@
-// How a rank's GPU is, read during training: one thread asks once a second, the step takes the last answer and never waits for the next.
+// How a rank's GPU is, read during training: one thread asks once a second, and the step takes
+// the last answer without waiting for the next.
 #pragma once
 #include <functional>
 #include <memory>

@@ -170,9 +170,13 @@ TEST_CASE("a diverged run branches where its losses were still on course", "[bad
   CHECK(divergence_advice(fs, job, run) ==
         fmt::format("trainctl launch '{0}/my run/job.json' -s schedule.lr=0.0003 -s schedule.min_lr=3e-05", dir.path()));
   fs.make_directory(run.path);
-  fs.write_new_text(run.file("run.json"), RunIdentity{.run_id = "my run", .parent_checkpoint = "/p/ckpt/step-00000040"}.to_json());
-  CHECK(divergence_advice(fs, job, run) == fmt::format("trainctl launch '{0}/my run/job.json' --from /p/ckpt/step-00000040 "
-                                                       "-s schedule.lr=0.0003 -s schedule.min_lr=3e-05", dir.path()));
+  const RunIdentity branch{.run_id = "x", .parent_checkpoint = "/p/step-00000040"};
+  fs.write_new_text(run.file("run.json"), branch.to_json());
+  job.observability.run_id = "my";
+  CHECK(divergence_advice(fs, job, run) ==
+        fmt::format("trainctl launch '{0}/my run/job.json' --from /p/step-00000040 -s schedule.lr=0.0003 "
+                    "-s schedule.min_lr=3e-05 -s observability.run_id=",
+                    dir.path()));
   job.checkpoint.dir = dir.path() + "/a/ckpt";
   job.schedule.lr = 3e-3;
   job.schedule.min_lr = 3e-4;
