@@ -5,8 +5,8 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/file_system.h"
-#include "runtime/launch/job_files.h"
-#include "runtime/launch/mpirun.h"
+#include "runtime/supervise/job_files.h"
+#include "runtime/machine/mpirun.h"
 
 extern char** environ;
 

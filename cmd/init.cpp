@@ -5,7 +5,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/file_system.h"
 #include "runtime/base/json.h"
-#include "runtime/launch/job_files.h"
+#include "runtime/supervise/job_files.h"
 #include "runtime/spec/suggest.h"
 
 namespace trainctl::cmd {

@@ -4,7 +4,7 @@
 
 #include "cmd/runs.h"
 #include "runtime/base/error.h"
-#include "runtime/launch/launch.h"
+#include "runtime/supervise/launch.h"
 
 namespace trainctl::cmd {
 namespace {
@@ -48,7 +48,7 @@ int launch(Options options, const Context& context) {
       return report_mistakes(refused, context);
   if (options.dry_run) return print_preview(preview_launch(request, real_file_system()));
   outlive_readers();
-  Console console(console_options(context));
+  TerminalConsole console(console_options(context));
   if (const std::string risk = risk_of(request.job.job); !risk.empty()) console.note(risk);
   return report_result(launch_run(request, real_file_system(), real_clock(), console), context);
 }

@@ -4,7 +4,7 @@
 
 #include "cmd/commands.h"
 #include "runtime/base/error.h"
-#include "runtime/launch/mpirun.h"
+#include "runtime/machine/mpirun.h"
 #include "runtime/plan/report.h"
 
 namespace trainctl::cmd {

@@ -2,7 +2,7 @@
 #include <memory>
 
 #include "cmd/commands.h"
-#include "runtime/launch/rank_main.h"
+#include "runtime/run/rank_main.h"
 
 namespace trainctl::cmd {
 

@@ -3,7 +3,7 @@
 
 #include "cmd/runs.h"
 #include "runtime/base/error.h"
-#include "runtime/launch/launch.h"
+#include "runtime/supervise/launch.h"
 
 namespace trainctl::cmd {
 namespace {
@@ -53,7 +53,7 @@ int resume(const Options& options, const Context& context) {
   const std::string command = branch_command(found.run.path, branch_step, options.overrides);
   if (const auto refused = refused_on_resume(before, *now, command); !refused.empty()) return report_mistakes(refused, context);
   outlive_readers();
-  Console console(console_options(context));
+  TerminalConsole console(console_options(context));
   const ResumeRequest request{.run = found.run,
                               .before = std::move(before),
                               .now = std::move(*now),

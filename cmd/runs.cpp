@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "runtime/launch/process.h"
+#include "runtime/machine/process.h"
 
 namespace trainctl::cmd {
 
@@ -38,8 +38,8 @@ SupervisorState supervisor_state(FileSystem& fs, const RunDirectory& run) {
 
 std::string own_program() { return std::filesystem::read_symlink("/proc/self/exe").string(); }
 
-Console::Options console_options(const Context& context) {
-  Console::Options options;
+TerminalConsole::Options console_options(const Context& context) {
+  TerminalConsole::Options options;
   options.terminal = ::isatty(STDERR_FILENO);
   options.color = context.color_err;
   options.quiet = context.quiet();

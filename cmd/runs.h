@@ -3,8 +3,8 @@
 #include <string>
 
 #include "cmd/commands.h"
-#include "runtime/launch/run_directory.h"
-#include "runtime/launch/supervisor.h"
+#include "runtime/run/run_directory.h"
+#include "runtime/supervise/supervisor.h"
 #include "runtime/observe/console.h"
 #include "runtime/observe/status.h"
 
@@ -25,7 +25,7 @@ SupervisorState supervisor_state(FileSystem& fs, const RunDirectory& run);
 std::string own_program();
 
 /// The console of a supervisor on stderr.
-Console::Options console_options(const Context& context);
+TerminalConsole::Options console_options(const Context& context);
 
 /// From here on a reader of our output that goes away (a closed pipe) does not end us: the run directory keeps the record.
 void outlive_readers();

@@ -9,7 +9,7 @@
 #include "cmd/runs.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
-#include "runtime/launch/run_directory.h"
+#include "runtime/run/run_directory.h"
 #include "runtime/train/sample.h"
 
 namespace trainctl::cmd {

@@ -8,21 +8,13 @@
 #include <ctime>
 #include <limits>
 
-#include "runtime/base/json.h"
 
 namespace trainctl {
 namespace {
 
-using nlohmann::json;
-
-constexpr double kAbsent = std::numeric_limits<double>::quiet_NaN();
 constexpr int kRowsPerHeader = 20;
 /// Steps may come faster than anyone can read.
 constexpr double kRedrawS = 0.1;
-
-double number_of(const json& j, const char* key) {
-  return j.contains(key) && j[key].is_number() ? j[key].get<double>() : kAbsent;
-}
 
 std::string bar_of(double share) {
   constexpr int kWidth = 22;
@@ -37,38 +29,7 @@ std::string bar_of(double share) {
 
 }  // namespace
 
-StepView step_view(const std::string& text) {
-  const json j = try_parse_json(text);
-  StepView v{.step = 0,
-             .loss = kAbsent,
-             .grad_norm = kAbsent,
-             .lr = kAbsent,
-             .tokens = kAbsent,
-             .step_s = kAbsent,
-             .tokens_per_s = kAbsent,
-             .mfu = kAbsent,
-             .data_wait = kAbsent,
-             .val_loss = kAbsent};
-  if (!j.is_object()) return v;
-  v.step = j.value("step", int64_t(0));
-  v.loss = number_of(j, "loss");
-  v.grad_norm = number_of(j, "grad_norm");
-  v.lr = number_of(j, "lr");
-  v.tokens = number_of(j, "tokens");
-  v.step_s = number_of(j, "step_s");
-  v.tokens_per_s = number_of(j, "tokens_per_s");
-  v.mfu = number_of(j, "mfu");
-  v.val_loss = number_of(j, "val_loss");
-  v.skipped = j.value("skipped", false);
-  v.skipped_steps = j.value("skipped_steps", int64_t{0});
-  if (j.contains("phases") && j["phases"].is_object()) {
-    for (const char* key : {"data", "data_s", "data_wait", "data_wait_s"})
-      if (std::isnan(v.data_wait)) v.data_wait = number_of(j["phases"], key) / v.step_s;
-  }
-  return v;
-}
-
-Console::Console(Options options) : options_(std::move(options)) {
+TerminalConsole::TerminalConsole(Options options) : options_(std::move(options)) {
   if (!options_.write)
     options_.write = [](const std::string& text) {
       std::fwrite(text.data(), 1, text.size(), stderr);
@@ -76,30 +37,30 @@ Console::Console(Options options) : options_(std::move(options)) {
     };
 }
 
-Console::~Console() { clear(); }
+TerminalConsole::~TerminalConsole() { clear(); }
 
-void Console::clear() {
+void TerminalConsole::clear() {
   if (!progress_shown_) return;
   options_.write("\r\033[K");
   progress_shown_ = false;
 }
 
-void Console::line(const std::string& text) {
+void TerminalConsole::line(const std::string& text) {
   clear();
   options_.write(text + "\n");
   if (options_.terminal && !progress_.empty()) draw_progress();
 }
 
-void Console::say(const std::string& text) {
+void TerminalConsole::say(const std::string& text) {
   progress_.clear();
   line(text);
 }
 
-void Console::note(const std::string& text) {
+void TerminalConsole::note(const std::string& text) {
   if (!options_.quiet) line(text);
 }
 
-void Console::draw_progress() {
+void TerminalConsole::draw_progress() {
   options_.write("\r" + progress_ + "\033[K");
   progress_shown_ = true;
 }
@@ -165,7 +126,7 @@ std::string progress_text(const StepView& v, int64_t total, double left_s, int c
 
 }  // namespace
 
-void Console::step(const StepView& v, bool log, double unix_s) {
+void TerminalConsole::step(const StepView& v, bool log, double unix_s) {
   if (v.skipped)
     note(fmt::format(" ! step {} is skipped: its loss or gradient norm is not finite; parameters are unchanged ({} so far)", v.step,
                      count_of(v.skipped_steps, "step")));
@@ -177,7 +138,7 @@ void Console::step(const StepView& v, bool log, double unix_s) {
   ++steps_seen_;
   last_unix_s_ = unix_s;
   const int64_t total = options_.total_steps;
-  const double left_s = total > 0 && step_s_ > 0 ? double(total - v.step) * step_s_ : kAbsent;
+  const double left_s = total > 0 && step_s_ > 0 ? double(total - v.step) * step_s_ : std::numeric_limits<double>::quiet_NaN();
   if (!options_.terminal) {
     if (!log && std::isnan(v.val_loss)) return;
     return line(key_value_line(v, unix_s));

@@ -5,20 +5,11 @@
 #include <string>
 
 #include "runtime/base/text.h"
+#include "runtime/run/console.h"
 
 namespace trainctl {
 
-/// One step as the console shows it. Taken from the JSON of a step report; absent numbers are NaN.
-struct StepView {
-  int64_t step = 0;
-  double loss = 0, grad_norm = 0, lr = 0, tokens = 0, step_s = 0, tokens_per_s = 0, mfu = 0, data_wait = 0,
-         val_loss = 0;
-  bool skipped = false;       ///< loss or gradient norm were not finite; parameters were not updated
-  int64_t skipped_steps = 0;  ///< so far
-};
-StepView step_view(const std::string& json);
-
-class Console {
+class TerminalConsole final : public Console {
  public:
   struct Options {
     bool terminal = false;  ///< redraw a progress line and print a table; otherwise key=value lines
@@ -28,18 +19,14 @@ class Console {
     std::function<int()> columns;  ///< width of the terminal, 0 if unknown; default: unknown
     std::function<void(const std::string&)> write;  ///< default: stderr
   };
-  explicit Console(Options options);
-  ~Console();
+  explicit TerminalConsole(Options options);
+  ~TerminalConsole() override;
 
-  /// A line that is always shown, also with --quiet: failures and what to do.
-  void say(const std::string& line);
-  /// A line of ordinary progress: " ▸ checkpoint step 500", "✓ data".
-  void note(const std::string& line);
-  /// Called for every step; `log`: it is due in the table as well. `unix_s` for the key=value form.
-  void step(const StepView& view, bool log, double unix_s);
-  /// Takes the progress line away, so that other text starts on a clean line.
-  void clear();
-  void set_total_steps(int64_t total) { options_.total_steps = total; }
+  void say(const std::string& line) override;
+  void note(const std::string& line) override;
+  void step(const StepView& view, bool log, double unix_s) override;
+  void clear() override;
+  void set_total_steps(int64_t total) override { options_.total_steps = total; }
   bool terminal() const { return options_.terminal; }
 
  private:

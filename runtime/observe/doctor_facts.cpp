@@ -18,9 +18,9 @@
 #include "parallel/communicator.h"
 #include "runtime/base/error.h"
 #include "runtime/base/file_system.h"
-#include "runtime/launch/bundle.h"
-#include "runtime/launch/preflight.h"
-#include "runtime/launch/process.h"
+#include "runtime/machine/bundle.h"
+#include "runtime/supervise/preflight.h"
+#include "runtime/machine/process.h"
 #include "runtime/observe/doctor.h"
 
 namespace trainctl {

@@ -5,7 +5,7 @@
 #include "ckpt/checkpoint.h"
 #include "ckpt/safetensors.h"
 #include "parallel/sharded_params.h"
-#include "runtime/launch/control.h"
+#include "runtime/train/control.h"
 #include "runtime/model/params.h"
 #include "runtime/train/device_copies.h"
 #include "runtime/train/schedule.h"

@@ -4,7 +4,7 @@
 
 #include "parallel/communicator.h"
 #include "runtime/base/file_system.h"
-#include "runtime/launch/control.h"
+#include "runtime/train/control.h"
 
 namespace trainctl {
 

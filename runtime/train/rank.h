@@ -6,7 +6,7 @@
 
 #include "kernels/backend.h"
 #include "parallel/communicator.h"
-#include "runtime/launch/control.h"
+#include "runtime/train/control.h"
 #include "runtime/spec/job.h"
 #include "runtime/train/device_copies.h"
 

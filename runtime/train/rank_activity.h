@@ -7,7 +7,7 @@
 
 #include "parallel/wait_observer.h"
 #include "runtime/base/activity.h"
-#include "runtime/launch/control.h"
+#include "runtime/train/control.h"
 
 namespace trainctl {
 

@@ -11,8 +11,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "runtime/launch/bundle.h"
-#include "runtime/launch/mpirun.h"
+#include "runtime/machine/bundle.h"
+#include "runtime/machine/mpirun.h"
 #include "runtime/observe/doctor.h"
 
 using namespace trainctl;

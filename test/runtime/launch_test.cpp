@@ -11,13 +11,13 @@
 
 #include <random>
 
-#include "runtime/launch/control.h"
-#include "runtime/launch/activity_board.h"
-#include "runtime/launch/launch.h"
-#include "runtime/launch/mpirun.h"
-#include "runtime/launch/preflight.h"
-#include "runtime/launch/process.h"
-#include "runtime/launch/protocol.h"
+#include "runtime/train/control.h"
+#include "runtime/run/activity_board.h"
+#include "runtime/supervise/launch.h"
+#include "runtime/machine/mpirun.h"
+#include "runtime/supervise/preflight.h"
+#include "runtime/machine/process.h"
+#include "runtime/run/protocol.h"
 
 using namespace trainctl;
 

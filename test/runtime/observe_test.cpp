@@ -12,7 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/observe/console.h"
-#include "runtime/observe/journal.h"
+#include "runtime/run/journal.h"
 #include "runtime/observe/status.h"
 
 using namespace trainctl;
@@ -113,7 +113,7 @@ TEST_CASE("numbers and durations are short") {
 
 TEST_CASE("off a terminal the console writes one key=value line when a step is due") {
   std::string text;
-  Console console({.total_steps = 100, .write = [&](const std::string& t) { text += t; }});
+  TerminalConsole console({.total_steps = 100, .write = [&](const std::string& t) { text += t; }});
   const StepView view = step_view(
       R"({"step":100,"loss":7.902,"grad_norm":1.92,"lr":6.3e-05,"tokens_per_s":518000,"mfu":0.421,"step_s":8.11})");
   console.step(view, false, 0);
@@ -129,7 +129,7 @@ TEST_CASE("off a terminal the console writes one key=value line when a step is d
 
 TEST_CASE("on a terminal there are a table and one line that is redrawn, and notes do not tear it") {
   std::string text;
-  Console console({.terminal = true, .total_steps = 4, .write = [&](const std::string& t) { text += t; }});
+  TerminalConsole console({.terminal = true, .total_steps = 4, .write = [&](const std::string& t) { text += t; }});
   console.step(step_view(R"({"step":1,"loss":2.5,"step_s":0.5})"), true, 0);
   CHECK(text.find("    step     loss") == 0);
   CHECK(text.find("\r 1/4 [") != std::string::npos);
@@ -144,7 +144,7 @@ TEST_CASE("on a terminal there are a table and one line that is redrawn, and not
 TEST_CASE("on a narrow terminal nothing is wider than its lines") {
   for (int columns = 1; columns <= 120; ++columns) {
     std::string text;
-    Console console({.terminal = true, .total_steps = 600, .columns = [&] { return columns; },
+    TerminalConsole console({.terminal = true, .total_steps = 600, .columns = [&] { return columns; },
                      .write = [&](const std::string& t) { text += t; }});
     console.step(step_view(R"({"step":150,"loss":0.1667,"step_s":0.5,"tokens_per_s":518000,"lr":6.3e-05,"mfu":0.4})"), true, 0);
     CAPTURE(columns, text);
@@ -165,7 +165,7 @@ TEST_CASE("on a narrow terminal nothing is wider than its lines") {
 
 TEST_CASE("the time left does not jump with one slow step") {
   std::string text;
-  Console console({.terminal = true, .total_steps = 1000, .write = [&](const std::string& t) { text += t; }});
+  TerminalConsole console({.terminal = true, .total_steps = 1000, .write = [&](const std::string& t) { text += t; }});
   double now = 100;
   for (int step = 1; step <= 100; ++step) console.step({.step = step}, false, now += 1);
   text.clear();
@@ -175,7 +175,7 @@ TEST_CASE("the time left does not jump with one slow step") {
 
 TEST_CASE("a quiet console only says what went wrong") {
   std::string text;
-  Console console({.quiet = true, .write = [&](const std::string& t) { text += t; }});
+  TerminalConsole console({.quiet = true, .write = [&](const std::string& t) { text += t; }});
   console.note("note");
   console.step(step_view(R"({"step":1})"), true, 0);
   console.say("said");

@@ -7,11 +7,12 @@
 #include <atomic>
 #include <thread>
 
+#include "runtime/observe/status.h"
 #include "runtime/base/error.h"
-#include "runtime/launch/run_status.h"
-#include "runtime/launch/storage.h"
+#include "runtime/run/known_status.h"
+#include "runtime/supervise/storage.h"
 #include "runtime/model/params.h"
-#include "runtime/observe/journal.h"
+#include "runtime/run/journal.h"
 #include "runtime/train/last_save.h"
 #include "test/support/thread_run.h"
 

@@ -17,9 +17,10 @@
 #include <nlohmann/json.hpp>
 
 #include "ckpt/checkpoint.h"
-#include "runtime/launch/attempt.h"
-#include "runtime/launch/control.h"
-#include "runtime/launch/supervisor.h"
+#include "runtime/observe/console.h"
+#include "runtime/supervise/attempt.h"
+#include "runtime/run/control_client.h"
+#include "runtime/supervise/supervisor.h"
 
 using namespace trainctl;
 
@@ -181,7 +182,7 @@ struct Stage {
   std::string path;
   std::string console_text;
   std::function<void(const std::string&)> on_text;
-  Console console{{.write = [this](const std::string& text) {
+  TerminalConsole console{{.write = [this](const std::string& text) {
     console_text += text;
     if (on_text) on_text(text);
   }}};

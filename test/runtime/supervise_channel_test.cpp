@@ -15,9 +15,9 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/file_system.h"
-#include "runtime/launch/channel.h"
-#include "runtime/launch/control.h"
-#include "runtime/launch/session.h"
+#include "runtime/run/channel.h"
+#include "runtime/run/control_client.h"
+#include "runtime/machine/session.h"
 
 using namespace trainctl;
 

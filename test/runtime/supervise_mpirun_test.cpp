@@ -14,10 +14,11 @@
 #include <nlohmann/json.hpp>
 
 #include "ckpt/checkpoint.h"
+#include "runtime/observe/console.h"
 #include "runtime/base/philox.h"
-#include "runtime/launch/attempt.h"
-#include "runtime/launch/preflight.h"
-#include "runtime/launch/supervisor.h"
+#include "runtime/supervise/attempt.h"
+#include "runtime/supervise/preflight.h"
+#include "runtime/supervise/supervisor.h"
 
 using namespace trainctl;
 
@@ -70,7 +71,7 @@ Outcome run_job(const std::string& folder, const std::string& id,
   plan.mpirun = preflight.mpirun;
   plan.cross_memory_attach = preflight.cross_memory_attach;
   Outcome outcome;
-  Console console({.write = [&](const std::string& text) {
+  TerminalConsole console({.write = [&](const std::string& text) {
     outcome.console += text;
     const size_t at = text.find(" step=");
     const bool restarted = text.find("going on from") != std::string::npos;

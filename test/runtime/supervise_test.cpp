@@ -11,7 +11,7 @@
 #include <cmath>
 #include <random>
 
-#include "runtime/launch/supervision.h"
+#include "runtime/supervise/supervision.h"
 
 using namespace trainctl;
 

@@ -1,0 +1,214 @@
+#include "runtime/machine/process.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+#include "runtime/base/error.h"
+
+extern char** environ;
+
+namespace trainctl {
+namespace {
+
+int pidfd_open(pid_t pid) { return int(::syscall(SYS_pidfd_open, pid, 0)); }
+
+std::string read_proc(pid_t pid, const char* name) {
+  const int fd = ::open(fmt::format("/proc/{}/{}", pid, name).c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return "";
+  std::string text;
+  char buffer[8192];
+  for (ssize_t n; (n = ::read(fd, buffer, sizeof buffer)) > 0;) text.append(buffer, size_t(n));
+  ::close(fd);
+  return text;
+}
+
+bool has_mark(pid_t pid, const std::string& mark) {
+  // /proc/N/environ: NUL-terminated NAME=value; empty for a zombie.
+  std::string text(1, '\0');
+  text += read_proc(pid, "environ");
+  return text.find(mark) != std::string::npos;
+}
+
+std::string mark_of(const std::string& name, const std::string& value) {
+  std::string mark(1, '\0');
+  mark += name + "=" + value;
+  mark.push_back('\0');
+  return mark;
+}
+
+std::vector<std::string> merged_environment(const Environment& set) {
+  std::vector<std::string> result;
+  for (char** variable = environ; *variable; ++variable) {
+    const std::string text = *variable;
+    const std::string name = text.substr(0, text.find('='));
+    bool replaced = false;
+    for (const auto& [key, value] : set) replaced = replaced || key == name;
+    if (!replaced) result.push_back(text);
+  }
+  for (const auto& [key, value] : set) result.push_back(key + "=" + value);
+  return result;
+}
+
+std::vector<char*> pointers_to(std::vector<std::string>& texts) {
+  std::vector<char*> pointers;
+  for (std::string& text : texts) pointers.push_back(text.data());
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+}  // namespace
+
+ChildProcess::ChildProcess(const std::vector<std::string>& argv, const Environment& set) {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0)
+    throw Error(ErrorCode::kLauncher, fmt::format("cannot make a pipe: {}", std::strerror(errno)));
+  posix_spawn_file_actions_t files;
+  ::posix_spawn_file_actions_init(&files);
+  ::posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
+  ::posix_spawn_file_actions_adddup2(&files, ends[1], 1);
+  ::posix_spawn_file_actions_adddup2(&files, ends[1], 2);
+  posix_spawnattr_t attributes;
+  ::posix_spawnattr_init(&attributes);
+  sigset_t none, all;
+  ::sigemptyset(&none);
+  ::sigfillset(&all);
+  ::posix_spawnattr_setflags(&attributes,
+                             POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+  ::posix_spawnattr_setpgroup(&attributes, 0);
+  ::posix_spawnattr_setsigmask(&attributes, &none);
+  ::posix_spawnattr_setsigdefault(&attributes, &all);
+  std::vector<std::string> arguments = argv, environment = merged_environment(set);
+  const int rc = ::posix_spawnp(&pid_, argv[0].c_str(), &files, &attributes, pointers_to(arguments).data(),
+                                pointers_to(environment).data());
+  ::posix_spawnattr_destroy(&attributes);
+  ::posix_spawn_file_actions_destroy(&files);
+  ::close(ends[1]);
+  output_fd_ = ends[0];
+  ::fcntl(output_fd_, F_SETFL, O_NONBLOCK);
+  if (rc != 0) {
+    pid_ = -1;
+    close_output();
+    throw Error(ErrorCode::kLauncher, fmt::format("cannot start {}: {}", argv[0], std::strerror(rc)));
+  }
+  exit_fd_ = pidfd_open(pid_);
+}
+
+ChildProcess::~ChildProcess() {
+  if (pid_ > 0 && !reap()) {
+    signal_group(SIGKILL);
+    while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+    }
+  }
+  close_output();
+  if (exit_fd_ >= 0) ::close(exit_fd_);
+}
+
+void ChildProcess::close_output() {
+  if (output_fd_ >= 0) ::close(output_fd_);
+  output_fd_ = -1;
+}
+
+std::string ChildProcess::read_output() {
+  std::string text;
+  char buffer[8192];
+  while (output_fd_ >= 0) {
+    const ssize_t n = ::read(output_fd_, buffer, sizeof buffer);
+    if (n > 0) {
+      text.append(buffer, size_t(n));
+    } else if (n == 0) {
+      close_output();
+    } else if (errno != EINTR) {
+      break;
+    }
+  }
+  return text;
+}
+
+std::optional<int> ChildProcess::reap() {
+  int status = 0;
+  if (!status_ && ::waitpid(pid_, &status, WNOHANG) == pid_) status_ = status;
+  return status_;
+}
+
+void ChildProcess::signal_group(int signal) const {
+  // After reaping, the number of the group may belong to somebody else.
+  if (pid_ > 0 && !status_) ::kill(-pid_, signal);
+}
+
+std::vector<pid_t> processes_marked(const std::string& name, const std::string& value) {
+  std::vector<pid_t> found;
+  const std::string mark = mark_of(name, value);
+  DIR* proc = ::opendir("/proc");
+  if (!proc) return found;
+  while (const dirent* entry = ::readdir(proc)) {
+    const pid_t pid = pid_t(std::atoi(entry->d_name));
+    if (pid > 0 && pid != ::getpid() && has_mark(pid, mark)) found.push_back(pid);
+  }
+  ::closedir(proc);
+  return found;
+}
+
+int signal_marked(const std::string& name, const std::string& value, int signal) {
+  const std::string mark = mark_of(name, value);
+  int left = 0;
+  for (const pid_t pid : processes_marked(name, value)) {
+    const int fd = pidfd_open(pid);
+    if (fd < 0) continue;
+    // The handle is on one process; looking again makes sure that it is the marked one.
+    if (has_mark(pid, mark)) {
+      ++left;
+      if (signal) ::syscall(SYS_pidfd_send_signal, fd, signal, nullptr, 0);
+      if (signal && signal != SIGKILL)
+        ::syscall(SYS_pidfd_send_signal, fd, SIGCONT, nullptr, 0);  // a stopped one acts on nothing
+    }
+    ::close(fd);
+  }
+  return left;
+}
+
+std::optional<uint64_t> process_start_ticks(pid_t pid) {
+  const std::string stat = read_proc(pid, "stat");
+  // "pid (name, which may hold anything) state ppid ...": field 22 is the start, field 3 the first after the
+  // last ')'.
+  size_t at = stat.rfind(')');
+  if (at == std::string::npos) return std::nullopt;
+  if (stat.size() > at + 2 && stat[at + 2] == 'Z') return std::nullopt;
+  for (int field = 2; field < 22 && at != std::string::npos; ++field) at = stat.find(' ', at + 1);
+  if (at == std::string::npos) return std::nullopt;
+  return std::strtoull(stat.c_str() + at + 1, nullptr, 10);
+}
+
+bool process_stopped(pid_t pid) {
+  const std::string stat = read_proc(pid, "stat");
+  const size_t at = stat.rfind(')');
+  return at != std::string::npos && stat.size() > at + 2 && (stat[at + 2] == 'T' || stat[at + 2] == 't');
+}
+
+std::string find_program(const std::string& name) {
+  if (name.find('/') != std::string::npos) return ::access(name.c_str(), X_OK) == 0 ? name : "";
+  const char* path = std::getenv("PATH");
+  std::string rest = path ? path : "/usr/local/bin:/usr/bin:/bin";
+  for (size_t begin = 0; begin <= rest.size();) {
+    const size_t end = std::min(rest.find(':', begin), rest.size());
+    const std::string candidate = rest.substr(begin, end - begin) + "/" + name;
+    struct stat s;
+    if (::stat(candidate.c_str(), &s) == 0 && S_ISREG(s.st_mode) && ::access(candidate.c_str(), X_OK) == 0)
+      return candidate;
+    begin = end + 1;
+  }
+  return "";
+}
+
+}  // namespace trainctl

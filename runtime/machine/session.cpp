@@ -1,0 +1,83 @@
+#include "runtime/machine/session.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <stdlib.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <ctime>
+
+#include "runtime/base/error.h"
+#include "runtime/base/file_system.h"
+
+namespace trainctl {
+namespace {
+
+constexpr const char* kParents[] = {"/tmp", "/dev/shm"};
+constexpr const char* kPrefix = "trainctl.";
+/// A folder without its lock file yet may be a moment old.
+constexpr double kYoungS = 60;
+
+}  // namespace
+
+SessionFolders::Folder SessionFolders::make(const std::string& parent) {
+  std::string path = parent + "/" + kPrefix + "XXXXXX";
+  if (!::mkdtemp(path.data()))
+    throw Error(ErrorCode::kPreflight,
+                fmt::format("cannot make a scratch folder in {}: {}", parent, std::strerror(errno)));
+  const int fd = ::open((path + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  if (fd >= 0) ::flock(fd, LOCK_EX | LOCK_NB);
+  return {path, fd};
+}
+
+void SessionFolders::remove(Folder& folder) {
+  if (folder.path.empty()) return;
+  try {
+    real_file_system().remove_tree(folder.path);
+  } catch (const std::exception&) {
+    // Something still writes there; the next sweep gets it.
+  }
+  if (folder.lock_fd >= 0) ::close(folder.lock_fd);
+}
+
+SessionFolders::SessionFolders() : session_(make(kParents[0])) {
+  try {
+    shared_memory_ = make(kParents[1]);
+  } catch (const Error&) {
+    remove(session_);
+    throw;
+  }
+}
+
+SessionFolders::~SessionFolders() {
+  remove(session_);
+  remove(shared_memory_);
+}
+
+void SessionFolders::sweep() {
+  FileSystem& fs = real_file_system();
+  for (const std::string parent : kParents) {
+    if (!fs.is_directory(parent)) continue;
+    for (const std::string& name : fs.list(parent)) {
+      const std::string path = parent + "/" + name;
+      struct stat s;
+      if (!name.starts_with(kPrefix) || ::lstat(path.c_str(), &s) != 0 || !S_ISDIR(s.st_mode) ||
+          s.st_uid != ::geteuid())
+        continue;
+      Folder left{path, ::open((path + "/lock").c_str(), O_RDWR | O_CLOEXEC)};
+      const bool nobodys = left.lock_fd >= 0 ? ::flock(left.lock_fd, LOCK_EX | LOCK_NB) == 0
+                                             : double(std::time(nullptr) - s.st_mtime) > kYoungS;
+      if (nobodys) {
+        remove(left);
+      } else if (left.lock_fd >= 0) {
+        ::close(left.lock_fd);
+      }
+    }
+  }
+}
+
+}  // namespace trainctl

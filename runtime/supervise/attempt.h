@@ -1,0 +1,52 @@
+// One attempt of a run: starts the launcher, drives Supervision from sockets, signals and the child, and leaves
+// nothing behind.
+#pragma once
+#include <signal.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/machine/mpirun.h"
+#include "runtime/run/environment.h"
+#include "runtime/run/run_directory.h"
+#include "runtime/supervise/run_log.h"
+#include "runtime/run/save_collector.h"
+#include "runtime/supervise/supervision.h"
+
+namespace trainctl {
+
+/// SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 (a scheduler's warning before the time limit) ask to save and stop; SIGQUIT, or a second
+/// SIGINT at least 0.3 s after the first, to stop now. While one exists, those signals are blocked in this thread and in threads started
+/// after it; the destructor restores them. Two may exist: the inner one reads, and what came before it was made is not lost.
+class StopSignals {
+ public:
+  StopSignals();
+  ~StopSignals();
+  StopSignals(const StopSignals&) = delete;
+  StopSignals& operator=(const StopSignals&) = delete;
+  int fd() const { return fd_; }
+  /// Reads what has arrived; the level asked for so far.
+  StopLevel read();
+
+ private:
+  int fd_ = -1;
+  StopLevel level_ = StopLevel::none;
+  std::optional<double> interrupted_s_;  ///< the first SIGINT, on the monotonic clock
+  sigset_t old_mask_;
+  void (*old_pipe_)(int) = SIG_DFL;
+};
+
+struct AttemptOptions {
+  LaunchLine line;
+  Supervision::Options limits;
+  SaveCollector::Options saves;
+  AttemptFile file;  ///< the port is filled in
+};
+
+/// Runs it to its end: when this returns, no process of the attempt is left (or the verdict says which). Throws
+/// Error where the launcher cannot even be started.
+Verdict run_attempt(AttemptOptions options, const RunDirectory& run, FileSystem& fs, Clock& clock, RunLog& log,
+                    StopSignals& signals);
+
+}  // namespace trainctl

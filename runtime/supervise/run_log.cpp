@@ -1,0 +1,128 @@
+#include "runtime/supervise/run_log.h"
+
+#include <fmt/format.h>
+
+#include "runtime/base/json.h"
+#include "runtime/base/text.h"
+
+namespace trainctl {
+namespace {
+
+constexpr double kStatusIntervalS = 1.0;
+
+const char* name_of(RankView::Phase phase) {
+  switch (phase) {
+    case RankView::absent: return "absent";
+    case RankView::present: return "present";
+    case RankView::done: return "done";
+    case RankView::lost: return "lost";
+  }
+  return "?";
+}
+
+const char* state_of(const Supervision& supervision) {
+  switch (supervision.phase()) {
+    case Supervision::Phase::starting: return "starting";
+    case Supervision::Phase::running:
+      return supervision.stop_level() == StopLevel::none ? "running" : "stopping";
+    default: return "ending";
+  }
+}
+
+}  // namespace
+
+RunLog::RunLog(FileSystem& fs, Clock& clock, const RunDirectory& run, Console& console)
+    : fs_(fs), clock_(clock), run_(run), console_(console), metrics_(run.metrics()), events_(run.events()), summary_(clock.unix_s()) {
+  status_.directory = run.path;
+}
+
+void RunLog::event(const std::string& kind, const std::string& json) {
+  events_.append(event_line(clock_.unix_s(), kind, json));
+  check_journals();
+}
+
+void RunLog::rank_event(const std::string& kind, const std::string& json) {
+  event(kind, json);
+  if (kind != "save_retry") return;
+  const nlohmann::json fields = try_parse_json(json);
+  if (!fields.is_object()) return;
+  console_.note(fmt::format("   attempt {} at the last save follows in {} s; make room or repair the disk, or stop the run to give "
+                            "its last steps up",
+                            fields.value("attempt", 0), fields.value("wait_s", 0.0)));
+}
+
+void RunLog::step(const StepReport& report) {
+  metrics_->append(report.json);
+  check_journals();
+  status_.step = report.step;
+  status_.step_unix_s = clock_.unix_s();
+  status_.last_step_json = report.json;
+  const StepView view = step_view(report.json);
+  summary_.step(view, clock_.unix_s());
+  console_.step(view, report.log, clock_.unix_s());
+}
+
+void RunLog::saved(const SaveOutcome& outcome, double seconds) {
+  nlohmann::json fields = {{"step", outcome.step}, {"seconds", seconds}, {"bytes", outcome.bytes}};
+  if (!outcome.ok) {
+    fields["reason"] = outcome.message;
+    save_failed_step_ = outcome.step;
+    save_failure_ = outcome.message;
+    event("save_failed", dump_json(fields));
+    console_.note(fmt::format(" ! checkpoint step {} failed{}: {}", outcome.step,
+                              outcome.step < last_step_ && status_.state != "stopping" ? ", training goes on" : "", outcome.message));
+    return;
+  }
+  fields["root_hash"] = outcome.message;
+  fields["removed_steps"] = outcome.removed_steps;
+  if (!outcome.warning.empty()) fields["warning"] = outcome.warning;
+  event("checkpoint", dump_json(fields));
+  status_.saved_step = outcome.step;
+  console_.note(fmt::format(" ▸ checkpoint step {} · {}B · {:.2f} s", outcome.step,
+                            short_number(double(outcome.bytes)), seconds));
+  if (!outcome.warning.empty()) console_.note(" ! older checkpoints could not be removed: " + outcome.warning);
+}
+
+void RunLog::update(const Supervision& supervision, bool now) {
+  if (!now && clock_.monotonic_s() - written_s_ < kStatusIntervalS) return;
+  status_.state = state_of(supervision);
+  status_.ranks.resize(supervision.ranks().size());
+  const double offset_s = clock_.unix_s() - clock_.monotonic_s();
+  for (size_t i = 0; i < status_.ranks.size(); ++i) {
+    const RankView& view = supervision.ranks()[i];
+    status_.ranks[i] = {.rank = int(i),
+                        .pid = view.pid,
+                        .phase = name_of(view.phase),
+                        .host = view.host,
+                        .activity = view.activity,
+                        .stopped = view.stopped,
+                        .heard_unix_s = view.heard_s > 0 ? view.heard_s + offset_s : 0};
+  }
+  write();
+}
+
+void RunLog::write() {
+  written_s_ = clock_.monotonic_s();
+  status_.updated_unix_s = clock_.unix_s();
+  try {
+    write_status(fs_, run_.status(), status_);
+  } catch (const std::exception&) {
+    // A view only; the journals tell of a broken disk.
+  }
+}
+
+void RunLog::finish() {
+  write();
+  metrics_->sync();
+  events_.sync();
+  check_journals();
+}
+
+void RunLog::check_journals() {
+  if (told_journal_error_ || (metrics_->error().empty() && events_.error().empty())) return;
+  told_journal_error_ = true;
+  console_.note(" ! the run's records are incomplete: " +
+                (metrics_->error().empty() ? events_.error() : metrics_->error()));
+}
+
+}  // namespace trainctl

@@ -1,0 +1,60 @@
+// Where everything that happens in a run goes: metrics.jsonl, events.jsonl, status.json and the console. One
+// thread.
+#pragma once
+#include <optional>
+#include <string>
+
+#include "runtime/run/run_directory.h"
+#include "runtime/run/save_collector.h"
+#include "runtime/supervise/supervision.h"
+#include "runtime/run/console.h"
+#include "runtime/run/journal.h"
+#include "runtime/run/run_status.h"
+#include "runtime/run/summary.h"
+
+namespace trainctl {
+
+class RunLog {
+ public:
+  /// Opens the journals. `console` must outlive this.
+  RunLog(FileSystem& fs, Clock& clock, const RunDirectory& run, Console& console);
+
+  void event(const std::string& kind, const std::string& json);
+  /// The same for an event of a rank, which may concern the person at the console.
+  void rank_event(const std::string& kind, const std::string& json);
+  /// The step at which the run ends: a save that fails there is not followed by training.
+  void set_last_step(int64_t step) { last_step_ = step; }
+  void step(const StepReport& report);
+  void saved(const SaveOutcome& outcome, double seconds);
+  /// Takes over what is known of the ranks; writes status.json when a second has passed, or at once if `now`.
+  void update(const Supervision& supervision, bool now);
+  /// Writes status.json and makes the journals durable.
+  void finish();
+  /// After metrics.jsonl was replaced (supersede_metrics).
+  void reopen_metrics() { metrics_.emplace(run_.metrics()); }
+  /// The step of the last save that failed, -1 if none did, and why.
+  int64_t save_failed_step() const { return save_failed_step_; }
+  const std::string& save_failure() const { return save_failure_; }
+  RunStatus& status() { return status_; }
+  /// What this launch or resume did so far; empty before its first step.
+  std::string summary() const { return summary_.render(clock_.unix_s()); }
+  Console& console() { return console_; }
+
+ private:
+  void write();
+  void check_journals();
+  FileSystem& fs_;
+  Clock& clock_;
+  const RunDirectory run_;
+  Console& console_;
+  std::optional<Journal> metrics_;
+  Journal events_;
+  RunStatus status_;
+  RunSummary summary_;
+  int64_t save_failed_step_ = -1, last_step_ = INT64_MAX;
+  std::string save_failure_;
+  double written_s_ = -1e9;
+  bool told_journal_error_ = false;
+};
+
+}  // namespace trainctl

@@ -1,0 +1,93 @@
+#include "runtime/supervise/start.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "kernels/device.h"
+#include "runtime/base/text.h"
+
+namespace trainctl {
+namespace {
+
+std::string devices_text(const JobSpec& job) {
+  if (device_kind(job) == DeviceKind::cpu) {
+    // A GPU that is there and left aside is worth its reason.
+    const kernels::CudaStatus status = job.device == "cpu" ? kernels::CudaStatus{} : kernels::cuda_status();
+    return status.driver_too_old ? fmt::format("on the CPU ({})", status.problem) : "on the CPU";
+  }
+  const int share = job.launcher.ranks_per_gpu, gpus = (job.mesh().world_size() + share - 1) / share;
+  return gpus == 1 ? "on one GPU" : fmt::format("on {} GPUs", gpus);
+}
+
+}  // namespace
+
+std::string mesh_text(const JobSpec& job) {
+  return fmt::format("{} rank{} = tensor {} × pipeline {} × data {}", job.mesh().world_size(),
+                     job.mesh().world_size() == 1 ? "" : "s", job.parallelism.tensor, job.parallelism.pipeline,
+                     job.parallelism.data);
+}
+
+void refuse_busy(FileSystem& fs, const RunDirectory& run, const std::string& id) {
+  const auto place = supervisor_place(fs, run);
+  throw Error(
+      ErrorCode::kUsage,
+      fmt::format(
+          "run {} is running already{}; stop it with `trainctl stop {}`, or watch it with `trainctl status {}`",
+          id, place && place->pid ? fmt::format(" (supervisor pid {} on {})", place->pid, place->host) : "", id, id));
+}
+
+Ready get_ready(const JobSpec& job, FileSystem& fs, Clock& clock, const std::function<void(const Ready&)>& checked) {
+  const double begin = clock.monotonic_s();
+  Ready ready;
+  ready.preflight = check_machine_and_data(job, fs);
+  ready.numerics = machine_numerics(job, device_kind(job));
+  if (checked) checked(ready);
+  ready.peak_flops_per_s = rank_peak_flops_per_s(job, device_kind(job)).value_or(0);
+  ready.seconds = clock.monotonic_s() - begin;
+  return ready;
+}
+
+void print_header(Console& console, const std::string& id, const RunDirectory& run, const JobSpec& job,
+                  const Ready& ready) {
+  console.note(fmt::format("trainctl {} · run {} · {}", TRAINCTL_VERSION, id, run.path));
+  console.note(fmt::format("{} · {} · {} tokens/step · {} steps · logs {}/logs/rank-N.log", mesh_text(job), devices_text(job),
+                           job.tokens_per_step(), job.schedule.total_steps, run.path));
+  console.note(fmt::format("✓ spec  ✓ data {} tokens  ✓ preflight {:.1f} s  ✓ peak {}FLOP/s a rank  ✓ numerics {}",
+                           short_number(double(ready.preflight.train_tokens)), ready.seconds,
+                           short_number(ready.peak_flops_per_s), ready.numerics));
+  const int ranks = job.mesh().world_size(), cores = int(::sysconf(_SC_NPROCESSORS_ONLN));
+  if (ranks * job.parallelism.threads_per_rank > cores)
+    console.note(fmt::format("  {} ranks share {} cores", ranks, cores));
+}
+
+SupervisePlan plan_of(const ParsedJob& job, const RunDirectory& run, const std::string& program,
+                      const Ready& ready, int64_t max_steps) {
+  SupervisePlan plan;
+  plan.job = job;
+  plan.run_id = folder_name(run);
+  plan.name = command_name(run);
+  plan.program = program;
+  plan.mpirun = ready.preflight.mpirun;
+  plan.cross_memory_attach = ready.preflight.cross_memory_attach;
+  plan.max_steps = max_steps;
+  plan.matmul_flops_per_s = ready.peak_flops_per_s;
+  plan.numerics = ready.numerics;
+  return plan;
+}
+
+ParsedJob with_device(const ParsedJob& job, DeviceKind kind) {
+  if (job.job.device != "auto") return job;
+  return with_decided(job, {fmt::format("device={}", name_of(kind))}, "auto, decided at launch");
+}
+
+RunLock lock_or_refuse(FileSystem& fs, const RunDirectory& run, const std::string& id) {
+  auto lock = RunLock::try_take(run);
+  if (!lock) refuse_busy(fs, run, id);
+  return std::move(*lock);
+}
+
+void note_lock(Console& console, const RunLock& lock) {
+  if (!lock.note().empty()) console.note("  " + lock.note());
+}
+
+}  // namespace trainctl
