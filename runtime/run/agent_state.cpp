@@ -1,0 +1,120 @@
+#include "runtime/run/agent_state.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace trainctl {
+namespace {
+
+/// The agent itself did not run for longer than this (SIGSTOP, a starved machine): silence meanwhile proves nothing.
+constexpr double kOwnPauseS = 1.0;
+
+}  // namespace
+
+AgentState::AgentState(const Options& options, double now_s)
+    : options_(options), heard_s_(now_s), dialed_s_(now_s - options.dial_s), beat_s_(now_s), last_tick_s_(now_s) {}
+
+void AgentState::connected(double now_s) {
+  if (phase_ != Phase::dialing) return;
+  phase_ = Phase::greeting;
+  dialed_s_ = now_s;
+  actions_.push_back(Action::greet);
+}
+
+void AgentState::disconnected(double now_s) {
+  if (phase_ != Phase::greeting && phase_ != Phase::attached) return;
+  phase_ = Phase::dialing;
+  dialed_s_ = now_s;
+}
+
+void AgentState::welcomed(const Options& limits, double now_s) {
+  if (phase_ != Phase::greeting) return;
+  options_ = limits;
+  phase_ = Phase::attached;
+  heard_s_ = now_s;
+  beat_s_ = now_s - options_.beat_s;
+}
+
+void AgentState::heard(double now_s) {
+  // Before the welcome it may be anyone.
+  if (phase_ == Phase::attached) heard_s_ = now_s;
+}
+
+void AgentState::ended_by_order(double) { end("the supervisor has ended the run"); }
+
+void AgentState::end(std::string reason) {
+  if (phase_ == Phase::ending || phase_ == Phase::over) return;
+  reason_ = std::move(reason);
+  phase_ = Phase::ending;
+  actions_.push_back(Action::kill_all);
+  if (!epoch_) {
+    phase_ = Phase::over;
+    actions_.push_back(Action::leave);
+  }
+}
+
+bool AgentState::accept(uint64_t epoch) {
+  if (epoch < newest_ || phase_ == Phase::ending || phase_ == Phase::over) return false;
+  newest_ = epoch;
+  return true;
+}
+
+void AgentState::running(uint64_t epoch) { epoch_ = epoch; }
+
+void AgentState::gone(uint64_t epoch, double) {
+  if (epoch_ == epoch) epoch_.reset();
+  if (phase_ != Phase::ending || epoch_) return;
+  phase_ = Phase::over;
+  actions_.push_back(Action::leave);
+}
+
+void AgentState::tick(double now_s) {
+  const double pause_s = now_s - last_tick_s_;
+  last_tick_s_ = now_s;
+  if (pause_s > kOwnPauseS) heard_s_ += pause_s;
+  if (phase_ == Phase::ending || phase_ == Phase::over) return;
+  if (now_s - heard_s_ > options_.grace_s)
+    return end(fmt::format("no word from a supervisor for {:.1f} s", now_s - heard_s_));
+  switch (phase_) {
+    case Phase::attached:
+      if (now_s - heard_s_ > options_.silence_s) {
+        phase_ = Phase::dialing;
+        dialed_s_ = now_s;
+        actions_.push_back(Action::drop);
+      } else if (now_s - beat_s_ >= options_.beat_s) {
+        beat_s_ = now_s;
+        actions_.push_back(Action::beat);
+      }
+      return;
+    case Phase::greeting:
+      if (now_s - dialed_s_ > options_.silence_s) {
+        phase_ = Phase::dialing;
+        dialed_s_ = now_s;
+        actions_.push_back(Action::drop);
+      }
+      return;
+    case Phase::dialing:
+      if (now_s - dialed_s_ >= options_.dial_s) {
+        dialed_s_ = now_s;
+        actions_.push_back(Action::dial);
+      }
+      return;
+    default: return;
+  }
+}
+
+std::vector<AgentState::Action> AgentState::take_actions() { return std::exchange(actions_, {}); }
+
+double AgentState::deadline_s() const {
+  const double end_s = heard_s_ + options_.grace_s;
+  switch (phase_) {
+    case Phase::attached: return std::min({end_s, heard_s_ + options_.silence_s, beat_s_ + options_.beat_s});
+    case Phase::greeting: return std::min(end_s, dialed_s_ + options_.silence_s);
+    case Phase::dialing: return std::min(end_s, dialed_s_ + options_.dial_s);
+    default: return last_tick_s_ + options_.dial_s;
+  }
+}
+
+}  // namespace trainctl
