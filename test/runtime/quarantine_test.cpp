@@ -1,0 +1,193 @@
+// Goal: a place goes out exactly when the rules say so and comes back by cool-down or by hand; what is on the
+// list survives the process, damage is refused, and two writers lose no entry. Method: all short histories of
+// events on the list (exhaustive) held to the rules one by one; the file with writers side by side, with a
+// held lock on a hand-wound clock, and cut at every byte.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <unistd.h>
+#include <catch2/catch.hpp>
+
+#include <cstdlib>
+#include <optional>
+#include <set>
+#include <thread>
+
+#include "runtime/base/error.h"
+#include "runtime/supervise/quarantine.h"
+#include "test/support/thread_run.h"
+
+using namespace trainctl;
+using test::TempDir;
+
+namespace {
+
+constexpr QuarantineRules kRules = {.failures = 3, .window_s = 100, .cool_down_s = 1000};
+
+NodeEvidence evidence(NodeEvidence::Kind kind, double now_s) {
+  return {.kind = kind, .run = "run-1", .epoch = 4, .cause = "rank 3 was killed", .unix_s = now_s};
+}
+
+class HandClock final : public Clock {
+ public:
+  double monotonic_s() override { return now_s; }
+  double unix_s() override { return now_s; }
+  void sleep_s(double seconds) override { now_s += seconds; }
+  double now_s = 0;
+};
+
+}  // namespace
+
+TEST_CASE("failures count within the window alone, and zero never suffices") {
+  const std::vector<double> times = {1, 50, 99};
+  CHECK(enough_failures(times, 100, kRules));
+  CHECK(!enough_failures(times, 101, kRules));  // the first is 100 s old
+  CHECK(!enough_failures(std::vector<double>{98, 99}, 100, kRules));
+  CHECK(!enough_failures(times, 100, {.failures = 0}));
+}
+
+TEST_CASE("all histories of six events put a node out exactly by the rules") {
+  enum Event { failure, probe, slow, lift, moment, long_time, kEvents };
+  int histories = 1, outs = 0;
+  for (int i = 0; i < 6; ++i) histories *= kEvents;
+  for (int code = 0; code < histories; ++code) {
+    QuarantineList list;
+    double now_s = 10, until_s = 0;
+    int times_out = 0;
+    std::vector<double> open;  // failures that count
+    bool as_expected = true;
+    for (int i = 0, rest = code; i < 6; ++i, rest /= kEvents) {
+      const Event event = Event(rest % kEvents);
+      const bool out = now_s < until_s;
+      now_s += event == moment ? 60 : event == long_time ? 1500 : 1;
+      if (event <= slow) {
+        const bool was_out = now_s < until_s;
+        if (out && !was_out) open.clear();
+        if (event == failure && !was_out) open.push_back(now_s);
+        std::erase_if(open, [&](double t) { return t <= now_s - kRules.window_s; });
+        const bool goes = !was_out && (event != failure || open.size() >= 3);
+        const auto kind = event == failure ? NodeEvidence::failure
+                          : event == probe ? NodeEvidence::failed_probe
+                                           : NodeEvidence::slow;
+        as_expected = as_expected && list.add("n1", -1, evidence(kind, now_s), kRules, now_s) == goes;
+        if (goes) {
+          until_s = now_s + 1000 * (1 << times_out++);
+          open.clear();
+          ++outs;
+        }
+      } else if (event == lift) {
+        as_expected = as_expected && list.lift("n1", "me", now_s) == now_s < until_s;
+        until_s = std::min(until_s, now_s);
+        open.clear();
+      }
+      as_expected = as_expected && list.nodes_out(now_s).size() == size_t(now_s < until_s);
+    }
+    INFO("history " << code);
+    CHECK(as_expected);
+  }
+  CHECK(outs > 10000);
+}
+
+TEST_CASE("the cool-down doubles each time, up to sixteen times the first") {
+  QuarantineList list;
+  double now_s = 0;
+  for (const int factor : {1, 2, 4, 8, 16, 16}) {
+    REQUIRE(list.add("n1", -1, evidence(NodeEvidence::slow, now_s), kRules, now_s));
+    CHECK(list.entries()[0].out_until_s - now_s == 1000 * factor);
+    now_s = list.entries()[0].out_until_s;
+    CHECK(list.nodes_out(now_s).empty());
+  }
+}
+
+TEST_CASE("a GPU out takes its node out; lifting the node lifts its GPUs, lifting a GPU leaves the rest") {
+  QuarantineList list;
+  for (const int gpu : {0, 1})
+    REQUIRE(list.add("n1", gpu, evidence(NodeEvidence::failed_probe, 5), kRules, 5));
+  REQUIRE(list.add("n2", -1, evidence(NodeEvidence::failed_probe, 5), kRules, 5));
+  CHECK(list.nodes_out(6) == std::vector<std::string>{"n1", "n2"});
+  CHECK(list.lift("n1:gpu0", "me", 6));
+  CHECK(list.nodes_out(6) == std::vector<std::string>{"n1", "n2"});
+  CHECK(list.lift("n1", "me", 7));
+  CHECK(list.nodes_out(7) == std::vector<std::string>{"n2"});
+  CHECK(!list.lift("n3", "me", 7));
+}
+
+TEST_CASE("the list is read back as it was written, and nothing else is accepted") {
+  QuarantineList list;
+  for (int i = 0; i < 20; ++i) list.add("n1", 2, evidence(NodeEvidence::failure, i), kRules, i);
+  list.add("näher \"1\"", -1, evidence(NodeEvidence::slow, 3.25), kRules, 3.25);
+  list.lift("n1", "a person", 30);
+  const std::string text = list.to_json();
+  CHECK(QuarantineList::from_json(text).to_json() == text);
+  CHECK(list.entries()[0].evidence.size() == 16);
+  CHECK(list.entries()[0].count == 20);
+  for (size_t size = 0; size + 2 < text.size(); ++size)
+    CHECK_THROWS_AS(QuarantineList::from_json(text.substr(0, size)), Error);
+  CHECK_THROWS_AS(QuarantineList::from_json(R"({"v":2,"entries":[]})"), Error);
+  CHECK_THROWS_AS(QuarantineList::from_json(R"({"v":1,"entries":[{"node":7}]})"), Error);
+  CHECK(
+      list.describe(31).find(
+          "n1:gpu2              lifted by a person            20 x   12s ago, run run-1 epoch 4: rank 3 was "
+          "killed\n") == 0);
+}
+
+TEST_CASE("writers beside each other lose no entry") {
+  const TempDir dir;
+  const std::string path = dir.path() + "/below/quarantine.json";
+  constexpr int kWriters = 4, kEach = 10;
+  std::vector<std::thread> writers;
+  for (int w = 0; w < kWriters; ++w)
+    writers.emplace_back([&, w] {
+      QuarantineFile file(real_file_system(), real_clock(), path);
+      for (int i = 0; i < kEach; ++i)
+        file.update([&](QuarantineList& list) {
+          list.add(fmt::format("n{}-{}", w, i), -1, evidence(NodeEvidence::slow, 1), kRules, 1);
+        });
+    });
+  for (std::thread& writer : writers) writer.join();
+  const QuarantineList list = QuarantineFile(real_file_system(), real_clock(), path).read();
+  CHECK(list.entries().size() == kWriters * kEach);
+  CHECK(list.nodes_out(2).size() == kWriters * kEach);
+}
+
+TEST_CASE("a lock that is held is an error after five seconds, and a change that throws changes nothing") {
+  const TempDir dir;
+  const std::string path = dir.path() + "/quarantine.json";
+  HandClock clock;
+  QuarantineFile file(real_file_system(), clock, path);
+  file.update([](QuarantineList& list) { list.add("n1", -1, evidence(NodeEvidence::slow, 1), kRules, 1); });
+  const int fd = ::open((path + ".lock").c_str(), O_RDWR | O_CLOEXEC);
+  REQUIRE(::flock(fd, LOCK_EX | LOCK_NB) == 0);
+  CHECK_THROWS_WITH(file.update([](QuarantineList&) {}), Catch::Contains("for more than 5 s"));
+  CHECK(clock.now_s == Approx(5).margin(0.1));
+  ::close(fd);
+  CHECK_THROWS_AS(file.update([](QuarantineList& list) {
+    list.lift("n1", "", 2);
+    throw Error(ErrorCode::kInternal, "broken");
+  }),
+                  Error);
+  CHECK(file.read().nodes_out(2).size() == 1);
+  real_file_system().replace_text(path, "{}");
+  CHECK_THROWS_WITH(file.read(), Catch::Contains(path + " cannot be used: it is no list"));
+}
+
+TEST_CASE("the path of the list is that of the spec, of the environment, or below the home") {
+  const auto saved = [](const char* name) {
+    const char* value = std::getenv(name);
+    return value ? std::optional<std::string>(value) : std::nullopt;
+  };
+  const std::vector<const char*> names = {"TRAINCTL_QUARANTINE", "XDG_CONFIG_HOME", "HOME"};
+  std::vector<std::optional<std::string>> before;
+  for (const char* name : names) before.push_back(saved(name));
+  for (const char* name : names) ::unsetenv(name);
+  CHECK(quarantine_path("").empty());
+  ::setenv("HOME", "/home/a", 1);
+  CHECK(quarantine_path("") == "/home/a/.config/trainctl/quarantine.json");
+  ::setenv("XDG_CONFIG_HOME", "/config", 1);
+  CHECK(quarantine_path("") == "/config/trainctl/quarantine.json");
+  ::setenv("TRAINCTL_QUARANTINE", "/shared/list.json", 1);
+  CHECK(quarantine_path("") == "/shared/list.json");
+  CHECK(quarantine_path("/spec.json") == "/spec.json");
+  for (size_t i = 0; i < names.size(); ++i)
+    before[i] ? ::setenv(names[i], before[i]->c_str(), 1) : ::unsetenv(names[i]);
+}
