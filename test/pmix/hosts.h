@@ -1,0 +1,181 @@
+// Hosts of test/pmix/host.cpp, and the part of the supervisor in their epochs: exchanges the fences, collects
+// what happens.
+#pragma once
+#include <sys/wait.h>
+
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <vector>
+
+#include "runtime/machine/process.h"
+#include "test/pmix/messages.h"
+
+namespace trainctl {
+
+class Hosts {
+ public:
+  /// `ranks_of_host`: how many ranks each host has; host i is called "hi".
+  Hosts(const std::string& host_program, const std::string& rank_program,
+        std::vector<std::vector<int>> ranks_of_host)
+      : ranks_of_host_(std::move(ranks_of_host)) {
+    folder_ = "/tmp/trainctl-pmix-test.XXXXXX";
+    REQUIRE(::mkdtemp(folder_.data()));
+    const std::string path = folder_ + "/socket";
+    const int listener = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const sockaddr_un address = unix_address(path);
+    REQUIRE(::bind(listener, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
+    REQUIRE(::listen(listener, 8) == 0);
+    for (size_t i = 0; i < ranks_of_host_.size(); ++i) {
+      processes_.push_back(std::make_unique<ChildProcess>(
+          std::vector<std::string>{host_program, path, fmt::format("h{}", i), rank_program}, Environment{}));
+      pollfd fd = {listener, POLLIN, 0};
+      REQUIRE(::poll(&fd, 1, 30000) == 1);
+      sockets_.push_back(
+          std::make_unique<MessageSocket>(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC)));
+    }
+    ::close(listener);
+  }
+  ~Hosts() {
+    sockets_.clear();  // a host ends when its test is gone
+    processes_.clear();
+    ::unlink((folder_ + "/socket").c_str());
+    ::rmdir(folder_.c_str());
+  }
+
+  /// Starts every rank in `mode` of test/pmix/rank.cpp.
+  void begin(uint64_t epoch, const std::string& mode) {
+    epoch_ = epoch;
+    ready_.clear();
+    statuses_.clear();
+    aborted_.clear();
+    shares_.clear();
+    ended_ = 0;
+    std::string layout;
+    for (size_t host = 0; host < ranks_of_host_.size(); ++host) {
+      layout += fmt::format("{}h{}=", host ? ";" : "", host);
+      for (size_t i = 0; i < ranks_of_host_[host].size(); ++i)
+        layout += fmt::format("{}{}", i ? "," : "", ranks_of_host_[host][i]);
+    }
+    for (size_t host = 0; host < sockets_.size(); ++host)
+      sockets_[host]->send(fmt::format("begin {} {} {} {}", epoch, host, layout, mode));
+  }
+
+  /// Until so many ranks have said `ready`.
+  void wait_ready(size_t ranks) {
+    until([&] { return ready_.size() >= ranks; });
+  }
+  void wait_aborted() {
+    until([&] { return !aborted_.empty(); });
+  }
+  void wait_exits() {
+    until([&] { return statuses_.size() == world_size(); });
+  }
+  /// -1: all.
+  void kill(int rank) {
+    for (const auto& socket : sockets_) socket->send(fmt::format("kill {}", rank));
+  }
+  void end() {
+    for (const auto& socket : sockets_) socket->send("end");
+    until([&] { return ended_ == sockets_.size(); });
+  }
+  /// A whole epoch of ranks that add something up and exit with 0.
+  void sum(uint64_t epoch) {
+    begin(epoch, "sum");
+    wait_exits();
+    for (const auto& [rank, status] : statuses_) {
+      CAPTURE(rank, log_);
+      CHECK(status == 0);
+    }
+    end();
+  }
+
+  size_t world_size() const {
+    size_t count = 0;
+    for (const auto& ranks : ranks_of_host_) count += ranks.size();
+    return count;
+  }
+  const std::map<int, int>& statuses() const { return statuses_; }
+  const std::map<int, int>& aborted() const { return aborted_; }
+  const std::string& log() const { return log_; }
+  int fences() const { return fences_; }
+  /// Data for a fence of another epoch than the current one, as a late answer would bring it.
+  void answer_old_fence(uint64_t epoch) {
+    for (const auto& socket : sockets_) socket->send(fmt::format("fence {}", epoch), "old");
+  }
+
+ private:
+  void until(const std::function<bool()>& condition) {
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (!condition()) {
+      std::vector<pollfd> fds;
+      for (const auto& socket : sockets_) fds.push_back({socket->fd(), POLLIN, 0});
+      ::poll(fds.data(), fds.size(), 1000);
+      for (size_t host = 0; host < fds.size(); ++host) {
+        if (!fds[host].revents) continue;
+        auto message = sockets_[host]->receive(10);
+        if (!message) FAIL("host " << host << " is gone: " << processes_[host]->read_output() << log_);
+        for (; message; message = sockets_[host]->next()) take(host, *message);
+      }
+      if (std::chrono::steady_clock::now() > deadline) {
+        std::string outputs;
+        for (const auto& process : processes_) outputs += process->read_output();
+        FAIL("not within 60 s; ready " << ready_.size() << ", exited " << statuses_.size() << ", log " << log_
+                                       << outputs);
+      }
+    }
+  }
+
+  void take(size_t host, const Message& message) {
+    std::istringstream words(message.line);
+    std::string what;
+    uint64_t epoch = 0;
+    int rank = 0, status = 0;
+    words >> what;
+    if (what == "ready") {
+      words >> rank;
+      ready_.insert(rank);
+    } else if (what == "exit") {
+      words >> rank >> status;
+      statuses_[rank] = status;
+    } else if (what == "aborted") {
+      words >> epoch >> rank >> status;
+      CHECK(epoch == epoch_);
+      aborted_[rank] = status;
+    } else if (what == "ended") {
+      ++ended_;
+    } else if (what == "fence") {
+      words >> epoch;
+      if (epoch != epoch_) return;
+      shares_[host] = message.data;
+      if (shares_.size() < sockets_.size()) return;
+      std::string all;
+      for (const auto& [of, share] : shares_) all += share;
+      shares_.clear();
+      ++fences_;
+      for (const auto& socket : sockets_) socket->send(fmt::format("fence {}", epoch), all);
+    } else if (what == "log") {
+      log_ += message.data;
+    } else if (what == "failed") {
+      FAIL("host " << host << ": " << message.data);
+    }
+  }
+
+  const std::vector<std::vector<int>> ranks_of_host_;
+  std::string folder_;
+  std::vector<std::unique_ptr<ChildProcess>> processes_;
+  std::vector<std::unique_ptr<MessageSocket>> sockets_;
+  uint64_t epoch_ = 0;
+  std::set<int> ready_;
+  std::map<int, int> statuses_;  ///< by rank, as of waitpid
+  std::map<int, int> aborted_;   ///< by rank
+  std::map<size_t, std::string> shares_;
+  std::string log_;
+  size_t ended_ = 0;
+  int fences_ = 0;
+};
+
+}  // namespace trainctl
