@@ -1,0 +1,404 @@
+// Goal: each rule of recovery: which nodes, which width, which checkpoint comes next, what costs a restart,
+// and what ends a run. Method: one short history a rule, on two to four nodes. All short histories are in
+// recovery_history_test.
+#include <fmt/format.h>
+#include <catch2/catch.hpp>
+
+#include "runtime/supervise/recovery.h"
+
+using namespace trainctl;
+
+namespace {
+
+using Names = std::vector<std::string>;
+using TooFew = Recovery::TooFew;
+using Regroup = Recovery::Regroup;
+
+/// Tensor groups of two on nodes of two slots: as many replicas as nodes.
+Recovery::Options options(int most_width, const Names& nodes) {
+  Recovery::Options o = {.tensor = 2, .nodes = nodes, .max_restarts = 100};
+  for (int data = most_width; data >= 1; --data) o.widths.push_back({.data = data, .ranks = 2 * data});
+  return o;
+}
+
+AttemptEnd failure(ErrorCode code, int rank = 0, const std::string& node = "a") {
+  return {.how = AttemptEnd::failed, .code = code, .cause = "it broke", .rank = rank, .node = node};
+}
+
+/// A run whose nodes are all ready and whose first attempt runs.
+struct Run {
+  Recovery recovery;
+  StartAttempt start;
+  double now_s = 0;
+
+  explicit Run(const Recovery::Options& o) : recovery(o, 0) {
+    for (const std::string& name : o.nodes) recovery.node_ready(name, 2, 0);
+    go();
+  }
+  Decision next() { return recovery.next(now_s); }
+  /// The next decision must be to start; starts.
+  void go() {
+    const Decision d = next();
+    REQUIRE(std::holds_alternative<StartAttempt>(d));
+    start = std::get<StartAttempt>(d);
+    recovery.attempt_started(start, now_s);
+  }
+  void fail(ErrorCode code, int rank = 0, const std::string& node = "a") {
+    recovery.attempt_ended(failure(code, rank, node), now_s);
+  }
+  /// The checkpoint that is asked for is there, at this step.
+  void found(int64_t step) {
+    REQUIRE(std::holds_alternative<FindCheckpoint>(next()));
+    recovery.checkpoint_found(step);
+  }
+  void lose(const std::string& name) {
+    recovery.node_lost(name, "silent", now_s);
+    recovery.attempt_ended(failure(ErrorCode::kHang, 0, name), now_s);
+  }
+  StopRun stopped() {
+    const Decision d = next();
+    REQUIRE(std::holds_alternative<StopRun>(d));
+    return std::get<StopRun>(d);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a rank that dies costs a restart, and the next epoch has the same nodes") {
+  auto o = options(2, {"a", "b", "c"});
+  o.max_restarts = 2;
+  Run run(o);
+  CHECK(run.start.nodes == Names{"a", "b"});
+  for (int i = 1; i <= 2; ++i) {
+    run.recovery.progressed(10 * i);
+    run.recovery.saved(10 * i);
+    run.fail(ErrorCode::kWorker);
+    run.found(10 * i);
+    run.go();
+    CHECK(run.start.nodes == Names{"a", "b"});
+    CHECK(run.start.step == 10 * i);
+    CHECK(run.start.why == fmt::format("it broke; restart {} of 2", i));
+  }
+  run.recovery.progressed(30);
+  run.fail(ErrorCode::kWorker);
+  CHECK(run.stopped().exit_code == 10);
+  CHECK(run.stopped().why == "it broke");
+}
+
+TEST_CASE("a lost node costs no restart: a spare takes its place, and it returns as the last spare") {
+  auto o = options(2, {"a", "b", "c"});
+  o.max_restarts = 0;
+  Run run(o);
+  run.recovery.progressed(5);
+  run.lose("a");
+  REQUIRE(std::holds_alternative<FindCheckpoint>(run.next()));
+  run.recovery.no_checkpoint(0);  // it was never saved
+  run.go();
+  CHECK(run.start.nodes == Names{"c", "b"});
+  CHECK(!run.start.step);
+  CHECK(run.start.why == "it broke; with c in place of a");
+  run.recovery.node_ready("a", 2, 1);
+  run.recovery.progressed(6);
+  run.recovery.saved(6);
+  run.lose("b");
+  run.found(6);
+  run.go();
+  CHECK(run.start.nodes == Names{"c", "a"});
+  CHECK(run.recovery.restarts() == 0);
+}
+
+TEST_CASE("without a spare the largest width that fits goes on, and it grows back when a node has settled") {
+  Run run(options(4, {"a", "b", "c", "d"}));
+  run.recovery.progressed(5);
+  run.recovery.saved(5);
+  run.lose("b");
+  run.found(5);
+  run.go();
+  CHECK(run.start.nodes == Names{"a", "c", "d"});
+  CHECK(run.start.width.data == 3);
+  CHECK(run.start.why == "it broke; without b; data-parallel width 4 → 3");
+  run.recovery.node_ready("b", 2, 10);
+  CHECK(run.recovery.regroup(100) == Regroup::none);  // no step yet
+  run.recovery.progressed(6);
+  CHECK(run.recovery.regroup(14) == Regroup::none);  // not settled yet
+  REQUIRE(run.recovery.regroup(15.5) == Regroup::wider);
+  run.recovery.saved(6);
+  run.recovery.attempt_ended({.how = AttemptEnd::regrouped}, 16);
+  run.found(6);
+  run.go();
+  CHECK(run.start.nodes == Names{"a", "c", "d", "b"});
+  CHECK(run.start.width.data == 4);
+  CHECK(run.start.why == "with b; data-parallel width 3 → 4");
+}
+
+TEST_CASE("a node that is being started is awaited: long at first, briefly where a smaller width fits") {
+  Recovery r(options(2, {"a", "b"}), 0);
+  r.node_ready("a", 2, 1);
+  REQUIRE(std::holds_alternative<Wait>(r.next(1)));
+  CHECK(std::get<Wait>(r.next(1)).until_s == 60);
+  CHECK(std::get<Wait>(r.next(1)).why == "waiting for 1 node that is being started");
+  const Decision d = r.next(60);
+  REQUIRE(std::holds_alternative<StartAttempt>(d));
+  CHECK(std::get<StartAttempt>(d).width.data == 1);
+  r.node_ready("b", 2, 61);
+  r.attempt_started(std::get<StartAttempt>(r.next(61)), 61);
+  r.progressed(1);
+  r.saved(1);
+  r.node_lost("b", "its agent ended", 70);
+  r.attempt_ended(failure(ErrorCode::kWorker), 70);
+  r.node_coming("b", 70);
+  r.checkpoint_found(1);
+  REQUIRE(std::holds_alternative<Wait>(r.next(70)));
+  CHECK(std::get<Wait>(r.next(70)).until_s == 71);
+  CHECK(std::get<StartAttempt>(r.next(71)).nodes == Names{"a"});
+  r.node_ready("b", 2, 70.5);
+  CHECK(std::get<StartAttempt>(r.next(70.5)).nodes == Names{"a", "b"});
+}
+
+TEST_CASE("too few nodes: wait up to the limit, requeue, or stop with 75") {
+  for (const TooFew policy : {TooFew::wait, TooFew::requeue, TooFew::stop}) {
+    auto o = options(2, {"a", "b"});
+    o.widths.pop_back();  // nothing below two replicas
+    o.too_few = policy;
+    Run run(o);
+    run.recovery.progressed(5);
+    run.recovery.saved(5);
+    run.now_s = 100;
+    run.lose("b");
+    run.found(5);
+    const std::string why = "it broke; too few nodes: 1 node ready for 2 ranks, and the smallest width has 4";
+    if (policy == TooFew::requeue) {
+      REQUIRE(std::holds_alternative<RequeueJob>(run.next()));
+      CHECK(std::get<RequeueJob>(run.next()).why == why);
+      continue;
+    }
+    if (policy == TooFew::wait) {
+      REQUIRE(std::holds_alternative<Wait>(run.next()));
+      CHECK(std::get<Wait>(run.next()).until_s == 700);
+      CHECK(std::get<Wait>(run.next()).why == why);
+      run.now_s = 700;
+    }
+    CHECK(run.stopped().exit_code == 75);
+    CHECK(run.stopped().why == (policy == TooFew::wait ? why + "; waited for 10m 0s" : why));
+  }
+}
+
+TEST_CASE("each shortage of nodes is awaited for the whole limit") {
+  auto o = options(1, {"a"});
+  Run run(o);
+  for (int i = 1; i <= 2; ++i) {
+    run.recovery.progressed(i);
+    run.recovery.saved(i);
+    run.now_s = 500 * i;
+    run.lose("a");
+    run.found(i);
+    REQUIRE(std::holds_alternative<Wait>(run.next()));
+    CHECK(std::get<Wait>(run.next()).until_s == run.now_s + 600);
+    run.recovery.node_ready("a", 2, run.now_s + 1);
+    run.go();
+  }
+}
+
+TEST_CASE("an attempt that has lost a node is not ended to become wider") {
+  Run run(options(2, {"a", "b"}));
+  run.recovery.progressed(1);
+  run.recovery.saved(1);
+  run.lose("b");
+  run.found(1);
+  run.go();
+  run.recovery.progressed(2);
+  run.recovery.node_ready("b", 2, 1);
+  run.recovery.node_ready("c", 2, 1);
+  CHECK(run.recovery.regroup(10) == Regroup::wider);
+  run.recovery.node_lost("a", "silent", 10);
+  CHECK(run.recovery.regroup(10) == Regroup::none);
+}
+
+TEST_CASE("a checkpoint that cannot be loaded gives way to an older one at no cost, down to a refusal") {
+  for (const bool fixed : {false, true}) {
+    auto o = options(1, {"a"});
+    o.from_step = 30;
+    o.step_fixed = fixed;
+    o.max_restarts = 1;
+    Run run(o);
+    CHECK(run.start.step == 30);
+    run.fail(ErrorCode::kCheckpoint);
+    if (fixed) {
+      CHECK(run.stopped().exit_code == 7);
+      continue;
+    }
+    REQUIRE(std::holds_alternative<FindCheckpoint>(run.next()));
+    CHECK(std::get<FindCheckpoint>(run.next()).at_most == 29);
+    run.found(20);
+    run.go();
+    CHECK(run.start.why == "checkpoint step 30 cannot be loaded (it broke)");
+    run.fail(ErrorCode::kCheckpoint);
+    REQUIRE(std::get<FindCheckpoint>(run.next()).at_most == 19);
+    run.recovery.no_checkpoint(0);
+    CHECK(run.stopped().exit_code == 7);
+    CHECK(run.stopped().why == "it broke; there is no older usable checkpoint");
+    CHECK(run.recovery.restarts() == 0);
+  }
+}
+
+TEST_CASE("a run that was saved never begins again from its start") {
+  for (const int skipped : {0, 1})
+    for (const bool saved : {false, true}) {
+      Run run(options(1, {"a"}));
+      run.recovery.progressed(5);
+      if (saved) run.recovery.saved(5);
+      run.fail(ErrorCode::kWorker);
+      run.recovery.no_checkpoint(skipped);
+      if (saved || skipped) {
+        CHECK(run.stopped().exit_code == 7);
+        CHECK(run.recovery.restarts() == 0);
+        CHECK(run.stopped().why == (skipped
+                                        ? "it broke; the run was saved, but none of its checkpoints is usable"
+                                        : "it broke; the run was saved, but its checkpoints are gone"));
+      } else {
+        run.go();
+        CHECK(!run.start.step);
+        CHECK(run.recovery.restarts() == 1);
+      }
+    }
+}
+
+TEST_CASE("a lost node whose run finds no checkpoint leaves the count of restarts alone") {
+  Run run(options(1, {"a", "b"}));
+  run.recovery.progressed(5);
+  run.recovery.saved(5);
+  run.lose("a");
+  run.recovery.no_checkpoint(0);
+  CHECK(run.stopped().exit_code == 7);
+  CHECK(run.recovery.restarts() == 0);
+}
+
+TEST_CASE("what a relaunch cannot heal ends the run, also where a node was lost meanwhile") {
+  for (const bool lost : {false, true})
+    for (const ErrorCode code :
+         {ErrorCode::kData, ErrorCode::kDiverged, ErrorCode::kSpec, ErrorCode::kInternal}) {
+      Run run(options(1, {"a", "b"}));
+      if (lost) run.recovery.node_lost("a", "silent", 0);
+      run.fail(code);
+      CHECK(run.stopped().exit_code == exit_status(code));
+    }
+}
+
+TEST_CASE("finished, stopped and aborted attempts end the run; a stop while none runs does, too") {
+  for (const auto& [how, code] :
+       {std::pair(AttemptEnd::finished, 0), {AttemptEnd::stopped, 75}, {AttemptEnd::aborted, 130}}) {
+    Run run(options(1, {"a"}));
+    run.recovery.attempt_ended({.how = how}, 1);
+    CHECK(run.stopped().exit_code == code);
+  }
+  for (const auto& [level, code] : {std::pair(StopLevel::save_and_stop, 75), {StopLevel::now, 130}}) {
+    Recovery r(options(1, {"a"}), 0);
+    r.stop(level);
+    CHECK(std::get<StopRun>(r.next(0)).exit_code == code);
+  }
+  // An attempt that fails while it is being stopped is a failure.
+  Run run(options(1, {"a"}));
+  run.recovery.stop(StopLevel::save_and_stop);
+  run.fail(ErrorCode::kWorker);
+  CHECK(run.stopped().exit_code == 10);
+}
+
+TEST_CASE("three attempts that fail alike without progress are a crash loop, also after a lost node") {
+  for (const bool step : {false, true}) {
+    auto o = options(1, {"a"});
+    o.from_step = 10;
+    Run run(o);
+    run.recovery.progressed(14);  // progress: does not count
+    run.fail(ErrorCode::kWorker);
+    for (int i = 0; i < 3; ++i) {
+      run.found(10);
+      run.go();
+      if (step) run.recovery.progressed(14);
+      run.fail(ErrorCode::kWorker);
+    }
+    CHECK(run.stopped().exit_code == 10);
+    CHECK(run.stopped().why == "it broke; 3 attempts in a row made no progress and failed alike");
+  }
+  Run run(options(1, {"a"}));
+  for (int i = 0; i < 3; ++i) {
+    run.lose("a");
+    run.recovery.node_ready("a", 2, 0);
+    if (i == 2) break;
+    run.recovery.no_checkpoint(0);
+    run.go();
+  }
+  CHECK(run.stopped().exit_code == 9);
+}
+
+TEST_CASE("failures at different steps are no crash loop before nine in a row") {
+  auto o = options(1, {"a"});
+  o.from_step = 10;
+  o.quarantine.failures = 0;
+  Run run(o);
+  run.recovery.progressed(30);
+  run.fail(ErrorCode::kWorker);
+  for (int i = 0; i < 9; ++i) {
+    run.found(10);
+    run.go();
+    run.recovery.progressed(11 + i);
+    run.fail(ErrorCode::kWorker);
+    REQUIRE(run.recovery.over() == (i == 8));
+  }
+  CHECK(run.stopped().why == "it broke; 9 attempts in a row made no progress");
+}
+
+TEST_CASE("a node on which failures repeat is put out, and listed once the run went on without it") {
+  auto o = options(1, {"a", "b"});
+  o.from_step = 1;
+  Run run(o);
+  for (int i = 1; i <= 3; ++i) {
+    run.now_s = i;
+    run.recovery.progressed(10 * i);
+    run.fail(ErrorCode::kWorker, 1, "a");
+    run.found(1);
+    run.go();
+    CHECK(run.start.nodes == (i < 3 ? Names{"a"} : Names{"b"}));
+  }
+  CHECK(run.recovery.take_quarantined().empty());
+  run.recovery.progressed(31);
+  CHECK(run.recovery.take_quarantined() == Names{"a"});
+  CHECK(run.recovery.take_quarantined().empty());
+  // The last node that carries the run stays, whatever fails on it.
+  for (int i = 4; i <= 8; ++i) {
+    run.recovery.progressed(10 * i);
+    run.fail(ErrorCode::kWorker, 0, "b");
+    run.found(1);
+    run.go();
+    CHECK(run.start.nodes == Names{"b"});
+  }
+}
+
+TEST_CASE("a crash loop that follows its rank to another node is the program's") {
+  auto o = options(1, {"a", "b", "c"});
+  o.from_step = 1;
+  Run run(o);
+  int attempts = 1;
+  for (; attempts < 10; ++attempts) {
+    run.fail(ErrorCode::kWorker, 1, run.start.nodes[0]);
+    if (run.recovery.over()) break;
+    run.found(1);
+    run.go();
+  }
+  CHECK(attempts == 4);
+  CHECK(run.recovery.take_quarantined().empty());
+}
+
+TEST_CASE("a quarantined node in use is left at a checkpoint, if the others carry the width") {
+  Run run(options(2, {"a", "b", "c"}));
+  run.recovery.progressed(1);
+  run.recovery.set_quarantined("b", true);
+  CHECK(run.recovery.regroup(100) == Regroup::without_quarantined);
+  run.recovery.set_quarantined("c", true);
+  CHECK(run.recovery.regroup(100) == Regroup::none);
+  run.recovery.set_quarantined("c", false);
+  run.recovery.saved(1);
+  run.recovery.attempt_ended({.how = AttemptEnd::regrouped}, 100);
+  run.found(1);
+  run.go();
+  CHECK(run.start.nodes == Names{"a", "c"});
+}
