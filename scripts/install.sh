@@ -1,12 +1,27 @@
 #!/usr/bin/env bash
 # Installs what trainctl is built with: Debian 12 packages only. Does nothing where all of them are there.
+#   --tests   also what only tests need: fake nodes, Slurm, sshd. On a machine that runs systemd these
+#             packages would start services, an sshd among them: there they are named and not installed.
 set -euo pipefail
 packages=(g++ cmake ninja-build ccache libopenmpi-dev openmpi-bin libdnnl-dev libxxhash-dev libssl-dev
           libfmt-dev nlohmann-json3-dev libcli11-dev catch2 libsentencepiece-dev patchelf zstd libboost-context-dev)
-missing=()
-for p in "${packages[@]}"; do
-  dpkg-query -W -f='${Status}' "$p" 2>/dev/null | grep -q '^install ok installed$' || missing+=("$p")
-done
+test_packages=(iproute2 procps slurmctld slurmd slurm-client munge openssh-server openssh-client)
+
+missing_of() {
+  local p
+  for p in "$@"; do
+    dpkg-query -W -f='${Status}' "$p" 2>/dev/null | grep -q '^install ok installed$' || echo "$p"
+  done
+}
+mapfile -t missing < <(missing_of "${packages[@]}")
+if [ "${1:-}" = --tests ]; then
+  mapfile -t for_tests < <(missing_of "${test_packages[@]}")
+  if [ ${#for_tests[@]} -gt 0 ] && [ -d /run/systemd/system ]; then
+    echo "not installed, so the tests labelled cluster and slurm are skipped: apt-get install ${for_tests[*]}"
+  else
+    missing+=("${for_tests[@]}")
+  fi
+fi
 [ ${#missing[@]} -eq 0 ] && exit 0
 echo "installing: ${missing[*]}"
 as_root=()

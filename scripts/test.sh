@@ -2,7 +2,7 @@
 # Installs, builds and runs every test. Arguments go to ctest, e.g. scripts/test.sh -L fault.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
-"$root/scripts/install.sh"
+"$root/scripts/install.sh" --tests
 build=${TRAINCTL_BUILD:-$root/build}
 # Named, because scripts/build.sh may have left CUDA out of this build folder.
 cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DTRAINCTL_CUDA="${TRAINCTL_CUDA:-AUTO}" >/dev/null

@@ -1,77 +1,14 @@
 #include "test/end_to_end/program.h"
 
-#include <fcntl.h>
-#include <signal.h>
-#include <spawn.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <catch2/catch.hpp>
-#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
-#include <thread>
-
-extern char** environ;
 
 namespace trainctl::test {
 
 namespace fs = std::filesystem;
-
-Child::Child(const std::vector<std::string>& words, const std::string& directory, const std::vector<std::string>& extra) {
-  static int counter = 0;
-  const std::string stem = directory + "/.child-" + std::to_string(counter++);
-  out_ = stem + ".out";
-  err_ = stem + ".err";
-  std::vector<char*> argv, env;
-  for (const std::string& w : words) argv.push_back(const_cast<char*>(w.c_str()));
-  argv.push_back(nullptr);
-  for (const std::string& e : extra) env.push_back(const_cast<char*>(e.c_str()));
-  for (char** e = environ; *e; ++e) {
-    const std::string key = std::string(*e).substr(0, std::string(*e).find('=') + 1);
-    if (std::none_of(extra.begin(), extra.end(), [&](const std::string& x) { return x.rfind(key, 0) == 0; })) env.push_back(*e);
-  }
-  env.push_back(nullptr);
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_addchdir_np(&actions, directory.c_str());
-  posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
-  posix_spawn_file_actions_addopen(&actions, 1, out_.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
-  posix_spawn_file_actions_addopen(&actions, 2, err_.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
-  const int rc = posix_spawnp(&pid_, argv[0], &actions, nullptr, argv.data(), env.data());
-  posix_spawn_file_actions_destroy(&actions);
-  if (rc != 0) FAIL("cannot start " << words[0]);
-}
-
-Child::~Child() {
-  if (running()) {
-    ::kill(pid_, SIGKILL);
-    ::waitpid(pid_, nullptr, 0);
-  }
-}
-
-bool Child::running() {
-  if (pid_ < 0) return false;
-  int status = 0;
-  if (::waitpid(pid_, &status, WNOHANG) == 0) return true;
-  status_ = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-  pid_ = -1;
-  return false;
-}
-
-void Child::signal(int number) {
-  if (running()) ::kill(pid_, number);
-}
-
-Outcome Child::wait(double seconds) {
-  const bool ended = eventually(seconds, [&] { return !running(); });
-  const Outcome outcome{status_, read_file(out_), read_file(err_)};
-  if (!ended) FAIL("still running after " << seconds << " s:\n" << outcome.err);
-  return outcome;
-}
 
 std::string trainctl_path() { return std::string(TRAINCTL_BINARY_DIR) + "/trainctl"; }
 
@@ -82,23 +19,6 @@ Outcome run_trainctl(const std::string& directory, std::vector<std::string> argu
   arguments.insert(arguments.begin(), trainctl_path());
   return Child(arguments, directory, extra_environment).wait(seconds);
 }
-
-bool eventually(double seconds, const std::function<bool()>& condition) {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > end) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  }
-  return true;
-}
-
-std::string read_file(const std::string& path) {
-  std::ostringstream text;
-  text << std::ifstream(path, std::ios::binary).rdbuf();
-  return text.str();
-}
-
-void write_file(const std::string& path, const std::string& text) { std::ofstream(path, std::ios::binary) << text; }
 
 std::string run_of(const std::string& directory, const std::string& name) {
   if (fs::exists(directory + "/runs"))

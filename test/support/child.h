@@ -1,0 +1,42 @@
+// Programs that a test starts: their output, exit status and end; and waiting for what they do.
+#pragma once
+#include <sys/types.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace trainctl::test {
+
+struct Outcome {
+  int status = -1;        ///< exit status; 128 + n when killed by signal n
+  std::string out, err;
+};
+
+/// A child program with its output in files; killed (it alone, by pid) if still running when this dies.
+class Child {
+ public:
+  Child(const std::vector<std::string>& words, const std::string& directory,
+        const std::vector<std::string>& extra_environment = {});
+  ~Child();
+  Child(const Child&) = delete;
+  Child& operator=(const Child&) = delete;
+  pid_t pid() const { return pid_; }
+  bool running();
+  void signal(int number);
+  /// Waits at most `seconds`; still running then: fails the test.
+  Outcome wait(double seconds);
+
+ private:
+  pid_t pid_ = -1;
+  int status_ = -1;
+  std::string out_, err_;
+};
+
+/// Polls until `condition` holds; false after `seconds`.
+bool eventually(double seconds, const std::function<bool()>& condition);
+
+std::string read_file(const std::string& path);
+void write_file(const std::string& path, const std::string& text);
+
+}  // namespace trainctl::test
