@@ -49,7 +49,6 @@ std::string look_up_all(void* handle, PmixLibrary& pmix) {
   look_up(handle, "PMIx_server_register_nspace", pmix.register_nspace, missing);
   look_up(handle, "PMIx_server_deregister_nspace", pmix.deregister_nspace, missing);
   look_up(handle, "PMIx_server_register_client", pmix.register_client, missing);
-  look_up(handle, "PMIx_server_deregister_client", pmix.deregister_client, missing);
   look_up(handle, "PMIx_server_setup_fork", pmix.setup_fork, missing);
   look_up(handle, "PMIx_generate_regex", pmix.generate_regex, missing);
   look_up(handle, "PMIx_generate_ppn", pmix.generate_ppn, missing);

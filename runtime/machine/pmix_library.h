@@ -18,7 +18,6 @@ struct PmixLibrary {
   decltype(&PMIx_server_register_nspace) register_nspace = nullptr;
   decltype(&PMIx_server_deregister_nspace) deregister_nspace = nullptr;
   decltype(&PMIx_server_register_client) register_client = nullptr;
-  decltype(&PMIx_server_deregister_client) deregister_client = nullptr;
   decltype(&PMIx_server_setup_fork) setup_fork = nullptr;
   decltype(&PMIx_generate_regex) generate_regex = nullptr;
   decltype(&PMIx_generate_ppn) generate_ppn = nullptr;

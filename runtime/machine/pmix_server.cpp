@@ -1,7 +1,6 @@
 #include "runtime/machine/pmix_server.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,8 +17,9 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/file_system.h"
-#include "runtime/machine/pmix_infos.h"
+#include "runtime/machine/pmix_job.h"
 #include "runtime/machine/pmix_library.h"
+#include "runtime/machine/pmix_log.h"
 
 namespace trainctl {
 namespace {
@@ -74,81 +74,6 @@ pmix_proc_t process_of(const std::string& name, int rank) {
   std::strncpy(process.nspace, name.c_str(), sizeof process.nspace - 1);
   process.rank = pmix_rank_t(rank);
   return process;
-}
-
-/// "" or what is wrong with it.
-std::string problem_of(const PmixServer::Epoch& epoch) {
-  if (epoch.hosts.empty() || epoch.hosts.size() != epoch.ranks_of_host.size())
-    return fmt::format("{} hosts have {} lists of ranks", epoch.hosts.size(), epoch.ranks_of_host.size());
-  if (epoch.this_host < 0 || size_t(epoch.this_host) >= epoch.hosts.size())
-    return fmt::format("this_host = {} is none of {} hosts", epoch.this_host, epoch.hosts.size());
-  if (epoch.mark.empty() || epoch.mark.size() > 128)
-    return fmt::format("the mark has {} characters, not 1 to 128", epoch.mark.size());
-  std::vector<int> ranks;
-  for (size_t host = 0; host < epoch.hosts.size(); ++host) {
-    const std::string& name = epoch.hosts[host];
-    if (name.empty() || name.find_first_of(",;[] ") != std::string::npos)
-      return fmt::format("host {} is called '{}'", host, name);
-    if (epoch.ranks_of_host[host].empty()) return fmt::format("host {} has no ranks", name);
-    ranks.insert(ranks.end(), epoch.ranks_of_host[host].begin(), epoch.ranks_of_host[host].end());
-  }
-  std::sort(ranks.begin(), ranks.end());
-  for (size_t i = 0; i < ranks.size(); ++i)
-    if (ranks[i] != int(i)) return fmt::format("the ranks are not 0 to {}, each once", ranks.size() - 1);
-  return "";
-}
-
-std::string map_text(const std::vector<std::vector<int>>& ranks_of_host) {
-  std::string text;
-  for (const std::vector<int>& ranks : ranks_of_host)
-    text += fmt::format("{}{}", text.empty() ? "" : ";", fmt::join(ranks, ","));
-  return text;
-}
-
-/// What libpmix has to know of a job; the ranks ask it for these values.
-std::shared_ptr<PmixInfos> job_infos(const PmixServer::Epoch& epoch, const std::string& name) {
-  const PmixLibrary& pmix = pmix_library();
-  const std::vector<int>& local = epoch.ranks_of_host[size_t(epoch.this_host)];
-  uint32_t world_size = 0;
-  for (const auto& ranks : epoch.ranks_of_host) world_size += uint32_t(ranks.size());
-  auto infos = std::make_shared<PmixInfos>();
-  for (const char* key : {PMIX_UNIV_SIZE, PMIX_JOB_SIZE, PMIX_APP_SIZE, PMIX_MAX_PROCS})
-    infos->add_uint32(key, world_size);
-  infos->add_uint32(PMIX_JOB_NUM_APPS, 1);
-  infos->add_uint32(PMIX_LOCAL_SIZE, uint32_t(local.size()));
-  infos->add_uint32(PMIX_NODE_SIZE, uint32_t(local.size()));
-  infos->add_uint32(PMIX_NUM_NODES, uint32_t(epoch.hosts.size()));
-  char* nodes = nullptr;
-  char* processes = nullptr;
-  if (pmix.generate_regex(fmt::format("{}", fmt::join(epoch.hosts, ",")).c_str(), &nodes) != PMIX_SUCCESS ||
-      pmix.generate_ppn(map_text(epoch.ranks_of_host).c_str(), &processes) != PMIX_SUCCESS) {
-    std::free(nodes);
-    throw Error(ErrorCode::kLauncher, fmt::format("libpmix could not describe {} hosts", epoch.hosts.size()));
-  }
-  infos->add_map(PMIX_NODE_MAP, nodes, pmix.info_load);
-  infos->add_map(PMIX_PROC_MAP, processes, pmix.info_load);
-  infos->add_text(PMIX_LOCAL_PEERS, fmt::format("{}", fmt::join(local, ",")));
-  infos->add_rank(PMIX_LOCALLDR, local.front());
-  infos->add_text(PMIX_JOBID, name);
-  infos->add_text(PMIX_MAPBY, "slot");
-  infos->add_text(PMIX_RANKBY, "slot");
-  infos->add_text(PMIX_BINDTO, "none");
-  for (size_t host = 0; host < epoch.hosts.size(); ++host) {
-    for (size_t i = 0; i < epoch.ranks_of_host[host].size(); ++i) {
-      const int rank = epoch.ranks_of_host[host][i];
-      auto process = std::make_unique<PmixInfos>();
-      process->add_rank(PMIX_RANK, rank);
-      process->add_rank(PMIX_GLOBAL_RANK, rank);
-      process->add_rank(PMIX_APP_RANK, rank);
-      process->add_uint32(PMIX_APPNUM, 0);
-      process->add_uint16(PMIX_LOCAL_RANK, uint16_t(i));
-      process->add_uint16(PMIX_NODE_RANK, uint16_t(i));
-      process->add_uint32(PMIX_NODEID, uint32_t(host));
-      process->add_text(PMIX_HOSTNAME, epoch.hosts[host]);
-      infos->add_array(PMIX_PROC_DATA, std::move(process));
-    }
-  }
-  return infos;
 }
 
 /// MPI's files of an epoch whose processes are gone. What cannot be removed goes with the scratch folder.
@@ -309,9 +234,14 @@ pmix_status_t PmixServer::State::on_fence(const pmix_proc_t processes[], size_t 
 
 void PmixServer::State::on_log(const pmix_proc_t*, const pmix_info_t data[], size_t count,
                                const pmix_info_t[], size_t, pmix_op_cbfunc_t answer, void* argument) {
-  for (size_t i = 0; i < count; ++i)
-    if (data[i].value.type == PMIX_STRING && data[i].value.data.string)
-      instance->options.events.log(data[i].value.data.string);
+  for (size_t i = 0; i < count; ++i) {
+    const pmix_value_t& value = data[i].value;
+    std::string text;
+    if (value.type == PMIX_STRING && value.data.string) text = value.data.string;
+    if (value.type == PMIX_BYTE_OBJECT && value.data.bo.bytes)
+      text = longest_text({value.data.bo.bytes, value.data.bo.size});
+    if (!text.empty()) instance->options.events.log(std::move(text));
+  }
   if (answer) instance->late_answers.add(answer, argument);
 }
 
@@ -404,6 +334,7 @@ Environment PmixServer::environment_of(int rank) {
     throw Error(ErrorCode::kLauncher, fmt::format("libpmix has no environment for rank {}: {} ({})", rank,
                                                   state_->pmix.error_string(status), status));
   const auto set = [&](const char* variable, const std::string& value) {
+    std::erase_if(environment, [&](const auto& earlier) { return earlier.first == variable; });
     environment.emplace_back(variable, value);
   };
   set("PMIX_MCA_gds", kStore);
@@ -439,6 +370,8 @@ void PmixServer::finish_fence(uint64_t epoch, std::string data) {
 void PmixServer::end() {
   if (!state_->current) return;
   const PmixLibrary& pmix = state_->pmix;
+  const std::string folder = state_->folder(), shared_folder = state_->shared_folder();
+  state_->current.reset();
   std::string name;
   std::optional<State::Fence> fence;
   {
@@ -448,20 +381,15 @@ void PmixServer::end() {
   }
   // libpmix forgets a fence only when it is answered.
   if (fence) fence->answer(PMIX_ERR_LOST_CONNECTION, nullptr, 0, fence->argument, nullptr, nullptr);
-  for (const int rank : state_->current->ranks_of_host[size_t(state_->current->this_host)]) {
-    const pmix_proc_t process = process_of(name, rank);
-    perform(fmt::format("forget rank {}", rank), nullptr, [&](pmix_op_cbfunc_t ended, void* argument) {
-      pmix.deregister_client(&process, ended, argument);
-      return pmix_status_t(PMIX_SUCCESS);
-    });
-  }
+  // The clients are not deregistered one by one: libpmix 4.2 would close their sockets without a word to its
+  // event loop. If the loop has not yet seen the end of a killed rank, it then ignores whoever connects next
+  // and gets the same descriptor.
   perform("forget the ranks", nullptr, [&](pmix_op_cbfunc_t ended, void* argument) {
     pmix.deregister_nspace(process_of(name, 0).nspace, ended, argument);
     return pmix_status_t(PMIX_SUCCESS);
   });
-  remove_left_overs(state_->folder());
-  remove_left_overs(state_->shared_folder());
-  state_->current.reset();
+  remove_left_overs(folder);
+  remove_left_overs(shared_folder);
 }
 
 }  // namespace trainctl
