@@ -4,13 +4,14 @@
 //   pmix_host SOCKET HOST_NAME RANK_PROGRAM
 //
 // Messages in both directions: a line, then as many bytes as its last word says. The test says
-//   begin EPOCH THIS_HOST LAYOUT MODE 0       LAYOUT: h0=0,1;h1=2
+//   begin EPOCH THIS_HOST LAYOUT MODE [NAME=VALUE] 0       LAYOUT: h0=0,1;h1=2; MODE none: starts no ranks
 //   kill RANK 0                               RANK -1: all
 //   fence EPOCH SIZE
-//   end 0
+//   probe MODE 0
+//   files 0, end 0
 // and the host answers
-//   begun 0, ready RANK 0, exit RANK STATUS 0, ended 0, fence EPOCH SIZE, aborted EPOCH RANK STATUS 0, log
-//   SIZE, failed SIZE
+//   begun 0, ready RANK 0, exit RANK STATUS 0, files COUNT 0 (of epochs, in its folders), probed SIZE, ended
+//   0, fence EPOCH SIZE, aborted EPOCH RANK STATUS 0, log SIZE, failed SIZE
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/prctl.h>
@@ -19,15 +20,17 @@
 
 #include <csignal>
 #include <cstdlib>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <sstream>
 
 #include "runtime/base/error.h"
+#include "runtime/machine/outer_launcher.h"
+#include "runtime/machine/pmix_probe.h"
+#include "runtime/machine/pmix_server.h"
 #include "runtime/machine/process.h"
 #include "runtime/machine/session.h"
-#include "runtime/machine/outer_launcher.h"
-#include "runtime/machine/pmix_server.h"
 #include "test/pmix/messages.h"
 
 namespace trainctl {
@@ -48,7 +51,7 @@ PmixServer::Epoch parsed_layout(const std::string& text) {
 class Host {
  public:
   Host(const std::string& socket, const std::string& name, const std::string& program)
-      : test_(connect_messages(socket)), program_(program) {
+      : test_(connect_messages(socket)), name_(name), program_(program) {
     PmixServer::Events events;
     events.fence = [this](uint64_t epoch, std::string data) {
       test_.send(fmt::format("fence {}", epoch), data);
@@ -96,6 +99,16 @@ class Host {
         uint64_t epoch = 0;
         words >> epoch;
         server_->finish_fence(epoch, message.data);
+      } else if (what == "probe") {
+        std::string mode;
+        words >> mode;
+        test_.send("probed", probe_pmix(*server_, {.argv = {program_, mode, "2"},
+                                                   .settings = settings(),
+                                                   .host_name = name_,
+                                                   .deadline_s = mode == "late" ? 0.5 : 20}));
+      } else if (what == "files") {
+        test_.send(
+            fmt::format("files {}", files_in(folders_.session()) + files_in(folders_.shared_memory())));
       } else if (what == "end") {
         server_->end();
         test_.send("ended");
@@ -105,11 +118,20 @@ class Host {
     }
   }
 
+  static size_t files_in(const std::string& folder) {
+    size_t count = 0;
+    for (const auto& entry : std::filesystem::directory_iterator(folder))
+      if (entry.path().filename().string().starts_with("epoch-"))
+        for (const auto& below : std::filesystem::recursive_directory_iterator(entry))
+          count += below.exists();
+    return count;
+  }
+
   void begin(std::istringstream& words) {
     uint64_t number = 0;
     int this_host = 0;
-    std::string layout, mode;
-    words >> number >> this_host >> layout >> mode;
+    std::string layout, mode, setting;
+    words >> number >> this_host >> layout >> mode >> setting;
     PmixServer::Epoch epoch = parsed_layout(layout);
     epoch.epoch = number;
     epoch.mark = fmt::format("test-{}", ::getppid());
@@ -119,7 +141,11 @@ class Host {
     for (const auto& ranks : epoch.ranks_of_host) world_size += ranks.size();
     for (const int rank : epoch.ranks_of_host[size_t(this_host)]) {
       Environment environment = server_->environment_of(rank);
-      for (const auto& [name, value] : settings()) environment.emplace_back(name, value);
+      const size_t equals = setting.find('=');
+      const std::string special = setting.substr(0, equals);
+      if (!special.empty()) environment.emplace_back(special, setting.substr(equals + 1));
+      for (const auto& [name, value] : settings())
+        if (name != special) environment.emplace_back(name, value);
       if (mode == "none") continue;
       ranks_[rank] = std::make_unique<ChildProcess>(
           std::vector<std::string>{program_, mode, fmt::format("{}", world_size)}, environment);
@@ -158,7 +184,7 @@ class Host {
 
   SessionFolders folders_;
   MessageSocket test_;
-  const std::string program_;
+  const std::string name_, program_;
   std::unique_ptr<PmixServer> server_;
   std::map<int, std::unique_ptr<ChildProcess>> ranks_;  // ended before the server
   std::map<int, std::string> output_;

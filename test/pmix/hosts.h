@@ -18,9 +18,9 @@ namespace trainctl {
 
 class Hosts {
  public:
-  /// `ranks_of_host`: how many ranks each host has; host i is called "hi".
+  /// `ranks_of_host`: host i is called "hi"; only the first `played` have a process.
   Hosts(const std::string& host_program, const std::string& rank_program,
-        std::vector<std::vector<int>> ranks_of_host)
+        std::vector<std::vector<int>> ranks_of_host, size_t played)
       : ranks_of_host_(std::move(ranks_of_host)) {
     folder_ = "/tmp/trainctl-pmix-test.XXXXXX";
     REQUIRE(::mkdtemp(folder_.data()));
@@ -29,7 +29,7 @@ class Hosts {
     const sockaddr_un address = unix_address(path);
     REQUIRE(::bind(listener, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
     REQUIRE(::listen(listener, 8) == 0);
-    for (size_t i = 0; i < ranks_of_host_.size(); ++i) {
+    for (size_t i = 0; i < played; ++i) {
       processes_.push_back(std::make_unique<ChildProcess>(
           std::vector<std::string>{host_program, path, fmt::format("h{}", i), rank_program}, Environment{}));
       pollfd fd = {listener, POLLIN, 0};
@@ -40,20 +40,24 @@ class Hosts {
     ::close(listener);
   }
   ~Hosts() {
-    sockets_.clear();  // a host ends when its test is gone
+    sockets_.clear();  // a host ends when its test is gone, and removes its folders
+    for (const auto& process : processes_) {
+      pollfd ended = {process->exit_fd(), POLLIN, 0};
+      ::poll(&ended, 1, 10000);
+    }
     processes_.clear();
     ::unlink((folder_ + "/socket").c_str());
     ::rmdir(folder_.c_str());
   }
 
   /// Starts every rank in `mode` of test/pmix/rank.cpp.
-  void begin(uint64_t epoch, const std::string& mode) {
+  void begin(uint64_t epoch, const std::string& mode, const std::string& setting = "") {
     epoch_ = epoch;
     ready_.clear();
     statuses_.clear();
     aborted_.clear();
     shares_.clear();
-    ended_ = 0;
+    begun_ = ended_ = 0;
     std::string layout;
     for (size_t host = 0; host < ranks_of_host_.size(); ++host) {
       layout += fmt::format("{}h{}=", host ? ";" : "", host);
@@ -61,7 +65,19 @@ class Hosts {
         layout += fmt::format("{}{}", i ? "," : "", ranks_of_host_[host][i]);
     }
     for (size_t host = 0; host < sockets_.size(); ++host)
-      sockets_[host]->send(fmt::format("begin {} {} {} {}", epoch, host, layout, mode));
+      sockets_[host]->send(fmt::format("begin {} {} {} {} {}", epoch, host, layout, mode, setting));
+  }
+  /// What a host says that cannot begin.
+  std::string failure_of_begin() {
+    failure_expected_ = true;
+    failure_.reset();
+    begin(1, "none");
+    until([&] { return failure_.has_value(); });
+    failure_expected_ = false;
+    return *failure_;
+  }
+  void wait_begun() {
+    until([&] { return begun_ == sockets_.size(); });
   }
 
   /// Until so many ranks have said `ready`.
@@ -71,12 +87,28 @@ class Hosts {
   void wait_aborted() {
     until([&] { return !aborted_.empty(); });
   }
-  void wait_exits() {
-    until([&] { return statuses_.size() == world_size(); });
+  void wait_exits() { wait_exits(world_size()); }
+  void wait_exits(size_t ranks) {
+    until([&] { return statuses_.size() >= ranks; });
   }
   /// -1: all.
   void kill(int rank) {
     for (const auto& socket : sockets_) socket->send(fmt::format("kill {}", rank));
+  }
+  /// What the first host's probe says.
+  std::string probe(const std::string& mode) {
+    probed_.reset();
+    sockets_[0]->send(fmt::format("probe {}", mode));
+    until([&] { return probed_.has_value(); });
+    return *probed_;
+  }
+  /// How many files of epochs lie in all hosts' folders.
+  int files() {
+    files_ = 0;
+    files_known_ = 0;
+    for (const auto& socket : sockets_) socket->send("files");
+    until([&] { return files_known_ == sockets_.size(); });
+    return files_;
   }
   void end() {
     for (const auto& socket : sockets_) socket->send("end");
@@ -145,6 +177,14 @@ class Hosts {
       words >> epoch >> rank >> status;
       CHECK(epoch == epoch_);
       aborted_[rank] = status;
+    } else if (what == "begun") {
+      ++begun_;
+    } else if (what == "probed") {
+      probed_ = message.data;
+    } else if (what == "files") {
+      words >> status;
+      files_ += status;
+      ++files_known_;
     } else if (what == "ended") {
       ++ended_;
     } else if (what == "fence") {
@@ -159,6 +199,8 @@ class Hosts {
       for (const auto& socket : sockets_) socket->send(fmt::format("fence {}", epoch), all);
     } else if (what == "log") {
       log_ += message.data;
+    } else if (what == "failed" && failure_expected_) {
+      failure_ = message.data;
     } else if (what == "failed") {
       FAIL("host " << host << ": " << message.data);
     }
@@ -174,8 +216,11 @@ class Hosts {
   std::map<int, int> aborted_;   ///< by rank
   std::map<size_t, std::string> shares_;
   std::string log_;
-  size_t ended_ = 0;
-  int fences_ = 0;
+  std::optional<std::string> probed_, failure_;
+  bool failure_expected_ = false;
+  size_t begun_ = 0, ended_ = 0;
+  int fences_ = 0, files_ = 0;
+  size_t files_known_ = 0;
 };
 
 }  // namespace trainctl

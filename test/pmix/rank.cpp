@@ -2,6 +2,8 @@
 // libraries too.
 //
 //   pmix_rank MODE WORLD_SIZE      after each of its lines on stdout it goes on at once
+//     probe    what `trainctl rank --probe` does: prints `world_size N`
+//     alone    the same of a world of its own, as an MPI library without PMIx would be
 //     sum      MPI_Init, `ready`, an exact sum over all ranks, MPI_Finalize; exits 0, or 3 if something was
 //     wrong hold     the same up to `ready`, then sleeps until it is killed late     `ready`, then sleeps
 //     before MPI_Init if it is the last rank; the others wait in MPI_Init abort    MPI_Init, `ready`, then
@@ -47,21 +49,31 @@ int main(int argc, char** argv) {
   const int expected = std::atoi(argv[2]);
   const char* number = std::getenv("OMPI_COMM_WORLD_RANK");
   if (!number) return 2;
-  const bool last = std::atoi(number) == expected - 1;
+  const int given = std::atoi(number);
+  const bool last = given == expected - 1;
+  if (mode == "alone") {
+    ::unsetenv("OMPI_MCA_orte_local_daemon_uri");
+  }
   if (mode == "late") {
     say("ready");
     if (last) sleep_until_killed();
   }
+  if (mode == "nonsense") return 2;
   MPI_Init(&argc, &argv);
   int world_size = 0, rank = 0;
   MPI_Comm_size(MPI_COMM_WORLD, &world_size);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  if (world_size != expected || rank != std::atoi(number)) {
-    std::printf("rank %d of %d, expected rank %s of %d\n", rank, world_size, number, expected);
+  if (mode == "probe" || mode == "alone") {
+    std::printf("world_size %d\n", world_size);
+    return MPI_Finalize();
+  }
+  if (world_size != expected || rank != given) {
+    std::printf("rank %d of %d, expected rank %d of %d\n", rank, world_size, given, expected);
     return 3;
   }
   say("ready");
-  if (mode == "hold") sleep_until_killed();
+  if (mode == "hold" || (mode == "stay" && last)) sleep_until_killed();
+  if (mode == "stay") return MPI_Finalize() == MPI_SUCCESS ? 0 : 3;
   if (mode == "abort") {
     if (last) MPI_Abort(MPI_COMM_WORLD, 7);
     sleep_until_killed();

@@ -9,6 +9,7 @@
 #include <catch2/catch.hpp>
 
 #include "runtime/machine/outer_launcher.h"
+#include "runtime/machine/pmix_log.h"
 #include "runtime/machine/pmix_server.h"
 #include "test/pmix/hosts.h"
 
@@ -19,7 +20,8 @@ namespace {
 std::string g_host_program, g_rank_program;
 
 Hosts hosts_of(std::vector<std::vector<int>> ranks_of_host) {
-  return Hosts(g_host_program, g_rank_program, std::move(ranks_of_host));
+  const size_t count = ranks_of_host.size();
+  return Hosts(g_host_program, g_rank_program, std::move(ranks_of_host), count);
 }
 
 }  // namespace
@@ -76,6 +78,74 @@ TEST_CASE("a rank killed after MPI_Init does not harm the next epoch", "[server]
   }
 }
 
+TEST_CASE("a rank killed while the others are in MPI_Finalize does not let them through", "[server]") {
+  Hosts hosts = hosts_of({{0, 1}, {2, 3}});
+  hosts.begin(1, "stay");  // the last rank stays after MPI_Init, the others finalize
+  hosts.wait_ready(4);
+  const int fences = hosts.fences();
+  hosts.kill(3);
+  hosts.wait_exits(1);
+  hosts.kill(-1);
+  hosts.wait_exits();
+  for (const auto& [rank, status] : hosts.statuses()) CHECK(status != 0);
+  CHECK(hosts.fences() == fences);
+  hosts.end();
+  hosts.sum(2);
+}
+
+TEST_CASE("files of killed ranks go with their epoch", "[server]") {
+  Hosts hosts = hosts_of({{0, 1}, {2, 3}});
+  hosts.begin(1, "hold");
+  hosts.wait_ready(4);
+  CHECK(hosts.files() > 0);
+  hosts.kill(-1);
+  hosts.wait_exits();
+  hosts.end();
+  CHECK(hosts.files() == 0);
+}
+
+TEST_CASE("the reason of a failed MPI_Init is reported", "[server]") {
+  Hosts hosts = hosts_of({{0, 1}});
+  hosts.begin(1, "sum", "OMPI_MCA_btl=self");  // two ranks and no way between them
+  hosts.wait_exits();
+  for (const auto& [rank, status] : hosts.statuses()) CHECK(status != 0);
+  CHECK_THAT(hosts.log(), Catch::Contains("unable to reach each other"));
+  hosts.end();
+  hosts.sum(2);
+}
+
+TEST_CASE("1,000 ranks on one host, 2,000 hosts of 8 ranks", "[server]") {
+  std::vector<std::vector<int>> one(1), many(2000);
+  for (int rank = 0; rank < 1000; ++rank) one[0].push_back(rank);
+  for (int rank = 0; rank < 16000; ++rank) many[size_t(rank / 8)].push_back(rank);
+  for (const auto& ranks : {one, many}) {
+    Hosts hosts(g_host_program, g_rank_program, ranks, 1);
+    for (uint64_t epoch = 1; epoch <= 2; ++epoch) {
+      hosts.begin(epoch, "none");
+      hosts.wait_begun();
+      hosts.end();
+    }
+  }
+}
+
+TEST_CASE("an epoch that cannot be is refused", "[server]") {
+  const std::vector<std::vector<std::vector<int>>> wrong = {{{0, 2}}, {{0, 0}}, {{0}, {}}, {{1}}};
+  for (const auto& ranks : wrong) {
+    Hosts hosts(g_host_program, g_rank_program, ranks, 1);
+    CHECK_THAT(hosts.failure_of_begin(), Catch::Contains("epoch 1 cannot begin: "));
+  }
+}
+
+TEST_CASE("the probe sees whether ranks get through MPI_Init", "[server]") {
+  Hosts hosts = hosts_of({{0, 1}});
+  CHECK(hosts.probe("probe") == "");
+  CHECK_THAT(hosts.probe("alone"), Catch::Contains("did not see the other one: world_size 1"));
+  CHECK_THAT(hosts.probe("late"), Catch::Contains("did not get through MPI_Init within 0.5 s"));
+  CHECK_THAT(hosts.probe("nonsense"), Catch::Contains("exited with 2"));
+  CHECK(hosts.files() == 0);
+  hosts.sum(1);
+}
+
 TEST_CASE("an epoch may begin without the end of the one before", "[server]") {
   Hosts hosts = hosts_of({{0, 1}});
   hosts.begin(1, "hold");
@@ -90,10 +160,29 @@ TEST_CASE("MPI_Abort is reported", "[server]") {
   hosts.begin(1, "abort");
   hosts.wait_aborted();
   CHECK(hosts.aborted() == std::map<int, int>{{2, 7}});
+  CHECK_THAT(hosts.log(), Catch::Contains("MPI_ABORT was invoked on rank 2"));
   hosts.kill(-1);
   hosts.wait_exits();
   hosts.end();
   hosts.sum(2);
+}
+
+TEST_CASE("the text of a packed buffer is found", "[server]") {
+  const auto packed = [](const std::string& text) {
+    const size_t n = text.size() + 1;
+    std::string bytes;
+    for (const int shift : {24, 16, 8, 0}) bytes += char(n >> shift & 0xff);
+    return bytes + text + '\0';
+  };
+  const std::string names = packed("help-mpi-api.txt") + packed("mpi-abort") + '\1';
+  // Lengths whose last bytes are printable: 0x41, 0x2041.
+  for (const size_t length : {20u, 64u, 300u, 8256u, 20000u}) {
+    const std::string text = std::string(length - 2, 'x') + "y\n";
+    CHECK(longest_text(names + packed(text)) == text);
+  }
+  CHECK(longest_text("plain") == "plain");
+  CHECK(longest_text("") == "");
+  CHECK(longest_text(std::string(3, '\0')) == "");
 }
 
 TEST_CASE("variables of an outer launcher are known by name", "[server]") {
