@@ -11,6 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -48,14 +49,14 @@ std::string mark_of(const std::string& name, const std::string& value) {
   return mark;
 }
 
-std::vector<std::string> merged_environment(const Environment& set) {
+std::vector<std::string> merged_environment(const Environment& set, const std::vector<std::string>& unset) {
   std::vector<std::string> result;
   for (char** variable = environ; *variable; ++variable) {
     const std::string text = *variable;
     const std::string name = text.substr(0, text.find('='));
-    bool replaced = false;
-    for (const auto& [key, value] : set) replaced = replaced || key == name;
-    if (!replaced) result.push_back(text);
+    bool left_out = std::find(unset.begin(), unset.end(), name) != unset.end();
+    for (const auto& [key, value] : set) left_out = left_out || key == name;
+    if (!left_out) result.push_back(text);
   }
   for (const auto& [key, value] : set) result.push_back(key + "=" + value);
   return result;
@@ -70,7 +71,8 @@ std::vector<char*> pointers_to(std::vector<std::string>& texts) {
 
 }  // namespace
 
-ChildProcess::ChildProcess(const std::vector<std::string>& argv, const Environment& set) {
+ChildProcess::ChildProcess(const std::vector<std::string>& argv, const Environment& set,
+                           const std::vector<std::string>& unset) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0)
     throw Error(ErrorCode::kLauncher, fmt::format("cannot make a pipe: {}", std::strerror(errno)));
@@ -89,7 +91,7 @@ ChildProcess::ChildProcess(const std::vector<std::string>& argv, const Environme
   ::posix_spawnattr_setpgroup(&attributes, 0);
   ::posix_spawnattr_setsigmask(&attributes, &none);
   ::posix_spawnattr_setsigdefault(&attributes, &all);
-  std::vector<std::string> arguments = argv, environment = merged_environment(set);
+  std::vector<std::string> arguments = argv, environment = merged_environment(set, unset);
   const int rc = ::posix_spawnp(&pid_, argv[0].c_str(), &files, &attributes, pointers_to(arguments).data(),
                                 pointers_to(environment).data());
   ::posix_spawnattr_destroy(&attributes);

@@ -16,9 +16,11 @@ using Environment = std::vector<std::pair<std::string, std::string>>;
 /// ends and reaps it; the destructor kills what is still there.
 class ChildProcess {
  public:
-  /// `set` is added to (or replaces variables of) this process's environment. Signals are unblocked and default
-  /// in the child. Error(kLauncher) naming the program when it cannot be started.
-  ChildProcess(const std::vector<std::string>& argv, const Environment& set);
+  /// The child has this process's environment without the variables named in `unset`, and with those in `set`.
+  /// Signals are unblocked and default in the child. Error(kLauncher) naming the program when it cannot be
+  /// started.
+  ChildProcess(const std::vector<std::string>& argv, const Environment& set,
+               const std::vector<std::string>& unset = {});
   ~ChildProcess();
   ChildProcess(const ChildProcess&) = delete;
   ChildProcess& operator=(const ChildProcess&) = delete;

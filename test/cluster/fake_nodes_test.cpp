@@ -66,8 +66,7 @@ TEST_CASE("signals reach a program on a node, and it dies with its owner", "[nod
   FakeNodes nodes(2);
   for (const auto& [number, name] : {std::pair{SIGTERM, "TERM"}, {SIGINT, "INT"}, {SIGUSR1, "USR1"}}) {
     const std::string ready = nodes.folder() + "/ready-" + name;
-    const std::string program =
-        "trap 'exit 7' " + std::string(name) + "; : >" + ready + "; sleep 30 & wait";
+    const std::string program = "trap 'exit 7' " + std::string(name) + "; : >" + ready + "; sleep 30 & wait";
     Child child = nodes.exec(1, {"bash", "-c", program});
     REQUIRE(eventually(10, [&] { return fs::exists(ready); }));
     child.signal(number);

@@ -9,7 +9,7 @@
 namespace trainctl::test {
 
 struct Outcome {
-  int status = -1;        ///< exit status; 128 + n when killed by signal n
+  int status = -1;  ///< exit status; 128 + n when killed by signal n
   std::string out, err;
 };
 

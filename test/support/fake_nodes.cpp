@@ -74,7 +74,7 @@ void start_keeper(const std::string& script, int count, const std::string& folde
   *in = down[1];
   *out = up[0];
   if (rc != 0) FAIL("cannot start setsid");
-  ::waitpid(pid, nullptr, 0);   // setsid's own process ends at once
+  ::waitpid(pid, nullptr, 0);  // setsid's own process ends at once
 }
 
 /// What the keeper writes up to a line's end or the end of its output; a deadline's passing fails the test.

@@ -91,11 +91,11 @@ class FakeNodes {
 class FakeSlurm {
  public:
   struct Options {
-    int nodes = 4, cpus = 4, gpus = 0;        ///< of each node; GPUs are null devices
-    bool topology = false;                    ///< two switches under a spine
-    int slurmd_timeout_s = 10;                ///< until a silent node is DOWN
-    int cred_expire_s = 5;                    ///< a requeue is delayed by it; 120 on a default site
-    std::string extra;                        ///< lines for slurm.conf
+    int nodes = 4, cpus = 4, gpus = 0;  ///< of each node; GPUs are null devices
+    bool topology = false;              ///< two switches under a spine
+    int slurmd_timeout_s = 10;          ///< until a silent node is DOWN
+    int cred_expire_s = 5;              ///< a requeue is delayed by it; 120 on a default site
+    std::string extra;                  ///< lines for slurm.conf
   };
   /// Returns when all nodes are idle, after about one second. Skips like FakeNodes.
   explicit FakeSlurm(const Options& options);
