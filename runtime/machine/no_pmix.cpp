@@ -1,26 +1,14 @@
-// The absent twin: this build has seen no header of PMIx.
-#include "runtime/base/error.h"
+// The absent twin of runtime/machine/pmix_service.cpp: this build has seen no header of PMIx.
 #include "runtime/machine/pmix_server.h"
+#include "runtime/machine/pmix_service.h"
 
 namespace trainctl {
-namespace {
 
-constexpr const char* kAbsent =
-    "this trainctl was built without PMIx (pmix_server.h was not found); use launcher.start mpirun, or build "
-    "with libpmix-dev";
+std::string pmix_problem() {
+  return "this trainctl was built without PMIx (pmix_server.h was not found); use launcher.start mpirun, or "
+         "build with libpmix-dev";
+}
 
-[[noreturn]] void absent() { throw Error(ErrorCode::kLauncher, kAbsent); }
-
-}  // namespace
-
-struct PmixServer::State {};
-
-std::string pmix_problem() { return kAbsent; }
-PmixServer::PmixServer(Options) { absent(); }
-PmixServer::~PmixServer() = default;
-void PmixServer::begin(const Epoch&) { absent(); }
-Environment PmixServer::environment_of(int) { absent(); }
-void PmixServer::finish_fence(uint64_t, std::string) {}
-void PmixServer::end() {}
+void serve_pmix(int) {}
 
 }  // namespace trainctl

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <vector>
 
@@ -36,27 +35,6 @@ std::unique_ptr<PmixInfos> process_infos(const PmixServer::Epoch& epoch, size_t 
 }
 
 }  // namespace
-
-std::string problem_of(const PmixServer::Epoch& epoch) {
-  if (epoch.hosts.empty() || epoch.hosts.size() != epoch.ranks_of_host.size())
-    return fmt::format("{} hosts have {} lists of ranks", epoch.hosts.size(), epoch.ranks_of_host.size());
-  if (epoch.this_host < 0 || size_t(epoch.this_host) >= epoch.hosts.size())
-    return fmt::format("this_host = {} is none of {} hosts", epoch.this_host, epoch.hosts.size());
-  if (epoch.mark.empty() || epoch.mark.size() > 128)
-    return fmt::format("the mark has {} characters, not 1 to 128", epoch.mark.size());
-  std::vector<int> ranks;
-  for (size_t host = 0; host < epoch.hosts.size(); ++host) {
-    const std::string& name = epoch.hosts[host];
-    if (name.empty() || name.find_first_of(",;[] ") != std::string::npos)
-      return fmt::format("host {} is called '{}'", host, name);
-    if (epoch.ranks_of_host[host].empty()) return fmt::format("host {} has no ranks", name);
-    ranks.insert(ranks.end(), epoch.ranks_of_host[host].begin(), epoch.ranks_of_host[host].end());
-  }
-  std::sort(ranks.begin(), ranks.end());
-  for (size_t i = 0; i < ranks.size(); ++i)
-    if (ranks[i] != int(i)) return fmt::format("the ranks are not 0 to {}, each once", ranks.size() - 1);
-  return "";
-}
 
 std::shared_ptr<PmixInfos> job_infos(const PmixServer::Epoch& epoch, const std::string& name) {
   const PmixLibrary& pmix = pmix_library();

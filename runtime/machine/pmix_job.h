@@ -10,9 +10,6 @@
 
 namespace trainctl {
 
-/// "" or what is wrong with it: it comes from another machine.
-std::string problem_of(const PmixServer::Epoch& epoch);
-
 /// Of an epoch without a problem, whose ranks are in order on each host. `name`: of the epoch in libpmix,
 /// whose server must have been started. Error(kLauncher).
 std::shared_ptr<PmixInfos> job_infos(const PmixServer::Epoch& epoch, const std::string& name);

@@ -1,15 +1,17 @@
 #include "runtime/machine/pmix_server.h"
 
 #include <fmt/format.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <csignal>
-#include <cstdlib>
-#include <cstring>
-#include <deque>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -17,66 +19,43 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/file_system.h"
-#include "runtime/machine/pmix_job.h"
-#include "runtime/machine/pmix_library.h"
-#include "runtime/machine/pmix_log.h"
+#include "runtime/machine/fork_server.h"
+#include "runtime/machine/pmix_service.h"
+#include "runtime/machine/pmix_wire.h"
 
 namespace trainctl {
 namespace {
 
-/// libpmix's thread answers within microseconds; registering tens of thousands of ranks takes it a second.
-constexpr auto kOperationLimit = std::chrono::seconds(60);
-constexpr const char* kSecurity = "native";  // a rank is who its socket's owner is; needs no munge
-constexpr const char* kStore =
-    "hash";  // each rank keeps what it was sent: no shared files that a killed rank could leave locked
+/// For libpmix to start (0.02 s on a calm machine) and to register an epoch.
+constexpr auto kAnswerLimit = std::chrono::seconds(60);
+/// For a service to take what it is sent: it always reads.
+constexpr int kSendLimitS = 10;
+/// For a killed process to be gone.
+constexpr int kEndLimitMs = 10000;
 
-/// An operation of libpmix that ends with a callback on its thread. Shared with that callback, which may come
-/// after the deadline.
-struct Operation {
-  std::mutex mutex;
-  std::condition_variable ended;
-  std::optional<pmix_status_t> status;
-  std::shared_ptr<PmixInfos> infos;  ///< libpmix reads them until the end
-};
-
-void operation_ended(pmix_status_t status, void* data) {
-  const std::unique_ptr<std::shared_ptr<Operation>> operation(static_cast<std::shared_ptr<Operation>*>(data));
-  const std::lock_guard lock((*operation)->mutex);
-  (*operation)->status = status;
-  (*operation)->ended.notify_all();
-}
-
-/// Starts an operation by `start`(callback, its argument) and waits for its end. `what` completes "libpmix
-/// could not ...".
-template <typename Start>
-void perform(const std::string& what, std::shared_ptr<PmixInfos> infos, Start start) {
-  const auto operation = std::make_shared<Operation>();
-  operation->infos = std::move(infos);
-  auto* shared = new std::shared_ptr<Operation>(operation);
-  pmix_status_t status = start(operation_ended, shared);
-  if (status == PMIX_SUCCESS) {
-    std::unique_lock lock(operation->mutex);
-    if (!operation->ended.wait_for(lock, kOperationLimit, [&] { return operation->status.has_value(); }))
-      throw Error(ErrorCode::kLauncher,
-                  fmt::format("libpmix did not {} within {} s", what, kOperationLimit.count()));
-    status = *operation->status;
-  } else {
-    delete shared;  // the callback will not come
+/// "" or what is wrong with it: it comes from another machine.
+std::string problem_of(const PmixServer::Epoch& epoch) {
+  if (epoch.hosts.empty() || epoch.hosts.size() != epoch.ranks_of_host.size())
+    return fmt::format("{} hosts have {} lists of ranks", epoch.hosts.size(), epoch.ranks_of_host.size());
+  if (epoch.this_host < 0 || size_t(epoch.this_host) >= epoch.hosts.size())
+    return fmt::format("this_host = {} is none of {} hosts", epoch.this_host, epoch.hosts.size());
+  if (epoch.mark.empty() || epoch.mark.size() > 128)
+    return fmt::format("the mark has {} characters, not 1 to 128", epoch.mark.size());
+  std::vector<int> ranks;
+  for (size_t host = 0; host < epoch.hosts.size(); ++host) {
+    const std::string& name = epoch.hosts[host];
+    if (name.empty() || name.find_first_of(",;[] ") != std::string::npos)
+      return fmt::format("host {} is called '{}'", host, name);
+    if (epoch.ranks_of_host[host].empty()) return fmt::format("host {} has no ranks", name);
+    ranks.insert(ranks.end(), epoch.ranks_of_host[host].begin(), epoch.ranks_of_host[host].end());
   }
-  if (status != PMIX_SUCCESS && status != PMIX_OPERATION_SUCCEEDED)
-    throw Error(ErrorCode::kLauncher, fmt::format("libpmix could not {}: {} ({})", what,
-                                                  pmix_library().error_string(status), status));
+  std::sort(ranks.begin(), ranks.end());
+  for (size_t i = 0; i < ranks.size(); ++i)
+    if (ranks[i] != int(i)) return fmt::format("the ranks are not 0 to {}, each once", ranks.size() - 1);
+  return "";
 }
 
-pmix_proc_t process_of(const std::string& name, int rank) {
-  pmix_proc_t process;
-  std::memset(&process, 0, sizeof process);
-  std::strncpy(process.nspace, name.c_str(), sizeof process.nspace - 1);
-  process.rank = pmix_rank_t(rank);
-  return process;
-}
-
-/// MPI's files of an epoch whose processes are gone. What cannot be removed goes with the scratch folder.
+/// What is left of processes that are gone. What cannot be removed goes with the scratch folder.
 void remove_left_overs(const std::string& folder) {
   try {
     real_file_system().remove_tree(folder);
@@ -84,261 +63,212 @@ void remove_left_overs(const std::string& folder) {
   }
 }
 
-/// Answers libpmix on a thread of its own: the callback of a log request deadlocks libpmix 4.2 when it is
-/// called inside the request.
-class LateAnswers {
+/// The process that serves one epoch, and the thread that listens to it.
+class Service {
  public:
-  LateAnswers() : thread_([this] { run(); }) {}
-  ~LateAnswers() { stop(); }
-  /// Answers those that wait; later ones are not answered.
-  void stop() {
-    {
-      const std::lock_guard lock(mutex_);
-      stopping_ = true;
-    }
-    changed_.notify_all();
-    if (thread_.joinable()) thread_.join();
+  using News = std::function<void(PmixMessage)>;
+
+  /// `news` gets what is no answer, on the thread of this object, also that the process has ended by itself
+  /// (a message of kind `failed`).
+  Service(ForkServer::Child child, News news)
+      : child_(child), news_(std::move(news)), listener_([this] { listen(); }) {
+    const timeval limit = {.tv_sec = kSendLimitS, .tv_usec = 0};
+    ::setsockopt(child_.socket, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
   }
-  void add(pmix_op_cbfunc_t answer, void* argument) {
+  /// Kills the process; no news comes afterwards.
+  ~Service() {
     {
       const std::lock_guard lock(mutex_);
-      waiting_.emplace_back(answer, argument);
+      ending_ = true;
     }
-    changed_.notify_all();
+    ::syscall(SYS_pidfd_send_signal, child_.process, SIGKILL, nullptr, 0);
+    pollfd ended = {child_.process, POLLIN, 0};
+    ::poll(&ended, 1, kEndLimitMs);
+    ::shutdown(child_.socket, SHUT_RDWR);
+    listener_.join();
+    ::close(child_.socket);
+    ::close(child_.process);
+  }
+  Service(const Service&) = delete;
+  Service& operator=(const Service&) = delete;
+
+  bool send(PmixMessageKind kind, std::string_view body) {
+    const std::lock_guard lock(sending_);
+    return send_message(child_.socket, kind, body);
+  }
+  /// The answer of kind `kind` to what was sent. Error(kLauncher).
+  std::string answer(PmixMessageKind kind) {
+    std::unique_lock lock(mutex_);
+    if (!changed_.wait_for(lock, kAnswerLimit, [&] { return answer_ || gone_; }))
+      throw Error(ErrorCode::kLauncher,
+                  fmt::format("the PMIx server did not answer within {} s", kAnswerLimit.count()));
+    if (!answer_) throw Error(ErrorCode::kLauncher, "the PMIx server ended by itself; its log says more");
+    PmixMessage message = *std::exchange(answer_, std::nullopt);
+    if (message.kind == PmixMessageKind::failed) throw Error(ErrorCode::kLauncher, message.body);
+    ENSURE(message.kind == kind, "kind {}, expected {}", int(message.kind), int(kind));
+    return std::move(message.body);
   }
 
  private:
-  void run() {
-    std::unique_lock lock(mutex_);
-    while (true) {
-      changed_.wait(lock, [&] { return stopping_ || !waiting_.empty(); });
-      if (waiting_.empty()) return;
-      const auto [answer, argument] = waiting_.front();
-      waiting_.pop_front();
-      lock.unlock();
-      answer(PMIX_SUCCESS, argument);
-      lock.lock();
+  static bool is_answer(PmixMessageKind kind) {
+    return kind == PmixMessageKind::ready || kind == PmixMessageKind::begun ||
+           kind == PmixMessageKind::failed;
+  }
+  void listen() {
+    while (auto message = receive_message(child_.socket)) {
+      if (!is_answer(message->kind)) {
+        news_(std::move(*message));
+        continue;
+      }
+      const std::lock_guard lock(mutex_);
+      answer_ = std::move(message);
+      changed_.notify_all();
     }
+    {
+      const std::lock_guard lock(mutex_);
+      gone_ = true;
+      changed_.notify_all();
+      if (ending_) return;
+    }
+    news_({PmixMessageKind::failed, "the PMIx server ended by itself"});
   }
 
-  std::mutex mutex_;
+  const ForkServer::Child child_;
+  const News news_;
+  std::mutex sending_;
+  std::mutex mutex_;  ///< of the rest
   std::condition_variable changed_;
-  std::deque<std::pair<pmix_op_cbfunc_t, void*>> waiting_;
-  bool stopping_ = false;
-  std::thread thread_;  // last: it uses the others
+  std::optional<PmixMessage> answer_;
+  bool gone_ = false, ending_ = false;
+  std::thread listener_;  // last: it uses the others
 };
 
 }  // namespace
 
 struct PmixServer::State {
-  explicit State(Options given) : options(std::move(given)), pmix(pmix_library()) {}
+  explicit State(Options given) : options(std::move(given)), fork_server(serve_pmix) {}
 
   const Options options;
-  const PmixLibrary& pmix;
-  std::optional<Epoch> current;  ///< of the owner's thread
+  ForkServer fork_server;
+  std::optional<Epoch> current;  ///< with the ranks of each host in order
+  std::map<int, Environment> environments;
+  int services = 0;    ///< started so far
+  bool ready = false;  ///< the service has said so
 
-  /// A fence that libpmix waits for, answered at most once.
-  struct Fence {
-    pmix_modex_cbfunc_t answer;
-    void* argument;
-  };
-  std::mutex mutex;  ///< of the rest, which libpmix's thread uses too
-  std::string name;  ///< what libpmix calls the current epoch; "" between epochs
-  uint64_t epoch = 0;
-  std::optional<Fence> fence;
-  LateAnswers late_answers;
+  std::mutex service_mutex;
+  std::unique_ptr<Service> service;
+  std::mutex epoch_mutex;  ///< apart: the service's thread needs it while another one sends to the service
+  std::optional<uint64_t> epoch;  ///< whose news are passed on
 
-  /// The epoch that `process` is of, if it is the current one.
-  std::optional<uint64_t> epoch_of(const pmix_proc_t& process) {
-    const std::lock_guard lock(mutex);
-    if (name.empty() || name != process.nspace) return std::nullopt;
-    return epoch;
-  }
-  void rename(const std::string& to, uint64_t number) {
-    const std::lock_guard lock(mutex);
-    name = to;
-    epoch = number;
-  }
+  std::string pmix_folder() const { return fmt::format("{}/pmix-{}", options.scratch_folder, services); }
   std::string folder() const { return fmt::format("{}/epoch-{}", options.scratch_folder, current->epoch); }
   std::string shared_folder() const {
     return fmt::format("{}/epoch-{}", options.shared_memory_folder, current->epoch);
   }
+  std::optional<uint64_t> epoch_of_news() {
+    const std::lock_guard lock(epoch_mutex);
+    return epoch;
+  }
+  void set_epoch_of_news(std::optional<uint64_t> number) {
+    const std::lock_guard lock(epoch_mutex);
+    epoch = number;
+  }
 
-  // What libpmix calls, on its thread. They are plain functions without an argument of ours, hence
-  // `instance`.
-  static State* instance;
-  static pmix_server_module_t* module();
-  static pmix_status_t on_client(const pmix_proc_t*, void*, pmix_op_cbfunc_t answer, void* argument);
-  static pmix_status_t on_abort(const pmix_proc_t* process, void*, int status, const char message[],
-                                pmix_proc_t[], size_t, pmix_op_cbfunc_t answer, void* argument);
-  static pmix_status_t on_fence(const pmix_proc_t processes[], size_t count, const pmix_info_t infos[],
-                                size_t info_count, char* data, size_t size, pmix_modex_cbfunc_t answer,
-                                void* argument);
-  static void on_log(const pmix_proc_t*, const pmix_info_t data[], size_t count, const pmix_info_t[], size_t,
-                     pmix_op_cbfunc_t answer, void* argument);
+  void start_service();
+  void stop_service();
+  /// On the service's thread.
+  void pass_on(PmixMessage& message);
 };
 
-PmixServer::State* PmixServer::State::instance = nullptr;
-
-pmix_server_module_t* PmixServer::State::module() {
-  // Room for the functions of newer versions: libpmix copies as much as its own version has.
-  static struct {
-    pmix_server_module_t functions;
-    void* newer[64];
-  } module = {};
-  module.functions.client_connected = on_client;
-  module.functions.client_finalized = on_client;
-  module.functions.abort = on_abort;
-  module.functions.fence_nb = on_fence;
-  module.functions.log = on_log;
-  return &module.functions;
+/// It starts libpmix while the owner does something else.
+void PmixServer::State::start_service() {
+  ++services;
+  ready = false;
+  real_file_system().make_directory(pmix_folder());
+  auto started =
+      std::make_unique<Service>(fork_server.start(), [this](PmixMessage message) { pass_on(message); });
+  PmixBody body;
+  body.put(std::string_view(pmix_folder()));
+  body.put(std::string_view(options.host_name));
+  started->send(PmixMessageKind::start, body.bytes());
+  const std::lock_guard lock(service_mutex);
+  service = std::move(started);
 }
 
-pmix_status_t PmixServer::State::on_client(const pmix_proc_t*, void*, pmix_op_cbfunc_t answer,
-                                           void* argument) {
-  if (answer) answer(PMIX_SUCCESS, argument);
-  return PMIX_SUCCESS;
-}
-
-pmix_status_t PmixServer::State::on_abort(const pmix_proc_t* process, void*, int status, const char message[],
-                                          pmix_proc_t[], size_t, pmix_op_cbfunc_t answer, void* argument) {
-  if (const auto epoch = instance->epoch_of(*process))
-    instance->options.events.aborted(*epoch, int(process->rank), status, message ? message : "");
-  if (answer) answer(PMIX_SUCCESS, argument);
-  return PMIX_SUCCESS;
-}
-
-pmix_status_t PmixServer::State::on_fence(const pmix_proc_t processes[], size_t count,
-                                          const pmix_info_t infos[], size_t info_count, char* data,
-                                          size_t size, pmix_modex_cbfunc_t answer, void* argument) {
-  std::string share(data ? data : "", data ? size : 0);
-  std::free(data);  // it is the host's
-  // A rank that has died makes libpmix pass the fence up without it. Its parent reports the death; the fence
-  // must not succeed.
-  for (size_t i = 0; i < info_count; ++i) {
-    const pmix_info_t& info = infos[i];
-    if (std::strcmp(info.key, PMIX_LOCAL_COLLECTIVE_STATUS) == 0 && info.value.type == PMIX_STATUS &&
-        info.value.data.status != PMIX_SUCCESS)
-      return info.value.data.status;
-  }
-  const auto epoch = count > 0 ? instance->epoch_of(processes[0]) : std::nullopt;
-  if (!epoch) return PMIX_ERR_NOT_FOUND;
+void PmixServer::State::stop_service() {
+  set_epoch_of_news(std::nullopt);
   {
-    const std::lock_guard lock(instance->mutex);
-    if (instance->fence) return PMIX_ERR_NOT_SUPPORTED;  // of another group of ranks: we use none
-    instance->fence = Fence{answer, argument};
+    const std::lock_guard lock(service_mutex);
+    service.reset();
   }
-  instance->options.events.fence(*epoch, std::move(share));
-  return PMIX_SUCCESS;
+  remove_left_overs(pmix_folder());
 }
 
-void PmixServer::State::on_log(const pmix_proc_t*, const pmix_info_t data[], size_t count,
-                               const pmix_info_t[], size_t, pmix_op_cbfunc_t answer, void* argument) {
-  for (size_t i = 0; i < count; ++i) {
-    const pmix_value_t& value = data[i].value;
-    std::string text;
-    if (value.type == PMIX_STRING && value.data.string) text = value.data.string;
-    if (value.type == PMIX_BYTE_OBJECT && value.data.bo.bytes)
-      text = longest_text({value.data.bo.bytes, value.data.bo.size});
-    if (!text.empty()) instance->options.events.log(std::move(text));
+void PmixServer::State::pass_on(PmixMessage& message) {
+  const std::optional<uint64_t> of = epoch_of_news();
+  const Events& events = options.events;
+  if (message.kind == PmixMessageKind::log) {
+    events.log(std::move(message.body));
+  } else if (of && message.kind == PmixMessageKind::fence) {
+    events.fence(*of, std::move(message.body));
+  } else if (of && message.kind == PmixMessageKind::aborted) {
+    PmixBody body(std::move(message.body));
+    const auto rank = int(body.number()), status = int(body.number());
+    events.aborted(*of, rank, status, body.text());
+  } else if (of && message.kind == PmixMessageKind::failed) {
+    events.aborted(*of, -1, 0, std::move(message.body));
   }
-  if (answer) instance->late_answers.add(answer, argument);
 }
-
-std::string pmix_problem() { return pmix_library().problem; }
 
 PmixServer::PmixServer(Options options) {
-  const PmixLibrary& pmix = pmix_library();
-  if (!pmix.problem.empty()) throw Error(ErrorCode::kLauncher, pmix.problem);
-  ENSURE(!State::instance, "a process has one PMIx server");
-  const std::string folder = options.scratch_folder + "/pmix";
-  real_file_system().make_directory(folder);
-  std::signal(SIGPIPE, SIG_IGN);
-  ::setenv("PMIX_MCA_gds", kStore, 1);
-  ::setenv("PMIX_MCA_psec", kSecurity, 1);
+  if (const std::string problem = pmix_problem(); !problem.empty())
+    throw Error(ErrorCode::kLauncher, problem);
   state_ = std::make_unique<State>(std::move(options));
-  State::instance = state_.get();
-  PmixInfos infos;
-  infos.add_text(PMIX_SERVER_TMPDIR, folder);
-  infos.add_text(PMIX_SYSTEM_TMPDIR, folder);
-  infos.add_text(PMIX_HOSTNAME, state_->options.host_name);
-  const pmix_status_t status = pmix.server_init(State::module(), infos.data(), infos.size());
-  if (status != PMIX_SUCCESS) {
-    State::instance = nullptr;
-    throw Error(
-        ErrorCode::kLauncher,
-        fmt::format("the PMIx server of {} did not start: {} ({}); launcher.start mpirun does without",
-                    pmix.path, pmix.error_string(status), status));
-  }
+  state_->start_service();
+  state_->service->answer(PmixMessageKind::ready);
+  state_->ready = true;
 }
 
 PmixServer::~PmixServer() {
-  try {
-    end();
-  } catch (const std::exception&) {
-    // The process ends; what is left is removed with the scratch folder.
-  }
-  state_->late_answers.stop();
-  state_->pmix.server_finalize();  // its thread has ended
-  State::instance = nullptr;
+  state_->stop_service();
+  if (!state_->current) return;
+  remove_left_overs(state_->folder());
+  remove_left_overs(state_->shared_folder());
 }
 
 void PmixServer::begin(const Epoch& epoch) {
   end();
   if (const std::string problem = problem_of(epoch); !problem.empty())
     throw Error(ErrorCode::kLauncher, fmt::format("epoch {} cannot begin: {}", epoch.epoch, problem));
-  const PmixLibrary& pmix = state_->pmix;
-  const std::string name = fmt::format("trainctl.{}.{}", epoch.mark, epoch.epoch);
   state_->current = epoch;
-  // The order within a host is that of the ranks: shared-memory transports count local ranks in it.
+  // Shared-memory transports count local ranks in the order of the ranks.
   for (std::vector<int>& ranks : state_->current->ranks_of_host) std::sort(ranks.begin(), ranks.end());
   const std::vector<int>& local = state_->current->ranks_of_host[size_t(epoch.this_host)];
-  state_->rename(name, epoch.epoch);
   real_file_system().make_directory(state_->folder());
   real_file_system().make_directory(state_->shared_folder());
-  const auto infos = job_infos(*state_->current, name);
-  perform("register the ranks", infos, [&](pmix_op_cbfunc_t ended, void* argument) {
-    return pmix.register_nspace(process_of(name, 0).nspace, int(local.size()), infos->data(), infos->size(),
-                                ended, argument);
-  });
-  for (const int rank : local) {
-    const pmix_proc_t process = process_of(name, rank);
-    perform(fmt::format("register rank {}", rank), nullptr, [&](pmix_op_cbfunc_t ended, void* argument) {
-      return pmix.register_client(&process, ::getuid(), ::getgid(), nullptr, ended, argument);
-    });
-  }
+  if (!state_->service) state_->start_service();
+  if (!std::exchange(state_->ready, true)) state_->service->answer(PmixMessageKind::ready);
+  state_->set_epoch_of_news(epoch.epoch);
+  PmixBody body;
+  body.put(*state_->current);
+  state_->service->send(PmixMessageKind::begin, body.bytes());
+  PmixBody environments(state_->service->answer(PmixMessageKind::begun));
+  state_->environments.clear();
+  for (const int rank : local) state_->environments[rank] = environments.environment();
 }
 
 Environment PmixServer::environment_of(int rank) {
-  ENSURE(state_->current, "no epoch has begun");
+  ENSURE(state_->environments.contains(rank), "rank {} is not of this host and epoch", rank);
   const Epoch& epoch = *state_->current;
   const std::vector<int>& local = epoch.ranks_of_host[size_t(epoch.this_host)];
-  const auto it = std::find(local.begin(), local.end(), rank);
-  ENSURE(it != local.end(), "rank {} is not of host {}", rank, epoch.this_host);
+  const auto local_rank = std::find(local.begin(), local.end(), rank) - local.begin();
   size_t world_size = 0;
   for (const auto& ranks : epoch.ranks_of_host) world_size += ranks.size();
-
-  const pmix_proc_t process = process_of(state_->name, rank);
-  auto** variables = static_cast<char**>(std::calloc(1, sizeof(char*)));  // libpmix makes it longer
-  const pmix_status_t status = state_->pmix.setup_fork(&process, &variables);
-  Environment environment;
-  for (char** variable = variables; variable && *variable; ++variable) {
-    const std::string text = *variable;
-    const size_t equals = text.find('=');
-    if (equals != std::string::npos)
-      environment.emplace_back(text.substr(0, equals), text.substr(equals + 1));
-    std::free(*variable);
-  }
-  std::free(variables);
-  if (status != PMIX_SUCCESS)
-    throw Error(ErrorCode::kLauncher, fmt::format("libpmix has no environment for rank {}: {} ({})", rank,
-                                                  state_->pmix.error_string(status), status));
+  Environment environment = state_->environments[rank];
   const auto set = [&](const char* variable, const std::string& value) {
     std::erase_if(environment, [&](const auto& earlier) { return earlier.first == variable; });
     environment.emplace_back(variable, value);
   };
-  set("PMIX_MCA_gds", kStore);
-  set("PMIX_MCA_psec", kSecurity);
   // Nothing connects there. Without it OpenMPI 4.1 takes itself for a program without a launcher; newer
   // versions do not read it.
   set("OMPI_MCA_orte_local_daemon_uri", "1.0;tcp://127.0.0.1:1");
@@ -348,48 +278,24 @@ Environment PmixServer::environment_of(int rank) {
   set("OMPI_MCA_btl_sm_backing_directory", state_->shared_folder());
   set("OMPI_COMM_WORLD_RANK", fmt::format("{}", rank));
   set("OMPI_COMM_WORLD_SIZE", fmt::format("{}", world_size));
-  set("OMPI_COMM_WORLD_LOCAL_RANK", fmt::format("{}", it - local.begin()));
+  set("OMPI_COMM_WORLD_LOCAL_RANK", fmt::format("{}", local_rank));
   set("OMPI_COMM_WORLD_LOCAL_SIZE", fmt::format("{}", local.size()));
   return environment;
 }
 
 void PmixServer::finish_fence(uint64_t epoch, std::string data) {
-  std::optional<State::Fence> fence;
-  {
-    const std::lock_guard lock(state_->mutex);
-    if (state_->name.empty() || state_->epoch != epoch) return;
-    fence = std::exchange(state_->fence, std::nullopt);
-  }
-  if (!fence) return;
-  auto* all = new std::string(std::move(data));
-  fence->answer(
-      PMIX_SUCCESS, all->data(), all->size(), fence->argument,
-      [](void* text) { delete static_cast<std::string*>(text); }, all);
+  const std::lock_guard lock(state_->service_mutex);
+  if (state_->epoch_of_news() == epoch) state_->service->send(PmixMessageKind::finish, data);
 }
 
 void PmixServer::end() {
   if (!state_->current) return;
-  const PmixLibrary& pmix = state_->pmix;
-  const std::string folder = state_->folder(), shared_folder = state_->shared_folder();
+  state_->stop_service();
+  remove_left_overs(state_->folder());
+  remove_left_overs(state_->shared_folder());
   state_->current.reset();
-  std::string name;
-  std::optional<State::Fence> fence;
-  {
-    const std::lock_guard lock(state_->mutex);
-    name = std::exchange(state_->name, "");
-    fence = std::exchange(state_->fence, std::nullopt);
-  }
-  // libpmix forgets a fence only when it is answered.
-  if (fence) fence->answer(PMIX_ERR_LOST_CONNECTION, nullptr, 0, fence->argument, nullptr, nullptr);
-  // The clients are not deregistered one by one: libpmix 4.2 would close their sockets without a word to its
-  // event loop. If the loop has not yet seen the end of a killed rank, it then ignores whoever connects next
-  // and gets the same descriptor.
-  perform("forget the ranks", nullptr, [&](pmix_op_cbfunc_t ended, void* argument) {
-    pmix.deregister_nspace(process_of(name, 0).nspace, ended, argument);
-    return pmix_status_t(PMIX_SUCCESS);
-  });
-  remove_left_overs(folder);
-  remove_left_overs(shared_folder);
+  state_->environments.clear();
+  state_->start_service();
 }
 
 }  // namespace trainctl

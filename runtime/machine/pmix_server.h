@@ -4,15 +4,15 @@
 // that server in the agent, the agent starts the ranks itself (posix_spawn with environment_of(rank)), and
 // neither mpirun nor its daemons are needed:
 //
-//   PmixServer server(...);                  once in the life of a process: libpmix has global state
-//   server.begin({epoch, mark, hosts, ...})  every host of the epoch, with the same hosts, ranks and mark
+//   PmixServer server(...);                  early: it forks
+//   server.begin({epoch, mark, hosts, ...})  on every host of the epoch, with the same hosts, ranks and mark
 //   spawn each local rank with environment_of(rank)
-//   fence(epoch, data) -> exchange among the hosts -> finish_fence(epoch, all data)      some times:
-//   MPI_Init, MPI_Finalize server.end()                             after the last rank of the epoch is gone,
-//   however it ended
+//   fence(epoch, data) -> exchange among the hosts -> finish_fence(epoch, all data)     in MPI_Init and
+//   Finalize server.end()                             after the last rank of the epoch is gone, however it
+//   ended
 //
-// A rank that dies is noticed by its parent (waitpid), not here. libpmix is loaded when it is first asked
-// for, so a program that never starts ranks this way does not need it.
+// libpmix runs in a process of its own for each epoch (runtime/machine/pmix_service.h) and ends with it. A
+// rank that dies is noticed by its parent (waitpid), not here.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -28,17 +28,18 @@ namespace trainctl {
 /// PMIx. Whether the ranks' MPI library goes along with it only a started rank can show.
 std::string pmix_problem();
 
-/// Thread rule: construct, begin, environment_of, end and destroy on one thread; finish_fence on any.
+/// Thread rule: construct before the first thread starts; construct, begin, environment_of, end and destroy
+/// on one thread; finish_fence on any.
 class PmixServer {
  public:
-  /// Called on libpmix's own thread: each must only pass the news on, and must not call the server, throw or
-  /// wait. Nothing is called after the destructor; news of an epoch may still be under way when end()
-  /// returns, so the receiver compares the epoch.
+  /// Called on a thread of this object: each must only pass the news on, and must not call the server, throw
+  /// or wait. None of an epoch comes after its end().
   struct Events {
-    /// Every rank of this host has entered a fence that spans hosts; `data` is this host's share. Answer with
-    /// finish_fence.
+    /// Every rank of this host, except for those that libpmix knows to be dead, has entered a fence that
+    /// spans hosts; `data` is this host's share. Answer with finish_fence.
     std::function<void(uint64_t epoch, std::string data)> fence;
-    /// A rank has called MPI_Abort(status). Its process ends by itself; the others wait for it.
+    /// A rank has called MPI_Abort(status). Its process ends by itself; the others wait for it. Rank -1: the
+    /// server itself has ended, and `message` says so; who is past MPI_Init does not need it.
     std::function<void(uint64_t epoch, int rank, int status, std::string message)> aborted;
     /// Text for people from MPI in the ranks: OpenMPI says here why MPI_Init failed.
     std::function<void(std::string text)> log;
@@ -49,8 +50,7 @@ class PmixServer {
     std::string host_name;             ///< this host, as it is called in Epoch::hosts
     Events events;
   };
-  /// Error(kLauncher) if libpmix cannot be loaded or started. Ignores SIGPIPE in this process: libpmix writes
-  /// to sockets of ranks that may just have died.
+  /// Error(kLauncher) if libpmix cannot be loaded or started.
   explicit PmixServer(Options options);
   ~PmixServer();
   PmixServer(const PmixServer&) = delete;
@@ -69,7 +69,7 @@ class PmixServer {
   /// Error(kLauncher).
   void begin(const Epoch& epoch);
   /// What the process of a local rank of the current epoch gets in addition to (or instead of) this process's
-  /// variables. MPI's own settings (transport, yielding) are the caller's. Error(kLauncher).
+  /// variables, each once. MPI's own settings (transport, yielding) are the caller's.
   Environment environment_of(int rank);
   /// Lets the ranks out of the fence. `data`: all hosts' shares, concatenated in the order of Epoch::hosts.
   /// Without a fence of that epoch (it has ended meanwhile) nothing happens.

@@ -3,7 +3,7 @@
 //
 //   pmix_rank MODE WORLD_SIZE      after each of its lines on stdout it goes on at once
 //     probe    what `trainctl rank --probe` does: prints `world_size N`
-//     alone    the same of a world of its own, as an MPI library without PMIx would be
+//     alone    prints what an MPI library says that takes itself for a program without a launcher
 //     sum      MPI_Init, `ready`, an exact sum over all ranks, MPI_Finalize; exits 0, or 3 if something was
 //     wrong hold     the same up to `ready`, then sleeps until it is killed late     `ready`, then sleeps
 //     before MPI_Init if it is the last rank; the others wait in MPI_Init abort    MPI_Init, `ready`, then
@@ -52,7 +52,8 @@ int main(int argc, char** argv) {
   const int given = std::atoi(number);
   const bool last = given == expected - 1;
   if (mode == "alone") {
-    ::unsetenv("OMPI_MCA_orte_local_daemon_uri");
+    std::printf("world_size 1\n");
+    return 0;
   }
   if (mode == "late") {
     say("ready");
@@ -63,7 +64,7 @@ int main(int argc, char** argv) {
   int world_size = 0, rank = 0;
   MPI_Comm_size(MPI_COMM_WORLD, &world_size);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  if (mode == "probe" || mode == "alone") {
+  if (mode == "probe") {
     std::printf("world_size %d\n", world_size);
     return MPI_Finalize();
   }
