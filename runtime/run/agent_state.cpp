@@ -8,7 +8,8 @@
 namespace trainctl {
 namespace {
 
-/// The agent itself did not run for longer than this (SIGSTOP, a starved machine): silence meanwhile proves nothing.
+/// A tick that comes so long after its deadline: the agent itself did not run (SIGSTOP, a starved machine), and silence meanwhile
+/// proves nothing.
 constexpr double kOwnPauseS = 1.0;
 
 }  // namespace
@@ -71,7 +72,7 @@ void AgentState::gone(uint64_t epoch, double) {
 }
 
 void AgentState::tick(double now_s) {
-  const double pause_s = now_s - last_tick_s_;
+  const double pause_s = now_s - deadline_s();
   last_tick_s_ = now_s;
   if (pause_s > kOwnPauseS) heard_s_ += pause_s;
   if (phase_ == Phase::ending || phase_ == Phase::over) return;

@@ -1,0 +1,104 @@
+// Goal: an agent ends everything when its grace time has passed without a word, in whatever phase it waits;
+// it obeys newer epochs only; and time during which it did not run itself is not held against the supervisor.
+// Method: a hand-wound clock that ticks exactly when the agent asks for it, as its loop does; all short
+// histories of what a supervisor may do (exhaustive).
+#include <catch2/catch.hpp>
+
+#include <algorithm>
+
+#include "runtime/run/agent_state.h"
+
+using namespace trainctl;
+
+namespace {
+
+using Action = AgentState::Action;
+using Phase = AgentState::Phase;
+
+constexpr AgentState::Options kOptions = {.silence_s = 2, .grace_s = 10, .dial_s = 0.1, .beat_s = 0.25};
+
+/// What the other end does with a connection.
+enum Supervisor { absent, accepts, welcomes, kSupervisors };
+
+/// Runs the agent until it is over or `until_s`; its first tick comes at `now_s`. Returns when it was over.
+double run(AgentState& agent, double now_s, double until_s, Supervisor supervisor) {
+  for (; now_s < until_s; now_s = std::max(now_s + 1e-6, agent.deadline_s())) {
+    agent.tick(now_s);
+    for (const Action action : agent.take_actions()) {
+      if (action == Action::dial && supervisor == absent) agent.disconnected(now_s);
+      if (action == Action::dial && supervisor != absent) agent.connected(now_s);
+      if (action == Action::kill_all) agent.gone(1, now_s);
+    }
+    if (supervisor == welcomes && agent.phase() == Phase::greeting) agent.welcomed(kOptions, now_s);
+    if (supervisor == welcomes) agent.heard(now_s);
+    if (agent.phase() == Phase::over) return now_s;
+  }
+  return until_s;
+}
+
+}  // namespace
+
+TEST_CASE("an agent ends after its grace time, whether nobody listens or nobody answers") {
+  for (const Supervisor supervisor : {absent, accepts}) {
+    AgentState agent(kOptions, 0);
+    agent.running(1);
+    CHECK(run(agent, 0, 100, supervisor) == Approx(10).margin(0.2));
+    CHECK(agent.reason().find("no word from a supervisor for 10.0 s") == 0);
+  }
+  AgentState agent(kOptions, 0);
+  CHECK(run(agent, 0, 100, welcomes) == 100);
+}
+
+TEST_CASE("in all histories of four spells an agent lives as long as its last word says") {
+  constexpr double kSpells[] = {0.5, 3, 9};
+  int ended = 0;
+  for (int code = 0; code < 9 * 9 * 9 * 9; ++code) {
+    AgentState agent(kOptions, 0);
+    double now_s = 0, word_s = 0, over_s = -1;
+    for (int i = 0, rest = code; i < 4 && over_s < 0; ++i, rest /= 9) {
+      const auto supervisor = Supervisor(rest % 3);
+      const double until_s = now_s + kSpells[rest / 3 % 3];
+      // Whatever connection there was is cut where the supervisor changes.
+      agent.disconnected(now_s);
+      const double at_s = run(agent, now_s, until_s, supervisor);
+      if (agent.phase() == Phase::over) over_s = at_s;
+      if (supervisor == welcomes && over_s < 0) word_s = until_s;
+      now_s = until_s;
+    }
+    INFO("history " << code);
+    if (over_s >= 0) {
+      ++ended;
+      CHECK(over_s - word_s == Approx(10).margin(0.3));
+    } else {
+      CHECK(now_s - word_s < 10.3);
+    }
+  }
+  CHECK(ended > 500);
+}
+
+TEST_CASE("a pause of the agent itself is not silence of its supervisor") {
+  AgentState agent(kOptions, 0);
+  REQUIRE(run(agent, 0, 5, welcomes) == 5);
+  agent.tick(60);
+  CHECK(agent.phase() == Phase::attached);
+  // From then on time counts again.
+  CHECK(run(agent, 60.25, 200, absent) == Approx(70).margin(1));
+}
+
+TEST_CASE("an agent obeys no epoch that is older than one it has seen, and none at its end") {
+  AgentState agent(kOptions, 0);
+  CHECK(agent.accept(3));
+  CHECK(agent.accept(3));
+  CHECK(!agent.accept(2));
+  CHECK(agent.accept(5));
+  agent.running(5);
+  agent.ended_by_order(1);
+  CHECK(agent.phase() == Phase::ending);
+  CHECK(!agent.accept(6));
+  CHECK(agent.take_actions() == std::vector{Action::kill_all});
+  agent.gone(4, 1);
+  CHECK(agent.phase() == Phase::ending);
+  agent.gone(5, 1);
+  CHECK(agent.phase() == Phase::over);
+  CHECK(agent.take_actions() == std::vector{Action::leave});
+}
