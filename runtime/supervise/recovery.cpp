@@ -84,7 +84,9 @@ void Recovery::node_lost(const std::string& name, const std::string& why, double
   n.why = why;
   n.place = -1;
   if (std::exchange(n.member, false) && running_ && lost_member_.empty()) lost_member_ = name;
-  if (was_ready) blame(n, now_s);
+  // Losses that follow each other at once have one cause: a flapping link, or this process that was stopped
+  // meanwhile.
+  if (was_ready && (n.failures.empty() || now_s - n.failures.back() >= options_.settle_s)) blame(n, now_s);
   // A node that returns is the last spare.
   const auto it = std::find_if(pool_.begin(), pool_.end(), [&](const PoolNode& p) { return p.name == name; });
   std::rotate(it, it + 1, pool_.end());
@@ -93,6 +95,7 @@ void Recovery::node_lost(const std::string& name, const std::string& why, double
 void Recovery::set_quarantined(const std::string& name, bool quarantined) {
   PoolNode& n = node(name, 0);
   n.quarantined = quarantined;
+  n.put_out = false;
   n.failures.clear();
   if (quarantined) n.place = -1;
 }
@@ -106,6 +109,7 @@ void Recovery::blame(PoolNode& n, double now_s) {
     if (p.name != n.name && usable(p)) others += ranks_on(p);
   if (others < options_.widths.back().ranks) return;
   set_quarantined(n.name, true);
+  n.put_out = true;
   suspects_.push_back(n.name);
   // One more attempt shows whether the node was the cause.
   alike_ = std::min(alike_, options_.loop_limit - 1);
@@ -292,6 +296,7 @@ Decision Recovery::next(double now_s) {
     return end(StopRun{stop_ == StopLevel::now ? kAborted : exit_status(ErrorCode::kStopped),
                        joined("stopped on request while no attempt ran", cause_)});
   if (look_) return FindCheckpoint{at_most_};
+  pardon_if_needed();
   int ranks = 0, coming = 0;
   for (const PoolNode& n : pool_) {
     if (usable(n)) ranks += ranks_on(n);
@@ -304,6 +309,22 @@ Decision Recovery::next(double now_s) {
     return Wait{until_s, fmt::format("waiting for {} that {} being started", count_of(coming, "node"),
                                      coming == 1 ? "is" : "are")};
   return fits ? Decision(start(*fits)) : too_few(now_s, ranks);
+}
+
+/// A suspect node is better than none: what this run has put out is used again where the run fits in no other
+/// way.
+void Recovery::pardon_if_needed() {
+  int ranks = 0, all = 0;
+  for (const PoolNode& n : pool_) {
+    if (usable(n)) ranks += ranks_on(n);
+    if (usable(n) || (n.put_out && n.state == PoolNode::ready)) all += ranks_on(n);
+  }
+  if (widest(ranks) || !widest(all)) return;
+  for (PoolNode& n : pool_) {
+    if (!n.put_out) continue;
+    n.quarantined = n.put_out = false;
+    std::erase(suspects_, n.name);
+  }
 }
 
 Decision Recovery::too_few(double now_s, int ranks) {

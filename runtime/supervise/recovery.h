@@ -47,6 +47,7 @@ struct PoolNode {
   int slots = 0;
   enum State { coming, ready, lost } state = coming;  ///< coming: its agent is being started
   bool quarantined = false;
+  bool put_out = false;          ///< quarantined by this run
   double since_s = 0;            ///< in this state
   std::string why;               ///< of its loss
   int place = -1;                ///< among the nodes of the attempt that runs or ran last, -1: none
@@ -158,6 +159,7 @@ class Recovery {
   const Width* widest(int ranks) const;
   std::vector<const PoolNode*> select(int ranks) const;
   StartAttempt start(const Width& width) const;
+  void pardon_if_needed();
   Decision too_few(double now_s, int ranks);
   Decision end(Decision decision);
   void failed(const AttemptEnd& end, double now_s);

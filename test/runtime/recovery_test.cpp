@@ -373,6 +373,45 @@ TEST_CASE("a node on which failures repeat is put out, and listed once the run w
   }
 }
 
+TEST_CASE("losses at one time count once against a node") {
+  auto o = options(1, {"a", "b"});
+  o.too_few = TooFew::stop;
+  Run run(o);
+  for (const double now_s : {10.0, 11.0, 12.0, 14.9, 20.0}) {
+    run.recovery.node_lost("b", "its connection is gone", now_s);
+    run.recovery.node_ready("b", 2, now_s);
+  }
+  CHECK(!run.recovery.pool()[1].quarantined);
+  run.recovery.node_lost("b", "its connection is gone", 30);
+  CHECK(run.recovery.pool()[1].quarantined);
+}
+
+TEST_CASE("a node that this run put out is used again where the run fits in no other way") {
+  for (const bool by_list : {false, true}) {
+    auto o = options(1, {"a", "b"});
+    o.from_step = 1;
+    Run run(o);
+    for (int i = 1; i <= 3; ++i) {
+      run.recovery.progressed(10 * i);
+      run.fail(ErrorCode::kWorker, 1, "a");
+      run.found(1);
+      run.go();
+    }
+    REQUIRE(run.start.nodes == Names{"b"});
+    if (by_list) run.recovery.set_quarantined("a", true);
+    run.lose("b");
+    run.found(1);
+    if (by_list) {
+      CHECK(std::holds_alternative<Wait>(run.next()));
+    } else {
+      run.go();
+      CHECK(run.start.nodes == Names{"a"});
+      run.recovery.progressed(40);
+      CHECK(run.recovery.take_quarantined().empty());
+    }
+  }
+}
+
 TEST_CASE("a crash loop that follows its rank to another node is the program's") {
   auto o = options(1, {"a", "b", "c"});
   o.from_step = 1;
