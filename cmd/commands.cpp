@@ -29,6 +29,7 @@ constexpr Command kCommands[] = {
     {"explain", add_explain},
     {"init", add_init},
     {"inspect-ckpt", add_inspect_ckpt},
+    {"nodes", add_nodes},
     {"doctor", add_doctor},
     {"completion", add_completion},
 };

@@ -100,6 +100,7 @@ void add_validate(CommandLine& app, Context& context);
 void add_explain(CommandLine& app, Context& context);
 void add_init(CommandLine& app, Context& context);
 void add_inspect_ckpt(CommandLine& app, Context& context);
+void add_nodes(CommandLine& app, Context& context);
 void add_doctor(CommandLine& app, Context& context);
 void add_completion(CommandLine& app, Context& context);
 

@@ -11,6 +11,7 @@
 #include "cmd/commands.h"
 #include "runtime/base/error.h"
 #include "runtime/base/file_system.h"
+#include "runtime/supervise/quarantine.h"
 
 using namespace trainctl;
 
@@ -283,6 +284,24 @@ TEST_CASE("explain finds a field by its name alone, and its errors", "[cmd]") {
   CHECK(lr.out.find("schedule.lr\n") == 0);
   CHECK(lr.out.find("E0232") != std::string::npos);
   CHECK(run({"explain", "every_steps"}).status == 2);   // of two sections
+}
+
+TEST_CASE("nodes lists what is in quarantine, and lifts it", "[cmd]") {
+  const std::string list = temporary_folder() + "/quarantine.json";
+  CHECK(run({"nodes", "--list", list}).out == fmt::format("no node is in quarantine ({})\n", list));
+  QuarantineFile file(real_file_system(), real_clock(), list);
+  const double now_s = real_clock().unix_s();
+  file.update([&](QuarantineList& entries) {
+    entries.add("n1", 2, {.kind = NodeEvidence::slow, .run = "r", .cause = "slow", .unix_s = now_s}, {}, now_s);
+  });
+  CHECK(run({"nodes", "--list", list}).out.find("n1:gpu2") == 0);
+  const Outcome unknown = run({"nodes", "--list", list, "--lift", "n2"});
+  CHECK(unknown.status == exit_status(ErrorCode::kUsage));
+  CHECK(unknown.err.find("n2 is not on the list " + list + "; it has n1:gpu2") != std::string::npos);
+  CHECK(run({"nodes", "--list", list, "--lift", "n1"}).out == "n1 may be used again\n");
+  const auto json = nlohmann::json::parse(run({"--json", "nodes", "--list", list}).out);
+  CHECK(json["entries"][0]["lifted_s"].get<double>() >= now_s);
+  CHECK(file.read().nodes_out(real_clock().unix_s()).empty());
 }
 
 TEST_CASE("completion scripts name every command and field", "[cmd]") {

@@ -1,0 +1,78 @@
+// trainctl nodes: the list of quarantined nodes and GPUs, and lifting one of them.
+#include <fmt/ranges.h>
+
+#include <cstdlib>
+#include <memory>
+
+#include "cmd/commands.h"
+#include "runtime/base/error.h"
+#include "runtime/supervise/quarantine.h"
+
+namespace trainctl::cmd {
+namespace {
+
+struct Options {
+  std::string list, lift;
+};
+
+std::string this_user() {
+  const char* user = std::getenv("USER");
+  return user && *user ? user : "an unnamed user";
+}
+
+void lift(QuarantineFile& file, const std::string& place) {
+  bool found = false;
+  std::vector<std::string> places;
+  file.update([&](QuarantineList& list) {
+    for (const QuarantineEntry& entry : list.entries()) {
+      found = found || entry.place() == place || entry.node == place;
+      places.push_back(entry.place());
+    }
+    if (found) list.lift(place, this_user(), real_clock().unix_s());
+  });
+  if (!found)
+    throw Error(
+        ErrorCode::kUsage,
+        fmt::format("{} is not on the list {}; {}", place, file.path(),
+                    places.empty() ? "it is empty" : fmt::format("it has {}", fmt::join(places, ", "))));
+}
+
+int nodes(const Options& options, const Context& context) {
+  const std::string path = quarantine_path(options.list);
+  if (path.empty())
+    throw Error(ErrorCode::kUsage,
+                "there is no home folder for the list of quarantined nodes; name one with --list FILE "
+                "or $TRAINCTL_QUARANTINE");
+  QuarantineFile file(real_file_system(), real_clock(), path);
+  if (!options.lift.empty()) {
+    lift(file, options.lift);
+    if (!context.quiet() && !context.json) fmt::print("{} may be used again\n", options.lift);
+  }
+  const QuarantineList list = file.read();
+  if (context.json) {
+    fmt::print("{}", list.to_json());
+  } else if (options.lift.empty()) {
+    const std::string text = list.describe(real_clock().unix_s());
+    fmt::print("{}", text.empty() ? fmt::format("no node is in quarantine ({})\n", path) : text);
+  }
+  return kExitDone;
+}
+
+}  // namespace
+
+void add_nodes(CommandLine& app, Context& context) {
+  auto options = std::make_shared<Options>();
+  CommandLine command =
+      app.add_subcommand("nodes", "nodes and GPUs in quarantine, with the evidence against them");
+  command
+      .add_option("--lift", options->lift,
+                  "use this node, or NODE:gpuN, again; earlier evidence no longer counts")
+      .type_name("NODE");
+  command
+      .add_option("--list", options->list,
+                  "file of the list (default: $TRAINCTL_QUARANTINE, else ~/.config/trainctl/quarantine.json)")
+      .type_name("FILE");
+  when_chosen(command, context, [options, &context] { return nodes(*options, context); });
+}
+
+}  // namespace trainctl::cmd
