@@ -22,6 +22,7 @@ constexpr Command kCommands[] = {
     {"status", add_status},
     {"diagnose", add_diagnose},
     {"rank", add_rank},
+    {"node", add_node},
     {"plan", add_plan},
     {"data", add_data},
     {"sample", add_sample},

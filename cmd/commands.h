@@ -93,6 +93,9 @@ void add_stop(CommandLine& app, Context& context);
 void add_status(CommandLine& app, Context& context);
 void add_diagnose(CommandLine& app, Context& context);
 void add_rank(CommandLine& app, Context& context);
+void add_node(CommandLine& app, Context& context);
+/// `trainctl remote HOST COMMAND...`, which mpirun calls with words of any form; nothing of the line is parsed.
+int remote_shell(int argc, const char* const* argv);
 void add_plan(CommandLine& app, Context& context);
 void add_data(CommandLine& app, Context& context);
 void add_sample(CommandLine& app, Context& context);

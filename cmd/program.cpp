@@ -145,6 +145,7 @@ int run_command_line(int argc, const char* const* argv) {
 }  // namespace
 
 int run_program(int argc, const char* const* argv) {
+  if (argc > 2 && std::string_view(argv[1]) == "remote") return remote_shell(argc, argv);
   const int status = run_command_line(argc, argv);
   // Scripts read stdout: a result that did not get there is a failure. A reader that went away is none.
   errno = 0;

@@ -48,4 +48,23 @@ std::string memory_text(double bytes) {
   return fmt::format("{:.1f} KiB", bytes / kKi);
 }
 
+std::string shell_quoted(const std::string& text) {
+  const bool plain =
+      !text.empty() &&
+      text.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=:,./@%^") ==
+          std::string::npos;
+  if (plain) return text;
+  std::string result = "'";
+  for (const char c : text) result += c == '\'' ? "'\\''" : std::string(1, c);
+  return result + "'";
+}
+
+std::string last_line_of(std::string_view text) {
+  const size_t last = text.find_last_not_of("\n\r ");
+  if (last == std::string_view::npos) return "";
+  const size_t before = text.find_last_of("\n\r", last);
+  const size_t begin = before == std::string_view::npos ? 0 : before + 1;
+  return std::string(text.substr(begin, last - begin + 1));
+}
+
 }  // namespace trainctl

@@ -16,5 +16,9 @@ std::string short_duration(double seconds);
 std::string size_text(uint64_t bytes);
 /// Of memory, in powers of 1024: "1.50 TiB", "82.5 MiB", "0.5 KiB".
 std::string memory_text(double bytes);
+/// One word of a command line for a POSIX shell, in quotes where it needs them.
+std::string shell_quoted(const std::string& word);
+/// The last line of a text that is not empty, "" if there is none.
+std::string last_line_of(std::string_view text);
 
 }  // namespace trainctl

@@ -13,8 +13,17 @@ struct LaunchLine {
   Environment environment;
 };
 
+/// A node of a start by mpirun: the name it gives itself, and its ranks.
+struct LaunchHost {
+  std::string name;
+  int ranks = 0;
+};
+
 struct LaunchInput {
   const JobSpec* job = nullptr;
+  std::vector<LaunchHost> hosts;  ///< in the order of their ranks; none or one: this machine
+  std::string network;            ///< "10.77.0.0/24", through which nodes talk; "": MPI's choice
+  int world_size = 1;
   std::string mpirun;   ///< full path
   std::string program;  ///< this binary
   std::string run_directory;
@@ -26,8 +35,10 @@ struct LaunchInput {
 };
 
 /// `mpirun -n N PROGRAM rank RUN` with OpenMPI's settings in the environment (no quoting); launcher.env comes
-/// last and wins.
-LaunchLine launch_line(const LaunchInput& input);
+/// last and wins. On several hosts mpirun's remote shell is `PROGRAM remote`, which asks the agents.
+LaunchLine mpirun_line(const LaunchInput& input);
+/// `PROGRAM rank RUN` with the same settings, for ranks that their agent starts through PMIx.
+LaunchLine rank_line(const LaunchInput& input);
 
 /// For people: NAME=value ... program arguments, quoted for a shell.
 std::string shell_text(const LaunchLine& line);

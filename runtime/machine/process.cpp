@@ -162,6 +162,15 @@ std::vector<pid_t> processes_marked(const std::string& name, const std::string& 
   return found;
 }
 
+bool process_marked(pid_t pid, const std::string& name, const std::string& value) {
+  return has_mark(pid, mark_of(name, value));
+}
+
+bool process_has(pid_t pid, const std::string& name) {
+  std::string mark(1, '\0');
+  return has_mark(pid, mark + name + "=");
+}
+
 int signal_marked(const std::string& name, const std::string& value, int signal) {
   const std::string mark = mark_of(name, value);
   int left = 0;

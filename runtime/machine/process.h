@@ -45,6 +45,10 @@ class ChildProcess {
 
 /// Processes of this user whose initial environment holds exactly `name`=`value`, other than this process.
 std::vector<pid_t> processes_marked(const std::string& name, const std::string& value);
+/// Whether that process's initial environment holds exactly `name`=`value`.
+bool process_marked(pid_t pid, const std::string& name, const std::string& value);
+/// Whether it holds a variable of that name at all.
+bool process_has(pid_t pid, const std::string& name);
 /// Sends `signal` to each of them; a process that ends meanwhile (and whose number is reused) is not hit.
 /// Returns how many are left.
 int signal_marked(const std::string& name, const std::string& value, int signal);

@@ -30,7 +30,18 @@ SessionFolders::Folder SessionFolders::make(const std::string& parent) {
     throw Error(ErrorCode::kPreflight,
                 fmt::format("cannot make a scratch folder in {}: {}", parent, std::strerror(errno)));
   const int fd = ::open((path + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-  if (fd >= 0) ::flock(fd, LOCK_EX | LOCK_NB);
+  if (fd >= 0) ::flock(fd, LOCK_SH | LOCK_NB);
+  return {path, fd};
+}
+
+SessionFolders::Folder SessionFolders::take(const std::string& path) {
+  struct stat s;
+  if (::mkdir(path.c_str(), 0700) != 0 &&
+      (errno != EEXIST || ::lstat(path.c_str(), &s) != 0 || !S_ISDIR(s.st_mode) || s.st_uid != ::geteuid()))
+    throw Error(ErrorCode::kPreflight,
+                fmt::format("cannot make the scratch folder {}: {}", path, std::strerror(errno)));
+  const int fd = ::open((path + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  if (fd >= 0) ::flock(fd, LOCK_SH | LOCK_NB);
   return {path, fd};
 }
 
@@ -47,6 +58,16 @@ void SessionFolders::remove(Folder& folder) {
 SessionFolders::SessionFolders() : session_(make(kParents[0])) {
   try {
     shared_memory_ = make(kParents[1]);
+  } catch (const Error&) {
+    remove(session_);
+    throw;
+  }
+}
+
+SessionFolders::SessionFolders(const std::string& session, const std::string& shared_memory)
+    : session_(take(session)) {
+  try {
+    shared_memory_ = take(shared_memory);
   } catch (const Error&) {
     remove(session_);
     throw;

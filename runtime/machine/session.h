@@ -1,5 +1,5 @@
-// Scratch folders of one attempt: where mpirun and its ranks put sockets and shared memory, so that nothing of
-// a killed job stays.
+// Scratch folders of one attempt: where mpirun and its ranks put sockets and shared memory, so that nothing
+// of a killed job stays.
 #pragma once
 #include <string>
 
@@ -11,6 +11,9 @@ namespace trainctl {
 class SessionFolders {
  public:
   SessionFolders();
+  /// With these paths, which must begin with /tmp/trainctl. and /dev/shm/trainctl.; one that exists and
+  /// belongs to this user is taken over (nodes of a test may share their /tmp).
+  SessionFolders(const std::string& session, const std::string& shared_memory);
   ~SessionFolders();
   SessionFolders(const SessionFolders&) = delete;
   SessionFolders& operator=(const SessionFolders&) = delete;
@@ -26,6 +29,7 @@ class SessionFolders {
     int lock_fd = -1;
   };
   static Folder make(const std::string& parent);
+  static Folder take(const std::string& path);
   static void remove(Folder& folder);
   Folder session_, shared_memory_;
 };

@@ -1,14 +1,16 @@
-// What the agent of a node does next, decided from what it has heard. Pure: no clock, no sockets, no processes.
+// What the agent of a node does next, decided from what it has heard. Pure: no clock, no sockets, no
+// processes.
 //
 //   dialing --connected--> greeting --welcome--> attached
 //      ^  ^                   |                     |
 //      |  +--refused, closed--+                     |
 //      +------- closed, or silent for silence_s ----+
-//   dialing or greeting, grace_s since the supervisor was heard --> ending (all its processes are killed) --> over
-//   attached, told to end --> ending
+//   dialing or greeting, grace_s since the supervisor was heard --> ending (all its processes are killed) -->
+//   over attached, told to end --> ending
 //
-// An agent owns the processes of one epoch at a time on its node. It obeys orders of an epoch that is at least as new as the newest
-// that it has seen; on hello it names what runs here and is told what to kill. Times are monotonic seconds, given with every input.
+// An agent owns the processes of one epoch at a time on its node. It obeys orders of an epoch that is at
+// least as new as the newest that it has seen; on hello it names what runs here and is told what to kill.
+// Times are monotonic seconds, given with every input.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -20,10 +22,10 @@ namespace trainctl {
 class AgentState {
  public:
   struct Options {
-    double silence_s = 2;   ///< a supervisor that says nothing for so long is lost: the agent dials again
-    double grace_s = 30;    ///< without a word for so long, everything ends
-    double dial_s = 0.1;    ///< between two attempts to reach the supervisor
-    double beat_s = 0.25;   ///< between two heartbeats to the supervisor
+    double silence_s = 2;  ///< a supervisor that says nothing for so long is lost: the agent dials again
+    double grace_s = 30;   ///< without a word for so long, everything ends
+    double dial_s = 0.1;   ///< between two attempts to reach the supervisor
+    double beat_s = 0.25;  ///< between two heartbeats to the supervisor
   };
   enum class Phase { dialing, greeting, attached, ending, over };
   enum class Action { dial, greet, drop, beat, kill_all, leave };

@@ -1,10 +1,6 @@
 #include "runtime/run/channel.h"
 
-#include <arpa/inet.h>
 #include <fmt/format.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -12,6 +8,7 @@
 #include <cstring>
 
 #include "runtime/base/error.h"
+#include "runtime/run/stream.h"
 
 namespace trainctl {
 namespace {
@@ -19,42 +16,11 @@ namespace {
 /// A stranger may not make us keep more than this before it has shown the token.
 constexpr size_t kMostBytesBeforeHello = 4096;
 
-/// Compares without telling by the time taken how much agreed.
-bool same_token(const std::string& a, const std::string& b) {
-  unsigned difference = a.size() == b.size() ? 0 : 1;
-  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) difference |= unsigned(a[i] ^ b[i]);
-  return difference == 0;
-}
-
 }  // namespace
 
-std::string random_token() {
-  unsigned char bytes[16];
-  if (::getrandom(bytes, sizeof bytes, 0) != ssize_t(sizeof bytes))
-    throw Error(ErrorCode::kLauncher,
-                fmt::format("the kernel gave no random numbers: {}", std::strerror(errno)));
-  std::string text;
-  for (const unsigned char byte : bytes) text += fmt::format("{:02x}", byte);
-  return text;
-}
-
-ControlServer::ControlServer(std::string token, int ranks, Handler handler)
-    : token_(std::move(token)), ranks_(ranks), handler_(std::move(handler)) {
-  listen_fd_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  if (listen_fd_ < 0 || ::bind(listen_fd_, reinterpret_cast<sockaddr*>(&address), size) != 0 ||
-      ::listen(listen_fd_, 1024) != 0 ||
-      ::getsockname(listen_fd_, reinterpret_cast<sockaddr*>(&address), &size) != 0) {
-    const int reason = errno;
-    if (listen_fd_ >= 0) ::close(listen_fd_);
-    throw Error(
-        ErrorCode::kPreflight,
-        fmt::format("cannot open a port on 127.0.0.1 for the control channel: {}", std::strerror(reason)));
-  }
-  port_ = ntohs(address.sin_port);
+ControlServer::ControlServer(const std::string& address, std::string token, int ranks, Handler handler)
+    : token_(std::move(token)), ranks_(ranks), listen_fd_(listen_on(address)), handler_(std::move(handler)) {
+  address_ = address_of(listen_fd_);
 }
 
 ControlServer::~ControlServer() {
@@ -72,10 +38,8 @@ void ControlServer::add_to(std::vector<pollfd>& fds) const {
 
 void ControlServer::accept_all() {
   while (true) {
-    const int fd = ::accept4(listen_fd_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    const int fd = accept_from(listen_fd_);
     if (fd < 0) return;
-    const int on = 1;
-    ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     connections_.push_back(std::make_unique<Connection>());
     connections_.back()->fd = fd;
   }
@@ -103,9 +67,9 @@ void ControlServer::read_from(Connection& c) {
     c.in.append(buffer, size_t(n));
     try {
       while (c.fd >= 0) {
-        const auto line = c.in.next();
+        auto line = c.in.next();
         if (!line) break;
-        take_line(c, *line);
+        take_line(c, std::move(*line));
       }
     } catch (const Error& error) {
       drop(c, error.what());
@@ -113,16 +77,19 @@ void ControlServer::read_from(Connection& c) {
   }
 }
 
-void ControlServer::take_line(Connection& c, const std::string& line) {
-  protocol::Up up = protocol::decode_up(line);
-  if (c.rank >= 0) return handler_.message(c.rank, std::move(up));
+void ControlServer::take_line(Connection& c, std::string&& line) {
+  if (c.rank >= 0) {
+    if (protocol::is_beat(line)) return handler_.beat(c.rank);
+    return handler_.line(c.rank, std::move(line));
+  }
+  const protocol::Up up = protocol::decode_up(line);
   const bool good =
       up.hello && same_token(up.hello->token, token_) && up.hello->rank >= 0 && up.hello->rank < ranks_;
   if (!good) return drop(c, "not a rank of this run");
   for (const auto& other : connections_)
     if (other->rank == up.hello->rank && other->fd >= 0) return drop(c, "this rank is connected already");
   c.rank = up.hello->rank;
-  send_to(c.rank, {.kind = protocol::Down::welcome});
+  send_to(c.rank, protocol::encode(protocol::Down{.kind = protocol::Down::welcome}));
   handler_.hello(*up.hello);
 }
 
@@ -142,18 +109,18 @@ void ControlServer::drop(Connection& c, const std::string& why) {
   if (c.rank >= 0) handler_.lost(c.rank, why);
 }
 
-void ControlServer::send_to(int rank, const protocol::Down& message) {
+void ControlServer::send_to(int rank, const std::string& line) {
   for (const auto& c : connections_) {
     if (c->rank != rank || c->fd < 0) continue;
-    c->out += protocol::encode(message);
+    c->out += line;
     flush(*c);
   }
 }
 
-void ControlServer::send_all(const protocol::Down& message) {
+void ControlServer::send_all(const std::string& line) {
   for (const auto& c : connections_) {
     if (c->rank < 0 || c->fd < 0) continue;
-    c->out += protocol::encode(message);
+    c->out += line;
     flush(*c);
   }
 }

@@ -1,4 +1,4 @@
-// The supervisor's end of the control channel: a listener on the loopback and one connection a rank.
+// The agent's end of the control channel: a listener for the ranks of its node and one connection a rank.
 //
 // One thread, non-blocking; the caller polls the descriptors. A connection counts once it has said hello with
 // the token.
@@ -19,23 +19,28 @@ class ControlServer {
  public:
   struct Handler {
     std::function<void(const protocol::Hello&)> hello;
-    std::function<void(int rank, protocol::Up&&)> message;
+    /// A heartbeat; it goes no further than the node.
+    std::function<void(int rank)> beat;
+    /// Any other message, as a line without its newline; only its kind has been looked at.
+    std::function<void(int rank, std::string&& line)> line;
     /// The rank's connection has ended, or carried nonsense (`why`).
     std::function<void(int rank, const std::string& why)> lost;
   };
-  /// Listens on a free port of 127.0.0.1. Error(kLauncher).
-  ControlServer(std::string token, int ranks, Handler handler);
+  /// Listens on `address` ("unix:PATH", or "127.0.0.1:0" for a free port). Error(kPreflight).
+  ControlServer(const std::string& address, std::string token, int ranks, Handler handler);
   ~ControlServer();
   ControlServer(const ControlServer&) = delete;
   ControlServer& operator=(const ControlServer&) = delete;
 
-  int port() const { return port_; }
+  /// As ranks connect to it.
+  const std::string& address() const { return address_; }
   /// Adds every descriptor to poll for.
   void add_to(std::vector<pollfd>& fds) const;
   /// Accepts, reads and writes whatever is ready. Call after every poll; cheap when nothing is.
   void serve();
-  void send_to(int rank, const protocol::Down& message);
-  void send_all(const protocol::Down& message);
+  /// A line with its newline; to a rank that is not connected it is lost.
+  void send_to(int rank, const std::string& line);
+  void send_all(const std::string& line);
 
  private:
   struct Connection {
@@ -46,17 +51,14 @@ class ControlServer {
   };
   void accept_all();
   void read_from(Connection& connection);
-  void take_line(Connection& connection, const std::string& line);
+  void take_line(Connection& connection, std::string&& line);
   void flush(Connection& connection);
   void drop(Connection& connection, const std::string& why);
 
-  std::string token_;
-  int ranks_, listen_fd_ = -1, port_ = 0;
+  std::string token_, address_;
+  int ranks_, listen_fd_ = -1;
   Handler handler_;
   std::vector<std::unique_ptr<Connection>> connections_;
 };
-
-/// 32 hex digits from the kernel's random numbers.
-std::string random_token();
 
 }  // namespace trainctl

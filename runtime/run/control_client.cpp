@@ -1,9 +1,7 @@
-// The rank's end of the control channel over TCP.
 #include "runtime/run/control_client.h"
 
-#include <arpa/inet.h>
+#include <fcntl.h>
 #include <fmt/format.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -13,6 +11,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
+#include <map>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -21,6 +20,7 @@
 #include "runtime/base/file_system.h"
 #include "runtime/run/crash_record.h"
 #include "runtime/run/protocol.h"
+#include "runtime/run/stream.h"
 
 namespace trainctl {
 namespace {
@@ -31,39 +31,29 @@ constexpr int kSendTimeoutS = 60;
 
 /// The supervisor is gone, so nobody would ever stop this rank: end at once, without waiting for peers.
 [[noreturn]] void end_without_supervisor(int rank, const char* why) {
-  fmt::print(stderr, "rank {}: the control connection is lost ({}): the supervisor is gone or stopped, ending\n", rank,
-             why);
+  fmt::print(
+      stderr,
+      "rank {}: the control connection is lost ({}): the agent of this node is gone or stopped, ending\n",
+      rank, why);
   std::fflush(stderr);
   ::_exit(exit_status(ErrorCode::kLauncher));
 }
 
-int connect_to(const std::string& host, int port) {
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(uint16_t(port));
-  if (::inet_pton(AF_INET, host.c_str(), &address.sin_addr) != 1)
-    throw Error(ErrorCode::kLauncher, fmt::format("the supervisor's address {} is not an IPv4 address", host));
-  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (fd < 0) throw Error(ErrorCode::kLauncher, fmt::format("cannot make a socket: {}", std::strerror(errno)));
+/// A blocking connection with a limit on sending.
+int connect_blocking(const std::string& address) {
+  const int fd = connect_to(address, kConnectTimeoutS);
   const timeval limit{.tv_sec = kSendTimeoutS, .tv_usec = 0};
-  const int on = 1;
+  ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) & ~O_NONBLOCK);
   ::setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
-  ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-  if (::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
-    const int reason = errno;
-    ::close(fd);
-    throw Error(ErrorCode::kLauncher,
-                fmt::format("cannot reach the supervisor at {}:{}: {}", host, port, std::strerror(reason)));
-  }
   return fd;
 }
 
-class TcpControl final : public Control {
+class SocketControl final : public Control {
  public:
-  TcpControl(int fd, int rank, double heartbeat_s, double answer_timeout_s)
+  SocketControl(int fd, int rank, double heartbeat_s, double answer_timeout_s)
       : fd_(fd), rank_(rank), heartbeat_s_(heartbeat_s), answer_timeout_s_(answer_timeout_s) {}
 
-  ~TcpControl() override {
+  ~SocketControl() override {
     ending_ = true;
     ::shutdown(fd_, SHUT_RDWR);
     if (thread_.joinable()) thread_.join();
@@ -100,8 +90,9 @@ class TcpControl final : public Control {
   }
 
   bool begin_save(const ckpt::StateInfo& state, std::string* message) override {
-    if (rank_ == 0) send({.begin = protocol::Begin{state}});
-    const protocol::Down answer = await(begun_, begins_++);
+    const int64_t number = begins_++;
+    if (rank_ == 0) send({.begin = protocol::Begin{state, number}});
+    const protocol::Down answer = await(begun_, number);
     if (message) *message = answer.message;
     begin_failure_ = answer.ok ? "" : answer.message;
     return answer.ok;
@@ -111,10 +102,11 @@ class TcpControl final : public Control {
                           const ckpt::ShardReceipt& receipt, const std::string& failure) override {
     if (!begin_failure_.empty())
       return {false, begin_failure_};  // on every rank alike: there is nothing to publish
-    protocol::Shard shard{.step = state.step, .receipt = receipt, .failure = failure};
+    const int64_t number = begins_ - 1;
+    protocol::Shard shard{.step = state.step, .number = number, .receipt = receipt, .failure = failure};
     if (rank_ == 0) shard.tensors = tensors;
     send({.shard = std::move(shard)});
-    const protocol::Down answer = await(saved_, commits_++);
+    const protocol::Down answer = await(saved_, number);
     return {answer.ok, answer.message};
   }
 
@@ -171,9 +163,7 @@ class TcpControl final : public Control {
     }
   }
 
-  void beat() {
-    send({.beat = protocol::Beat{noted_activity().value_or(Activity{})}});
-  }
+  void beat() { send({.beat = protocol::Beat{noted_activity().value_or(Activity{})}}); }
 
   void take(const protocol::Down& message) {
     if (message.kind == protocol::Down::stop) {
@@ -181,24 +171,23 @@ class TcpControl final : public Control {
       return;
     }
     const std::lock_guard lock(answer_mutex_);
-    if (message.kind == protocol::Down::begun) begun_.push_back(message);
-    if (message.kind == protocol::Down::saved) saved_.push_back(message);
+    if (message.kind == protocol::Down::begun) begun_.emplace(message.number, message);
+    if (message.kind == protocol::Down::saved) saved_.emplace(message.number, message);
     ++heard_;
     answered_.notify_all();
   }
 
-  /// The `number`-th answer of a kind: every rank makes the same calls in the same order, so numbers agree. A
-  /// supervisor that lives answers or ends this rank, and one that died breaks the connection; one that is
-  /// stopped does neither, so that there is a limit, from its last word on. It is counted in slices, so that a pause of the whole
-  /// machine costs no more than one.
-  protocol::Down await(const std::vector<protocol::Down>& answers, size_t number) {
+  /// The answer to save `number`. An agent that lives answers or ends this rank, and one that died breaks the
+  /// connection; one that is stopped does neither, so that there is a limit, from its last word on. It is
+  /// counted in slices, so that a pause of the whole machine costs no more than one.
+  protocol::Down await(const std::map<int64_t, protocol::Down>& answers, int64_t number) {
     constexpr int kSlices = 100;
     std::unique_lock lock(answer_mutex_);
     uint64_t heard = heard_;
     for (int slice = 0; slice < kSlices; ++slice) {
       if (answered_.wait_for(lock, std::chrono::duration<double>(answer_timeout_s_ / kSlices),
-                             [&] { return answers.size() > number; }))
-        return answers[number];
+                             [&] { return answers.contains(number); }))
+        return answers.at(number);
       if (std::exchange(heard, heard_) != heard_) slice = -1;
     }
     end_without_supervisor(rank_, fmt::format("no answer to a save for {:.1f} s", answer_timeout_s_).c_str());
@@ -213,17 +202,18 @@ class TcpControl final : public Control {
   std::string lost_;            // likewise
   std::mutex send_mutex_, answer_mutex_;
   std::condition_variable answered_;
-  std::vector<protocol::Down> begun_, saved_;
-  size_t begins_ = 0, commits_ = 0;
-  uint64_t heard_ = 0;   // messages of the supervisor so far; guarded by answer_mutex_
+  std::map<int64_t, protocol::Down> begun_, saved_;
+  int64_t begins_ = 0;
+  uint64_t heard_ = 0;  // messages of the supervisor so far; guarded by answer_mutex_
   std::string begin_failure_;
 };
 
 }  // namespace
 
-std::unique_ptr<Control> connect_control(const std::string& host, int port, const std::string& token, int rank,
+std::unique_ptr<Control> connect_control(const std::string& address, const std::string& token, int rank,
                                          double heartbeat_s, double answer_timeout_s) {
-  auto control = std::make_unique<TcpControl>(connect_to(host, port), rank, heartbeat_s, answer_timeout_s);
+  auto control =
+      std::make_unique<SocketControl>(connect_blocking(address), rank, heartbeat_s, answer_timeout_s);
   control->join(token);
   return control;
 }

@@ -87,9 +87,10 @@ std::string encode(const Up& m) {
   if (m.step)
     return line_of({{"k", "step"}, {"step", m.step->step}, {"log", m.step->log}, {"json", m.step->json}});
   if (m.event) return line_of({{"k", "event"}, {"kind", m.event->kind}, {"json", m.event->json}});
-  if (m.begin) return line_of({{"k", "begin"}, {"state", json_of(m.begin->state)}});
+  if (m.begin) return line_of({{"k", "begin"}, {"number", m.begin->number}, {"state", json_of(m.begin->state)}});
   if (m.shard)
     return line_of({{"k", "shard"},
+                    {"number", m.shard->number},
                     {"step", m.shard->step},
                     {"receipt", m.shard->failure.empty() ? m.shard->receipt.to_json() : ""},
                     {"tensors", json_of(m.shard->tensors)},
@@ -103,11 +104,19 @@ std::string encode(const Down& m) {
     case Down::welcome: return line_of({{"k", "welcome"}});
     case Down::alive: return line_of({{"k", "alive"}});
     case Down::stop: return line_of({{"k", "stop"}, {"level", int(m.level)}});
-    case Down::begun: return line_of({{"k", "begun"}, {"ok", m.ok}, {"message", m.message}});
-    case Down::saved: return line_of({{"k", "saved"}, {"ok", m.ok}, {"message", m.message}});
+    case Down::begun: return line_of({{"k", "begun"}, {"ok", m.ok}, {"number", m.number}, {"message", m.message}});
+    case Down::saved: return line_of({{"k", "saved"}, {"ok", m.ok}, {"number", m.number}, {"message", m.message}});
   }
   ENSURE(false, "kind = {}", int(m.kind));
   return "";
+}
+
+bool is_beat(std::string_view line) { return line.ends_with(R"("k":"beat"})"); }
+bool is_begin(std::string_view line) { return line.starts_with(R"({"k":"begin")"); }
+bool is_done(std::string_view line) { return line == R"({"k":"done"})"; }
+bool is_shard(std::string_view line) {
+  // {"failure":"...","k":"shard",...: a failure is one sentence, so the kind comes early.
+  return line.starts_with(R"({"failure":)") && line.substr(0, 65536).find(R"(,"k":"shard",)") != std::string_view::npos;
 }
 
 Up decode_up(std::string_view line) try {
@@ -125,11 +134,11 @@ Up decode_up(std::string_view line) try {
   } else if (kind == "event") {
     up.event = Event{j.at("kind"), j.at("json")};
   } else if (kind == "begin") {
-    up.begin = Begin{state_of(j.at("state"))};
+    up.begin = Begin{state_of(j.at("state")), j.at("number")};
   } else if (kind == "shard") {
     const std::string receipt = j.at("receipt");
     up.shard =
-        Shard{j.at("step"), receipt.empty() ? ckpt::ShardReceipt{} : ckpt::ShardReceipt::from_json(receipt),
+        Shard{j.at("step"), j.at("number"), receipt.empty() ? ckpt::ShardReceipt{} : ckpt::ShardReceipt::from_json(receipt),
               tensors_of(j.at("tensors")), j.at("failure")};
   } else if (kind == "done") {
     up.done = true;
@@ -162,6 +171,7 @@ Down decode_down(std::string_view line) try {
                 fmt::format("the control channel carried a message of unknown kind \"{}\"", kind));
   down.kind = kind == "begun" ? Down::begun : Down::saved;
   down.ok = j.at("ok");
+  down.number = j.at("number");
   down.message = j.at("message");
   return down;
 } catch (const json::exception& error) {

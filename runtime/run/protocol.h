@@ -1,7 +1,8 @@
 // The messages of the control channel: one JSON object a line, in both directions, with the kind under "k".
 //
 // Up (rank to supervisor): hello, beat, step, event, begin (rank 0), shard, done. Down: welcome, stop, begun,
-// saved, alive (about once a second while a save is under way). Pure text; sockets are in control.cpp (the rank's end) and channel.cpp (the supervisor's).
+// saved, alive (about once a second while a save is under way). Pure text; sockets are in control_client.cpp (the rank's
+// end) and channel.cpp (the agent's, which passes all but hello and beat on to the supervisor).
 #pragma once
 #include <optional>
 #include <string>
@@ -30,9 +31,10 @@ struct Event {
 };
 struct Begin {
   ckpt::StateInfo state;
+  int64_t number = 0;  ///< of the save in this epoch, from 0: every rank makes the same saves
 };
 struct Shard {
-  int64_t step = 0;
+  int64_t step = 0, number = 0;  ///< of the save
   ckpt::ShardReceipt receipt;
   std::vector<ckpt::Tensor> tensors;  ///< rank 0 only
   std::string failure;
@@ -53,6 +55,7 @@ struct Down {
   enum Kind { welcome, stop, begun, saved, alive } kind = welcome;
   StopLevel level = StopLevel::none;  ///< stop
   bool ok = true;                     ///< begun, saved
+  int64_t number = 0;                 ///< begun, saved: of the save; an answer may come twice
   std::string message;                ///< begun: the reason why not; saved: root hash or reason
 };
 
@@ -61,6 +64,11 @@ std::string encode(const Down& message);
 /// Throw Error(kLauncher) for a line that is not such a message.
 Up decode_up(std::string_view line);
 Down decode_down(std::string_view line);
+/// What kind an encoded line of a rank has, without parsing all of it: the keys are sorted.
+bool is_beat(std::string_view line);
+bool is_begin(std::string_view line);
+bool is_shard(std::string_view line);
+bool is_done(std::string_view line);
 
 /// Cuts a byte stream into lines.
 class LineBuffer {

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/chrono.h>
 #include <fmt/format.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -118,11 +119,11 @@ void run(FileSystem& fs, const RunDirectory& directory, const AttemptFile& attem
   if (!identity) throw Error(ErrorCode::kIo, fmt::format("{} is not a run directory", directory.path));
   const std::string text = fs.read_text(directory.job());
   // The spec is resolved: neither --set nor the environment of this machine has a say any more.
-  ParsedJob job = parse_job({.text = text, .file = directory.job(), .overrides = {}, .environment = {}});
+  ParsedJob job = parse_job({.text = text, .file = directory.job(), .overrides = attempt.overrides, .environment = {}});
   if (!job.ok())
     throw Error(ErrorCode::kSpec, "the run's job.json does not parse: " + render(job.diagnostics, false));
   if (attempt.threads_per_rank > 0) job.job.parallelism.threads_per_rank = attempt.threads_per_rank;
-  control = connect_control(attempt.host, attempt.port, variable(kTokenVariable), rank,
+  control = connect_control(variable(kAgentVariable), variable(kTokenVariable), rank,
                             job.job.fault_tolerance.heartbeat_seconds,
                             job.job.fault_tolerance.save_timeout_seconds + kVerdictGraceS);
   // Its thread sends heartbeats from here on, so that also a start that hangs is seen.
@@ -157,6 +158,7 @@ void run(FileSystem& fs, const RunDirectory& directory, const AttemptFile& attem
 int rank_main(const std::string& run_directory) {
   enter_bundle(own_bundle());  // first: no other thread reads the environment yet
   prepare_device_environment();
+  ::setpriority(PRIO_PROCESS, 0, 0);  // the agent, whose child this is, has a higher one
   // A scheduler may warn every process of the job; the supervisor saves and stops for all.
   for (const int warning : {SIGUSR1, SIGUSR2}) std::signal(warning, SIG_IGN);
   FileSystem& fs = real_file_system();
@@ -164,7 +166,12 @@ int rank_main(const std::string& run_directory) {
   const int rank = rank_from_environment();
   const AttemptFile attempt = AttemptFile::from_json(fs.read_text(directory.attempt()));
   redirect_to_log(directory, rank, attempt.epoch);
-  note_activity_on_board(attempt.board, rank);
+  if (variable(kEpochVariable) != fmt::format("{}", attempt.epoch)) {
+    // A node that was cut off starts its ranks late: the run has gone on without it.
+    fmt::print(stderr, "rank {}: of epoch {}, which is over: ending\n", rank, variable(kEpochVariable));
+    return exit_status(ErrorCode::kLauncher);
+  }
+  note_activity_on_board(variable(kBoardVariable), rank);
   if (const auto when = StopAt::parse(variable(kStopAtVariable)); when && when->rank == rank) stop_at(*when);
   const CrashRecord record{.rank = rank, .epoch = attempt.epoch};
   std::unique_ptr<Control> control;

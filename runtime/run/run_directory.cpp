@@ -7,7 +7,7 @@
 
 #include "ckpt/checkpoint.h"
 #include "runtime/base/json.h"
-#include "runtime/run/channel.h"
+#include "runtime/run/stream.h"
 #include "runtime/run/journal.h"
 
 namespace trainctl {
@@ -106,32 +106,41 @@ std::optional<RunIdentity> read_identity(FileSystem& fs, const RunDirectory& run
 }
 
 std::string AttemptFile::to_json() const {
+  json places = json::array();
+  for (const Node& node : nodes) places.push_back({{"name", node.name}, {"first", node.first}, {"count", node.count}});
   return text_of({{"v", 1},
                   {"epoch", epoch},
-                  {"host", host},
-                  {"port", port},
                   {"resume_from", resume_from},
-                  {"board", board},
                   {"max_steps", max_steps},
                   {"new_data", new_data},
                   {"lineage", lineage_json},
                   {"threads_per_rank", threads_per_rank},
-                  {"matmul_flops_per_s", matmul_flops_per_s}});
+                  {"matmul_flops_per_s", matmul_flops_per_s},
+                  {"overrides", overrides},
+                  {"nodes", places},
+                  {"mark", mark},
+                  {"pmix", pmix},
+                  {"session_folder", session_folder},
+                  {"shared_memory_folder", shared_memory_folder}});
 }
 
 AttemptFile AttemptFile::from_json(const std::string& text) try {
   const json j = parse_json(text);
   AttemptFile a;
   a.epoch = j.at("epoch");
-  a.host = j.at("host");
-  a.port = j.at("port");
   a.resume_from = j.at("resume_from");
-  a.board = j.at("board");
   a.max_steps = j.at("max_steps");
   a.new_data = j.at("new_data");
   a.lineage_json = j.at("lineage");
   a.threads_per_rank = j.at("threads_per_rank");
   a.matmul_flops_per_s = j.at("matmul_flops_per_s");
+  if (!j.contains("nodes")) return a;  // of an older version: only its epoch matters now
+  a.overrides = j.at("overrides").get<std::vector<std::string>>();
+  for (const json& node : j.at("nodes")) a.nodes.push_back({node.at("name"), node.at("first"), node.at("count")});
+  a.mark = j.at("mark");
+  a.pmix = j.at("pmix");
+  a.session_folder = j.at("session_folder");
+  a.shared_memory_folder = j.at("shared_memory_folder");
   return a;
 } catch (const json::exception& error) {
   throw Error(ErrorCode::kIo, fmt::format("attempt.json is damaged: {}", error.what()));

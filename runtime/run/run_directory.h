@@ -56,14 +56,22 @@ std::optional<RunIdentity> read_identity(FileSystem& fs, const RunDirectory& run
 /// attempt.json: what `trainctl rank` needs besides the job; replaced for every epoch.
 struct AttemptFile {
   uint64_t epoch = 0;
-  std::string host = "127.0.0.1", resume_from;
-  std::string board;  ///< file of the ActivityBoard, "" for none
-  int port = 0;
+  std::string resume_from;
   int64_t max_steps = 0;
   bool new_data = false;  ///< the data begin at their start, not where `resume_from` stopped
   std::string lineage_json = "[]";
   int threads_per_rank = 0;  ///< what `auto` came to when the run was launched or resumed; 0: as the spec says
   double matmul_flops_per_s = 0;
+  std::vector<std::string> overrides;  ///< of the spec in this attempt: a width that fits the nodes there are
+  // Where it runs, for a supervisor that takes it over.
+  struct Node {
+    std::string name;
+    int first = 0, count = 0;  ///< its ranks
+  };
+  std::vector<Node> nodes;
+  std::string mark;  ///< in the environment of its processes
+  bool pmix = false;
+  std::string session_folder, shared_memory_folder;
   std::string to_json() const;
   static AttemptFile from_json(const std::string& text);
 };

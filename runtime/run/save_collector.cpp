@@ -8,12 +8,29 @@
 
 namespace trainctl {
 
-std::string SaveCollector::begin(const ckpt::StateInfo& state) {
+void SaveCollector::expect(const ckpt::StateInfo& state) {
   state_ = state;
   tensors_.clear();
   receipts_.assign(size_t(options_.ranks), {});
   handed_in_.assign(size_t(options_.ranks), false);
   failure_.clear();
+}
+
+std::optional<SaveOutcome> SaveCollector::adopt(const ckpt::StateInfo& state) {
+  expect(state);
+  under_way_ = true;
+  const std::string published = ckpt::step_directory(options_.directory, state.step);
+  if (!fs_.is_directory(published)) return std::nullopt;
+  under_way_ = false;
+  try {
+    return SaveOutcome{.ok = true, .step = state.step, .message = ckpt::Checkpoint::open(fs_, published)->root_hash()};
+  } catch (const std::exception& error) {
+    return SaveOutcome{.step = state.step, .message = error.what()};
+  }
+}
+
+std::string SaveCollector::begin(const ckpt::StateInfo& state) {
+  expect(state);
   try {
     ckpt::prepare_saving(fs_, options_.directory, state_);
   } catch (const std::exception& error) {

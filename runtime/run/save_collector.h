@@ -4,6 +4,7 @@
 // long as nothing else is called meanwhile (no rank begins the next save before it has the outcome of this
 // one).
 #pragma once
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,10 @@ class SaveCollector {
   /// why not.
   std::string begin(const ckpt::StateInfo& state);
 
+  /// The same for a save that a supervisor before began: what ranks have written stays. Nothing returned: go on. An outcome: that
+  /// supervisor had published it already.
+  std::optional<SaveOutcome> adopt(const ckpt::StateInfo& state);
+
   /// The global tensor list; from rank 0, before the last receipt.
   void set_tensors(std::vector<ckpt::Tensor> tensors) { tensors_ = std::move(tensors); }
 
@@ -51,6 +56,7 @@ class SaveCollector {
   void abandon();
 
  private:
+  void expect(const ckpt::StateInfo& state);
   void remove_saving_directory();
 
   FileSystem& fs_;

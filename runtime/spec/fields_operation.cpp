@@ -40,9 +40,7 @@ void declare_checkpoints(std::vector<Field>& table, std::vector<Section>& sectio
       .fallback(int64_t{0})
       .also({"save_interval", "save_every", "interval"})
       .example("500");
-  checkpoint.boolean("on_exit", "Save at the end of training.")
-      .to(IN_JOB(checkpoint.on_exit))
-      .fallback(true);
+  checkpoint.boolean("on_exit", "Save at the end of training.").to(IN_JOB(checkpoint.on_exit)).fallback(true);
   checkpoint
       .integer("keep_last",
                "Newest checkpoints to keep. Two are always kept, so that a damaged one has a predecessor.")
@@ -69,7 +67,8 @@ void declare_checkpoints(std::vector<Field>& table, std::vector<Section>& sectio
       .fallback(8.0);
 }
 
-/// Limits of what a run does between steps: each counts from the last progress, so that work that moves has no limit.
+/// Limits of what a run does between steps: each counts from the last progress, so that work that moves has
+/// no limit.
 void declare_patience(DeclareSection& fault) {
   const auto limit = [&](const char* name, const char* text, double FaultSpec::*member, double fallback) {
     fault.number(name, text)
@@ -81,24 +80,78 @@ void declare_patience(DeclareSection& fault) {
         .example("\"30m\"");
   };
   limit("setup_timeout_seconds",
-        "How long ranks may go without progress while they join each other and build the model before the run counts as hung.",
+        "How long ranks may go without progress while they join each other and build the model before the "
+        "run counts as hung.",
         &FaultSpec::setup_timeout_seconds, 600);
-  limit("data_timeout_seconds", "How long opening the token files may go without progress before the run counts as hung.",
+  limit("data_timeout_seconds",
+        "How long opening the token files may go without progress before the run counts as hung.",
         &FaultSpec::data_timeout_seconds, 600);
-  limit("load_timeout_seconds", "How long loading a checkpoint or weights may go without progress before the run counts as hung.",
+  limit("load_timeout_seconds",
+        "How long loading a checkpoint or weights may go without progress before the run counts as hung.",
         &FaultSpec::load_timeout_seconds, 600);
-  limit("evaluation_timeout_seconds", "How long an evaluation may go without finishing a micro-batch before the run counts as hung.",
+  limit("evaluation_timeout_seconds",
+        "How long an evaluation may go without finishing a micro-batch before the run counts as hung.",
         &FaultSpec::evaluation_timeout_seconds, 600);
-  limit("save_timeout_seconds", "How long a save may go without writing anything before the run counts as hung.",
+  limit("save_timeout_seconds",
+        "How long a save may go without writing anything before the run counts as hung.",
         &FaultSpec::save_timeout_seconds, 600);
   limit("start_skew_seconds",
-        "How long a rank that is ready for the first step waits for ranks that still open data, build or load. The limits above "
+        "How long a rank that is ready for the first step waits for ranks that still open data, build or "
+        "load. The limits above "
         "find a rank that stands still much sooner.",
         &FaultSpec::start_skew_seconds, 21600);
 }
 
+void declare_nodes(DeclareSection& fault) {
+  fault
+      .number("node_silence_seconds",
+              "A node that says nothing for so long is lost: the run goes on without it. Shorter than a "
+              "second only where a core is to spare.")
+      .to(IN_JOB(fault_tolerance.node_silence_seconds))
+      .from(0.1)
+      .upto(3600)
+      .unit(Unit::seconds)
+      .fallback(2.0)
+      .also({"node_timeout"});
+  fault
+      .number("grace_seconds",
+              "How long a node goes on without a word from the supervisor before it ends everything of the "
+              "run there. A supervisor that "
+              "dies can be replaced for so long.")
+      .to(IN_JOB(fault_tolerance.grace_seconds))
+      .from(0.5)
+      .upto(86400)
+      .unit(Unit::seconds)
+      .fallback(30.0)
+      .also({"grace"});
+  fault
+      .choice("too_few_nodes", {"wait", "requeue", "stop"},
+              "What happens when the nodes that are left cannot carry any width of the run. `wait`: for "
+              "nodes to come back, at most "
+              "`wait_for_nodes_seconds`. `requeue`: give the Slurm job back to the queue. `stop`: end with "
+              "exit status 75.")
+      .to(IN_JOB(fault_tolerance.too_few_nodes))
+      .fallback(std::string("wait"));
+  fault
+      .number("wait_for_nodes_seconds",
+              "How long a run waits for nodes to come back; then it ends with exit status 75.")
+      .to(IN_JOB(fault_tolerance.wait_for_nodes_seconds))
+      .from(0)
+      .upto(604800)
+      .unit(Unit::seconds)
+      .fallback(600.0);
+  fault
+      .boolean("elastic",
+               "Go on with fewer data-parallel ranks where a node is lost and no spare is left, and with "
+               "more when a node returns: same "
+               "global batch, same bits.")
+      .to(IN_JOB(fault_tolerance.elastic))
+      .fallback(true);
+}
+
 void declare_faults(std::vector<Field>& table, std::vector<Section>& sections) {
-  DeclareSection fault(table, sections, "fault_tolerance", "How failures are noticed and healed.", Change::free);
+  DeclareSection fault(table, sections, "fault_tolerance", "How failures are noticed and healed.",
+                       Change::free);
   fault
       .integer("max_restarts",
                "How often a failed run is started again from its last checkpoint without a person; 0: "
@@ -111,8 +164,10 @@ void declare_faults(std::vector<Field>& table, std::vector<Section>& sections) {
       .example("3");
   fault
       .integer("skip_bad_steps",
-               "How many steps in a row whose loss or gradient norm is not a finite number are skipped: parameters and optimizer "
-               "state keep their values, and training goes on with the next samples. One more such step stops the run; 0: the first "
+               "How many steps in a row whose loss or gradient norm is not a finite number are skipped: "
+               "parameters and optimizer "
+               "state keep their values, and training goes on with the next samples. One more such step "
+               "stops the run; 0: the first "
                "one does.")
       .to(IN_JOB(fault_tolerance.skip_bad_steps))
       .from(0)
@@ -141,7 +196,8 @@ void declare_faults(std::vector<Field>& table, std::vector<Section>& sections) {
       .example("\"10m\"");
   fault
       .number("step_timeout_seconds",
-              "How long a step may take before the run counts as hung. Loading, evaluation and saving do not count.")
+              "How long a step may take before the run counts as hung. Loading, evaluation and saving do not "
+              "count.")
       .to(IN_JOB(fault_tolerance.step_timeout_seconds))
       .above(0)
       .upto(86400)
@@ -150,11 +206,64 @@ void declare_faults(std::vector<Field>& table, std::vector<Section>& sections) {
       .also({"watchdog", "hang_timeout"})
       .example("\"10m\"");
   declare_patience(fault);
+  declare_nodes(fault);
+}
+
+void declare_cluster(DeclareSection& launcher) {
+  launcher
+      .field(Type::text_list, "hosts",
+             "Nodes to run on, in order, each as `NAME` or `NAME:SLOTS`. Nodes that the mesh does not need "
+             "are spares. Empty: this "
+             "machine, or inside a Slurm job its nodes.")
+      .to(IN_JOB(launcher.hosts))
+      .fallback(std::vector<std::string>{})
+      .also({"nodes", "host", "nodelist"})
+      .example("[\"node0:8\", \"node1:8\"]");
+  launcher
+      .string("hostfile",
+              "File that names the nodes, a line each: `NAME`, `NAME:SLOTS` or `NAME slots=SLOTS`; `#` "
+              "begins a comment.")
+      .to(IN_JOB(launcher.hostfile))
+      .names(Names::file)
+      .fallback(std::string())
+      .also({"machinefile"})
+      .example("\"hosts.txt\"");
+  launcher
+      .string("shell",
+              "Remote shell that starts the agents on `hosts`, with ssh's form of arguments. It must not ask "
+              "for a password.")
+      .to(IN_JOB(launcher.shell))
+      .fallback(std::string("ssh"))
+      .also({"rsh", "ssh"})
+      .example("\"ssh -F cluster.conf\"");
+  launcher
+      .choice("start", {"auto", "mpirun", "pmix"},
+              "What starts the ranks. `mpirun`: OpenMPI's, through the agents. `pmix`: the agents "
+              "themselves; ranks then survive the "
+              "supervisor, and start sooner. `auto`: pmix where it works on every node, else mpirun.")
+      .to(IN_JOB(launcher.start))
+      .fallback(std::string("auto"));
+  launcher
+      .string("network",
+              "Network through which nodes exchange data, as ADDRESS/BITS; empty: that of the agents' own "
+              "connections.")
+      .to(IN_JOB(launcher.network))
+      .fallback(std::string())
+      .also({"interface"})
+      .example("\"10.1.0.0/16\"");
+  launcher
+      .boolean("tensor_across_nodes",
+               "Let a tensor-parallel group span nodes. Its exchanges are the most frequent ones: slow.")
+      .to(IN_JOB(launcher.tensor_across_nodes))
+      .fallback(false);
 }
 
 void declare_places(std::vector<Field>& table, std::vector<Section>& sections) {
-  DeclareSection observe(table, sections, "observability", "What a run writes down, and where.", Change::free);
-  observe.string("run_dir", "Folder in which each run gets its own folder; by default `runs` in the current folder.")
+  DeclareSection observe(table, sections, "observability", "What a run writes down, and where.",
+                         Change::free);
+  observe
+      .string("run_dir",
+              "Folder in which each run gets its own folder; by default `runs` in the current folder.")
       .to(IN_JOB(observability.run_dir))
       .names(Names::file)
       .fallback(std::string("runs"))
@@ -165,8 +274,7 @@ void declare_places(std::vector<Field>& table, std::vector<Section>& sections) {
       .fallback(std::string())
       .identifier()
       .example("\"fineweb-1\"");
-  observe
-      .integer("log_every_steps", "Steps between two lines on the console; metrics.jsonl gets every step.")
+  observe.integer("log_every_steps", "Steps between two lines on the console; metrics.jsonl gets every step.")
       .to(IN_JOB(observability.log_every_steps))
       .from(1)
       .upto(1e12)
@@ -182,14 +290,19 @@ void declare_places(std::vector<Field>& table, std::vector<Section>& sections) {
       .fallback(false);
 
   DeclareSection launcher(table, sections, "launcher", "How ranks are started.", Change::free);
-  launcher.integer("slots", "Ranks this machine may run; 0: as many as wanted, sharing cores with a note.")
+  launcher
+      .integer("slots",
+               "Ranks a node may run; 0: as many as wanted, sharing cores with a note; on several nodes as "
+               "many as the "
+               "mesh needs, spread evenly.")
       .to(IN_JOB(launcher.slots))
       .from(0)
       .upto(1 << 20)
       .fallback(int64_t{0});
   launcher
       .integer("ranks_per_gpu",
-               "Ranks that share one GPU. More than 1 proves a mesh on few GPUs: they work one after another and exchange through "
+               "Ranks that share one GPU. More than 1 proves a mesh on few GPUs: they work one after another "
+               "and exchange through "
                "host memory.")
       .to(IN_JOB(launcher.ranks_per_gpu))
       .from(1)
@@ -200,6 +313,7 @@ void declare_places(std::vector<Field>& table, std::vector<Section>& sections) {
       .names(Names::program)
       .fallback(std::string("mpirun"))
       .example("\"/opt/openmpi/bin/mpirun\"");
+  declare_cluster(launcher);
   launcher.field(Type::text_map, "env", "Environment variables for every rank.")
       .to(IN_JOB(launcher.env))
       .fallback(TextMap{})

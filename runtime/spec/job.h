@@ -92,6 +92,8 @@ struct CheckpointSpec {
   double chunk_mib = 8;
 };
 
+enum class TooFewNodes { wait, requeue, stop };
+
 struct FaultSpec {
   int max_restarts = 0;
   double heartbeat_seconds = 1, collective_timeout_seconds = 60, step_timeout_seconds = 600;
@@ -100,6 +102,10 @@ struct FaultSpec {
   double setup_timeout_seconds = 600, data_timeout_seconds = 600, load_timeout_seconds = 600;
   double evaluation_timeout_seconds = 600, save_timeout_seconds = 600;
   double start_skew_seconds = 21600;           // of a rank that waits for others before the first step
+  double node_silence_seconds = 2, grace_seconds = 30;
+  TooFewNodes too_few_nodes = TooFewNodes::wait;
+  double wait_for_nodes_seconds = 600;
+  bool elastic = true;                         // a smaller width where a node is lost and no spare is left
 };
 
 struct ObservabilitySpec {
@@ -108,10 +114,18 @@ struct ObservabilitySpec {
   bool save_gradients = false;                 // write the first step's gradients to <run>/gradients/
 };
 
+enum class RankStart { automatic, mpirun, pmix };
+
 struct LauncherSpec {
-  int slots = 0;                               // 0: as many ranks as wanted (oversubscribing cores, with a note)
+  int slots = 0;                               // of a node; 0: as many ranks as wanted (oversubscribing cores, with a note)
   int ranks_per_gpu = 1;                       // ranks that share one GPU
   std::string mpirun = "mpirun";
+  std::vector<std::string> hosts;              // "node0", "node0:4"; empty: this machine, or the nodes of the Slurm job
+  std::string hostfile;                        // the same, a line each
+  std::string shell = "ssh";                   // starts the agents on hosts
+  RankStart start = RankStart::automatic;
+  std::string network;                         // "10.1.0.0/16"; "": that of the agents' connections
+  bool tensor_across_nodes = false;
   std::vector<std::pair<std::string, std::string>> env;
 };
 

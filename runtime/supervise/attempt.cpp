@@ -11,26 +11,35 @@
 #include <cmath>
 #include <cstring>
 #include <future>
+#include <map>
+#include <utility>
 
-#include "runtime/run/activity_board.h"
-#include "runtime/run/channel.h"
-#include "runtime/machine/process.h"
+#include "runtime/base/json.h"
+#include "runtime/base/text.h"
+#include "runtime/run/protocol.h"
 
 namespace trainctl {
 namespace {
 
 constexpr double kLongestPollS = 1.0;
-constexpr double kLookIntervalS = 0.9;
-/// While processes are being ended, how often to look whether they are gone.
-constexpr double kEndingPollS = 0.02;
+constexpr double kAliveIntervalS = 0.9;
+/// So long before a deadline the nodes are asked what their ranks do.
+constexpr double kLookAheadS = 0.3;
+constexpr double kLookIntervalS = 0.1;
+/// For processes that outlive their attempt.
+constexpr double kEndLimitS = 6;
 /// What is kept of the launcher's output in memory; the log file has all of it.
 constexpr size_t kLauncherTextBytes = 64 * 1024;
 
+using wire::Kind;
+using wire::Message;
+
 class Attempt {
  public:
-  Attempt(AttemptOptions options, const RunDirectory& run, FileSystem& fs, Clock& clock, RunLog& log,
-          StopSignals& signals)
-      : options_(std::move(options)),
+  Attempt(AttemptOptions options, Fleet& fleet, const RunDirectory& run, FileSystem& fs, Clock& clock,
+          RunLog& log, StopSignals& signals)
+      : options_(with_nodes(std::move(options), fleet)),
+        fleet_(fleet),
         run_(run),
         fs_(fs),
         clock_(clock),
@@ -38,163 +47,364 @@ class Attempt {
         signals_(signals),
         supervision_(options_.limits, clock.monotonic_s()),
         collector_(fs, options_.saves),
-        token_(random_token()),
-        mark_(random_token()),
         launcher_log_(run.file("logs/mpirun.log")),
-        server_(token_, options_.limits.ranks,
-                {.hello = [this](const protocol::Hello& hello) { on_hello(hello); },
-                 .message = [this](int rank, protocol::Up&& up) { on_message(rank, std::move(up)); },
-                 .lost = [this](int rank, const std::string&) { on_lost(rank); }}) {
+        gone_(options_.nodes.size(), false) {
     saved_fd_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (!options_.file.board.empty()) board_ = ActivityBoard::create(options_.file.board, options_.limits.ranks);
   }
-  ~Attempt() { ::close(saved_fd_); }
+  ~Attempt() {
+    fleet_.set_handler({});
+    ::close(saved_fd_);
+  }
 
-  Verdict run() {
-    options_.file.port = server_.port();
-    fs_.replace_text(run_.attempt(), options_.file.to_json());
-    Environment environment = options_.line.environment;
-    environment.emplace_back(kTokenVariable, token_);
-    environment.emplace_back(kAttemptVariable, mark_);
-    environment.emplace_back(kRunVariable, run_.path);
-    launcher_log_.append(
-        fmt::format("--- epoch {}: {}", options_.file.epoch, shell_text({options_.line.argv, {}})));
-    child_.emplace(options_.line.argv, environment);
+  AttemptResult run() {
+    fleet_.set_handler(
+        {.up =
+             [this](int node, const wire::NodeHello&) {
+               if (options_.hooks.node_up) options_.hooks.node_up(node);
+             },
+         .lost = [this](int node, const std::string& why) { on_node_lost(node, why); },
+         .message = [this](int node, Message&& message) { on_message(node, std::move(message)); }});
+    if (options_.attach)
+      attach();
+    else
+      start();
     if (signals_.read() != StopLevel::none) supervision_.stop(signals_.read(), clock_.monotonic_s());
     while (!supervision_.over()) turn();
     take_save_result(true);
     collector_.abandon();
-    return supervision_.verdict();
+    // Also after an orderly end something may be left on a node: a daemon of mpirun, a folder.
+    end_everywhere();
+    return {supervision_.verdict(), regrouped_};
   }
 
  private:
+  static AttemptOptions with_nodes(AttemptOptions options, const Fleet& fleet) {
+    options.limits.launcher = !options.pmix;
+    for (const AttemptOptions::Node& node : options.nodes)
+      options.limits.nodes.push_back({fleet.name(node.node), node.first, node.count});
+    return options;
+  }
+
+  void start() {
+    options_.file.mark = random_token();
+    options_.file.pmix = options_.pmix;
+    options_.file.session_folder = options_.session_folder;
+    options_.file.shared_memory_folder = options_.shared_memory_folder;
+    for (const AttemptOptions::Node& node : options_.nodes)
+      options_.file.nodes.push_back({fleet_.name(node.node), node.first, node.count});
+    fs_.replace_text(run_.attempt(), options_.file.to_json());
+    launcher_log_.append(
+        fmt::format("--- epoch {}: {}", options_.file.epoch, shell_text({options_.line.argv, {}})));
+    wire::StartOrder order{.mark = options_.file.mark,
+                           .pmix = options_.pmix,
+                           .argv = options_.line.argv,
+                           .world_size = options_.limits.ranks,
+                           .session_folder = options_.session_folder,
+                           .shared_memory_folder = options_.shared_memory_folder};
+    for (const AttemptOptions::Node& node : options_.nodes) {
+      const wire::NodeHello* hello = fleet_.hello(node.node);
+      order.hosts.push_back(hello ? hello->host : fleet_.name(node.node));
+      order.ranks.push_back({node.first, node.count});
+    }
+    for (size_t i = 0; i < options_.nodes.size(); ++i) {
+      order.this_host = int(i);
+      order.leads = i == 0;
+      order.environment = options_.line.environment;
+      for (const auto& variable : options_.nodes[i].environment) order.environment.push_back(variable);
+      send(int(i), {.kind = Kind::start, .payload = order.to_json()});
+      if (!fleet_.hello(options_.nodes[i].node))
+        supervision_.node_lost(int(i), "it is not connected", clock_.monotonic_s());
+    }
+  }
+
+  /// The ranks have been going on without a supervisor.
+  void attach() {
+    for (size_t i = 0; i < options_.nodes.size(); ++i) {
+      if (!fleet_.hello(options_.nodes[i].node))
+        supervision_.node_lost(int(i), "it is not connected", clock_.monotonic_s());
+      send(int(i), {.kind = Kind::look});
+    }
+  }
+
   void turn() {
-    std::vector<pollfd> fds = {{.fd = signals_.fd(), .events = POLLIN},
-                               {.fd = saved_fd_, .events = POLLIN},
-                               {.fd = child_->output_fd(), .events = POLLIN},
-                               {.fd = child_->reap() ? -1 : child_->exit_fd(), .events = POLLIN}};
-    server_.add_to(fds);
-    ::poll(fds.data(), fds.size(), int(std::ceil(wait_s() * 1000)));
+    pollfd fds[] = {{.fd = signals_.fd(), .events = POLLIN, .revents = 0},
+                    {.fd = saved_fd_, .events = POLLIN, .revents = 0},
+                    {.fd = fleet_.fd(), .events = POLLIN, .revents = 0}};
+    ::poll(fds, 3, int(std::ceil(wait_s() * 1000)));
     const Supervision::Phase before = supervision_.phase();
-    supervision_.stop(signals_.read(), clock_.monotonic_s());
-    server_.serve();
+    if (const StopLevel level = signals_.read(); level != StopLevel::none) {
+      regrouped_ = false;
+      supervision_.stop(level, clock_.monotonic_s());
+    }
+    fleet_.serve();
     take_save_result(false);
-    watch_child();
-    look_at_ranks();
+    regroup();
+    keep_ranks_waiting();
+    look_before_deadline();
     supervision_.tick(clock_.monotonic_s());
-    look_for_survivors();
     for (const Supervision::Action action : supervision_.take_actions()) act(action);
+    if (supervision_.phase() == Supervision::Phase::ending && all_gone())
+      supervision_.all_gone(clock_.monotonic_s());
     log_.update(supervision_, supervision_.phase() != before);
     if (before == Supervision::Phase::starting && supervision_.phase() == Supervision::Phase::running)
       on_all_present();
   }
 
-  /// What the ranks do and whether they run at all: once a second for the status, and when a deadline has
-  /// passed, so that the verdict says where everyone was.
-  void look_at_ranks() {
-    const double now_s = clock_.monotonic_s();
-    if (now_s < ranks_seen_s_ + kLookIntervalS && now_s < supervision_.deadline_s()) return;
-    ranks_seen_s_ = now_s;
-    look_at_all();
-    // Ranks that have written their part wait for the slowest one as long as we live.
-    if (publishing_.valid() || !collector_.missing().empty()) server_.send_all({.kind = protocol::Down::alive});
-  }
-
-  void look_at_all() {
-    for (int rank = 0; rank < options_.limits.ranks; ++rank) {
-      const RankView& view = supervision_.ranks()[size_t(rank)];
-      // In this order: what a stopped rank does cannot change any more.
-      const bool is_stopped = view.phase == RankView::present && process_stopped(view.pid);
-      if (board_) supervision_.activity(rank, board_->read(rank), clock_.monotonic_s());
-      if (view.phase == RankView::present) supervision_.stopped(rank, is_stopped);
-    }
-  }
-
   double wait_s() const {
-    const bool ending = supervision_.phase() == Supervision::Phase::ending ||
-                        supervision_.phase() == Supervision::Phase::killing;
-    const double most_s = ending ? kEndingPollS : kLongestPollS;
-    return std::clamp(supervision_.deadline_s() - clock_.monotonic_s(), 0.001, most_s);
+    const double deadline_s = std::min({supervision_.deadline_s(), look_s(), fleet_.deadline_s()});
+    return std::clamp(deadline_s - clock_.monotonic_s(), 0.001, kLongestPollS);
   }
 
-  void watch_child() {
-    read_launcher_output();
-    const auto status = child_->reap();
-    if (!status || child_ended_) return;
-    child_ended_ = true;
-    // What ranks and launcher said before the end counts before the end itself.
-    server_.serve();
-    read_launcher_output();
-    // A rank that failed before it could connect has left nothing but its record.
-    for (int rank = 0; rank < options_.limits.ranks; ++rank)
-      if (supervision_.ranks()[size_t(rank)].phase == RankView::absent)
-        if (const auto record = read_crash_record(fs_, run_.path, rank, options_.file.epoch))
-          supervision_.lost(rank, record, clock_.monotonic_s());
-    supervision_.launcher_ended(*status, clock_.monotonic_s());
+  void regroup() {
+    if (regrouped_ || supervision_.phase() != Supervision::Phase::running ||
+        supervision_.stop_level() != StopLevel::none)
+      return;
+    const std::string why = options_.hooks.regroup ? options_.hooks.regroup() : "";
+    if (why.empty()) return;
+    regrouped_ = true;
+    log_.console().note("   " + why);
+    supervision_.stop(StopLevel::save_and_stop, clock_.monotonic_s());
   }
 
-  void read_launcher_output() {
-    const std::string text = child_->read_output();
-    if (text.empty()) return;
-    launcher_text_ += text;
-    if (launcher_text_.size() > kLauncherTextBytes)
-      launcher_text_.erase(0, launcher_text_.size() - kLauncherTextBytes);
-    launcher_log_.append(text.back() == '\n' ? text.substr(0, text.size() - 1) : text);
-    supervision_.launcher_output(launcher_text_);
+  /// Ranks that have written their part wait for the slowest one as long as we live.
+  void keep_ranks_waiting() {
+    if (!publishing_.valid() && collector_.missing().empty()) return;
+    if (clock_.monotonic_s() < alive_s_ + kAliveIntervalS) return;
+    alive_s_ = clock_.monotonic_s();
+    send_ranks({.kind = protocol::Down::alive});
   }
 
-  void look_for_survivors() {
-    const Supervision::Phase phase = supervision_.phase();
-    if (phase != Supervision::Phase::ending && phase != Supervision::Phase::killing) return;
-    // A rank may have been starting while the others were being killed: keep at it.
-    const int left = signal_marked(kAttemptVariable, mark_, phase == Supervision::Phase::killing ? SIGKILL : 0);
-    if (child_->reap() && left == 0) supervision_.all_gone(clock_.monotonic_s());
+  /// When the nodes are to be asked next: early enough that their answer comes before the deadline.
+  double look_s() const {
+    return std::max(supervision_.deadline_s() - kLookAheadS, looked_s_ + kLookIntervalS);
+  }
+
+  /// A verdict on a hang needs to know where everyone is at the end, not a second before.
+  void look_before_deadline() {
+    const double now_s = clock_.monotonic_s();
+    if (now_s < look_s()) return;
+    looked_s_ = now_s;
+    send_all({.kind = Kind::look});
   }
 
   void act(Supervision::Action action) {
     switch (action) {
       case Supervision::Action::tell_save_and_stop:
-        log_.event("stop_requested", fmt::format(R"({{"step":{}}})", supervision_.last_step()));
-        log_.console().note(" stopping after this step and saving (press again to abort)…");
-        server_.send_all({.kind = protocol::Down::stop, .level = StopLevel::save_and_stop});
+        log_.event(regrouped_ ? "regroup" : "stop_requested",
+                   fmt::format(R"({{"step":{}}})", supervision_.last_step()));
+        if (!regrouped_) log_.console().note(" stopping after this step and saving (press again to abort)…");
+        send_ranks({.kind = protocol::Down::stop, .level = StopLevel::save_and_stop});
         return;
-      case Supervision::Action::terminate:
+      case Supervision::Action::look:
+        return send_all({.kind = Kind::look});
+      case Supervision::Action::kill:
         log_.console().clear();
-        signal_marked(kAttemptVariable, mark_, SIGTERM);
+        send_all({.kind = Kind::kill});
         return;
-      case Supervision::Action::kill: signal_marked(kAttemptVariable, mark_, SIGKILL); return;
     }
+  }
+
+  // ---- to the nodes
+
+  void send(int index, Message message) {
+    message.epoch = options_.file.epoch;
+    fleet_.machine(options_.nodes[size_t(index)].node).order(message);
+  }
+  void send_all(const Message& message) {
+    for (size_t i = 0; i < options_.nodes.size(); ++i) send(int(i), message);
+  }
+  void send_ranks(const protocol::Down& down) {
+    send_all({.kind = Kind::rank, .payload = protocol::encode(down)});
+  }
+  void send_rank(int rank, const protocol::Down& down) {
+    send(node_of(rank), {.kind = Kind::rank, .rank = rank, .payload = protocol::encode(down)});
+  }
+
+  int node_of(int rank) const {
+    const auto after =
+        std::upper_bound(options_.nodes.begin(), options_.nodes.end(), rank,
+                         [](int r, const AttemptOptions::Node& node) { return r < node.first; });
+    return int(after - options_.nodes.begin()) - 1;
+  }
+  /// Which node of the attempt a node of the fleet is; -1: none.
+  int index_of(int fleet_node) const {
+    for (size_t i = 0; i < options_.nodes.size(); ++i)
+      if (options_.nodes[i].node == fleet_node) return int(i);
+    return -1;
+  }
+
+  bool all_gone() const {
+    for (size_t i = 0; i < options_.nodes.size(); ++i)
+      if (!gone_[i] && fleet_.hello(options_.nodes[i].node)) return false;
+    return true;
+  }
+
+  void end_everywhere() {
+    if (all_gone()) return;
+    send_all({.kind = Kind::kill});
+    const double until_s = clock_.monotonic_s() + kEndLimitS;
+    while (!all_gone() && clock_.monotonic_s() < until_s) {
+      pollfd fd{.fd = fleet_.fd(), .events = POLLIN, .revents = 0};
+      ::poll(&fd, 1, 50);
+      fleet_.serve();
+    }
+  }
+
+  // ---- from the nodes
+
+  void on_node_lost(int fleet_node, const std::string& why) {
+    if (options_.hooks.node_lost) options_.hooks.node_lost(fleet_node, why);
+    const int index = index_of(fleet_node);
+    if (index < 0) return;
+    log_.event("node_lost",
+               dump_json(nlohmann::json{
+                   {"epoch", options_.file.epoch}, {"node", fleet_.name(fleet_node)}, {"reason", why}}));
+    if (!gone_[size_t(index)]) supervision_.node_lost(index, why, clock_.monotonic_s());
+    gone_[size_t(index)] = true;
+  }
+
+  void on_message(int fleet_node, Message&& m) {
+    const int index = index_of(fleet_node);
+    if (m.kind == Kind::warned) return supervision_.stop(StopLevel::save_and_stop, clock_.monotonic_s());
+    // Whatever an old epoch says is refused.
+    if (index < 0 || m.epoch != options_.file.epoch) return;
+    try {
+      take(index, std::move(m));
+    } catch (const Error& error) {
+      launcher_log_.append(fmt::format("{}: {}", fleet_.name(fleet_node), error.what()));
+    }
+  }
+
+  void take(int index, Message&& m) {
+    switch (m.kind) {
+      case Kind::beat:
+        return on_beat(m.payload);
+      case Kind::rank:
+        return on_rank(m.rank, protocol::decode_up(m.payload));
+      case Kind::rank_lost:
+        return supervision_.lost(m.rank, read_crash_record(fs_, run_.path, m.rank, options_.file.epoch),
+                                 clock_.monotonic_s());
+      case Kind::exited:
+        return on_exit(m.rank, int(m.number));
+      case Kind::output:
+        return on_output(index, m);
+      case Kind::fence:
+        return on_fence(index, std::move(m.payload));
+      case Kind::remote:
+        return on_remote(index, m);
+      case Kind::remote_ended:
+        return on_remote_ended(index, m);
+      case Kind::gone:
+        gone_[size_t(index)] = true;
+        if (m.number > 0)
+          log_.console().note(fmt::format(" ! {} on {} could not be killed",
+                                          count_of(m.number, "process", "processes"),
+                                          fleet_.name(options_.nodes[size_t(index)].node)));
+        return;
+      default:
+        return;
+    }
+  }
+
+  void on_beat(const std::string& payload) {
+    const double now_s = clock_.monotonic_s();
+    for (const wire::RankDigest& d : wire::unpack(payload)) {
+      if (d.rank < 0 || d.rank >= options_.limits.ranks) continue;
+      const RankView& view = supervision_.ranks()[size_t(d.rank)];
+      if (d.connected && view.phase == RankView::absent)
+        supervision_.hello(d.rank, d.pid, host_of(d.rank), now_s);
+      if (d.connected) supervision_.heard(d.rank, now_s - double(d.silent_s));
+      // In this order: what a stopped rank does cannot change any more.
+      if (d.has_activity) supervision_.activity(d.rank, d.activity, now_s);
+      if (d.connected && view.phase == RankView::present) supervision_.stopped(d.rank, d.stopped);
+    }
+  }
+
+  std::string host_of(int rank) const { return fleet_.name(options_.nodes[size_t(node_of(rank))].node); }
+
+  void on_exit(int rank, int status) {
+    const double now_s = clock_.monotonic_s();
+    if (rank >= 0)
+      return supervision_.exited(rank, status, read_crash_record(fs_, run_.path, rank, options_.file.epoch),
+                                 now_s);
+    // A rank that failed before it could connect has left nothing but its record.
+    for (int r = 0; r < options_.limits.ranks; ++r)
+      if (supervision_.ranks()[size_t(r)].phase == RankView::absent)
+        if (const auto record = read_crash_record(fs_, run_.path, r, options_.file.epoch))
+          supervision_.lost(r, record, now_s);
+    supervision_.launcher_ended(status, now_s);
+  }
+
+  void on_output(int index, const Message& m) {
+    launcher_text_ += m.payload;
+    if (launcher_text_.size() > kLauncherTextBytes)
+      launcher_text_.erase(0, launcher_text_.size() - kLauncherTextBytes);
+    std::string text = m.payload.ends_with('\n') ? m.payload.substr(0, m.payload.size() - 1) : m.payload;
+    if (options_.nodes.size() > 1)
+      text = fmt::format("[{}] {}", fleet_.name(options_.nodes[size_t(index)].node), text);
+    launcher_log_.append(text);
+    supervision_.launcher_output(launcher_text_);
+  }
+
+  /// Every node's share of a fence has come: all of them go to every node.
+  void on_fence(int index, std::string&& data) {
+    fences_[index] = std::move(data);
+    if (fences_.size() < options_.nodes.size()) return;
+    std::string all;
+    for (const auto& [node, share] : fences_) all += share;
+    fences_.clear();
+    send_all({.kind = Kind::fence, .payload = std::move(all)});
+  }
+
+  /// mpirun, which runs on the leading node, asks for its daemon on another one.
+  void on_remote(int index, const Message& m) {
+    const int fleet_node = fleet_.find_host(m.text), target = fleet_node < 0 ? -1 : index_of(fleet_node);
+    if (target < 0 || !fleet_.hello(fleet_node)) {
+      send(index, {.kind = Kind::remote_ended, .number = m.number, .text = fmt::format("{}", 255 << 8)});
+      return;
+    }
+    remotes_[{target, m.number}] = index;
+    send(target, {.kind = Kind::spawn, .number = m.number, .payload = m.payload});
+  }
+
+  void on_remote_ended(int index, const Message& m) {
+    const auto asked = remotes_.find({index, m.number});
+    if (asked == remotes_.end()) return;
+    send(asked->second, {.kind = Kind::remote_ended, .number = m.number, .text = m.text});
+    remotes_.erase(asked);
   }
 
   void on_all_present() {
     const double seconds = clock_.monotonic_s() - started_s_;
-    log_.event("ranks_up", fmt::format(R"({{"ranks":{},"seconds":{:.3f}}})", options_.limits.ranks, seconds));
-    log_.console().note(fmt::format("✓ {} rank{} up in {:.1f} s", options_.limits.ranks,
-                                    options_.limits.ranks == 1 ? "" : "s", seconds));
+    log_.event(options_.attach ? "attached" : "ranks_up",
+               fmt::format(R"({{"epoch":{},"ranks":{},"seconds":{:.3f}}})", options_.file.epoch,
+                           options_.limits.ranks, seconds));
+    log_.console().note(fmt::format("✓ {} rank{} {} in {:.1f} s", options_.limits.ranks,
+                                    options_.limits.ranks == 1 ? "" : "s",
+                                    options_.attach ? "attached" : "up", seconds));
   }
+
+  // ---- from the ranks
 
   void on_hello(const protocol::Hello& hello) {
     supervision_.hello(hello.rank, hello.pid, hello.host, clock_.monotonic_s());
     if (supervision_.stop_level() != StopLevel::none)
-      server_.send_to(hello.rank, {.kind = protocol::Down::stop, .level = supervision_.stop_level()});
-    // Answers are counted by the ranks: one that comes late must not miss any.
-    for (const protocol::Down& answer : begun_) server_.send_to(hello.rank, answer);
+      send_rank(hello.rank, {.kind = protocol::Down::stop, .level = supervision_.stop_level()});
+    // Answers belong to saves, and one that comes late must not miss any.
+    for (const protocol::Down& answer : begun_) send_rank(hello.rank, answer);
   }
 
-  void on_lost(int rank) {
-    if (board_) supervision_.activity(rank, board_->read(rank), clock_.monotonic_s());
-    supervision_.lost(rank, read_crash_record(fs_, run_.path, rank, options_.file.epoch), clock_.monotonic_s());
-    look_at_all();
-  }
-
-  void on_message(int rank, protocol::Up&& up) {
+  void on_rank(int rank, protocol::Up&& up) {
+    if (rank < 0 || rank >= options_.limits.ranks) return;
     const double now_s = clock_.monotonic_s();
+    if (up.hello) return on_hello(*up.hello);
     supervision_.heard(rank, now_s);
-    // The board is newer than a heartbeat.
-    if (up.beat && !(board_ && board_->read(rank))) supervision_.activity(rank, up.beat->activity, now_s);
-    if (up.step) {
+    if (up.step && options_.attach && up.step->step <= log_.status().step) {
+      supervision_.progressed(up.step->step, now_s);  // the supervisor before has taken it
+    } else if (up.step) {
       log_.step(*up.step);
       supervision_.progressed(up.step->step, now_s);
+      if (options_.hooks.progressed) options_.hooks.progressed(up.step->step);
     } else if (up.event) {
       log_.rank_event(up.event->kind, up.event->json);
       supervision_.progressed(0, now_s);
@@ -209,21 +419,39 @@ class Attempt {
 
   void begin_save(const protocol::Begin& begin) {
     save_began_s_ = clock_.monotonic_s();
+    save_number_ = begin.number;
+    if (options_.attach && begun_.empty()) {
+      // The supervisor before may have answered, and even published.
+      if (const auto published = collector_.adopt(begin.state)) {
+        log_.saved(*published, 0);
+        send_ranks({.kind = protocol::Down::saved,
+                    .ok = published->ok,
+                    .number = begin.number,
+                    .message = published->message});
+        return;
+      }
+      begun_.push_back({.kind = protocol::Down::begun, .number = begin.number});
+      return send_ranks(begun_.back());
+    }
     // A second save before the first is answered cannot come from a rank that keeps the protocol.
     const std::string reason =
         publishing_.valid() ? "the save before is still being published" : collector_.begin(begin.state);
     if (!reason.empty()) log_.saved({.step = begin.state.step, .message = reason}, 0);
-    begun_.push_back({.kind = protocol::Down::begun, .ok = reason.empty(), .message = reason});
-    server_.send_all(begun_.back());
+    begun_.push_back(
+        {.kind = protocol::Down::begun, .ok = reason.empty(), .number = begin.number, .message = reason});
+    send_ranks(begun_.back());
   }
 
   void take_shard(int rank, protocol::Shard&& shard) {
     const std::vector<int> missing = publishing_.valid() ? std::vector<int>{} : collector_.missing();
     if (std::find(missing.begin(), missing.end(), rank) == missing.end() ||
         shard.step != collector_.state().step) {
-      server_.send_to(rank, {.kind = protocol::Down::saved,
-                             .ok = false,
-                             .message = fmt::format("no save of step {} is under way", shard.step)});
+      // After an attach shards of the other nodes may come before rank 0's begin: they are taken then.
+      if (options_.attach && begun_.empty()) return early_.push_back({rank, std::move(shard)});
+      send_rank(rank, {.kind = protocol::Down::saved,
+                       .ok = false,
+                       .number = shard.number,
+                       .message = fmt::format("no save of step {} is under way", shard.step)});
       return;
     }
     if (rank == 0) collector_.set_tensors(std::move(shard.tensors));
@@ -237,6 +465,8 @@ class Attempt {
   }
 
   void take_save_result(bool wait) {
+    if (!begun_.empty())
+      for (auto& [rank, shard] : std::exchange(early_, {})) take_shard(rank, std::move(shard));
     if (!publishing_.valid()) return;
     if (!wait && publishing_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return;
     const SaveOutcome outcome = publishing_.get();
@@ -245,10 +475,15 @@ class Attempt {
     const double now_s = clock_.monotonic_s();
     log_.saved(outcome, now_s - save_began_s_);
     supervision_.progressed(0, now_s);
-    server_.send_all({.kind = protocol::Down::saved, .ok = outcome.ok, .message = outcome.message});
+    if (outcome.ok && options_.hooks.saved) options_.hooks.saved(outcome.step);
+    send_ranks({.kind = protocol::Down::saved,
+                .ok = outcome.ok,
+                .number = save_number_,
+                .message = outcome.message});
   }
 
   AttemptOptions options_;
+  Fleet& fleet_;
   const RunDirectory& run_;
   FileSystem& fs_;
   Clock& clock_;
@@ -257,67 +492,26 @@ class Attempt {
   const double started_s_ = clock_.monotonic_s();
   Supervision supervision_;
   SaveCollector collector_;
-  const std::string token_, mark_;
   Journal launcher_log_;
   std::string launcher_text_;
   int saved_fd_ = -1;
-  std::unique_ptr<ActivityBoard> board_;
-  double ranks_seen_s_ = 0;
-  double save_began_s_ = 0;
-  std::vector<protocol::Down> begun_;  // every answer to begin_save so far
-  bool child_ended_ = false;
-  ControlServer server_;
-  std::optional<ChildProcess> child_;
+  double alive_s_ = 0, looked_s_ = 0, save_began_s_ = 0;
+  int64_t save_number_ = 0;
+  bool regrouped_ = false;
+  std::vector<protocol::Down> begun_;                   // every answer to begin_save so far
+  std::vector<std::pair<int, protocol::Shard>> early_;  // shards that came before their save was known
+  std::vector<bool> gone_;             // of each node: nothing of the epoch is left there, or it is lost
+  std::map<int, std::string> fences_;  // what each node has brought to the fence
+  std::map<std::pair<int, int64_t>, int> remotes_;  // (node, request) -> node that asked
   std::future<SaveOutcome>
       publishing_;  // last: its destructor waits for the thread, which uses the members above
 };
 
-/// Two interrupts closer together are one wish (a terminal and mpirun may both pass it on).
-constexpr double kSecondInterruptS = 0.3;
-
-sigset_t stop_set() {
-  sigset_t set;
-  ::sigemptyset(&set);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGQUIT}) ::sigaddset(&set, signal);
-  return set;
-}
-
 }  // namespace
 
-StopSignals::StopSignals() {
-  const sigset_t set = stop_set();
-  ::pthread_sigmask(SIG_BLOCK, &set, &old_mask_);
-  fd_ = ::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-  // The reader of our messages may go away; the run goes on.
-  old_pipe_ = ::signal(SIGPIPE, SIG_IGN);
-}
-
-StopSignals::~StopSignals() {
-  read();  // one that came too late must not end the process now
-  ::close(fd_);
-  ::signal(SIGPIPE, old_pipe_);
-  ::pthread_sigmask(SIG_SETMASK, &old_mask_, nullptr);
-}
-
-StopLevel StopSignals::read() {
-  signalfd_siginfo info;
-  while (::read(fd_, &info, sizeof info) == ssize_t(sizeof info)) {
-    // A job is often signalled twice (a scheduler, `stop` run again, a closing terminal): only a
-    // person who presses ctrl-C again does not want to wait for the save.
-    const double now_s = real_clock().monotonic_s();
-    const bool interrupt = info.ssi_signo == uint32_t(SIGINT);
-    const bool again = interrupt && interrupted_s_ && now_s - *interrupted_s_ >= kSecondInterruptS;
-    if (interrupt && !interrupted_s_) interrupted_s_ = now_s;
-    if (again || info.ssi_signo == uint32_t(SIGQUIT)) level_ = StopLevel::now;
-    level_ = std::max(level_, StopLevel::save_and_stop);
-  }
-  return level_;
-}
-
-Verdict run_attempt(AttemptOptions options, const RunDirectory& run, FileSystem& fs, Clock& clock, RunLog& log,
-                    StopSignals& signals) {
-  Attempt attempt(std::move(options), run, fs, clock, log, signals);
-  return attempt.run();
+AttemptResult run_attempt(AttemptOptions options, Fleet& fleet, const RunDirectory& run, FileSystem& fs,
+                          Clock& clock, RunLog& log, StopSignals& signals) {
+  return Attempt(std::move(options), fleet, run, fs, clock, log, signals).run();
 }
 
 }  // namespace trainctl

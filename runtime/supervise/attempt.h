@@ -1,52 +1,56 @@
-// One attempt of a run: starts the launcher, drives Supervision from sockets, signals and the child, and leaves
-// nothing behind.
+// One attempt of a run: has its nodes start the ranks, drives Supervision from what nodes and signals tell,
+// and leaves nothing behind.
 #pragma once
-#include <signal.h>
-
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "runtime/machine/mpirun.h"
-#include "runtime/run/environment.h"
 #include "runtime/run/run_directory.h"
-#include "runtime/supervise/run_log.h"
 #include "runtime/run/save_collector.h"
+#include "runtime/supervise/fleet.h"
+#include "runtime/supervise/run_log.h"
+#include "runtime/supervise/stop_signals.h"
 #include "runtime/supervise/supervision.h"
 
 namespace trainctl {
 
-/// SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 (a scheduler's warning before the time limit) ask to save and stop; SIGQUIT, or a second
-/// SIGINT at least 0.3 s after the first, to stop now. While one exists, those signals are blocked in this thread and in threads started
-/// after it; the destructor restores them. Two may exist: the inner one reads, and what came before it was made is not lost.
-class StopSignals {
- public:
-  StopSignals();
-  ~StopSignals();
-  StopSignals(const StopSignals&) = delete;
-  StopSignals& operator=(const StopSignals&) = delete;
-  int fd() const { return fd_; }
-  /// Reads what has arrived; the level asked for so far.
-  StopLevel read();
-
- private:
-  int fd_ = -1;
-  StopLevel level_ = StopLevel::none;
-  std::optional<double> interrupted_s_;  ///< the first SIGINT, on the monotonic clock
-  sigset_t old_mask_;
-  void (*old_pipe_)(int) = SIG_DFL;
+/// What others learn while an attempt runs, and what they may ask of it.
+struct AttemptHooks {
+  std::function<void(int node)> node_up;  ///< of the fleet
+  std::function<void(int node, const std::string& why)> node_lost;
+  std::function<void(int64_t step)> progressed, saved;
+  /// One sentence: the attempt is to save and end, so that the next has other nodes; "": go on.
+  std::function<std::string()> regroup;
 };
 
 struct AttemptOptions {
-  LaunchLine line;
-  Supervision::Options limits;
+  struct Node {
+    int node = 0;              ///< of the fleet
+    int first = 0, count = 0;  ///< its ranks
+    Environment environment;   ///< its own settings, on top of the line's
+  };
+  std::vector<Node> nodes;  ///< in the order of their ranks
+  LaunchLine line;          ///< mpirun with its environment, or what starts one rank
+  bool pmix = false;
+  bool attach = false;  ///< the ranks run already; their agents have been welcomed
+  std::string session_folder, shared_memory_folder;  ///< of the attempt, the same on every node
+  Supervision::Options limits;                       ///< `nodes` and `launcher` are filled in
   SaveCollector::Options saves;
-  AttemptFile file;  ///< the port is filled in
+  AttemptFile file;  ///< what ranks read; where they run is filled in
+  AttemptHooks hooks;
 };
 
-/// Runs it to its end: when this returns, no process of the attempt is left (or the verdict says which). Throws
-/// Error where the launcher cannot even be started.
-Verdict run_attempt(AttemptOptions options, const RunDirectory& run, FileSystem& fs, Clock& clock, RunLog& log,
-                    StopSignals& signals);
+/// How it ended, and whether a stop of it was ours (AttemptHooks::regroup).
+struct AttemptResult {
+  Verdict verdict;
+  bool regrouped = false;
+};
+
+/// Runs it to its end: when this returns, no process of the attempt is left (or the verdict says which).
+/// Throws Error where the run directory cannot be written.
+AttemptResult run_attempt(AttemptOptions options, Fleet& fleet, const RunDirectory& run, FileSystem& fs,
+                          Clock& clock, RunLog& log, StopSignals& signals);
 
 }  // namespace trainctl

@@ -10,9 +10,9 @@
 #include <optional>
 
 #include "ckpt/checkpoint.h"
-#include "runtime/supervise/attempt.h"
 #include "runtime/machine/bundle.h"
 #include "runtime/machine/mpirun.h"
+#include "runtime/supervise/attempt.h"
 #include "runtime/supervise/preflight.h"
 #include "runtime/supervise/start.h"
 #include "runtime/supervise/storage.h"
@@ -49,12 +49,13 @@ LaunchPreview preview_launch(const LaunchRequest& request, FileSystem& fs) {
   LaunchPreview preview;
   preview.run_directory = run.path;
   preview.memory = preflight.memory_text;
-  for (const char* name : {"job.json", "origins.json", "data.json", "run.json", "attempt.json", "metrics.jsonl",
-                           "events.jsonl", "status.json"})
+  for (const char* name : {"job.json", "origins.json", "data.json", "run.json", "attempt.json",
+                           "metrics.jsonl", "events.jsonl", "status.json"})
     preview.files.push_back(run.file(name));
   preview.files.push_back(fmt::format("{} .. rank-{}.log", run.rank_log(0), job.mesh().world_size() - 1));
   preview.files.push_back(run.checkpoints(job) + "/step-SSSSSSSS/");
-  preview.command = shell_text(launch_line({.job = &job,
+  preview.command = shell_text(mpirun_line({.job = &job,
+                                            .world_size = job.mesh().world_size(),
                                             .mpirun = preflight.mpirun,
                                             .program = request.program,
                                             .run_directory = run.path,
@@ -85,16 +86,19 @@ ParsedJob without_run_id_of_parent(const ParsedJob& job, const BranchPoint& from
 /// And saves in a folder of its own.
 ParsedJob with_own_checkpoint_dir(const ParsedJob& job, const BranchPoint& from, const std::string& id) {
   const std::string& dir = job.job.checkpoint.dir;
-  if (dir.empty() || dir != from.job.job.checkpoint.dir || origin_of(job, "checkpoint.dir") == "--set") return job;
-  return with_decided(job, {fmt::format("checkpoint.dir={}-{}", dir, id)}, "the parent's, with the id of this run");
+  if (dir.empty() || dir != from.job.job.checkpoint.dir || origin_of(job, "checkpoint.dir") == "--set")
+    return job;
+  return with_decided(job, {fmt::format("checkpoint.dir={}-{}", dir, id)},
+                      "the parent's, with the id of this run");
 }
 
 void require_steps_left(const BranchPoint& from, const JobSpec& job) {
   if (from.state.step < job.schedule.total_steps) return;
-  throw Error(ErrorCode::kSpec,
-              fmt::format("{} is of step {} and schedule.total_steps = {}, which counts from the parent's first step: nothing is left to "
-                          "train; raise it, e.g. -s schedule.total_steps={}",
-                          from.checkpoint, from.state.step, job.schedule.total_steps, from.state.step + job.schedule.total_steps));
+  throw Error(ErrorCode::kSpec, fmt::format("{} is of step {} and schedule.total_steps = {}, which counts "
+                                            "from the parent's first step: nothing is left to "
+                                            "train; raise it, e.g. -s schedule.total_steps={}",
+                                            from.checkpoint, from.state.step, job.schedule.total_steps,
+                                            from.state.step + job.schedule.total_steps));
 }
 
 void begin_from(const BranchPoint& from, const Ready& ready, RunIdentity& identity, SupervisePlan& plan) {
@@ -112,35 +116,44 @@ void begin_from(const BranchPoint& from, const Ready& ready, RunIdentity& identi
   plan.change_json = to_json(lineage.back());
 }
 
-void print_branch(Console& console, const BranchPoint& from, const RunIdentity& identity, const JobSpec& job, const Ready& ready) {
+void print_branch(Console& console, const BranchPoint& from, const RunIdentity& identity, const JobSpec& job,
+                  const Ready& ready) {
   const LineageEntry entry = lineage_of(identity.lineage_json).back();
   console.note("branch      " + describe(entry));
-  console.note(fmt::format("data        {}", entry.new_data ? "others than the parent's: from their start"
-                                                            : fmt::format("position {} tokens, as the parent's", from.state.tokens)));
-  console.note(fmt::format("schedule    step {} has lr {:.4g} (in the parent {:.4g}); weights and optimizer state carry over",
-                           from.state.step + 1, learning_rate(job.schedule, from.state.step),
-                           learning_rate(from.job.job.schedule, from.state.step)));
+  console.note(fmt::format("data        {}",
+                           entry.new_data
+                               ? "others than the parent's: from their start"
+                               : fmt::format("position {} tokens, as the parent's", from.state.tokens)));
+  console.note(fmt::format(
+      "schedule    step {} has lr {:.4g} (in the parent {:.4g}); weights and optimizer state carry over",
+      from.state.step + 1, learning_rate(job.schedule, from.state.step),
+      learning_rate(from.job.job.schedule, from.state.step)));
   console.note("numerics    " + describe_numerics(from.state.numerics, ready.numerics));
 }
 
 /// A launch of the same job with the same id goes on with the run.
-RunResult go_on_with(const RunIdentity& existing, const RunDirectory& run, const ParsedJob& job, const LaunchRequest& request,
-                     FileSystem& fs, Clock& clock, Console& console) {
+RunResult go_on_with(const RunIdentity& existing, const RunDirectory& run, const ParsedJob& job,
+                     const LaunchRequest& request, FileSystem& fs, Clock& clock, Console& console) {
   const auto lineage = lineage_of(existing.lineage_json);
-  const auto begun = std::find_if(lineage.rbegin(), lineage.rend(), [](const LineageEntry& e) { return e.kind == LineageEntry::branch; });
+  const auto begun = std::find_if(lineage.rbegin(), lineage.rend(),
+                                  [](const LineageEntry& e) { return e.kind == LineageEntry::branch; });
   const std::string root = begun == lineage.rend() ? "" : begun->root;
   if (existing.spec_hash != job.hash || root != (request.from ? request.from->root_hash : ""))
-    throw Error(ErrorCode::kSpec, fmt::format("run {} exists with another job spec or beginning ({}); choose another "
-                                              "observability.run_id, or continue it with `trainctl resume {}`",
-                                              existing.run_id, run.job(), existing.run_id));
+    throw Error(ErrorCode::kSpec,
+                fmt::format("run {} exists with another job spec or beginning ({}); choose another "
+                            "observability.run_id, or continue it with `trainctl resume {}`",
+                            existing.run_id, run.job(), existing.run_id));
   console.note(fmt::format("run {} exists with the same job: going on with it", existing.run_id));
-  ParsedJob before = parse_job({.text = fs.read_text(run.job()), .file = run.job(), .overrides = {}, .environment = {}});
+  ParsedJob before =
+      parse_job({.text = fs.read_text(run.job()), .file = run.job(), .overrides = {}, .environment = {}});
   if (!before.ok()) before = job;
   // What `auto` came to when the run was launched stays.
   const bool decided = request.job.job.device != "auto" || before.job.device == "auto";
-  const ParsedJob now = decided ? job : with_decided(job, {"device=" + before.job.device}, "auto, decided at launch");
-  return resume_run({.run = run, .before = before, .now = now, .program = request.program, .max_steps = request.max_steps}, fs, clock,
-                    console);
+  const ParsedJob now =
+      decided ? job : with_decided(job, {"device=" + before.job.device}, "auto, decided at launch");
+  return resume_run(
+      {.run = run, .before = before, .now = now, .program = request.program, .max_steps = request.max_steps},
+      fs, clock, console);
 }
 
 }  // namespace
@@ -150,11 +163,12 @@ RunResult launch_run(const LaunchRequest& request, FileSystem& fs, Clock& clock,
   if (request.from) job = without_run_id_of_parent(job, *request.from);
   const std::string root = absolute(job.job.observability.run_dir);
   check_writable(fs, root);
-  const std::string id =
-      job.job.observability.run_id.empty() ? new_run_id(fs, root, job.job.name) : job.job.observability.run_id;
+  const std::string id = job.job.observability.run_id.empty() ? new_run_id(fs, root, job.job.name)
+                                                              : job.job.observability.run_id;
   if (request.from) job = with_own_checkpoint_dir(job, *request.from, id);
   const RunDirectory run{root + "/" + id};
-  if (const auto existing = read_identity(fs, run)) return go_on_with(*existing, run, job, request, fs, clock, console);
+  if (const auto existing = read_identity(fs, run))
+    return go_on_with(*existing, run, job, request, fs, clock, console);
   if (fs.exists(run.path) && !fs.list(run.path).empty() && !fs.exists(run.file("supervisor.lock")))
     throw Error(ErrorCode::kPreflight,
                 fmt::format("{} exists and is no run; choose another observability.run_id", run.path));

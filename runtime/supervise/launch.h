@@ -41,17 +41,18 @@ struct ResumeRequest {
 /// Error(kCheckpoint): the wanted checkpoint is missing or unusable. Error(kData): data changed.
 RunResult resume_run(const ResumeRequest& request, FileSystem& fs, Clock& clock, Console& console);
 
-/// The overrides of a resume, with parallelism.world_size added where they give factors of the mesh alone and the product that the run
-/// was given does not fit them.
+/// The overrides of a resume, with parallelism.world_size added where they give factors of the mesh alone and
+/// the product that the run was given does not fit them.
 std::vector<std::string> with_world_size(const ParsedJob& before, std::vector<std::string> overrides);
 
-/// "8 → 4 ranks: data 4 → 2 (tensor, pipeline kept) · micro-batches per rank 2 → 4 · ...": what differs in how
-/// the run is laid out;
-/// "" if nothing does. `same_numbers`: nothing else decides other numbers, neither the devices (Backend::numerics) nor another
-/// field; without it nothing is said to have the same bits.
+/// "8 → 4 ranks: data 4 → 2 (tensor, pipeline kept) · micro-batches per rank 2 → 4 · ...": what differs in
+/// how the run is laid out;
+/// "" if nothing does. `same_numbers`: nothing else decides other numbers, neither the devices
+/// (Backend::numerics) nor another field; without it nothing is said to have the same bits.
 std::string describe_change(const JobSpec& before, const JobSpec& now, bool same_numbers);
 
-/// What the devices of a checkpoint ("": not recorded) and of its continuation mean for the bits, in one line.
+/// What the devices of a checkpoint ("": not recorded) and of its continuation mean for the bits, in one
+/// line.
 std::string describe_numerics(const std::string& before, const std::string& now);
 
 }  // namespace trainctl

@@ -104,9 +104,10 @@ namespace {
 
 /// Ranks that outgrow the machine would be killed one by one, long after the start. Where the system does not
 /// say what is available nothing is refused.
-std::string check_memory(const JobSpec& job) {
+std::string check_memory(const JobSpec& job, double share_here) {
   const uint64_t available = available_memory_here();
-  const MemoryNeed need = memory_need(job, make_plan(job, DeviceKind::cpu));
+  MemoryNeed need = memory_need(job, make_plan(job, DeviceKind::cpu));
+  need.total = uint64_t(double(need.total) * share_here);
   if (available == 0) return fmt::format("{} needed", bytes_text(need.total));
   if (const std::string refusal = memory_refusal(job, need, available); !refusal.empty())
     throw Error(ErrorCode::kPlan, refusal);
@@ -141,7 +142,7 @@ std::string check_gpus(const JobSpec& job) {
 
 }  // namespace
 
-Preflight check_machine_and_data(const JobSpec& job, FileSystem&) {
+Preflight check_machine_and_data(const JobSpec& job, FileSystem&, std::optional<int> ranks_here) {
   Preflight result;
   const int ranks = job.mesh().world_size();
   result.mpirun = find_launcher(job.launcher.mpirun, own_bundle(), find_program);
@@ -152,14 +153,16 @@ Preflight check_machine_and_data(const JobSpec& job, FileSystem&) {
             "launcher.mpirun = \"{}\" is not an executable on PATH; install OpenMPI (openmpi-bin) or give the "
             "full path with -s launcher.mpirun=PATH",
             job.launcher.mpirun));
-  if (job.launcher.slots > 0 && ranks > job.launcher.slots)
+  if (!ranks_here && job.launcher.slots > 0 && ranks > job.launcher.slots)
     throw Error(
         ErrorCode::kPreflight,
         fmt::format(
             "the mesh needs {} ranks and launcher.slots = {}; raise launcher.slots or make parallelism smaller",
             ranks, job.launcher.slots));
-  check_shared_memory(ranks);
-  result.memory_text = device_kind(job) == DeviceKind::cuda ? check_gpus(job) : check_memory(job);
+  check_shared_memory(ranks_here.value_or(ranks));
+  // What other nodes have is not seen from here.
+  if (device_kind(job) == DeviceKind::cuda) result.memory_text = ranks_here ? "" : check_gpus(job);
+  else result.memory_text = check_memory(job, double(ranks_here.value_or(ranks)) / double(ranks));
   result.cross_memory_attach = cross_memory_attach_works();
   const auto train = data::open_dataset(dataset_options(job, false));
   result.train_tokens = train->token_count();

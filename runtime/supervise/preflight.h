@@ -2,6 +2,7 @@
 // do.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,7 +27,8 @@ std::string memory_refusal(const JobSpec& job, const MemoryNeed& need, uint64_t 
 std::string gpu_memory_refusal(const JobSpec& job, const MemoryNeed& need, const std::string& gpu, uint64_t free_bytes);
 
 /// Memory: Error(kPlan). Launcher, slots, shared memory: Error(kPreflight). Data opens and fits the vocabulary: Error(kData).
-Preflight check_machine_and_data(const JobSpec& job, FileSystem& fs);
+///   ranks_here   how many of the job's ranks run on this machine; nothing: all of them
+Preflight check_machine_and_data(const JobSpec& job, FileSystem& fs, std::optional<int> ranks_here = std::nullopt);
 
 /// A file can be made in `directory` (which is created): else Error(kPreflight).
 void check_writable(FileSystem& fs, const std::string& directory);

@@ -9,8 +9,9 @@
 #include "kernels/device.h"
 #include "runtime/base/error.h"
 #include "runtime/base/text.h"
-#include "runtime/supervise/attempt.h"
+#include "runtime/run/agent.h"
 #include "runtime/run/known_status.h"
+#include "runtime/supervise/attempt.h"
 #include "runtime/supervise/start.h"
 #include "runtime/supervise/storage.h"
 #include "runtime/train/schedule.h"
@@ -18,7 +19,8 @@
 namespace trainctl {
 
 std::string describe_numerics(const std::string& before, const std::string& now) {
-  if (before.empty()) return now + "; the checkpoint does not say what computed it: from here on the bits may differ";
+  if (before.empty())
+    return now + "; the checkpoint does not say what computed it: from here on the bits may differ";
   if (before != now) return fmt::format("from here on the bits differ: {} → {}", before, now);
   return now + ", as in the checkpoint";
 }
@@ -52,11 +54,15 @@ std::string describe_change(const JobSpec& before, const JobSpec& now, bool same
   number("zero stage", before.parallelism.zero_stage, now.parallelism.zero_stage);
   if (before.parallelism.schedule != now.parallelism.schedule) append("another pipeline schedule");
   if (before.recompute != now.recompute)
-    append(now.recompute == Recompute::none ? "no recompute" : now.recompute == Recompute::full ? "full recompute" : "selective recompute");
+    append(now.recompute == Recompute::none   ? "no recompute"
+           : now.recompute == Recompute::full ? "full recompute"
+                                              : "selective recompute");
   if (text.empty()) return "";
   const auto keeps_order = [](const JobSpec& job) { return !nccl_adds_gradients(job, device_kind(job)); };
-  const bool reordered = before.parallelism.tensor != now.parallelism.tensor || before.parallelism.lanes != now.parallelism.lanes ||
-                         before.micro_batches_per_lane() != now.micro_batches_per_lane() || !keeps_order(before) || !keeps_order(now);
+  const bool reordered = before.parallelism.tensor != now.parallelism.tensor ||
+                         before.parallelism.lanes != now.parallelism.lanes ||
+                         before.micro_batches_per_lane() != now.micro_batches_per_lane() ||
+                         !keeps_order(before) || !keeps_order(now);
   append(reordered      ? "the loss curve continues (same data order, sums rounded in another order)"
          : same_numbers ? "the loss curve continues with the same bits (same data order)"
                         : "the loss curve continues (same data order)");
@@ -77,7 +83,7 @@ std::vector<std::string> with_world_size(const ParsedJob& before, std::vector<st
                                                        : nullptr;
     if (!factor) continue;
     *factor = std::atoll(text.c_str() + equals + 1);
-    if (*factor < 1 || *factor > 1 << 20) return overrides;   // "auto", or a mistake that the parser reports
+    if (*factor < 1 || *factor > 1 << 20) return overrides;  // "auto", or a mistake that the parser reports
     some = true;
     data_given = data_given || factor == &data;
   }
@@ -85,7 +91,8 @@ std::vector<std::string> with_world_size(const ParsedJob& before, std::vector<st
     return std::any_of(before.values.begin(), before.values.end(),
                        [&](const EffectiveValue& v) { return v.path == path && v.value == "\"auto\""; });
   };
-  if (!some || is_auto("parallelism.world_size") || tensor * pipeline * data == run.world_size) return overrides;
+  if (!some || is_auto("parallelism.world_size") || tensor * pipeline * data == run.world_size)
+    return overrides;
   const bool data_follows = !data_given && is_auto("parallelism.data");
   if (data_follows && run.world_size % (tensor * pipeline) == 0) return overrides;
   overrides.push_back(fmt::format("parallelism.world_size={}", tensor * pipeline * data));
@@ -100,10 +107,10 @@ void require_gpus_of_run(const JobSpec& job, const std::string& id) {
   const kernels::CudaStatus status = kernels::cuda_status();
   const std::string missing = missing_gpus(job, status.devices, status.problem);
   if (missing.empty()) return;
-  throw Error(ErrorCode::kPreflight,
-              fmt::format("{}; run {} computes on GPUs: bring them back, or go on on the CPU, with other bits from there on, with "
-                          "`trainctl resume {} -s device=cpu`",
-                          missing, id, id));
+  throw Error(ErrorCode::kPreflight, fmt::format("{}; run {} computes on GPUs: bring them back, or go on on "
+                                                 "the CPU, with other bits from there on, with "
+                                                 "`trainctl resume {} -s device=cpu`",
+                                                 missing, id, id));
 }
 
 /// Where a branch begins again while it has no checkpoint of its own; nothing for other runs.
@@ -118,16 +125,19 @@ std::optional<SupervisePlan::Start> start_of(const RunIdentity& identity) {
   return start;
 }
 
-std::unique_ptr<ckpt::Checkpoint> open_parent(FileSystem& fs, const std::string& parent, const RunIdentity& identity) {
+std::unique_ptr<ckpt::Checkpoint> open_parent(FileSystem& fs, const std::string& parent,
+                                              const RunIdentity& identity) {
   if (fs.exists(parent)) return ckpt::Checkpoint::open(fs, parent);
-  throw Error(ErrorCode::kCheckpoint, fmt::format("run {} has no checkpoint of its own yet, and {}, which it began from, is gone: launch it "
-                                                  "again from another checkpoint",
-                                                  identity.run_id, parent));
+  throw Error(
+      ErrorCode::kCheckpoint,
+      fmt::format("run {} has no checkpoint of its own yet, and {}, which it began from, is gone: launch it "
+                  "again from another checkpoint",
+                  identity.run_id, parent));
 }
 
 /// The checkpoint to go on from; null: there is none yet.
-std::unique_ptr<ckpt::Checkpoint> choose_checkpoint(const ResumeRequest& request, const RunIdentity& identity, FileSystem& fs,
-                                                    Console& console) {
+std::unique_ptr<ckpt::Checkpoint> choose_checkpoint(const ResumeRequest& request, const RunIdentity& identity,
+                                                    FileSystem& fs, Console& console) {
   const std::string directory = request.run.checkpoints(request.now.job);
   const std::string& parent = identity.parent_checkpoint;
   if (request.step) {
@@ -151,26 +161,28 @@ std::unique_ptr<ckpt::Checkpoint> choose_checkpoint(const ResumeRequest& request
   return checkpoint;
 }
 
-/// The folder may be one given anew (checkpoint.dir): another run's checkpoints must not be taken for ours, and
-/// an empty one must not make a run with saved steps begin again.
-void check_belongs(const ckpt::Checkpoint* checkpoint, const ResumeRequest& request, const RunIdentity& identity,
-                   FileSystem& fs) {
+/// The folder may be one given anew (checkpoint.dir): another run's checkpoints must not be taken for ours,
+/// and an empty one must not make a run with saved steps begin again.
+void check_belongs(const ckpt::Checkpoint* checkpoint, const ResumeRequest& request,
+                   const RunIdentity& identity, FileSystem& fs) {
   const std::string directory = request.run.checkpoints(request.now.job);
   if (checkpoint && checkpoint->path() == identity.parent_checkpoint) return;
   if (checkpoint && checkpoint->state().run_id != identity.run_id)
-    throw Error(ErrorCode::kCheckpoint,
-                fmt::format("{} is a checkpoint of run {} (spec hash {}), not of run {} (spec hash {}); give this "
-                            "run's own checkpoint.dir",
-                            checkpoint->path(), checkpoint->state().run_id, checkpoint->state().spec_hash,
-                            identity.run_id, identity.spec_hash));
+    throw Error(
+        ErrorCode::kCheckpoint,
+        fmt::format("{} is a checkpoint of run {} (spec hash {}), not of run {} (spec hash {}); give this "
+                    "run's own checkpoint.dir",
+                    checkpoint->path(), checkpoint->state().run_id, checkpoint->state().spec_hash,
+                    identity.run_id, identity.spec_hash));
   const std::string recorded = request.run.checkpoints(request.before.job);
   if (checkpoint || recorded == directory || !fs.is_directory(recorded)) return;
   const auto saved = ckpt::list_steps(fs, recorded);
   if (!saved.empty())
-    throw Error(ErrorCode::kCheckpoint,
-                fmt::format("{} has no checkpoint, but run {} saved {} in {}; a resume starts from step 0 only if "
-                            "the run never saved one: resume without the new checkpoint.dir, or copy them there",
-                            directory, identity.run_id, saved.size() == 1 ? "one" : "some", recorded));
+    throw Error(
+        ErrorCode::kCheckpoint,
+        fmt::format("{} has no checkpoint, but run {} saved {} in {}; a resume starts from step 0 only if "
+                    "the run never saved one: resume without the new checkpoint.dir, or copy them there",
+                    directory, identity.run_id, saved.size() == 1 ? "one" : "some", recorded));
 }
 
 /// What differs from the spec that computed the state gone on from.
@@ -183,26 +195,29 @@ std::vector<FieldChange> changes_since(const ParsedJob& before, const ParsedJob&
 
 /// Whether the numbers change for another reason than the order of sums, which describe_change judges.
 bool changes_numbers(const std::vector<FieldChange>& changes) {
-  static const std::set<std::string> kJudged = {"device", "parallelism.tensor", "parallelism.lanes", "parallelism.reduction",
-                                                "batch.micro_sequences"};
-  return std::any_of(changes.begin(), changes.end(),
-                     [](const FieldChange& c) { return c.change >= Change::numerics && !kJudged.count(c.path); });
+  static const std::set<std::string> kJudged = {"device", "parallelism.tensor", "parallelism.lanes",
+                                                "parallelism.reduction", "batch.micro_sequences"};
+  return std::any_of(changes.begin(), changes.end(), [](const FieldChange& c) {
+    return c.change >= Change::numerics && !kJudged.count(c.path);
+  });
 }
 
-void print_changes(Console& console, const std::vector<FieldChange>& changes, const JobSpec& before, const JobSpec& now,
-                   const std::string& numerics_before, const std::string& numerics, int64_t step) {
+void print_changes(Console& console, const std::vector<FieldChange>& changes, const JobSpec& before,
+                   const JobSpec& now, const std::string& numerics_before, const std::string& numerics,
+                   int64_t step) {
   const bool same = numerics_before == numerics && !changes_numbers(changes);
   const std::string mesh = describe_change(before, now, same);
   const bool same_bits = same && std::none_of(changes.begin(), changes.end(), [](const FieldChange& c) {
-    return c.change >= Change::numerics && c.path != "device";
-  });
-  const std::string none =
-      (changes.empty() ? "none: " : "the mesh stays: ") + mesh_text(now) + (same_bits ? ", the same bits" : "");
+                           return c.change >= Change::numerics && c.path != "device";
+                         });
+  const std::string none = (changes.empty() ? "none: " : "the mesh stays: ") + mesh_text(now) +
+                           (same_bits ? ", the same bits" : "");
   console.note("change      " + (mesh.empty() ? none : mesh));
   for (const FieldChange& change : changes)
     console.note(fmt::format("            {} · {}{}", describe(change), name_of(change.change),
                              change.change == Change::numerics ? " from here on" : ""));
-  if (std::any_of(changes.begin(), changes.end(), [](const FieldChange& c) { return c.path.starts_with("schedule."); }))
+  if (std::any_of(changes.begin(), changes.end(),
+                  [](const FieldChange& c) { return c.path.starts_with("schedule."); }))
     console.note(fmt::format("schedule    step {} has lr {:.4g} (without the change {:.4g})", step + 1,
                              learning_rate(now.schedule, step), learning_rate(before.schedule, step)));
   console.note("numerics    " + describe_numerics(numerics_before, numerics));
@@ -211,27 +226,33 @@ void print_changes(Console& console, const std::vector<FieldChange>& changes, co
 void print_checkpoint(Console& console, const ckpt::Checkpoint& checkpoint, double opened_in_s) {
   uint64_t bytes = 0;
   for (const auto& file : checkpoint.files()) bytes += file.file_bytes;
-  console.note(fmt::format("checkpoint  step {} · {}B in {} files · opened in {:.2f} s", checkpoint.state().step,
-                           short_number(double(bytes)), checkpoint.files().size(), opened_in_s));
+  console.note(fmt::format("checkpoint  step {} · {}B in {} files · opened in {:.2f} s",
+                           checkpoint.state().step, short_number(double(bytes)), checkpoint.files().size(),
+                           opened_in_s));
 }
 
 /// Prints what changes and puts it into the run's records: its lineage, and an event.
-void go_on_from(const ckpt::Checkpoint& checkpoint, const ResumeRequest& request, const RunIdentity& identity, SupervisePlan& plan,
-                Console& console) {
+void go_on_from(const ckpt::Checkpoint& checkpoint, const ResumeRequest& request, const RunIdentity& identity,
+                SupervisePlan& plan, Console& console) {
   const ckpt::StateInfo& state = checkpoint.state();
   plan.resume_from = checkpoint.path();
   plan.resume_step = state.step;
-  // Compared with what computed the state: a resume before this one may have changed the run's spec since. The parent's state of a branch
-  // was computed by another run; what differs from it is in the lineage already.
+  // Compared with what computed the state: a resume before this one may have changed the run's spec since.
+  // The parent's state of a branch was computed by another run; what differs from it is in the lineage
+  // already.
   const bool own = checkpoint.path() != identity.parent_checkpoint;
-  ParsedJob wrote = own ? parse_job({.text = state.resolved_spec_json, .file = "manifest.json", .overrides = {}, .environment = {}})
+  ParsedJob wrote = own ? parse_job({.text = state.resolved_spec_json,
+                                     .file = "manifest.json",
+                                     .overrides = {},
+                                     .environment = {}})
                         : request.before;
   if (!wrote.ok()) wrote = request.before;
   const std::string numerics_before = own ? state.numerics : identity.numerics;
   const std::vector<FieldChange> changes = changes_since(wrote, request.now);
   print_changes(console, changes, wrote.job, request.now.job, numerics_before, plan.numerics, state.step);
   const size_t sources = request.now.job.data.train.size();
-  console.note(fmt::format("data        position {} tokens · {} source{} unchanged ✓", state.tokens, sources, sources == 1 ? "" : "s"));
+  console.note(fmt::format("data        position {} tokens · {} source{} unchanged ✓", state.tokens, sources,
+                           sources == 1 ? "" : "s"));
   std::vector<LineageEntry> lineage = lineage_of(own ? state.lineage_json : identity.lineage_json);
   LineageEntry entry{.kind = LineageEntry::change, .run_id = identity.run_id, .step = state.step};
   for (const FieldChange& change : changes)
@@ -261,6 +282,15 @@ void record_spec(FileSystem& fs, const RunDirectory& run, const ParsedJob& now, 
   fs.replace_text(run.file("run.json"), grown.to_json());
 }
 
+/// The attempt that the run's last supervisor left behind when it died, if this resume asks for nothing else
+/// than to go on with it.
+std::optional<AttemptFile> living_attempt(const ResumeRequest& request, FileSystem& fs) {
+  if (!fs.exists(supervisor_file(request.run.path)) || !fs.exists(request.run.attempt())) return std::nullopt;
+  if (request.step || request.max_steps > 0 || request.before.hash != request.now.hash) return std::nullopt;
+  AttemptFile file = AttemptFile::from_json(fs.read_text(request.run.attempt()));
+  return file.nodes.empty() || file.max_steps > 0 ? std::nullopt : std::optional(std::move(file));
+}
+
 RunResult nothing_to_do(const RunDirectory& run, const std::string& id, FileSystem& fs, int64_t step,
                         Console& console) {
   console.say(fmt::format("run {} is finished: step {} of {} is saved. Nothing to do.", id, step, step));
@@ -273,7 +303,7 @@ RunResult nothing_to_do(const RunDirectory& run, const std::string& id, FileSyst
 
 RunResult resume_run(const ResumeRequest& asked, FileSystem& fs, Clock& clock, Console& console) {
   ResumeRequest request = asked;
-  request.now = with_device(asked.now, device_kind(asked.now.job));   // runs of older programs kept `auto`
+  request.now = with_device(asked.now, device_kind(asked.now.job));  // runs of older programs kept `auto`
   const RunDirectory& run = request.run;
   const auto identity = read_identity(fs, run);
   if (!identity) throw Error(ErrorCode::kUsage, fmt::format("{} is not a run directory", run.path));
@@ -297,7 +327,8 @@ RunResult resume_run(const ResumeRequest& asked, FileSystem& fs, Clock& clock, C
   if (!changed.empty())
     throw Error(ErrorCode::kData, fmt::format("{}; put the old file back, or launch a new run", changed));
   print_header(console, folder_name(run), run, job, ready);
-  if (folder_name(run) != identity->run_id) console.note(fmt::format("  a copy of run {}, or renamed", identity->run_id));
+  if (folder_name(run) != identity->run_id)
+    console.note(fmt::format("  a copy of run {}, or renamed", identity->run_id));
   note_lock(console, lock);
   SupervisePlan plan = plan_of(request.now, run, request.program, ready, request.max_steps);
   plan.start = start_of(*identity);
@@ -309,6 +340,7 @@ RunResult resume_run(const ResumeRequest& asked, FileSystem& fs, Clock& clock, C
     console.note("checkpoint  there is none yet: starting from step 0");
   }
   plan.resume_fixed = request.step.has_value();
+  plan.attach = living_attempt(request, fs);
   record_spec(fs, run, request.now, *identity, plan.lineage_json);
   return supervise(plan, run, fs, clock, console);
 }

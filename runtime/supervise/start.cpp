@@ -23,8 +23,8 @@ std::string devices_text(const JobSpec& job) {
 
 std::string mesh_text(const JobSpec& job) {
   return fmt::format("{} rank{} = tensor {} × pipeline {} × data {}", job.mesh().world_size(),
-                     job.mesh().world_size() == 1 ? "" : "s", job.parallelism.tensor, job.parallelism.pipeline,
-                     job.parallelism.data);
+                     job.mesh().world_size() == 1 ? "" : "s", job.parallelism.tensor,
+                     job.parallelism.pipeline, job.parallelism.data);
 }
 
 void refuse_busy(FileSystem& fs, const RunDirectory& run, const std::string& id) {
@@ -32,14 +32,30 @@ void refuse_busy(FileSystem& fs, const RunDirectory& run, const std::string& id)
   throw Error(
       ErrorCode::kUsage,
       fmt::format(
-          "run {} is running already{}; stop it with `trainctl stop {}`, or watch it with `trainctl status {}`",
-          id, place && place->pid ? fmt::format(" (supervisor pid {} on {})", place->pid, place->host) : "", id, id));
+          "run {} is running already{}; stop it with `trainctl stop {}`, or watch it with `trainctl status "
+          "{}`",
+          id, place && place->pid ? fmt::format(" (supervisor pid {} on {})", place->pid, place->host) : "",
+          id, id));
 }
 
-Ready get_ready(const JobSpec& job, FileSystem& fs, Clock& clock, const std::function<void(const Ready&)>& checked) {
+namespace {
+
+/// Of the ranks, those that run on this machine; nothing: all.
+std::optional<int> ranks_here(const RunNodes& nodes) {
+  if (nodes.one_machine) return std::nullopt;
+  for (const ClusterNode& node : nodes.nodes)
+    if (is_this_machine(node.name)) return node.slots;
+  return 0;
+}
+
+}  // namespace
+
+Ready get_ready(const JobSpec& job, FileSystem& fs, Clock& clock,
+                const std::function<void(const Ready&)>& checked) {
   const double begin = clock.monotonic_s();
   Ready ready;
-  ready.preflight = check_machine_and_data(job, fs);
+  ready.nodes = nodes_of(job, fs);
+  ready.preflight = check_machine_and_data(job, fs, ranks_here(ready.nodes));
   ready.numerics = machine_numerics(job, device_kind(job));
   if (checked) checked(ready);
   ready.peak_flops_per_s = rank_peak_flops_per_s(job, device_kind(job)).value_or(0);
@@ -50,11 +66,12 @@ Ready get_ready(const JobSpec& job, FileSystem& fs, Clock& clock, const std::fun
 void print_header(Console& console, const std::string& id, const RunDirectory& run, const JobSpec& job,
                   const Ready& ready) {
   console.note(fmt::format("trainctl {} · run {} · {}", TRAINCTL_VERSION, id, run.path));
-  console.note(fmt::format("{} · {} · {} tokens/step · {} steps · logs {}/logs/rank-N.log", mesh_text(job), devices_text(job),
-                           job.tokens_per_step(), job.schedule.total_steps, run.path));
-  console.note(fmt::format("✓ spec  ✓ data {} tokens  ✓ preflight {:.1f} s  ✓ peak {}FLOP/s a rank  ✓ numerics {}",
-                           short_number(double(ready.preflight.train_tokens)), ready.seconds,
-                           short_number(ready.peak_flops_per_s), ready.numerics));
+  console.note(fmt::format("{} · {} · {} tokens/step · {} steps · logs {}/logs/rank-N.log", mesh_text(job),
+                           devices_text(job), job.tokens_per_step(), job.schedule.total_steps, run.path));
+  console.note(
+      fmt::format("✓ spec  ✓ data {} tokens  ✓ preflight {:.1f} s  ✓ peak {}FLOP/s a rank  ✓ numerics {}",
+                  short_number(double(ready.preflight.train_tokens)), ready.seconds,
+                  short_number(ready.peak_flops_per_s), ready.numerics));
   const int ranks = job.mesh().world_size(), cores = int(::sysconf(_SC_NPROCESSORS_ONLN));
   if (ranks * job.parallelism.threads_per_rank > cores)
     console.note(fmt::format("  {} ranks share {} cores", ranks, cores));
@@ -68,6 +85,7 @@ SupervisePlan plan_of(const ParsedJob& job, const RunDirectory& run, const std::
   plan.name = command_name(run);
   plan.program = program;
   plan.mpirun = ready.preflight.mpirun;
+  plan.nodes = ready.nodes;
   plan.cross_memory_attach = ready.preflight.cross_memory_attach;
   plan.max_steps = max_steps;
   plan.matmul_flops_per_s = ready.peak_flops_per_s;

@@ -13,21 +13,24 @@ namespace trainctl {
 /// Preflight, what computes, and the measured peak; nothing is printed before all is well.
 struct Ready {
   Preflight preflight;
+  RunNodes nodes;
   std::string numerics;
   double peak_flops_per_s = 0, seconds = 0;
 };
 /// `checked` is called between the two: from then on the run has a folder, where `status` and `stop` find it.
-Ready get_ready(const JobSpec& job, FileSystem& fs, Clock& clock, const std::function<void(const Ready&)>& checked = {});
+Ready get_ready(const JobSpec& job, FileSystem& fs, Clock& clock,
+                const std::function<void(const Ready&)>& checked = {});
 
 /// `auto` is decided once: from then on the run computes on that device, whatever a later start finds.
 ParsedJob with_device(const ParsedJob& job, DeviceKind kind);
 
 /// "4 ranks = tensor 1 × pipeline 2 × data 2".
 std::string mesh_text(const JobSpec& job);
-void print_header(Console& console, const std::string& id, const RunDirectory& run, const JobSpec& job, const Ready& ready);
+void print_header(Console& console, const std::string& id, const RunDirectory& run, const JobSpec& job,
+                  const Ready& ready);
 
-SupervisePlan plan_of(const ParsedJob& job, const RunDirectory& run, const std::string& program, const Ready& ready,
-                      int64_t max_steps);
+SupervisePlan plan_of(const ParsedJob& job, const RunDirectory& run, const std::string& program,
+                      const Ready& ready, int64_t max_steps);
 
 /// Error(kUsage) where another supervisor has the run.
 RunLock lock_or_refuse(FileSystem& fs, const RunDirectory& run, const std::string& id);

@@ -13,7 +13,8 @@
 namespace trainctl {
 namespace {
 
-/// A rank is silent after this many heartbeats; OpenMPI's busy ranks were seen to delay one by less than three.
+/// A rank is silent after this many heartbeats; OpenMPI's busy ranks were seen to delay one by less than
+/// three.
 constexpr double kMissedHeartbeats = 5;
 /// When something else went wrong first, as many missed already speak against a rank.
 constexpr double kSuspectHeartbeats = 3;
@@ -38,22 +39,34 @@ Supervision::Supervision(const Options& options, double now_s)
       started_s_(now_s),
       last_tick_s_(now_s),
       progressed_s_(now_s),
-      ranks_(size_t(options.ranks)) {}
+      ranks_(size_t(options.ranks)),
+      launcher_alive_(options.launcher) {}
 
 void Supervision::enter(Phase phase, double now_s) {
   phase_ = phase;
   entered_s_ = now_s;
-  if (phase == Phase::ending) actions_.push_back(Action::terminate);
-  if (phase == Phase::killing) actions_.push_back(Action::kill);
+  if (phase == Phase::collecting) actions_.push_back(Action::look);
+  if (phase == Phase::ending) actions_.push_back(Action::kill);
 }
 
 int Supervision::count(RankView::Phase phase) const {
-  return int(std::count_if(ranks_.begin(), ranks_.end(), [&](const RankView& r) { return r.phase == phase; }));
+  return int(
+      std::count_if(ranks_.begin(), ranks_.end(), [&](const RankView& r) { return r.phase == phase; }));
 }
 
 std::string Supervision::where(int rank) const {
   const RankView& r = ranks_[size_t(rank)];
   return r.activity ? fmt::format(" while: {}", render(*r.activity)) : "";
+}
+
+int Supervision::node_of(int rank) const {
+  const auto after = std::upper_bound(options_.nodes.begin(), options_.nodes.end(), rank,
+                                      [](int r, const NodeRanks& node) { return r < node.first; });
+  return int(after - options_.nodes.begin()) - 1;
+}
+
+std::string Supervision::at_node(int rank) const {
+  return options_.nodes.size() < 2 ? "" : " on " + options_.nodes[size_t(node_of(rank))].name;
 }
 
 void Supervision::hello(int rank, int pid, const std::string& host, double now_s) {
@@ -72,11 +85,15 @@ void Supervision::heard(int rank, double now_s) { ranks_[size_t(rank)].heard_s =
 
 void Supervision::activity(int rank, const std::optional<Activity>& activity, double now_s) {
   RankView& r = ranks_[size_t(rank)];
-  // What a stopped rank did when it was stopped stays: mpirun lets it go on for a moment when it ends all ranks.
+  // What a stopped rank did when it was stopped stays: mpirun lets it go on for a moment when it ends all
+  // ranks.
   if (!activity || r.stopped) return;
-  // Steps are counted by their end. Elsewhere a rank that gets on, or that comes to another phase, is progress of the run.
+  // Steps are counted by their end. Elsewhere a rank that gets on, or that comes to another phase, is
+  // progress of the run.
   const bool in_steps = is_step_phase(activity->phase) && (!r.activity || is_step_phase(r.activity->phase));
-  if (!in_steps && (!r.activity || r.activity->phase != activity->phase || r.activity->done != activity->done)) progressed_s_ = now_s;
+  if (!in_steps &&
+      (!r.activity || r.activity->phase != activity->phase || r.activity->done != activity->done))
+    progressed_s_ = now_s;
   r.activity = activity;
 }
 
@@ -113,7 +130,7 @@ void Supervision::lost(int rank, const std::optional<CrashRecord>& record, doubl
   if (record) activity(rank, record->activity, now_s);
   if (!record) {
     add({Evidence::vanished, ErrorCode::kWorker, rank,
-         fmt::format("rank {} (pid {}) ended without a word{}", rank, r.pid, where(rank))},
+         fmt::format("rank {} (pid {}{}) ended without a word{}", rank, r.pid, at_node(rank), where(rank))},
         now_s);
     return;
   }
@@ -126,7 +143,48 @@ void Supervision::lost(int rank, const std::optional<CrashRecord>& record, doubl
     at = fmt::format(" while: {}", render(before));
   }
   add({effect ? Evidence::peer_lost : Evidence::explained, record->code, rank,
-       fmt::format("rank {} (pid {}): {}{}", rank, record->pid, record->message, at)},
+       fmt::format("rank {} (pid {}{}): {}{}", rank, record->pid, at_node(rank), record->message, at)},
+      now_s);
+}
+
+void Supervision::exited(int rank, int wait_status, const std::optional<CrashRecord>& record, double now_s) {
+  RankView& r = ranks_[size_t(rank)];
+  ++ended_;
+  if (phase_ == Phase::finishing && ended_ == options_.ranks) return enter(Phase::over, now_s);
+  if (r.phase == RankView::done && wait_status == 0) return;
+  if (record) {
+    if (r.phase != RankView::lost) lost(rank, record, now_s);
+    return;
+  }
+  const int signal = WIFSIGNALED(wait_status) ? WTERMSIG(wait_status) : 0;
+  r.phase = RankView::lost;
+  std::string cause =
+      signal ? fmt::format("rank {}{} was killed by {}{}", rank,
+                           r.pid ? fmt::format(" (pid {}{})", r.pid, at_node(rank)) : at_node(rank),
+                           describe_signal(signal), where(rank))
+             : fmt::format("rank {}{} exited with status {}{}", rank,
+                           r.pid ? fmt::format(" (pid {}{})", r.pid, at_node(rank)) : at_node(rank),
+                           WEXITSTATUS(wait_status), where(rank));
+  if (signal == SIGKILL) cause += "; if nobody killed it, the machine ran out of memory (see dmesg)";
+  // Without a record a status says little: MPI in another rank may have more to say.
+  add({signal ? Evidence::killed : Evidence::vanished, ErrorCode::kWorker, rank, cause}, now_s);
+}
+
+void Supervision::node_lost(int node, const std::string& why, double now_s) {
+  if (phase_ == Phase::over) return;
+  const NodeRanks& ranks = options_.nodes[size_t(node)];
+  bool all_done = true;
+  for (int rank = ranks.first; rank < ranks.first + ranks.count; ++rank) {
+    all_done = all_done && ranks_[size_t(rank)].phase == RankView::done;
+    if (ranks_[size_t(rank)].phase == RankView::present) ranks_[size_t(rank)].phase = RankView::lost;
+  }
+  lost_nodes_.push_back(node);
+  if (all_done) return;
+  const std::string which = ranks.count == 1
+                                ? fmt::format("rank {}", ranks.first)
+                                : fmt::format("ranks {}-{}", ranks.first, ranks.first + ranks.count - 1);
+  add({Evidence::node, ErrorCode::kHardware, -1,
+       fmt::format("{} was lost with {}: {}", ranks.name, which, why)},
       now_s);
 }
 
@@ -159,11 +217,11 @@ void Supervision::stop(StopLevel level, double now_s) {
 
 void Supervision::all_gone(double now_s) {
   processes_left_ = false;
-  if (phase_ == Phase::ending || phase_ == Phase::killing) enter(Phase::over, now_s);
+  if (phase_ == Phase::ending) enter(Phase::over, now_s);
 }
 
 void Supervision::add(Evidence evidence, double now_s) {
-  if (phase_ == Phase::ending || phase_ == Phase::killing || phase_ == Phase::over) return;
+  if (phase_ == Phase::ending || phase_ == Phase::over) return;
   if (evidence_.empty()) note_silence(now_s);
   evidence_.push_back(std::move(evidence));
   if (phase_ != Phase::collecting) enter(Phase::collecting, now_s);
@@ -177,6 +235,9 @@ bool Supervision::explained() const {
 bool Supervision::collecting_is_enough(double now_s) const {
   if (!launcher_alive_ && count(RankView::present) == 0) return true;
   const double waited_s = now_s - entered_s_;
+  const bool known = std::any_of(evidence_.begin(), evidence_.end(),
+                                 [](const Evidence& e) { return e.weight <= Evidence::killed; });
+  if (known && waited_s >= options_.known_evidence_s) return true;
   // Nobody knows yet why a rank vanished, and the launcher, its parent, is about to say so.
   if (!explained() && launcher_alive_ && !parse_death_notice(launcher_text_))
     return waited_s >= options_.launcher_evidence_s;
@@ -188,15 +249,20 @@ void Supervision::check_silence(double now_s) {
   for (int rank = 0; rank < options_.ranks; ++rank) {
     const RankView& r = ranks_[size_t(rank)];
     if (r.phase == RankView::present && now_s - r.heard_s > limit_s)
-      return add({Evidence::hang, ErrorCode::kHang, rank,
-                  fmt::format("rank {} (pid {}) {} for {:.1f} s{}{}", rank, r.pid,
-                              r.stopped ? "is stopped (by SIGSTOP or a debugger) and sent no heartbeat" : "sent no heartbeat",
-                              now_s - r.heard_s, r.stopped ? "" : " (the process is stopped, or its machine hangs)", where(rank))},
-                 now_s);
+      return add(
+          {Evidence::hang, ErrorCode::kHang, rank,
+           fmt::format("rank {} (pid {}{}) {} for {:.1f} s{}{}", rank, r.pid, at_node(rank),
+                       r.stopped ? "is stopped (by SIGSTOP or a debugger) and sent no heartbeat"
+                                 : "sent no heartbeat",
+                       now_s - r.heard_s, r.stopped ? "" : " (the process is stopped, or its machine hangs)",
+                       where(rank))},
+          now_s);
   }
 }
 
-bool Supervision::stands_still(int rank) const { return ranks_[size_t(rank)].stopped || ranks_[size_t(rank)].silent; }
+bool Supervision::stands_still(int rank) const {
+  return ranks_[size_t(rank)].stopped || ranks_[size_t(rank)].silent;
+}
 
 std::vector<int> Supervision::culprits(bool with_ended) const {
   // A rank that gave up on a peer is no suspect. One that has ended meanwhile may be: it was killed for what
@@ -220,16 +286,20 @@ std::vector<int> Supervision::culprits(bool with_ended) const {
 
 std::string Supervision::suspects() const {
   const std::vector<int> ranks = culprits(true);
-  const auto saves = [](const RankView& r) { return r.activity && r.activity->communicator.view() == "supervisor"; };
+  const auto saves = [](const RankView& r) {
+    return r.activity && r.activity->communicator.view() == "supervisor";
+  };
   if (ranks.empty() && std::all_of(ranks_.begin(), ranks_.end(), saves))
-    return "every rank has written its part of the checkpoint, and publishing it does not end: the file system of "
+    return "every rank has written its part of the checkpoint, and publishing it does not end: the file "
+           "system of "
            "checkpoint.dir hangs";
   if (ranks.empty()) return fmt::format("every rank waits for another; rank 0{}", where(0));
   const RankView& first = ranks_[size_t(ranks[0])];
   const bool one = ranks.size() == 1;
   if (!first.stopped && !first.silent && int(ranks.size()) == options_.ranks)
     return fmt::format("no rank waits for another; rank {}{}", ranks[0], where(ranks[0]));
-  const std::string who = one ? fmt::format("rank {} (pid {})", ranks[0], first.pid) : "ranks " + list_of(ranks);
+  const std::string who = one ? fmt::format("rank {} (pid {}{})", ranks[0], first.pid, at_node(ranks[0]))
+                              : "ranks " + list_of(ranks);
   const char* what = first.stopped  ? "stopped (by SIGSTOP or a debugger)"
                      : first.silent ? "silent (no heartbeats)"
                                     : nullptr;
@@ -242,12 +312,18 @@ Supervision::Patience Supervision::patience_in(RunPhase phase) const {
     case RunPhase::starting:
     case RunPhase::joining:
     case RunPhase::building:
-    case RunPhase::meeting: return {options_.setup_timeout_s, "setup_timeout_seconds"};
-    case RunPhase::opening_data: return {options_.data_timeout_s, "data_timeout_seconds"};
-    case RunPhase::loading: return {options_.load_timeout_s, "load_timeout_seconds"};
-    case RunPhase::evaluating: return {options_.evaluation_timeout_s, "evaluation_timeout_seconds"};
-    case RunPhase::saving: return {options_.save_timeout_s, "save_timeout_seconds"};
-    default: return {options_.step_timeout_s, "step_timeout_seconds"};
+    case RunPhase::meeting:
+      return {options_.setup_timeout_s, "setup_timeout_seconds"};
+    case RunPhase::opening_data:
+      return {options_.data_timeout_s, "data_timeout_seconds"};
+    case RunPhase::loading:
+      return {options_.load_timeout_s, "load_timeout_seconds"};
+    case RunPhase::evaluating:
+      return {options_.evaluation_timeout_s, "evaluation_timeout_seconds"};
+    case RunPhase::saving:
+      return {options_.save_timeout_s, "save_timeout_seconds"};
+    default:
+      return {options_.step_timeout_s, "step_timeout_seconds"};
   }
 }
 
@@ -273,9 +349,10 @@ void Supervision::check_progress(double now_s) {
   note_silence(now_s);
   const std::vector<int> ranks = culprits(false);
   add({Evidence::hang, ErrorCode::kHang, ranks.size() == 1 ? ranks[0] : -1,
-       fmt::format("{}; {} for {:.0f} s (fault_tolerance.{})", suspects(),
-                   limit.field == std::string_view("step_timeout_seconds") ? "no step was finished" : "nothing moved",
-                   now_s - progressed_s_, limit.field)},
+       fmt::format(
+           "{}; {} for {:.0f} s (fault_tolerance.{})", suspects(),
+           limit.field == std::string_view("step_timeout_seconds") ? "no step was finished" : "nothing moved",
+           now_s - progressed_s_, limit.field)},
       now_s);
 }
 
@@ -310,12 +387,10 @@ void Supervision::tick(double now_s) {
       if (collecting_is_enough(now_s)) enter(Phase::ending, now_s);
       return;
     case Phase::ending:
-      if (waited_s >= options_.term_grace_s) enter(Phase::killing, now_s);
-      return;
-    case Phase::killing:
       if (waited_s >= options_.kill_limit_s) enter(Phase::over, now_s);
       return;
-    default: return;
+    default:
+      return;
   }
 }
 
@@ -330,104 +405,20 @@ double Supervision::deadline_s() const {
         if (r.phase == RankView::present) deadline = std::min(deadline, r.heard_s + silence_s);
       return deadline;
     }
-    case Phase::finishing: return entered_s_ + options_.finish_limit_s;
-    case Phase::collecting: return entered_s_ + options_.evidence_s;
-    case Phase::ending: return entered_s_ + options_.term_grace_s;
-    case Phase::killing: return entered_s_ + options_.kill_limit_s;
-    case Phase::over: return kNever;
+    case Phase::finishing:
+      return entered_s_ + options_.finish_limit_s;
+    case Phase::collecting:
+      for (const double limit_s : {options_.known_evidence_s, options_.evidence_s})
+        if (last_tick_s_ - entered_s_ < limit_s) return entered_s_ + limit_s;
+      return entered_s_ + options_.launcher_evidence_s;
+    case Phase::ending:
+      return entered_s_ + options_.kill_limit_s;
+    case Phase::over:
+      return kNever;
   }
   return kNever;
 }
 
 std::vector<Supervision::Action> Supervision::take_actions() { return std::exchange(actions_, {}); }
-
-const Supervision::Evidence* Supervision::first_cause() const {
-  // min_element keeps the first of equals, so the earliest.
-  const auto it = std::min_element(evidence_.begin(), evidence_.end(),
-                                   [](const Evidence& a, const Evidence& b) { return a.weight < b.weight; });
-  return it == evidence_.end() ? nullptr : &*it;
-}
-
-void Supervision::describe_death(const DeathNotice& notice, Verdict& v) const {
-  const int pid = ranks_[size_t(notice.rank)].pid;
-  const std::string who =
-      pid ? fmt::format("rank {} (pid {})", notice.rank, pid) : fmt::format("rank {}", notice.rank);
-  v.rank = notice.rank;
-  v.code = ErrorCode::kWorker;
-  v.cause = notice.signal
-                ? fmt::format("{} was killed by {}{}", who, describe_signal(notice.signal), where(notice.rank))
-                : fmt::format("{} exited with status {}{}", who, notice.exit_code, where(notice.rank));
-  if (notice.signal == SIGKILL) v.cause += "; if nobody killed it, the machine ran out of memory (see dmesg)";
-}
-
-Verdict Supervision::verdict() const {
-  ENSURE(over(), "phase = {}", int(phase_));
-  Verdict v;
-  v.before_first_step = !stepped_;
-  const Evidence* first = first_cause();
-  if (!first) {
-    const bool complete = count(RankView::done) == options_.ranks;
-    v.outcome = !complete                                                             ? Verdict::aborted
-                : stop_level_ != StopLevel::none && last_step_ < options_.target_step ? Verdict::stopped
-                                                                                      : Verdict::finished;
-    return v;
-  }
-  v.outcome = stop_level_ == StopLevel::now ? Verdict::aborted : Verdict::failed;
-  // The launcher is the parent of the ranks: it knows who ended first, and of what signal.
-  const auto notice = parse_death_notice(launcher_text_);
-  const bool named =
-      first->weight >= Evidence::vanished && notice && notice->rank >= 0 && notice->rank < options_.ranks;
-  if (named) {
-    const auto told = std::find_if(evidence_.begin(), evidence_.end(), [&](const Evidence& e) {
-      return e.rank == notice->rank && e.weight == Evidence::peer_lost;
-    });
-    // A rank that gave up on a peer exits with a status, too: its own record says more than that.
-    if (told != evidence_.end() && notice->signal == 0) first = &*told;
-  }
-  // A rank that stood still was killed because another gave up on it.
-  const auto gave_up = std::find_if(evidence_.begin(), evidence_.end(), [](const Evidence& e) { return e.weight == Evidence::peer_lost; });
-  if (first->weight == Evidence::vanished && stands_still(first->rank) && gave_up != evidence_.end()) first = &*gave_up;
-  v.code = first->code;
-  v.rank = first->rank;
-  v.cause = first->cause;
-  if (first->weight == Evidence::peer_lost) {
-    // No rank died of itself: one does not answer. It comes first; the rank that gave up on it is a victim.
-    v.code = ErrorCode::kHang;
-    const std::vector<int> ranks = culprits(true);
-    v.cause = ranks.empty() ? first->cause + "; " + suspects() : suspects() + "; " + first->cause;
-    if (ranks.size() == 1) v.rank = ranks[0];
-  } else if (named) {
-    describe_death(*notice, v);
-  } else if (first->weight == Evidence::vanished && launcher_text_.empty() &&
-             std::any_of(evidence_.begin(), evidence_.end(), [](const Evidence& e) { return e.weight == Evidence::launcher; })) {
-    // mpirun names a rank that fails. It ends all ranks and itself without a word when it gets one of these signals.
-    v.code = ErrorCode::kLauncher;
-    v.rank = -1;
-    v.cause = "mpirun ended every rank and itself without a word, as it does on SIGTERM, SIGINT or SIGHUP: something ended mpirun";
-  }
-  // A rank that ends inside MPI_Init leaves no record: MPI tells mpirun why.
-  const bool unexplained = first->weight == Evidence::vanished && v.before_first_step && !(notice && notice->signal);
-  const std::string said = unexplained ? launcher_reason(launcher_text_) : "";
-  if (!said.empty()) v.cause += "; mpirun says: " + said;
-  const int others = int(std::count_if(ranks_.begin(), ranks_.end(),
-                                       [](const RankView& r) {
-                                         return r.phase != RankView::absent && r.phase != RankView::done;
-                                       })) -
-                     (v.rank >= 0 ? 1 : 0);
-  if (others > 0) v.effect = fmt::format("{} other rank{} ended", others, others == 1 ? " was" : "s were");
-  return v;
-}
-
-bool worth_restarting(ErrorCode code) {
-  switch (code) {
-    case ErrorCode::kWorker:
-    case ErrorCode::kPeerLost:
-    case ErrorCode::kHang:
-    case ErrorCode::kIo:
-    case ErrorCode::kHardware:
-    case ErrorCode::kLauncher: return true;
-    default: return false;
-  }
-}
 
 }  // namespace trainctl

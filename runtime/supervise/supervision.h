@@ -5,20 +5,19 @@
 //      |                            |                      |
 //      +------ first evidence ------+----------------------+ (10 s)
 //      v
-//   collecting --evidence_s, or nobody left--> ending (SIGTERM)
-//      --term_grace_s--> killing (SIGKILL) --all gone--> over
+//   collecting --evidence_s, or nobody left--> ending (all are killed) --all gone, or kill_limit_s--> over
 //
-// "Evidence" is a lost connection, a crash record, missed heartbeats, a timeout or the launcher's end. What
-// arrives while collecting may name a better cause; what arrives later is an effect of our own signals. Times
-// are monotonic seconds, given with every input. No effects, no clock, no threads here: effects are in
-// attempt.cpp.
+// "Evidence" is a lost node or connection, a crash record, missed heartbeats, a timeout, or the end of a rank
+// or launcher. What arrives while collecting may name a better cause; what arrives later is an effect of our
+// own signals. Times are monotonic seconds, given with every input. No effects, no clock, no threads here:
+// effects are in attempt.cpp.
 #pragma once
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "runtime/train/control.h"
 #include "runtime/run/crash_record.h"
+#include "runtime/train/control.h"
 
 namespace trainctl {
 
@@ -27,9 +26,9 @@ struct RankView {
   int pid = 0;
   std::string host;
   std::optional<Activity> activity;  ///< the newest that is known
-  double heard_s = 0;    ///< when the last message came
-  bool stopped = false;  ///< the system says so: SIGSTOP, or a debugger
-  bool silent = false;   ///< heartbeats were missing when the first evidence came
+  double heard_s = 0;                ///< when the last message came
+  bool stopped = false;              ///< the system says so: SIGSTOP, or a debugger
+  bool silent = false;               ///< heartbeats were missing when the first evidence came
 };
 
 /// How an attempt ended.
@@ -41,6 +40,13 @@ struct Verdict {
   std::string cause;   ///< one sentence
   std::string effect;  ///< what it did to the others, or ""
   bool before_first_step = false;
+  std::vector<int> lost_nodes;  ///< of the attempt's nodes, in the order in which they were lost
+};
+
+/// The ranks of a node: first, first + 1, ... first + count - 1.
+struct NodeRanks {
+  std::string name;
+  int first = 0, count = 0;
 };
 
 /// What the launcher says about the first rank that died, if it says so: "process rank 2 with PID 0 on node n
@@ -49,27 +55,32 @@ struct DeathNotice {
   int rank = -1, signal = 0, exit_code = 0;
 };
 std::optional<DeathNotice> parse_death_notice(const std::string& launcher_text);
-/// Why the launcher or MPI failed, by the first of its messages that is not about a rank's death; "" if there is none.
+/// Why the launcher or MPI failed, by the first of its messages that is not about a rank's death; "" if there
+/// is none.
 std::string launcher_reason(const std::string& launcher_text);
 
 class Supervision {
  public:
   struct Options {
     int ranks = 1;
-    int64_t target_step = 0;  ///< the run is finished there; a stop before it leaves it resumable
+    std::vector<NodeRanks> nodes;  ///< none: all ranks are on this machine, which is not named
+    bool launcher = true;          ///< an mpirun starts the ranks; otherwise their agents do
+    int64_t target_step = 0;       ///< the run is finished there; a stop before it leaves it resumable
     double heartbeat_s = 1;
     double step_timeout_s = 600;
     // Longest time without progress where a run is not in its steps.
-    double setup_timeout_s = 600, data_timeout_s = 600, load_timeout_s = 600, evaluation_timeout_s = 600, save_timeout_s = 600;
+    double setup_timeout_s = 600, data_timeout_s = 600, load_timeout_s = 600, evaluation_timeout_s = 600,
+           save_timeout_s = 600;
     double start_timeout_s = 60;  ///< from the start to every rank's hello
     double evidence_s = 0.3;
     double launcher_evidence_s = 1.5;  ///< longest wait for the launcher to say how an unexplained rank died
-    double term_grace_s = 1.0;
-    double kill_limit_s = 2.0;   ///< after SIGKILL; then over in any case, saying so
+    double known_evidence_s =
+        0.05;  ///< the same where the first cause needs no better one: a lost node, a known signal
+    double kill_limit_s = 8.0;   ///< after SIGKILL; then over in any case, saying so
     double finish_limit_s = 10;  ///< from the last done to the launcher's end
   };
-  enum class Phase { starting, running, finishing, collecting, ending, killing, over };
-  enum class Action { tell_save_and_stop, terminate, kill };
+  enum class Phase { starting, running, finishing, collecting, ending, over };
+  enum class Action { tell_save_and_stop, look, kill };
 
   Supervision(const Options& options, double now_s);
 
@@ -84,6 +95,10 @@ class Supervision {
   void progressed(int64_t step, double now_s);
   void done(int rank, double now_s);
   void lost(int rank, const std::optional<CrashRecord>& record, double now_s);
+  /// The rank's process has ended; `wait_status` as waitpid gives it. Known where its agent is its parent.
+  void exited(int rank, int wait_status, const std::optional<CrashRecord>& record, double now_s);
+  /// A node is silent, or its agent is gone: its ranks are as good as ended. `why` as "silent for 2.0 s".
+  void node_lost(int node, const std::string& why, double now_s);
   /// The launcher's output so far; a death that it names is taken as evidence.
   void launcher_output(const std::string& text);
   /// `wait_status` as waitpid gives it.
@@ -108,7 +123,7 @@ class Supervision {
  private:
   /// A possible first cause; the lower the weight the more it explains, then the earlier.
   struct Evidence {
-    enum Weight { explained, killed, hang, vanished, peer_lost, launcher } weight = vanished;
+    enum Weight { explained, node, killed, hang, vanished, peer_lost, launcher } weight = vanished;
     ErrorCode code = ErrorCode::kWorker;
     int rank = -1;
     std::string cause;
@@ -121,6 +136,9 @@ class Supervision {
   bool collecting_is_enough(double now_s) const;
   int count(RankView::Phase phase) const;
   std::string where(int rank) const;
+  /// " on node1" where there are several nodes.
+  std::string at_node(int rank) const;
+  int node_of(int rank) const;
   void note_silence(double now_s);
   bool stands_still(int rank) const;
   /// How long the run may go without progress now, and the field of the spec that says so.
@@ -130,8 +148,8 @@ class Supervision {
   };
   Patience patience_in(RunPhase phase) const;
   Patience patience() const;
-  /// Ranks that are stopped or silent, whatever they did last; if there are none, those that compute while others wait for them; if there are
-  /// none of these either, all that compute.
+  /// Ranks that are stopped or silent, whatever they did last; if there are none, those that compute while
+  /// others wait for them; if there are none of these either, all that compute.
   std::vector<int> culprits(bool with_ended) const;
   std::string suspects() const;
   void describe_death(const DeathNotice& notice, Verdict& verdict) const;
@@ -146,6 +164,8 @@ class Supervision {
   std::vector<Evidence> evidence_;
   std::vector<Action> actions_;
   std::string launcher_text_;
+  std::vector<int> lost_nodes_;
+  int ended_ = 0;  ///< ranks whose process has ended
   bool launcher_alive_ = true, processes_left_ = true;
   int64_t last_step_ = 0;
   bool stepped_ = false;

@@ -1,6 +1,7 @@
 #include "runtime/supervise/supervisor.h"
 
 #include <fmt/format.h>
+#include <poll.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -11,11 +12,15 @@
 #include "runtime/base/json.h"
 #include "runtime/base/process_memory.h"
 #include "runtime/base/text.h"
-#include "runtime/supervise/attempt.h"
 #include "runtime/machine/bundle.h"
-#include "runtime/supervise/divergence.h"
 #include "runtime/machine/session.h"
+#include "runtime/run/agent.h"
+#include "runtime/run/environment.h"
 #include "runtime/spec/lineage.h"
+#include "runtime/supervise/attempt.h"
+#include "runtime/supervise/recovery.h"
+#include "runtime/supervise/run_end.h"
+#include "runtime/supervise/widths.h"
 
 namespace trainctl {
 namespace {
@@ -24,18 +29,27 @@ using nlohmann::json;
 
 std::string dump(const json& j) { return dump_json(j); }
 
-/// Ranks read the spec, open data and build the model before the first step, all of them on the same few cores.
+/// Ranks read the spec, open data and build the model before the first step, all of them on the same few
+/// cores.
 double start_timeout_s(int ranks) { return 60 + 1.0 * ranks; }
+constexpr double kEndAgentsS = 3;
+/// A shorter wait for nodes is not worth a line.
+constexpr double kSilentWaitS = 1;
+/// For the agents of a supervisor that died: they dial every 0.1 s.
+constexpr double kAttachLimitS = 3;
 
 class Supervisor {
  public:
-  Supervisor(const SupervisePlan& plan, const RunDirectory& run, FileSystem& fs, Clock& clock, Console& console)
+  Supervisor(const SupervisePlan& plan, const RunDirectory& run, FileSystem& fs, Clock& clock,
+             Console& console)
       : plan_(plan),
         run_(run),
         fs_(fs),
         clock_(clock),
         console_(console),
         log_(fs, clock, run, console),
+        end_(plan, run, fs, console, log_),
+        recovery_(recovery_options(plan), clock.monotonic_s()),
         resume_from_(plan.resume_from),
         resume_step_(plan.resume_step) {
     const JobSpec& job = plan_.job.job;
@@ -55,15 +69,16 @@ class Supervisor {
   RunResult run() {
     StopSignals signals;
     SessionFolders::sweep();
-    end_leftovers();
-    if (!plan_.change_json.empty()) log_.event("change", plan_.change_json);
+    const SessionFolders folders;
     try {
-      while (true) {
-        Verdict verdict = attempt(signals);
-        if (verdict.outcome != Verdict::failed) return conclude(verdict);
-        const std::string folder = record_failure(verdict);
-        if (!may_go_on(verdict, signals)) return conclude_failure(verdict, folder);
+      if (!attach(folders)) {
+        end_leftovers();
+        fleet_.emplace(fleet_options(folders), clock_);
+        listen_to_fleet();
+        fleet_->start_agents();
       }
+      if (!plan_.change_json.empty()) log_.event("change", plan_.change_json);
+      return decide(signals);
     } catch (const Error& error) {
       give_up(exit_status(error.code()), error.what());
       throw;
@@ -77,29 +92,273 @@ class Supervisor {
   }
 
  private:
-  /// Not a rank but this process could not go on: the launcher does not start, the run directory cannot be
-  /// written. What broke it may break the record of it, too; that must not hide the first error.
+  /// Asks Recovery what comes next and does it, until the run is over.
+  RunResult decide(StopSignals& signals) {
+    if (attached_) run_attached(signals);
+    while (true) {
+      recovery_.stop(signals.read());
+      const Decision decision = recovery_.next(clock_.monotonic_s());
+      if (const auto* start = std::get_if<StartAttempt>(&decision)) {
+        begin(*start, signals);
+      } else if (const auto* find = std::get_if<FindCheckpoint>(&decision)) {
+        find_checkpoint(find->at_most);
+      } else if (const auto* wait = std::get_if<Wait>(&decision)) {
+        await_news(*wait, signals);
+      } else if (const auto* requeue = std::get_if<RequeueJob>(&decision)) {
+        end_agents();
+        return end_.conclude_idle(exit_status(ErrorCode::kStopped), requeue->why);
+      } else {
+        end_agents();
+        return conclude(std::get<StopRun>(decision));
+      }
+    }
+  }
+
+  RunResult conclude(const StopRun& stop) {
+    if (!verdict_) return end_.conclude_idle(stop.exit_code, nodes_text(stop.why));
+    if (verdict_->outcome != Verdict::failed) return end_.conclude(*verdict_);
+    if (stop.exit_code == exit_status(ErrorCode::kStopped))
+      return end_.conclude_idle(stop.exit_code, nodes_text(stop.why));
+    verdict_->cause = stop.why;
+    if (stop.exit_code == exit_status(ErrorCode::kCheckpoint)) verdict_->code = ErrorCode::kCheckpoint;
+    log_.status().restarts = recovery_.restarts();
+    return end_.conclude_failure(*verdict_, failure_folder_, resume_step_);
+  }
+
+  /// With what is known of the nodes that are not there.
+  std::string nodes_text(const std::string& why) const {
+    std::string text = why;
+    for (int i = 0; i < fleet_size_; ++i)
+      if (!problems_[size_t(i)].empty())
+        text += fmt::format("; {}: {}", plan_.nodes.nodes[size_t(i)].name, problems_[size_t(i)]);
+    return text;
+  }
+
+  /// Not a rank but this process could not go on: the run directory cannot be written. What broke it may
+  /// break the record of it, too; that must not hide the first error.
   void give_up(int exit_code, const std::string& reason) {
     try {
+      end_agents();
       end_leftovers();
-      end("failed", exit_code, reason, "trainctl resume " + plan_.name);
+      end_.end("failed", exit_code, reason, "trainctl resume " + plan_.name);
     } catch (const std::exception& second) {
       fmt::print(stderr, "trainctl: nor could the end of the run be recorded: {}\n", second.what());
     }
   }
 
-  /// Ranks of a supervisor that was killed end by themselves; one that is stopped (SIGSTOP) cannot. We hold the
-  /// lock, so any process that carries this run's mark is a leftover.
+  /// Agents of a supervisor that was killed end everything after their grace time; one that is stopped
+  /// (SIGSTOP) cannot. We hold the lock, so any process that carries this run's mark is a leftover.
   void end_leftovers() {
     for (int tries = 0; tries < 100 && signal_marked(kRunVariable, run_.path, SIGKILL) > 0; ++tries)
       clock_.sleep_s(0.02);
   }
 
+  void end_agents() {
+    if (!fleet_) return;
+    fleet_size_ = fleet_->size();
+    for (int i = 0; i < fleet_size_; ++i) problems_.push_back(fleet_->problem(i));
+    fleet_->end(kEndAgentsS);
+    fleet_.reset();
+  }
+
+  // ---- nodes
+
+  Fleet::Options fleet_options(const SessionFolders& folders) const {
+    const FaultSpec& fault = plan_.job.job.fault_tolerance;
+    Fleet::Options options{.run_directory = run_.path,
+                           .program = plan_.program,
+                           .mpirun = plan_.mpirun,
+                           .start = plan_.nodes.start,
+                           .listen = plan_.nodes.listen.empty() ? "unix:" + folders.session() + "/supervisor"
+                                                                : plan_.nodes.listen,
+                           .silence_s = fault.node_silence_seconds,
+                           .grace_s = fault.grace_seconds};
+    for (const ClusterNode& node : plan_.nodes.nodes) options.nodes.push_back(node.name);
+    return options;
+  }
+
+  void listen_to_fleet() {
+    fleet_->set_handler({.up = [this](int node, const wire::NodeHello&) { node_up(node); },
+                         .lost = [this](int node, const std::string& why) { node_lost(node, why); },
+                         .message = {}});
+    for (int i = 0; i < fleet_->size(); ++i)
+      if (fleet_->hello(i)) node_up(i);
+  }
+
+  void node_up(int node) {
+    recovery_.node_ready(fleet_->name(node), plan_.nodes.nodes[size_t(node)].slots, clock_.monotonic_s());
+    log_.event("node_up", dump({{"node", fleet_->name(node)}, {"address", fleet_->hello(node)->address}}));
+  }
+
+  void node_lost(int node, const std::string& why) {
+    recovery_.node_lost(fleet_->name(node), why, clock_.monotonic_s());
+    console_.note(fmt::format(" ! {}: {}", fleet_->name(node), why));
+  }
+
+  void await_news(const Wait& wait, StopSignals& signals) {
+    const double now_s = clock_.monotonic_s();
+    if (wait.why != waiting_for_) waiting_since_s_ = now_s, waiting_said_ = false;
+    waiting_for_ = wait.why;
+    if (!waiting_said_ && !wait.why.empty() && now_s - waiting_since_s_ > kSilentWaitS) {
+      waiting_said_ = true;
+      console_.note("   " + wait.why);
+    }
+    const double left_s = std::min(wait.until_s, fleet_->deadline_s()) - clock_.monotonic_s();
+    pollfd fds[] = {{.fd = fleet_->fd(), .events = POLLIN, .revents = 0},
+                    {.fd = signals.fd(), .events = POLLIN, .revents = 0}};
+    ::poll(fds, 2, int(std::clamp(left_s, 0.0, 0.5) * 1000));
+    fleet_->serve();
+  }
+
+  /// Goes on with ranks that a supervisor before has left running. False: there are none.
+  bool attach(const SessionFolders& folders) {
+    if (!plan_.attach) return false;
+    const AttemptFile& file = *plan_.attach;
+    Fleet::Options options = fleet_options(folders);
+    options.attach_to = file.epoch;
+    fleet_.emplace(std::move(options), clock_);
+    const auto missing = [&] {
+      return std::any_of(file.nodes.begin(), file.nodes.end(), [&](const AttemptFile::Node& node) {
+        const int index = fleet_->find(node.name);
+        return index < 0 || !fleet_->hello(index) || fleet_->hello(index)->epoch != file.epoch;
+      });
+    };
+    const double until_s = clock_.monotonic_s() + kAttachLimitS;
+    while (missing() && clock_.monotonic_s() < until_s) {
+      pollfd fd{.fd = fleet_->fd(), .events = POLLIN, .revents = 0};
+      ::poll(&fd, 1, 50);
+      fleet_->serve();
+    }
+    if (missing()) {
+      fleet_->end(kEndAgentsS);
+      fleet_.reset();
+      return false;
+    }
+    attached_ = true;
+    fleet_->keep_agents(true);
+    listen_to_fleet();
+    return true;
+  }
+
+  // ---- attempts
+
   /// Whether the attempt begins from the checkpoint of another run.
   bool at_start() const { return plan_.start && resume_from_ == plan_.start->checkpoint; }
 
-  Verdict attempt(StopSignals& signals) {
-    const JobSpec& job = plan_.job.job;
+  void begin(const StartAttempt& start, StopSignals& signals) {
+    const ParsedJob job = at_width(plan_.job, start.width);
+    if (!start.step) {
+      resume_from_ = plan_.start ? plan_.start->checkpoint : "";
+      resume_step_ = plan_.start ? plan_.start->step : 0;
+    }
+    if (verdict_) announce(start);
+    AttemptOptions options = options_for(job.job);
+    place_ranks(options, job.job, start.nodes);
+    prepare_run_directory(job.job);
+    options.pmix = start_by_pmix();
+    const LaunchInput input{.job = &job.job,
+                            .hosts = hosts_of(options),
+                            .network = network_of(options),
+                            .world_size = start.width.ranks,
+                            .mpirun = plan_.mpirun,
+                            .program = plan_.program,
+                            .run_directory = run_.path,
+                            .session_folder = options.session_folder,
+                            .shared_memory_folder = options.shared_memory_folder,
+                            .bundle = own_bundle(),
+                            .homeless = !std::getenv("HOME"),
+                            .root = ::geteuid() == 0,
+                            .cross_memory_attach = plan_.cross_memory_attach};
+    options.line = options.pmix ? rank_line(input) : mpirun_line(input);
+    options.file.overrides = overrides_of(plan_.job, start.width);
+    recovery_.attempt_started(start, clock_.monotonic_s());
+    run_one(std::move(options), signals);
+  }
+
+  void announce(const StartAttempt& start) {
+    RunStatus& status = log_.status();
+    status.state = "restarting";
+    status.reason = start.why;
+    status.restarts = recovery_.restarts();
+    log_.event("restart", dump({{"restart", status.restarts},
+                                {"from_step", resume_step_},
+                                {"lost_steps", std::max<int64_t>(0, status.step - resume_step_)},
+                                {"nodes", start.nodes},
+                                {"data", start.width.data},
+                                {"reason", start.why}}));
+    console_.note(fmt::format(" ! {}", start.why));
+    console_.note(fmt::format("   going on from {}", start.step
+                                                         ? fmt::format("checkpoint step {}", resume_step_)
+                                                     : plan_.start ? plan_.start->checkpoint
+                                                                   : "step 0: there is no checkpoint"));
+  }
+
+  void run_attached(StopSignals& signals) {
+    const AttemptFile& file = *plan_.attach;
+    StartAttempt start{.width = widths_of(plan_.job).front()};
+    int ranks = 0;
+    for (const AttemptFile::Node& node : file.nodes) start.nodes.push_back(node.name), ranks += node.count;
+    for (const Width& width : widths_of(plan_.job))
+      if (width.ranks == ranks) start.width = width;
+    const ParsedJob job = at_width(plan_.job, start.width);
+    AttemptOptions options = options_for(job.job);
+    options.attach = true;
+    options.pmix = file.pmix;
+    options.file = file;
+    for (const AttemptFile::Node& node : file.nodes)
+      options.nodes.push_back({.node = fleet_->find(node.name), .first = node.first, .count = node.count});
+    if (const auto known = read_status(fs_, run_.status())) {
+      log_.status().saved_step = known->saved_step;
+      log_.status().restarts = known->restarts;
+    }
+    // Newer than the status: what the supervisor before has taken.
+    const std::vector<std::string> steps = lines_of(fs_, run_.metrics());
+    if (!steps.empty()) log_.status().step = step_view(steps.back()).step;
+    log_.status().epoch = file.epoch;
+    console_.note(fmt::format("  the ranks of epoch {} are alive: attaching to them", file.epoch));
+    recovery_.attempt_started(start, clock_.monotonic_s());
+    run_one(std::move(options), signals);
+  }
+
+  void run_one(AttemptOptions options, StopSignals& signals) {
+    const std::vector<AttemptOptions::Node> places = options.nodes;
+    options.hooks = {.node_up = [this](int node) { node_up(node); },
+                     .node_lost = [this](int node, const std::string& why) { node_lost(node, why); },
+                     .progressed = [this](int64_t step) { recovery_.progressed(step); },
+                     .saved = [this](int64_t step) { recovery_.saved(step); },
+                     .regroup = [this] { return regroup_text(); }};
+    const AttemptResult result = run_attempt(std::move(options), *fleet_, run_, fs_, clock_, log_, signals);
+    listen_to_fleet();
+    verdict_ = result.verdict;
+    const Verdict& v = *verdict_;
+    AttemptEnd end{.how = v.outcome == Verdict::finished                      ? AttemptEnd::finished
+                          : v.outcome == Verdict::stopped && result.regrouped ? AttemptEnd::regrouped
+                          : v.outcome == Verdict::stopped                     ? AttemptEnd::stopped
+                          : v.outcome == Verdict::aborted                     ? AttemptEnd::aborted
+                                                                              : AttemptEnd::failed,
+                   .code = v.code,
+                   .cause = v.cause,
+                   .rank = v.rank};
+    for (const AttemptOptions::Node& place : places)
+      if (v.rank >= place.first && v.rank < place.first + place.count) end.node = fleet_->name(place.node);
+    if (v.outcome == Verdict::failed) failure_folder_ = record_failure(v);
+    recovery_.attempt_ended(end, clock_.monotonic_s());
+  }
+
+  std::string regroup_text() const {
+    switch (recovery_.regroup(clock_.monotonic_s())) {
+      case Recovery::Regroup::wider:
+        return "a node is free again: saving, then going on wider";
+      case Recovery::Regroup::without_quarantined:
+        return "a node is in quarantine: saving, then going on without it";
+      case Recovery::Regroup::none:
+        return "";
+    }
+    return "";
+  }
+
+  /// Files of steps beyond the one gone back to are moved aside.
+  void prepare_run_directory(const JobSpec& job) {
     RunStatus& status = log_.status();
     status.epoch = last_epoch(fs_, run_) + 1;
     status.step = resume_step_;
@@ -112,52 +371,88 @@ class Supervisor {
     const std::string checkpoints = run_.checkpoints(job);
     const ckpt::Superseded aside = ckpt::supersede(fs_, checkpoints, resume_step_, status.epoch);
     if (!aside.steps.empty())
-      console_.note(fmt::format("   {} beyond step {} ({}) moved to {}: removed once {} new ones are saved; to keep "
-                                "them, move them out of {}",
-                                count_of(int64_t(aside.steps.size()), "checkpoint"), resume_step_,
-                                size_text(aside.bytes), aside.path, std::max(job.checkpoint.keep_last, 2),
-                                checkpoints));
+      console_.note(fmt::format(
+          "   {} beyond step {} ({}) moved to {}: removed once {} new ones are saved; to keep "
+          "them, move them out of {}",
+          count_of(int64_t(aside.steps.size()), "checkpoint"), resume_step_, size_text(aside.bytes),
+          aside.path, std::max(job.checkpoint.keep_last, 2), checkpoints));
     log_.event("start", dump({{"epoch", status.epoch},
                               {"ranks", job.mesh().world_size()},
                               {"from_step", resume_step_},
                               {"checkpoint", resume_from_},
                               {"numerics", plan_.numerics},
                               {"superseded_steps", moved}}));
-    const SessionFolders folders;
+  }
+
+  AttemptOptions options_for(const JobSpec& job) const {
+    const FaultSpec& fault = job.fault_tolerance;
     AttemptOptions options;
-    options.line = launch_line({.job = &job,
-                                .mpirun = plan_.mpirun,
-                                .program = plan_.program,
-                                .run_directory = run_.path,
-                                .session_folder = folders.session(),
-                                .shared_memory_folder = folders.shared_memory(),
-                                .bundle = own_bundle(),
-                                .homeless = !std::getenv("HOME"),
-                                .root = ::geteuid() == 0,
-                                .cross_memory_attach = plan_.cross_memory_attach});
-    options.limits.ranks = job.mesh().world_size();
-    options.limits.target_step = last_step_;
-    options.limits.heartbeat_s = job.fault_tolerance.heartbeat_seconds;
-    options.limits.step_timeout_s = job.fault_tolerance.step_timeout_seconds;
-    options.limits.setup_timeout_s = job.fault_tolerance.setup_timeout_seconds;
-    options.limits.data_timeout_s = job.fault_tolerance.data_timeout_seconds;
-    options.limits.load_timeout_s = job.fault_tolerance.load_timeout_seconds;
-    options.limits.evaluation_timeout_s = job.fault_tolerance.evaluation_timeout_seconds;
-    options.limits.save_timeout_s = job.fault_tolerance.save_timeout_seconds;
-    options.limits.start_timeout_s = start_timeout_s(options.limits.ranks);
+    const std::string scratch = "trainctl." + random_token().substr(0, 12);
+    options.session_folder = "/tmp/" + scratch;
+    options.shared_memory_folder = "/dev/shm/" + scratch;
+    options.limits = {.ranks = job.mesh().world_size(),
+                      .target_step = last_step_,
+                      .heartbeat_s = fault.heartbeat_seconds,
+                      .step_timeout_s = fault.step_timeout_seconds,
+                      .setup_timeout_s = fault.setup_timeout_seconds,
+                      .data_timeout_s = fault.data_timeout_seconds,
+                      .load_timeout_s = fault.load_timeout_seconds,
+                      .evaluation_timeout_s = fault.evaluation_timeout_seconds,
+                      .save_timeout_s = fault.save_timeout_seconds,
+                      .start_timeout_s = start_timeout_s(job.mesh().world_size())};
     options.saves = {.ranks = options.limits.ranks,
-                     .directory = checkpoints,
+                     .directory = run_.checkpoints(job),
                      .keep_last = job.checkpoint.keep_last,
                      .keep_every_steps = job.checkpoint.keep_every_steps};
-    options.file = {.epoch = status.epoch,
+    options.file = {.epoch = last_epoch(fs_, run_) + 1,
                     .resume_from = resume_from_,
-                    .board = folders.shared_memory() + "/activity",
                     .max_steps = plan_.max_steps,
                     .new_data = at_start() && plan_.start->new_data,
                     .lineage_json = lineage_at(plan_.lineage_json, resume_step_),
                     .threads_per_rank = job.parallelism.threads_per_rank,
                     .matmul_flops_per_s = plan_.matmul_flops_per_s};
-    return run_attempt(std::move(options), run_, fs_, clock_, log_, signals);
+    return options;
+  }
+
+  /// Whether the agents start the ranks themselves.
+  bool start_by_pmix() const {
+    if (plan_.job.job.launcher.start != RankStart::pmix) return false;
+    for (int i = 0; i < fleet_->size(); ++i)
+      if (const wire::NodeHello* hello = fleet_->hello(i); hello && !hello->pmix_problem.empty())
+        throw Error(ErrorCode::kPreflight, fmt::format("launcher.start = pmix, and {} cannot: {}",
+                                                       fleet_->name(i), hello->pmix_problem));
+    return true;
+  }
+
+  void place_ranks(AttemptOptions& options, const JobSpec& job, const std::vector<std::string>& names) const {
+    std::vector<ClusterNode> nodes;
+    for (const std::string& name : names) nodes.push_back(plan_.nodes.nodes[size_t(fleet_->find(name))]);
+    const PlacementResult placed =
+        place(job.mesh(), nodes, {.tensor_across_nodes = job.launcher.tensor_across_nodes});
+    if (!placed.ok()) throw Error(ErrorCode::kPreflight, placed.refusal);
+    for (const RankRange& range : placed.placement.ranges)
+      options.nodes.push_back(
+          {.node = fleet_->find(nodes[size_t(range.node)].name), .first = range.first, .count = range.count});
+  }
+
+  std::vector<LaunchHost> hosts_of(const AttemptOptions& options) const {
+    std::vector<LaunchHost> hosts;
+    for (const AttemptOptions::Node& node : options.nodes)
+      hosts.push_back(
+          {fleet_->hello(node.node) ? fleet_->hello(node.node)->host : fleet_->name(node.node), node.count});
+    return hosts;
+  }
+
+  /// The one network of all connections of agents, "" where they differ.
+  std::string network_of(const AttemptOptions& options) const {
+    if (!plan_.job.job.launcher.network.empty()) return plan_.job.job.launcher.network;
+    std::string network;
+    for (const AttemptOptions::Node& node : options.nodes) {
+      const wire::NodeHello* hello = fleet_->hello(node.node);
+      if (!hello || (!network.empty() && hello->network != network)) return "";
+      network = hello->network;
+    }
+    return network;
   }
 
   std::string record_failure(const Verdict& v) {
@@ -177,36 +472,7 @@ class Supervisor {
     }
   }
 
-  /// Decides on another attempt and where it starts. Where only a missing checkpoint forbids it, `v` says so, too.
-  bool may_go_on(Verdict& v, StopSignals& signals) {
-    if (signals.read() != StopLevel::none) return false;
-    // A checkpoint that opened but cannot be loaded: the next older one, which costs no restart (each time a
-    // lower step, so this ends).
-    if (v.code == ErrorCode::kCheckpoint && !resume_from_.empty() && !plan_.resume_fixed) {
-      if (go_back(resume_step_ - 1,
-                  fmt::format("checkpoint step {} cannot be loaded ({})", resume_step_, v.cause)))
-        return true;
-      v.cause += "; there is no older usable checkpoint";
-      return false;
-    }
-    RunStatus& status = log_.status();
-    if (!worth_restarting(v.code) || status.restarts >= plan_.job.job.fault_tolerance.max_restarts)
-      return false;
-    ++status.restarts;
-    if (go_back(std::nullopt, fmt::format("{}; restart {} of {}", v.cause, status.restarts,
-                                          plan_.job.job.fault_tolerance.max_restarts)))
-      return true;
-    --status.restarts;
-    v.code = ErrorCode::kCheckpoint;
-    v.cause += "; the run was saved, but none of its checkpoints is usable";
-    return false;
-  }
-
-  /// Chooses the newest usable checkpoint of at most step `at_most` (nothing: any, or step 0 if nothing was ever
-  /// saved). False: there is none. A run that was saved must not begin again from step 0 unasked: that would
-  /// move every checkpoint aside.
-  bool go_back(std::optional<int64_t> at_most, const std::string& why) {
-    const int64_t lost_from = log_.status().step;
+  void find_checkpoint(std::optional<int64_t> at_most) {
     std::unique_ptr<ckpt::Checkpoint> checkpoint;
     int skipped = 0;
     if (!at_most || *at_most >= 0)
@@ -215,114 +481,10 @@ class Supervisor {
                                        ++skipped;
                                        console_.note(fmt::format(" ! {} is skipped: {}", path, reason));
                                      });
-    if (!checkpoint && (at_most || skipped > 0)) return false;
-    resume_from_ = checkpoint ? checkpoint->path() : plan_.start ? plan_.start->checkpoint : "";
-    resume_step_ = checkpoint ? checkpoint->state().step : plan_.start ? plan_.start->step : 0;
-    RunStatus& status = log_.status();
-    status.state = "restarting";
-    status.reason = why;
-    log_.event("restart", dump({{"restart", status.restarts},
-                                {"from_step", resume_step_},
-                                {"lost_steps", std::max<int64_t>(0, lost_from - resume_step_)},
-                                {"reason", why}}));
-    console_.note(fmt::format(" ! {}", why));
-    console_.note(fmt::format("   going on from {}", checkpoint
-                                                         ? fmt::format("checkpoint step {}", resume_step_)
-                                                     : plan_.start ? plan_.start->checkpoint
-                                                                   : "step 0: there is no checkpoint"));
-    return true;
-  }
-
-  RunResult end(const char* state, int exit_code, std::string reason, std::string advice) {
-    RunStatus& status = log_.status();
-    if (had_identity_ && !fs_.exists(run_.file("run.json"))) {
-      reason = fmt::format("{} was removed while the run was going: its logs and metrics are lost, checkpoints are in {}",
-                           run_.path, run_.checkpoints(plan_.job.job));
-      console_.say("error: " + reason);
-      advice = "";
-      if (exit_code == 0) exit_code = exit_status(ErrorCode::kIo);
-    }
-    status.state = state;
-    status.exit_code = exit_code;
-    status.reason = reason;
-    status.advice = advice;
-    log_.event("end",
-               dump({{"state", state}, {"step", status.step}, {"exit_code", exit_code}, {"reason", reason}}));
-    log_.finish();
-    return {exit_code, status};
-  }
-
-  RunResult conclude(const Verdict& v) {
-    const RunStatus& s = log_.status();
-    const std::string resume = "trainctl resume " + plan_.name;
-    const std::string logs = fmt::format("logs {}/logs · metrics {}", run_.path, run_.metrics());
-    const bool saved = s.saved_step == s.step;
-    if (const std::string summary = log_.summary(); !summary.empty()) console_.note(summary);
-    if (v.outcome == Verdict::aborted) {
-      console_.say(fmt::format("aborted at step {}; {}. {}", s.step,
-                               s.saved_step >= 0 ? fmt::format("the last checkpoint is step {}", s.saved_step)
-                                                 : "no checkpoint was saved",
-                               logs));
-      console_.say("next: " + resume);
-      return end("aborted", 130, "stopped at once on request", resume);
-    }
-    if (!saved && log_.save_failed_step() == s.step && s.step > 0) {
-      const std::string reason =
-          fmt::format("the last save, of step {}, failed: {}", s.step, log_.save_failure());
-      console_.say(fmt::format("error: {}; {}", reason,
-                               s.saved_step >= 0 ? fmt::format("the last checkpoint is step {}", s.saved_step)
-                                                 : "there is no checkpoint"));
-      console_.say("next: make room or repair the disk, then " + resume);
-      return end("failed", exit_status(ErrorCode::kCheckpoint), reason, resume);
-    }
-    if (v.outcome == Verdict::stopped) {
-      console_.say(fmt::format("stopped on request, saved step {}. {}", s.saved_step, logs));
-      console_.say("next: " + resume);
-      return end("stopped", exit_status(ErrorCode::kStopped), "stopped on request", resume);
-    }
-    const bool whole = s.step >= plan_.job.job.schedule.total_steps;
-    const std::string next =
-        whole
-            ? (saved ? "trainctl inspect-ckpt " + ckpt::step_directory(run_.checkpoints(plan_.job.job), s.step)
-                     : "")
-            : resume;
-    console_.say(
-        fmt::format("{} step {}{}. {}", whole ? "finished" : "reached", s.step, saved ? ", saved" : "", logs));
-    if (!next.empty()) console_.say("next: " + next);
-    return end(whole ? "finished" : "paused", 0, "", next);
-  }
-
-  /// The failure block: last, once.
-  RunResult conclude_failure(const Verdict& v, const std::string& folder) {
-    const RunStatus& s = log_.status();
-    const std::string after =
-        s.restarts ? fmt::format(" after {} restart{}", s.restarts, s.restarts == 1 ? "" : "s") : "";
-    const std::string resume = "trainctl resume " + plan_.name;
-    const bool at_start = v.before_first_step;
-    console_.say(fmt::format("━━ run {} failed {}{} ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━", plan_.run_id,
-                             at_start ? "before its first step" : fmt::format("after step {}", s.step), after));
-    console_.say("root cause  " + v.cause);
-    if (!v.effect.empty()) console_.say("effect      " + v.effect);
-    // A step that was asked for: without --step a resume passes its checkpoint over by itself.
-    const bool damaged = v.code == ErrorCode::kCheckpoint && plan_.resume_fixed && at_start;
-    const int64_t base = std::max<int64_t>(s.saved_step, plan_.start ? plan_.start->step : 0);
-    console_.say(fmt::format("lost        {} step{}; {}", std::max<int64_t>(0, s.step - base),
-                             s.step - base == 1 ? "" : "s",
-                             damaged ? fmt::format("the checkpoint of step {} cannot be loaded", resume_step_)
-                             : s.saved_step >= 0 ? fmt::format("the last checkpoint is step {}", s.saved_step)
-                                                 : "there is no checkpoint yet"));
-    const bool diverged = v.code == ErrorCode::kDiverged;
-    const std::string advice = diverged ? divergence_advice(fs_, plan_.job.job, run_) : resume;
-    std::string before;
-    if (at_start && (v.code == ErrorCode::kLauncher || v.code == ErrorCode::kWorker))
-      before = fmt::format("repair the cause above, or each start fails the same way (launcher.mpirun is {}, its words are in "
-                           "{}/logs/mpirun.log), then ",
-                           plan_.mpirun, run_.path);
-    else if (!diverged && !damaged && !worth_restarting(v.code))
-      before = "repair the cause above, then ";
-    console_.say("what to do  " + before + advice + (damaged ? " (takes the newest checkpoint that can be loaded)" : ""));
-    console_.say(fmt::format("details     {}", folder));
-    return end("failed", exit_status(v.code), v.cause, advice);
+    if (!checkpoint) return recovery_.no_checkpoint(skipped);
+    resume_from_ = checkpoint->path();
+    resume_step_ = checkpoint->state().step;
+    recovery_.checkpoint_found(resume_step_);
   }
 
   const SupervisePlan& plan_;
@@ -331,9 +493,18 @@ class Supervisor {
   Clock& clock_;
   Console& console_;
   RunLog log_;
+  RunEnd end_;
+  Recovery recovery_;
   std::string resume_from_;
   int64_t resume_step_ = 0, last_step_ = 0;
-  const bool had_identity_ = fs_.exists(run_.file("run.json"));
+  std::optional<Fleet> fleet_;
+  bool attached_ = false;
+  std::optional<Verdict> verdict_;  ///< of the last attempt
+  std::string failure_folder_, waiting_for_;
+  double waiting_since_s_ = 0;
+  bool waiting_said_ = false;
+  int fleet_size_ = 0;
+  std::vector<std::string> problems_;  ///< of the nodes, kept for the end
 };
 
 }  // namespace

@@ -1,26 +1,30 @@
-// The supervisor: runs attempts until the run is finished, stopped, or not worth another attempt, and says how
-// it ended.
+// The supervisor: runs attempts until the run is finished, stopped, or not worth another attempt, and says
+// how it ended.
 #pragma once
 #include <functional>
 #include <optional>
 #include <string>
 
 #include "runtime/run/run_directory.h"
+#include "runtime/supervise/recovery.h"
 #include "runtime/supervise/run_log.h"
+#include "runtime/supervise/run_nodes.h"
 
 namespace trainctl {
 
 struct SupervisePlan {
   ParsedJob job;
-  std::string run_id;   ///< as shown: the name of its folder
-  std::string name;     ///< for advised commands, see command_name
-  std::string program;  ///< this binary; ranks are `program rank RUN`
-  std::string mpirun;   ///< full path
+  std::string run_id;                 ///< as shown: the name of its folder
+  std::string name;                   ///< for advised commands, see command_name
+  std::string program;                ///< this binary; ranks are `program rank RUN`
+  std::string mpirun;                 ///< full path
+  RunNodes nodes;                     ///< where it may run
+  std::optional<AttemptFile> attach;  ///< an attempt whose supervisor died and whose ranks may be alive
   bool cross_memory_attach = true;
   int64_t max_steps = 0;
   double matmul_flops_per_s = 0;
-  std::string numerics;         ///< of the devices, see run_numerics
-  std::string change_json;      ///< an event: what changes the numbers from here on; "": nothing
+  std::string numerics;     ///< of the devices, see run_numerics
+  std::string change_json;  ///< an event: what changes the numbers from here on; "": nothing
   /// Of a run that began from another run's checkpoint: it begins there again while it has none of its own.
   struct Start {
     std::string checkpoint;
@@ -29,10 +33,13 @@ struct SupervisePlan {
   };
   std::optional<Start> start;
   std::string lineage_json = "[]";  ///< see runtime/spec/lineage.h
-  std::string resume_from;  ///< step directory, "" for a fresh start
+  std::string resume_from;          ///< step directory, "" for a fresh start
   int64_t resume_step = 0;
   bool resume_fixed = false;  ///< the user named the step: no other will do
 };
+
+/// What Recovery needs to know of it.
+Recovery::Options recovery_options(const SupervisePlan& plan);
 
 struct RunResult {
   int exit_code = 0;

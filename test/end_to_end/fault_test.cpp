@@ -8,6 +8,8 @@
 #include <catch2/catch.hpp>
 #include <random>
 
+#include "runtime/machine/process.h"
+#include "runtime/run/environment.h"
 #include "test/end_to_end/jobs.h"
 #include "test/end_to_end/program.h"
 #include "test/support/thread_run.h"
@@ -43,6 +45,8 @@ struct Bench {
 
   void require_nothing_left(const std::string& run) {
     for (const pid_t pid : rank_pids(run, 8)) CHECK(eventually(5, [&] { return !rank_alive(pid); }));
+    // Nor is an agent, or a launcher.
+    CHECK(eventually(5, [&] { return trainctl::processes_marked(trainctl::kRunVariable, run).empty(); }));
   }
 
   void resume_and_compare(const std::string& run, const std::vector<std::string>& mesh) {
@@ -200,9 +204,9 @@ TEST_CASE("a closed output pipe does not end the run", "[fault]") {
   CHECK(losses_of(run) == losses_of(bench.whole));
 }
 
-TEST_CASE("the supervisor's death ends the ranks", "[fault]") {
+TEST_CASE("the supervisor's death ends agents and ranks after the grace", "[fault]") {
   Bench bench;
-  auto child = bench.start("orphan", 2);
+  auto child = bench.start("orphan", 2, {"-s", "fault_tolerance.grace_seconds=1"});
   const std::string run = run_of(bench.dir.path(), "orphan");
   child->signal(SIGKILL);
   child->wait(5);

@@ -237,7 +237,7 @@ TEST_CASE("only the bundle's own mpirun is told to live in the bundle, and a nam
   JobSpec job;
   LaunchInput input{.job = &job, .mpirun = "/a b/bin/mpirun", .program = "/a b/bin/trainctl", .run_directory = "/r",
                     .session_folder = "/tmp/s", .shared_memory_folder = "/dev/shm/s", .bundle = "/a b"};
-  const auto text = [&] { return shell_text(launch_line(input)); };
+  const auto text = [&] { return shell_text(mpirun_line(input)); };
   CHECK(text().find("OPAL_PREFIX='/a b' ") != std::string::npos);
   CHECK(text().find("OPAL_PKGLIBDIR='/a b/lib/openmpi' ") != std::string::npos);
   CHECK(text().find(" HOME=") == std::string::npos);

@@ -68,6 +68,10 @@ TEST_CASE("every message comes back as it was sent") {
     REQUIRE(line.find('\n') == std::string::npos);
     const Up back = decode_up(line);
     CHECK(encode(back) == line + "\n");
+    // An agent sorts lines without parsing them.
+    CHECK(is_beat(line) == up.beat.has_value());
+    CHECK(is_begin(line) == up.begin.has_value());
+    CHECK(is_shard(line) == up.shard.has_value());
     return back;
   };
   CHECK(round({.hello = Hello{"token", "host", 3, 99}}).hello->pid == 99);
@@ -75,6 +79,10 @@ TEST_CASE("every message comes back as it was sent") {
   CHECK(to_json(round({.beat = Beat{loading}}).beat->activity) == to_json(loading));
   CHECK(round({.step = StepReport{7, R"({"step":7})", false}}).step->json == R"({"step":7})");
   CHECK(round({.event = Event{"eval", "{}"}}).event->kind == "eval");
+  for (const char* mimic : {R"({"k":"beat"})", R"(,"k":"shard",)", R"({"k":"begin")"}) {
+    CHECK(round({.event = Event{mimic, mimic}}).event->json == mimic);
+    CHECK(round({.shard = Shard{.step = 5, .failure = mimic}}).shard->failure == mimic);
+  }
   CHECK(round({.done = true}).done);
   const ckpt::StateInfo state{.run_id = "r",
                               .epoch = 2,
@@ -86,11 +94,12 @@ TEST_CASE("every message comes back as it was sent") {
                               .numerics = "cpu v4",
                               .extra_json = "{}",
                               .resolved_spec_json = "{\n}"};
-  const auto begin = round({.begin = Begin{state}}).begin;
+  const auto begin = round({.begin = Begin{state, 4}}).begin;
   CHECK(begin->state.seed == ~0ull);
+  CHECK(begin->number == 4);
   CHECK(begin->state.resolved_spec_json == "{\n}");
   CHECK(begin->state.numerics == "cpu v4");
-  Shard shard{.step = 5, .tensors = {{"w", ckpt::Role::second_moment, DType::bf16, {3, 4}}}};
+  Shard shard{.step = 5, .number = 4, .tensors = {{"w", ckpt::Role::second_moment, DType::bf16, {3, 4}}}};
   shard.receipt.file = "shard";
   shard.receipt.file_bytes = 24;
   shard.receipt.entries = {{.tensor = "w",
@@ -102,10 +111,12 @@ TEST_CASE("every message comes back as it was sent") {
                             .content_hash = 1}};
   const auto back = round({.shard = shard}).shard;
   CHECK(back->tensors == shard.tensors);
+  CHECK(back->number == 4);
   CHECK(back->receipt.entries.at(0).hash == ~0ull);
   for (const Down& down :
        {Down{Down::welcome}, Down{Down::stop, StopLevel::now},
-        Down{Down::begun, StopLevel::none, false, "full"}, Down{.kind = Down::saved, .message = "root"}}) {
+        Down{.kind = Down::begun, .ok = false, .number = 3, .message = "full"},
+        Down{.kind = Down::saved, .number = 3, .message = "root"}}) {
     const Down again = decode_down(encode(down).substr(0, encode(down).size() - 1));
     CHECK(encode(again) == encode(down));
   }
@@ -324,12 +335,22 @@ TEST_CASE("identity and attempt come back as written, and damage is told") {
                              .command = {"launch", "a b"}};
   CHECK(RunIdentity::from_json(identity.to_json()).to_json() == identity.to_json());
   const AttemptFile attempt{.epoch = 3,
-                            .host = "127.0.0.1",
                             .resume_from = "/x",
-                            .port = 77,
                             .max_steps = 9,
-                            .matmul_flops_per_s = 1e11};
-  CHECK(AttemptFile::from_json(attempt.to_json()).to_json() == attempt.to_json());
+                            .matmul_flops_per_s = 1e11,
+                            .overrides = {"parallelism.data=2"},
+                            .nodes = {{"node0", 0, 4}, {"node1", 4, 2}},
+                            .mark = "m",
+                            .pmix = true,
+                            .session_folder = "/tmp/s",
+                            .shared_memory_folder = "/dev/shm/s"};
+  const AttemptFile again = AttemptFile::from_json(attempt.to_json());
+  CHECK(again.to_json() == attempt.to_json());
+  REQUIRE(again.nodes.size() == 2);
+  CHECK(again.nodes[1].name == "node1");
+  CHECK(again.nodes[1].first == 4);
+  CHECK(again.nodes[1].count == 2);
+  CHECK(again.overrides == attempt.overrides);
   CHECK(message_of([] { AttemptFile::from_json("{}"); }).find("attempt.json is damaged") == 0);
   CHECK(message_of([] { RunIdentity::from_json("x"); }).find("run.json is damaged") == 0);
 }
@@ -402,12 +423,14 @@ TEST_CASE("mpirun's line: ranks, settings that need no quoting, and the user's e
   JobSpec job;
   job.parallelism.data = 4;
   job.launcher.env = {{"OMPI_MCA_pml", "ucx"}, {"MY_FLAG", "a b"}};
-  const LaunchLine line = launch_line({.job = &job,
-                                       .mpirun = "/bin/mpirun",
-                                       .program = "/x/trainctl",
-                                       .run_directory = "/runs/r 1",
-                                       .session_folder = "/tmp/s",
-                                       .shared_memory_folder = "/dev/shm/s"});
+  LaunchInput input{.job = &job,
+                    .world_size = 4,
+                    .mpirun = "/bin/mpirun",
+                    .program = "/x/trainctl",
+                    .run_directory = "/runs/r 1",
+                    .session_folder = "/tmp/s",
+                    .shared_memory_folder = "/dev/shm/s"};
+  const LaunchLine line = mpirun_line(input);
   CHECK(line.argv == std::vector<std::string>{"/bin/mpirun", "-n", "4", "/x/trainctl", "rank", "/runs/r 1"});
   const std::string text = shell_text(line);
   CHECK(text.find("OMPI_MCA_pml=ucx ") != std::string::npos);
@@ -415,6 +438,25 @@ TEST_CASE("mpirun's line: ranks, settings that need no quoting, and the user's e
   CHECK(text.find("MY_FLAG='a b' ") != std::string::npos);
   CHECK(text.find("OMPI_ALLOW_RUN_AS_ROOT") == std::string::npos);
   CHECK(text.ends_with("/bin/mpirun -n 4 /x/trainctl rank '/runs/r 1'"));
+  CHECK(text.find("tcp") == std::string::npos);  // one machine: no network
+
+  input.hosts = {{"node0", 3}, {"node1", 1}};
+  input.network = "10.77.0.0/24";
+  const std::string cluster = shell_text(mpirun_line(input));
+  CHECK(cluster.ends_with("/bin/mpirun -n 4 --host node0:3,node1:1 /x/trainctl rank '/runs/r 1'"));
+  for (const char* setting : {"OMPI_MCA_plm=rsh ", "OMPI_MCA_plm_rsh_agent='/x/trainctl remote' ", "OMPI_MCA_plm_rsh_num_concurrent=2 ",
+                              "OMPI_MCA_btl=self,vader,tcp ", "OMPI_MCA_btl_tcp_if_include=10.77.0.0/24 "})
+    CHECK(cluster.find(setting) != std::string::npos);
+  CHECK(cluster.find("OMPI_MCA_pml=ucx ") != std::string::npos);
+
+  // Ranks that their agent starts: the same settings, no mpirun.
+  const LaunchLine rank = rank_line(input);
+  CHECK(rank.argv == std::vector<std::string>{"/x/trainctl", "rank", "/runs/r 1"});
+  const std::string rank_text = shell_text(rank);
+  CHECK(rank_text.find("OMPI_MCA_btl_tcp_if_include=10.77.0.0/24 ") != std::string::npos);
+  CHECK(rank_text.find("OMPI_MCA_pml=ucx ") != std::string::npos);
+  CHECK(rank_text.find("MY_FLAG='a b' ") != std::string::npos);
+  CHECK(rank_text.find("OMPI_MCA_plm") == std::string::npos);
 }
 
 TEST_CASE("a change of layout is described in one line") {

@@ -1,12 +1,13 @@
 // A whole attempt with real processes, sockets and signals, but ranks that misbehave on order.
 //
 // Goal: whatever a rank does, the verdict names it, no process and no scratch file is left, and a save is
-// published or given up. Method: this program starts itself again as a launcher that behaves like mpirun
-// (FAKE=launcher) and as ranks that speak the control protocol (FAKE=rank) and do at a given step what the plan
-// says.
+// published or given up. Method: the agent of this machine is the real one (`trainctl node`), which the build makes first; it starts
+// this program again as a launcher that behaves like mpirun (FAKE=launcher) and as ranks that speak the control protocol (FAKE=rank)
+// and do at a given step what the plan says.
 #include <catch2/catch.hpp>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/wait.h>
@@ -17,17 +18,23 @@
 #include <nlohmann/json.hpp>
 
 #include "ckpt/checkpoint.h"
+#include "runtime/machine/session.h"
 #include "runtime/observe/console.h"
-#include "runtime/supervise/attempt.h"
 #include "runtime/run/control_client.h"
+#include "runtime/run/environment.h"
+#include "runtime/supervise/attempt.h"
 #include "runtime/supervise/supervisor.h"
 
 using namespace trainctl;
 
 namespace {
 
+const std::string kProgram = TRAINCTL_BINARY_DIR "/trainctl";
 constexpr int kRanks = 3;
 constexpr int64_t kSteps = 30, kSaveEvery = 10;
+
+/// The agent starts it, so its real path is needed.
+std::string own_path() { return std::filesystem::read_symlink("/proc/self/exe").string(); }
 
 std::string variable(const char* name) {
   const char* value = ::getenv(name);
@@ -112,8 +119,9 @@ void fake_rank(const std::string& run) {
   int64_t begin = 0;
   if (!attempt.resume_from.empty())
     begin = ckpt::Checkpoint::open(real_file_system(), attempt.resume_from)->state().step;
-  const auto control = connect_control(attempt.host, attempt.port, variable(kTokenVariable), rank, 0.05, 60);
+  const auto control = connect_control(variable(kAgentVariable), variable(kTokenVariable), rank, 0.05, 60);
   install_crash_handlers(run, rank, attempt.epoch);
+  note_activity_on_board(variable(kBoardVariable), rank);
   // "unloadable 0 S": the checkpoint of step S opens and then turns out to be bad.
   if (begin > 0 && plan.what == "unloadable" && begin == plan.step && rank == plan.rank)
     fail(run, rank, attempt.epoch, ErrorCode::kCheckpoint, "a chunk's hash differs");
@@ -200,9 +208,27 @@ struct Stage {
     RunDirectory directory{path};
     RunLog log(real_file_system(), real_clock(), directory, console);
     StopSignals signals;
+    const SessionFolders folders;
+    Fleet fleet({.run_directory = path,
+                 .program = kProgram,
+                 .mpirun = "mpirun",
+                 .nodes = {"here"},
+                 .listen = "unix:" + folders.session() + "/supervisor"},
+                real_clock());
+    fleet.start_agents();
+    const double limit_s = real_clock().monotonic_s() + 30;
+    while (fleet.ready_count() == 0 && real_clock().monotonic_s() < limit_s) {
+      pollfd wait{.fd = fleet.fd(), .events = POLLIN, .revents = 0};
+      ::poll(&wait, 1, 20);
+      fleet.serve();
+    }
+    INFO(fleet.problem(0));
+    REQUIRE(fleet.ready_count() == 1);
     AttemptOptions options;
-    options.line = {{"/proc/self/exe", "launcher"},
-                    {{"FAKE", "launcher"}, {"FAKE_RUN", path}, {"FAKE_PLAN", plan}}};
+    options.nodes = {{.node = 0, .first = 0, .count = kRanks}};
+    options.line = {{own_path(), "launcher"}, {{"FAKE", "launcher"}, {"FAKE_RUN", path}, {"FAKE_PLAN", plan}}};
+    options.session_folder = folders.session() + ".epoch";
+    options.shared_memory_folder = folders.shared_memory() + ".epoch";
     options.limits = {.ranks = kRanks,
                       .target_step = kSteps,
                       .heartbeat_s = heartbeat_s,
@@ -211,7 +237,11 @@ struct Stage {
     options.saves = {.ranks = kRanks, .directory = path + "/ckpt", .keep_last = 2};
     options.file.epoch = 1;
     const Verdict verdict =
-        run_attempt(std::move(options), directory, real_file_system(), real_clock(), log, signals);
+        run_attempt(options, fleet, directory, real_file_system(), real_clock(), log, signals).verdict;
+    CHECK(processes_marked(kAttemptVariable, AttemptFile::from_json(real_file_system().read_text(path + "/attempt.json")).mark).empty());
+    CHECK_FALSE(std::filesystem::exists(options.session_folder));
+    CHECK_FALSE(std::filesystem::exists(options.shared_memory_folder));
+    fleet.end(5);
     CHECK(processes_marked(kRunVariable, path).empty());
     log.finish();
     return verdict;
@@ -222,8 +252,9 @@ struct Stage {
     SupervisePlan p;
     p.run_id = "fake";
     p.name = "fake";
-    p.program = "unused";
-    p.mpirun = "/proc/self/exe";
+    p.program = kProgram;
+    p.mpirun = own_path();
+    p.nodes.nodes = {{.name = "here", .slots = kRanks}};
     p.resume_from = resume_from;
     p.resume_step = resume_step;
     JobSpec& job = p.job.job;
@@ -310,11 +341,13 @@ TEST_CASE("what one rank does to itself is found, named and ended") {
 TEST_CASE("a rank that never starts is missed, one that steps no more is timed out, SIGTERM or not") {
   Stage absent;
   const Verdict v = absent.run("absent 1 0", 0.1, 1.0);
+  INFO(v.cause);
   CHECK(v.cause.find("rank 1 did not start within 1 s") == 0);
   Stage stubborn;
   const Verdict w = stubborn.run("stubborn 0 3", 0.1, 5, 1.0);
+  INFO(w.cause);
   CHECK(w.code == ErrorCode::kHang);
-    CHECK(w.cause.find("no step was finished for 1 s") != std::string::npos);
+  CHECK(w.cause.find("no step was finished for 1 s") != std::string::npos);
 }
 
 TEST_CASE("a dead rank cannot hang a save: the attempt at it is given up") {
@@ -437,13 +470,22 @@ TEST_CASE("after going back to step 0 the status names no checkpoint") {
   Stage stage;
   std::vector<int64_t> saved_at_start;
   stage.on_text = [&](const std::string& text) {
-    const auto status = read_status(real_file_system(), stage.path + "/status.json");
-    if (text.find("ranks up in") != std::string::npos) saved_at_start.push_back(status->saved_step);
-    if (text.find("checkpoint step 10 ") != std::string::npos && saved_at_start.size() == 1)
+    if (text.find("ranks up in") != std::string::npos)
+      saved_at_start.push_back(read_status(real_file_system(), stage.path + "/status.json")->saved_step);
+  };
+  CHECK(stage.supervise_run("kill 1 5", 1).exit_code == 0);
+  CHECK(saved_at_start == std::vector<int64_t>{-1, -1});
+}
+
+TEST_CASE("a run whose only checkpoint has been removed does not begin again from step 0 by itself") {
+  Stage stage;
+  stage.on_text = [&](const std::string& text) {
+    if (text.find("checkpoint step 10 ") != std::string::npos)
       real_file_system().remove_tree(ckpt::step_directory(stage.path + "/ckpt", 10));
   };
-  CHECK(stage.supervise_run("kill 1 15", 1).exit_code == 0);
-  CHECK(saved_at_start == std::vector<int64_t>{-1, -1});
+  const RunResult result = stage.supervise_run("kill 1 15", 1);
+  CHECK(result.exit_code == 7);
+  CHECK(result.status.reason.find("the run was saved, but its checkpoints are gone") != std::string::npos);
 }
 
 TEST_CASE("a supervisor that cannot go on says so in the status, whatever was thrown, and leaves nothing") {

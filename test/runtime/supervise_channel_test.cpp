@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -21,46 +22,97 @@
 
 using namespace trainctl;
 
+namespace {
+
+/// A folder for the socket of a channel.
+struct Folder {
+  std::string path;
+  Folder() {
+    char name[] = "/tmp/channel_test.XXXXXX";
+    REQUIRE(::mkdtemp(name));
+    path = name;
+  }
+  ~Folder() { real_file_system().remove_tree(path); }
+};
+
+ControlServer::Handler silent_handler() {
+  return {.hello = [](const protocol::Hello&) {},
+          .beat = [](int) {},
+          .line = [](int, std::string&&) {},
+          .lost = [](int, const std::string&) {}};
+}
+
+}  // namespace
+
 TEST_CASE("strangers on the control channel are turned away") {
-  CHECK_THROWS_AS(connect_control("127.0.0.1", 1, "token", 0, 1, 10), Error);
-  int hellos = 0;
-  ControlServer server("secret", 2,
-                       {.hello = [&](const protocol::Hello&) { ++hellos; },
-                        .message = [](int, protocol::Up&&) {},
-                        .lost = [](int, const std::string&) {}});
-  const auto connect_as = [&](const std::string& token, int rank) {
-    std::string error;
-    std::atomic<bool> over = false;
-    std::thread client([&] {
-      try {
-        connect_control("127.0.0.1", server.port(), token, rank, 10, 10)->done();
-      } catch (const Error& e) {
-        error = e.what();
-      }
-      over = true;
-    });
-    while (!over) server.serve();
-    client.join();
-    return error;
-  };
-  CHECK(connect_as("wrong", 0) == "the supervisor did not accept rank 0 on the control channel");
-  CHECK(connect_as("secret", 7) == "the supervisor did not accept rank 7 on the control channel");
-  CHECK(hellos == 0);
-  CHECK(connect_as("secret", 1).empty());
-  CHECK(hellos == 1);
+  const Folder folder;
+  CHECK_THROWS_AS(connect_control("127.0.0.1:1", "token", 0, 1, 10), Error);
+  CHECK_THROWS_AS(connect_control("unix:" + folder.path + "/none", "token", 0, 1, 10), Error);
+  for (const std::string& address : {"unix:" + folder.path + "/ranks", std::string("127.0.0.1:0")}) {
+    int hellos = 0;
+    ControlServer::Handler handler = silent_handler();
+    handler.hello = [&](const protocol::Hello&) { ++hellos; };
+    ControlServer server(address, "secret", 2, handler);
+    const auto connect_as = [&](const std::string& token, int rank) {
+      std::string error;
+      std::atomic<bool> over = false;
+      std::thread client([&] {
+        try {
+          connect_control(server.address(), token, rank, 10, 10)->done();
+        } catch (const Error& e) {
+          error = e.what();
+        }
+        over = true;
+      });
+      while (!over) server.serve();
+      client.join();
+      return error;
+    };
+    INFO(server.address());
+    CHECK(connect_as("wrong", 0) == "the supervisor did not accept rank 0 on the control channel");
+    CHECK(connect_as("secret", 7) == "the supervisor did not accept rank 7 on the control channel");
+    CHECK(hellos == 0);
+    CHECK(connect_as("secret", 1).empty());
+    CHECK(hellos == 1);
+  }
+}
+
+TEST_CASE("heartbeats stay on the node; every other line goes on as it is, the last one before the loss") {
+  const Folder folder;
+  std::vector<std::string> lines, lost;
+  int beats = 0;
+  ControlServer server("unix:" + folder.path + "/ranks", "secret", 2,
+                       {.hello = [](const protocol::Hello&) {},
+                        .beat = [&](int rank) { beats += rank == 1; },
+                        .line = [&](int rank, std::string&& line) { lines.push_back(fmt::format("{} {}", rank, line)); },
+                        .lost = [&](int rank, const std::string& why) { lost.push_back(fmt::format("{} {}", rank, why)); }});
+  std::atomic<bool> over = false;
+  std::thread client([&] {
+    const auto control = connect_control(server.address(), "secret", 1, 0.01, 10);
+    control->report({3, R"({"step":3})", true});
+    control->event("eval", "{}");
+    control->done();
+    over = true;
+  });
+  while (!over || lost.empty()) server.serve();
+  client.join();
+  REQUIRE(lines.size() == 3);
+  CHECK(lines[0] == "1 " + protocol::encode({.step = StepReport{3, R"({"step":3})", true}}).substr(0, lines[0].size() - 2));
+  CHECK(protocol::decode_up(std::string_view(lines[1]).substr(2)).event->kind == "eval");
+  CHECK(protocol::decode_up(std::string_view(lines[2]).substr(2)).done);
+  CHECK(beats >= 1);
+  CHECK(lost == std::vector<std::string>{"1 the connection was closed"});
 }
 
 TEST_CASE("a rank whose supervisor does not answer (it is stopped, say) ends itself") {
+  const Folder folder;
   for (const bool saving : {false, true}) {
-    ControlServer server("secret", 1,
-                         {.hello = [](const protocol::Hello&) {},
-                          .message = [](int, protocol::Up&&) {},
-                          .lost = [](int, const std::string&) {}});
+    ControlServer server(fmt::format("unix:{}/ranks{}", folder.path, int(saving)), "secret", 1, silent_handler());
     const pid_t rank = ::fork();
     if (rank == 0) {
       const int null = ::open("/dev/null", O_WRONLY);
       ::dup2(null, STDERR_FILENO);
-      const auto control = connect_control("127.0.0.1", server.port(), "secret", 0, 0.1, 0.3);
+      const auto control = connect_control(server.address(), "secret", 0, 0.1, 0.3);
       if (saving) control->commit_shard({.step = 5}, {}, {}, "");
       if (!saving) control->begin_save({.step = 5}, nullptr);
       ::_exit(99);

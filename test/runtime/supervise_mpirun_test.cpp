@@ -16,6 +16,7 @@
 #include "ckpt/checkpoint.h"
 #include "runtime/observe/console.h"
 #include "runtime/base/philox.h"
+#include "runtime/run/environment.h"
 #include "runtime/supervise/attempt.h"
 #include "runtime/supervise/preflight.h"
 #include "runtime/supervise/supervisor.h"
@@ -38,10 +39,11 @@ std::string job_text(const std::string& data) {
                      data, kSteps);
 }
 
-/// Processes of the run: its ranks, or its launcher.
+/// Processes of the run's attempt: its ranks, or its launcher. The agent is of the run alone.
 std::vector<pid_t> processes_of(const std::string& run, bool ranks) {
   std::vector<pid_t> found;
-  for (const pid_t pid : processes_marked(kRunVariable, run)) {
+  const std::string mark = AttemptFile::from_json(real_file_system().read_text(run + "/attempt.json")).mark;
+  for (const pid_t pid : processes_marked(kAttemptVariable, mark)) {
     std::ifstream file(fmt::format("/proc/{}/cmdline", pid));
     const std::string line{std::istreambuf_iterator<char>(file), {}};
     if ((line.find("mpirun") == std::string::npos) == ranks) found.push_back(pid);
@@ -68,6 +70,7 @@ Outcome run_job(const std::string& folder, const std::string& id,
   create_run(fs, run, {.run_id = id, .spec_hash = plan.job.hash}, plan.job, preflight.data_json);
   plan.run_id = id;
   plan.program = kProgram;
+  plan.nodes = nodes_of(plan.job.job, fs);
   plan.mpirun = preflight.mpirun;
   plan.cross_memory_attach = preflight.cross_memory_attach;
   Outcome outcome;

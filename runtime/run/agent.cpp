@@ -1,0 +1,383 @@
+#include "runtime/run/agent.h"
+
+#include <fcntl.h>
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <ctime>
+#include <deque>
+
+#include "runtime/base/error.h"
+#include "runtime/base/json.h"
+#include "runtime/base/process_memory.h"
+#include "runtime/machine/bundle.h"
+#include "runtime/machine/outer_launcher.h"
+#include "runtime/plan/device_model.h"
+#include "runtime/run/agent_state.h"
+#include "runtime/run/environment.h"
+#include "runtime/run/local_machine.h"
+#include "runtime/run/protocol.h"
+
+namespace trainctl {
+namespace {
+
+using wire::Kind;
+using wire::Message;
+
+constexpr double kDialLimitS = 1.0;
+/// The states of the ranks travel this often; a heartbeat without them more often.
+constexpr double kDigestIntervalS = 1.0;
+/// What is kept for a supervisor that is away; then the oldest goes.
+constexpr size_t kMostKept = 100000;
+
+std::string host_name() {
+  char host[256] = "?";
+  ::gethostname(host, sizeof host - 1);
+  return host;
+}
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value ? value : "";
+}
+
+int usable_cores() {
+  cpu_set_t set;
+  return ::sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+class Agent {
+ public:
+  explicit Agent(const AgentOptions& options)
+      : options_(options),
+        state_({}, clock_.monotonic_s()),
+        machine_({.run_directory = options.run_directory, .host = host_name()}, clock_,
+                 [this](Message&& message) { tell(std::move(message)); }) {
+    topology_ = variable("SLURM_TOPOLOGY_ADDR");
+    sigset_t set;
+    ::sigemptyset(&set);
+    ::sigaddset(&set, SIGTERM);
+    ::sigprocmask(SIG_BLOCK, &set, nullptr);
+    signal_fd_ = ::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+  }
+  ~Agent() { ::close(signal_fd_); }
+
+  int run() {
+    say(fmt::format("agent of {} for {} (pid {})", options_.name, options_.run_directory, ::getpid()));
+    while (state_.phase() != AgentState::Phase::over) turn();
+    say("leaving: " + state_.reason());
+    return 0;
+  }
+
+ private:
+  static void say(const std::string& line) {
+    fmt::print("{:%Y-%m-%dT%H:%M:%SZ} {}\n", fmt::gmtime(std::time(nullptr)), line);
+  }
+
+  void turn() {
+    std::vector<pollfd> fds = {{.fd = signal_fd_, .events = POLLIN, .revents = 0}};
+    if (stream_)
+      fds.push_back({.fd = stream_->fd(),
+                     .events = short(POLLIN | (stream_->wants_write() ? POLLOUT : 0)),
+                     .revents = 0});
+    machine_.add_to(fds);
+    const double wait_s = std::min(state_.deadline_s(), machine_.deadline_s()) - clock_.monotonic_s();
+    ::poll(fds.data(), fds.size(), int(std::ceil(std::clamp(wait_s, 0.0, 1.0) * 1000)));
+    take_signals();
+    machine_.serve();
+    listen_to_supervisor();
+    state_.tick(clock_.monotonic_s());
+    // An action may lead to another one: the greeting follows a dial at once.
+    for (auto actions = state_.take_actions(); !actions.empty(); actions = state_.take_actions())
+      for (const AgentState::Action action : actions) act(action);
+  }
+
+  void take_signals() {
+    signalfd_siginfo info;
+    if (::read(signal_fd_, &info, sizeof info) != ssize_t(sizeof info)) return;
+    // A scheduler that ends the job: the supervisor saves and stops for all.
+    say("SIGTERM");
+    tell({.kind = Kind::warned});
+    if (state_.phase() != AgentState::Phase::attached) state_.ended_by_order(clock_.monotonic_s());
+  }
+
+  void act(AgentState::Action action) {
+    switch (action) {
+      case AgentState::Action::dial:
+        return dial();
+      case AgentState::Action::greet:
+        return greet();
+      case AgentState::Action::drop:
+        say("the supervisor is silent: dialing again");
+        stream_.reset();
+        return;
+      case AgentState::Action::beat:
+        return beat(false);
+      case AgentState::Action::kill_all:
+        say("ending: " + state_.reason());
+        machine_.kill_all();
+        return;
+      case AgentState::Action::leave:
+        return;
+    }
+  }
+
+  void dial() {
+    try {
+      // Read anew each time: another supervisor may have taken the run over.
+      const auto file =
+          SupervisorFile::from_json(real_file_system().read_text(supervisor_file(options_.run_directory)));
+      token_ = file.token;
+      stream_ = std::make_unique<Stream>(connect_to(file.address, kDialLimitS));
+      stream_->greeted();
+      state_.connected(clock_.monotonic_s());
+    } catch (const Error& error) {
+      if (last_problem_ != error.what()) say(error.what());
+      last_problem_ = error.what();
+      state_.disconnected(clock_.monotonic_s());
+    }
+  }
+
+  void greet() {
+    const LocalEnd end = local_end_of(stream_->fd());
+    wire::NodeHello hello{
+        .token = token_,
+        .name = options_.name,
+        .host = host_name(),
+        .version = TRAINCTL_VERSION,
+        .address = end.address,
+        .network = end.network,
+        .interface = end.interface,
+        .topology = topology_,
+        .pmix_problem = pmix_problem(),
+        .mpirun_problem = find_launcher(options_.mpirun, own_bundle(), find_program).empty()
+                              ? fmt::format("{} is no program on this node", options_.mpirun)
+                              : "",
+        .pid = int(::getpid()),
+        .cores = usable_cores(),
+        .memory_bytes = available_memory_here(),
+        .unix_s = clock_.unix_s(),
+        .epoch = machine_.epoch(),
+        .newest_epoch = state_.newest_epoch()};
+    stream_->send({.kind = Kind::hello, .payload = hello.to_json()});
+  }
+
+  void listen_to_supervisor() {
+    if (!stream_) return;
+    stream_->flush();
+    for (const Message& message : stream_->read()) obey(message);
+    if (stream_ && !stream_->open()) {
+      if (state_.phase() == AgentState::Phase::attached) say("lost the supervisor: " + stream_->problem());
+      stream_.reset();
+      state_.disconnected(clock_.monotonic_s());
+    }
+  }
+
+  void obey(const Message& message) {
+    const double now_s = clock_.monotonic_s();
+    state_.heard(now_s);
+    switch (message.kind) {
+      case Kind::welcome:
+        return welcomed(wire::Welcome::from_json(message.payload));
+      case Kind::refused:
+        say("refused: " + message.text);
+        return;
+      case Kind::beat:
+        return;
+      case Kind::end:
+        return state_.ended_by_order(now_s);
+      case Kind::look:
+        return beat(true);
+      default:
+        break;
+    }
+    if (!state_.accept(message.epoch)) return;
+    if (message.kind == Kind::start) {
+      state_.running(message.epoch);
+      forget_epoch();
+      say(fmt::format("epoch {} starts", message.epoch));
+    }
+    if (message.kind == Kind::rank) forget_answered(message.payload);
+    try {
+      machine_.order(message);
+    } catch (const std::exception& error) {
+      tell({.kind = Kind::output,
+            .epoch = message.epoch,
+            .payload = fmt::format("{}: {}\n", options_.name, error.what())});
+      tell({.kind = Kind::exited, .epoch = message.epoch, .rank = -1, .number = 1 << 8});
+    }
+  }
+
+  void welcomed(const wire::Welcome& welcome) {
+    state_.welcomed({.silence_s = welcome.silence_s, .grace_s = welcome.grace_s, .beat_s = welcome.beat_s},
+                    clock_.monotonic_s());
+    say(welcome.keep ? "attached" : "attached; what runs here is of no use");
+    last_problem_.clear();
+    if (!welcome.keep) {
+      forget_epoch();
+      machine_.kill_all();
+      return;
+    }
+    // What a new supervisor must know: who is here and who has ended, what waits for an answer, and what the one before did not take.
+    beat(true);
+    for (const Message& message : ends_) stream_->send(message);
+    for (const Message& message : unanswered_) stream_->send(message);
+    for (const Message& message : untaken_) stream_->send(message);
+  }
+
+  void beat(bool with_ranks) {
+    const double now_s = clock_.monotonic_s();
+    Message message{.kind = Kind::beat, .epoch = machine_.epoch().value_or(0)};
+    if (with_ranks || now_s - digest_s_ >= kDigestIntervalS) {
+      digest_s_ = now_s;
+      message.payload = wire::pack(machine_.digests());
+    }
+    if (stream_) stream_->send(message);
+  }
+
+  void tell(Message&& message) {
+    if (message.kind == Kind::gone) {
+      say(fmt::format("epoch {} is gone, {} processes left", message.epoch, message.number));
+      state_.gone(message.epoch, clock_.monotonic_s());
+    }
+    if (message.kind != Kind::beat) keep(message);
+    if (state_.phase() == AgentState::Phase::attached && stream_) stream_->send(message);
+  }
+
+  /// A supervisor that dies takes with it what it was sent and has not taken.
+  void keep(Message& message) {
+    message.sequence = ++sequence_;
+    const bool ends = message.kind == Kind::exited || message.kind == Kind::rank_lost ||
+                      (message.kind == Kind::rank && protocol::is_done(message.payload));
+    // A save waits for the supervisor's answer: a new supervisor must hear of it, too.
+    const bool asks =
+        message.kind == Kind::rank && (protocol::is_begin(message.payload) || protocol::is_shard(message.payload));
+    (ends ? ends_ : asks ? unanswered_ : untaken_).push_back(message);
+    if (untaken_.size() > kMostKept) untaken_.pop_front();
+  }
+
+  void forget_taken(uint64_t sequence) {
+    while (!untaken_.empty() && untaken_.front().sequence <= sequence) untaken_.pop_front();
+  }
+
+  void forget_epoch() {
+    untaken_.clear();
+    ends_.clear();
+    unanswered_.clear();
+  }
+
+  /// The supervisor has published a save, or refused it.
+  void forget_answered(const std::string& line) {
+    const protocol::Down down = protocol::decode_down(line);
+    if (down.kind == protocol::Down::saved || (down.kind == protocol::Down::begun && !down.ok))
+      unanswered_.clear();
+  }
+
+  const AgentOptions options_;
+  Clock& clock_ = real_clock();
+  AgentState state_;
+  LocalMachine machine_;
+  std::unique_ptr<Stream> stream_;
+  std::string token_, topology_, last_problem_;
+  uint64_t sequence_ = 0;
+  std::deque<Message> untaken_;      ///< sent, but maybe not taken
+  std::deque<Message> ends_;         ///< of the ranks of this epoch
+  std::deque<Message> unanswered_;   ///< of the save that is under way
+  double digest_s_ = 0;
+  int signal_fd_ = -1;
+};
+
+/// From here on nothing is written to the pipe of whoever started this process: it may be gone.
+void redirect_to_log(const std::string& path) {
+  const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+  int log = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (log < 0) log = null;
+  ::dup2(null, STDIN_FILENO);
+  ::dup2(log, STDOUT_FILENO);
+  ::dup2(log, STDERR_FILENO);
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
+}
+
+/// Ends what an agent of this run and node left behind. False: that agent lives; it dials the supervisor by
+/// itself.
+bool end_predecessors(const AgentOptions& options, Clock& clock) {
+  const auto found = [&] {
+    std::vector<pid_t> pids = processes_marked(kNodeVariable, options.name);
+    std::erase_if(pids, [&](pid_t pid) { return !process_marked(pid, kRunVariable, options.run_directory); });
+    return pids;
+  };
+  // Ranks carry the mark of their attempt, too; an agent does not. A stopped one cannot do its work.
+  for (const pid_t pid : found())
+    if (!process_has(pid, kAttemptVariable) && !process_stopped(pid)) return false;
+  for (int tries = 0; tries < 200; ++tries) {
+    const std::vector<pid_t> left = found();
+    if (left.empty()) break;
+    for (const pid_t pid : left) ::kill(pid, SIGKILL);
+    clock.sleep_s(0.01);
+  }
+  return true;
+}
+
+}  // namespace
+
+int run_agent(const AgentOptions& given) {
+  AgentOptions options = given;
+  if (options.name.empty()) options.name = variable("SLURMD_NODENAME");
+  if (options.name.empty()) options.name = host_name();
+  ::setsid();
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+  ::setpriority(PRIO_PROCESS, 0,
+                -10);  // where that is allowed: ranks that start on every core must not delay heartbeats
+  for (const int ignored : {SIGPIPE, SIGHUP, SIGINT, SIGUSR1, SIGUSR2, SIGQUIT}) ::signal(ignored, SIG_IGN);
+  if (!real_file_system().is_directory(options.run_directory))
+    throw Error(ErrorCode::kPreflight,
+                fmt::format("{} sees no run directory {}; it must be on a file system that every node sees",
+                            options.name, options.run_directory));
+  redirect_to_log(fmt::format("{}/logs/node-{}.log", options.run_directory, options.name));
+  if (!end_predecessors(options, real_clock())) return 0;
+  Agent agent(options);
+  forget_outer_launcher();
+  return agent.run();
+}
+
+int run_remote_shell(const std::string& host, const std::string& command) {
+  Stream stream(connect_to(variable(kRemoteVariable), kDialLimitS));
+  stream.send({.kind = Kind::remote, .text = host, .payload = command});
+  while (stream.open()) {
+    pollfd wait{
+        .fd = stream.fd(), .events = short(POLLIN | (stream.wants_write() ? POLLOUT : 0)), .revents = 0};
+    ::poll(&wait, 1, -1);
+    stream.flush();
+    for (const Message& message : stream.read()) {
+      if (message.kind != Kind::remote_ended) continue;
+      const int status = std::atoi(message.text.c_str());
+      return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    }
+  }
+  return 255;
+}
+
+std::string supervisor_file(const std::string& run_directory) { return run_directory + "/supervisor.json"; }
+
+std::string SupervisorFile::to_json() const {
+  return dump_json(nlohmann::json{{"address", address}, {"token", token}});
+}
+
+SupervisorFile SupervisorFile::from_json(const std::string& text) {
+  const nlohmann::json j = try_parse_json(text);
+  if (!j.is_object() || !j.contains("address") || !j.contains("token"))
+    throw Error(ErrorCode::kIo, "supervisor.json is damaged");
+  return {j["address"], j["token"]};
+}
+
+}  // namespace trainctl

@@ -1,0 +1,31 @@
+// `trainctl node`: the agent of one node. It owns every process of a run on its node, tells the supervisor
+// what happens there, obeys its orders, and ends everything when it has heard nothing for the grace time.
+#pragma once
+#include <string>
+
+namespace trainctl {
+
+struct AgentOptions {
+  std::string
+      run_directory;  ///< holds supervisor.json, which says where the supervisor listens and holds the token
+  std::string name;   ///< of this node, as the supervisor calls it; "": SLURMD_NODENAME, else the host's name
+  std::string mpirun;  ///< looked for on PATH; hello says whether it is here
+};
+
+/// Runs until the supervisor ends it or is gone for the grace time. Writes to RUN/logs/node-NAME.log, never
+/// to the pipe of whoever started it. Returns the exit status.
+int run_agent(const AgentOptions& options);
+
+/// What mpirun starts as its remote shell: asks the agent of this node to have `command` run on `host` and
+/// lives as long as it.
+int run_remote_shell(const std::string& host, const std::string& command);
+
+/// supervisor.json of a run, mode 0600: where its supervisor listens.
+struct SupervisorFile {
+  std::string address, token;
+  std::string to_json() const;
+  static SupervisorFile from_json(const std::string& text);  ///< Error(kIo)
+};
+std::string supervisor_file(const std::string& run_directory);
+
+}  // namespace trainctl

@@ -1,0 +1,421 @@
+#include "runtime/supervise/fleet.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <ifaddrs.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+
+#include "runtime/base/error.h"
+#include "runtime/base/text.h"
+#include "runtime/run/agent.h"
+#include "runtime/run/environment.h"
+
+namespace trainctl {
+namespace {
+
+using wire::Kind;
+using wire::Message;
+
+constexpr size_t kMostAtOnce = 64;       ///< remote shells that run at a time
+constexpr double kHelloLimitS = 5;       ///< from a connection to its hello
+constexpr size_t kMostStrangers = 1024;  ///< connections that have not said hello yet
+constexpr double kLongestStartIntervalS = 30;
+/// This process itself did not run for longer: silence meanwhile proves nothing.
+constexpr double kOwnPauseS = 1.0;
+
+std::string words_of(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : " ") + shell_quoted(word);
+  return text;
+}
+
+/// supervisor.json holds the token: for this user alone.
+void write_private(const std::string& path, const std::string& text) {
+  const std::string temporary = path + ".new";
+  ::unlink(temporary.c_str());
+  const int fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  const bool written = fd >= 0 && ::write(fd, text.data(), text.size()) == ssize_t(text.size());
+  if (fd >= 0) ::close(fd);
+  if (!written || ::rename(temporary.c_str(), path.c_str()) != 0)
+    throw Error(ErrorCode::kPreflight, fmt::format("cannot write {}: {}", path, std::strerror(errno)));
+}
+
+}  // namespace
+
+/// A node behind its agent.
+struct Fleet::Remote final : Machine {
+  Remote(Fleet& fleet, int node) : fleet(fleet), node(node) {}
+  void order(const Message& message) override { fleet.send(node, message); }
+  Fleet& fleet;
+  const int node;
+};
+
+Fleet::Fleet(Options options, Clock& clock)
+    : options_(std::move(options)), clock_(clock), token_(random_token()) {
+  // A connection a node, and a pipe for each remote shell.
+  rlimit files{};
+  if (::getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < files.rlim_max) {
+    files.rlim_cur = files.rlim_max;
+    ::setrlimit(RLIMIT_NOFILE, &files);
+  }
+  epoll_fd_ = ::epoll_create1(EPOLL_CLOEXEC);
+  for (const std::string& name : options_.nodes) {
+    nodes_.push_back({.name = name});
+    nodes_.back().machine = std::make_unique<Remote>(*this, int(nodes_.size()) - 1);
+  }
+  ticked_s_ = clock_.monotonic_s();
+  listen_fd_ = listen_on(options_.listen);
+  epoll_event event{.events = EPOLLIN, .data = {.ptr = nullptr}};
+  ::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, listen_fd_, &event);
+  write_private(supervisor_file(options_.run_directory),
+                SupervisorFile{address_of(listen_fd_), token_}.to_json());
+}
+
+Fleet::~Fleet() {
+  connections_.clear();
+  if (const std::string address = address_of(listen_fd_); address.starts_with("unix:")) ::unlink(address.c_str() + 5);
+  ::close(listen_fd_);
+  ::close(epoll_fd_);
+}
+
+const wire::NodeHello* Fleet::hello(int node) const {
+  const auto& hello = nodes_[size_t(node)].hello;
+  return hello ? &*hello : nullptr;
+}
+
+int Fleet::find(const std::string& name) const {
+  for (int i = 0; i < size(); ++i)
+    if (nodes_[size_t(i)].name == name) return i;
+  return -1;
+}
+
+int Fleet::find_host(const std::string& host) const {
+  for (int i = 0; i < size(); ++i)
+    if (nodes_[size_t(i)].hello && nodes_[size_t(i)].hello->host == host) return i;
+  return find(host);
+}
+
+int Fleet::ready_count() const {
+  return int(
+      std::count_if(nodes_.begin(), nodes_.end(), [](const Node& node) { return node.hello.has_value(); }));
+}
+
+// ---- agents
+
+std::vector<std::string> Fleet::agent_words(const std::string& name) const {
+  std::vector<std::string> words = {"env", fmt::format("{}={}", kRunVariable, options_.run_directory)};
+  if (!name.empty()) words.push_back(fmt::format("{}={}", kNodeVariable, name));
+  words.insert(words.end(), {options_.program, "node", options_.run_directory, "--mpirun", options_.mpirun});
+  if (!name.empty()) words.insert(words.end(), {"--name", name});
+  return words;
+}
+
+void Fleet::start_agents() {
+  keep_agents_ = true;
+  const double now_s = clock_.monotonic_s();
+  const bool none = ready_count() == 0;
+  if (options_.start.way == AgentStart::Way::slurm && none) {
+    std::vector<std::string> words = options_.start.all;
+    for (const std::string& word : agent_words("")) words.push_back(word);
+    start_all_ = std::make_unique<ChildProcess>(words, Environment{});
+    for (Node& node : nodes_) node.next_start_s = now_s + kLongestStartIntervalS;
+    return;
+  }
+  for (int i = 0; i < size(); ++i)
+    if (!nodes_[size_t(i)].hello)
+      to_start_.push_back(i), nodes_[size_t(i)].next_start_s = now_s + kLongestStartIntervalS;
+  watch_starters();
+}
+
+void Fleet::start_agent(int index) {
+  Node& node = nodes_[size_t(index)];
+  node.starter_text.clear();
+  std::vector<std::string> words = agent_words(node.name);
+  Environment environment;
+  if (options_.start.way == AgentStart::Way::slurm) {
+    std::vector<std::string> all = options_.start.one;
+    all.insert(all.end(), {"-w", node.name});
+    all.insert(all.end(), words.begin(), words.end());
+    words = all;
+  } else if (options_.start.way == AgentStart::Way::shell && !is_this_machine(node.name)) {
+    const std::string command = "exec " + words_of(words) + " </dev/null >/dev/null";
+    words = options_.start.shell;
+    words.insert(words.end(), {node.name, command});
+  }
+  try {
+    node.starter = std::make_unique<ChildProcess>(words, environment);
+    ++starting_;
+  } catch (const Error& error) {
+    node.problem = error.what();
+  }
+}
+
+void Fleet::watch_starters() {
+  while (!to_start_.empty() && starting_ < int(kMostAtOnce)) {
+    const int index = to_start_.front();
+    to_start_.pop_front();
+    if (!nodes_[size_t(index)].hello && !nodes_[size_t(index)].starter) start_agent(index);
+  }
+  const double now_s = clock_.monotonic_s();
+  starting_ = 0;
+  for (int i = 0; i < size(); ++i) {
+    Node& node = nodes_[size_t(i)];
+    if (node.starter) {
+      node.starter_text += node.starter->read_output();
+      if (node.starter_text.size() > 4096) node.starter_text.erase(0, node.starter_text.size() - 4096);
+      if (const auto status = node.starter->reap()) {
+        if (!node.hello && *status != 0)
+          node.problem = fmt::format("its agent could not be started (status {}){}{}",
+                                     WIFEXITED(*status) ? WEXITSTATUS(*status) : 128 + WTERMSIG(*status),
+                                     node.starter_text.empty() ? "" : ": ", last_line_of(node.starter_text));
+        node.starter.reset();
+        if (!node.hello) node.next_start_s = now_s + node.start_interval_s;
+      } else if (!node.hello) {
+        ++starting_;
+      }
+    } else if (keep_agents_ && !ending_ && !node.hello && now_s >= node.next_start_s &&
+               std::find(to_start_.begin(), to_start_.end(), i) == to_start_.end()) {
+      node.start_interval_s = std::min(2 * node.start_interval_s, kLongestStartIntervalS);
+      node.next_start_s = now_s + node.start_interval_s;
+      to_start_.push_back(i);
+    }
+  }
+  if (start_all_) {
+    start_all_->read_output();
+    start_all_->reap();
+  }
+}
+
+// ---- connections
+
+void Fleet::accept_all() {
+  for (int fd; (fd = accept_from(listen_fd_)) >= 0;) {
+    const auto strangers =
+        std::count_if(connections_.begin(), connections_.end(), [](const auto& c) { return c->node < 0; });
+    if (size_t(strangers) >= kMostStrangers) {
+      ::close(fd);
+      continue;
+    }
+    connections_.push_back(std::make_unique<Connection>());
+    Connection& c = *connections_.back();
+    c.stream = std::make_unique<Stream>(fd);
+    c.since_s = clock_.monotonic_s();
+    epoll_event event{.events = EPOLLIN, .data = {.ptr = &c}};
+    ::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, fd, &event);
+  }
+}
+
+std::string Fleet::refusal_of(const wire::NodeHello& hello) const {
+  if (!same_token(hello.token, token_)) return "it showed a wrong token";
+  if (find(hello.name) < 0) return fmt::format("{} is not one of the nodes of this run", hello.name);
+  if (hello.version != TRAINCTL_VERSION)
+    return fmt::format("{} runs trainctl {} and the supervisor {}; install the same version on every node",
+                       hello.name, hello.version, TRAINCTL_VERSION);
+  return hello.run_problem;
+}
+
+void Fleet::greet(Connection& c, const Message& message) {
+  if (message.kind != Kind::hello) return close(c, "its first message was no hello");
+  wire::NodeHello hello;
+  try {
+    hello = wire::NodeHello::from_json(message.payload);
+  } catch (const Error& error) {
+    return close(c, error.what());
+  }
+  if (const std::string refusal = refusal_of(hello); !refusal.empty()) {
+    if (same_token(hello.token, token_) && find(hello.name) >= 0)
+      nodes_[size_t(find(hello.name))].problem = refusal;
+    c.stream->send({.kind = Kind::refused, .text = refusal});
+    return close(c, refusal);
+  }
+  const int index = find(hello.name);
+  Node& node = nodes_[size_t(index)];
+  if (node.connection) close(*node.connection, "another agent of this node has connected");
+  c.node = index;
+  c.stream->greeted();
+  node.connection = &c;
+  node.heard_s = clock_.monotonic_s();
+  node.problem.clear();
+  node.start_interval_s = 1;
+  node.taken = 0;
+  const bool keep = hello.epoch && options_.attach_to == hello.epoch;
+  node.hello = std::move(hello);
+  const wire::Welcome welcome{.silence_s = options_.silence_s,
+                              .grace_s = options_.grace_s,
+                              .beat_s = std::min(0.25, options_.silence_s / 4),
+                              .keep = keep};
+  c.stream->send({.kind = Kind::welcome, .payload = welcome.to_json()});
+  await_room(c);
+  if (handler_.up) handler_.up(index, *node.hello);
+}
+
+void Fleet::close(Connection& c, const std::string& why) {
+  if (c.node < 0) last_refusal_ = why;
+  c.stream->close(why);
+  if (c.node < 0) return;
+  const int node = c.node;
+  c.node = -1;
+  if (nodes_[size_t(node)].connection == &c) lose(node, why);
+}
+
+void Fleet::lose(int index, const std::string& why) {
+  Node& node = nodes_[size_t(index)];
+  node.connection = nullptr;
+  node.hello.reset();
+  node.problem = why;
+  node.next_start_s = clock_.monotonic_s() + node.start_interval_s;
+  if (handler_.lost) handler_.lost(index, why);
+}
+
+void Fleet::read_from(Connection& c) {
+  for (Message& message : c.stream->read()) {
+    if (!c.stream->open() && c.node < 0) break;
+    if (c.node < 0) {
+      greet(c, message);
+      continue;
+    }
+    Node& node = nodes_[size_t(c.node)];
+    node.heard_s = clock_.monotonic_s();
+    const uint64_t sequence = message.sequence;
+    if (handler_.message) handler_.message(c.node, std::move(message));
+    node.taken = std::max(node.taken, sequence);
+  }
+  if (!c.stream->open()) close(c, c.stream->problem());
+}
+
+void Fleet::send(int index, const Message& message) {
+  Node& node = nodes_[size_t(index)];
+  if (!node.connection) return;
+  node.connection->stream->send(message);
+  await_room(*node.connection);
+}
+
+void Fleet::await_room(Connection& c) {
+  const bool wants = c.stream->open() && c.stream->wants_write();
+  if (wants == c.writing || !c.stream->open()) return;
+  c.writing = wants;
+  epoll_event event{.events = EPOLLIN | (wants ? uint32_t(EPOLLOUT) : 0u), .data = {.ptr = &c}};
+  ::epoll_ctl(epoll_fd_, EPOLL_CTL_MOD, c.stream->fd(), &event);
+}
+
+void Fleet::serve() {
+  epoll_event events[256];
+  const int count = ::epoll_wait(epoll_fd_, events, 256, 0);
+  for (int i = 0; i < count; ++i) {
+    if (!events[i].data.ptr) {
+      accept_all();
+      continue;
+    }
+    Connection& c = *static_cast<Connection*>(events[i].data.ptr);
+    if (!c.stream->open()) continue;
+    c.stream->flush();
+    await_room(c);
+    read_from(c);
+  }
+  tick();
+  // Closed streams have left the epoll set with their descriptors.
+  std::erase_if(connections_, [](const auto& c) { return !c->stream->open() && c->node < 0; });
+}
+
+void Fleet::tick() {
+  const double now_s = clock_.monotonic_s(), pause_s = now_s - ticked_s_;
+  ticked_s_ = now_s;
+  if (pause_s > kOwnPauseS)
+    for (Node& node : nodes_) node.heard_s += pause_s;
+  for (int i = 0; i < size(); ++i) {
+    Node& node = nodes_[size_t(i)];
+    if (node.connection && !node.connection->stream->open())
+      close(*node.connection, node.connection->stream->problem());
+    else if (node.connection && now_s - node.heard_s > options_.silence_s)
+      close(*node.connection, fmt::format("silent for {:.1f} s", now_s - node.heard_s));
+  }
+  for (const auto& c : connections_)
+    if (c->node < 0 && c->stream->open() && now_s - c->since_s > kHelloLimitS) close(*c, "no hello");
+  if (now_s - beat_s_ >= std::min(0.25, options_.silence_s / 4)) {
+    beat_s_ = now_s;
+    for (int i = 0; i < size(); ++i) send(i, {.kind = Kind::beat, .sequence = nodes_[size_t(i)].taken});
+    watch_starters();
+  }
+}
+
+double Fleet::deadline_s() const {
+  double deadline = beat_s_ + std::min(0.25, options_.silence_s / 4);
+  for (const Node& node : nodes_)
+    if (node.connection) deadline = std::min(deadline, node.heard_s + options_.silence_s);
+  return deadline;
+}
+
+void Fleet::end(double limit_s) {
+  ending_ = true;
+  keep_agents_ = false;
+  to_start_.clear();
+  set_handler({});
+  for (int i = 0; i < size(); ++i) send(i, {.kind = Kind::end});
+  const double until_s = clock_.monotonic_s() + limit_s;
+  while (ready_count() > 0 && clock_.monotonic_s() < until_s) {
+    serve();
+    if (ready_count() > 0) clock_.sleep_s(0.002);
+  }
+  ::unlink(supervisor_file(options_.run_directory).c_str());
+  for (Node& node : nodes_) node.starter.reset();
+}
+
+// ---- addresses
+
+std::string own_address_towards(const std::string& host) {
+  addrinfo hints{};
+  hints.ai_family = AF_INET;
+  hints.ai_socktype = SOCK_DGRAM;
+  addrinfo* found = nullptr;
+  const int rc = ::getaddrinfo(host.c_str(), "9", &hints, &found);
+  if (rc != 0 || !found)
+    throw Error(ErrorCode::kPreflight,
+                fmt::format("the name {} does not resolve: {}; give an address, or repair the name service",
+                            host, ::gai_strerror(rc)));
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, ::freeaddrinfo);
+  const int fd = ::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  sockaddr_in own{};
+  socklen_t size = sizeof own;
+  // Connecting a datagram socket only chooses the way.
+  const bool ok = ::connect(fd, found->ai_addr, found->ai_addrlen) == 0 &&
+                  ::getsockname(fd, reinterpret_cast<sockaddr*>(&own), &size) == 0;
+  ::close(fd);
+  if (!ok) throw Error(ErrorCode::kPreflight, fmt::format("no network leads from here to {}", host));
+  char text[INET_ADDRSTRLEN] = "";
+  ::inet_ntop(AF_INET, &own.sin_addr, text, sizeof text);
+  return text;
+}
+
+bool is_this_machine(const std::string& host) {
+  char own[256] = "";
+  ::gethostname(own, sizeof own - 1);
+  if (host == own || host == "localhost" || host == "127.0.0.1") return true;
+  addrinfo hints{};
+  hints.ai_family = AF_INET;
+  addrinfo* found = nullptr;
+  if (::getaddrinfo(host.c_str(), nullptr, &hints, &found) != 0 || !found) return false;
+  const in_addr address = reinterpret_cast<const sockaddr_in*>(found->ai_addr)->sin_addr;
+  ::freeaddrinfo(found);
+  ifaddrs* list = nullptr;
+  if (::getifaddrs(&list) != 0) return false;
+  bool mine = false;
+  for (const ifaddrs* i = list; i; i = i->ifa_next)
+    mine = mine || (i->ifa_addr && i->ifa_addr->sa_family == AF_INET &&
+                    reinterpret_cast<const sockaddr_in*>(i->ifa_addr)->sin_addr.s_addr == address.s_addr);
+  ::freeifaddrs(list);
+  return mine;
+}
+
+}  // namespace trainctl

@@ -1,0 +1,134 @@
+// The nodes of a run as its supervisor has them: starts an agent on each, keeps one connection to each,
+// notices those that go silent and takes those that come back.
+//
+//   absent --hello--> ready --silent for silence_s, or connection lost--> lost --hello--> ready ...
+//
+// A lost or absent node is dialled by nobody: its agent dials the supervisor, and where none lives any more
+// another is started, at growing intervals. The agents outlive attempts. One thread; the caller polls fd().
+#pragma once
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/base/file_system.h"
+#include "runtime/machine/process.h"
+#include "runtime/run/machine.h"
+#include "runtime/run/stream.h"
+
+namespace trainctl {
+
+/// How an agent comes to a node.
+struct AgentStart {
+  enum class Way { here, shell, slurm } way = Way::here;
+  std::vector<std::string> shell = {"ssh"};  ///< a remote shell with ssh's arguments: SHELL HOST COMMAND
+  std::vector<std::string>
+      all;  ///< slurm: one command that starts every agent (srun), without the agent's own words
+  std::vector<std::string> one;  ///< slurm: the same for one node, whose name is appended after "-w"
+};
+
+class Fleet {
+ public:
+  struct Options {
+    std::string run_directory, program, mpirun;
+    std::vector<std::string> nodes;  ///< names, in the order of preference
+    AgentStart start;
+    std::string listen;  ///< "unix:PATH" or "ADDRESS:0"
+    double silence_s = 2, grace_s = 30;
+    std::optional<uint64_t> attach_to;  ///< an epoch that may run on the nodes and is to go on
+  };
+  struct Handler {
+    std::function<void(int node, const wire::NodeHello&)> up;
+    std::function<void(int node, const std::string& why)> lost;
+    std::function<void(int node, wire::Message&&)> message;
+  };
+  /// Listens and writes the run's supervisor.json. Error(kPreflight).
+  Fleet(Options options, Clock& clock);
+  ~Fleet();
+  Fleet(const Fleet&) = delete;
+  Fleet& operator=(const Fleet&) = delete;
+
+  /// Who hears what happens from now on.
+  void set_handler(Handler handler) { handler_ = std::move(handler); }
+  /// Starts an agent on every node that has none.
+  void start_agents();
+  /// Agents are started again on nodes that lost theirs, from now on.
+  void keep_agents(bool keep) { keep_agents_ = keep; }
+
+  int size() const { return int(nodes_.size()); }
+  const std::string& name(int node) const { return nodes_[size_t(node)].name; }
+  /// Nothing while the node is absent or lost.
+  const wire::NodeHello* hello(int node) const;
+  /// When the node was heard last, monotonic.
+  double heard_s(int node) const { return nodes_[size_t(node)].heard_s; }
+  /// Why the node is not there: what its start said, or how it was lost.
+  const std::string& problem(int node) const { return nodes_[size_t(node)].problem; }
+  int find(const std::string& name) const;       ///< -1 if there is none
+  int find_host(const std::string& host) const;  ///< by the name that the node calls itself
+  int ready_count() const;
+  Machine& machine(int node) { return *nodes_[size_t(node)].machine; }
+
+  /// Readable when there is something for serve().
+  int fd() const { return epoll_fd_; }
+  void serve();
+  double deadline_s() const;
+  /// Tells every agent to end and waits at most `limit_s` for them.
+  void end(double limit_s);
+  /// Connections that showed no token or another version: how many, and the last reason.
+  const std::string& last_refusal() const { return last_refusal_; }
+
+ private:
+  struct Connection {
+    std::unique_ptr<Stream> stream;
+    int node = -1;  ///< -1: not greeted yet
+    double since_s = 0;
+    bool writing = false;  ///< epoll waits for room to write
+  };
+  struct Remote;
+  struct Node {
+    std::string name, problem;
+    std::optional<wire::NodeHello> hello;
+    Connection* connection = nullptr;
+    std::unique_ptr<Machine> machine;
+    double heard_s = 0, next_start_s = 0, start_interval_s = 1;
+    uint64_t taken = 0;  ///< the last message that was handled
+    std::unique_ptr<ChildProcess> starter;
+    std::string starter_text;
+  };
+  void listen();
+  void accept_all();
+  void read_from(Connection& connection);
+  void greet(Connection& connection, const wire::Message& message);
+  std::string refusal_of(const wire::NodeHello& hello) const;
+  void close(Connection& connection, const std::string& why);
+  void lose(int node, const std::string& why);
+  void watch_starters();
+  void start_agent(int node);
+  std::vector<std::string> agent_words(const std::string& name) const;
+  void send(int node, const wire::Message& message);
+  void await_room(Connection& connection);
+  void tick();
+
+  Options options_;
+  Clock& clock_;
+  Handler handler_;
+  std::string token_, last_refusal_;
+  int listen_fd_ = -1, epoll_fd_ = -1;
+  std::vector<Node> nodes_;
+  std::vector<std::unique_ptr<Connection>> connections_;
+  std::unique_ptr<ChildProcess> start_all_;
+  std::deque<int> to_start_;
+  int starting_ = 0;
+  double beat_s_ = 0, ticked_s_ = 0;
+  bool keep_agents_ = false, ending_ = false, told_refusal_ = false;
+};
+
+/// The address of this machine on the way to `host`, without sending anything: "10.77.0.10".
+/// Error(kPreflight) if the name does not resolve or no way leads there.
+std::string own_address_towards(const std::string& host);
+/// Whether `host` names this machine.
+bool is_this_machine(const std::string& host);
+
+}  // namespace trainctl

@@ -1,0 +1,113 @@
+#include "runtime/supervise/run_nodes.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <set>
+#include <sstream>
+
+#include "runtime/base/error.h"
+
+namespace trainctl {
+namespace {
+
+std::string own_name() {
+  char host[256] = "localhost";
+  ::gethostname(host, sizeof host - 1);
+  return host;
+}
+
+[[noreturn]] void malformed(const std::string& text, const std::string& where) {
+  throw Error(ErrorCode::kSpec, fmt::format("{} is no node: \"{}\"; write NAME or NAME:SLOTS", where, text));
+}
+
+std::vector<ClusterNode> read_host_file(const std::string& path, FileSystem& fs) {
+  std::vector<ClusterNode> nodes;
+  std::istringstream lines(fs.read_text(path));
+  int number = 0;
+  for (std::string line; std::getline(lines, line);) {
+    ++number;
+    line = line.substr(0, line.find('#'));
+    const size_t begin = line.find_first_not_of(" \t\r");
+    if (begin == std::string::npos) continue;
+    const size_t end = line.find_last_not_of(" \t\r");
+    nodes.push_back(parse_host(line.substr(begin, end - begin + 1), fmt::format("{}:{}", path, number)));
+  }
+  if (nodes.empty()) throw Error(ErrorCode::kSpec, fmt::format("launcher.hostfile {} names no node", path));
+  return nodes;
+}
+
+std::vector<std::string> words_of(const std::string& text) {
+  std::istringstream stream(text);
+  std::vector<std::string> words;
+  for (std::string word; stream >> word;) words.push_back(word);
+  return words;
+}
+
+}  // namespace
+
+ClusterNode parse_host(const std::string& text, const std::string& where) {
+  ClusterNode node;
+  std::string slots;
+  if (const size_t space = text.find_first_of(" \t"); space != std::string::npos) {
+    node.name = text.substr(0, space);
+    const size_t equals = text.find("slots=", space);
+    if (equals == std::string::npos) malformed(text, where);
+    slots = text.substr(equals + 6);
+  } else if (const size_t colon = text.find(':'); colon != std::string::npos) {
+    node.name = text.substr(0, colon);
+    slots = text.substr(colon + 1);
+    if (slots.empty()) malformed(text, where);
+  } else {
+    node.name = text;
+  }
+  const bool number = slots.size() <= 6 && slots.find_first_not_of("0123456789") == std::string::npos;
+  if (node.name.empty() || !number || node.name.starts_with('-') ||
+      node.name.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_") !=
+          std::string::npos)
+    malformed(text, where);
+  if (!slots.empty()) node.slots = std::stoi(slots);
+  if (!slots.empty() && node.slots == 0) malformed(text, where);
+  return node;
+}
+
+int even_slots(const JobSpec& job, int nodes) {
+  const int ranks = job.mesh().world_size(), group = job.parallelism.tensor;
+  const int even = (ranks + nodes - 1) / nodes;
+  return (even + group - 1) / group * group;
+}
+
+RunNodes nodes_of(const JobSpec& job, FileSystem& fs) {
+  RunNodes result;
+  for (const std::string& host : job.launcher.hosts)
+    result.nodes.push_back(parse_host(host, "launcher.hosts"));
+  if (result.nodes.empty() && !job.launcher.hostfile.empty())
+    result.nodes = read_host_file(job.launcher.hostfile, fs);
+  std::set<std::string> seen;
+  for (const ClusterNode& node : result.nodes)
+    if (!seen.insert(node.name).second)
+      throw Error(
+          ErrorCode::kSpec,
+          fmt::format("the node {} is named twice; name each node once, with all its slots", node.name));
+  if (result.nodes.empty()) {
+    result.nodes.push_back({own_name(), job.mesh().world_size(), ""});
+    return result;
+  }
+  const int even = job.launcher.slots > 0 ? job.launcher.slots : even_slots(job, int(result.nodes.size()));
+  for (ClusterNode& node : result.nodes)
+    if (node.slots == 0) node.slots = even;
+  result.start = {.way = AgentStart::Way::shell, .shell = words_of(job.launcher.shell)};
+  result.one_machine = result.nodes.size() == 1 && is_this_machine(result.nodes[0].name);
+  if (result.one_machine) {
+    result.start.way = AgentStart::Way::here;
+    return result;
+  }
+  std::string remote;
+  for (const ClusterNode& node : result.nodes)
+    if (remote.empty() && !is_this_machine(node.name)) remote = node.name;
+  // Nothing listens beyond the network that leads to the nodes.
+  result.listen = own_address_towards(remote) + ":0";
+  return result;
+}
+
+}  // namespace trainctl

@@ -1,0 +1,33 @@
+// On which nodes a job may run, and how an agent comes to each: from its spec, its host file, or the Slurm
+// job around it.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "runtime/base/file_system.h"
+#include "runtime/spec/job.h"
+#include "runtime/supervise/fleet.h"
+#include "runtime/supervise/placement.h"
+
+namespace trainctl {
+
+struct RunNodes {
+  std::vector<ClusterNode> nodes;  ///< in the order of preference; at least one
+  AgentStart start;
+  bool one_machine = true;  ///< the only node is this machine
+  /// Where the agents reach the supervisor: "ADDRESS:0"; "" on one machine, where a socket in a scratch
+  /// folder does.
+  std::string listen;
+};
+
+/// Error(kSpec) for a malformed or repeated host, Error(kPreflight) for a name that does not resolve.
+RunNodes nodes_of(const JobSpec& job, FileSystem& fs);
+
+/// "node0", "node0:4" or, in a file, "node0 slots=4"; slots 0 where none are given. Error(kSpec) naming
+/// `where`.
+ClusterNode parse_host(const std::string& text, const std::string& where);
+
+/// The slots of a node that says nothing: the mesh spread evenly, in whole tensor groups.
+int even_slots(const JobSpec& job, int nodes);
+
+}  // namespace trainctl
