@@ -1,17 +1,27 @@
-// trainctl rank: one rank of a run; started by mpirun, hidden from the help.
+// trainctl rank: one rank of a run; started by the agent of its node or by mpirun, hidden from the help.
 #include <memory>
 
 #include "cmd/commands.h"
+#include "runtime/base/error.h"
 #include "runtime/run/rank_main.h"
 
 namespace trainctl::cmd {
 
 void add_rank(CommandLine& app, Context& context) {
-  auto run_directory = std::make_shared<std::string>();
+  struct Options {
+    std::string run_directory;
+    bool probe = false;
+  };
+  auto options = std::make_shared<Options>();
   CommandLine command = app.add_subcommand("rank", "one rank of a run (started by launch)");
   command.hide();  // not in the help
-  command.add_option("RUN", *run_directory, "run directory").required();
-  when_chosen(command, context, [run_directory] { return rank_main(*run_directory); });
+  command.add_option("RUN", options->run_directory, "run directory");
+  command.add_flag("--probe", options->probe, "only join the others and say how many there are");
+  when_chosen(command, context, [options] {
+    if (options->probe) return probe_main();
+    if (options->run_directory.empty()) throw Error(ErrorCode::kUsage, "RUN is missing");
+    return rank_main(options->run_directory);
+  });
 }
 
 }  // namespace trainctl::cmd

@@ -155,6 +155,15 @@ void run(FileSystem& fs, const RunDirectory& directory, const AttemptFile& attem
 
 }  // namespace
 
+int probe_main() {
+  enter_bundle(own_bundle());
+  parallel::MpiWorld mpi;
+  fmt::print("world_size {}\n", mpi.world(10)->size());
+  std::fflush(stdout);
+  mpi.finalize();
+  return 0;
+}
+
 int rank_main(const std::string& run_directory) {
   enter_bundle(own_bundle());  // first: no other thread reads the environment yet
   prepare_device_environment();

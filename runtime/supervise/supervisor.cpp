@@ -20,6 +20,7 @@
 #include "runtime/supervise/attempt.h"
 #include "runtime/supervise/recovery.h"
 #include "runtime/supervise/run_end.h"
+#include "runtime/supervise/starter.h"
 #include "runtime/supervise/widths.h"
 
 namespace trainctl {
@@ -255,7 +256,6 @@ class Supervisor {
     AttemptOptions options = options_for(job.job);
     place_ranks(options, job.job, start.nodes);
     prepare_run_directory(job.job);
-    options.pmix = start_by_pmix();
     const LaunchInput input{.job = &job.job,
                             .hosts = hosts_of(options),
                             .network = network_of(options),
@@ -269,6 +269,7 @@ class Supervisor {
                             .homeless = !std::getenv("HOME"),
                             .root = ::geteuid() == 0,
                             .cross_memory_attach = plan_.cross_memory_attach};
+    options.pmix = start_by_pmix(input);
     options.line = options.pmix ? rank_line(input) : mpirun_line(input);
     options.file.overrides = overrides_of(plan_.job, start.width);
     recovery_.attempt_started(start, clock_.monotonic_s());
@@ -322,6 +323,7 @@ class Supervisor {
 
   void run_one(AttemptOptions options, StopSignals& signals) {
     const std::vector<AttemptOptions::Node> places = options.nodes;
+    const bool by_pmix = options.pmix;
     options.hooks = {.node_up = [this](int node) { node_up(node); },
                      .node_lost = [this](int node, const std::string& why) { node_lost(node, why); },
                      .progressed = [this](int64_t step) { recovery_.progressed(step); },
@@ -341,6 +343,7 @@ class Supervisor {
                    .rank = v.rank};
     for (const AttemptOptions::Node& place : places)
       if (v.rank >= place.first && v.rank < place.first + place.count) end.node = fleet_->name(place.node);
+    doubt_pmix(v, by_pmix);
     if (v.outcome == Verdict::failed) failure_folder_ = record_failure(v);
     recovery_.attempt_ended(end, clock_.monotonic_s());
   }
@@ -414,14 +417,29 @@ class Supervisor {
     return options;
   }
 
-  /// Whether the agents start the ranks themselves.
-  bool start_by_pmix() const {
-    if (plan_.job.job.launcher.start != RankStart::pmix) return false;
-    for (int i = 0; i < fleet_->size(); ++i)
+  /// Whether the agents start the ranks themselves; decided before the first attempt.
+  bool start_by_pmix(const LaunchInput& input) {
+    if (pmix_) return *pmix_;
+    const RankStart wanted = plan_.job.job.launcher.start;
+    std::string problem = wanted == RankStart::mpirun ? "launcher.start = mpirun" : "";
+    for (int i = 0; i < fleet_->size() && problem.empty(); ++i)
       if (const wire::NodeHello* hello = fleet_->hello(i); hello && !hello->pmix_problem.empty())
-        throw Error(ErrorCode::kPreflight, fmt::format("launcher.start = pmix, and {} cannot: {}",
-                                                       fleet_->name(i), hello->pmix_problem));
-    return true;
+        problem = fmt::format("{}: {}", fleet_->name(i), hello->pmix_problem);
+    if (wanted == RankStart::pmix && !problem.empty())
+      throw Error(ErrorCode::kPreflight, fmt::format("launcher.start = pmix does not work on {}", problem));
+    if (wanted == RankStart::automatic && problem.empty())
+      problem = pmix_start_problem(rank_line(input), fs_, starts_cache_path());
+    pmix_ = problem.empty();
+    log_.event("starter", dump({{"start", *pmix_ ? "pmix" : "mpirun"}, {"reason", problem}}));
+    return *pmix_;
+  }
+
+  /// Where PMIx was our choice and no rank came to its first step, mpirun may do better.
+  void doubt_pmix(const Verdict& v, bool by_pmix) {
+    if (!by_pmix || plan_.job.job.launcher.start != RankStart::automatic || !v.before_first_step || !v.lost_nodes.empty()) return;
+    if (v.outcome != Verdict::failed || (v.code != ErrorCode::kWorker && v.code != ErrorCode::kHang)) return;
+    pmix_ = false;
+    log_.event("starter", dump({{"start", "mpirun"}, {"reason", v.cause}}));
   }
 
   void place_ranks(AttemptOptions& options, const JobSpec& job, const std::vector<std::string>& names) const {
@@ -499,6 +517,7 @@ class Supervisor {
   int64_t resume_step_ = 0, last_step_ = 0;
   std::optional<Fleet> fleet_;
   bool attached_ = false;
+  std::optional<bool> pmix_;
   std::optional<Verdict> verdict_;  ///< of the last attempt
   std::string failure_folder_, waiting_for_;
   double waiting_since_s_ = 0;

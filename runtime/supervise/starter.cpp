@@ -1,0 +1,87 @@
+#include "runtime/supervise/starter.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+
+#include "runtime/base/error.h"
+#include "runtime/base/json.h"
+#include "runtime/machine/pmix_probe.h"
+#include "runtime/machine/session.h"
+#include "runtime/train/peak_cache.h"
+
+namespace trainctl {
+namespace {
+
+/// A file and when it was last changed.
+std::string stamp(const std::string& path) {
+  struct stat s;
+  if (path.empty() || ::stat(path.c_str(), &s) != 0) return path;
+  return fmt::format("{} {}.{}", path, s.st_mtim.tv_sec, s.st_mtim.tv_nsec);
+}
+
+/// The library that holds a function of this process.
+std::string library_of(const char* function) {
+  Dl_info info{};
+  void* address = ::dlsym(RTLD_DEFAULT, function);
+  return address && ::dladdr(address, &info) && info.dli_fname ? info.dli_fname : "";
+}
+
+std::string probe(const LaunchLine& rank) {
+  try {
+    const SessionFolders folders;
+    char host[256] = "localhost";
+    ::gethostname(host, sizeof host - 1);
+    PmixServer server({.scratch_folder = folders.session(),
+                       .shared_memory_folder = folders.shared_memory(),
+                       .host_name = host,
+                       .events = {.fence = [](uint64_t, std::string) {},
+                                  .aborted = [](uint64_t, int, int, std::string) {},
+                                  .log = [](std::string) {}}});
+    PmixProbe what{.argv = {rank.argv[0], "rank", "--probe"}, .settings = rank.environment, .host_name = host};
+    for (auto& [name, value] : what.settings) {
+      if (name == "OMPI_MCA_btl_vader_backing_directory") value = folders.shared_memory();
+      if (name == "OMPI_MCA_orte_tmpdir_base" || name == "TMPDIR") value = folders.session();
+    }
+    return probe_pmix(server, what);
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+}  // namespace
+
+std::string starts_cache_path() {
+  const std::string peaks = peak_cache_path();
+  return peaks.empty() ? "" : peaks.substr(0, peaks.rfind('/')) + "/starts.json";
+}
+
+std::string pmix_start_problem(const LaunchLine& rank, FileSystem& fs, const std::string& cache) {
+  if (const std::string problem = pmix_problem(); !problem.empty()) return problem;
+  const std::string key = fmt::format("{}, {}, {}", TRAINCTL_VERSION, stamp(rank.argv[0]), stamp(library_of("MPI_Init")));
+  nlohmann::json known = nlohmann::json::object();
+  try {
+    if (!cache.empty() && fs.exists(cache))
+      if (nlohmann::json read = try_parse_json(fs.read_text(cache)); read.is_object()) known = read;
+    if (known.contains(key) && known[key].is_string()) return known[key];
+  } catch (const Error&) {
+    // As if nothing were known.
+  }
+  const std::string problem = probe(rank);
+  try {
+    if (known.size() > 32) known.clear();  // of programs that were built over
+    known[key] = problem;
+    if (!cache.empty()) {
+      fs.make_directories(cache.substr(0, cache.rfind('/')));
+      fs.replace_text(cache, dump_json(known, 1) + "\n");
+    }
+  } catch (const Error&) {
+    // The next launch tries again.
+  }
+  return problem;
+}
+
+}  // namespace trainctl
