@@ -96,6 +96,11 @@ class Service {
     const std::lock_guard lock(sending_);
     return send_message(child_.socket, kind, body);
   }
+  /// It has ended by itself.
+  bool gone() {
+    const std::lock_guard lock(mutex_);
+    return gone_;
+  }
   /// The answer of kind `kind` to what was sent. Error(kLauncher).
   std::string answer(PmixMessageKind kind) {
     std::unique_lock lock(mutex_);
@@ -176,6 +181,8 @@ struct PmixServer::State {
 
   void start_service();
   void stop_service();
+  /// Lets a service begin the current epoch; the local ranks' environments.
+  std::string begun();
   /// On the service's thread.
   void pass_on(PmixMessage& message);
 };
@@ -202,6 +209,27 @@ void PmixServer::State::stop_service() {
     service.reset();
   }
   remove_left_overs(pmix_folder());
+}
+
+std::string PmixServer::State::begun() {
+  PmixBody body;
+  body.put(*current);
+  for (bool again = false;; again = true) {
+    if (!service) start_service();
+    try {
+      if (!ready) service->answer(PmixMessageKind::ready);
+      ready = true;
+      service->send(PmixMessageKind::begin, body.bytes());
+      std::string environments = service->answer(PmixMessageKind::begun);
+      set_epoch_of_news(current->epoch);  // no sooner: the end of a service that is replaced is no news
+      if (service->gone()) throw Error(ErrorCode::kLauncher, "the PMIx server ended by itself");
+      return environments;
+    } catch (const Error&) {
+      const bool gone = service->gone();
+      stop_service();
+      if (again || !gone) throw;  // one that has ended while it waited for an epoch is replaced
+    }
+  }
 }
 
 void PmixServer::State::pass_on(PmixMessage& message) {
@@ -246,13 +274,7 @@ void PmixServer::begin(const Epoch& epoch) {
   const std::vector<int>& local = state_->current->ranks_of_host[size_t(epoch.this_host)];
   real_file_system().make_directory(state_->folder());
   real_file_system().make_directory(state_->shared_folder());
-  if (!state_->service) state_->start_service();
-  if (!std::exchange(state_->ready, true)) state_->service->answer(PmixMessageKind::ready);
-  state_->set_epoch_of_news(epoch.epoch);
-  PmixBody body;
-  body.put(*state_->current);
-  state_->service->send(PmixMessageKind::begin, body.bytes());
-  PmixBody environments(state_->service->answer(PmixMessageKind::begun));
+  PmixBody environments(state_->begun());
   state_->environments.clear();
   for (const int rank : local) state_->environments[rank] = environments.environment();
 }

@@ -1,6 +1,7 @@
 #include "runtime/machine/pmix_service.h"
 
 #include <fmt/format.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -265,6 +266,7 @@ void obey(PmixMessage message) {
 std::string pmix_problem() { return pmix_library().problem; }
 
 void serve_pmix(int socket) {
+  ::prctl(PR_SET_NAME, "pmix-server");
   Service::of_process().socket = socket;
   while (auto message = receive_message(socket)) obey(std::move(*message));
   ::_exit(0);  // without destructors: libpmix's thread runs

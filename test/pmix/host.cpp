@@ -9,6 +9,7 @@
 //   fence EPOCH SIZE
 //   probe MODE 0
 //   files 0, end 0
+//   break 0                                   kills the process that runs libpmix
 // and the host answers
 //   begun 0, ready RANK 0, exit RANK STATUS 0, files COUNT 0 (of epochs, in its folders), probed SIZE, ended
 //   0, fence EPOCH SIZE, aborted EPOCH RANK STATUS 0, log SIZE, failed SIZE
@@ -21,6 +22,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <memory>
 #include <sstream>
@@ -99,11 +101,13 @@ class Host {
         uint64_t epoch = 0;
         words >> epoch;
         server_->finish_fence(epoch, message.data);
+      } else if (what == "break") {
+        kill_pmix_service();
       } else if (what == "probe") {
         std::string mode;
         words >> mode;
         test_.send("probed", probe_pmix(*server_, {.argv = {program_, mode, "2"},
-                                                   .settings = settings(),
+                                                   .settings = mpi_settings(),
                                                    .host_name = name_,
                                                    .deadline_s = mode == "late" ? 0.5 : 20}));
       } else if (what == "files") {
@@ -127,6 +131,22 @@ class Host {
     return count;
   }
 
+  /// The grandchild of that name: its parent is the fork server.
+  static void kill_pmix_service() {
+    for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+      const auto [name, parent] = name_and_parent(entry.path());
+      if (name != "pmix-server" || name_and_parent("/proc/" + parent).second != fmt::format("{}", ::getpid()))
+        continue;
+      ::kill(std::atoi(entry.path().filename().c_str()), SIGKILL);
+    }
+  }
+  static std::pair<std::string, std::string> name_and_parent(const std::filesystem::path& process) {
+    std::ifstream stat(process / "stat");
+    std::string pid, name, state, parent;
+    stat >> pid >> name >> state >> parent;  // our names have no spaces
+    return {name.size() > 2 ? name.substr(1, name.size() - 2) : "", parent};
+  }
+
   void begin(std::istringstream& words) {
     uint64_t number = 0;
     int this_host = 0;
@@ -144,23 +164,13 @@ class Host {
       const size_t equals = setting.find('=');
       const std::string special = setting.substr(0, equals);
       if (!special.empty()) environment.emplace_back(special, setting.substr(equals + 1));
-      for (const auto& [name, value] : settings())
+      for (const auto& [name, value] : mpi_settings())
         if (name != special) environment.emplace_back(name, value);
       if (mode == "none") continue;
       ranks_[rank] = std::make_unique<ChildProcess>(
           std::vector<std::string>{program_, mode, fmt::format("{}", world_size)}, environment);
     }
     test_.send("begun");
-  }
-
-  /// MPI's settings for more ranks than cores on one machine.
-  static Environment settings() {
-    return {{"OMPI_MCA_mpi_yield_when_idle", "1"},
-            {"OMPI_MCA_pml", "ob1"},
-            {"OMPI_MCA_btl", "self,vader,tcp"},
-            {"OMPI_MCA_btl_tcp_if_include", "lo"},
-            {"OMPI_MCA_hwloc_base_binding_policy", "none"},
-            {"OMP_NUM_THREADS", "1"}};
   }
 
   void look_at_ranks() {

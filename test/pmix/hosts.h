@@ -95,6 +95,10 @@ class Hosts {
   void kill(int rank) {
     for (const auto& socket : sockets_) socket->send(fmt::format("kill {}", rank));
   }
+  /// Kills each host's process that runs libpmix.
+  void break_servers() {
+    for (const auto& socket : sockets_) socket->send("break");
+  }
   /// What the first host's probe says.
   std::string probe(const std::string& mode) {
     probed_.reset();
@@ -134,10 +138,8 @@ class Hosts {
   const std::map<int, int>& aborted() const { return aborted_; }
   const std::string& log() const { return log_; }
   int fences() const { return fences_; }
-  /// Data for a fence of another epoch than the current one, as a late answer would bring it.
-  void answer_old_fence(uint64_t epoch) {
-    for (const auto& socket : sockets_) socket->send(fmt::format("fence {}", epoch), "old");
-  }
+  /// From now on each fence is first answered with nonsense of the epoch before, as a late message would be.
+  void send_old_answers_first() { old_answers_ = true; }
 
  private:
   void until(const std::function<bool()>& condition) {
@@ -196,6 +198,8 @@ class Hosts {
       for (const auto& [of, share] : shares_) all += share;
       shares_.clear();
       ++fences_;
+      for (const auto& socket : sockets_)
+        if (old_answers_) socket->send(fmt::format("fence {}", epoch - 1), "old");
       for (const auto& socket : sockets_) socket->send(fmt::format("fence {}", epoch), all);
     } else if (what == "log") {
       log_ += message.data;
@@ -217,7 +221,7 @@ class Hosts {
   std::map<size_t, std::string> shares_;
   std::string log_;
   std::optional<std::string> probed_, failure_;
-  bool failure_expected_ = false;
+  bool failure_expected_ = false, old_answers_ = false;
   size_t begun_ = 0, ended_ = 0;
   int fences_ = 0, files_ = 0;
   size_t files_known_ = 0;

@@ -1,4 +1,4 @@
-// Lines with data between the tests and their hosts, over a Unix socket.
+// What the tests and their hosts share: lines with data over a Unix socket, and MPI's settings.
 #pragma once
 #include <fmt/format.h>
 #include <poll.h>
@@ -13,6 +13,8 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+
+#include "runtime/machine/process.h"
 
 namespace trainctl {
 
@@ -75,6 +77,16 @@ class MessageSocket {
   std::mutex mutex_;
   std::string buffer_;
 };
+
+/// For more ranks than cores on one machine.
+inline Environment mpi_settings() {
+  return {{"OMPI_MCA_mpi_yield_when_idle", "1"},
+          {"OMPI_MCA_pml", "ob1"},
+          {"OMPI_MCA_btl", "self,vader,tcp"},
+          {"OMPI_MCA_btl_tcp_if_include", "lo"},
+          {"OMPI_MCA_hwloc_base_binding_policy", "none"},
+          {"OMP_NUM_THREADS", "1"}};
+}
 
 inline sockaddr_un unix_address(const std::string& path) {
   sockaddr_un address = {};

@@ -24,6 +24,47 @@ Hosts hosts_of(std::vector<std::vector<int>> ranks_of_host) {
   return Hosts(g_host_program, g_rank_program, std::move(ranks_of_host), count);
 }
 
+class Stopwatch {
+ public:
+  double seconds() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
+  }
+
+ private:
+  const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+};
+
+double seconds_to_ready_by_mpirun(int ranks) {
+  const Stopwatch since;
+  Environment environment = mpi_settings();
+  for (const auto& [name, value] : Environment{{"OMPI_ALLOW_RUN_AS_ROOT", "1"},
+                                               {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
+                                               {"OMPI_MCA_rmaps_base_oversubscribe", "1"},
+                                               {"OMPI_MCA_plm", "^rsh"},
+                                               {"OMPI_MCA_ras", "^slurm"},
+                                               {"OMPI_MCA_odls_base_num_threads", "0"}})
+    environment.emplace_back(name, value);
+  ChildProcess child({"mpirun", "-n", std::to_string(ranks), g_rank_program, "sum", std::to_string(ranks)},
+                     environment);
+  std::string output;
+  const auto ready = [&] {
+    int count = 0;
+    for (size_t at = 0; (at = output.find("ready\n", at)) != std::string::npos; ++at) ++count;
+    return count;
+  };
+  while (ready() < ranks && since.seconds() < 60 && child.output_fd() >= 0) {
+    pollfd fd = {child.output_fd(), POLLIN, 0};
+    ::poll(&fd, 1, 1000);
+    output += child.read_output();
+  }
+  const double seconds = since.seconds();
+  CAPTURE(output);
+  CHECK(ready() == ranks);
+  pollfd ended = {child.exit_fd(), POLLIN, 0};
+  ::poll(&ended, 1, 60000);
+  return seconds;
+}
+
 }  // namespace
 
 TEST_CASE("one host: 1, 2 and 5 ranks", "[server]") {
@@ -47,10 +88,8 @@ TEST_CASE("ranks need not be in the order of the hosts", "[server]") {
 
 TEST_CASE("five epochs in a row, and late answers of old ones", "[server]") {
   Hosts hosts = hosts_of({{0, 1}, {2}});
-  for (uint64_t epoch = 1; epoch <= 5; ++epoch) {
-    hosts.answer_old_fence(epoch - 1);
-    hosts.sum(epoch);
-  }
+  hosts.send_old_answers_first();
+  for (uint64_t epoch = 1; epoch <= 5; ++epoch) hosts.sum(epoch);
 }
 
 TEST_CASE("ranks killed in MPI_Init do not harm the next epoch", "[server]") {
@@ -176,6 +215,38 @@ TEST_CASE("MPI_Abort is reported", "[server]") {
   hosts.wait_exits();
   hosts.end();
   hosts.sum(2);
+}
+
+TEST_CASE("the end of the server itself is reported, and the next epoch has a new one", "[server]") {
+  Hosts hosts = hosts_of({{0, 1}});
+  hosts.begin(1, "hold");
+  hosts.wait_ready(2);
+  hosts.break_servers();
+  hosts.wait_aborted();
+  CHECK(hosts.aborted() == std::map<int, int>{{-1, 0}});
+  hosts.kill(-1);
+  hosts.wait_exits();
+  hosts.end();
+  hosts.break_servers();  // also the one that waits for the next epoch
+  hosts.sum(2);
+  hosts.sum(3);
+}
+
+TEST_CASE("from the start to the last rank after MPI_Init", "[.start_time]") {
+  std::vector<double> pmix, mpirun;
+  Hosts hosts = hosts_of({{0, 1, 2, 3, 4, 5, 6, 7}});
+  for (uint64_t epoch = 1; epoch <= 5; ++epoch) {
+    const Stopwatch since;
+    hosts.begin(epoch, "sum");
+    hosts.wait_ready(8);
+    pmix.push_back(since.seconds());
+    hosts.wait_exits();
+    hosts.end();
+    mpirun.push_back(seconds_to_ready_by_mpirun(8));
+  }
+  for (auto* times : {&pmix, &mpirun}) std::sort(times->begin(), times->end());
+  std::printf("8 ranks, median of 5: PMIx %.3f s (%.3f to %.3f), mpirun %.3f s (%.3f to %.3f)\n", pmix[2],
+              pmix[0], pmix[4], mpirun[2], mpirun[0], mpirun[4]);
 }
 
 TEST_CASE("the text of a packed buffer is found", "[server]") {
