@@ -37,10 +37,21 @@ bool is_job_id(std::string_view text) {
   return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
 }
 
+/// parse(text), where a refusal is not the user's mistake: Slurm wrote the text.
+template <typename Parse>
+auto written_by_slurm(Parse parse, const std::string& text) {
+  try {
+    return parse(text);
+  } catch (const Error& error) {
+    throw Error(ErrorCode::kLauncher, error.what());
+  }
+}
+
 std::vector<SlurmNode> nodes_of(const std::string& list, const std::optional<std::string>& cpus) {
   std::vector<SlurmNode> nodes;
-  for (std::string& name : parse_node_list(list)) nodes.push_back({.name = std::move(name)});
-  const std::vector<int> counts = cpus ? parse_repeated_counts(*cpus) : std::vector<int>();
+  for (std::string& name : written_by_slurm(parse_node_list, list))
+    nodes.push_back({.name = std::move(name)});
+  const std::vector<int> counts = cpus ? written_by_slurm(parse_repeated_counts, *cpus) : std::vector<int>();
   if (counts.empty()) return nodes;
   if (counts.size() != nodes.size())
     throw Error(ErrorCode::kLauncher,
@@ -133,7 +144,7 @@ std::vector<SlurmJob> parse_squeue(const std::string& output) {
                       "SLURM_TIME_FORMAT=%s",
                       fields[2], job.id));
     }
-    job.nodes = parse_node_list(fields[4]);
+    job.nodes = written_by_slurm(parse_node_list, fields[4]);
     jobs.push_back(std::move(job));
   }
   return jobs;

@@ -45,8 +45,8 @@ using Variables = std::function<std::optional<std::string>(const char* name)>;
 /// This process's environment.
 Variables process_variables();
 
-/// Nothing outside of an allocation. Error(kLauncher), one sentence, where the variables contradict each
-/// other.
+/// Nothing outside of an allocation. Error(kLauncher), one sentence, where a variable is not of Slurm's
+/// form or two contradict each other.
 std::optional<SlurmAllocation> allocation_from_environment(const Variables& variables);
 
 /// Whether the variable would change what our srun does, beyond what its arguments say: SLURM_NTASKS of the

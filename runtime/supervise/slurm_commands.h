@@ -26,14 +26,12 @@ class SlurmCommands {
   /// Whether sbatch is on PATH.
   static bool present();
 
-  /// Submits `count` jobs with the same script; their ids. Where one is refused those before it are
-  /// cancelled.
+  /// Submits `count` jobs with the same script; their ids. Where one is refused those before are cancelled.
   std::vector<std::string> submit(const std::string& script_path, int count = 1) const;
   /// Nothing: Slurm does not know the job (any more).
   std::optional<SlurmJob> job(const std::string& job_id) const;
   /// Puts the job back into the queue. From inside the job this ends the caller: SIGTERM at once, SIGKILL
-  /// after KillWait; save before. It starts again after the site's cred_expire at the earliest, 120 s by
-  /// default.
+  /// after KillWait; save before. It starts again after the site's cred_expire (120 s by default) or later.
   void requeue(const std::string& job_id) const;
   void cancel(const std::string& job_id) const;
   /// Cancels this user's waiting jobs of that name: the rest of a chain.

@@ -1,5 +1,4 @@
-// What trainctl gives to Slurm: the script of a job, and the arguments of the commands. Pure; safe from any
-// thread.
+// What trainctl gives to Slurm: the script of a job, and the arguments of the commands. Pure.
 #pragma once
 #include <string>
 #include <string_view>

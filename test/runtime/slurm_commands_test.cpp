@@ -1,8 +1,7 @@
 // Goal: a Slurm that is missing, silent, refuses or answers nonsense is reported in one sentence, in time,
-// and what
-//       was submitted before a refusal is taken back.
+//       and what was submitted before a refusal is taken back.
 // Method: programs of Slurm's names in a folder that stands first on PATH, which write down how they were
-// called.
+//         called.
 #include <unistd.h>
 #include <catch2/catch.hpp>
 

@@ -1,9 +1,7 @@
 // Goal: Slurm's short forms are read as Slurm means them, written so that they read back as the same nodes,
-// and
-//       everything else is refused with a sentence.
+//       and everything else is refused with a sentence.
 // Method: cases of which Slurm 22.05's own `scontrol show hostnames` gave the answer (test/slurm asks it
-// again);
-//         lists of random names through both directions, the seed printed; every cut of a list.
+//         again); lists of random names through both directions, the seed printed.
 #include <fmt/format.h>
 #include <catch2/catch.hpp>
 

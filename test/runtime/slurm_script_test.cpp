@@ -1,9 +1,7 @@
 // Goal: a batch script asks for what the request says, whatever characters its paths hold, and starts
-// trainctl itself;
-//       a request that Slurm would refuse or misread is refused with all its problems.
+//       trainctl itself; a request that Slurm would refuse or misread is refused with all its problems.
 // Method: a golden script; words through a POSIX shell and back; each field out of its range. test/slurm
-// gives the
-//         scripts to a real sbatch.
+//         gives the scripts to a real sbatch.
 #include <catch2/catch.hpp>
 
 #include <fstream>

@@ -1,9 +1,8 @@
 // Goal: a process knows from its environment which allocation it is in and where; children get none of the
-// variables
-//       that mislead them; and the last save begins in time.
+//       variables that mislead them; and the last save begins in time.
 // Method: environments as Slurm 22.05 made them in a batch script, in a step and below salloc (test/slurm
-// makes them
-//         again); answers of squeue and sbatch as they printed them, with warnings; the times in closed form.
+//         makes them again); answers of squeue and sbatch as they printed them, with warnings; the times in
+//         closed form.
 #include <catch2/catch.hpp>
 
 #include <map>
@@ -104,6 +103,13 @@ TEST_CASE("no allocation, and variables that contradict each other", "[slurm]") 
       "4(x2) has 2");
   CHECK_THROWS_AS(allocation_from_environment(variables_of(with(kBatch, "SLURM_JOB_NODELIST", "node[1-"))),
                   Error);
+  try {
+    allocation_from_environment(variables_of(with(kBatch, "SLURM_JOB_CPUS_PER_NODE", "4(x")));
+    FAIL("no error");
+  } catch (const Error& error) {
+    CHECK(error.code() == ErrorCode::kLauncher);
+    CHECK(std::string(error.what()).find("the list of counts '4(x'") == 0);
+  }
   auto without_cpus = kBatch;
   without_cpus.erase("SLURM_JOB_CPUS_PER_NODE");
   CHECK(allocation_from_environment(variables_of(without_cpus))->nodes[1].cpus == 0);

@@ -1,10 +1,9 @@
 // Goal: what trainctl believes of Slurm is what a real Slurm does: node lists, the variables of an
-// allocation, the batch
-//       script with awkward names, end times, the agents' step, requeue, chains, and refusals in Slurm's own
-//       words.
-// Method: four nodes of two GPUs under two switches; the calls of SlurmCommands on the login node through the
-// program
-//         slurm_probe, its environment on nodes; `scontrol show hostnames` as the oracle for lists.
+//       allocation, the batch script with awkward names, end times, the agents' step, requeue, chains, and
+//       refusals in Slurm's own words.
+// Method: four nodes of two GPUs under two switches; the calls of SlurmCommands on the login node through
+//         the program slurm_probe, its environment on nodes; `scontrol show hostnames` as the oracle for
+//         lists.
 #include <fmt/format.h>
 #include <catch2/catch.hpp>
 
@@ -171,8 +170,7 @@ TEST_CASE("end time, requeue and cancel", "[slurm]") {
   REQUIRE(words.size() == 4);
   CHECK(words[0] == job + " RUNNING None");
   CHECK(words[1] == "node0");
-  // The end is ten minutes after the beginning: at most that far from now, and the test is younger than five
-  // minutes.
+  // Ten minutes after the job's beginning, which is less than five minutes ago.
   const double left_s = std::stod(words[2]);
   CHECK(left_s <= 600);
   CHECK(left_s > 300);
@@ -254,8 +252,7 @@ TEST_CASE("refusals in Slurm's words", "[slurm]") {
   CHECK(probe(slurm, {"submit", write_script({.exclude = {"other7"}}, run, "true")})
             .err.find("Invalid node name") != std::string::npos);
   CHECK(probe(slurm, {"requeue", "999"}).err.find("Invalid job id") != std::string::npos);
-  // Nothing answers at the controller's address: the call ends at its deadline or with Slurm's words, not
-  // later.
+  // A controller that does not answer: the call ends at its deadline or with Slurm's words.
   slurm.nodes().kill(slurm.login(), "slurmctld", 19);
   const Outcome silent = probe(slurm, {"job", "1"}, 60);
   slurm.nodes().kill(slurm.login(), "slurmctld", 18);

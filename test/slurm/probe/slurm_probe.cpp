@@ -1,13 +1,14 @@
 // What the Slurm tests run on the cluster's nodes: one call of trainctl's Slurm layer, and its result as
 // text.
 //
-//   where                      the allocation as its environment gives it, one line
-//   submit SCRIPT [COUNT]      the ids, a line each          job ID        id, state, reason / nodes /
-//   seconds left / end requeue ID                 cancel ID                     cancel-waiting NAME known
-//   NODE...              those that Slurm knows, a line each agents RUN COUNT           in a batch script:
-//   starts one agent a node; starts one more on the node named in
-//                              RUN/restart once that file is there; ends when the first step ends
-//   agent-process              the agent: says what it was given, and stays
+//   where                    the allocation as its environment gives it, one line
+//   submit SCRIPT [COUNT]    the ids, a line each
+//   job ID                   id, state and reason; nodes; seconds left; end: a line each
+//   requeue ID, cancel ID, cancel-waiting NAME
+//   known NODE...            those that Slurm knows, a line each
+//   agents RUN COUNT         in a batch script: starts one agent a node; starts one more on the node named in
+//                            RUN/restart once that file is there; ends when the first step ends
+//   agent-process            the agent: says what it was given, and stays
 #include <fmt/format.h>
 #include <sys/wait.h>
 #include <unistd.h>
