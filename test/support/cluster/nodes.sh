@@ -53,12 +53,12 @@ possible() {
       return 77
     fi
   done
-  why=$(ip netns add "$prefix-try" 2>&1 && ip -n "$prefix-try" link add br0 type bridge 2>&1 &&
-        ip -n "$prefix-try" link add p0 type veth peer name p1 2>&1 &&
+  why=$(ip netns add "$prefix-try-$$" 2>&1 && ip -n "$prefix-try-$$" link add br0 type bridge 2>&1 &&
+        ip -n "$prefix-try-$$" link add p0 type veth peer name p1 2>&1 &&
         unshare --uts --ipc --mount --propagation private --pid --fork --mount-proc \
           mount -t tmpfs tmpfs /dev/shm 2>&1)
   local rc=$?
-  ip netns del "$prefix-try" 2>/dev/null
+  ip netns del "$prefix-try-$$" 2>/dev/null
   [ $rc = 0 ] || { echo "fake nodes need network, mount and process namespaces: $why"; return 77; }
 }
 
