@@ -97,6 +97,26 @@ std::string age_note(SupervisorState supervisor, double age_s) {
   return "";
 }
 
+/// A line a node: its ranks, what they do, since when, how long ago its agent was heard.
+std::string node_table(const RunStatus& s, double now) {
+  if (s.nodes.empty()) return "";
+  size_t width = 4;
+  for (const NodeStatus& node : s.nodes) width = std::max(width, node.name.size());
+  std::string text = fmt::format("nodes      {:<{}}  {:<11}  {:<11}  {:>6}  {:>6}  doing\n", "name", width, "ranks", "state", "since", "heard");
+  for (const NodeStatus& node : s.nodes) {
+    const std::string ranks = node.count == 0   ? "-"
+                              : node.count == 1 ? fmt::format("{}", node.first)
+                                                : fmt::format("{}-{}", node.first, node.first + node.count - 1);
+    std::string doing = node.reason;
+    for (int rank = node.first; rank < node.first + node.count && doing.empty(); ++rank)
+      if (size_t(rank) < s.ranks.size() && s.ranks[size_t(rank)].activity) doing = shared_text(*s.ranks[size_t(rank)].activity);
+    const auto ago = [&](double unix_s) { return unix_s > 0 ? short_duration(std::max(0.0, now - unix_s)) : "-"; };
+    text += fmt::format("           {:<{}}  {:<11}  {:<11}  {:>6}  {:>6}  {}\n", node.name, width, ranks, node.state,
+                        ago(node.since_unix_s), ago(node.heard_unix_s), doing);
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string render_status(const RunStatus& s, SupervisorState supervisor, double now) {
@@ -125,6 +145,7 @@ std::string render_status(const RunStatus& s, SupervisorState supervisor, double
   if (!s.ended() && supervised)
     text += fmt::format("ranks      {} of {} alive · updated {} ago\n", present.size(), s.ranks.size(),
                         short_duration(age_s));
+  if (!s.ended() && supervised) text += node_table(s, now);
   for (const LineageEntry& entry : lineage_of(s.lineage_json)) text += fmt::format("lineage    {}\n", describe(entry));
   text += fmt::format("files      {}\n", s.directory);
   if (!s.reason.empty()) text += fmt::format("reason     {}\n", s.reason);
@@ -153,7 +174,7 @@ Diagnosis diagnose(const RunStatus& s, SupervisorState supervisor, double now) {
   }
   if (supervisor == SupervisorState::none) {
     d.verdict = "supervisor_lost";
-    d.summary = fmt::format("the supervisor died without a word {} ago at step {}; its ranks end themselves",
+    d.summary = fmt::format("the supervisor died without a word {} ago at step {}; its nodes end its ranks after fault_tolerance.grace_seconds; until then `resume` attaches to them",
                             short_duration(now - s.updated_unix_s), s.step);
     d.advice = "trainctl resume " + s.run_id;
     return d;

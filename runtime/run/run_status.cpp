@@ -11,7 +11,9 @@ namespace trainctl {
 
 using nlohmann::json;
 
-std::string RunStatus::to_json() const {
+namespace {
+
+json json_of(const std::vector<RankStatus>& ranks) {
   json list = json::array();
   for (const RankStatus& r : ranks)
     list.push_back({{"rank", r.rank},
@@ -22,6 +24,49 @@ std::string RunStatus::to_json() const {
                     {"doing", r.activity ? render(*r.activity) : ""},
                     {"stopped", r.stopped},
                     {"heard", r.heard_unix_s}});
+  return list;
+}
+
+std::vector<RankStatus> ranks_of(const json& list) {
+  std::vector<RankStatus> ranks;
+  for (const json& r : list)
+    ranks.push_back(
+        {.rank = r.at("rank"),
+         .pid = r.at("pid"),
+         .phase = r.at("phase"),
+         .host = r.at("host"),
+         .activity = r.contains("activity") ? activity_from_json(dump_json(r.at("activity"))) : std::nullopt,
+         .stopped = r.value("stopped", false),
+         .heard_unix_s = r.at("heard")});
+  return ranks;
+}
+
+json json_of(const std::vector<NodeStatus>& nodes) {
+  json list = json::array();
+  for (const NodeStatus& n : nodes)
+    list.push_back({{"name", n.name},
+                    {"state", n.state},
+                    {"reason", n.reason},
+                    {"first_rank", n.first},
+                    {"ranks", n.count},
+                    {"heard", n.heard_unix_s},
+                    {"since", n.since_unix_s}});
+  return list;
+}
+
+/// "DIR/ranks.json" of "DIR/status.json".
+std::string ranks_path(const std::string& path) { return path.substr(0, path.rfind('/') + 1) + "ranks.json"; }
+
+void replace(FileSystem& fs, const std::string& path, const std::string& text) {
+  const std::string temporary = path + ".new";
+  if (fs.exists(temporary)) fs.remove_file(temporary);
+  fs.create(temporary)->write_at(0, std::as_bytes(std::span(text)));
+  fs.rename(temporary, path);
+}
+
+}  // namespace
+
+std::string RunStatus::to_json(bool with_ranks) const {
   json last = try_parse_json(last_step_json);
   if (!last.is_object()) last = json::object();
   const json j = {{"v", 1},
@@ -43,7 +88,8 @@ std::string RunStatus::to_json() const {
                   {"lineage", try_parse_json(lineage_json)},
                   {"reason", reason},
                   {"advice", advice},
-                  {"ranks", list}};
+                  {"nodes", json_of(nodes)},
+                  {"ranks", with_ranks ? json_of(ranks) : json::array()}};
   return dump_json(j);
 }
 
@@ -68,24 +114,19 @@ RunStatus RunStatus::from_json(const std::string& text) try {
   if (j.contains("lineage")) s.lineage_json = dump_json(j["lineage"]);
   s.reason = j.at("reason");
   s.advice = j.at("advice");
-  for (const json& r : j.at("ranks"))
-    s.ranks.push_back({.rank = r.at("rank"),
-                       .pid = r.at("pid"),
-                       .phase = r.at("phase"),
-                       .host = r.at("host"),
-                       .activity = r.contains("activity") ? activity_from_json(dump_json(r.at("activity"))) : std::nullopt,
-                       .stopped = r.value("stopped", false),
-                       .heard_unix_s = r.at("heard")});
+  if (j.contains("nodes"))
+    for (const json& n : j["nodes"])
+      s.nodes.push_back({n.at("name"), n.at("state"), n.at("reason"), n.at("first_rank"), n.at("ranks"), n.at("heard"), n.at("since")});
+  s.ranks = ranks_of(j.at("ranks"));
   return s;
 } catch (const json::exception& error) {
   throw Error(ErrorCode::kIo, fmt::format("status.json is damaged: {}", error.what()));
 }
 
-void write_status(FileSystem& fs, const std::string& path, const RunStatus& status) {
-  const std::string text = status.to_json() + "\n", temporary = path + ".new";
-  if (fs.exists(temporary)) fs.remove_file(temporary);
-  fs.create(temporary)->write_at(0, std::as_bytes(std::span(text)));
-  fs.rename(temporary, path);
+void write_status(FileSystem& fs, const std::string& path, const RunStatus& status, bool with_ranks) {
+  const bool apart = status.ranks.size() > kMostRanksInStatus;
+  replace(fs, path, status.to_json(!apart) + "\n");
+  if (apart && with_ranks) replace(fs, ranks_path(path), dump_json(json_of(status.ranks)) + "\n");
 }
 
 RunStatus found_in(RunStatus status, const std::string& directory) {
@@ -105,7 +146,12 @@ RunStatus found_in(RunStatus status, const std::string& directory) {
 
 std::optional<RunStatus> read_status(FileSystem& fs, const std::string& path) {
   if (!fs.exists(path)) return std::nullopt;
-  return found_in(RunStatus::from_json(fs.read_text(path)), path.substr(0, path.rfind('/')));
+  RunStatus status = found_in(RunStatus::from_json(fs.read_text(path)), path.substr(0, path.rfind('/')));
+  if (status.ranks.empty() && fs.exists(ranks_path(path))) {
+    const json list = try_parse_json(fs.read_text(ranks_path(path)));
+    if (list.is_array()) status.ranks = ranks_of(list);
+  }
+  return status;
 }
 
 }  // namespace trainctl

@@ -19,6 +19,16 @@ struct RankStatus {
   double heard_unix_s = 0;           ///< last message; 0: none yet
 };
 
+/// A node of a run on several.
+struct NodeStatus {
+  std::string name;
+  std::string state;         ///< absent | running | spare | lost | quarantined
+  std::string reason;        ///< of a loss
+  int first = 0, count = 0;  ///< its ranks in this epoch
+  double heard_unix_s = 0;   ///< its agent's last word; 0: none
+  double since_unix_s = 0;   ///< in this state
+};
+
 struct RunStatus {
   std::string run_id, directory;
   std::string state = "starting";  ///< starting | running | saving | stopping | restarting | finished | paused
@@ -32,15 +42,22 @@ struct RunStatus {
   std::string lineage_json = "[]";    ///< see runtime/spec/lineage.h
   std::string reason;                 ///< of the end, or of the last restart
   std::string advice;                 ///< the next command
+  std::vector<NodeStatus> nodes;  ///< none: this machine alone
   std::vector<RankStatus> ranks;
 
   bool ended() const { return exit_code >= 0; }
-  std::string to_json() const;
+  /// `with_ranks` false: they are in a file of their own, see write_status.
+  std::string to_json(bool with_ranks = true) const;
   static RunStatus from_json(const std::string& text);  ///< Error(kIo) if it is none
 };
 
+/// More ranks than this are written to ranks.json beside it, and only every kRanksIntervalS: nothing that happens every second
+/// grows with the number of ranks.
+inline constexpr size_t kMostRanksInStatus = 256;
+inline constexpr double kRanksIntervalS = 15;
+
 /// Replaces the file by one rename, without waiting for the disk: it is a view, not a record.
-void write_status(FileSystem& fs, const std::string& path, const RunStatus& status);
+void write_status(FileSystem& fs, const std::string& path, const RunStatus& status, bool with_ranks = true);
 std::optional<RunStatus> read_status(FileSystem& fs, const std::string& path);
 
 /// The status of a run that was found in `directory`: of a folder that was copied or renamed since, the id, the paths and the advised

@@ -74,7 +74,7 @@ class Attempt {
     collector_.abandon();
     // Also after an orderly end something may be left on a node: a daemon of mpirun, a folder.
     end_everywhere();
-    return {supervision_.verdict(), regrouped_};
+    return {supervision_.verdict(), regrouped_, supervision_.first_evidence_s()};
   }
 
  private:
@@ -376,6 +376,7 @@ class Attempt {
 
   void on_all_present() {
     const double seconds = clock_.monotonic_s() - started_s_;
+    if (options_.hooks.all_present) options_.hooks.all_present();
     log_.event(options_.attach ? "attached" : "ranks_up",
                fmt::format(R"({{"epoch":{},"ranks":{},"seconds":{:.3f}}})", options_.file.epoch,
                            options_.limits.ranks, seconds));

@@ -20,6 +20,7 @@ namespace trainctl {
 struct AttemptHooks {
   std::function<void(int node)> node_up;  ///< of the fleet
   std::function<void(int node, const std::string& why)> node_lost;
+  std::function<void()> all_present;                              ///< every rank has said hello
   std::function<void(int64_t step)> progressed, saved;
   /// One sentence: the attempt is to save and end, so that the next has other nodes; "": go on.
   std::function<std::string()> regroup;
@@ -46,6 +47,7 @@ struct AttemptOptions {
 struct AttemptResult {
   Verdict verdict;
   bool regrouped = false;
+  std::optional<double> first_evidence_s;  ///< of a failure, monotonic
 };
 
 /// Runs it to its end: when this returns, no process of the attempt is left (or the verdict says which).

@@ -16,6 +16,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <utility>
 
 #include "runtime/base/error.h"
 #include "runtime/base/text.h"
@@ -76,6 +77,7 @@ Fleet::Fleet(Options options, Clock& clock)
     nodes_.back().machine = std::make_unique<Remote>(*this, int(nodes_.size()) - 1);
   }
   ticked_s_ = clock_.monotonic_s();
+  holding_ = options_.attach_to.has_value();
   listen_fd_ = listen_on(options_.listen);
   epoll_event event{.events = EPOLLIN, .data = {.ptr = nullptr}};
   ::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, listen_fd_, &event);
@@ -289,6 +291,10 @@ void Fleet::read_from(Connection& c) {
     Node& node = nodes_[size_t(c.node)];
     node.heard_s = clock_.monotonic_s();
     const uint64_t sequence = message.sequence;
+    if (holding_) {
+      held_.emplace_back(c.node, std::move(message));
+      continue;
+    }
     if (handler_.message) handler_.message(c.node, std::move(message));
     node.taken = std::max(node.taken, sequence);
   }
@@ -308,6 +314,17 @@ void Fleet::await_room(Connection& c) {
   c.writing = wants;
   epoll_event event{.events = EPOLLIN | (wants ? uint32_t(EPOLLOUT) : 0u), .data = {.ptr = &c}};
   ::epoll_ctl(epoll_fd_, EPOLL_CTL_MOD, c.stream->fd(), &event);
+}
+
+void Fleet::set_handler(Handler handler) {
+  handler_ = std::move(handler);
+  if (!holding_ || !handler_.message) return;
+  holding_ = false;
+  for (auto& [node, message] : std::exchange(held_, {})) {
+    const uint64_t sequence = message.sequence;
+    handler_.message(node, std::move(message));
+    nodes_[size_t(node)].taken = std::max(nodes_[size_t(node)].taken, sequence);
+  }
 }
 
 void Fleet::serve() {

@@ -50,8 +50,8 @@ class Fleet {
   Fleet(const Fleet&) = delete;
   Fleet& operator=(const Fleet&) = delete;
 
-  /// Who hears what happens from now on.
-  void set_handler(Handler handler) { handler_ = std::move(handler); }
+  /// Who hears what happens from now on. With attach_to, messages that came before the first handler of messages wait for it.
+  void set_handler(Handler handler);
   /// Starts an agent on every node that has none.
   void start_agents();
   /// Agents are started again on nodes that lost theirs, from now on.
@@ -122,6 +122,8 @@ class Fleet {
   std::deque<int> to_start_;
   int starting_ = 0;
   double beat_s_ = 0, ticked_s_ = 0;
+  std::vector<std::pair<int, wire::Message>> held_;
+  bool holding_ = false;
   bool keep_agents_ = false, ending_ = false, told_refusal_ = false;
 };
 

@@ -320,7 +320,9 @@ RunResult resume_run(const ResumeRequest& asked, FileSystem& fs, Clock& clock, C
   if (request.max_steps > 0 && step >= request.max_steps)
     throw Error(ErrorCode::kUsage, fmt::format("--max-steps {} is not beyond step {}, where the run stands",
                                                request.max_steps, step));
-  check_checkpoint_folder(fs, job, run.checkpoints(job), step);
+  const std::optional<AttemptFile> living = living_attempt(request, fs);
+  // Ranks that live may be saving there.
+  if (!living) check_checkpoint_folder(fs, job, run.checkpoints(job), step);
   require_gpus_of_run(job, id);
   const Ready ready = get_ready(job, fs, clock);
   const std::string changed = changed_data(fs.read_text(run.file("data.json")), ready.preflight.data_json);
@@ -340,7 +342,7 @@ RunResult resume_run(const ResumeRequest& asked, FileSystem& fs, Clock& clock, C
     console.note("checkpoint  there is none yet: starting from step 0");
   }
   plan.resume_fixed = request.step.has_value();
-  plan.attach = living_attempt(request, fs);
+  plan.attach = living;
   record_spec(fs, run, request.now, *identity, plan.lineage_json);
   return supervise(plan, run, fs, clock, console);
 }

@@ -86,6 +86,10 @@ void RunLog::saved(const SaveOutcome& outcome, double seconds) {
 void RunLog::update(const Supervision& supervision, bool now) {
   if (!now && clock_.monotonic_s() - written_s_ < kStatusIntervalS) return;
   status_.state = state_of(supervision);
+  const bool many = supervision.ranks().size() > kMostRanksInStatus;
+  const bool ranks_due = !many || now || clock_.monotonic_s() - ranks_written_s_ >= kRanksIntervalS;
+  if (!ranks_due) return write(false);
+  ranks_written_s_ = clock_.monotonic_s();
   status_.ranks.resize(supervision.ranks().size());
   const double offset_s = clock_.unix_s() - clock_.monotonic_s();
   for (size_t i = 0; i < status_.ranks.size(); ++i) {
@@ -98,21 +102,22 @@ void RunLog::update(const Supervision& supervision, bool now) {
                         .stopped = view.stopped,
                         .heard_unix_s = view.heard_s > 0 ? view.heard_s + offset_s : 0};
   }
-  write();
+  write(true);
 }
 
-void RunLog::write() {
+void RunLog::write(bool with_ranks) {
   written_s_ = clock_.monotonic_s();
   status_.updated_unix_s = clock_.unix_s();
   try {
-    write_status(fs_, run_.status(), status_);
+    if (nodes_) status_.nodes = nodes_();
+    write_status(fs_, run_.status(), status_, with_ranks);
   } catch (const std::exception&) {
     // A view only; the journals tell of a broken disk.
   }
 }
 
 void RunLog::finish() {
-  write();
+  write(true);
   metrics_->sync();
   events_.sync();
   check_journals();

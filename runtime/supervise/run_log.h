@@ -1,6 +1,7 @@
 // Where everything that happens in a run goes: metrics.jsonl, events.jsonl, status.json and the console. One
 // thread.
 #pragma once
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -28,6 +29,8 @@ class RunLog {
   void saved(const SaveOutcome& outcome, double seconds);
   /// Takes over what is known of the ranks; writes status.json when a second has passed, or at once if `now`.
   void update(const Supervision& supervision, bool now);
+  /// Asked for the nodes each time status.json is written.
+  void set_nodes(std::function<std::vector<NodeStatus>()> nodes) { nodes_ = std::move(nodes); }
   /// Writes status.json and makes the journals durable.
   void finish();
   /// After metrics.jsonl was replaced (supersede_metrics).
@@ -41,7 +44,7 @@ class RunLog {
   Console& console() { return console_; }
 
  private:
-  void write();
+  void write(bool with_ranks);
   void check_journals();
   FileSystem& fs_;
   Clock& clock_;
@@ -53,7 +56,8 @@ class RunLog {
   RunSummary summary_;
   int64_t save_failed_step_ = -1, last_step_ = INT64_MAX;
   std::string save_failure_;
-  double written_s_ = -1e9;
+  std::function<std::vector<NodeStatus>()> nodes_;
+  double written_s_ = -1e9, ranks_written_s_ = -1e9;
   bool told_journal_error_ = false;
 };
 

@@ -222,7 +222,10 @@ void Supervision::all_gone(double now_s) {
 
 void Supervision::add(Evidence evidence, double now_s) {
   if (phase_ == Phase::ending || phase_ == Phase::over) return;
-  if (evidence_.empty()) note_silence(now_s);
+  if (evidence_.empty()) {
+    note_silence(now_s);
+    first_evidence_s_ = now_s;
+  }
   evidence_.push_back(std::move(evidence));
   if (phase_ != Phase::collecting) enter(Phase::collecting, now_s);
 }

@@ -116,6 +116,8 @@ class Supervision {
   StopLevel stop_level() const { return stop_level_; }
   const std::vector<RankView>& ranks() const { return ranks_; }
   int64_t last_step() const { return last_step_; }
+  /// When the first sign of a failure came; nothing: there was none.
+  std::optional<double> first_evidence_s() const { return first_evidence_s_; }
   bool over() const { return phase_ == Phase::over; }
   /// Only once over.
   Verdict verdict() const;
@@ -165,6 +167,7 @@ class Supervision {
   std::vector<Action> actions_;
   std::string launcher_text_;
   std::vector<int> lost_nodes_;
+  std::optional<double> first_evidence_s_;
   int ended_ = 0;  ///< ranks whose process has ended
   bool launcher_alive_ = true, processes_left_ = true;
   int64_t last_step_ = 0;

@@ -7,6 +7,7 @@
 
 #include <cstdlib>
 #include <new>
+#include <set>
 
 #include "ckpt/checkpoint.h"
 #include "runtime/base/json.h"
@@ -34,6 +35,8 @@ std::string dump(const json& j) { return dump_json(j); }
 /// cores.
 double start_timeout_s(int ranks) { return 60 + 1.0 * ranks; }
 constexpr double kEndAgentsS = 3;
+/// Clocks of nodes that differ by more are worth a line.
+constexpr double kClocksApartS = 5;
 /// A shorter wait for nodes is not worth a line.
 constexpr double kSilentWaitS = 1;
 /// For the agents of a supervisor that died: they dial every 0.1 s.
@@ -63,6 +66,7 @@ class Supervisor {
     status.started_unix_s = clock.unix_s();
     status.heartbeat_s = job.fault_tolerance.heartbeat_seconds;
     status.step_timeout_s = job.fault_tolerance.step_timeout_seconds;
+    log_.set_nodes([this] { return node_statuses(); });
     console_.set_total_steps(last_step_);
     log_.set_last_step(last_step_);
   }
@@ -182,18 +186,42 @@ class Supervisor {
     fleet_->set_handler({.up = [this](int node, const wire::NodeHello&) { node_up(node); },
                          .lost = [this](int node, const std::string& why) { node_lost(node, why); },
                          .message = {}});
+    // Those that came or went while somebody else listened.
     for (int i = 0; i < fleet_->size(); ++i)
-      if (fleet_->hello(i)) node_up(i);
+      if (fleet_->hello(i) && !is_up_.contains(i)) node_up(i);
   }
 
   void node_up(int node) {
+    is_up_.insert(node);
+    const wire::NodeHello& hello = *fleet_->hello(node);
     recovery_.node_ready(fleet_->name(node), plan_.nodes.nodes[size_t(node)].slots, clock_.monotonic_s());
+    if (const double apart_s = std::abs(hello.unix_s - clock_.unix_s()); apart_s > kClocksApartS)
+      console_.note(fmt::format(" ! the clock of {} is {:.0f} s apart from this one: times in its logs are, too; set it by NTP",
+                                fleet_->name(node), apart_s));
     log_.event("node_up", dump({{"node", fleet_->name(node)}, {"address", fleet_->hello(node)->address}}));
   }
 
   void node_lost(int node, const std::string& why) {
+    is_up_.erase(node);
     recovery_.node_lost(fleet_->name(node), why, clock_.monotonic_s());
     console_.note(fmt::format(" ! {}: {}", fleet_->name(node), why));
+  }
+
+  std::vector<NodeStatus> node_statuses() const {
+    std::vector<NodeStatus> list;
+    if (!fleet_ || plan_.nodes.one_machine) return list;
+    const double offset_s = clock_.unix_s() - clock_.monotonic_s();
+    for (const PoolNode& pool : recovery_.pool()) {
+      const int node = fleet_->find(pool.name);
+      NodeStatus status{.name = pool.name, .state = "absent", .since_unix_s = pool.since_s + offset_s};
+      for (const AttemptOptions::Node& place : places_)
+        if (place.node == node && recovery_.running()) status.first = place.first, status.count = place.count;
+      if (pool.state == PoolNode::ready) status.state = pool.quarantined ? "quarantined" : status.count > 0 ? "running" : "spare";
+      if (pool.state == PoolNode::lost) status.state = "lost", status.reason = pool.why;
+      if (node >= 0 && fleet_->heard_s(node) > 0) status.heard_unix_s = fleet_->heard_s(node) + offset_s;
+      list.push_back(status);
+    }
+    return list;
   }
 
   void await_news(const Wait& wait, StopSignals& signals) {
@@ -272,8 +300,23 @@ class Supervisor {
     options.pmix = start_by_pmix(input);
     options.line = options.pmix ? rank_line(input) : mpirun_line(input);
     options.file.overrides = overrides_of(plan_.job, start.width);
+    outage_.begun_s = clock_.monotonic_s();
     recovery_.attempt_started(start, clock_.monotonic_s());
     run_one(std::move(options), signals);
+  }
+
+  /// The first step after a failure is done: what the way there took.
+  void end_outage() {
+    if (outage_.cause.empty()) return;
+    const double now_s = clock_.monotonic_s();
+    log_.event("recovered", dump({{"epoch", log_.status().epoch},
+                                  {"cause", outage_.cause},
+                                  {"ending_s", outage_.ended_s - outage_.evidence_s},
+                                  {"deciding_s", outage_.begun_s - outage_.ended_s},
+                                  {"starting_s", outage_.up_s - outage_.begun_s},
+                                  {"first_step_s", now_s - outage_.up_s},
+                                  {"seconds", now_s - outage_.evidence_s}}));
+    outage_ = {};
   }
 
   void announce(const StartAttempt& start) {
@@ -322,11 +365,16 @@ class Supervisor {
   }
 
   void run_one(AttemptOptions options, StopSignals& signals) {
-    const std::vector<AttemptOptions::Node> places = options.nodes;
+    places_ = options.nodes;
     const bool by_pmix = options.pmix;
     options.hooks = {.node_up = [this](int node) { node_up(node); },
                      .node_lost = [this](int node, const std::string& why) { node_lost(node, why); },
-                     .progressed = [this](int64_t step) { recovery_.progressed(step); },
+                     .all_present = [this] { outage_.up_s = clock_.monotonic_s(); },
+                     .progressed =
+                         [this](int64_t step) {
+                           recovery_.progressed(step);
+                           end_outage();
+                         },
                      .saved = [this](int64_t step) { recovery_.saved(step); },
                      .regroup = [this] { return regroup_text(); }};
     const AttemptResult result = run_attempt(std::move(options), *fleet_, run_, fs_, clock_, log_, signals);
@@ -341,9 +389,13 @@ class Supervisor {
                    .code = v.code,
                    .cause = v.cause,
                    .rank = v.rank};
-    for (const AttemptOptions::Node& place : places)
+    for (const AttemptOptions::Node& place : places_)
       if (v.rank >= place.first && v.rank < place.first + place.count) end.node = fleet_->name(place.node);
     doubt_pmix(v, by_pmix);
+    if (v.outcome == Verdict::failed || result.regrouped) {
+      const double now_s = clock_.monotonic_s();
+      outage_ = {.cause = result.regrouped ? "regroup" : name_of(v.code), .evidence_s = result.first_evidence_s.value_or(now_s), .ended_s = now_s};
+    }
     if (v.outcome == Verdict::failed) failure_folder_ = record_failure(v);
     recovery_.attempt_ended(end, clock_.monotonic_s());
   }
@@ -516,8 +568,15 @@ class Supervisor {
   std::string resume_from_;
   int64_t resume_step_ = 0, last_step_ = 0;
   std::optional<Fleet> fleet_;
+  std::vector<AttemptOptions::Node> places_;  ///< of the attempt that runs, or ran last
   bool attached_ = false;
   std::optional<bool> pmix_;
+  std::set<int> is_up_;  ///< nodes that Recovery knows as ready
+  /// From the first sign of a failure to the first step of the next attempt; monotonic times.
+  struct Outage {
+    std::string cause;  ///< "": there is none
+    double evidence_s = 0, ended_s = 0, begun_s = 0, up_s = 0;
+  } outage_;
   std::optional<Verdict> verdict_;  ///< of the last attempt
   std::string failure_folder_, waiting_for_;
   double waiting_since_s_ = 0;
