@@ -193,7 +193,7 @@ class Agent {
         say("refused: " + message.text);
         return;
       case Kind::beat:
-        return;
+        return forget_taken(message.sequence);
       case Kind::end:
         return state_.ended_by_order(now_s);
       case Kind::look:
@@ -230,6 +230,7 @@ class Agent {
     }
     // What a new supervisor must know: who is here and who has ended, what waits for an answer, and what the one before did not take.
     beat(true);
+    say(fmt::format("telling again: {} ends, {} of a save, {} others", ends_.size(), unanswered_.size(), untaken_.size()));
     for (const Message& message : ends_) stream_->send(message);
     for (const Message& message : unanswered_) stream_->send(message);
     for (const Message& message : untaken_) stream_->send(message);

@@ -20,11 +20,16 @@ std::optional<SaveOutcome> SaveCollector::adopt(const ckpt::StateInfo& state) {
   expect(state);
   under_way_ = true;
   const std::string published = ckpt::step_directory(options_.directory, state.step);
-  if (!fs_.is_directory(published)) return std::nullopt;
-  under_way_ = false;
   try {
+    if (!fs_.is_directory(published)) {
+      // Ranks began it while no supervisor was there.
+      if (!fs_.is_directory(ckpt::saving_directory(options_.directory, state_))) ckpt::prepare_saving(fs_, options_.directory, state_);
+      return std::nullopt;
+    }
+    under_way_ = false;
     return SaveOutcome{.ok = true, .step = state.step, .message = ckpt::Checkpoint::open(fs_, published)->root_hash()};
   } catch (const std::exception& error) {
+    under_way_ = false;
     return SaveOutcome{.step = state.step, .message = error.what()};
   }
 }
