@@ -1,5 +1,6 @@
 // trainctl launch: checks a job, starts its ranks and supervises them to the end.
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
 
 #include "cmd/runs.h"
@@ -11,7 +12,7 @@ namespace {
 
 struct Options {
   JobArguments job;
-  bool dry_run = false;
+  bool dry_run = false, detach = false;
   int64_t max_steps = 0;
   std::string from;
   std::string run_dir;
@@ -21,6 +22,7 @@ int print_preview(const LaunchPreview& preview) {
   fmt::print("would make, in {}:\n", preview.run_directory);
   for (const std::string& file : preview.files) fmt::print("  {}\n", file);
   fmt::print("memory: {}\n", preview.memory);
+  if (!preview.placement.empty()) fmt::print("{}", preview.placement);
   fmt::print("would run:\n  {}\n", preview.command);
   return kExitDone;
 }
@@ -48,6 +50,18 @@ int launch(Options options, const Context& context) {
       return report_mistakes(refused, context);
   if (options.dry_run) return print_preview(preview_launch(request, real_file_system()));
   outlive_readers();
+  if (options.detach) {
+    const std::string root = std::filesystem::absolute(request.job.job.observability.run_dir).lexically_normal().string();
+    std::string id = request.job.job.observability.run_id;
+    if (id.empty()) {
+      id = new_run_id(real_file_system(), root, request.job.job.name);
+      request.job = with_decided(request.job, {"observability.run_id=" + id}, "--set");
+    }
+    return detach({root + "/" + id}, [&] {
+      TerminalConsole console(console_options(context));
+      return report_result(launch_run(request, real_file_system(), real_clock(), console), context);
+    });
+  }
   TerminalConsole console(console_options(context));
   if (const std::string risk = risk_of(request.job.job); !risk.empty()) console.note(risk);
   return report_result(launch_run(request, real_file_system(), real_clock(), console), context);
@@ -60,6 +74,7 @@ void add_launch(CommandLine& app, Context& context) {
   CommandLine command = app.add_subcommand("launch", "start a run and watch over it");
   add_job_arguments(command, options->job);
   command.add_flag("--dry-run", options->dry_run, "print what would be written and run, and do nothing");
+  command.add_flag("--detach", options->detach, "return once the run is going; its supervisor stays in the background");
   command.add_option("--max-steps", options->max_steps, "stop (and save) after this step; `resume` goes on")
       .positive()
       .type_name("N");

@@ -6,6 +6,8 @@
 #include "runtime/base/error.h"
 #include "runtime/machine/mpirun.h"
 #include "runtime/plan/report.h"
+#include "runtime/supervise/placement.h"
+#include "runtime/supervise/run_nodes.h"
 
 namespace trainctl::cmd {
 namespace {
@@ -14,6 +16,8 @@ struct Options {
   JobArguments job;
   std::string device;
   double mfu = 0;  // percent or a fraction; 0: the default
+  int nodes = 0, slots = 0;  // of a cluster that is not here
+  std::string switches;
   bool timeline = false;
   int width = 110;
 };
@@ -54,6 +58,37 @@ std::string next_command(const Options& options, const PlanReport& report) {
   return launch_command(launched);
 }
 
+/// The nodes of --nodes, or of the spec; none: one machine.
+std::vector<ClusterNode> nodes_of_plan(const Options& options, const JobSpec& job) {
+  std::vector<ClusterNode> nodes;
+  if (options.nodes > 0) {
+    const int slots = options.slots > 0 ? options.slots : even_slots(job, options.nodes);
+    for (int i = 0; i < options.nodes; ++i) nodes.push_back({fmt::format("node{}", i), slots, ""});
+  } else if (!job.launcher.hosts.empty() || !job.launcher.hostfile.empty()) {
+    nodes = nodes_of(job, real_file_system()).nodes;
+  }
+  if (options.switches.empty()) return nodes;
+  const auto paths = parse_switch_file(real_file_system().read_text(options.switches), options.switches);
+  for (ClusterNode& node : nodes)
+    if (const auto path = paths.find(node.name); path != paths.end()) node.switch_path = path->second;
+  std::vector<ClusterNode> ordered;
+  for (const int i : order_by_switch(nodes)) ordered.push_back(nodes[size_t(i)]);
+  return ordered;
+}
+
+/// Prints where the ranks would run. False: they do not fit.
+bool print_placement(const Options& options, const JobSpec& job, const Context& context) {
+  const std::vector<ClusterNode> nodes = nodes_of_plan(options, job);
+  if (nodes.empty()) return true;
+  const PlacementResult placed = place(job.mesh(), nodes, {.tensor_across_nodes = job.launcher.tensor_across_nodes});
+  if (!placed.ok()) {
+    fmt::print(stderr, "error: {}\n", placed.refusal);
+    return false;
+  }
+  if (!context.json) fmt::print("{}", describe_placement(job.mesh(), nodes, placed.placement));
+  return true;
+}
+
 void print_next(const Options& options, const PlanReport& report) {
   if (const std::string next = next_command(options, report); !next.empty()) fmt::print("next: {}\n", next);
 }
@@ -75,6 +110,7 @@ int plan(const Options& options, const Context& context) {
   } else {
     fmt::print("{}", render_plan(report));
   }
+  if (!print_placement(options, parsed->job, context)) return exit_status(ErrorCode::kPlan);
   if (refused) {
     if (!context.json) print_next(options, report);
     return exit_status(ErrorCode::kPlan);
@@ -109,6 +145,11 @@ void add_plan(CommandLine& app, Context& context) {
                   "peak, 0.7 of a CPU's measured one")
       .range(0.001, 100)
       .type_name("SHARE");
+  command.add_option("--nodes", options->nodes, "place the ranks on so many nodes instead of the spec's").range(1, 1 << 20);
+  command.add_option("--slots", options->slots, "ranks that each of --nodes may run; without it the mesh is spread evenly")
+      .range(1, 1 << 16);
+  command.add_option("--switches", options->switches, "file of switches: a line `NODE PATH` a node, e.g. `node0 spine.leaf0`")
+      .type_name("FILE");
   command.add_flag("--timeline", options->timeline, "draw the pipeline schedule of one step");
   command.add_option("--width", options->width, "columns of the timeline").range(20, 1000);
   when_chosen(command, context, [options, &context] { return plan(*options, context); });

@@ -13,6 +13,7 @@ struct Options {
   std::vector<std::string> overrides;
   std::string step = "latest";
   int64_t max_steps = 0;
+  bool detach = false;
 };
 
 std::optional<int64_t> step_of(const Options& options, const FoundRun& found) {
@@ -53,14 +54,17 @@ int resume(const Options& options, const Context& context) {
   const std::string command = branch_command(found.run.path, branch_step, options.overrides);
   if (const auto refused = refused_on_resume(before, *now, command); !refused.empty()) return report_mistakes(refused, context);
   outlive_readers();
-  TerminalConsole console(console_options(context));
   const ResumeRequest request{.run = found.run,
                               .before = std::move(before),
                               .now = std::move(*now),
                               .program = own_program(),
                               .step = step,
                               .max_steps = options.max_steps};
-  return report_result(resume_run(request, fs, real_clock(), console), context);
+  const auto supervise = [&] {
+    TerminalConsole console(console_options(context));
+    return report_result(resume_run(request, fs, real_clock(), console), context);
+  };
+  return options.detach ? detach(found.run, supervise) : supervise();
 }
 
 }  // namespace
@@ -71,6 +75,7 @@ void add_resume(CommandLine& app, Context& context) {
       app.add_subcommand("resume", "go on with a run from its newest checkpoint, on the same or another mesh");
   add_run_arguments(command, options->run, true);
   add_set_option(command, options->overrides);
+  command.add_flag("--detach", options->detach, "return once the run is going; its supervisor stays in the background");
   command.add_option("--step", options->step, "the checkpoint of this step, or `latest`")
       .type_name("N|latest");
   command.add_option("--max-steps", options->max_steps, "stop (and save) after this step")

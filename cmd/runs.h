@@ -1,5 +1,6 @@
 // What the commands on runs (launch, resume, stop, status, diagnose) share.
 #pragma once
+#include <functional>
 #include <string>
 
 #include "cmd/commands.h"
@@ -26,6 +27,10 @@ std::string own_program();
 
 /// The console of a supervisor on stderr.
 TerminalConsole::Options console_options(const Context& context);
+
+/// Runs `supervise` of `run` in the background and returns once ranks are up, or with its exit status if it ended before. No
+/// thread may have been started.
+int detach(const RunDirectory& run, const std::function<int()>& supervise);
 
 /// From here on a reader of our output that goes away (a closed pipe) does not end us: the run directory keeps the record.
 void outlive_readers();

@@ -42,7 +42,7 @@ void refuse_foreign_checkpoints(FileSystem& fs, const RunDirectory& run, const J
 
 LaunchPreview preview_launch(const LaunchRequest& request, FileSystem& fs) {
   const JobSpec& job = request.job.job;
-  const Preflight preflight = check_machine_and_data(job, fs);
+  const Preflight preflight = check_machine_and_data(job, fs, ranks_here(nodes_of(job, fs)));
   const std::string root = absolute(job.observability.run_dir);
   const std::string id = job.observability.run_id.empty() ? job.name + "-XXXX" : job.observability.run_id;
   const RunDirectory run{root + "/" + id};
@@ -54,7 +54,18 @@ LaunchPreview preview_launch(const LaunchRequest& request, FileSystem& fs) {
     preview.files.push_back(run.file(name));
   preview.files.push_back(fmt::format("{} .. rank-{}.log", run.rank_log(0), job.mesh().world_size() - 1));
   preview.files.push_back(run.checkpoints(job) + "/step-SSSSSSSS/");
+  const RunNodes nodes = nodes_of(job, fs);
+  std::vector<LaunchHost> hosts;
+  if (!nodes.one_machine) {
+    const PlacementResult placed =
+        place(job.mesh(), nodes.nodes, {.tensor_across_nodes = job.launcher.tensor_across_nodes});
+    if (!placed.ok()) throw Error(ErrorCode::kPlan, placed.refusal);
+    preview.placement = describe_placement(job.mesh(), nodes.nodes, placed.placement);
+    for (const RankRange& range : placed.placement.ranges)
+      hosts.push_back({nodes.nodes[size_t(range.node)].name, range.count});
+  }
   preview.command = shell_text(mpirun_line({.job = &job,
+                                            .hosts = hosts,
                                             .world_size = job.mesh().world_size(),
                                             .mpirun = preflight.mpirun,
                                             .program = request.program,

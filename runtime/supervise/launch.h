@@ -22,6 +22,7 @@ struct LaunchPreview {
   std::string run_directory;
   std::vector<std::string> files;  ///< that would be made
   std::string memory;              ///< "1.2 GiB needed, 8.0 GiB available"
+  std::string placement;           ///< which nodes run how many ranks; "" on one machine
   std::string command;             ///< of mpirun, with its environment, for a shell
 };
 LaunchPreview preview_launch(const LaunchRequest& request, FileSystem& fs);

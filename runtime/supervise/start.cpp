@@ -38,17 +38,12 @@ void refuse_busy(FileSystem& fs, const RunDirectory& run, const std::string& id)
           id, id));
 }
 
-namespace {
-
-/// Of the ranks, those that run on this machine; nothing: all.
 std::optional<int> ranks_here(const RunNodes& nodes) {
   if (nodes.one_machine) return std::nullopt;
   for (const ClusterNode& node : nodes.nodes)
     if (is_this_machine(node.name)) return node.slots;
   return 0;
 }
-
-}  // namespace
 
 Ready get_ready(const JobSpec& job, FileSystem& fs, Clock& clock,
                 const std::function<void(const Ready&)>& checked) {

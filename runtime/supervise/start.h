@@ -21,6 +21,9 @@ struct Ready {
 Ready get_ready(const JobSpec& job, FileSystem& fs, Clock& clock,
                 const std::function<void(const Ready&)>& checked = {});
 
+/// Of the ranks, those that may run on this machine; nothing: all.
+std::optional<int> ranks_here(const RunNodes& nodes);
+
 /// `auto` is decided once: from then on the run computes on that device, whatever a later start finds.
 ParsedJob with_device(const ParsedJob& job, DeviceKind kind);
 
