@@ -8,11 +8,21 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+#include <string>
+#include <vector>
 
 #include "runtime/base/error.h"
+
+extern char** environ;
 
 namespace trainctl {
 namespace {
@@ -23,8 +33,34 @@ constexpr int kAnswerLimitS = 10;  // for a fork
 int keep_only(int kept) {
   const int low = STDERR_FILENO + 1;
   if (kept != low) ::dup2(kept, low);
-  ::syscall(SYS_close_range, unsigned(low + 1), ~0U, 0U);
+  if (::syscall(SYS_close_range, unsigned(low + 1), ~0U, 0U) == 0) return low;
+  std::vector<int> open;  // before Linux 5.9
+  std::error_code none;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", none))
+    open.push_back(std::atoi(entry.path().filename().c_str()));
+  for (const int descriptor : open)
+    if (descriptor > low) ::close(descriptor);
   return low;
+}
+
+/// Empties what others read in /proc/PID/environ: a process is looked for by marks in it, and these are the
+/// owner's.
+void hide_environment() {
+  static std::vector<std::string> texts;  // the process keeps its variables
+  static std::vector<char*> pointers;
+  for (char** variable = environ; *variable; ++variable) texts.emplace_back(*variable);
+  for (std::string& text : texts) pointers.push_back(text.data());
+  pointers.push_back(nullptr);
+  environ = pointers.data();
+  std::ifstream file("/proc/self/stat");
+  std::string stat((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  // "pid (name) state ...": the state is field 3, where the environment begins and ends are fields 50 and 51.
+  std::istringstream fields(stat.substr(std::min(stat.size(), stat.rfind(')') + 1)));
+  std::string skipped;
+  for (int field = 3; field < 50; ++field) fields >> skipped;
+  uintptr_t begin = 0, end = 0;
+  if (fields >> begin >> end && begin && begin < end)
+    std::memset(reinterpret_cast<void*>(begin), 0, end - begin);
 }
 
 /// The descriptor that came with one byte; -1 at the end of the connection.
@@ -69,6 +105,7 @@ bool send_descriptor(int socket, int descriptor) {
   ::prctl(PR_SET_NAME, "fork-server");
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGPIPE}) std::signal(signal, SIG_IGN);
   socket = keep_only(socket);
+  hide_environment();
   for (int descriptor; (descriptor = receive_descriptor(socket)) >= 0;) {
     while (::waitpid(-1, nullptr, WNOHANG) > 0) {
     }
@@ -91,13 +128,14 @@ ForkServer::ForkServer(std::function<void(int fd)> main) {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
     throw Error(ErrorCode::kLauncher, fmt::format("cannot make a socket: {}", std::strerror(errno)));
-  pid_ = ::fork();
-  if (pid_ == 0) serve(ends[1], main);
+  const pid_t pid = ::fork();
+  if (pid == 0) serve(ends[1], main);
   ::close(ends[1]);
   socket_ = ends[0];
   const timeval limit = {.tv_sec = kAnswerLimitS, .tv_usec = 0};
   ::setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-  if (pid_ < 0) {
+  if (pid > 0) process_ = int(::syscall(SYS_pidfd_open, pid, 0));
+  if (process_ < 0) {
     ::close(socket_);
     throw Error(ErrorCode::kLauncher, fmt::format("cannot fork: {}", std::strerror(errno)));
   }
@@ -105,9 +143,12 @@ ForkServer::ForkServer(std::function<void(int fd)> main) {
 
 ForkServer::~ForkServer() {
   ::close(socket_);
-  ::kill(pid_, SIGKILL);
-  while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+  // By its descriptor: an owner that reaps every child may have reaped this one.
+  ::syscall(SYS_pidfd_send_signal, process_, SIGKILL, nullptr, 0);
+  siginfo_t info;
+  while (::waitid(P_PIDFD, id_t(process_), &info, WEXITED) < 0 && errno == EINTR) {
   }
+  ::close(process_);
 }
 
 ForkServer::Child ForkServer::start() {

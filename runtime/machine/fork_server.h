@@ -5,8 +5,6 @@
 //
 // For code that may crash, hang or corrupt its memory: the owner talks to it over a socket and kills it.
 #pragma once
-#include <sys/types.h>
-
 #include <functional>
 
 namespace trainctl {
@@ -15,7 +13,8 @@ class ForkServer {
  public:
   /// `main` runs in each child with its end of the socket, and should return at the end of the connection.
   /// Construct it before the first thread starts. Children share nothing with the owner but stdin, stdout and
-  /// stderr; terminal and scheduler signals do not reach them. Error(kLauncher).
+  /// stderr; terminal and scheduler signals do not reach them, and nobody takes them for the owner: others
+  /// see no variables of theirs. Error(kLauncher).
   explicit ForkServer(std::function<void(int fd)> main);
   /// Ends the fork server and with it every child.
   ~ForkServer();
@@ -30,8 +29,7 @@ class ForkServer {
   Child start();
 
  private:
-  pid_t pid_ = -1;
-  int socket_ = -1;
+  int socket_ = -1, process_ = -1;
 };
 
 }  // namespace trainctl

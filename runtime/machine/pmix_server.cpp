@@ -135,7 +135,8 @@ class Service {
       changed_.notify_all();
       if (ending_) return;
     }
-    news_({PmixMessageKind::failed, "the PMIx server ended by itself"});
+    news_({PmixMessageKind::failed,
+           "the PMIx server ended by itself: MPI_Init and MPI_Finalize cannot succeed\n"});
   }
 
   const ForkServer::Child child_;
@@ -244,7 +245,7 @@ void PmixServer::State::pass_on(PmixMessage& message) {
     const auto rank = int(body.number()), status = int(body.number());
     events.aborted(*of, rank, status, body.text());
   } else if (of && message.kind == PmixMessageKind::failed) {
-    events.aborted(*of, -1, 0, std::move(message.body));
+    events.log(std::move(message.body));
   }
 }
 

@@ -38,10 +38,9 @@ class PmixServer {
     /// Every rank of this host, except for those that libpmix knows to be dead, has entered a fence that
     /// spans hosts; `data` is this host's share. Answer with finish_fence.
     std::function<void(uint64_t epoch, std::string data)> fence;
-    /// A rank has called MPI_Abort(status). Its process ends by itself; the others wait for it. Rank -1: the
-    /// server itself has ended, and `message` says so; who is past MPI_Init does not need it.
+    /// A rank has called MPI_Abort(status). Its process ends by itself; the others wait for it.
     std::function<void(uint64_t epoch, int rank, int status, std::string message)> aborted;
-    /// Text for people from MPI in the ranks: OpenMPI says here why MPI_Init failed.
+    /// Text for people, mostly from MPI in the ranks: OpenMPI says here why MPI_Init failed.
     std::function<void(std::string text)> log;
   };
   struct Options {

