@@ -22,7 +22,6 @@
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <sstream>
@@ -131,20 +130,9 @@ class Host {
     return count;
   }
 
-  /// The grandchild of that name: its parent is the fork server.
   static void kill_pmix_service() {
-    for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
-      const auto [name, parent] = name_and_parent(entry.path());
-      if (name != "pmix-server" || name_and_parent("/proc/" + parent).second != fmt::format("{}", ::getpid()))
-        continue;
-      ::kill(std::atoi(entry.path().filename().c_str()), SIGKILL);
-    }
-  }
-  static std::pair<std::string, std::string> name_and_parent(const std::filesystem::path& process) {
-    std::ifstream stat(process / "stat");
-    std::string pid, name, state, parent;
-    stat >> pid >> name >> state >> parent;  // our names have no spaces
-    return {name.size() > 2 ? name.substr(1, name.size() - 2) : "", parent};
+    for (const pid_t child : children_of(::getpid()))
+      for (const pid_t grandchild : children_of(child)) ::kill(grandchild, SIGKILL);  // of the fork server
   }
 
   void begin(std::istringstream& words) {

@@ -1,6 +1,7 @@
 // Hosts of test/pmix/host.cpp, and the part of the supervisor in their epochs: exchanges the fences, collects
 // what happens.
 #pragma once
+#include <sys/syscall.h>
 #include <sys/wait.h>
 
 #include <catch2/catch.hpp>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "runtime/machine/process.h"
+#include "runtime/machine/session.h"
 #include "test/pmix/messages.h"
 
 namespace trainctl {
@@ -87,6 +89,23 @@ class Hosts {
   }
   void wait_log(const std::string& text) {
     until([&] { return log_.find(text) != std::string::npos; });
+  }
+  /// Kills the first host alone, and waits until everything that it has started is gone. How many that were.
+  size_t crash() {
+    std::vector<pid_t> below = {processes_[0]->pid()};
+    for (size_t i = 0; i < below.size(); ++i)
+      for (const pid_t child : children_of(below[i])) below.push_back(child);
+    std::vector<int> open;
+    for (const pid_t pid : below) open.push_back(int(::syscall(SYS_pidfd_open, pid, 0)));
+    ::kill(below[0], SIGKILL);
+    for (size_t i = 0; i < open.size(); ++i) {
+      pollfd gone = {open[i], POLLIN, 0};
+      INFO("process " << below[i] << " outlives its host " << below[0]);
+      CHECK(::poll(&gone, 1, 10000) == 1);
+      ::close(open[i]);
+    }
+    SessionFolders::sweep();  // the host's folders: nobody holds their lock any more
+    return below.size() - 1;
   }
   /// How many processes have the hosts' mark in their environment.
   size_t marked() const { return processes_marked("TRAINCTL_PMIX_TEST", folder_).size(); }

@@ -1,4 +1,4 @@
-// What the tests and their hosts share: lines with data over a Unix socket, and MPI's settings.
+// What the tests and their hosts share: lines with data over a Unix socket, MPI's settings, processes.
 #pragma once
 #include <fmt/format.h>
 #include <poll.h>
@@ -9,10 +9,13 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 #include <mutex>
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "runtime/machine/process.h"
 
@@ -77,6 +80,12 @@ class MessageSocket {
   std::mutex mutex_;
   std::string buffer_;
 };
+
+/// Children that the main thread of `pid` has started.
+inline std::vector<pid_t> children_of(pid_t pid) {
+  std::ifstream file(fmt::format("/proc/{}/task/{}/children", pid, pid));
+  return {std::istream_iterator<pid_t>(file), std::istream_iterator<pid_t>()};
+}
 
 /// For more ranks than cores on one machine.
 inline Environment mpi_settings() {

@@ -231,6 +231,13 @@ TEST_CASE("the end of the server itself is reported, and the next epoch has a ne
   hosts.sum(3);
 }
 
+TEST_CASE("nothing of a server outlives its owner", "[server]") {
+  Hosts hosts = hosts_of({{0, 1}});
+  hosts.begin(1, "hold");
+  hosts.wait_ready(2);
+  CHECK(hosts.crash() == 4);  // two ranks, which end with their parent, the fork server and the server
+}
+
 TEST_CASE("nobody takes the server's processes for its owner", "[server]") {
   Hosts hosts = hosts_of({{0}, {1}});
   CHECK(hosts.marked() == 2);  // the two hosts
