@@ -16,12 +16,14 @@
 #include <cstdlib>
 #include <ctime>
 #include <deque>
+#include <fstream>
 
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 #include "runtime/base/process_memory.h"
 #include "runtime/machine/bundle.h"
 #include "runtime/machine/outer_launcher.h"
+#include "runtime/machine/session.h"
 #include "runtime/plan/device_model.h"
 #include "runtime/run/agent_state.h"
 #include "runtime/run/environment.h"
@@ -329,12 +331,27 @@ bool end_predecessors(const AgentOptions& options, Clock& clock) {
   return true;
 }
 
+/// One srun starts the agents of all nodes, so the name of the node is not in the environment with which this
+/// one began, by which its successors look for it: it begins again with the name.
+void begin_with_name(const std::string& name) {
+  if (variable(kNodeVariable) == name) return;
+  ::setenv(kNodeVariable, name.c_str(), 1);
+  std::ifstream line("/proc/self/cmdline");
+  std::vector<std::string> words;
+  for (std::string word; std::getline(line, word, '\0');) words.push_back(word);
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  ::execv("/proc/self/exe", argv.data());
+}
+
 }  // namespace
 
 int run_agent(const AgentOptions& given) {
   AgentOptions options = given;
   if (options.name.empty()) options.name = variable("SLURMD_NODENAME");
   if (options.name.empty()) options.name = host_name();
+  begin_with_name(options.name);
   ::setsid();
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   ::setpriority(PRIO_PROCESS, 0,
@@ -346,6 +363,7 @@ int run_agent(const AgentOptions& given) {
                             options.name, options.run_directory));
   redirect_to_log(fmt::format("{}/logs/node-{}.log", options.run_directory, options.name));
   if (!end_predecessors(options, real_clock())) return 0;
+  SessionFolders::sweep();
   Agent agent(options);
   forget_outer_launcher();
   return agent.run();

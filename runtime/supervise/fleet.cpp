@@ -22,6 +22,8 @@
 #include "runtime/base/text.h"
 #include "runtime/run/agent.h"
 #include "runtime/run/environment.h"
+#include "runtime/supervise/slurm.h"
+#include "runtime/supervise/slurm_script.h"
 
 namespace trainctl {
 namespace {
@@ -33,6 +35,7 @@ constexpr size_t kMostAtOnce = 64;       ///< remote shells that run at a time
 constexpr double kHelloLimitS = 5;       ///< from a connection to its hello
 constexpr size_t kMostStrangers = 1024;  ///< connections that have not said hello yet
 constexpr double kLongestStartIntervalS = 30;
+constexpr size_t kMostStarterText = 4096;  ///< kept of what a remote shell or srun says
 /// This process itself did not run for longer: silence meanwhile proves nothing.
 constexpr double kOwnPauseS = 1.0;
 
@@ -40,6 +43,12 @@ std::string words_of(const std::vector<std::string>& words) {
   std::string text;
   for (const std::string& word : words) text += (text.empty() ? "" : " ") + shell_quoted(word);
   return text;
+}
+
+std::string start_problem(int wait_status, const std::string& words) {
+  return fmt::format("its agent could not be started (status {}){}{}",
+                     WIFEXITED(wait_status) ? WEXITSTATUS(wait_status) : 128 + WTERMSIG(wait_status),
+                     words.empty() ? "" : ": ", last_line_of(words));
 }
 
 /// supervisor.json holds the token: for this user alone.
@@ -128,36 +137,50 @@ void Fleet::start_agents() {
   keep_agents_ = true;
   const double now_s = clock_.monotonic_s();
   const bool none = ready_count() == 0;
-  if (options_.start.way == AgentStart::Way::slurm && none) {
-    std::vector<std::string> words = options_.start.all;
-    for (const std::string& word : agent_words("")) words.push_back(word);
-    start_all_ = std::make_unique<ChildProcess>(words, Environment{});
-    for (Node& node : nodes_) node.next_start_s = now_s + kLongestStartIntervalS;
-    return;
-  }
+  if (options_.start.way == AgentStart::Way::slurm && none) return start_all_agents();
   for (int i = 0; i < size(); ++i)
     if (!nodes_[size_t(i)].hello)
       to_start_.push_back(i), nodes_[size_t(i)].next_start_s = now_s + kLongestStartIntervalS;
   watch_starters();
 }
 
+void Fleet::start_all_agents() {
+  const AgentStep step{.nodes = size(), .logs = options_.run_directory + "/logs", .program = agent_words("")};
+  start_all_text_.clear();
+  start_all_ = std::make_unique<ChildProcess>(agent_step_command(step), Environment{}, names_of(misleads_srun));
+  for (Node& node : nodes_) node.next_start_s = clock_.monotonic_s() + kLongestStartIntervalS;
+}
+
+/// Where the one srun fails, for a node that has died meanwhile, each node gets one of its own.
+void Fleet::watch_start_of_all(double now_s) {
+  if (!start_all_) return;
+  start_all_text_ += start_all_->read_output();
+  if (start_all_text_.size() > kMostStarterText)
+    start_all_text_.erase(0, start_all_text_.size() - kMostStarterText);
+  const auto status = start_all_->reap();
+  if (!status) return;
+  start_all_.reset();
+  if (*status == 0) return;
+  for (Node& node : nodes_)
+    if (!node.hello) node.problem = start_problem(*status, start_all_text_), node.next_start_s = now_s;
+}
+
 void Fleet::start_agent(int index) {
   Node& node = nodes_[size_t(index)];
   node.starter_text.clear();
   std::vector<std::string> words = agent_words(node.name);
-  Environment environment;
+  std::vector<std::string> unset;
   if (options_.start.way == AgentStart::Way::slurm) {
-    std::vector<std::string> all = options_.start.one;
-    all.insert(all.end(), {"-w", node.name});
-    all.insert(all.end(), words.begin(), words.end());
-    words = all;
+    const std::string logs = options_.run_directory + "/logs";
+    words = agent_step_command({.nodes = 1, .only_on = {node.name}, .logs = logs, .program = words});
+    unset = names_of(misleads_srun);
   } else if (options_.start.way == AgentStart::Way::shell && !is_this_machine(node.name)) {
     const std::string command = "exec " + words_of(words) + " </dev/null >/dev/null";
     words = options_.start.shell;
     words.insert(words.end(), {node.name, command});
   }
   try {
-    node.starter = std::make_unique<ChildProcess>(words, environment);
+    node.starter = std::make_unique<ChildProcess>(words, Environment{}, unset);
     ++starting_;
   } catch (const Error& error) {
     node.problem = error.what();
@@ -176,12 +199,10 @@ void Fleet::watch_starters() {
     Node& node = nodes_[size_t(i)];
     if (node.starter) {
       node.starter_text += node.starter->read_output();
-      if (node.starter_text.size() > 4096) node.starter_text.erase(0, node.starter_text.size() - 4096);
+      if (node.starter_text.size() > kMostStarterText)
+        node.starter_text.erase(0, node.starter_text.size() - kMostStarterText);
       if (const auto status = node.starter->reap()) {
-        if (!node.hello && *status != 0)
-          node.problem = fmt::format("its agent could not be started (status {}){}{}",
-                                     WIFEXITED(*status) ? WEXITSTATUS(*status) : 128 + WTERMSIG(*status),
-                                     node.starter_text.empty() ? "" : ": ", last_line_of(node.starter_text));
+        if (!node.hello && *status != 0) node.problem = start_problem(*status, node.starter_text);
         node.starter.reset();
         if (!node.hello) node.next_start_s = now_s + node.start_interval_s;
       } else if (!node.hello) {
@@ -194,10 +215,7 @@ void Fleet::watch_starters() {
       to_start_.push_back(i);
     }
   }
-  if (start_all_) {
-    start_all_->read_output();
-    start_all_->reap();
-  }
+  watch_start_of_all(now_s);
 }
 
 // ---- connections

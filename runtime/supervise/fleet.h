@@ -22,11 +22,9 @@ namespace trainctl {
 
 /// How an agent comes to a node.
 struct AgentStart {
+  /// slurm: one srun for all of them; a lost one gets a srun of its own.
   enum class Way { here, shell, slurm } way = Way::here;
   std::vector<std::string> shell = {"ssh"};  ///< a remote shell with ssh's arguments: SHELL HOST COMMAND
-  std::vector<std::string>
-      all;  ///< slurm: one command that starts every agent (srun), without the agent's own words
-  std::vector<std::string> one;  ///< slurm: the same for one node, whose name is appended after "-w"
 };
 
 class Fleet {
@@ -105,6 +103,8 @@ class Fleet {
   void close(Connection& connection, const std::string& why);
   void lose(int node, const std::string& why);
   void watch_starters();
+  void start_all_agents();
+  void watch_start_of_all(double now_s);
   void start_agent(int node);
   std::vector<std::string> agent_words(const std::string& name) const;
   void send(int node, const wire::Message& message);
@@ -119,6 +119,7 @@ class Fleet {
   std::vector<Node> nodes_;
   std::vector<std::unique_ptr<Connection>> connections_;
   std::unique_ptr<ChildProcess> start_all_;
+  std::string start_all_text_;
   std::deque<int> to_start_;
   int starting_ = 0;
   double beat_s_ = 0, ticked_s_ = 0;

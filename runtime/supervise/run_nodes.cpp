@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "runtime/base/error.h"
+#include "runtime/supervise/slurm_slots.h"
 
 namespace trainctl {
 namespace {
@@ -42,6 +43,33 @@ std::vector<std::string> words_of(const std::string& text) {
   std::vector<std::string> words;
   for (std::string word; stream >> word;) words.push_back(word);
   return words;
+}
+
+/// Where the supervisor listens: nothing listens beyond the network that leads to the nodes.
+std::string listen_address(const std::vector<ClusterNode>& nodes) {
+  for (const ClusterNode& node : nodes)
+    if (!is_this_machine(node.name)) return own_address_towards(node.name) + ":0";
+  return "";
+}
+
+/// The nodes of the Slurm job around this process.
+RunNodes nodes_of(const JobSpec& job, SlurmAllocation allocation) {
+  RunNodes result;
+  result.nodes = nodes_for(job, allocation, 0);
+  result.start.way = AgentStart::Way::slurm;
+  result.one_machine = allocation.nodes.size() == 1 && allocation.nodes[0].name == allocation.this_node;
+  if (result.one_machine) {
+    result.start.way = AgentStart::Way::here;
+  } else {
+    if (find_program("srun").empty())
+      throw Error(ErrorCode::kPreflight,
+                  fmt::format("Slurm job {} has {} nodes and srun, which starts an agent on each, is not on PATH; add "
+                              "Slurm's bin folder to PATH, or name the nodes in launcher.hosts",
+                              allocation.job_id, allocation.nodes.size()));
+    result.listen = listen_address(result.nodes);
+  }
+  result.slurm = std::move(allocation);
+  return result;
 }
 
 }  // namespace
@@ -89,6 +117,9 @@ RunNodes nodes_of(const JobSpec& job, FileSystem& fs) {
       throw Error(
           ErrorCode::kSpec,
           fmt::format("the node {} is named twice; name each node once, with all its slots", node.name));
+  if (result.nodes.empty())
+    if (auto allocation = allocation_from_environment(process_variables()))
+      return nodes_of(job, std::move(*allocation));
   if (result.nodes.empty()) {
     result.nodes.push_back({own_name(), job.mesh().world_size(), ""});
     return result;
@@ -102,11 +133,7 @@ RunNodes nodes_of(const JobSpec& job, FileSystem& fs) {
     result.start.way = AgentStart::Way::here;
     return result;
   }
-  std::string remote;
-  for (const ClusterNode& node : result.nodes)
-    if (remote.empty() && !is_this_machine(node.name)) remote = node.name;
-  // Nothing listens beyond the network that leads to the nodes.
-  result.listen = own_address_towards(remote) + ":0";
+  result.listen = listen_address(result.nodes);
   return result;
 }
 

@@ -1,6 +1,7 @@
 // On which nodes a job may run, and how an agent comes to each: from its spec, its host file, or the Slurm
 // job around it.
 #pragma once
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -8,6 +9,7 @@
 #include "runtime/spec/job.h"
 #include "runtime/supervise/fleet.h"
 #include "runtime/supervise/placement.h"
+#include "runtime/supervise/slurm.h"
 
 namespace trainctl {
 
@@ -18,9 +20,11 @@ struct RunNodes {
   /// Where the agents reach the supervisor: "ADDRESS:0"; "" on one machine, where a socket in a scratch
   /// folder does.
   std::string listen;
+  std::optional<SlurmAllocation> slurm;  ///< whose nodes they are
 };
 
-/// Error(kSpec) for a malformed or repeated host, Error(kPreflight) for a name that does not resolve.
+/// Error(kSpec) for a malformed or repeated host, Error(kPreflight) for a name that does not resolve,
+/// Error(kPlan) where a Slurm job is too small.
 RunNodes nodes_of(const JobSpec& job, FileSystem& fs);
 
 /// "node0", "node0:4" or, in a file, "node0 slots=4"; slots 0 where none are given. Error(kSpec) naming
