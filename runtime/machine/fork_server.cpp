@@ -106,6 +106,8 @@ bool send_descriptor(int socket, int descriptor) {
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGPIPE}) std::signal(signal, SIG_IGN);
   socket = keep_only(socket);
   hide_environment();
+  pid_t self = ::getpid();
+  if (::send(socket, &self, sizeof self, MSG_NOSIGNAL) != ssize_t(sizeof self)) ::_exit(0);
   for (int descriptor; (descriptor = receive_descriptor(socket)) >= 0;) {
     while (::waitpid(-1, nullptr, WNOHANG) > 0) {
     }
@@ -139,9 +141,16 @@ ForkServer::ForkServer(std::function<void(int fd)> main) {
     ::close(socket_);
     throw Error(ErrorCode::kLauncher, fmt::format("cannot fork: {}", std::strerror(errno)));
   }
+  pid_t hidden = 0;  // it says so when it has hidden the owner's environment
+  if (::recv(socket_, &hidden, sizeof hidden, MSG_WAITALL) != ssize_t(sizeof hidden)) {
+    end();
+    throw Error(ErrorCode::kLauncher, "the process that starts helper processes does not answer");
+  }
 }
 
-ForkServer::~ForkServer() {
+ForkServer::~ForkServer() { end(); }
+
+void ForkServer::end() {
   ::close(socket_);
   // By its descriptor: an owner that reaps every child may have reaped this one.
   ::syscall(SYS_pidfd_send_signal, process_, SIGKILL, nullptr, 0);

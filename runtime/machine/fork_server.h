@@ -29,6 +29,7 @@ class ForkServer {
   Child start();
 
  private:
+  void end();
   int socket_ = -1, process_ = -1;
 };
 
