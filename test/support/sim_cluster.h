@@ -1,0 +1,60 @@
+// A cluster in one process: nodes, links, a shared disk, clocks and people, simulated event by event from
+// one seed.
+//
+// What decides is the program's own: Supervision (an attempt), Recovery (between attempts) and AgentState (a
+// node). What the simulation supplies are their effects: connections that are late, reset or cut (in both
+// directions or in one), processes that are killed or stopped, nodes that crash, go silent and come back, a
+// disk that cannot be reached, supervisors that die and are started again, or a second one while the first
+// lives. After every event the invariants are checked:
+//
+//   publishing   once a supervisor has published (a checkpoint, a status), none before it does any more
+//   grace        no rank lives on a node longer than the grace time after its agent last heard a
+//                supervisor, nor longer than silence limit and grace time after its epoch was given up
+//   epochs       a node runs no ranks of an epoch older than one it has run; no step of such an epoch counts
+//   steps        steps that are taken follow each other without a gap, also from supervisor to supervisor
+//   bits         every step taken and every checkpoint has the value of the undisturbed run
+//   progress     30 s after the last fault a new step is taken, 60 s after it the run is finished, if
+//                enough nodes live
+//   leftovers    after the end no agent and no rank is left anywhere
+//
+// The same seed gives the same history, event by event. Not thread-safe; one object runs any number of them.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace trainctl::test {
+
+/// What protects a run. A test takes one away and must see an invariant broken: the simulation can fail.
+struct SimRules {
+  bool agents_end_after_grace = true;
+  bool welcome_ends_old_epochs = true;  ///< an agent that returns is told to kill what runs there
+  bool one_supervisor_holds_the_lock = true;
+  bool lock_is_looked_at_before_publishing = true;
+  bool saves_of_old_epochs_are_swept = true;  ///< by the supervisor that begins a newer one
+  bool agents_tell_again = true;  ///< to a supervisor that attaches, what the one before did not take
+  bool lost_agents_are_started_again = true;
+  bool supervisor_notices_silence = true;
+};
+
+struct SimResult {
+  std::string violation;  ///< the first invariant that broke, one sentence; "": none did
+  std::string log;        ///< what happened, if asked for
+  int events = 0, epochs = 0, faults = 0, supervisors = 0, narrower = 0, attached = 0, saves = 0, stops = 0,
+      regroups = 0;
+  double longest_standstill_s = 0;  ///< without a fault, until the next step was taken
+  double simulated_s = 0;
+};
+
+class SimCluster {
+ public:
+  SimCluster();
+  ~SimCluster();
+  SimResult run(uint64_t seed, const SimRules& rules = {}, bool log = false);
+
+ private:
+  struct World;
+  std::unique_ptr<World> world_;
+};
+
+}  // namespace trainctl::test

@@ -1,0 +1,364 @@
+// Agents and ranks of the simulated cluster. What an agent decides is AgentState; its effects are here.
+#include <fmt/format.h>
+
+#include "test/support/sim_world.h"
+
+namespace trainctl::test {
+
+using namespace sim;
+
+namespace {
+
+constexpr double kDialLimitS = 1, kStepS = 0.25, kLookAgainS = 0.2;
+constexpr double kCollectiveLimitS = 2.5;  // a rank waits so long for its peers
+constexpr AgentState::Options kAgent = {
+    .silence_s = kSilenceS, .grace_s = kGraceS, .dial_s = 0.3, .beat_s = 0.5};
+
+}  // namespace
+
+// ---- the agent
+
+void SimCluster::World::start_agent(int n) {
+  Node& a = node[size_t(n)];
+  if (a.agent) end_agent(n);  // an agent that starts ends its predecessor with all its ranks
+  a.ranks = {};
+  a.agent = true;
+  ++a.life;
+  AgentState::Options options = kAgent;
+  if (!rules.agents_end_after_grace) options.grace_s = 1e6;
+  a.state = AgentState(options, local_s(n));
+  a.word_s = now_s;
+  a.tick_s = kNever;
+  a.connection = -1;
+  a.untaken.clear(), a.ends.clear(), a.unanswered.clear();
+  agent_turn(n);
+}
+
+/// Its process is gone; its ranks end when they notice.
+void SimCluster::World::end_agent(int n) {
+  Node& a = node[size_t(n)];
+  a.agent = false;
+  ++a.life;
+  if (a.connection >= 0) close(a.connection, 0);
+  a.connection = -1;
+  push(now_s + 0.05, {.what = What::ranks_gone, .a = n, .b = -1, .guard = a.ranks.epoch});
+}
+
+void SimCluster::World::lose_power(int n, bool quietly) {
+  Node& a = node[size_t(n)];
+  a.power = a.agent = false;
+  ++a.life;
+  a.ranks = {};
+  a.newest_epoch = 0;
+  for (size_t id = 0; id < connections.size(); ++id)
+    if (connections[id].node == n && connections[id].open[0]) {
+      connections[id].open[0] = false;
+      if (!quietly) push(now_s + 0.002, {.what = What::reset, .a = int(id), .b = 1});
+    }
+  a.connection = -1;
+  for (size_t s = 0; s < supervisors.size(); ++s)
+    if (supervisors[s].alive && supervisors[s].host == n) kill_supervisor(int(s));
+}
+
+void SimCluster::World::agent_turn(int n) {
+  Node& a = node[size_t(n)];
+  if (!a.agent) return;
+  a.state.tick(local_s(n));
+  for (const AgentState::Action action : a.state.take_actions()) agent_act(n, action);
+  if (!a.agent) return;
+  const double at_s = std::max((a.state.deadline_s() - a.offset_s) / a.rate, now_s + 0.001);
+  if (a.tick_s > now_s && a.tick_s <= at_s) return;
+  a.tick_s = at_s;
+  push(at_s, {.what = What::agent_tick, .a = n, .guard = a.life});
+}
+
+void SimCluster::World::agent_act(int n, AgentState::Action action) {
+  Node& a = node[size_t(n)];
+  switch (action) {
+    case AgentState::Action::dial: return dial(n);
+    case AgentState::Action::greet:
+      return send(a.connection, 0, {.say = Say::hello, .epoch = a.ranks.alive ? a.ranks.epoch : 0});
+    case AgentState::Action::drop:
+      if (a.connection >= 0) close(a.connection, 0);
+      a.connection = -1;
+      return;
+    case AgentState::Action::beat: return beat(n);
+    case AgentState::Action::kill_all:
+      say(fmt::format("n{}: agent ends everything: {}", n, a.state.reason()));
+      return kill_ranks(n);
+    case AgentState::Action::leave:
+      say(fmt::format("n{}: agent leaves", n));
+      end_agent(n);
+      return;
+  }
+}
+
+void SimCluster::World::dial(int n) {
+  Node& a = node[size_t(n)];
+  const int to = reachable(n, kDisk) ? disk.address : -1;
+  const bool answers =
+      to >= 0 && host_is_up(supervisors[size_t(to)].host) && reachable(n, supervisors[size_t(to)].host);
+  const bool listens = answers && supervisors[size_t(to)].alive;
+  const double delay_s = listens             ? 2 * latency_s(n, supervisors[size_t(to)].host)
+                         : to < 0 || answers ? 0.001
+                                             : kDialLimitS;
+  push(now_s + delay_s, {.what = What::dialed, .a = n, .b = listens ? to : -1, .guard = a.life});
+}
+
+void SimCluster::World::dialed(const Event& event) {
+  const int n = event.a;
+  Node& a = node[size_t(n)];
+  if (a.life != event.guard || a.state.phase() != AgentState::Phase::dialing) return;
+  if (event.b < 0 || !supervisors[size_t(event.b)].alive) {
+    a.state.disconnected(local_s(n));
+  } else {
+    a.connection = int(connections.size());
+    connections.push_back({.node = n, .supervisor = event.b});
+    a.state.connected(local_s(n));
+  }
+  agent_turn(n);
+}
+
+void SimCluster::World::agent_hears(int n, const Message& m) {
+  Node& a = node[size_t(n)];
+  if (m.say == Say::fin) {
+    close(a.connection, 0, true);
+    a.connection = -1;
+    a.state.disconnected(local_s(n));
+    return agent_turn(n);
+  }
+  a.state.heard(local_s(n));
+  if (a.state.phase() == AgentState::Phase::attached) a.word_s = now_s;
+  obey(n, m);
+  agent_turn(n);
+}
+
+void SimCluster::World::obey(int n, const Message& m) {
+  Node& a = node[size_t(n)];
+  if (m.say == Say::beat)
+    return void(std::erase_if(a.untaken, [&](const Message& u) { return u.sequence <= m.sequence; }));
+  if (m.say == Say::end) return a.state.ended_by_order(local_s(n));
+  if (m.say == Say::welcome) {
+    AgentState::Options options = kAgent;
+    if (!rules.agents_end_after_grace) options.grace_s = 1e6;
+    a.state.welcomed(options, local_s(n));
+    a.word_s = now_s;
+    if (!m.how) {
+      a.untaken.clear(), a.ends.clear(), a.unanswered.clear();
+      if (rules.welcome_ends_old_epochs) kill_ranks(n);
+      return;
+    }
+    beat(n);
+    if (!rules.agents_tell_again) return;
+    for (const auto* list : {&a.untaken, &a.unanswered, &a.ends})
+      for (const Message& message : *list) send(a.connection, 0, message);
+    return;
+  }
+  if (!a.state.accept(m.epoch)) return;
+  switch (m.say) {
+    case Say::start: return start_ranks(n, m);
+    case Say::kill:
+      if (a.ranks.epoch == m.epoch && a.ranks.alive) return kill_ranks(n);
+      return tell(n, {.say = Say::gone, .epoch = m.epoch});
+    case Say::stop:
+      if (a.ranks.epoch == m.epoch && m.epoch < groups.size()) groups[m.epoch].stop = true;
+      return;
+    case Say::saved:
+      a.unanswered.clear();
+      if (a.ranks.epoch == m.epoch) save_answered(m.epoch, m.step);
+      return;
+    default: return;
+  }
+}
+
+void SimCluster::World::tell(int n, Message m) {
+  Node& a = node[size_t(n)];
+  if (!a.agent) return;
+  m.sequence = ++a.sequence;
+  if (m.say == Say::gone) a.state.gone(m.epoch, local_s(n));
+  // A supervisor that dies takes with it what it was sent and has not taken.
+  else
+    (m.say == Say::shard ? a.unanswered : m.say == Say::step ? a.untaken : a.ends).push_back(m);
+  if (a.connection >= 0 && a.state.phase() == AgentState::Phase::attached) send(a.connection, 0, m);
+}
+
+void SimCluster::World::beat(int n) {
+  Node& a = node[size_t(n)];
+  if (a.connection < 0) return;
+  const uint8_t there = a.ranks.up ? a.ranks.alive : 0;
+  send(a.connection, 0,
+       {.say = Say::beat, .mask = there, .how = uint8_t(there & ~a.ranks.stopped), .epoch = a.ranks.epoch});
+}
+
+// ---- its ranks
+
+void SimCluster::World::start_ranks(int n, const Message& m) {
+  Node& a = node[size_t(n)];
+  if (m.epoch < a.newest_epoch)
+    violate(fmt::format("n{} starts ranks of epoch {} after epoch {}", n, m.epoch, a.newest_epoch));
+  a.newest_epoch = m.epoch;
+  a.untaken.clear(), a.ends.clear(), a.unanswered.clear();
+  a.state.running(m.epoch);
+  a.ranks = {.epoch = m.epoch, .alive = kAllRanks};
+  push(now_s + uniform(0.1, 0.4), {.what = What::ranks_up, .a = n, .b = int(a.life), .guard = m.epoch});
+}
+
+/// One that waits for the disk dies when that has answered.
+void SimCluster::World::kill_ranks(int n) {
+  Node& a = node[size_t(n)];
+  const auto of_agent = a.state.epoch();
+  if (!a.ranks.alive && !of_agent) return;
+  const double delay_s = chance(0.05) ? uniform(kKillS, kLongestKillS) : kKillS;
+  push(now_s + delay_s, {.what = What::ranks_gone,
+                         .a = n,
+                         .b = int(a.life),
+                         .guard = a.ranks.alive ? a.ranks.epoch : uint32_t(*of_agent)});
+}
+
+void SimCluster::World::rank_ends(int n, uint8_t mask, Ended how) {
+  Node& a = node[size_t(n)];
+  mask &= a.ranks.alive;
+  if (!mask) return;
+  a.ranks.alive = uint8_t(a.ranks.alive & ~mask);
+  tell(n, {.say = Say::exited, .mask = mask, .how = how, .epoch = a.ranks.epoch});
+}
+
+// ---- groups
+
+void SimCluster::World::schedule_group(uint32_t epoch, double delay_s) {
+  push(now_s + delay_s, {.what = What::group, .a = int(epoch), .guard = ++groups[epoch].guard});
+}
+
+/// True if the group cannot go on now; ranks that see a peer gone, or wait too long for one, end.
+bool SimCluster::World::stalled(Group& g, uint32_t epoch) {
+  const auto here = [&](int n) {
+    const Node& a = node[size_t(n)];
+    return a.power && a.ranks.epoch == epoch && a.ranks.alive == kAllRanks;
+  };
+  bool whole = true;
+  for (const int n : g.nodes) {
+    whole = whole && here(n) && !node[size_t(n)].ranks.stopped;
+    for (const int other : g.nodes) whole = whole && reachable(n, other);
+  }
+  if (whole) return false;
+  bool any = false;
+  for (const int n : g.nodes) {
+    Node& a = node[size_t(n)];
+    if (!a.power || a.ranks.epoch != epoch || !a.ranks.alive) continue;
+    any = true;
+    bool give_up = now_s - g.progress_s > kCollectiveLimitS;
+    for (const int other : g.nodes)  // a system that lives tells that a peer's process is gone
+      give_up = give_up || (!here(other) && node[size_t(other)].power && reachable(n, other));
+    if (give_up) rank_ends(n, uint8_t(a.ranks.alive & ~a.ranks.stopped), lost_peer);
+  }
+  if (any)
+    schedule_group(epoch, kLookAgainS);
+  else
+    g.phase = Group::over;
+  return true;
+}
+
+void SimCluster::World::advance(uint32_t epoch, uint32_t guard) {
+  Group& g = groups[epoch];
+  if (guard != g.guard || g.phase == Group::over) return;
+  if (g.phase == Group::joining) {
+    for (const int n : g.nodes)
+      if (node[size_t(n)].ranks.epoch != epoch || !node[size_t(n)].ranks.up) return;
+    g.phase = Group::loading;
+    g.progress_s = now_s;
+  }
+  if (stalled(g, epoch)) return;
+  switch (g.phase) {
+    case Group::loading: return load(g, epoch);
+    case Group::stepping: return take_step(g, epoch);
+    case Group::saving:
+      // The answer is awaited; only a lost peer ends the wait.
+      g.progress_s = now_s;
+      return schedule_group(epoch, 1);
+    default: return;
+  }
+}
+
+void SimCluster::World::load(Group& g, uint32_t epoch) {
+  for (const int n : g.nodes)
+    if (!reachable(n, kDisk)) return schedule_group(epoch, kLookAgainS);
+  g.step = 0;
+  g.bits = 1;
+  if (g.from_step >= 0) {
+    const auto it = std::find_if(disk.checkpoints.begin(), disk.checkpoints.end(),
+                                 [&](const Saved& saved) { return saved.step == g.from_step; });
+    if (it == disk.checkpoints.end() || it->unloadable) {
+      rank_ends(g.nodes[0], 1, bad_checkpoint);
+      return schedule_group(epoch, kLookAgainS);
+    }
+    g.step = it->step;
+    g.bits = it->bits;
+  }
+  g.progress_s = now_s;
+  if (g.step == kTotalSteps) return finish(g, epoch);
+  g.phase = Group::stepping;
+  schedule_group(epoch, uniform(0.1, 0.3));
+}
+
+void SimCluster::World::take_step(Group& g, uint32_t epoch) {
+  ++g.step;
+  g.bits = next_bits(g.bits, g.step, g.width);
+  g.progress_s = now_s;
+  tell(g.nodes[0], {.say = Say::step, .epoch = epoch, .step = g.step, .bits = g.bits});
+  if (g.step % kSaveEvery == 0 || g.step == kTotalSteps || g.stop) return begin_save(g, epoch);
+  schedule_group(epoch, kStepS * uniform(0.8, 1.2));
+}
+
+void SimCluster::World::begin_save(Group& g, uint32_t epoch) {
+  g.phase = Group::saving;
+  for (const int n : g.nodes)
+    push(now_s + uniform(0.02, 0.15), {.what = What::shard_written,
+                                       .a = n,
+                                       .b = int(node[size_t(n)].life),
+                                       .guard = epoch,
+                                       .message = {.step = g.step, .bits = g.bits}});
+  schedule_group(epoch, 1);
+}
+
+void SimCluster::World::shard_written(const Event& event) {
+  const int n = event.a;
+  const uint32_t epoch = event.guard;
+  const Group& g = groups[epoch];
+  Node& a = node[size_t(n)];
+  if (a.ranks.epoch != epoch || a.ranks.alive != kAllRanks || a.ranks.stopped) return;
+  if (!reachable(n, kDisk)) return push(now_s + 0.25, event);
+  const auto same = [&](const Saving& s) { return s.epoch == epoch && s.step == event.message.step; };
+  auto it = std::find_if(disk.saving.begin(), disk.saving.end(), same);
+  if (it == disk.saving.end())
+    it = disk.saving.insert(
+        disk.saving.end(),
+        {.epoch = epoch, .step = event.message.step, .width = g.width, .bits = event.message.bits});
+  it->torn = it->torn || it->bits != event.message.bits || it->width != g.width;
+  it->nodes |= 1u << n;
+  tell(n, {.say = Say::shard, .epoch = epoch, .step = event.message.step, .bits = event.message.bits});
+}
+
+void SimCluster::World::save_answered(uint32_t epoch, int step) {
+  Group& g = groups[epoch];
+  if (g.phase != Group::saving || g.step != step) return;
+  g.progress_s = now_s;
+  if (g.step < kTotalSteps && !g.stop) {
+    g.phase = Group::stepping;
+    return schedule_group(epoch, kStepS);
+  }
+  finish(g, epoch);
+}
+
+/// Every rank is done.
+void SimCluster::World::finish(Group& g, uint32_t epoch) {
+  g.phase = Group::over;
+  for (const int n : g.nodes) {
+    Node& a = node[size_t(n)];
+    if (a.ranks.epoch != epoch) continue;
+    const uint8_t mask = uint8_t(a.ranks.alive & ~a.ranks.stopped);
+    tell(n, {.say = Say::done, .mask = mask, .epoch = epoch});
+    rank_ends(n, mask, well);
+  }
+}
+
+}  // namespace trainctl::test

@@ -1,0 +1,302 @@
+// The parts of the simulated cluster (sim_cluster.h): what exists, the queue of events, links and disk.
+#pragma once
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/run/agent_state.h"
+#include "runtime/supervise/recovery.h"
+#include "runtime/supervise/supervision.h"
+#include "test/support/sim_cluster.h"
+
+namespace trainctl::test {
+
+namespace sim {
+
+constexpr int kMostNodes = 5, kHead = kMostNodes, kDisk = kMostNodes + 1, kHosts = kMostNodes + 2;
+constexpr int kSlots = 2;  // ranks of a node, one tensor group
+constexpr int kTotalSteps = 12, kSaveEvery = 3, kLanes = 4;
+constexpr uint8_t kAllRanks = (1 << kSlots) - 1;
+constexpr double kNever = 1e18;
+constexpr double kSilenceS = 2, kGraceS = 5, kLeaseS = 4;
+constexpr double kKillS = 0.01, kLongestKillS = 1;  // from SIGKILL to the end of a process
+
+enum class Say : uint8_t {
+  fin,
+  hello,
+  welcome,
+  beat,
+  start,
+  kill,
+  stop,
+  saved,
+  end,
+  step,
+  shard,
+  done,
+  exited,
+  gone
+};
+
+/// How a rank ended.
+enum Ended : uint8_t { well, killed, lost_peer, bad_checkpoint };
+
+struct Message {
+  Say say = Say::beat;
+  uint8_t mask = 0;  // local ranks
+  uint8_t how = 0;   // welcome: keep; saved: ok; exited: Ended; beat: ranks that answer
+  uint32_t epoch = 0;
+  int32_t step = 0;
+  uint32_t sequence = 0;  // of the agent's messages; down: the last one that was taken
+  uint64_t bits = 0;
+};
+
+enum class What : uint8_t {
+  deliver,
+  reset,
+  dialed,
+  agent_tick,
+  agent_started,
+  ranks_up,
+  ranks_gone,
+  group,
+  shard_written,
+  published,
+  supervisor_tick,
+  supervisor_started,
+  fault,
+  boot,
+};
+
+struct Event {
+  What what;
+  int a = 0, b = 0;
+  uint32_t guard = 0;
+  Message message;
+};
+
+/// Between an agent (side 0) and a supervisor (side 1). Messages of a direction stay in order.
+struct Connection {
+  int node = 0, supervisor = 0;
+  bool open[2] = {true, true};
+  double last_s[2] = {0, 0};
+  uint32_t sent[2] = {0, 0}, taken[2] = {0, 0};
+};
+
+/// The ranks of one epoch on one node.
+struct Ranks {
+  uint32_t epoch = 0;
+  uint8_t alive = 0, stopped = 0;
+  bool up = false;
+};
+
+struct Node {
+  bool power = true, agent = false;
+  uint32_t life = 0;  // of the agent; events of an earlier one are void
+  AgentState state{{}, 0};
+  double rate = 1, offset_s = 0, tick_s = kNever, word_s = 0;
+  int connection = -1;
+  Ranks ranks;
+  uint32_t newest_epoch = 0;  // that ran here since the node came up
+  uint32_t sequence = 0;
+  std::vector<Message> untaken, ends, unanswered;  // what another supervisor must be told again
+};
+
+/// The ranks of an epoch as a whole.
+struct Group {
+  enum Phase : uint8_t { joining, loading, stepping, saving, over } phase = joining;
+  std::vector<int> nodes;
+  int width = 1, step = 0;
+  int64_t from_step = -1;
+  uint64_t bits = 0;
+  double progress_s = 0, given_up_s = kNever;
+  uint32_t guard = 0;
+  bool stop = false;
+};
+
+struct Saved {
+  int step = 0;
+  uint64_t bits = 0;
+  bool unopenable = false, unloadable = false;
+};
+/// A folder of shards on its way to a checkpoint.
+struct Saving {
+  uint32_t epoch = 0;
+  int step = 0, width = 0;
+  uint32_t nodes = 0;  // whose shards are there
+  uint64_t bits = 0;
+  bool torn = false;
+};
+
+struct Disk {
+  std::vector<Saved> checkpoints;  // ascending
+  std::vector<Saving> saving;
+  uint32_t epoch = 0;  // of attempt.json
+  bool attempt_lives = false;
+  int lock = -1, address = -1, last_publisher = -1;
+  uint32_t metrics_epoch = 0;
+  int metrics_step = 0;
+};
+
+struct Supervisor {
+  int host = 0;
+  bool alive = false, blocked = false, attaching = false;
+  double paused_until_s = 0, renewed_s = 0, died_s = 0, ticked_s = 0, beat_s = 0, status_s = 0,
+         attach_until_s = 0;
+  std::array<int, kMostNodes> connection;  // -1: none greeted
+  std::array<double, kMostNodes> heard_s, next_start_s, interval_s;
+  std::array<uint32_t, kMostNodes> taken;
+  std::optional<Recovery> recovery;
+  std::optional<Supervision> supervision;
+  uint32_t epoch = 0;
+  bool clearing = false, regrouping = false, publishing = false, stop_asked = false;
+  double clear_until_s = 0;
+  std::vector<int> members;
+  uint32_t gone = 0, shards = 0;  // of the members
+  uint32_t kept = 0;              // nodes that came with the epoch to attach to
+  int shard_step = -1;
+  std::vector<std::pair<int, Message>> early;  // what agents say before all of them are attached
+};
+
+inline uint64_t mixed(uint64_t a, uint64_t b) {
+  a ^= b + 0x9E3779B97F4A7C15u + (a << 6) + (a >> 2);
+  a *= 0xBF58476D1CE4E5B9u;
+  return a ^ (a >> 29);
+}
+
+inline const std::string& name_of_node(int n) {
+  static const std::string names[kMostNodes] = {"n0", "n1", "n2", "n3", "n4"};
+  return names[size_t(n)];
+}
+
+/// State after one more step, computed by `width` replicas, each with its run of lanes; combined as a tree
+/// over the lanes.
+uint64_t next_bits(uint64_t bits, int step, int width);
+
+}  // namespace sim
+
+struct SimCluster::World {
+  using Event = sim::Event;
+  using Message = sim::Message;
+
+  SimResult run(uint64_t seed, const SimRules& rules, bool log);
+
+  // ---- sim_world.cpp: time, chance, links
+  void push(double at_s, const Event& event);
+  double uniform(double low, double high);
+  int below(int n);
+  bool chance(double p) { return uniform(0, 1) < p; }
+  bool flows(int from, int to) const { return now_s >= blocked_until_s[from][to] || from == to; }
+  bool reachable(int a, int b) const { return flows(a, b) && flows(b, a); }
+  double latency_s(int from, int to);
+  int host_of(const sim::Connection& c, int side) const;
+  bool host_is_up(int host) const { return host >= nodes || node[size_t(host)].power; }
+  void send(int connection, int side, const Message& message);
+  void close(int connection, int side, bool quietly = false);
+  void deliver(const Event& event);
+  void reset(const Event& event);
+  void block(int from, int to, double until_s);
+  void say(const std::string& text);
+  void violate(const std::string& text);
+
+  // ---- sim_node.cpp: agents and ranks
+  double local_s(int n) const { return now_s * node[size_t(n)].rate + node[size_t(n)].offset_s; }
+  void start_agent(int n);
+  void end_agent(int n);
+  void agent_turn(int n);
+  void agent_act(int n, AgentState::Action action);
+  void dial(int n);
+  void dialed(const Event& event);
+  void agent_hears(int n, const Message& message);
+  void obey(int n, const Message& message);
+  void tell(int n, Message message);
+  void beat(int n);
+  void start_ranks(int n, const Message& message);
+  void kill_ranks(int n);
+  void rank_ends(int n, uint8_t mask, sim::Ended how);
+  void lose_power(int n, bool quietly);
+  // groups
+  void advance(uint32_t epoch, uint32_t guard);
+  bool stalled(sim::Group& g, uint32_t epoch);
+  void load(sim::Group& g, uint32_t epoch);
+  void take_step(sim::Group& g, uint32_t epoch);
+  void begin_save(sim::Group& g, uint32_t epoch);
+  void shard_written(const Event& event);
+  void save_answered(uint32_t epoch, int step);
+  void finish(sim::Group& g, uint32_t epoch);
+  void schedule_group(uint32_t epoch, double delay_s);
+
+  // ---- sim_supervisor.cpp
+  void start_supervisor(int host);
+  void kill_supervisor(int s);
+  bool lock_is_free() const;
+  double awake_s(const sim::Supervisor& s) const;
+  void supervisor_tick(int id);
+  void supervisor_turn(int id);
+  bool is_awake(int id);
+  void supervisor_hears(int id, int n, const Message& message);
+  void agent_started(const Event& event);
+  void greet(int id, int connection, const Message& message);
+  void lose_node(int id, int n, const char* why);
+  void fleet_turn(int id, double pause_s);
+  void attempt_turn(int id);
+  void decide(int id);
+  void begin_attempt(int id, const StartAttempt& start);
+  void attempt_begins(int id, const Width& width);
+  void look_for_checkpoint(int id, std::optional<int64_t> at_most);
+  void attach(int id);
+  void attempt_is_over(int id);
+  void take_step_report(int id, const Message& message);
+  void take_shard(int id, int index, const Message& message);
+  void publish(const Event& event);
+  bool write_status(int id);
+  bool owns_lock(int id) const { return disk.lock == id; }
+  void end_run(int id);
+  void give_up_groups();
+  bool all_gone(const sim::Supervisor& s) const;
+  int index_of(const sim::Supervisor& s, int n) const;
+
+  // ---- sim_cluster.cpp: faults, people, invariants
+  void plan_faults();
+  void happen(int kind);
+  void happen_to_links(int kind, int n, int host, double until_s);
+  void calm_down();
+  void dispatch(const Event& event);
+  void check();
+  void check_end();
+
+  SimRules rules;
+  uint64_t random = 0;
+  double now_s = 0, last_fault_s = 0, quiet_s = 0, last_step_s = 0, finished_s = sim::kNever;
+  bool logging = false, finished = false, calm = false;
+  // The seed's cluster.
+  int nodes = 0, most_width = 0, least_width = 0;
+  bool leases = false, attaches = false, quarantines = false;
+  int supervisor_home = 0;
+
+  std::array<sim::Node, sim::kMostNodes> node;
+  std::vector<sim::Supervisor> supervisors;
+  std::vector<sim::Connection> connections;
+  std::vector<sim::Group> groups;  // by epoch
+  sim::Disk disk;
+  double blocked_until_s[sim::kHosts][sim::kHosts] = {};
+  double slow_until_s[sim::kHosts] = {};
+  SimResult result;
+
+ private:
+  struct Due {
+    double at_s;
+    uint32_t order, slot;
+    bool operator<(const Due& other) const {
+      return at_s != other.at_s ? at_s > other.at_s : order > other.order;
+    }
+  };
+  std::vector<Due> queue_;
+  std::vector<Event> slots_;
+  std::vector<uint32_t> free_;
+  uint32_t order_ = 0;
+};
+
+}  // namespace trainctl::test
