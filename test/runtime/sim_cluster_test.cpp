@@ -46,7 +46,7 @@ TEST_CASE("histories of a simulated cluster keep every invariant", "[sim_cluster
     sum.stops += result.stops;
     sum.regroups += result.regroups;
   }
-  CHECK(failures == 0);
+  REQUIRE(failures == 0);
   // The histories are about something.
   const int n = int(histories);
   CHECK(sum.faults > 2 * n);
