@@ -18,6 +18,7 @@
 #include "parallel/communicator.h"
 #include "runtime/base/process_memory.h"
 #include "runtime/run/environment.h"
+#include "runtime/machine/binding.h"
 #include "runtime/machine/bundle.h"
 #include "runtime/run/control_client.h"
 #include "runtime/run/crash_record.h"
@@ -123,6 +124,13 @@ void run(FileSystem& fs, const RunDirectory& directory, const AttemptFile& attem
   if (!job.ok())
     throw Error(ErrorCode::kSpec, "the run's job.json does not parse: " + render(job.diagnostics, false));
   if (attempt.threads_per_rank > 0) job.job.parallelism.threads_per_rank = attempt.threads_per_rank;
+  // Before threads are started: they inherit it.
+  const std::string local_ranks = variable("OMPI_COMM_WORLD_LOCAL_SIZE");
+  if (job.job.launcher.bind && !local_ranks.empty())
+    if (const std::string cores = bind_rank(local_rank_from_environment(), std::atoi(local_ranks.c_str()),
+                                            job.job.parallelism.threads_per_rank);
+        !cores.empty())
+      fmt::print("bound to cores {}\n", cores);
   control = connect_control(variable(kAgentVariable), variable(kTokenVariable), rank,
                             job.job.fault_tolerance.heartbeat_seconds,
                             job.job.fault_tolerance.save_timeout_seconds + kVerdictGraceS);

@@ -252,6 +252,13 @@ void declare_cluster(DeclareSection& launcher) {
       .also({"interface"})
       .example("\"10.1.0.0/16\"");
   launcher
+      .boolean("bind",
+               "Bind each rank to cores of its own, near each other, where a node has `parallelism.threads_per_rank` cores for each "
+               "of its ranks. Otherwise ranks share cores and are not bound.")
+      .to(IN_JOB(launcher.bind))
+      .fallback(true)
+      .also({"binding", "cpu_bind"});
+  launcher
       .boolean("tensor_across_nodes",
                "Let a tensor-parallel group span nodes. Its exchanges are the most frequent ones: slow.")
       .to(IN_JOB(launcher.tensor_across_nodes))

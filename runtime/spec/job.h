@@ -125,6 +125,7 @@ struct LauncherSpec {
   std::string shell = "ssh";                   // starts the agents on hosts
   RankStart start = RankStart::automatic;
   std::string network;                         // "10.1.0.0/16"; "": that of the agents' connections
+  bool bind = true;                            // ranks to cores, where each has cores of its own
   bool tensor_across_nodes = false;
   std::vector<std::pair<std::string, std::string>> env;
 };

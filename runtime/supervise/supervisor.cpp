@@ -299,6 +299,7 @@ class Supervisor {
                             .cross_memory_attach = plan_.cross_memory_attach};
     options.pmix = start_by_pmix(input);
     options.line = options.pmix ? rank_line(input) : mpirun_line(input);
+    set_networks(options, input.network);
     options.file.overrides = overrides_of(plan_.job, start.width);
     outage_.begun_s = clock_.monotonic_s();
     recovery_.attempt_started(start, clock_.monotonic_s());
@@ -523,6 +524,23 @@ class Supervisor {
       network = hello->network;
     }
     return network;
+  }
+
+  /// What differs between nodes: the name of the interface that leads to the others.
+  void set_networks(AttemptOptions& options, const std::string& network) const {
+    if (options.nodes.size() < 2 || !plan_.job.job.launcher.network.empty()) return;
+    const auto& given = plan_.job.job.launcher.env;
+    const auto is_given = [&](const std::string& name) {
+      return std::any_of(given.begin(), given.end(), [&](const auto& variable) { return variable.first == name; });
+    };
+    for (AttemptOptions::Node& node : options.nodes) {
+      const wire::NodeHello* hello = fleet_->hello(node.node);
+      if (!hello || hello->interface.empty()) continue;
+      // The second "=" asks for that name alone: without it NCCL takes every interface that begins so.
+      if (!is_given("NCCL_SOCKET_IFNAME")) node.environment.emplace_back("NCCL_SOCKET_IFNAME", "=" + hello->interface);
+      if (network.empty() && !is_given("OMPI_MCA_btl_tcp_if_include"))
+        node.environment.emplace_back("OMPI_MCA_btl_tcp_if_include", hello->interface);
+    }
   }
 
   std::string record_failure(const Verdict& v) {
