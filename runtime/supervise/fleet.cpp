@@ -397,11 +397,20 @@ void Fleet::end(double limit_s) {
   keep_agents_ = false;
   to_start_.clear();
   set_handler({});
-  for (int i = 0; i < size(); ++i) send(i, {.kind = Kind::end});
+  std::vector<Node*> starters;  // of agents that were there: they end after their agents
+  for (int i = 0; i < size(); ++i) {
+    send(i, {.kind = Kind::end});
+    if (Node& node = nodes_[size_t(i)]; node.hello && node.starter) starters.push_back(&node);
+  }
+  // An agent closes its connection before it has removed its folders; killing its starter would kill it too.
+  const auto ended = [](const Node* node) { return !node->starter || node->starter->reap(); };
+  const auto waiting = [&] {
+    return ready_count() > 0 || !std::all_of(starters.begin(), starters.end(), ended);
+  };
   const double until_s = clock_.monotonic_s() + limit_s;
-  while (ready_count() > 0 && clock_.monotonic_s() < until_s) {
+  while (waiting() && clock_.monotonic_s() < until_s) {
     serve();
-    if (ready_count() > 0) clock_.sleep_s(0.002);
+    clock_.sleep_s(0.002);
   }
   ::unlink(supervisor_file(options_.run_directory).c_str());
   for (Node& node : nodes_) node.starter.reset();
