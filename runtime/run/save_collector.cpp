@@ -16,22 +16,21 @@ void SaveCollector::expect(const ckpt::StateInfo& state) {
   failure_.clear();
 }
 
-std::optional<SaveOutcome> SaveCollector::adopt(const ckpt::StateInfo& state) {
+std::optional<SaveOutcome> SaveCollector::published(int64_t step) const {
+  const std::string folder = ckpt::step_directory(options_.directory, step);
+  if (!fs_.is_directory(folder)) return std::nullopt;
+  try {
+    return SaveOutcome{.ok = true, .step = step, .message = ckpt::Checkpoint::open(fs_, folder)->root_hash()};
+  } catch (const std::exception& error) {
+    return SaveOutcome{.step = step, .message = error.what()};
+  }
+}
+
+std::string SaveCollector::adopt(const ckpt::StateInfo& state) {
+  if (!fs_.is_directory(ckpt::saving_directory(options_.directory, state))) return begin(state);
   expect(state);
   under_way_ = true;
-  const std::string published = ckpt::step_directory(options_.directory, state.step);
-  try {
-    if (!fs_.is_directory(published)) {
-      // Ranks began it while no supervisor was there.
-      if (!fs_.is_directory(ckpt::saving_directory(options_.directory, state_))) ckpt::prepare_saving(fs_, options_.directory, state_);
-      return std::nullopt;
-    }
-    under_way_ = false;
-    return SaveOutcome{.ok = true, .step = state.step, .message = ckpt::Checkpoint::open(fs_, published)->root_hash()};
-  } catch (const std::exception& error) {
-    under_way_ = false;
-    return SaveOutcome{.step = state.step, .message = error.what()};
-  }
+  return "";
 }
 
 std::string SaveCollector::begin(const ckpt::StateInfo& state) {

@@ -35,9 +35,10 @@ class SaveCollector {
   /// why not.
   std::string begin(const ckpt::StateInfo& state);
 
-  /// The same for a save that a supervisor before began: what ranks have written stays. Nothing returned: go on. An outcome: that
-  /// supervisor had published it already.
-  std::optional<SaveOutcome> adopt(const ckpt::StateInfo& state);
+  /// The same for a save that a supervisor before may have begun: what ranks have written stays.
+  std::string adopt(const ckpt::StateInfo& state);
+  /// Of a save that a supervisor before has published; nothing if there is none of that step.
+  std::optional<SaveOutcome> published(int64_t step) const;
 
   /// The global tensor list; from rank 0, before the last receipt.
   void set_tensors(std::vector<ckpt::Tensor> tensors) { tensors_ = std::move(tensors); }

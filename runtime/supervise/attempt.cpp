@@ -28,6 +28,8 @@ constexpr double kLookAheadS = 0.3;
 constexpr double kLookIntervalS = 0.1;
 /// For processes that outlive their attempt.
 constexpr double kEndLimitS = 6;
+/// After an attach: until everything that waited for a supervisor has come.
+constexpr double kBacklogS = 1;
 /// What is kept of the launcher's output in memory; the log file has all of it.
 constexpr size_t kLauncherTextBytes = 64 * 1024;
 
@@ -421,22 +423,20 @@ class Attempt {
   void begin_save(const protocol::Begin& begin) {
     save_began_s_ = clock_.monotonic_s();
     save_number_ = begin.number;
-    if (options_.attach && begun_.empty()) {
-      // The supervisor before may have answered, and even published.
-      if (const auto published = collector_.adopt(begin.state)) {
-        log_.saved(*published, 0);
-        send_ranks({.kind = protocol::Down::saved,
-                    .ok = published->ok,
-                    .number = begin.number,
-                    .message = published->message});
-        return;
-      }
-      begun_.push_back({.kind = protocol::Down::begun, .number = begin.number});
-      return send_ranks(begun_.back());
+    // After an attach: the supervisor before may have answered, and even published.
+    const bool first = options_.attach && begun_.empty();
+    if (const auto published = first ? collector_.published(begin.state.step) : std::nullopt) {
+      log_.saved(*published, 0);
+      send_ranks({.kind = protocol::Down::saved,
+                  .ok = published->ok,
+                  .number = begin.number,
+                  .message = published->message});
+      return;
     }
     // A second save before the first is answered cannot come from a rank that keeps the protocol.
-    const std::string reason =
-        publishing_.valid() ? "the save before is still being published" : collector_.begin(begin.state);
+    const std::string reason = publishing_.valid() ? "the save before is still being published"
+                               : first             ? collector_.adopt(begin.state)
+                                                   : collector_.begin(begin.state);
     if (!reason.empty()) log_.saved({.step = begin.state.step, .message = reason}, 0);
     begun_.push_back(
         {.kind = protocol::Down::begun, .ok = reason.empty(), .number = begin.number, .message = reason});
@@ -448,12 +448,9 @@ class Attempt {
     if (std::find(missing.begin(), missing.end(), rank) == missing.end() ||
         shard.step != collector_.state().step) {
       // After an attach shards of the other nodes may come before rank 0's begin: they are taken then.
-      if (options_.attach && begun_.empty()) return early_.push_back({rank, std::move(shard)});
-      send_rank(rank, {.kind = protocol::Down::saved,
-                       .ok = false,
-                       .number = shard.number,
-                       .message = fmt::format("no save of step {} is under way", shard.step)});
-      return;
+      if (options_.attach && begun_.empty() && clock_.monotonic_s() - started_s_ < kBacklogS)
+        return early_.push_back({rank, std::move(shard)});
+      return answer_late(rank, shard);
     }
     if (rank == 0) collector_.set_tensors(std::move(shard.tensors));
     if (!collector_.add(rank, std::move(shard.receipt), shard.failure)) return;
@@ -465,8 +462,18 @@ class Attempt {
     });
   }
 
+  /// A save that is not under way: the supervisor before may have published it and told some ranks only.
+  void answer_late(int rank, const protocol::Shard& shard) {
+    const auto published = options_.attach ? collector_.published(shard.step) : std::nullopt;
+    const std::string none = fmt::format("no save of step {} is under way", shard.step);
+    send_rank(rank, {.kind = protocol::Down::saved,
+                     .ok = published && published->ok,
+                     .number = shard.number,
+                     .message = published ? published->message : none});
+  }
+
   void take_save_result(bool wait) {
-    if (!begun_.empty())
+    if (!begun_.empty() || clock_.monotonic_s() - started_s_ >= kBacklogS)
       for (auto& [rank, shard] : std::exchange(early_, {})) take_shard(rank, std::move(shard));
     if (!publishing_.valid()) return;
     if (!wait && publishing_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return;
