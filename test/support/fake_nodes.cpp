@@ -35,15 +35,16 @@ struct FailureListener : Catch::TestEventListenerBase {
 };
 CATCH_REGISTER_LISTENER(FailureListener)
 
-std::string make_folder() {
-  std::string name = (fs::temp_directory_path() / "trainctl-nodes-XXXXXX").string();
+std::string make_folder(const std::string& parent) {
+  const fs::path folder = parent.empty() ? fs::temp_directory_path() : fs::path(parent);
+  std::string name = (folder / "trainctl-nodes-XXXXXX").string();
   if (!::mkdtemp(name.data())) FAIL("cannot make a folder like " << name);
   fs::permissions(name, fs::perms::owner_all | fs::perms::group_exec | fs::perms::others_exec);
   return name;
 }
 
 std::string missing_for(const std::string& script) {
-  const std::string folder = make_folder();
+  const std::string folder = make_folder("");
   const Outcome outcome = Child({kScripts + script, "possible"}, folder).wait(30);
   fs::remove_all(folder);
   if (outcome.status == 0) return "";
@@ -106,16 +107,19 @@ void skip_program_if(const std::string& missing) {
   ::_exit(some_case_failed ? 1 : 77);
 }
 
-FakeNodes::FakeNodes(int count) : FakeNodes(count, "nodes.sh", {}) {}
+FakeNodes::FakeNodes(int count) : FakeNodes(count, "nodes.sh", {}, {}) {}
+FakeNodes::FakeNodes(int count, const Options& options) : FakeNodes(count, "nodes.sh", {}, options) {}
 
-FakeNodes::FakeNodes(int count, const std::string& script, const std::vector<std::string>& environment)
-    : count_(count) {
+FakeNodes::FakeNodes(int count, const std::string& script, const std::vector<std::string>& environment,
+                     const Options& options)
+    : count_(count), own_folders_("TCN_PRIVATE=") {
   skip_program_if(missing_for(script));
   static int clusters = 0;
   prefix_ = "t" + std::to_string(::getpid()) + "-" + std::to_string(clusters++);
-  folder_ = make_folder();
+  folder_ = make_folder(options.shared_below);
+  for (const std::string& folder : options.own_folders) own_folders_ += folder + " ";
   std::vector<std::string> set = environment;
-  set.push_back("TCN_PREFIX=" + prefix_);
+  set.insert(set.end(), {"TCN_PREFIX=" + prefix_, own_folders_});
   const bool slurm = script == "slurm.sh";
   start_keeper(script, slurm ? count - 1 : count, folder_, set, &keeper_in_, &keeper_out_);
   const std::string answer = read_line(keeper_out_, 90000);
@@ -132,7 +136,7 @@ FakeNodes::~FakeNodes() {
 Outcome FakeNodes::script(const std::vector<std::string>& words, const char* name) const {
   std::vector<std::string> argv = {kScripts + name};
   argv.insert(argv.end(), words.begin(), words.end());
-  return Child(argv, folder_, {"TCN_PREFIX=" + prefix_}).wait(90);
+  return Child(argv, folder_, {"TCN_PREFIX=" + prefix_, own_folders_}).wait(90);
 }
 
 void FakeNodes::must(const std::vector<std::string>& words, const char* name) const {
@@ -197,7 +201,8 @@ FakeSlurm::FakeSlurm(const Options& o)
              {"CPUS=" + std::to_string(o.cpus), "GPUS=" + std::to_string(o.gpus),
               std::string("TOPOLOGY=") + (o.topology ? "1" : ""),
               "SLURMD_TIMEOUT=" + std::to_string(o.slurmd_timeout_s),
-              "CRED_EXPIRE=" + std::to_string(o.cred_expire_s), "EXTRA=" + o.extra}) {}
+              "CRED_EXPIRE=" + std::to_string(o.cred_expire_s), "EXTRA=" + o.extra},
+             {}) {}
 
 std::string FakeSlurm::configuration() const {
   return "SLURM_CONF=/run/" + nodes_.prefix_ + "/slurm/slurm.conf";

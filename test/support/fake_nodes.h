@@ -26,8 +26,13 @@ void skip_program_if(const std::string& missing);
 
 class FakeNodes {
  public:
+  struct Options {
+    std::vector<std::string> own_folders;  ///< more folders of which each node has its own, empty at each boot
+    std::string shared_below;              ///< where folder() is made; "": the folder for temporary files
+  };
   /// node0 ... node<count-1>, in 50 ms each. Where that is impossible, skip_program_if with the reason.
   explicit FakeNodes(int count);
+  FakeNodes(int count, const Options& options);
   /// Ends every process of every node and removes the network. At most 20 s, usually 50 ms.
   ~FakeNodes();
   FakeNodes(const FakeNodes&) = delete;
@@ -78,12 +83,13 @@ class FakeNodes {
 
  private:
   friend class FakeSlurm;
-  FakeNodes(int count, const std::string& script, const std::vector<std::string>& environment);
+  FakeNodes(int count, const std::string& script, const std::vector<std::string>& environment,
+            const Options& options);
   Outcome script(const std::vector<std::string>& words, const char* name = "nodes.sh") const;
   void must(const std::vector<std::string>& words, const char* name = "nodes.sh") const;
 
   int count_;
-  std::string prefix_, folder_;
+  std::string prefix_, folder_, own_folders_;
   int keeper_in_ = -1, keeper_out_ = -1;
 };
 

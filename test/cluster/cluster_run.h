@@ -1,0 +1,102 @@
+// A run of trainctl on fake nodes: starts it, shows how far it is, and compares what it leaves with a run that
+// nothing disturbed.
+//
+// 8 ranks (TP2 x PP2 x DP2, four lanes) on nodes of two slots: node0 ... node3 run ranks, node4 is a spare.
+// The supervisor runs on node0 unless a setting says otherwise. One thread.
+#pragma once
+#include <sys/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/base/json.h"
+#include "test/support/fake_nodes.h"
+
+namespace trainctl::test {
+
+/// Nodes of which each has its own /tmp, as machines have. Where the program itself lies in /tmp they share
+/// it.
+FakeNodes::Options machines();
+
+struct RunSettings {
+  std::string start = "pmix";    ///< launcher.start
+  int64_t steps = 50;            ///< about 25 ms each on two cores
+  int supervisor = 0;            ///< the node that launches
+  double silence_s = 1;          ///< fault_tolerance.node_silence_seconds
+  double grace_s = 4;            ///< fault_tolerance.grace_seconds
+  std::string hosts = R"(["node0","node1","node2","node3","node4"])";
+  std::vector<std::string> set;  ///< more fields, "PATH=VALUE"
+};
+
+/// What a run that nothing disturbed leaves: each step's loss and gradient norm, and the state after the last.
+struct Curve {
+  std::vector<std::string> steps;  ///< "1 loss grad_norm", as written: the same text is the same bits
+  std::string root_hash;
+  bool operator==(const Curve&) const = default;
+};
+
+class ClusterRun {
+ public:
+  ClusterRun(FakeNodes& nodes, RunSettings settings);
+  /// Kills the supervisor; the nodes end the rest.
+  ~ClusterRun();
+
+  void launch();
+  /// From a node, with more fields than the launch had. What was started before must have ended.
+  void resume(int node, const std::vector<std::string>& set = {});
+  /// Any trainctl command with this run as its argument.
+  Outcome command(int node, const std::string& word, double seconds = 20);
+  Child& supervisor() { return *supervisor_; }
+  /// Kills the supervisor alone, as `kill -9` does.
+  void kill_supervisor();
+  /// The end of launch or resume.
+  Outcome finish(double seconds = 60);
+
+  const std::string& path() const { return path_; }
+  /// The newest step in metrics.jsonl, 0 for none.
+  int64_t step() const;
+  /// Fails the test where the run ends, or the time is over, before this step is finished.
+  void await_step(int64_t step, double seconds = 40);
+  /// Of one kind, in their order; "": all.
+  std::vector<nlohmann::json> events(const std::string& kind = "") const;
+  void await_event(const std::string& kind, size_t count = 1, double seconds = 40);
+  uint64_t epoch() const;
+  /// Console and logs, for a failed assertion.
+  std::string story() const;
+
+  /// Nodes that run ranks in this epoch, without the supervisor's. The first attempt takes those that come
+  /// first.
+  std::vector<int> members() const;
+  /// Processes of the ranks on a node, as numbered on this machine.
+  std::vector<pid_t> ranks(int node) const;
+  std::optional<pid_t> agent(int node) const;
+
+  /// Each step stands once in metrics.jsonl, with its bits, and the last checkpoint has the undisturbed root
+  /// hash.
+  void check_bits() const;
+  /// No process of the run is left on any node within `seconds`, and no folder of one on a living node.
+  void check_nothing_left(double seconds = 10) const;
+  /// No process of the run, wherever.
+  std::vector<pid_t> processes() const;
+
+  Curve curve() const;
+  /// Of a run of so many steps; made once a program.
+  static const Curve& undisturbed(int64_t steps);
+
+ private:
+  void start(int node, std::vector<std::string> words);
+  std::vector<pid_t> programs(int node, const std::string& subcommand) const;
+
+  FakeNodes& nodes_;
+  const RunSettings settings_;
+  std::string path_;
+  int supervisor_node_ = 0;
+  std::unique_ptr<Child> supervisor_;
+};
+
+std::string program();
+
+}  // namespace trainctl::test
