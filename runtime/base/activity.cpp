@@ -114,7 +114,7 @@ struct Writer {
     raw(name);
     raw("\":");
     if (value < 0) raw("-");
-    number(value < 0 ? uint64_t(-value) : uint64_t(value));
+    number(value < 0 ? 0 - uint64_t(value) : uint64_t(value));
   }
 };
 

@@ -6,6 +6,7 @@
 #include "runtime/base/activity.h"
 
 #include <catch2/catch.hpp>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
@@ -52,6 +53,8 @@ TEST_CASE("JSON gives back what was written, for every phase") {
       CHECK(back->waits_for(9) == waits);
       CHECK_FALSE(back->waits_for(8));
     }
+  constexpr int64_t kLeast = std::numeric_limits<int64_t>::min();
+  CHECK(activity_from_json(to_json({.phase = RunPhase::forward, .step = kLeast}))->step == kLeast);
   for (const char* text : {"", "x", "{}", "[]", R"({"kind":"waiting"})", R"({"kind":"computing","phase":"dancing"})",
                            R"({"kind":"computing","phase":"forward","step":"three"})"})
     CHECK_FALSE(activity_from_json(text));
