@@ -368,7 +368,7 @@ void Fleet::tick() {
   const double now_s = clock_.monotonic_s(), pause_s = now_s - ticked_s_;
   ticked_s_ = now_s;
   if (pause_s > kOwnPauseS)
-    for (Node& node : nodes_) node.heard_s += pause_s;
+    for (Node& node : nodes_) node.heard_s = std::min(node.heard_s + pause_s, now_s);
   for (int i = 0; i < size(); ++i) {
     Node& node = nodes_[size_t(i)];
     if (node.connection && !node.connection->stream->open())
