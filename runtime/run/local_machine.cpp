@@ -297,8 +297,11 @@ void LocalMachine::watch_children() {
 void LocalMachine::watch_remotes() {
   Epoch& e = *epoch_;
   if (e.remote_listener < 0) return;
-  for (int fd; (fd = accept_from(e.remote_listener)) >= 0;)
+  for (int fd; (fd = accept_from(e.remote_listener)) >= 0;) {
     e.remotes.push_back({++e.remotes_seen, std::make_unique<Stream>(fd)});
+    // The socket lies in a private folder, and the command line of a daemon may be long.
+    e.remotes.back().stream->greeted();
+  }
   for (Epoch::Remote& remote : e.remotes) {
     remote.stream->flush();
     for (const Message& message : remote.stream->read())

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
@@ -36,6 +38,25 @@ auto checked(Read read) {
   } catch (const json::exception& error) {
     malformed(error.what());
   }
+}
+
+/// A number of a header: an integer that T holds.
+template <typename T>
+T integer(const json& header, const char* key, T fallback) {
+  const auto found = header.find(key);
+  if (found == header.end()) return fallback;
+  const bool fits = found->is_number_unsigned()
+                        ? std::in_range<T>(found->get<uint64_t>())
+                        : found->is_number_integer() && std::in_range<T>(found->get<int64_t>());
+  if (!fits) malformed(fmt::format("a header whose \"{}\" is no such number", key));
+  return found->get<T>();
+}
+
+/// Whether it is what a C++ program could have written: any other byte in a bool is undefined behaviour.
+bool is_bool(const bool& value) {
+  uint8_t byte;
+  std::memcpy(&byte, &value, 1);
+  return byte <= 1;
 }
 
 json environment_json(const Environment& environment) {
@@ -75,6 +96,8 @@ std::string encode(const Message& m) {
 }
 
 std::optional<Message> MessageReader::next() {
+  if (most_ < kMaxPayloadBytes && received_ > kMaxHeaderBytes)
+    malformed(fmt::format("{} bytes before the greeting", received_));
   if (!header_) {
     const size_t end = buffer_.find('\n', std::max(begin_, searched_));
     if (end == std::string::npos) {
@@ -89,12 +112,12 @@ std::optional<Message> MessageReader::next() {
       const json j = object_of(buffer_.substr(begin_, end - begin_));
       const auto kind = kind_of(j.at("k").get<std::string>());
       if (!kind) malformed(fmt::format("a message of unknown kind {:.20}", j.at("k").get<std::string>()));
-      payload_bytes_ = j.value("b", size_t(0));
+      payload_bytes_ = integer<size_t>(j, "b", 0);
       return Message{.kind = *kind,
-                     .epoch = j.value("e", uint64_t(0)),
-                     .rank = j.value("r", -1),
-                     .number = j.value("n", int64_t(0)),
-                     .sequence = j.value("s", uint64_t(0)),
+                     .epoch = integer<uint64_t>(j, "e", 0),
+                     .rank = integer<int>(j, "r", -1),
+                     .number = integer<int64_t>(j, "n", 0),
+                     .sequence = integer<uint64_t>(j, "s", 0),
                      .text = j.value("t", std::string())};
     });
     if (payload_bytes_ > most_) malformed(fmt::format("{} bytes in one message", payload_bytes_));
@@ -224,13 +247,14 @@ std::vector<RankDigest> unpack(std::string_view payload) {
   if (payload.size() % sizeof(RankDigest) != 0)
     malformed(fmt::format("{} bytes of ranks' states", payload.size()));
   std::vector<RankDigest> digests(payload.size() / sizeof(RankDigest));
-  std::memcpy(digests.data(), payload.data(), payload.size());
+  if (!digests.empty()) std::memcpy(digests.data(), payload.data(), payload.size());
   for (RankDigest& d : digests) {
     if (!d.has_activity) d.activity = {};
     const Activity& a = d.activity;
-    if (a.kind > Activity::waiting || a.phase > RunPhase::leaving || a.peer_count < 0 ||
-        a.peer_count > Activity::kMostPeers)
-      malformed("a rank's state outside its range");
+    const bool sound = a.kind <= Activity::waiting && a.phase <= RunPhase::leaving && is_bool(a.in_bytes) &&
+                       is_bool(a.more_peers) && a.peer_count >= 0 && a.peer_count <= Activity::kMostPeers &&
+                       std::isfinite(d.silent_s) && d.silent_s >= 0;
+    if (!sound) malformed("a rank's state outside its range");
   }
   return digests;
 }

@@ -64,7 +64,10 @@ std::string encode(const Message& message);
 /// Cuts a byte stream into messages. Error(kLauncher) for anything that is none.
 class MessageReader {
  public:
-  void append(const char* data, size_t size) { buffer_.append(data, size); }
+  void append(const char* data, size_t size) {
+    buffer_.append(data, size);
+    received_ += size;
+  }
   std::optional<Message> next();
   /// From now on payloads may have their full size.
   void greeted() { most_ = kMaxPayloadBytes; }
@@ -72,7 +75,7 @@ class MessageReader {
 
  private:
   std::string buffer_;
-  size_t begin_ = 0, searched_ = 0, most_ = kMaxHeaderBytes;
+  size_t begin_ = 0, searched_ = 0, received_ = 0, most_ = kMaxHeaderBytes;
   std::optional<Message> header_;
   size_t payload_bytes_ = 0;
 };
