@@ -177,7 +177,10 @@ class Agent {
   void listen_to_supervisor() {
     if (!stream_) return;
     stream_->flush();
-    for (const Message& message : stream_->read()) obey(message);
+    const uint64_t before = stream_->received_bytes();
+    const std::vector<Message> messages = stream_->read();
+    if (stream_->received_bytes() > before) state_.heard(clock_.monotonic_s());
+    for (const Message& message : messages) obey(message);
     if (stream_ && !stream_->open()) {
       if (state_.phase() == AgentState::Phase::attached) say("lost the supervisor: " + stream_->problem());
       stream_.reset();

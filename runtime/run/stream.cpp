@@ -220,6 +220,7 @@ std::vector<wire::Message> Stream::read() {
       close(n == 0 ? "the connection was closed" : std::strerror(errno));
       break;
     }
+    received_ += uint64_t(n);
     reader_.append(buffer, size_t(n));
     try {
       while (auto message = reader_.next()) messages.push_back(std::move(*message));

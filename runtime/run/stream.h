@@ -43,6 +43,8 @@ class Stream {
   /// Why it ended; "" while it is open.
   const std::string& problem() const { return problem_; }
   bool wants_write() const { return !out_.empty(); }
+  /// In all so far: a long message under way is a sign of life, too.
+  uint64_t received_bytes() const { return received_; }
   /// Takes a message to be sent; whatever fits is sent at once.
   void send(const wire::Message& message);
   void flush();
@@ -54,6 +56,7 @@ class Stream {
  private:
   int fd_;
   size_t most_bytes_, sent_ = 0;
+  uint64_t received_ = 0;
   wire::MessageReader reader_;
   std::string out_, problem_;
 };

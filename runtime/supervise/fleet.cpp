@@ -300,14 +300,17 @@ void Fleet::lose(int index, const std::string& why) {
 }
 
 void Fleet::read_from(Connection& c) {
-  for (Message& message : c.stream->read()) {
+  const uint64_t before = c.stream->received_bytes();
+  std::vector<Message> messages = c.stream->read();
+  const bool heard = c.stream->received_bytes() > before;
+  if (c.node >= 0 && heard) nodes_[size_t(c.node)].heard_s = clock_.monotonic_s();
+  for (Message& message : messages) {
     if (!c.stream->open() && c.node < 0) break;
     if (c.node < 0) {
       greet(c, message);
       continue;
     }
     Node& node = nodes_[size_t(c.node)];
-    node.heard_s = clock_.monotonic_s();
     const uint64_t sequence = message.sequence;
     if (holding_) {
       held_.emplace_back(c.node, std::move(message));
