@@ -50,7 +50,8 @@ class Attempt {
         supervision_(options_.limits, clock.monotonic_s()),
         collector_(fs, options_.saves),
         launcher_log_(run.file("logs/mpirun.log")),
-        gone_(options_.nodes.size(), false) {
+        gone_(options_.nodes.size(), false),
+        lost_(options_.nodes.size(), false) {
     saved_fd_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   }
   ~Attempt() {
@@ -121,6 +122,7 @@ class Attempt {
 
   /// The ranks have been going on without a supervisor.
   void attach() {
+    supervision_.progressed(log_.status().step, clock_.monotonic_s());
     for (size_t i = 0; i < options_.nodes.size(); ++i) {
       if (!fleet_.hello(options_.nodes[i].node))
         supervision_.node_lost(int(i), "it is not connected", clock_.monotonic_s());
@@ -263,13 +265,14 @@ class Attempt {
                    {"epoch", options_.file.epoch}, {"node", fleet_.name(fleet_node)}, {"reason", why}}));
     if (!gone_[size_t(index)]) supervision_.node_lost(index, why, clock_.monotonic_s());
     gone_[size_t(index)] = true;
+    lost_[size_t(index)] = true;
   }
 
   void on_message(int fleet_node, Message&& m) {
     const int index = index_of(fleet_node);
     if (m.kind == Kind::warned) return supervision_.stop(StopLevel::save_and_stop, clock_.monotonic_s());
     // Whatever an old epoch says is refused.
-    if (index < 0 || m.epoch != options_.file.epoch) return;
+    if (index < 0 || lost_[size_t(index)] || m.epoch != options_.file.epoch) return;
     try {
       take(index, std::move(m));
     } catch (const Error& error) {
@@ -509,6 +512,7 @@ class Attempt {
   std::vector<protocol::Down> begun_;                   // every answer to begin_save so far
   std::vector<std::pair<int, protocol::Shard>> early_;  // shards that came before their save was known
   std::vector<bool> gone_;             // of each node: nothing of the epoch is left there, or it is lost
+  std::vector<bool> lost_;  // of each node: it left this attempt, and what it says when it returns does not count
   std::map<int, std::string> fences_;  // what each node has brought to the fence
   std::map<std::pair<int, int64_t>, int> remotes_;  // (node, request) -> node that asked
   std::future<SaveOutcome>

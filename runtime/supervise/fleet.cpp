@@ -202,7 +202,10 @@ void Fleet::watch_starters() {
       if (node.starter_text.size() > kMostStarterText)
         node.starter_text.erase(0, node.starter_text.size() - kMostStarterText);
       if (const auto status = node.starter->reap()) {
-        if (!node.hello && *status != 0) node.problem = start_problem(*status, node.starter_text);
+        if (!node.hello && *status != 0) {
+          node.problem = start_problem(*status, node.starter_text);
+          if (handler_.start_failed) handler_.start_failed(i, node.problem);
+        }
         node.starter.reset();
         if (!node.hello) node.next_start_s = now_s + node.start_interval_s;
       } else if (!node.hello) {

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <map>
 #include <new>
 #include <set>
 
@@ -19,6 +20,7 @@
 #include "runtime/run/environment.h"
 #include "runtime/spec/lineage.h"
 #include "runtime/supervise/attempt.h"
+#include "runtime/supervise/quarantine.h"
 #include "runtime/supervise/recovery.h"
 #include "runtime/supervise/run_end.h"
 #include "runtime/supervise/starter.h"
@@ -35,6 +37,8 @@ std::string dump(const json& j) { return dump_json(j); }
 /// cores.
 double start_timeout_s(int ranks) { return 60 + 1.0 * ranks; }
 constexpr double kEndAgentsS = 3;
+/// For agents that a dead supervisor left, which dial every 0.1 s.
+constexpr double kOrphansS = 0.5;
 /// Clocks of nodes that differ by more are worth a line.
 constexpr double kClocksApartS = 5;
 /// A shorter wait for nodes is not worth a line.
@@ -80,8 +84,10 @@ class Supervisor {
         end_leftovers();
         fleet_.emplace(fleet_options(folders), clock_);
         listen_to_fleet();
+        await_living_agents();
         fleet_->start_agents();
       }
+      read_quarantine();
       if (!plan_.change_json.empty()) log_.event("change", plan_.change_json);
       return decide(signals);
     } catch (const Error& error) {
@@ -182,9 +188,21 @@ class Supervisor {
     return options;
   }
 
+  /// Agents of a supervisor that died dial by themselves: others beside them would only be in their way.
+  void await_living_agents() {
+    if (plan_.nodes.one_machine || !orphans_) return;
+    const double until_s = clock_.monotonic_s() + kOrphansS;
+    while (fleet_->ready_count() < fleet_->size() && clock_.monotonic_s() < until_s) {
+      pollfd fd{.fd = fleet_->fd(), .events = POLLIN, .revents = 0};
+      ::poll(&fd, 1, 50);
+      fleet_->serve();
+    }
+  }
+
   void listen_to_fleet() {
     fleet_->set_handler({.up = [this](int node, const wire::NodeHello&) { node_up(node); },
                          .lost = [this](int node, const std::string& why) { node_lost(node, why); },
+                         .start_failed = [this](int node, const std::string& why) { start_failed(node, why); },
                          .message = {}});
     // Those that came or went while somebody else listened.
     for (int i = 0; i < fleet_->size(); ++i)
@@ -222,6 +240,47 @@ class Supervisor {
       list.push_back(status);
     }
     return list;
+  }
+
+  /// An agent could not be started: the node is not awaited.
+  void start_failed(int node, const std::string& why) {
+    recovery_.node_lost(fleet_->name(node), why, clock_.monotonic_s());
+    if (start_problems_[node] == why) return;
+    start_problems_[node] = why;
+    console_.note(fmt::format(" ! {}: {}", fleet_->name(node), why));
+    log_.event("node_failed", dump({{"node", fleet_->name(node)}, {"reason", why}}));
+  }
+
+  /// The list of nodes in quarantine: read before the first attempt, and told of nodes on which this run failed.
+  void read_quarantine() {
+    try {
+      const std::string path = quarantine_path("");
+      if (path.empty()) return;
+      for (const std::string& name : QuarantineFile(fs_, clock_, path).read().nodes_out(clock_.unix_s()))
+        for (const ClusterNode& node : plan_.nodes.nodes)
+          if (node.name == name && !plan_.nodes.one_machine) {
+            recovery_.set_quarantined(name, true);
+            console_.note(fmt::format(" ! {} is in quarantine (see `trainctl nodes`)", name));
+          }
+    } catch (const Error& error) {
+      console_.note(fmt::format(" ! the quarantine list cannot be read: {}", error.what()));
+    }
+  }
+
+  void tell_quarantine(const Verdict& v) {
+    for (const std::string& name : recovery_.take_quarantined()) {
+      log_.event("quarantine", dump({{"node", name}, {"cause", v.cause}}));
+      try {
+        QuarantineFile(fs_, clock_, quarantine_path("")).update([&](QuarantineList& list) {
+          list.add(name, -1,
+                   {.kind = NodeEvidence::failure, .run = plan_.run_id, .epoch = log_.status().epoch, .cause = v.cause, .unix_s = clock_.unix_s()},
+                   {.failures = 1}, clock_.unix_s());
+        });
+        console_.note(fmt::format(" ! {} failed again and again: in quarantine (`trainctl nodes --lift {}`)", name, name));
+      } catch (const Error& error) {
+        console_.note(fmt::format(" ! {} could not be put on the quarantine list: {}", name, error.what()));
+      }
+    }
   }
 
   void await_news(const Wait& wait, StopSignals& signals) {
@@ -397,6 +456,7 @@ class Supervisor {
       const double now_s = clock_.monotonic_s();
       outage_ = {.cause = result.regrouped ? "regroup" : name_of(v.code), .evidence_s = result.first_evidence_s.value_or(now_s), .ended_s = now_s};
     }
+    tell_quarantine(v);
     if (v.outcome == Verdict::failed) failure_folder_ = record_failure(v);
     recovery_.attempt_ended(end, clock_.monotonic_s());
   }
@@ -425,6 +485,12 @@ class Supervisor {
                           run_.file(fmt::format("metrics.superseded-e{}.jsonl", status.epoch).c_str()));
     log_.reopen_metrics();
     const std::string checkpoints = run_.checkpoints(job);
+    // A rename that a dead supervisor has under way must not find its folder any more.
+    try {
+      fs_.remove_tree(checkpoints + "/.saving");
+    } catch (const Error&) {
+      // There is none.
+    }
     const ckpt::Superseded aside = ckpt::supersede(fs_, checkpoints, resume_step_, status.epoch);
     if (!aside.steps.empty())
       console_.note(fmt::format(
@@ -585,10 +651,12 @@ class Supervisor {
   Recovery recovery_;
   std::string resume_from_;
   int64_t resume_step_ = 0, last_step_ = 0;
+  const bool orphans_ = fs_.exists(supervisor_file(run_.path));  ///< a supervisor before did not end its agents
   std::optional<Fleet> fleet_;
   std::vector<AttemptOptions::Node> places_;  ///< of the attempt that runs, or ran last
   bool attached_ = false;
   std::optional<bool> pmix_;
+  std::map<int, std::string> start_problems_;
   std::set<int> is_up_;  ///< nodes that Recovery knows as ready
   /// From the first sign of a failure to the first step of the next attempt; monotonic times.
   struct Outage {

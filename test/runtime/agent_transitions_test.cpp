@@ -199,41 +199,6 @@ TEST_CASE("orders of an epoch older than the newest seen are refused") {
   CHECK_FALSE(state.accept(5));
 }
 
-TEST_CASE("an agent that did not run itself takes no silence for a loss, and gains no time by that") {
-  // Stopped for an hour, attached.
-  AgentState state = attached_at(0);
-  tick(state, 0.5);
-  CHECK(tick(state, 3600) == Actions{Action::beat});
-  CHECK(state.phase() == Phase::attached);
-  double now_s = 3600;
-  wind(state, now_s, 3601.4);
-  CHECK(state.phase() == Phase::attached);
-  wind(state, now_s, 3601.6);  // 0.5 s before the pause and 1.5 s after it make 2 s of silence
-  CHECK(state.phase() == Phase::dialing);
-  // Stopped while nobody is there.
-  tick(state, 7000);
-  CHECK(state.phase() == Phase::dialing);
-  now_s = 7000;
-  wind(state, now_s, 7027.8);
-  CHECK(state.phase() == Phase::dialing);
-  wind(state, now_s, 7028.1);
-  CHECK(state.phase() == Phase::over);
-  // A word that waited to be read when the pause ended is as old as the pause at most, not younger.
-  AgentState woken = attached_at(0);
-  tick(woken, 0.5);
-  woken.heard(1000);
-  tick(woken, 1000);
-  now_s = 1000;
-  wind(woken, now_s, 1029.9);
-  CHECK(woken.phase() == Phase::dialing);
-  wind(woken, now_s, 1030.1);
-  CHECK(woken.phase() == Phase::over);
-  // Ticks that are late, but no pause, cost nothing.
-  AgentState late = attached_at(0);
-  for (now_s = 0; late.phase() != Phase::over && now_s < 100; now_s += 0.9) late.tick(now_s);
-  CHECK(now_s < 30 + 2 * 0.9);
-}
-
 TEST_CASE("a grace shorter than the silence ends an attached agent") {
   AgentState state = attached_at(0, {.silence_s = 10, .grace_s = 1});
   double now_s = 0;
@@ -270,74 +235,6 @@ struct Rules {
 };
 
 }  // namespace
-
-TEST_CASE("after the last word nothing lives longer than the grace and one tick, whatever happens") {
-  const uint32_t seed = test::test_seed();
-  INFO("TRAINCTL_TEST_SEED=" << seed);
-  std::mt19937 random(seed);
-  const auto pick = [&](int n) { return int(random() % uint32_t(n)); };
-  int ended = 0, alone = 0;
-  for (int history = 0; history < 2000; ++history) {
-    const double begin_s = pick(2) ? 0 : 1e6;
-    const AgentState::Options limits = {.silence_s = 0.1 + 0.1 * pick(30), .grace_s = 0.5 + pick(20)};
-    AgentState state(limits, begin_s);
-    Rules rules{.last_word_s = begin_s, .grace_s = limits.grace_s};
-    double now_s = begin_s;
-    uint64_t epoch = 1;
-    std::optional<uint64_t> running;
-    double dying_s = -1;
-    const int talk = 1 + pick(40);  // how rarely the supervisor says something
-    for (int turn = 0; turn < 400 && state.phase() != Phase::over; ++turn) {
-      const bool pause = pick(100) == 0;
-      const double step_s = pause ? 1.5 + pick(100) : 0.001 * pick(1000);
-      now_s += step_s;
-      if (pause) rules.paused_s += step_s;
-      const Phase before = state.phase();
-      switch (pick(10)) {
-        case 0:
-        case 1: state.connected(now_s); break;
-        case 2:
-          state.welcomed(limits, now_s);
-          // A welcome is a word of a supervisor, but only where one was greeted.
-          if (before == Phase::greeting) rules.last_word_s = now_s, rules.paused_s = 0;
-          break;
-        case 3: state.disconnected(now_s); break;
-        case 4:
-          if (pick(talk)) break;
-          state.heard(now_s);
-          if (before == Phase::attached) rules.last_word_s = now_s, rules.paused_s = 0;
-          break;
-        case 5:
-          if (pick(5) == 0 && !running && state.accept(epoch)) state.running(epoch), running = epoch++;
-          break;
-        case 6:
-          if (running && pick(10) == 0) state.gone(*running, now_s), running.reset();
-          break;
-        case 7:
-          if (pick(60) == 0) state.ended_by_order(now_s), rules.ordered = true;
-          break;
-        default: break;
-      }
-      state.tick(now_s);
-      const Actions actions = state.take_actions();
-      if (count(actions, Action::kill_all) && running) dying_s = now_s;
-      rules.hold(state, now_s, actions);
-      // What is killed goes at the next turn or later; then the agent leaves.
-      if (dying_s >= 0 && running && pick(2)) {
-        state.gone(*running, now_s);
-        running.reset();
-        rules.hold(state, now_s, state.take_actions());
-      }
-      CHECK(state.epoch() == running);
-      CHECK(state.newest_epoch() < epoch);
-    }
-    ended += state.phase() == Phase::over;
-    alone += state.phase() == Phase::over && !rules.ordered;
-  }
-  // Enough of the histories came to what the test is about.
-  CHECK(ended > 500);
-  CHECK(alone > 300);
-}
 
 TEST_CASE(
     "the deadline is kept: a tick there does something or moves it on, so no agent spins or sleeps too "

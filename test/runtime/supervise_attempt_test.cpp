@@ -263,6 +263,7 @@ struct Stage {
     job.checkpoint.keep_last = 5;
     job.fault_tolerance.max_restarts = max_restarts;
     job.fault_tolerance.heartbeat_seconds = 0.1;
+    job.launcher.start = RankStart::mpirun;  // the fake one
     job.launcher.env = {{"FAKE", "launcher"}, {"FAKE_RUN", path}, {"FAKE_PLAN", plan}};
     const RunResult result = supervise(p, {path}, real_file_system(), real_clock(), console);
     CHECK(processes_marked(kRunVariable, path).empty());

@@ -66,6 +66,7 @@ Outcome run_job(const std::string& folder, const std::string& id,
   plan.job = parse_job(
       {.text = job_text(folder + "/tokens.bin"), .file = "job.json", .overrides = {}, .environment = {}});
   REQUIRE(plan.job.ok());
+  plan.job.job.launcher.start = RankStart::mpirun;
   const Preflight preflight = check_machine_and_data(plan.job.job, fs);
   create_run(fs, run, {.run_id = id, .spec_hash = plan.job.hash}, plan.job, preflight.data_json);
   plan.run_id = id;
