@@ -29,6 +29,8 @@
 #include "runtime/run/environment.h"
 #include "runtime/run/local_machine.h"
 #include "runtime/run/protocol.h"
+#include "runtime/spec/parse.h"
+#include "runtime/train/rank_device.h"
 
 namespace trainctl {
 namespace {
@@ -66,6 +68,7 @@ class Agent {
         machine_({.run_directory = options.run_directory, .host = host_name()}, clock_,
                  [this](Message&& message) { tell(std::move(message)); }) {
     topology_ = variable("SLURM_TOPOLOGY_ADDR");
+    numerics_ = numerics_here();
     sigset_t set;
     ::sigemptyset(&set);
     ::sigaddset(&set, SIGTERM);
@@ -84,6 +87,19 @@ class Agent {
  private:
   static void say(const std::string& line) {
     fmt::print("{:%Y-%m-%dT%H:%M:%SZ} {}\n", fmt::gmtime(std::time(nullptr)), line);
+  }
+
+  /// What computes here for this run; "" where it cannot be said.
+  std::string numerics_here() const {
+    try {
+      const std::string path = options_.run_directory + "/job.json";
+      const ParsedJob job =
+          parse_job({.text = real_file_system().read_text(path), .file = path, .overrides = {}, .environment = {}});
+      return job.ok() ? machine_numerics(job.job, device_kind(job.job)) : "";
+    } catch (const Error& error) {
+      say(error.what());
+      return "";
+    }
   }
 
   void turn() {
@@ -165,6 +181,7 @@ class Agent {
         .mpirun_problem = find_launcher(options_.mpirun, own_bundle(), find_program).empty()
                               ? fmt::format("{} is no program on this node", options_.mpirun)
                               : "",
+        .numerics = numerics_,
         .pid = int(::getpid()),
         .cores = usable_cores(),
         .memory_bytes = available_memory_here(),
@@ -294,7 +311,7 @@ class Agent {
   AgentState state_;
   LocalMachine machine_;
   std::unique_ptr<Stream> stream_;
-  std::string token_, topology_, last_problem_;
+  std::string token_, topology_, numerics_, last_problem_;
   uint64_t sequence_ = 0;
   std::deque<Message> untaken_;      ///< sent, but maybe not taken
   std::deque<Message> ends_;         ///< of the ranks of this epoch

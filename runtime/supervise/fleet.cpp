@@ -246,6 +246,10 @@ std::string Fleet::refusal_of(const wire::NodeHello& hello) const {
   if (hello.version != TRAINCTL_VERSION)
     return fmt::format("{} runs trainctl {} and the supervisor {}; install the same version on every node",
                        hello.name, hello.version, TRAINCTL_VERSION);
+  if (!options_.numerics.empty() && !hello.numerics.empty() && hello.numerics != options_.numerics)
+    return fmt::format("{} computes with {} and this run with {}: its bits would differ; leave the node out, or install the same "
+                       "libraries on machines of one kind",
+                       hello.name, hello.numerics, options_.numerics);
   return hello.run_problem;
 }
 

@@ -34,6 +34,7 @@ class Fleet {
     std::vector<std::string> nodes;  ///< names, in the order of preference
     AgentStart start;
     std::string listen;  ///< "unix:PATH" or "ADDRESS:0"
+    std::string numerics;                ///< of the run's devices; a node with others is refused; "": not compared
     double silence_s = 2, grace_s = 30;
     std::optional<uint64_t> attach_to;  ///< an epoch that may run on the nodes and is to go on
   };

@@ -182,6 +182,7 @@ class Supervisor {
                            .start = plan_.nodes.start,
                            .listen = plan_.nodes.listen.empty() ? "unix:" + folders.session() + "/supervisor"
                                                                 : plan_.nodes.listen,
+                           .numerics = plan_.nodes.one_machine ? "" : plan_.numerics,
                            .silence_s = fault.node_silence_seconds,
                            .grace_s = fault.grace_seconds};
     for (const ClusterNode& node : plan_.nodes.nodes) options.nodes.push_back(node.name);
@@ -549,6 +550,10 @@ class Supervisor {
     if (wanted == RankStart::automatic && problem.empty())
       problem = pmix_start_problem(rank_line(input), fs_, starts_cache_path());
     pmix_ = problem.empty();
+    for (int i = 0; i < fleet_->size() && !*pmix_; ++i)
+      if (const wire::NodeHello* hello = fleet_->hello(i); hello && !hello->mpirun_problem.empty())
+        throw Error(ErrorCode::kPreflight, fmt::format("{}: {}; install OpenMPI there, or leave the node out", fleet_->name(i),
+                                                       hello->mpirun_problem));
     log_.event("starter", dump({{"start", *pmix_ ? "pmix" : "mpirun"}, {"reason", problem}}));
     return *pmix_;
   }
