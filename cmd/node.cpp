@@ -12,6 +12,7 @@ void add_node(CommandLine& app, Context& context) {
   command.hide();
   command.add_option("RUN", options->run_directory, "run directory").required();
   command.add_option("--name", options->name, "of this node, as the supervisor calls it");
+  command.add_option("--connect", options->connect, "HOST:PORT of the supervisor, where its own address does not lead to it");
   command.add_option("--mpirun", options->mpirun, "the MPI launcher");
   when_chosen(command, context, [options] { return run_agent(*options); });
 }

@@ -156,7 +156,7 @@ class Agent {
       const auto file =
           SupervisorFile::from_json(real_file_system().read_text(supervisor_file(options_.run_directory)));
       token_ = file.token;
-      stream_ = std::make_unique<Stream>(connect_to(file.address, kDialLimitS));
+      stream_ = std::make_unique<Stream>(connect_to(options_.connect.empty() ? file.address : options_.connect, kDialLimitS));
       stream_->greeted();
       state_.connected(clock_.monotonic_s());
     } catch (const Error& error) {

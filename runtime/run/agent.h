@@ -9,6 +9,7 @@ struct AgentOptions {
   std::string
       run_directory;  ///< holds supervisor.json, which says where the supervisor listens and holds the token
   std::string name;   ///< of this node, as the supervisor calls it; "": SLURMD_NODENAME, else the host's name
+  std::string connect;  ///< "HOST:PORT" of the supervisor where another address leads to it than its own; "": its own
   std::string mpirun;  ///< looked for on PATH; hello says whether it is here
 };
 

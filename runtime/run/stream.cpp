@@ -85,6 +85,8 @@ std::string text_of(const in_addr& address) {
 int listen_on(const std::string& text) {
   const Address address = parse_address(text);
   const int fd = ::socket(address.family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  const int on = 1;  // a port that was given is free again as soon as its last supervisor has ended
+  if (fd >= 0 && address.family == AF_INET) ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   // Thousands of agents may come at once; the system cuts this to its own limit.
   if (fd < 0 || ::bind(fd, address.get(), address.size) != 0 || ::listen(fd, 8192) != 0) {
     const int reason = errno;

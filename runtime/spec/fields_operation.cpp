@@ -231,11 +231,18 @@ void declare_cluster(DeclareSection& launcher) {
   launcher
       .string("shell",
               "Remote shell that starts the agents on `hosts`, with ssh's form of arguments. It must not ask "
-              "for a password.")
+              "for a password. `none`: something else (Kubernetes, say) starts `trainctl node RUN --name HOST` "
+              "there.")
       .to(IN_JOB(launcher.shell))
       .fallback(std::string("ssh"))
       .also({"rsh", "ssh"})
       .example("\"ssh -F cluster.conf\"");
+  launcher
+      .integer("port", "Port at which the supervisor listens for the agents of other nodes; 0: any that is free.")
+      .to(IN_JOB(launcher.port))
+      .from(0)
+      .upto(65535)
+      .fallback(int64_t{0});
   launcher
       .choice("start", {"auto", "mpirun", "pmix"},
               "What starts the ranks. `mpirun`: OpenMPI's, through the agents. `pmix`: the agents "

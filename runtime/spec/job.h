@@ -123,6 +123,7 @@ struct LauncherSpec {
   std::vector<std::string> hosts;              // "node0", "node0:4"; empty: this machine, or the nodes of the Slurm job
   std::string hostfile;                        // the same, a line each
   std::string shell = "ssh";                   // starts the agents on hosts
+  int port = 0;                                // where the supervisor listens; 0: any that is free
   RankStart start = RankStart::automatic;
   std::string network;                         // "10.1.0.0/16"; "": that of the agents' connections
   bool bind = true;                            // ranks to cores, where each has cores of its own

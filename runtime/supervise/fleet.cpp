@@ -138,6 +138,10 @@ void Fleet::start_agents() {
   const double now_s = clock_.monotonic_s();
   const bool none = ready_count() == 0;
   if (options_.start.way == AgentStart::Way::slurm && none) return start_all_agents();
+  if (options_.start.way == AgentStart::Way::awaited) {
+    keep_agents_ = false;
+    return;
+  }
   for (int i = 0; i < size(); ++i)
     if (!nodes_[size_t(i)].hello)
       to_start_.push_back(i), nodes_[size_t(i)].next_start_s = now_s + kLongestStartIntervalS;

@@ -23,7 +23,7 @@ namespace trainctl {
 /// How an agent comes to a node.
 struct AgentStart {
   /// slurm: one srun for all of them; a lost one gets a srun of its own.
-  enum class Way { here, shell, slurm } way = Way::here;
+  enum class Way { here, shell, slurm, awaited } way = Way::here;  ///< awaited: something else starts them
   std::vector<std::string> shell = {"ssh"};  ///< a remote shell with ssh's arguments: SHELL HOST COMMAND
 };
 

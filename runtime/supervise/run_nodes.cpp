@@ -133,7 +133,15 @@ RunNodes nodes_of(const JobSpec& job, FileSystem& fs) {
     result.start.way = AgentStart::Way::here;
     return result;
   }
+  if (job.launcher.shell == "none") {
+    // The names of nodes that are not there yet lead nowhere.
+    result.start.way = AgentStart::Way::awaited;
+    result.listen = fmt::format("0.0.0.0:{}", job.launcher.port);
+    return result;
+  }
   result.listen = listen_address(result.nodes);
+  if (job.launcher.port > 0)
+    result.listen = fmt::format("{}:{}", result.listen.substr(0, result.listen.rfind(':')), job.launcher.port);
   return result;
 }
 
