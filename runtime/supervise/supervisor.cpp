@@ -63,6 +63,7 @@ class Supervisor {
     const JobSpec& job = plan_.job.job;
     last_step_ =
         plan_.max_steps > 0 ? std::min(plan_.max_steps, job.schedule.total_steps) : job.schedule.total_steps;
+    times_.free_s = clock.monotonic_s();
     RunStatus& status = log_.status();
     status.run_id = plan_.run_id;
     status.total_steps = job.schedule.total_steps;
@@ -79,6 +80,7 @@ class Supervisor {
     StopSignals signals;
     SessionFolders::sweep();
     const SessionFolders folders;
+    log_.event("supervisor", dump({{"pid", ::getpid()}}));
     try {
       if (!attach(folders)) {
         end_leftovers();
@@ -361,9 +363,27 @@ class Supervisor {
     options.line = options.pmix ? rank_line(input) : mpirun_line(input);
     set_networks(options, input.network);
     options.file.overrides = overrides_of(plan_.job, start.width);
-    outage_.begun_s = clock_.monotonic_s();
+    outage_.begun_s = times_.begun_s = clock_.monotonic_s();
     recovery_.attempt_started(start, clock_.monotonic_s());
     run_one(std::move(options), signals);
+  }
+
+  /// Where the time of an attempt went. Its parts and those of the other attempts add up to the run's time.
+  void record_times(const Verdict& v, std::optional<double> evidence_s) {
+    const double now_s = clock_.monotonic_s(), end_s = evidence_s.value_or(now_s);
+    const auto or_end = [&](double time_s) { return time_s > 0 ? std::min(time_s, end_s) : end_s; };
+    // After an attach steps may have come before the last rank.
+    const double up_s = or_end(times_.up_s), first_s = std::max(up_s, or_end(times_.first_s));
+    const double last_s = times_.first_s > 0 ? std::max(first_s, or_end(times_.last_s)) : first_s;
+    log_.event("attempt", dump({{"epoch", log_.status().epoch},
+                                {"outcome", v.outcome == Verdict::failed ? name_of(v.code) : "ended"},
+                                {"deciding_s", times_.begun_s - times_.free_s},
+                                {"starting_s", up_s - times_.begun_s},
+                                {"first_step_s", first_s - up_s},
+                                {"stepping_s", last_s - first_s},
+                                {"detecting_s", end_s - last_s},
+                                {"ending_s", now_s - end_s}}));
+    times_ = {.free_s = now_s};
   }
 
   /// The first step after a failure is done: what the way there took.
@@ -421,7 +441,8 @@ class Supervisor {
     if (!steps.empty()) log_.status().step = step_view(steps.back()).step;
     log_.status().epoch = file.epoch;
     console_.note(fmt::format("  the ranks of epoch {} are alive: attaching to them", file.epoch));
-    recovery_.attempt_started(start, clock_.monotonic_s());
+    times_.begun_s = clock_.monotonic_s();
+    recovery_.attempt_started(start, times_.begun_s);
     run_one(std::move(options), signals);
   }
 
@@ -430,10 +451,12 @@ class Supervisor {
     const bool by_pmix = options.pmix;
     options.hooks = {.node_up = [this](int node) { node_up(node); },
                      .node_lost = [this](int node, const std::string& why) { node_lost(node, why); },
-                     .all_present = [this] { outage_.up_s = clock_.monotonic_s(); },
+                     .all_present = [this] { outage_.up_s = times_.up_s = clock_.monotonic_s(); },
                      .progressed =
                          [this](int64_t step) {
                            recovery_.progressed(step);
+                           times_.last_s = clock_.monotonic_s();
+                           if (times_.first_s == 0) times_.first_s = times_.last_s;
                            end_outage();
                          },
                      .saved = [this](int64_t step) { recovery_.saved(step); },
@@ -458,6 +481,7 @@ class Supervisor {
       outage_ = {.cause = result.regrouped ? "regroup" : name_of(v.code), .evidence_s = result.first_evidence_s.value_or(now_s), .ended_s = now_s};
     }
     tell_quarantine(v);
+    record_times(v, result.first_evidence_s);
     if (v.outcome == Verdict::failed) failure_folder_ = record_failure(v);
     recovery_.attempt_ended(end, clock_.monotonic_s());
   }
@@ -668,6 +692,10 @@ class Supervisor {
     std::string cause;  ///< "": there is none
     double evidence_s = 0, ended_s = 0, begun_s = 0, up_s = 0;
   } outage_;
+  /// Of this attempt; free_s: since when none ran before it.
+  struct {
+    double free_s = 0, begun_s = 0, up_s = 0, first_s = 0, last_s = 0;
+  } times_;
   std::optional<Verdict> verdict_;  ///< of the last attempt
   std::string failure_folder_, waiting_for_;
   double waiting_since_s_ = 0;
