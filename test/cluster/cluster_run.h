@@ -29,6 +29,7 @@ struct RunSettings {
   double grace_s = 4;            ///< fault_tolerance.grace_seconds
   std::string hosts = R"(["node0","node1","node2","node3","node4"])";
   std::vector<std::string> set;  ///< more fields, "PATH=VALUE"
+  int64_t max_steps = 0;         ///< --max-steps
 };
 
 /// What a run that nothing disturbed leaves: each step's loss and gradient norm, and the state after the last.
@@ -77,17 +78,19 @@ class ClusterRun {
   /// Each step stands once in metrics.jsonl, with its bits, and the last checkpoint has the undisturbed root
   /// hash.
   void check_bits() const;
+  void check_bits(const Curve& expected) const;
   /// No process of the run is left on any node within `seconds`, and no folder of one on a living node.
   void check_nothing_left(double seconds = 10) const;
   /// No process of the run, wherever.
   std::vector<pid_t> processes() const;
 
   Curve curve() const;
+  const std::string& start() const { return settings_.start; }
   /// Of a run of so many steps; made once a program.
   static const Curve& undisturbed(int64_t steps);
 
  private:
-  void start(int node, std::vector<std::string> words);
+  void begin(int node, std::vector<std::string> words);
   std::vector<pid_t> programs(int node, const std::string& subcommand) const;
 
   FakeNodes& nodes_;

@@ -1,0 +1,190 @@
+// Goal: a run outlives any number of random failures without a person, with the bits of an undisturbed run,
+//       and its events say where its time went.
+// Method: failures of random kinds strike random nodes at random steps, also while the run recovers; lost
+//         nodes come back later. Then the run is asked to stop, and a run on one node goes to the same step.
+//         TRAINCTL_CHAOS_SEED repeats a history of failures, TRAINCTL_CHAOS_FAILURES sets how many there are.
+#include <signal.h>
+
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <cstdlib>
+#include <functional>
+#include <iostream>
+#include <map>
+#include <random>
+
+#include "test/cluster/cluster_run.h"
+#include "test/cluster/ledger.h"
+
+using namespace trainctl::test;
+
+namespace {
+
+uint64_t number_from(const char* variable, uint64_t otherwise) {
+  const char* text = std::getenv(variable);
+  return text ? std::strtoull(text, nullptr, 10) : otherwise;
+}
+
+/// Failures of random kinds, one after another.
+class Chaos {
+ public:
+  Chaos(FakeNodes& nodes, ClusterRun& run, uint64_t seed) : nodes_(nodes), run_(run), random_(seed) {}
+
+  void strike() {
+    revive(false);
+    await_moment();
+    const std::vector<std::pair<std::string, std::function<bool()>>> kinds = {
+        {"rank killed", [this] { return signal_rank(SIGKILL); }},
+        {"rank stopped", [this] { return all_present() && signal_rank(SIGSTOP); }},
+        {"agent killed", [this] { return kill_agent(); }},
+        {"node crashed", [this] { return lose([this](int node) { nodes_.crash(node); }, &off_); }},
+        {"node off", [this] { return lose([this](int node) { nodes_.poweroff(node); }, &off_); }},
+        {"node cut off", [this] { return lose([this](int node) { nodes_.partition(node); }, &cut_); }},
+        {"supervisor killed", [this] { return replace_supervisor(); }},
+    };
+    // Some kinds need a rank or a node that is there.
+    for (int tries = 0; tries < 200; ++tries) {
+      const auto& [kind, strike] = kinds[below(kinds.size())];
+      if (!strike()) continue;
+      ++counts_[kind];
+      return;
+    }
+    FAIL("no failure was possible\n" << run_.story());
+  }
+
+  /// Brings back nodes whose time has come, or all.
+  void revive(bool all) {
+    for (auto* lost : {&off_, &cut_})
+      for (auto node = lost->begin(); node != lost->end();) {
+        if (!all && --node->second > 0) {
+          ++node;
+          continue;
+        }
+        lost == &off_ ? nodes_.boot(node->first) : nodes_.heal(node->first);
+        node = lost->erase(node);
+      }
+  }
+
+  std::string text() const {
+    std::string text;
+    for (const auto& [kind, count] : counts_) text += "  " + kind + ": " + std::to_string(count) + "\n";
+    return text;
+  }
+
+ private:
+  size_t below(size_t limit) { return size_t(random_() % limit); }
+
+  /// Some steps later; one time in five at once, when the run may be recovering.
+  void await_moment() {
+    if (below(5) == 0) return;
+    const int64_t step = run_.step() + 1 + int64_t(below(8)), before = run_.step();
+    const bool progress = eventually(100, [&] {
+      // A step that was undone has gone back.
+      return run_.step() >= step || run_.step() < before || !run_.supervisor().running();
+    });
+    INFO(text() << run_.story());
+    REQUIRE(progress);
+    REQUIRE(run_.supervisor().running());
+  }
+
+  /// A rank that is stopped before it is present is missed after a minute only.
+  bool all_present() const {
+    bool present = false;
+    for (const nlohmann::json& event : run_.events())
+      if (event.at("kind") == "ranks_up" || event.at("kind") == "attached") present = true;
+      else if (event.at("kind") == "start" || event.at("kind") == "supervisor") present = false;
+    return present;
+  }
+
+  bool signal_rank(int number) {
+    const std::vector<pid_t> ranks = run_.ranks(int(below(size_t(nodes_.count()))));
+    return !ranks.empty() && ::kill(ranks[below(ranks.size())], number) == 0;
+  }
+
+  bool kill_agent() {
+    const auto agent = run_.agent(int(below(size_t(nodes_.count()))));
+    return agent && ::kill(*agent, SIGKILL) == 0;
+  }
+
+  /// Not the supervisor's own node, and at most two at a time.
+  bool lose(const std::function<void(int)>& how, std::map<int, int>* lost) {
+    const int node = 1 + int(below(size_t(nodes_.count() - 1)));
+    if (off_.size() + cut_.size() >= 2 || off_.contains(node) || cut_.contains(node)) return false;
+    how(node);
+    (*lost)[node] = 1 + int(below(3));
+    return true;
+  }
+
+  bool replace_supervisor() {
+    run_.kill_supervisor();
+    run_.resume(0);
+    return true;
+  }
+
+  FakeNodes& nodes_;
+  ClusterRun& run_;
+  std::mt19937_64 random_;
+  std::map<int, int> off_, cut_;  ///< node -> failures until it returns
+  std::map<std::string, int> counts_;
+};
+
+/// A run of the same job on one node with two ranks, to that step.
+Curve straight_to(int64_t step, int64_t total) {
+  FakeNodes node(1, machines());
+  ClusterRun run(node, {.steps = total,
+                        .hosts = R"(["node0"])",
+                        .set = {"parallelism.data=1", "parallelism.pipeline=1"},
+                        .max_steps = step});
+  run.launch();
+  const Outcome outcome = run.finish(600);
+  INFO(outcome.err << run.story());
+  REQUIRE(outcome.status == 0);
+  return run.curve();
+}
+
+void survive(const std::string& start, uint64_t failures, uint64_t seed) {
+  constexpr int64_t kTotal = 1000000;
+  INFO("TRAINCTL_CHAOS_SEED=" << seed);
+  FakeNodes nodes(5, machines());
+  ClusterRun run(nodes, {.start = start,
+                         .steps = kTotal,
+                         .grace_s = 3,
+                         .set = {"fault_tolerance.max_restarts=1000000", "fault_tolerance.heartbeat_seconds=0.2",
+                                 "observability.log_every_steps=100"}});
+  run.launch();
+  run.await_step(3);
+  Chaos chaos(nodes, run, seed);
+  for (uint64_t i = 0; i < failures; ++i) chaos.strike();
+  chaos.revive(true);
+  const int64_t step = run.step();
+  INFO(chaos.text());
+  REQUIRE(eventually(60, [&] { return run.step() > step + 5 || run.step() < step; }));
+  // An agent that was killed has left folders; its successor removes them.
+  for (int node = 0; node < nodes.count(); ++node)
+    REQUIRE(eventually(60, [&] { return run.agent(node).has_value(); }));
+  REQUIRE(run.command(0, "stop", 60).status == 0);
+  const Outcome outcome = run.finish();
+  INFO(outcome.err << run.story());
+  REQUIRE(outcome.status == 75);
+  run.check_nothing_left();
+
+  const Ledger ledger = ledger_of(run.events());
+  std::cout << start << ", " << failures << " failures, TRAINCTL_CHAOS_SEED=" << seed << ", " << run.step()
+            << " steps\n" << chaos.text() << ledger.text();
+  CHECK(std::abs(ledger.sum() - ledger.wall_s) <= 0.01 * ledger.wall_s);
+  run.check_bits(straight_to(run.step(), kTotal));
+}
+
+}  // namespace
+
+/// Hidden: for hours on a machine of its own.
+TEST_CASE("a run outlives two thousand random failures", "[.][soak]") {
+  survive("pmix", number_from("TRAINCTL_CHAOS_FAILURES", 2000),
+          number_from("TRAINCTL_CHAOS_SEED", std::random_device{}()));
+}
+
+TEST_CASE("a run outlives random failures", "[chaos]") {
+  const uint64_t failures = number_from("TRAINCTL_CHAOS_FAILURES", 50);
+  survive("pmix", (failures + 1) / 2, number_from("TRAINCTL_CHAOS_SEED", std::random_device{}()));
+  survive("mpirun", failures / 2, number_from("TRAINCTL_CHAOS_SEED", std::random_device{}()));
+}
