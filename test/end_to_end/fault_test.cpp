@@ -156,7 +156,7 @@ TEST_CASE("a stop in the first moments of a launch is kept", "[fault]") {
 
 TEST_CASE("mpirun that is told to end is not blamed on a rank", "[fault]") {
   Bench bench;
-  auto child = bench.start("told", 3, {"-s", "schedule.total_steps=2000"});
+  auto child = bench.start("told", 3, {"-s", "schedule.total_steps=2000", "-s", "launcher.start=mpirun"});
   const std::string run = run_of(bench.dir.path(), "told");
   const std::vector<pid_t> ranks = rank_pids(run, 1);
   REQUIRE(ranks.size() == 1);
@@ -178,7 +178,7 @@ TEST_CASE("why MPI or mpirun does not start is shown, with advice that is not th
   // mpirun 4.1 now and then loses its help text and leaves only its own log: "ORTE_ERROR_LOG: ... show_help.c".
   CHECK_THAT(mpi.err, (Catch::Contains("BTLs attempted: tcp") || Catch::Contains("show_help.c")) && Catch::Contains("mpirun says: ") &&
                           Catch::Contains("what to do  repair the cause above"));
-  const Outcome none = run_trainctl(bench.dir.path(), {"launch", "job.json", "-s", "launcher.mpirun=/bin/false"}, 60);
+  const Outcome none = run_trainctl(bench.dir.path(), {"launch", "job.json", "-s", "launcher.start=mpirun", "-s", "launcher.mpirun=/bin/false"}, 60);
   INFO(none.err);
   CHECK(none.status == 12);
   CHECK_THAT(none.err, Catch::Contains("what to do  repair the cause above") && Catch::Contains("launcher.mpirun is /bin/false"));
