@@ -95,6 +95,11 @@ std::string encode(const Message& m) {
   return bytes + m.payload;
 }
 
+void MessageReader::forget_read() {
+  buffer_.erase(0, begin_);
+  begin_ = searched_ = 0;
+}
+
 std::optional<Message> MessageReader::next() {
   if (most_ < kMaxPayloadBytes && received_ > kMaxHeaderBytes)
     malformed(fmt::format("{} bytes before the greeting", received_));
@@ -102,8 +107,7 @@ std::optional<Message> MessageReader::next() {
     const size_t end = buffer_.find('\n', std::max(begin_, searched_));
     if (end == std::string::npos) {
       if (buffer_.size() - begin_ > kMaxHeaderBytes) malformed("a line without end");
-      buffer_.erase(0, begin_);
-      begin_ = 0;
+      forget_read();
       searched_ = buffer_.size();
       return std::nullopt;
     }
@@ -123,7 +127,10 @@ std::optional<Message> MessageReader::next() {
     if (payload_bytes_ > most_) malformed(fmt::format("{} bytes in one message", payload_bytes_));
     begin_ = searched_ = end + 1;
   }
-  if (buffer_.size() - begin_ < payload_bytes_) return std::nullopt;
+  if (buffer_.size() - begin_ < payload_bytes_) {
+    forget_read();
+    return std::nullopt;
+  }
   Message message = std::move(*header_);
   header_.reset();
   message.payload = buffer_.substr(begin_, payload_bytes_);

@@ -71,9 +71,11 @@ class MessageReader {
   std::optional<Message> next();
   /// From now on payloads may have their full size.
   void greeted() { most_ = kMaxPayloadBytes; }
-  size_t waiting_bytes() const { return buffer_.size() - begin_; }
+  /// Kept of a message that is under way.
+  size_t waiting_bytes() const { return buffer_.size(); }
 
  private:
+  void forget_read();
   std::string buffer_;
   size_t begin_ = 0, searched_ = 0, received_ = 0, most_ = kMaxHeaderBytes;
   std::optional<Message> header_;

@@ -202,11 +202,16 @@ void Stream::flush() {
   while (fd_ >= 0 && sent_ < out_.size()) {
     const ssize_t n = ::send(fd_, out_.data() + sent_, out_.size() - sent_, MSG_NOSIGNAL);
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
+    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
     if (n <= 0) return close(std::strerror(errno));
     sent_ += size_t(n);
   }
-  out_.clear();
+  // Not a byte at a time: what is kept would be moved again and again.
+  if (sent_ >= out_.size() / 2) forget_sent();
+}
+
+void Stream::forget_sent() {
+  out_.erase(0, sent_);
   sent_ = 0;
 }
 

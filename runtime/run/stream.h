@@ -43,6 +43,7 @@ class Stream {
   /// Why it ended; "" while it is open.
   const std::string& problem() const { return problem_; }
   bool wants_write() const { return !out_.empty(); }
+  size_t waiting_bytes() const { return out_.size() - sent_; }
   /// In all so far: a long message under way is a sign of life, too.
   uint64_t received_bytes() const { return received_; }
   /// Takes a message to be sent; whatever fits is sent at once.
@@ -54,6 +55,7 @@ class Stream {
   void close(const std::string& why);
 
  private:
+  void forget_sent();
   int fd_;
   size_t most_bytes_, sent_ = 0;
   uint64_t received_ = 0;

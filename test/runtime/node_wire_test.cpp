@@ -292,6 +292,16 @@ TEST_CASE("a reader keeps no more than the message that is under way") {
   }
   CHECK(got == 5000);
   CHECK(most < small.size());
+  // Always in the middle of a payload, never at its end.
+  const std::string large = wire::encode({.kind = Kind::output, .payload = std::string(10000, 'x')});
+  stream.assign(large.begin(), large.begin() + 5000);
+  for (int i = 0; i < 1000; ++i) {
+    reader.append(stream.data(), stream.size());
+    while (reader.next()) ++got;
+    REQUIRE(reader.waiting_bytes() < large.size());
+    stream = large.substr(5000) + large.substr(0, 5000);
+  }
+  CHECK(got == 5999);
 }
 
 // ---- the fuzzer
