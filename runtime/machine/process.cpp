@@ -125,7 +125,7 @@ void ChildProcess::close_output() {
 std::string ChildProcess::read_output() {
   std::string text;
   char buffer[8192];
-  while (output_fd_ >= 0) {
+  while (output_fd_ >= 0 && text.size() < kMostOutputBytes) {
     const ssize_t n = ::read(output_fd_, buffer, sizeof buffer);
     if (n > 0) {
       text.append(buffer, size_t(n));

@@ -30,8 +30,10 @@ class ChildProcess {
   int output_fd() const { return output_fd_; }
   /// Becomes readable when the child has ended.
   int exit_fd() const { return exit_fd_; }
-  /// Reads what is there without blocking; "" when there is nothing.
+  /// Reads what is there without blocking, about kMostOutputBytes at a time: a child may write without end. ""
+  /// when there is nothing. That much is more than a pipe holds: one call after the child's end gets all of it.
   std::string read_output();
+  static constexpr size_t kMostOutputBytes = 1 << 20;
   /// waitpid's status once the child has ended.
   std::optional<int> reap();
   void signal_group(int signal) const;

@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <ctime>
@@ -38,11 +39,15 @@ namespace {
 using wire::Kind;
 using wire::Message;
 
-constexpr double kDialLimitS = 1.0;
+/// Well below what AgentState takes for a pause of its own: an address that swallows calls must not keep the
+/// grace from passing.
+constexpr double kDialLimitS = 0.5;
 /// The states of the ranks travel this often; a heartbeat without them more often.
 constexpr double kDigestIntervalS = 1.0;
-/// What is kept for a supervisor that is away; then the oldest goes.
-constexpr size_t kMostKept = 100000;
+/// What may wait for a supervisor that reads slowly, before processes have to wait with their output.
+constexpr size_t kMostWaitingBytes = 8u << 20;
+/// What is kept for a supervisor that is away; then the oldest output goes.
+constexpr size_t kMostKept = 100000, kMostKeptBytes = 64u << 20;
 
 std::string host_name() {
   char host[256] = "?";
@@ -108,6 +113,8 @@ class Agent {
       fds.push_back({.fd = stream_->fd(),
                      .events = short(POLLIN | (stream_->wants_write() ? POLLOUT : 0)),
                      .revents = 0});
+    // A process may write faster than the supervisor reads; then it waits.
+    machine_.hold_output(stream_ && stream_->waiting_bytes() > kMostWaitingBytes);
     machine_.add_to(fds);
     const double wait_s = std::min(state_.deadline_s(), machine_.deadline_s()) - clock_.monotonic_s();
     ::poll(fds.data(), fds.size(), int(std::ceil(std::clamp(wait_s, 0.0, 1.0) * 1000)));
@@ -160,8 +167,7 @@ class Agent {
       stream_->greeted();
       state_.connected(clock_.monotonic_s());
     } catch (const Error& error) {
-      if (last_problem_ != error.what()) say(error.what());
-      last_problem_ = error.what();
+      complain(error.what());
       state_.disconnected(clock_.monotonic_s());
     }
   }
@@ -197,7 +203,11 @@ class Agent {
     const uint64_t before = stream_->received_bytes();
     const std::vector<Message> messages = stream_->read();
     if (stream_->received_bytes() > before) state_.heard(clock_.monotonic_s());
-    for (const Message& message : messages) obey(message);
+    for (const Message& message : messages) try {
+        obey(message);
+      } catch (const Error& error) {
+        say(fmt::format("an order ({}) was broken: {}", wire::name_of(message.kind), error.what()));
+      }
     if (stream_ && !stream_->open()) {
       if (state_.phase() == AgentState::Phase::attached) say("lost the supervisor: " + stream_->problem());
       stream_.reset();
@@ -207,21 +217,18 @@ class Agent {
 
   void obey(const Message& message) {
     const double now_s = clock_.monotonic_s();
+    const auto phase = state_.phase();
+    if (message.kind == Kind::welcome && phase == AgentState::Phase::greeting)
+      return welcomed(wire::Welcome::from_json(message.payload));
+    if (message.kind == Kind::refused) return complain("refused: " + message.text);
+    // Before the welcome it may be anyone; afterwards there is no second one.
+    if (phase != AgentState::Phase::attached || message.kind == Kind::welcome) return;
     state_.heard(now_s);
     switch (message.kind) {
-      case Kind::welcome:
-        return welcomed(wire::Welcome::from_json(message.payload));
-      case Kind::refused:
-        say("refused: " + message.text);
-        return;
-      case Kind::beat:
-        return forget_taken(message.sequence);
-      case Kind::end:
-        return state_.ended_by_order(now_s);
-      case Kind::look:
-        return beat(true);
-      default:
-        break;
+      case Kind::beat: return forget_taken(message.sequence);
+      case Kind::end: return state_.ended_by_order(now_s);
+      case Kind::look: return beat(true);
+      default: break;
     }
     if (!state_.accept(message.epoch)) return;
     if (message.kind == Kind::start) {
@@ -233,11 +240,16 @@ class Agent {
     try {
       machine_.order(message);
     } catch (const std::exception& error) {
-      tell({.kind = Kind::output,
-            .epoch = message.epoch,
-            .payload = fmt::format("{}: {}\n", options_.name, error.what())});
+      const std::string text = fmt::format("{}: {}\n", options_.name, error.what());
+      tell({.kind = Kind::output, .epoch = message.epoch, .payload = text});
       tell({.kind = Kind::exited, .epoch = message.epoch, .rank = -1, .number = 1 << 8});
     }
+  }
+
+  /// Once, however often it happens again.
+  void complain(const std::string& problem) {
+    if (last_problem_ != problem) say(problem);
+    last_problem_ = problem;
   }
 
   void welcomed(const wire::Welcome& welcome) {
@@ -286,15 +298,24 @@ class Agent {
     const bool asks =
         message.kind == Kind::rank && (protocol::is_begin(message.payload) || protocol::is_shard(message.payload));
     (ends ? ends_ : asks ? unanswered_ : untaken_).push_back(message);
-    if (untaken_.size() > kMostKept) untaken_.pop_front();
+    if (!ends && !asks) untaken_bytes_ += message.payload.size();
+    while (untaken_.size() > kMostKept || untaken_bytes_ > kMostKeptBytes) {
+      auto oldest =
+          std::find_if(untaken_.begin(), untaken_.end(), [](const Message& m) { return m.kind == Kind::output; });
+      if (oldest == untaken_.end()) oldest = untaken_.begin();
+      untaken_bytes_ -= oldest->payload.size();
+      untaken_.erase(oldest);
+    }
   }
 
   void forget_taken(uint64_t sequence) {
-    while (!untaken_.empty() && untaken_.front().sequence <= sequence) untaken_.pop_front();
+    for (; !untaken_.empty() && untaken_.front().sequence <= sequence; untaken_.pop_front())
+      untaken_bytes_ -= untaken_.front().payload.size();
   }
 
   void forget_epoch() {
     untaken_.clear();
+    untaken_bytes_ = 0;
     ends_.clear();
     unanswered_.clear();
   }
@@ -314,6 +335,7 @@ class Agent {
   std::string token_, topology_, numerics_, last_problem_;
   uint64_t sequence_ = 0;
   std::deque<Message> untaken_;      ///< sent, but maybe not taken
+  size_t untaken_bytes_ = 0;         ///< of their payloads
   std::deque<Message> ends_;         ///< of the ranks of this epoch
   std::deque<Message> unanswered_;   ///< of the save that is under way
   double digest_s_ = 0;
@@ -414,7 +436,8 @@ std::string SupervisorFile::to_json() const {
 
 SupervisorFile SupervisorFile::from_json(const std::string& text) {
   const nlohmann::json j = try_parse_json(text);
-  if (!j.is_object() || !j.contains("address") || !j.contains("token"))
+  const auto is_text = [&](const char* key) { return j.contains(key) && j[key].is_string(); };
+  if (!j.is_object() || !is_text("address") || !is_text("token"))
     throw Error(ErrorCode::kIo, "supervisor.json is damaged");
   return {j["address"], j["token"]};
 }

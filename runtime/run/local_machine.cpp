@@ -28,16 +28,17 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 
 }  // namespace
 
+struct LocalMachine::Child {
+  int rank;         ///< -1: mpirun, or a daemon of it
+  int64_t spawned;  ///< number of the request that started it, 0 for none
+  std::unique_ptr<ChildProcess> process;
+  bool ended = false;
+};
+
 struct LocalMachine::Epoch {
   Epoch(uint64_t number, wire::StartOrder start)
       : number(number), order(std::move(start)), folders(order.session_folder, order.shared_memory_folder) {}
 
-  struct Child {
-    int rank;         ///< -1: mpirun, or a daemon of it
-    int64_t spawned;  ///< number of the request that started it, 0 for none
-    std::unique_ptr<ChildProcess> process;
-    bool ended = false;
-  };
   /// A process that plays mpirun's remote shell and waits for the end of what it started elsewhere.
   struct Remote {
     int64_t number = 0;
@@ -236,8 +237,8 @@ void LocalMachine::add_to(std::vector<pollfd>& fds) const {
   fds.push_back({.fd = pmix_fd_, .events = POLLIN, .revents = 0});
   if (!epoch_) return;
   epoch_->server->add_to(fds);
-  for (const Epoch::Child& child : epoch_->children) {
-    fds.push_back({.fd = child.process->output_fd(), .events = POLLIN, .revents = 0});
+  for (const Child& child : epoch_->children) {
+    fds.push_back({.fd = hold_output_ ? -1 : child.process->output_fd(), .events = POLLIN, .revents = 0});
     if (!child.ended) fds.push_back({.fd = child.process->exit_fd(), .events = POLLIN, .revents = 0});
   }
   fds.push_back({.fd = epoch_->remote_listener, .events = POLLIN, .revents = 0});
@@ -277,21 +278,22 @@ void LocalMachine::take_from_pmix() {
 
 void LocalMachine::watch_children() {
   for (size_t i = 0; i < epoch_->children.size(); ++i) {
-    Epoch::Child& child = epoch_->children[i];
-    if (std::string text = child.process->read_output(); !text.empty())
-      emit(Kind::output, child.rank, 0, "", std::move(text));
+    Child& child = epoch_->children[i];
+    if (!hold_output_) pass_output(child);
     const auto status = child.process->reap();
     if (!status || child.ended) continue;
     child.ended = true;
     // What ranks and launcher said before the end counts before the end itself.
     epoch_->server->serve();
-    if (std::string text = child.process->read_output(); !text.empty())
-      emit(Kind::output, child.rank, 0, "", std::move(text));
-    if (child.spawned)
-      emit(Kind::remote_ended, -1, child.spawned, fmt::format("{}", *status));
-    else
-      emit(Kind::exited, child.rank, *status);
+    pass_output(child);
+    if (child.spawned) emit(Kind::remote_ended, -1, child.spawned, fmt::format("{}", *status));
+    else emit(Kind::exited, child.rank, *status);
   }
+}
+
+void LocalMachine::pass_output(Child& child) {
+  std::string text = child.process->read_output();
+  if (!text.empty()) emit(Kind::output, child.rank, 0, "", std::move(text));
 }
 
 void LocalMachine::watch_remotes() {
@@ -316,10 +318,9 @@ void LocalMachine::reap_strangers() {
   while (true) {
     siginfo_t info{};
     if (::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) return;
-    const bool ours = epoch_ && std::any_of(epoch_->children.begin(), epoch_->children.end(),
-                                            [&](const Epoch::Child& child) {
-                                              return child.process->pid() == info.si_pid && !child.ended;
-                                            });
+    const bool ours = epoch_ && std::any_of(epoch_->children.begin(), epoch_->children.end(), [&](const Child& child) {
+      return child.process->pid() == info.si_pid && !child.ended;
+    });
     if (ours) return;  // reaped by the next watch_children
     ::waitpid(info.si_pid, nullptr, WNOHANG);
   }

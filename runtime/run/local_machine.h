@@ -45,6 +45,8 @@ class LocalMachine final : public Machine {
   /// When serve must be called at the latest.
   double deadline_s() const;
   std::optional<uint64_t> epoch() const;
+  /// While it holds, the output of processes stays in their pipes: whoever is told of it cannot keep up.
+  void hold_output(bool hold) { hold_output_ = hold; }
   /// Kills everything of the epoch; serve() reports `gone` once nothing is left.
   void kill_all();
   /// Every rank that has connected.
@@ -57,12 +59,14 @@ class LocalMachine final : public Machine {
     bool connected = false;
   };
   struct Epoch;
+  struct Child;
   void start(const wire::Message& message);
   void start_ranks();
   Environment environment_of_children() const;
   wire::RankDigest digest_of(int number, const Rank& rank) const;
   void spawn(const wire::Message& message);
   void watch_children();
+  void pass_output(Child& child);
   void watch_server();
   void watch_remotes();
   void take_from_pmix();
@@ -74,6 +78,7 @@ class LocalMachine final : public Machine {
   Clock& clock_;
   MachineEvents events_;
   std::unique_ptr<Epoch> epoch_;
+  bool hold_output_ = false;
   // News from libpmix's thread.
   std::mutex pmix_mutex_;
   std::vector<wire::Message> pmix_news_;

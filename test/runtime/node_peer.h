@@ -22,8 +22,10 @@ class HandClock final : public Clock {
   double now_s = 1000;
 };
 
-/// The end of a connection that an agent, or a stranger, has.
+/// An end of a connection: of an agent, of a stranger, or of a supervisor.
 struct Peer {
+  explicit Peer(int fd) : stream(fd) { stream.greeted(); }
+  /// Dials the supervisor of that run.
   explicit Peer(const std::string& run)
       : file(SupervisorFile::from_json(real_file_system().read_text(supervisor_file(run)))),
         stream(connect_to(file.address, 5)) {

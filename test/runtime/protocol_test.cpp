@@ -1,0 +1,107 @@
+// The messages of the control channel between ranks and the agent of their node.
+//
+// Goal: what is sent is read back the same, and what is no message is refused with a sentence. Method: round
+// trips of every kind; nonsense; lines cut at random places (seeded).
+#include <catch2/catch.hpp>
+
+#include <random>
+
+#include "runtime/base/error.h"
+#include "runtime/run/protocol.h"
+
+using namespace trainctl;
+
+TEST_CASE("every message comes back as it was sent") {
+  using namespace protocol;
+  const auto round = [](const Up& up) {
+    std::string line = encode(up);
+    REQUIRE(line.back() == '\n');
+    line.pop_back();
+    REQUIRE(line.find('\n') == std::string::npos);
+    const Up back = decode_up(line);
+    CHECK(encode(back) == line + "\n");
+    // An agent sorts lines without parsing them.
+    CHECK(is_beat(line) == up.beat.has_value());
+    CHECK(is_begin(line) == up.begin.has_value());
+    CHECK(is_shard(line) == up.shard.has_value());
+    CHECK(is_done(line) == up.done);
+    return back;
+  };
+  CHECK(round({.hello = Hello{"token", "host", 3, 99}}).hello->pid == 99);
+  const Activity loading{.phase = RunPhase::loading, .done = 7, .total = 9, .in_bytes = true, .detail = "\"quoted\", µ"};
+  CHECK(to_json(round({.beat = Beat{loading}}).beat->activity) == to_json(loading));
+  CHECK(round({.step = StepReport{7, R"({"step":7})", false}}).step->json == R"({"step":7})");
+  CHECK(round({.event = Event{"eval", "{}"}}).event->kind == "eval");
+  for (const char* mimic : {R"({"k":"beat"})", R"(,"k":"shard",)", R"({"k":"begin")"}) {
+    CHECK(round({.event = Event{mimic, mimic}}).event->json == mimic);
+    CHECK(round({.shard = Shard{.step = 5, .failure = mimic}}).shard->failure == mimic);
+  }
+  CHECK(round({.done = true}).done);
+  const ckpt::StateInfo state{.run_id = "r",
+                              .epoch = 2,
+                              .step = 5,
+                              .tokens = 10,
+                              .seed = ~0ull,
+                              .spec_hash = "h",
+                              .program_version = "v",
+                              .numerics = "cpu v4",
+                              .extra_json = "{}",
+                              .resolved_spec_json = "{\n}"};
+  const auto begin = round({.begin = Begin{state, 4}}).begin;
+  CHECK(begin->state.seed == ~0ull);
+  CHECK(begin->number == 4);
+  CHECK(begin->state.resolved_spec_json == "{\n}");
+  CHECK(begin->state.numerics == "cpu v4");
+  Shard shard{.step = 5, .number = 4, .tensors = {{"w", ckpt::Role::second_moment, DType::bf16, {3, 4}}}};
+  shard.receipt.file = "shard";
+  shard.receipt.file_bytes = 24;
+  shard.receipt.entries = {{.tensor = "w",
+                            .shape = {3, 4},
+                            .box = {0, 1, 0, 4},
+                            .offset = 8,
+                            .bytes = 16,
+                            .hash = ~0ull,
+                            .content_hash = 1}};
+  const auto back = round({.shard = shard}).shard;
+  CHECK(back->tensors == shard.tensors);
+  CHECK(back->number == 4);
+  CHECK(back->receipt.entries.at(0).hash == ~0ull);
+  for (const Down& down :
+       {Down{Down::welcome}, Down{Down::stop, StopLevel::now},
+        Down{.kind = Down::begun, .ok = false, .number = 3, .message = "full"},
+        Down{.kind = Down::saved, .number = 3, .message = "root"}}) {
+    const Down again = decode_down(encode(down).substr(0, encode(down).size() - 1));
+    CHECK(encode(again) == encode(down));
+  }
+}
+
+TEST_CASE("nonsense on the channel is refused with a sentence") {
+  for (const char* line : {"", "x", "[]", "{}", "{\"k\":1}", "{\"k\":\"hello\"}", "{\"k\":\"what\"}", "{\"k\":\"beat\",\"activity\":{}}",
+                           "{\"k\":\"shard\",\"step\":1}"}) {
+    INFO(line);
+    CHECK_THROWS_AS(protocol::decode_up(line), Error);
+    CHECK_THROWS_AS(protocol::decode_down(line), Error);
+  }
+}
+
+TEST_CASE("lines are cut right however the bytes arrive") {
+  const uint32_t seed = std::random_device{}();
+  INFO("seed " << seed);
+  std::mt19937 random(seed);
+  for (int round = 0; round < 200; ++round) {
+    std::string stream;
+    std::vector<std::string> expected, got;
+    for (int i = 0; i < 20; ++i) {
+      expected.push_back(std::string(random() % 30, char('a' + i)));
+      stream += expected.back() + "\n";
+    }
+    protocol::LineBuffer buffer;
+    for (size_t at = 0; at < stream.size();) {
+      const size_t n = std::min<size_t>(1 + random() % 40, stream.size() - at);
+      buffer.append(stream.data() + at, n);
+      at += n;
+      while (const auto line = buffer.next()) got.push_back(*line);
+    }
+    CHECK(got == expected);
+  }
+}
