@@ -75,10 +75,13 @@ void Supervision::hello(int rank, int pid, const std::string& host, double now_s
   r.pid = pid;
   r.host = host;
   r.heard_s = now_s;
-  if (phase_ == Phase::starting && count(RankView::absent) == 0) {
-    progressed_s_ = now_s;
-    enter(Phase::running, now_s);
-  }
+  check_all_here(now_s);
+}
+
+void Supervision::check_all_here(double now_s) {
+  if (phase_ != Phase::starting || count(RankView::absent) > 0) return;
+  progressed_s_ = now_s;
+  enter(Phase::running, now_s);
 }
 
 void Supervision::heard(int rank, double now_s) { ranks_[size_t(rank)].heard_s = now_s; }
@@ -120,7 +123,8 @@ void Supervision::progressed(int64_t step, double now_s) {
 void Supervision::done(int rank, double now_s) {
   ranks_[size_t(rank)].phase = RankView::done;
   if ((phase_ == Phase::running || phase_ == Phase::starting) && count(RankView::done) == options_.ranks)
-    enter(Phase::finishing, now_s);
+    return enter(Phase::finishing, now_s);
+  check_all_here(now_s);  // after an attach: it was done before
 }
 
 void Supervision::lost(int rank, const std::optional<CrashRecord>& record, double now_s) {
@@ -150,12 +154,14 @@ void Supervision::lost(int rank, const std::optional<CrashRecord>& record, doubl
 void Supervision::exited(int rank, int wait_status, const std::optional<CrashRecord>& record, double now_s) {
   RankView& r = ranks_[size_t(rank)];
   ++ended_;
-  if (phase_ == Phase::finishing && ended_ == options_.ranks) return enter(Phase::over, now_s);
-  if (r.phase == RankView::done && wait_status == 0) return;
-  if (record) {
-    if (r.phase != RankView::lost) lost(rank, record, now_s);
+  if (phase_ == Phase::finishing) {
+    // The work of all is done, however one of them ends.
+    if (ended_ == options_.ranks) enter(Phase::over, now_s);
     return;
   }
+  if (r.phase == RankView::done && wait_status == 0) return;
+  // Also of one that was lost before: then its record was not to be seen yet.
+  if (record && r.phase != RankView::done) return lost(rank, record, now_s);
   const int signal = WIFSIGNALED(wait_status) ? WTERMSIG(wait_status) : 0;
   r.phase = RankView::lost;
   std::string cause =
@@ -236,7 +242,8 @@ bool Supervision::explained() const {
 }
 
 bool Supervision::collecting_is_enough(double now_s) const {
-  if (!launcher_alive_ && count(RankView::present) == 0) return true;
+  // Nobody is left who could say more.
+  if (options_.launcher ? !launcher_alive_ && count(RankView::present) == 0 : ended_ == options_.ranks) return true;
   const double waited_s = now_s - entered_s_;
   const bool known = std::any_of(evidence_.begin(), evidence_.end(),
                                  [](const Evidence& e) { return e.weight <= Evidence::killed; });

@@ -1,7 +1,7 @@
 // Supervision: what one attempt of a run (one mpirun, one epoch) does next, decided purely from what has been
 // heard so far.
 //
-//   starting --all said hello--> running --all done--> finishing --launcher ended--> over
+//   starting --all said hello--> running --all done--> finishing --launcher, or every rank, ended--> over
 //      |                            |                      |
 //      +------ first evidence ------+----------------------+ (10 s)
 //      v
@@ -134,6 +134,7 @@ class Supervision {
   void check_silence(double now_s);
   void check_progress(double now_s);
   void check_start(double now_s);
+  void check_all_here(double now_s);
   void enter(Phase phase, double now_s);
   bool collecting_is_enough(double now_s) const;
   int count(RankView::Phase phase) const;
