@@ -224,7 +224,7 @@ void LocalMachine::start_ranks() {
 void LocalMachine::spawn(const Message& message) {
   // A request may be told again to a supervisor that took over.
   if (std::any_of(epoch_->children.begin(), epoch_->children.end(),
-                  [&](const Epoch::Child& child) { return child.spawned == message.number; }))
+                  [&](const Child& child) { return child.spawned == message.number; }))
     return;
   // mpirun writes a line for a shell; it may begin with assignments.
   epoch_->children.push_back(

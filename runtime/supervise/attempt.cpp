@@ -281,6 +281,8 @@ class Attempt {
   }
 
   void take(int index, Message&& m) {
+    // -1: the process that starts the ranks.
+    if (m.rank < -1 || m.rank >= options_.limits.ranks || (m.rank == -1 && m.kind == Kind::rank_lost)) return;
     switch (m.kind) {
       case Kind::beat:
         return on_beat(m.payload);
@@ -401,7 +403,7 @@ class Attempt {
   }
 
   void on_rank(int rank, protocol::Up&& up) {
-    if (rank < 0 || rank >= options_.limits.ranks) return;
+    if (rank < 0 || (up.hello && up.hello->rank != rank)) return;
     const double now_s = clock_.monotonic_s();
     if (up.hello) return on_hello(*up.hello);
     supervision_.heard(rank, now_s);

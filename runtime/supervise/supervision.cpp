@@ -205,7 +205,7 @@ void Supervision::launcher_ended(int wait_status, double now_s) {
                now_s);
   const std::string said = launcher_reason(launcher_text_);
   add({Evidence::launcher, ErrorCode::kLauncher, -1,
-       fmt::format("mpirun ended with status {}{}{}",
+       fmt::format("{} ended with status {}{}{}", options_.launcher ? "mpirun" : "the start of the ranks",
                    WIFEXITED(wait_status) ? WEXITSTATUS(wait_status) : 128 + WTERMSIG(wait_status),
                    count(RankView::absent) > 0 ? " before every rank had started" : "",
                    said.empty() ? "" : ": " + said)},

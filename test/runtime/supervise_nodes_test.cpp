@@ -143,6 +143,17 @@ TEST_CASE("a node that was never there fails the attempt before its first step")
   CHECK(s.verdict().effect == "3 other ranks were ended");
 }
 
+TEST_CASE("a node that cannot start its ranks is quoted, and no mpirun is blamed where there is none") {
+  Supervision s(options(), 0);
+  s.launcher_output("b: cannot make the scratch folder /tmp/x: No space left on device\n");
+  s.launcher_ended(exited(1), 0.1);
+  wind(s, 0.1);
+  CHECK(s.verdict().code == ErrorCode::kLauncher);
+  CHECK(s.verdict().cause ==
+        "the start of the ranks ended with status 1 before every rank had started: b: cannot make the scratch "
+        "folder /tmp/x: No space left on device");
+}
+
 TEST_CASE("a rank that says why it ended explains more than the loss of its node") {
   in_every_order(2, [](const std::vector<int>& order) {
     Supervision s = running();
