@@ -6,13 +6,15 @@
 #include "cmd/runs.h"
 #include "runtime/base/error.h"
 #include "runtime/supervise/launch.h"
+#include "runtime/supervise/submit.h"
 
 namespace trainctl::cmd {
 namespace {
 
 struct Options {
   JobArguments job;
-  bool dry_run = false, detach = false;
+  bool dry_run = false, detach = false, submit = false, requeue = false;
+  int chain = 1;
   int64_t max_steps = 0;
   std::string from;
   std::string run_dir;
@@ -24,6 +26,31 @@ int print_preview(const LaunchPreview& preview) {
   fmt::print("memory: {}\n", preview.memory);
   if (!preview.placement.empty()) fmt::print("{}", preview.placement);
   fmt::print("would run:\n  {}\n", preview.command);
+  return kExitDone;
+}
+
+int submit(const Options& options, ParsedJob job, const Context& context) {
+  FileSystem& fs = real_file_system();
+  const SubmitRequest request{
+      .job = std::move(job), .program = own_program(), .command = context.arguments, .chain = options.chain};
+  if (options.dry_run) {
+    const Submitted preview = preview_submit(request, fs, real_clock());
+    fmt::print("{}", preview.script);
+    fmt::print(stderr, "would be written to {}/job.sh and submitted{}\n", preview.run.path,
+               options.chain > 1 ? fmt::format(" {} times; one job runs at a time", options.chain) : "");
+    return kExitDone;
+  }
+  const Submitted done = submit_run(request, fs, real_clock());
+  std::string ids;
+  for (const std::string& id : done.record.jobs) ids += (ids.empty() ? "" : " ") + id;
+  if (context.json) fmt::print("{}", done.record.to_json());
+  else fmt::print("{}\n", ids);
+  const std::string name = command_name(done.run);
+  if (!context.quiet())
+    fmt::print(stderr,
+               "run {} is in Slurm's queue as job {} · {}\n"
+               "next: trainctl status {}   trainctl stop {}   logs: {}/logs/slurm-JOB.out\n",
+               done.id, ids, done.run.path, name, name, done.run.path);
   return kExitDone;
 }
 
@@ -44,7 +71,9 @@ int launch(Options options, const Context& context) {
   auto job = load_job(options.job, context);
   if (!job) return exit_status(ErrorCode::kSpec);
   if (!files_exist(*job, options.job, context)) return exit_status(ErrorCode::kData);
+  if (options.submit) return submit(options, std::move(*job), context);
   request.job = std::move(*job);
+  request.requeue = options.requeue;
   if (request.from)
     if (const auto refused = refused_on_branch(request.from->job, request.job); !refused.empty())
       return report_mistakes(refused, context);
@@ -75,13 +104,24 @@ void add_launch(CommandLine& app, Context& context) {
   add_job_arguments(command, options->job);
   command.add_flag("--dry-run", options->dry_run, "print what would be written and run, and do nothing");
   command.add_flag("--detach", options->detach, "return once the run is going; its supervisor stays in the background");
-  command.add_option("--max-steps", options->max_steps, "stop (and save) after this step; `resume` goes on")
-      .positive()
+  Option max_steps =
+      command.add_option("--max-steps", options->max_steps, "stop (and save) after this step; `resume` "
+          "goes on");
+  max_steps.positive().type_name("N");
+  Option from = command.add_option(
+      "--from", options->from,
+      "begin from this checkpoint of another run, with its weights, optimizer state, step and data position");
+  from.type_name("RUN[@STEP]");
+  Option submit = command.add_flag("--submit", options->submit, "make the run and give it to Slurm as a "
+      "job; returns at once");
+  submit.excludes(from).excludes(max_steps);
+  command.add_option("--chain", options->chain, "submit so many jobs, each of which goes on where the one "
+      "before stopped")
+      .needs(submit)
+      .range(1, 1000)
       .type_name("N");
-  command
-      .add_option("--from", options->from,
-                  "begin from this checkpoint of another run, with its weights, optimizer state, step and data position")
-      .type_name("RUN[@STEP]");
+  command.add_flag("--requeue", options->requeue, "inside a Slurm job: give it back to the queue when its "
+      "time is over");
   command.add_option("--run-dir", options->run_dir, "folder of the runs (default: $TRAINCTL_RUN_DIR, else observability.run_dir)")
       .type_name("DIR");
   when_chosen(command, context, [options, &context] { return launch(*options, context); });

@@ -4,6 +4,7 @@
 #include "cmd/runs.h"
 #include "runtime/base/error.h"
 #include "runtime/supervise/launch.h"
+#include "runtime/supervise/submit.h"
 
 namespace trainctl::cmd {
 namespace {
@@ -13,8 +14,21 @@ struct Options {
   std::vector<std::string> overrides;
   std::string step = "latest";
   int64_t max_steps = 0;
-  bool detach = false;
+  bool detach = false, in_allocation = false, requeue = false;
 };
+
+/// In the job that `launch --submit` asked for, the run ends as it was submitted.
+void take_manners(const Options& options, ResumeRequest& request) {
+  request.requeue = options.requeue;
+  if (!options.in_allocation) return;
+  if (!allocation_from_environment(process_variables()))
+    throw Error(ErrorCode::kUsage, "--in-allocation is for the script of a Slurm job, and this is none; "
+        "leave it out");
+  const auto record = read_slurm_record(real_file_system(), request.run);
+  if (!record) return;
+  request.requeue = request.requeue || (record->requeue && !record->chain);
+  if (record->chain) request.chain = record->name;
+}
 
 std::optional<int64_t> step_of(const Options& options, const FoundRun& found) {
   if (options.step == "latest") return found.step;
@@ -54,12 +68,13 @@ int resume(const Options& options, const Context& context) {
   const std::string command = branch_command(found.run.path, branch_step, options.overrides);
   if (const auto refused = refused_on_resume(before, *now, command); !refused.empty()) return report_mistakes(refused, context);
   outlive_readers();
-  const ResumeRequest request{.run = found.run,
-                              .before = std::move(before),
-                              .now = std::move(*now),
-                              .program = own_program(),
-                              .step = step,
-                              .max_steps = options.max_steps};
+  ResumeRequest request{.run = found.run,
+                        .before = std::move(before),
+                        .now = std::move(*now),
+                        .program = own_program(),
+                        .step = step,
+                        .max_steps = options.max_steps};
+  take_manners(options, request);
   const auto supervise = [&] {
     TerminalConsole console(console_options(context));
     return report_result(resume_run(request, fs, real_clock(), console), context);
@@ -81,6 +96,10 @@ void add_resume(CommandLine& app, Context& context) {
   command.add_option("--max-steps", options->max_steps, "stop (and save) after this step")
       .positive()
       .type_name("N");
+  command.add_flag("--in-allocation", options->in_allocation, "in the script of a Slurm job that `launch "
+      "--submit` wrote");
+  command.add_flag("--requeue", options->requeue, "inside a Slurm job: give it back to the queue when its "
+      "time is over");
   when_chosen(command, context, [options, &context] { return resume(*options, context); });
 }
 

@@ -54,6 +54,9 @@ void outlive_readers() { std::signal(SIGPIPE, SIG_IGN); }
 
 int report_result(const RunResult& result, const Context& context) {
   if (context.json) std::puts(result.status.to_json().c_str());
+  std::fflush(stdout);
+  TerminalConsole console(console_options(context));
+  act(result.acts, console);
   return result.exit_code;
 }
 

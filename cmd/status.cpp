@@ -4,6 +4,7 @@
 #include "cmd/runs.h"
 #include "runtime/base/error.h"
 #include "runtime/run/known_status.h"
+#include "runtime/supervise/submit.h"
 
 namespace trainctl::cmd {
 namespace {
@@ -19,6 +20,8 @@ int status(const RunArguments& arguments, const Context& context) {
     fmt::print("{}\n", known->status.to_json());
   } else {
     fmt::print("{}", render_status(known->status, supervisor_state(fs, found.run), real_clock().unix_s()));
+    if (const auto record = read_slurm_record(fs, found.run))
+      for (const std::string& line : queue_lines(*record)) fmt::print("queue      {}\n", line);
     for (const std::string& line : superseded_lines(fs, found.run)) fmt::print("set aside  {}\n", line);
   }
   return kExitDone;

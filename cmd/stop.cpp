@@ -7,6 +7,8 @@
 #include "runtime/base/error.h"
 #include "runtime/base/text.h"
 #include "runtime/run/known_status.h"
+#include "runtime/run/stop_request.h"
+#include "runtime/supervise/submit.h"
 
 namespace trainctl::cmd {
 namespace {
@@ -32,19 +34,26 @@ std::string what_ranks_do(FileSystem& fs, const FoundRun& found) {
 }
 
 /// Until the supervisor has ended, which frees the run's lock. Error(kHang) past the limit.
-void wait_for_end(const Options& options, const Context& context, const FoundRun& found, const std::string& id, int pid) {
+void wait_for_end(const Options& options, const Context& context, const FoundRun& found,
+    const std::string& id,
+                  const SupervisorPlace& supervisor) {
   FileSystem& fs = real_file_system();
   Clock& clock = real_clock();
   const double begin_s = clock.monotonic_s();
   double said_s = begin_s;
-  while (supervisor_of(fs, found.run) == pid) {
+  const auto goes_on = [&] {
+    const auto now = supervisor_place(fs, found.run);
+    return now && (now->pid == 0 || (now->pid == supervisor.pid && now->host == supervisor.host));
+  };
+  while (goes_on()) {
     const double now_s = clock.monotonic_s();
     if (now_s - begin_s > options.timeout_s)
       throw Error(ErrorCode::kHang,
                   fmt::format("run {} has not stopped within {}: {}; it still will if it can. Wait longer with `trainctl stop {} "
                               "--timeout SECONDS`, or {}",
                               id, short_duration(options.timeout_s), what_ranks_do(fs, found), id,
-                              options.now ? fmt::format("end its supervisor with kill -9 {}", pid)
+                              options.now ? fmt::format("end its supervisor with kill -9 {} on {}",
+                                  supervisor.pid, supervisor.host)
                                           : fmt::format("end it without saving with `trainctl stop {} --now`", id)));
     if (now_s - said_s > kSayEveryS && !context.quiet()) {
       said_s = now_s;
@@ -55,26 +64,53 @@ void wait_for_end(const Options& options, const Context& context, const FoundRun
   }
 }
 
+/// Jobs of the run that wait in Slurm's queue would go on with it.
+int cancel_jobs(FileSystem& fs, const RunDirectory& run, const std::string& id, const Context& context) {
+  const auto record = read_slurm_record(fs, run);
+  const int cancelled = record ? cancel_queued(*record) : 0;
+  if (cancelled > 0 && !context.quiet())
+    fmt::print(stderr, "run {}: {} that waited in Slurm's queue cancelled\n", id, count_of(cancelled, "job"));
+  return cancelled;
+}
+
+/// What was submitted is out of the queue before it began.
+int never_started(FileSystem& fs, const RunDirectory& run) {
+  if (auto status = read_status(fs, run.status()); status && status->state == "submitted") {
+    status->state = "stopped";
+    status->exit_code = exit_status(ErrorCode::kStopped);
+    status->reason = "taken out of Slurm's queue on request";
+    status->advice = "trainctl resume " + command_name(run);
+    write_status(fs, run.status(), *status);
+  }
+  return kExitDone;
+}
+
+void ask_to_stop(FileSystem& fs, const RunDirectory& run, const std::string& id,
+    const SupervisorPlace& supervisor,
+                 bool now) {
+  if (!supervisor.here) return request_stop(fs, run, now ? StopLevel::now : StopLevel::save_and_stop);
+  if (::kill(supervisor.pid, now ? SIGQUIT : SIGTERM) != 0)
+    throw Error(ErrorCode::kUsage, fmt::format("the supervisor of run {} (pid {}) cannot be signalled: {}",
+        id,
+                                               supervisor.pid, std::strerror(errno)));
+}
+
 int stop(const Options& options, const Context& context) {
   FileSystem& fs = real_file_system();
   const FoundRun found = find_run(options.run);
   const auto identity = read_identity(fs, found.run);
   const std::string id = identity ? identity->run_id : found.run.path;
+  const int cancelled = cancel_jobs(fs, found.run, id, context);
   const auto place = supervisor_place(fs, found.run);
-  if (place && !place->here && place->pid)
-    throw Error(ErrorCode::kUsage, fmt::format("the supervisor of run {} (pid {}) is on {}, not here; run `trainctl stop {}` there",
-                                               id, place->pid, place->host, id));
-  const auto pid = supervisor_of(fs, found.run);
-  if (!pid)
+  if (!place && cancelled > 0) return never_started(fs, found.run);
+  if (!place || !place->pid)
     throw Error(ErrorCode::kUsage, fmt::format("run {} is not running; see `trainctl status {}`", id, id));
-  if (::kill(*pid, options.now ? SIGQUIT : SIGTERM) != 0)
-    throw Error(ErrorCode::kUsage, fmt::format("the supervisor of run {} (pid {}) cannot be signalled: {}", id,
-                                               *pid, std::strerror(errno)));
+  ask_to_stop(fs, found.run, id, *place, options.now);
   if (!context.quiet())
     fmt::print(stderr, "run {}: {}\n", id,
                options.now ? "stopping now" : "stopping after this step and saving");
   if (options.no_wait) return kExitDone;
-  wait_for_end(options, context, found, id, *pid);
+  wait_for_end(options, context, found, id, *place);
   const auto known = status_of_run(fs, found.run);
   if (!known) return kExitDone;
   const RunStatus& status = known->status;

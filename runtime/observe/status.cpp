@@ -122,6 +122,9 @@ std::string node_table(const RunStatus& s, double now) {
 std::string render_status(const RunStatus& s, SupervisorState supervisor, double now) {
   const bool supervised = supervisor != SupervisorState::none;
   const double age_s = now - s.updated_unix_s;
+  if (s.state == "submitted" && !supervised)
+    return fmt::format("run        {} · submitted to Slurm {} ago, not started yet\nfiles      {}\nnext       {}\n",
+                       s.run_id, short_duration(age_s), s.directory, "trainctl stop " + s.run_id);
   const StepView last = step_view(s.last_step_json);
   const auto number = [](double value, const char* format) {
     return std::isnan(value) ? std::string("-") : fmt::format(fmt::runtime(format), value);
@@ -162,6 +165,24 @@ std::string to_json(const Diagnosis& d) {
   return dump_json(j);
 }
 
+namespace {
+
+Diagnosis without_supervisor(Diagnosis d, const RunStatus& s, double now) {
+  if (s.state == "submitted") {
+    d.verdict = "healthy";
+    d.summary = "the run was submitted to Slurm and has not started yet; `trainctl status` says what its job "
+                "waits for";
+    return d;
+  }
+  d.verdict = "supervisor_lost";
+  d.summary = fmt::format("the supervisor died without a word {} ago at step {}; its nodes end its ranks after fault_tolerance.grace_seconds; until then `resume` attaches to them",
+                          short_duration(now - s.updated_unix_s), s.step);
+  d.advice = "trainctl resume " + s.run_id;
+  return d;
+}
+
+}  // namespace
+
 Diagnosis diagnose(const RunStatus& s, SupervisorState supervisor, double now) {
   Diagnosis d{.verdict = "healthy", .details = rank_lines(s)};
   if (s.ended()) {
@@ -172,13 +193,7 @@ Diagnosis diagnose(const RunStatus& s, SupervisorState supervisor, double now) {
     d.advice = s.advice;
     return d;
   }
-  if (supervisor == SupervisorState::none) {
-    d.verdict = "supervisor_lost";
-    d.summary = fmt::format("the supervisor died without a word {} ago at step {}; its nodes end its ranks after fault_tolerance.grace_seconds; until then `resume` attaches to them",
-                            short_duration(now - s.updated_unix_s), s.step);
-    d.advice = "trainctl resume " + s.run_id;
-    return d;
-  }
+  if (supervisor == SupervisorState::none) return without_supervisor(std::move(d), s, now);
   const auto present = [](const RankStatus& r) { return r.phase == "present"; };
   const auto stopped = ranks_where(s, [&](const RankStatus& r) { return present(r) && r.stopped; });
   const auto silent = ranks_where(

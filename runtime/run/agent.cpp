@@ -82,11 +82,12 @@ class Agent {
   }
   ~Agent() { ::close(signal_fd_); }
 
-  int run() {
+  /// False: it ended by itself, without a word from a supervisor.
+  bool run() {
     say(fmt::format("agent of {} for {} (pid {})", options_.name, options_.run_directory, ::getpid()));
     while (state_.phase() != AgentState::Phase::over) turn();
     say("leaving: " + state_.reason());
-    return 0;
+    return !state_.abandoned();
   }
 
  private:
@@ -406,9 +407,14 @@ int run_agent(const AgentOptions& given) {
   redirect_to_log(fmt::format("{}/logs/node-{}.log", options.run_directory, options.name));
   if (!end_predecessors(options, real_clock())) return 0;
   SessionFolders::sweep();
-  Agent agent(options);
-  forget_outer_launcher();
-  return agent.run();
+  bool ended = false;
+  {
+    Agent agent(options);
+    forget_outer_launcher();
+    ended = agent.run();
+  }
+  if (!ended && options.abandoned) options.abandoned();
+  return 0;
 }
 
 int run_remote_shell(const std::string& host, const std::string& command) {

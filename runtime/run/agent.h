@@ -1,6 +1,7 @@
 // `trainctl node`: the agent of one node. It owns every process of a run on its node, tells the supervisor
 // what happens there, obeys its orders, and ends everything when it has heard nothing for the grace time.
 #pragma once
+#include <functional>
 #include <string>
 
 namespace trainctl {
@@ -11,6 +12,8 @@ struct AgentOptions {
   std::string name;   ///< of this node, as the supervisor calls it; "": SLURMD_NODENAME, else the host's name
   std::string connect;  ///< "HOST:PORT" of the supervisor where another address leads to it than its own; "": its own
   std::string mpirun;  ///< looked for on PATH; hello says whether it is here
+  /// Called last, when nothing of the run is left here and it heard nothing for the grace time.
+  std::function<void()> abandoned;
 };
 
 /// Runs until the supervisor ends it or is gone for the grace time. Writes to RUN/logs/node-NAME.log, never

@@ -77,8 +77,10 @@ void AgentState::tick(double now_s) {
   // Never into the future: what was read just now may have been heard after the pause.
   if (pause_s > kOwnPauseS) heard_s_ = std::min(heard_s_ + pause_s, now_s);
   if (phase_ == Phase::ending || phase_ == Phase::over) return;
-  if (now_s - heard_s_ > options_.grace_s)
+  if (now_s - heard_s_ > options_.grace_s) {
+    abandoned_ = true;
     return end(fmt::format("no word from a supervisor for {:.1f} s", now_s - heard_s_));
+  }
   switch (phase_) {
     case Phase::attached:
       if (now_s - heard_s_ > options_.silence_s) {

@@ -55,6 +55,8 @@ class AgentState {
   /// The epoch whose processes are here.
   std::optional<uint64_t> epoch() const { return epoch_; }
   uint64_t newest_epoch() const { return newest_; }
+  /// It ended since it heard nothing for the grace time.
+  bool abandoned() const { return abandoned_; }
   /// Why it ends, one sentence; "" before.
   const std::string& reason() const { return reason_; }
 
@@ -66,6 +68,7 @@ class AgentState {
   uint64_t newest_ = 0;
   std::optional<uint64_t> epoch_;
   std::string reason_;
+  bool abandoned_ = false;
   std::vector<Action> actions_;
 };
 

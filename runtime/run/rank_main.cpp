@@ -177,7 +177,7 @@ int rank_main(const std::string& run_directory) {
   prepare_device_environment();
   ::setpriority(PRIO_PROCESS, 0, 0);  // the agent, whose child this is, has a higher one
   // A scheduler may warn every process of the job; the supervisor saves and stops for all.
-  for (const int warning : {SIGUSR1, SIGUSR2}) std::signal(warning, SIG_IGN);
+  for (const int warning : {SIGTERM, SIGUSR1, SIGUSR2}) std::signal(warning, SIG_IGN);
   FileSystem& fs = real_file_system();
   const RunDirectory directory{run_directory};
   const int rank = rank_from_environment();

@@ -31,8 +31,8 @@ struct NodeStatus {
 
 struct RunStatus {
   std::string run_id, directory;
-  std::string state = "starting";  ///< starting | running | saving | stopping | restarting | finished | paused
-                                   ///< | stopped | aborted | failed
+  std::string state = "starting";  ///< submitted | starting | running | saving | stopping | restarting | finished
+                                   ///< | paused | stopped | aborted | failed
   uint64_t epoch = 0;
   int restarts = 0, exit_code = -1;  ///< exit_code -1: still going
   int64_t step = 0, total_steps = 0, saved_step = -1;

@@ -159,6 +159,7 @@ class DeclareSection {
 void declare_model_and_data(std::vector<Field>& table, std::vector<Section>& sections);
 void declare_training(std::vector<Field>& table, std::vector<Section>& sections);
 void declare_operation(std::vector<Field>& table, std::vector<Section>& sections);
+void declare_slurm(std::vector<Field>& table, std::vector<Section>& sections);
 
 }  // namespace trainctl::spec
 

@@ -22,6 +22,7 @@ const Tables& tables() {
     declare_model_and_data(t.fields, t.sections);
     declare_training(t.fields, t.sections);
     declare_operation(t.fields, t.sections);
+    declare_slurm(t.fields, t.sections);
     for (size_t i = 0; i < t.fields.size(); ++i) {
       const bool fresh = t.field_index.emplace(t.fields[i].path, i).second;
       ENSURE(fresh, "field {} is declared twice", t.fields[i].path);

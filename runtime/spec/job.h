@@ -114,6 +114,19 @@ struct ObservabilitySpec {
   bool save_gradients = false;                 // write the first step's gradients to <run>/gradients/
 };
 
+/// What `launch --submit` asks Slurm for. Empty texts and zeros leave the choice to the site.
+struct SlurmSpec {
+  std::string partition, account, qos, reservation, constraint;
+  std::string time;                            // as sbatch takes it: "90", "1-12:00:00"
+  int nodes = 0;                               // that the mesh needs; 0: counted from cores or GPUs of a node
+  int spares = 0;
+  int gpus_per_node = 0, cpus_per_node = 0;    // cpus_per_node 0: whole nodes
+  std::string gpu_type;
+  int signal_seconds = 0;                      // 0: from what a save is expected to take
+  bool requeue = true;
+  std::vector<std::string> arguments, setup;   // of sbatch; lines of shell before the program
+};
+
 enum class RankStart { automatic, mpirun, pmix };
 
 struct LauncherSpec {
@@ -128,6 +141,7 @@ struct LauncherSpec {
   std::string network;                         // "10.1.0.0/16"; "": that of the agents' connections
   bool bind = true;                            // ranks to cores, where each has cores of its own
   bool tensor_across_nodes = false;
+  SlurmSpec slurm;
   std::vector<std::pair<std::string, std::string>> env;
 };
 

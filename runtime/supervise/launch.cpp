@@ -26,6 +26,8 @@ std::string absolute(const std::string& path) {
   return std::filesystem::absolute(path).lexically_normal().string();
 }
 
+}  // namespace
+
 void refuse_foreign_checkpoints(FileSystem& fs, const RunDirectory& run, const JobSpec& job) {
   const std::string directory = run.checkpoints(job);
   if (!fs.is_directory(directory)) return;
@@ -37,8 +39,6 @@ void refuse_foreign_checkpoints(FileSystem& fs, const RunDirectory& run, const J
                     "checkpoint.dir, or continue that one with `trainctl resume`",
                     directory, steps.front()));
 }
-
-}  // namespace
 
 LaunchPreview preview_launch(const LaunchRequest& request, FileSystem& fs) {
   const JobSpec& job = request.job.job;
@@ -163,7 +163,8 @@ RunResult go_on_with(const RunIdentity& existing, const RunDirectory& run, const
   const ParsedJob now =
       decided ? job : with_decided(job, {"device=" + before.job.device}, "auto, decided at launch");
   return resume_run(
-      {.run = run, .before = before, .now = now, .program = request.program, .max_steps = request.max_steps},
+      {.run = run, .before = before, .now = now, .program = request.program,
+          .max_steps = request.max_steps, .requeue = request.requeue},
       fs, clock, console);
 }
 
@@ -201,6 +202,7 @@ RunResult launch_run(const LaunchRequest& request, FileSystem& fs, Clock& clock,
     check_checkpoint_folder(fs, job.job, run.checkpoints(job.job), 0);
     identity.numerics = checked.numerics;
     plan = plan_of(job, run, request.program, checked, request.max_steps);
+    plan.slurm.requeue = request.requeue;
     if (request.from) begin_from(*request.from, checked, identity, plan);
     create_run(fs, run, identity, job, checked.preflight.data_json);
     RunStatus status{.run_id = id, .directory = run.path, .total_steps = job.job.schedule.total_steps};

@@ -15,6 +15,7 @@ struct LaunchRequest {
   std::vector<std::string> command;  ///< as typed, for run.json
   int64_t max_steps = 0;
   std::optional<BranchPoint> from;  ///< begin from this checkpoint of another run
+  bool requeue = false;  ///< give the Slurm job around it back to the queue when Slurm wants the run to stop
 };
 
 /// What a launch would do, for --dry-run: nothing is written, nothing started.
@@ -38,6 +39,8 @@ struct ResumeRequest {
   std::string program;
   std::optional<int64_t> step;  ///< this checkpoint and no other
   int64_t max_steps = 0;
+  bool requeue = false;  ///< as in LaunchRequest
+  std::string chain;     ///< name of Slurm jobs that wait for the end of this one
 };
 /// Error(kCheckpoint): the wanted checkpoint is missing or unusable. Error(kData): data changed.
 RunResult resume_run(const ResumeRequest& request, FileSystem& fs, Clock& clock, Console& console);

@@ -142,6 +142,18 @@ std::string check_gpus(const JobSpec& job) {
 
 }  // namespace
 
+void check_data(const JobSpec& job, Preflight& result) {
+  const auto train = data::open_dataset(dataset_options(job, false));
+  result.train_tokens = train->token_count();
+  json fingerprints = {{"train", parse_json(train->fingerprints_json())}, {"val", json::array()}};
+  if (!job.data.val.empty()) {
+    const auto val = data::open_dataset(dataset_options(job, true));
+    result.val_tokens = val->token_count();
+    fingerprints["val"] = parse_json(val->fingerprints_json());
+  }
+  result.data_json = dump_json(fingerprints, 2);
+}
+
 Preflight check_machine_and_data(const JobSpec& job, FileSystem&, std::optional<int> ranks_here) {
   Preflight result;
   const int ranks = job.mesh().world_size();
@@ -164,15 +176,7 @@ Preflight check_machine_and_data(const JobSpec& job, FileSystem&, std::optional<
   if (device_kind(job) == DeviceKind::cuda) result.memory_text = ranks_here ? "" : check_gpus(job);
   else result.memory_text = check_memory(job, double(ranks_here.value_or(ranks)) / double(ranks));
   result.cross_memory_attach = cross_memory_attach_works();
-  const auto train = data::open_dataset(dataset_options(job, false));
-  result.train_tokens = train->token_count();
-  json fingerprints = {{"train", parse_json(train->fingerprints_json())}, {"val", json::array()}};
-  if (!job.data.val.empty()) {
-    const auto val = data::open_dataset(dataset_options(job, true));
-    result.val_tokens = val->token_count();
-    fingerprints["val"] = parse_json(val->fingerprints_json());
-  }
-  result.data_json = dump_json(fingerprints, 2);
+  check_data(job, result);
   return result;
 }
 

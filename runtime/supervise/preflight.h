@@ -30,6 +30,9 @@ std::string gpu_memory_refusal(const JobSpec& job, const MemoryNeed& need, const
 ///   ranks_here   how many of the job's ranks run on this machine; nothing: all of them
 Preflight check_machine_and_data(const JobSpec& job, FileSystem& fs, std::optional<int> ranks_here = std::nullopt);
 
+/// The part of it that looks at the data.
+void check_data(const JobSpec& job, Preflight& result);
+
 /// A file can be made in `directory` (which is created): else Error(kPreflight).
 void check_writable(FileSystem& fs, const std::string& directory);
 

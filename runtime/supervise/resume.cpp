@@ -333,6 +333,8 @@ RunResult resume_run(const ResumeRequest& asked, FileSystem& fs, Clock& clock, C
     console.note(fmt::format("  a copy of run {}, or renamed", identity->run_id));
   note_lock(console, lock);
   SupervisePlan plan = plan_of(request.now, run, request.program, ready, request.max_steps);
+  plan.slurm.requeue = request.requeue;
+  plan.slurm.chain = request.chain;
   plan.start = start_of(*identity);
   plan.lineage_json = identity->lineage_json;
   if (checkpoint) {

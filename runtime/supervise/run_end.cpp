@@ -38,7 +38,7 @@ RunResult RunEnd::end(const char* state, int exit_code, std::string reason, std:
   return {exit_code, status};
 }
 
-RunResult RunEnd::conclude(const Verdict& v) {
+RunResult RunEnd::conclude(const Verdict& v, const char* stopped) {
   const RunStatus& s = log_.status();
   const std::string resume = "trainctl resume " + plan_.name;
   const std::string logs = fmt::format("logs {}/logs · metrics {}", run_.path, run_.metrics());
@@ -62,9 +62,9 @@ RunResult RunEnd::conclude(const Verdict& v) {
     return end("failed", exit_status(ErrorCode::kCheckpoint), reason, resume);
   }
   if (v.outcome == Verdict::stopped) {
-    console_.say(fmt::format("stopped on request, saved step {}. {}", s.saved_step, logs));
+    console_.say(fmt::format("stopped {}, saved step {}. {}", stopped, s.saved_step, logs));
     console_.say("next: " + resume);
-    return end("stopped", exit_status(ErrorCode::kStopped), "stopped on request", resume);
+    return end("stopped", exit_status(ErrorCode::kStopped), fmt::format("stopped {}", stopped), resume);
   }
   const bool whole = s.step >= plan_.job.job.schedule.total_steps;
   const std::string next =

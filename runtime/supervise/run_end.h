@@ -12,8 +12,8 @@ class RunEnd {
   /// `had_identity`: the run directory was whole when this supervisor began.
   RunEnd(const SupervisePlan& plan, const RunDirectory& run, FileSystem& fs, Console& console, RunLog& log);
 
-  /// After an attempt that did not fail.
-  RunResult conclude(const Verdict& verdict);
+  /// After an attempt that did not fail; `stopped`: "on request", if it was stopped.
+  RunResult conclude(const Verdict& verdict, const char* stopped);
   /// The failure block: last, once. `folder` holds what is known of the failure, `resume_step` is where the
   /// last attempt began.
   RunResult conclude_failure(const Verdict& verdict, const std::string& folder, int64_t resume_step);

@@ -58,6 +58,7 @@ void RunLog::step(const StepReport& report) {
   status_.step_unix_s = clock_.unix_s();
   status_.last_step_json = report.json;
   const StepView view = step_view(report.json);
+  pace_.longest_step_s = std::max(pace_.longest_step_s, view.step_s);  // NaN is not larger
   summary_.step(view, clock_.unix_s());
   console_.step(view, report.log, clock_.unix_s());
 }
@@ -73,6 +74,7 @@ void RunLog::saved(const SaveOutcome& outcome, double seconds) {
                               outcome.step < last_step_ && status_.state != "stopping" ? ", training goes on" : "", outcome.message));
     return;
   }
+  pace_.saves_s.push_back(seconds);
   fields["root_hash"] = outcome.message;
   fields["removed_steps"] = outcome.removed_steps;
   if (!outcome.warning.empty()) fields["warning"] = outcome.warning;

@@ -15,6 +15,12 @@
 
 namespace trainctl {
 
+/// What this supervisor has measured.
+struct RunPace {
+  std::vector<double> saves_s;  ///< each save, in order
+  double longest_step_s = 0;
+};
+
 class RunLog {
  public:
   /// Opens the journals. `console` must outlive this.
@@ -41,6 +47,7 @@ class RunLog {
   RunStatus& status() { return status_; }
   /// What this launch or resume did so far; empty before its first step.
   std::string summary() const { return summary_.render(clock_.unix_s()); }
+  const RunPace& pace() const { return pace_; }
   Console& console() { return console_; }
 
  private:
@@ -54,6 +61,7 @@ class RunLog {
   Journal events_;
   RunStatus status_;
   RunSummary summary_;
+  RunPace pace_;
   int64_t save_failed_step_ = -1, last_step_ = INT64_MAX;
   std::string save_failure_;
   std::function<std::vector<NodeStatus>()> nodes_;

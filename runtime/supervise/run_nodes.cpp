@@ -55,7 +55,7 @@ std::string listen_address(const std::vector<ClusterNode>& nodes) {
 /// The nodes of the Slurm job around this process.
 RunNodes nodes_of(const JobSpec& job, SlurmAllocation allocation) {
   RunNodes result;
-  result.nodes = nodes_for(job, allocation, 0);
+  result.nodes = nodes_for(job, allocation, job.launcher.slurm.spares);
   result.start.way = AgentStart::Way::slurm;
   result.one_machine = allocation.nodes.size() == 1 && allocation.nodes[0].name == allocation.this_node;
   if (result.one_machine) {

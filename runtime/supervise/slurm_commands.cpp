@@ -111,6 +111,31 @@ void SlurmCommands::cancel(const std::string& job_id) const {
   must(cancel_command(job_id), limits_.change_s);
 }
 
+bool SlurmCommands::is_batch(const std::string& job_id) const {
+  return must({"scontrol", "show", "job", job_id}, limits_.query_s).find("BatchFlag=1") != std::string::npos;
+}
+
+bool SlurmCommands::is_preempted(const std::string& job_id) const {
+  const std::string shown = must({"scontrol", "show", "job", job_id}, limits_.query_s);
+  const size_t at = shown.find(" PreemptTime=");
+  return at != std::string::npos && shown.compare(at + 13, 4, "None") != 0;
+}
+
+std::string SlurmCommands::batch_script(const std::string& job_id) const {
+  return must({"scontrol", "write", "batch_script", job_id, "-"}, limits_.query_s);
+}
+
+std::vector<std::pair<std::string, std::string>> SlurmCommands::states_of(
+    const std::vector<std::string>& nodes) const {
+  std::istringstream lines(must({"sinfo", "--noheader", "--Node", "--nodes=" + compress_node_list(nodes),
+      "--format=%N %T"},
+                                limits_.query_s));
+  std::vector<std::pair<std::string, std::string>> states;
+  for (std::string name, state; lines >> name >> state;)
+    if (states.empty() || states.back().first != name) states.push_back({name, state});  // a line a partition
+  return states;
+}
+
 void SlurmCommands::cancel_waiting(const std::string& job_name) const {
   must(cancel_waiting_command(job_name, unsigned(::getuid())), limits_.change_s);
 }

@@ -7,6 +7,7 @@
 #pragma once
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/supervise/slurm.h"
@@ -34,6 +35,14 @@ class SlurmCommands {
   /// after KillWait; save before. It starts again after the site's cred_expire (120 s by default) or later.
   void requeue(const std::string& job_id) const;
   void cancel(const std::string& job_id) const;
+  /// Whether the job has a script, so that Slurm can start it again.
+  bool is_batch(const std::string& job_id) const;
+  /// Whether Slurm has begun to take its nodes for another job.
+  bool is_preempted(const std::string& job_id) const;
+  /// The script of a batch job.
+  std::string batch_script(const std::string& job_id) const;
+  /// Of nodes, what Slurm thinks of them: "idle", "allocated", "down"; with '*' where they do not answer.
+  std::vector<std::pair<std::string, std::string>> states_of(const std::vector<std::string>& nodes) const;
   /// Cancels this user's waiting jobs of that name: the rest of a chain.
   void cancel_waiting(const std::string& job_name) const;
   /// Names among `nodes` that Slurm knows: sbatch refuses an --exclude with any other.

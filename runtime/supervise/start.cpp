@@ -1,7 +1,10 @@
 #include "runtime/supervise/start.h"
 
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <unistd.h>
+
+#include <ctime>
 
 #include "kernels/device.h"
 #include "runtime/base/text.h"
@@ -45,11 +48,27 @@ std::optional<int> ranks_here(const RunNodes& nodes) {
   return 0;
 }
 
+namespace {
+
+void print_slurm(Console& console, const SlurmAllocation& allocation, const SlurmFacts& facts) {
+  std::string text = fmt::format("  Slurm job {} · {}", allocation.job_id,
+                                 count_of(int64_t(allocation.nodes.size()), "node"));
+  if (allocation.restart_count > 0) text += fmt::format(" · started again {}×", allocation.restart_count);
+  if (facts.end_unix_s)
+    text += fmt::format(" · its time ends at {:%Y-%m-%d %H:%M:%S} UTC",
+        fmt::gmtime(std::time_t(*facts.end_unix_s)));
+  console.note(text);
+  for (const std::string& note : facts.notes) console.note("  note: " + note);
+}
+
+}  // namespace
+
 Ready get_ready(const JobSpec& job, FileSystem& fs, Clock& clock,
                 const std::function<void(const Ready&)>& checked) {
   const double begin = clock.monotonic_s();
   Ready ready;
   ready.nodes = nodes_of(job, fs);
+  if (ready.nodes.slurm) ready.slurm = ask_slurm(*ready.nodes.slurm);
   ready.preflight = check_machine_and_data(job, fs, ranks_here(ready.nodes));
   ready.numerics = machine_numerics(job, device_kind(job));
   if (checked) checked(ready);
@@ -67,6 +86,7 @@ void print_header(Console& console, const std::string& id, const RunDirectory& r
       fmt::format("✓ spec  ✓ data {} tokens  ✓ preflight {:.1f} s  ✓ peak {}FLOP/s a rank  ✓ numerics {}",
                   short_number(double(ready.preflight.train_tokens)), ready.seconds,
                   short_number(ready.peak_flops_per_s), ready.numerics));
+  if (ready.nodes.slurm) print_slurm(console, *ready.nodes.slurm, ready.slurm);
   const int ranks = job.mesh().world_size(), cores = int(::sysconf(_SC_NPROCESSORS_ONLN));
   if (ranks * job.parallelism.threads_per_rank > cores)
     console.note(fmt::format("  {} ranks share {} cores", ranks, cores));
@@ -81,6 +101,8 @@ SupervisePlan plan_of(const ParsedJob& job, const RunDirectory& run, const std::
   plan.program = program;
   plan.mpirun = ready.preflight.mpirun;
   plan.nodes = ready.nodes;
+  if (ready.nodes.slurm)
+    plan.slurm = {.job_id = ready.nodes.slurm->job_id, .end_unix_s = ready.slurm.end_unix_s};
   plan.cross_memory_attach = ready.preflight.cross_memory_attach;
   plan.max_steps = max_steps;
   plan.matmul_flops_per_s = ready.peak_flops_per_s;

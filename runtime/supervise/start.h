@@ -14,6 +14,7 @@ namespace trainctl {
 struct Ready {
   Preflight preflight;
   RunNodes nodes;
+  SlurmFacts slurm;  ///< of the job around it
   std::string numerics;
   double peak_flops_per_s = 0, seconds = 0;
 };
@@ -34,6 +35,9 @@ void print_header(Console& console, const std::string& id, const RunDirectory& r
 
 SupervisePlan plan_of(const ParsedJob& job, const RunDirectory& run, const std::string& program,
                       const Ready& ready, int64_t max_steps);
+
+/// Error(kPreflight) where the folder of the run's checkpoints holds another run's.
+void refuse_foreign_checkpoints(FileSystem& fs, const RunDirectory& run, const JobSpec& job);
 
 /// Error(kUsage) where another supervisor has the run.
 RunLock lock_or_refuse(FileSystem& fs, const RunDirectory& run, const std::string& id);

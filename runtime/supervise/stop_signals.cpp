@@ -47,8 +47,10 @@ StopLevel StopSignals::read() {
     const bool again = interrupt && interrupted_s_ && now_s - *interrupted_s_ >= kSecondInterruptS;
     if (interrupt && !interrupted_s_) interrupted_s_ = now_s;
     if (again || info.ssi_signo == uint32_t(SIGQUIT)) level_ = StopLevel::now;
+    warned_ = warned_ || info.ssi_signo == uint32_t(SIGUSR1);
     level_ = std::max(level_, StopLevel::save_and_stop);
   }
+  if (source_) level_ = std::max(level_, source_());
   return level_;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 #include <signal.h>
 
+#include <functional>
 #include <optional>
 
 #include "runtime/train/control.h"
@@ -21,8 +22,14 @@ class StopSignals {
   int fd() const { return fd_; }
   /// Reads what has arrived; the level asked for so far.
   StopLevel read();
+  /// Another source of the same wishes (a time limit, a request from another machine): asked at every read().
+  void also(std::function<StopLevel()> source) { source_ = std::move(source); }
+  /// Whether a scheduler's warning (SIGUSR1) was among the signals.
+  bool warned() const { return warned_; }
 
  private:
+  std::function<StopLevel()> source_;
+  bool warned_ = false;
   int fd_ = -1;
   StopLevel level_ = StopLevel::none;
   std::optional<double> interrupted_s_;  ///< the first SIGINT, on the monotonic clock

@@ -58,6 +58,7 @@ class Supervisor {
         log_(fs, clock, run, console),
         end_(plan, run, fs, console, log_),
         recovery_(recovery_options(plan), clock.monotonic_s()),
+        other_stops_(plan.slurm, fs, clock, run),
         resume_from_(plan.resume_from),
         resume_step_(plan.resume_step) {
     const JobSpec& job = plan_.job.job;
@@ -78,6 +79,7 @@ class Supervisor {
 
   RunResult run() {
     StopSignals signals;
+    signals.also([this] { return other_stops_.read(log_.pace(), console_); });
     SessionFolders::sweep();
     const SessionFolders folders;
     log_.event("supervisor", dump({{"pid", ::getpid()}}));
@@ -91,7 +93,10 @@ class Supervisor {
       }
       read_quarantine();
       if (!plan_.change_json.empty()) log_.event("change", plan_.change_json);
-      return decide(signals);
+      RunResult result = decide(signals);
+      const bool for_scheduler = other_stops_.time_is_up() || signals.warned() || requeue_;
+      result.acts = last_acts(plan_.slurm, result.exit_code, for_scheduler);
+      return result;
     } catch (const Error& error) {
       give_up(exit_status(error.code()), error.what());
       throw;
@@ -119,6 +124,7 @@ class Supervisor {
         await_news(*wait, signals);
       } else if (const auto* requeue = std::get_if<RequeueJob>(&decision)) {
         end_agents();
+        requeue_ = true;
         return end_.conclude_idle(exit_status(ErrorCode::kStopped), requeue->why);
       } else {
         end_agents();
@@ -129,7 +135,9 @@ class Supervisor {
 
   RunResult conclude(const StopRun& stop) {
     if (!verdict_) return end_.conclude_idle(stop.exit_code, nodes_text(stop.why));
-    if (verdict_->outcome != Verdict::failed) return end_.conclude(*verdict_);
+    if (verdict_->outcome != Verdict::failed)
+      return end_.conclude(*verdict_, other_stops_.time_is_up() ? "at the end of the job's time"
+          : "on request");
     if (stop.exit_code == exit_status(ErrorCode::kStopped))
       return end_.conclude_idle(stop.exit_code, nodes_text(stop.why));
     verdict_->cause = stop.why;
@@ -678,12 +686,13 @@ class Supervisor {
   RunLog log_;
   RunEnd end_;
   Recovery recovery_;
+  OtherStops other_stops_;
   std::string resume_from_;
   int64_t resume_step_ = 0, last_step_ = 0;
   const bool orphans_ = fs_.exists(supervisor_file(run_.path));  ///< a supervisor before did not end its agents
   std::optional<Fleet> fleet_;
   std::vector<AttemptOptions::Node> places_;  ///< of the attempt that runs, or ran last
-  bool attached_ = false;
+  bool attached_ = false, requeue_ = false;
   std::optional<bool> pmix_;
   std::map<int, std::string> start_problems_;
   std::set<int> is_up_;  ///< nodes that Recovery knows as ready

@@ -9,6 +9,7 @@
 #include "runtime/supervise/recovery.h"
 #include "runtime/supervise/run_log.h"
 #include "runtime/supervise/run_nodes.h"
+#include "runtime/supervise/slurm_job.h"
 
 namespace trainctl {
 
@@ -19,6 +20,7 @@ struct SupervisePlan {
   std::string program;                ///< this binary; ranks are `program rank RUN`
   std::string mpirun;                 ///< full path
   RunNodes nodes;                     ///< where it may run
+  SlurmTies slurm;                    ///< of the job around it, if there is one
   std::optional<AttemptFile> attach;  ///< an attempt whose supervisor died and whose ranks may be alive
   bool cross_memory_attach = true;
   int64_t max_steps = 0;
@@ -44,6 +46,7 @@ Recovery::Options recovery_options(const SupervisePlan& plan);
 struct RunResult {
   int exit_code = 0;
   RunStatus status;
+  LastActs acts;  ///< to be done when the run's lock is free
 };
 
 /// Runs it to its end. The lock of the run must be held. The console gets the outcome as its last lines;

@@ -26,6 +26,18 @@ TEST_CASE("a job loses a node and finishes with the same bits", "[slurm][in_allo
     CHECK(run.differs_from_undisturbed() == "");
     CHECK(run.left() == "");
   }
+  SECTION("a node that Slurm takes away") {
+    SlurmRun run(slurm, "taken");
+    const std::string job = run.submit({"--nodes=5 --exclusive --no-kill"});
+    REQUIRE(run.reaches_step(12));
+    slurm.run({"scontrol", "update", "nodename=node2", "state=down", "reason=test"});
+    REQUIRE(run.job_ends(job));
+    INFO(run.output(job));
+    // Its ranks may finish before Slurm, or the run, has ended them.
+    CHECK(run.output(job).find("! node2: ") != std::string::npos);
+    CHECK(run.differs_from_undisturbed() == "");
+    CHECK(run.left(2) == "");
+  }
   SECTION("without a spare") {
     SlurmRun run(slurm, "narrower");
     const std::string job = run.submit({"--nodes=4 --exclusive --no-kill"});
@@ -36,5 +48,55 @@ TEST_CASE("a job loses a node and finishes with the same bits", "[slurm][in_allo
     CHECK(run.output(job).find("data-parallel width 2 → 1") != std::string::npos);
     CHECK(run.differs_from_undisturbed() == "");
     CHECK(run.left() == "");
+  }
+}
+
+TEST_CASE("salloc, an array's task, and nodes that differ", "[slurm][in_allocation]") {
+  FakeSlurm slurm({.nodes = 3});
+  SECTION("salloc: the supervisor is on the login node, no rank is") {
+    SlurmRun run(slurm, "salloc");
+    const Outcome outcome =
+        run.exec({"salloc", "-N2", "--exclusive", "--no-kill", SlurmRun::trainctl(), "launch",
+            "job.json"}).wait(60);
+    INFO(outcome.err);
+    CHECK(outcome.status == 0);
+    CHECK(run.file("attempt.json").find("\"node0\"") != std::string::npos);
+    CHECK(run.file("attempt.json").find("\"node3\"") == std::string::npos);
+    CHECK(run.file("logs/rank-0.log").find("SLURM") == std::string::npos);
+    CHECK(run.differs_from_undisturbed() == "");
+    CHECK(run.left() == "");
+  }
+  SECTION("an array's task") {
+    SlurmRun run(slurm, "array");
+    const std::string job = run.submit({"--nodes=2 --exclusive --no-kill", "--array=7"});
+    REQUIRE(eventually(60,
+        [&] { return run.file("status.json").find("\"finished\"") != std::string::npos; }));
+    CHECK(run.job_ends(job + "_7"));
+    CHECK(run.differs_from_undisturbed() == "");
+    CHECK(run.left() == "");
+  }
+  SECTION("too few CPUs: one sentence that says what would fit") {
+    SlurmRun run(slurm, "small", {"fault_tolerance.elastic=false"});
+    const Outcome outcome = run.exec({"salloc", "-N2", "-n2", "-c2", SlurmRun::trainctl(), "launch",
+        "job.json"}).wait(60);
+    CHECK(outcome.status == 4);
+    CHECK(outcome.err.find("the mesh needs 8 ranks and Slurm job 1 (2 nodes with 2 CPUs each) has room "
+        "for 4 in whole "
+                           "tensor groups of 2; ask Slurm for more nodes or CPUs (--exclusive), raise "
+                               "launcher.slots to "
+                           "share CPUs, or take -s parallelism.data=1 -s parallelism.world_size=4, which "
+                               "fits") !=
+          std::string::npos);
+    INFO(outcome.err);
+    CHECK(run.file("job.json") == "");
+  }
+  SECTION("no srun on PATH") {
+    SlurmRun run(slurm, "pathless");
+    const Outcome outcome = run.exec({"salloc", "-N2", "--exclusive", "env", "PATH=/nowhere", SlurmRun::trainctl(), "launch",
+                                      "job.json", "-s", "launcher.mpirun=/usr/bin/mpirun"})
+                                .wait(60);
+    CHECK(outcome.status == 5);
+    CHECK(outcome.err.find("srun, which starts an agent on each, is not on PATH") != std::string::npos);
+    CHECK(run.file("job.json") == "");
   }
 }

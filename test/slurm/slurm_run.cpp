@@ -106,6 +106,10 @@ bool SlurmRun::job_ends(const std::string& job, const std::string& state, double
   });
 }
 
+bool SlurmRun::finishes(double seconds) {
+  return eventually(seconds, [&] { return file("status.json").find("\"finished\"") != std::string::npos; });
+}
+
 int SlurmRun::events(const std::string& kind) const {
   std::istringstream lines(file("events.jsonl"));
   int count = 0;
@@ -121,7 +125,7 @@ std::string SlurmRun::differs_from_undisturbed() {
   return outcome.status == 0 ? "" : outcome.out + outcome.err;
 }
 
-std::string SlurmRun::left() {
+std::string SlurmRun::left(int killed) {
   std::string left;
   const auto look = [&] {
     left.clear();
@@ -129,7 +133,7 @@ std::string SlurmRun::left() {
       for (const pid_t pid : slurm_.nodes().pids(node, "trainctl"))
         left += slurm_.nodes().host(node) + ": " + read_file("/proc/" + std::to_string(pid) + "/comm");
       const Outcome memory = slurm_.nodes().run(node, {"ls", "/dev/shm"});
-      if (memory.status == 0) left += memory.out;
+      if (memory.status == 0 && node != killed) left += memory.out;
     }
     return left.empty();
   };

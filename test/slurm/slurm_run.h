@@ -32,13 +32,16 @@ class SlurmRun {
   int steps() const;
   bool reaches_step(int step, double seconds = 60);
   bool job_ends(const std::string& job, const std::string& state = "COMPLETED", double seconds = 90);
+  /// Until the run's last step is saved, in whichever job.
+  bool finishes(double seconds = 90);
   /// events.jsonl: lines of this kind.
   int events(const std::string& kind) const;
 
   /// "" if the last checkpoint has the bits of a run on one machine that nothing disturbed; else what differs.
   std::string differs_from_undisturbed();
-  /// Processes and files of trainctl on any node; "" if nothing is left.
-  std::string left();
+  /// Processes and files of trainctl on any node; "" if nothing is left. On `killed`, where Slurm killed the agent,
+  /// scratch folders stay until the next run there.
+  std::string left(int killed = -1);
 
  private:
   FakeSlurm& slurm_;
