@@ -17,6 +17,7 @@
 #include "runtime/base/json.h"
 #include "runtime/base/text.h"
 #include "runtime/run/protocol.h"
+#include "runtime/supervise/node_relay.h"
 
 namespace trainctl {
 namespace {
@@ -284,23 +285,16 @@ class Attempt {
     // -1: the process that starts the ranks.
     if (m.rank < -1 || m.rank >= options_.limits.ranks || (m.rank == -1 && m.kind == Kind::rank_lost)) return;
     switch (m.kind) {
-      case Kind::beat:
-        return on_beat(m.payload);
-      case Kind::rank:
-        return on_rank(m.rank, protocol::decode_up(m.payload));
+      case Kind::beat: return on_beat(m.payload);
+      case Kind::rank: return on_rank(m.rank, protocol::decode_up(m.payload));
       case Kind::rank_lost:
         return supervision_.lost(m.rank, read_crash_record(fs_, run_.path, m.rank, options_.file.epoch),
                                  clock_.monotonic_s());
-      case Kind::exited:
-        return on_exit(m.rank, int(m.number));
-      case Kind::output:
-        return on_output(index, m);
-      case Kind::fence:
-        return on_fence(index, std::move(m.payload));
-      case Kind::remote:
-        return on_remote(index, m);
-      case Kind::remote_ended:
-        return on_remote_ended(index, m);
+      case Kind::exited: return on_exit(m.rank, int(m.number));
+      case Kind::output: return on_output(index, m);
+      case Kind::fence: return relay_.fence(index, std::move(m.payload));
+      case Kind::remote: return relay_.remote(index, m);
+      case Kind::remote_ended: return relay_.remote_ended(index, m);
       case Kind::gone:
         gone_[size_t(index)] = true;
         if (m.number > 0)
@@ -351,34 +345,6 @@ class Attempt {
       text = fmt::format("[{}] {}", fleet_.name(options_.nodes[size_t(index)].node), text);
     launcher_log_.append(text);
     supervision_.launcher_output(launcher_text_);
-  }
-
-  /// Every node's share of a fence has come: all of them go to every node.
-  void on_fence(int index, std::string&& data) {
-    fences_[index] = std::move(data);
-    if (fences_.size() < options_.nodes.size()) return;
-    std::string all;
-    for (const auto& [node, share] : fences_) all += share;
-    fences_.clear();
-    send_all({.kind = Kind::fence, .payload = std::move(all)});
-  }
-
-  /// mpirun, which runs on the leading node, asks for its daemon on another one.
-  void on_remote(int index, const Message& m) {
-    const int fleet_node = fleet_.find_host(m.text), target = fleet_node < 0 ? -1 : index_of(fleet_node);
-    if (target < 0 || !fleet_.hello(fleet_node)) {
-      send(index, {.kind = Kind::remote_ended, .number = m.number, .text = fmt::format("{}", 255 << 8)});
-      return;
-    }
-    remotes_[{target, m.number}] = index;
-    send(target, {.kind = Kind::spawn, .number = m.number, .payload = m.payload});
-  }
-
-  void on_remote_ended(int index, const Message& m) {
-    const auto asked = remotes_.find({index, m.number});
-    if (asked == remotes_.end()) return;
-    send(asked->second, {.kind = Kind::remote_ended, .number = m.number, .text = m.text});
-    remotes_.erase(asked);
   }
 
   void on_all_present() {
@@ -497,6 +463,11 @@ class Attempt {
 
   AttemptOptions options_;
   Fleet& fleet_;
+  NodeRelay relay_{int(options_.nodes.size()), [this](int index, const Message& m) { send(index, m); },
+                   [this](const std::string& host) {
+                     const int node = fleet_.find_host(host), index = node < 0 ? -1 : index_of(node);
+                     return index >= 0 && fleet_.hello(node) ? index : -1;
+                   }};
   const RunDirectory& run_;
   FileSystem& fs_;
   Clock& clock_;
@@ -515,8 +486,6 @@ class Attempt {
   std::vector<std::pair<int, protocol::Shard>> early_;  // shards that came before their save was known
   std::vector<bool> gone_;             // of each node: nothing of the epoch is left there, or it is lost
   std::vector<bool> lost_;  // of each node: it left this attempt, and what it says when it returns does not count
-  std::map<int, std::string> fences_;  // what each node has brought to the fence
-  std::map<std::pair<int, int64_t>, int> remotes_;  // (node, request) -> node that asked
   std::future<SaveOutcome>
       publishing_;  // last: its destructor waits for the thread, which uses the members above
 };

@@ -1,0 +1,37 @@
+#include "runtime/supervise/node_relay.h"
+
+#include <fmt/format.h>
+
+namespace trainctl {
+
+using wire::Kind;
+using wire::Message;
+
+void NodeRelay::fence(int node, std::string&& share) {
+  shares_[node] = std::move(share);
+  if (int(shares_.size()) < nodes_) return;
+  Message all{.kind = Kind::fence};
+  for (const auto& [from, part] : shares_) all.payload += part;
+  shares_.clear();
+  for (int to = 0; to < nodes_; ++to) send_(to, all);
+}
+
+void NodeRelay::remote(int node, const Message& message) {
+  const int target = find_(message.text);
+  if (target < 0) {
+    // As waitpid tells of a program that exited with 255, ssh's own failure.
+    send_(node, {.kind = Kind::remote_ended, .number = message.number, .text = fmt::format("{}", 255 << 8)});
+    return;
+  }
+  asked_[{target, message.number}] = node;
+  send_(target, {.kind = Kind::spawn, .number = message.number, .payload = message.payload});
+}
+
+void NodeRelay::remote_ended(int node, const Message& message) {
+  const auto asked = asked_.find({node, message.number});
+  if (asked == asked_.end()) return;
+  send_(asked->second, {.kind = Kind::remote_ended, .number = message.number, .text = message.text});
+  asked_.erase(asked);
+}
+
+}  // namespace trainctl
