@@ -1,5 +1,6 @@
-// What the nodes of an attempt have to say to each other goes through the supervisor: the shares of a PMIx fence, and mpirun's
-// requests for its daemons. Nodes are numbered as in the attempt. Pure but for the function that sends.
+// What the nodes of an attempt have to say to each other goes through the supervisor: the shares of a PMIx
+// fence, and mpirun's requests for its daemons. Nodes are numbered as in the attempt. Pure but for the
+// function that sends.
 #pragma once
 #include <functional>
 #include <map>
@@ -15,7 +16,8 @@ class NodeRelay {
   using Send = std::function<void(int node, const wire::Message& message)>;
   /// The node that calls itself `host`; -1: none that is there.
   using Find = std::function<int(const std::string& host)>;
-  NodeRelay(int nodes, Send send, Find find) : nodes_(nodes), send_(std::move(send)), find_(std::move(find)) {}
+  NodeRelay(int nodes, Send send, Find find)
+      : nodes_(nodes), send_(std::move(send)), find_(std::move(find)) {}
 
   /// A node's share of a fence. With the last one all shares, in the order of the nodes, go to every node.
   void fence(int node, std::string&& share);

@@ -123,4 +123,21 @@ RunResult RunEnd::conclude_idle(int exit_code, const std::string& why) {
   return end(exit_code == 130 ? "aborted" : "stopped", exit_code, why, resume);
 }
 
+std::string RunEnd::record_failure(const Verdict& v) {
+  const nlohmann::json fields = {{"epoch", log_.status().epoch},
+                       {"step", log_.status().step},
+                       {"code", exit_status(v.code)},
+                       {"code_name", name_of(v.code)},
+                       {"rank", v.rank},
+                       {"cause", v.cause},
+                       {"effect", v.effect}};
+  log_.event("failure", dump_json(fields));
+  try {
+    return collect_failure(fs_, run_, dump_json(fields), v.rank, plan_.job.job.mesh().world_size());
+  } catch (const Error& error) {
+    console_.note(fmt::format(" ! what is known of the failure could not be kept: {}", error.what()));
+    return run_.file("failures");
+  }
+}
+
 }  // namespace trainctl

@@ -12,6 +12,8 @@ class RunEnd {
   /// `had_identity`: the run directory was whole when this supervisor began.
   RunEnd(const SupervisePlan& plan, const RunDirectory& run, FileSystem& fs, Console& console, RunLog& log);
 
+  /// Keeps what is known of a failed attempt; the folder that holds it.
+  std::string record_failure(const Verdict& verdict);
   /// After an attempt that did not fail; `stopped`: "on request", if it was stopped.
   RunResult conclude(const Verdict& verdict, const char* stopped);
   /// The failure block: last, once. `folder` holds what is known of the failure, `resume_step` is where the

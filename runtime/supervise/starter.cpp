@@ -41,7 +41,8 @@ std::string probe(const LaunchLine& rank) {
                        .events = {.fence = [](uint64_t, std::string) {},
                                   .aborted = [](uint64_t, int, int, std::string) {},
                                   .log = [](std::string) {}}});
-    PmixProbe what{.argv = {rank.argv[0], "rank", "--probe"}, .settings = rank.environment, .host_name = host};
+    PmixProbe what{
+        .argv = {rank.argv[0], "rank", "--probe"}, .settings = rank.environment, .host_name = host};
     for (auto& [name, value] : what.settings) {
       if (name == "OMPI_MCA_btl_vader_backing_directory") value = folders.shared_memory();
       if (name == "OMPI_MCA_orte_tmpdir_base" || name == "TMPDIR") value = folders.session();
@@ -61,7 +62,8 @@ std::string starts_cache_path() {
 
 std::string pmix_start_problem(const LaunchLine& rank, FileSystem& fs, const std::string& cache) {
   if (const std::string problem = pmix_problem(); !problem.empty()) return problem;
-  const std::string key = fmt::format("{}, {}, {}", TRAINCTL_VERSION, stamp(rank.argv[0]), stamp(library_of("MPI_Init")));
+  const std::string key =
+      fmt::format("{}, {}, {}", TRAINCTL_VERSION, stamp(rank.argv[0]), stamp(library_of("MPI_Init")));
   nlohmann::json known = nlohmann::json::object();
   try {
     if (!cache.empty() && fs.exists(cache))
@@ -82,6 +84,36 @@ std::string pmix_start_problem(const LaunchLine& rank, FileSystem& fs, const std
     // The next launch tries again.
   }
   return problem;
+}
+
+bool Starter::by_pmix(const LaunchInput& input) {
+  if (pmix_) return *pmix_;
+  const RankStart wanted = job_.launcher.start;
+  std::string problem = wanted == RankStart::mpirun ? "launcher.start = mpirun" : "";
+  for (int i = 0; i < fleet_.size() && problem.empty(); ++i)
+    if (const wire::NodeHello* hello = fleet_.hello(i); hello && !hello->pmix_problem.empty())
+      problem = fmt::format("{}: {}", fleet_.name(i), hello->pmix_problem);
+  if (wanted == RankStart::pmix && !problem.empty())
+    throw Error(ErrorCode::kPreflight, fmt::format("launcher.start = pmix does not work on {}", problem));
+  if (wanted == RankStart::automatic && problem.empty())
+    problem = pmix_start_problem(rank_line(input), fs_, starts_cache_path());
+  pmix_ = problem.empty();
+  for (int i = 0; i < fleet_.size() && !*pmix_; ++i)
+    if (const wire::NodeHello* hello = fleet_.hello(i); hello && !hello->mpirun_problem.empty())
+      throw Error(ErrorCode::kPreflight, fmt::format("{}: {}; install OpenMPI there, or leave the node out",
+                                                     fleet_.name(i), hello->mpirun_problem));
+  log_.event("starter",
+             dump_json(nlohmann::json{{"start", *pmix_ ? "pmix" : "mpirun"}, {"reason", problem}}));
+  return *pmix_;
+}
+
+void Starter::doubt(const Verdict& v, bool by_pmix) {
+  if (!by_pmix || job_.launcher.start != RankStart::automatic || !v.before_first_step ||
+      !v.lost_nodes.empty())
+    return;
+  if (v.outcome != Verdict::failed || (v.code != ErrorCode::kWorker && v.code != ErrorCode::kHang)) return;
+  pmix_ = false;
+  log_.event("starter", dump_json(nlohmann::json{{"start", "mpirun"}, {"reason", v.cause}}));
 }
 
 }  // namespace trainctl

@@ -20,9 +20,12 @@
 #include "runtime/run/environment.h"
 #include "runtime/spec/lineage.h"
 #include "runtime/supervise/attempt.h"
-#include "runtime/supervise/quarantine.h"
+#include "runtime/supervise/attempt_places.h"
+#include "runtime/supervise/attempt_times.h"
+#include "runtime/supervise/going_back.h"
 #include "runtime/supervise/recovery.h"
 #include "runtime/supervise/run_end.h"
+#include "runtime/supervise/run_quarantine.h"
 #include "runtime/supervise/starter.h"
 #include "runtime/supervise/widths.h"
 
@@ -59,12 +62,12 @@ class Supervisor {
         end_(plan, run, fs, console, log_),
         recovery_(recovery_options(plan), clock.monotonic_s()),
         other_stops_(plan.slurm, fs, clock, run),
+        times_(log_, clock),
         resume_from_(plan.resume_from),
         resume_step_(plan.resume_step) {
     const JobSpec& job = plan_.job.job;
     last_step_ =
         plan_.max_steps > 0 ? std::min(plan_.max_steps, job.schedule.total_steps) : job.schedule.total_steps;
-    times_.free_s = clock.monotonic_s();
     RunStatus& status = log_.status();
     status.run_id = plan_.run_id;
     status.total_steps = job.schedule.total_steps;
@@ -72,7 +75,10 @@ class Supervisor {
     status.started_unix_s = clock.unix_s();
     status.heartbeat_s = job.fault_tolerance.heartbeat_seconds;
     status.step_timeout_s = job.fault_tolerance.step_timeout_seconds;
-    log_.set_nodes([this] { return node_statuses(); });
+    log_.set_nodes([this] {
+      if (!fleet_ || plan_.nodes.one_machine) return std::vector<NodeStatus>{};
+      return node_statuses(recovery_, *fleet_, places_, clock_);
+    });
     console_.set_total_steps(last_step_);
     log_.set_last_step(last_step_);
   }
@@ -86,12 +92,14 @@ class Supervisor {
     try {
       if (!attach(folders)) {
         end_leftovers();
-        fleet_.emplace(fleet_options(folders), clock_);
+        fleet_.emplace(fleet_options(plan_, run_, folders), clock_);
         listen_to_fleet();
-        await_living_agents();
+        // Agents of a supervisor that died dial by themselves: others beside them would only be in their way.
+        if (orphans_ && !plan_.nodes.one_machine)
+          await_agents(*fleet_, clock_, kOrphansS, [&] { return fleet_->ready_count() == fleet_->size(); });
         fleet_->start_agents();
       }
-      read_quarantine();
+      read_quarantine(plan_, fs_, clock_, recovery_, console_);
       if (!plan_.change_json.empty()) log_.event("change", plan_.change_json);
       RunResult result = decide(signals);
       const bool for_scheduler = other_stops_.time_is_up() || signals.warned() || requeue_;
@@ -184,33 +192,8 @@ class Supervisor {
 
   // ---- nodes
 
-  Fleet::Options fleet_options(const SessionFolders& folders) const {
-    const FaultSpec& fault = plan_.job.job.fault_tolerance;
-    Fleet::Options options{.run_directory = run_.path,
-                           .program = plan_.program,
-                           .mpirun = plan_.mpirun,
-                           .start = plan_.nodes.start,
-                           .listen = plan_.nodes.listen.empty() ? "unix:" + folders.session() + "/supervisor"
-                                                                : plan_.nodes.listen,
-                           .numerics = plan_.nodes.one_machine ? "" : plan_.numerics,
-                           .silence_s = fault.node_silence_seconds,
-                           .grace_s = fault.grace_seconds};
-    for (const ClusterNode& node : plan_.nodes.nodes) options.nodes.push_back(node.name);
-    return options;
-  }
-
-  /// Agents of a supervisor that died dial by themselves: others beside them would only be in their way.
-  void await_living_agents() {
-    if (plan_.nodes.one_machine || !orphans_) return;
-    const double until_s = clock_.monotonic_s() + kOrphansS;
-    while (fleet_->ready_count() < fleet_->size() && clock_.monotonic_s() < until_s) {
-      pollfd fd{.fd = fleet_->fd(), .events = POLLIN, .revents = 0};
-      ::poll(&fd, 1, 50);
-      fleet_->serve();
-    }
-  }
-
   void listen_to_fleet() {
+    if (!starter_) starter_.emplace(plan_.job.job, *fleet_, fs_, log_);
     fleet_->set_handler({.up = [this](int node, const wire::NodeHello&) { node_up(node); },
                          .lost = [this](int node, const std::string& why) { node_lost(node, why); },
                          .start_failed = [this](int node, const std::string& why) { start_failed(node, why); },
@@ -236,23 +219,6 @@ class Supervisor {
     console_.note(fmt::format(" ! {}: {}", fleet_->name(node), why));
   }
 
-  std::vector<NodeStatus> node_statuses() const {
-    std::vector<NodeStatus> list;
-    if (!fleet_ || plan_.nodes.one_machine) return list;
-    const double offset_s = clock_.unix_s() - clock_.monotonic_s();
-    for (const PoolNode& pool : recovery_.pool()) {
-      const int node = fleet_->find(pool.name);
-      NodeStatus status{.name = pool.name, .state = "absent", .since_unix_s = pool.since_s + offset_s};
-      for (const AttemptOptions::Node& place : places_)
-        if (place.node == node && recovery_.running()) status.first = place.first, status.count = place.count;
-      if (pool.state == PoolNode::ready) status.state = pool.quarantined ? "quarantined" : status.count > 0 ? "running" : "spare";
-      if (pool.state == PoolNode::lost) status.state = "lost", status.reason = pool.why;
-      if (node >= 0 && fleet_->heard_s(node) > 0) status.heard_unix_s = fleet_->heard_s(node) + offset_s;
-      list.push_back(status);
-    }
-    return list;
-  }
-
   /// An agent could not be started: the node is not awaited.
   void start_failed(int node, const std::string& why) {
     recovery_.node_lost(fleet_->name(node), why, clock_.monotonic_s());
@@ -260,38 +226,6 @@ class Supervisor {
     start_problems_[node] = why;
     console_.note(fmt::format(" ! {}: {}", fleet_->name(node), why));
     log_.event("node_failed", dump({{"node", fleet_->name(node)}, {"reason", why}}));
-  }
-
-  /// The list of nodes in quarantine: read before the first attempt, and told of nodes on which this run failed.
-  void read_quarantine() {
-    try {
-      const std::string path = quarantine_path("");
-      if (path.empty()) return;
-      for (const std::string& name : QuarantineFile(fs_, clock_, path).read().nodes_out(clock_.unix_s()))
-        for (const ClusterNode& node : plan_.nodes.nodes)
-          if (node.name == name && !plan_.nodes.one_machine) {
-            recovery_.set_quarantined(name, true);
-            console_.note(fmt::format(" ! {} is in quarantine (see `trainctl nodes`)", name));
-          }
-    } catch (const Error& error) {
-      console_.note(fmt::format(" ! the quarantine list cannot be read: {}", error.what()));
-    }
-  }
-
-  void tell_quarantine(const Verdict& v) {
-    for (const std::string& name : recovery_.take_quarantined()) {
-      log_.event("quarantine", dump({{"node", name}, {"cause", v.cause}}));
-      try {
-        QuarantineFile(fs_, clock_, quarantine_path("")).update([&](QuarantineList& list) {
-          list.add(name, -1,
-                   {.kind = NodeEvidence::failure, .run = plan_.run_id, .epoch = log_.status().epoch, .cause = v.cause, .unix_s = clock_.unix_s()},
-                   {.failures = 1}, clock_.unix_s());
-        });
-        console_.note(fmt::format(" ! {} failed again and again: in quarantine (`trainctl nodes --lift {}`)", name, name));
-      } catch (const Error& error) {
-        console_.note(fmt::format(" ! {} could not be put on the quarantine list: {}", name, error.what()));
-      }
-    }
   }
 
   void await_news(const Wait& wait, StopSignals& signals) {
@@ -313,7 +247,7 @@ class Supervisor {
   bool attach(const SessionFolders& folders) {
     if (!plan_.attach) return false;
     const AttemptFile& file = *plan_.attach;
-    Fleet::Options options = fleet_options(folders);
+    Fleet::Options options = fleet_options(plan_, run_, folders);
     options.attach_to = file.epoch;
     fleet_.emplace(std::move(options), clock_);
     const auto missing = [&] {
@@ -322,13 +256,7 @@ class Supervisor {
         return index < 0 || !fleet_->hello(index) || fleet_->hello(index)->epoch != file.epoch;
       });
     };
-    const double until_s = clock_.monotonic_s() + kAttachLimitS;
-    while (missing() && clock_.monotonic_s() < until_s) {
-      pollfd fd{.fd = fleet_->fd(), .events = POLLIN, .revents = 0};
-      ::poll(&fd, 1, 50);
-      fleet_->serve();
-    }
-    if (missing()) {
+    if (!await_agents(*fleet_, clock_, kAttachLimitS, [&] { return !missing(); })) {
       fleet_->end(kEndAgentsS);
       fleet_.reset();
       return false;
@@ -352,11 +280,11 @@ class Supervisor {
     }
     if (verdict_) announce(start);
     AttemptOptions options = options_for(job.job);
-    place_ranks(options, job.job, start.nodes);
+    place_ranks(options, plan_, *fleet_, job.job, start.nodes);
     prepare_run_directory(job.job);
     const LaunchInput input{.job = &job.job,
-                            .hosts = hosts_of(options),
-                            .network = network_of(options),
+                            .hosts = hosts_of(options, *fleet_),
+                            .network = network_of(options, plan_, *fleet_),
                             .world_size = start.width.ranks,
                             .mpirun = plan_.mpirun,
                             .program = plan_.program,
@@ -367,47 +295,16 @@ class Supervisor {
                             .homeless = !std::getenv("HOME"),
                             .root = ::geteuid() == 0,
                             .cross_memory_attach = plan_.cross_memory_attach};
-    options.pmix = start_by_pmix(input);
+    options.pmix = starter_->by_pmix(input);
     options.line = options.pmix ? rank_line(input) : mpirun_line(input);
-    set_networks(options, input.network);
+    set_networks(options, plan_, *fleet_, input.network);
     options.file.overrides = overrides_of(plan_.job, start.width);
-    outage_.begun_s = times_.begun_s = clock_.monotonic_s();
+    times_.begun();
     recovery_.attempt_started(start, clock_.monotonic_s());
     run_one(std::move(options), signals);
   }
 
   /// Where the time of an attempt went. Its parts and those of the other attempts add up to the run's time.
-  void record_times(const Verdict& v, std::optional<double> evidence_s) {
-    const double now_s = clock_.monotonic_s(), end_s = evidence_s.value_or(now_s);
-    const auto or_end = [&](double time_s) { return time_s > 0 ? std::min(time_s, end_s) : end_s; };
-    // After an attach steps may have come before the last rank.
-    const double up_s = or_end(times_.up_s), first_s = std::max(up_s, or_end(times_.first_s));
-    const double last_s = times_.first_s > 0 ? std::max(first_s, or_end(times_.last_s)) : first_s;
-    log_.event("attempt", dump({{"epoch", log_.status().epoch},
-                                {"outcome", v.outcome == Verdict::failed ? name_of(v.code) : "ended"},
-                                {"deciding_s", times_.begun_s - times_.free_s},
-                                {"starting_s", up_s - times_.begun_s},
-                                {"first_step_s", first_s - up_s},
-                                {"stepping_s", last_s - first_s},
-                                {"detecting_s", end_s - last_s},
-                                {"ending_s", now_s - end_s}}));
-    times_ = {.free_s = now_s};
-  }
-
-  /// The first step after a failure is done: what the way there took.
-  void end_outage() {
-    if (outage_.cause.empty()) return;
-    const double now_s = clock_.monotonic_s();
-    log_.event("recovered", dump({{"epoch", log_.status().epoch},
-                                  {"cause", outage_.cause},
-                                  {"ending_s", outage_.ended_s - outage_.evidence_s},
-                                  {"deciding_s", outage_.begun_s - outage_.ended_s},
-                                  {"starting_s", outage_.up_s - outage_.begun_s},
-                                  {"first_step_s", now_s - outage_.up_s},
-                                  {"seconds", now_s - outage_.evidence_s}}));
-    outage_ = {};
-  }
-
   void announce(const StartAttempt& start) {
     RunStatus& status = log_.status();
     status.state = "restarting";
@@ -449,8 +346,8 @@ class Supervisor {
     if (!steps.empty()) log_.status().step = step_view(steps.back()).step;
     log_.status().epoch = file.epoch;
     console_.note(fmt::format("  the ranks of epoch {} are alive: attaching to them", file.epoch));
-    times_.begun_s = clock_.monotonic_s();
-    recovery_.attempt_started(start, times_.begun_s);
+    times_.begun();
+    recovery_.attempt_started(start, clock_.monotonic_s());
     run_one(std::move(options), signals);
   }
 
@@ -459,13 +356,11 @@ class Supervisor {
     const bool by_pmix = options.pmix;
     options.hooks = {.node_up = [this](int node) { node_up(node); },
                      .node_lost = [this](int node, const std::string& why) { node_lost(node, why); },
-                     .all_present = [this] { outage_.up_s = times_.up_s = clock_.monotonic_s(); },
+                     .all_present = [this] { times_.all_present(); },
                      .progressed =
                          [this](int64_t step) {
                            recovery_.progressed(step);
-                           times_.last_s = clock_.monotonic_s();
-                           if (times_.first_s == 0) times_.first_s = times_.last_s;
-                           end_outage();
+                           times_.stepped();
                          },
                      .saved = [this](int64_t step) { recovery_.saved(step); },
                      .regroup = [this] { return regroup_text(); }};
@@ -483,14 +378,10 @@ class Supervisor {
                    .rank = v.rank};
     for (const AttemptOptions::Node& place : places_)
       if (v.rank >= place.first && v.rank < place.first + place.count) end.node = fleet_->name(place.node);
-    doubt_pmix(v, by_pmix);
-    if (v.outcome == Verdict::failed || result.regrouped) {
-      const double now_s = clock_.monotonic_s();
-      outage_ = {.cause = result.regrouped ? "regroup" : name_of(v.code), .evidence_s = result.first_evidence_s.value_or(now_s), .ended_s = now_s};
-    }
-    tell_quarantine(v);
-    record_times(v, result.first_evidence_s);
-    if (v.outcome == Verdict::failed) failure_folder_ = record_failure(v);
+    starter_->doubt(v, by_pmix);
+    tell_quarantine(plan_, fs_, clock_, recovery_, log_, v.cause);
+    times_.ended(v, result);
+    if (v.outcome == Verdict::failed) failure_folder_ = end_.record_failure(v);
     recovery_.attempt_ended(end, clock_.monotonic_s());
   }
 
@@ -513,24 +404,8 @@ class Supervisor {
     status.step = resume_step_;
     status.step_unix_s = 0;
     status.saved_step = resume_from_.empty() || at_start() ? -1 : resume_step_;
-    const int64_t moved =
-        supersede_metrics(fs_, run_.metrics(), resume_step_,
-                          run_.file(fmt::format("metrics.superseded-e{}.jsonl", status.epoch).c_str()));
+    const int64_t moved = set_aside_beyond(fs_, run_, job, resume_step_, status.epoch, console_);
     log_.reopen_metrics();
-    const std::string checkpoints = run_.checkpoints(job);
-    // A rename that a dead supervisor has under way must not find its folder any more.
-    try {
-      fs_.remove_tree(checkpoints + "/.saving");
-    } catch (const Error&) {
-      // There is none.
-    }
-    const ckpt::Superseded aside = ckpt::supersede(fs_, checkpoints, resume_step_, status.epoch);
-    if (!aside.steps.empty())
-      console_.note(fmt::format(
-          "   {} beyond step {} ({}) moved to {}: removed once {} new ones are saved; to keep "
-          "them, move them out of {}",
-          count_of(int64_t(aside.steps.size()), "checkpoint"), resume_step_, size_text(aside.bytes),
-          aside.path, std::max(job.checkpoint.keep_last, 2), checkpoints));
     log_.event("start", dump({{"epoch", status.epoch},
                               {"ranks", job.mesh().world_size()},
                               {"from_step", resume_step_},
@@ -569,100 +444,6 @@ class Supervisor {
     return options;
   }
 
-  /// Whether the agents start the ranks themselves; decided before the first attempt.
-  bool start_by_pmix(const LaunchInput& input) {
-    if (pmix_) return *pmix_;
-    const RankStart wanted = plan_.job.job.launcher.start;
-    std::string problem = wanted == RankStart::mpirun ? "launcher.start = mpirun" : "";
-    for (int i = 0; i < fleet_->size() && problem.empty(); ++i)
-      if (const wire::NodeHello* hello = fleet_->hello(i); hello && !hello->pmix_problem.empty())
-        problem = fmt::format("{}: {}", fleet_->name(i), hello->pmix_problem);
-    if (wanted == RankStart::pmix && !problem.empty())
-      throw Error(ErrorCode::kPreflight, fmt::format("launcher.start = pmix does not work on {}", problem));
-    if (wanted == RankStart::automatic && problem.empty())
-      problem = pmix_start_problem(rank_line(input), fs_, starts_cache_path());
-    pmix_ = problem.empty();
-    for (int i = 0; i < fleet_->size() && !*pmix_; ++i)
-      if (const wire::NodeHello* hello = fleet_->hello(i); hello && !hello->mpirun_problem.empty())
-        throw Error(ErrorCode::kPreflight, fmt::format("{}: {}; install OpenMPI there, or leave the node out", fleet_->name(i),
-                                                       hello->mpirun_problem));
-    log_.event("starter", dump({{"start", *pmix_ ? "pmix" : "mpirun"}, {"reason", problem}}));
-    return *pmix_;
-  }
-
-  /// Where PMIx was our choice and no rank came to its first step, mpirun may do better.
-  void doubt_pmix(const Verdict& v, bool by_pmix) {
-    if (!by_pmix || plan_.job.job.launcher.start != RankStart::automatic || !v.before_first_step || !v.lost_nodes.empty()) return;
-    if (v.outcome != Verdict::failed || (v.code != ErrorCode::kWorker && v.code != ErrorCode::kHang)) return;
-    pmix_ = false;
-    log_.event("starter", dump({{"start", "mpirun"}, {"reason", v.cause}}));
-  }
-
-  void place_ranks(AttemptOptions& options, const JobSpec& job, const std::vector<std::string>& names) const {
-    std::vector<ClusterNode> nodes;
-    for (const std::string& name : names) nodes.push_back(plan_.nodes.nodes[size_t(fleet_->find(name))]);
-    const PlacementResult placed =
-        place(job.mesh(), nodes, {.tensor_across_nodes = job.launcher.tensor_across_nodes});
-    if (!placed.ok()) throw Error(ErrorCode::kPreflight, placed.refusal);
-    for (const RankRange& range : placed.placement.ranges)
-      options.nodes.push_back(
-          {.node = fleet_->find(nodes[size_t(range.node)].name), .first = range.first, .count = range.count});
-  }
-
-  std::vector<LaunchHost> hosts_of(const AttemptOptions& options) const {
-    std::vector<LaunchHost> hosts;
-    for (const AttemptOptions::Node& node : options.nodes)
-      hosts.push_back(
-          {fleet_->hello(node.node) ? fleet_->hello(node.node)->host : fleet_->name(node.node), node.count});
-    return hosts;
-  }
-
-  /// The one network of all connections of agents, "" where they differ.
-  std::string network_of(const AttemptOptions& options) const {
-    if (!plan_.job.job.launcher.network.empty()) return plan_.job.job.launcher.network;
-    std::string network;
-    for (const AttemptOptions::Node& node : options.nodes) {
-      const wire::NodeHello* hello = fleet_->hello(node.node);
-      if (!hello || (!network.empty() && hello->network != network)) return "";
-      network = hello->network;
-    }
-    return network;
-  }
-
-  /// What differs between nodes: the name of the interface that leads to the others.
-  void set_networks(AttemptOptions& options, const std::string& network) const {
-    if (options.nodes.size() < 2 || !plan_.job.job.launcher.network.empty()) return;
-    const auto& given = plan_.job.job.launcher.env;
-    const auto is_given = [&](const std::string& name) {
-      return std::any_of(given.begin(), given.end(), [&](const auto& variable) { return variable.first == name; });
-    };
-    for (AttemptOptions::Node& node : options.nodes) {
-      const wire::NodeHello* hello = fleet_->hello(node.node);
-      if (!hello || hello->interface.empty()) continue;
-      // The second "=" asks for that name alone: without it NCCL takes every interface that begins so.
-      if (!is_given("NCCL_SOCKET_IFNAME")) node.environment.emplace_back("NCCL_SOCKET_IFNAME", "=" + hello->interface);
-      if (network.empty() && !is_given("OMPI_MCA_btl_tcp_if_include"))
-        node.environment.emplace_back("OMPI_MCA_btl_tcp_if_include", hello->interface);
-    }
-  }
-
-  std::string record_failure(const Verdict& v) {
-    const json fields = {{"epoch", log_.status().epoch},
-                         {"step", log_.status().step},
-                         {"code", exit_status(v.code)},
-                         {"code_name", name_of(v.code)},
-                         {"rank", v.rank},
-                         {"cause", v.cause},
-                         {"effect", v.effect}};
-    log_.event("failure", dump(fields));
-    try {
-      return collect_failure(fs_, run_, dump(fields), v.rank, plan_.job.job.mesh().world_size());
-    } catch (const Error& error) {
-      console_.note(fmt::format(" ! what is known of the failure could not be kept: {}", error.what()));
-      return run_.file("failures");
-    }
-  }
-
   void find_checkpoint(std::optional<int64_t> at_most) {
     std::unique_ptr<ckpt::Checkpoint> checkpoint;
     int skipped = 0;
@@ -693,18 +474,10 @@ class Supervisor {
   std::optional<Fleet> fleet_;
   std::vector<AttemptOptions::Node> places_;  ///< of the attempt that runs, or ran last
   bool attached_ = false, requeue_ = false;
-  std::optional<bool> pmix_;
+  std::optional<Starter> starter_;
   std::map<int, std::string> start_problems_;
   std::set<int> is_up_;  ///< nodes that Recovery knows as ready
-  /// From the first sign of a failure to the first step of the next attempt; monotonic times.
-  struct Outage {
-    std::string cause;  ///< "": there is none
-    double evidence_s = 0, ended_s = 0, begun_s = 0, up_s = 0;
-  } outage_;
-  /// Of this attempt; free_s: since when none ran before it.
-  struct {
-    double free_s = 0, begun_s = 0, up_s = 0, first_s = 0, last_s = 0;
-  } times_;
+  AttemptTimes times_;
   std::optional<Verdict> verdict_;  ///< of the last attempt
   std::string failure_folder_, waiting_for_;
   double waiting_since_s_ = 0;

@@ -42,7 +42,6 @@ std::string variable(const char* name) {
 }
 
 // ---- the fake rank
-// ----------------------------------------------------------------------------------------------
 
 /// "what rank step [epochs]": what one rank does when it gets to a step, in the first `epochs` epochs (default
 /// 1).
@@ -142,7 +141,6 @@ void fake_rank(const std::string& run) {
 }
 
 // ---- the fake launcher: kills all when one dies, and says who, like mpirun
-// --------------------------------------------
 
 pid_t start_rank(int rank, const std::string& run) {
   const pid_t child = ::fork();
@@ -184,7 +182,6 @@ const bool g_fake = [] {
 }();
 
 // ---- the stage
-// ----------------------------------------------------------------------------------------------------------
 
 struct Stage {
   std::string path;
@@ -433,7 +430,6 @@ TEST_CASE(
   stage.console_text.clear();
   const RunResult result =
       stage.supervise_run("unloadable 1 20 9", 0, ckpt::step_directory(stage.path + "/ckpt", 20), 20);
-  INFO(stage.console_text);
   CHECK(result.exit_code == 0);
   CHECK(result.status.restarts == 0);
   CHECK(stage.checkpoints() == std::vector<int64_t>{30, 20, 10});

@@ -1,0 +1,105 @@
+#include "runtime/supervise/attempt_places.h"
+
+#include <poll.h>
+
+#include <algorithm>
+
+#include "runtime/base/error.h"
+
+namespace trainctl {
+
+Fleet::Options fleet_options(const SupervisePlan& plan, const RunDirectory& run,
+                             const SessionFolders& folders) {
+  const FaultSpec& fault = plan.job.job.fault_tolerance;
+  Fleet::Options options{
+      .run_directory = run.path,
+      .program = plan.program,
+      .mpirun = plan.mpirun,
+      .start = plan.nodes.start,
+      .listen = plan.nodes.listen.empty() ? "unix:" + folders.session() + "/supervisor" : plan.nodes.listen,
+      .numerics = plan.nodes.one_machine ? "" : plan.numerics,
+      .silence_s = fault.node_silence_seconds,
+      .grace_s = fault.grace_seconds};
+  for (const ClusterNode& node : plan.nodes.nodes) options.nodes.push_back(node.name);
+  return options;
+}
+
+bool await_agents(Fleet& fleet, Clock& clock, double limit_s, const std::function<bool()>& enough) {
+  const double until_s = clock.monotonic_s() + limit_s;
+  while (!enough() && clock.monotonic_s() < until_s) {
+    pollfd fd{.fd = fleet.fd(), .events = POLLIN, .revents = 0};
+    ::poll(&fd, 1, 50);
+    fleet.serve();
+  }
+  return enough();
+}
+
+void place_ranks(AttemptOptions& options, const SupervisePlan& plan, const Fleet& fleet, const JobSpec& job,
+                 const std::vector<std::string>& names) {
+  std::vector<ClusterNode> nodes;
+  for (const std::string& name : names) nodes.push_back(plan.nodes.nodes[size_t(fleet.find(name))]);
+  const PlacementResult placed =
+      place(job.mesh(), nodes, {.tensor_across_nodes = job.launcher.tensor_across_nodes});
+  if (!placed.ok()) throw Error(ErrorCode::kPreflight, placed.refusal);
+  for (const RankRange& range : placed.placement.ranges)
+    options.nodes.push_back(
+        {.node = fleet.find(nodes[size_t(range.node)].name), .first = range.first, .count = range.count});
+}
+
+std::vector<LaunchHost> hosts_of(const AttemptOptions& options, const Fleet& fleet) {
+  std::vector<LaunchHost> hosts;
+  for (const AttemptOptions::Node& node : options.nodes)
+    hosts.push_back(
+        {fleet.hello(node.node) ? fleet.hello(node.node)->host : fleet.name(node.node), node.count});
+  return hosts;
+}
+
+std::string network_of(const AttemptOptions& options, const SupervisePlan& plan, const Fleet& fleet) {
+  if (!plan.job.job.launcher.network.empty()) return plan.job.job.launcher.network;
+  std::string network;
+  for (const AttemptOptions::Node& node : options.nodes) {
+    const wire::NodeHello* hello = fleet.hello(node.node);
+    if (!hello || (!network.empty() && hello->network != network)) return "";
+    network = hello->network;
+  }
+  return network;
+}
+
+void set_networks(AttemptOptions& options, const SupervisePlan& plan, const Fleet& fleet,
+                  const std::string& network) {
+  if (options.nodes.size() < 2 || !plan.job.job.launcher.network.empty()) return;
+  const auto& given = plan.job.job.launcher.env;
+  const auto is_given = [&](const std::string& name) {
+    return std::any_of(given.begin(), given.end(),
+                       [&](const auto& variable) { return variable.first == name; });
+  };
+  for (AttemptOptions::Node& node : options.nodes) {
+    const wire::NodeHello* hello = fleet.hello(node.node);
+    if (!hello || hello->interface.empty()) continue;
+    // The second "=" asks for that name alone: without it NCCL takes every interface that begins so.
+    if (!is_given("NCCL_SOCKET_IFNAME"))
+      node.environment.emplace_back("NCCL_SOCKET_IFNAME", "=" + hello->interface);
+    if (network.empty() && !is_given("OMPI_MCA_btl_tcp_if_include"))
+      node.environment.emplace_back("OMPI_MCA_btl_tcp_if_include", hello->interface);
+  }
+}
+
+std::vector<NodeStatus> node_statuses(const Recovery& recovery, const Fleet& fleet,
+                                      const std::vector<AttemptOptions::Node>& places, Clock& clock) {
+  std::vector<NodeStatus> list;
+  const double offset_s = clock.unix_s() - clock.monotonic_s();
+  for (const PoolNode& pool : recovery.pool()) {
+    const int node = fleet.find(pool.name);
+    NodeStatus status{.name = pool.name, .state = "absent", .since_unix_s = pool.since_s + offset_s};
+    for (const AttemptOptions::Node& place : places)
+      if (place.node == node && recovery.running()) status.first = place.first, status.count = place.count;
+    if (pool.state == PoolNode::ready)
+      status.state = pool.quarantined ? "quarantined" : status.count > 0 ? "running" : "spare";
+    if (pool.state == PoolNode::lost) status.state = "lost", status.reason = pool.why;
+    if (node >= 0 && fleet.heard_s(node) > 0) status.heard_unix_s = fleet.heard_s(node) + offset_s;
+    list.push_back(status);
+  }
+  return list;
+}
+
+}  // namespace trainctl

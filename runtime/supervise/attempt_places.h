@@ -1,0 +1,36 @@
+// The nodes of a run: how the fleet is made, where the ranks of an attempt run, what each node needs to know
+// of the network, and how all that is shown.
+#pragma once
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "runtime/machine/session.h"
+#include "runtime/supervise/attempt.h"
+#include "runtime/supervise/supervisor.h"
+
+namespace trainctl {
+
+Fleet::Options fleet_options(const SupervisePlan& plan, const RunDirectory& run,
+                             const SessionFolders& folders);
+/// Serves the fleet until `enough` holds, at most for `limit_s`. Whether it holds.
+bool await_agents(Fleet& fleet, Clock& clock, double limit_s, const std::function<bool()>& enough);
+
+/// Fills in options.nodes: the ranks of `job` on the nodes with these names, in that order. Error(kPreflight)
+/// if they do not fit.
+void place_ranks(AttemptOptions& options, const SupervisePlan& plan, const Fleet& fleet, const JobSpec& job,
+                 const std::vector<std::string>& names);
+/// Those nodes as they call themselves, with the numbers of their ranks.
+std::vector<LaunchHost> hosts_of(const AttemptOptions& options, const Fleet& fleet);
+/// The one network of all connections of agents, "" where they differ.
+std::string network_of(const AttemptOptions& options, const SupervisePlan& plan, const Fleet& fleet);
+/// What differs between nodes: the name of the interface that leads to the others.
+void set_networks(AttemptOptions& options, const SupervisePlan& plan, const Fleet& fleet,
+                  const std::string& network);
+
+/// For the status: each node of the pool, with its ranks where it is one of `places` of the attempt that
+/// runs.
+std::vector<NodeStatus> node_statuses(const Recovery& recovery, const Fleet& fleet,
+                                      const std::vector<AttemptOptions::Node>& places, Clock& clock);
+
+}  // namespace trainctl

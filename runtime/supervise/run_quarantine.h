@@ -1,0 +1,17 @@
+// What a run has to do with the list of nodes in quarantine: it is read before the first attempt, and told of
+// nodes on which this run failed again and again. A list that cannot be read or written stops no run.
+#pragma once
+#include <string>
+
+#include "runtime/supervise/run_log.h"
+#include "runtime/supervise/supervisor.h"
+
+namespace trainctl {
+
+void read_quarantine(const SupervisePlan& plan, FileSystem& fs, Clock& clock, Recovery& recovery,
+                     Console& console);
+/// `cause` of the last failure.
+void tell_quarantine(const SupervisePlan& plan, FileSystem& fs, Clock& clock, Recovery& recovery, RunLog& log,
+                     const std::string& cause);
+
+}  // namespace trainctl
