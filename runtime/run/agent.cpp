@@ -221,7 +221,11 @@ class Agent {
     const auto phase = state_.phase();
     if (message.kind == Kind::welcome && phase == AgentState::Phase::greeting)
       return welcomed(wire::Welcome::from_json(message.payload));
-    if (message.kind == Kind::refused) return complain("refused: " + message.text);
+    if (message.kind == Kind::refused) {
+      complain("refused: " + message.text);
+      if (message.number != 0 && !machine_.epoch()) state_.ended_by_order(now_s);
+      return;
+    }
     // Before the welcome it may be anyone; afterwards there is no second one.
     if (phase != AgentState::Phase::attached || message.kind == Kind::welcome) return;
     state_.heard(now_s);

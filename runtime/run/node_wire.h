@@ -47,7 +47,8 @@ struct Message {
   uint64_t epoch = 0;
   int rank = -1;        ///< rank, rank_lost, exited (-1: the process that starts the ranks)
   int64_t number = 0;   ///< exited: wait status; spawn, remote, remote_ended: which; gone: how many are left;
-                        ///< look, beat: which
+                        ///< look, beat: which;
+                        ///< refused: 1 if it would be refused again
   uint64_t sequence = 0;  ///< of an agent's messages but beats, from 1; a beat of the supervisor: the last that it has taken
   std::string text;     ///< refused, rank_lost: why; remote: the host; spawn: which program
   std::string payload;  ///< hello, welcome, start, beat: see below; rank: a line of the control channel;

@@ -266,9 +266,14 @@ void Fleet::greet(Connection& c, const Message& message) {
     return close(c, error.what());
   }
   if (const std::string refusal = refusal_of(hello); !refusal.empty()) {
-    if (same_token(hello.token, token_) && find(hello.name) >= 0)
-      nodes_[size_t(find(hello.name))].problem = refusal;
-    c.stream->send({.kind = Kind::refused, .text = refusal});
+    const bool known = same_token(hello.token, token_) && find(hello.name) >= 0;
+    c.stream->send({.kind = Kind::refused, .number = known, .text = refusal});
+    if (known) {
+      const int node = find(hello.name);
+      nodes_[size_t(node)].problem = refusal;
+      // It would be refused again: nobody needs to wait for it.
+      if (handler_.start_failed && !nodes_[size_t(node)].hello) handler_.start_failed(node, refusal);
+    }
     return close(c, refusal);
   }
   const int index = find(hello.name);

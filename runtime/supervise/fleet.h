@@ -41,7 +41,7 @@ class Fleet {
   struct Handler {
     std::function<void(int node, const wire::NodeHello&)> up;
     std::function<void(int node, const std::string& why)> lost;
-    std::function<void(int node, const std::string& why)> start_failed;  ///< of its agent
+    std::function<void(int node, const std::string& why)> start_failed;  ///< of its agent, or it was refused
     std::function<void(int node, wire::Message&&)> message;
   };
   /// Listens and writes the run's supervisor.json. Error(kPreflight).
