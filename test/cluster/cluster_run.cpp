@@ -75,7 +75,7 @@ void ClusterRun::begin(int node, std::vector<std::string> words) {
   supervisor_.reset(new Child(nodes_.exec(node, words, {"XDG_CONFIG_HOME=" + nodes_.folder()})));
 }
 
-void ClusterRun::launch() {
+void ClusterRun::launch(const std::vector<std::string>& more) {
   const auto number = [](double value) { return std::to_string(value); };
   std::vector<std::string> words = {program(), "launch", "job.json"};
   std::vector<std::string> set = {
@@ -90,6 +90,7 @@ void ClusterRun::launch() {
       "observability.run_id=" + fs::path(path_).filename().string(),
   };
   set.insert(set.end(), settings_.set.begin(), settings_.set.end());
+  set.insert(set.end(), more.begin(), more.end());
   for (const std::string& field : set) words.insert(words.end(), {"-s", field});
   if (settings_.max_steps > 0) words.insert(words.end(), {"--max-steps", std::to_string(settings_.max_steps)});
   begin(settings_.supervisor, words);
@@ -243,7 +244,7 @@ const Curve& ClusterRun::undisturbed(int64_t steps) {
   static std::map<int64_t, Curve> curves;
   if (const auto found = curves.find(steps); found != curves.end()) return found->second;
   FakeNodes nodes(kNodes, machines());
-  ClusterRun run(nodes, {.steps = steps});
+  ClusterRun run(nodes, {.steps = steps, .silence_s = 5, .grace_s = 10});
   run.launch();
   const Outcome outcome = run.finish(120);
   INFO(outcome.err << run.story());

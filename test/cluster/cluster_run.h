@@ -45,7 +45,8 @@ class ClusterRun {
   /// Kills the supervisor; the nodes end the rest.
   ~ClusterRun();
 
-  void launch();
+  /// With more fields than the settings have.
+  void launch(const std::vector<std::string>& more = {});
   /// From a node, with more fields than the launch had. What was started before must have ended.
   void resume(int node, const std::vector<std::string>& set = {});
   /// Any trainctl command with this run as its argument.

@@ -110,7 +110,7 @@ TEST_CASE("a slow link slows the run and ends nothing", "[fault][cluster_run]") 
   const std::string start = GENERATE("pmix", "mpirun");
   CAPTURE(start);
   FakeNodes nodes(5, machines());
-  ClusterRun run(nodes, {.start = start});
+  ClusterRun run(nodes, {.start = start, .silence_s = 3});
   run.launch();
   run.await_step(7);
   nodes.slow(run.members()[1], "20mbit");
@@ -193,7 +193,7 @@ TEST_CASE("the supervisor is killed and another attaches", "[supervisor][cluster
   const std::string start = GENERATE("pmix", "mpirun");
   CAPTURE(start);
   FakeNodes nodes(5, machines());
-  ClusterRun run(nodes, {.start = start, .steps = 100});
+  ClusterRun run(nodes, {.start = start, .steps = 100, .silence_s = 3, .grace_s = 10});
   run.launch();
   run.await_step(7);
   run.kill_supervisor();
@@ -215,7 +215,11 @@ TEST_CASE("supervisors are killed one after another while the run saves", "[supe
   CAPTURE(start);
   FakeNodes nodes(5, machines());
   // Nearly always a save is under way.
-  ClusterRun run(nodes, {.start = start, .steps = 100, .set = {"checkpoint.every_steps=1"}});
+  ClusterRun run(nodes, {.start = start,
+                         .steps = 100,
+                         .silence_s = 3,
+                         .grace_s = 10,
+                         .set = {"checkpoint.every_steps=1"}});
   run.launch();
   for (int kills = 1; kills <= 3; ++kills) {
     run.await_step(run.step() + 5);
