@@ -22,27 +22,46 @@ constexpr const char* kPrefix = "trainctl.";
 /// A folder without its lock file yet may be a moment old.
 constexpr double kYoungS = 60;
 
+/// Tries until a folder is made and locked: a sweeper may find it before it is locked, and remove it.
+constexpr int kTries = 100;
+
+/// Locks a folder that was just made or found. -1: a sweeper has it, or has removed it meanwhile.
+int lock_of(const std::string& path) {
+  const std::string file = path + "/lock";
+  const int fd = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  struct stat mine, there;
+  // A file system without locks has no sweeper either, which removes only what it can lock.
+  if (fd >= 0 && (::flock(fd, LOCK_SH | LOCK_NB) == 0 || errno != EWOULDBLOCK) && ::fstat(fd, &mine) == 0 &&
+      ::stat(file.c_str(), &there) == 0 && mine.st_ino == there.st_ino)
+    return fd;
+  if (fd >= 0) ::close(fd);
+  return -1;
+}
+
 }  // namespace
 
 SessionFolders::Folder SessionFolders::make(const std::string& parent) {
-  std::string path = parent + "/" + kPrefix + "XXXXXX";
-  if (!::mkdtemp(path.data()))
-    throw Error(ErrorCode::kPreflight,
-                fmt::format("cannot make a scratch folder in {}: {}", parent, std::strerror(errno)));
-  const int fd = ::open((path + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-  if (fd >= 0) ::flock(fd, LOCK_SH | LOCK_NB);
-  return {path, fd};
+  for (int tries = 0; tries < kTries; ++tries) {
+    std::string path = parent + "/" + kPrefix + "XXXXXX";
+    if (!::mkdtemp(path.data()))
+      throw Error(ErrorCode::kPreflight,
+                  fmt::format("cannot make a scratch folder in {}: {}", parent, std::strerror(errno)));
+    if (const int fd = lock_of(path); fd >= 0) return {path, fd};
+  }
+  throw Error(ErrorCode::kPreflight, fmt::format("cannot lock a scratch folder in {}", parent));
 }
 
 SessionFolders::Folder SessionFolders::take(const std::string& path) {
-  struct stat s;
-  if (::mkdir(path.c_str(), 0700) != 0 &&
-      (errno != EEXIST || ::lstat(path.c_str(), &s) != 0 || !S_ISDIR(s.st_mode) || s.st_uid != ::geteuid()))
-    throw Error(ErrorCode::kPreflight,
-                fmt::format("cannot make the scratch folder {}: {}", path, std::strerror(errno)));
-  const int fd = ::open((path + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-  if (fd >= 0) ::flock(fd, LOCK_SH | LOCK_NB);
-  return {path, fd};
+  for (int tries = 0; tries < kTries; ++tries) {
+    struct stat s;
+    if (::mkdir(path.c_str(), 0700) != 0 &&
+        (errno != EEXIST || (::lstat(path.c_str(), &s) == 0 && (!S_ISDIR(s.st_mode) || s.st_uid != ::geteuid()))))
+      throw Error(ErrorCode::kPreflight,
+                  fmt::format("cannot make the scratch folder {}: {}", path, std::strerror(errno)));
+    if (const int fd = lock_of(path); fd >= 0) return {path, fd};
+    real_clock().sleep_s(0.001);  // a sweeper holds it for a moment
+  }
+  throw Error(ErrorCode::kPreflight, fmt::format("cannot lock the scratch folder {}", path));
 }
 
 void SessionFolders::remove(Folder& folder) {

@@ -174,6 +174,7 @@ void Fleet::start_agent(int index) {
   node.starter_text.clear();
   std::vector<std::string> words = agent_words(node.name);
   std::vector<std::string> unset;
+  Environment environment;
   if (options_.start.way == AgentStart::Way::slurm) {
     const std::string logs = options_.run_directory + "/logs";
     words = agent_step_command({.nodes = 1, .only_on = {node.name}, .logs = logs, .program = words});
@@ -182,12 +183,17 @@ void Fleet::start_agent(int index) {
     const std::string command = "exec " + words_of(words) + " </dev/null >/dev/null";
     words = options_.start.shell;
     words.insert(words.end(), {node.name, command});
+  } else {
+    // Without `env`, which a machine with no more than this program may lack.
+    words.erase(words.begin(), words.begin() + 3);
+    environment = {{kRunVariable, options_.run_directory}, {kNodeVariable, node.name}};
   }
   try {
-    node.starter = std::make_unique<ChildProcess>(words, Environment{}, unset);
+    node.starter = std::make_unique<ChildProcess>(words, environment, unset);
     ++starting_;
   } catch (const Error& error) {
     node.problem = error.what();
+    if (handler_.start_failed) handler_.start_failed(index, node.problem);
   }
 }
 

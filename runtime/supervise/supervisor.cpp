@@ -33,7 +33,6 @@ namespace trainctl {
 namespace {
 
 using nlohmann::json;
-
 std::string dump(const json& j) { return dump_json(j); }
 
 /// Ranks read the spec, open data and build the model before the first step, all of them on the same few
@@ -221,6 +220,7 @@ class Supervisor {
 
   /// An agent could not be started: the node is not awaited.
   void start_failed(int node, const std::string& why) {
+    if (plan_.nodes.one_machine) throw Error(ErrorCode::kLauncher, why);
     recovery_.node_lost(fleet_->name(node), why, clock_.monotonic_s());
     if (start_problems_[node] == why) return;
     start_problems_[node] = why;
