@@ -41,6 +41,9 @@ count() { grep -c "\"kind\":\"$1\"" "$run/events.jsonl" 2>/dev/null || true; }
 pids_of() { for p in $("$rig/nodes.sh" pids "$1"); do
   tr '\0' ' ' 2>/dev/null <"/proc/$p/cmdline" | grep -q "^$program $2" && echo "$p"; done; }
 
+# The number of a node that runs ranks, but the supervisor's: which ones do is decided by who comes first.
+member() { grep -oE '"name": "node[1-4]"' "$run/attempt.json" | head -n 1 | tr -dc 0-9; }
+
 start_run() {
   "$rig/nodes.sh" down >/dev/null 2>&1; rm -rf "$work/runs"; "$rig/nodes.sh" up 5
   on_node0 launch "$work/job.json" -s launcher.start="$1" >"$work/out" 2>&1 &
@@ -60,12 +63,12 @@ for start in mpirun pmix; do
   for _ in $(seq "$repeats"); do
     start_run $start
     field seconds ranks_up >>"$work/start"
-    recovered 'kill -9 $(pids_of 1 rank | head -n 1)' >>"$work/rank"
+    recovered 'kill -9 $(pids_of $(member) rank | head -n 1)' >>"$work/rank"
     sleep 0.5
-    recovered '"$rig/nodes.sh" crash 2' >>"$work/crash"
+    recovered '"$rig/nodes.sh" crash $(member)' >>"$work/crash"
     stop_run
     start_run $start
-    echo "$(recovered '"$rig/nodes.sh" poweroff 2') - 2" | bc >>"$work/silent"
+    echo "$(recovered '"$rig/nodes.sh" poweroff $(member)') - 2" | bc >>"$work/silent"
     stop_run
     start_run $start
     kill -9 $(pids_of 0 launch)
