@@ -18,6 +18,7 @@ struct Options {
   int64_t max_steps = 0;
   std::string from;
   std::string run_dir;
+  std::string manifest, image, claim, mount, name_space, image_program = "/usr/local/bin/trainctl";
 };
 
 int print_preview(const LaunchPreview& preview) {
@@ -54,6 +55,20 @@ int submit(const Options& options, ParsedJob job, const Context& context) {
   return kExitDone;
 }
 
+int manifest(const Options& options, ParsedJob job, const Context& context) {
+  ManifestRequest request{
+      .submit = {.job = std::move(job), .program = options.image_program, .command = context.arguments},
+      .pods = {.image = options.image, .name_space = options.name_space, .claim = options.claim, .mount = options.mount}};
+  FileSystem& fs = real_file_system();
+  const Manifest done =
+      options.dry_run ? preview_manifest(request, fs) : write_manifest(request, fs, real_clock());
+  fmt::print("{}", done.text);
+  if (options.dry_run || context.quiet()) return kExitDone;
+  fmt::print(stderr, "run {} is made for a JobSet · {}\nnext: kubectl apply -f {}\n", done.id, done.run.path,
+             done.run.file("jobset.yaml"));
+  return kExitDone;
+}
+
 int launch(Options options, const Context& context) {
   // The folder in which status, resume and the others look for runs: one rule for all commands.
   const char* root = std::getenv("TRAINCTL_RUN_DIR");
@@ -72,6 +87,7 @@ int launch(Options options, const Context& context) {
   if (!job) return exit_status(ErrorCode::kSpec);
   if (!files_exist(*job, options.job, context)) return exit_status(ErrorCode::kData);
   if (options.submit) return submit(options, std::move(*job), context);
+  if (!options.manifest.empty()) return manifest(options, std::move(*job), context);
   request.job = std::move(*job);
   request.requeue = options.requeue;
   if (request.from)
@@ -120,6 +136,19 @@ void add_launch(CommandLine& app, Context& context) {
       .needs(submit)
       .range(1, 1000)
       .type_name("N");
+  Option manifest = command.add_option("--manifest", options->manifest,
+                                       "make the run and print what starts it elsewhere; `k8s`: a Kubernetes JobSet");
+  manifest.one_of({"k8s"}).type_name("KIND").excludes(submit).excludes(from).excludes(max_steps);
+  command.add_option("--image", options->image, "container image that holds trainctl").needs(manifest).type_name("IMAGE");
+  command.add_option("--claim", options->claim, "volume claim (ReadWriteMany) on which the runs lie").needs(manifest).type_name("NAME");
+  command.add_option("--mount", options->mount, "where pods mount it; the runs' folder is the same here and there")
+      .needs(manifest)
+      .type_name("DIR");
+  command.add_option("--namespace", options->name_space, "of the JobSet").needs(manifest).type_name("NAME");
+  command.add_option("--image-program", options->image_program, "trainctl in the image")
+      .needs(manifest)
+      .show_default()
+      .type_name("PATH");
   command.add_flag("--requeue", options->requeue, "inside a Slurm job: give it back to the queue when its "
       "time is over");
   command.add_option("--run-dir", options->run_dir, "folder of the runs (default: $TRAINCTL_RUN_DIR, else observability.run_dir)")

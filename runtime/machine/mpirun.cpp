@@ -35,7 +35,7 @@ void set_common(Environment& e, const LaunchInput& in) {
   // One machine: shared memory alone, which also starts twice as fast as looking for networks.
   set(e, "OMPI_MCA_btl", in.hosts.size() > 1 ? "self,vader,tcp" : "self,vader");
   if (in.hosts.size() > 1 && !in.network.empty()) {
-    // A docker0 or an interface that leads nowhere makes the first exchange hang: both must be told the right
+    // A docker0 or an interface that leads nowhere makes the first exchange hang: both need the right
     // network.
     set(e, "OMPI_MCA_btl_tcp_if_include", in.network);
     set(e, "OMPI_MCA_oob_tcp_if_include", in.network);

@@ -347,7 +347,7 @@ class Agent {
   int signal_fd_ = -1;
 };
 
-/// From here on nothing is written to the pipe of whoever started this process: it may be gone.
+/// From here on nothing is written to a pipe of the process that started this one: it may be gone.
 void redirect_to_log(const std::string& path) {
   const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
   int log = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);

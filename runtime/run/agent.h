@@ -17,7 +17,7 @@ struct AgentOptions {
 };
 
 /// Runs until the supervisor ends it or is gone for the grace time. Writes to RUN/logs/node-NAME.log, never
-/// to the pipe of whoever started it. Returns the exit status.
+/// to the pipe of the process that started it. Returns the exit status.
 int run_agent(const AgentOptions& options);
 
 /// What mpirun starts as its remote shell: asks the agent of this node to have `command` run on `host` and

@@ -6,10 +6,10 @@
 //      |  +--refused, closed--+                     |
 //      +------- closed, or silent for silence_s ----+
 //   dialing or greeting, grace_s since the supervisor was heard --> ending (all its processes are killed) -->
-//   over attached, told to end --> ending
+//   over attached, ordered to end --> ending
 //
 // An agent owns the processes of one epoch at a time on its node. It obeys orders of an epoch that is at
-// least as new as the newest that it has seen; on hello it names what runs here and is told what to kill.
+// least as new as the newest that it has seen; on hello it names what runs here; the welcome says whether that goes on.
 // Times are monotonic seconds, given with every input.
 #pragma once
 #include <cstdint>

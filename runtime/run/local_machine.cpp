@@ -222,7 +222,7 @@ void LocalMachine::start_ranks() {
 }
 
 void LocalMachine::spawn(const Message& message) {
-  // A request may be told again to a supervisor that took over.
+  // A supervisor that took over may get a request again.
   if (std::any_of(epoch_->children.begin(), epoch_->children.end(),
                   [&](const Child& child) { return child.spawned == message.number; }))
     return;

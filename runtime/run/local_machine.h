@@ -45,7 +45,7 @@ class LocalMachine final : public Machine {
   /// When serve must be called at the latest.
   double deadline_s() const;
   std::optional<uint64_t> epoch() const;
-  /// While it holds, the output of processes stays in their pipes: whoever is told of it cannot keep up.
+  /// While it holds, the output of processes stays in their pipes: its receiver cannot keep up.
   void hold_output(bool hold) { hold_output_ = hold; }
   /// Kills everything of the epoch; serve() reports `gone` once nothing is left.
   void kill_all();

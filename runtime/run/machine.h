@@ -1,4 +1,4 @@
-// One node of a run, as whoever supervises it sees it: it takes orders and tells what happens.
+// One node of a run as its supervisor sees it: it takes orders and reports what happens.
 //
 // Three twins: the processes of this machine (runtime/run/local_machine.h), a node behind its agent
 // (runtime/supervise/fleet.h), and a simulated one (tests). Orders are start, rank, fence, spawn,

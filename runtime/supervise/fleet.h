@@ -3,7 +3,7 @@
 //
 //   absent --hello--> ready --silent for silence_s, or connection lost--> lost --hello--> ready ...
 //
-// A lost or absent node is dialled by nobody: its agent dials the supervisor, and where none lives any more
+// The supervisor dials no node: an agent dials the supervisor, and where none lives any more
 // another is started, at growing intervals. The agents outlive attempts. One thread; the caller polls fd().
 #pragma once
 #include <deque>

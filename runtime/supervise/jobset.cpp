@@ -13,10 +13,13 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr const char* kNodeName = "TRAINCTL_NODE_NAME";
+constexpr const char* kIndex = "TRAINCTL_NODE_INDEX";
+/// Of an Indexed Job, kept when a pod is made again (https://kubernetes.io/docs/concepts/workloads/controllers/job).
+constexpr const char* kIndexField = "metadata.annotations['batch.kubernetes.io/job-completion-index']";
 /// Exit statuses after which a new start would fail in the same way: usage, spec, plan, data, checkpoint,
 /// diverged.
 constexpr int kHopeless[] = {2, 3, 4, 6, 7, 8};
+constexpr const char* kPodPrefix = "node-";
 constexpr int kSupervisorRetries = 6, kAgentRetries = 1000;
 
 /// Kubernetes replaces $(NAME) in commands; "$$" is a dollar sign.
@@ -96,7 +99,7 @@ Json supervisor_job(const SlurmRequest& r, const PodRequest& pods, const std::st
                     const std::string& run) {
   Json main = container(
       pods, "supervisor",
-      words({literal(program), "resume", literal(run), "--in-allocation"}, pods.supervisor_options));
+      words({literal(program), "resume", literal(run)}, pods.supervisor_options));
   main["ports"] = Json::array({{{"name", "agents"}, {"containerPort", pods.port}}});
   const Json hopeless = {{"action", "FailJob"}, {"onExitCodes", {{"operator", "In"}, {"values", kHopeless}}}};
   const Json disrupted = {
@@ -116,11 +119,11 @@ Json node_job(const SlurmRequest& r, const PodRequest& pods, const std::string& 
   const std::string address = fmt::format("{0}-supervisor-0-0.{0}:{1}", name, pods.port);
   Json main =
       container(pods, "node",
-                words({literal(program), "node", "--connect", address, "--name",
-                       fmt::format("$({})", kNodeName), "--token-file", literal(run) + "/agent.token"},
+                words({literal(program), "node", literal(run), "--connect", address, "--name",
+                       fmt::format("{}$({})", kPodPrefix, kIndex)},
                       pods.agent_options));
   main["env"] =
-      Json::array({{{"name", kNodeName}, {"valueFrom", {{"fieldRef", {{"fieldPath", "spec.nodeName"}}}}}}});
+      Json::array({{{"name", kIndex}, {"valueFrom", {{"fieldRef", {{"fieldPath", kIndexField}}}}}}});
   main["volumeMounts"].push_back({{"name", "shm"}, {"mountPath", "/dev/shm"}});
   Json resources = Json::object();
   if (r.gpus_per_node > 0) resources["limits"]["nvidia.com/gpu"] = std::to_string(r.gpus_per_node);
@@ -148,6 +151,12 @@ Json replicated(const char* name, Json job) {
 }
 
 }  // namespace
+
+std::vector<std::string> jobset_nodes(const SlurmRequest& request) {
+  std::vector<std::string> names;
+  for (int i = 0; i < request.nodes + request.spares; ++i) names.push_back(fmt::format("{}{}", kPodPrefix, i));
+  return names;
+}
 
 std::string kubernetes_name(const std::string& text) {
   std::string name;

@@ -2,7 +2,7 @@
 //
 //   JobSet NAME
 //     supervisor   one pod: PROGRAM resume RUN; the set is done when it is
-//     node         one pod a node, spares included, at most one on each machine: PROGRAM node, the agent
+//     node         one pod a node, spares included, at most one on each machine: PROGRAM node RUN, the agent
 //
 // The agents dial the supervisor by its stable name; the run directory lies on a volume that all pods mount.
 // A pod that is lost is made again elsewhere, and its agent is a node that joins.
@@ -24,9 +24,12 @@ struct PodRequest {
   std::string memory;        ///< of a node's pod, "512Gi"; "": not asked for
   std::string shared_memory = "16Gi";           ///< /dev/shm of a node's pod
   int port = 7077;                              ///< at which the supervisor listens
-  std::vector<std::string> supervisor_options;  ///< after PROGRAM resume RUN --in-allocation
-  std::vector<std::string> agent_options;  ///< after PROGRAM node --connect ... --name ... --token-file ...
+  std::vector<std::string> supervisor_options;  ///< after PROGRAM resume RUN
+  std::vector<std::string> agent_options;  ///< after PROGRAM node RUN --connect ... --name ...
 };
+
+/// What the agents of the set call their nodes, in order: launcher.hosts of the run.
+std::vector<std::string> jobset_nodes(const SlurmRequest& request);
 
 /// A name that Kubernetes takes: small letters, digits and dashes, at most 40 characters; "" if nothing is
 /// left.

@@ -128,7 +128,7 @@ std::string batch_script(const SlurmRequest& request, const std::string& program
   for (const std::string& option : options_of(request, run))
     script += fmt::format("#SBATCH {}\n", directive_word(option));
   for (const std::string& line : request.setup) script += line + "\n";
-  return script + fmt::format("exec {} resume {} --in-allocation\n", shell_word(program), shell_word(run));
+  return script + fmt::format("exec {} resume {} --in-allocation\n", shell_quoted(program), shell_quoted(run));
 }
 
 std::vector<std::string> agent_step_command(const AgentStep& step) {
@@ -167,14 +167,6 @@ std::vector<std::string> cancel_waiting_command(const std::string& job_name, uns
 
 std::vector<std::string> job_command(const std::string& job_id) {
   return {"squeue", "--noheader", "--jobs=" + job_id, kSqueueFormat};
-}
-
-std::string shell_word(std::string_view text) {
-  // '~' and '=' mean something only at a word's beginning or before a command; '[' is a pattern.
-  if (is_plain(text) && text.find_first_of("[]=") == std::string_view::npos) return std::string(text);
-  std::string word = "'";
-  for (const char c : text) word += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return word + "'";
 }
 
 }  // namespace trainctl

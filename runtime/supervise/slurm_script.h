@@ -52,7 +52,4 @@ std::vector<std::string> cancel_command(const std::string& job_id);
 std::vector<std::string> cancel_waiting_command(const std::string& job_name, unsigned user);
 std::vector<std::string> job_command(const std::string& job_id);
 
-/// One word for a POSIX shell, in quotes where it needs them.
-std::string shell_word(std::string_view text);
-
 }  // namespace trainctl

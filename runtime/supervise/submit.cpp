@@ -166,6 +166,54 @@ Submitted submit_run(const SubmitRequest& request, FileSystem& fs, Clock& clock)
   return result;
 }
 
+namespace {
+
+/// The job as it runs in the set.
+ParsedJob in_pods(const ManifestRequest& request, const SlurmRequest& slurm) {
+  const JobSpec& job = request.submit.job.job;
+  const int slots = slurm.gpus_per_node > 0  ? slurm.gpus_per_node * job.launcher.ranks_per_gpu
+                    : job.launcher.slots > 0 ? job.launcher.slots
+                                             : even_slots(job, slurm.nodes);
+  return with_decided(request.submit.job,
+                      {"launcher.hosts=" + dump_json(nlohmann::json(jobset_nodes(slurm))), "launcher.shell=none",
+                       fmt::format("launcher.port={}", request.pods.port), fmt::format("launcher.slots={}", slots)},
+                      "--manifest");
+}
+
+}  // namespace
+
+Manifest preview_manifest(const ManifestRequest& request, FileSystem&) {
+  const JobSpec& job = request.submit.job.job;
+  const std::string id = job.observability.run_id.empty() ? job.name + "-XXXX" : job.observability.run_id;
+  Manifest result{.run = {absolute(job.observability.run_dir) + "/" + id}, .id = id};
+  const SlurmRequest slurm = slurm_request(job, id, 1, {});
+  in_pods(request, slurm);
+  result.text = jobset_manifest(slurm, request.pods, request.submit.program, result.run.path);
+  return result;
+}
+
+Manifest write_manifest(const ManifestRequest& given, FileSystem& fs, Clock& clock) {
+  const std::string root = absolute(given.submit.job.job.observability.run_dir);
+  check_writable(fs, root);
+  ManifestRequest request = given;
+  if (request.submit.job.job.observability.run_id.empty())
+    request.submit.job = with_decided(
+        request.submit.job, {"observability.run_id=" + new_run_id(fs, root, request.submit.job.job.name)}, "--manifest");
+  const Manifest result = preview_manifest(request, fs);
+  request.submit.job = in_pods(request, slurm_request(request.submit.job.job, result.id, 1, {}));
+  if (const auto existing = read_identity(fs, result.run)) {
+    if (existing->spec_hash != request.submit.job.hash)
+      throw Error(ErrorCode::kSpec, fmt::format("run {} exists with another job spec ({}); choose another "
+                                                "observability.run_id",
+                                                result.id, result.run.job()));
+    if (supervisor_place(fs, result.run)) refuse_busy(fs, result.run, result.id);
+  } else {
+    make_run(request.submit, {.run = result.run, .id = result.id}, fs, clock);
+  }
+  fs.replace_text(result.run.file("jobset.yaml"), result.text);
+  return result;
+}
+
 std::vector<std::string> queue_lines(const SlurmRecord& record) {
   std::vector<std::string> lines;
   for (const std::string& id : record.jobs) try {

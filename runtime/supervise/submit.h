@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/supervise/jobset.h"
 #include "runtime/supervise/launch.h"
 #include "runtime/supervise/slurm_script.h"
 
@@ -42,6 +43,21 @@ Submitted preview_submit(const SubmitRequest& request, FileSystem& fs, Clock& cl
 /// Makes the run, or takes the one of that id if it is the same job and nothing supervises it, and submits.
 /// Error(kLauncher): Slurm refused; Error(kUsage): the run is running, or waits in the queue already.
 Submitted submit_run(const SubmitRequest& request, FileSystem& fs, Clock& clock);
+
+/// `launch --manifest k8s`: the run whose supervisor and agents a JobSet starts.
+struct ManifestRequest {
+  SubmitRequest submit;
+  PodRequest pods;
+};
+struct Manifest {
+  RunDirectory run;
+  std::string id, text;  ///< for `kubectl apply -f -`
+};
+/// What would be written; nothing is.
+Manifest preview_manifest(const ManifestRequest& request, FileSystem& fs);
+/// Makes the run, or takes the one of that id if it is the same job, with launcher.hosts, shell, port and slots as the set needs them,
+/// and jobset.yaml in it. Error(kUsage): fields that cannot be carried over, or the run is running.
+Manifest write_manifest(const ManifestRequest& request, FileSystem& fs, Clock& clock);
 
 /// "job 12 is PENDING (Resources)", a line a job that Slurm still knows; nothing where Slurm does not answer.
 std::vector<std::string> queue_lines(const SlurmRecord& record);

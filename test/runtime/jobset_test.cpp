@@ -200,15 +200,17 @@ TEST_CASE("supervisor and nodes of the manifest fit together", "[jobset]") {
   CHECK(supervisor["activeDeadlineSeconds"] == 43200);
   const Json& first = supervisor["template"]["spec"]["containers"][0];
   CHECK(first["command"] ==
-        Json({"/bin/trainctl", "resume", "/runs/it's $$HOME", "--in-allocation", "--set", "x=$$(y)"}));
+        Json({"/bin/trainctl", "resume", "/runs/it's $$HOME", "--set", "x=$$(y)"}));
   const Json& node = jobs[1]["template"]["spec"];
   CHECK(node["completions"] == 9);
   CHECK(node["parallelism"] == 9);
   const Json& agent = node["template"]["spec"]["containers"][0];
   CHECK(agent["command"] ==
-        Json({"/bin/trainctl", "node", "--connect", "tiny-a60s-supervisor-0-0.tiny-a60s:7077", "--name",
-              "$(TRAINCTL_NODE_NAME)", "--token-file", "/runs/it's $$HOME/agent.token"}));
-  CHECK(agent["env"][0]["name"] == "TRAINCTL_NODE_NAME");
+        Json({"/bin/trainctl", "node", "/runs/it's $$HOME", "--connect",
+              "tiny-a60s-supervisor-0-0.tiny-a60s:7077", "--name", "node-$(TRAINCTL_NODE_INDEX)"}));
+  CHECK(agent["env"][0]["name"] == "TRAINCTL_NODE_INDEX");
+  CHECK(jobset_nodes(kFull).front() == "node-0");
+  CHECK(int(jobset_nodes(kFull).size()) == node["completions"].get<int>());
   CHECK(agent["resources"]["limits"]["nvidia.com/gpu"] == "8");
   const Json& alone = node["template"]["spec"]["affinity"]["podAntiAffinity"]
                           ["requiredDuringSchedulingIgnoredDuringExecution"][0];
@@ -274,7 +276,6 @@ spec:
                     - "/bin/trainctl"
                     - resume
                     - "/runs/tiny"
-                    - "--in-allocation"
                   volumeMounts:
                     - name: runs
                       mountPath: "/runs"
@@ -304,22 +305,21 @@ spec:
                   command:
                     - "/bin/trainctl"
                     - node
+                    - "/runs/tiny"
                     - "--connect"
                     - "tiny-supervisor-0-0.tiny:7077"
                     - "--name"
-                    - "$(TRAINCTL_NODE_NAME)"
-                    - "--token-file"
-                    - "/runs/tiny/agent.token"
+                    - "node-$(TRAINCTL_NODE_INDEX)"
                   volumeMounts:
                     - name: runs
                       mountPath: "/runs"
                     - name: shm
                       mountPath: "/dev/shm"
                   env:
-                    - name: TRAINCTL_NODE_NAME
+                    - name: TRAINCTL_NODE_INDEX
                       valueFrom:
                         fieldRef:
-                          fieldPath: spec.nodeName
+                          fieldPath: "metadata.annotations['batch.kubernetes.io/job-completion-index']"
               volumes:
                 - name: runs
                   persistentVolumeClaim:

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "runtime/base/text.h"
 #include "runtime/base/error.h"
 #include "runtime/supervise/slurm_script.h"
 #include "test/support/child.h"
@@ -118,7 +119,7 @@ TEST_CASE("a word is what a shell reads back", "[slurm]") {
        {"plain", "",  " ",   "a b", "it's", "''",  "$HOME", "`id`",     "a\"b", "a\\b",
         "*",     "~", "x=1", "[a]", "#a",   "a;b", "!x",    "\xc3\xa4", "a\nb", "-n"}) {
     INFO(word);
-    const auto outcome = test::Child({"sh", "-c", "printf %s. " + shell_word(word)}, folder.path()).wait(10);
+    const auto outcome = test::Child({"sh", "-c", "printf %s. " + shell_quoted(word)}, folder.path()).wait(10);
     CHECK(outcome.out == word + ".");
   }
 }

@@ -12,6 +12,7 @@
 #include <random>
 #include <sstream>
 
+#include "runtime/base/text.h"
 #include "runtime/supervise/slurm_nodes.h"
 #include "runtime/supervise/slurm_script.h"
 #include "test/support/fake_nodes.h"
@@ -99,7 +100,7 @@ TEST_CASE("node lists mean what scontrol says", "[slurm]") {
   // All in one call on the node: a line a list.
   std::string script;
   for (const std::string& list : lists)
-    script += "scontrol show hostnames " + shell_word(list) + " | tr '\\n' ' '; echo\n";
+    script += "scontrol show hostnames " + shell_quoted(list) + " | tr '\\n' ' '; echo\n";
   const auto answers = lines_of(slurm.run({"bash", "-c", script}).out);
   REQUIRE(answers.size() == lists.size());
   for (size_t i = 0; i < lists.size(); ++i) {
@@ -213,7 +214,7 @@ TEST_CASE("one agent a node, with every CPU and GPU of the job", "[slurm]") {
   FakeSlurm slurm({.nodes = 4, .gpus = 2});
   const std::string run = run_folder(slurm, "50% of it");
   const std::string script = write_script({.job_name = "agents", .nodes = 4, .gpus_per_node = 2}, run,
-                                          fmt::format("exec {} agents {} 4", kProbe, shell_word(run)));
+                                          fmt::format("exec {} agents {} 4", kProbe, shell_quoted(run)));
   const std::string job = submit(slurm, script);
   // The agents stay; a lost one is started again beside them.
   const auto agents = [&](int node) { return read_file(run + fmt::format("/logs/node-node{}.log", node)); };
