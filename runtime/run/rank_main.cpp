@@ -189,7 +189,8 @@ int rank_main(const std::string& run_directory) {
     return exit_status(ErrorCode::kLauncher);
   }
   note_activity_on_board(variable(kBoardVariable), rank);
-  if (const auto when = StopAt::parse(variable(kStopAtVariable)); when && when->rank == rank) stop_at(*when);
+  const auto stop = StopAt::parse(variable(kStopAtVariable));
+  if (stop && stop->rank == rank && attempt.epoch == 1) stop_at(*stop);
   const CrashRecord record{.rank = rank, .epoch = attempt.epoch};
   std::unique_ptr<Control> control;
   try {

@@ -35,6 +35,7 @@ std::optional<StopAt> StopAt::parse(const std::string& text) {
 bool StopAt::matches(const Activity& a) const {
   if (a.phase != phase || a.step < step) return false;
   if (wait.empty()) return !a.is_waiting();
+  if (wait == kInProgress) return !a.is_waiting() && a.done > 0;
   return a.is_waiting() && (a.communicator.view().starts_with(wait) || a.operation.view().starts_with(wait));
 }
 

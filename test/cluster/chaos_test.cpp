@@ -128,20 +128,6 @@ class Chaos {
   std::map<std::string, int> counts_;
 };
 
-/// A run of the same job on one node with two ranks, to that step.
-Curve straight_to(int64_t step, int64_t total) {
-  FakeNodes node(1, machines());
-  ClusterRun run(node, {.steps = total,
-                        .hosts = R"(["node0"])",
-                        .set = {"parallelism.data=1", "parallelism.pipeline=1"},
-                        .max_steps = step});
-  run.launch();
-  const Outcome outcome = run.finish(600);
-  INFO(outcome.err << run.story());
-  REQUIRE(outcome.status == 0);
-  return run.curve();
-}
-
 void survive(const std::string& start, uint64_t failures, uint64_t seed) {
   constexpr int64_t kTotal = 1000000;
   INFO("TRAINCTL_CHAOS_SEED=" << seed);
@@ -172,7 +158,7 @@ void survive(const std::string& start, uint64_t failures, uint64_t seed) {
   std::cout << start << ", " << failures << " failures, TRAINCTL_CHAOS_SEED=" << seed << ", " << run.step()
             << " steps\n" << chaos.text() << ledger.text();
   CHECK(std::abs(ledger.sum() - ledger.wall_s) <= 0.01 * ledger.wall_s);
-  run.check_bits(straight_to(run.step(), kTotal));
+  run.check_bits(ClusterRun::straight_to(run.step(), kTotal));
 }
 
 }  // namespace

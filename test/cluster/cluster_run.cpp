@@ -52,6 +52,7 @@ bool shares_temporary_folder() {
 }  // namespace
 
 std::string program() { return std::string(TRAINCTL_BINARY_DIR) + "/trainctl"; }
+std::string emulated_program() { return std::string(TRAINCTL_BINARY_DIR) + "/emulated/trainctl"; }
 
 FakeNodes::Options machines() {
   if (shares_temporary_folder()) return {};
@@ -72,12 +73,14 @@ ClusterRun::~ClusterRun() {
 
 void ClusterRun::begin(int node, std::vector<std::string> words) {
   supervisor_node_ = node;
-  supervisor_.reset(new Child(nodes_.exec(node, words, {"XDG_CONFIG_HOME=" + nodes_.folder()})));
+  std::vector<std::string> environment = settings_.environment;
+  environment.push_back("XDG_CONFIG_HOME=" + nodes_.folder());
+  supervisor_.reset(new Child(nodes_.exec(node, words, environment)));
 }
 
 void ClusterRun::launch(const std::vector<std::string>& more) {
   const auto number = [](double value) { return std::to_string(value); };
-  std::vector<std::string> words = {program(), "launch", "job.json"};
+  std::vector<std::string> words = {own_program(), "launch", "job.json"};
   std::vector<std::string> set = {
       "launcher.hosts=" + settings_.hosts,
       "launcher.slots=2",
@@ -97,13 +100,13 @@ void ClusterRun::launch(const std::vector<std::string>& more) {
 }
 
 void ClusterRun::resume(int node, const std::vector<std::string>& set) {
-  std::vector<std::string> words = {program(), "resume", path_};
+  std::vector<std::string> words = {own_program(), "resume", path_};
   for (const std::string& field : set) words.insert(words.end(), {"-s", field});
   begin(node, words);
 }
 
 Outcome ClusterRun::command(int node, const std::string& word, double seconds) {
-  return nodes_.run(node, {program(), word, path_}, seconds);
+  return nodes_.run(node, {own_program(), word, path_}, seconds);
 }
 
 Outcome ClusterRun::finish(double seconds) {
@@ -178,9 +181,14 @@ std::string ClusterRun::story() const {
   return text;
 }
 
+std::string ClusterRun::own_program() const {
+  return settings_.program.empty() ? program() : settings_.program;
+}
+
 std::vector<pid_t> ClusterRun::programs(int node, const std::string& subcommand) const {
-  std::vector<pid_t> found = nodes_.pids(node, program() + " " + subcommand + " ");
-  std::erase_if(found, [&](pid_t pid) { return !command_line(std::to_string(pid)).starts_with(program()); });
+  std::vector<pid_t> found = nodes_.pids(node, own_program() + " " + subcommand + " ");
+  std::erase_if(found,
+                [&](pid_t pid) { return !command_line(std::to_string(pid)).starts_with(own_program()); });
   return found;
 }
 
@@ -226,7 +234,9 @@ Curve ClusterRun::curve() const {
                           dump_json(step.at("grad_norm")));
   }
   for (const nlohmann::json& event : events("checkpoint"))
-    if (event.at("step") == int64_t(curve.steps.size())) curve.root_hash = event.at("root_hash");
+    curve.roots[event.at("step")] = event.at("root_hash");
+  if (const auto last = curve.roots.find(int64_t(curve.steps.size())); last != curve.roots.end())
+    curve.root_hash = last->second;
   return curve;
 }
 
@@ -238,6 +248,9 @@ void ClusterRun::check_bits(const Curve& expected) const {
   REQUIRE(ran.steps.size() == expected.steps.size());
   for (size_t i = 0; i < ran.steps.size(); ++i) REQUIRE(ran.steps[i] == expected.steps[i]);
   CHECK(ran.root_hash == expected.root_hash);
+  for (const auto& [step, root] : ran.roots)
+    if (const auto other = expected.roots.find(step); other != expected.roots.end())
+      CHECK(root == other->second);
 }
 
 const Curve& ClusterRun::undisturbed(int64_t steps) {
@@ -255,6 +268,19 @@ const Curve& ClusterRun::undisturbed(int64_t steps) {
   REQUIRE_FALSE(curve.root_hash.empty());
   run.check_nothing_left();
   return curves[steps] = curve;
+}
+
+Curve ClusterRun::straight_to(int64_t step, int64_t total) {
+  FakeNodes node(1, machines());
+  ClusterRun run(node, {.steps = total,
+                        .hosts = R"(["node0"])",
+                        .set = {"parallelism.data=1", "parallelism.pipeline=1"},
+                        .max_steps = step});
+  run.launch();
+  const Outcome outcome = run.finish(600);
+  INFO(outcome.err << run.story());
+  REQUIRE(outcome.status == 0);
+  return run.curve();
 }
 
 }  // namespace trainctl::test

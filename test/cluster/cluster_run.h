@@ -7,6 +7,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -30,13 +31,15 @@ struct RunSettings {
   std::string hosts = R"(["node0","node1","node2","node3","node4"])";
   std::vector<std::string> set;  ///< more fields, "PATH=VALUE"
   int64_t max_steps = 0;         ///< --max-steps
+  std::vector<std::string> environment = {};  ///< of the supervisor, "NAME=VALUE"
+  std::string program = "";  ///< "": the one of this build
 };
 
 /// What a run that nothing disturbed leaves: each step's loss and gradient norm, and the state after the last.
 struct Curve {
   std::vector<std::string> steps;  ///< "1 loss grad_norm", as written: the same text is the same bits
   std::string root_hash;
-  bool operator==(const Curve&) const = default;
+  std::map<int64_t, std::string> roots;  ///< of each checkpoint, by step
 };
 
 class ClusterRun {
@@ -76,8 +79,7 @@ class ClusterRun {
   std::vector<pid_t> ranks(int node) const;
   std::optional<pid_t> agent(int node) const;
 
-  /// Each step stands once in metrics.jsonl, with its bits, and the last checkpoint has the undisturbed root
-  /// hash.
+  /// Each step is once in metrics.jsonl, with its bits, and each checkpoint has the undisturbed root hash.
   void check_bits() const;
   void check_bits(const Curve& expected) const;
   /// No process of the run is left on any node within `seconds`, and no folder of one on a living node.
@@ -89,10 +91,13 @@ class ClusterRun {
   const std::string& start() const { return settings_.start; }
   /// Of a run of so many steps; made once a program.
   static const Curve& undisturbed(int64_t steps);
+  /// Of a run of `total` steps on one node with two ranks, up to `step`.
+  static Curve straight_to(int64_t step, int64_t total);
 
  private:
   void begin(int node, std::vector<std::string> words);
   std::vector<pid_t> programs(int node, const std::string& subcommand) const;
+  std::string own_program() const;
 
   FakeNodes& nodes_;
   const RunSettings settings_;
@@ -102,5 +107,7 @@ class ClusterRun {
 };
 
 std::string program();
+/// Its twin, whose GPU is emulated: one GPU a node.
+std::string emulated_program();
 
 }  // namespace trainctl::test

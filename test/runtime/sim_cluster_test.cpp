@@ -45,6 +45,7 @@ TEST_CASE("histories of a simulated cluster keep every invariant", "[sim_cluster
     sum.supervisors += result.supervisors;
     sum.stops += result.stops;
     sum.regroups += result.regroups;
+    for (size_t i = 0; i < sum.cuts_in_save.size(); ++i) sum.cuts_in_save[i] += result.cuts_in_save[i];
   }
   REQUIRE(failures == 0);
   // The histories are about something.
@@ -56,6 +57,7 @@ TEST_CASE("histories of a simulated cluster keep every invariant", "[sim_cluster
   CHECK(sum.attached > n / 40);
   CHECK(sum.stops > n / 20);
   CHECK(sum.regroups > n / 40);
+  for (const int cuts : sum.cuts_in_save) CHECK(cuts > n / 1000);
 }
 
 TEST_CASE("a history is the same each time, event by event", "[sim_cluster]") {
@@ -80,6 +82,7 @@ TEST_CASE("without any one of its protections a run breaks an invariant", "[sim_
       {&SimRules::welcome_ends_old_epochs, "an agent that returns is told to kill what runs there"},
       {&SimRules::one_supervisor_holds_the_lock, "one supervisor holds the lock"},
       {&SimRules::lock_is_looked_at_before_publishing, "the lock is looked at before publishing"},
+      {&SimRules::all_receipts_before_publishing, "a checkpoint is published after the last receipt"},
       {&SimRules::saves_of_old_epochs_are_swept, "saves of old epochs are swept"},
       {&SimRules::agents_tell_again, "agents tell a new supervisor what the one before did not take"},
       {&SimRules::lost_agents_are_started_again, "lost agents are started again"},

@@ -292,7 +292,8 @@ void SimCluster::World::take_shard(int id, int index, const Message& m) {
     s.shards = 0;
   }
   s.shards |= 1u << index;
-  if (s.shards + 1 != 1u << s.members.size() || s.publishing) return;
+  const bool all = s.shards + 1 == 1u << s.members.size() || !rules.all_receipts_before_publishing;
+  if (!all || s.publishing) return;
   s.publishing = true;
   push(now_s + uniform(0.02, 0.1), {.what = What::published,
                                     .a = id,
@@ -324,6 +325,9 @@ void SimCluster::World::publish(const Event& event) {
     disk.last_publisher = std::max(disk.last_publisher, event.a);
     uint64_t expected = 1;
     for (int i = 1; i <= step; ++i) expected = next_bits(expected, i, 1);
+    uint32_t wanted = 0;
+    for (const int n : groups[epoch].nodes) wanted |= 1u << n;
+    if ((saving->nodes & wanted) != wanted) violate(fmt::format("checkpoint step {} is half written", step));
     if (saving->torn || saving->bits != expected) violate(fmt::format("checkpoint step {} is torn", step));
     disk.checkpoints.push_back({.step = step, .bits = saving->bits});
     std::sort(disk.checkpoints.begin(), disk.checkpoints.end(),

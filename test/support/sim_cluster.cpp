@@ -105,7 +105,22 @@ void SimCluster::World::happen(int kind) {
   }
 }
 
+/// Index into SimResult::cuts_in_save; nothing while no save is under way.
+std::optional<size_t> SimCluster::World::phase_of_save() const {
+  const Group& g = groups[disk.epoch];
+  if (g.phase != Group::saving) return std::nullopt;
+  for (const Saved& saved : disk.checkpoints)
+    if (saved.step == g.step) return 3;
+  for (const Supervisor& s : supervisors)
+    if (s.alive && s.epoch == disk.epoch && s.publishing) return 2;
+  for (const Saving& folder : disk.saving)
+    if (folder.epoch == disk.epoch && folder.step == g.step) return 1;
+  return 0;
+}
+
 void SimCluster::World::happen_to_links(int kind, int n, int host, double until_s) {
+  const auto phase = phase_of_save();
+  if (phase && kind != connection_reset && kind != host_slow) ++result.cuts_in_save[*phase];
   if (kind != connection_reset) quiet_s = std::max(quiet_s, until_s);
   switch (kind) {
     case node_cut: {

@@ -12,6 +12,7 @@
 //                supervisor, nor longer than silence limit and grace time after its epoch was given up
 //   epochs       a node runs no ranks of an epoch older than one it has run; no step of such an epoch counts
 //   steps        steps that are taken follow each other without a gap, also from supervisor to supervisor
+//   publishing   a checkpoint holds the shard of every node of its epoch
 //   bits         every step taken and every checkpoint has the value of the undisturbed run
 //   progress     30 s after the last fault a new step is taken, 60 s after it the run is finished, if
 //                enough nodes live
@@ -19,6 +20,7 @@
 //
 // The same seed gives the same history, event by event. Not thread-safe; one object runs any number of them.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -31,6 +33,7 @@ struct SimRules {
   bool welcome_ends_old_epochs = true;  ///< an agent that returns is told to kill what runs there
   bool one_supervisor_holds_the_lock = true;
   bool lock_is_looked_at_before_publishing = true;
+  bool all_receipts_before_publishing = true;
   bool saves_of_old_epochs_are_swept = true;  ///< by the supervisor that begins a newer one
   bool agents_tell_again = true;  ///< to a supervisor that attaches, what the one before did not take
   bool lost_agents_are_started_again = true;
@@ -42,6 +45,9 @@ struct SimResult {
   std::string log;        ///< what happened, if asked for
   int events = 0, epochs = 0, faults = 0, supervisors = 0, narrower = 0, attached = 0, saves = 0, stops = 0,
       regroups = 0;
+  /// Nodes, pairs of nodes or disks cut off while no shard was written, while some were, while the checkpoint
+  /// was being published, and before all ranks heard of it.
+  std::array<int, 4> cuts_in_save{};
   double longest_standstill_s = 0;  ///< without a fault, until the next step was taken
   double simulated_s = 0;
 };

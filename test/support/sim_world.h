@@ -259,6 +259,7 @@ struct SimCluster::World {
   int index_of(const sim::Supervisor& s, int n) const;
 
   // ---- sim_cluster.cpp: faults, people, invariants
+  std::optional<size_t> phase_of_save() const;
   void plan_faults();
   void happen(int kind);
   void happen_to_links(int kind, int n, int host, double until_s);

@@ -5,6 +5,7 @@
 //                                         each with its errno; renameat2 with any flag, fsync of a folder
 // Each refused call leaves a line in FOLDER/refused. While FOLDER/full exists, no file can be created below FOLDER/ckpt (ENOSPC); while FOLDER/small exists,
 // 64 KiB are free below FOLDER.
+// While FOLDER/hold-NAME exists, a rename to NAME below FOLDER waits, and FOLDER/held says that it does.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -53,6 +54,15 @@ int refuse(const char* call, int reason) {
   return -1;
 }
 
+/// Returns when FOLDER/hold-NAME, of the last part of the path, does not exist.
+void wait_while_held(const std::string& path) {
+  const std::string folder = variable("TRAINCTL_TEST_REFUSED_FOLDER");
+  const std::string hold = folder + "/hold-" + path.substr(path.rfind('/') + 1);
+  if (!is_below(path, folder) || ::access(hold.c_str(), F_OK) != 0) return;
+  if (std::FILE* file = std::fopen((folder + "/held").c_str(), "a")) std::fclose(file);
+  while (::access(hold.c_str(), F_OK) == 0) ::usleep(2000);
+}
+
 template <class Function>
 Function* next(const char* name) {
   return reinterpret_cast<Function*>(::dlsym(RTLD_NEXT, name));
@@ -72,6 +82,7 @@ mode_t mode_of(int flags, va_list arguments) { return flags & O_CREAT ? mode_t(v
 extern "C" {
 
 int renameat2(int from_folder, const char* from, int to_folder, const char* to, unsigned flags) noexcept {
+  wait_while_held(to);
   if (const int reason = refusal("renameat2"); flags != 0 && reason != 0 && is_refused_place(to)) return refuse("renameat2", reason);
   return next<int(int, const char*, int, const char*, unsigned)>("renameat2")(from_folder, from, to_folder, to, flags);
 }
