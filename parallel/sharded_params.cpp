@@ -60,35 +60,28 @@ struct ShardedParams::Impl {
   }
 
   bool shared_head() const { return !plan.groups[tied_head].chunks.empty() && !plan.groups[tied_embedding].chunks.empty(); }
-  /// The head's optimizer state lives with the embedding when both are here.
-  bool owns_state(int g) const { return !(g == tied_head && shared_head()); }
   int64_t state_begin(int g) const {
     return options.zero_stage == 0 ? 0 : plan.groups[g].owner_begin[size_t(dp.rank())];
-  }
-  int64_t state_size(int g) const {
-    return options.zero_stage == 0 ? plan.groups[g].size() : plan.groups[g].own(dp.rank());
   }
 
   void allocate_group(int g) {
     const GroupPlan& group = plan.groups[g];
-    if (group.chunks.empty()) return;
+    const GroupBytes bytes = group_bytes(plan, g, options,
+                                         {.dp = dp.size(),
+                                          .own = group.own(dp.rank()),
+                                          .largest = group.largest_share(),
+                                          .has_tied_peer = tied_peer != nullptr});
     GroupState& state = groups[g];
-    const auto floats = [&](int64_t n) { return backend.allocate(size_t(n) * 4); };
-    if (owns_state(g)) {
-      state.master = floats(state_size(g));
-      state.first_moment = floats(state_size(g));
-      state.second_moment = floats(state_size(g));
-    }
-    if (packs_gradients(g, dp.size())) state.packed = floats(group.size());
-    if (dp.size() > 1 && !adds_in_transport(g, options, dp.size()))
-      state.received = floats(group.own(dp.rank()) * (dp.size() - 1));
-    if (dp.size() > 1 && options.zero_stage > 0 && owns_state(g))
-      state.params = backend.allocate(size_t(group.size()) * size_of(group.dtype));
-    if (g == replicated_partial && tp.size() > 1) {
-      const int64_t n = options.zero_stage == 0 ? group.size() : group.largest_share();
-      tp_scratch = backend.allocate(all_reduce_scratch_bytes(tp.size(), DType::f32, n));
-    }
-    if (g >= tied_embedding && tied_peer) tied_received = floats(group.own(dp.rank()));
+    const auto take = [&](std::unique_ptr<kernels::Buffer>& buffer, size_t n) {
+      if (n > 0) buffer = backend.allocate(n);
+    };
+    for (auto* moment : {&state.master, &state.first_moment, &state.second_moment})
+      take(*moment, bytes.moment);
+    take(state.packed, bytes.packed);
+    take(state.received, bytes.received);
+    take(state.params, bytes.params);
+    take(tp_scratch, bytes.partial);
+    take(tied_received, bytes.tied);
   }
 
   Matrix weight(int use) const {
@@ -111,7 +104,7 @@ struct ShardedParams::Impl {
 
   void build_state_chunks() {
     for (int g = 0; g < kGroups; ++g) {
-      if (!owns_state(g)) continue;
+      if (!owns_state(plan, g)) continue;
       const GroupPlan& group = plan.groups[g];
       for (const FlatChunk& c : group.chunks) {
         if (options.zero_stage > 0 && c.owner != dp.rank()) continue;
@@ -244,7 +237,7 @@ struct ShardedParams::Impl {
     finish_tied();
     if (options.zero_stage == 0 && dp.size() > 1)
       for (int g = 0; g < kGroups; ++g)
-        if (!plan.groups[g].chunks.empty() && owns_state(g)) gather_flat(g, groups[g].packed->data(), DType::f32);
+        if (!plan.groups[g].chunks.empty() && owns_state(plan, g)) gather_flat(g, groups[g].packed->data(), DType::f32);
   }
 
   void sum_own(int g) {

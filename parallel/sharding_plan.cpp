@@ -78,6 +78,27 @@ bool adds_in_transport(int group, const ShardingOptions& options, int dp) {
 
 bool packs_gradients(int group, int dp) { return dp > 1 || group == replicated_partial; }
 
+GroupBytes group_bytes(const Plan& plan, int g, const ShardingOptions& options, const GroupShare& share) {
+  const GroupPlan& group = plan.groups[size_t(g)];
+  GroupBytes bytes;
+  if (group.chunks.empty()) return bytes;
+  const bool whole = options.zero_stage == 0, alone = share.dp == 1;
+  const size_t size = size_t(group.size()), own = size_t(share.own);
+  if (owns_state(plan, g)) bytes.moment = 4 * (whole ? size : own);
+  if (packs_gradients(g, share.dp)) bytes.packed = 4 * size;
+  if (!alone && !adds_in_transport(g, options, share.dp)) bytes.received = 4 * own * size_t(share.dp - 1);
+  if (!alone && !whole && owns_state(plan, g)) bytes.params = size * size_of(group.dtype);
+  if (g == replicated_partial && options.tp > 1)
+    bytes.partial = all_reduce_scratch_bytes(options.tp, DType::f32, whole ? group.size() : share.largest);
+  if (g >= tied_embedding && share.has_tied_peer) bytes.tied = 4 * own;
+  return bytes;
+}
+
+bool owns_state(const Plan& plan, int g) {
+  return g != tied_head || plan.groups[tied_head].chunks.empty() ||
+         plan.groups[tied_embedding].chunks.empty();
+}
+
 namespace {
 
 /// All that the ranks of a dp group differ in.
@@ -111,22 +132,17 @@ struct Common {
 ShardingBytes bytes_of(const Common& c, const Share& share) {
   const Plan& plan = c.plan;
   ShardingBytes bytes{plan.weight_bytes, size_t(plan.gradient_elements * plan.levels) * 4, 0, 0};
-  const bool both = !plan.groups[tied_head].chunks.empty() && !plan.groups[tied_embedding].chunks.empty();
   for (int g = 0; g < kGroups; ++g) {
-    const GroupPlan& group = plan.groups[size_t(g)];
-    if (group.chunks.empty()) continue;
-    const int64_t own = share.elements[size_t(g)];
-    const bool state = !(g == tied_head && both), whole = c.options.zero_stage == 0;
-    if (state) {
-      bytes.optimizer += 12 * size_t(whole ? group.size() : own);
-      bytes.state_boxes += whole ? int64_t(group.chunks.size()) : share.chunks[size_t(g)];
-    }
-    if (packs_gradients(g, c.dp)) bytes.communication += 4 * size_t(group.size());
-    if (!adds_in_transport(g, c.options, c.dp)) bytes.communication += 4 * size_t(own) * size_t(c.dp - 1);
-    if (c.dp > 1 && !whole && state) bytes.communication += size_t(group.size()) * size_of(group.dtype);
-    if (g == replicated_partial && c.options.tp > 1)
-      bytes.communication += all_reduce_scratch_bytes(c.options.tp, DType::f32, whole ? group.size() : c.largest_share[size_t(g)]);
-    if (g >= tied_embedding && c.has_tied_peer) bytes.communication += 4 * size_t(own);
+    const GroupShare of_group{.dp = c.dp,
+                              .own = share.elements[size_t(g)],
+                              .largest = c.largest_share[size_t(g)],
+                              .has_tied_peer = c.has_tied_peer};
+    const GroupBytes group = group_bytes(plan, g, c.options, of_group);
+    bytes.optimizer += 3 * group.moment;
+    bytes.communication += group.packed + group.received + group.params + group.partial + group.tied;
+    if (owns_state(plan, g))
+      bytes.state_boxes +=
+          c.options.zero_stage == 0 ? int64_t(plan.groups[size_t(g)].chunks.size()) : share.chunks[size_t(g)];
   }
   return bytes;
 }

@@ -85,4 +85,24 @@ bool adds_in_transport(int group, const ShardingOptions& options, int dp);
 /// Gradients of a group are packed in flat order unless they can be used where they stand.
 bool packs_gradients(int group, int dp);
 
+/// Whether a group's optimizer state is here: a tied head's is with the embedding when both are here.
+bool owns_state(const Plan& plan, int group);
+
+/// What a rank has of a group.
+struct GroupShare {
+  int dp = 1;
+  int64_t own = 0, largest = 0;   ///< elements: this rank's, and the most that a dp rank has
+  bool has_tied_peer = false;
+};
+/// The memory of a group on one rank, in bytes: what the plan adds up and the constructor allocates. 0: none.
+struct GroupBytes {
+  size_t moment = 0;     ///< each of master weights, first and second moment
+  size_t packed = 0;     ///< gradients in flat order
+  size_t received = 0;   ///< what the other dp ranks contribute to own gradients
+  size_t params = 0;     ///< compute copies in flat order
+  size_t partial = 0;    ///< to add over tp
+  size_t tied = 0;       ///< the other use's gradients
+};
+GroupBytes group_bytes(const Plan& plan, int group, const ShardingOptions& options, const GroupShare& share);
+
 }  // namespace trainctl::parallel::sharding
