@@ -175,6 +175,12 @@ std::vector<Program> make_programs(const PipelineShape& shape) {
   return programs;
 }
 
+void join_halves(Program& program) {
+  for (size_t i = 0; i + 1 < program.size(); ++i)
+    if (program[i].op == Op::send_gradient && program[i + 1].op == Op::backward_weight)
+      std::swap(program[i], program[i + 1]);
+}
+
 std::optional<double> closed_form_bubble(const PipelineShape& shape) {
   if (shape_problem(shape)) return std::nullopt;
   const double ahead = shape.stages - 1;

@@ -49,6 +49,10 @@ using Program = std::vector<Instruction>;
 /// Sources: GPipe arXiv:1811.06965; 1F1B and interleaving arXiv:2104.04473; ZB-H1 arXiv:2401.10241.
 std::vector<Program> make_programs(const PipelineShape&);
 
+/// Puts backward_weight right behind its backward_input, before the gradient is sent, for stages that run
+/// both halves together.
+void join_halves(Program& program);
+
 /// Why a shape cannot be scheduled, as one sentence, or nothing (e.g. interleaved needs micro_batches divisible by stages;
 /// gpipe, 1f1b and zb-h1 have virtual_stages == 1).
 std::optional<std::string> shape_problem(const PipelineShape&);

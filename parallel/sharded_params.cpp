@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <deque>
 #include <utility>
 
 #include "parallel/sharding_plan.h"
@@ -42,6 +41,7 @@ struct ShardedParams::Impl {
   std::unique_ptr<kernels::Buffer> tied_received, tp_scratch;
   std::unique_ptr<kernels::Buffer> squares;     // host: sum of squares of each state chunk's gradient
   std::vector<bool> use_complete;
+  bool summed = false;   // no step since the gradients were summed
   std::vector<StateChunk> state_chunks;
   std::vector<kernels::AdamWBox> boxes;
   int next_tag = 1;
@@ -56,6 +56,7 @@ struct ShardedParams::Impl {
     use_complete.assign(uses.size(), false);
     for (int g = 0; g < kGroups; ++g) allocate_group(g);
     build_state_chunks();
+    plan_gathers();
     squares = backend.allocate_host(state_chunks.size() * sizeof(double));
   }
 
@@ -149,14 +150,16 @@ struct ShardedParams::Impl {
 
   // ---- data-parallel reduction ------------------------------------------------------------------------
 
-  void launch_ready(bool all) {
+  /// Starts the exchange of every bucket that is full, and of what is left of a group whose last gradient is
+  /// here.
+  void launch_ready() {
     for (int g = 0; g < kGroups; ++g) {
       const GroupPlan& group = plan.groups[g];
       GroupState& state = groups[g];
       while (state.ready < group.chunks.size() && use_complete[size_t(group.chunks[state.ready].use)]) ++state.ready;
       if (state.launched == state.ready) continue;
       const bool full = group.elements(state.launched, state.ready) >= group.bucket_elements(options.bucket_elements, dp.size());
-      if (!all && !full && state.ready < group.chunks.size()) continue;
+      if (!full && state.ready < group.chunks.size()) continue;
       launch(g, state.launched, state.ready);
       state.launched = state.ready;
     }
@@ -221,7 +224,9 @@ struct ShardedParams::Impl {
   }
 
   void finish_reduction() {
-    launch_ready(true);
+    ENSURE(std::find(use_complete.begin(), use_complete.end(), false) == use_complete.end(),
+           "use {} was not reduced",
+           std::find(use_complete.begin(), use_complete.end(), false) - use_complete.begin());
     for (int g = 0; g < kGroups; ++g) {
       const GroupPlan& group = plan.groups[g];
       GroupState& state = groups[g];
@@ -233,11 +238,13 @@ struct ShardedParams::Impl {
       if (state.received && group.own(dp.rank()) > 0) sum_own(g);
     }
     std::fill(use_complete.begin(), use_complete.end(), false);
+    summed = true;
     finish_partial();
     finish_tied();
     if (options.zero_stage == 0 && dp.size() > 1)
       for (int g = 0; g < kGroups; ++g)
-        if (!plan.groups[g].chunks.empty() && owns_state(plan, g)) gather_flat(g, groups[g].packed->data(), DType::f32);
+        if (!plan.groups[g].chunks.empty() && owns_state(plan, g))
+          gather_flat(g, groups[g].packed->data(), DType::f32);
   }
 
   void sum_own(int g) {
@@ -298,11 +305,11 @@ struct ShardedParams::Impl {
     size_t begin = 0, end = 0;
     int first_use = 0;   // the least that has a chunk in it
   };
-  std::deque<Gather> gathers;   // under way, in the order in which a forward pass wants them
+  std::vector<Gather>
+      gathers;   // of all that AdamW does not write in place, in the order in which a forward pass wants them
+  size_t begun = 0, awaited = 0;   // gathers; those in between are under way
 
-  /// Starts the gathers of everything that AdamW did not write in place, first layers first.
-  void start_gathers() {
-    std::vector<Gather> all;
+  void plan_gathers() {
     for (int g = 0; g < kGroups; ++g) {
       if (!groups[g].params) continue;
       const GroupPlan& group = plan.groups[g];
@@ -310,14 +317,23 @@ struct ShardedParams::Impl {
       for (size_t end = group.chunks.size(); end > 0;) {
         size_t begin = end - 1;
         while (begin > 0 && group.elements(begin, end) < bucket) --begin;
-        all.push_back({{}, g, begin, end, group.chunks[end - 1].use});
+        gathers.push_back({{}, g, begin, end, group.chunks[end - 1].use});
         end = begin;
       }
     }
-    std::stable_sort(all.begin(), all.end(), [](const Gather& a, const Gather& b) { return a.first_use < b.first_use; });
-    for (Gather& gather : all) {
-      gather.ticket = exchange_params(gather);
-      gathers.push_back(std::move(gather));
+    std::stable_sort(gathers.begin(), gathers.end(),
+                     [](const Gather& a, const Gather& b) { return a.first_use < b.first_use; });
+    begun = awaited = gathers.size();
+  }
+
+  /// The compute copies changed at their owners.
+  void weights_changed() { begun = awaited = 0; }
+
+  void gather(int begin, int end) {
+    for (; begun < gathers.size() && gathers[begun].first_use < end; ++begun) {
+      ENSURE(gathers[begun].first_use >= begin, "use {} was not gathered before use {}",
+             gathers[begun].first_use, begin);
+      gathers[begun].ticket = exchange_params(gathers[begun]);
     }
   }
 
@@ -340,9 +356,9 @@ struct ShardedParams::Impl {
 
   /// Work given to the stream from now on sees the compute copies of all uses before `end`.
   void await(int end) {
-    while (!gathers.empty() && gathers.front().first_use < end) {
-      Gather gather = std::move(gathers.front());
-      gathers.pop_front();
+    for (; awaited < gathers.size() && gathers[awaited].first_use < end; ++awaited) {
+      ENSURE(awaited < begun, "use {} was not gathered since it changed", gathers[awaited].first_use);
+      Gather& gather = gathers[awaited];
       if (gather.ticket) dp.wait(gather.ticket, "gather parameters", stream);
       for (size_t i = gather.begin; i < gather.end; ++i) {
         const FlatChunk& c = plan.groups[gather.group].chunks[i];
@@ -369,11 +385,16 @@ void ShardedParams::zero_gradient(int use, int lane) {
   impl_->backend.fill_zero(impl_->stream, g.data, size_t(g.count()) * 4);
 }
 
-void ShardedParams::lane_done(int begin, int end, int lane) {
+void ShardedParams::merge_lane(int begin, int end, int lane) {
   for (int use = begin; use < end; ++use) impl_->merge_lane(use, lane);
-  if (lane + 1 < impl_->options.lanes_per_rank) return;
-  for (int use = begin; use < end; ++use) impl_->use_complete[size_t(use)] = true;
-  impl_->launch_ready(false);
+}
+
+void ShardedParams::reduce(int begin, int end) {
+  for (int use = begin; use < end; ++use) {
+    ENSURE(!impl_->use_complete[size_t(use)], "use {} was reduced before", use);
+    impl_->use_complete[size_t(use)] = true;
+  }
+  impl_->launch_ready();
 }
 
 void ShardedParams::finish_reduction() { impl_->finish_reduction(); }
@@ -393,10 +414,13 @@ void ShardedParams::add_gradient_squares(std::span<const int64_t> first_chunk, s
 }
 
 void ShardedParams::step(const kernels::AdamWStep& step) {
-  await(use_count());   // of the step before, where no forward pass came between
+  ENSURE(std::exchange(impl_->summed, false), "the gradients were not summed");
+  ENSURE(impl_->awaited == impl_->gathers.size(), "parameters of the step before are on their way");
   impl_->backend.adamw(impl_->stream, impl_->boxes, step);
-  impl_->start_gathers();
+  impl_->weights_changed();
 }
+
+void ShardedParams::gather(int begin, int end) { impl_->gather(begin, end); }
 
 void ShardedParams::await(int end) { impl_->await(end); }
 
@@ -404,7 +428,8 @@ void ShardedParams::publish() {
   await(use_count());
   for (const kernels::AdamWBox& box : impl_->boxes)
     impl_->backend.copy(impl_->stream, kernels::matrix(box.master, DType::f32, box.param.rows, box.param.cols), box.param);
-  impl_->start_gathers();
+  impl_->weights_changed();
+  gather(0, use_count());
 }
 
 const std::vector<ShardedParams::StateChunk>& ShardedParams::state_chunks() const { return impl_->state_chunks; }

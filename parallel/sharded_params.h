@@ -1,16 +1,21 @@
-// The parameters of one rank: compute copies and gradients of its part of the model, summed over lanes and the dp axis in a
-// fixed order, and the optimizer state of the chunks it owns (ZeRO-0: of all its chunks, ZeRO-1: its share).
+// The parameters of one rank: compute copies and gradients of its part of the model, summed over lanes and the
+// dp axis in a fixed order, and the optimizer state of the chunks it owns (ZeRO-0: of all its chunks, ZeRO-1:
+// its share).
 //
-//   backward      gradients accumulate per lane; finished lanes merge pairwise (a binary counter), so that a rank's lanes
-//                 form a subtree of the run's one tree over all lanes
-//   lane_done     the last lane of a layer: its chunks are packed and sent to their owners in buckets, beside the backward
-//   reduce        owners add the dp ranks' sums as the upper part of the same tree; replicas under sequence parallelism
-//                 add over tp; a tied embedding adds its two uses
-//   step          AdamW on own chunks; compute copies are gathered in buckets beside the next forward pass, which awaits each
+//   backward      gradients accumulate per lane
+//   merge_lane    finished lanes merge pairwise (a binary counter), so that a rank's lanes form a subtree of the
+//                 run's one tree over all lanes
+//   reduce        a layer is complete: its chunks are packed and sent to their owners in buckets, beside the
+//                 backward
+//   sum           owners add the dp ranks' sums as the upper part of the same tree; replicas under sequence
+//                 parallelism add over tp; a tied embedding adds its two uses
+//   step          AdamW on own chunks
+//   gather        compute copies travel to everyone in buckets, beside the next forward pass, which awaits each
 //                 layer's just before it uses them
 //
-// Flat order: the chunks of a group stand owner by owner, each owner's last layer first (the order in which gradients become ready),
-// each chunk contiguous. Neighbouring chunks have different owners, so that every bucket is exchanged by all ranks at once.
+// Flat order: the chunks of a group stand owner by owner, each owner's last layer first (the order in which
+// gradients become ready), each chunk contiguous. Neighbouring chunks have different owners, so that every
+// bucket is exchanged by all ranks at once.
 // Source: ZeRO, arXiv:1910.02054; lanes: balanced-tree summation at every width.
 #pragma once
 #include <array>
@@ -72,17 +77,23 @@ class ShardedParams {
   /// Zeroes the gradients into which `lane` accumulates, of uses [begin, end).
   void zero_gradient(int use, int lane);
 
-  /// Lane `lane` (0..lanes_per_rank-1, in order) has its whole gradient of uses [begin, end). After the last lane starts
-  /// the dp reduction of every bucket that is full. Uses must finish in descending order.
-  void lane_done(int begin, int end, int lane);
-  /// Starts what is left of the buckets and waits; afterwards own chunks hold the sum over all lanes.
+  /// Lane `lane` (0..lanes_per_rank-1, in order) has its whole gradient of uses [begin, end): adds it to
+  /// those of the lanes before.
+  void merge_lane(int begin, int end, int lane);
+  /// All lanes of uses [begin, end) are merged: starts the dp reduction of every bucket that is full. Once in
+  /// a step for every use, last uses first.
+  void reduce(int begin, int end);
+  /// Waits for the reductions of all uses; afterwards own chunks hold the sum over all lanes.
   void finish_reduction();
 
   /// squares[first_chunk[param] + chunk] = sum of squares of the gradient of each chunk that this rank counts; others untouched.
   void add_gradient_squares(std::span<const int64_t> first_chunk, std::span<double> squares);
-  /// AdamW on the chunks whose state is here; then the compute copies begin their way to everyone, in buckets, first layers first.
+  /// AdamW on the chunks whose state is here, after finish_reduction.
   void step(const kernels::AdamWStep& step);
-  /// The same from the master weights as they are (after init or load).
+  /// The compute copies of uses [begin, end) begin their way to everyone, in buckets; once for every use
+  /// after a step, first uses first.
+  void gather(int begin, int end);
+  /// Compute copies from the master weights as they are (after init or load), on their way to everyone.
   void publish();
   /// Work given to the stream from now on sees the new compute copies of uses [0, end). Every use is awaited before it is read.
   void await(int end);

@@ -31,7 +31,7 @@ kernels::ScratchShape scratch_shape(const JobSpec& job, int64_t optimizer_elemen
 class StageModel {
  public:
   /// slots[chunk]: micro-batches in flight at once of each local chunk. split_backward: the weight half may run later than the
-  /// input half (zero-bubble); otherwise both run together in backward_input. loss_scale: 1 / targets of a step.
+  /// input half (zero-bubble); otherwise both run together (backward). loss_scale: 1 / targets of a step.
   struct Options {
     std::vector<int> slots;
     bool split_backward = false;
@@ -43,7 +43,7 @@ class StageModel {
 
   static StageBytes plan(const JobSpec& job, const StageUses& uses, const Options& options);
 
-  /// The compute copies change: each weight is awaited and packed when a forward pass comes to it.
+  /// The compute copies change: every part is to take its weights again.
   void weights_changed();
 
   /// Where its work is enqueued.
@@ -59,12 +59,23 @@ class StageModel {
   kernels::Matrix output_gradient(int chunk, int slot);  ///< to fill before backward_input (not the last chunk)
   kernels::Matrix input_gradient(int chunk, int slot);   ///< after backward_input (not the first chunk)
 
+  /// A chunk is computed in parts (ChunkPart). `part`: one of them, or kAllParts; the parts of one
+  /// micro-batch come in their order, and no other computation between them.
+  int parts(int chunk) const;
+  const ChunkPart& part(int chunk, int part) const;
+  /// Waits for the part's compute copies and brings them into the form that products take; after every
+  /// change, before the part is computed.
+  void take_weights(int chunk, int part);
+
   /// train = false: no loss gradient is taken. On the last chunk `*loss` (host memory, from allocate_host or the call waits) gets the sum
-  /// of the micro-batch's token losses once the stream has come that far.
-  void forward(int chunk, int slot, const MicroBatch& mb, bool train, double* loss);
-  void backward_input(int chunk, int slot, const MicroBatch& mb);
-  /// Tells `params.lane_done` layer by layer when the micro-batch is its lane's last.
-  void backward_weight(int chunk, int slot, const MicroBatch& mb);
+  /// of the micro-batch's token losses once the stream has come that far. The head's gradients are made here.
+  void forward(int chunk, int slot, const MicroBatch& mb, bool train, double* loss,
+               int part = parallel::kAllParts);
+  /// Both halves; with split_backward they are calls of their own. The half of the weights merges the
+  /// gradients of lanes that are complete.
+  void backward(int chunk, int slot, const MicroBatch& mb, int part = parallel::kAllParts);
+  void backward_input(int chunk, int slot, const MicroBatch& mb, int part = parallel::kAllParts);
+  void backward_weight(int chunk, int slot, const MicroBatch& mb, int part = parallel::kAllParts);
 
   /// Logits f32 [V] of the last token of a sequence of `count` tokens (one stage, one tp rank; for generation).
   void last_logits(const int32_t* tokens, int64_t count, std::span<float> logits);

@@ -60,8 +60,20 @@ class UseBuilder {
     }
     if (last && table_.tied) chunk.head = add(embedding_param(), false, ParamUse::tied_second);
     chunk.end = int(result_.uses.size());
+    list_parts(chunk);
     ENSURE(local == int(result_.chunks.size()));
     result_.chunks.push_back(std::move(chunk));
+  }
+
+  static void list_parts(ChunkUses& c) {
+    if (c.first)
+      c.parts.push_back({ChunkPart::embedding, c.embedding, std::max(c.embedding, c.position) + 1});
+    for (size_t b = 0; b < c.blocks.size(); ++b)
+      c.parts.push_back({ChunkPart::block, c.blocks[b].begin, c.blocks[b].end, int(b)});
+    if (!c.last) return;
+    c.parts.push_back(
+        {ChunkPart::final_norm, c.final_norm_weight, std::max(c.final_norm_weight, c.final_norm_bias) + 1});
+    c.parts.push_back({ChunkPart::head, c.head, c.head + 1});
   }
 
   /// Of the table, which is in the order of the layers: the first of `layer` or behind it.

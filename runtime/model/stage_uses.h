@@ -4,6 +4,7 @@
 
 #include "parallel/mesh.h"
 #include "parallel/sharded_params.h"
+#include "parallel/step_program.h"
 #include "runtime/model/params.h"
 
 namespace trainctl {
@@ -15,6 +16,13 @@ struct BlockUses {
   int norm2_weight = -1, norm2_bias = -1, up = -1, up_bias = -1, down = -1, down_bias = -1;
 };
 
+/// What a chunk is computed in, in forward order, and the uses of each.
+struct ChunkPart {
+  enum Kind { embedding, block, final_norm, head } kind = block;
+  int begin = 0, end = 0;             ///< uses
+  int index = 0;                      ///< of a block: which one of the chunk
+};
+
 struct ChunkUses {
   bool first = false, last = false;   ///< holds the embedding; holds the final norm and the head
   int begin = 0, end = 0;
@@ -22,6 +30,8 @@ struct ChunkUses {
   std::vector<BlockUses> blocks;
   int64_t first_layer = 0;
   int final_norm_weight = -1, final_norm_bias = -1, head = -1;
+  std::vector<ChunkPart> parts;
+  parallel::ChunkParts part_count() const { return {int(parts.size()), last}; }
 };
 
 struct StageUses {

@@ -7,8 +7,8 @@
 
 namespace trainctl {
 
-using parallel::Instruction;
-using parallel::Op;
+using parallel::Act;
+using parallel::Action;
 using parallel::Transfer;
 
 namespace {
@@ -43,21 +43,17 @@ PipelineEdges make_edges(parallel::Communicator& pipe, bool ring) {
   return edges;
 }
 
-Executor::Executor(const parallel::PipelineShape& shape, int stage, parallel::Program program, SlotPlan slots,
-                   StageModel& model, const PipelineEdges& edges, std::function<void(const Instruction&)> doing,
-                   std::function<double()> waited)
-    : shape_(shape), program_(std::move(program)), slots_(std::move(slots)), posts_(plan_posts(program_, slots_)),
-      received_(program_.size()), model_(model), edges_(edges),
-      doing_(std::move(doing)), waited_(std::move(waited)), stage_(stage) {
+Executor::Executor(StageProgram program, StageModel& model, parallel::ShardedParams& params,
+                   const PipelineEdges& edges, ExecutorHooks hooks)
+    : program_(std::move(program)), model_(model), params_(params), edges_(edges), hooks_(std::move(hooks)) {
+  const parallel::PipelineShape& shape = program_.shape.pipeline;
   ENSURE(shape.stages > 1 || shape.virtual_stages == 1);
-  for (const int n : slots_.slots) {
+  for (const int n : program_.slots.slots) {
+    received_activation_.emplace_back(size_t(shape.micro_batches));
+    received_gradient_.emplace_back(size_t(shape.micro_batches));
     sent_activation_.emplace_back(size_t(n));
     sent_gradient_.emplace_back(size_t(n));
   }
-}
-
-void Executor::finish_send(parallel::Communicator* edge, parallel::Ticket& ticket) {
-  if (ticket) edge->wait(ticket, "finish a pipeline send", model_.stream());
 }
 
 Transfer Executor::transfer(Transfer::Kind kind, kernels::Matrix m, int tag) const {
@@ -65,80 +61,122 @@ Transfer Executor::transfer(Transfer::Kind kind, kernels::Matrix m, int tag) con
 }
 
 /// Begins behind the work that was given to the device so far, which is all that used the memory before.
-void Executor::post(size_t receive) {
-  const Instruction& i = program_[receive];
-  const bool activation = i.op == Op::receive_activation;
-  const kernels::Matrix m = activation ? model_.input(i.chunk, input(i)) : model_.output_gradient(i.chunk, slot(i));
-  const Transfer t = transfer(Transfer::receive, m, tag_of(global_chunk(i.chunk), activation));
-  received_[receive] = (activation ? edges_.activation_in : edges_.gradient_in)->exchange({&t, 1}, &model_.stream());
+void Executor::post(const Action& a, bool activation) {
+  const kernels::Matrix m =
+      activation ? model_.input(a.chunk, input(a)) : model_.output_gradient(a.chunk, slot(a));
+  const Transfer t = transfer(Transfer::receive, m, tag_of(global_chunk(a.chunk), activation));
+  auto& ticket =
+      (activation ? received_activation_ : received_gradient_)[size_t(a.chunk)][size_t(a.micro_batch)];
+  ticket = (activation ? edges_.activation_in : edges_.gradient_in)->exchange({&t, 1}, &model_.stream());
 }
 
-void Executor::receive(size_t place) {
-  const bool activation = program_[place].op == Op::receive_activation;
+void Executor::receive(const Action& a, bool activation) {
+  auto& ticket =
+      (activation ? received_activation_ : received_gradient_)[size_t(a.chunk)][size_t(a.micro_batch)];
+  ENSURE(ticket, "{}: it was not posted", text_of(a));
   (activation ? edges_.activation_in : edges_.gradient_in)
-      ->wait(received_[place], activation ? "receive an activation" : "receive a gradient", model_.stream());
+      ->wait(ticket, activation ? "receive an activation" : "receive a gradient", model_.stream());
 }
 
-void Executor::send(const Instruction& i, bool activation) {
-  const int to = global_chunk(i.chunk) + (activation ? 1 : -1);
-  const kernels::Matrix m = activation ? model_.output(i.chunk, slot(i)) : model_.input_gradient(i.chunk, slot(i));
+void Executor::send(const Action& a, bool activation) {
+  const int to = global_chunk(a.chunk) + (activation ? 1 : -1);
+  const kernels::Matrix m =
+      activation ? model_.output(a.chunk, slot(a)) : model_.input_gradient(a.chunk, slot(a));
   const Transfer t = transfer(Transfer::send, m, tag_of(to, activation));
-  auto& ticket = (activation ? sent_activation_ : sent_gradient_)[size_t(i.chunk)][size_t(slot(i))];
+  auto& ticket = (activation ? sent_activation_ : sent_gradient_)[size_t(a.chunk)][size_t(slot(a))];
   ticket = (activation ? edges_.activation_out : edges_.gradient_out)->exchange({&t, 1}, &model_.stream());
+}
+
+void Executor::release(const Action& a, bool activation) {
+  auto& ticket = (activation ? sent_activation_ : sent_gradient_)[size_t(a.chunk)][size_t(slot(a))];
+  (activation ? edges_.activation_out : edges_.gradient_out)
+      ->wait(ticket, "finish a pipeline send", model_.stream());
+}
+
+/// What the computation reads has arrived, and what it writes has left.
+void Executor::require_waited_for(const Action& a) const {
+  if (a.act == Act::backward_weight) return;
+  const bool forward = a.act == Act::forward;
+  const auto& received =
+      (forward ? received_activation_ : received_gradient_)[size_t(a.chunk)][size_t(a.micro_batch)];
+  const auto& sent = (forward ? sent_activation_ : sent_gradient_)[size_t(a.chunk)][size_t(slot(a))];
+  ENSURE(!received, "{}: what it reads was not waited for", text_of(a));
+  ENSURE(!sent, "{}: what it overwrites was not released", text_of(a));
+}
+
+void Executor::compute(const Action& a, const std::vector<MicroBatch>& micro_batches, double* losses) {
+  require_waited_for(a);
+  const MicroBatch& mb = micro_batches[size_t(a.micro_batch)];
+  switch (a.act) {
+    case Act::forward:
+      if (a.part <= 0 && input(a) >= 0) model_.use_input(a.chunk, slot(a), input(a));
+      model_.forward(a.chunk, slot(a), mb, true, losses + a.micro_batch, a.part);
+      break;
+    case Act::backward: model_.backward(a.chunk, slot(a), mb, a.part); break;
+    case Act::backward_input: model_.backward_input(a.chunk, slot(a), mb, a.part); break;
+    default: model_.backward_weight(a.chunk, slot(a), mb, a.part);
+  }
+}
+
+void Executor::execute(const Action& a, const std::vector<MicroBatch>& micro_batches, double* losses) {
+  switch (a.act) {
+    case Act::post_activation: return post(a, true);
+    case Act::wait_activation: return receive(a, true);
+    case Act::send_activation: return send(a, true);
+    case Act::release_activation: return release(a, true);
+    case Act::post_gradient: return post(a, false);
+    case Act::wait_gradient: return receive(a, false);
+    case Act::send_gradient: return send(a, false);
+    case Act::release_gradient: return release(a, false);
+    case Act::forward:
+    case Act::backward:
+    case Act::backward_input:
+    case Act::backward_weight: return compute(a, micro_batches, losses);
+    case Act::wait_weights: return model_.take_weights(a.chunk, a.part);
+    case Act::reduce:
+      return params_.reduce(model_.part(a.chunk, a.part).begin, model_.part(a.chunk, a.part).end);
+    case Act::sum: return params_.finish_reduction();
+    case Act::step:
+      weights_changed_ = hooks_.step();
+      if (weights_changed_) model_.weights_changed();
+      return;
+    case Act::gather:
+      if (weights_changed_)
+        params_.gather(model_.part(a.chunk, a.part).begin, model_.part(a.chunk, a.part).end);
+      return;
+  }
 }
 
 void Executor::run(const std::vector<MicroBatch>& micro_batches, double* losses, ExecutorTimes& times) {
   Clock& clock = real_clock();
-  for (size_t at = 0; at < program_.size(); ++at) {
-    const Instruction& i = program_[at];
-    for (const size_t receive : posts_[at]) post(receive);
-    if (i.op == Op::reduce || i.op == Op::step) continue;
-    doing_(i);
-    const double begin = clock.monotonic_s() - waited_();
-    const MicroBatch& mb = micro_batches[size_t(i.micro_batch)];
-    const size_t chunk = size_t(i.chunk), place = size_t(slot(i));
-    double* spent = nullptr;
-    switch (i.op) {
-      case Op::receive_activation:
-      case Op::receive_gradient: receive(at); break;
-      case Op::send_activation: send(i, true); break;
-      case Op::send_gradient: send(i, false); break;
-      case Op::forward:
-        finish_send(edges_.activation_out.get(), sent_activation_[chunk][place]);
-        if (input(i) >= 0) model_.use_input(i.chunk, int(place), input(i));
-        model_.forward(i.chunk, int(place), mb, true, losses + i.micro_batch);
-        spent = &times.forward_s;
-        break;
-      case Op::backward_input:
-        finish_send(edges_.gradient_out.get(), sent_gradient_[chunk][place]);
-        model_.backward_input(i.chunk, int(place), mb);
-        spent = &times.backward_s;
-        break;
-      case Op::backward_weight:
-        model_.backward_weight(i.chunk, int(place), mb);
-        spent = &times.backward_s;
-        break;
-      case Op::reduce:
-      case Op::step: break;
-    }
-    if (spent) *spent += clock.monotonic_s() - waited_() - begin;
+  for (const Action& a : program_.actions) {
+    const bool short_one = a.act == Act::post_activation || a.act == Act::post_gradient ||
+                           a.act == Act::reduce || a.act == Act::gather;
+    if (!short_one) hooks_.doing(a);
+    const bool forward = a.act == Act::forward || a.act == Act::wait_weights;
+    const bool backward = a.act == Act::backward || a.act == Act::backward_input ||
+                          a.act == Act::backward_weight || a.act == Act::reduce;
+    const double begin = forward || backward ? clock.monotonic_s() - hooks_.waited() : 0;
+    execute(a, micro_batches, losses);
+    if (forward || backward)
+      (forward ? times.forward_s : times.backward_s) += clock.monotonic_s() - hooks_.waited() - begin;
   }
-  for (auto& chunk : sent_activation_)
-    for (parallel::Ticket& ticket : chunk) finish_send(edges_.activation_out.get(), ticket);
-  for (auto& chunk : sent_gradient_)
-    for (parallel::Ticket& ticket : chunk) finish_send(edges_.gradient_out.get(), ticket);
 }
 
 void Executor::evaluate(const MicroBatch& mb, double* loss) {
-  const int last = shape_.stages * shape_.virtual_stages - 1;
-  for (int chunk = 0; chunk < shape_.virtual_stages; ++chunk) {
+  const parallel::PipelineShape& shape = program_.shape.pipeline;
+  const int last = shape.stages * shape.virtual_stages - 1;
+  for (int chunk = 0; chunk < shape.virtual_stages; ++chunk) {
     const int global = global_chunk(chunk);
     if (global > 0) {
       const Transfer t = transfer(Transfer::receive, model_.input(chunk, 0), tag_of(global, true));
       edges_.activation_in->exchange_and_wait({&t, 1}, "receive an activation (evaluation)", model_.stream());
       model_.use_input(chunk, 0, 0);
     }
-    model_.forward(chunk, 0, mb, false, loss);
+    for (int part = 0; part < model_.parts(chunk); ++part) {
+      model_.take_weights(chunk, part);
+      model_.forward(chunk, 0, mb, false, loss, part);
+    }
     if (global < last) {
       const Transfer t = transfer(Transfer::send, model_.output(chunk, 0), tag_of(global + 1, true));
       edges_.activation_out->exchange_and_wait({&t, 1}, "send an activation (evaluation)", model_.stream());

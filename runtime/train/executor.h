@@ -1,4 +1,5 @@
-// Runs a pipeline program: the one loop that every schedule goes through.
+// Runs a step program: the one loop that every schedule goes through. It does what the program lists, and
+// nothing else.
 #pragma once
 #include <functional>
 #include <memory>
@@ -6,7 +7,7 @@
 #include <vector>
 
 #include "parallel/communicator.h"
-#include "parallel/pipeline.h"
+#include "parallel/step_program.h"
 #include "runtime/model/stage_model.h"
 #include "runtime/train/schedule.h"
 
@@ -31,40 +32,53 @@ struct ExecutorTimes {
   double forward_s = 0, backward_s = 0;
 };
 
+/// What the executor asks of the trainer.
+struct ExecutorHooks {
+  std::function<void(const parallel::Action&)> doing;   ///< before every action that may take long
+  std::function<double()> waited;   ///< how long this rank has waited for peers so far, on any communicator
+  std::function<bool()> step;       ///< the optimizer, once the gradients are summed: ShardedParams::step, or
+                                    ///< false where it leaves the weights
+};
+
 class Executor {
  public:
-  /// `edges` must outlive this. `doing` is told each instruction before it runs; `waited` says how long this rank has
-  /// waited for peers so far, on any communicator.
-  Executor(const parallel::PipelineShape& shape, int stage, parallel::Program program, SlotPlan slots, StageModel& model,
-           const PipelineEdges& edges, std::function<void(const parallel::Instruction&)> doing, std::function<double()> waited);
+  /// Model, parameters and edges must outlive this.
+  Executor(StageProgram program, StageModel& model, parallel::ShardedParams& params,
+           const PipelineEdges& edges, ExecutorHooks hooks);
 
-  /// Enqueues one step's forward and backward. losses[i] (host memory, from allocate_host) gets micro-batch i's summed token loss on
-  /// the last stage once the model's stream has come to the end.
+  /// One step. losses[i] (host memory, from allocate_host) gets micro-batch i's summed token loss on the last
+  /// stage once the model's stream has come to the end. Before the first: weights published
+  /// (ShardedParams::publish).
   void run(const std::vector<MicroBatch>& micro_batches, double* losses, ExecutorTimes& times);
   /// Forward only of one micro-batch through the pipeline (evaluation), slot 0 of each chunk; its summed loss likewise.
   void evaluate(const MicroBatch& micro_batch, double* loss);
 
  private:
-  void post(size_t receive);
-  void receive(size_t place);
-  void send(const parallel::Instruction&, bool activation);
-  void finish_send(parallel::Communicator* edge, parallel::Ticket& ticket);
+  using Tickets = std::vector<std::vector<parallel::Ticket>>;
+  void execute(const parallel::Action&, const std::vector<MicroBatch>&, double* losses);
+  void compute(const parallel::Action&, const std::vector<MicroBatch>&, double* losses);
+  void post(const parallel::Action&, bool activation);
+  void receive(const parallel::Action&, bool activation);
+  void send(const parallel::Action&, bool activation);
+  void release(const parallel::Action&, bool activation);
+  void require_waited_for(const parallel::Action&) const;
   parallel::Transfer transfer(parallel::Transfer::Kind kind, kernels::Matrix m, int tag) const;
-  int slot(const parallel::Instruction& i) const { return slots_.slot_of[size_t(i.chunk)][size_t(i.micro_batch)]; }
-  int input(const parallel::Instruction& i) const { return slots_.input_of[size_t(i.chunk)][size_t(i.micro_batch)]; }
-  int global_chunk(int chunk) const { return chunk * shape_.stages + stage_; }
+  int slot(const parallel::Action& a) const {
+    return program_.slots.slot_of[size_t(a.chunk)][size_t(a.micro_batch)];
+  }
+  int input(const parallel::Action& a) const {
+    return program_.slots.input_of[size_t(a.chunk)][size_t(a.micro_batch)];
+  }
+  int global_chunk(int chunk) const { return chunk * program_.shape.pipeline.stages + program_.shape.stage; }
 
-  parallel::PipelineShape shape_;
-  parallel::Program program_;
-  SlotPlan slots_;
-  std::vector<std::vector<size_t>> posts_;      // plan_posts
-  std::vector<parallel::Ticket> received_;      // [place in the program]
+  const StageProgram program_;
   StageModel& model_;
+  parallel::ShardedParams& params_;
   const PipelineEdges& edges_;
-  std::function<void(const parallel::Instruction&)> doing_;
-  std::function<double()> waited_;
-  int stage_;
-  std::vector<std::vector<parallel::Ticket>> sent_activation_, sent_gradient_;  // [chunk][slot]
+  const ExecutorHooks hooks_;
+  Tickets received_activation_, received_gradient_;   // [chunk][micro_batch]
+  Tickets sent_activation_, sent_gradient_;           // [chunk][slot]
+  bool weights_changed_ = false;                      // by the step that this run made
 };
 
 }  // namespace trainctl

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <deque>
 
 #include "runtime/base/error.h"
 
@@ -47,73 +46,6 @@ std::vector<MicroBatch> micro_batches(const JobSpec& job) {
   return result;
 }
 
-namespace {
-
-/// Each input that is received takes the buffer that has been free for longest.
-void plan_inputs(const parallel::Program& program, SlotPlan& plan) {
-  std::vector<std::deque<int>> free(plan.slots.size());
-  for (size_t c = 0; c < free.size(); ++c) {
-    plan.input_of.emplace_back(plan.slot_of[c].size(), -1);
-    for (int input = 0; input <= plan.slots[c]; ++input) free[c].push_back(input);
-  }
-  for (const parallel::Instruction& i : program) {
-    if (i.op != parallel::Op::receive_activation && i.op != parallel::Op::backward_weight) continue;
-    int& input = plan.input_of[size_t(i.chunk)][size_t(i.micro_batch)];
-    std::deque<int>& unused = free[size_t(i.chunk)];
-    if (i.op == parallel::Op::receive_activation) {
-      input = unused.front();
-      unused.pop_front();
-    } else if (input >= 0) {
-      unused.push_back(input);
-    }
-  }
-}
-
-}  // namespace
-
-SlotPlan plan_slots(const parallel::Program& program, int virtual_stages, int micro_batches) {
-  SlotPlan plan;
-  plan.slot_of.assign(size_t(virtual_stages), std::vector<int>(size_t(micro_batches), -1));
-  plan.slots.assign(size_t(virtual_stages), 0);
-  std::vector<std::vector<bool>> used(static_cast<size_t>(virtual_stages));
-  for (const parallel::Instruction& i : program) {
-    auto& free_list = used[size_t(i.chunk)];
-    if (i.op == parallel::Op::receive_activation || i.op == parallel::Op::forward) {
-      int& slot = plan.slot_of[size_t(i.chunk)][size_t(i.micro_batch)];
-      if (slot >= 0) continue;
-      slot = int(std::find(free_list.begin(), free_list.end(), false) - free_list.begin());
-      if (slot == int(free_list.size())) free_list.push_back(false);
-      free_list[size_t(slot)] = true;
-    } else if (i.op == parallel::Op::backward_weight) {
-      free_list[size_t(plan.slot_of[size_t(i.chunk)][size_t(i.micro_batch)])] = false;
-    }
-  }
-  for (size_t c = 0; c < used.size(); ++c) plan.slots[c] = std::max<int>(1, int(used[c].size()));
-  plan_inputs(program, plan);
-  return plan;
-}
-
-std::vector<std::vector<size_t>> plan_posts(const parallel::Program& program, const SlotPlan& slots) {
-  using parallel::Op;
-  std::vector<std::vector<size_t>> posts(program.size());
-  std::vector<std::vector<size_t>> free_at, ready_at;   // [chunk][input], [chunk][micro_batch]: the instruction before which it is so
-  for (const int n : slots.slots) free_at.emplace_back(size_t(n) + 1, 0);
-  for (const auto& chunk : slots.slot_of) ready_at.emplace_back(chunk.size(), 0);
-  size_t last_activation = 0, last_gradient = 0;
-  for (size_t i = 0; i < program.size(); ++i) {
-    const auto [op, chunk, micro_batch] = program[i];
-    if (op == Op::reduce || op == Op::step) continue;
-    const int input = slots.input_of[size_t(chunk)][size_t(micro_batch)];
-    size_t& ready = ready_at[size_t(chunk)][size_t(micro_batch)];
-    if (op == Op::forward || op == Op::send_activation) ready = i + 1;
-    if (op == Op::backward_weight && input >= 0) free_at[size_t(chunk)][size_t(input)] = i + 1;
-    if (op == Op::receive_activation)
-      posts[last_activation = std::max(last_activation, free_at[size_t(chunk)][size_t(input)])].push_back(i);
-    if (op == Op::receive_gradient) posts[last_gradient = std::max(last_gradient, ready)].push_back(i);
-  }
-  return posts;
-}
-
 parallel::PipelineShape pipeline_shape(const JobSpec& job) {
   const bool joined = job.parallelism.schedule == parallel::Schedule::zb_h1 && !splits_backward(job);
   return {joined ? parallel::Schedule::one_f_one_b : job.parallelism.schedule, job.parallelism.pipeline, job.parallelism.virtual_stages,
@@ -125,11 +57,19 @@ std::vector<parallel::Program> pipeline_programs(const JobSpec& job) { return pi
 std::vector<parallel::Program> pipeline_programs(const JobSpec& job, const parallel::PipelineShape& shape) {
   std::vector<parallel::Program> programs = parallel::make_programs(shape);
   if (splits_backward(job)) return programs;
-  for (parallel::Program& program : programs)
-    for (size_t i = 0; i + 1 < program.size(); ++i)
-      if (program[i].op == parallel::Op::send_gradient && program[i + 1].op == parallel::Op::backward_weight)
-        std::swap(program[i], program[i + 1]);
+  for (parallel::Program& program : programs) parallel::join_halves(program);
   return programs;
+}
+
+StageProgram stage_program(const JobSpec& job, int stage, const StageUses& uses) {
+  StageProgram p;
+  p.shape = {.pipeline = pipeline_shape(job), .stage = stage, .splits_backward = splits_backward(job),
+             .gathers = job.parallelism.zero_stage > 0 && job.parallelism.data > 1};
+  for (const ChunkUses& chunk : uses.chunks) p.shape.chunks.push_back(chunk.part_count());
+  const parallel::Program schedule = pipeline_programs(job)[size_t(stage)];
+  p.slots = plan_slots(schedule, p.shape.pipeline.virtual_stages, p.shape.pipeline.micro_batches);
+  p.actions = parallel::make_step_program(p.shape, schedule, p.slots);
+  return p;
 }
 
 bool splits_backward(const JobSpec& job) {

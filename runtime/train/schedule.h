@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "parallel/step_program.h"
 #include "runtime/model/stage_model.h"
 #include "runtime/spec/job.h"
 
@@ -28,19 +29,9 @@ std::vector<uint64_t> sample_indices(const JobSpec& job, int64_t first, int dp);
 /// The micro-batches of a rank within a step (tokens and targets not set).
 std::vector<MicroBatch> micro_batches(const JobSpec& job);
 
-/// Which slot of its chunk each (chunk, micro-batch) uses under a program, and how many slots each chunk needs.
-struct SlotPlan {
-  std::vector<std::vector<int>> slot_of;   ///< [chunk][micro_batch]
-  std::vector<int> slots;                  ///< [chunk]
-  std::vector<std::vector<int>> input_of;  ///< [chunk][micro_batch]: which of the slots + 1 inputs; -1 where none is received
-};
-SlotPlan plan_slots(const parallel::Program& program, int virtual_stages, int micro_batches);
-
-/// Where each receive of a program may begin: posts[i] lists the receives, by their place in the program, that are given to the transport
-/// before instruction i runs, in order. An activation's begins as soon as its input is free, a gradient's behind its own forward (before that it
-/// cannot be on its way), and never before an earlier receive of its kind, so that messages keep their order. Instruction i itself then
-/// only waits for its message.
-std::vector<std::vector<size_t>> plan_posts(const parallel::Program& program, const SlotPlan& slots);
+using parallel::plan_posts;
+using parallel::plan_slots;
+using parallel::SlotPlan;
 
 /// The pipeline shape of a rank of this job, and the programs its stages run: where both halves of backward run together, the gradient
 /// is sent after both; with recomputation zb-h1 has nothing to put apart and runs as 1F1B.
@@ -48,6 +39,14 @@ parallel::PipelineShape pipeline_shape(const JobSpec& job);
 std::vector<parallel::Program> pipeline_programs(const JobSpec& job);
 /// The same for a shape of the job's schedule with another number of micro-batches.
 std::vector<parallel::Program> pipeline_programs(const JobSpec& job, const parallel::PipelineShape& shape);
+/// What one stage runs in a step, and the memory of its pipeline.
+struct StageProgram {
+  parallel::StepShape shape;
+  SlotPlan slots;
+  parallel::StepProgram actions;
+};
+StageProgram stage_program(const JobSpec& job, int stage, const StageUses& uses);
+
 /// Whether the weight half of backward runs apart from the input half.
 bool splits_backward(const JobSpec& job);
 

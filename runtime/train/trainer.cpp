@@ -59,6 +59,7 @@ struct Trainer::Impl {
   double last_loss = NAN, saving_s = 0;   // saving_s: since the last report
   double step_ended_s = NAN, apart_s = 0; // when the last step ended; evaluation and saving since then
   double peak_flops_per_s = 0;            // of all devices together; known to rank 0, which reports
+  double reduce_began_s = 0, waited_until_reduce_s = 0;   // of the step under way
   RankTimes times;
 
   Impl(const JobSpec& j, const RankOptions& o, Communicator& w, kernels::Backend& b, Control& c, FileSystem& f)
@@ -107,26 +108,30 @@ struct Trainer::Impl {
     if (!backend.is_host())
       for (auto* axis : {&comms.tp, &comms.dp, &comms.tied})
         if (*axis) *axis = parallel::make_rehearsable(std::move(*axis), rehearsing);
-    const parallel::PipelineShape shape = pipeline_shape(job);
-    const parallel::Program program = pipeline_programs(job)[size_t(at.pp)];
-    SlotPlan slots = plan_slots(program, shape.virtual_stages, shape.micro_batches);
     StageUses uses = stage_uses(table, job, at);
+    StageProgram program = stage_program(job, at.pp, uses);
+    const std::string problem = parallel::step_problem(program.shape, program.slots, program.actions);
+    ENSURE(problem.empty(), "{}", problem);
+    const int micro_batches = program.shape.pipeline.micro_batches;
     tp = std::make_unique<parallel::TensorParallel>(*comms.tp, backend, *stream, job.parallelism.sequence_parallel);
     params = std::make_unique<parallel::ShardedParams>(uses.uses, grids.grids, sharding_options(job, at), *comms.dp, *comms.tp,
                                                        comms.tied.get(), backend, *stream);
     activity.progress(1, 3, false);
-    StageModel::Options model_options{slots.slots, splits_backward(job), float(1.0 / double(job.tokens_per_step()))};
+    StageModel::Options model_options{program.slots.slots, splits_backward(job),
+                                      float(1.0 / double(job.tokens_per_step()))};
     model = std::make_unique<StageModel>(job, std::move(uses), model_options, *params, *tp, backend, *stream);
     activity.progress(2, 3, false);
-    losses = backend.allocate_host(std::max<size_t>(size_t(shape.micro_batches), 1) * sizeof(double));
+    losses = backend.allocate_host(std::max<size_t>(size_t(micro_batches), 1) * sizeof(double));
     if (needs_tokens()) tokens = std::make_unique<TokenFeed>(sequences_per_rank(), job.data.seq_len, backend);
     int64_t elements = 0;
     for (const auto& c : params->state_chunks()) elements += c.box.count();
     staging = std::make_unique<StateStaging>(backend, *stream, staging_bytes(state_bytes(*params), options.most_staging_bytes));
     backend.reserve_scratch(scratch_shape(job, elements, int64_t(params->state_chunks().size())));
-    executor = std::make_unique<Executor>(shape, at.pp, program, std::move(slots), *model, comms.edges,
-                                          [this](const parallel::Instruction& i) { note(i); },
-                                          [this] { return waited(); });
+    executor =
+        std::make_unique<Executor>(std::move(program), *model, *params, comms.edges,
+                                   ExecutorHooks{.doing = [this](const parallel::Action& a) { note(a); },
+                                                 .waited = [this] { return waited(); },
+                                                 .step = [this] { return update(); }});
   }
 
   /// Loads the kernels of a step, where a device loads any: no peer waits for this rank yet.
@@ -135,18 +140,23 @@ struct Trainer::Impl {
     activity.enter(RunPhase::building, -1, "(every op runs once)");
     rehearsing = true;
     warm_up({.model = *model, .params = *params, .backend = backend, .chunks = job.parallelism.virtual_stages,
+             .split_backward = splits_backward(job),
              .lanes_per_rank = sharding_options(job, at).lanes_per_rank, .tokens = tokens ? tokens->inputs(0) : nullptr,
              .targets = tokens ? tokens->targets(0) : nullptr, .losses = static_cast<double*>(losses->data()),
              .first_chunk = grids.first_chunk, .total_chunks = grids.total});
     rehearsing = false;
   }
 
-  void note(const parallel::Instruction& i) {
-    static constexpr RunPhase kPhases[] = {RunPhase::receiving_activation, RunPhase::forward, RunPhase::sending_activation,
-                                           RunPhase::receiving_gradient, RunPhase::backward, RunPhase::weight_gradient,
-                                           RunPhase::sending_gradient, RunPhase::reducing_gradients, RunPhase::optimizer};
-    activity.set({.phase = kPhases[size_t(i.op)], .step = step + 1, .micro_batch = i.micro_batch,
-                  .virtual_stage = i.chunk * mesh.pp + at.pp});
+  void note(const parallel::Action& a) {
+    const RunPhase phase = phase_of(a.act);
+    if (a.act < parallel::Act::reduce)
+      activity.set({.phase = phase,
+                    .step = step + 1,
+                    .micro_batch = a.micro_batch,
+                    .virtual_stage = a.chunk * mesh.pp + at.pp});
+    else
+      activity.enter(phase, step + 1);
+    if (a.act == parallel::Act::sum) reduce_began_s = clock.monotonic_s(), waited_until_reduce_s = waited();
   }
 
   RankState loading_state() {
@@ -208,7 +218,8 @@ struct Trainer::Impl {
   struct Scalars {
     double loss = 0, grad_norm = 0;
     bool stop = false;
-  };
+  } scalars;                               // of the newest step
+  StepFate fate = StepFate::apply;
 
   /// Adds vectors of which each entry is known to one rank (and zero elsewhere, so exact in any order): an axis at a time, so that no
   /// rank talks to all others.
@@ -244,27 +255,12 @@ struct Trainer::Impl {
     return s;
   }
 
-  kernels::AdamWStep adamw_step(double grad_norm) const {
-    kernels::AdamWStep a;
-    a.lr = float(learning_rate(job.schedule, step));
-    a.beta1 = float(job.optimizer.beta1);
-    a.beta2 = float(job.optimizer.beta2);
-    a.eps = float(job.optimizer.eps);
-    if (job.optimizer.grad_clip > 0)
-      a.grad_scale = float(std::min(1.0, job.optimizer.grad_clip / (grad_norm + 1e-6)));
-    // Counts the updates that were made: a skipped step changed no moment.
-    const double updates = double(step + 1 - bad_steps.total);
-    a.bias_correction1 = float(1.0 - std::pow(job.optimizer.beta1, updates));
-    a.bias_correction2 = float(1.0 - std::pow(job.optimizer.beta2, updates));
-    return a;
-  }
 
   /// Updates the parameters, or skips a step whose loss or gradient norm is not finite. Throws Error(kDiverged) after too many.
   StepFate apply_or_skip(const Scalars& s) {
     const StepFate fate = fate_of_step(s.loss, s.grad_norm, bad_steps, job.fault_tolerance.skip_bad_steps);
     if (fate == StepFate::apply) {
-      params->step(adamw_step(s.grad_norm));
-      model->weights_changed();
+      params->step(adamw_step(job, step, bad_steps.total, s.grad_norm));
       bad_steps = after_step(bad_steps, fate);
       last_loss = s.loss;
       return fate;
@@ -282,6 +278,17 @@ struct Trainer::Impl {
       control.event("step_skipped", dump_json(nlohmann::json{{"step", step + 1}, {"reason", what}, {"lr", lr},
                                                              {"in_a_row", bad_steps.in_a_row}, {"total", bad_steps.total}}));
     return fate;
+  }
+
+  /// The executor's step: the gradients are summed. Returns whether the weights changed.
+  bool update() {
+    if (step == 0 && !options.gradients_dir.empty())
+      save_gradients(world, fs, options.gradients_dir, state_info(), table, rank_state());
+    activity.enter(RunPhase::exchanging_scalars, step + 1);
+    scalars = exchange_scalars();
+    activity.enter(RunPhase::optimizer, step + 1);
+    fate = apply_or_skip(scalars);
+    return fate == StepFate::apply;
   }
 
   double waited() const {
@@ -303,17 +310,9 @@ struct Trainer::Impl {
     executor->run(step_micro_batches(), static_cast<double*>(losses->data()), spent);
     times.forward_s = spent.forward_s;
     times.backward_s = spent.backward_s;
-    activity.enter(RunPhase::reducing_gradients, step + 1);
-    const double reduce_begin = clock.monotonic_s(), waited_until_reduce = waited();
-    params->finish_reduction();
-    if (step == 0 && !options.gradients_dir.empty()) save_gradients(world, fs, options.gradients_dir, state_info(), table, rank_state());
-    activity.enter(RunPhase::exchanging_scalars, step + 1);
-    const Scalars scalars = exchange_scalars();
-    activity.enter(RunPhase::optimizer, step + 1);
-    const StepFate fate = apply_or_skip(scalars);
     stream->synchronize();
     const double end = clock.monotonic_s();
-    times.optimizer_s = end - reduce_begin - (waited() - waited_until_reduce);
+    times.optimizer_s = end - reduce_began_s - (waited() - waited_until_reduce_s);
     times.communication_s = waited() - waited_before;
     times.step_s = end - begin + times.reporting_s;
     step_ended_s = end;
@@ -323,7 +322,7 @@ struct Trainer::Impl {
     if (validation && step % job.eval.every_steps == 0) val_loss = evaluate();
     times.evaluation_s = apart_s = clock.monotonic_s() - end;
     activity.enter(RunPhase::reporting, step);
-    report(scalars, fate, val_loss, last);
+    report(val_loss, last);
     return scalars.stop;
   }
 
@@ -335,7 +334,7 @@ struct Trainer::Impl {
     times.sm_clock_mhz = now.sm_clock_mhz.value_or(NAN);
   }
 
-  void report(const Scalars& scalars, StepFate fate, std::optional<double> val_loss, int64_t last) {
+  void report(std::optional<double> val_loss, int64_t last) {
     StepNumbers n;
     n.step = step;
     n.tokens_per_step = job.tokens_per_step();

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "data/dataset.h"
+#include "runtime/base/activity.h"
 #include "runtime/train/checkpointing.h"
 #include "runtime/train/executor.h"
 #include "runtime/train/rank.h"
@@ -33,6 +34,12 @@ void require_equal_numerics(parallel::Communicator& world, const std::string& nu
 
 /// Error(kData) if an evaluation could not give each lane a micro-batch.
 void check_validation_size(const data::Dataset& validation, const JobSpec& job);
+
+/// The factors of 0-based step `step`, after `skipped` steps that changed nothing.
+kernels::AdamWStep adamw_step(const JobSpec& job, int64_t step, int64_t skipped, double grad_norm);
+
+/// What a rank reports while it does such an action.
+RunPhase phase_of(parallel::Act act);
 
 class Trainer {
  public:

@@ -65,6 +65,45 @@ double all_ranks_peak(const JobSpec& job, const RankOptions& options, Communicat
   return measured * gpus;
 }
 
+kernels::AdamWStep adamw_step(const JobSpec& job, int64_t step, int64_t skipped, double grad_norm) {
+  kernels::AdamWStep a;
+  a.lr = float(learning_rate(job.schedule, step));
+  a.beta1 = float(job.optimizer.beta1);
+  a.beta2 = float(job.optimizer.beta2);
+  a.eps = float(job.optimizer.eps);
+  if (job.optimizer.grad_clip > 0)
+    a.grad_scale = float(std::min(1.0, job.optimizer.grad_clip / (grad_norm + 1e-6)));
+  // Counts the updates that were made: a skipped step changed no moment.
+  const double updates = double(step + 1 - skipped);
+  a.bias_correction1 = float(1.0 - std::pow(job.optimizer.beta1, updates));
+  a.bias_correction2 = float(1.0 - std::pow(job.optimizer.beta2, updates));
+  return a;
+}
+
+RunPhase phase_of(parallel::Act act) {
+  using parallel::Act;
+  switch (act) {
+    case Act::post_activation:
+    case Act::wait_activation: return RunPhase::receiving_activation;
+    case Act::wait_weights:
+    case Act::forward: return RunPhase::forward;
+    case Act::send_activation:
+    case Act::release_activation: return RunPhase::sending_activation;
+    case Act::post_gradient:
+    case Act::wait_gradient: return RunPhase::receiving_gradient;
+    case Act::backward:
+    case Act::backward_input: return RunPhase::backward;
+    case Act::backward_weight: return RunPhase::weight_gradient;
+    case Act::send_gradient:
+    case Act::release_gradient: return RunPhase::sending_gradient;
+    case Act::reduce:
+    case Act::sum: return RunPhase::reducing_gradients;
+    case Act::step:
+    case Act::gather: return RunPhase::optimizer;
+  }
+  ENSURE(false, "action {}", int(act));
+}
+
 void require_equal_numerics(Communicator& world, const std::string& numerics) {
   std::array<char, 256> first{};
   numerics.copy(first.data(), first.size() - 1);

@@ -9,19 +9,31 @@ void warm_up(const WarmUp& w) {
     return MicroBatch{.index = 0, .lane = w.lanes_per_rank - 1, .first_of_lane = first, .last_of_lane = !first, .tokens = w.tokens,
                       .targets = w.targets};
   };
+  const auto each_part = [&](int chunk, auto each) {
+    for (int part = 0; part < w.model.parts(chunk); ++part) each(chunk, part);
+  };
+  w.params.publish();
   for (const bool first : {true, false}) {
     const MicroBatch mb = micro_batch(first);
-    for (int chunk = 0; chunk < w.chunks; ++chunk) w.model.forward(chunk, 0, mb, true, w.losses);
+    for (int chunk = 0; chunk < w.chunks; ++chunk) {
+      if (first) each_part(chunk, [&](int c, int part) { w.model.take_weights(c, part); });
+      w.model.forward(chunk, 0, mb, true, w.losses);
+    }
     for (int chunk = w.chunks - 1; chunk >= 0; --chunk) {
+      if (!w.split_backward) {
+        w.model.backward(chunk, 0, mb);
+        continue;
+      }
       w.model.backward_input(chunk, 0, mb);
       w.model.backward_weight(chunk, 0, mb);
     }
   }
+  w.params.reduce(0, w.params.use_count());
   w.params.finish_reduction();
   std::vector<double> squares(size_t(w.total_chunks), 0.0);
   w.params.add_gradient_squares(w.first_chunk, squares);
   w.params.step({});   // with a learning rate of zero
-  w.params.publish();
+  w.params.gather(0, w.params.use_count());
   w.params.await(w.params.use_count());
   w.model.weights_changed();
   for (const auto& chunk : w.params.state_chunks())

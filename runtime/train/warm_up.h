@@ -15,6 +15,7 @@ struct WarmUp {
   parallel::ShardedParams& params;
   kernels::Backend& backend;
   int chunks = 1;                      ///< of this rank
+  bool split_backward = false;         ///< as in StageModel::Options
   int lanes_per_rank = 1;
   const int32_t *tokens = nullptr, *targets = nullptr;   ///< device [M], any tokens of the vocabulary; null where the rank reads none
   double* losses = nullptr;            ///< host memory, as in Executor::run, for one micro-batch

@@ -1,14 +1,22 @@
-// Goal: a pipeline's receive begins as soon as its memory is free, not when its turn in the program comes, under every schedule; and each is
-// begun once, in the order of its messages, into memory that no other micro-batch uses.
-// Method: the plan of posts is checked by walking every program of every small shape; the executor runs one stage of a tiny model on the CPU
-// with edges that record what they are asked for, and the log must show computation between a receive's beginning and the wait for it.
+// Goal: a pipeline's receive begins as soon as its memory is free, not when its turn in the program comes,
+// under every schedule; and each is begun once, in the order of its messages, into memory that no other
+// micro-batch uses. Method: the plan of posts is checked by walking every program of every small shape; the
+// executor runs one stage of a tiny model on the CPU with edges that record what they are asked for, and the
+// log must show computation between a receive's beginning and the wait for it. Programs in which one action
+// is left out are run in child processes, which an invariant of the executor or the parameters must end.
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <csignal>
+#include <cstdio>
 #include <map>
 #include <set>
 
 #include "runtime/base/error.h"
 #include "runtime/train/executor.h"
+#include "test/support/child.h"
 #include "test/support/thread_run.h"
 
 using namespace trainctl;
@@ -80,7 +88,7 @@ class RecordingEdge final : public parallel::Communicator {
   int size() const override { return 2; }
   const std::string& name() const override { return name_; }
   parallel::Ticket exchange(std::span<const parallel::Transfer> transfers, kernels::Stream*) override {
-    REQUIRE(transfers.size() == 1);
+    REQUIRE((transfers.size() == 1 || name_ == "dp"));   // a message, or a bucket
     log_.push_back(fmt::format("{} {} begins", name_, begun_++));
     return parallel::Ticket(std::make_unique<parallel::Ticket::State>());
   }
@@ -103,48 +111,101 @@ class RecordingEdge final : public parallel::Communicator {
   std::vector<std::string>& log_;
 };
 
-/// What stage `stage` of two does in two steps.
-std::vector<std::string> log_of(Schedule schedule, int stage) {
-  const TempDir dir;
-  JobSpec job = tiny_job(Family::llama, dir.path());
-  job.parallelism.pipeline = 2;
-  job.parallelism.schedule = schedule;
-  job.batch.global_sequences = 4;
-  const parallel::MeshPosition at{.pp = stage};
-  auto world = parallel::make_thread_world(1, 10);
-  const auto backend = kernels::make_cpu_backend(1);
-  const auto stream = backend->create_stream();
-  const ParamTable table = parameter_table(job.model, job.optimizer);
-  StageUses uses = stage_uses(table, job, at);
-  parallel::TensorParallel tp{*world[0], *backend, *stream, false};
-  parallel::ShardedParams params(uses.uses, chunk_grids(table, 1).grids, sharding_options(job, at), *world[0], *world[0], nullptr, *backend,
-                                 *stream);
-  const parallel::PipelineShape shape = pipeline_shape(job);
-  const parallel::Program program = pipeline_programs(job)[size_t(stage)];
-  SlotPlan slots = plan_slots(program, 1, shape.micro_batches);
-  StageModel model(job, std::move(uses), {slots.slots, splits_backward(job), 1.0f}, params, tp, *backend, *stream);
-  std::vector<std::string> log;
-  PipelineEdges edges;
-  if (stage == 0) {
-    edges.activation_out = std::make_unique<RecordingEdge>("sent activation", 0, log);
-    edges.gradient_in = std::make_unique<RecordingEdge>("gradient", 1, log);
-  } else {
-    edges.activation_in = std::make_unique<RecordingEdge>("activation", 1, log);
-    edges.gradient_out = std::make_unique<RecordingEdge>("sent gradient", 0, log);
+/// One stage of two of a tiny model, with a data-parallel peer that says nothing and edges that carry
+/// nothing.
+class OneStage {
+ public:
+  OneStage(Schedule schedule, int stage, int width) {
+    job_.parallelism.pipeline = 2;
+    job_.parallelism.data = width;
+    job_.parallelism.schedule = schedule;
+    job_.parallelism.lanes = width;
+    job_.batch.global_sequences = 4 * width;
+    const parallel::MeshPosition at{.pp = stage};
+    const ParamTable table = parameter_table(job_.model, job_.optimizer);
+    StageUses uses = stage_uses(table, job_, at);
+    if (width > 1) dp_ = std::make_unique<RecordingEdge>("dp", 0, log);
+    params_ = std::make_unique<parallel::ShardedParams>(uses.uses, chunk_grids(table, 1).grids,
+                                                        sharding_options(job_, at), dp_ ? *dp_ : *world_[0],
+                                                        *world_[0], nullptr, *backend_, *stream_);
+    program = stage_program(job_, stage, uses);
+    model_ = std::make_unique<StageModel>(
+        job_, std::move(uses), StageModel::Options{program.slots.slots, splits_backward(job_), 1.0f},
+        *params_, tp_, *backend_, *stream_);
+    if (stage == 0) {
+      edges_.activation_out = std::make_unique<RecordingEdge>("sent activation", 0, log);
+      edges_.gradient_in = std::make_unique<RecordingEdge>("gradient", 1, log);
+    } else {
+      edges_.activation_in = std::make_unique<RecordingEdge>("activation", 1, log);
+      edges_.gradient_out = std::make_unique<RecordingEdge>("sent gradient", 0, log);
+    }
   }
-  const auto doing = [&](const Instruction& i) {
-    if (i.op == Op::forward) log.push_back(fmt::format("forward {}", i.micro_batch));
-    if (i.op == Op::backward_input) log.push_back(fmt::format("backward {}", i.micro_batch));
-  };
-  Executor executor(shape, stage, program, std::move(slots), model, edges, doing, [] { return 0.0; });
-  const std::vector<int32_t> tokens(size_t(job.data.seq_len), 3);
-  std::vector<MicroBatch> mbs = micro_batches(job);
-  for (MicroBatch& mb : mbs) mb.tokens = mb.targets = tokens.data();
-  std::vector<double> losses(mbs.size());
-  ExecutorTimes times;
-  params.publish();
-  executor.run(mbs, losses.data(), times);
-  return log;
+
+  void run(int steps) {
+    const auto doing = [&](const parallel::Action& a) {
+      if (a.act == parallel::Act::forward) log.push_back(fmt::format("forward {}", a.micro_batch));
+      if (a.act == parallel::Act::backward) log.push_back(fmt::format("backward {}", a.micro_batch));
+    };
+    const auto step = [&] {
+      params_->step({});
+      return true;
+    };
+    Executor executor(program, *model_, *params_, edges_, {doing, [] { return 0.0; }, step});
+    const std::vector<int32_t> tokens(size_t(job_.data.seq_len), 3);
+    std::vector<MicroBatch> mbs = micro_batches(job_);
+    for (MicroBatch& mb : mbs) mb.tokens = mb.targets = tokens.data();
+    std::vector<double> losses(mbs.size());
+    ExecutorTimes times;
+    params_->publish();
+    for (int i = 0; i < steps; ++i) executor.run(mbs, losses.data(), times);
+  }
+
+  StageProgram program;
+  std::vector<std::string> log;
+
+ private:
+  const TempDir dir_;
+  JobSpec job_ = tiny_job(Family::llama, dir_.path());
+  std::vector<std::unique_ptr<parallel::Communicator>> world_ = parallel::make_thread_world(1, 10);
+  std::unique_ptr<kernels::Backend> backend_ = kernels::make_cpu_backend(1);
+  std::unique_ptr<kernels::Stream> stream_ = backend_->create_stream();
+  parallel::TensorParallel tp_{*world_[0], *backend_, *stream_, false};
+  std::unique_ptr<RecordingEdge> dp_;
+  std::unique_ptr<parallel::ShardedParams> params_;
+  std::unique_ptr<StageModel> model_;
+  PipelineEdges edges_;
+};
+
+/// What stage `stage` of two does in a step.
+std::vector<std::string> log_of(Schedule schedule, int stage) {
+  OneStage one(schedule, stage, 1);
+  one.run(1);
+  return one.log;
+}
+
+/// What a child process writes to its standard error in which one action is left out, ended by an invariant;
+/// or "ended well".
+std::string end_without(Schedule schedule, int stage, parallel::Act act) {
+  const TempDir dir;
+  const std::string path = dir.path() + "/stderr";
+  const pid_t child = fork();
+  if (child == 0) {
+    if (freopen(path.c_str(), "w", stderr) == nullptr) _exit(3);
+    std::signal(SIGABRT, SIG_DFL);   // not the test framework's
+    OneStage one(schedule, stage, 2);
+    parallel::StepProgram& actions = one.program.actions;
+    const auto at =
+        std::find_if(actions.begin(), actions.end(), [&](const parallel::Action& a) { return a.act == act; });
+    if (at == actions.end()) _exit(4);
+    actions.erase(at);
+    one.run(2);
+    _exit(0);
+  }
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  if (WIFEXITED(status))
+    return WEXITSTATUS(status) == 0 ? "ended well" : fmt::format("status {}", WEXITSTATUS(status));
+  return read_file(path);
 }
 
 }  // namespace
@@ -189,4 +250,25 @@ TEST_CASE("the executor begins receives before the computation that does not nee
     CHECK(place(last, fmt::format("activation {} begins", i)) < place(last, "activation 0 is waited for"));
     CHECK(place(last, fmt::format("activation {} is waited for", i)) < place(last, fmt::format("forward {}", i)));
   }
+}
+
+TEST_CASE("the executor waits, releases, gathers and reduces where the program says so, and nowhere else",
+          "[pipeline]") {
+  using parallel::Act;
+  const auto says = [](int stage, Act act, const char* what, Schedule schedule = Schedule::one_f_one_b) {
+    CAPTURE(stage, name_of(act));
+    CHECK_THAT(end_without(schedule, stage, act), Catch::Contains(what));
+  };
+  says(1, Act::post_activation, "wait_activation of chunk 0 micro-batch 0: it was not posted");
+  says(1, Act::wait_activation, "forward of chunk 0 micro-batch 0 part 0: what it reads was not waited for");
+  says(0, Act::post_gradient, "wait_gradient of chunk 0 micro-batch 0: it was not posted");
+  says(0, Act::wait_gradient, "backward of chunk 0 micro-batch 0: what it reads was not waited for");
+  says(0, Act::release_activation, "what it overwrites was not released");
+  says(1, Act::release_gradient, "what it overwrites was not released");
+  says(0, Act::wait_weights, "the weights of chunk 0 part 0 were not taken since they changed");
+  says(0, Act::reduce, "was not reduced");
+  says(0, Act::sum, "the gradients were not summed");
+  says(0, Act::gather, "use 0 was not gathered");
+  says(1, Act::wait_weights, "were not taken since they changed", Schedule::zb_h1);
+  says(1, Act::reduce, "was not reduced", Schedule::zb_h1);
 }

@@ -1,0 +1,300 @@
+// The checker of a stage's step program: follows the state of its memory, its messages, its weights and its
+// gradients.
+#include <deque>
+
+#include "parallel/step_program.h"
+#include "runtime/base/error.h"
+
+namespace trainctl::parallel {
+namespace {
+
+/// What has been done with one (chunk, micro_batch).
+struct Pair {
+  bool input_posted = false, input_here = false, forward = false, activation_sent = false;
+  bool gradient_posted = false, gradient_here = false, input_half = false, weight_half = false,
+       gradient_sent = false;
+};
+
+struct Part {
+  bool gather_begun = false, weights_here = false, reduced = false;
+  int gradients = 0;   ///< micro-batches whose gradients are in it
+};
+
+/// The parts of one pass over a micro-batch, of which only some are done.
+struct Pass {
+  bool under_way = false;
+  Act act = Act::forward;
+  int chunk = 0, micro_batch = 0, next = 0;
+};
+
+class StepChecker {
+ public:
+  StepChecker(const StepShape& shape, const SlotPlan& slots) : shape_(shape), slots_(slots) {
+    const auto micro_batches = size_t(shape.pipeline.micro_batches);
+    for (size_t c = 0; c < shape.chunks.size(); ++c) {
+      pairs_.emplace_back(micro_batches);
+      parts_.emplace_back(size_t(shape.chunks[c].count));
+      for (Part& part : parts_.back()) part.gather_begun = true;
+      slot_holder_.emplace_back(size_t(slots.slots[c]), kFree);
+      input_holder_.emplace_back(size_t(slots.slots[c]) + 1, kFree);
+      sent_activation_.emplace_back(size_t(slots.slots[c]), kFree);
+      sent_gradient_.emplace_back(size_t(slots.slots[c]), kFree);
+    }
+  }
+
+  std::string run(const StepProgram& program) {
+    for (size_t at = 0; at < program.size(); ++at)
+      if (auto problem = check(program[at]); !problem.empty())
+        return fmt::format("stage {}, action {}: {}: {}", shape_.stage, at, text_of(program[at]), problem);
+    if (auto problem = check_end(); !problem.empty())
+      return fmt::format("stage {}: {}", shape_.stage, problem);
+    return "";
+  }
+
+ private:
+  static constexpr int kFree = -1;
+  using Holders = std::vector<std::vector<int>>;
+
+  std::string check(const Action& a) {
+    if (a.chunk < 0 || a.chunk >= int(shape_.chunks.size()))
+      return fmt::format("the stage has {} chunks", shape_.chunks.size());
+    if (a.micro_batch < 0 || a.micro_batch >= shape_.pipeline.micro_batches)
+      return fmt::format("a step has {} micro-batches", shape_.pipeline.micro_batches);
+    if (a.part < kAllParts || a.part >= parts(a)) return fmt::format("the chunk has {} parts", parts(a));
+    if (stepped_ && a.act != Act::gather) return "it comes after step";
+    switch (a.act) {
+      case Act::post_activation: return post(a, false);
+      case Act::wait_activation: return wait(a, false);
+      case Act::post_gradient: return post(a, true);
+      case Act::wait_gradient: return wait(a, true);
+      case Act::forward:
+      case Act::backward:
+      case Act::backward_input:
+      case Act::backward_weight: return compute(a);
+      case Act::send_activation: return send(a, pair(a).forward, pair(a).activation_sent, sent_activation_);
+      case Act::send_gradient: return send(a, pair(a).input_half, pair(a).gradient_sent, sent_gradient_);
+      case Act::release_activation: return release(a, sent_activation_);
+      case Act::release_gradient: return release(a, sent_gradient_);
+      case Act::wait_weights: return wait_weights(a);
+      case Act::reduce: return reduce(a);
+      case Act::sum: return sum();
+      case Act::step: return step();
+      case Act::gather: return gather(a);
+    }
+    return "no such action";
+  }
+
+  int parts(const Action& a) const { return shape_.chunks[size_t(a.chunk)].count; }
+  bool head(int chunk) const { return shape_.chunks[size_t(chunk)].head; }
+  Pair& pair(const Action& a) { return pairs_[size_t(a.chunk)][size_t(a.micro_batch)]; }
+  Part& part(const Action& a) { return parts_[size_t(a.chunk)][size_t(a.part)]; }
+  int slot(const Action& a) const { return slots_.slot_of[size_t(a.chunk)][size_t(a.micro_batch)]; }
+  int input(const Action& a) const { return slots_.input_of[size_t(a.chunk)][size_t(a.micro_batch)]; }
+  int& in_slot(Holders& holders, const Action& a) const { return holders[size_t(a.chunk)][size_t(slot(a))]; }
+  bool alone() const { return shape_.pipeline.stages == 1; }
+  int global(const Action& a) const { return a.chunk * shape_.pipeline.stages + shape_.stage; }
+  bool receives(const Action& a, bool gradient) const {
+    return !alone() &&
+           global(a) != (gradient ? shape_.pipeline.stages * shape_.pipeline.virtual_stages - 1 : 0);
+  }
+
+  // ---- messages ---------------------------------------------------------------------------------------
+
+  std::string post(const Action& a, bool gradient) {
+    Pair& p = pair(a);
+    if (!receives(a, gradient)) return "no chunk sends to it";
+    if (gradient ? p.gradient_posted : p.input_posted) return "it was done before";
+    if (gradient && !p.forward) return "its forward has not run";
+    if (!gradient) {
+      int& holder = input_holder_[size_t(a.chunk)][size_t(input(a))];
+      if (holder != kFree) return fmt::format("its buffer holds micro-batch {}", holder);
+      holder = a.micro_batch;
+    }
+    (gradient ? p.gradient_posted : p.input_posted) = true;
+    posted_[gradient].push_back({a.act, a.chunk, a.micro_batch});
+    return "";
+  }
+
+  std::string wait(const Action& a, bool gradient) {
+    Pair& p = pair(a);
+    if (gradient ? p.gradient_here : p.input_here) return "it was done before";
+    if (!(gradient ? p.gradient_posted : p.input_posted)) return "it was not posted";
+    const Action first = posted_[gradient].front();
+    if (first.chunk != a.chunk || first.micro_batch != a.micro_batch)
+      return fmt::format("the receive of chunk {} micro-batch {} was posted before it", first.chunk,
+                         first.micro_batch);
+    posted_[gradient].pop_front();
+    (gradient ? p.gradient_here : p.input_here) = true;
+    return "";
+  }
+
+  std::string send(const Action& a, bool ready, bool& sent, Holders& leaving) {
+    if (!ready) return "what it sends is not computed yet";
+    if (sent) return "it was done before";
+    if (in_slot(leaving, a) != kFree) return not_released(in_slot(leaving, a));
+    in_slot(leaving, a) = a.micro_batch;
+    sent = true;
+    return "";
+  }
+  static std::string not_released(int micro_batch) {
+    return fmt::format("what its slot sent for micro-batch {} was not released", micro_batch);
+  }
+  std::string release(const Action& a, Holders& leaving) {
+    if (in_slot(leaving, a) != a.micro_batch) return "nothing of it is being sent";
+    in_slot(leaving, a) = kFree;
+    return "";
+  }
+
+  // ---- computing --------------------------------------------------------------------------------------
+
+  /// One pass is over before another begins: they share scratch memory.
+  std::string compute(const Action& a) {
+    const bool forward = a.act == Act::forward;
+    const int last = parts(a) - (head(a.chunk) && !forward ? 2 : 1), begin = forward ? 0 : last,
+              end = forward ? last : 0;
+    if (a.part > last) return "the head has no backward";
+    if (!pass_.under_way) {
+      if (a.part != kAllParts && a.part != begin) return fmt::format("part {} comes first", begin);
+      if (auto problem = begin_pass(a); !problem.empty()) return problem;
+      pass_ = {true, a.act, a.chunk, a.micro_batch, begin};
+    } else if (a.act != pass_.act || a.chunk != pass_.chunk || a.micro_batch != pass_.micro_batch ||
+               a.part != pass_.next) {
+      return fmt::format("part {} of the {} of chunk {} micro-batch {} comes first", pass_.next,
+                         name_of(pass_.act), pass_.chunk, pass_.micro_batch);
+    }
+    const int step = forward ? 1 : -1, stop = a.part == kAllParts ? end : a.part;
+    for (; pass_.next != stop + step; pass_.next += step)
+      if (auto problem = compute_part(a, pass_.next); !problem.empty()) return problem;
+    if (stop == end) {
+      pass_.under_way = false;
+      end_pass(a);
+    }
+    return "";
+  }
+
+  std::string begin_pass(const Action& a) {
+    Pair& p = pair(a);
+    if (a.act == Act::forward) {
+      if (p.forward) return "it was done before";
+      if (receives(a, false) && !p.input_here) return "its input was not waited for";
+      if (in_slot(slot_holder_, a) != kFree)
+        return fmt::format("its slot holds micro-batch {}", in_slot(slot_holder_, a));
+      if (in_slot(sent_activation_, a) != kFree) return not_released(in_slot(sent_activation_, a));
+      in_slot(slot_holder_, a) = a.micro_batch;
+      return "";
+    }
+    if (shape_.splits_backward != (a.act != Act::backward))
+      return "the halves of this backward are otherwise";
+    if (a.act == Act::backward_weight) {
+      if (!p.input_half) return "its input half has not run";
+      return p.weight_half ? "it was done before" : "";
+    }
+    if (p.input_half) return "it was done before";
+    if (!p.forward) return "its forward has not run";
+    if (receives(a, true) && !p.gradient_here) return "its gradient was not waited for";
+    if (in_slot(sent_gradient_, a) != kFree) return not_released(in_slot(sent_gradient_, a));
+    return "";
+  }
+
+  std::string compute_part(const Action& a, int number) {
+    Part& part = parts_[size_t(a.chunk)][size_t(number)];
+    if (!part.weights_here) return fmt::format("the weights of part {} were not waited for", number);
+    const bool is_head = head(a.chunk) && number == parts(a) - 1;
+    const bool makes_gradients =
+        is_head ? a.act == Act::forward : a.act == Act::backward || a.act == Act::backward_weight;
+    if (!makes_gradients) return "";
+    if (part.gradients != a.micro_batch)
+      return fmt::format("it is the turn of micro-batch {}", part.gradients);
+    ++part.gradients;
+    return "";
+  }
+
+  void end_pass(const Action& a) {
+    Pair& p = pair(a);
+    if (a.act == Act::forward) p.forward = true;
+    if (a.act == Act::backward || a.act == Act::backward_input) p.input_half = true;
+    if (a.act != Act::backward && a.act != Act::backward_weight) return;
+    p.weight_half = true;
+    in_slot(slot_holder_, a) = kFree;
+    if (input(a) >= 0) input_holder_[size_t(a.chunk)][size_t(input(a))] = kFree;
+  }
+
+  // ---- weights and gradients --------------------------------------------------------------------------
+
+  std::string wait_weights(const Action& a) {
+    if (a.part == kAllParts) return "it names no part";
+    if (part(a).weights_here) return "it was done before";
+    part(a).weights_here = true;
+    return "";
+  }
+  std::string reduce(const Action& a) {
+    if (a.part == kAllParts) return "it names no part";
+    if (part(a).reduced) return "it was done before";
+    if (part(a).gradients != shape_.pipeline.micro_batches)
+      return fmt::format("it holds the gradients of {} of {} micro-batches", part(a).gradients,
+                         shape_.pipeline.micro_batches);
+    part(a).reduced = true;
+    return "";
+  }
+  std::string sum() {
+    if (summed_) return "it was done before";
+    for (size_t c = 0; c < parts_.size(); ++c)
+      for (size_t p = 0; p < parts_[c].size(); ++p)
+        if (!parts_[c][p].reduced) return fmt::format("chunk {} part {} is not reduced yet", c, p);
+    summed_ = true;
+    return "";
+  }
+  std::string step() {
+    if (!summed_) return "the gradients are not summed yet";
+    stepped_ = true;
+    for (auto& chunk : parts_)
+      for (Part& part : chunk) part.gather_begun = false;
+    return "";
+  }
+  std::string gather(const Action& a) {
+    if (!shape_.gathers) return "the weights are everywhere already";
+    if (a.part == kAllParts) return "it names no part";
+    if (!stepped_) return "the weights have not changed yet";
+    if (part(a).gather_begun) return "it was done before";
+    part(a).gather_begun = true;
+    return "";
+  }
+
+  std::string check_end() const {
+    if (!stepped_) return "the program ends without step";
+    for (const bool gradient : {false, true})
+      if (!posted_[gradient].empty())
+        return fmt::format("{} is not waited for", text_of(posted_[gradient].front()));
+    for (size_t c = 0; c < parts_.size(); ++c) {
+      for (size_t m = 0; m < pairs_[c].size(); ++m)
+        if (!pairs_[c][m].weight_half) return fmt::format("chunk {} micro-batch {} has no backward", c, m);
+      for (size_t s = 0; s < sent_activation_[c].size(); ++s)
+        for (const Holders* leaving : {&sent_activation_, &sent_gradient_})
+          if (const int m = (*leaving)[c][s]; m != kFree)
+            return fmt::format("what chunk {} sent for micro-batch {} was not released", c, m);
+      for (size_t p = 0; p < parts_[c].size(); ++p)
+        if (shape_.gathers && !parts_[c][p].gather_begun)
+          return fmt::format("chunk {} part {} is not gathered", c, p);
+    }
+    return "";
+  }
+
+  const StepShape& shape_;
+  const SlotPlan& slots_;
+  std::vector<std::vector<Pair>> pairs_;   // [chunk][micro_batch]
+  std::vector<std::vector<Part>> parts_;   // [chunk][part]
+  Holders slot_holder_, input_holder_;   // [chunk][slot], [chunk][input]: the micro-batch whose memory it is
+  Holders sent_activation_, sent_gradient_;
+  std::deque<Action> posted_[2];   // activations, gradients
+  Pass pass_;
+  bool summed_ = false, stepped_ = false;
+};
+
+}  // namespace
+
+std::string step_problem(const StepShape& shape, const SlotPlan& slots, const StepProgram& program) {
+  ENSURE(int(shape.chunks.size()) == shape.pipeline.virtual_stages);
+  return StepChecker(shape, slots).run(program);
+}
+
+}  // namespace trainctl::parallel

@@ -1,0 +1,192 @@
+#include "parallel/step_program.h"
+
+#include "runtime/base/error.h"
+
+namespace trainctl::parallel {
+namespace {
+
+class StepWriter {
+ public:
+  StepWriter(const StepShape& shape, const Program& schedule, const SlotPlan& slots)
+      : shape_(shape), schedule_(schedule), slots_(slots), posts_(plan_posts(schedule, slots)) {
+    for (const int n : slots.slots) {
+      sent_activation_.emplace_back(size_t(n), -1);
+      sent_gradient_.emplace_back(size_t(n), -1);
+    }
+  }
+
+  StepProgram write() {
+    for (size_t at = 0; at < schedule_.size(); ++at) {
+      for (const size_t receive : posts_[at]) post(schedule_[receive]);
+      const bool joined = !shape_.splits_backward && schedule_[at].op == Op::backward_input;
+      write(schedule_[at]);
+      if (!joined) continue;
+      ENSURE(
+          at + 1 < schedule_.size() && schedule_[at + 1].op == Op::backward_weight && posts_[at + 1].empty(),
+          "the halves of a joined backward are apart");
+      ++at;
+    }
+    return std::move(program_);
+  }
+
+ private:
+  void add(Act act, const Instruction& i, int part = kAllParts) {
+    program_.push_back({act, i.chunk, i.micro_batch, part});
+  }
+  int parts(int chunk) const { return shape_.chunks[size_t(chunk)].count; }
+  bool head(int chunk) const { return shape_.chunks[size_t(chunk)].head; }
+  bool is_last(const Instruction& i) const { return i.micro_batch == shape_.pipeline.micro_batches - 1; }
+
+  void post(const Instruction& i) {
+    add(i.op == Op::receive_activation ? Act::post_activation : Act::post_gradient, i);
+  }
+
+  /// The micro-batch whose message may still be leaving the slot of `i`.
+  int& sent(std::vector<std::vector<int>>& sent, const Instruction& i) {
+    return sent[size_t(i.chunk)][size_t(slots_.slot_of[size_t(i.chunk)][size_t(i.micro_batch)])];
+  }
+  void release(Act act, int chunk, int& micro_batch) {
+    if (micro_batch >= 0) program_.push_back({act, chunk, micro_batch});
+    micro_batch = -1;
+  }
+  void release_all(Act act, std::vector<std::vector<int>>& sent) {
+    for (size_t chunk = 0; chunk < sent.size(); ++chunk)
+      for (int& micro_batch : sent[chunk]) release(act, int(chunk), micro_batch);
+  }
+
+  void write(const Instruction& i) {
+    switch (i.op) {
+      case Op::receive_activation: add(Act::wait_activation, i); break;
+      case Op::forward: forward(i); break;
+      case Op::send_activation:
+        add(Act::send_activation, i);
+        sent(sent_activation_, i) = i.micro_batch;
+        break;
+      case Op::receive_gradient: add(Act::wait_gradient, i); break;
+      case Op::backward_input:
+        release(Act::release_gradient, i.chunk, sent(sent_gradient_, i));
+        if (shape_.splits_backward)
+          add(Act::backward_input, i);
+        else
+          backward(Act::backward, i);
+        break;
+      case Op::backward_weight: backward(Act::backward_weight, i); break;
+      case Op::send_gradient:
+        add(Act::send_gradient, i);
+        sent(sent_gradient_, i) = i.micro_batch;
+        break;
+      case Op::reduce: break;   // each part's stands behind its last gradient
+      case Op::step: step(); break;
+    }
+  }
+
+  void forward(const Instruction& i) {
+    release(Act::release_activation, i.chunk, sent(sent_activation_, i));
+    const bool gradient = is_last(i) && head(i.chunk);
+    if (i.micro_batch == 0 || gradient) {
+      for (int part = 0; part < parts(i.chunk); ++part) {
+        if (i.micro_batch == 0) program_.push_back({Act::wait_weights, i.chunk, 0, part});
+        add(Act::forward, i, part);
+      }
+    } else {
+      add(Act::forward, i);
+    }
+    if (gradient) reduce(i.chunk, parts(i.chunk) - 1);
+  }
+
+  /// The half that makes the gradients.
+  void backward(Act act, const Instruction& i) {
+    if (!is_last(i)) return add(act, i);
+    for (int part = parts(i.chunk) - (head(i.chunk) ? 2 : 1); part >= 0; --part) {
+      add(act, i, part);
+      reduce(i.chunk, part);
+    }
+  }
+  void reduce(int chunk, int part) { program_.push_back({Act::reduce, chunk, 0, part}); }
+
+  void step() {
+    release_all(Act::release_activation, sent_activation_);
+    release_all(Act::release_gradient, sent_gradient_);
+    program_.push_back({Act::sum});
+    program_.push_back({Act::step});
+    for (int chunk = 0; shape_.gathers && chunk < int(shape_.chunks.size()); ++chunk)
+      for (int part = 0; part < parts(chunk); ++part) program_.push_back({Act::gather, chunk, 0, part});
+  }
+
+  const StepShape& shape_;
+  const Program& schedule_;
+  const SlotPlan& slots_;
+  const std::vector<std::vector<size_t>> posts_;
+  std::vector<std::vector<int>> sent_activation_, sent_gradient_;   // [chunk][slot]: micro-batch, -1: none
+  StepProgram program_;
+};
+
+}  // namespace
+
+const char* name_of(Act act) {
+  static constexpr const char* kNames[kActs] = {"post_activation",
+                                                "wait_activation",
+                                                "forward",
+                                                "send_activation",
+                                                "release_activation",
+                                                "post_gradient",
+                                                "wait_gradient",
+                                                "backward",
+                                                "backward_input",
+                                                "backward_weight",
+                                                "send_gradient",
+                                                "release_gradient",
+                                                "wait_weights",
+                                                "reduce",
+                                                "sum",
+                                                "step",
+                                                "gather"};
+  return int(act) < kActs ? kNames[int(act)] : "unknown action";
+}
+
+std::string text_of(const Action& a) {
+  if (a.act == Act::sum || a.act == Act::step) return name_of(a.act);
+  std::string text = fmt::format("{} of chunk {}", name_of(a.act), a.chunk);
+  if (a.act < Act::wait_weights) text += fmt::format(" micro-batch {}", a.micro_batch);
+  if (a.part != kAllParts) text += fmt::format(" part {}", a.part);
+  return text;
+}
+
+StepProgram make_step_program(const StepShape& shape, const Program& schedule, const SlotPlan& slots) {
+  return StepWriter(shape, schedule, slots).write();
+}
+
+Program schedule_of(const StepShape& shape, const StepProgram& program) {
+  Program schedule;
+  std::vector<int> reduced(shape.chunks.size());
+  const auto first_part = [](const Action& a) { return a.part == kAllParts || a.part == 0; };
+  for (const Action& a : program) {
+    const auto add = [&](Op op) { schedule.push_back({op, a.chunk, a.micro_batch}); };
+    switch (a.act) {
+      case Act::wait_activation: add(Op::receive_activation); break;
+      case Act::forward:
+        if (a.part == kAllParts || a.part == shape.chunks[size_t(a.chunk)].count - 1) add(Op::forward);
+        break;
+      case Act::send_activation: add(Op::send_activation); break;
+      case Act::wait_gradient: add(Op::receive_gradient); break;
+      case Act::backward:
+        if (first_part(a)) add(Op::backward_input), add(Op::backward_weight);
+        break;
+      case Act::backward_input:
+        if (first_part(a)) add(Op::backward_input);
+        break;
+      case Act::backward_weight:
+        if (first_part(a)) add(Op::backward_weight);
+        break;
+      case Act::send_gradient: add(Op::send_gradient); break;
+      case Act::reduce:
+        if (++reduced[size_t(a.chunk)] == shape.chunks[size_t(a.chunk)].count) add(Op::reduce);
+        break;
+      case Act::step: add(Op::step); break;
+      default: break;
+    }
+  }
+  return schedule;
+}
+
+}  // namespace trainctl::parallel

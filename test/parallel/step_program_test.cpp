@@ -1,0 +1,158 @@
+// Goal: a stage's step program is complete, touches no memory too early, and nothing can be left out of it.
+// Method: the programs of every small shape, with both kinds of backward, with and without gathers, pass both
+// checkers and obey the schedule they were made from; every action is dropped and doubled once, and each time
+// a checker must find it; sentences for each kind.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <map>
+
+#include "parallel/step_program.h"
+
+namespace trainctl::parallel {
+namespace {
+
+struct Step {
+  StepShape shape;
+  SlotPlan slots;
+  StepProgram actions;
+};
+
+/// The programs of all stages. joined: both halves of the backward run together.
+std::vector<Step> steps_of(const PipelineShape& pipeline, bool joined, bool gathers) {
+  std::vector<Step> steps;
+  for (Program& schedule : make_programs(pipeline)) {
+    if (joined) join_halves(schedule);
+    const int stage = int(steps.size());
+    Step s;
+    s.shape = {
+        .pipeline = pipeline, .stage = stage, .chunks = {}, .splits_backward = !joined, .gathers = gathers};
+    for (int chunk = 0; chunk < pipeline.virtual_stages; ++chunk) {
+      const bool head = stage == pipeline.stages - 1 && chunk == pipeline.virtual_stages - 1;
+      s.shape.chunks.push_back({head ? 3 : 1 + (stage + chunk) % 2, head});
+    }
+    s.slots = plan_slots(schedule, pipeline.virtual_stages, pipeline.micro_batches);
+    s.actions = make_step_program(s.shape, schedule, s.slots);
+    steps.push_back(std::move(s));
+  }
+  return steps;
+}
+
+/// What both checkers say of all stages together.
+std::string problem_of(const std::vector<Step>& steps) {
+  std::vector<Program> schedules;
+  for (const Step& s : steps) {
+    if (auto problem = step_problem(s.shape, s.slots, s.actions); !problem.empty()) return problem;
+    schedules.push_back(schedule_of(s.shape, s.actions));
+  }
+  return check_programs(steps.front().shape.pipeline, schedules).problem;
+}
+
+template <typename Visit>
+void for_each_shape(int most_stages, int most_micro_batches, Visit visit) {
+  for (const Schedule schedule :
+       {Schedule::gpipe, Schedule::one_f_one_b, Schedule::interleaved, Schedule::zb_h1})
+    for (int stages = 1; stages <= most_stages; ++stages)
+      for (int virtual_stages = 1; virtual_stages <= 3; ++virtual_stages)
+        for (int micro_batches = 1; micro_batches <= most_micro_batches; ++micro_batches)
+          for (const bool gathers : {false, true}) {
+            const PipelineShape shape{schedule, stages, virtual_stages, micro_batches};
+            if (shape_problem(shape) || (stages == 1 && virtual_stages > 1)) continue;
+            CAPTURE(name_of(schedule), stages, virtual_stages, micro_batches, gathers);
+            visit(steps_of(shape, schedule != Schedule::zb_h1, gathers));
+          }
+}
+
+/// Two stages, two micro-batches, 1F1B; a block on the first stage, a block, the final norm and the head on
+/// the second.
+struct Small {
+  std::vector<Step> steps = steps_of({Schedule::one_f_one_b, 2, 1, 2}, true, true);
+
+  /// What is said when the `number`-th action of a kind is left out.
+  std::string without(int stage, Act act, int number = 0) {
+    StepProgram& actions = steps[size_t(stage)].actions;
+    for (auto at = actions.begin(); at != actions.end(); ++at)
+      if (at->act == act && number-- == 0) {
+        actions.erase(at);
+        return problem_of(steps);
+      }
+    return "no such action";
+  }
+};
+
+}  // namespace
+
+TEST_CASE("step programs of every small shape are right and obey their schedule") {
+  int programs = 0;
+  for_each_shape(4, 8, [&](const std::vector<Step>& steps) {
+    REQUIRE(problem_of(steps) == "");
+    for (const Step& s : steps) {
+      Program schedule = make_programs(s.shape.pipeline)[size_t(s.shape.stage)];
+      if (!s.shape.splits_backward) join_halves(schedule);
+      // A reduce may come before the last backward's other parts; everything else keeps its place.
+      const auto without_reduce = [](Program p) {
+        p.erase(std::remove_if(p.begin(), p.end(), [](const Instruction& i) { return i.op == Op::reduce; }),
+                p.end());
+        return p;
+      };
+      REQUIRE(without_reduce(schedule_of(s.shape, s.actions)) == without_reduce(schedule));
+      ++programs;
+    }
+  });
+  CHECK(programs > 400);
+}
+
+TEST_CASE("an action that is left out of a step program is always found") {
+  std::map<Act, int> found;
+  for_each_shape(3, 4, [&](const std::vector<Step>& steps) {
+    for (size_t stage = 0; stage < steps.size(); ++stage)
+      for (size_t at = 0; at < steps[stage].actions.size(); ++at) {
+        std::vector<Step> spoilt = steps;
+        spoilt[stage].actions.erase(spoilt[stage].actions.begin() + long(at));
+        CAPTURE(stage, at, text_of(steps[stage].actions[at]));
+        REQUIRE(problem_of(spoilt) != "");
+        ++found[steps[stage].actions[at].act];
+      }
+  });
+  for (int act = 0; act < kActs; ++act) {
+    CAPTURE(name_of(Act(act)));
+    CHECK(found[Act(act)] > 10);
+  }
+}
+
+TEST_CASE("an action that is done twice is always found") {
+  for_each_shape(3, 3, [&](const std::vector<Step>& steps) {
+    for (size_t stage = 0; stage < steps.size(); ++stage)
+      for (size_t at = 0; at < steps[stage].actions.size(); ++at) {
+        std::vector<Step> spoilt = steps;
+        spoilt[stage].actions.insert(spoilt[stage].actions.begin() + long(at), steps[stage].actions[at]);
+        CAPTURE(stage, at, text_of(steps[stage].actions[at]));
+        REQUIRE(problem_of(spoilt) != "");
+      }
+  });
+}
+
+TEST_CASE("what is said of an action that was left out") {
+  const auto without = [](int stage, Act act, int number = 0) { return Small().without(stage, act, number); };
+  CHECK(without(1, Act::post_activation) ==
+        "stage 1, action 1: wait_activation of chunk 0 micro-batch 0: it was not posted");
+  CHECK(without(1, Act::wait_activation) ==
+        "stage 1, action 3: forward of chunk 0 micro-batch 0 part 0: its input was not waited for");
+  CHECK(without(0, Act::wait_gradient) ==
+        "stage 0, action 7: backward of chunk 0 micro-batch 0: its gradient was not waited for");
+  CHECK(without(0, Act::wait_weights) ==
+        "stage 0, action 0: forward of chunk 0 micro-batch 0 part 0: the weights of part 0 were not waited "
+        "for");
+  CHECK(without(1, Act::release_gradient) ==
+        "stage 1, action 16: backward of chunk 0 micro-batch 1 part 1: what its slot sent for micro-batch 0 "
+        "was not released");
+  CHECK(without(0, Act::release_activation, 0) ==
+        "stage 0: what chunk 0 sent for micro-batch 0 was not released");
+  CHECK(without(0, Act::reduce) == "stage 0, action 13: sum: chunk 0 part 0 is not reduced yet");
+  CHECK(without(0, Act::sum) == "stage 0, action 14: step: the gradients are not summed yet");
+  CHECK(without(0, Act::step) ==
+        "stage 0, action 15: gather of chunk 0 part 0: the weights have not changed yet");
+  CHECK(without(0, Act::gather) == "stage 0: chunk 0 part 0 is not gathered");
+  CHECK(without(1, Act::gather, 2) == "stage 1: chunk 0 part 2 is not gathered");
+}
+
+}  // namespace trainctl::parallel
