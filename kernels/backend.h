@@ -100,6 +100,8 @@ class Backend {
   virtual std::string numerics() const = 0;
   /// Whether the host may read and write this device's memory, and every op is done when its call returns.
   virtual bool is_host() const { return false; }
+  /// Whether its memory holds anything: false of the tally twin, for which nothing needs to be made ready.
+  virtual bool computes() const { return true; }
   virtual std::unique_ptr<Stream> create_stream() = 0;
   virtual std::unique_ptr<Event> create_event() = 0;
   /// Device memory. Error(kHardware) when there is not enough of it.

@@ -167,15 +167,4 @@ std::pair<int64_t, int64_t> layers_of_chunk(int64_t num_layers, int chunk, int c
   return {num_layers * chunk / chunks, num_layers * (chunk + 1) / chunks};
 }
 
-FlopsPerToken flops_per_token(const ModelSpec& model, int64_t seq_len) {
-  const ParamTable table = parameter_table(model, OptimizerSpec{});
-  double weights = 0;
-  for (const Param& p : table.params) {
-    if (p.role == ParamRole::matrix || p.role == ParamRole::head) weights += double(p.count());
-    if (p.role == ParamRole::embedding && table.tied) weights += double(p.count());
-  }
-  const double attention = 12.0 * double(model.num_layers * model.num_heads * model.head_dim() * seq_len);
-  return {6 * weights + attention, 6 * weights + attention / 2};
-}
-
 }  // namespace trainctl

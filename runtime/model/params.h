@@ -43,11 +43,4 @@ std::vector<ckpt::Tensor> gradient_tensors(const ParamTable& table);
 /// Layers [first, second) of chunk `chunk` of `chunks`: as even as possible.
 std::pair<int64_t, int64_t> layers_of_chunk(int64_t num_layers, int chunk, int chunks);
 
-/// FLOPs of one token, forward and backward: 6 per weight of every matrix product (the head once, the embedding look-up not), plus
-/// attention 12 * layers * heads * head_dim * T (full) or half of it (causal: what is really computed).
-struct FlopsPerToken {
-  double full = 0, causal = 0;
-};
-FlopsPerToken flops_per_token(const ModelSpec& model, int64_t seq_len);
-
 }  // namespace trainctl

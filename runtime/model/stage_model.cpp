@@ -70,6 +70,7 @@ struct StageModel::Impl {
   void take_rope_table() {
     rope_buffer = backend.allocate(size_t(job.data.seq_len * job.model.head_dim()) * 4);
     context.cos_sin = static_cast<const float*>(rope_buffer->data());
+    if (!backend.computes()) return;
     const std::vector<float> table = rope_table(job);
     backend.copy_to_device(stream, rope_buffer->data(), table.data(), table.size() * 4);
     stream.synchronize();   // the table on the host ends here

@@ -1,11 +1,11 @@
 #include "runtime/plan/plan.h"
 
 #include <algorithm>
-#include <bit>
 
 #include "kernels/device.h"
 #include "parallel/sharding_plan.h"
 #include "runtime/base/error.h"
+#include "runtime/model/flops.h"
 #include "runtime/plan/pipeline_plan.h"
 #include "runtime/train/device_copies.h"
 #include "runtime/train/schedule.h"
@@ -108,43 +108,6 @@ std::vector<RankMemory> classes_of(const Model& model, const StageUses& uses, co
   return result;
 }
 
-/// What one rank sends to enter or leave a cut part once.
-struct TensorHops {
-  double enter = 0, leave = 0;
-};
-TensorHops tensor_hops(const JobSpec& job) {
-  const BlockShape s = block_shape(job);
-  const double tp = job.parallelism.tensor, bytes = double(s.rows * s.hidden) * double(size_of(s.compute));
-  if (job.parallelism.tensor == 1) return {};
-  if (job.parallelism.sequence_parallel) return {bytes * (tp - 1) / tp, bytes * (tp - 1) / tp};
-  return {0, 2 * bytes * (tp - 1) / tp};
-}
-
-/// Bytes that a rank of one stage sends in a step.
-RankTraffic rank_traffic(const JobSpec& job, const StageUses& uses, int64_t sends, const RankMemory& m) {
-  const BlockShape s = block_shape(job);
-  const TensorHops hop = tensor_hops(job);
-  const double micro = double(job.micro_batches_per_rank()), dp = job.parallelism.data,
-               tp = job.parallelism.tensor;
-  RankTraffic t;
-  for (const ChunkUses& chunk : uses.chunks) {
-    const double again = job.recompute == Recompute::full ? 1 : 0,
-                 norms = job.recompute != Recompute::none ? 2 : 0;
-    double enters = double(chunk.blocks.size()) * (4 + norms),
-           leaves = double(chunk.blocks.size()) * (4 + again);
-    enters += (chunk.first ? 1 : 0) + (chunk.last ? 1 : 0);
-    leaves += (chunk.first ? 1 : 0) + (chunk.last ? 1 : 0);
-    t.tensor += micro * (enters * hop.enter + leaves * hop.leave);
-    if (chunk.last) t.tensor += micro * (tp - 1) * double(s.rows) * 12;  // maxima and sums of the softmax
-  }
-  t.pipeline = double(sends) * double(s.local_rows * s.hidden) * double(size_of(s.compute));
-  const double levels = std::bit_width(unsigned(job.parallelism.lanes / job.parallelism.data));
-  const double gradients = double(m.sharding.gradients) / levels;
-  t.data = (dp - 1) / dp *
-           (gradients + (job.parallelism.zero_stage == 0 ? gradients : double(m.sharding.weights)));
-  return t;
-}
-
 }  // namespace
 
 // NCCL makes a connection for each peer and channel, and each receiving end on the same node keeps the
@@ -216,7 +179,8 @@ JobPlan make_plan(const JobSpec& job, DeviceKind device) {
       for (const RankMemory& m : classes_of(model, uses, of_stage, stage, tp, device))
         if (m.total() > worst.total()) worst = m;
     plan.stages.push_back(worst);
-    const RankTraffic t = rank_traffic(job, uses, pipeline.sends[size_t(stage)], worst);
+    const RankTraffic t =
+        rank_traffic(job, model.table, model.grids, worst.at, nccl_adds_gradients(job, device));
     if (t.total() > plan.traffic.total()) plan.traffic = t;
   }
   plan.bubble_fraction = pipeline.bubble_fraction;

@@ -7,6 +7,7 @@
 #include "parallel/mesh.h"
 #include "parallel/sharded_params.h"
 #include "runtime/model/stage_model.h"
+#include "runtime/plan/step_tally.h"
 #include "runtime/spec/job.h"
 #include "runtime/train/rank_device.h"
 
@@ -27,12 +28,6 @@ struct RankMemory {
     return sharding.total() + stage.activations + stage.scratch + data + scalars + workspace + nccl + saving +
            program;
   }
-};
-
-/// Bytes that one rank sends in one step.
-struct RankTraffic {
-  double tensor = 0, pipeline = 0, data = 0;
-  double total() const { return tensor + pipeline + data; }
 };
 
 struct JobPlan {

@@ -9,6 +9,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 #include "runtime/base/process_memory.h"
+#include "runtime/model/flops.h"
 #include "runtime/train/bad_steps.h"
 #include "runtime/train/counting_file_system.h"
 #include "runtime/train/gpu_watch.h"

@@ -1,0 +1,179 @@
+// Goal: what the tally twins count of a step is what a real step computes and sends: op by op, shape by
+// shape, message by message. Method: whole runs on rank threads whose device and communicators count, over
+// every (tp, dp, pp, virtual stages, schedule, ZeRO stage) of at most 8 ranks with each kind of
+// recomputation; two steps less one step is compared exactly with the tally of every rank. FLOPs of a model
+// are compared with the formula of the literature for every preset, the plan's traffic with the tally of all
+// micro-batches.
+#include <catch2/catch.hpp>
+
+#include <fmt/format.h>
+
+#include "runtime/base/error.h"
+#include "runtime/model/flops.h"
+#include "runtime/plan/plan.h"
+#include "runtime/spec/parse.h"
+#include "test/support/thread_run.h"
+
+using namespace trainctl;
+using namespace trainctl::test;
+using parallel::Schedule;
+
+namespace {
+
+/// What the ranks of a run count.
+struct Counted {
+  std::vector<StepTally> ranks;
+
+  explicit Counted(const JobSpec& job, int64_t steps) : ranks(size_t(job.mesh().world_size())) {
+    ThreadRunOptions options{.dir = "", .max_steps = steps};
+    options.make_backend = [&](int rank) {
+      return kernels::make_counting_backend(kernels::make_cpu_backend(1), ranks[size_t(rank)].work);
+    };
+    options.make_world = [&](std::unique_ptr<parallel::Communicator> world, kernels::Backend&) {
+      parallel::TrafficTally& tally = ranks[size_t(world->rank())].traffic;
+      return parallel::make_counting_communicator(std::move(world), traffic_group_of, tally);
+    };
+    run_on_threads(job, options);
+  }
+};
+
+/// more - less; what is equal in both is left out.
+StepTally difference(const StepTally& more, const StepTally& less) {
+  StepTally result;
+  for (const auto& [shape, count] : more.work.ops) {
+    const auto found = less.work.ops.find(shape);
+    kernels::OpCount rest = count;
+    if (found != less.work.ops.end()) {
+      rest.calls -= found->second.calls;
+      rest.flops -= found->second.flops;
+      rest.bytes -= found->second.bytes;
+    }
+    if (rest.calls > 0) result.work.ops[shape] = rest;
+  }
+  for (const auto& [key, times] : more.traffic.messages) {
+    const auto found = less.traffic.messages.find(key);
+    const uint64_t rest = times - (found == less.traffic.messages.end() ? 0 : found->second);
+    if (rest > 0 && !key.group.empty()) result.traffic.messages[key] = rest;
+  }
+  return result;
+}
+
+std::string text_of(const kernels::WorkTally& work) {
+  std::string text;
+  for (const auto& [s, c] : work.ops)
+    text += fmt::format("{} {}x{}x{}: {} {} {}\n", s.op, s.m, s.n, s.k, c.calls, c.flops, c.bytes);
+  return text;
+}
+std::string text_of(const parallel::TrafficTally& traffic) {
+  std::string text;
+  for (const auto& [k, n] : traffic.messages)
+    text += fmt::format("{} {} {} {} bytes: {}\n", k.group, int(k.way), k.peer, k.bytes, n);
+  return text;
+}
+
+void check(const JobSpec& job) {
+  const Counted one(job, 1), two(job, 2);
+  const ParamTable table = parameter_table(job.model, job.optimizer);
+  const ChunkGrids grids = chunk_grids(table, job.checkpoint.chunk_mib);
+  for (int rank = 0; rank < job.mesh().world_size(); ++rank) {
+    CAPTURE(rank);
+    const StepTally real = difference(two.ranks[size_t(rank)], one.ranks[size_t(rank)]);
+    const StepTally tally =
+        tally_step(job, table, grids, parallel::position_of(job.mesh(), rank), false, true);
+    REQUIRE(text_of(tally.work) == text_of(real.work));
+    REQUIRE(text_of(tally.traffic) == text_of(real.traffic));
+    REQUIRE(tally.work.flops() > 0);
+  }
+}
+
+struct Mesh {
+  int tp, dp, pp, virtual_stages;
+  Schedule schedule;
+};
+std::vector<Mesh> meshes() {
+  std::vector<Mesh> all;
+  for (const int tp : {1, 2})
+    for (const int dp : {1, 2, 4})
+      for (const int pp : {1, 2, 3, 4}) {
+        if (tp * dp * pp > 8) continue;
+        for (const Schedule s : {Schedule::one_f_one_b, Schedule::gpipe, Schedule::zb_h1})
+          all.push_back({tp, dp, pp, 1, s});
+        if (pp == 2) all.push_back({tp, dp, pp, 2, Schedule::interleaved});
+      }
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("the tally of every rank's step is what the rank computes and sends", "[tally]") {
+  const TempDir dir;
+  int variant = 0;
+  for (const Mesh& m : meshes())
+    for (int kind = 0; kind < 6; ++kind) {
+      const int zero = kind % 2;
+      JobSpec job = tiny_job((variant / 6 + kind) % 2 == 0 ? Family::gpt2 : Family::llama, dir.path());
+      job.parallelism.tensor = m.tp;
+      job.parallelism.data = m.dp;
+      job.parallelism.pipeline = m.pp;
+      job.parallelism.virtual_stages = m.virtual_stages;
+      job.parallelism.schedule = m.schedule;
+      job.parallelism.zero_stage = zero;
+      job.parallelism.lanes = 4;
+      job.parallelism.sequence_parallel = variant / 2 % 2 == 0;
+      job.recompute = std::array{Recompute::none, Recompute::selective, Recompute::full}[size_t(kind / 2)];
+      job.compute = variant % 5 == 0 ? DType::bf16 : DType::f32;
+      job.batch.global_sequences = 16;
+      job.checkpoint.on_exit = false;
+      CAPTURE(m.tp, m.dp, m.pp, m.virtual_stages, parallel::name_of(m.schedule), zero, variant);
+      check(job);
+      ++variant;
+    }
+  CHECK(variant > 300);
+}
+
+TEST_CASE("the FLOPs of a token are 6 for each weight of a product, and attention's", "[tally]") {
+  // Source: PaLM, arXiv:2204.02311, appendix B.
+  for (const std::string& name : preset_names()) {
+    CAPTURE(name);
+    const ParsedJob parsed =
+        parse_job({.text = starter_job(name), .file = "starter", .overrides = {}, .environment = {}});
+    REQUIRE(parsed.ok());
+    const ModelSpec& model = parsed.job.model;
+    double weights = 0;
+    for (const Param& p : parameter_table(model, {}).params)
+      if (p.role == ParamRole::matrix || p.role == ParamRole::head ||
+          (p.role == ParamRole::embedding && model.tie_embeddings))
+        weights += double(p.count());
+    for (const int64_t seq_len : {parsed.job.data.seq_len, int64_t{1000}}) {
+      const double attention = 12.0 * double(model.num_layers * model.num_heads * model.head_dim() * seq_len);
+      const FlopsPerToken counted = flops_per_token(model, seq_len);
+      CHECK(counted.full == 6 * weights + attention);
+      CHECK(counted.causal == 6 * weights + attention / 2);
+    }
+  }
+}
+
+TEST_CASE("the plan's traffic of many micro-batches is what the tally of all of them gives", "[tally]") {
+  const TempDir dir;
+  for (const Schedule schedule : {Schedule::one_f_one_b, Schedule::interleaved, Schedule::zb_h1})
+    for (const int micro_batches : {8, 22, 64}) {
+      JobSpec job = tiny_job(Family::llama, dir.path());
+      job.parallelism.pipeline = job.parallelism.data = job.parallelism.tensor = 2;
+      job.parallelism.virtual_stages = schedule == Schedule::interleaved ? 2 : 1;
+      job.parallelism.schedule = schedule;
+      job.parallelism.lanes = 2;
+      job.batch.global_sequences = 2 * micro_batches;
+      const ParamTable table = parameter_table(job.model, job.optimizer);
+      const ChunkGrids grids = chunk_grids(table, job.checkpoint.chunk_mib);
+      for (int rank = 0; rank < 8; ++rank) {
+        const parallel::MeshPosition at = parallel::position_of(job.mesh(), rank);
+        const RankTraffic traffic = rank_traffic(job, table, grids, at, false);
+        const parallel::TrafficTally all = tally_step(job, table, grids, at, false, false).traffic;
+        CAPTURE(parallel::name_of(schedule), micro_batches, rank);
+        CHECK(traffic.tensor == all.sent(kTensorGroup));
+        CHECK(traffic.pipeline == all.sent(kActivations) + all.sent(kGradients) + all.sent(kTied));
+        CHECK(traffic.data == all.sent(kDataGroup));
+        CHECK(traffic.data > 0);
+      }
+    }
+}
