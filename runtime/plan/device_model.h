@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "runtime/spec/job.h"
-#include "runtime/train/rank_device.h"
+#include "runtime/machine/rank_device.h"
 
 namespace trainctl {
 

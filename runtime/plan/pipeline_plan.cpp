@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "runtime/train/schedule.h"
+#include "runtime/model/stage_program.h"
 
 namespace trainctl {
 namespace {

@@ -7,9 +7,8 @@
 #include "runtime/base/error.h"
 #include "runtime/model/flops.h"
 #include "runtime/plan/pipeline_plan.h"
-#include "runtime/train/device_copies.h"
-#include "runtime/train/schedule.h"
-#include "runtime/train/token_feed.h"
+#include "runtime/plan/rank_sizes.h"
+#include "runtime/model/stage_program.h"
 
 namespace trainctl {
 namespace {
@@ -53,13 +52,13 @@ RankMemory stage_memory(const Model& model, const StageUses& uses, int stage, co
   const bool reads_tokens = is_end_stage(job, stage);
   if (device == DeviceKind::cuda) {
     // Samples read ahead and the sums of a step are host memory there.
-    m.data = reads_tokens ? TokenFeed::device_bytes(own_sequences, job.data.seq_len) : 0;
+    m.data = reads_tokens ? token_bytes(own_sequences, job.data.seq_len) : 0;
     m.nccl = nccl_bytes_estimate(job);
     return m;
   }
   if (reads_tokens)
     m.data = size_t(job.data.prefetch_batches + 2) * size_t(own_sequences * (job.data.seq_len + 1)) * 4 +
-             2 * TokenFeed::device_bytes(own_sequences, job.data.seq_len);
+             2 * token_bytes(own_sequences, job.data.seq_len);
   // The vector of sums that a step exchanges: each chunk's gradient norm and each micro-batch's loss, from
   // every rank of an axis.
   const int widest = std::max({job.parallelism.tensor, job.parallelism.data, job.parallelism.pipeline});

@@ -9,7 +9,7 @@
 #include "runtime/model/stage_model.h"
 #include "runtime/plan/step_tally.h"
 #include "runtime/spec/job.h"
-#include "runtime/train/rank_device.h"
+#include "runtime/machine/rank_device.h"
 
 namespace trainctl {
 

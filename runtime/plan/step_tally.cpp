@@ -1,7 +1,7 @@
 #include "runtime/plan/step_tally.h"
 
 #include "runtime/base/error.h"
-#include "runtime/train/executor.h"
+#include "runtime/model/executor.h"
 
 namespace trainctl {
 namespace {

@@ -31,7 +31,7 @@
 #include "runtime/run/local_machine.h"
 #include "runtime/run/protocol.h"
 #include "runtime/spec/parse.h"
-#include "runtime/train/rank_device.h"
+#include "runtime/machine/rank_device.h"
 
 namespace trainctl {
 namespace {

@@ -24,7 +24,7 @@
 #include "runtime/run/crash_record.h"
 #include "runtime/run/run_directory.h"
 #include "runtime/train/rank_activity.h"
-#include "runtime/train/rank_device.h"
+#include "runtime/machine/rank_device.h"
 #include "runtime/train/trainer.h"
 
 namespace trainctl {

@@ -16,7 +16,7 @@
 #include "runtime/supervise/preflight.h"
 #include "runtime/supervise/start.h"
 #include "runtime/supervise/storage.h"
-#include "runtime/train/rank_device.h"
+#include "runtime/machine/rank_device.h"
 #include "runtime/train/schedule.h"
 
 namespace trainctl {

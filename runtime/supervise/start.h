@@ -6,7 +6,7 @@
 #include "runtime/supervise/launch.h"
 #include "runtime/supervise/preflight.h"
 #include "runtime/supervise/supervisor.h"
-#include "runtime/train/rank_device.h"
+#include "runtime/machine/rank_device.h"
 
 namespace trainctl {
 

@@ -11,7 +11,7 @@
 #include "runtime/base/json.h"
 #include "runtime/machine/pmix_probe.h"
 #include "runtime/machine/session.h"
-#include "runtime/train/peak_cache.h"
+#include "runtime/machine/peak_cache.h"
 
 namespace trainctl {
 namespace {

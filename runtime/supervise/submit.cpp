@@ -11,7 +11,7 @@
 #include "runtime/supervise/slurm_commands.h"
 #include "runtime/supervise/start.h"
 #include "runtime/supervise/storage.h"
-#include "runtime/train/rank_device.h"
+#include "runtime/machine/rank_device.h"
 
 namespace trainctl {
 namespace {

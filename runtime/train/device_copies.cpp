@@ -7,11 +7,6 @@
 
 namespace trainctl {
 
-size_t staging_bytes(size_t state_bytes, size_t most) {
-  constexpr size_t kAlignment = 128;   // of each half
-  return std::min(most, state_bytes + 2 * kAlignment) / (2 * kAlignment) * (2 * kAlignment);
-}
-
 StateStaging::StateStaging(kernels::Backend& backend, kernels::Stream& stream, size_t bytes)
     : backend_(backend), stream_(stream), half_bytes_(bytes / 2) {
   if (backend.is_host()) return;

@@ -7,14 +7,9 @@
 
 #include "ckpt/checkpoint.h"
 #include "kernels/backend.h"
+#include "runtime/plan/rank_sizes.h"
 
 namespace trainctl {
-
-/// The most pinned memory that a rank takes for saving and loading.
-constexpr size_t kStagingBytes = size_t(256) << 20;
-
-/// What a rank takes whose state on a device has `state_bytes`: all that is useful, at most `most`.
-size_t staging_bytes(size_t state_bytes, size_t most = kStagingBytes);
 
 /// Pinned memory in two halves: one is being copied while the host works on the other. Taken once; used by one thread.
 class StateStaging {

@@ -6,7 +6,7 @@
 #include "data/tokenizer.h"
 #include "runtime/base/error.h"
 #include "runtime/spec/parse.h"
-#include "runtime/train/rank_device.h"
+#include "runtime/machine/rank_device.h"
 
 namespace trainctl {
 namespace {

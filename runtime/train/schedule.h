@@ -3,8 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "parallel/step_program.h"
-#include "runtime/model/stage_model.h"
+#include "runtime/model/stage_program.h"
 #include "runtime/spec/job.h"
 
 namespace trainctl {
@@ -25,29 +24,5 @@ struct DataPosition {
 /// Global indices of the samples that data-parallel rank `dp` takes in a step whose first sample is `first`, in the order of its
 /// micro-batches: the global batch is cut into lanes, a lane into micro-batches.
 std::vector<uint64_t> sample_indices(const JobSpec& job, int64_t first, int dp);
-
-/// The micro-batches of a rank within a step (tokens and targets not set).
-std::vector<MicroBatch> micro_batches(const JobSpec& job);
-
-using parallel::plan_posts;
-using parallel::plan_slots;
-using parallel::SlotPlan;
-
-/// The pipeline shape of a rank of this job, and the programs its stages run: where both halves of backward run together, the gradient
-/// is sent after both; with recomputation zb-h1 has nothing to put apart and runs as 1F1B.
-parallel::PipelineShape pipeline_shape(const JobSpec& job);
-std::vector<parallel::Program> pipeline_programs(const JobSpec& job);
-/// The same for a shape of the job's schedule with another number of micro-batches.
-std::vector<parallel::Program> pipeline_programs(const JobSpec& job, const parallel::PipelineShape& shape);
-/// What one stage runs in a step, and the memory of its pipeline.
-struct StageProgram {
-  parallel::StepShape shape;
-  SlotPlan slots;
-  parallel::StepProgram actions;
-};
-StageProgram stage_program(const JobSpec& job, int stage, const StageUses& uses);
-
-/// Whether the weight half of backward runs apart from the input half.
-bool splits_backward(const JobSpec& job);
 
 }  // namespace trainctl

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "kernels/backend.h"
-#include "runtime/model/stage_model.h"
+#include "runtime/plan/rank_sizes.h"
 #include "runtime/spec/job.h"
 
 namespace trainctl {
@@ -15,8 +15,6 @@ class TokenFeed {
   /// Room for `sequences` sequences of `seq_len` inputs and as many targets, twice: one in use, one being filled.
   TokenFeed(int64_t sequences, int64_t seq_len, kernels::Backend& backend);
 
-  static size_t device_bytes(int64_t sequences, int64_t seq_len) { return 2 * bytes(sequences, seq_len); }
-
   /// samples: whole sequences of seq_len + 1 tokens, at most as many as there is room for. Work given to `stream` from now on sees
   /// them; they stay until the call after the next. Before that call, `stream` must have finished with them.
   void upload(std::span<const int32_t> samples, kernels::Stream& stream);
@@ -25,7 +23,7 @@ class TokenFeed {
   const int32_t* targets(int64_t index) const { return device_tokens() + (sequences_ + index) * seq_len_; }
 
  private:
-  static size_t bytes(int64_t sequences, int64_t seq_len) { return size_t(2 * sequences * seq_len) * sizeof(int32_t); }
+  static size_t bytes(int64_t sequences, int64_t seq_len) { return token_bytes(sequences, seq_len) / 2; }
   const int32_t* device_tokens() const { return static_cast<const int32_t*>(halves_[newest_].device->data()); }
 
   struct Half {

@@ -16,7 +16,7 @@
 #include "runtime/train/last_save.h"
 #include "runtime/train/metrics.h"
 #include "runtime/train/rank_activity.h"
-#include "runtime/train/rank_device.h"
+#include "runtime/machine/rank_device.h"
 #include "runtime/train/token_feed.h"
 #include "runtime/train/warm_up.h"
 

@@ -6,7 +6,7 @@
 #include "data/dataset.h"
 #include "runtime/base/activity.h"
 #include "runtime/train/checkpointing.h"
-#include "runtime/train/executor.h"
+#include "runtime/model/executor.h"
 #include "runtime/train/rank.h"
 
 namespace trainctl {

@@ -15,7 +15,7 @@
 #include <set>
 
 #include "runtime/base/error.h"
-#include "runtime/train/executor.h"
+#include "runtime/model/executor.h"
 #include "test/support/child.h"
 #include "test/support/thread_run.h"
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "runtime/base/json.h"
-#include "runtime/train/peak_cache.h"
+#include "runtime/machine/peak_cache.h"
 #include "test/support/thread_run.h"
 
 using namespace trainctl;

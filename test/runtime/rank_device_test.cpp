@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "runtime/supervise/preflight.h"
-#include "runtime/train/rank_device.h"
+#include "runtime/machine/rank_device.h"
 
 using namespace trainctl;
 

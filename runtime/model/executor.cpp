@@ -1,4 +1,4 @@
-#include "runtime/train/executor.h"
+#include "runtime/model/executor.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "runtime/train/peak_cache.h"
+#include "runtime/machine/peak_cache.h"
 
 #include <algorithm>
 #include <cmath>

@@ -9,7 +9,7 @@
 #include "parallel/communicator.h"
 #include "parallel/step_program.h"
 #include "runtime/model/stage_model.h"
-#include "runtime/train/schedule.h"
+#include "runtime/model/stage_program.h"
 
 namespace trainctl {
 

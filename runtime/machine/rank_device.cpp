@@ -1,10 +1,10 @@
-#include "runtime/train/rank_device.h"
+#include "runtime/machine/rank_device.h"
 
 #include <cstdlib>
 
 #include "kernels/device.h"
 #include "runtime/base/error.h"
-#include "runtime/train/peak_cache.h"
+#include "runtime/machine/peak_cache.h"
 
 namespace trainctl {
 

@@ -1,0 +1,46 @@
+#include "runtime/model/stage_program.h"
+
+#include "runtime/base/error.h"
+
+namespace trainctl {
+
+std::vector<MicroBatch> micro_batches(const JobSpec& job) {
+  const int per_lane = int(job.micro_batches_per_lane());
+  std::vector<MicroBatch> result(size_t(job.micro_batches_per_rank()));
+  for (int i = 0; i < int(result.size()); ++i)
+    result[size_t(i)] = {i, i / per_lane, i % per_lane == 0, i % per_lane == per_lane - 1};
+  return result;
+}
+
+parallel::PipelineShape pipeline_shape(const JobSpec& job) {
+  const bool joined = job.parallelism.schedule == parallel::Schedule::zb_h1 && !splits_backward(job);
+  return {joined ? parallel::Schedule::one_f_one_b : job.parallelism.schedule, job.parallelism.pipeline, job.parallelism.virtual_stages,
+          int(job.micro_batches_per_rank())};
+}
+
+std::vector<parallel::Program> pipeline_programs(const JobSpec& job) { return pipeline_programs(job, pipeline_shape(job)); }
+
+std::vector<parallel::Program> pipeline_programs(const JobSpec& job, const parallel::PipelineShape& shape) {
+  std::vector<parallel::Program> programs = parallel::make_programs(shape);
+  if (splits_backward(job)) return programs;
+  for (parallel::Program& program : programs) parallel::join_halves(program);
+  return programs;
+}
+
+StageProgram stage_program(const JobSpec& job, int stage, const StageUses& uses) {
+  StageProgram p;
+  p.shape = {.pipeline = pipeline_shape(job), .stage = stage, .splits_backward = splits_backward(job),
+             .gathers = job.parallelism.zero_stage > 0 && job.parallelism.data > 1};
+  for (const ChunkUses& chunk : uses.chunks) p.shape.chunks.push_back(chunk.part_count());
+  const parallel::Program schedule = pipeline_programs(job)[size_t(stage)];
+  p.slots = plan_slots(schedule, p.shape.pipeline.virtual_stages, p.shape.pipeline.micro_batches);
+  p.actions = parallel::make_step_program(p.shape, schedule, p.slots);
+  return p;
+}
+
+bool splits_backward(const JobSpec& job) {
+  // With recomputation both halves run together: the recomputed activations are needed by both.
+  return job.parallelism.schedule == parallel::Schedule::zb_h1 && job.recompute != Recompute::full;
+}
+
+}  // namespace trainctl
