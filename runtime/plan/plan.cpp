@@ -7,6 +7,7 @@
 #include "runtime/base/error.h"
 #include "runtime/model/flops.h"
 #include "runtime/plan/pipeline_plan.h"
+#include "runtime/plan/rank_plan.h"
 #include "runtime/plan/rank_sizes.h"
 #include "runtime/model/stage_program.h"
 
@@ -90,17 +91,16 @@ void set_sharding(RankMemory& m, const JobSpec& job, DeviceKind device,
 
 /// The ranks of one stage and tensor position that differ, each with the first data-parallel rank that
 /// takes so much.
-std::vector<RankMemory> classes_of(const Model& model, const StageUses& uses, const RankMemory& of_stage,
-                                   int stage, int tp, DeviceKind device) {
+std::vector<RankMemory> classes_of(const Model& model, RankParts parts, const RankMemory& of_stage, int tp,
+                                   DeviceKind device) {
   const JobSpec& job = model.job;
-  parallel::ShardingOptions options = sharding_options(job, {tp, 0, 0, stage});
-  options.fast_reduction = nccl_adds_gradients(job, device);
-  const bool tied_peer = model.table.tied && job.parallelism.pipeline > 1 && is_end_stage(job, stage);
+  parts.sharding.tp_rank = tp;
+  parts.sharding.fast_reduction = nccl_adds_gradients(job, device);
   std::vector<RankMemory> result;
-  for (const auto& ranks : parallel::sharding::rank_classes(uses.uses, model.grids.grids, options,
-                                                            job.parallelism.data, tied_peer)) {
+  for (const auto& ranks : parallel::sharding::rank_classes(parts.uses.uses, model.grids.grids, parts.sharding,
+                                                            job.parallelism.data, parts.tied_peer)) {
     RankMemory m = of_stage;
-    m.at = {tp, 0, ranks.first_rank, stage};
+    m.at = {tp, 0, ranks.first_rank, parts.at.pp};
     set_sharding(m, job, device, ranks.bytes);
     result.push_back(m);
   }
@@ -143,15 +143,13 @@ const RankMemory& JobPlan::worst() const {
 
 RankMemory rank_memory(const JobSpec& job, DeviceKind device, const parallel::MeshPosition& at) {
   const Model model{job};
-  const StageUses uses = stage_uses(model.table, job, at);
-  RankMemory m = stage_memory(model, uses, at.pp, plan_pipeline(job).slots[size_t(at.pp)], device);
+  RankParts parts = rank_parts(job, model.table, at);
+  RankMemory m = stage_memory(model, parts.uses, at.pp, plan_pipeline(job).slots[size_t(at.pp)], device);
   m.at = at;
-  parallel::ShardingOptions options = sharding_options(job, at);
-  options.fast_reduction = nccl_adds_gradients(job, device);
+  parts.sharding.fast_reduction = nccl_adds_gradients(job, device);
   set_sharding(m, job, device,
-               parallel::ShardedParams::plan(
-                   uses.uses, model.grids.grids, options, job.parallelism.data, at.dp,
-                   model.table.tied && job.parallelism.pipeline > 1 && is_end_stage(job, at.pp)));
+               parallel::ShardedParams::plan(parts.uses.uses, model.grids.grids, parts.sharding,
+                                             job.parallelism.data, at.dp, parts.tied_peer));
   return m;
 }
 
@@ -171,11 +169,11 @@ JobPlan make_plan(const JobSpec& job, DeviceKind device) {
   plan.flops_per_step_causal = flops.causal * double(plan.tokens_per_step);
   plan.flops_per_step_full = flops.full * double(plan.tokens_per_step);
   for (int stage = 0; stage < job.parallelism.pipeline; ++stage) {
-    const StageUses uses = stage_uses(model.table, job, {0, 0, 0, stage});
-    const RankMemory of_stage = stage_memory(model, uses, stage, pipeline.slots[size_t(stage)], device);
+    const RankParts parts = rank_parts(job, model.table, {.pp = stage});
+    const RankMemory of_stage = stage_memory(model, parts.uses, stage, pipeline.slots[size_t(stage)], device);
     RankMemory worst;
     for (int tp = 0; tp < job.parallelism.tensor; ++tp)
-      for (const RankMemory& m : classes_of(model, uses, of_stage, stage, tp, device))
+      for (const RankMemory& m : classes_of(model, parts, of_stage, tp, device))
         if (m.total() > worst.total()) worst = m;
     plan.stages.push_back(worst);
     const RankTraffic t =

@@ -2,6 +2,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/model/executor.h"
+#include "runtime/plan/rank_plan.h"
 
 namespace trainctl {
 namespace {
@@ -11,8 +12,8 @@ struct TallyMesh {
   std::unique_ptr<parallel::Communicator> tp, dp, tied;
   PipelineEdges edges;
 
-  TallyMesh(const JobSpec& job, const parallel::MeshPosition& at, bool transport_adds,
-            parallel::TrafficTally& traffic) {
+  TallyMesh(const JobSpec& job, const RankParts& parts, bool transport_adds, parallel::TrafficTally& traffic) {
+    const parallel::MeshPosition& at = parts.at;
     const parallel::MeshShape shape = job.mesh();
     tp = parallel::make_tally_communicator(kTensorGroup, at.tp, shape.tp, traffic);
     dp = parallel::make_tally_communicator(kDataGroup, at.dp, shape.dp, traffic, transport_adds);
@@ -21,7 +22,7 @@ struct TallyMesh {
     const auto edge = [&](const char* group, bool sends) {
       return parallel::make_tally_communicator(group, sends ? 0 : 1, 2, traffic);
     };
-    if (job.model.tie_embeddings && (first || last))
+    if (parts.tied_peer)
       tied = parallel::make_tally_communicator(kTied, first ? 0 : 1, 2, traffic);
     if (!first || ring)
       edges.activation_in = edge(kActivations, false), edges.gradient_out = edge(kGradients, true);
@@ -59,22 +60,19 @@ StepTally tally_step(const JobSpec& job, const ParamTable& table, const ChunkGri
   tally.traffic.detailed = messages;
   const auto backend = kernels::make_tally_backend(tally.work);
   const auto stream = backend->create_stream();
-  const TallyMesh mesh(job, at, transport_adds, tally.traffic);
-  const StageUses uses = stage_uses(table, job, at);
-  const parallel::ShardingOptions sharding = sharding_options(job, at);
+  RankPlan plan = make_rank_plan(job, table, at);
+  const TallyMesh mesh(job, plan, transport_adds, tally.traffic);
   parallel::TensorParallel tp(*mesh.tp, *backend, *stream, job.parallelism.sequence_parallel);
-  parallel::ShardedParams params(uses.uses, grids.grids, sharding, *mesh.dp, *mesh.tp, mesh.tied.get(),
+  parallel::ShardedParams params(plan.uses.uses, grids.grids, plan.sharding, *mesh.dp, *mesh.tp, mesh.tied.get(),
                                  *backend, *stream);
-  StageProgram program = stage_program(job, at.pp, uses);
-  StageModel model(job, uses, {program.slots.slots, splits_backward(job), 1.0f}, params, tp, *backend,
-                   *stream);
+  StageModel model(job, plan.uses, plan.model, params, tp, *backend, *stream);
   std::vector<double> squares(size_t(grids.total));
   const auto step = [&] {
     params.add_gradient_squares(grids.first_chunk, squares);
     params.step({});
     return true;
   };
-  Executor executor(std::move(program), model, params, mesh.edges,
+  Executor executor(std::move(plan.program), model, params, mesh.edges,
                     {[](const parallel::Action&) {}, [] { return 0.0; }, step});
   params.publish();
   tally.work.ops.clear();

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "runtime/base/philox.h"
+#include "runtime/plan/rank_plan.h"
 #include "runtime/train/checkpointing.h"
 #include "runtime/train/trainer.h"
 
@@ -33,10 +34,10 @@ struct Generator::Impl {
   std::unique_ptr<StageModel> model;
 
   Impl(const JobSpec& j, ckpt::Checkpoint& checkpoint, kernels::Backend& b) : job(single_rank(j)), backend(b) {
-    StageUses uses = stage_uses(table, job, {});
-    params = std::make_unique<parallel::ShardedParams>(uses.uses, grids.grids, sharding_options(job, {}), *world[0], *world[0],
+    RankPlan plan = make_rank_plan(job, table, {});
+    params = std::make_unique<parallel::ShardedParams>(plan.uses.uses, grids.grids, plan.sharding, *world[0], *world[0],
                                                        nullptr, backend, *stream);
-    model = std::make_unique<StageModel>(job, std::move(uses), StageModel::Options{{1}}, *params, tp, backend, *stream);
+    model = std::make_unique<StageModel>(job, std::move(plan.uses), plan.model, *params, tp, backend, *stream);
     StateStaging staging(backend, *stream, staging_bytes(state_bytes(*params)));
     load_state(table, checkpoint, {*params, backend, *stream, staging});
     params->publish();

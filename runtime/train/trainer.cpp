@@ -10,6 +10,7 @@
 #include "runtime/base/json.h"
 #include "runtime/base/process_memory.h"
 #include "runtime/model/flops.h"
+#include "runtime/plan/rank_plan.h"
 #include "runtime/train/bad_steps.h"
 #include "runtime/train/counting_file_system.h"
 #include "runtime/train/gpu_watch.h"
@@ -109,18 +110,13 @@ struct Trainer::Impl {
     if (!backend.is_host())
       for (auto* axis : {&comms.tp, &comms.dp, &comms.tied})
         if (*axis) *axis = parallel::make_rehearsable(std::move(*axis), rehearsing);
-    StageUses uses = stage_uses(table, job, at);
-    StageProgram program = stage_program(job, at.pp, uses);
-    const std::string problem = parallel::step_problem(program.shape, program.slots, program.actions);
-    ENSURE(problem.empty(), "{}", problem);
-    const int micro_batches = program.shape.pipeline.micro_batches;
+    RankPlan plan = make_rank_plan(job, table, at);
+    const int micro_batches = plan.program.shape.pipeline.micro_batches;
     tp = std::make_unique<parallel::TensorParallel>(*comms.tp, backend, *stream, job.parallelism.sequence_parallel);
-    params = std::make_unique<parallel::ShardedParams>(uses.uses, grids.grids, sharding_options(job, at), *comms.dp, *comms.tp,
+    params = std::make_unique<parallel::ShardedParams>(plan.uses.uses, grids.grids, plan.sharding, *comms.dp, *comms.tp,
                                                        comms.tied.get(), backend, *stream);
     activity.progress(1, 3, false);
-    StageModel::Options model_options{program.slots.slots, splits_backward(job),
-                                      float(1.0 / double(job.tokens_per_step()))};
-    model = std::make_unique<StageModel>(job, std::move(uses), model_options, *params, *tp, backend, *stream);
+    model = std::make_unique<StageModel>(job, std::move(plan.uses), plan.model, *params, *tp, backend, *stream);
     activity.progress(2, 3, false);
     losses = backend.allocate_host(std::max<size_t>(size_t(micro_batches), 1) * sizeof(double));
     if (needs_tokens()) tokens = std::make_unique<TokenFeed>(sequences_per_rank(), job.data.seq_len, backend);
@@ -129,7 +125,7 @@ struct Trainer::Impl {
     staging = std::make_unique<StateStaging>(backend, *stream, staging_bytes(state_bytes(*params), options.most_staging_bytes));
     backend.reserve_scratch(scratch_shape(job, elements, int64_t(params->state_chunks().size())));
     executor =
-        std::make_unique<Executor>(std::move(program), *model, *params, comms.edges,
+        std::make_unique<Executor>(std::move(plan.program), *model, *params, comms.edges,
                                    ExecutorHooks{.doing = [this](const parallel::Action& a) { note(a); },
                                                  .waited = [this] { return waited(); },
                                                  .step = [this] { return update(); }});
