@@ -104,9 +104,10 @@ ShardReceipt write_shard(FileSystem& fs, const std::string& saving_dir, const st
 
 /// Checks that the receipts tile every tensor of `tensors` exactly, writes manifest.json and COMMIT, and renames to step-S: the
 /// commit point. Then applies nothing else (see retain). Throws Error(kCheckpoint) naming the first hole or overlap, Error(kIo).
-/// Returns the root hash (hex).
+/// Returns the root hash (hex). `before_rename` is called directly before the commit point; where it throws,
+/// nothing is published.
 std::string publish(FileSystem& fs, const std::string& dir, const StateInfo& state, std::span<const Tensor> tensors,
-                    std::span<const ShardReceipt> receipts);
+                    std::span<const ShardReceipt> receipts, const std::function<void()>& before_rename = {});
 
 /// Saves, publishes, reads back and removes a checkpoint of 64 bytes in a folder of its own in `dir`: whatever the file system
 /// refuses is found before a run depends on it. Throws Error(kIo) or Error(kCheckpoint); leaves nothing.

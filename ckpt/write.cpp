@@ -250,7 +250,7 @@ ShardReceipt write_shard(FileSystem& fs, const std::string& saving_dir, const st
 }
 
 std::string publish(FileSystem& fs, const std::string& dir, const StateInfo& state, std::span<const Tensor> tensors,
-                    std::span<const ShardReceipt> receipts) {
+                    std::span<const ShardReceipt> receipts, const std::function<void()>& before_rename) {
   check_tiling(tensors, receipts);
   const std::string saving = saving_directory(dir, state);
   check_files(fs, saving, receipts);
@@ -265,7 +265,9 @@ std::string publish(FileSystem& fs, const std::string& dir, const StateInfo& sta
   fs.write_new_text(saving + "/" + kManifestName, text);
   fs.write_new_text(saving + "/" + kCommitName, commit_text(text, manifest));
   const std::string target = step_directory(dir, state.step);
-  if (is_already_published(fs, target, manifest))
+  const bool published = is_already_published(fs, target, manifest);
+  if (before_rename) before_rename();
+  if (published)
     fs.remove_tree(saving);
   else
     rename_into_place(fs, dir, saving, target);

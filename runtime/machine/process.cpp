@@ -149,6 +149,8 @@ void ChildProcess::signal_group(int signal) const {
   if (pid_ > 0 && !status_) ::kill(-pid_, signal);
 }
 
+void ChildProcess::release() { pid_ = -1; }
+
 std::vector<pid_t> processes_marked(const std::string& name, const std::string& value) {
   std::vector<pid_t> found;
   const std::string mark = mark_of(name, value);

@@ -37,6 +37,8 @@ class ChildProcess {
   /// waitpid's status once the child has ended.
   std::optional<int> reap();
   void signal_group(int signal) const;
+  /// It goes on without an owner.
+  void release();
 
  private:
   void close_output();

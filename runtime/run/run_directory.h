@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/base/error.h"
 #include "runtime/base/file_system.h"
 #include "runtime/run/crash_record.h"
 #include "runtime/spec/parse.h"
@@ -101,18 +102,32 @@ class RunLock {
   static std::optional<RunLock> try_take(const RunDirectory& run);
   RunLock(RunLock&& other) noexcept
       : fd_(std::exchange(other.fd_, -1)),
+        path_(std::move(other.path_)),
         owner_(std::move(other.owner_)),
+        before_(std::move(other.before_)),
         link_(std::move(other.link_)),
         note_(std::move(other.note_)) {}
   RunLock& operator=(RunLock&&) = delete;
   ~RunLock();
   /// What the user should know of it; "" for an ordinary lock.
   const std::string& note() const { return note_; }
+  /// Who held it before, "pid 12 on node0"; "" if that is not known.
+  const std::string& before() const { return before_; }
+  /// Looks at the lock again. A process that was stopped or cut off from the disk may have lost it: a server
+  /// gives it to another process when it has heard nothing for its lease. RunTaken if another one took it; a
+  /// lock that cannot be read says nothing. Safe from any thread.
+  void must_hold() const;
 
  private:
-  explicit RunLock(int fd) : fd_(fd) {}
+  RunLock(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}
   int fd_;
-  std::string owner_, link_, note_;
+  std::string path_, owner_, before_, link_, note_;
+};
+
+/// Another supervisor has taken the run: this process may publish, write, order and end nothing of it.
+class RunTaken : public Error {
+ public:
+  using Error::Error;
 };
 
 /// Where the supervisor of a run is.

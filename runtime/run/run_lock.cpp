@@ -63,6 +63,21 @@ Life life_of(const Owner& owner) {
   return start && *start == owner.start_ticks ? Life::alive : Life::gone;
 }
 
+std::string place_of(const std::string& owner_text) {
+  const auto owner = parse_owner(owner_text);
+  return owner ? fmt::format("pid {} on {}", owner->pid, owner->host) : "";
+}
+
+/// What the file holds, asked anew of its server (an open does that on NFS); nothing if it cannot be read.
+std::optional<std::string> fresh_text(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return std::nullopt;
+  char text[1024];
+  const ssize_t n = ::read(fd, text, sizeof text);
+  ::close(fd);
+  return n < 0 ? std::nullopt : std::optional(std::string(text, size_t(n)));
+}
+
 bool is_unsupported(int reason) {
   return reason == ENOSYS || reason == EOPNOTSUPP || reason == EINVAL || reason == ENOLCK;
 }
@@ -117,21 +132,23 @@ std::optional<RunLock> RunLock::try_take(const RunDirectory& run) {
   const std::string path = lock_file(run);
   const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (fd < 0) throw Error(ErrorCode::kPreflight, fmt::format("cannot open {}: {}", path, std::strerror(errno)));
-  RunLock lock(fd);
-  // Who holds it, for `stop`.
+  RunLock lock(fd, path);
   const std::string self = this_process().text();
   if (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
     const int reason = errno;
     if (!is_unsupported(reason)) return std::nullopt;
     if (!take_link(owner_link(run), self, reason)) return std::nullopt;
-    lock.owner_ = self;
     lock.link_ = owner_link(run);
     lock.note_ = fmt::format("the file system of {} has no flock ({}): {} is the lock of this run; after a crash of this "
                              "machine remove it by hand before another machine resumes",
                              run.path, std::strerror(reason), lock.link_);
   }
+  lock.before_ = place_of(fresh_text(path).value_or(""));
+  lock.owner_ = self;
+  // Who holds it: for `stop`, and for a holder before that was only stopped, maybe on another machine.
   const std::string text = self + "\n";
-  if (::ftruncate(fd, 0) != 0 || ::pwrite(fd, text.data(), text.size(), 0) != ssize_t(text.size()))
+  if (::ftruncate(fd, 0) != 0 || ::pwrite(fd, text.data(), text.size(), 0) != ssize_t(text.size()) ||
+      (::fsync(fd) != 0 && errno != EINVAL))
     throw Error(ErrorCode::kPreflight, fmt::format("cannot write {}: {}", path, std::strerror(errno)));
   return lock;
 }
@@ -140,6 +157,19 @@ RunLock::~RunLock() {
   if (fd_ < 0) return;
   if (!link_.empty() && link_target(link_) == owner_) ::unlink(link_.c_str());
   ::close(fd_);
+}
+
+void RunLock::must_hold() const {
+  const bool linked = !link_.empty();
+  const std::optional<std::string> now = linked ? std::optional(link_target(link_)) : fresh_text(path_);
+  if (!now || *now == (linked ? owner_ : owner_ + "\n")) return;
+  if (linked && now->empty()) return;  // removed by hand, and not taken yet
+  const std::string place = place_of(*now);
+  throw RunTaken(
+      ErrorCode::kLauncher,
+      fmt::format("another supervisor{} has taken this run while this one did not run or did not reach {}; "
+                  "this one ends and changes nothing more; watch the run with `trainctl status`",
+                  place.empty() ? "" : " (" + place + ")", path_));
 }
 
 std::optional<SupervisorPlace> supervisor_place(FileSystem& fs, const RunDirectory& run) {

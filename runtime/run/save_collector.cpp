@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "runtime/base/error.h"
+#include "runtime/run/run_directory.h"
 
 namespace trainctl {
 
@@ -68,8 +69,14 @@ SaveOutcome SaveCollector::finish() {
   std::erase_if(receipts_, [](const ckpt::ShardReceipt& receipt) { return receipt.file.empty(); });
   for (const ckpt::ShardReceipt& receipt : receipts_) outcome.bytes += receipt.file_bytes;
   try {
-    outcome.message = ckpt::publish(fs_, options_.directory, state_, tensors_, receipts_);
+    outcome.message = ckpt::publish(fs_, options_.directory, state_, tensors_, receipts_, options_.must_hold);
     outcome.ok = true;
+    options_.must_hold();
+  } catch (const RunTaken& taken) {
+    // What lies in the saving directory belongs to the supervisor that has the run now.
+    outcome.taken = true;
+    outcome.message = taken.what();
+    return outcome;
   } catch (const std::exception& error) {
     outcome.message = error.what();
     remove_saving_directory();

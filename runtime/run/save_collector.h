@@ -4,6 +4,7 @@
 // long as nothing else is called meanwhile (no rank begins the next save before it has the outcome of this
 // one).
 #pragma once
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -19,6 +20,7 @@ struct SaveOutcome {
   std::string message;                 ///< root hash when ok, else the reason
   std::string warning;                 ///< saved, but older checkpoints could not be tidied up
   std::vector<int64_t> removed_steps;  ///< by retention
+  bool taken = false;                  ///< another supervisor has the run; `message` is RunTaken's
 };
 
 class SaveCollector {
@@ -28,6 +30,9 @@ class SaveCollector {
     std::string directory;  ///< of the checkpoints
     int keep_last = 2;
     int64_t keep_every_steps = 0;
+    /// Called directly before a checkpoint becomes public, and before older ones are removed. Where it throws
+    /// RunTaken, that is not done.
+    std::function<void()> must_hold = [] {};
   };
   SaveCollector(FileSystem& fs, Options options) : fs_(fs), options_(std::move(options)) {}
 

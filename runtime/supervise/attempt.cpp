@@ -17,6 +17,7 @@
 #include "runtime/base/json.h"
 #include "runtime/base/text.h"
 #include "runtime/run/protocol.h"
+#include "runtime/supervise/attempt_places.h"
 #include "runtime/supervise/node_relay.h"
 
 namespace trainctl {
@@ -99,23 +100,8 @@ class Attempt {
     fs_.replace_text(run_.attempt(), options_.file.to_json());
     launcher_log_.append(
         fmt::format("--- epoch {}: {}", options_.file.epoch, shell_text({options_.line.argv, {}})));
-    wire::StartOrder order{.mark = options_.file.mark,
-                           .pmix = options_.pmix,
-                           .argv = options_.line.argv,
-                           .world_size = options_.limits.ranks,
-                           .session_folder = options_.session_folder,
-                           .shared_memory_folder = options_.shared_memory_folder};
-    for (const AttemptOptions::Node& node : options_.nodes) {
-      const wire::NodeHello* hello = fleet_.hello(node.node);
-      order.hosts.push_back(hello ? hello->host : fleet_.name(node.node));
-      order.ranks.push_back({node.first, node.count});
-    }
     for (size_t i = 0; i < options_.nodes.size(); ++i) {
-      order.this_host = int(i);
-      order.leads = i == 0;
-      order.environment = options_.line.environment;
-      for (const auto& variable : options_.nodes[i].environment) order.environment.push_back(variable);
-      send(int(i), {.kind = Kind::start, .payload = order.to_json()});
+      send(int(i), {.kind = Kind::start, .payload = start_order(options_, fleet_, i).to_json()});
       if (!fleet_.hello(options_.nodes[i].node))
         supervision_.node_lost(int(i), "it is not connected", clock_.monotonic_s());
     }
@@ -136,6 +122,7 @@ class Attempt {
                     {.fd = saved_fd_, .events = POLLIN, .revents = 0},
                     {.fd = fleet_.fd(), .events = POLLIN, .revents = 0}};
     ::poll(fds, 3, int(std::ceil(wait_s() * 1000)));
+    if (options_.hooks.turn) options_.hooks.turn();
     const Supervision::Phase before = supervision_.phase();
     if (const StopLevel level = signals_.read(); level != StopLevel::none) {
       regrouped_ = false;
@@ -449,6 +436,7 @@ class Attempt {
     if (!publishing_.valid()) return;
     if (!wait && publishing_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return;
     const SaveOutcome outcome = publishing_.get();
+    if (outcome.taken) throw RunTaken(ErrorCode::kLauncher, outcome.message);
     eventfd_t count;
     ::eventfd_read(saved_fd_, &count);
     const double now_s = clock_.monotonic_s();

@@ -18,6 +18,8 @@ namespace trainctl {
 
 /// What others learn while an attempt runs, and what they may ask of it.
 struct AttemptHooks {
+  /// In each turn, before anything is taken from the nodes; what it throws ends the attempt as it stands.
+  std::function<void()> turn;
   std::function<void(int node)> node_up;  ///< of the fleet
   std::function<void(int node, const std::string& why)> node_lost;
   std::function<void()> all_present;                              ///< every rank has said hello
@@ -51,7 +53,7 @@ struct AttemptResult {
 };
 
 /// Runs it to its end: when this returns, no process of the attempt is left (or the verdict says which).
-/// Throws Error where the run directory cannot be written.
+/// Throws Error where the run directory cannot be written, and RunTaken where another supervisor has the run.
 AttemptResult run_attempt(AttemptOptions options, Fleet& fleet, const RunDirectory& run, FileSystem& fs,
                           Clock& clock, RunLog& log, StopSignals& signals);
 

@@ -7,6 +7,12 @@
 #include "runtime/base/error.h"
 
 namespace trainctl {
+namespace {
+
+/// Ranks read the spec, open data and build the model before the first step, all of them on the same few cores.
+double start_timeout_s(int ranks) { return 60 + 1.0 * ranks; }
+
+}  // namespace
 
 Fleet::Options fleet_options(const SupervisePlan& plan, const RunDirectory& run,
                              const SessionFolders& folders) {
@@ -44,6 +50,54 @@ void place_ranks(AttemptOptions& options, const SupervisePlan& plan, const Fleet
   for (const RankRange& range : placed.placement.ranges)
     options.nodes.push_back(
         {.node = fleet.find(nodes[size_t(range.node)].name), .first = range.first, .count = range.count});
+}
+
+AttemptOptions attempt_options(const SupervisePlan& plan, const RunDirectory& run, const JobSpec& job,
+                               int64_t last_step) {
+  const FaultSpec& fault = job.fault_tolerance;
+  const int ranks = job.mesh().world_size();
+  AttemptOptions options;
+  const std::string scratch = "trainctl." + random_token().substr(0, 12);
+  options.session_folder = "/tmp/" + scratch;
+  options.shared_memory_folder = "/dev/shm/" + scratch;
+  options.limits = {.ranks = ranks,
+                    .target_step = last_step,
+                    .heartbeat_s = fault.heartbeat_seconds,
+                    .step_timeout_s = fault.step_timeout_seconds,
+                    .setup_timeout_s = fault.setup_timeout_seconds,
+                    .data_timeout_s = fault.data_timeout_seconds,
+                    .load_timeout_s = fault.load_timeout_seconds,
+                    .evaluation_timeout_s = fault.evaluation_timeout_seconds,
+                    .save_timeout_s = fault.save_timeout_seconds,
+                    .start_timeout_s = start_timeout_s(ranks)};
+  options.saves = {.ranks = ranks,
+                   .directory = run.checkpoints(job),
+                   .keep_last = job.checkpoint.keep_last,
+                   .keep_every_steps = job.checkpoint.keep_every_steps};
+  options.file = {.max_steps = plan.max_steps,
+                  .threads_per_rank = job.parallelism.threads_per_rank,
+                  .matmul_flops_per_s = plan.matmul_flops_per_s};
+  return options;
+}
+
+wire::StartOrder start_order(const AttemptOptions& options, const Fleet& fleet, size_t index) {
+  wire::StartOrder order{.mark = options.file.mark,
+                         .pmix = options.pmix,
+                         .leads = index == 0,
+                         .argv = options.line.argv,
+                         .environment = options.line.environment,
+                         .this_host = int(index),
+                         .world_size = options.limits.ranks,
+                         .session_folder = options.session_folder,
+                         .shared_memory_folder = options.shared_memory_folder};
+  const Environment& own = options.nodes[index].environment;
+  order.environment.insert(order.environment.end(), own.begin(), own.end());
+  for (const AttemptOptions::Node& node : options.nodes) {
+    const wire::NodeHello* hello = fleet.hello(node.node);
+    order.hosts.push_back(hello ? hello->host : fleet.name(node.node));
+    order.ranks.push_back({node.first, node.count});
+  }
+  return order;
 }
 
 std::vector<LaunchHost> hosts_of(const AttemptOptions& options, const Fleet& fleet) {

@@ -20,6 +20,12 @@ bool await_agents(Fleet& fleet, Clock& clock, double limit_s, const std::functio
 /// if they do not fit.
 void place_ranks(AttemptOptions& options, const SupervisePlan& plan, const Fleet& fleet, const JobSpec& job,
                  const std::vector<std::string>& names);
+/// An attempt of a run that ends at `last_step`: its limits, its scratch folders and what its ranks read. Where it
+/// runs and begins is left to the caller.
+AttemptOptions attempt_options(const SupervisePlan& plan, const RunDirectory& run, const JobSpec& job,
+                               int64_t last_step);
+/// What the `index`-th node of the attempt is to start.
+wire::StartOrder start_order(const AttemptOptions& options, const Fleet& fleet, size_t index);
 /// Those nodes as they call themselves, with the numbers of their ranks.
 std::vector<LaunchHost> hosts_of(const AttemptOptions& options, const Fleet& fleet);
 /// The one network of all connections of agents, "" where they differ.

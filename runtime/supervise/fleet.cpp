@@ -1,15 +1,10 @@
 #include "runtime/supervise/fleet.h"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <ifaddrs.h>
-#include <netdb.h>
-#include <netinet/in.h>
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -22,6 +17,7 @@
 #include "runtime/base/text.h"
 #include "runtime/run/agent.h"
 #include "runtime/run/environment.h"
+#include "runtime/supervise/own_address.h"
 #include "runtime/supervise/slurm.h"
 #include "runtime/supervise/slurm_script.h"
 
@@ -49,6 +45,15 @@ std::string start_problem(int wait_status, const std::string& words) {
   return fmt::format("its agent could not be started (status {}){}{}",
                      WIFEXITED(wait_status) ? WEXITSTATUS(wait_status) : 128 + WTERMSIG(wait_status),
                      words.empty() ? "" : ": ", last_line_of(words));
+}
+
+/// Whether supervisor.json is still the one with this token.
+bool holds_token(const std::string& path, const std::string& token) {
+  try {
+    return SupervisorFile::from_json(real_file_system().read_text(path)).token == token;
+  } catch (const Error&) {
+    return false;
+  }
 }
 
 /// supervisor.json holds the token: for this user alone.
@@ -437,54 +442,16 @@ void Fleet::end(double limit_s) {
     serve();
     clock_.sleep_s(0.002);
   }
-  ::unlink(supervisor_file(options_.run_directory).c_str());
+  const std::string file = supervisor_file(options_.run_directory);
+  if (holds_token(file, token_)) ::unlink(file.c_str());
   for (Node& node : nodes_) node.starter.reset();
 }
 
-// ---- addresses
-
-std::string own_address_towards(const std::string& host) {
-  addrinfo hints{};
-  hints.ai_family = AF_INET;
-  hints.ai_socktype = SOCK_DGRAM;
-  addrinfo* found = nullptr;
-  const int rc = ::getaddrinfo(host.c_str(), "9", &hints, &found);
-  if (rc != 0 || !found)
-    throw Error(ErrorCode::kPreflight,
-                fmt::format("the name {} does not resolve: {}; give an address, or repair the name service",
-                            host, ::gai_strerror(rc)));
-  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, ::freeaddrinfo);
-  const int fd = ::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-  sockaddr_in own{};
-  socklen_t size = sizeof own;
-  // Connecting a datagram socket only chooses the way.
-  const bool ok = ::connect(fd, found->ai_addr, found->ai_addrlen) == 0 &&
-                  ::getsockname(fd, reinterpret_cast<sockaddr*>(&own), &size) == 0;
-  ::close(fd);
-  if (!ok) throw Error(ErrorCode::kPreflight, fmt::format("no network leads from here to {}", host));
-  char text[INET_ADDRSTRLEN] = "";
-  ::inet_ntop(AF_INET, &own.sin_addr, text, sizeof text);
-  return text;
-}
-
-bool is_this_machine(const std::string& host) {
-  char own[256] = "";
-  ::gethostname(own, sizeof own - 1);
-  if (host == own || host == "localhost" || host == "127.0.0.1") return true;
-  addrinfo hints{};
-  hints.ai_family = AF_INET;
-  addrinfo* found = nullptr;
-  if (::getaddrinfo(host.c_str(), nullptr, &hints, &found) != 0 || !found) return false;
-  const in_addr address = reinterpret_cast<const sockaddr_in*>(found->ai_addr)->sin_addr;
-  ::freeaddrinfo(found);
-  ifaddrs* list = nullptr;
-  if (::getifaddrs(&list) != 0) return false;
-  bool mine = false;
-  for (const ifaddrs* i = list; i; i = i->ifa_next)
-    mine = mine || (i->ifa_addr && i->ifa_addr->sa_family == AF_INET &&
-                    reinterpret_cast<const sockaddr_in*>(i->ifa_addr)->sin_addr.s_addr == address.s_addr);
-  ::freeifaddrs(list);
-  return mine;
+void Fleet::leave() {
+  ending_ = true;
+  if (start_all_) start_all_->release();
+  for (Node& node : nodes_)
+    if (node.starter) node.starter->release();
 }
 
 }  // namespace trainctl

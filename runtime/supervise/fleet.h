@@ -76,6 +76,9 @@ class Fleet {
   double deadline_s() const;
   /// Tells every agent to end and waits at most `limit_s` for them.
   void end(double limit_s);
+  /// Of a supervisor that lost its run: the agents belong to another one, also those that were started here.
+  /// Before the end of this object.
+  void leave();
   /// Connections that showed no token or another version: how many, and the last reason.
   const std::string& last_refusal() const { return last_refusal_; }
 
@@ -129,11 +132,5 @@ class Fleet {
   bool holding_ = false;
   bool keep_agents_ = false, ending_ = false, told_refusal_ = false;
 };
-
-/// The address of this machine on the way to `host`, without sending anything: "10.77.0.10".
-/// Error(kPreflight) if the name does not resolve or no way leads there.
-std::string own_address_towards(const std::string& host);
-/// Whether `host` names this machine.
-bool is_this_machine(const std::string& host);
 
 }  // namespace trainctl

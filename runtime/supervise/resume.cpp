@@ -345,6 +345,7 @@ RunResult resume_run(const ResumeRequest& asked, FileSystem& fs, Clock& clock, C
   }
   plan.resume_fixed = request.step.has_value();
   plan.attach = living;
+  plan.lock = &lock;
   record_spec(fs, run, request.now, *identity, plan.lineage_json);
   return supervise(plan, run, fs, clock, console);
 }

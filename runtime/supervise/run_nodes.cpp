@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "runtime/base/error.h"
+#include "runtime/supervise/own_address.h"
 #include "runtime/supervise/slurm_slots.h"
 
 namespace trainctl {

@@ -8,6 +8,7 @@
 
 #include "kernels/device.h"
 #include "runtime/base/text.h"
+#include "runtime/supervise/own_address.h"
 
 namespace trainctl {
 namespace {

@@ -23,6 +23,7 @@
 #include "runtime/supervise/attempt_places.h"
 #include "runtime/supervise/attempt_times.h"
 #include "runtime/supervise/going_back.h"
+#include "runtime/supervise/lock_watch.h"
 #include "runtime/supervise/recovery.h"
 #include "runtime/supervise/run_end.h"
 #include "runtime/supervise/run_quarantine.h"
@@ -35,9 +36,6 @@ namespace {
 using nlohmann::json;
 std::string dump(const json& j) { return dump_json(j); }
 
-/// Ranks read the spec, open data and build the model before the first step, all of them on the same few
-/// cores.
-double start_timeout_s(int ranks) { return 60 + 1.0 * ranks; }
 constexpr double kEndAgentsS = 3;
 /// For agents that a dead supervisor left, which dial every 0.1 s.
 constexpr double kOrphansS = 0.5;
@@ -104,6 +102,9 @@ class Supervisor {
       const bool for_scheduler = other_stops_.time_is_up() || signals.warned() || requeue_;
       result.acts = last_acts(plan_.slurm, result.exit_code, for_scheduler);
       return result;
+    } catch (const RunTaken&) {
+      if (fleet_) fleet_->leave();
+      throw;
     } catch (const Error& error) {
       give_up(exit_status(error.code()), error.what());
       throw;
@@ -121,6 +122,7 @@ class Supervisor {
   RunResult decide(StopSignals& signals) {
     if (attached_) run_attached(signals);
     while (true) {
+      lock_.must_hold();
       recovery_.stop(signals.read());
       const Decision decision = recovery_.next(clock_.monotonic_s());
       if (const auto* start = std::get_if<StartAttempt>(&decision)) {
@@ -166,9 +168,12 @@ class Supervisor {
   /// break the record of it, too; that must not hide the first error.
   void give_up(int exit_code, const std::string& reason) {
     try {
+      lock_.must_hold();
       end_agents();
       end_leftovers();
       end_.end("failed", exit_code, reason, "trainctl resume " + plan_.name);
+    } catch (const RunTaken&) {
+      if (fleet_) fleet_->leave();
     } catch (const std::exception& second) {
       fmt::print(stderr, "trainctl: nor could the end of the run be recorded: {}\n", second.what());
     }
@@ -240,6 +245,7 @@ class Supervisor {
     pollfd fds[] = {{.fd = fleet_->fd(), .events = POLLIN, .revents = 0},
                     {.fd = signals.fd(), .events = POLLIN, .revents = 0}};
     ::poll(fds, 2, int(std::clamp(left_s, 0.0, 0.5) * 1000));
+    lock_.turn();
     fleet_->serve();
   }
 
@@ -354,7 +360,8 @@ class Supervisor {
   void run_one(AttemptOptions options, StopSignals& signals) {
     places_ = options.nodes;
     const bool by_pmix = options.pmix;
-    options.hooks = {.node_up = [this](int node) { node_up(node); },
+    options.hooks = {.turn = [this] { lock_.turn(); },
+                     .node_up = [this](int node) { node_up(node); },
                      .node_lost = [this](int node, const std::string& why) { node_lost(node, why); },
                      .all_present = [this] { times_.all_present(); },
                      .progressed =
@@ -365,6 +372,7 @@ class Supervisor {
                      .saved = [this](int64_t step) { recovery_.saved(step); },
                      .regroup = [this] { return regroup_text(); }};
     const AttemptResult result = run_attempt(std::move(options), *fleet_, run_, fs_, clock_, log_, signals);
+    lock_.must_hold();
     listen_to_fleet();
     verdict_ = result.verdict;
     const Verdict& v = *verdict_;
@@ -414,33 +422,13 @@ class Supervisor {
                               {"superseded_steps", moved}}));
   }
 
-  AttemptOptions options_for(const JobSpec& job) const {
-    const FaultSpec& fault = job.fault_tolerance;
-    AttemptOptions options;
-    const std::string scratch = "trainctl." + random_token().substr(0, 12);
-    options.session_folder = "/tmp/" + scratch;
-    options.shared_memory_folder = "/dev/shm/" + scratch;
-    options.limits = {.ranks = job.mesh().world_size(),
-                      .target_step = last_step_,
-                      .heartbeat_s = fault.heartbeat_seconds,
-                      .step_timeout_s = fault.step_timeout_seconds,
-                      .setup_timeout_s = fault.setup_timeout_seconds,
-                      .data_timeout_s = fault.data_timeout_seconds,
-                      .load_timeout_s = fault.load_timeout_seconds,
-                      .evaluation_timeout_s = fault.evaluation_timeout_seconds,
-                      .save_timeout_s = fault.save_timeout_seconds,
-                      .start_timeout_s = start_timeout_s(job.mesh().world_size())};
-    options.saves = {.ranks = options.limits.ranks,
-                     .directory = run_.checkpoints(job),
-                     .keep_last = job.checkpoint.keep_last,
-                     .keep_every_steps = job.checkpoint.keep_every_steps};
-    options.file = {.epoch = last_epoch(fs_, run_) + 1,
-                    .resume_from = resume_from_,
-                    .max_steps = plan_.max_steps,
-                    .new_data = at_start() && plan_.start->new_data,
-                    .lineage_json = lineage_at(plan_.lineage_json, resume_step_),
-                    .threads_per_rank = job.parallelism.threads_per_rank,
-                    .matmul_flops_per_s = plan_.matmul_flops_per_s};
+  AttemptOptions options_for(const JobSpec& job) {
+    AttemptOptions options = attempt_options(plan_, run_, job, last_step_);
+    options.saves.must_hold = [this] { lock_.must_hold(); };
+    options.file.epoch = last_epoch(fs_, run_) + 1;
+    options.file.resume_from = resume_from_;
+    options.file.new_data = at_start() && plan_.start->new_data;
+    options.file.lineage_json = lineage_at(plan_.lineage_json, resume_step_);
     return options;
   }
 
@@ -464,6 +452,7 @@ class Supervisor {
   FileSystem& fs_;
   Clock& clock_;
   Console& console_;
+  LockWatch lock_{plan_.lock, clock_};
   RunLog log_;
   RunEnd end_;
   Recovery recovery_;

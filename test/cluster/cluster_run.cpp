@@ -114,12 +114,33 @@ Outcome ClusterRun::finish(double seconds) {
   return supervisor_->wait(seconds);
 }
 
-void ClusterRun::kill_supervisor() {
+pid_t ClusterRun::supervisor_process() const {
   std::vector<pid_t> found = programs(supervisor_node_, "launch");
   const std::vector<pid_t> resumed = programs(supervisor_node_, "resume");
   found.insert(found.end(), resumed.begin(), resumed.end());
   REQUIRE(found.size() == 1);
-  REQUIRE(::kill(found[0], SIGKILL) == 0);
+  return found[0];
+}
+
+void ClusterRun::go_on(pid_t pid) {
+  std::istringstream stat(read_file("/proc/" + std::to_string(pid) + "/stat"));
+  std::string number, name, state;
+  pid_t parent = 0;
+  stat >> number >> name >> state >> parent;
+  REQUIRE(parent > 1);
+  REQUIRE(::kill(pid, SIGCONT) == 0);
+  REQUIRE(::kill(parent, SIGCONT) == 0);
+}
+
+ClusterRun::Stopped ClusterRun::stop_supervisor() {
+  const pid_t pid = supervisor_process();
+  REQUIRE(::kill(pid, SIGSTOP) == 0);
+  fs::remove(path_ + "/supervisor.lock");
+  return {std::move(supervisor_), pid};
+}
+
+void ClusterRun::kill_supervisor() {
+  REQUIRE(::kill(supervisor_process(), SIGKILL) == 0);
   CHECK(supervisor_->wait(10).status == 128 + SIGKILL);
 }
 

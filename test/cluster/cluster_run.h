@@ -55,8 +55,18 @@ class ClusterRun {
   /// Any trainctl command with this run as its argument.
   Outcome command(int node, const std::string& word, double seconds = 20);
   Child& supervisor() { return *supervisor_; }
+  pid_t supervisor_process() const;
+  /// Continues a program of a node that was stopped, and what started it there, which has stopped with it.
+  static void go_on(pid_t pid);
   /// Kills the supervisor alone, as `kill -9` does.
   void kill_supervisor();
+  /// Stops the supervisor as SIGSTOP does, has the run's lock forgotten as a server of files does that hears
+  /// nothing, and gives the supervisor away: another one may be started.
+  struct Stopped {
+    std::unique_ptr<Child> child;
+    pid_t pid = 0;
+  };
+  Stopped stop_supervisor();
   /// The end of launch or resume.
   Outcome finish(double seconds = 60);
 
