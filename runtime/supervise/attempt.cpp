@@ -111,8 +111,7 @@ class Attempt {
   void attach() {
     supervision_.progressed(log_.status().step, clock_.monotonic_s());
     for (size_t i = 0; i < options_.nodes.size(); ++i) {
-      if (!fleet_.hello(options_.nodes[i].node))
-        supervision_.node_lost(int(i), "it is not connected", clock_.monotonic_s());
+      if (!options_.nodes[i].missing.empty()) lose(int(i), options_.nodes[i].missing);
       send(int(i), {.kind = Kind::look});
     }
   }
@@ -246,11 +245,13 @@ class Attempt {
 
   void on_node_lost(int fleet_node, const std::string& why) {
     if (options_.hooks.node_lost) options_.hooks.node_lost(fleet_node, why);
-    const int index = index_of(fleet_node);
-    if (index < 0) return;
-    log_.event("node_lost",
-               dump_json(nlohmann::json{
-                   {"epoch", options_.file.epoch}, {"node", fleet_.name(fleet_node)}, {"reason", why}}));
+    if (const int index = index_of(fleet_node); index >= 0) lose(index, why);
+  }
+
+  void lose(int index, const std::string& why) {
+    log_.event("node_lost", dump_json(nlohmann::json{{"epoch", options_.file.epoch},
+                                                     {"node", fleet_.name(options_.nodes[size_t(index)].node)},
+                                                     {"reason", why}}));
     if (!gone_[size_t(index)]) supervision_.node_lost(index, why, clock_.monotonic_s());
     gone_[size_t(index)] = true;
     lost_[size_t(index)] = true;

@@ -33,6 +33,7 @@ struct AttemptOptions {
     int node = 0;              ///< of the fleet
     int first = 0, count = 0;  ///< its ranks
     Environment environment;   ///< its own settings, on top of the line's
+    std::string missing;       ///< attach: why none of its ranks run, ""
   };
   std::vector<Node> nodes;  ///< in the order of their ranks
   LaunchLine line;          ///< mpirun with its environment, or what starts one rank

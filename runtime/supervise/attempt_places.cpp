@@ -100,6 +100,39 @@ wire::StartOrder start_order(const AttemptOptions& options, const Fleet& fleet, 
   return order;
 }
 
+namespace {
+
+/// "" if the ranks of the attempt run there.
+std::string missing_from(const Fleet& fleet, int node, uint64_t epoch) {
+  const wire::NodeHello* hello = node < 0 ? nullptr : fleet.hello(node);
+  if (!hello) return "it is not connected";
+  return hello->epoch == epoch ? "" : "its ranks are gone";
+}
+
+}  // namespace
+
+size_t nodes_there(const Fleet& fleet, const AttemptFile& file) {
+  size_t count = 0;
+  for (const AttemptFile::Node& node : file.nodes) {
+    const int index = fleet.find(node.name);
+    if (index < 0) return 0;
+    count += missing_from(fleet, index, file.epoch).empty();
+  }
+  return count;
+}
+
+std::vector<AttemptOptions::Node> places_of(const Fleet& fleet, const AttemptFile& file) {
+  std::vector<AttemptOptions::Node> places;
+  for (const AttemptFile::Node& node : file.nodes) {
+    const int index = fleet.find(node.name);
+    places.push_back({.node = index,
+                      .first = node.first,
+                      .count = node.count,
+                      .missing = missing_from(fleet, index, file.epoch)});
+  }
+  return places;
+}
+
 std::vector<LaunchHost> hosts_of(const AttemptOptions& options, const Fleet& fleet) {
   std::vector<LaunchHost> hosts;
   for (const AttemptOptions::Node& node : options.nodes)

@@ -28,6 +28,11 @@ AttemptOptions attempt_options(const SupervisePlan& plan, const RunDirectory& ru
 wire::StartOrder start_order(const AttemptOptions& options, const Fleet& fleet, size_t index);
 /// Those nodes as they call themselves, with the numbers of their ranks.
 std::vector<LaunchHost> hosts_of(const AttemptOptions& options, const Fleet& fleet);
+/// Of an attempt that a supervisor before has left: on how many of its nodes its ranks run still; 0 where one of
+/// them is no node of this fleet.
+size_t nodes_there(const Fleet& fleet, const AttemptFile& file);
+/// Its nodes; those where nothing of it runs any more are marked.
+std::vector<AttemptOptions::Node> places_of(const Fleet& fleet, const AttemptFile& file);
 /// The one network of all connections of agents, "" where they differ.
 std::string network_of(const AttemptOptions& options, const SupervisePlan& plan, const Fleet& fleet);
 /// What differs between nodes: the name of the interface that leads to the others.

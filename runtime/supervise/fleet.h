@@ -52,6 +52,8 @@ class Fleet {
 
   /// Who hears what happens from now on. With attach_to, messages that came before the first handler of messages wait for it.
   void set_handler(Handler handler);
+  /// What runs on nodes that come from now on is of no use, whatever its epoch.
+  void end_attach() { options_.attach_to.reset(); }
   /// Starts an agent on every node that has none.
   void start_agents();
   /// Agents are started again on nodes that lost theirs, from now on.

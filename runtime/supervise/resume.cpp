@@ -316,15 +316,17 @@ RunResult resume_run(const ResumeRequest& asked, FileSystem& fs, Clock& clock, C
   check_belongs(checkpoint.get(), request, *identity, fs);
   const double opened_in_s = clock.monotonic_s() - begin_s;
   const int64_t step = checkpoint ? checkpoint->state().step : 0;
-  if (checkpoint && step >= job.schedule.total_steps) return nothing_to_do(run, id, fs, step, console);
-  if (request.max_steps > 0 && step >= request.max_steps)
+  // Of a supervisor that died: its ranks may be alive, and the end of the run is not recorded.
+  const std::optional<AttemptFile> living = living_attempt(request, fs);
+  if (checkpoint && step >= job.schedule.total_steps && !living)
+    return nothing_to_do(run, id, fs, step, console);
+  if (request.max_steps > 0 && step >= request.max_steps && !living)
     throw Error(ErrorCode::kUsage, fmt::format("--max-steps {} is not beyond step {}, where the run stands",
                                                request.max_steps, step));
-  const std::optional<AttemptFile> living = living_attempt(request, fs);
   // Ranks that live may be saving there.
   if (!living) check_checkpoint_folder(fs, job, run.checkpoints(job), step);
   require_gpus_of_run(job, id);
-  const Ready ready = get_ready(job, fs, clock);
+  const Ready ready = get_ready(job, fs, clock, {}, living ? &*living : nullptr);
   const std::string changed = changed_data(fs.read_text(run.file("data.json")), ready.preflight.data_json);
   if (!changed.empty())
     throw Error(ErrorCode::kData, fmt::format("{}; put the old file back, or launch a new run", changed));

@@ -65,15 +65,17 @@ void print_slurm(Console& console, const SlurmAllocation& allocation, const Slur
 }  // namespace
 
 Ready get_ready(const JobSpec& job, FileSystem& fs, Clock& clock,
-                const std::function<void(const Ready&)>& checked) {
+                const std::function<void(const Ready&)>& checked, const AttemptFile* living) {
   const double begin = clock.monotonic_s();
   Ready ready;
   ready.nodes = nodes_of(job, fs);
   if (ready.nodes.slurm) ready.slurm = ask_slurm(*ready.nodes.slurm);
-  ready.preflight = check_machine_and_data(job, fs, ranks_here(ready.nodes));
+  ready.preflight = check_machine_and_data(job, fs, living ? 0 : ranks_here(ready.nodes));
   ready.numerics = machine_numerics(job, device_kind(job));
   if (checked) checked(ready);
-  ready.peak_flops_per_s = rank_peak_flops_per_s(job, device_kind(job)).value_or(0);
+  ready.peak_flops_per_s = living && living->matmul_flops_per_s > 0
+                               ? living->matmul_flops_per_s
+                               : rank_peak_flops_per_s(job, device_kind(job)).value_or(0);
   ready.seconds = clock.monotonic_s() - begin;
   return ready;
 }

@@ -87,8 +87,10 @@ class Supervisor {
     const SessionFolders folders;
     log_.event("supervisor", dump({{"pid", ::getpid()}}));
     try {
-      if (!attach(folders)) {
-        end_leftovers();
+      const bool there = attach(folders);
+      const bool finished = plan_.attach && !attached_ && resume_step_ >= last_step_;
+      if (!there) end_leftovers();
+      if (!there && !finished) {
         fleet_.emplace(fleet_options(plan_, run_, folders), clock_);
         listen_to_fleet();
         // Agents of a supervisor that died dial by themselves: others beside them would only be in their way.
@@ -98,7 +100,7 @@ class Supervisor {
       }
       read_quarantine(plan_, fs_, clock_, recovery_, console_);
       if (!plan_.change_json.empty()) log_.event("change", plan_.change_json);
-      RunResult result = decide(signals);
+      RunResult result = finished ? conclude_finished() : decide(signals);
       const bool for_scheduler = other_stops_.time_is_up() || signals.warned() || requeue_;
       result.acts = last_acts(plan_.slurm, result.exit_code, for_scheduler);
       return result;
@@ -153,6 +155,13 @@ class Supervisor {
     if (stop.exit_code == exit_status(ErrorCode::kCheckpoint)) verdict_->code = ErrorCode::kCheckpoint;
     log_.status().restarts = recovery_.restarts();
     return end_.conclude_failure(*verdict_, failure_folder_, resume_step_);
+  }
+
+  /// The supervisor before published the last checkpoint and died before it recorded the end of the run.
+  RunResult conclude_finished() {
+    end_agents();
+    log_.status().step = log_.status().saved_step = resume_step_;
+    return end_.conclude(Verdict{.outcome = Verdict::finished}, "");
   }
 
   /// With what is known of the nodes that are not there.
@@ -249,27 +258,29 @@ class Supervisor {
     fleet_->serve();
   }
 
-  /// Goes on with ranks that a supervisor before has left running. False: there are none.
+  /// Goes on with the ranks that a supervisor before has left running, or at least with its agents. False:
+  /// there are neither.
   bool attach(const SessionFolders& folders) {
     if (!plan_.attach) return false;
     const AttemptFile& file = *plan_.attach;
     Fleet::Options options = fleet_options(plan_, run_, folders);
     options.attach_to = file.epoch;
     fleet_.emplace(std::move(options), clock_);
-    const auto missing = [&] {
-      return std::any_of(file.nodes.begin(), file.nodes.end(), [&](const AttemptFile::Node& node) {
-        const int index = fleet_->find(node.name);
-        return index < 0 || !fleet_->hello(index) || fleet_->hello(index)->epoch != file.epoch;
-      });
-    };
-    if (!await_agents(*fleet_, clock_, kAttachLimitS, [&] { return !missing(); })) {
+    await_agents(*fleet_, clock_, kAttachLimitS, [&] { return nodes_there(*fleet_, file) == file.nodes.size(); });
+    fleet_->end_attach();
+    attached_ = nodes_there(*fleet_, file) > 0;
+    if (!attached_ && fleet_->ready_count() == 0) {
       fleet_->end(kEndAgentsS);
       fleet_.reset();
       return false;
     }
-    attached_ = true;
     fleet_->keep_agents(true);
     listen_to_fleet();
+    if (attached_) return true;
+    for (int i = 0; i < fleet_->size(); ++i)
+      if (const wire::NodeHello* hello = fleet_->hello(i); hello && hello->epoch)
+        fleet_->machine(i).order({.kind = wire::Kind::kill, .epoch = *hello->epoch});
+    fleet_->start_agents();
     return true;
   }
 
@@ -341,8 +352,7 @@ class Supervisor {
     options.attach = true;
     options.pmix = file.pmix;
     options.file = file;
-    for (const AttemptFile::Node& node : file.nodes)
-      options.nodes.push_back({.node = fleet_->find(node.name), .first = node.first, .count = node.count});
+    options.nodes = places_of(*fleet_, file);
     if (const auto known = read_status(fs_, run_.status())) {
       log_.status().saved_step = known->saved_step;
       log_.status().restarts = known->restarts;
