@@ -1,10 +1,14 @@
 // trainctl node, trainctl remote: what launch and mpirun start on the nodes of a run; hidden from the help.
 #include <fmt/format.h>
+#include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <memory>
 
-#include "cmd/commands.h"
+#include "cmd/runs.h"
+#include "runtime/machine/process.h"
 #include "runtime/run/agent.h"
 #include "runtime/run/environment.h"
 #include "runtime/supervise/batch_host.h"
@@ -16,8 +20,10 @@ namespace {
 
 struct Options {
   AgentOptions agent;
-  bool give_back = false;
+  bool give_back = false, await_supervisor = false;
 };
+
+using Words = std::vector<std::string>;
 
 /// The environment as it is now, without the marks of an agent.
 std::vector<std::string> unmarked_environment() {
@@ -30,26 +36,55 @@ std::vector<std::string> unmarked_environment() {
   return environment;
 }
 
-/// This process goes on as one that only waits to give the Slurm job back: no new agent takes it for its
-/// like.
-void go_on_to_give_back(const std::string& run, std::vector<std::string> environment) {
+/// This process goes on as one that only does what `word` says: no new agent takes it for its like.
+void go_on_as(const std::string& word, const std::string& run, Words environment) {
   std::vector<char*> variables;
   for (std::string& variable : environment) variables.push_back(variable.data());
   variables.push_back(nullptr);
-  std::string words[] = {"trainctl", "node", run, "--give-back"};
+  std::string words[] = {"trainctl", "node", run, word};
   char* argv[] = {words[0].data(), words[1].data(), words[2].data(), words[3].data(), nullptr};
   ::execve("/proc/self/exe", argv, variables.data());
 }
 
+/// `resume` on this node, in a session of its own. The launcher of the run need not be on PATH here.
+void start_supervisor(const std::string& run, const std::string& node, const std::string& mpirun,
+                      Words environment, const std::string& why) {
+  const std::string folder = mpirun.substr(0, mpirun.rfind('/') + 1);
+  for (std::string& variable : environment)
+    if (variable.starts_with("PATH=") && folder.size() > 1)
+      variable += ":" + folder.substr(0, folder.size() - 1);
+  start_detached({own_program(), "resume", run, "--take-over", why}, environment,
+                 run + "/logs/supervisor-" + node + ".log");
+}
+
+/// Waits for a supervisor that this process has started as an agent: under Slurm it would end with the last
+/// process of its step here that Slurm knows.
+int await_supervisor() {
+  sigset_t all;
+  ::sigfillset(&all);
+  ::sigprocmask(SIG_UNBLOCK, &all, nullptr);
+  while (::waitpid(-1, nullptr, 0) > 0 || errno == EINTR) {
+  }
+  return kExitDone;
+}
+
 int node(Options options) {
+  if (options.await_supervisor) return await_supervisor();
   const auto allocation = allocation_from_environment(process_variables());
   if (options.give_back && allocation) give_back_lost_job(*allocation);
   if (options.give_back) return kExitDone;
+  const Words environment = unmarked_environment();
+  const std::string run = options.agent.run_directory;
+  bool started = false;
+  options.agent.take_over = [&](const std::string& name, const std::string& why) {
+    start_supervisor(run, name, options.agent.mpirun, environment, why);
+    started = true;
+  };
   if (allocation && allocation->nodes.size() > 1)
-    options.agent.abandoned = [run = options.agent.run_directory, environment = unmarked_environment()] {
-      go_on_to_give_back(run, environment);
-    };
-  return run_agent(options.agent);
+    options.agent.abandoned = [&] { go_on_as("--give-back", run, environment); };
+  const int status = run_agent(options.agent);
+  if (started) go_on_as("--await-supervisor", run, environment);
+  return status;
 }
 
 }  // namespace
@@ -65,6 +100,8 @@ void add_node(CommandLine& app, Context& context) {
   command.add_option("--mpirun", options->agent.mpirun, "the MPI launcher");
   command.add_flag("--give-back", options->give_back, "wait until the Slurm job can be given back to the "
       "queue");
+  command.add_flag("--await-supervisor", options->await_supervisor,
+                   "wait for the supervisor that this process started");
   when_chosen(command, context, [options] { return node(*options); });
 }
 

@@ -12,7 +12,7 @@ namespace {
 struct Options {
   RunArguments run;
   std::vector<std::string> overrides;
-  std::string step = "latest";
+  std::string step = "latest", take_over;
   int64_t max_steps = 0;
   bool detach = false, in_allocation = false, requeue = false;
 };
@@ -73,7 +73,8 @@ int resume(const Options& options, const Context& context) {
                         .now = std::move(*now),
                         .program = own_program(),
                         .step = step,
-                        .max_steps = options.max_steps};
+                        .max_steps = options.max_steps,
+                        .take_over = options.take_over};
   take_manners(options, request);
   const auto supervise = [&] {
     TerminalConsole console(console_options(context));
@@ -96,6 +97,10 @@ void add_resume(CommandLine& app, Context& context) {
   command.add_option("--max-steps", options->max_steps, "stop (and save) after this step")
       .positive()
       .type_name("N");
+  command
+      .add_option("--take-over", options->take_over,
+                  "as an agent does whose supervisor is silent: go on in its place, if it died")
+      .type_name("WHY");
   command.add_flag("--in-allocation", options->in_allocation, "in the script of a Slurm job that `launch "
       "--submit` wrote");
   command.add_flag("--requeue", options->requeue, "inside a Slurm job: give it back to the queue when its "

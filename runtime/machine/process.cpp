@@ -62,6 +62,28 @@ std::vector<std::string> merged_environment(const Environment& set, const std::v
   return result;
 }
 
+/// Signals unblocked and default in the child, and `flags`. Its process group is its own.
+class SpawnAttributes {
+ public:
+  explicit SpawnAttributes(short flags) {
+    ::posix_spawnattr_init(&attributes_);
+    sigset_t none, all;
+    ::sigemptyset(&none);
+    ::sigfillset(&all);
+    ::posix_spawnattr_setflags(&attributes_, short(flags | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF));
+    ::posix_spawnattr_setpgroup(&attributes_, 0);
+    ::posix_spawnattr_setsigmask(&attributes_, &none);
+    ::posix_spawnattr_setsigdefault(&attributes_, &all);
+  }
+  ~SpawnAttributes() { ::posix_spawnattr_destroy(&attributes_); }
+  SpawnAttributes(const SpawnAttributes&) = delete;
+  SpawnAttributes& operator=(const SpawnAttributes&) = delete;
+  const posix_spawnattr_t* get() const { return &attributes_; }
+
+ private:
+  posix_spawnattr_t attributes_;
+};
+
 std::vector<char*> pointers_to(std::vector<std::string>& texts) {
   std::vector<char*> pointers;
   for (std::string& text : texts) pointers.push_back(text.data());
@@ -70,6 +92,24 @@ std::vector<char*> pointers_to(std::vector<std::string>& texts) {
 }
 
 }  // namespace
+
+pid_t start_detached(const std::vector<std::string>& argv, const std::vector<std::string>& environment,
+                     const std::string& log) {
+  posix_spawn_file_actions_t files;
+  ::posix_spawn_file_actions_init(&files);
+  ::posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
+  ::posix_spawn_file_actions_addopen(&files, 1, log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644);
+  ::posix_spawn_file_actions_adddup2(&files, 1, 2);
+  const SpawnAttributes attributes(POSIX_SPAWN_SETSID);
+  std::vector<std::string> arguments = argv, variables = environment;
+  pid_t pid = -1;
+  const int rc = ::posix_spawnp(&pid, argv[0].c_str(), &files, attributes.get(),
+                                pointers_to(arguments).data(), pointers_to(variables).data());
+  ::posix_spawn_file_actions_destroy(&files);
+  if (rc != 0)
+    throw Error(ErrorCode::kLauncher, fmt::format("cannot start {}: {}", argv[0], std::strerror(rc)));
+  return pid;
+}
 
 ChildProcess::ChildProcess(const std::vector<std::string>& argv, const Environment& set,
                            const std::vector<std::string>& unset) {
@@ -81,20 +121,10 @@ ChildProcess::ChildProcess(const std::vector<std::string>& argv, const Environme
   ::posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
   ::posix_spawn_file_actions_adddup2(&files, ends[1], 1);
   ::posix_spawn_file_actions_adddup2(&files, ends[1], 2);
-  posix_spawnattr_t attributes;
-  ::posix_spawnattr_init(&attributes);
-  sigset_t none, all;
-  ::sigemptyset(&none);
-  ::sigfillset(&all);
-  ::posix_spawnattr_setflags(&attributes,
-                             POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-  ::posix_spawnattr_setpgroup(&attributes, 0);
-  ::posix_spawnattr_setsigmask(&attributes, &none);
-  ::posix_spawnattr_setsigdefault(&attributes, &all);
+  const SpawnAttributes attributes(POSIX_SPAWN_SETPGROUP);
   std::vector<std::string> arguments = argv, environment = merged_environment(set, unset);
-  const int rc = ::posix_spawnp(&pid_, argv[0].c_str(), &files, &attributes, pointers_to(arguments).data(),
-                                pointers_to(environment).data());
-  ::posix_spawnattr_destroy(&attributes);
+  const int rc = ::posix_spawnp(&pid_, argv[0].c_str(), &files, attributes.get(),
+                                pointers_to(arguments).data(), pointers_to(environment).data());
   ::posix_spawn_file_actions_destroy(&files);
   ::close(ends[1]);
   output_fd_ = ends[0];

@@ -47,6 +47,12 @@ class ChildProcess {
   std::optional<int> status_;
 };
 
+/// Starts a program in a session of its own that outlives this process, with this environment ("NAME=value"),
+/// stdin from /dev/null, stdout and stderr appended to the file `log`, and signals unblocked and default.
+/// Error(kLauncher).
+pid_t start_detached(const std::vector<std::string>& argv, const std::vector<std::string>& environment,
+                     const std::string& log);
+
 /// Processes of this user whose initial environment holds exactly `name`=`value`, other than this process.
 std::vector<pid_t> processes_marked(const std::string& name, const std::string& value);
 /// Whether that process's initial environment holds exactly `name`=`value`.

@@ -149,6 +149,8 @@ class Agent {
         return;
       case AgentState::Action::beat:
         return beat(false);
+      case AgentState::Action::take_over:
+        return take_over();
       case AgentState::Action::kill_all:
         say("ending: " + state_.reason());
         machine_.kill_all();
@@ -170,6 +172,17 @@ class Agent {
     } catch (const Error& error) {
       complain(error.what());
       state_.disconnected(clock_.monotonic_s());
+    }
+  }
+
+  void take_over() {
+    const double silent_s = state_.silent_s(clock_.monotonic_s());
+    const std::string why = fmt::format("{} heard no supervisor for {:.1f} s", options_.name, silent_s);
+    say(why + ": starting one here");
+    try {
+      if (options_.take_over) options_.take_over(options_.name, why);
+    } catch (const Error& error) {
+      say(error.what());
     }
   }
 
@@ -258,7 +271,10 @@ class Agent {
   }
 
   void welcomed(const wire::Welcome& welcome) {
-    state_.welcomed({.silence_s = welcome.silence_s, .grace_s = welcome.grace_s, .beat_s = welcome.beat_s},
+    state_.welcomed({.silence_s = welcome.silence_s,
+                     .grace_s = welcome.grace_s,
+                     .beat_s = welcome.beat_s,
+                     .takeover_s = welcome.takeover_s},
                     clock_.monotonic_s());
     say(welcome.keep ? "attached" : "attached; what runs here is of no use");
     last_problem_.clear();
@@ -441,7 +457,8 @@ int run_remote_shell(const std::string& host, const std::string& command) {
 std::string supervisor_file(const std::string& run_directory) { return run_directory + "/supervisor.json"; }
 
 std::string SupervisorFile::to_json() const {
-  return dump_json(nlohmann::json{{"address", address}, {"token", token}});
+  return dump_json(
+      nlohmann::json{{"address", address}, {"token", token}, {"requeue", requeue}, {"chain", chain}});
 }
 
 SupervisorFile SupervisorFile::from_json(const std::string& text) {
@@ -449,7 +466,8 @@ SupervisorFile SupervisorFile::from_json(const std::string& text) {
   const auto is_text = [&](const char* key) { return j.contains(key) && j[key].is_string(); };
   if (!j.is_object() || !is_text("address") || !is_text("token"))
     throw Error(ErrorCode::kIo, "supervisor.json is damaged");
-  return {j["address"], j["token"]};
+  const bool requeue = j.contains("requeue") && j["requeue"].is_boolean() && j["requeue"].get<bool>();
+  return {j["address"], j["token"], requeue, is_text("chain") ? j["chain"].get<std::string>() : ""};
 }
 
 }  // namespace trainctl

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
+#include <limits>
 #include <utility>
 
 namespace trainctl {
@@ -11,8 +13,16 @@ namespace {
 /// A tick that comes so long after its deadline: the agent itself did not run (SIGSTOP, a starved machine), and silence meanwhile
 /// proves nothing.
 constexpr double kOwnPauseS = 1.0;
+/// Between two agents, or groups of them, that start a supervisor: the first is up and heard by then.
+constexpr double kTakeoverStepS = 3.0;
 
 }  // namespace
+
+double takeover_after_s(double silence_s, double grace_s, int order) {
+  const int turn = int(std::bit_width(unsigned(order) + 1)) - 1;
+  const double first_s = std::max(grace_s / 4, silence_s), last_s = std::max(first_s, 0.75 * grace_s);
+  return std::min(first_s + turn * std::min(kTakeoverStepS, grace_s / 12), last_s);
+}
 
 AgentState::AgentState(const Options& options, double now_s)
     : options_(options), heard_s_(now_s), dialed_s_(now_s - options.dial_s), beat_s_(now_s), last_tick_s_(now_s) {}
@@ -33,6 +43,7 @@ void AgentState::disconnected(double now_s) {
 void AgentState::welcomed(const Options& limits, double now_s) {
   if (phase_ != Phase::greeting) return;
   options_ = limits;
+  next_takeover_s_ = 0;
   phase_ = Phase::attached;
   heard_s_ = now_s;
   beat_s_ = now_s - options_.beat_s;
@@ -81,6 +92,10 @@ void AgentState::tick(double now_s) {
     abandoned_ = true;
     return end(fmt::format("no word from a supervisor for {:.1f} s", now_s - heard_s_));
   }
+  if (waits_for_supervisor() && now_s >= takeover_due_s()) {
+    next_takeover_s_ = now_s + options_.grace_s / 10;
+    actions_.push_back(Action::take_over);
+  }
   switch (phase_) {
     case Phase::attached:
       if (now_s - heard_s_ > options_.silence_s) {
@@ -111,8 +126,16 @@ void AgentState::tick(double now_s) {
 
 std::vector<AgentState::Action> AgentState::take_actions() { return std::exchange(actions_, {}); }
 
+double AgentState::takeover_due_s() const {
+  constexpr double kNever = std::numeric_limits<double>::infinity();
+  if (options_.takeover_s <= 0) return kNever;
+  const double due_s = std::max(heard_s_ + options_.takeover_s, next_takeover_s_);
+  return due_s < heard_s_ + options_.grace_s ? due_s : kNever;
+}
+
 double AgentState::deadline_s() const {
-  const double end_s = heard_s_ + options_.grace_s;
+  const double end_s = std::min(heard_s_ + options_.grace_s,
+                                waits_for_supervisor() ? takeover_due_s() : heard_s_ + options_.grace_s);
   switch (phase_) {
     case Phase::attached: return std::min({end_s, heard_s_ + options_.silence_s, beat_s_ + options_.beat_s});
     case Phase::greeting: return std::min(end_s, dialed_s_ + options_.silence_s);

@@ -5,6 +5,7 @@
 //      ^  ^                   |                     |
 //      |  +--refused, closed--+                     |
 //      +------- closed, or silent for silence_s ----+
+//   dialing or greeting, takeover_s since the supervisor was heard --> the same, and it starts a supervisor
 //   dialing or greeting, grace_s since the supervisor was heard --> ending (all its processes are killed) -->
 //   over attached, ordered to end --> ending
 //
@@ -26,9 +27,12 @@ class AgentState {
     double grace_s = 30;   ///< without a word for so long, everything ends
     double dial_s = 0.1;   ///< between two attempts to reach the supervisor
     double beat_s = 0.25;  ///< between two heartbeats to the supervisor
+    /// Without a word for so long it starts a supervisor, and again each tenth of the grace; 0: never. The
+    /// lock of the run decides between several, and refuses all while the silent one holds it.
+    double takeover_s = 0;
   };
   enum class Phase { dialing, greeting, attached, ending, over };
-  enum class Action { dial, greet, drop, beat, kill_all, leave };
+  enum class Action { dial, greet, drop, beat, take_over, kill_all, leave };
 
   AgentState(const Options& options, double now_s);
 
@@ -55,6 +59,8 @@ class AgentState {
   /// The epoch whose processes are here.
   std::optional<uint64_t> epoch() const { return epoch_; }
   uint64_t newest_epoch() const { return newest_; }
+  /// Since when it has heard nothing.
+  double silent_s(double now_s) const { return now_s - heard_s_; }
   /// It ended since it heard nothing for the grace time.
   bool abandoned() const { return abandoned_; }
   /// Why it ends, one sentence; "" before.
@@ -62,14 +68,21 @@ class AgentState {
 
  private:
   void end(std::string reason);
+  bool waits_for_supervisor() const { return phase_ == Phase::dialing || phase_ == Phase::greeting; }
+  /// When it starts a supervisor next; infinity: not at all.
+  double takeover_due_s() const;
   Options options_;
   Phase phase_ = Phase::dialing;
-  double heard_s_, dialed_s_, beat_s_, last_tick_s_;
+  double heard_s_, dialed_s_, beat_s_, last_tick_s_, next_takeover_s_ = 0;
   uint64_t newest_ = 0;
   std::optional<uint64_t> epoch_;
   std::string reason_;
   bool abandoned_ = false;
   std::vector<Action> actions_;
 };
+
+/// After how long a silence the agent of a run's `order`-th node (from 0) starts a supervisor: the first
+/// after a quarter of the grace, then 2, 4, 8, ... at a time, all before three quarters of it have passed.
+double takeover_after_s(double silence_s, double grace_s, int order);
 
 }  // namespace trainctl

@@ -191,13 +191,17 @@ NodeHello NodeHello::from_json(const std::string& text) {
 }
 
 std::string Welcome::to_json() const {
-  return dump_json(json{{"silence_s", silence_s}, {"grace_s", grace_s}, {"beat_s", beat_s}, {"keep", keep}});
+  return dump_json(json{{"silence_s", silence_s},
+                        {"grace_s", grace_s},
+                        {"beat_s", beat_s},
+                        {"takeover_s", takeover_s},
+                        {"keep", keep}});
 }
 
 Welcome Welcome::from_json(const std::string& text) {
   return checked([&] {
     const json j = object_of(text);
-    return Welcome{j.at("silence_s"), j.at("grace_s"), j.at("beat_s"), j.at("keep")};
+    return Welcome{j.at("silence_s"), j.at("grace_s"), j.at("beat_s"), j.at("takeover_s"), j.at("keep")};
   });
 }
 

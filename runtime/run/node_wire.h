@@ -108,6 +108,7 @@ struct NodeHello {
 /// The payload of welcome.
 struct Welcome {
   double silence_s = 2, grace_s = 30, beat_s = 0.25;
+  double takeover_s = 0;  ///< AgentState::Options
   bool keep = false;  ///< goes on with the epoch that runs there; otherwise everything that runs there is to
                       ///< be killed
   std::string to_json() const;

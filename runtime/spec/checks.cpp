@@ -276,6 +276,20 @@ void check_training(Resolution& r) {
              {"model.vocab_size", "data.tokenizer"}, {"use a vocab_size of at least 257"});
 }
 
+void check_takeover(Resolution& r) {
+  const FaultSpec& f = r.job.fault_tolerance;
+  if (!r.sound({"fault_tolerance.supervisor_takeover"}) || !f.supervisor_takeover) return;
+  if (r.sound({"fault_tolerance.grace_seconds", "fault_tolerance.node_silence_seconds"}) &&
+      f.grace_seconds < 4 * f.node_silence_seconds)
+    r.report("E0705", "a quarter of the grace passes before the silence of a supervisor counts",
+             {"fault_tolerance.grace_seconds", "fault_tolerance.node_silence_seconds"},
+             {fmt::format("use grace_seconds = {:g} or more", 4 * f.node_silence_seconds)});
+  if (r.sound({"launcher.shell"}) && r.job.launcher.shell == "none")
+    r.report("E0705", "agents that something else starts reach no other supervisor than the first",
+             {"fault_tolerance.supervisor_takeover", "launcher.shell"},
+             {"leave supervisor_takeover out", "or give a launcher.shell"});
+}
+
 void check_operation(Resolution& r) {
   const JobSpec& job = r.job;
   if (r.sound({"parallelism.transport", "launcher.ranks_per_gpu"}) && job.parallelism.transport == Transport::nccl &&
@@ -305,6 +319,7 @@ void check_operation(Resolution& r) {
     r.report("E0704", "a step would count as hung before a rank could name whom it waits for",
              {"fault_tolerance.collective_timeout_seconds", "fault_tolerance.step_timeout_seconds"},
              {"make step_timeout_seconds the longer one"});
+  check_takeover(r);
 }
 
 }  // namespace trainctl::spec

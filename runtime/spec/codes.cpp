@@ -207,6 +207,12 @@ const std::vector<CodePage> kOperation = {
      "step_timeout_seconds. The first must "
      "come first, or the verdict names no rank.",
      R"("collective_timeout_seconds": 900, "step_timeout_seconds": 600)", "Use 60 and 600."},
+    {"E0705", "No node can take the supervisor's place",
+     "With fault_tolerance.supervisor_takeover a node starts another supervisor after a quarter of "
+     "grace_seconds without a word; by then the silence must count as one. Agents that something else starts "
+     "(launcher.shell \"none\") reach one address only, that of the first supervisor.",
+     R"("supervisor_takeover": true, "grace_seconds": 3, "node_silence_seconds": 2)",
+     "Give grace_seconds at least four times node_silence_seconds, or leave supervisor_takeover out."},
     {"W0501", "Nothing to evaluate on", "eval.every_steps is set, but data.val is empty.",
      R"("eval": {"every_steps": 100} without data.val)", "Add data.val, or remove eval.every_steps."},
     {"W0502", "Validation data is never used", "data.val is given, but eval.every_steps is 0, so no validation loss is computed.",

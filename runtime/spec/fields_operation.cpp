@@ -125,6 +125,15 @@ void declare_nodes(DeclareSection& fault) {
       .fallback(30.0)
       .also({"grace"});
   fault
+      .boolean("supervisor_takeover",
+               "When the supervisor is dead, a node starts another one by itself after a quarter of "
+               "`grace_seconds`. It goes on with the ranks that run: no step is lost. Where false, a person "
+               "has to call `trainctl resume` within the grace. Leave it false where something else starts "
+               "the supervisor again.")
+      .to(IN_JOB(fault_tolerance.supervisor_takeover))
+      .fallback(false)
+      .also({"takeover"});
+  fault
       .choice("too_few_nodes", {"wait", "requeue", "stop"},
               "What happens when the nodes that are left cannot carry any width of the run. `wait`: for "
               "nodes to come back, at most "

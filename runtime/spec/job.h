@@ -103,6 +103,7 @@ struct FaultSpec {
   double evaluation_timeout_seconds = 600, save_timeout_seconds = 600;
   double start_skew_seconds = 21600;           // of a rank that waits for others before the first step
   double node_silence_seconds = 2, grace_seconds = 30;
+  bool supervisor_takeover = false;            // a node starts another supervisor when it is dead
   TooFewNodes too_few_nodes = TooFewNodes::wait;
   double wait_for_nodes_seconds = 600;
   bool elastic = true;                         // a smaller width where a node is lost and no spare is left

@@ -249,9 +249,9 @@ class Attempt {
   }
 
   void lose(int index, const std::string& why) {
-    log_.event("node_lost", dump_json(nlohmann::json{{"epoch", options_.file.epoch},
-                                                     {"node", fleet_.name(options_.nodes[size_t(index)].node)},
-                                                     {"reason", why}}));
+    const std::string& node = fleet_.name(options_.nodes[size_t(index)].node);
+    log_.event("node_lost", dump_json(nlohmann::json{
+                                {"epoch", options_.file.epoch}, {"node", node}, {"reason", why}}));
     if (!gone_[size_t(index)]) supervision_.node_lost(index, why, clock_.monotonic_s());
     gone_[size_t(index)] = true;
     lost_[size_t(index)] = true;

@@ -9,7 +9,8 @@
 namespace trainctl {
 namespace {
 
-/// Ranks read the spec, open data and build the model before the first step, all of them on the same few cores.
+/// Ranks read the spec, open data and build the model before the first step, all of them on the same few
+/// cores.
 double start_timeout_s(int ranks) { return 60 + 1.0 * ranks; }
 
 }  // namespace
@@ -25,7 +26,10 @@ Fleet::Options fleet_options(const SupervisePlan& plan, const RunDirectory& run,
       .listen = plan.nodes.listen.empty() ? "unix:" + folders.session() + "/supervisor" : plan.nodes.listen,
       .numerics = plan.nodes.one_machine ? "" : plan.numerics,
       .silence_s = fault.node_silence_seconds,
-      .grace_s = fault.grace_seconds};
+      .grace_s = fault.grace_seconds,
+      .takeover = fault.supervisor_takeover && plan.nodes.start.way != AgentStart::Way::awaited,
+      .requeue = plan.slurm.requeue,
+      .chain = plan.slurm.chain};
   for (const ClusterNode& node : plan.nodes.nodes) options.nodes.push_back(node.name);
   return options;
 }

@@ -20,16 +20,16 @@ bool await_agents(Fleet& fleet, Clock& clock, double limit_s, const std::functio
 /// if they do not fit.
 void place_ranks(AttemptOptions& options, const SupervisePlan& plan, const Fleet& fleet, const JobSpec& job,
                  const std::vector<std::string>& names);
-/// An attempt of a run that ends at `last_step`: its limits, its scratch folders and what its ranks read. Where it
-/// runs and begins is left to the caller.
+/// An attempt of a run that ends at `last_step`: its limits, its scratch folders and what its ranks read.
+/// Where it runs and begins is left to the caller.
 AttemptOptions attempt_options(const SupervisePlan& plan, const RunDirectory& run, const JobSpec& job,
                                int64_t last_step);
 /// What the `index`-th node of the attempt is to start.
 wire::StartOrder start_order(const AttemptOptions& options, const Fleet& fleet, size_t index);
 /// Those nodes as they call themselves, with the numbers of their ranks.
 std::vector<LaunchHost> hosts_of(const AttemptOptions& options, const Fleet& fleet);
-/// Of an attempt that a supervisor before has left: on how many of its nodes its ranks run still; 0 where one of
-/// them is no node of this fleet.
+/// Of an attempt that a supervisor before has left: on how many of its nodes its ranks run still; 0 where one
+/// of them is no node of this fleet.
 size_t nodes_there(const Fleet& fleet, const AttemptFile& file);
 /// Its nodes; those where nothing of it runs any more are marked.
 std::vector<AttemptOptions::Node> places_of(const Fleet& fleet, const AttemptFile& file);

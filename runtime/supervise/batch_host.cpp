@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <ctime>
+#include <functional>
 
 #include "runtime/base/error.h"
 #include "runtime/base/file_system.h"
@@ -30,43 +31,70 @@ bool terminated_within(double seconds) {
 
 }  // namespace
 
+bool batch_host_heard(const std::string& batch_host, const NodeStates& states) {
+  return std::none_of(states.begin(), states.end(),
+                      [&](const auto& state) { return state.first == batch_host && !heard(state.second); });
+}
+
 OrphanAct orphan_act(const std::string& own, const std::optional<SlurmJob>& job,
-    const std::string& batch_host,
-                     const std::vector<std::pair<std::string, std::string>>& states) {
+                     const std::string& batch_host, const NodeStates& states) {
   if (!job || job->state != "RUNNING") return OrphanAct::leave;
-  bool batch_host_heard = true;
   std::string first;
   for (const auto& [name, state] : states) {
-    if (name == batch_host) batch_host_heard = heard(state);
     const bool has = std::find(job->nodes.begin(), job->nodes.end(), name) != job->nodes.end();
     if (first.empty() && name != batch_host && has && heard(state)) first = name;
   }
-  return !batch_host_heard && first == own ? OrphanAct::requeue : OrphanAct::wait;
+  return !batch_host_heard(batch_host, states) && first == own ? OrphanAct::requeue : OrphanAct::wait;
 }
 
-void give_back_lost_job(const SlurmAllocation& allocation) {
+namespace {
+
+/// Asks Slurm again and again; `look` says whether that was enough.
+void watch_job(const SlurmAllocation& allocation,
+               const std::function<bool(const SlurmCommands& slurm, const std::optional<SlurmJob>& job,
+                                        const std::string& batch_host, const NodeStates& states)>& look) {
   std::vector<std::string> nodes;
   for (const SlurmNode& node : allocation.nodes) nodes.push_back(node.name);
   const SlurmCommands slurm;
   const double until_s = real_clock().monotonic_s() + kLimitS;
   fmt::print("waiting for what Slurm says about {}, where the supervisor ran\n", nodes.front());
+  std::fflush(stdout);
   while (real_clock().monotonic_s() < until_s && !terminated_within(kAskEveryS)) try {
-      if (!slurm.is_batch(allocation.job_id)) return;  // salloc: nothing could start it again
-      switch (orphan_act(allocation.this_node, slurm.job(allocation.job_id), nodes.front(),
-          slurm.states_of(nodes))) {
-        case OrphanAct::wait:
-          break;
-        case OrphanAct::leave:
-          return;
-        case OrphanAct::requeue:
-          fmt::print("Slurm hears nothing from {}, where the supervisor ran: job {} goes back to the queue\n",
-                     nodes.front(), allocation.job_id);
-          return slurm.requeue(allocation.job_id);
-      }
+      if (!slurm.is_batch(allocation.job_id)) return;  // salloc: a person ends it
+      if (look(slurm, slurm.job(allocation.job_id), nodes.front(), slurm.states_of(nodes))) return;
     } catch (const Error& error) {
       fmt::print("{}\n", error.what());
       std::fflush(stdout);
     }
+}
+
+}  // namespace
+
+void give_back_lost_job(const SlurmAllocation& allocation) {
+  watch_job(allocation, [&](const SlurmCommands& slurm, const std::optional<SlurmJob>& job,
+                            const std::string& batch_host, const NodeStates& states) {
+    const OrphanAct act = orphan_act(allocation.this_node, job, batch_host, states);
+    if (act != OrphanAct::requeue) return act == OrphanAct::leave;
+    fmt::print("Slurm hears nothing from {}, where the supervisor ran: job {} goes back to the queue\n",
+               batch_host, allocation.job_id);
+    std::fflush(stdout);
+    slurm.requeue(allocation.job_id);
+    return true;
+  });
+}
+
+void end_lost_job(const SlurmAllocation& allocation) {
+  watch_job(allocation, [&](const SlurmCommands& slurm, const std::optional<SlurmJob>& job,
+                            const std::string& batch_host, const NodeStates& states) {
+    if (!job || job->state != "RUNNING") return true;
+    if (batch_host_heard(batch_host, states)) return false;
+    fmt::print("Slurm hears nothing from {}, where the supervisor ran: job {} is cancelled, its run has ended"
+               "\n",
+               batch_host, allocation.job_id);
+    std::fflush(stdout);
+    slurm.cancel(allocation.job_id);
+    return true;
+  });
 }
 
 }  // namespace trainctl

@@ -20,9 +20,14 @@ enum class OrphanAct { wait, requeue, leave };
 ///   requeue   Slurm hears nothing from the batch host, and of the job's other nodes that it hears, `own` is
 ///   first
 ///   wait      else: a supervisor that is only cut off from `own` must not lose its job
+using NodeStates = std::vector<std::pair<std::string, std::string>>;
 OrphanAct orphan_act(const std::string& own, const std::optional<SlurmJob>& job,
-    const std::string& batch_host,
-                     const std::vector<std::pair<std::string, std::string>>& states);
+                     const std::string& batch_host, const NodeStates& states);
+
+/// For a supervisor that has taken the place of the batch script's and has ended the run: cancels the job
+/// when Slurm hears nothing from its batch host. Where Slurm hears it, the script goes on and ends the job.
+/// Asks Slurm every few seconds, at most for half an hour, or until SIGTERM.
+void end_lost_job(const SlurmAllocation& allocation);
 
 /// For an agent that has ended everything since it heard nothing for its grace time: asks Slurm every few
 /// seconds, at most for half an hour, or until SIGTERM.

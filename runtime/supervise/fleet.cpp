@@ -16,6 +16,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/text.h"
 #include "runtime/run/agent.h"
+#include "runtime/run/agent_state.h"
 #include "runtime/run/environment.h"
 #include "runtime/supervise/own_address.h"
 #include "runtime/supervise/slurm.h"
@@ -96,7 +97,7 @@ Fleet::Fleet(Options options, Clock& clock)
   epoll_event event{.events = EPOLLIN, .data = {.ptr = nullptr}};
   ::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, listen_fd_, &event);
   write_private(supervisor_file(options_.run_directory),
-                SupervisorFile{address_of(listen_fd_), token_}.to_json());
+                SupervisorFile{address_of(listen_fd_), token_, options_.requeue, options_.chain}.to_json());
 }
 
 Fleet::~Fleet() {
@@ -299,9 +300,11 @@ void Fleet::greet(Connection& c, const Message& message) {
   node.taken = 0;
   const bool keep = hello.epoch && options_.attach_to == hello.epoch;
   node.hello = std::move(hello);
+  const double takeover_s = takeover_after_s(options_.silence_s, options_.grace_s, index);
   const wire::Welcome welcome{.silence_s = options_.silence_s,
                               .grace_s = options_.grace_s,
                               .beat_s = std::min(0.25, options_.silence_s / 4),
+                              .takeover_s = options_.takeover ? takeover_s : 0,
                               .keep = keep};
   c.stream->send({.kind = Kind::welcome, .payload = welcome.to_json()});
   await_room(c);

@@ -36,6 +36,9 @@ class Fleet {
     std::string listen;  ///< "unix:PATH" or "ADDRESS:0"
     std::string numerics;                ///< of the run's devices; a node with others is refused; "": not compared
     double silence_s = 2, grace_s = 30;
+    bool takeover = false;     ///< an agent starts a supervisor when this one is silent
+    bool requeue = false;      ///< for that one: SlurmTies
+    std::string chain;
     std::optional<uint64_t> attach_to;  ///< an epoch that may run on the nodes and is to go on
   };
   struct Handler {

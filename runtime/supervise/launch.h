@@ -41,6 +41,8 @@ struct ResumeRequest {
   int64_t max_steps = 0;
   bool requeue = false;  ///< as in LaunchRequest
   std::string chain;     ///< name of Slurm jobs that wait for the end of this one
+  /// Why this takes the place of a supervisor that died, one sentence; "": a person resumes the run.
+  std::string take_over;
 };
 /// Error(kCheckpoint): the wanted checkpoint is missing or unusable. Error(kData): data changed.
 RunResult resume_run(const ResumeRequest& request, FileSystem& fs, Clock& clock, Console& console);

@@ -286,9 +286,27 @@ void record_spec(FileSystem& fs, const RunDirectory& run, const ParsedJob& now, 
 /// than to go on with it.
 std::optional<AttemptFile> living_attempt(const ResumeRequest& request, FileSystem& fs) {
   if (!fs.exists(supervisor_file(request.run.path)) || !fs.exists(request.run.attempt())) return std::nullopt;
-  if (request.step || request.max_steps > 0 || request.before.hash != request.now.hash) return std::nullopt;
+  if (request.step || request.before.hash != request.now.hash) return std::nullopt;
   AttemptFile file = AttemptFile::from_json(fs.read_text(request.run.attempt()));
-  return file.nodes.empty() || file.max_steps > 0 ? std::nullopt : std::optional(std::move(file));
+  const bool same = !file.nodes.empty() && file.max_steps == request.max_steps;
+  return same ? std::optional(std::move(file)) : std::nullopt;
+}
+
+/// The supervisor before has ended the run as it should.
+RunResult nothing_to_take_over(const RunDirectory& run, const std::string& id, FileSystem& fs,
+                               Console& console) {
+  console.say(fmt::format("run {} has ended: there is no supervisor to take the place of", id));
+  const auto known = status_of_run(fs, run);
+  return {0, known ? known->status : RunStatus{}};
+}
+
+/// What the supervisor before was asked beside the spec.
+void take_manners_of_predecessor(ResumeRequest& request, FileSystem& fs) {
+  const auto before = SupervisorFile::from_json(fs.read_text(supervisor_file(request.run.path)));
+  request.requeue = before.requeue;
+  request.chain = before.chain;
+  if (fs.exists(request.run.attempt()))
+    request.max_steps = AttemptFile::from_json(fs.read_text(request.run.attempt())).max_steps;
 }
 
 RunResult nothing_to_do(const RunDirectory& run, const std::string& id, FileSystem& fs, int64_t step,
@@ -311,6 +329,9 @@ RunResult resume_run(const ResumeRequest& asked, FileSystem& fs, Clock& clock, C
   const JobSpec& job = request.now.job;
   const RunLock lock = lock_or_refuse(fs, run, id);
   const StopSignals signals;  // as in launch_run
+  const bool orphaned = fs.exists(supervisor_file(run.path));
+  if (!request.take_over.empty() && !orphaned) return nothing_to_take_over(run, id, fs, console);
+  if (!request.take_over.empty()) take_manners_of_predecessor(request, fs);
   const double begin_s = clock.monotonic_s();
   const auto checkpoint = choose_checkpoint(request, *identity, fs, console);
   check_belongs(checkpoint.get(), request, *identity, fs);
@@ -337,6 +358,7 @@ RunResult resume_run(const ResumeRequest& asked, FileSystem& fs, Clock& clock, C
   SupervisePlan plan = plan_of(request.now, run, request.program, ready, request.max_steps);
   plan.slurm.requeue = request.requeue;
   plan.slurm.chain = request.chain;
+  plan.slurm.orphan = !request.take_over.empty() && !plan.slurm.job_id.empty();
   plan.start = start_of(*identity);
   plan.lineage_json = identity->lineage_json;
   if (checkpoint) {
@@ -347,6 +369,7 @@ RunResult resume_run(const ResumeRequest& asked, FileSystem& fs, Clock& clock, C
   }
   plan.resume_fixed = request.step.has_value();
   plan.attach = living;
+  plan.take_over = request.take_over;
   plan.lock = &lock;
   record_spec(fs, run, request.now, *identity, plan.lineage_json);
   return supervise(plan, run, fs, clock, console);

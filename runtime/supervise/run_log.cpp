@@ -1,6 +1,7 @@
 #include "runtime/supervise/run_log.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include "runtime/base/json.h"
 #include "runtime/base/text.h"
@@ -39,6 +40,16 @@ RunLog::RunLog(FileSystem& fs, Clock& clock, const RunDirectory& run, Console& c
 void RunLog::event(const std::string& kind, const std::string& json) {
   events_.append(event_line(clock_.unix_s(), kind, json));
   check_journals();
+}
+
+void RunLog::supervisor_begins(const std::string& take_over, const std::string& before) {
+  char host[256] = "?";
+  ::gethostname(host, sizeof host - 1);
+  event("supervisor", dump_json(nlohmann::json{{"pid", ::getpid()}, {"host", host}}));
+  if (take_over.empty()) return;
+  event("takeover", dump_json(nlohmann::json{{"host", host}, {"reason", take_over}, {"before", before}}));
+  console_.note(fmt::format("  {}: this supervisor takes the place of the one before{}", take_over,
+                            before.empty() ? "" : " (" + before + ")"));
 }
 
 void RunLog::rank_event(const std::string& kind, const std::string& json) {

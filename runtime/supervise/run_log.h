@@ -27,6 +27,8 @@ class RunLog {
   RunLog(FileSystem& fs, Clock& clock, const RunDirectory& run, Console& console);
 
   void event(const std::string& kind, const std::string& json);
+  /// This process. `take_over`: why it takes the place of one that died, or ""; `before`: of which.
+  void supervisor_begins(const std::string& take_over, const std::string& before);
   /// The same for an event of a rank, which may concern the person at the console.
   void rank_event(const std::string& kind, const std::string& json);
   /// The step at which the run ends: a save that fails there is not followed by training.

@@ -7,6 +7,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/text.h"
+#include "runtime/supervise/batch_host.h"
 #include "runtime/supervise/slurm_commands.h"
 
 namespace trainctl {
@@ -73,17 +74,29 @@ LastActs last_acts(const SlurmTies& ties, int exit_code, bool for_scheduler) {
   // SIGTERM alone may be a preemption, or somebody's stop or scancel.
   if (stopped && ties.requeue) acts.requeue_job = ties.job_id, acts.if_preempted = !for_scheduler;
   if (!stopped) acts.cancel_chain = ties.chain;
+  if (ties.orphan) acts.end_job = ties.job_id;
   return acts;
 }
+
+namespace {
+
+/// Whether it has been given back.
+bool give_back(const LastActs& acts, Console& console) {
+  if (acts.requeue_job.empty()) return false;
+  if (acts.if_preempted && !SlurmCommands().is_preempted(acts.requeue_job)) return false;
+  // Said before: the job's processes get SIGTERM at once.
+  console.say(fmt::format("Slurm job {} goes back to the queue", acts.requeue_job));
+  SlurmCommands().requeue(acts.requeue_job);
+  return true;
+}
+
+}  // namespace
 
 void act(const LastActs& acts, Console& console) {
   try {
     if (!acts.cancel_chain.empty()) SlurmCommands().cancel_waiting(acts.cancel_chain);
-    if (acts.requeue_job.empty() || (acts.if_preempted &&
-        !SlurmCommands().is_preempted(acts.requeue_job))) return;
-    // Said before: the job's processes get SIGTERM at once.
-    console.say(fmt::format("Slurm job {} goes back to the queue", acts.requeue_job));
-    SlurmCommands().requeue(acts.requeue_job);
+    if (give_back(acts, console) || acts.end_job.empty()) return;
+    if (const auto allocation = allocation_from_environment(process_variables())) end_lost_job(*allocation);
   } catch (const Error& error) {
     console.note(fmt::format(" ! {}", error.what()));
   }

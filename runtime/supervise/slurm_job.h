@@ -28,6 +28,9 @@ struct SlurmTies {
   std::optional<double> end_unix_s;  ///< of the job's time
   bool requeue = false;              ///< a stop for the scheduler gives the job back to the queue
   std::string chain;                 ///< name of the jobs that wait for the end of this one
+  /// This supervisor took the place of the batch script's, which ended or was lost: its own end does not end
+  /// the job.
+  bool orphan = false;
 };
 
 /// When a run that began at `begin_unix_s` is to be stopped: begin_of_last_save_unix_s, but not before half
@@ -54,6 +57,7 @@ struct LastActs {
   std::string requeue_job;   ///< to be given back to the queue; ends this process, too
   bool if_preempted = false; ///< only if Slurm takes its nodes for another job; else somebody ended it
   std::string cancel_chain;  ///< name of waiting jobs that have nothing to do any more
+  std::string end_job;       ///< whose batch script is gone: to be cancelled when Slurm knows that, too
 };
 /// `for_scheduler`: it was stopped by the scheduler's warning or the end of its time, or too few nodes are
 /// left.

@@ -19,7 +19,7 @@ struct Ready {
   double peak_flops_per_s = 0, seconds = 0;
 };
 /// `checked` is called between the two: from then on the run has a folder, where `status` and `stop` find it.
-/// `living`: an attempt that may run; its ranks have the memory that they need, and the peak has been measured.
+/// `living`: an attempt that may run; its ranks have the memory that they need, and the peak is known.
 Ready get_ready(const JobSpec& job, FileSystem& fs, Clock& clock,
                 const std::function<void(const Ready&)>& checked = {}, const AttemptFile* living = nullptr);
 

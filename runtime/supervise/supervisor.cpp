@@ -85,7 +85,7 @@ class Supervisor {
     signals.also([this] { return other_stops_.read(log_.pace(), console_); });
     SessionFolders::sweep();
     const SessionFolders folders;
-    log_.event("supervisor", dump({{"pid", ::getpid()}}));
+    log_.supervisor_begins(plan_.take_over, plan_.lock ? plan_.lock->before() : "");
     try {
       const bool there = attach(folders);
       const bool finished = plan_.attach && !attached_ && resume_step_ >= last_step_;
@@ -266,7 +266,8 @@ class Supervisor {
     Fleet::Options options = fleet_options(plan_, run_, folders);
     options.attach_to = file.epoch;
     fleet_.emplace(std::move(options), clock_);
-    await_agents(*fleet_, clock_, kAttachLimitS, [&] { return nodes_there(*fleet_, file) == file.nodes.size(); });
+    const auto all_there = [&] { return nodes_there(*fleet_, file) == file.nodes.size(); };
+    await_agents(*fleet_, clock_, kAttachLimitS, all_there);
     fleet_->end_attach();
     attached_ = nodes_there(*fleet_, file) > 0;
     if (!attached_ && fleet_->ready_count() == 0) {

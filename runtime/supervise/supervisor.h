@@ -38,6 +38,7 @@ struct SupervisePlan {
   std::string resume_from;          ///< step directory, "" for a fresh start
   int64_t resume_step = 0;
   bool resume_fixed = false;  ///< the user named the step: no other will do
+  std::string take_over;  ///< why it takes the place of one that died, one sentence; "": a person started it
   const RunLock* lock = nullptr;  ///< of the run; outlives the supervisor. Null in tests: it cannot be lost
 };
 
@@ -51,8 +52,8 @@ struct RunResult {
 };
 
 /// Runs it to its end. The lock of the run must be held. The console gets the outcome as its last lines;
-/// nothing is left running. Throws RunTaken where another supervisor has taken the run meanwhile: that one has
-/// the agents and the records then. Throws another Error only where nothing was started.
+/// nothing is left running. Throws RunTaken where another supervisor has taken the run meanwhile: that one
+/// has the agents and the records then. Throws another Error only where nothing was started.
 RunResult supervise(const SupervisePlan& plan, const RunDirectory& run, FileSystem& fs, Clock& clock,
                     Console& console);
 

@@ -139,6 +139,21 @@ ClusterRun::Stopped ClusterRun::stop_supervisor() {
   return {std::move(supervisor_), pid};
 }
 
+std::vector<pid_t> ClusterRun::started_supervisors() const {
+  std::vector<pid_t> found;
+  for (int node = 0; node < nodes_.count(); ++node)
+    for (const pid_t pid : programs(node, "resume"))
+      if (command_line(std::to_string(pid)).find("--take-over") != std::string::npos) found.push_back(pid);
+  return found;
+}
+
+nlohmann::json ClusterRun::await_end(double seconds) {
+  const bool ended = eventually(seconds, [&] { return !events("end").empty(); });
+  INFO(story());
+  REQUIRE(ended);
+  return events("end").back();
+}
+
 void ClusterRun::kill_supervisor() {
   REQUIRE(::kill(supervisor_process(), SIGKILL) == 0);
   CHECK(supervisor_->wait(10).status == 128 + SIGKILL);
@@ -197,7 +212,8 @@ std::string ClusterRun::story() const {
   for (const nlohmann::json& event : events()) text += dump_json(event) + "\n";
   if (!fs::exists(path_ + "/logs")) return text;
   for (const auto& entry : fs::directory_iterator(path_ + "/logs"))
-    if (entry.path().filename().string().starts_with("node-"))
+    if (const std::string name = entry.path().filename();
+        name.starts_with("node-") || name.starts_with("supervisor-"))
       text += entry.path().filename().string() + ":\n" + read_file(entry.path());
   return text;
 }

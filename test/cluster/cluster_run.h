@@ -67,6 +67,10 @@ class ClusterRun {
     pid_t pid = 0;
   };
   Stopped stop_supervisor();
+  /// Supervisors that agents have started, on any node.
+  std::vector<pid_t> started_supervisors() const;
+  /// After a takeover: fails the test where the run has no end within `seconds`. The event of its end.
+  nlohmann::json await_end(double seconds = 60);
   /// The end of launch or resume.
   Outcome finish(double seconds = 60);
 

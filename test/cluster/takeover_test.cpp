@@ -37,3 +37,115 @@ TEST_CASE("a supervisor that was stopped does nothing when another has the run",
   run.check_bits();
   run.check_nothing_left();
 }
+
+namespace {
+
+RunSettings with_takeover(RunSettings settings) {
+  settings.grace_s = 12;
+  settings.set.push_back("fault_tolerance.supervisor_takeover=true");
+  return settings;
+}
+
+/// The run finished in its first epoch, with the undisturbed bits, and left nothing.
+void check_no_step_lost(ClusterRun& run, size_t takeovers) {
+  const nlohmann::json end = run.await_end();
+  INFO(run.story());
+  CHECK(end.at("state") == "finished");
+  CHECK(end.at("exit_code") == 0);
+  CHECK(run.events("takeover").size() == takeovers);
+  CHECK(run.events("attached").size() == takeovers);
+  CHECK(run.epoch() == 1);
+  CHECK(run.events("restart").empty());
+  CHECK(run.events("save_failed").empty());
+  run.check_bits();
+  run.check_nothing_left();
+  CHECK(eventually(10, [&] { return run.started_supervisors().empty(); }));
+}
+
+}  // namespace
+
+TEST_CASE("an agent takes the place of a supervisor that was killed", "[takeover][cluster_run]") {
+  const std::string start = GENERATE("pmix", "mpirun");
+  CAPTURE(start);
+  FakeNodes nodes(5, machines());
+  ClusterRun run(nodes, with_takeover({.start = start, .steps = 60}));
+  run.launch();
+  run.await_step(7);
+  run.kill_supervisor();
+  check_no_step_lost(run, 1);
+  // The first in the order of the nodes, and it says why.
+  const nlohmann::json takeover = run.events("takeover").at(0);
+  CHECK(takeover.at("host") == "node0");
+  CHECK(takeover.at("reason").get<std::string>().find("node0 heard no supervisor for 3.") == 0);
+  CHECK(takeover.at("before").get<std::string>().find("on node0") != std::string::npos);
+}
+
+TEST_CASE("a supervisor that took a place is replaced, too", "[takeover][cluster_run]") {
+  FakeNodes nodes(5, machines());
+  ClusterRun run(nodes, with_takeover({.steps = 100, .set = {"checkpoint.every_steps=1"}}));
+  run.launch();
+  run.await_step(7);
+  run.kill_supervisor();
+  for (size_t attached = 1; attached <= 2; ++attached) {
+    REQUIRE(eventually(30, [&] { return run.events("attached").size() == attached; }));
+    const int64_t step = run.step();
+    REQUIRE(eventually(30, [&] { return run.step() >= step + 5; }));
+    const std::vector<pid_t> found = run.started_supervisors();
+    REQUIRE(found.size() == 1);
+    if (attached < 2) REQUIRE(::kill(found[0], SIGKILL) == 0);
+  }
+  check_no_step_lost(run, 2);
+}
+
+TEST_CASE("the supervisor's own node is lost, and an agent takes its place", "[takeover][cluster_run]") {
+  FakeNodes nodes(5, machines());
+  ClusterRun run(nodes, with_takeover({.steps = 60,
+                                       .supervisor = 4,
+                                       .hosts = R"(["node0","node1","node2","node3"])"}));
+  run.launch();
+  run.await_step(7);
+  nodes.poweroff(4);
+  check_no_step_lost(run, 1);
+}
+
+TEST_CASE("the supervisor is lost with a node that runs ranks", "[takeover][cluster_run]") {
+  const std::string start = GENERATE("pmix", "mpirun");
+  CAPTURE(start);
+  FakeNodes nodes(5, machines());
+  ClusterRun run(nodes, with_takeover({.start = start, .steps = 60}));
+  run.launch();
+  run.await_step(7);
+  nodes.poweroff(0);
+  const nlohmann::json end = run.await_end();
+  INFO(run.story());
+  CHECK(end.at("state") == "finished");
+  const std::vector<nlohmann::json> takeovers = run.events("takeover");
+  REQUIRE(takeovers.size() == 1);
+  CHECK(takeovers[0].at("host") != "node0");
+  // The living agents stay: the next epoch begins on them and the spare, from the newest checkpoint.
+  REQUIRE(run.events("restart").size() == 1);
+  CHECK(run.events("restart")[0].at("restart") == 0);
+  CHECK(run.epoch() == 2);
+  run.check_bits();
+  run.check_nothing_left();
+}
+
+TEST_CASE("no agent takes the place of a supervisor that is only stopped", "[takeover][cluster_run]") {
+  FakeNodes nodes(5, machines());
+  ClusterRun run(nodes, with_takeover({.steps = 60}));
+  run.launch();
+  run.await_step(7);
+  const pid_t supervisor = run.supervisor_process();
+  REQUIRE(::kill(supervisor, SIGSTOP) == 0);
+  // Agents of two turns have tried.
+  const std::string log = run.path() + "/logs/supervisor-node1.log";
+  REQUIRE(eventually(30, [&] { return read_file(log).find("is running already") != std::string::npos; }));
+  ClusterRun::go_on(supervisor);
+  const Outcome outcome = run.finish();
+  INFO(outcome.err << run.story());
+  REQUIRE(outcome.status == 0);
+  CHECK(run.events("takeover").empty());
+  CHECK(run.events("supervisor").size() == 1);
+  run.check_bits();
+  run.check_nothing_left();
+}

@@ -26,6 +26,27 @@ TEST_CASE("the batch host is lost", "[slurm][batch_host]") {
   CHECK(run.left() == "");
 }
 
+TEST_CASE("the batch host is lost, and an agent takes the supervisor's place", "[slurm][batch_host]") {
+  FakeSlurm slurm({.nodes = 4, .slurmd_timeout_s = 5});
+  SlurmRun run(slurm, "taken",
+               {R"(fault_tolerance={"grace_seconds": 12, "node_silence_seconds": 1, "supervisor_takeover": true})"});
+  const std::string job = run.submit({"--nodes=3 --exclusive --no-kill --requeue"});
+  REQUIRE(run.reaches_step(12));
+  slurm.nodes().poweroff(0);
+  const bool finished = run.finishes(120);
+  INFO(run.output(job) << run.file("events.jsonl") << run.file("logs/node-node1.log")
+                       << run.file("logs/supervisor-node1.log"));
+  REQUIRE(finished);
+  CHECK(run.events("takeover") == 1);
+  CHECK(run.events("end") == 1);
+  // No script is left to end the job: the supervisor does, when Slurm knows.
+  REQUIRE(run.job_ends(job, "CANCELLED"));
+  CHECK(run.file("logs/supervisor-node1.log").find("job " + job + " is cancelled, its run has ended") !=
+        std::string::npos);
+  CHECK(run.differs_from_undisturbed() == "");
+  CHECK(run.left() == "");
+}
+
 TEST_CASE("a node that is cut off from the supervisor alone", "[slurm][batch_host]") {
   FakeSlurm slurm({.nodes = 3, .slurmd_timeout_s = 5});
   SlurmRun run(slurm, "cut", {R"(schedule={"total_steps": 400, "warmup_steps": 4, "lr": 3e-3, "min_lr": 3e-4, "type": "cosine"})",

@@ -183,25 +183,23 @@ void SimCluster::World::end_run(int id) {
   kill_supervisor(id);
 }
 
-/// Waits for the agents of a supervisor that is gone, and goes on with their ranks, or gives them up.
+/// Waits for the agents of a supervisor that is gone, and goes on with their ranks, or at least with them.
 void SimCluster::World::attach(int id) {
   Supervisor& s = supervisors[size_t(id)];
   const Group& g = groups[disk.epoch];
-  bool all = true;
-  for (const int n : g.nodes) all = all && (s.kept >> n & 1);
+  const auto runs = [&](int n) { return s.connection[size_t(n)] >= 0 && (s.kept >> n & 1); };
+  const auto there = std::count_if(g.nodes.begin(), g.nodes.end(), runs);
+  const bool all = there == int(g.nodes.size());
   if (!all && now_s < s.attach_until_s) return;
   s.attaching = false;
-  if (!all) {
+  s.next_start_s.fill(now_s);
+  if (there == 0) {
     say(fmt::format("supervisor {} cannot attach", id));
-    for (int n = 0; n < nodes; ++n)
-      if (s.connection[size_t(n)] >= 0) {
-        send(s.connection[size_t(n)], 1, {.say = Say::end});
-        lose_node(id, n, "begun anew");
-      }
-    s.next_start_s.fill(now_s + 0.2);
+    s.early.clear();
     return;
   }
   ++result.attached;
+  result.partly_attached += !all;
   s.epoch = disk.epoch;
   s.members = g.nodes;
   StartAttempt start{.width = {.data = g.width, .ranks = g.width * kSlots}};
@@ -210,6 +208,11 @@ void SimCluster::World::attach(int id) {
   say(fmt::format("supervisor {} attaches to epoch {}", id, s.epoch));
   s.recovery->attempt_started(start, now_s);
   attempt_begins(id, start.width);
+  for (size_t i = 0; i < s.members.size(); ++i) {
+    if (runs(s.members[i])) continue;
+    s.supervision->node_lost(int(i), "it is not connected", now_s);
+    s.gone |= 1u << i;
+  }
   for (const auto& [n, message] : std::exchange(s.early, {}))
     if (s.connection[size_t(n)] >= 0) supervisor_hears(id, n, message);
 }

@@ -14,6 +14,8 @@ namespace {
 constexpr int kMostFaults = 8;
 constexpr double kResumeS = 30, kFinishS = 60, kLeftoverS = kGraceS + 3;
 constexpr int kMostEvents = 200000;
+/// The last agent's turn, another try of one whose first came too early, the start of the process.
+constexpr double kTakeoverS = 0.75 * kGraceS + kGraceS / 10 + 0.5;
 
 enum FaultKind {
   rank_killed,
@@ -178,11 +180,25 @@ void SimCluster::World::check() {
       return violate(fmt::format("ranks of epoch {} live on n{} {:.2f} s after it was given up",
                                  a.ranks.epoch, n, now_s - groups[a.ranks.epoch].given_up_s));
   }
+  check_takeover();
   if (finished || !calm) return;
   if (now_s - std::max(quiet_s, last_step_s) > kResumeS)
     return violate(fmt::format("no step for {:.0f} s without a fault", kResumeS));
   if (now_s - quiet_s > kFinishS)
     violate(fmt::format("not finished {:.0f} s after the last fault", kFinishS));
+}
+
+void SimCluster::World::check_takeover() {
+  const bool ended = finished || disk.address < 0;
+  const bool supervised =
+      std::any_of(supervisors.begin(), supervisors.end(), [](const Supervisor& s) { return s.alive; });
+  int can = 0;
+  for (int n = 0; n < nodes; ++n)
+    can += node[size_t(n)].agent && node[size_t(n)].welcomed && reachable(n, kDisk) &&
+           node[size_t(n)].state.phase() != AgentState::Phase::ending;
+  if (!takeovers || ended || supervised || !lock_is_free() || can <= nodes / 2) orphaned_s = now_s;
+  if (now_s - orphaned_s > kTakeoverS)
+    violate(fmt::format("no agent has started a supervisor for {:.1f} s", now_s - orphaned_s));
 }
 
 void SimCluster::World::check_end() {
@@ -206,6 +222,7 @@ void SimCluster::World::dispatch(const Event& e) {
       if (node[size_t(e.a)].life == e.guard && node[size_t(e.a)].tick_s == now_s) agent_turn(e.a);
       return;
     case What::agent_started: return agent_started(e);
+    case What::agent_takes_over: return agent_takes_over(e.a);
     case What::ranks_up: {
       Node& a = node[size_t(e.a)];
       if (a.ranks.epoch != e.guard || int(a.life) != e.b || !a.ranks.alive) return;
@@ -226,9 +243,12 @@ void SimCluster::World::dispatch(const Event& e) {
     case What::published: return publish(e);
     case What::supervisor_tick: return supervisor_tick(e.a);
     case What::supervisor_started: {
-      // A person, or an agent, looks now and then whether the run has a supervisor.
+      // A person looks now and then whether the run has a supervisor; where agents do, after the last of
+      // them.
       if (finished) return;
       push(now_s + uniform(0.5, 3), {.what = What::supervisor_started});
+      const bool agents = std::any_of(node.begin(), node.end(), [](const Node& a) { return a.agent; });
+      if (takeovers && disk.address >= 0 && agents) return;
       const bool any =
           std::any_of(supervisors.begin(), supervisors.end(), [](const Supervisor& s) { return s.alive; });
       if (any && !(leases && lock_is_free())) return;
@@ -257,7 +277,8 @@ SimResult SimCluster::World::run(uint64_t seed, const SimRules& wanted, bool log
   nodes = 3 + below(kMostNodes - 2);
   most_width = nodes - below(2);
   least_width = 1 + below(most_width);
-  leases = chance(0.5), attaches = chance(0.5), quarantines = chance(0.2);
+  leases = chance(0.5), attaches = chance(0.5), quarantines = chance(0.2), takeovers = chance(0.5);
+  orphaned_s = 0;
   supervisor_home = chance(0.5) ? kHead : below(nodes);
   supervisors.clear(), connections.clear(), queue_.clear(), slots_.clear(), free_.clear();
   groups.assign(1, {});
@@ -271,8 +292,9 @@ SimResult SimCluster::World::run(uint64_t seed, const SimRules& wanted, bool log
     a.offset_s = uniform(0, 1e6);
   }
   result = {};
-  say(fmt::format("{} nodes, widths {} to {}, {}{}{}", nodes, least_width, most_width,
-                  leases ? "leases " : "", attaches ? "attach " : "", quarantines ? "quarantine" : ""));
+  say(fmt::format("{} nodes, widths {} to {}, {}{}{}{}", nodes, least_width, most_width,
+                  leases ? "leases " : "", attaches ? "attach " : "", quarantines ? "quarantine " : "",
+                  takeovers ? "takeover" : ""));
   plan_faults();
   start_supervisor(supervisor_home);
   push(uniform(0.5, 3), {.what = What::supervisor_started});

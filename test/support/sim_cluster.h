@@ -4,8 +4,8 @@
 // What decides is the program's own: Supervision (an attempt), Recovery (between attempts) and AgentState (a
 // node). What the simulation supplies are their effects: connections that are late, reset or cut (in both
 // directions or in one), processes that are killed or stopped, nodes that crash, go silent and come back, a
-// disk that cannot be reached, supervisors that die and are started again, or a second one while the first
-// lives. After every event the invariants are checked:
+// disk that cannot be reached, supervisors that die and are started again by a person or by agents, or a
+// second one while the first lives. After every event the invariants are checked:
 //
 //   publishing   once a supervisor has published (a checkpoint, a status), none before it does any more
 //   grace        no rank lives on a node longer than the grace time after its agent last heard a
@@ -14,6 +14,8 @@
 //   steps        steps that are taken follow each other without a gap, also from supervisor to supervisor
 //   publishing   a checkpoint holds the shard of every node of its epoch
 //   bits         every step taken and every checkpoint has the value of the undisturbed run
+//   takeover     where agents may start a supervisor, a majority of them that reach the disk, while the lock
+//                is free, does so before their grace has passed
 //   progress     30 s after the last fault a new step is taken, 60 s after it the run is finished, if
 //                enough nodes live
 //   leftovers    after the end no agent and no rank is left anywhere
@@ -38,13 +40,14 @@ struct SimRules {
   bool agents_tell_again = true;  ///< to a supervisor that attaches, what the one before did not take
   bool lost_agents_are_started_again = true;
   bool supervisor_notices_silence = true;
+  bool agents_take_over = true;  ///< in the histories in which they may
 };
 
 struct SimResult {
   std::string violation;  ///< the first invariant that broke, one sentence; "": none did
   std::string log;        ///< what happened, if asked for
   int events = 0, epochs = 0, faults = 0, supervisors = 0, narrower = 0, attached = 0, saves = 0, stops = 0,
-      regroups = 0;
+      regroups = 0, takeovers = 0, partly_attached = 0;
   /// Nodes, pairs of nodes or disks cut off while no shard was written, while some were, while the checkpoint
   /// was being published, and before all ranks heard of it.
   std::array<int, 4> cuts_in_save{};

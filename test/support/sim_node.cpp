@@ -18,14 +18,30 @@ constexpr AgentState::Options kAgent = {
 
 // ---- the agent
 
+AgentState::Options SimCluster::World::agent_options(int n) const {
+  AgentState::Options options = kAgent;
+  if (!rules.agents_end_after_grace) options.grace_s = 1e6;
+  if (takeovers && rules.agents_take_over) options.takeover_s = takeover_after_s(kSilenceS, kGraceS, n);
+  return options;
+}
+
+/// Its process, a moment later: the lock decides. One that ended the run left no address.
+void SimCluster::World::agent_takes_over(int n) {
+  if (finished || disk.address < 0 || !lock_is_free()) return;
+  const size_t before = supervisors.size();
+  start_supervisor(n);
+  result.takeovers += supervisors.size() > before;
+}
+
 void SimCluster::World::start_agent(int n) {
   Node& a = node[size_t(n)];
   if (a.agent) end_agent(n);  // an agent that starts ends its predecessor with all its ranks
   a.ranks = {};
   a.agent = true;
   ++a.life;
-  AgentState::Options options = kAgent;
-  if (!rules.agents_end_after_grace) options.grace_s = 1e6;
+  a.welcomed = false;
+  AgentState::Options options = agent_options(n);
+  options.takeover_s = 0;  // it knows of it from its first welcome
   a.state = AgentState(options, local_s(n));
   a.word_s = now_s;
   a.tick_s = kNever;
@@ -83,6 +99,9 @@ void SimCluster::World::agent_act(int n, AgentState::Action action) {
       a.connection = -1;
       return;
     case AgentState::Action::beat: return beat(n);
+    case AgentState::Action::take_over:
+      say(fmt::format("n{}: agent starts a supervisor", n));
+      return push(now_s + uniform(0.1, 0.5), {.what = What::agent_takes_over, .a = n});
     case AgentState::Action::kill_all:
       say(fmt::format("n{}: agent ends everything: {}", n, a.state.reason()));
       return kill_ranks(n);
@@ -139,9 +158,8 @@ void SimCluster::World::obey(int n, const Message& m) {
     return void(std::erase_if(a.untaken, [&](const Message& u) { return u.sequence <= m.sequence; }));
   if (m.say == Say::end) return a.state.ended_by_order(local_s(n));
   if (m.say == Say::welcome) {
-    AgentState::Options options = kAgent;
-    if (!rules.agents_end_after_grace) options.grace_s = 1e6;
-    a.state.welcomed(options, local_s(n));
+    a.state.welcomed(agent_options(n), local_s(n));
+    a.welcomed = true;
     a.word_s = now_s;
     if (!m.how) {
       a.untaken.clear(), a.ends.clear(), a.unanswered.clear();

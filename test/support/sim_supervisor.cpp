@@ -172,7 +172,7 @@ void SimCluster::World::greet(int id, int connection, const Message& m) {
   s.taken[i] = 0;
   s.interval_s[i] = kFirstStartIntervalS;
   const bool keep = s.attaching && m.epoch != 0 && m.epoch == disk.epoch;
-  if (keep) s.kept |= 1u << n;
+  s.kept = keep ? s.kept | 1u << n : s.kept & ~(1u << n);
   send(connection, 1, {.say = Say::welcome, .how = keep});
   s.recovery->node_ready(name_of_node(n), kSlots, now_s);
   decide(id);

@@ -59,6 +59,7 @@ enum class What : uint8_t {
   dialed,
   agent_tick,
   agent_started,
+  agent_takes_over,
   ranks_up,
   ranks_gone,
   group,
@@ -101,6 +102,7 @@ struct Node {
   Ranks ranks;
   uint32_t newest_epoch = 0;  // that ran here since the node came up
   uint32_t sequence = 0;
+  bool welcomed = false;
   std::vector<Message> untaken, ends, unanswered;  // what another supervisor must be told again
 };
 
@@ -207,6 +209,8 @@ struct SimCluster::World {
   void end_agent(int n);
   void agent_turn(int n);
   void agent_act(int n, AgentState::Action action);
+  AgentState::Options agent_options(int n) const;
+  void agent_takes_over(int n);
   void dial(int n);
   void dialed(const Event& event);
   void agent_hears(int n, const Message& message);
@@ -266,6 +270,7 @@ struct SimCluster::World {
   void calm_down();
   void dispatch(const Event& event);
   void check();
+  void check_takeover();
   void check_end();
 
   SimRules rules;
@@ -274,7 +279,8 @@ struct SimCluster::World {
   bool logging = false, finished = false, calm = false;
   // The seed's cluster.
   int nodes = 0, most_width = 0, least_width = 0;
-  bool leases = false, attaches = false, quarantines = false;
+  bool leases = false, attaches = false, quarantines = false, takeovers = false;
+  double orphaned_s = 0;  ///< since when agents could have started a supervisor
   int supervisor_home = 0;
 
   std::array<sim::Node, sim::kMostNodes> node;
