@@ -385,7 +385,9 @@ class Attempt {
     // After an attach: the supervisor before may have answered, and even published.
     const bool first = options_.attach && begun_.empty();
     if (const auto published = first ? collector_.published(begin.state.step) : std::nullopt) {
-      log_.saved(*published, 0);
+      if (published->ok) log_.saved_before(*published);
+      else log_.saved(*published, 0);
+      if (published->ok && options_.hooks.saved) options_.hooks.saved(published->step);
       send_ranks({.kind = protocol::Down::saved,
                   .ok = published->ok,
                   .number = begin.number,

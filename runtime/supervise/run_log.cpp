@@ -96,6 +96,19 @@ void RunLog::saved(const SaveOutcome& outcome, double seconds) {
   if (!outcome.warning.empty()) console_.note(" ! older checkpoints could not be removed: " + outcome.warning);
 }
 
+void RunLog::saved_before(const SaveOutcome& outcome) {
+  const std::vector<std::string> lines = lines_of(fs_, run_.events());
+  // Of this attempt: one before it may have saved that step, too.
+  for (auto line = lines.rbegin(); line != lines.rend(); ++line) {
+    const nlohmann::json event = try_parse_json(*line);
+    if (!event.is_object() || event.value("kind", "") == "start") break;
+    if (event.value("kind", "") != "checkpoint" || event.value("step", int64_t(-1)) != outcome.step) continue;
+    status_.saved_step = outcome.step;
+    return;
+  }
+  saved(outcome, 0);
+}
+
 void RunLog::update(const Supervision& supervision, bool now) {
   if (!now && clock_.monotonic_s() - written_s_ < kStatusIntervalS) return;
   status_.state = state_of(supervision);

@@ -35,6 +35,8 @@ class RunLog {
   void set_last_step(int64_t step) { last_step_ = step; }
   void step(const StepReport& report);
   void saved(const SaveOutcome& outcome, double seconds);
+  /// The same for a save that a supervisor before has published, and has recorded or not.
+  void saved_before(const SaveOutcome& outcome);
   /// Takes over what is known of the ranks; writes status.json when a second has passed, or at once if `now`.
   void update(const Supervision& supervision, bool now);
   /// Asked for the nodes each time status.json is written.

@@ -1,0 +1,46 @@
+// Goal: events.jsonl has each checkpoint of an attempt once, however many supervisors saw it.
+// Method: the records of one supervisor after another in the same run directory, also of one that died between
+//         the rename and its record.
+#include <catch2/catch.hpp>
+
+#include "runtime/base/json.h"
+#include "runtime/observe/console.h"
+#include "runtime/supervise/run_log.h"
+#include "test/support/thread_run.h"
+
+using namespace trainctl;
+
+TEST_CASE("a checkpoint that a supervisor before has recorded is not recorded again") {
+  const test::TempDir dir;
+  const RunDirectory run{dir.path()};
+  FileSystem& fs = real_file_system();
+  fs.make_directory(run.file("logs"));
+  TerminalConsole console{{.write = [](const std::string&) {}}};
+  const auto saved_before = [&](int64_t step) {
+    RunLog log(fs, real_clock(), run, console);
+    log.saved_before({.ok = true, .step = step, .message = "hash"});
+    CHECK(log.status().saved_step == step);
+  };
+  const auto recorded = [&] {
+    std::string steps;
+    for (const std::string& line : lines_of(fs, run.events())) {
+      const nlohmann::json event = try_parse_json(line);
+      if (event.at("kind") == "checkpoint") steps += dump_json(event.at("step")) + " ";
+    }
+    return steps;
+  };
+  {
+    RunLog log(fs, real_clock(), run, console);
+    log.event("start", R"({"epoch":1})");
+    log.saved({.ok = true, .step = 10, .message = "hash"}, 0.1);
+  }
+  saved_before(10);
+  CHECK(recorded() == "10 ");
+  saved_before(20);  // published, and not recorded
+  saved_before(20);
+  CHECK(recorded() == "10 20 ");
+  // An attempt that went back saves the step anew.
+  RunLog(fs, real_clock(), run, console).event("start", R"({"epoch":2})");
+  saved_before(20);
+  CHECK(recorded() == "10 20 20 ");
+}
