@@ -221,6 +221,48 @@ int signal_marked(const std::string& name, const std::string& value, int signal)
   return left;
 }
 
+namespace {
+
+struct Lineage {
+  pid_t pid = 0, parent = 0, session = 0;
+  char state = '?';
+};
+
+/// "pid (name, which may hold anything) state ppid pgrp session ..."
+std::optional<Lineage> lineage_of_process(pid_t pid) {
+  const std::string stat = read_proc(pid, "stat");
+  const size_t at = stat.rfind(')');
+  Lineage line{.pid = pid};
+  int group = 0;
+  if (at == std::string::npos ||
+      std::sscanf(stat.c_str() + at + 1, " %c %d %d %d", &line.state, &line.parent, &group, &line.session) != 4)
+    return std::nullopt;
+  return line;
+}
+
+}  // namespace
+
+int kill_descendants() {
+  std::vector<Lineage> all;
+  DIR* proc = ::opendir("/proc");
+  if (!proc) return 0;
+  while (const dirent* entry = ::readdir(proc))
+    if (const pid_t pid = pid_t(std::atoi(entry->d_name)); pid > 0)
+      if (const auto line = lineage_of_process(pid)) all.push_back(*line);
+  ::closedir(proc);
+  const pid_t own_session = ::getsid(0);
+  std::vector<pid_t> below = {::getpid()};
+  int killed = 0;
+  for (size_t i = 0; i < below.size(); ++i)
+    for (const Lineage& line : all) {
+      if (line.parent != below[i] || line.session != own_session || line.state == 'Z') continue;
+      below.push_back(line.pid);
+      ++killed;
+    }
+  for (size_t i = 1; i < below.size(); ++i) ::kill(below[i], SIGKILL);
+  return killed;
+}
+
 std::optional<uint64_t> process_start_ticks(pid_t pid) {
   const std::string stat = read_proc(pid, "stat");
   // "pid (name, which may hold anything) state ppid ...": field 22 is the start, field 3 the first after the

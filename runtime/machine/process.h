@@ -63,6 +63,11 @@ bool process_has(pid_t pid, const std::string& name);
 /// Returns how many are left.
 int signal_marked(const std::string& name, const std::string& value, int signal);
 
+/// Kills every process below this one, but those of other sessions, which have been given away
+/// (start_detached). Reads /proc/PID/stat alone: it works while another thread waits for a file. How many it
+/// found.
+int kill_descendants();
+
 /// Ticks since boot at which `pid` started: with the pid, the identity of a process. Nothing if there is no
 /// such process.
 std::optional<uint64_t> process_start_ticks(pid_t pid);

@@ -29,6 +29,7 @@
 #include "runtime/run/agent_state.h"
 #include "runtime/run/environment.h"
 #include "runtime/run/local_machine.h"
+#include "runtime/run/loop_watchdog.h"
 #include "runtime/run/protocol.h"
 #include "runtime/spec/parse.h"
 #include "runtime/machine/rank_device.h"
@@ -44,6 +45,8 @@ using wire::Message;
 constexpr double kDialLimitS = 0.5;
 /// The states of the ranks travel this often; a heartbeat without them more often.
 constexpr double kDigestIntervalS = 1.0;
+/// Clearing an epoch away may take the loop so long.
+constexpr double kStandStillS = 3;
 /// What may wait for a supervisor that reads slowly, before processes have to wait with their output.
 constexpr size_t kMostWaitingBytes = 8u << 20;
 /// What is kept for a supervisor that is away; then the oldest output goes.
@@ -85,7 +88,11 @@ class Agent {
   /// False: it ended by itself, without a word from a supervisor.
   bool run() {
     say(fmt::format("agent of {} for {} (pid {})", options_.name, options_.run_directory, ::getpid()));
-    while (state_.phase() != AgentState::Phase::over) turn();
+    watchdog_.emplace(AgentState::Options{}.grace_s + kStandStillS, [] { kill_descendants(); });
+    while (state_.phase() != AgentState::Phase::over) {
+      watchdog_->turned();
+      turn();
+    }
     say("leaving: " + state_.reason());
     return !state_.abandoned();
   }
@@ -120,6 +127,8 @@ class Agent {
     const double wait_s = std::min(state_.deadline_s(), machine_.deadline_s()) - clock_.monotonic_s();
     ::poll(fds.data(), fds.size(), int(std::ceil(std::clamp(wait_s, 0.0, 1.0) * 1000)));
     take_signals();
+    if (watchdog_->has_acted())
+      say("this agent stood still for longer than the grace: every process here was killed meanwhile");
     machine_.serve();
     listen_to_supervisor();
     state_.tick(clock_.monotonic_s());
@@ -276,6 +285,7 @@ class Agent {
                      .beat_s = welcome.beat_s,
                      .takeover_s = welcome.takeover_s},
                     clock_.monotonic_s());
+    watchdog_->set_limit(welcome.grace_s + kStandStillS);
     say(welcome.keep ? "attached" : "attached; what runs here is of no use");
     last_problem_.clear();
     if (!welcome.keep) {
@@ -361,6 +371,7 @@ class Agent {
   std::deque<Message> unanswered_;   ///< of the save that is under way
   double digest_s_ = 0;
   int signal_fd_ = -1;
+  std::optional<LoopWatchdog> watchdog_;
 };
 
 /// From here on nothing is written to a pipe of the process that started this one: it may be gone.

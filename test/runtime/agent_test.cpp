@@ -3,142 +3,14 @@
 // Goal: an agent obeys its supervisor alone, survives whatever it is sent, keeps what happened for the next
 // supervisor, and leaves nothing on its node however it ends. Method: the program that the build makes first,
 // as a child; its orders come over real sockets, its processes are small shell commands.
-#include <catch2/catch.hpp>
-#include <fmt/format.h>
 #include <poll.h>
-#include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <fstream>
-#include <memory>
 
-#include "runtime/base/error.h"
-#include "runtime/machine/process.h"
-#include "runtime/machine/session.h"
-#include "runtime/run/environment.h"
-#include "test/runtime/node_peer.h"
-#include "test/support/thread_run.h"
+#include "test/runtime/agent_stage.h"
 
 using namespace trainctl;
-using test::eventually;
-using test::Peer;
-using wire::Kind;
-using wire::Message;
-
-namespace {
-
-const std::string kProgram = TRAINCTL_BINARY_DIR "/trainctl";
-constexpr wire::Welcome kLimits = {.silence_s = 30, .grace_s = 30, .beat_s = 0.05, .keep = true};
-
-struct Stage {
-  test::TempDir dir;
-  std::string run = dir.path() + "/run", address;
-  int listener = -1;
-  std::unique_ptr<ChildProcess> agent;
-  std::unique_ptr<Peer> peer;
-
-  Stage() {
-    real_file_system().make_directories(run + "/logs");
-    listen("unix:" + dir.path() + "/supervisor");
-  }
-  ~Stage() {
-    if (listener >= 0) ::close(listener);
-    agent.reset();
-    eventually([&] { return signal_marked(kRunVariable, run, SIGKILL) == 0; });
-    SessionFolders::sweep();  // of epochs whose agent was killed
-  }
-  void listen(const std::string& where) {
-    if (listener >= 0) ::close(listener);
-    listener = listen_on(where);
-    address = address_of(listener);
-    publish(address);
-  }
-  /// From now on agents dial there.
-  void publish(const std::string& where) {
-    real_file_system().replace_text(supervisor_file(run), SupervisorFile{where, "token"}.to_json());
-  }
-  void start_agent() {
-    const std::vector<std::string> words = {kProgram, "node", run, "--name", "here", "--mpirun", "mpirun"};
-    const Environment marks = {{kRunVariable, run}, {kNodeVariable, "here"}};
-    agent = std::make_unique<ChildProcess>(words, marks);
-  }
-  /// The next connection of the agent, with its hello read.
-  wire::NodeHello accept() {
-    int fd = -1;
-    REQUIRE(eventually([&] { return (fd = accept_from(listener)) >= 0; }));
-    peer = std::make_unique<Peer>(fd);
-    REQUIRE(await(Kind::hello));
-    return wire::NodeHello::from_json(peer->last(Kind::hello)->payload);
-  }
-  void welcome(const wire::Welcome& limits = kLimits) {
-    peer->send(Message{.kind = Kind::welcome, .payload = limits.to_json()});
-  }
-  wire::NodeHello attach(const wire::Welcome& limits = kLimits) {
-    start_agent();
-    const wire::NodeHello hello = accept();
-    welcome(limits);
-    return hello;
-  }
-  bool until(const std::function<bool()>& condition) {
-    return eventually([&] {
-      peer->read();
-      return condition();
-    });
-  }
-  bool await(Kind kind, int64_t count = 1) {
-    return until([&] { return peer->count(kind) >= count; });
-  }
-  /// The order to run a shell command on this node alone. A folder of an epoch is never used twice.
-  Message start(uint64_t epoch, const std::string& command) {
-    static int starts = 0;
-    const std::string name = fmt::format("trainctl.agent{}.{}", ::getpid(), ++starts);
-    const wire::StartOrder order{.mark = name + run,
-                                 .leads = true,
-                                 .argv = {"/bin/sh", "-c", command},
-                                 .hosts = {"here"},
-                                 .ranks = {{0, 1}},
-                                 .world_size = 1,
-                                 .session_folder = "/tmp/" + name,
-                                 .shared_memory_folder = "/dev/shm/" + name};
-    return {.kind = Kind::start, .epoch = epoch, .payload = order.to_json()};
-  }
-  std::string output() const {
-    std::string text;
-    for (const Message& message : peer->got)
-      if (message.kind == Kind::output) text += message.payload;
-    return text;
-  }
-  /// What the agent says of itself at this moment; everything sent before has been read by then.
-  Message look() {
-    const int64_t before = peer->count(Kind::beat);
-    peer->send(Message{.kind = Kind::look});
-    REQUIRE(await(Kind::beat, before + 1));
-    // A beat may have been on its way.
-    peer->send(Message{.kind = Kind::look});
-    REQUIRE(await(Kind::beat, before + 2));
-    return *peer->last(Kind::beat);
-  }
-  /// This run's alone: other runs on this machine have the same numbers.
-  std::vector<pid_t> processes_of(uint64_t epoch) const {
-    std::vector<pid_t> pids = processes_marked(kRunVariable, run);
-    std::erase_if(pids,
-                  [&](pid_t pid) { return !process_marked(pid, kEpochVariable, fmt::format("{}", epoch)); });
-    return pids;
-  }
-  /// The agent's exit status, 128 + n for a signal, -1 if it goes on.
-  int end() {
-    std::optional<int> status;
-    eventually([&] { return (status = agent->reap()).has_value(); });
-    if (!status) return -1;
-    return WIFEXITED(*status) ? WEXITSTATUS(*status) : 128 + WTERMSIG(*status);
-  }
-  bool nothing_left() {
-    return eventually([&] { return processes_marked(kRunVariable, run).empty(); });
-  }
-};
-
-}  // namespace
+using namespace trainctl::test;
 
 TEST_CASE("an agent runs what it is told, reports it, and leaves when it is told") {
   Stage stage;

@@ -1,0 +1,85 @@
+// Goal: an agent whose call to a file does not return, as on a file system whose server is gone, does not keep
+//       ranks alive beyond its grace; when the call returns it goes on.
+// Method: supervisor.json is a pipe without a writer, on which an open waits; the file system's answer is a
+//         writer. And the pure part: what counts as standing still.
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include "runtime/run/loop_watchdog.h"
+#include "test/runtime/agent_stage.h"
+
+using namespace trainctl;
+using namespace trainctl::test;
+
+namespace {
+
+struct Blocked : Stage {
+  const std::string file = supervisor_file(run);
+
+  /// The agent waits for supervisor.json from its next dial on.
+  void block() {
+    real_file_system().remove_file(file);
+    REQUIRE(::mkfifo(file.c_str(), 0600) == 0);
+    peer.reset();
+    REQUIRE(eventually([&] { return log().find("lost the supervisor") != std::string::npos; }));
+  }
+  /// The open returns, with nothing to read; then the file is there again.
+  void answer() {
+    int pipe = -1;
+    REQUIRE(eventually([&] {  // it opens when somebody waits to read it
+      return (pipe = ::open(file.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC)) >= 0;
+    }));
+    publish(address);
+    ::close(pipe);
+  }
+  std::string log() const { return real_file_system().read_text(run + "/logs/node-here.log"); }
+};
+
+}  // namespace
+
+TEST_CASE("ranks end after the grace though their agent waits for a file", "[blocked]") {
+  Blocked stage;
+  stage.attach({.silence_s = 0.2, .grace_s = 1, .beat_s = 0.05, .keep = true});
+  stage.peer->send(stage.start(3, "sleep 1000 & sleep 1000"));
+  REQUIRE(eventually([&] { return stage.processes_of(3).size() >= 2; }));
+  stage.block();
+  CHECK(stage.processes_of(3).size() >= 2);
+  REQUIRE(eventually([&] { return stage.processes_of(3).empty(); }));
+  // It waits still, and is no less an agent when the file is there again.
+  CHECK_FALSE(stage.agent->reap());
+  stage.answer();
+  const wire::NodeHello hello = stage.accept();
+  CHECK(hello.epoch == 3);
+  stage.welcome();
+  REQUIRE(stage.await(Kind::exited));
+  CHECK(stage.peer->last(Kind::exited)->number == SIGKILL);
+  stage.peer->send(Message{.kind = Kind::end});
+  CHECK(stage.end() == 0);
+  CHECK(stage.nothing_left());
+  CHECK(stage.log().find("stood still") != std::string::npos);
+}
+
+TEST_CASE("an agent that waits for a file for less than the grace keeps its ranks", "[blocked]") {
+  Blocked stage;
+  stage.attach({.silence_s = 0.2, .grace_s = 30, .beat_s = 0.05, .keep = true});
+  stage.peer->send(stage.start(3, "sleep 1000"));
+  REQUIRE(eventually([&] { return stage.processes_of(3).size() >= 1; }));
+  stage.block();
+  stage.answer();
+  CHECK(stage.accept().epoch == 3);
+  stage.welcome();
+  CHECK(stage.look().epoch == 3);
+  CHECK(stage.processes_of(3).size() >= 1);
+  CHECK(stage.peer->count(Kind::exited) == 0);
+}
+
+TEST_CASE("a loop stands still when its counter does, and a pause of the process is no standing still") {
+  StandStill still;
+  CHECK(still.look(1, 0.25) == 0);
+  for (int i = 1; i <= 40; ++i) CHECK(still.look(1, 0.25) == Approx(0.25 * i));
+  CHECK(still.look(2, 0.25) == 0);
+  CHECK(still.look(2, 3600) == Approx(1));  // stopped for an hour, with the loop
+  CHECK(still.look(3, 3600) == 0);
+  StandStill never;
+  for (uint64_t turn = 1; turn < 100; ++turn) CHECK(never.look(turn, 10) == 0);
+}
