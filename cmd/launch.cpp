@@ -26,7 +26,12 @@ int print_preview(const LaunchPreview& preview) {
   for (const std::string& file : preview.files) fmt::print("  {}\n", file);
   fmt::print("memory: {}\n", preview.memory);
   if (!preview.placement.empty()) fmt::print("{}", preview.placement);
-  fmt::print("would run:\n  {}\n", preview.command);
+  if (!preview.agents.empty())
+    fmt::print("would start an agent on each node, for example by:\n  {}\n", preview.agents);
+  fmt::print(
+      "{}:\n  {}\n",
+      preview.agents.empty() ? "would run" : "the agents start the ranks; where they cannot, mpirun does",
+      preview.command);
   return kExitDone;
 }
 

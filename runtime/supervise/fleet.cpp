@@ -36,12 +36,6 @@ constexpr size_t kMostStarterText = 4096;  ///< kept of what a remote shell or s
 /// This process itself did not run for longer: silence meanwhile proves nothing.
 constexpr double kOwnPauseS = 1.0;
 
-std::string words_of(const std::vector<std::string>& words) {
-  std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : " ") + shell_quoted(word);
-  return text;
-}
-
 std::string start_problem(int wait_status, const std::string& words) {
   return fmt::format("its agent could not be started (status {}){}{}",
                      WIFEXITED(wait_status) ? WEXITSTATUS(wait_status) : 128 + WTERMSIG(wait_status),
@@ -131,14 +125,6 @@ int Fleet::ready_count() const {
 
 // ---- agents
 
-std::vector<std::string> Fleet::agent_words(const std::string& name) const {
-  std::vector<std::string> words = {"env", fmt::format("{}={}", kRunVariable, options_.run_directory)};
-  if (!name.empty()) words.push_back(fmt::format("{}={}", kNodeVariable, name));
-  words.insert(words.end(), {options_.program, "node", options_.run_directory, "--mpirun", options_.mpirun});
-  if (!name.empty()) words.insert(words.end(), {"--name", name});
-  return words;
-}
-
 void Fleet::start_agents() {
   keep_agents_ = true;
   const double now_s = clock_.monotonic_s();
@@ -155,7 +141,8 @@ void Fleet::start_agents() {
 }
 
 void Fleet::start_all_agents() {
-  const AgentStep step{.nodes = size(), .logs = options_.run_directory + "/logs", .program = agent_words("")};
+  const AgentStep step{
+      .nodes = size(), .logs = options_.run_directory + "/logs", .program = agent_words(agent_program(), "")};
   start_all_text_.clear();
   start_all_ = std::make_unique<ChildProcess>(agent_step_command(step), Environment{}, names_of(misleads_srun));
   for (Node& node : nodes_) node.next_start_s = clock_.monotonic_s() + kLongestStartIntervalS;
@@ -178,7 +165,7 @@ void Fleet::watch_start_of_all(double now_s) {
 void Fleet::start_agent(int index) {
   Node& node = nodes_[size_t(index)];
   node.starter_text.clear();
-  std::vector<std::string> words = agent_words(node.name);
+  std::vector<std::string> words = agent_words(agent_program(), node.name);
   std::vector<std::string> unset;
   Environment environment;
   if (options_.start.way == AgentStart::Way::slurm) {
@@ -186,9 +173,7 @@ void Fleet::start_agent(int index) {
     words = agent_step_command({.nodes = 1, .only_on = {node.name}, .logs = logs, .program = words});
     unset = names_of(misleads_srun);
   } else if (options_.start.way == AgentStart::Way::shell && !is_this_machine(node.name)) {
-    const std::string command = "exec " + words_of(words) + " </dev/null >/dev/null";
-    words = options_.start.shell;
-    words.insert(words.end(), {node.name, command});
+    words = shell_words(options_.start, agent_program(), node.name);
   } else {
     // Without `env`, which a machine with no more than this program may lack.
     words.erase(words.begin(), words.begin() + 3);
@@ -283,7 +268,7 @@ void Fleet::greet(Connection& c, const Message& message) {
     if (known) {
       const int node = find(hello.name);
       nodes_[size_t(node)].problem = refusal;
-      // It would be refused again: nobody needs to wait for it.
+      // It would be refused again: the run does not wait for it.
       if (handler_.start_failed && !nodes_[size_t(node)].hello) handler_.start_failed(node, refusal);
     }
     return close(c, refusal);

@@ -17,15 +17,9 @@
 #include "runtime/machine/process.h"
 #include "runtime/run/machine.h"
 #include "runtime/run/stream.h"
+#include "runtime/supervise/agent_start.h"
 
 namespace trainctl {
-
-/// How an agent comes to a node.
-struct AgentStart {
-  /// slurm: one srun for all of them; a lost one gets a srun of its own.
-  enum class Way { here, shell, slurm, awaited } way = Way::here;  ///< awaited: something else starts them
-  std::vector<std::string> shell = {"ssh"};  ///< a remote shell with ssh's arguments: SHELL HOST COMMAND
-};
 
 class Fleet {
  public:
@@ -116,7 +110,7 @@ class Fleet {
   void start_all_agents();
   void watch_start_of_all(double now_s);
   void start_agent(int node);
-  std::vector<std::string> agent_words(const std::string& name) const;
+  AgentProgram agent_program() const { return {options_.program, options_.run_directory, options_.mpirun}; }
   void send(int node, const wire::Message& message);
   void await_room(Connection& connection);
   void tick();

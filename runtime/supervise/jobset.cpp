@@ -52,8 +52,11 @@ std::vector<std::string> problems(const SlurmRequest& r, const PodRequest& pods,
     found.push_back(fmt::format("job_name = '{}' holds no letter or digit for a name", r.job_name));
   if (pods.image.empty()) found.push_back("there is no container image");
   if (pods.claim.empty() || !pods.mount.starts_with('/') || !(run + "/").starts_with(pods.mount + "/"))
-    found.push_back(fmt::format("the run {} is not below the mount '{}' of the volume claim '{}'", run,
-                                pods.mount, pods.claim));
+    found.push_back(
+        fmt::format("the run {0} is not below the mount '{1}' of the volume claim '{2}'; mount the volume "
+                    "here at the same path and "
+                    "launch with --run-dir {1}/runs",
+                    run, pods.mount, pods.claim));
   if (!program.starts_with('/'))
     found.push_back(fmt::format("the program '{}' is no absolute path in the image", program));
   if (pods.port < 1 || pods.port > 65535) found.push_back(fmt::format("port = {} is no port", pods.port));

@@ -13,6 +13,7 @@
 #include "runtime/machine/bundle.h"
 #include "runtime/machine/mpirun.h"
 #include "runtime/supervise/attempt.h"
+#include "runtime/supervise/own_address.h"
 #include "runtime/supervise/preflight.h"
 #include "runtime/supervise/start.h"
 #include "runtime/supervise/storage.h"
@@ -61,6 +62,13 @@ LaunchPreview preview_launch(const LaunchRequest& request, FileSystem& fs) {
         place(job.mesh(), nodes.nodes, {.tensor_across_nodes = job.launcher.tensor_across_nodes});
     if (!placed.ok()) throw Error(ErrorCode::kPlan, placed.refusal);
     preview.placement = describe_placement(job.mesh(), nodes.nodes, placed.placement);
+    std::vector<std::string> names;
+    for (const ClusterNode& node : nodes.nodes) names.push_back(node.name);
+    // This machine needs no remote shell.
+    if (names.size() > 1 && is_this_machine(names[0])) std::swap(names[0], names[1]);
+    preview.agents = describe_agent_start(
+        nodes.start, {.program = request.program, .run_directory = run.path, .mpirun = preflight.mpirun},
+        names);
     for (const RankRange& range : placed.placement.ranges)
       hosts.push_back({nodes.nodes[size_t(range.node)].name, range.count});
   }

@@ -24,7 +24,9 @@ struct LaunchPreview {
   std::vector<std::string> files;  ///< that would be made
   std::string memory;              ///< "1.2 GiB needed, 8.0 GiB available"
   std::string placement;           ///< which nodes run how many ranks; "" on one machine
-  std::string command;             ///< of mpirun, with its environment, for a shell
+  std::string agents;              ///< the command that starts an agent on a node; "" on one machine
+  std::string command;  ///< of mpirun, with its environment, for a shell; agents that start ranks themselves
+                        ///< do not use it
 };
 LaunchPreview preview_launch(const LaunchRequest& request, FileSystem& fs);
 
