@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <set>
 #include <sstream>
 
 #include "runtime/base/error.h"
+#include "runtime/base/text.h"
 #include "runtime/supervise/own_address.h"
 #include "runtime/supervise/slurm_slots.h"
 
@@ -106,6 +108,40 @@ int even_slots(const JobSpec& job, int nodes) {
   return (even + group - 1) / group * group;
 }
 
+std::string too_small(const JobSpec& job, const std::vector<ClusterNode>& nodes, const std::string& place,
+                      const std::string& more) {
+  const ParallelSpec& p = job.parallelism;
+  const int group = job.launcher.tensor_across_nodes ? 1 : p.tensor;
+  int room = 0;
+  for (const ClusterNode& node : nodes) room += ranks_on(node.slots, group, {});
+  const int ranks = job.mesh().world_size(), replica = ranks / p.data;
+  const int data = std::min(p.data, room / replica);
+  for (int width = data; width >= 1; --width)
+    if (width == p.data || (job.fault_tolerance.elastic && p.lanes % width == 0)) return "";
+  const std::string fits =
+      data > 0 ? fmt::format("take -s parallelism.data={} -s parallelism.world_size={}, which fits", data,
+                             data * replica)
+               : fmt::format("make tensor and pipeline smaller: one replica alone has {}",
+                             count_of(replica, "rank"));
+  return fmt::format("the mesh needs {} and {} has room for {} in whole tensor groups of {}; {}, or {}",
+                     count_of(ranks, "rank"), place, room, p.tensor, more, fits);
+}
+
+namespace {
+
+/// A host list stays as it is, so a job that does not fit there is refused before it waits for nodes.
+void refuse_small_list(const JobSpec& job, const std::vector<ClusterNode>& nodes) {
+  int slots = 0;
+  for (const ClusterNode& node : nodes) slots += node.slots;
+  const std::string place =
+      fmt::format("{} ({} with {})", job.launcher.hosts.empty() ? "launcher.hostfile" : "launcher.hosts",
+                  count_of(int64_t(nodes.size()), "node"), count_of(slots, "slot"));
+  const std::string problem = too_small(job, nodes, place, "name more nodes, give nodes more slots");
+  if (!problem.empty()) throw Error(ErrorCode::kPlan, problem);
+}
+
+}  // namespace
+
 RunNodes nodes_of(const JobSpec& job, FileSystem& fs) {
   RunNodes result;
   for (const std::string& host : job.launcher.hosts)
@@ -128,6 +164,7 @@ RunNodes nodes_of(const JobSpec& job, FileSystem& fs) {
   const int even = job.launcher.slots > 0 ? job.launcher.slots : even_slots(job, int(result.nodes.size()));
   for (ClusterNode& node : result.nodes)
     if (node.slots == 0) node.slots = even;
+  refuse_small_list(job, result.nodes);
   result.start = {.way = AgentStart::Way::shell, .shell = words_of(job.launcher.shell)};
   result.one_machine = result.nodes.size() == 1 && is_this_machine(result.nodes[0].name);
   if (result.one_machine) {

@@ -34,4 +34,10 @@ ClusterNode parse_host(const std::string& text, const std::string& where);
 /// The slots of a node that says nothing: the mesh spread evenly, in whole tensor groups.
 int even_slots(const JobSpec& job, int nodes);
 
+/// "" where the job, or a narrower one that its spec allows, fits on `nodes`; else one sentence: what it
+/// needs, what `place` ("launcher.hosts (2 nodes with 2 slots each)") has room for, what to do about it
+/// (`more`), and the width that would fit.
+std::string too_small(const JobSpec& job, const std::vector<ClusterNode>& nodes, const std::string& place,
+                      const std::string& more);
+
 }  // namespace trainctl

@@ -12,12 +12,6 @@
 namespace trainctl {
 namespace {
 
-int ranks_of(const std::vector<ClusterNode>& nodes, int group) {
-  int ranks = 0;
-  for (const ClusterNode& node : nodes) ranks += ranks_on(node.slots, group, {});
-  return ranks;
-}
-
 /// "16 nodes with 4 CPUs each", "2 nodes with 4 and 8 CPUs".
 std::string what_it_has(const SlurmAllocation& allocation) {
   std::vector<int> cpus;
@@ -28,28 +22,6 @@ std::string what_it_has(const SlurmAllocation& allocation) {
   if (cpus.front() == cpus.back())
     return fmt::format("{} with {}{}", nodes, count_of(cpus.front(), "CPU"), cpus.size() > 1 ? " each" : "");
   return fmt::format("{} with {} to {} CPUs", nodes, cpus.front(), cpus.back());
-}
-
-/// Where the widest run that fits is narrower than the job and the job may not become narrower by itself.
-void refuse_if_too_small(const JobSpec& job, const SlurmAllocation& allocation, int room) {
-  const ParallelSpec& p = job.parallelism;
-  const int ranks = job.mesh().world_size(), replica = ranks / p.data;
-  const int data = std::min(p.data, room / replica);
-  const auto may_be = [&](int width) {
-    return width == p.data || (job.fault_tolerance.elastic && p.lanes % width == 0);
-  };
-  for (int width = data; width >= 1; --width)
-    if (may_be(width)) return;
-  const std::string more = "ask Slurm for more nodes or CPUs (--exclusive), raise launcher.slots to share CPUs";
-  throw Error(ErrorCode::kPlan,
-              fmt::format("the mesh needs {} and Slurm job {} ({}) has room for {} in whole tensor groups of {}; {}{}",
-                          count_of(ranks, "rank"), allocation.job_id, what_it_has(allocation), room,
-                          p.tensor, more,
-                          data > 0 ? fmt::format(", or take -s parallelism.data={} -s parallelism.world_size={}, "
-                                                 "which fits",
-                                                 data, data * replica)
-                                   : fmt::format(", or make tensor and pipeline smaller: one replica alone has {}",
-                                                 count_of(replica, "rank"))));
 }
 
 }  // namespace
@@ -72,7 +44,11 @@ std::vector<ClusterNode> nodes_for(const JobSpec& job, const SlurmAllocation& al
                              : enough_cpus          ? even
                                                     : cpus;
   }
-  refuse_if_too_small(job, allocation, ranks_of(nodes, group));
+  const std::string place = fmt::format("Slurm job {} ({})", allocation.job_id, what_it_has(allocation));
+  const std::string problem =
+      too_small(job, nodes, place,
+                "ask Slurm for more nodes or CPUs (--exclusive), raise launcher.slots to share CPUs");
+  if (!problem.empty()) throw Error(ErrorCode::kPlan, problem);
   return nodes;
 }
 

@@ -155,3 +155,30 @@ TEST_CASE("the real ssh starts the agents", "[hosts][ssh][cluster_run]") {
   run.check_bits();
   run.check_nothing_left();
 }
+
+TEST_CASE("a host list in which no width fits is refused with what would fit", "[hosts][cluster_run]") {
+  FakeNodes nodes(2, machines());
+  SECTION("not even one replica") {
+    ClusterRun run(nodes, {.hosts = R"(["node0:2"])"});
+    run.launch();
+    check_refused(
+        run,
+        {"the mesh needs 8 ranks and launcher.hosts (1 node with 2 slots) has room for 2 in whole tensor "
+         "groups of 2; name more nodes, give nodes more slots, or make tensor and pipeline smaller: one "
+         "replica alone has 4 ranks"});
+  }
+  SECTION("one replica, in a run that may not become narrower") {
+    ClusterRun run(nodes, {.hosts = R"(["node0:2","node1:3"])", .set = {"fault_tolerance.elastic=false"}});
+    run.launch();
+    check_refused(run, {"(2 nodes with 5 slots) has room for 4 in whole tensor groups of 2",
+                        "take -s parallelism.data=1 -s parallelism.world_size=4, which fits"});
+  }
+}
+
+TEST_CASE("a host list that is too small for the mesh runs narrower, with the same bits",
+          "[hosts][cluster_run]") {
+  FakeNodes nodes(2, machines());
+  ClusterRun run(nodes, {.silence_s = kCalm, .hosts = R"(["node0:2","node1:2"])"});
+  run.launch();
+  check_runs_without(run, "");
+}
