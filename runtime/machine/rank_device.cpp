@@ -1,5 +1,6 @@
 #include "runtime/machine/rank_device.h"
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "kernels/device.h"
@@ -10,9 +11,11 @@ namespace trainctl {
 
 const char* name_of(DeviceKind kind) { return kind == DeviceKind::cuda ? "cuda" : "cpu"; }
 
-std::string missing_gpus(const JobSpec& job, int gpus, const std::string& problem) {
+std::string missing_gpus(const JobSpec& job, int gpus, const std::string& problem,
+                         std::optional<int> ranks_here) {
   if (gpus == 0) return fmt::format("device = \"cuda\", but {}", problem);
-  const int ranks = job.mesh().world_size(), share = job.launcher.ranks_per_gpu;
+  const int all = job.mesh().world_size(), ranks = std::min(all, ranks_here.value_or(all)),
+            share = job.launcher.ranks_per_gpu;
   const int wanted = (ranks + share - 1) / share;
   if (wanted <= gpus) return "";
   return fmt::format("{} ranks at launcher.ranks_per_gpu = {} need {} GPUs and this machine has {}; make parallelism smaller, or raise "
@@ -20,11 +23,12 @@ std::string missing_gpus(const JobSpec& job, int gpus, const std::string& proble
                      ranks, share, wanted, gpus, (ranks + gpus - 1) / gpus);
 }
 
-DeviceKind device_kind(const JobSpec& job) {
+DeviceKind device_kind(const JobSpec& job, std::optional<int> ranks_here) {
   if (job.device == "cpu") return DeviceKind::cpu;
   if (job.device == "cuda") return DeviceKind::cuda;
   const kernels::CudaStatus status = kernels::cuda_status();
-  return missing_gpus(job, status.devices, status.problem).empty() ? DeviceKind::cuda : DeviceKind::cpu;
+  return missing_gpus(job, status.devices, status.problem, ranks_here).empty() ? DeviceKind::cuda
+                                                                               : DeviceKind::cpu;
 }
 
 int gpu_of_rank(const JobSpec& job, DeviceKind kind, int local_rank) {

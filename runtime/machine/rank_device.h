@@ -14,8 +14,8 @@ enum class DeviceKind { cpu, cuda };
 const char* name_of(DeviceKind kind);
 
 /// The spec's `device`, with `auto` decided by this machine: a GPU where this build can use one and there are enough of them for the
-/// ranks, the CPU otherwise.
-DeviceKind device_kind(const JobSpec& job);
+/// `ranks_here` that may run on it, the CPU otherwise. Nothing: all ranks of the job; 0: any GPU is enough.
+DeviceKind device_kind(const JobSpec& job, std::optional<int> ranks_here = std::nullopt);
 
 /// Which GPU the rank that is `local_rank`-th on its machine takes; -1 on a CPU.
 int gpu_of_rank(const JobSpec& job, DeviceKind kind, int local_rank);
@@ -42,7 +42,8 @@ std::string machine_numerics(const JobSpec& job, DeviceKind kind);
 std::optional<double> rank_peak_flops_per_s(const JobSpec& job, DeviceKind kind);
 
 /// "" if this machine has the GPUs that `job` asks for; else one sentence: how many there are, how many ranks, what to do.
-std::string missing_gpus(const JobSpec& job, int gpus, const std::string& problem);
+std::string missing_gpus(const JobSpec& job, int gpus, const std::string& problem,
+                         std::optional<int> ranks_here = std::nullopt);
 
 /// Whether each rank has a GPU of its own and the spec leaves NCCL the choice.
 bool uses_nccl(const JobSpec& job);

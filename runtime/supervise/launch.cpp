@@ -42,7 +42,8 @@ void refuse_foreign_checkpoints(FileSystem& fs, const RunDirectory& run, const J
 }
 
 LaunchPreview preview_launch(const LaunchRequest& request, FileSystem& fs) {
-  const JobSpec& job = request.job.job;
+  const ParsedJob decided = with_device(request.job, device_of_run(request.job.job, fs));
+  const JobSpec& job = decided.job;
   const Preflight preflight = check_machine_and_data(job, fs, ranks_here(nodes_of(job, fs)));
   const std::string root = absolute(job.observability.run_dir);
   const std::string id = job.observability.run_id.empty() ? job.name + "-XXXX" : job.observability.run_id;
@@ -179,7 +180,7 @@ RunResult go_on_with(const RunIdentity& existing, const RunDirectory& run, const
 }  // namespace
 
 RunResult launch_run(const LaunchRequest& request, FileSystem& fs, Clock& clock, Console& console) {
-  ParsedJob job = with_device(request.job, device_kind(request.job.job));
+  ParsedJob job = with_device(request.job, device_of_run(request.job.job, fs));
   if (request.from) job = without_run_id_of_parent(job, *request.from);
   const std::string root = absolute(job.job.observability.run_dir);
   check_writable(fs, root);

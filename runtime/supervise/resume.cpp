@@ -102,10 +102,12 @@ std::vector<std::string> with_world_size(const ParsedJob& before, std::vector<st
 namespace {
 
 /// A run of GPUs never turns into one of the CPU by itself.
-void require_gpus_of_run(const JobSpec& job, const std::string& id) {
+void require_gpus_of_run(const JobSpec& job, const std::string& id, FileSystem& fs) {
   if (device_kind(job) == DeviceKind::cpu) return;
+  const std::optional<int> here = ranks_here(nodes_of(job, fs));
+  if (here == 0) return;  // the agents of the other nodes have them, or say what is missing
   const kernels::CudaStatus status = kernels::cuda_status();
-  const std::string missing = missing_gpus(job, status.devices, status.problem);
+  const std::string missing = missing_gpus(job, status.devices, status.problem, here);
   if (missing.empty()) return;
   throw Error(ErrorCode::kPreflight, fmt::format("{}; run {} computes on GPUs: bring them back, or go on on "
                                                  "the CPU, with other bits from there on, with "
@@ -321,7 +323,8 @@ RunResult nothing_to_do(const RunDirectory& run, const std::string& id, FileSyst
 
 RunResult resume_run(const ResumeRequest& asked, FileSystem& fs, Clock& clock, Console& console) {
   ResumeRequest request = asked;
-  request.now = with_device(asked.now, device_kind(asked.now.job));  // runs of older programs kept `auto`
+  request.now =
+      with_device(asked.now, device_of_run(asked.now.job, fs));  // runs of older programs kept `auto`
   const RunDirectory& run = request.run;
   const auto identity = read_identity(fs, run);
   if (!identity) throw Error(ErrorCode::kUsage, fmt::format("{} is not a run directory", run.path));
@@ -346,7 +349,7 @@ RunResult resume_run(const ResumeRequest& asked, FileSystem& fs, Clock& clock, C
                                                request.max_steps, step));
   // Ranks that live may be saving there.
   if (!living) check_checkpoint_folder(fs, job, run.checkpoints(job), step);
-  require_gpus_of_run(job, id);
+  require_gpus_of_run(job, id, fs);
   const Ready ready = get_ready(job, fs, clock, {}, living ? &*living : nullptr);
   const std::string changed = changed_data(fs.read_text(run.file("data.json")), ready.preflight.data_json);
   if (!changed.empty())

@@ -87,6 +87,10 @@ std::optional<SlurmAllocation> allocation_from_environment(const Variables& vari
       allocation.gpus_on_this_node = int(*gpus);
     allocation.switch_path = switch_path_of(variables("SLURM_TOPOLOGY_ADDR").value_or(""),
                                             variables("SLURM_TOPOLOGY_ADDR_PATTERN").value_or(""));
+  } else if (const auto gpus = variables("SLURM_GPUS_PER_NODE")) {
+    // Below salloc on a login node; "2" or "a100:2".
+    if (const auto count = whole_number(gpus->substr(gpus->find(':') + 1)))
+      allocation.gpus_on_this_node = int(*count);
   }
   allocation.restart_count = int(whole_number(variables("SLURM_RESTART_COUNT")).value_or(0));
   allocation.array_job_id = variables("SLURM_ARRAY_JOB_ID");

@@ -30,7 +30,9 @@ struct SlurmAllocation {
   SlurmPlace place = SlurmPlace::batch_script;
   std::vector<SlurmNode> nodes;
   std::string this_node;                    ///< Slurm's name of it; "" on a login node
-  std::optional<int> gpus_on_this_node;     ///< nothing: none asked for, or not on a node
+  /// Of this node; on a login node of each node, where salloc was asked for them by --gpus-per-node. Nothing:
+  /// none asked for, or not known.
+  std::optional<int> gpus_on_this_node;
   std::string switch_path;                  ///< above this node, "spine.leaf0"; "": not known
   int restart_count = 0;                    ///< how often Slurm has requeued the job
   std::optional<std::string> array_job_id;  ///< with array_task_id: of an array's task

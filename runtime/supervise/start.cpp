@@ -113,6 +113,16 @@ SupervisePlan plan_of(const ParsedJob& job, const RunDirectory& run, const std::
   return plan;
 }
 
+DeviceKind device_of_run(const JobSpec& job, FileSystem& fs) {
+  if (job.device != "auto") return device_kind(job);
+  const RunNodes nodes = nodes_of(job, fs);
+  const std::optional<int> here = ranks_here(nodes);
+  if (here == 0 && nodes.slurm && nodes.slurm->gpus_on_this_node.value_or(0) > 0 &&
+      kernels::cuda_status().built)
+    return DeviceKind::cuda;
+  return device_kind(job, here);
+}
+
 ParsedJob with_device(const ParsedJob& job, DeviceKind kind) {
   if (job.job.device != "auto") return job;
   return with_decided(job, {fmt::format("device={}", name_of(kind))}, "auto, decided at launch");

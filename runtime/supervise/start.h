@@ -26,6 +26,9 @@ Ready get_ready(const JobSpec& job, FileSystem& fs, Clock& clock,
 /// Of the ranks, those that may run on this machine; nothing: all.
 std::optional<int> ranks_here(const RunNodes& nodes);
 
+/// The job's `device`, with `auto` decided: by the GPUs of this machine for the ranks that may run on it, or
+/// where none may, by those that Slurm gives each node.
+DeviceKind device_of_run(const JobSpec& job, FileSystem& fs);
 /// `auto` is decided once: from then on the run computes on that device, whatever a later start finds.
 ParsedJob with_device(const ParsedJob& job, DeviceKind kind);
 

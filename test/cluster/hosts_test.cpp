@@ -182,3 +182,22 @@ TEST_CASE("a host list that is too small for the mesh runs narrower, with the sa
   run.launch();
   check_runs_without(run, "");
 }
+
+TEST_CASE("nodes with a GPU each carry a mesh that one machine's GPUs would not", "[hosts][cluster_run]") {
+  FakeNodes nodes(2, machines());
+  ClusterRun run(nodes, {.steps = 2,
+                         .silence_s = kCalm,
+                         .hosts = R"(["node0","node1"])",
+                         .set = {"launcher.slots=1", "parallelism.tensor=1", "parallelism.data=1",
+                                 "parallelism.lanes=1", "parallelism.transport=host",
+                                 "batch.global_sequences=1", "schedule.warmup_steps=0"},
+                         .program = emulated_program()});
+  run.launch();
+  run.await_event("ranks_up");
+  CHECK(run.story().find("on 2 GPUs") != std::string::npos);
+  run.kill_supervisor();
+  run.check_nothing_left(15);
+  // A resume does not ask one machine for the GPUs of all. (Steps of an emulated GPU take too long here.)
+  run.resume(1);
+  run.await_event("ranks_up", 2);
+}

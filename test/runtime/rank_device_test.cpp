@@ -22,6 +22,9 @@ TEST_CASE("GPUs that are missing are counted in one sentence") {
   CHECK(missing_gpus(job_of(4, 1), 4, "") == "");
   CHECK(missing_gpus(job_of(8, 8), 1, "") == "");
   CHECK(missing_gpus(job_of(9, 8), 2, "") == "");
+  CHECK(missing_gpus(job_of(16, 1), 8, "", 8) == "");  // of two nodes
+  CHECK(missing_gpus(job_of(16, 1), 4, "", 8) != "");
+  CHECK(missing_gpus(job_of(16, 1), 1, "", 0) == "");  // the supervisor alone
   CHECK(missing_gpus(job_of(8, 1), 3, "") ==
         "8 ranks at launcher.ranks_per_gpu = 1 need 8 GPUs and this machine has 3; make parallelism smaller, or raise "
         "launcher.ranks_per_gpu to 3 (ranks that share a GPU work one after another)");

@@ -91,6 +91,13 @@ TEST_CASE("below salloc on a login node", "[slurm]") {
   CHECK(found->batch_host().empty());
   CHECK_FALSE(found->gpus_on_this_node);
   CHECK(found->nodes.size() == 3);
+  const auto gpus = [&](const std::string& per_node) {
+    return allocation_from_environment(variables_of(with(map, "SLURM_GPUS_PER_NODE", per_node)))
+        ->gpus_on_this_node;
+  };
+  CHECK(gpus("8") == 8);
+  CHECK(gpus("a100:4") == 4);
+  CHECK_FALSE(gpus("all"));
 }
 
 TEST_CASE("no allocation, and variables that contradict each other", "[slurm]") {

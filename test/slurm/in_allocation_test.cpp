@@ -5,6 +5,9 @@
 #include <catch2/catch.hpp>
 #include <fmt/format.h>
 
+#include <map>
+#include <nlohmann/json.hpp>
+
 #include "test/slurm/slurm_run.h"
 
 using namespace trainctl::test;
@@ -114,5 +117,45 @@ TEST_CASE("salloc, an array's task, and nodes that differ", "[slurm][in_allocati
     CHECK(outcome.status == 5);
     CHECK(outcome.err.find("srun, which starts an agent on each, is not on PATH") != std::string::npos);
     CHECK(run.file("job.json") == "");
+  }
+}
+
+TEST_CASE("nodes with different numbers of CPUs carry the mesh in whole tensor groups",
+          "[slurm][in_allocation]") {
+  FakeSlurm slurm({.nodes = 3, .cpus_of = "4 3 2"});
+  SlurmRun run(slurm, "uneven");
+  const std::string job = run.submit({"--nodes=3 --exclusive --no-kill"});
+  REQUIRE(run.job_ends(job));
+  INFO(run.output(job));
+  const auto attempt = nlohmann::json::parse(run.file("attempt.json"));
+  std::map<std::string, int> ranks;
+  for (const auto& node : attempt["nodes"]) ranks[node["name"]] = node["count"];
+  CHECK(ranks == std::map<std::string, int>{{"node0", 4}, {"node1", 2}, {"node2", 2}});
+  CHECK(run.differs_from_undisturbed() == "");
+  CHECK(run.left() == "");
+}
+
+TEST_CASE("salloc with GPUs gives a slot for each GPU of a node with one CPU", "[slurm][in_allocation]") {
+  FakeSlurm slurm({.nodes = 2, .gpus = 1});
+  SlurmRun run(slurm, "gpus",
+               {"launcher.ranks_per_gpu=2", "fault_tolerance.elastic=false", "parallelism.world_size=4",
+                "parallelism.data=1", "parallelism.lanes=1", "batch.global_sequences=1",
+                "schedule.total_steps=1", "schedule.warmup_steps=0"});
+  SECTION("with --gpus-per-node the GPUs of the nodes decide, not those of the login node") {
+    const Child launched = run.exec({"salloc", "-N2", "--no-kill", "--gpus-per-node=1",
+                                     SlurmRun::emulated_trainctl(), "launch", "job.json"});
+    REQUIRE(eventually(60, [&] { return run.events("ranks_up") == 1; }));
+    const auto attempt = nlohmann::json::parse(run.file("attempt.json"));
+    REQUIRE(attempt["nodes"].size() == 2);
+    for (const auto& node : attempt["nodes"]) CHECK(node["count"] == 2);
+  }
+  SECTION("on CPUs the CPUs decide") {
+    const Outcome outcome = run.exec({"salloc", "-N2", "--no-kill", "--gpus-per-node=1", SlurmRun::trainctl(),
+                                      "launch", "job.json"})
+                                .wait(60);
+    CHECK(outcome.status == 4);
+    CHECK(outcome.err.find("(2 nodes with 1 CPU each) has room for 0 in whole tensor groups of 2") !=
+          std::string::npos);
+    INFO(outcome.err);
   }
 }

@@ -52,6 +52,7 @@ std::string undisturbed() {
 }  // namespace
 
 std::string SlurmRun::trainctl() { return TRAINCTL_BINARY_DIR "/trainctl"; }
+std::string SlurmRun::emulated_trainctl() { return TRAINCTL_BINARY_DIR "/emulated/trainctl"; }
 
 SlurmRun::SlurmRun(FakeSlurm& slurm, const std::string& id, std::vector<std::string> settings)
     : slurm_(slurm), id_(id), directory_(slurm.nodes().folder() + "/" + id) {

@@ -16,6 +16,8 @@ class SlurmRun {
   SlurmRun(FakeSlurm& slurm, const std::string& id, std::vector<std::string> settings = {});
 
   static std::string trainctl();
+  /// Its twin, whose GPU is emulated.
+  static std::string emulated_trainctl();
   /// trainctl on the login node, in the folder.
   Outcome run(std::vector<std::string> words, double seconds = 60);
   Child exec(std::vector<std::string> words);

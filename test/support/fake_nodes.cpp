@@ -198,8 +198,8 @@ std::string FakeNodes::start_sshd() {
 
 FakeSlurm::FakeSlurm(const Options& o)
     : nodes_(o.nodes + 1, "slurm.sh",
-             {"CPUS=" + std::to_string(o.cpus), "GPUS=" + std::to_string(o.gpus),
-              std::string("TOPOLOGY=") + (o.topology ? "1" : ""),
+             {"CPUS=" + (o.cpus_of.empty() ? std::to_string(o.cpus) : o.cpus_of),
+              "GPUS=" + std::to_string(o.gpus), std::string("TOPOLOGY=") + (o.topology ? "1" : ""),
               "SLURMD_TIMEOUT=" + std::to_string(o.slurmd_timeout_s),
               "CRED_EXPIRE=" + std::to_string(o.cred_expire_s), "EXTRA=" + o.extra},
              {}) {}

@@ -98,6 +98,7 @@ class FakeSlurm {
  public:
   struct Options {
     int nodes = 4, cpus = 4, gpus = 0;  ///< of each node; GPUs are null devices
+    std::string cpus_of = "";        ///< "4 2 2": CPUs of node0, node1, node2; "": `cpus` each
     bool topology = false;              ///< two switches under a spine
     int slurmd_timeout_s = 10;          ///< until a silent node is DOWN
     int cred_expire_s = 5;              ///< a requeue is delayed by it; 120 on a default site

@@ -14,8 +14,9 @@
 #   slurm.sh wait-idle [N]     until N nodes are idle, at most 60 s
 #   slurm.sh stop              ends everything; harmless where nothing runs
 #
-# Environment: TCN_PREFIX and TCN_NET as in nodes.sh; CPUS=4 and GPUS=0 of a node (the GPUs are null
-# devices); TOPOLOGY=1 for two switches under a spine; SLURMD_TIMEOUT=10 seconds until a silent node is
+# Environment: TCN_PREFIX and TCN_NET as in nodes.sh; CPUS=4 and GPUS=0 of a node (CPUS="4 2": of node0,
+# node1, node2 ... in turn; the GPUs are null devices); TOPOLOGY=1 for two switches under a spine;
+# SLURMD_TIMEOUT=10 seconds until a silent node is
 # DOWN; CRED_EXPIRE=5 seconds, by which a requeue is delayed; EXTRA='a line for slurm.conf'. Partitions:
 # main (preempted by urgent: requeued after a grace time of 15 s), stop (preempted: cancelled), urgent.
 # Files: /run/$TCN_PREFIX/slurm.
@@ -43,7 +44,8 @@ possible() {
 }
 
 write_configuration() {   # N
-  local n=$1 last=$(($1 - 1)) k gres=
+  local n=$1 last=$(($1 - 1)) k gres= cpus
+  read -ra cpus <<<"${CPUS:-4}"
   mkdir -p "$state"/{state,spool,log,munge,tmp}
   chmod 755 "$state"
   echo "$n" >"$state/count"
@@ -104,7 +106,7 @@ CONF
       >"$state/topology.conf"
   fi
   for k in $(seq 0 "$last"); do
-    echo "NodeName=node$k NodeAddr=$net.$((10 + k)) Port=17818 CPUs=${CPUS:-4} RealMemory=4000 $gres"
+    echo "NodeName=node$k NodeAddr=$net.$((10 + k)) Port=17818 CPUs=${cpus[k % ${#cpus[@]}]} RealMemory=4000 $gres"
   done >>"$SLURM_CONF"
   cat >>"$SLURM_CONF" <<CONF
 PartitionName=main Nodes=node[0-$last] Default=YES OverSubscribe=NO PriorityTier=1 GraceTime=15
