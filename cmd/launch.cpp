@@ -24,6 +24,7 @@ struct Options {
 int print_preview(const LaunchPreview& preview) {
   fmt::print("would make, in {}:\n", preview.run_directory);
   for (const std::string& file : preview.files) fmt::print("  {}\n", file);
+  if (!preview.branch.empty()) fmt::print("branch: {}\n", preview.branch);
   fmt::print("memory: {}\n", preview.memory);
   if (!preview.placement.empty()) fmt::print("{}", preview.placement);
   if (!preview.agents.empty())

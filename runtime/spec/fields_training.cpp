@@ -267,6 +267,17 @@ void declare_schedule(std::vector<Field>& table, std::vector<Section>& sections)
       .to(IN_JOB(schedule.type))
       .fallback(std::string("cosine"))
       .also({"lr_schedule", "decay_style"});
+  schedule
+      .choice("batch_lr_rule", {"none", "linear", "sqrt"},
+              "What another global batch means for the learning rate where a run begins from another's "
+              "checkpoint (`launch --from`): lr and "
+              "min_lr, which are meant for the batch of that run, are multiplied once by the ratio k of the "
+              "tokens in a step (`linear`, "
+              "arXiv:1706.02677), by its square root (`sqrt`, for Adam: arXiv:2205.10287), or stay.")
+      .to(IN_JOB(schedule.batch_lr_rule))
+      .on_change(Change::free)
+      .fallback(std::string("none"))
+      .also({"lr_scaling"});
 }
 
 void declare_schedule_phases(std::vector<Field>& table, std::vector<Section>& sections) {

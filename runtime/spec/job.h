@@ -14,6 +14,7 @@ namespace trainctl {
 
 enum class Family { gpt2, llama };
 enum class LrSchedule { constant, linear, cosine, wsd };
+enum class BatchLrRule { none, linear, square_root };
 enum class TokenFormat { automatic, megatron, llmc, raw };
 enum class Recompute { none, selective, full };
 enum class Transport { automatic, nccl, host };   // of device memory between ranks on GPUs
@@ -76,6 +77,7 @@ struct ScheduleSpec {
   int64_t total_steps = 0, warmup_steps = 0, decay_steps = 0;   // tokens in the file are converted, rounding up
   double lr = 3e-4, min_lr = 0;
   LrSchedule type = LrSchedule::cosine;
+  BatchLrRule batch_lr_rule = BatchLrRule::none;   // of a run that begins from a checkpoint of another batch
 };
 
 struct EvalSpec {

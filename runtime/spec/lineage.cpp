@@ -20,6 +20,7 @@ ordered_json json_of(const LineageEntry& entry) {
     j["changes"].push_back({{"path", change.path}, {"before", change.before}, {"now", change.now}});
   if (!entry.numerics.empty()) j["numerics"] = {{"before", entry.numerics_before}, {"now", entry.numerics}};
   if (branch) j["data"] = entry.new_data ? "from its start" : "continues";
+  if (!entry.lr_rule.empty()) j["batch_lr_rule"] = entry.lr_rule;
   return j;
 }
 
@@ -36,6 +37,7 @@ LineageEntry entry_of(const ordered_json& j) {
     entry.numerics = j["numerics"].at("now");
   }
   entry.new_data = j.value("data", "") == "from its start";
+  entry.lr_rule = j.value("batch_lr_rule", "");
   return entry;
 }
 
@@ -73,6 +75,7 @@ std::string describe(const LineageEntry& entry) {
   const auto add = [&](const std::string& part) { list += (list.empty() ? ": " : ", ") + part; };
   for (const FieldChange& change : entry.changes) add(describe(change));
   if (!entry.numerics.empty()) add(fmt::format("computed by {} → {}", entry.numerics_before, entry.numerics));
+  if (!entry.lr_rule.empty()) add("learning rate by schedule.batch_lr_rule " + entry.lr_rule);
   if (entry.new_data) add("data from its start");
   return text + (list.empty() ? ": no change" : list);
 }

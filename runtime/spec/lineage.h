@@ -17,6 +17,7 @@ struct LineageEntry {
   std::vector<FieldChange> changes;        ///< that decide numbers
   std::string numerics_before, numerics;   ///< of the devices, where they differ
   bool new_data = false;                   ///< branch: the data begin at their start
+  std::string lr_rule;  ///< branch: "linear, × 2", where the batch has changed the learning rate
 };
 
 /// JSON list, oldest first; and back (of a damaged text: none).

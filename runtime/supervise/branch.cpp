@@ -9,6 +9,7 @@
 #include "runtime/base/json.h"
 #include "runtime/machine/mpirun.h"
 #include "runtime/supervise/preflight.h"
+#include "runtime/train/schedule.h"
 
 namespace trainctl {
 namespace {
@@ -87,12 +88,39 @@ BranchPoint find_branch_point(FileSystem& fs, const std::string& name, const std
   return from;
 }
 
+std::string lr_rule_of(const BranchPoint& from, const JobSpec& job) {
+  const BatchLrRule rule = job.schedule.batch_lr_rule;
+  const double factor = batch_lr_factor(rule, from.job.job.tokens_per_step(), job.tokens_per_step());
+  return factor == 1 ? ""
+                     : fmt::format("{}, × {:.6g}", rule == BatchLrRule::linear ? "linear" : "sqrt", factor);
+}
+
+ParsedJob with_batch_lr_rule(const BranchPoint& from, const ParsedJob& job) {
+  const std::string rule = lr_rule_of(from, job.job);
+  if (rule.empty()) return job;
+  const ScheduleSpec& s = job.job.schedule;
+  const int64_t before = from.job.job.tokens_per_step(), now = job.job.tokens_per_step();
+  const double factor = batch_lr_factor(s.batch_lr_rule, before, now);
+  constexpr double kHighest = 10;
+  if (s.lr * factor > kHighest)
+    throw Error(
+        ErrorCode::kSpec,
+        fmt::format("schedule.lr = {} would become {} by schedule.batch_lr_rule {}, above {}; give a lower "
+                    "schedule.lr, or -s schedule.batch_lr_rule=none",
+                    s.lr, s.lr * factor, rule, kHighest));
+  return with_decided(
+      job,
+      {fmt::format("schedule.lr={}", s.lr * factor), fmt::format("schedule.min_lr={}", s.min_lr * factor)},
+      fmt::format("schedule.batch_lr_rule {}: steps of {} → {} tokens", rule, before, now));
+}
+
 LineageEntry branch_entry(const BranchPoint& from, const ParsedJob& job, const std::string& data_json) {
   LineageEntry entry{.kind = LineageEntry::branch, .run_id = from.state.run_id, .step = from.state.step, .root = from.root_hash};
   const std::vector<FieldChange> changes = changed_fields(from.job, job);
   for (const FieldChange& change : changes)
     if (change.change != Change::free) entry.changes.push_back(change);
   entry.new_data = !same_data(from, changes, data_json);
+  entry.lr_rule = lr_rule_of(from, job.job);
   return entry;
 }
 

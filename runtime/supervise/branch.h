@@ -32,6 +32,12 @@ BranchPoint find_branch_point(FileSystem& fs, const std::string& name, const std
 /// The checkpoint of `step` in `directory`. Error(kCheckpoint) saying which steps there are.
 std::unique_ptr<ckpt::Checkpoint> open_step(FileSystem& fs, const std::string& directory, int64_t step);
 
+/// `schedule.batch_lr_rule` of a branch with another global batch than its parent's, "linear, × 2"; "" where
+/// it changes nothing.
+std::string lr_rule_of(const BranchPoint& from, const JobSpec& job);
+/// The job with lr and min_lr multiplied as that rule says. Error(kSpec) if lr leaves its range.
+ParsedJob with_batch_lr_rule(const BranchPoint& from, const ParsedJob& job);
+
 /// What the branch is, for its records. `data_json`: fingerprints of its data (data.json).
 LineageEntry branch_entry(const BranchPoint& from, const ParsedJob& job, const std::string& data_json);
 

@@ -43,13 +43,15 @@ void refuse_foreign_checkpoints(FileSystem& fs, const RunDirectory& run, const J
 
 LaunchPreview preview_launch(const LaunchRequest& request, FileSystem& fs) {
   const ParsedJob decided = with_device(request.job, device_of_run(request.job.job, fs));
-  const JobSpec& job = decided.job;
+  const ParsedJob parsed = request.from ? with_batch_lr_rule(*request.from, decided) : decided;
+  const JobSpec& job = parsed.job;
   const Preflight preflight = check_machine_and_data(job, fs, ranks_here(nodes_of(job, fs)));
   const std::string root = absolute(job.observability.run_dir);
   const std::string id = job.observability.run_id.empty() ? job.name + "-XXXX" : job.observability.run_id;
   const RunDirectory run{root + "/" + id};
   LaunchPreview preview;
   preview.run_directory = run.path;
+  if (request.from) preview.branch = describe(branch_entry(*request.from, parsed, preflight.data_json));
   preview.memory = preflight.memory_text;
   for (const char* name : {"job.json", "origins.json", "data.json", "run.json", "attempt.json",
                            "metrics.jsonl", "events.jsonl", "status.json"})
@@ -181,7 +183,7 @@ RunResult go_on_with(const RunIdentity& existing, const RunDirectory& run, const
 
 RunResult launch_run(const LaunchRequest& request, FileSystem& fs, Clock& clock, Console& console) {
   ParsedJob job = with_device(request.job, device_of_run(request.job.job, fs));
-  if (request.from) job = without_run_id_of_parent(job, *request.from);
+  if (request.from) job = without_run_id_of_parent(with_batch_lr_rule(*request.from, job), *request.from);
   const std::string root = absolute(job.job.observability.run_dir);
   check_writable(fs, root);
   const std::string id = job.job.observability.run_id.empty() ? new_run_id(fs, root, job.job.name)

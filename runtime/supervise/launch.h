@@ -22,6 +22,7 @@ struct LaunchRequest {
 struct LaunchPreview {
   std::string run_directory;
   std::vector<std::string> files;  ///< that would be made
+  std::string branch;              ///< what it begins from, and the changes; "" without --from
   std::string memory;              ///< "1.2 GiB needed, 8.0 GiB available"
   std::string placement;           ///< which nodes run how many ranks; "" on one machine
   std::string agents;              ///< the command that starts an agent on a node; "" on one machine

@@ -23,6 +23,18 @@ double learning_rate(const ScheduleSpec& s, int64_t step) {
   return s.lr;
 }
 
+double batch_lr_factor(BatchLrRule rule, int64_t before, int64_t now) {
+  ENSURE(before > 0 && now > 0, "steps of {} and {} tokens", before, now);
+  if (before == now) return 1;
+  const double ratio = double(now) / double(before);
+  switch (rule) {
+    case BatchLrRule::none: return 1;
+    case BatchLrRule::linear: return ratio;
+    case BatchLrRule::square_root: return std::sqrt(ratio);
+  }
+  return 1;
+}
+
 int64_t DataPosition::samples_at(const JobSpec& job, int64_t at_step) const {
   return samples + (at_step - step) * job.batch.global_sequences;
 }

@@ -13,6 +13,10 @@ namespace trainctl {
 /// decay_steps, then linear to min_lr.
 double learning_rate(const ScheduleSpec& schedule, int64_t step);
 
+/// By what a learning rate is multiplied where steps of `before` tokens become steps of `now` tokens. Linear:
+/// now / before, square_root: its root, none: 1. Exactly 1 where both are equal.
+double batch_lr_factor(BatchLrRule rule, int64_t before, int64_t now);
+
 /// What of its data a run has seen before 0-based step `step`. Known from a checkpoint, so that a batch of another size or other data may
 /// follow; from there on it is arithmetic on the step.
 struct DataPosition {

@@ -3,6 +3,7 @@
 // Method: the real program: a base run, branches of one checkpoint with two learning rates, without a change, with other data; the printed
 // command pasted into another folder.
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -215,4 +216,57 @@ TEST_CASE("what is said of a copied run names the copy", "[branch]") {
                               Contains("the checkpoint of step 16 cannot be loaded") && Contains("what to do  trainctl resume copy (takes"));
   CHECK(run_trainctl(dir.path(), {"resume", "copy"}).status == 0);   // as advised
   CHECK(curve_of(dir.path() + "/runs/copy", 0) == curve_of(dir.path() + "/runs/base", 0));
+}
+
+TEST_CASE("a branch with another global batch takes its learning rate by the rule", "[branch]") {
+  const TempDir dir;
+  launch_base(dir);
+  const std::vector<std::string> twice = {
+      "launch", "job.json", "--from", "base@8", "-s", "batch.global_sequences=16", "--max-steps", "9"};
+  const auto with = [&](const std::string& id, const std::vector<std::string>& more) {
+    std::vector<std::string> arguments = twice;
+    arguments.insert(arguments.end(), {"-s", "observability.run_id=" + id});
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run_trainctl(dir.path(), arguments);
+  };
+  const auto lr_of = [&](const std::string& id) {
+    return json::parse(read_file(dir.path() + "/runs/" + id + "/job.json"))["schedule"]["lr"].get<double>();
+  };
+  const auto rate_of = [&](const std::string& id) {   // of the only step it made
+    return json::parse(read_file(dir.path() + "/runs/" + id + "/metrics.jsonl"))["lr"].get<double>();
+  };
+  REQUIRE(with("kept", {}).status == 0);
+  CHECK(lr_of("kept") == 0.003);
+  const Outcome preview = with("linear", {"-s", "schedule.batch_lr_rule=linear", "--dry-run"});
+  CHECK_THAT(preview.out,
+             Contains("schedule.lr 0.003 → 0.006") && Contains("schedule.batch_lr_rule linear, × 2"));
+  CHECK_FALSE(std::filesystem::exists(dir.path() + "/runs/linear"));
+  const Outcome linear = with("linear", {"-s", "schedule.batch_lr_rule=linear"});
+  INFO(linear.err);
+  REQUIRE(linear.status == 0);
+  CHECK_THAT(linear.err, Contains("schedule.batch_lr_rule linear, × 2"));
+  CHECK(lr_of("linear") == 0.006);
+  CHECK(rate_of("linear") == Approx(2 * rate_of("kept")).epsilon(1e-12));
+  REQUIRE(with("root", {"-s", "schedule.batch_lr_rule=sqrt"}).status == 0);
+  CHECK(lr_of("root") == Approx(0.003 * std::sqrt(2.0)).epsilon(1e-15));
+  const json lineage = json::parse(read_file(dir.path() + "/runs/linear/run.json"))["lineage"];
+  CHECK(lineage[0]["batch_lr_rule"] == "linear, × 2");
+
+  // Once: neither a resume nor the same launch again multiplies it again, and the parent's batch changes
+  // nothing.
+  REQUIRE(run_trainctl(dir.path(), {"resume", "linear", "--max-steps", "10"}).status == 0);
+  CHECK(lr_of("linear") == 0.006);
+  const Outcome again = with("linear", {"-s", "schedule.batch_lr_rule=linear"});
+  CHECK_THAT(again.err, Contains("run linear exists with the same job: going on with it"));
+  CHECK(lr_of("linear") == 0.006);
+  const Outcome same =
+      run_trainctl(dir.path(), {"launch", "job.json", "--from", "base@8", "-s", "observability.run_id=same",
+                                "-s", "schedule.batch_lr_rule=linear"});
+  INFO(same.err);
+  REQUIRE(same.status == 0);
+  CHECK(curve_of(dir.path() + "/runs/same", 0) == curve_of(dir.path() + "/runs/base", 8));
+
+  const Outcome high = with("high", {"-s", "schedule.batch_lr_rule=linear", "-s", "schedule.lr=6"});
+  CHECK(high.status == 3);
+  CHECK_THAT(high.err, Contains("would become 12 by schedule.batch_lr_rule linear, × 2"));
 }

@@ -123,3 +123,13 @@ TEST_CASE("the programs that the trainer runs pass the checker and their slots n
             for (const bool activation : {true, false}) check_edges(shape, programs, activation);
           }
 }
+
+TEST_CASE("what another global batch means for the learning rate") {
+  for (const BatchLrRule rule : {BatchLrRule::none, BatchLrRule::linear, BatchLrRule::square_root})
+    CHECK(batch_lr_factor(rule, 4096, 4096) == 1);  // exactly: the same bits
+  CHECK(batch_lr_factor(BatchLrRule::none, 256, 1024) == 1);
+  CHECK(batch_lr_factor(BatchLrRule::linear, 256, 1024) == 4);
+  CHECK(batch_lr_factor(BatchLrRule::linear, 1024, 256) == 0.25);
+  CHECK(batch_lr_factor(BatchLrRule::square_root, 256, 1024) == 2);
+  CHECK(batch_lr_factor(BatchLrRule::square_root, 256, 512) == std::sqrt(2.0));
+}
