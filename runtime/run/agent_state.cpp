@@ -85,7 +85,7 @@ void AgentState::gone(uint64_t epoch, double) {
 void AgentState::tick(double now_s) {
   const double pause_s = now_s - deadline_s();
   last_tick_s_ = now_s;
-  // Never into the future: what was read just now may have been heard after the pause.
+  // Never into the future: a message may have come after the pause.
   if (pause_s > kOwnPauseS) heard_s_ = std::min(heard_s_ + pause_s, now_s);
   if (phase_ == Phase::ending || phase_ == Phase::over) return;
   if (now_s - heard_s_ > options_.grace_s) {

@@ -29,7 +29,7 @@ constexpr double kConnectTimeoutS = 10;
 /// A supervisor that has not read for this long is as good as gone.
 constexpr int kSendTimeoutS = 60;
 
-/// The supervisor is gone, so nobody would ever stop this rank: end at once, without waiting for peers.
+/// The supervisor is gone, so this rank would never be stopped: it ends at once, without waiting for peers.
 [[noreturn]] void end_without_supervisor(int rank, const char* why) {
   fmt::print(
       stderr,

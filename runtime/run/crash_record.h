@@ -45,7 +45,7 @@ void note_activity(const Activity& activity);
 void note_device_activity(const Activity& activity);
 /// The test hook of runtime/run/stop_at.h: this process stops itself when such an activity is noted.
 void stop_at(const StopAt& when);
-/// What was noted last in this process; any thread.
+/// The last activity noted in this process; any thread.
 std::optional<Activity> noted_activity();
 
 /// "SIGSEGV (invalid memory access)" and the like, for messages.

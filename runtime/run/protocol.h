@@ -14,7 +14,7 @@
 
 namespace trainctl::protocol {
 
-/// A line longer than this ends the connection: nobody of ours sends one. A receipt of 100,000 chunks is about
+/// A line longer than this ends the connection: trainctl sends none. A receipt of 100,000 chunks is about
 /// 30 MB.
 inline constexpr size_t kMaxLineBytes = 256u << 20;
 

@@ -54,7 +54,7 @@ struct RunIdentity {
 };
 std::optional<RunIdentity> read_identity(FileSystem& fs, const RunDirectory& run);
 
-/// attempt.json: what `trainctl rank` needs besides the job; replaced for every epoch.
+/// attempt.json: what `trainctl rank` needs in addition to the job; replaced for every epoch.
 struct AttemptFile {
   uint64_t epoch = 0;
   std::string resume_from;

@@ -111,11 +111,12 @@ bool take_link(const std::string& link, const std::string& self, int flock_reaso
   for (int tries = 0; tries < 3; ++tries) {
     if (::symlink(self.c_str(), link.c_str()) == 0) return true;
     if (errno != EEXIST)
-      throw Error(ErrorCode::kPreflight,
-                  fmt::format("the file system of {} has neither flock ({}) nor symbolic links ({}), so two "
-                              "supervisors of a run could not be told apart; put the runs elsewhere with -s "
-                              "observability.run_dir=DIR",
-                              link, std::strerror(flock_reason), std::strerror(errno)));
+      throw Error(
+          ErrorCode::kPreflight,
+          fmt::format("the file system of {} has neither flock ({}) nor symbolic links ({}), so two "
+                      "supervisors of a run could not be distinguished; put the runs elsewhere with -s "
+                      "observability.run_dir=DIR",
+                      link, std::strerror(flock_reason), std::strerror(errno)));
     const std::string text = link_target(link);
     if (text.empty()) continue;  // given back this moment
     const auto owner = parse_owner(text);

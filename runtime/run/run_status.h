@@ -51,8 +51,8 @@ struct RunStatus {
   static RunStatus from_json(const std::string& text);  ///< Error(kIo) if it is none
 };
 
-/// More ranks than this are written to ranks.json beside it, and only every kRanksIntervalS: nothing that happens every second
-/// grows with the number of ranks.
+/// More ranks than this are written to ranks.json in the same folder, and only every kRanksIntervalS: nothing
+/// that happens every second grows with the number of ranks.
 inline constexpr size_t kMostRanksInStatus = 256;
 inline constexpr double kRanksIntervalS = 15;
 

@@ -58,7 +58,7 @@ class SaveCollector {
   std::vector<int> missing() const;
   bool under_way() const { return under_way_; }
   const ckpt::StateInfo& state() const { return state_; }
-  /// Gives up the save that is under way, removing what was written.
+  /// Gives up the save that is under way and removes its files.
   void abandon();
 
  private:

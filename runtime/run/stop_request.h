@@ -12,9 +12,9 @@ void request_stop(FileSystem& fs, const RunDirectory& run, StopLevel level);
 /// The supervisor's end of it.
 class StopRequests {
  public:
-  /// Removes what was meant for a supervisor before.
+  /// Removes a request to an earlier supervisor.
   StopRequests(FileSystem& fs, Clock& clock, const RunDirectory& run);
-  /// Looks at most once a second. What was asked stays asked.
+  /// Looks at most once a second. A request is not taken back.
   StopLevel read();
 
  private:

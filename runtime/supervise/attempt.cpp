@@ -423,7 +423,7 @@ class Attempt {
     });
   }
 
-  /// A save that is not under way: the supervisor before may have published it and told some ranks only.
+  /// A save that is not under way: the supervisor before may have published it and answered some ranks only.
   void answer_late(int rank, const protocol::Shard& shard) {
     const auto published = options_.attach ? collector_.published(shard.step) : std::nullopt;
     const std::string none = fmt::format("no save of step {} is under way", shard.step);

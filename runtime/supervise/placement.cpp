@@ -223,7 +223,7 @@ std::map<std::string, std::string> parse_switch_file(const std::string& text, co
                                                  "PATH`, e.g. `node3 spine.leaf0`",
                                                  file, number));
     if (!paths.emplace(node, path).second)
-      throw Error(ErrorCode::kUsage, fmt::format("{}:{}: node {} stands here a second time; "
+      throw Error(ErrorCode::kUsage, fmt::format("{}:{}: node {} is named here a second time; "
                                                  "remove one of its lines",
                                                  file, number, node));
   }

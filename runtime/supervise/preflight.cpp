@@ -132,7 +132,7 @@ std::string check_gpus(const JobSpec& job) {
   const int gpus = (job.mesh().world_size() + job.launcher.ranks_per_gpu - 1) / job.launcher.ranks_per_gpu;
   for (int gpu = 0; gpu < gpus; ++gpu) {
     const kernels::GpuFacts facts = kernels::gpu_facts(gpu);
-    if (facts.free_bytes == 0) continue;   // not told
+    if (facts.free_bytes == 0) continue;   // not reported
     if (const std::string refusal = gpu_memory_refusal(job, need, facts.name, facts.free_bytes - std::min(contexts, uint64_t(facts.free_bytes)));
         !refusal.empty())
       throw Error(ErrorCode::kPlan, refusal);

@@ -345,7 +345,7 @@ RunResult resume_run(const ResumeRequest& asked, FileSystem& fs, Clock& clock, C
   if (checkpoint && step >= job.schedule.total_steps && !living)
     return nothing_to_do(run, id, fs, step, console);
   if (request.max_steps > 0 && step >= request.max_steps && !living)
-    throw Error(ErrorCode::kUsage, fmt::format("--max-steps {} is not beyond step {}, where the run stands",
+    throw Error(ErrorCode::kUsage, fmt::format("--max-steps {} is not beyond step {}, the run's last",
                                                request.max_steps, step));
   // Ranks that live may be saving there.
   if (!living) check_checkpoint_folder(fs, job, run.checkpoints(job), step);

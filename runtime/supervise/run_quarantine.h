@@ -1,5 +1,5 @@
-// What a run has to do with the list of nodes in quarantine: it is read before the first attempt, and told of
-// nodes on which this run failed again and again. A list that cannot be read or written stops no run.
+// What a run does with the list of nodes in quarantine: it reads the list before the first attempt, and adds
+// nodes on which it failed again and again. A list that cannot be read or written stops no run.
 #pragma once
 #include <string>
 

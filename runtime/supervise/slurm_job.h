@@ -15,7 +15,7 @@ namespace trainctl {
 /// What Slurm says about the job, asked once at the start.
 struct SlurmFacts {
   std::optional<double> end_unix_s;  ///< nothing: no limit, or no answer
-  std::vector<std::string> notes;    ///< for people: what was not answered, what the job lacks
+  std::vector<std::string> notes;    ///< for people: questions without an answer, options that the job lacks
 };
 /// Takes at most some seconds; a Slurm that does not answer is a note.
 SlurmFacts ask_slurm(const SlurmAllocation& allocation);

@@ -101,7 +101,7 @@ std::vector<std::string> parse_node_list(std::string_view text) {
   for (size_t at = 0; at <= text.size(); ++at) {
     const char c = at < text.size() ? text[at] : ',';
     if (static_cast<unsigned char>(c) <= ' ') refuse("the node list", text, "it holds a blank");
-    if (c == '[' && ++depth > 1) refuse("the node list", text, "a bracket stands inside a bracket");
+    if (c == '[' && ++depth > 1) refuse("the node list", text, "a bracket is inside a bracket");
     if (c == ']') depth = std::max(0, depth - 1);
     if (at < text.size() && (c != ',' || depth > 0)) continue;
     if (at > begin) expand(text.substr(begin, at - begin), text, nodes);

@@ -15,7 +15,7 @@ struct SlurmRequest {
   int spares = 0;          ///< more nodes, hot
   int gpus_per_node = 0;
   std::string gpu_type;              ///< "h100"; "": any
-  int cpus_per_node = 0;             ///< 0: all of them, no other job beside (--exclusive)
+  int cpus_per_node = 0;             ///< 0: all of them, and no other job (--exclusive)
   std::vector<std::string> exclude;  ///< nodes not to use
   int signal_s = 300;                ///< SIGUSR1 that long before the end of the time
   bool requeue = true;  ///< Slurm starts the job again after preemption or the loss of its first node

@@ -11,7 +11,7 @@
 
 namespace trainctl {
 
-/// slurm.json of a run: what was submitted for it.
+/// slurm.json of a run: the jobs that were submitted for it.
 struct SlurmRecord {
   std::vector<std::string> jobs;  ///< ids, in the order in which they run
   std::string name;               ///< that the jobs of a chain wait for each other by

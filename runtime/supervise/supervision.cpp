@@ -171,7 +171,7 @@ void Supervision::exited(int rank, int wait_status, const std::optional<CrashRec
              : fmt::format("rank {}{} exited with status {}{}", rank,
                            r.pid ? fmt::format(" (pid {}{})", r.pid, at_node(rank)) : at_node(rank),
                            WEXITSTATUS(wait_status), where(rank));
-  if (signal == SIGKILL) cause += "; if nobody killed it, the machine ran out of memory (see dmesg)";
+  if (signal == SIGKILL) cause += "; unless a person killed it, the machine ran out of memory (see dmesg)";
   // Without a record a status says little: MPI in another rank may have more to say.
   add({signal ? Evidence::killed : Evidence::vanished, ErrorCode::kWorker, rank, cause}, now_s);
 }
@@ -242,13 +242,13 @@ bool Supervision::explained() const {
 }
 
 bool Supervision::collecting_is_enough(double now_s) const {
-  // Nobody is left who could say more.
+  // No process is left that could report more.
   if (options_.launcher ? !launcher_alive_ && count(RankView::present) == 0 : ended_ == options_.ranks) return true;
   const double waited_s = now_s - entered_s_;
   const bool known = std::any_of(evidence_.begin(), evidence_.end(),
                                  [](const Evidence& e) { return e.weight <= Evidence::killed; });
   if (known && waited_s >= options_.known_evidence_s) return true;
-  // Nobody knows yet why a rank vanished, and the launcher, its parent, is about to say so.
+  // The reason why a rank vanished is not known yet; the launcher, its parent, reports it soon.
   if (!explained() && launcher_alive_ && !parse_death_notice(launcher_text_))
     return waited_s >= options_.launcher_evidence_s;
   return waited_s >= options_.evidence_s;

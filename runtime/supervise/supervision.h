@@ -5,7 +5,7 @@
 //      |                            |                      |
 //      +------ first evidence ------+----------------------+ (10 s)
 //      v
-//   collecting --evidence_s, or nobody left--> ending (all are killed) --all gone, or kill_limit_s--> over
+//   collecting --evidence_s, or no rank left--> ending (all are killed) --all gone, or kill_limit_s--> over
 //
 // "Evidence" is a lost node or connection, a crash record, missed heartbeats, a timeout, or the end of a rank
 // or launcher. What arrives while collecting may name a better cause; what arrives later is an effect of our

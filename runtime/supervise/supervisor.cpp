@@ -93,7 +93,7 @@ class Supervisor {
       if (!there && !finished) {
         fleet_.emplace(fleet_options(plan_, run_, folders), clock_);
         listen_to_fleet();
-        // Agents of a supervisor that died dial by themselves: others beside them would only be in their way.
+        // Agents of a dead supervisor dial by themselves; a second agent on a node would only end the first.
         if (orphans_ && !plan_.nodes.one_machine)
           await_agents(*fleet_, clock_, kOrphansS, [&] { return fleet_->ready_count() == fleet_->size(); });
         fleet_->start_agents();

@@ -25,7 +25,8 @@ void Supervision::describe_death(const DeathNotice& notice, Verdict& v) const {
       notice.signal
           ? fmt::format("{} was killed by {}{}", who, describe_signal(notice.signal), where(notice.rank))
           : fmt::format("{} exited with status {}{}", who, notice.exit_code, where(notice.rank));
-  if (notice.signal == SIGKILL) v.cause += "; if nobody killed it, the machine ran out of memory (see dmesg)";
+  if (notice.signal == SIGKILL)
+    v.cause += "; unless a person killed it, the machine ran out of memory (see dmesg)";
 }
 
 Verdict Supervision::verdict() const {
@@ -47,13 +48,13 @@ Verdict Supervision::verdict() const {
   const bool named =
       first->weight >= Evidence::vanished && notice && notice->rank >= 0 && notice->rank < options_.ranks;
   if (named) {
-    const auto told = std::find_if(evidence_.begin(), evidence_.end(), [&](const Evidence& e) {
+    const auto record = std::find_if(evidence_.begin(), evidence_.end(), [&](const Evidence& e) {
       return e.rank == notice->rank && e.weight == Evidence::peer_lost;
     });
     // A rank that gave up on a peer exits with a status, too: its own record says more than that.
-    if (told != evidence_.end() && notice->signal == 0) first = &*told;
+    if (record != evidence_.end() && notice->signal == 0) first = &*record;
   }
-  // A rank that stood still was killed because another gave up on it.
+  // A rank without progress was killed because another gave up on it.
   const auto gave_up = std::find_if(evidence_.begin(), evidence_.end(),
                                     [](const Evidence& e) { return e.weight == Evidence::peer_lost; });
   if (first->weight == Evidence::vanished && stands_still(first->rank) && gave_up != evidence_.end())

@@ -83,7 +83,7 @@ TEST_CASE("the refusal of a node list says why", "[slurm]") {
   CHECK(why("n[5-3]") == "the node list 'n[5-3]' is not of Slurm's form: the range '5-3' runs backwards");
   CHECK(why("n[a]") == "the node list 'n[a]' is not of Slurm's form: 'a' is no range of numbers");
   CHECK(why("n[1").ends_with("a bracket has no partner"));
-  CHECK(why("n[[1]]").ends_with("a bracket stands inside a bracket"));
+  CHECK(why("n[[1]]").ends_with("a bracket is inside a bracket"));
   CHECK(why("n[0-1000000]").ends_with("it has more than a million nodes"));
 }
 
