@@ -94,3 +94,42 @@ TEST_CASE("with too few nodes the run stops with status 75 and can be resumed", 
   run.check_bits();
   run.check_nothing_left();
 }
+
+TEST_CASE("four nodes become three, two and one, and four again", "[width][cluster_run]") {
+  const std::string start = GENERATE("pmix", "mpirun");
+  CAPTURE(start);
+  constexpr int64_t kTotal = 1000000;
+  FakeNodes nodes(4, machines());
+  // A node is a replica.
+  ClusterRun run(nodes, {.start = start,
+                         .steps = kTotal,
+                         .hosts = kFour,
+                         .set = {"parallelism.data=4", "parallelism.pipeline=1"}});
+  const auto up = [&](size_t attempts, size_t width) {
+    run.await_event("ranks_up", attempts);
+    CHECK(nodes_in_use(run) == width);
+    run.await_step(run.step() + 4);
+  };
+  run.launch();
+  up(1, 4);
+  nodes.crash(3);
+  up(2, 2);  // widths are powers of two: the third node is a spare
+  const int second = run.members()[0], third = 3 - second;
+  nodes.crash(second);
+  up(3, 2);
+  CHECK(run.members() == std::vector<int>{third});
+  nodes.crash(third);
+  up(4, 1);
+  nodes.boot(third);
+  up(5, 2);
+  nodes.boot(second);
+  nodes.boot(3);
+  up(6, 4);
+  REQUIRE(run.command(0, "stop", 60).status == 0);
+  const Outcome outcome = run.finish();
+  INFO(outcome.err << run.story());
+  REQUIRE(outcome.status == 75);
+  CHECK(run.events("regroup").size() == 2);
+  run.check_nothing_left();
+  run.check_bits(ClusterRun::straight_to(run.step(), kTotal));
+}
