@@ -121,6 +121,17 @@ bool QuarantineList::lift(const std::string& place, const std::string& by, doubl
   return any;
 }
 
+bool QuarantineList::only_by(const std::string& node, const std::string& run, double now_s) const {
+  bool out = false;
+  for (const QuarantineEntry& entry : entries_) {
+    if (entry.node != node || !entry.is_out(now_s)) continue;
+    out = true;
+    for (const NodeEvidence& e : entry.evidence)
+      if (e.run != run || e.kind != NodeEvidence::failure) return false;
+  }
+  return out;
+}
+
 std::vector<std::string> QuarantineList::nodes_out(double now_s) const {
   std::vector<std::string> names;
   for (const QuarantineEntry& e : entries_)

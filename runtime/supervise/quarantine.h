@@ -60,6 +60,8 @@ class QuarantineList {
   bool lift(const std::string& place, const std::string& by, double now_s);
   /// Nodes that must not be used now, sorted; a node whose GPU is out is one of them.
   std::vector<std::string> nodes_out(double now_s) const;
+  /// Whether the node is out by failures of that run alone.
+  bool only_by(const std::string& node, const std::string& run, double now_s) const;
   const std::vector<QuarantineEntry>& entries() const { return entries_; }
 
   std::string to_json() const;

@@ -92,10 +92,10 @@ void Recovery::node_lost(const std::string& name, const std::string& why, double
   std::rotate(it, it + 1, pool_.end());
 }
 
-void Recovery::set_quarantined(const std::string& name, bool quarantined) {
+void Recovery::set_quarantined(const std::string& name, bool quarantined, bool by_this_run) {
   PoolNode& n = node(name, 0);
   n.quarantined = quarantined;
-  n.put_out = false;
+  n.put_out = quarantined && by_this_run;
   n.failures.clear();
   if (quarantined) n.place = -1;
 }
@@ -108,8 +108,7 @@ void Recovery::blame(PoolNode& n, double now_s) {
   for (const PoolNode& p : pool_)
     if (p.name != n.name && usable(p)) others += ranks_on(p);
   if (others < options_.widths.back().ranks) return;
-  set_quarantined(n.name, true);
-  n.put_out = true;
+  set_quarantined(n.name, true, true);
   suspects_.push_back(n.name);
   // One more attempt shows whether the node was the cause.
   alike_ = std::min(alike_, options_.loop_limit - 1);

@@ -122,7 +122,8 @@ class Recovery {
   void node_ready(const std::string& name, int slots, double now_s);
   void node_lost(const std::string& name, const std::string& why, double now_s);
   /// Out for this run, or (false) to be used again. A node that runs ranks stays until the attempt ends.
-  void set_quarantined(const std::string& name, bool quarantined);
+  /// `by_this_run`: its own failures put the node out; the run uses it again where it fits in no other way.
+  void set_quarantined(const std::string& name, bool quarantined, bool by_this_run = false);
   /// `start` as next() gave it, or an attempt that another supervisor has started, once its nodes are ready.
   void attempt_started(const StartAttempt& start, double now_s);
   void progressed(int64_t step);  ///< the attempt has finished this step

@@ -13,10 +13,12 @@ void read_quarantine(const SupervisePlan& plan, FileSystem& fs, Clock& clock, Re
   try {
     const std::string path = quarantine_path("");
     if (path.empty()) return;
-    for (const std::string& name : QuarantineFile(fs, clock, path).read().nodes_out(clock.unix_s()))
+    const QuarantineList list = QuarantineFile(fs, clock, path).read();
+    const double now_s = clock.unix_s();
+    for (const std::string& name : list.nodes_out(now_s))
       for (const ClusterNode& node : plan.nodes.nodes)
         if (node.name == name && !plan.nodes.one_machine) {
-          recovery.set_quarantined(name, true);
+          recovery.set_quarantined(name, true, list.only_by(name, plan.run_id, now_s));
           console.note(fmt::format(" ! {} is in quarantine (see `trainctl nodes`)", name));
         }
   } catch (const Error& error) {

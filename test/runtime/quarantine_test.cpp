@@ -191,3 +191,22 @@ TEST_CASE("the path of the list is that of the spec, of the environment, or belo
   for (size_t i = 0; i < names.size(); ++i)
     before[i] ? ::setenv(names[i], before[i]->c_str(), 1) : ::unsetenv(names[i]);
 }
+
+TEST_CASE("a node is out by one run alone where all evidence against it is of that run") {
+  QuarantineList list;
+  const auto failure = [](const std::string& run, double t) {
+    return NodeEvidence{
+        .kind = NodeEvidence::failure, .run = run, .epoch = 1, .cause = "it broke", .unix_s = t};
+  };
+  list.add("n1", -1, failure("r", 5), {.failures = 1}, 5);
+  list.add("n2", -1, failure("s", 5), {.failures = 2}, 5);
+  list.add("n2", -1, failure("r", 6), {.failures = 2}, 6);
+  list.add("n3", -1, failure("r", 5), {.failures = 1}, 5);
+  list.add("n3", 0, {.kind = NodeEvidence::failed_probe, .run = "r", .unix_s = 5}, {.failures = 1}, 5);
+  REQUIRE(list.nodes_out(6) == std::vector<std::string>{"n1", "n2", "n3"});
+  CHECK(list.only_by("n1", "r", 6));
+  CHECK_FALSE(list.only_by("n1", "s", 6));
+  CHECK_FALSE(list.only_by("n2", "r", 6));
+  CHECK_FALSE(list.only_by("n3", "r", 6));
+  CHECK_FALSE(list.only_by("n4", "r", 6));
+}

@@ -441,3 +441,24 @@ TEST_CASE("a quarantined node in use is left at a checkpoint, if the others carr
   run.go();
   CHECK(run.start.nodes == Names{"a", "c"});
 }
+
+TEST_CASE("a node that this run put out under an earlier supervisor is used again where nothing else fits") {
+  const bool by_this_run = GENERATE(false, true);
+  auto o = options(1, {"a", "b"});
+  o.from_step = 1;
+  Run run(o);
+  run.recovery.set_quarantined("a", true, by_this_run);
+  run.lose("a");
+  run.recovery.node_ready("a", 2, 0);
+  run.found(1);
+  run.go();
+  REQUIRE(run.start.nodes == Names{"b"});
+  run.lose("b");
+  run.found(1);
+  if (by_this_run) {
+    run.go();
+    CHECK(run.start.nodes == Names{"a"});
+  } else {
+    CHECK(std::holds_alternative<Wait>(run.next()));
+  }
+}
