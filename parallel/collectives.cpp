@@ -1,5 +1,6 @@
 // Collectives: one exchange (or two), then arithmetic in a fixed order on each rank. Nothing here knows the transport, and no
 // result depends on it, on the size of a slice or on the way chosen for a size.
+#include <cstring>
 #include <vector>
 
 #include "parallel/communicator.h"
@@ -92,6 +93,20 @@ void all_gather_v(Communicator& comm, kernels::Stream& stream, const void* send,
 }
 void all_gather_v(Communicator& comm, const void* send, void* recv, std::span<const size_t> bytes, int tag) {
   gather_parts(comm, nullptr, send, recv, bytes, tag, "all-gather");
+}
+
+void gather(Communicator& comm, int root, const void* send, void* recv, size_t bytes_per_rank, int tag) {
+  std::vector<Transfer> transfers;
+  if (comm.rank() != root) {
+    transfers.push_back(sending(root, send, bytes_per_rank, tag));
+  } else {
+    for (int r = 0; r < comm.size(); ++r)
+      if (r != root)
+        transfers.push_back(receiving(r, at(recv, size_t(r) * bytes_per_rank), bytes_per_rank, tag));
+    void* own = at(recv, size_t(root) * bytes_per_rank);
+    if (send != own) std::memcpy(own, send, bytes_per_rank);
+  }
+  run(comm, nullptr, transfers, "gather");
 }
 
 void reduce_scatter(Communicator& comm, kernels::Backend& backend, kernels::Stream& stream, const void* full, void* out,

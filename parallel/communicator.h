@@ -143,6 +143,10 @@ void all_gather(Communicator&, const void* send, void* recv, size_t bytes_per_ra
 void all_gather_v(Communicator&, kernels::Stream&, const void* send, void* recv, std::span<const size_t> bytes, int tag = 0);
 void all_gather_v(Communicator&, const void* send, void* recv, std::span<const size_t> bytes, int tag = 0);
 
+/// On `root`, recv [size * n bytes] = concatenation of every rank's send [n bytes]; unused elsewhere. Host
+/// memory, done on return: the others have sent, and do not wait for each other.
+void gather(Communicator&, int root, const void* send, void* recv, size_t bytes_per_rank, int tag = 0);
+
 /// out [n] = tree sum over ranks r of their full[rank * n + i] (balanced binary tree in rank order, Backend::tree_sum).
 ///   full [size * n] elements of dtype, unchanged; scratch [size * n] elements; out [n], may be full + rank * n
 /// Source: reduce-scatter as exchange + local sum: keeps the order of additions independent of the transport.

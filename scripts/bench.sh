@@ -33,6 +33,8 @@ JSON
 field() {
   tail -n +3 runs/bench-*/metrics.jsonl | grep -o "\"$1\":[0-9.eE+]*" | cut -d: -f2 | sort -g | awk '{a[NR]=$1} END{print a[int((NR+1)/2)]}'
 }
+# The largest of all ranks, in the newest step of the newest run
+peak_memory() { grep -o '"peak_memory_bytes":{[^}]*' runs/bench-*/metrics.jsonl | tail -n 1 | grep -o '"max":[0-9]*' | cut -d: -f2; }
 launch() { rm -rf runs; "$trainctl" launch job.json "$@" >launch.log 2>&1 || { cat launch.log >&2; exit 1; }; }
 ratio() { awk -v a="$1" -v b="$2" -v d="${3:-3}" 'BEGIN{printf "%.*f", d, a/b}'; }
 unit() { OMP_NUM_THREADS=$cores "$build/bench_unit"; }
@@ -45,7 +47,7 @@ for precision in f32 bf16; do
     spec gpt2-124m "$seq_len" 4 4 12 >job.json
     launch -s precision.compute=$precision -s parallelism.threads_per_rank="$cores"
     flops=$(field flops_per_s)
-    peak=$(grep -o '"peak_memory_bytes":\[[0-9]*' runs/bench-*/metrics.jsonl | tail -n 1 | grep -o '[0-9]*$')
+    peak=$(peak_memory)
     planned=$("$trainctl" plan job.json --json -s precision.compute=$precision -s parallelism.threads_per_rank="$cores" | grep -o '"total": [0-9]*' | sort -k2 -g | tail -n 1 | grep -o '[0-9]*$')
     again=$(unit)
     unit=$(awk -v a="$unit" -v b="$again" 'BEGIN{print (a>b ? a : b)}')
@@ -60,7 +62,7 @@ launch -s parallelism.threads_per_rank="$cores"
 one=$(field tokens_per_s)
 launch -s parallelism.world_size=8 -s parallelism.tensor=2 -s parallelism.pipeline=2 -s parallelism.data=2 -s parallelism.threads_per_rank=1
 eight=$(field tokens_per_s)
-peak=$(grep -o '"peak_memory_bytes":\[[0-9,]*' runs/bench-*/metrics.jsonl | tail -n 1 | grep -o '[0-9,]*$' | tr ',' '\n' | sort -g | tail -n 1)
+peak=$(peak_memory)
 planned=$("$trainctl" plan job.json --json -s parallelism.world_size=8 -s parallelism.tensor=2 -s parallelism.pipeline=2 -s parallelism.data=2 -s parallelism.threads_per_rank=1 | grep -o '"total": [0-9]*' | sort -k2 -g | tail -n 1 | grep -o '[0-9]*$')
 say "30 M parameters: one rank $one tokens/s, TP2 x PP2 x DP2 $eight: $(ratio "$eight" "$one"); memory $(ratio "$peak" "$planned") of the plan"
 

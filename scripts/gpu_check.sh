@@ -185,7 +185,7 @@ part_steps() {
       status=1
     else
       row "$job" tokens_per_s "$(median "$left/metrics.jsonl" tokens_per_s)" mfu "$(median "$left/metrics.jsonl" mfu)" \
-        step_s "$(median "$left/metrics.jsonl" step_s)" peak_memory "$(grep -o '"peak_memory_bytes":\[[0-9]*' "$left/metrics.jsonl" | tail -n 1 | grep -o '[0-9]*$')"
+        step_s "$(median "$left/metrics.jsonl" step_s)" peak_memory "$(grep -o '"peak_memory_bytes":{[^}]*' "$left/metrics.jsonl" | tail -n 1 | grep -o '"max":[0-9]*' | cut -d: -f2)"
     fi
   done
   return "$status"

@@ -79,6 +79,13 @@ std::string key_value_line(const StepView& v, double unix_s) {
   add("mfu", v.mfu, "{:.3f}");
   add("step_s", v.step_s, "{:.3g}");
   add("val_loss", v.val_loss, "{:.4f}");
+  if (v.rank_count > 1) {
+    add("compute_min_s", v.compute_min_s, "{:.3g}");
+    add("compute_median_s", v.compute_median_s, "{:.3g}");
+    add("compute_max_s", v.compute_max_s, "{:.3g}");
+    text += fmt::format(" compute_max_rank={}", v.compute_max_rank);
+    if (!v.compute_max_node.empty()) text += " compute_max_node=" + v.compute_max_node;
+  }
   return text;
 }
 
@@ -93,11 +100,16 @@ std::string table_row(const StepView* v, double left_s, int columns) {
     return std::isnan(value) ? std::string("-") : fmt::format(fmt::runtime(format), value);
   };
   const StepView& view = v ? *v : StepView{};
-  const Cell cells[] = {{"step", 8, std::to_string(view.step)},           {"loss", 9, number(view.loss, "{:.4f}")},
-                        {"gnorm", 9, number(view.grad_norm, "{:.3g}")},   {"lr", 10, number(view.lr, "{:.2e}")},
-                        {"tok/s", 10, short_number(view.tokens_per_s)},   {"mfu", 8, number(view.mfu * 100, "{:.1f}%")},
-                        {"step_s", 9, number(view.step_s, "{:.3g}")},     {"data", 8, number(view.data_wait * 100, "{:.1f}%")},
-                        {"eta", 10, short_duration(left_s)}};
+  const Cell cells[] = {{"step", 8, std::to_string(view.step)},
+                        {"loss", 9, number(view.loss, "{:.4f}")},
+                        {"gnorm", 9, number(view.grad_norm, "{:.3g}")},
+                        {"lr", 10, number(view.lr, "{:.2e}")},
+                        {"tok/s", 10, short_number(view.tokens_per_s)},
+                        {"mfu", 8, number(view.mfu * 100, "{:.1f}%")},
+                        {"step_s", 9, number(view.step_s, "{:.3g}")},
+                        {"data", 8, number(view.data_wait * 100, "{:.1f}%")},
+                        {"eta", 10, short_duration(left_s)},
+                        {"skew", 9, number(view.skew() * 100, "{:.0f}%")}};
   std::string row;
   int used = 0;
   for (const Cell& cell : cells) {

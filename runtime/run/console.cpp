@@ -45,6 +45,16 @@ StepView step_view(const std::string& text) {
     for (const char* key : {"data", "data_s", "data_wait", "data_wait_s"})
       if (std::isnan(v.data_wait)) v.data_wait = number_of(j["phases"], key) / v.step_s;
   }
+  if (j.contains("ranks") && j["ranks"].is_object() && j["ranks"].contains("compute_s") &&
+      j["ranks"]["compute_s"].is_object()) {
+    const json& compute = j["ranks"]["compute_s"];
+    v.rank_count = j["ranks"].value("count", 0);
+    v.compute_min_s = number_of(compute, "min");
+    v.compute_median_s = number_of(compute, "median");
+    v.compute_max_s = number_of(compute, "max");
+    v.compute_max_rank = compute.value("max_rank", -1);
+    v.compute_max_node = compute.value("max_node", "");
+  }
   return v;
 }
 

@@ -72,6 +72,22 @@ void Journal::sync() {
     error_ = fmt::format("cannot sync {}: {}", path_, std::strerror(errno));
 }
 
+int64_t Journal::bytes() const { return size_of(fd_); }
+
+void BoundedJournal::append(const std::string& line) try {
+  if (!journal_) bytes_ = journal_.emplace(path_).bytes();
+  if (bytes_ > 0 && bytes_ + int64_t(line.size()) >= most_bytes_) {
+    journal_.reset();
+    real_file_system().rename(path_, earlier_path_);
+    journal_.emplace(path_);
+    bytes_ = 0;
+  }
+  journal_->append(line);
+  bytes_ += int64_t(line.size()) + 1;
+} catch (const Error&) {
+  journal_.reset();
+}
+
 std::string event_line(double unix_s, const std::string& kind, const std::string& text) {
   json line = {{"v", 1}, {"t", unix_s}, {"kind", kind}};
   const json fields = try_parse_json(text.empty() ? "{}" : text);

@@ -2,7 +2,9 @@
 // (what happened).
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/base/file_system.h"
@@ -23,10 +25,27 @@ class Journal {
   /// Makes everything appended durable.
   void sync();
   const std::string& error() const { return error_; }
+  /// Of the file now.
+  int64_t bytes() const;
 
  private:
   std::string path_, error_;
   int fd_ = -1;
+};
+
+/// A journal that keeps its newest lines: at `most_bytes` the file is renamed to `earlier_path`, whose lines
+/// are lost, and begins again. Opened by its first line. One owner, one thread; a failure ends no run and is
+/// not reported, as these lines are a view.
+class BoundedJournal {
+ public:
+  BoundedJournal(std::string path, std::string earlier_path, int64_t most_bytes)
+      : path_(std::move(path)), earlier_path_(std::move(earlier_path)), most_bytes_(most_bytes) {}
+  void append(const std::string& line);
+
+ private:
+  std::string path_, earlier_path_;
+  int64_t most_bytes_, bytes_ = 0;
+  std::optional<Journal> journal_;
 };
 
 /// {"v":1,"t":unix_s,"kind":kind, ...fields of `json`} as a line of events.jsonl; fields that are no object go

@@ -85,7 +85,11 @@ std::string encode(const Up& m) {
                     {"host", m.hello->host}});
   if (m.beat) return line_of({{"k", "beat"}, {"activity", parse_json(to_json(m.beat->activity))}});
   if (m.step)
-    return line_of({{"k", "step"}, {"step", m.step->step}, {"log", m.step->log}, {"json", m.step->json}});
+    return line_of({{"k", "step"},
+                    {"step", m.step->step},
+                    {"log", m.step->log},
+                    {"json", m.step->json},
+                    {"ranks", m.step->ranks}});
   if (m.event) return line_of({{"k", "event"}, {"kind", m.event->kind}, {"json", m.event->json}});
   if (m.begin) return line_of({{"k", "begin"}, {"number", m.begin->number}, {"state", json_of(m.begin->state)}});
   if (m.shard)
@@ -130,7 +134,7 @@ Up decode_up(std::string_view line) try {
     if (!activity) throw Error(ErrorCode::kLauncher, "the control channel carried a heartbeat without a valid activity");
     up.beat = Beat{*activity};
   } else if (kind == "step") {
-    up.step = StepReport{j.at("step"), j.at("json"), j.at("log")};
+    up.step = StepReport{j.at("step"), j.at("json"), j.at("log"), j.value("ranks", "")};
   } else if (kind == "event") {
     up.event = Event{j.at("kind"), j.at("json")};
   } else if (kind == "begin") {

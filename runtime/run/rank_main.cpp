@@ -98,6 +98,9 @@ void redirect_to_log(const RunDirectory& run, int rank, uint64_t epoch) {
 
 RankOptions options_of(const RunDirectory& run, const RunIdentity& identity, const AttemptFile& attempt,
                        const ParsedJob& job, const std::string& job_text) {
+  std::vector<NodeRanks> nodes;
+  if (attempt.nodes.size() > 1)
+    for (const AttemptFile::Node& node : attempt.nodes) nodes.push_back({node.name, node.first, node.count});
   return {.run_id = identity.run_id,
           .resolved_spec_json = job_text,
           .spec_hash = job.hash,
@@ -108,7 +111,8 @@ RankOptions options_of(const RunDirectory& run, const RunIdentity& identity, con
           .epoch = attempt.epoch,
           .max_steps = attempt.max_steps,
           .gradients_dir = job.job.observability.save_gradients ? run.file("gradients") : "",
-          .matmul_flops_per_s = attempt.matmul_flops_per_s};
+          .matmul_flops_per_s = attempt.matmul_flops_per_s,
+          .nodes = std::move(nodes)};
 }
 
 /// `control` is the caller's, so that unwinding does not close the connection before the crash record is

@@ -1,7 +1,7 @@
 // The run directory: everything that one run leaves, and the lock that gives it one supervisor at a time.
 //
 //   job.json (resolved)  origins.json  data.json (fingerprints)  run.json (identity)
-//   attempt.json (what ranks need)  metrics.jsonl  events.jsonl  status.json
+//   attempt.json (what ranks need)  metrics.jsonl  metrics.ranks.jsonl  events.jsonl  status.json
 //   logs/rank-N.log  logs/mpirun.log  ckpt/step-N/  failures/<n>/
 #pragma once
 #include <cstdint>

@@ -281,7 +281,7 @@ void declare_cluster(DeclareSection& launcher) {
       .fallback(false);
 }
 
-void declare_places(std::vector<Field>& table, std::vector<Section>& sections) {
+void declare_records(std::vector<Field>& table, std::vector<Section>& sections) {
   DeclareSection observe(table, sections, "observability", "What a run writes down, and where.",
                          Change::free);
   observe
@@ -306,12 +306,25 @@ void declare_places(std::vector<Field>& table, std::vector<Section>& sections) {
       .also({"log_interval", "log_every"})
       .example("10");
   observe
+      .integer("rank_metrics_every_steps",
+               "Steps between two lines of metrics.ranks.jsonl, which have the numbers of every rank; 0: none. "
+               "metrics.jsonl has their smallest, median and largest, and the ranks that differ. At 64 MiB "
+               "the file is renamed to metrics.ranks.1.jsonl and begins again.")
+      .to(IN_JOB(observability.rank_metrics_every_steps))
+      .from(0)
+      .upto(1e12)
+      .unit(Unit::steps)
+      .fallback(int64_t{100})
+      .example("1000");
+  observe
       .boolean("save_gradients",
                "Write the gradients of the first step to <run>/gradients, for comparison with another "
                "implementation.")
       .to(IN_JOB(observability.save_gradients))
       .fallback(false);
+}
 
+void declare_places(std::vector<Field>& table, std::vector<Section>& sections) {
   DeclareSection launcher(table, sections, "launcher", "How ranks are started.", Change::free);
   launcher
       .integer("slots",
@@ -349,6 +362,7 @@ void declare_places(std::vector<Field>& table, std::vector<Section>& sections) {
 void declare_operation(std::vector<Field>& table, std::vector<Section>& sections) {
   declare_checkpoints(table, sections);
   declare_faults(table, sections);
+  declare_records(table, sections);
   declare_places(table, sections);
 }
 

@@ -114,6 +114,7 @@ struct FaultSpec {
 struct ObservabilitySpec {
   std::string run_dir = "runs", run_id;        // run_id "": made from name and time
   int64_t log_every_steps = 1;
+  int64_t rank_metrics_every_steps = 100;      // the numbers of every rank; 0: never
   bool save_gradients = false;                 // write the first step's gradients to <run>/gradients/
 };
 

@@ -10,6 +10,8 @@ namespace trainctl {
 namespace {
 
 constexpr double kStatusIntervalS = 1.0;
+/// Of each of the two files with the numbers of every rank.
+constexpr int64_t kMostRankMetricsBytes = 64 << 20;
 
 const char* name_of(RankView::Phase phase) {
   switch (phase) {
@@ -33,7 +35,15 @@ const char* state_of(const Supervision& supervision) {
 }  // namespace
 
 RunLog::RunLog(FileSystem& fs, Clock& clock, const RunDirectory& run, Console& console)
-    : fs_(fs), clock_(clock), run_(run), console_(console), metrics_(run.metrics()), events_(run.events()), summary_(clock.unix_s()) {
+    : fs_(fs),
+      clock_(clock),
+      run_(run),
+      console_(console),
+      metrics_(run.metrics()),
+      rank_metrics_(run.file("metrics.ranks.jsonl"), run.file("metrics.ranks.1.jsonl"),
+                    kMostRankMetricsBytes),
+      events_(run.events()),
+      summary_(clock.unix_s()) {
   status_.directory = run.path;
 }
 
@@ -64,6 +74,7 @@ void RunLog::rank_event(const std::string& kind, const std::string& json) {
 
 void RunLog::step(const StepReport& report) {
   metrics_->append(report.json);
+  if (!report.ranks.empty()) rank_metrics_.append(report.ranks);
   check_journals();
   status_.step = report.step;
   status_.step_unix_s = clock_.unix_s();
@@ -72,6 +83,10 @@ void RunLog::step(const StepReport& report) {
   pace_.longest_step_s = std::max(pace_.longest_step_s, view.step_s);  // NaN is not larger
   summary_.step(view, clock_.unix_s());
   console_.step(view, report.log, clock_.unix_s());
+  for (const SlowRanks::Notice& notice : slow_.step(report.json, clock_.unix_s())) {
+    event(notice.kind, notice.json);
+    console_.note(notice.line);
+  }
 }
 
 void RunLog::saved(const SaveOutcome& outcome, double seconds) {
@@ -128,6 +143,14 @@ void RunLog::update(const Supervision& supervision, bool now) {
                         .stopped = view.stopped,
                         .heard_unix_s = view.heard_s > 0 ? view.heard_s + offset_s : 0};
   }
+  write(true);
+}
+
+void RunLog::waiting(const std::string& why) {
+  if (clock_.monotonic_s() - written_s_ < kStatusIntervalS) return;
+  status_.state = "waiting";
+  status_.reason = why;
+  status_.ranks.clear();
   write(true);
 }
 

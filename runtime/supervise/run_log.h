@@ -5,13 +5,14 @@
 #include <optional>
 #include <string>
 
-#include "runtime/run/run_directory.h"
-#include "runtime/run/save_collector.h"
-#include "runtime/supervise/supervision.h"
 #include "runtime/run/console.h"
 #include "runtime/run/journal.h"
+#include "runtime/run/run_directory.h"
 #include "runtime/run/run_status.h"
+#include "runtime/run/save_collector.h"
+#include "runtime/run/slow_ranks.h"
 #include "runtime/run/summary.h"
+#include "runtime/supervise/supervision.h"
 
 namespace trainctl {
 
@@ -39,12 +40,14 @@ class RunLog {
   void saved_before(const SaveOutcome& outcome);
   /// Takes over what is known of the ranks; writes status.json when a second has passed, or at once if `now`.
   void update(const Supervision& supervision, bool now);
+  /// No attempt runs: the run waits for nodes. One sentence.
+  void waiting(const std::string& why);
   /// Asked for the nodes each time status.json is written.
   void set_nodes(std::function<std::vector<NodeStatus>()> nodes) { nodes_ = std::move(nodes); }
   /// Writes status.json and makes the journals durable.
   void finish();
   /// After metrics.jsonl was replaced (supersede_metrics).
-  void reopen_metrics() { metrics_.emplace(run_.metrics()); }
+  void reopen_metrics() { metrics_.emplace(run_.metrics()), slow_.forget(); }
   /// The step of the last save that failed, -1 if none did, and why.
   int64_t save_failed_step() const { return save_failed_step_; }
   const std::string& save_failure() const { return save_failure_; }
@@ -62,9 +65,11 @@ class RunLog {
   const RunDirectory run_;
   Console& console_;
   std::optional<Journal> metrics_;
+  BoundedJournal rank_metrics_;
   Journal events_;
   RunStatus status_;
   RunSummary summary_;
+  SlowRanks slow_;
   RunPace pace_;
   int64_t save_failed_step_ = -1, last_step_ = INT64_MAX;
   std::string save_failure_;

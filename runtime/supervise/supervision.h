@@ -18,6 +18,7 @@
 
 #include "runtime/run/crash_record.h"
 #include "runtime/train/control.h"
+#include "runtime/train/node_ranks.h"
 
 namespace trainctl {
 
@@ -41,12 +42,6 @@ struct Verdict {
   std::string effect;  ///< what it did to the others, or ""
   bool before_first_step = false;
   std::vector<int> lost_nodes;  ///< of the attempt's nodes, in the order in which they were lost
-};
-
-/// The ranks of a node: first, first + 1, ... first + count - 1.
-struct NodeRanks {
-  std::string name;
-  int first = 0, count = 0;
 };
 
 /// What the launcher says about the first rank that died, if it says so: "process rank 2 with PID 0 on node n

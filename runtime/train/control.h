@@ -20,6 +20,7 @@ struct StepReport {
   int64_t step = 0;     ///< completed steps, from 1
   std::string json;     ///< the whole object
   bool log = true;      ///< also shown on the console
+  std::string ranks;    ///< the numbers of every rank, a line of metrics.ranks.jsonl; "" in most steps
 };
 
 /// A rank's end. Thread rule: all calls from the rank's main thread, except that stop_level() may be polled from anywhere.

@@ -1,7 +1,11 @@
 #include "runtime/train/metrics.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <utility>
 
 #include "runtime/base/json.h"
 
@@ -17,16 +21,18 @@ void put(nlohmann::ordered_json& j, const char* key, double value) {
   j[std::string(key) + "_kind"] = std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
 }
 
-/// One number of every rank's GPU, null where it is not told; nothing where no rank has it.
-void put_gpu(nlohmann::ordered_json& j, const char* key, const std::vector<RankTimes>& ranks, double RankTimes::*number) {
-  auto all = nlohmann::ordered_json::array();
-  bool any = false;
+/// "[1.25,null,...]" in 4 digits.
+template <typename Number>
+std::string array_of(const std::vector<RankTimes>& ranks, Number number) {
+  fmt::memory_buffer text;
   for (const RankTimes& t : ranks) {
-    const double value = t.*number;
-    any |= std::isfinite(value);
-    all.push_back(std::isfinite(value) ? nlohmann::ordered_json(value) : nlohmann::ordered_json());
+    const double value = number(t);
+    if (std::isfinite(value))
+      fmt::format_to(std::back_inserter(text), "{}{:.4g}", text.size() ? "," : "", value);
+    else
+      fmt::format_to(std::back_inserter(text), "{}null", text.size() ? "," : "");
   }
-  if (any) j["gpus"][key] = all;
+  return "[" + fmt::to_string(text) + "]";
 }
 
 }  // namespace
@@ -57,14 +63,10 @@ std::string to_json(const StepNumbers& n) {
     j["mfu_full_attention"] = rate * n.flops_per_token_full / n.peak_flops_per_s;
   }
   RankTimes sum;
-  nlohmann::ordered_json compute = nlohmann::ordered_json::array(), wait = compute, peak = compute;
   for (const RankTimes& t : n.ranks) {
     sum.forward_s += t.forward_s, sum.backward_s += t.backward_s, sum.communication_s += t.communication_s;
     sum.optimizer_s += t.optimizer_s, sum.data_s += t.data_s, sum.checkpoint_s += t.checkpoint_s, sum.evaluation_s += t.evaluation_s;
     sum.reporting_s += t.reporting_s;
-    compute.push_back(t.compute_s());
-    wait.push_back(t.communication_s);
-    peak.push_back(uint64_t(t.peak_bytes));
   }
   const double count = double(n.ranks.size());
   j["phases"] = {{"forward_s", sum.forward_s / count},
@@ -75,11 +77,30 @@ std::string to_json(const StepNumbers& n) {
                  {"reporting_s", sum.reporting_s / count},
                  {"evaluation_s", sum.evaluation_s / count},
                  {"checkpoint_s", sum.checkpoint_s / count}};
-  j["ranks"] = {{"compute_s", compute}, {"wait_s", wait}, {"peak_memory_bytes", peak}};
-  put_gpu(j, "temperature_c", n.ranks, &RankTimes::temperature_c);
-  put_gpu(j, "power_w", n.ranks, &RankTimes::power_w);
-  put_gpu(j, "sm_clock_mhz", n.ranks, &RankTimes::sm_clock_mhz);
+  j["ranks"] = spread_json(n.ranks, n.stages, n.nodes);
+  if (auto gpus = gpu_spread_json(n.ranks, n.nodes); !gpus.is_null()) j["gpus"] = std::move(gpus);
   return dump_json(j);
+}
+
+std::string rank_numbers_json(const StepNumbers& n, uint64_t epoch) {
+  std::string text = fmt::format(R"({{"v":1,"epoch":{},"step":{},"count":{})", epoch, n.step, n.ranks.size());
+  const auto add = [&](const char* key, auto number) {
+    text += fmt::format(",\"{}\":{}", key, array_of(n.ranks, number));
+  };
+  add("compute_s", [](const RankTimes& t) { return t.compute_s(); });
+  add("wait_s", [](const RankTimes& t) { return t.communication_s; });
+  add("data_s", [](const RankTimes& t) { return t.data_s; });
+  add("forward_s", [](const RankTimes& t) { return t.forward_s; });
+  add("backward_s", [](const RankTimes& t) { return t.backward_s; });
+  add("optimizer_s", [](const RankTimes& t) { return t.optimizer_s; });
+  add("peak_memory_bytes", [](const RankTimes& t) { return t.peak_bytes; });
+  for (const auto& [key, member] : {std::pair{"temperature_c", &RankTimes::temperature_c},
+                                    {"power_w", &RankTimes::power_w},
+                                    {"sm_clock_mhz", &RankTimes::sm_clock_mhz}})
+    if (std::any_of(n.ranks.begin(), n.ranks.end(),
+                    [&](const RankTimes& t) { return std::isfinite(t.*member); }))
+      add(key, [member](const RankTimes& t) { return t.*member; });
+  return text + "}";
 }
 
 }  // namespace trainctl

@@ -3,12 +3,14 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "kernels/backend.h"
 #include "parallel/communicator.h"
-#include "runtime/train/control.h"
 #include "runtime/spec/job.h"
+#include "runtime/train/control.h"
 #include "runtime/train/device_copies.h"
+#include "runtime/train/node_ranks.h"
 
 namespace trainctl {
 
@@ -24,6 +26,7 @@ struct RankOptions {
   std::string gradients_dir;          ///< write the first step's gradients here as a checkpoint of role gradient, or ""
   double matmul_flops_per_s = 0;      ///< peak of a rank for MFU; 0: unknown
   size_t most_staging_bytes = kStagingBytes;   ///< limit of the pinned host memory for saving and loading
+  std::vector<NodeRanks> nodes;                ///< of a run on several nodes: which ranks each runs, in order
   int gpu = -1;                       ///< index of its GPU, for what the driver tells of it; -1: none
 };
 

@@ -345,16 +345,18 @@ struct Trainer::Impl {
     n.flops_per_token_causal = flops.causal;
     n.flops_per_token_full = flops.full;
     n.peak_flops_per_s = peak_flops_per_s;
+    n.stages = mesh.pp;
+    n.nodes = options.nodes;
+    const int64_t every = job.observability.rank_metrics_every_steps;
     const bool log = step % job.observability.log_every_steps == 0 || step == last || step == 1;
-    std::vector<RankTimes> all(size_t(world.size()));
-    static_assert(sizeof(RankTimes) == RankTimes::kCount * sizeof(double));
-    if (log) {
+    const bool each = every > 0 && (step % every == 0 || step == last);
+    if (log || each) {
       times.peak_bytes = double(backend.is_host() ? peak_resident_bytes() : backend.peak_allocated_bytes());
       note_gpu();
-      parallel::all_gather(world, &times, all.data(), sizeof(RankTimes), 7);
-      n.ranks = std::move(all);
+      n.ranks = gather_times(mesh, comms, times);
     }
-    if (world.rank() == 0) control.report({step, to_json(n), log});
+    if (world.rank() == 0)
+      control.report({step, to_json(n), log, each ? rank_numbers_json(n, options.epoch) : ""});
   }
 
   // ---- evaluation -------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@
 #include "runtime/base/activity.h"
 #include "runtime/train/checkpointing.h"
 #include "runtime/model/executor.h"
+#include "runtime/train/metrics.h"
 #include "runtime/train/rank.h"
 
 namespace trainctl {
@@ -23,6 +24,11 @@ struct MeshCommunicators {
   }
 };
 MeshCommunicators split_mesh(const parallel::MeshShape& shape, parallel::Communicator& world, bool tied, bool ring);
+
+/// Every rank's times in the order of world ranks on rank 0, nothing elsewhere: gathered an axis at a time,
+/// so that no rank talks to all others. Collective.
+std::vector<RankTimes> gather_times(const parallel::MeshShape& shape, const MeshCommunicators& comms,
+                                    const RankTimes& own);
 
 data::DatasetOptions dataset_options(const JobSpec& job, bool validation);
 

@@ -34,6 +34,19 @@ MeshCommunicators split_mesh(const parallel::MeshShape& shape, Communicator& wor
   return c;
 }
 
+std::vector<RankTimes> gather_times(const parallel::MeshShape& shape, const MeshCommunicators& comms,
+                                    const RankTimes& own) {
+  ENSURE(shape.cp == 1, "cp = {}", shape.cp);  // the order of ranks: tp, dp, pp
+  std::vector<RankTimes> gathered{own};
+  for (Communicator* axis : {comms.tp.get(), comms.dp.get(), comms.pp.get()}) {
+    std::vector<RankTimes> parts(axis->rank() == 0 ? gathered.size() * size_t(axis->size()) : 0);
+    parallel::gather(*axis, 0, gathered.data(), parts.data(), gathered.size() * sizeof(RankTimes), 7);
+    if (parts.empty()) return {};
+    gathered = std::move(parts);
+  }
+  return gathered;
+}
+
 data::DatasetOptions dataset_options(const JobSpec& job, bool validation) {
   data::DatasetOptions o;
   for (const DataSource& s : validation ? job.data.val : job.data.train) {

@@ -49,8 +49,8 @@ TEST_CASE("peak memory is within 5 % of the plan", "[mesh]") {
     std::string line;
     for (std::ifstream metrics(dir.path() + "/runs/" + id + "/metrics.jsonl"); std::getline(metrics, line);) {
       const auto metrics_json = nlohmann::json::parse(line);
-      for (const auto& peak : metrics_json["ranks"]["peak_memory_bytes"])
-        got = std::max(got, peak.get<double>());
+      if (metrics_json.contains("ranks"))
+        got = std::max(got, metrics_json["ranks"]["peak_memory_bytes"]["max"].get<double>());
     }
     CAPTURE(id, want, got);
     CHECK(std::abs(got / want - 1) < 0.05);

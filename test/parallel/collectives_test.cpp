@@ -33,6 +33,22 @@ TEST_CASE("collectives have the bits of the serial computation") {
   on_rank_threads(size, 60, [&](Communicator& comm) { check_collectives(comm, *backend); }, wrap);
 }
 
+TEST_CASE("a gather brings every rank's bytes to one rank, in order, and to no other") {
+  const int size = GENERATE(1, 2, 3, 4, 8);
+  for (int root = 0; root < size; ++root)
+    on_rank_threads(size, 60, [&](Communicator& comm) {
+      for (const size_t bytes : {size_t(1), size_t(104), size_t(100000)}) {
+        std::vector<unsigned char> own(bytes), all(size_t(size) * bytes + 1, 0x5a);
+        for (size_t i = 0; i < bytes; ++i) own[i] = (unsigned char)mix(uint64_t(comm.rank()), i);
+        parallel::gather(comm, root, own.data(), all.data(), bytes, 3);
+        for (size_t at = 0; at < size_t(size) * bytes; ++at)
+          require(all[at] == (comm.rank() == root ? (unsigned char)mix(int(at / bytes), at % bytes) : 0x5a),
+                  "gather to {} on rank {} of {}: byte {} differs", root, comm.rank(), size, at);
+        require(all.back() == 0x5a, "gather wrote past its end");
+      }
+    });
+}
+
 TEST_CASE("all_reduce on one rank needs no scratch and sends nothing") {
   const auto backend = kernels::make_reference_backend();
   on_rank_threads(1, 60, [&](Communicator& comm) {

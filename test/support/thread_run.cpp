@@ -31,6 +31,7 @@ ThreadRun run_on_threads(const JobSpec& job, const ThreadRunOptions& options) {
   auto controls = make_thread_control(size, fs, checkpoints, 3, [&](const StepReport& report) {
     const auto j = nlohmann::json::parse(report.json);
     result.lines.push_back(report.json);
+    if (options.rank_lines && !report.ranks.empty()) options.rank_lines->push_back(report.ranks);
     if (options.on_report) options.on_report();
     result.losses.push_back(j["loss"].is_null() ? NAN : j["loss"].get<double>());
     result.grad_norms.push_back(j["grad_norm"].is_null() ? NAN : j["grad_norm"].get<double>());

@@ -25,6 +25,7 @@ struct ThreadRunOptions {
   double deadline_s = 120;
   size_t most_staging_bytes = kStagingBytes;
   std::function<void()> on_report;   ///< called by rank 0 within its report of each step
+  std::vector<std::string>* rank_lines = nullptr;  ///< gets the lines of metrics.ranks.jsonl
 };
 
 struct ThreadRun {

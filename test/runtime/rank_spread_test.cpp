@@ -1,0 +1,232 @@
+// Goal: what a step reports of its ranks has the same size for any number of ranks, names the ranks and the
+// node that differ from those
+//       that do the same work, and names nobody where all are alike; the numbers of every rank are in a file
+//       that stays bounded.
+// Method: made-up numbers of up to 16,384 ranks with known culprits; whole runs on rank threads of several
+// meshes.
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+
+#include "runtime/run/journal.h"
+#include "runtime/run/slow_ranks.h"
+#include "runtime/train/metrics.h"
+#include "runtime/train/trainer.h"
+#include "test/parallel/rank_threads.h"
+#include "test/support/thread_run.h"
+
+using namespace trainctl;
+using namespace trainctl::test;
+using nlohmann::json;
+
+namespace {
+
+/// Two stages, the second of which works twice as long; every rank within 1 % of its stage.
+std::vector<RankTimes> alike(int ranks) {
+  std::vector<RankTimes> times{size_t(ranks)};
+  for (int r = 0; r < ranks; ++r) {
+    RankTimes& t = times[size_t(r)];
+    t.communication_s = 0.01;
+    t.step_s = (r < ranks / 2 ? 0.1 : 0.2) * (1 + 0.0001 * (r * 37 % 100)) + t.communication_s;
+    t.peak_bytes = 1e9 + 1000.0 * (r % 7);
+    t.temperature_c = 60 + r % 3;
+    t.sm_clock_mhz = 1980;
+  }
+  return times;
+}
+
+std::vector<NodeRanks> nodes_of(int ranks, int each) {
+  std::vector<NodeRanks> nodes;
+  for (int first = 0; first < ranks; first += each)
+    nodes.push_back({"node" + std::to_string(first / each), first, each});
+  return nodes;
+}
+
+/// Computing takes `factor` as long.
+void slow_down(RankTimes& t, double factor) { t.step_s = t.compute_s() * factor + t.communication_s; }
+
+std::string step_line(const std::vector<RankTimes>& ranks, std::vector<NodeRanks> nodes, int64_t step = 1) {
+  return to_json(
+      {.step = step, .tokens_per_step = 1000, .ranks = ranks, .stages = 2, .nodes = std::move(nodes)});
+}
+
+}  // namespace
+
+TEST_CASE("ranks that are alike have no outliers, whatever their number") {
+  for (const int ranks : {1, 2, 4, 6, 8, 64, 16384}) {
+    CAPTURE(ranks);
+    CHECK(outliers_of(alike(ranks), ranks > 1 ? 2 : 1, nodes_of(ranks, 1)).empty());
+  }
+}
+
+TEST_CASE("a slow, a hot, a large and a throttled rank are named with their node") {
+  auto times = alike(16);
+  slow_down(times[5], 1.6);
+  times[9].temperature_c = 88;
+  times[14].sm_clock_mhz = 1200;
+  times[2].peak_bytes = 1.5e9;
+  times[3].temperature_c = 20;  // cool, and
+  slow_down(times[12], 0.5);    // fast ranks are no trouble
+  const auto found = outliers_of(times, 2, nodes_of(16, 4));
+  REQUIRE(found.size() == 4);
+  CHECK(found[0].of == "compute_s");  // the largest difference first
+  CHECK(found[0].node == "node1");
+  CHECK(found[0].ranks == std::vector<int>{5});
+  CHECK(found[0].worst == Approx(times[5].compute_s()));
+  CHECK(found[0].median == Approx(0.1).epsilon(0.02));  // of its own stage
+  CHECK(found[1].of == "peak_memory_bytes");
+  CHECK(found[1].ranks == std::vector<int>{2});
+  CHECK(found[2].of == "temperature_c");
+  CHECK(found[2].node == "node2");
+  CHECK(found[3].of == "sm_clock_mhz");
+  CHECK(found[3].worst_rank == 14);
+}
+
+TEST_CASE("ranks that scatter widely have no outlier within their scatter") {
+  auto times = alike(64);
+  for (int r = 0; r < 64; ++r) slow_down(times[size_t(r)], 1 + 0.5 * ((r * 29) % 64) / 64.0);
+  CHECK(outliers_of(times, 2, {}).empty());
+  slow_down(times[7], 4);
+  REQUIRE(outliers_of(times, 2, {}).size() == 1);
+  CHECK(outliers_of(times, 2, {})[0].ranks == std::vector<int>{7});
+}
+
+TEST_CASE("of two ranks it cannot be said which one is slow") {
+  auto times = alike(4);
+  slow_down(times[1], 3);
+  CHECK(outliers_of(times, 2, {}).empty());
+  CHECK(outliers_of(times, 1, {}).empty());  // a stage of four, with two kinds of work
+}
+
+TEST_CASE("a step's line has the same size for 8 and for 16,384 ranks, also where many are slow") {
+  const size_t small = step_line(alike(8), nodes_of(8, 2)).size();
+  auto times = alike(16384);
+  CHECK(step_line(times, nodes_of(16384, 8)).size() < small + 100);
+  for (size_t r = 0; r < times.size(); r += 5) slow_down(times[r], 2 + 1e-5 * double(r));
+  const json j = json::parse(step_line(times, nodes_of(16384, 8)));
+  CHECK(j.dump().size() < small + kMostOutliers * 250);
+  CHECK(j["ranks"]["count"] == 16384);
+  CHECK(j["ranks"]["outliers"].size() == kMostOutliers);
+  CHECK(j["gpus"]["temperature_c"]["max"] == 62);
+  // A node of which all are slow is one entry.
+  times = alike(16384);
+  for (size_t r = 800; r < 832; ++r) slow_down(times[r], 2);
+  const auto found = outliers_of(times, 2, nodes_of(16384, 32));
+  REQUIRE(found.size() == 1);
+  CHECK(found[0].node == "node25");
+  CHECK(found[0].count == 32);
+  CHECK(found[0].ranks.size() == Outliers::kMostRanks);
+}
+
+TEST_CASE("smallest, median and largest, with the ranks and nodes that have them") {
+  auto times = alike(8);
+  times[6].peak_bytes = 2e9;
+  times[1].peak_bytes = 1;
+  times[0].temperature_c = NAN;
+  const json j = json::parse(step_line(times, nodes_of(8, 2)));
+  CHECK(j["ranks"]["peak_memory_bytes"] ==
+        json::parse(R"({"min":1,"min_rank":1,"min_node":"node0","median":1000002500,
+      "max":2000000000,"max_rank":6,"max_node":"node3"})"));
+  CHECK(j["gpus"]["temperature_c"]["min"] == 60);
+  CHECK_FALSE(j["gpus"].contains("power_w"));
+  for (RankTimes& t : times) t.temperature_c = t.sm_clock_mhz = NAN;
+  CHECK_FALSE(json::parse(step_line(times, {})).contains("gpus"));
+}
+
+TEST_CASE("the line of every rank's numbers is JSON with an array for each number") {
+  auto times = alike(300);
+  times[7].power_w = 512.345;
+  const json j = json::parse(rank_numbers_json({.step = 40, .ranks = times}, 3));
+  CHECK(j["step"] == 40);
+  CHECK(j["epoch"] == 3);
+  CHECK(j["compute_s"].size() == 300);
+  CHECK(j["peak_memory_bytes"].size() == 300);
+  CHECK(j["power_w"][6].is_null());
+  CHECK(j["power_w"][7] == 512.3);
+}
+
+TEST_CASE("a slow node is reported once, and once when it is over") {
+  SlowRanks slow;
+  auto times = alike(16), usual = times;
+  slow_down(times[4], 1.8), slow_down(times[5], 2.0);
+  const auto nodes = nodes_of(16, 4);
+  std::vector<SlowRanks::Notice> all;
+  double now_s = 1e9, pace_s = 0.02;
+  const auto steps = [&](const std::vector<RankTimes>& t, int count) {
+    for (int i = 0; i < count; ++i)
+      for (auto& notice : slow.step(step_line(t, nodes), now_s += pace_s)) all.push_back(notice);
+  };
+  steps(times, 100);  // two seconds of short steps
+  CHECK(all.empty());
+  pace_s = 100;
+  steps(usual, 1);
+  steps(times, SlowRanks::kReports - 1);
+  steps(usual, 1);  // not in a row
+  steps(times, SlowRanks::kReports - 1);
+  CHECK(all.empty());
+  for (int i = 0; i < 3; ++i)
+    CHECK(slow.step(R"({"step":1})", now_s += pace_s).empty());  // carries no numbers of ranks
+  steps(times, 20);
+  REQUIRE(all.size() == 1);
+  CHECK(all[0].kind == "slow_ranks");
+  CHECK(json::parse(all[0].json)["node"] == "node1");
+  CHECK(all[0].line ==
+        " ! node1, ranks 4, 5: computing takes 2 times as long as on the other ranks of the stage (0.202 s "
+        "against 0.1 s)");
+  steps(usual, 20);
+  REQUIRE(all.size() == 2);
+  CHECK(all[1].kind == "slow_ranks_over");
+}
+
+TEST_CASE("a bounded journal keeps the newest lines in two files") {
+  const TempDir dir;
+  const std::string path = dir.path() + "/a.jsonl", earlier = dir.path() + "/a.1.jsonl";
+  for (int start = 0; start < 100; start += 10) {  // opened again and again, as supervisors do
+    BoundedJournal journal(path, earlier, 200);
+    for (int i = start; i < start + 10; ++i) journal.append("{\"line\":" + std::to_string(1000 + i) + "}");
+  }
+  FileSystem& fs = real_file_system();
+  auto lines = lines_of(fs, earlier);
+  CHECK(fs.read_text(path).size() <= 200);
+  CHECK(fs.read_text(earlier).size() <= 200);
+  for (const std::string& line : lines_of(fs, path)) lines.push_back(line);
+  REQUIRE(lines.size() >= 14);
+  for (size_t i = 0; i < lines.size(); ++i)
+    CHECK(json::parse(lines[i])["line"] == int64_t(1100 - lines.size() + i));
+  BoundedJournal("/proc/nowhere/a", "/proc/nowhere/b", 100).append("x");  // is a view: ends nothing
+}
+
+TEST_CASE("rank 0 gets every rank's times in the order of the world, on every mesh") {
+  for (const parallel::MeshShape mesh : {parallel::MeshShape{.tp = 1, .cp = 1, .dp = 1, .pp = 1},
+                                         {.tp = 2, .cp = 1, .dp = 1, .pp = 1},
+                                         {.tp = 1, .cp = 1, .dp = 2, .pp = 3},
+                                         {.tp = 2, .cp = 1, .dp = 2, .pp = 2},
+                                         {.tp = 2, .cp = 1, .dp = 4, .pp = 1}})
+    on_rank_threads(mesh.world_size(), 60, [&](parallel::Communicator& world) {
+      const MeshCommunicators comms = split_mesh(mesh, world, false, false);
+      for (int again = 0; again < 3; ++again) {
+        const auto all =
+            gather_times(mesh, comms, {.step_s = double(world.rank()), .peak_bytes = 1e6 * again});
+        ENSURE(all.size() == (world.rank() == 0 ? size_t(mesh.world_size()) : 0), "{} on rank {}", all.size(),
+               world.rank());
+        for (size_t r = 0; r < all.size(); ++r)
+          ENSURE(all[r].step_s == double(r) && all[r].peak_bytes == 1e6 * again, "rank {}: {}", r,
+                 all[r].step_s);
+      }
+      parallel::barrier(world.host());
+    });
+}
+
+TEST_CASE("a run's steps carry the spread of its ranks, and every few steps the numbers of each") {
+  const TempDir dir;
+  JobSpec job = tiny_job(Family::gpt2, dir.path());
+  job.parallelism.tensor = job.parallelism.pipeline = 2;
+  job.observability.rank_metrics_every_steps = 2;
+  std::vector<std::string> lines;
+  const ThreadRun run = run_on_threads(job, {.dir = dir.path(), .max_steps = 3, .rank_lines = &lines});
+  REQUIRE(run.lines.size() == 3);
+  CHECK(json::parse(run.lines[0])["ranks"]["count"] == 4);
+  REQUIRE(lines.size() == 2);  // step 2, and the last
+  CHECK(json::parse(lines[0])["step"] == 2);
+  CHECK(json::parse(lines[1])["step"] == 3);
+  CHECK(json::parse(lines[1])["forward_s"].size() == 4);
+}
