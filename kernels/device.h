@@ -30,8 +30,10 @@ struct CudaStatus {
 };
 /// Cheap: starts no CUDA context. Never throws.
 CudaStatus cuda_status();
-/// Facts of GPU `index`; Error(kPreflight) when there is no such GPU.
-GpuFacts gpu_facts(int index);
+/// Facts of GPU `index`; Error(kPreflight) when there is no such GPU. Where the management library does not
+/// report its free memory, CUDA does, by a context that takes hundreds of MiB of the GPU until this process
+/// ends: only if `may_make_context`.
+GpuFacts gpu_facts(int index, bool may_make_context = true);
 
 /// What changes while a GPU works, as its management library reports it. Values that it does not report are nullopt.
 struct GpuReadings {

@@ -80,7 +80,7 @@ CudaStatus cuda_status() {
   return status;
 }
 
-GpuFacts gpu_facts(int index) {
+GpuFacts gpu_facts(int index, bool may_make_context) {
   require_device(index);
   cudaDeviceProp properties{};
   cuda::check_cuda(cudaGetDeviceProperties(&properties, index), "start", "cudaGetDeviceProperties");
@@ -94,8 +94,7 @@ GpuFacts gpu_facts(int index) {
   std::array<char, 32> bus_id{};
   if (cudaDeviceGetPCIBusId(bus_id.data(), int(bus_id.size()), index) == cudaSuccess) facts.pci_bus_id = bus_id.data();
   cuda::add_management_facts(facts);
-  if (facts.free_bytes > 0) return facts;
-  // CUDA tells it too, but makes a context for that: hundreds of MiB of the GPU, for as long as this process lives.
+  if (facts.free_bytes > 0 || !may_make_context) return facts;
   int before = 0;
   if (cudaGetDevice(&before) == cudaSuccess && cudaSetDevice(index) == cudaSuccess) {
     (void)cudaMemGetInfo(&facts.free_bytes, &facts.total_bytes);

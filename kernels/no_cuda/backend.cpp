@@ -13,7 +13,7 @@ constexpr const char* kAbsent =
 
 CudaStatus cuda_status() { return {.problem = kAbsent}; }
 
-GpuFacts gpu_facts(int) { throw Error(ErrorCode::kPreflight, kAbsent); }
+GpuFacts gpu_facts(int, bool) { throw Error(ErrorCode::kPreflight, kAbsent); }
 
 std::function<GpuReadings()> open_gpu_readings(int) {
   return [] { return GpuReadings{}; };

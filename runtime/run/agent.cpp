@@ -4,7 +4,6 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <poll.h>
-#include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -21,11 +20,9 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
-#include "runtime/base/process_memory.h"
 #include "runtime/machine/bundle.h"
 #include "runtime/machine/outer_launcher.h"
 #include "runtime/machine/session.h"
-#include "runtime/plan/device_model.h"
 #include "runtime/run/agent_state.h"
 #include "runtime/run/environment.h"
 #include "runtime/run/local_machine.h"
@@ -33,6 +30,7 @@
 #include "runtime/run/protocol.h"
 #include "runtime/spec/parse.h"
 #include "runtime/machine/rank_device.h"
+#include "runtime/train/gpu_watch.h"
 
 namespace trainctl {
 namespace {
@@ -47,6 +45,8 @@ constexpr double kDialLimitS = 0.5;
 constexpr double kDigestIntervalS = 1.0;
 /// Clearing an epoch away may take the loop so long.
 constexpr double kStandStillS = 3;
+/// Between two questions to a GPU's driver.
+constexpr double kUsageIntervalS = 2.0;
 /// What may wait for a supervisor that reads slowly, before processes have to wait with their output.
 constexpr size_t kMostWaitingBytes = 8u << 20;
 /// What is kept for a supervisor that is away; then the oldest output goes.
@@ -63,11 +63,6 @@ std::string variable(const char* name) {
   return value ? value : "";
 }
 
-int usable_cores() {
-  cpu_set_t set;
-  return ::sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-}
-
 class Agent {
  public:
   explicit Agent(const AgentOptions& options)
@@ -76,12 +71,17 @@ class Agent {
         machine_({.run_directory = options.run_directory, .host = host_name()}, clock_,
                  [this](Message&& message) { tell(std::move(message)); }) {
     topology_ = variable("SLURM_TOPOLOGY_ADDR");
-    numerics_ = numerics_here();
     sigset_t set;
     ::sigemptyset(&set);
     ::sigaddset(&set, SIGTERM);
     ::sigprocmask(SIG_BLOCK, &set, nullptr);
     signal_fd_ = ::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    // From here on there may be threads: they inherit the mask.
+    read_job();
+    facts_ = node_facts(uses_gpus_);
+    for (int gpu = 0; gpu < facts_.gpu_count(); ++gpu)
+      gpus_.push_back(std::make_unique<GpuWatch>(kernels::open_gpu_readings(gpu), kUsageIntervalS));
+    folders_problem_ = folders_problem({"/tmp", "/dev/shm", options.run_directory + "/logs"});
   }
   ~Agent() { ::close(signal_fd_); }
 
@@ -102,16 +102,17 @@ class Agent {
     fmt::print("{:%Y-%m-%dT%H:%M:%SZ} {}\n", fmt::gmtime(std::time(nullptr)), line);
   }
 
-  /// What computes here for this run; "" where it cannot be said.
-  std::string numerics_here() const {
+  /// What computes here for this run: "" where it cannot be said.
+  void read_job() {
     try {
       const std::string path = options_.run_directory + "/job.json";
       const ParsedJob job =
           parse_job({.text = real_file_system().read_text(path), .file = path, .overrides = {}, .environment = {}});
-      return job.ok() ? machine_numerics(job.job, device_kind(job.job)) : "";
+      if (!job.ok()) return;
+      uses_gpus_ = job.job.device != "cpu";
+      numerics_ = machine_numerics(job.job, device_kind(job.job));
     } catch (const Error& error) {
       say(error.what());
-      return "";
     }
   }
 
@@ -210,10 +211,10 @@ class Agent {
         .mpirun_problem = find_launcher(options_.mpirun, own_bundle(), find_program).empty()
                               ? fmt::format("{} is no program on this node", options_.mpirun)
                               : "",
+        .run_problem = folders_problem_.empty() ? "" : options_.name + " " + folders_problem_,
         .numerics = numerics_,
         .pid = int(::getpid()),
-        .cores = usable_cores(),
-        .memory_bytes = available_memory_here(),
+        .facts = facts_,
         .unix_s = clock_.unix_s(),
         .epoch = machine_.epoch(),
         .newest_epoch = state_.newest_epoch()};
@@ -307,8 +308,17 @@ class Agent {
     if (with_ranks || now_s - digest_s_ >= kDigestIntervalS) {
       digest_s_ = now_s;
       message.payload = wire::pack(machine_.digests());
+      message.text = usage().to_json();
     }
     if (stream_) stream_->send(message);
+  }
+
+  NodeUsage usage() const {
+    NodeUsage now{.memory_used_bytes = memory_used_here()};
+    for (const auto& gpu : gpus_)
+      if (const auto celsius = gpu->last().temperature_c)
+        now.hottest_c = std::max(now.hottest_c.value_or(*celsius), *celsius);
+    return now;
   }
 
   void tell(Message&& message) {
@@ -363,7 +373,10 @@ class Agent {
   AgentState state_;
   LocalMachine machine_;
   std::unique_ptr<Stream> stream_;
-  std::string token_, topology_, numerics_, last_problem_;
+  std::string token_, topology_, numerics_, folders_problem_, last_problem_;
+  bool uses_gpus_ = false;
+  NodeFacts facts_;
+  std::vector<std::unique_ptr<GpuWatch>> gpus_;
   uint64_t sequence_ = 0;
   std::deque<Message> untaken_;      ///< sent, but maybe not taken
   size_t untaken_bytes_ = 0;         ///< of their payloads

@@ -154,9 +154,7 @@ std::string NodeHello::to_json() const {
             {"run_problem", run_problem},
             {"numerics", numerics},
             {"pid", pid},
-            {"cores", cores},
-            {"gpus", gpus},
-            {"memory_bytes", memory_bytes},
+            {"facts", parse_json(facts.to_json())},
             {"unix_s", unix_s},
             {"newest_epoch", newest_epoch}};
   if (epoch) j["epoch"] = *epoch;
@@ -180,9 +178,7 @@ NodeHello NodeHello::from_json(const std::string& text) {
     h.run_problem = j.at("run_problem");
     h.numerics = j.at("numerics");
     h.pid = j.at("pid");
-    h.cores = j.at("cores");
-    h.gpus = j.at("gpus");
-    h.memory_bytes = j.at("memory_bytes");
+    if (j.contains("facts")) h.facts = NodeFacts::from_json(dump_json(j["facts"]));
     h.unix_s = j.at("unix_s");
     h.newest_epoch = j.at("newest_epoch");
     if (j.contains("epoch")) h.epoch = j.at("epoch").get<uint64_t>();

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "runtime/base/activity.h"
+#include "runtime/machine/node_facts.h"
 #include "runtime/machine/process.h"
 
 namespace trainctl::wire {
@@ -50,7 +51,8 @@ struct Message {
                         ///< look, beat: which;
                         ///< refused: 1 if it would be refused again
   uint64_t sequence = 0;  ///< of an agent's messages but beats, from 1; a beat of the supervisor: the last that it has taken
-  std::string text;     ///< refused, rank_lost: why; remote: the host; spawn: which program
+  std::string text;     ///< refused, rank_lost: why; remote: the host; spawn: which program; an agent's beat
+                        ///< with ranks: NodeUsage
   std::string payload;  ///< hello, welcome, start, beat: see below; rank: a line of the control channel;
                         ///< output, fence: bytes
 };
@@ -94,11 +96,11 @@ struct NodeHello {
   std::string interface;  ///< that holds it
   std::string topology;   ///< "spine.leaf0.node1", "" if not known
   std::string pmix_problem, mpirun_problem,
-      run_problem;       ///< "" or why not, one sentence: PMIx, mpirun, the run directory
+      run_problem;  ///< "" or why not, one sentence: PMIx, mpirun, this run (its folders cannot be written)
   std::string numerics;  ///< of its devices, "" if not asked
-  int pid = 0, cores = 0, gpus = 0;
-  uint64_t memory_bytes = 0;
-  double unix_s = 0;
+  int pid = 0;
+  NodeFacts facts;
+  double unix_s = 0;              ///< of its clock
   std::optional<uint64_t> epoch;  ///< whose processes run there
   uint64_t newest_epoch = 0;      ///< that it has seen
   std::string to_json() const;

@@ -43,15 +43,33 @@ std::vector<RankStatus> ranks_of(const json& list) {
 
 json json_of(const std::vector<NodeStatus>& nodes) {
   json list = json::array();
-  for (const NodeStatus& n : nodes)
+  for (const NodeStatus& n : nodes) {
     list.push_back({{"name", n.name},
                     {"state", n.state},
                     {"reason", n.reason},
                     {"first_rank", n.first},
                     {"ranks", n.count},
                     {"heard", n.heard_unix_s},
-                    {"since", n.since_unix_s}});
+                    {"since", n.since_unix_s},
+                    {"facts", parse_json(n.facts.to_json())},
+                    {"usage", parse_json(n.usage.to_json())}});
+    if (n.clock_offset_s) list.back()["clock_offset_s"] = *n.clock_offset_s;
+  }
   return list;
+}
+
+NodeStatus node_of(const json& n) {
+  NodeStatus node{.name = n.at("name"),
+                  .state = n.at("state"),
+                  .reason = n.at("reason"),
+                  .first = n.at("first_rank"),
+                  .count = n.at("ranks"),
+                  .heard_unix_s = n.at("heard"),
+                  .since_unix_s = n.at("since")};
+  if (n.contains("facts")) node.facts = NodeFacts::from_json(dump_json(n["facts"]));
+  if (n.contains("usage")) node.usage = NodeUsage::from_json(dump_json(n["usage"]));
+  if (n.contains("clock_offset_s")) node.clock_offset_s = n["clock_offset_s"].get<double>();
+  return node;
 }
 
 /// "DIR/ranks.json" of "DIR/status.json".
@@ -115,8 +133,7 @@ RunStatus RunStatus::from_json(const std::string& text) try {
   s.reason = j.at("reason");
   s.advice = j.at("advice");
   if (j.contains("nodes"))
-    for (const json& n : j["nodes"])
-      s.nodes.push_back({n.at("name"), n.at("state"), n.at("reason"), n.at("first_rank"), n.at("ranks"), n.at("heard"), n.at("since")});
+    for (const json& n : j["nodes"]) s.nodes.push_back(node_of(n));
   s.ranks = ranks_of(j.at("ranks"));
   return s;
 } catch (const json::exception& error) {

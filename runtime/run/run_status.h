@@ -7,6 +7,7 @@
 
 #include "runtime/base/activity.h"
 #include "runtime/base/file_system.h"
+#include "runtime/machine/node_facts.h"
 
 namespace trainctl {
 
@@ -19,6 +20,9 @@ struct RankStatus {
   double heard_unix_s = 0;           ///< last message; 0: none yet
 };
 
+/// Clocks of nodes that differ by more from the supervisor's are reported.
+inline constexpr double kClocksApartS = 1;
+
 /// A node of a run on several.
 struct NodeStatus {
   std::string name;
@@ -27,11 +31,14 @@ struct NodeStatus {
   int first = 0, count = 0;  ///< its ranks in this epoch
   double heard_unix_s = 0;   ///< its agent's last word; 0: none
   double since_unix_s = 0;   ///< in this state
+  NodeFacts facts;           ///< of its newest agent
+  NodeUsage usage;
+  std::optional<double> clock_offset_s;  ///< ahead of the supervisor's clock when its agent said hello
 };
 
 struct RunStatus {
   std::string run_id, directory;
-  std::string state = "starting";  ///< submitted | starting | running | saving | stopping | restarting | finished
+  std::string state = "starting";  ///< submitted | starting | running | saving | stopping | restarting | waiting (for nodes) | finished
                                    ///< | paused | stopped | aborted | failed
   uint64_t epoch = 0;
   int restarts = 0, exit_code = -1;  ///< exit_code -1: still going

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "runtime/base/error.h"
+#include "runtime/base/json.h"
 
 namespace trainctl {
 namespace {
@@ -30,7 +31,13 @@ Fleet::Options fleet_options(const SupervisePlan& plan, const RunDirectory& run,
       .takeover = fault.supervisor_takeover && plan.nodes.start.way != AgentStart::Way::awaited,
       .requeue = plan.slurm.requeue,
       .chain = plan.slurm.chain};
-  for (const ClusterNode& node : plan.nodes.nodes) options.nodes.push_back(node.name);
+  const JobSpec& job = plan.job.job;
+  for (const ClusterNode& node : plan.nodes.nodes) {
+    options.nodes.push_back(node.name);
+    if (!plan.nodes.one_machine && job.device == "cuda")
+      options.gpus_needed.push_back((node.slots + job.launcher.ranks_per_gpu - 1) /
+                                    job.launcher.ranks_per_gpu);
+  }
   return options;
 }
 
@@ -175,6 +182,19 @@ void set_networks(AttemptOptions& options, const SupervisePlan& plan, const Flee
   }
 }
 
+bool runs_ranks(const std::vector<AttemptOptions::Node>& places, int node) {
+  return std::any_of(places.begin(), places.end(),
+                     [&](const AttemptOptions::Node& place) { return place.node == node; });
+}
+
+std::string node_up_json(const Fleet& fleet, int node) {
+  const wire::NodeHello& hello = *fleet.hello(node);
+  nlohmann::json fields = {
+      {"node", fleet.name(node)}, {"address", hello.address}, {"facts", parse_json(hello.facts.to_json())}};
+  if (const auto offset_s = fleet.clock_offset_s(node)) fields["clock_offset_s"] = *offset_s;
+  return dump_json(fields);
+}
+
 std::vector<NodeStatus> node_statuses(const Recovery& recovery, const Fleet& fleet,
                                       const std::vector<AttemptOptions::Node>& places, Clock& clock) {
   std::vector<NodeStatus> list;
@@ -188,6 +208,11 @@ std::vector<NodeStatus> node_statuses(const Recovery& recovery, const Fleet& fle
       status.state = pool.quarantined ? "quarantined" : status.count > 0 ? "running" : "spare";
     if (pool.state == PoolNode::lost) status.state = "lost", status.reason = pool.why;
     if (node >= 0 && fleet.heard_s(node) > 0) status.heard_unix_s = fleet.heard_s(node) + offset_s;
+    if (node >= 0 && fleet.hello(node)) {
+      status.facts = fleet.hello(node)->facts;
+      status.usage = fleet.usage(node);
+      status.clock_offset_s = fleet.clock_offset_s(node);
+    }
     list.push_back(status);
   }
   return list;

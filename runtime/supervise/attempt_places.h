@@ -39,6 +39,12 @@ std::string network_of(const AttemptOptions& options, const SupervisePlan& plan,
 void set_networks(AttemptOptions& options, const SupervisePlan& plan, const Fleet& fleet,
                   const std::string& network);
 
+/// Whether the node is one of an attempt's.
+bool runs_ranks(const std::vector<AttemptOptions::Node>& places, int node);
+
+/// The fields of the event node_up: what the node has, and its clock.
+std::string node_up_json(const Fleet& fleet, int node);
+
 /// For the status: each node of the pool, with its ranks where it is one of `places` of the attempt that
 /// runs.
 std::vector<NodeStatus> node_statuses(const Recovery& recovery, const Fleet& fleet,

@@ -53,7 +53,7 @@ void AttemptTimes::ended(const Verdict& v, const AttemptResult& result) {
   if (v.outcome != Verdict::failed && !result.regrouped) return;
   // A failure before the first step belongs to the outage that began earlier.
   if (outage_.cause.empty())
-    outage_ = {.cause = result.regrouped ? "regroup" : name_of(v.code), .evidence_s = end_s};
+    outage_ = {.cause = v.outcome == Verdict::failed ? name_of(v.code) : "regroup", .evidence_s = end_s};
   outage_.ended_s = now_s;
 }
 

@@ -251,6 +251,13 @@ std::string Fleet::refusal_of(const wire::NodeHello& hello) const {
     return fmt::format("{} computes with {} and this run with {}: its bits would differ; leave the node out, or install the same "
                        "libraries on machines of one kind",
                        hello.name, hello.numerics, options_.numerics);
+  const int node = find(hello.name), gpus = hello.facts.gpu_count();
+  if (!options_.gpus_needed.empty() && gpus < options_.gpus_needed[size_t(node)])
+    return fmt::format(
+        "{} has {} and its slots need {} (launcher.slots, launcher.ranks_per_gpu); repair it, give it fewer "
+        "slots, or "
+        "leave it out",
+        hello.name, count_of(gpus, "usable GPU"), options_.gpus_needed[size_t(node)]);
   return hello.run_problem;
 }
 
@@ -284,6 +291,7 @@ void Fleet::greet(Connection& c, const Message& message) {
   node.start_interval_s = 1;
   node.taken = 0;
   const bool keep = hello.epoch && options_.attach_to == hello.epoch;
+  node.clock_offset_s = hello.unix_s - clock_.unix_s();
   node.hello = std::move(hello);
   const double takeover_s = takeover_after_s(options_.silence_s, options_.grace_s, index);
   const wire::Welcome welcome{.silence_s = options_.silence_s,
@@ -327,6 +335,7 @@ void Fleet::read_from(Connection& c) {
     }
     Node& node = nodes_[size_t(c.node)];
     const uint64_t sequence = message.sequence;
+    if (message.kind == Kind::beat && !message.text.empty()) node.usage = NodeUsage::from_json(message.text);
     if (holding_) {
       held_.emplace_back(c.node, std::move(message));
       continue;

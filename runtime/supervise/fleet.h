@@ -29,6 +29,8 @@ class Fleet {
     AgentStart start;
     std::string listen;  ///< "unix:PATH" or "ADDRESS:0"
     std::string numerics;                ///< of the run's devices; a node with others is refused; "": not compared
+    std::vector<int>
+        gpus_needed;  ///< of each node, for its slots; a node with fewer is refused; empty: not compared
     double silence_s = 2, grace_s = 30;
     bool takeover = false;     ///< an agent starts a supervisor when this one is silent
     bool requeue = false;      ///< for that one: SlurmTies
@@ -60,6 +62,10 @@ class Fleet {
   const std::string& name(int node) const { return nodes_[size_t(node)].name; }
   /// Nothing while the node is absent or lost.
   const wire::NodeHello* hello(int node) const;
+  /// What it said last of its memory and GPUs.
+  const NodeUsage& usage(int node) const { return nodes_[size_t(node)].usage; }
+  /// By how much its clock was ahead of this one's when it said hello.
+  std::optional<double> clock_offset_s(int node) const { return nodes_[size_t(node)].clock_offset_s; }
   /// When the node was heard last, monotonic.
   double heard_s(int node) const { return nodes_[size_t(node)].heard_s; }
   /// Why the node is not there: what its start said, or how it was lost.
@@ -92,6 +98,8 @@ class Fleet {
   struct Node {
     std::string name, problem;
     std::optional<wire::NodeHello> hello;
+    NodeUsage usage;
+    std::optional<double> clock_offset_s;
     Connection* connection = nullptr;
     std::unique_ptr<Machine> machine;
     double heard_s = 0, next_start_s = 0, start_interval_s = 1;

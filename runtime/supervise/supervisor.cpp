@@ -39,8 +39,6 @@ std::string dump(const json& j) { return dump_json(j); }
 constexpr double kEndAgentsS = 3;
 /// For agents that a dead supervisor left, which dial every 0.1 s.
 constexpr double kOrphansS = 0.5;
-/// Clocks of nodes that differ by more are worth a line.
-constexpr double kClocksApartS = 5;
 /// A shorter wait for nodes is not worth a line.
 constexpr double kSilentWaitS = 1;
 /// For the agents of a supervisor that died: they dial every 0.1 s.
@@ -218,17 +216,18 @@ class Supervisor {
 
   void node_up(int node) {
     is_up_.insert(node);
-    const wire::NodeHello& hello = *fleet_->hello(node);
     recovery_.node_ready(fleet_->name(node), plan_.nodes.nodes[size_t(node)].slots, clock_.monotonic_s());
-    if (const double apart_s = std::abs(hello.unix_s - clock_.unix_s()); apart_s > kClocksApartS)
-      console_.note(fmt::format(" ! the clock of {} is {:.0f} s apart from this one: times in its logs are, too; set it by NTP",
-                                fleet_->name(node), apart_s));
-    log_.event("node_up", dump({{"node", fleet_->name(node)}, {"address", fleet_->hello(node)->address}}));
+    if (const double apart_s = std::abs(fleet_->clock_offset_s(node).value_or(0)); apart_s > kClocksApartS)
+      console_.note(fmt::format(
+          " ! the clock of {} is {:.1f} s apart from this one: times in its logs are, too; set it by NTP",
+          fleet_->name(node), apart_s));
+    log_.event("node_up", node_up_json(*fleet_, node));
   }
 
-  void node_lost(int node, const std::string& why) {
+  void node_lost(int node, const std::string& why, bool recorded = false) {  // as an event, by its attempt
     is_up_.erase(node);
     recovery_.node_lost(fleet_->name(node), why, clock_.monotonic_s());
+    if (!recorded) log_.event("node_lost", dump({{"node", fleet_->name(node)}, {"reason", why}}));
     console_.note(fmt::format(" ! {}: {}", fleet_->name(node), why));
   }
 
@@ -250,6 +249,7 @@ class Supervisor {
       waiting_said_ = true;
       console_.note("   " + wait.why);
     }
+    if (waiting_said_) log_.waiting(wait.why);
     const double left_s = std::min(wait.until_s, fleet_->deadline_s()) - clock_.monotonic_s();
     pollfd fds[] = {{.fd = fleet_->fd(), .events = POLLIN, .revents = 0},
                     {.fd = signals.fd(), .events = POLLIN, .revents = 0}};
@@ -373,7 +373,7 @@ class Supervisor {
     const bool by_pmix = options.pmix;
     options.hooks = {.turn = [this] { lock_.turn(); },
                      .node_up = [this](int node) { node_up(node); },
-                     .node_lost = [this](int node, const std::string& why) { node_lost(node, why); },
+                     .node_lost = [this](int n, const auto& why) { node_lost(n, why, runs_ranks(places_, n)); },
                      .all_present = [this] { times_.all_present(); },
                      .progressed =
                          [this](int64_t step) {

@@ -17,8 +17,10 @@ TEST_CASE("an agent runs what it is told, reports it, and leaves when it is told
   const wire::NodeHello hello = stage.attach();
   CHECK(hello.name == "here");
   CHECK(hello.token == "token");
-  CHECK(hello.cores >= 1);
-  CHECK(hello.memory_bytes > 0);
+  CHECK(hello.facts.cores >= 1);
+  CHECK(hello.facts.memory_bytes > 0);
+  CHECK(hello.facts.gpus.empty());  // the run does not use any
+  CHECK(hello.run_problem.empty());
   CHECK_FALSE(hello.epoch);
   stage.peer->send(stage.start(3, "echo hello $TRAINCTL_EPOCH; exit 5"));
   REQUIRE(stage.await(Kind::exited));

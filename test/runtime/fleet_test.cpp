@@ -128,6 +128,33 @@ TEST_CASE("an agent that shows the token is welcomed, and both ends hear each ot
   }
 }
 
+TEST_CASE("a node with fewer GPUs than its slots need is refused with both numbers, until it has them") {
+  Stage stage(Fleet::Options{.nodes = {"a", "b"}, .gpus_needed = {8, 4}});
+  const auto hello = [](Peer& peer, int gpus) {
+    wire::NodeHello h = peer.hello_of("b");
+    if (gpus > 0) h.facts.gpus = {{"NVIDIA H200", gpus, 1}};
+    h.unix_s = 1e9 + 1000 + 12.5;   // the stage's clock, and an offset
+    peer.send(h);
+  };
+  for (const int gpus : {0, 3}) {
+    auto poor = stage.peer();
+    hello(*poor, gpus);
+    REQUIRE(stage.until([&] { return poor->count(Kind::refused) == 1; }, *poor));
+    CHECK(stage.fleet->problem(1) ==
+          fmt::format("b has {} usable GPUs and its slots need 4 (launcher.slots, launcher.ranks_per_gpu); "
+                      "repair it, give it fewer slots, or leave it out",
+                      gpus));
+  }
+  auto repaired = stage.peer();
+  hello(*repaired, 4);
+  REQUIRE(stage.until([&] { return repaired->count(Kind::welcome) == 1; }, *repaired));
+  CHECK(stage.fleet->clock_offset_s(1) == Approx(12.5));
+  const NodeUsage usage{.memory_used_bytes = 77, .hottest_c = 61.5};
+  repaired->send(Message{.kind = Kind::beat, .text = usage.to_json()});
+  CHECK(stage.until([&] { return stage.fleet->usage(1).memory_used_bytes == 77; }, *repaired));
+  CHECK(stage.fleet->usage(1).hottest_c == 61.5);
+}
+
 TEST_CASE("who is no agent of this run is refused with a reason, and harms nobody") {
   Stage stage;
   auto member = stage.agent("a");
