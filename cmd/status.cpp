@@ -1,38 +1,99 @@
-// trainctl status: one screen on a run, live or ended.
+// trainctl status: one screen on a run, live or ended; with --watch drawn again and again.
 #include <memory>
+#include <sstream>
+#include <utility>
 
 #include "cmd/runs.h"
+#include "cmd/watch.h"
 #include "runtime/base/error.h"
+#include "runtime/run/journal.h"
 #include "runtime/run/known_status.h"
 #include "runtime/supervise/submit.h"
 
 namespace trainctl::cmd {
 namespace {
 
-int status(const RunArguments& arguments, const Context& context) {
-  FileSystem& fs = real_file_system();
-  const FoundRun found = find_run(arguments);
-  const auto known = status_of_run(fs, found.run);
+/// Of events.jsonl, enough to find some that concern a person.
+constexpr int kEventLines = 60;
+/// A run that has had no supervisor for so long is watched no more.
+constexpr double kLeftS = 60;
+
+struct StatusArguments {
+  RunArguments run;
+  bool watch = false;
+  double every_s = 1;
+};
+
+KnownStatus known_of(const FoundRun& found) {
+  auto known = status_of_run(real_file_system(), found.run);
   if (!known)
     throw Error(ErrorCode::kUsage, fmt::format("{} has no status yet: the run never started", found.run.path));
-  if (!known->note.empty()) fmt::print(stderr, "warning: {}\n", known->note);
-  if (context.json) {
-    fmt::print("{}\n", known->status.to_json());
-  } else {
-    fmt::print("{}", render_status(known->status, supervisor_state(fs, found.run), real_clock().unix_s()));
-    if (const auto record = read_slurm_record(fs, found.run))
-      for (const std::string& line : queue_lines(*record)) fmt::print("queue      {}\n", line);
-    for (const std::string& line : superseded_lines(fs, found.run)) fmt::print("set aside  {}\n", line);
-  }
+  return std::move(*known);
+}
+
+std::vector<std::string> newest_events(const RunDirectory& run) {
+  std::vector<std::string> lines;
+  std::istringstream text(tail_of(run.events(), kEventLines));
+  for (std::string line; std::getline(text, line);) lines.push_back(line);
+  return lines;
+}
+
+std::string screen_of(const FoundRun& found, const KnownStatus& known, SupervisorState supervisor, Room room,
+                      bool color) {
+  FileSystem& fs = real_file_system();
+  std::string text = render_status(
+      known.status, supervisor, real_clock().unix_s(),
+      {.columns = room.columns, .rows = room.rows, .color = color, .events = newest_events(found.run)});
+  if (const auto record = read_slurm_record(fs, found.run))
+    for (const std::string& line : queue_lines(*record)) text += fmt::format("queue      {}\n", line);
+  for (const std::string& line : superseded_lines(fs, found.run))
+    text += fmt::format("set aside  {}\n", line);
+  return text;
+}
+
+int watch_status(const FoundRun& found, const StatusArguments& arguments, const Context& context) {
+  watch(
+      [&](Room room) {
+        // Before the status: a run that ends in between is then drawn as ended the next time.
+        const SupervisorState supervisor = supervisor_state(real_file_system(), found.run);
+        const KnownStatus known = known_of(found);
+        // A supervisor that died may be replaced: by a person, or by the agents.
+        const bool left = supervisor == SupervisorState::none && known.status.state != "submitted" &&
+                          real_clock().unix_s() - known.status.updated_unix_s > kLeftS;
+        const bool over = known.status.ended() || left;
+        return Screen{context.json ? known.status.to_json() + "\n"
+                                   : screen_of(found, known, supervisor, room, context.color_out),
+                      over};
+      },
+      arguments.every_s, context.json);
+  return kExitDone;
+}
+
+int status(const StatusArguments& arguments, const Context& context) {
+  const FoundRun found = find_run(arguments.run);
+  const KnownStatus known = known_of(found);
+  if (!known.note.empty()) fmt::print(stderr, "warning: {}\n", known.note);
+  if (arguments.watch) return watch_status(found, arguments, context);
+  const SupervisorState supervisor = supervisor_state(real_file_system(), found.run);
+  if (context.json)
+    fmt::print("{}\n", known.status.to_json());
+  else
+    fmt::print("{}",
+               screen_of(found, known, supervisor, {.columns = terminal_room().columns}, context.color_out));
   return kExitDone;
 }
 
 }  // namespace
 
 void add_status(CommandLine& app, Context& context) {
-  auto arguments = std::make_shared<RunArguments>();
-  CommandLine command = app.add_subcommand("status", "one screen on a run");
-  add_run_arguments(command, *arguments, false);
+  auto arguments = std::make_shared<StatusArguments>();
+  CommandLine command = app.add_subcommand("status", "one screen on a run, once or live");
+  add_run_arguments(command, arguments->run, false);
+  command.add_flag("-w,--watch", arguments->watch, "draw it again until the run ends; q or Ctrl-C leaves it");
+  command.add_option("--every", arguments->every_s, "seconds between two drawings")
+      .range(0.1, 3600)
+      .type_name("SECONDS")
+      .show_default();
   when_chosen(command, context, [arguments, &context] { return status(*arguments, context); });
 }
 

@@ -6,10 +6,10 @@
 #include <cmath>
 #include <map>
 
-
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 #include "runtime/observe/console.h"
+#include "runtime/observe/run_table.h"
 #include "runtime/spec/lineage.h"
 
 namespace trainctl {
@@ -25,16 +25,6 @@ constexpr double kShortestHangS = 10;
 constexpr double kStaleS = 10, kLateS = 3;
 
 bool is_waiting(const RankStatus& rank) { return rank.activity && rank.activity->is_waiting(); }
-
-/// Without the peers and their group, which differ between ranks that do the same.
-std::string shared_text(const Activity& a) {
-  if (!a.is_waiting()) return render(a);
-  Activity without = a;
-  without.communicator = "";
-  without.peer_count = 0;
-  without.more_peers = false;
-  return render(without);
-}
 
 std::string ranges_of(const std::vector<int>& ranks) {
   std::string text;
@@ -60,6 +50,40 @@ std::string named(const std::vector<int>& ranks) {
   return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", ranges_of(ranks));
 }
 
+/// " on node1", " on node0, node2 and 5 more"; "" on one machine.
+std::string on_nodes(const RunStatus& s, const std::vector<int>& ranks) {
+  if (s.nodes.empty()) return "";
+  std::vector<std::string> names;
+  for (const int rank : ranks)
+    if (const std::string& host = s.ranks[size_t(rank)].host;
+        !host.empty() && std::find(names.begin(), names.end(), host) == names.end())
+      names.push_back(host);
+  constexpr size_t kMostNames = 4;
+  std::string text;
+  for (size_t i = 0; i < std::min(names.size(), kMostNames); ++i) text += (i ? ", " : " on ") + names[i];
+  if (names.size() > kMostNames) text += fmt::format(" and {} more", names.size() - kMostNames);
+  return text;
+}
+
+/// "rank 2 on node1"
+std::string placed(const RunStatus& s, const std::vector<int>& ranks) { return named(ranks) + on_nodes(s, ranks); }
+
+/// What `waiting` wait in: " in all-reduce (dp group of stage 0, tp 1)", of the first one that waits for a rank
+/// of `culprits`, else of the first one that says so.
+std::string operation_of(const RunStatus& s, const std::vector<int>& waiting, const std::vector<int>& culprits) {
+  const Activity* found = nullptr;
+  for (const int rank : waiting) {
+    const auto& a = s.ranks[size_t(rank)].activity;
+    if (!a || !a->is_waiting() || a->operation.empty()) continue;
+    const bool direct = std::any_of(culprits.begin(), culprits.end(), [&](int r) { return a->waits_for(r); });
+    if (!found || direct) found = &*a;
+    if (direct) break;
+  }
+  if (!found) return "";
+  return fmt::format(" in {}{}", found->operation.view(),
+                     found->communicator.empty() ? "" : fmt::format(" ({})", found->communicator.view()));
+}
+
 /// The ranks that compute and for whom others wait.
 std::vector<int> busy_ranks(const RunStatus& status) {
   std::vector<const Activity*> all;
@@ -69,6 +93,15 @@ std::vector<int> busy_ranks(const RunStatus& status) {
 
 }  // namespace
 
+std::string activity_text(const Activity& a) {
+  if (!a.is_waiting()) return render(a);
+  Activity without = a;
+  without.communicator = "";
+  without.peer_count = 0;
+  without.more_peers = false;
+  return render(without);
+}
+
 std::vector<std::string> rank_lines(const RunStatus& status) {
   const auto text_of = [](const RankStatus& rank, std::string (*words)(const Activity&)) {
     if (rank.phase == "absent") return std::string("not started");
@@ -77,10 +110,10 @@ std::vector<std::string> rank_lines(const RunStatus& status) {
     return rank.phase == "present" ? what : rank.phase + ", last: " + what;
   };
   std::map<std::string, std::vector<int>> groups;
-  for (const RankStatus& rank : status.ranks) groups[text_of(rank, shared_text)].push_back(rank.rank);
+  for (const RankStatus& rank : status.ranks) groups[text_of(rank, activity_text)].push_back(rank.rank);
   std::vector<std::string> lines;
   for (const auto& [what, ranks] : groups)
-    lines.push_back(fmt::format("{} {}: {}", ranks.size() == 1 ? "rank" : "ranks", ranges_of(ranks),
+    lines.push_back(fmt::format("{}: {}", placed(status, ranks),
                                 ranks.size() == 1 ? text_of(status.ranks[size_t(ranks[0])], render) : what));
   return lines;
 }
@@ -97,29 +130,51 @@ std::string age_note(SupervisorState supervisor, double age_s) {
   return "";
 }
 
-/// A line a node: its ranks, what they do, since when, how long ago its agent was heard.
-std::string node_table(const RunStatus& s, double now) {
-  if (s.nodes.empty()) return "";
-  size_t width = 4;
-  for (const NodeStatus& node : s.nodes) width = std::max(width, node.name.size());
-  std::string text = fmt::format("nodes      {:<{}}  {:<11}  {:<11}  {:>6}  {:>6}  doing\n", "name", width, "ranks", "state", "since", "heard");
-  for (const NodeStatus& node : s.nodes) {
-    const std::string ranks = node.count == 0   ? "-"
-                              : node.count == 1 ? fmt::format("{}", node.first)
-                                                : fmt::format("{}-{}", node.first, node.first + node.count - 1);
-    std::string doing = node.reason;
-    for (int rank = node.first; rank < node.first + node.count && doing.empty(); ++rank)
-      if (size_t(rank) < s.ranks.size() && s.ranks[size_t(rank)].activity) doing = shared_text(*s.ranks[size_t(rank)].activity);
-    const auto ago = [&](double unix_s) { return unix_s > 0 ? short_duration(std::max(0.0, now - unix_s)) : "-"; };
-    text += fmt::format("           {:<{}}  {:<11}  {:<11}  {:>6}  {:>6}  {}\n", node.name, width, ranks, node.state,
-                        ago(node.since_unix_s), ago(node.heard_unix_s), doing);
-  }
+/// Rows of the table and events where the terminal does not say how many fit.
+constexpr int kMostNodes = 64;
+constexpr size_t kMostEvents = 6;
+/// Of a screen, beside the table and the events.
+constexpr int kOtherRows = 16;
+constexpr int kLabel = 11;
+
+/// Lines under a label: "nodes      name ...", or on a narrow terminal without room for it.
+std::string labelled(const std::string& label, const std::vector<std::string>& lines, bool with_label) {
+  std::string text;
+  for (size_t i = 0; i < lines.size(); ++i)
+    text += (with_label ? fmt::format("{:<{}}", i ? "" : label, kLabel) : "") + lines[i] + "\n";
   return text;
+}
+
+/// The table of nodes, the machines, what happened last.
+std::string nodes_text(const RunStatus& s, double now, const StatusView& view) {
+  const bool wide = view.columns == 0 || view.columns >= 100;
+  const size_t events =
+      view.rows == 0 ? kMostEvents : size_t(std::clamp((view.rows - kOtherRows) / 3, 3, 12));
+  const int room = view.columns == 0 ? 0 : view.columns - (wide ? kLabel : 0);
+  const int most_nodes = view.rows == 0 ? kMostNodes : std::max(4, view.rows - kOtherRows - int(events));
+  std::string text = labelled(
+      "nodes", node_table(s, now, {.columns = room, .most_nodes = most_nodes, .color = view.color}), wide);
+  return text + labelled("machines", machine_lines(s), wide) +
+         labelled("events", event_lines(view.events, events), wide);
+}
+
+/// For a screen that is drawn in place, no line wraps. Lines with colours are those of the table, which fit.
+std::string fitted(const std::string& text, int columns) {
+  if (columns == 0) return text;
+  std::string result;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    const std::string line = text.substr(begin, end - begin);
+    result += (line.find('\033') == std::string::npos ? cut_to(line, columns) : line) + "\n";
+    begin = end + 1;
+  }
+  return result;
 }
 
 }  // namespace
 
-std::string render_status(const RunStatus& s, SupervisorState supervisor, double now) {
+std::string render_status(const RunStatus& s, SupervisorState supervisor, double now,
+                          const StatusView& view) {
   const bool supervised = supervisor != SupervisorState::none;
   const double age_s = now - s.updated_unix_s;
   if (s.state == "submitted" && !supervised)
@@ -143,12 +198,19 @@ std::string render_status(const RunStatus& s, SupervisorState supervisor, double
                       number(last.grad_norm, "{:.3g}"), number(last.lr, "{:.3g}"));
   text += fmt::format("speed      {} tokens/s · mfu {}\n", short_number(last.tokens_per_s),
                       number(last.mfu * 100, "{:.1f} %"));
+  if (last.rank_count > 1)
+    text += fmt::format("compute    {:.3g} s .. {:.3g} s (median) .. {:.3g} s (rank {}{}) a step\n",
+                        last.compute_min_s, last.compute_median_s, last.compute_max_s, last.compute_max_rank,
+                        last.compute_max_node.empty() ? "" : ", " + last.compute_max_node);
   text += fmt::format("checkpoint {}\n", s.saved_step < 0 ? "none yet" : fmt::format("step {}", s.saved_step));
   const auto present = ranks_where(s, [](const RankStatus& r) { return r.phase == "present"; });
   if (!s.ended() && supervised)
     text += fmt::format("ranks      {} of {} alive · updated {} ago\n", present.size(), s.ranks.size(),
                         short_duration(age_s));
-  if (!s.ended() && supervised) text += node_table(s, now);
+  if (!s.ended() && supervised)
+    text += nodes_text(s, now, view);
+  else if (!s.nodes.empty())
+    text += labelled("events", event_lines(view.events, kMostEvents), true);
   for (const LineageEntry& entry : lineage_of(s.lineage_json)) text += fmt::format("lineage    {}\n", describe(entry));
   text += fmt::format("files      {}\n", s.directory);
   if (!s.reason.empty()) text += fmt::format("reason     {}\n", s.reason);
@@ -156,7 +218,7 @@ std::string render_status(const RunStatus& s, SupervisorState supervisor, double
                              : supervised ? "trainctl stop " + s.run_id
                                           : "trainctl resume " + s.run_id;
   if (!advice.empty()) text += "next       " + advice + "\n";
-  return text;
+  return view.rows > 0 ? fitted(text, view.columns) : text;
 }
 
 std::string to_json(const Diagnosis& d) {
@@ -166,6 +228,28 @@ std::string to_json(const Diagnosis& d) {
 }
 
 namespace {
+
+Diagnosis waiting_for_nodes(Diagnosis d, const RunStatus& s) {
+  d.verdict = "waiting";
+  d.summary = s.reason;
+  for (const NodeStatus& node : s.nodes)
+    if (node.state != "running" && node.state != "spare")
+      d.details.push_back(
+          fmt::format("{}: {}{}", node.name, node.state, node.reason.empty() ? "" : ", " + node.reason));
+  d.advice = fmt::format("repair a node, or trainctl stop {}", s.run_id);
+  return d;
+}
+
+std::string stopped_text(const RunStatus& s, const std::vector<int>& stopped) {
+  const auto waiting = ranks_where(
+      s, [](const RankStatus& r) { return r.phase == "present" && !r.stopped && is_waiting(r); });
+  std::string text = fmt::format("{} {} stopped (by SIGSTOP or a debugger)", placed(s, stopped),
+                                 stopped.size() == 1 ? "is" : "are");
+  if (!waiting.empty())
+    text += fmt::format("; {} {}{}", named(waiting), waiting.size() == 1 ? "waits" : "wait",
+                        operation_of(s, waiting, stopped));
+  return text;
+}
 
 Diagnosis without_supervisor(Diagnosis d, const RunStatus& s, double now) {
   if (s.state == "submitted") {
@@ -206,6 +290,8 @@ Diagnosis diagnose(const RunStatus& s, SupervisorState supervisor, double now) {
     const bool counts = busy.empty() ? present(r) : std::find(busy.begin(), busy.end(), r.rank) != busy.end();
     return counts && r.activity && !is_step_phase(r.activity->phase);
   });
+  if (s.state == "waiting" && supervisor == SupervisorState::alive && now - s.updated_unix_s <= kStaleS)
+    return waiting_for_nodes(std::move(d), s);
   const double step_s = step_view(s.last_step_json).step_s, usual_s = std::isnan(step_s) ? 0 : step_s;
   const double quiet_s = now - std::max(s.step_unix_s, s.started_unix_s);
   d.advice = fmt::format("wait for the supervisor (limit {}), or trainctl stop {} --now and trainctl resume {}",
@@ -220,9 +306,9 @@ Diagnosis diagnose(const RunStatus& s, SupervisorState supervisor, double now) {
         fmt::format("the supervisor is alive but wrote no status for {}: its machine or its disk hangs",
                     short_duration(now - s.updated_unix_s));
   } else if (!stopped.empty()) {
-    d.summary = fmt::format("{} {} stopped (by SIGSTOP or a debugger)", named(stopped), stopped.size() == 1 ? "is" : "are");
+    d.summary = stopped_text(s, stopped);
   } else if (!silent.empty()) {
-    d.summary = fmt::format("{} sent no heartbeat for {}: stopped, or the machine hangs", named(silent),
+    d.summary = fmt::format("{} sent no heartbeat for {}: stopped, or the machine hangs", placed(s, silent),
                             short_duration(now - s.ranks[size_t(silent[0])].heard_unix_s));
   } else if (!absent.empty()) {
     d.verdict = "starting";
@@ -230,15 +316,16 @@ Diagnosis diagnose(const RunStatus& s, SupervisorState supervisor, double now) {
                             ranges_of(absent));
   } else if (!elsewhere.empty()) {
     d.verdict = "healthy";
-    d.summary = fmt::format("no step for {}; {}: {}", short_duration(quiet_s), named(elsewhere),
+    d.summary = fmt::format("no step for {}; {}: {}", short_duration(quiet_s), placed(s, elsewhere),
                             render(*s.ranks[size_t(elsewhere[0])].activity));
     d.advice = "";
   } else if (quiet_s > std::max(kShortestHangS, kSlowSteps * usual_s)) {
     d.summary = fmt::format("no step for {} (usually {:.3g} s): {}", short_duration(quiet_s), usual_s,
                             busy.empty() || waiting.empty()
                                 ? "see what the ranks do"
-                                : fmt::format("{} {} {} waiting", named(busy),
-                                              busy.size() == 1 ? "keeps" : "keep", named(waiting)));
+                                : fmt::format("{} {} {} waiting{}", placed(s, busy),
+                                              busy.size() == 1 ? "keeps" : "keep", named(waiting),
+                                              operation_of(s, waiting, busy)));
   } else {
     d.verdict = "healthy";
     d.summary = fmt::format("steps are coming: step {} ended {} ago", s.step, short_duration(quiet_s));

@@ -250,7 +250,7 @@ TEST_CASE("diagnosis: healthy, hang with the missing ranks, silence, start, a lo
   }
   const Diagnosis d = diagnose(hang, SupervisorState::alive, 2000);
   CHECK(d.verdict == "hang");
-  CHECK(d.summary == "no step for 1m 40s (usually 1.5 s): rank 2 keeps ranks 0-1,3 waiting");
+  CHECK(d.summary == "no step for 1m 40s (usually 1.5 s): rank 2 keeps ranks 0-1,3 waiting in reduce (dp)");
   CHECK(d.details == std::vector<std::string>{"rank 2: step 41: forward of micro-batch 1, virtual stage 0",
                                               "ranks 0-1,3: step 41: reducing gradients, waiting in reduce"});
 
@@ -261,7 +261,26 @@ TEST_CASE("diagnosis: healthy, hang with the missing ranks, silence, start, a lo
 
   RunStatus stopped = hang;
   stopped.ranks[1].stopped = true;
-  CHECK(diagnose(stopped, SupervisorState::alive, 2000).summary == "rank 1 is stopped (by SIGSTOP or a debugger)");
+  CHECK(diagnose(stopped, SupervisorState::alive, 2000).summary == "rank 1 is stopped (by SIGSTOP or a debugger); ranks 0,3 wait in reduce (dp)");
+
+  RunStatus nodes = hang;
+  nodes.nodes = {{.name = "a", .state = "running", .count = 2}, {.name = "b", .state = "running", .first = 2, .count = 2}};
+  for (int rank = 0; rank < 4; ++rank) nodes.ranks[size_t(rank)].host = rank < 2 ? "a" : "b";
+  const Diagnosis placed = diagnose(nodes, SupervisorState::alive, 2000);
+  CHECK(placed.summary ==
+        "no step for 1m 40s (usually 1.5 s): rank 2 on b keeps ranks 0-1,3 waiting in reduce (dp)");
+  CHECK(placed.details == std::vector<std::string>{"rank 2 on b: step 41: forward of micro-batch 1, virtual stage 0",
+                                                   "ranks 0-1,3 on a, b: step 41: reducing gradients, waiting in reduce"});
+
+  RunStatus waits = nodes;
+  waits.state = "waiting";
+  waits.reason = "1 of 2 nodes is there: waiting for more";
+  waits.ranks.clear();
+  waits.nodes[1].state = "lost", waits.nodes[1].reason = "silent for 2.0 s";
+  CHECK(diagnose(waits, SupervisorState::alive, 2000).verdict == "waiting");
+  CHECK(diagnose(waits, SupervisorState::alive, 2000).summary == waits.reason);
+  CHECK(diagnose(waits, SupervisorState::alive, 2000).details ==
+        std::vector<std::string>{"b: lost, silent for 2.0 s"});
 
   RunStatus silent = healthy();
   silent.ranks[1].heard_unix_s = 1990;

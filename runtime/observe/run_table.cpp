@@ -1,0 +1,266 @@
+#include "runtime/observe/run_table.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <ctime>
+#include <map>
+
+#include "runtime/base/json.h"
+#include "runtime/base/text.h"
+#include "runtime/observe/status.h"
+
+namespace trainctl {
+namespace {
+
+using nlohmann::json;
+
+/// A node that said nothing for so long is in trouble, though it may not be given up yet.
+constexpr double kQuietS = 1.5;
+/// Less of what a node does says nothing.
+constexpr int kLeastDoing = 12;
+
+struct Column {
+  std::string name;
+  int width = 0;
+  bool right = false;
+  int kept = 0;  ///< the column with the lowest number goes first where the terminal is narrow
+};
+enum { kName, kRanks, kState, kSince, kHeard, kGpu, kMemory, kDoing, kColumns };
+
+std::string ranks_text(const NodeStatus& node) {
+  if (node.count == 0) return "-";
+  return node.count == 1 ? fmt::format("{}", node.first)
+                         : fmt::format("{}-{}", node.first, node.first + node.count - 1);
+}
+
+std::string doing_text(const RunStatus& s, const NodeStatus& node) {
+  if (!node.reason.empty()) return node.reason;
+  const RankStatus* first = nullptr;
+  for (int rank = node.first; rank < node.first + node.count && size_t(rank) < s.ranks.size(); ++rank) {
+    const RankStatus& r = s.ranks[size_t(rank)];
+    if (r.stopped) return fmt::format("rank {} is stopped (by SIGSTOP or a debugger)", rank);
+    if (r.phase == "lost") return fmt::format("rank {} is lost", rank);
+    if (!first && r.activity) first = &r;
+  }
+  return first ? activity_text(*first->activity) : "";
+}
+
+std::string memory_of(const NodeStatus& node) {
+  if (node.facts.memory_bytes == 0) return "-";
+  if (node.usage.memory_used_bytes == 0) return memory_text(double(node.facts.memory_bytes));
+  return fmt::format("{:.0f} % of {}",
+                     100.0 * double(node.usage.memory_used_bytes) / double(node.facts.memory_bytes),
+                     memory_text(double(node.facts.memory_bytes)));
+}
+
+std::vector<std::string> cells_of(const RunStatus& s, const NodeStatus& node, double now) {
+  const auto ago = [&](double unix_s) {
+    return unix_s > 0 ? short_duration(std::max(0.0, now - unix_s)) : "-";
+  };
+  return {node.name,
+          ranks_text(node),
+          node.state,
+          ago(node.since_unix_s),
+          ago(node.heard_unix_s),
+          node.usage.hottest_c ? fmt::format("{:.0f}°C", *node.usage.hottest_c) : "-",
+          memory_of(node),
+          doing_text(s, node)};
+}
+
+/// 0: in trouble; 1: at work; 2: idle.
+int urgency(const RunStatus& s, const NodeStatus& node) {
+  if (node.state == "lost" || node.state == "quarantined" || node.state == "absent") return 0;
+  if (node.heard_unix_s > 0 && s.updated_unix_s - node.heard_unix_s > kQuietS) return 0;
+  return node.state == "running" ? 1 : 2;
+}
+
+const char* color_of(const RunStatus& s, const NodeStatus& node) {
+  if (node.state == "lost") return "\033[31m";
+  if (urgency(s, node) == 0) return "\033[33m";
+  return node.state == "spare" ? "\033[2m" : "";
+}
+
+std::string padded(const std::string& text, const Column& column) {
+  const std::string blank(size_t(std::max(0, column.width - columns_of(text))), ' ');
+  return column.right ? blank + text : text + blank;
+}
+
+/// The columns that fit, by number; the last one takes what is left.
+std::vector<int> columns_that_fit(const std::vector<Column>& columns, int room) {
+  std::vector<int> shown;
+  for (int c = 0; c < kColumns; ++c)
+    if (columns[size_t(c)].width > 0) shown.push_back(c);
+  const auto needed = [&] {
+    int sum = 0;
+    for (const int c : shown)
+      sum += (c == kDoing ? kLeastDoing : columns[size_t(c)].width) + (sum > 0 ? 2 : 0);
+    return sum;
+  };
+  while (room > 0 && shown.size() > 1 && needed() > room)
+    shown.erase(std::min_element(shown.begin(), shown.end(), [&](int a, int b) {
+      return columns[size_t(a)].kept < columns[size_t(b)].kept;
+    }));
+  return shown;
+}
+
+std::string row_of(const std::vector<std::string>& cells, const std::vector<Column>& columns,
+                   const std::vector<int>& shown, int room) {
+  std::string row;
+  for (const int c : shown)
+    row += (row.empty() ? "" : "  ") +
+           (c == shown.back() ? cells[size_t(c)] : padded(cells[size_t(c)], columns[size_t(c)]));
+  return cut_to(row, room);
+}
+
+}  // namespace
+
+int columns_of(const std::string& text) {
+  return int(std::count_if(text.begin(), text.end(), [](char c) { return (uint8_t(c) & 0xC0) != 0x80; }));
+}
+
+std::string cut_to(const std::string& text, int columns) {
+  if (columns <= 0 || columns_of(text) <= columns) return text;
+  size_t end = 0;
+  for (int seen = 0; end < text.size(); ++end)
+    if ((uint8_t(text[end]) & 0xC0) != 0x80 && seen++ == columns - 1) break;
+  return text.substr(0, end) + "…";
+}
+
+std::vector<std::string> node_table(const RunStatus& s, double now, const TableView& view) {
+  std::vector<std::string> lines;
+  if (s.nodes.empty()) return lines;
+  std::vector<const NodeStatus*> nodes;
+  for (const NodeStatus& node : s.nodes) nodes.push_back(&node);
+  const size_t most = size_t(std::max(1, view.most_nodes));
+  if (nodes.size() > most)
+    std::stable_sort(nodes.begin(), nodes.end(),
+                     [&](const auto* a, const auto* b) { return urgency(s, *a) < urgency(s, *b); });
+  std::map<std::string, int> rest;
+  for (size_t i = most; i < nodes.size(); ++i) ++rest[nodes[i]->state];
+  nodes.resize(std::min(nodes.size(), most));
+
+  std::vector<Column> columns{{"name", 0, false, 9},  {"ranks", 0, false, 6}, {"state", 0, false, 8},
+                              {"since", 0, true, 3},  {"heard", 0, true, 5},  {"gpu", 0, true, 4},
+                              {"memory", 0, true, 2}, {"doing", 0, false, 7}};
+  std::vector<std::vector<std::string>> rows;
+  bool any_gpu = false, any_memory = false;
+  for (const NodeStatus* node : nodes) {
+    rows.push_back(cells_of(s, *node, now));
+    any_gpu |= node->usage.hottest_c.has_value();
+    any_memory |= node->facts.memory_bytes > 0;
+  }
+  for (size_t c = 0; c < columns.size(); ++c) {
+    if ((c == kGpu && !any_gpu) || (c == kMemory && !any_memory)) continue;
+    columns[c].width = columns_of(columns[c].name);
+    for (const auto& row : rows) columns[c].width = std::max(columns[c].width, columns_of(row[c]));
+  }
+  const std::vector<int> shown = columns_that_fit(columns, view.columns);
+  std::vector<std::string> header;
+  for (const Column& column : columns) header.push_back(column.name);
+  lines.push_back(row_of(header, columns, shown, view.columns));
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const std::string row = row_of(rows[i], columns, shown, view.columns);
+    const char* color = view.color ? color_of(s, *nodes[i]) : "";
+    lines.push_back(*color ? color + row + "\033[0m" : row);
+  }
+  std::string more;
+  for (const auto& [state, count] : rest)
+    more += fmt::format("{}{} {}", more.empty() ? "and " : ", ", count, state);
+  if (!more.empty()) lines.push_back(cut_to(more + " (--json has all)", view.columns));
+  return lines;
+}
+
+std::vector<std::string> machine_lines(const RunStatus& s) {
+  std::map<std::string, std::vector<const NodeStatus*>> kinds;
+  for (const NodeStatus& node : s.nodes)
+    if (node.facts.cores > 0) kinds[render(node.facts)].push_back(&node);
+  std::vector<std::string> lines;
+  constexpr size_t kMostNames = 4;
+  for (const auto& [what, nodes] : kinds) {
+    std::string names;
+    for (size_t i = 0; i < std::min(nodes.size(), kMostNames); ++i) names += (i ? ", " : "") + nodes[i]->name;
+    if (nodes.size() > kMostNames) names += fmt::format(" and {} more", nodes.size() - kMostNames);
+    uint64_t scratch = UINT64_MAX;
+    for (const NodeStatus* node : nodes)
+      if (node->facts.scratch_free_bytes > 0) scratch = std::min(scratch, node->facts.scratch_free_bytes);
+    lines.push_back(
+        fmt::format("{}: {}{}", names, what,
+                    scratch == UINT64_MAX ? "" : fmt::format(", /tmp {} free", size_text(scratch))));
+  }
+  for (const NodeStatus& node : s.nodes)
+    if (node.clock_offset_s && std::abs(*node.clock_offset_s) > kClocksApartS)
+      lines.push_back(fmt::format("{}: its clock is {:.1f} s {} the supervisor's; set it by NTP", node.name,
+                                  std::abs(*node.clock_offset_s),
+                                  *node.clock_offset_s > 0 ? "ahead of" : "behind"));
+  return lines;
+}
+
+namespace {
+
+std::string text_of(const json& value) {
+  return value.is_string() ? value.get<std::string>() : dump_json(value);
+}
+
+/// The fields that have one value each, as key=value.
+std::string plain_fields(const json& event) {
+  std::string text;
+  for (const auto& [key, value] : event.items())
+    if (key != "v" && key != "t" && key != "kind" && !value.is_structured())
+      text += fmt::format("{}{}={}", text.empty() ? "" : " ", key, text_of(value));
+  return text;
+}
+
+/// Would drive what matters out of a short list; a line of the status has the newest checkpoint.
+bool is_routine(const std::string& kind) {
+  for (const char* routine : {"supervisor", "attempt", "starter", "ranks_up", "checkpoint"})
+    if (kind == routine) return true;
+  return false;
+}
+
+std::string words_of(const std::string& kind, const json& e) {
+  const auto text = [&](const char* key) { return e.contains(key) ? text_of(e[key]) : std::string("?"); };
+  const auto seconds = [&](const char* key) { return e.value(key, 0.0); };
+  if (kind == "node_up") return fmt::format("{} {}", text("node"), e.value("address", ""));
+  if (kind == "node_lost" || kind == "node_failed") return text("node") + ": " + text("reason");
+  if (kind == "quarantine") return text("node") + ": " + text("cause");
+  if (kind == "failure") return text("cause");
+  if (kind == "restart")
+    return fmt::format("from step {}, {} steps are done again: {}", text("from_step"), text("lost_steps"),
+                       text("reason"));
+  if (kind == "recovered")
+    return fmt::format(
+        "{:.2f} s after the first evidence: ending {:.2f}, deciding {:.2f}, starting {:.2f}, first step "
+        "{:.2f}",
+        seconds("seconds"), seconds("ending_s"), seconds("deciding_s"), seconds("starting_s"),
+        seconds("first_step_s"));
+  if (kind == "start")
+    return fmt::format("epoch {}, {} ranks, from step {}", text("epoch"), text("ranks"), text("from_step"));
+  if (kind == "save_failed") return fmt::format("step {}: {}", text("step"), text("reason"));
+  if (kind == "end")
+    return fmt::format("{} (exit {}){}", text("state"), text("exit_code"),
+                       e.value("reason", "").empty() ? "" : ": " + text("reason"));
+  return plain_fields(e);
+}
+
+}  // namespace
+
+std::vector<std::string> event_lines(const std::vector<std::string>& lines, size_t most) try {
+  std::vector<std::string> texts;
+  for (auto line = lines.rbegin(); line != lines.rend() && texts.size() < most; ++line) {
+    const json e = try_parse_json(*line);
+    if (!e.is_object()) continue;
+    const std::string kind = e.value("kind", "");
+    if (kind.empty() || is_routine(kind)) continue;
+    texts.push_back(fmt::format("{:%H:%M:%S}  {:<12} {}", fmt::localtime(std::time_t(e.value("t", 0.0))),
+                                kind, words_of(kind, e)));
+  }
+  std::reverse(texts.begin(), texts.end());
+  return texts;
+} catch (const json::exception&) {
+  return {};
+}
+
+}  // namespace trainctl
