@@ -62,17 +62,18 @@ std::vector<std::string> merged_environment(const Environment& set, const std::v
   return result;
 }
 
-/// Signals unblocked and default in the child, and `flags`. Its process group is its own.
+/// Signals unblocked (but `blocked`) and default in the child, and `flags`. Its process group is its own.
 class SpawnAttributes {
  public:
-  explicit SpawnAttributes(short flags) {
+  explicit SpawnAttributes(short flags, const std::vector<int>& blocked = {}) {
     ::posix_spawnattr_init(&attributes_);
-    sigset_t none, all;
-    ::sigemptyset(&none);
+    sigset_t mask, all;
+    ::sigemptyset(&mask);
+    for (const int signal : blocked) ::sigaddset(&mask, signal);
     ::sigfillset(&all);
     ::posix_spawnattr_setflags(&attributes_, short(flags | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF));
     ::posix_spawnattr_setpgroup(&attributes_, 0);
-    ::posix_spawnattr_setsigmask(&attributes_, &none);
+    ::posix_spawnattr_setsigmask(&attributes_, &mask);
     ::posix_spawnattr_setsigdefault(&attributes_, &all);
   }
   ~SpawnAttributes() { ::posix_spawnattr_destroy(&attributes_); }
@@ -112,7 +113,7 @@ pid_t start_detached(const std::vector<std::string>& argv, const std::vector<std
 }
 
 ChildProcess::ChildProcess(const std::vector<std::string>& argv, const Environment& set,
-                           const std::vector<std::string>& unset) {
+                           const std::vector<std::string>& unset, const std::vector<int>& blocked) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0)
     throw Error(ErrorCode::kLauncher, fmt::format("cannot make a pipe: {}", std::strerror(errno)));
@@ -121,7 +122,7 @@ ChildProcess::ChildProcess(const std::vector<std::string>& argv, const Environme
   ::posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
   ::posix_spawn_file_actions_adddup2(&files, ends[1], 1);
   ::posix_spawn_file_actions_adddup2(&files, ends[1], 2);
-  const SpawnAttributes attributes(POSIX_SPAWN_SETPGROUP);
+  const SpawnAttributes attributes(POSIX_SPAWN_SETPGROUP, blocked);
   std::vector<std::string> arguments = argv, environment = merged_environment(set, unset);
   const int rc = ::posix_spawnp(&pid_, argv[0].c_str(), &files, attributes.get(),
                                 pointers_to(arguments).data(), pointers_to(environment).data());

@@ -17,10 +17,10 @@ using Environment = std::vector<std::pair<std::string, std::string>>;
 class ChildProcess {
  public:
   /// The child has this process's environment without the variables named in `unset`, and with those in `set`.
-  /// Signals are unblocked and default in the child. Error(kLauncher) naming the program when it cannot be
-  /// started.
+  /// Signals are unblocked and default in the child, but for `blocked`. Error(kLauncher) naming the program
+  /// when it cannot be started.
   ChildProcess(const std::vector<std::string>& argv, const Environment& set,
-               const std::vector<std::string>& unset = {});
+               const std::vector<std::string>& unset = {}, const std::vector<int>& blocked = {});
   ~ChildProcess();
   ChildProcess(const ChildProcess&) = delete;
   ChildProcess& operator=(const ChildProcess&) = delete;

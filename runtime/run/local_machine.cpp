@@ -24,6 +24,10 @@ constexpr double kKillIntervalS = 0.005;
 /// A process that outlives SIGKILL for so long hangs in the kernel; the epoch is reported gone with what is
 /// left.
 constexpr double kKillLimitS = 5;
+/// mpirun ends every rank when it gets one of these, also where a scheduler sends it to all processes of its job
+/// while the supervisor saves. It is ended by SIGKILL, and its ranks start with none blocked. Its daemons on
+/// other nodes get no mask: a shell starts them, and dash clears it.
+const std::vector<int> kNotForMpirun = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2};
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
 }  // namespace
@@ -163,7 +167,9 @@ void LocalMachine::start(const Message& message) {
   if (e.order.pmix) return start_ranks();
   if (!e.order.leads) return;
   e.remote_listener = listen_on("unix:" + e.folders.shared_memory() + "/remote");
-  e.children.push_back({-1, 0, std::make_unique<ChildProcess>(e.order.argv, environment_of_children())});
+  e.children.push_back({-1, 0,
+                        std::make_unique<ChildProcess>(e.order.argv, environment_of_children(),
+                                                       std::vector<std::string>{}, kNotForMpirun)});
 }
 
 Environment LocalMachine::environment_of_children() const {
