@@ -57,9 +57,9 @@ class Supervisor {
         end_(plan, run, fs, console, log_),
         recovery_(recovery_options(plan), clock.monotonic_s()),
         other_stops_(plan.slurm, fs, clock, run),
-        times_(log_, clock),
         resume_from_(plan.resume_from),
-        resume_step_(plan.resume_step) {
+        resume_step_(plan.resume_step),
+        times_(log_, clock) {
     const JobSpec& job = plan_.job.job;
     last_step_ =
         plan_.max_steps > 0 ? std::min(plan_.max_steps, job.schedule.total_steps) : job.schedule.total_steps;

@@ -40,7 +40,7 @@ TEST_CASE("a journal cuts off the line that a crash has torn and goes on") {
   FileSystem& fs = real_file_system();
   Folder folder;
   const std::string path = folder.path + "/metrics.jsonl";
-  for (const std::string torn : {"", "{\"ste", "{\"step\":3}", std::string(10000, 'x').c_str()}) {
+  for (const std::string& torn : std::vector<std::string>{"", "{\"ste", "{\"step\":3}", std::string(10000, 'x')}) {
     if (fs.exists(path)) fs.remove_file(path);
     fs.write_new_text(path, "{\"step\":1}\n{\"step\":2}\n" + torn);
     {
