@@ -418,7 +418,7 @@ TEST_CASE("when restarts are exhausted the first cause is told last, once, with 
   CHECK(block.find("after 1 restart ━") != std::string::npos);
   CHECK(block.find("root cause  rank 2 (pid") != std::string::npos);
   CHECK(block.find("the last checkpoint is step 10") != std::string::npos);
-  CHECK(block.find("what to do  trainctl resume fake") != std::string::npos);
+  CHECK(block.find("what to do  ") < block.find("trainctl resume fake\n"));
   CHECK(block.find("/failures/2\n") != std::string::npos);
 }
 
