@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# Runs unit tests in a build that looks for errors no test asserts.
+#   scripts/sanitize.sh address   memory errors, leaks and undefined behaviour (ASan, LSan, UBSan): base, data, parallel, ckpt
+#   scripts/sanitize.sh thread    data races (TSan): what several threads do, of every layer
+# Ends with status 1 at the first finding. The build folder is build-address or build-thread.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+case ${1:-} in
+  address) programs=(test_base test_data test_parallel test_ckpt) ;;
+  thread) programs=(test_threads) ;;
+  *) echo "usage: scripts/sanitize.sh address|thread" >&2; exit 2 ;;
+esac
+build=build-$1
+cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DTRAINCTL_CUDA=OFF -DTRAINCTL_SANITIZE="$1" >/dev/null
+cmake --build "$build" --target "${programs[@]}" -- -j "$(nproc)" | tail -n 1
+
+export OMP_NUM_THREADS=1
+export ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1
+export LSAN_OPTIONS=suppressions=$PWD/test/support/sanitizers/leaks.txt:print_suppressions=0
+export UBSAN_OPTIONS=print_stacktrace=1
+export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:suppressions=$PWD/test/support/sanitizers/races.txt
+for program in "${programs[@]}"; do
+  echo "== $1: $program"
+  timeout 900 "$build/test/$program" --durations no | tail -n 3
+done
