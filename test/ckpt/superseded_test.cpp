@@ -33,7 +33,8 @@ TEST_CASE("a run that goes back sets later checkpoints aside, with their size") 
   PowerLossFileSystem fs;
   for (const int64_t step : {10, 20, 30, 40}) save_step(fs, step, 1);
   uint64_t bytes = 0;
-  for (const auto& file : ckpt::Checkpoint::open(fs, ckpt::step_directory(kDir, 30))->files()) bytes += file.file_bytes;
+  const auto saved = ckpt::Checkpoint::open(fs, ckpt::step_directory(kDir, 30));
+  for (const auto& file : saved->files()) bytes += file.file_bytes;
   const ckpt::Superseded aside = ckpt::supersede(fs, kDir, 20, 2);
   CHECK(aside.path == kDir + "/superseded-e2");
   CHECK(aside.steps == std::vector<int64_t>{40, 30});
