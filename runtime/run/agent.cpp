@@ -299,6 +299,7 @@ class Agent {
     say(fmt::format("telling again: {} ends, {} of a save, {} others", ends_.size(), unanswered_.size(), untaken_.size()));
     for (const Message& message : ends_) stream_->send(message);
     for (const Message& message : unanswered_) stream_->send(message);
+    for (const Message& message : machine_.fence_shares()) stream_->send(message);
     for (const Message& message : untaken_) stream_->send(message);
   }
 
@@ -326,7 +327,8 @@ class Agent {
       say(fmt::format("epoch {} is gone, {} processes left", message.epoch, message.number));
       state_.gone(message.epoch, clock_.monotonic_s());
     }
-    if (message.kind != Kind::beat) keep(message);
+    // The machine keeps the shares of fences.
+    if (message.kind != Kind::beat && message.kind != Kind::fence) keep(message);
     if (state_.phase() == AgentState::Phase::attached && stream_) stream_->send(message);
   }
 

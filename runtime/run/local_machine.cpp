@@ -60,6 +60,7 @@ struct LocalMachine::Epoch {
   int remote_listener = -1;
   std::vector<Remote> remotes;
   int64_t remotes_seen = 0;
+  FenceShares fences;
   bool pmix_begun = false;
   std::optional<double> killing_s;  ///< since when
   double next_kill_s = 0;
@@ -113,7 +114,7 @@ void LocalMachine::order(const Message& message) {
         epoch_->server->send_to(message.rank, message.payload);
       return;
     case Kind::fence:
-      if (pmix_) pmix_->finish_fence(message.epoch, message.payload);
+      if (pmix_ && epoch_->fences.answer(message.number)) pmix_->finish_fence(message.epoch, message.payload);
       return;
     case Kind::spawn:
       return spawn(message);
@@ -267,6 +268,10 @@ void LocalMachine::serve() {
   kill_step();
 }
 
+std::deque<Message> LocalMachine::fence_shares() const {
+  return epoch_ ? epoch_->fences.kept() : std::deque<Message>{};
+}
+
 void LocalMachine::take_from_pmix() {
   eventfd_t count;
   ::eventfd_read(pmix_fd_, &count);
@@ -278,6 +283,7 @@ void LocalMachine::take_from_pmix() {
   for (Message& message : news) {
     if (!epoch_ || (message.epoch != 0 && message.epoch != epoch_->number)) continue;
     message.epoch = epoch_->number;
+    if (message.kind == Kind::fence) epoch_->fences.add(message);
     events_(std::move(message));
   }
 }

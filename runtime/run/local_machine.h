@@ -19,6 +19,7 @@
 #include "runtime/machine/session.h"
 #include "runtime/run/activity_board.h"
 #include "runtime/run/channel.h"
+#include "runtime/run/fence_shares.h"
 #include "runtime/run/machine.h"
 #include "runtime/run/stream.h"
 
@@ -49,6 +50,8 @@ class LocalMachine final : public Machine {
   void hold_output(bool hold) { hold_output_ = hold; }
   /// Kills everything of the epoch; serve() reports `gone` once nothing is left.
   void kill_all();
+  /// Of the epoch that runs here: what a new supervisor needs to answer its fences.
+  std::deque<wire::Message> fence_shares() const;
   /// Every rank that has connected.
   std::vector<wire::RankDigest> digests() const;
 

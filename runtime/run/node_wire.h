@@ -47,7 +47,7 @@ struct Message {
   Kind kind = Kind::beat;
   uint64_t epoch = 0;
   int rank = -1;        ///< rank, rank_lost, exited (-1: the process that starts the ranks)
-  int64_t number = 0;   ///< exited: wait status; spawn, remote, remote_ended: which; gone: how many are left;
+  int64_t number = 0;   ///< exited: wait status; spawn, remote, remote_ended: which; gone: how many are left; fence: which, from 1;
                         ///< look, beat: which;
                         ///< refused: 1 if it would be refused again
   uint64_t sequence = 0;  ///< of an agent's messages but beats, from 1; a beat of the supervisor: the last that it has taken

@@ -280,7 +280,7 @@ class Attempt {
                                  clock_.monotonic_s());
       case Kind::exited: return on_exit(m.rank, int(m.number));
       case Kind::output: return on_output(index, m);
-      case Kind::fence: return relay_.fence(index, std::move(m.payload));
+      case Kind::fence: return relay_.fence(index, std::move(m));
       case Kind::remote: return relay_.remote(index, m);
       case Kind::remote_ended: return relay_.remote_ended(index, m);
       case Kind::gone:

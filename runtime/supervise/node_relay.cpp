@@ -7,13 +7,17 @@ namespace trainctl {
 using wire::Kind;
 using wire::Message;
 
-void NodeRelay::fence(int node, std::string&& share) {
-  shares_[node] = std::move(share);
-  if (int(shares_.size()) < nodes_) return;
-  Message all{.kind = Kind::fence};
-  for (const auto& [from, part] : shares_) all.payload += part;
-  shares_.clear();
-  for (int to = 0; to < nodes_; ++to) send_(to, all);
+void NodeRelay::fence(int node, Message&& share) {
+  const int64_t number = share.number;
+  if (number == answer_.number) send_(node, answer_);
+  if (number <= answer_.number) return;
+  std::map<int, std::string>& shares = shares_[number];
+  shares[node] = std::move(share.payload);
+  if (int(shares.size()) < nodes_) return;
+  answer_ = {.kind = Kind::fence, .number = number};
+  for (const auto& [from, part] : shares) answer_.payload += part;
+  shares_.erase(shares_.begin(), shares_.upper_bound(number));
+  for (int to = 0; to < nodes_; ++to) send_(to, answer_);
 }
 
 void NodeRelay::remote(int node, const Message& message) {

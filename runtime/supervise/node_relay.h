@@ -19,8 +19,9 @@ class NodeRelay {
   NodeRelay(int nodes, Send send, Find find)
       : nodes_(nodes), send_(std::move(send)), find_(std::move(find)) {}
 
-  /// A node's share of a fence. With the last one all shares, in the order of the nodes, go to every node.
-  void fence(int node, std::string&& share);
+  /// A node's share of a fence. With the last one all shares, in the order of the nodes, go to every node. A node that
+  /// sends a share again after that gets the answer again.
+  void fence(int node, wire::Message&& share);
   /// mpirun on `node` wants a daemon started on the host that the message names.
   void remote(int node, const wire::Message& message);
   /// That daemon, on `node`, has ended.
@@ -30,7 +31,8 @@ class NodeRelay {
   int nodes_;
   Send send_;
   Find find_;
-  std::map<int, std::string> shares_;
+  std::map<int64_t, std::map<int, std::string>> shares_;  ///< of fences that are not answered, by number and node
+  wire::Message answer_{.kind = wire::Kind::fence};       ///< to the last fence; number 0: none yet
   std::map<std::pair<int, int64_t>, int> asked_;  ///< (node, request) -> who asked
 };
 

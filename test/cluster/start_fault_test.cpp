@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 
+#include "runtime/base/file_system.h"
 #include "test/cluster/cluster_run.h"
 
 using namespace trainctl::test;
@@ -79,6 +80,21 @@ TEST_CASE("a node is cut off while its ranks are in MPI_Init, and heals after th
   CHECK(eventually(10, [&] { return run.ranks(node).empty() && !run.agent(node); }));
   nodes.heal(node);
   check_healed(run);
+}
+
+TEST_CASE("the supervisor is killed between the shares of a fence, and the next one gets them all",
+          "[fault][start_fault]") {
+  FakeNodes nodes(6, machines());
+  ClusterRun run(nodes, {.supervisor = 5, .grace_s = 20, .set = {kStopInInit}});
+  run.launch();
+  const int node = node_that_starts(run);
+  // The other nodes' shares have come, or are lost with the supervisor: they must come again in both cases.
+  trainctl::real_clock().sleep_s(1);
+  run.kill_supervisor();
+  run.resume(5);
+  for (const pid_t rank : run.ranks(node)) ::kill(rank, SIGCONT);
+  check_healed(run, 1);
+  CHECK(run.epoch() == 1);
 }
 
 TEST_CASE("an agent is killed between the order to start ranks and their start", "[fault][start_fault]") {

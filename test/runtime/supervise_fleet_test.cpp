@@ -148,7 +148,7 @@ TEST_CASE("an attempt gives each node its part, gathers the fence, and has every
   const auto script = [](int node) {
     return [node](test::Peer& peer, const Message& order) {
       if (order.kind == Kind::start)
-        peer.send(Message{.kind = Kind::fence, .epoch = kEpoch, .payload = fmt::format("share {};", node)});
+        peer.send(Message{.kind = Kind::fence, .epoch = kEpoch, .number = 1, .payload = fmt::format("share {};", node)});
       if (order.kind == Kind::fence)
         ranks_come(peer, kRanksOfNode * node), ranks_end(peer, kRanksOfNode * node);
       answer_kill(peer, order);
