@@ -68,6 +68,7 @@ class Attempt {
                if (options_.hooks.node_up) options_.hooks.node_up(node);
              },
          .lost = [this](int node, const std::string& why) { on_node_lost(node, why); },
+         .start_failed = options_.hooks.start_failed,
          .message = [this](int node, Message&& message) { on_message(node, std::move(message)); }});
     if (options_.attach)
       attach();

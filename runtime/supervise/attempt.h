@@ -22,6 +22,7 @@ struct AttemptHooks {
   std::function<void()> turn;
   std::function<void(int node)> node_up;  ///< of the fleet
   std::function<void(int node, const std::string& why)> node_lost;
+  std::function<void(int node, const std::string& why)> start_failed;  ///< of its agent, or it was refused
   std::function<void()> all_present;                              ///< every rank has said hello
   std::function<void(int64_t step)> progressed, saved;
   /// One sentence: the attempt is to save and end, so that the next has other nodes; "": go on.

@@ -235,8 +235,7 @@ class Supervisor {
   void start_failed(int node, const std::string& why) {
     if (plan_.nodes.one_machine) throw Error(ErrorCode::kLauncher, why);
     recovery_.node_lost(fleet_->name(node), why, clock_.monotonic_s());
-    if (start_problems_[node] == why) return;
-    start_problems_[node] = why;
+    if (std::exchange(start_problems_[node], why) == why) return;
     console_.note(fmt::format(" ! {}: {}", fleet_->name(node), why));
     log_.event("node_failed", dump({{"node", fleet_->name(node)}, {"reason", why}}));
   }
@@ -374,6 +373,7 @@ class Supervisor {
     options.hooks = {.turn = [this] { lock_.turn(); },
                      .node_up = [this](int node) { node_up(node); },
                      .node_lost = [this](int n, const auto& why) { node_lost(n, why, runs_ranks(places_, n)); },
+                     .start_failed = [this](int n, const auto& w) { if (!plan_.nodes.one_machine) start_failed(n, w); },
                      .all_present = [this] { times_.all_present(); },
                      .progressed =
                          [this](int64_t step) {

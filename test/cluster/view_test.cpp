@@ -28,7 +28,7 @@ int spare_of(const ClusterRun& run) {
 TEST_CASE("status shows nodes, machines and events, and the loss of a spare is recorded",
           "[view][cluster_run]") {
   FakeNodes nodes(5, machines());
-  ClusterRun run(nodes, {.steps = 4000, .set = {"observability.rank_metrics_every_steps=5"}});
+  ClusterRun run(nodes, {.steps = 4000, .silence_s = 4, .set = {"observability.rank_metrics_every_steps=5"}});
   run.launch();
   run.await_step(12);
   const int spare = spare_of(run);
@@ -40,8 +40,8 @@ TEST_CASE("status shows nodes, machines and events, and the loss of a spare is r
   const std::string before = run.command(0, "status").out;
   INFO(before);
   CHECK_THAT(before,
-             Contains("name ") && Contains("memory") && Contains("node0  0-1 ") && Contains("running"));
-  CHECK_THAT(before, Contains("machines   node0, node1, node2, node3 and 1 more: ") && Contains(" cores, ") &&
+             Contains("name ") && Contains("memory") && Contains("node0  ") && Contains("running"));
+  CHECK_THAT(before, Contains("machines   node") && Contains(" and 1 more: ") && Contains(" cores, ") &&
                          Contains("/dev/shm"));
   CHECK_THAT(before, Contains("compute    ") && Contains("(median)") && Contains(", node"));
   CHECK_THAT(before, Contains("events     ") && Contains("node_up"));
@@ -78,16 +78,17 @@ TEST_CASE("a node that cannot write its folders is refused with the reason, and 
           "[view][cluster_run]") {
   FakeNodes nodes(5, machines());
   REQUIRE(nodes.run(2, {"mount", "-o", "remount,ro", "/dev/shm"}, 5).status == 0);
-  ClusterRun run(nodes, {.steps = 30});
+  ClusterRun run(nodes, {.steps = 100});
   run.launch();
+  run.await_event("node_failed");   // before the first attempt, or while it runs
   const Outcome outcome = run.finish();
   INFO(outcome.err << run.story());
   REQUIRE(outcome.status == 0);
-  REQUIRE_FALSE(run.events("node_failed").empty());
   CHECK(run.events("node_failed")[0].at("node") == nodes.host(2));
   CHECK_THAT(run.events("node_failed")[0].at("reason").get<std::string>(),
              Contains("node2 cannot write /dev/shm: Read-only file system; make room or repair it"));
   CHECK_THAT(outcome.err, Contains("cannot write /dev/shm"));
   run.check_bits();
-  run.check_nothing_left();
+  // An agent that was started there as the run ended hears of no supervisor, and ends after the default grace.
+  run.check_nothing_left(40);
 }
