@@ -61,11 +61,13 @@ std::string next_command(const Options& options, const PlanReport& report) {
 /// The nodes of --nodes, or of the spec; none: one machine.
 std::vector<ClusterNode> nodes_of_plan(const Options& options, const JobSpec& job) {
   std::vector<ClusterNode> nodes;
-  if (options.nodes > 0) {
-    const int slots = options.slots > 0 ? options.slots : even_slots(job, options.nodes);
-    for (int i = 0; i < options.nodes; ++i) nodes.push_back({fmt::format("node{}", i), slots, ""});
-  } else if (!job.launcher.hosts.empty() || !job.launcher.hostfile.empty()) {
-    nodes = nodes_of(job, real_file_system()).nodes;
+  if (options.nodes == 0) nodes = listed_nodes(job, real_file_system());
+  if (nodes.empty()) {
+    // Slurm names its nodes only when the job starts.
+    const int count = options.nodes > 0 ? options.nodes : job.launcher.slurm.nodes;
+    const int slots = options.slots > 0 ? options.slots : job.launcher.slots;
+    for (int i = 0; i < count; ++i)
+      nodes.push_back({fmt::format("node{}", i), slots > 0 ? slots : even_slots(job, count), ""});
   }
   if (options.switches.empty()) return nodes;
   const auto paths = parse_switch_file(real_file_system().read_text(options.switches), options.switches);

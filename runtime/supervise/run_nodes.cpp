@@ -142,18 +142,27 @@ void refuse_small_list(const JobSpec& job, const std::vector<ClusterNode>& nodes
 
 }  // namespace
 
-RunNodes nodes_of(const JobSpec& job, FileSystem& fs) {
-  RunNodes result;
-  for (const std::string& host : job.launcher.hosts)
-    result.nodes.push_back(parse_host(host, "launcher.hosts"));
-  if (result.nodes.empty() && !job.launcher.hostfile.empty())
-    result.nodes = read_host_file(job.launcher.hostfile, fs);
+std::vector<ClusterNode> listed_nodes(const JobSpec& job, FileSystem& fs) {
+  std::vector<ClusterNode> nodes;
+  for (const std::string& host : job.launcher.hosts) nodes.push_back(parse_host(host, "launcher.hosts"));
+  if (nodes.empty() && !job.launcher.hostfile.empty()) nodes = read_host_file(job.launcher.hostfile, fs);
+  if (nodes.empty()) return nodes;
   std::set<std::string> seen;
-  for (const ClusterNode& node : result.nodes)
+  for (const ClusterNode& node : nodes)
     if (!seen.insert(node.name).second)
       throw Error(
           ErrorCode::kSpec,
           fmt::format("the node {} is named twice; name each node once, with all its slots", node.name));
+  const int even = job.launcher.slots > 0 ? job.launcher.slots : even_slots(job, int(nodes.size()));
+  for (ClusterNode& node : nodes)
+    if (node.slots == 0) node.slots = even;
+  refuse_small_list(job, nodes);
+  return nodes;
+}
+
+RunNodes nodes_of(const JobSpec& job, FileSystem& fs) {
+  RunNodes result;
+  result.nodes = listed_nodes(job, fs);
   if (result.nodes.empty())
     if (auto allocation = allocation_from_environment(process_variables()))
       return nodes_of(job, std::move(*allocation));
@@ -161,10 +170,6 @@ RunNodes nodes_of(const JobSpec& job, FileSystem& fs) {
     result.nodes.push_back({own_name(), job.mesh().world_size(), ""});
     return result;
   }
-  const int even = job.launcher.slots > 0 ? job.launcher.slots : even_slots(job, int(result.nodes.size()));
-  for (ClusterNode& node : result.nodes)
-    if (node.slots == 0) node.slots = even;
-  refuse_small_list(job, result.nodes);
   result.start = {.way = AgentStart::Way::shell, .shell = words_of(job.launcher.shell)};
   result.one_machine = result.nodes.size() == 1 && is_this_machine(result.nodes[0].name);
   if (result.one_machine) {

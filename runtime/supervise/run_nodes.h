@@ -23,6 +23,10 @@ struct RunNodes {
   std::optional<SlurmAllocation> slurm;  ///< whose nodes they are
 };
 
+/// The nodes of `launcher.hosts` or `launcher.hostfile` with their slots; none: neither is given. Looks no name up.
+/// Error(kSpec) for a malformed or repeated host, Error(kPlan) where no width of the job fits.
+std::vector<ClusterNode> listed_nodes(const JobSpec& job, FileSystem& fs);
+
 /// Error(kSpec) for a malformed or repeated host, Error(kPreflight) for a name that does not resolve,
 /// Error(kPlan) where a Slurm job is too small.
 RunNodes nodes_of(const JobSpec& job, FileSystem& fs);

@@ -134,6 +134,17 @@ TEST_CASE("missing data is an error of validate, plan and launch: all of it, eac
   CHECK(run({"plan", spec.path(), "--no-data"}).status == 0);
 }
 
+TEST_CASE("plan places ranks on nodes that cannot be reached from here", "[cmd]") {
+  const SpecFile spec(R"({"version":1,"model":{"preset":"gpt2-tiny"},"parallelism":{"data":8},
+"data":{"train":[{"path":"a.idx"}]},"schedule":{"total_steps":10}})");
+  for (const std::string nodes : {R"(launcher.hosts=["far0.invalid:4","far1.invalid:4"])", R"(launcher.slurm={"nodes":2})"}) {
+    const Outcome o = run({"plan", spec.path(), "--no-data", "--device", "h100", "-s", nodes});
+    INFO(nodes << "\n" << o.out << o.err);
+    CHECK(o.status == 0);
+    CHECK(o.out.find("Nodes    2 nodes x 4 ranks (") != std::string::npos);
+  }
+}
+
 TEST_CASE("every exit status is documented", "[cmd]") {
   const Outcome help = run({"help", "exit-codes"});
   CHECK(help.status == 0);
