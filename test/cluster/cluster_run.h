@@ -96,8 +96,9 @@ class ClusterRun {
   /// Each step is once in metrics.jsonl, with its bits, and each checkpoint has the undisturbed root hash.
   void check_bits() const;
   void check_bits(const Curve& expected) const;
-  /// No process of the run is left on any node within `seconds`, and no folder of one on a living node.
-  void check_nothing_left(double seconds = 10) const;
+  /// No process of the run is left on any node within `seconds`, and no folder of one on a living node. An agent that is
+  /// started as the run ends has heard of no grace time but the default, 30 s.
+  void check_nothing_left(double seconds = 40) const;
   /// No process of the run, wherever.
   std::vector<pid_t> processes() const;
 

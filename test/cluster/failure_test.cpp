@@ -249,7 +249,7 @@ TEST_CASE("the supervisor's node loses its power", "[supervisor][cluster_run]") 
   run.await_step(7);
   nodes.poweroff(4);
   // The ranks may finish their steps meanwhile, but nobody publishes a checkpoint.
-  run.check_nothing_left(15);
+  run.check_nothing_left();
   run.resume(0);
   const Outcome outcome = run.finish();
   INFO(outcome.err << run.story());

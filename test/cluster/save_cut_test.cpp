@@ -115,7 +115,7 @@ class CutSave {
     REQUIRE(outcome.status == 0);
     CHECK(run_.epoch() > 1);
     run_.check_bits();
-    run_.check_nothing_left(15);
+    run_.check_nothing_left();
     check_checkpoints();
     const fs::path saving = run_.path() + "/ckpt/.saving";
     CHECK((!fs::exists(saving) || fs::is_empty(saving)));

@@ -41,7 +41,7 @@ void check_healed(ClusterRun& run, uint64_t epoch = 2) {
   REQUIRE(outcome.status == 0);
   CHECK(run.epoch() >= epoch);
   run.check_bits();
-  run.check_nothing_left(15);
+  run.check_nothing_left();
 }
 
 }  // namespace
