@@ -41,7 +41,7 @@ constexpr double kEndAgentsS = 3;
 constexpr double kOrphansS = 0.5;
 /// A shorter wait for nodes is not worth a line.
 constexpr double kSilentWaitS = 1;
-/// For the agents of a supervisor that died: they dial every 0.1 s.
+/// For the agents of a supervisor that died: they dial every 0.1 s. Of one that is stopped: after its silence.
 constexpr double kAttachLimitS = 3;
 
 class Supervisor {
@@ -266,7 +266,7 @@ class Supervisor {
     options.attach_to = file.epoch;
     fleet_.emplace(std::move(options), clock_);
     const auto all_there = [&] { return nodes_there(*fleet_, file) == file.nodes.size(); };
-    await_agents(*fleet_, clock_, kAttachLimitS, all_there);
+    await_agents(*fleet_, clock_, std::max(kAttachLimitS, plan_.job.job.fault_tolerance.node_silence_seconds + 1), all_there);
     fleet_->end_attach();
     attached_ = nodes_there(*fleet_, file) > 0;
     if (!attached_ && fleet_->ready_count() == 0) {

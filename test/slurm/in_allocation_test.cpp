@@ -151,7 +151,7 @@ TEST_CASE("salloc with GPUs gives a slot for each GPU of a node with one CPU", "
   }
   SECTION("on CPUs the CPUs decide") {
     const Outcome outcome = run.exec({"salloc", "-N2", "--no-kill", "--gpus-per-node=1", SlurmRun::trainctl(),
-                                      "launch", "job.json"})
+                                      "launch", "job.json", "-s", "device=cpu"})
                                 .wait(60);
     CHECK(outcome.status == 4);
     CHECK(outcome.err.find("(2 nodes with 1 CPU each) has room for 0 in whole tensor groups of 2") !=
