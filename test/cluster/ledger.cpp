@@ -16,7 +16,9 @@ class Reader {
       account("unsupervised", accounted_t_ > 0 ? t : accounted_t_);
       accounted_t_ = t;
     } else if (kind == "supervisor") {
+      // The one before was killed, perhaps after it had attached; its attempt is not recorded.
       unrecorded_ = true;
+      attached_ = false;
     } else if (kind == "start") {
       // A supervisor that was killed has not recorded the times of its attempt.
       if (open_) close("unsupervised", t);
