@@ -5,15 +5,15 @@
 //   backward      gradients accumulate per lane
 //   merge_lane    finished lanes merge pairwise (a binary counter), so that a rank's lanes form a subtree of the
 //                 run's one tree over all lanes
-//   reduce        a layer is complete: its chunks are packed and sent to their owners in buckets, beside the
+//   reduce        a layer is complete: its chunks are packed and sent to their owners in buckets, during the
 //                 backward
 //   sum           owners add the dp ranks' sums as the upper part of the same tree; replicas under sequence
 //                 parallelism add over tp; a tied embedding adds its two uses
 //   step          AdamW on own chunks
-//   gather        compute copies travel to everyone in buckets, beside the next forward pass, which awaits each
+//   gather        compute copies travel to everyone in buckets, during the next forward pass, which awaits each
 //                 layer's just before it uses them
 //
-// Flat order: the chunks of a group stand owner by owner, each owner's last layer first (the order in which
+// Flat order: the chunks of a group are sorted by owner, each owner's last layer first (the order in which
 // gradients become ready), each chunk contiguous. Neighbouring chunks have different owners, so that every
 // bucket is exchanged by all ranks at once.
 // Source: ZeRO, arXiv:1910.02054; lanes: balanced-tree summation at every width.

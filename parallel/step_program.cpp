@@ -75,7 +75,7 @@ class StepWriter {
         add(Act::send_gradient, i);
         sent(sent_gradient_, i) = i.micro_batch;
         break;
-      case Op::reduce: break;   // each part's stands behind its last gradient
+      case Op::reduce: break;   // each part's reduction follows its last gradient
       case Op::step: step(); break;
     }
   }

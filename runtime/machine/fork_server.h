@@ -13,8 +13,8 @@ class ForkServer {
  public:
   /// `main` runs in each child with its end of the socket, and should return at the end of the connection.
   /// Construct it before the first thread starts. Children share nothing with the owner but stdin, stdout and
-  /// stderr; terminal and scheduler signals do not reach them, and nobody takes them for the owner: others
-  /// see no variables of theirs. Error(kLauncher).
+  /// stderr; terminal and scheduler signals do not reach them. Their variables are hidden, so that no other
+  /// process takes them for the owner. Error(kLauncher).
   explicit ForkServer(std::function<void(int fd)> main);
   /// Ends the fork server and with it every child.
   ~ForkServer();

@@ -133,7 +133,7 @@ std::string age_note(SupervisorState supervisor, double age_s) {
 /// Rows of the table and events where the terminal does not say how many fit.
 constexpr int kMostNodes = 64;
 constexpr size_t kMostEvents = 6;
-/// Of a screen, beside the table and the events.
+/// Rows of a screen that neither the table nor the events use.
 constexpr int kOtherRows = 16;
 constexpr int kLabel = 11;
 

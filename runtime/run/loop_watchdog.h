@@ -1,8 +1,8 @@
-// Notices that a loop stands still, and acts in its place: an agent whose call to a file does not return (the
+// Notices that a loop has stopped turning, and acts in its place: an agent whose call to a file does not return (the
 // server of the run directory is gone) cannot end its ranks itself.
 //
 // A thread of its own, which touches no file. Time counts as this thread sees it: where the whole process was
-// stopped, it stood still as well, and that says nothing about the loop.
+// stopped, this thread was stopped as well, and that says nothing about the loop.
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -31,7 +31,7 @@ class StandStill {
 
 class LoopWatchdog {
  public:
-  /// `act` is called on the thread of this object while the loop stands still for longer than `limit_s`, again
+  /// `act` is called on the thread of this object while the loop has not turned for longer than `limit_s`, again
   /// and again. It must not throw, and not wait for the loop.
   LoopWatchdog(double limit_s, std::function<void()> act);
   ~LoopWatchdog();

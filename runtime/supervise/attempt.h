@@ -18,7 +18,7 @@ namespace trainctl {
 
 /// What others learn while an attempt runs, and what they may ask of it.
 struct AttemptHooks {
-  /// In each turn, before anything is taken from the nodes; what it throws ends the attempt as it stands.
+  /// In each turn, before anything is taken from the nodes; what it throws ends the attempt at once.
   std::function<void()> turn;
   std::function<void(int node)> node_up;  ///< of the fleet
   std::function<void(int node, const std::string& why)> node_lost;

@@ -302,8 +302,8 @@ RunResult nothing_to_take_over(const RunDirectory& run, const std::string& id, F
   return {0, known ? known->status : RunStatus{}};
 }
 
-/// What the supervisor before was asked beside the spec.
-void take_manners_of_predecessor(ResumeRequest& request, FileSystem& fs) {
+/// Takes the options that the supervisor before had from its command line: the spec does not hold them.
+void take_options_of_predecessor(ResumeRequest& request, FileSystem& fs) {
   const auto before = SupervisorFile::from_json(fs.read_text(supervisor_file(request.run.path)));
   request.requeue = before.requeue;
   request.chain = before.chain;
@@ -334,7 +334,7 @@ RunResult resume_run(const ResumeRequest& asked, FileSystem& fs, Clock& clock, C
   const StopSignals signals;  // as in launch_run
   const bool orphaned = fs.exists(supervisor_file(run.path));
   if (!request.take_over.empty() && !orphaned) return nothing_to_take_over(run, id, fs, console);
-  if (!request.take_over.empty()) take_manners_of_predecessor(request, fs);
+  if (!request.take_over.empty()) take_options_of_predecessor(request, fs);
   const double begin_s = clock.monotonic_s();
   const auto checkpoint = choose_checkpoint(request, *identity, fs, console);
   check_belongs(checkpoint.get(), request, *identity, fs);

@@ -23,7 +23,7 @@ struct StepNumbers {
 };
 
 /// One JSON object, whose size does not depend on the number of ranks: phases are means over ranks, other
-/// numbers of ranks are summarised (rank_spread.h). Non-finite numbers are null with a "_kind" beside them.
+/// numbers of ranks are summarised (rank_spread.h). A non-finite number is null, and a second field with the ending "_kind" names it.
 std::string to_json(const StepNumbers& numbers);
 
 /// One JSON object with the numbers of every rank, each an array in the order of ranks; 4 digits, null where

@@ -13,7 +13,7 @@
 namespace trainctl {
 
 /// What one rank says about one step: seconds (forward, backward and optimizer without waits for peers, which
-/// are communication_s), the largest memory it has held, and how its GPU is (NaN: not told); exchanged as
+/// are communication_s), the largest memory it has held, and how its GPU is (NaN: not known); exchanged as
 /// doubles in this order. On a GPU forward, backward and optimizer are the host's time, which only enqueues
 /// them; step_s is the device's, too. step_s runs from the end of the step before to the end of this one,
 /// without evaluation and saving; its part before this step's own work is reporting_s.
