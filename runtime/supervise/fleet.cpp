@@ -165,6 +165,7 @@ void Fleet::watch_start_of_all(double now_s) {
 void Fleet::start_agent(int index) {
   Node& node = nodes_[size_t(index)];
   node.starter_text.clear();
+  node.greeted_s = 0;
   std::vector<std::string> words = agent_words(agent_program(), node.name);
   std::vector<std::string> unset;
   Environment environment;
@@ -188,6 +189,12 @@ void Fleet::start_agent(int index) {
   }
 }
 
+/// An agent that had worked is replaced at once: the node is needed, and the new agent removes what the
+/// killed one left there, also where the run ends a moment later.
+double Fleet::restart_s(const Node& node, double now_s) {
+  return std::max(now_s, (node.greeted_s > 0 ? node.greeted_s : now_s) + node.start_interval_s);
+}
+
 void Fleet::watch_starters() {
   while (!to_start_.empty() && starting_ < int(kMostAtOnce)) {
     const int index = to_start_.front();
@@ -208,7 +215,7 @@ void Fleet::watch_starters() {
           if (handler_.start_failed) handler_.start_failed(i, node.problem);
         }
         node.starter.reset();
-        if (!node.hello) node.next_start_s = now_s + node.start_interval_s;
+        if (!node.hello) node.next_start_s = restart_s(node, now_s);
       } else if (!node.hello) {
         ++starting_;
       }
@@ -286,7 +293,7 @@ void Fleet::greet(Connection& c, const Message& message) {
   c.node = index;
   c.stream->greeted();
   node.connection = &c;
-  node.heard_s = clock_.monotonic_s();
+  node.heard_s = node.greeted_s = clock_.monotonic_s();
   node.problem.clear();
   node.start_interval_s = 1;
   node.taken = 0;
@@ -318,7 +325,7 @@ void Fleet::lose(int index, const std::string& why) {
   node.connection = nullptr;
   node.hello.reset();
   node.problem = why;
-  node.next_start_s = clock_.monotonic_s() + node.start_interval_s;
+  node.next_start_s = restart_s(node, clock_.monotonic_s());
   if (handler_.lost) handler_.lost(index, why);
 }
 

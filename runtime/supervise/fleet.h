@@ -103,6 +103,7 @@ class Fleet {
     Connection* connection = nullptr;
     std::unique_ptr<Machine> machine;
     double heard_s = 0, next_start_s = 0, start_interval_s = 1;
+    double greeted_s = 0;  ///< when the last agent that was started said hello; 0: it has not
     uint64_t taken = 0;  ///< the last message that was handled
     std::unique_ptr<ChildProcess> starter;
     std::string starter_text;
@@ -118,6 +119,7 @@ class Fleet {
   void start_all_agents();
   void watch_start_of_all(double now_s);
   void start_agent(int node);
+  static double restart_s(const Node& node, double now_s);
   AgentProgram agent_program() const { return {options_.program, options_.run_directory, options_.mpirun}; }
   void send(int node, const wire::Message& message);
   void await_room(Connection& connection);
