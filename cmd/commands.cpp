@@ -5,7 +5,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/file_system.h"
-#include "runtime/supervise/job_files.h"
+#include "runtime/supervise/preflight/job_files.h"
 #include "runtime/machine/mpirun.h"
 
 extern char** environ;

@@ -3,7 +3,7 @@
 
 #include "cmd/commands.h"
 #include "runtime/base/error.h"
-#include "runtime/spec/fields.h"
+#include "runtime/spec/fields/fields.h"
 
 namespace trainctl::cmd {
 

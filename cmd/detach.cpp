@@ -10,7 +10,7 @@
 #include "cmd/runs.h"
 #include "runtime/base/error.h"
 #include "runtime/base/text.h"
-#include "runtime/run/journal.h"
+#include "runtime/run/record/journal.h"
 
 namespace trainctl::cmd {
 namespace {

@@ -3,7 +3,7 @@
 
 #include "cmd/runs.h"
 #include "runtime/base/error.h"
-#include "runtime/run/known_status.h"
+#include "runtime/run/record/known_status.h"
 
 namespace trainctl::cmd {
 namespace {

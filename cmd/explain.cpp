@@ -4,6 +4,7 @@
 #include "cmd/commands.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
+#include "runtime/spec/pages/pages.h"
 
 namespace trainctl::cmd {
 

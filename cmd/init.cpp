@@ -5,7 +5,8 @@
 #include "runtime/base/error.h"
 #include "runtime/base/file_system.h"
 #include "runtime/base/json.h"
-#include "runtime/supervise/job_files.h"
+#include "runtime/spec/pages/pages.h"
+#include "runtime/supervise/preflight/job_files.h"
 #include "runtime/spec/suggest.h"
 
 namespace trainctl::cmd {

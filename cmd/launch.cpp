@@ -5,8 +5,8 @@
 
 #include "cmd/runs.h"
 #include "runtime/base/error.h"
-#include "runtime/supervise/launch.h"
-#include "runtime/supervise/submit.h"
+#include "runtime/supervise/start/launch.h"
+#include "runtime/supervise/start/submit.h"
 
 namespace trainctl::cmd {
 namespace {

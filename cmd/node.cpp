@@ -9,9 +9,9 @@
 
 #include "cmd/runs.h"
 #include "runtime/machine/process.h"
-#include "runtime/run/agent.h"
-#include "runtime/run/environment.h"
-#include "runtime/supervise/batch_host.h"
+#include "runtime/run/agent/agent.h"
+#include "runtime/run/wire/environment.h"
+#include "runtime/supervise/slurm/batch_host.h"
 
 extern char** environ;
 

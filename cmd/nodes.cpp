@@ -6,7 +6,7 @@
 
 #include "cmd/commands.h"
 #include "runtime/base/error.h"
-#include "runtime/supervise/quarantine.h"
+#include "runtime/supervise/decide/quarantine.h"
 
 namespace trainctl::cmd {
 namespace {

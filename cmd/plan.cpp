@@ -6,8 +6,8 @@
 #include "runtime/base/error.h"
 #include "runtime/machine/mpirun.h"
 #include "runtime/plan/report.h"
-#include "runtime/supervise/placement.h"
-#include "runtime/supervise/run_nodes.h"
+#include "runtime/supervise/decide/placement.h"
+#include "runtime/supervise/nodes/run_nodes.h"
 
 namespace trainctl::cmd {
 namespace {

@@ -3,7 +3,7 @@
 
 #include "cmd/commands.h"
 #include "runtime/base/error.h"
-#include "runtime/run/rank_main.h"
+#include "runtime/run/rank/rank_main.h"
 
 namespace trainctl::cmd {
 

@@ -4,8 +4,8 @@
 #include <string>
 
 #include "cmd/commands.h"
-#include "runtime/run/run_directory.h"
-#include "runtime/supervise/supervisor.h"
+#include "runtime/run/record/run_directory.h"
+#include "runtime/supervise/loop/supervisor.h"
 #include "runtime/observe/console.h"
 #include "runtime/observe/status.h"
 

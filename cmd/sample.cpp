@@ -9,8 +9,8 @@
 #include "cmd/runs.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
-#include "runtime/run/run_directory.h"
-#include "runtime/train/sample.h"
+#include "runtime/run/record/run_directory.h"
+#include "runtime/train/generate/sample.h"
 
 namespace trainctl::cmd {
 namespace {

@@ -6,9 +6,9 @@
 #include "cmd/runs.h"
 #include "cmd/watch.h"
 #include "runtime/base/error.h"
-#include "runtime/run/journal.h"
-#include "runtime/run/known_status.h"
-#include "runtime/supervise/submit.h"
+#include "runtime/run/record/journal.h"
+#include "runtime/run/record/known_status.h"
+#include "runtime/supervise/start/submit.h"
 
 namespace trainctl::cmd {
 namespace {

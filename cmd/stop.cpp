@@ -6,9 +6,9 @@
 #include "cmd/runs.h"
 #include "runtime/base/error.h"
 #include "runtime/base/text.h"
-#include "runtime/run/known_status.h"
-#include "runtime/run/stop_request.h"
-#include "runtime/supervise/submit.h"
+#include "runtime/run/record/known_status.h"
+#include "runtime/run/record/stop_request.h"
+#include "runtime/supervise/start/submit.h"
 
 namespace trainctl::cmd {
 namespace {

@@ -5,6 +5,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/text.h"
 #include "runtime/base/json.h"
+#include "runtime/spec/pages/pages.h"
 
 namespace trainctl::cmd {
 

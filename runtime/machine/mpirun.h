@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "runtime/machine/process.h"
-#include "runtime/spec/job.h"
+#include "runtime/spec/fields/job.h"
 
 namespace trainctl {
 

@@ -6,7 +6,7 @@
 
 #include "kernels/backend.h"
 #include "parallel/communicator.h"
-#include "runtime/spec/job.h"
+#include "runtime/spec/fields/job.h"
 
 namespace trainctl {
 

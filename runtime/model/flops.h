@@ -2,7 +2,7 @@
 #pragma once
 #include <cstdint>
 
-#include "runtime/spec/job.h"
+#include "runtime/spec/fields/job.h"
 
 namespace trainctl {
 

@@ -7,7 +7,7 @@
 
 #include "ckpt/checkpoint.h"
 #include "parallel/layout.h"
-#include "runtime/spec/job.h"
+#include "runtime/spec/fields/job.h"
 
 namespace trainctl {
 

@@ -4,7 +4,7 @@
 
 #include "parallel/step_program.h"
 #include "runtime/model/stage_model.h"
-#include "runtime/spec/job.h"
+#include "runtime/spec/fields/job.h"
 
 namespace trainctl {
 

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "runtime/base/text.h"
-#include "runtime/run/console.h"
+#include "runtime/run/record/console.h"
 
 namespace trainctl {
 

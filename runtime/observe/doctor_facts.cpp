@@ -19,7 +19,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/file_system.h"
 #include "runtime/machine/bundle.h"
-#include "runtime/supervise/preflight.h"
+#include "runtime/supervise/preflight/preflight.h"
 #include "runtime/machine/process.h"
 #include "runtime/observe/doctor.h"
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/run/run_status.h"
+#include "runtime/run/record/run_status.h"
 
 namespace trainctl {
 

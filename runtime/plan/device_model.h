@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/spec/job.h"
+#include "runtime/spec/fields/job.h"
 #include "runtime/machine/rank_device.h"
 
 namespace trainctl {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "runtime/plan/plan.h"
-#include "runtime/spec/job.h"
+#include "runtime/spec/fields/job.h"
 
 namespace trainctl {
 

@@ -8,7 +8,7 @@
 #include "parallel/sharded_params.h"
 #include "runtime/model/stage_model.h"
 #include "runtime/plan/step_tally.h"
-#include "runtime/spec/job.h"
+#include "runtime/spec/fields/job.h"
 #include "runtime/machine/rank_device.h"
 
 namespace trainctl {

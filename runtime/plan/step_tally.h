@@ -5,7 +5,7 @@
 #include "parallel/mesh.h"
 #include "parallel/tally.h"
 #include "runtime/model/stage_uses.h"
-#include "runtime/spec/job.h"
+#include "runtime/spec/fields/job.h"
 
 namespace trainctl {
 

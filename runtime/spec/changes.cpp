@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "runtime/base/error.h"
-#include "runtime/spec/fields.h"
+#include "runtime/spec/fields/fields.h"
 #include "runtime/spec/resolution.h"
 
 namespace trainctl {
@@ -44,16 +44,6 @@ constexpr const char* kAnotherShape =
     "no checkpoint of the run fits a model of another shape: launch a new run without --from";
 
 }  // namespace
-
-const char* name_of(Change change) {
-  switch (change) {
-    case Change::free: return "free";
-    case Change::numerics: return "changes numerics";
-    case Change::branch: return "needs a branch";
-    case Change::never: return "needs a new run";
-  }
-  return "?";
-}
 
 std::vector<FieldChange> changed_fields(const ParsedJob& before, const ParsedJob& now) {
   std::vector<FieldChange> changes;

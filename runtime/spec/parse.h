@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/spec/job.h"
+#include "runtime/spec/fields/job.h"
 
 namespace trainctl {
 
@@ -68,13 +68,7 @@ Diagnostic diagnostic_at(const ParsedJob& job, const std::string& path, const st
 /// The same job with `values` (PATH=VALUE) in place of what was `auto`: decided once, they stay. Their origin reads `origin`.
 ParsedJob with_decided(const ParsedJob& job, const std::vector<std::string>& values, const std::string& origin);
 
-/// JSON Schema draft-07 of the whole spec.
-std::string job_schema();
-/// Explains a field ("parallelism.tensor"), a section ("parallelism"), a code ("E0312"), a preset, "all" fields, all "codes",
-/// or with "" lists the sections; empty if unknown, with did-you-mean in `suggestion`.
-std::string explain(const std::string& topic, std::string* suggestion);
-/// Names of the presets, and the commented starter spec of one.
+/// Names of the presets.
 std::vector<std::string> preset_names();
-std::string starter_job(const std::string& preset);
 
 }  // namespace trainctl

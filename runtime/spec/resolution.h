@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/spec/fields.h"
+#include "runtime/spec/fields/fields.h"
 #include "runtime/spec/json.h"
 #include "runtime/spec/parse.h"
 

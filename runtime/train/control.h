@@ -1,7 +1,7 @@
 // The control channel: how a rank and its supervisor talk, outside MPI.
 //
 // A rank says hello, what it does, what each step gave, and what it saved; the supervisor says stop. Over TCP, one JSON
-// object a line (runtime/run/control_client.cpp); in a test, direct calls (runtime/run/thread_control.cpp). Nothing here is collective.
+// object a line (runtime/run/rank/control_client.cpp); in a test, direct calls (runtime/run/rank/thread_control.cpp). Nothing here is collective.
 #pragma once
 #include <functional>
 #include <memory>

@@ -7,10 +7,10 @@
 
 #include "kernels/backend.h"
 #include "parallel/communicator.h"
-#include "runtime/spec/job.h"
+#include "runtime/spec/fields/job.h"
 #include "runtime/train/control.h"
 #include "runtime/train/device_copies.h"
-#include "runtime/train/node_ranks.h"
+#include "runtime/train/measure/node_ranks.h"
 
 namespace trainctl {
 

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "runtime/model/stage_program.h"
-#include "runtime/spec/job.h"
+#include "runtime/spec/fields/job.h"
 
 namespace trainctl {
 

@@ -6,7 +6,7 @@
 
 #include "kernels/backend.h"
 #include "runtime/plan/rank_sizes.h"
-#include "runtime/spec/job.h"
+#include "runtime/spec/fields/job.h"
 
 namespace trainctl {
 

@@ -7,7 +7,7 @@
 #include "runtime/base/activity.h"
 #include "runtime/train/checkpointing.h"
 #include "runtime/model/executor.h"
-#include "runtime/train/metrics.h"
+#include "runtime/train/measure/metrics.h"
 #include "runtime/train/rank.h"
 
 namespace trainctl {

@@ -9,7 +9,7 @@
 #include <map>
 #include <sstream>
 
-#include "runtime/run/environment.h"
+#include "runtime/run/wire/environment.h"
 
 namespace trainctl::test {
 

@@ -13,7 +13,7 @@
 #include <optional>
 
 #include "runtime/base/activity.h"
-#include "runtime/run/run_status.h"
+#include "runtime/run/record/run_status.h"
 #include "test/cluster/cluster_run.h"
 
 using namespace trainctl;

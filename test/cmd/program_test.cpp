@@ -11,7 +11,7 @@
 #include "cmd/commands.h"
 #include "runtime/base/error.h"
 #include "runtime/base/file_system.h"
-#include "runtime/supervise/quarantine.h"
+#include "runtime/supervise/decide/quarantine.h"
 
 using namespace trainctl;
 

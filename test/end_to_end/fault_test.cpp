@@ -9,7 +9,7 @@
 #include <random>
 
 #include "runtime/machine/process.h"
-#include "runtime/run/environment.h"
+#include "runtime/run/wire/environment.h"
 #include "test/end_to_end/jobs.h"
 #include "test/end_to_end/program.h"
 #include "test/support/thread_run.h"

@@ -28,8 +28,8 @@
 
 #include "runtime/base/error.h"
 #include "runtime/machine/outer_launcher.h"
-#include "runtime/machine/pmix_probe.h"
-#include "runtime/machine/pmix_server.h"
+#include "runtime/machine/pmix/pmix_probe.h"
+#include "runtime/machine/pmix/pmix_server.h"
 #include "runtime/machine/process.h"
 #include "runtime/machine/session.h"
 #include "test/pmix/messages.h"

@@ -1,4 +1,4 @@
-// A rank for the tests of runtime/machine/pmix_server.h. Only MPI and libc: it is built against other MPI
+// A rank for the tests of runtime/machine/pmix/pmix_server.h. Only MPI and libc: it is built against other MPI
 // libraries too.
 //
 //   pmix_rank MODE WORLD_SIZE      after each of its lines on stdout it goes on at once

@@ -9,8 +9,8 @@
 #include <catch2/catch.hpp>
 
 #include "runtime/machine/outer_launcher.h"
-#include "runtime/machine/pmix_log.h"
-#include "runtime/machine/pmix_server.h"
+#include "runtime/machine/pmix/pmix_log.h"
+#include "runtime/machine/pmix/pmix_server.h"
 #include "test/pmix/hosts.h"
 
 using namespace trainctl;

@@ -5,7 +5,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
-#include "runtime/run/loop_watchdog.h"
+#include "runtime/run/agent/loop_watchdog.h"
 #include "test/runtime/agent_stage.h"
 
 using namespace trainctl;

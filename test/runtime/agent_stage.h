@@ -12,7 +12,7 @@
 #include "runtime/base/error.h"
 #include "runtime/machine/process.h"
 #include "runtime/machine/session.h"
-#include "runtime/run/environment.h"
+#include "runtime/run/wire/environment.h"
 #include "test/runtime/node_peer.h"
 #include "test/support/thread_run.h"
 

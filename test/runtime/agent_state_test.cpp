@@ -10,7 +10,7 @@
 #include <map>
 #include <vector>
 
-#include "runtime/run/agent_state.h"
+#include "runtime/run/agent/agent_state.h"
 
 using namespace trainctl;
 

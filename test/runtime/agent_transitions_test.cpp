@@ -9,7 +9,7 @@
 #include <random>
 #include <string>
 
-#include "runtime/run/agent_state.h"
+#include "runtime/run/agent/agent_state.h"
 #include "test/support/seed.h"
 
 using namespace trainctl;

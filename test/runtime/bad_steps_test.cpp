@@ -13,9 +13,9 @@
 #include "runtime/base/error.h"
 #include "runtime/base/file_system.h"
 #include "runtime/base/json.h"
-#include "runtime/supervise/divergence.h"
+#include "runtime/supervise/history/divergence.h"
 #include "runtime/observe/console.h"
-#include "runtime/run/summary.h"
+#include "runtime/run/record/summary.h"
 #include "runtime/train/bad_steps.h"
 #include "test/support/thread_run.h"
 

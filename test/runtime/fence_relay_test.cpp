@@ -8,8 +8,8 @@
 #include <memory>
 #include <random>
 
-#include "runtime/run/fence_shares.h"
-#include "runtime/supervise/node_relay.h"
+#include "runtime/run/wire/fence_shares.h"
+#include "runtime/supervise/nodes/node_relay.h"
 
 using namespace trainctl;
 using wire::Kind;

@@ -15,9 +15,9 @@
 #include <memory>
 #include <thread>
 
-#include "runtime/run/agent.h"
-#include "runtime/run/stream.h"
-#include "runtime/supervise/fleet.h"
+#include "runtime/run/agent/agent.h"
+#include "runtime/run/wire/stream.h"
+#include "runtime/supervise/nodes/fleet.h"
 #include "test/support/thread_run.h"
 
 using namespace trainctl;

@@ -20,7 +20,7 @@
 #include <thread>
 
 #include "runtime/base/error.h"
-#include "runtime/supervise/fleet.h"
+#include "runtime/supervise/nodes/fleet.h"
 #include "test/runtime/node_peer.h"
 #include "test/support/thread_run.h"
 

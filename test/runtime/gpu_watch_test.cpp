@@ -7,7 +7,7 @@
 #include <mutex>
 #include <thread>
 
-#include "runtime/train/gpu_watch.h"
+#include "runtime/train/measure/gpu_watch.h"
 
 using namespace trainctl;
 

@@ -14,7 +14,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/yaml.h"
-#include "runtime/supervise/jobset.h"
+#include "runtime/supervise/slurm/jobset.h"
 
 using namespace trainctl;
 using Json = nlohmann::ordered_json;

@@ -8,10 +8,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "runtime/run/activity_board.h"
-#include "runtime/supervise/launch.h"
+#include "runtime/run/wire/activity_board.h"
+#include "runtime/supervise/start/launch.h"
 #include "runtime/machine/mpirun.h"
-#include "runtime/supervise/preflight.h"
+#include "runtime/supervise/preflight/preflight.h"
 #include "runtime/machine/process.h"
 
 using namespace trainctl;

@@ -4,7 +4,7 @@
 // of OpenMPI 4.1.
 #include <catch2/catch.hpp>
 
-#include "runtime/supervise/supervision.h"
+#include "runtime/supervise/decide/supervision.h"
 
 using namespace trainctl;
 

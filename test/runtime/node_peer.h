@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "runtime/base/file_system.h"
-#include "runtime/run/agent.h"
-#include "runtime/run/stream.h"
+#include "runtime/run/agent/agent.h"
+#include "runtime/run/wire/stream.h"
 
 namespace trainctl::test {
 

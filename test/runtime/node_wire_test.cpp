@@ -13,7 +13,7 @@
 #include <random>
 
 #include "runtime/base/error.h"
-#include "runtime/run/node_wire.h"
+#include "runtime/run/wire/node_wire.h"
 #include "test/support/seed.h"
 
 using namespace trainctl;

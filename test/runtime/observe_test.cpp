@@ -12,7 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/observe/console.h"
-#include "runtime/run/journal.h"
+#include "runtime/run/record/journal.h"
 #include "runtime/observe/status.h"
 
 using namespace trainctl;

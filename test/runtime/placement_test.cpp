@@ -11,7 +11,7 @@
 #include <set>
 
 #include "runtime/base/error.h"
-#include "runtime/supervise/placement.h"
+#include "runtime/supervise/decide/placement.h"
 
 using namespace trainctl;
 using parallel::MeshShape;

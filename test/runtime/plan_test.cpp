@@ -11,6 +11,7 @@
 #include "runtime/base/json.h"
 #include "runtime/plan/pipeline_plan.h"
 #include "runtime/plan/report.h"
+#include "runtime/spec/pages/pages.h"
 #include "runtime/spec/parse.h"
 
 using namespace trainctl;

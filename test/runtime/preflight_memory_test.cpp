@@ -9,7 +9,7 @@
 #include <algorithm>
 
 #include "runtime/base/error.h"
-#include "runtime/supervise/preflight.h"
+#include "runtime/supervise/preflight/preflight.h"
 #include "runtime/spec/parse.h"
 
 using namespace trainctl;

@@ -7,7 +7,7 @@
 #include <random>
 
 #include "runtime/base/error.h"
-#include "runtime/run/protocol.h"
+#include "runtime/run/wire/protocol.h"
 
 using namespace trainctl;
 

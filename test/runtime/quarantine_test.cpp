@@ -14,7 +14,7 @@
 #include <thread>
 
 #include "runtime/base/error.h"
-#include "runtime/supervise/quarantine.h"
+#include "runtime/supervise/decide/quarantine.h"
 #include "test/support/thread_run.h"
 
 using namespace trainctl;

@@ -2,7 +2,7 @@
 // Method: the pure decisions by hand, and this machine's own answer for `cpu`.
 #include <catch2/catch.hpp>
 
-#include "runtime/supervise/preflight.h"
+#include "runtime/supervise/preflight/preflight.h"
 #include "runtime/machine/rank_device.h"
 
 using namespace trainctl;

@@ -7,9 +7,9 @@
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
-#include "runtime/run/journal.h"
-#include "runtime/run/slow_ranks.h"
-#include "runtime/train/metrics.h"
+#include "runtime/run/record/journal.h"
+#include "runtime/run/record/slow_ranks.h"
+#include "runtime/train/measure/metrics.h"
 #include "runtime/train/trainer.h"
 #include "test/parallel/rank_threads.h"
 #include "test/support/thread_run.h"

@@ -11,7 +11,7 @@
 #include <random>
 #include <set>
 
-#include "runtime/supervise/recovery.h"
+#include "runtime/supervise/decide/recovery.h"
 
 using namespace trainctl;
 

@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 #include <catch2/catch.hpp>
 
-#include "runtime/supervise/recovery.h"
+#include "runtime/supervise/decide/recovery.h"
 
 using namespace trainctl;
 

@@ -5,7 +5,7 @@
 
 #include "runtime/base/json.h"
 #include "runtime/observe/console.h"
-#include "runtime/supervise/run_log.h"
+#include "runtime/supervise/attempt/run_log.h"
 #include "test/support/thread_run.h"
 
 using namespace trainctl;

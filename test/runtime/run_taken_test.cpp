@@ -11,8 +11,8 @@
 #include <optional>
 
 #include "runtime/base/error.h"
-#include "runtime/run/run_directory.h"
-#include "runtime/run/save_collector.h"
+#include "runtime/run/record/run_directory.h"
+#include "runtime/run/record/save_collector.h"
 #include "test/ckpt/state_fixture.h"
 
 using namespace trainctl;

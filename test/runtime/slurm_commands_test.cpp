@@ -9,7 +9,7 @@
 #include <filesystem>
 
 #include "runtime/base/error.h"
-#include "runtime/supervise/slurm_commands.h"
+#include "runtime/supervise/slurm/slurm_commands.h"
 #include "test/support/child.h"
 #include "test/support/thread_run.h"
 

@@ -2,14 +2,14 @@
 // acts, the
 //       request of a submission, and who gives an abandoned job back.
 // Method: small allocations by hand; each rule with a case on both of its sides.
-#include "runtime/supervise/slurm_job.h"
+#include "runtime/supervise/loop/slurm_job.h"
 
 #include <catch2/catch.hpp>
 
 #include "runtime/base/error.h"
-#include "runtime/supervise/batch_host.h"
-#include "runtime/supervise/slurm_slots.h"
-#include "runtime/supervise/submit.h"
+#include "runtime/supervise/slurm/batch_host.h"
+#include "runtime/supervise/nodes/slurm_slots.h"
+#include "runtime/supervise/start/submit.h"
 
 using namespace trainctl;
 

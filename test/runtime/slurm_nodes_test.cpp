@@ -8,7 +8,7 @@
 #include <random>
 
 #include "runtime/base/error.h"
-#include "runtime/supervise/slurm_nodes.h"
+#include "runtime/supervise/slurm/slurm_nodes.h"
 
 using namespace trainctl;
 using Names = std::vector<std::string>;

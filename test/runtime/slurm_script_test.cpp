@@ -9,7 +9,7 @@
 
 #include "runtime/base/text.h"
 #include "runtime/base/error.h"
-#include "runtime/supervise/slurm_script.h"
+#include "runtime/supervise/slurm/slurm_script.h"
 #include "test/support/child.h"
 #include "test/support/thread_run.h"
 

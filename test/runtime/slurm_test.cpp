@@ -9,8 +9,8 @@
 
 #include "runtime/base/error.h"
 #include "runtime/machine/outer_launcher.h"
-#include "runtime/supervise/last_save_time.h"
-#include "runtime/supervise/slurm.h"
+#include "runtime/supervise/slurm/last_save_time.h"
+#include "runtime/supervise/slurm/slurm.h"
 
 using namespace trainctl;
 

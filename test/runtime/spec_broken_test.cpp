@@ -6,7 +6,8 @@
 #include <catch2/catch.hpp>
 #include <set>
 
-#include "runtime/spec/codes.h"
+#include "runtime/spec/pages/codes.h"
+#include "runtime/spec/pages/pages.h"
 #include "runtime/spec/parse.h"
 
 using namespace trainctl;

@@ -7,8 +7,9 @@
 #include <cstdlib>
 #include <random>
 
-#include "runtime/spec/fields.h"
+#include "runtime/spec/fields/fields.h"
 #include "runtime/spec/json.h"
+#include "runtime/spec/pages/pages.h"
 #include "runtime/spec/parse.h"
 
 using namespace trainctl;

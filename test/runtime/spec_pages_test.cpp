@@ -9,8 +9,9 @@
 #include <regex>
 
 #include "runtime/base/file_system.h"
-#include "runtime/spec/codes.h"
-#include "runtime/spec/fields.h"
+#include "runtime/spec/pages/codes.h"
+#include "runtime/spec/fields/fields.h"
+#include "runtime/spec/pages/pages.h"
 #include "runtime/spec/parse.h"
 #include "runtime/spec/presets.h"
 #include "runtime/spec/suggest.h"

@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/base/file_system.h"
-#include "runtime/spec/fields.h"
+#include "runtime/spec/fields/fields.h"
 #include "runtime/spec/lineage.h"
 #include "runtime/spec/parse.h"
 #include "runtime/spec/presets.h"

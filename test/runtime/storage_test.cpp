@@ -9,10 +9,10 @@
 
 #include "runtime/observe/status.h"
 #include "runtime/base/error.h"
-#include "runtime/run/known_status.h"
-#include "runtime/supervise/storage.h"
+#include "runtime/run/record/known_status.h"
+#include "runtime/supervise/preflight/storage.h"
 #include "runtime/model/params.h"
-#include "runtime/run/journal.h"
+#include "runtime/run/record/journal.h"
 #include "runtime/train/last_save.h"
 #include "test/support/thread_run.h"
 

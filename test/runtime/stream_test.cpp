@@ -11,7 +11,7 @@
 #include <set>
 
 #include "runtime/base/error.h"
-#include "runtime/run/stream.h"
+#include "runtime/run/wire/stream.h"
 #include "test/support/thread_run.h"
 
 using namespace trainctl;

@@ -20,10 +20,10 @@
 #include "ckpt/checkpoint.h"
 #include "runtime/machine/session.h"
 #include "runtime/observe/console.h"
-#include "runtime/run/control_client.h"
-#include "runtime/run/environment.h"
-#include "runtime/supervise/attempt.h"
-#include "runtime/supervise/supervisor.h"
+#include "runtime/run/rank/control_client.h"
+#include "runtime/run/wire/environment.h"
+#include "runtime/supervise/attempt/attempt.h"
+#include "runtime/supervise/loop/supervisor.h"
 
 using namespace trainctl;
 

@@ -16,8 +16,8 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/file_system.h"
-#include "runtime/run/channel.h"
-#include "runtime/run/control_client.h"
+#include "runtime/run/wire/channel.h"
+#include "runtime/run/rank/control_client.h"
 #include "runtime/machine/session.h"
 
 using namespace trainctl;

@@ -16,8 +16,8 @@
 #include <thread>
 
 #include "runtime/observe/console.h"
-#include "runtime/run/protocol.h"
-#include "runtime/supervise/attempt.h"
+#include "runtime/run/wire/protocol.h"
+#include "runtime/supervise/attempt/attempt.h"
 #include "test/runtime/node_peer.h"
 #include "test/support/thread_run.h"
 

@@ -16,10 +16,10 @@
 #include "ckpt/checkpoint.h"
 #include "runtime/observe/console.h"
 #include "runtime/base/philox.h"
-#include "runtime/run/environment.h"
-#include "runtime/supervise/attempt.h"
-#include "runtime/supervise/preflight.h"
-#include "runtime/supervise/supervisor.h"
+#include "runtime/run/wire/environment.h"
+#include "runtime/supervise/attempt/attempt.h"
+#include "runtime/supervise/preflight/preflight.h"
+#include "runtime/supervise/loop/supervisor.h"
 
 using namespace trainctl;
 

@@ -13,7 +13,7 @@
 #include <numeric>
 #include <random>
 
-#include "runtime/supervise/supervision.h"
+#include "runtime/supervise/decide/supervision.h"
 #include "test/support/seed.h"
 
 using namespace trainctl;

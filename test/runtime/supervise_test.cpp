@@ -11,7 +11,7 @@
 #include <cmath>
 #include <random>
 
-#include "runtime/supervise/supervision.h"
+#include "runtime/supervise/decide/supervision.h"
 
 using namespace trainctl;
 

@@ -11,6 +11,7 @@
 #include "runtime/base/error.h"
 #include "runtime/model/flops.h"
 #include "runtime/plan/plan.h"
+#include "runtime/spec/pages/pages.h"
 #include "runtime/spec/parse.h"
 #include "test/support/thread_run.h"
 

@@ -13,8 +13,8 @@
 #include <sstream>
 
 #include "runtime/base/text.h"
-#include "runtime/supervise/slurm_nodes.h"
-#include "runtime/supervise/slurm_script.h"
+#include "runtime/supervise/slurm/slurm_nodes.h"
+#include "runtime/supervise/slurm/slurm_script.h"
 #include "test/support/fake_nodes.h"
 
 using namespace trainctl;

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "runtime/run/agent_state.h"
-#include "runtime/supervise/recovery.h"
-#include "runtime/supervise/supervision.h"
+#include "runtime/run/agent/agent_state.h"
+#include "runtime/supervise/decide/recovery.h"
+#include "runtime/supervise/decide/supervision.h"
 #include "test/support/sim_cluster.h"
 
 namespace trainctl::test {

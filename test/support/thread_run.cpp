@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "runtime/run/thread_control.h"
+#include "runtime/run/rank/thread_control.h"
 #include "runtime/base/error.h"
 #include "ckpt/checkpoint.h"
 #include "runtime/base/philox.h"

@@ -7,7 +7,7 @@
 
 #include "kernels/backend.h"
 #include "parallel/communicator.h"
-#include "runtime/spec/job.h"
+#include "runtime/spec/fields/job.h"
 #include "runtime/train/device_copies.h"
 
 namespace trainctl::test {

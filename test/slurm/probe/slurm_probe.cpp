@@ -20,8 +20,8 @@
 #include <thread>
 
 #include "runtime/base/error.h"
-#include "runtime/supervise/slurm_commands.h"
-#include "runtime/supervise/slurm_nodes.h"
+#include "runtime/supervise/slurm/slurm_commands.h"
+#include "runtime/supervise/slurm/slurm_nodes.h"
 
 using namespace trainctl;
 

@@ -1,0 +1,57 @@
+// What the owner of a PmixServer and the process that serves one of its epochs say to each other, over a
+// stream socket of one machine: a kind, a length and that many bytes.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "runtime/machine/pmix/pmix_server.h"
+#include "runtime/machine/process.h"
+
+namespace trainctl {
+
+enum class PmixMessageKind : uint8_t {
+  start,    ///< owner: folder, host name
+  ready,    ///< libpmix has started
+  failed,   ///< text; instead of ready or begun
+  begin,    ///< owner: an epoch
+  begun,    ///< an environment for each local rank
+  fence,    ///< this host's share
+  finish,   ///< owner: all hosts' shares
+  aborted,  ///< rank, status, message
+  log,      ///< text
+};
+
+struct PmixMessage {
+  PmixMessageKind kind{};
+  std::string body;
+};
+
+/// False if the other side is gone or reads nothing.
+bool send_message(int socket, PmixMessageKind kind, std::string_view body);
+/// Waits for a whole one; nothing at the end of the connection.
+std::optional<PmixMessage> receive_message(int socket);
+
+/// A body of numbers and texts, in the order in which they were put.
+class PmixBody {
+ public:
+  PmixBody() = default;
+  explicit PmixBody(std::string bytes) : bytes_(std::move(bytes)) {}
+  void put(int64_t number);
+  void put(std::string_view text);
+  void put(const PmixServer::Epoch& epoch);
+  void put(const Environment& environment);
+  /// What was put; ENSUREs that it is there: both ends are of one program.
+  int64_t number();
+  std::string text();
+  PmixServer::Epoch epoch();
+  Environment environment();
+  const std::string& bytes() const { return bytes_; }
+
+ private:
+  std::string bytes_;
+  size_t at_ = 0;
+};
+
+}  // namespace trainctl

@@ -1,0 +1,221 @@
+#include "runtime/run/rank/control_client.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "runtime/base/error.h"
+#include "runtime/base/file_system.h"
+#include "runtime/run/record/crash_record.h"
+#include "runtime/run/wire/protocol.h"
+#include "runtime/run/wire/stream.h"
+
+namespace trainctl {
+namespace {
+
+constexpr double kConnectTimeoutS = 10;
+/// A supervisor that has not read for this long is as good as gone.
+constexpr int kSendTimeoutS = 60;
+
+/// The supervisor is gone, so this rank would never be stopped: it ends at once, without waiting for peers.
+[[noreturn]] void end_without_supervisor(int rank, const char* why) {
+  fmt::print(
+      stderr,
+      "rank {}: the control connection is lost ({}): the agent of this node is gone or stopped, ending\n",
+      rank, why);
+  std::fflush(stderr);
+  ::_exit(exit_status(ErrorCode::kLauncher));
+}
+
+/// A blocking connection with a limit on sending.
+int connect_blocking(const std::string& address) {
+  const int fd = connect_to(address, kConnectTimeoutS);
+  const timeval limit{.tv_sec = kSendTimeoutS, .tv_usec = 0};
+  ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) & ~O_NONBLOCK);
+  ::setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+  return fd;
+}
+
+class SocketControl final : public Control {
+ public:
+  SocketControl(int fd, int rank, double heartbeat_s, double answer_timeout_s)
+      : fd_(fd), rank_(rank), heartbeat_s_(heartbeat_s), answer_timeout_s_(answer_timeout_s) {}
+
+  ~SocketControl() override {
+    ending_ = true;
+    ::shutdown(fd_, SHUT_RDWR);
+    if (thread_.joinable()) thread_.join();
+    ::close(fd_);
+  }
+
+  /// Says who we are and waits for the welcome; then the heartbeat thread takes over reading.
+  void join(const std::string& token) {
+    char host[256] = "?";
+    ::gethostname(host, sizeof host - 1);
+    send({.hello = protocol::Hello{token, host, rank_, int(::getpid())}});
+    const double deadline = real_clock().monotonic_s() + kConnectTimeoutS;
+    while (true) {
+      if (const auto line = lines_.next()) {
+        if (protocol::decode_down(*line).kind == protocol::Down::welcome) break;
+        continue;
+      }
+      const double left_s = deadline - real_clock().monotonic_s();
+      if (left_s <= 0 || !receive(left_s))
+        throw Error(ErrorCode::kLauncher,
+                    fmt::format("the supervisor did not accept rank {} on the control channel", rank_));
+    }
+    thread_ = std::thread([this] { serve(); });
+  }
+
+  StopLevel stop_level() const override { return stop_level_.load(); }
+
+  void activity(const Activity& now) override { note_activity(now); }
+  void device_activity(const Activity& now) override { note_device_activity(now); }
+
+  void report(const StepReport& report) override { send({.step = report}); }
+  void event(const std::string& kind, const std::string& json) override {
+    send({.event = protocol::Event{kind, json}});
+  }
+
+  bool begin_save(const ckpt::StateInfo& state, std::string* message) override {
+    const int64_t number = begins_++;
+    if (rank_ == 0) send({.begin = protocol::Begin{state, number}});
+    const protocol::Down answer = await(begun_, number);
+    if (message) *message = answer.message;
+    begin_failure_ = answer.ok ? "" : answer.message;
+    return answer.ok;
+  }
+
+  SaveResult commit_shard(const ckpt::StateInfo& state, const std::vector<ckpt::Tensor>& tensors,
+                          const ckpt::ShardReceipt& receipt, const std::string& failure) override {
+    if (!begin_failure_.empty())
+      return {false, begin_failure_};  // on every rank alike: there is nothing to publish
+    const int64_t number = begins_ - 1;
+    protocol::Shard shard{.step = state.step, .number = number, .receipt = receipt, .failure = failure};
+    if (rank_ == 0) shard.tensors = tensors;
+    send({.shard = std::move(shard)});
+    const protocol::Down answer = await(saved_, number);
+    return {answer.ok, answer.message};
+  }
+
+  void done() override {
+    if (ending_) return;
+    beat();  // with the last word on what it did
+    send({.done = true});
+    ending_ = true;
+  }
+
+ private:
+  void send(const protocol::Up& message) {
+    const std::string line = protocol::encode(message);
+    const std::lock_guard lock(send_mutex_);
+    for (size_t sent = 0; sent < line.size();) {
+      const ssize_t n = ::send(fd_, line.data() + sent, line.size() - sent, MSG_NOSIGNAL);
+      if (n < 0 && errno == EINTR) continue;
+      if (n <= 0) {
+        if (ending_) return;
+        end_without_supervisor(rank_, std::strerror(errno));
+      }
+      sent += size_t(n);
+    }
+  }
+
+  /// Waits up to `timeout_s` for bytes; false: none came, or the connection has ended (then lost_ says so).
+  bool receive(double timeout_s) {
+    pollfd wait{.fd = fd_, .events = POLLIN, .revents = 0};
+    if (::poll(&wait, 1, int(timeout_s * 1000) + 1) <= 0) return false;
+    char buffer[16384];
+    const ssize_t n = ::recv(fd_, buffer, sizeof buffer, 0);
+    if (n < 0 && errno == EINTR) return false;
+    if (n <= 0) {
+      lost_ = n == 0 ? "closed by the other end" : std::strerror(errno);
+      return false;
+    }
+    lines_.append(buffer, size_t(n));
+    return true;
+  }
+
+  void serve() {
+    double next_beat = real_clock().monotonic_s();
+    while (!ending_) {
+      if (real_clock().monotonic_s() >= next_beat) {
+        beat();
+        next_beat = real_clock().monotonic_s() + heartbeat_s_;
+      }
+      receive(std::max(0.0, next_beat - real_clock().monotonic_s()));
+      if (!lost_.empty()) {
+        if (ending_) return;
+        end_without_supervisor(rank_, lost_.c_str());
+      }
+      while (const auto line = lines_.next()) take(protocol::decode_down(*line));
+    }
+  }
+
+  void beat() { send({.beat = protocol::Beat{noted_activity().value_or(Activity{})}}); }
+
+  void take(const protocol::Down& message) {
+    if (message.kind == protocol::Down::stop) {
+      stop_level_ = std::max(stop_level_.load(), message.level);
+      return;
+    }
+    const std::lock_guard lock(answer_mutex_);
+    if (message.kind == protocol::Down::begun) begun_.emplace(message.number, message);
+    if (message.kind == protocol::Down::saved) saved_.emplace(message.number, message);
+    ++heard_;
+    answered_.notify_all();
+  }
+
+  /// The answer to save `number`. An agent that lives answers or ends this rank, and one that died breaks the
+  /// connection; one that is stopped does neither, so that there is a limit, from its last word on. It is
+  /// counted in slices, so that a pause of the whole machine costs no more than one.
+  protocol::Down await(const std::map<int64_t, protocol::Down>& answers, int64_t number) {
+    constexpr int kSlices = 100;
+    std::unique_lock lock(answer_mutex_);
+    uint64_t heard = heard_;
+    for (int slice = 0; slice < kSlices; ++slice) {
+      if (answered_.wait_for(lock, std::chrono::duration<double>(answer_timeout_s_ / kSlices),
+                             [&] { return answers.contains(number); }))
+        return answers.at(number);
+      if (std::exchange(heard, heard_) != heard_) slice = -1;
+    }
+    end_without_supervisor(rank_, fmt::format("no answer to a save for {:.1f} s", answer_timeout_s_).c_str());
+  }
+
+  const int fd_, rank_;
+  const double heartbeat_s_, answer_timeout_s_;
+  std::thread thread_;
+  std::atomic<bool> ending_ = false;
+  std::atomic<StopLevel> stop_level_ = StopLevel::none;
+  protocol::LineBuffer lines_;  // join() before the thread starts, then the thread alone
+  std::string lost_;            // likewise
+  std::mutex send_mutex_, answer_mutex_;
+  std::condition_variable answered_;
+  std::map<int64_t, protocol::Down> begun_, saved_;
+  int64_t begins_ = 0;
+  uint64_t heard_ = 0;  // messages of the supervisor so far; guarded by answer_mutex_
+  std::string begin_failure_;
+};
+
+}  // namespace
+
+std::unique_ptr<Control> connect_control(const std::string& address, const std::string& token, int rank,
+                                         double heartbeat_s, double answer_timeout_s) {
+  auto control =
+      std::make_unique<SocketControl>(connect_blocking(address), rank, heartbeat_s, answer_timeout_s);
+  control->join(token);
+  return control;
+}
+
+}  // namespace trainctl

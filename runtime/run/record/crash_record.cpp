@@ -1,0 +1,199 @@
+#include "runtime/run/record/crash_record.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstring>
+
+#include "runtime/base/json.h"
+#include "runtime/run/wire/activity_board.h"
+
+namespace trainctl {
+namespace {
+
+using nlohmann::json;
+
+std::string host_name() {
+  char host[256] = "?";
+  ::gethostname(host, sizeof host - 1);
+  return host;
+}
+
+std::string dump(const json& j) { return dump_json(j); }
+
+// ---- what a signal handler needs, prepared while all is well
+// --------------------------------------------------
+
+constexpr std::array kCrashSignals = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
+
+struct Prepared {
+  char path[4096];
+  // The record is prefix, the activity, the rest for this signal.
+  char prefix[1024];
+  std::array<char[512], kCrashSignals.size()> rest;
+};
+Prepared g_prepared;
+std::array<struct sigaction, kCrashSignals.size()> g_before;
+
+ActivitySlot g_activity, g_device_activity;
+std::unique_ptr<ActivityBoard> g_board;
+int g_board_rank = -1;
+std::optional<StopAt> g_stop_at;
+
+void write_all(int fd, const char* text, size_t size) {
+  for (size_t sent = 0; sent < size;) {
+    const ssize_t n = ::write(fd, text + sent, size - sent);
+    if (n <= 0) return;
+    sent += size_t(n);
+  }
+}
+
+void on_crash(int signal) {
+  const int fd = ::open(g_prepared.path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  if (fd >= 0) {
+    write_all(fd, g_prepared.prefix, std::strlen(g_prepared.prefix));
+    char activity[kActivityJsonBytes];
+    const auto noted = noted_activity();
+    write_all(fd, noted ? activity : "null", noted ? write_json(*noted, activity) : 4);
+    for (size_t i = 0; i < kCrashSignals.size(); ++i)
+      if (kCrashSignals[i] == signal) write_all(fd, g_prepared.rest[i], std::strlen(g_prepared.rest[i]));
+    ::fsync(fd);
+    ::close(fd);
+  }
+  // On to the handler that was installed before ours (MPI prints a stack trace into the log), and then to the signal's own
+  // end.
+  for (size_t i = 0; i < kCrashSignals.size(); ++i)
+    if (kCrashSignals[i] == signal) ::sigaction(signal, &g_before[i], nullptr);
+  ::raise(signal);
+}
+
+void copy_into(char* to, size_t capacity, const std::string& text) {
+  const size_t n = std::min(capacity - 1, text.size());
+  std::memcpy(to, text.data(), n);
+  to[n] = 0;
+}
+
+}  // namespace
+
+std::string CrashRecord::to_json() const {
+  return dump({{"v", 1},
+               {"rank", rank},
+               {"pid", pid},
+               {"epoch", epoch},
+               {"code", int(code)},
+               {"code_name", name_of(code)},
+               {"signal", signal},
+               {"message", message},
+               {"activity", activity ? parse_json(trainctl::to_json(*activity)) : json()},
+               {"doing", activity ? render(*activity) : ""},
+               {"host", host},
+               {"t", unix_s}});
+}
+
+std::string crash_record_path(const std::string& run_directory, int rank) {
+  return fmt::format("{}/failures/rank-{}.json", run_directory, rank);
+}
+
+void write_crash_record(FileSystem& fs, const std::string& run_directory, const CrashRecord& record) {
+  try {
+    CrashRecord full = record;
+    if (full.host.empty()) full.host = host_name();
+    const std::string path = crash_record_path(run_directory, record.rank);
+    if (read_crash_record(fs, run_directory, record.rank, record.epoch)) return;
+    fs.replace_text(path, full.to_json() + "\n");
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "rank {}: the crash record could not be written: {}\n", record.rank, error.what());
+  }
+}
+
+std::optional<CrashRecord> read_crash_record(FileSystem& fs, const std::string& run_directory, int rank,
+                                             uint64_t epoch) {
+  try {
+    const std::string path = crash_record_path(run_directory, rank);
+    if (!fs.exists(path)) return std::nullopt;
+    const json j = parse_json(fs.read_text(path));
+    CrashRecord r;
+    r.rank = j.at("rank");
+    r.pid = j.at("pid");
+    r.epoch = j.at("epoch");
+    const int code = j.at("code");
+    r.code = ErrorCode(code);
+    r.signal = j.at("signal");
+    r.message = j.at("message");
+    r.activity = activity_from_json(dump_json(j.at("activity")));
+    r.host = j.at("host");
+    r.unix_s = j.at("t");
+    if (r.rank != rank || r.epoch != epoch) return std::nullopt;
+    return r;
+  } catch (const std::exception&) {
+    return std::nullopt;  // half a record of a rank that was killed while writing it says nothing
+  }
+}
+
+void note_activity(const Activity& activity) {
+  g_activity.write(activity);
+  if (g_board) g_board->write(g_board_rank, activity);
+  if (g_stop_at && g_stop_at->matches(activity)) {
+    g_stop_at.reset();
+    ::kill(::getpid(), SIGSTOP);
+  }
+}
+
+void note_device_activity(const Activity& activity) {
+  g_device_activity.write(activity);
+  if (g_board) g_board->write_device(g_board_rank, activity);
+}
+
+void stop_at(const StopAt& when) { g_stop_at = when; }
+
+void note_activity_on_board(const std::string& path, int rank) {
+  g_board = path.empty() ? nullptr : ActivityBoard::open(path);
+  g_board_rank = rank;
+}
+
+std::optional<Activity> noted_activity() {
+  const auto host = g_activity.read();
+  return host ? std::optional(with_device(*host, g_device_activity.read())) : std::nullopt;
+}
+
+std::string describe_signal(int signal) {
+  switch (signal) {
+    case SIGSEGV: return "SIGSEGV (invalid memory access)";
+    case SIGBUS: return "SIGBUS (bad memory access, or a shared-memory file system that is full)";
+    case SIGFPE: return "SIGFPE (arithmetic fault)";
+    case SIGILL: return "SIGILL (illegal instruction)";
+    case SIGABRT: return "SIGABRT (an internal check failed)";
+    case SIGKILL: return "signal 9 (SIGKILL)";
+    case SIGTERM: return "signal 15 (SIGTERM)";
+    default: return fmt::format("signal {} ({})", signal, ::strsignal(signal));
+  }
+}
+
+void install_crash_handlers(const std::string& run_directory, int rank, uint64_t epoch) {
+  copy_into(g_prepared.path, sizeof g_prepared.path, crash_record_path(run_directory, rank));
+  ::unlink(g_prepared.path);  // of an earlier epoch
+  copy_into(g_prepared.prefix, sizeof g_prepared.prefix,
+            fmt::format(R"({{"v":1,"rank":{},"pid":{},"epoch":{},"host":{},"activity":)", rank, int(::getpid()),
+                        epoch, dump(json(host_name()))));
+  for (size_t i = 0; i < kCrashSignals.size(); ++i) {
+    const int signal = kCrashSignals[i];
+    const ErrorCode code = signal == SIGABRT ? ErrorCode::kInternal : ErrorCode::kWorker;
+    const std::string message = signal == SIGABRT
+                                    ? fmt::format("an internal check failed (see logs/rank-{}.log)", rank)
+                                    : fmt::format("crashed with {}", describe_signal(signal));
+    // The time is left to the reader: the order of arrival on the control channel is what counts.
+    copy_into(g_prepared.rest[i], sizeof g_prepared.rest[i],
+              fmt::format(R"(,"signal":{},"code":{},"code_name":"{}","message":{},"t":0}})"
+                          "\n",
+                          signal, int(code), name_of(code), dump(json(message))));
+    struct sigaction action {};
+    action.sa_handler = on_crash;
+    action.sa_flags = SA_NODEFER;
+    ::sigaction(signal, &action, &g_before[i]);
+  }
+}
+
+}  // namespace trainctl

@@ -1,0 +1,158 @@
+#include "runtime/run/record/journal.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+
+#include "runtime/base/error.h"
+#include "runtime/base/json.h"
+
+namespace trainctl {
+namespace {
+
+using nlohmann::json;
+
+off_t size_of(int fd) {
+  struct stat s;
+  return ::fstat(fd, &s) == 0 ? s.st_size : 0;
+}
+
+/// Offset just after the last newline of an open file.
+off_t end_of_whole_lines(int fd) {
+  const off_t size = size_of(fd);
+  off_t end = size;
+  char buffer[4096];
+  while (end > 0) {
+    const off_t begin = std::max<off_t>(0, end - off_t(sizeof buffer));
+    const ssize_t n = ::pread(fd, buffer, size_t(end - begin), begin);
+    if (n <= 0) return size;
+    for (ssize_t i = n - 1; i >= 0; --i)
+      if (buffer[i] == '\n') return begin + i + 1;
+    end = begin;
+  }
+  return 0;
+}
+
+}  // namespace
+
+Journal::Journal(const std::string& path) : path_(path) {
+  fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (fd_ < 0)
+    throw Error(ErrorCode::kIo, fmt::format("cannot open {} for appending: {}", path, std::strerror(errno)));
+  const off_t end = end_of_whole_lines(fd_);
+  if (end < size_of(fd_) && ::ftruncate(fd_, end) != 0)
+    error_ = fmt::format("cannot truncate {}: {}", path, std::strerror(errno));
+}
+
+Journal::~Journal() { ::close(fd_); }
+
+void Journal::append(const std::string& line) {
+  const std::string text = line + "\n";
+  // One write, so that a reader sees whole lines; a short write (full disk) is finished or reported, never
+  // repeated whole.
+  for (size_t sent = 0; sent < text.size();) {
+    const ssize_t n = ::write(fd_, text.data() + sent, text.size() - sent);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) {
+      if (error_.empty()) error_ = fmt::format("cannot append to {}: {}", path_, std::strerror(errno));
+      return;
+    }
+    sent += size_t(n);
+  }
+}
+
+void Journal::sync() {
+  if (::fsync(fd_) != 0 && error_.empty())
+    error_ = fmt::format("cannot sync {}: {}", path_, std::strerror(errno));
+}
+
+int64_t Journal::bytes() const { return size_of(fd_); }
+
+void BoundedJournal::append(const std::string& line) try {
+  if (!journal_) bytes_ = journal_.emplace(path_).bytes();
+  if (bytes_ > 0 && bytes_ + int64_t(line.size()) >= most_bytes_) {
+    journal_.reset();
+    real_file_system().rename(path_, earlier_path_);
+    journal_.emplace(path_);
+    bytes_ = 0;
+  }
+  journal_->append(line);
+  bytes_ += int64_t(line.size()) + 1;
+} catch (const Error&) {
+  journal_.reset();
+}
+
+std::string event_line(double unix_s, const std::string& kind, const std::string& text) {
+  json line = {{"v", 1}, {"t", unix_s}, {"kind", kind}};
+  const json fields = try_parse_json(text.empty() ? "{}" : text);
+  if (fields.is_object()) {
+    for (const auto& [key, value] : fields.items())
+      if (!line.contains(key)) line[key] = value;
+  } else {
+    line["value"] = text;
+  }
+  return dump_json(line);
+}
+
+std::vector<std::string> lines_of(FileSystem& fs, const std::string& path) {
+  std::vector<std::string> lines;
+  if (!fs.exists(path)) return lines;
+  const std::string text = fs.read_text(path);
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = text.find('\n', begin);
+    if (end == std::string::npos) break;  // torn
+    lines.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return lines;
+}
+
+int64_t supersede_metrics(FileSystem& fs, const std::string& metrics_path, int64_t step,
+                          const std::string& side_path) {
+  std::string kept, moved;
+  int64_t count = 0, last = 0;
+  for (const std::string& line : lines_of(fs, metrics_path)) {
+    const json j = try_parse_json(line);
+    const bool good = j.is_object() && j.contains("step") && j["step"].is_number_integer();
+    const int64_t at = good ? j["step"].get<int64_t>() : 0;
+    if (good && at <= step && at > last) {
+      kept += line + "\n";
+      last = at;
+    } else {
+      moved += line + "\n";
+      ++count;
+    }
+  }
+  if (count == 0) return 0;
+  // The side file first: a crash between the two leaves a line twice, never nowhere.
+  fs.replace_text(side_path, (fs.exists(side_path) ? fs.read_text(side_path) : "") + moved);
+  fs.replace_text(metrics_path, kept);
+  return count;
+}
+
+std::string tail_of(const std::string& path, int most) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return "";
+  struct stat s;
+  std::string text;
+  if (::fstat(fd, &s) == 0) {
+    constexpr off_t kMostBytes = 64 * 1024;
+    const off_t begin = std::max<off_t>(0, s.st_size - kMostBytes);
+    text.resize(size_t(s.st_size - begin));
+    const ssize_t n = ::pread(fd, text.data(), text.size(), begin);
+    text.resize(size_t(std::max<ssize_t>(0, n)));
+  }
+  ::close(fd);
+  size_t at = text.size();
+  if (at > 0 && text[at - 1] == '\n') --at;
+  for (int line = 0; line < most && at != std::string::npos && at > 0; ++line) at = text.rfind('\n', at - 1);
+  return at == std::string::npos || at == 0 ? text : text.substr(at + 1);
+}
+
+}  // namespace trainctl

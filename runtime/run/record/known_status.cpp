@@ -1,0 +1,88 @@
+#include "runtime/run/record/known_status.h"
+
+#include <fmt/format.h>
+
+#include "ckpt/checkpoint.h"
+#include "runtime/base/error.h"
+#include "runtime/base/json.h"
+#include "runtime/run/record/journal.h"
+
+namespace trainctl {
+namespace {
+
+using nlohmann::json;
+
+json object_of(const std::string& text) {
+  json value = try_parse_json(text);
+  return value.is_object() ? value : json::object();
+}
+
+void take_event(const json& event, RunStatus& status) {
+  const std::string kind = event.value("kind", "");
+  status.updated_unix_s = event.value("t", status.updated_unix_s);
+  if (kind == "start") {
+    status.state = "running";
+    status.exit_code = -1;
+    status.reason.clear();
+    status.started_unix_s = status.updated_unix_s;
+    status.epoch = event.value("epoch", status.epoch);
+  } else if (kind == "restart") {
+    status.restarts = event.value("restart", status.restarts);
+    status.reason = event.value("reason", "");
+  } else if (kind == "end") {
+    status.state = event.value("state", "failed");
+    status.exit_code = event.value("exit_code", 1);
+    status.reason = event.value("reason", "");
+  }
+}
+
+std::string checkpoint_folder(const RunDirectory& run, const json& job) try {
+  const std::string elsewhere = job.value("/checkpoint/dir"_json_pointer, std::string());
+  return elsewhere.empty() ? run.file("ckpt") : elsewhere;
+} catch (const json::exception&) {
+  return run.file("ckpt");  // job.json is damaged
+}
+
+RunStatus rebuild(FileSystem& fs, const RunDirectory& run, const std::vector<std::string>& events) {
+  RunStatus status{.run_id = folder_name(run), .directory = run.path};
+  if (const auto identity = read_identity(fs, run)) status.lineage_json = identity->lineage_json;
+  for (const std::string& line : events) take_event(object_of(line), status);
+  for (const std::string& line : lines_of(fs, run.metrics()))
+    if (const json step = object_of(line); step.value("step", int64_t(0)) > status.step) {
+      status.step = step["step"];
+      status.step_unix_s = status.updated_unix_s;
+      status.last_step_json = line;
+    }
+  const json job = object_of(fs.read_text(run.job()));
+  status.total_steps = job.value("/schedule/total_steps"_json_pointer, int64_t(0));
+  if (const auto newest = ckpt::open_latest(fs, checkpoint_folder(run, job), -1, nullptr)) status.saved_step = newest->state().step;
+  if (status.state != "finished") status.advice = "trainctl resume " + command_name(run);
+  return status;
+}
+
+}  // namespace
+
+std::optional<KnownStatus> status_of_run(FileSystem& fs, const RunDirectory& run) {
+  std::string note = run.status() + " is missing";
+  try {
+    if (const auto status = read_status(fs, run.status())) return KnownStatus{*status, ""};
+  } catch (const Error& error) {
+    note = error.what();
+  }
+  const std::vector<std::string> events = lines_of(fs, run.events());
+  if (events.empty()) return std::nullopt;
+  try {
+    return KnownStatus{rebuild(fs, run, events), note + "; shown is what events, metrics and checkpoints say"};
+  } catch (const json::exception& error) {
+    throw Error(ErrorCode::kIo, fmt::format("{}; and its other records are damaged, too: {}", note, error.what()));
+  }
+}
+
+std::vector<std::string> superseded_lines(FileSystem& fs, const RunDirectory& run) {
+  std::vector<std::string> lines;
+  for (const ckpt::Superseded& aside : ckpt::list_superseded(fs, checkpoint_folder(run, object_of(fs.read_text(run.job())))))
+    lines.push_back(ckpt::text_of(aside));
+  return lines;
+}
+
+}  // namespace trainctl

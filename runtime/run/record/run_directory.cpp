@@ -1,0 +1,229 @@
+#include "runtime/run/record/run_directory.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+
+
+#include "ckpt/checkpoint.h"
+#include "runtime/base/json.h"
+#include "runtime/run/wire/stream.h"
+#include "runtime/run/record/journal.h"
+
+namespace trainctl {
+namespace {
+
+using nlohmann::json;
+
+std::string text_of(const json& j) { return dump_json(j, 2) + "\n"; }
+
+constexpr int kLogLines = 200;
+
+bool is_run(FileSystem& fs, const std::string& path) {
+  return fs.exists(path + "/run.json") && fs.exists(path + "/job.json");
+}
+
+std::string absolute(const std::string& path) {
+  std::string text = std::filesystem::absolute(path).lexically_normal().string();
+  while (text.size() > 1 && text.back() == '/') text.pop_back();
+  return text;
+}
+
+/// Ids of the runs in `root`.
+std::vector<std::string> runs_in(FileSystem& fs, const std::string& root) {
+  std::vector<std::string> ids;
+  if (!fs.is_directory(root)) return ids;
+  for (const std::string& name : fs.list(root))
+    if (is_run(fs, root + "/" + name)) ids.push_back(name);
+  return ids;
+}
+
+std::string latest_of(FileSystem& fs, const std::string& root, const std::vector<std::string>& ids) {
+  std::string latest;
+  double newest = -1;
+  for (const std::string& id : ids) {
+    const auto identity = read_identity(fs, {root + "/" + id});
+    // Started last, or resumed last: the attempt file is replaced at every start.
+    std::error_code ignored;
+    const auto time = std::filesystem::last_write_time(root + "/" + id + "/attempt.json", ignored);
+    double at = identity ? identity->created_unix_s : 0;
+    if (!ignored)
+      at = std::max(
+          at, std::chrono::duration<double>(std::chrono::file_clock::to_sys(time).time_since_epoch()).count());
+    if (at > newest) {
+      newest = at;
+      latest = id;
+    }
+  }
+  return latest;
+}
+
+}  // namespace
+
+std::string RunDirectory::rank_log(int rank) const { return fmt::format("{}/logs/rank-{}.log", path, rank); }
+
+std::string folder_name(const RunDirectory& run) { return std::filesystem::path(run.path).filename().string(); }
+
+std::string command_name(const RunDirectory& run) {
+  const char* root = std::getenv("TRAINCTL_RUN_DIR");
+  const bool usual = absolute(root && *root ? root : "runs") == std::filesystem::path(run.path).parent_path().string();
+  return usual ? folder_name(run) : run.path;
+}
+
+std::string RunIdentity::to_json() const {
+  return text_of({{"v", 1},
+                  {"run_id", run_id},
+                  {"spec_hash", spec_hash},
+                  {"program_version", program_version},
+                  {"numerics", numerics},
+                  {"working_directory", working_directory},
+                  {"created", created_unix_s},
+                  {"command", command},
+                  {"lineage", try_parse_json(lineage_json)},
+                  {"parent_checkpoint", parent_checkpoint}});
+}
+
+RunIdentity RunIdentity::from_json(const std::string& text) try {
+  const json j = parse_json(text);
+  RunIdentity r;
+  r.run_id = j.at("run_id");
+  r.spec_hash = j.at("spec_hash");
+  r.program_version = j.at("program_version");
+  r.numerics = j.value("numerics", "");  // older runs do not say
+  r.working_directory = j.at("working_directory");
+  r.created_unix_s = j.at("created");
+  r.command = j.at("command");
+  if (j.contains("lineage")) r.lineage_json = dump_json(j["lineage"]);
+  r.parent_checkpoint = j.value("parent_checkpoint", "");
+  return r;
+} catch (const json::exception& error) {
+  throw Error(ErrorCode::kIo, fmt::format("run.json is damaged: {}", error.what()));
+}
+
+std::optional<RunIdentity> read_identity(FileSystem& fs, const RunDirectory& run) {
+  if (!fs.exists(run.file("run.json"))) return std::nullopt;
+  return RunIdentity::from_json(fs.read_text(run.file("run.json")));
+}
+
+std::string AttemptFile::to_json() const {
+  json places = json::array();
+  for (const Node& node : nodes) places.push_back({{"name", node.name}, {"first", node.first}, {"count", node.count}});
+  return text_of({{"v", 1},
+                  {"epoch", epoch},
+                  {"resume_from", resume_from},
+                  {"max_steps", max_steps},
+                  {"new_data", new_data},
+                  {"lineage", lineage_json},
+                  {"threads_per_rank", threads_per_rank},
+                  {"matmul_flops_per_s", matmul_flops_per_s},
+                  {"overrides", overrides},
+                  {"nodes", places},
+                  {"mark", mark},
+                  {"pmix", pmix},
+                  {"session_folder", session_folder},
+                  {"shared_memory_folder", shared_memory_folder}});
+}
+
+AttemptFile AttemptFile::from_json(const std::string& text) try {
+  const json j = parse_json(text);
+  AttemptFile a;
+  a.epoch = j.at("epoch");
+  a.resume_from = j.at("resume_from");
+  a.max_steps = j.at("max_steps");
+  a.new_data = j.at("new_data");
+  a.lineage_json = j.at("lineage");
+  a.threads_per_rank = j.at("threads_per_rank");
+  a.matmul_flops_per_s = j.at("matmul_flops_per_s");
+  if (!j.contains("nodes")) return a;  // of an older version: only its epoch matters now
+  a.overrides = j.at("overrides").get<std::vector<std::string>>();
+  for (const json& node : j.at("nodes")) a.nodes.push_back({node.at("name"), node.at("first"), node.at("count")});
+  a.mark = j.at("mark");
+  a.pmix = j.at("pmix");
+  a.session_folder = j.at("session_folder");
+  a.shared_memory_folder = j.at("shared_memory_folder");
+  return a;
+} catch (const json::exception& error) {
+  throw Error(ErrorCode::kIo, fmt::format("attempt.json is damaged: {}", error.what()));
+}
+
+std::string new_run_id(FileSystem& fs, const std::string& root, const std::string& name) {
+  static const char kLetters[] = "0123456789ABCDEFGHJKMNPQRSTVWXYZ";  // Crockford's: none that read alike
+  std::string stem;
+  for (const char c : name)
+    stem += std::isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_' || c == '.' ? c : '-';
+  while (true) {
+    const std::string random = random_token();
+    std::string id = stem + "-";
+    for (int i = 0; i < 4; ++i) id += kLetters[std::stoi(random.substr(size_t(2 * i), 2), nullptr, 16) % 32];
+    if (!fs.exists(root + "/" + id)) return id;
+  }
+}
+
+void create_run(FileSystem& fs, const RunDirectory& run, const RunIdentity& identity, const ParsedJob& job,
+                const std::string& data_json) {
+  fs.make_directories(run.path);
+  for (const char* folder : {"logs", "failures"}) fs.make_directory(run.file(folder));
+  fs.make_directories(run.checkpoints(job.job));
+  fs.replace_text(run.job(), job.resolved_json + "\n");
+  fs.replace_text(run.file("origins.json"), job.origins_json + "\n");
+  fs.replace_text(run.file("data.json"), data_json + "\n");
+  fs.replace_text(run.file("run.json"), identity.to_json());  // last: with it the run exists
+}
+
+FoundRun find_run(FileSystem& fs, const std::string& name, const std::string& root) {
+  const std::string path = absolute(name);
+  if (is_run(fs, path)) return {{path}, std::nullopt};
+  if (fs.exists(path + "/COMMIT")) {
+    const std::filesystem::path folder(path);
+    const std::string owner = folder.parent_path().parent_path().string(), leaf = folder.filename().string();
+    if (is_run(fs, owner) && leaf.starts_with("step-")) return {{owner}, std::stoll(leaf.substr(5))};
+    throw Error(ErrorCode::kUsage,
+                fmt::format("{} is a checkpoint, but {} is not the directory of its run", name, owner));
+  }
+  const std::string home = absolute(root);
+  const std::vector<std::string> ids = runs_in(fs, home);
+  if (ids.empty())
+    throw Error(ErrorCode::kUsage, fmt::format("there are no runs in {} and {} is not a run directory; start "
+                                               "one with `trainctl launch JOB`, or name "
+                                               "the folder of the runs with --run-dir",
+                                               home, name));
+  if (name == "latest") return {{home + "/" + latest_of(fs, home, ids)}, std::nullopt};
+  std::vector<std::string> matches;
+  for (const std::string& id : ids) {
+    if (id == name) return {{home + "/" + id}, std::nullopt};
+    if (id.starts_with(name)) matches.push_back(id);
+  }
+  if (matches.size() == 1) return {{home + "/" + matches[0]}, std::nullopt};
+  const std::vector<std::string>& shown = matches.empty() ? ids : matches;
+  std::string list;
+  constexpr size_t kMostShown = 20;
+  for (size_t i = 0; i < std::min(kMostShown, shown.size()); ++i) list += (i ? ", " : "") + shown[i];
+  if (shown.size() > kMostShown) list += fmt::format(" and {} more", shown.size() - kMostShown);
+  throw Error(ErrorCode::kUsage, matches.empty()
+                                     ? fmt::format("no run {} in {}; there are: {}", name, home, list)
+                                     : fmt::format("{} matches {} runs: {}; give more characters", name,
+                                                   matches.size(), list));
+}
+
+std::string collect_failure(FileSystem& fs, const RunDirectory& run, const std::string& verdict_json, int rank,
+                            int ranks) {
+  const std::string failures = run.file("failures");
+  int n = 1;
+  while (fs.exists(fmt::format("{}/{}", failures, n))) ++n;
+  const std::string folder = fmt::format("{}/{}", failures, n);
+  fs.make_directory(folder);
+  for (const std::string& name : fs.list(failures))
+    if (name.starts_with("rank-") && name.ends_with(".json"))
+      fs.rename(failures + "/" + name, folder + "/" + name);
+  const auto keep_tail = [&](const std::string& log, const std::string& as) {
+    const std::string text = tail_of(log, kLogLines);
+    if (!text.empty()) fs.write_new_text(folder + "/" + as, text);
+  };
+  if (rank >= 0 && rank < ranks) keep_tail(run.rank_log(rank), fmt::format("rank-{}.log", rank));
+  if (rank != 0) keep_tail(run.rank_log(0), "rank-0.log");
+  keep_tail(run.file("logs/mpirun.log"), "mpirun.log");
+  fs.write_new_text(folder + "/verdict.json", verdict_json + "\n");
+  return folder;
+}
+
+}  // namespace trainctl

@@ -1,0 +1,32 @@
+// What a run did from its start to its end, in a few lines: time, tokens, speed, losses, steps skipped.
+#pragma once
+#include <string>
+
+#include "runtime/run/record/console.h"
+
+namespace trainctl {
+
+/// Gathers the steps of one `launch` or `resume`. Single-threaded. Steps that are done again after a restart count once.
+class RunSummary {
+ public:
+  explicit RunSummary(double started_unix_s) : started_unix_s_(started_unix_s) {}
+
+  void step(const StepView& view, double unix_s);
+
+  /// Empty where no step was made. One line on time and speed, one on losses, one on skipped steps if there were any.
+  std::string render(double ended_unix_s) const;
+
+ private:
+  struct Best {
+    double loss = 0;
+    int64_t step = 0;   ///< 0: none yet
+    void take(double loss, int64_t step);
+  };
+  double started_unix_s_, first_step_unix_s_ = 0, last_step_unix_s_ = 0;
+  double first_tokens_ = 0, last_tokens_ = 0, step_tokens_ = 0;
+  int64_t first_step_ = 0, last_step_ = 0, skipped_ = 0;
+  double last_loss_ = 0;
+  Best training_, validation_;
+};
+
+}  // namespace trainctl

@@ -1,0 +1,170 @@
+// How the field table is written down: typed binding of a field to its place in JobSpec. Used by
+// fields*.cpp only.
+#pragma once
+#include <type_traits>
+
+#include "runtime/base/error.h"
+#include "runtime/spec/fields/fields.h"
+
+namespace trainctl::spec {
+
+template <class T>
+void assign(T& target, const Setting& setting, const Field& field) {
+  if constexpr (std::is_enum_v<T> && !std::is_same_v<T, DType>) {
+    const std::string& word = std::get<std::string>(setting);
+    for (size_t i = 0; i < field.choices.size(); ++i)
+      if (field.choices[i] == word) target = static_cast<T>(i);
+  } else if constexpr (std::is_same_v<T, DType> || std::is_same_v<T, std::optional<DType>>) {
+    const std::string& word = std::get<std::string>(setting);
+    const std::string name = word == "uint16" ? "u16" : word == "uint32" ? "u32" : word;
+    for (DType d : {DType::f32, DType::bf16, DType::u16, DType::u32})
+      if (name == trainctl::name_of(d)) target = d;
+  } else if constexpr (std::is_same_v<T, bool>) {
+    target = std::get<bool>(setting);
+  } else if constexpr (std::is_integral_v<T>) {
+    target = static_cast<T>(std::get<int64_t>(setting));
+  } else {
+    target = std::get<T>(setting);
+  }
+}
+
+template <class T>
+Setting retrieve(const T& value, const Field& field) {
+  if constexpr (std::is_same_v<T, DType>) {
+    if (value == DType::u16 || value == DType::u32)
+      return std::string(value == DType::u16 ? "uint16" : "uint32");
+    return std::string(trainctl::name_of(value));
+  } else if constexpr (std::is_enum_v<T>) {
+    return field.choices.at(static_cast<size_t>(value));
+  } else if constexpr (std::is_same_v<T, bool>) {
+    return value;
+  } else if constexpr (std::is_integral_v<T>) {
+    return static_cast<int64_t>(value);
+  } else {
+    return value;
+  }
+}
+
+/// Chained declaration of one field.
+class Declare {
+ public:
+  Declare(std::vector<Field>& table, Field field) : table_(table), index_(table.size()) {
+    table.push_back(std::move(field));
+  }
+
+  template <class Access>
+  Declare& to(Access access) {  ///< member of JobSpec
+    Field& field = self();
+    const Field shape = choices_of(field);
+    field.set = [access, shape](JobSpec& job, const Setting& s) { assign(access(job), s, shape); };
+    field.get = [access, shape](const JobSpec& job) {
+      return retrieve(access(const_cast<JobSpec&>(job)), shape);
+    };
+    return *this;
+  }
+  template <class Access>
+  Declare& to_source(Access access) {  ///< member of DataSource
+    Field& field = self();
+    const Field shape = choices_of(field);
+    field.set_in_source = [access, shape](DataSource& source, const Setting& s) {
+      assign(access(source), s, shape);
+    };
+    field.get_from_source = [access, shape](const DataSource& source) -> std::optional<Setting> {
+      const auto& value = access(const_cast<DataSource&>(source));
+      if constexpr (std::is_same_v<std::decay_t<decltype(value)>, std::optional<DType>>) {
+        if (!value) return std::nullopt;
+        return retrieve(*value, shape);
+      } else {
+        return retrieve(value, shape);
+      }
+    };
+    return *this;
+  }
+  Declare& unit(Unit u) { return self().unit = u, *this; }
+  Declare& from(double min) { return self().min = min, *this; }
+  Declare& above(double min) { return self().min = min, self().above_min = true, *this; }
+  Declare& upto(double max) { return self().max = max, *this; }
+  Declare& alias(std::string spelling, std::string meaning) {
+    return self().alias = {std::move(spelling), std::move(meaning)}, *this;
+  }
+  Declare& fallback(Setting setting) { return self().fallback = std::move(setting), *this; }
+  Declare& fallback_text(std::string words) { return self().fallback_text = std::move(words), *this; }
+  Declare& required() { return self().required = true, *this; }
+  Declare& or_auto(std::string meaning) {
+    self().accepts_auto = true;
+    self().fallback = std::string("auto");
+    return self().fallback_text = "auto: " + std::move(meaning), *this;
+  }
+  Declare& names(Names what) { return self().names = what, *this; }
+  Declare& identifier() { return self().identifier = true, *this; }
+  Declare& on_change(Change change) { return self().change = change, *this; }
+  Declare& decided_at_birth() { return self().decided_at_birth = true, *this; }
+  Declare& not_resolved() { return self().in_resolved = false, *this; }
+  Declare& also(std::vector<std::string> names) { return self().other_names = std::move(names), *this; }
+  Declare& example(std::string json) { return self().example = std::move(json), *this; }
+
+ private:
+  Field& self() { return table_[index_]; }
+  static Field choices_of(const Field& field) {
+    Field shape;
+    shape.choices = field.choices;
+    return shape;
+  }
+  std::vector<Field>& table_;
+  size_t index_;
+};
+
+/// One section being written down; its fields are of the class `change` where they do not say otherwise. Without a
+/// text it only continues a section that is declared elsewhere.
+class DeclareSection {
+ public:
+  DeclareSection(std::vector<Field>& table, std::vector<Section>& sections, std::string path,
+                 std::string text, Change change)
+      : table_(table), prefix_(path.empty() ? "" : path + "."), change_(change) {
+    if (!text.empty()) sections.push_back({std::move(path), std::move(text)});
+  }
+  Declare field(Type type, const std::string& leaf, std::string text,
+                std::vector<std::string> choices = {}) {
+    Field f;
+    f.path = prefix_ + leaf;
+    f.type = type;
+    f.text = std::move(text);
+    f.choices = std::move(choices);
+    f.change = change_;
+    return Declare(table_, std::move(f));
+  }
+  Declare integer(const std::string& leaf, std::string text) {
+    return field(Type::integer, leaf, std::move(text));
+  }
+  Declare number(const std::string& leaf, std::string text) {
+    return field(Type::number, leaf, std::move(text));
+  }
+  Declare boolean(const std::string& leaf, std::string text) {
+    return field(Type::boolean, leaf, std::move(text));
+  }
+  Declare string(const std::string& leaf, std::string text) {
+    return field(Type::text, leaf, std::move(text));
+  }
+  Declare choice(const std::string& leaf, std::vector<std::string> choices, std::string text) {
+    return field(Type::choice, leaf, std::move(text), std::move(choices));
+  }
+
+ private:
+  std::vector<Field>& table_;
+  std::string prefix_;
+  Change change_;
+};
+
+/// The table in three parts, so that each file stays readable.
+void declare_model_and_data(std::vector<Field>& table, std::vector<Section>& sections);
+void declare_training(std::vector<Field>& table, std::vector<Section>& sections);
+void declare_operation(std::vector<Field>& table, std::vector<Section>& sections);
+void declare_slurm(std::vector<Field>& table, std::vector<Section>& sections);
+
+}  // namespace trainctl::spec
+
+/// Names a member of JobSpec for Declare::to:   IN_JOB(parallelism.tensor)
+#define IN_JOB(member) \
+  [](JobSpec & job) -> auto& { return job.member; }
+#define IN_SOURCE(member) \
+  [](DataSource & source) -> auto& { return source.member; }

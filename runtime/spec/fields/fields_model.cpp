@@ -1,0 +1,274 @@
+// First part of the field table: the job itself, model, data.
+#include "runtime/spec/fields/field_builder.h"
+
+namespace trainctl::spec {
+
+namespace {
+
+void declare_job(std::vector<Field>& table, std::vector<Section>& sections) {
+  DeclareSection top(table, sections, "", "", Change::free);
+  top.string("$schema",
+             "Where an editor finds the JSON Schema of this file (`trainctl validate --schema` prints it). "
+             "Ignored by trainctl.")
+      .not_resolved()
+      .example("\"./trainctl-job.schema.json\"");
+  top.integer("version", "Version of the spec's format. This build reads version 1.")
+      .to(IN_JOB(version))
+      .from(1)
+      .upto(1)
+      .fallback(int64_t{1});
+  top.field(Type::text_list, "extends",
+            "Other specs to start from, in order; this file's fields replace theirs (RFC 7386: "
+            "objects are merged, lists replaced, null removes). Paths are relative to the file that names "
+            "them.")
+      .fallback(std::vector<std::string>{})
+      .not_resolved()
+      .example("[\"base.json\"]");
+  top.string("name", "Name of the job; part of the run's id, so letters, digits, `.`, `_` and `-` only.")
+      .to(IN_JOB(name))
+      .fallback(std::string("job"))
+      .identifier()
+      .example("\"gpt2-124m-fineweb\"");
+  top.string("description", "Free text, kept with the run.")
+      .to(IN_JOB(description))
+      .fallback(std::string());
+  top.integer("seed",
+              "Seed of the initial weights. Together with `data.shuffle_seed` it fixes every random choice "
+              "of a run.")
+      .to(IN_JOB(seed))
+      .from(0)
+      .fallback(int64_t{1234})
+      .on_change(Change::branch);
+  top.choice("device", {"auto", "cpu", "cuda"},
+             "What the ranks compute on. `auto` takes GPUs where this build can use them and the node has enough for all ranks, and "
+             "the CPU otherwise. `gpu` is accepted for `cuda`.")
+      .to(IN_JOB(device))
+      .alias("gpu", "cuda")
+      .on_change(Change::numerics)
+      .fallback(std::string("auto"));
+}
+
+void declare_model(std::vector<Field>& table, std::vector<Section>& sections) {
+  DeclareSection model(table, sections, "model",
+                       "The transformer: a family, and its shape either by `preset` or field by "
+                       "field. Fields given with a preset replace the preset's.",
+                       Change::never);
+  model
+      .choice("family", {"gpt2", "llama"},
+              "Architecture. `gpt2`: LayerNorm, GELU, learned positions, biases. `llama`: "
+              "RMSNorm, SwiGLU, rotary positions, grouped KV heads, no biases.")
+      .to(IN_JOB(model.family))
+      .fallback_text("the preset's; required without one")
+      .also({"architecture", "model_type"});
+  model
+      .string("preset",
+              "A known model whose shape is taken for every field not given here; `trainctl init --list` "
+              "lists "
+              "them.")
+      .to(IN_JOB(model.preset))
+      .fallback(std::string())
+      .on_change(Change::free)
+      .example("\"llama3-8b\"");
+  model.integer("hidden_size", "Width of the residual stream.")
+      .to(IN_JOB(model.hidden_size))
+      .from(1)
+      .upto(1 << 20)
+      .fallback_text("the preset's; required without one")
+      .also({"hidden_dim", "d_model", "n_embd", "dim", "width"})
+      .example("768");
+  model.integer("num_layers", "Transformer blocks.")
+      .to(IN_JOB(model.num_layers))
+      .from(1)
+      .upto(10000)
+      .fallback_text("the preset's; required without one")
+      .also({"n_layer", "n_layers", "layers", "num_hidden_layers", "depth"})
+      .example("12");
+  model.integer("num_heads", "Attention heads; must divide `model.hidden_size`.")
+      .to(IN_JOB(model.num_heads))
+      .from(1)
+      .upto(1 << 16)
+      .fallback_text("the preset's; required without one")
+      .also({"n_head", "n_heads", "heads", "num_attention_heads"})
+      .example("12");
+}
+
+void declare_model_widths(std::vector<Field>& table, std::vector<Section>& sections) {
+  DeclareSection model(table, sections, "model", "", Change::never);
+  model.integer("num_kv_heads", "Key/value heads (grouped-query attention); must divide `model.num_heads`.")
+      .to(IN_JOB(model.num_kv_heads))
+      .from(1)
+      .upto(1 << 16)
+      .fallback_text("model.num_heads")
+      .also({"n_kv_heads", "kv_heads", "num_key_value_heads"})
+      .example("8");
+  model.integer("ffn_size", "Width of the feed-forward layer.")
+      .to(IN_JOB(model.ffn_size))
+      .from(1)
+      .upto(1 << 22)
+      .fallback_text("gpt2: 4 * hidden_size; llama: 8/3 * hidden_size rounded up to a multiple of 256")
+      .also({"intermediate_size", "ffn_dim", "ffn_hidden_size", "mlp_size"})
+      .example("3072");
+  model.integer("vocab_size", "Number of token ids; must be at least the tokenizer's.")
+      .to(IN_JOB(model.vocab_size))
+      .from(2)
+      .upto(1 << 24)
+      .fallback_text("the preset's; required without one")
+      .also({"n_vocab"})
+      .example("50257");
+  model
+      .integer("max_seq_len",
+               "Longest sequence the model is made for; gpt2 learns one position vector for each.")
+      .to(IN_JOB(model.max_seq_len))
+      .on_change(Change::branch)
+      .from(1)
+      .upto(1 << 24)
+      .fallback_text("the preset's; required without one")
+      .unit(Unit::tokens)
+      .also({"n_positions", "max_position_embeddings", "context_length", "block_size", "n_ctx"})
+      .example("1024");
+}
+
+void declare_model_details(std::vector<Field>& table, std::vector<Section>& sections) {
+  DeclareSection model(table, sections, "model", "", Change::never);
+  model.choice("norm", {"layernorm", "rmsnorm"}, "Normalisation; fixed by the family, checked if given.")
+      .fallback_text("gpt2: layernorm; llama: rmsnorm")
+      .not_resolved();
+  model.number("norm_eps", "Added to the variance inside the norms.")
+      .to(IN_JOB(model.norm_eps))
+      .on_change(Change::branch)
+      .above(0)
+      .upto(1)
+      .fallback(1e-5)
+      .also({"layer_norm_epsilon", "rms_norm_eps"});
+  model
+      .choice("activation", {"gelu", "swiglu"},
+              "Feed-forward activation; fixed by the family, checked if given.")
+      .fallback_text("gpt2: gelu; llama: swiglu")
+      .not_resolved();
+  model.boolean("tie_embeddings", "Use the token embedding as output matrix, too.")
+      .to(IN_JOB(model.tie_embeddings))
+      .fallback_text("gpt2: true; llama: false; the preset's")
+      .also({"tie_word_embeddings"})
+      .example("true");
+
+  DeclareSection position(table, sections, "model.position", "Positional encoding.", Change::branch);
+  position
+      .choice("type", {"learned", "rope"},
+              "Kind of position encoding; fixed by the family, checked if given.")
+      .fallback_text("gpt2: learned; llama: rope")
+      .not_resolved();
+  position.number("theta", "Base of the rotary frequencies (llama only).")
+      .to(IN_JOB(model.rope_theta))
+      .above(0)
+      .fallback(10000.0)
+      .also({"rope_theta"})
+      .example("500000.0");
+
+  DeclareSection init(table, sections, "model.init", "Initial weights.", Change::branch);
+  init.number("std",
+              "Standard deviation of the normal distribution weights are drawn from; projections back into "
+              "the "
+              "residual stream are scaled by 1/sqrt(2 * num_layers).")
+      .to(IN_JOB(model.init_std))
+      .above(0)
+      .upto(10)
+      .fallback(0.02)
+      .also({"init_std", "initializer_range"});
+  init.string("from", "Folder of Hugging Face safetensors to start from instead of random weights.")
+      .to(IN_JOB(model.init_from))
+      .names(Names::file)
+      .fallback(std::string())
+      .example("\"models/gpt2\"");
+}
+
+void declare_sources(std::vector<Field>& table, std::vector<Section>& sections, const std::string& list,
+                     const char* what, Change change, bool required) {
+  DeclareSection data(table, sections, "data", "", change);
+  Declare all = data.field(Type::source_list, list, what);
+  if (required) all.required();
+  all.example("[{\"path\": \"data/" + list + ".idx\"}]");
+  DeclareSection entry(table, sections, "data." + list + "[]", "", change);
+  entry
+      .string("path",
+              "Token file, prefix of a Megatron .bin/.idx pair, or a glob of them, taken in the order of "
+              "their names.")
+      .to_source(IN_SOURCE(path))
+      .names(Names::file)
+      .required()
+      .on_change(Change::free)
+      .also({"file", "files", "prefix"})
+      .example("\"data/train/*.idx\"");
+  entry
+      .choice("format", {"auto", "megatron", "llmc", "raw"},
+              "Format of the files: `megatron` (.bin + .idx), `llmc` (llm.c "
+              "shards), `raw` (bare token ids), `auto` (decided by the header).")
+      .to_source(IN_SOURCE(format))
+      .fallback(std::string("auto"));
+  entry
+      .choice("dtype", {"uint16", "uint32"},
+              "Integer type of a token id; for `raw` files, which do not hold it.")
+      .to_source(IN_SOURCE(dtype))
+      .fallback_text("the one in the file; required for raw");
+  entry.number("weight", "Share of this source in the mixture, relative to the others'.")
+      .to_source(IN_SOURCE(weight))
+      .above(0)
+      .upto(1e12)
+      .fallback(1.0)
+      .also({"proportion", "ratio", "share"})
+      .example("0.85");
+  entry.string("name", "Name of the source in messages and metrics.")
+      .to_source(IN_SOURCE(name))
+      .fallback(std::string())
+      .on_change(Change::free);
+}
+
+void declare_data(std::vector<Field>& table, std::vector<Section>& sections) {
+  DeclareSection data(table, sections, "data",
+                      "Where tokens come from. Sample i of a run depends on (`shuffle_seed`, i) alone, "
+                      "whatever the mesh.",
+                      Change::branch);
+  data.string("tokenizer",
+              "Tokenizer that made the token files: a SentencePiece .model file, or `bytes`. Needed for "
+              "`sample` "
+              "and to check the vocabulary.")
+      .to(IN_JOB(data.tokenizer))
+      .names(Names::file_or_bytes)
+      .fallback(std::string())
+      .on_change(Change::free)
+      .example("\"tok/tokenizer.model\"");
+  declare_sources(table, sections, "train", "Training data: a mixture of token sources.", Change::branch, true);
+  declare_sources(table, sections, "val", "Validation data.", Change::free, false);
+  data.integer("seq_len", "Tokens in a training sequence.")
+      .to(IN_JOB(data.seq_len))
+      .from(1)
+      .upto(1 << 24)
+      .unit(Unit::tokens)
+      .fallback_text("model.max_seq_len")
+      .also({"sequence_length", "seq_length", "block_size"})
+      .example("1024");
+  data.boolean("shuffle", "Visit the samples of each source in random order, a new one each epoch.")
+      .to(IN_JOB(data.shuffle))
+      .fallback(true);
+  data.integer("shuffle_seed", "Seed of the order of samples.")
+      .to(IN_JOB(data.shuffle_seed))
+      .from(0)
+      .fallback(int64_t{1234});
+  data.integer("prefetch_batches", "Steps whose samples each rank reads ahead.")
+      .to(IN_JOB(data.prefetch_batches))
+      .from(1)
+      .upto(1024)
+      .fallback(int64_t{4})
+      .on_change(Change::free);
+}
+
+}  // namespace
+
+void declare_model_and_data(std::vector<Field>& table, std::vector<Section>& sections) {
+  declare_job(table, sections);
+  declare_model(table, sections);
+  declare_model_widths(table, sections);
+  declare_model_details(table, sections);
+  declare_data(table, sections);
+}
+
+}  // namespace trainctl::spec

@@ -1,0 +1,369 @@
+// Third part of the field table: evaluation, checkpoints, failures, what is written down, and where ranks
+// start.
+#include "runtime/spec/fields/field_builder.h"
+
+namespace trainctl::spec {
+
+namespace {
+
+void declare_checkpoints(std::vector<Field>& table, std::vector<Section>& sections) {
+  DeclareSection eval(table, sections, "eval", "Loss on the validation data.", Change::free);
+  eval.integer("every_steps", "Evaluate after every so many steps; 0: never.")
+      .to(IN_JOB(eval.every_steps))
+      .from(0)
+      .upto(1e12)
+      .unit(Unit::steps)
+      .fallback(int64_t{0})
+      .also({"eval_interval", "interval"})
+      .example("500");
+  eval.integer("max_tokens",
+               "Most validation tokens in one evaluation, rounded up to whole sequences; 0: all of them.")
+      .from(0)
+      .upto(1e15)
+      .unit(Unit::tokens)
+      .fallback(int64_t{0})
+      .example("\"8M\"");
+
+  DeclareSection checkpoint(table, sections, "checkpoint", "What is saved, when and how long it is kept.",
+                            Change::free);
+  checkpoint.string("dir", "Folder of the checkpoints; empty: `ckpt` in the run directory.")
+      .to(IN_JOB(checkpoint.dir))
+      .names(Names::file)
+      .fallback(std::string())
+      .also({"directory", "path", "save_dir"})
+      .example("\"/ckpt/job\"");
+  checkpoint.integer("every_steps", "Save after every so many steps; 0: only at the end and on request.")
+      .to(IN_JOB(checkpoint.every_steps))
+      .from(0)
+      .upto(1e12)
+      .unit(Unit::steps)
+      .fallback(int64_t{0})
+      .also({"save_interval", "save_every", "interval"})
+      .example("500");
+  checkpoint.boolean("on_exit", "Save at the end of training.").to(IN_JOB(checkpoint.on_exit)).fallback(true);
+  checkpoint
+      .integer("keep_last",
+               "Newest checkpoints to keep. Two are always kept, so that a damaged one has a predecessor.")
+      .to(IN_JOB(checkpoint.keep_last))
+      .from(1)
+      .upto(1 << 20)
+      .fallback(int64_t{3})
+      .also({"keep", "max_to_keep"});
+  checkpoint
+      .integer("keep_every_steps",
+               "Also keep, without a limit, the checkpoints of steps divisible by this; 0: none.")
+      .to(IN_JOB(checkpoint.keep_every_steps))
+      .from(0)
+      .upto(1e12)
+      .unit(Unit::steps)
+      .fallback(int64_t{0})
+      .example("5000");
+  checkpoint.number("chunk_mib", "Largest piece of a tensor that is written and hashed at once.")
+      .to(IN_JOB(checkpoint.chunk_mib))
+      .on_change(Change::numerics)
+      .above(0)
+      .upto(4096)
+      .unit(Unit::mebibytes)
+      .fallback(8.0);
+}
+
+/// Limits of what a run does between steps: each counts from the last progress, so that work that moves has
+/// no limit.
+void declare_patience(DeclareSection& fault) {
+  const auto limit = [&](const char* name, const char* text, double FaultSpec::*member, double fallback) {
+    fault.number(name, text)
+        .to([member](JobSpec& job) -> double& { return job.fault_tolerance.*member; })
+        .above(0)
+        .upto(7 * 86400)
+        .unit(Unit::seconds)
+        .fallback(fallback)
+        .example("\"30m\"");
+  };
+  limit("setup_timeout_seconds",
+        "How long ranks may go without progress while they join each other and build the model before the "
+        "run counts as hung.",
+        &FaultSpec::setup_timeout_seconds, 600);
+  limit("data_timeout_seconds",
+        "How long opening the token files may go without progress before the run counts as hung.",
+        &FaultSpec::data_timeout_seconds, 600);
+  limit("load_timeout_seconds",
+        "How long loading a checkpoint or weights may go without progress before the run counts as hung.",
+        &FaultSpec::load_timeout_seconds, 600);
+  limit("evaluation_timeout_seconds",
+        "How long an evaluation may go without finishing a micro-batch before the run counts as hung.",
+        &FaultSpec::evaluation_timeout_seconds, 600);
+  limit("save_timeout_seconds",
+        "How long a save may go without writing anything before the run counts as hung.",
+        &FaultSpec::save_timeout_seconds, 600);
+  limit("start_skew_seconds",
+        "How long a rank that is ready for the first step waits for ranks that still open data, build or "
+        "load. The limits above "
+        "find a rank that stands still much sooner.",
+        &FaultSpec::start_skew_seconds, 21600);
+}
+
+void declare_nodes(DeclareSection& fault) {
+  fault
+      .number("node_silence_seconds",
+              "A node that says nothing for so long is lost: the run goes on without it. Shorter than a "
+              "second only where a core is to spare.")
+      .to(IN_JOB(fault_tolerance.node_silence_seconds))
+      .from(0.1)
+      .upto(3600)
+      .unit(Unit::seconds)
+      .fallback(2.0)
+      .also({"node_timeout"});
+  fault
+      .number("grace_seconds",
+              "How long a node goes on without a word from the supervisor before it ends everything of the "
+              "run there. A supervisor that "
+              "dies can be replaced for so long.")
+      .to(IN_JOB(fault_tolerance.grace_seconds))
+      .from(0.5)
+      .upto(86400)
+      .unit(Unit::seconds)
+      .fallback(30.0)
+      .also({"grace"});
+  fault
+      .boolean("supervisor_takeover",
+               "When the supervisor is dead, a node starts another one by itself after a quarter of "
+               "`grace_seconds`. It goes on with the ranks that run: no step is lost. Where false, a person "
+               "has to call `trainctl resume` within the grace. Leave it false where something else starts "
+               "the supervisor again.")
+      .to(IN_JOB(fault_tolerance.supervisor_takeover))
+      .fallback(false)
+      .also({"takeover"});
+  fault
+      .choice("too_few_nodes", {"wait", "requeue", "stop"},
+              "What happens when the nodes that are left cannot carry any width of the run. `wait`: for "
+              "nodes to come back, at most "
+              "`wait_for_nodes_seconds`. `requeue`: give the Slurm job back to the queue. `stop`: end with "
+              "exit status 75.")
+      .to(IN_JOB(fault_tolerance.too_few_nodes))
+      .fallback(std::string("wait"));
+  fault
+      .number("wait_for_nodes_seconds",
+              "How long a run waits for nodes to come back; then it ends with exit status 75.")
+      .to(IN_JOB(fault_tolerance.wait_for_nodes_seconds))
+      .from(0)
+      .upto(604800)
+      .unit(Unit::seconds)
+      .fallback(600.0);
+  fault
+      .boolean("elastic",
+               "Go on with fewer data-parallel ranks where a node is lost and no spare is left, and with "
+               "more when a node returns: same "
+               "global batch, same bits.")
+      .to(IN_JOB(fault_tolerance.elastic))
+      .fallback(true);
+}
+
+void declare_faults(std::vector<Field>& table, std::vector<Section>& sections) {
+  DeclareSection fault(table, sections, "fault_tolerance", "How failures are noticed and healed.",
+                       Change::free);
+  fault
+      .integer("max_restarts",
+               "How often a failed run is started again from its last checkpoint without a person; 0: "
+               "never.")
+      .to(IN_JOB(fault_tolerance.max_restarts))
+      .from(0)
+      .upto(1 << 20)
+      .fallback(int64_t{0})
+      .also({"restarts"})
+      .example("3");
+  fault
+      .integer("skip_bad_steps",
+               "How many steps in a row whose loss or gradient norm is not a finite number are skipped: "
+               "parameters and optimizer "
+               "state keep their values, and training goes on with the next samples. One more such step "
+               "stops the run; 0: the first "
+               "one does.")
+      .to(IN_JOB(fault_tolerance.skip_bad_steps))
+      .from(0)
+      .upto(1 << 20)
+      .unit(Unit::steps)
+      .fallback(int64_t{5})
+      .also({"max_bad_steps", "on_nan"})
+      .example("5");
+  fault.number("heartbeat_seconds", "Time between two heartbeats of a rank.")
+      .to(IN_JOB(fault_tolerance.heartbeat_seconds))
+      .above(0)
+      .upto(3600)
+      .unit(Unit::seconds)
+      .fallback(1.0)
+      .also({"heartbeat"});
+  fault
+      .number("collective_timeout_seconds",
+              "How long a rank waits for its peers in one operation before it names who is missing "
+              "and gives up.")
+      .to(IN_JOB(fault_tolerance.collective_timeout_seconds))
+      .above(0)
+      .upto(86400)
+      .unit(Unit::seconds)
+      .fallback(60.0)
+      .also({"timeout", "nccl_timeout"})
+      .example("\"10m\"");
+  fault
+      .number("step_timeout_seconds",
+              "How long a step may take before the run counts as hung. Loading, evaluation and saving do not "
+              "count.")
+      .to(IN_JOB(fault_tolerance.step_timeout_seconds))
+      .above(0)
+      .upto(86400)
+      .unit(Unit::seconds)
+      .fallback(600.0)
+      .also({"watchdog", "hang_timeout"})
+      .example("\"10m\"");
+  declare_patience(fault);
+  declare_nodes(fault);
+}
+
+void declare_cluster(DeclareSection& launcher) {
+  launcher
+      .field(Type::text_list, "hosts",
+             "Nodes to run on, in order, each as `NAME` or `NAME:SLOTS`. Nodes that the mesh does not need "
+             "are spares. Empty: this "
+             "machine, or inside a Slurm job its nodes.")
+      .to(IN_JOB(launcher.hosts))
+      .fallback(std::vector<std::string>{})
+      .also({"nodes", "host", "nodelist"})
+      .example("[\"node0:8\", \"node1:8\"]");
+  launcher
+      .string("hostfile",
+              "File that names the nodes, a line each: `NAME`, `NAME:SLOTS` or `NAME slots=SLOTS`; `#` "
+              "begins a comment.")
+      .to(IN_JOB(launcher.hostfile))
+      .names(Names::file)
+      .fallback(std::string())
+      .also({"machinefile"})
+      .example("\"hosts.txt\"");
+  launcher
+      .string("shell",
+              "Remote shell that starts the agents on `hosts`, with ssh's form of arguments. It must not ask "
+              "for a password. `none`: something else (Kubernetes, say) starts `trainctl node RUN --name HOST` "
+              "there.")
+      .to(IN_JOB(launcher.shell))
+      .fallback(std::string("ssh"))
+      .also({"rsh", "ssh"})
+      .example("\"ssh -F cluster.conf\"");
+  launcher
+      .integer("port", "Port at which the supervisor listens for the agents of other nodes; 0: any that is free.")
+      .to(IN_JOB(launcher.port))
+      .from(0)
+      .upto(65535)
+      .fallback(int64_t{0});
+  launcher
+      .choice("start", {"auto", "mpirun", "pmix"},
+              "What starts the ranks. `mpirun`: OpenMPI's, through the agents. `pmix`: the agents "
+              "themselves; ranks then survive the "
+              "supervisor, and start sooner. `auto`: pmix where it works on every node, else mpirun.")
+      .to(IN_JOB(launcher.start))
+      .fallback(std::string("auto"));
+  launcher
+      .string("network",
+              "Network through which nodes exchange data, as ADDRESS/BITS; empty: that of the agents' own "
+              "connections.")
+      .to(IN_JOB(launcher.network))
+      .fallback(std::string())
+      .also({"interface"})
+      .example("\"10.1.0.0/16\"");
+  launcher
+      .boolean("bind",
+               "Bind each rank to cores of its own, near each other, where a node has `parallelism.threads_per_rank` cores for each "
+               "of its ranks. Otherwise ranks share cores and are not bound.")
+      .to(IN_JOB(launcher.bind))
+      .fallback(true)
+      .also({"binding", "cpu_bind"});
+  launcher
+      .boolean("tensor_across_nodes",
+               "Let a tensor-parallel group span nodes. Its exchanges are the most frequent ones: slow.")
+      .to(IN_JOB(launcher.tensor_across_nodes))
+      .fallback(false);
+}
+
+void declare_records(std::vector<Field>& table, std::vector<Section>& sections) {
+  DeclareSection observe(table, sections, "observability", "What a run writes down, and where.",
+                         Change::free);
+  observe
+      .string("run_dir",
+              "Folder in which each run gets its own folder; by default `runs` in the current folder.")
+      .to(IN_JOB(observability.run_dir))
+      .names(Names::file)
+      .fallback(std::string("runs"))
+      .also({"output_dir", "log_dir"})
+      .example("\"/runs\"");
+  observe.string("run_id", "Id of the run; empty: made from `name` and the time.")
+      .to(IN_JOB(observability.run_id))
+      .fallback(std::string())
+      .identifier()
+      .example("\"fineweb-1\"");
+  observe.integer("log_every_steps", "Steps between two lines on the console; metrics.jsonl gets every step.")
+      .to(IN_JOB(observability.log_every_steps))
+      .from(1)
+      .upto(1e12)
+      .unit(Unit::steps)
+      .fallback(int64_t{1})
+      .also({"log_interval", "log_every"})
+      .example("10");
+  observe
+      .integer("rank_metrics_every_steps",
+               "Steps between two lines of metrics.ranks.jsonl, which have the numbers of every rank; 0: none. "
+               "metrics.jsonl has their smallest, median and largest, and the ranks that differ. At 64 MiB "
+               "the file is renamed to metrics.ranks.1.jsonl and begins again.")
+      .to(IN_JOB(observability.rank_metrics_every_steps))
+      .from(0)
+      .upto(1e12)
+      .unit(Unit::steps)
+      .fallback(int64_t{100})
+      .example("1000");
+  observe
+      .boolean("save_gradients",
+               "Write the gradients of the first step to <run>/gradients, for comparison with another "
+               "implementation.")
+      .to(IN_JOB(observability.save_gradients))
+      .fallback(false);
+}
+
+void declare_places(std::vector<Field>& table, std::vector<Section>& sections) {
+  DeclareSection launcher(table, sections, "launcher", "How ranks are started.", Change::free);
+  launcher
+      .integer("slots",
+               "Ranks a node may run; 0: as many as wanted, sharing cores with a note; on several nodes as "
+               "many as the "
+               "mesh needs, spread evenly.")
+      .to(IN_JOB(launcher.slots))
+      .from(0)
+      .upto(1 << 20)
+      .fallback(int64_t{0});
+  launcher
+      .integer("ranks_per_gpu",
+               "Ranks that share one GPU. More than 1 proves a mesh on few GPUs: they work one after another "
+               "and exchange through "
+               "host memory.")
+      .to(IN_JOB(launcher.ranks_per_gpu))
+      .from(1)
+      .upto(64)
+      .fallback(int64_t{1});
+  launcher.string("mpirun", "The MPI launcher to call.")
+      .to(IN_JOB(launcher.mpirun))
+      .names(Names::program)
+      .fallback(std::string("mpirun"))
+      .example("\"/opt/openmpi/bin/mpirun\"");
+  declare_cluster(launcher);
+  launcher.field(Type::text_map, "env", "Environment variables for every rank.")
+      .to(IN_JOB(launcher.env))
+      .fallback(TextMap{})
+      .also({"environment"})
+      .example("{\"OMP_PROC_BIND\": \"true\"}");
+}
+
+}  // namespace
+
+void declare_operation(std::vector<Field>& table, std::vector<Section>& sections) {
+  declare_checkpoints(table, sections);
+  declare_faults(table, sections);
+  declare_records(table, sections);
+  declare_places(table, sections);
+}
+
+}  // namespace trainctl::spec

@@ -1,0 +1,331 @@
+// Second part of the field table: how a step is computed, on which mesh, and how weights move.
+#include "runtime/spec/fields/field_builder.h"
+
+namespace trainctl::spec {
+
+namespace {
+
+void declare_batch(std::vector<Field>& table, std::vector<Section>& sections) {
+  DeclareSection batch(table, sections, "batch", "How much goes into one optimizer step.", Change::branch);
+  batch
+      .integer("global_tokens", "Tokens in a step over all ranks: `global_sequences` times `data.seq_len`.")
+      .from(1)
+      .upto(1e12)
+      .unit(Unit::tokens)
+      .not_resolved()
+      .example("\"512k\"");
+  batch
+      .integer("global_sequences",
+               "Sequences in a step over all ranks; a multiple of `parallelism.lanes` * "
+               "`micro_sequences`.")
+      .to(IN_JOB(batch.global_sequences))
+      .from(1)
+      .upto(1 << 30)
+      .unit(Unit::sequences)
+      .fallback_text("the smallest multiple of lanes * micro_sequences from 32 up")
+      .also({"batch_size", "global_batch_size", "global_batch"})
+      .example("512");
+  batch
+      .integer("micro_sequences",
+               "Sequences in one micro-batch: what a pipeline stage computes at a time. Smaller takes "
+               "less memory.")
+      .to(IN_JOB(batch.micro_sequences))
+      .on_change(Change::numerics)
+      .from(1)
+      .upto(1 << 20)
+      .unit(Unit::sequences)
+      .fallback(int64_t{1})
+      .also({"micro_batch_size", "micro_batch", "device_batch_size"});
+}
+
+void declare_parallelism(std::vector<Field>& table, std::vector<Section>& sections) {
+  DeclareSection parallel(table, sections, "parallelism",
+                          "How ranks share the work: world_size = tensor * pipeline * data.", Change::free);
+  parallel.integer("world_size", "Ranks in all.")
+      .to(IN_JOB(parallelism.world_size))
+      .from(1)
+      .upto(1 << 20)
+      .or_auto("tensor * pipeline * data")
+      .also({"num_gpus", "gpus", "ranks", "n_ranks"})
+      .example("8");
+  parallel
+      .integer("tensor",
+               "Tensor parallel size: ranks that share each matrix. Divides the heads, the KV heads and "
+               "`model.ffn_size`.")
+      .to(IN_JOB(parallelism.tensor))
+      .on_change(Change::numerics)
+      .from(1)
+      .upto(1024)
+      .fallback(int64_t{1})
+      .also({"tp", "tensor_parallel", "tensor_parallel_size", "tensor_model_parallel_size"})
+      .example("2");
+  parallel
+      .integer("pipeline",
+               "Pipeline stages: groups of ranks that share the layers. Layers are spread as evenly as "
+               "possible.")
+      .to(IN_JOB(parallelism.pipeline))
+      .from(1)
+      .upto(1024)
+      .fallback(int64_t{1})
+      .also({"pp", "stages", "pipeline_parallel", "pipeline_parallel_size"})
+      .example("2");
+  parallel
+      .integer("data",
+               "Data parallel size: copies of the pipeline, each on its part of the batch. A power of two "
+               "that "
+               "divides `lanes`.")
+      .to(IN_JOB(parallelism.data))
+      .from(1)
+      .upto(1 << 20)
+      .or_auto("world_size / (tensor * pipeline), 1 if that is auto, too")
+      .also({"dp", "data_parallel", "data_parallel_size"})
+      .example("4");
+  parallel
+      .boolean("sequence_parallel",
+               "Split the work between matrix products along the sequence over the tensor group, too "
+               "(arXiv:2205.05198): less memory, same traffic.")
+      .to(IN_JOB(parallelism.sequence_parallel))
+      .on_change(Change::numerics)
+      .fallback(true)
+      .also({"sp"});
+}
+
+void declare_execution(std::vector<Field>& table, std::vector<Section>& sections) {
+  DeclareSection parallel(table, sections, "parallelism", "", Change::free);
+  parallel
+      .choice("transport", {"auto", "nccl", "host"},
+              "How ranks on GPUs move device memory. `nccl`: directly, each rank needs a GPU of its own. `host`: through pinned host "
+              "memory and MPI. `auto`: nccl, or host where ranks share GPUs. The same bits either way, if `reduction` is exact.")
+      .to(IN_JOB(parallelism.transport))
+      .fallback(std::string("auto"));
+  parallel
+      .choice("reduction", {"exact", "fast"},
+              "How gradients are added over data-parallel ranks. `exact`: in the order of the lanes' tree, the same bits at every width. "
+              "`fast`: by NCCL in its own order, with less memory; the same bits only on the same mesh, buckets and GPUs. Where NCCL "
+              "does not carry them (CPUs, transport host), `fast` does what `exact` does.")
+      .to(IN_JOB(parallelism.reduction))
+      .fallback(std::string("exact"))
+      .on_change(Change::numerics);
+  parallel
+      .choice("pipeline_schedule", {"gpipe", "1f1b", "interleaved", "zb-h1"},
+              "Order of forward and backward passes. `gpipe`: "
+              "all forward first, most memory. `1f1b`: least memory. `interleaved`: smaller bubble, more "
+              "traffic, needs "
+              "`virtual_stages` > 1. `zb-h1`: fills the bubble with weight gradients. All give the same "
+              "bits.")
+      .to(IN_JOB(parallelism.schedule))
+      .fallback(std::string("1f1b"));
+  parallel.integer("virtual_stages", "Chunks of layers a pipeline rank holds (interleaved only).")
+      .to(IN_JOB(parallelism.virtual_stages))
+      .from(1)
+      .upto(1024)
+      .fallback(int64_t{1})
+      .also({"num_chunks", "virtual_pipeline", "chunks"});
+  parallel
+      .integer("zero_stage",
+               "0: every data-parallel rank keeps the whole optimizer state. 1: each keeps its part "
+               "(ZeRO-1, arXiv:1910.02054). Same bits either way.")
+      .to(IN_JOB(parallelism.zero_stage))
+      .from(0)
+      .upto(1)
+      .fallback(int64_t{1})
+      .also({"zero"});
+  parallel
+      .integer("lanes",
+               "Equal parts of the global batch whose gradients are added by a fixed tree; every data-parallel width that divides it "
+               "gives the same bits, so it limits how wide a run can become without other bits. A power of two; it stays what it was "
+               "when the run was launched unless a resume gives another.")
+      .to(IN_JOB(parallelism.lanes))
+      .from(1)
+      .upto(1 << 20)
+      .or_auto("parallelism.data")
+      .on_change(Change::numerics)
+      .decided_at_birth()
+      .example("8");
+  parallel.number("bucket_mib", "Size of the buckets in which gradients are reduced.")
+      .to(IN_JOB(parallelism.bucket_mib))
+      .above(0)
+      .upto(65536)
+      .unit(Unit::mebibytes)
+      .fallback(25.0);
+  parallel.integer("threads_per_rank", "Threads each CPU rank computes with. Never changes results.")
+      .to(IN_JOB(parallelism.threads_per_rank))
+      .from(1)
+      .upto(4096)
+      .or_auto("cores / world_size, at least 1")
+      .also({"num_threads", "threads"})
+      .example("4");
+}
+
+void declare_numbers(std::vector<Field>& table, std::vector<Section>& sections) {
+  DeclareSection precision(table, sections, "precision", "Number formats.", Change::branch);
+  precision
+      .choice("compute", {"f32", "bf16"},
+              "Format of activations and matrix products. Master weights, gradient sums and "
+              "optimizer state are always float32. `fp32` is accepted for `f32`.")
+      .to(IN_JOB(compute))
+      .alias("fp32", "f32")
+      .fallback(std::string("f32"))
+      .also({"dtype", "precision"});
+  precision
+      .boolean("tf32",
+               "On a GPU, f32 matrix products in TF32 on the tensor cores: faster, inputs rounded to 10 bits of mantissa. bf16 "
+               "products are not concerned.")
+      .to(IN_JOB(tf32))
+      .fallback(false)
+      .also({"allow_tf32"});
+  DeclareSection memory(table, sections, "memory", "What memory is saved, at what price.", Change::free);
+  memory
+      .choice("activation_recompute", {"none", "selective", "full"},
+              "`selective`: make the outputs of norms and of SwiGLU again during backward; hardly more work, up to a third less "
+              "memory. `full`: keep only each layer's input and compute the layer again; a third more work, far less memory. All "
+              "give the same bits.")
+      .to(IN_JOB(recompute))
+      .fallback(std::string("none"))
+      .also({"activation_checkpointing", "recompute", "gradient_checkpointing"});
+}
+
+void declare_optimizer(std::vector<Field>& table, std::vector<Section>& sections) {
+  DeclareSection optimizer(table, sections, "optimizer", "AdamW (arXiv:1711.05101), in float32.", Change::branch);
+  optimizer.choice("type", {"adamw"}, "The optimizer.").fallback(std::string("adamw")).not_resolved();
+  optimizer.number("beta1", "Decay of the first moment.")
+      .to(IN_JOB(optimizer.beta1))
+      .from(0)
+      .upto(0.999999)
+      .fallback(0.9);
+  optimizer.number("beta2", "Decay of the second moment.")
+      .to(IN_JOB(optimizer.beta2))
+      .from(0)
+      .upto(0.9999999)
+      .fallback(0.95);
+  optimizer.number("eps", "Added to the root of the second moment.")
+      .to(IN_JOB(optimizer.eps))
+      .above(0)
+      .upto(1)
+      .fallback(1e-8);
+  optimizer.number("weight_decay", "Decoupled weight decay, multiplied by the learning rate.")
+      .to(IN_JOB(optimizer.weight_decay))
+      .from(0)
+      .upto(100)
+      .fallback(0.1)
+      .also({"wd"});
+  optimizer
+      .field(Type::text_list, "decay_exclude", "Kinds of parameters without weight decay.",
+             {"norm", "bias", "embedding"})
+      .to(IN_JOB(optimizer.decay_exclude))
+      .fallback(std::vector<std::string>{"norm", "bias"})
+      .example("[\"norm\", \"bias\", \"embedding\"]");
+  optimizer.number("grad_clip", "Largest norm of the whole gradient; 0 turns clipping off.")
+      .to(IN_JOB(optimizer.grad_clip))
+      .on_change(Change::numerics)
+      .from(0)
+      .upto(1e9)
+      .fallback(1.0)
+      .also({"clip_grad", "max_grad_norm", "gradient_clipping"});
+}
+
+void declare_schedule(std::vector<Field>& table, std::vector<Section>& sections) {
+  DeclareSection schedule(table, sections, "schedule",
+                          "How long to train and with which learning rate: warm-up, then `type`. "
+                          "Lengths are given in tokens or in steps; tokens are rounded up to whole steps.",
+                          Change::numerics);
+  schedule.integer("total_tokens", "Tokens to train on.")
+      .from(1)
+      .upto(1e18)
+      .unit(Unit::tokens)
+      .not_resolved()
+      .example("\"10B\"");
+  schedule.integer("total_steps", "Optimizer steps to train for.")
+      .to(IN_JOB(schedule.total_steps))
+      .from(1)
+      .upto(1e12)
+      .unit(Unit::steps)
+      .fallback_text("from total_tokens; one of the two is required")
+      .also({"max_steps", "num_steps", "iterations", "max_iters"})
+      .example("1000");
+  schedule.number("lr", "Highest learning rate, reached after the warm-up.")
+      .to(IN_JOB(schedule.lr))
+      .on_change(Change::branch)
+      .above(0)
+      .upto(10)
+      .fallback(3e-4)
+      .also({"learning_rate", "max_lr"})
+      .example("3e-4");
+  schedule.number("min_lr", "Learning rate at the end of the decay.")
+      .to(IN_JOB(schedule.min_lr))
+      .from(0)
+      .upto(10)
+      .fallback(0.0)
+      .also({"final_lr", "end_lr"})
+      .example("3e-5");
+  schedule
+      .choice("type", {"constant", "linear", "cosine", "wsd"},
+              "Shape after the warm-up. `constant`: stays at lr. `linear`, "
+              "`cosine`: fall to min_lr at the end of the run. `wsd`: stays at lr, then falls linearly to "
+              "min_lr over the "
+              "last `decay_steps`.")
+      .to(IN_JOB(schedule.type))
+      .fallback(std::string("cosine"))
+      .also({"lr_schedule", "decay_style"});
+  schedule
+      .choice("batch_lr_rule", {"none", "linear", "sqrt"},
+              "What another global batch means for the learning rate where a run begins from another's "
+              "checkpoint (`launch --from`): lr and "
+              "min_lr, which are meant for the batch of that run, are multiplied once by the ratio k of the "
+              "tokens in a step (`linear`, "
+              "arXiv:1706.02677), by its square root (`sqrt`, for Adam: arXiv:2205.10287), or stay.")
+      .to(IN_JOB(schedule.batch_lr_rule))
+      .on_change(Change::free)
+      .fallback(std::string("none"))
+      .also({"lr_scaling"});
+}
+
+void declare_schedule_phases(std::vector<Field>& table, std::vector<Section>& sections) {
+  DeclareSection schedule(table, sections, "schedule", "", Change::numerics);
+  schedule.integer("warmup_tokens", "Tokens over which the learning rate rises from 0 to lr.")
+      .from(0)
+      .upto(1e18)
+      .unit(Unit::tokens)
+      .not_resolved()
+      .on_change(Change::branch)
+      .example("\"100M\"");
+  schedule.integer("warmup_steps", "Steps over which the learning rate rises from 0 to lr.")
+      .to(IN_JOB(schedule.warmup_steps))
+      .on_change(Change::branch)
+      .from(0)
+      .upto(1e12)
+      .unit(Unit::steps)
+      .fallback_text("from warmup_tokens; otherwise 0")
+      .also({"warmup", "warmup_iters"})
+      .example("100");
+  schedule.integer("decay_tokens", "Length of the final decay of `wsd` in tokens.")
+      .from(1)
+      .upto(1e18)
+      .unit(Unit::tokens)
+      .not_resolved()
+      .example("\"1B\"");
+  schedule
+      .integer("decay_steps",
+               "Length of the final decay of `wsd` in steps; the other shapes always end with the run.")
+      .to(IN_JOB(schedule.decay_steps))
+      .from(0)
+      .upto(1e12)
+      .unit(Unit::steps)
+      .fallback_text("wsd: a fifth of total_steps; otherwise 0")
+      .also({"decay"})
+      .example("200");
+}
+
+}  // namespace
+
+void declare_training(std::vector<Field>& table, std::vector<Section>& sections) {
+  declare_batch(table, sections);
+  declare_parallelism(table, sections);
+  declare_execution(table, sections);
+  declare_numbers(table, sections);
+  declare_optimizer(table, sections);
+  declare_schedule(table, sections);
+  declare_schedule_phases(table, sections);
+}
+
+}  // namespace trainctl::spec

@@ -1,0 +1,245 @@
+#include "runtime/spec/pages/codes.h"
+
+#include <algorithm>
+
+namespace trainctl::spec {
+
+namespace {
+
+const std::vector<CodePage> kSyntax = {
+    {"E0100", "The text is not JSON",
+     "The spec breaks the rules of JSON at the place shown. Several such mistakes are listed at once where it is clear how to "
+     "read on; the fields are checked when there are none. `//` comments are allowed; trailing commas, single quotes and "
+     "/* */ comments are not.",
+     R"({"model": {"preset": "gpt2-124m",}})", "Remove the comma before `}`."},
+    {"E0101", "Unknown field",
+     "The spec has no field of this name at this place; usually a typing mistake, or the field belongs in "
+     "another section. "
+     "Names starting with `x-` are free for your own notes.",
+     R"("parallelism": {"tensor_paralel": 2})",
+     R"(Write "tensor": 2. `trainctl explain parallelism` lists the fields.)"},
+    {"E0102", "A field is given twice",
+     "The same name is in one object twice; one of the values would silently be lost.",
+     R"("schedule": {"lr": 3e-4, "lr": 1e-3})", "Keep one of them."},
+    {"E0103", "Not a finite number",
+     "JSON has no NaN and no infinity, and numbers beyond about 1.8e308 cannot be held.",
+     R"("schedule": {"lr": NaN})", "Write a finite number, or null for the default."},
+    {"E0104", "Unusable override",
+     "An override is PATH=VALUE, with the path of a field. `extends` is read before overrides apply.",
+     "--set schedule.lr", "--set schedule.lr=3e-4, or TRAINCTL_SET__schedule__lr=3e-4 in the environment."},
+    {"E0105", "No such list entry",
+     "An override names an entry of a list by its number, from 0; one past the end adds an entry.",
+     "--set data.train.7.weight=2 with two sources", "Use 0 or 1 to change an entry, 2 to add one."},
+    {"E0106", "Cannot extend that spec",
+     "A file named in `extends` cannot be read, or extends itself. Paths are relative to the file that "
+     "names them.",
+     R"("extends": ["bass.json"])", "Correct the path, or take the file out of the circle."},
+    {"E0107", "A spec is an object", "The file holds a value that is not an object.", "[1, 2, 3]",
+     "Start with { and end with }; `trainctl init` writes a starter."},
+    {"E0109", "Unsupported version",
+     "`version` tells which format of the spec the file follows; this build reads version 1.",
+     R"("version": 2)", "Use version 1, or a newer trainctl."},
+};
+
+const std::vector<CodePage> kValues = {
+    {"E0201", "Wrong type", "The field wants another kind of value.", R"("parallelism": {"tensor": "two"})",
+     R"(Write "tensor": 2.)"},
+    {"E0202", "Out of range", "The number is outside what the field allows.",
+     R"("optimizer": {"beta2": 1.5})", "Use a value in the range shown."},
+    {"E0203", "Not one of the choices", "The field allows a few words only.",
+     R"("schedule": {"type": "cosin"})", R"(Write "cosine".)"},
+    {"E0204", "A required field is missing",
+     "Something without a default is not given: the model's shape, the training data, a source's path.",
+     R"({"version": 1, "schedule": {"total_steps": 100}})",
+     R"(Add "model": {"preset": "gpt2-124m"} and "data": {"train": [{"path": "data/train.idx"}]}.)"},
+    {"E0205", "Not a quantity",
+     "A quantity is a number, or a text of a number and a unit. Counts: k, M, B, T (and Ki, Mi, Gi). Time: "
+     "ms, s, m, h, d. "
+     "Size: KiB, MiB, GiB, kB, MB, GB.",
+     R"("schedule": {"total_tokens": "10m"})", R"(Write "10M": a lower-case m is a minute.)"},
+    {"E0206", "Not a whole number", "The field counts things, so it has no fraction.",
+     R"("model": {"num_layers": 12.5})", "Write 12 or 13."},
+    {"E0207", "Two fields say the same",
+     "A length was given in tokens and in steps (or sequences) in the same place. An override of one "
+     "replaces the other.",
+     R"("schedule": {"total_tokens": "1B", "total_steps": 1000})", "Remove one of them."},
+    {"E0208", "One of two fields is needed", "The length of the run has no default.",
+     R"("schedule": {"lr": 3e-4})", R"(Add "total_tokens": "1B" or "total_steps": 1000.)"},
+    {"E0209", "Unknown preset", "model.preset names a model this build does not know.",
+     R"("model": {"preset": "gpt2-124"})", "`trainctl init --list` shows the presets."},
+    {"E0210", "Does not fit the model family",
+     "Norm, activation and kind of positions are part of the family and only checked; a preset has its own "
+     "family.",
+     R"("model": {"family": "gpt2", "norm": "rmsnorm"})", "Remove the field, or choose the llama family."},
+    {"E0211", "Empty list", "There must be at least one source of training data.",
+     R"("data": {"train": []})", R"(Write "train": [{"path": "data/train.idx"}].)"},
+    {"E0212", "Cannot name a run", "The name becomes part of folder names.", R"("name": "my run/1")",
+     R"(Write "my-run-1".)"},
+    {"E0220", "Heads do not divide the hidden size", "Every head gets hidden_size / num_heads channels.",
+     R"("hidden_size": 768, "num_heads": 10)", "Use 12 heads."},
+    {"E0221", "KV heads do not divide the heads", "Every KV head serves the same number of heads.",
+     R"("num_heads": 32, "num_kv_heads": 5)", "Use 8 KV heads."},
+    {"E0222", "Rotary positions need even heads",
+     "Rotary positions turn channels in pairs, so hidden_size / num_heads must be even.",
+     R"("hidden_size": 60, "num_heads": 4)", "Use a hidden_size of 64."},
+    {"E0223", "gpt2 has no grouped KV heads", "The gpt2 family has as many KV heads as heads.",
+     R"("family": "gpt2", "num_heads": 12, "num_kv_heads": 4)",
+     "Remove num_kv_heads, or use the llama family."},
+    {"E0230", "Sequences are too long for the model",
+     "data.seq_len may not exceed model.max_seq_len, for which positions exist.",
+     R"("data": {"seq_len": 4096} with the preset gpt2-124m)",
+     "Use at most 1024, or raise model.max_seq_len."},
+    {"E0231", "Warm-up longer than the run", "The learning rate would never reach its top.",
+     R"("total_steps": 100, "warmup_steps": 500)", "Use 10 warm-up steps."},
+    {"E0232", "min_lr above lr", "The schedule falls from lr to min_lr.", R"("lr": 3e-5, "min_lr": 3e-4)",
+     "Exchange the two values, or lower min_lr."},
+    {"E0233", "Warm-up and decay longer than the run",
+     "The decay ends with the run and starts after the warm-up.",
+     R"("total_steps": 100, "warmup_steps": 20, "decay_steps": 90)", "Decay over at most 80 steps."},
+    {"E0234", "Decay length without wsd",
+     "linear and cosine fall from the end of the warm-up to the end of the run; only wsd has a decay of "
+     "its own length.",
+     R"("type": "cosine", "decay_steps": 100)", R"(Remove decay_steps, or set type to "wsd".)"},
+    {"E0236", "global_tokens holds no whole sequences",
+     "A step is made of whole sequences of data.seq_len tokens.",
+     R"("global_tokens": 500000 with seq_len 1024)",
+     "Use 499712 or 500736, or say global_sequences instead."},
+};
+
+const std::vector<CodePage> kParallelism = {
+    {"E0301", "The mesh does not have world_size ranks",
+     "Ranks form a mesh of tensor * pipeline * data, so the product is the number of ranks.",
+     R"("world_size": 8, "tensor": 3, "pipeline": 2, "data": 2)",
+     R"(Correct a factor, or set world_size (or data) to "auto".)"},
+    {"E0302", "Ranks cannot be cut into pipelines",
+     "With data \"auto\", world_size must be a multiple of tensor * pipeline.",
+     R"("world_size": 8, "tensor": 3)", "Use 9 ranks, or tensor 2 or 4."},
+    {"E0303", "More pipeline chunks than layers", "Every chunk of the pipeline needs a layer.",
+     R"("pipeline": 16 with 12 layers)", "Use at most 12."},
+    {"E0304", "The pipeline cannot be scheduled",
+     "`interleaved` needs virtual_stages > 1, pipeline > 1 and micro-batches divisible by pipeline; the "
+     "other schedules "
+     "have virtual_stages 1.",
+     R"("pipeline_schedule": "1f1b", "virtual_stages": 2)",
+     R"(Set pipeline_schedule to "interleaved", or virtual_stages to 1.)"},
+    {"E0305", "data does not divide lanes",
+     "Gradients of lanes are added by a fixed binary tree; a rank owns lanes / data neighbouring lanes. So "
+     "data divides lanes, "
+     "which is a power of two and stays what it was when the run was launched. That is what makes every width "
+     "give the same bits.",
+     R"("data": 3)", "Use 2 or 4; give lanes the largest wanted width from the start, or with a resume: other bits from there on."},
+    {"E0306", "lanes is no power of two", "Lanes are added by a balanced binary tree.", R"("lanes": 6)",
+     "Use 4 or 8."},
+    {"E0307", "The batch cannot be cut into lanes",
+     "Every lane gets the same number of micro-batches: global_sequences is a multiple of lanes * "
+     "micro_sequences.",
+     R"("global_sequences": 100, "micro_sequences": 8, "lanes": 4)", "Use 96 or 128 sequences."},
+    {"E0310", "tensor does not divide the heads",
+     "Each tensor parallel rank computes whole attention heads.", R"("tensor": 8 with 12 heads)",
+     "Use 1, 2, 3, 4, 6 or 12."},
+    {"E0311", "tensor does not divide the feed-forward width",
+     "Each tensor parallel rank holds the same part of the feed-forward layer.",
+     R"("tensor": 3 with ffn_size 14336)", "Use a divisor of model.ffn_size."},
+    {"E0312", "tensor does not divide the KV heads",
+     "Each tensor parallel rank holds whole KV heads, so that none is computed twice.",
+     R"("tensor": 16 with 8 KV heads)", "Use 1, 2, 4 or 8."},
+    {"E0313", "tensor does not divide the rows of a micro-batch",
+     "With sequence_parallel the rows (micro_sequences * seq_len) are split over the tensor group between "
+     "matrix products.",
+     R"("tensor": 3, "micro_sequences": 1, "seq_len": 1024)",
+     "Use a divisor, or set sequence_parallel to false."},
+    {"E0314", "Fewer token ids than tensor parallel ranks", "The embedding is cut along the vocabulary.",
+     R"("tensor": 512 with vocab_size 256)", "Use fewer ranks."},
+};
+
+const std::vector<CodePage> kOperation = {
+    {"E0401", "Too large to plan",
+     "The model has so many parts, or a step so many activations, that writing the plan down would take more memory and time than "
+     "planning is worth: at most 4,194,304 chunks of checkpoint.chunk_mib, at most 2^60 bytes of activations. Usually a digit too many.",
+     R"("hidden_size": 1048576, "num_layers": 10000, "ffn_size": 4194304)",
+     "Use a smaller model or batch; of a real giant, raise checkpoint.chunk_mib."},
+    {"E0501", "Raw token file without dtype",
+     "A raw file holds bare token ids and nothing about their width.",
+     R"({"path": "a.bin", "format": "raw"})", R"(Add "dtype": "uint16".)"},
+    {"E0502", "dtype for a file that knows it",
+     "Megatron and llm.c files hold their integer type.",
+     R"({"path": "a.idx", "format": "megatron", "dtype": "uint16"})", "Remove dtype."},
+    {"E0503", "Two sources share a name",
+     "Names of sources appear in messages and metrics, so each is used once.",
+     R"([{"path": "a.idx", "name": "web"}, {"path": "b.idx", "name": "web"}])", "Rename one."},
+    {"E0504", "No such token file",
+     "A source of data.train or data.val names no file, or one of no known format. A path in a spec is relative to the folder of "
+     "the file it is written in, a path given with --set to the current folder. `trainctl data tokenize` makes token files.",
+     R"({"train": [{"path": "data/train.idx"}]} and no data/train.idx in the folder of the spec)",
+     "Make the file, or correct the path. `validate` and `plan` with --no-data do not look for files."},
+    {"E0505", "Vocabulary smaller than the tokenizer's",
+     "Every id of the tokenizer needs a row in the embedding; `bytes` has 257 (256 bytes and the end of a "
+     "text).",
+     R"("vocab_size": 256 with the tokenizer "bytes")", "Use a vocab_size of 257 or more."},
+    {"E0506", "No such tokenizer",
+     "data.tokenizer names a file that does not exist. `sample` needs it to read and write text.",
+     R"("tokenizer": "data/tokenizer.model")",
+     "Make it with `trainctl data tokenize --train-vocab N`, correct the path, or remove the field."},
+    {"E0507", "No initial weights",
+     "model.init.from names no safetensors file and no Hugging Face folder that can be read.",
+     R"("init": {"from": "models/gpt2"})", "Correct the path, or remove the field to start from random weights."},
+    {"E0601", "keep_every_steps and every_steps do not fit", "Only steps that are saved can be kept.",
+     R"("every_steps": 500, "keep_every_steps": 1200)", "Use 1000 or 1500."},
+    {"E0602", "Fixed for the life of a run",
+     "What makes a run this run (model, data, seeds, batch, precision, learning rate, optimizer) cannot change when it resumes. "
+     "The mesh, checkpoints, evaluation, logging and launching may change freely; the length and the future of the schedule, "
+     "clipping, lanes and the device may change, too, which the run records. `trainctl explain FIELD` says which of them a field is.",
+     "trainctl resume RUN -s schedule.lr=1e-4",
+     "Begin a new run from a checkpoint: trainctl launch RUN/job.json --from RUN@STEP -s schedule.lr=1e-4."},
+    {"E0603", "A checkpoint fixes the model's shape",
+     "A run launched with --from takes its weights from a checkpoint, so the model has the shape that the checkpoint has. Learning rate, "
+     "schedule, optimizer, batch, data and precision may be others.",
+     "trainctl launch job.json --from RUN -s model.num_layers=24", "Launch a new run without --from."},
+    {"E0701", "NCCL with shared GPUs", "NCCL refuses two ranks on one GPU; through host memory they can share it.",
+     R"("transport": "nccl" with "ranks_per_gpu": 2)", R"(Use "transport": "host" or "auto".)"},
+    {"E0702", "Not enough slots", "launcher.slots is how many ranks this machine may run.",
+     R"("slots": 4 with world_size 8)", "Use fewer ranks or more slots; 0 lets ranks share cores."},
+    {"E0703", "Unusable environment variable",
+     "A variable's name is not empty and holds no `=`, and neither name nor value holds a NUL.",
+     R"("env": {"A=B": "1"})", "Correct the name."},
+    {"E0704", "Timeouts in the wrong order",
+     "A rank names the peers it waits for after collective_timeout_seconds; the run is declared hung after "
+     "step_timeout_seconds. The first must "
+     "come first, or the verdict names no rank.",
+     R"("collective_timeout_seconds": 900, "step_timeout_seconds": 600)", "Use 60 and 600."},
+    {"E0705", "No node can take the supervisor's place",
+     "With fault_tolerance.supervisor_takeover a node starts another supervisor after a quarter of "
+     "grace_seconds without a word; by then the silence must count as one. Agents that something else starts "
+     "(launcher.shell \"none\") reach one address only, that of the first supervisor.",
+     R"("supervisor_takeover": true, "grace_seconds": 3, "node_silence_seconds": 2)",
+     "Give grace_seconds at least four times node_silence_seconds, or leave supervisor_takeover out."},
+    {"W0501", "Nothing to evaluate on", "eval.every_steps is set, but data.val is empty.",
+     R"("eval": {"every_steps": 100} without data.val)", "Add data.val, or remove eval.every_steps."},
+    {"W0502", "Validation data is never used", "data.val is given, but eval.every_steps is 0, so no validation loss is computed.",
+     R"("val": [{"path": "data/val.idx"}] without eval.every_steps)",
+     R"(Set eval.every_steps, e.g. to 500, or remove data.val.)"},
+    {"W0601", "Restarts without checkpoints",
+     "fault_tolerance.max_restarts restarts a failed run from its last checkpoint, but none is saved "
+     "before the end.",
+     R"("max_restarts": 3 with checkpoint.every_steps 0)", "Set checkpoint.every_steps."},
+};
+
+}  // namespace
+
+const std::vector<CodePage>& code_pages() {
+  static const std::vector<CodePage> all = [] {
+    std::vector<CodePage> pages;
+    for (const auto* part : {&kSyntax, &kValues, &kParallelism, &kOperation})
+      pages.insert(pages.end(), part->begin(), part->end());
+    return pages;
+  }();
+  return all;
+}
+
+const CodePage* find_code(const std::string& code) {
+  const auto found = std::find_if(code_pages().begin(), code_pages().end(),
+                                  [&](const CodePage& p) { return p.code == code; });
+  return found == code_pages().end() ? nullptr : &*found;
+}
+
+}  // namespace trainctl::spec

@@ -1,0 +1,491 @@
+#include "runtime/supervise/attempt/attempt.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstring>
+#include <future>
+#include <map>
+#include <utility>
+
+#include "runtime/base/json.h"
+#include "runtime/base/text.h"
+#include "runtime/run/wire/protocol.h"
+#include "runtime/supervise/nodes/node_relay.h"
+
+namespace trainctl {
+namespace {
+
+constexpr double kLongestPollS = 1.0;
+constexpr double kAliveIntervalS = 0.9;
+/// So long before a deadline the nodes are asked what their ranks do.
+constexpr double kLookAheadS = 0.3;
+constexpr double kLookIntervalS = 0.1;
+/// For processes that outlive their attempt.
+constexpr double kEndLimitS = 6;
+/// After an attach: until everything that waited for a supervisor has come.
+constexpr double kBacklogS = 1;
+/// What is kept of the launcher's output in memory; the log file has all of it.
+constexpr size_t kLauncherTextBytes = 64 * 1024;
+
+using wire::Kind;
+using wire::Message;
+
+class Attempt {
+ public:
+  Attempt(AttemptOptions options, Fleet& fleet, const RunDirectory& run, FileSystem& fs, Clock& clock,
+          RunLog& log, StopSignals& signals)
+      : options_(with_nodes(std::move(options), fleet)),
+        fleet_(fleet),
+        run_(run),
+        fs_(fs),
+        clock_(clock),
+        log_(log),
+        signals_(signals),
+        supervision_(options_.limits, clock.monotonic_s()),
+        collector_(fs, options_.saves),
+        launcher_log_(run.file("logs/mpirun.log")),
+        gone_(options_.nodes.size(), false),
+        lost_(options_.nodes.size(), false) {
+    saved_fd_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  }
+  ~Attempt() {
+    fleet_.set_handler({});
+    ::close(saved_fd_);
+  }
+
+  AttemptResult run() {
+    fleet_.set_handler(
+        {.up =
+             [this](int node, const wire::NodeHello&) {
+               if (options_.hooks.node_up) options_.hooks.node_up(node);
+             },
+         .lost = [this](int node, const std::string& why) { on_node_lost(node, why); },
+         .start_failed = options_.hooks.start_failed,
+         .message = [this](int node, Message&& message) { on_message(node, std::move(message)); }});
+    if (options_.attach)
+      attach();
+    else
+      start();
+    if (signals_.read() != StopLevel::none) supervision_.stop(signals_.read(), clock_.monotonic_s());
+    while (!supervision_.over()) turn();
+    take_save_result(true);
+    collector_.abandon();
+    // Also after an orderly end something may be left on a node: a daemon of mpirun, a folder.
+    end_everywhere();
+    return {supervision_.verdict(), regrouped_, supervision_.first_evidence_s()};
+  }
+
+ private:
+  static AttemptOptions with_nodes(AttemptOptions options, const Fleet& fleet) {
+    options.limits.launcher = !options.pmix;
+    for (const AttemptOptions::Node& node : options.nodes)
+      options.limits.nodes.push_back({fleet.name(node.node), node.first, node.count});
+    return options;
+  }
+
+  void start() {
+    options_.file.mark = random_token();
+    options_.file.pmix = options_.pmix;
+    options_.file.session_folder = options_.session_folder;
+    options_.file.shared_memory_folder = options_.shared_memory_folder;
+    for (const AttemptOptions::Node& node : options_.nodes)
+      options_.file.nodes.push_back({fleet_.name(node.node), node.first, node.count});
+    fs_.replace_text(run_.attempt(), options_.file.to_json());
+    launcher_log_.append(
+        fmt::format("--- epoch {}: {}", options_.file.epoch, shell_text({options_.line.argv, {}})));
+    for (size_t i = 0; i < options_.nodes.size(); ++i) {
+      send(int(i), {.kind = Kind::start, .payload = start_order(options_, fleet_, i).to_json()});
+      if (!fleet_.hello(options_.nodes[i].node))
+        supervision_.node_lost(int(i), "it is not connected", clock_.monotonic_s());
+    }
+  }
+
+  /// The ranks have been going on without a supervisor.
+  void attach() {
+    supervision_.progressed(log_.status().step, clock_.monotonic_s());
+    for (size_t i = 0; i < options_.nodes.size(); ++i) {
+      if (!options_.nodes[i].missing.empty()) lose(int(i), options_.nodes[i].missing);
+      send(int(i), {.kind = Kind::look});
+    }
+  }
+
+  void turn() {
+    pollfd fds[] = {{.fd = signals_.fd(), .events = POLLIN, .revents = 0},
+                    {.fd = saved_fd_, .events = POLLIN, .revents = 0},
+                    {.fd = fleet_.fd(), .events = POLLIN, .revents = 0}};
+    ::poll(fds, 3, int(std::ceil(wait_s() * 1000)));
+    if (options_.hooks.turn) options_.hooks.turn();
+    const Supervision::Phase before = supervision_.phase();
+    if (const StopLevel level = signals_.read(); level != StopLevel::none) {
+      regrouped_ = false;
+      supervision_.stop(level, clock_.monotonic_s());
+    }
+    fleet_.serve();
+    take_save_result(false);
+    regroup();
+    keep_ranks_waiting();
+    look_before_deadline();
+    supervision_.tick(clock_.monotonic_s());
+    for (const Supervision::Action action : supervision_.take_actions()) act(action);
+    if (supervision_.phase() == Supervision::Phase::ending && all_gone())
+      supervision_.all_gone(clock_.monotonic_s());
+    log_.update(supervision_, supervision_.phase() != before);
+    if (before == Supervision::Phase::starting && supervision_.phase() == Supervision::Phase::running)
+      on_all_present();
+  }
+
+  double wait_s() const {
+    const double deadline_s = std::min({supervision_.deadline_s(), look_s(), fleet_.deadline_s()});
+    return std::clamp(deadline_s - clock_.monotonic_s(), 0.001, kLongestPollS);
+  }
+
+  void regroup() {
+    if (regrouped_ || supervision_.phase() != Supervision::Phase::running ||
+        supervision_.stop_level() != StopLevel::none)
+      return;
+    const std::string why = options_.hooks.regroup ? options_.hooks.regroup() : "";
+    if (why.empty()) return;
+    regrouped_ = true;
+    log_.console().note("   " + why);
+    supervision_.stop(StopLevel::save_and_stop, clock_.monotonic_s());
+  }
+
+  /// Ranks that have written their part wait for the slowest one as long as we live.
+  void keep_ranks_waiting() {
+    if (!publishing_.valid() && collector_.missing().empty()) return;
+    if (clock_.monotonic_s() < alive_s_ + kAliveIntervalS) return;
+    alive_s_ = clock_.monotonic_s();
+    send_ranks({.kind = protocol::Down::alive});
+  }
+
+  /// When the nodes are to be asked next: early enough that their answer comes before the deadline.
+  double look_s() const {
+    return std::max(supervision_.deadline_s() - kLookAheadS, looked_s_ + kLookIntervalS);
+  }
+
+  /// A verdict on a hang needs to know where everyone is at the end, not a second before.
+  void look_before_deadline() {
+    const double now_s = clock_.monotonic_s();
+    if (now_s < look_s()) return;
+    looked_s_ = now_s;
+    send_all({.kind = Kind::look});
+  }
+
+  void act(Supervision::Action action) {
+    switch (action) {
+      case Supervision::Action::tell_save_and_stop:
+        log_.event(regrouped_ ? "regroup" : "stop_requested",
+                   fmt::format(R"({{"step":{}}})", supervision_.last_step()));
+        if (!regrouped_) log_.console().note(" stopping after this step and saving (press again to abort)…");
+        send_ranks({.kind = protocol::Down::stop, .level = StopLevel::save_and_stop});
+        return;
+      case Supervision::Action::look:
+        return send_all({.kind = Kind::look});
+      case Supervision::Action::kill:
+        log_.console().clear();
+        send_all({.kind = Kind::kill});
+        return;
+    }
+  }
+
+  // ---- to the nodes
+
+  void send(int index, Message message) {
+    message.epoch = options_.file.epoch;
+    fleet_.machine(options_.nodes[size_t(index)].node).order(message);
+  }
+  void send_all(const Message& message) {
+    for (size_t i = 0; i < options_.nodes.size(); ++i) send(int(i), message);
+  }
+  void send_ranks(const protocol::Down& down) {
+    send_all({.kind = Kind::rank, .payload = protocol::encode(down)});
+  }
+  void send_rank(int rank, const protocol::Down& down) {
+    send(node_of(rank), {.kind = Kind::rank, .rank = rank, .payload = protocol::encode(down)});
+  }
+
+  int node_of(int rank) const {
+    const auto after =
+        std::upper_bound(options_.nodes.begin(), options_.nodes.end(), rank,
+                         [](int r, const AttemptOptions::Node& node) { return r < node.first; });
+    return int(after - options_.nodes.begin()) - 1;
+  }
+  /// Which node of the attempt a node of the fleet is; -1: none.
+  int index_of(int fleet_node) const {
+    for (size_t i = 0; i < options_.nodes.size(); ++i)
+      if (options_.nodes[i].node == fleet_node) return int(i);
+    return -1;
+  }
+
+  bool all_gone() const {
+    for (size_t i = 0; i < options_.nodes.size(); ++i)
+      if (!gone_[i] && fleet_.hello(options_.nodes[i].node)) return false;
+    return true;
+  }
+
+  void end_everywhere() {
+    if (all_gone()) return;
+    send_all({.kind = Kind::kill});
+    const double until_s = clock_.monotonic_s() + kEndLimitS;
+    while (!all_gone() && clock_.monotonic_s() < until_s) {
+      pollfd fd{.fd = fleet_.fd(), .events = POLLIN, .revents = 0};
+      ::poll(&fd, 1, 50);
+      fleet_.serve();
+    }
+  }
+
+  // ---- from the nodes
+
+  void on_node_lost(int fleet_node, const std::string& why) {
+    if (options_.hooks.node_lost) options_.hooks.node_lost(fleet_node, why);
+    if (const int index = index_of(fleet_node); index >= 0) lose(index, why);
+  }
+
+  void lose(int index, const std::string& why) {
+    const std::string& node = fleet_.name(options_.nodes[size_t(index)].node);
+    log_.event("node_lost", dump_json(nlohmann::json{
+                                {"epoch", options_.file.epoch}, {"node", node}, {"reason", why}}));
+    if (!gone_[size_t(index)]) supervision_.node_lost(index, why, clock_.monotonic_s());
+    gone_[size_t(index)] = true;
+    lost_[size_t(index)] = true;
+  }
+
+  void on_message(int fleet_node, Message&& m) {
+    const int index = index_of(fleet_node);
+    if (m.kind == Kind::warned) return supervision_.stop(StopLevel::save_and_stop, clock_.monotonic_s());
+    // Whatever an old epoch says is refused.
+    if (index < 0 || lost_[size_t(index)] || m.epoch != options_.file.epoch) return;
+    try {
+      take(index, std::move(m));
+    } catch (const Error& error) {
+      launcher_log_.append(fmt::format("{}: {}", fleet_.name(fleet_node), error.what()));
+    }
+  }
+
+  void take(int index, Message&& m) {
+    // -1: the process that starts the ranks.
+    if (m.rank < -1 || m.rank >= options_.limits.ranks || (m.rank == -1 && m.kind == Kind::rank_lost)) return;
+    switch (m.kind) {
+      case Kind::beat: return on_beat(m.payload);
+      case Kind::rank: return on_rank(m.rank, protocol::decode_up(m.payload));
+      case Kind::rank_lost:
+        return supervision_.lost(m.rank, read_crash_record(fs_, run_.path, m.rank, options_.file.epoch),
+                                 clock_.monotonic_s());
+      case Kind::exited: return on_exit(m.rank, int(m.number));
+      case Kind::output: return on_output(index, m);
+      case Kind::fence: return relay_.fence(index, std::move(m));
+      case Kind::remote: return relay_.remote(index, m);
+      case Kind::remote_ended: return relay_.remote_ended(index, m);
+      case Kind::gone:
+        gone_[size_t(index)] = true;
+        if (m.number > 0)
+          log_.console().note(fmt::format(" ! {} on {} could not be killed",
+                                          count_of(m.number, "process", "processes"),
+                                          fleet_.name(options_.nodes[size_t(index)].node)));
+        return;
+      default:
+        return;
+    }
+  }
+
+  void on_beat(const std::string& payload) {
+    const double now_s = clock_.monotonic_s();
+    for (const wire::RankDigest& d : wire::unpack(payload)) {
+      if (d.rank < 0 || d.rank >= options_.limits.ranks) continue;
+      const RankView& view = supervision_.ranks()[size_t(d.rank)];
+      if (d.connected && view.phase == RankView::absent)
+        supervision_.hello(d.rank, d.pid, host_of(d.rank), now_s);
+      if (d.connected) supervision_.heard(d.rank, now_s - double(d.silent_s));
+      // In this order: what a stopped rank does cannot change any more.
+      if (d.has_activity) supervision_.activity(d.rank, d.activity, now_s);
+      if (d.connected && view.phase == RankView::present) supervision_.stopped(d.rank, d.stopped);
+    }
+  }
+
+  std::string host_of(int rank) const { return fleet_.name(options_.nodes[size_t(node_of(rank))].node); }
+
+  void on_exit(int rank, int status) {
+    const double now_s = clock_.monotonic_s();
+    if (rank >= 0)
+      return supervision_.exited(rank, status, read_crash_record(fs_, run_.path, rank, options_.file.epoch),
+                                 now_s);
+    // A rank that failed before it could connect has left nothing but its record.
+    for (int r = 0; r < options_.limits.ranks; ++r)
+      if (supervision_.ranks()[size_t(r)].phase == RankView::absent)
+        if (const auto record = read_crash_record(fs_, run_.path, r, options_.file.epoch))
+          supervision_.lost(r, record, now_s);
+    supervision_.launcher_ended(status, now_s);
+  }
+
+  void on_output(int index, const Message& m) {
+    launcher_text_ += m.payload;
+    if (launcher_text_.size() > kLauncherTextBytes)
+      launcher_text_.erase(0, launcher_text_.size() - kLauncherTextBytes);
+    std::string text = m.payload.ends_with('\n') ? m.payload.substr(0, m.payload.size() - 1) : m.payload;
+    if (options_.nodes.size() > 1)
+      text = fmt::format("[{}] {}", fleet_.name(options_.nodes[size_t(index)].node), text);
+    launcher_log_.append(text);
+    supervision_.launcher_output(launcher_text_);
+  }
+
+  void on_all_present() {
+    const double seconds = clock_.monotonic_s() - started_s_;
+    if (options_.hooks.all_present) options_.hooks.all_present();
+    log_.event(options_.attach ? "attached" : "ranks_up",
+               fmt::format(R"({{"epoch":{},"ranks":{},"seconds":{:.3f}}})", options_.file.epoch,
+                           options_.limits.ranks, seconds));
+    log_.console().note(fmt::format("✓ {} rank{} {} in {:.1f} s", options_.limits.ranks,
+                                    options_.limits.ranks == 1 ? "" : "s",
+                                    options_.attach ? "attached" : "up", seconds));
+  }
+
+  // ---- from the ranks
+
+  void on_hello(const protocol::Hello& hello) {
+    supervision_.hello(hello.rank, hello.pid, hello.host, clock_.monotonic_s());
+    if (supervision_.stop_level() != StopLevel::none)
+      send_rank(hello.rank, {.kind = protocol::Down::stop, .level = supervision_.stop_level()});
+    // Answers belong to saves, and one that comes late must not miss any.
+    for (const protocol::Down& answer : begun_) send_rank(hello.rank, answer);
+  }
+
+  void on_rank(int rank, protocol::Up&& up) {
+    if (rank < 0 || (up.hello && up.hello->rank != rank)) return;
+    const double now_s = clock_.monotonic_s();
+    if (up.hello) return on_hello(*up.hello);
+    supervision_.heard(rank, now_s);
+    if (up.step && options_.attach && up.step->step <= log_.status().step) {
+      supervision_.progressed(up.step->step, now_s);  // the supervisor before has taken it
+    } else if (up.step) {
+      log_.step(*up.step);
+      supervision_.progressed(up.step->step, now_s);
+      if (options_.hooks.progressed) options_.hooks.progressed(up.step->step);
+    } else if (up.event) {
+      log_.rank_event(up.event->kind, up.event->json);
+      supervision_.progressed(0, now_s);
+    } else if (up.begin) {
+      begin_save(*up.begin);
+    } else if (up.shard) {
+      take_shard(rank, std::move(*up.shard));
+    } else if (up.done) {
+      supervision_.done(rank, now_s);
+    }
+  }
+
+  void begin_save(const protocol::Begin& begin) {
+    save_began_s_ = clock_.monotonic_s();
+    save_number_ = begin.number;
+    // After an attach: the supervisor before may have answered, and even published.
+    const bool first = options_.attach && begun_.empty();
+    if (const auto published = first ? collector_.published(begin.state.step) : std::nullopt) {
+      if (published->ok) log_.saved_before(*published);
+      else log_.saved(*published, 0);
+      if (published->ok && options_.hooks.saved) options_.hooks.saved(published->step);
+      send_ranks({.kind = protocol::Down::saved,
+                  .ok = published->ok,
+                  .number = begin.number,
+                  .message = published->message});
+      return;
+    }
+    // A second save before the first is answered cannot come from a rank that keeps the protocol.
+    const std::string reason = publishing_.valid() ? "the save before is still being published"
+                               : first             ? collector_.adopt(begin.state)
+                                                   : collector_.begin(begin.state);
+    if (!reason.empty()) log_.saved({.step = begin.state.step, .message = reason}, 0);
+    begun_.push_back(
+        {.kind = protocol::Down::begun, .ok = reason.empty(), .number = begin.number, .message = reason});
+    send_ranks(begun_.back());
+  }
+
+  void take_shard(int rank, protocol::Shard&& shard) {
+    const std::vector<int> missing = publishing_.valid() ? std::vector<int>{} : collector_.missing();
+    if (std::find(missing.begin(), missing.end(), rank) == missing.end() ||
+        shard.step != collector_.state().step) {
+      // After an attach shards of the other nodes may come before rank 0's begin: they are taken then.
+      if (options_.attach && begun_.empty() && clock_.monotonic_s() - started_s_ < kBacklogS)
+        return early_.push_back({rank, std::move(shard)});
+      return answer_late(rank, shard);
+    }
+    if (rank == 0) collector_.set_tensors(std::move(shard.tensors));
+    if (!collector_.add(rank, std::move(shard.receipt), shard.failure)) return;
+    // Publishing waits for the disk: on its own thread, or heartbeats would go unread.
+    publishing_ = std::async(std::launch::async, [this] {
+      SaveOutcome outcome = collector_.finish();
+      ::eventfd_write(saved_fd_, 1);
+      return outcome;
+    });
+  }
+
+  /// A save that is not under way: the supervisor before may have published it and answered some ranks only.
+  void answer_late(int rank, const protocol::Shard& shard) {
+    const auto published = options_.attach ? collector_.published(shard.step) : std::nullopt;
+    const std::string none = fmt::format("no save of step {} is under way", shard.step);
+    send_rank(rank, {.kind = protocol::Down::saved,
+                     .ok = published && published->ok,
+                     .number = shard.number,
+                     .message = published ? published->message : none});
+  }
+
+  void take_save_result(bool wait) {
+    if (!begun_.empty() || clock_.monotonic_s() - started_s_ >= kBacklogS)
+      for (auto& [rank, shard] : std::exchange(early_, {})) take_shard(rank, std::move(shard));
+    if (!publishing_.valid()) return;
+    if (!wait && publishing_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return;
+    const SaveOutcome outcome = publishing_.get();
+    if (outcome.taken) throw RunTaken(ErrorCode::kLauncher, outcome.message);
+    eventfd_t count;
+    ::eventfd_read(saved_fd_, &count);
+    const double now_s = clock_.monotonic_s();
+    log_.saved(outcome, now_s - save_began_s_);
+    supervision_.progressed(0, now_s);
+    if (outcome.ok && options_.hooks.saved) options_.hooks.saved(outcome.step);
+    send_ranks({.kind = protocol::Down::saved,
+                .ok = outcome.ok,
+                .number = save_number_,
+                .message = outcome.message});
+  }
+
+  AttemptOptions options_;
+  Fleet& fleet_;
+  NodeRelay relay_{int(options_.nodes.size()), [this](int index, const Message& m) { send(index, m); },
+                   [this](const std::string& host) {
+                     const int node = fleet_.find_host(host), index = node < 0 ? -1 : index_of(node);
+                     return index >= 0 && fleet_.hello(node) ? index : -1;
+                   }};
+  const RunDirectory& run_;
+  FileSystem& fs_;
+  Clock& clock_;
+  RunLog& log_;
+  StopSignals& signals_;
+  const double started_s_ = clock_.monotonic_s();
+  Supervision supervision_;
+  SaveCollector collector_;
+  Journal launcher_log_;
+  std::string launcher_text_;
+  int saved_fd_ = -1;
+  double alive_s_ = 0, looked_s_ = 0, save_began_s_ = 0;
+  int64_t save_number_ = 0;
+  bool regrouped_ = false;
+  std::vector<protocol::Down> begun_;                   // every answer to begin_save so far
+  std::vector<std::pair<int, protocol::Shard>> early_;  // shards that came before their save was known
+  std::vector<bool> gone_;             // of each node: nothing of the epoch is left there, or it is lost
+  std::vector<bool> lost_;  // of each node: it left this attempt, and what it says when it returns does not count
+  std::future<SaveOutcome>
+      publishing_;  // last: its destructor waits for the thread, which uses the members above
+};
+
+}  // namespace
+
+AttemptResult run_attempt(AttemptOptions options, Fleet& fleet, const RunDirectory& run, FileSystem& fs,
+                          Clock& clock, RunLog& log, StopSignals& signals) {
+  return Attempt(std::move(options), fleet, run, fs, clock, log, signals).run();
+}
+
+}  // namespace trainctl

@@ -1,0 +1,33 @@
+// Where the time of a run's attempts went: the events `attempt` (each part of it) and `recovered` (from the
+// first sign of a failure to the first step after it).
+#pragma once
+#include <string>
+
+#include "runtime/supervise/attempt/attempt.h"
+
+namespace trainctl {
+
+class AttemptTimes {
+ public:
+  AttemptTimes(RunLog& log, Clock& clock);
+  void begun();
+  void all_present();
+  void stepped();
+  /// Writes `attempt`.
+  void ended(const Verdict& verdict, const AttemptResult& result);
+
+ private:
+  void recovered(double now_s);
+  RunLog& log_;
+  Clock& clock_;
+  /// Of the attempt that runs, monotonic; free_s: since when none ran before it.
+  struct {
+    double free_s = 0, begun_s = 0, up_s = 0, first_s = 0, last_s = 0;
+  } times_;
+  struct {
+    std::string cause;  ///< "": nothing has failed since the last step
+    double evidence_s = 0, ended_s = 0;
+  } outage_;
+};
+
+}  // namespace trainctl

@@ -1,0 +1,182 @@
+#include "runtime/supervise/attempt/run_log.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "runtime/base/json.h"
+#include "runtime/base/text.h"
+
+namespace trainctl {
+namespace {
+
+constexpr double kStatusIntervalS = 1.0;
+/// Of each of the two files with the numbers of every rank.
+constexpr int64_t kMostRankMetricsBytes = 64 << 20;
+
+const char* name_of(RankView::Phase phase) {
+  switch (phase) {
+    case RankView::absent: return "absent";
+    case RankView::present: return "present";
+    case RankView::done: return "done";
+    case RankView::lost: return "lost";
+  }
+  return "?";
+}
+
+const char* state_of(const Supervision& supervision) {
+  switch (supervision.phase()) {
+    case Supervision::Phase::starting: return "starting";
+    case Supervision::Phase::running:
+      return supervision.stop_level() == StopLevel::none ? "running" : "stopping";
+    default: return "ending";
+  }
+}
+
+}  // namespace
+
+RunLog::RunLog(FileSystem& fs, Clock& clock, const RunDirectory& run, Console& console)
+    : fs_(fs),
+      clock_(clock),
+      run_(run),
+      console_(console),
+      metrics_(run.metrics()),
+      rank_metrics_(run.file("metrics.ranks.jsonl"), run.file("metrics.ranks.1.jsonl"),
+                    kMostRankMetricsBytes),
+      events_(run.events()),
+      summary_(clock.unix_s()) {
+  status_.directory = run.path;
+}
+
+void RunLog::event(const std::string& kind, const std::string& json) {
+  events_.append(event_line(clock_.unix_s(), kind, json));
+  check_journals();
+}
+
+void RunLog::supervisor_begins(const std::string& take_over, const std::string& before) {
+  char host[256] = "?";
+  ::gethostname(host, sizeof host - 1);
+  event("supervisor", dump_json(nlohmann::json{{"pid", ::getpid()}, {"host", host}}));
+  if (take_over.empty()) return;
+  event("takeover", dump_json(nlohmann::json{{"host", host}, {"reason", take_over}, {"before", before}}));
+  console_.note(fmt::format("  {}: this supervisor takes the place of the one before{}", take_over,
+                            before.empty() ? "" : " (" + before + ")"));
+}
+
+void RunLog::rank_event(const std::string& kind, const std::string& json) {
+  event(kind, json);
+  if (kind != "save_retry") return;
+  const nlohmann::json fields = try_parse_json(json);
+  if (!fields.is_object()) return;
+  console_.note(fmt::format("   attempt {} at the last save follows in {} s; make room or repair the disk, or stop the run to give "
+                            "its last steps up",
+                            fields.value("attempt", 0), fields.value("wait_s", 0.0)));
+}
+
+void RunLog::step(const StepReport& report) {
+  metrics_->append(report.json);
+  if (!report.ranks.empty()) rank_metrics_.append(report.ranks);
+  check_journals();
+  status_.step = report.step;
+  status_.step_unix_s = clock_.unix_s();
+  status_.last_step_json = report.json;
+  const StepView view = step_view(report.json);
+  pace_.longest_step_s = std::max(pace_.longest_step_s, view.step_s);  // NaN is not larger
+  summary_.step(view, clock_.unix_s());
+  console_.step(view, report.log, clock_.unix_s());
+  for (const SlowRanks::Notice& notice : slow_.step(report.json, clock_.unix_s())) {
+    event(notice.kind, notice.json);
+    console_.note(notice.line);
+  }
+}
+
+void RunLog::saved(const SaveOutcome& outcome, double seconds) {
+  nlohmann::json fields = {{"step", outcome.step}, {"seconds", seconds}, {"bytes", outcome.bytes}};
+  if (!outcome.ok) {
+    fields["reason"] = outcome.message;
+    save_failed_step_ = outcome.step;
+    save_failure_ = outcome.message;
+    event("save_failed", dump_json(fields));
+    console_.note(fmt::format(" ! checkpoint step {} failed{}: {}", outcome.step,
+                              outcome.step < last_step_ && status_.state != "stopping" ? ", training goes on" : "", outcome.message));
+    return;
+  }
+  pace_.saves_s.push_back(seconds);
+  fields["root_hash"] = outcome.message;
+  fields["removed_steps"] = outcome.removed_steps;
+  if (!outcome.warning.empty()) fields["warning"] = outcome.warning;
+  event("checkpoint", dump_json(fields));
+  status_.saved_step = outcome.step;
+  console_.note(fmt::format(" ▸ checkpoint step {} · {}B · {:.2f} s", outcome.step,
+                            short_number(double(outcome.bytes)), seconds));
+  if (!outcome.warning.empty()) console_.note(" ! older checkpoints could not be removed: " + outcome.warning);
+}
+
+void RunLog::saved_before(const SaveOutcome& outcome) {
+  const std::vector<std::string> lines = lines_of(fs_, run_.events());
+  // Of this attempt: one before it may have saved that step, too.
+  for (auto line = lines.rbegin(); line != lines.rend(); ++line) {
+    const nlohmann::json event = try_parse_json(*line);
+    if (!event.is_object() || event.value("kind", "") == "start") break;
+    if (event.value("kind", "") != "checkpoint" || event.value("step", int64_t(-1)) != outcome.step) continue;
+    status_.saved_step = outcome.step;
+    return;
+  }
+  saved(outcome, 0);
+}
+
+void RunLog::update(const Supervision& supervision, bool now) {
+  if (!now && clock_.monotonic_s() - written_s_ < kStatusIntervalS) return;
+  status_.state = state_of(supervision);
+  const bool many = supervision.ranks().size() > kMostRanksInStatus;
+  const bool ranks_due = !many || now || clock_.monotonic_s() - ranks_written_s_ >= kRanksIntervalS;
+  if (!ranks_due) return write(false);
+  ranks_written_s_ = clock_.monotonic_s();
+  status_.ranks.resize(supervision.ranks().size());
+  const double offset_s = clock_.unix_s() - clock_.monotonic_s();
+  for (size_t i = 0; i < status_.ranks.size(); ++i) {
+    const RankView& view = supervision.ranks()[i];
+    status_.ranks[i] = {.rank = int(i),
+                        .pid = view.pid,
+                        .phase = name_of(view.phase),
+                        .host = view.host,
+                        .activity = view.activity,
+                        .stopped = view.stopped,
+                        .heard_unix_s = view.heard_s > 0 ? view.heard_s + offset_s : 0};
+  }
+  write(true);
+}
+
+void RunLog::waiting(const std::string& why) {
+  if (clock_.monotonic_s() - written_s_ < kStatusIntervalS) return;
+  status_.state = "waiting";
+  status_.reason = why;
+  status_.ranks.clear();
+  write(true);
+}
+
+void RunLog::write(bool with_ranks) {
+  written_s_ = clock_.monotonic_s();
+  status_.updated_unix_s = clock_.unix_s();
+  try {
+    if (nodes_) status_.nodes = nodes_();
+    write_status(fs_, run_.status(), status_, with_ranks);
+  } catch (const std::exception&) {
+    // A view only; the journals tell of a broken disk.
+  }
+}
+
+void RunLog::finish() {
+  write(true);
+  metrics_->sync();
+  events_.sync();
+  check_journals();
+}
+
+void RunLog::check_journals() {
+  if (told_journal_error_ || (metrics_->error().empty() && events_.error().empty())) return;
+  told_journal_error_ = true;
+  console_.note(" ! the run's records are incomplete: " +
+                (metrics_->error().empty() ? events_.error() : metrics_->error()));
+}
+
+}  // namespace trainctl

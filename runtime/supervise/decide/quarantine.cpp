@@ -1,0 +1,177 @@
+#include "runtime/supervise/decide/quarantine.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "runtime/base/error.h"
+#include "runtime/base/json.h"
+#include "runtime/base/text.h"
+
+namespace trainctl {
+namespace {
+
+using nlohmann::json;
+
+constexpr size_t kMostEvidence = 16;
+constexpr double kLongestCoolDown = 16;  // times the first
+constexpr const char* kKindNames[] = {"failure", "failed_probe", "slow"};
+
+NodeEvidence::Kind kind_named(const std::string& name) {
+  for (int i = 0; i < 3; ++i)
+    if (name == kKindNames[i]) return NodeEvidence::Kind(i);
+  throw Error(ErrorCode::kUsage, fmt::format("`{}` is no kind of evidence", name));
+}
+
+json to_json(const NodeEvidence& e) {
+  return {{"kind", kKindNames[e.kind]},
+          {"run", e.run},
+          {"epoch", e.epoch},
+          {"cause", e.cause},
+          {"unix_s", e.unix_s}};
+}
+
+json to_json(const QuarantineEntry& e) {
+  json evidence = json::array();
+  for (const NodeEvidence& item : e.evidence) evidence.push_back(to_json(item));
+  return {{"node", e.node},
+          {"gpu", e.gpu},
+          {"count", e.count},
+          {"times_out", e.times_out},
+          {"out_since_s", e.out_since_s},
+          {"out_until_s", e.out_until_s},
+          {"lifted_s", e.lifted_s},
+          {"lifted_by", e.lifted_by},
+          {"evidence", evidence}};
+}
+
+QuarantineEntry entry_from(const json& j) {
+  QuarantineEntry e;
+  e.node = j.at("node").get<std::string>();
+  e.gpu = j.at("gpu").get<int>();
+  e.count = j.at("count").get<int>();
+  e.times_out = j.at("times_out").get<int>();
+  e.out_since_s = j.at("out_since_s").get<double>();
+  e.out_until_s = j.at("out_until_s").get<double>();
+  e.lifted_s = j.at("lifted_s").get<double>();
+  e.lifted_by = j.at("lifted_by").get<std::string>();
+  for (const json& item : j.at("evidence"))
+    e.evidence.push_back({.kind = kind_named(item.at("kind").get<std::string>()),
+                          .run = item.at("run").get<std::string>(),
+                          .epoch = item.at("epoch").get<uint64_t>(),
+                          .cause = item.at("cause").get<std::string>(),
+                          .unix_s = item.at("unix_s").get<double>()});
+  return e;
+}
+
+std::string state_text(const QuarantineEntry& e, double now_s) {
+  if (e.is_out(now_s)) return fmt::format("out, {} left", short_duration(e.out_until_s - now_s));
+  if (e.lifted_s > 0 && e.lifted_s >= e.out_since_s)
+    return "lifted by " + (e.lifted_by.empty() ? "?" : e.lifted_by);
+  return e.times_out > 0 ? "cooled down" : "watched";
+}
+
+}  // namespace
+
+bool enough_failures(std::span<const double> times, double now_s, const QuarantineRules& rules) {
+  if (rules.failures <= 0) return false;
+  const auto inside =
+      std::count_if(times.begin(), times.end(), [&](double t) { return t > now_s - rules.window_s; });
+  return inside >= std::min<int64_t>(rules.failures, kMostEvidence);
+}
+
+std::string QuarantineEntry::place() const { return gpu < 0 ? node : fmt::format("{}:gpu{}", node, gpu); }
+
+QuarantineEntry& QuarantineList::entry_of(const std::string& node, int gpu) {
+  for (QuarantineEntry& e : entries_)
+    if (e.node == node && e.gpu == gpu) return e;
+  entries_.push_back({.node = node, .gpu = gpu});
+  return entries_.back();
+}
+
+bool QuarantineList::add(const std::string& node, int gpu, const NodeEvidence& evidence,
+                         const QuarantineRules& rules, double now_s) {
+  QuarantineEntry& e = entry_of(node, gpu);
+  e.evidence.push_back(evidence);
+  if (e.evidence.size() > kMostEvidence) e.evidence.erase(e.evidence.begin());
+  ++e.count;
+  if (e.is_out(now_s)) return false;
+  // What led to an earlier time out, or was lifted, is settled.
+  const double settled_s = std::max(e.lifted_s, e.out_until_s);
+  std::vector<double> failures;
+  for (const NodeEvidence& item : e.evidence)
+    if (item.kind == NodeEvidence::failure && item.unix_s > settled_s) failures.push_back(item.unix_s);
+  if (evidence.kind == NodeEvidence::failure && !enough_failures(failures, now_s, rules)) return false;
+  e.out_since_s = now_s;
+  e.out_until_s = now_s + rules.cool_down_s * std::min(kLongestCoolDown, std::exp2(e.times_out));
+  ++e.times_out;
+  return true;
+}
+
+bool QuarantineList::lift(const std::string& place, const std::string& by, double now_s) {
+  bool any = false;
+  for (QuarantineEntry& e : entries_) {
+    if (e.place() != place && e.node != place) continue;
+    any = any || e.is_out(now_s);
+    e.out_until_s = std::min(e.out_until_s, now_s);
+    e.lifted_s = now_s;
+    e.lifted_by = by;
+  }
+  return any;
+}
+
+bool QuarantineList::only_by(const std::string& node, const std::string& run, double now_s) const {
+  bool out = false;
+  for (const QuarantineEntry& entry : entries_) {
+    if (entry.node != node || !entry.is_out(now_s)) continue;
+    out = true;
+    for (const NodeEvidence& e : entry.evidence)
+      if (e.run != run || e.kind != NodeEvidence::failure) return false;
+  }
+  return out;
+}
+
+std::vector<std::string> QuarantineList::nodes_out(double now_s) const {
+  std::vector<std::string> names;
+  for (const QuarantineEntry& e : entries_)
+    if (e.is_out(now_s)) names.push_back(e.node);
+  std::sort(names.begin(), names.end());
+  names.erase(std::unique(names.begin(), names.end()), names.end());
+  return names;
+}
+
+std::string QuarantineList::to_json() const {
+  json entries = json::array();
+  for (const QuarantineEntry& e : entries_) entries.push_back(trainctl::to_json(e));
+  return dump_json(json{{"v", 1}, {"entries", entries}}, 1) + "\n";
+}
+
+QuarantineList QuarantineList::from_json(const std::string& text) {
+  try {
+    const json j = parse_json(text);
+    if (j.at("v").get<int>() != 1)
+      throw Error(ErrorCode::kUsage,
+                  fmt::format("it has version {}, and this program knows 1", j.at("v").get<int>()));
+    QuarantineList list;
+    for (const json& e : j.at("entries")) list.entries_.push_back(entry_from(e));
+    return list;
+  } catch (const json::exception& error) {
+    throw Error(ErrorCode::kUsage, fmt::format("it is no list of quarantined nodes ({})", error.what()));
+  }
+}
+
+std::string QuarantineList::describe(double now_s) const {
+  std::string text;
+  for (const QuarantineEntry& e : entries_) {
+    const NodeEvidence* last = e.evidence.empty() ? nullptr : &e.evidence.back();
+    text +=
+        fmt::format("{:<20} {:<28} {:>3} x   {}\n", e.place(), state_text(e, now_s), e.count,
+                    last ? fmt::format("{} ago, run {} epoch {}: {}", short_duration(now_s - last->unix_s),
+                                       last->run, last->epoch, last->cause)
+                         : "");
+  }
+  return text;
+}
+
+}  // namespace trainctl

@@ -1,0 +1,176 @@
+// Supervision: what one attempt of a run (one mpirun, one epoch) does next, decided purely from what has been
+// heard so far.
+//
+//   starting --all said hello--> running --all done--> finishing --launcher, or every rank, ended--> over
+//      |                            |                      |
+//      +------ first evidence ------+----------------------+ (10 s)
+//      v
+//   collecting --evidence_s, or no rank left--> ending (all are killed) --all gone, or kill_limit_s--> over
+//
+// "Evidence" is a lost node or connection, a crash record, missed heartbeats, a timeout, or the end of a rank
+// or launcher. What arrives while collecting may name a better cause; what arrives later is an effect of our
+// own signals. Times are monotonic seconds, given with every input. No effects, no clock, no threads here:
+// effects are in attempt.cpp.
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/run/record/crash_record.h"
+#include "runtime/train/control.h"
+#include "runtime/train/measure/node_ranks.h"
+
+namespace trainctl {
+
+struct RankView {
+  enum Phase { absent, present, done, lost } phase = absent;
+  int pid = 0;
+  std::string host;
+  std::optional<Activity> activity;  ///< the newest that is known
+  double heard_s = 0;                ///< when the last message came
+  bool stopped = false;              ///< the system says so: SIGSTOP, or a debugger
+  bool silent = false;               ///< heartbeats were missing when the first evidence came
+};
+
+/// How an attempt ended.
+struct Verdict {
+  enum Outcome { finished, stopped, aborted, failed } outcome = finished;
+  // For failed:
+  ErrorCode code = ErrorCode::kWorker;
+  int rank = -1;       ///< the first to fail, -1: none in particular
+  std::string cause;   ///< one sentence
+  std::string effect;  ///< what it did to the others, or ""
+  bool before_first_step = false;
+  std::vector<int> lost_nodes;  ///< of the attempt's nodes, in the order in which they were lost
+};
+
+/// What the launcher says about the first rank that died, if it says so: "process rank 2 with PID 0 on node n
+/// exited on signal 9".
+struct DeathNotice {
+  int rank = -1, signal = 0, exit_code = 0;
+};
+std::optional<DeathNotice> parse_death_notice(const std::string& launcher_text);
+/// Why the launcher or MPI failed, by the first of its messages that is not about a rank's death; "" if there
+/// is none.
+std::string launcher_reason(const std::string& launcher_text);
+
+class Supervision {
+ public:
+  struct Options {
+    int ranks = 1;
+    std::vector<NodeRanks> nodes;  ///< none: all ranks are on this machine, which is not named
+    bool launcher = true;          ///< an mpirun starts the ranks; otherwise their agents do
+    int64_t target_step = 0;       ///< the run is finished there; a stop before it leaves it resumable
+    double heartbeat_s = 1;
+    double step_timeout_s = 600;
+    // Longest time without progress where a run is not in its steps.
+    double setup_timeout_s = 600, data_timeout_s = 600, load_timeout_s = 600, evaluation_timeout_s = 600,
+           save_timeout_s = 600;
+    double start_timeout_s = 60;  ///< from the start to every rank's hello
+    double evidence_s = 0.3;
+    double launcher_evidence_s = 1.5;  ///< longest wait for the launcher to say how an unexplained rank died
+    double known_evidence_s =
+        0.05;  ///< the same where the first cause needs no better one: a lost node, a known signal
+    double kill_limit_s = 8.0;   ///< after SIGKILL; then over in any case, saying so
+    double finish_limit_s = 10;  ///< from the last done to the launcher's end
+  };
+  enum class Phase { starting, running, finishing, collecting, ending, over };
+  enum class Action { tell_save_and_stop, look, kill };
+
+  Supervision(const Options& options, double now_s);
+
+  // ---- inputs
+  void hello(int rank, int pid, const std::string& host, double now_s);
+  void heard(int rank, double now_s);
+  /// What the rank does now, or did last, from whatever source; nothing is no news.
+  void activity(int rank, const std::optional<Activity>& activity, double now_s);
+  /// Whether the system says that the rank's process is stopped.
+  void stopped(int rank, bool is_stopped);
+  /// A step, a save or an event: the run is alive as a whole.
+  void progressed(int64_t step, double now_s);
+  void done(int rank, double now_s);
+  void lost(int rank, const std::optional<CrashRecord>& record, double now_s);
+  /// The rank's process has ended; `wait_status` as waitpid gives it. Known where its agent is its parent.
+  void exited(int rank, int wait_status, const std::optional<CrashRecord>& record, double now_s);
+  /// A node is silent, or its agent is gone: its ranks are as good as ended. `why` as "silent for 2.0 s".
+  void node_lost(int node, const std::string& why, double now_s);
+  /// The launcher's output so far; a death that it names is taken as evidence.
+  void launcher_output(const std::string& text);
+  /// `wait_status` as waitpid gives it.
+  void launcher_ended(int wait_status, double now_s);
+  void stop(StopLevel level, double now_s);
+  /// No process of this attempt is left.
+  void all_gone(double now_s);
+  void tick(double now_s);
+
+  // ---- outputs
+  std::vector<Action> take_actions();
+  /// When tick must be called at the latest.
+  double deadline_s() const;
+  Phase phase() const { return phase_; }
+  StopLevel stop_level() const { return stop_level_; }
+  const std::vector<RankView>& ranks() const { return ranks_; }
+  int64_t last_step() const { return last_step_; }
+  /// When the first sign of a failure came; nothing: there was none.
+  std::optional<double> first_evidence_s() const { return first_evidence_s_; }
+  bool over() const { return phase_ == Phase::over; }
+  /// Only once over.
+  Verdict verdict() const;
+
+ private:
+  /// A possible first cause; the lower the weight the more it explains, then the earlier.
+  struct Evidence {
+    enum Weight { explained, node, killed, hang, vanished, peer_lost, launcher } weight = vanished;
+    ErrorCode code = ErrorCode::kWorker;
+    int rank = -1;
+    std::string cause;
+  };
+  void add(Evidence evidence, double now_s);
+  void check_silence(double now_s);
+  void check_progress(double now_s);
+  void check_start(double now_s);
+  void check_all_here(double now_s);
+  void enter(Phase phase, double now_s);
+  bool collecting_is_enough(double now_s) const;
+  int count(RankView::Phase phase) const;
+  std::string where(int rank) const;
+  /// " on node1" where there are several nodes.
+  std::string at_node(int rank) const;
+  int node_of(int rank) const;
+  void note_silence(double now_s);
+  bool stands_still(int rank) const;
+  /// How long the run may go without progress now, and the field of the spec that says so.
+  struct Patience {
+    double limit_s;
+    const char* field;
+  };
+  Patience patience_in(RunPhase phase) const;
+  Patience patience() const;
+  /// Ranks that are stopped or silent, whatever they did last; if there are none, those that compute while
+  /// others wait for them; if there are none of these either, all that compute.
+  std::vector<int> culprits(bool with_ended) const;
+  std::string suspects() const;
+  void describe_death(const DeathNotice& notice, Verdict& verdict) const;
+  const Evidence* first_cause() const;
+  bool explained() const;
+
+  Options options_;
+  Phase phase_ = Phase::starting;
+  double entered_s_, started_s_, last_tick_s_, progressed_s_;
+  StopLevel stop_level_ = StopLevel::none;
+  std::vector<RankView> ranks_;
+  std::vector<Evidence> evidence_;
+  std::vector<Action> actions_;
+  std::string launcher_text_;
+  std::vector<int> lost_nodes_;
+  std::optional<double> first_evidence_s_;
+  int ended_ = 0;  ///< ranks whose process has ended
+  bool launcher_alive_ = true, processes_left_ = true;
+  int64_t last_step_ = 0;
+  bool stepped_ = false;
+};
+
+/// True where a relaunch from the newest checkpoint can help: not for mistakes, damaged data or divergence.
+bool worth_restarting(ErrorCode code);
+
+}  // namespace trainctl

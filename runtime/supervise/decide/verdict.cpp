@@ -1,0 +1,112 @@
+// What an attempt failed of, from all the evidence: the end of runtime/supervise/decide/supervision.cpp.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <csignal>
+
+#include "runtime/supervise/decide/supervision.h"
+
+namespace trainctl {
+
+const Supervision::Evidence* Supervision::first_cause() const {
+  // min_element keeps the first of equals, so the earliest.
+  const auto it = std::min_element(evidence_.begin(), evidence_.end(),
+                                   [](const Evidence& a, const Evidence& b) { return a.weight < b.weight; });
+  return it == evidence_.end() ? nullptr : &*it;
+}
+
+void Supervision::describe_death(const DeathNotice& notice, Verdict& v) const {
+  const int pid = ranks_[size_t(notice.rank)].pid;
+  const std::string who = pid ? fmt::format("rank {} (pid {}{})", notice.rank, pid, at_node(notice.rank))
+                              : fmt::format("rank {}", notice.rank);
+  v.rank = notice.rank;
+  v.code = ErrorCode::kWorker;
+  v.cause =
+      notice.signal
+          ? fmt::format("{} was killed by {}{}", who, describe_signal(notice.signal), where(notice.rank))
+          : fmt::format("{} exited with status {}{}", who, notice.exit_code, where(notice.rank));
+  if (notice.signal == SIGKILL)
+    v.cause += "; unless a person killed it, the machine ran out of memory (see dmesg)";
+}
+
+Verdict Supervision::verdict() const {
+  ENSURE(over(), "phase = {}", int(phase_));
+  Verdict v;
+  v.before_first_step = !stepped_;
+  v.lost_nodes = lost_nodes_;
+  const Evidence* first = first_cause();
+  if (!first) {
+    const bool complete = count(RankView::done) == options_.ranks;
+    v.outcome = !complete                                                             ? Verdict::aborted
+                : stop_level_ != StopLevel::none && last_step_ < options_.target_step ? Verdict::stopped
+                                                                                      : Verdict::finished;
+    return v;
+  }
+  v.outcome = stop_level_ == StopLevel::now ? Verdict::aborted : Verdict::failed;
+  // The launcher is the parent of the ranks: it knows who ended first, and of what signal.
+  const auto notice = parse_death_notice(launcher_text_);
+  const bool named =
+      first->weight >= Evidence::vanished && notice && notice->rank >= 0 && notice->rank < options_.ranks;
+  if (named) {
+    const auto record = std::find_if(evidence_.begin(), evidence_.end(), [&](const Evidence& e) {
+      return e.rank == notice->rank && e.weight == Evidence::peer_lost;
+    });
+    // A rank that gave up on a peer exits with a status, too: its own record says more than that.
+    if (record != evidence_.end() && notice->signal == 0) first = &*record;
+  }
+  // A rank without progress was killed because another gave up on it.
+  const auto gave_up = std::find_if(evidence_.begin(), evidence_.end(),
+                                    [](const Evidence& e) { return e.weight == Evidence::peer_lost; });
+  if (first->weight == Evidence::vanished && stands_still(first->rank) && gave_up != evidence_.end())
+    first = &*gave_up;
+  v.code = first->code;
+  v.rank = first->rank;
+  v.cause = first->cause;
+  if (first->weight == Evidence::peer_lost) {
+    // No rank died of itself: one does not answer. It comes first; the rank that gave up on it is a victim.
+    v.code = ErrorCode::kHang;
+    const std::vector<int> ranks = culprits(true);
+    v.cause = ranks.empty() ? first->cause + "; " + suspects() : suspects() + "; " + first->cause;
+    if (ranks.size() == 1) v.rank = ranks[0];
+  } else if (named) {
+    describe_death(*notice, v);
+  } else if (first->weight == Evidence::vanished && launcher_text_.empty() &&
+             std::any_of(evidence_.begin(), evidence_.end(),
+                         [](const Evidence& e) { return e.weight == Evidence::launcher; })) {
+    // mpirun names a rank that fails. It ends all ranks and itself without a word when it gets one of these
+    // signals.
+    v.code = ErrorCode::kLauncher;
+    v.rank = -1;
+    v.cause =
+        "mpirun ended every rank and itself without a word, as it does on SIGTERM, SIGINT or SIGHUP: "
+        "something ended mpirun";
+  }
+  // A rank that ends inside MPI_Init leaves no record: MPI tells mpirun why.
+  const bool unexplained =
+      first->weight == Evidence::vanished && v.before_first_step && !(notice && notice->signal);
+  const std::string said = unexplained ? launcher_reason(launcher_text_) : "";
+  if (!said.empty()) v.cause += "; mpirun says: " + said;
+  const int others = int(std::count_if(ranks_.begin(), ranks_.end(),
+                                       [](const RankView& r) {
+                                         return r.phase != RankView::absent && r.phase != RankView::done;
+                                       })) -
+                     (v.rank >= 0 ? 1 : 0);
+  if (others > 0) v.effect = fmt::format("{} other rank{} ended", others, others == 1 ? " was" : "s were");
+  return v;
+}
+
+bool worth_restarting(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::kWorker:
+    case ErrorCode::kPeerLost:
+    case ErrorCode::kHang:
+    case ErrorCode::kIo:
+    case ErrorCode::kHardware:
+    case ErrorCode::kLauncher:
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace trainctl

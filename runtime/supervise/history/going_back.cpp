@@ -1,0 +1,35 @@
+#include "runtime/supervise/history/going_back.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "ckpt/checkpoint.h"
+#include "runtime/base/error.h"
+#include "runtime/base/text.h"
+#include "runtime/run/record/journal.h"
+
+namespace trainctl {
+
+int64_t set_aside_beyond(FileSystem& fs, const RunDirectory& run, const JobSpec& job, int64_t step,
+                         uint64_t epoch, Console& console) {
+  const int64_t moved = supersede_metrics(
+      fs, run.metrics(), step, run.file(fmt::format("metrics.superseded-e{}.jsonl", epoch).c_str()));
+  const std::string checkpoints = run.checkpoints(job);
+  // A rename that a dead supervisor has under way must not find its folder any more.
+  try {
+    fs.remove_tree(checkpoints + "/.saving");
+  } catch (const Error&) {
+    // There is none.
+  }
+  const ckpt::Superseded aside = ckpt::supersede(fs, checkpoints, step, epoch);
+  if (!aside.steps.empty())
+    console.note(
+        fmt::format("   {} beyond step {} ({}) moved to {}: removed once {} new ones are saved; to keep "
+                    "them, move them out of {}",
+                    count_of(int64_t(aside.steps.size()), "checkpoint"), step, size_text(aside.bytes),
+                    aside.path, std::max(job.checkpoint.keep_last, 2), checkpoints));
+  return moved;
+}
+
+}  // namespace trainctl

@@ -1,0 +1,221 @@
+#include "runtime/supervise/loop/attempt_places.h"
+
+#include <poll.h>
+
+#include <algorithm>
+
+#include "runtime/base/error.h"
+#include "runtime/base/json.h"
+
+namespace trainctl {
+namespace {
+
+/// Ranks read the spec, open data and build the model before the first step, all of them on the same few
+/// cores.
+double start_timeout_s(int ranks) { return 60 + 1.0 * ranks; }
+
+}  // namespace
+
+Fleet::Options fleet_options(const SupervisePlan& plan, const RunDirectory& run,
+                             const SessionFolders& folders) {
+  const FaultSpec& fault = plan.job.job.fault_tolerance;
+  Fleet::Options options{
+      .run_directory = run.path,
+      .program = plan.program,
+      .mpirun = plan.mpirun,
+      .start = plan.nodes.start,
+      .listen = plan.nodes.listen.empty() ? "unix:" + folders.session() + "/supervisor" : plan.nodes.listen,
+      .numerics = plan.nodes.one_machine ? "" : plan.numerics,
+      .silence_s = fault.node_silence_seconds,
+      .grace_s = fault.grace_seconds,
+      .takeover = fault.supervisor_takeover && plan.nodes.start.way != AgentStart::Way::awaited,
+      .requeue = plan.slurm.requeue,
+      .chain = plan.slurm.chain};
+  const JobSpec& job = plan.job.job;
+  for (const ClusterNode& node : plan.nodes.nodes) {
+    options.nodes.push_back(node.name);
+    if (!plan.nodes.one_machine && job.device == "cuda")
+      options.gpus_needed.push_back((node.slots + job.launcher.ranks_per_gpu - 1) /
+                                    job.launcher.ranks_per_gpu);
+  }
+  return options;
+}
+
+bool await_agents(Fleet& fleet, Clock& clock, double limit_s, const std::function<bool()>& enough) {
+  const double until_s = clock.monotonic_s() + limit_s;
+  while (!enough() && clock.monotonic_s() < until_s) {
+    pollfd fd{.fd = fleet.fd(), .events = POLLIN, .revents = 0};
+    ::poll(&fd, 1, 50);
+    fleet.serve();
+  }
+  return enough();
+}
+
+void place_ranks(AttemptOptions& options, const SupervisePlan& plan, const Fleet& fleet, const JobSpec& job,
+                 const std::vector<std::string>& names) {
+  std::vector<ClusterNode> nodes;
+  for (const std::string& name : names) nodes.push_back(plan.nodes.nodes[size_t(fleet.find(name))]);
+  const PlacementResult placed =
+      place(job.mesh(), nodes, {.tensor_across_nodes = job.launcher.tensor_across_nodes});
+  if (!placed.ok()) throw Error(ErrorCode::kPreflight, placed.refusal);
+  for (const RankRange& range : placed.placement.ranges)
+    options.nodes.push_back(
+        {.node = fleet.find(nodes[size_t(range.node)].name), .first = range.first, .count = range.count});
+}
+
+AttemptOptions attempt_options(const SupervisePlan& plan, const RunDirectory& run, const JobSpec& job,
+                               int64_t last_step) {
+  const FaultSpec& fault = job.fault_tolerance;
+  const int ranks = job.mesh().world_size();
+  AttemptOptions options;
+  const std::string scratch = "trainctl." + random_token().substr(0, 12);
+  options.session_folder = "/tmp/" + scratch;
+  options.shared_memory_folder = "/dev/shm/" + scratch;
+  options.limits = {.ranks = ranks,
+                    .target_step = last_step,
+                    .heartbeat_s = fault.heartbeat_seconds,
+                    .step_timeout_s = fault.step_timeout_seconds,
+                    .setup_timeout_s = fault.setup_timeout_seconds,
+                    .data_timeout_s = fault.data_timeout_seconds,
+                    .load_timeout_s = fault.load_timeout_seconds,
+                    .evaluation_timeout_s = fault.evaluation_timeout_seconds,
+                    .save_timeout_s = fault.save_timeout_seconds,
+                    .start_timeout_s = start_timeout_s(ranks)};
+  options.saves = {.ranks = ranks,
+                   .directory = run.checkpoints(job),
+                   .keep_last = job.checkpoint.keep_last,
+                   .keep_every_steps = job.checkpoint.keep_every_steps};
+  options.file = {.max_steps = plan.max_steps,
+                  .threads_per_rank = job.parallelism.threads_per_rank,
+                  .matmul_flops_per_s = plan.matmul_flops_per_s};
+  return options;
+}
+
+wire::StartOrder start_order(const AttemptOptions& options, const Fleet& fleet, size_t index) {
+  wire::StartOrder order{.mark = options.file.mark,
+                         .pmix = options.pmix,
+                         .leads = index == 0,
+                         .argv = options.line.argv,
+                         .environment = options.line.environment,
+                         .this_host = int(index),
+                         .world_size = options.limits.ranks,
+                         .session_folder = options.session_folder,
+                         .shared_memory_folder = options.shared_memory_folder};
+  const Environment& own = options.nodes[index].environment;
+  order.environment.insert(order.environment.end(), own.begin(), own.end());
+  for (const AttemptOptions::Node& node : options.nodes) {
+    const wire::NodeHello* hello = fleet.hello(node.node);
+    order.hosts.push_back(hello ? hello->host : fleet.name(node.node));
+    order.ranks.push_back({node.first, node.count});
+  }
+  return order;
+}
+
+namespace {
+
+/// "" if the ranks of the attempt run there.
+std::string missing_from(const Fleet& fleet, int node, uint64_t epoch) {
+  const wire::NodeHello* hello = node < 0 ? nullptr : fleet.hello(node);
+  if (!hello) return "it is not connected";
+  return hello->epoch == epoch ? "" : "its ranks are gone";
+}
+
+}  // namespace
+
+size_t nodes_there(const Fleet& fleet, const AttemptFile& file) {
+  size_t count = 0;
+  for (const AttemptFile::Node& node : file.nodes) {
+    const int index = fleet.find(node.name);
+    if (index < 0) return 0;
+    count += missing_from(fleet, index, file.epoch).empty();
+  }
+  return count;
+}
+
+std::vector<AttemptOptions::Node> places_of(const Fleet& fleet, const AttemptFile& file) {
+  std::vector<AttemptOptions::Node> places;
+  for (const AttemptFile::Node& node : file.nodes) {
+    const int index = fleet.find(node.name);
+    places.push_back({.node = index,
+                      .first = node.first,
+                      .count = node.count,
+                      .missing = missing_from(fleet, index, file.epoch)});
+  }
+  return places;
+}
+
+std::vector<LaunchHost> hosts_of(const AttemptOptions& options, const Fleet& fleet) {
+  std::vector<LaunchHost> hosts;
+  for (const AttemptOptions::Node& node : options.nodes)
+    hosts.push_back(
+        {fleet.hello(node.node) ? fleet.hello(node.node)->host : fleet.name(node.node), node.count});
+  return hosts;
+}
+
+std::string network_of(const AttemptOptions& options, const SupervisePlan& plan, const Fleet& fleet) {
+  if (!plan.job.job.launcher.network.empty()) return plan.job.job.launcher.network;
+  std::string network;
+  for (const AttemptOptions::Node& node : options.nodes) {
+    const wire::NodeHello* hello = fleet.hello(node.node);
+    if (!hello || (!network.empty() && hello->network != network)) return "";
+    network = hello->network;
+  }
+  return network;
+}
+
+void set_networks(AttemptOptions& options, const SupervisePlan& plan, const Fleet& fleet,
+                  const std::string& network) {
+  if (options.nodes.size() < 2 || !plan.job.job.launcher.network.empty()) return;
+  const auto& given = plan.job.job.launcher.env;
+  const auto is_given = [&](const std::string& name) {
+    return std::any_of(given.begin(), given.end(),
+                       [&](const auto& variable) { return variable.first == name; });
+  };
+  for (AttemptOptions::Node& node : options.nodes) {
+    const wire::NodeHello* hello = fleet.hello(node.node);
+    if (!hello || hello->interface.empty()) continue;
+    // The second "=" asks for that name alone: without it NCCL takes every interface that begins so.
+    if (!is_given("NCCL_SOCKET_IFNAME"))
+      node.environment.emplace_back("NCCL_SOCKET_IFNAME", "=" + hello->interface);
+    if (network.empty() && !is_given("OMPI_MCA_btl_tcp_if_include"))
+      node.environment.emplace_back("OMPI_MCA_btl_tcp_if_include", hello->interface);
+  }
+}
+
+bool runs_ranks(const std::vector<AttemptOptions::Node>& places, int node) {
+  return std::any_of(places.begin(), places.end(),
+                     [&](const AttemptOptions::Node& place) { return place.node == node; });
+}
+
+std::string node_up_json(const Fleet& fleet, int node) {
+  const wire::NodeHello& hello = *fleet.hello(node);
+  nlohmann::json fields = {
+      {"node", fleet.name(node)}, {"address", hello.address}, {"facts", parse_json(hello.facts.to_json())}};
+  if (const auto offset_s = fleet.clock_offset_s(node)) fields["clock_offset_s"] = *offset_s;
+  return dump_json(fields);
+}
+
+std::vector<NodeStatus> node_statuses(const Recovery& recovery, const Fleet& fleet,
+                                      const std::vector<AttemptOptions::Node>& places, Clock& clock) {
+  std::vector<NodeStatus> list;
+  const double offset_s = clock.unix_s() - clock.monotonic_s();
+  for (const PoolNode& pool : recovery.pool()) {
+    const int node = fleet.find(pool.name);
+    NodeStatus status{.name = pool.name, .state = "absent", .since_unix_s = pool.since_s + offset_s};
+    for (const AttemptOptions::Node& place : places)
+      if (place.node == node && recovery.running()) status.first = place.first, status.count = place.count;
+    if (pool.state == PoolNode::ready)
+      status.state = pool.quarantined ? "quarantined" : status.count > 0 ? "running" : "spare";
+    if (pool.state == PoolNode::lost) status.state = "lost", status.reason = pool.why;
+    if (node >= 0 && fleet.heard_s(node) > 0) status.heard_unix_s = fleet.heard_s(node) + offset_s;
+    if (node >= 0 && fleet.hello(node)) {
+      status.facts = fleet.hello(node)->facts;
+      status.usage = fleet.usage(node);
+      status.clock_offset_s = fleet.clock_offset_s(node);
+    }
+    list.push_back(status);
+  }
+  return list;
+}
+
+}  // namespace trainctl

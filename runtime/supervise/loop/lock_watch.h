@@ -1,0 +1,32 @@
+// Whether the run is still this supervisor's, looked at in its loops. One thread.
+#pragma once
+#include "runtime/base/file_system.h"
+#include "runtime/run/record/run_directory.h"
+
+namespace trainctl {
+
+class LockWatch {
+ public:
+  /// `lock` may be null, in tests: then the run is never taken.
+  LockWatch(const RunLock* lock, Clock& clock) : lock_(lock), clock_(clock), looked_s_(clock.monotonic_s()) {}
+
+  /// Call it in every turn of a loop, before anything else: a process that was stopped must look before it
+  /// acts. Reads the lock once a second. Throws RunTaken.
+  void turn() {
+    if (clock_.monotonic_s() - looked_s_ < kIntervalS) return;
+    must_hold();
+    looked_s_ = clock_.monotonic_s();
+  }
+  /// Reads it now. Throws RunTaken. Safe from any thread.
+  void must_hold() const {
+    if (lock_) lock_->must_hold();
+  }
+
+ private:
+  static constexpr double kIntervalS = 1;
+  const RunLock* lock_;
+  Clock& clock_;
+  double looked_s_;
+};
+
+}  // namespace trainctl

@@ -1,0 +1,97 @@
+#include "runtime/supervise/preflight/job_files.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <tuple>
+
+#include "ckpt/checkpoint.h"
+#include "data/file_source.h"
+#include "runtime/base/error.h"
+#include "runtime/train/trainer.h"
+
+namespace trainctl {
+namespace {
+
+bool is_file(FileSystem& fs, const std::string& path) { return fs.exists(path) && !fs.is_directory(path); }
+
+/// As a person would type it: relative to the current folder where it is below that.
+std::string typed(const std::string& path) {
+  std::error_code ignored;
+  const std::filesystem::path here = std::filesystem::current_path(ignored);
+  const std::string relative = std::filesystem::path(path).lexically_relative(here).string();
+  return relative.empty() || relative.starts_with("..") ? path : relative;
+}
+
+std::string without_extension(const std::string& path) {
+  return path.ends_with(".idx") || path.ends_with(".bin") ? path.substr(0, path.size() - 4) : path;
+}
+
+/// Whether `data tokenize` could have made the source: one prefix, in a format that it writes.
+bool can_be_tokenized(const DataSource& source) {
+  return source.format != TokenFormat::raw && source.path.find_first_of("*?[") == std::string::npos;
+}
+
+void look_at_sources(const ParsedJob& job, bool validation, std::vector<Diagnostic>& found) {
+  const std::vector<data::SourceOptions> sources = dataset_options(job.job, validation).sources;
+  for (size_t i = 0; i < sources.size(); ++i) {
+    try {
+      data::resolve(sources[i]);
+    } catch (const Error& error) {
+      found.push_back(diagnostic_at(job, fmt::format("data.{}.{}.path", validation ? "val" : "train", i), "E0504", error.what()));
+    }
+  }
+}
+
+void look_at_tokenizer(const ParsedJob& job, FileSystem& fs, std::vector<Diagnostic>& found) {
+  const std::string& tokenizer = job.job.data.tokenizer;
+  if (tokenizer.empty() || tokenizer == "bytes" || is_file(fs, tokenizer)) return;
+  found.push_back(diagnostic_at(job, "data.tokenizer", "E0506", fmt::format("there is no tokenizer {}", tokenizer)));
+}
+
+void look_at_weights(const ParsedJob& job, FileSystem& fs, std::vector<Diagnostic>& found) {
+  if (job.job.model.init_from.empty()) return;
+  try {
+    ckpt::TensorFolder::open(fs, job.job.model.init_from);
+  } catch (const Error& error) {
+    found.push_back(diagnostic_at(job, "model.init.from", "E0507", fmt::format("the initial weights cannot be read: {}", error.what())));
+  }
+}
+
+}  // namespace
+
+std::string tokenize_command(const JobSpec& job, FileSystem& fs) {
+  const std::string prefix = without_extension(job.data.train.front().path), &tokenizer = job.data.tokenizer;
+  std::string line = "trainctl data tokenize FILES --out " + typed(prefix);
+  if (tokenizer == "bytes" || (!tokenizer.empty() && is_file(fs, tokenizer))) {
+    line += " --tokenizer " + typed(tokenizer);
+  } else if (!tokenizer.empty()) {
+    line += fmt::format(" --train-vocab {}", job.model.vocab_size);
+    if (std::filesystem::path(tokenizer) != std::filesystem::path(prefix).parent_path() / "tokenizer.model")
+      line += " --tokenizer-out " + typed(tokenizer);
+  }
+  if (!job.data.val.empty() && without_extension(job.data.val.front().path) == prefix + "-val") line += " --split 98:2";
+  return line;
+}
+
+std::vector<Diagnostic> missing_files(const ParsedJob& job, FileSystem& fs, bool weights) {
+  std::vector<Diagnostic> found;
+  look_at_sources(job, false, found);
+  look_at_sources(job, true, found);
+  look_at_tokenizer(job, fs, found);
+  const bool of_data = !found.empty();
+  if (weights) look_at_weights(job, fs, found);
+  std::stable_sort(found.begin(), found.end(), [](const Diagnostic& a, const Diagnostic& b) {
+    return std::tie(a.file, a.line, a.column) < std::tie(b.file, b.line, b.column);
+  });
+  if (found.empty()) return found;
+  // Once, below the last: what makes them, and where paths start.
+  std::vector<std::string>& help = found.back().help;
+  if (of_data && can_be_tokenized(job.job.data.train.front()))
+    help.push_back(fmt::format("make the token files: {}", tokenize_command(job.job, fs)));
+  help.push_back("a path in a spec is relative to the folder of its file, one given with --set to the current folder");
+  return found;
+}
+
+}  // namespace trainctl

@@ -1,0 +1,213 @@
+#include "runtime/supervise/preflight/preflight.h"
+
+#include <fmt/format.h>
+#include <sys/statvfs.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+
+
+#include "data/dataset.h"
+#include "kernels/device.h"
+#include "kernels/library_search.h"
+#include "parallel/communicator.h"
+#include "runtime/base/error.h"
+#include "runtime/base/json.h"
+#include "runtime/machine/bundle.h"
+#include "runtime/machine/process.h"
+#include "runtime/train/trainer.h"
+
+namespace trainctl {
+namespace {
+
+using nlohmann::json;
+
+/// OpenMPI's shared-memory transport maps one 4 MiB segment a rank, and a little more for queues.
+constexpr uint64_t kSharedBytesPerRank = 5u << 20;
+
+void check_shared_memory(int ranks) {
+  struct statvfs s;
+  if (::statvfs("/dev/shm", &s) != 0)
+    throw Error(ErrorCode::kPreflight, "/dev/shm is missing; ranks on one machine talk through it");
+  const uint64_t free_bytes = uint64_t(s.f_bavail) * s.f_frsize, needed = kSharedBytesPerRank * uint64_t(ranks);
+  if (free_bytes < needed)
+    throw Error(
+        ErrorCode::kPreflight,
+        fmt::format(
+            "/dev/shm has {} MiB free and {} ranks need {}; remove old files there, or give the container "
+            "more (docker run --shm-size)",
+            free_bytes >> 20, ranks, needed >> 20));
+}
+
+/// Whether process_vm_readv works between processes of one user: a container's seccomp filter or Yama may
+/// forbid it.
+bool cross_memory_attach_works() {
+  std::ifstream yama("/proc/sys/kernel/yama/ptrace_scope");
+  int scope = 0;
+  if (yama >> scope && scope > 0) return false;
+  char from = 1, to = 0;
+  const iovec local{&to, 1}, remote{&from, 1};
+  return ::process_vm_readv(::getpid(), &local, 1, &remote, 1, 0) == 1;
+}
+
+std::string bytes_text(uint64_t bytes) {
+  const double mib = double(bytes) / 1048576.0;
+  return mib >= 1024 ? fmt::format("{:.1f} GiB", mib / 1024) : fmt::format("{:.0f} MiB", mib);
+}
+
+/// What would make the job smaller, as far as the spec has not done it already.
+std::string smaller_by(const JobSpec& job) {
+  std::vector<std::string> ways;
+  if (job.compute == DType::f32) ways.push_back("precision.compute = bf16");
+  if (job.recompute == Recompute::none) ways.push_back("memory.activation_recompute = full");
+  if (job.batch.micro_sequences > 1) ways.push_back("a smaller batch.micro_sequences");
+  if (job.parallelism.data > 1 && job.parallelism.zero_stage == 0) ways.push_back("parallelism.zero_stage = 1");
+  if (job.parallelism.data > 1) ways.push_back("a smaller parallelism.data");
+  ways.push_back("a smaller model");
+  std::string text;
+  for (size_t i = 0; i < ways.size(); ++i)
+    text += fmt::format("{}{}", i == 0 ? "" : i + 1 == ways.size() ? " or " : ", ", ways[i]);
+  return text;
+}
+
+/// "weights 1.0 GiB, gradients 0.5 GiB, scratch 0.1 GiB"
+std::string three_largest(const MemoryNeed& need) {
+  std::string text;
+  for (size_t i = 0; i < 3; ++i)
+    text += fmt::format("{}{} {}", i ? ", " : "", need.terms[i].first, bytes_text(need.terms[i].second));
+  return text;
+}
+
+}  // namespace
+
+std::string memory_refusal(const JobSpec& job, const MemoryNeed& need, uint64_t available_bytes) {
+  if (need.total <= available_bytes) return "";
+  const int ranks = job.mesh().world_size();
+  return fmt::format("{} rank{} would need {} of memory and {} are available here (most of it: {}); {} "
+                     "would help, and `trainctl plan` shows what each rank takes",
+                     ranks, ranks == 1 ? "" : "s", bytes_text(need.total), bytes_text(available_bytes), three_largest(need),
+                     smaller_by(job));
+}
+
+std::string gpu_memory_refusal(const JobSpec& job, const MemoryNeed& need, const std::string& gpu, uint64_t free_bytes) {
+  if (need.total <= free_bytes) return "";
+  return fmt::format("{} would need {} of GPU memory and {} has {} free (most of it: {}); {} would help, and `trainctl plan` shows "
+                     "what each rank takes",
+                     job.launcher.ranks_per_gpu == 1 ? "a rank" : fmt::format("{} ranks on one GPU", job.launcher.ranks_per_gpu),
+                     bytes_text(need.total), gpu, bytes_text(free_bytes), three_largest(need), smaller_by(job));
+}
+
+namespace {
+
+/// Ranks that outgrow the machine would be killed one by one, long after the start. Where the system does not
+/// say what is available nothing is refused.
+std::string check_memory(const JobSpec& job, double share_here) {
+  const uint64_t available = available_memory_here();
+  MemoryNeed need = memory_need(job, make_plan(job, DeviceKind::cpu));
+  need.total = uint64_t(double(need.total) * share_here);
+  if (available == 0) return fmt::format("{} needed", bytes_text(need.total));
+  if (const std::string refusal = memory_refusal(job, need, available); !refusal.empty())
+    throw Error(ErrorCode::kPlan, refusal);
+  return fmt::format("{} needed, {} available", bytes_text(need.total), bytes_text(available));
+}
+
+}  // namespace
+
+namespace {
+
+/// GPUs are there and each has room for the ranks on it, before any of them is touched.
+std::string check_gpus(const JobSpec& job) {
+  const kernels::CudaStatus status = kernels::cuda_status();
+  if (const std::string missing = missing_gpus(job, status.devices, status.problem); !missing.empty())
+    throw Error(ErrorCode::kPreflight, missing);
+  // Said here once, before every rank says it and the supervisor starts them again.
+  if (const kernels::LoadedLibrary library = kernels::load_cublaslt(); !library) throw Error(ErrorCode::kPreflight, library.problem);
+  if (job.mesh().world_size() > 1 && uses_nccl(job))
+    if (const std::string problem = parallel::nccl_status().problem; !problem.empty()) throw Error(ErrorCode::kPreflight, problem);
+  const MemoryNeed need = gpu_memory_need(job, make_plan(job, DeviceKind::cuda));
+  const uint64_t contexts = kGpuContextBytes * uint64_t(std::min(job.launcher.ranks_per_gpu, job.mesh().world_size()));
+  const int gpus = (job.mesh().world_size() + job.launcher.ranks_per_gpu - 1) / job.launcher.ranks_per_gpu;
+  for (int gpu = 0; gpu < gpus; ++gpu) {
+    const kernels::GpuFacts facts = kernels::gpu_facts(gpu);
+    if (facts.free_bytes == 0) continue;   // not reported
+    if (const std::string refusal = gpu_memory_refusal(job, need, facts.name, facts.free_bytes - std::min(contexts, uint64_t(facts.free_bytes)));
+        !refusal.empty())
+      throw Error(ErrorCode::kPlan, refusal);
+  }
+  return fmt::format("{} of GPU memory needed", bytes_text(need.total));
+}
+
+}  // namespace
+
+void check_data(const JobSpec& job, Preflight& result) {
+  const auto train = data::open_dataset(dataset_options(job, false));
+  result.train_tokens = train->token_count();
+  json fingerprints = {{"train", parse_json(train->fingerprints_json())}, {"val", json::array()}};
+  if (!job.data.val.empty()) {
+    const auto val = data::open_dataset(dataset_options(job, true));
+    result.val_tokens = val->token_count();
+    fingerprints["val"] = parse_json(val->fingerprints_json());
+  }
+  result.data_json = dump_json(fingerprints, 2);
+}
+
+Preflight check_machine_and_data(const JobSpec& job, FileSystem&, std::optional<int> ranks_here) {
+  Preflight result;
+  const int ranks = job.mesh().world_size();
+  result.mpirun = find_launcher(job.launcher.mpirun, own_bundle(), find_program);
+  if (result.mpirun.empty())
+    throw Error(
+        ErrorCode::kPreflight,
+        fmt::format(
+            "launcher.mpirun = \"{}\" is not an executable on PATH; install OpenMPI (openmpi-bin) or give the "
+            "full path with -s launcher.mpirun=PATH",
+            job.launcher.mpirun));
+  if (!ranks_here && job.launcher.slots > 0 && ranks > job.launcher.slots)
+    throw Error(
+        ErrorCode::kPreflight,
+        fmt::format(
+            "the mesh needs {} ranks and launcher.slots = {}; raise launcher.slots or make parallelism smaller",
+            ranks, job.launcher.slots));
+  check_shared_memory(ranks_here.value_or(ranks));
+  // What other nodes have is not seen from here.
+  if (device_kind(job) == DeviceKind::cuda) result.memory_text = ranks_here ? "" : check_gpus(job);
+  else result.memory_text = check_memory(job, double(ranks_here.value_or(ranks)) / double(ranks));
+  result.cross_memory_attach = cross_memory_attach_works();
+  check_data(job, result);
+  return result;
+}
+
+void check_writable(FileSystem& fs, const std::string& directory) try {
+  fs.make_directories(directory);
+  const std::string probe = fmt::format("{}/.trainctl-probe-{}", directory, ::getpid());
+  if (fs.exists(probe)) fs.remove_file(probe);
+  fs.write_new_text(probe, "probe\n");
+  fs.remove_file(probe);
+} catch (const Error& error) {
+  throw Error(ErrorCode::kPreflight, fmt::format("{} cannot be written to: {}", directory, error.what()));
+}
+
+std::string changed_data(const std::string& run_data_json, const std::string& now_data_json) {
+  const json run = try_parse_json(run_data_json), now = try_parse_json(now_data_json);
+  // Only what is trained on decides what comes next; validation files may be added.
+  if (!run.is_object() || !now.is_object() || !run.contains("train") || !now.contains("train"))
+    return "the record of the run's data (data.json) is damaged";
+  const json &before = run["train"], &after = now["train"];
+  if (before.size() != after.size())
+    return fmt::format("data.train had {} sources and has {} now", before.size(), after.size());
+  for (size_t i = 0; i < before.size(); ++i) {
+    if (before[i].value("fingerprint", "") == after[i].value("fingerprint", "")) continue;
+    return fmt::format(
+        "data.train[{}] ({}) is not the file that the run began with: {} tokens then, {} now, fingerprint {} "
+        "then, {} now",
+        i, after[i].value("path", "?"), before[i].value("tokens", int64_t(0)),
+        after[i].value("tokens", int64_t(0)), before[i].value("fingerprint", "?"),
+        after[i].value("fingerprint", "?"));
+  }
+  return "";
+}
+
+}  // namespace trainctl

@@ -1,0 +1,56 @@
+#include "runtime/supervise/preflight/storage.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "ckpt/checkpoint.h"
+#include "runtime/base/error.h"
+#include "runtime/base/text.h"
+#include "runtime/model/params.h"
+
+namespace trainctl {
+
+SpaceNeed space_need(const JobSpec& job, int64_t present) {
+  const int64_t steps = job.schedule.total_steps, every = job.checkpoint.every_steps;
+  // The newest, milestones that are never removed, and the one being written; never more than the run writes.
+  const int64_t kept = std::max(job.checkpoint.keep_last, 2),
+                milestones = job.checkpoint.keep_every_steps > 0 ? steps / job.checkpoint.keep_every_steps : 0,
+                written = (every > 0 ? steps / every : 0) + 1;
+  SpaceNeed need;
+  for (const ckpt::Tensor& tensor : checkpoint_tensors(parameter_table(job.model, job.optimizer))) {
+    uint64_t bytes = size_of(tensor.dtype);
+    for (const int64_t size : tensor.shape) bytes *= uint64_t(size);
+    need.checkpoint += bytes;
+  }
+  need.at_once = std::min(kept + milestones + 1, written);
+  need.present = present;
+  return need;
+}
+
+std::string space_refusal(const SpaceNeed& need, std::optional<uint64_t> free_bytes, const std::string& directory) {
+  if (!free_bytes || *free_bytes >= need.bytes()) return "";
+  const std::string there = need.present > 0 ? fmt::format(", {} of them there already", need.present) : "";
+  return fmt::format("the checkpoints of this run need {} more in {} ({} of {} each at once{}), and {} are free; make room, "
+                     "lower checkpoint.keep_last, or choose another folder with -s checkpoint.dir=DIR",
+                     size_text(need.bytes()), directory, need.at_once, size_text(need.checkpoint), there,
+                     size_text(*free_bytes));
+}
+
+void check_checkpoint_folder(FileSystem& fs, const JobSpec& job, const std::string& directory, int64_t step) {
+  try {
+    fs.make_directories(directory);
+    ckpt::try_saving(fs, directory);
+  } catch (const Error& error) {
+    throw Error(ErrorCode::kPreflight,
+                fmt::format("a checkpoint cannot be saved in {}: {}; choose another folder with -s checkpoint.dir=DIR",
+                            directory, error.what()));
+  }
+  // Later ones are set aside: they take room in addition to what the run writes.
+  const std::vector<int64_t> steps = ckpt::list_steps(fs, directory);
+  const SpaceNeed need = space_need(job, std::count_if(steps.begin(), steps.end(), [&](int64_t s) { return s <= step; }));
+  if (const std::string refusal = space_refusal(need, fs.free_bytes(directory), directory); !refusal.empty())
+    throw Error(ErrorCode::kPreflight, refusal);
+}
+
+}  // namespace trainctl

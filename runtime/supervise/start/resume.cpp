@@ -1,0 +1,381 @@
+// `resume`: which checkpoint a run goes on from, what changes on the way, and what of it is recorded.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <set>
+
+#include "ckpt/checkpoint.h"
+#include "kernels/device.h"
+#include "runtime/base/error.h"
+#include "runtime/base/text.h"
+#include "runtime/run/agent/agent.h"
+#include "runtime/run/record/known_status.h"
+#include "runtime/supervise/attempt/attempt.h"
+#include "runtime/supervise/start/start.h"
+#include "runtime/supervise/preflight/storage.h"
+#include "runtime/train/schedule.h"
+
+namespace trainctl {
+
+std::string describe_numerics(const std::string& before, const std::string& now) {
+  if (before.empty())
+    return now + "; the checkpoint does not say what computed it: from here on the bits may differ";
+  if (before != now) return fmt::format("from here on the bits differ: {} → {}", before, now);
+  return now + ", as in the checkpoint";
+}
+
+std::string describe_change(const JobSpec& before, const JobSpec& now, bool same_numbers) {
+  std::vector<std::string> changed, kept;
+  const auto axis = [&](const char* name, int64_t a, int64_t b) {
+    if (a != b) {
+      changed.push_back(fmt::format("{} {} → {}", name, a, b));
+    } else {
+      kept.push_back(name);
+    }
+  };
+  axis("tensor", before.parallelism.tensor, now.parallelism.tensor);
+  axis("pipeline", before.parallelism.pipeline, now.parallelism.pipeline);
+  axis("data", before.parallelism.data, now.parallelism.data);
+  std::string text;
+  const auto append = [&](const std::string& part) { text += (text.empty() ? "" : " · ") + part; };
+  if (!changed.empty()) {
+    std::string list, keeps;
+    for (const std::string& c : changed) list += (list.empty() ? "" : ", ") + c;
+    for (const std::string& k : kept) keeps += (keeps.empty() ? "" : ", ") + k;
+    append(fmt::format("{} → {} ranks: {}{}", before.mesh().world_size(), now.mesh().world_size(), list,
+                       keeps.empty() ? "" : " (" + keeps + " kept)"));
+  }
+  const auto number = [&](const char* name, int64_t a, int64_t b) {
+    if (a != b) append(fmt::format("{} {} → {}", name, a, b));
+  };
+  number("micro-batches per rank", before.micro_batches_per_rank(), now.micro_batches_per_rank());
+  number("virtual stages", before.parallelism.virtual_stages, now.parallelism.virtual_stages);
+  number("zero stage", before.parallelism.zero_stage, now.parallelism.zero_stage);
+  if (before.parallelism.schedule != now.parallelism.schedule) append("another pipeline schedule");
+  if (before.recompute != now.recompute)
+    append(now.recompute == Recompute::none   ? "no recompute"
+           : now.recompute == Recompute::full ? "full recompute"
+                                              : "selective recompute");
+  if (text.empty()) return "";
+  const auto keeps_order = [](const JobSpec& job) { return !nccl_adds_gradients(job, device_kind(job)); };
+  const bool reordered = before.parallelism.tensor != now.parallelism.tensor ||
+                         before.parallelism.lanes != now.parallelism.lanes ||
+                         before.micro_batches_per_lane() != now.micro_batches_per_lane() ||
+                         !keeps_order(before) || !keeps_order(now);
+  append(reordered      ? "the loss curve continues (same data order, sums rounded in another order)"
+         : same_numbers ? "the loss curve continues with the same bits (same data order)"
+                        : "the loss curve continues (same data order)");
+  return text;
+}
+
+std::vector<std::string> with_world_size(const ParsedJob& before, std::vector<std::string> overrides) {
+  const ParallelSpec& run = before.job.parallelism;
+  int64_t tensor = run.tensor, pipeline = run.pipeline, data = run.data;
+  bool some = false, data_given = false;
+  for (const std::string& text : overrides) {
+    const size_t equals = text.find('=');
+    const std::string path = text.substr(0, equals);
+    if (path == "parallelism.world_size" || equals == std::string::npos) return overrides;
+    int64_t* factor = path == "parallelism.tensor"     ? &tensor
+                      : path == "parallelism.pipeline" ? &pipeline
+                      : path == "parallelism.data"     ? &data
+                                                       : nullptr;
+    if (!factor) continue;
+    *factor = std::atoll(text.c_str() + equals + 1);
+    if (*factor < 1 || *factor > 1 << 20) return overrides;  // "auto", or a mistake that the parser reports
+    some = true;
+    data_given = data_given || factor == &data;
+  }
+  const auto is_auto = [&](const char* path) {
+    return std::any_of(before.values.begin(), before.values.end(),
+                       [&](const EffectiveValue& v) { return v.path == path && v.value == "\"auto\""; });
+  };
+  if (!some || is_auto("parallelism.world_size") || tensor * pipeline * data == run.world_size)
+    return overrides;
+  const bool data_follows = !data_given && is_auto("parallelism.data");
+  if (data_follows && run.world_size % (tensor * pipeline) == 0) return overrides;
+  overrides.push_back(fmt::format("parallelism.world_size={}", tensor * pipeline * data));
+  return overrides;
+}
+
+namespace {
+
+/// A run of GPUs never turns into one of the CPU by itself.
+void require_gpus_of_run(const JobSpec& job, const std::string& id, FileSystem& fs) {
+  if (device_kind(job) == DeviceKind::cpu) return;
+  const std::optional<int> here = ranks_here(nodes_of(job, fs));
+  if (here == 0) return;  // the agents of the other nodes have them, or say what is missing
+  const kernels::CudaStatus status = kernels::cuda_status();
+  const std::string missing = missing_gpus(job, status.devices, status.problem, here);
+  if (missing.empty()) return;
+  throw Error(ErrorCode::kPreflight, fmt::format("{}; run {} computes on GPUs: bring them back, or go on on "
+                                                 "the CPU, with other bits from there on, with "
+                                                 "`trainctl resume {} -s device=cpu`",
+                                                 missing, id, id));
+}
+
+/// Where a branch begins again while it has no checkpoint of its own; nothing for other runs.
+std::optional<SupervisePlan::Start> start_of(const RunIdentity& identity) {
+  if (identity.parent_checkpoint.empty()) return std::nullopt;
+  SupervisePlan::Start start{.checkpoint = identity.parent_checkpoint};
+  for (const LineageEntry& entry : lineage_of(identity.lineage_json)) {
+    if (entry.kind != LineageEntry::branch) continue;
+    start.step = entry.step;
+    start.new_data = entry.new_data;
+  }
+  return start;
+}
+
+std::unique_ptr<ckpt::Checkpoint> open_parent(FileSystem& fs, const std::string& parent,
+                                              const RunIdentity& identity) {
+  if (fs.exists(parent)) return ckpt::Checkpoint::open(fs, parent);
+  throw Error(
+      ErrorCode::kCheckpoint,
+      fmt::format("run {} has no checkpoint of its own yet, and {}, which it began from, is gone: launch it "
+                  "again from another checkpoint",
+                  identity.run_id, parent));
+}
+
+/// The checkpoint to go on from; null: there is none yet.
+std::unique_ptr<ckpt::Checkpoint> choose_checkpoint(const ResumeRequest& request, const RunIdentity& identity,
+                                                    FileSystem& fs, Console& console) {
+  const std::string directory = request.run.checkpoints(request.now.job);
+  const std::string& parent = identity.parent_checkpoint;
+  if (request.step) {
+    const auto start = start_of(identity);
+    if (start && start->step == *request.step && !fs.exists(ckpt::step_directory(directory, *request.step)))
+      return open_parent(fs, parent, identity);
+    return open_step(fs, directory, *request.step);
+  }
+  int skipped = 0;
+  auto checkpoint =
+      ckpt::open_latest(fs, directory, -1, [&](const std::string& path, const std::string& reason) {
+        ++skipped;
+        console.note(fmt::format(" ! {} is skipped: {}", path, reason));
+      });
+  if (!checkpoint && skipped > 0)
+    throw Error(
+        ErrorCode::kCheckpoint,
+        fmt::format("none of the {} checkpoints in {} is usable; to begin again, launch the job as a new run",
+                    skipped, directory));
+  if (!checkpoint && !parent.empty()) return open_parent(fs, parent, identity);
+  return checkpoint;
+}
+
+/// The folder may be one given anew (checkpoint.dir): another run's checkpoints must not be taken for ours,
+/// and an empty one must not make a run with saved steps begin again.
+void check_belongs(const ckpt::Checkpoint* checkpoint, const ResumeRequest& request,
+                   const RunIdentity& identity, FileSystem& fs) {
+  const std::string directory = request.run.checkpoints(request.now.job);
+  if (checkpoint && checkpoint->path() == identity.parent_checkpoint) return;
+  if (checkpoint && checkpoint->state().run_id != identity.run_id)
+    throw Error(
+        ErrorCode::kCheckpoint,
+        fmt::format("{} is a checkpoint of run {} (spec hash {}), not of run {} (spec hash {}); give this "
+                    "run's own checkpoint.dir",
+                    checkpoint->path(), checkpoint->state().run_id, checkpoint->state().spec_hash,
+                    identity.run_id, identity.spec_hash));
+  const std::string recorded = request.run.checkpoints(request.before.job);
+  if (checkpoint || recorded == directory || !fs.is_directory(recorded)) return;
+  const auto saved = ckpt::list_steps(fs, recorded);
+  if (!saved.empty())
+    throw Error(
+        ErrorCode::kCheckpoint,
+        fmt::format("{} has no checkpoint, but run {} saved {} in {}; a resume starts from step 0 only if "
+                    "the run never saved one: resume without the new checkpoint.dir, or copy them there",
+                    directory, identity.run_id, saved.size() == 1 ? "one" : "some", recorded));
+}
+
+/// What differs from the spec that computed the state gone on from.
+std::vector<FieldChange> changes_since(const ParsedJob& before, const ParsedJob& now) {
+  std::vector<FieldChange> changes = changed_fields(before, now);
+  // What `auto` came to is compared by what computes, see describe_numerics.
+  std::erase_if(changes, [](const FieldChange& c) { return c.path == "device" && c.before == "\"auto\""; });
+  return changes;
+}
+
+/// Whether the numbers change for another reason than the order of sums, which describe_change judges.
+bool changes_numbers(const std::vector<FieldChange>& changes) {
+  static const std::set<std::string> kJudged = {"device", "parallelism.tensor", "parallelism.lanes",
+                                                "parallelism.reduction", "batch.micro_sequences"};
+  return std::any_of(changes.begin(), changes.end(), [](const FieldChange& c) {
+    return c.change >= Change::numerics && !kJudged.count(c.path);
+  });
+}
+
+void print_changes(Console& console, const std::vector<FieldChange>& changes, const JobSpec& before,
+                   const JobSpec& now, const std::string& numerics_before, const std::string& numerics,
+                   int64_t step) {
+  const bool same = numerics_before == numerics && !changes_numbers(changes);
+  const std::string mesh = describe_change(before, now, same);
+  const bool same_bits = same && std::none_of(changes.begin(), changes.end(), [](const FieldChange& c) {
+                           return c.change >= Change::numerics && c.path != "device";
+                         });
+  const std::string none = (changes.empty() ? "none: " : "the mesh stays: ") + mesh_text(now) +
+                           (same_bits ? ", the same bits" : "");
+  console.note("change      " + (mesh.empty() ? none : mesh));
+  for (const FieldChange& change : changes)
+    console.note(fmt::format("            {} · {}{}", describe(change), name_of(change.change),
+                             change.change == Change::numerics ? " from here on" : ""));
+  if (std::any_of(changes.begin(), changes.end(),
+                  [](const FieldChange& c) { return c.path.starts_with("schedule."); }))
+    console.note(fmt::format("schedule    step {} has lr {:.4g} (without the change {:.4g})", step + 1,
+                             learning_rate(now.schedule, step), learning_rate(before.schedule, step)));
+  console.note("numerics    " + describe_numerics(numerics_before, numerics));
+}
+
+void print_checkpoint(Console& console, const ckpt::Checkpoint& checkpoint, double opened_in_s) {
+  uint64_t bytes = 0;
+  for (const auto& file : checkpoint.files()) bytes += file.file_bytes;
+  console.note(fmt::format("checkpoint  step {} · {}B in {} files · opened in {:.2f} s",
+                           checkpoint.state().step, short_number(double(bytes)), checkpoint.files().size(),
+                           opened_in_s));
+}
+
+/// Prints what changes and puts it into the run's records: its lineage, and an event.
+void go_on_from(const ckpt::Checkpoint& checkpoint, const ResumeRequest& request, const RunIdentity& identity,
+                SupervisePlan& plan, Console& console) {
+  const ckpt::StateInfo& state = checkpoint.state();
+  plan.resume_from = checkpoint.path();
+  plan.resume_step = state.step;
+  // Compared with what computed the state: a resume before this one may have changed the run's spec since.
+  // The parent's state of a branch was computed by another run; what differs from it is in the lineage
+  // already.
+  const bool own = checkpoint.path() != identity.parent_checkpoint;
+  ParsedJob wrote = own ? parse_job({.text = state.resolved_spec_json,
+                                     .file = "manifest.json",
+                                     .overrides = {},
+                                     .environment = {}})
+                        : request.before;
+  if (!wrote.ok()) wrote = request.before;
+  const std::string numerics_before = own ? state.numerics : identity.numerics;
+  const std::vector<FieldChange> changes = changes_since(wrote, request.now);
+  print_changes(console, changes, wrote.job, request.now.job, numerics_before, plan.numerics, state.step);
+  const size_t sources = request.now.job.data.train.size();
+  console.note(fmt::format("data        position {} tokens · {} source{} unchanged ✓", state.tokens, sources,
+                           sources == 1 ? "" : "s"));
+  std::vector<LineageEntry> lineage = lineage_of(own ? state.lineage_json : identity.lineage_json);
+  LineageEntry entry{.kind = LineageEntry::change, .run_id = identity.run_id, .step = state.step};
+  for (const FieldChange& change : changes)
+    if (change.change >= Change::numerics) entry.changes.push_back(change);
+  if (!numerics_before.empty() && numerics_before != plan.numerics) {
+    entry.numerics_before = numerics_before;
+    entry.numerics = plan.numerics;
+  }
+  if (!entry.changes.empty() || !entry.numerics.empty()) {
+    lineage.push_back(entry);
+    plan.change_json = to_json(entry);
+  }
+  plan.lineage_json = lineage_json(lineage);
+}
+
+/// The run's spec from here on, next to the one it had; and its lineage.
+void record_spec(FileSystem& fs, const RunDirectory& run, const ParsedJob& now, const RunIdentity& identity,
+                 const std::string& lineage) {
+  if (const std::string text = fs.read_text(run.job()); text != now.resolved_json + "\n") {
+    fs.replace_text(run.file(fmt::format("job.before-e{}.json", last_epoch(fs, run) + 1).c_str()), text);
+    fs.replace_text(run.job(), now.resolved_json + "\n");
+    fs.replace_text(run.file("origins.json"), now.origins_json + "\n");
+  }
+  if (lineage == identity.lineage_json) return;
+  RunIdentity grown = identity;
+  grown.lineage_json = lineage;
+  fs.replace_text(run.file("run.json"), grown.to_json());
+}
+
+/// The attempt that the run's last supervisor left behind when it died, if this resume asks for nothing else
+/// than to go on with it.
+std::optional<AttemptFile> living_attempt(const ResumeRequest& request, FileSystem& fs) {
+  if (!fs.exists(supervisor_file(request.run.path)) || !fs.exists(request.run.attempt())) return std::nullopt;
+  if (request.step || request.before.hash != request.now.hash) return std::nullopt;
+  AttemptFile file = AttemptFile::from_json(fs.read_text(request.run.attempt()));
+  const bool same = !file.nodes.empty() && file.max_steps == request.max_steps;
+  return same ? std::optional(std::move(file)) : std::nullopt;
+}
+
+/// The supervisor before has ended the run as it should.
+RunResult nothing_to_take_over(const RunDirectory& run, const std::string& id, FileSystem& fs,
+                               Console& console) {
+  console.say(fmt::format("run {} has ended: there is no supervisor to take the place of", id));
+  const auto known = status_of_run(fs, run);
+  return {0, known ? known->status : RunStatus{}};
+}
+
+/// Takes the options that the supervisor before had from its command line: the spec does not hold them.
+void take_options_of_predecessor(ResumeRequest& request, FileSystem& fs) {
+  const auto before = SupervisorFile::from_json(fs.read_text(supervisor_file(request.run.path)));
+  request.requeue = before.requeue;
+  request.chain = before.chain;
+  if (fs.exists(request.run.attempt()))
+    request.max_steps = AttemptFile::from_json(fs.read_text(request.run.attempt())).max_steps;
+}
+
+RunResult nothing_to_do(const RunDirectory& run, const std::string& id, FileSystem& fs, int64_t step,
+                        Console& console) {
+  console.say(fmt::format("run {} is finished: step {} of {} is saved. Nothing to do.", id, step, step));
+  const auto known = status_of_run(fs, run);
+  console.say("next: trainctl status " + id);
+  return {0, known ? known->status : RunStatus{}};
+}
+
+}  // namespace
+
+RunResult resume_run(const ResumeRequest& asked, FileSystem& fs, Clock& clock, Console& console) {
+  ResumeRequest request = asked;
+  request.now =
+      with_device(asked.now, device_of_run(asked.now.job, fs));  // runs of older programs kept `auto`
+  const RunDirectory& run = request.run;
+  const auto identity = read_identity(fs, run);
+  if (!identity) throw Error(ErrorCode::kUsage, fmt::format("{} is not a run directory", run.path));
+  const std::string id = command_name(run);
+  const JobSpec& job = request.now.job;
+  const RunLock lock = lock_or_refuse(fs, run, id);
+  const StopSignals signals;  // as in launch_run
+  const bool orphaned = fs.exists(supervisor_file(run.path));
+  if (!request.take_over.empty() && !orphaned) return nothing_to_take_over(run, id, fs, console);
+  if (!request.take_over.empty()) take_options_of_predecessor(request, fs);
+  const double begin_s = clock.monotonic_s();
+  const auto checkpoint = choose_checkpoint(request, *identity, fs, console);
+  check_belongs(checkpoint.get(), request, *identity, fs);
+  const double opened_in_s = clock.monotonic_s() - begin_s;
+  const int64_t step = checkpoint ? checkpoint->state().step : 0;
+  // Of a supervisor that died: its ranks may be alive, and the end of the run is not recorded.
+  const std::optional<AttemptFile> living = living_attempt(request, fs);
+  if (checkpoint && step >= job.schedule.total_steps && !living)
+    return nothing_to_do(run, id, fs, step, console);
+  if (request.max_steps > 0 && step >= request.max_steps && !living)
+    throw Error(ErrorCode::kUsage, fmt::format("--max-steps {} is not beyond step {}, the run's last",
+                                               request.max_steps, step));
+  // Ranks that live may be saving there.
+  if (!living) check_checkpoint_folder(fs, job, run.checkpoints(job), step);
+  require_gpus_of_run(job, id, fs);
+  const Ready ready = get_ready(job, fs, clock, {}, living ? &*living : nullptr);
+  const std::string changed = changed_data(fs.read_text(run.file("data.json")), ready.preflight.data_json);
+  if (!changed.empty())
+    throw Error(ErrorCode::kData, fmt::format("{}; put the old file back, or launch a new run", changed));
+  print_header(console, folder_name(run), run, job, ready);
+  if (folder_name(run) != identity->run_id)
+    console.note(fmt::format("  a copy of run {}, or renamed", identity->run_id));
+  note_lock(console, lock);
+  SupervisePlan plan = plan_of(request.now, run, request.program, ready, request.max_steps);
+  plan.slurm.requeue = request.requeue;
+  plan.slurm.chain = request.chain;
+  plan.slurm.orphan = !request.take_over.empty() && !plan.slurm.job_id.empty();
+  plan.start = start_of(*identity);
+  plan.lineage_json = identity->lineage_json;
+  if (checkpoint) {
+    print_checkpoint(console, *checkpoint, opened_in_s);
+    go_on_from(*checkpoint, request, *identity, plan, console);
+  } else {
+    console.note("checkpoint  there is none yet: starting from step 0");
+  }
+  plan.resume_fixed = request.step.has_value();
+  plan.attach = living;
+  plan.take_over = request.take_over;
+  plan.lock = &lock;
+  record_spec(fs, run, request.now, *identity, plan.lineage_json);
+  return supervise(plan, run, fs, clock, console);
+}
+
+}  // namespace trainctl

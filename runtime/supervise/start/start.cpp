@@ -1,0 +1,141 @@
+#include "runtime/supervise/start/start.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <ctime>
+
+#include "kernels/device.h"
+#include "runtime/base/text.h"
+#include "runtime/supervise/nodes/own_address.h"
+
+namespace trainctl {
+namespace {
+
+std::string devices_text(const JobSpec& job) {
+  if (device_kind(job) == DeviceKind::cpu) {
+    // A GPU that is there and left aside is worth its reason.
+    const kernels::CudaStatus status = job.device == "cpu" ? kernels::CudaStatus{} : kernels::cuda_status();
+    return status.driver_too_old ? fmt::format("on the CPU ({})", status.problem) : "on the CPU";
+  }
+  const int share = job.launcher.ranks_per_gpu, gpus = (job.mesh().world_size() + share - 1) / share;
+  return gpus == 1 ? "on one GPU" : fmt::format("on {} GPUs", gpus);
+}
+
+}  // namespace
+
+std::string mesh_text(const JobSpec& job) {
+  return fmt::format("{} rank{} = tensor {} × pipeline {} × data {}", job.mesh().world_size(),
+                     job.mesh().world_size() == 1 ? "" : "s", job.parallelism.tensor,
+                     job.parallelism.pipeline, job.parallelism.data);
+}
+
+void refuse_busy(FileSystem& fs, const RunDirectory& run, const std::string& id) {
+  const auto place = supervisor_place(fs, run);
+  throw Error(
+      ErrorCode::kUsage,
+      fmt::format(
+          "run {} is running already{}; stop it with `trainctl stop {}`, or watch it with `trainctl status "
+          "{}`",
+          id, place && place->pid ? fmt::format(" (supervisor pid {} on {})", place->pid, place->host) : "",
+          id, id));
+}
+
+std::optional<int> ranks_here(const RunNodes& nodes) {
+  if (nodes.one_machine) return std::nullopt;
+  for (const ClusterNode& node : nodes.nodes)
+    if (is_this_machine(node.name)) return node.slots;
+  return 0;
+}
+
+namespace {
+
+void print_slurm(Console& console, const SlurmAllocation& allocation, const SlurmFacts& facts) {
+  std::string text = fmt::format("  Slurm job {} · {}", allocation.job_id,
+                                 count_of(int64_t(allocation.nodes.size()), "node"));
+  if (allocation.restart_count > 0) text += fmt::format(" · started again {}×", allocation.restart_count);
+  if (facts.end_unix_s)
+    text += fmt::format(" · its time ends at {:%Y-%m-%d %H:%M:%S} UTC",
+        fmt::gmtime(std::time_t(*facts.end_unix_s)));
+  console.note(text);
+  for (const std::string& note : facts.notes) console.note("  note: " + note);
+}
+
+}  // namespace
+
+Ready get_ready(const JobSpec& job, FileSystem& fs, Clock& clock,
+                const std::function<void(const Ready&)>& checked, const AttemptFile* living) {
+  const double begin = clock.monotonic_s();
+  Ready ready;
+  ready.nodes = nodes_of(job, fs);
+  if (ready.nodes.slurm) ready.slurm = ask_slurm(*ready.nodes.slurm);
+  ready.preflight = check_machine_and_data(job, fs, living ? 0 : ranks_here(ready.nodes));
+  ready.numerics = machine_numerics(job, device_kind(job));
+  if (checked) checked(ready);
+  ready.peak_flops_per_s = living && living->matmul_flops_per_s > 0
+                               ? living->matmul_flops_per_s
+                               : rank_peak_flops_per_s(job, device_kind(job)).value_or(0);
+  ready.seconds = clock.monotonic_s() - begin;
+  return ready;
+}
+
+void print_header(Console& console, const std::string& id, const RunDirectory& run, const JobSpec& job,
+                  const Ready& ready) {
+  console.note(fmt::format("trainctl {} · run {} · {}", TRAINCTL_VERSION, id, run.path));
+  console.note(fmt::format("{} · {} · {} tokens/step · {} steps · logs {}/logs/rank-N.log", mesh_text(job),
+                           devices_text(job), job.tokens_per_step(), job.schedule.total_steps, run.path));
+  console.note(
+      fmt::format("✓ spec  ✓ data {} tokens  ✓ preflight {:.1f} s  ✓ peak {}FLOP/s a rank  ✓ numerics {}",
+                  short_number(double(ready.preflight.train_tokens)), ready.seconds,
+                  short_number(ready.peak_flops_per_s), ready.numerics));
+  if (ready.nodes.slurm) print_slurm(console, *ready.nodes.slurm, ready.slurm);
+  const int ranks = job.mesh().world_size(), cores = int(::sysconf(_SC_NPROCESSORS_ONLN));
+  if (ranks * job.parallelism.threads_per_rank > cores)
+    console.note(fmt::format("  {} ranks share {} cores", ranks, cores));
+}
+
+SupervisePlan plan_of(const ParsedJob& job, const RunDirectory& run, const std::string& program,
+                      const Ready& ready, int64_t max_steps) {
+  SupervisePlan plan;
+  plan.job = job;
+  plan.run_id = folder_name(run);
+  plan.name = command_name(run);
+  plan.program = program;
+  plan.mpirun = ready.preflight.mpirun;
+  plan.nodes = ready.nodes;
+  if (ready.nodes.slurm)
+    plan.slurm = {.job_id = ready.nodes.slurm->job_id, .end_unix_s = ready.slurm.end_unix_s};
+  plan.cross_memory_attach = ready.preflight.cross_memory_attach;
+  plan.max_steps = max_steps;
+  plan.matmul_flops_per_s = ready.peak_flops_per_s;
+  plan.numerics = ready.numerics;
+  return plan;
+}
+
+DeviceKind device_of_run(const JobSpec& job, FileSystem& fs) {
+  if (job.device != "auto") return device_kind(job);
+  const RunNodes nodes = nodes_of(job, fs);
+  const std::optional<int> here = ranks_here(nodes);
+  if (here == 0 && nodes.slurm && nodes.slurm->gpus_on_this_node.value_or(0) > 0 &&
+      kernels::cuda_status().built)
+    return DeviceKind::cuda;
+  return device_kind(job, here);
+}
+
+ParsedJob with_device(const ParsedJob& job, DeviceKind kind) {
+  if (job.job.device != "auto") return job;
+  return with_decided(job, {fmt::format("device={}", name_of(kind))}, "auto, decided at launch");
+}
+
+RunLock lock_or_refuse(FileSystem& fs, const RunDirectory& run, const std::string& id) {
+  auto lock = RunLock::try_take(run);
+  if (!lock) refuse_busy(fs, run, id);
+  return std::move(*lock);
+}
+
+void note_lock(Console& console, const RunLock& lock) {
+  if (!lock.note().empty()) console.note("  " + lock.note());
+}
+
+}  // namespace trainctl

@@ -1,0 +1,89 @@
+#include "runtime/train/generate/generate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "runtime/base/philox.h"
+#include "runtime/plan/rank_plan.h"
+#include "runtime/train/checkpointing.h"
+#include "runtime/train/trainer.h"
+
+namespace trainctl {
+
+namespace {
+
+JobSpec single_rank(JobSpec job) {
+  job.parallelism = {};
+  job.batch = {.global_sequences = 1, .micro_sequences = 1};
+  job.recompute = Recompute::none;
+  return job;
+}
+
+}  // namespace
+
+struct Generator::Impl {
+  JobSpec job;
+  kernels::Backend& backend;
+  std::vector<std::unique_ptr<parallel::Communicator>> world = parallel::make_thread_world(1, 10.0);
+  std::unique_ptr<kernels::Stream> stream = backend.create_stream();
+  ParamTable table = parameter_table(job.model, job.optimizer);
+  ChunkGrids grids = chunk_grids(table, job.checkpoint.chunk_mib);
+  parallel::TensorParallel tp{*world[0], backend, *stream, false};
+  std::unique_ptr<parallel::ShardedParams> params;
+  std::unique_ptr<StageModel> model;
+
+  Impl(const JobSpec& j, ckpt::Checkpoint& checkpoint, kernels::Backend& b) : job(single_rank(j)), backend(b) {
+    RankPlan plan = make_rank_plan(job, table, {});
+    params = std::make_unique<parallel::ShardedParams>(plan.uses.uses, grids.grids, plan.sharding, *world[0], *world[0],
+                                                       nullptr, backend, *stream);
+    model = std::make_unique<StageModel>(job, std::move(plan.uses), plan.model, *params, tp, backend, *stream);
+    StateStaging staging(backend, *stream, staging_bytes(state_bytes(*params)));
+    load_state(table, checkpoint, {*params, backend, *stream, staging});
+    params->publish();
+    model->weights_changed();
+  }
+};
+
+Generator::Generator(const JobSpec& job, ckpt::Checkpoint& checkpoint, kernels::Backend& backend)
+    : impl_(std::make_unique<Impl>(job, checkpoint, backend)) {}
+Generator::~Generator() = default;
+
+int32_t pick_token(std::span<const float> logits, const GenerateOptions& options, uint64_t index) {
+  std::vector<int32_t> order(logits.size());
+  std::iota(order.begin(), order.end(), 0);
+  const size_t keep = options.temperature <= 0 ? 1
+                      : options.top_k > 0      ? std::min(order.size(), size_t(options.top_k))
+                                               : order.size();
+  std::partial_sort(order.begin(), order.begin() + ptrdiff_t(keep), order.end(), [&](int32_t a, int32_t b) {
+    return logits[size_t(a)] != logits[size_t(b)] ? logits[size_t(a)] > logits[size_t(b)] : a < b;
+  });
+  if (keep == 1) return order[0];
+  std::vector<double> weight(keep);
+  double sum = 0;
+  for (size_t i = 0; i < keep; ++i)
+    sum += weight[i] = std::exp((double(logits[size_t(order[i])]) - logits[size_t(order[0])]) / options.temperature);
+  double left = Philox(options.seed, RandomPurpose::kSample).uniform(index) * sum;
+  for (size_t i = 0; i < keep; ++i)
+    if ((left -= weight[i]) < 0) return order[i];
+  return order[keep - 1];
+}
+
+std::vector<int32_t> Generator::generate(std::vector<int32_t> tokens, const GenerateOptions& options,
+                                         const std::function<void(int32_t)>& each) {
+  ENSURE(!tokens.empty());
+  std::vector<int32_t> generated;
+  std::vector<float> logits(size_t(impl_->job.model.vocab_size));
+  for (int64_t i = 0; i < options.tokens; ++i) {
+    const int64_t count = std::min<int64_t>(int64_t(tokens.size()), impl_->job.data.seq_len);
+    impl_->model->last_logits(tokens.data() + (int64_t(tokens.size()) - count), count, logits);
+    const int32_t next = pick_token(logits, options, uint64_t(i));
+    if (next == options.stop_token) break;
+    tokens.push_back(next);
+    generated.push_back(next);
+    each(next);
+  }
+  return generated;
+}
+
+}  // namespace trainctl

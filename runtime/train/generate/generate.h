@@ -1,0 +1,40 @@
+// Text from a checkpoint, on one device (a CPU or a GPU): what has been learned so far.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "ckpt/checkpoint.h"
+#include "kernels/backend.h"
+#include "parallel/communicator.h"
+#include "runtime/spec/fields/job.h"
+
+namespace trainctl {
+
+struct GenerateOptions {
+  int64_t tokens = 100;
+  double temperature = 0.8;   ///< 0: greedy
+  int64_t top_k = 0;          ///< 0: all
+  uint64_t seed = 1;
+  int32_t stop_token = -1;    ///< end early at this token; -1: never
+};
+
+/// A model loaded whole from a checkpoint of any mesh.
+class Generator {
+ public:
+  /// `job`: the run's spec; its mesh, batch and schedule are ignored.
+  Generator(const JobSpec& job, ckpt::Checkpoint& checkpoint, kernels::Backend& backend);
+  ~Generator();
+  /// Continues `prompt` (not empty); the context is the last seq_len tokens. Calls `each` with every new token.
+  std::vector<int32_t> generate(std::vector<int32_t> prompt, const GenerateOptions& options,
+                                const std::function<void(int32_t)>& each);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// The next token for these logits: greedy, or drawn by Philox at `index`. Pure.
+int32_t pick_token(std::span<const float> logits, const GenerateOptions& options, uint64_t index);
+
+}  // namespace trainctl

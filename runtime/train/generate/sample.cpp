@@ -1,0 +1,82 @@
+#include "runtime/train/generate/sample.h"
+
+#include <filesystem>
+
+#include "data/sidecar.h"
+#include "data/tokenizer.h"
+#include "runtime/base/error.h"
+#include "runtime/spec/parse.h"
+#include "runtime/machine/rank_device.h"
+
+namespace trainctl {
+namespace {
+
+std::string tokenizer_of(const JobSpec& job) {
+  if (!job.data.tokenizer.empty()) return job.data.tokenizer;
+  for (const DataSource& source : job.data.train)
+    if (const auto sidecar = data::read_sidecar(source.path)) {
+      // A file is named relative to the sidecar.
+      if (sidecar->tokenizer == "bytes" || sidecar->tokenizer.starts_with('/')) return sidecar->tokenizer;
+      return (std::filesystem::path(source.path).parent_path() / sidecar->tokenizer).lexically_normal().string();
+    }
+  throw Error(ErrorCode::kData, "the run does not say which tokenizer made its tokens; give --tokenizer FILE (or `bytes`)");
+}
+
+/// The longest start of `text` that ends on a whole UTF-8 character.
+size_t whole_characters(const std::string& text) {
+  size_t n = text.size();
+  for (size_t back = 1; back <= 3 && back <= text.size(); ++back) {
+    const unsigned char c = static_cast<unsigned char>(text[text.size() - back]);
+    if (c < 0x80) break;
+    if (c < 0xC0) continue;
+    const size_t length = c >= 0xF0 ? 4 : c >= 0xE0 ? 3 : 2;
+    if (back < length) n = text.size() - back;
+    break;
+  }
+  return n;
+}
+
+}  // namespace
+
+SampleResult sample(FileSystem& fs, const SampleRequest& request, const std::function<void(const std::string&)>& each) {
+  const auto checkpoint = ckpt::Checkpoint::open(fs, request.checkpoint);
+  const ParsedJob parsed = parse_job({.text = checkpoint->state().resolved_spec_json, .file = request.checkpoint});
+  if (!parsed.ok())
+    throw Error(ErrorCode::kCheckpoint, fmt::format("{} holds no usable job spec: {}", request.checkpoint,
+                                                    parsed.diagnostics.empty() ? "" : parsed.diagnostics.front().message));
+  const JobSpec& job = parsed.job;
+  const auto tokenizer = data::open_tokenizer(request.tokenizer.empty() ? tokenizer_of(job) : request.tokenizer);
+  if (tokenizer->vocab_size() > job.model.vocab_size)
+    throw Error(ErrorCode::kData, fmt::format("tokenizer {} has {} ids but the model was trained with {}; give the tokenizer of "
+                                              "the run with --tokenizer", tokenizer->name(), tokenizer->vocab_size(),
+                                              job.model.vocab_size));
+  JobSpec on = job;
+  on.device = "auto";   // a run made on GPUs is sampled anywhere
+  on.parallelism = {};
+  on.parallelism.threads_per_rank = request.threads;
+  on.launcher.ranks_per_gpu = 1;
+  const auto backend = make_rank_backend(on, device_kind(on), 0);
+  Generator generator(job, *checkpoint, *backend);
+  std::vector<int32_t> prompt = tokenizer->encode(request.prompt);
+  if (prompt.empty()) prompt.push_back(tokenizer->end_of_text());
+  GenerateOptions options = request.options;
+  options.stop_token = tokenizer->end_of_text();
+  SampleResult result;
+  result.step = checkpoint->state().step;
+  const double begin = real_clock().monotonic_s();
+  std::vector<int32_t> all;
+  size_t shown = 0;
+  generator.generate(prompt, options, [&](int32_t token) {
+    all.push_back(token);
+    result.text = tokenizer->decode(all);
+    const size_t whole = whole_characters(result.text);
+    if (whole > shown) each(result.text.substr(shown, whole - shown));
+    shown = std::max(shown, whole);
+  });
+  if (shown < result.text.size()) each(result.text.substr(shown));
+  result.tokens = int64_t(all.size());
+  result.seconds = real_clock().monotonic_s() - begin;
+  return result;
+}
+
+}  // namespace trainctl
