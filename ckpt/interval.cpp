@@ -1,0 +1,93 @@
+#include "ckpt/interval.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "runtime/base/error.h"
+#include "runtime/base/text.h"
+
+namespace trainctl::ckpt {
+namespace {
+
+/// A run has fewer steps. Keeps every product with a step's time finite.
+constexpr double kMostSteps = 1e15;
+
+bool is_time(double seconds) { return std::isfinite(seconds) && seconds >= 0; }
+
+double loss_of(double cost_s, double interval_s, double mtbf_s) {
+  return cost_s / interval_s + interval_s / (2 * mtbf_s);
+}
+
+int64_t whole_steps(double steps) { return int64_t(std::clamp(steps, 1.0, kMostSteps)); }
+
+/// ceil that a rounding error of the division does not push over: 3 saves of 0.1 s fit into 0.3 s.
+double ceil_steps(double seconds, double step_s) { return std::ceil(seconds / step_s * (1 - 1e-12)); }
+
+std::string seconds_text(double seconds) {
+  return seconds < 60 ? fmt::format("{:.3g}s", seconds) : short_duration(seconds);
+}
+
+}  // namespace
+
+const char* name_of(IntervalBound bound) {
+  switch (bound) {
+    case IntervalBound::least_loss:
+      return "least loss";
+    case IntervalBound::min_steps:
+      return "the smallest number of steps allowed";
+    case IntervalBound::write_time:
+      return "the time that a save takes";
+    case IntervalBound::max_s:
+      return "the longest interval allowed";
+  }
+  return "?";
+}
+
+std::string IntervalDecision::text() const {
+  const std::string why =
+      bound == IntervalBound::least_loss ? "" : fmt::format("; decided by {}", name_of(bound));
+  return fmt::format("every {} ({}): least loss at {}, one failure in {}; loses {:.2g} %{}",
+                     count_of(steps, "step"), seconds_text(interval_s), seconds_text(ideal_s),
+                     seconds_text(mtbf_s), loss * 100, why);
+}
+
+double mtbf_of(const IntervalFacts& facts) {
+  if (facts.mtbf_is_fixed) return facts.given_mtbf_s;
+  return (facts.given_mtbf_s + facts.observed_s) / double(1 + facts.failures);
+}
+
+IntervalDecision decide_interval(const IntervalFacts& facts, const IntervalLimits& limits) {
+  ENSURE(
+      is_time(facts.cost_s) && is_time(facts.write_s) && is_time(facts.observed_s) && is_time(limits.max_s),
+      "cost {} s, write {} s, observed {} s, limit {} s", facts.cost_s, facts.write_s, facts.observed_s,
+      limits.max_s);
+  ENSURE(is_time(facts.step_s) && facts.step_s > 0 && is_time(facts.given_mtbf_s) && facts.given_mtbf_s > 0,
+         "a step of {} s, {} s between failures", facts.step_s, facts.given_mtbf_s);
+  ENSURE(facts.failures >= 0 && limits.min_steps >= 1, "{} failures, at least {} steps", facts.failures,
+         limits.min_steps);
+  IntervalDecision result{.mtbf_s = mtbf_of(facts)};
+  result.ideal_s = std::sqrt(2 * facts.cost_s * result.mtbf_s);
+  const auto loss = [&](int64_t steps) {
+    return loss_of(facts.cost_s, double(steps) * facts.step_s, result.mtbf_s);
+  };
+
+  // The loss falls up to ideal_s and rises behind it: the best whole number is next to it.
+  const int64_t below = whole_steps(std::floor(result.ideal_s / facts.step_s)), above = below + 1;
+  result.steps = loss(above) <= loss(below) ? above : below;
+
+  if (limits.max_s > 0) {
+    const int64_t most = whole_steps(std::floor(limits.max_s / facts.step_s * (1 + 1e-12)));
+    if (result.steps > most) result.steps = most, result.bound = IntervalBound::max_s;
+  }
+  const int64_t one_save = whole_steps(ceil_steps(facts.write_s, facts.step_s));
+  if (result.steps < one_save) result.steps = one_save, result.bound = IntervalBound::write_time;
+  if (result.steps < limits.min_steps)
+    result.steps = limits.min_steps, result.bound = IntervalBound::min_steps;
+  result.interval_s = double(result.steps) * facts.step_s;
+  result.loss = loss(result.steps);
+  return result;
+}
+
+}  // namespace trainctl::ckpt
