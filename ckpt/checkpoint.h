@@ -4,6 +4,8 @@
 // Writing: every rank calls write_shard for the chunks it owns; one publisher (the supervisor, or rank 0 of a test)
 // collects the receipts and calls publish. Nothing here communicates. Reading: open, then read any box of any tensor; the mesh
 // that wrote it does not matter.
+//
+// The functions here keep checkpoints in a folder; ckpt/store.h has them for every kind of place.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -137,18 +139,21 @@ std::vector<int64_t> retain(FileSystem& fs, const std::string& dir, int keep_las
 /// Steps of all directories named step-*, newest first; nothing is verified.
 std::vector<int64_t> list_steps(FileSystem& fs, const std::string& dir);
 
+class StoredFiles;
+
 /// A published checkpoint, opened and checked as far as manifest, COMMIT and file sizes. Not thread-safe.
 class Checkpoint {
  public:
   /// Error(kCheckpoint): not a checkpoint, manifest damaged (its SHA-256 differs from COMMIT's), file missing or of the wrong size.
   static std::unique_ptr<Checkpoint> open(FileSystem& fs, const std::string& path);
+  static std::unique_ptr<Checkpoint> open(std::unique_ptr<StoredFiles> files);   ///< of any store (ckpt/store.h)
   virtual ~Checkpoint() = default;
   virtual const StateInfo& state() const = 0;
   virtual const std::vector<Tensor>& tensors() const = 0;
   virtual const std::vector<ShardReceipt>& files() const = 0;
   virtual std::string root_hash() const = 0;
   virtual std::string path() const = 0;
-  virtual FileSystem& file_system() const = 0;   ///< that it was opened with
+  virtual StoredFiles& stored() const = 0;   ///< its files
   /// Reads `box` of (name, role) into out [box.rows * box.cols] row-major contiguous, verifying the hash of every chunk touched.
   /// Chunks are read whole and the last few kept, so read neighbouring boxes together. Error(kCheckpoint) naming file, tensor,
   /// box and offset when a hash differs or a tensor is absent.

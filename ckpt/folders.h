@@ -2,7 +2,7 @@
 #pragma once
 #include <string>
 
-#include "ckpt/checkpoint.h"
+#include "ckpt/store.h"
 
 namespace trainctl::ckpt {
 
@@ -22,5 +22,8 @@ void make_durable_directory(FileSystem& fs, const std::string& path);
 
 /// Moves <dir>/<name> into .trash under a free name, durably; nothing is deleted yet. Returns its new path.
 std::string move_to_trash(FileSystem& fs, const std::string& dir, const std::string& name);
+
+/// The files of a checkpoint's folder.
+std::unique_ptr<StoredFiles> stored_folder(FileSystem& fs, const std::string& path);
 
 }  // namespace trainctl::ckpt

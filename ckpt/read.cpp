@@ -5,8 +5,8 @@
 #include <cstring>
 #include <list>
 
-#include "ckpt/folders.h"
 #include "ckpt/manifest.h"
+#include "ckpt/store.h"
 #include "runtime/base/error.h"
 #include "runtime/base/hash.h"
 
@@ -38,8 +38,8 @@ auto reading(Read&& read) {
 
 class OpenCheckpoint final : public Checkpoint {
  public:
-  OpenCheckpoint(FileSystem& fs, std::string path, Manifest manifest)
-      : fs_(fs), path_(std::move(path)), manifest_(std::move(manifest)) {
+  OpenCheckpoint(std::unique_ptr<StoredFiles> files, Manifest manifest)
+      : files_(std::move(files)), path_(files_->where()), manifest_(std::move(manifest)) {
     for (const Tensor& tensor : manifest_.tensors) chunks_[{tensor.name, tensor.role}];
     for (const ShardReceipt& file : manifest_.files)
       for (const Entry& entry : file.entries) chunks_[{entry.tensor, entry.role}].push_back({&file, &entry});
@@ -50,7 +50,7 @@ class OpenCheckpoint final : public Checkpoint {
   const std::vector<ShardReceipt>& files() const override { return manifest_.files; }
   std::string root_hash() const override { return manifest_.root; }
   std::string path() const override { return path_; }
-  FileSystem& file_system() const override { return fs_; }
+  StoredFiles& stored() const override { return *files_; }
 
   void read(const std::string& name, Role role, const parallel::Box& box, void* out) override {
     const auto chunks = chunks_.find({name, role});
@@ -121,7 +121,7 @@ class OpenCheckpoint final : public Checkpoint {
     auto at = open_.find(&shard);
     if (at != open_.end()) return *at->second;
     if (open_.size() >= kOpenFiles) open_.clear();
-    return *open_.emplace(&shard, fs_.open_read(path_ + "/" + shard.file)).first->second;
+    return *open_.emplace(&shard, files_->open(shard.file)).first->second;
   }
 
   struct Cached {
@@ -129,8 +129,8 @@ class OpenCheckpoint final : public Checkpoint {
     std::vector<std::byte> data;
   };
 
-  FileSystem& fs_;
-  std::string path_;
+  const std::unique_ptr<StoredFiles> files_;
+  const std::string path_;
   Manifest manifest_;
   std::map<std::pair<std::string, Role>, std::vector<Chunk>> chunks_;
   std::list<Cached> cache_;   // most recently used first
@@ -140,45 +140,32 @@ class OpenCheckpoint final : public Checkpoint {
 
 }  // namespace
 
-std::unique_ptr<Checkpoint> Checkpoint::open(FileSystem& fs, const std::string& given_path) {
-  std::string path = given_path;
-  while (path.size() > 1 && path.back() == '/') path.pop_back();
+std::unique_ptr<Checkpoint> Checkpoint::open(std::unique_ptr<StoredFiles> files) {
+  const std::string path = files->where();
   for (const char* name : {kCommitName, kManifestName})
-    if (!fs.exists(path + "/" + name)) fail(fmt::format("{} is not a checkpoint: it has no {}", path, name));
-  const std::string commit = reading([&] { return fs.read_text(path + "/" + kCommitName); });
-  const std::string text = reading([&] { return fs.read_text(path + "/" + kManifestName); });
-  // Before anything in the manifest is believed, COMMIT must hold its hash; afterwards COMMIT must be exactly what follows from it.
+    if (!reading([&] { return files->has(name); }))
+      fail(fmt::format("{} is not a checkpoint: it has no {}", path, name));
+  const std::string commit = reading([&] { return files->read_text(kCommitName); });
+  const std::string text = reading([&] { return files->read_text(kManifestName); });
+  // Before anything in the manifest is believed, COMMIT must hold its hash; afterwards COMMIT must be exactly what
+  // follows from it.
   if (commit.find(fmt::format("\"manifest_sha256\":\"{}\"", sha256_hex(text))) == std::string::npos)
     fail(fmt::format("{0}/{1} or {0}/{2} is damaged: the SHA-256 that {2} holds is not that of {1}", path,
                      kManifestName, kCommitName));
   Manifest manifest = parse_manifest(text, path + "/" + kManifestName);
   if (commit != commit_text(text, manifest))
     fail(fmt::format("{}/{} is damaged: it contradicts the manifest", path, kCommitName));
-  const auto named_step = step_of_name(base_name(path));
+  const auto named_step = files->named_step();
   if (named_step && *named_step != manifest.state.step)
     fail(fmt::format("{} holds step {}: the folder was renamed", path, manifest.state.step));
   for (const ShardReceipt& file : manifest.files) {
     const std::string shard = path + "/" + file.file;
-    if (!fs.exists(shard)) fail(fmt::format("{} is missing", shard));
-    const uint64_t bytes = reading([&] { return fs.open_read(shard)->size(); });
-    if (bytes != file.file_bytes) fail(fmt::format("{} has {} bytes instead of {}", shard, bytes, file.file_bytes));
+    if (!reading([&] { return files->has(file.file); })) fail(fmt::format("{} is missing", shard));
+    const uint64_t bytes = reading([&] { return files->open(file.file)->size(); });
+    if (bytes != file.file_bytes)
+      fail(fmt::format("{} has {} bytes instead of {}", shard, bytes, file.file_bytes));
   }
-  return std::make_unique<OpenCheckpoint>(fs, std::move(path), std::move(manifest));
-}
-
-std::unique_ptr<Checkpoint> open_latest(
-    FileSystem& fs, const std::string& dir, int64_t max_step,
-    const std::function<void(const std::string&, const std::string&)>& skipped) {
-  for (const int64_t step : list_steps(fs, dir)) {
-    if (max_step >= 0 && step > max_step) continue;
-    const std::string path = step_directory(dir, step);
-    try {
-      return Checkpoint::open(fs, path);
-    } catch (const Error& error) {
-      if (skipped) skipped(path, error.what());
-    }
-  }
-  return nullptr;
+  return std::make_unique<OpenCheckpoint>(std::move(files), std::move(manifest));
 }
 
 }  // namespace trainctl::ckpt

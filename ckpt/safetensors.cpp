@@ -149,9 +149,13 @@ class HeaderReader {
 }  // namespace
 
 SafetensorsFile open_safetensors(FileSystem& fs, const std::string& path) {
+  return open_safetensors(fs.open_read(path), path);
+}
+
+SafetensorsFile open_safetensors(std::unique_ptr<File> file, const std::string& path) {
   const HeaderReader reader(path);
   SafetensorsFile result;
-  result.file = fs.open_read(path);
+  result.file = std::move(file);
   const uint64_t file_bytes = result.file->size();
   const std::string text = reader.read_text(*result.file, file_bytes);
   const json header = reader.parse(text);

@@ -29,6 +29,8 @@ struct SafetensorsFile {
 
 /// Error(kCheckpoint) with one sentence for every rule broken (header length, JSON, duplicate keys, holes, overlaps, sizes).
 SafetensorsFile open_safetensors(FileSystem& fs, const std::string& path);
+/// The same of a file that is open; `path` is for messages.
+SafetensorsFile open_safetensors(std::unique_ptr<File> file, const std::string& path);
 
 /// The header bytes (8-byte length included) for entries in the given order; data starts right after, 8-byte aligned.
 std::string safetensors_header(const std::vector<SafetensorsEntry>& entries,

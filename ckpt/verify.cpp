@@ -5,6 +5,7 @@
 #include <set>
 
 #include "ckpt/manifest.h"
+#include "ckpt/store.h"
 #include "ckpt/values.h"
 #include "runtime/base/error.h"
 #include "runtime/base/hash.h"
@@ -17,7 +18,7 @@ using Entry = ShardReceipt::Entry;
 
 class Verifier {
  public:
-  explicit Verifier(Checkpoint& checkpoint) : checkpoint_(checkpoint), fs_(checkpoint.file_system()) {}
+  explicit Verifier(Checkpoint& checkpoint) : checkpoint_(checkpoint), files_(checkpoint.stored()) {}
 
   VerifyReport run() {
     std::set<std::string> named{kManifestName, kCommitName};
@@ -30,7 +31,7 @@ class Verifier {
         add(shard, "", 0, error.what());
       }
     }
-    for (const std::string& name : fs_.list(checkpoint_.path()))
+    for (const std::string& name : files_.names())
       if (!named.count(name)) report_.findings.push_back({name, "", "the file is no part of this checkpoint", 0});
     return std::move(report_);
   }
@@ -41,7 +42,7 @@ class Verifier {
   }
 
   void check_shard(const ShardReceipt& shard) {
-    const auto file = fs_.open_read(checkpoint_.path() + "/" + shard.file);
+    const auto file = files_.open(shard.file);
     const uint64_t bytes = file->size();
     if (bytes != shard.file_bytes)
       add(shard, "", 0, fmt::format("the file has {} bytes instead of {}", bytes, shard.file_bytes));
@@ -90,7 +91,7 @@ class Verifier {
   std::string other_owner(const ShardReceipt& shard) const {
     const std::string plain = "the header is not what the manifest says it was";
     try {
-      auto metadata = open_safetensors(fs_, checkpoint_.path() + "/" + shard.file).metadata;
+      auto metadata = open_safetensors(files_.open(shard.file), checkpoint_.path() + "/" + shard.file).metadata;
       if (metadata["run_id"] == checkpoint_.state().run_id &&
           metadata["step"] == std::to_string(checkpoint_.state().step))
         return plain;
@@ -124,7 +125,7 @@ class Verifier {
   }
 
   Checkpoint& checkpoint_;
-  FileSystem& fs_;
+  StoredFiles& files_;
   VerifyReport report_;
 };
 

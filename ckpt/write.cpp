@@ -1,12 +1,12 @@
-// Writing a checkpoint: one shard per writer, then the publisher's manifest, COMMIT and the one rename that counts.
+// Writing a checkpoint: one shard per writer, then the publisher's manifest and COMMIT.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <optional>
 #include <set>
 
-#include "ckpt/folders.h"
 #include "ckpt/manifest.h"
+#include "ckpt/store.h"
 #include "runtime/base/error.h"
 #include "runtime/base/hash.h"
 
@@ -19,12 +19,12 @@ constexpr size_t kWriteBytes = size_t(4) << 20;
 class Appender {
  public:
   /// Takes its whole buffer at once: grown step by step it would leave as much again behind on the heap.
-  explicit Appender(File& file) : file_(file) { buffer_.reserve(kWriteBytes); }
+  explicit Appender(NewFile& file) : file_(file) { buffer_.reserve(kWriteBytes); }
 
   void append(std::span<const std::byte> data) {
     if (buffer_.size() + data.size() > kWriteBytes) flush();
     if (data.size() >= kWriteBytes) {
-      file_.write_at(offset_, data);
+      file_.append(data);
       offset_ += data.size();
     } else {
       buffer_.insert(buffer_.end(), data.begin(), data.end());
@@ -32,14 +32,14 @@ class Appender {
   }
   void flush() {
     if (buffer_.empty()) return;
-    file_.write_at(offset_, buffer_);
+    file_.append(buffer_);
     offset_ += buffer_.size();
     buffer_.clear();
   }
   uint64_t bytes() const { return offset_ + buffer_.size(); }
 
  private:
-  File& file_;
+  NewFile& file_;
   uint64_t offset_ = 0;
   std::vector<std::byte> buffer_;
 };
@@ -117,9 +117,8 @@ Plan plan_shard(const StateInfo& state, std::span<const Tensor> tensors, std::sp
 }
 
 /// Returns the content hashes of the chunks as they were written.
-std::vector<uint64_t> write_file(FileSystem& fs, const std::string& directory, const std::string& name, const Plan& plan,
-                                 ChunkSource& source) {
-  const auto file = fs.create(directory + "/" + name);
+std::vector<uint64_t> write_file(SavingFiles& saving, const std::string& name, const Plan& plan, ChunkSource& source) {
+  const auto file = saving.put(name, plan.receipt.file_bytes);
   Appender out(*file);
   ChunkHashes written(plan.chunks.size(), kNoSeed);
   out.append(std::as_bytes(std::span(plan.header)));
@@ -130,8 +129,7 @@ std::vector<uint64_t> write_file(FileSystem& fs, const std::string& directory, c
   out.flush();
   ENSURE(out.bytes() == plan.receipt.file_bytes, "{} bytes written, {} planned", out.bytes(),
          plan.receipt.file_bytes);
-  file->sync();
-  fs.sync_directory(directory);
+  file->finish();
   return written.finish();
 }
 
@@ -151,9 +149,9 @@ class HostChunks final : public ChunkSource {
   }
 };
 
-void remove_quietly(FileSystem& fs, const std::string& path) {
+void remove_quietly(SavingFiles& saving, const std::string& name) {
   try {
-    if (fs.exists(path)) fs.remove_file(path);
+    if (saving.has(name)) saving.remove(name);
   } catch (const Error&) {
     // publish() removes files that no receipt names, or refuses.
   }
@@ -165,30 +163,32 @@ std::string retry_name(const std::string& name) {
 }
 
 /// Every receipt's file is there in its size, and nothing else is.
-void check_files(FileSystem& fs, const std::string& saving, std::span<const ShardReceipt> receipts) {
+void check_files(SavingFiles& saving, std::span<const ShardReceipt> receipts) {
   std::set<std::string> named;
   for (const ShardReceipt& receipt : receipts) {
     if (receipt.file.empty() || receipt.file.find('/') != std::string::npos || !named.insert(receipt.file).second)
       throw Error(ErrorCode::kCheckpoint,
                   fmt::format("the shard name \"{}\" is no plain name or given twice", receipt.file));
-    const std::string path = saving + "/" + receipt.file;
-    if (!fs.exists(path)) throw Error(ErrorCode::kCheckpoint, fmt::format("the shard {} is missing", path));
-    const uint64_t bytes = fs.open_read(path)->size();
+    const std::string path = saving.where() + "/" + receipt.file;
+    if (!saving.has(receipt.file)) throw Error(ErrorCode::kCheckpoint, fmt::format("the shard {} is missing", path));
+    const uint64_t bytes = saving.open(receipt.file)->size();
     if (bytes != receipt.file_bytes)
       throw Error(ErrorCode::kCheckpoint, fmt::format("the shard {} has {} bytes, its writer wrote {}", path,
                                                       bytes, receipt.file_bytes));
   }
-  for (const std::string& name : fs.list(saving))
-    if (!named.count(name)) fs.remove_tree(saving + "/" + name);
+  for (const std::string& name : saving.names())
+    if (!named.count(name)) saving.remove(name);
 }
 
 /// True if step-S is there already with the content that we are about to publish. An older epoch's step-S, or one that does not
 /// open, may be replaced: a run that went back writes its steps anew. Any other is Error(kCheckpoint).
-bool is_already_published(FileSystem& fs, const std::string& target, const Manifest& manifest) {
-  if (!fs.exists(target)) return false;
+bool is_already_published(Store& store, const Manifest& manifest) {
+  auto files = store.open(manifest.state.step);
+  if (!files) return false;
+  const std::string target = files->where();
   std::unique_ptr<Checkpoint> existing;
   try {
-    existing = Checkpoint::open(fs, target);
+    existing = Checkpoint::open(std::move(files));
   } catch (const Error&) {
     return false;
   }
@@ -201,23 +201,6 @@ bool is_already_published(FileSystem& fs, const std::string& target, const Manif
           target, existing->state().epoch, manifest.state.epoch));
 }
 
-/// The commit point. What stands at step-S goes to .trash/ first, and comes back if the rename fails.
-void rename_into_place(FileSystem& fs, const std::string& dir, const std::string& saving,
-                       const std::string& target) {
-  const std::string replaced = fs.exists(target) ? move_to_trash(fs, dir, base_name(target)) : "";
-  try {
-    fs.rename_no_replace(saving, target);
-  } catch (const Error&) {
-    if (!replaced.empty()) {
-      fs.rename_no_replace(replaced, target);
-      fs.sync_directory(dir);
-    }
-    throw;
-  }
-  fs.sync_directory(dir);
-  fs.sync_directory(saving_root(dir));
-}
-
 }  // namespace
 
 ChunkSource& host_chunks() {
@@ -225,23 +208,23 @@ ChunkSource& host_chunks() {
   return source;
 }
 
-ShardReceipt write_shard(FileSystem& fs, const std::string& saving_dir, const std::string& file_name,
-                         const StateInfo& state, std::span<const Tensor> tensors,
-                         std::span<const ChunkData> chunks, ChunkSource& source) {
+ShardReceipt write_shard(SavingFiles& saving, const std::string& file_name, const StateInfo& state,
+                         std::span<const Tensor> tensors, std::span<const ChunkData> chunks,
+                         ChunkSource& source) {
   Plan plan = plan_shard(state, tensors, chunks, source);
   plan.receipt.file = file_name;
   std::vector<uint64_t> written;
   try {
-    written = write_file(fs, saving_dir, file_name, plan, source);
+    written = write_file(saving, file_name, plan, source);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kIo) throw;
     // After a failed write or sync nobody knows what the file holds: never touch it again, start a new one, once.
-    remove_quietly(fs, saving_dir + "/" + file_name);
+    remove_quietly(saving, file_name);
     plan.receipt.file = retry_name(file_name);
     try {
-      written = write_file(fs, saving_dir, plan.receipt.file, plan, source);
+      written = write_file(saving, plan.receipt.file, plan, source);
     } catch (const Error&) {
-      remove_quietly(fs, saving_dir + "/" + plan.receipt.file);
+      remove_quietly(saving, plan.receipt.file);
       throw;
     }
   }
@@ -249,11 +232,11 @@ ShardReceipt write_shard(FileSystem& fs, const std::string& saving_dir, const st
   return std::move(plan.receipt);
 }
 
-std::string publish(FileSystem& fs, const std::string& dir, const StateInfo& state, std::span<const Tensor> tensors,
-                    std::span<const ShardReceipt> receipts, const std::function<void()>& before_rename) {
+std::string publish(Store& store, const StateInfo& state, std::span<const Tensor> tensors,
+                    std::span<const ShardReceipt> receipts, const std::function<void()>& before_commit) {
   check_tiling(tensors, receipts);
-  const std::string saving = saving_directory(dir, state);
-  check_files(fs, saving, receipts);
+  const auto saving = store.saving(state);
+  check_files(*saving, receipts);
   Manifest manifest{.state = state,
                     .tensors = {tensors.begin(), tensors.end()},
                     .files = {receipts.begin(), receipts.end()}};
@@ -262,15 +245,12 @@ std::string publish(FileSystem& fs, const std::string& dir, const StateInfo& sta
   for (const ShardReceipt& receipt : receipts) manifest.bytes += receipt.file_bytes;
   manifest.root = root_hash(manifest.files);
   const std::string text = manifest_text(manifest);
-  fs.write_new_text(saving + "/" + kManifestName, text);
-  fs.write_new_text(saving + "/" + kCommitName, commit_text(text, manifest));
-  const std::string target = step_directory(dir, state.step);
-  const bool published = is_already_published(fs, target, manifest);
-  if (before_rename) before_rename();
-  if (published)
-    fs.remove_tree(saving);
-  else
-    rename_into_place(fs, dir, saving, target);
+  saving->put_text(kManifestName, text);
+  saving->commit(commit_text(text, manifest), [&] {
+    const bool is_published = is_already_published(store, manifest);
+    if (before_commit) before_commit();
+    return !is_published;
+  });
   return manifest.root;
 }
 
