@@ -17,6 +17,7 @@
 #include "runtime/base/json.h"
 #include "runtime/base/text.h"
 #include "runtime/run/wire/protocol.h"
+#include "runtime/supervise/attempt/start_order.h"
 #include "runtime/supervise/nodes/node_relay.h"
 
 namespace trainctl {

@@ -91,26 +91,6 @@ AttemptOptions attempt_options(const SupervisePlan& plan, const RunDirectory& ru
   return options;
 }
 
-wire::StartOrder start_order(const AttemptOptions& options, const Fleet& fleet, size_t index) {
-  wire::StartOrder order{.mark = options.file.mark,
-                         .pmix = options.pmix,
-                         .leads = index == 0,
-                         .argv = options.line.argv,
-                         .environment = options.line.environment,
-                         .this_host = int(index),
-                         .world_size = options.limits.ranks,
-                         .session_folder = options.session_folder,
-                         .shared_memory_folder = options.shared_memory_folder};
-  const Environment& own = options.nodes[index].environment;
-  order.environment.insert(order.environment.end(), own.begin(), own.end());
-  for (const AttemptOptions::Node& node : options.nodes) {
-    const wire::NodeHello* hello = fleet.hello(node.node);
-    order.hosts.push_back(hello ? hello->host : fleet.name(node.node));
-    order.ranks.push_back({node.first, node.count});
-  }
-  return order;
-}
-
 namespace {
 
 /// "" if the ranks of the attempt run there.

@@ -24,8 +24,6 @@ void place_ranks(AttemptOptions& options, const SupervisePlan& plan, const Fleet
 /// Where it runs and begins is left to the caller.
 AttemptOptions attempt_options(const SupervisePlan& plan, const RunDirectory& run, const JobSpec& job,
                                int64_t last_step);
-/// What the `index`-th node of the attempt is to start.
-wire::StartOrder start_order(const AttemptOptions& options, const Fleet& fleet, size_t index);
 /// Those nodes as they call themselves, with the numbers of their ranks.
 std::vector<LaunchHost> hosts_of(const AttemptOptions& options, const Fleet& fleet);
 /// Of an attempt that a supervisor before has left: on how many of its nodes its ranks run still; 0 where one
