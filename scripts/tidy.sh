@@ -6,7 +6,7 @@
 #   length     a file has at most 500 lines, a function at the top level of a file at most 70; the exceptions are listed here by name
 #   columns    a line has at most 110 characters; older lines that are longer may become fewer, never more: LONG_LINES is their number
 #   goals      a test file begins with what it shows (Goal) and how (Method)
-#   paths      a source path in a comment exists
+#   paths      a source path in a comment or a document exists
 #   words      no mark of unfinished work (TODO, FIXME); of words that the English of this code leaves out at most OLD_WORDS
 #
 # Prints FILE:LINE and the broken rule for each violation and exits 1.
@@ -20,6 +20,7 @@ LONG_FUNCTIONS="kernels/cuda/attention_backward.cu"   # the two tensor-core loop
 cd "${1:-$(dirname "${BASH_SOURCE[0]}")/..}" || exit 1
 mapfile -t sources < <(find cmd runtime data kernels parallel ckpt test scripts -type f \
   \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' \) | sort)
+mapfile -t documents < <(find README.md cmd runtime data kernels parallel ckpt test scripts -type f -name '*.md' | sort)
 mapfile -t texts < <(printf '%s\n' "${sources[@]}"; find scripts -type f -name '*.sh' | sort)
 [ "${#sources[@]}" -gt 100 ] || { echo "tidy: $PWD is no source tree of this project" >&2; exit 1; }
 bad=0
@@ -57,6 +58,9 @@ while IFS=: read -r file line path; do
 done < <(grep -nE '^[[:space:]]*(//|#|\*)|[^:]//' "${texts[@]}" |
   grep -oE '^[^:]+:[0-9]+:|\b(cmd|runtime|data|kernels|parallel|ckpt|test|scripts)/[A-Za-z0-9_/]+\.(h|cpp|cuh|cu|sh|md|py)\b' |
   awk '/:$/ { at = $0; next } { print at $0 }')
+while IFS=: read -r file line path; do
+  [ -e "$path" ] || violation "$file:$line: the document names $path, which does not exist"
+done < <(grep -noHE '\b(cmd|runtime|data|kernels|parallel|ckpt|test|scripts)/[A-Za-z0-9_/]+\.(h|cpp|cuh|cu|sh|md|py)\b' "${documents[@]}")
 
 # ---- words
 while read -r hit; do
