@@ -1,7 +1,9 @@
-// What a rank does at this moment: whether it computes or waits, where in the run, and for whom.
+// An Activity is what one rank does at this moment: it computes or waits, in which phase of the run, and for
+// which ranks.
 //
-// A value of fixed size without pointers, so that it can lie in shared memory, be read after its rank was killed, and be
-// written as JSON by a signal handler. English is made of it in one place, render(); all decisions use the fields.
+// An Activity has a fixed size and no pointers. So it can lie in shared memory, another process can read it
+// after the rank was killed, and a signal handler can write it as JSON. Only render() turns it into English;
+// decisions use the fields.
 #pragma once
 #include <algorithm>
 #include <atomic>
@@ -16,14 +18,14 @@
 
 namespace trainctl {
 
-/// The parts of a run in their order; those from reading_data to reporting belong to a training step.
+/// The phases of a run in order. The phases from reading_data to reporting belong to a training step.
 enum class RunPhase : uint8_t {
   starting, joining, opening_data, building, loading, meeting,
   reading_data, receiving_activation, forward, sending_activation, receiving_gradient, backward, weight_gradient,
   sending_gradient, reducing_gradients, exchanging_scalars, optimizer,
   reporting, evaluating, saving, leaving,
 };
-/// "opening_data"
+/// The name in records and JSON: "opening_data".
 const char* name_of(RunPhase phase);
 std::optional<RunPhase> run_phase_of(std::string_view name);
 /// Whether the phase belongs to a training step.
@@ -31,7 +33,7 @@ constexpr bool is_step_phase(RunPhase phase) {
   return phase >= RunPhase::reading_data && phase <= RunPhase::reporting;
 }
 
-/// Text of at most N - 2 bytes in N; longer text is cut between two characters.
+/// Text of at most N - 2 bytes; the object has N bytes. Longer text is cut between two UTF-8 characters.
 template <size_t N>
 class FixedText {
  public:
@@ -61,44 +63,48 @@ struct Activity {
   bool in_bytes = false;                          ///< unit of done and total: bytes, else items
   FixedText<104> detail;                          ///< e.g. the folder that is being loaded
 
-  // Only if it waits.
+  // Used only while kind is waiting.
   static constexpr int kMostPeers = 8;
-  int32_t peers[kMostPeers] = {};      ///< world ranks that have not come yet
-  int32_t peer_count = 0;              ///< entries of `peers`; 0: unknown, or no rank is waited for
-  bool more_peers = false;             ///< there are more than `peers` holds
+  int32_t peers[kMostPeers] = {};      ///< world ranks that this rank waits for
+  int32_t peer_count = 0;              ///< used entries of `peers`; 0: unknown, or the rank waits for no rank
+  bool more_peers = false;             ///< the rank waits for more ranks than `peers` can hold
   FixedText<96> communicator;          ///< "dp group of stage 1, tp 0"
   FixedText<80> operation;             ///< "all-reduce"
 
   bool is_waiting() const { return kind == waiting; }
   bool waits_for(int rank) const;
-  /// One more world rank that is waited for.
+  /// Adds a world rank to `peers`, once. Sets more_peers when `peers` is full.
   void add_peer(int world_rank);
 };
 
-/// "step 12: forward of micro-batch 3, virtual stage 1, waiting for rank 4 (tp group of stage 0, dp 0: all-reduce)".
+/// "step 12: forward of micro-batch 3, virtual stage 1, waiting for rank 4 (tp group of stage 0, dp 0:
+/// all-reduce)".
 std::string render(const Activity& activity);
 
-/// What a rank does whose device, too, may wait: `device` tells for whom, and counts while the host itself does not wait.
+/// The activity of a rank from its host thread and its device. If only the device waits, the result is the
+/// host's activity with the device's wait; otherwise it is `host`.
 Activity with_device(const Activity& host, const std::optional<Activity>& device);
 
-/// Who holds the others up: those of `computing` (ranks) for which a rank waits, directly; all of them if there is none. `all` holds the
-/// activity of each rank, null where it is unknown.
+/// The ranks of `computing` that at least one other rank waits for; all of `computing` if no rank waits for
+/// any of them.
+///   all   the activity of each world rank; null where it is unknown
 std::vector<int> awaited_of(const std::vector<int>& computing, const std::vector<const Activity*>& all);
 
-/// Writes the activity as a JSON object without a final NUL and returns its length. kActivityJsonBytes always suffice.
-/// Async-signal-safe.
+/// Writes the activity as a JSON object without a final NUL and returns its length. kActivityJsonBytes always
+/// suffice. Async-signal-safe.
 constexpr size_t kActivityJsonBytes = 1536;
 size_t write_json(const Activity& activity, char* out);
 std::string to_json(const Activity& activity);
-/// Nothing for a text that is no such object.
+/// nullopt if `text` is not such an object.
 std::optional<Activity> activity_from_json(const std::string& text);
 
-/// A place for an activity that one thread writes and any number of threads and processes read, without locks. A writer that
-/// is killed in the middle leaves the one before. All zero is an empty slot, so it may lie in fresh shared memory.
+/// Holds one activity. One thread writes; any number of threads and processes read, without locks. If the
+/// writer is killed during a write, readers get the activity before it. A slot of zero bytes is empty, so new
+/// shared memory is valid.
 class ActivitySlot {
  public:
   void write(const Activity& activity);
-  /// Nothing if none was written.
+  /// nullopt if no activity was written.
   std::optional<Activity> read() const;
 
  private:

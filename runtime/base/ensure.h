@@ -1,4 +1,5 @@
-// One macro for "we are wrong", without a formatting library: device compilers read headers that use it.
+// ENSURE: the check for our own invariants. This header includes no formatting library, because device
+// compilers read headers that use it.
 #pragma once
 #include <string>
 
@@ -8,8 +9,9 @@ namespace trainctl {
 
 }  // namespace trainctl
 
-/// Our own invariant: stays on in release, prints condition and values, aborts. A message needs runtime/base/error.h.
-/// (Named ENSURE because the test framework owns CHECK.)   ENSURE(n > 0, "n = {}", n);
+/// Checks an invariant, also in release builds. A violation prints the condition and the message and aborts.
+/// A file that passes a message includes runtime/base/error.h (fmt).   ENSURE(n > 0, "n = {}", n);
+/// The name is not CHECK because the test framework defines CHECK.
 #define ENSURE(condition, ...)                                                         \
   do {                                                                                 \
     if (!(condition)) [[unlikely]]                                                     \

@@ -1,6 +1,7 @@
-// How trainctl fails: one exception type for "the world failed", one macro for "we are wrong".
+// Error: the one exception type. It means that a device, a disk or a peer failed, or that the input is wrong.
 //
-// Mistakes in a job spec are neither: they are collected as diagnostics (runtime/spec).
+// A broken invariant of our own is ENSURE (runtime/base/ensure.h). Mistakes in a job spec are collected as
+// diagnostics (runtime/spec).
 #pragma once
 #include <fmt/format.h>
 
@@ -22,18 +23,19 @@ enum class ErrorCode {
   kCheckpoint,  // 7
   kDiverged,    // 8
   kHang,        // 9
-  kWorker,      // 10: a worker died of something else
-  kPeerLost,    // 10: this rank waited for a peer past the deadline; the effect, never the first cause
+  kWorker,      // 10: a rank died for a reason that no other code names
+  kPeerLost,    // 10: this rank waited for a peer past the deadline; an effect, never the first cause
   kHardware,    // 11
   kLauncher,    // 12
-  kIo,          // 5; 7 while reading a checkpoint: a file operation failed
+  kIo,          // 5: a file operation failed
   kStopped,     // 75: stopped on request, checkpoint saved
 };
 
 int exit_status(ErrorCode code);
 const char* name_of(ErrorCode code);
 
-/// Thrown when the world failed. Caught once, in a rank's or a command's main.
+/// A failure with its code. A rank's or a command's main catches it and exits with exit_status(code()); a caller
+/// that can continue without the result catches it earlier.
 class Error : public std::runtime_error {
  public:
   Error(ErrorCode code, const std::string& message) : std::runtime_error(message), code_(code) {}

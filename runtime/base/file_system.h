@@ -1,4 +1,4 @@
-// The operating system, named once: files, folders and time, behind an interface that tests can break.
+// Files, folders and time of the operating system, behind interfaces that tests replace to inject failures.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -19,42 +19,44 @@ class File {
   /// Reads exactly data.size() bytes; a short file is Error(kIo).
   virtual void read_at(uint64_t offset, std::span<std::byte> data) = 0;
   virtual uint64_t size() = 0;
-  /// Makes the content durable. After a failed sync the file is garbage: write a new one.
+  /// Makes the content durable. After a failed sync the content is undefined: write a new file.
   virtual void sync() = 0;
 };
 
-/// Thread-safe. Durability is explicit, as on POSIX: content by File::sync, names by sync_directory.
+/// Thread-safe. Calls throw Error(kIo). Durability is explicit, as on POSIX: File::sync makes content
+/// durable, sync_directory makes names durable.
 class FileSystem {
  public:
   virtual ~FileSystem() = default;
   virtual std::unique_ptr<File> create(const std::string& path) = 0;  ///< fails if it exists (O_EXCL)
   virtual std::unique_ptr<File> open_read(const std::string& path) = 0;
-  virtual void make_directory(const std::string& path) = 0;  ///< one level; existing is no error
-  virtual void rename(const std::string& from, const std::string& to) = 0;  ///< replaces a file
-  /// One atomic step that fails with Error(kIo) if `to` exists (RENAME_NOREPLACE). False: this file system has no such
-  /// step and nothing happened.
+  virtual void make_directory(const std::string& path) = 0;  ///< one level; no error if it exists
+  virtual void rename(const std::string& from, const std::string& to) = 0;  ///< replaces an existing file
+  /// Renames in one atomic step; Error(kIo) if `to` exists (RENAME_NOREPLACE). Returns false, and changes
+  /// nothing, if this file system has no such operation.
   virtual bool try_rename_no_replace(const std::string& from, const std::string& to) = 0;
   virtual void remove_file(const std::string& path) = 0;
   virtual void remove_directory(const std::string& path) = 0;  ///< must be empty
-  /// fsync of the folder. False: this file system has no such call.
+  /// fsync of the folder. Returns false if this file system cannot sync folders.
   virtual bool try_sync_directory(const std::string& path) = 0;
   virtual std::vector<std::string> list(const std::string& path) = 0;  ///< names, sorted; no "." and ".."
   virtual bool exists(const std::string& path) = 0;
   virtual bool is_directory(const std::string& path) = 0;
-  virtual bool is_link(const std::string&) { return false; }  ///< a symbolic link, whatever it points to
-  /// Bytes that this user can still write to the file system that holds `path`; nullopt where it does not say.
+  virtual bool is_link(const std::string&) { return false; }  ///< a symbolic link; its target may be missing
+  /// Bytes that this user can still write to the file system that holds `path`; nullopt if the file system
+  /// does not report them.
   virtual std::optional<uint64_t> free_bytes(const std::string&) { return std::nullopt; }
 
   // Built on the calls above.
-  /// Renames a file or folder; Error(kIo) if `to` exists. NFS, Lustre, CephFS, GlusterFS and many FUSE mounts refuse the
-  /// atomic step; there the absence of `to` is checked before a plain rename. So that nothing can come in between, one
-  /// process at a time renames to a name: callers hold the lock of their run.
+  /// Renames a file or folder; Error(kIo) if `to` exists. NFS, Lustre, CephFS, GlusterFS and many FUSE mounts
+  /// have no atomic operation for this; there the call checks that `to` is absent and then renames. Another
+  /// process could create `to` between the two, so callers hold the lock of their run.
   void rename_no_replace(const std::string& from, const std::string& to);
-  /// Makes the names in a folder durable. Where a folder cannot be synced (CIFS, some FUSE mounts) this does nothing:
-  /// names are then as durable as the server makes them by itself.
+  /// Makes the names in a folder durable. Does nothing where a folder cannot be synced (CIFS, some FUSE
+  /// mounts); there the server alone decides when names become durable.
   void sync_directory(const std::string& path);
-  void make_directories(const std::string& path);
-  void remove_tree(const std::string& path);  ///< a link is removed, never what it points to
+  void make_directories(const std::string& path);  ///< with all parents
+  void remove_tree(const std::string& path);  ///< removes a symbolic link itself, never its target
   std::string read_text(const std::string& path);
   /// create + write + sync + sync of the folder; the path must not exist.
   void write_new_text(const std::string& path, const std::string& text);
@@ -62,10 +64,10 @@ class FileSystem {
   void replace_text(const std::string& path, const std::string& text);
 };
 
-/// The machine's own file system; lives for the whole program.
+/// The file system of this machine; lives as long as the program.
 FileSystem& real_file_system();
 
-/// Time; replaced by a hand-wound clock in tests of supervision.
+/// Time. Tests of supervision replace it by a clock that they advance themselves.
 class Clock {
  public:
   virtual ~Clock() = default;

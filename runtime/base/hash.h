@@ -1,4 +1,4 @@
-// Hashes: XXH3 for integrity and identity of data, SHA-256 for manifests.
+// Hashes: XXH3-64 for the integrity and identity of data, SHA-256 for checkpoint manifests.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -39,8 +39,9 @@ class Philox {
   }
   /// Uniform in [0, 1) with 53 random bits.
   double uniform(uint64_t index) const { return double(bits64(index) >> 11) * 0x1.0p-53; }
-  /// Standard normals number 4 * group .. 4 * group + 3, by Box-Muller from one block; computed in double, so the same on every
-  /// machine with a correctly rounded libm to within the final rounding to float.
+  /// The standard normals with numbers 4 * group .. 4 * group + 3, by Box-Muller from one block. Computed in
+  /// double and rounded to float: two machines with accurate libms differ at most in the last bit of the
+  /// float.
   std::array<float, 4> normals(uint64_t group) const {
     const auto b = block(group);
     std::array<float, 4> out;

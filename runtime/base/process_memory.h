@@ -1,15 +1,16 @@
-// How much memory this process has taken.
+// How much memory this process has used.
 #pragma once
 #include <cstdint>
 #include <string>
 
 namespace trainctl {
 
-/// Largest resident size of this process so far in bytes (VmHWM: libraries, shared memory and mapped files included); 0 where the
-/// system does not tell.
+/// The largest resident size of this process so far, in bytes (VmHWM, which includes libraries, shared memory
+/// and mapped files); 0 if the system does not report it.
 uint64_t peak_resident_bytes();
 
-/// What a std::bad_alloc means, in one sentence: how much this process had taken, the limit that holds it if there is one, and what to do.
+/// The message for a std::bad_alloc, one sentence: the peak memory of this process, its address-space limit
+/// (ulimit -v) if one is set, and what to do.
 std::string out_of_memory_text();
 
 }  // namespace trainctl

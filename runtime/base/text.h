@@ -1,4 +1,4 @@
-// How counts, sizes and durations read in messages. Pure; safe from any thread.
+// Texts for counts, sizes and durations in messages. Pure; safe from any thread.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -6,19 +6,19 @@
 
 namespace trainctl {
 
-/// "1 rank", "8 ranks"; a plural without a plain s is given: count_of(2, "entry", "entries").
+/// "1 rank", "8 ranks". Pass a plural that does not just add an s: count_of(2, "entry", "entries").
 std::string count_of(int64_t count, std::string_view noun, std::string_view plural = {});
 /// "1.23 M", "8.1 k", "412"; "-" for NaN.
 std::string short_number(double value);
 /// "2d 6h", "3h 5m", "4m 12s", "8s"; "-" for a negative or infinite time.
 std::string short_duration(double seconds);
-/// Of files, in powers of 1000: "112.4 GB", "999 B".
+/// A file size, in powers of 1000: "112.4 GB", "999 B".
 std::string size_text(uint64_t bytes);
-/// Of memory, in powers of 1024: "1.50 TiB", "82.5 MiB", "0.5 KiB".
+/// A memory size, in powers of 1024: "1.50 TiB", "82.5 MiB", "0.5 KiB".
 std::string memory_text(double bytes);
-/// One word of a command line for a POSIX shell, in quotes where it needs them.
+/// `word` as one word of a POSIX shell command, in quotes if the shell needs them.
 std::string shell_quoted(const std::string& word);
-/// The last line of a text that is not empty, "" if there is none.
+/// The last non-empty line of `text`; "" if there is none.
 std::string last_line_of(std::string_view text);
 
 }  // namespace trainctl
