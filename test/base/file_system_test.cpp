@@ -3,7 +3,6 @@
 // Method: one list of checks on the machine's file system and on the one in memory, plain and with calls refused. Exit statuses
 // against the documented table.
 #include <catch2/catch.hpp>
-#include <stdlib.h>
 #include <unistd.h>
 
 #include <set>
@@ -11,21 +10,13 @@
 #include "runtime/base/error.h"
 #include "runtime/base/file_system.h"
 #include "test/support/power_loss_file_system.h"
+#include "test/support/temporary_folder.h"
 
 using namespace trainctl;
+using test::TemporaryFolder;
 using Catch::Contains;
 
 namespace {
-
-struct Folder {
-  std::string path;
-  Folder() {
-    char name[] = "/tmp/file_system_test.XXXXXX";
-    REQUIRE(::mkdtemp(name));
-    path = name;
-  }
-  ~Folder() { real_file_system().remove_tree(path); }
-};
 
 std::span<const std::byte> bytes(const std::string& text) { return std::as_bytes(std::span(text)); }
 
@@ -108,14 +99,14 @@ void check_renames(FileSystem& fs, const std::string& dir) {
 }  // namespace
 
 TEST_CASE("the machine's file system keeps the contract") {
-  const Folder folder;
+  const TemporaryFolder folder;
   FileSystem& fs = real_file_system();
-  for (const char* part : {"/files", "/folders", "/renames"}) fs.make_directory(folder.path + part);
-  check_files(fs, folder.path + "/files");
-  check_folders(fs, folder.path + "/folders");
-  check_renames(fs, folder.path + "/renames");
-  REQUIRE(fs.free_bytes(folder.path));
-  CHECK_FALSE(fs.free_bytes(folder.path + "/none"));
+  for (const char* part : {"/files", "/folders", "/renames"}) fs.make_directory(folder.path() + part);
+  check_files(fs, folder / "files");
+  check_folders(fs, folder / "folders");
+  check_renames(fs, folder / "renames");
+  REQUIRE(fs.free_bytes(folder.path()));
+  CHECK_FALSE(fs.free_bytes(folder / "none"));
 }
 
 TEST_CASE("the file system in memory keeps the contract, whatever it refuses") {
@@ -146,16 +137,16 @@ TEST_CASE("a rename whose answer was lost is not a failure, one that did not hap
 }
 
 TEST_CASE("removing a tree removes a link in it, never what it points to") {
-  const Folder folder;
+  const TemporaryFolder folder;
   FileSystem& fs = real_file_system();
-  fs.make_directories(folder.path + "/kept");
-  fs.write_new_text(folder.path + "/kept/file", "x");
-  fs.make_directory(folder.path + "/tree");
-  REQUIRE(::symlink((folder.path + "/kept").c_str(), (folder.path + "/tree/link").c_str()) == 0);
-  CHECK(fs.is_link(folder.path + "/tree/link"));
-  fs.remove_tree(folder.path + "/tree");
-  CHECK_FALSE(fs.exists(folder.path + "/tree"));
-  CHECK(fs.exists(folder.path + "/kept/file"));
+  fs.make_directories(folder / "kept");
+  fs.write_new_text(folder / "kept/file", "x");
+  fs.make_directory(folder / "tree");
+  REQUIRE(::symlink((folder / "kept").c_str(), (folder / "tree/link").c_str()) == 0);
+  CHECK(fs.is_link(folder / "tree/link"));
+  fs.remove_tree(folder / "tree");
+  CHECK_FALSE(fs.exists(folder / "tree"));
+  CHECK(fs.exists(folder / "kept/file"));
 }
 
 TEST_CASE("every kind of error has a name and its documented exit status") {

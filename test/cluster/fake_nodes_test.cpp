@@ -9,6 +9,7 @@
 #include <filesystem>
 
 #include "test/support/fake_nodes.h"
+#include "test/support/temporary_folder.h"
 
 using namespace trainctl::test;
 namespace fs = std::filesystem;
@@ -160,7 +161,8 @@ TEST_CASE("nothing of the nodes is left", "[nodes]") {
 }
 
 TEST_CASE("nodes end when their owner is killed", "[nodes]") {
-  const std::string note = (fs::temp_directory_path() / ("owner-" + std::to_string(::getpid()))).string();
+  const TemporaryFolder notes;
+  const std::string note = notes / "owner";
   const pid_t owner = ::fork();
   if (owner == 0) {
     try {
@@ -174,7 +176,6 @@ TEST_CASE("nodes end when their owner is killed", "[nodes]") {
   const bool up = eventually(20, [&] { return fs::exists(note) && fs::file_size(note) > 0; });
   const std::string folder = read_file(note), prefix = "t" + std::to_string(owner) + "-";
   const std::string before = left_of(prefix);
-  fs::remove(note);
   ::kill(owner, SIGKILL);
   REQUIRE(up);
   CHECK_FALSE(before.empty());

@@ -1,7 +1,6 @@
 // Goal: `trainctl data` from the command line: every outcome has its exit status, results are on disk, --json is JSON.
 // Method: the whole program in this process with its stdout in a file.
 #include <fcntl.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
@@ -11,6 +10,7 @@
 
 #include "cmd/commands.h"
 #include "runtime/base/file_system.h"
+#include "test/support/temporary_folder.h"
 
 using namespace trainctl;
 
@@ -18,13 +18,7 @@ namespace {
 
 class Workplace {
  public:
-  Workplace() {
-    std::string name = "/tmp/trainctl-cmd-data-XXXXXX";
-    REQUIRE(::mkdtemp(name.data()) != nullptr);
-    path_ = name;
-  }
-  ~Workplace() { real_file_system().remove_tree(path_); }
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+  std::string operator/(const std::string& name) const { return folder_ / name; }
 
   /// Runs `trainctl data ARGUMENTS`; returns the exit status and keeps stdout.
   int run(std::vector<std::string> arguments) {
@@ -32,20 +26,20 @@ class Workplace {
     std::vector<const char*> argv;
     for (const std::string& a : arguments) argv.push_back(a.c_str());
     std::fflush(stdout);
-    const int saved = ::dup(1), file = ::open((path_ + "/stdout").c_str(), O_CREAT | O_TRUNC | O_WRONLY, 0600);
+    const int saved = ::dup(1), file = ::open((folder_ / "stdout").c_str(), O_CREAT | O_TRUNC | O_WRONLY, 0600);
     ::dup2(file, 1);
     const int status = cmd::run_program(int(argv.size()), argv.data());
     std::fflush(stdout);
     ::dup2(saved, 1);
     ::close(saved);
     ::close(file);
-    output = real_file_system().read_text(path_ + "/stdout");
+    output = real_file_system().read_text(folder_ / "stdout");
     return status;
   }
   std::string output;
 
  private:
-  std::string path_;
+  test::TemporaryFolder folder_;
 };
 
 }  // namespace

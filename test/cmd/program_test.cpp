@@ -12,8 +12,10 @@
 #include "runtime/base/error.h"
 #include "runtime/base/file_system.h"
 #include "runtime/supervise/decide/quarantine.h"
+#include "test/support/temporary_folder.h"
 
 using namespace trainctl;
+using test::TemporaryFolder;
 
 namespace {
 
@@ -21,12 +23,6 @@ struct Outcome {
   int status;
   std::string out, err;
 };
-
-std::string temporary_folder() {
-  std::string pattern = "/tmp/trainctl-cmd-XXXXXX";
-  REQUIRE(mkdtemp(pattern.data()) != nullptr);
-  return pattern;
-}
 
 /// Sends a stream of this process to a file while it lives.
 class Redirect {
@@ -53,7 +49,8 @@ class Redirect {
 };
 
 Outcome run(std::vector<std::string> words) {
-  const std::string folder = temporary_folder();
+  const TemporaryFolder temporary;
+  const std::string& folder = temporary.path();
   words.insert(words.begin(), "trainctl");
   std::vector<const char*> argv;
   for (const std::string& word : words) argv.push_back(word.c_str());
@@ -64,21 +61,17 @@ Outcome run(std::vector<std::string> words) {
   }
   outcome.out = real_file_system().read_text(folder + "/out");
   outcome.err = real_file_system().read_text(folder + "/err");
-  real_file_system().remove_tree(folder);
   return outcome;
 }
 
 /// A spec in a folder of its own, gone with this object.
 class SpecFile {
  public:
-  explicit SpecFile(const std::string& text) : folder_(temporary_folder()) {
-    real_file_system().write_new_text(path(), text);
-  }
-  ~SpecFile() { real_file_system().remove_tree(folder_); }
-  std::string path() const { return folder_ + "/job.json"; }
+  explicit SpecFile(const std::string& text) { real_file_system().write_new_text(path(), text); }
+  std::string path() const { return folder_ / "job.json"; }
 
  private:
-  std::string folder_;
+  TemporaryFolder folder_;
 };
 
 const char* kValid =
@@ -226,7 +219,8 @@ TEST_CASE("json goes to stdout and can be read", "[cmd]") {
 }
 
 TEST_CASE("init writes a spec that validates, and overwrites nothing", "[cmd]") {
-  const std::string folder = temporary_folder();
+  const TemporaryFolder temporary;
+  const std::string& folder = temporary.path();
   for (const std::string& preset : preset_names()) {
     const std::string path = folder + "/" + preset + ".json";
     CHECK(run({"init", preset, "-o", path}).status == 0);
@@ -234,7 +228,6 @@ TEST_CASE("init writes a spec that validates, and overwrites nothing", "[cmd]") 
     CHECK(run({"init", preset, "-o", path}).status == 2);
   }
   CHECK(run({"init", "--list"}).out.find("llama3-8b") != std::string::npos);
-  real_file_system().remove_tree(folder);
 }
 
 TEST_CASE("what is wrong with a line is said in words", "[cmd]") {
@@ -261,7 +254,8 @@ TEST_CASE("what is wrong with a line is said in words", "[cmd]") {
 }
 
 TEST_CASE("runs are looked for and made in the folder that is named", "[cmd]") {
-  const std::string folder = temporary_folder(), none = folder + "/none";
+  const TemporaryFolder temporary;
+  const std::string folder = temporary.path(), none = folder + "/none";
   const SpecFile spec(kValid);
   for (const std::string command : {"status", "stop", "inspect-ckpt", "resume"}) {
     const Outcome outcome = run({command, "x", "--run-dir", none});
@@ -286,7 +280,6 @@ TEST_CASE("runs are looked for and made in the folder that is named", "[cmd]") {
     real_file_system().write_new_text(run_folder + "/job.json", "{}");
   }
   CHECK(run({"status", "x", "--run-dir", folder + "/many"}).err.find("r18, r19 and 3 more") != std::string::npos);
-  real_file_system().remove_tree(folder);
 }
 
 TEST_CASE("explain finds a field by its name alone, and its errors", "[cmd]") {
@@ -298,7 +291,8 @@ TEST_CASE("explain finds a field by its name alone, and its errors", "[cmd]") {
 }
 
 TEST_CASE("nodes lists what is in quarantine, and lifts it", "[cmd]") {
-  const std::string list = temporary_folder() + "/quarantine.json";
+  const TemporaryFolder folder;
+  const std::string list = folder / "quarantine.json";
   CHECK(run({"nodes", "--list", list}).out == fmt::format("no node is in quarantine ({})\n", list));
   QuarantineFile file(real_file_system(), real_clock(), list);
   const double now_s = real_clock().unix_s();
@@ -316,7 +310,8 @@ TEST_CASE("nodes lists what is in quarantine, and lifts it", "[cmd]") {
 }
 
 TEST_CASE("completion scripts name every command and field", "[cmd]") {
-  const std::string folder = temporary_folder();
+  const TemporaryFolder temporary;
+  const std::string& folder = temporary.path();
   for (const std::string shell : {"bash", "zsh", "fish"}) {
     const Outcome script = run({"completion", shell});
     CHECK(script.status == 0);
@@ -328,5 +323,4 @@ TEST_CASE("completion scripts name every command and field", "[cmd]") {
     CHECK(std::system(fmt::format("bash -n {}/script", folder).c_str()) == 0);
   }
   CHECK(run({"completion", "csh"}).status == 2);
-  real_file_system().remove_tree(folder);
 }

@@ -10,6 +10,7 @@
 #include "test/cuda_training/gpu_runs.h"
 #include "test/support/emulated_gpu/emulated_gpu.h"
 #include "test/support/emulated_gpu/emulated_nccl.h"
+#include "test/support/temporary_folder.h"
 
 using namespace trainctl;
 using namespace trainctl::test;
@@ -74,7 +75,7 @@ void check_loaded_early(JobSpec job, const std::string& dir) {
 }  // namespace
 
 TEST_CASE("every kernel of a run is launched before the first exchange", "[nccl]") {
-  const TempDir dir;
+  const TemporaryFolder dir;
   JobSpec gpt = base_job(Family::gpt2, dir.path(), DType::bf16, 1);
   gpt.parallelism.data = gpt.parallelism.pipeline = 2;
   gpt.parallelism.lanes = 4;
@@ -89,12 +90,12 @@ TEST_CASE("every kernel of a run is launched before the first exchange", "[nccl]
 }
 
 TEST_CASE("NCCL: dp 2 has the bits of one rank", "[nccl]") {
-  const TempDir dir;
+  const TemporaryFolder dir;
   check_mesh(base_job(Family::llama, dir.path(), DType::bf16, 1), dir.path(), "dp2", [](JobSpec& j) { j.parallelism.data = 2; });
 }
 
 TEST_CASE("NCCL: pp 2 and its schedules have the bits of one rank", "[nccl]") {
-  const TempDir dir;
+  const TemporaryFolder dir;
   const JobSpec base = base_job(Family::gpt2, dir.path(), DType::f32, 1);
   check_mesh(base, dir.path(), "1f1b", [](JobSpec& j) { j.parallelism.pipeline = 2; });
   check_mesh(base, dir.path(), "interleaved", [](JobSpec& j) {
@@ -105,7 +106,7 @@ TEST_CASE("NCCL: pp 2 and its schedules have the bits of one rank", "[nccl]") {
 }
 
 TEST_CASE("NCCL: tp 2, pp 2, dp 2 has the bits of tp 2 alone", "[nccl]") {
-  const TempDir dir;
+  const TemporaryFolder dir;
   check_mesh(base_job(Family::llama, dir.path(), DType::bf16, 2), dir.path(), "mesh",
              [](JobSpec& j) { j.parallelism.data = j.parallelism.pipeline = 2; });
   // Of eight ranks each has one for its tp group, one for its dp group and one for each of two pipeline edges: none for the world and
@@ -127,7 +128,7 @@ size_t taken_bytes(const ThreadRun& run) { return *std::max_element(run.allocate
 /// reduction = "fast" beside "exact" on one mesh. `rounds_otherwise`: enough parts that another order of additions can be seen.
 void check_fast(Family family, DType compute, int tp, int pp, int dp, int zero_stage, bool rounds_otherwise) {
   CAPTURE(tp, pp, dp, zero_stage);
-  const TempDir dir;
+  const TemporaryFolder dir;
   JobSpec job = tiny_job(family, dir.path());
   job.compute = compute;
   job.parallelism.tensor = tp;

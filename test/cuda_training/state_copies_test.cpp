@@ -7,6 +7,7 @@
 #include "runtime/plan/plan.h"
 #include "test/cuda_training/gpu_runs.h"
 #include "test/support/emulated_gpu/emulated_gpu.h"
+#include "test/support/temporary_folder.h"
 
 using namespace trainctl;
 using namespace trainctl::test;
@@ -38,7 +39,7 @@ Measured run_with(const JobSpec& job, const std::string& dir, int64_t steps, siz
 }  // namespace
 
 TEST_CASE("a state much larger than its staging memory is saved and loaded with the same bits", "[checkpoint]") {
-  const TempDir dir;
+  const TemporaryFolder dir;
   const JobSpec job = tiny_job(Family::gpt2, dir.path());
   const size_t state_bytes = 12 * size_t(parameter_table(job.model, job.optimizer).total_count());
   REQUIRE(state_bytes > 20 * kLittle);
@@ -65,7 +66,7 @@ TEST_CASE("a state much larger than its staging memory is saved and loaded with 
 
 TEST_CASE("imported weights pass through little staging memory with the same bits", "[checkpoint]") {
   for (const char* name : {"gpt2-tiny", "llama-tiny"}) {
-    const TempDir dir;
+    const TemporaryFolder dir;
     const JobSpec job = golden_job(name);
     const Measured whole = run_with(job, dir.path() + "/whole", 1, kStagingBytes);
     const Measured little = run_with(job, dir.path() + "/little", 1, kLittle);

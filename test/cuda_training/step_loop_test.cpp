@@ -4,6 +4,7 @@
 
 #include "test/cuda_training/gpu_runs.h"
 #include "test/support/emulated_gpu/emulated_gpu.h"
+#include "test/support/temporary_folder.h"
 
 using namespace trainctl;
 using namespace trainctl::test;
@@ -20,7 +21,7 @@ emulated_gpu::Counts counts_of(const JobSpec& job, int64_t steps) {
 
 TEST_CASE("a step allocates nothing and copies through pinned memory alone", "[plan]") {
   for (const Family family : {Family::gpt2, Family::llama}) {
-    const TempDir dir;
+    const TemporaryFolder dir;
     JobSpec job = tiny_job(family, dir.path());
     job.compute = DType::bf16;
     job.parallelism.pipeline = job.parallelism.data = 2;
@@ -40,7 +41,7 @@ TEST_CASE("another micro-batch converts no bias and copies, adds or clears no gr
     uint64_t copies, adds, memsets, kernels;
   };
   const auto launches_of = [](int64_t micro_batches) {
-    const TempDir dir;
+    const TemporaryFolder dir;
     JobSpec job = tiny_job(Family::gpt2, dir.path());
     job.compute = DType::bf16;
     job.parallelism.lanes = 1;

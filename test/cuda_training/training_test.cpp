@@ -8,6 +8,7 @@
 
 #include "runtime/plan/plan.h"
 #include "test/cuda_training/gpu_runs.h"
+#include "test/support/temporary_folder.h"
 
 using namespace trainctl;
 using namespace trainctl::test;
@@ -17,7 +18,7 @@ namespace {
 
 /// Largest distance of a run's losses from the golden curve, over `steps` steps.
 double distance_from_golden(const std::string& name, DType compute, int tp, int pp, int dp, int64_t steps) {
-  const TempDir dir;
+  const TemporaryFolder dir;
   JobSpec job = golden_job(name);
   job.compute = compute;
   job.parallelism.tensor = tp;
@@ -73,7 +74,7 @@ const Variant kVariants[] = {
 };
 
 void check_same_bits(Family family, DType compute, int tp, int every) {
-  const TempDir dir;
+  const TemporaryFolder dir;
   JobSpec base = tiny_job(family, dir.path());
   base.compute = compute;
   base.parallelism.tensor = tp;
@@ -126,7 +127,7 @@ TEST_CASE("same bits on every mesh of one GPU: llama bf16, tp 2, sequence parall
 
 TEST_CASE("a checkpoint of the CPU goes on on the GPU, and one of the GPU on the CPU", "[checkpoint]") {
   prepare_devices(1, 3);
-  const TempDir dir;
+  const TemporaryFolder dir;
   const JobSpec job = tiny_job(Family::llama, dir.path());
   const ThreadRun cpu = run_on_threads(job, {.dir = dir.path() + "/cpu", .max_steps = 4});
   const ThreadRun cpu_half = run_on_threads(job, {.dir = dir.path() + "/cpu-half", .max_steps = 2});
@@ -146,7 +147,7 @@ TEST_CASE("a checkpoint of the CPU goes on on the GPU, and one of the GPU on the
 TEST_CASE("a rank takes the GPU memory that the plan says", "[plan]") {
   prepare_devices(1, 4);
   for (const Family family : {Family::gpt2, Family::llama}) {
-    const TempDir dir;
+    const TemporaryFolder dir;
     JobSpec job = tiny_job(family, dir.path());
     job.compute = DType::bf16;
     job.parallelism.data = 2;

@@ -157,7 +157,7 @@ TEST_CASE("no sample is lost or repeated within an epoch at any width and resume
 }
 
 TEST_CASE("samples overlap by one token and cover the source", "[order]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   std::vector<int32_t> ids(50);
   std::iota(ids.begin(), ids.end(), 0);
   write_raw(folder / "t.bin", ids);
@@ -174,7 +174,7 @@ TEST_CASE("samples overlap by one token and cover the source", "[order]") {
 }
 
 TEST_CASE("a source too short, a foreign id and a wrong sidecar are refused", "[order]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   std::vector<int32_t> ids(100, 3);
   const std::string path = folder / "t.bin";
   write_raw(path, ids);
@@ -198,7 +198,7 @@ TEST_CASE("a source too short, a foreign id and a wrong sidecar are refused", "[
 }
 
 TEST_CASE("a foreign id beyond what opening looks at is found when read", "[order]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   std::vector<int32_t> ids(3 << 20, 1);
   const size_t bad = 1'240'000;
   ids[bad] = 9;
@@ -211,7 +211,7 @@ TEST_CASE("a foreign id beyond what opening looks at is found when read", "[orde
 }
 
 TEST_CASE("the prefetcher returns batches in order, rethrows, and stops while full", "[order]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   std::vector<int32_t> ids(3 << 20, 1);
   for (size_t i = 0; i < 1000; ++i) ids[i] = int32_t(i % 7);
   ids[1'240'000] = 9;

@@ -52,7 +52,7 @@ int64_t resident_kib(const std::string& path) {
 }  // namespace
 
 TEST_CASE("what a dataset has read is not kept as its memory", "[data]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   constexpr size_t kTokens = size_t(1) << 20;
   write_bytes(folder / "a.bin", std::string(2 * kTokens, '\1'));   // id 257, a million times
   DatasetOptions options;
@@ -69,7 +69,7 @@ TEST_CASE("what a dataset has read is not kept as its memory", "[data]") {
 }
 
 TEST_CASE("the golden Megatron pair is read by index, by .bin and by prefix", "[data]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   REQUIRE(golden_idx().size() == 94);
   write_bytes(folder / "a.idx", golden_idx());
   write_bytes(folder / "a.bin", golden_bin());
@@ -87,7 +87,7 @@ TEST_CASE("the golden Megatron pair is read by index, by .bin and by prefix", "[
 }
 
 TEST_CASE("a Megatron index cut or changed anywhere is refused or harmless", "[data]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   const std::string good = golden_idx();
   write_bytes(folder / "a.bin", golden_bin());
   for (size_t n = 0; n < good.size(); ++n) {
@@ -111,7 +111,7 @@ TEST_CASE("a Megatron index cut or changed anywhere is refused or harmless", "[d
 }
 
 TEST_CASE("each kind of damage to a Megatron pair has its own sentence", "[data]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   const auto message = [&](const std::string& idx, const std::string& bin) {
     write_bytes(folder / "a.idx", idx);
     write_bytes(folder / "a.bin", bin);
@@ -140,7 +140,7 @@ TEST_CASE("each kind of damage to a Megatron pair has its own sentence", "[data]
 }
 
 TEST_CASE("sequence modes behind the index and sequences out of order are accepted", "[data]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   write_bytes(folder / "a.bin", golden_bin());
   write_bytes(folder / "a.idx", golden_idx() + std::string(3, '\0'));
   CHECK(open_source({.path = folder / "a"})->token_count() == 9);
@@ -151,7 +151,7 @@ TEST_CASE("sequence modes behind the index and sequences out of order are accept
 }
 
 TEST_CASE("every integer dtype of a Megatron pair is read", "[data]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   const auto check = [&]<typename T>(T, char code) {
     std::string idx = golden_idx(), bin;
     idx[17] = code;
@@ -168,7 +168,7 @@ TEST_CASE("every integer dtype of a Megatron pair is read", "[data]") {
 }
 
 TEST_CASE("the golden llm.c shards of both flavours are read; damaged ones are refused", "[data]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   std::string gpt2 = unhex("88d83401 01000000 04000000"), llama = unhex("a1d93401 07000000 04000000");
   gpt2.resize(1024, '\0'), llama.resize(1024, '\0');
   gpt2 += unhex("50c4 0100 0200 0300"), llama += unhex("00f40100 01000000 02000000 03000000");
@@ -201,7 +201,7 @@ TEST_CASE("the golden llm.c shards of both flavours are read; damaged ones are r
 }
 
 TEST_CASE("raw files need a dtype and a whole number of tokens", "[data]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   write_bytes(folder / "t.bin", unhex("0100 0200 0300 0400"));
   const std::string path = folder / "t.bin";
   CHECK(all_tokens(*open_source({.path = path, .format = Format::raw, .dtype = DType::u16})) == std::vector<int32_t>{1, 2, 3, 4});
@@ -217,7 +217,7 @@ TEST_CASE("raw files need a dtype and a whole number of tokens", "[data]") {
 }
 
 TEST_CASE("paths that lead nowhere say what was tried", "[data]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   const std::string path = folder / "x";
   CHECK_THAT(data_error([&] { open_source({.path = path}); }),
              Contains("there is no token file " + path) && Contains(".idx or .bin behind its name"));
@@ -235,7 +235,7 @@ TEST_CASE("paths that lead nowhere say what was tried", "[data]") {
 }
 
 TEST_CASE("a fingerprint tells content apart and ignores the place", "[data]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   std::string big(5 << 20, 'a');
   const auto fingerprint = [&](const std::string& name, const std::string& bytes) {
     write_bytes(folder / name, bytes);

@@ -1,21 +1,11 @@
 #include "test/data/token_fixtures.h"
 
-#include <stdlib.h>
-
 #include <fstream>
 #include <iterator>
 
 #include "runtime/base/file_system.h"
 
 namespace trainctl::data::test {
-
-TempFolder::TempFolder() {
-  std::string name = "/tmp/trainctl-data-XXXXXX";
-  REQUIRE(::mkdtemp(name.data()) != nullptr);
-  path_ = name;
-}
-
-TempFolder::~TempFolder() { real_file_system().remove_tree(path_); }
 
 void write_bytes(const std::string& path, const std::string& bytes) {
   std::ofstream file(path, std::ios::binary | std::ios::trunc);

@@ -1,24 +1,15 @@
-// Folders that vanish, and token files written byte by byte, for the tests of the data layer.
+// Token files written byte by byte, for the tests of the data layer.
 #pragma once
 #include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "test/support/temporary_folder.h"
+
 namespace trainctl::data::test {
 
-/// A fresh folder, removed with all in it at the end of the test.
-class TempFolder {
- public:
-  TempFolder();
-  ~TempFolder();
-  TempFolder(const TempFolder&) = delete;
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
+using trainctl::test::TemporaryFolder;
 
 void write_bytes(const std::string& path, const std::string& bytes);
 std::string read_bytes(const std::string& path);

@@ -50,7 +50,7 @@ std::string lines(int n) {
 }  // namespace
 
 TEST_CASE("the writer produces the bytes of the formats", "[tokenize]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   write_golden(real_file_system(), folder / "a", Format::megatron);
   // One sequence per document, so pointers and lengths differ from the golden pair with its two-sequence document.
   CHECK(read_bytes(folder / "a.bin") == golden_bin());
@@ -72,7 +72,7 @@ TEST_CASE("the writer produces the bytes of the formats", "[tokenize]") {
 }
 
 TEST_CASE("tokens are as wide as the vocabulary needs", "[tokenize]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   for (const auto& [format, vocab, width] :
        {std::tuple{Format::megatron, int64_t(65499), 2}, std::tuple{Format::megatron, int64_t(65500), 4},
         std::tuple{Format::llmc, int64_t(65536), 2}, std::tuple{Format::llmc, int64_t(65537), 4}}) {
@@ -113,7 +113,7 @@ TEST_CASE("a full disk at any effect leaves the files of before and nothing else
 }
 
 TEST_CASE("power loss at any effect leaves no index beside tokens of another run", "[tokenize]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   write_golden(real_file_system(), folder / "g", Format::megatron);
   const std::string idx = read_bytes(folder / "g.idx"), bin = read_bytes(folder / "g.bin");
   for (uint64_t after = 0;; ++after) {
@@ -143,7 +143,7 @@ TEST_CASE("power loss at any effect leaves no index beside tokens of another run
 }
 
 TEST_CASE("text files become tokens with a sidecar, and verify agrees", "[tokenize]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   write_bytes(folder / "a.txt", "first text\n");
   write_bytes(folder / "b.txt", "");
   write_bytes(folder / "c.txt", "second\xff");
@@ -171,7 +171,7 @@ TEST_CASE("text files become tokens with a sidecar, and verify agrees", "[tokeni
 }
 
 TEST_CASE("JSON lines are documents; their mistakes are located", "[tokenize]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   const std::string path = folder / "a.jsonl";
   const auto run = [&](const std::string& text, const std::string& key = "text") {
     write_bytes(path, text);
@@ -197,7 +197,7 @@ TEST_CASE("JSON lines are documents; their mistakes are located", "[tokenize]") 
 }
 
 TEST_CASE("a split loses nothing and keeps its share", "[tokenize]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   const std::string text = lines(2000);
   write_bytes(folder / "a.txt", text);
   tokenize({.inputs = {folder / "a.txt"}, .out = folder / "t", .train_share = 99, .val_share = 1});
@@ -220,7 +220,7 @@ TEST_CASE("a split loses nothing and keeps its share", "[tokenize]") {
 }
 
 TEST_CASE("a tokenizer trained on the way is found again from the sidecar, also after a move", "[tokenize]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   const std::string text = lines(3000);
   write_bytes(folder / "a.txt", text);
   real_file_system().make_directory(folder / "set");
@@ -241,7 +241,7 @@ TEST_CASE("a tokenizer trained on the way is found again from the sidecar, also 
 }
 
 TEST_CASE("an existing token set or tokenizer is replaced only by force", "[tokenize]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   write_bytes(folder / "a.txt", lines(3000));
   write_bytes(folder / "b.txt", lines(4000));
   const TokenizeOptions first{.inputs = {folder / "a.txt"}, .out = folder / "t", .train_vocab = 350, .train_share = 9, .val_share = 1};
@@ -289,7 +289,7 @@ TEST_CASE("an existing token set or tokenizer is replaced only by force", "[toke
 }
 
 TEST_CASE("verify finds every foreign id and every change", "[tokenize]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   write_bytes(folder / "a.txt", lines(20000));
   tokenize({.inputs = {folder / "a.txt"}, .out = folder / "t"});
   std::string bin = read_bytes(folder / "t.bin");

@@ -112,7 +112,7 @@ TEST_CASE("training is deterministic and reports what it cannot do", "[tokenizer
 }
 
 TEST_CASE("what is no tokenizer is refused", "[tokenizer]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   CHECK_THAT(data_error([&] { open_tokenizer(folder / "none.model"); }), Contains("there is no tokenizer"));
   write_bytes(folder / "bad.model", "not a model");
   CHECK_THAT(data_error([&] { open_tokenizer(folder / "bad.model"); }), Contains("is no SentencePiece model"));

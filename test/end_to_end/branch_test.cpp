@@ -10,6 +10,7 @@
 #include "test/end_to_end/jobs.h"
 #include "test/end_to_end/program.h"
 #include "test/support/thread_run.h"
+#include "test/support/temporary_folder.h"
 
 using namespace trainctl::test;
 using Catch::Contains;
@@ -18,7 +19,7 @@ using nlohmann::json;
 namespace {
 
 /// The base run of 20 steps with checkpoints of steps 4, 8, ..., kept, in `dir`.
-void launch_base(const TempDir& dir) {
+void launch_base(const TemporaryFolder& dir) {
   write_file(dir.path() + "/job.json", tiny_spec("base"));
   const Outcome o = run_trainctl(dir.path(), {"launch", "job.json", "-s", "observability.run_id=base", "-s", "checkpoint.keep_last=9"});
   INFO(o.err);
@@ -45,7 +46,7 @@ std::string text_after(const std::string& text, const std::string& mark) {
 }  // namespace
 
 TEST_CASE("two branches of one checkpoint with two learning rates, and one without a change", "[branch]") {
-  const TempDir dir;
+  const TemporaryFolder dir;
   launch_base(dir);
   const std::string base = dir.path() + "/runs/base";
   const std::string before = read_file(base + "/metrics.jsonl") + read_file(base + "/run.json");
@@ -88,7 +89,7 @@ TEST_CASE("two branches of one checkpoint with two learning rates, and one witho
 }
 
 TEST_CASE("the command that a refused resume names works from any folder", "[branch]") {
-  const TempDir dir, elsewhere;
+  const TemporaryFolder dir, elsewhere;
   launch_base(dir);
   const Outcome refused = run_trainctl(elsewhere.path(), {"resume", dir.path() + "/runs/base", "-s", "schedule.lr=1e-3"});
   CHECK(refused.status == 3);
@@ -103,7 +104,7 @@ TEST_CASE("the command that a refused resume names works from any folder", "[bra
 }
 
 TEST_CASE("a branch without a checkpoint of its own begins at its parent's again", "[branch]") {
-  const TempDir dir;
+  const TemporaryFolder dir;
   launch_base(dir);
   const std::vector<std::string> launch = {"launch", "job.json", "--from", "base@8", "-s", "observability.run_id=b",
                                            "-s", "checkpoint.every_steps=0", "-s", "checkpoint.on_exit=false", "--max-steps", "10"};
@@ -123,7 +124,7 @@ TEST_CASE("a branch without a checkpoint of its own begins at its parent's again
 }
 
 TEST_CASE("what a branch cannot be is refused before anything starts", "[branch]") {
-  const TempDir dir;
+  const TemporaryFolder dir;
   launch_base(dir);
   const auto refused = [&](const std::vector<std::string>& arguments, int status, const std::string& says) {
     const Outcome o = run_trainctl(dir.path(), arguments);
@@ -140,7 +141,7 @@ TEST_CASE("what a branch cannot be is refused before anything starts", "[branch]
 }
 
 TEST_CASE("other data begin at their start, the same data go on where they were", "[branch]") {
-  const TempDir dir;
+  const TemporaryFolder dir;
   launch_base(dir);
   std::string tokens = read_file(std::string(TRAINCTL_SOURCE_DIR) + "/test/golden/llama-tiny/tokens.bin");
   write_file(dir.path() + "/other.bin", tokens.substr(0, tokens.size() / 4 * 2));
@@ -164,7 +165,7 @@ TEST_CASE("other data begin at their start, the same data go on where they were"
 }
 
 TEST_CASE("a resume extends a run and says, with its class, what it changes", "[branch]") {
-  const TempDir dir;
+  const TemporaryFolder dir;
   launch_base(dir);
   const std::string base = dir.path() + "/runs/base";
   const Outcome longer = run_trainctl(dir.path(), {"resume", "base", "-s", "schedule.total_steps=24", "-s", "checkpoint.keep_last=8"});
@@ -190,7 +191,7 @@ TEST_CASE("a resume extends a run and says, with its class, what it changes", "[
 }
 
 TEST_CASE("a mesh given by its factors alone resumes a run of another size", "[branch]") {
-  const TempDir dir;
+  const TemporaryFolder dir;
   write_file(dir.path() + "/job.json", tiny_spec("sized"));
   REQUIRE(run_trainctl(dir.path(), {"launch", "job.json", "-s", "observability.run_id=sized", "-s", "parallelism.world_size=4",
                                     "--max-steps", "4"}).status == 0);
@@ -201,7 +202,7 @@ TEST_CASE("a mesh given by its factors alone resumes a run of another size", "[b
 }
 
 TEST_CASE("what is said of a copied run names the copy", "[branch]") {
-  const TempDir dir;
+  const TemporaryFolder dir;
   launch_base(dir);
   std::filesystem::copy(dir.path() + "/runs/base", dir.path() + "/runs/copy", std::filesystem::copy_options::recursive);
   CHECK_THAT(run_trainctl(dir.path(), {"status", "copy"}).out, Contains("run        copy ") && !Contains("runs/base"));
@@ -219,7 +220,7 @@ TEST_CASE("what is said of a copied run names the copy", "[branch]") {
 }
 
 TEST_CASE("a branch with another global batch takes its learning rate by the rule", "[branch]") {
-  const TempDir dir;
+  const TemporaryFolder dir;
   launch_base(dir);
   const std::vector<std::string> twice = {
       "launch", "job.json", "--from", "base@8", "-s", "batch.global_sequences=16", "--max-steps", "9"};

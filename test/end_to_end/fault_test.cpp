@@ -13,13 +13,14 @@
 #include "test/end_to_end/jobs.h"
 #include "test/end_to_end/program.h"
 #include "test/support/thread_run.h"
+#include "test/support/temporary_folder.h"
 
 using namespace trainctl::test;
 
 namespace {
 
 struct Bench {
-  TempDir dir;
+  TemporaryFolder dir;
   std::string whole;   // the undisturbed run
 
   Bench() {

@@ -7,6 +7,7 @@
 
 #include "test/end_to_end/program.h"
 #include "test/support/thread_run.h"
+#include "test/support/temporary_folder.h"
 
 using namespace trainctl::test;
 using nlohmann::json;
@@ -59,7 +60,7 @@ const json& part(const json& report, const std::string& name) {
 }  // namespace
 
 TEST_CASE("job specs for a GPU are valid", "[input]") {
-  const TempDir dir;
+  const TemporaryFolder dir;
   int specs = 0;
   for (const auto& entry : fs::directory_iterator(std::string(TRAINCTL_SOURCE_DIR) + "/scripts/jobs/gpu")) {
     const Outcome o = run_trainctl(dir.path(), {"validate", entry.path().string(), "--no-data", "-s", "device=cpu"});
@@ -71,7 +72,7 @@ TEST_CASE("job specs for a GPU are valid", "[input]") {
 }
 
 TEST_CASE("gpu_check says that there is no GPU, and its plan needs none", "[input]") {
-  const TempDir dir;
+  const TemporaryFolder dir;
   write_program(dir.path() + "/path/nvidia-smi", "exit 9\n");
   const Outcome none = check(dir.path(), {"--out", "report"});
   CHECK(none.status == 77);
@@ -85,7 +86,7 @@ TEST_CASE("gpu_check says that there is no GPU, and its plan needs none", "[inpu
 }
 
 TEST_CASE("gpu_check goes on after a part that fails and reports all of them", "[input]") {
-  const TempDir dir;
+  const TemporaryFolder dir;
   make_up_a_gpu(dir.path(), "case \"$*\" in *list-test-names*) exit 0 ;; esac\necho 'All tests passed (12 assertions in 3 test cases)'\n");
   const Outcome o = check(dir.path(), {"--bundle", "a bundle", "--out", "report", "--quick"});
   INFO(o.out << o.err);
@@ -115,7 +116,7 @@ TEST_CASE("gpu_check goes on after a part that fails and reports all of them", "
 }
 
 TEST_CASE("a test program that fails fails the check", "[input]") {
-  const TempDir dir;
+  const TemporaryFolder dir;
   make_up_a_gpu(dir.path(), "echo 'test cases: 3 | 1 failed'\nexit 1\n");
   check(dir.path(), {"--bundle", "a bundle", "--out", "report", "--quick"});
   const json report = json::parse(read_file(dir.path() + "/report/gpu-check.json"));

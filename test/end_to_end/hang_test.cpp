@@ -11,6 +11,7 @@
 #include "test/end_to_end/jobs.h"
 #include "test/end_to_end/program.h"
 #include "test/support/thread_run.h"
+#include "test/support/temporary_folder.h"
 
 using namespace trainctl::test;
 
@@ -52,7 +53,7 @@ std::string line_of(const std::string& text, const std::string& beginning) {
 }  // namespace
 
 TEST_CASE("whichever rank stops, and wherever, is named first", "[hang]") {
-  const TempDir dir;
+  const TemporaryFolder dir;
   write_file(dir.path() + "/job.json", tiny_spec("tiny"));
   std::string table;
   int number = 0;
@@ -86,7 +87,7 @@ TEST_CASE("whichever rank stops, and wherever, is named first", "[hang]") {
 
 TEST_CASE("a rank that loads much longer than peers wait for each other in a step is no hang", "[hang]") {
   constexpr double kCollectiveTimeoutS = 1;
-  const TempDir dir;
+  const TemporaryFolder dir;
   write_file(dir.path() + "/job.json", tiny_spec("late"));
   Child child({trainctl_path(), "launch", "job.json", "-s", fmt::format("fault_tolerance.collective_timeout_seconds={}", kCollectiveTimeoutS),
                "-s", "fault_tolerance.heartbeat_seconds=30"},

@@ -6,6 +6,7 @@
 #include "test/end_to_end/jobs.h"
 #include "test/end_to_end/program.h"
 #include "test/support/thread_run.h"
+#include "test/support/temporary_folder.h"
 
 using namespace trainctl::test;
 using Catch::Contains;
@@ -29,7 +30,7 @@ bool started_nothing(const std::string& dir) {
 }  // namespace
 
 TEST_CASE("bad input is refused before anything starts", "[input]") {
-  const TempDir dir;
+  const TemporaryFolder dir;
   write_file(dir.path() + "/job.json", tiny_spec("bad"));
   write_file(dir.path() + "/broken.json", "{\"version\": 1,\n \"modle\": {}}\n");
   write_file(dir.path() + "/odd.bin", "abc");
@@ -62,7 +63,7 @@ TEST_CASE("bad input is refused before anything starts", "[input]") {
 }
 
 TEST_CASE("a run that exists is not overwritten by another spec", "[input]") {
-  const TempDir dir;
+  const TemporaryFolder dir;
   write_file(dir.path() + "/job.json", tiny_spec("fixed"));
   REQUIRE(run_trainctl(dir.path(), {"launch", "job.json", "-s", "observability.run_id=mine", "--max-steps", "2"}).status == 0);
   const std::string before = read_file(dir.path() + "/runs/mine/metrics.jsonl");
@@ -78,7 +79,7 @@ TEST_CASE("a run that exists is not overwritten by another spec", "[input]") {
 }
 
 TEST_CASE("a resume takes no other run's checkpoints and never begins again unasked", "[input]") {
-  const TempDir dir;
+  const TemporaryFolder dir;
   write_file(dir.path() + "/job.json", tiny_spec("own"));
   const std::string shared = dir.path() + "/shared";
   REQUIRE(run_trainctl(dir.path(), {"launch", "job.json", "-s", "observability.run_id=a", "--max-steps", "4"}).status == 0);
@@ -99,7 +100,7 @@ TEST_CASE("a resume takes no other run's checkpoints and never begins again unas
 }
 
 TEST_CASE("damaged checkpoints are found, named and passed over", "[input]") {
-  const TempDir dir;
+  const TemporaryFolder dir;
   write_file(dir.path() + "/job.json", tiny_spec("bits"));
   REQUIRE(run_trainctl(dir.path(), {"launch", "job.json", "-s", "observability.run_id=r", "--max-steps", "8"}).status == 0);
   const std::string shard = dir.path() + "/runs/r/ckpt/step-00000008/shard-00002-of-00004.safetensors";
@@ -120,7 +121,7 @@ TEST_CASE("damaged checkpoints are found, named and passed over", "[input]") {
 }
 
 TEST_CASE("a loss that is not a number ends the run with 8", "[input]") {
-  const TempDir dir;
+  const TemporaryFolder dir;
   std::string weights = read_file(std::string(TRAINCTL_SOURCE_DIR) + "/test/golden/llama-tiny/weights.safetensors");
   const unsigned char nan[] = {0, 0, 0xc0, 0x7f};
   std::copy(nan, nan + 4, weights.end() - 4);
@@ -133,7 +134,7 @@ TEST_CASE("a loss that is not a number ends the run with 8", "[input]") {
 }
 
 TEST_CASE("a job starts and resumes from any folder: its paths start at its file", "[input]") {
-  const TempDir dir;
+  const TemporaryFolder dir;
   std::filesystem::create_directories(dir.path() + "/here/deeper");
   std::filesystem::create_directories(dir.path() + "/jobs/data");
   std::filesystem::copy(std::string(TRAINCTL_SOURCE_DIR) + "/test/golden/llama-tiny/tokens.bin", dir.path() + "/jobs/data/tokens.bin");
@@ -152,7 +153,7 @@ TEST_CASE("a job starts and resumes from any folder: its paths start at its file
 }
 
 TEST_CASE("a checkpoint writes text", "[input]") {
-  const TempDir dir;
+  const TemporaryFolder dir;
   write_file(dir.path() + "/job.json", tiny_spec("text"));
   REQUIRE(run_trainctl(dir.path(), {"launch", "job.json", "-s", "observability.run_id=r", "--max-steps", "4"}).status == 0);
   const std::vector<std::string> arguments = {"sample", "r", "--prompt", "abc", "--tokens", "16", "--tokenizer"};

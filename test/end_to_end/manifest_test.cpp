@@ -11,11 +11,12 @@
 #include "test/end_to_end/jobs.h"
 #include "test/end_to_end/program.h"
 #include "test/support/thread_run.h"
+#include "test/support/temporary_folder.h"
 
 using namespace trainctl::test;
 
 TEST_CASE("a manifest for Kubernetes and the run that it starts fit together", "[input]") {
-  const TempDir dir;
+  const TemporaryFolder dir;
   write_file(dir.path() + "/job.json", tiny_spec("pods"));
   const std::vector<std::string> words = {
       "launch",  "job.json", "--manifest", "k8s",         "-s", "launcher.slurm.nodes=2", "-s", "launcher.slurm.spares=1",

@@ -10,6 +10,7 @@
 #include "test/end_to_end/program.h"
 #include "test/support/golden.h"
 #include "test/support/thread_run.h"
+#include "test/support/temporary_folder.h"
 
 using namespace trainctl::test;
 
@@ -29,7 +30,7 @@ double worst_loss(const std::string& run, const std::string& name) {
 
 TEST_CASE("golden curves through the command line", "[mesh]") {
   for (const std::string name : {"gpt2-tiny", "llama-tiny"}) {
-    const TempDir dir;
+    const TemporaryFolder dir;
     write_file(dir.path() + "/job.json", golden_spec(name));
     const std::vector<std::string> one = {"launch", "job.json", "-s", "name=one", "-s", "parallelism.world_size=1",
                                           "-s", "observability.save_gradients=true"};
@@ -61,7 +62,7 @@ TEST_CASE("golden curves through the command line", "[mesh]") {
 }
 
 TEST_CASE("the same bits under mpirun on every mesh", "[mesh]") {
-  const TempDir dir;
+  const TemporaryFolder dir;
   write_file(dir.path() + "/job.json", tiny_spec("tiny"));
   const auto launch = [&](const std::string& name, std::vector<std::string> sets) {
     std::vector<std::string> arguments = {"launch", "job.json", "-s", "name=" + name};

@@ -7,6 +7,7 @@
 
 #include "test/end_to_end/program.h"
 #include "test/support/thread_run.h"
+#include "test/support/temporary_folder.h"
 
 using namespace trainctl::test;
 using Catch::Contains;
@@ -38,12 +39,12 @@ std::vector<std::string> with_a_library(const std::string& folder) {
   return {};
 }
 
-json inspected(const TempDir& dir) { return json::parse(run_trainctl(dir.path(), {"--json", "inspect-ckpt", "r"}).out); }
+json inspected(const TemporaryFolder& dir) { return json::parse(run_trainctl(dir.path(), {"--json", "inspect-ckpt", "r"}).out); }
 
 }  // namespace
 
 TEST_CASE("a resume on another device says which bits differ and why; nothing changes the device by itself", "[numerics]") {
-  const TempDir dir;
+  const TemporaryFolder dir;
   write_file(dir.path() + "/job.json", spec());
   const std::vector<std::string> gpu = with_a_library(dir.path());
   const auto emulated = [&](std::vector<std::string> words) {
@@ -85,7 +86,7 @@ TEST_CASE("a resume on another device says which bits differ and why; nothing ch
 }
 
 TEST_CASE("a run that was launched where GPUs are is a run of GPUs", "[numerics]") {
-  const TempDir dir;
+  const TemporaryFolder dir;
   write_file(dir.path() + "/job.json", spec());
   const Outcome o = Child({emulated_trainctl_path(), "launch", "job.json", "-s", "observability.run_id=r", "--max-steps", "1"}, dir.path(),
                           with_a_library(dir.path())).wait(120);

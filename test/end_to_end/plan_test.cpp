@@ -11,11 +11,12 @@
 #include "test/end_to_end/jobs.h"
 #include "test/end_to_end/program.h"
 #include "test/support/thread_run.h"
+#include "test/support/temporary_folder.h"
 
 using namespace trainctl::test;
 
 TEST_CASE("peak memory is within 5 % of the plan", "[mesh]") {
-  const TempDir dir;
+  const TemporaryFolder dir;
   const std::string tokens = std::string(TRAINCTL_SOURCE_DIR) + "/test/golden/gpt2-tiny/tokens.bin";
   const std::string source = R"([{"path": ")" + tokens + R"(", "format": "raw", "dtype": "uint16"}])";
   for (const std::string model : {"llama-4m", "gpt2-30m"})
@@ -58,7 +59,7 @@ TEST_CASE("peak memory is within 5 % of the plan", "[mesh]") {
 }
 
 TEST_CASE("memory that runs out ends a command with a sentence, not with a bug report") {
-  const TempDir dir;
+  const TemporaryFolder dir;
   // Some three million chunks: a plan of several hundred megabytes, under a limit of about 300.
   write_file(dir.path() + "/job.json", R"({"version": 1, "device": "cuda", "model": {"preset": "llama3-405b"},
     "data": {"train": [{"path": "none.idx"}]}, "schedule": {"total_steps": 2}, "checkpoint": {"chunk_mib": 0.5}})");
@@ -73,7 +74,7 @@ TEST_CASE("memory that runs out ends a command with a sentence, not with a bug r
 }
 
 TEST_CASE("plan ends with 4 and never advises to launch what does not fit") {
-  const TempDir dir;
+  const TemporaryFolder dir;
   write_file(dir.path() + "/job.json", R"({"version": 1, "device": "cuda", "model": {"preset": "llama3-405b"},
     "data": {"train": [{"path": "none.idx"}]}, "batch": {"global_sequences": 1024}, "precision": {"compute": "bf16"},
     "parallelism": {"tensor": 8}, "schedule": {"total_steps": 2}})");

@@ -13,6 +13,7 @@
 #include "test/end_to_end/jobs.h"
 #include "test/end_to_end/program.h"
 #include "test/support/thread_run.h"
+#include "test/support/temporary_folder.h"
 
 using namespace trainctl::test;
 using Catch::Contains;
@@ -21,7 +22,7 @@ namespace {
 
 /// A folder that refuses calls, with a job of two ranks in it.
 struct Refusing {
-  TempDir dir;
+  TemporaryFolder dir;
   std::vector<std::string> environment;
 
   explicit Refusing(const std::string& refused) {
@@ -110,7 +111,7 @@ TEST_CASE("without flock a run still has one supervisor, and a dead one gives wa
 }
 
 TEST_CASE("a checkpoint folder that cannot be saved to is found before anything starts", "[saving]") {
-  const TempDir dir;
+  const TemporaryFolder dir;
   write_file(dir.path() + "/job.json", tiny_spec("tiny"));
   write_file(dir.path() + "/file", "");
   const Outcome o = run_trainctl(dir.path(), {"launch", "job.json", "-s", "checkpoint.dir=" + dir.path() + "/file/ckpt"});

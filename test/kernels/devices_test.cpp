@@ -1,7 +1,6 @@
 // Goal: libraries that a build does not need are found in every usual place, in a fixed order, and a missing one is explained; peaks are
 // told for whole GPUs that are known, and for no others.
 // Method: folders made for the test, an environment of its own, a library that every machine has.
-#include <stdlib.h>
 
 #include <catch2/catch.hpp>
 #include <filesystem>
@@ -12,6 +11,7 @@
 #include "kernels/device.h"
 #include "kernels/driver_floor.h"
 #include "kernels/library_search.h"
+#include "test/support/temporary_folder.h"
 
 namespace trainctl::kernels {
 
@@ -19,17 +19,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using Catch::Matchers::Contains;
-
-/// A folder that is gone afterwards.
-struct Folder {
-  Folder() {
-    std::string name = (fs::temp_directory_path() / "libraries.XXXXXX").string();
-    REQUIRE(mkdtemp(name.data()) != nullptr);
-    path = fs::canonical(name);
-  }
-  ~Folder() { fs::remove_all(path); }
-  fs::path path;
-};
 
 EnvironmentLookup environment(const std::map<std::string, std::string>& variables) {
   return [variables](const std::string& name) {
@@ -44,12 +33,12 @@ constexpr std::string_view kPackages[] = {"nvidia/cu13/lib", "nvidia/product/lib
 }  // namespace
 
 TEST_CASE("a library is looked for where the user says, then by the linker, in toolkits, in Python's packages") {
-  const Folder folder;
-  const std::string root = folder.path.string();
-  fs::create_directories(folder.path / "venv/lib/python3.11/site-packages");
-  fs::create_directories(folder.path / "python/bin");
-  fs::create_directories(folder.path / "python/lib/python3/dist-packages");
-  std::ofstream(folder.path / "python/bin/python3") << "";
+  const trainctl::test::TemporaryFolder folder;
+  const std::string root = folder.path();
+  fs::create_directories(folder / "venv/lib/python3.11/site-packages");
+  fs::create_directories(folder / "python/bin");
+  fs::create_directories(folder / "python/lib/python3/dist-packages");
+  std::ofstream(folder / "python/bin/python3") << "";
   const std::vector<std::string> candidates =
       library_candidates(kFiles, kPackages,
                          environment({{"TRAINCTL_CUDA_LIBRARIES", root + "/own::" + root + "/other"},
@@ -69,14 +58,14 @@ TEST_CASE("a library is looked for where the user says, then by the linker, in t
 }
 
 TEST_CASE("a library that is not there is explained with the places tried, one that is broken with its reason") {
-  const Folder folder;
-  std::ofstream(folder.path / "libproduct.so.12") << "no library";
+  const trainctl::test::TemporaryFolder folder;
+  std::ofstream(folder / "libproduct.so.12") << "no library";
   const LoadedLibrary missing =
-      load_library("Product", kFiles, kPackages, environment({{"TRAINCTL_CUDA_LIBRARIES", folder.path.string()}}));
+      load_library("Product", kFiles, kPackages, environment({{"TRAINCTL_CUDA_LIBRARIES", folder.path()}}));
   CHECK(!missing);
   CHECK(missing.find("anything") == nullptr);
-  CHECK_THAT(missing.problem, Contains("Product was not found: tried " + folder.path.string() + "/libproduct.so.13, ") &&
-                                  Contains(folder.path.string() + "/libproduct.so.12 is there, but: ") &&
+  CHECK_THAT(missing.problem, Contains("Product was not found: tried " + folder.path() + "/libproduct.so.13, ") &&
+                                  Contains(folder.path() + "/libproduct.so.12 is there, but: ") &&
                                   Contains("name the folder of libproduct.so.13 in TRAINCTL_CUDA_LIBRARIES"));
 }
 

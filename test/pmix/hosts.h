@@ -15,6 +15,7 @@
 #include "runtime/machine/process.h"
 #include "runtime/machine/session.h"
 #include "test/pmix/messages.h"
+#include "test/support/temporary_folder.h"
 
 namespace trainctl {
 
@@ -24,9 +25,7 @@ class Hosts {
   Hosts(const std::string& host_program, const std::string& rank_program,
         std::vector<std::vector<int>> ranks_of_host, size_t played)
       : ranks_of_host_(std::move(ranks_of_host)) {
-    folder_ = "/tmp/trainctl-pmix-test.XXXXXX";
-    REQUIRE(::mkdtemp(folder_.data()));
-    const std::string path = folder_ + "/socket";
+    const std::string path = folder_ / "socket";
     const int listener = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     const sockaddr_un address = unix_address(path);
     REQUIRE(::bind(listener, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
@@ -34,7 +33,7 @@ class Hosts {
     for (size_t i = 0; i < played; ++i) {
       processes_.push_back(std::make_unique<ChildProcess>(
           std::vector<std::string>{host_program, path, fmt::format("h{}", i), rank_program},
-          Environment{{"TRAINCTL_PMIX_TEST", folder_}}));
+          Environment{{"TRAINCTL_PMIX_TEST", folder_.path()}}));
       pollfd fd = {listener, POLLIN, 0};
       REQUIRE(::poll(&fd, 1, 30000) == 1);
       sockets_.push_back(
@@ -49,8 +48,6 @@ class Hosts {
       ::poll(&ended, 1, 10000);
     }
     processes_.clear();
-    ::unlink((folder_ + "/socket").c_str());
-    ::rmdir(folder_.c_str());
   }
 
   /// Starts every rank in `mode` of test/pmix/rank.cpp.
@@ -108,7 +105,7 @@ class Hosts {
     return below.size() - 1;
   }
   /// How many processes have the hosts' mark in their environment.
-  size_t marked() const { return processes_marked("TRAINCTL_PMIX_TEST", folder_).size(); }
+  size_t marked() const { return processes_marked("TRAINCTL_PMIX_TEST", folder_.path()).size(); }
   void wait_aborted() {
     until([&] { return !aborted_.empty(); });
   }
@@ -236,7 +233,7 @@ class Hosts {
   }
 
   const std::vector<std::vector<int>> ranks_of_host_;
-  std::string folder_;
+  test::TemporaryFolder folder_{"pmix"};
   std::vector<std::unique_ptr<ChildProcess>> processes_;
   std::vector<std::unique_ptr<MessageSocket>> sockets_;
   uint64_t epoch_ = 0;

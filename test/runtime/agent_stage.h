@@ -15,6 +15,7 @@
 #include "runtime/run/wire/environment.h"
 #include "test/runtime/node_peer.h"
 #include "test/support/thread_run.h"
+#include "test/support/temporary_folder.h"
 
 namespace trainctl::test {
 
@@ -25,7 +26,7 @@ inline const std::string kProgram = TRAINCTL_BINARY_DIR "/trainctl";
 inline constexpr wire::Welcome kLimits = {.silence_s = 30, .grace_s = 30, .beat_s = 0.05, .keep = true};
 
 struct Stage {
-  test::TempDir dir;
+  test::TemporaryFolder dir;
   std::string run = dir.path() + "/run", address;
   int listener = -1;
   std::unique_ptr<ChildProcess> agent;

@@ -18,6 +18,7 @@
 #include "runtime/run/record/summary.h"
 #include "runtime/train/bad_steps.h"
 #include "test/support/thread_run.h"
+#include "test/support/temporary_folder.h"
 
 using namespace trainctl;
 using namespace trainctl::test;
@@ -96,7 +97,7 @@ TEST_CASE("a step is applied, skipped or the last one by its numbers and the cou
 }
 
 TEST_CASE("bad steps are skipped with the same bits on every mesh and after a resume", "[bad_steps]") {
-  const TempDir dir;
+  const TemporaryFolder dir;
   const JobSpec base = poisoned_job(dir.path(), {3, 6, 7, 8});
   const ThreadRun whole = run_on_threads(base, {.dir = dir.path() + "/whole"});
   REQUIRE(whole.losses.size() == 12);
@@ -124,7 +125,7 @@ TEST_CASE("bad steps are skipped with the same bits on every mesh and after a re
 }
 
 TEST_CASE("a skipped step changes neither parameters nor moments", "[bad_steps]") {
-  const TempDir dir;
+  const TemporaryFolder dir;
   const JobSpec job = poisoned_job(dir.path(), {3});
   const ThreadRun before = run_on_threads(job, {.dir = dir.path() + "/a", .max_steps = 2});
   const ThreadRun after = run_on_threads(job, {.dir = dir.path() + "/b", .max_steps = 3});
@@ -136,7 +137,7 @@ TEST_CASE("a skipped step changes neither parameters nor moments", "[bad_steps]"
 }
 
 TEST_CASE("more bad steps in a row than allowed stop the run, also when a resume lies between them", "[bad_steps]") {
-  const TempDir dir;
+  const TemporaryFolder dir;
   JobSpec job = poisoned_job(dir.path(), {2, 6, 7, 8});
   job.fault_tolerance.skip_bad_steps = 2;
   const std::string whole = stopped_by(job, {.dir = dir.path() + "/whole"});
@@ -159,7 +160,7 @@ TEST_CASE("a diverged run branches where its losses were still on course", "[bad
   CHECK(lower_learning_rate(10) == 3e-4);
   CHECK(lower_learning_rate(1e-3) == 5e-4);
 
-  const TempDir dir;
+  const TemporaryFolder dir;
   JobSpec job = poisoned_job(dir.path(), {6, 7});
   job.fault_tolerance.skip_bad_steps = 0;
   job.checkpoint.every_steps = 4;

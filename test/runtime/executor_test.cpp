@@ -18,6 +18,7 @@
 #include "runtime/model/executor.h"
 #include "test/support/child.h"
 #include "test/support/thread_run.h"
+#include "test/support/temporary_folder.h"
 
 using namespace trainctl;
 using namespace trainctl::test;
@@ -164,7 +165,7 @@ class OneStage {
   std::vector<std::string> log;
 
  private:
-  const TempDir dir_;
+  const TemporaryFolder dir_;
   JobSpec job_ = tiny_job(Family::llama, dir_.path());
   std::vector<std::unique_ptr<parallel::Communicator>> world_ = parallel::make_thread_world(1, 10);
   std::unique_ptr<kernels::Backend> backend_ = kernels::make_cpu_backend(1);
@@ -186,7 +187,7 @@ std::vector<std::string> log_of(Schedule schedule, int stage) {
 /// What a child process writes to its standard error in which one action is left out, ended by an invariant;
 /// or "ended well".
 std::string end_without(Schedule schedule, int stage, parallel::Act act) {
-  const TempDir dir;
+  const TemporaryFolder dir;
   const std::string path = dir.path() + "/stderr";
   const pid_t child = fork();
   if (child == 0) {

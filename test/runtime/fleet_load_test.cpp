@@ -19,6 +19,7 @@
 #include "runtime/run/wire/stream.h"
 #include "runtime/supervise/nodes/fleet.h"
 #include "test/support/thread_run.h"
+#include "test/support/temporary_folder.h"
 
 using namespace trainctl;
 using wire::Kind;
@@ -105,7 +106,7 @@ struct Load {
 };
 
 Load load_of(int nodes, int ranks, double seconds) {
-  const test::TempDir dir;
+  const test::TemporaryFolder dir;
   Fleet::Options options{.run_directory = dir.path(), .listen = "127.0.0.1:0", .silence_s = 10};
   for (int i = 0; i < nodes; ++i) options.nodes.push_back(name_of_node(i));
   Clock& clock = real_clock();

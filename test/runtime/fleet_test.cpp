@@ -23,6 +23,7 @@
 #include "runtime/supervise/nodes/fleet.h"
 #include "test/runtime/node_peer.h"
 #include "test/support/thread_run.h"
+#include "test/support/temporary_folder.h"
 
 using namespace trainctl;
 using test::HandClock;
@@ -33,7 +34,7 @@ using wire::Message;
 namespace {
 
 struct Stage {
-  test::TempDir dir;
+  test::TemporaryFolder dir;
   HandClock clock;
   std::vector<std::string> events;
   std::vector<std::pair<int, Message>> messages;
@@ -455,7 +456,7 @@ TEST_CASE("the end is told to every agent; who does not leave is not waited for 
 
 TEST_CASE(
     "an agent that cannot be started is named with its last words, and tried again at growing intervals") {
-  test::TempDir tools;
+  test::TemporaryFolder tools;
   const std::string program = tools.path() + "/program", log = tools.path() + "/starts";
   real_file_system().write_new_text(
       program, "#!/bin/sh\necho start >>" + log + "\necho first line\necho 'no such library' >&2\nexit 3\n");

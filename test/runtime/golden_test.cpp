@@ -9,6 +9,7 @@
 #include "ckpt/checkpoint.h"
 #include "test/support/golden.h"
 #include "test/support/thread_run.h"
+#include "test/support/temporary_folder.h"
 
 using namespace trainctl;
 using namespace trainctl::test;
@@ -21,7 +22,7 @@ nlohmann::json curve_of(const std::string& name) {
 
 void check_case(const std::string& name, int tp, int pp, int dp, bool reference) {
   CAPTURE(name, tp, pp, dp, reference);
-  const TempDir dir;
+  const TemporaryFolder dir;
   JobSpec job = golden_job(name);
   job.parallelism.tensor = tp;
   job.parallelism.pipeline = pp;

@@ -4,7 +4,6 @@
 // our own processes are ever touched. Method: round trips; files and processes made for the purpose.
 #include <catch2/catch.hpp>
 #include <signal.h>
-#include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,20 +12,12 @@
 #include "runtime/machine/mpirun.h"
 #include "runtime/supervise/preflight/preflight.h"
 #include "runtime/machine/process.h"
+#include "test/support/temporary_folder.h"
 
 using namespace trainctl;
+using test::TemporaryFolder;
 
 namespace {
-
-struct Folder {
-  std::string path;
-  Folder() {
-    char name[] = "/tmp/launch_test.XXXXXX";
-    REQUIRE(::mkdtemp(name));
-    path = name;
-  }
-  ~Folder() { real_file_system().remove_tree(path); }
-};
 
 std::string message_of(const std::function<void()>& call) {
   try {
@@ -56,8 +47,8 @@ void make_run(const std::string& path, double created) {
 
 TEST_CASE("a crash record is kept for its epoch, the first stays, and damage is no record") {
   FileSystem& fs = real_file_system();
-  Folder folder;
-  fs.make_directory(folder.path + "/failures");
+  TemporaryFolder folder;
+  fs.make_directory(folder / "failures");
   const CrashRecord first{.rank = 2,
                           .pid = 5,
                           .epoch = 3,
@@ -65,31 +56,31 @@ TEST_CASE("a crash record is kept for its epoch, the first stays, and damage is 
                           .message = "disk \"a\" is full",
                           .activity = Activity{.phase = RunPhase::saving, .step = 4},
                           .unix_s = 1.5};
-  write_crash_record(fs, folder.path, first);
+  write_crash_record(fs, folder.path(), first);
   CrashRecord later = first;
   later.message = "a consequence";
-  write_crash_record(fs, folder.path, later);
-  const auto back = read_crash_record(fs, folder.path, 2, 3);
+  write_crash_record(fs, folder.path(), later);
+  const auto back = read_crash_record(fs, folder.path(), 2, 3);
   REQUIRE(back);
   CHECK(back->message == "disk \"a\" is full");
   CHECK(back->code == ErrorCode::kIo);
   REQUIRE(back->activity);
   CHECK(render(*back->activity) == "step 4: saving");
-  CHECK_FALSE(read_crash_record(fs, folder.path, 2, 4));
-  CHECK_FALSE(read_crash_record(fs, folder.path, 1, 3));
-  fs.replace_text(crash_record_path(folder.path, 2), "{\"rank\":2,\"pi");
-  CHECK_FALSE(read_crash_record(fs, folder.path, 2, 3));
+  CHECK_FALSE(read_crash_record(fs, folder.path(), 2, 4));
+  CHECK_FALSE(read_crash_record(fs, folder.path(), 1, 3));
+  fs.replace_text(crash_record_path(folder.path(), 2), "{\"rank\":2,\"pi");
+  CHECK_FALSE(read_crash_record(fs, folder.path(), 2, 3));
 }
 
 TEST_CASE("a process that dies of a signal leaves a record and still dies of it") {
-  Folder folder;
-  real_file_system().make_directory(folder.path + "/failures");
+  TemporaryFolder folder;
+  real_file_system().make_directory(folder / "failures");
   for (const int signal : {SIGSEGV, SIGABRT, SIGFPE, SIGBUS, SIGILL}) {
     const pid_t child = ::fork();
     if (child == 0) {
       for (const int s : {SIGSEGV, SIGABRT, SIGFPE, SIGBUS, SIGILL})
         ::signal(s, SIG_DFL);  // not the test framework's
-      install_crash_handlers(folder.path, 4, 7);
+      install_crash_handlers(folder.path(), 4, 7);
       Activity wait{.kind = Activity::waiting, .phase = RunPhase::forward, .step = 3, .communicator = "a \"group\""};
       wait.operation = "sum";
       wait.add_peer(2);
@@ -100,7 +91,7 @@ TEST_CASE("a process that dies of a signal leaves a record and still dies of it"
     int status = 0;
     ::waitpid(child, &status, 0);
     CHECK((WIFSIGNALED(status) && WTERMSIG(status) == signal));
-    const auto record = read_crash_record(real_file_system(), folder.path, 4, 7);
+    const auto record = read_crash_record(real_file_system(), folder.path(), 4, 7);
     REQUIRE(record);
     CHECK(record->signal == signal);
     CHECK(record->pid == child);
@@ -111,12 +102,12 @@ TEST_CASE("a process that dies of a signal leaves a record and still dies of it"
 }
 
 TEST_CASE("the board keeps what a rank did after it was killed, and whole activities while it writes") {
-  Folder folder;
-  const std::string path = folder.path + "/activity";
+  TemporaryFolder folder;
+  const std::string path = folder / "activity";
   const auto board = ActivityBoard::create(path, 2);
   REQUIRE(board);
   CHECK_FALSE(ActivityBoard::create(path, 2));
-  CHECK_FALSE(ActivityBoard::open(folder.path + "/none"));
+  CHECK_FALSE(ActivityBoard::open(folder / "none"));
   CHECK_FALSE(board->read(1));
   CHECK_FALSE(board->read(2));
   const auto filled = [](char letter) {
@@ -160,31 +151,31 @@ TEST_CASE("the board keeps what a rank did after it was killed, and whole activi
 
 TEST_CASE("a run is found by path, id, unique beginning, latest and checkpoint") {
   FileSystem& fs = real_file_system();
-  Folder folder;
-  make_run(folder.path + "/alpha-1", 100);
-  make_run(folder.path + "/alpha-2", 300);
-  make_run(folder.path + "/beta", 200);
-  fs.make_directory(folder.path + "/no-run");
-  CHECK(find_run(fs, folder.path + "/beta", "elsewhere").run.path == folder.path + "/beta");
-  CHECK(find_run(fs, folder.path + "/beta/", "elsewhere").run.path == folder.path + "/beta");
-  CHECK(find_run(fs, "alpha-1", folder.path).run.path == folder.path + "/alpha-1");
-  CHECK(find_run(fs, "b", folder.path).run.path == folder.path + "/beta");
-  CHECK(find_run(fs, "latest", folder.path).run.path == folder.path + "/alpha-2");
-  CHECK(message_of([&] { find_run(fs, "alpha", folder.path); }) ==
+  TemporaryFolder folder;
+  make_run(folder / "alpha-1", 100);
+  make_run(folder / "alpha-2", 300);
+  make_run(folder / "beta", 200);
+  fs.make_directory(folder / "no-run");
+  CHECK(find_run(fs, folder / "beta", "elsewhere").run.path == folder / "beta");
+  CHECK(find_run(fs, folder / "beta/", "elsewhere").run.path == folder / "beta");
+  CHECK(find_run(fs, "alpha-1", folder.path()).run.path == folder / "alpha-1");
+  CHECK(find_run(fs, "b", folder.path()).run.path == folder / "beta");
+  CHECK(find_run(fs, "latest", folder.path()).run.path == folder / "alpha-2");
+  CHECK(message_of([&] { find_run(fs, "alpha", folder.path()); }) ==
         "alpha matches 2 runs: alpha-1, alpha-2; give more characters");
-  CHECK(message_of([&] { find_run(fs, "gamma", folder.path); }) ==
-        "no run gamma in " + folder.path + "; there are: alpha-1, alpha-2, beta");
-  CHECK(message_of([&] { find_run(fs, "x", folder.path + "/no-run"); }).find("there are no runs in ") == 0);
-  fs.make_directories(folder.path + "/beta/ckpt/step-00000012");
-  fs.write_new_text(folder.path + "/beta/ckpt/step-00000012/COMMIT", "{}");
-  const FoundRun found = find_run(fs, folder.path + "/beta/ckpt/step-00000012", "elsewhere");
-  CHECK(found.run.path == folder.path + "/beta");
+  CHECK(message_of([&] { find_run(fs, "gamma", folder.path()); }) ==
+        "no run gamma in " + folder.path() + "; there are: alpha-1, alpha-2, beta");
+  CHECK(message_of([&] { find_run(fs, "x", folder / "no-run"); }).find("there are no runs in ") == 0);
+  fs.make_directories(folder / "beta/ckpt/step-00000012");
+  fs.write_new_text(folder / "beta/ckpt/step-00000012/COMMIT", "{}");
+  const FoundRun found = find_run(fs, folder / "beta/ckpt/step-00000012", "elsewhere");
+  CHECK(found.run.path == folder / "beta");
   CHECK(found.step == 12);
 }
 
 TEST_CASE("a run has one supervisor at a time, and the lock goes with it") {
-  Folder folder;
-  const RunDirectory run{folder.path};
+  TemporaryFolder folder;
+  const RunDirectory run{folder.path()};
   FileSystem& fs = real_file_system();
   CHECK_FALSE(supervisor_of(fs, run));
   int ready[2], quit[2];
@@ -212,9 +203,9 @@ TEST_CASE("a run has one supervisor at a time, and the lock goes with it") {
 
 TEST_CASE("what is known of a failure is gathered in a folder of its own") {
   FileSystem& fs = real_file_system();
-  Folder folder;
-  make_run(folder.path + "/r", 1);
-  const RunDirectory run{folder.path + "/r"};
+  TemporaryFolder folder;
+  make_run(folder / "r", 1);
+  const RunDirectory run{folder / "r"};
   write_crash_record(fs, run.path, {.rank = 1, .epoch = 1, .message = "m"});
   fs.write_new_text(run.rank_log(1), "last words\n");
   CHECK(collect_failure(fs, run, "{}", 1, 2) == run.path + "/failures/1");
@@ -254,11 +245,11 @@ TEST_CASE("identity and attempt come back as written, and damage is told") {
 }
 
 TEST_CASE("new ids are unused and readable") {
-  Folder folder;
-  const std::string id = new_run_id(real_file_system(), folder.path, "my job/α");
+  TemporaryFolder folder;
+  const std::string id = new_run_id(real_file_system(), folder.path(), "my job/α");
   CHECK(id.find('/') == std::string::npos);
   CHECK(id.starts_with("my-job-"));
-  CHECK(id != new_run_id(real_file_system(), folder.path, "my job/α"));
+  CHECK(id != new_run_id(real_file_system(), folder.path(), "my job/α"));
 }
 
 // ---- processes
@@ -305,16 +296,16 @@ TEST_CASE("only marked processes are signalled, stopped ones too") {
 // ---------------------------------------------------------------------
 
 TEST_CASE("removing a tree removes links in it, not what they point to") {
-  const Folder folder;
+  const TemporaryFolder folder;
   FileSystem& fs = real_file_system();
-  fs.make_directories(folder.path + "/kept");
-  fs.make_directories(folder.path + "/tree/inner");
-  fs.write_new_text(folder.path + "/kept/file", "x");
-  REQUIRE(::symlink((folder.path + "/kept").c_str(), (folder.path + "/tree/inner/link").c_str()) == 0);
-  REQUIRE(::symlink("nowhere", (folder.path + "/tree/dangling").c_str()) == 0);
-  fs.remove_tree(folder.path + "/tree");
-  CHECK_FALSE(fs.exists(folder.path + "/tree"));
-  CHECK(fs.read_text(folder.path + "/kept/file") == "x");
+  fs.make_directories(folder / "kept");
+  fs.make_directories(folder / "tree/inner");
+  fs.write_new_text(folder / "kept/file", "x");
+  REQUIRE(::symlink((folder / "kept").c_str(), (folder / "tree/inner/link").c_str()) == 0);
+  REQUIRE(::symlink("nowhere", (folder / "tree/dangling").c_str()) == 0);
+  fs.remove_tree(folder / "tree");
+  CHECK_FALSE(fs.exists(folder / "tree"));
+  CHECK(fs.read_text(folder / "kept/file") == "x");
 }
 
 TEST_CASE("mpirun's line: ranks, settings that need no quoting, and the user's environment last") {
@@ -424,7 +415,7 @@ TEST_CASE("a folder that cannot be written to is a failed preflight") {
   CHECK(message_of([] {
           check_writable(real_file_system(), "/proc/trainctl-runs");
         }).find("/proc/trainctl-runs cannot be written to: ") == 0);
-  Folder folder;
-  check_writable(real_file_system(), folder.path + "/a/b");
-  CHECK(real_file_system().list(folder.path + "/a/b").empty());
+  TemporaryFolder folder;
+  check_writable(real_file_system(), folder / "a/b");
+  CHECK(real_file_system().list(folder / "a/b").empty());
 }

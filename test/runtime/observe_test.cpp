@@ -5,8 +5,6 @@
 // expected.
 #include <catch2/catch.hpp>
 #include <fcntl.h>
-#include <stdlib.h>
-#include <unistd.h>
 
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -14,21 +12,13 @@
 #include "runtime/observe/console.h"
 #include "runtime/run/record/journal.h"
 #include "runtime/observe/status.h"
+#include "test/support/temporary_folder.h"
 
 using namespace trainctl;
+using test::TemporaryFolder;
 using nlohmann::json;
 
 namespace {
-
-struct Folder {
-  std::string path;
-  Folder() {
-    char name[] = "/tmp/observe_test.XXXXXX";
-    REQUIRE(::mkdtemp(name));
-    path = name;
-  }
-  ~Folder() { real_file_system().remove_tree(path); }
-};
 
 std::string step_line(int64_t step) {
   return json({{"v", 1}, {"step", step}, {"loss", 1.0 / double(step)}}).dump();
@@ -38,8 +28,8 @@ std::string step_line(int64_t step) {
 
 TEST_CASE("a journal cuts off the line that a crash has torn and goes on") {
   FileSystem& fs = real_file_system();
-  Folder folder;
-  const std::string path = folder.path + "/metrics.jsonl";
+  TemporaryFolder folder;
+  const std::string path = folder / "metrics.jsonl";
   for (const std::string& torn : std::vector<std::string>{"", "{\"ste", "{\"step\":3}", std::string(10000, 'x')}) {
     if (fs.exists(path)) fs.remove_file(path);
     fs.write_new_text(path, "{\"step\":1}\n{\"step\":2}\n" + torn);
@@ -66,8 +56,8 @@ TEST_CASE("a full disk is reported once and never thrown") {
 TEST_CASE("going back to a checkpoint leaves each step once, in order, and loses no line") {
   FileSystem& fs = real_file_system();
   for (const int64_t back_to : {0, 1, 4, 7, 100}) {
-    Folder folder;
-    const std::string metrics = folder.path + "/metrics.jsonl", side = folder.path + "/side.jsonl";
+    TemporaryFolder folder;
+    const std::string metrics = folder / "metrics.jsonl", side = folder / "side.jsonl";
     std::string text;
     for (int64_t step = 1; step <= 7; ++step) text += step_line(step) + "\n";
     fs.write_new_text(metrics, text + "damaged\n" + step_line(3) + "\n");
@@ -91,13 +81,13 @@ TEST_CASE("an event carries kind and time, and its fields cannot replace them") 
 
 TEST_CASE("the tail of a log is its last lines") {
   FileSystem& fs = real_file_system();
-  Folder folder;
-  const std::string path = folder.path + "/log";
+  TemporaryFolder folder;
+  const std::string path = folder / "log";
   fs.write_new_text(path, "a\nb\nc\n");
   CHECK(tail_of(path, 2) == "b\nc\n");
   CHECK(tail_of(path, 3) == "a\nb\nc\n");
   CHECK(tail_of(path, 9) == "a\nb\nc\n");
-  CHECK(tail_of(folder.path + "/none", 2).empty());
+  CHECK(tail_of(folder / "none", 2).empty());
 }
 
 TEST_CASE("numbers and durations are short") {
@@ -209,18 +199,18 @@ RunStatus healthy() {
 
 TEST_CASE("status.json returns what was written") {
   FileSystem& fs = real_file_system();
-  Folder folder;
+  TemporaryFolder folder;
   RunStatus s = healthy();
-  write_status(fs, folder.path + "/status.json", s);
-  write_status(fs, folder.path + "/status.json", s);
-  const auto back = read_status(fs, folder.path + "/status.json");
+  write_status(fs, folder / "status.json", s);
+  write_status(fs, folder / "status.json", s);
+  const auto back = read_status(fs, folder / "status.json");
   REQUIRE(back);
   // Id and folder are those of the place where the file was found: the run may have been copied.
-  s.directory = folder.path;
-  s.run_id = folder.path.substr(folder.path.rfind('/') + 1);
+  s.directory = folder.path();
+  s.run_id = folder.path().substr(folder.path().rfind('/') + 1);
   CHECK(back->to_json() == s.to_json());
-  CHECK(fs.list(folder.path) == std::vector<std::string>{"status.json"});
-  CHECK_FALSE(read_status(fs, folder.path + "/none"));
+  CHECK(fs.list(folder.path()) == std::vector<std::string>{"status.json"});
+  CHECK_FALSE(read_status(fs, folder / "none"));
 }
 
 TEST_CASE("status is one screen that names the next command") {

@@ -8,12 +8,13 @@
 #include "runtime/base/json.h"
 #include "runtime/machine/peak_cache.h"
 #include "test/support/thread_run.h"
+#include "test/support/temporary_folder.h"
 
 using namespace trainctl;
-using trainctl::test::TempDir;
+using trainctl::test::TemporaryFolder;
 
 TEST_CASE("the peak is the best of the first measurements, is raised by later ones, and then stays") {
-  const TempDir dir;
+  const TemporaryFolder dir;
   const std::string path = dir.path() + "/cache/trainctl/peaks.json";
   FileSystem& fs = real_file_system();
   const std::vector<double> rates = {5e9, 8e9, 6e9, 7e9, 9e9, 4e9, 99e9};
@@ -33,7 +34,7 @@ TEST_CASE("the peak is the best of the first measurements, is raised by later on
 }
 
 TEST_CASE("a damaged or unwritable cache is no failure") {
-  const TempDir dir;
+  const TemporaryFolder dir;
   FileSystem& fs = real_file_system();
   const std::string path = dir.path() + "/peaks.json";
   for (const char* text : {"", "{", "[1]", R"({"a": 5})", R"({"a": {"flops_per_s": "many", "tries": 9}})",

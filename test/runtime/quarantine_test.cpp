@@ -16,9 +16,10 @@
 #include "runtime/base/error.h"
 #include "runtime/supervise/decide/quarantine.h"
 #include "test/support/thread_run.h"
+#include "test/support/temporary_folder.h"
 
 using namespace trainctl;
-using test::TempDir;
+using test::TemporaryFolder;
 
 namespace {
 
@@ -132,7 +133,7 @@ TEST_CASE("the list is read back as it was written, and nothing else is accepted
 }
 
 TEST_CASE("writers beside each other lose no entry") {
-  const TempDir dir;
+  const TemporaryFolder dir;
   const std::string path = dir.path() + "/below/quarantine.json";
   constexpr int kWriters = 4, kEach = 10;
   std::vector<std::thread> writers;
@@ -151,7 +152,7 @@ TEST_CASE("writers beside each other lose no entry") {
 }
 
 TEST_CASE("a lock that is held is an error after five seconds, and a change that throws changes nothing") {
-  const TempDir dir;
+  const TemporaryFolder dir;
   const std::string path = dir.path() + "/quarantine.json";
   HandClock clock;
   QuarantineFile file(real_file_system(), clock, path);

@@ -13,6 +13,7 @@
 #include "runtime/train/trainer.h"
 #include "test/parallel/rank_threads.h"
 #include "test/support/thread_run.h"
+#include "test/support/temporary_folder.h"
 
 using namespace trainctl;
 using namespace trainctl::test;
@@ -178,7 +179,7 @@ TEST_CASE("a slow node is reported once, and once when it is over") {
 }
 
 TEST_CASE("a bounded journal keeps the newest lines in two files") {
-  const TempDir dir;
+  const TemporaryFolder dir;
   const std::string path = dir.path() + "/a.jsonl", earlier = dir.path() + "/a.1.jsonl";
   for (int start = 0; start < 100; start += 10) {  // opened again and again, as supervisors do
     BoundedJournal journal(path, earlier, 200);
@@ -217,7 +218,7 @@ TEST_CASE("rank 0 gets every rank's times in the order of the world, on every me
 }
 
 TEST_CASE("a run's steps carry the spread of its ranks, and every few steps the numbers of each") {
-  const TempDir dir;
+  const TemporaryFolder dir;
   JobSpec job = tiny_job(Family::gpt2, dir.path());
   job.parallelism.tensor = job.parallelism.pipeline = 2;
   job.observability.rank_metrics_every_steps = 2;

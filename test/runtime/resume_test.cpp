@@ -10,6 +10,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/file_system.h"
 #include "test/support/thread_run.h"
+#include "test/support/temporary_folder.h"
 
 using namespace trainctl;
 using namespace trainctl::test;
@@ -38,7 +39,7 @@ void choose_mesh(JobSpec& job, std::mt19937& random) {
 
 TEST_CASE("a resume on any mesh continues with the same bits", "[resume]") {
   for (const auto& [family, compute] : {std::pair{Family::gpt2, DType::f32}, std::pair{Family::llama, DType::bf16}}) {
-    const TempDir dir;
+    const TemporaryFolder dir;
     JobSpec base = tiny_job(family, dir.path());
     base.compute = compute;
     base.parallelism.lanes = 4;
@@ -65,7 +66,7 @@ TEST_CASE("a resume on any mesh continues with the same bits", "[resume]") {
 }
 
 TEST_CASE("a resume on another tensor width continues within rounding", "[resume]") {
-  const TempDir dir;
+  const TemporaryFolder dir;
   JobSpec job = tiny_job(Family::llama, dir.path());
   const ThreadRun whole = run_on_threads(job, {.dir = dir.path() + "/whole"});
   const ThreadRun first = run_on_threads(job, {.dir = dir.path() + "/part", .max_steps = 10});
@@ -76,7 +77,7 @@ TEST_CASE("a resume on another tensor width continues within rounding", "[resume
 }
 
 TEST_CASE("a checkpoint of another model is refused by name", "[resume]") {
-  const TempDir dir;
+  const TemporaryFolder dir;
   JobSpec job = tiny_job(Family::llama, dir.path());
   const ThreadRun run = run_on_threads(job, {.dir = dir.path(), .max_steps = 1});
   JobSpec other = job;
@@ -88,7 +89,7 @@ TEST_CASE("a checkpoint of another model is refused by name", "[resume]") {
 }
 
 TEST_CASE("checkpoints name what computed them, and unlike devices make no run", "[resume]") {
-  const TempDir dir;
+  const TemporaryFolder dir;
   JobSpec job = tiny_job(Family::gpt2, dir.path());
   job.parallelism.data = job.parallelism.lanes = 2;
   const ThreadRun run = run_on_threads(job, {.dir = dir.path() + "/one", .max_steps = 1});
@@ -99,7 +100,7 @@ TEST_CASE("checkpoints name what computed them, and unlike devices make no run",
 }
 
 TEST_CASE("validation loss does not depend on the mesh", "[resume]") {
-  const TempDir dir;
+  const TemporaryFolder dir;
   JobSpec job = tiny_job(Family::gpt2, dir.path());
   job.data.val = job.data.train;
   job.eval = {.every_steps = 5, .max_sequences = 24};

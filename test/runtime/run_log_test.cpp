@@ -7,11 +7,12 @@
 #include "runtime/observe/console.h"
 #include "runtime/supervise/attempt/run_log.h"
 #include "test/support/thread_run.h"
+#include "test/support/temporary_folder.h"
 
 using namespace trainctl;
 
 TEST_CASE("a checkpoint that a supervisor before has recorded is not recorded again") {
-  const test::TempDir dir;
+  const test::TemporaryFolder dir;
   const RunDirectory run{dir.path()};
   FileSystem& fs = real_file_system();
   fs.make_directory(run.file("logs"));

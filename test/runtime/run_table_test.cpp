@@ -12,6 +12,7 @@
 #include "runtime/machine/node_facts.h"
 #include "runtime/observe/status.h"
 #include "test/support/thread_run.h"
+#include "test/support/temporary_folder.h"
 
 using namespace trainctl;
 using Catch::Contains;
@@ -168,7 +169,7 @@ TEST_CASE("facts of this machine, as text and back") {
 }
 
 TEST_CASE("a folder that cannot be written is named with the reason") {
-  const test::TempDir dir;
+  const test::TemporaryFolder dir;
   CHECK(folders_problem({"/tmp", dir.path()}) == "");
   CHECK(real_file_system().list(dir.path()).empty());
   CHECK(folders_problem({"/tmp", dir.path() + "/none", dir.path()}) ==

@@ -2,7 +2,6 @@
 // Method: the lock is lost as a server of files loses it: it forgets it, and another process takes it. A save
 //         with every receipt in is finished after that, at each of the two moments at which it looks.
 #include <signal.h>
-#include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -14,20 +13,12 @@
 #include "runtime/run/record/run_directory.h"
 #include "runtime/run/record/save_collector.h"
 #include "test/ckpt/state_fixture.h"
+#include "test/support/temporary_folder.h"
 
 using namespace trainctl;
+using test::TemporaryFolder;
 
 namespace {
-
-struct Folder {
-  std::string path;
-  Folder() {
-    char name[] = "/tmp/run_taken_test.XXXXXX";
-    REQUIRE(::mkdtemp(name));
-    path = name;
-  }
-  ~Folder() { real_file_system().remove_tree(path); }
-};
 
 /// A process that takes the run's lock and holds it.
 class OtherSupervisor {
@@ -97,8 +88,8 @@ struct Saved {
 }  // namespace
 
 TEST_CASE("a holder of the run's lock sees that another process has taken it", "[run_taken]") {
-  Folder folder;
-  const RunDirectory run{folder.path};
+  TemporaryFolder folder;
+  const RunDirectory run{folder.path()};
   const auto lock = RunLock::try_take(run);
   REQUIRE(lock);
   CHECK(lock->before() == "");
@@ -124,11 +115,11 @@ TEST_CASE("a holder of the run's lock sees that another process has taken it", "
 }
 
 TEST_CASE("a save is not published by a supervisor that has lost the run", "[run_taken]") {
-  Folder folder;
-  const RunDirectory run{folder.path};
+  TemporaryFolder folder;
+  const RunDirectory run{folder.path()};
   const auto lock = RunLock::try_take(run);
   REQUIRE(lock);
-  Saved save(folder.path, [&] { lock->must_hold(); });
+  Saved save(folder.path(), [&] { lock->must_hold(); });
   save.hand_in();
   forget_lock(run);
   const OtherSupervisor other(run);
@@ -147,11 +138,11 @@ TEST_CASE("a save is not published by a supervisor that has lost the run", "[run
 TEST_CASE("a save looks at the lock before it publishes and before it removes older ones", "[run_taken]") {
   for (const int lost_at : {1, 2, 3}) {
     CAPTURE(lost_at);
-    Folder folder;
+    TemporaryFolder folder;
     int looks = 0;
     std::vector<size_t> published_at;
     Saved* seen = nullptr;
-    Saved save(folder.path, [&] {
+    Saved save(folder.path(), [&] {
       published_at.push_back(seen->published().size());
       if (++looks == lost_at) throw RunTaken(ErrorCode::kLauncher, "taken");
     });

@@ -7,6 +7,7 @@
 
 #include "runtime/base/file_system.h"
 #include "test/support/thread_run.h"
+#include "test/support/temporary_folder.h"
 
 using namespace trainctl;
 using namespace trainctl::test;
@@ -40,7 +41,7 @@ JobSpec job_on(const JobSpec& base, const Mesh& m) {
 }
 
 void check_all(Family family, DType compute, int tp, bool sequence_parallel) {
-  const TempDir dir;
+  const TemporaryFolder dir;
   JobSpec base = tiny_job(family, dir.path());
   base.compute = compute;
   base.parallelism.tensor = tp;
@@ -79,7 +80,7 @@ TEST_CASE("same bits on every mesh: gpt2 bf16, tp 2, plain tensor parallel", "[b
 
 TEST_CASE("tensor parallel widths agree within rounding", "[bits]") {
   for (const Family family : {Family::gpt2, Family::llama}) {
-    const TempDir dir;
+    const TemporaryFolder dir;
     JobSpec job = tiny_job(family, dir.path());
     const ThreadRun one = run_on_threads(job, {.dir = dir.path() + "/1"});
     for (const int tp : {2, 4})

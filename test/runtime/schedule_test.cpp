@@ -9,6 +9,7 @@
 
 #include "runtime/train/schedule.h"
 #include "test/support/thread_run.h"
+#include "test/support/temporary_folder.h"
 
 using namespace trainctl;
 using parallel::Schedule;
@@ -77,7 +78,7 @@ TEST_CASE("learning rates by hand") {
 }
 
 TEST_CASE("a step's samples are shared out whole and in lane order at every width") {
-  const test::TempDir dir;
+  const test::TemporaryFolder dir;
   JobSpec job = test::tiny_job(Family::gpt2, dir.path());
   job.batch.global_sequences = 16;
   job.parallelism.lanes = 8;
@@ -95,7 +96,7 @@ TEST_CASE("a step's samples are shared out whole and in lane order at every widt
 }
 
 TEST_CASE("the programs that the trainer runs pass the checker and their slots never collide") {
-  const test::TempDir dir;
+  const test::TemporaryFolder dir;
   JobSpec job = test::tiny_job(Family::gpt2, dir.path());
   for (const Schedule schedule : {Schedule::gpipe, Schedule::one_f_one_b, Schedule::interleaved, Schedule::zb_h1})
     for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full})

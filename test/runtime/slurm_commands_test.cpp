@@ -12,6 +12,7 @@
 #include "runtime/supervise/slurm/slurm_commands.h"
 #include "test/support/child.h"
 #include "test/support/thread_run.h"
+#include "test/support/temporary_folder.h"
 
 using namespace trainctl;
 using test::read_file;
@@ -37,7 +38,7 @@ class FakePrograms {
   const std::string& folder() const { return folder_.path(); }
 
  private:
-  test::TempDir folder_;
+  test::TemporaryFolder folder_;
   std::string path_;
 };
 

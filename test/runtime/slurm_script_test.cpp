@@ -12,6 +12,7 @@
 #include "runtime/supervise/slurm/slurm_script.h"
 #include "test/support/child.h"
 #include "test/support/thread_run.h"
+#include "test/support/temporary_folder.h"
 
 using namespace trainctl;
 
@@ -114,7 +115,7 @@ TEST_CASE("a request is refused with all its problems", "[slurm]") {
 }
 
 TEST_CASE("a word is what a shell reads back", "[slurm]") {
-  const test::TempDir folder;
+  const test::TemporaryFolder folder;
   for (const std::string word :
        {"plain", "",  " ",   "a b", "it's", "''",  "$HOME", "`id`",     "a\"b", "a\\b",
         "*",     "~", "x=1", "[a]", "#a",   "a;b", "!x",    "\xc3\xa4", "a\nb", "-n"}) {

@@ -13,8 +13,10 @@
 #include "runtime/spec/lineage.h"
 #include "runtime/spec/parse.h"
 #include "runtime/spec/presets.h"
+#include "test/support/temporary_folder.h"
 
 using namespace trainctl;
+using test::TemporaryFolder;
 
 namespace {
 
@@ -46,12 +48,6 @@ int64_t parameter_count(const ModelSpec& m) {
   }
   const int64_t layer = 2 * C * C + 2 * C * kv + 3 * C * F + 2 * C;
   return V * C * (m.tie_embeddings ? 1 : 2) + L * layer + C;
-}
-
-std::string temporary_folder() {
-  std::string pattern = "/tmp/trainctl-spec-XXXXXX";
-  REQUIRE(mkdtemp(pattern.data()) != nullptr);
-  return pattern;
 }
 
 }  // namespace
@@ -115,7 +111,8 @@ TEST_CASE("quantities are read in their units", "[spec]") {
 }
 
 TEST_CASE("stronger layers win, and say so", "[spec]") {
-  const std::string folder = temporary_folder();
+  const TemporaryFolder temporary;
+  const std::string& folder = temporary.path();
   FileSystem& fs = real_file_system();
   fs.write_new_text(
       folder + "/base.json",
@@ -150,11 +147,11 @@ TEST_CASE("stronger layers win, and say so", "[spec]") {
   // The circle alone: what is missing besides may be in what could not be read.
   CHECK(circle.diagnostics.size() == 1);
   CHECK(circle.diagnostics.front().code == "E0106");
-  fs.remove_tree(folder);
 }
 
 TEST_CASE("a path is relative to the folder of the file it is written in, or to the current one with --set", "[spec]") {
-  const std::string folder = temporary_folder();
+  const TemporaryFolder temporary;
+  const std::string& folder = temporary.path();
   FileSystem& fs = real_file_system();
   fs.make_directories(folder + "/jobs");
   fs.make_directories(folder + "/base/deep");
@@ -191,7 +188,6 @@ TEST_CASE("a path is relative to the folder of the file it is written in, or to 
   CHECK(parse_job({.text = text, .file = "job.json", .folder = folder + "/elsewhere"}).job.data.train[0].path ==
         folder + "/elsewhere/a.idx");
   CHECK(parse(kMinimal).job.data.train[0].path == here + "/data/train.idx");
-  fs.remove_tree(folder);
 }
 
 TEST_CASE("sizes follow from one another", "[spec]") {

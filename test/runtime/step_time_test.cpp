@@ -6,12 +6,13 @@
 #include <thread>
 
 #include "test/support/thread_run.h"
+#include "test/support/temporary_folder.h"
 
 using namespace trainctl;
 using namespace trainctl::test;
 
 TEST_CASE("a step's time runs from step end to step end", "[step_time]") {
-  const TempDir dir;
+  const TemporaryFolder dir;
   JobSpec job = tiny_job(Family::gpt2, dir.path());
   job.data.val = job.data.train;
   job.eval.every_steps = 2;

@@ -15,12 +15,13 @@
 #include "runtime/run/record/journal.h"
 #include "runtime/train/last_save.h"
 #include "test/support/thread_run.h"
+#include "test/support/temporary_folder.h"
 
 using namespace trainctl;
 using Catch::Contains;
 
 TEST_CASE("the space for checkpoints: the newest, milestones and the one being written, never more than are written") {
-  const test::TempDir dir;
+  const test::TemporaryFolder dir;
   JobSpec job = test::tiny_job(Family::llama, dir.path());
   const uint64_t one = uint64_t(parameter_table(job.model, job.optimizer).total_count()) * 12;
   job.schedule.total_steps = 1000;
@@ -124,7 +125,7 @@ TEST_CASE("the last save: tried again with growing pauses, given up by all ranks
 }
 
 TEST_CASE("a run is known from its other records where status.json is damaged or missing") {
-  const test::TempDir dir;
+  const test::TemporaryFolder dir;
   FileSystem& fs = real_file_system();
   const RunDirectory run{dir.path() + "/r"};
   fs.make_directory(run.path);

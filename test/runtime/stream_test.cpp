@@ -13,6 +13,7 @@
 #include "runtime/base/error.h"
 #include "runtime/run/wire/stream.h"
 #include "test/support/thread_run.h"
+#include "test/support/temporary_folder.h"
 
 using namespace trainctl;
 using wire::Kind;
@@ -53,7 +54,7 @@ Message output(int64_t number, size_t bytes) {
 }  // namespace
 
 TEST_CASE("an address that cannot be is refused with a sentence") {
-  const test::TempDir dir;
+  const test::TemporaryFolder dir;
   const std::string path = "unix:" + dir.path() + "/socket";
   for (const std::string& address :
        {std::string(), std::string("nonsense"), std::string("127.0.0.1:port"), std::string("no such host:1"),

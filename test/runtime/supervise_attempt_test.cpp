@@ -24,6 +24,7 @@
 #include "runtime/run/wire/environment.h"
 #include "runtime/supervise/attempt/attempt.h"
 #include "runtime/supervise/loop/supervisor.h"
+#include "test/support/temporary_folder.h"
 
 using namespace trainctl;
 
@@ -184,7 +185,8 @@ const bool g_fake = [] {
 // ---- the stage
 
 struct Stage {
-  std::string path;
+  const test::TemporaryFolder folder;
+  const std::string& path = folder.path();
   std::string console_text;
   std::function<void(const std::string&)> on_text;
   TerminalConsole console{{.write = [this](const std::string& text) {
@@ -192,13 +194,8 @@ struct Stage {
     if (on_text) on_text(text);
   }}};
   Stage() {
-    char name[] = "/tmp/supervise_test.XXXXXX";
-    REQUIRE(::mkdtemp(name));
-    path = name;
-    for (const char* folder : {"logs", "failures", "ckpt"})
-      real_file_system().make_directory(path + "/" + folder);
+    for (const char* part : {"logs", "failures", "ckpt"}) real_file_system().make_directory(folder / part);
   }
-  ~Stage() { real_file_system().remove_tree(path); }
 
   Verdict run(const std::string& plan, double heartbeat_s = 0.1, double start_timeout_s = 5,
               double step_timeout_s = 20) {

@@ -6,7 +6,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -19,21 +18,12 @@
 #include "runtime/run/wire/channel.h"
 #include "runtime/run/rank/control_client.h"
 #include "runtime/machine/session.h"
+#include "test/support/temporary_folder.h"
 
 using namespace trainctl;
+using test::TemporaryFolder;
 
 namespace {
-
-/// A folder for the socket of a channel.
-struct Folder {
-  std::string path;
-  Folder() {
-    char name[] = "/tmp/channel_test.XXXXXX";
-    REQUIRE(::mkdtemp(name));
-    path = name;
-  }
-  ~Folder() { real_file_system().remove_tree(path); }
-};
 
 ControlServer::Handler silent_handler() {
   return {.hello = [](const protocol::Hello&) {},
@@ -45,10 +35,10 @@ ControlServer::Handler silent_handler() {
 }  // namespace
 
 TEST_CASE("strangers on the control channel are turned away") {
-  const Folder folder;
+  const TemporaryFolder folder;
   CHECK_THROWS_AS(connect_control("127.0.0.1:1", "token", 0, 1, 10), Error);
-  CHECK_THROWS_AS(connect_control("unix:" + folder.path + "/none", "token", 0, 1, 10), Error);
-  for (const std::string& address : {"unix:" + folder.path + "/ranks", std::string("127.0.0.1:0")}) {
+  CHECK_THROWS_AS(connect_control("unix:" + folder / "none", "token", 0, 1, 10), Error);
+  for (const std::string& address : {"unix:" + folder / "ranks", std::string("127.0.0.1:0")}) {
     int hellos = 0;
     ControlServer::Handler handler = silent_handler();
     handler.hello = [&](const protocol::Hello&) { ++hellos; };
@@ -78,10 +68,10 @@ TEST_CASE("strangers on the control channel are turned away") {
 }
 
 TEST_CASE("heartbeats stay on the node; every other line goes on as it is, the last one before the loss") {
-  const Folder folder;
+  const TemporaryFolder folder;
   std::vector<std::string> lines, lost;
   int beats = 0;
-  ControlServer server("unix:" + folder.path + "/ranks", "secret", 2,
+  ControlServer server("unix:" + folder / "ranks", "secret", 2,
                        {.hello = [](const protocol::Hello&) {},
                         .beat = [&](int rank) { beats += rank == 1; },
                         .line = [&](int rank, std::string&& line) { lines.push_back(fmt::format("{} {}", rank, line)); },
@@ -105,9 +95,9 @@ TEST_CASE("heartbeats stay on the node; every other line goes on as it is, the l
 }
 
 TEST_CASE("a rank whose supervisor does not answer (it is stopped, say) ends itself") {
-  const Folder folder;
+  const TemporaryFolder folder;
   for (const bool saving : {false, true}) {
-    ControlServer server(fmt::format("unix:{}/ranks{}", folder.path, int(saving)), "secret", 1, silent_handler());
+    ControlServer server(fmt::format("unix:{}/ranks{}", folder.path(), int(saving)), "secret", 1, silent_handler());
     const pid_t rank = ::fork();
     if (rank == 0) {
       const int null = ::open("/dev/null", O_WRONLY);

@@ -20,6 +20,7 @@
 #include "runtime/supervise/attempt/attempt.h"
 #include "test/runtime/node_peer.h"
 #include "test/support/thread_run.h"
+#include "test/support/temporary_folder.h"
 
 using namespace trainctl;
 using wire::Kind;
@@ -102,7 +103,7 @@ void answer_kill(test::Peer& peer, const Message& order) {
 }
 
 struct Stage {
-  test::TempDir dir;
+  test::TemporaryFolder dir;
   std::string console_text;
   TerminalConsole console{{.write = [this](const std::string& text) { console_text += text; }}};
   std::unique_ptr<Fleet> fleet;

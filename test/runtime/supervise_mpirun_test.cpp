@@ -7,7 +7,6 @@
 #include <catch2/catch.hpp>
 #include <fmt/format.h>
 #include <signal.h>
-#include <stdlib.h>
 
 #include <filesystem>
 #include <fstream>
@@ -20,6 +19,7 @@
 #include "runtime/supervise/attempt/attempt.h"
 #include "runtime/supervise/preflight/preflight.h"
 #include "runtime/supervise/loop/supervisor.h"
+#include "test/support/temporary_folder.h"
 
 using namespace trainctl;
 
@@ -99,9 +99,8 @@ Outcome run_job(const std::string& folder, const std::string& id,
 
 TEST_CASE("killed ranks and a killed mpirun change no bit of a run") {
   REQUIRE(std::filesystem::exists(kProgram));  // the build makes it first
-  char name[] = "/tmp/supervise_real.XXXXXX";
-  REQUIRE(::mkdtemp(name));
-  const std::string folder = name;
+  const test::TemporaryFolder temporary;
+  const std::string& folder = temporary.path();
   {
     const Philox random(1, RandomPurpose::kTest);
     std::ofstream tokens(folder + "/tokens.bin", std::ios::binary);
@@ -137,5 +136,4 @@ TEST_CASE("killed ranks and a killed mpirun change no bit of a run") {
   CHECK(hit.root_hash == whole.root_hash);
   CHECK(hit.console.find("was killed by signal 9 (SIGKILL)") != std::string::npos);
   CHECK(hit.console.find("mpirun was killed by signal 9 (SIGKILL)") != std::string::npos);
-  real_file_system().remove_tree(folder);
 }

@@ -14,6 +14,7 @@
 #include "runtime/spec/pages/pages.h"
 #include "runtime/spec/parse.h"
 #include "test/support/thread_run.h"
+#include "test/support/temporary_folder.h"
 
 using namespace trainctl;
 using namespace trainctl::test;
@@ -107,7 +108,7 @@ std::vector<Mesh> meshes() {
 }  // namespace
 
 TEST_CASE("the tally of every rank's step is what the rank computes and sends", "[tally]") {
-  const TempDir dir;
+  const TemporaryFolder dir;
   int variant = 0;
   for (const Mesh& m : meshes())
     for (int kind = 0; kind < 6; ++kind) {
@@ -155,7 +156,7 @@ TEST_CASE("the FLOPs of a token are 6 for each weight of a product, and attentio
 }
 
 TEST_CASE("the plan's traffic of many micro-batches is what the tally of all of them gives", "[tally]") {
-  const TempDir dir;
+  const TemporaryFolder dir;
   for (const Schedule schedule : {Schedule::one_f_one_b, Schedule::interleaved, Schedule::zb_h1})
     for (const int micro_batches : {8, 22, 64}) {
       JobSpec job = tiny_job(Family::llama, dir.path());

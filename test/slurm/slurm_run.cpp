@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "test/support/temporary_folder.h"
+
 namespace trainctl::test {
 namespace fs = std::filesystem;
 
@@ -30,18 +32,16 @@ std::string spec_of(const std::string& id) {
 /// The run on this machine that nothing disturbs.
 class Undisturbed {
  public:
-  Undisturbed() : folder_((fs::temp_directory_path() / "slurm-calm-XXXXXX").string()) {
-    if (!::mkdtemp(folder_.data())) FAIL("no temporary folder");
-    write_file(folder_ + "/job.json", spec_of("calm"));
-    const Outcome outcome = Child({SlurmRun::trainctl(), "launch", "job.json"}, folder_).wait(120);
+  Undisturbed() {
+    write_file(folder_ / "job.json", spec_of("calm"));
+    const Outcome outcome = Child({SlurmRun::trainctl(), "launch", "job.json"}, folder_.path()).wait(120);
     INFO(outcome.err);
     REQUIRE(outcome.status == 0);
   }
-  ~Undisturbed() { fs::remove_all(folder_); }
-  std::string checkpoint() const { return folder_ + "/runs/calm/ckpt/step-00000060"; }
+  std::string checkpoint() const { return folder_ / "runs/calm/ckpt/step-00000060"; }
 
  private:
-  std::string folder_;
+  TemporaryFolder folder_{"slurm"};
 };
 
 std::string undisturbed() {

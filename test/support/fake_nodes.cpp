@@ -15,6 +15,8 @@
 #include <iostream>
 #include <sstream>
 
+#include "test/support/temporary_folder.h"
+
 extern char** environ;
 
 namespace trainctl::test {
@@ -35,18 +37,16 @@ struct FailureListener : Catch::TestEventListenerBase {
 };
 CATCH_REGISTER_LISTENER(FailureListener)
 
+/// The nodes' folder; their keeper removes it.
 std::string make_folder(const std::string& parent) {
-  const fs::path folder = parent.empty() ? fs::temp_directory_path() : fs::path(parent);
-  std::string name = (folder / "trainctl-nodes-XXXXXX").string();
-  if (!::mkdtemp(name.data())) FAIL("cannot make a folder like " << name);
+  const std::string name = TemporaryFolder::make("nodes", parent);
   fs::permissions(name, fs::perms::owner_all | fs::perms::group_exec | fs::perms::others_exec);
   return name;
 }
 
 std::string missing_for(const std::string& script) {
-  const std::string folder = make_folder("");
-  const Outcome outcome = Child({kScripts + script, "possible"}, folder).wait(30);
-  fs::remove_all(folder);
+  const TemporaryFolder folder("nodes");
+  const Outcome outcome = Child({kScripts + script, "possible"}, folder.path()).wait(30);
   if (outcome.status == 0) return "";
   return outcome.out.empty() ? script + ": " + outcome.err : outcome.out.substr(0, outcome.out.find('\n'));
 }

@@ -1,7 +1,5 @@
 #include "test/support/thread_run.h"
 
-#include <stdlib.h>
-
 #include <exception>
 #include <fstream>
 #include <mutex>
@@ -15,13 +13,6 @@
 #include "runtime/train/rank.h"
 
 namespace trainctl::test {
-
-TempDir::TempDir() {
-  std::string name = (getenv("TMPDIR") ? std::string(getenv("TMPDIR")) : "/tmp") + "/trainctl-test-XXXXXX";
-  ENSURE(mkdtemp(name.data()) != nullptr, "mkdtemp {}", name);
-  path_ = name;
-}
-TempDir::~TempDir() { real_file_system().remove_tree(path_); }
 
 ThreadRun run_on_threads(const JobSpec& job, const ThreadRunOptions& options) {
   const int size = job.mesh().world_size();

@@ -39,17 +39,6 @@ struct ThreadRun {
 /// Throws the first rank's Error that is not a lost peer.
 ThreadRun run_on_threads(const JobSpec& job, const ThreadRunOptions& options);
 
-/// A fresh folder under the system's temporary directory, removed when this dies.
-class TempDir {
- public:
-  TempDir();
-  ~TempDir();
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
-
 /// A tiny model (gpt2 or llama) and a token file in `dir`: 4 layers, 4 heads, 2 KV heads for llama; global batch 8 x 16 tokens.
 JobSpec tiny_job(Family family, const std::string& dir);
 
