@@ -9,6 +9,7 @@
 #include "runtime/base/error.h"
 #include "test/ckpt/state_fixture.h"
 #include "test/support/power_loss_file_system.h"
+#include "test/support/seed.h"
 
 using namespace trainctl;
 using namespace trainctl::test;
@@ -17,8 +18,8 @@ TEST_CASE("any writers, any reader") {
   const PlainState state = make_state(1, 100);
   std::string root;
   for (const int shards : {1, 2, 3, 8})
-    for (uint64_t seed = 0; seed < 4; ++seed) {
-      INFO("shards " << shards << ", seed " << seed);
+    for (const uint64_t seed : test_seeds(4)) {
+      INFO("TRAINCTL_TEST_SEED=" << seed << ", shards " << shards);
       PowerLossFileSystem fs;
       const std::string written = save(fs, "/run/ckpt", state, shards, seed);
       if (root.empty()) root = written;

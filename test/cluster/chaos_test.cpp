@@ -2,7 +2,7 @@
 //       and its events say where its time went.
 // Method: failures of random kinds strike random nodes at random steps, also while the run recovers; lost
 //         nodes come back later. Then the run is asked to stop, and a run on one node goes to the same step.
-//         TRAINCTL_CHAOS_SEED repeats a history of failures, TRAINCTL_CHAOS_FAILURES sets how many there are.
+//         TRAINCTL_TEST_SEED repeats a history of failures, TRAINCTL_CHAOS_FAILURES sets how many there are.
 #include <signal.h>
 
 #include <catch2/catch.hpp>
@@ -15,6 +15,7 @@
 
 #include "test/cluster/cluster_run.h"
 #include "test/cluster/ledger.h"
+#include "test/support/seed.h"
 
 using namespace trainctl::test;
 
@@ -130,7 +131,7 @@ class Chaos {
 
 void survive(const std::string& start, uint64_t failures, uint64_t seed) {
   constexpr int64_t kTotal = 1000000;
-  INFO("TRAINCTL_CHAOS_SEED=" << seed);
+  INFO("TRAINCTL_TEST_SEED=" << seed);
   FakeNodes nodes(5, machines());
   ClusterRun run(nodes, {.start = start,
                          .steps = kTotal,
@@ -155,7 +156,7 @@ void survive(const std::string& start, uint64_t failures, uint64_t seed) {
   run.check_nothing_left();
 
   const Ledger ledger = ledger_of(run.events());
-  std::cout << start << ", " << failures << " failures, TRAINCTL_CHAOS_SEED=" << seed << ", " << run.step()
+  std::cout << start << ", " << failures << " failures, TRAINCTL_TEST_SEED=" << seed << ", " << run.step()
             << " steps\n" << chaos.text() << ledger.text();
   CHECK(std::abs(ledger.sum() - ledger.wall_s) <= 0.01 * ledger.wall_s);
   run.check_bits(ClusterRun::straight_to(run.step(), kTotal));
@@ -165,12 +166,11 @@ void survive(const std::string& start, uint64_t failures, uint64_t seed) {
 
 /// Hidden: for hours on a machine of its own.
 TEST_CASE("a run outlives two thousand random failures", "[.][soak]") {
-  survive("pmix", number_from("TRAINCTL_CHAOS_FAILURES", 2000),
-          number_from("TRAINCTL_CHAOS_SEED", std::random_device{}()));
+  survive("pmix", number_from("TRAINCTL_CHAOS_FAILURES", 2000), test_seed());
 }
 
 TEST_CASE("a run outlives random failures", "[chaos]") {
   const uint64_t failures = number_from("TRAINCTL_CHAOS_FAILURES", 50);
-  survive("pmix", (failures + 1) / 2, number_from("TRAINCTL_CHAOS_SEED", std::random_device{}()));
-  survive("mpirun", failures / 2, number_from("TRAINCTL_CHAOS_SEED", std::random_device{}()));
+  survive("pmix", (failures + 1) / 2, test_seed());
+  survive("mpirun", failures / 2, test_seed());
 }

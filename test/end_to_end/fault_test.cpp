@@ -12,6 +12,7 @@
 #include "runtime/run/wire/environment.h"
 #include "test/end_to_end/jobs.h"
 #include "test/end_to_end/program.h"
+#include "test/support/seed.h"
 #include "test/support/thread_run.h"
 #include "test/support/temporary_folder.h"
 
@@ -75,10 +76,11 @@ const std::vector<std::vector<std::string>> kMeshes = {
 
 TEST_CASE("kill -9 of a random rank at a random step, resumed on another mesh", "[fault]") {
   Bench bench;
-  for (unsigned seed = 1; seed <= 8; ++seed) {
+  for (const uint64_t seed : test_seeds(8)) {
     std::mt19937 random(seed);
     const int steps = 1 + int(random() % 15), victim = int(random() % 4);
-    CAPTURE(seed, steps, victim);
+    INFO("TRAINCTL_TEST_SEED=" << seed);
+    CAPTURE(steps, victim);
     const std::string name = "kill" + std::to_string(seed);
     // The victim stops itself in the step after, so that no run ends before its kill.
     auto child = bench.start(name, steps, {}, {fmt::format("TRAINCTL_STOP_AT={}:forward:{}", victim, steps + 1)});

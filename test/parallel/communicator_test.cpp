@@ -10,6 +10,7 @@
 #include "parallel/wait_observer.h"
 #include "test/parallel/mpi/transport_checks.h"
 #include "test/parallel/rank_threads.h"
+#include "test/support/seed.h"
 
 namespace trainctl::test {
 namespace {
@@ -47,8 +48,9 @@ struct Transport {
 TEST_CASE("random message programs") {
   Transport transport;
   const int size = GENERATE(1, 2, 3, 4, 8);
-  for (uint64_t seed = 1; seed <= 40; seed++) {
-    CAPTURE(size, seed, transport.staged);
+  for (const uint64_t seed : test_seeds(40)) {
+    INFO("TRAINCTL_TEST_SEED=" << seed);
+    CAPTURE(size, transport.staged);
     transport.on_ranks(size, 60, [&](Communicator& comm) { check_random_messages(comm, *transport.backend, seed, 60); });
   }
 }

@@ -3,6 +3,7 @@
 // degrees, chunk sizes), each local matrix filled cell by cell; seeded random sizes for owners, and the
 // balance bound that the rule implies.
 #include "parallel/layout.h"
+#include "test/support/seed.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -225,8 +226,8 @@ TEST_CASE("owners of chunks, every list of up to five sizes below 4") {
 }
 
 TEST_CASE("owners of chunks, random large sizes") {
-  const uint64_t seed = Catch::rngSeed() != 0 ? Catch::rngSeed() : 20240611;
-  INFO("seed " << seed << " (--rng-seed repeats it)");
+  const uint64_t seed = test::test_seed();
+  INFO("TRAINCTL_TEST_SEED=" << seed);
   std::mt19937_64 random(seed);
   for (int round = 0; round < 300; ++round) {
     std::vector<int64_t> sizes(1 + random() % 200);

@@ -7,6 +7,7 @@
 #include <random>
 
 #include "parallel/pipeline.h"
+#include "test/support/seed.h"
 
 namespace trainctl::parallel {
 namespace {
@@ -51,8 +52,8 @@ TEST_CASE("a duplicated instruction is always found") {
 }
 
 TEST_CASE("a replaced instruction is always found") {
-  const unsigned seed = Catch::rngSeed() != 0 ? Catch::rngSeed() : 7;
-  INFO("seed " << seed << " (--rng-seed repeats it)");
+  const uint64_t seed = test::test_seed();
+  INFO("TRAINCTL_TEST_SEED=" << seed);
   std::mt19937 random(seed);
   for_each_instruction(
       [&](const PipelineShape& shape, std::vector<Program>& programs, size_t stage, size_t index) {

@@ -239,7 +239,7 @@ struct Rules {
 TEST_CASE(
     "the deadline is kept: a tick there does something or moves it on, so no agent spins or sleeps too "
     "long") {
-  const uint32_t seed = test::test_seed();
+  const uint64_t seed = test::test_seed();
   INFO("TRAINCTL_TEST_SEED=" << seed);
   std::mt19937 random(seed);
   for (int history = 0; history < 500; ++history) {

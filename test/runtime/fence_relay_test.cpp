@@ -10,6 +10,7 @@
 
 #include "runtime/run/wire/fence_shares.h"
 #include "runtime/supervise/nodes/node_relay.h"
+#include "test/support/seed.h"
 
 using namespace trainctl;
 using wire::Kind;
@@ -119,7 +120,7 @@ TEST_CASE("a node that lost its connection with an answer on its way gets the an
 }
 
 TEST_CASE("every fence ends on every node, whenever supervisors die") {
-  for (uint32_t seed = 1; seed <= 5000; ++seed) {
+  for (const uint64_t seed : test::test_seeds(5000)) {
     std::mt19937 random(seed);
     Exchange exchange(1 + int(random() % 4));
     const auto done = [&] {
@@ -129,7 +130,7 @@ TEST_CASE("every fence ends on every node, whenever supervisors die") {
     };
     int deaths = int(random() % 6);
     for (int turn = 0; !done(); ++turn) {
-      INFO("seed " << seed);
+      INFO("TRAINCTL_TEST_SEED=" << seed);
       REQUIRE(turn < 10000);
       const int node = int(random() % uint32_t(exchange.nodes()));
       const uint32_t what = random() % 8;
@@ -140,6 +141,7 @@ TEST_CASE("every fence ends on every node, whenever supervisors die") {
     }
     for (int node = 0; node < exchange.nodes(); ++node)
       for (int fence = 1; fence <= kFences; ++fence)
-        if (exchange.left(node)[size_t(fence) - 1] != exchange.all_shares(fence)) FAIL("seed " << seed << ", fence " << fence);
+        if (exchange.left(node)[size_t(fence) - 1] != exchange.all_shares(fence))
+          FAIL("TRAINCTL_TEST_SEED=" << seed << ", fence " << fence);
   }
 }

@@ -15,6 +15,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/yaml.h"
 #include "runtime/supervise/slurm/jobset.h"
+#include "test/support/seed.h"
 
 using namespace trainctl;
 using Json = nlohmann::ordered_json;
@@ -373,8 +374,8 @@ TEST_CASE("names for Kubernetes", "[jobset]") {
 }
 
 TEST_CASE("YAML reads back as the same value", "[jobset]") {
-  const unsigned seed = std::random_device{}();
-  INFO("seed " << seed);
+  const uint64_t seed = test::test_seed();
+  INFO("TRAINCTL_TEST_SEED=" << seed);
   std::mt19937 random(seed);
   const auto below = [&](int n) { return int(random() % unsigned(n)); };
   const std::vector<Json> leaves = {1,    -2.5,          true,          false,  nullptr, "plain",    "yes",

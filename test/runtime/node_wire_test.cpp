@@ -114,7 +114,7 @@ std::vector<wire::RankDigest> some_digests() {
 }  // namespace
 
 TEST_CASE("every message of a node comes back as it was sent, however the bytes arrive") {
-  const uint32_t seed = test::test_seed();
+  const uint64_t seed = test::test_seed();
   INFO("TRAINCTL_TEST_SEED=" << seed);
   std::mt19937 random(seed);
   const std::vector<std::string> texts = {"", "node0", "a \"quoted\"\nline", "ü€\U0001f600",
@@ -384,7 +384,7 @@ void feed_body(const std::string& text, Counts& counts) {
 }  // namespace
 
 TEST_CASE("whatever arrives becomes messages or one Error") {
-  const uint32_t seed = test::test_seed();
+  const uint64_t seed = test::test_seed();
   INFO("TRAINCTL_TEST_SEED=" << seed);
   std::mt19937 random(seed);
   const std::vector<Message> sound = {

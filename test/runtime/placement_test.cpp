@@ -12,6 +12,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/supervise/decide/placement.h"
+#include "test/support/seed.h"
 
 using namespace trainctl;
 using parallel::MeshShape;
@@ -113,7 +114,7 @@ TEST_CASE("a refusal says in one sentence what is there and what would fit") {
 TEST_CASE(
     "nodes below one switch become neighbours at every level and keep "
     "their order") {
-  for (unsigned seed = 1; seed <= 300; ++seed) {
+  for (const uint64_t seed : test::test_seeds(300)) {
     std::mt19937 random(seed);
     const auto below = [&](int n) { return int(random() % unsigned(n)); };
     std::vector<ClusterNode> nodes;
@@ -126,7 +127,7 @@ TEST_CASE(
       nodes.push_back(node);
     }
     const std::vector<int> order = order_by_switch(nodes);
-    INFO("seed " << seed);
+    INFO("TRAINCTL_TEST_SEED=" << seed);
     REQUIRE(std::set<int>(order.begin(), order.end()).size() == nodes.size());
     // Two nodes below a switch have no node of another one between them.
     const auto prefix = [&](int node, int level) {

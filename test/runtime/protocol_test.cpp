@@ -8,6 +8,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/run/wire/protocol.h"
+#include "test/support/seed.h"
 
 using namespace trainctl;
 
@@ -85,8 +86,8 @@ TEST_CASE("nonsense on the channel is refused with a sentence") {
 }
 
 TEST_CASE("lines are cut right however the bytes arrive") {
-  const uint32_t seed = std::random_device{}();
-  INFO("seed " << seed);
+  const uint64_t seed = test::test_seed();
+  INFO("TRAINCTL_TEST_SEED=" << seed);
   std::mt19937 random(seed);
   for (int round = 0; round < 200; ++round) {
     std::string stream;

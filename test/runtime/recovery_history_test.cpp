@@ -1,7 +1,7 @@
 // Goal: whatever happens to nodes, ranks and checkpoints in whatever order, the next attempt runs on the
 // right nodes from the right checkpoint, restarts are counted right, and a run that is over stays over.
 // Method: all histories of five events on three nodes (exhaustive) and long seeded ones, held after every
-// event to a second, naive statement of the rules. TRAINCTL_SEED=N runs one seed.
+// event to a second, naive statement of the rules. TRAINCTL_TEST_SEED=N runs one seed.
 #include <fmt/format.h>
 #include <catch2/catch.hpp>
 
@@ -12,6 +12,7 @@
 #include <set>
 
 #include "runtime/supervise/decide/recovery.h"
+#include "test/support/seed.h"
 
 using namespace trainctl;
 
@@ -233,9 +234,7 @@ TEST_CASE("all histories of five events keep the rules of recovery") {
 }
 
 TEST_CASE("long random histories keep the rules of recovery") {
-  const char* given = std::getenv("TRAINCTL_SEED");
-  const unsigned first = given ? unsigned(std::atoi(given)) : 1, last = given ? first : 3000;
-  for (unsigned seed = first; seed <= last; ++seed) {
+  for (const uint64_t seed : test::test_seeds(3000)) {
     std::mt19937 random(seed);
     History history(TooFew(seed % 3));
     for (int i = 0; i < 100; ++i) {
@@ -245,7 +244,7 @@ TEST_CASE("long random histories keep the rules of recovery") {
                      : draw < 22             ? History::step
                                              : History::save);
     }
-    INFO("TRAINCTL_SEED=" << seed);
+    INFO("TRAINCTL_TEST_SEED=" << seed);
     CHECK(history.wrong == "");
   }
 }

@@ -9,6 +9,7 @@
 #include "ckpt/checkpoint.h"
 #include "runtime/base/error.h"
 #include "runtime/base/file_system.h"
+#include "test/support/seed.h"
 #include "test/support/thread_run.h"
 #include "test/support/temporary_folder.h"
 
@@ -44,9 +45,9 @@ TEST_CASE("a resume on any mesh continues with the same bits", "[resume]") {
     base.compute = compute;
     base.parallelism.lanes = 4;
     const ThreadRun whole = run_on_threads(base, {.dir = dir.path() + "/whole"});
-    for (unsigned seed = 1; seed <= 6; ++seed) {
+    for (const uint64_t seed : test_seeds(6)) {
       std::mt19937 random(seed);
-      CAPTURE(seed, name_of(compute));
+      INFO("TRAINCTL_TEST_SEED=" << seed << ", " << name_of(compute));
       const std::string at = dir.path() + "/" + std::to_string(seed);
       std::string from;
       std::vector<double> losses;

@@ -2,12 +2,13 @@
 // publishes, nothing outlives its grace, no old epoch takes part in a newer one, the run goes on and ends,
 // and its bits are those of an undisturbed run. Method: 100,000 histories of a simulated cluster, a seed
 // each, with the invariants checked after every event; then each protection taken away, which must break one.
-// TRAINCTL_SEED=N tells one history; TRAINCTL_HISTORIES=N runs another number of them.
+// TRAINCTL_TEST_SEED=N prints one history; TRAINCTL_HISTORIES=N runs another number of them.
 #include <catch2/catch.hpp>
 
 #include <cstdio>
 #include <cstdlib>
 
+#include "test/support/seed.h"
 #include "test/support/sim_cluster.h"
 
 using namespace trainctl::test;
@@ -23,8 +24,8 @@ uint64_t from_environment(const char* name, uint64_t otherwise) {
 
 TEST_CASE("histories of a simulated cluster keep every invariant", "[sim_cluster]") {
   SimCluster cluster;
-  if (const uint64_t seed = from_environment("TRAINCTL_SEED", 0)) {
-    const SimResult result = cluster.run(seed, {}, true);
+  if (const auto seed = given_seed()) {
+    const SimResult result = cluster.run(*seed, {}, true);
     std::printf("%s", result.log.c_str());
     CHECK(result.violation == "");
     return;
@@ -36,7 +37,7 @@ TEST_CASE("histories of a simulated cluster keep every invariant", "[sim_cluster
     const SimResult result = cluster.run(seed);
     if (!result.violation.empty()) {
       ++failures;
-      UNSCOPED_INFO("TRAINCTL_SEED=" << seed << ": " << result.violation);
+      UNSCOPED_INFO("TRAINCTL_TEST_SEED=" << seed << ": " << result.violation);
     }
     sum.faults += result.faults;
     sum.epochs += result.epochs;
@@ -66,11 +67,11 @@ TEST_CASE("histories of a simulated cluster keep every invariant", "[sim_cluster
 
 TEST_CASE("a history is the same each time, event by event", "[sim_cluster]") {
   SimCluster one, other;
-  for (uint64_t seed = 1; seed <= 50; ++seed) {
+  for (const uint64_t seed : test_seeds(50)) {
     const SimResult first = one.run(seed, {}, true);
     other.run(seed + 1000);  // what ran before leaves no trace
     const SimResult second = other.run(seed, {}, true);
-    INFO("seed " << seed);
+    INFO("TRAINCTL_TEST_SEED=" << seed);
     CHECK(first.log == second.log);
     CHECK(first.events == second.events);
   }

@@ -9,6 +9,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/supervise/slurm/slurm_nodes.h"
+#include "test/support/seed.h"
 
 using namespace trainctl;
 using Names = std::vector<std::string>;
@@ -105,8 +106,8 @@ TEST_CASE("node lists are written as short as Slurm does", "[slurm]") {
 }
 
 TEST_CASE("a compressed list reads back as the same nodes in the same order", "[slurm]") {
-  const unsigned seed = std::random_device{}();
-  INFO("seed " << seed);
+  const uint64_t seed = test::test_seed();
+  INFO("TRAINCTL_TEST_SEED=" << seed);
   std::mt19937 random(seed);
   const auto below = [&](int n) { return int(random() % unsigned(n)); };
   for (int round = 0; round < 2000; ++round) {

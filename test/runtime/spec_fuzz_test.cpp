@@ -11,15 +11,11 @@
 #include "runtime/spec/json.h"
 #include "runtime/spec/pages/pages.h"
 #include "runtime/spec/parse.h"
+#include "test/support/seed.h"
 
 using namespace trainctl;
 
 namespace {
-
-uint64_t test_seed() {
-  const char* given = std::getenv("TRAINCTL_TEST_SEED");
-  return given ? std::strtoull(given, nullptr, 10) : 20240611;
-}
 
 /// What must hold of every accepted job.
 void check_consistent(const ParsedJob& parsed) {
@@ -78,7 +74,7 @@ TEST_CASE("every truncation of a valid spec is diagnosed", "[spec]") {
 }
 
 TEST_CASE("random edits of the text never crash the parser", "[spec]") {
-  const uint64_t seed = test_seed();
+  const uint64_t seed = test::test_seed();
   std::mt19937_64 random(seed);
   const std::string text = starter_job("llama-tiny");
   const std::string letters = "{}[]\",:0123456789eE+-./\\\n\t ntfux\xC3\xFF";
@@ -96,7 +92,7 @@ TEST_CASE("random edits of the text never crash the parser", "[spec]") {
       }
     }
     const ParsedJob parsed = parse_job({.text = edited, .file = "job.json"});
-    INFO("seed " << seed << " round " << round << "\n" << edited);
+    INFO("TRAINCTL_TEST_SEED=" << seed << " round " << round << "\n" << edited);
     if (parsed.ok()) {
       ++accepted;
       check_consistent(parsed);
@@ -109,7 +105,7 @@ TEST_CASE("random edits of the text never crash the parser", "[spec]") {
 }
 
 TEST_CASE("random values for random fields give a consistent job or diagnostics", "[spec]") {
-  const uint64_t seed = test_seed();
+  const uint64_t seed = test::test_seed();
   std::mt19937_64 random(seed);
   int accepted = 0;
   for (int round = 0; round < 3000; ++round) {
@@ -122,7 +118,7 @@ TEST_CASE("random values for random fields give a consistent job or diagnostics"
         path.replace(list, 2, fmt::format(".{}", random() % 3));
       overrides.push_back(path + "=" + random_value(field, random));
     }
-    INFO("seed " << seed << " round " << round << " " << fmt::format("{}", fmt::join(overrides, "  ")));
+    INFO("TRAINCTL_TEST_SEED=" << seed << " round " << round << " " << fmt::format("{}", fmt::join(overrides, "  ")));
     const ParsedJob parsed =
         parse_job({.text = starter_job("llama-tiny"), .file = "job.json", .overrides = overrides});
     if (parsed.ok()) {

@@ -330,7 +330,7 @@ TEST_CASE("the suspect of a hang is named with its node") {
 
 TEST_CASE(
     "whatever happens to nodes and ranks, an attempt ends soon after the first evidence and blames soundly") {
-  const uint32_t seed = test::test_seed();
+  const uint64_t seed = test::test_seed();
   INFO("TRAINCTL_TEST_SEED=" << seed);
   std::mt19937 random(seed);
   const auto pick = [&](int n) { return int(random() % uint32_t(n)); };

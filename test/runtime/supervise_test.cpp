@@ -12,6 +12,7 @@
 #include <random>
 
 #include "runtime/supervise/decide/supervision.h"
+#include "test/support/seed.h"
 
 using namespace trainctl;
 
@@ -408,8 +409,8 @@ TEST_CASE("whatever happens, an attempt ends: at most 10 s after the first evide
   // 1.5 s for the launcher to say who died, 8 s for what survives SIGKILL: an agent needs 5 s to report that.
   const double limit_s = options().launcher_evidence_s + options().kill_limit_s;
   CHECK(limit_s < 10);
-  const uint32_t seed = std::random_device{}();
-  INFO("seed " << seed);
+  const uint64_t seed = test::test_seed();
+  INFO("TRAINCTL_TEST_SEED=" << seed);
   std::mt19937 random(seed);
   const auto pick = [&](int n) { return int(random() % uint32_t(n)); };
   for (int history = 0; history < 3000; ++history) {

@@ -16,6 +16,7 @@
 #include "runtime/supervise/slurm/slurm_nodes.h"
 #include "runtime/supervise/slurm/slurm_script.h"
 #include "test/support/fake_nodes.h"
+#include "test/support/seed.h"
 
 using namespace trainctl;
 using namespace trainctl::test;
@@ -77,8 +78,8 @@ std::vector<pid_t> agents_on(FakeSlurm& slurm, int node) {
 
 TEST_CASE("node lists mean what scontrol says", "[slurm]") {
   FakeSlurm slurm({.nodes = 1});
-  const unsigned seed = std::random_device{}();
-  INFO("seed " << seed);
+  const uint64_t seed = test_seed();
+  INFO("TRAINCTL_TEST_SEED=" << seed);
   std::mt19937 random(seed);
   const auto below = [&](int n) { return int(random() % unsigned(n)); };
   const auto range = [&] {

@@ -1,0 +1,76 @@
+// How far a result may be from what a test expects, each with its reason. What must be equal is compared bit for bit, without any of
+// these. A new number belongs here, with the reason why the result cannot be equal.
+//
+// Errors of ops are relative in the Frobenius norm, ||got - expected|| / ||expected||, against the reference backend, which adds in
+// double precision. Errors of losses are absolute: a loss is about 5 at the start of a run.
+#pragma once
+#include "runtime/base/dtype.h"
+
+namespace trainctl::test::tolerance {
+
+// ---- ops against the reference backend
+/// An f32 result: a few roundings of 6e-8 for each sum of some hundred terms.
+inline constexpr double kOpF32 = 1e-5;
+/// A bf16 result: each number is rounded to 8 bits, 4e-3.
+inline constexpr double kOpBf16 = 1e-2;
+inline double of_op(DType dtype) { return dtype == DType::f32 ? kOpF32 : kOpBf16; }
+/// Statistics of a softmax joined from slices: three f32 operations a row, no long sum.
+inline constexpr double kJoinedSlices = 1e-6;
+/// Attention whose logits differ by hundreds: exp() turns a rounding of the logit, 100 * 6e-8, into a relative error of its weight, and
+/// few weights carry the sum.
+inline constexpr double kSharpAttention = 1e-3;
+/// A sum of squares, or of numbers, in double precision: another order of at most 90,000 additions of 1e-16.
+inline constexpr double kDoubleSum = 1e-12;
+/// The same over boxes whose partial sums are joined in a tree: the roundings grow with its depth.
+inline constexpr double kDoubleTreeSum = 1e-13;
+/// The gradient of a weight without any row: zero, so what remains is an absolute error.
+inline constexpr double kNoRows = 1e-9;
+/// The gradient of the logits of a single class is zero: softmax is 1 up to a rounding of f32 and its factor 1/8.
+inline constexpr double kZeroGradient = 1e-6;
+/// The derivative of a saturated activation is zero or a subnormal.
+inline constexpr double kSaturated = 1e-20;
+/// A row of an embedding's gradient that adds 33 to 70 rows of normal numbers in another order.
+inline constexpr double kEmbeddingRow = 1e-4;
+/// A central difference with h = 1e-2 in f32: the curvature's h^2 = 1e-4 and a rounding of 6e-8 / h, times numbers of up to 3.
+inline constexpr double kFiniteDifference = 2e-3;
+/// No limit: for an output that is checked in another way.
+inline constexpr double kUnchecked = 1e30;
+
+// ---- the loss curve of a run
+/// f32 on the CPU against PyTorch, or against another tensor-parallel width: sums of f32 in another order, over 20 steps.
+inline constexpr double kLossF32 = 2e-4;
+/// f32 on the GPU against PyTorch: in addition its exp and its order of additions.
+inline constexpr double kLossGpuF32 = 5e-4;
+/// f32 in another order of additions over at most four steps: CPU against GPU, sums by the transport.
+inline constexpr double kLossFewSteps = 1e-4;
+/// bf16 keeps 8 bits of each number: the relative rounding of a logit is 2^-9, about 0.01 of a loss near 5; averaged over 256 targets
+/// and 20 steps of drift the curves stay within 0.02.
+inline constexpr double kLossBf16 = 0.02;
+/// The gradient norm of a run in f32, relative: a sum over all gradients, which differ by kGradient and drift over 20 steps.
+inline constexpr double kGradNorm = 2e-3;
+/// The gradients of the first step in f32 against PyTorch, relative, the worst tensor.
+inline constexpr double kGradient = 1e-4;
+/// The parameters after 20 steps of AdamW: where a gradient is near zero, its sign decides the update.
+inline constexpr double kFinalParameter = 5e-3;
+
+// ---- formulas in double precision
+/// One formula computed in two orders of a few operations.
+inline constexpr double kFormula = 1e-12;
+/// The learning rate of the golden curves, computed by Python with the same formula: the last bits of cos().
+inline constexpr double kLearningRate = 1e-14;
+/// One product: its last bit.
+inline constexpr double kProduct = 1e-15;
+
+// ---- measured against planned
+/// Memory: pages, stacks and libraries are measured and not planned.
+inline constexpr double kPlannedMemory = 0.05;
+/// The parts of a run's wall time against the whole: events are written with milliseconds.
+inline constexpr double kWallTime = 0.01;
+
+// ---- times of a clock that the test winds
+/// Rounding of a sum of many small steps.
+inline constexpr double kClockSumS = 1e-9;
+/// Rounding of times that were written as text with six decimals, or wound on by 1e-6 s.
+inline constexpr double kClockTextS = 1e-6;
+
+}  // namespace trainctl::test::tolerance
