@@ -1,5 +1,6 @@
-// `trainctl node`: the agent of one node. It owns every process of a run on its node, tells the supervisor
-// what happens there, obeys its orders, and ends everything when it has heard nothing for the grace time.
+// `trainctl node`: the agent of one node. The agent owns every process of a run on its node, reports events
+// to the supervisor, obeys the supervisor's orders, and ends all processes when no supervisor was heard for
+// the grace time.
 #pragma once
 #include <functional>
 #include <string>
@@ -8,30 +9,33 @@ namespace trainctl {
 
 struct AgentOptions {
   std::string
-      run_directory;  ///< holds supervisor.json, which says where the supervisor listens and holds the token
-  std::string name;   ///< of this node, as the supervisor calls it; "": SLURMD_NODENAME, else the host's name
-  std::string connect;  ///< "HOST:PORT" of the supervisor where another address leads to it than its own; "": its own
-  std::string mpirun;  ///< looked for on PATH; hello says whether it is here
-  /// Starts a supervisor of the run on this node, of that name; `why` is one sentence. Must not block.
+      run_directory;  ///< has supervisor.json, with the supervisor's address and token
+  std::string name;   ///< the supervisor's name for this node; "": SLURMD_NODENAME, else the host name
+  /// "HOST:PORT" to dial instead of the address in supervisor.json; "": dial that address.
+  std::string connect;
+  std::string mpirun;  ///< program to find on PATH; hello reports whether it was found
+  /// Starts a supervisor of the run on this node. `node`: name of the node; `why`: one sentence. Must not
+  /// block.
   std::function<void(const std::string& node, const std::string& why)> take_over;
-  /// Called last, when nothing of the run is left here and it heard nothing for the grace time.
+  /// Called last, if the agent ended because it heard no supervisor for the grace time. No process of the run
+  /// is left then.
   std::function<void()> abandoned;
 };
 
-/// Runs until the supervisor ends it or is gone for the grace time. Writes to RUN/logs/node-NAME.log, never
-/// to the pipe of the process that started it. Returns the exit status.
+/// Runs until the supervisor orders the end or was not heard for the grace time. Writes to
+/// RUN/logs/node-NAME.log, never to the pipe of the process that started it. Returns the exit status.
 int run_agent(const AgentOptions& options);
 
-/// What mpirun starts as its remote shell: asks the agent of this node to have `command` run on `host` and
-/// lives as long as it.
+/// The program that mpirun starts as its remote shell. Asks the agent of this node to have `command` run on
+/// `host`, waits for its end and returns its exit status.
 int run_remote_shell(const std::string& host, const std::string& command);
 
-/// supervisor.json of a run, mode 0600: where its supervisor listens. A supervisor that ends removes it. What
-/// it was asked to do with the Slurm job around it is there for one that takes its place.
+/// supervisor.json of a run, mode 0600: the address and token of its supervisor. A supervisor removes the
+/// file when it ends. `requeue` and `chain` are kept for a supervisor that takes over.
 struct SupervisorFile {
   std::string address, token;
-  bool requeue = false;  ///< SlurmTies
-  std::string chain;
+  bool requeue = false;  ///< as in SlurmTies
+  std::string chain;     ///< as in SlurmTies
   std::string to_json() const;
   static SupervisorFile from_json(const std::string& text);  ///< Error(kIo)
 };

@@ -1,17 +1,17 @@
-// What the agent of a node does next, decided from what it has heard. Pure: no clock, no sockets, no
-// processes.
+// AgentState decides the next action of a node's agent from what the agent has received. Pure: no clock, no
+// sockets, no processes.
 //
 //   dialing --connected--> greeting --welcome--> attached
 //      ^  ^                   |                     |
 //      |  +--refused, closed--+                     |
 //      +------- closed, or silent for silence_s ----+
-//   dialing or greeting, takeover_s since the supervisor was heard --> the same, and it starts a supervisor
-//   dialing or greeting, grace_s since the supervisor was heard --> ending (all its processes are killed) -->
-//   over attached, ordered to end --> ending
+//   dialing or greeting, takeover_s since the supervisor was heard --> same phase, starts a supervisor
+//   any phase, grace_s since the supervisor was heard --> ending (kills all its processes) --> over
+//   any phase, ordered to end --> ending
 //
-// An agent owns the processes of one epoch at a time on its node. It obeys orders of an epoch that is at
-// least as new as the newest that it has seen; on hello it names what runs here; the welcome says whether that goes on.
-// Times are monotonic seconds, given with every input.
+// An agent owns the processes of one epoch at a time on its node. It obeys an order only if the order's epoch
+// is at least the newest that the agent has seen. Its hello names the epoch whose processes run on the node;
+// the welcome says whether they continue. Every input has its time, in monotonic seconds.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -23,12 +23,13 @@ namespace trainctl {
 class AgentState {
  public:
   struct Options {
-    double silence_s = 2;  ///< a supervisor that says nothing for so long is lost: the agent dials again
-    double grace_s = 30;   ///< without a word for so long, everything ends
-    double dial_s = 0.1;   ///< between two attempts to reach the supervisor
-    double beat_s = 0.25;  ///< between two heartbeats to the supervisor
-    /// Without a word for so long it starts a supervisor, and again each tenth of the grace; 0: never. The
-    /// lock of the run decides between several, and refuses all while the silent one holds it.
+    double silence_s = 2;  ///< after so long without a message the agent dials again
+    double grace_s = 30;   ///< after so long without a message the agent ends all processes
+    double dial_s = 0.1;   ///< interval between attempts to reach the supervisor
+    double beat_s = 0.25;  ///< interval between heartbeats to the supervisor
+    /// After so long without a message the agent starts a supervisor, and again every grace_s / 10; 0: never.
+    /// Of several supervisors the one that gets the run's lock continues; none gets it while the silent
+    /// supervisor holds it.
     double takeover_s = 0;
   };
   enum class Phase { dialing, greeting, attached, ending, over };
@@ -38,16 +39,17 @@ class AgentState {
 
   // ---- inputs
   void connected(double now_s);
-  /// The attempt to connect failed, the connection ended, or carried nonsense.
+  /// Connecting failed, or the connection was closed.
   void disconnected(double now_s);
   void welcomed(const Options& limits, double now_s);
-  /// Anything from the supervisor.
+  /// Bytes from the supervisor have arrived.
   void heard(double now_s);
   void ended_by_order(double now_s);
-  /// True if an order of `epoch` is to be obeyed; it is then the newest seen.
+  /// Returns true if the agent must obey an order of `epoch`, which then is the newest epoch seen.
   bool accept(uint64_t epoch);
+  /// Processes of `epoch` run on this node.
   void running(uint64_t epoch);
-  /// No process of that epoch is left here.
+  /// No process of `epoch` is left on this node.
   void gone(uint64_t epoch, double now_s);
   void tick(double now_s);
 
@@ -56,20 +58,20 @@ class AgentState {
   /// When tick must be called at the latest.
   double deadline_s() const;
   Phase phase() const { return phase_; }
-  /// The epoch whose processes are here.
+  /// The epoch of the processes on this node; nullopt if there are none.
   std::optional<uint64_t> epoch() const { return epoch_; }
   uint64_t newest_epoch() const { return newest_; }
-  /// Since when it has heard nothing.
+  /// Seconds since the supervisor was heard last.
   double silent_s(double now_s) const { return now_s - heard_s_; }
-  /// It ended since it heard nothing for the grace time.
+  /// Whether the agent ended because no supervisor was heard for the grace time.
   bool abandoned() const { return abandoned_; }
-  /// Why it ends, one sentence; "" before.
+  /// Why the agent ends, one sentence; "" while it does not end.
   const std::string& reason() const { return reason_; }
 
  private:
   void end(std::string reason);
   bool waits_for_supervisor() const { return phase_ == Phase::dialing || phase_ == Phase::greeting; }
-  /// When it starts a supervisor next; infinity: not at all.
+  /// When the agent starts a supervisor next; infinity: never.
   double takeover_due_s() const;
   Options options_;
   Phase phase_ = Phase::dialing;
@@ -81,8 +83,9 @@ class AgentState {
   std::vector<Action> actions_;
 };
 
-/// After how long a silence the agent of a run's `order`-th node (from 0) starts a supervisor: the first
-/// after a quarter of the grace, then 2, 4, 8, ... at a time, all before three quarters of it have passed.
+/// The takeover_s of the agent of a run's `order`-th node (from 0), in seconds. The first agent starts a
+/// supervisor after a quarter of the grace time, then groups of 2, 4, 8, ... agents; all do so within three
+/// quarters of the grace time.
 double takeover_after_s(double silence_s, double grace_s, int order);
 
 }  // namespace trainctl

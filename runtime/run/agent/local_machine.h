@@ -1,9 +1,9 @@
-// The processes of one epoch on this machine: starts them, connects them, says how they are, ends them.
+// LocalMachine starts, connects, observes and ends the processes of one epoch on this machine.
 //
-// In an epoch either mpirun starts the ranks (on the leading node it runs here; on the others it asks,
-// through the supervisor, for its daemon), or this process does, as the PMIx server of its ranks. Ranks
-// connect to a socket in a folder of their own. Every process carries the epoch's mark in its environment and
-// is ended by it. One thread; the caller polls.
+// In an epoch, either mpirun or this process starts the ranks. mpirun runs on the leading node and requests
+// its daemons on the other nodes through the supervisor. When this process starts the ranks, it is their PMIx
+// server. Ranks connect to a socket in a scratch folder of the epoch. Every process has the epoch's mark in
+// its environment; LocalMachine finds and kills processes by that mark. One thread; the caller polls.
 #pragma once
 #include <poll.h>
 
@@ -29,11 +29,11 @@ class LocalMachine final : public Machine {
  public:
   struct Options {
     std::string run_directory;
-    std::string host;  ///< as the node calls itself
+    std::string host;  ///< the node's own host name
   };
-  /// `clock` and what `events` refers to must outlive this.
+  /// `clock`, and all that `events` refers to, must outlive this object.
   LocalMachine(Options options, Clock& clock, MachineEvents events);
-  /// Kills what is left, without events.
+  /// Kills the processes that are left; sends no events.
   ~LocalMachine() override;
   LocalMachine(const LocalMachine&) = delete;
   LocalMachine& operator=(const LocalMachine&) = delete;
@@ -41,18 +41,21 @@ class LocalMachine final : public Machine {
   void order(const wire::Message& message) override;
   /// Adds every descriptor to poll for.
   void add_to(std::vector<pollfd>& fds) const;
-  /// Reads, reaps and kills whatever is due. Call after every poll.
+  /// Reads messages and output, reaps ended processes, and continues a kill. Call after every poll.
   void serve();
   /// When serve must be called at the latest.
   double deadline_s() const;
+  /// The epoch of the processes here; nullopt if there are none.
   std::optional<uint64_t> epoch() const;
-  /// While it holds, the output of processes stays in their pipes: its receiver cannot keep up.
+  /// While `hold` is true, output of processes stays in their pipes. Use it while the supervisor cannot keep
+  /// up.
   void hold_output(bool hold) { hold_output_ = hold; }
-  /// Kills everything of the epoch; serve() reports `gone` once nothing is left.
+  /// Begins to kill all processes of the epoch; serve() sends `gone` when none is left or the limit has
+  /// passed.
   void kill_all();
-  /// Of the epoch that runs here: what a new supervisor needs to answer its fences.
+  /// The fence shares that a new supervisor needs for the current epoch.
   std::deque<wire::Message> fence_shares() const;
-  /// Every rank that has connected.
+  /// The state of every rank of this node.
   std::vector<wire::RankDigest> digests() const;
 
  private:

@@ -1,8 +1,9 @@
-// Notices that a loop has stopped turning, and acts in its place: an agent whose call to a file does not return (the
-// server of the run directory is gone) cannot end its ranks itself.
+// LoopWatchdog notices that a loop no longer turns and calls a function in its place. It is for an agent that
+// is blocked in a file operation because the file server of the run directory is gone: such an agent cannot
+// end its ranks itself.
 //
-// A thread of its own, which touches no file. Time counts as this thread sees it: where the whole process was
-// stopped, this thread was stopped as well, and that says nothing about the loop.
+// The watchdog has its own thread, which touches no file. Only time in which this thread ran counts, so a
+// process that was stopped as a whole does not look like a blocked loop.
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -13,10 +14,11 @@
 
 namespace trainctl {
 
-/// How long a counter has not changed. Pure: the time between two looks is given.
+/// Measures how long a counter has not changed. Pure: the caller gives the times.
 class StandStill {
  public:
-  /// A look that comes `since_last_s` after the one before; one that is late counts as kMostS.
+  /// Call at intervals with the current counter and the time since the last call, of which at most kMostS
+  /// counts. Returns how long the counter has not changed, in seconds.
   double look(uint64_t turns, double since_last_s) {
     stood_s_ = turns == turns_ ? stood_s_ + (since_last_s < kMostS ? since_last_s : kMostS) : 0;
     turns_ = turns;
@@ -31,17 +33,17 @@ class StandStill {
 
 class LoopWatchdog {
  public:
-  /// `act` is called on the thread of this object while the loop has not turned for longer than `limit_s`, again
-  /// and again. It must not throw, and not wait for the loop.
+  /// Starts the thread. The thread calls `act` four times per second while the loop has not turned for longer
+  /// than `limit_s`. `act` must not throw and must not wait for the loop.
   LoopWatchdog(double limit_s, std::function<void()> act);
   ~LoopWatchdog();
   LoopWatchdog(const LoopWatchdog&) = delete;
   LoopWatchdog& operator=(const LoopWatchdog&) = delete;
 
-  /// By the loop, in each turn.
+  /// The loop calls this in each turn.
   void turned() { turns_.fetch_add(1, std::memory_order_relaxed); }
   void set_limit(double limit_s) { limit_s_.store(limit_s, std::memory_order_relaxed); }
-  /// Whether it has acted since the last call.
+  /// Whether `act` was called since the last call of has_acted.
   bool has_acted() { return acted_.exchange(false, std::memory_order_relaxed); }
 
  private:

@@ -1,4 +1,4 @@
-// The rank's end of the control channel over a socket.
+// The rank's end of the control channel, over a socket.
 #pragma once
 #include <memory>
 #include <string>
@@ -7,10 +7,11 @@
 
 namespace trainctl {
 
-/// Connects to the agent of this node ("unix:PATH" or "HOST:PORT") with its token. Sends heartbeats from its
-/// own thread. Throws Error(kLauncher). If the connection is lost, or during a save the supervisor says
-/// nothing for answer_timeout_s, the process ends itself (the supervisor is gone or stopped and cannot end
-/// this process).
+/// Connects to the agent of this node at `address` ("unix:PATH" or "HOST:PORT") with its token. A thread of
+/// the returned object sends heartbeats every `heartbeat_s`. Throws Error(kLauncher).
+///
+/// Exits the process if the connection is lost, or if no message of the supervisor arrives for
+/// `answer_timeout_s` while a save waits for its answer: then no agent or supervisor can end this process.
 std::unique_ptr<Control> connect_control(const std::string& address, const std::string& token, int rank,
                                          double heartbeat_s, double answer_timeout_s);
 

@@ -1,14 +1,14 @@
-// The process of one rank: `trainctl rank RUN`, started by mpirun.
+// The process of one rank: `trainctl rank RUN`, started by mpirun or, through PMIx, by the agent of its node.
 #pragma once
 #include <string>
 
 namespace trainctl {
 
-/// Runs this process's rank of the run in `run_directory` to its end; returns the exit status. Errors end up in
-/// a crash record and in logs/rank-N.log. Does not return where the process must end at once (a failed rank
-/// waits for no peer).
-/// For `trainctl rank --probe`: MPI_Init, "world_size N" on stdout, MPI_Finalize.
+/// `trainctl rank --probe`: calls MPI_Init, prints "world_size N" on stdout, calls MPI_Finalize. Returns 0.
 int probe_main();
+/// Runs this process's rank of the run in `run_directory` to its end and returns the exit status. Writes a
+/// failure to a crash record and to logs/rank-N.log, then exits the process without returning, because a
+/// failed rank must not wait for peers.
 int rank_main(const std::string& run_directory);
 
 }  // namespace trainctl

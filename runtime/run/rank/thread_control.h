@@ -1,4 +1,4 @@
-// The control channel of ranks that are threads of one process, for tests.
+// The control channel for ranks that are threads of one process, for tests.
 #pragma once
 #include <functional>
 #include <memory>
@@ -9,8 +9,9 @@
 
 namespace trainctl {
 
-/// Ranks as threads of one process: `size` ends that share a publisher writing into `checkpoint_dir`, retention as given;
-/// `on_report` is called for every step report, under a lock.
+/// Returns one Control for each of `size` ranks. They share a collector that publishes into `checkpoint_dir`
+/// and keeps the `keep_last` newest checkpoints. `on_report` is called for every step report, under a lock.
+/// `fs` must outlive the result.
 std::vector<std::unique_ptr<Control>> make_thread_control(int size, FileSystem& fs, const std::string& checkpoint_dir,
                                                           int keep_last, std::function<void(const StepReport&)> on_report);
 

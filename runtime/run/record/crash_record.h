@@ -1,4 +1,5 @@
-// Why a rank ended: one small JSON file that it leaves in the run directory, failures/rank-N.json.
+// The crash record of a rank: a small JSON file in the run directory, failures/rank-N.json, that says why the
+// rank ended.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -15,9 +16,9 @@ struct CrashRecord {
   int rank = -1, pid = 0;
   uint64_t epoch = 0;
   ErrorCode code = ErrorCode::kWorker;
-  int signal = 0;       ///< that ended it, or 0
+  int signal = 0;       ///< the signal that ended the rank; 0: none
   std::string message;  ///< one sentence
-  std::optional<Activity> activity;  ///< what it did then
+  std::optional<Activity> activity;  ///< at the time of the failure
   std::string host;
   double unix_s = 0;
   std::string to_json() const;
@@ -25,30 +26,34 @@ struct CrashRecord {
 
 std::string crash_record_path(const std::string& run_directory, int rank);
 
-/// Writes the record (the first one of a rank and epoch stays: what follows a crash is an effect). Never
-/// throws.
+/// Writes the record. Keeps the first record of a rank and epoch, because later failures are effects of the
+/// first. Never throws.
 void write_crash_record(FileSystem& fs, const std::string& run_directory, const CrashRecord& record);
 
-/// The record of `rank` if there is one of this epoch.
+/// The record of `rank` in `epoch`; nullopt if it is missing, unreadable or of another epoch.
 std::optional<CrashRecord> read_crash_record(FileSystem& fs, const std::string& run_directory, int rank,
                                              uint64_t epoch);
 
-/// Makes SIGSEGV, SIGBUS, SIGFPE, SIGILL and SIGABRT write a record (async-signal-safe: the text is prepared
-/// here, what the rank does is added through note_activity) and go on to the handler there was before. Once
-/// per process, after MPI_Init, which wants to find none.
+/// Installs handlers for SIGSEGV, SIGBUS, SIGFPE, SIGILL and SIGABRT that write a record and then run the
+/// previous handler. The handlers are async-signal-safe: this call prepares the text, and the handler adds
+/// the last noted activity. Removes the record of an earlier epoch. Call it once per process, after MPI_Init,
+/// which expects no handlers.
 void install_crash_handlers(const std::string& run_directory, int rank, uint64_t epoch);
-/// From here on note_activity also writes to this rank's slot of the board in that file, if there is one.
+/// Makes note_activity and note_device_activity also write to this rank's slots of the ActivityBoard in the
+/// file `path`. "" or a missing file: no board.
 void note_activity_on_board(const std::string& path, int rank);
-/// Keeps `activity` where a signal handler, the heartbeat and (on the board) the supervisor can read it. Cheap; called by one thread.
+/// Stores `activity` for the signal handlers, the heartbeat and (on the board) the node's agent. Cheap: no
+/// system call. One thread calls it.
 void note_activity(const Activity& activity);
-/// The same for what its device waits for; one call at a time, from any thread.
+/// Stores what the device of this rank waits for. Any thread; one call at a time.
 void note_device_activity(const Activity& activity);
-/// The test hook of runtime/run/wire/stop_at.h: this process stops itself when such an activity is noted.
+/// Test hook (runtime/run/wire/stop_at.h): this process sends itself SIGSTOP when note_activity gets a
+/// matching activity.
 void stop_at(const StopAt& when);
-/// The last activity noted in this process; any thread.
+/// The last noted activity of host and device (with_device); nullopt: none was noted. Any thread.
 std::optional<Activity> noted_activity();
 
-/// "SIGSEGV (invalid memory access)" and the like, for messages.
+/// The signal for messages: "SIGSEGV (invalid memory access)".
 std::string describe_signal(int signal);
 
 }  // namespace trainctl

@@ -1,5 +1,5 @@
-// The two files from which every view of a run is derived: metrics.jsonl (one line a step) and events.jsonl
-// (what happened).
+// Append-only JSONL files. Every view of a run is derived from two of them: metrics.jsonl (one line per step)
+// and events.jsonl (launches, failures, restarts, saves).
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -11,21 +11,22 @@
 
 namespace trainctl {
 
-/// A file that only grows, a line at a time. One owner, one thread. A full disk must not end a run: append
-/// never throws, and the first failure is kept in error().
+/// A file to which lines are appended. One owner, one thread. A full disk must not end a run, so append and
+/// sync never throw; error() returns the first failure.
 class Journal {
  public:
-  /// Opens or creates `path`; a last line torn by a crash is cut off. Error(kIo).
+  /// Opens or creates `path` and cuts off an incomplete last line, which a crash may have left. Error(kIo).
   explicit Journal(const std::string& path);
   ~Journal();
   Journal(const Journal&) = delete;
   Journal& operator=(const Journal&) = delete;
   /// `line` without newlines.
   void append(const std::string& line);
-  /// Makes everything appended durable.
+  /// Makes all appended lines durable.
   void sync();
+  /// The first failure, one sentence; "" if there was none.
   const std::string& error() const { return error_; }
-  /// Of the file now.
+  /// The size of the file now.
   int64_t bytes() const;
 
  private:
@@ -33,9 +34,9 @@ class Journal {
   int fd_ = -1;
 };
 
-/// A journal that keeps its newest lines: at `most_bytes` the file is renamed to `earlier_path`, whose lines
-/// are lost, and begins again. Opened by its first line. One owner, one thread; a failure ends no run and is
-/// not reported, as these lines are a view.
+/// A journal that keeps its newest lines. When `path` would exceed `most_bytes`, it is renamed to
+/// `earlier_path` (replacing that file) and a new file begins. The first append opens the file. One owner,
+/// one thread. Failures are not reported, because no other record depends on these lines.
 class BoundedJournal {
  public:
   BoundedJournal(std::string path, std::string earlier_path, int64_t most_bytes)
@@ -48,20 +49,20 @@ class BoundedJournal {
   std::optional<Journal> journal_;
 };
 
-/// {"v":1,"t":unix_s,"kind":kind, ...fields of `json`} as a line of events.jsonl; fields that are no object go
-/// under "value".
+/// A line of events.jsonl: {"v":1,"t":unix_s,"kind":kind, ...fields of `json`}. If `json` is not an object,
+/// the line has its text under "value".
 std::string event_line(double unix_s, const std::string& kind, const std::string& json);
 
-/// Moves every line of `metrics_path` whose step is greater than `step` (and any that is damaged) to the end of
-/// `side_path`, so that a run that goes back to a checkpoint has each step once, in order. Returns how many. A
-/// missing file has none.
+/// Moves the lines of `metrics_path` with a step greater than `step`, and damaged or out-of-order lines, to
+/// the end of `side_path`. So a run that goes back to a checkpoint has each step once, in order. Returns the
+/// number of moved lines; 0 if the file is missing.
 int64_t supersede_metrics(FileSystem& fs, const std::string& metrics_path, int64_t step,
                           const std::string& side_path);
 
-/// The last `most` lines of a text file that may be large, "" if it is missing.
+/// The last `most` lines of a text file, from at most its last 64 KiB; "" if the file is missing.
 std::string tail_of(const std::string& path, int most);
 
-/// The whole lines of a JSONL file; missing: none.
+/// The complete lines of a text file; empty if the file is missing.
 std::vector<std::string> lines_of(FileSystem& fs, const std::string& path);
 
 }  // namespace trainctl

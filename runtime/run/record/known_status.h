@@ -1,4 +1,4 @@
-// What is known of a run: status.json, or where that is damaged or missing, what its other records say.
+// The status of a run from its files: status.json, or its other records if status.json is damaged or missing.
 #pragma once
 #include <optional>
 #include <string>
@@ -11,13 +11,15 @@ namespace trainctl {
 
 struct KnownStatus {
   RunStatus status;
-  std::string note;  ///< not "": status.json could not be used, and why
+  std::string note;  ///< why status.json could not be used; "": it was used
 };
-/// Nothing if the run has never started. Without a good status.json the state, step and last checkpoint come from events.jsonl,
-/// metrics.jsonl and the checkpoints; what the ranks do is not known then.
+/// nullopt if the run has never started. If status.json cannot be used, state, step and last checkpoint come
+/// from events.jsonl, metrics.jsonl and the checkpoints, and RunStatus::ranks and nodes are empty. Error(kIo)
+/// if these are damaged too.
 std::optional<KnownStatus> status_of_run(FileSystem& fs, const RunDirectory& run);
 
-/// A line for each folder of checkpoints that the run set aside when it went back: steps, size, path.
+/// One line for each folder of checkpoints that the run moved aside when it went back to an earlier step:
+/// steps, size, path.
 std::vector<std::string> superseded_lines(FileSystem& fs, const RunDirectory& run);
 
 }  // namespace trainctl

@@ -1,4 +1,4 @@
-// The run directory: everything that one run leaves, and the lock that gives it one supervisor at a time.
+// The run directory holds all files of one run, and the lock that allows one supervisor at a time.
 //
 //   job.json (resolved)  origins.json  data.json (fingerprints)  run.json (identity)
 //   attempt.json (what ranks need)  metrics.jsonl  metrics.ranks.jsonl  events.jsonl  status.json
@@ -34,71 +34,72 @@ struct RunDirectory {
   }
 };
 
-/// The name of its folder: the run's id, unless the folder was copied or renamed.
+/// The name of the run's folder. It is the run's id unless the folder was copied or renamed.
 std::string folder_name(const RunDirectory& run);
-/// How commands find the run from here: the name of its folder where it lies in the folder of runs ($TRAINCTL_RUN_DIR, else runs), its path
-/// otherwise.
+/// The RUN argument that finds this run from the current folder: folder_name if the run lies in
+/// $TRAINCTL_RUN_DIR (default: runs), otherwise its path.
 std::string command_name(const RunDirectory& run);
 
-/// run.json: who this run is; replaced when its lineage grows.
+/// run.json: the identity of the run. It is replaced when the lineage grows.
 struct RunIdentity {
   std::string run_id, spec_hash, program_version;
-  std::string numerics;  ///< of its devices when it was launched; "": not recorded
+  std::string numerics;  ///< Backend::numerics of its devices at launch; "": not recorded
   std::string working_directory;
   double created_unix_s = 0;
   std::vector<std::string> command;
   std::string lineage_json = "[]";   ///< see runtime/spec/lineage.h
-  std::string parent_checkpoint;     ///< that it began from, "" if from none
+  std::string parent_checkpoint;     ///< the checkpoint that the run began from; "": none
   std::string to_json() const;
   static RunIdentity from_json(const std::string& text);
 };
 std::optional<RunIdentity> read_identity(FileSystem& fs, const RunDirectory& run);
 
-/// attempt.json: what `trainctl rank` needs in addition to the job; replaced for every epoch.
+/// attempt.json: what `trainctl rank` needs in addition to the job. It is replaced for every epoch.
 struct AttemptFile {
   uint64_t epoch = 0;
-  std::string resume_from;
-  int64_t max_steps = 0;
-  bool new_data = false;  ///< the data begin at their start, not where `resume_from` stopped
+  std::string resume_from;  ///< folder of the checkpoint; "": a fresh start
+  int64_t max_steps = 0;    ///< the run saves and ends after this step; 0: after the job's last step
+  bool new_data = false;    ///< read the data from their start, not from the position in `resume_from`
   std::string lineage_json = "[]";
-  int threads_per_rank = 0;  ///< what `auto` came to when the run was launched or resumed; 0: as the spec says
-  double matmul_flops_per_s = 0;
-  std::vector<std::string> overrides;  ///< of the spec in this attempt: a width that fits the nodes there are
-  // Where it runs, for a supervisor that takes it over.
+  int threads_per_rank = 0;  ///< the value chosen for `auto` at launch or resume; 0: use the spec's value
+  double matmul_flops_per_s = 0;       ///< the peak that mfu is computed from
+  std::vector<std::string> overrides;  ///< PATH=VALUE changes of the spec for this attempt's width
+  // Where the attempt runs, for a supervisor that takes it over.
   struct Node {
     std::string name;
-    int first = 0, count = 0;  ///< its ranks
+    int first = 0, count = 0;  ///< its ranks: first .. first + count - 1
   };
   std::vector<Node> nodes;
-  std::string mark;  ///< in the environment of its processes
+  std::string mark;  ///< value of kAttemptVariable in the environment of the attempt's processes
   bool pmix = false;
   std::string session_folder, shared_memory_folder;
   std::string to_json() const;
   static AttemptFile from_json(const std::string& text);
 };
 
-/// name-XXXX, with four random letters and digits that are not in use in `root`.
+/// A new id name-XXXX with four random letters and digits; `root` has no such folder yet.
 std::string new_run_id(FileSystem& fs, const std::string& root, const std::string& name);
 
-/// Makes the directory and its files. The lock must be held.
+/// Makes the directory and its files. The caller holds the lock.
 void create_run(FileSystem& fs, const RunDirectory& run, const RunIdentity& identity, const ParsedJob& job,
                 const std::string& data_json);
 
-/// The run that RUN means: a path, an id or unique prefix of one in `root`, `latest`, or a checkpoint's path
-/// (then `step` is set). Error(kUsage) with one sentence if there is none, or more than one.
+/// Finds the run for a RUN argument: a path, an id in `root` or a unique prefix of one, `latest`, or the path
+/// of a checkpoint (then `step` is set). Error(kUsage) with one sentence if no run or more than one matches.
 struct FoundRun {
   RunDirectory run;
   std::optional<int64_t> step;
 };
 FoundRun find_run(FileSystem& fs, const std::string& name, const std::string& root);
 
-/// Held by the one supervisor of a run. A lock of the kernel (flock), which gives it back when the process ends, however it
-/// ends. Where the file system has none (Lustre without -o flock, some FUSE mounts), the symbolic link supervisor.owner, which
-/// is made in one step and names its owner. A link whose owner is seen to be gone is taken over; one of another machine or
-/// container is Error(kPreflight), for a person to decide: that is the price of having no flock.
+/// The lock of a run; its one supervisor holds it. It is a kernel lock (flock), which the kernel releases
+/// when the process ends. On file systems without flock (Lustre without -o flock, some FUSE mounts) it is the
+/// symbolic link supervisor.owner, which is created atomically and names its owner. try_take replaces the
+/// link of a process that has ended on this machine. For a link of another machine or container it throws
+/// Error(kPreflight), because it cannot see whether that process lives; then a person must remove the link.
 class RunLock {
  public:
-  /// Nothing if another process holds it.
+  /// nullopt if another process holds the lock. Error(kPreflight) if the lock cannot be written.
   static std::optional<RunLock> try_take(const RunDirectory& run);
   RunLock(RunLock&& other) noexcept
       : fd_(std::exchange(other.fd_, -1)),
@@ -109,13 +110,13 @@ class RunLock {
         note_(std::move(other.note_)) {}
   RunLock& operator=(RunLock&&) = delete;
   ~RunLock();
-  /// What the user should know of it; "" for an ordinary lock.
+  /// A note for the user, one sentence, where the lock is a symbolic link; "" for flock.
   const std::string& note() const { return note_; }
-  /// Who held it before, "pid 12 on node0"; "" if that is not known.
+  /// The previous holder, "pid 12 on node0"; "" if it is not known.
   const std::string& before() const { return before_; }
-  /// Looks at the lock again. A process that was stopped or cut off from the disk may have lost it: a server
-  /// gives it to another process when it has heard nothing for its lease. RunTaken if another one took it; a
-  /// lock that cannot be read says nothing. Safe from any thread.
+  /// Reads the owner of the lock again. A process that was stopped or cut off from the file server may have
+  /// lost the lock, because a server passes it on when a lease ends. Throws RunTaken if another process took
+  /// it. Returns if the lock cannot be read. Safe from any thread.
   void must_hold() const;
 
  private:
@@ -124,25 +125,26 @@ class RunLock {
   std::string path_, owner_, before_, link_, note_;
 };
 
-/// Another supervisor has taken the run: this process may publish, write, order and end nothing of it.
+/// Another supervisor has taken the run. This process must not publish, write, order or end anything of the
+/// run any more.
 class RunTaken : public Error {
  public:
   using Error::Error;
 };
 
-/// Where the supervisor of a run is.
+/// The process that supervises a run.
 struct SupervisorPlace {
   std::string host;   ///< "" if not known
   int pid = 0;        ///< 0 if not known
-  bool here = false;  ///< on this machine and visible, checked to be really that process (pid, start time, boot)
+  bool here = false;  ///< runs on this machine; pid, start time and boot id were compared
 };
-/// Nothing if no supervisor holds the lock.
+/// nullopt if no supervisor holds the lock.
 std::optional<SupervisorPlace> supervisor_place(FileSystem& fs, const RunDirectory& run);
-/// Its pid if it is here.
+/// The pid of the supervisor if it runs on this machine.
 std::optional<int> supervisor_of(FileSystem& fs, const RunDirectory& run);
 
-/// Moves the crash records and what belongs to them into failures/<n>/ (n counts from 1) and returns that
-/// folder.
+/// Moves the crash records into the new folder failures/<n>/ (n counts from 1), adds verdict.json and the
+/// ends of the logs of `rank` (-1: none), rank 0 and mpirun, and returns the folder.
 std::string collect_failure(FileSystem& fs, const RunDirectory& run, const std::string& verdict_json, int rank,
                             int ranks);
 

@@ -1,4 +1,5 @@
-// The state of a run at one moment: status.json, rewritten by the supervisor about once a second and at every turn.
+// The state of a run at one moment: status.json. The supervisor rewrites it about once a second and at every
+// change of state.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -15,60 +16,61 @@ struct RankStatus {
   int rank = 0, pid = 0;
   std::string phase;  ///< absent | present | done | lost
   std::string host;
-  std::optional<Activity> activity;  ///< the newest that is known
-  bool stopped = false;              ///< by SIGSTOP or a debugger
-  double heard_unix_s = 0;           ///< last message; 0: none yet
+  std::optional<Activity> activity;  ///< the newest known
+  bool stopped = false;              ///< stopped by SIGSTOP or a debugger
+  double heard_unix_s = 0;           ///< time of the last message; 0: none yet
 };
 
-/// Clocks of nodes that differ by more from the supervisor's are reported.
+/// The supervisor reports a node whose clock differs by more than this from its own.
 inline constexpr double kClocksApartS = 1;
 
-/// A node of a run on several.
+/// A node of a run on several nodes.
 struct NodeStatus {
   std::string name;
   std::string state;         ///< absent | running | spare | lost | quarantined
-  std::string reason;        ///< of a loss
+  std::string reason;        ///< why it was lost
   int first = 0, count = 0;  ///< its ranks in this epoch
-  double heard_unix_s = 0;   ///< its agent's last word; 0: none
-  double since_unix_s = 0;   ///< in this state
-  NodeFacts facts;           ///< of its newest agent
+  double heard_unix_s = 0;   ///< time of its agent's last message; 0: none
+  double since_unix_s = 0;   ///< when it entered this state
+  NodeFacts facts;           ///< from its newest agent
   NodeUsage usage;
-  std::optional<double> clock_offset_s;  ///< ahead of the supervisor's clock when its agent said hello
+  std::optional<double> clock_offset_s;  ///< node's clock minus supervisor's clock, at its agent's hello
 };
 
 struct RunStatus {
   std::string run_id, directory;
-  std::string state = "starting";  ///< submitted | starting | running | saving | stopping | restarting | waiting (for nodes) | finished
-                                   ///< | paused | stopped | aborted | failed
+  /// submitted | starting | running | stopping | ending | restarting | waiting (for nodes) | finished |
+  /// paused | stopped | aborted | failed
+  std::string state = "starting";
   uint64_t epoch = 0;
-  int restarts = 0, exit_code = -1;  ///< exit_code -1: still going
+  int restarts = 0, exit_code = -1;  ///< exit_code -1: the run has not ended
   int64_t step = 0, total_steps = 0, saved_step = -1;
   double started_unix_s = 0, updated_unix_s = 0, step_unix_s = 0;  ///< step_unix_s: when the last step ended
   double heartbeat_s = 1, step_timeout_s = 600;
   std::string last_step_json = "{}";  ///< the last line of metrics
   std::string lineage_json = "[]";    ///< see runtime/spec/lineage.h
-  std::string reason;                 ///< of the end, or of the last restart
-  std::string advice;                 ///< the next command
-  std::vector<NodeStatus> nodes;  ///< none: this machine alone
+  std::string reason;                 ///< why the run ended, or restarted last
+  std::string advice;                 ///< the next command for the user
+  std::vector<NodeStatus> nodes;  ///< empty: the run uses this machine alone
   std::vector<RankStatus> ranks;
 
   bool ended() const { return exit_code >= 0; }
-  /// `with_ranks` false: they are in a file of their own, see write_status.
+  /// `with_ranks` false: leaves out the ranks, which write_status then puts into a file of their own.
   std::string to_json(bool with_ranks = true) const;
-  static RunStatus from_json(const std::string& text);  ///< Error(kIo) if it is none
+  static RunStatus from_json(const std::string& text);  ///< Error(kIo) if `text` is not a status
 };
 
-/// More ranks than this are written to ranks.json in the same folder, and only every kRanksIntervalS: nothing
-/// that happens every second grows with the number of ranks.
+/// With more ranks than this, write_status writes them to ranks.json in the same folder, and the supervisor
+/// does so only every kRanksIntervalS. So no work that happens every second grows with the number of ranks.
 inline constexpr size_t kMostRanksInStatus = 256;
 inline constexpr double kRanksIntervalS = 15;
 
-/// Replaces the file by one rename, without waiting for the disk: it is a view, not a record.
+/// Replaces the file by one rename, without a sync: status.json is a view and can be rebuilt.
 void write_status(FileSystem& fs, const std::string& path, const RunStatus& status, bool with_ranks = true);
 std::optional<RunStatus> read_status(FileSystem& fs, const std::string& path);
 
-/// The status of a run that was found in `directory`: of a folder that was copied or renamed since, the id, the paths and the advised
-/// command become those of the place where it was found.
+/// The status as read from `directory`. If the folder was copied or renamed since it was written, run_id,
+/// directory and the advised command are changed to those of `directory`.
 RunStatus found_in(RunStatus status, const std::string& directory);
 
 }  // namespace trainctl

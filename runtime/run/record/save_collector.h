@@ -1,8 +1,9 @@
-// One save at a time: collects every rank's receipt and makes the checkpoint public, or says why not.
+// SaveCollector collects the receipts of all ranks for one save, then publishes the checkpoint or reports why
+// it failed.
 //
-// Not thread-safe; begin, add and finish of one save follow each other. finish() may run on another thread as
-// long as nothing else is called meanwhile (no rank begins the next save before it has the outcome of this
-// one).
+// Not thread-safe. The calls for one save come in the order begin, add, finish. finish() may run on another
+// thread if no other call is made meanwhile; ranks begin the next save only after they have the outcome of
+// this one.
 #pragma once
 #include <functional>
 #include <optional>
@@ -17,48 +18,51 @@ struct SaveOutcome {
   bool ok = false;
   int64_t step = 0;
   uint64_t bytes = 0;
-  std::string message;                 ///< root hash when ok, else the reason
-  std::string warning;                 ///< saved, but older checkpoints could not be tidied up
-  std::vector<int64_t> removed_steps;  ///< by retention
-  bool taken = false;                  ///< another supervisor has the run; `message` is RunTaken's
+  std::string message;                 ///< root hash if ok, otherwise the reason
+  std::string warning;                 ///< why older checkpoints could not be removed; "": no problem
+  std::vector<int64_t> removed_steps;  ///< checkpoints that retention removed
+  bool taken = false;                  ///< another supervisor has taken the run; `message` is RunTaken's text
 };
 
 class SaveCollector {
  public:
   struct Options {
     int ranks = 1;
-    std::string directory;  ///< of the checkpoints
+    std::string directory;  ///< folder of the checkpoints
     int keep_last = 2;
     int64_t keep_every_steps = 0;
-    /// Called directly before a checkpoint becomes public, and before older ones are removed. Where it throws
-    /// RunTaken, that is not done.
+    /// Called directly before a checkpoint is published and before older ones are removed. If it throws
+    /// RunTaken, the collector does not publish or remove.
     std::function<void()> must_hold = [] {};
   };
   SaveCollector(FileSystem& fs, Options options) : fs_(fs), options_(std::move(options)) {}
 
-  /// Makes the saving directory and forgets whatever an earlier, unfinished save left here. "" or the reason
-  /// why not.
+  /// Begins a save: makes the saving directory and removes what an unfinished save left there. Returns "" or
+  /// the reason why it failed.
   std::string begin(const ckpt::StateInfo& state);
 
-  /// The same for a save that a supervisor before may have begun: what ranks have written stays.
+  /// Like begin, for a save that an earlier supervisor may have begun: keeps the files that ranks have
+  /// written.
   std::string adopt(const ckpt::StateInfo& state);
-  /// Of a save that a supervisor before has published; nothing if there is none of that step.
+  /// The outcome of a save that an earlier supervisor published; nullopt if `step` has no checkpoint.
   std::optional<SaveOutcome> published(int64_t step) const;
 
-  /// The global tensor list; from rank 0, before the last receipt.
+  /// Sets the global tensor list. Rank 0 sends it; call this before the last add.
   void set_tensors(std::vector<ckpt::Tensor> tensors) { tensors_ = std::move(tensors); }
 
-  /// Takes a rank's receipt, or the reason why it could not write. True once every rank has handed in.
+  /// Adds a rank's receipt. `failure`: why the rank could not write, "" if it could. Returns true when every
+  /// rank has handed in.
   bool add(int rank, ckpt::ShardReceipt receipt, const std::string& failure);
 
-  /// After the last add: publishes and applies retention. Never throws: a failed save must not stop training.
+  /// Call after the last add: publishes the checkpoint and applies retention. Does not throw Error, because a
+  /// failed save must not stop training.
   SaveOutcome finish();
 
-  /// Ranks that have begun this save and have not handed in yet; empty when no save is under way.
+  /// Ranks that have not handed in yet; empty when no save is under way.
   std::vector<int> missing() const;
   bool under_way() const { return under_way_; }
   const ckpt::StateInfo& state() const { return state_; }
-  /// Gives up the save that is under way and removes its files.
+  /// Gives up the current save, if there is one, and removes its files.
   void abandon();
 
  private:

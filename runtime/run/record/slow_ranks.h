@@ -1,5 +1,5 @@
-// Ranks that compute longer than those that do the same work, step after step: a person hears of them once,
-// and once when it is over. Pure; one thread.
+// SlowRanks finds ranks that compute longer than other ranks with the same work, over several steps. It
+// reports them once, and once more when they are no longer slow. Pure; one thread.
 #pragma once
 #include <map>
 #include <string>
@@ -10,15 +10,16 @@ namespace trainctl {
 class SlowRanks {
  public:
   struct Notice {
-    std::string kind;  ///< of an event: slow_ranks | slow_ranks_over
-    std::string json;  ///< its fields
+    std::string kind;  ///< kind of the event: slow_ranks | slow_ranks_over
+    std::string json;  ///< fields of the event
     std::string line;  ///< for the console
   };
-  /// After each step: what is new. A node (or, where nodes are not known, a set of ranks) is slow when it was
-  /// an outlier in kReports steps in a row that carry numbers of ranks, over kSeconds at least: on busy cores
-  /// a few short steps say nothing. It is no longer slow when it was none for as long.
+  /// Call after each step; returns new notices. A node (or a set of ranks if nodes are not known) becomes
+  /// slow when it was an outlier in kReports consecutive reports with per-rank numbers and for at least
+  /// kSeconds. Fewer reports are noise on busy cores. The node stops being slow when it was no outlier for as
+  /// many reports and as long.
   std::vector<Notice> step(const std::string& step_json, double unix_s);
-  /// A new attempt: ranks may be elsewhere.
+  /// Forgets all counts. Call it for a new attempt, in which ranks may run on other nodes.
   void forget() { seen_.clear(); }
 
   static constexpr int kReports = 5;

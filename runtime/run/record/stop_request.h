@@ -1,20 +1,20 @@
-// A request to stop a run, left in its directory by `trainctl stop` on another machine than the
-// supervisor's: a signal does not get there, a shared folder does. One thread a reader.
+// A request to stop a run, as a file in its directory. `trainctl stop` writes it when the supervisor runs on
+// another machine, where a signal cannot reach it. One thread per StopRequests.
 #pragma once
 #include "runtime/run/record/run_directory.h"
 #include "runtime/train/control.h"
 
 namespace trainctl {
 
-/// Error(kIo) where the run directory cannot be written.
+/// Writes the request. Error(kIo) if the run directory cannot be written.
 void request_stop(FileSystem& fs, const RunDirectory& run, StopLevel level);
 
-/// The supervisor's end of it.
+/// Reads the requests; used by the supervisor.
 class StopRequests {
  public:
-  /// Removes a request to an earlier supervisor.
+  /// Removes a request that was meant for an earlier supervisor.
   StopRequests(FileSystem& fs, Clock& clock, const RunDirectory& run);
-  /// Looks at most once a second. A request is not taken back.
+  /// The highest level requested so far. Reads the file at most once a second. A request cannot be withdrawn.
   StopLevel read();
 
  private:

@@ -1,4 +1,4 @@
-// What a run did from its start to its end, in a few lines: time, tokens, speed, losses, steps skipped.
+// A summary of one launch or resume in a few lines: time, tokens, speed, losses, skipped steps.
 #pragma once
 #include <string>
 
@@ -6,14 +6,16 @@
 
 namespace trainctl {
 
-/// Gathers the steps of one `launch` or `resume`. Single-threaded. Steps that are done again after a restart count once.
+/// Collects the steps of one `launch` or `resume`. Single-threaded. A step that is repeated after a restart
+/// counts once.
 class RunSummary {
  public:
   explicit RunSummary(double started_unix_s) : started_unix_s_(started_unix_s) {}
 
   void step(const StepView& view, double unix_s);
 
-  /// Empty where no step was made. One line on time and speed, one on losses, one on skipped steps if there were any.
+  /// One line on time and speed, one on losses, one on skipped steps if there were any; "" if no step was
+  /// finished.
   std::string render(double ended_unix_s) const;
 
  private:

@@ -1,5 +1,5 @@
-// Where every rank of one machine writes what it does, in shared memory: readable after the rank was killed or stopped, and up to
-// the microsecond, where a heartbeat is up to a second old.
+// ActivityBoard holds the activities of all ranks of one machine in shared memory. It can be read after a
+// rank was killed or stopped, and it is current, while a heartbeat may be a second old.
 #pragma once
 #include <memory>
 #include <optional>
@@ -9,12 +9,14 @@
 
 namespace trainctl {
 
-/// Two slots a rank, for what the rank and what its device does. Each slot has one writer, any number of readers, in any process.
+/// Two slots per rank: the activity of its host thread and of its device. Each slot has one writer and any
+/// number of readers, in any process.
 class ActivityBoard {
  public:
-  /// The supervisor's: makes the file. Null if it cannot be made (then heartbeats must do).
+  /// Makes the file; used by the node's agent. Null if the file cannot be made; then only heartbeats report
+  /// activities.
   static std::unique_ptr<ActivityBoard> create(const std::string& path, int ranks);
-  /// A rank's: null where there is no such file, as on another machine.
+  /// Opens the file; used by a rank. Null if the file does not exist.
   static std::unique_ptr<ActivityBoard> open(const std::string& path);
   ~ActivityBoard();
   ActivityBoard(const ActivityBoard&) = delete;
@@ -23,7 +25,7 @@ class ActivityBoard {
   /// Cheap: a copy, no system call. Ranks outside the board are ignored.
   void write(int rank, const Activity& activity);
   void write_device(int rank, const Activity& activity);
-  /// Nothing if the rank has written nothing.
+  /// The activity of host and device together (with_device); nullopt if the rank has written none.
   std::optional<Activity> read(int rank) const;
 
  private:

@@ -1,7 +1,8 @@
-// The agent's end of the control channel: a listener for the ranks of its node and one connection a rank.
+// ControlServer is the agent's end of the control channel: a listener and one connection for each rank of its
+// node.
 //
-// One thread, non-blocking; the caller polls the descriptors. A connection counts once it has said hello with
-// the token.
+// One thread, non-blocking; the caller polls the descriptors. A connection belongs to a rank after its hello
+// with the token.
 #pragma once
 #include <poll.h>
 
@@ -19,11 +20,11 @@ class ControlServer {
  public:
   struct Handler {
     std::function<void(const protocol::Hello&)> hello;
-    /// A heartbeat; it goes no further than the node.
+    /// A heartbeat. The agent does not pass it on.
     std::function<void(int rank)> beat;
-    /// Any other message, as a line without its newline; only its kind has been looked at.
+    /// Any other message, as a line without its newline. The server has checked only its kind.
     std::function<void(int rank, std::string&& line)> line;
-    /// The rank's connection has ended, or carried nonsense (`why`).
+    /// The rank's connection was closed, or was dropped after an invalid message. `why`: one phrase.
     std::function<void(int rank, const std::string& why)> lost;
   };
   /// Listens on `address` ("unix:PATH", or "127.0.0.1:0" for a free port). Error(kPreflight).
@@ -32,14 +33,15 @@ class ControlServer {
   ControlServer(const ControlServer&) = delete;
   ControlServer& operator=(const ControlServer&) = delete;
 
-  /// As ranks connect to it.
+  /// The address to which ranks connect.
   const std::string& address() const { return address_; }
   /// Adds every descriptor to poll for.
   void add_to(std::vector<pollfd>& fds) const;
-  /// Accepts, reads and writes whatever is ready. Call after every poll; cheap when nothing is.
+  /// Accepts, reads and writes on every ready descriptor. Call after every poll.
   void serve();
-  /// A line with its newline; to a rank that is not connected it is lost.
+  /// Sends a line, which ends with a newline. Drops it if the rank is not connected.
   void send_to(int rank, const std::string& line);
+  /// Sends a line to every connected rank.
   void send_all(const std::string& line);
 
  private:

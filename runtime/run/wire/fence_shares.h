@@ -1,8 +1,10 @@
-// This node's shares of the fences that the ranks of an epoch meet in (MPI_Init, MPI_Finalize), numbered from 1.
+// FenceShares keeps this node's shares of the PMIx fences of one epoch (MPI_Init, MPI_Finalize), numbered
+// from 1.
 //
-// A supervisor may die after it has taken the shares of some nodes, or sent the answer to some of them. The next one must get what is
-// missing, from nodes that still wait and from nodes that do not, so a share is kept until the fence after it is answered: a node
-// that was answered can be at most one fence ahead of another. Used by one thread.
+// A supervisor may die after it has received the shares of some nodes, or has sent the answer to some nodes.
+// The next supervisor needs the shares of all nodes again, also of nodes that already have the answer. So a
+// node keeps a share until the next fence is answered: of two nodes, one is at most one fence ahead of the
+// other. Used by one thread.
 #pragma once
 #include <deque>
 
@@ -12,19 +14,20 @@ namespace trainctl {
 
 class FenceShares {
  public:
-  /// Numbers the share of a fence that the ranks here have entered, and keeps it.
+  /// Numbers and keeps the share of a fence that the ranks of this node have entered.
   void add(wire::Message& share) {
     share.number = ++entered_;
     kept_.push_back(share);
   }
-  /// The answer to fence `number` has come. True if the ranks here wait for it; false for one that they have had.
+  /// Call when the answer to fence `number` arrives. Returns true if the ranks wait for it, false if they
+  /// have had it.
   bool answer(int64_t number) {
     if (number != entered_ || number == answered_) return false;
     answered_ = number;
     while (kept_.front().number < number) kept_.pop_front();
     return true;
   }
-  /// What a new supervisor must get, oldest first.
+  /// The shares to send to a new supervisor, oldest first.
   const std::deque<wire::Message>& kept() const { return kept_; }
 
  private:

@@ -1,9 +1,9 @@
-// One node of a run as its supervisor sees it: it takes orders and reports what happens.
+// Machine is one node of a run for its supervisor: it takes orders and reports events.
 //
-// Three twins: the processes of this machine (runtime/run/agent/local_machine.h), a node behind its agent
-// (runtime/supervise/nodes/fleet.h), and a simulated one (tests). Orders are start, rank, fence, spawn,
-// remote_ended, look, kill, end; events are beat, rank, rank_lost, exited, output, fence, remote, gone,
-// warned (runtime/run/wire/node_wire.h says what they hold). Nothing blocks.
+// Three implementations: the processes of this machine (runtime/run/agent/local_machine.h), a node behind its
+// agent (runtime/supervise/nodes/fleet.h), and a simulated node (tests). Orders are start, rank, fence,
+// spawn, remote_ended, look, kill and end. Events are beat, rank, rank_lost, exited, output, fence, remote,
+// remote_ended, gone and warned. runtime/run/wire/node_wire.h gives their contents. No call blocks.
 #pragma once
 #include <functional>
 

@@ -1,8 +1,10 @@
-// The messages of the control channel: one JSON object a line, in both directions, with the kind under "k".
+// The messages of the control channel between a rank and the supervisor: one JSON object per line, "k" is its
+// kind.
 //
 // Up (rank to supervisor): hello, beat, step, event, begin (rank 0), shard, done. Down: welcome, stop, begun,
-// saved, alive (about once a second while a save is under way). Pure text; sockets are in control_client.cpp (the rank's
-// end) and channel.cpp (the agent's, which passes all but hello and beat on to the supervisor).
+// saved, alive (about once a second while a save is under way). Pure text. The sockets are in
+// control_client.cpp (the rank's end) and channel.cpp (the agent's end). The agent passes all messages but
+// beat on to the supervisor.
 #pragma once
 #include <optional>
 #include <string>
@@ -14,8 +16,7 @@
 
 namespace trainctl::protocol {
 
-/// A line longer than this ends the connection: trainctl sends none. A receipt of 100,000 chunks is about
-/// 30 MB.
+/// A longer line ends the connection. trainctl sends none: a receipt of 100,000 chunks has about 30 MB.
 inline constexpr size_t kMaxLineBytes = 256u << 20;
 
 struct Hello {
@@ -31,16 +32,16 @@ struct Event {
 };
 struct Begin {
   ckpt::StateInfo state;
-  int64_t number = 0;  ///< of the save in this epoch, from 0: every rank makes the same saves
+  int64_t number = 0;  ///< number of the save in this epoch, from 0; equal on every rank
 };
 struct Shard {
-  int64_t step = 0, number = 0;  ///< of the save
+  int64_t step = 0, number = 0;  ///< the save
   ckpt::ShardReceipt receipt;
   std::vector<ckpt::Tensor> tensors;  ///< rank 0 only
-  std::string failure;
+  std::string failure;                ///< why the rank could not write its shard; "": it could
 };
 
-/// Any message of a rank; exactly one member is set (done: none of the optionals).
+/// A message of a rank: exactly one of the optionals is set, or `done` is true.
 struct Up {
   std::optional<Hello> hello;
   std::optional<Beat> beat;
@@ -55,16 +56,16 @@ struct Down {
   enum Kind { welcome, stop, begun, saved, alive } kind = welcome;
   StopLevel level = StopLevel::none;  ///< stop
   bool ok = true;                     ///< begun, saved
-  int64_t number = 0;                 ///< begun, saved: of the save; an answer may come twice
-  std::string message;                ///< begun: the reason why not; saved: root hash or reason
+  int64_t number = 0;                 ///< begun, saved: the save; the same answer may come twice
+  std::string message;                ///< begun: reason if not ok; saved: root hash, or reason if not ok
 };
 
 std::string encode(const Up& message);  ///< ends with a newline
 std::string encode(const Down& message);
-/// Throw Error(kLauncher) for a line that is not such a message.
+/// Both throw Error(kLauncher) for a line that is not such a message.
 Up decode_up(std::string_view line);
 Down decode_down(std::string_view line);
-/// What kind an encoded line of a rank has, without parsing all of it: the keys are sorted.
+/// The kind of an encoded line of a rank. They do not parse the whole line, because the keys are sorted.
 bool is_beat(std::string_view line);
 bool is_begin(std::string_view line);
 bool is_shard(std::string_view line);
@@ -74,7 +75,8 @@ bool is_done(std::string_view line);
 class LineBuffer {
  public:
   void append(const char* data, size_t size) { buffer_.append(data, size); }
-  /// The next whole line without its newline, or nothing yet. Error(kLauncher) past kMaxLineBytes.
+  /// The next complete line without its newline; nullopt if more bytes are needed. Error(kLauncher) for a
+  /// line longer than kMaxLineBytes.
   std::optional<std::string> next();
 
  private:

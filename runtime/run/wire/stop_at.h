@@ -1,6 +1,6 @@
-// A hook for tests of supervision: a rank of the first epoch that stops itself (SIGSTOP) at a chosen point of
-// a real run, so that no test has to hit that point by luck. Without the variable in its environment a rank
-// does nothing of this.
+// A hook for tests of supervision: in the first epoch, one rank sends itself SIGSTOP at a chosen point of the
+// run. So a test reaches that point reliably. The hook is off unless the variable is in the rank's
+// environment.
 #pragma once
 #include <optional>
 #include <string>
@@ -9,20 +9,21 @@
 
 namespace trainctl {
 
-/// TRAINCTL_STOP_AT=RANK:PHASE[:STEP[:WAIT]], e.g. "1:loading", "0:forward:3", "2:forward:3:tp group" or "1:starting::MPI_Init".
+/// TRAINCTL_STOP_AT=RANK:PHASE[:STEP[:WAIT]], e.g. "1:loading", "0:forward:3", "2:forward:3:tp group" or
+/// "1:starting::MPI_Init".
 inline constexpr const char* kStopAtVariable = "TRAINCTL_STOP_AT";
 inline constexpr const char* kInProgress = "progress";
 
 struct StopAt {
   int rank = -1;
   RunPhase phase = RunPhase::starting;
-  int64_t step = -1;          ///< from this step on; -1: any
-  /// While it waits in a communicator or an operation whose name begins so; "": while it computes;
-  /// "progress": while it computes and has done a part of the phase, for example has written a part of its
-  /// shard.
+  int64_t step = -1;          ///< the first step at which it matches; -1: any
+  /// "": matches while the rank computes. "progress": matches while it computes and has finished a part of
+  /// the phase, for example has written a part of its shard. Otherwise: matches while it waits in a
+  /// communicator or operation whose name begins with this text.
   std::string wait;
 
-  /// Nothing if the text is empty. Error(kUsage) if it is not of that form.
+  /// nullopt if `text` is empty. Error(kUsage) if it does not have the form above.
   static std::optional<StopAt> parse(const std::string& text);
   bool matches(const Activity& activity) const;
 };
