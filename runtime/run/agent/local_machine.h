@@ -55,7 +55,7 @@ class LocalMachine final : public Machine {
   void kill_all();
   /// The fence shares that a new supervisor needs for the current epoch.
   std::deque<wire::Message> fence_shares() const;
-  /// The state of every rank of this node.
+  /// The state of every rank that has connected, also if its connection was lost since.
   std::vector<wire::RankDigest> digests() const;
 
  private:

@@ -1,5 +1,5 @@
-// One attempt of a run: has its nodes start the ranks, drives Supervision from what nodes and signals tell,
-// and leaves nothing behind.
+// run_attempt runs one attempt of a run: it orders the nodes to start the ranks, passes the events of nodes
+// and signals to Supervision, carries out its actions, and ends all processes of the attempt.
 #pragma once
 #include <functional>
 #include <optional>
@@ -16,46 +16,49 @@
 
 namespace trainctl {
 
-/// What others learn while an attempt runs, and what they may ask of it.
+/// Callbacks during an attempt, on its thread. `node` is an index of the fleet.
 struct AttemptHooks {
-  /// In each turn, before anything is taken from the nodes; what it throws ends the attempt at once.
+  /// Called in each turn, before messages of the nodes are read. An exception ends the attempt at once.
   std::function<void()> turn;
-  std::function<void(int node)> node_up;  ///< of the fleet
+  std::function<void(int node)> node_up;
   std::function<void(int node, const std::string& why)> node_lost;
-  std::function<void(int node, const std::string& why)> start_failed;  ///< of its agent, or it was refused
-  std::function<void()> all_present;                              ///< every rank has said hello
+  /// The agent of the node could not be started, or was refused.
+  std::function<void(int node, const std::string& why)> start_failed;
+  std::function<void()> all_present;  ///< every rank has sent hello
   std::function<void(int64_t step)> progressed, saved;
-  /// One sentence: the attempt is to save and end, so that the next has other nodes; "": go on.
+  /// Returns why the attempt must save and end so that the next one uses other nodes, one sentence; "": go
+  /// on.
   std::function<std::string()> regroup;
 };
 
 struct AttemptOptions {
   struct Node {
-    int node = 0;              ///< of the fleet
-    int first = 0, count = 0;  ///< its ranks
-    Environment environment;   ///< its own settings, on top of the line's
-    std::string missing;       ///< attach: why none of its ranks run, ""
+    int node = 0;              ///< index of the fleet
+    int first = 0, count = 0;  ///< its ranks: first .. first + count - 1
+    Environment environment;   ///< variables of this node, added to the line's
+    std::string missing;       ///< attach: why none of its ranks run; "": they run
   };
   std::vector<Node> nodes;  ///< in the order of their ranks
-  LaunchLine line;          ///< mpirun with its environment, or what starts one rank
-  bool pmix = false;
-  bool attach = false;  ///< the ranks run already; their agents have been welcomed
-  std::string session_folder, shared_memory_folder;  ///< of the attempt, the same on every node
-  Supervision::Options limits;                       ///< `nodes` and `launcher` are filled in
+  LaunchLine line;          ///< command line and environment of mpirun, or (pmix) of one rank
+  bool pmix = false;        ///< the agents start the ranks; otherwise mpirun does
+  bool attach = false;      ///< the ranks run already, and their agents have been welcomed
+  /// Scratch folders of the attempt, the same on every node
+  std::string session_folder, shared_memory_folder;
+  Supervision::Options limits;                       ///< run_attempt fills in `nodes` and `launcher`
   SaveCollector::Options saves;
-  AttemptFile file;  ///< what ranks read; where they run is filled in
+  AttemptFile file;  ///< run_attempt fills in the nodes, the mark and the folders
   AttemptHooks hooks;
 };
 
-/// How it ended, and whether a stop of it was ours (AttemptHooks::regroup).
 struct AttemptResult {
   Verdict verdict;
-  bool regrouped = false;
-  std::optional<double> first_evidence_s;  ///< of a failure, monotonic
+  bool regrouped = false;                  ///< AttemptHooks::regroup stopped the attempt
+  std::optional<double> first_evidence_s;  ///< monotonic time of the first evidence of a failure
 };
 
-/// Runs it to its end: when this returns, no process of the attempt is left (or the verdict says which).
-/// Throws Error where the run directory cannot be written, and RunTaken where another supervisor has the run.
+/// Runs the attempt to its end. When it returns, no process of the attempt is left; the console names nodes
+/// on which some could not be killed. Throws Error if the run directory cannot be written, RunTaken if
+/// another supervisor has the run.
 AttemptResult run_attempt(AttemptOptions options, Fleet& fleet, const RunDirectory& run, FileSystem& fs,
                           Clock& clock, RunLog& log, StopSignals& signals);
 

@@ -1,5 +1,5 @@
-// Where the time of a run's attempts went: the events `attempt` (each part of it) and `recovered` (from the
-// first sign of a failure to the first step after it).
+// AttemptTimes measures the parts of each attempt and writes them as events: `attempt` (all parts of one
+// attempt) and `recovered` (from the first evidence of a failure to the first step after it).
 #pragma once
 #include <string>
 
@@ -13,14 +13,14 @@ class AttemptTimes {
   void begun();
   void all_present();
   void stepped();
-  /// Writes `attempt`.
+  /// Writes the event `attempt`.
   void ended(const Verdict& verdict, const AttemptResult& result);
 
  private:
   void recovered(double now_s);
   RunLog& log_;
   Clock& clock_;
-  /// Of the attempt that runs, monotonic; free_s: since when none ran before it.
+  /// Monotonic times of the current attempt. free_s: when the attempt before it ended.
   struct {
     double free_s = 0, begun_s = 0, up_s = 0, first_s = 0, last_s = 0;
   } times_;

@@ -1,4 +1,4 @@
-// Where everything that happens in a run goes: metrics.jsonl, events.jsonl, status.json and the console. One
+// RunLog writes what happens in a run to metrics.jsonl, events.jsonl, status.json and the console. One
 // thread.
 #pragma once
 #include <functional>
@@ -16,9 +16,9 @@
 
 namespace trainctl {
 
-/// What this supervisor has measured.
+/// Durations that this supervisor has measured.
 struct RunPace {
-  std::vector<double> saves_s;  ///< each save, in order
+  std::vector<double> saves_s;  ///< duration of each save, in order
   double longest_step_s = 0;
 };
 
@@ -27,32 +27,36 @@ class RunLog {
   /// Opens the journals. `console` must outlive this.
   RunLog(FileSystem& fs, Clock& clock, const RunDirectory& run, Console& console);
 
+  /// Writes an event; `json` is an object with its fields.
   void event(const std::string& kind, const std::string& json);
-  /// This process. `take_over`: why it takes the place of one that died, or ""; `before`: of which.
+  /// Writes the events for the start of this supervisor. `take_over`: why it replaces one that died, "" if it
+  /// does not; `before`: the supervisor that it replaces.
   void supervisor_begins(const std::string& take_over, const std::string& before);
-  /// The same for an event of a rank, which may concern the person at the console.
+  /// Writes an event of a rank, and a line on the console for kinds that concern the user.
   void rank_event(const std::string& kind, const std::string& json);
-  /// The step at which the run ends: a save that fails there is not followed by training.
+  /// Sets the last step of the run. After a failed save before that step, the console says that training goes
+  /// on.
   void set_last_step(int64_t step) { last_step_ = step; }
   void step(const StepReport& report);
   void saved(const SaveOutcome& outcome, double seconds);
-  /// The same for a save that a supervisor before has published, and has recorded or not.
+  /// Like saved, for a save that an earlier supervisor published. Writes the event only if that supervisor
+  /// did not.
   void saved_before(const SaveOutcome& outcome);
-  /// Takes over what is known of the ranks; writes status.json when a second has passed, or at once if `now`.
+  /// Copies the states of the ranks and writes status.json, at most once a second unless `now`.
   void update(const Supervision& supervision, bool now);
-  /// No attempt runs: the run waits for nodes. One sentence.
+  /// Records that no attempt runs because the run waits for nodes. `why`: one sentence.
   void waiting(const std::string& why);
-  /// Asked for the nodes each time status.json is written.
+  /// Sets the function that returns the nodes each time status.json is written.
   void set_nodes(std::function<std::vector<NodeStatus>()> nodes) { nodes_ = std::move(nodes); }
   /// Writes status.json and makes the journals durable.
   void finish();
-  /// After metrics.jsonl was replaced (supersede_metrics).
+  /// Opens metrics.jsonl again. Call it after the file was replaced (supersede_metrics).
   void reopen_metrics() { metrics_.emplace(run_.metrics()), slow_.forget(); }
-  /// The step of the last save that failed, -1 if none did, and why.
+  /// The step of the last failed save, -1: none failed; and why it failed.
   int64_t save_failed_step() const { return save_failed_step_; }
   const std::string& save_failure() const { return save_failure_; }
   RunStatus& status() { return status_; }
-  /// What this launch or resume did so far; empty before its first step.
+  /// The summary of this launch or resume so far; "" before its first step.
   std::string summary() const { return summary_.render(clock_.unix_s()); }
   const RunPace& pace() const { return pace_; }
   Console& console() { return console_; }

@@ -1,4 +1,5 @@
-// What starts the ranks where the job leaves it open: PMIx where it works, mpirun otherwise.
+// Starter decides what starts the ranks: the agents through PMIx, or mpirun. If the job leaves it open
+// (launcher.start = auto), it chooses PMIx where PMIx works.
 #pragma once
 #include <optional>
 #include <string>
@@ -10,20 +11,21 @@
 
 namespace trainctl {
 
-/// "" if ranks can be started through PMIx on this machine: two were, and saw each other. Otherwise one
-/// sentence. The answer is kept in `cache` ("": nowhere) as long as program, MPI library and libpmix are the
-/// same files. Starts processes.
+/// "" if ranks can be started through PMIx on this machine, otherwise why not, one sentence. Tests it by
+/// starting two processes that must find each other. Keeps the result in the file `cache` ("": keeps none)
+/// until the program or the MPI library changes.
 std::string pmix_start_problem(const LaunchLine& rank, FileSystem& fs, const std::string& cache);
 
-/// Decides before the first attempt, and again after one that PMIx may have spoilt.
+/// Decides before the first attempt, and again after an attempt that may have failed because of PMIx.
 class Starter {
  public:
   Starter(const JobSpec& job, const Fleet& fleet, FileSystem& fs, RunLog& log)
       : job_(job), fleet_(fleet), fs_(fs), log_(log) {}
-  /// Whether the agents start the ranks themselves. Error(kPreflight) naming a node that cannot do what the
+  /// True if the agents start the ranks through PMIx. Error(kPreflight) names a node that cannot do what the
   /// job asks for.
   bool by_pmix(const LaunchInput& input);
-  /// Where PMIx was our choice and no rank came to its first step, mpirun may do better.
+  /// Call after an attempt. Chooses mpirun for the next attempts if PMIx was chosen automatically and the
+  /// attempt failed before its first step.
   void doubt(const Verdict& verdict, bool by_pmix);
 
  private:
@@ -34,7 +36,7 @@ class Starter {
   std::optional<bool> pmix_;
 };
 
-/// $XDG_CACHE_HOME/trainctl/starts.json, or the same below ~/.cache; "" where neither is known.
+/// $XDG_CACHE_HOME/trainctl/starts.json, or ~/.cache/trainctl/starts.json; "" if no home folder is known.
 std::string starts_cache_path();
 
 }  // namespace trainctl

@@ -9,10 +9,11 @@
 
 namespace trainctl {
 
-/// SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 (a scheduler's warning before the time limit) ask to save and
-/// stop; SIGQUIT, or a second SIGINT at least 0.3 s after the first, to stop now. While one exists, those
-/// signals are blocked in this thread and in threads started after it; the destructor restores them. Two may
-/// exist: the inner one reads, and what came before it was made is not lost.
+/// SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 (a scheduler's warning before the time limit) request to save
+/// and stop. SIGQUIT, or a second SIGINT at least 0.3 s after the first, requests to stop now. While an
+/// object exists, these signals are blocked in its thread and in threads started after it; the destructor
+/// restores the mask. Objects may nest: the inner one reads the signals, also those that arrived before it
+/// was made.
 class StopSignals {
  public:
   StopSignals();
@@ -20,9 +21,9 @@ class StopSignals {
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
   int fd() const { return fd_; }
-  /// Reads what has arrived; the level asked for so far.
+  /// Reads the signals that have arrived; returns the highest level requested so far.
   StopLevel read();
-  /// Another source of the same wishes (a time limit, a request from another machine): asked at every read().
+  /// Adds another source of stop requests (a time limit, another machine). Every read() calls it.
   void also(std::function<StopLevel()> source) { source_ = std::move(source); }
   /// Whether a scheduler's warning (SIGUSR1) was among the signals.
   bool warned() const { return warned_; }

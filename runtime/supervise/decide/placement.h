@@ -21,7 +21,7 @@ namespace trainctl {
 
 struct ClusterNode {
   std::string name;
-  int slots = 0;            ///< ranks that it may run
+  int slots = 0;            ///< maximum number of ranks on it
   std::string switch_path;  ///< outermost first, "spine.leaf0" or Slurm's
                             ///< "spine.leaf0.NODE"; "": not known
 };
@@ -32,17 +32,17 @@ struct RankRange {
 };
 
 struct Placement {
-  std::vector<RankRange> ranges;  ///< by rank; a node without ranks has none
-  int group = 1;                  ///< ranks that were kept together on a node: tp * cp, tp, or 1
-  /// The range that holds `rank`, which must be placed.
+  std::vector<RankRange> ranges;  ///< in the order of ranks; a node without ranks has no range
+  int group = 1;                  ///< so many consecutive ranks share a node: tp * cp, tp, or 1
+  /// The range that contains `rank`, 0 <= rank < world size.
   const RankRange& range_of(int rank) const;
 };
 
 struct PlacementRules {
-  bool tensor_across_nodes = false;  ///< a tensor group may be cut by the end of a node
+  bool tensor_across_nodes = false;  ///< a tensor group may span nodes
 };
 
-/// Ranks that a node with so many slots takes.
+/// How many ranks a node with `slots` slots takes.
 int ranks_on(int slots, int tensor, const PlacementRules& rules);
 
 /// Either `placement` or `refusal`, one sentence that names what would fit.
@@ -51,25 +51,26 @@ struct PlacementResult {
   std::string refusal;
   bool ok() const { return refusal.empty(); }
 };
-/// Nodes are filled in the order given; what is left over at its end stays
-/// empty (a spare).
+/// Fills the nodes in the given order. Nodes at the end may stay empty
+/// (spares).
 PlacementResult place(const parallel::MeshShape& mesh, std::span<const ClusterNode> nodes,
                       const PlacementRules& rules);
 
-/// An order of the nodes (indices) in which nodes below one switch are
-/// neighbours, at every level of the tree. Switches, and nodes below one, keep
-/// the order of their first appearance; nodes without a path come together
-/// under no switch.
+/// The indices of the nodes in an order in which nodes below one switch are
+/// neighbours, at every level of the tree. Switches, and the nodes below a
+/// switch, keep the order of their first appearance. Nodes without a path form
+/// one group.
 std::vector<int> order_by_switch(std::span<const ClusterNode> nodes);
 
-/// A few lines, however large: how many ranks a node runs, which nodes stay
-/// empty, how many nodes and switches a tensor group, a data-parallel group and
-/// a pipeline boundary touch. Each line ends with a newline.
+/// A description in a few lines for a cluster of any size: how many ranks a
+/// node runs, which nodes stay empty, how many nodes and switches a tensor
+/// group, a data-parallel group and a pipeline boundary touch. Each line ends
+/// with a newline.
 std::string describe_placement(const parallel::MeshShape& mesh, std::span<const ClusterNode> nodes,
                                const Placement& placement);
 
-/// A file of switches: a line "NODE PATH" a node, `#` begins a comment.
-/// Error(kUsage) with file and line.
+/// Parses a file of switches, one line "NODE PATH" per node; `#` begins a
+/// comment. Returns the path of each node. Error(kUsage) with file and line.
 std::map<std::string, std::string> parse_switch_file(const std::string& text, const std::string& file);
 
 }  // namespace trainctl

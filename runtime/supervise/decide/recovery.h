@@ -1,4 +1,5 @@
-// Recovery: what comes between the attempts of a run, and on which nodes, decided purely from what is known.
+// Recovery decides what happens between the attempts of a run: whether and when the next attempt starts, and
+// on which nodes. Pure.
 //
 //                     +----- Wait: nodes are being started, or too few live ------+
 //                     v                                                           |
@@ -10,19 +11,21 @@
 //                                                   RequeueJob)             hopeless, no restart left, crash
 //                                                   loop
 //
-// Nodes have an order. An attempt runs on the first ones that carry the largest possible width. A node that
-// stays keeps its place among them (so its ranks stay where their node memory is); the place of a lost node
-// goes to the first spare; a node that returns goes to the end of the order. Where no spare is left, the
-// largest width that the rest carries goes on.
+// Nodes. Nodes have an order. An attempt uses the first nodes whose slots carry the largest possible width. A
+// node that stays keeps its place, so that its ranks stay where their checkpoint memory is. The first spare
+// gets the place of a lost node. A node that returns goes to the end of the order. If no spare is left, the
+// next attempt has the largest width that the other nodes carry.
 //
-// What costs a restart (max_restarts): a failure of a rank. A lost node costs none; nor does a checkpoint
-// that cannot be loaded, for which the next older one is taken. A run that makes no progress is stopped in
-// every case: progress of an attempt is a step beyond the newest that any attempt has finished, or a
-// checkpoint newer than the one it began from. Three attempts in a row (loop_limit) without progress that
-// failed alike (same code, same newest step, same place) are a crash loop; so are nine that failed
-// differently. A node on which failures repeat is put into quarantine if the other nodes carry the run.
+// Restarts. Only a failure of a rank counts as a restart (max_restarts). A lost node does not. A checkpoint
+// that cannot be loaded does not either; then the next older one is used.
 //
-// Times are monotonic seconds, given with every input. No effects, no clock, no threads.
+// Crash loops. An attempt makes progress if it finishes a step beyond the newest step of all attempts, or
+// saves a checkpoint newer than the one it began from. Three attempts in a row (loop_limit) without progress
+// that failed alike (same code, same newest step, same place) are a crash loop and end the run. So do nine in
+// a row without progress that failed differently. A node on which failures repeat is put into quarantine if
+// the other nodes can carry the run.
+//
+// Every input has its time, in monotonic seconds. No effects, no clock, no threads.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -48,45 +51,47 @@ struct PoolNode {
   enum State { coming, ready, lost } state = coming;  ///< coming: its agent is being started
   bool quarantined = false;
   bool put_out = false;          ///< quarantined by this run
-  double since_s = 0;            ///< in this state
-  std::string why;               ///< of its loss
-  int place = -1;                ///< among the nodes of the attempt that runs or ran last, -1: none
-  bool member = false;           ///< of the attempt that runs
-  std::vector<double> failures;  ///< times of the last ones blamed on it
+  double since_s = 0;            ///< when it entered this state
+  std::string why;               ///< why it was lost
+  int place = -1;                ///< index in the nodes of the current or last attempt; -1: not one of them
+  bool member = false;           ///< a node of the current attempt
+  std::vector<double> failures;  ///< times of its newest failures
 };
 
-/// How an attempt ended, as its supervision says.
+/// How an attempt ended, from its Verdict.
 struct AttemptEnd {
   enum How { finished, stopped, regrouped, aborted, failed } how = finished;
   // For failed:
   ErrorCode code = ErrorCode::kWorker;
   std::string cause;  ///< one sentence
-  int rank = -1;      ///< the first to fail, -1: none in particular
-  std::string node;   ///< where it ran, "": none in particular
+  int rank = -1;      ///< the first rank that failed; -1: no particular rank
+  std::string node;   ///< the node of that rank; "": no particular node
 };
 
-/// Begin the next epoch on these nodes, in the order of their places.
+/// Decision: begin the next epoch on these nodes, in the order of their ranks.
 struct StartAttempt {
   std::vector<std::string> nodes;
   Width width;
   std::optional<int64_t>
-      step;         ///< of the checkpoint; nothing: where the run began (step 0, or another run's checkpoint)
+      /// The checkpoint; nullopt: begin where the run began (step 0 or another run's checkpoint)
+      step;
   std::string why;  ///< one sentence for people; "" for the first attempt
 };
-/// Find the newest usable checkpoint of the run, of at most that step, then call checkpoint_found or
-/// no_checkpoint.
+/// Decision: find the newest usable checkpoint of the run whose step is at most `at_most` (nullopt: any
+/// step), then call checkpoint_found or no_checkpoint.
 struct FindCheckpoint {
   std::optional<int64_t> at_most;
 };
-/// Nothing to do before `until_s` unless there is news; infinity while an attempt runs.
+/// Decision: call next() again at `until_s` or after any input. `until_s` is infinity while an attempt runs.
 struct Wait {
   double until_s = 0;
   std::string why;
 };
-/// Give the allocation back and be started again by the scheduler; exit 75.
+/// Decision: give the allocation back so that the scheduler starts the job again; exit status 75.
 struct RequeueJob {
   std::string why;
 };
+/// Decision: end the run.
 struct StopRun {
   int exit_code = 0;
   std::string why;
@@ -98,21 +103,21 @@ class Recovery {
   enum class TooFew { wait, requeue, stop };
   struct Options {
     std::vector<Width> widths;  ///< largest first, at least one
-    int tensor = 1;  ///< ranks kept together on a node (the size of a tensor group); 1: they may be apart
-    std::vector<std::string> nodes;    ///< in order; each is awaited from the start
-    std::optional<int64_t> from_step;  ///< the run's own checkpoint to begin from
-    bool step_fixed = false;           ///< a person named that step: no other will do
+    int tensor = 1;  ///< so many consecutive ranks share a node (the size of a tensor group); 1: no such rule
+    std::vector<std::string> nodes;    ///< names in order; all begin in state coming
+    std::optional<int64_t> from_step;  ///< step of the run's own checkpoint to begin from
+    bool step_fixed = false;           ///< the user named that step: use no other checkpoint
     int max_restarts = 0;
-    int loop_limit = 3;             ///< attempts in a row that fail alike without progress
-    TooFew too_few = TooFew::wait;  ///< when not even the smallest width fits
-    double wait_limit_s = 600;      ///< of TooFew::wait, then exit 75
+    int loop_limit = 3;             ///< attempts in a row that fail alike without progress and end the run
+    TooFew too_few = TooFew::wait;  ///< what to do if not even the smallest width fits
+    double wait_limit_s = 600;      ///< for TooFew::wait; then exit 75
     double gather_limit_s =
-        60;  ///< for nodes that are being started, before the first attempt or while too few are there
-    double rejoin_limit_s = 1;  ///< the same where a smaller width fits meanwhile
-    double settle_s = 5;        ///< a returned node is there for so long before an attempt is ended for it
+        60;  ///< longest wait for nodes that are being started, before the first attempt or if no width fits
+    double rejoin_limit_s = 1;  ///< longest wait for such nodes if a smaller width fits already
+    double settle_s = 5;        ///< a returned node must stay ready so long before an attempt is ended for it
     QuarantineRules quarantine;
   };
-  /// What would make it worthwhile to end a running attempt after a save.
+  /// The reason to end a running attempt after a save.
   enum class Regroup { none, wider, without_quarantined };
 
   Recovery(Options options, double now_s);
@@ -121,26 +126,28 @@ class Recovery {
   void node_coming(const std::string& name, double now_s);
   void node_ready(const std::string& name, int slots, double now_s);
   void node_lost(const std::string& name, const std::string& why, double now_s);
-  /// Out for this run, or (false) to be used again. A node that runs ranks stays until the attempt ends.
-  /// `by_this_run`: its own failures put the node out; the run uses it again where it fits in no other way.
+  /// Excludes the node from later attempts, or (false) allows it again. The current attempt keeps the node.
+  /// `by_this_run`: failures of this run put the node out; the run uses it again if no width fits without it.
   void set_quarantined(const std::string& name, bool quarantined, bool by_this_run = false);
-  /// `start` as next() gave it, or an attempt that another supervisor has started, once its nodes are ready.
+  /// `start`: the decision of next(), or an attempt that another supervisor has started, once its nodes are
+  /// ready.
   void attempt_started(const StartAttempt& start, double now_s);
   void progressed(int64_t step);  ///< the attempt has finished this step
   void saved(int64_t step);       ///< a checkpoint of the run was published
   void attempt_ended(const AttemptEnd& end, double now_s);
   void checkpoint_found(int64_t step);
-  /// `skipped`: how many were there, but unusable.
+  /// `skipped`: the number of checkpoints that exist but are not usable.
   void no_checkpoint(int skipped);
   void stop(StopLevel level);
 
   // ---- outputs
-  /// The same answer until there is news or the time of Wait has come.
+  /// The next decision. It stays the same until an input comes or the time of Wait has passed.
   Decision next(double now_s);
-  /// Whether a running attempt should save and end, so that the next is wider or leaves a quarantined node.
+  /// Whether the current attempt should save and end, so that the next is wider or does without a quarantined
+  /// node.
   Regroup regroup(double now_s) const;
-  /// Nodes that this run's failures put into quarantine and without which it made progress, since the last
-  /// call: for the list that outlives the job.
+  /// The nodes that failures of this run put into quarantine and without which the run then made progress,
+  /// since the last call. The caller adds them to the quarantine list.
   std::vector<std::string> take_quarantined();
   const std::vector<PoolNode>& pool() const { return pool_; }
   int restarts() const { return restarts_; }
@@ -172,26 +179,27 @@ class Recovery {
   std::vector<PoolNode> pool_;
   StopLevel stop_ = StopLevel::none;
   std::optional<Decision> over_;
-  // The attempt that runs, or ran last.
+  // The current or last attempt.
   bool running_ = false, ever_ran_ = false, stepped_ = false, progressed_ = false;
   Width width_;
   int places_ = 0;
   int64_t attempt_step_ = 0;
   std::vector<std::string> last_nodes_;
   std::string lost_member_;
-  double free_since_s_;  ///< since when no attempt runs
+  double free_since_s_;  ///< when the last attempt ended
   std::optional<double> too_few_since_s_;
-  // Where the next one begins.
-  bool look_ = false, charged_ = false;  ///< a checkpoint is needed; it costs a restart
+  // Where the next attempt begins.
+  /// look_: a checkpoint is needed; charged_: this attempt counts as a restart
+  bool look_ = false, charged_ = false;
   std::optional<int64_t> at_most_, step_;
   bool was_saved_;
   std::string why_, cause_;
-  // What failed so far.
+  // Failures so far.
   int restarts_ = 0, alike_ = 0, idle_ = 0;
   int64_t newest_step_;
   std::optional<Failure> last_failure_;
   std::vector<std::string> suspects_,
-      quarantined_;  ///< put out by this run; of these, those without which the run went on
+      quarantined_;  ///< suspects_: put out by this run; quarantined_: the run made progress without them
 };
 
 }  // namespace trainctl

@@ -1,5 +1,5 @@
-// Supervision: what one attempt of a run (one mpirun, one epoch) does next, decided purely from what has been
-// heard so far.
+// Supervision decides what one attempt of a run (one epoch) does next, from the events so far. Pure: no
+// effects, no clock, no threads; attempt.cpp has the effects.
 //
 //   starting --all said hello--> running --all done--> finishing --launcher, or every rank, ended--> over
 //      |                            |                      |
@@ -7,10 +7,9 @@
 //      v
 //   collecting --evidence_s, or no rank left--> ending (all are killed) --all gone, or kill_limit_s--> over
 //
-// "Evidence" is a lost node or connection, a crash record, missed heartbeats, a timeout, or the end of a rank
-// or launcher. What arrives while collecting may name a better cause; what arrives later is an effect of our
-// own signals. Times are monotonic seconds, given with every input. No effects, no clock, no threads here:
-// effects are in attempt.cpp.
+// Evidence is a lost node or connection, a crash record, missed heartbeats, a timeout, or the end of a rank
+// or of the launcher (mpirun). Evidence that arrives while collecting may give a better first cause. Later
+// evidence is ignored, because our own signals cause it. Every input has its time, in monotonic seconds.
 #pragma once
 #include <optional>
 #include <string>
@@ -26,10 +25,10 @@ struct RankView {
   enum Phase { absent, present, done, lost } phase = absent;
   int pid = 0;
   std::string host;
-  std::optional<Activity> activity;  ///< the newest that is known
-  double heard_s = 0;                ///< when the last message came
-  bool stopped = false;              ///< the system says so: SIGSTOP, or a debugger
-  bool silent = false;               ///< heartbeats were missing when the first evidence came
+  std::optional<Activity> activity;  ///< the newest known
+  double heard_s = 0;                ///< time of the last message
+  bool stopped = false;              ///< the process is stopped by SIGSTOP or a debugger
+  bool silent = false;               ///< heartbeats were missing at the first evidence
 };
 
 /// How an attempt ended.
@@ -37,42 +36,43 @@ struct Verdict {
   enum Outcome { finished, stopped, aborted, failed } outcome = finished;
   // For failed:
   ErrorCode code = ErrorCode::kWorker;
-  int rank = -1;       ///< the first to fail, -1: none in particular
+  int rank = -1;       ///< the first rank that failed; -1: no particular rank
   std::string cause;   ///< one sentence
-  std::string effect;  ///< what it did to the others, or ""
+  std::string effect;  ///< the consequence for the other ranks; "": none
   bool before_first_step = false;
-  std::vector<int> lost_nodes;  ///< of the attempt's nodes, in the order in which they were lost
+  std::vector<int> lost_nodes;  ///< indices of the attempt's nodes, in the order in which they were lost
 };
 
-/// What the launcher says about the first rank that died, if it says so: "process rank 2 with PID 0 on node n
-/// exited on signal 9".
+/// The launcher's report on the first rank that died: "process rank 2 with PID 0 on node n exited on signal
+/// 9".
 struct DeathNotice {
   int rank = -1, signal = 0, exit_code = 0;
 };
+/// nullopt if the launcher's output has no such report.
 std::optional<DeathNotice> parse_death_notice(const std::string& launcher_text);
-/// Why the launcher or MPI failed, by the first of its messages that is not about a rank's death; "" if there
-/// is none.
+/// Why the launcher or MPI failed: the first message of its output that is not about a rank's death; "" if
+/// there is none.
 std::string launcher_reason(const std::string& launcher_text);
 
 class Supervision {
  public:
   struct Options {
     int ranks = 1;
-    std::vector<NodeRanks> nodes;  ///< none: all ranks are on this machine, which is not named
-    bool launcher = true;          ///< an mpirun starts the ranks; otherwise their agents do
-    int64_t target_step = 0;       ///< the run is finished there; a stop before it leaves it resumable
+    std::vector<NodeRanks> nodes;  ///< empty: all ranks are on this machine, and messages name no node
+    bool launcher = true;          ///< true: mpirun starts the ranks; false: their agents do
+    int64_t target_step = 0;       ///< the last step of the run; a run stopped before it can be resumed
     double heartbeat_s = 1;
     double step_timeout_s = 600;
-    // Longest time without progress where a run is not in its steps.
+    // Longest time without progress outside of training steps.
     double setup_timeout_s = 600, data_timeout_s = 600, load_timeout_s = 600, evaluation_timeout_s = 600,
            save_timeout_s = 600;
     double start_timeout_s = 60;  ///< from the start to every rank's hello
     double evidence_s = 0.3;
-    double launcher_evidence_s = 1.5;  ///< longest wait for the launcher to say how an unexplained rank died
+    double launcher_evidence_s = 1.5;  ///< longest wait for the launcher to report how a rank died
     double known_evidence_s =
-        0.05;  ///< the same where the first cause needs no better one: a lost node, a known signal
-    double kill_limit_s = 8.0;   ///< after SIGKILL; then over in any case, saying so
-    double finish_limit_s = 10;  ///< from the last done to the launcher's end
+        0.05;  ///< how long to collect if the cause is certain: a crash record, a lost node, a known signal
+    double kill_limit_s = 8.0;   ///< after SIGKILL; then the attempt is over although processes are left
+    double finish_limit_s = 10;  ///< from the last `done` to the end of the launcher
   };
   enum class Phase { starting, running, finishing, collecting, ending, over };
   enum class Action { tell_save_and_stop, look, kill };
@@ -82,21 +82,22 @@ class Supervision {
   // ---- inputs
   void hello(int rank, int pid, const std::string& host, double now_s);
   void heard(int rank, double now_s);
-  /// What the rank does now, or did last, from whatever source; nothing is no news.
+  /// The newest activity of the rank, from a heartbeat, the board or its crash record; nullopt is ignored.
   void activity(int rank, const std::optional<Activity>& activity, double now_s);
-  /// Whether the system says that the rank's process is stopped.
+  /// Whether the rank's process is stopped by SIGSTOP or a debugger.
   void stopped(int rank, bool is_stopped);
-  /// A step, a save or an event: the run is alive as a whole.
+  /// The run made progress: a step, a save or an event. `step`: the newest finished step.
   void progressed(int64_t step, double now_s);
   void done(int rank, double now_s);
   void lost(int rank, const std::optional<CrashRecord>& record, double now_s);
-  /// The rank's process has ended; `wait_status` as waitpid gives it. Known where its agent is its parent.
+  /// The rank's process has ended; `wait_status` as from waitpid. Only an agent that started the rank reports
+  /// this.
   void exited(int rank, int wait_status, const std::optional<CrashRecord>& record, double now_s);
-  /// A node is silent, or its agent is gone: its ranks are as good as ended. `why` as "silent for 2.0 s".
+  /// A node is silent, or its agent is gone; its ranks count as lost. `why`: for example "silent for 2.0 s".
   void node_lost(int node, const std::string& why, double now_s);
-  /// The launcher's output so far; a death that it names is taken as evidence.
+  /// The launcher's output so far. It is no evidence by itself; the verdict uses it to say how a rank died.
   void launcher_output(const std::string& text);
-  /// `wait_status` as waitpid gives it.
+  /// The launcher has ended; `wait_status` as from waitpid.
   void launcher_ended(int wait_status, double now_s);
   void stop(StopLevel level, double now_s);
   /// No process of this attempt is left.
@@ -111,14 +112,15 @@ class Supervision {
   StopLevel stop_level() const { return stop_level_; }
   const std::vector<RankView>& ranks() const { return ranks_; }
   int64_t last_step() const { return last_step_; }
-  /// When the first sign of a failure came; nothing: there was none.
+  /// The time of the first evidence; nullopt: there was none.
   std::optional<double> first_evidence_s() const { return first_evidence_s_; }
   bool over() const { return phase_ == Phase::over; }
-  /// Only once over.
+  /// Call it only when over() is true.
   Verdict verdict() const;
 
  private:
-  /// A possible first cause; the lower the weight the more it explains, then the earlier.
+  /// A possible first cause. The evidence with the lowest weight is the first cause; of several, the
+  /// earliest.
   struct Evidence {
     enum Weight { explained, node, killed, hang, vanished, peer_lost, launcher } weight = vanished;
     ErrorCode code = ErrorCode::kWorker;
@@ -134,20 +136,20 @@ class Supervision {
   bool collecting_is_enough(double now_s) const;
   int count(RankView::Phase phase) const;
   std::string where(int rank) const;
-  /// " on node1" where there are several nodes.
+  /// " on node1" if there are several nodes, otherwise "".
   std::string at_node(int rank) const;
   int node_of(int rank) const;
   void note_silence(double now_s);
   bool stands_still(int rank) const;
-  /// How long the run may go without progress now, and the field of the spec that says so.
+  /// The longest allowed time without progress, and the field of the spec that sets it.
   struct Patience {
     double limit_s;
     const char* field;
   };
   Patience patience_in(RunPhase phase) const;
   Patience patience() const;
-  /// Ranks that are stopped or silent, whatever they did last; if there are none, those that compute while
-  /// others wait for them; if there are none of these either, all that compute.
+  /// The ranks that are stopped or silent. If there are none: the computing ranks that others wait for. If
+  /// there are none of these: all computing ranks.
   std::vector<int> culprits(bool with_ended) const;
   std::string suspects() const;
   void describe_death(const DeathNotice& notice, Verdict& verdict) const;
@@ -170,7 +172,8 @@ class Supervision {
   bool stepped_ = false;
 };
 
-/// True where a relaunch from the newest checkpoint can help: not for mistakes, damaged data or divergence.
+/// True if a relaunch from the newest checkpoint can help: not for mistakes of the user, damaged data or
+/// divergence.
 bool worth_restarting(ErrorCode code);
 
 }  // namespace trainctl

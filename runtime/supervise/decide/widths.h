@@ -1,4 +1,4 @@
-// The data-parallel widths that a job can have without a bit of its training changing.
+// The data-parallel widths at which a job trains with the same bits.
 #pragma once
 #include <vector>
 
@@ -7,10 +7,10 @@
 
 namespace trainctl {
 
-/// The job's own width first, then every smaller one that its spec allows; the own one alone if the job is
-/// not elastic.
+/// The job's own width, then every smaller width that its spec allows, largest first. Only the own width if
+/// the job is not elastic.
 std::vector<Width> widths_of(const ParsedJob& job);
-/// What `-s` would make of the job at that width; nothing where it is the job's own.
+/// The PATH=VALUE overrides that give the job that width; empty for the job's own width.
 std::vector<std::string> overrides_of(const ParsedJob& job, const Width& width);
 ParsedJob at_width(const ParsedJob& job, const Width& width);
 

@@ -1,5 +1,5 @@
-// A run goes back to a checkpoint: what it had done beyond that step is moved aside, so that each step is
-// there once.
+// When a run goes back to a checkpoint, its records and checkpoints of later steps are moved aside, so that
+// each step exists once.
 #pragma once
 #include "runtime/run/record/console.h"
 #include "runtime/run/record/run_directory.h"
@@ -7,7 +7,7 @@
 namespace trainctl {
 
 /// Moves metrics and checkpoints of steps after `step` to metrics.superseded-eEPOCH.jsonl and
-/// superseded-eEPOCH/, and removes unfinished saves. Returns how many lines of metrics were moved.
+/// superseded-eEPOCH/, and removes unfinished saves. Returns the number of moved lines of metrics.
 int64_t set_aside_beyond(FileSystem& fs, const RunDirectory& run, const JobSpec& job, int64_t step,
                          uint64_t epoch, Console& console);
 

@@ -1,5 +1,5 @@
-// The nodes of a run: how the fleet is made, where the ranks of an attempt run, what each node needs to know
-// of the network, and how all that is shown.
+// Connects the supervisor with the nodes of a run: options of the fleet, the ranks of an attempt on each
+// node, network settings of each node, and the nodes in the status.
 #pragma once
 #include <functional>
 #include <string>
@@ -13,38 +13,39 @@ namespace trainctl {
 
 Fleet::Options fleet_options(const SupervisePlan& plan, const RunDirectory& run,
                              const SessionFolders& folders);
-/// Serves the fleet until `enough` holds, at most for `limit_s`. Whether it holds.
+/// Serves the fleet until `enough` returns true, at most for `limit_s`. Returns the last result of `enough`.
 bool await_agents(Fleet& fleet, Clock& clock, double limit_s, const std::function<bool()>& enough);
 
-/// Fills in options.nodes: the ranks of `job` on the nodes with these names, in that order. Error(kPreflight)
+/// Appends to options.nodes: places the ranks of `job` on the nodes `names`, in that order. Error(kPreflight)
 /// if they do not fit.
 void place_ranks(AttemptOptions& options, const SupervisePlan& plan, const Fleet& fleet, const JobSpec& job,
                  const std::vector<std::string>& names);
-/// An attempt of a run that ends at `last_step`: its limits, its scratch folders and what its ranks read.
-/// Where it runs and begins is left to the caller.
+/// Options of an attempt of a run that ends at `last_step`: limits, scratch folders, saves and the file for
+/// its ranks. The caller fills in nodes, command line and checkpoint.
 AttemptOptions attempt_options(const SupervisePlan& plan, const RunDirectory& run, const JobSpec& job,
                                int64_t last_step);
-/// Those nodes as they call themselves, with the numbers of their ranks.
+/// The nodes of the attempt by their own host names, with the number of ranks on each.
 std::vector<LaunchHost> hosts_of(const AttemptOptions& options, const Fleet& fleet);
-/// Of an attempt that a supervisor before has left: on how many of its nodes its ranks run still; 0 where one
-/// of them is no node of this fleet.
+/// The number of nodes on which ranks of an earlier supervisor's attempt still run; 0 if one of its nodes is
+/// not in this fleet.
 size_t nodes_there(const Fleet& fleet, const AttemptFile& file);
-/// Its nodes; those where nothing of it runs any more are marked.
+/// The nodes of that attempt. `missing` is set for nodes on which its ranks no longer run.
 std::vector<AttemptOptions::Node> places_of(const Fleet& fleet, const AttemptFile& file);
-/// The one network of all connections of agents, "" where they differ.
+/// launcher.network if it is given; otherwise the network of the agents' connections, "" if they differ.
 std::string network_of(const AttemptOptions& options, const SupervisePlan& plan, const Fleet& fleet);
-/// What differs between nodes: the name of the interface that leads to the others.
+/// Adds to each node's environment the interface for NCCL and, if `network` is "", for OpenMPI. Variables in
+/// launcher.env stay as they are.
 void set_networks(AttemptOptions& options, const SupervisePlan& plan, const Fleet& fleet,
                   const std::string& network);
 
-/// Whether the node is one of an attempt's.
+/// Whether `node` (index of the fleet) is one of `places`.
 bool runs_ranks(const std::vector<AttemptOptions::Node>& places, int node);
 
-/// The fields of the event node_up: what the node has, and its clock.
+/// The fields of the event node_up: address and facts of the node, offset of its clock.
 std::string node_up_json(const Fleet& fleet, int node);
 
-/// For the status: each node of the pool, with its ranks where it is one of `places` of the attempt that
-/// runs.
+/// The nodes for status.json, in the order of the pool. A node of `places` (the current attempt) has its
+/// ranks.
 std::vector<NodeStatus> node_statuses(const Recovery& recovery, const Fleet& fleet,
                                       const std::vector<AttemptOptions::Node>& places, Clock& clock);
 

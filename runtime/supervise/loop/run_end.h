@@ -1,4 +1,4 @@
-// How a run ends: its last lines on the console, its status and its last event.
+// RunEnd writes the end of a run: the last lines on the console, the final status and the event `end`.
 #pragma once
 #include <string>
 
@@ -9,19 +9,22 @@ namespace trainctl {
 
 class RunEnd {
  public:
-  /// `had_identity`: the run directory was whole when this supervisor began.
+  /// The arguments must outlive this object. Make it before the first attempt: it notes whether run.json
+  /// exists.
   RunEnd(const SupervisePlan& plan, const RunDirectory& run, FileSystem& fs, Console& console, RunLog& log);
 
-  /// Keeps what is known of a failed attempt; the folder that holds it.
+  /// Writes the event `failure` and moves the records of the failed attempt into a folder, which it returns.
   std::string record_failure(const Verdict& verdict);
-  /// After an attempt that did not fail; `stopped`: "on request", if it was stopped.
+  /// Ends the run after an attempt that did not fail. `stopped`: why it was stopped ("on request"), if it
+  /// was.
   RunResult conclude(const Verdict& verdict, const char* stopped);
-  /// The failure block: last, once. `folder` holds what is known of the failure, `resume_step` is where the
-  /// last attempt began.
+  /// Ends the run after a failure and prints the failure block. `folder`: the result of record_failure.
+  /// `resume_step`: the step from which the last attempt began.
   RunResult conclude_failure(const Verdict& verdict, const std::string& folder, int64_t resume_step);
-  /// No attempt runs and none can be begun: a stop meanwhile, too few nodes.
+  /// Ends the run while no attempt runs: a stop between attempts, or too few nodes.
   RunResult conclude_idle(int exit_code, const std::string& why);
-  /// The records alone.
+  /// Writes only the final status and the event `end`. Reports an error if the run directory was removed
+  /// meanwhile.
   RunResult end(const char* state, int exit_code, std::string reason, std::string advice);
 
  private:

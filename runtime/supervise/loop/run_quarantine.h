@@ -1,5 +1,5 @@
-// What a run does with the list of nodes in quarantine: it reads the list before the first attempt, and adds
-// nodes on which it failed again and again. A list that cannot be read or written stops no run.
+// A run and the quarantine list: the run reads the list before its first attempt, and adds nodes on which it
+// failed repeatedly. If the list cannot be read or written, the run continues.
 #pragma once
 #include <string>
 
@@ -10,7 +10,7 @@ namespace trainctl {
 
 void read_quarantine(const SupervisePlan& plan, FileSystem& fs, Clock& clock, Recovery& recovery,
                      Console& console);
-/// `cause` of the last failure.
+/// Adds the nodes of Recovery::take_quarantined to the list. `cause`: the cause of the last failure.
 void tell_quarantine(const SupervisePlan& plan, FileSystem& fs, Clock& clock, Recovery& recovery, RunLog& log,
                      const std::string& cause);
 

@@ -1,5 +1,5 @@
-// What a run owes to the Slurm job around it: it saves before the job's time is over, and at its end it
-// gives the job back to the queue or ends the chain of jobs behind it.
+// A run inside a Slurm job: it saves before the job's time limit, and at its end it requeues the job or
+// cancels the waiting jobs of its chain.
 #pragma once
 #include <optional>
 #include <string>
@@ -12,32 +12,32 @@
 
 namespace trainctl {
 
-/// What Slurm says about the job, asked once at the start.
+/// What Slurm reports about the job at the start.
 struct SlurmFacts {
-  std::optional<double> end_unix_s;  ///< nothing: no limit, or no answer
-  std::vector<std::string> notes;    ///< for people: questions without an answer, options that the job lacks
+  std::optional<double> end_unix_s;  ///< end of the job's time; nullopt: no limit, or Slurm did not answer
+  std::vector<std::string> notes;    ///< for people: failed queries, options that the job lacks
 };
-/// Takes at most some seconds; a Slurm that does not answer is a note.
+/// Asks Slurm; takes at most two of SlurmCommands' query limits. A failed query becomes a note.
 SlurmFacts ask_slurm(const SlurmAllocation& allocation);
-/// Whether the batch script has an option `--no-kill` or `-k`.
+/// Whether the batch script has the option `--no-kill` or `-k`.
 bool has_no_kill(const std::string& script);
 
-/// What the run's end means for the job.
+/// The Slurm job of a run, and what the end of the run does with it.
 struct SlurmTies {
-  std::string job_id;                ///< "": none
-  std::optional<double> end_unix_s;  ///< of the job's time
-  bool requeue = false;              ///< a stop for the scheduler gives the job back to the queue
-  std::string chain;                 ///< name of the jobs that wait for the end of this one
-  /// This supervisor took the place of the batch script's, which ended or was lost: its own end does not end
-  /// the job.
+  std::string job_id;                ///< "": the run has no Slurm job
+  std::optional<double> end_unix_s;  ///< end of the job's time; nullopt: not known
+  bool requeue = false;              ///< requeue the job when the scheduler wants the run to stop
+  std::string chain;                 ///< name of the jobs that wait for the end of this one; "": none
+  /// This supervisor replaced that of the batch script, which ended or was lost. So its end does not end the
+  /// job.
   bool orphan = false;
 };
 
-/// When a run that began at `begin_unix_s` is to be stopped: begin_of_last_save_unix_s, but not before half
-/// of its time has passed, or a short job would never train.
+/// When to stop a run that began at `begin_unix_s`: at begin_of_last_save_unix_s(end), but not before half of
+/// its time has passed, because otherwise a short job would never train.
 double stop_unix_s(const EndOfTime& end, double begin_unix_s);
 
-/// Wishes to stop that are no signals: the end of the job's time, and `trainctl stop` on another machine.
+/// Stop requests that are not signals: the end of the job's time, and `trainctl stop` on another machine.
 class OtherStops {
  public:
   OtherStops(const SlurmTies& ties, FileSystem& fs, Clock& clock, const RunDirectory& run);
@@ -52,17 +52,17 @@ class OtherStops {
   bool time_is_up_ = false;
 };
 
-/// The last acts after a run, when nothing of it is left and its lock is free.
+/// Slurm commands to call after a run, when no process of it is left and its lock is free. "" means: do not.
 struct LastActs {
-  std::string requeue_job;   ///< to be given back to the queue; ends this process, too
-  bool if_preempted = false; ///< only if Slurm takes its nodes for another job; else somebody ended it
-  std::string cancel_chain;  ///< name of waiting jobs that have nothing to do any more
-  std::string end_job;       ///< whose batch script is gone: to be cancelled when Slurm knows that, too
+  std::string requeue_job;   ///< job to requeue; this also ends the calling process
+  bool if_preempted = false; ///< requeue only if Slurm is taking the job's nodes for another job
+  std::string cancel_chain;  ///< name of waiting jobs to cancel, because the run needs no more jobs
+  std::string end_job;       ///< job to cancel when Slurm has lost its batch host (end_lost_job)
 };
-/// `for_scheduler`: it was stopped by the scheduler's warning or the end of its time, or too few nodes are
-/// left.
+/// `for_scheduler`: the run was stopped by the scheduler's warning, by the end of the job's time, or because
+/// too few nodes are left.
 LastActs last_acts(const SlurmTies& ties, int exit_code, bool for_scheduler);
-/// Says on the console what it does; a refusal of Slurm's is a note.
+/// Calls the commands and reports on the console. A failed command becomes a note.
 void act(const LastActs& acts, Console& console);
 
 }  // namespace trainctl

@@ -1,10 +1,11 @@
-// The nodes of a run as its supervisor has them: starts an agent on each, keeps one connection to each,
-// notices those that go silent and takes those that come back.
+// Fleet holds the supervisor's connections to the nodes of a run. It starts an agent on each node, keeps one
+// connection to each agent, detects silent nodes and accepts nodes that return.
 //
 //   absent --hello--> ready --silent for silence_s, or connection lost--> lost --hello--> ready ...
 //
-// The supervisor dials no node: an agent dials the supervisor, and where none lives any more
-// another is started, at growing intervals. The agents outlive attempts. One thread; the caller polls fd().
+// The supervisor does not connect to nodes; agents connect to the supervisor. On a node that has lost its
+// agent, Fleet starts another one, at growing intervals. Agents live longer than attempts. One thread; the
+// caller polls fd().
 #pragma once
 #include <deque>
 #include <functional>
@@ -27,20 +28,21 @@ class Fleet {
     std::string run_directory, program, mpirun;
     std::vector<std::string> nodes;  ///< names, in the order of preference
     AgentStart start;
-    std::string listen;  ///< "unix:PATH" or "ADDRESS:0"
-    std::string numerics;                ///< of the run's devices; a node with others is refused; "": not compared
+    std::string listen;  ///< "unix:PATH" or "ADDRESS:PORT"; port 0: any free port
+    std::string numerics;  ///< numerics of the run; nodes with other numerics are refused; "": not compared
     std::vector<int>
-        gpus_needed;  ///< of each node, for its slots; a node with fewer is refused; empty: not compared
-    double silence_s = 2, grace_s = 30;
-    bool takeover = false;     ///< an agent starts a supervisor when this one is silent
-    bool requeue = false;      ///< for that one: SlurmTies
+        gpus_needed;  ///< GPUs that each node needs; a node with fewer is refused; empty: not compared
+    double silence_s = 2, grace_s = 30;  ///< see AgentState::Options
+    bool takeover = false;     ///< agents start a supervisor when this one is silent
+    bool requeue = false;      ///< SlurmTies for such a supervisor
     std::string chain;
-    std::optional<uint64_t> attach_to;  ///< an epoch that may run on the nodes and is to go on
+    std::optional<uint64_t> attach_to;  ///< processes of this epoch on the nodes continue; others are killed
   };
   struct Handler {
     std::function<void(int node, const wire::NodeHello&)> up;
     std::function<void(int node, const std::string& why)> lost;
-    std::function<void(int node, const std::string& why)> start_failed;  ///< of its agent, or it was refused
+    /// The agent could not be started, or was refused.
+    std::function<void(int node, const std::string& why)> start_failed;
     std::function<void(int node, wire::Message&&)> message;
   };
   /// Listens and writes the run's supervisor.json. Error(kPreflight).
@@ -49,42 +51,46 @@ class Fleet {
   Fleet(const Fleet&) = delete;
   Fleet& operator=(const Fleet&) = delete;
 
-  /// Who hears what happens from now on. With attach_to, messages that came before the first handler of messages wait for it.
+  /// Replaces the handler. With attach_to, messages are held until the first handler that has `message`.
   void set_handler(Handler handler);
-  /// What runs on nodes that come from now on is of no use, whatever its epoch.
+  /// From now on, agents that connect kill the processes of every epoch.
   void end_attach() { options_.attach_to.reset(); }
-  /// Starts an agent on every node that has none.
+  /// Starts an agent on every node that has none, and keeps agents (keep_agents). Does nothing for
+  /// AgentStart::Way::awaited.
   void start_agents();
-  /// Agents are started again on nodes that lost theirs, from now on.
+  /// Whether agents are started again on nodes that lost theirs.
   void keep_agents(bool keep) { keep_agents_ = keep; }
 
   int size() const { return int(nodes_.size()); }
   const std::string& name(int node) const { return nodes_[size_t(node)].name; }
-  /// Nothing while the node is absent or lost.
+  /// The node's hello; null while the node is absent or lost.
   const wire::NodeHello* hello(int node) const;
-  /// What it said last of its memory and GPUs.
+  /// The node's newest report on its memory and GPUs.
   const NodeUsage& usage(int node) const { return nodes_[size_t(node)].usage; }
-  /// By how much its clock was ahead of this one's when it said hello.
+  /// The node's clock minus the supervisor's clock, at the last hello; nullopt: no hello yet.
   std::optional<double> clock_offset_s(int node) const { return nodes_[size_t(node)].clock_offset_s; }
-  /// When the node was heard last, monotonic.
+  /// Monotonic time of the last bytes from the node; 0: none yet.
   double heard_s(int node) const { return nodes_[size_t(node)].heard_s; }
-  /// Why the node is not there: what its start said, or how it was lost.
+  /// Why the node is not ready: why its agent did not start, or how it was lost; "": no problem.
   const std::string& problem(int node) const { return nodes_[size_t(node)].problem; }
-  int find(const std::string& name) const;       ///< -1 if there is none
-  int find_host(const std::string& host) const;  ///< by the name that the node calls itself
+  int find(const std::string& name) const;       ///< index by name; -1 if there is none
+  /// Index by the node's own host name, or by name; -1 if there is none.
+  int find_host(const std::string& host) const;
   int ready_count() const;
   Machine& machine(int node) { return *nodes_[size_t(node)].machine; }
 
-  /// Readable when there is something for serve().
+  /// A descriptor that is readable when serve() has work.
   int fd() const { return epoll_fd_; }
+  /// Reads, writes, sends heartbeats, detects silent nodes and starts agents. Calls the handler.
   void serve();
+  /// When serve must be called at the latest.
   double deadline_s() const;
-  /// Tells every agent to end and waits at most `limit_s` for them.
+  /// Orders every agent to end, waits at most `limit_s` for them, and removes supervisor.json.
   void end(double limit_s);
-  /// Of a supervisor that lost its run: the agents belong to another one, also those that were started here.
-  /// Before the end of this object.
+  /// For a supervisor that has lost its run: leaves all agents to the other supervisor, also those started
+  /// here. Call it before the destructor.
   void leave();
-  /// Connections that showed no token or another version: how many, and the last reason.
+  /// Why the last connection was refused; "": none was.
   const std::string& last_refusal() const { return last_refusal_; }
 
  private:
@@ -103,8 +109,8 @@ class Fleet {
     Connection* connection = nullptr;
     std::unique_ptr<Machine> machine;
     double heard_s = 0, next_start_s = 0, start_interval_s = 1;
-    double greeted_s = 0;  ///< when the last agent that was started said hello; 0: it has not
-    uint64_t taken = 0;  ///< the last message that was handled
+    double greeted_s = 0;  ///< time of the hello of the agent that was started last; 0: no hello yet
+    uint64_t taken = 0;  ///< sequence number of the last handled message
     std::unique_ptr<ChildProcess> starter;
     std::string starter_text;
   };

@@ -1,5 +1,5 @@
-// On which nodes a job may run, and how an agent comes to each: from its spec, its host file, or the Slurm
-// job around it.
+// The nodes that a job may use, and how their agents are started: from its spec, its host file, or the Slurm
+// job in which this process runs.
 #pragma once
 #include <optional>
 #include <string>
@@ -17,30 +17,32 @@ struct RunNodes {
   std::vector<ClusterNode> nodes;  ///< in the order of preference; at least one
   AgentStart start;
   bool one_machine = true;  ///< the only node is this machine
-  /// Where the agents reach the supervisor: "ADDRESS:0"; "" on one machine, where a socket in a scratch
-  /// folder does.
+  /// The address on which the supervisor listens for agents: "ADDRESS:PORT", port 0 for any free port; "" on one
+  /// machine: a Unix socket in a scratch folder.
   std::string listen;
-  std::optional<SlurmAllocation> slurm;  ///< whose nodes they are
+  std::optional<SlurmAllocation> slurm;  ///< the allocation of the nodes; nullopt: not from Slurm
 };
 
-/// The nodes of `launcher.hosts` or `launcher.hostfile` with their slots; none: neither is given. Looks no name up.
-/// Error(kSpec) for a malformed or repeated host, Error(kPlan) where no width of the job fits.
+/// The nodes of `launcher.hosts` or `launcher.hostfile` with their slots; empty if neither is given. Resolves
+/// no names. Error(kSpec) for a malformed or repeated host, Error(kPlan) if no width of the job fits.
 std::vector<ClusterNode> listed_nodes(const JobSpec& job, FileSystem& fs);
 
-/// Error(kSpec) for a malformed or repeated host, Error(kPreflight) for a name that does not resolve,
-/// Error(kPlan) where a Slurm job is too small.
+/// The nodes of the job. Error(kSpec) for a malformed or repeated host, Error(kPreflight) for a name that
+/// does not resolve, Error(kPlan) if no width of the job fits on the nodes.
 RunNodes nodes_of(const JobSpec& job, FileSystem& fs);
 
-/// "node0", "node0:4" or, in a file, "node0 slots=4"; slots 0 where none are given. Error(kSpec) naming
-/// `where`.
+/// Parses "node0", "node0:4" or "node0 slots=4" (host file). Slots are 0 if none are given. Error(kSpec)
+/// names `where`.
 ClusterNode parse_host(const std::string& text, const std::string& where);
 
-/// The slots of a node that says nothing: the mesh spread evenly, in whole tensor groups.
+/// The slots of each of `nodes` nodes if none are given: the ranks of the job spread evenly, in whole tensor
+/// groups.
 int even_slots(const JobSpec& job, int nodes);
 
-/// "" where the job, or a narrower one that its spec allows, fits on `nodes`; else one sentence: what it
-/// needs, what `place` ("launcher.hosts (2 nodes with 2 slots each)") has room for, what to do about it
-/// (`more`), and the width that would fit.
+/// "" if the job, or a narrower one that its spec allows, fits on `nodes`; otherwise one sentence: what the
+/// job needs, what the nodes can carry, what to do, and the width that would fit.
+///   place   names the nodes: "launcher.hosts (2 nodes with 2 slots each)"
+///   more    what to do to get more
 std::string too_small(const JobSpec& job, const std::vector<ClusterNode>& nodes, const std::string& place,
                       const std::string& more);
 

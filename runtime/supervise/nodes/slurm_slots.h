@@ -1,5 +1,4 @@
-// How many ranks each node of a Slurm allocation may run, and whether a job fits there. Pure; safe from any
-// thread.
+// The number of ranks that each node of a Slurm allocation may run. Pure; safe from any thread.
 #pragma once
 #include <vector>
 
@@ -9,11 +8,13 @@
 
 namespace trainctl {
 
-/// The nodes of the allocation with their slots. `launcher.slots` wins. Else a run on GPUs has as many slots
-/// on a node as its GPUs carry. Else, where each node has the CPUs for it, the mesh is spread evenly over all
-/// nodes but `spares`; where nodes differ too much, each has a slot a CPU, in whole tensor groups.
+/// The nodes of the allocation with their slots, by the first rule that applies:
+///   1. launcher.slots is given: that many on every node.
+///   2. The job may use GPUs and the allocation has some: on every node as many as this node's GPUs carry.
+///   3. Every node has enough CPUs: the ranks spread evenly over all nodes but `spares`.
+///   4. Otherwise: one slot per CPU.
 ///
-/// Error(kPlan), one sentence that says what would fit, where no width that the job may have fits.
+/// Error(kPlan), one sentence that says what would fit, if no width that the job may have fits.
 std::vector<ClusterNode> nodes_for(const JobSpec& job, const SlurmAllocation& allocation, int spares);
 
 }  // namespace trainctl

@@ -1,4 +1,5 @@
-// What must hold of the folder of a run's checkpoints before the run is started: a save works there, and there is room.
+// What must hold of the folder of a run's checkpoints before the run is started: a save works there, and
+// there is room.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -19,11 +20,12 @@ struct SpaceNeed {
 };
 /// From the table of parameters, checkpoint.* and the steps of the job.
 SpaceNeed space_need(const JobSpec& job, int64_t present);
-/// "" if it fits, or if the file system does not say what is free; else one sentence with the numbers and what to do.
+/// "" if it fits, or if the file system does not say what is free; else one sentence with the numbers and
+/// what to do.
 std::string space_refusal(const SpaceNeed& need, std::optional<uint64_t> free_bytes, const std::string& directory);
 
-/// Makes `directory`, tries a whole save in it and compares its free space with what the job's checkpoints take when the run goes on
-/// from `step`. Error(kPreflight) with one sentence.
+/// Makes `directory`, tries a whole save in it and compares its free space with what the job's checkpoints
+/// take when the run goes on from `step`. Error(kPreflight) with one sentence.
 void check_checkpoint_folder(FileSystem& fs, const JobSpec& job, const std::string& directory, int64_t step);
 
 }  // namespace trainctl

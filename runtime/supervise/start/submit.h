@@ -55,8 +55,9 @@ struct Manifest {
 };
 /// What would be written; nothing is.
 Manifest preview_manifest(const ManifestRequest& request, FileSystem& fs);
-/// Makes the run, or takes the one of that id if it is the same job, with launcher.hosts, shell, port and slots as the set needs them,
-/// and jobset.yaml in it. Error(kUsage): fields that cannot be carried over, or the run is running.
+/// Makes the run, or takes the one of that id if it is the same job, with launcher.hosts, shell, port and
+/// slots as the set needs them, and jobset.yaml in it. Error(kUsage): fields that cannot be carried over, or
+/// the run is running.
 Manifest write_manifest(const ManifestRequest& request, FileSystem& fs, Clock& clock);
 
 /// "job 12 is PENDING (Resources)", a line a job that Slurm still knows; nothing where Slurm does not answer.
