@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "ckpt/checkpoint.h"
+#include "ckpt/store.h"
 #include "parallel/layout.h"
 
 namespace trainctl::test {
@@ -78,8 +78,7 @@ inline PlainState make_state(uint64_t seed, int64_t step, int64_t chunk_elements
 }
 
 /// Writes the state as `shards` shards, chunks dealt out by `seed`, and publishes. Returns the root hash.
-inline std::string save(FileSystem& fs, const std::string& dir, const PlainState& state, int shards,
-                        uint64_t seed = 0) {
+inline std::string save(ckpt::Store& store, const PlainState& state, int shards, uint64_t seed = 0) {
   std::mt19937_64 random(seed);
   std::vector<std::vector<ckpt::ChunkData>> chunks(static_cast<size_t>(shards));
   std::vector<std::vector<std::byte>> held;
@@ -88,15 +87,20 @@ inline std::string save(FileSystem& fs, const std::string& dir, const PlainState
       held.push_back(cut_out(state, t, box));
       chunks[random() % size_t(shards)].push_back({int(t), box, held.back().data()});
     }
-  ckpt::prepare_saving(fs, dir, state.info);
+  store.saving(state.info)->begin();
   std::vector<ckpt::ShardReceipt> receipts;
   for (int s = 0; s < shards; ++s) {
+    // A writer of its own, as another process would have.
     const ckpt::ShardReceipt receipt =
-        ckpt::write_shard(fs, ckpt::saving_directory(dir, state.info), ckpt::shard_file_name(s, shards),
-                          state.info, state.tensors, chunks[size_t(s)]);
+        ckpt::write_shard(*store.saving(state.info), ckpt::shard_file_name(s, shards), state.info,
+                          state.tensors, chunks[size_t(s)]);
     receipts.push_back(ckpt::ShardReceipt::from_json(receipt.to_json()));
   }
-  return ckpt::publish(fs, dir, state.info, state.tensors, receipts);
+  return ckpt::publish(store, state.info, state.tensors, receipts);
+}
+inline std::string save(FileSystem& fs, const std::string& dir, const PlainState& state, int shards,
+                        uint64_t seed = 0) {
+  return save(*ckpt::directory_store(fs, dir), state, shards, seed);
 }
 
 /// Every tensor read whole equals the plain arrays.

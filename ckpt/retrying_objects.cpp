@@ -1,0 +1,160 @@
+// Requests to an object store that are repeated until they pass, are refused or the deadline is over.
+#include <fmt/format.h>
+#include <openssl/evp.h>
+
+#include <algorithm>
+#include <array>
+#include <type_traits>
+
+#include "ckpt/objects.h"
+#include "runtime/base/hash.h"
+#include "runtime/base/text.h"
+
+namespace trainctl::ckpt {
+namespace {
+
+std::string md5_hex(std::span<const std::byte> data) {
+  std::array<unsigned char, 16> digest{};
+  ENSURE(EVP_Digest(data.data(), data.size(), digest.data(), nullptr, EVP_md5(), nullptr) == 1,
+         "MD5 of {} bytes", data.size());
+  return fmt::format("{:02x}", fmt::join(digest, ""));
+}
+
+int hex_digit(char c) {
+  if (c >= '0' && c <= '9') return c - '0';
+  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+  return -1;
+}
+
+bool is_md5(const std::string& text) {
+  return text.size() == 32 && std::all_of(text.begin(), text.end(), [](char c) { return hex_digit(c) >= 0; });
+}
+
+class Retrying final : public ObjectClient {
+ public:
+  Retrying(ObjectClient& inner, Clock& clock, const RetryLimits& limits)
+      : inner_(inner), clock_(clock), limits_(limits) {}
+
+  std::optional<ObjectInfo> head(const std::string& key) override {
+    return repeat("HEAD", key, [&](int) { return inner_.head(key); });
+  }
+  size_t get(const std::string& key, uint64_t offset, std::span<std::byte> out) override {
+    size_t have = 0;
+    repeat("GET", key, [&](int) {
+      // A body that was cut short is continued; one that brings nothing counts as a failure.
+      while (have < out.size()) {
+        const size_t more = inner_.get(key, offset + have, out.subspan(have));
+        ENSURE(more <= out.size() - have, "{}: {} bytes for {}", key, more, out.size() - have);
+        have += more;
+        if (more == 0) throw ObjectError(0, fmt::format("the body ended {} bytes early", out.size() - have));
+      }
+      return true;
+    });
+    return have;
+  }
+  std::string put(const std::string& key, std::span<const std::byte> body) override {
+    const std::string expected = etag_of(body);
+    return repeat("PUT", key, [&](int) { return checked(inner_.put(key, body), expected); });
+  }
+  std::string start_upload(const std::string& key) override {
+    return repeat("start of the upload", key, [&](int) { return inner_.start_upload(key); });
+  }
+  std::string put_part(const std::string& key, const std::string& upload, int number,
+                       std::span<const std::byte> body) override {
+    const std::string expected = etag_of(body);
+    return repeat("PUT of a part", key,
+                  [&](int) { return checked(inner_.put_part(key, upload, number, body), expected); });
+  }
+  std::string finish_upload(const std::string& key, const std::string& upload,
+                            const std::vector<std::string>& etags) override {
+    const std::string expected = etag_of_parts(etags);
+    return repeat("end of the upload", key, [&](int tries) {
+      try {
+        return checked(inner_.finish_upload(key, upload, etags), expected);
+      } catch (const ObjectError& error) {
+        // An earlier try may have done it and lost its answer: then the upload is gone and the object is
+        // there.
+        if (error.status() != 404 || tries == 0) throw;
+        const auto there = inner_.head(key);
+        if (!there || etags_differ(there->etag, expected) || there->etag.empty()) throw;
+        return there->etag;
+      }
+    });
+  }
+  void abort_upload(const std::string& key, const std::string& upload) override {
+    repeat("abort of the upload", key, [&](int) { return inner_.abort_upload(key, upload), true; });
+  }
+  std::vector<ObjectInfo> list(const std::string& prefix) override {
+    return repeat("listing", prefix, [&](int) { return inner_.list(prefix); });
+  }
+  void remove(const std::string& key) override {
+    repeat("DELETE", key, [&](int) { return inner_.remove(key), true; });
+  }
+
+ private:
+  static std::string checked(const std::string& etag, const std::string& expected) {
+    if (etags_differ(etag, expected))
+      throw ObjectError(0, fmt::format("the answer has the ETag {} instead of {}", etag, expected));
+    return etag;
+  }
+
+  /// request(number of tries before this one)
+  template <typename Request>
+  std::invoke_result_t<Request, int> repeat(const char* what, const std::string& key, const Request& request) {
+    const double begin = clock_.monotonic_s();
+    double wait = limits_.first_wait_s;
+    for (int tries = 0;; ++tries) {
+      try {
+        return request(tries);
+      } catch (const ObjectError& error) {
+        const double waited = clock_.monotonic_s() - begin, pause = wait * (1 - random() / 2);
+        if (!error.may_pass())
+          throw ObjectError(error.status(), message(what, key, tries + 1, waited, error));
+        if (waited + pause > limits_.deadline_s)
+          throw ObjectError(error.status(), message(what, key, tries + 1, waited, error));
+        clock_.sleep_s(pause);
+        wait = std::min(2 * wait, limits_.longest_wait_s);
+      }
+    }
+  }
+  static std::string message(const char* what, const std::string& key, int tries, double seconds,
+                             const ObjectError& error) {
+    const std::string often =
+        tries == 1 ? "" : fmt::format(" {} times in {}", tries, short_duration(seconds));
+    return fmt::format("the {} of {} failed{}: {}", what, key, often, error.what());
+  }
+  /// In [0, 1): spreads the tries of many clients. Not for secrets.
+  double random() { return double(xxh3(std::as_bytes(std::span(&++drawn_, 1)), seed_) >> 11) * 0x1p-53; }
+
+  ObjectClient& inner_;
+  Clock& clock_;
+  const RetryLimits limits_;
+  uint64_t drawn_ = 0;
+  const uint64_t seed_ = uint64_t(clock_.unix_s() * 1e6) ^ reinterpret_cast<uintptr_t>(this);
+};
+
+}  // namespace
+
+std::string etag_of(std::span<const std::byte> body) { return md5_hex(body); }
+
+std::string etag_of_parts(const std::vector<std::string>& etags) {
+  std::vector<std::byte> digests;
+  for (const std::string& etag : etags) {
+    if (!is_md5(etag)) return "";  // of no known kind
+    for (size_t i = 0; i < 32; i += 2)
+      digests.push_back(std::byte(hex_digit(etag[i]) << 4 | hex_digit(etag[i + 1])));
+  }
+  return fmt::format("{}-{}", md5_hex(digests), etags.size());
+}
+
+bool etags_differ(const std::string& etag, const std::string& expected) {
+  const auto has_form = [](const std::string& text) { return is_md5(text.substr(0, text.find('-'))); };
+  return has_form(etag) && has_form(expected) && etag != expected;
+}
+
+std::unique_ptr<ObjectClient> retrying(ObjectClient& inner, Clock& clock, const RetryLimits& limits) {
+  return std::make_unique<Retrying>(inner, clock, limits);
+}
+
+}  // namespace trainctl::ckpt

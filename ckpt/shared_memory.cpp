@@ -1,0 +1,80 @@
+// A file of a memory file system, mapped.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "ckpt/memory_store.h"
+#include "runtime/base/error.h"
+#include "runtime/base/text.h"
+
+namespace trainctl::ckpt {
+namespace {
+
+[[noreturn]] void fail(const char* what, const std::string& path, int reason) {
+  throw Error(ErrorCode::kIo, fmt::format("cannot {} {}: {}", what, path, std::strerror(reason)));
+}
+
+class SharedMemory final : public NodeMemory {
+ public:
+  SharedMemory(const std::string& path, uint64_t bytes) : bytes_(bytes) {
+    const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0) fail("open", path, errno);
+    const int reason = prepare(fd);
+    void* const data =
+        reason == 0 ? ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) : MAP_FAILED;
+    const int map_reason = errno;
+    ::close(fd);
+    if (reason == ENOSPC) {
+      ::unlink(path.c_str());
+      throw Error(ErrorCode::kIo,
+                  fmt::format("{} needs {} for two slots, and its file system has no room for them: give "
+                              "it more (mount -o remount,size=) or save without this tier",
+                              path, memory_text(double(bytes))));
+    }
+    if (reason != 0) fail("prepare", path, reason);
+    if (data == MAP_FAILED) fail("map", path, map_reason);
+    data_ = static_cast<std::byte*>(data);
+  }
+  ~SharedMemory() override { ::munmap(data_, bytes_); }
+  SharedMemory(const SharedMemory&) = delete;
+  SharedMemory& operator=(const SharedMemory&) = delete;
+
+  uint64_t size() const override { return bytes_; }
+  void write(uint64_t offset, std::span<const std::byte> data) override {
+    ENSURE(offset <= bytes_ && data.size() <= bytes_ - offset, "{} bytes at {} of {}", data.size(), offset,
+           bytes_);
+    std::memcpy(data_ + offset, data.data(), data.size());
+  }
+  void read(uint64_t offset, std::span<std::byte> data) override {
+    ENSURE(offset <= bytes_ && data.size() <= bytes_ - offset, "{} bytes at {} of {}", data.size(), offset,
+           bytes_);
+    std::memcpy(data.data(), data_ + offset, data.size());
+  }
+
+ private:
+  /// Reserves all pages: a page that is missing later would end the process. Returns an errno.
+  int prepare(int fd) const {
+    struct stat s;
+    if (::fstat(fd, &s) != 0) return errno;
+    if (uint64_t(s.st_size) != bytes_ && (::ftruncate(fd, 0) != 0 || ::ftruncate(fd, off_t(bytes_)) != 0))
+      return errno;
+    return ::posix_fallocate(fd, 0, off_t(bytes_));
+  }
+
+  const uint64_t bytes_;
+  std::byte* data_ = nullptr;
+};
+
+}  // namespace
+
+std::unique_ptr<NodeMemory> shared_memory(const std::string& path, uint64_t bytes) {
+  ENSURE(bytes > 0, "{} with no bytes", path);
+  return std::make_unique<SharedMemory>(path, bytes);
+}
+
+}  // namespace trainctl::ckpt
