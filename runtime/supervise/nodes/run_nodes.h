@@ -17,8 +17,8 @@ struct RunNodes {
   std::vector<ClusterNode> nodes;  ///< in the order of preference; at least one
   AgentStart start;
   bool one_machine = true;  ///< the only node is this machine
-  /// The address on which the supervisor listens for agents: "ADDRESS:PORT", port 0 for any free port; "" on one
-  /// machine: a Unix socket in a scratch folder.
+  /// The address on which the supervisor listens for agents: "ADDRESS:PORT", port 0 for any free port; "" on
+  /// one machine: a Unix socket in a scratch folder.
   std::string listen;
   std::optional<SlurmAllocation> slurm;  ///< the allocation of the nodes; nullopt: not from Slurm
 };

@@ -1,5 +1,4 @@
-// Whether the files that a job reads exist: token files, tokenizer, initial weights. What the spec alone
-// cannot tell.
+// Checks that the files that a job reads exist: token files, tokenizer, initial weights.
 #pragma once
 #include <vector>
 
@@ -8,13 +7,12 @@
 
 namespace trainctl {
 
-/// One error for each file that the job names and that is not there or is of no known kind: E0504 (token
-/// files), E0506 (tokenizer), E0507 (initial weights), in the order of the spec. Only looks at names and
-/// first bytes.
-///   weights   also at model.init.from, which a run reads before its first step only
+/// One error for each file of the job that is missing or has an unknown format: E0504 (token files), E0506
+/// (tokenizer), E0507 (initial weights), in the order of the spec. Checks only names and first bytes.
+///   weights   also check model.init.from, which a run reads only before its first step
 std::vector<Diagnostic> missing_files(const ParsedJob& job, FileSystem& fs, bool weights = true);
 
-/// The `trainctl data tokenize` that makes the first training source of the job and what belongs to it.
+/// The `trainctl data tokenize` command that makes the first training source of the job.
 std::string tokenize_command(const JobSpec& job, FileSystem& fs);
 
 }  // namespace trainctl

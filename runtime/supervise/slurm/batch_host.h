@@ -1,6 +1,6 @@
-// What is left of a run's Slurm job when its first node, where the batch script and the supervisor ran, is
-// lost: under --no-kill Slurm keeps the job RUNNING without a script until its time is over. An agent gives
-// it back.
+// Handles the loss of the batch host: the first node of a Slurm job, on which the batch script and the
+// supervisor run. With --no-kill, Slurm then keeps the job RUNNING without a script until its time limit. So
+// an agent requeues the job.
 #pragma once
 #include <string>
 #include <utility>
@@ -12,25 +12,25 @@ namespace trainctl {
 
 enum class OrphanAct { wait, requeue, leave };
 
-/// What the agent of `own` does now. `job`: as Slurm has it, nothing where Slurm has forgotten it; `states`:
-/// of the nodes that the job began with, the first of them the batch host, as SlurmCommands::states_of gives
-/// them.
-///
-///   leave     the job is not running any more
-///   requeue   Slurm hears nothing from the batch host, and of the job's other nodes that it hears, `own` is
-///   first
-///   wait      else: a supervisor that is only cut off from `own` must not lose its job
+/// (name, state) of nodes, as from SlurmCommands::states_of.
 using NodeStates = std::vector<std::pair<std::string, std::string>>;
+/// Decides what the agent of the node `own` does with the job.
+///   job      the job in Slurm; nullopt: Slurm no longer knows it
+///   states   the nodes with which the job began, in order
+///
+///   leave     the job does not run any more
+///   requeue   the batch host does not respond to Slurm, and `own` is the first of the job's other nodes that do
+///   wait      otherwise: a supervisor that only lost its connection to `own` must keep its job
 OrphanAct orphan_act(const std::string& own, const std::optional<SlurmJob>& job,
                      const std::string& batch_host, const NodeStates& states);
 
-/// For a supervisor that has taken the place of the batch script's and has ended the run: cancels the job
-/// when Slurm hears nothing from its batch host. Where Slurm hears it, the script goes on and ends the job.
-/// Asks Slurm every few seconds, at most for half an hour, or until SIGTERM.
+/// For a supervisor that replaced the one of the batch script and has ended the run: cancels the job when the
+/// batch host does not respond to Slurm. While the batch host responds, the script goes on and ends the job
+/// itself. Asks Slurm every few seconds, for at most half an hour or until SIGTERM. Blocks.
 void end_lost_job(const SlurmAllocation& allocation);
 
-/// For an agent that has ended everything since it heard nothing for its grace time: asks Slurm every few
-/// seconds, at most for half an hour, or until SIGTERM.
+/// For an agent that ended because no supervisor was heard for the grace time: requeues the job when
+/// orphan_act says so. Asks Slurm every few seconds, for at most half an hour or until SIGTERM. Blocks.
 void give_back_lost_job(const SlurmAllocation& allocation);
 
 }  // namespace trainctl

@@ -1,6 +1,6 @@
-// What a Slurm allocation gives to trainctl: where this process is, which nodes it has, until when; and
-// what its environment must lose on the way to children. Pure; safe from any thread. The commands of Slurm
-// are called in runtime/supervise/slurm/slurm_commands.h.
+// A Slurm allocation as its environment variables describe it: the place of this process, the nodes, the end
+// of the time. Also the variables that children must not inherit, and the parsers of Slurm's output. Pure;
+// safe from any thread. runtime/supervise/slurm/slurm_commands.h calls the commands.
 #pragma once
 #include <functional>
 #include <optional>
@@ -12,68 +12,73 @@
 
 namespace trainctl {
 
-/// Where in an allocation a process runs.
+/// The place of a process in an allocation.
 enum class SlurmPlace {
   batch_script,  ///< on the first node, started by sbatch
   step,          ///< started by srun: an agent, or the shell of `salloc` on sites that start it on a node
-  login_node,    ///< below `salloc`, on a node that is none of the allocation's
+  login_node,    ///< started below `salloc`, on a node outside the allocation
 };
 
 struct SlurmNode {
   std::string name;
-  int cpus = 0;  ///< that the job has there; 0: not known
+  int cpus = 0;  ///< CPUs of the job on this node; 0: not known
 };
 
 struct SlurmAllocation {
-  std::string job_id;  ///< of an array's task: its own, what scontrol and squeue take
+  std::string job_id;  ///< the id for scontrol and squeue; for a task of an array the task's own job id
   std::string job_name;
   SlurmPlace place = SlurmPlace::batch_script;
   std::vector<SlurmNode> nodes;
-  std::string this_node;                    ///< Slurm's name of it; "" on a login node
-  /// Of this node; on a login node of each node, where salloc was asked for them by --gpus-per-node. Nothing:
-  /// none asked for, or not known.
+  std::string this_node;                    ///< Slurm's name of this node; "" on a login node
+  /// GPUs of the job on this node. On a login node: GPUs of the job on each node, if salloc had
+  /// --gpus-per-node. nullopt: none requested, or not known.
   std::optional<int> gpus_on_this_node;
   std::string switch_path;                  ///< above this node, "spine.leaf0"; "": not known
   int restart_count = 0;                    ///< how often Slurm has requeued the job
-  std::optional<std::string> array_job_id;  ///< with array_task_id: of an array's task
+  std::optional<std::string> array_job_id;  ///< this and array_task_id: only for a task of an array
   std::optional<int> array_task_id;
-  std::optional<double> end_unix_s;  ///< only newer Slurms give it; else ask SlurmCommands::job
-  /// The batch script's node, which the job cannot lose; "": not the batch script, so not known.
+  /// End of the job's time; older Slurms do not set it, then see SlurmCommands::job
+  std::optional<double> end_unix_s;
+  /// The node of the batch script; "" if this process is not the batch script.
   std::string batch_host() const { return place == SlurmPlace::batch_script ? this_node : ""; }
 };
 
-/// Looks a variable up, like std::getenv; nothing where it is not set.
+/// Returns the value of a variable, like std::getenv; nullopt if it is not set.
 using Variables = std::function<std::optional<std::string>(const char* name)>;
 /// This process's environment.
 Variables process_variables();
 
-/// Nothing outside of an allocation. Error(kLauncher), one sentence, where a variable is not of Slurm's
-/// form or two contradict each other.
+/// The allocation of this process; nullopt outside of an allocation. Error(kLauncher), one sentence, if a
+/// variable does not have Slurm's form or two variables contradict each other.
 std::optional<SlurmAllocation> allocation_from_environment(const Variables& variables);
 
-/// Whether the variable would change what our srun does, beyond what its arguments say: SLURM_NTASKS of the
-/// job wins over --ntasks-per-node, SLURM_MPI_TYPE=pmix turns PMIx on. SLURM_JOB_* and what reaches the
-/// controller stay.
+/// Whether the variable `name` would change what our srun does in spite of its arguments: the job's
+/// SLURM_NTASKS overrides --ntasks-per-node, SLURM_MPI_TYPE=pmix turns PMIx on. False for SLURM_JOB_* and for
+/// variables that srun needs to reach the controller.
 bool misleads_srun(std::string_view name);
-/// Whether the variable would change what our sbatch does, or reach the new job from the job around us.
+/// Whether the variable `name` would change what our sbatch does, or would pass from the current job to the
+/// new one.
 bool misleads_sbatch(std::string_view name);
-/// `environment` without the variables for which `of` holds. With is_of_outer_launcher: for ranks and mpirun.
+/// `environment` without the variables for which `of` is true. Use it with is_of_outer_launcher for ranks and
+/// mpirun.
 Environment without(Environment environment, const std::function<bool(std::string_view)>& of);
-/// The names among this process's variables for which `of` holds: what ChildProcess is to leave out.
+/// The names of this process's variables for which `of` is true, for ChildProcess's `unset`.
 std::vector<std::string> names_of(const std::function<bool(std::string_view)>& of);
 
-/// How a job looks from outside.
+/// A job as squeue reports it.
 struct SlurmJob {
   std::string id, state;             ///< "PENDING", "RUNNING", ...
   std::string reason;                ///< why it is pending, "Resources"; "None"
-  std::optional<double> end_unix_s;  ///< when its time is over; nothing before it runs
-  std::vector<std::string> nodes;    ///< it has now; a node that went down under --no-kill is no longer there
+  std::optional<double> end_unix_s;  ///< end of its time; nullopt before it runs
+  /// Its current nodes; with --no-kill, nodes that went down are not in it
+  std::vector<std::string> nodes;
 };
-/// What squeue is asked, and the reading of its answer: one job a line. Lines of another form are warnings
-/// and passed over. Error(kLauncher) where a field is not what Slurm writes.
+/// The format for squeue, and the parser of its output: one job per line. Ignores lines of another form,
+/// which are warnings. Error(kLauncher) if a field is not in Slurm's form.
 inline constexpr const char* kSqueueFormat = "--format=%i|%T|%e|%r|%N";
 std::vector<SlurmJob> parse_squeue(const std::string& output);
-/// Of `sbatch --parsable`, which may print warnings before: "1234" from "1234;cluster". "" if there is none.
+/// The job id in the output of `sbatch --parsable`, which may begin with warnings: "1234" from
+/// "1234;cluster"; "" if there is none.
 std::string parse_submitted(const std::string& output);
 
 }  // namespace trainctl

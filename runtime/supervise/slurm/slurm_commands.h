@@ -1,9 +1,9 @@
-// Calls Slurm's commands: sbatch, squeue, scontrol, scancel, sinfo. Each call has a deadline and ends the
-// command when it has passed: a controller that does not answer must not hold up the supervisor.
+// SlurmCommands calls Slurm's commands: sbatch, squeue, scontrol, scancel, sinfo. Each call has a limit,
+// after which it ends the command, so that a controller that does not answer cannot block the supervisor.
 //
-// Every failure is Error(kLauncher) with one sentence: no Slurm here, no answer in time, or refused, with
-// Slurm's own words. Objects hold no state but the limits; safe from any thread. The pure parts are
-// runtime/supervise/slurm/slurm.h and slurm_script.h.
+// Every failure is Error(kLauncher) with one sentence: the command is missing, did not answer in time, or
+// refused (with Slurm's message). Objects have no state but the limits; safe from any thread. The pure parts
+// are in runtime/supervise/slurm/slurm.h and slurm_script.h.
 #pragma once
 #include <optional>
 #include <string>
@@ -27,25 +27,27 @@ class SlurmCommands {
   /// Whether sbatch is on PATH.
   static bool present();
 
-  /// Submits `count` jobs with the same script; their ids. Where one is refused those before are cancelled.
+  /// Submits `count` jobs with the same script and returns their ids. If one is refused, cancels the others.
   std::vector<std::string> submit(const std::string& script_path, int count = 1) const;
-  /// Nothing: Slurm does not know the job (any more).
+  /// nullopt if Slurm does not know the job, or no longer.
   std::optional<SlurmJob> job(const std::string& job_id) const;
-  /// Puts the job back into the queue. From inside the job this ends the caller: SIGTERM at once, SIGKILL
-  /// after KillWait; save before. It starts again after the site's cred_expire (120 s by default) or later.
+  /// Puts the job back into the queue. If the caller is inside the job, this ends the caller: SIGTERM at
+  /// once, SIGKILL after KillWait. So save before the call. The job starts again after the site's cred_expire
+  /// (120 s by default) or later.
   void requeue(const std::string& job_id) const;
   void cancel(const std::string& job_id) const;
-  /// Whether the job has a script, so that Slurm can start it again.
+  /// Whether the job has a batch script, so that Slurm can start it again.
   bool is_batch(const std::string& job_id) const;
-  /// Whether Slurm has begun to take its nodes for another job.
+  /// Whether Slurm has begun to take the job's nodes for another job.
   bool is_preempted(const std::string& job_id) const;
   /// The script of a batch job.
   std::string batch_script(const std::string& job_id) const;
-  /// Of nodes, what Slurm thinks of them: "idle", "allocated", "down"; with '*' where they do not answer.
+  /// (name, state) of each node: "idle", "allocated", "down"; '*' at the end if the node does not respond to
+  /// Slurm.
   std::vector<std::pair<std::string, std::string>> states_of(const std::vector<std::string>& nodes) const;
-  /// Cancels this user's waiting jobs of that name: the rest of a chain.
+  /// Cancels this user's waiting jobs with that name (the rest of a chain).
   void cancel_waiting(const std::string& job_name) const;
-  /// Names among `nodes` that Slurm knows: sbatch refuses an --exclude with any other.
+  /// Those of `nodes` that Slurm knows. sbatch refuses other names in --exclude.
   std::vector<std::string> known_of(const std::vector<std::string>& nodes) const;
 
  private:

@@ -1,4 +1,4 @@
-// `launch` and `resume`: everything between a checked job spec and the supervisor.
+// `launch` and `resume`: all steps from a checked job spec to the supervisor.
 #pragma once
 #include <optional>
 #include <string>
@@ -15,24 +15,25 @@ struct LaunchRequest {
   std::vector<std::string> command;  ///< as typed, for run.json
   int64_t max_steps = 0;
   std::optional<BranchPoint> from;  ///< begin from this checkpoint of another run
-  bool requeue = false;  ///< give the Slurm job around it back to the queue when Slurm wants the run to stop
+  bool requeue = false;  ///< requeue the Slurm job of this process when the scheduler wants the run to stop
 };
 
-/// What a launch would do, for --dry-run: nothing is written, nothing started.
+/// What a launch would do, for --dry-run. Nothing is written or started.
 struct LaunchPreview {
   std::string run_directory;
-  std::vector<std::string> files;  ///< that would be made
-  std::string branch;              ///< what it begins from, and the changes; "" without --from
+  std::vector<std::string> files;  ///< files that a launch would make
+  std::string branch;              ///< the checkpoint to begin from, and the changes; "" without --from
   std::string memory;              ///< "1.2 GiB needed, 8.0 GiB available"
   std::string placement;           ///< which nodes run how many ranks; "" on one machine
   std::string agents;              ///< the command that starts an agent on a node; "" on one machine
-  std::string command;  ///< of mpirun, with its environment, for a shell; agents that start ranks themselves
-                        ///< do not use it
+  /// mpirun's command line with its environment, for a shell. Not used when the agents start the ranks
+  /// through PMIx.
+  std::string command;
 };
 LaunchPreview preview_launch(const LaunchRequest& request, FileSystem& fs);
 
-/// Starts a new run, or goes on with the run of that id if it is the same job. Throws Error (preflight, data,
-/// another job's run) where nothing was started.
+/// Starts a new run, or continues the run with that id if it is the same job. Throws Error (preflight, data,
+/// a run of another job) only if nothing was started.
 RunResult launch_run(const LaunchRequest& request, FileSystem& fs, Clock& clock, Console& console);
 
 struct ResumeRequest {
@@ -40,28 +41,28 @@ struct ResumeRequest {
   ParsedJob before;  ///< the run's job.json
   ParsedJob now;     ///< with the overrides
   std::string program;
-  std::optional<int64_t> step;  ///< this checkpoint and no other
+  std::optional<int64_t> step;  ///< use this checkpoint and no other; nullopt: the newest usable one
   int64_t max_steps = 0;
   bool requeue = false;  ///< as in LaunchRequest
-  std::string chain;     ///< name of Slurm jobs that wait for the end of this one
-  /// Why this takes the place of a supervisor that died, one sentence; "": a person resumes the run.
+  std::string chain;     ///< name of the Slurm jobs that wait for the end of this one; "": none
+  /// Why this process replaces a supervisor that died, one sentence; "": a person resumes the run.
   std::string take_over;
 };
-/// Error(kCheckpoint): the wanted checkpoint is missing or unusable. Error(kData): data changed.
+/// Continues a run. Error(kCheckpoint): the requested checkpoint is missing or unusable. Error(kData): the
+/// data have changed.
 RunResult resume_run(const ResumeRequest& request, FileSystem& fs, Clock& clock, Console& console);
 
-/// The overrides of a resume, with parallelism.world_size added where they give factors of the mesh alone and
-/// the product that the run was given does not fit them.
+/// The overrides of a resume. Adds parallelism.world_size if the overrides change factors of the mesh but not
+/// world_size, and the run's world_size does not equal their product.
 std::vector<std::string> with_world_size(const ParsedJob& before, std::vector<std::string> overrides);
 
-/// "8 → 4 ranks: data 4 → 2 (tensor, pipeline kept) · micro-batches per rank 2 → 4 · ...": what differs in
-/// how the run is laid out;
-/// "" if nothing does. `same_numbers`: nothing else decides other numbers, neither the devices
-/// (Backend::numerics) nor another field; without it nothing is said to have the same bits.
+/// The change of the layout: "8 → 4 ranks: data 4 → 2 (tensor, pipeline kept) · micro-batches per rank 2 → 4
+/// · ..."; "" if nothing changes. `same_numbers`: devices (Backend::numerics) and all other fields give the
+/// same numbers; if false, the text never promises the same bits.
 std::string describe_change(const JobSpec& before, const JobSpec& now, bool same_numbers);
 
-/// What the devices of a checkpoint ("": not recorded) and of its continuation mean for the bits, in one
-/// line.
+/// One line: whether the continuation has the same bits, from the numerics of a checkpoint ("": not recorded)
+/// and of the current devices.
 std::string describe_numerics(const std::string& before, const std::string& now);
 
 }  // namespace trainctl

@@ -1,4 +1,4 @@
-// What launch and resume share on the way from a checked spec to the supervisor.
+// The steps that launch and resume share on the way from a checked spec to the supervisor.
 #pragma once
 #include <functional>
 #include <string>
@@ -10,26 +10,28 @@
 
 namespace trainctl {
 
-/// Preflight, what computes, and the measured peak; nothing is printed before all is well.
+/// The results of the checks before a start.
 struct Ready {
   Preflight preflight;
   RunNodes nodes;
-  SlurmFacts slurm;  ///< of the job around it
-  std::string numerics;
-  double peak_flops_per_s = 0, seconds = 0;
+  SlurmFacts slurm;      ///< the Slurm job of this process
+  std::string numerics;  ///< of this machine's devices, see machine_numerics
+  double peak_flops_per_s = 0, seconds = 0;  ///< peak of one rank, 0: not known; duration of get_ready
 };
-/// `checked` is called between the two: from then on the run has a folder, where `status` and `stop` find it.
-/// `living`: an attempt that may run; its ranks have the memory that they need, and the peak is known.
+/// Runs preflight and then measures the peak. Prints nothing.
+///   checked   called after preflight, before the measurement; there the caller makes the run's folder, in which `status`
+///             and `stop` find the run
+///   living    an attempt whose ranks may run: they have their memory already, and its peak is used
 Ready get_ready(const JobSpec& job, FileSystem& fs, Clock& clock,
                 const std::function<void(const Ready&)>& checked = {}, const AttemptFile* living = nullptr);
 
-/// Of the ranks, those that may run on this machine; nothing: all.
+/// The number of ranks that may run on this machine; nullopt: all.
 std::optional<int> ranks_here(const RunNodes& nodes);
 
-/// The job's `device`, with `auto` decided: by the GPUs of this machine for the ranks that may run on it, or
-/// where none may, by those that Slurm gives each node.
+/// The job's `device` with `auto` decided: from the GPUs of this machine if ranks may run on it, otherwise
+/// from the GPUs that Slurm gives to each node.
 DeviceKind device_of_run(const JobSpec& job, FileSystem& fs);
-/// `auto` is decided once: from then on the run computes on that device, whatever a later start finds.
+/// The job with `device` set to `kind`, so that later starts of the run do not decide `auto` again.
 ParsedJob with_device(const ParsedJob& job, DeviceKind kind);
 
 /// "4 ranks = tensor 1 × pipeline 2 × data 2".
@@ -40,10 +42,10 @@ void print_header(Console& console, const std::string& id, const RunDirectory& r
 SupervisePlan plan_of(const ParsedJob& job, const RunDirectory& run, const std::string& program,
                       const Ready& ready, int64_t max_steps);
 
-/// Error(kPreflight) where the folder of the run's checkpoints holds another run's.
+/// Error(kPreflight) if the folder for the run's checkpoints has checkpoints of another run.
 void refuse_foreign_checkpoints(FileSystem& fs, const RunDirectory& run, const JobSpec& job);
 
-/// Error(kUsage) where another supervisor has the run.
+/// Takes the run's lock. Error(kUsage) if another supervisor holds it.
 RunLock lock_or_refuse(FileSystem& fs, const RunDirectory& run, const std::string& id);
 [[noreturn]] void refuse_busy(FileSystem& fs, const RunDirectory& run, const std::string& id);
 void note_lock(Console& console, const RunLock& lock);

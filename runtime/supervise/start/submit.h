@@ -1,5 +1,5 @@
-// `launch --submit`: a run whose supervisor Slurm starts. The run directory is made here, with the script of
-// the job in it; the job's nodes go on with it by `trainctl resume RUN --in-allocation`.
+// `launch --submit`: makes the run directory with a batch script and submits the script to Slurm. The Slurm
+// job then calls `trainctl resume RUN --in-allocation`.
 #pragma once
 #include <optional>
 #include <string>
@@ -11,19 +11,19 @@
 
 namespace trainctl {
 
-/// slurm.json of a run: the jobs that were submitted for it.
+/// slurm.json of a run: the Slurm jobs that were submitted for it.
 struct SlurmRecord {
   std::vector<std::string> jobs;  ///< ids, in the order in which they run
-  std::string name;               ///< that the jobs of a chain wait for each other by
-  bool chain = false;             ///< several jobs, one after another
-  bool requeue = true;            ///< the one job gives itself back to the queue when its time is over
+  std::string name;               ///< their common name; jobs with one name run one after another
+  bool chain = false;             ///< there are several jobs
+  bool requeue = true;            ///< a single job requeues itself when its time is over
   std::string to_json() const;
 };
-/// Nothing: the run was not submitted. Error(kIo): the file is damaged.
+/// nullopt if the run was not submitted. Error(kIo) if the file is damaged.
 std::optional<SlurmRecord> read_slurm_record(FileSystem& fs, const RunDirectory& run);
 
-/// What the job asks Slurm for; nodes are counted where the spec gives none. Error(kSpec) where they cannot
-/// be.
+/// The request to Slurm for the job. Computes the number of nodes if the spec gives none; Error(kSpec) if
+/// that is not possible.
 SlurmRequest slurm_request(const JobSpec& job, const std::string& run_id, int chain,
                            std::vector<std::string> exclude);
 
@@ -31,20 +31,20 @@ struct SubmitRequest {
   ParsedJob job;
   std::string program;
   std::vector<std::string> command;  ///< as typed, for run.json
-  int chain = 1;                     ///< jobs, one after another
+  int chain = 1;                     ///< number of Slurm jobs, which run one after another
 };
 struct Submitted {
   RunDirectory run;
   std::string id, script;
-  SlurmRecord record;  ///< without jobs where nothing was submitted
+  SlurmRecord record;  ///< has no jobs if nothing was submitted
 };
-/// The script that would be submitted; nothing is written.
+/// The script that submit_run would submit. Writes nothing.
 Submitted preview_submit(const SubmitRequest& request, FileSystem& fs, Clock& clock);
-/// Makes the run, or takes the one of that id if it is the same job and nothing supervises it, and submits.
-/// Error(kLauncher): Slurm refused; Error(kUsage): the run is running, or waits in the queue already.
+/// Makes the run, or uses the run with that id if it is the same job and has no supervisor, and submits its
+/// script. Error(kLauncher): Slurm refused. Error(kUsage): the run is running or waits in the queue.
 Submitted submit_run(const SubmitRequest& request, FileSystem& fs, Clock& clock);
 
-/// `launch --manifest k8s`: the run whose supervisor and agents a JobSet starts.
+/// `launch --manifest k8s`: a run whose supervisor and agents are started by a JobSet.
 struct ManifestRequest {
   SubmitRequest submit;
   PodRequest pods;
@@ -53,17 +53,19 @@ struct Manifest {
   RunDirectory run;
   std::string id, text;  ///< for `kubectl apply -f -`
 };
-/// What would be written; nothing is.
+/// The manifest that write_manifest would make. Writes nothing.
 Manifest preview_manifest(const ManifestRequest& request, FileSystem& fs);
-/// Makes the run, or takes the one of that id if it is the same job, with launcher.hosts, shell, port and
-/// slots as the set needs them, and jobset.yaml in it. Error(kUsage): fields that cannot be carried over, or
-/// the run is running.
+/// Makes the run, or uses the run with that id if it is the same job. Sets launcher.hosts, shell, port and
+/// slots as the JobSet needs them and writes jobset.yaml into the run. Error(kUsage): the request has fields
+/// that Kubernetes does not have, or the run is running.
 Manifest write_manifest(const ManifestRequest& request, FileSystem& fs, Clock& clock);
 
-/// "job 12 is PENDING (Resources)", a line a job that Slurm still knows; nothing where Slurm does not answer.
+/// One line for each job that Slurm still knows: "job 12 is PENDING (Resources)". Empty if Slurm does not
+/// answer.
 std::vector<std::string> queue_lines(const SlurmRecord& record);
 
-/// Cancels what of it waits in the queue, so that nothing goes on with the run. How many jobs that were.
+/// Cancels the jobs that wait in the queue, so that none of them resumes the run. Returns their number.
+/// Error(kLauncher).
 int cancel_queued(const SlurmRecord& record);
 
 }  // namespace trainctl
