@@ -1,16 +1,17 @@
-// Which cores a rank runs on.
+// Binds ranks to cores.
 #pragma once
 #include <string>
 #include <vector>
 
 namespace trainctl {
 
-/// CPUs of each of `ranks` processes of this machine, as Linux writes them ("0-3,8"): `ranks` even, disjoint parts of the cores that
-/// this process may use, each within as few caches and NUMA nodes as possible (hwloc). Empty where there are fewer than
-/// ranks x threads cores, or where the machine does not say how it is built.
+/// The CPUs for each of `ranks` processes on this machine, in Linux's form ("0-3,8"). The parts are disjoint
+/// and of equal size, and use as few caches and NUMA nodes as possible (hwloc). Only cores that this process
+/// may use are taken. Empty if there are fewer than ranks * threads cores or hwloc does not know the machine.
 std::vector<std::string> cores_for(int ranks, int threads);
 
-/// Binds this process, before it has started threads, to the cores of `local_rank`. Returns them, "" if it was left unbound.
+/// Binds this process to the cores of `local_rank` of `local_ranks`. Call it before the process starts
+/// threads. Returns the cores; "" if the process was not bound.
 std::string bind_rank(int local_rank, int local_ranks, int threads);
 
 }  // namespace trainctl

@@ -13,7 +13,7 @@ struct LaunchLine {
   Environment environment;
 };
 
-/// A node of a start by mpirun: the name it gives itself, and its ranks.
+/// A node for mpirun: its own host name and its number of ranks.
 struct LaunchHost {
   std::string name;
   int ranks = 0;
@@ -21,26 +21,27 @@ struct LaunchHost {
 
 struct LaunchInput {
   const JobSpec* job = nullptr;
-  std::vector<LaunchHost> hosts;  ///< in the order of their ranks; none or one: this machine
-  std::string network;            ///< "10.77.0.0/24", through which nodes talk; "": MPI's choice
+  std::vector<LaunchHost> hosts;  ///< in the order of their ranks; empty or one: this machine
+  std::string network;            ///< network for traffic between nodes, "10.77.0.0/24"; "": MPI's choice
   int world_size = 1;
   std::string mpirun;   ///< full path
   std::string program;  ///< this binary
   std::string run_directory;
   std::string session_folder, shared_memory_folder;
-  std::string bundle;               ///< root of the bundle that mpirun is of; "" if none
-  bool homeless = false;            ///< the environment names no home folder
+  std::string bundle;               ///< root of mpirun's bundle; "": mpirun is in no bundle
+  bool homeless = false;            ///< HOME is not set
   bool root = false;                ///< running as root
-  bool cross_memory_attach = true;  ///< processes of one user may read each other's memory here
+  bool cross_memory_attach = true;  ///< processes of one user may read each other's memory
 };
 
-/// `mpirun -n N PROGRAM rank RUN` with OpenMPI's settings in the environment (no quoting); launcher.env comes
-/// last and wins. On several hosts mpirun's remote shell is `PROGRAM remote`, which asks the agents.
+/// The line `mpirun -n N PROGRAM rank RUN` with OpenMPI's settings as environment variables, without quoting.
+/// launcher.env overrides these settings. On several hosts mpirun's remote shell is `PROGRAM remote`, which
+/// sends its requests to the agents.
 LaunchLine mpirun_line(const LaunchInput& input);
-/// `PROGRAM rank RUN` with the same settings, for ranks that their agent starts through PMIx.
+/// The line `PROGRAM rank RUN` with the same settings, for ranks that their agent starts through PMIx.
 LaunchLine rank_line(const LaunchInput& input);
 
-/// For people: NAME=value ... program arguments, quoted for a shell.
+/// The line for people, quoted for a shell: NAME=value ... program arguments.
 std::string shell_text(const LaunchLine& line);
 
 }  // namespace trainctl

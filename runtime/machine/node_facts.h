@@ -1,5 +1,5 @@
-// What a node has, how much of it is in use, and whether it can take part in a run: what an agent reports to
-// its supervisor.
+// Facts about a node that its agent reports to the supervisor: its hardware, the use of it, and whether the
+// node can take part in a run.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -12,38 +12,39 @@ namespace trainctl {
 struct GpuKind {
   std::string name;
   int count = 0;
-  uint64_t memory_bytes = 0;  ///< of each
+  uint64_t memory_bytes = 0;  ///< memory of one GPU
 };
 
 struct NodeFacts {
-  int cores = 0;  ///< that this process may use
-  uint64_t memory_bytes = 0, shared_memory_bytes = 0;
-  uint64_t scratch_free_bytes = 0;  ///< of /tmp when the facts were taken; 0: not known
-  std::vector<GpuKind> gpus;        ///< none where a run does not use them
+  int cores = 0;                                       ///< cores that this process may use
+  uint64_t memory_bytes = 0, shared_memory_bytes = 0;  ///< total memory; size of /dev/shm
+  uint64_t scratch_free_bytes = 0;  ///< free bytes of /tmp when the facts were taken; 0: not known
+  std::vector<GpuKind> gpus;        ///< usable GPUs; empty if the run does not use GPUs
   int gpu_count() const;
   std::string to_json() const;
-  /// What is missing in the text keeps its default; nothing is thrown.
+  /// Does not throw: fields that are missing in the text keep their defaults, and so do all fields if the
+  /// text is damaged.
   static NodeFacts from_json(const std::string& text);
 };
 
-/// Of this machine. `with_gpus`: also of its GPUs, through the driver's management library and without a
-/// context on any of them.
+/// The facts of this machine. `with_gpus`: also those of its GPUs, from the driver's management library,
+/// without a context on any GPU.
 NodeFacts node_facts(bool with_gpus);
 /// "8 cores, 64.0 GiB, 8 x NVIDIA H200 140.4 GiB, /dev/shm 32.0 GiB".
 std::string render(const NodeFacts& facts);
 
-/// What changes while a run goes on.
+/// The use of a node, which changes during a run.
 struct NodeUsage {
   uint64_t memory_used_bytes = 0;   ///< 0: not known
-  std::optional<double> hottest_c;  ///< of its GPUs
+  std::optional<double> hottest_c;  ///< temperature of the hottest GPU, degrees Celsius; nullopt: not known
   std::string to_json() const;
   static NodeUsage from_json(const std::string& text);
 };
-/// Of memory: what the system could not give to a process now.
+/// The memory of this machine that is not available to a new process, in bytes; 0: not known.
 uint64_t memory_used_here();
 
-/// Writes and removes a small file in each of these folders, as a rank will. "" or one sentence that names
-/// the first folder that refuses and why.
+/// Writes and removes a small file in each of the folders, because ranks will write there. Returns "" or one
+/// sentence with the first folder that fails and why.
 std::string folders_problem(const std::vector<std::string>& folders);
 
 }  // namespace trainctl

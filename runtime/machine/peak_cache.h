@@ -1,5 +1,5 @@
-// The speed of this machine's matrix products, remembered between commands: a single measurement on busy
-// cores is too low, and MFU and predicted times would change with it from run to run.
+// Keeps the measured speed of this machine's matrix products between commands. A single measurement on busy
+// cores is too low, and MFU and predicted times would then differ from run to run.
 #pragma once
 #include <functional>
 #include <string>
@@ -8,18 +8,18 @@
 
 namespace trainctl {
 
-/// Where measurements are kept: $XDG_CACHE_HOME/trainctl/peaks.json, or the same below ~/.cache; "" where
-/// neither is known.
+/// The file of the measurements: $XDG_CACHE_HOME/trainctl/peaks.json, or ~/.cache/trainctl/peaks.json; "" if
+/// no home folder is known.
 std::string peak_cache_path();
 
-/// FLOP/s under `key` (what the number depends on: processor, cores, libraries, threads, format): the best
-/// of all measurements so far. Measures three times when nothing is remembered, and once in each of the
-/// next three calls. A cache that is missing, damaged or cannot be written is no failure: then the best of
-/// three is measured each time.
+/// The best of all measurements under `key`, in FLOP/s. `key` names all that the number depends on:
+/// processor, cores, libraries, threads, format. The first call measures three times, each of the next three
+/// calls once more, later calls not at all. If the file `path` is damaged or cannot be written, each call
+/// measures three times; that is not an error.
 double remembered_peak(FileSystem& fs, const std::string& path, const std::string& key,
                        const std::function<double()>& measure);
 
-/// Of the host: the processor's model and the number of cores.
+/// The processor's model and the number of cores of this machine, as part of a key.
 std::string host_processor();
 
 }  // namespace trainctl

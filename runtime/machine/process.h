@@ -1,5 +1,5 @@
-// Child processes: started without forking the parent's memory, found again by a mark in their environment,
-// ended for sure.
+// Child processes: started without copying the parent's memory, found by a mark in their environment, killed
+// reliably.
 #pragma once
 #include <sys/types.h>
 
@@ -13,12 +13,12 @@ namespace trainctl {
 using Environment = std::vector<std::pair<std::string, std::string>>;
 
 /// A child in its own process group, with stdin from /dev/null and stdout and stderr in one pipe. The owner
-/// ends and reaps it; the destructor kills what is still there.
+/// ends and reaps it. The destructor kills the group if it still runs.
 class ChildProcess {
  public:
-  /// The child has this process's environment without the variables named in `unset`, and with those in `set`.
-  /// Signals are unblocked and default in the child, but for `blocked`. Error(kLauncher) naming the program
-  /// when it cannot be started.
+  /// Starts the child. Its environment is this process's without the variables in `unset`, plus those in
+  /// `set`. In the child all signals have their default action, and only those in `blocked` are blocked.
+  /// Error(kLauncher) with the program's name if it cannot be started.
   ChildProcess(const std::vector<std::string>& argv, const Environment& set,
                const std::vector<std::string>& unset = {}, const std::vector<int>& blocked = {});
   ~ChildProcess();
@@ -26,18 +26,19 @@ class ChildProcess {
   ChildProcess& operator=(const ChildProcess&) = delete;
 
   pid_t pid() const { return pid_; }
-  /// Readable when the child has written; -1 after its end of file.
+  /// The pipe's descriptor, readable when the child has written; -1 after its end of file.
   int output_fd() const { return output_fd_; }
   /// Becomes readable when the child has ended.
   int exit_fd() const { return exit_fd_; }
-  /// Reads what is there without blocking, about kMostOutputBytes at a time: a child may write without end. ""
-  /// when there is nothing. That much is more than a pipe holds: one call after the child's end gets all of it.
+  /// Reads available output without blocking, about kMostOutputBytes at most, because a child may write
+  /// without end. "" if there is none. The limit is larger than a pipe, so one call after the child's end
+  /// returns the rest.
   std::string read_output();
   static constexpr size_t kMostOutputBytes = 1 << 20;
-  /// waitpid's status once the child has ended.
+  /// The status from waitpid if the child has ended; nullopt while it runs.
   std::optional<int> reap();
   void signal_group(int signal) const;
-  /// It goes on without an owner.
+  /// Gives up ownership: the destructor will not kill the child.
   void release();
 
  private:
@@ -47,35 +48,36 @@ class ChildProcess {
   std::optional<int> status_;
 };
 
-/// Starts a program in a session of its own that outlives this process, with this environment ("NAME=value"),
-/// stdin from /dev/null, stdout and stderr appended to the file `log`, and signals unblocked and default.
-/// Error(kLauncher).
+/// Starts a program in its own session, so that it outlives this process, and returns its pid. `environment`
+/// has entries "NAME=value". stdin is /dev/null; stdout and stderr are appended to the file `log`. All
+/// signals are unblocked and default. Error(kLauncher).
 pid_t start_detached(const std::vector<std::string>& argv, const std::vector<std::string>& environment,
                      const std::string& log);
 
-/// Processes of this user whose initial environment holds exactly `name`=`value`, other than this process.
+/// The processes of this user, except this process, whose initial environment has exactly `name`=`value`.
 std::vector<pid_t> processes_marked(const std::string& name, const std::string& value);
-/// Whether that process's initial environment holds exactly `name`=`value`.
+/// Whether the initial environment of `pid` has exactly `name`=`value`.
 bool process_marked(pid_t pid, const std::string& name, const std::string& value);
-/// Whether it holds a variable of that name at all.
+/// Whether the initial environment of `pid` has a variable `name`.
 bool process_has(pid_t pid, const std::string& name);
-/// Sends `signal` to each of them; a process that ends meanwhile (and whose number is reused) is not hit.
-/// Returns how many are left.
+/// Sends `signal` to all of processes_marked. A new process that reuses the number of an ended one does not
+/// get it. Returns the number of processes that are left.
 int signal_marked(const std::string& name, const std::string& value, int signal);
 
-/// Kills every process below this one, but those of other sessions, which have been given away
-/// (start_detached). Reads /proc/PID/stat alone: it works while another thread waits for a file. How many it
-/// found.
+/// Kills every descendant of this process, except those in other sessions (start_detached). Reads only
+/// /proc/PID/stat, so it works while another thread is blocked in a file operation. Returns the number of
+/// processes found.
 int kill_descendants();
 
-/// Ticks since boot at which `pid` started: with the pid, the identity of a process. Nothing if there is no
-/// such process.
+/// The time at which `pid` started, in ticks since boot. Pid and start time together identify a process.
+/// nullopt if there is no such process.
 std::optional<uint64_t> process_start_ticks(pid_t pid);
 
 /// True if `pid` is stopped, by a signal or a debugger.
 bool process_stopped(pid_t pid);
 
-/// The program of that name on PATH (or itself, if it holds a slash and is executable); "" if there is none.
+/// The full path of the program `name` on PATH, or `name` itself if it has a slash and is executable; "" if
+/// there is none.
 std::string find_program(const std::string& name);
 
 }  // namespace trainctl

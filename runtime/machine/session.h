@@ -1,18 +1,18 @@
-// Scratch folders of one attempt: where mpirun and its ranks put sockets and shared memory, so that nothing
-// of a killed job stays.
+// Scratch folders for the sockets and shared memory of mpirun and ranks. Nothing of a killed job stays on the
+// machine.
 #pragma once
 #include <string>
 
 namespace trainctl {
 
-/// Two folders, one in /tmp (session) and one in /dev/shm (shared memory), removed by the destructor. Each
-/// holds a locked file, so that the folders of a supervisor that was killed are known to be nobody's and
-/// removed by the next.
+/// Owns two folders, one in /tmp (session) and one in /dev/shm (shared memory); the destructor removes them.
+/// Each folder has a file that its owner locks. If the owner is killed, the lock is free, and sweep() of
+/// another process removes the folder. Error(kPreflight) if a folder cannot be made.
 class SessionFolders {
  public:
   SessionFolders();
-  /// With these paths, which must begin with /tmp/trainctl. and /dev/shm/trainctl.; one that exists and
-  /// belongs to this user is taken over (nodes of a test may share their /tmp).
+  /// Uses these paths, which must begin with /tmp/trainctl. and /dev/shm/trainctl. A folder that exists and
+  /// belongs to this user is used as well, because nodes of a test may share their /tmp.
   SessionFolders(const std::string& session, const std::string& shared_memory);
   ~SessionFolders();
   SessionFolders(const SessionFolders&) = delete;
@@ -20,7 +20,7 @@ class SessionFolders {
   const std::string& session() const { return session_.path; }
   const std::string& shared_memory() const { return shared_memory_.path; }
 
-  /// Removes folders left behind by processes that are gone.
+  /// Removes the folders of processes that have ended.
   static void sweep();
 
  private:

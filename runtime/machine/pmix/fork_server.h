@@ -1,9 +1,11 @@
-// Starts processes that run a function of this program, from a process that was forked early: with one thread
-// and little memory, so that a fork is cheap and safe however large and threaded the owner has become.
+// ForkServer starts processes that run a function of this program. It forks one server process early, while
+// the program has one thread and little memory, and the server forks the others. So a fork stays cheap and
+// safe when the owner has grown and has threads.
 //
 //   owner --fork, once--> fork server --fork, each start()--> child: main(fd), then it exits
 //
-// For code that may crash, hang or corrupt its memory: the owner talks to it over a socket and kills it.
+// Use it for code that may crash, hang or corrupt its memory. The owner communicates with a child over a
+// socket.
 #pragma once
 #include <functional>
 
@@ -11,12 +13,12 @@ namespace trainctl {
 
 class ForkServer {
  public:
-  /// `main` runs in each child with its end of the socket, and should return at the end of the connection.
-  /// Construct it before the first thread starts. Children share nothing with the owner but stdin, stdout and
-  /// stderr; terminal and scheduler signals do not reach them. Their variables are hidden, so that no other
-  /// process takes them for the owner. Error(kLauncher).
+  /// Forks the server. `main` runs in each child with the child's end of the socket, and should return when
+  /// the connection ends. Call it before the first thread starts. Children share only stdin, stdout and
+  /// stderr with the owner; terminal and scheduler signals do not reach them. Their environment is hidden, so
+  /// that a search by mark does not find them. Error(kLauncher).
   explicit ForkServer(std::function<void(int fd)> main);
-  /// Ends the fork server and with it every child.
+  /// Ends the fork server and all children.
   ~ForkServer();
   ForkServer(const ForkServer&) = delete;
   ForkServer& operator=(const ForkServer&) = delete;
@@ -25,7 +27,7 @@ class ForkServer {
     int socket = -1;   ///< the owner's end, a stream
     int process = -1;  ///< pidfd: readable when the child has ended
   };
-  /// Both descriptors are the caller's. Error(kLauncher).
+  /// Starts a child. The caller owns both descriptors. Error(kLauncher).
   Child start();
 
  private:

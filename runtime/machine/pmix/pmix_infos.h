@@ -1,7 +1,7 @@
-// A list of pmix_info_t in memory of ours: libpmix reads it during a call and until the call's callback, and
-// frees nothing of it.
+// PmixInfos is a list of pmix_info_t and owns all memory of it. libpmix reads the list during a call and
+// until the call's callback, and frees none of it.
 //
-// Only runtime/machine/pmix_*.cpp include this: it needs the header of PMIx.
+// Only runtime/machine/pmix/pmix_*.cpp include this header, because it includes the header of PMIx.
 #pragma once
 #include <pmix_server.h>
 
@@ -24,12 +24,12 @@ class PmixInfos {
   void add_uint32(const char* key, uint32_t value);
   void add_uint16(const char* key, uint16_t value);
   void add_rank(const char* key, int rank);
-  /// What PMIx_generate_regex or PMIx_generate_ppn has made of a list; their result is freed.
+  /// Adds the result of PMIx_generate_regex or PMIx_generate_ppn. Takes ownership of `generated`.
   void add_map(const char* key, char* generated, decltype(&PMIx_Info_load) info_load);
-  /// Infos as one value, in the order in which they were added to `infos`.
+  /// Adds a list as one value, in its order.
   void add_array(const char* key, std::unique_ptr<PmixInfos> infos);
 
-  /// Valid until something is added.
+  /// Valid until the next add.
   pmix_info_t* data() { return infos_.data(); }
   size_t size() const { return infos_.size(); }
 
@@ -41,9 +41,9 @@ class PmixInfos {
     pmix_data_array_t head;
   };
   std::vector<pmix_info_t> infos_;
-  std::deque<std::string> texts_;  // these do not move when one is added
+  std::deque<std::string> texts_;  // a deque, because elements must not move when one is added
   std::deque<Array> arrays_;
-  std::vector<char*> maps_;  // of malloc
+  std::vector<char*> maps_;  // allocated by malloc
 };
 
 }  // namespace trainctl

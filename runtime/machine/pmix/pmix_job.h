@@ -1,6 +1,6 @@
-// What libpmix has to know of an epoch before its ranks start; the ranks ask it for these values.
+// The values that libpmix needs for an epoch before its ranks start. The ranks query them.
 //
-// Only runtime/machine/pmix_*.cpp include this: it needs the header of PMIx.
+// Only runtime/machine/pmix/pmix_*.cpp include this header, because it includes the header of PMIx.
 #pragma once
 #include <memory>
 #include <string>
@@ -10,8 +10,8 @@
 
 namespace trainctl {
 
-/// Of an epoch without a problem, whose ranks are in order on each host. `name`: of the epoch in libpmix,
-/// whose server must have been started. Error(kLauncher).
+/// The values of a valid epoch, whose ranks are in ascending order on each host. `name`: the epoch's name in
+/// libpmix. The libpmix server must have been started. Error(kLauncher).
 std::shared_ptr<PmixInfos> job_infos(const PmixServer::Epoch& epoch, const std::string& name);
 
 }  // namespace trainctl

@@ -1,6 +1,6 @@
-// libpmix as this program uses it: found and loaded at run time, one pointer a function.
+// libpmix, loaded at run time, with one pointer per function.
 //
-// Only runtime/machine/pmix_*.cpp include this: it needs the header of PMIx.
+// Only runtime/machine/pmix/pmix_*.cpp include this header, because it includes the header of PMIx.
 #pragma once
 #include <pmix.h>
 #include <pmix_server.h>
@@ -9,10 +9,10 @@
 
 namespace trainctl {
 
-/// The functions that a server needs; all of libpmix 4 and newer. Valid until the process ends.
+/// The functions that a server needs; libpmix 4 and newer have all of them. Valid until the process ends.
 struct PmixLibrary {
-  std::string path;     ///< the file that was opened
-  std::string problem;  ///< empty when loaded; otherwise one sentence
+  std::string path;     ///< the file that was loaded
+  std::string problem;  ///< why it could not be loaded, one sentence; "": it is loaded
   decltype(&PMIx_server_init) server_init = nullptr;
   decltype(&PMIx_server_finalize) server_finalize = nullptr;
   decltype(&PMIx_server_register_nspace) register_nspace = nullptr;
@@ -25,8 +25,8 @@ struct PmixLibrary {
   decltype(&PMIx_Error_string) error_string = nullptr;
 };
 
-/// Loaded at the first call. The libpmix beside the MPI library that this program is linked with is
-/// preferred: the ranks use that one.
+/// Loads libpmix at the first call. Prefers the libpmix in the folder of the MPI library that this program is
+/// linked with, because the ranks use that one.
 const PmixLibrary& pmix_library();
 
 }  // namespace trainctl

@@ -1,7 +1,7 @@
-// Finds out whether ranks can be started through PMIx on this machine, for launcher.start = auto.
+// Tests whether ranks can be started through PMIx on this machine, for launcher.start = auto.
 //
-// That libpmix is there does not show it: the MPI library of the ranks may be built without PMIx, or take
-// itself for a program without a launcher and become a world of its own, silently. So two ranks are started.
+// A loaded libpmix is not enough: the ranks' MPI library may be built without PMIx, or may silently start as
+// a world of one rank. So the test starts two ranks.
 #pragma once
 #include <string>
 #include <vector>
@@ -12,17 +12,16 @@
 namespace trainctl {
 
 struct PmixProbe {
-  /// A program that calls MPI_Init, prints `world_size N` on a line of its own, calls MPI_Finalize and exits
-  /// with 0.
+  /// A program that calls MPI_Init, prints a line `world_size N`, calls MPI_Finalize and exits with 0.
   std::vector<std::string> argv;
-  Environment settings;  ///< MPI's, as the ranks of a run get them; they win over the server's
+  Environment settings;  ///< MPI's settings, as for the ranks of a run; they override the server's variables
   std::string host_name;
   double deadline_s = 20;
 };
 
-/// "" if both ranks got through MPI_Init and saw each other before the deadline; otherwise one sentence that
-/// says what happened instead. Nothing of them is left afterwards. No epoch may be under way; the caller's
-/// events are called with epoch 0.
+/// "" if both ranks finished MPI_Init with world size 2 before the deadline; otherwise one sentence that says
+/// what happened. Leaves no process and no file. The server must have no current epoch. The server's events
+/// are called with epoch 0.
 std::string probe_pmix(PmixServer& server, const PmixProbe& probe);
 
 }  // namespace trainctl

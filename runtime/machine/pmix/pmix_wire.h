@@ -1,5 +1,5 @@
-// What the owner of a PmixServer and the process that serves one of its epochs say to each other, over a
-// stream socket of one machine: a kind, a length and that many bytes.
+// The messages between a PmixServer and the process that serves one of its epochs, over a stream socket on
+// one machine: a kind, a length, and that many bytes.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -12,13 +12,13 @@
 namespace trainctl {
 
 enum class PmixMessageKind : uint8_t {
-  start,    ///< owner: folder, host name
+  start,    ///< from the owner: folder, host name
   ready,    ///< libpmix has started
-  failed,   ///< text; instead of ready or begun
-  begin,    ///< owner: an epoch
+  failed,   ///< text; in place of ready or begun
+  begin,    ///< from the owner: an epoch
   begun,    ///< an environment for each local rank
   fence,    ///< this host's share
-  finish,   ///< owner: all hosts' shares
+  finish,   ///< from the owner: all hosts' shares
   aborted,  ///< rank, status, message
   log,      ///< text
 };
@@ -28,12 +28,12 @@ struct PmixMessage {
   std::string body;
 };
 
-/// False if the other side is gone or reads nothing.
+/// Returns false if the other side has closed the connection or does not read.
 bool send_message(int socket, PmixMessageKind kind, std::string_view body);
-/// Waits for a whole one; nothing at the end of the connection.
+/// Waits for a complete message; nullopt at the end of the connection.
 std::optional<PmixMessage> receive_message(int socket);
 
-/// A body of numbers and texts, in the order in which they were put.
+/// A message body of numbers and texts, read in the order in which they were put.
 class PmixBody {
  public:
   PmixBody() = default;
@@ -42,7 +42,7 @@ class PmixBody {
   void put(std::string_view text);
   void put(const PmixServer::Epoch& epoch);
   void put(const Environment& environment);
-  /// What was put; ENSUREs that it is there: both ends are of one program.
+  // Read the next value. They ENSURE that it is there, because both ends are the same program.
   int64_t number();
   std::string text();
   PmixServer::Epoch epoch();
