@@ -1,5 +1,5 @@
-// What `trainctl inspect-ckpt` says about a checkpoint: a summary, its tensors, their statistics, a verification of every byte,
-// or the differences from another one; for people or as JSON.
+// The report of `trainctl inspect-ckpt` on a checkpoint, for people or as JSON: a summary, its tensors, their
+// statistics, a verification of every byte, or the differences from another checkpoint.
 #pragma once
 #include <string>
 
@@ -8,17 +8,18 @@
 namespace trainctl {
 
 struct CheckpointReportOptions {
-  std::string path;          ///< a step folder, a folder of step folders, or a run directory: the newest checkpoint that opens
-  std::string other;         ///< compare with this one instead (same kinds of path)
+  /// A step folder; or a folder of step folders or a run directory, then the newest checkpoint that opens.
+  std::string path;
+  std::string other;         ///< compare with this checkpoint (same kinds of path); "": no comparison
   bool tensors = false, stats = false, verify = false;
   bool json = false;
 };
 
 struct CheckpointReport {
   std::string text;          ///< for stdout
-  std::string notes;         ///< for stderr: newer checkpoints that were passed over, and why
-  bool damaged = false;      ///< verify found something, or passed something over
-  bool different = false;    ///< compared with `other`
+  std::string notes;         ///< for stderr: newer checkpoints that could not be used, and why
+  bool damaged = false;      ///< verify found damage, or skipped a damaged checkpoint
+  bool different = false;    ///< the checkpoint differs from `other`
 };
 
 /// Error(kUsage) if a path does not exist, Error(kCheckpoint) if there is no usable checkpoint.

@@ -1,4 +1,5 @@
-// What a person sees of a run: a header, a table of steps, notes, and on a terminal one line that is redrawn.
+// TerminalConsole shows a run to a person: a header, a table of steps, notes, and on a terminal one line of
+// progress that is redrawn.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -12,9 +13,9 @@ namespace trainctl {
 class TerminalConsole final : public Console {
  public:
   struct Options {
-    bool terminal = false;  ///< redraw a progress line and print a table; otherwise key=value lines
+    bool terminal = false;  ///< true: a table and a redrawn progress line; false: key=value lines
     bool color = false;
-    bool quiet = false;  ///< only say()
+    bool quiet = false;  ///< show only lines of say()
     int64_t total_steps = 0;
     std::function<int()> columns;  ///< width of the terminal, 0 if unknown; default: unknown
     std::function<void(const std::string&)> write;  ///< default: stderr
@@ -36,7 +37,7 @@ class TerminalConsole final : public Console {
   bool progress_shown_ = false;
   int rows_ = 0;
   int64_t steps_seen_ = 0;
-  double step_s_ = 0;  ///< mean of the last steps, for the time left
+  double step_s_ = 0;  ///< mean duration of the last steps, for the remaining time
   double last_unix_s_ = 0, drawn_unix_s_ = 0;
   std::string progress_;
 };

@@ -1,7 +1,8 @@
-// Can runs be made on this machine, and on what? The facts are gathered by thin functions; the verdict on them and its two forms (a table
-// for people, JSON) are pure.
+// `trainctl doctor`: whether this machine can run jobs on its CPU and on its GPUs. gather_doctor_facts has
+// the effects; the verdict and its two forms (a table, JSON) are pure.
 //
-// A machine without a GPU is not ill: runs on its CPU are what the verdict is about. A GPU that is there and cannot be used is a warning.
+// A missing GPU is not a failure, because the machine can run jobs on its CPU. A GPU that cannot be used is a
+// warning.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -13,46 +14,48 @@
 namespace trainctl {
 
 struct CpuFacts {
-  std::string model;            ///< as the processor calls itself; "" if it does not say
-  int cores = 0, usable = 0;    ///< of the machine; of this process (affinity)
-  double quota_cores = 0;       ///< of the control group; 0: none
-  std::string instruction_set;  ///< "x86-64-v4": what the kernels will use; "" if the processor has not even v2
+  std::string model;            ///< the processor's own name; "": not reported
+  int cores = 0, usable = 0;    ///< cores of the machine; cores that this process may use (affinity)
+  double quota_cores = 0;       ///< CPU limit of the control group, in cores; 0: none
+  /// "x86-64-v4": the set that the kernels use; "": the processor lacks x86-64-v2
+  std::string instruction_set;
 };
 
 struct MemoryFacts {
-  uint64_t total_bytes = 0, available_bytes = 0;  ///< 0: not told
+  uint64_t total_bytes = 0, available_bytes = 0;  ///< 0: not reported
   uint64_t group_limit_bytes = 0, group_used_bytes = 0;  ///< of the control group; limit 0: none
-  uint64_t address_space_bytes = 0;               ///< ulimit -v; 0: none
+  uint64_t address_space_bytes = 0;               ///< ulimit -v; 0: no limit
   uint64_t open_files = 0;                        ///< ulimit -n
-  /// What a run may take: the least of the above.
+  /// The memory that a run may take: the smallest of the available memory, the rest of the control group's
+  /// limit, and the limit on address space.
   uint64_t free_bytes() const;
 };
 
 /// A folder that a run writes to.
 struct FolderFacts {
-  std::string path, type;  ///< type of the file system, e.g. "ext4"; "" if it has no name here
+  std::string path, type;  ///< type of the file system, e.g. "ext4"; "": unknown
   bool exists = false;
-  std::string problem;     ///< why nothing can be written; "" if it can
+  std::string problem;     ///< why the folder cannot be written; "": it can
   uint64_t total_bytes = 0, free_bytes = 0;
 };
 
 struct MpiFacts {
-  std::string launcher;          ///< full path of the mpirun a launch would take; "" if there is none
+  std::string launcher;          ///< full path of the mpirun that a launch would use; "": none
   std::string launcher_text;     ///< first line of its --version, e.g. "mpirun (Open MPI) 4.1.4"
   std::string library_text;      ///< of the library in this process, e.g. "Open MPI v4.1.4, package: ..."
-  std::string bundle;            ///< root of the bundle this program is of; "" if none
-  bool bundled = false;          ///< the launcher is the bundle's own
+  std::string bundle;            ///< root of this program's bundle; "": in no bundle
+  bool bundled = false;          ///< the launcher is in the bundle
 };
 
-/// A library that is looked for when a job asks for a GPU.
+/// A library that is loaded when a job uses a GPU.
 struct LibraryFacts {
-  std::string name, path, version, problem;  ///< problem "": found
-  bool needed = false;                       ///< by every run on a GPU
+  std::string name, path, version, problem;  ///< problem: why it could not be loaded; "": it was loaded
+  bool needed = false;                       ///< every run on a GPU needs it
 };
 
 struct GpuReport {
   kernels::GpuFacts facts;
-  std::optional<double> bf16_peak_flops_per_s;  ///< nothing: unknown, a launch measures it
+  std::optional<double> bf16_peak_flops_per_s;  ///< nullopt: not known; a launch measures it
 };
 
 struct CudaFacts {
@@ -69,10 +72,11 @@ struct DoctorFacts {
   MpiFacts mpi;
   CudaFacts cuda;
 };
-/// Looks at this machine. Starts `mpirun --version` and no GPU context; leaves nothing behind. Never throws for what it finds.
+/// Collects the facts of this machine. Runs `mpirun --version`, creates no GPU context, leaves no files. Does
+/// not throw for problems that it finds.
 DoctorFacts gather_doctor_facts();
 
-/// One line of the verdict. `none`: not here, and runs on the CPU do not need it.
+/// One line of the verdict. `none`: absent, and runs on the CPU do not need it.
 struct DoctorCheck {
   enum Verdict { ok, warn, fail, none } verdict = ok;
   std::string name, found;
@@ -81,19 +85,21 @@ struct DoctorCheck {
 
 struct DoctorReport {
   std::vector<DoctorCheck> checks;
-  bool cpu_runs = false, gpu_runs = false;  ///< possible here
+  bool cpu_runs = false, gpu_runs = false;  ///< this machine can run jobs on its CPU; on its GPUs
   int warnings = 0;
 };
 DoctorReport examine(const DoctorFacts& facts);
 
-/// A table, one line a check and one more for what to do, and the conclusion last.
+/// A table: a line for each check, a second line for its advice if there is any, and the conclusion at the
+/// end.
 std::string render_doctor(const DoctorReport& report, bool color);
 /// {"v": 1, "cpu_runs", "gpu_runs", "warnings", "checks": [...], "facts": {...}}
 std::string doctor_json(const DoctorReport& report, const DoctorFacts& facts);
 
-/// "4.1.4" of "mpirun (Open MPI) 4.1.4" and of "Open MPI v4.1.4, package: ..."; "" if there is none.
+/// The version in a text: "4.1.4" for "mpirun (Open MPI) 4.1.4" and "Open MPI v4.1.4, package: ..."; "" if
+/// there is none.
 std::string version_in(const std::string& text);
-/// Cores of a control group's cpu.max ("200000 100000" is 2, "max 100000" is 0: no limit).
+/// The limit in a control group's cpu.max, in cores: 2 for "200000 100000", 0 (no limit) for "max 100000".
 double quota_of(const std::string& cpu_max);
 
 }  // namespace trainctl

@@ -1,5 +1,5 @@
-// The nodes of a run as a table, its machines in a line or two, and its newest events in words: the parts of
-// `status` that concern several nodes. Pure text, in columns of a terminal.
+// The parts of `trainctl status` for runs on several nodes: a table of nodes, lines on the kinds of machines,
+// and the newest events. Pure; the texts fit the columns of a terminal.
 #pragma once
 #include <string>
 #include <vector>
@@ -9,28 +9,27 @@
 namespace trainctl {
 
 struct TableView {
-  int columns = 0;  ///< of the terminal; 0: any
+  int columns = 0;  ///< width of the terminal; 0: no limit
   int most_nodes =
-      64;  ///< rows of the table; more nodes are counted in its last line, those in trouble come first
+      64;  ///< most rows; nodes with problems come first, the last line counts the nodes that are not shown
   bool color = false;
 };
 
-/// A header and a row for each node: its ranks, state, since when, when its agent was heard last, its hottest
-/// GPU, memory in use, what it does. A terminal too narrow for all of it gets fewer columns. None where the
-/// run is on one machine alone.
+/// A header and a row for each node: ranks, state, time in that state, time since its agent was heard, hottest
+/// GPU, used memory, activity. A narrow terminal gets fewer columns. Empty for a run on one machine.
 std::vector<std::string> node_table(const RunStatus& status, double now_unix_s, const TableView& view);
 
-/// "node0, node2-3: 8 cores, 64.0 GiB, ...", a line for each kind of machine; and one for each node whose
-/// clock is apart from that of the supervisor.
+/// A line for each kind of machine, "node0, node2-3: 8 cores, 64.0 GiB, ...", and a line for each node whose
+/// clock differs from the supervisor's by more than kClocksApartS.
 std::vector<std::string> machine_lines(const RunStatus& status);
 
-/// "12:03:22  node_lost    node2: silent for 2.0 s", newest last; `lines` are the newest of events.jsonl, of
-/// which those that say nothing to a person are left out.
+/// At most `most` events as text, newest last: "12:03:22  node_lost    node2: silent for 2.0 s". `lines`: the
+/// newest lines of events.jsonl. Leaves out kinds of events that do not help people.
 std::vector<std::string> event_lines(const std::vector<std::string>& lines, size_t most);
 
-/// What a terminal shows of `text` in so many columns, with an ellipsis where it was cut; 0: all.
+/// `text` cut to so many columns, with an ellipsis at the cut; columns 0: not cut.
 std::string cut_to(const std::string& text, int columns);
-/// Columns that a text without control characters takes.
+/// The number of terminal columns of a text without control characters.
 int columns_of(const std::string& text);
 
 }  // namespace trainctl

@@ -1,4 +1,4 @@
-// The views of a run's state: `status` (one screen) and `diagnose` (who is missing, where). Pure text.
+// The texts of `trainctl status` (one screen) and `trainctl diagnose` (which ranks hold up the run). Pure.
 #pragma once
 #include <string>
 #include <vector>
@@ -7,27 +7,28 @@
 
 namespace trainctl {
 
-/// What is known of a run's supervisor: none holds the run's lock; one does; one does and is stopped (SIGSTOP, ctrl-Z).
+/// none: no process holds the run's lock. alive: a supervisor holds it. stopped: that supervisor is stopped
+/// (SIGSTOP, ctrl-Z).
 enum class SupervisorState { none, alive, stopped };
 
-/// How much of it is shown, and where.
 struct StatusView {
-  int columns = 0, rows = 0;  ///< of the terminal; 0: any
+  int columns = 0, rows = 0;  ///< size of the terminal; 0: no limit
   bool color = false;
   std::vector<std::string> events;  ///< the newest lines of events.jsonl
 };
 
-/// One screen. `now_unix_s` for ages.
+/// One screen of text. `now_unix_s`: the current time, for ages.
 std::string render_status(const RunStatus& status, SupervisorState supervisor, double now_unix_s,
                           const StatusView& view = {});
-/// What a rank does, without its peers and their group, which differ between ranks that do the same.
+/// An activity as text, without peers and communicator, because these differ between ranks that do the same.
 std::string activity_text(const Activity& activity);
-/// What the ranks do, "ranks 0-3,5: step 12: forward", one line per distinct activity.
+/// One line for each distinct activity, "ranks 0-3,5: step 12: forward".
 std::vector<std::string> rank_lines(const RunStatus& status);
 
 /// A verdict on a run that hangs, crashed or is fine.
 struct Diagnosis {
-  std::string verdict;               ///< healthy | starting | waiting | hang | supervisor_lost | failed | ended
+  /// healthy | starting | waiting | hang | supervisor_lost | failed | ended
+  std::string verdict;
   std::string summary;               ///< one sentence
   std::vector<std::string> details;  ///< ranks grouped by what they do
   std::string advice;

@@ -1,5 +1,5 @@
-// What may change in the spec of a run that exists: on a resume, or in a new run that begins from one of its checkpoints. Each field's
-// class is declared once, in the field table.
+// Compares two specs: which changes a resume may make, and which a branch (a new run from a checkpoint) may
+// make. The field table gives the class of each field.
 #pragma once
 #include <string>
 #include <vector>
@@ -11,22 +11,23 @@ namespace trainctl {
 
 /// A field that differs between two specs.
 struct FieldChange {
-  std::string path, before, now;   ///< "data.train.0.weight"; JSON texts, "" where it is not given
+  std::string path, before, now;   ///< "data.train.0.weight"; JSON texts of both values, "": not given
   Change change = Change::free;
 };
-/// Every difference, in the order of the field table.
+/// All differences in the order of the field table, then the fields that only `before` has.
 std::vector<FieldChange> changed_fields(const ParsedJob& before, const ParsedJob& now);
 
-/// The most serious class among them; free if there are none.
+/// The most serious class of the changes; free if there are none.
 Change most_serious(const std::vector<FieldChange>& changes);
 
 /// "schedule.lr 0.003 → 0.001".
 std::string describe(const FieldChange& change);
 
-/// E0602 for each change from `before` to `now` that a resume may not make; `command` makes them in a new run instead.
+/// E0602 for each change that a resume must not make. `command`: the command that makes the changes in a
+/// branch.
 std::vector<Diagnostic> refused_on_resume(const ParsedJob& before, const ParsedJob& now, const std::string& command);
 
-/// E0603 for each that not even a new run from a checkpoint may make.
+/// E0603 for each change that a branch must not make.
 std::vector<Diagnostic> refused_on_branch(const ParsedJob& before, const ParsedJob& now);
 
 }  // namespace trainctl

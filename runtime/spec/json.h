@@ -1,6 +1,5 @@
-// A small JSON reader that keeps the place of every key and value, which messages about a job spec need and
-// general JSON libraries do not give: the line and column of every key and value, duplicate keys, `//`
-// comments.
+// A JSON reader that keeps line and column of every key and value, for messages about a job spec. It also
+// reports duplicate keys and accepts `//` comments; general JSON libraries do neither.
 //
 // Pure; safe from any thread. Accepts RFC 8259 plus `//` comments and a leading byte order mark.
 #pragma once
@@ -10,10 +9,9 @@
 
 namespace trainctl::json {
 
-/// Where a token stands. Lines and columns are 1-based, columns count characters; 0 where there is no
-/// place.
+/// The place of a token. Lines and columns begin at 1, columns count characters; 0: no place.
 struct Place {
-  int source = -1;  ///< index of the text it comes from, as the caller numbers them; -1: none
+  int source = -1;  ///< index of the source text, chosen by the caller; -1: none
   int line = 0, column = 0, length = 0;
   bool known() const { return source >= 0; }
 };
@@ -23,7 +21,7 @@ const char* name_of(Kind kind);  ///< "a number", "text", ... for messages
 
 struct Member;
 
-/// One JSON value. `text` holds the string of a text, and the digits as written of a number.
+/// One JSON value. `text` holds the string of a text, or the digits of a number as written.
 struct Value {
   Kind kind = Kind::null;
   bool boolean = false;
@@ -39,12 +37,12 @@ struct Value {
 
 struct Member {
   std::string key;
-  Place place;  ///< of the key
+  Place place;  ///< place of the key
   Value value;
 };
 
-/// A mistake in the text: E0100 (syntax; reading goes on where it is clear how, and stops otherwise), E0102 (duplicate key), E0103 (NaN, infinity,
-/// overflow).
+/// A mistake in the text: E0100 (syntax; reading continues if the rest is unambiguous), E0102 (duplicate
+/// key), E0103 (NaN, infinity, overflow).
 struct Problem {
   std::string code, message, help;
   Place place;
@@ -55,14 +53,15 @@ struct ReadResult {
   std::vector<Problem> problems;
 };
 
-/// Reads one value that must fill the text. With problems, `value` holds what could be read.
+/// Reads one value, which must be the whole text. If there are problems, `value` has the part that could be
+/// read.
 ReadResult read(std::string_view text, int source);
 
-/// RFC 7386 merge: objects key by key, anything else replaces; null removes what `base` had.
+/// RFC 7386 merge into `base`: objects are merged key by key, other values replace, null removes a key.
 void merge(Value& base, const Value& patch);
 
 bool valid_utf8(std::string_view text);
-/// The byte at which the text stops being UTF-8; npos if it does not.
+/// The index of the first byte that is not valid UTF-8; npos if all are valid.
 size_t first_not_utf8(std::string_view text);
 
 }  // namespace trainctl::json

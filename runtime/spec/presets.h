@@ -1,4 +1,4 @@
-// Known models: the shape behind each value of model.preset. Pure.
+// The presets: known models, each with the shape for model.preset. Pure.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -8,14 +8,14 @@ namespace trainctl::spec {
 
 struct Preset {
   std::string name, summary;
-  int64_t parameters;  ///< distinct weights, tied ones counted once
+  int64_t parameters;  ///< number of weights; tied weights count once
   std::string model;   ///< JSON of the `model` section
-  /// A mesh on which the starter spec fits H100 GPUs of 80 GB; test/runtime/plan_test.cpp holds each to it.
+  /// A mesh on which the starter spec fits into H100 GPUs with 80 GB. test/runtime/plan_test.cpp checks it.
   int tensor = 1, pipeline = 1, data = 1;
   int gpus() const { return tensor * pipeline * data; }
 };
 
-/// Smallest first within each family.
+/// All presets, by family and then by size, smallest first.
 const std::vector<Preset>& presets();
 const Preset* find_preset(const std::string& name);
 

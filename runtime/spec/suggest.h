@@ -1,4 +1,4 @@
-// Did you mean: the nearest words to a mistyped one. Pure.
+// Suggestions for mistyped words ("did you mean"). Pure.
 #pragma once
 #include <string>
 #include <string_view>
@@ -10,8 +10,8 @@ namespace trainctl {
 /// cost 1.
 int edit_distance(std::string_view a, std::string_view b);
 
-/// Candidates within edit distance 2 of `word` (1 for words of up to 3 letters), or sharing it as a prefix
-/// of at least 3 letters; nearest first, at most `limit`.
+/// The candidates within edit distance 2 of `word` (1 for words of up to 3 letters), and those of which one
+/// is a prefix of at least 3 letters of the other. Nearest first, at most `limit`. Ignores case.
 std::vector<std::string> closest(std::string_view word, const std::vector<std::string>& candidates,
                                  size_t limit = 3);
 

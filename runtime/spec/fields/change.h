@@ -1,15 +1,15 @@
-// How much another value of a field changes a run that exists. The field table gives each field its class;
-// runtime/spec/changes.h compares whole specs.
+// Change: the class of a field by the effect of a new value on an existing run. The field table gives each
+// field its class; runtime/spec/changes.h compares whole specs.
 #pragma once
 
 namespace trainctl {
 
-/// What a change of a field means to a run that exists.
+/// The effect of a new value of a field on an existing run.
 enum class Change {
-  free,      ///< a resume may make it; no bit of the training state differs for it
-  numerics,  ///< a resume may make it; from there on the numbers are others than without it, which is recorded and said
-  branch,    ///< only a new run that begins from a checkpoint may make it (`launch JOB --from RUN`)
-  never,     ///< the shape of the model: no checkpoint of the run fits any more
+  free,      ///< a resume may make it; the training state keeps the same bits
+  numerics,  ///< a resume may make it; later numbers differ, and the change is recorded and reported
+  branch,    ///< only a new run from a checkpoint may make it (`launch JOB --from RUN`)
+  never,     ///< it changes the model's shape, so no checkpoint of the run fits
 };
 /// "free", "changes numerics", "needs a branch", "needs a new run".
 const char* name_of(Change change);

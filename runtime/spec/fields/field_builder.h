@@ -1,5 +1,4 @@
-// How the field table is written down: typed binding of a field to its place in JobSpec. Used by
-// fields*.cpp only.
+// Declares the fields of the table, each bound by type to its member of JobSpec. Only fields*.cpp use it.
 #pragma once
 #include <type_traits>
 
@@ -114,8 +113,8 @@ class Declare {
   size_t index_;
 };
 
-/// One section being written down; its fields are of the class `change` where they do not say otherwise. Without a
-/// text it only continues a section that is declared elsewhere.
+/// One section being written down; its fields are of the class `change` where they do not say otherwise.
+/// Without a text it only continues a section that is declared elsewhere.
 class DeclareSection {
  public:
   DeclareSection(std::vector<Field>& table, std::vector<Section>& sections, std::string path,
@@ -155,7 +154,7 @@ class DeclareSection {
   Change change_;
 };
 
-/// The table in three parts, so that each file stays readable.
+// The parts of the table, one per file.
 void declare_model_and_data(std::vector<Field>& table, std::vector<Section>& sections);
 void declare_training(std::vector<Field>& table, std::vector<Section>& sections);
 void declare_operation(std::vector<Field>& table, std::vector<Section>& sections);

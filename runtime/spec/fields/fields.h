@@ -1,5 +1,5 @@
-// The table of fields: each field of the job spec declared once. Parser, validator, JSON Schema, `explain`,
-// `--set`, completion and starter specs are all generated from it.
+// The field table declares each field of the job spec once. Parser, validator, JSON Schema, `explain`,
+// `--set`, completion and starter specs come from it.
 //
 // Built on first use, constant afterwards; safe from any thread.
 #pragma once
@@ -19,28 +19,27 @@ namespace trainctl::spec {
 
 enum class Type { boolean, integer, number, text, choice, text_list, text_map, source_list };
 
-/// What a quantity counts; text with a suffix is accepted where the unit is not `none` ("4M" tokens, "30m",
-/// "4GiB").
+/// The unit of a quantity. A field with a unit also accepts text with a suffix ("4M" tokens, "30m", "4GiB").
 enum class Unit { none, tokens, sequences, steps, seconds, mebibytes };
 const char* name_of(Unit unit);
 
 using TextMap = std::vector<std::pair<std::string, std::string>>;
-/// A field's value once its type has been checked. Choices and "auto" are texts.
+/// A field's value after the check of its type. Choices and "auto" are texts.
 using Setting = std::variant<bool, int64_t, double, std::string, std::vector<std::string>, TextMap>;
-/// JSON text of a setting, strict, shortest form that reads back the same.
+/// A setting as strict JSON, in the shortest form that parses to the same value.
 std::string json_of(const Setting& setting);
 
-/// Whether a text names a file or folder. A relative one is relative to the folder of the file in which it is written;
-/// given with --set or in the environment, to the current folder.
+/// Whether a text names a file or folder. A relative path is relative to the folder of the spec file in which
+/// it is written, or to the current folder if it is given with --set or in the environment.
 enum class Names { no_file, file, file_or_bytes, program };
-/// The rule in words for `explain` and the schema, "" for `no_file`.
+/// This rule as text for `explain` and the schema; "" for `no_file`.
 const char* path_rule(Names names);
 
 /// One field. `path` of a field of the data lists is "data.train[].weight".
 struct Field {
   std::string path;
   Type type = Type::text;
-  std::string text;  ///< what it is and what it does; Markdown
+  std::string text;  ///< description for users, in Markdown
   Unit unit = Unit::none;
   double min = -std::numeric_limits<double>::infinity(), max = std::numeric_limits<double>::infinity();
   bool above_min = false;            ///< the value must be greater than min, not equal
@@ -48,17 +47,17 @@ struct Field {
   std::optional<std::pair<std::string, std::string>>
       alias;                        ///< another spelling of a choice: {"fp32", "f32"}
   std::optional<Setting> fallback;  ///< default
-  std::string fallback_text;        ///< in words, where the default follows from other fields
+  std::string fallback_text;        ///< the default as text, if it depends on other fields
   bool required = false, accepts_auto = false, identifier = false;
   Names names = Names::no_file;
-  Change change = Change::free;          ///< what another value means to a run that exists
-  bool decided_at_birth = false;         ///< `auto` becomes its number in the resolved spec
-  bool in_resolved = true;               ///< false: another field carries its meaning in the resolved spec
-  std::vector<std::string> other_names;  ///< what people also call it, for did-you-mean
+  Change change = Change::free;          ///< effect of a new value on an existing run
+  bool decided_at_birth = false;         ///< the resolved spec has a number in place of `auto`
+  bool in_resolved = true;               ///< false: the resolved spec has another field with its meaning
+  std::vector<std::string> other_names;  ///< other common names, for suggestions
   std::string example;                   ///< JSON text
 
-  // Where the value lives: in the job, or in one entry of data.train / data.val. Neither: handled by
-  // resolve.cpp.
+  // Access to the value in the job, or in one entry of data.train / data.val. If all are empty, resolve.cpp
+  // handles the field.
   std::function<void(JobSpec&, const Setting&)> set;
   std::function<Setting(const JobSpec&)> get;
   std::function<void(DataSource&, const Setting&)> set_in_source;
@@ -73,16 +72,18 @@ struct Section {
 };
 
 const std::vector<Field>& fields();
-/// Every object of the spec but the top, parents first: "model", "model.position", ...
+/// Every object of the spec except the top one, parents first: "model", "model.position", ...
 const std::vector<Section>& sections();
 
-/// By table path or by a concrete one ("data.train.0.weight", "data.train.weight"); null if there is none.
+/// Finds a field by its table path or a concrete path ("data.train.0.weight", "data.train.weight"); null if
+/// there is none.
 const Field* find_field(const std::string& path);
 const Section* find_section(const std::string& path);
 /// "data.train.0.weight" -> "data.train[].weight".
 std::string table_path(const std::string& concrete);
 
-/// Pairs of which at most one may be given (the same quantity in two units).
+/// Two fields for the same quantity in two units. At most one of them may be given; exactly one if
+/// `required`.
 struct Alternatives {
   std::string first, second;
   bool required = false;

@@ -1,5 +1,6 @@
-// The job spec after parsing: every field typed, defaulted and checked. Made by parse_job (runtime/spec/parse.h) only;
-// the text, range and default of each field are given once, in the field table (runtime/spec/fields/fields.cpp).
+// JobSpec is the job spec after parsing: all fields have their types and defaults and are checked. Only
+// parse_job (runtime/spec/parse.h) makes it. The field table (runtime/spec/fields/fields.cpp) gives the text,
+// range and default of each field.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -17,8 +18,9 @@ enum class LrSchedule { constant, linear, cosine, wsd };
 enum class BatchLrRule { none, linear, square_root };
 enum class TokenFormat { automatic, megatron, llmc, raw };
 enum class Recompute { none, selective, full };
-enum class Transport { automatic, nccl, host };   // of device memory between ranks on GPUs
-enum class GradientSums { exact, fast };           // over data-parallel ranks: our tree, or the transport's own order
+enum class Transport { automatic, nccl, host };   // how ranks on GPUs exchange device memory
+// Sum over data-parallel ranks: in our tree order, or in NCCL's order.
+enum class GradientSums { exact, fast };
 
 /// model.*: one decoder-only transformer.
 struct ModelSpec {
@@ -61,7 +63,7 @@ struct ParallelSpec {
   parallel::Schedule schedule = parallel::Schedule::one_f_one_b;
   int virtual_stages = 1;
   int zero_stage = 1;
-  int64_t lanes = 1;                           // stays as launched; default: data
+  int64_t lanes = 1;                           // fixed at launch; default: data
   double bucket_mib = 25;
   Transport transport = Transport::automatic;
   GradientSums reduction = GradientSums::exact;
@@ -74,10 +76,11 @@ struct OptimizerSpec {
 };
 
 struct ScheduleSpec {
-  int64_t total_steps = 0, warmup_steps = 0, decay_steps = 0;   // tokens in the file are converted, rounding up
+  // Tokens in the file are converted, rounding up.
+  int64_t total_steps = 0, warmup_steps = 0, decay_steps = 0;
   double lr = 3e-4, min_lr = 0;
   LrSchedule type = LrSchedule::cosine;
-  BatchLrRule batch_lr_rule = BatchLrRule::none;   // of a run that begins from a checkpoint of another batch
+  BatchLrRule batch_lr_rule = BatchLrRule::none;   // for a branch with another global batch than its parent
 };
 
 struct EvalSpec {
@@ -99,51 +102,54 @@ enum class TooFewNodes { wait, requeue, stop };
 struct FaultSpec {
   int max_restarts = 0;
   double heartbeat_seconds = 1, collective_timeout_seconds = 60, step_timeout_seconds = 600;
-  int64_t skip_bad_steps = 5;                  // in a row; one more stops the run
-  // Without progress, in the phases that are no steps.
+  int64_t skip_bad_steps = 5;                  // at most so many in a row; one more stops the run
+  // Longest times without progress in phases outside of training steps.
   double setup_timeout_seconds = 600, data_timeout_seconds = 600, load_timeout_seconds = 600;
   double evaluation_timeout_seconds = 600, save_timeout_seconds = 600;
-  double start_skew_seconds = 21600;           // of a rank that waits for others before the first step
+  double start_skew_seconds = 21600;           // longest wait of a rank for others before the first step
   double node_silence_seconds = 2, grace_seconds = 30;
-  bool supervisor_takeover = false;            // a node starts another supervisor when it is dead
+  bool supervisor_takeover = false;            // a node starts another supervisor when the supervisor is dead
   TooFewNodes too_few_nodes = TooFewNodes::wait;
   double wait_for_nodes_seconds = 600;
-  bool elastic = true;                         // a smaller width where a node is lost and no spare is left
+  bool elastic = true;                         // use a smaller width if a node is lost and there is no spare
 };
 
 struct ObservabilitySpec {
-  std::string run_dir = "runs", run_id;        // run_id "": made from name and time
+  std::string run_dir = "runs", run_id;        // run_id "": the job's name and four random letters and digits
   int64_t log_every_steps = 1;
-  int64_t rank_metrics_every_steps = 100;      // the numbers of every rank; 0: never
+  int64_t rank_metrics_every_steps = 100;      // every rank reports its numbers; 0: never
   bool save_gradients = false;                 // write the first step's gradients to <run>/gradients/
 };
 
-/// What `launch --submit` asks Slurm for. Empty texts and zeros leave the choice to the site.
+/// The request of `launch --submit` to Slurm. With "" and 0 the site's default applies.
 struct SlurmSpec {
   std::string partition, account, qos, reservation, constraint;
-  std::string time;                            // as sbatch takes it: "90", "1-12:00:00"
-  int nodes = 0;                               // that the mesh needs; 0: counted from cores or GPUs of a node
+  std::string time;                            // in sbatch's form: "90", "1-12:00:00"
+  int nodes = 0;                               // nodes for the mesh; 0: computed from cores or GPUs of a node
   int spares = 0;
   int gpus_per_node = 0, cpus_per_node = 0;    // cpus_per_node 0: whole nodes
   std::string gpu_type;
-  int signal_seconds = 0;                      // 0: from what a save is expected to take
+  int signal_seconds = 0;                      // 0: computed from the expected duration of a save
   bool requeue = true;
-  std::vector<std::string> arguments, setup;   // of sbatch; lines of shell before the program
+  std::vector<std::string> arguments, setup;   // arguments of sbatch; shell lines before the program
 };
 
 enum class RankStart { automatic, mpirun, pmix };
 
 struct LauncherSpec {
-  int slots = 0;                               // of a node; 0: as many ranks as wanted (oversubscribing cores, with a note)
+  // Per node; 0: as many as the job needs (a note if cores are oversubscribed).
+  int slots = 0;
   int ranks_per_gpu = 1;                       // ranks that share one GPU
   std::string mpirun = "mpirun";
-  std::vector<std::string> hosts;              // "node0", "node0:4"; empty: this machine, or the nodes of the Slurm job
-  std::string hostfile;                        // the same, a line each
-  std::string shell = "ssh";                   // starts the agents on hosts
-  int port = 0;                                // where the supervisor listens; 0: any that is free
+  // "node0", "node0:4"; empty: this machine, or the nodes of the Slurm job.
+  std::vector<std::string> hosts;
+  std::string hostfile;                        // a file with one host per line
+  // Starts the agents on hosts; "none": something else starts them.
+  std::string shell = "ssh";
+  int port = 0;                                // port of the supervisor; 0: any free port
   RankStart start = RankStart::automatic;
-  std::string network;                         // "10.1.0.0/16"; "": that of the agents' connections
-  bool bind = true;                            // ranks to cores, where each has cores of its own
+  std::string network;                         // "10.1.0.0/16"; "": the network of the agents' connections
+  bool bind = true;                            // bind ranks to cores if there are enough cores
   bool tensor_across_nodes = false;
   SlurmSpec slurm;
   std::vector<std::pair<std::string, std::string>> env;
@@ -153,7 +159,7 @@ struct JobSpec {
   int version = 1;
   std::string name = "job", description;
   uint64_t seed = 1234;
-  std::string device = "cpu";                  // or "cuda", or "auto": decided by the machine that runs
+  std::string device = "cpu";                  // or "cuda", or "auto": decided once, when the run is launched
   ModelSpec model;
   DataSpec data;
   BatchSpec batch;
@@ -173,7 +179,7 @@ struct JobSpec {
     return {.tp = parallelism.tensor, .cp = 1, .dp = parallelism.data, .pp = parallelism.pipeline};
   }
   int64_t tokens_per_step() const { return batch.global_sequences * data.seq_len; }
-  /// Micro-batches of one lane in a step; of one data-parallel rank: lanes / data times as many.
+  /// Micro-batches of one lane in a step. A data-parallel rank has lanes / data times as many.
   int64_t micro_batches_per_lane() const {
     return batch.global_sequences / (parallelism.lanes * batch.micro_sequences);
   }

@@ -1,4 +1,4 @@
-// Every diagnostic's page: what the code means, why it happens, an example, and what to do. Pure.
+// The page of each diagnostic code: its meaning, its cause, an example, and what to do. Pure.
 #pragma once
 #include <string>
 #include <vector>
@@ -9,8 +9,8 @@ struct CodePage {
   std::string code, title, cause, example, fix;
 };
 
-/// In order of the codes. E01xx syntax, E02xx values, E03xx parallelism, E05xx data, E06xx checkpoints and
-/// runs, E07xx launching, W: warnings.
+/// All pages in the order of the codes. E01xx syntax, E02xx values, E03xx parallelism, E04xx size, E05xx
+/// data, E06xx checkpoints and runs, E07xx launching, W warnings.
 const std::vector<CodePage>& code_pages();
 const CodePage* find_code(const std::string& code);
 

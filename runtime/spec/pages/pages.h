@@ -1,4 +1,4 @@
-// What the field table says to people and editors: `trainctl explain`, the JSON Schema, and starter specs.
+// Texts from the field table for people and editors: `trainctl explain`, the JSON Schema, and starter specs.
 #pragma once
 #include <string>
 
@@ -6,10 +6,11 @@ namespace trainctl {
 
 /// JSON Schema draft-07 of the whole spec.
 std::string job_schema();
-/// Explains a field ("parallelism.tensor"), a section ("parallelism"), a code ("E0312"), a preset, "all" fields, all "codes",
-/// or with "" lists the sections; empty if unknown, with did-you-mean in `suggestion`.
+/// The explanation of `topic`: a field ("parallelism.tensor"), a section ("parallelism"), a code ("E0312"), a
+/// preset, "all" (all fields), "codes" (all codes), or "" (the list of sections). If the topic is unknown,
+/// returns "" and sets `suggestion` to the nearest topic.
 std::string explain(const std::string& topic, std::string* suggestion);
-/// The commented starter spec of a preset; "" where there is none of this name.
+/// The commented starter spec of a preset; "" if there is no such preset.
 std::string starter_job(const std::string& preset);
 
 }  // namespace trainctl
