@@ -1,7 +1,8 @@
-// The command line as declarations: commands, their options, and what one line of words comes to.
+// Declares commands and their options, and parses a command line.
 //
-// A thin front of CLI11, which is the slowest header of the program to compile: only command_line.cpp includes it. Handles
-// (CommandLine, Option) are small, copyable and valid as long as the CommandLineProgram that they came from.
+// A thin layer over CLI11. Only command_line.cpp includes CLI11, because that header takes longest to
+// compile. Handles (CommandLine, Option) are small and copyable, and valid as long as their
+// CommandLineProgram.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -24,23 +25,24 @@ class Option {
   Option& required(bool yes = true);
   /// The word for the value in the help, e.g. "N".
   Option& type_name(const std::string& name);
-  /// A whole number or a number from `low` to `high`.
+  /// Accepts only numbers from `low` to `high`.
   Option& range(double low, double high);
-  /// A number above zero.
+  /// Accepts only numbers above zero.
   Option& positive();
   Option& one_of(const std::vector<std::string>& values);
-  /// May be repeated; each use takes one value.
+  /// The option may be repeated; each use takes one value.
   Option& repeatable();
   Option& excludes(const Option& other);
   Option& needs(const Option& other);
-  /// Shows the value that its variable holds now as the default in the help.
+  /// The help shows the current value of the option's variable as the default.
   Option& show_default();
 
  private:
   CLI::Option* option_;
 };
 
-/// A command, or the program itself. An option's variable keeps its value unless the line names the option.
+/// A command, or the program itself. The variable of an option keeps its value if the line does not have the
+/// option; it must outlive CommandLineProgram::parse.
 class CommandLine {
  public:
   explicit CommandLine(CLI::App* app) : app_(app) {}
@@ -52,7 +54,7 @@ class CommandLine {
   Option add_option(const std::string& name, uint64_t& value, const std::string& help);
   Option add_option(const std::string& name, double& value, const std::string& help);
   Option add_flag(const std::string& name, bool& value, const std::string& help);
-  /// The option declared before under this name.
+  /// An option that was declared with this name.
   Option get_option(const std::string& name);
 
   CommandLine add_subcommand(const std::string& name, const std::string& help);
@@ -60,27 +62,27 @@ class CommandLine {
   void require_subcommand();
   /// Leaves the command out of the help and of completion.
   void hide();
-  /// Called when the line has been understood and names this command.
+  /// Sets a function that parse() calls if the line is valid and names this command.
   void when_named(std::function<void()> call);
 
   std::string name() const;
-  /// With the names of the commands above: "trainctl data tokenize".
+  /// The name with those of its parents: "trainctl data tokenize".
   std::string full_name() const;
   std::string description() const;
   std::string help() const;
-  /// "--json", ...: every long name.
+  /// The long names of all options: "--json", ...
   std::vector<std::string> option_names() const;
-  /// Those that the help shows.
+  /// The subcommands that the help shows.
   std::vector<CommandLine> subcommands() const;
 
  private:
   CLI::App* app_;
 };
 
-/// Owns the declarations and understands lines.
+/// Owns the declarations and parses lines.
 class CommandLineProgram {
  public:
-  /// `footer` ends every help page.
+  /// `footer`: the last text of every help page.
   CommandLineProgram(const std::string& name, const std::string& description, const std::string& version,
                      const std::string& footer);
   ~CommandLineProgram();
@@ -88,9 +90,10 @@ class CommandLineProgram {
 
   struct Outcome {
     enum Kind { understood, print, misused } kind = understood;
-    std::string text;   ///< to print on stdout (help, version), or one sentence on what is wrong
+    std::string text;   ///< print: text for stdout (help, version); misused: what is wrong, one sentence
   };
-  /// Sets the variables of all options on the line and calls what the named commands asked for.
+  /// Sets the variables of the options on the line and calls the functions (when_named) of the named
+  /// commands.
   Outcome parse(int argc, const char* const* argv);
 
  private:

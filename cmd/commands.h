@@ -1,7 +1,9 @@
-// What the commands of trainctl share. A command is one file of this folder with one function, `add_<name>`, that declares
-// its subcommand and options and says what to run; program.cpp parses the line, runs it and returns its exit status.
+// Declarations that all commands of trainctl share. A command is one file of this folder with one function
+// `add_<name>`. The function declares the subcommand and its options and sets the function to run.
+// program.cpp parses the line, runs that function and returns its exit status.
 //
-// To add a command: write cmd/<name>.cpp, declare add_<name> below, and name it in the table of cmd/commands.cpp.
+// To add a command: write cmd/<name>.cpp, declare add_<name> below, and name it in the table of
+// cmd/commands.cpp.
 //
 //   void add_stop(CommandLine& app, Context& context) {
 //     auto options = std::make_shared<Options>();
@@ -10,8 +12,9 @@
 //     when_chosen(command, context, [options, &context] { return stop(*options, context); });
 //   }
 //
-// Errors: a command throws Error (or returns an exit status itself); program.cpp turns it into one line on stderr and
-// exit_status(code). `--json` is global: a command that prints results checks context.json and writes JSON to stdout.
+// Errors: a command throws Error or returns an exit status. For an Error, program.cpp prints one line on
+// stderr and exits with exit_status(code). `--json` is global: a command that prints results checks
+// context.json and writes JSON to stdout.
 #pragma once
 #include <functional>
 #include <optional>
@@ -24,56 +27,59 @@
 
 namespace trainctl::cmd {
 
-/// Exit statuses that are no errors; the others come from exit_status(ErrorCode). Full table: `trainctl help exit-codes`.
+/// Exit statuses that are not errors. The others come from exit_status(ErrorCode). The full table: `trainctl
+/// help exit-codes`.
 inline constexpr int kExitDone = 0, kExitDifferences = 20;
 
 /// Global flags, filled in before any command runs.
 struct Context {
   bool only_errors = false;          ///< -q
-  bool json = false;                 ///< --json: the result as JSON on stdout, nothing else there
-  bool color_out = false;            ///< ANSI colours wanted on stdout
-  bool color_err = false;            ///< ... on stderr
+  bool json = false;                 ///< --json: stdout has the result as JSON and nothing else
+  bool color_out = false;            ///< use ANSI colours on stdout
+  bool color_err = false;            ///< use ANSI colours on stderr
   std::string program;               ///< path of this binary, for starting ranks
-  std::vector<std::string> arguments;///< the whole command line after the program, for the records of a run
+  std::vector<std::string> arguments;///< the command line without the program, for the records of a run
   std::function<int()> action;       ///< set by when_chosen
   bool quiet() const { return only_errors; }
 };
 
-/// Makes `run` the action of the program if `command` is the subcommand on the line. Returns the exit status.
+/// Makes `run` the action of the program if the line names `command`. `run` returns the exit status.
 void when_chosen(CommandLine command, Context& context, std::function<int()> run);
 
 /// JOB and -s/--set, shared by every command that reads a job spec.
 struct JobArguments {
   std::string path;
   std::vector<std::string> overrides;
-  bool no_data = false;              ///< --no-data: do not look whether the files of the job exist
+  bool no_data = false;              ///< --no-data: do not check whether the files of the job exist
 };
 void add_job_arguments(CommandLine command, JobArguments& arguments);
-/// --no-data, for commands that need nothing but the spec.
+/// Adds --no-data, for commands that need only the spec.
 void add_no_data_flag(CommandLine command, JobArguments& arguments);
-/// Only -s/--set K=V, for commands whose JOB comes from elsewhere (resume).
+/// Adds only -s/--set K=V, for commands that have no JOB argument (resume).
 void add_set_option(CommandLine command, std::vector<std::string>& overrides);
 
-/// Reads and parses the spec with TRAINCTL_SET__* and --set applied. Prints all diagnostics (stderr, or stdout as JSON under
-/// --json when there are errors). Nothing returned: the spec has errors and the command must return
-/// exit_status(ErrorCode::kSpec). Throws Error(kUsage) if the file cannot be read.
+/// Reads and parses the spec with TRAINCTL_SET__* and --set applied. Prints all diagnostics on stderr, or as
+/// JSON on stdout if there are errors and --json is given. Returns nullopt if the spec has errors; then the
+/// command must return exit_status(ErrorCode::kSpec). Throws Error(kUsage) if the file cannot be read.
 std::optional<ParsedJob> load_job(const JobArguments& arguments, const Context& context);
-/// Whether the files of the job exist. If not, prints one located error each (as load_job does) and the command must return
-/// exit_status(ErrorCode::kData). Always true with --no-data.
+/// Whether the files of the job exist. If not, prints one error for each with its place, as load_job does;
+/// then the command must return exit_status(ErrorCode::kData). Always true with --no-data.
 bool files_exist(const ParsedJob& job, const JobArguments& arguments, const Context& context);
-/// "" or one sentence on what a failure of this job would cost: everything, if it saves nothing on the way.
+/// One sentence if a failure of this job would lose all its work because it saves no checkpoints before the
+/// end; "" if not.
 std::string risk_of(const JobSpec& job);
-/// What load_job parses: the file's text, with TRAINCTL_SET__* and --set. Throws Error(kUsage) if the file cannot be read.
+/// The input of load_job's parser: the file's text, TRAINCTL_SET__* and --set. Throws Error(kUsage) if the
+/// file cannot be read.
 ParseInput job_input(const JobArguments& arguments);
-/// `trainctl launch JOB -s ...` of the same job, quoted for a shell.
+/// The command `trainctl launch JOB -s ...` for the same job, quoted for a shell.
 std::string launch_command(const JobArguments& arguments);
-/// The same as load_job from text already at hand, e.g. the resolved spec of a run; `file` names it in diagnostics, and its
-/// relative paths start in `folder` ("": in that of `file`).
+/// Like load_job, but parses `text`, for example the resolved spec of a run. `file`: its name in diagnostics.
+/// Relative paths are relative to `folder`; "": to the folder of `file`.
 std::optional<ParsedJob> load_job_text(const std::string& text, const std::string& file,
                                        const std::vector<std::string>& overrides, const Context& context,
                                        const std::string& folder = "");
 
-/// Prints diagnostics on stderr, or on stdout as JSON under --json. Returns the exit status of a spec with errors.
+/// Prints diagnostics on stderr, or as JSON on stdout with --json. Returns exit_status(ErrorCode::kSpec).
 int report_mistakes(const std::vector<Diagnostic>& mistakes, const Context& context);
 
 /// One registered command.
@@ -84,7 +90,8 @@ struct Command {
 /// Every command of this build, in the order of the help text.
 std::span<const Command> commands();
 
-/// The whole program but for main itself: parses, runs, maps every outcome to an exit status. For tests, too.
+/// The whole program except main: parses the line, runs the command, maps every outcome to an exit status.
+/// Tests call it.
 int run_program(int argc, const char* const* argv);
 
 void add_launch(CommandLine& app, Context& context);
@@ -94,7 +101,8 @@ void add_status(CommandLine& app, Context& context);
 void add_diagnose(CommandLine& app, Context& context);
 void add_rank(CommandLine& app, Context& context);
 void add_node(CommandLine& app, Context& context);
-/// `trainctl remote HOST COMMAND...`, which mpirun calls with words of any form; nothing of the line is parsed.
+/// `trainctl remote HOST COMMAND...`, which mpirun calls. Does not parse options, because the words may have
+/// any form.
 int remote_shell(int argc, const char* const* argv);
 void add_plan(CommandLine& app, Context& context);
 void add_data(CommandLine& app, Context& context);

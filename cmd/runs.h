@@ -1,4 +1,4 @@
-// What the commands on runs (launch, resume, stop, status, diagnose) share.
+// Functions that the commands on runs (launch, resume, stop, status, diagnose) share.
 #pragma once
 #include <functional>
 #include <string>
@@ -11,31 +11,33 @@
 
 namespace trainctl::cmd {
 
-/// RUN and where to look for it.
+/// RUN, and the folder in which to search for it.
 struct RunArguments {
   std::string name = "latest", root;
 };
 void add_run_arguments(CommandLine command, RunArguments& arguments, bool required);
 FoundRun find_run(const RunArguments& arguments);
-/// Where ids are looked for unless told: $TRAINCTL_RUN_DIR, else runs.
+/// The default folder of runs: $TRAINCTL_RUN_DIR, or "runs" if that is not set.
 std::string default_run_root();
 
 SupervisorState supervisor_state(FileSystem& fs, const RunDirectory& run);
 
-/// This binary, by its full path: ranks are started with it.
+/// The full path of this binary, with which ranks are started.
 std::string own_program();
 
-/// The console of a supervisor on stderr.
+/// The options for a supervisor's console on stderr.
 TerminalConsole::Options console_options(const Context& context);
 
-/// Runs `supervise` of `run` in the background and returns once ranks are up, or with its exit status if it ended before. No
-/// thread may have been started.
+/// Runs `supervise` in a background process. Returns when the ranks of `run` are up, or with the exit status
+/// of `supervise` if it ends before. Call it before the first thread starts.
 int detach(const RunDirectory& run, const std::function<int()>& supervise);
 
-/// From here on a reader of our output that goes away (a closed pipe) does not end us: the run directory keeps the record.
+/// After this call, a closed stdout or stderr pipe does not end this process. The run directory keeps the
+/// record.
 void outlive_readers();
 
-/// What a supervised run ends with under --json, and its exit status.
+/// Ends a command that supervised a run: prints the result as JSON with --json, carries out result.acts, and
+/// returns the exit status.
 int report_result(const RunResult& result, const Context& context);
 
 }  // namespace trainctl::cmd

@@ -1,11 +1,11 @@
-// A text that is drawn again and again: on a terminal in place, elsewhere as blocks.
+// Shows a text that changes: on a terminal in place, otherwise as one block after another.
 #pragma once
 #include <functional>
 #include <string>
 
 namespace trainctl::cmd {
 
-/// The room of the terminal on stdout; 0: it is none.
+/// The size of the terminal on stdout; 0: stdout is not a terminal.
 struct Room {
   int columns = 0, rows = 0;
 };
@@ -13,13 +13,13 @@ Room terminal_room();
 
 struct Screen {
   std::string text;
-  bool last = false;  ///< there is nothing more to come
+  bool last = false;  ///< no more texts follow
 };
 
-/// Draws what `draw` gives, every `every_s` seconds, until it is the last, the reader leaves with q or
-/// Ctrl-C, or stdout is closed. On a terminal it has a screen of its own, cut to the terminal, and what was
-/// there before comes back; the last text is printed then. Otherwise each text is printed below the one
-/// before, under a line with the time, or as it is if `plain`.
+/// Calls `draw` every `every_s` seconds and shows its text, until Screen::last, until the user presses q or
+/// Ctrl-C, or until stdout is closed. On a terminal the texts appear on an alternate screen, cut to its size;
+/// at the end the previous screen returns and the last text is printed. Otherwise, or if `plain`, the texts
+/// are printed one below the other; without `plain` a line with the time precedes each text.
 void watch(const std::function<Screen(Room)>& draw, double every_s, bool plain);
 
 }  // namespace trainctl::cmd
