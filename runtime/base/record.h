@@ -1,0 +1,173 @@
+// A record's fields, written once: the JSON writer and the reader come from the same list.
+//
+//   struct Node {
+//     std::string name;
+//     std::optional<double> load;
+//     static void fields(auto& f, auto& r) {   // r is const where a record is written
+//       f("name", r.name);                     // always written, must be there
+//       f.later("count", r.count);             // always written; a record of an older version may lack it
+//       f.maybe("load", r.load);               // written where it has a value
+//       f.written("version", 1);               // for other programs; not read
+//     }
+//   };
+//
+// A field is a record, an enum with Words, what the JSON library converts (numbers, bools, texts, pairs,
+// types with to_json and from_json), a vector of these, or JSON that is kept as text: f("lineage",
+// as_json(r.lineage_json)). Pure; safe from any thread.
+#pragma once
+#include <fmt/format.h>
+
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "runtime/base/json.h"
+#include "runtime/base/words.h"
+
+namespace trainctl {
+
+/// A text that is no such record; the message names what is wrong with it.
+class BadRecord : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// JSON that a record keeps as text. A text that is no JSON is written as `<discarded>`, as the JSON library
+/// does.
+template <typename Text>
+struct JsonText {
+  Text& text;
+};
+template <typename Text>
+JsonText<Text> as_json(Text& text) {
+  return {text};
+}
+
+template <typename J>
+class RecordWriter {
+ public:
+  explicit RecordWriter(J& object) : object_(object) {}
+  template <typename T>
+  void operator()(const char* name, const T& value) {
+    object_[name] = json_of(value);
+  }
+  template <typename T>
+  void later(const char* name, const T& value) {
+    (*this)(name, value);
+  }
+  template <typename T>
+  void maybe(const char* name, const std::optional<T>& value) {
+    if (value) (*this)(name, *value);
+  }
+  template <typename T>
+  void written(const char* name, const T& value) {
+    (*this)(name, value);
+  }
+
+  template <typename T>
+  static J json_of(const T& value) {
+    if constexpr (requires(RecordWriter& w) { T::fields(w, value); }) {
+      J object = J::object();
+      RecordWriter writer(object);
+      T::fields(writer, value);
+      return object;
+    } else if constexpr (Worded<T>) {
+      return J(word_of(value));
+    } else {
+      return J(value);
+    }
+  }
+  template <typename T>
+  static J json_of(const std::vector<T>& list) {
+    J array = J::array();
+    for (const T& item : list) array.push_back(json_of(item));
+    return array;
+  }
+  template <typename Text>
+  static J json_of(const JsonText<Text>& json) {
+    static_assert(std::is_same_v<J, nlohmann::json>, "the order of its keys would be lost");
+    return try_parse_json(json.text);
+  }
+
+ private:
+  J& object_;
+};
+
+template <typename J>
+class RecordReader {
+ public:
+  explicit RecordReader(const J& object) : object_(object) {}
+  template <typename T>
+  void operator()(const char* name, T&& value) {
+    read(object_.at(name), value);
+  }
+  template <typename T>
+  void later(const char* name, T&& value) {
+    if (object_.contains(name)) read(object_.at(name), value);
+  }
+  template <typename T>
+  void maybe(const char* name, std::optional<T>& value) {
+    if (object_.contains(name)) read(object_.at(name), value.emplace());
+  }
+  template <typename T>
+  void written(const char*, const T&) {}
+
+  template <typename T>
+  static void read(const J& json, T& value) {
+    if constexpr (requires(RecordReader& r) { T::fields(r, value); }) {
+      RecordReader reader(json);
+      T::fields(reader, value);
+    } else if constexpr (Worded<T>) {
+      const auto word = json.template get<std::string>();
+      const auto known = of_word<T>(word);
+      if (!known) throw BadRecord(fmt::format("\"{}\" is no value that this program knows", word));
+      value = *known;
+    } else {
+      json.get_to(value);
+    }
+  }
+  template <typename T>
+  static void read(const J& json, std::vector<T>& list) {
+    list.clear();
+    for (const J& item : json.template get_ref<const typename J::array_t&>()) read(item, list.emplace_back());
+  }
+  static void read(const J& json, std::vector<bool>& list) = delete;
+  template <typename Text>
+  static void read(const J& json, JsonText<Text>& value) {
+    value.text = dump_json(json);
+  }
+
+ private:
+  const J& object_;
+};
+
+/// The record as a JSON value: of nlohmann::json the keys are sorted, of ordered_json they are in the order
+/// of the fields.
+template <typename J = nlohmann::json, typename R>
+J record_json(const R& record) {
+  return RecordWriter<J>::json_of(record);
+}
+template <typename R>
+std::string record_text(const R& record, int indent = -1) {
+  return dump_json(record_json(record), indent);
+}
+
+/// Throws BadRecord.
+template <typename R, typename J>
+R record_of(const J& json) try {
+  R record;
+  RecordReader<J>::read(json, record);
+  return record;
+} catch (const nlohmann::detail::exception& error) {
+  throw BadRecord(error.what());
+}
+template <typename R>
+R record_of_text(std::string_view text) try {
+  return record_of<R>(parse_json(text));
+} catch (const nlohmann::detail::exception& error) {
+  throw BadRecord(error.what());
+}
+
+}  // namespace trainctl

@@ -1,0 +1,38 @@
+// The words of an enum: text at the edge (parse, print), values inside.
+//
+//   template <> struct Words<NodeState> { static constexpr std::string_view list[] = {"absent", "running"};
+//   };
+//
+// The words are in the order of the values, which count from 0.
+#pragma once
+#include <cstddef>
+#include <iterator>
+#include <optional>
+#include <string_view>
+
+#include "runtime/base/ensure.h"
+
+namespace trainctl {
+
+template <typename E>
+struct Words;
+
+template <typename E>
+concept Worded = requires { Words<E>::list; };
+
+template <Worded E>
+constexpr std::string_view word_of(E value) {
+  const size_t i = size_t(value);
+  ENSURE(i < std::size(Words<E>::list));
+  return Words<E>::list[i];
+}
+
+/// Nothing for a text that is none of the words.
+template <Worded E>
+constexpr std::optional<E> of_word(std::string_view word) {
+  for (size_t i = 0; i < std::size(Words<E>::list); ++i)
+    if (Words<E>::list[i] == word) return E(i);
+  return std::nullopt;
+}
+
+}  // namespace trainctl
