@@ -66,8 +66,8 @@ std::optional<ParsedJob> load_job(const JobArguments& arguments, const Context& 
 /// then the command must return exit_status(ErrorCode::kData). Always true with --no-data.
 bool files_exist(const ParsedJob& job, const JobArguments& arguments, const Context& context);
 /// One sentence if a failure of this job would lose all its work because it saves no checkpoints before the
-/// end; "" if not.
-std::string risk_of(const JobSpec& job);
+/// end; nullopt if not.
+std::optional<std::string> risk_of(const JobSpec& job);
 /// The input of load_job's parser: the file's text, TRAINCTL_SET__* and --set. Throws Error(kUsage) if the
 /// file cannot be read.
 ParseInput job_input(const JobArguments& arguments);

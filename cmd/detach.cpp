@@ -9,7 +9,6 @@
 
 #include "cmd/runs.h"
 #include "runtime/base/error.h"
-#include "runtime/base/text.h"
 #include "runtime/run/record/journal.h"
 
 namespace trainctl::cmd {

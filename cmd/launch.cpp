@@ -114,7 +114,7 @@ int launch(Options options, const Context& context) {
     });
   }
   TerminalConsole console(console_options(context));
-  if (const std::string risk = risk_of(request.job.job); !risk.empty()) console.note(risk);
+  if (const auto risk = risk_of(request.job.job)) console.note(*risk);
   return report_result(launch_run(request, real_file_system(), real_clock(), console), context);
 }
 

@@ -6,6 +6,7 @@
 #include "cmd/runs.h"
 #include "runtime/base/error.h"
 #include "runtime/base/text.h"
+#include "runtime/base/units.h"
 #include "runtime/run/record/known_status.h"
 #include "runtime/run/record/stop_request.h"
 #include "runtime/supervise/start/submit.h"

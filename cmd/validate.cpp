@@ -60,7 +60,7 @@ int validate(const Options& options, const Context& context) {
     print_origins(*parsed);
   } else if (!context.quiet()) {
     fmt::print("{}\n", summary(parsed->job));
-    if (const std::string risk = risk_of(parsed->job); !risk.empty()) fmt::print("{}\n", risk);
+    if (const auto risk = risk_of(parsed->job)) fmt::print("{}\n", *risk);
     fmt::print("valid. next: {}\n", launch_command(options.job));
   }
   return kExitDone;

@@ -10,7 +10,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/file_system.h"
 #include "runtime/base/hash.h"
-#include "runtime/base/text.h"
+#include "runtime/base/units.h"
 
 namespace trainctl::data {
 namespace {

@@ -22,9 +22,9 @@ std::string driver_floor_text(int runtime_version) {
                           : fmt::format("a driver for CUDA {} or later", version_text(floor.cuda));
 }
 
-std::string driver_problem(int driver_version, const std::string& driver, int runtime_version) {
+Problem driver_problem(int driver_version, const std::string& driver, int runtime_version) {
   const DriverFloor floor = driver_floor(runtime_version);
-  if (driver_version >= floor.cuda) return "";
+  if (driver_version >= floor.cuda) return Problem::none();
   std::string text = fmt::format("the NVIDIA driver here{} serves CUDA {}, and this trainctl, built with CUDA {}, needs {}: update "
                                  "the driver",
                                  driver.empty() ? "" : " is " + driver + ", which", version_text(driver_version),
@@ -32,7 +32,7 @@ std::string driver_problem(int driver_version, const std::string& driver, int ru
   const DriverFloor older = driver_floor(12000);
   if (runtime_version >= 13000 && driver_version >= older.cuda)
     text += fmt::format(", or take a trainctl that was built with CUDA 12.8 or 12.9, for which driver {} is enough", older.branch);
-  return text;
+  return Problem(text);
 }
 
 }  // namespace trainctl::kernels

@@ -2,6 +2,8 @@
 #pragma once
 #include <string>
 
+#include "runtime/base/problem.h"
+
 namespace trainctl::kernels {
 
 /// The oldest driver: the CUDA version that it serves (1000 * major + 10 * minor) and its branch.
@@ -15,7 +17,8 @@ DriverFloor driver_floor(int runtime_version);
 /// It in words: "driver 580 or later".
 std::string driver_floor_text(int runtime_version);
 
-/// "" where a driver that serves CUDA `driver_version` is new enough; else one sentence. `driver`: its own version ("535.104.05"), or "".
-std::string driver_problem(int driver_version, const std::string& driver, int runtime_version);
+/// None where a driver that serves CUDA `driver_version` is new enough; else one sentence. `driver`: its own
+/// version ("535.104.05"), or "".
+Problem driver_problem(int driver_version, const std::string& driver, int runtime_version);
 
 }  // namespace trainctl::kernels

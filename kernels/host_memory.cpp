@@ -3,7 +3,7 @@
 #include <sys/mman.h>
 
 #include "runtime/base/error.h"
-#include "runtime/base/text.h"
+#include "runtime/base/units.h"
 
 namespace trainctl::kernels {
 

@@ -5,6 +5,8 @@
 
 #include <string>
 
+#include "runtime/base/problem.h"
+
 namespace trainctl::parallel {
 
 struct NcclApi {
@@ -26,7 +28,7 @@ struct NcclApi {
 /// Loads the library on the first call. Error(kPreflight) in one sentence when it is not there or of a version that will not do.
 const NcclApi& nccl();
 
-/// Why this version will not do, in one sentence; "" when it will.
-std::string nccl_version_problem(int version, const std::string& path);
+/// Why this version will not do, in one sentence.
+Problem nccl_version_problem(int version, const std::string& path);
 
 }  // namespace trainctl::parallel

@@ -26,8 +26,8 @@ NcclApi load() {
   decltype(&ncclGetVersion) get_version = nullptr;
   find(library, "ncclGetVersion", get_version);
   get_version(&f.version);
-  if (const std::string problem = nccl_version_problem(f.version, f.path); !problem.empty())
-    throw Error(ErrorCode::kPreflight, problem);
+  if (const Problem problem = nccl_version_problem(f.version, f.path); problem.exists())
+    throw Error(ErrorCode::kPreflight, problem.text());
   find(library, "ncclGetUniqueId", f.get_unique_id);
   find(library, "ncclCommInitRankConfig", f.comm_init_rank_config);
   find(library, "ncclCommGetAsyncError", f.comm_get_async_error);

@@ -4,13 +4,15 @@
 
 namespace trainctl::parallel {
 
-std::string nccl_version_problem(int version, const std::string& path) {
+Problem nccl_version_problem(int version, const std::string& path) {
   // Up to 2.8 a version was written 2809, since then 20900: 2.18 and all that follow are 218xx and more.
-  if (version >= 21800 && version < 30000) return "";
+  if (version >= 21800 && version < 30000) return Problem::none();
   const std::string text = version < 10000 ? fmt::format("{}.{}.{}", version / 1000, version / 100 % 10, version % 100)
                                            : fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
-  return fmt::format("{} is NCCL {}; trainctl needs 2.18 or a later 2.x: install one, or name its folder in TRAINCTL_CUDA_LIBRARIES",
-                     path, text);
+  return Problem(
+      fmt::format("{} is NCCL {}; trainctl needs 2.18 or a later 2.x: install one, or name its folder in "
+                  "TRAINCTL_CUDA_LIBRARIES",
+                  path, text));
 }
 
 }  // namespace trainctl::parallel

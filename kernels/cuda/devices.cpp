@@ -66,7 +66,9 @@ CudaStatus cuda_status() {
   (void)cudaRuntimeGetVersion(&status.runtime_version);
   if (cudaDriverGetVersion(&status.driver_version) != cudaSuccess) status.driver_version = 0;
   if (status.driver_version > 0)
-    status.problem = driver_problem(status.driver_version, cuda::management_driver_version(), status.runtime_version);
+    status.problem =
+        driver_problem(status.driver_version, cuda::management_driver_version(), status.runtime_version)
+            .text_or_empty();
   if (!status.problem.empty()) {
     status.driver_too_old = true;
     return status;

@@ -2,12 +2,27 @@
 
 #include <sys/resource.h>
 
+#include <cstdlib>
 #include <fstream>
+#include <iterator>
 #include <string>
 
-#include "runtime/base/text.h"
+#include "runtime/base/units.h"
 
 namespace trainctl {
+
+SystemMemory system_memory_of(const std::string& meminfo) {
+  const auto bytes_at = [&](const std::string& key) {
+    const size_t at = meminfo.find(key);
+    return at == std::string::npos ? 0 : std::strtoull(meminfo.c_str() + at + key.size(), nullptr, 10) * 1024;
+  };
+  return {.total_bytes = bytes_at("MemTotal:"), .available_bytes = bytes_at("MemAvailable:")};
+}
+
+SystemMemory system_memory() {
+  std::ifstream file("/proc/meminfo");  // has no size, so FileSystem cannot read it
+  return system_memory_of({std::istreambuf_iterator<char>(file), {}});
+}
 
 uint64_t peak_resident_bytes() {
   std::ifstream status("/proc/self/status");

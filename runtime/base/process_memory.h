@@ -1,4 +1,4 @@
-// How much memory this process has used.
+// How much memory this process has used, and how much this machine has.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -8,6 +8,14 @@ namespace trainctl {
 /// The largest resident size of this process so far, in bytes (VmHWM, which includes libraries, shared memory
 /// and mapped files); 0 if the system does not report it.
 uint64_t peak_resident_bytes();
+
+struct SystemMemory {
+  uint64_t total_bytes = 0, available_bytes = 0;  ///< 0: the system does not tell
+};
+/// Of the text of /proc/meminfo.
+SystemMemory system_memory_of(const std::string& meminfo);
+/// Of this machine.
+SystemMemory system_memory();
 
 /// The message for a std::bad_alloc, one sentence: the peak memory of this process, its address-space limit
 /// (ulimit -v) if one is set, and what to do.

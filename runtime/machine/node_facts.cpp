@@ -8,12 +8,13 @@
 
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 
 #include "kernels/device.h"
 #include "runtime/base/error.h"
-#include "runtime/base/json.h"
+#include "runtime/base/process_memory.h"
+#include "runtime/base/record.h"
 #include "runtime/base/text.h"
+#include "runtime/base/units.h"
 
 namespace trainctl {
 namespace {
@@ -22,14 +23,6 @@ using nlohmann::json;
 
 /// A folder that takes no page takes no log, socket or memory segment of a rank either.
 constexpr size_t kProbeBytes = 4096;
-
-uint64_t meminfo(const std::string& wanted) {
-  std::ifstream file("/proc/meminfo");
-  uint64_t kib = 0;
-  for (std::string key, unit; file >> key >> kib; std::getline(file, unit))
-    if (key == wanted) return kib * 1024;
-  return 0;
-}
 
 int usable_cores() {
   cpu_set_t set;
@@ -45,11 +38,11 @@ void add_gpu(std::vector<GpuKind>& kinds, const kernels::GpuFacts& gpu) {
   kinds.push_back({gpu.name, 1, gpu.total_bytes});
 }
 
-/// "" or the error of the system.
-std::string write_problem(const std::string& folder) {
+/// The error of the system.
+Problem write_problem(const std::string& folder) {
   std::string path = folder + "/trainctl.probe.XXXXXX";
   const int fd = ::mkstemp(path.data());
-  if (fd < 0) return std::strerror(errno);
+  if (fd < 0) return Problem(std::strerror(errno));
   const std::string page(kProbeBytes, 'x');
   const ssize_t written = ::write(fd, page.data(), page.size());
   std::string problem = written == ssize_t(page.size()) ? ""
@@ -57,7 +50,7 @@ std::string write_problem(const std::string& folder) {
                                                         : "it is full";
   if (::close(fd) != 0 && problem.empty()) problem = std::strerror(errno);  // NFS says it here
   ::unlink(path.c_str());
-  return problem;
+  return Problem::of(std::move(problem));
 }
 
 json object_of(const std::string& text) {
@@ -99,7 +92,7 @@ NodeFacts NodeFacts::from_json(const std::string& text) try {
 }
 
 NodeFacts node_facts(bool with_gpus) {
-  NodeFacts facts{.cores = usable_cores(), .memory_bytes = meminfo("MemTotal:")};
+  NodeFacts facts{.cores = usable_cores(), .memory_bytes = system_memory().total_bytes};
   struct statvfs s;
   if (::statvfs("/dev/shm", &s) == 0) facts.shared_memory_bytes = uint64_t(s.f_blocks) * s.f_frsize;
   if (::statvfs("/tmp", &s) == 0) facts.scratch_free_bytes = uint64_t(s.f_bavail) * s.f_frsize;
@@ -136,16 +129,16 @@ NodeUsage NodeUsage::from_json(const std::string& text) try {
 }
 
 uint64_t memory_used_here() {
-  const uint64_t total = meminfo("MemTotal:"), available = meminfo("MemAvailable:");
-  return total > available ? total - available : 0;
+  const SystemMemory memory = system_memory();
+  return memory.total_bytes > memory.available_bytes ? memory.total_bytes - memory.available_bytes : 0;
 }
 
-std::string folders_problem(const std::vector<std::string>& folders) {
+Problem folders_problem(const std::vector<std::string>& folders) {
   for (const std::string& folder : folders)
-    if (const std::string problem = write_problem(folder); !problem.empty())
-      return fmt::format("cannot write {}: {}; make room or repair it, or leave the node out", folder,
-                         problem);
-  return "";
+    if (const Problem problem = write_problem(folder); problem.exists())
+      return Problem(fmt::format("cannot write {}: {}; make room or repair it, or leave the node out", folder,
+                         problem.text()));
+  return Problem::none();
 }
 
 }  // namespace trainctl

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/problem.h"
+
 namespace trainctl {
 
 /// GPUs of one kind.
@@ -45,6 +47,6 @@ uint64_t memory_used_here();
 
 /// Writes and removes a small file in each of the folders, because ranks will write there. Returns "" or one
 /// sentence with the first folder that fails and why.
-std::string folders_problem(const std::vector<std::string>& folders);
+Problem folders_problem(const std::vector<std::string>& folders);
 
 }  // namespace trainctl

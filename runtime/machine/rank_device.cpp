@@ -11,23 +11,25 @@ namespace trainctl {
 
 const char* name_of(DeviceKind kind) { return kind == DeviceKind::cuda ? "cuda" : "cpu"; }
 
-std::string missing_gpus(const JobSpec& job, int gpus, const std::string& problem,
+Problem missing_gpus(const JobSpec& job, int gpus, const std::string& problem,
                          std::optional<int> ranks_here) {
-  if (gpus == 0) return fmt::format("device = \"cuda\", but {}", problem);
+  if (gpus == 0) return Problem(fmt::format("device = \"cuda\", but {}", problem));
   const int all = job.mesh().world_size(), ranks = std::min(all, ranks_here.value_or(all)),
             share = job.launcher.ranks_per_gpu;
   const int wanted = (ranks + share - 1) / share;
-  if (wanted <= gpus) return "";
-  return fmt::format("{} ranks at launcher.ranks_per_gpu = {} need {} GPUs and this machine has {}; make parallelism smaller, or raise "
-                     "launcher.ranks_per_gpu to {} (ranks that share a GPU work one after another)",
-                     ranks, share, wanted, gpus, (ranks + gpus - 1) / gpus);
+  if (wanted <= gpus) return Problem::none();
+  return Problem(
+      fmt::format("{} ranks at launcher.ranks_per_gpu = {} need {} GPUs and this machine has {}; make "
+                  "parallelism smaller, or raise "
+                  "launcher.ranks_per_gpu to {} (ranks that share a GPU work one after another)",
+                  ranks, share, wanted, gpus, (ranks + gpus - 1) / gpus));
 }
 
 DeviceKind device_kind(const JobSpec& job, std::optional<int> ranks_here) {
   if (job.device == "cpu") return DeviceKind::cpu;
   if (job.device == "cuda") return DeviceKind::cuda;
   const kernels::CudaStatus status = kernels::cuda_status();
-  return missing_gpus(job, status.devices, status.problem, ranks_here).empty() ? DeviceKind::cuda
+  return missing_gpus(job, status.devices, status.problem, ranks_here).is_none() ? DeviceKind::cuda
                                                                                : DeviceKind::cpu;
 }
 

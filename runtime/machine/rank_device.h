@@ -7,6 +7,7 @@
 
 #include "kernels/backend.h"
 #include "parallel/communicator.h"
+#include "runtime/base/problem.h"
 #include "runtime/spec/fields/job.h"
 
 namespace trainctl {
@@ -48,10 +49,10 @@ std::string machine_numerics(const JobSpec& job, DeviceKind kind);
 /// if this machine has no GPU, or if its GPU is not in the table; then the ranks measure the peak.
 std::optional<double> rank_peak_flops_per_s(const JobSpec& job, DeviceKind kind);
 
-/// "" if `gpus` GPUs are enough for the ranks on this machine; otherwise one sentence: GPUs, ranks, what to
+/// None if `gpus` GPUs are enough for the ranks on this machine; otherwise one sentence: GPUs, ranks, what to
 /// do.
 ///   problem   why no GPU can be used; "": none
-std::string missing_gpus(const JobSpec& job, int gpus, const std::string& problem,
+Problem missing_gpus(const JobSpec& job, int gpus, const std::string& problem,
                          std::optional<int> ranks_here = std::nullopt);
 
 /// Whether ranks on GPUs use NCCL: by parallelism.transport if it is given, otherwise if each rank has its

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/base/error.h"
+#include "runtime/base/units.h"
 
 namespace trainctl {
 namespace {
@@ -135,7 +136,7 @@ StageUses stage_uses(const ParamTable& table, const JobSpec& job, const parallel
 
 ChunkGrids chunk_grids(const ParamTable& table, double chunk_mib) {
   ChunkGrids result;
-  const int64_t elements = std::max<int64_t>(1, int64_t(chunk_mib * 1048576.0 / 4));
+  const int64_t elements = std::max<int64_t>(1, int64_t(chunk_mib * kMebibyte / 4));
   for (const Param& p : table.params) {
     result.grids.push_back(parallel::chunk_grid(p.layout, table.legal_tensor, elements));
     result.first_chunk.push_back(result.total);
@@ -147,7 +148,7 @@ ChunkGrids chunk_grids(const ParamTable& table, double chunk_mib) {
 parallel::ShardingOptions sharding_options(const JobSpec& job, const parallel::MeshPosition& at) {
   return {.zero_stage = job.parallelism.zero_stage,
           .lanes_per_rank = int(job.parallelism.lanes / job.parallelism.data),
-          .bucket_elements = std::max<int64_t>(1, int64_t(job.parallelism.bucket_mib * 1048576.0 / 4)),
+          .bucket_elements = std::max<int64_t>(1, int64_t(job.parallelism.bucket_mib * kMebibyte / 4)),
           .tp = job.parallelism.tensor,
           .tp_rank = at.tp,
           .fast_reduction = job.parallelism.reduction == GradientSums::fast};

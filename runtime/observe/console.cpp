@@ -8,6 +8,8 @@
 #include <ctime>
 #include <limits>
 
+#include "runtime/base/text.h"
+
 
 namespace trainctl {
 namespace {

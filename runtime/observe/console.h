@@ -5,7 +5,7 @@
 #include <functional>
 #include <string>
 
-#include "runtime/base/text.h"
+#include "runtime/base/units.h"
 #include "runtime/run/record/console.h"
 
 namespace trainctl {

@@ -5,6 +5,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 #include "runtime/base/text.h"
+#include "runtime/base/units.h"
 
 namespace trainctl {
 namespace {
@@ -12,15 +13,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 std::string dump(const Json& json) { return dump_json(json) + "\n"; }
-
-/// 1234567 -> "1.23 M"
-std::string human(uint64_t n) {
-  const double x = double(n);
-  if (n < 10'000) return std::to_string(n);
-  if (n < 1'000'000) return fmt::format("{:.1f} k", x / 1e3);
-  if (n < 1'000'000'000) return fmt::format("{:.2f} M", x / 1e6);
-  return fmt::format("{:.2f} G", x / 1e9);
-}
 
 /// One line of text for a terminal: control characters escaped, so that data cannot move the cursor.
 std::string visible(const std::string& text) {
@@ -59,7 +51,7 @@ std::string render_tokenized(const data::TokenizeResult& result, bool json) {
   std::string text = fmt::format("tokenizer  {}, vocabulary {}\n", result.tokenizer, result.vocab_size);
   for (const auto& part : result.parts)
     text += fmt::format("{:<9}  {} tokens in {}, {:.2f} bytes of text per token\n", fmt::join(part.files, ", "),
-                        human(part.sidecar.tokens), count_of(part.sidecar.documents, "document"),
+                        tally_text(part.sidecar.tokens), count_of(part.sidecar.documents, "document"),
                         double(part.sidecar.text_bytes) / double(part.sidecar.tokens));
   if (result.empty_documents > 0) text += fmt::format("left out   {}\n", count_of(result.empty_documents, "empty document"));
   text += fmt::format("time       {:.1f} s, {:.1f} MB/s\n", result.seconds, double(bytes) / 1e6 / std::max(result.seconds, 1e-3));
@@ -77,14 +69,14 @@ std::string render_inspection(const data::Inspection& i, const std::string& path
                  {"warnings", i.warnings}});
   std::string text = fmt::format("format       {}, {} tokens, {}\n", i.format, i.element, count_of(i.files.size(), "file"));
   for (const std::string& file : i.files) text += fmt::format("             {}\n", file);
-  text += fmt::format("tokens       {} ({})\n", i.tokens, human(i.tokens));
+  text += fmt::format("tokens       {} ({})\n", i.tokens, tally_text(i.tokens));
   text += fmt::format("documents    {}\n", i.documents ? std::to_string(i.documents) : "unknown: the format has no index");
   text += fmt::format("largest id   {}, of {} tokens looked at\n", i.largest_id,
-                      i.looked_at == i.tokens ? "all" : human(i.looked_at));
+                      i.looked_at == i.tokens ? "all" : tally_text(i.looked_at));
   text += fmt::format("fingerprint  {}\n", i.fingerprint);
   if (i.sidecar)
     text += fmt::format("made by      tokenizer {}, vocabulary {}, end of text {}, from {} bytes of text\n", i.sidecar->tokenizer,
-                        i.sidecar->vocab_size, i.sidecar->end_of_text, human(i.sidecar->text_bytes));
+                        i.sidecar->vocab_size, i.sidecar->end_of_text, tally_text(i.sidecar->text_bytes));
   else
     text += "made by      unknown: there is no sidecar\n";
   for (size_t d = 0; d < i.first_documents.size(); ++d)

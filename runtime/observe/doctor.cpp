@@ -9,6 +9,7 @@
 #include "kernels/driver_floor.h"
 #include "runtime/base/json.h"
 #include "runtime/base/text.h"
+#include "runtime/base/units.h"
 #include "runtime/observe/console.h"
 
 namespace trainctl {

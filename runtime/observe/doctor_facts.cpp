@@ -18,6 +18,7 @@
 #include "parallel/communicator.h"
 #include "runtime/base/error.h"
 #include "runtime/base/file_system.h"
+#include "runtime/base/process_memory.h"
 #include "runtime/machine/bundle.h"
 #include "runtime/supervise/preflight/preflight.h"
 #include "runtime/machine/process.h"
@@ -35,7 +36,7 @@ std::string text_of(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-/// A line "name ... : value" of /proc/cpuinfo or /proc/meminfo.
+/// A line "name ... : value" of /proc/cpuinfo.
 std::string value_of(const std::string& text, const std::string& name) {
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
@@ -99,9 +100,9 @@ void group_limit(MemoryFacts& memory) {
 
 MemoryFacts memory_facts() {
   MemoryFacts memory;
-  const std::string meminfo = text_of("/proc/meminfo");
-  memory.total_bytes = std::strtoull(value_of(meminfo, "MemTotal").c_str(), nullptr, 10) * 1024;
-  memory.available_bytes = available_memory(meminfo);
+  const SystemMemory system = system_memory();
+  memory.total_bytes = system.total_bytes;
+  memory.available_bytes = system.available_bytes;
   group_limit(memory);
   memory.address_space_bytes = limit_of(RLIMIT_AS);
   memory.open_files = limit_of(RLIMIT_NOFILE);

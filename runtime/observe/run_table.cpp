@@ -9,7 +9,7 @@
 #include <map>
 
 #include "runtime/base/json.h"
-#include "runtime/base/text.h"
+#include "runtime/base/units.h"
 #include "runtime/observe/status.h"
 
 namespace trainctl {

@@ -8,6 +8,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
+#include "runtime/base/units.h"
 #include "runtime/observe/console.h"
 #include "runtime/observe/run_table.h"
 #include "runtime/spec/lineage.h"

@@ -6,11 +6,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <fstream>
-#include <iterator>
 
 #include "kernels/device.h"
 #include "runtime/base/error.h"
+#include "runtime/base/process_memory.h"
+#include "runtime/base/units.h"
 
 namespace trainctl {
 namespace {
@@ -50,21 +50,6 @@ std::string lower(std::string text) {
   return text;
 }
 
-/// Bytes of "80GiB", "40 GB"; 0 if it is no such quantity.
-uint64_t bytes_of(const std::string& text) {
-  char* end = nullptr;
-  const double number = std::strtod(text.c_str(), &end);
-  std::string unit = end;
-  while (!unit.empty() && unit.front() == ' ') unit.erase(0, 1);
-  const std::pair<const char*, double> units[] = {{"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30},
-                                                  {"TiB", 0x1p40}, {"kB", 1e3},     {"MB", 1e6},
-                                                  {"GB", 1e9},     {"TB", 1e12}};
-  for (const auto& [name, factor] : units)
-    if (unit == name && end != text.c_str() && number > 0 && number * factor < 0x1p60)
-      return uint64_t(number * factor);
-  return 0;
-}
-
 }  // namespace
 
 uint64_t DeviceModel::room(const JobSpec& job) const {
@@ -88,25 +73,14 @@ DeviceModel device_named(const std::string& text, const JobSpec& job, DeviceKind
               .name = gpu.name,
               .memory_bytes = gpu.memory_mib << 20,
               .flops_per_s = kernels::gpu_peak_flops_per_s(gpu.driver_name, job.compute).value_or(0)};
-  if (const uint64_t bytes = bytes_of(text); bytes > 0)
+  if (const auto bytes = bytes_of(text))
     return {.kind = kind,
             .name = kind == DeviceKind::cuda ? "a GPU of " + text : "a machine of " + text,
-            .memory_bytes = bytes};
+            .memory_bytes = *bytes};
   throw Error(
       ErrorCode::kUsage,
       fmt::format("--device {}: no such device is known; use {}, or an amount of memory such as 80GiB", text,
                   fmt::join(device_names(), ", ")));
-}
-
-uint64_t available_memory(const std::string& meminfo) {
-  const std::string key = "MemAvailable:";
-  const size_t at = meminfo.find(key);
-  return at == std::string::npos ? 0 : std::strtoull(meminfo.c_str() + at + key.size(), nullptr, 10) * 1024;
-}
-
-uint64_t available_memory_here() {
-  std::ifstream file("/proc/meminfo");
-  return available_memory({std::istreambuf_iterator<char>(file), {}});
 }
 
 DeviceModel device_here(const JobSpec& job, DeviceKind kind, bool with_peak) {
@@ -114,7 +88,7 @@ DeviceModel device_here(const JobSpec& job, DeviceKind kind, bool with_peak) {
   if (with_peak) device.flops_per_s = rank_peak_flops_per_s(job, kind).value_or(0);
   if (kind == DeviceKind::cpu) {
     device.measured = true;
-    device.memory_bytes = available_memory_here();
+    device.memory_bytes = system_memory().available_bytes;
     return device;
   }
   device.name = "the GPU of this machine";

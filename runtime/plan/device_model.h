@@ -37,9 +37,4 @@ DeviceModel device_named(const std::string& text, const JobSpec& job, DeviceKind
 /// none. Measures the peak of a CPU (0.2 s) if `with_peak`.
 DeviceModel device_here(const JobSpec& job, DeviceKind kind, bool with_peak);
 
-/// MemAvailable of the text of /proc/meminfo, in bytes; 0 if it is not there.
-uint64_t available_memory(const std::string& meminfo);
-/// The same of this machine.
-uint64_t available_memory_here();
-
 }  // namespace trainctl

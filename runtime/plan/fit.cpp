@@ -4,6 +4,8 @@
 #include <cmath>
 #include <thread>
 
+#include "runtime/base/units.h"
+
 namespace trainctl {
 
 Fit fit_of(const JobSpec& job, const JobPlan& plan, const DeviceModel& device) {
@@ -32,7 +34,7 @@ std::optional<TimeEstimate> estimate_time(const JobSpec& job, const JobPlan& pla
   t.step_s = plan.flops_per_step_causal / (t.mfu * t.peak_flops_per_s * t.devices) / busy;
   t.tokens_per_s = double(plan.tokens_per_step) / t.step_s;
   t.run_s = t.step_s * steps;
-  t.device_hours = t.run_s * t.devices / 3600;
+  t.device_hours = t.run_s * t.devices / kHourS;
   t.tokens = double(plan.tokens_per_step) * steps;
   t.flops = plan.flops_per_step_causal * steps;
   return t;

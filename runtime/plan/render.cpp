@@ -6,39 +6,11 @@
 
 #include "runtime/base/json.h"
 #include "runtime/base/text.h"
+#include "runtime/base/units.h"
 #include "runtime/plan/report.h"
 
 namespace trainctl {
 namespace {
-
-std::string count_text(double n) {
-  if (n >= 1e15) return fmt::format("{:.2f} P", n / 1e15);
-  if (n >= 1e12) return fmt::format("{:.2f} T", n / 1e12);
-  if (n >= 1e9) return fmt::format("{:.2f} B", n / 1e9);
-  if (n >= 1e6) return fmt::format("{:.2f} M", n / 1e6);
-  if (n >= 1e3) return fmt::format("{:.1f} k", n / 1e3);
-  return fmt::format("{:.0f}", n);
-}
-
-/// As count_text, but by SI: 1e9 is G.
-std::string flop_text(double n) {
-  if (n >= 1e18) {  // beyond the prefixes that people know
-    const int exponent = int(std::floor(std::log10(n)));
-    return fmt::format("{:.2f}e{} FLOP", n / std::pow(10, exponent), exponent);
-  }
-  std::string text = count_text(n);
-  if (text.back() == 'B') text.back() = 'G';
-  return text + "FLOP";
-}
-
-std::string duration_text(double s) {
-  if (s < 10) return fmt::format("{:.2g} s", s);
-  if (s < 120) return fmt::format("{:.0f} s", s);
-  if (s < 7200) return fmt::format("{:.0f} min", s / 60);
-  if (s < 172800) return fmt::format("{:.1f} h", s / 3600);
-  if (s < 2 * 365 * 86400.0) return fmt::format("{:.1f} days", s / 86400);
-  return fmt::format("{:.0f} years", s / (365.25 * 86400));
-}
 
 const char* schedule_text(const JobSpec& job) { return parallel::name_of(job.parallelism.schedule); }
 
@@ -281,7 +253,7 @@ std::string plan_json(const PlanReport& r) {
                  {"steps", r.job.schedule.total_steps},
                  {"tokens", t.tokens},
                  {"flops", t.flops},
-                 {"hours", t.run_s / 3600},
+                 {"hours", t.run_s / kHourS},
                  {"device_hours", t.device_hours}};
   }
   j["notes"] = plan_notes(r);

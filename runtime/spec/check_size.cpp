@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "runtime/base/units.h"
 #include "runtime/spec/resolution.h"
 
 namespace trainctl::spec {
@@ -33,7 +34,8 @@ void check_size(Resolution& r) {
       layers * (in_attention * hidden * hidden + (m.family == Family::llama ? 3 : 2) * hidden * ffn) +
       2 * vocabulary * hidden;
   // Chunks are also cut wherever tensor parallelism may cut.
-  const double chunks = elements / std::max(1.0, r.job.checkpoint.chunk_mib * 1048576 / 4) + layers * 12 * kv;
+  const double chunks =
+      elements / std::max(1.0, r.job.checkpoint.chunk_mib * kMebibyte / 4) + layers * 12 * kv;
   if (!(chunks <= kMostChunks))
     r.report(
         "E0401",

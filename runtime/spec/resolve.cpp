@@ -7,6 +7,7 @@
 #include <cstdlib>
 
 #include "runtime/base/text.h"
+#include "runtime/base/units.h"
 #include "runtime/spec/resolution.h"
 #include "runtime/spec/suggest.h"
 
@@ -23,20 +24,24 @@ struct Suffix {
 };
 
 std::vector<Suffix> suffixes_of(Unit unit) {
-  constexpr double kKi = 1024, kMi = kKi * kKi, kGi = kMi * kKi;
+  std::vector<Suffix> suffixes;
   switch (unit) {
     case Unit::none: return {};
     case Unit::tokens:
     case Unit::sequences:
     case Unit::steps:
       return {{"k", 1e3},  {"K", 1e3},  {"M", 1e6},  {"B", 1e9}, {"G", 1e9},
-              {"T", 1e12}, {"Ki", kKi}, {"Mi", kMi}, {"Gi", kGi}};
-    case Unit::seconds: return {{"ms", 1e-3}, {"s", 1}, {"m", 60}, {"min", 60}, {"h", 3600}, {"d", 86400}};
+              {"T", 1e12}, {"Ki", kKibibyte}, {"Mi", kMebibyte}, {"Gi", kGibibyte}};
+    case Unit::seconds:
+      for (const char* name : {"ms", "s", "m", "min", "h", "d"})
+        suffixes.push_back({name, seconds_of_unit(name).value()});
+      return suffixes;
     case Unit::mebibytes:
-      return {{"KiB", 1 / kKi},  {"MiB", 1},        {"GiB", kKi},
-              {"kB", 1e3 / kMi}, {"MB", 1e6 / kMi}, {"GB", 1e9 / kMi}};
+      for (const char* name : {"KiB", "MiB", "GiB", "kB", "MB", "GB"})
+        suffixes.push_back({name, bytes_of_unit(name).value() / kMebibyte});
+      return suffixes;
   }
-  return {};
+  return suffixes;
 }
 
 /// As messages show a given value: short, on one line.

@@ -10,6 +10,7 @@
 
 #include "ckpt/checkpoint.h"
 #include "runtime/base/activity.h"
+#include "runtime/base/problem.h"
 
 namespace trainctl {
 
@@ -50,9 +51,9 @@ class Control {
   /// fails on every rank, training goes on.
   virtual SaveResult commit_shard(const ckpt::StateInfo& state, const std::vector<ckpt::Tensor>& tensors,
                                   const ckpt::ShardReceipt& receipt, const std::string& failure) = 0;
-  /// Rank 0, before the shards: makes the saving directory. Others wait for it inside begin_save. Returns false (with the reason
-  /// in `message`) when it cannot be made.
-  virtual bool begin_save(const ckpt::StateInfo& state, std::string* message) = 0;
+  /// Rank 0, before the shards: makes the saving directory. Others wait for it inside begin_save. The
+  /// problem is the same on every rank; commit_shard follows in either case.
+  virtual Problem begin_save(const ckpt::StateInfo& state) = 0;
 
   /// The orderly end of this rank.
   virtual void done() = 0;

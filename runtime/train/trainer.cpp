@@ -430,7 +430,11 @@ struct Trainer::Impl {
     const std::vector<ckpt::Tensor> tensors = checkpoint_tensors(table);
     std::string failure;
     ckpt::ShardReceipt receipt;
-    if (activity.waiting("supervisor", "begin the checkpoint", [&] { return control.begin_save(state, &failure); })) {
+    const Problem begun =
+        activity.waiting("supervisor", "begin the checkpoint", [&] { return control.begin_save(state); });
+    if (begun.exists()) {
+      failure = begun.text();
+    } else {
       try {
         DeviceChunks chunks(*staging);
         CountingFileSystem counted(fs, [this](uint64_t bytes) { activity.progress(bytes, 0, true); });

@@ -409,11 +409,12 @@ TEST_CASE("NCCL: pending tickets outlive their communicator") {
 }
 
 TEST_CASE("NCCL: which versions will do") {
-  for (const int version : {21800, 21805, 22809, 29900}) CHECK(parallel::nccl_version_problem(version, "x") == "");
-  CHECK(parallel::nccl_version_problem(21705, "/lib/libnccl.so.2") ==
+  for (const int version : {21800, 21805, 22809, 29900})
+    CHECK(parallel::nccl_version_problem(version, "x").is_none());
+  CHECK(parallel::nccl_version_problem(21705, "/lib/libnccl.so.2").text() ==
         "/lib/libnccl.so.2 is NCCL 2.17.5; trainctl needs 2.18 or a later 2.x: install one, or name its folder in TRAINCTL_CUDA_LIBRARIES");
-  CHECK(parallel::nccl_version_problem(2708, "x").starts_with("x is NCCL 2.7.8;"));
-  CHECK(parallel::nccl_version_problem(30100, "x").starts_with("x is NCCL 3.1.0;"));
+  CHECK(parallel::nccl_version_problem(2708, "x").text().starts_with("x is NCCL 2.7.8;"));
+  CHECK(parallel::nccl_version_problem(30100, "x").text().starts_with("x is NCCL 3.1.0;"));
   CHECK(parallel::nccl_status().version == 22809);
 }
 

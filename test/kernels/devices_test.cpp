@@ -108,18 +108,20 @@ TEST_CASE("a backend names what decides its bits: kernels, library, version") {
 TEST_CASE("the oldest driver follows from the toolkit that the program was built with") {
   for (const int runtime : {12010, 12080, 12090}) {
     CHECK(driver_floor_text(runtime) == "driver 530 or later");
-    for (const int driver : {12010, 12020, 12080, 13000, 13010}) CHECK(driver_problem(driver, "535.104.05", runtime) == "");   // 530 and later
-    CHECK(driver_problem(12000, "525.60.13", runtime) != "");
+    for (const int driver : {12010, 12020, 12080, 13000, 13010})
+      CHECK(driver_problem(driver, "535.104.05", runtime).is_none());  // 530 and later
+    CHECK(driver_problem(12000, "525.60.13", runtime).exists());
   }
   CHECK(driver_floor_text(13000) == "driver 580 or later");
-  CHECK(driver_problem(13000, "580.65", 13000) == "");
-  CHECK(driver_problem(13000, "580.65", 13010) == "");   // within a major version a newer toolkit works with an older driver
-  CHECK(driver_problem(14000, "", 13000) == "");
+  CHECK(driver_problem(13000, "580.65", 13000).is_none());
+  CHECK(driver_problem(13000, "580.65", 13010)
+            .is_none());  // within a major version a newer toolkit works with an older driver
+  CHECK(driver_problem(14000, "", 13000).is_none());
   CHECK(driver_floor_text(14000) == "a driver for CUDA 14.0 or later");
-  CHECK(driver_problem(12020, "535.104.05", 13000) ==
+  CHECK(driver_problem(12020, "535.104.05", 13000).text() ==
         "the NVIDIA driver here is 535.104.05, which serves CUDA 12.2, and this trainctl, built with CUDA 13.0, needs driver 580 or later: "
         "update the driver, or take a trainctl that was built with CUDA 12.8 or 12.9, for which driver 530 is enough");
-  CHECK(driver_problem(11040, "", 13000) ==
+  CHECK(driver_problem(11040, "", 13000).text() ==
         "the NVIDIA driver here serves CUDA 11.4, and this trainctl, built with CUDA 13.0, needs driver 580 or later: update the driver");
 }
 

@@ -108,7 +108,8 @@ class Host {
         test_.send("probed", probe_pmix(*server_, {.argv = {program_, mode, "2"},
                                                    .settings = mpi_settings(),
                                                    .host_name = name_,
-                                                   .deadline_s = mode == "late" ? 0.5 : 20}));
+                                                   .deadline_s = mode == "late" ? 0.5 : 20});
+        test_.send("probed", problem.text_or_empty());
       } else if (what == "files") {
         test_.send(
             fmt::format("files {}", files_in(folders_.session()) + files_in(folders_.shared_memory())));

@@ -293,8 +293,8 @@ TEST_CASE("variables of an outer launcher are known by name", "[server]") {
 }
 
 int main(int argc, char** argv) {
-  if (const std::string problem = pmix_problem(); !problem.empty()) {
-    std::printf("skipped: %s\n", problem.c_str());
+  if (const trainctl::Problem problem = trainctl::pmix_problem(); problem.exists()) {
+    std::printf("skipped: %s\n", problem.text().c_str());
     return 77;
   }
   const std::string folder = std::string(argv[0]).substr(0, std::string(argv[0]).rfind('/') + 1);

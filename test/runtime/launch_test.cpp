@@ -403,12 +403,12 @@ TEST_CASE("a resume that gives factors of the mesh is given their product") {
 TEST_CASE("changed data is named") {
   const std::string a = R"({"train":[{"path":"d.bin","tokens":10,"fingerprint":"aa"}],"val":[]})",
                     b = R"({"train":[{"path":"d.bin","tokens":11,"fingerprint":"bb"}],"val":[]})";
-  CHECK(changed_data(a, a).empty());
-  CHECK(changed_data(a, b) ==
+  CHECK(changed_data(a, a).is_none());
+  CHECK(changed_data(a, b).text() ==
         "data.train[0] (d.bin) is not the file that the run began with: 10 tokens then, 11 now, fingerprint aa "
         "then, bb now");
-  CHECK(changed_data(a, R"({"train":[],"val":[]})") == "data.train had 1 sources and has 0 now");
-  CHECK(changed_data("damaged", a) == "the record of the run's data (data.json) is damaged");
+  CHECK(changed_data(a, R"({"train":[],"val":[]})").text() == "data.train had 1 sources and has 0 now");
+  CHECK(changed_data("damaged", a).text() == "the record of the run's data (data.json) is damaged");
 }
 
 TEST_CASE("a folder that cannot be written to is a failed preflight") {

@@ -19,16 +19,17 @@ JobSpec job_of(int ranks, int ranks_per_gpu) {
 }  // namespace
 
 TEST_CASE("GPUs that are missing are counted in one sentence") {
-  CHECK(missing_gpus(job_of(4, 1), 4, "") == "");
-  CHECK(missing_gpus(job_of(8, 8), 1, "") == "");
-  CHECK(missing_gpus(job_of(9, 8), 2, "") == "");
-  CHECK(missing_gpus(job_of(16, 1), 8, "", 8) == "");  // of two nodes
-  CHECK(missing_gpus(job_of(16, 1), 4, "", 8) != "");
-  CHECK(missing_gpus(job_of(16, 1), 1, "", 0) == "");  // the supervisor alone
-  CHECK(missing_gpus(job_of(8, 1), 3, "") ==
+  CHECK(missing_gpus(job_of(4, 1), 4, "").is_none());
+  CHECK(missing_gpus(job_of(8, 8), 1, "").is_none());
+  CHECK(missing_gpus(job_of(9, 8), 2, "").is_none());
+  CHECK(missing_gpus(job_of(16, 1), 8, "", 8).is_none());  // of two nodes
+  CHECK(missing_gpus(job_of(16, 1), 4, "", 8).exists());
+  CHECK(missing_gpus(job_of(16, 1), 1, "", 0).is_none());  // the supervisor alone
+  CHECK(missing_gpus(job_of(8, 1), 3, "").text() ==
         "8 ranks at launcher.ranks_per_gpu = 1 need 8 GPUs and this machine has 3; make parallelism smaller, or raise "
         "launcher.ranks_per_gpu to 3 (ranks that share a GPU work one after another)");
-  CHECK(missing_gpus(job_of(1, 1), 0, "no NVIDIA driver is loaded here") == "device = \"cuda\", but no NVIDIA driver is loaded here");
+  CHECK(missing_gpus(job_of(1, 1), 0, "no NVIDIA driver is loaded here").text() ==
+        "device = \"cuda\", but no NVIDIA driver is loaded here");
 }
 
 TEST_CASE("neighbouring ranks share a GPU, and those that share one do not ask for NCCL") {
@@ -68,8 +69,8 @@ TEST_CASE("a GPU too small for the plan is refused with its three largest terms"
   job.compute = DType::bf16;
   const MemoryNeed need = gpu_memory_need(job, plan);
   CHECK(need.total == 59 * kGiB);
-  CHECK(gpu_memory_refusal(job, need, "NVIDIA A100-SXM4-80GB", 79 * kGiB) == "");
-  CHECK(gpu_memory_refusal(job, need, "NVIDIA A100-SXM4-40GB", 39 * kGiB) ==
+  CHECK(gpu_memory_refusal(job, need, "NVIDIA A100-SXM4-80GB", 79 * kGiB).is_none());
+  CHECK(gpu_memory_refusal(job, need, "NVIDIA A100-SXM4-40GB", 39 * kGiB).text() ==
         "a rank would need 59.0 GiB of GPU memory and NVIDIA A100-SXM4-40GB has 39.0 GiB free (most of it: activations 40.0 GiB, "
         "optimizer state 12.0 GiB, gradients 4.0 GiB); memory.activation_recompute = full, a smaller "
         "parallelism.data or a smaller model would help, and `trainctl plan` shows what each rank takes");

@@ -43,9 +43,9 @@ TEST_CASE("the space for checkpoints: the newest, milestones and the one being w
 TEST_CASE("too little space is refused with the numbers, unknown space is not") {
   const SpaceNeed need{.checkpoint = 1000000000, .at_once = 4, .present = 1};
   CHECK(need.bytes() == 3000000000u);
-  CHECK(space_refusal(need, 3000000000u, "/ckpt") == "");
-  CHECK(space_refusal(need, std::nullopt, "/ckpt") == "");
-  const std::string text = space_refusal(need, 2999999999u, "/ckpt");
+  CHECK(space_refusal(need, 3000000000u, "/ckpt").is_none());
+  CHECK(space_refusal(need, std::nullopt, "/ckpt").is_none());
+  const std::string text = space_refusal(need, 2999999999u, "/ckpt").text();
   for (const char* part : {"3.00 GB more in /ckpt", "4 of 1.00 GB each", "1 of them there already", "checkpoint.keep_last"})
     CHECK_THAT(text, Contains(part));
 }
@@ -72,7 +72,7 @@ struct Asked final : Control {
                           const std::string&) override {
     return {};
   }
-  bool begin_save(const ckpt::StateInfo&, std::string*) override { return false; }
+  Problem begin_save(const ckpt::StateInfo&) override { return Problem("not now"); }
   void done() override {}
 };
 

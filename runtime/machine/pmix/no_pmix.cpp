@@ -4,9 +4,10 @@
 
 namespace trainctl {
 
-std::string pmix_problem() {
-  return "this trainctl was built without PMIx (pmix_server.h was not found); use launcher.start mpirun, or "
-         "build with libpmix-dev";
+Problem pmix_problem() {
+  return Problem(
+      "this trainctl was built without PMIx (pmix_server.h was not found); use launcher.start mpirun, or "
+      "build with libpmix-dev");
 }
 
 void serve_pmix(int) {}

@@ -57,19 +57,20 @@ std::string last_line(std::string text) {
   return text.substr(text.rfind('\n') + 1);
 }
 
-/// What was wrong with a rank; "" for nothing.
-std::string problem_of(const ProbeRank& rank) {
+/// What was wrong with a rank.
+Problem problem_of(const ProbeRank& rank) {
   const int status = *rank.status;
   if (WIFSIGNALED(status))
-    return fmt::format("was ended by signal {} ({})", WTERMSIG(status), ::strsignal(WTERMSIG(status)));
+    return Problem(
+        fmt::format("was ended by signal {} ({})", WTERMSIG(status), ::strsignal(WTERMSIG(status))));
   if (WEXITSTATUS(status) != 0)
-    return fmt::format("exited with {}: {}", WEXITSTATUS(status), last_line(rank.output));
+    return Problem(fmt::format("exited with {}: {}", WEXITSTATUS(status), last_line(rank.output)));
   if (("\n" + rank.output).find(fmt::format("\nworld_size {}\n", kRanks)) == std::string::npos)
-    return fmt::format("did not see the other one: {}", last_line(rank.output));
-  return "";
+    return Problem(fmt::format("did not see the other one: {}", last_line(rank.output)));
+  return Problem::none();
 }
 
-std::string run(PmixServer& server, const PmixProbe& probe) {
+Problem run(PmixServer& server, const PmixProbe& probe) {
   PmixServer::Epoch epoch;
   epoch.mark = fmt::format("probe-{}", ::getpid());
   epoch.hosts = {probe.host_name};
@@ -81,23 +82,23 @@ std::string run(PmixServer& server, const PmixProbe& probe) {
     ranks[size_t(rank)].process =
         std::make_unique<ChildProcess>(probe.argv, merged(server.environment_of(rank), probe.settings));
   if (!wait_for(ranks, probe.deadline_s))
-    return fmt::format("ranks started through PMIx did not get through MPI_Init within {} s",
-                       probe.deadline_s);
+    return Problem(fmt::format("ranks started through PMIx did not get through MPI_Init within {} s",
+                       probe.deadline_s));
   for (const ProbeRank& rank : ranks)
-    if (const std::string problem = problem_of(rank); !problem.empty())
-      return "a rank started through PMIx " + problem;
-  return "";
+    if (const Problem problem = problem_of(rank); problem.exists())
+      return Problem("a rank started through PMIx " + problem.text());
+  return Problem::none();
 }
 
 }  // namespace
 
-std::string probe_pmix(PmixServer& server, const PmixProbe& probe) {
+Problem probe_pmix(PmixServer& server, const PmixProbe& probe) {
   try {
-    const std::string problem = run(server, probe);
+    const Problem problem = run(server, probe);
     server.end();
     return problem;
   } catch (const Error& error) {
-    return error.what();
+    return Problem(error.what());
   }
 }
 

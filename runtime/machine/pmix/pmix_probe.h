@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/problem.h"
 #include "runtime/machine/pmix/pmix_server.h"
 #include "runtime/machine/process.h"
 
@@ -19,9 +20,9 @@ struct PmixProbe {
   double deadline_s = 20;
 };
 
-/// "" if both ranks finished MPI_Init with world size 2 before the deadline; otherwise one sentence that says
+/// None if both ranks finished MPI_Init with world size 2 before the deadline; otherwise one sentence that says
 /// what happened. Leaves no process and no file. The server must have no current epoch. The server's events
 /// are called with epoch 0.
-std::string probe_pmix(PmixServer& server, const PmixProbe& probe);
+Problem probe_pmix(PmixServer& server, const PmixProbe& probe);
 
 }  // namespace trainctl

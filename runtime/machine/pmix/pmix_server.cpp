@@ -33,26 +33,28 @@ constexpr int kSendLimitS = 10;
 /// For a killed process to be gone.
 constexpr int kEndLimitMs = 10000;
 
-/// "" or what is wrong with it: it comes from another machine.
-std::string problem_of(const PmixServer::Epoch& epoch) {
+/// What is wrong with it: it comes from another machine.
+Problem problem_of(const PmixServer::Epoch& epoch) {
   if (epoch.hosts.empty() || epoch.hosts.size() != epoch.ranks_of_host.size())
-    return fmt::format("{} hosts have {} lists of ranks", epoch.hosts.size(), epoch.ranks_of_host.size());
+    return Problem(
+        fmt::format("{} hosts have {} lists of ranks", epoch.hosts.size(), epoch.ranks_of_host.size()));
   if (epoch.this_host < 0 || size_t(epoch.this_host) >= epoch.hosts.size())
-    return fmt::format("this_host = {} is none of {} hosts", epoch.this_host, epoch.hosts.size());
+    return Problem(fmt::format("this_host = {} is none of {} hosts", epoch.this_host, epoch.hosts.size()));
   if (epoch.mark.empty() || epoch.mark.size() > 128)
-    return fmt::format("the mark has {} characters, not 1 to 128", epoch.mark.size());
+    return Problem(fmt::format("the mark has {} characters, not 1 to 128", epoch.mark.size()));
   std::vector<int> ranks;
   for (size_t host = 0; host < epoch.hosts.size(); ++host) {
     const std::string& name = epoch.hosts[host];
     if (name.empty() || name.find_first_of(",;[] ") != std::string::npos)
-      return fmt::format("host {} is called '{}'", host, name);
-    if (epoch.ranks_of_host[host].empty()) return fmt::format("host {} has no ranks", name);
+      return Problem(fmt::format("host {} is called '{}'", host, name));
+    if (epoch.ranks_of_host[host].empty()) return Problem(fmt::format("host {} has no ranks", name));
     ranks.insert(ranks.end(), epoch.ranks_of_host[host].begin(), epoch.ranks_of_host[host].end());
   }
   std::sort(ranks.begin(), ranks.end());
   for (size_t i = 0; i < ranks.size(); ++i)
-    if (ranks[i] != int(i)) return fmt::format("the ranks are not 0 to {}, each once", ranks.size() - 1);
-  return "";
+    if (ranks[i] != int(i))
+      return Problem(fmt::format("the ranks are not 0 to {}, each once", ranks.size() - 1));
+  return Problem::none();
 }
 
 /// What is left of processes that are gone. What cannot be removed goes with the scratch folder.
@@ -250,8 +252,8 @@ void PmixServer::State::pass_on(PmixMessage& message) {
 }
 
 PmixServer::PmixServer(Options options) {
-  if (const std::string problem = pmix_problem(); !problem.empty())
-    throw Error(ErrorCode::kLauncher, problem);
+  if (const Problem problem = pmix_problem(); problem.exists())
+    throw Error(ErrorCode::kLauncher, problem.text());
   state_ = std::make_unique<State>(std::move(options));
   state_->start_service();
   state_->service->answer(PmixMessageKind::ready);
@@ -267,8 +269,8 @@ PmixServer::~PmixServer() {
 
 void PmixServer::begin(const Epoch& epoch) {
   end();
-  if (const std::string problem = problem_of(epoch); !problem.empty())
-    throw Error(ErrorCode::kLauncher, fmt::format("epoch {} cannot begin: {}", epoch.epoch, problem));
+  if (const Problem problem = problem_of(epoch); problem.exists())
+    throw Error(ErrorCode::kLauncher, fmt::format("epoch {} cannot begin: {}", epoch.epoch, problem.text()));
   state_->current = epoch;
   // Shared-memory transports count local ranks in the order of the ranks.
   for (std::vector<int>& ranks : state_->current->ranks_of_host) std::sort(ranks.begin(), ranks.end());

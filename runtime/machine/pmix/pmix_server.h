@@ -19,13 +19,14 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/problem.h"
 #include "runtime/machine/process.h"
 
 namespace trainctl {
 
-/// "" if libpmix can be loaded on this machine; otherwise one sentence that says why ranks cannot be started
+/// None if libpmix can be loaded on this machine; otherwise one sentence that says why ranks cannot be started
 /// through PMIx. Only a start can show whether the ranks' MPI library works with it (pmix_probe.h).
-std::string pmix_problem();
+Problem pmix_problem();
 
 /// Thread rule: construct it before the first thread starts. Construct, begin, environment_of, end and
 /// destroy are called on one thread; finish_fence on any thread.

@@ -263,7 +263,7 @@ void obey(PmixMessage message) {
 
 }  // namespace
 
-std::string pmix_problem() { return pmix_library().problem; }
+Problem pmix_problem() { return Problem::of(pmix_library().problem); }
 
 void serve_pmix(int socket) {
   ::prctl(PR_SET_NAME, "pmix-server");

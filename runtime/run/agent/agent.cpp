@@ -207,11 +207,11 @@ class Agent {
         .network = end.network,
         .interface = end.interface,
         .topology = topology_,
-        .pmix_problem = pmix_problem(),
+        .pmix_problem = pmix_problem().text_or_empty(),
         .mpirun_problem = find_launcher(options_.mpirun, own_bundle(), find_program).empty()
                               ? fmt::format("{} is no program on this node", options_.mpirun)
                               : "",
-        .run_problem = folders_problem_.empty() ? "" : options_.name + " " + folders_problem_,
+        .run_problem = folders_problem_.is_none() ? "" : options_.name + " " + folders_problem_.text(),
         .numerics = numerics_,
         .pid = int(::getpid()),
         .facts = facts_,
@@ -375,7 +375,8 @@ class Agent {
   AgentState state_;
   LocalMachine machine_;
   std::unique_ptr<Stream> stream_;
-  std::string token_, topology_, numerics_, folders_problem_, last_problem_;
+  std::string token_, topology_, numerics_, last_problem_;
+  Problem folders_problem_ = Problem::none();
   bool uses_gpus_ = false;
   NodeFacts facts_;
   std::vector<std::unique_ptr<GpuWatch>> gpus_;

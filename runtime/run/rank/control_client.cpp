@@ -89,19 +89,18 @@ class SocketControl final : public Control {
     send({.event = protocol::Event{kind, json}});
   }
 
-  bool begin_save(const ckpt::StateInfo& state, std::string* message) override {
+  Problem begin_save(const ckpt::StateInfo& state) override {
     const int64_t number = begins_++;
     if (rank_ == 0) send({.begin = protocol::Begin{state, number}});
     const protocol::Down answer = await(begun_, number);
-    if (message) *message = answer.message;
-    begin_failure_ = answer.ok ? "" : answer.message;
-    return answer.ok;
+    begun_problem_ = answer.ok ? Problem::none() : Problem(answer.message);
+    return begun_problem_;
   }
 
   SaveResult commit_shard(const ckpt::StateInfo& state, const std::vector<ckpt::Tensor>& tensors,
                           const ckpt::ShardReceipt& receipt, const std::string& failure) override {
-    if (!begin_failure_.empty())
-      return {false, begin_failure_};  // on every rank alike: there is nothing to publish
+    if (begun_problem_.exists())
+      return {false, begun_problem_.text()};  // on every rank alike: there is nothing to publish
     const int64_t number = begins_ - 1;
     protocol::Shard shard{.step = state.step, .number = number, .receipt = receipt, .failure = failure};
     if (rank_ == 0) shard.tensors = tensors;
@@ -205,7 +204,7 @@ class SocketControl final : public Control {
   std::map<int64_t, protocol::Down> begun_, saved_;
   int64_t begins_ = 0;
   uint64_t heard_ = 0;  // messages of the supervisor so far; guarded by answer_mutex_
-  std::string begin_failure_;
+  Problem begun_problem_ = Problem::none();
 };
 
 }  // namespace

@@ -21,7 +21,7 @@ struct Shared {
   std::condition_variable changed;
   SaveCollector collector;
   std::function<void(const StepReport&)> on_report;
-  std::vector<std::string> begun;      // "" or the reason, in order
+  std::vector<Problem> begun;          // in order
   std::vector<SaveOutcome> published;  // in order
   int gone = 0;                        // ends that have left: a save that still needs them cannot finish
 };
@@ -41,7 +41,7 @@ class ThreadControl final : public Control {
     if (shared_->on_report) shared_->on_report(report);
   }
 
-  bool begin_save(const ckpt::StateInfo& state, std::string* message) override {
+  Problem begin_save(const ckpt::StateInfo& state) override {
     std::unique_lock lock(shared_->mutex);
     const size_t number = begins_++;
     if (rank_ == 0) {
@@ -49,17 +49,15 @@ class ThreadControl final : public Control {
       shared_->changed.notify_all();
     }
     shared_->changed.wait(lock, [&] { return shared_->begun.size() > number || shared_->gone > 0; });
-    const std::string reason =
-        shared_->begun.size() > number ? shared_->begun[number] : "another rank has ended";
-    if (message) *message = reason;
-    begin_failure_ = reason;
-    return reason.empty();
+    begun_problem_ =
+        shared_->begun.size() > number ? shared_->begun[number] : Problem("another rank has ended");
+    return begun_problem_;
   }
 
   SaveResult commit_shard(const ckpt::StateInfo&, const std::vector<ckpt::Tensor>& tensors,
                           const ckpt::ShardReceipt& receipt, const std::string& failure) override {
-    if (!begin_failure_.empty())
-      return {false, begin_failure_};  // on every rank alike: there is nothing to publish
+    if (begun_problem_.exists())
+      return {false, begun_problem_.text()};  // on every rank alike: there is nothing to publish
     std::unique_lock lock(shared_->mutex);
     const size_t number = commits_++;
     if (rank_ == 0) shared_->collector.set_tensors(tensors);
@@ -87,7 +85,7 @@ class ThreadControl final : public Control {
   std::shared_ptr<Shared> shared_;
   const int rank_;
   size_t begins_ = 0, commits_ = 0;
-  std::string begin_failure_;
+  Problem begun_problem_ = Problem::none();
   bool left_ = false;
 };
 

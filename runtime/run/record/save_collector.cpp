@@ -27,23 +27,23 @@ std::optional<SaveOutcome> SaveCollector::published(int64_t step) const {
   }
 }
 
-std::string SaveCollector::adopt(const ckpt::StateInfo& state) {
+Problem SaveCollector::adopt(const ckpt::StateInfo& state) {
   if (!fs_.is_directory(ckpt::saving_directory(options_.directory, state))) return begin(state);
   expect(state);
   under_way_ = true;
-  return "";
+  return Problem::none();
 }
 
-std::string SaveCollector::begin(const ckpt::StateInfo& state) {
+Problem SaveCollector::begin(const ckpt::StateInfo& state) {
   expect(state);
   try {
     ckpt::prepare_saving(fs_, options_.directory, state_);
   } catch (const std::exception& error) {
     under_way_ = false;
-    return error.what();
+    return Problem(error.what());
   }
   under_way_ = true;
-  return "";
+  return Problem::none();
 }
 
 bool SaveCollector::add(int rank, ckpt::ShardReceipt receipt, const std::string& failure) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "ckpt/checkpoint.h"
+#include "runtime/base/problem.h"
 
 namespace trainctl {
 
@@ -37,13 +38,13 @@ class SaveCollector {
   };
   SaveCollector(FileSystem& fs, Options options) : fs_(fs), options_(std::move(options)) {}
 
-  /// Begins a save: makes the saving directory and removes what an unfinished save left there. Returns "" or
-  /// the reason why it failed.
-  std::string begin(const ckpt::StateInfo& state);
+  /// Begins a save: makes the saving directory and removes what an unfinished save left there. Returns the
+  /// reason why it failed, if it did.
+  Problem begin(const ckpt::StateInfo& state);
 
   /// Like begin, for a save that an earlier supervisor may have begun: keeps the files that ranks have
   /// written.
-  std::string adopt(const ckpt::StateInfo& state);
+  Problem adopt(const ckpt::StateInfo& state);
   /// The outcome of a save that an earlier supervisor published; nullopt if `step` has no checkpoint.
   std::optional<SaveOutcome> published(int64_t step) const;
 

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include "runtime/base/json.h"
-#include "runtime/base/text.h"
 
 namespace trainctl {
 namespace {

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "runtime/base/text.h"
+#include "runtime/base/units.h"
 
 namespace trainctl {
 

@@ -1,5 +1,6 @@
 // Third part of the field table: evaluation, checkpoints, failures, what is written down, and where ranks
 // start.
+#include "runtime/base/units.h"
 #include "runtime/spec/fields/field_builder.h"
 
 namespace trainctl::spec {
@@ -74,7 +75,7 @@ void declare_patience(DeclareSection& fault) {
     fault.number(name, text)
         .to([member](JobSpec& job) -> double& { return job.fault_tolerance.*member; })
         .above(0)
-        .upto(7 * 86400)
+        .upto(7 * kDayS)
         .unit(Unit::seconds)
         .fallback(fallback)
         .example("\"30m\"");
@@ -109,7 +110,7 @@ void declare_nodes(DeclareSection& fault) {
               "second only where a core is to spare.")
       .to(IN_JOB(fault_tolerance.node_silence_seconds))
       .from(0.1)
-      .upto(3600)
+      .upto(kHourS)
       .unit(Unit::seconds)
       .fallback(2.0)
       .also({"node_timeout"});
@@ -120,7 +121,7 @@ void declare_nodes(DeclareSection& fault) {
               "dies can be replaced for so long.")
       .to(IN_JOB(fault_tolerance.grace_seconds))
       .from(0.5)
-      .upto(86400)
+      .upto(kDayS)
       .unit(Unit::seconds)
       .fallback(30.0)
       .also({"grace"});
@@ -188,7 +189,7 @@ void declare_faults(std::vector<Field>& table, std::vector<Section>& sections) {
   fault.number("heartbeat_seconds", "Time between two heartbeats of a rank.")
       .to(IN_JOB(fault_tolerance.heartbeat_seconds))
       .above(0)
-      .upto(3600)
+      .upto(kHourS)
       .unit(Unit::seconds)
       .fallback(1.0)
       .also({"heartbeat"});
@@ -198,7 +199,7 @@ void declare_faults(std::vector<Field>& table, std::vector<Section>& sections) {
               "and gives up.")
       .to(IN_JOB(fault_tolerance.collective_timeout_seconds))
       .above(0)
-      .upto(86400)
+      .upto(kDayS)
       .unit(Unit::seconds)
       .fallback(60.0)
       .also({"timeout", "nccl_timeout"})
@@ -209,7 +210,7 @@ void declare_faults(std::vector<Field>& table, std::vector<Section>& sections) {
               "count.")
       .to(IN_JOB(fault_tolerance.step_timeout_seconds))
       .above(0)
-      .upto(86400)
+      .upto(kDayS)
       .unit(Unit::seconds)
       .fallback(600.0)
       .also({"watchdog", "hang_timeout"})

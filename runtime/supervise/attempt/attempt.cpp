@@ -396,12 +396,14 @@ class Attempt {
       return;
     }
     // A second save before the first is answered cannot come from a rank that keeps the protocol.
-    const std::string reason = publishing_.valid() ? "the save before is still being published"
-                               : first             ? collector_.adopt(begin.state)
-                                                   : collector_.begin(begin.state);
-    if (!reason.empty()) log_.saved({.step = begin.state.step, .message = reason}, 0);
-    begun_.push_back(
-        {.kind = protocol::Down::begun, .ok = reason.empty(), .number = begin.number, .message = reason});
+    const Problem reason = publishing_.valid() ? Problem("the save before is still being published")
+                           : first             ? collector_.adopt(begin.state)
+                                               : collector_.begin(begin.state);
+    if (reason.exists()) log_.saved({.step = begin.state.step, .message = reason.text()}, 0);
+    begun_.push_back({.kind = protocol::Down::begun,
+                      .ok = reason.is_none(),
+                      .number = begin.number,
+                      .message = reason.text_or_empty()});
     send_ranks(begun_.back());
   }
 

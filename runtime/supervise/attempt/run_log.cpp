@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include "runtime/base/json.h"
-#include "runtime/base/text.h"
+#include "runtime/base/units.h"
 
 namespace trainctl {
 namespace {

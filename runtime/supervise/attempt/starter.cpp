@@ -30,7 +30,7 @@ std::string library_of(const char* function) {
   return address && ::dladdr(address, &info) && info.dli_fname ? info.dli_fname : "";
 }
 
-std::string probe(const LaunchLine& rank) {
+Problem probe(const LaunchLine& rank) {
   try {
     const SessionFolders folders;
     char host[256] = "localhost";
@@ -49,7 +49,7 @@ std::string probe(const LaunchLine& rank) {
     }
     return probe_pmix(server, what);
   } catch (const Error& error) {
-    return error.what();
+    return Problem(error.what());
   }
 }
 
@@ -60,22 +60,22 @@ std::string starts_cache_path() {
   return peaks.empty() ? "" : peaks.substr(0, peaks.rfind('/')) + "/starts.json";
 }
 
-std::string pmix_start_problem(const LaunchLine& rank, FileSystem& fs, const std::string& cache) {
-  if (const std::string problem = pmix_problem(); !problem.empty()) return problem;
+Problem pmix_start_problem(const LaunchLine& rank, FileSystem& fs, const std::string& cache) {
+  if (const Problem problem = pmix_problem(); problem.exists()) return problem;
   const std::string key =
       fmt::format("{}, {}, {}", TRAINCTL_VERSION, stamp(rank.argv[0]), stamp(library_of("MPI_Init")));
   nlohmann::json known = nlohmann::json::object();
   try {
     if (!cache.empty() && fs.exists(cache))
       if (nlohmann::json read = try_parse_json(fs.read_text(cache)); read.is_object()) known = read;
-    if (known.contains(key) && known[key].is_string()) return known[key];
+    if (known.contains(key) && known[key].is_string()) return Problem::of(known[key]);
   } catch (const Error&) {
     // As if nothing were known.
   }
-  const std::string problem = probe(rank);
+  const Problem problem = probe(rank);
   try {
     if (known.size() > 32) known.clear();  // of programs that were built over
-    known[key] = problem;
+    known[key] = problem.text_or_empty();
     if (!cache.empty()) {
       fs.make_directories(cache.substr(0, cache.rfind('/')));
       fs.replace_text(cache, dump_json(known, 1) + "\n");
@@ -96,7 +96,7 @@ bool Starter::by_pmix(const LaunchInput& input) {
   if (wanted == RankStart::pmix && !problem.empty())
     throw Error(ErrorCode::kPreflight, fmt::format("launcher.start = pmix does not work on {}", problem));
   if (wanted == RankStart::automatic && problem.empty())
-    problem = pmix_start_problem(rank_line(input), fs_, starts_cache_path());
+    problem = pmix_start_problem(rank_line(input), fs_, starts_cache_path()).text_or_empty();
   pmix_ = problem.empty();
   for (int i = 0; i < fleet_.size() && !*pmix_; ++i)
     if (const wire::NodeHello* hello = fleet_.hello(i); hello && !hello->mpirun_problem.empty())

@@ -5,16 +5,17 @@
 #include <string>
 
 #include "runtime/base/file_system.h"
+#include "runtime/base/problem.h"
 #include "runtime/machine/mpirun.h"
 #include "runtime/supervise/nodes/fleet.h"
 #include "runtime/supervise/attempt/run_log.h"
 
 namespace trainctl {
 
-/// "" if ranks can be started through PMIx on this machine, otherwise why not, one sentence. Tests it by
+/// None if ranks can be started through PMIx on this machine, otherwise why not, one sentence. Tests it by
 /// starting two processes that must find each other. Keeps the result in the file `cache` ("": keeps none)
 /// until the program or the MPI library changes.
-std::string pmix_start_problem(const LaunchLine& rank, FileSystem& fs, const std::string& cache);
+Problem pmix_start_problem(const LaunchLine& rank, FileSystem& fs, const std::string& cache);
 
 /// Decides before the first attempt, and again after an attempt that may have failed because of PMIx.
 class Starter {

@@ -15,13 +15,14 @@
 #include <vector>
 
 #include "runtime/base/file_system.h"
+#include "runtime/base/units.h"
 
 namespace trainctl {
 
 struct QuarantineRules {
   int failures = 3;  ///< so many failures within the window put a node or GPU out; 0: failures never do
-  double window_s = 3600;
-  double cool_down_s = 86400;  ///< length of the first time out; doubles each time, to at most 16 times
+  double window_s = kHourS;
+  double cool_down_s = kDayS;  ///< length of the first time out; doubles each time, to at most 16 times
 };
 
 /// Whether at least rules.failures of `times` (ascending) lie within the window that ends at `now_s`.

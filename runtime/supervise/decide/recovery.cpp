@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "runtime/base/text.h"
+#include "runtime/base/units.h"
 #include "runtime/supervise/decide/supervision.h"
 
 namespace trainctl {

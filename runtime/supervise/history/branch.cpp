@@ -62,7 +62,7 @@ bool same_data(const BranchPoint& from, const std::vector<FieldChange>& changes,
     if (change.path.starts_with("data.") && change.change >= Change::numerics) return false;
   const json extra = try_parse_json(from.state.extra_json);
   if (!extra.is_object() || !extra.contains("data")) return false;
-  return changed_data(dump_json(json{{"train", extra["data"]}}), data_json).empty();
+  return changed_data(dump_json(json{{"train", extra["data"]}}), data_json).is_none();
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "ckpt/checkpoint.h"
 #include "runtime/base/error.h"
 #include "runtime/base/text.h"
+#include "runtime/base/units.h"
 #include "runtime/run/record/journal.h"
 
 namespace trainctl {

@@ -6,7 +6,7 @@
 #include <sstream>
 
 #include "runtime/base/error.h"
-#include "runtime/base/text.h"
+#include "runtime/base/units.h"
 #include "runtime/supervise/slurm/batch_host.h"
 #include "runtime/supervise/slurm/slurm_commands.h"
 

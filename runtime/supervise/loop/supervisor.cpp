@@ -13,7 +13,6 @@
 #include "ckpt/checkpoint.h"
 #include "runtime/base/json.h"
 #include "runtime/base/process_memory.h"
-#include "runtime/base/text.h"
 #include "runtime/machine/bundle.h"
 #include "runtime/machine/session.h"
 #include "runtime/run/agent/agent.h"

@@ -248,24 +248,27 @@ void Fleet::accept_all() {
   }
 }
 
-std::string Fleet::refusal_of(const wire::NodeHello& hello) const {
-  if (!same_token(hello.token, token_)) return "it showed a wrong token";
-  if (find(hello.name) < 0) return fmt::format("{} is not one of the nodes of this run", hello.name);
+Problem Fleet::refusal_of(const wire::NodeHello& hello) const {
+  if (!same_token(hello.token, token_)) return Problem("it showed a wrong token");
+  if (find(hello.name) < 0) return Problem(fmt::format("{} is not one of the nodes of this run", hello.name));
   if (hello.version != TRAINCTL_VERSION)
-    return fmt::format("{} runs trainctl {} and the supervisor {}; install the same version on every node",
-                       hello.name, hello.version, TRAINCTL_VERSION);
+    return Problem(
+        fmt::format("{} runs trainctl {} and the supervisor {}; install the same version on every node",
+                    hello.name, hello.version, TRAINCTL_VERSION));
   if (!options_.numerics.empty() && !hello.numerics.empty() && hello.numerics != options_.numerics)
-    return fmt::format("{} computes with {} and this run with {}: its bits would differ; leave the node out, or install the same "
-                       "libraries on machines of one kind",
-                       hello.name, hello.numerics, options_.numerics);
+    return Problem(
+        fmt::format("{} computes with {} and this run with {}: its bits would differ; leave the node out, or "
+                    "install the same "
+                    "libraries on machines of one kind",
+                    hello.name, hello.numerics, options_.numerics));
   const int node = find(hello.name), gpus = hello.facts.gpu_count();
   if (!options_.gpus_needed.empty() && gpus < options_.gpus_needed[size_t(node)])
-    return fmt::format(
+    return Problem(fmt::format(
         "{} has {} and its slots need {} (launcher.slots, launcher.ranks_per_gpu); repair it, give it fewer "
         "slots, or "
         "leave it out",
-        hello.name, count_of(gpus, "usable GPU"), options_.gpus_needed[size_t(node)]);
-  return hello.run_problem;
+        hello.name, count_of(gpus, "usable GPU"), options_.gpus_needed[size_t(node)]));
+  return Problem::of(hello.run_problem);
 }
 
 void Fleet::greet(Connection& c, const Message& message) {
@@ -276,7 +279,8 @@ void Fleet::greet(Connection& c, const Message& message) {
   } catch (const Error& error) {
     return close(c, error.what());
   }
-  if (const std::string refusal = refusal_of(hello); !refusal.empty()) {
+  if (const Problem problem = refusal_of(hello); problem.exists()) {
+    const std::string& refusal = problem.text();
     const bool known = same_token(hello.token, token_) && find(hello.name) >= 0;
     c.stream->send({.kind = Kind::refused, .number = known, .text = refusal});
     if (known) {

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "runtime/base/file_system.h"
+#include "runtime/base/problem.h"
 #include "runtime/machine/process.h"
 #include "runtime/run/wire/machine.h"
 #include "runtime/run/wire/stream.h"
@@ -118,7 +119,7 @@ class Fleet {
   void accept_all();
   void read_from(Connection& connection);
   void greet(Connection& connection, const wire::Message& message);
-  std::string refusal_of(const wire::NodeHello& hello) const;
+  Problem refusal_of(const wire::NodeHello& hello) const;
   void close(Connection& connection, const std::string& why);
   void lose(int node, const std::string& why);
   void watch_starters();

@@ -108,7 +108,7 @@ int even_slots(const JobSpec& job, int nodes) {
   return (even + group - 1) / group * group;
 }
 
-std::string too_small(const JobSpec& job, const std::vector<ClusterNode>& nodes, const std::string& place,
+Problem too_small(const JobSpec& job, const std::vector<ClusterNode>& nodes, const std::string& place,
                       const std::string& more) {
   const ParallelSpec& p = job.parallelism;
   const int group = job.launcher.tensor_across_nodes ? 1 : p.tensor;
@@ -117,14 +117,15 @@ std::string too_small(const JobSpec& job, const std::vector<ClusterNode>& nodes,
   const int ranks = job.mesh().world_size(), replica = ranks / p.data;
   const int data = std::min(p.data, room / replica);
   for (int width = data; width >= 1; --width)
-    if (width == p.data || (job.fault_tolerance.elastic && p.lanes % width == 0)) return "";
+    if (width == p.data || (job.fault_tolerance.elastic && p.lanes % width == 0)) return Problem::none();
   const std::string fits =
       data > 0 ? fmt::format("take -s parallelism.data={} -s parallelism.world_size={}, which fits", data,
                              data * replica)
                : fmt::format("make tensor and pipeline smaller: one replica alone has {}",
                              count_of(replica, "rank"));
-  return fmt::format("the mesh needs {} and {} has room for {} in whole tensor groups of {}; {}, or {}",
-                     count_of(ranks, "rank"), place, room, p.tensor, more, fits);
+  return Problem(
+      fmt::format("the mesh needs {} and {} has room for {} in whole tensor groups of {}; {}, or {}",
+                  count_of(ranks, "rank"), place, room, p.tensor, more, fits));
 }
 
 namespace {
@@ -136,8 +137,8 @@ void refuse_small_list(const JobSpec& job, const std::vector<ClusterNode>& nodes
   const std::string place =
       fmt::format("{} ({} with {})", job.launcher.hosts.empty() ? "launcher.hostfile" : "launcher.hosts",
                   count_of(int64_t(nodes.size()), "node"), count_of(slots, "slot"));
-  const std::string problem = too_small(job, nodes, place, "name more nodes, give nodes more slots");
-  if (!problem.empty()) throw Error(ErrorCode::kPlan, problem);
+  const Problem problem = too_small(job, nodes, place, "name more nodes, give nodes more slots");
+  if (problem.exists()) throw Error(ErrorCode::kPlan, problem.text());
 }
 
 }  // namespace

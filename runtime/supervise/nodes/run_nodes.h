@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "runtime/base/file_system.h"
+#include "runtime/base/problem.h"
 #include "runtime/spec/fields/job.h"
 #include "runtime/supervise/nodes/fleet.h"
 #include "runtime/supervise/decide/placement.h"
@@ -39,11 +40,11 @@ ClusterNode parse_host(const std::string& text, const std::string& where);
 /// groups.
 int even_slots(const JobSpec& job, int nodes);
 
-/// "" if the job, or a narrower one that its spec allows, fits on `nodes`; otherwise one sentence: what the
+/// None if the job, or a narrower one that its spec allows, fits on `nodes`; otherwise one sentence: what the
 /// job needs, what the nodes can carry, what to do, and the width that would fit.
 ///   place   names the nodes: "launcher.hosts (2 nodes with 2 slots each)"
 ///   more    what to do to get more
-std::string too_small(const JobSpec& job, const std::vector<ClusterNode>& nodes, const std::string& place,
+Problem too_small(const JobSpec& job, const std::vector<ClusterNode>& nodes, const std::string& place,
                       const std::string& more);
 
 }  // namespace trainctl

@@ -45,10 +45,10 @@ std::vector<ClusterNode> nodes_for(const JobSpec& job, const SlurmAllocation& al
                                                     : cpus;
   }
   const std::string place = fmt::format("Slurm job {} ({})", allocation.job_id, what_it_has(allocation));
-  const std::string problem =
+  const Problem problem =
       too_small(job, nodes, place,
                 "ask Slurm for more nodes or CPUs (--exclusive), raise launcher.slots to share CPUs");
-  if (!problem.empty()) throw Error(ErrorCode::kPlan, problem);
+  if (problem.exists()) throw Error(ErrorCode::kPlan, problem.text());
   return nodes;
 }
 

@@ -16,6 +16,8 @@
 #include "parallel/communicator.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
+#include "runtime/base/process_memory.h"
+#include "runtime/base/units.h"
 #include "runtime/machine/bundle.h"
 #include "runtime/machine/process.h"
 #include "runtime/train/trainer.h"
@@ -53,11 +55,6 @@ bool cross_memory_attach_works() {
   return ::process_vm_readv(::getpid(), &local, 1, &remote, 1, 0) == 1;
 }
 
-std::string bytes_text(uint64_t bytes) {
-  const double mib = double(bytes) / 1048576.0;
-  return mib >= 1024 ? fmt::format("{:.1f} GiB", mib / 1024) : fmt::format("{:.0f} MiB", mib);
-}
-
 /// What would make the job smaller, as far as the spec has not done it already.
 std::string smaller_by(const JobSpec& job) {
   std::vector<std::string> ways;
@@ -77,27 +74,34 @@ std::string smaller_by(const JobSpec& job) {
 std::string three_largest(const MemoryNeed& need) {
   std::string text;
   for (size_t i = 0; i < 3; ++i)
-    text += fmt::format("{}{} {}", i ? ", " : "", need.terms[i].first, bytes_text(need.terms[i].second));
+    text +=
+        fmt::format("{}{} {}", i ? ", " : "", need.terms[i].first, brief_memory_text(need.terms[i].second));
   return text;
 }
 
 }  // namespace
 
-std::string memory_refusal(const JobSpec& job, const MemoryNeed& need, uint64_t available_bytes) {
-  if (need.total <= available_bytes) return "";
+Problem memory_refusal(const JobSpec& job, const MemoryNeed& need, uint64_t available_bytes) {
+  if (need.total <= available_bytes) return Problem::none();
   const int ranks = job.mesh().world_size();
-  return fmt::format("{} rank{} would need {} of memory and {} are available here (most of it: {}); {} "
-                     "would help, and `trainctl plan` shows what each rank takes",
-                     ranks, ranks == 1 ? "" : "s", bytes_text(need.total), bytes_text(available_bytes), three_largest(need),
-                     smaller_by(job));
+  return Problem(
+      fmt::format("{} rank{} would need {} of memory and {} are available here (most of it: {}); {} "
+                  "would help, and `trainctl plan` shows what each rank takes",
+                  ranks, ranks == 1 ? "" : "s", brief_memory_text(need.total),
+                  brief_memory_text(available_bytes), three_largest(need), smaller_by(job)));
 }
 
-std::string gpu_memory_refusal(const JobSpec& job, const MemoryNeed& need, const std::string& gpu, uint64_t free_bytes) {
-  if (need.total <= free_bytes) return "";
-  return fmt::format("{} would need {} of GPU memory and {} has {} free (most of it: {}); {} would help, and `trainctl plan` shows "
-                     "what each rank takes",
-                     job.launcher.ranks_per_gpu == 1 ? "a rank" : fmt::format("{} ranks on one GPU", job.launcher.ranks_per_gpu),
-                     bytes_text(need.total), gpu, bytes_text(free_bytes), three_largest(need), smaller_by(job));
+Problem gpu_memory_refusal(const JobSpec& job, const MemoryNeed& need, const std::string& gpu,
+                           uint64_t free_bytes) {
+  if (need.total <= free_bytes) return Problem::none();
+  return Problem(fmt::format(
+      "{} would need {} of GPU memory and {} has {} free (most of it: {}); {} would help, and `trainctl "
+      "plan` shows "
+      "what each rank takes",
+      job.launcher.ranks_per_gpu == 1 ? "a rank"
+                                      : fmt::format("{} ranks on one GPU", job.launcher.ranks_per_gpu),
+      brief_memory_text(need.total), gpu, brief_memory_text(free_bytes), three_largest(need),
+      smaller_by(job)));
 }
 
 namespace {
@@ -105,13 +109,13 @@ namespace {
 /// Ranks that outgrow the machine would be killed one by one, long after the start. Where the system does not
 /// say what is available nothing is refused.
 std::string check_memory(const JobSpec& job, double share_here) {
-  const uint64_t available = available_memory_here();
+  const uint64_t available = system_memory().available_bytes;
   MemoryNeed need = memory_need(job, make_plan(job, DeviceKind::cpu));
   need.total = uint64_t(double(need.total) * share_here);
-  if (available == 0) return fmt::format("{} needed", bytes_text(need.total));
-  if (const std::string refusal = memory_refusal(job, need, available); !refusal.empty())
-    throw Error(ErrorCode::kPlan, refusal);
-  return fmt::format("{} needed, {} available", bytes_text(need.total), bytes_text(available));
+  if (available == 0) return fmt::format("{} needed", brief_memory_text(need.total));
+  if (const Problem refusal = memory_refusal(job, need, available); refusal.exists())
+    throw Error(ErrorCode::kPlan, refusal.text());
+  return fmt::format("{} needed, {} available", brief_memory_text(need.total), brief_memory_text(available));
 }
 
 }  // namespace
@@ -121,8 +125,8 @@ namespace {
 /// GPUs are there and each has room for the ranks on it, before any of them is touched.
 std::string check_gpus(const JobSpec& job) {
   const kernels::CudaStatus status = kernels::cuda_status();
-  if (const std::string missing = missing_gpus(job, status.devices, status.problem); !missing.empty())
-    throw Error(ErrorCode::kPreflight, missing);
+  if (const Problem missing = missing_gpus(job, status.devices, status.problem); missing.exists())
+    throw Error(ErrorCode::kPreflight, missing.text());
   // Said here once, before every rank says it and the supervisor starts them again.
   if (const kernels::LoadedLibrary library = kernels::load_cublaslt(); !library) throw Error(ErrorCode::kPreflight, library.problem);
   if (job.mesh().world_size() > 1 && uses_nccl(job))
@@ -133,11 +137,12 @@ std::string check_gpus(const JobSpec& job) {
   for (int gpu = 0; gpu < gpus; ++gpu) {
     const kernels::GpuFacts facts = kernels::gpu_facts(gpu);
     if (facts.free_bytes == 0) continue;   // not reported
-    if (const std::string refusal = gpu_memory_refusal(job, need, facts.name, facts.free_bytes - std::min(contexts, uint64_t(facts.free_bytes)));
-        !refusal.empty())
-      throw Error(ErrorCode::kPlan, refusal);
+    if (const Problem refusal = gpu_memory_refusal(
+            job, need, facts.name, facts.free_bytes - std::min(contexts, uint64_t(facts.free_bytes)));
+        refusal.exists())
+      throw Error(ErrorCode::kPlan, refusal.text());
   }
-  return fmt::format("{} of GPU memory needed", bytes_text(need.total));
+  return fmt::format("{} of GPU memory needed", brief_memory_text(need.total));
 }
 
 }  // namespace
@@ -190,24 +195,24 @@ void check_writable(FileSystem& fs, const std::string& directory) try {
   throw Error(ErrorCode::kPreflight, fmt::format("{} cannot be written to: {}", directory, error.what()));
 }
 
-std::string changed_data(const std::string& run_data_json, const std::string& now_data_json) {
+Problem changed_data(const std::string& run_data_json, const std::string& now_data_json) {
   const json run = try_parse_json(run_data_json), now = try_parse_json(now_data_json);
   // Only what is trained on decides what comes next; validation files may be added.
   if (!run.is_object() || !now.is_object() || !run.contains("train") || !now.contains("train"))
-    return "the record of the run's data (data.json) is damaged";
+    return Problem("the record of the run's data (data.json) is damaged");
   const json &before = run["train"], &after = now["train"];
   if (before.size() != after.size())
-    return fmt::format("data.train had {} sources and has {} now", before.size(), after.size());
+    return Problem(fmt::format("data.train had {} sources and has {} now", before.size(), after.size()));
   for (size_t i = 0; i < before.size(); ++i) {
     if (before[i].value("fingerprint", "") == after[i].value("fingerprint", "")) continue;
-    return fmt::format(
+    return Problem(fmt::format(
         "data.train[{}] ({}) is not the file that the run began with: {} tokens then, {} now, fingerprint {} "
         "then, {} now",
         i, after[i].value("path", "?"), before[i].value("tokens", int64_t(0)),
         after[i].value("tokens", int64_t(0)), before[i].value("fingerprint", "?"),
-        after[i].value("fingerprint", "?"));
+        after[i].value("fingerprint", "?")));
   }
-  return "";
+  return Problem::none();
 }
 
 }  // namespace trainctl

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "runtime/base/file_system.h"
+#include "runtime/base/problem.h"
 #include "runtime/plan/device_model.h"
 #include "runtime/plan/memory_need.h"
 #include "runtime/spec/fields/job.h"
@@ -21,11 +22,11 @@ struct Preflight {
   std::string memory_text;           ///< "1.2 GiB needed, 8.0 GiB available"
 };
 
-/// "" if the job fits into host memory; otherwise one sentence: bytes needed and available, the three largest
+/// None if the job fits into host memory; otherwise one sentence: bytes needed and available, the three largest
 /// terms, what to change.
-std::string memory_refusal(const JobSpec& job, const MemoryNeed& need, uint64_t available_bytes);
+Problem memory_refusal(const JobSpec& job, const MemoryNeed& need, uint64_t available_bytes);
 /// The same for the memory of one GPU and the ranks on it. `gpu`: its name.
-std::string gpu_memory_refusal(const JobSpec& job, const MemoryNeed& need, const std::string& gpu, uint64_t free_bytes);
+Problem gpu_memory_refusal(const JobSpec& job, const MemoryNeed& need, const std::string& gpu, uint64_t free_bytes);
 
 /// Runs all checks. Error(kPlan): not enough memory. Error(kPreflight): launcher, slots or shared memory.
 /// Error(kData): the data cannot be opened or do not fit the vocabulary.
@@ -38,8 +39,8 @@ void check_data(const JobSpec& job, Preflight& result);
 /// Makes `directory` if it is missing and checks that a file can be made in it. Error(kPreflight).
 void check_writable(FileSystem& fs, const std::string& directory);
 
-/// The first data source that has changed since the run began; "" if none has. Both arguments have the form
+/// The first data source that has changed since the run began; none if none has. Both arguments have the form
 /// of data_json.
-std::string changed_data(const std::string& run_data_json, const std::string& now_data_json);
+Problem changed_data(const std::string& run_data_json, const std::string& now_data_json);
 
 }  // namespace trainctl

@@ -6,7 +6,7 @@
 
 #include "ckpt/checkpoint.h"
 #include "runtime/base/error.h"
-#include "runtime/base/text.h"
+#include "runtime/base/units.h"
 #include "runtime/model/params.h"
 
 namespace trainctl {
@@ -28,13 +28,15 @@ SpaceNeed space_need(const JobSpec& job, int64_t present) {
   return need;
 }
 
-std::string space_refusal(const SpaceNeed& need, std::optional<uint64_t> free_bytes, const std::string& directory) {
-  if (!free_bytes || *free_bytes >= need.bytes()) return "";
+Problem space_refusal(const SpaceNeed& need, std::optional<uint64_t> free_bytes,
+                      const std::string& directory) {
+  if (!free_bytes || *free_bytes >= need.bytes()) return Problem::none();
   const std::string there = need.present > 0 ? fmt::format(", {} of them there already", need.present) : "";
-  return fmt::format("the checkpoints of this run need {} more in {} ({} of {} each at once{}), and {} are free; make room, "
-                     "lower checkpoint.keep_last, or choose another folder with -s checkpoint.dir=DIR",
-                     size_text(need.bytes()), directory, need.at_once, size_text(need.checkpoint), there,
-                     size_text(*free_bytes));
+  return Problem(fmt::format(
+      "the checkpoints of this run need {} more in {} ({} of {} each at once{}), and {} are free; make room, "
+      "lower checkpoint.keep_last, or choose another folder with -s checkpoint.dir=DIR",
+      size_text(need.bytes()), directory, need.at_once, size_text(need.checkpoint), there,
+      size_text(*free_bytes)));
 }
 
 void check_checkpoint_folder(FileSystem& fs, const JobSpec& job, const std::string& directory, int64_t step) {
@@ -49,8 +51,8 @@ void check_checkpoint_folder(FileSystem& fs, const JobSpec& job, const std::stri
   // Later ones are set aside: they take room in addition to what the run writes.
   const std::vector<int64_t> steps = ckpt::list_steps(fs, directory);
   const SpaceNeed need = space_need(job, std::count_if(steps.begin(), steps.end(), [&](int64_t s) { return s <= step; }));
-  if (const std::string refusal = space_refusal(need, fs.free_bytes(directory), directory); !refusal.empty())
-    throw Error(ErrorCode::kPreflight, refusal);
+  if (const Problem refusal = space_refusal(need, fs.free_bytes(directory), directory); refusal.exists())
+    throw Error(ErrorCode::kPreflight, refusal.text());
 }
 
 }  // namespace trainctl

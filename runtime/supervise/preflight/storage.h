@@ -7,6 +7,7 @@
 #include <string>
 
 #include "runtime/base/file_system.h"
+#include "runtime/base/problem.h"
 #include "runtime/spec/fields/job.h"
 
 namespace trainctl {
@@ -21,9 +22,9 @@ struct SpaceNeed {
 };
 /// The need of a job, from its parameters, checkpoint.* and its steps. `present`: checkpoints in the folder.
 SpaceNeed space_need(const JobSpec& job, int64_t present);
-/// "" if there is enough space or the file system does not report it; otherwise one sentence with the numbers
+/// None if there is enough space or the file system does not report it; otherwise one sentence with the numbers
 /// and what to do.
-std::string space_refusal(const SpaceNeed& need, std::optional<uint64_t> free_bytes, const std::string& directory);
+Problem space_refusal(const SpaceNeed& need, std::optional<uint64_t> free_bytes, const std::string& directory);
 
 /// Makes `directory`, tries a whole save in it, and compares its free space with the need of the job's
 /// checkpoints when the run continues from `step`. Error(kPreflight) with one sentence.

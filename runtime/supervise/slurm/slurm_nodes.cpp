@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "runtime/base/error.h"
+#include "runtime/base/units.h"
 
 namespace trainctl {
 namespace {
@@ -203,7 +204,7 @@ std::optional<double> parse_time_limit(std::string_view text) {
     if (parts.size() == 1) parts.push_back(0);
     if (parts.size() == 2) parts.insert(parts.begin(), 0);
   }
-  return double(days) * 86400 + double(parts[0]) * 3600 + double(parts[1]) * 60 + double(parts[2]);
+  return double(days) * kDayS + double(parts[0]) * kHourS + double(parts[1]) * kMinuteS + double(parts[2]);
 }
 
 }  // namespace trainctl

@@ -8,7 +8,7 @@
 #include "ckpt/checkpoint.h"
 #include "kernels/device.h"
 #include "runtime/base/error.h"
-#include "runtime/base/text.h"
+#include "runtime/base/units.h"
 #include "runtime/run/agent/agent.h"
 #include "runtime/run/record/known_status.h"
 #include "runtime/supervise/attempt/attempt.h"
@@ -107,12 +107,12 @@ void require_gpus_of_run(const JobSpec& job, const std::string& id, FileSystem& 
   const std::optional<int> here = ranks_here(nodes_of(job, fs));
   if (here == 0) return;  // the agents of the other nodes have them, or say what is missing
   const kernels::CudaStatus status = kernels::cuda_status();
-  const std::string missing = missing_gpus(job, status.devices, status.problem, here);
-  if (missing.empty()) return;
+  const Problem missing = missing_gpus(job, status.devices, status.problem, here);
+  if (missing.is_none()) return;
   throw Error(ErrorCode::kPreflight, fmt::format("{}; run {} computes on GPUs: bring them back, or go on on "
                                                  "the CPU, with other bits from there on, with "
                                                  "`trainctl resume {} -s device=cpu`",
-                                                 missing, id, id));
+                                                 missing.text(), id, id));
 }
 
 /// Where a branch begins again while it has no checkpoint of its own; nothing for other runs.
@@ -351,9 +351,10 @@ RunResult resume_run(const ResumeRequest& asked, FileSystem& fs, Clock& clock, C
   if (!living) check_checkpoint_folder(fs, job, run.checkpoints(job), step);
   require_gpus_of_run(job, id, fs);
   const Ready ready = get_ready(job, fs, clock, {}, living ? &*living : nullptr);
-  const std::string changed = changed_data(fs.read_text(run.file("data.json")), ready.preflight.data_json);
-  if (!changed.empty())
-    throw Error(ErrorCode::kData, fmt::format("{}; put the old file back, or launch a new run", changed));
+  const Problem changed = changed_data(fs.read_text(run.file("data.json")), ready.preflight.data_json);
+  if (changed.exists())
+    throw Error(ErrorCode::kData,
+                fmt::format("{}; put the old file back, or launch a new run", changed.text()));
   print_header(console, folder_name(run), run, job, ready);
   if (folder_name(run) != identity->run_id)
     console.note(fmt::format("  a copy of run {}, or renamed", identity->run_id));

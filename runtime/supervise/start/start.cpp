@@ -8,6 +8,7 @@
 
 #include "kernels/device.h"
 #include "runtime/base/text.h"
+#include "runtime/base/units.h"
 #include "runtime/supervise/nodes/own_address.h"
 
 namespace trainctl {
