@@ -53,7 +53,7 @@ std::string next_command(const Options& options, const PlanReport& report) {
     return plan_command(named, {});
   }
   JobArguments launched = options.job;
-  if (report.device.kind == DeviceKind::cuda && report.job.device == "cpu")
+  if (report.device.kind == DeviceKind::cuda && report.job.device == DeviceChoice::cpu)
     launched.overrides.push_back("device=cuda");
   return launch_command(launched);
 }

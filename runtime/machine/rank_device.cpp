@@ -26,8 +26,8 @@ Problem missing_gpus(const JobSpec& job, int gpus, const std::string& problem,
 }
 
 DeviceKind device_kind(const JobSpec& job, std::optional<int> ranks_here) {
-  if (job.device == "cpu") return DeviceKind::cpu;
-  if (job.device == "cuda") return DeviceKind::cuda;
+  if (job.device == DeviceChoice::cpu) return DeviceKind::cpu;
+  if (job.device == DeviceChoice::cuda) return DeviceKind::cuda;
   const kernels::CudaStatus status = kernels::cuda_status();
   return missing_gpus(job, status.devices, status.problem, ranks_here).is_none() ? DeviceKind::cuda
                                                                                : DeviceKind::cpu;

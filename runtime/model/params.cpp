@@ -34,19 +34,23 @@ class TableBuilder {
     int64_t rows, cols = 1;
     Cut cut = Cut::none;
     std::vector<int64_t> sections = {};
-    bool residual = false;  // feeds the residual stream: smaller initial values
+    BlockPlace place = BlockPlace::outside;
   };
 
   void add(Declaration d) {
     Param p;
     p.role = d.role;
+    p.place = d.place;
     p.layer = layer_;
+    p.may_be_transposed = d.role == ParamRole::matrix && model_.family == Family::gpt2;
     const bool vocabulary = d.role == ParamRole::embedding || d.role == ParamRole::head;
     p.layout = {d.name, d.rows, d.cols, d.cut, std::move(d.sections), vocabulary};
     if (d.role == ParamRole::norm_weight) p.init_mean = 1;
     if (d.role == ParamRole::matrix || vocabulary || d.role == ParamRole::position) {
       p.init_std = model_.init_std;
-      if (d.residual) p.init_std /= std::sqrt(2.0 * double(model_.num_layers));
+      // These two feed the residual stream.
+      if (d.place == BlockPlace::projection || d.place == BlockPlace::down)
+        p.init_std /= std::sqrt(2.0 * double(model_.num_layers));
     }
     p.decay = decays(d.role);
     table_.params.push_back(std::move(p));
@@ -69,16 +73,22 @@ class TableBuilder {
     return true;
   }
 
-  void linear(const std::string& name, int64_t out, int64_t in, Cut cut, std::vector<int64_t> sections, bool bias,
-              bool residual) {
-    add({name + ".weight", ParamRole::matrix, out, in, cut, sections, residual});
+  void linear(BlockPlace place, const std::string& name, int64_t out, int64_t in, Cut cut,
+              std::vector<int64_t> sections = {}) {
+    add({name + ".weight", ParamRole::matrix, out, in, cut, sections, place});
     // A bias behind a column cut is added once, after the partial sums have been joined: nothing of it is cut.
-    if (bias) add({name + ".bias", ParamRole::bias, out, 1, cut == Cut::rows ? Cut::rows : Cut::none, sections});
+    const Cut bias_cut = cut == Cut::rows ? Cut::rows : Cut::none;
+    if (has_biases()) add({name + ".bias", ParamRole::bias, out, 1, bias_cut, sections, place});
   }
-  void norm(const std::string& name, bool bias) {
-    add({name + ".weight", ParamRole::norm_weight, model_.hidden_size});
-    if (bias) add({name + ".bias", ParamRole::norm_bias, model_.hidden_size});
+  void norm(BlockPlace place, const std::string& name) {
+    add({.name = name + ".weight",
+         .role = ParamRole::norm_weight,
+         .rows = model_.hidden_size,
+         .place = place});
+    if (has_biases())
+      add({.name = name + ".bias", .role = ParamRole::norm_bias, .rows = model_.hidden_size, .place = place});
   }
+  bool has_biases() const { return model_.family == Family::gpt2; }
 
   void gpt2() {
     const int64_t h = model_.hidden_size, f = model_.ffn_size;
@@ -87,14 +97,14 @@ class TableBuilder {
     add({"wpe.weight", ParamRole::position, model_.max_seq_len, h});
     for (layer_ = 0; layer_ < model_.num_layers; ++layer_) {
       const std::string at = "h." + std::to_string(layer_) + ".";
-      norm(at + "ln_1", true);
-      linear(at + "attn.c_attn", 3 * h, h, Cut::rows, {h, h, h}, true, false);
-      linear(at + "attn.c_proj", h, h, Cut::cols, {}, true, true);
-      norm(at + "ln_2", true);
-      linear(at + "mlp.c_fc", f, h, Cut::rows, {}, true, false);
-      linear(at + "mlp.c_proj", h, f, Cut::cols, {}, true, true);
+      norm(BlockPlace::first_norm, at + "ln_1");
+      linear(BlockPlace::qkv, at + "attn.c_attn", 3 * h, h, Cut::rows, {h, h, h});
+      linear(BlockPlace::projection, at + "attn.c_proj", h, h, Cut::cols);
+      norm(BlockPlace::second_norm, at + "ln_2");
+      linear(BlockPlace::up, at + "mlp.c_fc", f, h, Cut::rows);
+      linear(BlockPlace::down, at + "mlp.c_proj", h, f, Cut::cols);
     }
-    norm("ln_f", true);
+    norm(BlockPlace::outside, "ln_f");
     if (!model_.tie_embeddings) add({"lm_head.weight", ParamRole::head, model_.vocab_size, h, Cut::rows});
   }
 
@@ -104,17 +114,17 @@ class TableBuilder {
     add({"model.embed_tokens.weight", ParamRole::embedding, model_.vocab_size, h, Cut::rows});
     for (layer_ = 0; layer_ < model_.num_layers; ++layer_) {
       const std::string at = "model.layers." + std::to_string(layer_) + ".";
-      norm(at + "input_layernorm", false);
-      linear(at + "self_attn.q_proj", model_.num_heads * d, h, Cut::rows, {}, false, false);
-      linear(at + "self_attn.k_proj", model_.num_kv_heads * d, h, Cut::rows, {}, false, false);
-      linear(at + "self_attn.v_proj", model_.num_kv_heads * d, h, Cut::rows, {}, false, false);
-      linear(at + "self_attn.o_proj", h, model_.num_heads * d, Cut::cols, {}, false, true);
-      norm(at + "post_attention_layernorm", false);
-      linear(at + "mlp.gate_proj", f, h, Cut::rows, {}, false, false);
-      linear(at + "mlp.up_proj", f, h, Cut::rows, {}, false, false);
-      linear(at + "mlp.down_proj", h, f, Cut::cols, {}, false, true);
+      norm(BlockPlace::first_norm, at + "input_layernorm");
+      linear(BlockPlace::qkv, at + "self_attn.q_proj", model_.num_heads * d, h, Cut::rows);
+      linear(BlockPlace::qkv, at + "self_attn.k_proj", model_.num_kv_heads * d, h, Cut::rows);
+      linear(BlockPlace::qkv, at + "self_attn.v_proj", model_.num_kv_heads * d, h, Cut::rows);
+      linear(BlockPlace::projection, at + "self_attn.o_proj", h, model_.num_heads * d, Cut::cols);
+      norm(BlockPlace::second_norm, at + "post_attention_layernorm");
+      linear(BlockPlace::up, at + "mlp.gate_proj", f, h, Cut::rows);
+      linear(BlockPlace::up, at + "mlp.up_proj", f, h, Cut::rows);
+      linear(BlockPlace::down, at + "mlp.down_proj", h, f, Cut::cols);
     }
-    norm("model.norm", false);
+    norm(BlockPlace::outside, "model.norm");
     if (!model_.tie_embeddings) add({"lm_head.weight", ParamRole::head, model_.vocab_size, h, Cut::rows});
   }
 

@@ -101,24 +101,30 @@ class UseBuilder {
     }
   }
 
+  static int& use_in(BlockUses& b, const Param& p) {
+    switch (p.place) {
+      case BlockPlace::first_norm: return p.is_bias() ? b.norm1_bias : b.norm1_weight;
+      case BlockPlace::qkv: return p.is_bias() ? b.qkv_bias : b.qkv;
+      case BlockPlace::projection: return p.is_bias() ? b.proj_bias : b.proj;
+      case BlockPlace::second_norm: return p.is_bias() ? b.norm2_bias : b.norm2_weight;
+      case BlockPlace::up: return p.is_bias() ? b.up_bias : b.up;
+      case BlockPlace::down: return p.is_bias() ? b.down_bias : b.down;
+      case BlockPlace::outside: break;
+    }
+    ENSURE(false, "parameter {} has no place in a block", p.layout.name);
+    return b.down;
+  }
+
   void add_to_block(int i, int block_index, ChunkUses& chunk) {
     if (int(chunk.blocks.size()) <= block_index) {
       chunk.blocks.emplace_back();
       chunk.blocks.back().begin = int(result_.uses.size());
     }
     BlockUses& b = chunk.blocks[size_t(block_index)];
-    const std::string& name = table_.params[size_t(i)].layout.name;
-    const auto is = [&](const char* part) { return name.find(part) != std::string::npos; };
-    const bool bias = name.ends_with(".bias");
-    if (is(".ln_1.") || is(".input_layernorm.")) (bias ? b.norm1_bias : b.norm1_weight) = add(i);
-    else if (is(".ln_2.") || is(".post_attention_layernorm.")) (bias ? b.norm2_bias : b.norm2_weight) = add(i);
-    else if (is(".c_attn.")) (bias ? b.qkv_bias : b.qkv) = add(i);
-    else if (is(".q_proj.")) b.qkv = add(i);
-    else if (is(".k_proj.") || is(".v_proj.") || is(".up_proj.")) add(i, true);
-    else if (is(".attn.c_proj.") || is(".o_proj.")) (bias ? b.proj_bias : b.proj) = add(i);
-    else if (is(".c_fc.") || is(".gate_proj.")) (bias ? b.up_bias : b.up) = add(i);
-    else if (is(".mlp.c_proj.") || is(".down_proj.")) (bias ? b.down_bias : b.down) = add(i);
-    else ENSURE(false, "parameter {} has no place in a block", name);
+    int& use = use_in(b, table_.params[size_t(i)]);
+    const bool joined = use >= 0;   // k and v behind q, up behind gate
+    const int added = add(i, joined);
+    if (!joined) use = added;
     b.end = int(result_.uses.size());
   }
 

@@ -20,7 +20,7 @@ std::string header_lines(const PlanReport& r) {
   const int threads = job.parallelism.threads_per_rank;
   std::string out;
   out += fmt::format("Job      {} · {} {} params ({} without embeddings) · {} compute, f32 master weights\n",
-                     job.name, job.model.family == Family::gpt2 ? "gpt2" : "llama",
+                     job.name, word_of(job.model.family),
                      count_text(double(r.plan.parameters)),
                      count_text(double(r.plan.parameters_without_embedding)), name_of(job.compute));
   out += fmt::format(

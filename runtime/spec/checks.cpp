@@ -181,9 +181,7 @@ void check_model(Resolution& r) {
   const ModelSpec& m = r.job.model;
   const Preset* preset = find_preset(m.preset);
   if (preset && r.sound({"model.family"})) {
-    const Family family =
-        preset->model.find("\"gpt2\"") != std::string::npos ? Family::gpt2 : Family::llama;
-    if (family != m.family) {
+    if (preset->family != m.family) {
       r.report("E0210", fmt::format("preset {} is not of this family", preset->name),
                {"model.family", "model.preset"}, {"remove model.family, or choose another preset"});
       return;  // the preset's shape is for its own family

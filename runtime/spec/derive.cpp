@@ -54,7 +54,7 @@ void check_alternatives(Resolution& r) {
 void check_constant(Resolution& r, const std::string& path, const char* wanted) {
   const auto found = r.settings.find(path);
   if (found == r.settings.end() || std::get<std::string>(found->second) == wanted) return;
-  const std::string family = r.job.model.family == Family::gpt2 ? "gpt2" : "llama";
+  const std::string_view family = word_of(r.job.model.family);
   r.report(
       "E0210", fmt::format("`{}` does not fit the family {}", path, family), {path, "model.family"},
       {fmt::format("{} always has \"{}\"; remove the field or choose the other family", family, wanted)});

@@ -329,7 +329,7 @@ void merge_preset(Value& tree, Resolution& r) {
     return;
   }
   const int source = r.add_source({Source::Kind::preset, "preset " + preset->name, {}, {}});
-  json::ReadResult shape = json::read(preset->model, source);
+  json::ReadResult shape = json::read(preset->model_json(), source);
   ENSURE(shape.problems.empty(), "preset {} is not JSON", preset->name);
   Value* model = tree.find("model");
   json::merge(shape.value, *model);

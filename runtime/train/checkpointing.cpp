@@ -116,10 +116,11 @@ void initialise(const ParamTable& table, uint64_t seed, int threads, const RankS
 
 namespace {
 
-/// Hugging Face's GPT-2 stores linear weights transposed ([in, out]); told by the one weight that is never square.
+/// Whether the folder stores linear weights as [in, out]: the first that may be, and is not square, decides
+/// for all.
 bool stores_transposed(const ParamTable& table, ckpt::TensorFolder& folder, const std::string& prefix) {
   for (const Param& p : table.params)
-    if (p.layout.name.ends_with("attn.c_attn.weight") && folder.has(prefix + p.layout.name)) {
+    if (p.may_be_transposed && p.layout.rows != p.layout.cols && folder.has(prefix + p.layout.name)) {
       const auto shape = folder.shape(prefix + p.layout.name);
       return shape.size() == 2 && shape[0] == p.layout.cols && shape[1] == p.layout.rows;
     }
@@ -163,7 +164,7 @@ void import_weights(const ParamTable& table, ckpt::TensorFolder& folder, const R
   for (const ShardedParams::StateChunk& c : state.params.state_chunks()) {
     const Param& p = table.params[size_t(c.param)];
     const std::string name = prefix + p.layout.name;
-    const bool swapped = swap && p.role == ParamRole::matrix;
+    const bool swapped = swap && p.may_be_transposed;
     if (c.param != checked) check_imported(p, folder, name, swapped);
     checked = c.param;
     in_bands(c.box, upload.most(), [&](const parallel::Box& band, int64_t offset) {

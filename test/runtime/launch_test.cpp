@@ -361,7 +361,7 @@ TEST_CASE("a change of layout is described in one line") {
         "continues with the same bits (same data order)");
   before.parallelism.reduction = now.parallelism.reduction = GradientSums::fast;   // on a CPU the same as exact
   CHECK(describe_change(before, now, true).ends_with("with the same bits (same data order)"));
-  before.device = now.device = "cuda";
+  before.device = now.device = DeviceChoice::cuda;
   CHECK(describe_change(before, now, true).ends_with("sums rounded in another order)"));
   now.parallelism.tensor = 1;
   CHECK(describe_change(before, now, true).find("8 → 2 ranks: tensor 2 → 1, data 2 → 1 (pipeline kept)") == 0);

@@ -47,10 +47,10 @@ TEST_CASE("neighbouring ranks share a GPU, and those that share one do not ask f
 
 TEST_CASE("a device that is asked for by name is taken at its word") {
   JobSpec job = job_of(1, 1);
-  job.device = "cpu";
+  job.device = DeviceChoice::cpu;
   CHECK(device_kind(job) == DeviceKind::cpu);
   CHECK(make_rank_backend(job, DeviceKind::cpu, 0)->is_host());
-  job.device = "cuda";
+  job.device = DeviceChoice::cuda;
   CHECK(device_kind(job) == DeviceKind::cuda);
 }
 

@@ -59,7 +59,7 @@ TEST_CASE("slots of an allocation", "[slurm]") {
   fixed.launcher.slots = 8;
   CHECK(slots(fixed, allocation_of({1})) == std::vector<int>{8});
   JobSpec gpus = job;
-  gpus.device = "cuda";
+  gpus.device = DeviceChoice::cuda;
   SlurmAllocation with_gpus = allocation_of({64, 64});
   with_gpus.gpus_on_this_node = 4;
   CHECK(slots(gpus, with_gpus) == std::vector<int>{4, 4});
@@ -127,7 +127,7 @@ TEST_CASE("what a submission asks for", "[slurm]") {
   CHECK_THROWS_AS(slurm_request(job, "r", 1, {}), Error);
   job.launcher.slurm.nodes = 8;
   CHECK(slurm_request(job, "r", 1, {}).nodes == 8);
-  job.device = "cuda";
+  job.device = DeviceChoice::cuda;
   job.launcher.slurm.gpus_per_node = 0;
   CHECK_THROWS_AS(slurm_request(job, "r", 1, {}), Error);
 }

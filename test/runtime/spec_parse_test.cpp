@@ -63,7 +63,7 @@ TEST_CASE("the minimal job works and everything else has its default", "[spec]")
   CHECK(job.parallelism.lanes == 1);
   CHECK(job.parallelism.reduction == GradientSums::exact);
   CHECK(job.parallelism.threads_per_rank >= 1);
-  CHECK(job.device == "auto");
+  CHECK(job.device == DeviceChoice::automatic);
   CHECK(job.optimizer.decay_exclude == std::vector<std::string>{"norm", "bias"});
 }
 
@@ -104,7 +104,7 @@ TEST_CASE("quantities are read in their units", "[spec]") {
   CHECK(with("parallelism.bucket_mib=512KiB").parallelism.bucket_mib == 0.5);
   CHECK(with("seed=9223372036854775807").seed == 9223372036854775807u);
   CHECK(with("precision.compute=fp32").compute == DType::f32);
-  CHECK(with("device=gpu").device == "cuda");
+  CHECK(with("device=gpu").device == DeviceChoice::cuda);
   CHECK(with("optimizer.decay_exclude=").optimizer.decay_exclude.empty());
   CHECK(with("optimizer.decay_exclude=bias,embedding").optimizer.decay_exclude.size() == 2);
   CHECK(with("launcher.env.PATH=/a:/b").launcher.env == spec::TextMap{{"PATH", "/a:/b"}});
@@ -238,8 +238,8 @@ TEST_CASE("the resolved spec is strict JSON and means the same job", "[spec]") {
 TEST_CASE("what was auto is decided once and stays", "[spec]") {
   const ParsedJob job = parse(kMinimal, {"parallelism.data=2"});
   const ParsedJob decided = with_decided(job, {"device=cuda"}, "auto, decided at launch");
-  CHECK(decided.job.device == "cuda");
-  CHECK(parse(decided.resolved_json).job.device == "cuda");
+  CHECK(decided.job.device == DeviceChoice::cuda);
+  CHECK(parse(decided.resolved_json).job.device == DeviceChoice::cuda);
   CHECK(decided.hash == job.hash);
   for (size_t i = 0; i < job.values.size(); ++i) {
     const bool device = job.values[i].path == "device";

@@ -109,7 +109,7 @@ class Agent {
       const ParsedJob job =
           parse_job({.text = real_file_system().read_text(path), .file = path, .overrides = {}, .environment = {}});
       if (!job.ok()) return;
-      uses_gpus_ = job.job.device != "cpu";
+      uses_gpus_ = job.job.device != DeviceChoice::cpu;
       numerics_ = machine_numerics(job.job, device_kind(job.job));
     } catch (const Error& error) {
       say(error.what());

@@ -44,6 +44,12 @@ Setting retrieve(const T& value, const Field& field) {
   }
 }
 
+/// The choices of a field that is an enum with words.
+template <Worded E>
+std::vector<std::string> words_of() {
+  return {std::begin(Words<E>::list), std::end(Words<E>::list)};
+}
+
 /// Chained declaration of one field.
 class Declare {
  public:

@@ -39,7 +39,7 @@ void declare_job(std::vector<Field>& table, std::vector<Section>& sections) {
       .from(0)
       .fallback(int64_t{1234})
       .on_change(Change::branch);
-  top.choice("device", {"auto", "cpu", "cuda"},
+  top.choice("device", words_of<DeviceChoice>(),
              "What the ranks compute on. `auto` takes GPUs where this build can use them and the node has enough for all ranks, and "
              "the CPU otherwise. `gpu` is accepted for `cuda`.")
       .to(IN_JOB(device))
@@ -54,7 +54,7 @@ void declare_model(std::vector<Field>& table, std::vector<Section>& sections) {
                        "field. Fields given with a preset replace the preset's.",
                        Change::never);
   model
-      .choice("family", {"gpt2", "llama"},
+      .choice("family", words_of<Family>(),
               "Architecture. `gpt2`: LayerNorm, GELU, learned positions, biases. `llama`: "
               "RMSNorm, SwiGLU, rotary positions, grouped KV heads, no biases.")
       .to(IN_JOB(model.family))

@@ -10,10 +10,21 @@
 #include "parallel/mesh.h"
 #include "parallel/pipeline.h"
 #include "runtime/base/dtype.h"
+#include "runtime/base/words.h"
 
 namespace trainctl {
 
 enum class Family { gpt2, llama };
+template <>
+struct Words<Family> {
+  static constexpr std::string_view list[] = {"gpt2", "llama"};
+};
+/// What the ranks compute on; `automatic` is decided by the machine that runs.
+enum class DeviceChoice { automatic, cpu, cuda };
+template <>
+struct Words<DeviceChoice> {
+  static constexpr std::string_view list[] = {"auto", "cpu", "cuda"};
+};
 enum class LrSchedule { constant, linear, cosine, wsd };
 enum class BatchLrRule { none, linear, square_root };
 enum class TokenFormat { automatic, megatron, llmc, raw };
@@ -159,7 +170,7 @@ struct JobSpec {
   int version = 1;
   std::string name = "job", description;
   uint64_t seed = 1234;
-  std::string device = "cpu";                  // or "cuda", or "auto": decided once, when the run is launched
+  DeviceChoice device = DeviceChoice::cpu;     // automatic: decided once, when the run is launched
   ModelSpec model;
   DataSpec data;
   BatchSpec batch;

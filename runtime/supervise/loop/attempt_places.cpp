@@ -34,7 +34,7 @@ Fleet::Options fleet_options(const SupervisePlan& plan, const RunDirectory& run,
   const JobSpec& job = plan.job.job;
   for (const ClusterNode& node : plan.nodes.nodes) {
     options.nodes.push_back(node.name);
-    if (!plan.nodes.one_machine && job.device == "cuda")
+    if (!plan.nodes.one_machine && job.device == DeviceChoice::cuda)
       options.gpus_needed.push_back((node.slots + job.launcher.ranks_per_gpu - 1) /
                                     job.launcher.ranks_per_gpu);
   }

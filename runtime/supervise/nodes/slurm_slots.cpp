@@ -36,7 +36,7 @@ std::vector<ClusterNode> nodes_for(const JobSpec& job, const SlurmAllocation& al
     nodes.push_back({.name = node.name, .switch_path = node.name == allocation.this_node ? allocation.switch_path : ""});
     enough_cpus = enough_cpus && (node.cpus == 0 || ranks_on(node.cpus, group, {}) >= even);
   }
-  const int gpus = job.device == "cpu" ? 0 : allocation.gpus_on_this_node.value_or(0);
+  const int gpus = job.device == DeviceChoice::cpu ? 0 : allocation.gpus_on_this_node.value_or(0);
   for (int i = 0; i < count; ++i) {
     const int cpus = allocation.nodes[size_t(i)].cpus;
     nodes[size_t(i)].slots = job.launcher.slots > 0 ? job.launcher.slots

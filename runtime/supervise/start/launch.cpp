@@ -170,9 +170,11 @@ RunResult go_on_with(const RunIdentity& existing, const RunDirectory& run, const
       parse_job({.text = fs.read_text(run.job()), .file = run.job(), .overrides = {}, .environment = {}});
   if (!before.ok()) before = job;
   // What `auto` came to when the run was launched stays.
-  const bool decided = request.job.job.device != "auto" || before.job.device == "auto";
-  const ParsedJob now =
-      decided ? job : with_decided(job, {"device=" + before.job.device}, "auto, decided at launch");
+  const bool decided =
+      request.job.job.device != DeviceChoice::automatic || before.job.device == DeviceChoice::automatic;
+  const ParsedJob now = decided ? job
+                                : with_decided(job, {fmt::format("device={}", word_of(before.job.device))},
+                                               "auto, decided at launch");
   return resume_run(
       {.run = run, .before = before, .now = now, .program = request.program,
           .max_steps = request.max_steps, .requeue = request.requeue},

@@ -17,7 +17,8 @@ namespace {
 std::string devices_text(const JobSpec& job) {
   if (device_kind(job) == DeviceKind::cpu) {
     // A GPU that is there and left aside is worth its reason.
-    const kernels::CudaStatus status = job.device == "cpu" ? kernels::CudaStatus{} : kernels::cuda_status();
+    const kernels::CudaStatus status =
+        job.device == DeviceChoice::cpu ? kernels::CudaStatus{} : kernels::cuda_status();
     return status.driver_too_old ? fmt::format("on the CPU ({})", status.problem) : "on the CPU";
   }
   const int share = job.launcher.ranks_per_gpu, gpus = (job.mesh().world_size() + share - 1) / share;
@@ -115,7 +116,7 @@ SupervisePlan plan_of(const ParsedJob& job, const RunDirectory& run, const std::
 }
 
 DeviceKind device_of_run(const JobSpec& job, FileSystem& fs) {
-  if (job.device != "auto") return device_kind(job);
+  if (job.device != DeviceChoice::automatic) return device_kind(job);
   const RunNodes nodes = nodes_of(job, fs);
   const std::optional<int> here = ranks_here(nodes);
   if (here == 0 && nodes.slurm && nodes.slurm->gpus_on_this_node.value_or(0) > 0 &&
@@ -125,7 +126,7 @@ DeviceKind device_of_run(const JobSpec& job, FileSystem& fs) {
 }
 
 ParsedJob with_device(const ParsedJob& job, DeviceKind kind) {
-  if (job.job.device != "auto") return job;
+  if (job.job.device != DeviceChoice::automatic) return job;
   return with_decided(job, {fmt::format("device={}", name_of(kind))}, "auto, decided at launch");
 }
 

@@ -89,7 +89,7 @@ SlurmRequest slurm_request(const JobSpec& job, const std::string& run_id, int ch
   const SlurmSpec& spec = job.launcher.slurm;
   const int ranks = job.mesh().world_size(), group = job.launcher.tensor_across_nodes ? 1
       : job.parallelism.tensor;
-  if (job.device == "cuda" && spec.gpus_per_node == 0)
+  if (job.device == DeviceChoice::cuda && spec.gpus_per_node == 0)
     throw Error(ErrorCode::kSpec, "device = cuda and launcher.slurm.gpus_per_node = 0, so no GPU would be "
         "asked for; "
                                   "set it to the GPUs of a node, e.g. -s launcher.slurm.gpus_per_node=8");

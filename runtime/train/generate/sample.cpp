@@ -51,7 +51,7 @@ SampleResult sample(FileSystem& fs, const SampleRequest& request, const std::fun
                                               "the run with --tokenizer", tokenizer->name(), tokenizer->vocab_size(),
                                               job.model.vocab_size));
   JobSpec on = job;
-  on.device = "auto";   // a run made on GPUs is sampled anywhere
+  on.device = DeviceChoice::automatic;   // a run made on GPUs is sampled anywhere
   on.parallelism = {};
   on.parallelism.threads_per_rank = request.threads;
   on.launcher.ranks_per_gpu = 1;
