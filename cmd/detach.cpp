@@ -56,7 +56,7 @@ int detach(const RunDirectory& run, const std::function<int()>& supervise) {
     }
     try {
       const auto known = read_status(fs, run.status());
-      if (known && known->state == "running" && known->updated_unix_s >= begin_unix_s) break;
+      if (known && known->state == RunState::running && known->updated_unix_s >= begin_unix_s) break;
     } catch (const Error&) {
       // Not of this start, or being replaced.
     }

@@ -58,7 +58,7 @@ int watch_status(const FoundRun& found, const StatusArguments& arguments, const 
         const SupervisorState supervisor = supervisor_state(real_file_system(), found.run);
         const KnownStatus known = known_of(found);
         // A supervisor that died may be replaced: by a person, or by the agents.
-        const bool left = supervisor == SupervisorState::none && known.status.state != "submitted" &&
+        const bool left = supervisor == SupervisorState::none && known.status.state != RunState::submitted &&
                           real_clock().unix_s() - known.status.updated_unix_s > kLeftS;
         const bool over = known.status.ended() || left;
         return Screen{context.json ? known.status.to_json() + "\n"

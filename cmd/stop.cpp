@@ -76,8 +76,8 @@ int cancel_jobs(FileSystem& fs, const RunDirectory& run, const std::string& id, 
 
 /// What was submitted is out of the queue before it began.
 int never_started(FileSystem& fs, const RunDirectory& run) {
-  if (auto status = read_status(fs, run.status()); status && status->state == "submitted") {
-    status->state = "stopped";
+  if (auto status = read_status(fs, run.status()); status && status->state == RunState::submitted) {
+    status->state = RunState::stopped;
     status->exit_code = exit_status(ErrorCode::kStopped);
     status->reason = "taken out of Slurm's queue on request";
     status->advice = "trainctl resume " + command_name(run);
@@ -117,7 +117,8 @@ int stop(const Options& options, const Context& context) {
   const RunStatus& status = known->status;
   if (context.json) fmt::print("{}\n", status.to_json());
   if (!context.quiet())
-    fmt::print(stderr, "run {} is {} at step {}. next: {}\n", id, status.state, status.step, status.advice);
+    fmt::print(stderr, "run {} is {} at step {}. next: {}\n", id, word_of(status.state), status.step,
+               status.advice);
   return kExitDone;
 }
 

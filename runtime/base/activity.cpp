@@ -227,6 +227,14 @@ std::optional<Activity> activity_from_json(const std::string& text) try {
   return std::nullopt;
 }
 
+void to_json(nlohmann::json& json, const std::optional<Activity>& activity) {
+  json = activity ? parse_json(to_json(*activity)) : nlohmann::json();
+}
+
+void from_json(const nlohmann::json& json, std::optional<Activity>& activity) {
+  activity = activity_from_json(dump_json(json));
+}
+
 // Each word is atomic, so a reader that meets the writer reads old or new words and nothing else; the counter tells it which.
 
 void ActivitySlot::write(const Activity& activity) {

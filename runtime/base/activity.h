@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -97,6 +98,11 @@ size_t write_json(const Activity& activity, char* out);
 std::string to_json(const Activity& activity);
 /// nullopt if `text` is not such an object.
 std::optional<Activity> activity_from_json(const std::string& text);
+
+/// As a field of a record (runtime/base/record.h): null where none is known; what is no activity is read as
+/// none.
+void to_json(nlohmann::json& json, const std::optional<Activity>& activity);
+void from_json(const nlohmann::json& json, std::optional<Activity>& activity);
 
 /// Holds one activity. One thread writes; any number of threads and processes read, without locks. If the
 /// writer is killed during a write, readers get the activity before it. A slot of zero bytes is empty, so new

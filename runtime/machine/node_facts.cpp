@@ -19,8 +19,6 @@
 namespace trainctl {
 namespace {
 
-using nlohmann::json;
-
 /// A folder that takes no page takes no log, socket or memory segment of a rank either.
 constexpr size_t kProbeBytes = 4096;
 
@@ -53,9 +51,12 @@ Problem write_problem(const std::string& folder) {
   return Problem::of(std::move(problem));
 }
 
-json object_of(const std::string& text) {
-  json j = try_parse_json(text);
-  return j.is_object() ? j : json::object();
+/// Defaults where `text` is no such record.
+template <typename R>
+R lenient(const std::string& text) try {
+  return record_of_text<R>(text);
+} catch (const BadRecord&) {
+  return {};
 }
 
 }  // namespace
@@ -66,30 +67,8 @@ int NodeFacts::gpu_count() const {
   return count;
 }
 
-std::string NodeFacts::to_json() const {
-  json list = json::array();
-  for (const GpuKind& kind : gpus)
-    list.push_back({{"name", kind.name}, {"count", kind.count}, {"memory_bytes", kind.memory_bytes}});
-  return dump_json(json{{"cores", cores},
-                        {"memory_bytes", memory_bytes},
-                        {"shared_memory_bytes", shared_memory_bytes},
-                        {"scratch_free_bytes", scratch_free_bytes},
-                        {"gpus", list}});
-}
-
-NodeFacts NodeFacts::from_json(const std::string& text) try {
-  const json j = object_of(text);
-  NodeFacts f{.cores = j.value("cores", 0),
-              .memory_bytes = j.value("memory_bytes", uint64_t(0)),
-              .shared_memory_bytes = j.value("shared_memory_bytes", uint64_t(0)),
-              .scratch_free_bytes = j.value("scratch_free_bytes", uint64_t(0))};
-  for (const json& kind : j.value("gpus", json::array()))
-    f.gpus.push_back(
-        {kind.value("name", ""), kind.value("count", 0), kind.value("memory_bytes", uint64_t(0))});
-  return f;
-} catch (const json::exception&) {
-  return {};
-}
+std::string NodeFacts::to_json() const { return record_text(*this); }
+NodeFacts NodeFacts::from_json(const std::string& text) { return lenient<NodeFacts>(text); }
 
 NodeFacts node_facts(bool with_gpus) {
   NodeFacts facts{.cores = usable_cores(), .memory_bytes = system_memory().total_bytes};
@@ -113,20 +92,8 @@ std::string render(const NodeFacts& f) {
   return text + fmt::format(", /dev/shm {}", memory_text(double(f.shared_memory_bytes)));
 }
 
-std::string NodeUsage::to_json() const {
-  json j = {{"memory_used_bytes", memory_used_bytes}};
-  if (hottest_c) j["hottest_c"] = *hottest_c;
-  return dump_json(j);
-}
-
-NodeUsage NodeUsage::from_json(const std::string& text) try {
-  const json j = object_of(text);
-  NodeUsage usage{.memory_used_bytes = j.value("memory_used_bytes", uint64_t(0))};
-  if (j.contains("hottest_c")) usage.hottest_c = j["hottest_c"].get<double>();
-  return usage;
-} catch (const json::exception&) {
-  return {};
-}
+std::string NodeUsage::to_json() const { return record_text(*this); }
+NodeUsage NodeUsage::from_json(const std::string& text) { return lenient<NodeUsage>(text); }
 
 uint64_t memory_used_here() {
   const SystemMemory memory = system_memory();

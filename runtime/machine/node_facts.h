@@ -15,6 +15,11 @@ struct GpuKind {
   std::string name;
   int count = 0;
   uint64_t memory_bytes = 0;  ///< memory of one GPU
+  static void fields(auto& f, auto& r) {
+    f.later("name", r.name);
+    f.later("count", r.count);
+    f.later("memory_bytes", r.memory_bytes);
+  }
 };
 
 struct NodeFacts {
@@ -27,6 +32,13 @@ struct NodeFacts {
   /// Does not throw: fields that are missing in the text keep their defaults, and so do all fields if the
   /// text is damaged.
   static NodeFacts from_json(const std::string& text);
+  static void fields(auto& f, auto& r) {
+    f.later("cores", r.cores);
+    f.later("memory_bytes", r.memory_bytes);
+    f.later("shared_memory_bytes", r.shared_memory_bytes);
+    f.later("scratch_free_bytes", r.scratch_free_bytes);
+    f.later("gpus", r.gpus);
+  }
 };
 
 /// The facts of this machine. `with_gpus`: also those of its GPUs, from the driver's management library,
@@ -41,11 +53,15 @@ struct NodeUsage {
   std::optional<double> hottest_c;  ///< temperature of the hottest GPU, degrees Celsius; nullopt: not known
   std::string to_json() const;
   static NodeUsage from_json(const std::string& text);
+  static void fields(auto& f, auto& r) {
+    f.later("memory_used_bytes", r.memory_used_bytes);
+    f.maybe("hottest_c", r.hottest_c);
+  }
 };
 /// The memory of this machine that is not available to a new process, in bytes; 0: not known.
 uint64_t memory_used_here();
 
-/// Writes and removes a small file in each of the folders, because ranks will write there. Returns "" or one
+/// Writes and removes a small file in each of the folders, because ranks will write there. Returns none or one
 /// sentence with the first folder that fails and why.
 Problem folders_problem(const std::vector<std::string>& folders);
 

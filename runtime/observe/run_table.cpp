@@ -42,7 +42,7 @@ std::string doing_text(const RunStatus& s, const NodeStatus& node) {
   for (int rank = node.first; rank < node.first + node.count && size_t(rank) < s.ranks.size(); ++rank) {
     const RankStatus& r = s.ranks[size_t(rank)];
     if (r.stopped) return fmt::format("rank {} is stopped (by SIGSTOP or a debugger)", rank);
-    if (r.phase == "lost") return fmt::format("rank {} is lost", rank);
+    if (r.phase == RankPhase::lost) return fmt::format("rank {} is lost", rank);
     if (!first && r.activity) first = &r;
   }
   return first ? activity_text(*first->activity) : "";
@@ -62,7 +62,7 @@ std::vector<std::string> cells_of(const RunStatus& s, const NodeStatus& node, do
   };
   return {node.name,
           ranks_text(node),
-          node.state,
+          std::string(word_of(node.state)),
           ago(node.since_unix_s),
           ago(node.heard_unix_s),
           node.usage.hottest_c ? fmt::format("{:.0f}°C", *node.usage.hottest_c) : "-",
@@ -72,15 +72,17 @@ std::vector<std::string> cells_of(const RunStatus& s, const NodeStatus& node, do
 
 /// 0: in trouble; 1: at work; 2: idle.
 int urgency(const RunStatus& s, const NodeStatus& node) {
-  if (node.state == "lost" || node.state == "quarantined" || node.state == "absent") return 0;
+  if (node.state == NodeState::lost || node.state == NodeState::quarantined ||
+      node.state == NodeState::absent)
+    return 0;
   if (node.heard_unix_s > 0 && s.updated_unix_s - node.heard_unix_s > kQuietS) return 0;
-  return node.state == "running" ? 1 : 2;
+  return node.state == NodeState::running ? 1 : 2;
 }
 
 const char* color_of(const RunStatus& s, const NodeStatus& node) {
-  if (node.state == "lost") return "\033[31m";
+  if (node.state == NodeState::lost) return "\033[31m";
   if (urgency(s, node) == 0) return "\033[33m";
-  return node.state == "spare" ? "\033[2m" : "";
+  return node.state == NodeState::spare ? "\033[2m" : "";
 }
 
 std::string padded(const std::string& text, const Column& column) {
@@ -139,7 +141,7 @@ std::vector<std::string> node_table(const RunStatus& s, double now, const TableV
     std::stable_sort(nodes.begin(), nodes.end(),
                      [&](const auto* a, const auto* b) { return urgency(s, *a) < urgency(s, *b); });
   std::map<std::string, int> rest;
-  for (size_t i = most; i < nodes.size(); ++i) ++rest[nodes[i]->state];
+  for (size_t i = most; i < nodes.size(); ++i) ++rest[std::string(word_of(nodes[i]->state))];
   nodes.resize(std::min(nodes.size(), most));
 
   std::vector<Column> columns{{"name", 0, false, 9},  {"ranks", 0, false, 6}, {"state", 0, false, 8},

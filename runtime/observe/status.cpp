@@ -89,7 +89,10 @@ std::string operation_of(const RunStatus& s, const std::vector<int>& waiting, co
 std::vector<int> busy_ranks(const RunStatus& status) {
   std::vector<const Activity*> all;
   for (const RankStatus& rank : status.ranks) all.push_back(rank.activity ? &*rank.activity : nullptr);
-  return awaited_of(ranks_where(status, [](const RankStatus& r) { return r.phase == "present" && !is_waiting(r); }), all);
+  return awaited_of(
+      ranks_where(status,
+                  [](const RankStatus& r) { return r.phase == RankPhase::present && !is_waiting(r); }),
+      all);
 }
 
 }  // namespace
@@ -105,10 +108,10 @@ std::string activity_text(const Activity& a) {
 
 std::vector<std::string> rank_lines(const RunStatus& status) {
   const auto text_of = [](const RankStatus& rank, std::string (*words)(const Activity&)) {
-    if (rank.phase == "absent") return std::string("not started");
+    if (rank.phase == RankPhase::absent) return std::string("not started");
     const std::string what = rank.activity ? words(*rank.activity) : "no word yet";
     if (rank.stopped) return "stopped (by SIGSTOP or a debugger), last: " + what;
-    return rank.phase == "present" ? what : rank.phase + ", last: " + what;
+    return rank.phase == RankPhase::present ? what : fmt::format("{}, last: {}", word_of(rank.phase), what);
   };
   std::map<std::string, std::vector<int>> groups;
   for (const RankStatus& rank : status.ranks) groups[text_of(rank, activity_text)].push_back(rank.rank);
@@ -178,14 +181,14 @@ std::string render_status(const RunStatus& s, SupervisorState supervisor, double
                           const StatusView& view) {
   const bool supervised = supervisor != SupervisorState::none;
   const double age_s = now - s.updated_unix_s;
-  if (s.state == "submitted" && !supervised)
+  if (s.state == RunState::submitted && !supervised)
     return fmt::format("run        {} · submitted to Slurm {} ago, not started yet\nfiles      {}\nnext       {}\n",
                        s.run_id, short_duration(age_s), s.directory, "trainctl stop " + s.run_id);
   const StepView last = step_view(s.last_step_json);
   const auto number = [](double value, const char* format) {
     return std::isnan(value) ? std::string("-") : fmt::format(fmt::runtime(format), value);
   };
-  std::string state = s.state;
+  std::string state(word_of(s.state));
   if (!s.ended() && !supervised) state += " when its supervisor died";
   std::string text = s.ended() ? "" : age_note(supervisor, age_s);
   text += fmt::format("run        {} · {} · epoch {} · {} restart{}\n", s.run_id, state, s.epoch,
@@ -204,7 +207,7 @@ std::string render_status(const RunStatus& s, SupervisorState supervisor, double
                         last.compute_min_s, last.compute_median_s, last.compute_max_s, last.compute_max_rank,
                         last.compute_max_node.empty() ? "" : ", " + last.compute_max_node);
   text += fmt::format("checkpoint {}\n", s.saved_step < 0 ? "none yet" : fmt::format("step {}", s.saved_step));
-  const auto present = ranks_where(s, [](const RankStatus& r) { return r.phase == "present"; });
+  const auto present = ranks_where(s, [](const RankStatus& r) { return r.phase == RankPhase::present; });
   if (!s.ended() && supervised)
     text += fmt::format("ranks      {} of {} alive · updated {} ago\n", present.size(), s.ranks.size(),
                         short_duration(age_s));
@@ -234,16 +237,16 @@ Diagnosis waiting_for_nodes(Diagnosis d, const RunStatus& s) {
   d.verdict = "waiting";
   d.summary = s.reason;
   for (const NodeStatus& node : s.nodes)
-    if (node.state != "running" && node.state != "spare")
-      d.details.push_back(
-          fmt::format("{}: {}{}", node.name, node.state, node.reason.empty() ? "" : ", " + node.reason));
+    if (node.state != NodeState::running && node.state != NodeState::spare)
+      d.details.push_back(fmt::format("{}: {}{}", node.name, word_of(node.state),
+                                      node.reason.empty() ? "" : ", " + node.reason));
   d.advice = fmt::format("repair a node, or trainctl stop {}", s.run_id);
   return d;
 }
 
 std::string stopped_text(const RunStatus& s, const std::vector<int>& stopped) {
   const auto waiting = ranks_where(
-      s, [](const RankStatus& r) { return r.phase == "present" && !r.stopped && is_waiting(r); });
+      s, [](const RankStatus& r) { return r.phase == RankPhase::present && !r.stopped && is_waiting(r); });
   std::string text = fmt::format("{} {} stopped (by SIGSTOP or a debugger)", placed(s, stopped),
                                  stopped.size() == 1 ? "is" : "are");
   if (!waiting.empty())
@@ -253,7 +256,7 @@ std::string stopped_text(const RunStatus& s, const std::vector<int>& stopped) {
 }
 
 Diagnosis without_supervisor(Diagnosis d, const RunStatus& s, double now) {
-  if (s.state == "submitted") {
+  if (s.state == RunState::submitted) {
     d.verdict = "healthy";
     d.summary = "the run was submitted to Slurm and has not started yet; `trainctl status` says what its job "
                 "waits for";
@@ -273,17 +276,19 @@ Diagnosis diagnose(const RunStatus& s, SupervisorState supervisor, double now) {
   if (s.ended()) {
     d.verdict = s.exit_code == 0 || s.exit_code == 75 ? "ended" : "failed";
     d.summary = fmt::format("the run has {} at step {}{}",
-                            s.state == "failed" || s.state == "aborted" ? s.state : "ended (" + s.state + ")",
+                            s.state == RunState::failed || s.state == RunState::aborted
+                                ? std::string(word_of(s.state))
+                                : fmt::format("ended ({})", word_of(s.state)),
                             s.step, s.reason.empty() ? "" : ": " + s.reason);
     d.advice = s.advice;
     return d;
   }
   if (supervisor == SupervisorState::none) return without_supervisor(std::move(d), s, now);
-  const auto present = [](const RankStatus& r) { return r.phase == "present"; };
+  const auto present = [](const RankStatus& r) { return r.phase == RankPhase::present; };
   const auto stopped = ranks_where(s, [&](const RankStatus& r) { return present(r) && r.stopped; });
   const auto silent = ranks_where(
       s, [&](const RankStatus& r) { return present(r) && s.updated_unix_s - r.heard_unix_s > 3 * s.heartbeat_s; });
-  const auto absent = ranks_where(s, [](const RankStatus& r) { return r.phase == "absent"; });
+  const auto absent = ranks_where(s, [](const RankStatus& r) { return r.phase == RankPhase::absent; });
   const auto waiting = ranks_where(s, [&](const RankStatus& r) { return present(r) && is_waiting(r); });
   const auto busy = busy_ranks(s);
   // Loading, evaluation and saving have limits of their own, which the supervisor watches.
@@ -291,7 +296,8 @@ Diagnosis diagnose(const RunStatus& s, SupervisorState supervisor, double now) {
     const bool counts = busy.empty() ? present(r) : std::find(busy.begin(), busy.end(), r.rank) != busy.end();
     return counts && r.activity && !is_step_phase(r.activity->phase);
   });
-  if (s.state == "waiting" && supervisor == SupervisorState::alive && now - s.updated_unix_s <= kStaleS)
+  if (s.state == RunState::waiting && supervisor == SupervisorState::alive &&
+      now - s.updated_unix_s <= kStaleS)
     return waiting_for_nodes(std::move(d), s);
   const double step_s = step_view(s.last_step_json).step_s, usual_s = std::isnan(step_s) ? 0 : step_s;
   const double quiet_s = now - std::max(s.step_unix_s, s.started_unix_s);

@@ -105,7 +105,7 @@ class Host {
       } else if (what == "probe") {
         std::string mode;
         words >> mode;
-        test_.send("probed", probe_pmix(*server_, {.argv = {program_, mode, "2"},
+        const auto problem = probe_pmix(*server_, {.argv = {program_, mode, "2"},
                                                    .settings = mpi_settings(),
                                                    .host_name = name_,
                                                    .deadline_s = mode == "late" ? 0.5 : 20});

@@ -179,7 +179,7 @@ RunStatus healthy() {
   RunStatus s;
   s.run_id = "tiny-1";
   s.directory = "/runs/tiny-1";
-  s.state = "running";
+  s.state = RunState::running;
   s.epoch = 2;
   s.restarts = 1;
   s.step = 40;
@@ -190,7 +190,7 @@ RunStatus healthy() {
   s.step_unix_s = 1999;
   s.last_step_json = R"({"loss":2.5,"step":40,"step_s":1.5,"tokens_per_s":1000})";
   for (int rank = 0; rank < 4; ++rank)
-    s.ranks.push_back({.rank = rank, .pid = 100 + rank, .phase = "present", .host = "h",
+    s.ranks.push_back({.rank = rank, .pid = 100 + rank, .phase = RankPhase::present, .host = "h",
                        .activity = Activity{.phase = RunPhase::forward, .step = 41, .micro_batch = 1, .virtual_stage = 0},
                        .heard_unix_s = 1999.5});
   return s;
@@ -255,7 +255,8 @@ TEST_CASE("diagnosis: healthy, hang with the missing ranks, silence, start, a lo
   CHECK(diagnose(stopped, SupervisorState::alive, 2000).summary == "rank 1 is stopped (by SIGSTOP or a debugger); ranks 0,3 wait in reduce (dp)");
 
   RunStatus nodes = hang;
-  nodes.nodes = {{.name = "a", .state = "running", .count = 2}, {.name = "b", .state = "running", .first = 2, .count = 2}};
+  nodes.nodes = {{.name = "a", .state = NodeState::running, .count = 2},
+                 {.name = "b", .state = NodeState::running, .first = 2, .count = 2}};
   for (int rank = 0; rank < 4; ++rank) nodes.ranks[size_t(rank)].host = rank < 2 ? "a" : "b";
   const Diagnosis placed = diagnose(nodes, SupervisorState::alive, 2000);
   CHECK(placed.summary ==
@@ -264,10 +265,10 @@ TEST_CASE("diagnosis: healthy, hang with the missing ranks, silence, start, a lo
                                                    "ranks 0-1,3 on a, b: step 41: reducing gradients, waiting in reduce"});
 
   RunStatus waits = nodes;
-  waits.state = "waiting";
+  waits.state = RunState::waiting;
   waits.reason = "1 of 2 nodes is there: waiting for more";
   waits.ranks.clear();
-  waits.nodes[1].state = "lost", waits.nodes[1].reason = "silent for 2.0 s";
+  waits.nodes[1].state = NodeState::lost, waits.nodes[1].reason = "silent for 2.0 s";
   CHECK(diagnose(waits, SupervisorState::alive, 2000).verdict == "waiting");
   CHECK(diagnose(waits, SupervisorState::alive, 2000).summary == waits.reason);
   CHECK(diagnose(waits, SupervisorState::alive, 2000).details ==
@@ -279,7 +280,7 @@ TEST_CASE("diagnosis: healthy, hang with the missing ranks, silence, start, a lo
         "rank 1 sent no heartbeat for 10s: stopped, or the machine hangs");
 
   RunStatus starting = healthy();
-  starting.ranks[3].phase = "absent";
+  starting.ranks[3].phase = RankPhase::absent;
   CHECK(diagnose(starting, SupervisorState::alive, 2000).verdict == "starting");
 
   RunStatus stuck = healthy();
@@ -287,7 +288,7 @@ TEST_CASE("diagnosis: healthy, hang with the missing ranks, silence, start, a lo
         0);
 
   RunStatus failed = healthy();
-  failed.state = "failed";
+  failed.state = RunState::failed;
   failed.exit_code = 10;
   failed.reason = "rank 1 was killed";
   failed.advice = "trainctl resume tiny-1";

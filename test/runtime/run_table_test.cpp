@@ -23,10 +23,10 @@ constexpr double kNow = 1000;
 
 RunStatus some_run(int nodes) {
   RunStatus s;
-  s.run_id = "r", s.state = "running", s.updated_unix_s = kNow, s.total_steps = 10;
+  s.run_id = "r", s.state = RunState::running, s.updated_unix_s = kNow, s.total_steps = 10;
   for (int n = 0; n < nodes; ++n) {
     NodeStatus node{.name = "node" + std::to_string(n),
-                    .state = "running",
+                    .state = NodeState::running,
                     .first = 2 * n,
                     .count = 2,
                     .heard_unix_s = kNow - 0.2,
@@ -41,7 +41,7 @@ RunStatus some_run(int nodes) {
     for (int r = 0; r < 2; ++r)
       s.ranks.push_back(
           {.rank = 2 * n + r,
-           .phase = "present",
+           .phase = RankPhase::present,
            .host = node.name,
            .activity = Activity{.phase = RunPhase::forward, .step = 5, .micro_batch = 0, .virtual_stage = 0},
            .heard_unix_s = kNow});
@@ -59,7 +59,7 @@ std::string joined(const std::vector<std::string>& lines) {
 
 TEST_CASE("the table has a row for each node and its columns stand below each other") {
   RunStatus s = some_run(3);
-  s.nodes[1].state = "lost", s.nodes[1].reason = "silent for 2.0 s", s.nodes[1].count = 0;
+  s.nodes[1].state = NodeState::lost, s.nodes[1].reason = "silent for 2.0 s", s.nodes[1].count = 0;
   s.nodes[2].usage.hottest_c.reset();
   s.ranks[4].stopped = true;
   CHECK(joined(node_table(s, kNow, {})) ==
@@ -77,7 +77,7 @@ TEST_CASE("the table has a row for each node and its columns stand below each ot
 
 TEST_CASE("no row is wider than the terminal, and name and state are the last to go") {
   RunStatus s = some_run(4);
-  s.nodes[3].state = "quarantined";
+  s.nodes[3].state = NodeState::quarantined;
   for (int columns = 1; columns <= 150; ++columns) {
     CAPTURE(columns);
     for (const std::string& line : node_table(s, kNow, {.columns = columns}))
@@ -91,9 +91,9 @@ TEST_CASE("no row is wider than the terminal, and name and state are the last to
 
 TEST_CASE("of many nodes those in trouble are shown and the rest is counted") {
   RunStatus s = some_run(2000);
-  s.nodes[1234].state = "lost", s.nodes[1234].reason = "the connection was closed";
+  s.nodes[1234].state = NodeState::lost, s.nodes[1234].reason = "the connection was closed";
   s.nodes[777].heard_unix_s = kNow - 5;
-  for (int n = 1990; n < 2000; ++n) s.nodes[size_t(n)].state = "spare", s.nodes[size_t(n)].count = 0;
+  for (int n = 1990; n < 2000; ++n) s.nodes[size_t(n)].state = NodeState::spare, s.nodes[size_t(n)].count = 0;
   const auto lines = node_table(s, kNow, {.most_nodes = 10, .color = true});
   REQUIRE(lines.size() == 12);
   CHECK_THAT(lines[1], Contains("\033[33mnode777 "));

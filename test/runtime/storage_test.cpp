@@ -145,7 +145,7 @@ TEST_CASE("a run is known from its other records where status.json is damaged or
   REQUIRE(missing);
   CHECK_THAT(missing->note, Contains("status.json is missing") && Contains("events"));
   const RunStatus& s = missing->status;
-  CHECK((s.run_id == "r" && s.state == "running" && !s.ended() && s.epoch == 2 && s.restarts == 1));
+  CHECK((s.run_id == "r" && s.state == RunState::running && !s.ended() && s.epoch == 2 && s.restarts == 1));
   CHECK((s.step == 2 && s.total_steps == 40 && s.saved_step == -1 && s.advice == "trainctl resume " + run.path));
   CHECK_THAT(render_status(s, SupervisorState::none, 8), Contains("2/40") && Contains("3.25"));
 
@@ -154,7 +154,8 @@ TEST_CASE("a run is known from its other records where status.json is damaged or
   const auto damaged = status_of_run(fs, run);
   REQUIRE(damaged);
   CHECK_THAT(damaged->note, Contains("status.json is damaged"));
-  CHECK((damaged->status.state == "failed" && damaged->status.exit_code == 9 && damaged->status.reason == "a hang"));
+  CHECK((damaged->status.state == RunState::failed && damaged->status.exit_code == 9 &&
+         damaged->status.reason == "a hang"));
 
   fs.replace_text(run.status(), s.to_json());
   CHECK(status_of_run(fs, run)->note == "");

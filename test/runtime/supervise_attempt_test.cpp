@@ -410,7 +410,7 @@ TEST_CASE("when restarts are exhausted the first cause is told last, once, with 
   const RunResult second = killed.supervise_run("kill 2 15 9", 1);
   CHECK(second.exit_code == 10);
   CHECK(second.status.restarts == 1);
-  CHECK(second.status.state == "failed");
+  CHECK(second.status.state == RunState::failed);
   const std::string block = killed.console_text.substr(killed.console_text.find("━━ run fake failed"));
   CHECK(block.find("after 1 restart ━") != std::string::npos);
   CHECK(block.find("root cause  rank 2 (pid") != std::string::npos);
@@ -490,7 +490,7 @@ TEST_CASE("a supervisor that cannot go on says so in the status, whatever was th
   CHECK_THROWS_WITH(stage.supervise_run("stubborn 1 2", 0), "the terminal is gone");
   const auto status = read_status(real_file_system(), stage.path + "/status.json");
   REQUIRE(status);
-  CHECK(status->state == "failed");
+  CHECK(status->state == RunState::failed);
   CHECK(status->exit_code == 1);
   CHECK(status->reason == "the terminal is gone");
   CHECK(processes_marked(kRunVariable, stage.path).empty());

@@ -81,7 +81,7 @@ class Agent {
     facts_ = node_facts(uses_gpus_);
     for (int gpu = 0; gpu < facts_.gpu_count(); ++gpu)
       gpus_.push_back(std::make_unique<GpuWatch>(kernels::open_gpu_readings(gpu), kUsageIntervalS));
-    folders_problem_ = folders_problem({"/tmp", "/dev/shm", options.run_directory + "/logs"});
+    folders_problem_ = ::trainctl::folders_problem({"/tmp", "/dev/shm", options.run_directory + "/logs"});
   }
   ~Agent() { ::close(signal_fd_); }
 

@@ -21,7 +21,7 @@ void take_event(const json& event, RunStatus& status) {
   const std::string kind = event.value("kind", "");
   status.updated_unix_s = event.value("t", status.updated_unix_s);
   if (kind == "start") {
-    status.state = "running";
+    status.state = RunState::running;
     status.exit_code = -1;
     status.reason.clear();
     status.started_unix_s = status.updated_unix_s;
@@ -30,7 +30,7 @@ void take_event(const json& event, RunStatus& status) {
     status.restarts = event.value("restart", status.restarts);
     status.reason = event.value("reason", "");
   } else if (kind == "end") {
-    status.state = event.value("state", "failed");
+    status.state = of_word<RunState>(event.value("state", "")).value_or(RunState::failed);
     status.exit_code = event.value("exit_code", 1);
     status.reason = event.value("reason", "");
   }
@@ -56,7 +56,7 @@ RunStatus rebuild(FileSystem& fs, const RunDirectory& run, const std::vector<std
   const json job = object_of(fs.read_text(run.job()));
   status.total_steps = job.value("/schedule/total_steps"_json_pointer, int64_t(0));
   if (const auto newest = ckpt::open_latest(fs, checkpoint_folder(run, job), -1, nullptr)) status.saved_step = newest->state().step;
-  if (status.state != "finished") status.advice = "trainctl resume " + command_name(run);
+  if (status.state != RunState::finished) status.advice = "trainctl resume " + command_name(run);
   return status;
 }
 

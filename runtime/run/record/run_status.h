@@ -8,26 +8,50 @@
 
 #include "runtime/base/activity.h"
 #include "runtime/base/file_system.h"
+#include "runtime/base/record.h"
 #include "runtime/machine/node_facts.h"
 
 namespace trainctl {
 
+/// Of a rank in the supervisor's eyes.
+enum class RankPhase { absent, present, done, lost };
+template <>
+struct Words<RankPhase> {
+  static constexpr std::string_view list[] = {"absent", "present", "done", "lost"};
+};
+
 struct RankStatus {
   int rank = 0, pid = 0;
-  std::string phase;  ///< absent | present | done | lost
+  RankPhase phase = RankPhase::absent;
   std::string host;
   std::optional<Activity> activity;  ///< the newest known
   bool stopped = false;              ///< stopped by SIGSTOP or a debugger
   double heard_unix_s = 0;           ///< time of the last message; 0: none yet
+  static void fields(auto& f, auto& r) {
+    f("rank", r.rank);
+    f("pid", r.pid);
+    f("phase", r.phase);
+    f("host", r.host);
+    f.later("activity", r.activity);
+    f.written("doing", r.activity ? render(*r.activity) : "");
+    f.later("stopped", r.stopped);
+    f("heard", r.heard_unix_s);
+  }
 };
 
 /// The supervisor reports a node whose clock differs by more than this from its own.
 inline constexpr double kClocksApartS = 1;
 
+enum class NodeState { absent, running, spare, lost, quarantined };
+template <>
+struct Words<NodeState> {
+  static constexpr std::string_view list[] = {"absent", "running", "spare", "lost", "quarantined"};
+};
+
 /// A node of a run on several nodes.
 struct NodeStatus {
   std::string name;
-  std::string state;         ///< absent | running | spare | lost | quarantined
+  NodeState state = NodeState::absent;
   std::string reason;        ///< why it was lost
   int first = 0, count = 0;  ///< its ranks in this epoch
   double heard_unix_s = 0;   ///< time of its agent's last message; 0: none
@@ -35,13 +59,36 @@ struct NodeStatus {
   NodeFacts facts;           ///< from its newest agent
   NodeUsage usage;
   std::optional<double> clock_offset_s;  ///< node's clock minus supervisor's clock, at its agent's hello
+  static void fields(auto& f, auto& r) {
+    f("name", r.name);
+    f("state", r.state);
+    f("reason", r.reason);
+    f("first_rank", r.first);
+    f("ranks", r.count);
+    f("heard", r.heard_unix_s);
+    f("since", r.since_unix_s);
+    f.later("facts", r.facts);
+    f.later("usage", r.usage);
+    f.maybe("clock_offset_s", r.clock_offset_s);
+  }
+};
+
+/// `waiting`: for nodes; `paused`: at the last step that was asked for, which is not the last of the
+/// schedule.
+enum class RunState {
+  submitted, starting, running, stopping, ending, restarting, waiting,
+  finished, paused, stopped, aborted, failed,
+};
+template <>
+struct Words<RunState> {
+  static constexpr std::string_view list[] = {"submitted", "starting",   "running", "stopping",
+                                              "ending",    "restarting", "waiting", "finished",
+                                              "paused",    "stopped",    "aborted", "failed"};
 };
 
 struct RunStatus {
   std::string run_id, directory;
-  /// submitted | starting | running | stopping | ending | restarting | waiting (for nodes) | finished |
-  /// paused | stopped | aborted | failed
-  std::string state = "starting";
+  RunState state = RunState::starting;
   uint64_t epoch = 0;
   int restarts = 0, exit_code = -1;  ///< exit_code -1: the run has not ended
   int64_t step = 0, total_steps = 0, saved_step = -1;
@@ -58,6 +105,32 @@ struct RunStatus {
   /// `with_ranks` false: leaves out the ranks, which write_status then puts into a file of their own.
   std::string to_json(bool with_ranks = true) const;
   static RunStatus from_json(const std::string& text);  ///< Error(kIo) if `text` is not a status
+  static void fields(auto& f, auto& r) {
+    fields_but_ranks(f, r);
+    f("ranks", r.ranks);
+  }
+  static void fields_but_ranks(auto& f, auto& r) {
+    f.written("v", 1);
+    f("run_id", r.run_id);
+    f("directory", r.directory);
+    f("state", r.state);
+    f("epoch", r.epoch);
+    f("restarts", r.restarts);
+    f("exit_code", r.exit_code);
+    f("step", r.step);
+    f("total_steps", r.total_steps);
+    f("saved_step", r.saved_step);
+    f("started", r.started_unix_s);
+    f("updated", r.updated_unix_s);
+    f("step_ended", r.step_unix_s);
+    f("heartbeat_s", r.heartbeat_s);
+    f("step_timeout_s", r.step_timeout_s);
+    f("last_step", as_json(r.last_step_json));
+    f.later("lineage", as_json(r.lineage_json));
+    f("reason", r.reason);
+    f("advice", r.advice);
+    f.later("nodes", r.nodes);
+  }
 };
 
 /// With more ranks than this, write_status writes them to ranks.json in the same folder, and the supervisor

@@ -13,22 +13,12 @@ constexpr double kStatusIntervalS = 1.0;
 /// Of each of the two files with the numbers of every rank.
 constexpr int64_t kMostRankMetricsBytes = 64 << 20;
 
-const char* name_of(RankView::Phase phase) {
-  switch (phase) {
-    case RankView::absent: return "absent";
-    case RankView::present: return "present";
-    case RankView::done: return "done";
-    case RankView::lost: return "lost";
-  }
-  return "?";
-}
-
-const char* state_of(const Supervision& supervision) {
+RunState state_of(const Supervision& supervision) {
   switch (supervision.phase()) {
-    case Supervision::Phase::starting: return "starting";
+    case Supervision::Phase::starting: return RunState::starting;
     case Supervision::Phase::running:
-      return supervision.stop_level() == StopLevel::none ? "running" : "stopping";
-    default: return "ending";
+      return supervision.stop_level() == StopLevel::none ? RunState::running : RunState::stopping;
+    default: return RunState::ending;
   }
 }
 
@@ -96,8 +86,10 @@ void RunLog::saved(const SaveOutcome& outcome, double seconds) {
     save_failed_step_ = outcome.step;
     save_failure_ = outcome.message;
     event("save_failed", dump_json(fields));
-    console_.note(fmt::format(" ! checkpoint step {} failed{}: {}", outcome.step,
-                              outcome.step < last_step_ && status_.state != "stopping" ? ", training goes on" : "", outcome.message));
+    console_.note(fmt::format(
+        " ! checkpoint step {} failed{}: {}", outcome.step,
+        outcome.step < last_step_ && status_.state != RunState::stopping ? ", training goes on" : "",
+        outcome.message));
     return;
   }
   pace_.saves_s.push_back(seconds);
@@ -137,7 +129,7 @@ void RunLog::update(const Supervision& supervision, bool now) {
     const RankView& view = supervision.ranks()[i];
     status_.ranks[i] = {.rank = int(i),
                         .pid = view.pid,
-                        .phase = name_of(view.phase),
+                        .phase = view.phase,
                         .host = view.host,
                         .activity = view.activity,
                         .stopped = view.stopped,
@@ -148,7 +140,7 @@ void RunLog::update(const Supervision& supervision, bool now) {
 
 void RunLog::waiting(const std::string& why) {
   if (clock_.monotonic_s() - written_s_ < kStatusIntervalS) return;
-  status_.state = "waiting";
+  status_.state = RunState::waiting;
   status_.reason = why;
   status_.ranks.clear();
   write(true);

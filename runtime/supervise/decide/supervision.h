@@ -16,13 +16,16 @@
 #include <vector>
 
 #include "runtime/run/record/crash_record.h"
+#include "runtime/run/record/run_status.h"
 #include "runtime/train/control.h"
 #include "runtime/train/measure/node_ranks.h"
 
 namespace trainctl {
 
 struct RankView {
-  enum Phase { absent, present, done, lost } phase = absent;
+  using Phase = RankPhase;
+  using enum RankPhase;
+  Phase phase = absent;
   int pid = 0;
   std::string host;
   std::optional<Activity> activity;  ///< the newest known

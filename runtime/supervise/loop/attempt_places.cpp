@@ -181,12 +181,14 @@ std::vector<NodeStatus> node_statuses(const Recovery& recovery, const Fleet& fle
   const double offset_s = clock.unix_s() - clock.monotonic_s();
   for (const PoolNode& pool : recovery.pool()) {
     const int node = fleet.find(pool.name);
-    NodeStatus status{.name = pool.name, .state = "absent", .since_unix_s = pool.since_s + offset_s};
+    NodeStatus status{.name = pool.name, .state = NodeState::absent, .since_unix_s = pool.since_s + offset_s};
     for (const AttemptOptions::Node& place : places)
       if (place.node == node && recovery.running()) status.first = place.first, status.count = place.count;
     if (pool.state == PoolNode::ready)
-      status.state = pool.quarantined ? "quarantined" : status.count > 0 ? "running" : "spare";
-    if (pool.state == PoolNode::lost) status.state = "lost", status.reason = pool.why;
+      status.state = pool.quarantined    ? NodeState::quarantined
+                   : status.count > 0 ? NodeState::running
+                                      : NodeState::spare;
+    if (pool.state == PoolNode::lost) status.state = NodeState::lost, status.reason = pool.why;
     if (node >= 0 && fleet.heard_s(node) > 0) status.heard_unix_s = fleet.heard_s(node) + offset_s;
     if (node >= 0 && fleet.hello(node)) {
       status.facts = fleet.hello(node)->facts;

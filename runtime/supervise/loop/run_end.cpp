@@ -17,7 +17,7 @@ RunEnd::RunEnd(const SupervisePlan& plan, const RunDirectory& run, FileSystem& f
       log_(log),
       had_identity_(fs.exists(run.file("run.json"))) {}
 
-RunResult RunEnd::end(const char* state, int exit_code, std::string reason, std::string advice) {
+RunResult RunEnd::end(RunState state, int exit_code, std::string reason, std::string advice) {
   RunStatus& status = log_.status();
   if (had_identity_ && !fs_.exists(run_.file("run.json"))) {
     reason = fmt::format(
@@ -31,9 +31,10 @@ RunResult RunEnd::end(const char* state, int exit_code, std::string reason, std:
   status.exit_code = exit_code;
   status.reason = reason;
   status.advice = advice;
-  log_.event("end",
-             dump_json(nlohmann::json{
-                 {"state", state}, {"step", status.step}, {"exit_code", exit_code}, {"reason", reason}}));
+  log_.event(
+      "end",
+      dump_json(nlohmann::json{
+          {"state", word_of(state)}, {"step", status.step}, {"exit_code", exit_code}, {"reason", reason}}));
   log_.finish();
   return {exit_code, status};
 }
@@ -50,7 +51,7 @@ RunResult RunEnd::conclude(const Verdict& v, const char* stopped) {
                                                : "no checkpoint was saved",
                              logs));
     console_.say("next: " + resume);
-    return end("aborted", 130, "stopped at once on request", resume);
+    return end(RunState::aborted, 130, "stopped at once on request", resume);
   }
   if (!saved && log_.save_failed_step() == s.step && s.step > 0) {
     const std::string reason =
@@ -59,12 +60,13 @@ RunResult RunEnd::conclude(const Verdict& v, const char* stopped) {
                              s.saved_step >= 0 ? fmt::format("the last checkpoint is step {}", s.saved_step)
                                                : "there is no checkpoint"));
     console_.say("next: make room or repair the disk, then " + resume);
-    return end("failed", exit_status(ErrorCode::kCheckpoint), reason, resume);
+    return end(RunState::failed, exit_status(ErrorCode::kCheckpoint), reason, resume);
   }
   if (v.outcome == Verdict::stopped) {
     console_.say(fmt::format("stopped {}, saved step {}. {}", stopped, s.saved_step, logs));
     console_.say("next: " + resume);
-    return end("stopped", exit_status(ErrorCode::kStopped), fmt::format("stopped {}", stopped), resume);
+    return end(RunState::stopped, exit_status(ErrorCode::kStopped), fmt::format("stopped {}", stopped),
+               resume);
   }
   const bool whole = s.step >= plan_.job.job.schedule.total_steps;
   const std::string next =
@@ -75,7 +77,7 @@ RunResult RunEnd::conclude(const Verdict& v, const char* stopped) {
   console_.say(
       fmt::format("{} step {}{}. {}", whole ? "finished" : "reached", s.step, saved ? ", saved" : "", logs));
   if (!next.empty()) console_.say("next: " + next);
-  return end(whole ? "finished" : "paused", 0, "", next);
+  return end(whole ? RunState::finished : RunState::paused, 0, "", next);
 }
 
 RunResult RunEnd::conclude_failure(const Verdict& v, const std::string& folder, int64_t resume_step) {
@@ -109,7 +111,7 @@ RunResult RunEnd::conclude_failure(const Verdict& v, const std::string& folder, 
   console_.say("what to do  " + before + advice +
                (damaged ? " (takes the newest checkpoint that can be loaded)" : ""));
   console_.say(fmt::format("details     {}", folder));
-  return end("failed", exit_status(v.code), v.cause, advice);
+  return end(RunState::failed, exit_status(v.code), v.cause, advice);
 }
 
 RunResult RunEnd::conclude_idle(int exit_code, const std::string& why) {
@@ -120,7 +122,7 @@ RunResult RunEnd::conclude_idle(int exit_code, const std::string& why) {
                            s.saved_step >= 0 ? fmt::format("the last checkpoint is step {}", s.saved_step)
                                              : "there is no checkpoint"));
   console_.say("next: " + resume);
-  return end(exit_code == 130 ? "aborted" : "stopped", exit_code, why, resume);
+  return end(exit_code == 130 ? RunState::aborted : RunState::stopped, exit_code, why, resume);
 }
 
 std::string RunEnd::record_failure(const Verdict& v) {

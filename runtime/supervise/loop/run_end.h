@@ -25,7 +25,7 @@ class RunEnd {
   RunResult conclude_idle(int exit_code, const std::string& why);
   /// Writes only the final status and the event `end`. Reports an error if the run directory was removed
   /// meanwhile.
-  RunResult end(const char* state, int exit_code, std::string reason, std::string advice);
+  RunResult end(RunState state, int exit_code, std::string reason, std::string advice);
 
  private:
   const SupervisePlan& plan_;

@@ -177,7 +177,7 @@ class Supervisor {
       lock_.must_hold();
       end_agents();
       end_leftovers();
-      end_.end("failed", exit_code, reason, "trainctl resume " + plan_.name);
+      end_.end(RunState::failed, exit_code, reason, "trainctl resume " + plan_.name);
     } catch (const RunTaken&) {
       if (fleet_) fleet_->leave();
     } catch (const std::exception& second) {
@@ -323,7 +323,7 @@ class Supervisor {
   /// Where the time of an attempt went. Its parts and those of the other attempts add up to the run's time.
   void announce(const StartAttempt& start) {
     RunStatus& status = log_.status();
-    status.state = "restarting";
+    status.state = RunState::restarting;
     status.reason = start.why;
     status.restarts = recovery_.restarts();
     log_.event("restart", dump({{"restart", status.restarts},

@@ -155,7 +155,7 @@ Submitted submit_run(const SubmitRequest& request, FileSystem& fs, Clock& clock)
   // Before the job can begin: it reads there how it ends.
   fs.replace_text(run.file(kRecord), result.record.to_json());
   if (!fs.exists(run.status())) {
-    RunStatus status{.run_id = id, .directory = run.path, .state = "submitted",
+    RunStatus status{.run_id = id, .directory = run.path, .state = RunState::submitted,
         .total_steps = job.schedule.total_steps};
     status.updated_unix_s = clock.unix_s();
     status.advice = "trainctl status " + command_name(run);
