@@ -32,6 +32,28 @@ class NewFolderFile final : public NewFile {
   uint64_t bytes_ = 0;
 };
 
+/// Takes the place of `name` when finished.
+class ReplacedFile final : public NewFile {
+ public:
+  ReplacedFile(FileSystem& fs, const std::string& folder, const std::string& name)
+      : fs_(fs), folder_(folder), name_(name) {
+    if (fs.exists(folder + "/" + temporary())) fs.remove_file(folder + "/" + temporary());
+    file_ = std::make_unique<NewFolderFile>(fs, folder, temporary());
+  }
+  void append(std::span<const std::byte> data) override { file_->append(data); }
+  void finish() override {
+    file_->finish();
+    fs_.rename(folder_ + "/" + temporary(), folder_ + "/" + name_);
+    fs_.sync_directory(folder_);
+  }
+
+ private:
+  std::string temporary() const { return name_ + ".repair"; }
+  FileSystem& fs_;
+  const std::string folder_, name_;
+  std::unique_ptr<NewFolderFile> file_;
+};
+
 template <typename Base>
 class Folder : public Base {
  public:
@@ -41,6 +63,9 @@ class Folder : public Base {
   bool has(const std::string& name) override { return fs_.exists(path_ + "/" + name); }
   std::unique_ptr<File> open(const std::string& name) override { return fs_.open_read(path_ + "/" + name); }
   std::vector<std::string> names() override { return fs_.list(path_); }
+  std::unique_ptr<NewFile> replace(const std::string& name, uint64_t) override {
+    return std::make_unique<ReplacedFile>(fs_, path_, name);
+  }
 
  protected:
   FileSystem& fs_;

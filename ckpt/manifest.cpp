@@ -78,6 +78,11 @@ std::string tensor_text(const std::string& name, Role role) {
   return role == Role::master ? name : fmt::format("{} {}", name, name_of(role));
 }
 
+std::string chunk_text(const ShardReceipt::Entry& entry) {
+  const std::string name = tensor_text(entry.tensor, entry.role);
+  return entry.box == whole_box(entry.shape) ? name : fmt::format("{} {}", name, box_text(entry.shape, entry.box));
+}
+
 std::string entry_name(const ShardReceipt::Entry& entry) {
   std::string name = entry.tensor;
   if (entry.role != Role::master) name += fmt::format(".{}", name_of(entry.role));

@@ -21,6 +21,8 @@ bool is_inside(const parallel::Box& inner, const parallel::Box& outer);
 std::string box_text(const std::vector<int64_t>& shape, const parallel::Box& box);
 /// "layers.0.weight first_moment", for messages.
 std::string tensor_text(const std::string& name, Role role);
+/// "layers.0.weight first_moment [0:4,0:8]", without the box where the chunk is the whole tensor; for messages.
+std::string chunk_text(const ShardReceipt::Entry& entry);
 /// Key of a chunk in its shard: name, suffix of the role (none for master), box unless it is the whole tensor.
 std::string entry_name(const ShardReceipt::Entry& entry);
 

@@ -50,7 +50,7 @@ class Verifier {
     std::vector<std::byte> data;
     for (const Entry& entry : shard.entries) {
       if (entry.offset + entry.bytes > bytes) {
-        add(shard, label(entry), entry.offset,
+        add(shard, chunk_text(entry), entry.offset,
             fmt::format("the file ends at byte {}, before this chunk does", bytes));
         continue;
       }
@@ -58,7 +58,7 @@ class Verifier {
       try {
         file->read_at(entry.offset, data);
       } catch (const Error& error) {
-        add(shard, label(entry), entry.offset, error.what());
+        add(shard, chunk_text(entry), entry.offset, error.what());
         continue;
       }
       check_chunk(shard, entry, data);
@@ -85,7 +85,7 @@ class Verifier {
       if (from == std::string::npos || from > at) break;
       found = &entry;
     }
-    return found ? label(*found) : "";
+    return found ? chunk_text(*found) : "";
   }
 
   std::string other_owner(const ShardReceipt& shard) const {
@@ -107,7 +107,7 @@ class Verifier {
     ++report_.chunks;
     if (xxh3(data, identity_seed(checkpoint_.state(), entry.tensor, entry.role, entry.box)) != entry.hash ||
         xxh3(data) != entry.content_hash) {
-      add(shard, label(entry), entry.offset,
+      add(shard, chunk_text(entry), entry.offset,
           fmt::format("the hash of these {} bytes differs from the manifest's", entry.bytes));
       return;
     }
@@ -116,12 +116,6 @@ class Verifier {
       if (std::isfinite(value)) return;
       ++(std::isnan(value) ? report_.nan_values : report_.infinite_values);
     });
-  }
-
-  static std::string label(const Entry& entry) {
-    const std::string name = tensor_text(entry.tensor, entry.role);
-    return entry.box == whole_box(entry.shape) ? name
-                                               : fmt::format("{} {}", name, box_text(entry.shape, entry.box));
   }
 
   Checkpoint& checkpoint_;
