@@ -1,4 +1,4 @@
-// Which devices this machine has, and how a rank gets the one it works on.
+// The GPUs of this machine, and the backend for one of them.
 #pragma once
 #include <functional>
 #include <memory>
@@ -10,7 +10,8 @@
 
 namespace trainctl::kernels {
 
-/// What a driver and its management library say about one GPU. Numbers that are not told are absent.
+/// Facts about one GPU from the driver and its management library. Values that these do not report are
+/// nullopt, 0 or "".
 struct GpuFacts {
   int index = 0;
   std::string name, pci_bus_id, uuid, driver;
@@ -20,58 +21,64 @@ struct GpuFacts {
   std::optional<long long> ecc_uncorrected, remapped_rows, last_xid;
 };
 
-/// Whether GPUs can be used here, and if not, why, in one sentence that says what to do.
+/// Whether this process can use GPUs.
 struct CudaStatus {
   bool built = false;            ///< this program has the CUDA backend
   int devices = 0;               ///< usable GPUs
   int driver_version = 0, runtime_version = 0;   ///< 1000 * major + 10 * minor, 0: unknown
-  bool driver_too_old = false;   ///< there is a driver, and it cannot serve this program
-  std::string problem;           ///< empty when devices > 0
+  bool driver_too_old = false;   ///< there is a driver, but it is too old for this program
+  std::string problem;           ///< why no GPU can be used and what to do, one sentence; "" if devices > 0
 };
-/// Cheap: starts no CUDA context. Never throws.
+/// Cheap: creates no CUDA context. Never throws.
 CudaStatus cuda_status();
-/// Facts of GPU `index`; Error(kPreflight) when there is no such GPU. Where the management library does not
-/// report its free memory, CUDA does, by a context that takes hundreds of MiB of the GPU until this process
-/// ends: only if `may_make_context`.
+/// The facts of GPU `index`. Error(kPreflight) if there is no such GPU. If the management library does not
+/// report the free memory, the call asks CUDA, but only if `may_make_context`: that creates a context, which
+/// takes hundreds of MiB of the GPU until this process ends.
 GpuFacts gpu_facts(int index, bool may_make_context = true);
 
-/// What changes while a GPU works, as its management library reports it. Values that it does not report are nullopt.
+/// Values of a working GPU that change, from the management library. Values that it does not report are
+/// nullopt.
 struct GpuReadings {
   std::optional<double> temperature_c, power_w, sm_clock_mhz;
 };
-/// Reads them of GPU `index`, again and again, from any one thread: what the query needs is looked up once, here, and a call touches no CUDA
-/// context. A call takes milliseconds.
+/// Returns a function that reads the values of GPU `index`. Call the function from one thread at a time. A
+/// call takes milliseconds and uses no CUDA context; open_gpu_readings makes all preparations.
 std::function<GpuReadings()> open_gpu_readings(int index);
 
 struct CudaOptions {
   int device = 0;                ///< index of the GPU
-  bool tf32 = false;             ///< f32 products by TF32 tensor cores
-  /// Bias gradients by an epilogue of the weight gradient's product (cuBLASLt's BGRADB) instead of a second reading of dy. Such products
-  /// cannot be split over their rows, and at some shapes the library is slower by far: bench_cuda_kernels times both.
+  bool tf32 = false;             ///< compute f32 products on TF32 tensor cores
+  /// Compute bias gradients in an epilogue of the weight gradient's product (cuBLASLt's BGRADB) instead of a
+  /// second pass over dy. Such products cannot be split over their rows, and for some shapes the library is
+  /// much slower; bench_cuda_kernels times both.
   bool bias_gradients_by_product = false;
-  bool check_each_op = false;    ///< wait after each op, so that an asynchronous failure names its op (slow)
+  /// Wait after each op, so that the error of an asynchronous failure names its op (slow).
+  bool check_each_op = false;
 };
-/// Error(kPreflight) in one sentence: no driver, no such GPU, an unsupported architecture, cuBLASLt not found (and where it was
-/// looked for).
+/// The backend for one GPU. Error(kPreflight), one sentence: no driver, no such GPU, an unsupported
+/// architecture, or cuBLASLt not found (with the places that were searched).
 std::unique_ptr<Backend> make_cuda_backend(const CudaOptions& options);
-/// `numerics()` of the backend of GPU `index`, without making one: starts no CUDA context. Error(kPreflight) as above.
+/// numerics() of the backend for GPU `index`, without making one and without a CUDA context.
+/// Error(kPreflight) as above.
 std::string cuda_numerics(int index);
 
-/// Whether attention runs on a CUDA device's tensor cores; else by plain f32 loops, many times slower. Known without a GPU.
+/// Whether attention on a CUDA device uses tensor cores. Otherwise it uses plain f32 loops, which are many
+/// times slower. Needs no GPU.
 bool attention_on_tensor_cores(int64_t head_dim, DType activation);
 
-/// Device memory that ops on these shapes take beside their arguments on a CUDA device: what reserve_scratch takes there. Pure; known
-/// without a GPU.
+/// The scratch memory of ops with these shapes on a CUDA device, in bytes; reserve_scratch allocates it.
+/// Pure; needs no GPU.
 size_t cuda_scratch_bytes(const ScratchShape& shape);
 
-/// And what its library of products takes.
+/// The workspace of cuBLASLt on a CUDA device, in bytes.
 size_t cuda_workspace_bytes();
 
-/// The same of the CPU backend with so many threads: what its ops keep for themselves.
+/// The scratch memory of the CPU backend with `threads` threads, in bytes.
 size_t cpu_scratch_bytes(const ScratchShape& shape, int threads);
 
-/// Dense bf16 (f32: TF32 aside, plain) peak of a GPU by its name as the driver tells it, in FLOP/s; nothing for an unknown GPU, which is
-/// then measured, never guessed. Sources: kernels/gpu_peaks.cpp.
+/// The dense peak of a GPU in FLOP/s, by the name that the driver reports: bf16 on tensor cores, f32 without
+/// TF32. nullopt for a GPU that is not in the table; then the peak must be measured. Sources:
+/// kernels/gpu_peaks.cpp.
 std::optional<double> gpu_peak_flops_per_s(const std::string& name, DType dtype);
 
 }  // namespace trainctl::kernels

@@ -1,4 +1,4 @@
-// Memory and streams of the backends whose device is the machine itself.
+// Memory and streams of the backends that compute on the CPU.
 #pragma once
 #include <atomic>
 #include <cstdlib>
@@ -10,7 +10,7 @@
 
 namespace trainctl::kernels {
 
-/// A CPU stream runs every op at once, so nothing is ever outstanding.
+/// A CPU stream. Every op runs at once, so there is never pending work.
 class HostStream final : public Stream {
  public:
   void synchronize() override {}
@@ -23,8 +23,8 @@ class HostEvent final : public Event {
   void synchronize() override {}
 };
 
-/// Zero-filled host memory, 64-byte aligned. Zero pages come from the system, so untouched memory costs nothing.
-/// Errors: Error(kHardware) when the memory is not there.
+/// Zero-filled host memory, 64-byte aligned. The system provides zero pages on first use, so unused memory
+/// costs nothing. Errors: Error(kHardware) if there is not enough memory.
 class HostBuffer final : public Buffer {
  public:
   explicit HostBuffer(size_t bytes);
@@ -40,7 +40,7 @@ class HostBuffer final : public Buffer {
   size_t bytes_ = 0;
 };
 
-/// What all backends have in common whose device is the machine itself.
+/// The common part of all backends that compute on the CPU.
 class HostDevice : public Backend {
  public:
   bool is_host() const override { return true; }

@@ -1,5 +1,5 @@
-// Finds a shared library that a job needs and a build does not: cuBLASLt, NCCL. They come with a CUDA toolkit, with a distribution or
-// with a Python package, and are loaded when a job asks for a GPU.
+// Finds and loads the shared libraries that jobs on GPUs need and the build does not: cuBLASLt, NCCL. They
+// come with a CUDA toolkit, a Linux distribution or a Python package.
 #pragma once
 #include <functional>
 #include <span>
@@ -9,31 +9,33 @@
 
 namespace trainctl::kernels {
 
-/// The value of an environment variable, "" when it is not set.
+/// Returns the value of an environment variable; "" if it is not set.
 using EnvironmentLookup = std::function<std::string(const std::string& name)>;
 EnvironmentLookup process_environment();
 
-/// Where a library may be, most wanted first. `files` are its file names, most wanted first ("libnccl.so.2"); `packages` its folders in
-/// a Python site-packages ("nvidia/nccl/lib"). Entries without a slash are left to the dynamic linker (LD_LIBRARY_PATH, ld.so.cache).
-/// TRAINCTL_CUDA_LIBRARIES, a list of folders separated by colons, comes first; then the linker, CUDA_HOME, CUDA_PATH,
-/// /usr/local/cuda, and the site-packages of VIRTUAL_ENV, CONDA_PREFIX and of the python3 found in PATH. Looks at folders, opens nothing.
+/// The paths at which a library may be, in the order of preference: TRAINCTL_CUDA_LIBRARIES (folders
+/// separated by colons), the dynamic linker (names without a slash: LD_LIBRARY_PATH, ld.so.cache), CUDA_HOME,
+/// CUDA_PATH, /usr/local/cuda, and the site-packages of VIRTUAL_ENV, CONDA_PREFIX and of the python3 on PATH.
+/// Lists folders, opens no file.
+///   files      file names of the library in the order of preference ("libnccl.so.2")
+///   packages   its folders in a Python site-packages ("nvidia/nccl/lib")
 std::vector<std::string> library_candidates(std::span<const std::string_view> files, std::span<const std::string_view> packages,
                                             const EnvironmentLookup& environment);
 
-/// A library that stays loaded until the process ends, or the sentence that says why there is none.
+/// A library that stays loaded until the process ends, or why it could not be loaded.
 struct LoadedLibrary {
-  void* handle = nullptr;          ///< of dlopen
-  std::string path;                ///< the file that was opened
-  std::string problem;             ///< empty when loaded; otherwise what was tried and what to do
+  void* handle = nullptr;          ///< from dlopen; null if it was not loaded
+  std::string path;                ///< resolved path of the loaded library
+  std::string problem;             ///< what was tried and what to do, one sentence; "" if it was loaded
   explicit operator bool() const { return handle != nullptr; }
-  /// The address of a function; null when the library has none of that name.
+  /// The address of a function; null if the library does not have it.
   void* find(const char* name) const;
 };
-/// Opens the first candidate that can be opened. `what` names the library in `problem`: "cuBLASLt".
+/// Loads the first candidate that can be loaded. `what`: the name of the library in `problem`, "cuBLASLt".
 LoadedLibrary load_library(const char* what, std::span<const std::string_view> files, std::span<const std::string_view> packages,
                            const EnvironmentLookup& environment = process_environment());
 
-/// cuBLASLt of CUDA 13 or 12, without which nothing is multiplied on a GPU.
+/// Loads cuBLASLt of CUDA 13 or 12. Every product on a GPU needs it.
 LoadedLibrary load_cublaslt();
 
 }  // namespace trainctl::kernels

@@ -1,10 +1,10 @@
-// What an op takes at most.
+// Limits of op arguments.
 #pragma once
 #include <cstddef>
 
 namespace trainctl::kernels {
 
-/// Inputs of one Backend::tree_sum.
+/// The largest number of inputs of one Backend::tree_sum.
 constexpr size_t kTreeSumInputs = 2048;
 
 }  // namespace trainctl::kernels

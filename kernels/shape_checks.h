@@ -1,4 +1,5 @@
-// What every backend asks of an op's arguments before it touches memory: one function per family of shapes.
+// The checks of op arguments that every backend makes before it accesses memory. A violation is an ENSURE
+// failure.
 #pragma once
 #include "kernels/backend.h"
 #include "runtime/base/error.h"
@@ -7,7 +8,7 @@ namespace trainctl::kernels {
 
 inline bool is_activation(DType d) { return d == DType::f32 || d == DType::bf16; }
 
-/// Both are activations or f32 tables of one shape; strides may differ.
+/// Both matrices are f32 or bf16 and have the same shape. Strides may differ.
 inline void check_same_shape(const Matrix& a, const Matrix& b) {
   ENSURE(a.rows == b.rows && a.cols == b.cols, "[{}, {}] against [{}, {}]", a.rows, a.cols, b.rows, b.cols);
   ENSURE(is_activation(a.dtype) && is_activation(b.dtype), "dtypes {} and {}", name_of(a.dtype), name_of(b.dtype));
@@ -18,7 +19,7 @@ inline void check_same(const Matrix& a, const Matrix& b) {
   ENSURE(a.dtype == b.dtype, "dtypes {} and {}", name_of(a.dtype), name_of(b.dtype));
 }
 
-/// f32 [1, n], or empty where `optional`.
+/// `v` is f32 [1, n], or empty if `optional`.
 inline void check_f32_row(const Matrix& v, int64_t n, bool optional) {
   if (!v) {
     ENSURE(optional);
@@ -28,7 +29,7 @@ inline void check_f32_row(const Matrix& v, int64_t n, bool optional) {
          name_of(v.dtype), n);
 }
 
-/// Of a product of `activation`, or empty. `preferred`: Backend::bias_dtype().
+/// `bias` is [1, n] in f32 or in `preferred` (Backend::bias_dtype()), or empty.
 inline void check_bias(const Matrix& bias, int64_t n, DType preferred) {
   if (bias && bias.dtype == preferred) {
     ENSURE(bias.rows == 1 && bias.cols == n, "a bias [{}, {}] instead of [1, {}]", bias.rows, bias.cols, n);
@@ -49,7 +50,8 @@ inline void check_norm(NormKind kind, const Matrix& x, const Matrix& y, const Ma
   ENSURE(kind == NormKind::layernorm || !bias, "an rmsnorm has no bias");
 }
 
-/// left [M, K] times a weight [N, K] gives out [M, N]: `inner` is what the weight contracts with.
+/// left [M, inner] times a weight gives out [M, out_cols]. `packed`: the activation dtype of the packed
+/// weight.
 inline void check_product(const Matrix& left, int64_t inner, const Matrix& out, int64_t out_cols, DType packed) {
   ENSURE(left.cols == inner && out.cols == out_cols && left.rows == out.rows,
          "[{}, {}] times a weight [{} -> {}] into [{}, {}]", left.rows, left.cols, inner, out_cols, out.rows, out.cols);

@@ -1,5 +1,5 @@
-// Views of row-major matrices in device memory. Everything a kernel sees is a matrix: an activation is
-// [tokens, channels], a bias is [1, channels].
+// Matrix: a view of a row-major matrix in device memory. All arguments of kernels are matrices: an activation
+// is [tokens, channels], a bias is [1, channels].
 #pragma once
 #include <cstdint>
 
@@ -8,7 +8,8 @@
 
 namespace trainctl::kernels {
 
-/// A view, never an owner. Element (r, c) stands at data + (r * stride + c) * size_of(dtype).
+/// A view; it does not own memory. Element (r, c) is at data + (r * stride + c) * size_of(dtype). data ==
+/// nullptr: empty.
 struct Matrix {
   void* data = nullptr;
   DType dtype = DType::f32;

@@ -1,5 +1,6 @@
-// The fast backend: vectorised kernels of the best instruction set the machine has (isa/), oneDNN products, and a pool of
-// threads that share every op's tasks. The ops are members of one class, spread over the files of this folder.
+// The fast CPU backend: vectorised kernels for the best instruction set of the machine (isa/), products by
+// oneDNN, and a pool of threads that share the tasks of each op. The ops are members of one class in several
+// files of this folder.
 #pragma once
 #include "kernels/backend.h"
 #include "kernels/cpu/isa/table.h"
@@ -15,10 +16,11 @@ enum class InstructionSet { v2, v3, v4 };  ///< x86-64-v2 (SSE4.2), v3 (AVX2), v
 
 bool supports(InstructionSet isa);
 const KernelTable& table_of(InstructionSet isa);
-/// What decides the bits of a backend with that instruction set: its kernels, and oneDNN, which chooses its own by the machine.
+/// The numerics of a backend with that instruction set: its kernels, and oneDNN, which chooses its own
+/// instruction set.
 std::string numerics_of(InstructionSet isa);
 
-/// Part of a matrix; an absent matrix stays absent.
+/// Part of a matrix; an empty matrix stays empty.
 inline Matrix part(const Matrix& m, int64_t row, int64_t rows, int64_t col, int64_t cols) {
   return m ? m.row_range(row, rows).columns(col, cols) : m;
 }
@@ -72,7 +74,7 @@ class CpuBackend final : public HostDevice {
   void sum(Stream&, const float* x, int64_t n, double* out) override;
 
  private:
-  /// body(first row, rows) over blocks of `block` rows.
+  /// Calls body(first row, rows) for blocks of `block` rows, on the pool.
   template <typename Body>
   void over_rows(int64_t rows, int64_t block, Body body) {
     pool_.run((rows + block - 1) / block, [&](int64_t task, int) {
@@ -80,7 +82,8 @@ class CpuBackend final : public HostDevice {
     });
   }
 
-  /// body(matrices) over tiles of some tens of thousands of elements. All of one shape; the first is never absent.
+  /// Calls body(matrices) for tiles of some tens of thousands of elements, on the pool. All matrices have one
+  /// shape or are empty; the first is not empty.
   template <size_t N, typename Body>
   void over_elements(const Matrix (&whole)[N], Body body) {
     Matrix m[N];
@@ -105,7 +108,8 @@ class CpuBackend final : public HostDevice {
     });
   }
 
-  /// x in f32: itself, or a copy in this thread's scratch. For machines whose oneDNN cannot multiply bf16.
+  /// x in f32: x itself, or a copy in this thread's scratch. For machines on which oneDNN cannot multiply
+  /// bf16.
   Matrix widened(Stream& stream, const Matrix& x, ScratchUse use);
   void multiply(Stream& stream, ProductArguments arguments);
 
@@ -119,7 +123,7 @@ class CpuBackend final : public HostDevice {
   ProductEngine products_;
 };
 
-/// The backend with a given instruction set, for tests of those the machine would not choose.
+/// The backend with a given instruction set, for tests of instruction sets that the machine would not choose.
 std::unique_ptr<Backend> make_cpu_backend(int threads, InstructionSet isa);
 
 }  // namespace trainctl::kernels::cpu

@@ -1,5 +1,5 @@
-// Matrix products by oneDNN, cut into panels by shape alone and each panel multiplied by one thread, so that neither the
-// number of threads nor a row stride changes a bit.
+// Matrix products by oneDNN. The shape alone determines the panels of a product, and one thread multiplies
+// each panel, so neither the number of threads nor a row stride changes the bits.
 #pragma once
 #include <memory>
 #include <string>
@@ -20,13 +20,14 @@ struct ProductArguments {
   bool accumulate = false;  ///< only with f32 out
 };
 
-/// oneDNN, its version and the instruction set that it chose for this machine: "oneDNN 2.6.3 avx512_core_amx".
+/// The version of oneDNN and the instruction set that it chose on this machine: "oneDNN 2.6.3
+/// avx512_core_amx".
 std::string product_library();
 
-/// Multiplies; remembers what oneDNN built for each shape. Calls from several threads wait for each other. Limits OpenMP
-/// to one thread in every thread that it runs on.
+/// Multiplies matrices and keeps oneDNN's primitive for each shape. Thread-safe; concurrent calls wait for
+/// each other. Limits OpenMP to one thread in every thread that it runs on.
 ///
-/// Errors: Error(kHardware) when oneDNN fails.
+/// Errors: Error(kHardware) if oneDNN fails.
 class ProductEngine {
  public:
   explicit ProductEngine(ThreadPool& pool);

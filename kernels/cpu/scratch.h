@@ -1,14 +1,14 @@
-// Working memory of a thread: grows to the largest request and is kept.
+// Scratch memory of a thread. It grows to the largest request and stays allocated.
 #pragma once
 #include <cstddef>
 
 namespace trainctl::kernels::cpu {
 
-/// Who uses it; two uses that overlap in time on one thread need two names.
+/// The use of the memory. Two uses that overlap in time on one thread need different values.
 enum class ScratchUse { op, task, product, widened_left, widened_right, widened_out, kCount };
 
-/// At least `bytes` of this thread's memory, 64-byte aligned, contents undefined; valid until the next call with the
-/// same use.
+/// At least `bytes` of this thread's scratch memory, 64-byte aligned, with undefined contents. Valid until
+/// this thread's next call with the same use.
 void* scratch(ScratchUse use, size_t bytes);
 
 inline float* scratch_floats(ScratchUse use, size_t count) {

@@ -1,5 +1,5 @@
-// A few threads that share the tasks of one op. Which thread runs which task is a race; what a task computes is not, so
-// results never depend on the number of threads.
+// Threads that share the tasks of one op. Any thread may run any task, but a task's result does not depend on
+// the thread. So results do not depend on the number of threads.
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -11,8 +11,9 @@
 
 namespace trainctl::kernels::cpu {
 
-/// `threads` counts the caller, so one thread means no workers. Idle workers sleep: many ranks share a machine's cores.
-/// `run` may be called from several threads; a caller that finds the workers busy does its tasks alone.
+/// `threads` includes the caller, so with one thread there are no workers. Idle workers sleep, because many
+/// ranks share the cores of a machine. Several threads may call `run`; a caller runs its tasks alone while
+/// the workers are busy.
 class ThreadPool {
  public:
   explicit ThreadPool(int threads);
@@ -22,8 +23,9 @@ class ThreadPool {
 
   int threads() const { return int(workers_.size()) + 1; }
 
-  /// Calls body(task, worker) once for every task in [0, tasks); worker in [0, threads) is the running thread, 0 for the
-  /// caller. Returns when all are done. Rethrows the first exception of `body`; tasks not begun by then are dropped.
+  /// Calls body(task, worker) once for every task in [0, tasks). `worker` in [0, threads) is the running
+  /// thread; 0 is the caller. Returns when all tasks are done. Rethrows the first exception of `body`; tasks
+  /// that have not begun are skipped.
   template <typename Body>
   void run(int64_t tasks, Body&& body) {
     run_job({[](void* context, int64_t task, int worker) { (*static_cast<Body*>(context))(task, worker); },
@@ -40,11 +42,11 @@ class ThreadPool {
   void work(int worker);
   void take_tasks(const Job& job, int worker);
 
-  std::mutex running_;  ///< held by the caller whose job the workers have
+  std::mutex running_;  ///< held by the caller whose job the workers run
 
   std::mutex mutex_;  ///< guards job_, generation_, active_, stop_
   std::condition_variable wake_, idle_;
-  Job job_;            ///< call == nullptr: nothing to take
+  Job job_;            ///< call == nullptr: there is no job
   uint64_t generation_ = 0;
   int active_ = 0;     ///< workers inside the job
   std::exception_ptr failure_;

@@ -1,6 +1,8 @@
-// What attention's kernels share: who takes which tile, and the vocabulary of the tensor-core kernels (bf16, head dimensions 64 and
-// 128). Tiles of q, k, v and dout lie in shared memory as [rows, kDim] bf16 without padding; the 16-byte chunk c of row r lies at
-// chunk c ^ (r mod 8), so that the eight rows of a matrix load, and the eight chunks of a copy, fall into different banks.
+// Shared parts of the attention kernels: the assignment of tiles to blocks, and building blocks of the
+// tensor-core kernels (bf16, head dimensions 64 and 128). Tiles of q, k, v and dout are in shared memory as
+// [rows, kDim] bf16 without padding. The 16-byte piece c of row r is stored at piece c ^ (r mod 8), so that
+// the eight rows of a matrix load, and the eight pieces of a copy, are in different banks. (Identifiers call
+// such a piece a chunk.)
 #pragma once
 #include <cmath>
 
@@ -19,7 +21,8 @@ template <typename T>
 struct HeadsView {
   T* data = nullptr;
   int64_t stride = 0;
-  int64_t step_bytes = 0;   ///< between the rows that one thread copies: ready in the arguments, where it takes no register
+  /// Distance of the rows that one thread copies; an argument, because then it needs no register.
+  int64_t step_bytes = 0;
 
   __device__ T* at(int64_t row, int64_t col) const { return data + row * stride + col; }
 };
@@ -28,8 +31,9 @@ HeadsView<T> heads_of(const Matrix& m, int64_t rows_at_once) {
   return {static_cast<T*>(m.data), m.stride, rows_at_once * m.stride * int64_t(sizeof(T))};
 }
 
-/// Block i takes tile `rank` of `head` (counted over the batch). Ranks grow from the tile with the most work to the one with the
-/// least, so the longest begin first; heads are taken in waves whose keys and values stay in the L2 cache together.
+/// Block i processes tile `rank` of `head` (counted over the batch). Rank 0 is the tile with the most work,
+/// so the longest tiles begin first. Heads are processed in waves whose keys and values fit into the L2 cache
+/// together.
 struct Schedule {
   int tiles, heads, heads_per_wave;
 
@@ -51,35 +55,38 @@ struct Schedule {
   }
 };
 
-/// Sequences are padded to this many rows in the scratch of the backward pass.
+/// The rows of a sequence in the scratch memory of the backward pass: seq_len rounded up to kAttentionRowPad.
 constexpr int64_t padded_seq_len(int64_t seq_len) { return (seq_len + kAttentionRowPad - 1) / kAttentionRowPad * kAttentionRowPad; }
 
-/// Whether the tensor-core kernels take a shape. (The maximum of the scores is taken before they are scaled: scale > 0.)
+/// Whether the tensor-core kernels support a shape. They need scale > 0, because they take the maximum of the
+/// unscaled scores.
 inline bool fits_tensor_cores(const AttentionShape& s, DType dtype) {
   return dtype == DType::bf16 && has_tensor_tiles(s.head_dim) && s.scale > 0;
 }
 
-// ---- tensor cores ---------------------------------------------------------------------------------------------------------------------
+// ---- tensor cores
+// ---------------------------------------------------------------------------------------------------------------------
 
-/// Where this lane's chunk of an ldmatrix_x4 lies in the 16 x 16 piece at column 0 of a tile, in elements. That of columns 16 k is
-/// place ^ (16 k), and stays so when a multiple of 16 rows is added to `place`.
+/// Where this lane's chunk of an ldmatrix_x4 lies in the 16 x 16 piece at column 0 of a tile, in elements.
+/// That of columns 16 k is place ^ (16 k), and stays so when a multiple of 16 rows is added to `place`.
 ///
-/// Pieces of a left factor, or (transposed) of a right factor whose rows are summed over: matrices 0, 1 are rows 0-7, 8-15 of columns
-/// 0-7, matrices 2, 3 the same of columns 8-15.
+/// Pieces of a left factor, or (transposed) of a right factor whose rows are summed over: matrices 0, 1 are
+/// rows 0-7, 8-15 of columns 0-7, matrices 2, 3 the same of columns 8-15.
 template <int kDim>
 __device__ inline int place_down() {
   const int lane = int(threadIdx.x) % kWarpSize;
   return lane % 16 * kDim + ((lane / 16) ^ (lane % 8)) * 8;
 }
-/// Pieces of a right factor whose columns are summed over: matrices 0, 1 are columns 0-7, 8-15 of rows 0-7; 2, 3 those of rows 8-15.
+/// Pieces of a right factor whose columns are summed over: matrices 0, 1 are columns 0-7, 8-15 of rows 0-7;
+/// 2, 3 those of rows 8-15.
 template <int kDim>
 __device__ inline int place_across() {
   const int lane = int(threadIdx.x) % kWarpSize;
   return (lane / 16 * 8 + lane % 8) * kDim + ((lane / 8 % 2) ^ (lane % 8)) * 8;
 }
 
-/// Copies consecutive tiles of one head's rows. A thread keeps one address and steps along its own chunks: the addresses of a whole tile
-/// would cost the registers that hold sums.
+/// Copies consecutive tiles of one head's rows. A thread keeps one address and steps along its own chunks:
+/// the addresses of a whole tile would cost the registers that hold sums.
 template <int kDim, int kThreads>
 struct TileSource {
   static constexpr int kChunks = kDim / 8, kRowsAtOnce = kThreads / kChunks;
@@ -92,7 +99,8 @@ struct TileSource {
       : chunk(m.at(row + int(threadIdx.x) / kChunks, col + int(threadIdx.x) % kChunks * 8)), existing(m.data),
         step_bytes(m.step_bytes) {}
 
-  /// Asks for the next kRows rows; those from `valid` on become zeros. Without kAligned ordinary loads do it, at once.
+  /// Asks for the next kRows rows; those from `valid` on become zeros. Without kAligned ordinary loads do it,
+  /// at once.
   template <int kRows, bool kAligned>
   __device__ void load(bf16_t* tile, int valid) {
     static_assert(kRows % kRowsAtOnce == 0);
@@ -147,7 +155,8 @@ __device__ inline void multiply_down(float (&c)[kM][kDim / 8][4], const uint32_t
   }
 }
 
-/// The result of one product, rounded to bf16, as the left factor of the next: a lane holds the same elements of both.
+/// The result of one product, rounded to bf16, as the left factor of the next: a lane holds the same elements
+/// of both.
 template <int kM, int kN>
 __device__ inline void round_to_left(uint32_t (&a)[kM][kN / 2][4], const float (&c)[kM][kN][4]) {
 #pragma unroll
@@ -174,8 +183,9 @@ __device__ inline void set_zero(float (&c)[kM][kN][4]) {
   }
 }
 
-/// Writes a warp's rows c[m] * factor[m] as bf16, the first `valid` of them. They are turned in `staging`, [16 kM, kDim] of shared memory
-/// that no other warp touches, so that each row leaves in accesses of 16 bytes.
+/// Writes a warp's rows c[m] * factor[m] as bf16, the first `valid` of them. They are turned in `staging`,
+/// [16 kM, kDim] of shared memory that no other warp touches, so that each row leaves in accesses of 16
+/// bytes.
 template <int kDim, int kM, bool kAligned>
 __device__ inline void store_rows(const float (&c)[kM][kDim / 8][4], const float (&factor)[kM][2], bf16_t* staging, bf16_t* to,
                                   int64_t stride, int valid) {
@@ -199,7 +209,8 @@ __device__ inline void store_rows(const float (&c)[kM][kDim / 8][4], const float
   for (int row = lane / kChunks; row < 16 * kM && row < valid; row += kStep) {
     const bf16_t* const from = staging + row * kDim + (chunk ^ (row % 8)) * 8;
     bf16_t* const place = to + row * stride + chunk * 8;
-    if constexpr (kAligned) {   // CUDA's own vector: nvcc takes a Vec<bf16_t> apart here, and writes it in seven pieces
+    // CUDA's own vector: nvcc takes a Vec<bf16_t> apart here, and writes it in seven pieces.
+    if constexpr (kAligned) {
       *reinterpret_cast<uint4*>(place) = *reinterpret_cast<const uint4*>(from);
     } else {
       const Vec<bf16_t> x = load_vec(from);

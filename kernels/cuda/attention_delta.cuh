@@ -1,4 +1,5 @@
-// What the gradient of attention needs of each row of scores: lse, and delta = sum_d out * dout, as rows [B, H, T] padded to whole tiles.
+// Computes the values per row of scores that the gradient of attention needs: lse, and delta = sum_d out *
+// dout, as rows [B, H, T] padded to whole tiles.
 #pragma once
 #include "kernels/cuda/attention_common.cuh"
 
@@ -16,7 +17,8 @@ struct DeltaArguments {
   float lse_factor;
 };
 
-/// Eight lanes a row of a head, 16 bytes each where aligned. Which lane adds what does not depend on the alignment.
+/// Eight lanes per row of a head, 16 bytes each if aligned. Each lane adds the same elements with any
+/// alignment.
 template <typename T, bool kAligned>
 __global__ void __launch_bounds__(kDeltaThreads) delta_kernel(DeltaArguments<T> a) {
   constexpr int N = Vec<T>::kLength;

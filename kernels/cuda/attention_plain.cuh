@@ -1,6 +1,7 @@
-// The vocabulary of attention without tensor cores: f32 tiles in shared memory, 256 threads as 16 x 16. Head dimensions are padded with
-// zeros to kDims = 64, 128 or 256; attention_tiles.h chooses the rows of a tile. Thread (ty, tx) owns rows ty * kOwn.. of the left factor, rows tx + 16 j of the right one, and
-// columns 4 tx + 64 c of results [kTile, kDims].
+// Building blocks of attention without tensor cores: f32 tiles in shared memory, 256 threads as 16 x 16. Head
+// dimensions are padded with zeros to kDims = 64, 128 or 256; attention_tiles.h chooses the rows of a tile.
+// Thread (ty, tx) owns rows ty * kOwn.. of the left factor, rows tx + 16 j of the right factor, and columns 4
+// tx + 64 c of results [kTile, kDims].
 #pragma once
 #include "kernels/cuda/attention_common.cuh"
 
@@ -11,7 +12,7 @@ constexpr int kPlainThreads = 256;
 template <int kDimsOfTiles, int kRowsOfTiles>
 struct Plain {
   static constexpr int kDims = kDimsOfTiles;
-  static constexpr int kTile = kRowsOfTiles;            ///< queries, and keys, of a tile
+  static constexpr int kTile = kRowsOfTiles;            ///< queries of a tile; also keys of a tile
   static constexpr int kOwn = kTile / 16;               ///< rows per thread
   static constexpr int kColumns = kDims / 64;           ///< groups of four columns per thread
   static constexpr int kRow = kDims + 4, kScoreRow = kTile + 4;
@@ -21,7 +22,7 @@ struct Plain {
   using Scores = float[kOwn][kOwn];
   using Sums = float[kOwn][kColumns][4];
 
-  /// Rows [0, valid) of one head as f32, zeros around them.
+  /// Loads rows [0, valid) of one head as f32; fills the rest of the tile with zeros.
   template <typename T>
   __device__ static void load(float* tile, const T* from, int64_t stride, int valid, int head_dim) {
     const int warp = int(threadIdx.x) / kWarpSize, lane = int(threadIdx.x) % kWarpSize;
@@ -56,7 +57,7 @@ struct Plain {
       }
     }
   }
-  /// Leaves a thread's scores where multiply_scores finds them.
+  /// Stores a thread's scores for multiply_scores.
   __device__ static void store_scores(float* scores, const Scores& s) {
     const int ty = int(threadIdx.x) / 16, tx = int(threadIdx.x) % 16;
 #pragma unroll
@@ -116,7 +117,8 @@ struct Plain {
   }
 };
 
-/// Calls `f` with the Plain<kDims, kTile>() that plain_tile() says. What fits on every GPU is compiled with its widest tile alone.
+/// Calls `f` with the Plain<kDims, kTile>() for plain_tile(). A shape whose widest tile fits on every GPU is
+/// compiled only with that tile.
 template <PlainPass kPass, int kDims, typename F>
 void with_plain_tile(size_t most_shared_bytes, F f) {
   constexpr int kWidest = plain_widest_tile(kDims);

@@ -1,50 +1,58 @@
-// Which tiles attention's kernels take: the widest whose shared memory a block of the GPU may have. Pure arithmetic, known without a GPU.
+// The tile sizes of the attention kernels: the widest tiles whose shared memory a block of the GPU may have.
+// Pure; needs no GPU.
 //
-// The limit (cudaDevAttrMaxSharedMemoryPerBlockOptin) is 227 KiB on compute 9.0, 10.x and 11.0, 163 KiB on 8.0 and 8.7, and 99 KiB on 8.6,
-// 8.9 and 12.x. Source: CUDA C++ Programming Guide, table "Technical Specifications per Compute Capability".
+// The limit (cudaDevAttrMaxSharedMemoryPerBlockOptin) is 227 KiB on compute 9.0, 10.x and 11.0, 163 KiB on
+// 8.0 and 8.7, and 99 KiB on 8.6, 8.9 and 12.x. Source: CUDA C++ Programming Guide, table "Technical
+// Specifications per Compute Capability".
 //
-// Gradients have the same bits with any tiles: each sum goes over the same terms in the same order. The forward pass without tensor cores
-// rescales its sums once a tile, so there the bits follow the tile, and with it the kind of GPU.
+// Gradients have the same bits with all tile sizes, because each sum has the same terms in the same order.
+// The forward pass without tensor cores rescales its sums once per tile, so its bits depend on the tile size
+// and thus on the kind of GPU.
 #pragma once
 #include <cstddef>
 #include <cstdint>
 
 namespace trainctl::kernels::cuda {
 
-/// Every GPU that we run on has at least this much: there are tiles that fit for every shape.
+/// Every supported GPU has at least this much shared memory per block. Every shape has tiles that fit into
+/// it.
 constexpr size_t kLeastSharedBytes = size_t{99} << 10;
 
-// ---- tensor cores: bf16, head dimensions 64 and 128 ---------------------------------------------------------------------------------
+// ---- tensor cores: bf16, head dimensions 64 and 128
+// ---------------------------------------------------------------------------------
 
 constexpr bool has_tensor_tiles(int64_t head_dim) { return head_dim == 64 || head_dim == 128; }
 
-/// Forward: a tile of queries, and a ring of tiles of keys or values.
+/// Forward: one tile of queries, and a ring of tiles of keys or values.
 constexpr int kForwardQueries = 128, kForwardKeys = 64, kForwardRing = 3;
 constexpr size_t tensor_forward_bytes(int dim) { return size_t(kForwardQueries + kForwardRing * kForwardKeys) * size_t(dim) * 2; }
 
-/// Backward: two own tiles of rows, two slots of two passing tiles of columns, and two slots of lse and delta (f32).
+/// Backward: two resident tiles of rows, two slots with two tiles of columns each, and two slots of lse and
+/// delta (f32).
 constexpr int kBackwardRows = 128;
 constexpr size_t tensor_backward_bytes(int dim, int columns) {
   return size_t(2 * kBackwardRows + 4 * columns) * size_t(dim) * 2 + size_t(4 * columns) * 4;
 }
-/// How many columns pass at a time.
+/// The number of columns per slot.
 constexpr int tensor_backward_columns(int dim, size_t most_shared_bytes) {
   return tensor_backward_bytes(dim, 64) <= most_shared_bytes ? 64 : 32;
 }
 
-// ---- f32 tiles: everything else -----------------------------------------------------------------------------------------------------
+// ---- f32 tiles: everything else
+// -----------------------------------------------------------------------------------------------------
 
 constexpr int64_t kMostPlainDim = 256;
 /// The head dimension with its padding.
 constexpr int plain_dims(int64_t head_dim) { return head_dim <= 64 ? 64 : head_dim <= 128 ? 128 : 256; }
 /// The widest tile, in rows, of queries and of keys.
 constexpr int plain_widest_tile(int dims) { return dims == 64 ? 64 : 32; }
-/// Floats of a tile and of a tile of scores. Rows lie four words apart in the banks: eight lanes that read 16 bytes of eight rows meet no
-/// conflict.
+/// The floats of a tile, and of a tile of scores. Consecutive rows are four banks apart, so eight lanes that
+/// read 16 bytes of eight rows have no bank conflict.
 constexpr int plain_tile_floats(int dims, int tile) { return tile * (dims + 4); }
 constexpr int plain_score_floats(int tile) { return tile * (tile + 4); }
 
-/// Forward: tiles q, k, v, and one of scores. Backward: tiles k, v, q, dout, two of scores, and lse and delta of the queries.
+/// Forward: tiles q, k, v, and one of scores. Backward: tiles k, v, q, dout, two of scores, and lse and delta
+/// of the queries.
 enum class PlainPass { forward, backward };
 constexpr size_t plain_bytes(PlainPass pass, int dims, int tile) {
   const int floats = pass == PlainPass::forward

@@ -1,5 +1,6 @@
-// cuBLASLt through the functions used here. The library is half a gigabyte and comes with the CUDA toolkit, not with trainctl: it is
-// loaded when the first backend is made, and versions 12 and 13 serve alike, because every object is made by the library itself.
+// The functions of cuBLASLt that we use. The library has half a gigabyte and comes with the CUDA toolkit, not
+// with trainctl, so it is loaded when the first backend is made. Versions 12 and 13 both work, because the
+// library itself makes all its objects.
 #pragma once
 #include <cublasLt.h>
 
@@ -22,11 +23,12 @@ struct CublasLt {
   decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic = nullptr;
   decltype(&cublasLtMatmulAlgoCheck) algo_check = nullptr;
   decltype(&cublasLtMatmul) matmul = nullptr;
-  std::string path;      ///< where it was found
+  std::string path;      ///< resolved path of the loaded library
   std::string version;   ///< "13.1.0"
 };
 
-/// Loads the library on the first call. Error(kPreflight) in one sentence, with every place tried, when it is not there.
+/// Loads the library on the first call. Error(kPreflight), one sentence with all places that were searched,
+/// if it is missing.
 const CublasLt& cublaslt();
 
 }  // namespace trainctl::kernels::cuda

@@ -1,5 +1,6 @@
-// The GPU backend: checks arguments, hands out scratch and gives each op to a stream; the kernels are ops.h, the products product.h.
-// Ops that use scratch may come from several streams; they then wait for each other on the device.
+// The GPU backend. It checks arguments, provides scratch memory and enqueues each op on its stream. ops.h
+// declares the kernels, product.h the matrix products. Ops with scratch memory on several streams wait for
+// each other on the device.
 #pragma once
 #include <map>
 #include <memory>
@@ -78,13 +79,13 @@ class CudaBackend final : public Backend {
   void sum(Stream&, const float* x, int64_t n, double* out) override;
 
  private:
-  /// body(queue) gives the work of `op` to the stream.
+  /// Calls body(queue), which enqueues the work of `op` on the stream.
   template <typename Body>
   void give(Stream& stream, const char* op, Body body) {
     auto& to = static_cast<CudaStream&>(stream);
     to.give(op, [&] { body(queue_of(to)); });
   }
-  /// The same for an op with `bytes` of scratch: body(queue, scratch).
+  /// Like give, for an op with `bytes` of scratch memory: calls body(queue, scratch).
   template <typename Body>
   void give_with_scratch(Stream& stream, const char* op, size_t bytes, Body body) {
     auto& to = static_cast<CudaStream&>(stream);
@@ -97,15 +98,17 @@ class CudaBackend final : public Backend {
   Queue queue_of(const CudaStream& stream) const {
     return {stream.handle(), device_->multiprocessors(), device_->most_shared_bytes()};
   }
-  /// A product, its bias (f32 [1, N], may be empty) in a form the library takes. False: no algorithm with this epilogue.
+  /// Enqueues a product, with its bias ([1, N], may be empty) converted to the library's form. Returns false
+  /// if there is no algorithm with this epilogue.
   bool give_product(Stream& stream, Product product, const Matrix& bias);
-  /// A weight gradient whose product makes dbias, too. False: it cannot.
+  /// Enqueues a weight gradient whose product also computes dbias. Returns false if the library has no such
+  /// algorithm.
   bool give_product_with_bias_gradient(Stream& stream, Product product, const Matrix& dbias);
   void* at_least(std::unique_ptr<CudaBuffer>& buffer, size_t bytes);
 
-  const std::shared_ptr<Device> device_;   // first: everything below lives on it
+  const std::shared_ptr<Device> device_;   // first: the members below use it
   const bool bias_gradients_by_product_;
-  std::mutex shared_;                      // what follows serves one op at a time
+  std::mutex shared_;                      // guards the members below: one op at a time uses them
   ProductEngine products_;
   std::unique_ptr<CudaBuffer> scratch_, workspace_;
   TileTables tables_;

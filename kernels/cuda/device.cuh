@@ -1,6 +1,6 @@
-// The vocabulary of the CUDA kernels: 16-byte vectors, conversions, and reductions in a fixed order.
+// Building blocks of the CUDA kernels: 16-byte vectors, conversions, and reductions in a fixed order.
 //
-// Everything here is written in terms of CUDA's own intrinsics; instructions that CUDA C++ has no name for are in ptx.cuh.
+// They use CUDA's intrinsics. Instructions that CUDA C++ does not provide are in ptx.cuh.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
@@ -32,7 +32,7 @@ __device__ inline bf16_t from_float<bf16_t>(float x) {
   return __float2bfloat16_rn(x);
 }
 
-/// 16 bytes of T, moved by one access when aligned.
+/// 16 bytes of T, moved by one access if aligned.
 template <typename T>
 struct alignas(16) Vec {
   static constexpr int kLength = 16 / int(sizeof(T));
@@ -46,14 +46,15 @@ template <typename T>
 __device__ inline void store_vec(T* to, const Vec<T>& x) {
   *reinterpret_cast<Vec<T>*>(to) = x;
 }
-/// Whether every row of a matrix begins on 16 bytes and is a multiple of 16 bytes long, so that load_vec may be used.
+/// Whether every row of a matrix begins at a multiple of 16 bytes and its length is one, so that load_vec may
+/// be used.
 inline bool is_vectorizable(const Matrix& m) {
   const size_t size = size_of(m.dtype);
   return reinterpret_cast<uintptr_t>(m.data) % 16 == 0 && (m.rows <= 1 || size_t(m.stride) * size % 16 == 0) &&
          size_t(m.cols) * size % 16 == 0;
 }
 
-/// Sum (maximum) over the 32 lanes by a butterfly: every lane gets the same bits.
+/// Sum (maximum) over the 32 lanes by a butterfly. Every lane gets the same bits.
 __device__ inline float warp_sum(float x) {
   for (int offset = kWarpSize / 2; offset > 0; offset /= 2) x += __shfl_xor_sync(kFullWarp, x, offset);
   return x;
@@ -67,8 +68,9 @@ __device__ inline float warp_max(float x) {
   return x;
 }
 
-/// Sum over a block of kThreads (a multiple of 32) in an order fixed by kThreads; every thread gets it. `shared`: kThreads / 32
-/// values. Ends with a barrier, so `shared` may be used again at once.
+/// Sum over a block of kThreads (a multiple of 32) in an order that depends only on kThreads. Every thread
+/// gets the sum. `shared`: kThreads / 32 values. Ends with a barrier, so the caller may use `shared` again at
+/// once.
 template <int kThreads, typename T>
 __device__ inline T block_sum(T x, T* shared) {
   static_assert(kThreads % kWarpSize == 0);

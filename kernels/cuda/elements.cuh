@@ -1,5 +1,5 @@
-// How a kernel walks over the elements of matrices of one shape, each with its own stride: packs of neighbouring elements, moved
-// by one access of at most 16 bytes where every row is aligned for it, element by element where not.
+// Elementwise kernels over matrices of one shape, each with its own stride. If all rows are aligned, a kernel
+// moves packs of neighbouring elements by accesses of at most 16 bytes; otherwise it moves single elements.
 #pragma once
 #include <initializer_list>
 
@@ -8,8 +8,8 @@
 
 namespace trainctl::kernels::cuda {
 
-/// N neighbours, moved by one access when aligned. Held as they lie in memory, two bf16 in a word, and converted where they are used:
-/// compilers give an array of 16-bit values a register each.
+/// N neighbouring elements, moved by one access if aligned. They are kept as in memory, two bf16 in a word,
+/// and converted at their use, because compilers would give each 16-bit element its own register.
 template <typename T, int N>
 struct Pack;
 template <int N>
@@ -68,7 +68,8 @@ struct Pack<bf16_t, 1> {
   }
 };
 
-/// The first `valid` elements at `from`, zeros behind them. kWhole promises that packs are aligned, and there whole or not at all.
+/// The first `valid` elements at `from`, followed by zeros. kWhole: packs are aligned, and each pack exists
+/// completely or not at all.
 template <int N, bool kWhole, typename T>
 __device__ inline Pack<T, N> load_pack(const T* from, int valid) {
   Pack<T, N> pack{};
@@ -105,7 +106,7 @@ __device__ inline Pack<float, N> load_floats(const float* from, int valid) {
   }
 }
 
-/// A matrix as a kernel sees it.
+/// A matrix as an argument of a kernel.
 template <typename T>
 struct View {
   T* data = nullptr;
@@ -118,15 +119,15 @@ View<T> view_of(const Matrix& m) {
   return {static_cast<T*>(m.data), m.stride};
 }
 
-/// Whether every row of `m` begins on the size of a pack of n.
+/// Whether every row of `m` begins at a multiple of the size of a pack of n elements.
 inline bool is_pack_aligned(const Matrix& m, int n) {
   const size_t bytes = size_t(n) * size_of(m.dtype);
   return reinterpret_cast<uintptr_t>(m.data) % bytes == 0 && (m.rows <= 1 || size_t(m.stride) * size_of(m.dtype) % bytes == 0);
 }
-/// And consists of whole packs.
+/// Whether, in addition, every row consists of whole packs.
 inline bool is_whole(const Matrix& m, int n) { return is_pack_aligned(m, n) && m.cols % n == 0; }
 
-/// Where a pack begins, and how many of its elements exist: 0 behind the last row.
+/// The position of a pack, and the number of its elements that exist (0 after the last row).
 struct Place {
   int64_t row, col;
   int valid;
@@ -147,15 +148,15 @@ struct Walk {
     const int64_t col = (i - row * packs_per_row) * width;
     return {row, col, int(cols - col < width ? cols - col : width)};
   }
-  /// Whether all packs before `end` exist and are whole, where only the last one of a single row may be a part.
+  /// Whether all packs before `end` exist completely. Only the last pack of a single row may be incomplete.
   __device__ bool whole(int64_t end) const { return end * width <= (rows == 1 ? cols : packs * width); }
 };
 
 constexpr int kElementThreads = 256;
 
-/// An Op has types In and Out, views in[kInputs] and out[kOutputs], and computes the outputs of one element in f32:
-/// op(const float (&)[kInputs], float (&)[kOutputs]); or, where kMovesBits, out = in. All of a thread's inputs are read before its first
-/// output is written, so an output may be an input.
+/// An Op has types In and Out, views in[kInputs] and out[kOutputs], and computes the outputs of one element
+/// in f32: op(const float (&)[kInputs], float (&)[kOutputs]); or, where kMovesBits, out = in. All of a
+/// thread's inputs are read before its first output is written, so an output may be an input.
 template <bool kWhole, int kWidth, int kUnroll, typename Op>
 __device__ inline void each_element(const Op& op, const Walk& walk, int64_t first) {
   using In = typename Op::In;
@@ -205,7 +206,8 @@ __global__ void __launch_bounds__(kElementThreads) each_element_kernel(Op op, Wa
   else each_element<false, kWidth, kUnroll>(op, walk, begin + threadIdx.x);
 }
 
-/// Applies `op` to every element. `matrices`: what op.in and op.out look at. Contiguous matrices are walked as one long row.
+/// Applies `op` to every element. `matrices`: the matrices of op.in and op.out. Contiguous matrices are
+/// processed as one long row.
 template <typename Op>
 void for_each_element(const Queue& queue, const char* name, const Op& op, std::initializer_list<Matrix> matrices) {
   constexpr int kWidth = 16 / int(sizeof(typename Op::In) > sizeof(typename Op::Out) ? sizeof(typename Op::In)

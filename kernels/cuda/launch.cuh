@@ -1,4 +1,4 @@
-// Starting a kernel: the one place that does it, so that a failure names the op.
+// launch() starts a kernel. All kernels are started through it, so that an error names the op.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -6,11 +6,13 @@
 
 namespace trainctl::kernels::cuda {
 
-/// Throws Error(kHardware): "norm_forward: cudaLaunchKernel on device 0: <reason>".
+/// Throws Error(kHardware): "norm_forward: cudaLaunchKernelEx on GPU 0: <reason>". See
+/// kernels/cuda/runtime.h.
 [[noreturn]] void throw_cuda_error(const char* op, const char* call, cudaError_t error);
 
-/// Enqueues kernel<<<grid, block, shared_bytes>>>(args...) on the queue's stream. More than 48 KiB of dynamic shared memory are asked
-/// for before each launch: a call to the runtime, without work for the device. `op` is the op's name in errors.
+/// Enqueues kernel<<<grid, block, shared_bytes>>>(args...) on the queue's stream. For more than 48 KiB of
+/// dynamic shared memory it calls cudaFuncSetAttribute before each launch, which is no work for the device.
+/// `op`: the op's name in errors.
 template <typename... Parameters, typename... Arguments>
 void launch(const Queue& queue, const char* op, void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes,
             Arguments... arguments) {

@@ -1,5 +1,5 @@
-// The second half of a sum over many rows: blocks of rows have left one row of partial sums each, which are added in an order fixed
-// by their number.
+// The second step of a sum over many rows. In the first step each block of rows has written one row of
+// partial sums; here these rows are added in an order that depends only on their number.
 #pragma once
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/launch.cuh"
@@ -8,8 +8,8 @@ namespace trainctl::kernels::cuda {
 
 constexpr int kPartialCols = 32, kPartialRows = 32;
 
-/// Column c of partial [parts, width] goes to first[c] where c < split, else to second[c - split]. A thread adds every kPartialRows-th
-/// part; then those sums are added in order.
+/// Column c of partial [parts, width] goes to first[c] if c < split, otherwise to second[c - split]. A thread
+/// adds every kPartialRows-th part; then these sums are added in order.
 static __global__ void __launch_bounds__(kPartialCols* kPartialRows)
     add_partials_kernel(const float* partial, int64_t parts, int64_t width, int64_t split, float* first, float* second,
                         bool accumulate) {

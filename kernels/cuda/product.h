@@ -1,8 +1,9 @@
-// Matrix products by cuBLASLt: the only place that knows how it is driven.
+// Matrix products by cuBLASLt. Only product.cpp calls the library.
 //
-// The same shape gives the same bits: an algorithm is chosen once per shape, types, epilogue and alignment class (everything on 16
-// bytes, or not), by the library's own heuristic asked with the same strides every time, and none that adds partial sums in an order
-// of arrival. What is made for a shape stays, so a second product of it allocates nothing.
+// The same shape gives the same bits. An algorithm is chosen once for each shape, types, epilogue and
+// alignment class (all matrices aligned to 16 bytes, or not). The library's heuristic chooses it, always
+// queried with the same strides; algorithms that add partial sums in the order of arrival are excluded. All
+// objects for a shape are kept, so a second product of that shape allocates nothing.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -14,31 +15,33 @@
 
 namespace trainctl::kernels::cuda {
 
-/// out (+)= op(left) op(right), row-major, op = transpose where asked for; then the epilogue.
+/// out (+)= op(left) op(right), row-major, then the epilogue. op is a transpose if *_transposed is true.
 struct Product {
-  const char* op = "";                        ///< the op in errors
+  const char* op = "";                        ///< name of the op in errors
   Matrix left, right, out;                    ///< left, right: both f32 or both bf16; out: the same, or f32
   bool left_transposed = false, right_transposed = false, accumulate = false;
   cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-  /// [out.cols] in out's dtype, on 16 bytes, with the epilogues that have BIAS in their name. With BGRADB it is written: the sums of the
-  /// columns of op(left)', overwritten also where the product accumulates.
+  /// For epilogues with BIAS in their name: the bias [out.cols] in out's dtype, aligned to 16 bytes. For
+  /// BGRADB: output, the sums of the columns of op(left)'; it is overwritten also if the product accumulates.
   const void* bias = nullptr;
-  Matrix aux;                                 ///< like out; what the GELU epilogues write or read beside it
+  Matrix aux;                                 ///< shape of out; input or second output of the GELU epilogues
 };
 
-/// Whether each row of a matrix begins on 16 bytes: the alignment class of the fast algorithms.
+/// Whether each row of a matrix begins at a multiple of 16 bytes, as the fast algorithms need it.
 bool stands_on_16_bytes(const Matrix& m);
 
 class ProductEngine {
  public:
-  /// tf32: f32 operands are rounded to TF32 for the tensor cores. Errors: Error(kHardware), of the calling thread's GPU.
+  /// Uses the calling thread's GPU. tf32: f32 operands are rounded to TF32 for the tensor cores. Errors:
+  /// Error(kHardware).
   explicit ProductEngine(bool tf32);
   ~ProductEngine();
   ProductEngine(const ProductEngine&) = delete;
   ProductEngine& operator=(const ProductEngine&) = delete;
 
-  /// Enqueues the product. `workspace`: kProductWorkspaceBytes of device memory, free for this stream. False, with nothing enqueued,
-  /// when the library has no algorithm for this epilogue here; a plain product that it cannot do is Error(kHardware).
+  /// Enqueues the product. Returns false, and enqueues nothing, if the library has no algorithm for this
+  /// epilogue. A plain product without algorithm is Error(kHardware).
+  ///   workspace   kProductWorkspaceBytes of device memory that no other stream uses meanwhile
   [[nodiscard]] bool multiply(cudaStream_t stream, const Product& product, void* workspace);
 
  private:
@@ -48,11 +51,11 @@ class ProductEngine {
     cublasLtMatmulAlgo_t algorithm{};
   };
   using ShapeKey = std::array<int64_t, 9>;
-  using PlanKey = std::array<int64_t, 13>;   // a shape with its strides
+  using PlanKey = std::array<int64_t, 13>;   // a shape and its strides
 
   Plan& plan_of(const Product& product);
   std::unique_ptr<Plan> make_plan(const Product& product, const Choice* choice) const;
-  /// The library's first choice for a product like this.
+  /// The algorithm that the library's heuristic prefers for this product.
   Choice choose(const Product& product, Plan& plan) const;
   bool can_run(const Plan& plan) const;
 

@@ -1,6 +1,6 @@
-// The instructions of sm_80 and later that CUDA C++ has no name for: tensor-core products, matrix loads from shared memory, and
-// copies into shared memory that run beside the arithmetic. Nothing else writes assembly.
-// Source: PTX ISA 9.0, sections "Warp-level matrix instructions" and "Data movement: cp.async".
+// Instructions of sm_80 and later that CUDA C++ does not provide: tensor-core products, matrix loads from
+// shared memory, and asynchronous copies into shared memory. Only this file has assembly. Source: PTX ISA
+// 9.0, sections "Warp-level matrix instructions" and "Data movement: cp.async".
 #pragma once
 #include <cuda_runtime.h>
 
@@ -10,15 +10,17 @@ namespace trainctl::kernels::cuda {
 
 __device__ inline uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
 
-/// Four 8 x 8 matrices of 16-bit elements from shared memory. Lane l gives the address of row l % 8 of matrix l / 8 (16 bytes, aligned);
-/// it receives, in r[i], elements (l / 4, 2 (l % 4)) and (l / 4, 2 (l % 4) + 1) of matrix i: the lower half is the first.
+/// Four 8 x 8 matrices of 16-bit elements from shared memory. Lane l gives the address of row l % 8 of matrix
+/// l / 8 (16 bytes, aligned); it receives, in r[i], elements (l / 4, 2 (l % 4)) and (l / 4, 2 (l % 4) + 1) of
+/// matrix i: the lower half is the first.
 __device__ inline void ldmatrix_x4(uint32_t (&r)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(shared_address(row))
                : "memory");
 }
-/// The same, each matrix transposed: r[i] holds elements (2 (l % 4), l / 4) and (2 (l % 4) + 1, l / 4) of matrix i.
+/// The same, each matrix transposed: r[i] holds elements (2 (l % 4), l / 4) and (2 (l % 4) + 1, l / 4) of
+/// matrix i.
 __device__ inline void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];\n"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -26,7 +28,8 @@ __device__ inline void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row) {
                : "memory");
 }
 
-/// d += a b on the tensor cores: a [16, 16] row-major, b [16, 8] column-major, both bf16; d [16, 8] f32. With g = lane / 4, t = lane % 4:
+/// d += a b on the tensor cores: a [16, 16] row-major, b [16, 8] column-major, both bf16; d [16, 8] f32. With
+/// g = lane / 4, t = lane % 4:
 ///   a[0] = (g, 2t..2t+1)  a[1] = (g+8, 2t..)  a[2] = (g, 2t+8..)  a[3] = (g+8, 2t+8..)
 ///   b[0] = rows 2t..2t+1 of column g          b[1] = rows 2t+8..2t+9 of column g
 ///   d[0], d[1] = (g, 2t), (g, 2t+1)           d[2], d[3] = (g+8, 2t), (g+8, 2t+1)
@@ -43,7 +46,8 @@ __device__ inline uint32_t pack_bf16(float low, float high) {
   return r;
 }
 
-/// 16 bytes from global to shared memory (both 16-byte aligned), beside the arithmetic; zeros when not `valid`.
+/// Copies 16 bytes asynchronously from global to shared memory (both 16-byte aligned); writes zeros if not
+/// `valid`.
 __device__ inline void cp_async16(void* shared, const void* global, bool valid = true) {
   const int bytes = valid ? 16 : 0;
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;\n" ::"r"(shared_address(shared)), "l"(global), "r"(bytes)
@@ -51,7 +55,8 @@ __device__ inline void cp_async16(void* shared, const void* global, bool valid =
 }
 /// Closes a group of this thread's copies.
 __device__ inline void cp_async_commit() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
-/// Waits until at most kPending of this thread's newest groups are unfinished. Other threads' copies are visible after a barrier.
+/// Waits until at most kPending of this thread's newest groups are unfinished. Copies of other threads are
+/// visible after a barrier.
 template <int kPending>
 __device__ inline void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;\n" ::"n"(kPending) : "memory");

@@ -1,4 +1,4 @@
-// Where an op's kernels go.
+// Queue: the stream of an op, and the properties of its GPU that kernels need.
 #pragma once
 #include <cuda_runtime_api.h>
 
@@ -8,8 +8,9 @@ namespace trainctl::kernels::cuda {
 
 struct Queue {
   cudaStream_t stream = nullptr;
-  int multiprocessors = 1;             ///< of the device; sizes persistent grids, never the order of a sum
-  size_t most_shared_bytes = 48 << 10;  ///< that a block may ask for: chooses attention's tiles
+  /// Of the GPU; determines the size of persistent grids, never the order of a sum.
+  int multiprocessors = 1;
+  size_t most_shared_bytes = 48 << 10;  ///< most shared memory of a block; determines the tiles of attention
 };
 
 }  // namespace trainctl::kernels::cuda

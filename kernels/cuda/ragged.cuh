@@ -1,4 +1,5 @@
-// Rows of any length and alignment in groups of neighbouring elements, and the choice of a kernel by dtype.
+// Loads and stores groups of neighbouring elements in rows of any length and alignment, and selects a kernel
+// by dtype.
 #pragma once
 #include "kernels/cuda/device.cuh"
 
@@ -10,7 +11,7 @@ struct Group {
   float v[N];
 };
 
-/// The whole group at `from`: by 16-byte accesses if kAligned promises that it stands on them.
+/// Loads the whole group at `from`, with 16-byte accesses if kAligned.
 template <int N, bool kAligned, typename T>
 __device__ inline Group<N> load_group(const T* from) {
   constexpr int kLength = Vec<T>::kLength;
@@ -29,7 +30,7 @@ __device__ inline Group<N> load_group(const T* from) {
   }
   return g;
 }
-/// The same of a group of which `count` elements exist; the others are `fill`.
+/// Loads a group of which only `count` elements exist; the others become `fill`.
 template <int N, bool kAligned, typename T>
 __device__ inline Group<N> load_group(const T* from, int count, float fill = 0.0f) {
   if (kAligned && count >= N) return load_group<N, kAligned>(from);
@@ -70,7 +71,8 @@ struct TypeTag {
   using type = T;
 };
 
-/// Calls `f` with the tag of an activation dtype:   with_type(m.dtype, [&](auto tag) { using T = typename decltype(tag)::type; ... });
+/// Calls `f` with the tag of an activation dtype:   with_type(m.dtype, [&](auto tag) { using T = typename
+/// decltype(tag)::type; ... });
 template <typename F>
 void with_type(DType dtype, F f) {
   ENSURE(dtype == DType::f32 || dtype == DType::bf16);

@@ -1,8 +1,9 @@
-// Owned things of the CUDA runtime: one GPU, its memory, streams and events. Handles are given back by destructors, which never throw;
-// everything that fails throws Error(kHardware) with the op, the call, the GPU and CUDA's own words.
+// Owners of CUDA runtime objects: one GPU, its memory, streams and events. Destructors release the handles
+// and never throw. Failures throw Error(kHardware) with the op, the call, the GPU and CUDA's message.
 //
-// Thread rule: a stream is used by one thread at a time; everything else may be used by any thread. Each entry makes its GPU the
-// calling thread's current one, so a process may have one backend per thread, each on its own GPU.
+// Thread rule: one thread at a time uses a stream; any thread may use the other objects. Each entry point
+// makes its GPU the current one of the calling thread, so a process may have one backend per thread, each on
+// its own GPU.
 #pragma once
 #include <cuda_runtime_api.h>
 
@@ -16,8 +17,9 @@
 
 namespace trainctl::kernels::cuda {
 
-/// Throws Error(kHardware): "norm_forward: cudaLaunchKernelEx on GPU 0: cudaErrorIllegalAddress: <CUDA's words>; <what to do>". When the
-/// failure is of work given earlier, it names the ops that were under way on the stream.
+/// Throws Error(kHardware): "norm_forward: cudaLaunchKernelEx on GPU 0: cudaErrorIllegalAddress: <CUDA's
+/// message>; <what to do>". If work that was enqueued earlier failed, the message names the ops enqueued
+/// since the last successful synchronize.
 [[noreturn]] void throw_cuda_error(const char* op, const char* call, cudaError_t error);
 inline void check_cuda(cudaError_t error, const char* op, const char* call) {
   if (error != cudaSuccess) throw_cuda_error(op, call, error);
@@ -25,7 +27,7 @@ inline void check_cuda(cudaError_t error, const char* op, const char* call) {
 
 class CudaStream;
 
-/// One GPU in this process, shared by everything that lives on it.
+/// One GPU in this process, shared by all objects on it.
 class Device {
  public:
   Device(int index, bool check_each_op);
@@ -33,23 +35,24 @@ class Device {
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
 
-  /// Makes this GPU the calling thread's. Cheap when it already is.
+  /// Makes this GPU the current one of the calling thread. Cheap if it is already.
   void use() const;
   int index() const { return index_; }
   int multiprocessors() const { return multiprocessors_; }
-  size_t most_shared_bytes() const { return size_t(most_shared_bytes_); }   ///< of shared memory that a block may ask for
+  size_t most_shared_bytes() const { return size_t(most_shared_bytes_); }   ///< most shared memory of a block
   bool checks_each_op() const { return check_each_op_; }
 
-  /// Zero-filled device memory; the zeros are there on return.
+  /// Allocates device memory, which is zero-filled on return.
   void* take(size_t bytes);
   void give_back(void* data, size_t bytes) noexcept;
   size_t allocated_bytes() const { return allocated_; }
   size_t peak_allocated_bytes() const { return peak_; }
 
-  /// Memory that several streams' ops use in turn (scratch, the products' workspace): work given to `user` from now on starts after
-  /// what the last user was given. Nothing happens while the user stays the same.
+  /// Passes the memory that ops of several streams share (scratch, the products' workspace) to `user`: work
+  /// enqueued on `user` from now on starts after the work that the previous user has enqueued. Does nothing
+  /// if the user stays the same.
   void hand_shared_memory_to(CudaStream& user);
-  /// `stream` ends: what it was given still comes first.
+  /// Call it before `stream` is destroyed. The next user still waits for the work of `stream`.
   void forget(CudaStream& stream) noexcept;
 
  private:
@@ -79,7 +82,7 @@ class CudaBuffer final : public Buffer {
   void* data_ = nullptr;
 };
 
-/// Zero-filled, pinned host memory, known to every GPU of the process.
+/// Zero-filled, pinned host memory that every GPU of the process can access.
 class PinnedBuffer final : public Buffer {
  public:
   PinnedBuffer(std::shared_ptr<Device> device, size_t bytes);
@@ -95,7 +98,7 @@ class PinnedBuffer final : public Buffer {
   void* data_ = nullptr;
 };
 
-/// A mark without a clock.
+/// An event without timing.
 class CudaEvent final : public Event {
  public:
   explicit CudaEvent(std::shared_ptr<Device> device);
@@ -111,8 +114,8 @@ class CudaEvent final : public Event {
   cudaEvent_t handle_ = nullptr;
 };
 
-/// A stream that never waits for the default stream. It remembers which ops it was given since it was last seen well, for errors that
-/// the device reports only later.
+/// A stream that does not synchronize with the default stream. It keeps the names of the ops enqueued since
+/// the last successful synchronize, for errors that the device reports late.
 class CudaStream final : public Stream {
  public:
   explicit CudaStream(std::shared_ptr<Device> device);
@@ -124,31 +127,32 @@ class CudaStream final : public Stream {
   void wait(Event& event) override;
   cudaStream_t handle() const { return handle_; }
 
-  /// Runs body(), which gives the work of `op` to this stream; with Device::checks_each_op, waits for that work, so that its failure
-  /// names `op`. `op` must be a literal.
+  /// Calls body(), which enqueues the work of `op` on this stream. With Device::checks_each_op, waits for
+  /// that work, so that its failure names `op`. `op` must be a string literal.
   template <typename Body>
   void give(const char* op, Body body) {
     const Giving giving(*this, op);
     body();
     if (device_->checks_each_op()) check_op(op);
   }
-  /// "norm_forward, linear_forward (3 times), add": the newest ops since the stream was last seen well.
+  /// The newest ops enqueued since the last successful synchronize: "norm_forward, linear_forward (3 times),
+  /// add".
   std::string ops_under_way() const;
 
  private:
-  /// The stream that this thread gives an op to: failures of launches inside name its ops.
+  /// Sets the stream on which this thread enqueues an op. Failed launches then name the ops of that stream.
   struct Giving {
     Giving(CudaStream& stream, const char* op);
     ~Giving();
-    CudaStream* outer;   ///< an op that waits for its own uploads gives and synchronizes
+    CudaStream* outer;   ///< the previous stream; an op may enqueue uploads and synchronize inside another op
   };
   void check_op(const char* op);
 
   static constexpr size_t kRemembered = 32;
   std::shared_ptr<Device> device_;
   cudaStream_t handle_ = nullptr;
-  std::array<const char*, kRemembered> given_{};   // a ring
-  size_t given_count_ = 0;                         // since last seen well
+  std::array<const char*, kRemembered> given_{};   // a ring of op names
+  size_t given_count_ = 0;                         // ops since the last successful synchronize
 };
 
 }  // namespace trainctl::kernels::cuda

@@ -1,5 +1,5 @@
-// Tables of boxes and tiles in device memory, for the ops that treat all parameters in one launch. A step sees the same boxes as the one
-// before, so a table is made once and found again by its content.
+// Tables of boxes and tiles in device memory, for the ops that process all parameters in one launch. Every
+// step has the same boxes, so a table is made once and later found by its content.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -12,7 +12,7 @@
 
 namespace trainctl::kernels::cuda {
 
-/// Where the tables of one list of boxes lie on the device.
+/// The device addresses of the tables of one list of boxes.
 struct TileTable {
   const void* boxes = nullptr;            ///< AdamWBox or Matrix
   const Tile* tiles = nullptr;
@@ -26,21 +26,22 @@ class TileTables {
 
   const TileTable& of(CudaStream& stream, std::span<const AdamWBox> boxes);
   const TileTable& of(CudaStream& stream, std::span<const Matrix> boxes);
-  /// Takes `bytes` of device memory for the tables to come; what does not fit takes its own.
+  /// Allocates `bytes` of device memory for later tables. A table that does not fit gets its own allocation.
   void reserve(size_t bytes);
 
  private:
   const TileTable& find_or_make(CudaStream& stream, std::span<const std::byte> boxes, std::span<const Matrix> shapes);
   void* place(size_t bytes);
 
-  /// Lists of boxes that a run never shows again are forgotten when there are too many.
+  /// When there are this many tables, the next new one first removes all of them.
   static constexpr size_t kMostTables = 64;
   std::shared_ptr<Device> device_;
   std::map<std::vector<int64_t>, TileTable> tables_;   // by content
-  std::vector<int64_t> content_;                       // of the list in question; kept, so that finding allocates nothing
+  // Of the current list; a member, so that a search allocates nothing.
+  std::vector<int64_t> content_;
   std::vector<Matrix> shapes_;
-  std::vector<std::unique_ptr<CudaBuffer>> memory_;    // tables fill the last one
-  size_t used_ = 0;                                    // of the last one
+  std::vector<std::unique_ptr<CudaBuffer>> memory_;    // new tables go into the last buffer
+  size_t used_ = 0;                                    // used bytes of the last buffer
 };
 
 }  // namespace trainctl::kernels::cuda

@@ -1,5 +1,5 @@
-// The meaning of each op: plain single-threaded loops, double accumulation, no cleverness. Other backends are
-// tested against it.
+// The reference backend: plain single-threaded loops with double accumulation that define each op. Tests
+// compare the other backends with it.
 #pragma once
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-// What the sources of one instruction set give to its table; see table.h for the meaning of each.
+// The functions of one instruction set for its table. table.h documents them.
 #pragma once
 #include "kernels/cpu/isa/table.h"
 

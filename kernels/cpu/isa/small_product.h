@@ -1,13 +1,13 @@
-// C (+)= A B for the tiles of attention: B and C row-major in f32 with columns padded to whole vectors, A read one number
-// at a time with any two strides (so a transpose costs nothing). Each element of C is one chain over k in order, whatever
-// the tiling.
+// C (+)= A B for the tiles of attention. B and C are row-major f32 with columns padded to whole vectors. A is
+// read one number at a time with any two strides, so a transpose costs nothing. Each element of C is summed
+// over k in order, independent of the tiling.
 #pragma once
 #include "kernels/cpu/isa/vec.h"
 
 namespace trainctl::kernels::cpu::TRAINCTL_ISA {
 namespace {
 
-// How many vectors of C stay in registers: 32 zmm, 16 ymm (a V is two) or 16 xmm (a V is four).
+// The tile of C that stays in registers. There are 32 zmm, 16 ymm (a V is two) or 16 xmm (a V is four).
 #if defined(__AVX512F__)
 constexpr int kTileRows = 6, kTileVectors = 4;
 #elif defined(__AVX__)
@@ -16,7 +16,7 @@ constexpr int kTileRows = 4, kTileVectors = 1;
 constexpr int kTileRows = 2, kTileVectors = 1;
 #endif
 
-/// Element (r, k) stands at data[r * row_stride + k * k_stride].
+/// Element (r, k) is data[r * row_stride + k * k_stride].
 struct Strided {
   const float* data;
   int64_t row_stride, k_stride;

@@ -1,12 +1,12 @@
-// The vectorised kernels of one instruction set. Each source in this folder is compiled for x86-64-v2, v3 and v4; the
-// backend picks one table when it is made. Every function works on the whole of the matrices it gets, on one thread; the
-// callers cut the work.
+// The vectorised kernels of one instruction set. Each source in this folder is compiled for x86-64-v2, v3 and
+// v4. The backend chooses one table when it is made. Every function processes its whole matrices on the
+// calling thread; callers divide the work.
 #pragma once
 #include "kernels/backend.h"
 
 namespace trainctl::kernels::cpu {
 
-/// One head's share of an attention call: which sequence, which head, which rows of queries.
+/// One task of an attention call: the sequence, the head, and the rows of queries.
 struct AttentionTask {
   int64_t batch = 0, head = 0;          ///< backward: head is the key/value head
   int64_t first_query = 0, queries = 0; ///< forward only; at most kQueryBlock
@@ -22,14 +22,14 @@ struct AttentionMatrices {
 struct KernelTable {
   void (*copy)(const Matrix& src, const Matrix& dst);
   void (*add)(const Matrix& src, const Matrix& dst);  ///< any two activation dtypes; sum in f32, rounded once
-  /// out[begin, begin + n) of the balanced tree sum.
+  /// Computes out[begin, begin + n) of the balanced tree sum.
   void (*tree_sum)(const void* const* inputs, size_t input_count, void* out, DType dtype, int64_t begin, int64_t n);
 
   void (*norm_forward)(NormKind, const Matrix& x, const Matrix& delta, const float* weight, const float* bias, float eps,
                        const Matrix& sum, const Matrix& y, float* stats);
   void (*norm_apply)(NormKind, const Matrix& x, const float* stats, const float* weight, const float* bias,
                      const Matrix& y);
-  /// dweight, dbias: this block's own sums, overwritten.
+  /// Overwrites dweight and dbias with the sums over the rows of x.
   void (*norm_backward)(NormKind, const Matrix& dy, const Matrix& x, const float* weight, const float* stats,
                         const Matrix& dresidual, const Matrix& dx, float* dweight, float* dbias);
   /// out[c] (+)= sum over rows, in blocks of fixed height.

@@ -1,6 +1,6 @@
-// Sixteen f32 lanes on every instruction set, and the arithmetic the kernels need on them. Included only by the sources
-// of this folder, which are compiled several times: everything here has internal linkage, lest the linker keep the copy
-// of one instruction set for all.
+// V: sixteen f32 lanes on every instruction set, and the arithmetic of the kernels on them. Only the sources
+// of this folder include it. They are compiled several times, so everything here has internal linkage;
+// otherwise the linker would keep the copy of one instruction set for all.
 #pragma once
 #include <immintrin.h>
 
@@ -25,7 +25,7 @@ TRAINCTL_INLINE V splat(float f) { return f - V{}; }
 TRAINCTL_INLINE V as_float(VInt i) { return (V)i; }
 TRAINCTL_INLINE VInt lane_indices() { return VInt{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}; }
 
-/// a * b + c: rounded once where the machine can.
+/// a * b + c, rounded once if the instruction set has FMA, otherwise twice.
 TRAINCTL_INLINE V fma(V a, V b, V c) {
 #if defined(__AVX512F__)
   return (V)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
@@ -55,7 +55,7 @@ TRAINCTL_INLINE V square_root(V a) {
 #endif
 }
 
-/// The larger; a NaN in `candidate` is passed over.
+/// The larger value per lane; ignores a NaN in `candidate`.
 TRAINCTL_INLINE V larger(V best, V candidate) { return candidate > best ? candidate : best; }
 
 /// Limits to [low, high]; NaN stays NaN.
@@ -109,7 +109,8 @@ TRAINCTL_INLINE V exponential(V x) {
 #endif
 }
 
-// ---- memory: a full vector, or the first `count` lanes (the others read as 0) ------------------------------
+// ---- memory: a full vector, or the first `count` lanes (the others read as 0)
+// ------------------------------
 struct Full {};
 struct Tail {
   int count;
@@ -145,7 +146,7 @@ TRAINCTL_INLINE void store(bf16* p, V v, Tail tail) {
   std::memcpy(static_cast<void*>(p), &h, size_t(tail.count) * sizeof(bf16));
 }
 
-/// body(column, Full or Tail) over n columns.
+/// Calls body(column, Full or Tail) for n columns.
 template <typename Body>
 TRAINCTL_INLINE void for_lanes(int64_t n, Body body) {
   int64_t c = 0;
@@ -157,7 +158,7 @@ TRAINCTL_INLINE void for_lanes(int64_t n, Body body) {
   }
 }
 
-/// body(T{}) with T the C++ type of `dtype` (f32 or bf16).
+/// Calls body(T{}) with T the C++ type of `dtype` (f32 or bf16).
 template <typename Body>
 TRAINCTL_INLINE void with_type(DType dtype, Body body) {
   if (dtype == DType::f32) {
