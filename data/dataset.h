@@ -1,8 +1,9 @@
-// Which tokens come next: sample i of a run is a function of (seed, i) alone, whichever rank asks.
+// Dataset: the sequence of training samples of a run. Sample i depends only on (seed, i), on every rank.
 //
-// A source is one or more token files of one format, read through memory maps. It is cut into samples of seq_len + 1
-// tokens that overlap by one: sample k is tokens [k * seq_len, (k + 1) * seq_len], targets shifted by one. A mixture
-// takes the sources by weight. With shuffle, each source's epoch e is a counter-based permutation of its samples.
+// A source is one or more token files of one format, read through memory maps. It is cut into samples of
+// seq_len + 1 tokens that overlap by one: sample k is tokens [k * seq_len, (k + 1) * seq_len]; the targets
+// are shifted by one. A mixture interleaves the sources by weight. With shuffle, the samples of a source are
+// in another order in each epoch, a counter-based permutation.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -23,18 +24,20 @@ struct SourceOptions {
   Format format = Format::automatic;
   std::optional<DType> dtype;     ///< u16 or u32, required for raw
   double weight = 1.0;
-  std::string name;               ///< for messages and fingerprints; default: path
-  /// Called while the source is opened, with the bytes of index that were checked since the last call; may be empty.
+  std::string name;               ///< name in messages and fingerprints; "": the path
+  /// Called while the source is opened, with the bytes of the index that were checked since the last call.
+  /// May be empty.
   std::function<void(uint64_t bytes)> on_checked = {};
 };
 
-/// Tokens of one source, all its files end to end. Thread-safe. Memory-mapped; nothing is copied until read.
+/// The tokens of one source: those of its files, one after another. Thread-safe. The files are memory-mapped.
 class TokenSource {
  public:
   virtual ~TokenSource() = default;
   virtual uint64_t token_count() const = 0;
-  virtual uint64_t document_count() const = 0;     ///< 0 where unknown
-  virtual int token_bytes() const = 0;
+  virtual uint64_t document_count() const = 0;     ///< 0: unknown
+  virtual int token_bytes() const = 0;             ///< bytes of a stored token
+  /// Reads tokens [offset, offset + out.size()), which must exist.
   virtual void read(uint64_t offset, std::span<int32_t> out) const = 0;
   /// xxh3 over format, sizes, headers and the first and last MiB of every file; 16 hex digits.
   virtual std::string fingerprint() const = 0;
@@ -42,7 +45,8 @@ class TokenSource {
   virtual const char* format_name() const = 0;
 };
 
-/// Error(kData) with one sentence: missing, empty, truncated, wrong magic or version, eval shard, raw without dtype, ...
+/// Opens a source. Error(kData), one sentence: missing, empty, truncated, wrong magic or version, eval shard,
+/// raw without dtype, ...
 std::unique_ptr<TokenSource> open_source(const SourceOptions& options);
 
 struct DatasetOptions {
@@ -53,45 +57,52 @@ struct DatasetOptions {
   uint64_t seed = 0;
 };
 
-/// The mixture as one endless sequence of samples. Thread-safe; a sample costs O(number of sources) arithmetic + one read.
+/// A mixture of sources as an endless sequence of samples. Thread-safe. A sample costs O(number of sources)
+/// arithmetic and one read.
 class Dataset {
  public:
   virtual ~Dataset() = default;
-  /// Sample `index` of the run (step s of a run with G sequences per step uses [s*G, (s+1)*G)).   out: seq_len + 1 tokens.
-  /// Error(kData) naming source, file, position and value if a token id is >= vocab_size.
+  /// Reads sample `index` of the run. Step s (from 0) of a run with G sequences per step uses the samples
+  /// [s*G, (s+1)*G).
+  ///   out   seq_len + 1 tokens
+  /// Error(kData) with source, file, position and value if a token id is >= vocab_size.
   virtual void sample(uint64_t index, std::span<int32_t> out) const = 0;
-  /// Samples of all sources in one epoch (what a validation pass reads: indices 0..n-1 without shuffle).
+  /// The number of samples of all sources in one epoch. A validation pass without shuffle reads indices
+  /// 0..n-1.
   virtual uint64_t samples_per_epoch() const = 0;
   virtual uint64_t token_count() const = 0;
-  /// One line per source: {"name", "path", "format", "tokens", "fingerprint"} as a JSON array; goes into checkpoints.
+  /// A JSON array with {"name", "path", "format", "tokens", "fingerprint"} for each source. Checkpoints
+  /// contain it.
   virtual std::string fingerprints_json() const = 0;
 };
 
-/// Opens every source and checks it (all that can be checked without a full scan; max token id over a sample of up to 1 M
-/// tokens per source, all of it when smaller). Error(kData): as open_source, or vocabulary mismatch, or a source shorter
-/// than seq_len + 1 tokens.
+/// Opens every source and checks it without a full scan. Checks token ids in up to 1 M tokens per source.
+/// Error(kData): as open_source, or the vocabulary does not match, or a source has less than seq_len + 1
+/// tokens.
 std::unique_ptr<Dataset> open_dataset(const DatasetOptions& options);
 
-/// Where the mixture takes sample `index` from: pure, O(number of sources) at any index. After any n samples each source has
-/// been used within one of n * weight / sum(weights) for up to four sources, within 1.7 beyond (data/mixture.h says how).
-/// With shuffle, `sample` is a permutation of the source's samples that depends on (seed, source, epoch).
+/// The source and position of sample `index` of a mixture. Pure, O(number of sources) for every index. After
+/// any n samples, the number of samples taken from a source differs from n * weight / sum(weights) by at most
+/// 1 with up to four sources, and by at most 1.7 with more (data/mixture.h). With shuffle, `sample` is a
+/// permutation that depends on (seed, source, epoch).
 struct SampleAddress {
   int source = 0;
   uint64_t epoch = 0;
-  uint64_t sample = 0;   ///< within the source, after shuffling
+  uint64_t sample = 0;   ///< index in the source, after shuffling
 };
 SampleAddress address_of(uint64_t index, std::span<const double> weights, std::span<const uint64_t> samples, bool shuffle,
                          uint64_t seed);
 
-/// Reads samples ahead on its own thread. Requests are served in the order made.
+/// Reads batches of samples ahead on its own thread, in the order of the requests.
 class Prefetcher {
  public:
-  /// `depth`: most requests held ready. The dataset must outlive this.
+  /// `depth`: the largest number of batches that are read ahead. The dataset must outlive this object.
   Prefetcher(const Dataset& dataset, int64_t seq_len, int depth);
-  ~Prefetcher();   ///< never blocks on unread batches
-  /// Asks for the samples with these global indices, to be returned as [indices.size()][seq_len + 1].
+  ~Prefetcher();   ///< does not wait for batches that were not read
+  /// Requests the samples with these global indices as a batch [indices.size()][seq_len + 1].
   void request(std::vector<uint64_t> indices);
-  /// Blocks for the next requested batch; rethrows what reading threw. `waited_s` gets the time blocked.
+  /// Blocks until the next requested batch is read and returns it. Rethrows an exception of the read.
+  /// `waited_s`: set to the time blocked, in seconds.
   std::vector<int32_t> next(double* waited_s);
 
  private:

@@ -1,4 +1,4 @@
-// From a path of a job to an open source: which files, of which format, read as one stream.
+// FileSource: the token source for a path of a job, with one or more files of one format.
 #pragma once
 #include <mutex>
 
@@ -6,16 +6,16 @@
 
 namespace trainctl::data {
 
-/// What a path of a job means: its files, all of one format.
+/// The files of a source, all of one format.
 struct ResolvedSource {
   Format format = Format::raw;     ///< never automatic
   std::vector<std::string> paths;  ///< in name order; Megatron: prefixes, else files
 };
-/// Finds files and format by looking at names and first bytes. Error(kData) saying what was tried.
+/// Finds the files and the format from names and first bytes. Error(kData) says what was tried.
 ResolvedSource resolve(const SourceOptions& options);
 const char* name_of(Format format);
 
-/// The one TokenSource there is, with what messages and commands need besides.
+/// The only implementation of TokenSource, with functions for messages and commands.
 class FileSource final : public TokenSource {
  public:
   explicit FileSource(const SourceOptions& options);
@@ -30,9 +30,9 @@ class FileSource final : public TokenSource {
 
   Format format() const { return format_; }
   const std::vector<TokenFile>& token_files() const { return files_; }
-  /// Where token `offset` of the source is: "FILE, token 17 (byte 1058)".
+  /// The place of token `offset` for messages: "FILE, token 17 (byte 1058)".
   std::string describe(uint64_t offset) const;
-  /// Gives back the memory of the files that hold these tokens (MappedFile::drop_pages).
+  /// Calls MappedFile::drop_pages for the files of these tokens.
   void drop_pages(uint64_t offset, uint64_t tokens) const;
   /// The id of token `offset` as stored, which may not fit int32.
   int64_t value_at(uint64_t offset) const;

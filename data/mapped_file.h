@@ -1,4 +1,5 @@
-// A whole file, read-only in memory. Pages come from the page cache when touched; nothing is copied.
+// MappedFile: a whole file mapped read-only into memory. The system loads pages at first access; nothing is
+// copied.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -7,21 +8,22 @@
 
 namespace trainctl::data {
 
-/// Move-only owner of one mapping. Thread-safe after construction. A mapped file that is shortened by somebody else
-/// while in use ends the process with SIGBUS; token files are checked against their size when opened, and are to be
-/// replaced by rename, never rewritten in place.
+/// Move-only owner of one mapping. Thread-safe after construction. If another process shortens the file while
+/// it is mapped, an access ends this process with SIGBUS. So replace token files by rename; never rewrite
+/// them in place. Their size is checked when they are opened.
 class MappedFile {
  public:
   MappedFile() = default;
-  /// Error(kData) if the file is missing, unreadable or no regular file. An empty file gives an empty span.
+  /// Error(kData) if the file is missing, unreadable or not a regular file. An empty file gives an empty
+  /// span.
   explicit MappedFile(const std::string& path);
   ~MappedFile();
   MappedFile(MappedFile&& other) noexcept;
   MappedFile& operator=(MappedFile&& other) noexcept;
 
   std::span<const std::byte> bytes() const { return {data_, size_}; }
-  /// Gives back the pages that were touched so far: they no longer count as this process's memory and come from the page cache when
-  /// they are touched again. May be called while other threads read.
+  /// Releases the pages that were accessed so far, so that they no longer count as memory of this process.
+  /// The next access gets them from the page cache. Other threads may read meanwhile.
   void drop_pages() const;
   uint64_t size() const { return size_; }
   const std::string& path() const { return path_; }

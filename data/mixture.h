@@ -1,4 +1,4 @@
-// How a mixture interleaves its sources: the n-th sample's source as a function of n, without a history.
+// Mixture interleaves sources by weight. The source of the n-th sample is a function of n alone.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -8,33 +8,36 @@ namespace trainctl::data {
 
 /// Weighted interleaving with random access. Thread-safe after construction.
 ///
-/// The sources are the leaves of a binary tree. A node that has been visited n times has sent floor(n * share + 1/2) of
-/// them left, the rest right; so a sample's way down, and how often each node was visited before, is integer arithmetic.
-/// A node is off by at most 1/2 and hands its share of that down: after any n samples a source i has been used within
+/// The sources are the leaves of a binary tree. Of n visits, a node passes floor(n * share + 1/2) to its left
+/// child and the rest to its right child. So the path of a sample, and the number of earlier visits of each
+/// node, are integer arithmetic. Each node deviates by at most 1/2 and passes its child's share of the
+/// deviation down. After any n samples, the number of samples of source i differs from n * weight(i) /
+/// sum(weights) by at most
 ///
 ///     (1 + sum over inner nodes a above i, root excluded, of weight(i) / weight(a)) / 2
 ///
-/// of n * weight(i) / sum(weights). The tree is the one with the least bound for up to five sources (below 1 for up to
-/// four: two levels), beyond that Huffman's, where weights above a leaf grow like Fibonacci numbers: below 1.7.
+/// For up to five sources the tree is the one with the smallest bound (below 1 for up to four sources, with
+/// two levels). For more sources it is Huffman's tree, in which the weights above a leaf grow like Fibonacci
+/// numbers; its bound is below 1.7.
 class Mixture {
  public:
-  /// Weights >= 0, their sum > 0; a source of weight 0 is never used.
+  /// Weights >= 0 with a sum > 0. A source with weight 0 is never used.
   explicit Mixture(std::span<const double> weights);
 
   struct Pick {
     int source;
-    uint64_t position;  ///< samples taken from this source before
+    uint64_t position;  ///< number of earlier samples from this source
   };
   Pick pick(uint64_t index) const;
-  /// The bound above, of the worst source.
+  /// The largest bound of all sources.
   double deviation_bound() const;
 
  private:
   struct Node {
-    int source = -1;            ///< of a leaf, else -1
-    int left = -1, right = -1;  ///< of an inner node
+    int source = -1;            ///< a leaf's source; -1: an inner node
+    int left = -1, right = -1;  ///< an inner node's children
     double weight = 0;
-    uint64_t left_share = 0;    ///< of 2^64
+    uint64_t left_share = 0;    ///< share of the left child, times 2^64
   };
   int join(int left, int right);
   void huffman_tree(std::vector<int> open);

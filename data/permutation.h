@@ -1,4 +1,4 @@
-// A permutation of 0..n-1 that is computed, not stored: the shuffle of an epoch.
+// Permutation: a permutation of 0..n-1 that is computed and not stored. It shuffles the samples of an epoch.
 #pragma once
 #include <cstdint>
 
@@ -6,11 +6,12 @@
 
 namespace trainctl::data {
 
-/// A bijection on [0, n) chosen by (seed, stream); each value costs a few hundred nanoseconds, at any n.
+/// A bijection on [0, n) that depends on (seed, stream). Each value costs a few hundred nanoseconds for every
+/// n.
 ///
-/// A Feistel network over the smallest domain of 2^b >= n values, its round function Philox; values that fall outside
-/// are mapped again until they fall inside (cycle walking), fewer than two turns on average.
-/// Source: Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002.
+/// It is a Feistel network with Philox as round function, over the smallest domain of 2^b >= n values. A
+/// value outside [0, n) is mapped again until it is inside (cycle walking); that takes fewer than two rounds
+/// on average. Source: Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002.
 class Permutation {
  public:
   /// n >= 1.

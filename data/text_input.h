@@ -1,4 +1,5 @@
-// Text to be tokenized: plain files, one document each, and JSON lines, one document per line.
+// TextInput reads text to tokenize from plain files (one document per file) and JSON lines (one document per
+// line).
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -11,17 +12,18 @@
 namespace trainctl::data {
 
 struct TextDocument {
-  std::string_view text;  ///< lives until the next call of next()
-  bool whole_file;        ///< a plain file
+  std::string_view text;  ///< valid until the next call of next()
+  bool whole_file;        ///< the document is a plain file
 };
 
-/// The documents of several files in order. Not thread-safe.
+/// Reads the documents of several files in order. Not thread-safe.
 class TextInput {
  public:
-  /// `.jsonl`, `.ndjson` and `.json` hold one JSON object per line, the text under `text_key`. Everything else is plain text.
-  /// Error(kData): no files, a missing or compressed one.
+  /// Files with the endings `.jsonl`, `.ndjson` and `.json` have one JSON object per line, with the text
+  /// under `text_key`. Other files are plain text. Error(kData): no files, or a file is missing or
+  /// compressed.
   TextInput(std::vector<std::string> paths, std::string text_key);
-  /// The next document that is not empty; false at the end. Error(kData) naming file and line.
+  /// Reads the next document that is not empty. Returns false at the end. Error(kData) with file and line.
   bool next(TextDocument& document);
   void rewind();
   uint64_t total_bytes() const { return total_bytes_; }
@@ -35,10 +37,10 @@ class TextInput {
   std::string text_key_;
   uint64_t total_bytes_ = 0, consumed_bytes_ = 0, empty_documents_ = 0;
   size_t next_path_ = 0;
-  MappedFile file_;            // under way
-  std::string_view rest_;      // JSON lines: what is not read yet
+  MappedFile file_;            // the current file
+  std::string_view rest_;      // JSON lines: the part of the file that was not read yet
   uint64_t line_ = 0;
-  std::string text_;           // JSON lines: the document handed out
+  std::string text_;           // JSON lines: the text of the current document
 };
 
 }  // namespace trainctl::data

@@ -1,4 +1,4 @@
-// Writes token files: whole under their names, or not at all.
+// TokenWriter writes token files. They get their names only when they are complete.
 #pragma once
 #include <memory>
 #include <string>
@@ -10,14 +10,15 @@
 namespace trainctl::data {
 
 struct WriterOptions {
-  std::string prefix;               ///< PREFIX.bin, and PREFIX.idx for Megatron
+  std::string prefix;               ///< writes PREFIX.bin, and PREFIX.idx for Megatron
   Format format = Format::megatron; ///< megatron or llmc
   int64_t vocab_size = 0;           ///< Megatron: u16 below 65500, else i32; llm.c: u16 up to 65536, else u32
 };
 
-/// Streams tokens into PREFIX.bin.tmp and gives the files their names only in finish(). Until then, and if the writer is
-/// destroyed unfinished, files of that name from before stay as they are and the temporary ones are removed.
-/// Not thread-safe. Errors: Error(kIo) of the file system; Error(kData) if llm.c cannot hold the tokens.
+/// Writes tokens to PREFIX.bin.tmp; finish() gives the files their names. Existing files with these names do
+/// not change before finish(). The destructor removes the temporary files if finish() was not called. Not
+/// thread-safe. Errors: Error(kIo) of the file system; Error(kData) if the llm.c format cannot hold the
+/// tokens.
 class TokenWriter {
  public:
   TokenWriter(FileSystem& fs, const WriterOptions& options);
@@ -25,12 +26,12 @@ class TokenWriter {
   TokenWriter(const TokenWriter&) = delete;
   TokenWriter& operator=(const TokenWriter&) = delete;
 
-  /// Tokens of the document under way; ids in [0, vocab_size).
+  /// Appends tokens to the current document; ids in [0, vocab_size).
   void add(std::span<const int32_t> ids);
   void end_document();
-  /// Makes the files durable and replaces those of before: these are removed first, so that a crash can leave the prefix
-  /// without files, but never an index beside tokens of another run. `stale_sidecar`, if not
-  /// empty, is removed with them.
+  /// Makes the files durable and replaces existing ones. Removes these first, so after a crash the prefix may
+  /// have no files, but never an index with the tokens of another call. Also removes `stale_sidecar` if it is
+  /// not "".
   void finish(const std::string& stale_sidecar = "");
 
   uint64_t token_count() const { return tokens_; }
@@ -45,12 +46,12 @@ class TokenWriter {
 
   FileSystem& fs_;
   WriterOptions options_;
-  bool wide_;                            // 4 bytes a token instead of 2
+  bool wide_;                            // 4 bytes per token, otherwise 2
   std::unique_ptr<File> bin_, idx_;
   std::string buffer_;
   uint64_t written_ = 0;                 // bytes of the .bin before the buffer
   uint64_t tokens_ = 0, documents_ = 0;
-  uint64_t sequence_tokens_ = 0;         // of the sequence under way
+  uint64_t sequence_tokens_ = 0;         // tokens of the current sequence
   bool finished_ = false;
   std::vector<int32_t> lengths_;         // Megatron: tokens of each sequence
   std::vector<int64_t> starts_{0};       // Megatron: first sequence of each document

@@ -1,4 +1,4 @@
-// From text files to token files with their sidecars: `trainctl data tokenize`.
+// `trainctl data tokenize`: makes token files and their sidecars from text files.
 #pragma once
 #include <functional>
 #include <string>
@@ -11,15 +11,18 @@ namespace trainctl::data {
 
 struct TokenizeOptions {
   std::vector<std::string> inputs;
-  std::string out;                     ///< PREFIX of the files
-  std::string tokenizer = "bytes";     ///< as open_tokenizer; unused when training
-  int64_t train_vocab = 0;             ///< > 0: train a SentencePiece model of this size on the inputs first
-  std::string tokenizer_out;           ///< where it goes: a .model file, or a folder for tokenizer.model; default: that of `out`
-  int64_t train_share = 1, val_share = 0;  ///< val_share > 0: that part of train_share + val_share goes to PREFIX-val
+  std::string out;                     ///< PREFIX of the token files
+  std::string tokenizer = "bytes";     ///< as for open_tokenizer; not used if train_vocab > 0
+  /// > 0: first train a SentencePiece model with this vocabulary on the inputs.
+  int64_t train_vocab = 0;
+  /// A .model file, or a folder for tokenizer.model; "": the folder of `out`.
+  std::string tokenizer_out;
+  /// val_share / (train_share + val_share) of the text goes to PREFIX-val.
+  int64_t train_share = 1, val_share = 0;
   Format to = Format::megatron;        ///< megatron or llmc
   std::string text_key = "text";
-  bool force = false;                  ///< replace the token sets and the tokenizer that exist under these names
-  /// Called now and then with what is being done and how far it is, in bytes of text.
+  bool force = false;                  ///< replace existing token files and an existing tokenizer
+  /// Called from time to time with the current activity and its progress in bytes of text. May be empty.
   std::function<void(const char* doing, uint64_t done, uint64_t total)> progress;
 };
 
@@ -29,17 +32,18 @@ struct TokenizeResult {
     std::vector<std::string> files;
     Sidecar sidecar;
   };
-  std::vector<Part> parts;             ///< training, then validation if there is one
+  std::vector<Part> parts;             ///< training, then validation if val_share > 0
   std::string tokenizer;               ///< "bytes" or the path of the model used
   int64_t vocab_size = 0;
-  uint64_t empty_documents = 0;        ///< left out
+  uint64_t empty_documents = 0;        ///< documents without text, which are skipped
   double seconds = 0;
 };
 
-/// Each document ends with the tokenizer's end of text. A validation share is taken document by document from JSON lines, and
-/// from a plain file as its last lines. Token sets and a trained tokenizer get their names when all of them are complete;
-/// after an error, what had these names before is unchanged.
-/// Error(kUsage): a file to be written exists and `force` is not set; names what exists. Error(kData): unreadable input, unusable tokenizer, nothing to write, disk full.
+/// Each document ends with the tokenizer's end-of-text token. The validation share consists of whole
+/// documents of JSON lines, and of the last lines of each plain file. Token files and a trained tokenizer get
+/// their names when all of them are complete; after an error, existing files are unchanged. Error(kUsage): a
+/// file to write exists and `force` is false; names the file. Error(kData): unreadable input, unusable
+/// tokenizer, no tokens, disk full.
 TokenizeResult tokenize(const TokenizeOptions& options);
 
 }  // namespace trainctl::data

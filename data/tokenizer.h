@@ -1,4 +1,4 @@
-// Text to token ids and back.
+// Tokenizer converts text to token ids and back.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -16,28 +16,31 @@ class Tokenizer {
   virtual ~Tokenizer() = default;
   virtual std::string name() const = 0;            ///< "bytes", "sentencepiece"
   virtual int64_t vocab_size() const = 0;
-  virtual int32_t end_of_text() const = 0;         ///< appended to every document
-  /// encode(a + b) == encode(a) + encode(b) wherever cut_text cuts; so a long text can be encoded in parts.
+  virtual int32_t end_of_text() const = 0;         ///< id that ends every document
+  /// True if encode(a + b) == encode(a) + encode(b) at every cut of cut_text, so that a long text can be
+  /// encoded in parts.
   virtual bool encodes_in_parts() const = 0;
   virtual std::vector<int32_t> encode(std::string_view text) const = 0;
   virtual std::string decode(std::span<const int32_t> ids) const = 0;
 };
 
-/// "bytes" (256 bytes + end of text = 257 ids) or the path of a SentencePiece .model file. Error(kData) if unusable.
+/// `spec`: "bytes" (256 bytes + end of text = 257 ids) or the path of a SentencePiece .model file.
+/// Error(kData) if it cannot be used.
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& spec);
-/// The same from the bytes of a SentencePiece model; `name` is for messages.
+/// A tokenizer from the bytes of a SentencePiece .model file. `name`: for messages.
 std::unique_ptr<Tokenizer> open_sentencepiece(const std::string& model, const std::string& name);
 
-/// Length of a first part of `text`, at most `limit` (>= 8) bytes: up to and with the last newline, else before the last
-/// space after another character, else before a UTF-8 character. All of it if it fits.
+/// The length of a first part of `text` of at most `limit` (>= 8) bytes. If the whole text fits, it is the
+/// whole text. Otherwise the part ends after the last newline; if there is none, before the last space that
+/// follows another character; if there is none, before a UTF-8 character.
 size_t cut_text(std::string_view text, size_t limit);
 
-/// The next piece of text to learn from; false at the end. The view lives until the next call.
+/// Sets `text` to the next piece of training text; false at the end. The view is valid until the next call.
 using TextStream = std::function<bool(std::string_view& text)>;
-/// Trains a SentencePiece BPE model of `vocab_size` ids on the texts and returns the bytes of the .model file. Nothing is
-/// lost by it: no normalisation, newlines and runs of spaces kept, what it has no piece for becomes bytes (ids 3..258).
-/// Id 0 is unknown (never produced), 1 end of text, 2 newline. Little text may give fewer ids than asked for.
-/// Error(kData): too small a vocabulary, no text.
+/// Trains a SentencePiece BPE model with `vocab_size` ids on the texts and returns the bytes of the .model
+/// file. The model is lossless: it has no normalisation, keeps newlines and runs of spaces, and encodes
+/// unknown text as bytes (ids 3..258). Id 0 is unknown (never produced), 1 end of text, 2 newline. With
+/// little text the model may have fewer ids. Error(kData): the vocabulary is too small, or there is no text.
 std::string train_sentencepiece(const TextStream& next, int64_t vocab_size);
 
 }  // namespace trainctl::data
