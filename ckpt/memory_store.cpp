@@ -13,7 +13,7 @@
 #include "ckpt/manifest.h"
 #include "runtime/base/error.h"
 #include "runtime/base/hash.h"
-#include "runtime/base/text.h"
+#include "runtime/base/units.h"
 
 namespace trainctl::ckpt {
 namespace {

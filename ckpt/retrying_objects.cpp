@@ -8,7 +8,7 @@
 
 #include "ckpt/objects.h"
 #include "runtime/base/hash.h"
-#include "runtime/base/text.h"
+#include "runtime/base/units.h"
 
 namespace trainctl::ckpt {
 namespace {

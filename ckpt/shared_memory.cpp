@@ -10,7 +10,7 @@
 
 #include "ckpt/memory_store.h"
 #include "runtime/base/error.h"
-#include "runtime/base/text.h"
+#include "runtime/base/units.h"
 
 namespace trainctl::ckpt {
 namespace {
