@@ -17,7 +17,7 @@
 namespace trainctl::cmd {
 namespace {
 
-/// False: nobody reads any more.
+/// Returns false if stdout is closed.
 bool print(std::string_view text) {
   while (!text.empty()) {
     const ssize_t n = ::write(STDOUT_FILENO, text.data(), text.size());

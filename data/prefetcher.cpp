@@ -25,7 +25,7 @@ struct Prefetcher::State {
   std::deque<Batch> ready;
   size_t outstanding = 0;  // requested, not yet handed out
   bool stop = false;
-  std::thread thread;      // last: starts when all else stands
+  std::thread thread;      // last: it uses the members above
 
   State(const Dataset& d, size_t w, size_t n) : dataset(d), width(w), depth(n), thread([this] { work(); }) {}
 

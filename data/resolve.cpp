@@ -47,7 +47,7 @@ Format detect(const std::string& path, const SourceOptions& options) {
                           "text must first go through `trainctl data tokenize`", path, without_extension(path)));
 }
 
-/// The file that stands for `path`, which may be a prefix; empty if there is none.
+/// The file for `path`, which may be a prefix; "" if there is none.
 std::string existing(const std::string& path) {
   for (const char* extension : {"", ".idx", ".bin"})
     if (is_file(path + extension)) return path + extension;

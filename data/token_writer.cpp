@@ -138,7 +138,7 @@ void TokenWriter::finish(const std::string& stale_sidecar) {
   }
   bin_->sync();
   const std::string folder = folder_of(options_.prefix);
-  // An index of before beside a new llm.c shard would make it a broken Megatron pair.
+  // An old index next to a new llm.c shard would look like a damaged Megatron pair.
   for (const std::string& old : {stale_sidecar, options_.prefix + ".idx", options_.prefix + ".bin"})
     if (!old.empty() && fs_.exists(old)) fs_.remove_file(old);
   fs_.sync_directory(folder);

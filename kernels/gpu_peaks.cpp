@@ -14,7 +14,7 @@ namespace trainctl::kernels {
 namespace {
 
 struct GpuPeak {
-  std::string_view name;   ///< as the driver tells it, without "NVIDIA "; a star at the end stands for any ending
+  std::string_view name;   ///< as the driver reports it, without "NVIDIA "; a star at the end matches any ending
   double bf16, f32;        ///< TFLOP/s
 };
 

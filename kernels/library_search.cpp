@@ -100,7 +100,7 @@ void* LoadedLibrary::find(const char* name) const { return handle ? dlsym(handle
 LoadedLibrary load_library(const char* what, std::span<const std::string_view> files, std::span<const std::string_view> packages,
                            const EnvironmentLookup& environment) {
   const std::vector<std::string> candidates = library_candidates(files, packages, environment);
-  std::string broken;   // a library that is there and cannot be opened is told first
+  std::string broken;   // reported first: a library that exists and cannot be opened
   for (const std::string& path : candidates) {
     std::error_code none;
     const bool named = path.find('/') != std::string::npos;

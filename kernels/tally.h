@@ -39,7 +39,7 @@ struct WorkTally {
 std::unique_ptr<Backend> make_counting_backend(std::unique_ptr<Backend> real, WorkTally& tally);
 
 /// The tally twin. Counts into `tally`, which must outlive the result. `bias_in_activation_dtype`: whether
-/// bias_dtype() is the activation dtype, as on the device for which the twin stands.
+/// bias_dtype() is the activation dtype, as on the device that the twin simulates.
 std::unique_ptr<Backend> make_tally_backend(WorkTally& tally, bool bias_in_activation_dtype = false);
 
 }  // namespace trainctl::kernels

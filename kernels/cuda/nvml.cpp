@@ -34,7 +34,8 @@ struct Nvml {
   int (*remapped_rows)(NvmlDevice, unsigned*, unsigned*, unsigned*, unsigned*) = nullptr;
 };
 
-/// Loaded and initialised once for the process; never shut down, since others may use it beside us.
+/// Loads and initialises the library once for the process. It is never shut down, because other code of the
+/// process may use it.
 const Nvml* nvml() {
   static const Nvml* const library = []() -> const Nvml* {
     static constexpr std::string_view kFiles[] = {"libnvidia-ml.so.1"};
@@ -61,7 +62,7 @@ const Nvml* nvml() {
   return library;
 }
 
-/// The number that `function` tells, if it is there and succeeds.
+/// The number that `function` reports; nullopt if the library lacks the function or it fails.
 template <typename... Parameters, typename... Arguments>
 std::optional<double> ask(int (*function)(NvmlDevice, Parameters...), NvmlDevice device, Arguments... arguments) {
   unsigned value = 0;

@@ -80,7 +80,7 @@ Device::Device(int index, bool check_each_op) : index_(index), check_each_op_(ch
   }
 }
 
-// At the end of the process the driver may be gone already; what it would answer helps nobody.
+// At the end of the process the driver may be gone already, and its answer has no use.
 Device::~Device() {
   (void)cudaSetDevice(index_);
   (void)cudaEventDestroy(shared_memory_free_);

@@ -235,7 +235,7 @@ void from_json(const nlohmann::json& json, std::optional<Activity>& activity) {
   activity = activity_from_json(dump_json(json));
 }
 
-// Each word is atomic, so a reader that meets the writer reads old or new words and nothing else; the counter tells it which.
+// Each word is atomic, so a reader concurrent with the writer reads old or new words. The counter shows which.
 
 void ActivitySlot::write(const Activity& activity) {
   static_assert(std::is_trivially_copyable_v<Activity>);

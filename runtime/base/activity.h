@@ -99,8 +99,8 @@ std::string to_json(const Activity& activity);
 /// nullopt if `text` is not such an object.
 std::optional<Activity> activity_from_json(const std::string& text);
 
-/// As a field of a record (runtime/base/record.h): null where none is known; what is no activity is read as
-/// none.
+/// For fields of records (runtime/base/record.h). nullopt is written as null; a value that is not an activity
+/// is read as nullopt.
 void to_json(nlohmann::json& json, const std::optional<Activity>& activity);
 void from_json(const nlohmann::json& json, std::optional<Activity>& activity);
 

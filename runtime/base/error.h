@@ -34,8 +34,8 @@ enum class ErrorCode {
 int exit_status(ErrorCode code);
 const char* name_of(ErrorCode code);
 
-/// A failure with its code. A rank's or a command's main catches it and exits with exit_status(code()); a caller
-/// that can continue without the result catches it earlier.
+/// A failure with its code. A rank's or a command's main catches it and exits with exit_status(code()); a
+/// caller that can continue without the result catches it earlier.
 class Error : public std::runtime_error {
  public:
   Error(ErrorCode code, const std::string& message) : std::runtime_error(message), code_(code) {}

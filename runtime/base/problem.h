@@ -1,7 +1,7 @@
-// What is wrong, as one sentence, or nothing: the result of a check whose caller continues.
+// Problem: the result of a check whose caller continues. It holds one sentence on what is wrong, or none.
 //
-// A text whose emptiness means "good" can be forgotten or read the wrong way round. A Problem cannot be
-// dropped without a warning, does not convert to bool, and is made good only by the word none().
+// A text that is empty if all is well can be ignored or tested the wrong way round. A Problem cannot be
+// ignored without a compiler warning and does not convert to bool; only none() makes one without a sentence.
 #pragma once
 #include <string>
 #include <utility>
@@ -14,11 +14,11 @@ class [[nodiscard]] Problem {
  public:
   /// Nothing is wrong.
   static Problem none() { return Problem(); }
-  /// `sentence` says what is wrong and what to do. An empty one, of a library that gives no reason, is a
-  /// problem all the same.
+  /// `sentence` says what is wrong and what to do. An empty sentence, from a library that gives no reason, is
+  /// a problem too.
   explicit Problem(std::string sentence)
       : text_(sentence.empty() ? "it failed, and gave no reason" : std::move(sentence)) {}
-  /// From a place that has only text (a message, a library): empty means that nothing is wrong.
+  /// For callers that have only a text (a message, a library): "" means that nothing is wrong.
   static Problem of(std::string text) { return text.empty() ? none() : Problem(std::move(text)); }
 
   bool is_none() const { return text_.empty(); }
@@ -28,7 +28,7 @@ class [[nodiscard]] Problem {
     ENSURE(exists());
     return text_;
   }
-  /// The sentence, or an empty text: for a place that has only text.
+  /// The sentence, or "" if there is no problem: for callers that need a text.
   const std::string& text_or_empty() const { return text_; }
 
   bool operator==(const Problem&) const = default;

@@ -10,11 +10,11 @@ namespace trainctl {
 uint64_t peak_resident_bytes();
 
 struct SystemMemory {
-  uint64_t total_bytes = 0, available_bytes = 0;  ///< 0: the system does not tell
+  uint64_t total_bytes = 0, available_bytes = 0;  ///< 0: not reported
 };
-/// Of the text of /proc/meminfo.
+/// The memory in a text of /proc/meminfo.
 SystemMemory system_memory_of(const std::string& meminfo);
-/// Of this machine.
+/// The memory of this machine.
 SystemMemory system_memory();
 
 /// The message for a std::bad_alloc, one sentence: the peak memory of this process, its address-space limit

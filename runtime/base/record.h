@@ -1,18 +1,18 @@
-// A record's fields, written once: the JSON writer and the reader come from the same list.
+// Records: a struct lists its fields once, and both the JSON writer and the JSON reader use that list.
 //
 //   struct Node {
 //     std::string name;
 //     std::optional<double> load;
-//     static void fields(auto& f, auto& r) {   // r is const where a record is written
-//       f("name", r.name);                     // always written, must be there
-//       f.later("count", r.count);             // always written; a record of an older version may lack it
-//       f.maybe("load", r.load);               // written where it has a value
-//       f.written("version", 1);               // for other programs; not read
+//     static void fields(auto& f, auto& r) {   // r is const when a record is written
+//       f("name", r.name);                     // always written; the reader requires it
+//       f.later("count", r.count);             // always written; records of older versions may lack it
+//       f.maybe("load", r.load);               // written only if it has a value
+//       f.written("version", 1);               // written for other programs; the reader ignores it
 //     }
 //   };
 //
-// A field is a record, an enum with Words, what the JSON library converts (numbers, bools, texts, pairs,
-// types with to_json and from_json), a vector of these, or JSON that is kept as text: f("lineage",
+// A field is a record, an enum with Words, a type that the JSON library converts (numbers, bools, texts,
+// pairs, types with to_json and from_json), a vector of these, or JSON in a text: f("lineage",
 // as_json(r.lineage_json)). Pure; safe from any thread.
 #pragma once
 #include <fmt/format.h>
@@ -28,13 +28,13 @@
 
 namespace trainctl {
 
-/// A text that is no such record; the message names what is wrong with it.
+/// The text or JSON value is not such a record. The message says what is wrong.
 class BadRecord : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-/// JSON that a record keeps as text. A text that is no JSON is written as `<discarded>`, as the JSON library
+/// A field that holds JSON as text. Text that is not JSON is written as `<discarded>`, as the JSON library
 /// does.
 template <typename Text>
 struct JsonText {
@@ -143,7 +143,7 @@ class RecordReader {
   const J& object_;
 };
 
-/// The record as a JSON value: of nlohmann::json the keys are sorted, of ordered_json they are in the order
+/// The record as a JSON value. With nlohmann::json the keys are sorted; with ordered_json they have the order
 /// of the fields.
 template <typename J = nlohmann::json, typename R>
 J record_json(const R& record) {
@@ -154,7 +154,7 @@ std::string record_text(const R& record, int indent = -1) {
   return dump_json(record_json(record), indent);
 }
 
-/// Throws BadRecord.
+/// Reads a record. Throws BadRecord.
 template <typename R, typename J>
 R record_of(const J& json) try {
   R record;

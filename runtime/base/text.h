@@ -1,4 +1,4 @@
-// Texts in messages: numbers of things, quoted words, last lines. Pure; safe from any thread.
+// Texts for messages: counts with a noun, quoted words, last lines. Pure; safe from any thread.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -1,4 +1,4 @@
-// The words of an enum: text at the edge (parse, print), values inside.
+// Words: the names of the values of an enum, for parsing and printing.
 //
 //   template <> struct Words<NodeState> { static constexpr std::string_view list[] = {"absent", "running"};
 //   };
@@ -27,7 +27,7 @@ constexpr std::string_view word_of(E value) {
   return Words<E>::list[i];
 }
 
-/// Nothing for a text that is none of the words.
+/// The value with that word; nullopt if there is none.
 template <Worded E>
 constexpr std::optional<E> of_word(std::string_view word) {
   for (size_t i = 0; i < std::size(Words<E>::list); ++i)

@@ -39,7 +39,7 @@ int gpu_of_rank(const JobSpec& job, DeviceKind kind, int local_rank) {
 
 void prepare_device_environment() {
   // Streams beyond the hardware's queues share one, and a message that waits for its peer would hold up what stands behind it there.
-  // A setting of the user's stands.
+  // A value that the user has set is kept.
   ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
 }
 

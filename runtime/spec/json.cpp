@@ -279,7 +279,8 @@ class Reader {
     return value;
   }
 
-  /// After an element: true if another follows. Stands on the closing bracket otherwise.
+  /// Call after an element. Returns true if another element follows; otherwise the position is the closing
+  /// bracket.
   bool next_element(char close, const char* what, Place opened) {
     if (at_end())
       fail(opened, fmt::format("this {} is never closed", what), fmt::format("add the missing {}", close));

@@ -25,7 +25,7 @@ const std::vector<DataSource>& sources_of(const JobSpec& job, const std::string&
   return list == "data.train" ? job.data.train : job.data.val;
 }
 
-/// What the resolved spec says of a field that stands in JobSpec or among the settings. "auto" stays auto,
+/// The value of a field in the resolved spec, from JobSpec or from the settings. "auto" stays auto,
 /// so that the resolved spec can be resumed on another mesh; lanes become a number, because they are fixed
 /// when the run is launched.
 std::string resolved_text(const Resolution& r, const Field& field) {

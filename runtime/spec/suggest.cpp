@@ -31,7 +31,7 @@ std::string small_letters(std::string_view word) {
 
 std::vector<std::string> closest(std::string_view word, const std::vector<std::string>& candidates,
                                  size_t limit) {
-  constexpr size_t kLongestWord = 64;  // nobody mistypes a name into something longer
+  constexpr size_t kLongestWord = 64;  // a mistyped name is not longer
   std::vector<std::pair<int, std::string>> found;
   if (word.empty() || word.size() > kLongestWord) return {};
   const int reach = word.size() <= 3 ? 1 : 2;

@@ -13,7 +13,7 @@
 
 namespace trainctl {
 
-/// Of a rank in the supervisor's eyes.
+/// The phase of a rank, as the supervisor knows it.
 enum class RankPhase { absent, present, done, lost };
 template <>
 struct Words<RankPhase> {
@@ -73,8 +73,8 @@ struct NodeStatus {
   }
 };
 
-/// `waiting`: for nodes; `paused`: at the last step that was asked for, which is not the last of the
-/// schedule.
+/// `waiting`: the run waits for nodes. `paused`: the run has reached the requested last step (--max-steps),
+/// which is not the last step of the schedule.
 enum class RunState {
   submitted, starting, running, stopping, ending, restarting, waiting,
   finished, paused, stopped, aborted, failed,

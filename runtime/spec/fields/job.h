@@ -19,7 +19,7 @@ template <>
 struct Words<Family> {
   static constexpr std::string_view list[] = {"gpt2", "llama"};
 };
-/// What the ranks compute on; `automatic` is decided by the machine that runs.
+/// The kind of device of the ranks. `automatic` is decided once, when the run is launched.
 enum class DeviceChoice { automatic, cpu, cuda };
 template <>
 struct Words<DeviceChoice> {

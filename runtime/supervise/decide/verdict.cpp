@@ -81,7 +81,7 @@ Verdict Supervision::verdict() const {
         "mpirun ended every rank and itself without a word, as it does on SIGTERM, SIGINT or SIGHUP: "
         "something ended mpirun";
   }
-  // A rank that ends inside MPI_Init leaves no record: MPI tells mpirun why.
+  // A rank that ends inside MPI_Init leaves no record: MPI reports the reason to mpirun.
   const bool unexplained =
       first->weight == Evidence::vanished && v.before_first_step && !(notice && notice->signal);
   const std::string said = unexplained ? launcher_reason(launcher_text_) : "";

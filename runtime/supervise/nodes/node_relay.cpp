@@ -23,7 +23,7 @@ void NodeRelay::fence(int node, Message&& share) {
 void NodeRelay::remote(int node, const Message& message) {
   const int target = find_(message.text);
   if (target < 0) {
-    // As waitpid tells of a program that exited with 255, ssh's own failure.
+    // The status from waitpid of a program that exited with 255, which is ssh's own failure.
     send_(node, {.kind = Kind::remote_ended, .number = message.number, .text = fmt::format("{}", 255 << 8)});
     return;
   }
