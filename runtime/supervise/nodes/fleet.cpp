@@ -88,7 +88,7 @@ Fleet::Fleet(Options options, Clock& clock)
   ticked_s_ = clock_.monotonic_s();
   holding_ = options_.attach_to.has_value();
   listen_fd_ = listen_on(options_.listen);
-  epoll_event event{.events = EPOLLIN, .data = {.ptr = nullptr}};
+  epoll_event event{.events = EPOLLIN, .data = {.u64 = kListener}};
   ::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, listen_fd_, &event);
   write_private(supervisor_file(options_.run_directory),
                 SupervisorFile{address_of(listen_fd_), token_, options_.requeue, options_.chain}.to_json());
@@ -234,16 +234,17 @@ void Fleet::watch_starters() {
 void Fleet::accept_all() {
   for (int fd; (fd = accept_from(listen_fd_)) >= 0;) {
     const auto strangers =
-        std::count_if(connections_.begin(), connections_.end(), [](const auto& c) { return c->node < 0; });
+        std::count_if(connections_.begin(), connections_.end(), [](const auto& c) { return c.second->node < 0; });
     if (size_t(strangers) >= kMostStrangers) {
       ::close(fd);
       continue;
     }
-    connections_.push_back(std::make_unique<Connection>());
-    Connection& c = *connections_.back();
+    const uint64_t number = next_connection_++;
+    Connection& c = *(connections_[number] = std::make_unique<Connection>());
+    c.number = number;
     c.stream = std::make_unique<Stream>(fd);
     c.since_s = clock_.monotonic_s();
-    epoll_event event{.events = EPOLLIN, .data = {.ptr = &c}};
+    epoll_event event{.events = EPOLLIN, .data = {.u64 = c.number}};
     ::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, fd, &event);
   }
 }
@@ -368,7 +369,7 @@ void Fleet::await_room(Connection& c) {
   const bool wants = c.stream->open() && c.stream->wants_write();
   if (wants == c.writing || !c.stream->open()) return;
   c.writing = wants;
-  epoll_event event{.events = EPOLLIN | (wants ? uint32_t(EPOLLOUT) : 0u), .data = {.ptr = &c}};
+  epoll_event event{.events = EPOLLIN | (wants ? uint32_t(EPOLLOUT) : 0u), .data = {.u64 = c.number}};
   ::epoll_ctl(epoll_fd_, EPOLL_CTL_MOD, c.stream->fd(), &event);
 }
 
@@ -387,19 +388,19 @@ void Fleet::serve() {
   epoll_event events[256];
   const int count = ::epoll_wait(epoll_fd_, events, 256, 0);
   for (int i = 0; i < count; ++i) {
-    if (!events[i].data.ptr) {
+    if (events[i].data.u64 == kListener) {
       accept_all();
       continue;
     }
-    Connection& c = *static_cast<Connection*>(events[i].data.ptr);
-    if (!c.stream->open()) continue;
+    const auto found = connections_.find(events[i].data.u64);
+    if (found == connections_.end() || !found->second->stream->open()) continue;
+    Connection& c = *found->second;
     c.stream->flush();
     await_room(c);
     read_from(c);
   }
   tick();
-  // Closed streams have left the epoll set with their descriptors.
-  std::erase_if(connections_, [](const auto& c) { return !c->stream->open() && c->node < 0; });
+  std::erase_if(connections_, [](const auto& c) { return !c.second->stream->open() && c.second->node < 0; });
 }
 
 void Fleet::tick() {
@@ -414,7 +415,7 @@ void Fleet::tick() {
     else if (node.connection && now_s - node.heard_s > options_.silence_s)
       close(*node.connection, fmt::format("silent for {:.1f} s", now_s - node.heard_s));
   }
-  for (const auto& c : connections_)
+  for (const auto& [number, c] : connections_)
     if (c->node < 0 && c->stream->open() && now_s - c->since_s > kHelloLimitS) close(*c, "no hello");
   if (now_s - beat_s_ >= std::min(0.25, options_.silence_s / 4)) {
     beat_s_ = now_s;

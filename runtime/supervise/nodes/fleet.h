@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "runtime/base/file_system.h"
@@ -95,7 +96,9 @@ class Fleet {
   const std::string& last_refusal() const { return last_refusal_; }
 
  private:
+  static constexpr uint64_t kListener = 0;  ///< its number in epoll's events
   struct Connection {
+    uint64_t number = 0;
     std::unique_ptr<Stream> stream;
     int node = -1;  ///< -1: not greeted yet
     double since_s = 0;
@@ -138,7 +141,10 @@ class Fleet {
   std::string token_, last_refusal_;
   int listen_fd_ = -1, epoll_fd_ = -1;
   std::vector<Node> nodes_;
-  std::vector<std::unique_ptr<Connection>> connections_;
+  /// By the number that epoll reports. A closed descriptor stays in the epoll set while a child that was just
+  /// forked holds it, too: an event may name a connection that is gone.
+  std::unordered_map<uint64_t, std::unique_ptr<Connection>> connections_;
+  uint64_t next_connection_ = kListener + 1;
   std::unique_ptr<ChildProcess> start_all_;
   std::string start_all_text_;
   std::deque<int> to_start_;
