@@ -16,6 +16,7 @@
 #include "test/cluster/cluster_run.h"
 #include "test/cluster/ledger.h"
 #include "test/support/seed.h"
+#include "test/support/tolerances.h"
 
 using namespace trainctl::test;
 
@@ -158,7 +159,7 @@ void survive(const std::string& start, uint64_t failures, uint64_t seed) {
   const Ledger ledger = ledger_of(run.events());
   std::cout << start << ", " << failures << " failures, TRAINCTL_TEST_SEED=" << seed << ", " << run.step()
             << " steps\n" << chaos.text() << ledger.text();
-  CHECK(std::abs(ledger.sum() - ledger.wall_s) <= 0.01 * ledger.wall_s);
+  CHECK(std::abs(ledger.sum() - ledger.wall_s) <= tolerance::kWallTime * ledger.wall_s);
   run.check_bits(ClusterRun::straight_to(run.step(), kTotal));
 }
 

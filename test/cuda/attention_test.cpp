@@ -106,8 +106,8 @@ void check_same_bits(const Results& a, const Results& b) {
 const emulated_gpu::DeviceOptions kHopper, kAda{.name = "Emulated L40S", .major = 8, .minor = 9};
 
 void check_close(const Results& seen, const Results& expected, DType dtype) {
-  const double t = tolerance(dtype);
-  const double tolerances[] = {t, 1e-5, t, t, t};
+  const double t = tolerance::of_op(dtype);
+  const double tolerances[] = {t, tolerance::kOpF32, t, t, t};
   for (size_t i = 0; i < expected.all().size(); ++i) {
     INFO("result " << i << " of out, lse, dq, dk, dv");
     CHECK(relative_error(*seen.all()[i], *expected.all()[i]) < tolerances[i]);

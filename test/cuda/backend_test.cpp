@@ -273,8 +273,8 @@ TEST_CASE("bias gradients by an epilogue of the product are the reference's, and
         const uint64_t passes = emulated_gpu::launches_of("column_sum");
         cuda->linear_backward_weight(*on_gpu, dy, x, dw, dbias, accumulate);
         reference().linear_backward_weight(*on_host, dy, x, dw_expected, dbias_expected, accumulate);
-        CHECK(relative_error(dw, dw_expected) < 1e-5);
-        CHECK(relative_error(dbias, dbias_expected) < 1e-5);
+        CHECK(relative_error(dw, dw_expected) < tolerance::kOpF32);
+        CHECK(relative_error(dbias, dbias_expected) < tolerance::kOpF32);
         CHECK((emulated_gpu::launches_of("column_sum") == passes) == (n == 24));
       }
     }

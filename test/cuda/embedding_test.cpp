@@ -99,7 +99,7 @@ TEST_CASE("embedding gradients by launchers") {
             cuda::embedding_backward(queue, device.copy_of(tokens.ids), w(from), kVocabBegin, w(to), scratch);
             Storage got = initial;
             device.bring_back(to, got);
-            check_output(w, initial, got, expected, tokens.frequent ? 1e-5 : 0);
+            check_output(w, initial, got, expected, tokens.frequent ? tolerance::kOpF32 : 0);
             if (bits.empty()) bits = window_bits(w, got);
             CHECK((window_bits(w, got) == bits));
           });
@@ -126,7 +126,7 @@ void check_chunks(int64_t rows, int64_t cols, const Tokens& tokens, int seeds) {
     cuda::embedding_backward(queue, device.copy_of(tokens.ids), w(from), kVocabBegin, w(to), scratch);
     Storage got = initial;
     device.bring_back(to, got);
-    check_output(w, initial, got, expected, tokens.frequent ? 1e-5 : 0);
+    check_output(w, initial, got, expected, tokens.frequent ? tolerance::kOpF32 : 0);
     if (bits.empty()) bits = window_bits(w, got);
     CHECK((window_bits(w, got) == bits));
   });
@@ -166,7 +166,7 @@ TEST_CASE("runs of tokens about as long as a warp adds by itself") {
         if (r < 32) {
           CHECK(got.get(r, c) == expected.get(r, c));
         } else {
-          CHECK(got.get(r, c) == Approx(expected.get(r, c)).margin(1e-4));
+          CHECK(got.get(r, c) == Approx(expected.get(r, c)).margin(tolerance::kEmbeddingRow));
         }
       }
     }

@@ -72,8 +72,9 @@ void check(DType dtype, int64_t rows, int64_t vocab, float logit_scale, int seed
     const Result expected = by_reference(c, lse, 0.125f);
     each_order(seeds, [&](const cuda::Queue& queue) {
       const Result got = by_gpu(queue, c, lse, 0.125f);
-      for (int64_t stat = 0; stat < 3; ++stat) CHECK(window_error({stat, 1, 2 - stat}, got.stats, expected.stats) < 1e-5);
-      CHECK(window_error(window, got.logits, expected.logits) < tolerance(dtype));
+      for (int64_t stat = 0; stat < 3; ++stat)
+        CHECK(window_error({stat, 1, 2 - stat}, got.stats, expected.stats) < tolerance::kOpF32);
+      CHECK(window_error(window, got.logits, expected.logits) < tolerance::of_op(dtype));
       CHECK(unchanged_around(window, c.logits, got.logits));
       CHECK(got.stats.padding_untouched());
       if (stats_bits.empty()) stats_bits = got.stats.content(), gradient_bits = window_bits(window, got.logits);
@@ -111,8 +112,8 @@ TEST_CASE("rows that are minus infinity in part have finite statistics") {
   each_order(0, [&](const cuda::Queue& queue) {
     const Result got = by_gpu(queue, c, lse, 1.0f);
     CHECK(got.stats.get(0, 1) == 1.0f);
-    CHECK(relative_error(got.stats, expected.stats) < 1e-5);
-    CHECK(relative_error(got.logits, expected.logits) < 1e-5);
+    CHECK(relative_error(got.stats, expected.stats) < tolerance::kOpF32);
+    CHECK(relative_error(got.logits, expected.logits) < tolerance::kOpF32);
   });
 }
 
@@ -134,7 +135,7 @@ TEST_CASE("statistics of slices are joined as by the reference") {
         const Matrix in = device.copy_of(stats), got = device.copy_of(out);
         cuda::cross_entropy_combine(queue, in.as<const float>(), parts, rows, got.as<float>(), got.as<float>() + rows);
         device.bring_back(got, out);
-        CHECK(relative_error(out, expected) < 1e-6);
+        CHECK(relative_error(out, expected) < tolerance::kJoinedSlices);
         CHECK(out.padding_untouched());
       });
     }

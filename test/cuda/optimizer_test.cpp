@@ -211,7 +211,7 @@ TEST_CASE("sums of squares by launchers: double precision, one order for a shape
       const std::vector<double> got = square_sums(queue, storages, own);
       for (size_t i = 0; i < shapes.size(); ++i) {
         INFO("[" << shapes[i].first << ", " << shapes[i].second << "]");
-        CHECK(got[i] == Approx(expected[i]).epsilon(1e-13));
+        CHECK(got[i] == Approx(expected[i]).epsilon(tolerance::kDoubleTreeSum));
       }
       if (bits.empty()) bits = got;
       CHECK(got == bits);
@@ -237,7 +237,7 @@ TEST_CASE("sums by launchers: double precision, one order for a length") {
       double got = NAN;
       device.bring_back(out, &got, sizeof got);
       INFO("n = " << n);
-      CHECK(got == Approx(expected).epsilon(1e-12).margin(1e-12));
+      CHECK(got == Approx(expected).epsilon(tolerance::kDoubleSum).margin(tolerance::kDoubleSum));
       if (bits.empty()) bits.push_back(got);
       CHECK(got == bits[0]);
     });

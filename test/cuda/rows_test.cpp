@@ -201,13 +201,13 @@ TEST_CASE("norm_forward and norm_apply by launchers are the reference's, and eac
       for (const auto [rows, cols] : kNormShapes) {
         for (const bool adds : {true, false}) {
           INFO("norm " << int(kind) << " adds " << adds);
-          const double t = tolerance(dtype);
+          const double t = tolerance::of_op(dtype);
           const bool layernorm = kind == NormKind::layernorm;
           const std::vector<Argument> arguments = {
               input(random.normal(dtype, rows, cols, 0, 2.0f, 0.5f)), input(random.normal(dtype, rows, cols)),
               input(random.normal(DType::f32, 1, cols, 0, 0.2f, 1.0f)), input(random.normal(DType::f32, 1, cols)),
               poisoned(dtype, rows, cols, adds ? kExact : kInput), poisoned(dtype, rows, cols, t),
-              contiguous(poisoned(DType::f32, rows, 2, 1e-5)), poisoned(dtype, rows, cols, t)};
+              contiguous(poisoned(DType::f32, rows, 2, tolerance::kOpF32)), poisoned(dtype, rows, cols, t)};
           check_op(arguments,
                    [&](Backend& b, Stream& s, const Matrices& m) {
                      const Matrix bias = layernorm ? m[3] : Matrix{}, delta = adds ? m[1] : Matrix{}, sum = adds ? m[4] : Matrix{};
@@ -235,7 +235,7 @@ TEST_CASE("norm_backward by launchers is the reference's") {
           if (cols == 1 && !residual) continue;   // the exact gradient of one channel is 0: nothing but rounding
           const bool accumulate = residual;
           INFO("norm " << int(kind) << " residual " << residual);
-          const double t = tolerance(dtype);
+          const double t = tolerance::of_op(dtype);
           const bool layernorm = kind == NormKind::layernorm;
           const Storage x = random.normal(dtype, rows, cols, 0, 2.0f, 0.5f), weight = random.normal(DType::f32, 1, cols, 0, 0.2f, 1.0f);
           Storage stats(DType::f32, rows, 2, 0), y = x;
@@ -244,7 +244,8 @@ TEST_CASE("norm_backward by launchers is the reference's") {
           const std::vector<Argument> arguments = {
               input(random.normal(dtype, rows, cols)), input(x), input(weight), contiguous(input(stats)),
               input(random.normal(dtype, rows, cols)), poisoned(dtype, rows, cols, t),
-              {random.normal(DType::f32, 1, cols), 1e-5}, {random.normal(DType::f32, 1, cols), layernorm ? 1e-5 : kInput}};
+              {random.normal(DType::f32, 1, cols), tolerance::kOpF32},
+              {random.normal(DType::f32, 1, cols), layernorm ? tolerance::kOpF32 : kInput}};
           const auto op = [&](const auto& norm_backward, const Matrices& m) {
             norm_backward(kind, m[0], m[1], m[2], m[3].as<const float>(), residual ? m[4] : Matrix{}, m[5], m[6],
                           layernorm ? m[7] : Matrix{}, accumulate);
@@ -265,12 +266,12 @@ TEST_CASE("norms by launchers work in place") {
   Random random(13);
   for (DType dtype : kActivationTypes) {
     for (const auto [rows, cols] : {Shape{9, 50}, {34, 1100}, {3, 16500}}) {
-      const double t = tolerance(dtype);
+      const double t = tolerance::of_op(dtype);
       const std::vector<Argument> arguments = {
           {random.normal(dtype, rows, cols), kExact}, input(random.normal(dtype, rows, cols)),
           input(random.normal(DType::f32, 1, cols)),  poisoned(dtype, rows, cols, t),
-          contiguous(poisoned(DType::f32, rows, 2, 1e-5)), {random.normal(dtype, rows, cols), t},
-          {random.normal(DType::f32, 1, cols), 1e-5}};
+          contiguous(poisoned(DType::f32, rows, 2, tolerance::kOpF32)), {random.normal(dtype, rows, cols), t},
+          {random.normal(DType::f32, 1, cols), tolerance::kOpF32}};
       check_op(arguments,
                [](Backend& b, Stream& s, const Matrices& m) {
                  b.norm_forward(s, NormKind::rmsnorm, m[0], m[1], m[2], {}, 1e-6f, m[0], m[3], m[4].as<float>());
@@ -289,7 +290,7 @@ TEST_CASE("gelu and swiglu by launchers are the reference's") {
   Random random(31);
   for (DType dtype : kActivationTypes) {
     for (const auto [rows, cols] : kShapes) {
-      const double t = tolerance(dtype);
+      const double t = tolerance::of_op(dtype);
       const Storage x = random.normal(dtype, rows, cols, 0, 2.0f);
       check_op({input(x), input(random.normal(dtype, rows, cols)), input(random.normal(dtype, rows, cols)),
                 poisoned(dtype, rows, cols, t), poisoned(dtype, rows, cols, t), poisoned(dtype, rows, cols, t),
@@ -317,7 +318,7 @@ TEST_CASE("rope by launchers is the reference's, and its inverse") {
       for (const int64_t heads : {1, 3}) {
         for (const bool inverse : {false, true}) {
           const int64_t rows = 37, seq_len = 11;
-          check_op({{random.normal(dtype, rows, heads * head_dim), tolerance(dtype)},
+          check_op({{random.normal(dtype, rows, heads * head_dim), tolerance::of_op(dtype)},
                     contiguous(input(random.normal(DType::f32, seq_len, head_dim)))},
                    [&](Backend& b, Stream& s, const Matrices& m) {
                      b.rope(s, m[0], head_dim, seq_len, m[1].as<float>(), inverse);
@@ -338,7 +339,7 @@ TEST_CASE("column_sum by launchers is the bias gradient of the reference") {
       for (const bool accumulate : {false, true}) {
         Storage x(dtype, rows, 1, 0), dw(DType::f32, cols, 1, 0);
         x.fill(1.0f);
-        Argument dbias{random.normal(DType::f32, 1, cols), 1e-5};
+        Argument dbias{random.normal(DType::f32, 1, cols), tolerance::kOpF32};
         if (!accumulate) dbias.content.fill(kPoison);
         check_op({input(random.normal(dtype, rows, cols)), dbias},
                  [&](Backend& b, Stream& s, const Matrices& m) { b.linear_backward_weight(s, m[0], x, dw, m[1], accumulate); },

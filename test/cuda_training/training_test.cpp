@@ -9,6 +9,7 @@
 #include "runtime/plan/plan.h"
 #include "test/cuda_training/gpu_runs.h"
 #include "test/support/temporary_folder.h"
+#include "test/support/tolerances.h"
 
 using namespace trainctl;
 using namespace trainctl::test;
@@ -84,7 +85,8 @@ void check_same_bits(Family family, DType compute, int tp, int every) {
   const ThreadRun plain = run_on_gpu(base, dir.path() + "/plain", effort().steps);
   REQUIRE(plain.losses.size() == size_t(effort().steps));
   const ThreadRun cpu = run_on_threads(base, {.dir = dir.path() + "/cpu", .max_steps = effort().steps});
-  for (size_t i = 0; i < plain.losses.size(); ++i) CHECK(std::abs(plain.losses[i] - cpu.losses[i]) < 2e-2);
+  for (size_t i = 0; i < plain.losses.size(); ++i)
+    CHECK(std::abs(plain.losses[i] - cpu.losses[i]) < tolerance::kLossBf16);
   int number = 0;
   for (const Variant& v : kVariants) {
     if (number++ % every != 0 && !effort().every_mesh) continue;
@@ -105,8 +107,8 @@ TEST_CASE("golden curves in f32 and bf16 on one rank", "[golden]") {
   prepare_devices(1, 1);
   for (const char* name : {"gpt2-tiny", "llama-tiny"}) {
     CAPTURE(name);
-    CHECK(distance_from_golden(name, DType::f32, 1, 1, 1, effort().golden_steps) < 5e-4);
-    CHECK(distance_from_golden(name, DType::bf16, 1, 1, 1, effort().golden_steps) < 2e-2);
+    CHECK(distance_from_golden(name, DType::f32, 1, 1, 1, effort().golden_steps) < tolerance::kLossGpuF32);
+    CHECK(distance_from_golden(name, DType::bf16, 1, 1, 1, effort().golden_steps) < tolerance::kLossBf16);
   }
 }
 
@@ -114,8 +116,8 @@ TEST_CASE("golden curves in f32 and bf16 on TP2 PP2 DP2 that share one GPU", "[g
   prepare_devices(1, 2);
   for (const char* name : {"gpt2-tiny", "llama-tiny"}) {
     CAPTURE(name);
-    CHECK(distance_from_golden(name, DType::f32, 2, 2, 2, effort().golden_steps) < 5e-4);
-    CHECK(distance_from_golden(name, DType::bf16, 2, 2, 2, effort().golden_steps) < 2e-2);
+    CHECK(distance_from_golden(name, DType::f32, 2, 2, 2, effort().golden_steps) < tolerance::kLossGpuF32);
+    CHECK(distance_from_golden(name, DType::bf16, 2, 2, 2, effort().golden_steps) < tolerance::kLossBf16);
   }
 }
 
@@ -139,8 +141,8 @@ TEST_CASE("a checkpoint of the CPU goes on on the GPU, and one of the GPU on the
   REQUIRE(cpu_after_gpu.losses.size() == 2);
   // f32 on both: a few roundings apart after four steps.
   for (size_t i = 0; i < 2; ++i) {
-    CHECK(std::abs(gpu_after_cpu.losses[i] - cpu.losses[i + 2]) < 1e-4);
-    CHECK(std::abs(cpu_after_gpu.losses[i] - cpu.losses[i + 2]) < 1e-4);
+    CHECK(std::abs(gpu_after_cpu.losses[i] - cpu.losses[i + 2]) < tolerance::kLossFewSteps);
+    CHECK(std::abs(cpu_after_gpu.losses[i] - cpu.losses[i + 2]) < tolerance::kLossFewSteps);
   }
 }
 

@@ -13,6 +13,7 @@
 #include "data/permutation.h"
 #include "test/data/token_fixtures.h"
 #include "test/support/seed.h"
+#include "test/support/tolerances.h"
 
 using namespace trainctl;
 using namespace trainctl::data;
@@ -82,7 +83,8 @@ TEST_CASE("a mixture keeps its proportions within the stated bound at every leng
       for (size_t i = 0; i < k; ++i) {
         const double off = std::abs(double(used[i]) - double(n + 1) * weights[i] / sum);
         worst = std::max(worst, off);
-        if (off > mixture.deviation_bound() + 1e-9) FAIL("source " << i << " of " << k << " is off by " << off);
+        if (off > mixture.deviation_bound() + trainctl::test::tolerance::kShare)
+          FAIL("source " << i << " of " << k << " is off by " << off);
       }
     }
   }

@@ -11,6 +11,7 @@
 #include "test/end_to_end/program.h"
 #include "test/support/thread_run.h"
 #include "test/support/temporary_folder.h"
+#include "test/support/tolerances.h"
 
 using namespace trainctl::test;
 using Catch::Contains;
@@ -247,9 +248,9 @@ TEST_CASE("a branch with another global batch takes its learning rate by the rul
   REQUIRE(linear.status == 0);
   CHECK_THAT(linear.err, Contains("schedule.batch_lr_rule linear, × 2"));
   CHECK(lr_of("linear") == 0.006);
-  CHECK(rate_of("linear") == Approx(2 * rate_of("kept")).epsilon(1e-12));
+  CHECK(rate_of("linear") == Approx(2 * rate_of("kept")).epsilon(tolerance::kFormula));
   REQUIRE(with("root", {"-s", "schedule.batch_lr_rule=sqrt"}).status == 0);
-  CHECK(lr_of("root") == Approx(0.003 * std::sqrt(2.0)).epsilon(1e-15));
+  CHECK(lr_of("root") == Approx(0.003 * std::sqrt(2.0)).epsilon(tolerance::kProduct));
   const json lineage = json::parse(read_file(dir.path() + "/runs/linear/run.json"))["lineage"];
   CHECK(lineage[0]["batch_lr_rule"] == "linear, × 2");
 

@@ -12,6 +12,7 @@
 #include "test/end_to_end/program.h"
 #include "test/support/thread_run.h"
 #include "test/support/temporary_folder.h"
+#include "test/support/tolerances.h"
 
 using namespace trainctl::test;
 
@@ -54,7 +55,7 @@ TEST_CASE("peak memory is within 5 % of the plan", "[mesh]") {
         got = std::max(got, metrics_json["ranks"]["peak_memory_bytes"]["max"].get<double>());
     }
     CAPTURE(id, want, got);
-    CHECK(std::abs(got / want - 1) < 0.05);
+    CHECK(std::abs(got / want - 1) < tolerance::kPlannedMemory);
   }
 }
 

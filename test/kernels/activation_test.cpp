@@ -15,7 +15,7 @@ TEST_CASE("gelu and swiglu agree with the reference") {
       for (Storage* poisoned : {&a, &b, &c, &d, &e}) {
         poisoned->fill(kPoison);
       }
-      const double t = tolerance(dtype);
+      const double t = tolerance::of_op(dtype);
       compare({a, b, c, d, e, dy}, {t, t, t, t, t, t}, [&](Backend& backend, Stream& s, auto& o) {
         backend.gelu_forward(s, x, o[0]);
         backend.gelu_backward(s, x, dy, o[1]);
@@ -55,7 +55,7 @@ TEST_CASE("each activation is accurate at every size of its argument") {
         worst = std::max(worst, std::abs(have - want) / std::max(std::abs(want), floor));
       }
       INFO(c.name << " op " << op);
-      CHECK(worst < 1e-5);
+      CHECK(worst < tolerance::kOpF32);
     }
   }
 }
@@ -77,7 +77,7 @@ TEST_CASE("activations pass NaN on and saturate at infinity") {
     CHECK(y.get(0, 2) == 1e30f);
     CHECK(dx.get(0, 2) == 1.0f);
     CHECK(y.get(0, 3) == 0.0f);
-    CHECK(std::abs(dx.get(0, 3)) < 1e-20f);
+    CHECK(std::abs(dx.get(0, 3)) < tolerance::kSaturated);
     c.backend->swiglu_forward(*s, x, one, y);
     CHECK(std::isnan(y.get(0, 0)));
     CHECK(y.get(0, 2) == 1e30f);
@@ -95,13 +95,14 @@ TEST_CASE("cross entropy agrees with the reference, whole and in slices") {
       Storage stats(DType::f32, rows, 3, 0), loss(DType::f32, 2, rows, 0);
       stats.fill(kPoison);
       loss.fill(kPoison);
-      const double t = tolerance(dtype);
-      compare({logits, stats, loss}, {vocab == 1 ? 1e30 : t, 1e-5, 1e-5}, [&](Backend& b, Stream& s, auto& o) {
+      const double t = tolerance::of_op(dtype), f = tolerance::kOpF32;
+      const double of_logits = vocab == 1 ? tolerance::kUnchecked : t;
+      compare({logits, stats, loss}, {of_logits, f, f}, [&](Backend& b, Stream& s, auto& o) {
         b.cross_entropy_stats(s, o[0], targets.data(), 0, o[1].f32());
         b.cross_entropy_combine(s, o[1].f32(), 1, rows, o[2].f32(), o[2].f32() + rows);
         b.cross_entropy_backward(s, o[0], targets.data(), 0, o[2].f32(), 0.125f);
         // A relative tolerance says nothing about the gradient of a single class, which is zero.
-        if (vocab == 1) CHECK(std::abs(o[0].get(0, 0)) <= 1e-6f);
+        if (vocab == 1) CHECK(std::abs(o[0].get(0, 0)) <= tolerance::kZeroGradient);
       });
     }
   }
@@ -122,7 +123,7 @@ TEST_CASE("vocabulary slices give the loss of the whole vocabulary") {
     }
     c.backend->cross_entropy_combine(*s, whole.f32(), 1, rows, a.f32(), a.f32() + rows);
     c.backend->cross_entropy_combine(*s, parts.f32(), 3, rows, b.f32(), b.f32() + rows);
-    CHECK(relative_error(b, a) < 1e-6);
+    CHECK(relative_error(b, a) < tolerance::kJoinedSlices);
   }
 }
 

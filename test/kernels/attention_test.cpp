@@ -21,8 +21,8 @@ void check_attention_shape(const AttentionShape& shape, DType dtype, uint32_t se
   for (Storage* poisoned : {&out, &lse, &dqkv}) {
     poisoned->fill(kPoison);
   }
-  const double t = tolerance(dtype);
-  compare({out, lse, dqkv}, {t, 1e-5, t}, [&](Backend& b, Stream& s, auto& o) {
+  const double t = tolerance::of_op(dtype);
+  compare({out, lse, dqkv}, {t, tolerance::kOpF32, t}, [&](Backend& b, Stream& s, auto& o) {
     const auto [q, k, v] = split(qkv);
     const auto [dq, dk, dv] = split(o[2]);
     b.attention_forward(s, shape, q, k, v, o[0], o[1].f32());
@@ -61,7 +61,7 @@ TEST_CASE("attention weights that differ by hundreds of units do not overflow") 
   const Storage q = random.normal(DType::f32, 80, 16, 0, 4.0f), k = random.normal(DType::f32, 80, 16, 0, 4.0f);
   const Storage v = random.normal(DType::f32, 80, 16);
   Storage out(DType::f32, 80, 16, 0), lse(DType::f32, 80, 1, 0);
-  compare({out, lse}, {1e-3, 1e-5}, [&](Backend& b, Stream& s, auto& o) {
+  compare({out, lse}, {tolerance::kSharpAttention, tolerance::kOpF32}, [&](Backend& b, Stream& s, auto& o) {
     b.attention_forward(s, shape, q, k, v, o[0], o[1].f32());
   });
 }
@@ -80,11 +80,11 @@ TEST_CASE("rope agrees with the reference and its inverse undoes it") {
           angles.set(t, head_dim / 2 + d, float(std::sin(angle)));
         }
       }
-      compare({x, x}, {tolerance(dtype), tolerance(dtype)}, [&](Backend& b, Stream& s, auto& o) {
+      compare({x, x}, std::vector<double>(2, tolerance::of_op(dtype)), [&](Backend& b, Stream& s, auto& o) {
         b.rope(s, o[0], head_dim, seq_len, angles.f32(), false);
         b.rope(s, o[1], head_dim, seq_len, angles.f32(), false);
         b.rope(s, o[1], head_dim, seq_len, angles.f32(), true);
-        CHECK(relative_error(o[1], x) < tolerance(dtype));
+        CHECK(relative_error(o[1], x) < tolerance::of_op(dtype));
       });
     }
   }
@@ -119,7 +119,7 @@ TEST_CASE("the reference's attention gradient is the derivative of its forward p
       in[which].set(r, c, kept - h);
       const double down = loss();
       in[which].set(r, c, kept);
-      CHECK((up - down) / (2 * h) == Approx(grad[which].get(r, c)).margin(2e-3));
+      CHECK((up - down) / (2 * h) == Approx(grad[which].get(r, c)).margin(tolerance::kFiniteDifference));
     }
   }
 }

@@ -35,9 +35,9 @@ TEST_CASE("norm_forward, norm_apply and norm_backward agree with the reference")
         for (Storage* poisoned : {&sum, &y, &stats, &y_alone, &stats_alone, &dx, &dx_alone}) {
           poisoned->fill(kPoison);
         }
-        const double t = tolerance(dtype);
+        const double t = tolerance::of_op(dtype), f = tolerance::kOpF32;
         compare({sum, y, stats, y_alone, stats_alone, dx, dx_alone, dweight, dbias, dweight_alone, dbias_alone},
-                {t, t, 1e-5, t, 1e-5, t, t, t, t, t, t}, [&](Backend& b, Stream& s, auto& o) {
+                {t, t, f, t, f, t, t, t, t, t, t}, [&](Backend& b, Stream& s, auto& o) {
                   b.norm_forward(s, kind, x, delta, weight, bias, 1e-5f, o[0], o[1], o[2].f32());
                   b.norm_forward(s, kind, x, {}, weight, bias, 1e-5f, {}, o[3], o[4].f32());
                   const Matrix db = layernorm ? Matrix(o[8]) : Matrix{};
@@ -60,7 +60,8 @@ TEST_CASE("norm_forward and norm_backward work in place") {
   const Storage weight = random.normal(DType::f32, 1, 50), residual = random.normal(DType::f32, 9, 50);
   Storage y(DType::f32, 9, 50, 0), stats(DType::f32, 9, 2, 0);
   const Storage dweight = random.normal(DType::f32, 1, 50);
-  compare({x, y, stats, residual, dweight}, {1e-5, 1e-5, 1e-5, 1e-5, 1e-5}, [&](Backend& b, Stream& s, auto& o) {
+  const std::vector<double> all(5, tolerance::kOpF32);
+  compare({x, y, stats, residual, dweight}, all, [&](Backend& b, Stream& s, auto& o) {
     b.norm_forward(s, NormKind::rmsnorm, o[0], delta, weight, {}, 1e-6f, o[0], o[1], o[2].f32());
     b.norm_backward(s, NormKind::rmsnorm, delta, o[0], weight, o[2].f32(), o[3], o[3], o[4], {}, true);
   });
@@ -92,7 +93,7 @@ TEST_CASE("the reference's norm gradient is the derivative of its forward pass")
       x.set(0, c, kept - h);
       const double down = loss();
       x.set(0, c, kept);
-      CHECK((up - down) / (2 * h) == Approx(dx.get(0, c)).margin(2e-3));
+      CHECK((up - down) / (2 * h) == Approx(dx.get(0, c)).margin(tolerance::kFiniteDifference));
     }
   }
 }

@@ -76,8 +76,8 @@ TEST_CASE("sum_squares and sum agree with the reference, whatever the stride") {
       for (const Candidate& c : candidates()) {
         double got[2] = {NAN, NAN};
         c.backend->sum_squares(*s, boxes, got);
-        CHECK(got[0] == Approx(expected[0]).epsilon(1e-12));
-        CHECK(got[1] == Approx(expected[1]).epsilon(1e-12));
+        CHECK(got[0] == Approx(expected[0]).epsilon(tolerance::kDoubleSum));
+        CHECK(got[1] == Approx(expected[1]).epsilon(tolerance::kDoubleSum));
         by_candidate.push_back(got[0]);
         c.backend->sum(*s, tail.f32(), 9, &total);
         double in_order = 0;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/backend.h"
+#include "test/support/tolerances.h"
 
 namespace trainctl::kernels::test {
 
@@ -139,8 +140,7 @@ inline double relative_error(const Storage& a, const Storage& b) {
   return std::isnan(error) ? INFINITY : error;
 }
 
-/// Against the reference: f32 loses a few units of 6e-8 per sum, bf16 rounds each result to 8 bits (4e-3).
-inline double tolerance(DType dtype) { return dtype == DType::f32 ? 1e-5 : 1e-2; }
+namespace tolerance = trainctl::test::tolerance;
 
 constexpr float kPoison = NAN;  ///< what outputs hold before an op that overwrites
 

@@ -3,6 +3,7 @@
 // simulated. Method: exhaustive over stages 1..8, virtual stages 1..4, micro-batches 1..16. The checker's own
 // faults are hunted in pipeline_check_test.cpp. Golden drawings: made by draw() itself and read by eye.
 #include "parallel/pipeline.h"
+#include "test/support/tolerances.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -119,8 +120,8 @@ TEST_CASE("the simulated bubble is the closed form's") {
     const double bubble = timeline.makespan / ideal_time(shape, costs) - 1;
     const auto expected = closed_form_bubble(shape);
     REQUIRE(expected);
-    REQUIRE(bubble == Approx(*expected).margin(1e-12));
-    REQUIRE(timeline.bubble_fraction == Approx(bubble / (1 + bubble)).margin(1e-12));
+    REQUIRE(bubble == Approx(*expected).margin(test::tolerance::kFormula));
+    REQUIRE(timeline.bubble_fraction == Approx(bubble / (1 + bubble)).margin(test::tolerance::kFormula));
   });
   CHECK(!closed_form_bubble({Schedule::interleaved, 4, 2, 6}));
 }

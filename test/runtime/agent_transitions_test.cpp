@@ -11,6 +11,7 @@
 
 #include "runtime/run/agent/agent_state.h"
 #include "test/support/seed.h"
+#include "test/support/tolerances.h"
 
 using namespace trainctl;
 
@@ -25,7 +26,7 @@ constexpr AgentState::Options kLimits = {.silence_s = 2, .grace_s = 30, .dial_s 
 /// Ticks every 10 ms until `until_s`, as an agent that is served in time does; what it wants to do meanwhile.
 Actions wind(AgentState& state, double& now_s, double until_s) {
   Actions all;
-  while (now_s + 0.01 <= until_s + 1e-9) {
+  while (now_s + 0.01 <= until_s + test::tolerance::kClockSumS) {
     now_s += 0.01;
     state.tick(now_s);
     for (const Action action : state.take_actions()) all.push_back(action);
@@ -222,8 +223,8 @@ struct Rules {
     const bool ended = state.phase() == Phase::ending || state.phase() == Phase::over;
     CHECK(ended == (count(done, Action::kill_all) == 1));
     CHECK(count(done, Action::kill_all) <= 1);
-    if (alone_s > grace_s + 1e-6) CHECK(ended);
-    if (alone_s < grace_s - 1e-6 && !ordered) CHECK_FALSE(ended);
+    if (alone_s > grace_s + test::tolerance::kClockTextS) CHECK(ended);
+    if (alone_s < grace_s - test::tolerance::kClockTextS && !ordered) CHECK_FALSE(ended);
     CHECK((state.phase() == Phase::over) == (count(done, Action::leave) == 1));
     if (state.phase() == Phase::over) CHECK_FALSE(state.epoch());
     CHECK(state.reason().empty() == !ended);
@@ -258,7 +259,7 @@ TEST_CASE(
       }
       state.take_actions();
       const double deadline_s = state.deadline_s();
-      CHECK(deadline_s <= now_s + kLimits.silence_s + 1e-9);
+      CHECK(deadline_s <= now_s + kLimits.silence_s + test::tolerance::kClockSumS);
       now_s = std::max(now_s, deadline_s);
       state.tick(now_s);
       // A tick exactly there may find that the limit is not passed yet; one a millisecond later may not.

@@ -10,6 +10,7 @@
 #include "test/support/golden.h"
 #include "test/support/thread_run.h"
 #include "test/support/temporary_folder.h"
+#include "test/support/tolerances.h"
 
 using namespace trainctl;
 using namespace trainctl::test;
@@ -37,19 +38,18 @@ void check_case(const std::string& name, int tp, int pp, int dp, bool reference)
     worst_loss = std::max(worst_loss, std::abs(run.losses[i] - curve[i]["loss"].get<double>()));
     worst_norm = std::max(worst_norm, std::abs(run.grad_norms[i] / curve[i]["grad_norm"].get<double>() - 1));
   }
-  CHECK(worst_loss < 2e-4);
-  CHECK(worst_norm < 2e-3);
+  CHECK(worst_loss < tolerance::kLossF32);
+  CHECK(worst_norm < tolerance::kGradNorm);
   const std::string golden = std::string(TRAINCTL_SOURCE_DIR) + "/test/golden/" + name;
   const WorstTensor gradient = compare_with_golden(ckpt::step_directory(dir.path() + "/gradients", 0), ckpt::Role::gradient,
                                                    golden + "/grads.safetensors");
   INFO("worst gradient: " << gradient.name << " " << gradient.relative);
   CHECK(gradient.compared == gradient.expected);
-  CHECK(gradient.relative < 1e-4);
+  CHECK(gradient.relative < tolerance::kGradient);
   const WorstTensor final = compare_with_golden(run.checkpoint, ckpt::Role::master, golden + "/final.safetensors");
   INFO("worst parameter: " << final.name << " " << final.relative);
   CHECK(final.compared == final.expected);
-  // AdamW divides by the root of the second moment: a gradient near zero turns rounding into a whole step of lr.
-  CHECK(final.relative < 5e-3);
+  CHECK(final.relative < tolerance::kFinalParameter);
 }
 
 }  // namespace

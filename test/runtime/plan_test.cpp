@@ -13,6 +13,7 @@
 #include "runtime/plan/report.h"
 #include "runtime/spec/pages/pages.h"
 #include "runtime/spec/parse.h"
+#include "test/support/tolerances.h"
 
 using namespace trainctl;
 
@@ -94,7 +95,8 @@ TEST_CASE("a long pipeline is extrapolated to what its simulation gives") {
           const PipelinePlan all = plan_pipeline(parsed.job), extrapolated = plan_pipeline(parsed.job, 0);
           CHECK(extrapolated.slots == all.slots);
           CHECK(extrapolated.sends == all.sends);
-          CHECK(extrapolated.bubble_fraction == Approx(all.bubble_fraction).margin(1e-12));
+          CHECK(extrapolated.bubble_fraction ==
+                Approx(all.bubble_fraction).margin(test::tolerance::kFormula));
         }
 }
 

@@ -8,6 +8,7 @@
 #include "runtime/base/file_system.h"
 #include "test/support/thread_run.h"
 #include "test/support/temporary_folder.h"
+#include "test/support/tolerances.h"
 
 using namespace trainctl;
 using namespace trainctl::test;
@@ -92,7 +93,8 @@ TEST_CASE("tensor parallel widths agree within rounding", "[bits]") {
         const ThreadRun cut = run_on_threads(job, {.dir = dir.path() + "/cut"});
         real_file_system().remove_tree(dir.path() + "/cut");
         REQUIRE(cut.losses.size() == one.losses.size());
-        for (size_t i = 0; i < one.losses.size(); ++i) CHECK(std::abs(cut.losses[i] - one.losses[i]) < 2e-4);
+        for (size_t i = 0; i < one.losses.size(); ++i)
+          CHECK(std::abs(cut.losses[i] - one.losses[i]) < tolerance::kLossF32);
       }
   }
 }

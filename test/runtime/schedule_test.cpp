@@ -10,6 +10,7 @@
 #include "runtime/train/schedule.h"
 #include "test/support/thread_run.h"
 #include "test/support/temporary_folder.h"
+#include "test/support/tolerances.h"
 
 using namespace trainctl;
 using parallel::Schedule;
@@ -57,7 +58,8 @@ TEST_CASE("learning rates of the golden curves") {
     const auto curve = nlohmann::json::parse(
         std::ifstream(std::string(TRAINCTL_SOURCE_DIR) + "/test/golden/" + name + "/curve.json"));
     for (size_t step = 0; step < curve.size(); ++step)
-      CHECK(learning_rate(job.schedule, int64_t(step)) == Approx(curve[step]["lr"].get<double>()).epsilon(1e-14));
+      CHECK(learning_rate(job.schedule, int64_t(step)) ==
+            Approx(curve[step]["lr"].get<double>()).epsilon(test::tolerance::kLearningRate));
   }
 }
 
@@ -70,7 +72,8 @@ TEST_CASE("learning rates by hand") {
     return rates;
   };
   const auto near = [](const std::vector<double>& a, const std::vector<double>& b) {
-    return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](double x, double y) { return std::abs(x - y) < 1e-12; });
+    return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                      [](double x, double y) { return std::abs(x - y) < test::tolerance::kFormula; });
   };
   CHECK(near(all(LrSchedule::constant), {0.5, 1, 1, 1, 1, 1, 1, 1, 1, 1}));
   CHECK(near(all(LrSchedule::linear), {0.5, 1, 1, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3}));

@@ -7,6 +7,7 @@
 
 #include "test/support/thread_run.h"
 #include "test/support/temporary_folder.h"
+#include "test/support/tolerances.h"
 
 using namespace trainctl;
 using namespace trainctl::test;
@@ -32,6 +33,6 @@ TEST_CASE("a step's time runs from step end to step end", "[step_time]") {
     double sum = 0;
     for (const char* phase : {"forward_s", "backward_s", "communication_s", "optimizer_s", "data_s", "reporting_s"})
       sum += j["phases"][phase].get<double>();
-    CHECK(sum <= step_s + 1e-6);
+    CHECK(sum <= step_s + tolerance::kClockTextS);
   }
 }

@@ -13,6 +13,7 @@
 
 #include "runtime/supervise/decide/supervision.h"
 #include "test/support/seed.h"
+#include "test/support/tolerances.h"
 
 using namespace trainctl;
 
@@ -453,7 +454,7 @@ TEST_CASE("whatever happens, an attempt ends: at most 10 s after the first evide
       }
       s.tick(now_s);
       // A deadline that has passed would make its owner poll without a pause.
-      if (s.phase() >= Phase::collecting) CHECK(s.deadline_s() > now_s - 1e-9);
+      if (s.phase() >= Phase::collecting) CHECK(s.deadline_s() > now_s - test::tolerance::kClockSumS);
       for (const Action a : s.take_actions()) actions.push_back(a);
       if (evidence_s < 0 && s.phase() > Phase::finishing) evidence_s = now_s;
       if (s.phase() == Phase::ending && !stubborn && pick(3) == 0) s.all_gone(now_s);

@@ -61,13 +61,16 @@ inline constexpr double kLearningRate = 1e-14;
 /// One product: its last bit.
 inline constexpr double kProduct = 1e-15;
 
+/// Counts of samples against real shares of up to 2000.
+inline constexpr double kShare = 1e-9;
+
 // ---- measured against planned
 /// Memory: pages, stacks and libraries are measured and not planned.
 inline constexpr double kPlannedMemory = 0.05;
 /// The parts of a run's wall time against the whole: events are written with milliseconds.
 inline constexpr double kWallTime = 0.01;
 
-// ---- times of a clock that the test winds
+// ---- times of a clock that the test winds; how late a tick notices something belongs to the test that ticks
 /// Rounding of a sum of many small steps.
 inline constexpr double kClockSumS = 1e-9;
 /// Rounding of times that were written as text with six decimals, or wound on by 1e-6 s.
