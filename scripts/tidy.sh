@@ -47,10 +47,10 @@ if [ "$long" -gt "$LONG_LINES" ]; then
 fi
 
 # ---- goals
-for file in test/*/*_test.cpp; do
+while read -r file; do
   head -n 16 "$file" | tr '\n' ' ' | grep -q '// Goal: .*Method: ' ||
     violation "$file:1: a test file begins with \`// Goal: ...\` and \`Method: ...\`"
-done
+done < <(printf '%s\n' "${sources[@]}" | grep -E '^test/.*_test\.cpp$')
 
 # ---- paths
 while IFS=: read -r file line path; do

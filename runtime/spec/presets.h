@@ -14,7 +14,7 @@ struct Preset {
   std::string summary;
   int64_t parameters;  ///< number of weights; tied weights count once
   std::string shape;   ///< JSON of the `model` section without the family
-  /// A mesh on which the starter spec fits into H100 GPUs with 80 GB. test/runtime/plan_test.cpp checks it.
+  /// A mesh on which the starter spec fits into H100 GPUs with 80 GB. test/runtime/plan/plan_test.cpp checks it.
   int tensor = 1, pipeline = 1, data = 1;
   /// JSON of the `model` section.
   std::string model_json() const;

@@ -7,7 +7,7 @@
 
 #include <fstream>
 
-#include "test/runtime/agent_stage.h"
+#include "test/runtime/run/agent/agent_stage.h"
 
 using namespace trainctl;
 using namespace trainctl::test;

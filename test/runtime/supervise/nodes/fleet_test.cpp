@@ -21,7 +21,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/supervise/nodes/fleet.h"
-#include "test/runtime/node_peer.h"
+#include "test/runtime/run/agent/node_peer.h"
 #include "test/support/thread_run.h"
 #include "test/support/temporary_folder.h"
 

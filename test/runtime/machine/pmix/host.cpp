@@ -32,7 +32,7 @@
 #include "runtime/machine/pmix/pmix_server.h"
 #include "runtime/machine/process.h"
 #include "runtime/machine/session.h"
-#include "test/pmix/messages.h"
+#include "test/runtime/machine/pmix/messages.h"
 
 namespace trainctl {
 namespace {

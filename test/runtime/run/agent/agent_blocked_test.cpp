@@ -6,7 +6,7 @@
 #include <sys/stat.h>
 
 #include "runtime/run/agent/loop_watchdog.h"
-#include "test/runtime/agent_stage.h"
+#include "test/runtime/run/agent/agent_stage.h"
 
 using namespace trainctl;
 using namespace trainctl::test;

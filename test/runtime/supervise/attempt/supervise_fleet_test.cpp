@@ -18,7 +18,7 @@
 #include "runtime/observe/console.h"
 #include "runtime/run/wire/protocol.h"
 #include "runtime/supervise/attempt/attempt.h"
-#include "test/runtime/node_peer.h"
+#include "test/runtime/run/agent/node_peer.h"
 #include "test/support/thread_run.h"
 #include "test/support/temporary_folder.h"
 

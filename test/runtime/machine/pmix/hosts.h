@@ -1,4 +1,4 @@
-// Hosts of test/pmix/host.cpp, and the part of the supervisor in their epochs: exchanges the fences, collects
+// Hosts of test/runtime/machine/pmix/host.cpp, and the part of the supervisor in their epochs: exchanges the fences, collects
 // what happens.
 #pragma once
 #include <sys/syscall.h>
@@ -14,7 +14,7 @@
 
 #include "runtime/machine/process.h"
 #include "runtime/machine/session.h"
-#include "test/pmix/messages.h"
+#include "test/runtime/machine/pmix/messages.h"
 #include "test/support/temporary_folder.h"
 
 namespace trainctl {
@@ -50,7 +50,7 @@ class Hosts {
     processes_.clear();
   }
 
-  /// Starts every rank in `mode` of test/pmix/rank.cpp.
+  /// Starts every rank in `mode` of test/runtime/machine/pmix/rank.cpp.
   void begin(uint64_t epoch, const std::string& mode, const std::string& setting = "") {
     epoch_ = epoch;
     ready_.clear();

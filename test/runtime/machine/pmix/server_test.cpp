@@ -1,7 +1,7 @@
 // Goal: ranks are started through our own PMIx server, on one host and on several, epoch after epoch,
 // whatever happens to them: a rank that is killed in or after MPI_Init, or that calls MPI_Abort, does not
-// keep the next epoch from working. Method: each host is a process of its own (test/pmix/host.cpp) that
-// serves PMIx to real MPI ranks (test/pmix/rank.cpp); the test exchanges their fences. A sum of integers over
+// keep the next epoch from working. Method: each host is a process of its own (test/runtime/machine/pmix/host.cpp) that
+// serves PMIx to real MPI ranks (test/runtime/machine/pmix/rank.cpp); the test exchanges their fences. A sum of integers over
 // all ranks must be exact. Everything ends with the test (PR_SET_PDEATHSIG).
 #define CATCH_CONFIG_RUNNER
 #include <sys/wait.h>
@@ -11,7 +11,7 @@
 #include "runtime/machine/outer_launcher.h"
 #include "runtime/machine/pmix/pmix_log.h"
 #include "runtime/machine/pmix/pmix_server.h"
-#include "test/pmix/hosts.h"
+#include "test/runtime/machine/pmix/hosts.h"
 
 using namespace trainctl;
 

@@ -13,7 +13,7 @@
 #include "runtime/machine/process.h"
 #include "runtime/machine/session.h"
 #include "runtime/run/wire/environment.h"
-#include "test/runtime/node_peer.h"
+#include "test/runtime/run/agent/node_peer.h"
 #include "test/support/thread_run.h"
 #include "test/support/temporary_folder.h"
 
