@@ -5,21 +5,26 @@
 #
 #   length     a file has at most 500 lines, a function at the top level of a file at most 70; the exceptions are listed here by name
 #   columns    a line has at most 110 characters; older lines that are longer may become fewer, never more: LONG_LINES is their number
+#   format     the files of FORMATTED are as clang-format 14 writes them (.clang-format); not checked where it is not installed
 #   goals      a test file begins with what it shows (Goal) and how (Method)
+#   tests      a test takes its temporary folder, its seed and the limits of its errors from test/support
 #   paths      a source path in a comment or a document exists
 #   words      no mark of unfinished work (TODO, FIXME); of words that the English of this code leaves out at most OLD_WORDS
 #
 # Prints FILE:LINE and the broken rule for each violation and exits 1.
 set -uo pipefail
 export LC_ALL=C.UTF-8   # columns are characters, not bytes
-LONG_LINES=3440
+LONG_LINES=3090
 OLD_WORDS=0
 LONG_FILES=""
+# Patterns of whole files, which may become more, never fewer.
+FORMATTED="test/support/*.h test/support/*.cpp test/parallel/many_ranks_test.cpp test/runtime/base/temporary_folder_test.cpp"
 LONG_FUNCTIONS="kernels/cuda/attention_backward.cu"   # the two tensor-core loops
 
 cd "${1:-$(dirname "${BASH_SOURCE[0]}")/..}" || exit 1
 mapfile -t sources < <(find cmd runtime data kernels parallel ckpt test scripts -type f \
   \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' \) | sort)
+mapfile -t tests < <(printf '%s\n' "${sources[@]}" | grep '^test/')
 mapfile -t documents < <(find README.md cmd runtime data kernels parallel ckpt test scripts -type f -name '*.md' | sort)
 mapfile -t texts < <(printf '%s\n' "${sources[@]}"; find scripts -type f -name '*.sh' | sort)
 [ "${#sources[@]}" -gt 100 ] || { echo "tidy: $PWD is no source tree of this project" >&2; exit 1; }
@@ -46,11 +51,31 @@ if [ "$long" -gt "$LONG_LINES" ]; then
   violation "scripts/tidy.sh: $long lines have more than 110 columns, $LONG_LINES had; break the new ones (most of them are in the files above)"
 fi
 
+# ---- format
+clang_format=$(command -v clang-format-14 || command -v clang-format)
+if [ -n "$clang_format" ] && "$clang_format" --version | grep -q 'version 14\.'; then
+  # shellcheck disable=SC2086  # the patterns are to be expanded
+  while IFS=: read -r file line _; do
+    violation "$file:$line: not as clang-format writes it; run: clang-format -i $file"
+  done < <("$clang_format" --dry-run $FORMATTED 2>&1 | grep -- '-Wclang-format-violations' | sort -t: -u -k1,1)
+fi
+
 # ---- goals
 while read -r file; do
   head -n 16 "$file" | tr '\n' ' ' | grep -q '// Goal: .*Method: ' ||
     violation "$file:1: a test file begins with \`// Goal: ...\` and \`Method: ...\`"
 done < <(printf '%s\n' "${sources[@]}" | grep -E '^test/.*_test\.cpp$')
+
+# ---- tests
+while IFS=: read -r file line _; do
+  violation "$file:$line: a temporary folder is a TemporaryFolder (test/support/temporary_folder.h)"
+done < <(grep -nE '\bmkdtemp\b|temp_directory_path' "${tests[@]}" | grep -v '^test/support/temporary_folder\.h:')
+while IFS=: read -r file line _; do
+  violation "$file:$line: a seed comes from test_seed() or test_seeds() (test/support/seed.h), which TRAINCTL_TEST_SEED repeats"
+done < <(grep -nE 'random_device|rngSeed|getenv\("[A-Z_]*SEED"' "${tests[@]}" | grep -vE '^test/support/(seed\.h|emulated_gpu/)')
+while IFS=: read -r file line _; do
+  violation "$file:$line: the limit of an error has a name and a reason in test/support/tolerances.h"
+done < <(grep -nE '(CHECK|REQUIRE).*[<>]=? *[0-9.]+e-[0-9]|\b(epsilon|margin)\([0-9.]+e-' "${tests[@]}")
 
 # ---- paths
 while IFS=: read -r file line path; do

@@ -8,6 +8,7 @@
 
 #include "ckpt/interval.h"
 #include "test/support/seed.h"
+#include "test/support/tolerances.h"
 
 using namespace trainctl;
 using namespace trainctl::test;
@@ -44,10 +45,10 @@ IntervalFacts some_facts(std::mt19937& random) {
 TEST_CASE("Young's example: a save of 10 s and a failure a day give 22 minutes") {
   const IntervalFacts facts{.cost_s = 10, .step_s = 1, .given_mtbf_s = 86400};
   const IntervalDecision decision = ckpt::decide_interval(facts, kNoLimits);
-  CHECK(decision.ideal_s == Approx(1314.53).epsilon(1e-5));
+  CHECK(decision.ideal_s == Approx(1314.53).epsilon(tolerance::kSixDigits));
   CHECK((decision.steps == 1314 || decision.steps == 1315));
   CHECK(decision.bound == IntervalBound::least_loss);
-  CHECK(decision.loss == Approx(std::sqrt(2 * 10 / 86400.0)).epsilon(1e-5));
+  CHECK(decision.loss == Approx(std::sqrt(2 * 10 / 86400.0)).epsilon(tolerance::kSixDigits));
   CHECK(decision.text().find("every 131") == 0);
   CHECK(decision.text().find("loses 1.5 %") != std::string::npos);
 }

@@ -59,7 +59,8 @@ TEST_CASE("sums over many ranks have the bits of the serial tree") {
     for (const DType dtype : {DType::f32, DType::bf16}) {
       // The most elements that all_reduce sums in one round: its buffer for the others' numbers has 64 KiB.
       const int64_t one_round = 64 * 1024 / ((comm.size() - 1) * int64_t(size_of(dtype)));
-      for (const int64_t n : {int64_t(0), int64_t(1), int64_t(comm.size() - 1), int64_t(comm.size() + 1), one_round, one_round + 1})
+      for (const int64_t n : {int64_t(0), int64_t(1), int64_t(comm.size() - 1), int64_t(comm.size() + 1),
+                              one_round, one_round + 1})
         check_all_reduce(comm, *ranks.backend, dtype, n, int(n % 1024));
       for (const int64_t n : {0, 1, 3}) check_reduce_scatter(comm, *ranks.backend, dtype, n, n == 3);
     }
@@ -89,7 +90,8 @@ TEST_CASE("gathers and broadcasts over many ranks bring every byte to its place"
       parallel::gather(comm, root, &own, all.data(), sizeof own);
       for (int r = 0; r <= comm.size(); ++r) {
         const int want = comm.rank() == root && r < comm.size() ? r * 3 + 1 : -7;
-        require(all[size_t(r)] == want, "gather to {} on {}: part {} is {}", root, comm.rank(), r, all[size_t(r)]);
+        require(all[size_t(r)] == want, "gather to {} on {}: part {} is {}", root, comm.rank(), r,
+                all[size_t(r)]);
       }
     }
     parallel::barrier(comm);
@@ -140,15 +142,18 @@ TEST_CASE("a deadline among many ranks names all that are missing and no other")
     sent.arrive_and_wait();
     comm.set_deadline(0.2);
     std::vector<Transfer> receives;
-    for (int r = 1; r < size; ++r) receives.push_back({Transfer::receive, r, &values[size_t(r)], sizeof(int), 1});
+    for (int r = 1; r < size; ++r)
+      receives.push_back({Transfer::receive, r, &values[size_t(r)], sizeof(int), 1});
     from_all = lost_peer([&] {
       Ticket t = comm.exchange(receives);
       comm.wait(t, "collect the reports");
     });
     for (int r = 1; r < size; ++r)
-      require(values[size_t(r)] == (is_absent(r, size) ? -1 : r), "value of rank {} is {}", r, values[size_t(r)]);
+      require(values[size_t(r)] == (is_absent(r, size) ? -1 : r), "value of rank {} is {}", r,
+              values[size_t(r)]);
   });
-  CHECK(from_all == "world: collect the reports: " + absent_ranks(ranks.size) + " did not arrive within 0.2 s");
+  CHECK(from_all ==
+        "world: collect the reports: " + absent_ranks(ranks.size) + " did not arrive within 0.2 s");
 }
 
 TEST_CASE("a rank that fails ends the waits of 63 others at once") {

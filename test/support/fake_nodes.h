@@ -27,8 +27,9 @@ void skip_program_if(const std::string& missing);
 class FakeNodes {
  public:
   struct Options {
-    std::vector<std::string> own_folders;  ///< more folders of which each node has its own, empty at each boot
-    std::string shared_below;              ///< where folder() is made; "": the folder for temporary files
+    std::vector<std::string>
+        own_folders;           ///< more folders of which each node has its own, empty at each boot
+    std::string shared_below;  ///< where folder() is made; "": the folder for temporary files
   };
   /// node0 ... node<count-1>, in 50 ms each. Where that is impossible, skip_program_if with the reason.
   explicit FakeNodes(int count);
@@ -98,7 +99,7 @@ class FakeSlurm {
  public:
   struct Options {
     int nodes = 4, cpus = 4, gpus = 0;  ///< of each node; GPUs are null devices
-    std::string cpus_of = "";        ///< "4 2 2": CPUs of node0, node1, node2; "": `cpus` each
+    std::string cpus_of = "";           ///< "4 2 2": CPUs of node0, node1, node2; "": `cpus` each
     bool topology = false;              ///< two switches under a spine
     int slurmd_timeout_s = 10;          ///< until a silent node is DOWN
     int cred_expire_s = 5;              ///< a requeue is delayed by it; 120 on a default site

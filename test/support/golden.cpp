@@ -18,7 +18,8 @@ double relative_difference(const std::vector<float>& got, const std::vector<floa
 
 }  // namespace
 
-WorstTensor compare_with_golden(const std::string& checkpoint, ckpt::Role role, const std::string& golden_file) {
+WorstTensor compare_with_golden(const std::string& checkpoint, ckpt::Role role,
+                                const std::string& golden_file) {
   FileSystem& fs = real_file_system();
   const auto saved = ckpt::Checkpoint::open(fs, checkpoint);
   const auto golden = ckpt::TensorFolder::open(fs, golden_file);

@@ -13,7 +13,8 @@ namespace {
 
 /// Host memory that an op may touch.
 struct Range {
-  Range(const void* begin, size_t bytes) : begin(reinterpret_cast<uintptr_t>(begin)), end(this->begin + (begin ? bytes : 0)) {}
+  Range(const void* begin, size_t bytes)
+      : begin(reinterpret_cast<uintptr_t>(begin)), end(this->begin + (begin ? bytes : 0)) {}
   Range(const Matrix& m)  // NOLINT: a matrix is its memory
       : Range(m.data, m.count() == 0 ? 0 : size_t((m.rows - 1) * m.stride + m.cols) * size_of(m.dtype)) {}
   uintptr_t begin, end;
@@ -44,7 +45,8 @@ class Mirror {
     }
     base_ = static_cast<char*>(memory->data());
     image_.assign(bytes, kPattern);
-    for (const Piece& p : pieces_) std::memcpy(image_.data() + p.offset, reinterpret_cast<const void*>(p.host.begin), p.bytes());
+    for (const Piece& p : pieces_)
+      std::memcpy(image_.data() + p.offset, reinterpret_cast<const void*>(p.host.begin), p.bytes());
     device_.copy_to_device(stream_, base_, image_.data(), bytes);
     stream_.synchronize();
   }
@@ -58,15 +60,17 @@ class Mirror {
       std::memset(image_.data() + p.offset, kPattern, p.bytes());
     }
     for (size_t i = 0; i < image_.size(); ++i)
-      ENSURE(image_[i] == kPattern, "an op wrote outside its arguments: byte {} of {} on the device", i, image_.size());
+      ENSURE(image_[i] == kPattern, "an op wrote outside its arguments: byte {} of {} on the device", i,
+             image_.size());
   }
 
   template <typename T>
   T* operator()(T* host) const {
     const auto at = reinterpret_cast<uintptr_t>(host);
     for (const Piece& p : pieces_)
-      if (at >= p.host.begin && at < p.host.end) return reinterpret_cast<T*>(base_ + p.offset + (at - p.host.begin));
-    return host;   // empty, or of no bytes
+      if (at >= p.host.begin && at < p.host.end)
+        return reinterpret_cast<T*>(base_ + p.offset + (at - p.host.begin));
+    return host;  // empty, or of no bytes
   }
   Matrix operator()(Matrix m) const {
     m.data = (*this)(m.data);
@@ -99,7 +103,8 @@ const HostWeight& host_weight(const PackedWeight& w) { return static_cast<const 
 
 class HostFacing final : public HostDevice {
  public:
-  explicit HostFacing(std::unique_ptr<Backend> device) : device_(std::move(device)), stream_(device_->create_stream()) {}
+  explicit HostFacing(std::unique_ptr<Backend> device)
+      : device_(std::move(device)), stream_(device_->create_stream()) {}
   std::string name() const override { return device_->name(); }
   std::string numerics() const override { return device_->numerics(); }
   void reserve_scratch(const ScratchShape& shape) override { device_->reserve_scratch(shape); }
@@ -113,7 +118,8 @@ class HostFacing final : public HostDevice {
   void add(Stream&, Matrix src, Matrix dst) override {
     run({src, dst}, [&](const Mirror& on) { device_->add(*stream_, on(src), on(dst)); });
   }
-  void tree_sum(Stream&, std::span<const void* const> inputs, void* out, DType dtype, int64_t count) override {
+  void tree_sum(Stream&, std::span<const void* const> inputs, void* out, DType dtype,
+                int64_t count) override {
     const size_t bytes = size_t(count) * size_of(dtype);
     std::vector<Range> ranges = {{out, bytes}};
     for (const void* input : inputs) ranges.push_back({input, bytes});
@@ -124,37 +130,47 @@ class HostFacing final : public HostDevice {
     });
   }
 
-  void embedding_forward(Stream&, const int32_t* ids, Matrix table, int64_t vocab_begin, Matrix out) override {
-    run({{ids, size_t(out.rows) * 4}, table, out},
-        [&](const Mirror& on) { device_->embedding_forward(*stream_, on(ids), on(table), vocab_begin, on(out)); });
+  void embedding_forward(Stream&, const int32_t* ids, Matrix table, int64_t vocab_begin,
+                         Matrix out) override {
+    run({{ids, size_t(out.rows) * 4}, table, out}, [&](const Mirror& on) {
+      device_->embedding_forward(*stream_, on(ids), on(table), vocab_begin, on(out));
+    });
   }
-  void embedding_backward(Stream&, const int32_t* ids, Matrix dout, int64_t vocab_begin, Matrix dtable) override {
-    run({{ids, size_t(dout.rows) * 4}, dout, dtable},
-        [&](const Mirror& on) { device_->embedding_backward(*stream_, on(ids), on(dout), vocab_begin, on(dtable)); });
+  void embedding_backward(Stream&, const int32_t* ids, Matrix dout, int64_t vocab_begin,
+                          Matrix dtable) override {
+    run({{ids, size_t(dout.rows) * 4}, dout, dtable}, [&](const Mirror& on) {
+      device_->embedding_backward(*stream_, on(ids), on(dout), vocab_begin, on(dtable));
+    });
   }
   void add_position(Stream&, Matrix table, int64_t first_row, int64_t seq_len, Matrix x) override {
-    run({table, x}, [&](const Mirror& on) { device_->add_position(*stream_, on(table), first_row, seq_len, on(x)); });
+    run({table, x},
+        [&](const Mirror& on) { device_->add_position(*stream_, on(table), first_row, seq_len, on(x)); });
   }
   void add_position_backward(Stream&, Matrix dx, int64_t first_row, int64_t seq_len, Matrix dtable) override {
-    run({dx, dtable}, [&](const Mirror& on) { device_->add_position_backward(*stream_, on(dx), first_row, seq_len, on(dtable)); });
+    run({dx, dtable}, [&](const Mirror& on) {
+      device_->add_position_backward(*stream_, on(dx), first_row, seq_len, on(dtable));
+    });
   }
 
-  void norm_forward(Stream&, NormKind kind, Matrix x, Matrix delta, Matrix weight, Matrix bias, float eps, Matrix sum, Matrix y,
-                    float* stats) override {
+  void norm_forward(Stream&, NormKind kind, Matrix x, Matrix delta, Matrix weight, Matrix bias, float eps,
+                    Matrix sum, Matrix y, float* stats) override {
     run({x, delta, weight, bias, sum, y, {stats, size_t(x.rows) * 8}}, [&](const Mirror& on) {
-      device_->norm_forward(*stream_, kind, on(x), on(delta), on(weight), on(bias), eps, on(sum), on(y), on(stats));
+      device_->norm_forward(*stream_, kind, on(x), on(delta), on(weight), on(bias), eps, on(sum), on(y),
+                            on(stats));
     });
   }
-  void norm_backward(Stream&, NormKind kind, Matrix dy, Matrix x, Matrix weight, const float* stats, Matrix dresidual, Matrix dx,
-                     Matrix dweight, Matrix dbias, bool accumulate) override {
+  void norm_backward(Stream&, NormKind kind, Matrix dy, Matrix x, Matrix weight, const float* stats,
+                     Matrix dresidual, Matrix dx, Matrix dweight, Matrix dbias, bool accumulate) override {
     run({dy, x, weight, {stats, size_t(x.rows) * 8}, dresidual, dx, dweight, dbias}, [&](const Mirror& on) {
-      device_->norm_backward(*stream_, kind, on(dy), on(x), on(weight), on(stats), on(dresidual), on(dx), on(dweight), on(dbias),
-                             accumulate);
+      device_->norm_backward(*stream_, kind, on(dy), on(x), on(weight), on(stats), on(dresidual), on(dx),
+                             on(dweight), on(dbias), accumulate);
     });
   }
-  void norm_apply(Stream&, NormKind kind, Matrix x, const float* stats, Matrix weight, Matrix bias, Matrix y) override {
-    run({x, {stats, size_t(x.rows) * 8}, weight, bias, y},
-        [&](const Mirror& on) { device_->norm_apply(*stream_, kind, on(x), on(stats), on(weight), on(bias), on(y)); });
+  void norm_apply(Stream&, NormKind kind, Matrix x, const float* stats, Matrix weight, Matrix bias,
+                  Matrix y) override {
+    run({x, {stats, size_t(x.rows) * 8}, weight, bias, y}, [&](const Mirror& on) {
+      device_->norm_apply(*stream_, kind, on(x), on(stats), on(weight), on(bias), on(y));
+    });
   }
 
   std::unique_ptr<PackedWeight> make_packed(int64_t n, int64_t k, DType dtype) override {
@@ -170,20 +186,24 @@ class HostFacing final : public HostDevice {
     });
   }
   void linear_backward_input(Stream&, Matrix dy, const PackedWeight& packed, Matrix dx) override {
-    with_weight(packed, {dy, dx},
-                [&](const Mirror& on, const PackedWeight& w) { device_->linear_backward_input(*stream_, on(dy), w, on(dx)); });
+    with_weight(packed, {dy, dx}, [&](const Mirror& on, const PackedWeight& w) {
+      device_->linear_backward_input(*stream_, on(dy), w, on(dx));
+    });
   }
-  void linear_gelu_forward(Stream&, Matrix x, const PackedWeight& packed, Matrix bias, Matrix pre, Matrix y) override {
+  void linear_gelu_forward(Stream&, Matrix x, const PackedWeight& packed, Matrix bias, Matrix pre,
+                           Matrix y) override {
     with_weight(packed, {x, bias, pre, y}, [&](const Mirror& on, const PackedWeight& w) {
       device_->linear_gelu_forward(*stream_, on(x), w, on(bias), on(pre), on(y));
     });
   }
-  void linear_gelu_backward_input(Stream&, Matrix dy, const PackedWeight& packed, Matrix pre, Matrix dx) override {
+  void linear_gelu_backward_input(Stream&, Matrix dy, const PackedWeight& packed, Matrix pre,
+                                  Matrix dx) override {
     with_weight(packed, {dy, pre, dx}, [&](const Mirror& on, const PackedWeight& w) {
       device_->linear_gelu_backward_input(*stream_, on(dy), w, on(pre), on(dx));
     });
   }
-  void linear_backward_weight(Stream&, Matrix dy, Matrix x, Matrix dw, Matrix dbias, bool accumulate) override {
+  void linear_backward_weight(Stream&, Matrix dy, Matrix x, Matrix dw, Matrix dbias,
+                              bool accumulate) override {
     run({dy, x, dw, dbias}, [&](const Mirror& on) {
       device_->linear_backward_weight(*stream_, on(dy), on(x), on(dw), on(dbias), accumulate);
     });
@@ -199,51 +219,65 @@ class HostFacing final : public HostDevice {
     run({gate, up, y}, [&](const Mirror& on) { device_->swiglu_forward(*stream_, on(gate), on(up), on(y)); });
   }
   void swiglu_backward(Stream&, Matrix gate, Matrix up, Matrix dy, Matrix dgate, Matrix dup) override {
-    run({gate, up, dy, dgate, dup},
-        [&](const Mirror& on) { device_->swiglu_backward(*stream_, on(gate), on(up), on(dy), on(dgate), on(dup)); });
-  }
-
-  void rope(Stream&, Matrix x, int64_t head_dim, int64_t seq_len, const float* cos_sin, bool inverse) override {
-    run({x, {cos_sin, size_t(seq_len * head_dim) * 4}},
-        [&](const Mirror& on) { device_->rope(*stream_, on(x), head_dim, seq_len, on(cos_sin), inverse); });
-  }
-  void attention_forward(Stream&, const AttentionShape& s, Matrix q, Matrix k, Matrix v, Matrix out, float* lse) override {
-    run({q, k, v, out, {lse, size_t(q.rows * s.heads) * 4}},
-        [&](const Mirror& on) { device_->attention_forward(*stream_, s, on(q), on(k), on(v), on(out), on(lse)); });
-  }
-  void attention_backward(Stream&, const AttentionShape& s, Matrix q, Matrix k, Matrix v, Matrix out, const float* lse, Matrix dout,
-                          Matrix dq, Matrix dk, Matrix dv) override {
-    run({q, k, v, out, {lse, size_t(q.rows * s.heads) * 4}, dout, dq, dk, dv}, [&](const Mirror& on) {
-      device_->attention_backward(*stream_, s, on(q), on(k), on(v), on(out), on(lse), on(dout), on(dq), on(dk), on(dv));
+    run({gate, up, dy, dgate, dup}, [&](const Mirror& on) {
+      device_->swiglu_backward(*stream_, on(gate), on(up), on(dy), on(dgate), on(dup));
     });
   }
 
-  void cross_entropy_stats(Stream&, Matrix logits, const int32_t* targets, int64_t vocab_begin, float* stats) override {
+  void rope(Stream&, Matrix x, int64_t head_dim, int64_t seq_len, const float* cos_sin,
+            bool inverse) override {
+    run({x, {cos_sin, size_t(seq_len * head_dim) * 4}},
+        [&](const Mirror& on) { device_->rope(*stream_, on(x), head_dim, seq_len, on(cos_sin), inverse); });
+  }
+  void attention_forward(Stream&, const AttentionShape& s, Matrix q, Matrix k, Matrix v, Matrix out,
+                         float* lse) override {
+    run({q, k, v, out, {lse, size_t(q.rows * s.heads) * 4}}, [&](const Mirror& on) {
+      device_->attention_forward(*stream_, s, on(q), on(k), on(v), on(out), on(lse));
+    });
+  }
+  void attention_backward(Stream&, const AttentionShape& s, Matrix q, Matrix k, Matrix v, Matrix out,
+                          const float* lse, Matrix dout, Matrix dq, Matrix dk, Matrix dv) override {
+    run({q, k, v, out, {lse, size_t(q.rows * s.heads) * 4}, dout, dq, dk, dv}, [&](const Mirror& on) {
+      device_->attention_backward(*stream_, s, on(q), on(k), on(v), on(out), on(lse), on(dout), on(dq),
+                                  on(dk), on(dv));
+    });
+  }
+
+  void cross_entropy_stats(Stream&, Matrix logits, const int32_t* targets, int64_t vocab_begin,
+                           float* stats) override {
     run({logits, {targets, size_t(logits.rows) * 4}, {stats, size_t(logits.rows) * 12}},
-        [&](const Mirror& on) { device_->cross_entropy_stats(*stream_, on(logits), on(targets), vocab_begin, on(stats)); });
+        [&](const Mirror& on) {
+          device_->cross_entropy_stats(*stream_, on(logits), on(targets), vocab_begin, on(stats));
+        });
   }
-  void cross_entropy_combine(Stream&, const float* stats, int parts, int64_t m, float* lse, float* loss) override {
+  void cross_entropy_combine(Stream&, const float* stats, int parts, int64_t m, float* lse,
+                             float* loss) override {
     run({{stats, size_t(parts * m) * 12}, {lse, size_t(m) * 4}, {loss, size_t(m) * 4}},
-        [&](const Mirror& on) { device_->cross_entropy_combine(*stream_, on(stats), parts, m, on(lse), on(loss)); });
+        [&](const Mirror& on) {
+          device_->cross_entropy_combine(*stream_, on(stats), parts, m, on(lse), on(loss));
+        });
   }
-  void cross_entropy_backward(Stream&, Matrix logits, const int32_t* targets, int64_t vocab_begin, const float* lse,
-                              float scale) override {
-    run({logits, {targets, size_t(logits.rows) * 4}, {lse, size_t(logits.rows) * 4}},
-        [&](const Mirror& on) { device_->cross_entropy_backward(*stream_, on(logits), on(targets), vocab_begin, on(lse), scale); });
+  void cross_entropy_backward(Stream&, Matrix logits, const int32_t* targets, int64_t vocab_begin,
+                              const float* lse, float scale) override {
+    run({logits, {targets, size_t(logits.rows) * 4}, {lse, size_t(logits.rows) * 4}}, [&](const Mirror& on) {
+      device_->cross_entropy_backward(*stream_, on(logits), on(targets), vocab_begin, on(lse), scale);
+    });
   }
 
   void adamw(Stream&, std::span<const AdamWBox> boxes, const AdamWStep& step) override {
     std::vector<Range> ranges;
     for (const AdamWBox& b : boxes) {
       const Matrix grad{const_cast<float*>(b.grad), DType::f32, b.param.rows, b.param.cols, b.grad_stride};
-      for (float* state : {b.master, b.first_moment, b.second_moment}) ranges.push_back({state, size_t(b.param.count()) * 4});
+      for (float* state : {b.master, b.first_moment, b.second_moment})
+        ranges.push_back({state, size_t(b.param.count()) * 4});
       ranges.push_back(grad);
       ranges.push_back(b.param);
     }
     run(ranges, [&](const Mirror& on) {
       std::vector<AdamWBox> there;
       for (const AdamWBox& b : boxes)
-        there.push_back({on(b.master), on(b.first_moment), on(b.second_moment), on(b.grad), b.grad_stride, on(b.param), b.weight_decay});
+        there.push_back({on(b.master), on(b.first_moment), on(b.second_moment), on(b.grad), b.grad_stride,
+                         on(b.param), b.weight_decay});
       device_->adamw(*stream_, there, step);
     });
   }
@@ -284,6 +318,8 @@ class HostFacing final : public HostDevice {
 
 }  // namespace
 
-std::unique_ptr<Backend> make_host_facing(std::unique_ptr<Backend> device) { return std::make_unique<HostFacing>(std::move(device)); }
+std::unique_ptr<Backend> make_host_facing(std::unique_ptr<Backend> device) {
+  return std::make_unique<HostFacing>(std::move(device));
+}
 
 }  // namespace trainctl::kernels::test

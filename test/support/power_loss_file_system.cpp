@@ -23,7 +23,8 @@ std::vector<std::string> parts_of(const std::string& path) {
   std::vector<std::string> parts;
   for (size_t begin = 0; begin <= path.size();) {
     const size_t end = std::min(path.find('/', begin), path.size());
-    if (end > begin && path.compare(begin, end - begin, ".") != 0) parts.push_back(path.substr(begin, end - begin));
+    if (end > begin && path.compare(begin, end - begin, ".") != 0)
+      parts.push_back(path.substr(begin, end - begin));
     begin = end + 1;
   }
   return parts;
@@ -165,8 +166,12 @@ void PowerLossFileSystem::move(const std::string& from, const std::string& to, b
   const Place source = place(from), target = place(to);
   nodes_[source.folder].entries.erase(source.name);
   nodes_[target.folder].entries[target.name] = node;
-  pending_.push_back({.kind = Kind::move, .node = node, .folder = target.folder, .from_folder = source.folder,
-                      .name = target.name, .from_name = source.name});
+  pending_.push_back({.kind = Kind::move,
+                      .node = node,
+                      .folder = target.folder,
+                      .from_folder = source.folder,
+                      .name = target.name,
+                      .from_name = source.name});
   keep_names();
 }
 
@@ -304,7 +309,8 @@ std::unique_ptr<PowerLossFileSystem> PowerLossFileSystem::copy() const {
   return result;
 }
 
-std::unique_ptr<PowerLossFileSystem> PowerLossFileSystem::after_power_loss(Survival survival, uint64_t seed) const {
+std::unique_ptr<PowerLossFileSystem> PowerLossFileSystem::after_power_loss(Survival survival,
+                                                                           uint64_t seed) const {
   auto result = copy();
   std::mt19937_64 random(seed);
   // Some seeds keep nearly everything, some nearly nothing: one lost effect among many kept ones is the nastiest case.

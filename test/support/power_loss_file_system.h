@@ -26,9 +26,9 @@ enum class Survival { nothing, everything, random };
 
 /// What goes wrong at an effect.
 enum class Fault {
-  no_space_from_here,   ///< the disk is full: this and every later create, write and make_directory fail, until repair()
-  io_error_once,        ///< this effect fails (a write after half of its bytes, a sync losing what was not yet durable)
-  io_error_from_here,   ///< this and every later effect fail, until repair()
+  no_space_from_here,  ///< the disk is full: this and every later create, write and make_directory fail, until repair()
+  io_error_once,  ///< this effect fails (a write after half of its bytes, a sync losing what was not yet durable)
+  io_error_from_here,  ///< this and every later effect fail, until repair()
 };
 
 class PowerLossFileSystem final : public FileSystem {
@@ -80,15 +80,15 @@ class PowerLossFileSystem final : public FileSystem {
   struct Node {
     bool directory = false;
     std::string content, durable_content;
-    std::map<std::string, size_t> entries, durable_entries;   // name -> node
+    std::map<std::string, size_t> entries, durable_entries;  // name -> node
   };
   enum class Kind { add, remove, move, write };
   struct Pending {
     Kind kind;
     size_t node = 0;
-    size_t folder = 0, from_folder = 0;   // of add, remove, move
+    size_t folder = 0, from_folder = 0;  // of add, remove, move
     std::string name, from_name;
-    uint64_t offset = 0;                  // of write
+    uint64_t offset = 0;  // of write
     std::string data;
   };
   struct Place {
@@ -96,10 +96,10 @@ class PowerLossFileSystem final : public FileSystem {
     std::string name;
   };
 
-  size_t find(const std::string& path) const;        // kNone if absent
-  Place place(const std::string& path) const;        // the folder must exist
+  size_t find(const std::string& path) const;  // kNone if absent
+  Place place(const std::string& path) const;  // the folder must exist
   size_t need(const std::string& path, const char* what) const;
-  const char* why() const;   ///< the errno text of the fault
+  const char* why() const;  ///< the errno text of the fault
   /// Counts an effect; throws PowerLost, or returns true if it must fail.
   bool begin_effect(const std::string& text, bool needs_space);
   void move(const std::string& from, const std::string& to, bool replace);

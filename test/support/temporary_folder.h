@@ -43,7 +43,8 @@ class TemporaryFolder {
     namespace fs = std::filesystem;
     const fs::path parent = fs::canonical(below.empty() ? fs::temp_directory_path() : fs::path(below));
     std::string pattern = (parent / ("trainctl-" + name + ".XXXXXX")).string();
-    if (!::mkdtemp(pattern.data())) throw std::system_error(errno, std::generic_category(), "mkdtemp " + pattern);
+    if (!::mkdtemp(pattern.data()))
+      throw std::system_error(errno, std::generic_category(), "mkdtemp " + pattern);
     return pattern;
   }
 

@@ -6,10 +6,10 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "runtime/run/rank/thread_control.h"
-#include "runtime/base/error.h"
 #include "ckpt/checkpoint.h"
+#include "runtime/base/error.h"
 #include "runtime/base/philox.h"
+#include "runtime/run/rank/thread_control.h"
 #include "runtime/train/rank.h"
 
 namespace trainctl::test {
@@ -50,7 +50,7 @@ ThreadRun run_on_threads(const JobSpec& job, const ThreadRunOptions& options) {
         o.gradients_dir = options.gradients_dir;
         o.max_steps = options.max_steps;
         o.most_staging_bytes = options.most_staging_bytes;
-        o.matmul_flops_per_s = 1e12;   // known, so that nobody measures
+        o.matmul_flops_per_s = 1e12;  // known, so that nobody measures
         run_rank(job, o, *world, *backend, *controls[size_t(r)], fs);
         result.allocated_bytes[size_t(r)] = backend->peak_allocated_bytes();
       } catch (const Error& e) {
@@ -106,7 +106,7 @@ JobSpec tiny_job(Family family, const std::string& dir) {
   job.batch = {.global_sequences = 8, .micro_sequences = 1};
   job.optimizer.decay_exclude = {"norm", "bias"};
   job.schedule = {.total_steps = 20, .warmup_steps = 4, .lr = 3e-3, .min_lr = 3e-4};
-  job.checkpoint.chunk_mib = 0.002;   // many chunks, so that ownership is really spread
+  job.checkpoint.chunk_mib = 0.002;  // many chunks, so that ownership is really spread
   job.parallelism.bucket_mib = 0.02;
   return job;
 }
@@ -118,14 +118,26 @@ JobSpec golden_job(const std::string& name) {
   const auto& t = config["train"];
   JobSpec job;
   if (m["model_type"] == "gpt2")
-    job.model = {.family = Family::gpt2, .hidden_size = m["n_embd"], .num_layers = m["n_layer"], .num_heads = m["n_head"],
-                 .num_kv_heads = m["n_head"], .ffn_size = 4 * m["n_embd"].get<int64_t>(), .vocab_size = m["vocab_size"],
-                 .max_seq_len = m["n_positions"], .norm_eps = m["layer_norm_epsilon"]};
+    job.model = {.family = Family::gpt2,
+                 .hidden_size = m["n_embd"],
+                 .num_layers = m["n_layer"],
+                 .num_heads = m["n_head"],
+                 .num_kv_heads = m["n_head"],
+                 .ffn_size = 4 * m["n_embd"].get<int64_t>(),
+                 .vocab_size = m["vocab_size"],
+                 .max_seq_len = m["n_positions"],
+                 .norm_eps = m["layer_norm_epsilon"]};
   else
-    job.model = {.family = Family::llama, .hidden_size = m["hidden_size"], .num_layers = m["num_hidden_layers"],
-                 .num_heads = m["num_attention_heads"], .num_kv_heads = m["num_key_value_heads"],
-                 .ffn_size = m["intermediate_size"], .vocab_size = m["vocab_size"],
-                 .max_seq_len = m["max_position_embeddings"], .norm_eps = m["rms_norm_eps"], .rope_theta = m["rope_theta"]};
+    job.model = {.family = Family::llama,
+                 .hidden_size = m["hidden_size"],
+                 .num_layers = m["num_hidden_layers"],
+                 .num_heads = m["num_attention_heads"],
+                 .num_kv_heads = m["num_key_value_heads"],
+                 .ffn_size = m["intermediate_size"],
+                 .vocab_size = m["vocab_size"],
+                 .max_seq_len = m["max_position_embeddings"],
+                 .norm_eps = m["rms_norm_eps"],
+                 .rope_theta = m["rope_theta"]};
   job.model.tie_embeddings = m["tie_word_embeddings"];
   job.model.init_from = dir + "/weights.safetensors";
   DataSource source;
@@ -136,9 +148,14 @@ JobSpec golden_job(const std::string& name) {
   job.data.seq_len = t["seq_len"];
   job.data.shuffle = false;
   job.batch = {.global_sequences = t["batch"], .micro_sequences = 1};
-  job.optimizer = {.beta1 = t["beta1"], .beta2 = t["beta2"], .eps = t["eps"], .weight_decay = t["weight_decay"],
-                   .grad_clip = t["grad_clip"], .decay_exclude = {"norm", "bias"}};
-  job.schedule = {.total_steps = t["steps"], .warmup_steps = t["warmup_steps"], .lr = t["lr"], .min_lr = t["min_lr"]};
+  job.optimizer = {.beta1 = t["beta1"],
+                   .beta2 = t["beta2"],
+                   .eps = t["eps"],
+                   .weight_decay = t["weight_decay"],
+                   .grad_clip = t["grad_clip"],
+                   .decay_exclude = {"norm", "bias"}};
+  job.schedule = {
+      .total_steps = t["steps"], .warmup_steps = t["warmup_steps"], .lr = t["lr"], .min_lr = t["min_lr"]};
   return job;
 }
 

@@ -13,7 +13,7 @@
 namespace trainctl::test {
 
 struct ThreadRunOptions {
-  std::string dir;               ///< folder for checkpoints (created); "" : none are kept
+  std::string dir;  ///< folder for checkpoints (created); "" : none are kept
   std::string resume_from;
   std::string gradients_dir;
   int64_t max_steps = 0;
@@ -21,19 +21,21 @@ struct ThreadRunOptions {
   /// The device of rank `rank`, instead of the CPU.
   std::function<std::unique_ptr<kernels::Backend>(int rank)> make_backend;
   /// The world of device memory over the threads' world, which it takes over; called by every rank's thread.
-  std::function<std::unique_ptr<parallel::Communicator>(std::unique_ptr<parallel::Communicator> host, kernels::Backend&)> make_world;
+  std::function<std::unique_ptr<parallel::Communicator>(std::unique_ptr<parallel::Communicator> host,
+                                                        kernels::Backend&)>
+      make_world;
   double deadline_s = 120;
   size_t most_staging_bytes = kStagingBytes;
-  std::function<void()> on_report;   ///< called by rank 0 within its report of each step
+  std::function<void()> on_report;                 ///< called by rank 0 within its report of each step
   std::vector<std::string>* rank_lines = nullptr;  ///< gets the lines of metrics.ranks.jsonl
 };
 
 struct ThreadRun {
   std::vector<double> losses, grad_norms, val_losses;
-  std::vector<std::string> lines;   ///< what rank 0 reported of each step
-  std::string root_hash;         ///< of the newest checkpoint
-  std::string checkpoint;        ///< its folder
-  std::vector<size_t> allocated_bytes;   ///< [rank] the most device memory it ever held
+  std::vector<std::string> lines;       ///< what rank 0 reported of each step
+  std::string root_hash;                ///< of the newest checkpoint
+  std::string checkpoint;               ///< its folder
+  std::vector<size_t> allocated_bytes;  ///< [rank] the most device memory it ever held
 };
 
 /// Throws the first rank's Error that is not a lost peer.

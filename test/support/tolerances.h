@@ -61,6 +61,8 @@ inline constexpr double kLearningRate = 1e-14;
 /// One product: its last bit.
 inline constexpr double kProduct = 1e-15;
 
+/// A published number of six digits.
+inline constexpr double kSixDigits = 1e-5;
 /// Counts of samples against real shares of up to 2000.
 inline constexpr double kShare = 1e-9;
 
