@@ -1,12 +1,18 @@
 #!/bin/bash
-# Holds every #include to the table of layers at the top of CMakeLists.txt.
+# Holds every #include to the table of layers (rooms) at the top of CMakeLists.txt, and prints the graph of the rooms.
 #
 #   scripts/check_layers.sh [ROOT]     ROOT: the source tree, default the one this script stands in
+#
+# Printed: one line a room, in the order of the table, with its number of source files and the rooms that its files include. The graph
+# has no cycle. No room of runtime/ holds more than 24 source files, so that a newcomer can read a room in one sitting. The folders at
+# the top level are not limited: kernels/ holds the same list of ops for each backend, cmd/ one file for each subcommand, and what else
+# is there is fixed by the owner of the project; their numbers are printed.
 #
 # A file of a layer may include headers of its own layer and of the layers that its row names; a row entry that is a header
 # ("parallel/mesh.h") allows that header alone. Includes are written from the root. Some libraries are known to few files only:
 # mpi.h to parallel/mpi_communicator.cpp, nccl.h to parallel/nccl_*, CUDA's to kernels/cuda/ and parallel/nccl_*, CLI11 to cmd/, oneDNN
-# to kernels/cpu/; users of nlohmann/json are listed, not limited. Prints FILE:LINE and the broken rule for each violation and exits 1; the tests may include everything.
+# to kernels/cpu/; users of nlohmann/json are listed, not limited. Prints FILE:LINE and the broken rule for each violation and exits 1; the
+# tests may include everything.
 set -euo pipefail
 export LC_ALL=C
 
@@ -60,11 +66,28 @@ awk -v table="$table" '
     violation("<" header "> is included only by " where)
   }
 
+  # Whether `room` is reached again from `at`; `path` says by which way. Rooms that lead to no cycle are remembered.
+  function leads_back(at, path,   other, n, list, i) {
+    if (state[at] == "open") {
+      printf "the rooms include each other in a circle: %s > %s\n", path, at
+      return 1
+    }
+    if (state[at] == "done") return 0
+    state[at] = "open"
+    n = split(includes[at], list, " ")
+    for (i = 1; i <= n; ++i)
+      if (leads_back(list[i], path == "" ? at : path " > " at)) return 1
+    state[at] = "done"
+    return 0
+  }
+
   BEGIN {
+    most_files = 24
     rows = split(table, row, "\n")
     for (r = 1; r <= rows; ++r) {
       split(row[r], cell, "|")
       name = trim(cell[1])
+      room[r] = name
       count = split(trim(cell[2]), part, /[ \t]+/)
       for (i = 1; i <= count; ++i) layer_of_folder[part[i]] = name
       below[name] = trim(cell[3])
@@ -77,6 +100,10 @@ awk -v table="$table" '
     ++checked
     layer = layer_of(FILENAME)
     if (layer == "") violation("stands in no folder of TRAINCTL_LAYERS")
+    ++files_of[layer]
+    folder_of_file = FILENAME
+    sub("/[^/]*$", "", folder_of_file)
+    ++files_in[folder_of_file]
   }
 
   /^[ \t]*#[ \t]*include[ \t]*[<"]/ {
@@ -95,6 +122,10 @@ awk -v table="$table" '
 
     if (!quoted || layer == "") next
     target = layer_of(header)
+    if (target != "" && target != layer && !((layer, target) in seen)) {
+      seen[layer, target] = 1
+      includes[layer] = includes[layer] (includes[layer] == "" ? "" : " ") target
+    }
     if (target == "")
       violation("\"" header "\" is in no layer; write includes from the root, and those of libraries with <>")
     else if (target != layer && !((layer, target) in allowed) && !((layer, header) in allowed))
@@ -103,6 +134,22 @@ awk -v table="$table" '
   }
 
   END {
+    for (r = 1; r <= rows; ++r) {
+      ordered = ""
+      for (i = 1; i <= rows; ++i)
+        if ((room[r], room[i]) in seen) ordered = ordered " " room[i]
+      printf "%-10s %3d files, includes%s\n", room[r], files_of[room[r]], ordered == "" ? " nothing of ours" : ordered
+    }
+    for (r = 1; r <= rows; ++r)
+      if (leads_back(room[r], "")) {
+        ++violations
+        break
+      }
+    for (folder in files_in)
+      if (files_in[folder] > most_files && folder ~ "^runtime/") {
+        printf "%s: %d source files; at most %d: divide the room by what its parts are about\n", folder, files_in[folder], most_files
+        ++violations
+      }
     printf "%d files, %d violations; nlohmann/json is included by %d:\n", checked, violations, jsons
     for (i = 1; i <= jsons; ++i) print "  " json[i]
     exit violations > 0
