@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "runtime/supervise/nodes/fleet.h"
-#include "test/runtime/node_peer.h"
+#include "test/runtime/run/agent/node_peer.h"
 #include "test/support/temporary_folder.h"
 
 using namespace trainctl;
