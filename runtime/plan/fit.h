@@ -1,4 +1,5 @@
-// Whether a planned job fits on a device, how long it would take there, and which settings would make it fit.
+// Decides whether a planned job fits on a device, estimates its duration, and finds settings with which it
+// fits.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -12,40 +13,40 @@
 namespace trainctl {
 
 struct Fit {
-  MemoryNeed need;    ///< of the ranks that share one device
-  uint64_t room = 0;  ///< 0: not known
+  MemoryNeed need;    ///< memory of all ranks on one device
+  uint64_t room = 0;  ///< memory of the device for these ranks, in bytes; 0: not known
   bool known() const { return room > 0; }
   bool fits() const { return known() && need.total <= room; }
 };
 Fit fit_of(const JobSpec& job, const JobPlan& plan, const DeviceModel& device);
 
-/// The share of the peak that a plan assumes where --mfu does not say: of a GPU's data sheet, what well-run
-/// jobs report (Llama 3 405B: 38 to 43 %, arXiv:2407.21783, table 4); of a CPU's measured matrix products,
+/// The assumed MFU if --mfu is not given. For GPUs, relative to the data sheet: what well-run jobs report
+/// (Llama 3 405B: 38 to 43 %, arXiv:2407.21783, table 4). For CPUs, relative to measured matrix products:
 /// what whole steps reach (scripts/bench.sh).
 inline constexpr double kGpuMfu = 0.40, kCpuMfu = 0.70;
 
 struct TimeEstimate {
-  double mfu = 0, peak_flops_per_s = 0;  ///< assumed share; peak of one device (CPU: of one rank)
-  int devices = 1;                       ///< GPUs, or CPU ranks that find cores of their own
+  double mfu = 0, peak_flops_per_s = 0;  ///< assumed MFU; peak of one device (CPU: of one rank)
+  int devices = 1;                       ///< GPUs, or CPU ranks with their own cores
   double step_s = 0, tokens_per_s = 0, run_s = 0, device_hours = 0;
-  double tokens = 0, flops = 0;  ///< of the whole run
+  double tokens = 0, flops = 0;  ///< totals of the run
 };
-/// Nothing where the device's peak is not known. On GPUs the share is that of the whole step, its bubble
-/// included.
+/// nullopt if the device's peak is not known. On GPUs the assumed MFU is that of a whole step with its
+/// pipeline bubble.
 std::optional<TimeEstimate> estimate_time(const JobSpec& job, const JobPlan& plan, const DeviceModel& device,
                                           std::optional<double> mfu);
 
-/// Settings to add to those given, under which the job was planned and fits.
+/// Additional settings with which the job fits.
 struct Alternative {
-  std::vector<std::string> settings;  ///< "parallelism.tensor=8", as `-s` takes them
-  uint64_t total = 0;                 ///< bytes on a device
+  std::vector<std::string> settings;  ///< arguments of `-s`: "parallelism.tensor=8"
+  uint64_t total = 0;                 ///< bytes on one device
   int ranks = 1;
   double bubble_fraction = 0;
 };
 
-/// Up to `most` alternatives, likely the fastest first: recomputation, ZeRO, smaller micro-batches, bf16
-/// and other meshes on as many ranks; where none of these fits, on more GPUs (at most 65,536) or on fewer
-/// CPU ranks. Each one was parsed, checked and planned.
+/// Up to `most` alternatives, in the order of their expected speed: recomputation, ZeRO, smaller
+/// micro-batches, bf16 and other meshes with the same number of ranks. If none of these fits: more GPUs (at
+/// most 65,536) or fewer CPU ranks. Each alternative was parsed, checked and planned.
 std::vector<Alternative> what_fits(const ParseInput& spec, const JobSpec& job, const DeviceModel& device,
                                    size_t most = 3);
 

@@ -1,4 +1,4 @@
-// What a plan adds up to on one device: the ranks that share a machine's memory or a GPU.
+// The memory that a plan needs on one device: the sum over the ranks that share a machine or a GPU.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -10,17 +10,17 @@
 
 namespace trainctl {
 
-/// Bytes that all ranks of a device take together, by purpose.
+/// The bytes of all ranks of a device together, by purpose.
 struct MemoryNeed {
   std::vector<std::pair<std::string, uint64_t>> terms;  ///< largest first
   uint64_t total = 0;
 };
 
-/// Of all ranks of the job on one machine: from the worst rank of each stage, so never less than what is
-/// taken.
+/// The need of all ranks of the job on one machine. It counts each rank like the worst of its stage, so it is
+/// never too small.
 MemoryNeed memory_need(const JobSpec& job, const JobPlan& plan);
 
-/// Of one GPU and the ranks on it.
+/// The need of one GPU with its ranks.
 MemoryNeed gpu_memory_need(const JobSpec& job, const JobPlan& plan);
 
 }  // namespace trainctl

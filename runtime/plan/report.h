@@ -1,5 +1,5 @@
-// What `trainctl plan` says: the plan of a job, whether it fits on a device, how long it takes there, and
-// what would fit.
+// The report of `trainctl plan`: the plan of a job, whether it fits on a device, how long it takes, and
+// alternatives that fit.
 #pragma once
 #include <optional>
 #include <string>
@@ -15,21 +15,20 @@ struct PlanReport {
   JobPlan plan;
   DeviceModel device;
   Fit fit;
-  std::vector<Alternative> alternatives;  ///< of a job that does not fit
+  std::vector<Alternative> alternatives;  ///< empty if the job fits
   std::optional<TimeEstimate> time;
 };
 
-/// Plans the job for the device; `mfu`: the share of the peak to assume. Searches alternatives where it
-/// does not fit.
+/// Plans the job for the device. `mfu`: the MFU to assume; nullopt: the default. Searches alternatives if the
+/// job does not fit.
 PlanReport make_report(const ParseInput& spec, const JobSpec& job, const DeviceModel& device,
                        std::optional<double> mfu);
 
-/// For people, and as JSON.
+/// The report as text and as JSON.
 std::string render_plan(const PlanReport& report);
 std::string plan_json(const PlanReport& report);
 
-/// What a reader of the plan should know beyond its numbers, one sentence each: slow kernels, a bubble that
-/// the assumed MFU cannot hold.
+/// Notes on the plan, one sentence each: slow kernels, a pipeline bubble that contradicts the assumed MFU.
 std::vector<std::string> plan_notes(const PlanReport& report);
 
 }  // namespace trainctl

@@ -1,4 +1,4 @@
-// A file system that reports how much has been written through it, so that a long save is seen to move.
+// CountingFileSystem reports the bytes written through it, so that a long save shows progress.
 #pragma once
 #include <functional>
 #include <utility>
@@ -7,7 +7,8 @@
 
 namespace trainctl {
 
-/// Passes everything on to `below`. For one thread. `report` gets the bytes written so far, after each write and each sync.
+/// Forwards all calls to `below`. One thread. Calls `report` with the bytes written so far after each write
+/// and each sync.
 class CountingFileSystem final : public FileSystem {
  public:
   CountingFileSystem(FileSystem& below, std::function<void(uint64_t bytes)> report) : below_(below), report_(std::move(report)) {}

@@ -1,5 +1,6 @@
-// The way of a rank's state between its device and its files: through a bounded amount of pinned host memory, piece by piece. Where the
-// device is the host, files are read into and written from the state itself and no memory is taken.
+// Copies a rank's state between its device and its files, piece by piece, through a bounded amount of pinned
+// host memory. If the device is the host, files are read into and written from the state directly, without
+// additional memory.
 #pragma once
 #include <array>
 #include <memory>
@@ -11,10 +12,11 @@
 
 namespace trainctl {
 
-/// Pinned memory in two halves: one is being copied while the host works on the other. Taken once; used by one thread.
+/// Pinned memory in two halves: the device copies one half while the host works on the other. Allocated once;
+/// one thread.
 class StateStaging {
  public:
-  /// bytes: of both halves together; 0 where the device is the host.
+  /// bytes: size of both halves together; 0 if the device is the host.
   StateStaging(kernels::Backend& backend, kernels::Stream& stream, size_t bytes);
   ~StateStaging();
   StateStaging(const StateStaging&) = delete;
@@ -23,9 +25,9 @@ class StateStaging {
   kernels::Backend& backend() { return backend_; }
   kernels::Stream& stream() { return stream_; }
   size_t half_bytes() const { return half_bytes_; }
-  /// Half `i` once its last copy is done.
+  /// Waits until the last copy of half `i` is done and returns the half.
   std::byte* half(int i);
-  /// Its copies have been given to the stream.
+  /// Call it when the copies of half `i` have been enqueued.
   void copies_given(int i) { stream_.record(*halves_[size_t(i)].copied); }
 
  private:
@@ -39,19 +41,20 @@ class StateStaging {
   std::array<Half, 2> halves_;
 };
 
-/// Host memory that the caller fills and that then goes to the device.
+/// Provides host memory that the caller fills, and copies it to the device.
 class Upload {
  public:
   explicit Upload(StateStaging& staging) : staging_(staging) {}
-  /// The most floats of one room.
+  /// The largest `count` of room().
   int64_t most() const;
-  /// Whether there is room for `count` floats before the next flush.
+  /// Whether `count` floats fit before the next flush.
   bool fits(int64_t count) const;
-  /// Room for `count` floats (at most most()) that are to be at `device`, valid until the next flush. Flushes where it does not fit.
+  /// Host memory for `count` floats (at most most()) that flush() copies to `device`. Valid until the next
+  /// flush. Flushes first if the floats do not fit.
   float* room(float* device, int64_t count);
-  /// The rooms given so far are filled: their copies begin.
+  /// Enqueues the copies of all memory from room(). The caller has filled it.
   void flush();
-  /// flush, then waits for all copies.
+  /// Flushes and waits for all copies.
   void finish();
 
  private:
@@ -66,7 +69,8 @@ class Upload {
   size_t used_ = 0;
 };
 
-/// Chunks of state on the device, for write_shard: while the host hashes or writes one half the other is being filled.
+/// Reads chunks of state from the device for write_shard. The device fills one half while the host hashes or
+/// writes the other.
 class DeviceChunks final : public ckpt::ChunkSource {
  public:
   explicit DeviceChunks(StateStaging& staging) : staging_(staging) {}

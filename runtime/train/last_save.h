@@ -1,4 +1,5 @@
-// The save at the end of a run: it holds everything since the one before, so it is not given up at the first failure.
+// The save at the end of a run. It is repeated if it fails, because otherwise all work since the previous
+// save would be lost.
 #pragma once
 #include <functional>
 
@@ -8,20 +9,21 @@
 
 namespace trainctl {
 
-/// How long to wait before new attempt number `attempt` (from 1): 1, 2, 4, ... seconds, never more than `longest_s`.
+/// The wait before the new attempt number `attempt` (from 1): 1, 2, 4, ... seconds, at most `longest_s`.
 double save_retry_wait_s(int attempt, double longest_s);
 
 struct LastSave {
   int64_t step = 0;
-  /// A stop was asked for before, and a kill may follow soon, so that attempts end after kStoppedRetryS.
+  /// A stop was requested before, and SIGKILL may follow soon. Then attempts end after kStoppedRetryS.
   bool stopped = false;
-  double longest_wait_s = 30;   ///< less than any deadline that runs meanwhile
+  double longest_wait_s = 30;   ///< must be less than every deadline that applies meanwhile
 };
-/// A scheduler gives a job about half a minute between asking and killing.
+/// Schedulers send SIGKILL about half a minute after SIGTERM.
 inline constexpr double kStoppedRetryS = 15;
 
-/// Calls `save` (true: saved; the same on every rank) until it succeeds or the run is asked to stop. Called by every rank of
-/// `world`, which decides together; each new attempt is announced as the event "save_retry". False: given up.
+/// Calls `save` until it returns true (the same on every rank) or a stop is requested. Returns false if it
+/// gave up. Collective over `world`: the ranks decide together. Writes the event "save_retry" before each new
+/// attempt.
 bool save_at_the_end(const LastSave& last, const std::function<bool()>& save, parallel::Communicator& world, Control& control,
                      Clock& clock);
 

@@ -1,4 +1,5 @@
-// One rank of a run, from the resolved spec to the end of training: the same code on a thread, under mpirun, on a CPU or a GPU.
+// run_rank runs one rank of a run, from the resolved spec to the end of training. The same code runs on a
+// thread or in a process, on a CPU or a GPU.
 #pragma once
 #include <functional>
 #include <memory>
@@ -17,22 +18,25 @@ namespace trainctl {
 struct RankOptions {
   std::string run_id;
   std::string resolved_spec_json, spec_hash;
-  std::string checkpoint_dir;         ///< where to save: <run>/ckpt
-  std::string resume_from;            ///< a step directory, or "" for a fresh start
-  bool new_data = false;              ///< begin the data at their start, not where resume_from stopped
-  std::string lineage_json = "[]";    ///< for the checkpoints
-  uint64_t epoch = 0;                 ///< of the run's membership
-  int64_t max_steps = 0;              ///< stop after this step (0: schedule.total_steps)
-  std::string gradients_dir;          ///< write the first step's gradients here as a checkpoint of role gradient, or ""
+  std::string checkpoint_dir;         ///< folder for checkpoints: <run>/ckpt
+  std::string resume_from;            ///< a step directory; "": a fresh start
+  /// Read the data from their start, not from the position of resume_from.
+  bool new_data = false;
+  std::string lineage_json = "[]";    ///< lineage to write into checkpoints
+  uint64_t epoch = 0;                 ///< epoch of this attempt
+  int64_t max_steps = 0;              ///< stop after this step; 0: after schedule.total_steps
+  /// Write the first step's gradients here, as a checkpoint of role gradient; "": do not.
+  std::string gradients_dir;
   double matmul_flops_per_s = 0;      ///< peak of a rank for MFU; 0: unknown
   size_t most_staging_bytes = kStagingBytes;   ///< limit of the pinned host memory for saving and loading
-  std::vector<NodeRanks> nodes;                ///< of a run on several nodes: which ranks each runs, in order
-  int gpu = -1;                       ///< index of its GPU, for what the driver tells of it; -1: none
+  std::vector<NodeRanks> nodes;                ///< the ranks of each node, in order; empty: one machine
+  int gpu = -1;                       ///< index of this rank's GPU, for readings from the driver; -1: none
 };
 
 enum class RankOutcome { finished, stopped };
 
-/// Runs rank `world.rank()` to its end. Throws Error; the caller writes the crash record.
+/// Runs rank `world.rank()` to the end of training or to a stop. Throws Error; the caller writes the crash
+/// record.
 RankOutcome run_rank(const JobSpec& job, const RankOptions& options, parallel::Communicator& world,
                      kernels::Backend& backend, Control& control, FileSystem& fs);
 

@@ -1,7 +1,8 @@
-// What this rank does now, kept where its supervisor and its crash record find it.
+// RankActivity keeps this rank's current activity for heartbeats, the supervisor and the crash record.
 //
-// The trainer says what it is about to do; the transports say for whom it blocks meanwhile (parallel/wait_observer.h). One thread, which
-// also makes and destroys it. Every change is handed to the control at once: no allocation, no formatting, no system call.
+// The trainer sets the phase; the transports report the peers for which it blocks (parallel/wait_observer.h).
+// One thread, which also makes and destroys it; device_* may be called from any thread. Every change goes to
+// `control` at once, without allocation, formatting or system call.
 #pragma once
 #include <mutex>
 
@@ -13,7 +14,7 @@ namespace trainctl {
 
 class RankActivity final : public parallel::WaitObserver {
  public:
-  /// From now on waits of this thread are reported to `control`, until the end of this.
+  /// Reports the activity and the waits of this thread to `control` while this object lives.
   RankActivity(Control& control, RunPhase phase) : control_(control), observe_(*this) { enter(phase); }
 
   void enter(RunPhase phase, int64_t step = -1, std::string_view detail = {}) { set({.phase = phase, .step = step, .detail = detail}); }
@@ -21,14 +22,15 @@ class RankActivity final : public parallel::WaitObserver {
     now_ = activity;
     control_.activity(now_);
   }
-  /// Of the present phase; `done` only grows.
+  /// Sets the progress of the current phase. `done` must not decrease.
   void progress(uint64_t done, uint64_t total, bool in_bytes) {
     now_.done = done;
     now_.total = total;
     now_.in_bytes = in_bytes;
     control_.activity(now_);
   }
-  /// Calls work(), during which this rank waits for something that is no communicator's: the supervisor.
+  /// Calls work() and reports a wait for `whom` meanwhile. For waits that are not on a communicator (the
+  /// supervisor).
   template <typename Work>
   auto waiting(const char* whom, const char* operation, Work work) {
     Activity wait = now_;

@@ -1,4 +1,5 @@
-// The tokens of a step on the device: uploaded in one piece on a stream of their own, while the step before computes.
+// TokenFeed uploads the tokens of a step to the device, in one copy on its own stream, while the previous
+// step computes.
 #pragma once
 #include <memory>
 #include <span>
@@ -12,13 +13,15 @@ namespace trainctl {
 
 class TokenFeed {
  public:
-  /// Room for `sequences` sequences of `seq_len` inputs and as many targets, twice: one in use, one being filled.
+  /// Allocates two buffers for `sequences` sequences of `seq_len` inputs and targets: one in use, one being
+  /// filled.
   TokenFeed(int64_t sequences, int64_t seq_len, kernels::Backend& backend);
 
-  /// samples: whole sequences of seq_len + 1 tokens, at most as many as there is room for. Work given to `stream` from now on sees
-  /// them; they stay until the call after the next. Before that call, `stream` must have finished with them.
+  /// Uploads samples: at most `sequences` sequences of seq_len + 1 tokens. Work enqueued on `stream` from now
+  /// on sees them. They stay valid until the call after the next one; before that call, the work of `stream`
+  /// that uses them must be done.
   void upload(std::span<const int32_t> samples, kernels::Stream& stream);
-  /// Inputs and targets from sequence `index` of the newest upload on, on the device.
+  /// The inputs and targets of the newest upload from sequence `index` on, in device memory.
   const int32_t* inputs(int64_t index) const { return device_tokens() + index * seq_len_; }
   const int32_t* targets(int64_t index) const { return device_tokens() + (sequences_ + index) * seq_len_; }
 

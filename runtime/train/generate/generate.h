@@ -1,4 +1,4 @@
-// Text from a checkpoint, on one device (a CPU or a GPU): what has been learned so far.
+// Generates tokens from a checkpoint on one device (a CPU or a GPU).
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -16,16 +16,17 @@ struct GenerateOptions {
   double temperature = 0.8;   ///< 0: greedy
   int64_t top_k = 0;          ///< 0: all
   uint64_t seed = 1;
-  int32_t stop_token = -1;    ///< end early at this token; -1: never
+  int32_t stop_token = -1;    ///< stop at this token; -1: none
 };
 
-/// A model loaded whole from a checkpoint of any mesh.
+/// A whole model on one device, loaded from a checkpoint of any mesh.
 class Generator {
  public:
   /// `job`: the run's spec; its mesh, batch and schedule are ignored.
   Generator(const JobSpec& job, ckpt::Checkpoint& checkpoint, kernels::Backend& backend);
   ~Generator();
-  /// Continues `prompt` (not empty); the context is the last seq_len tokens. Calls `each` with every new token.
+  /// Continues `prompt` (not empty) and returns the new tokens. The context is the last seq_len tokens. Calls
+  /// `each` with every new token.
   std::vector<int32_t> generate(std::vector<int32_t> prompt, const GenerateOptions& options,
                                 const std::function<void(int32_t)>& each);
 
@@ -34,7 +35,7 @@ class Generator {
   std::unique_ptr<Impl> impl_;
 };
 
-/// The next token for these logits: greedy, or drawn by Philox at `index`. Pure.
+/// The next token for these logits: the largest (temperature 0), or drawn with Philox at `index`. Pure.
 int32_t pick_token(std::span<const float> logits, const GenerateOptions& options, uint64_t index);
 
 }  // namespace trainctl

@@ -1,4 +1,4 @@
-// `trainctl sample`: a checkpoint, its tokenizer and a prompt, brought together.
+// `trainctl sample`: generates text from a checkpoint, its tokenizer and a prompt.
 #pragma once
 #include <functional>
 #include <string>
@@ -10,8 +10,8 @@ namespace trainctl {
 
 struct SampleRequest {
   std::string checkpoint;        ///< a step directory
-  std::string prompt;            ///< "": the end-of-text token, i.e. the start of a document
-  std::string tokenizer;         ///< overrides the one the run was trained with
+  std::string prompt;            ///< "": the end-of-text token, that is, the start of a document
+  std::string tokenizer;         ///< use this tokenizer; "": the one of the run
   GenerateOptions options;
   int threads = 1;
 };
@@ -22,8 +22,9 @@ struct SampleResult {
   double seconds = 0;
 };
 
-/// Error(kCheckpoint) for an unusable checkpoint, Error(kData) if no tokenizer is known or its vocabulary is larger than the model's.
-/// `each` gets text as soon as it can be decoded.
+/// Generates text. Calls `each` with new text as soon as it can be decoded. Error(kCheckpoint): the
+/// checkpoint cannot be used. Error(kData): no tokenizer is known, or its vocabulary is larger than the
+/// model's.
 SampleResult sample(FileSystem& fs, const SampleRequest& request, const std::function<void(const std::string&)>& each);
 
 }  // namespace trainctl

@@ -1,5 +1,5 @@
-// How a rank's GPU is, read during training: one thread asks once a second, and the step takes
-// the last answer without waiting for the next.
+// GpuWatch reads the state of a GPU during training: a thread queries it once a second, and a step uses the
+// last result without waiting.
 #pragma once
 #include <functional>
 #include <memory>
@@ -10,14 +10,15 @@ namespace trainctl {
 
 class GpuWatch {
  public:
-  /// Calls `read` at once and then every `period_s`, in a thread of its own.
+  /// Starts a thread that calls `read` at once and then every `period_s`.
   explicit GpuWatch(std::function<kernels::GpuReadings()> read, double period_s = 1);
-  /// Ends the thread. One that is inside a read for more than two seconds (a driver in trouble) is left behind.
+  /// Ends the thread. If a call of `read` blocks for more than two seconds (a failing driver), the thread is
+  /// detached.
   ~GpuWatch();
   GpuWatch(const GpuWatch&) = delete;
   GpuWatch& operator=(const GpuWatch&) = delete;
 
-  /// The last answer; empty before the first one. Never waits.
+  /// The last result; all values are nullopt before the first one. Never waits.
   kernels::GpuReadings last() const;
 
  private:

@@ -1,4 +1,4 @@
-// What a step reports: the numbers of one line of metrics.jsonl.
+// The numbers of one step and their JSON: a line of metrics.jsonl.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -13,21 +13,21 @@ struct StepNumbers {
   int64_t step = 0, tokens = 0, tokens_per_step = 0;
   double loss = 0, grad_norm = 0, lr = 0;
   std::optional<double> val_loss;
-  bool skipped = false;        ///< the step was bad: parameters were not updated
-  int64_t skipped_total = 0;   ///< steps skipped so far, this one included
+  bool skipped = false;        ///< the step was skipped: parameters were not updated
+  int64_t skipped_total = 0;   ///< skipped steps so far, including this one
   double flops_per_token_causal = 0, flops_per_token_full = 0, peak_flops_per_s = 0;
-  std::vector<RankTimes> ranks;  ///< [world_size], or none
-  int stages = 1;                ///< of the pipeline: neighbouring ranks, the same number in each
-  std::vector<NodeRanks> nodes;  ///< of a run on several
+  std::vector<RankTimes> ranks;  ///< [world_size], or empty
+  int stages = 1;                ///< pipeline stages; each has the same number of consecutive ranks
+  std::vector<NodeRanks> nodes;  ///< the ranks of each node; empty: one machine
   double step_s() const;
 };
 
-/// One JSON object, whose size does not depend on the number of ranks: phases are means over ranks, other
-/// numbers of ranks are summarised (rank_spread.h). A non-finite number is null, and a second field with the ending "_kind" names it.
+/// One JSON object. Its size does not depend on the number of ranks: phases are means over ranks, other
+/// numbers of ranks are summarised (rank_spread.h). A non-finite number is null, and a second field with the
+/// ending "_kind" says which kind it is.
 std::string to_json(const StepNumbers& numbers);
 
-/// One JSON object with the numbers of every rank, each an array in the order of ranks; 4 digits, null where
-/// it is not known.
+/// One JSON object with an array per number, in the order of ranks. Numbers have 4 digits; null: not known.
 std::string rank_numbers_json(const StepNumbers& numbers, uint64_t epoch);
 
 }  // namespace trainctl

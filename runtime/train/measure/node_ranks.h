@@ -1,4 +1,4 @@
-// Which ranks a node runs in an attempt.
+// The ranks of a node in an attempt.
 #pragma once
 #include <string>
 
