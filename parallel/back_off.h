@@ -1,5 +1,5 @@
-// How a rank that waits spends its time between two looks: it yields, then sleeps for longer and longer. Ranks share cores, and a
-// spinning one would take them from the rank it waits for.
+// BackOff: what a waiting rank does between two polls. It yields, then sleeps for longer and longer. Ranks
+// share cores, and a spinning rank would take them from the rank that it waits for.
 #pragma once
 #include <sched.h>
 #include <sys/prctl.h>
@@ -10,7 +10,7 @@
 
 namespace trainctl::parallel {
 
-/// Sleeps of a waiting rank: none, then short, then longer.
+/// Call pause() between two polls. Make a new object for each wait. One thread.
 class BackOff {
  public:
   void pause() {
@@ -26,7 +26,7 @@ class BackOff {
   }
 
  private:
-  static constexpr int kYields = 64;  // looks before it begins to sleep
+  static constexpr int kYields = 64;  // polls before the first sleep
   static constexpr std::chrono::microseconds kFirstSleep{20}, kLongestSleep{200};
   int yields_ = 0;
   std::chrono::microseconds sleep_ = kFirstSleep;

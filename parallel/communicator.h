@@ -1,15 +1,17 @@
-// What peers can do: the one primitive by which ranks move bytes, and the collectives built on it.
+// Communicator: the primitive by which ranks exchange bytes, and the collectives built on it.
 //
-// A Communicator is one rank's end of a group of ranks. Its primitive is `exchange`: a set of sends and receives that start once a
-// stream has come to this point and are waited for later, on the host or by a stream. Every collective is an exchange followed by local
-// arithmetic in a fixed order, so a sum has the same bits over MPI, over threads and over NCCL. A transport that can add by itself offers
-// that as well (`reduce`), for callers that do not need these bits.
+// A Communicator is one rank's end of a group of ranks. Its primitive is `exchange`: a set of sends and
+// receives that start when a stream has reached a point, and for which the host or a stream waits later.
+// Every collective is an exchange followed by local arithmetic in a fixed order, so a sum has the same bits
+// over MPI, threads and NCCL. A transport that can add by itself also offers `reduce`, for callers that do
+// not need these bits.
 //
-// Memory: transfers are of the memory of the backend's device, and so are all collectives that take a Stream. host() is the same
-// group for bytes in host memory (on a CPU both are one).
+// Memory: exchange, and the collectives with a Stream, transfer memory of the backend's device. host() is the
+// same group for host memory; on a CPU both are the same object.
 //
-// Thread rule: one Communicator is used by one thread at a time. All members make the exchanges of one communicator in the same order:
-// a transport may run them one after another. Messages between two ranks with the same tag arrive in the order sent. Destroying a communicator never waits for a peer.
+// Thread rule: one thread at a time uses a Communicator. All members make the exchanges of one communicator
+// in the same order, because a transport may run them one after another. Messages between two ranks with the
+// same tag arrive in the order sent. The destructor never waits for a peer.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -27,20 +29,23 @@ namespace trainctl::parallel {
 
 struct Transfer {
   enum Kind { send, receive } kind = send;
-  int peer = 0;          ///< rank in this communicator; sending to oneself is allowed if matched in the same exchange
+  /// Rank in this communicator; the own rank is allowed if send and receive are in the same exchange.
+  int peer = 0;
   void* data = nullptr;  ///< must stay valid (and a sent buffer unchanged) until the ticket is waited for
   size_t bytes = 0;      ///< sender and receiver must agree; a mismatch is Error(kInternal) naming both
   int tag = 0;           ///< 0..1023
 };
 
-/// A sum over all members that one of them gets: root's data [count] += everyone else's; theirs are unchanged.
+/// A sum over all members at one of them: root's data [count] += the data of all others. The others' data do
+/// not change.
 struct Reduction {
-  float* data = nullptr;   ///< of each member its own; valid and unchanged until the ticket is waited for
+  float* data = nullptr;   ///< this member's data; valid and unchanged until the ticket is waited for
   int64_t count = 0;       ///< the same on every member
   int root = 0;
 };
 
-/// A pending exchange. Move-only; must be waited for (an abandoned one is cancelled when the communicator dies).
+/// A pending exchange. Move-only. Wait for it; an exchange without a wait is cancelled when the communicator
+/// is destroyed.
 class Ticket {
  public:
   struct State {
@@ -58,11 +63,11 @@ class Ticket {
   std::unique_ptr<State> state_;
 };
 
-/// What a group exchanges in device memory, for a transport that prepares for it.
+/// The kind of exchanges of device memory in a group, so that a transport can prepare for them.
 enum class Traffic {
-  bulk,   ///< everything, each member with each
-  edge,   ///< single messages that travel during compute: the transport takes little of the device for them
-  none    ///< nothing: the group talks by way of host(), or is only there to be split. An exchange of device memory is an ENSURE failure
+  bulk,   ///< large exchanges between all members
+  edge,   ///< single messages during compute; the transport uses few resources of the device
+  none    ///< none: the group uses only host() and split(). An exchange of device memory is an ENSURE failure
 };
 
 class Communicator {
@@ -70,25 +75,30 @@ class Communicator {
   virtual ~Communicator() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  /// What this group is for, e.g. "dp group of stage 1": used in errors and diagnosis.
+  /// The purpose of the group, for errors and diagnosis: "dp group of stage 1".
   virtual const std::string& name() const = 0;
 
-  /// Starts the transfers once the work given to `after` so far is done (null: the buffers are ready); returns at once where the
-  /// transport can wait for a stream by itself, else waits for it here. Progress is made while any thread of this rank waits on or polls
-  /// any communicator, and by a background thread that polls gently while tickets are pending.
+  /// Starts the transfers when the work enqueued on `after` so far is done; null: the buffers are ready.
+  /// Returns at once if the transport itself can wait for a stream; otherwise waits for the stream here.
+  /// Transfers make progress while any thread of this rank waits on or polls any communicator, and by a
+  /// background thread that polls slowly while tickets are pending.
   virtual Ticket exchange(std::span<const Transfer> transfers, kernels::Stream* after = nullptr) = 0;
-  /// True when finished; never blocks. Also makes progress.
+  /// Returns true if the exchange is done. Never blocks. Makes progress.
   virtual bool test(Ticket& ticket) = 0;
-  /// Waits; afterwards the ticket is empty. Error(kPeerLost) once the deadline has passed, naming the communicator, the kind
-  /// of operation (`what`) and the peers (with world ranks) still missing. Sleeps rather than spins: ranks share cores.
+  /// Waits on the host until the exchange is done; afterwards the ticket is empty. Error(kPeerLost) when the
+  /// deadline has passed: it names the communicator, the operation (`what`) and the missing peers with their
+  /// world ranks. Sleeps and does not spin.
   virtual void wait(Ticket& ticket, const char* what) = 0;
-  /// Work given to `then` from now on sees what was received and may overwrite what was sent; the ticket is empty afterwards. A transport
-  /// on the device returns at once and watches the deadline beside: past it, it aborts, and the next call or check() throws.
+  /// Makes the stream `then` wait: work enqueued on it from now on sees the received data and may overwrite
+  /// the sent data. Afterwards the ticket is empty. A transport on the device returns at once and checks the
+  /// deadline in the background; when it has passed, the transport aborts, and the next call or check()
+  /// throws.
   virtual void wait(Ticket& ticket, const char* what, kernels::Stream& then) {
     (void)then;
     wait(ticket, what);
   }
-  /// exchange, then wait: for a transport that prepares for progress in between, cheaper than the two.
+  /// exchange, then wait. Cheaper than the two calls for transports that otherwise prepare for progress
+  /// between them.
   virtual void exchange_and_wait(std::span<const Transfer> transfers, const char* what) {
     Ticket ticket = exchange(transfers);
     wait(ticket, what);
@@ -97,33 +107,36 @@ class Communicator {
     Ticket ticket = exchange(transfers, &stream);
     wait(ticket, what, stream);
   }
-  /// Whether the transport adds by itself. Then the sums' order of additions is its own: the same in every run on one group of devices.
+  /// Whether the transport can add by itself (reduce). It chooses the order of additions, which is the same
+  /// in every run on one group of devices.
   virtual bool reduces() const { return false; }
-  /// Starts the sums, by the rules of exchange(). Collective: every member makes the same list, in the order of its exchanges. The first
-  /// one on a communicator may return only once all members have come to it.
+  /// Starts the sums, by the rules of exchange(). Collective: every member passes the same list, in the same
+  /// order relative to its exchanges. The first call on a communicator may block until all members have made
+  /// it.
   virtual Ticket reduce(std::span<const Reduction> reductions, kernels::Stream* after) {
     (void)reductions, (void)after;
     ENSURE(reduces());
     return Ticket();
   }
-  /// Throws the error of a transfer that failed after the call that waited for it had returned.
+  /// Throws the error of a transfer that failed after its wait() had returned.
   virtual void check() {}
-  /// The same group for host memory; lives as long as this.
+  /// The same group for host memory. Lives as long as this object.
   virtual Communicator& host() { return *this; }
 
-  /// New communicators by colour, ordered by key; collective over this one. colour < 0: not a member, returns null.
-  /// A rank makes one split at a time, whatever its communicators and threads.
+  /// Makes a new communicator for each colour, with its members ordered by key. Collective. Returns null for
+  /// colour < 0. A rank makes at most one split at a time over all its communicators and threads.
   virtual std::unique_ptr<Communicator> split(int colour, int key, const std::string& name) = 0;
-  /// The same for a group whose traffic is known.
+  /// Like split, for a group with known traffic.
   virtual std::unique_ptr<Communicator> split_for(Traffic traffic, int colour, int key, const std::string& name) {
     (void)traffic;
     return split(colour, key, name);
   }
   /// World rank of member r (for messages).
   virtual int world_rank(int r) const = 0;
-  /// Limit of a wait for a peer; parts made by split begin with that of the whole.
+  /// The limit of a wait for a peer, in seconds. A communicator from split() begins with the limit of its
+  /// parent.
   virtual double deadline_s() const = 0;
-  /// For waits that begin from now on. The communicator must be idle.
+  /// Sets the limit for waits that begin from now on. The communicator must be idle.
   virtual void set_deadline(double seconds) = 0;
   /// Seconds this rank has spent blocked in wait() on this communicator so far.
   virtual double waited_s() const = 0;
@@ -131,25 +144,29 @@ class Communicator {
   virtual uint64_t sent_bytes() const = 0;
 };
 
-// ---- collectives (parallel/collectives.cpp): the same code over every communicator ---------------------------------
-// Every rank calls with the same sizes in the same order. `tag` keeps concurrent collectives on one communicator apart. With a Stream:
-// device memory, ordered behind the stream's work, and the stream's later work sees the result. Without: host memory, done on return.
+// ---- collectives (parallel/collectives.cpp): the same code over every communicator
+// --------------------------------- Every rank calls with the same sizes in the same order. `tag` separates
+// concurrent collectives on one communicator. With a Stream: they use device memory, begin after the stream's
+// work, and the stream's later work sees the result. Without: they use host memory and are done on return.
 
 /// recv [size * n bytes] = concatenation of every rank's send [n bytes]. send may be recv + rank * n.
 void all_gather(Communicator&, kernels::Stream&, const void* send, void* recv, size_t bytes_per_rank, int tag = 0);
 void all_gather(Communicator&, const void* send, void* recv, size_t bytes_per_rank, int tag = 0);
 
-/// The same with a size per rank (bytes[r]), rank r's part standing at offset sum of bytes before r.
+/// all_gather with bytes[r] bytes from rank r. The part of rank r begins at the sum of the bytes of the ranks
+/// before it.
 void all_gather_v(Communicator&, kernels::Stream&, const void* send, void* recv, std::span<const size_t> bytes, int tag = 0);
 void all_gather_v(Communicator&, const void* send, void* recv, std::span<const size_t> bytes, int tag = 0);
 
-/// On `root`, recv [size * n bytes] = concatenation of every rank's send [n bytes]; unused elsewhere. Host
-/// memory, done on return: the others have sent, and do not wait for each other.
+/// On `root`, recv [size * n bytes] = concatenation of every rank's send [n bytes]; not used on other ranks.
+/// Host memory, done on return. A rank other than `root` returns when it has sent; it does not wait for the
+/// others.
 void gather(Communicator&, int root, const void* send, void* recv, size_t bytes_per_rank, int tag = 0);
 
-/// out [n] = tree sum over ranks r of their full[rank * n + i] (balanced binary tree in rank order, Backend::tree_sum).
+/// out [n] = tree sum over ranks r of their full[rank * n + i] (balanced binary tree in rank order,
+/// Backend::tree_sum).
 ///   full [size * n] elements of dtype, unchanged; scratch [size * n] elements; out [n], may be full + rank * n
-/// Source: reduce-scatter as exchange + local sum: keeps the order of additions independent of the transport.
+/// It is an exchange with a local sum, so the order of additions does not depend on the transport.
 void reduce_scatter(Communicator&, kernels::Backend&, kernels::Stream&, const void* full, void* out, void* scratch,
                     DType dtype, int64_t n, int tag = 0);
 
@@ -159,63 +176,73 @@ void all_reduce(Communicator&, kernels::Backend&, kernels::Stream&, void* data, 
                 int tag = 0);
 size_t all_reduce_scratch_bytes(int size, DType dtype, int64_t n);
 
-/// Sums doubles over ranks in rank order on every rank; meant for vectors where each entry is non-zero on one
-/// rank only, or whose order of summation is the rank order.
+/// Sums doubles over the ranks, in rank order, on every rank. For vectors in which each entry is non-zero on
+/// one rank only, or whose order of additions must be the rank order.
 void all_reduce_f64(Communicator&, std::span<double> values, int tag = 0);
 
 void broadcast(Communicator&, int root, void* data, size_t bytes, int tag = 0);
 void barrier(Communicator&, int tag = 0);
 
-// ---- transports of device memory over a transport of host memory ---------------------------------------------------
+// ---- transports of device memory over a transport of host memory
+// ---------------------------------------------------
 
-/// Device transfers by way of pinned host memory: pieces of `piece_bytes` are copied to the host, sent over `host` and copied to the
-/// device, all three beside each other. Works for any devices and any placement, also several ranks on one GPU. Takes over `host`.
-/// Collective: the pieces travel on a communicator of their own, split from `host`.
+/// Transfers device memory through pinned host memory: pieces of `piece_bytes` are copied to the host, sent
+/// over `host` and copied to the device, all three concurrently. Works for all devices and placements, also
+/// for several ranks on one GPU. Takes ownership of `host`. Collective: it splits a communicator for the
+/// pieces from `host`.
 std::unique_ptr<Communicator> make_staged_communicator(std::unique_ptr<Communicator> host, kernels::Backend& backend,
                                                        size_t piece_bytes = size_t{4} << 20);
 
-/// NCCL among ranks of which each has a GPU of its own (`backend` is its CUDA backend); bootstrapped over `host`, which it takes over.
-/// NCCL has no tags: within an exchange the messages of two ranks are matched by tag, so what one of them puts into one exchange the
-/// other puts into one, too. Giving device memory back waits for all exchanges under way on the GPU: do it only where no peer's progress
-/// depends on it. Destroying it cuts off what is under way; after barrier(host()) behind the last wait nothing is.
-/// Collective. Error(kPreflight) in one sentence when NCCL is missing or of a version that will not do, Error(kPeerLost) naming who did
-/// not come within the deadline.
-/// traffic: of this group; those split from it have their own.
+/// NCCL between ranks that each have their own GPU. `backend` is the rank's CUDA backend. Uses `host` to
+/// connect and takes ownership of it. Collective. Error(kPreflight), one sentence: NCCL is missing or has an
+/// unsupported version. Error(kPeerLost): names the ranks that did not connect within the deadline.
+///   traffic   of this group; groups split from it have their own
+///
+/// NCCL has no tags. Messages of two ranks in one exchange are matched by tag, so messages that one rank puts
+/// into one exchange, the other must put into one exchange too. Freeing device memory waits for all pending
+/// exchanges on the GPU, so do it only when no peer depends on them. The destructor aborts pending exchanges;
+/// after the last wait and a barrier(host()) there are none.
 std::unique_ptr<Communicator> make_nccl_communicator(std::unique_ptr<Communicator> host, kernels::Backend& backend, double deadline_s,
                                                      Traffic traffic = Traffic::bulk);
 
-/// Whether NCCL can be loaded here: its version (e.g. 22809), or 0 and why not, in one sentence.
+/// Whether NCCL can be loaded on this machine: its version (e.g. 22809), or 0 and in `problem` why not, one
+/// sentence.
 struct NcclStatus {
   int version = 0;
   std::string path, problem;
 };
 NcclStatus nccl_status();
 
-// ---- transports ---------------------------------------------------------------------------------------------------
+// ---- transports
+// ---------------------------------------------------------------------------------------------------
 
-/// Rank threads in one process: world communicators for ranks 0..size-1 that share one mailbox. `deadline_s`: limit of a wait.
+/// World communicators for ranks 0..size-1 that are threads of one process and share one mailbox.
+/// `deadline_s`: limit of a wait.
 std::vector<std::unique_ptr<Communicator>> make_thread_world(int size, double deadline_s);
 
-/// The rank of `comm` (any communicator of a thread world) ends: every unfinished wait or poll of the other ranks throws
-/// Error(kPeerLost) "<communicator>: <what>: rank 3 ended: <reason>" at once, and so does each later one. The first call counts.
+/// Marks the rank of `comm` (any communicator of a thread world) as ended: all current and later waits and
+/// polls of the other ranks throw Error(kPeerLost) "<communicator>: <what>: rank 3 ended: <reason>". Only the
+/// first call in a world has an effect.
 void abort_thread_world(Communicator& comm, const std::string& reason);
 
-/// The MPI library in this process, by its own words: "Open MPI v4.1.4, package: ...". Needs no MPI_Init.
+/// The version text of the MPI library in this process: "Open MPI v4.1.4, package: ...". Needs no MPI_Init.
 std::string mpi_library_version();
 
-/// Owns MPI_Init/MPI_Finalize; construct once in a rank process. finalize() is the orderly end (collective); the
-/// destructor without it leaves MPI uninitialised-by-abandonment (the process is about to exit anyway).
+/// Owns MPI_Init and MPI_Finalize; make it once in a rank process. finalize() is the orderly, collective end.
+/// The destructor does not call MPI_Finalize, because after a failure it could block; the process then exits
+/// without it.
 class MpiWorld {
  public:
   MpiWorld();
   ~MpiWorld();
   MpiWorld(const MpiWorld&) = delete;
   MpiWorld& operator=(const MpiWorld&) = delete;
-  /// A communicator over all ranks; collective (every rank calls in the same order). Transfers longer than `piece_bytes`
-  /// (at most 1 GiB, the same on every rank) travel as several messages.
+  /// A communicator over all ranks. Collective: every rank calls in the same order. A transfer longer than
+  /// `piece_bytes` (at most 1 GiB, equal on every rank) is sent as several messages.
   std::unique_ptr<Communicator> world(double deadline_s, size_t piece_bytes = size_t{1} << 30);
-  /// Waits for every rank, at most for the longest deadline given to world() (60 s if none), then ends MPI. Error(kPeerLost)
-  /// names missing ranks; a rank lost later, inside MPI_Finalize, ends this process with a message and that exit status.
+  /// Waits for every rank, at most for the longest deadline of world() (60 s if there is none), then calls
+  /// MPI_Finalize. Error(kPeerLost) names missing ranks. If a rank is lost inside MPI_Finalize, this process
+  /// exits with a message and the exit status of kPeerLost.
   void finalize();
 
  private:

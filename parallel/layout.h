@@ -1,5 +1,5 @@
-// Which rank holds which part of which parameter: tensor-parallel cuts, the mesh-independent chunk grid that
-// checkpoints and the sharded optimizer share, and the owner of each chunk.
+// The layout of parameters over ranks: the cuts of tensor parallelism, the mesh-independent grid of chunks
+// that checkpoints and the sharded optimizer share, and the owner of each chunk.
 //
 // A parameter is a matrix [rows, cols] (a vector is [n, 1]). All functions are
 // pure; all quantities are elements.
@@ -21,9 +21,10 @@ struct Box {
 Box intersect(const Box& a, const Box& b);  ///< empty boxes have count() == 0
 
 /// How tensor parallelism cuts a parameter.
-///   none     every tp rank holds all of it
-///   rows     dimension 0 is cut; `sections` are consecutive row groups each cut on its own (q|k|v of a fused weight), so
-///            tp rank r holds the r-th part of every section. Sections must sum to `rows`; empty = one section.
+///   none     every tp rank holds the whole parameter
+///   rows     dimension 0 is cut. `sections` are consecutive groups of rows, each cut separately (q|k|v of a
+///            fused weight): tp rank r holds the r-th part of every section. The sections must sum to `rows`;
+///            empty: one section.
 ///   cols     dimension 1 is cut into equal parts
 enum class Cut { none, rows, cols };
 
@@ -32,47 +33,50 @@ struct ParamLayout {
   int64_t rows = 0, cols = 1;
   Cut cut = Cut::none;
   std::vector<int64_t> sections;
-  /// True where a section need not divide by tp (the vocabulary): part r of n rows is [n*r/tp, n*(r+1)/tp) (floor).
+  /// True if tp need not divide a section (the vocabulary): part r of n rows is [n*r/tp, n*(r+1)/tp), rounded
+  /// down.
   bool ragged = false;
 };
 
-/// The tensor-parallel degrees a model allows, ascending, always starting with 1: the divisors of `num_kv_heads` that
-/// divide every even (non-ragged) section or cut column count of `params`.
+/// The tensor-parallel degrees that a model allows, ascending from 1: the divisors of `num_kv_heads` that
+/// divide every section that is not ragged and every cut number of columns of `params`.
 std::vector<int> legal_tensor_degrees(const std::vector<ParamLayout>& params, int64_t num_kv_heads);
 
-/// One global piece of a rank's local matrix: global box `global` stands at (local_row, local_col) of the local matrix.
+/// A box of the global matrix and its position (local_row, local_col) in a rank's local matrix.
 struct Piece {
   Box global;
   int64_t local_row = 0, local_col = 0;
 };
 
-/// The part of a parameter that a tp rank holds: a dense local matrix [rows, cols] made of pieces in order.
+/// The part of a parameter on a tp rank: a dense local matrix [rows, cols] that consists of pieces, in order.
 struct LocalShard {
   int64_t rows = 0, cols = 0;
   std::vector<Piece> pieces;
 };
 LocalShard local_shard(const ParamLayout& param, int tp, int tp_rank);
 
-/// The grid of chunks of a parameter: row-major order of boxes that tile it exactly. Depends on the parameter, the legal
-/// degrees and `chunk_elements` alone, never on the mesh. Cuts fall on every boundary of every legal degree; between them rows
-/// are split evenly so that no chunk exceeds chunk_elements (one row of a piece is never split further by columns).
+/// The chunks of a parameter: boxes that tile it exactly, in row-major order. They depend only on the
+/// parameter, the legal degrees and `chunk_elements`, never on the mesh. There is a cut at every boundary of
+/// every legal degree. Between these, rows are split evenly so that no chunk has more than chunk_elements
+/// elements; a single row of a piece is not split.
 std::vector<Box> chunk_grid(const ParamLayout& param, const std::vector<int>& legal_degrees, int64_t chunk_elements);
 
-/// A chunk as a tp rank sees it: where its box stands in the local matrix.
+/// A chunk and its position in the local matrix of a tp rank.
 struct LocalChunk {
-  int param = 0;      ///< index into the vector given
+  int param = 0;      ///< index of the parameter, as passed to local_chunks
   int chunk = 0;      ///< index into chunk_grid of that parameter
   Box global;
   int64_t local_row = 0, local_col = 0;
 };
 
-/// All chunks of one parameter that tp rank `tp_rank` holds, in grid order. Every chunk lies wholly in one piece.
+/// The chunks of one parameter on tp rank `tp_rank`, in grid order. Every chunk is inside one piece.
 std::vector<LocalChunk> local_chunks(const ParamLayout& param, int param_index, const std::vector<Box>& grid, int tp,
                                      int tp_rank);
 
-/// Owner on the dp axis (0..dp-1) of each of `sizes` (elements, in order): each goes to the rank that has least so far, the lowest of
-/// equals. So shares differ by no more than the largest chunk, and neighbours are spread over the ranks: a bucket of them is exchanged
-/// by all ranks at once, not sent to one.
+/// The owner on the dp axis (0..dp-1) of each chunk, given their sizes in elements, in order. Each chunk goes
+/// to the rank with the fewest elements so far, the lowest of equals. So the ranks' shares differ by at most
+/// the largest chunk, and neighbouring chunks are spread over the ranks, so that all ranks take part in the
+/// exchange of a bucket.
 std::vector<int> deal_owners(const std::vector<int64_t>& sizes, int dp);
 
 }  // namespace trainctl::parallel

@@ -1,5 +1,6 @@
-// NCCL through the functions used here. The library comes with a CUDA toolkit, a distribution or a Python package, not with trainctl:
-// it is loaded when a job first asks for it. Any 2.x since 2.18 will do: what is used here has not changed since.
+// The functions of NCCL that we use. The library comes with a CUDA toolkit, a distribution or a Python
+// package, not with trainctl, and is loaded at first use. All versions 2.x from 2.18 on work, because these
+// functions have not changed since.
 #pragma once
 #include <nccl.h>
 
@@ -22,13 +23,14 @@ struct NcclApi {
   decltype(&ncclGetErrorString) error_string = nullptr;
   decltype(&ncclGetLastError) last_error = nullptr;
   int version = 0;    ///< e.g. 22809
-  std::string path;   ///< where it was found
+  std::string path;   ///< resolved path of the loaded library
 };
 
-/// Loads the library on the first call. Error(kPreflight) in one sentence when it is not there or of a version that will not do.
+/// Loads the library on the first call. Error(kPreflight), one sentence, if it is missing or has an
+/// unsupported version.
 const NcclApi& nccl();
 
-/// Why this version will not do, in one sentence.
+/// Why this version of NCCL is not supported, one sentence; none if it is supported. `path`: for the message.
 Problem nccl_version_problem(int version, const std::string& path);
 
 }  // namespace trainctl::parallel

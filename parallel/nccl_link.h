@@ -1,12 +1,15 @@
-// One rank's end of an NCCL communicator: the handle, what is pending on it, and the watch over both.
+// NcclLink is one rank's end of an NCCL communicator: the handle and the pending exchanges, with their
+// deadlines.
 //
-// NCCL's calls are non-blocking here, its work waits on a stream, and the host does not block. So errors must be polled for: by each
-// thread that waits, and by one thread of the process for all links. The first thing seen to fail (a deadline, an error that NCCL reports, a failed
-// device) stays: NCCL is aborted, so that its work on the stream ends, and every later call throws that same error.
+// NCCL's calls do not block here; its work waits on a stream. So errors must be polled: by each thread that
+// waits, and by one thread of the process for all links. The first failure (a deadline, an error from NCCL, a
+// failed device) is kept: NCCL is aborted, so that its work on the stream ends, and every later call throws
+// the same error.
 //
-// The exchanges of a link run one after another, so only the first unfinished one can be the one that hangs. Its clock runs from the
-// moment the device came to it (its `started` event), and not before a wait for it or for one behind it: by the host, or by a stream that
-// has come to its wait (the `needed` event). So an exchange may be given to the device long before it is needed.
+// The exchanges of a link run one after another, so only the first unfinished one can hang. Its deadline
+// counts from the time at which the device has reached it (`started`) and something waits for it or for a
+// later exchange: the host, or a stream that has reached its wait (`needed`). So an exchange may be enqueued
+// long before it is needed.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -25,15 +28,15 @@
 
 namespace trainctl::parallel {
 
-/// One exchange given to the stream.
+/// One enqueued exchange.
 struct NcclPending {
   std::unique_ptr<kernels::Event> started, done;
-  std::unique_ptr<kernels::Event> needed;   ///< in the stream that waits for it: the stream has come to the wait
+  std::unique_ptr<kernels::Event> needed;   ///< recorded in the stream that waits, directly before its wait
   std::vector<int> peers;   ///< world ranks
-  std::string what;         ///< of the wait for it
+  std::string what;         ///< the operation, from the wait
   std::optional<std::chrono::steady_clock::time_point> started_at, waited_at;
   bool finished = false;
-  bool released = false;    ///< nobody needs its events any more once it is finished
+  bool released = false;    ///< its events may be reused once it is finished
 };
 
 class NcclWatch;
@@ -47,10 +50,12 @@ class NcclLink {
   NcclLink(const NcclLink&) = delete;
   NcclLink& operator=(const NcclLink&) = delete;
 
-  /// Becomes member `rank` of the group with this id. `others`: the world ranks to name if that takes too long. most_blocks: thread blocks
-  /// of one exchange at most.
+  /// Joins the group with this id as member `rank`.
+  ///   others        world ranks for the error if the deadline passes
+  ///   most_blocks   largest number of thread blocks of one exchange
   void join(const ncclUniqueId& id, int rank, int size, const std::vector<int>& others, int most_blocks);
-  /// Calls `calls(comm)`, whose ncclSend and ncclRecv become one group, and returns once they are on their stream.
+  /// Calls `calls(comm)`, whose ncclSend and ncclRecv become one NCCL group. Returns when they are enqueued
+  /// on their stream.
   template <typename Calls>
   void launch(const std::vector<int>& peers, Calls calls) {
     {
@@ -69,20 +74,20 @@ class NcclLink {
   std::unique_ptr<kernels::Event> take_event();
   void give_back(std::unique_ptr<kernels::Event> event);
 
-  /// The clock of its deadline may run from now on.
+  /// The host waits for the exchange: its deadline may count from now on.
   void set_waited(NcclPending& pending, const char* what);
-  /// The clock of its deadline may run once `stream` has come to this point.
+  /// `stream` waits for the exchange: its deadline may count when `stream` has reached this point.
   void set_waited(NcclPending& pending, const char* what, kernels::Stream& stream);
-  /// Looks: true when the exchange is done. Throws the link's error if there is one.
+  /// Polls the link. Returns true if the exchange is done. Throws the link's error if there is one.
   bool is_done(NcclPending& pending);
-  /// The same look for nobody in particular; never throws. True while something is pending.
+  /// Polls the link without throwing. Returns true while an exchange is pending. Called by NcclWatch.
   bool look();
   void check();
-  /// Nobody waits for this exchange on the host any more. It stays under watch.
+  /// The host no longer waits for this exchange. Its deadline still applies.
   void release(NcclPending& pending);
-  /// Nobody will ever wait for this exchange: if it is not done, the link ends.
+  /// The ticket was destroyed without a wait. If the exchange is not done, the link is aborted.
   void abandon(NcclPending& pending);
-  /// Aborts what is unfinished and waits for that, within limits. Nothing can be done afterwards.
+  /// Aborts unfinished exchanges and waits for the abort, with a limit. The link cannot be used afterwards.
   void shut_down();
   double deadline_s() const { return deadline_s_; }
   void set_deadline(double seconds) { deadline_s_ = seconds; }
@@ -118,20 +123,21 @@ class NcclLink {
   std::optional<Error> failure_;
   std::shared_ptr<Abort> abort_;
   std::shared_ptr<NcclWatch> watch_;
-  WaitObserver* const observer_ = t_wait_observer;   ///< of the rank that made the link; it outlives the link. Null: none
+  /// Of the rank that made the link; outlives the link; may be null.
+  WaitObserver* const observer_ = t_wait_observer;
   bool noted_wait_ = false;
 };
 
-/// The thread that looks at all links of this process while anything is pending on them.
+/// The thread that polls all links of this process while an exchange is pending on one of them.
 class NcclWatch {
  public:
-  /// The process's own; it ends with the last link.
+  /// The watch of this process. It ends with the last link.
   static std::shared_ptr<NcclWatch> of_process();
   NcclWatch() : thread_([this] { run(); }) {}
   ~NcclWatch();
 
   void add(NcclLink& link);
-  void remove(NcclLink& link);   ///< on return nobody looks at it any more
+  void remove(NcclLink& link);   ///< on return the thread does not use the link any more
   void wake();
 
  private:

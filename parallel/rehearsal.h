@@ -1,5 +1,5 @@
-// A communicator that can be switched off: while a rank rehearses a step on its own, exchanges end at once and move nothing, and what
-// would have been received is whatever the memory holds. Otherwise it is the communicator that it holds.
+// A communicator that can be switched off. While a rank rehearses a step alone, exchanges end at once and
+// move nothing, so receive buffers keep their contents. Otherwise all calls go to the wrapped communicator.
 #pragma once
 #include <memory>
 
@@ -7,8 +7,9 @@
 
 namespace trainctl::parallel {
 
-/// `rehearsing` must outlive the result. No exchange may be under way when it changes. Every member need not rehearse at the same time,
-/// but what numbers its exchanges by itself must come out of the rehearsal with the same numbers on every member.
+/// Wraps `communicator`. `rehearsing` must outlive the result and may change only while no exchange is
+/// pending. The members need not rehearse at the same time. But a caller that numbers its exchanges must have
+/// the same numbers on every member after the rehearsal.
 std::unique_ptr<Communicator> make_rehearsable(std::unique_ptr<Communicator> communicator, const bool& rehearsing);
 
 }  // namespace trainctl::parallel

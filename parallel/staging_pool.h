@@ -1,4 +1,4 @@
-// The pinned host memory through which a staged communicator's pieces pass, in slots that are used again and again.
+// The pinned host memory of a staged communicator, in slots for pieces of messages. Slots are reused.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -10,18 +10,20 @@
 
 namespace trainctl::parallel {
 
-/// Room for one piece. `copied` is the last copy from or to it: nobody may write here before it is reached.
+/// Memory for one piece. `copied` is reached when the last copy from or to the slot is done; do not write
+/// before that.
 struct StagingSlot {
   std::unique_ptr<kernels::Buffer> memory;
   std::unique_ptr<kernels::Event> copied;
   int kind = 0;
 };
 
-/// Slots of two kinds, small and whole pieces, given out for one exchange at a time.
+/// Slots of two kinds: for small pieces and for whole pieces.
 ///
-/// How much memory there is follows from the exchanges that are not waited for yet, never from the speed of a peer: a program that
-/// repeats its exchanges allocates only the first time. It is limited to kMostBytes a kind or, if that needs more, to the demand of
-/// the largest exchange; an exchange that finds too few slots free waits for those before it to end.
+/// The amount of memory depends on the exchanges that are not waited for yet, not on the speed of peers. So a
+/// program that repeats its exchanges allocates only the first time. The limit per kind is kMostBytes, or the
+/// demand of the largest exchange if that is more. An exchange without enough free slots waits for earlier
+/// exchanges.
 class StagingPool {
  public:
   using Demand = std::array<size_t, 2>;   ///< slots of each kind
@@ -32,7 +34,8 @@ class StagingPool {
 
   int kind_for(size_t bytes) const { return bytes <= slot_bytes_[0] ? 0 : 1; }
 
-  /// An exchange begins; release it when it has been waited for. Takes memory if it must: Error(kHardware) when there is none.
+  /// Call it when an exchange begins, and release() after the wait for it. Allocates slots if needed;
+  /// Error(kHardware) if that fails.
   void reserve(const Demand& demand) {
     for (size_t k = 0; k < 2; k++) {
       demanded_[k] += demand[k];
@@ -51,7 +54,8 @@ class StagingPool {
 
   bool has(const Demand& demand) const { return free_[0].size() >= demand[0] && free_[1].size() >= demand[1]; }
   StagingSlot* take(int kind) {
-    StagingSlot* slot = free_[kind].front();   // the one given back longest ago: its copy is the likeliest to be done
+    // The one given back longest ago: its copy is the likeliest to be done.
+    StagingSlot* slot = free_[kind].front();
     free_[kind].pop_front();
     return slot;
   }

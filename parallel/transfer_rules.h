@@ -1,4 +1,4 @@
-// What every transport checks and says the same way: valid transfers, and the sentences of its errors.
+// The checks of transfers and the texts of errors that all transports share.
 #pragma once
 #include <fmt/ranges.h>
 
@@ -13,7 +13,7 @@
 
 namespace trainctl::parallel {
 
-/// Tags 0..1023 belong to callers; a transport's own messages (split) use this one.
+/// Callers use tags 0..1023. Messages of a transport itself (split) use this tag.
 constexpr int kInternalTag = 1024;
 
 inline void check_transfers(const Communicator& comm, std::span<const Transfer> transfers) {
@@ -48,7 +48,7 @@ inline std::string size_mismatch(const std::string& comm_name, int sender_world,
                      sender_world, sent, receiver_world, expected, tag);
 }
 
-/// The sends and receives of this rank with itself, matched by tag and order: (send, receive).
+/// The pairs (send, receive) of messages of this rank to itself, matched by tag and order.
 inline std::vector<std::pair<Transfer, Transfer>> match_own(const Communicator& comm, std::span<const Transfer> transfers) {
   std::vector<Transfer> receives;
   std::vector<std::pair<Transfer, Transfer>> pairs;
@@ -68,18 +68,20 @@ inline std::vector<std::pair<Transfer, Transfer>> match_own(const Communicator& 
   return pairs;
 }
 
-/// The moment `deadline_s` from now; a limit of years is cut to what the clock can hold.
+/// The time `deadline_s` seconds from now. Limits of more than 1e8 s are reduced to 1e8 s, because the clock
+/// would overflow.
 inline std::chrono::steady_clock::time_point deadline_from_now(double deadline_s) {
   return std::chrono::steady_clock::now() + std::chrono::duration_cast<std::chrono::steady_clock::duration>(
                                                 std::chrono::duration<double>(std::min(deadline_s, 1e8)));
 }
 
-/// One member's answer to a split, gathered from everyone.
+/// The arguments of one member of a split.
 struct SplitChoice {
   int colour = -1, key = 0;
 };
 
-/// Members (ranks of the old communicator) of `rank`'s new group, ordered by key, then by old rank.
+/// The members of the new group of `colour`, as ranks of the old communicator, ordered by key and then by old
+/// rank.
 inline std::vector<int> split_members(std::span<const SplitChoice> choices, int colour) {
   std::vector<int> members;
   for (size_t r = 0; r < choices.size(); r++)

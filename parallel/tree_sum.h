@@ -1,4 +1,4 @@
-// The tree sum over more inputs than one op takes.
+// The tree sum for more inputs than one op accepts.
 #pragma once
 #include <algorithm>
 #include <span>
@@ -9,8 +9,9 @@
 
 namespace trainctl::parallel {
 
-/// out[i] = Backend::tree_sum of inputs[0..n)[i] in f32, for any n, with the same bits; inputs may be overwritten and `out` may be one of
-/// them. `at_once`: a power of two. Aligned blocks of so many inputs are whole subtrees of the tree, so the tree of their sums is its top.
+/// out[i] = Backend::tree_sum of inputs[0..n)[i] in f32, for any n, with the same bits. May overwrite inputs;
+/// `out` may be one of them. `at_once`, a power of two, is the number of inputs of one op. Aligned blocks of
+/// that size are whole subtrees, so the tree over their sums is the top of the tree.
 inline void tree_sum_of_any(kernels::Backend& backend, kernels::Stream& stream, std::span<float* const> inputs, float* out, int64_t count,
                             size_t at_once = kernels::kTreeSumInputs) {
   std::vector<float*> level(inputs.begin(), inputs.end());

@@ -1,7 +1,7 @@
-// Who is to learn that a rank blocks for its peers: the transports report each wait that really blocks, and say who is missing.
+// WaitObserver: the interface through which transports report each wait that blocks, and the missing peers.
 //
-// An observer belongs to one thread, as a rank's communicators do; transports find it there, so it need not be handed to every
-// communicator that is made by a split. Nothing is allocated or formatted on the way.
+// An observer belongs to one thread, like a rank's communicators. Transports find it in a thread-local
+// variable, so a split need not pass it on. Reports do not allocate or format.
 #pragma once
 #include <exception>
 #include <span>
@@ -12,26 +12,29 @@ namespace trainctl::parallel {
 class WaitObserver {
  public:
   virtual ~WaitObserver() = default;
-  /// A wait of this thread blocks from now on. Both texts live until resumed().
+  /// A wait of this thread begins to block. Both texts are valid until resumed().
   virtual void blocked(const std::string& communicator, const char* operation) noexcept = 0;
-  /// The peers that are still missing (world ranks), one call each between two of these; called again when some have come.
+  /// Reports the missing peers: begin_missing, one missing() for each (world rank), end_missing. Repeated
+  /// when some have arrived.
   virtual void begin_missing() noexcept = 0;
   virtual void missing(int world_rank) noexcept = 0;
   virtual void end_missing() noexcept = 0;
-  /// The wait is over. Not called when it ended by an exception: what was waited for then stays on record.
+  /// The wait is over. Not called if the wait ended by an exception, so that the record keeps the wait.
   virtual void resumed() noexcept = 0;
 
-  /// From any thread: work of this rank on its device has waited for these peers (world ranks) for a while. Repeated as long as it does.
+  /// Work of this rank on its device has waited for these peers (world ranks) for some time. Repeated while
+  /// it waits. Any thread.
   virtual void device_blocked(const std::string& communicator, const std::string& operation, std::span<const int> peers) noexcept {
     (void)communicator, (void)operation, (void)peers;
   }
   virtual void device_resumed() noexcept {}
 };
 
-/// Of this thread; null if there is none.
+/// The observer of this thread; null if there is none.
 inline thread_local WaitObserver* t_wait_observer = nullptr;
 
-/// Connects an observer to this thread for as long as it lives; then the one before is back.
+/// Makes `observer` the observer of this thread while this object lives. The destructor restores the previous
+/// one.
 class ObserveWaits {
  public:
   explicit ObserveWaits(WaitObserver& observer) : before_(t_wait_observer) { t_wait_observer = &observer; }
@@ -43,7 +46,7 @@ class ObserveWaits {
   WaitObserver* before_;
 };
 
-/// One wait that blocks; a transport makes it once it has found that it must wait.
+/// One wait that blocks. A transport makes this object when it has found that it must wait.
 class BlockedWait {
  public:
   BlockedWait(const std::string& communicator, const char* operation)
@@ -56,7 +59,8 @@ class BlockedWait {
   BlockedWait(const BlockedWait&) = delete;
   BlockedWait& operator=(const BlockedWait&) = delete;
 
-  /// `unfinished` is what remains of the exchange; if it has changed, each(report) calls report(world_rank) for each missing peer.
+  /// Reports the missing peers if `unfinished` (the number of unfinished parts of the exchange) has changed.
+  /// each(report) must call report(world_rank) for each missing peer.
   template <typename Each>
   void update(size_t unfinished, Each each) {
     if (!observer_ || unfinished == unfinished_) return;
