@@ -1,4 +1,4 @@
-// Where the parts of a checkpoint directory are, and how its folders are made and emptied durably.
+// The paths in a checkpoint directory, and functions that make and move its folders durably.
 #pragma once
 #include <string>
 
@@ -11,16 +11,16 @@ std::string base_name(const std::string& path);
 std::string saving_root(const std::string& dir);   ///< <dir>/.saving
 std::string trash_root(const std::string& dir);    ///< <dir>/.trash
 
-/// The step of a folder named step-SSSSSSSS; nothing for any other name.
+/// The step of a folder named step-SSSSSSSS; nullopt for other names.
 std::optional<int64_t> step_of_name(const std::string& name);
 
-/// The epoch of a folder named superseded-eN; nothing for any other name.
+/// The epoch of a folder named superseded-eN; nullopt for other names.
 std::optional<uint64_t> superseding_epoch(const std::string& name);
 
-/// Makes `path` and all above it that is missing; every new name is durable on return.
+/// Makes `path` and its missing parents. Every new name is durable on return.
 void make_durable_directory(FileSystem& fs, const std::string& path);
 
-/// Moves <dir>/<name> into .trash under a free name, durably; nothing is deleted yet. Returns its new path.
+/// Moves <dir>/<name> durably into .trash under a free name. Deletes nothing. Returns the new path.
 std::string move_to_trash(FileSystem& fs, const std::string& dir, const std::string& name);
 
 /// The files of a checkpoint's folder.

@@ -1,5 +1,5 @@
-// What a checkpoint says about itself: names of shard entries, identities and hashes of chunks, the texts of manifest.json
-// and COMMIT. Pure functions; ckpt/FORMAT.md describes the result.
+// The contents of manifest.json and COMMIT: names of shard entries, identities and hashes of chunks. Pure;
+// ckpt/FORMAT.md describes the format.
 #pragma once
 #include <span>
 #include <string>
@@ -13,29 +13,33 @@ namespace trainctl::ckpt {
 inline constexpr const char* kManifestName = "manifest.json";
 inline constexpr const char* kCommitName = "COMMIT";
 
-/// All of a tensor, as a matrix.
+/// The box of a whole tensor, as a matrix.
 parallel::Box whole_box(const std::vector<int64_t>& shape);
 bool is_inside(const parallel::Box& inner, const parallel::Box& outer);
 
-/// "[r0:r1,c0:c1]", or "[r0:r1]" for a tensor of one dimension.
+/// A box as text: "[r0:r1,c0:c1]", or "[r0:r1]" for a tensor with one dimension.
 std::string box_text(const std::vector<int64_t>& shape, const parallel::Box& box);
-/// "layers.0.weight first_moment", for messages.
+/// A tensor for messages: "layers.0.weight first_moment".
 std::string tensor_text(const std::string& name, Role role);
-/// "layers.0.weight first_moment [0:4,0:8]", without the box where the chunk is the whole tensor; for messages.
+/// A chunk for messages: "layers.0.weight first_moment [0:4,0:8]", without the box if the chunk is the whole
+/// tensor.
 std::string chunk_text(const ShardReceipt::Entry& entry);
-/// Key of a chunk in its shard: name, suffix of the role (none for master), box unless it is the whole tensor.
+/// The key of a chunk in its shard: name, suffix of the role (none for master), and the box unless it is the
+/// whole tensor.
 std::string entry_name(const ShardReceipt::Entry& entry);
 
-/// Seed of a chunk's hash: XXH3 of (run id, step, tensor, role, box).
+/// The seed of a chunk's hash: XXH3 of (run id, step, tensor, role, box).
 uint64_t identity_seed(const StateInfo& state, const std::string& tensor, Role role, const parallel::Box& box);
 
-/// Sorts the entries as they stand in the file and sets offset, bytes and file_bytes. Returns the header that goes before the data.
+/// Sorts the entries into the order of the file and sets offset, bytes and file_bytes. Returns the header of
+/// the file.
 std::string lay_out_shard(const StateInfo& state, ShardReceipt& shard);
-/// The header that the file of `shard` must begin with, byte for byte.
+/// The header with which the file of `shard` must begin, byte for byte.
 std::string expected_header(const StateInfo& state, const ShardReceipt& shard);
 
-/// SHA-256 over the SHA-256 of every tensor, in order of name and role; a tensor's covers dtype, shape and the content hash of
-/// each chunk in order of box. Equal for equal state on equal chunk grids, whichever rank wrote which chunk.
+/// The SHA-256 over the SHA-256 of all tensors, in the order of name and role. The hash of a tensor covers
+/// its dtype, its shape and the content hash of each chunk in the order of boxes. Equal states on equal chunk
+/// grids have equal root hashes, also if different ranks wrote the chunks.
 std::string root_hash(std::span<const ShardReceipt> files);
 
 struct Manifest {
@@ -43,16 +47,17 @@ struct Manifest {
   std::vector<Tensor> tensors;
   std::vector<ShardReceipt> files;
   std::string root;
-  uint64_t bytes = 0;   ///< of all shard files
+  uint64_t bytes = 0;   ///< size of all shard files
 };
 std::string manifest_text(const Manifest& manifest);
-/// Error(kCheckpoint) with one sentence, `path` named, if the text is not a manifest of this version or contradicts itself.
+/// Error(kCheckpoint), one sentence with `path`, if the text is not a manifest of this version or is
+/// inconsistent.
 Manifest parse_manifest(const std::string& text, const std::string& path);
-/// COMMIT's whole text, which follows from the manifest's.
+/// The whole text of COMMIT for this manifest.
 std::string commit_text(const std::string& manifest_text, const Manifest& manifest);
 
-/// Error(kCheckpoint) naming the first tensor, and row and column in it, that no chunk or more than one chunk covers, and chunks of
-/// tensors that are not in `tensors`.
+/// Error(kCheckpoint) if an element of a tensor is covered by no chunk or by several (names the first tensor,
+/// row and column), or if a chunk belongs to a tensor that is not in `tensors`.
 void check_tiling(std::span<const Tensor> tensors, std::span<const ShardReceipt> files);
 
 }  // namespace trainctl::ckpt

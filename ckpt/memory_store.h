@@ -1,18 +1,18 @@
-// Checkpoints in the memory of a node (tier L0, and L1 for a partner's): they outlive the rank that wrote
-// them, not the node.
+// Checkpoints in the memory of a node (tier L0; tier L1 for those of a partner). They survive the rank that
+// wrote them, but not the node.
 //
-// The memory is cut into two slots. A new checkpoint goes into the slot that does not hold the newest one, so
-// the newest published one is never touched:
+// The memory has two slots. A new checkpoint goes into the slot without the newest published one, so the
+// newest one is never overwritten:
 //
 //     slot:  header 64 bytes | files, one after the other | table of the files
 //     header: magic, sequence number, step, epoch, place of the table, hash of the header
 //
-// begin() wipes the header of its slot; the commit point is the write of the header. A header that was
-// written in part does not have its hash, and the slot counts as empty. Of two slots with the same step the
-// higher sequence number wins. Nothing is synced: a process that is killed leaves what it wrote, in its
-// order, and a lost node loses all.
+// begin() clears the header of its slot; the write of the header is the commit point. The hash of a partly
+// written header is wrong, and the slot then counts as empty. Of two slots with the same step, the one with
+// the higher sequence number counts. Nothing is synced: the writes of a killed process remain, in their
+// order; a lost node loses all.
 //
-// One process owns the store (the node's agent): all writers put through it.
+// One process owns the store (the node's agent), and all writers use that process.
 #pragma once
 #include <memory>
 #include <span>
@@ -22,7 +22,7 @@
 
 namespace trainctl::ckpt {
 
-/// Memory that outlives the process that writes it. Writes are seen in the order in which they were made.
+/// Memory that survives the process that writes it. Readers see writes in the order in which they were made.
 class NodeMemory {
  public:
   virtual ~NodeMemory() = default;
@@ -31,14 +31,14 @@ class NodeMemory {
   virtual void read(uint64_t offset, std::span<std::byte> data) = 0;
 };
 
-/// The file `path` of a memory file system (/dev/shm), mapped; made with `bytes` zero bytes where it is
-/// absent or has another size. All of it is reserved at once. Error(kIo) says what is missing.
+/// Maps the file `path` of a memory file system (/dev/shm). If it is missing or has another size, makes it
+/// with `bytes` zero bytes. Reserves all memory at once; Error(kIo) says what is missing.
 std::unique_ptr<NodeMemory> shared_memory(const std::string& path, uint64_t bytes);
 
-/// What memory_store needs for checkpoints whose files have `bytes` bytes in all.
+/// The memory, in bytes, that memory_store needs for checkpoints with `bytes` bytes of files.
 uint64_t memory_for_checkpoints(uint64_t bytes);
 
-/// `memory` outlives the store; `where` names it in messages.
+/// A store in `memory`, which must outlive it. `where`: its name in messages.
 std::unique_ptr<Store> memory_store(NodeMemory& memory, const std::string& where);
 
 }  // namespace trainctl::ckpt

@@ -1,4 +1,4 @@
-// The safetensors file format, strict in both directions.
+// The safetensors file format. Reader and writer follow its rules strictly.
 // Source: the rules of the reference implementation, summarised in ckpt/FORMAT.md.
 #pragma once
 #include <cstdint>
@@ -17,28 +17,29 @@ struct SafetensorsEntry {
   std::string name;
   std::string dtype;                 ///< "F32", "BF16", ...
   std::vector<int64_t> shape;
-  uint64_t offset = 0, bytes = 0;    ///< of the data, from the start of the file
+  uint64_t offset = 0, bytes = 0;    ///< start of the data in the file, and its size
 };
 
-/// A checked header; data is read through `file`.
+/// An open file with its checked header. Read the data from `file`.
 struct SafetensorsFile {
   std::unique_ptr<File> file;
   std::map<std::string, std::string> metadata;
   std::vector<SafetensorsEntry> entries;   ///< in file order
 };
 
-/// Error(kCheckpoint) with one sentence for every rule broken (header length, JSON, duplicate keys, holes, overlaps, sizes).
+/// Opens a file. Error(kCheckpoint), one sentence, if it breaks a rule (header length, JSON, duplicate keys,
+/// holes, overlaps, sizes).
 SafetensorsFile open_safetensors(FileSystem& fs, const std::string& path);
-/// The same of a file that is open; `path` is for messages.
+/// Reads the header of an open file. `path`: for messages.
 SafetensorsFile open_safetensors(std::unique_ptr<File> file, const std::string& path);
 
-/// The header bytes (8-byte length included) for entries in the given order; data starts right after, 8-byte aligned.
+/// The bytes of the header, with the 8-byte length, for entries in the given order. The data begin directly
+/// after it, 8-byte aligned.
 std::string safetensors_header(const std::vector<SafetensorsEntry>& entries,
                                const std::map<std::string, std::string>& metadata);
 
-/// All tensors of a folder of Hugging Face files: model.safetensors.index.json, model.safetensors,
-/// weights.safetensors, or else every *.safetensors in it
-/// (or the path of one file).
+/// All tensors of one file, or of a folder of Hugging Face files: those of model.safetensors.index.json,
+/// model.safetensors or weights.safetensors, otherwise every *.safetensors in the folder.
 class TensorFolder {
  public:
   static std::unique_ptr<TensorFolder> open(FileSystem& fs, const std::string& path);
@@ -46,10 +47,10 @@ class TensorFolder {
   virtual std::vector<std::string> names() const = 0;
   virtual bool has(const std::string& name) const = 0;
   virtual std::vector<int64_t> shape(const std::string& name) const = 0;
-  /// The whole tensor converted to f32 (from F32, BF16, F16, F64).
+  /// Reads a whole tensor, converted to f32 (from F32, BF16, F16, F64).
   std::vector<float> read_f32(const std::string& name);
-  /// A box of it as a matrix [first dimension, the others together], converted likewise, to out [box.count()]. Reads the bytes of the
-  /// box alone and holds a few MiB at a time.
+  /// Reads a box of the tensor into out [box.count()], converted to f32. As a matrix, the tensor is [first
+  /// dimension, product of the others]. Reads only the bytes of the box and holds a few MiB at a time.
   virtual void read_f32(const std::string& name, const parallel::Box& box, float* out) = 0;
 };
 

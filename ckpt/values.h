@@ -1,4 +1,4 @@
-// Elements of any dtype as doubles, for counting and comparing.
+// Visits elements of any dtype as doubles, to count and compare them.
 #pragma once
 #include <cmath>
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace trainctl::ckpt {
 
-/// Calls visit(index, double) for each element of `data`; every dtype here fits a double exactly.
+/// Calls visit(index, double) for each element of `data`. A double holds every dtype exactly.
 template <typename Visit>
 void visit_values(DType dtype, std::span<const std::byte> data, Visit&& visit) {
   const auto each = [&]<typename Stored>(Stored) {
