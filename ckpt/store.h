@@ -1,17 +1,17 @@
-// A place that keeps checkpoints: one seam, several kinds of place, each with its own commit rule.
+// Store: the interface of a place that keeps checkpoints. Each implementation has its own commit rule.
 //
 //     DirectoryStore   a folder: files are synced, then one rename publishes (ckpt/FORMAT.md); also on file
 //                      systems that refuse a part of that
 //     MemoryStore      memory of a node: two slots, the seal of a slot is written last
 //     ObjectStore      an object store: COMMIT is the last object to be put
 //
-// What is common stands above the seam: the layout of a shard, the manifest, COMMIT, hashes, tiling, which
-// checkpoints are kept. A store moves named files of bytes and decides what "published" means. The bytes of
-// a checkpoint are the same in every store, so that it can be copied from one to another as it is.
+// The code above this interface is common to all stores: the layout of a shard, the manifest, COMMIT, hashes,
+// tiling, retention. A store reads and writes named files and decides when a checkpoint is published. The
+// bytes of a checkpoint are the same in every store, so it can be copied from one to another unchanged.
 //
-// The promise of every store, whatever happens at any moment (a crash of the writer, of the machine where the
-// store outlives machines, a failed operation): readers see the checkpoints that were there, or those and one
-// complete new one. What commit() has returned for is there afterwards.
+// Every store guarantees this at any moment, also after a crash of the writer, after a crash of the machine
+// (if the store survives machines) and after a failed operation: readers see the old checkpoints, or these
+// and one complete new one. When commit() has returned, the new checkpoint is published.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -26,12 +26,13 @@
 
 namespace trainctl::ckpt {
 
-/// A file being written to a store. Destroyed before finish(): the file is abandoned.
+/// A file that is being written to a store. If it is destroyed before finish(), the file is discarded.
 class NewFile {
  public:
   virtual ~NewFile() = default;
   virtual void append(std::span<const std::byte> data) = 0;
-  /// The file is complete, and as safe as this store makes things. Error(kIo): nothing is known of it.
+  /// Completes the file and makes it as durable as the store can. After Error(kIo) its contents are
+  /// undefined.
   virtual void finish() = 0;
 };
 
@@ -40,59 +41,61 @@ class StoredFiles {
  public:
   virtual ~StoredFiles() = default;
   virtual std::string where() const = 0;                  ///< for messages: "/run/ckpt/step-00000010"
-  virtual std::optional<int64_t> named_step() const = 0;  ///< the step under which it was found
+  /// The step in its name; nullopt: the name has none.
+  virtual std::optional<int64_t> named_step() const = 0;
   virtual bool has(const std::string& name) = 0;
   virtual std::unique_ptr<File> open(const std::string& name) = 0;  ///< for reading
   virtual std::vector<std::string> names() = 0;                     ///< all of them, sorted
-  /// Writes a file of `bytes` bytes; finish() replaces `name` by it in one step. Error(kUsage) where the
-  /// store cannot: the default.
+  /// Starts a file of `bytes` bytes; its finish() replaces `name` atomically. Error(kUsage) if the store does
+  /// not support this, which is the default.
   virtual std::unique_ptr<NewFile> replace(const std::string& name, uint64_t bytes);
   std::string read_text(const std::string& name);
 };
 
-/// A checkpoint being saved: no reader sees it. Writers in several processes may hold one each of the same
-/// state.
+/// A checkpoint that is being saved; readers do not see it. Writers in several processes may each have one
+/// for the same state.
 class SavingFiles : public StoredFiles {
  public:
-  /// Makes room; removes what an earlier attempt at the same step and epoch left. Once, before the first put.
+  /// Makes space and removes the files of an earlier attempt at the same step and epoch. Call it once, before
+  /// the first put.
   virtual void begin() = 0;
-  /// A new file of `bytes` bytes; its name must be free.
+  /// Starts a new file of `bytes` bytes. No file may have this name.
   virtual std::unique_ptr<NewFile> put(const std::string& name, uint64_t bytes) = 0;
   virtual void remove(const std::string& name) = 0;
-  /// The commit point: `text` becomes COMMIT and the checkpoint is published. is_wanted() is called as late
-  /// as possible before that; where it returns false what was saved is removed instead, where it throws
-  /// nothing is published. A checkpoint of the same step is replaced.
+  /// Publishes the checkpoint with `text` as COMMIT; this is the commit point. Replaces a checkpoint of the
+  /// same step. Calls is_wanted() as late as possible before. If that returns false, removes the saved files
+  /// and publishes nothing; if it throws, publishes nothing.
   virtual void commit(const std::string& text, const std::function<bool()>& is_wanted) = 0;
   void put_text(const std::string& name, const std::string& text);
 };
 
-/// What stays of a store; see retain().
+/// The checkpoints that retain() keeps.
 struct Retention {
-  int keep_last = 2;             ///< at least two are always kept
-  int64_t keep_every_steps = 0;  ///< multiples of it are kept, 0: none
-  std::string current;           ///< where() of a saving under way, which is left alone
+  int keep_last = 2;             ///< the newest checkpoints to keep; at least two are always kept
+  int64_t keep_every_steps = 0;  ///< also keep multiples of this step number; 0: none
+  std::string current;           ///< where() of a current save, which is not removed
 };
 
-/// One process writes to a store at a time: the holder of the run's lock. Not thread-safe.
+/// Only one process at a time writes to a store: the holder of the run's lock. Not thread-safe.
 class Store {
  public:
   virtual ~Store() = default;
   virtual std::string where() const = 0;  ///< for messages: "/run/ckpt"
-  /// Has no effect yet.
+  /// The files for a save of this state. Changes nothing until begin().
   virtual std::unique_ptr<SavingFiles> saving(const StateInfo& state) = 0;
-  /// Steps of the published checkpoints, newest first; their content is not verified.
+  /// The steps of the published checkpoints, newest first. Does not verify them.
   virtual std::vector<int64_t> list() = 0;
-  /// Null if there is none of this step.
+  /// The checkpoint of this step; null if there is none.
   virtual std::unique_ptr<StoredFiles> open(int64_t step) = 0;
-  /// Readers that come later do not find it. Its bytes may go only with clean().
+  /// Removes a checkpoint: new readers do not find it. clean() may free its bytes later.
   virtual void remove(int64_t step) = 0;
-  /// A run goes back to `step` in a new epoch: later checkpoints are no longer listed.
+  /// Call it when a run goes back to `step` in a new epoch: checkpoints of later steps are no longer listed.
   virtual void set_aside_after(int64_t step, uint64_t epoch) = 0;
-  /// Frees what is no part of the store any more. `kept_epochs`: of the checkpoints that count as kept.
+  /// Frees the bytes of removed checkpoints. `kept_epochs`: the epochs of the kept checkpoints.
   virtual void clean(const Retention& retention, const std::vector<uint64_t>& kept_epochs) = 0;
 };
 
-/// The folder <dir> of FORMAT.md. `fs` outlives it.
+/// The store in a folder, as <dir> in FORMAT.md. `fs` must outlive it.
 std::unique_ptr<Store> directory_store(FileSystem& fs, const std::string& dir);
 
 /// write_shard, publish, retain, open_latest of checkpoint.h for any store.

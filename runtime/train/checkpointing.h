@@ -1,4 +1,4 @@
-// Between a rank's parameters and checkpoints: what this rank writes, and how it loads what any mesh wrote.
+// Saves a rank's state to checkpoints, and loads it from a checkpoint of any mesh.
 #pragma once
 #include <functional>
 
@@ -29,20 +29,22 @@ size_t state_bytes(const parallel::ShardedParams& params);
 /// on `threads` threads.
 void initialise(const ParamTable& table, uint64_t seed, int threads, const RankState& state);
 
-/// Fills master weights from Hugging Face-named tensors; GPT-2 weights may be stored [in, out] (as Hugging Face does) or
-/// [out, in]. Error(kCheckpoint) naming the first tensor that is missing or of another shape.
+/// Sets the master weights from tensors with Hugging Face names. GPT-2's linear weights may be stored as
+/// [in, out] (as by Hugging Face) or [out, in]. Error(kCheckpoint) with the name of the first tensor that is
+/// missing or has another shape.
 void import_weights(const ParamTable& table, ckpt::TensorFolder& folder, const RankState& state);
 
-/// Where the data go on after that checkpoint; `new_data`: they begin at their start.
+/// The position in the data after that checkpoint. `new_data`: the data begin at their start.
 DataPosition data_position(const ckpt::StateInfo& state, bool new_data);
 
-/// Loads master weights and moments. Error(kCheckpoint) if the tensors are not this model's, or damaged.
+/// Loads master weights and moments. Error(kCheckpoint) if the tensors are damaged or of another model.
 void load_state(const ParamTable& table, ckpt::Checkpoint& checkpoint, const RankState& state);
 
-/// The chunks of this rank where they are on its device, as write_shard takes them with a DeviceChunks; `tensors` is
-/// checkpoint_tensors(table).
+/// The chunks that this rank saves, in the memory of its device. Pass them to write_shard with a DeviceChunks
+/// and checkpoint_tensors(table).
 std::vector<ckpt::ChunkData> state_chunk_data(const RankState& state);
-/// Publishes the gradients of all ranks below `directory` in the format of a checkpoint. Collective over `world`.
+/// Saves the gradients of all ranks below `directory`, in the format of a checkpoint. Collective over
+/// `world`.
 void save_gradients(parallel::Communicator& world, FileSystem& fs, const std::string& directory, const ckpt::StateInfo& description,
                     const ParamTable& table, const RankState& state);
 

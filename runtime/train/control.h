@@ -1,7 +1,8 @@
-// The control channel: how a rank and its supervisor talk, outside MPI.
+// Control: a rank's end of the control channel to its supervisor, outside MPI.
 //
-// A rank says hello, what it does, what each step gave, and what it saved; the supervisor says stop. Over TCP, one JSON
-// object a line (runtime/run/rank/control_client.cpp); in a test, direct calls (runtime/run/rank/thread_control.cpp). Nothing here is collective.
+// A rank sends its activity, step reports and receipts of saves; the supervisor sends stop requests and
+// results of saves. In a run the channel is a socket with one JSON object per line
+// (runtime/run/rank/control_client.cpp); in tests it is direct calls (runtime/run/rank/thread_control.cpp).
 #pragma once
 #include <functional>
 #include <memory>
@@ -20,22 +21,23 @@ enum class StopLevel { none = 0, save_and_stop = 1, now = 2 };
 struct StepReport {
   int64_t step = 0;     ///< completed steps, from 1
   std::string json;     ///< the whole object
-  bool log = true;      ///< also shown on the console
-  std::string ranks;    ///< the numbers of every rank, a line of metrics.ranks.jsonl; "" in most steps
+  bool log = true;      ///< the console's table shows it
+  std::string ranks;    ///< numbers of every rank, a line of metrics.ranks.jsonl; "": none in this step
 };
 
-/// A rank's end. Thread rule: all calls from the rank's main thread, except that stop_level() may be polled from anywhere.
+/// Thread rule: only the rank's main thread calls it; but any thread may call stop_level() and
+/// device_activity().
 class Control {
  public:
   virtual ~Control() = default;
 
-  /// Highest stop level the supervisor has asked for so far. Never blocks.
+  /// The highest stop level that the supervisor has requested so far. Never blocks.
   virtual StopLevel stop_level() const = 0;
 
-  /// What this rank does from now on. Cheap: kept in memory, on the board of its machine if there is one, and carried by the next
-  /// heartbeat and by the crash record.
+  /// Sets the current activity of this rank. Cheap: it is stored in memory and on the machine's activity
+  /// board, and sent with the next heartbeat. A crash record contains it.
   virtual void activity(const Activity& now) = 0;
-  /// The same of the device's own waits (see with_device); calls do not overlap, from any thread.
+  /// Sets what the device waits for (see with_device). Any thread, but one call at a time.
   virtual void device_activity(const Activity& now) = 0;
 
   virtual void report(const StepReport& report) = 0;
@@ -44,18 +46,20 @@ class Control {
 
   struct SaveResult {
     bool ok = false;
-    std::string message;   ///< root hash when ok, else why not
+    std::string message;   ///< root hash if ok, otherwise the reason
   };
-  /// Hands in this rank's receipt of the save of `state` (the same on every rank; `tensors` is the full global list, used from rank 0
-  /// only) and waits until the supervisor has published or given up. `failure` non-empty: this rank could not write; the save
-  /// fails on every rank, training goes on.
+  /// Sends this rank's receipt for the save of `state` and waits until the supervisor has published the
+  /// checkpoint or given up.
+  ///   state     the same on every rank
+  ///   tensors   the global list of tensors; only that of rank 0 is used
+  ///   failure   why this rank could not write, "": it could. Otherwise the save fails on every rank, and training continues
   virtual SaveResult commit_shard(const ckpt::StateInfo& state, const std::vector<ckpt::Tensor>& tensors,
                                   const ckpt::ShardReceipt& receipt, const std::string& failure) = 0;
-  /// Rank 0, before the shards: makes the saving directory. Others wait for it inside begin_save. The
-  /// problem is the same on every rank; commit_shard follows in either case.
+  /// Every rank calls it before it writes its shard. On rank 0 it makes the saving directory; other ranks
+  /// wait for that. Every rank gets the same result, and calls commit_shard in either case.
   virtual Problem begin_save(const ckpt::StateInfo& state) = 0;
 
-  /// The orderly end of this rank.
+  /// Reports the orderly end of this rank.
   virtual void done() = 0;
 };
 

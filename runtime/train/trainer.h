@@ -12,7 +12,7 @@
 
 namespace trainctl {
 
-/// Communicators of every axis, made by split from the world; each may have one member.
+/// The communicators of a rank's groups, split from the world. Each may have only one member.
 struct MeshCommunicators {
   std::unique_ptr<parallel::Communicator> tp, dp, pp, tied;   ///< tied: first and last stage, or null
   PipelineEdges edges;
@@ -25,26 +25,29 @@ struct MeshCommunicators {
 };
 MeshCommunicators split_mesh(const parallel::MeshShape& shape, parallel::Communicator& world, bool tied, bool ring);
 
-/// Every rank's times in the order of world ranks on rank 0, nothing elsewhere: gathered an axis at a time,
-/// so that no rank talks to all others. Collective.
+/// Gathers the times of all ranks to rank 0, in the order of world ranks; empty on other ranks. Gathers one
+/// axis at a time, so that no rank exchanges messages with all others. Collective.
 std::vector<RankTimes> gather_times(const parallel::MeshShape& shape, const MeshCommunicators& comms,
                                     const RankTimes& own);
 
 data::DatasetOptions dataset_options(const JobSpec& job, bool validation);
 
-/// FLOP/s of all devices of the run together; ranks that share cores or a GPU share its peak. Rank 0 may have to measure it.
+/// The peak FLOP/s of all devices of the run together. Ranks that share cores or a GPU share its peak.
+/// Collective; rank 0 measures the peak if it is not known.
 double all_ranks_peak(const JobSpec& job, const RankOptions& options, parallel::Communicator& world, kernels::Backend& backend);
 
-/// Ranks on unlike devices would give bits that depend on which of them computes what: Error(kPreflight). Collective.
+/// Error(kPreflight) if ranks have devices with different numerics, because the bits would then depend on the
+/// placement of ranks. Collective.
 void require_equal_numerics(parallel::Communicator& world, const std::string& numerics);
 
-/// Error(kData) if an evaluation could not give each lane a micro-batch.
+/// Error(kData) if the validation data do not have a micro-batch for each lane.
 void check_validation_size(const data::Dataset& validation, const JobSpec& job);
 
-/// The factors of 0-based step `step`, after `skipped` steps that changed nothing.
+/// The optimizer's factors for 0-based step `step`, after `skipped` skipped steps, which do not count for the
+/// bias correction.
 kernels::AdamWStep adamw_step(const JobSpec& job, int64_t step, int64_t skipped, double grad_norm);
 
-/// What a rank reports while it does such an action.
+/// The phase that a rank reports during an action of this kind.
 RunPhase phase_of(parallel::Act act);
 
 class Trainer {
