@@ -1,17 +1,17 @@
-// The parameters of one rank: compute copies and gradients of its part of the model, summed over lanes and the
-// dp axis in a fixed order, and the optimizer state of the chunks it owns (ZeRO-0: of all its chunks, ZeRO-1:
-// its share).
+// ShardedParams holds the parameters of one rank: the compute copies and gradients of its part of the model,
+// and the optimizer state of the chunks that it owns (ZeRO-0: all its chunks, ZeRO-1: its share). Gradients
+// are summed over lanes and the dp axis in a fixed order.
 //
 //   backward      gradients accumulate per lane
-//   merge_lane    finished lanes merge pairwise (a binary counter), so that a rank's lanes form a subtree of the
-//                 run's one tree over all lanes
-//   reduce        a layer is complete: its chunks are packed and sent to their owners in buckets, during the
-//                 backward
-//   sum           owners add the dp ranks' sums as the upper part of the same tree; replicas under sequence
-//                 parallelism add over tp; a tied embedding adds its two uses
-//   step          AdamW on own chunks
-//   gather        compute copies travel to everyone in buckets, during the next forward pass, which awaits each
-//                 layer's just before it uses them
+//   merge_lane    finished lanes are added pairwise (a binary counter), so that a rank's lanes form a subtree of
+//                 the run's tree over all lanes
+//   reduce        the gradients of a layer are complete: its chunks are packed and sent to their owners in
+//                 buckets, during the backward pass
+//   sum           owners add the sums of the dp ranks as the upper part of the same tree; replicas under
+//                 sequence parallelism are added over tp; the two uses of a tied embedding are added
+//   step          AdamW on the rank's own chunks
+//   gather        the owners send the new compute copies to all ranks in buckets, during the next forward pass,
+//                 which waits for those of a layer directly before it uses them
 //
 // Flat order: the chunks of a group are sorted by owner, each owner's last layer first (the order in which
 // gradients become ready), each chunk contiguous. Neighbouring chunks have different owners, so that every
@@ -33,11 +33,11 @@ struct ParamUse {
   enum Tie { untied, tied_first, tied_second };
   int param = 0;                  ///< index into the model's table
   ParamLayout layout;
-  DType dtype = DType::f32;       ///< of the compute copy
+  DType dtype = DType::f32;       ///< dtype of the compute copy
   float weight_decay = 0;
-  bool joined = false;            ///< stands directly behind the use before it, as one taller matrix
-  bool partial_over_tp = false;   ///< each tp rank holds a part of the gradient's sum (norms under sequence parallelism)
-  bool counted = true;            ///< this rank's copy is the one that is saved and whose gradient norm counts
+  bool joined = false;            ///< directly follows the previous use in memory, as one taller matrix
+  bool partial_over_tp = false;   ///< the gradient must be added over tp (norms under sequence parallelism)
+  bool counted = true;            ///< this rank's copy is saved and counts in the gradient norm
   Tie tie = untied;               ///< the embedding (first) and the head (second) that share one parameter
 };
 
@@ -46,7 +46,8 @@ struct ShardingOptions {
   int lanes_per_rank = 1;         ///< power of two
   int64_t bucket_elements = 1 << 20;
   int tp = 1, tp_rank = 0;
-  bool fast_reduction = false;    ///< the dp group makes the sums itself where it can (Communicator::reduces), in an order of its own
+  /// The dp group adds by itself if it can (Communicator::reduces), in its own order.
+  bool fast_reduction = false;
 };
 
 /// Memory in bytes by purpose; what the plan prints and the constructor takes.
@@ -70,35 +71,38 @@ class ShardedParams {
                             const ShardingOptions& options, int dp, int dp_rank, bool has_tied_peer);
 
   int use_count() const;
-  /// Compute copy [local rows, cols]; of a tied second use on the same rank: the first one's.
+  /// The compute copy [local rows, cols]. A tied second use on the same rank has that of the first use.
   kernels::Matrix weight(int use) const;
-  /// Gradient f32 into which micro-batches of this rank's lane `lane` accumulate.
+  /// The f32 gradient into which micro-batches of this rank's lane `lane` accumulate.
   kernels::Matrix gradient(int use, int lane) const;
-  /// Zeroes the gradients into which `lane` accumulates, of uses [begin, end).
+  /// Sets this gradient to zero.
   void zero_gradient(int use, int lane);
 
-  /// Lane `lane` (0..lanes_per_rank-1, in order) has its whole gradient of uses [begin, end): adds it to
-  /// those of the lanes before.
+  /// Call it when lane `lane` (0..lanes_per_rank-1, in order) has its whole gradient of uses [begin, end).
+  /// Adds the gradient to those of the earlier lanes.
   void merge_lane(int begin, int end, int lane);
-  /// All lanes of uses [begin, end) are merged: starts the dp reduction of every bucket that is full. Once in
-  /// a step for every use, last uses first.
+  /// Call it when all lanes of uses [begin, end) are merged: once per step for every use, last uses first.
+  /// Starts the dp reduction of every full bucket.
   void reduce(int begin, int end);
   /// Waits for the reductions of all uses; afterwards own chunks hold the sum over all lanes.
   void finish_reduction();
 
-  /// squares[first_chunk[param] + chunk] = sum of squares of the gradient of each chunk that this rank counts; others untouched.
+  /// squares[first_chunk[param] + chunk] = sum of squares of the gradient, for each chunk that this rank
+  /// counts. Does not change other entries.
   void add_gradient_squares(std::span<const int64_t> first_chunk, std::span<double> squares);
-  /// AdamW on the chunks whose state is here, after finish_reduction.
+  /// AdamW on the chunks whose state is on this rank. Call it after finish_reduction.
   void step(const kernels::AdamWStep& step);
-  /// The compute copies of uses [begin, end) begin their way to everyone, in buckets; once for every use
-  /// after a step, first uses first.
+  /// Starts to send the compute copies of uses [begin, end) to all ranks, in buckets. Call it once for every
+  /// use after a step, first uses first.
   void gather(int begin, int end);
-  /// Compute copies from the master weights as they are (after init or load), on their way to everyone.
+  /// Computes the compute copies from the master weights and starts to send them to all ranks. Call it after
+  /// initialisation or load.
   void publish();
-  /// Work given to the stream from now on sees the new compute copies of uses [0, end). Every use is awaited before it is read.
+  /// Work enqueued on the stream from now on sees the new compute copies of uses [0, end). Call it before a
+  /// use is read.
   void await(int end);
 
-  /// A chunk whose optimizer state is here: each pointer is [box.count()] f32 on the device.
+  /// A chunk whose optimizer state is on this rank. Each pointer is [box.count()] f32 on the device.
   struct StateChunk {
     int param = 0, chunk = 0;
     Box box;

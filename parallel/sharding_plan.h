@@ -1,5 +1,5 @@
-// How ShardedParams lays a rank's parameters out: groups, chunks in flat order, owners, places in the arenas. Pure; what the plan adds up and
-// what the constructor takes come from here.
+// How ShardedParams lays a rank's parameters out: groups, chunks in flat order, owners, places in the arenas.
+// Pure; what the plan adds up and what the constructor takes come from here.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -11,18 +11,20 @@
 
 namespace trainctl::parallel::sharding {
 
-/// What a group's members have in common: dtype of the compute copy and how their sums are finished.
+/// The groups of uses. The members of a group have the same dtype of compute copies and the same rule for
+/// sums.
 enum Group { cut_matrices, cut_vectors, replicated, replicated_partial, tied_embedding, tied_head, kGroups };
 
-/// Where a use stands in the weight and gradient arenas.
+/// The place of a use in the weight and gradient arenas.
 struct Placement {
   int64_t rows = 0, cols = 0;
   size_t weight_offset = 0;    // bytes
   int64_t gradient_offset = 0; // elements
 };
 
-/// A chunk of a group. Chunks are listed last layer first, the order in which gradients become ready; in flat order they stand owner by
-/// owner, each owner's in that order, so that an owner's part of any run of the list is contiguous.
+/// A chunk of a group. The list has the chunks of the last layer first, in the order in which gradients
+/// become ready. Flat order is owner by owner, and in the order of the list for each owner. So an owner's
+/// part of any range of the list is contiguous.
 struct FlatChunk {
   int use = 0;
   LocalChunk where;
@@ -41,7 +43,8 @@ struct GroupPlan {
     for (size_t i = begin; i < end; ++i) sum += chunks[i].where.global.count();
     return sum;
   }
-  /// Elements from which on a run of chunks is worth an exchange: what the spec says, but so many that every rank owns some of it.
+  /// The minimum size, in elements, of a range of chunks for an exchange: `wanted` (from the spec), but at
+  /// least so many that every rank owns some of them.
   int64_t bucket_elements(int64_t wanted, int dp) const {
     int64_t largest = 0;
     for (const FlatChunk& c : chunks) largest = std::max(largest, c.where.global.count());
@@ -70,16 +73,16 @@ Plan make_plan(const std::vector<ParamUse>& uses, const std::vector<std::vector<
 
 /// Ranks of one dp group that take the same memory: they own as many elements and as many chunks of each group.
 struct RankClass {
-  int first_rank = 0;     ///< the lowest dp rank among them
+  int first_rank = 0;     ///< the lowest dp rank of the class
   ShardingBytes bytes;
 };
-/// Every rank of a dp group is in one of these classes, which come in the order of their first ranks. One layout serves the whole
-/// group, so that the work does not grow with dp times the chunks.
+/// The classes of all ranks of a dp group, in the order of their first ranks. One layout is made for the
+/// whole group, so the work does not grow with dp times the number of chunks.
 std::vector<RankClass> rank_classes(const std::vector<ParamUse>& uses, const std::vector<std::vector<Box>>& grids,
                                     const ShardingOptions& options, int dp, bool has_tied_peer);
 
-/// Whether the transport adds a group's gradients. What tensor-parallel ranks hold alike must stay alike, and their dp groups need not add
-/// in one order, so that those small sums are always made here.
+/// Whether the transport adds a group's gradients. It never does for parameters that tensor-parallel ranks
+/// replicate: the replicas must stay equal, and the dp groups of these ranks may add in different orders.
 bool adds_in_transport(int group, const ShardingOptions& options, int dp);
 
 /// Gradients of a group are packed in flat order unless they can be used where they stand.

@@ -1,4 +1,4 @@
-// What the computation of a model costs, counted by running the model on the tally twin.
+// The FLOPs of a model, counted by running the model on the tally twin.
 #pragma once
 #include <cstdint>
 
@@ -6,9 +6,9 @@
 
 namespace trainctl {
 
-/// FLOPs of one token, forward and backward, without recomputation: of every matrix product (the head once,
-/// the embedding look-up not) and of attention over all pairs of tokens (full) or those that are really
-/// computed (causal: half).
+/// The FLOPs of one token, forward and backward, without recomputation. They include every matrix product (the
+/// head once, not the embedding look-up) and attention: over all pairs of tokens (full), or only over the
+/// computed half (causal).
 struct FlopsPerToken {
   double full = 0, causal = 0;
 };

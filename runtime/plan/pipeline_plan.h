@@ -1,5 +1,5 @@
-// What the plan wants to know of a step's pipeline: micro-batches held at once, messages, idle time. Known
-// without writing down the programs of all micro-batches, of which there may be a billion.
+// The numbers of a step's pipeline for the plan: micro-batches in flight, messages, idle time. They are
+// computed without the programs of all micro-batches, of which there may be a billion.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -14,10 +14,10 @@ struct PipelinePlan {
   double bubble_fraction = 0;           ///< mean idle share of a stage, from the simulated schedule
 };
 
-/// The job's programs, run by the simulator. Past the micro-batches that fill the pipeline each further
-/// round of `stages` of them adds the same work, the same messages and as many slots, and no idle time; so
-/// that where all stages have more than `most_simulated` micro-batches to compute, only the first rounds
-/// are simulated.
+/// Simulates the job's programs. After the micro-batches that fill the pipeline, each further round of
+/// `stages` micro-batches adds the same work, the same messages and as many slots, and no idle time. So if
+/// all stages together have more than `most_simulated` micro-batches to compute, only the first rounds are
+/// simulated.
 PipelinePlan plan_pipeline(const JobSpec& job, int64_t most_simulated = 1 << 16);
 
 }  // namespace trainctl

@@ -1,5 +1,5 @@
-// What a run will need, from the spec alone: memory per rank by purpose, traffic, FLOPs, pipeline bubble.
-// The same functions size the arenas that a rank takes, so that the plan is what is allocated.
+// The plan of a run, from the spec alone: memory per rank by purpose, traffic, FLOPs, pipeline bubble. The
+// same functions size the arenas of a rank, so a rank allocates what the plan says.
 #pragma once
 #include <string>
 #include <vector>

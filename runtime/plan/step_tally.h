@@ -1,5 +1,5 @@
-// What one rank of a job computes and sends in one step, counted by running that rank's step on the tally
-// twins of device and peers.
+// Counts what one rank of a job computes and sends in one step, by running that step on the tally twins of
+// device and peers.
 #pragma once
 #include "kernels/tally.h"
 #include "parallel/mesh.h"
@@ -12,7 +12,7 @@ namespace trainctl {
 /// Groups of the traffic, as a counting communicator names them.
 inline constexpr const char *kTensorGroup = "tensor", *kDataGroup = "data", *kActivations = "activations",
                             *kGradients = "gradients", *kTied = "tied embedding";
-/// The group of a communicator that split_mesh has named; "" for the others.
+/// The group for a communicator's name from split_mesh; "" for other names.
 std::string traffic_group_of(const std::string& communicator_name);
 
 struct StepTally {
