@@ -116,7 +116,9 @@ class RecordingEdge final : public parallel::Communicator {
 /// nothing.
 class OneStage {
  public:
-  OneStage(Schedule schedule, int stage, int width) {
+  /// `folder`: for its token file, of the caller, who lives on where a program ends this process.
+  OneStage(const std::string& folder, Schedule schedule, int stage, int width)
+      : job_(tiny_job(Family::llama, folder)) {
     job_.parallelism.pipeline = 2;
     job_.parallelism.data = width;
     job_.parallelism.schedule = schedule;
@@ -165,8 +167,7 @@ class OneStage {
   std::vector<std::string> log;
 
  private:
-  const TemporaryFolder dir_;
-  JobSpec job_ = tiny_job(Family::llama, dir_.path());
+  JobSpec job_;
   std::vector<std::unique_ptr<parallel::Communicator>> world_ = parallel::make_thread_world(1, 10);
   std::unique_ptr<kernels::Backend> backend_ = kernels::make_cpu_backend(1);
   std::unique_ptr<kernels::Stream> stream_ = backend_->create_stream();
@@ -179,7 +180,8 @@ class OneStage {
 
 /// What stage `stage` of two does in a step.
 std::vector<std::string> log_of(Schedule schedule, int stage) {
-  OneStage one(schedule, stage, 1);
+  const TemporaryFolder dir;
+  OneStage one(dir.path(), schedule, stage, 1);
   one.run(1);
   return one.log;
 }
@@ -193,7 +195,7 @@ std::string end_without(Schedule schedule, int stage, parallel::Act act) {
   if (child == 0) {
     if (freopen(path.c_str(), "w", stderr) == nullptr) _exit(3);
     std::signal(SIGABRT, SIG_DFL);   // not the test framework's
-    OneStage one(schedule, stage, 2);
+    OneStage one(dir.path(), schedule, stage, 2);
     parallel::StepProgram& actions = one.program.actions;
     const auto at =
         std::find_if(actions.begin(), actions.end(), [&](const parallel::Action& a) { return a.act == act; });
