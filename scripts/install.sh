@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what trainctl is built with: Debian 12 packages only. Does nothing where all of them are there.
-#   --tests   also what only tests need: fake nodes, Slurm, sshd. On a machine that runs systemd these
-#             packages would start services, an sshd among them: there they are named and not installed.
+#   --tests   also what only tests need: clang-format; fake nodes, Slurm, sshd. On a machine that runs systemd the latter
+#             would start services, an sshd among them: there they are named and not installed.
 set -euo pipefail
 packages=(g++ cmake ninja-build ccache libopenmpi-dev openmpi-bin libdnnl-dev libxxhash-dev libssl-dev
           libfmt-dev nlohmann-json3-dev libcli11-dev catch2 libsentencepiece-dev libhwloc-dev libpmix-dev patchelf zstd libboost-context-dev)
@@ -15,6 +15,8 @@ missing_of() {
 }
 mapfile -t missing < <(missing_of "${packages[@]}")
 if [ "${1:-}" = --tests ]; then
+  mapfile -t formatter < <(missing_of clang-format)
+  missing+=("${formatter[@]}")
   mapfile -t for_tests < <(missing_of "${test_packages[@]}")
   if [ ${#for_tests[@]} -gt 0 ] && [ -d /run/systemd/system ]; then
     echo "not installed, so the tests labelled cluster and slurm are skipped: apt-get install ${for_tests[*]}"
