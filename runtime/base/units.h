@@ -31,6 +31,9 @@ std::string memory_text(double bytes);
 /// A memory size with fewer digits, for lists of terms: "1.2 GiB", "310 MiB".
 std::string brief_memory_text(uint64_t bytes);
 
+/// "2024-05-03T12:00:00Z".
+std::string utc_text(double unix_s);
+
 /// The bytes of one unit: KiB, MiB, GiB, TiB, kB, MB, GB, TB; nullopt for another text.
 std::optional<double> bytes_of_unit(std::string_view unit);
 /// The seconds of one unit: ms, s, m, min, h, d; nullopt for another text.
