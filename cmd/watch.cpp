@@ -1,6 +1,5 @@
 #include "cmd/watch.h"
 
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/ioctl.h>
@@ -11,8 +10,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
-#include <ctime>
 #include <string_view>
+
+#include "runtime/base/file_system.h"
+#include "runtime/base/units.h"
 
 namespace trainctl::cmd {
 namespace {
@@ -124,7 +125,7 @@ void watch(const std::function<Screen(Room)>& draw, double every_s, bool plain) 
   if (plain || !::isatty(STDOUT_FILENO)) {
     for (Screen screen = draw({});; screen = draw({})) {
       const std::string time =
-          plain ? "" : fmt::format("--- {:%Y-%m-%dT%H:%M:%SZ}\n", fmt::gmtime(std::time(nullptr)));
+          plain ? "" : fmt::format("--- {}\n", utc_text(real_clock().unix_s()));
       if (!print(time + screen.text) || screen.last || !pause(signals, false, every_s)) return;
     }
   }

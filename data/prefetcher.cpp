@@ -1,4 +1,3 @@
-#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <exception>
@@ -7,6 +6,7 @@
 
 #include "data/dataset.h"
 #include "runtime/base/error.h"
+#include "runtime/base/file_system.h"
 
 namespace trainctl::data {
 
@@ -86,7 +86,7 @@ void Prefetcher::request(std::vector<uint64_t> indices) {
 }
 
 std::vector<int32_t> Prefetcher::next(double* waited_s) {
-  const auto start = std::chrono::steady_clock::now();
+  const double start_s = real_clock().monotonic_s();
   std::unique_lock lock(state_->mutex);
   ENSURE(state_->outstanding > 0, "a batch was awaited that was not requested");
   state_->changed.wait(lock, [this] { return !state_->ready.empty(); });
@@ -95,8 +95,7 @@ std::vector<int32_t> Prefetcher::next(double* waited_s) {
   --state_->outstanding;
   lock.unlock();
   state_->changed.notify_all();
-  if (waited_s != nullptr)
-    *waited_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (waited_s != nullptr) *waited_s = real_clock().monotonic_s() - start_s;
   if (batch.failure) std::rethrow_exception(batch.failure);
   return std::move(batch.tokens);
 }

@@ -3,16 +3,9 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/file_system.h"
-#include "runtime/base/json.h"
+#include "runtime/base/record.h"
 
 namespace trainctl::data {
-namespace {
-
-constexpr const char* kMark = "trainctl_tokens";
-constexpr int kVersion = 1;
-
-}  // namespace
-
 std::string sidecar_path(const std::string& token_path) {
   const size_t n = token_path.size();
   const bool has_extension = n > 4 && (token_path.substr(n - 4) == ".idx" || token_path.substr(n - 4) == ".bin");
@@ -20,18 +13,7 @@ std::string sidecar_path(const std::string& token_path) {
 }
 
 std::string sidecar_json(const Sidecar& s) {
-  const nlohmann::ordered_json j{{kMark, kVersion},
-                                 {"tokenizer", s.tokenizer},
-                                 {"tokenizer_sha256", s.tokenizer_sha256},
-                                 {"vocab_size", s.vocab_size},
-                                 {"end_of_text", s.end_of_text},
-                                 {"format", s.format},
-                                 {"tokens", s.tokens},
-                                 {"documents", s.documents},
-                                 {"text_bytes", s.text_bytes},
-                                 {"fingerprint", s.fingerprint},
-                                 {"inputs", s.inputs}};
-  return dump_json(j, 2) + "\n";
+  return dump_json(record_json<nlohmann::ordered_json>(s), 2) + "\n";
 }
 
 std::optional<Sidecar> read_sidecar(const std::string& token_path) {
@@ -39,25 +21,21 @@ std::optional<Sidecar> read_sidecar(const std::string& token_path) {
   auto& fs = real_file_system();
   if (!fs.exists(path) || fs.is_directory(path)) return std::nullopt;
   const auto j = try_parse_json(fs.read_text(path));
-  if (!j.is_object() || !j.contains(kMark)) return std::nullopt;
+  if (!j.is_object() || !j.contains(Sidecar::kMark)) return std::nullopt;
+  const auto damaged = [&](const std::exception& e) {
+    return Error(
+        ErrorCode::kData,
+        fmt::format("{} is damaged ({}); delete it to go without, or tokenize again", path, e.what()));
+  };
   try {
-    if (j.at(kMark).get<int>() != kVersion)
+    if (j.at(Sidecar::kMark).get<int>() != Sidecar::kVersion)
       throw Error(ErrorCode::kData, fmt::format("{}: version {} of the sidecar; this program reads {}", path,
-                                                dump_json(j.at(kMark)), kVersion));
-    Sidecar s;
-    j.at("tokenizer").get_to(s.tokenizer);
-    j.at("tokenizer_sha256").get_to(s.tokenizer_sha256);
-    j.at("vocab_size").get_to(s.vocab_size);
-    j.at("end_of_text").get_to(s.end_of_text);
-    j.at("format").get_to(s.format);
-    j.at("tokens").get_to(s.tokens);
-    j.at("documents").get_to(s.documents);
-    j.at("text_bytes").get_to(s.text_bytes);
-    j.at("fingerprint").get_to(s.fingerprint);
-    j.at("inputs").get_to(s.inputs);
-    return s;
+                                                dump_json(j.at(Sidecar::kMark)), Sidecar::kVersion));
+    return record_of<Sidecar>(j);
   } catch (const nlohmann::json::exception& e) {
-    throw Error(ErrorCode::kData, fmt::format("{} is damaged ({}); delete it to go without, or tokenize again", path, e.what()));
+    throw damaged(e);
+  } catch (const BadRecord& e) {
+    throw damaged(e);
   }
 }
 

@@ -19,6 +19,21 @@ struct Sidecar {
   uint64_t tokens = 0, documents = 0, text_bytes = 0;
   std::string fingerprint;       ///< of the token files, as TokenSource::fingerprint
   std::vector<std::string> inputs;
+  static constexpr const char* kMark = "trainctl_tokens";
+  static constexpr int kVersion = 1;
+  static void fields(auto& f, auto& r) {
+    f.written(kMark, kVersion);
+    f("tokenizer", r.tokenizer);
+    f("tokenizer_sha256", r.tokenizer_sha256);
+    f("vocab_size", r.vocab_size);
+    f("end_of_text", r.end_of_text);
+    f("format", r.format);
+    f("tokens", r.tokens);
+    f("documents", r.documents);
+    f("text_bytes", r.text_bytes);
+    f("fingerprint", r.fingerprint);
+    f("inputs", r.inputs);
+  }
 };
 
 std::string sidecar_json(const Sidecar& sidecar);

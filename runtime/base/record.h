@@ -7,13 +7,14 @@
 //       f("name", r.name);                     // always written; the reader requires it
 //       f.later("count", r.count);             // always written; records of older versions may lack it
 //       f.maybe("load", r.load);               // written only if it has a value
+//       f.when(r.count > 1, "many", r.many);   // written on that condition; read if it is there
 //       f.written("version", 1);               // written for other programs; the reader ignores it
 //     }
 //   };
 //
-// A field is a record, an enum with Words, a type that the JSON library converts (numbers, bools, texts,
-// pairs, types with to_json and from_json), a vector of these, or JSON in a text: f("lineage",
-// as_json(r.lineage_json)). Pure; safe from any thread.
+// RecordOf<T>::fields is the list of a type that cannot hold it. A field is a record, an enum with Words, a
+// type that the JSON library converts (numbers, bools, texts, pairs, types with to_json and from_json), a
+// vector of these, or JSON in a text: f("lineage", as_json(r.lineage_json)). Pure; safe from any thread.
 #pragma once
 #include <fmt/format.h>
 
@@ -23,6 +24,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "runtime/base/error.h"
 #include "runtime/base/json.h"
 #include "runtime/base/words.h"
 
@@ -33,6 +35,21 @@ class BadRecord : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
+
+/// Specialised with `static void fields(auto& f, auto& r)` for a record that has no such member.
+template <typename T>
+struct RecordOf;
+
+/// A bool that is written as one of two texts; any other text is read as false.
+template <typename Bool>
+struct BoolText {
+  Bool& value;
+  const char *yes, *no;
+};
+template <typename Bool>
+BoolText<Bool> as_words(Bool& value, const char* yes, const char* no) {
+  return {value, yes, no};
+}
 
 /// A field that holds JSON as text. Text that is not JSON is written as `<discarded>`, as the JSON library
 /// does.
@@ -62,6 +79,10 @@ class RecordWriter {
     if (value) (*this)(name, *value);
   }
   template <typename T>
+  void when(bool condition, const char* name, const T& value) {
+    if (condition) (*this)(name, value);
+  }
+  template <typename T>
   void written(const char* name, const T& value) {
     (*this)(name, value);
   }
@@ -72,6 +93,11 @@ class RecordWriter {
       J object = J::object();
       RecordWriter writer(object);
       T::fields(writer, value);
+      return object;
+    } else if constexpr (requires(RecordWriter& w) { RecordOf<T>::fields(w, value); }) {
+      J object = J::object();
+      RecordWriter writer(object);
+      RecordOf<T>::fields(writer, value);
       return object;
     } else if constexpr (Worded<T>) {
       return J(word_of(value));
@@ -84,6 +110,10 @@ class RecordWriter {
     J array = J::array();
     for (const T& item : list) array.push_back(json_of(item));
     return array;
+  }
+  template <typename Bool>
+  static J json_of(const BoolText<Bool>& text) {
+    return J(text.value ? text.yes : text.no);
   }
   template <typename Text>
   static J json_of(const JsonText<Text>& json) {
@@ -112,6 +142,10 @@ class RecordReader {
     if (object_.contains(name)) read(object_.at(name), value.emplace());
   }
   template <typename T>
+  void when(bool, const char* name, T&& value) {
+    later(name, value);
+  }
+  template <typename T>
   void written(const char*, const T&) {}
 
   template <typename T>
@@ -119,6 +153,9 @@ class RecordReader {
     if constexpr (requires(RecordReader& r) { T::fields(r, value); }) {
       RecordReader reader(json);
       T::fields(reader, value);
+    } else if constexpr (requires(RecordReader& r) { RecordOf<T>::fields(r, value); }) {
+      RecordReader reader(json);
+      RecordOf<T>::fields(reader, value);
     } else if constexpr (Worded<T>) {
       const auto word = json.template get<std::string>();
       const auto known = of_word<T>(word);
@@ -134,6 +171,10 @@ class RecordReader {
     for (const J& item : json.template get_ref<const typename J::array_t&>()) read(item, list.emplace_back());
   }
   static void read(const J& json, std::vector<bool>& list) = delete;
+  template <typename Bool>
+  static void read(const J& json, BoolText<Bool>& text) {
+    text.value = json.template get<std::string>() == text.yes;
+  }
   template <typename Text>
   static void read(const J& json, JsonText<Text>& value) {
     value.text = dump_json(json);
@@ -168,6 +209,14 @@ R record_of_text(std::string_view text) try {
   return record_of<R>(parse_json(text));
 } catch (const nlohmann::detail::exception& error) {
   throw BadRecord(error.what());
+}
+
+/// Of a file that is called `name` in the error. Throws Error(kIo).
+template <typename R>
+R read_record(std::string_view text, std::string_view name) try {
+  return record_of_text<R>(text);
+} catch (const BadRecord& error) {
+  throw Error(ErrorCode::kIo, fmt::format("{} is damaged: {}", name, error.what()));
 }
 
 }  // namespace trainctl

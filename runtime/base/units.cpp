@@ -1,9 +1,11 @@
 #include "runtime/base/units.h"
 
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <cmath>
 #include <cstdlib>
+#include <ctime>
 #include <utility>
 
 namespace trainctl {
@@ -92,6 +94,10 @@ std::string memory_text(double bytes) {
 std::string brief_memory_text(uint64_t bytes) {
   const double mib = double(bytes) / kMebibyte;
   return mib >= 1024 ? fmt::format("{:.1f} GiB", mib / 1024) : fmt::format("{:.0f} MiB", mib);
+}
+
+std::string utc_text(double unix_s) {
+  return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time_t(unix_s)));
 }
 
 std::optional<double> bytes_of_unit(std::string_view unit) {

@@ -7,12 +7,23 @@
 #include <thread>
 
 #include "runtime/base/error.h"
-#include "runtime/base/json.h"
+#include "runtime/base/record.h"
 
 namespace trainctl {
 namespace {
 
 constexpr int kFirstTries = 3, kAllTries = 6;
+
+/// What is remembered under a key.
+struct Measured {
+  double flops_per_s = 0;
+  int tries = 0;
+  bool is_sound() const { return flops_per_s > 0 && std::isfinite(flops_per_s) && tries > 0; }
+  static void fields(auto& f, auto& r) {
+    f("flops_per_s", r.flops_per_s);
+    f("tries", r.tries);
+  }
+};
 
 nlohmann::json read_cache(FileSystem& fs, const std::string& path) {
   try {
@@ -50,22 +61,19 @@ std::string peak_cache_path() {
 double remembered_peak(FileSystem& fs, const std::string& path, const std::string& key,
                        const std::function<double()>& measure) {
   nlohmann::json cache = read_cache(fs, path);
-  double best = 0;
-  int tries = 0;
-  if (const auto found = cache.find(key); found != cache.end() && found->is_object()) {
-    const auto rate = found->find("flops_per_s"), count = found->find("tries");
-    if (rate != found->end() && count != found->end() && rate->is_number() && count->is_number_integer() &&
-        rate->get<double>() > 0 && std::isfinite(rate->get<double>()) && count->get<int>() > 0) {
-      best = rate->get<double>();
-      tries = count->get<int>();
-    }
+  Measured peak;
+  try {
+    if (cache.contains(key)) peak = record_of<Measured>(cache[key]);
+  } catch (const BadRecord&) {
+    // As if it were not there.
   }
-  if (tries >= kAllTries) return best;
-  for (const int until = std::max(kFirstTries, tries + 1); tries < until; ++tries)
-    best = std::max(best, measure());
-  cache[key] = {{"flops_per_s", best}, {"tries", tries}};
+  if (!peak.is_sound()) peak = {};
+  if (peak.tries >= kAllTries) return peak.flops_per_s;
+  for (const int until = std::max(kFirstTries, peak.tries + 1); peak.tries < until; ++peak.tries)
+    peak.flops_per_s = std::max(peak.flops_per_s, measure());
+  cache[key] = record_json(peak);
   write_cache(fs, path, cache);
-  return best;
+  return peak.flops_per_s;
 }
 
 std::string host_processor() {

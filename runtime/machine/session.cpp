@@ -9,7 +9,6 @@
 
 #include <cerrno>
 #include <cstring>
-#include <ctime>
 
 #include "runtime/base/error.h"
 #include "runtime/base/file_system.h"
@@ -110,7 +109,7 @@ void SessionFolders::sweep() {
         continue;
       Folder left{path, ::open((path + "/lock").c_str(), O_RDWR | O_CLOEXEC)};
       const bool nobodys = left.lock_fd >= 0 ? ::flock(left.lock_fd, LOCK_EX | LOCK_NB) == 0
-                                             : double(std::time(nullptr) - s.st_mtime) > kYoungS;
+                                             : real_clock().unix_s() - double(s.st_mtime) > kYoungS;
       if (nobodys) {
         remove(left);
       } else if (left.lock_fd >= 0) {

@@ -1,11 +1,9 @@
 #include "runtime/observe/console.h"
 
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <cmath>
 #include <cstdio>
-#include <ctime>
 #include <limits>
 
 #include "runtime/base/text.h"
@@ -70,7 +68,7 @@ void TerminalConsole::draw_progress() {
 namespace {
 
 std::string key_value_line(const StepView& v, double unix_s) {
-  std::string text = fmt::format("t={:%Y-%m-%dT%H:%M:%SZ} step={}", fmt::gmtime(std::time_t(unix_s)), v.step);
+  std::string text = fmt::format("t={} step={}", utc_text(unix_s), v.step);
   const auto add = [&](const char* key, double value, const char* format) {
     if (!std::isnan(value)) text += fmt::format(" {}={}", key, fmt::format(fmt::runtime(format), value));
   };

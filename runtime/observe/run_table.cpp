@@ -11,6 +11,7 @@
 #include "runtime/base/json.h"
 #include "runtime/base/units.h"
 #include "runtime/observe/status.h"
+#include "runtime/run/record/events.h"
 
 namespace trainctl {
 namespace {
@@ -216,35 +217,44 @@ std::string plain_fields(const json& event) {
 }
 
 /// Would drive what matters out of a short list; a line of the status has the newest checkpoint.
-bool is_routine(const std::string& kind) {
-  for (const char* routine : {"supervisor", "attempt", "starter", "ranks_up", "checkpoint"})
-    if (kind == routine) return true;
-  return false;
+bool is_routine(EventKind kind) {
+  switch (kind) {
+    case EventKind::supervisor:
+    case EventKind::attempt:
+    case EventKind::starter:
+    case EventKind::ranks_up:
+    case EventKind::checkpoint: return true;
+    default: return false;
+  }
 }
 
-std::string words_of(const std::string& kind, const json& e) {
+/// Text that is missing in a record of an older version is "?".
+std::string words_of(EventKind kind, const json& e) {
   const auto text = [&](const char* key) { return e.contains(key) ? text_of(e[key]) : std::string("?"); };
   const auto seconds = [&](const char* key) { return e.value(key, 0.0); };
-  if (kind == "node_up") return fmt::format("{} {}", text("node"), e.value("address", ""));
-  if (kind == "node_lost" || kind == "node_failed") return text("node") + ": " + text("reason");
-  if (kind == "quarantine") return text("node") + ": " + text("cause");
-  if (kind == "failure") return text("cause");
-  if (kind == "restart")
-    return fmt::format("from step {}, {} steps are done again: {}", text("from_step"), text("lost_steps"),
-                       text("reason"));
-  if (kind == "recovered")
-    return fmt::format(
-        "{:.2f} s after the first evidence: ending {:.2f}, deciding {:.2f}, starting {:.2f}, first step "
-        "{:.2f}",
-        seconds("seconds"), seconds("ending_s"), seconds("deciding_s"), seconds("starting_s"),
-        seconds("first_step_s"));
-  if (kind == "start")
-    return fmt::format("epoch {}, {} ranks, from step {}", text("epoch"), text("ranks"), text("from_step"));
-  if (kind == "save_failed") return fmt::format("step {}: {}", text("step"), text("reason"));
-  if (kind == "end")
-    return fmt::format("{} (exit {}){}", text("state"), text("exit_code"),
-                       e.value("reason", "").empty() ? "" : ": " + text("reason"));
-  return plain_fields(e);
+  switch (kind) {
+    case EventKind::node_up: return fmt::format("{} {}", text("node"), e.value("address", ""));
+    case EventKind::node_lost:
+    case EventKind::node_failed: return text("node") + ": " + text("reason");
+    case EventKind::quarantine: return text("node") + ": " + text("cause");
+    case EventKind::failure: return text("cause");
+    case EventKind::restart:
+      return fmt::format("from step {}, {} steps are done again: {}", text("from_step"), text("lost_steps"),
+                         text("reason"));
+    case EventKind::recovered:
+      return fmt::format(
+          "{:.2f} s after the first evidence: ending {:.2f}, deciding {:.2f}, starting {:.2f}, first step "
+          "{:.2f}",
+          seconds("seconds"), seconds("ending_s"), seconds("deciding_s"), seconds("starting_s"),
+          seconds("first_step_s"));
+    case EventKind::start:
+      return fmt::format("epoch {}, {} ranks, from step {}", text("epoch"), text("ranks"), text("from_step"));
+    case EventKind::save_failed: return fmt::format("step {}: {}", text("step"), text("reason"));
+    case EventKind::end:
+      return fmt::format("{} (exit {}){}", text("state"), text("exit_code"),
+                         e.value("reason", "").empty() ? "" : ": " + text("reason"));
+    default: return plain_fields(e);
+  }
 }
 
 }  // namespace
@@ -255,9 +265,10 @@ std::vector<std::string> event_lines(const std::vector<std::string>& lines, size
     const json e = try_parse_json(*line);
     if (!e.is_object()) continue;
     const std::string kind = e.value("kind", "");
-    if (kind.empty() || is_routine(kind)) continue;
+    const auto known = of_word<EventKind>(kind);
+    if (kind.empty() || (known && is_routine(*known))) continue;
     texts.push_back(fmt::format("{:%H:%M:%S}  {:<12} {}", fmt::localtime(std::time_t(e.value("t", 0.0))),
-                                kind, words_of(kind, e)));
+                                kind, known ? words_of(*known, e) : plain_fields(e)));
   }
   std::reverse(texts.begin(), texts.end());
   return texts;

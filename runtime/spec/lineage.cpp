@@ -7,58 +7,21 @@
 #include "runtime/base/json.h"
 
 namespace trainctl {
-namespace {
-
 using nlohmann::ordered_json;
 
-ordered_json json_of(const LineageEntry& entry) {
-  const bool branch = entry.kind == LineageEntry::branch;
-  ordered_json j{{"kind", branch ? "branch" : "change"}, {"run_id", entry.run_id}, {"step", entry.step}};
-  if (branch) j["root"] = entry.root;
-  j["changes"] = ordered_json::array();
-  for (const FieldChange& change : entry.changes)
-    j["changes"].push_back({{"path", change.path}, {"before", change.before}, {"now", change.now}});
-  if (!entry.numerics.empty()) j["numerics"] = {{"before", entry.numerics_before}, {"now", entry.numerics}};
-  if (branch) j["data"] = entry.new_data ? "from its start" : "continues";
-  if (!entry.lr_rule.empty()) j["batch_lr_rule"] = entry.lr_rule;
-  return j;
-}
-
-LineageEntry entry_of(const ordered_json& j) {
-  LineageEntry entry;
-  entry.kind = j.at("kind") == "branch" ? LineageEntry::branch : LineageEntry::change;
-  entry.run_id = j.at("run_id");
-  entry.step = j.at("step");
-  entry.root = j.value("root", "");
-  for (const ordered_json& change : j.at("changes"))
-    entry.changes.push_back({.path = change.at("path"), .before = change.at("before"), .now = change.at("now")});
-  if (j.contains("numerics")) {
-    entry.numerics_before = j["numerics"].at("before");
-    entry.numerics = j["numerics"].at("now");
-  }
-  entry.new_data = j.value("data", "") == "from its start";
-  entry.lr_rule = j.value("batch_lr_rule", "");
-  return entry;
-}
-
-}  // namespace
-
 std::string lineage_json(const std::vector<LineageEntry>& lineage) {
-  ordered_json list = ordered_json::array();
-  for (const LineageEntry& entry : lineage) list.push_back(json_of(entry));
-  return dump_json(list);
+  return dump_json(RecordWriter<ordered_json>::json_of(lineage));
 }
 
 std::vector<LineageEntry> lineage_of(const std::string& text) try {
   std::vector<LineageEntry> lineage;
-  if (text.empty()) return lineage;
-  for (const ordered_json& entry : parse_ordered_json(text)) lineage.push_back(entry_of(entry));
+  if (!text.empty()) RecordReader<ordered_json>::read(parse_ordered_json(text), lineage);
   return lineage;
-} catch (const ordered_json::exception&) {
-  return {};
+} catch (const std::exception&) {
+  return {};  // not JSON, or no list of entries
 }
 
-std::string to_json(const LineageEntry& entry) { return dump_json(json_of(entry)); }
+std::string to_json(const LineageEntry& entry) { return dump_json(record_json<ordered_json>(entry)); }
 
 std::string lineage_at(const std::string& json, int64_t step) {
   std::vector<LineageEntry> lineage = lineage_of(json);

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/record.h"
 #include "runtime/spec/changes.h"
 
 namespace trainctl {
@@ -18,6 +19,38 @@ struct LineageEntry {
   std::string numerics_before, numerics;   ///< numerics of the devices, if they differ; otherwise ""
   bool new_data = false;                   ///< branch: reads the data from their start
   std::string lr_rule;  ///< branch: "linear, × 2" if batch_lr_rule changed the learning rate; otherwise ""
+
+  /// The two texts of `numerics`, as an object of their own.
+  template <typename Text>
+  struct Numerics {
+    Text &before, &now;
+    static void fields(auto& f, auto& r) {
+      f("before", r.before);
+      f("now", r.now);
+    }
+  };
+  static void fields(auto& f, auto& r) {
+    f("kind", r.kind);
+    f("run_id", r.run_id);
+    f("step", r.step);
+    f.when(r.kind == branch, "root", r.root);
+    f("changes", r.changes);
+    f.when(!r.numerics.empty(), "numerics", Numerics{r.numerics_before, r.numerics});
+    f.when(r.kind == branch, "data", as_words(r.new_data, "from its start", "continues"));
+    f.when(!r.lr_rule.empty(), "batch_lr_rule", r.lr_rule);
+  }
+};
+template <>
+struct Words<LineageEntry::Kind> {
+  static constexpr std::string_view list[] = {"branch", "change"};
+};
+template <>
+struct RecordOf<FieldChange> {
+  static void fields(auto& f, auto& r) {
+    f("path", r.path);
+    f("before", r.before);
+    f("now", r.now);
+  }
 };
 
 /// The lineage as a JSON list, oldest entry first, and back. A damaged text gives an empty lineage.

@@ -12,8 +12,12 @@
 #include "ckpt/checkpoint.h"
 #include "runtime/base/activity.h"
 #include "runtime/base/problem.h"
+#include "runtime/train/event_kind.h"
 
 namespace trainctl {
+
+/// What stands in the place of a communicator in the activity of a rank that waits for the supervisor.
+inline constexpr const char* kSupervisorWait = "supervisor";
 
 enum class StopLevel { none = 0, save_and_stop = 1, now = 2 };
 
@@ -42,7 +46,7 @@ class Control {
 
   virtual void report(const StepReport& report) = 0;
   /// Appends to events.jsonl: {"kind": kind, ...fields of json}.
-  virtual void event(const std::string& kind, const std::string& json) = 0;
+  virtual void event(EventKind kind, const std::string& json) = 0;
 
   struct SaveResult {
     bool ok = false;

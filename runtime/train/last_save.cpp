@@ -27,7 +27,8 @@ bool save_at_the_end(const LastSave& last, const std::function<bool()>& save, pa
       return last.stopped ? until_s - begin_s > kStoppedRetryS : control.stop_level() != StopLevel::none;
     };
     if (world.rank() == 0 && !give_up())
-      control.event("save_retry", fmt::format(R"({{"step":{},"attempt":{},"wait_s":{}}})", last.step, attempt + 1, wait_s));
+      control.event(EventKind::save_retry,
+                    fmt::format(R"({{"step":{},"attempt":{},"wait_s":{}}})", last.step, attempt + 1, wait_s));
     control.activity({.phase = RunPhase::saving, .step = last.step, .detail = "(failed, trying again)"});
     while (clock.monotonic_s() < until_s && !give_up()) clock.sleep_s(kLookS);
     // Ranks look at their own clock and hear of a stop at their own time: what one of them decided goes for all.

@@ -272,8 +272,9 @@ struct Trainer::Impl {
                               job.fault_tolerance.skip_bad_steps, step - bad_steps.in_a_row));
     bad_steps = after_step(bad_steps, fate);
     if (world.rank() == 0)
-      control.event("step_skipped", dump_json(nlohmann::json{{"step", step + 1}, {"reason", what}, {"lr", lr},
-                                                             {"in_a_row", bad_steps.in_a_row}, {"total", bad_steps.total}}));
+      control.event(EventKind::step_skipped,
+                    dump_json(nlohmann::json{{"step", step + 1}, {"reason", what}, {"lr", lr},
+                                             {"in_a_row", bad_steps.in_a_row}, {"total", bad_steps.total}}));
     return fate;
   }
 
@@ -431,7 +432,7 @@ struct Trainer::Impl {
     std::string failure;
     ckpt::ShardReceipt receipt;
     const Problem begun =
-        activity.waiting("supervisor", "begin the checkpoint", [&] { return control.begin_save(state); });
+        activity.waiting(kSupervisorWait, "begin the checkpoint", [&] { return control.begin_save(state); });
     if (begun.exists()) {
       failure = begun.text();
     } else {
@@ -445,7 +446,7 @@ struct Trainer::Impl {
         failure = e.what();
       }
     }
-    const bool saved = activity.waiting("supervisor", "publish the checkpoint",
+    const bool saved = activity.waiting(kSupervisorWait, "publish the checkpoint",
                                         [&] { return control.commit_shard(state, tensors, receipt, failure).ok; });
     const double took_s = clock.monotonic_s() - begin;
     saving_s += took_s;

@@ -5,13 +5,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <csignal>
 #include <cstring>
 #include <memory>
 #include <optional>
 
 #include "runtime/base/error.h"
+#include "runtime/base/file_system.h"
 
 namespace trainctl {
 namespace {
@@ -35,7 +35,7 @@ Environment merged(Environment base, const Environment& over) {
 
 /// Reads the ranks' output until all have ended. False if the deadline came first.
 bool wait_for(std::vector<ProbeRank>& ranks, double deadline_s) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::duration<double>(deadline_s);
+  const double end_s = real_clock().monotonic_s() + deadline_s;
   while (true) {
     std::vector<pollfd> fds;
     for (ProbeRank& rank : ranks) {
@@ -46,9 +46,9 @@ bool wait_for(std::vector<ProbeRank>& ranks, double deadline_s) {
         fds.push_back({rank.process->output_fd(), POLLIN, 0});
     }
     if (fds.empty()) return true;
-    const std::chrono::duration<double, std::milli> left = deadline - std::chrono::steady_clock::now();
-    if (left.count() <= 0) return false;
-    ::poll(fds.data(), fds.size(), int(left.count()) + 1);
+    const double left_s = end_s - real_clock().monotonic_s();
+    if (left_s <= 0) return false;
+    ::poll(fds.data(), fds.size(), int(left_s * 1000) + 1);
   }
 }
 

@@ -1,7 +1,6 @@
 #include "runtime/run/agent/agent.h"
 
 #include <fcntl.h>
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <poll.h>
 #include <signal.h>
@@ -14,12 +13,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <ctime>
 #include <deque>
 #include <fstream>
 
 #include "runtime/base/error.h"
-#include "runtime/base/json.h"
+#include "runtime/base/record.h"
+#include "runtime/base/units.h"
 #include "runtime/machine/bundle.h"
 #include "runtime/machine/outer_launcher.h"
 #include "runtime/machine/session.h"
@@ -99,7 +98,7 @@ class Agent {
 
  private:
   static void say(const std::string& line) {
-    fmt::print("{:%Y-%m-%dT%H:%M:%SZ} {}\n", fmt::gmtime(std::time(nullptr)), line);
+    fmt::print("{} {}\n", utc_text(real_clock().unix_s()), line);
   }
 
   /// What computes here for this run: "" where it cannot be said.
@@ -483,18 +482,9 @@ int run_remote_shell(const std::string& host, const std::string& command) {
 
 std::string supervisor_file(const std::string& run_directory) { return run_directory + "/supervisor.json"; }
 
-std::string SupervisorFile::to_json() const {
-  return dump_json(
-      nlohmann::json{{"address", address}, {"token", token}, {"requeue", requeue}, {"chain", chain}});
-}
-
+std::string SupervisorFile::to_json() const { return record_text(*this); }
 SupervisorFile SupervisorFile::from_json(const std::string& text) {
-  const nlohmann::json j = try_parse_json(text);
-  const auto is_text = [&](const char* key) { return j.contains(key) && j[key].is_string(); };
-  if (!j.is_object() || !is_text("address") || !is_text("token"))
-    throw Error(ErrorCode::kIo, "supervisor.json is damaged");
-  const bool requeue = j.contains("requeue") && j["requeue"].is_boolean() && j["requeue"].get<bool>();
-  return {j["address"], j["token"], requeue, is_text("chain") ? j["chain"].get<std::string>() : ""};
+  return read_record<SupervisorFile>(text, "supervisor.json");
 }
 
 }  // namespace trainctl

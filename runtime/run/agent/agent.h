@@ -38,6 +38,12 @@ struct SupervisorFile {
   std::string chain;     ///< as in SlurmTies
   std::string to_json() const;
   static SupervisorFile from_json(const std::string& text);  ///< Error(kIo)
+  static void fields(auto& f, auto& r) {
+    f("address", r.address);
+    f("token", r.token);
+    f.later("requeue", r.requeue);
+    f.later("chain", r.chain);
+  }
 };
 std::string supervisor_file(const std::string& run_directory);
 

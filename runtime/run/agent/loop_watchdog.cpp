@@ -4,6 +4,9 @@
 #include <signal.h>
 
 #include <chrono>
+#include <utility>
+
+#include "runtime/base/file_system.h"
 
 namespace trainctl {
 namespace {
@@ -32,14 +35,12 @@ LoopWatchdog::~LoopWatchdog() {
 }
 
 void LoopWatchdog::watch() {
-  using clock = std::chrono::steady_clock;
   StandStill still;
-  auto last = clock::now();
+  double last_s = real_clock().monotonic_s();
   std::unique_lock lock(mutex_);
   while (!ends_.wait_for(lock, kLookEvery, [this] { return ending_; })) {
-    const auto now = clock::now();
-    const double since_last_s = std::chrono::duration<double>(now - last).count();
-    last = now;
+    const double now_s = real_clock().monotonic_s();
+    const double since_last_s = now_s - std::exchange(last_s, now_s);
     const double stood_s = still.look(turns_.load(std::memory_order_relaxed), since_last_s);
     if (stood_s <= limit_s_.load(std::memory_order_relaxed)) continue;
     act_();

@@ -85,7 +85,7 @@ class SocketControl final : public Control {
   void device_activity(const Activity& now) override { note_device_activity(now); }
 
   void report(const StepReport& report) override { send({.step = report}); }
-  void event(const std::string& kind, const std::string& json) override {
+  void event(EventKind kind, const std::string& json) override {
     send({.event = protocol::Event{kind, json}});
   }
 

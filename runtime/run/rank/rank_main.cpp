@@ -1,7 +1,6 @@
 #include "runtime/run/rank/rank_main.h"
 
 #include <fcntl.h>
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -11,12 +10,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <ctime>
 #include <new>
 #include <optional>
 
 #include "parallel/communicator.h"
 #include "runtime/base/process_memory.h"
+#include "runtime/base/units.h"
 #include "runtime/run/wire/environment.h"
 #include "runtime/machine/binding.h"
 #include "runtime/machine/bundle.h"
@@ -63,7 +62,7 @@ void redirect_to_log(const RunDirectory& run, int rank, uint64_t epoch) {
   ::dup2(fd, STDERR_FILENO);
   ::close(fd);
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
-  fmt::print("--- {:%Y-%m-%dT%H:%M:%SZ} epoch {} rank {} pid {}\n", fmt::gmtime(std::time(nullptr)), epoch,
+  fmt::print("--- {} epoch {} rank {} pid {}\n", utc_text(real_clock().unix_s()), epoch,
              rank, ::getpid());
 }
 

@@ -34,7 +34,7 @@ class ThreadControl final : public Control {
   StopLevel stop_level() const override { return StopLevel::none; }
   void activity(const Activity&) override {}
   void device_activity(const Activity&) override {}
-  void event(const std::string&, const std::string&) override {}
+  void event(EventKind, const std::string&) override {}
 
   void report(const StepReport& report) override {
     const std::lock_guard lock(shared_->mutex);

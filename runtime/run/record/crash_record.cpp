@@ -8,21 +8,16 @@
 #include <array>
 #include <cstring>
 
-#include "runtime/base/json.h"
 #include "runtime/run/wire/activity_board.h"
 
 namespace trainctl {
 namespace {
-
-using nlohmann::json;
 
 std::string host_name() {
   char host[256] = "?";
   ::gethostname(host, sizeof host - 1);
   return host;
 }
-
-std::string dump(const json& j) { return dump_json(j); }
 
 // ---- what a signal handler needs, prepared while all is well
 // --------------------------------------------------
@@ -31,9 +26,11 @@ constexpr std::array kCrashSignals = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
 
 struct Prepared {
   char path[4096];
-  // The record is prefix, the activity, the rest for this signal.
-  char prefix[1024];
-  std::array<char[512], kCrashSignals.size()> rest;
+  // The record for this signal, with its activity cut out.
+  struct Halves {
+    char before[1024], behind[1024];
+  };
+  std::array<Halves, kCrashSignals.size()> records;
 };
 Prepared g_prepared;
 std::array<struct sigaction, kCrashSignals.size()> g_before;
@@ -54,12 +51,14 @@ void write_all(int fd, const char* text, size_t size) {
 void on_crash(int signal) {
   const int fd = ::open(g_prepared.path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
   if (fd >= 0) {
-    write_all(fd, g_prepared.prefix, std::strlen(g_prepared.prefix));
+    size_t which = 0;
+    while (which + 1 < kCrashSignals.size() && kCrashSignals[which] != signal) ++which;
+    const Prepared::Halves& record = g_prepared.records[which];
     char activity[kActivityJsonBytes];
     const auto noted = noted_activity();
+    write_all(fd, record.before, std::strlen(record.before));
     write_all(fd, noted ? activity : "null", noted ? write_json(*noted, activity) : 4);
-    for (size_t i = 0; i < kCrashSignals.size(); ++i)
-      if (kCrashSignals[i] == signal) write_all(fd, g_prepared.rest[i], std::strlen(g_prepared.rest[i]));
+    write_all(fd, record.behind, std::strlen(record.behind));
     ::fsync(fd);
     ::close(fd);
   }
@@ -78,20 +77,7 @@ void copy_into(char* to, size_t capacity, const std::string& text) {
 
 }  // namespace
 
-std::string CrashRecord::to_json() const {
-  return dump({{"v", 1},
-               {"rank", rank},
-               {"pid", pid},
-               {"epoch", epoch},
-               {"code", int(code)},
-               {"code_name", name_of(code)},
-               {"signal", signal},
-               {"message", message},
-               {"activity", activity ? parse_json(trainctl::to_json(*activity)) : json()},
-               {"doing", activity ? render(*activity) : ""},
-               {"host", host},
-               {"t", unix_s}});
-}
+std::string CrashRecord::to_json() const { return record_text(*this); }
 
 std::string crash_record_path(const std::string& run_directory, int rank) {
   return fmt::format("{}/failures/rank-{}.json", run_directory, rank);
@@ -114,18 +100,7 @@ std::optional<CrashRecord> read_crash_record(FileSystem& fs, const std::string& 
   try {
     const std::string path = crash_record_path(run_directory, rank);
     if (!fs.exists(path)) return std::nullopt;
-    const json j = parse_json(fs.read_text(path));
-    CrashRecord r;
-    r.rank = j.at("rank");
-    r.pid = j.at("pid");
-    r.epoch = j.at("epoch");
-    const int code = j.at("code");
-    r.code = ErrorCode(code);
-    r.signal = j.at("signal");
-    r.message = j.at("message");
-    r.activity = activity_from_json(dump_json(j.at("activity")));
-    r.host = j.at("host");
-    r.unix_s = j.at("t");
+    const auto r = record_of_text<CrashRecord>(fs.read_text(path));
     if (r.rank != rank || r.epoch != epoch) return std::nullopt;
     return r;
   } catch (const std::exception&) {
@@ -175,9 +150,6 @@ std::string describe_signal(int signal) {
 void install_crash_handlers(const std::string& run_directory, int rank, uint64_t epoch) {
   copy_into(g_prepared.path, sizeof g_prepared.path, crash_record_path(run_directory, rank));
   ::unlink(g_prepared.path);  // of an earlier epoch
-  copy_into(g_prepared.prefix, sizeof g_prepared.prefix,
-            fmt::format(R"({{"v":1,"rank":{},"pid":{},"epoch":{},"host":{},"activity":)", rank, int(::getpid()),
-                        epoch, dump(json(host_name()))));
   for (size_t i = 0; i < kCrashSignals.size(); ++i) {
     const int signal = kCrashSignals[i];
     const ErrorCode code = signal == SIGABRT ? ErrorCode::kInternal : ErrorCode::kWorker;
@@ -185,10 +157,20 @@ void install_crash_handlers(const std::string& run_directory, int rank, uint64_t
                                     ? fmt::format("an internal check failed (see logs/rank-{}.log)", rank)
                                     : fmt::format("crashed with {}", describe_signal(signal));
     // The time is left to the reader: the order of arrival on the control channel is what counts.
-    copy_into(g_prepared.rest[i], sizeof g_prepared.rest[i],
-              fmt::format(R"(,"signal":{},"code":{},"code_name":"{}","message":{},"t":0}})"
-                          "\n",
-                          signal, int(code), name_of(code), dump(json(message))));
+    const std::string record = CrashRecord{.rank = rank,
+                                           .pid = int(::getpid()),
+                                           .epoch = epoch,
+                                           .code = code,
+                                           .signal = signal,
+                                           .message = message,
+                                           .host = host_name()}
+                                   .to_json();
+    constexpr std::string_view kHole = "\"activity\":null";
+    const size_t hole = record.find(kHole);
+    ENSURE(hole != std::string::npos, "record = {}", record);
+    Prepared::Halves& halves = g_prepared.records[i];
+    copy_into(halves.before, sizeof halves.before, record.substr(0, hole + kHole.size() - 4));
+    copy_into(halves.behind, sizeof halves.behind, record.substr(hole + kHole.size()) + "\n");
     struct sigaction action {};
     action.sa_handler = on_crash;
     action.sa_flags = SA_NODEFER;

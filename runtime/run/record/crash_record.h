@@ -8,6 +8,7 @@
 #include "runtime/base/activity.h"
 #include "runtime/base/error.h"
 #include "runtime/base/file_system.h"
+#include "runtime/base/record.h"
 #include "runtime/run/wire/stop_at.h"
 
 namespace trainctl {
@@ -22,6 +23,20 @@ struct CrashRecord {
   std::string host;
   double unix_s = 0;
   std::string to_json() const;
+  static void fields(auto& f, auto& r) {
+    f.written("v", 1);
+    f("rank", r.rank);
+    f("pid", r.pid);
+    f("epoch", r.epoch);
+    f("code", r.code);
+    f.written("code_name", name_of(r.code));
+    f("signal", r.signal);
+    f("message", r.message);
+    f("activity", r.activity);
+    f.written("doing", r.activity ? render(*r.activity) : "");
+    f("host", r.host);
+    f("t", r.unix_s);
+  }
 };
 
 std::string crash_record_path(const std::string& run_directory, int rank);

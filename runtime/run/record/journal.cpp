@@ -88,8 +88,8 @@ void BoundedJournal::append(const std::string& line) try {
   journal_.reset();
 }
 
-std::string event_line(double unix_s, const std::string& kind, const std::string& text) {
-  json line = {{"v", 1}, {"t", unix_s}, {"kind", kind}};
+std::string event_line(double unix_s, EventKind kind, const std::string& text) {
+  json line = {{"v", 1}, {"t", unix_s}, {"kind", word_of(kind)}};
   const json fields = try_parse_json(text.empty() ? "{}" : text);
   if (fields.is_object()) {
     for (const auto& [key, value] : fields.items())

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "runtime/base/file_system.h"
+#include "runtime/train/event_kind.h"
 
 namespace trainctl {
 
@@ -51,7 +52,7 @@ class BoundedJournal {
 
 /// A line of events.jsonl: {"v":1,"t":unix_s,"kind":kind, ...fields of `json`}. If `json` is not an object,
 /// the line has its text under "value".
-std::string event_line(double unix_s, const std::string& kind, const std::string& json);
+std::string event_line(double unix_s, EventKind kind, const std::string& json);
 
 /// Moves the lines of `metrics_path` with a step greater than `step`, and damaged or out-of-order lines, to
 /// the end of `side_path`. So a run that goes back to a checkpoint has each step once, in order. Returns the

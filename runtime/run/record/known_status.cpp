@@ -5,6 +5,7 @@
 #include "ckpt/checkpoint.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
+#include "runtime/run/record/events.h"
 #include "runtime/run/record/journal.h"
 
 namespace trainctl {
@@ -18,21 +19,23 @@ json object_of(const std::string& text) {
 }
 
 void take_event(const json& event, RunStatus& status) {
-  const std::string kind = event.value("kind", "");
   status.updated_unix_s = event.value("t", status.updated_unix_s);
-  if (kind == "start") {
+  const auto kind = of_word<EventKind>(event.value("kind", ""));
+  if (kind == EventKind::start) {
     status.state = RunState::running;
     status.exit_code = -1;
     status.reason.clear();
     status.started_unix_s = status.updated_unix_s;
-    status.epoch = event.value("epoch", status.epoch);
-  } else if (kind == "restart") {
-    status.restarts = event.value("restart", status.restarts);
-    status.reason = event.value("reason", "");
-  } else if (kind == "end") {
-    status.state = of_word<RunState>(event.value("state", "")).value_or(RunState::failed);
-    status.exit_code = event.value("exit_code", 1);
-    status.reason = event.value("reason", "");
+    status.epoch = record_of<StartEvent>(event).epoch;
+  } else if (kind == EventKind::restart) {
+    const auto restart = record_of<RestartEvent>(event);
+    status.restarts = restart.restart;
+    status.reason = restart.reason;
+  } else if (kind == EventKind::end) {
+    const auto end = record_of<EndEvent>(event);
+    status.state = end.state;
+    status.exit_code = end.exit_code;
+    status.reason = end.reason;
   }
 }
 
@@ -73,6 +76,9 @@ std::optional<KnownStatus> status_of_run(FileSystem& fs, const RunDirectory& run
   if (events.empty()) return std::nullopt;
   try {
     return KnownStatus{rebuild(fs, run, events), note + "; shown is what events, metrics and checkpoints say"};
+  } catch (const BadRecord& error) {
+    throw Error(ErrorCode::kIo,
+                fmt::format("{}; and its other records are damaged, too: {}", note, error.what()));
   } catch (const json::exception& error) {
     throw Error(ErrorCode::kIo, fmt::format("{}; and its other records are damaged, too: {}", note, error.what()));
   }

@@ -6,16 +6,11 @@
 
 
 #include "ckpt/checkpoint.h"
-#include "runtime/base/json.h"
 #include "runtime/run/wire/stream.h"
 #include "runtime/run/record/journal.h"
 
 namespace trainctl {
 namespace {
-
-using nlohmann::json;
-
-std::string text_of(const json& j) { return dump_json(j, 2) + "\n"; }
 
 constexpr int kLogLines = 200;
 
@@ -70,34 +65,9 @@ std::string command_name(const RunDirectory& run) {
   return usual ? folder_name(run) : run.path;
 }
 
-std::string RunIdentity::to_json() const {
-  return text_of({{"v", 1},
-                  {"run_id", run_id},
-                  {"spec_hash", spec_hash},
-                  {"program_version", program_version},
-                  {"numerics", numerics},
-                  {"working_directory", working_directory},
-                  {"created", created_unix_s},
-                  {"command", command},
-                  {"lineage", try_parse_json(lineage_json)},
-                  {"parent_checkpoint", parent_checkpoint}});
-}
-
-RunIdentity RunIdentity::from_json(const std::string& text) try {
-  const json j = parse_json(text);
-  RunIdentity r;
-  r.run_id = j.at("run_id");
-  r.spec_hash = j.at("spec_hash");
-  r.program_version = j.at("program_version");
-  r.numerics = j.value("numerics", "");  // older runs do not say
-  r.working_directory = j.at("working_directory");
-  r.created_unix_s = j.at("created");
-  r.command = j.at("command");
-  if (j.contains("lineage")) r.lineage_json = dump_json(j["lineage"]);
-  r.parent_checkpoint = j.value("parent_checkpoint", "");
-  return r;
-} catch (const json::exception& error) {
-  throw Error(ErrorCode::kIo, fmt::format("run.json is damaged: {}", error.what()));
+std::string RunIdentity::to_json() const { return record_text(*this, 2) + "\n"; }
+RunIdentity RunIdentity::from_json(const std::string& text) {
+  return read_record<RunIdentity>(text, "run.json");
 }
 
 std::optional<RunIdentity> read_identity(FileSystem& fs, const RunDirectory& run) {
@@ -105,45 +75,9 @@ std::optional<RunIdentity> read_identity(FileSystem& fs, const RunDirectory& run
   return RunIdentity::from_json(fs.read_text(run.file("run.json")));
 }
 
-std::string AttemptFile::to_json() const {
-  json places = json::array();
-  for (const Node& node : nodes) places.push_back({{"name", node.name}, {"first", node.first}, {"count", node.count}});
-  return text_of({{"v", 1},
-                  {"epoch", epoch},
-                  {"resume_from", resume_from},
-                  {"max_steps", max_steps},
-                  {"new_data", new_data},
-                  {"lineage", lineage_json},
-                  {"threads_per_rank", threads_per_rank},
-                  {"matmul_flops_per_s", matmul_flops_per_s},
-                  {"overrides", overrides},
-                  {"nodes", places},
-                  {"mark", mark},
-                  {"pmix", pmix},
-                  {"session_folder", session_folder},
-                  {"shared_memory_folder", shared_memory_folder}});
-}
-
-AttemptFile AttemptFile::from_json(const std::string& text) try {
-  const json j = parse_json(text);
-  AttemptFile a;
-  a.epoch = j.at("epoch");
-  a.resume_from = j.at("resume_from");
-  a.max_steps = j.at("max_steps");
-  a.new_data = j.at("new_data");
-  a.lineage_json = j.at("lineage");
-  a.threads_per_rank = j.at("threads_per_rank");
-  a.matmul_flops_per_s = j.at("matmul_flops_per_s");
-  if (!j.contains("nodes")) return a;  // of an older version: only its epoch matters now
-  a.overrides = j.at("overrides").get<std::vector<std::string>>();
-  for (const json& node : j.at("nodes")) a.nodes.push_back({node.at("name"), node.at("first"), node.at("count")});
-  a.mark = j.at("mark");
-  a.pmix = j.at("pmix");
-  a.session_folder = j.at("session_folder");
-  a.shared_memory_folder = j.at("shared_memory_folder");
-  return a;
-} catch (const json::exception& error) {
-  throw Error(ErrorCode::kIo, fmt::format("attempt.json is damaged: {}", error.what()));
+std::string AttemptFile::to_json() const { return record_text(*this, 2) + "\n"; }
+AttemptFile AttemptFile::from_json(const std::string& text) {
+  return read_record<AttemptFile>(text, "attempt.json");
 }
 
 std::string new_run_id(FileSystem& fs, const std::string& root, const std::string& name) {

@@ -13,6 +13,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/file_system.h"
+#include "runtime/base/record.h"
 #include "runtime/run/record/crash_record.h"
 #include "runtime/spec/parse.h"
 
@@ -51,6 +52,18 @@ struct RunIdentity {
   std::string parent_checkpoint;     ///< the checkpoint that the run began from; "": none
   std::string to_json() const;
   static RunIdentity from_json(const std::string& text);
+  static void fields(auto& f, auto& r) {
+    f.written("v", 1);
+    f("run_id", r.run_id);
+    f("spec_hash", r.spec_hash);
+    f("program_version", r.program_version);
+    f.later("numerics", r.numerics);
+    f("working_directory", r.working_directory);
+    f("created", r.created_unix_s);
+    f("command", r.command);
+    f.later("lineage", as_json(r.lineage_json));
+    f.later("parent_checkpoint", r.parent_checkpoint);
+  }
 };
 std::optional<RunIdentity> read_identity(FileSystem& fs, const RunDirectory& run);
 
@@ -68,6 +81,11 @@ struct AttemptFile {
   struct Node {
     std::string name;
     int first = 0, count = 0;  ///< its ranks: first .. first + count - 1
+    static void fields(auto& f, auto& r) {
+      f("name", r.name);
+      f("first", r.first);
+      f("count", r.count);
+    }
   };
   std::vector<Node> nodes;
   std::string mark;  ///< value of kAttemptVariable in the environment of the attempt's processes
@@ -75,6 +93,22 @@ struct AttemptFile {
   std::string session_folder, shared_memory_folder;
   std::string to_json() const;
   static AttemptFile from_json(const std::string& text);
+  static void fields(auto& f, auto& r) {
+    f.written("v", 1);
+    f("epoch", r.epoch);
+    f("resume_from", r.resume_from);
+    f("max_steps", r.max_steps);
+    f("new_data", r.new_data);
+    f("lineage", r.lineage_json);
+    f("threads_per_rank", r.threads_per_rank);
+    f("matmul_flops_per_s", r.matmul_flops_per_s);
+    f.later("overrides", r.overrides);
+    f.later("nodes", r.nodes);
+    f.later("mark", r.mark);
+    f.later("pmix", r.pmix);
+    f.later("session_folder", r.session_folder);
+    f.later("shared_memory_folder", r.shared_memory_folder);
+  }
 };
 
 /// A new id name-XXXX with four random letters and digits; `root` has no such folder yet.

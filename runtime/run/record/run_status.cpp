@@ -44,10 +44,8 @@ std::string RunStatus::to_json(bool with_ranks) const {
   return dump_json(j);
 }
 
-RunStatus RunStatus::from_json(const std::string& text) try {
-  return record_of_text<RunStatus>(text);
-} catch (const BadRecord& error) {
-  throw Error(ErrorCode::kIo, fmt::format("status.json is damaged: {}", error.what()));
+RunStatus RunStatus::from_json(const std::string& text) {
+  return read_record<RunStatus>(text, "status.json");
 }
 
 void write_status(FileSystem& fs, const std::string& path, const RunStatus& status, bool with_ranks) {

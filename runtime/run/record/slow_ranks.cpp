@@ -41,7 +41,7 @@ std::vector<SlowRanks::Notice> SlowRanks::step(const std::string& step_json, dou
     json fields = o;
     fields["step"] = step.value("step", int64_t(0));
     const std::string ranks = ranks_text(o);
-    notices.push_back({"slow_ranks", dump_json(fields),
+    notices.push_back({EventKind::slow_ranks, dump_json(fields),
                        fmt::format(" ! {}{}: computing takes {:.2g} times as long as on the other ranks of "
                                    "the stage ({:.3g} s against {:.3g} s)",
                                    who, who == ranks ? "" : ", " + ranks, worst / median, worst, median)});
@@ -59,7 +59,7 @@ std::vector<SlowRanks::Notice> SlowRanks::step(const std::string& step_json, dou
       continue;
     }
     if (seen.noticed)
-      notices.push_back({"slow_ranks_over",
+      notices.push_back({EventKind::slow_ranks_over,
                          dump_json(json{{"who", it->first}, {"step", step.value("step", int64_t(0))}}),
                          fmt::format("   {}: computing takes as long as on the others again", it->first)});
     it = seen_.erase(it);

@@ -5,12 +5,15 @@
 #include <string>
 #include <vector>
 
+#include "runtime/train/event_kind.h"
+
+
 namespace trainctl {
 
 class SlowRanks {
  public:
   struct Notice {
-    std::string kind;  ///< kind of the event: slow_ranks | slow_ranks_over
+    EventKind kind;    ///< kind of the event: slow_ranks | slow_ranks_over
     std::string json;  ///< fields of the event
     std::string line;  ///< for the console
   };

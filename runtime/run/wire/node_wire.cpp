@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "runtime/base/error.h"
-#include "runtime/base/json.h"
+#include "runtime/base/record.h"
 
 namespace trainctl::wire {
 namespace {
@@ -59,22 +59,17 @@ bool is_bool(const bool& value) {
   return byte <= 1;
 }
 
-json environment_json(const Environment& environment) {
-  json list = json::array();
-  for (const auto& [name, value] : environment) list.push_back({name, value});
-  return list;
-}
-
-Environment environment_of(const json& list) {
-  Environment environment;
-  for (const json& pair : list) environment.emplace_back(pair.at(0), pair.at(1));
-  return environment;
-}
-
 json object_of(const std::string& text) {
   json j = try_parse_json(text);
   if (!j.is_object()) malformed("its body is no JSON object");
   return j;
+}
+
+template <typename R>
+R body_of(const std::string& text) try {
+  return record_of<R>(object_of(text));
+} catch (const BadRecord& error) {
+  malformed(error.what());
 }
 
 }  // namespace
@@ -140,108 +135,28 @@ std::optional<Message> MessageReader::next() {
   return message;
 }
 
-std::string NodeHello::to_json() const {
-  json j = {{"token", token},
-            {"name", name},
-            {"host", host},
-            {"version", version},
-            {"address", address},
-            {"network", network},
-            {"interface", interface},
-            {"topology", topology},
-            {"pmix_problem", pmix_problem},
-            {"mpirun_problem", mpirun_problem},
-            {"run_problem", run_problem},
-            {"numerics", numerics},
-            {"pid", pid},
-            {"facts", parse_json(facts.to_json())},
-            {"unix_s", unix_s},
-            {"newest_epoch", newest_epoch}};
-  if (epoch) j["epoch"] = *epoch;
-  return dump_json(j);
-}
+std::string NodeHello::to_json() const { return record_text(*this); }
+NodeHello NodeHello::from_json(const std::string& text) { return body_of<NodeHello>(text); }
 
-NodeHello NodeHello::from_json(const std::string& text) {
-  return checked([&] {
-    const json j = object_of(text);
-    NodeHello h;
-    h.token = j.at("token");
-    h.name = j.at("name");
-    h.host = j.at("host");
-    h.version = j.at("version");
-    h.address = j.at("address");
-    h.network = j.at("network");
-    h.interface = j.at("interface");
-    h.topology = j.at("topology");
-    h.pmix_problem = j.at("pmix_problem");
-    h.mpirun_problem = j.at("mpirun_problem");
-    h.run_problem = j.at("run_problem");
-    h.numerics = j.at("numerics");
-    h.pid = j.at("pid");
-    if (j.contains("facts")) h.facts = NodeFacts::from_json(dump_json(j["facts"]));
-    h.unix_s = j.at("unix_s");
-    h.newest_epoch = j.at("newest_epoch");
-    if (j.contains("epoch")) h.epoch = j.at("epoch").get<uint64_t>();
-    return h;
-  });
-}
+std::string Welcome::to_json() const { return record_text(*this); }
+Welcome Welcome::from_json(const std::string& text) { return body_of<Welcome>(text); }
 
-std::string Welcome::to_json() const {
-  return dump_json(json{{"silence_s", silence_s},
-                        {"grace_s", grace_s},
-                        {"beat_s", beat_s},
-                        {"takeover_s", takeover_s},
-                        {"keep", keep}});
-}
+void to_json(json& j, const RankRange& range) { j = json::array({range.first, range.count}); }
+void from_json(const json& j, RankRange& range) { range = {j.at(0), j.at(1)}; }
 
-Welcome Welcome::from_json(const std::string& text) {
-  return checked([&] {
-    const json j = object_of(text);
-    return Welcome{j.at("silence_s"), j.at("grace_s"), j.at("beat_s"), j.at("takeover_s"), j.at("keep")};
-  });
-}
-
-std::string StartOrder::to_json() const {
-  json ranges = json::array();
-  for (const RankRange& range : ranks) ranges.push_back({range.first, range.count});
-  return dump_json(json{{"mark", mark},
-                        {"pmix", pmix},
-                        {"leads", leads},
-                        {"argv", argv},
-                        {"environment", environment_json(environment)},
-                        {"hosts", hosts},
-                        {"ranks", ranges},
-                        {"this_host", this_host},
-                        {"world_size", world_size},
-                        {"session_folder", session_folder},
-                        {"shared_memory_folder", shared_memory_folder}});
-}
+std::string StartOrder::to_json() const { return record_text(*this); }
 
 StartOrder StartOrder::from_json(const std::string& text) {
-  return checked([&] {
-    const json j = object_of(text);
-    StartOrder o;
-    o.mark = j.at("mark");
-    o.pmix = j.at("pmix");
-    o.leads = j.at("leads");
-    o.argv = j.at("argv").get<std::vector<std::string>>();
-    o.environment = environment_of(j.at("environment"));
-    o.hosts = j.at("hosts").get<std::vector<std::string>>();
-    for (const json& range : j.at("ranks")) o.ranks.push_back({range.at(0), range.at(1)});
-    o.this_host = j.at("this_host");
-    o.world_size = j.at("world_size");
-    o.session_folder = j.at("session_folder");
-    o.shared_memory_folder = j.at("shared_memory_folder");
-    if (o.argv.empty() && (o.pmix || o.leads)) malformed("a start without a program");
-    if (o.world_size < 1 || o.ranks.size() != o.hosts.size() || o.this_host < 0 ||
-        size_t(o.this_host) >= o.hosts.size())
-      malformed("a start whose hosts and ranks do not agree");
-    for (const RankRange& range : o.ranks)
-      if (range.first < 0 || range.count < 0 || range.count > o.world_size ||
-          range.first > o.world_size - range.count)
-        malformed("a start with ranks outside the world");
-    return o;
-  });
+  auto o = body_of<StartOrder>(text);
+  if (o.argv.empty() && (o.pmix || o.leads)) malformed("a start without a program");
+  if (o.world_size < 1 || o.ranks.size() != o.hosts.size() || o.this_host < 0 ||
+      size_t(o.this_host) >= o.hosts.size())
+    malformed("a start whose hosts and ranks do not agree");
+  for (const RankRange& range : o.ranks)
+    if (range.first < 0 || range.count < 0 || range.count > o.world_size ||
+        range.first > o.world_size - range.count)
+      malformed("a start with ranks outside the world");
+  return o;
 }
 
 static_assert(std::is_trivially_copyable_v<RankDigest>);

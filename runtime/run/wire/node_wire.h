@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "runtime/base/activity.h"
+#include "runtime/base/record.h"
 #include "runtime/machine/node_facts.h"
 #include "runtime/machine/process.h"
 
@@ -114,6 +115,25 @@ struct NodeHello {
   uint64_t newest_epoch = 0;      ///< newest epoch that the agent has seen
   std::string to_json() const;
   static NodeHello from_json(const std::string& text);  ///< Error(kLauncher)
+  static void fields(auto& f, auto& r) {
+    f("token", r.token);
+    f("name", r.name);
+    f("host", r.host);
+    f("version", r.version);
+    f("address", r.address);
+    f("network", r.network);
+    f("interface", r.interface);
+    f("topology", r.topology);
+    f("pmix_problem", r.pmix_problem);
+    f("mpirun_problem", r.mpirun_problem);
+    f("run_problem", r.run_problem);
+    f("numerics", r.numerics);
+    f("pid", r.pid);
+    f.later("facts", r.facts);
+    f("unix_s", r.unix_s);
+    f("newest_epoch", r.newest_epoch);
+    f.maybe("epoch", r.epoch);
+  }
 };
 
 /// The payload of welcome.
@@ -123,12 +143,22 @@ struct Welcome {
   bool keep = false;  ///< true: the processes there continue; false: the agent kills them
   std::string to_json() const;
   static Welcome from_json(const std::string& text);
+  static void fields(auto& f, auto& r) {
+    f("silence_s", r.silence_s);
+    f("grace_s", r.grace_s);
+    f("beat_s", r.beat_s);
+    f("takeover_s", r.takeover_s);
+    f("keep", r.keep);
+  }
 };
 
 /// Consecutive ranks first, first + 1, ... first + count - 1.
 struct RankRange {
   int first = 0, count = 0;
 };
+/// As a field of a record: [first, count].
+void to_json(nlohmann::json& json, const RankRange& range);
+void from_json(const nlohmann::json& json, RankRange& range);
 
 /// The payload of start: the processes that a node starts in an epoch.
 struct StartOrder {
@@ -144,6 +174,19 @@ struct StartOrder {
   std::string session_folder, shared_memory_folder;
   std::string to_json() const;
   static StartOrder from_json(const std::string& text);
+  static void fields(auto& f, auto& r) {
+    f("mark", r.mark);
+    f("pmix", r.pmix);
+    f("leads", r.leads);
+    f("argv", r.argv);
+    f("environment", r.environment);
+    f("hosts", r.hosts);
+    f("ranks", r.ranks);
+    f("this_host", r.this_host);
+    f("world_size", r.world_size);
+    f("session_folder", r.session_folder);
+    f("shared_memory_folder", r.shared_memory_folder);
+  }
 };
 
 /// The state of one rank as its agent knows it. The payload of beat is an array of these.

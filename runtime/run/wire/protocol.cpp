@@ -4,61 +4,90 @@
 
 
 #include "runtime/base/error.h"
-#include "runtime/base/json.h"
+#include "runtime/base/record.h"
+
+// What the wire carries of types of other layers.
+
+template <>
+struct trainctl::RecordOf<trainctl::ckpt::StateInfo> {
+  static void fields(auto& f, auto& r) {
+    f("run_id", r.run_id);
+    f("epoch", r.epoch);
+    f("step", r.step);
+    f("tokens", r.tokens);
+    f("seed", r.seed);
+    f("spec_hash", r.spec_hash);
+    f("extra", r.extra_json);
+    f("program_version", r.program_version);
+    f("numerics", r.numerics);
+    f("lineage", r.lineage_json);
+    f("spec", r.resolved_spec_json);
+  }
+};
+
+template <>
+struct trainctl::RecordOf<trainctl::StepReport> {
+  static void fields(auto& f, auto& r) {
+    f("step", r.step);
+    f("log", r.log);
+    f("json", r.json);
+    f.later("ranks", r.ranks);
+  }
+};
+
+template <>
+struct nlohmann::adl_serializer<trainctl::ckpt::Tensor> {
+  static void to_json(json& j, const trainctl::ckpt::Tensor& t) {
+    j = {t.name, int(t.role), int(t.dtype), t.shape};
+  }
+  static void from_json(const json& j, trainctl::ckpt::Tensor& t) {
+    const int role = j.at(1), dtype = j.at(2);
+    t = {j.at(0), trainctl::ckpt::Role(role), trainctl::DType(dtype), j.at(3)};
+  }
+};
+
+/// As its own text; empty where there is no file: the rank owns nothing, or could not write.
+template <>
+struct nlohmann::adl_serializer<trainctl::ckpt::ShardReceipt> {
+  static void to_json(json& j, const trainctl::ckpt::ShardReceipt& receipt) {
+    j = receipt.file.empty() ? std::string() : receipt.to_json();
+  }
+  static void from_json(const json& j, trainctl::ckpt::ShardReceipt& receipt) {
+    const auto text = j.get<std::string>();
+    receipt = text.empty() ? trainctl::ckpt::ShardReceipt{} : trainctl::ckpt::ShardReceipt::from_json(text);
+  }
+};
+
+namespace trainctl {
+namespace protocol {
+namespace {
+
+enum class UpKind { hello, beat, step, event, begin, shard, done };
+
+}  // namespace
+}  // namespace protocol
+
+template <>
+struct Words<protocol::UpKind> {
+  static constexpr std::string_view list[] = {"hello", "beat", "step", "event", "begin", "shard", "done"};
+};
+template <>
+struct Words<protocol::Down::Kind> {
+  static constexpr std::string_view list[] = {"welcome", "stop", "begun", "saved", "alive"};
+};
+}  // namespace trainctl
 
 namespace trainctl::protocol {
 namespace {
 
 using nlohmann::json;
 
-/// Invalid UTF-8 (a file name in an error message) is replaced, not thrown over.
-std::string line_of(const json& message) {
-  return dump_json(message) + "\n";
-}
-
-json json_of(const ckpt::StateInfo& state) {
-  return {{"run_id", state.run_id},
-          {"epoch", state.epoch},
-          {"step", state.step},
-          {"tokens", state.tokens},
-          {"seed", state.seed},
-          {"spec_hash", state.spec_hash},
-          {"extra", state.extra_json},
-          {"program_version", state.program_version},
-          {"numerics", state.numerics},
-          {"lineage", state.lineage_json},
-          {"spec", state.resolved_spec_json}};
-}
-
-ckpt::StateInfo state_of(const json& j) {
-  ckpt::StateInfo state;
-  state.run_id = j.at("run_id");
-  state.epoch = j.at("epoch");
-  state.step = j.at("step");
-  state.tokens = j.at("tokens");
-  state.seed = j.at("seed");
-  state.spec_hash = j.at("spec_hash");
-  state.program_version = j.at("program_version");
-  state.numerics = j.at("numerics");
-  state.lineage_json = j.at("lineage");
-  state.extra_json = j.at("extra");
-  state.resolved_spec_json = j.at("spec");
-  return state;
-}
-
-json json_of(const std::vector<ckpt::Tensor>& tensors) {
-  json list = json::array();
-  for (const ckpt::Tensor& t : tensors) list.push_back({t.name, int(t.role), int(t.dtype), t.shape});
-  return list;
-}
-
-std::vector<ckpt::Tensor> tensors_of(const json& list) {
-  std::vector<ckpt::Tensor> tensors;
-  for (const json& t : list) {
-    const int role = t.at(1), dtype = t.at(2);
-    tensors.push_back({t.at(0), ckpt::Role(role), DType(dtype), t.at(3)});
-  }
-  return tensors;
+/// One line, with the kind under "k". Invalid UTF-8 (a file name in an error message) is replaced, not thrown
+/// over.
+template <typename Kind>
+std::string line_of(Kind kind, json body = json::object()) {
+  body["k"] = word_of(kind);
+  return dump_json(body) + "\n";
 }
 
 json parse_line(std::string_view line) {
@@ -69,47 +98,39 @@ json parse_line(std::string_view line) {
   return message;
 }
 
-[[noreturn]] void malformed(const json::exception& error) {
+[[noreturn]] void malformed(const std::exception& error) {
   throw Error(ErrorCode::kLauncher,
               fmt::format("the control channel carried a malformed message: {}", error.what()));
+}
+
+template <typename Kind>
+Kind kind_of(const json& message) {
+  const auto word = message.at("k").get<std::string>();
+  if (const auto kind = of_word<Kind>(word)) return *kind;
+  throw Error(ErrorCode::kLauncher,
+              fmt::format("the control channel carried a message of unknown kind \"{}\"", word));
 }
 
 }  // namespace
 
 std::string encode(const Up& m) {
-  if (m.hello)
-    return line_of({{"k", "hello"},
-                    {"token", m.hello->token},
-                    {"rank", m.hello->rank},
-                    {"pid", m.hello->pid},
-                    {"host", m.hello->host}});
-  if (m.beat) return line_of({{"k", "beat"}, {"activity", parse_json(to_json(m.beat->activity))}});
-  if (m.step)
-    return line_of({{"k", "step"},
-                    {"step", m.step->step},
-                    {"log", m.step->log},
-                    {"json", m.step->json},
-                    {"ranks", m.step->ranks}});
-  if (m.event) return line_of({{"k", "event"}, {"kind", m.event->kind}, {"json", m.event->json}});
-  if (m.begin) return line_of({{"k", "begin"}, {"number", m.begin->number}, {"state", json_of(m.begin->state)}});
-  if (m.shard)
-    return line_of({{"k", "shard"},
-                    {"number", m.shard->number},
-                    {"step", m.shard->step},
-                    {"receipt", m.shard->failure.empty() ? m.shard->receipt.to_json() : ""},
-                    {"tensors", json_of(m.shard->tensors)},
-                    {"failure", m.shard->failure}});
+  if (m.hello) return line_of(UpKind::hello, record_json(*m.hello));
+  if (m.beat) return line_of(UpKind::beat, {{"activity", parse_json(to_json(m.beat->activity))}});
+  if (m.step) return line_of(UpKind::step, record_json(*m.step));
+  if (m.event) return line_of(UpKind::event, record_json(*m.event));
+  if (m.begin) return line_of(UpKind::begin, record_json(*m.begin));
+  if (m.shard) return line_of(UpKind::shard, record_json(*m.shard));
   ENSURE(m.done);
-  return line_of({{"k", "done"}});
+  return line_of(UpKind::done);
 }
 
 std::string encode(const Down& m) {
   switch (m.kind) {
-    case Down::welcome: return line_of({{"k", "welcome"}});
-    case Down::alive: return line_of({{"k", "alive"}});
-    case Down::stop: return line_of({{"k", "stop"}, {"level", int(m.level)}});
-    case Down::begun: return line_of({{"k", "begun"}, {"ok", m.ok}, {"number", m.number}, {"message", m.message}});
-    case Down::saved: return line_of({{"k", "saved"}, {"ok", m.ok}, {"number", m.number}, {"message", m.message}});
+    case Down::welcome:
+    case Down::alive: return line_of(m.kind);
+    case Down::stop: return line_of(m.kind, {{"level", int(m.level)}});
+    case Down::begun:
+    case Down::saved: return line_of(m.kind, {{"ok", m.ok}, {"number", m.number}, {"message", m.message}});
   }
   ENSURE(false, "kind = {}", int(m.kind));
   return "";
@@ -125,58 +146,41 @@ bool is_shard(std::string_view line) {
 
 Up decode_up(std::string_view line) try {
   const json j = parse_line(line);
-  const std::string kind = j.at("k");
   Up up;
-  if (kind == "hello") {
-    up.hello = Hello{j.at("token"), j.at("host"), j.at("rank"), j.at("pid")};
-  } else if (kind == "beat") {
-    const auto activity = activity_from_json(dump_json(j.at("activity")));
-    if (!activity) throw Error(ErrorCode::kLauncher, "the control channel carried a heartbeat without a valid activity");
-    up.beat = Beat{*activity};
-  } else if (kind == "step") {
-    up.step = StepReport{j.at("step"), j.at("json"), j.at("log"), j.value("ranks", "")};
-  } else if (kind == "event") {
-    up.event = Event{j.at("kind"), j.at("json")};
-  } else if (kind == "begin") {
-    up.begin = Begin{state_of(j.at("state")), j.at("number")};
-  } else if (kind == "shard") {
-    const std::string receipt = j.at("receipt");
-    up.shard =
-        Shard{j.at("step"), j.at("number"), receipt.empty() ? ckpt::ShardReceipt{} : ckpt::ShardReceipt::from_json(receipt),
-              tensors_of(j.at("tensors")), j.at("failure")};
-  } else if (kind == "done") {
-    up.done = true;
-  } else {
-    throw Error(ErrorCode::kLauncher,
-                fmt::format("the control channel carried a message of unknown kind \"{}\"", kind));
+  switch (kind_of<UpKind>(j)) {
+    case UpKind::hello: up.hello = record_of<Hello>(j); break;
+    case UpKind::beat: {
+      const auto activity = activity_from_json(dump_json(j.at("activity")));
+      if (!activity)
+        throw Error(ErrorCode::kLauncher, "the control channel carried a heartbeat without a valid activity");
+      up.beat = Beat{*activity};
+      break;
+    }
+    case UpKind::step: up.step = record_of<StepReport>(j); break;
+    case UpKind::event: up.event = record_of<Event>(j); break;
+    case UpKind::begin: up.begin = record_of<Begin>(j); break;
+    case UpKind::shard: up.shard = record_of<Shard>(j); break;
+    case UpKind::done: up.done = true; break;
   }
   return up;
 } catch (const json::exception& error) {
+  malformed(error);
+} catch (const BadRecord& error) {
   malformed(error);
 }
 
 Down decode_down(std::string_view line) try {
   const json j = parse_line(line);
-  const std::string kind = j.at("k");
-  Down down;
-  if (kind == "welcome") return down;
-  if (kind == "alive") {
-    down.kind = Down::alive;
-    return down;
-  }
-  if (kind == "stop") {
+  Down down{.kind = kind_of<Down::Kind>(j), .message = ""};
+  if (down.kind == Down::stop) {
     const int level = j.at("level");
-    down.kind = Down::stop;
     down.level = StopLevel(level);
-    return down;
   }
-  if (kind != "begun" && kind != "saved")
-    throw Error(ErrorCode::kLauncher,
-                fmt::format("the control channel carried a message of unknown kind \"{}\"", kind));
-  down.kind = kind == "begun" ? Down::begun : Down::saved;
-  down.ok = j.at("ok");
-  down.number = j.at("number");
-  down.message = j.at("message");
+  if (down.kind == Down::begun || down.kind == Down::saved) {
+    down.ok = j.at("ok");
+    down.number = j.at("number");
+    down.message = j.at("message");
+  }
   return down;
 } catch (const json::exception& error) {
   malformed(error);

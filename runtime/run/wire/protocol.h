@@ -13,6 +13,7 @@
 
 #include "ckpt/checkpoint.h"
 #include "runtime/train/control.h"
+#include "runtime/train/event_kind.h"
 
 namespace trainctl::protocol {
 
@@ -23,22 +24,44 @@ struct Hello {
   std::string token, host;
   int rank = -1;
   int pid = 0;
+  static void fields(auto& f, auto& r) {
+    f("token", r.token);
+    f("rank", r.rank);
+    f("pid", r.pid);
+    f("host", r.host);
+  }
 };
 struct Beat {
   Activity activity;
 };
 struct Event {
-  std::string kind, json;
+  EventKind kind = EventKind::end;
+  std::string json;
+  static void fields(auto& f, auto& r) {
+    f("kind", r.kind);
+    f("json", r.json);
+  }
 };
 struct Begin {
   ckpt::StateInfo state;
   int64_t number = 0;  ///< number of the save in this epoch, from 0; equal on every rank
+  static void fields(auto& f, auto& r) {
+    f("number", r.number);
+    f("state", r.state);
+  }
 };
 struct Shard {
   int64_t step = 0, number = 0;  ///< the save
   ckpt::ShardReceipt receipt;
   std::vector<ckpt::Tensor> tensors;  ///< rank 0 only
   std::string failure;                ///< why the rank could not write its shard; "": it could
+  static void fields(auto& f, auto& r) {
+    f("number", r.number);
+    f("step", r.step);
+    f("receipt", r.receipt);
+    f("tensors", r.tensors);
+    f("failure", r.failure);
+  }
 };
 
 /// A message of a rank: exactly one of the optionals is set, or `done` is true.

@@ -182,7 +182,7 @@ class Attempt {
   void act(Supervision::Action action) {
     switch (action) {
       case Supervision::Action::tell_save_and_stop:
-        log_.event(regrouped_ ? "regroup" : "stop_requested",
+        log_.event(regrouped_ ? EventKind::regroup : EventKind::stop_requested,
                    fmt::format(R"({{"step":{}}})", supervision_.last_step()));
         if (!regrouped_) log_.console().note(" stopping after this step and saving (press again to abort)…");
         send_ranks({.kind = protocol::Down::stop, .level = StopLevel::save_and_stop});
@@ -251,7 +251,7 @@ class Attempt {
 
   void lose(int index, const std::string& why) {
     const std::string& node = fleet_.name(options_.nodes[size_t(index)].node);
-    log_.event("node_lost", dump_json(nlohmann::json{
+    log_.event(EventKind::node_lost, dump_json(nlohmann::json{
                                 {"epoch", options_.file.epoch}, {"node", node}, {"reason", why}}));
     if (!gone_[size_t(index)]) supervision_.node_lost(index, why, clock_.monotonic_s());
     gone_[size_t(index)] = true;
@@ -339,7 +339,7 @@ class Attempt {
   void on_all_present() {
     const double seconds = clock_.monotonic_s() - started_s_;
     if (options_.hooks.all_present) options_.hooks.all_present();
-    log_.event(options_.attach ? "attached" : "ranks_up",
+    log_.event(options_.attach ? EventKind::attached : EventKind::ranks_up,
                fmt::format(R"({{"epoch":{},"ranks":{},"seconds":{:.3f}}})", options_.file.epoch,
                            options_.limits.ranks, seconds));
     log_.console().note(fmt::format("✓ {} rank{} {} in {:.1f} s", options_.limits.ranks,

@@ -37,7 +37,7 @@ RunLog::RunLog(FileSystem& fs, Clock& clock, const RunDirectory& run, Console& c
   status_.directory = run.path;
 }
 
-void RunLog::event(const std::string& kind, const std::string& json) {
+void RunLog::event(EventKind kind, const std::string& json) {
   events_.append(event_line(clock_.unix_s(), kind, json));
   check_journals();
 }
@@ -45,16 +45,17 @@ void RunLog::event(const std::string& kind, const std::string& json) {
 void RunLog::supervisor_begins(const std::string& take_over, const std::string& before) {
   char host[256] = "?";
   ::gethostname(host, sizeof host - 1);
-  event("supervisor", dump_json(nlohmann::json{{"pid", ::getpid()}, {"host", host}}));
+  event(EventKind::supervisor, dump_json(nlohmann::json{{"pid", ::getpid()}, {"host", host}}));
   if (take_over.empty()) return;
-  event("takeover", dump_json(nlohmann::json{{"host", host}, {"reason", take_over}, {"before", before}}));
+  event(EventKind::takeover,
+        dump_json(nlohmann::json{{"host", host}, {"reason", take_over}, {"before", before}}));
   console_.note(fmt::format("  {}: this supervisor takes the place of the one before{}", take_over,
                             before.empty() ? "" : " (" + before + ")"));
 }
 
-void RunLog::rank_event(const std::string& kind, const std::string& json) {
+void RunLog::rank_event(EventKind kind, const std::string& json) {
   event(kind, json);
-  if (kind != "save_retry") return;
+  if (kind != EventKind::save_retry) return;
   const nlohmann::json fields = try_parse_json(json);
   if (!fields.is_object()) return;
   console_.note(fmt::format("   attempt {} at the last save follows in {} s; make room or repair the disk, or stop the run to give "
@@ -80,23 +81,25 @@ void RunLog::step(const StepReport& report) {
 }
 
 void RunLog::saved(const SaveOutcome& outcome, double seconds) {
-  nlohmann::json fields = {{"step", outcome.step}, {"seconds", seconds}, {"bytes", outcome.bytes}};
   if (!outcome.ok) {
-    fields["reason"] = outcome.message;
     save_failed_step_ = outcome.step;
     save_failure_ = outcome.message;
-    event("save_failed", dump_json(fields));
-    console_.note(fmt::format(
-        " ! checkpoint step {} failed{}: {}", outcome.step,
-        outcome.step < last_step_ && status_.state != RunState::stopping ? ", training goes on" : "",
-        outcome.message));
+    event(EventKind::save_failed, dump_json(nlohmann::json{{"step", outcome.step},
+                                                           {"seconds", seconds},
+                                                           {"bytes", outcome.bytes},
+                                                           {"reason", outcome.message}}));
+    const bool goes_on = outcome.step < last_step_ && status_.state != RunState::stopping;
+    console_.note(fmt::format(" ! checkpoint step {} failed{}: {}", outcome.step,
+                              goes_on ? ", training goes on" : "", outcome.message));
     return;
   }
   pace_.saves_s.push_back(seconds);
-  fields["root_hash"] = outcome.message;
-  fields["removed_steps"] = outcome.removed_steps;
-  if (!outcome.warning.empty()) fields["warning"] = outcome.warning;
-  event("checkpoint", dump_json(fields));
+  event(CheckpointEvent{.step = outcome.step,
+                        .seconds = seconds,
+                        .bytes = outcome.bytes,
+                        .root_hash = outcome.message,
+                        .removed_steps = outcome.removed_steps,
+                        .warning = outcome.warning});
   status_.saved_step = outcome.step;
   console_.note(fmt::format(" ▸ checkpoint step {} · {}B · {:.2f} s", outcome.step,
                             short_number(double(outcome.bytes)), seconds));
@@ -108,8 +111,9 @@ void RunLog::saved_before(const SaveOutcome& outcome) {
   // Of this attempt: one before it may have saved that step, too.
   for (auto line = lines.rbegin(); line != lines.rend(); ++line) {
     const nlohmann::json event = try_parse_json(*line);
-    if (!event.is_object() || event.value("kind", "") == "start") break;
-    if (event.value("kind", "") != "checkpoint" || event.value("step", int64_t(-1)) != outcome.step) continue;
+    const auto kind = event.is_object() ? of_word<EventKind>(event.value("kind", "")) : EventKind::start;
+    if (kind == EventKind::start) break;
+    if (kind != EventKind::checkpoint || record_of<CheckpointEvent>(event).step != outcome.step) continue;
     status_.saved_step = outcome.step;
     return;
   }

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "runtime/run/record/console.h"
+#include "runtime/run/record/events.h"
 #include "runtime/run/record/journal.h"
 #include "runtime/run/record/run_directory.h"
 #include "runtime/run/record/run_status.h"
@@ -28,12 +29,16 @@ class RunLog {
   RunLog(FileSystem& fs, Clock& clock, const RunDirectory& run, Console& console);
 
   /// Writes an event; `json` is an object with its fields.
-  void event(const std::string& kind, const std::string& json);
+  void event(EventKind kind, const std::string& json);
+  template <typename Event>
+  void event(const Event& event) {
+    this->event(Event::kKind, record_text(event));
+  }
   /// Writes the events for the start of this supervisor. `take_over`: why it replaces one that died, "" if it
   /// does not; `before`: the supervisor that it replaces.
   void supervisor_begins(const std::string& take_over, const std::string& before);
   /// Writes an event of a rank, and a line on the console for kinds that concern the user.
-  void rank_event(const std::string& kind, const std::string& json);
+  void rank_event(EventKind kind, const std::string& json);
   /// Sets the last step of the run. After a failed save before that step, the console says that training goes
   /// on.
   void set_last_step(int64_t step) { last_step_ = step; }

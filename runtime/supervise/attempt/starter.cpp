@@ -102,7 +102,7 @@ bool Starter::by_pmix(const LaunchInput& input) {
     if (const wire::NodeHello* hello = fleet_.hello(i); hello && !hello->mpirun_problem.empty())
       throw Error(ErrorCode::kPreflight, fmt::format("{}: {}; install OpenMPI there, or leave the node out",
                                                      fleet_.name(i), hello->mpirun_problem));
-  log_.event("starter",
+  log_.event(EventKind::starter,
              dump_json(nlohmann::json{{"start", *pmix_ ? "pmix" : "mpirun"}, {"reason", problem}}));
   return *pmix_;
 }
@@ -113,7 +113,7 @@ void Starter::doubt(const Verdict& v, bool by_pmix) {
     return;
   if (v.outcome != Verdict::failed || (v.code != ErrorCode::kWorker && v.code != ErrorCode::kHang)) return;
   pmix_ = false;
-  log_.event("starter", dump_json(nlohmann::json{{"start", "mpirun"}, {"reason", v.cause}}));
+  log_.event(EventKind::starter, dump_json(nlohmann::json{{"start", "mpirun"}, {"reason", v.cause}}));
 }
 
 }  // namespace trainctl

@@ -16,54 +16,6 @@ using nlohmann::json;
 
 constexpr size_t kMostEvidence = 16;
 constexpr double kLongestCoolDown = 16;  // times the first
-constexpr const char* kKindNames[] = {"failure", "failed_probe", "slow"};
-
-NodeEvidence::Kind kind_named(const std::string& name) {
-  for (int i = 0; i < 3; ++i)
-    if (name == kKindNames[i]) return NodeEvidence::Kind(i);
-  throw Error(ErrorCode::kUsage, fmt::format("`{}` is no kind of evidence", name));
-}
-
-json to_json(const NodeEvidence& e) {
-  return {{"kind", kKindNames[e.kind]},
-          {"run", e.run},
-          {"epoch", e.epoch},
-          {"cause", e.cause},
-          {"unix_s", e.unix_s}};
-}
-
-json to_json(const QuarantineEntry& e) {
-  json evidence = json::array();
-  for (const NodeEvidence& item : e.evidence) evidence.push_back(to_json(item));
-  return {{"node", e.node},
-          {"gpu", e.gpu},
-          {"count", e.count},
-          {"times_out", e.times_out},
-          {"out_since_s", e.out_since_s},
-          {"out_until_s", e.out_until_s},
-          {"lifted_s", e.lifted_s},
-          {"lifted_by", e.lifted_by},
-          {"evidence", evidence}};
-}
-
-QuarantineEntry entry_from(const json& j) {
-  QuarantineEntry e;
-  e.node = j.at("node").get<std::string>();
-  e.gpu = j.at("gpu").get<int>();
-  e.count = j.at("count").get<int>();
-  e.times_out = j.at("times_out").get<int>();
-  e.out_since_s = j.at("out_since_s").get<double>();
-  e.out_until_s = j.at("out_until_s").get<double>();
-  e.lifted_s = j.at("lifted_s").get<double>();
-  e.lifted_by = j.at("lifted_by").get<std::string>();
-  for (const json& item : j.at("evidence"))
-    e.evidence.push_back({.kind = kind_named(item.at("kind").get<std::string>()),
-                          .run = item.at("run").get<std::string>(),
-                          .epoch = item.at("epoch").get<uint64_t>(),
-                          .cause = item.at("cause").get<std::string>(),
-                          .unix_s = item.at("unix_s").get<double>()});
-  return e;
-}
 
 std::string state_text(const QuarantineEntry& e, double now_s) {
   if (e.is_out(now_s)) return fmt::format("out, {} left", short_duration(e.out_until_s - now_s));
@@ -141,21 +93,17 @@ std::vector<std::string> QuarantineList::nodes_out(double now_s) const {
   return names;
 }
 
-std::string QuarantineList::to_json() const {
-  json entries = json::array();
-  for (const QuarantineEntry& e : entries_) entries.push_back(trainctl::to_json(e));
-  return dump_json(json{{"v", 1}, {"entries", entries}}, 1) + "\n";
-}
+std::string QuarantineList::to_json() const { return record_text(*this, 1) + "\n"; }
 
 QuarantineList QuarantineList::from_json(const std::string& text) {
   try {
     const json j = parse_json(text);
-    if (j.at("v").get<int>() != 1)
+    if (const int version = j.at("v"); version != kVersion)
       throw Error(ErrorCode::kUsage,
-                  fmt::format("it has version {}, and this program knows 1", j.at("v").get<int>()));
-    QuarantineList list;
-    for (const json& e : j.at("entries")) list.entries_.push_back(entry_from(e));
-    return list;
+                  fmt::format("it has version {}, and this program knows {}", version, kVersion));
+    return record_of<QuarantineList>(j);
+  } catch (const BadRecord& error) {
+    throw Error(ErrorCode::kUsage, fmt::format("it is no list of quarantined nodes ({})", error.what()));
   } catch (const json::exception& error) {
     throw Error(ErrorCode::kUsage, fmt::format("it is no list of quarantined nodes ({})", error.what()));
   }

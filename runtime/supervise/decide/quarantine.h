@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "runtime/base/file_system.h"
+#include "runtime/base/record.h"
 #include "runtime/base/units.h"
 
 namespace trainctl {
@@ -35,6 +36,17 @@ struct NodeEvidence {
   uint64_t epoch = 0;
   std::string cause;  ///< one sentence
   double unix_s = 0;
+  static void fields(auto& f, auto& r) {
+    f("kind", r.kind);
+    f("run", r.run);
+    f("epoch", r.epoch);
+    f("cause", r.cause);
+    f("unix_s", r.unix_s);
+  }
+};
+template <>
+struct Words<NodeEvidence::Kind> {
+  static constexpr std::string_view list[] = {"failure", "failed_probe", "slow"};
 };
 
 struct QuarantineEntry {
@@ -49,6 +61,17 @@ struct QuarantineEntry {
   bool is_out(double now_s) const { return now_s < out_until_s; }
   /// "node3" or "node3:gpu2", the argument of --lift.
   std::string place() const;
+  static void fields(auto& f, auto& r) {
+    f("node", r.node);
+    f("gpu", r.gpu);
+    f("count", r.count);
+    f("times_out", r.times_out);
+    f("out_since_s", r.out_since_s);
+    f("out_until_s", r.out_until_s);
+    f("lifted_s", r.lifted_s);
+    f("lifted_by", r.lifted_by);
+    f("evidence", r.evidence);
+  }
 };
 
 class QuarantineList {
@@ -69,10 +92,15 @@ class QuarantineList {
   std::string to_json() const;
   /// Error(kUsage) with one sentence if `text` is not such a list.
   static QuarantineList from_json(const std::string& text);
+  static void fields(auto& f, auto& r) {
+    f.written("v", kVersion);
+    f("entries", r.entries_);
+  }
   /// A table for people, one line per entry; "" if there are no entries.
   std::string describe(double now_s) const;
 
  private:
+  static constexpr int kVersion = 1;
   QuarantineEntry& entry_of(const std::string& node, int gpu);
   std::vector<QuarantineEntry> entries_;
 };

@@ -297,7 +297,7 @@ std::vector<int> Supervision::culprits(bool with_ended) const {
 std::string Supervision::suspects() const {
   const std::vector<int> ranks = culprits(true);
   const auto saves = [](const RankView& r) {
-    return r.activity && r.activity->communicator.view() == "supervisor";
+    return r.activity && r.activity->communicator.view() == kSupervisorWait;
   };
   if (ranks.empty() && std::all_of(ranks_.begin(), ranks_.end(), saves))
     return "every rank has written its part of the checkpoint, and publishing it does not end: the file "

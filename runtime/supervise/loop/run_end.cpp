@@ -31,10 +31,7 @@ RunResult RunEnd::end(RunState state, int exit_code, std::string reason, std::st
   status.exit_code = exit_code;
   status.reason = reason;
   status.advice = advice;
-  log_.event(
-      "end",
-      dump_json(nlohmann::json{
-          {"state", word_of(state)}, {"step", status.step}, {"exit_code", exit_code}, {"reason", reason}}));
+  log_.event(EndEvent{.state = state, .step = status.step, .exit_code = exit_code, .reason = reason});
   log_.finish();
   return {exit_code, status};
 }
@@ -133,7 +130,7 @@ std::string RunEnd::record_failure(const Verdict& v) {
                        {"rank", v.rank},
                        {"cause", v.cause},
                        {"effect", v.effect}};
-  log_.event("failure", dump_json(fields));
+  log_.event(EventKind::failure, dump_json(fields));
   try {
     return collect_failure(fs_, run_, dump_json(fields), v.rank, plan_.job.job.mesh().world_size());
   } catch (const Error& error) {

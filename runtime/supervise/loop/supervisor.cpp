@@ -96,7 +96,7 @@ class Supervisor {
         fleet_->start_agents();
       }
       read_quarantine(plan_, fs_, clock_, recovery_, console_);
-      if (!plan_.change_json.empty()) log_.event("change", plan_.change_json);
+      if (!plan_.change_json.empty()) log_.event(EventKind::change, plan_.change_json);
       RunResult result = finished ? conclude_finished() : decide(signals);
       const bool for_scheduler = other_stops_.time_is_up() || signals.warned() || requeue_;
       result.acts = last_acts(plan_.slurm, result.exit_code, for_scheduler);
@@ -220,13 +220,13 @@ class Supervisor {
       console_.note(fmt::format(
           " ! the clock of {} is {:.1f} s apart from this one: times in its logs are, too; set it by NTP",
           fleet_->name(node), apart_s));
-    log_.event("node_up", node_up_json(*fleet_, node));
+    log_.event(EventKind::node_up, node_up_json(*fleet_, node));
   }
 
   void node_lost(int node, const std::string& why, bool recorded = false) {  // as an event, by its attempt
     is_up_.erase(node);
     recovery_.node_lost(fleet_->name(node), why, clock_.monotonic_s());
-    if (!recorded) log_.event("node_lost", dump({{"node", fleet_->name(node)}, {"reason", why}}));
+    if (!recorded) log_.event(EventKind::node_lost, dump({{"node", fleet_->name(node)}, {"reason", why}}));
     console_.note(fmt::format(" ! {}: {}", fleet_->name(node), why));
   }
 
@@ -236,7 +236,7 @@ class Supervisor {
     recovery_.node_lost(fleet_->name(node), why, clock_.monotonic_s());
     if (std::exchange(start_problems_[node], why) == why) return;
     console_.note(fmt::format(" ! {}: {}", fleet_->name(node), why));
-    log_.event("node_failed", dump({{"node", fleet_->name(node)}, {"reason", why}}));
+    log_.event(EventKind::node_failed, dump({{"node", fleet_->name(node)}, {"reason", why}}));
   }
 
   void await_news(const Wait& wait, StopSignals& signals) {
@@ -326,12 +326,12 @@ class Supervisor {
     status.state = RunState::restarting;
     status.reason = start.why;
     status.restarts = recovery_.restarts();
-    log_.event("restart", dump({{"restart", status.restarts},
-                                {"from_step", resume_step_},
-                                {"lost_steps", std::max<int64_t>(0, status.step - resume_step_)},
-                                {"nodes", start.nodes},
-                                {"data", start.width.data},
-                                {"reason", start.why}}));
+    log_.event(RestartEvent{.restart = status.restarts,
+                            .from_step = resume_step_,
+                            .lost_steps = std::max<int64_t>(0, status.step - resume_step_),
+                            .nodes = start.nodes,
+                            .data = int(start.width.data),
+                            .reason = start.why});
     console_.note(fmt::format(" ! {}", start.why));
     console_.note(fmt::format("   going on from {}", start.step
                                                          ? fmt::format("checkpoint step {}", resume_step_)
@@ -424,12 +424,12 @@ class Supervisor {
     status.saved_step = resume_from_.empty() || at_start() ? -1 : resume_step_;
     const int64_t moved = set_aside_beyond(fs_, run_, job, resume_step_, status.epoch, console_);
     log_.reopen_metrics();
-    log_.event("start", dump({{"epoch", status.epoch},
-                              {"ranks", job.mesh().world_size()},
-                              {"from_step", resume_step_},
-                              {"checkpoint", resume_from_},
-                              {"numerics", plan_.numerics},
-                              {"superseded_steps", moved}}));
+    log_.event(StartEvent{.epoch = status.epoch,
+                          .ranks = job.mesh().world_size(),
+                          .from_step = resume_step_,
+                          .checkpoint = resume_from_,
+                          .numerics = plan_.numerics,
+                          .superseded_steps = moved});
   }
 
   AttemptOptions options_for(const JobSpec& job) {

@@ -38,7 +38,7 @@ bool batch_host_heard(const std::string& batch_host, const NodeStates& states) {
 
 OrphanAct orphan_act(const std::string& own, const std::optional<SlurmJob>& job,
                      const std::string& batch_host, const NodeStates& states) {
-  if (!job || job->state != "RUNNING") return OrphanAct::leave;
+  if (!job || job->state != SlurmState::running) return OrphanAct::leave;
   std::string first;
   for (const auto& [name, state] : states) {
     const bool has = std::find(job->nodes.begin(), job->nodes.end(), name) != job->nodes.end();
@@ -86,7 +86,7 @@ void give_back_lost_job(const SlurmAllocation& allocation) {
 void end_lost_job(const SlurmAllocation& allocation) {
   watch_job(allocation, [&](const SlurmCommands& slurm, const std::optional<SlurmJob>& job,
                             const std::string& batch_host, const NodeStates& states) {
-    if (!job || job->state != "RUNNING") return true;
+    if (!job || job->state != SlurmState::running) return true;
     if (batch_host_heard(batch_host, states)) return false;
     fmt::print("Slurm hears nothing from {}, where the supervisor ran: job {} is cancelled, its run has ended"
                "\n",

@@ -127,6 +127,14 @@ std::vector<std::string> names_of(const std::function<bool(std::string_view)>& o
   return names;
 }
 
+SlurmState slurm_state(std::string_view word) {
+  if (word == "PENDING") return SlurmState::pending;
+  if (word == "RUNNING") return SlurmState::running;
+  for (const std::string_view over : {"COMPLETED", "CANCELLED", "FAILED", "TIMEOUT"})
+    if (word == over) return SlurmState::over;
+  return SlurmState::other;
+}
+
 std::vector<SlurmJob> parse_squeue(const std::string& output) {
   std::vector<SlurmJob> jobs;
   std::istringstream lines(output);
@@ -137,7 +145,8 @@ std::vector<SlurmJob> parse_squeue(const std::string& output) {
     if (line.ends_with('|')) fields.push_back("");
     // "12", "12_3", "12_[4-9]": an array's tasks that wait are one line.
     if (fields.size() != 5 || !is_job_id(fields[0].substr(0, fields[0].find('_')))) continue;
-    SlurmJob job{.id = fields[0], .state = fields[1], .reason = fields[3]};
+    SlurmJob job{
+        .id = fields[0], .state = slurm_state(fields[1]), .state_word = fields[1], .reason = fields[3]};
     const auto end = whole_number(fields[2]);
     if (end) {
       job.end_unix_s = double(*end);

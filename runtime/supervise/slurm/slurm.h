@@ -65,9 +65,16 @@ Environment without(Environment environment, const std::function<bool(std::strin
 /// The names of this process's variables for which `of` is true, for ChildProcess's `unset`.
 std::vector<std::string> names_of(const std::function<bool(std::string_view)>& of);
 
+/// What Slurm's many words for the state of a job mean for a run; `other`: it is on its way between these.
+enum class SlurmState { pending, running, over, other };
+/// "RUNNING" is running; over are the states in which a job stays.
+SlurmState slurm_state(std::string_view word);
+
 /// A job as squeue reports it.
 struct SlurmJob {
-  std::string id, state;             ///< "PENDING", "RUNNING", ...
+  std::string id;
+  SlurmState state = SlurmState::other;
+  std::string state_word;            ///< Slurm's own: "PENDING", "RUNNING", "COMPLETING", ...
   std::string reason;                ///< why it is pending, "Resources"; "None"
   std::optional<double> end_unix_s;  ///< end of its time; nullopt before it runs
   /// Its current nodes; with --no-kill, nodes that went down are not in it

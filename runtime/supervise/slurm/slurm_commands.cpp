@@ -6,12 +6,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <set>
 #include <sstream>
 
 #include "runtime/base/error.h"
+#include "runtime/base/file_system.h"
 #include "runtime/machine/process.h"
 #include "runtime/supervise/slurm/slurm_nodes.h"
 
@@ -37,12 +37,11 @@ std::string words_of(const std::string& output, const std::string& command) {
 bool SlurmCommands::present() { return !find_program("sbatch").empty(); }
 
 SlurmCommands::Answer SlurmCommands::call(const std::vector<std::string>& command, double limit_s) const {
-  using clock = std::chrono::steady_clock;
   if (find_program(command[0]).empty())
     throw Error(ErrorCode::kLauncher,
                 fmt::format("there is no Slurm here: {} is not on PATH; use a login node of the cluster",
                             command[0]));
-  const auto deadline = clock::now() + std::chrono::duration<double>(limit_s);
+  const double deadline_s = real_clock().monotonic_s() + limit_s;
   // Seconds since 1970, whatever the user has set; and from a job, nothing of it for the new one.
   ChildProcess child(command, {{"SLURM_TIME_FORMAT", "%s"}}, names_of(misleads_sbatch));
   Answer answer;
@@ -53,7 +52,7 @@ SlurmCommands::Answer SlurmCommands::call(const std::vector<std::string>& comman
       answer.status = WIFSIGNALED(*status) ? 128 + WTERMSIG(*status) : WEXITSTATUS(*status);
       return answer;
     }
-    const double left_s = std::chrono::duration<double>(deadline - clock::now()).count();
+    const double left_s = deadline_s - real_clock().monotonic_s();
     if (left_s <= 0 || answer.output.size() > kMostOutput)
       throw Error(
           ErrorCode::kLauncher,

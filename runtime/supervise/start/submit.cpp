@@ -6,6 +6,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
+#include "runtime/base/record.h"
 #include "runtime/supervise/preflight/preflight.h"
 #include "runtime/supervise/decide/quarantine.h"
 #include "runtime/supervise/slurm/slurm_commands.h"
@@ -70,18 +71,11 @@ void make_run(const SubmitRequest& request, const Submitted& result, FileSystem&
 
 }  // namespace
 
-std::string SlurmRecord::to_json() const {
-  return dump_json(nlohmann::json{{"jobs", jobs}, {"name", name}, {"chain", chain}, {"requeue", requeue}},
-      2) + "\n";
-}
+std::string SlurmRecord::to_json() const { return record_text(*this, 2) + "\n"; }
 
-std::optional<SlurmRecord> read_slurm_record(FileSystem& fs, const RunDirectory& run) try {
+std::optional<SlurmRecord> read_slurm_record(FileSystem& fs, const RunDirectory& run) {
   if (!fs.exists(run.file(kRecord))) return std::nullopt;
-  const nlohmann::json j = parse_json(fs.read_text(run.file(kRecord)));
-  return SlurmRecord{.jobs = j.at("jobs"), .name = j.at("name"), .chain = j.at("chain"),
-      .requeue = j.at("requeue")};
-} catch (const nlohmann::json::exception& error) {
-  throw Error(ErrorCode::kIo, fmt::format("{} is damaged: {}", run.file(kRecord), error.what()));
+  return read_record<SlurmRecord>(fs.read_text(run.file(kRecord)), run.file(kRecord));
 }
 
 SlurmRequest slurm_request(const JobSpec& job, const std::string& run_id, int chain,
@@ -218,10 +212,8 @@ std::vector<std::string> queue_lines(const SlurmRecord& record) {
   std::vector<std::string> lines;
   for (const std::string& id : record.jobs) try {
       const auto job = SlurmCommands({.query_s = 5}).job(id);
-      if (!job || job->state == "COMPLETED" || job->state == "CANCELLED" || job->state == "FAILED" ||
-          job->state == "TIMEOUT")
-        continue;
-      lines.push_back(fmt::format("Slurm job {} is {}{}", id, job->state,
+      if (!job || job->state == SlurmState::over) continue;
+      lines.push_back(fmt::format("Slurm job {} is {}{}", id, job->state_word,
                                   job->reason.empty() || job->reason == "None" ? ""
                                       : " (" + job->reason + ")"));
     } catch (const Error&) {
@@ -234,7 +226,7 @@ int cancel_queued(const SlurmRecord& record) {
   int cancelled = 0;
   for (const std::string& id : record.jobs) {
     const auto job = SlurmCommands().job(id);
-    if (!job || job->state != "PENDING") continue;
+    if (!job || job->state != SlurmState::pending) continue;
     SlurmCommands().cancel(id);
     ++cancelled;
   }

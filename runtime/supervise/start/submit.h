@@ -18,6 +18,12 @@ struct SlurmRecord {
   bool chain = false;             ///< there are several jobs
   bool requeue = true;            ///< a single job requeues itself when its time is over
   std::string to_json() const;
+  static void fields(auto& f, auto& r) {
+    f("jobs", r.jobs);
+    f("name", r.name);
+    f("chain", r.chain);
+    f("requeue", r.requeue);
+  }
 };
 /// nullopt if the run was not submitted. Error(kIo) if the file is damaged.
 std::optional<SlurmRecord> read_slurm_record(FileSystem& fs, const RunDirectory& run);

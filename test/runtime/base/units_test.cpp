@@ -51,6 +51,11 @@ TEST_CASE("estimates and counts in one unit", "[units]") {
   CHECK(brief_memory_text(uint64_t(1.25 * kGibibyte)) == "1.2 GiB");
 }
 
+TEST_CASE("times of day are those of Greenwich", "[units]") {
+  CHECK(utc_text(0) == "1970-01-01T00:00:00Z");
+  CHECK(utc_text(1700000000.9) == "2023-11-14T22:13:20Z");
+}
+
 TEST_CASE("quantities with a unit", "[units]") {
   CHECK(bytes_of("80GiB") == 80ull << 30);
   CHECK(bytes_of("40 GB") == 40'000'000'000ull);

@@ -75,9 +75,10 @@ TEST_CASE("going back to a checkpoint leaves each step once, in order, and loses
 }
 
 TEST_CASE("an event carries kind and time, and its fields cannot replace them") {
-  const json line = json::parse(event_line(12.5, "restart", R"({"from_step": 4, "kind": "forged"})"));
+  const json line =
+      json::parse(event_line(12.5, EventKind::restart, R"({"from_step": 4, "kind": "forged"})"));
   CHECK(line == json({{"v", 1}, {"t", 12.5}, {"kind", "restart"}, {"from_step", 4}}));
-  CHECK(json::parse(event_line(1, "note", "plain text"))["value"] == "plain text");
+  CHECK(json::parse(event_line(1, EventKind::change, "plain text"))["value"] == "plain text");
 }
 
 TEST_CASE("the tail of a log is its last lines") {

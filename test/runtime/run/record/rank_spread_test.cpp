@@ -168,14 +168,14 @@ TEST_CASE("a slow node is reported once, and once when it is over") {
     CHECK(slow.step(R"({"step":1})", now_s += pace_s).empty());  // carries no numbers of ranks
   steps(times, 20);
   REQUIRE(all.size() == 1);
-  CHECK(all[0].kind == "slow_ranks");
+  CHECK(all[0].kind == EventKind::slow_ranks);
   CHECK(json::parse(all[0].json)["node"] == "node1");
   CHECK(all[0].line ==
         " ! node1, ranks 4, 5: computing takes 2 times as long as on the other ranks of the stage (0.202 s "
         "against 0.1 s)");
   steps(usual, 20);
   REQUIRE(all.size() == 2);
-  CHECK(all[1].kind == "slow_ranks_over");
+  CHECK(all[1].kind == EventKind::slow_ranks_over);
 }
 
 TEST_CASE("a bounded journal keeps the newest lines in two files") {

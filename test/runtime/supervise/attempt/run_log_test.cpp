@@ -32,7 +32,7 @@ TEST_CASE("a checkpoint that a supervisor before has recorded is not recorded ag
   };
   {
     RunLog log(fs, real_clock(), run, console);
-    log.event("start", R"({"epoch":1})");
+    log.event(EventKind::start, R"({"epoch":1})");
     log.saved({.ok = true, .step = 10, .message = "hash"}, 0.1);
   }
   saved_before(10);
@@ -41,7 +41,7 @@ TEST_CASE("a checkpoint that a supervisor before has recorded is not recorded ag
   saved_before(20);
   CHECK(recorded() == "10 20 ");
   // An attempt that went back saves the step anew.
-  RunLog(fs, real_clock(), run, console).event("start", R"({"epoch":2})");
+  RunLog(fs, real_clock(), run, console).event(EventKind::start, R"({"epoch":2})");
   saved_before(20);
   CHECK(recorded() == "10 20 20 ");
 }

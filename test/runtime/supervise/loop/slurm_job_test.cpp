@@ -133,7 +133,7 @@ TEST_CASE("what a submission asks for", "[slurm]") {
 }
 
 TEST_CASE("who gives an abandoned job back", "[slurm]") {
-  const SlurmJob job{.id = "12", .state = "RUNNING", .nodes = {"n0", "n1", "n2"}};
+  const SlurmJob job{.id = "12", .state = SlurmState::running, .nodes = {"n0", "n1", "n2"}};
   using States = std::vector<std::pair<std::string, std::string>>;
   const States lost = {{"n0", "allocated*"}, {"n1", "allocated"}, {"n2", "allocated"}};
   CHECK(orphan_act("n1", job, "n0", lost) == OrphanAct::requeue);
@@ -147,7 +147,7 @@ TEST_CASE("who gives an abandoned job back", "[slurm]") {
   CHECK(orphan_act("n2", without, "n0", {{"n0", "down"}, {"n1", "idle"}, {"n2",
       "allocated"}}) == OrphanAct::requeue);
   SlurmJob requeued = job;
-  requeued.state = "PENDING";
+  requeued.state = SlurmState::pending;
   CHECK(orphan_act("n1", requeued, "n0", lost) == OrphanAct::leave);
   CHECK(orphan_act("n1", std::nullopt, "n0", lost) == OrphanAct::leave);
 }

@@ -62,12 +62,12 @@ struct JumpingClock final : Clock {
 
 struct Asked final : Control {
   std::atomic<StopLevel> level = StopLevel::none;
-  std::vector<std::string> events;
+  std::vector<EventKind> events;
   StopLevel stop_level() const override { return level; }
   void activity(const Activity&) override {}
   void device_activity(const Activity&) override {}
   void report(const StepReport&) override {}
-  void event(const std::string& kind, const std::string&) override { events.push_back(kind); }
+  void event(EventKind kind, const std::string&) override { events.push_back(kind); }
   SaveResult commit_shard(const ckpt::StateInfo&, const std::vector<ckpt::Tensor>&, const ckpt::ShardReceipt&,
                           const std::string&) override {
     return {};
@@ -134,10 +134,10 @@ TEST_CASE("a run is known from its other records where status.json is damaged or
   CHECK_FALSE(status_of_run(fs, run));   // never started
   {
     Journal events(run.events()), metrics(run.metrics());
-    events.append(event_line(5, "start", R"({"epoch":1})"));
-    events.append(event_line(6, "restart", R"({"restart":1,"reason":"rank 1 died"})"));
+    events.append(event_line(5, EventKind::start, R"({"epoch":1})"));
+    events.append(event_line(6, EventKind::restart, R"({"restart":1,"reason":"rank 1 died"})"));
     events.append("no JSON at all");
-    events.append(event_line(7, "start", R"({"epoch":2})"));
+    events.append(event_line(7, EventKind::start, R"({"epoch":2})"));
     metrics.append(R"({"step":1,"loss":3.5})");
     metrics.append(R"({"step":2,"loss":3.25})");
   }
@@ -150,7 +150,8 @@ TEST_CASE("a run is known from its other records where status.json is damaged or
   CHECK_THAT(render_status(s, SupervisorState::none, 8), Contains("2/40") && Contains("3.25"));
 
   fs.write_new_text(run.status(), "{\"v\":1,");
-  Journal(run.events()).append(event_line(8, "end", R"({"state":"failed","exit_code":9,"reason":"a hang"})"));
+  Journal(run.events())
+      .append(event_line(8, EventKind::end, R"({"state":"failed","exit_code":9,"reason":"a hang"})"));
   const auto damaged = status_of_run(fs, run);
   REQUIRE(damaged);
   CHECK_THAT(damaged->note, Contains("status.json is damaged"));

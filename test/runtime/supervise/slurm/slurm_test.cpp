@@ -155,7 +155,7 @@ TEST_CASE("squeue's and sbatch's answers", "[slurm]") {
       "28_[2-9%2]|PENDING|N/A|JobArrayTaskLimit|\n");
   REQUIRE(jobs.size() == 3);
   CHECK(jobs[0].id == "3");
-  CHECK(jobs[0].state == "RUNNING");
+  CHECK((jobs[0].state == SlurmState::running && jobs[0].state_word == "RUNNING"));
   CHECK(jobs[0].end_unix_s == 1795339526);
   CHECK(jobs[0].nodes == std::vector<std::string>{"node0", "node1"});
   CHECK(jobs[1].reason == "Resources");

@@ -1,0 +1,29 @@
+// What can happen in a run: the kinds of the lines of events.jsonl.
+#pragma once
+#include <string_view>
+
+#include "runtime/base/words.h"
+
+namespace trainctl {
+
+enum class EventKind {
+  // Of the run: a supervisor, an attempt, their ends.
+  supervisor, takeover, start, attached, ranks_up, attempt, starter, restart, recovered, failure, end, change,
+  stop_requested, regroup,
+  // Of its nodes.
+  node_up, node_lost, node_failed, quarantine,
+  // Of training.
+  checkpoint, save_failed, save_retry, step_skipped, slow_ranks, slow_ranks_over,
+};
+
+template <>
+struct Words<EventKind> {
+  static constexpr std::string_view list[] = {
+      "supervisor", "takeover",    "start",      "attached",     "ranks_up",   "attempt",
+      "starter",    "restart",     "recovered",  "failure",      "end",        "change",
+      "stop_requested", "regroup",
+      "node_up",    "node_lost",   "node_failed", "quarantine",
+      "checkpoint", "save_failed", "save_retry", "step_skipped", "slow_ranks", "slow_ranks_over"};
+};
+
+}  // namespace trainctl
