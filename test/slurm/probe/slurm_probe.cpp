@@ -53,7 +53,7 @@ void job(const SlurmCommands& slurm, const std::string& id) {
   }
   const double now_s =
       std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-  fmt::print("{} {} {}\n{}\n{}\n{}\n", found->id, found->state, found->reason,
+  fmt::print("{} {} {}\n{}\n{}\n{}\n", found->id, found->state_word, found->reason,
              compress_node_list(found->nodes),
              found->end_unix_s ? std::to_string(*found->end_unix_s - now_s) : "-",
              found->end_unix_s ? std::to_string(*found->end_unix_s) : "-");
