@@ -29,6 +29,25 @@ void SavingFiles::put_text(const std::string& name, const std::string& text) {
   file->finish();
 }
 
+bool holds(Store& store, const StateInfo& state, const std::string& root) {
+  auto files = store.open(state.step);
+  if (!files) return false;
+  const std::string target = files->where();
+  std::unique_ptr<Checkpoint> existing;
+  try {
+    existing = Checkpoint::open(std::move(files));
+  } catch (const Error&) {
+    return false;
+  }
+  if (existing->state().epoch < state.epoch) return false;
+  if (existing->state().epoch == state.epoch && existing->root_hash() == root) return true;
+  throw Error(
+      ErrorCode::kCheckpoint,
+      fmt::format(
+          "{} was already saved by epoch {} with other content; this writer has epoch {} and is out of date",
+          target, existing->state().epoch, state.epoch));
+}
+
 std::unique_ptr<Checkpoint> open_latest(
     Store& store, int64_t max_step,
     const std::function<void(const std::string&, const std::string&)>& skipped) {

@@ -104,6 +104,18 @@ ShardReceipt write_shard(SavingFiles& saving, const std::string& file_name, cons
                          ChunkSource& source = host_chunks());
 std::string publish(Store& store, const StateInfo& state, std::span<const Tensor> tensors,
                     std::span<const ShardReceipt> receipts, const std::function<void()>& before_commit = {});
+/// True if the store holds this state already, saved by the same epoch with the same root hash. False if it
+/// holds nothing of this step, or what may be replaced: of an older epoch, or damaged. Error(kCheckpoint) if
+/// a newer or other one is there.
+bool holds(Store& store, const StateInfo& state, const std::string& root);
+
+struct CopyReport {
+  uint64_t files = 0, chunks = 0, bytes = 0;
+  bool was_there = false;  ///< nothing was copied: the store holds this state
+};
+/// Copies a whole checkpoint, byte for byte, and publishes it by the store's own rule. Every chunk is checked
+/// on its way; Error(kCheckpoint) where one is damaged, and nothing is published.
+CopyReport copy(Checkpoint& from, Store& to);
 std::vector<int64_t> retain(Store& store, const Retention& retention);
 std::unique_ptr<Checkpoint> open_latest(
     Store& store, int64_t max_step,

@@ -180,27 +180,6 @@ void check_files(SavingFiles& saving, std::span<const ShardReceipt> receipts) {
     if (!named.count(name)) saving.remove(name);
 }
 
-/// True if step-S is there already with the content that we are about to publish. An older epoch's step-S, or one that does not
-/// open, may be replaced: a run that went back writes its steps anew. Any other is Error(kCheckpoint).
-bool is_already_published(Store& store, const Manifest& manifest) {
-  auto files = store.open(manifest.state.step);
-  if (!files) return false;
-  const std::string target = files->where();
-  std::unique_ptr<Checkpoint> existing;
-  try {
-    existing = Checkpoint::open(std::move(files));
-  } catch (const Error&) {
-    return false;
-  }
-  if (existing->state().epoch < manifest.state.epoch) return false;
-  if (existing->state().epoch == manifest.state.epoch && existing->root_hash() == manifest.root) return true;
-  throw Error(
-      ErrorCode::kCheckpoint,
-      fmt::format(
-          "{} was already saved by epoch {} with other content; this writer has epoch {} and is out of date",
-          target, existing->state().epoch, manifest.state.epoch));
-}
-
 }  // namespace
 
 ChunkSource& host_chunks() {
@@ -247,7 +226,7 @@ std::string publish(Store& store, const StateInfo& state, std::span<const Tensor
   const std::string text = manifest_text(manifest);
   saving->put_text(kManifestName, text);
   saving->commit(commit_text(text, manifest), [&] {
-    const bool is_published = is_already_published(store, manifest);
+    const bool is_published = holds(store, manifest.state, manifest.root);
     if (before_commit) before_commit();
     return !is_published;
   });
