@@ -1,10 +1,12 @@
-// trainctl inspect-ckpt: what a checkpoint holds, whether every byte of it is good, and how it differs from another.
+// trainctl inspect-ckpt: what a checkpoint holds, whether every byte of it is good, and how it differs from
+// another; its repair, and copies of it.
 #include <cstdio>
 #include <memory>
 
 #include "cmd/commands.h"
 #include "cmd/runs.h"
 #include "runtime/base/error.h"
+#include "runtime/observe/checkpoint_repair.h"
 #include "runtime/observe/checkpoint_report.h"
 
 namespace trainctl::cmd {
@@ -27,12 +29,62 @@ int inspect(CheckpointReportOptions options, const std::string& root, const Cont
   return report.different ? kExitDifferences : kExitDone;
 }
 
+/// What the command line asks for besides a report.
+struct Changes {
+  bool repair = false;
+  CheckpointRepairOptions repair_options;
+  std::string copy_to;
+};
+
+int change(const Changes& changes, const std::string& given, const std::string& root,
+           const Context& context) {
+  const std::string path = path_of(given, root);
+  CheckpointOutcome outcome;
+  if (changes.repair) {
+    CheckpointRepairOptions options = changes.repair_options;
+    options.path = path;
+    options.json = context.json;
+    for (std::string& from : options.from) from = path_of(from, root);
+    outcome = repair_checkpoint(real_file_system(), options);
+  } else {
+    outcome =
+        copy_checkpoint(real_file_system(), {.path = path, .to = changes.copy_to, .json = context.json});
+  }
+  fmt::print("{}", outcome.text);
+  return outcome.damaged ? exit_status(ErrorCode::kCheckpoint) : kExitDone;
+}
+
+/// --repair and --copy-to, with what belongs to them.
+void add_changes(CommandLine& command, Changes& changes) {
+  auto repair = command.add_flag(
+      "--repair", changes.repair,
+      "rewrite damaged files from good copies of their chunks: in the places of --from, then in "
+      "the checkpoints next to it; exit status 7 and nothing written where one is missing");
+  command
+      .add_option("--from", changes.repair_options.from, "look here for good copies first; may be repeated")
+      .repeatable()
+      .needs(repair)
+      .type_name("PATH");
+  command.add_flag("--dry-run", changes.repair_options.only_look, "only say what would be repaired")
+      .needs(repair);
+  auto copy =
+      command.add_option("--copy-to", changes.copy_to,
+                         "copy the checkpoint into this folder of checkpoints; every byte is checked");
+  copy.type_name("DIR").excludes(repair);
+  for (const char* report : {"--tensors", "--stats", "--verify", "--diff"}) {
+    repair.excludes(command.get_option(report));
+    copy.excludes(command.get_option(report));
+  }
+}
+
 }  // namespace
 
 void add_inspect_ckpt(CommandLine& app, Context& context) {
   auto options = std::make_shared<CheckpointReportOptions>();
+  auto changes = std::make_shared<Changes>();
   auto root = std::make_shared<std::string>(default_run_root());
-  CommandLine command = app.add_subcommand("inspect-ckpt", "show, verify or compare checkpoints");
+  CommandLine command =
+      app.add_subcommand("inspect-ckpt", "show, verify, compare, repair or copy checkpoints");
   command
       .add_option("PATH", options->path,
                    "a step folder, a run directory, its ckpt folder (newest checkpoint), a run id or `latest`")
@@ -48,7 +100,11 @@ void add_inspect_ckpt(CommandLine& app, Context& context) {
                    "compare with this checkpoint: exit status 0 if identical, 20 if not")
       .type_name("PATH");
   command.add_option("--run-dir", *root, "folder of the runs (default: $TRAINCTL_RUN_DIR, else runs)").type_name("DIR");
-  when_chosen(command, context, [options, root, &context] { return inspect(*options, *root, context); });
+  add_changes(command, *changes);
+  when_chosen(command, context, [options, changes, root, &context] {
+    if (changes->repair || !changes->copy_to.empty()) return change(*changes, options->path, *root, context);
+    return inspect(*options, *root, context);
+  });
 }
 
 }  // namespace trainctl::cmd

@@ -245,7 +245,7 @@ void add_verification(const Opened& opened, Clock& clock, CheckpointReport& repo
       fmt::format("{} {} · {} · {} chunks · {}/s · {} NaN, {} infinite · {}\n", bad, files_text(result.files),
                   size_text(result.bytes), result.chunks, size_text(uint64_t(double(result.bytes) / seconds)),
                   result.nan_values, result.infinite_values,
-                  report.damaged ? "an older checkpoint may be good" : "every hash matches, manifest ok");
+                  report.damaged ? "--repair looks for good copies" : "every hash matches, manifest ok");
   object["verify"] = {{"ok", !report.damaged},
                       {"files", result.files},
                       {"bytes", result.bytes},
@@ -326,7 +326,7 @@ CheckpointReport report_checkpoint(FileSystem& fs, Clock& clock, const Checkpoin
   if (!options.tensors && !options.stats && !options.verify && options.other.empty())
     report.text +=
         "--tensors for the list, --stats for mean/std/abs max/NaN per tensor, --verify to re-read every "
-        "byte, --diff OTHER to compare\n";
+        "byte, --diff OTHER to compare, --repair, --copy-to DIR\n";
   if (options.json) report.text = dump_json(object) + "\n";
   return report;
 }

@@ -1,0 +1,173 @@
+#include "runtime/observe/checkpoint_repair.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "ckpt/folders.h"
+#include "ckpt/repair.h"
+#include "ckpt/store.h"
+#include "runtime/base/error.h"
+#include "runtime/base/json.h"
+#include "runtime/base/text.h"
+#include "runtime/base/units.h"
+
+namespace trainctl {
+namespace {
+
+using nlohmann::ordered_json;
+
+std::string without_slash(std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  return path;
+}
+
+bool is_step(FileSystem& fs, const std::string& path) {
+  return ckpt::step_of_name(ckpt::base_name(path)) || fs.exists(path + "/manifest.json") ||
+         fs.exists(path + "/COMMIT");
+}
+
+/// The folder of checkpoints that a path means which is not itself one.
+std::string folder_of(FileSystem& fs, const std::string& path) {
+  if (!fs.exists(path))
+    throw Error(ErrorCode::kUsage,
+                fmt::format("there is no {}; give a step folder or a run directory", path));
+  if (fs.exists(path + "/job.json")) {
+    const nlohmann::json job = try_parse_json(fs.read_text(path + "/job.json"));
+    if (job.is_object() && job.contains("checkpoint") && job["checkpoint"].is_object()) {
+      const auto dir = job["checkpoint"].find("dir");
+      if (dir != job["checkpoint"].end() && dir->is_string() && !dir->get<std::string>().empty())
+        return without_slash(dir->get<std::string>());
+    }
+  }
+  return fs.is_directory(path + "/ckpt") ? path + "/ckpt" : path;
+}
+
+/// All steps of a folder, newest first, then those set aside.
+std::vector<std::string> steps_in(FileSystem& fs, const std::string& folder) {
+  std::vector<std::string> paths;
+  for (const int64_t step : ckpt::list_steps(fs, folder)) paths.push_back(ckpt::step_directory(folder, step));
+  for (const ckpt::Superseded& aside : ckpt::list_superseded(fs, folder))
+    for (const int64_t step : aside.steps) paths.push_back(ckpt::step_directory(aside.path, step));
+  return paths;
+}
+
+std::string step_to_repair(FileSystem& fs, const std::string& given) {
+  const std::string path = without_slash(given);
+  if (fs.exists(path) && is_step(fs, path)) return path;
+  const std::string folder = folder_of(fs, path);
+  const std::vector<int64_t> steps = ckpt::list_steps(fs, folder);
+  if (steps.empty())
+    throw Error(ErrorCode::kUsage, fmt::format("{} holds no checkpoint (no folder step-NNNNNNNN)", folder));
+  return ckpt::step_directory(folder, steps[0]);
+}
+
+std::string finding_text(const ckpt::VerifyFinding& finding) {
+  return fmt::format("{}{}: {} (at byte {})", finding.file,
+                     finding.tensor.empty() ? "" : ": " + finding.tensor, finding.message, finding.offset);
+}
+
+ordered_json findings_json(const std::vector<ckpt::VerifyFinding>& findings) {
+  ordered_json rows = ordered_json::array();
+  for (const auto& finding : findings)
+    rows.push_back({{"file", finding.file},
+                    {"tensor", finding.tensor},
+                    {"message", finding.message},
+                    {"offset", finding.offset}});
+  return rows;
+}
+
+std::string report_text(const std::string& path, const ckpt::RepairReport& report, bool only_look) {
+  std::string text = path + "\n";
+  for (const auto& finding : report.found) text += fmt::format("✗ {}\n", finding_text(finding));
+  for (const std::string& name : report.foreign)
+    text += fmt::format("? {}: no part of this checkpoint, left alone\n", name);
+  for (const auto& origin : report.origins)
+    text += fmt::format("{} · {} from {}\n", count_of(int64_t(origin.chunks), "chunk"),
+                        size_text(origin.bytes), origin.where);
+  if (!report.is_good()) {
+    for (const auto& finding : report.missing) text += fmt::format("lost: {}\n", finding_text(finding));
+    return text +
+           fmt::format(
+               "✗ {} without a good copy; nothing was written. Name other places to look with --from\n",
+               count_of(int64_t(report.missing.size()), "piece"));
+  }
+  if (report.found.empty()) return text + "✓ every hash matches; nothing to repair\n";
+  if (only_look) return text + "all of it can be repaired; nothing was written\n";
+  return text + fmt::format("✓ repaired: {} written anew, every hash matches\n",
+                            count_of(int64_t(report.rewritten.size()), "file"));
+}
+
+}  // namespace
+
+CheckpointOutcome repair_checkpoint(FileSystem& fs, const CheckpointRepairOptions& options) {
+  const std::string path = step_to_repair(fs, options.path);
+  std::vector<std::string> places;
+  const auto add = [&](const std::string& place) {
+    if (place != path && std::find(places.begin(), places.end(), place) == places.end())
+      places.push_back(place);
+  };
+  for (const std::string& given : options.from) {
+    const std::string from = without_slash(given);
+    if (fs.exists(from) && is_step(fs, from))
+      add(from);
+    else
+      for (const std::string& step : steps_in(fs, folder_of(fs, from))) add(step);
+  }
+  for (const std::string& step : steps_in(fs, ckpt::parent_of(path))) add(step);
+  std::vector<std::unique_ptr<ckpt::StoredFiles>> sources;
+  for (const std::string& place : places) sources.push_back(ckpt::stored_folder(fs, place));
+  const ckpt::RepairReport report = ckpt::repair(*ckpt::stored_folder(fs, path), sources, options.only_look);
+
+  CheckpointOutcome outcome{.damaged = !report.is_good() || (options.only_look && !report.found.empty())};
+  if (!options.json) {
+    outcome.text = report_text(path, report, options.only_look);
+    return outcome;
+  }
+  ordered_json origins = ordered_json::array();
+  for (const auto& origin : report.origins)
+    origins.push_back({{"from", origin.where}, {"chunks", origin.chunks}, {"bytes", origin.bytes}});
+  outcome.text = dump_json(ordered_json{{"path", path},
+                                        {"ok", !outcome.damaged},
+                                        {"found", findings_json(report.found)},
+                                        {"missing", findings_json(report.missing)},
+                                        {"rewritten", report.rewritten},
+                                        {"foreign", report.foreign},
+                                        {"origins", origins}}) +
+                 "\n";
+  return outcome;
+}
+
+CheckpointOutcome copy_checkpoint(FileSystem& fs, const CheckpointMoveOptions& options) {
+  const std::string path = without_slash(options.path);
+  std::unique_ptr<ckpt::Checkpoint> from;
+  if (fs.exists(path) && is_step(fs, path))
+    from = ckpt::Checkpoint::open(fs, path);
+  else
+    from = ckpt::open_latest(fs, folder_of(fs, path), -1, nullptr);
+  if (!from) throw Error(ErrorCode::kCheckpoint, fmt::format("{} holds no checkpoint that opens", path));
+  const auto to = ckpt::directory_store(fs, without_slash(options.to));
+  const ckpt::CopyReport report = ckpt::copy(*from, *to);
+  const std::string target = to->open(from->state().step)->where();
+  CheckpointOutcome outcome;
+  if (options.json)
+    outcome.text = dump_json(ordered_json{{"from", from->path()},
+                                          {"to", target},
+                                          {"step", from->state().step},
+                                          {"root", from->root_hash()},
+                                          {"files", report.files},
+                                          {"chunks", report.chunks},
+                                          {"bytes", report.bytes},
+                                          {"was_there", report.was_there}}) +
+                   "\n";
+  else if (report.was_there)
+    outcome.text = fmt::format("{} is there already, with the same state\n", target);
+  else
+    outcome.text = fmt::format("✓ {} · {} · {} · every hash matches · state {}\n", target,
+                               count_of(int64_t(report.files), "file"), size_text(report.bytes),
+                               from->root_hash().substr(0, 16));
+  return outcome;
+}
+
+}  // namespace trainctl

@@ -1,0 +1,94 @@
+// Goal: inspect-ckpt --repair finds good copies where they are and says what it did; --copy-to copies a whole
+// checkpoint; neither writes where it must not. Method: small checkpoints in a file system in memory; each
+// kind of path and outcome, text and JSON.
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+
+#include "runtime/base/error.h"
+#include "runtime/observe/checkpoint_repair.h"
+#include "test/ckpt/state_fixture.h"
+#include "test/support/power_loss_file_system.h"
+
+using namespace trainctl;
+using namespace trainctl::test;
+using Catch::Contains;
+
+namespace {
+
+const std::string kShard = "/shard-00001-of-00003.safetensors";
+
+void flip_end(PowerLossFileSystem& fs, const std::string& path) {
+  fs.poke(path, [](std::string& text) { text.back() ^= 1; });
+}
+
+bool is_whole(FileSystem& fs, const std::string& step) {
+  return ckpt::verify(*ckpt::Checkpoint::open(fs, step)).findings.empty();
+}
+
+}  // namespace
+
+TEST_CASE("a damaged checkpoint of a run is repaired from a replica elsewhere") {
+  PowerLossFileSystem fs;
+  for (const int64_t step : {7, 8}) save(fs, "/runs/a/ckpt", make_state(1, step), 3);
+  save(fs, "/replica", make_state(1, 8), 3);
+  const auto before = fs.files();
+  const std::string step = "/runs/a/ckpt/step-00000008";
+  CHECK_THAT(repair_checkpoint(fs, {.path = "/runs/a"}).text, Contains("nothing to repair"));
+  flip_end(fs, step + kShard);
+
+  const auto lost = repair_checkpoint(fs, {.path = "/runs/a"});
+  CHECK(lost.damaged);
+  CHECK_THAT(lost.text, Contains("✗ shard-00001-of-00003.safetensors: ") && Contains("lost: ") &&
+                            Contains("1 piece without a good copy; nothing was written"));
+  CHECK_FALSE(is_whole(fs, step));
+  const auto look = repair_checkpoint(fs, {.path = step, .from = {"/replica"}, .only_look = true});
+  CHECK(look.damaged);
+  CHECK_THAT(look.text, Contains("all of it can be repaired; nothing was written"));
+  CHECK_FALSE(is_whole(fs, step));
+  const auto done =
+      repair_checkpoint(fs, {.path = "/runs/a/", .from = {"/runs/a/ckpt/step-00000007/", "/replica"}});
+  CHECK_FALSE(done.damaged);
+  CHECK_THAT(done.text, Contains("1 chunk · ") && Contains("from /replica/step-00000008\n") &&
+                            Contains("✓ repaired: 1 file written anew"));
+  CHECK(fs.files() == before);
+  CHECK_THROWS_WITH(repair_checkpoint(fs, {.path = "/runs/b"}), Contains("there is no /runs/b"));
+  CHECK_THROWS_WITH(repair_checkpoint(fs, {.path = "/runs"}), Contains("/runs holds no checkpoint"));
+}
+
+TEST_CASE("a repair finds equal chunks in the steps next to it, and in those set aside") {
+  PowerLossFileSystem fs;
+  for (const int64_t step : {7, 8, 9}) {
+    PlainState state = make_state(1, 7);  // the same values at every step
+    state.info.step = step;
+    save(fs, "/ckpt", state, 3);
+  }
+  ckpt::supersede(fs, "/ckpt", 8, 4);
+  flip_end(fs, "/ckpt/step-00000008" + kShard);
+  fs.remove_file("/ckpt/step-00000007" + kShard);
+  const auto done = nlohmann::json::parse(repair_checkpoint(fs, {.path = "/ckpt", .json = true}).text);
+  CHECK(done["ok"] == true);
+  CHECK(done["origins"][0]["from"] == "/ckpt/superseded-e4/step-00000009");
+  CHECK(is_whole(fs, "/ckpt/step-00000008"));
+  // A whole file that was lost comes back chunk by chunk.
+  CHECK_THAT(repair_checkpoint(fs, {.path = "/ckpt/step-00000007"}).text,
+             Contains("the file is missing") && Contains("✓ repaired"));
+  CHECK(is_whole(fs, "/ckpt/step-00000007"));
+}
+
+TEST_CASE("a checkpoint is copied into another folder") {
+  PowerLossFileSystem fs;
+  for (const int64_t step : {7, 8}) save(fs, "/runs/a/ckpt", make_state(1, step), 3);
+  CHECK_THAT(copy_checkpoint(fs, {.path = "/runs/a", .to = "/far/away/"}).text,
+             Contains("✓ /far/away/step-00000008 · 3 files · ") && Contains("every hash matches"));
+  CHECK(is_whole(fs, "/far/away/step-00000008"));
+  CHECK_THAT(copy_checkpoint(fs, {.path = "/runs/a", .to = "/far/away"}).text, Contains("is there already"));
+  const auto json = nlohmann::json::parse(
+      copy_checkpoint(fs, {.path = "/runs/a/ckpt/step-00000007", .to = "/far/away", .json = true}).text);
+  CHECK((json["step"] == 7 && json["files"] == 3 && json["was_there"] == false));
+  flip_end(fs, "/runs/a/ckpt/step-00000007" + kShard);
+  CHECK_THROWS_WITH(copy_checkpoint(fs, {.path = "/runs/a/ckpt/step-00000007", .to = "/other"}),
+                    Contains("is damaged") && Contains("repair it before it is copied"));
+  CHECK(ckpt::list_steps(fs, "/other").empty());
+  CHECK_THROWS_WITH(copy_checkpoint(fs, {.path = "/runs/b", .to = "/other"}),
+                    Contains("there is no /runs/b"));
+}
