@@ -59,6 +59,17 @@ void append_shard(std::string& text, const ShardReceipt& shard, TensorIndex& ind
 
 [[noreturn]] void malformed(const std::string& what) { throw std::invalid_argument(what); }
 
+/// A number that T holds exactly: the JSON library would convert any other, without a word.
+template <typename T>
+T whole_number(const json& value) {
+  const bool fits = std::is_signed_v<T>
+                        ? value.is_number_integer() &&
+                              !(value.is_number_unsigned() && value.get<uint64_t>() > uint64_t(INT64_MAX))
+                        : value.is_number_unsigned();
+  if (!fits) malformed(fmt::format("{} is no whole number in its range", dump_json(value)));
+  return value.get<T>();
+}
+
 template <typename Enum>
 Enum named(const std::string& text, std::initializer_list<Enum> values) {
   for (const Enum value : values)
@@ -69,14 +80,19 @@ Enum named(const std::string& text, std::initializer_list<Enum> values) {
 std::vector<Tensor> read_tensors(const json& rows) {
   std::vector<Tensor> tensors;
   for (const json& row : rows) {
-    Tensor tensor{.name = row.at(0).get<std::string>(), .shape = row.at(3).get<std::vector<int64_t>>()};
+    Tensor tensor{.name = row.at(0).get<std::string>()};
+    for (const json& size : row.at(3)) tensor.shape.push_back(whole_number<int64_t>(size));
     tensor.role = named(row.at(1).get<std::string>(),
                         {Role::master, Role::first_moment, Role::second_moment, Role::gradient});
     tensor.dtype = named(row.at(2).get<std::string>(),
                          {DType::f32, DType::bf16, DType::f64, DType::i32, DType::u16, DType::u32});
     if (tensor.shape.empty() || tensor.shape.size() > 2) malformed(fmt::format("{} has no shape", tensor.name));
-    for (const int64_t size : tensor.shape)
+    int64_t bytes = int64_t(size_of(tensor.dtype));
+    for (const int64_t size : tensor.shape) {
       if (size < 0) malformed(fmt::format("{} has the dimension {}", tensor.name, size));
+      if (__builtin_mul_overflow(bytes, size, &bytes))
+        malformed(fmt::format("the size of {} overflows", tensor.name));
+    }
     tensors.push_back(std::move(tensor));
   }
   return tensors;
@@ -92,17 +108,18 @@ uint64_t read_hash(const std::string& text, size_t at) {
 
 ShardReceipt read_shard(const json& object, const std::vector<Tensor>& tensors) {
   ShardReceipt shard{.file = object.at("file").get<std::string>(),
-                     .file_bytes = object.at("bytes").get<uint64_t>()};
+                     .file_bytes = whole_number<uint64_t>(object.at("bytes"))};
   uint64_t data_bytes = 0;
   for (const json& row : object.at("chunks")) {
-    const Tensor& tensor = tensors.at(row.at(0).get<size_t>());
+    const Tensor& tensor = tensors.at(whole_number<size_t>(row.at(0)));
     ShardReceipt::Entry entry{
         .tensor = tensor.name, .role = tensor.role, .dtype = tensor.dtype, .shape = tensor.shape};
     const parallel::Box whole = whole_box(tensor.shape);
-    entry.box = {row.at(1).get<int64_t>(), row.at(2).get<int64_t>(), whole.col_begin, whole.col_end};
+    entry.box = {whole_number<int64_t>(row.at(1)), whole_number<int64_t>(row.at(2)), whole.col_begin,
+                 whole.col_end};
     if (row.size() == 6) {
-      entry.box.col_begin = row.at(3).get<int64_t>();
-      entry.box.col_end = row.at(4).get<int64_t>();
+      entry.box.col_begin = whole_number<int64_t>(row.at(3));
+      entry.box.col_end = whole_number<int64_t>(row.at(4));
     } else if (row.size() != 4) {
       malformed("a chunk is not a row of 4 or 6");
     }
@@ -112,7 +129,8 @@ ShardReceipt read_shard(const json& object, const std::vector<Tensor>& tensors) 
     entry.hash = read_hash(hashes, 0);
     entry.content_hash = read_hash(hashes, 16);
     entry.bytes = uint64_t(entry.box.count()) * size_of(entry.dtype);
-    data_bytes += entry.bytes;
+    if (__builtin_add_overflow(data_bytes, entry.bytes, &data_bytes))
+      malformed(fmt::format("the chunks of {} overflow", shard.file));
     shard.entries.push_back(std::move(entry));
   }
   if (data_bytes > shard.file_bytes)
@@ -128,10 +146,10 @@ ShardReceipt read_shard(const json& object, const std::vector<Tensor>& tensors) 
 StateInfo read_state(const json& object) {
   StateInfo state;
   state.run_id = object.at("run_id").get<std::string>();
-  state.epoch = object.at("epoch").get<uint64_t>();
-  state.step = object.at("step").get<int64_t>();
-  state.tokens = object.at("tokens").get<int64_t>();
-  state.seed = object.at("seed").get<uint64_t>();
+  state.epoch = whole_number<uint64_t>(object.at("epoch"));
+  state.step = whole_number<int64_t>(object.at("step"));
+  state.tokens = whole_number<int64_t>(object.at("tokens"));
+  state.seed = whole_number<uint64_t>(object.at("seed"));
   state.spec_hash = object.at("spec_hash").get<std::string>();
   state.program_version = object.at("program_version").get<std::string>();
   state.numerics = object.value("numerics", "");  // older checkpoints do not say
@@ -196,12 +214,13 @@ Manifest parse_manifest(const std::string& text, const std::string& path) {
     Manifest manifest;
     manifest.state = read_state(object.at("state"));
     manifest.root = object.at("root").get<std::string>();
-    manifest.bytes = object.at("bytes").get<uint64_t>();
+    manifest.bytes = whole_number<uint64_t>(object.at("bytes"));
     manifest.tensors = read_tensors(object.at("tensors"));
     uint64_t bytes = 0;
     for (const json& file : object.at("files")) {
       manifest.files.push_back(read_shard(file, manifest.tensors));
-      bytes += manifest.files.back().file_bytes;
+      if (__builtin_add_overflow(bytes, manifest.files.back().file_bytes, &bytes))
+        malformed("the sizes of its files overflow");
     }
     if (bytes != manifest.bytes)
       malformed(fmt::format("its files have {} bytes, but it says {}", bytes, manifest.bytes));

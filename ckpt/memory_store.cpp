@@ -203,7 +203,8 @@ class MemoryStore final : public Store {
     memory_.read(begin_of(slot), std::as_writable_bytes(std::span(&header, 1)));
     const bool fits =
         header.table_offset <= slot_bytes_ && header.table_bytes <= slot_bytes_ - header.table_offset;
-    if (header.magic != kMagic || header.hash != header.expected_hash() || !fits) return std::nullopt;
+    if (header.magic != kMagic || header.sequence == 0 || header.hash != header.expected_hash() || !fits)
+      return std::nullopt;
     return header;
   }
   /// -1 if there is none.
