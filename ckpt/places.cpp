@@ -1,0 +1,38 @@
+#include "ckpt/places.h"
+
+#include <fmt/format.h>
+
+#include "ckpt/object_store.h"
+
+namespace trainctl::ckpt {
+namespace {
+
+constexpr const char* kScheme = "s3://";
+
+std::string without_slash(std::string text) {
+  while (text.size() > 1 && text.ends_with("/")) text.pop_back();
+  return text;
+}
+
+}  // namespace
+
+bool is_object_place(const std::string& place) { return place.starts_with(kScheme); }
+
+OpenPlace open_place(FileSystem& fs, Clock& clock, const Environment& environment, const std::string& given) {
+  const std::string place = without_slash(given);
+  if (!is_object_place(place)) return {.store = directory_store(fs, place)};
+  const std::string path = place.substr(std::string(kScheme).size());
+  const size_t slash = path.find('/');
+  const std::string bucket = path.substr(0, slash),
+                    prefix = slash == std::string::npos ? "" : path.substr(slash + 1);
+  if (bucket.empty() || prefix.empty() || prefix.front() == '/')
+    throw Error(ErrorCode::kUsage,
+                fmt::format("{} names no place for checkpoints: give s3://bucket/prefix", given));
+  OpenPlace result;
+  result.requests = s3_client(s3_options(fs, environment, bucket), clock);
+  result.retried = retrying(*result.requests, clock);
+  result.store = object_store(*result.retried, {.prefix = prefix, .where = place});
+  return result;
+}
+
+}  // namespace trainctl::ckpt

@@ -1,0 +1,23 @@
+// A place that a user names: a folder of checkpoints, or s3://bucket/prefix.
+#pragma once
+#include <memory>
+#include <string>
+
+#include "ckpt/objects.h"
+#include "ckpt/s3_client.h"
+#include "ckpt/store.h"
+
+namespace trainctl::ckpt {
+
+/// A store with what it stands on.
+struct OpenPlace {
+  std::unique_ptr<ObjectClient> requests, retried;  ///< of an object store
+  std::unique_ptr<Store> store;
+};
+
+bool is_object_place(const std::string& place);  ///< begins with s3://
+
+/// Nothing is read yet. Error(kUsage): no bucket, no credentials, no libcurl. `fs` and `clock` outlive it.
+OpenPlace open_place(FileSystem& fs, Clock& clock, const Environment& environment, const std::string& place);
+
+}  // namespace trainctl::ckpt

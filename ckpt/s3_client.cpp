@@ -1,0 +1,354 @@
+#include "ckpt/s3_client.h"
+
+#include <curl/curl.h>
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <openssl/evp.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "runtime/base/hash.h"
+
+// The macros that check arguments need the functions' own names.
+#undef curl_easy_setopt
+#undef curl_easy_getinfo
+
+namespace trainctl::ckpt {
+namespace {
+
+/// libcurl's functions, looked up once.
+struct Curl {
+  decltype(&::curl_global_init) global_init;
+  decltype(&::curl_easy_init) easy_init;
+  decltype(&::curl_easy_reset) easy_reset;
+  decltype(&::curl_easy_setopt) easy_setopt;
+  decltype(&::curl_easy_getinfo) easy_getinfo;
+  decltype(&::curl_easy_perform) easy_perform;
+  decltype(&::curl_easy_cleanup) easy_cleanup;
+  decltype(&::curl_easy_strerror) easy_strerror;
+  decltype(&::curl_slist_append) slist_append;
+  decltype(&::curl_slist_free_all) slist_free_all;
+
+  Curl() {
+    void* const library = ::dlopen("libcurl.so.4", RTLD_NOW | RTLD_LOCAL);
+    if (!library)
+      throw Error(ErrorCode::kUsage,
+                  "object stores need libcurl.so.4, which is not installed here: apt-get install libcurl4");
+    const auto find = [&](auto& function, const char* name) {
+      function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(::dlsym(library, name));
+      if (!function) throw Error(ErrorCode::kUsage, fmt::format("libcurl.so.4 has no {}", name));
+    };
+    find(global_init, "curl_global_init");
+    find(easy_init, "curl_easy_init");
+    find(easy_reset, "curl_easy_reset");
+    find(easy_setopt, "curl_easy_setopt");
+    find(easy_getinfo, "curl_easy_getinfo");
+    find(easy_perform, "curl_easy_perform");
+    find(easy_cleanup, "curl_easy_cleanup");
+    find(easy_strerror, "curl_easy_strerror");
+    find(slist_append, "curl_slist_append");
+    find(slist_free_all, "curl_slist_free_all");
+    if (global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK)
+      throw Error(ErrorCode::kUsage, "libcurl cannot be started");
+  }
+};
+
+const Curl& curl() {
+  static const Curl instance;
+  return instance;
+}
+
+std::string base64_md5(std::span<const std::byte> data) {
+  unsigned char digest[16], text[25];
+  ENSURE(EVP_Digest(data.data(), data.size(), digest, nullptr, EVP_md5(), nullptr) == 1, "MD5 of {} bytes",
+         data.size());
+  const int bytes = EVP_EncodeBlock(text, digest, 16);
+  return {reinterpret_cast<const char*>(text), size_t(bytes)};
+}
+
+std::string sha256_of(std::span<const std::byte> data) {
+  return sha256_hex(std::string_view(reinterpret_cast<const char*>(data.data()), data.size()));
+}
+
+/// The text of the first <name> after `from`; from is moved behind it. "" without.
+std::string element(const std::string& xml, const std::string& name, size_t& from) {
+  const std::string open = "<" + name + ">", close = "</" + name + ">";
+  const size_t begin = xml.find(open, from),
+               end = begin == std::string::npos ? begin : xml.find(close, begin);
+  if (end == std::string::npos) return "";
+  from = end + close.size();
+  return xml.substr(begin + open.size(), end - begin - open.size());
+}
+std::string element(const std::string& xml, const std::string& name) {
+  size_t from = 0;
+  return element(xml, name, from);
+}
+
+/// ETags come in quotes, in XML as entities.
+std::string unquoted(std::string text) {
+  for (size_t at; (at = text.find("&quot;")) != std::string::npos;) text.replace(at, 6, "\"");
+  std::erase(text, '"');
+  return text;
+}
+
+std::string uri_decoded(const std::string& text) {
+  std::string result;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '%' && i + 2 < text.size()) {
+      result += char(std::stoi(text.substr(i + 1, 2), nullptr, 16));
+      i += 2;
+    } else {
+      result += text[i] == '+' ? ' ' : text[i];
+    }
+  }
+  return result;
+}
+
+struct Call {
+  std::string method, key;
+  std::map<std::string, std::string> query, headers;
+  std::span<const std::byte> body;
+  std::span<std::byte> out;  ///< of a body that succeeds; not empty: it goes here instead of to Answer::text
+};
+
+struct Answer {
+  long status = 0;
+  std::map<std::string, std::string> headers;  ///< lower-case names
+  std::string text;                            ///< of the body
+  size_t out_bytes = 0;
+};
+
+class S3Client final : public ObjectClient {
+ public:
+  S3Client(S3Options options, Clock& clock)
+      : options_(std::move(options)), clock_(clock), handle_(curl().easy_init()) {
+    ENSURE(handle_, "curl_easy_init");
+    const size_t scheme = options_.endpoint.find("://");
+    if (scheme == std::string::npos || options_.endpoint.find('/', scheme + 3) != std::string::npos)
+      throw Error(ErrorCode::kUsage,
+                  fmt::format("the endpoint {} is not of the form https://host[:port]", options_.endpoint));
+    host_ = options_.endpoint.substr(scheme + 3);
+  }
+  ~S3Client() override { curl().easy_cleanup(handle_); }
+  S3Client(const S3Client&) = delete;
+  S3Client& operator=(const S3Client&) = delete;
+
+  std::optional<ObjectInfo> head(const std::string& key) override {
+    const Answer answer = send({.method = "HEAD", .key = key});
+    if (answer.status == 404) return std::nullopt;
+    check(answer, 200);
+    const auto length = answer.headers.find("content-length");
+    if (length == answer.headers.end()) throw ObjectError(0, "the answer has no Content-Length");
+    return ObjectInfo{key, std::stoull(length->second), etag_in(answer)};
+  }
+  size_t get(const std::string& key, uint64_t offset, std::span<std::byte> out) override {
+    ENSURE(!out.empty(), "{}: no bytes", key);
+    Call call{.method = "GET", .key = key, .out = out};
+    call.headers["range"] = fmt::format("bytes={}-{}", offset, offset + out.size() - 1);
+    const Answer answer = send(call);
+    if (answer.status == 200 && offset > 0) throw ObjectError(0, "the store does not understand ranges");
+    check(answer, answer.status == 200 ? 200 : 206);
+    return answer.out_bytes;
+  }
+  std::string put(const std::string& key, std::span<const std::byte> body) override {
+    return etag_in(check(send(with_md5({.method = "PUT", .key = key, .body = body})), 200));
+  }
+  std::string start_upload(const std::string& key) override {
+    const Answer answer = check(send({.method = "POST", .key = key, .query = {{"uploads", ""}}}), 200);
+    const std::string id = element(answer.text, "UploadId");
+    if (id.empty()) throw ObjectError(0, "the answer has no UploadId");
+    return id;
+  }
+  std::string put_part(const std::string& key, const std::string& upload, int number,
+                       std::span<const std::byte> body) override {
+    Call call{.method = "PUT",
+              .key = key,
+              .query = {{"partNumber", std::to_string(number)}, {"uploadId", upload}},
+              .body = body};
+    return etag_in(check(send(with_md5(call)), 200));
+  }
+  std::string finish_upload(const std::string& key, const std::string& upload,
+                            const std::vector<std::string>& etags) override {
+    std::string body = "<CompleteMultipartUpload>";
+    for (size_t i = 0; i < etags.size(); ++i)
+      body +=
+          fmt::format("<Part><PartNumber>{}</PartNumber><ETag>&quot;{}&quot;</ETag></Part>", i + 1, etags[i]);
+    body += "</CompleteMultipartUpload>";
+    const Answer answer = check(send({.method = "POST",
+                                      .key = key,
+                                      .query = {{"uploadId", upload}},
+                                      .body = std::as_bytes(std::span(body))}),
+                                200);
+    // An error may come after the first byte of the answer, with status 200.
+    if (answer.text.find("<Error>") != std::string::npos) throw ObjectError(500, reason_of(answer));
+    return unquoted(element(answer.text, "ETag"));
+  }
+  void abort_upload(const std::string& key, const std::string& upload) override {
+    const Answer answer = send({.method = "DELETE", .key = key, .query = {{"uploadId", upload}}});
+    if (answer.status != 404) check(answer, 204);
+  }
+  std::vector<ObjectInfo> list(const std::string& prefix) override {
+    std::vector<ObjectInfo> result;
+    std::map<std::string, std::string> query{{"list-type", "2"},
+                                             {"prefix", prefix},
+                                             {"encoding-type", "url"}};
+    for (;;) {
+      const Answer answer = check(send({.method = "GET", .key = "", .query = query}), 200);
+      size_t at = 0;
+      for (std::string row; !(row = element(answer.text, "Contents", at)).empty();)
+        result.push_back({uri_decoded(element(row, "Key")), std::stoull("0" + element(row, "Size")),
+                          unquoted(element(row, "ETag"))});
+      if (element(answer.text, "IsTruncated") != "true") return result;
+      const std::string next = element(answer.text, "NextContinuationToken");
+      if (next.empty() || next == query["continuation-token"])
+        throw ObjectError(0, "the listing does not go on");
+      query["continuation-token"] = next;
+    }
+  }
+  void remove(const std::string& key) override {
+    const Answer answer = send({.method = "DELETE", .key = key});
+    if (answer.status != 404) check(answer, 204);
+  }
+
+ private:
+  static Call with_md5(Call call) {
+    call.headers["content-md5"] = base64_md5(call.body);  // the store refuses a body that arrives otherwise
+    return call;
+  }
+  /// "" where it is encrypted with customer keys: then it is no MD5.
+  static std::string etag_in(const Answer& answer) {
+    const auto etag = answer.headers.find("etag");
+    const auto encryption = answer.headers.find("x-amz-server-side-encryption");
+    const bool proves_nothing = encryption != answer.headers.end() && encryption->second != "AES256";
+    return etag == answer.headers.end() || proves_nothing ? "" : unquoted(etag->second);
+  }
+  static std::string reason_of(const Answer& answer) {
+    const std::string code = element(answer.text, "Code"), message = element(answer.text, "Message");
+    std::string text = fmt::format("{} {} {}", answer.status, code, message);
+    std::replace(text.begin(), text.end(), '\n', ' ');
+    while (text.ends_with(" ")) text.pop_back();
+    return text;
+  }
+  static const Answer& check(const Answer& answer, long wanted) {
+    if (answer.status != wanted) throw ObjectError(int(answer.status), reason_of(answer));
+    return answer;
+  }
+
+  Answer send(const Call& call) {
+    const std::string path = fmt::format("/{}{}{}", options_.bucket, call.key.empty() ? "" : "/", call.key);
+    S3Request request{.method = call.method,
+                      .path = path,
+                      .query = call.query,
+                      .headers = call.headers,
+                      .body_sha256 = sha256_of(call.body)};
+    request.headers["host"] = host_;
+    const std::string query = query_text(call.query);
+    const std::string url = options_.endpoint + uri_encoded(path, true) + (query.empty() ? "" : "?" + query);
+    curl_slist* headers = nullptr;
+    for (const auto& [name, value] :
+         s3_signed_headers(request, options_.credentials, options_.region, s3_time(clock_.unix_s())))
+      headers = curl().slist_append(headers, fmt::format("{}: {}", name, value).c_str());
+    for (const char* none : {"Expect:", "Content-Type:"}) headers = curl().slist_append(headers, none);
+    const std::unique_ptr<curl_slist, void (*)(curl_slist*)> owner(headers, curl().slist_free_all);
+    return perform(call, url, headers);
+  }
+
+  template <typename Value>
+  void set(CURLoption option, Value value) {
+    const CURLcode code = curl().easy_setopt(handle_, option, value);
+    ENSURE(code == CURLE_OK, "option {} of libcurl: {}", int(option), curl().easy_strerror(code));
+  }
+
+  Answer perform(const Call& call, const std::string& url, curl_slist* headers) {
+    curl().easy_reset(handle_);  // keeps connections
+    Reply reply{call.out, {}, handle_};
+    Upload upload{call.body};
+    set(CURLOPT_URL, url.c_str());
+    set(CURLOPT_HTTPHEADER, headers);
+    set(CURLOPT_NOSIGNAL, 1L);
+    set(CURLOPT_PROTOCOLS_STR, "http,https");
+    set(CURLOPT_CONNECTTIMEOUT_MS, long(options_.connect_timeout_s * 1000));
+    set(CURLOPT_LOW_SPEED_LIMIT, 1L);
+    set(CURLOPT_LOW_SPEED_TIME, long(std::max(options_.idle_timeout_s, 1.0)));
+    set(CURLOPT_HEADERFUNCTION, &take_header);
+    set(CURLOPT_HEADERDATA, &reply);
+    set(CURLOPT_WRITEFUNCTION, &take_body);
+    set(CURLOPT_WRITEDATA, &reply);
+    if (call.method == "HEAD") {
+      set(CURLOPT_NOBODY, 1L);
+    } else if (call.method == "PUT" || call.method == "POST") {
+      set(CURLOPT_UPLOAD, 1L);
+      set(CURLOPT_INFILESIZE_LARGE, curl_off_t(call.body.size()));
+      set(CURLOPT_READFUNCTION, &give_body);
+      set(CURLOPT_READDATA, &upload);
+    }
+    if (call.method != "HEAD") set(CURLOPT_CUSTOMREQUEST, call.method.c_str());
+    const CURLcode code = curl().easy_perform(handle_);
+    curl().easy_getinfo(handle_, CURLINFO_RESPONSE_CODE, &reply.answer.status);
+    if (code == CURLE_PARTIAL_FILE && !call.out.empty())
+      return std::move(reply.answer);  // cut short: the caller goes on
+    if (code != CURLE_OK)
+      throw ObjectError(0,
+                        fmt::format("no answer from {}: {}", options_.endpoint, curl().easy_strerror(code)));
+    return std::move(reply.answer);
+  }
+
+  struct Reply {
+    std::span<std::byte> out;
+    Answer answer;
+    CURL* handle;
+  };
+  struct Upload {
+    std::span<const std::byte> rest;
+  };
+  static size_t take_header(char* data, size_t size, size_t count, void* to) {
+    const std::string line(data, size * count);
+    const size_t colon = line.find(':');
+    if (colon == std::string::npos) return size * count;
+    std::string name = line.substr(0, colon);
+    std::transform(name.begin(), name.end(), name.begin(),
+                   [](char c) { return c >= 'A' && c <= 'Z' ? char(c + 32) : c; });
+    const size_t begin = line.find_first_not_of(" \t", colon + 1), end = line.find_last_not_of(" \t\r\n");
+    static_cast<Reply*>(to)->answer.headers[name] =
+        begin == std::string::npos || end < begin ? "" : line.substr(begin, end - begin + 1);
+    return size * count;
+  }
+  static size_t take_body(char* data, size_t size, size_t count, void* to) {
+    Reply& reply = *static_cast<Reply*>(to);
+    const size_t bytes = size * count;
+    long status = 0;
+    curl().easy_getinfo(reply.handle, CURLINFO_RESPONSE_CODE, &status);
+    if (reply.out.empty() || status >= 300) {
+      constexpr size_t kMostText = size_t(64) << 20;
+      if (reply.answer.text.size() + bytes > kMostText) return 0;
+      reply.answer.text.append(data, bytes);
+    } else {
+      // More than was asked for is left: a store that ignores the range.
+      const size_t taken = std::min(bytes, reply.out.size() - reply.answer.out_bytes);
+      std::memcpy(reply.out.data() + reply.answer.out_bytes, data, taken);
+      reply.answer.out_bytes += taken;
+    }
+    return bytes;
+  }
+  static size_t give_body(char* data, size_t size, size_t count, void* from) {
+    Upload& upload = *static_cast<Upload*>(from);
+    const size_t bytes = std::min(size * count, upload.rest.size());
+    if (bytes > 0) std::memcpy(data, upload.rest.data(), bytes);
+    upload.rest = upload.rest.subspan(bytes);
+    return bytes;
+  }
+
+  const S3Options options_;
+  Clock& clock_;
+  CURL* const handle_;
+  std::string host_;
+};
+
+}  // namespace
+
+std::unique_ptr<ObjectClient> s3_client(const S3Options& options, Clock& clock) {
+  return std::make_unique<S3Client>(options, clock);
+}
+
+}  // namespace trainctl::ckpt

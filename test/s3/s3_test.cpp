@@ -1,0 +1,219 @@
+// Goal: checkpoints are saved to, listed in, loaded from and removed from a real S3 server, in one piece and
+// in parts; what the server refuses is said in one sentence, without a secret in it. Method: test/s3/moto.sh
+// starts moto's server on loopback and gives its address in AWS_ENDPOINT_URL; a bucket for each case.
+#define CATCH_CONFIG_MAIN
+#include <catch2/catch.hpp>
+#include <sys/socket.h>
+#include <netinet/in.h>
+#include <unistd.h>
+
+#include <thread>
+
+#include "ckpt/object_store.h"
+#include "ckpt/places.h"
+#include "ckpt/s3_client.h"
+#include "test/ckpt/state_fixture.h"
+#include "test/support/power_loss_file_system.h"
+
+using namespace trainctl;
+using namespace trainctl::test;
+
+namespace {
+
+ckpt::S3Options options(const std::string& bucket) {
+  const ckpt::S3Options result = ckpt::s3_options(real_file_system(), ckpt::process_environment, bucket);
+  REQUIRE(result.endpoint.find("http://127.0.0.1:") == 0);  // nothing else may be reached by a test
+  return result;
+}
+
+/// A PUT of the bucket itself.
+std::unique_ptr<ckpt::ObjectClient> client_of_new(const std::string& bucket) {
+  auto client = ckpt::s3_client(options(bucket), real_clock());
+  client->put("", {});
+  return client;
+}
+
+std::vector<std::byte> bytes_of(size_t count, unsigned seed) {
+  std::mt19937_64 random(seed);
+  std::vector<std::byte> result(count);
+  for (std::byte& byte : result) byte = std::byte(random());
+  return result;
+}
+
+bool loads(ckpt::Store& store, const PlainState& state) {
+  auto files = store.open(state.info.step);
+  if (!files) return false;
+  const auto checkpoint = ckpt::Checkpoint::open(std::move(files));
+  return reads_back(*checkpoint, state) && ckpt::verify(*checkpoint).findings.empty();
+}
+
+/// A server that answers every connection with `answer` and hangs up.
+class OneAnswer {
+ public:
+  explicit OneAnswer(std::string answer) : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in address{.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    REQUIRE(::bind(socket_, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
+    socklen_t size = sizeof address;
+    ::getsockname(socket_, reinterpret_cast<sockaddr*>(&address), &size);
+    port = ntohs(address.sin_port);
+    ::listen(socket_, 8);
+    thread_ = std::thread([this, answer = std::move(answer)] {
+      for (int peer; (peer = ::accept(socket_, nullptr, nullptr)) >= 0; ::close(peer)) {
+        char buffer[4096];
+        if (::recv(peer, buffer, sizeof buffer, 0) > 0)
+          (void)!::send(peer, answer.data(), answer.size(), MSG_NOSIGNAL);
+        ::shutdown(peer, SHUT_WR);
+        while (::recv(peer, buffer, sizeof buffer, 0) > 0) {
+        }
+      }
+    });
+  }
+  ~OneAnswer() {
+    ::shutdown(socket_, SHUT_RDWR);
+    thread_.join();
+    ::close(socket_);
+  }
+  int port = 0;
+
+ private:
+  const int socket_;
+  std::thread thread_;
+};
+
+}  // namespace
+
+TEST_CASE("objects: put, head, get, list, remove") {
+  const auto client = client_of_new("objects");
+  CHECK_FALSE(client->head("a/b").has_value());
+  const std::vector<std::byte> body = bytes_of(5000, 1);
+  for (const std::string key : {"a/b", "a/c d+e%20", "z\xc3\xa9"}) {
+    INFO(key);
+    CHECK(client->put(key, body) == ckpt::etag_of(body));
+    const auto info = client->head(key);
+    REQUIRE(info);
+    CHECK((info->bytes == 5000 && info->etag == ckpt::etag_of(body)));
+    std::vector<std::byte> back(1234);
+    CHECK(client->get(key, 3000, back) == 1234);
+    CHECK(std::equal(back.begin(), back.end(), body.begin() + 3000));
+    CHECK(client->get(key, 4000, back) == 1000);  // the body ends before
+  }
+  std::vector<std::string> keys;
+  for (const auto& info : client->list("a/")) keys.push_back(info.key);
+  CHECK(keys == std::vector<std::string>{"a/b", "a/c d+e%20"});
+  client->remove("a/b");
+  client->remove("a/b");
+  CHECK(client->list("a/").size() == 1);
+  std::vector<std::byte> one(1);
+  CHECK_THROWS_WITH(client->get("a/b", 0, one), Catch::Contains("404 NoSuchKey"));
+}
+
+TEST_CASE("a listing of several pages") {
+  const auto client = client_of_new("pages");
+  for (int i = 0; i < 1003; ++i) client->put("p/" + std::to_string(i), {});
+  CHECK(client->list("p/").size() == 1003);
+}
+
+TEST_CASE("an object in parts") {
+  const auto client = client_of_new("parts");
+  const std::vector<std::byte> first = bytes_of(5 << 20, 1), second = bytes_of(1000, 2);
+  const std::string upload = client->start_upload("k");
+  const std::vector<std::string> etags{client->put_part("k", upload, 1, first),
+                                       client->put_part("k", upload, 2, second)};
+  CHECK_FALSE(client->head("k").has_value());
+  CHECK(client->finish_upload("k", upload, etags) == ckpt::etag_of_parts(etags));
+  CHECK(client->head("k")->bytes == first.size() + second.size());
+  std::vector<std::byte> back(1500);
+  CHECK(client->get("k", first.size() - 500, back) == 1500);
+  CHECK(std::equal(second.begin(), second.end(), back.begin() + 500));
+  const std::string dropped = client->start_upload("d");
+  client->put_part("d", dropped, 1, second);
+  client->abort_upload("d", dropped);
+  CHECK_THROWS_AS(client->finish_upload("d", dropped, etags), ckpt::ObjectError);   // moto: 500, AWS: 404
+}
+
+TEST_CASE("checkpoints on a real server: save, go back, retain, load") {
+  const auto raw = client_of_new("checkpoints");
+  const auto client = ckpt::retrying(*raw, real_clock());
+  const auto store = ckpt::object_store(*client, {.prefix = "run/x", .where = "s3://checkpoints/run/x"});
+  PlainState state = make_state(1, 10);
+  for (const int64_t step : {10, 20, 30}) save(*store, make_state(1, step), 3);
+  CHECK(store->list() == std::vector<int64_t>{30, 20, 10});
+  CHECK(loads(*store, make_state(1, 30)));
+  store->set_aside_after(20, 4);
+  CHECK(store->list() == std::vector<int64_t>{20, 10});
+  PlainState again = make_state(9, 30);
+  again.info.epoch = 4;
+  save(*store, again, 2);
+  CHECK(loads(*store, again));
+  CHECK(ckpt::retain(*store, {}) == std::vector<int64_t>{10});
+  CHECK(store->list() == std::vector<int64_t>{30, 20});
+}
+
+TEST_CASE("a checkpoint goes from a folder to the object store and back, byte for byte") {
+  client_of_new("places");
+  PowerLossFileSystem fs;
+  const PlainState state = make_state(3, 50);
+  save(fs, "/a", state, 3);
+  const auto place = ckpt::open_place(fs, real_clock(), ckpt::process_environment, "s3://places/runs/a/");
+  const auto from = ckpt::Checkpoint::open(fs, "/a/step-00000050");
+  CHECK(ckpt::copy(*from, *place.store).files == 3);
+  CHECK(ckpt::copy(*from, *place.store).was_there);
+  const auto back = ckpt::open_place(fs, real_clock(), ckpt::process_environment, "/b");
+  const auto stored = ckpt::open_latest(*place.store, -1, nullptr);
+  REQUIRE(stored);
+  CHECK(stored->path() == "s3://places/runs/a/step-00000050.e3.a0");
+  ckpt::copy(*stored, *back.store);
+  auto files = fs.files();
+  for (const std::string& name : fs.list("/a/step-00000050"))
+    CHECK(files["/b/step-00000050/" + name] == files["/a/step-00000050/" + name]);
+  CHECK(fs.list("/b/step-00000050") == fs.list("/a/step-00000050"));
+}
+
+TEST_CASE("what a server refuses is said in one sentence, without secrets") {
+  ckpt::S3Options wrong = options("no-such-bucket");
+  const auto message = [](const ckpt::S3Options& given) -> std::string {
+    try {
+      ckpt::s3_client(given, real_clock())->put("k", {});
+      return "";
+    } catch (const Error& error) {
+      CHECK(std::string(error.what()).find(given.credentials.secret_key) == std::string::npos);
+      CHECK(std::string(error.what()).find('\n') == std::string::npos);
+      return error.what();
+    }
+  };
+  CHECK_THAT(message(wrong), Catch::Contains("404 NoSuchBucket"));
+  wrong.endpoint = "http://127.0.0.1:1";
+  CHECK_THAT(message(wrong), Catch::Contains("no answer from http://127.0.0.1:1"));
+  const std::string forbidden = "<Error><Code>AccessDenied</Code><Message>Access\nDenied</Message></Error>";
+  const OneAnswer denied("HTTP/1.1 403 Forbidden\r\nContent-Length: " + std::to_string(forbidden.size()) +
+                         "\r\n\r\n" + forbidden);
+  wrong.endpoint = "http://127.0.0.1:" + std::to_string(denied.port);
+  CHECK(message(wrong) == "403 AccessDenied Access Denied");
+}
+
+TEST_CASE("a body that is cut short comes as far as it goes, and is asked for again") {
+  const OneAnswer server("HTTP/1.1 206 Partial Content\r\nContent-Length: 10\r\n\r\nabcd");
+  ckpt::S3Options given = options("b");
+  given.endpoint = "http://127.0.0.1:" + std::to_string(server.port);
+  const auto client = ckpt::s3_client(given, real_clock());
+  std::vector<std::byte> out(10);
+  CHECK(client->get("k", 5, out) == 4);
+  CHECK(out[3] == std::byte('d'));
+  CHECK(ckpt::retrying(*client, real_clock())->get("k", 5, out) == 10);  // 4, 4 and 2 bytes
+}
+
+TEST_CASE("an idle server ends the request") {
+  const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+  REQUIRE(::bind(socket, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
+  socklen_t size = sizeof address;
+  ::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size);
+  ::listen(socket, 8);  // accepts by itself, and never answers
+  ckpt::S3Options given = options("b");
+  given.endpoint = "http://127.0.0.1:" + std::to_string(ntohs(address.sin_port));
+  given.idle_timeout_s = 1;
+  const double begin = real_clock().monotonic_s();
+  CHECK_THROWS_WITH(ckpt::s3_client(given, real_clock())->head("k"), Catch::Contains("no answer"));
+  CHECK(real_clock().monotonic_s() - begin < 20);
+  ::close(socket);
+}
