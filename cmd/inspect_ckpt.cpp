@@ -14,7 +14,7 @@ namespace {
 
 /// A path as it is; anything else as the id, unique prefix or `latest` of a run.
 std::string path_of(const std::string& name, const std::string& root) {
-  if (real_file_system().exists(name)) return name;
+  if (name.starts_with("s3://") || real_file_system().exists(name)) return name;
   return find_run(RunArguments{name, root}).run.path;
 }
 
@@ -47,8 +47,8 @@ int change(const Changes& changes, const std::string& given, const std::string& 
     for (std::string& from : options.from) from = path_of(from, root);
     outcome = repair_checkpoint(real_file_system(), options);
   } else {
-    outcome =
-        copy_checkpoint(real_file_system(), {.path = path, .to = changes.copy_to, .json = context.json});
+    outcome = copy_checkpoint(real_file_system(), real_clock(),
+                              {.path = path, .to = changes.copy_to, .json = context.json});
   }
   fmt::print("{}", outcome.text);
   return outcome.damaged ? exit_status(ErrorCode::kCheckpoint) : kExitDone;
@@ -67,10 +67,11 @@ void add_changes(CommandLine& command, Changes& changes) {
       .type_name("PATH");
   command.add_flag("--dry-run", changes.repair_options.only_look, "only say what would be repaired")
       .needs(repair);
-  auto copy =
-      command.add_option("--copy-to", changes.copy_to,
-                         "copy the checkpoint into this folder of checkpoints; every byte is checked");
-  copy.type_name("DIR").excludes(repair);
+  auto copy = command.add_option(
+      "--copy-to", changes.copy_to,
+      "copy the checkpoint into this folder of checkpoints, or to s3://bucket/prefix (PATH may be one too); "
+      "every byte is checked");
+  copy.type_name("PLACE").excludes(repair);
   for (const char* report : {"--tensors", "--stats", "--verify", "--diff"}) {
     repair.excludes(command.get_option(report));
     copy.excludes(command.get_option(report));

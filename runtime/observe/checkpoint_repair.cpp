@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "ckpt/folders.h"
+#include "ckpt/places.h"
 #include "ckpt/repair.h"
 #include "ckpt/store.h"
 #include "runtime/base/error.h"
@@ -139,15 +140,19 @@ CheckpointOutcome repair_checkpoint(FileSystem& fs, const CheckpointRepairOption
   return outcome;
 }
 
-CheckpointOutcome copy_checkpoint(FileSystem& fs, const CheckpointMoveOptions& options) {
+CheckpointOutcome copy_checkpoint(FileSystem& fs, Clock& clock, const CheckpointMoveOptions& options) {
   const std::string path = without_slash(options.path);
+  const bool is_object = ckpt::is_object_place(path);
+  const ckpt::OpenPlace source = ckpt::open_place(
+      fs, clock, options.environment, is_object || is_step(fs, path) ? path : folder_of(fs, path));
   std::unique_ptr<ckpt::Checkpoint> from;
-  if (fs.exists(path) && is_step(fs, path))
+  if (!is_object && fs.exists(path) && is_step(fs, path))
     from = ckpt::Checkpoint::open(fs, path);
   else
-    from = ckpt::open_latest(fs, folder_of(fs, path), -1, nullptr);
+    from = ckpt::open_latest(*source.store, -1, nullptr);
   if (!from) throw Error(ErrorCode::kCheckpoint, fmt::format("{} holds no checkpoint that opens", path));
-  const auto to = ckpt::directory_store(fs, without_slash(options.to));
+  const ckpt::OpenPlace target_place = ckpt::open_place(fs, clock, options.environment, options.to);
+  ckpt::Store* const to = target_place.store.get();
   const ckpt::CopyReport report = ckpt::copy(*from, *to);
   const std::string target = to->open(from->state().step)->where();
   CheckpointOutcome outcome;

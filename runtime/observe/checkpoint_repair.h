@@ -1,8 +1,9 @@
-// `trainctl inspect-ckpt --repair`, `--upload` and `--download`: what changes or moves a checkpoint.
+// `trainctl inspect-ckpt --repair` and `--copy-to`: repair a checkpoint, or copy it to another place.
 #pragma once
 #include <string>
 #include <vector>
 
+#include "ckpt/s3_client.h"
 #include "runtime/base/file_system.h"
 
 namespace trainctl {
@@ -16,8 +17,11 @@ struct CheckpointRepairOptions {
 };
 
 struct CheckpointMoveOptions {
-  std::string path;  ///< a step folder, or a folder of them or a run directory: the newest that opens
-  std::string to;    ///< a folder of checkpoints, made where it is absent
+  std::string path;  ///< a step folder, or a folder of them or a run directory: the newest that opens; or
+                     ///< s3://bucket/prefix
+  std::string to;    ///< a folder of checkpoints, made where it is absent; or s3://bucket/prefix
+  ckpt::Environment environment =
+      ckpt::process_environment;  ///< has credentials and endpoint of an object store
   bool json = false;
 };
 
@@ -29,7 +33,7 @@ struct CheckpointOutcome {
 /// Error(kUsage) if a path does not exist, Error(kIo) if a repaired file cannot be written.
 CheckpointOutcome repair_checkpoint(FileSystem& fs, const CheckpointRepairOptions& options);
 
-/// Copies a checkpoint into another folder of checkpoints. Error(kUsage), Error(kCheckpoint), Error(kIo).
-CheckpointOutcome copy_checkpoint(FileSystem& fs, const CheckpointMoveOptions& options);
+/// Copies a checkpoint to another place, every byte checked. Error(kUsage), Error(kCheckpoint), Error(kIo).
+CheckpointOutcome copy_checkpoint(FileSystem& fs, Clock& clock, const CheckpointMoveOptions& options);
 
 }  // namespace trainctl

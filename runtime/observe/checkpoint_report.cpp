@@ -326,7 +326,7 @@ CheckpointReport report_checkpoint(FileSystem& fs, Clock& clock, const Checkpoin
   if (!options.tensors && !options.stats && !options.verify && options.other.empty())
     report.text +=
         "--tensors for the list, --stats for mean/std/abs max/NaN per tensor, --verify to re-read every "
-        "byte, --diff OTHER to compare, --repair, --copy-to DIR\n";
+        "byte, --diff OTHER to compare, --repair, --copy-to PLACE\n";
   if (options.json) report.text = dump_json(object) + "\n";
   return report;
 }

@@ -78,17 +78,32 @@ TEST_CASE("a repair finds equal chunks in the steps next to it, and in those set
 TEST_CASE("a checkpoint is copied into another folder") {
   PowerLossFileSystem fs;
   for (const int64_t step : {7, 8}) save(fs, "/runs/a/ckpt", make_state(1, step), 3);
-  CHECK_THAT(copy_checkpoint(fs, {.path = "/runs/a", .to = "/far/away/"}).text,
+  CHECK_THAT(copy_checkpoint(fs, real_clock(), {.path = "/runs/a", .to = "/far/away/"}).text,
              Contains("✓ /far/away/step-00000008 · 3 files · ") && Contains("every hash matches"));
   CHECK(is_whole(fs, "/far/away/step-00000008"));
-  CHECK_THAT(copy_checkpoint(fs, {.path = "/runs/a", .to = "/far/away"}).text, Contains("is there already"));
+  CHECK_THAT(copy_checkpoint(fs, real_clock(), {.path = "/runs/a", .to = "/far/away"}).text,
+             Contains("is there already"));
   const auto json = nlohmann::json::parse(
-      copy_checkpoint(fs, {.path = "/runs/a/ckpt/step-00000007", .to = "/far/away", .json = true}).text);
+      copy_checkpoint(fs, real_clock(),
+                      {.path = "/runs/a/ckpt/step-00000007", .to = "/far/away", .json = true})
+          .text);
   CHECK((json["step"] == 7 && json["files"] == 3 && json["was_there"] == false));
   flip_end(fs, "/runs/a/ckpt/step-00000007" + kShard);
-  CHECK_THROWS_WITH(copy_checkpoint(fs, {.path = "/runs/a/ckpt/step-00000007", .to = "/other"}),
+  CHECK_THROWS_WITH(copy_checkpoint(fs, real_clock(), {.path = "/runs/a/ckpt/step-00000007", .to = "/other"}),
                     Contains("is damaged") && Contains("repair it before it is copied"));
   CHECK(ckpt::list_steps(fs, "/other").empty());
-  CHECK_THROWS_WITH(copy_checkpoint(fs, {.path = "/runs/b", .to = "/other"}),
+  CHECK_THROWS_WITH(copy_checkpoint(fs, real_clock(), {.path = "/runs/b", .to = "/other"}),
                     Contains("there is no /runs/b"));
+}
+
+TEST_CASE("a place in an object store needs a bucket, a prefix and credentials") {
+  PowerLossFileSystem fs;
+  save(fs, "/a", make_state(1, 7), 1);
+  const auto to = [&](const std::string& place) {
+    copy_checkpoint(fs, real_clock(),
+                    {.path = "/a", .to = place, .environment = [](const std::string&) { return ""; }});
+  };
+  CHECK_THROWS_WITH(to("s3://bucket"), Contains("give s3://bucket/prefix"));
+  CHECK_THROWS_WITH(to("s3:///prefix"), Contains("give s3://bucket/prefix"));
+  CHECK_THROWS_WITH(to("s3://bucket/prefix"), Contains("set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"));
 }
