@@ -57,7 +57,7 @@ class MemoryFile final : public File {
     if (offset > bytes_ || data.size() > bytes_ - offset)
       fail(fmt::format("{} ends at byte {}, bytes up to {} were expected", path_, bytes_,
                        offset + data.size()));
-    memory_.read(offset_ + offset, data);
+    if (!data.empty()) memory_.read(offset_ + offset, data);
   }
   uint64_t size() override { return bytes_; }
   void sync() override {}
