@@ -1,146 +1,15 @@
 #include "parallel/pipeline.h"
 
-#include <algorithm>
-
+#include "parallel/schedules.h"
 #include "runtime/base/error.h"
 
 namespace trainctl::parallel {
-namespace {
 
-/// One chunk of one micro-batch on one stage.
-struct Work {
-  int chunk = 0, micro_batch = 0;
-};
-
-/// Appends the instructions of one stage, with the transfers that each piece of work needs.
-class StageWriter {
- public:
-  StageWriter(const PipelineShape& shape, int stage)
-      : shape_(shape), stage_(stage), weights_done_(static_cast<size_t>(shape.virtual_stages), 0) {}
-
-  void forward(Work work) {
-    const int global_chunk = work.chunk * shape_.stages + stage_;
-    const bool last = global_chunk == shape_.stages * shape_.virtual_stages - 1;
-    if (shape_.stages > 1 && global_chunk > 0) add(Op::receive_activation, work);
-    add(Op::forward, work);
-    if (shape_.stages > 1 && !last) add(Op::send_activation, work);
-  }
-
-  /// The gradient leaves before the weights are done, so that the stage before need not wait for them.
-  void backward_input(Work work) {
-    const int global_chunk = work.chunk * shape_.stages + stage_;
-    const bool last = global_chunk == shape_.stages * shape_.virtual_stages - 1;
-    if (shape_.stages > 1 && !last) add(Op::receive_gradient, work);
-    add(Op::backward_input, work);
-    if (shape_.stages > 1 && global_chunk > 0) add(Op::send_gradient, work);
-  }
-
-  void backward_weight(Work work) {
-    add(Op::backward_weight, work);
-    int& done = weights_done_[static_cast<size_t>(work.chunk)];
-    if (++done == shape_.micro_batches) add(Op::reduce, {work.chunk, 0});
-  }
-
-  void backward(Work work) {
-    backward_input(work);
-    backward_weight(work);
-  }
-
-  Program finish() {
-    add(Op::step, {});
-    return std::move(program_);
-  }
-
- private:
-  void add(Op op, Work work) { program_.push_back({op, work.chunk, work.micro_batch}); }
-
-  const PipelineShape& shape_;
-  int stage_;
-  std::vector<int> weights_done_;
-  Program program_;
-};
-
-/// All forwards, then all backwards.
-Program gpipe_program(const PipelineShape& shape, int stage) {
-  StageWriter writer(shape, stage);
-  for (int i = 0; i < shape.micro_batches; ++i) writer.forward({0, i});
-  for (int i = 0; i < shape.micro_batches; ++i) writer.backward({0, i});
-  return writer.finish();
-}
-
-/// The i-th forward of a stage: groups of `stages` micro-batches go through chunk 0, then chunk 1 and so on.
-Work interleaved_forward(const PipelineShape& shape, int i) {
-  const int group = shape.stages * shape.virtual_stages;
-  return {i % group / shape.stages, i / group * shape.stages + i % shape.stages};
-}
-
-/// The backward works through the same groups with the chunks in reverse.
-Work interleaved_backward(const PipelineShape& shape, int i) {
-  const Work work = interleaved_forward(shape, i);
-  return {shape.virtual_stages - 1 - work.chunk, work.micro_batch};
-}
-
-/// A few forwards ahead, then one forward, one backward in turn, then the backwards left. With one chunk a
-/// stage this is 1F1B; with more, every stage is `stages` ahead per further chunk, and two per stage below it
-/// because the round trip of a group passes each of those stages twice.
-Program alternating_program(const PipelineShape& shape, int stage) {
-  const int total = shape.micro_batches * shape.virtual_stages;
-  const int below = shape.stages - stage - 1;
-  const int wanted =
-      shape.virtual_stages == 1 ? below : 2 * below + (shape.virtual_stages - 1) * shape.stages;
-  const int ahead = std::min(wanted, total);
-  StageWriter writer(shape, stage);
-  for (int i = 0; i < ahead; ++i) writer.forward(interleaved_forward(shape, i));
-  for (int i = 0; i < total; ++i) {
-    if (i + ahead < total) writer.forward(interleaved_forward(shape, i + ahead));
-    writer.backward(interleaved_backward(shape, i));
-  }
-  return writer.finish();
-}
-
-/// 1F1B whose stage s does its weight gradients s micro-batches late: what it would have waited at the end of
-/// the step it then fills with weight gradients. stages - s forwards ahead plus s late weights hold at most
-/// `stages` micro-batches everywhere, which is what 1F1B holds on its first stage.
-Program zb_h1_program(const PipelineShape& shape, int stage) {
-  const int ahead = std::min(shape.stages - stage - 1, shape.micro_batches);
-  StageWriter writer(shape, stage);
-  for (int i = 0; i < ahead; ++i) writer.forward({0, i});
-  for (int i = 0; i < shape.micro_batches; ++i) {
-    if (i + ahead < shape.micro_batches) writer.forward({0, i + ahead});
-    writer.backward_input({0, i});
-    if (i >= stage) writer.backward_weight({0, i - stage});
-  }
-  const int late = std::min(stage, shape.micro_batches);
-  for (int i = shape.micro_batches - late; i < shape.micro_batches; ++i) writer.backward_weight({0, i});
-  return writer.finish();
-}
-
-Program make_program(const PipelineShape& shape, int stage) {
-  switch (shape.schedule) {
-    case Schedule::gpipe: return gpipe_program(shape, stage);
-    case Schedule::one_f_one_b:
-    case Schedule::interleaved: return alternating_program(shape, stage);
-    case Schedule::zb_h1: return zb_h1_program(shape, stage);
-  }
-  ENSURE(false, "schedule {}", static_cast<int>(shape.schedule));
-}
-
-}  // namespace
-
-const char* name_of(Schedule schedule) {
-  switch (schedule) {
-    case Schedule::gpipe: return "gpipe";
-    case Schedule::one_f_one_b: return "1f1b";
-    case Schedule::interleaved: return "interleaved";
-    case Schedule::zb_h1: return "zb-h1";
-  }
-  ENSURE(false, "schedule {}", static_cast<int>(schedule));
-}
+const char* name_of(Schedule schedule) { return kind_of(schedule).name; }
 
 std::optional<Schedule> schedule_named(const std::string& name) {
-  for (Schedule schedule : {Schedule::gpipe, Schedule::one_f_one_b, Schedule::interleaved, Schedule::zb_h1}) {
-    if (name == name_of(schedule)) return schedule;
-  }
+  for (size_t i = 0; i < schedules().size(); ++i)
+    if (name == schedules()[i].name) return Schedule(i);
   return std::nullopt;
 }
 
@@ -151,7 +20,7 @@ std::optional<std::string> shape_problem(const PipelineShape& shape) {
   if (shape.stages < 1) return too_small("stages", shape.stages);
   if (shape.virtual_stages < 1) return too_small("virtual_stages", shape.virtual_stages);
   if (shape.micro_batches < 1) return too_small("micro_batches", shape.micro_batches);
-  if (shape.schedule != Schedule::interleaved) {
+  if (!kind_of(shape.schedule).virtual_stages) {
     if (shape.virtual_stages == 1) return std::nullopt;
     return fmt::format(
         "virtual_stages = {} does not suit the schedule {}, which has 1; use 1, or the schedule interleaved",
@@ -163,15 +32,16 @@ std::optional<std::string> shape_problem(const PipelineShape& shape) {
   const std::string fewer =
       shape.micro_batches > over ? fmt::format("{} or ", shape.micro_batches - over) : "";
   return fmt::format(
-      "micro_batches = {} is not divisible by stages = {}, which the schedule interleaved needs; use {}{}",
-      shape.micro_batches, shape.stages, fewer, more);
+      "micro_batches = {} is not divisible by stages = {}, which the schedule {} needs; use {}{}",
+      shape.micro_batches, shape.stages, name_of(shape.schedule), fewer, more);
 }
 
 std::vector<Program> make_programs(const PipelineShape& shape) {
   const auto problem = shape_problem(shape);
   ENSURE(!problem, "{}", *problem);
   std::vector<Program> programs;
-  for (int stage = 0; stage < shape.stages; ++stage) programs.push_back(make_program(shape, stage));
+  for (int stage = 0; stage < shape.stages; ++stage)
+    programs.push_back(kind_of(shape.schedule).program(shape, stage));
   return programs;
 }
 
@@ -182,13 +52,9 @@ void join_halves(Program& program) {
 }
 
 std::optional<double> closed_form_bubble(const PipelineShape& shape) {
-  if (shape_problem(shape)) return std::nullopt;
-  const double ahead = shape.stages - 1;
-  const double work = static_cast<double>(shape.micro_batches) * shape.virtual_stages;
-  if (shape.schedule != Schedule::zb_h1) return ahead / work;
-  // The weights that a stage has put off fill its drain, and there are only micro_batches of them.
-  const double filled = std::min(shape.micro_batches, shape.stages) - 1;
-  return (2 * ahead - filled) / (3 * work);
+  const ScheduleKind& kind = kind_of(shape.schedule);
+  if (shape_problem(shape) || !kind.bubble) return std::nullopt;
+  return kind.bubble(shape);
 }
 
 }  // namespace trainctl::parallel

@@ -6,14 +6,17 @@
 // its local chunk c / stages. A micro-batch flows through chunks 0, 1, ... and its gradient back.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
 namespace trainctl::parallel {
 
+/// A row of the table of schedules (schedules.h). Named here are those that code speaks of; further rows have
+/// the next numbers.
 enum class Schedule { gpipe, one_f_one_b, interleaved, zb_h1 };
-const char* name_of(Schedule);  ///< "gpipe", "1f1b", "interleaved", "zb-h1"
+const char* name_of(Schedule);  ///< "gpipe", "1f1b", "interleaved", "zb-h1", ...
 std::optional<Schedule> schedule_named(const std::string& name);
 
 enum class Op : uint8_t {
@@ -82,6 +85,11 @@ struct Timeline {
   double bubble_fraction = 0;  ///< mean idle share of a stage over the makespan
 };
 Timeline simulate(const PipelineShape&, const std::vector<Program>&, const PipelineCosts&);
+/// With durations of each stage's own: cost(stage, instruction) of forward and backward_*; a transfer's of
+/// one from that stage.
+using InstructionCost = std::function<double(int stage, const Instruction&)>;
+Timeline simulate(const PipelineShape&, const std::vector<Program>&, const InstructionCost& cost,
+                  const InstructionCost& transfer);
 
 /// Bubble over ideal compute time where a closed form exists, else nothing (an illegal shape), transfers being free:
 ///   gpipe, 1f1b   (p-1)/m        the literature's: the backward is one operation, its gradient leaves at its end

@@ -24,8 +24,9 @@ double cost_of(Op op, const PipelineCosts& costs) {
 /// depends only on its own program and on when messages arrive, so the order of turns does not matter.
 class Simulation {
  public:
-  Simulation(const PipelineShape& shape, const std::vector<Program>& programs, const PipelineCosts& costs)
-      : shape_(shape), programs_(programs), costs_(costs) {
+  Simulation(const PipelineShape& shape, const std::vector<Program>& programs, const InstructionCost& cost,
+             const InstructionCost& transfer)
+      : shape_(shape), programs_(programs), cost_(cost), transfer_(transfer) {
     const auto stages = static_cast<size_t>(shape.stages);
     clock_.resize(stages);
     next_.resize(stages);
@@ -65,8 +66,14 @@ class Simulation {
       const int chunk = instruction.chunk * shape_.stages + static_cast<int>(stage);
       double& clock = clock_[stage];
       switch (instruction.op) {
-        case Op::send_activation: send({chunk + 1, instruction.micro_batch, false}, clock); break;
-        case Op::send_gradient: send({chunk - 1, instruction.micro_batch, true}, clock); break;
+        // Transfers run beside the computation and beside one another: the sender goes on at once.
+        case Op::send_activation:
+        case Op::send_gradient: {
+          const bool gradient = instruction.op == Op::send_gradient;
+          arrivals_[{chunk + (gradient ? -1 : 1), instruction.micro_batch, gradient}] =
+              clock + transfer_(int(stage), instruction);
+          break;
+        }
         case Op::receive_activation:
         case Op::receive_gradient: {
           const auto sent =
@@ -78,20 +85,19 @@ class Simulation {
         }
         default: {
           const double begin = clock;
-          clock += cost_of(instruction.op, costs_);
-          if (computes(instruction.op)) timeline_.stages[stage].push_back({instruction, begin, clock});
+          if (!computes(instruction.op)) break;
+          clock += cost_(int(stage), instruction);
+          timeline_.stages[stage].push_back({instruction, begin, clock});
         }
       }
     }
     return moved;
   }
 
-  /// Transfers run beside the computation and beside one another: the sender goes on at once.
-  void send(const Key& key, double now) { arrivals_[key] = now + costs_.transfer; }
-
   const PipelineShape& shape_;
   const std::vector<Program>& programs_;
-  const PipelineCosts& costs_;
+  const InstructionCost& cost_;
+  const InstructionCost& transfer_;
   std::vector<double> clock_;
   std::vector<size_t> next_;
   std::map<Key, double> arrivals_;
@@ -101,10 +107,17 @@ class Simulation {
 }  // namespace
 
 Timeline simulate(const PipelineShape& shape, const std::vector<Program>& programs,
-                  const PipelineCosts& costs) {
+                  const InstructionCost& cost, const InstructionCost& transfer) {
   ENSURE(programs.size() == static_cast<size_t>(shape.stages), "{} programs for {} stages", programs.size(),
          shape.stages);
-  return Simulation(shape, programs, costs).run();
+  return Simulation(shape, programs, cost, transfer).run();
+}
+
+Timeline simulate(const PipelineShape& shape, const std::vector<Program>& programs,
+                  const PipelineCosts& costs) {
+  return simulate(
+      shape, programs, [&](int, const Instruction& i) { return cost_of(i.op, costs); },
+      [&](int, const Instruction&) { return costs.transfer; });
 }
 
 }  // namespace trainctl::parallel

@@ -1,6 +1,6 @@
 #include "runtime/model/stage_program.h"
 
-#include "runtime/base/error.h"
+#include "parallel/schedules.h"
 
 namespace trainctl {
 
@@ -13,8 +13,11 @@ std::vector<MicroBatch> micro_batches(const JobSpec& job) {
 }
 
 parallel::PipelineShape pipeline_shape(const JobSpec& job) {
-  const bool joined = job.parallelism.schedule == parallel::Schedule::zb_h1 && !splits_backward(job);
-  return {joined ? parallel::Schedule::one_f_one_b : job.parallelism.schedule, job.parallelism.pipeline, job.parallelism.virtual_stages,
+  const ParallelSpec& p = job.parallelism;
+  const parallel::ScheduleKind& kind = parallel::kind_of(p.schedule);
+  const parallel::Schedule joined =
+      kind.virtual_stages ? parallel::Schedule::interleaved : parallel::Schedule::one_f_one_b;
+  return {kind.splits_backward && !splits_backward(job) ? joined : p.schedule, p.pipeline, p.virtual_stages,
           int(job.micro_batches_per_rank())};
 }
 
@@ -40,7 +43,7 @@ StageProgram stage_program(const JobSpec& job, int stage, const StageUses& uses)
 
 bool splits_backward(const JobSpec& job) {
   // With recomputation both halves run together: the recomputed activations are needed by both.
-  return job.parallelism.schedule == parallel::Schedule::zb_h1 && job.recompute != Recompute::full;
+  return parallel::kind_of(job.parallelism.schedule).splits_backward && job.recompute != Recompute::full;
 }
 
 }  // namespace trainctl

@@ -16,7 +16,8 @@ using parallel::plan_slots;
 using parallel::SlotPlan;
 
 /// The pipeline shape of a rank of this job, and the programs its stages run: where both halves of backward run together, the gradient
-/// is sent after both; with recomputation zb-h1 has nothing to put apart and runs as 1F1B.
+/// is sent after both; with full recomputation a schedule that splits
+/// them (zb-h1) has nothing to put apart and runs as 1F1B.
 parallel::PipelineShape pipeline_shape(const JobSpec& job);
 std::vector<parallel::Program> pipeline_programs(const JobSpec& job);
 /// The same for a shape of the job's schedule with another number of micro-batches.

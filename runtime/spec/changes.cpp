@@ -18,7 +18,7 @@ const EffectiveValue* value_at(const ParsedJob& job, const std::string& path) {
 
 Change class_of(const std::string& path, const ParsedJob& now) {
   // gpt2 learns a vector for each position, so there the longest sequence is part of the shape.
-  if (path == "model.max_seq_len" && now.job.model.family == Family::gpt2) return Change::never;
+  if (path == "model.max_seq_len" && !kind_of(now.job.model.family).rotary) return Change::never;
   const spec::Field* field = spec::find_field(path);
   ENSURE(field, "{} is not in the field table", path);
   return field->change;

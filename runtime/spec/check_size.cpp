@@ -31,7 +31,7 @@ void check_size(Resolution& r) {
                in_attention = 2 + 2 * kv / double(std::max<int64_t>(1, m.num_heads));
   // Matrices of a layer: attention, and two or three of the feed-forward part; embedding and head.
   const double elements =
-      layers * (in_attention * hidden * hidden + (m.family == Family::llama ? 3 : 2) * hidden * ffn) +
+      layers * (in_attention * hidden * hidden + (kind_of(m.family).gated ? 3 : 2) * hidden * ffn) +
       2 * vocabulary * hidden;
   // Chunks are also cut wherever tensor parallelism may cut.
   const double chunks =

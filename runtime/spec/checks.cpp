@@ -7,6 +7,7 @@
 #include <numeric>
 #include <set>
 
+#include "parallel/schedules.h"
 #include "runtime/spec/presets.h"
 #include "runtime/spec/resolution.h"
 
@@ -99,8 +100,10 @@ void check_pipeline(Resolution& r) {
     r.report("E0304", "virtual stages need a pipeline of at least two stages",
              {"parallelism.virtual_stages", "parallelism.pipeline"},
              {"set parallelism.virtual_stages to 1 and parallelism.pipeline_schedule to 1f1b"});
-  if (p.schedule == parallel::Schedule::interleaved && p.virtual_stages == 1)
-    r.report("E0304", "the interleaved schedule needs at least two virtual stages: with one it would be 1f1b",
+  if (parallel::kind_of(p.schedule).virtual_stages && p.virtual_stages == 1)
+    r.report("E0304",
+             fmt::format("the {} schedule needs at least two virtual stages: with one it would be 1f1b",
+                         parallel::name_of(p.schedule)),
              {"parallelism.pipeline_schedule", "parallelism.virtual_stages"},
              {"set parallelism.virtual_stages to 2 or more, or parallelism.pipeline_schedule to 1f1b"});
   parallel::PipelineShape wanted{.schedule = p.schedule,
@@ -187,9 +190,11 @@ void check_model(Resolution& r) {
       return;  // the preset's shape is for its own family
     }
   }
-  if (r.sound({"model.family"}) && m.family == Family::gpt2 && r.given_by_user("model.position.theta"))
-    r.report("E0210", "`model.position.theta` does not fit the family gpt2",
-             {"model.position.theta", "model.family"}, {"gpt2 learns its positions; remove the field"});
+  if (r.sound({"model.family"}) && !kind_of(m.family).rotary && r.given_by_user("model.position.theta"))
+    r.report("E0210",
+             fmt::format("`model.position.theta` does not fit the family {}", word_of(m.family)),
+             {"model.position.theta", "model.family"},
+             {fmt::format("{} learns its positions; remove the field", word_of(m.family))});
   const bool heads = r.sound({"model.hidden_size", "model.num_heads"});
   if (heads && m.hidden_size % m.num_heads != 0)
     r.report("E0220", "the number of heads must divide the hidden size",
@@ -199,14 +204,15 @@ void check_model(Resolution& r) {
     r.report("E0221", "the number of KV heads must divide the number of heads",
              {"model.num_kv_heads", "model.num_heads"}, {use_one_of(common_divisors({m.num_heads}))},
              fmt::format("{} is not a multiple of {}", m.num_heads, m.num_kv_heads));
-  if (heads && r.sound({"model.family"}) && m.family == Family::llama && m.hidden_size % m.num_heads == 0 &&
+  if (heads && r.sound({"model.family"}) && kind_of(m.family).rotary && m.hidden_size % m.num_heads == 0 &&
       m.head_dim() % 2 != 0)
     r.report("E0222", fmt::format("rotary positions need heads of even size, not {}", m.head_dim()),
              {"model.num_heads", "model.hidden_size"},
              {"choose num_heads so that hidden_size / num_heads is even"});
-  if (r.sound({"model.family", "model.num_heads", "model.num_kv_heads"}) && m.family == Family::gpt2 &&
+  if (r.sound({"model.family", "model.num_heads", "model.num_kv_heads"}) && kind_of(m.family).biases &&
       m.num_kv_heads != m.num_heads)
-    r.report("E0223", "gpt2 has as many KV heads as heads", {"model.num_kv_heads", "model.num_heads"},
+    r.report("E0223", fmt::format("{} has as many KV heads as heads", word_of(m.family)),
+             {"model.num_kv_heads", "model.num_heads"},
              {"remove model.num_kv_heads, or use the llama family"});
   if (r.sound({"data.seq_len", "model.max_seq_len"}) && r.job.data.seq_len > m.max_seq_len)
     r.report("E0230", "sequences are longer than the model is made for",

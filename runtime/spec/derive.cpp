@@ -75,11 +75,11 @@ void derive_model(Resolution& r) {
                          missing.size() == 1 ? "is" : "are"),
              {"model"}, {"give model.preset (`trainctl init --list` lists them) or these fields"});
   if (r.sound("model.family")) {
-    const bool gpt2 = model.family == Family::gpt2;
-    check_constant(r, "model.norm", gpt2 ? "layernorm" : "rmsnorm");
-    check_constant(r, "model.activation", gpt2 ? "gelu" : "swiglu");
-    check_constant(r, "model.position.type", gpt2 ? "learned" : "rope");
-    if (!r.given("model.tie_embeddings")) model.tie_embeddings = gpt2;
+    const FamilyKind& family = kind_of(model.family);
+    check_constant(r, "model.norm", family.rms_norm ? "rmsnorm" : "layernorm");
+    check_constant(r, "model.activation", family.gated ? "swiglu" : "gelu");
+    check_constant(r, "model.position.type", family.rotary ? "rope" : "learned");
+    if (!r.given("model.tie_embeddings")) model.tie_embeddings = !family.rotary;
   }
   if (!r.given("model.num_kv_heads")) {
     model.num_kv_heads = model.num_heads;
@@ -87,9 +87,9 @@ void derive_model(Resolution& r) {
   }
   if (!r.given("model.ffn_size")) {
     constexpr int64_t kMultiple = 256;
-    const bool gpt2 = model.family == Family::gpt2;
-    model.ffn_size =
-        gpt2 ? 4 * model.hidden_size : ceil_div(ceil_div(8 * model.hidden_size, 3), kMultiple) * kMultiple;
+    model.ffn_size = kind_of(model.family).gated
+                         ? ceil_div(ceil_div(8 * model.hidden_size, 3), kMultiple) * kMultiple
+                         : 4 * model.hidden_size;
     if (!r.sound({"model.family", "model.hidden_size"})) r.spoil("model.ffn_size");
   }
 }

@@ -50,7 +50,7 @@ std::vector<EffectiveValue> effective_values(const Resolution& r) {
   std::vector<EffectiveValue> values;
   for (const Field& field : spec::fields()) {
     if (!field.in_resolved || field.set_in_source) continue;
-    if (field.path == "model.position.theta" && r.job.model.family == Family::gpt2)
+    if (field.path == "model.position.theta" && !kind_of(r.job.model.family).rotary)
       continue;  // means nothing there
     if (field.type == spec::Type::source_list) {
       const std::vector<DataSource>& sources = sources_of(r.job, field.path);

@@ -1,4 +1,5 @@
 // Second part of the field table: how a step is computed, on which mesh, and how weights move.
+#include "parallel/schedules.h"
 #include "runtime/spec/fields/field_builder.h"
 
 namespace trainctl::spec {
@@ -90,6 +91,18 @@ void declare_parallelism(std::vector<Field>& table, std::vector<Section>& sectio
       .also({"sp"});
 }
 
+std::vector<std::string> schedule_names() {
+  std::vector<std::string> names;
+  for (const parallel::ScheduleKind& kind : parallel::schedules()) names.push_back(kind.name);
+  return names;
+}
+std::string schedules_text() {
+  std::string text = "Order of forward and backward passes.";
+  for (const parallel::ScheduleKind& kind : parallel::schedules())
+    text += std::string(" `") + kind.name + "`: " + kind.text + ".";
+  return text + " All give the same bits.";
+}
+
 void declare_execution(std::vector<Field>& table, std::vector<Section>& sections) {
   DeclareSection parallel(table, sections, "parallelism", "", Change::free);
   parallel
@@ -107,12 +120,7 @@ void declare_execution(std::vector<Field>& table, std::vector<Section>& sections
       .fallback(std::string("exact"))
       .on_change(Change::numerics);
   parallel
-      .choice("pipeline_schedule", {"gpipe", "1f1b", "interleaved", "zb-h1"},
-              "Order of forward and backward passes. `gpipe`: "
-              "all forward first, most memory. `1f1b`: least memory. `interleaved`: smaller bubble, more "
-              "traffic, needs "
-              "`virtual_stages` > 1. `zb-h1`: fills the bubble with weight gradients. All give the same "
-              "bits.")
+      .choice("pipeline_schedule", schedule_names(), schedules_text())
       .to(IN_JOB(parallelism.schedule))
       .fallback(std::string("1f1b"));
   parallel.integer("virtual_stages", "Chunks of layers a pipeline rank holds (interleaved only).")

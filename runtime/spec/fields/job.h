@@ -14,11 +14,25 @@
 
 namespace trainctl {
 
+/// An architecture: its word and its row of kFamilies are all that the spec and the plan know of it.
 enum class Family { gpt2, llama };
 template <>
 struct Words<Family> {
   static constexpr std::string_view list[] = {"gpt2", "llama"};
 };
+/// What a family fixes.
+struct FamilyKind {
+  bool rms_norm;   ///< RMSNorm, which has no bias; else LayerNorm
+  bool gated;      ///< SwiGLU; else GELU
+  bool rotary;     ///< positions turn queries and keys; else they are learned, and added to the embedding
+  bool biases;     ///< of norms and products; such families have as many KV heads as heads
+};
+inline constexpr FamilyKind kFamilies[] = {
+    {.rms_norm = false, .gated = false, .rotary = false, .biases = true},
+    {.rms_norm = true, .gated = true, .rotary = true, .biases = false},
+};
+constexpr const FamilyKind& kind_of(Family family) { return kFamilies[size_t(family)]; }
+
 /// The kind of device of the ranks. `automatic` is decided once, when the run is launched.
 enum class DeviceChoice { automatic, cpu, cuda };
 template <>
