@@ -1,9 +1,12 @@
 #include "runtime/model/params.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 
 #include "runtime/base/error.h"
+#include "runtime/model/sublayers/sublayer.h"
 
 namespace trainctl {
 namespace {
@@ -17,7 +20,7 @@ class TableBuilder {
   }
 
   ParamTable build() {
-    if (model_.family == Family::gpt2)
+    if (!kind_of(model_.family).rotary)
       gpt2();
     else
       llama();
@@ -28,29 +31,20 @@ class TableBuilder {
   }
 
  private:
-  struct Declaration {
-    std::string name;
-    ParamRole role;
-    int64_t rows, cols = 1;
-    Cut cut = Cut::none;
-    std::vector<int64_t> sections = {};
-    BlockPlace place = BlockPlace::outside;
-  };
-
-  void add(Declaration d) {
+  void add(ParamDeclaration d) {
     Param p;
     p.role = d.role;
-    p.place = d.place;
     p.layer = layer_;
+    p.sublayer = sublayer_;
+    p.place = d.place;
+    p.joined = d.joined;
     p.may_be_transposed = d.role == ParamRole::matrix && model_.family == Family::gpt2;
     const bool vocabulary = d.role == ParamRole::embedding || d.role == ParamRole::head;
     p.layout = {d.name, d.rows, d.cols, d.cut, std::move(d.sections), vocabulary};
     if (d.role == ParamRole::norm_weight) p.init_mean = 1;
     if (d.role == ParamRole::matrix || vocabulary || d.role == ParamRole::position) {
       p.init_std = model_.init_std;
-      // These two feed the residual stream.
-      if (d.place == BlockPlace::projection || d.place == BlockPlace::down)
-        p.init_std /= std::sqrt(2.0 * double(model_.num_layers));
+      if (d.residual) p.init_std /= std::sqrt(2.0 * double(model_.num_layers));
     }
     p.decay = decays(d.role);
     table_.params.push_back(std::move(p));
@@ -73,65 +67,51 @@ class TableBuilder {
     return true;
   }
 
-  void linear(BlockPlace place, const std::string& name, int64_t out, int64_t in, Cut cut,
-              std::vector<int64_t> sections = {}) {
-    add({name + ".weight", ParamRole::matrix, out, in, cut, sections, place});
-    // A bias behind a column cut is added once, after the partial sums have been joined: nothing of it is cut.
-    const Cut bias_cut = cut == Cut::rows ? Cut::rows : Cut::none;
-    if (has_biases()) add({name + ".bias", ParamRole::bias, out, 1, bias_cut, sections, place});
+  /// The parameters of all layers, as their sublayers declare them.
+  void layers(const std::string& prefix) {
+    const LayerKind& kind = layer_kind(model_);
+    for (layer_ = 0; layer_ < model_.num_layers; ++layer_)
+      for (sublayer_ = 0; sublayer_ < int(kind.size()); ++sublayer_)
+        for (ParamDeclaration& d : kind[size_t(sublayer_)]->parameters(model_)) {
+          d.name = fmt::format("{}{}.{}", prefix, layer_, d.name);
+          add(std::move(d));
+        }
+    sublayer_ = -1;
   }
-  void norm(BlockPlace place, const std::string& name) {
-    add({.name = name + ".weight",
-         .role = ParamRole::norm_weight,
-         .rows = model_.hidden_size,
-         .place = place});
-    if (has_biases())
-      add({.name = name + ".bias", .role = ParamRole::norm_bias, .rows = model_.hidden_size, .place = place});
+  void final_norm(const std::string& name, bool bias) {
+    add({.name = name + ".weight", .role = ParamRole::norm_weight, .rows = model_.hidden_size});
+    if (bias) add({.name = name + ".bias", .role = ParamRole::norm_bias, .rows = model_.hidden_size});
   }
-  bool has_biases() const { return model_.family == Family::gpt2; }
+  void head() {
+    if (!model_.tie_embeddings) add(vocabulary("lm_head.weight", ParamRole::head));
+  }
+  ParamDeclaration vocabulary(const char* name, ParamRole role) const {
+    return {
+        .name = name, .role = role, .rows = model_.vocab_size, .cols = model_.hidden_size, .cut = Cut::rows};
+  }
 
   void gpt2() {
-    const int64_t h = model_.hidden_size, f = model_.ffn_size;
-    layer_ = -1;
-    add({"wte.weight", ParamRole::embedding, model_.vocab_size, h, Cut::rows});
-    add({"wpe.weight", ParamRole::position, model_.max_seq_len, h});
-    for (layer_ = 0; layer_ < model_.num_layers; ++layer_) {
-      const std::string at = "h." + std::to_string(layer_) + ".";
-      norm(BlockPlace::first_norm, at + "ln_1");
-      linear(BlockPlace::qkv, at + "attn.c_attn", 3 * h, h, Cut::rows, {h, h, h});
-      linear(BlockPlace::projection, at + "attn.c_proj", h, h, Cut::cols);
-      norm(BlockPlace::second_norm, at + "ln_2");
-      linear(BlockPlace::up, at + "mlp.c_fc", f, h, Cut::rows);
-      linear(BlockPlace::down, at + "mlp.c_proj", h, f, Cut::cols);
-    }
-    norm(BlockPlace::outside, "ln_f");
-    if (!model_.tie_embeddings) add({"lm_head.weight", ParamRole::head, model_.vocab_size, h, Cut::rows});
+    add(vocabulary("wte.weight", ParamRole::embedding));
+    add({.name = "wpe.weight",
+         .role = ParamRole::position,
+         .rows = model_.max_seq_len,
+         .cols = model_.hidden_size});
+    layers("h.");
+    final_norm("ln_f", true);
+    head();
   }
 
   void llama() {
-    const int64_t h = model_.hidden_size, f = model_.ffn_size, d = model_.head_dim();
-    layer_ = -1;
-    add({"model.embed_tokens.weight", ParamRole::embedding, model_.vocab_size, h, Cut::rows});
-    for (layer_ = 0; layer_ < model_.num_layers; ++layer_) {
-      const std::string at = "model.layers." + std::to_string(layer_) + ".";
-      norm(BlockPlace::first_norm, at + "input_layernorm");
-      linear(BlockPlace::qkv, at + "self_attn.q_proj", model_.num_heads * d, h, Cut::rows);
-      linear(BlockPlace::qkv, at + "self_attn.k_proj", model_.num_kv_heads * d, h, Cut::rows);
-      linear(BlockPlace::qkv, at + "self_attn.v_proj", model_.num_kv_heads * d, h, Cut::rows);
-      linear(BlockPlace::projection, at + "self_attn.o_proj", h, model_.num_heads * d, Cut::cols);
-      norm(BlockPlace::second_norm, at + "post_attention_layernorm");
-      linear(BlockPlace::up, at + "mlp.gate_proj", f, h, Cut::rows);
-      linear(BlockPlace::up, at + "mlp.up_proj", f, h, Cut::rows);
-      linear(BlockPlace::down, at + "mlp.down_proj", h, f, Cut::cols);
-    }
-    norm(BlockPlace::outside, "model.norm");
-    if (!model_.tie_embeddings) add({"lm_head.weight", ParamRole::head, model_.vocab_size, h, Cut::rows});
+    add(vocabulary("model.embed_tokens.weight", ParamRole::embedding));
+    layers("model.layers.");
+    final_norm("model.norm", false);
+    head();
   }
 
   const ModelSpec& model_;
   const OptimizerSpec& optimizer_;
   ParamTable table_;
-  int layer_ = -1;
+  int layer_ = -1, sublayer_ = -1;
 };
 
 ckpt::Tensor tensor_of(const Param& p, ckpt::Role role) {

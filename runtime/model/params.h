@@ -7,27 +7,22 @@
 
 #include "ckpt/checkpoint.h"
 #include "parallel/layout.h"
+#include "runtime/model/sublayers/param_list.h"
 #include "runtime/spec/fields/job.h"
 
 namespace trainctl {
 
-enum class ParamRole { embedding, position, norm_weight, norm_bias, bias, matrix, head };
-
-/// What a parameter of a layer belongs to. The matrices of one place are joined to one product: q, k and v;
-/// gate and up.
-enum class BlockPlace { outside, first_norm, qkv, projection, second_norm, up, down };
-
 /// One parameter of the whole model, as Hugging Face names it. Linear weights are [out, in], GPT-2's included.
 struct Param {
   ParamRole role = ParamRole::matrix;
-  BlockPlace place = BlockPlace::outside;
   parallel::ParamLayout layout;  ///< name, rows, cols and how tensor parallelism cuts it; a vector is [n, 1]
   int layer = 0;                 ///< -1 before the first layer, 0.. the layer, num_layers after the last
   double init_mean = 0, init_std = 0;
   bool decay = false;            ///< weight decay applies
   bool may_be_transposed = false;   ///< on import: Hugging Face stores GPT-2's linear weights as [in, out]
+  int sublayer = -1, place = -1; ///< of a layer's parameter: which sublayer, and its place there
+  bool joined = false;           ///< as in ParamDeclaration
 
-  bool is_bias() const { return role == ParamRole::bias || role == ParamRole::norm_bias; }
   bool is_vector() const { return layout.cols == 1 && role != ParamRole::matrix; }
   int64_t count() const { return layout.rows * layout.cols; }
 };

@@ -8,17 +8,50 @@ namespace trainctl {
 namespace stage_memory {
 namespace {
 
-void take_slot(Arena& arena, const BlockShape& s, const JobSpec& job, const ChunkUses& uses, bool split, Slot& slot) {
-  slot.blocks.resize(uses.blocks.size());
-  for (BlockActivations& b : slot.blocks) {
-    // What is received has buffers of its own; see use_input.
-    if (uses.first || &b != &slot.blocks.front()) b.take_input(arena, s);
-    if (!recomputes(job)) b.take_rest(arena, s);
+/// Who holds a tensor: each micro-batch in flight, each layer, or all of them together.
+enum class Holder { slot, layer, shared, nobody };
+
+Holder holder_of(const TensorDeclaration& d, bool first_of_layer, const JobSpec& job, bool split) {
+  switch (d.life) {
+    case Life::input: return first_of_layer || !recomputes(job) ? Holder::slot : Holder::shared;
+    case Life::activation: return recomputes(job) ? Holder::shared : Holder::slot;
+    case Life::cheap: return job.recompute == Recompute::none ? Holder::slot : Holder::shared;
+    case Life::gradient: return split ? Holder::slot : Holder::shared;
+    case Life::late_gradient: return split ? Holder::slot : Holder::nobody;
+    case Life::layer: return Holder::layer;
+    case Life::scratch: return Holder::shared;
   }
-  if (split) {
-    slot.gradients.resize(uses.blocks.size());
-    for (BlockGradients& g : slot.gradients) g.take(arena, s, true);
+  return Holder::nobody;
+}
+
+/// What a stage's memory is laid out from.
+struct Layout {
+  const JobSpec& job;
+  const bool split;
+  const LayerShape s = layer_shape(job);
+  const LayerTensors tensors = layer_tensors(job);
+
+  /// The tensors of one layer that `holder` holds; others stay as they are. has_input: the layer's input is
+  /// among them.
+  void take(Arena& arena, Holder holder, LayerRecord& record, bool has_input = true) const {
+    record.resize(tensors.size());
+    for (size_t i = 0; i < tensors.size(); ++i)
+      for (const TensorDeclaration& d : tensors[i]) {
+        if (holder_of(d, i == 0, job, split) != holder || (i == 0 && d.life == Life::input && !has_input))
+          continue;
+        record[i][size_t(d.number)] = arena.take(d.dtype, d.rows, d.cols);
+      }
   }
+};
+
+/// shared: where the tensors lie that the slot does not hold.
+void take_slot(Arena& arena, const Layout& layout, const ChunkUses& uses, const LayerRecord& shared,
+               Slot& slot) {
+  const LayerShape& s = layout.s;
+  const bool split = layout.split;
+  slot.layers.assign(uses.layers.size(), shared);
+  for (LayerRecord& layer : slot.layers)   // what is received has buffers of its own; see use_input
+    layout.take(arena, Holder::slot, layer, uses.first || &layer != &slot.layers.front());
   const auto edge = [&] { return arena.take(s.compute, s.local_rows, s.hidden); };
   if (!uses.last) slot.output = edge(), slot.output_gradient = edge();
   if (!uses.first) slot.input_gradient = edge();
@@ -37,19 +70,18 @@ void take_slot(Arena& arena, const BlockShape& s, const JobSpec& job, const Chun
 /// Columns between two rows of logits: rows begin on 128 bytes, whatever the vocabulary, or wide loads and fast products could not be used.
 int64_t padded_vocab(int64_t v) { return (v + 63) / 64 * 64; }
 
-void take_shared(Arena& arena, const BlockShape& s, const JobSpec& job, const StageUses& uses, bool split, Shared& m) {
-  m.block.take(arena, s);
-  if (recomputes(job)) m.recomputed.take_rest(arena, s);
-  if (job.recompute == Recompute::selective) m.recomputed.take_cheap(arena, s);
-  if (!split) m.gradients.take(arena, s, false);
+void take_shared(Arena& arena, const Layout& layout, const StageUses& uses, Shared& m) {
+  const LayerShape& s = layout.s;
+  m.scratch.take(arena, s);
+  layout.take(arena, Holder::shared, m.layer);
   m.ping = arena.take(s.compute, s.local_rows, s.hidden);
   m.pong = arena.take(s.compute, s.local_rows, s.hidden);
   for (const ChunkUses& chunk : uses.chunks) {
-    if (chunk.first && !split) m.embedding_gradient = arena.take(s.compute, s.rows, s.hidden);
+    if (chunk.first && !layout.split) m.embedding_gradient = arena.take(s.compute, s.rows, s.hidden);
     if (!chunk.last) continue;
-    const int tp = job.parallelism.tensor;
+    const int tp = layout.job.parallelism.tensor;
     // The widest slice of the vocabulary: every tp rank plans the same memory.
-    const int64_t v = (job.model.vocab_size + tp - 1) / tp;
+    const int64_t v = (layout.job.model.vocab_size + tp - 1) / tp;
     m.logits = arena.take(s.compute, s.rows, padded_vocab(v));
     m.head_input = arena.take(s.compute, s.rows, s.hidden);
     m.head_input_gradient = arena.take(s.compute, s.rows, s.hidden);
@@ -61,16 +93,24 @@ void take_shared(Arena& arena, const BlockShape& s, const JobSpec& job, const St
 }
 
 /// What does not come once more with each micro-batch in flight.
-void take_once(Arena& arena, const BlockShape& s, const JobSpec& job, const StageUses& uses,
-               const StageModel::Options& options, Memory& m) {
+void take_once(Arena& arena, const Layout& layout, const StageUses& uses, Memory& m) {
   for (const ChunkUses& chunk : uses.chunks) {
-    m.biases.emplace_back(chunk.blocks.size());
-    for (BlockBiases& biases : m.biases.back()) biases.take(arena, s);
+    m.of_layers.emplace_back(chunk.layers.size());
+    for (LayerRecord& layer : m.of_layers.back()) layout.take(arena, Holder::layer, layer);
   }
-  take_shared(arena, s, job, uses, options.split_backward, m.shared);
+  take_shared(arena, layout, uses, m.shared);
 }
 
 }  // namespace
+
+LayerTensors layer_tensors(const JobSpec& job) {
+  LayerTensors tensors;
+  for (const SublayerKind* kind : layer_kind(job.model)) tensors.push_back(kind->tensors(layer_shape(job)));
+  for (const auto& list : tensors)
+    for (const TensorDeclaration& d : list)
+      ENSURE(d.number >= 0 && d.number < kMostTensors, "tensor {}", d.number);
+  return tensors;
+}
 
 int64_t vocab_rows(const StageUses& uses, const ChunkUses& chunk, const JobSpec& job, int tp_rank, int64_t* begin) {
   const int use = chunk.head >= 0 ? chunk.head : chunk.embedding;
@@ -81,23 +121,26 @@ int64_t vocab_rows(const StageUses& uses, const ChunkUses& chunk, const JobSpec&
 }
 
 void take_all(Arena& arena, const JobSpec& job, const StageUses& uses, const StageModel::Options& options, Memory& m) {
-  const BlockShape s = block_shape(job);
+  const Layout layout{job, options.split_backward};
+  const LayerShape& s = layout.s;
+  take_once(arena, layout, uses, m);
   m.slots.resize(uses.chunks.size());
   m.inputs.resize(uses.chunks.size());
   for (size_t c = 0; c < uses.chunks.size(); ++c) {
+    const ChunkUses& chunk = uses.chunks[c];
     m.slots[c].resize(size_t(options.slots[c]));
-    for (Slot& slot : m.slots[c]) take_slot(arena, s, job, uses.chunks[c], options.split_backward, slot);
-    if (!uses.chunks[c].first) m.inputs[c].resize(size_t(options.slots[c]) + 1);
+    for (Slot& slot : m.slots[c]) take_slot(arena, layout, chunk, m.shared.layer, slot);
+    if (!chunk.first) m.inputs[c].resize(size_t(options.slots[c]) + 1);
     for (Matrix& input : m.inputs[c]) input = arena.take(s.compute, s.local_rows, s.hidden);
-    for (size_t slot = 0; slot < m.slots[c].size() && !uses.chunks[c].first; ++slot) m.slots[c][slot].blocks.front().x = m.inputs[c][slot];
+    for (size_t slot = 0; slot < m.slots[c].size() && !chunk.first; ++slot)
+      m.slots[c][slot].layers.front().front()[kInput] = m.inputs[c][slot];
   }
-  take_once(arena, s, job, uses, options, m);
 }
 
 }  // namespace stage_memory
 
 kernels::ScratchShape scratch_shape(const JobSpec& job, int64_t optimizer_elements, int64_t optimizer_boxes) {
-  const BlockShape s = block_shape(job);
+  const LayerShape s = layer_shape(job);
   const int64_t tp = job.parallelism.tensor;
   kernels::ScratchShape shape;
   shape.rows = s.rows;
@@ -112,14 +155,15 @@ kernels::ScratchShape scratch_shape(const JobSpec& job, int64_t optimizer_elemen
 
 StageBytes StageModel::plan(const JobSpec& job, const StageUses& uses, const Options& options) {
   using namespace stage_memory;
-  const BlockShape s = block_shape(job);
+  const Layout layout{job, options.split_backward};
+  const LayerShape& s = layout.s;
   const int tp = job.parallelism.tensor;
   StageBytes bytes;
   // The slots of a chunk are alike and every piece begins on 64 bytes, so that one measured slot is all of them.
   for (size_t c = 0; c < uses.chunks.size(); ++c) {
     Arena one;
     Slot slot;
-    take_slot(one, s, job, uses.chunks[c], options.split_backward, slot);
+    take_slot(one, layout, uses.chunks[c], LayerRecord(layout.tensors.size()), slot);
     bytes.activations += one.used() * size_t(options.slots[c]);
     Arena input;
     if (!uses.chunks[c].first) input.take(s.compute, s.local_rows, s.hidden);
@@ -127,10 +171,10 @@ StageBytes StageModel::plan(const JobSpec& job, const StageUses& uses, const Opt
   }
   Arena shared;
   Memory unused;
-  take_once(shared, s, job, uses, options, unused);
-  bytes.scratch = shared.used();
-  bytes.scratch += parallel::TensorParallel::scratch_bytes(tp, s.compute, s.rows, s.hidden);
-  if (s.family == Family::llama) bytes.scratch += size_t(job.data.seq_len * s.head_dim) * 4;   // the rotary table
+  take_once(shared, layout, uses, unused);
+  bytes.shared = shared.used();
+  bytes.tensor_sums = parallel::TensorParallel::scratch_bytes(tp, s.compute, s.rows, s.hidden);
+  if (kind_of(s.family).rotary) bytes.positions = size_t(job.data.seq_len * s.head_dim) * 4;
   return bytes;
 }
 

@@ -9,10 +9,16 @@ namespace trainctl::stage_memory {
 
 using kernels::Matrix;
 
+/// The declared tensors of a layer, of each of its sublayers.
+using LayerTensors = std::vector<std::vector<TensorDeclaration>>;
+LayerTensors layer_tensors(const JobSpec& job);
+
+/// The tensors of one layer for one micro-batch, of each of its sublayers.
+using LayerRecord = std::vector<Tensors>;
+
 /// Memory of one micro-batch in flight through one chunk.
 struct Slot {
-  std::vector<BlockActivations> blocks;
-  std::vector<BlockGradients> gradients;   // with split backward
+  std::vector<LayerRecord> layers;         // what is not kept for each micro-batch lies in Shared::layer
   Matrix output, output_gradient, input_gradient;
   Matrix embedding_gradient;               // [M, C] with split backward
   Matrix final_x, final_gradient;
@@ -22,17 +28,17 @@ struct Slot {
 
 /// Memory that one micro-batch at a time uses.
 struct Shared {
-  BlockScratch block;
-  BlockActivations recomputed;             // with recomputation: what a slot does not keep
-  BlockGradients gradients;                // without split backward
-  Matrix ping, pong;                       // gradient between blocks
+  LayerScratch scratch;
+  LayerRecord
+      layer;   // scratch; with recomputation what a slot does not keep; gradients without split backward
+  Matrix ping, pong;                       // gradient between layers
   Matrix logits, head_input, head_input_gradient, embedding_gradient;
   float *stats = nullptr, *all_stats = nullptr, *lse = nullptr, *loss = nullptr;
 };
 
 struct Memory {
   std::vector<std::vector<Slot>> slots;    // [chunk][slot]
-  std::vector<std::vector<BlockBiases>> biases;   // [chunk][block]
+  std::vector<std::vector<LayerRecord>> of_layers;   // [chunk][layer]: Life::layer
   std::vector<std::vector<Matrix>> inputs;   // [chunk][input]: of chunks that receive theirs, one more than slots
   Shared shared;
 };

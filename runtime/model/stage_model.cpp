@@ -5,6 +5,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/model/stage_memory.h"
+#include "runtime/model/sublayers/sublayer_parts.h"
 
 namespace trainctl {
 
@@ -35,11 +36,11 @@ struct StageModel::Impl {
   parallel::TensorParallel& tp;
   kernels::Backend& backend;
   kernels::Stream& stream;
-  BlockShape shape;
+  LayerShape shape;
   std::unique_ptr<kernels::Buffer> memory_buffer, tp_scratch, rope_buffer;
   Memory memory;
-  BlockContext context;
-  std::vector<std::vector<Block>> blocks;   // [chunk][block]
+  LayerContext context;
+  std::vector<std::vector<Layer>> layers;   // [chunk][layer]
   std::vector<std::vector<bool>> stale;     // [chunk][part]: its weights changed since they were taken
   Matrix mid, delta;                        // forward under way: the stream is mid + delta
   Matrix d, embedding_gradient;             // backward under way
@@ -47,28 +48,36 @@ struct StageModel::Impl {
 
   Impl(const JobSpec& j, StageUses u, Options o, parallel::ShardedParams& p, parallel::TensorParallel& t,
        kernels::Backend& b, kernels::Stream& s)
-      : job(j), uses(std::move(u)), options(std::move(o)), params(p), tp(t), backend(b), stream(s), shape(block_shape(job)),
-        context{shape, backend, stream, params, tp, memory.shared.block, nullptr, !options.split_backward} {
-    Arena measure;
-    Memory unused;
-    take_all(measure, job, uses, options, unused);
-    memory_buffer = backend.allocate(measure.used());
+      : job(j),
+        uses(std::move(u)),
+        options(std::move(o)),
+        params(p),
+        tp(t),
+        backend(b),
+        stream(s),
+        shape(layer_shape(job)),
+        context{shape, backend, stream, params, tp, memory.shared.scratch, nullptr, !options.split_backward} {
+    const StageBytes bytes = StageModel::plan(job, uses, options);
+    memory_buffer = backend.allocate(bytes.activations + bytes.shared);
     Arena place(memory_buffer->data());
     take_all(place, job, uses, options, memory);
-    tp_scratch = backend.allocate(parallel::TensorParallel::scratch_bytes(tp.size(), shape.compute, shape.rows, shape.hidden));
+    ENSURE(place.used() == bytes.activations + bytes.shared, "{} of {} bytes", place.used(),
+           bytes.activations + bytes.shared);
+    tp_scratch = backend.allocate(bytes.tensor_sums);
     tp.set_scratch(tp_scratch->data());
-    if (job.model.family == Family::llama) take_rope_table();
+    if (bytes.positions > 0) take_rope_table(bytes.positions);
     for (const ChunkUses& chunk : uses.chunks) {
-      const std::vector<BlockBiases>& biases = memory.biases[blocks.size()];
-      blocks.emplace_back();
-      for (size_t b = 0; b < chunk.blocks.size(); ++b) blocks.back().emplace_back(chunk.blocks[b], context, biases[b]);
+      const std::vector<LayerRecord>& of_layers = memory.of_layers[layers.size()];
+      layers.emplace_back();
+      for (size_t l = 0; l < chunk.layers.size(); ++l)
+        layers.back().emplace_back(layer_kind(job.model), chunk.layers[l].sublayers, context, of_layers[l]);
       stale.emplace_back(chunk.parts.size(), true);
       if (chunk.last) head = backend.make_packed(params.weight(chunk.head).rows, shape.hidden, shape.compute);
     }
   }
 
-  void take_rope_table() {
-    rope_buffer = backend.allocate(size_t(job.data.seq_len * job.model.head_dim()) * 4);
+  void take_rope_table(size_t bytes) {
+    rope_buffer = backend.allocate(bytes);
     context.cos_sin = static_cast<const float*>(rope_buffer->data());
     if (!backend.computes()) return;
     const std::vector<float> table = rope_table(job);
@@ -92,7 +101,7 @@ struct StageModel::Impl {
     stale[size_t(c)][size_t(part)] = false;
     const ChunkPart& p = chunk_uses(c).parts[size_t(part)];
     params.await(p.end);
-    if (p.kind == ChunkPart::block) blocks[size_t(c)][size_t(p.index)].pack(context);
+    if (p.kind == ChunkPart::layer) layers[size_t(c)][size_t(p.index)].pack(context);
     if (p.kind == ChunkPart::head) backend.pack(stream, params.weight(p.begin), *head);
   }
 
@@ -117,7 +126,7 @@ struct StageModel::Impl {
     for_parts(c, only, false, [&](const ChunkPart& part) {
       switch (part.kind) {
         case ChunkPart::embedding: embed(chunk, s, mb.tokens); break;
-        case ChunkPart::block: block_forward(c, size_t(part.index), s); break;
+        case ChunkPart::layer: layer_forward(c, size_t(part.index), s); break;
         case ChunkPart::final_norm: final_norm(chunk, s); break;
         case ChunkPart::head: head_forward(chunk, s, mb, train, loss); break;
       }
@@ -125,46 +134,34 @@ struct StageModel::Impl {
   }
 
   void embed(const ChunkUses& chunk, Slot& s, const int32_t* tokens) {
-    const Matrix x = s.blocks.front().x;
-    const Matrix partial = tp.cuts_rows() ? memory.shared.block.partial : x;
+    const Matrix x = s.layers.front().front()[kInput];
+    const Matrix partial = tp.cuts_rows() ? memory.shared.scratch.partial : x;
     backend.embedding_forward(stream, tokens, params.weight(chunk.embedding), vocab_begin(chunk), partial);
     tp.leave(partial, x);
     if (chunk.position >= 0)
       backend.add_position(stream, params.weight(chunk.position), tp.first_local_row(shape.rows), shape.seq_len, x);
   }
 
-  void block_forward(int c, size_t b, Slot& s) {
-    if (b == 0) mid = delta = Matrix{};
-    BlockActivations a = activations(s, b);
-    delta = blocks[size_t(c)][b].forward(context, a, mid, delta);
-    mid = a.mid;
-    const bool last = b + 1 == s.blocks.size();
+  void layer_forward(int c, size_t l, Slot& s) {
+    if (l == 0) mid = delta = Matrix{};
+    delta = layers[size_t(c)][l].forward(context, s.layers[l], mid, delta);
+    mid = s.layers[l].back()[kInput];
+    const bool last = l + 1 == s.layers.size();
     if (last && !chunk_uses(c).last) {
       backend.copy(stream, mid, s.output);
       backend.add(stream, delta, s.output);
     } else if (!last && recomputes(job)) {
-      // The next block overwrites the shared `mid`: hand it over in the next block's own input.
-      backend.copy(stream, mid, s.blocks[b + 1].x);
-      backend.add(stream, delta, s.blocks[b + 1].x);
+      // The next layer overwrites the shared `mid`: hand it over in the next layer's own input.
+      const Matrix x = s.layers[l + 1].front()[kInput];
+      backend.copy(stream, mid, x);
+      backend.add(stream, delta, x);
       mid = delta = Matrix{};
     }
   }
 
-  /// The record of block b: what the slot keeps, and in shared memory what is recomputed.
-  BlockActivations activations(Slot& s, size_t b) {
-    const BlockActivations& shared = memory.shared.recomputed;
-    BlockActivations a = recomputes(job) ? shared : s.blocks[b];
-    a.x = s.blocks[b].x;
-    if (job.recompute == Recompute::selective) {
-      a.norm1 = shared.norm1, a.norm2 = shared.norm2;
-      if (shape.gated()) a.act = shared.act;
-    }
-    return a;
-  }
-
   void final_norm(const ChunkUses& chunk, Slot& s) {
     Shared& m = memory.shared;
-    const Matrix y = tp.cuts_rows() ? m.block.normed : m.head_input;
+    const Matrix y = tp.cuts_rows() ? m.scratch.normed : m.head_input;
     backend.norm_forward(stream, shape.norm(), mid, delta, vector_weight(params, chunk.final_norm_weight),
                          vector_weight(params, chunk.final_norm_bias), shape.norm_eps, s.final_x, y, s.final_stats);
     tp.enter(y, m.head_input);
@@ -196,10 +193,6 @@ struct StageModel::Impl {
 
   // ---- backward ---------------------------------------------------------------------------------------
 
-  BlockGradients& gradients(Slot& s, size_t b) {
-    return options.split_backward ? s.gradients[b] : memory.shared.gradients;
-  }
-
   /// Both halves part by part, or one of them.
   void backward(int c, int index, const MicroBatch& mb, bool input_half, bool weight_half, int only) {
     const char* const name = input_half && weight_half ? "B+W" : input_half ? "B" : "W";
@@ -216,7 +209,7 @@ struct StageModel::Impl {
     switch (part.kind) {
       case ChunkPart::head: break;   // the forward half has made it
       case ChunkPart::final_norm: final_norm_backward(chunk, s, mb); break;
-      case ChunkPart::block: block_backward(c, size_t(part.index), s, mb); break;
+      case ChunkPart::layer: layer_backward(c, size_t(part.index), s, mb); break;
       case ChunkPart::embedding: embedding_backward(s); break;
     }
   }
@@ -226,11 +219,10 @@ struct StageModel::Impl {
     switch (part.kind) {
       case ChunkPart::head: return;
       case ChunkPart::final_norm: final_weight(chunk, s, mb); break;
-      case ChunkPart::block: {
-        const size_t b = size_t(part.index);
-        BlockActivations a = activations(s, b);
-        if (job.recompute == Recompute::selective) blocks[size_t(c)][b].recompute_cheap(context, a);
-        blocks[size_t(c)][b].backward_weight(context, a, gradients(s, b), mb.lane, mb.first_of_lane);
+      case ChunkPart::layer: {
+        const size_t l = size_t(part.index);
+        if (job.recompute == Recompute::selective) layers[size_t(c)][l].recompute_cheap(context, s.layers[l]);
+        layers[size_t(c)][l].backward_weight(context, s.layers[l], {mb.lane, mb.first_of_lane});
         break;
       }
       case ChunkPart::embedding: embedding_weight(chunk, s, mb); break;
@@ -250,14 +242,13 @@ struct StageModel::Impl {
                           gradient(chunk.final_norm_bias, s.final_norm_bias), fused && !mb.first_of_lane);
   }
 
-  void block_backward(int c, size_t b, Slot& s, const MicroBatch& mb) {
+  void layer_backward(int c, size_t l, Slot& s, const MicroBatch& mb) {
     const ChunkUses& chunk = chunk_uses(c);
-    if (b + 1 == s.blocks.size() && !chunk.last) d = s.output_gradient;
-    BlockActivations a = activations(s, b);
-    if (recomputes(job)) blocks[size_t(c)][b].recompute(context, a);
+    if (l + 1 == s.layers.size() && !chunk.last) d = s.output_gradient;
+    if (recomputes(job)) layers[size_t(c)][l].recompute(context, s.layers[l]);
     const Matrix other = d.data == memory.shared.ping.data ? memory.shared.pong : memory.shared.ping;
-    const Matrix din = b == 0 && !chunk.first ? s.input_gradient : other;
-    blocks[size_t(c)][b].backward_input(context, a, gradients(s, b), d, din, mb.lane, mb.first_of_lane);
+    const Matrix din = l == 0 && !chunk.first ? s.input_gradient : other;
+    layers[size_t(c)][l].backward_input(context, s.layers[l], d, din, {mb.lane, mb.first_of_lane});
     d = din;
   }
 
@@ -305,7 +296,7 @@ void StageModel::weights_changed() {
 kernels::Stream& StageModel::stream() { return impl_->stream; }
 Matrix StageModel::input(int chunk, int input) { return impl_->memory.inputs[size_t(chunk)][size_t(input)]; }
 void StageModel::use_input(int chunk, int slot, int input) {
-  impl_->slot(chunk, slot).blocks.front().x = this->input(chunk, input);
+  impl_->slot(chunk, slot).layers.front().front()[kInput] = this->input(chunk, input);
 }
 Matrix StageModel::output(int chunk, int slot) { return impl_->slot(chunk, slot).output; }
 Matrix StageModel::output_gradient(int chunk, int slot) { return impl_->slot(chunk, slot).output_gradient; }

@@ -1,14 +1,15 @@
-// The part of the model that one rank computes: its chunks of blocks, with the embedding on the first and the head on the last,
-// and the memory of the micro-batches in flight.
+// The part of the model that one rank computes: its chunks of layers, with the embedding on the first and the
+// head on the last, and the memory of the micro-batches in flight.
 //
-// The head works in the forward half: logits, loss, their gradient and the head's weight gradient are taken while the logits of a
-// micro-batch exist, so that logits are held for one micro-batch at a time under every schedule.
+// The head works in the forward half: logits, loss, their gradient and the head's weight gradient are taken
+// while the logits of a micro-batch exist, so that logits are held for one micro-batch at a time under every
+// schedule.
 #pragma once
 #include <memory>
 #include <span>
 #include <vector>
 
-#include "runtime/model/block.h"
+#include "runtime/model/stage_uses.h"
 
 namespace trainctl {
 
@@ -20,9 +21,13 @@ struct MicroBatch {
   const int32_t* targets = nullptr;   ///< device [M], where the last chunk stands
 };
 
-/// How much activation memory a rank takes; the plan prints it and StageModel allocates it.
+/// The memory that StageModel takes, each by itself.
 struct StageBytes {
-  size_t activations = 0, scratch = 0;
+  size_t activations = 0;   ///< of all micro-batches in flight
+  size_t shared = 0;        ///< what one micro-batch at a time uses, and converted biases
+  size_t tensor_sums = 0;   ///< TensorParallel::scratch_bytes
+  size_t positions = 0;     ///< the rotary table
+  size_t scratch() const { return shared + tensor_sums + positions; }
 };
 
 /// The largest shapes that the ops of a rank of `job` see; optimizer: of the chunks whose state it holds.

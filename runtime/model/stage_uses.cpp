@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "runtime/base/error.h"
-#include "runtime/base/units.h"
 
 namespace trainctl {
 namespace {
@@ -33,7 +32,7 @@ class UseBuilder {
     use.param = param;
     use.layout = p.layout;
     const bool matrix = p.role == ParamRole::matrix || p.role == ParamRole::embedding || p.role == ParamRole::head;
-    use.dtype = matrix ? job_.compute : DType::f32;
+    use.dtype = matrix ? precision_.matrices : precision_.vectors;
     use.weight_decay = p.decay ? float(job_.optimizer.weight_decay) : 0.0f;
     use.joined = joined;
     const bool norm = p.role == ParamRole::norm_weight || p.role == ParamRole::norm_bias;
@@ -57,7 +56,7 @@ class UseBuilder {
       else if (p.layer == job_.model.num_layers)
         add_after(i, chunk);
       else
-        add_to_block(i, int(p.layer - layers.first), chunk);
+        add_to_layer(i, int(p.layer - layers.first), chunk);
     }
     if (last && table_.tied) chunk.head = add(embedding_param(), false, ParamUse::tied_second);
     chunk.end = int(result_.uses.size());
@@ -69,8 +68,8 @@ class UseBuilder {
   static void list_parts(ChunkUses& c) {
     if (c.first)
       c.parts.push_back({ChunkPart::embedding, c.embedding, std::max(c.embedding, c.position) + 1});
-    for (size_t b = 0; b < c.blocks.size(); ++b)
-      c.parts.push_back({ChunkPart::block, c.blocks[b].begin, c.blocks[b].end, int(b)});
+    for (size_t l = 0; l < c.layers.size(); ++l)
+      c.parts.push_back({ChunkPart::layer, c.layers[l].begin, c.layers[l].end, int(l)});
     if (!c.last) return;
     c.parts.push_back(
         {ChunkPart::final_norm, c.final_norm_weight, std::max(c.final_norm_weight, c.final_norm_bias) + 1});
@@ -101,35 +100,24 @@ class UseBuilder {
     }
   }
 
-  static int& use_in(BlockUses& b, const Param& p) {
-    switch (p.place) {
-      case BlockPlace::first_norm: return p.is_bias() ? b.norm1_bias : b.norm1_weight;
-      case BlockPlace::qkv: return p.is_bias() ? b.qkv_bias : b.qkv;
-      case BlockPlace::projection: return p.is_bias() ? b.proj_bias : b.proj;
-      case BlockPlace::second_norm: return p.is_bias() ? b.norm2_bias : b.norm2_weight;
-      case BlockPlace::up: return p.is_bias() ? b.up_bias : b.up;
-      case BlockPlace::down: return p.is_bias() ? b.down_bias : b.down;
-      case BlockPlace::outside: break;
+  void add_to_layer(int i, int layer_index, ChunkUses& chunk) {
+    if (int(chunk.layers.size()) <= layer_index) {
+      chunk.layers.emplace_back();
+      chunk.layers.back().begin = int(result_.uses.size());
+      chunk.layers.back().sublayers.resize(layer_kind(job_.model).size());
     }
-    ENSURE(false, "parameter {} has no place in a block", p.layout.name);
-    return b.down;
-  }
-
-  void add_to_block(int i, int block_index, ChunkUses& chunk) {
-    if (int(chunk.blocks.size()) <= block_index) {
-      chunk.blocks.emplace_back();
-      chunk.blocks.back().begin = int(result_.uses.size());
-    }
-    BlockUses& b = chunk.blocks[size_t(block_index)];
-    int& use = use_in(b, table_.params[size_t(i)]);
-    const bool joined = use >= 0;   // k and v behind q, up behind gate
-    const int added = add(i, joined);
-    if (!joined) use = added;
-    b.end = int(result_.uses.size());
+    LayerUses& layer = chunk.layers[size_t(layer_index)];
+    const Param& p = table_.params[size_t(i)];
+    std::vector<int>& at = layer.sublayers[size_t(p.sublayer)].at;
+    at.resize(std::max(at.size(), size_t(p.place) + 1), -1);
+    const int use = add(i, p.joined);
+    if (!p.joined) at[size_t(p.place)] = use;
+    layer.end = int(result_.uses.size());
   }
 
   const ParamTable& table_;
   const JobSpec& job_;
+  const Precision precision_ = precision_of(job_);
   parallel::MeshPosition at_;
   StageUses result_;
 };
@@ -142,7 +130,7 @@ StageUses stage_uses(const ParamTable& table, const JobSpec& job, const parallel
 
 ChunkGrids chunk_grids(const ParamTable& table, double chunk_mib) {
   ChunkGrids result;
-  const int64_t elements = std::max<int64_t>(1, int64_t(chunk_mib * kMebibyte / 4));
+  const int64_t elements = std::max<int64_t>(1, int64_t(chunk_mib * 1048576.0 / 4));
   for (const Param& p : table.params) {
     result.grids.push_back(parallel::chunk_grid(p.layout, table.legal_tensor, elements));
     result.first_chunk.push_back(result.total);
@@ -154,7 +142,7 @@ ChunkGrids chunk_grids(const ParamTable& table, double chunk_mib) {
 parallel::ShardingOptions sharding_options(const JobSpec& job, const parallel::MeshPosition& at) {
   return {.zero_stage = job.parallelism.zero_stage,
           .lanes_per_rank = int(job.parallelism.lanes / job.parallelism.data),
-          .bucket_elements = std::max<int64_t>(1, int64_t(job.parallelism.bucket_mib * kMebibyte / 4)),
+          .bucket_elements = std::max<int64_t>(1, int64_t(job.parallelism.bucket_mib * 1048576.0 / 4)),
           .tp = job.parallelism.tensor,
           .tp_rank = at.tp,
           .fast_reduction = job.parallelism.reduction == GradientSums::fast};

@@ -6,28 +6,28 @@
 #include "parallel/sharded_params.h"
 #include "parallel/step_program.h"
 #include "runtime/model/params.h"
+#include "runtime/model/sublayers/sublayer.h"
 
 namespace trainctl {
 
-/// Indices into StageUses::uses; -1 where the family has no such parameter. qkv and up name the first of the joined uses.
-struct BlockUses {
+/// Indices into StageUses::uses.
+struct LayerUses {
   int begin = 0, end = 0;
-  int norm1_weight = -1, norm1_bias = -1, qkv = -1, qkv_bias = -1, proj = -1, proj_bias = -1;
-  int norm2_weight = -1, norm2_bias = -1, up = -1, up_bias = -1, down = -1, down_bias = -1;
+  std::vector<SublayerUses> sublayers;
 };
 
 /// What a chunk is computed in, in forward order, and the uses of each.
 struct ChunkPart {
-  enum Kind { embedding, block, final_norm, head } kind = block;
+  enum Kind { embedding, layer, final_norm, head } kind = layer;
   int begin = 0, end = 0;             ///< uses
-  int index = 0;                      ///< of a block: which one of the chunk
+  int index = 0;                      ///< of a layer: which one of the chunk
 };
 
 struct ChunkUses {
   bool first = false, last = false;   ///< holds the embedding; holds the final norm and the head
   int begin = 0, end = 0;
   int embedding = -1, position = -1;
-  std::vector<BlockUses> blocks;
+  std::vector<LayerUses> layers;
   int64_t first_layer = 0;
   int final_norm_weight = -1, final_norm_bias = -1, head = -1;
   std::vector<ChunkPart> parts;

@@ -23,7 +23,7 @@ MemoryNeed memory_need(const JobSpec& job, const JobPlan& plan) {
                             m.sharding.optimizer,
                             m.sharding.communication + m.scalars,
                             m.stage.activations,
-                            m.stage.scratch,
+                            m.stage.scratch(),
                             m.data,
                             m.workspace,
                             m.nccl,

@@ -25,7 +25,7 @@ constexpr size_t kSaveBytes = size_t(4) << 20;
 /// (kernels/cpu/product.cpp) of a depth that it cuts at 384. The heap keeps two and a half times that,
 /// because panels of several sizes take turns (measured, as above).
 size_t product_bytes(const JobSpec& job) {
-  const BlockShape s = block_shape(job);
+  const LayerShape s = layer_shape(job);
   const int64_t depth = std::min<int64_t>(384, std::max({s.hidden, s.ffn, s.rows}));
   const int64_t lines =
       std::min<int64_t>(512, s.rows) + std::min<int64_t>(384, std::max(s.up_cols(), s.hidden));

@@ -25,7 +25,7 @@ struct RankMemory {
   size_t program = 0;                ///< the process itself with its libraries, before any of the above (CPU)
   size_t pinned_host = 0;            ///< host memory for saving and loading, not in the total (GPU; staging_bytes)
   size_t total() const {
-    return sharding.total() + stage.activations + stage.scratch + data + scalars + workspace + nccl + saving +
+    return sharding.total() + stage.activations + stage.scratch() + data + scalars + workspace + nccl + saving +
            program;
   }
 };

@@ -54,7 +54,7 @@ std::vector<Term> terms_of(const PlanReport& r, const RankMemory& m) {
        "gradients", m.sharding.gradients},
       {"optimizer (master, two moments)", "optimizer", m.sharding.optimizer},
       {"activations in flight", "activations", m.stage.activations},
-      {"scratch", "scratch", m.stage.scratch},
+      {"scratch", "scratch", m.stage.scratch()},
       {exact ? "communication (for exact sums)" : "communication", "communication", communication},
       {gpu ? "tokens" : "data read ahead", "data", m.data},
       {"workspace of products and kernels", "workspace", m.workspace},

@@ -1,4 +1,5 @@
-// Memory laid out by walking the same code twice: once to measure, once to place. What the plan prints is what is taken.
+// Memory laid out by walking the same code twice: once to measure, once to place. What the plan prints is
+// what is taken.
 #pragma once
 #include "kernels/tensor.h"
 

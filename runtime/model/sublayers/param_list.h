@@ -1,0 +1,50 @@
+// What a sublayer declares of each of its parameters. The table of all parameters (runtime/model/params.h) is
+// made from it.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "parallel/layout.h"
+#include "runtime/spec/fields/job.h"
+
+namespace trainctl {
+
+enum class ParamRole { embedding, position, norm_weight, norm_bias, bias, matrix, head };
+
+/// A parameter as its sublayer declares it.
+struct ParamDeclaration {
+  std::string name;              ///< below that of its layer: "attn.c_attn.weight"
+  ParamRole role = ParamRole::matrix;
+  int64_t rows = 0, cols = 1;
+  parallel::Cut cut = parallel::Cut::none;
+  std::vector<int64_t> sections = {};
+  bool residual = false;         ///< feeds the residual stream: smaller initial values
+  int place = -1;                ///< in its sublayer, whose own numbers these are
+  bool joined = false;           ///< lies directly behind the one before, as one taller matrix
+};
+
+/// Writes a sublayer's declarations. Places: of the weight and, where there is one, of the bias.
+class ParamList {
+ public:
+  struct Linear {
+    std::string name;
+    int64_t out = 0, in = 0;
+    parallel::Cut cut = parallel::Cut::none;
+    std::vector<int64_t> sections = {};
+    bool residual = false, joined = false;
+  };
+  struct Places {
+    int weight = -1, bias = -1;
+  };
+  explicit ParamList(const ModelSpec& model) : model_(model) {}
+  void norm(const std::string& name, Places places);
+  void linear(const Linear& linear, Places places);
+  std::vector<ParamDeclaration> take() { return std::move(list_); }
+
+ private:
+  const ModelSpec& model_;
+  std::vector<ParamDeclaration> list_;
+};
+
+}  // namespace trainctl

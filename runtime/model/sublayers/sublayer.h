@@ -1,0 +1,178 @@
+// A layer is a list of sublayers, each of which reads the residual stream and adds to it:
+//
+//   x = previous + delta;  delta = f(norm(x))
+//
+// A kind of sublayer is one file of this folder: its parameters, its memory and its five passes. layers.cpp
+// lists the sublayers of each family. Everything else (table of parameters, memory plan, pipeline,
+// checkpoints, tally) follows from these declarations.
+//
+// Letters: M tokens of a micro-batch, Ml the rows of them that a rank holds outside the cut parts
+// (TensorParallel), C hidden size, Q = (heads + 2 kv_heads) * head_dim / tp, A = heads * head_dim / tp, F =
+// ffn_size / tp, U = F (gelu) or 2F (swiglu).
+#pragma once
+#include <array>
+#include <memory>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "parallel/sharded_params.h"
+#include "parallel/tensor_parallel.h"
+#include "runtime/model/sublayers/arena.h"
+#include "runtime/model/sublayers/param_list.h"
+
+namespace trainctl {
+
+/// The formats of each class of tensors.
+struct Precision {
+  DType activations = DType::f32;   ///< what products read and write
+  DType matrices = DType::f32;      ///< compute copies of matrices, embeddings and the head
+  DType vectors = DType::f32;       ///< compute copies of norms and biases
+  DType gradients = DType::f32;     ///< of parameters, and every sum of them
+  DType state = DType::f32;         ///< master weights and moments
+};
+Precision precision_of(const JobSpec& job);
+
+/// Sizes that all layers of a rank share.
+struct LayerShape {
+  Family family = Family::gpt2;
+  DType compute = DType::f32;
+  int64_t micro_sequences = 1, seq_len = 0, hidden = 0;
+  int64_t heads = 0, kv_heads = 0, head_dim = 0;  // of this tp rank
+  int64_t ffn = 0;                                // of this tp rank
+  int64_t rows = 0, local_rows = 0;               // M, Ml
+  float norm_eps = 1e-5f;
+  bool gated() const { return kind_of(family).gated; }
+  bool biases() const { return kind_of(family).biases; }
+  int64_t qkv_cols() const { return (heads + 2 * kv_heads) * head_dim; }
+  int64_t up_cols() const { return gated() ? 2 * ffn : ffn; }
+  kernels::NormKind norm() const {
+    return kind_of(family).rms_norm ? kernels::NormKind::rmsnorm : kernels::NormKind::layernorm;
+  }
+  kernels::AttentionShape attention() const;
+};
+LayerShape layer_shape(const JobSpec& job);
+
+/// How long a tensor of a sublayer lives, and so how many copies of it a rank holds.
+enum class Life : uint8_t {
+  input,        ///< the stream that enters the sublayer [Ml, C]; of a layer's first one kept under every
+                ///< recomputation
+  activation,   ///< forward leaves it for backward: one for each micro-batch in flight, dropped by
+                ///< recomputation `full`
+  cheap,        ///< the same, dropped by `selective` too, because it is cheap to make again to the same bits
+  gradient,     ///< the input half of backward leaves it for the weight half
+  late_gradient,   ///< the same, needed only where the weight half runs apart
+  layer,           ///< one for each layer, made when its weights change
+  scratch          ///< within one pass; all layers use the same
+};
+
+/// `number`: the sublayer's own name of it, an index into Tensors.
+struct TensorDeclaration {
+  int number = 0;
+  Life life = Life::activation;
+  DType dtype = DType::f32;
+  int64_t rows = 0, cols = 0;
+};
+
+/// The tensors of one sublayer for one micro-batch. Where each one lies (kept, recomputed, shared) is
+/// invisible to the sublayer.
+constexpr int kMostTensors = 20;
+using Tensors = std::array<kernels::Matrix, kMostTensors>;
+/// Every sublayer declares these two: x [Ml, C], and the gradient of its output as its weight half takes it
+/// [M, C].
+constexpr int kInput = 0, kOutputGradient = 1, kFirstOwn = 2;
+
+/// Which uses of StageUses a sublayer has: `at` by the places that its parameters declare, -1 for none.
+struct SublayerUses {
+  std::vector<int> at;
+  int use(int place) const { return place < int(at.size()) ? at[size_t(place)] : -1; }
+};
+
+/// Temporaries that every sublayer may use within one pass: [M, C] [Ml, C] [Ml, C].
+struct LayerScratch {
+  kernels::Matrix partial, local, normed;
+  void take(Arena& arena, const LayerShape& s);
+};
+
+/// Everything a sublayer works with besides its own parameters.
+struct LayerContext {
+  const LayerShape& shape;
+  kernels::Backend& backend;
+  kernels::Stream& stream;
+  parallel::ShardedParams& params;
+  parallel::TensorParallel& tp;
+  LayerScratch& scratch;
+  const float* cos_sin = nullptr;    ///< [T, D], of families with rotary positions
+  bool weight_half_follows = true;   ///< backward_weight runs before anything overwrites dout
+};
+
+/// A micro-batch's place among the gradients: they are added to those of `lane`, or overwrite them when it is
+/// the lane's first.
+struct LanePlace {
+  int lane = 0;
+  bool first = true;
+};
+
+/// One sublayer of one layer on one rank.
+class Sublayer {
+ public:
+  virtual ~Sublayer() = default;
+
+  /// Packs the weights for this device and makes what depends on them (Life::layer); after every change of
+  /// them.
+  virtual void pack(const LayerContext&) = 0;
+
+  /// x = previous + delta into t[kInput], which already holds it where delta is empty. Returns what is to be
+  /// added to x; it lies in scratch until the next sublayer's first product.
+  virtual kernels::Matrix forward(const LayerContext&, Tensors& t, kernels::Matrix previous,
+                                  kernels::Matrix delta) = 0;
+  /// Forward again, up to what backward needs: what is added to x is not made.
+  virtual void recompute(const LayerContext&, Tensors& t, kernels::Matrix previous,
+                         kernels::Matrix delta) = 0;
+  /// Makes the tensors of Life::cheap again from the others.
+  virtual void recompute_cheap(const LayerContext&, Tensors& t) = 0;
+
+  /// dout [Ml, C] -> din [Ml, C]: the gradients of the stream behind and before the sublayer. dout is not
+  /// changed, except where both are one buffer. Where the weight half follows at once, gradients that come
+  /// with the input's (a norm's) are made here, by the rule of backward_weight; else they wait in t.
+  virtual void backward_input(const LayerContext&, Tensors& t, kernels::Matrix dout, kernels::Matrix din,
+                              LanePlace) = 0;
+  virtual void backward_weight(const LayerContext&, Tensors& t, LanePlace) = 0;
+};
+
+/// What a sublayer is before there is a rank: pure functions of the model and of the shape.
+struct SublayerKind {
+  const char* name;   ///< "attention"
+  /// In the order of the checkpoint's names; each declares its place.
+  std::vector<ParamDeclaration> (*parameters)(const ModelSpec&);
+  std::vector<TensorDeclaration> (*tensors)(const LayerShape&);
+  /// `biases`: the tensors of Life::layer.
+  std::unique_ptr<Sublayer> (*make)(const LayerContext&, const SublayerUses&, const Tensors& of_layer);
+};
+
+/// The sublayers of one layer, in forward order (layers.cpp).
+using LayerKind = std::vector<const SublayerKind*>;
+const LayerKind& layer_kind(const ModelSpec& model);
+
+/// A layer of one rank: runs its sublayers in order, by the contracts above. `t`: one element for each
+/// sublayer.
+class Layer {
+ public:
+  Layer(const LayerKind& kind, const std::vector<SublayerUses>& uses, const LayerContext& context,
+        const std::vector<Tensors>& of_layer);
+
+  void pack(const LayerContext&);
+  /// The stream behind the layer is t.back()[kInput] + the result.
+  kernels::Matrix forward(const LayerContext&, std::vector<Tensors>& t, kernels::Matrix previous,
+                          kernels::Matrix delta);
+  /// From the first sublayer's input alone.
+  void recompute(const LayerContext&, std::vector<Tensors>& t);
+  void recompute_cheap(const LayerContext&, std::vector<Tensors>& t);
+  void backward_input(const LayerContext&, std::vector<Tensors>& t, kernels::Matrix dout, kernels::Matrix din,
+                      LanePlace);
+  void backward_weight(const LayerContext&, std::vector<Tensors>& t, LanePlace);
+
+ private:
+  std::vector<std::unique_ptr<Sublayer>> sublayers_;
+};
+
+}  // namespace trainctl
