@@ -99,7 +99,7 @@ int plan(const Options& options, const Context& context) {
   const std::optional<ParsedJob> parsed = load_job(options.job, context);
   if (!parsed) return exit_status(ErrorCode::kSpec);
   if (options.timeline) {
-    fmt::print("{}", render_timeline(parsed->job, options.width));
+    fmt::print("{}", render_timeline(parsed->job, device_of(options, parsed->job), options.width));
     return kExitDone;
   }
   const std::optional<double> mfu =

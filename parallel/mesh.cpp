@@ -60,4 +60,17 @@ std::vector<int> group_of(const MeshShape& shape, int rank, Axis axis) {
   return group;
 }
 
+MeshGroup mesh_group(const MeshShape& shape, const MeshPosition& at, Axis axis) {
+  MeshPosition first = at;
+  switch (axis) {
+    case Axis::tp: first.tp = 0; return {axis, shape.tp, at.tp, rank_of(shape, first), 1};
+    case Axis::cp: first.cp = 0; return {axis, shape.cp, at.cp, rank_of(shape, first), shape.tp};
+    case Axis::dp: first.dp = 0; return {axis, shape.dp, at.dp, rank_of(shape, first), shape.tp * shape.cp};
+    case Axis::pp:
+      first.pp = 0;
+      return {axis, shape.pp, at.pp, rank_of(shape, first), shape.tp * shape.cp * shape.dp};
+  }
+  ENSURE(false, "axis {}", int(axis));
+}
+
 }  // namespace trainctl::parallel

@@ -27,4 +27,12 @@ int rank_of(const MeshShape& shape, const MeshPosition& position);
 /// the result is its coordinate on the axis).
 std::vector<int> group_of(const MeshShape& shape, int rank, Axis axis);
 
+/// One rank's group along an axis, without the list of its members.
+struct MeshGroup {
+  Axis axis = Axis::tp;
+  int size = 1, rank = 0;     ///< rank: of this one within the group
+  int first = 0, stride = 1;  ///< world ranks of the group: first, first + stride, ...
+};
+MeshGroup mesh_group(const MeshShape& shape, const MeshPosition& at, Axis axis);
+
 }  // namespace trainctl::parallel

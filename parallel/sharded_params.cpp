@@ -14,14 +14,15 @@ using kernels::Matrix;
 using namespace sharding;
 
 struct ShardedParams::Impl {
-  std::vector<ParamUse> uses;
-  ShardingOptions options;
+  const Layout layout;
+  const std::vector<ParamUse>& uses = layout.uses;
+  const ShardingOptions& options = layout.options;
+  const Plan& plan = layout.plan;
   Communicator& dp;
   Communicator& tp;
   Communicator* tied_peer;
   kernels::Backend& backend;
   kernels::Stream& stream;
-  Plan plan;
 
   std::unique_ptr<kernels::Buffer> weights, gradients;
   struct GroupState {
@@ -46,11 +47,15 @@ struct ShardedParams::Impl {
   std::vector<kernels::AdamWBox> boxes;
   int next_tag = 1;
 
-  Impl(std::vector<ParamUse> u, const std::vector<std::vector<Box>>& grids, ShardingOptions o, Communicator& dp_comm,
-       Communicator& tp_comm, Communicator* tied, kernels::Backend& b, kernels::Stream& s)
-      : uses(std::move(u)), options(o), dp(dp_comm), tp(tp_comm), tied_peer(tied), backend(b), stream(s),
-        plan(make_plan(uses, grids, options, dp_comm.size())) {
-    options.fast_reduction &= dp.reduces();
+  Impl(Layout l, Communicator& dp_comm, Communicator& tp_comm, Communicator* tied, kernels::Backend& b,
+       kernels::Stream& s)
+      : layout(std::move(l)), dp(dp_comm), tp(tp_comm), tied_peer(tied), backend(b), stream(s) {
+    ENSURE(dp.size() == layout.dp && dp.rank() == layout.dp_rank && tp.size() == options.tp &&
+               tp.rank() == options.tp_rank,
+           "a layout of dp {} of {}, tp {} of {} on dp {} of {}, tp {} of {}", layout.dp_rank, layout.dp,
+           options.tp_rank, options.tp, dp.rank(), dp.size(), tp.rank(), tp.size());
+    ENSURE(layout.has_tied_peer == (tied_peer != nullptr));
+    ENSURE(!options.fast_reduction || dp.reduces(), "the dp group makes no sums");
     weights = backend.allocate(plan.weight_bytes);
     gradients = backend.allocate(size_t(plan.gradient_elements * plan.levels) * 4);
     use_complete.assign(uses.size(), false);
@@ -61,17 +66,8 @@ struct ShardedParams::Impl {
   }
 
   bool shared_head() const { return !plan.groups[tied_head].chunks.empty() && !plan.groups[tied_embedding].chunks.empty(); }
-  int64_t state_begin(int g) const {
-    return options.zero_stage == 0 ? 0 : plan.groups[g].owner_begin[size_t(dp.rank())];
-  }
-
   void allocate_group(int g) {
-    const GroupPlan& group = plan.groups[g];
-    const GroupBytes bytes = group_bytes(plan, g, options,
-                                         {.dp = dp.size(),
-                                          .own = group.own(dp.rank()),
-                                          .largest = group.largest_share(),
-                                          .has_tied_peer = tied_peer != nullptr});
+    const GroupBytes bytes = layout.group_bytes(g);
     GroupState& state = groups[g];
     const auto take = [&](std::unique_ptr<kernels::Buffer>& buffer, size_t n) {
       if (n > 0) buffer = backend.allocate(n);
@@ -104,31 +100,25 @@ struct ShardedParams::Impl {
   float* packed_at(int g, int64_t offset) const { return static_cast<float*>(groups[g].packed->data()) + offset; }
 
   void build_state_chunks() {
-    for (int g = 0; g < kGroups; ++g) {
-      if (!owns_state(plan, g)) continue;
-      const GroupPlan& group = plan.groups[g];
-      for (const FlatChunk& c : group.chunks) {
-        if (options.zero_stage > 0 && c.owner != dp.rank()) continue;
-        const ParamUse& use = uses[size_t(c.use)];
-        const int64_t at = c.offset - state_begin(g);
-        StateChunk s{c.where.param, c.where.chunk, c.where.global};
-        s.master = static_cast<float*>(groups[g].master->data()) + at;
-        s.first_moment = static_cast<float*>(groups[g].first_moment->data()) + at;
-        s.second_moment = static_cast<float*>(groups[g].second_moment->data()) + at;
-        if (packs_gradients(g, dp.size())) {
-          s.gradient = packed_at(g, c.offset);
-          s.gradient_stride = s.box.cols();
-        } else {
-          s.gradient = chunk_gradient(c).as<float>();
-          s.gradient_stride = plan.places[size_t(c.use)].cols;
-        }
-        s.saved_here = use.counted && c.owner == dp.rank();
-        state_chunks.push_back(s);
-        kernels::AdamWBox box{s.master, s.first_moment, s.second_moment, s.gradient, s.gradient_stride};
-        box.weight_decay = use.weight_decay;
-        box.param = groups[g].params ? flat_param(g, c) : chunk_in(weight(c.use), c);
-        boxes.push_back(box);
+    for (const auto& [g, c, saved_here] : layout.owned_chunks()) {
+      const int64_t at = c.offset - layout.state_begin(g);
+      StateChunk s{c.where.param, c.where.chunk, c.where.global};
+      s.master = static_cast<float*>(groups[size_t(g)].master->data()) + at;
+      s.first_moment = static_cast<float*>(groups[size_t(g)].first_moment->data()) + at;
+      s.second_moment = static_cast<float*>(groups[size_t(g)].second_moment->data()) + at;
+      if (packs_gradients(g, dp.size())) {
+        s.gradient = packed_at(g, c.offset);
+        s.gradient_stride = s.box.cols();
+      } else {
+        s.gradient = chunk_gradient(c).as<float>();
+        s.gradient_stride = plan.places[size_t(c.use)].cols;
       }
+      s.saved_here = saved_here;
+      state_chunks.push_back(s);
+      kernels::AdamWBox box{s.master, s.first_moment, s.second_moment, s.gradient, s.gradient_stride};
+      box.weight_decay = uses[size_t(c.use)].weight_decay;
+      box.param = groups[size_t(g)].params ? flat_param(g, c) : chunk_in(weight(c.use), c);
+      boxes.push_back(box);
     }
   }
   Matrix flat_param(int g, const FlatChunk& c) const {
@@ -368,10 +358,25 @@ struct ShardedParams::Impl {
   }
 };
 
+namespace {
+
+/// Sums are made here where the group makes none.
+ShardingOptions made_here(ShardingOptions options, const Communicator& dp) {
+  options.fast_reduction &= dp.reduces();
+  return options;
+}
+
+}  // namespace
+
 ShardedParams::ShardedParams(std::vector<ParamUse> uses, const std::vector<std::vector<Box>>& grids,
-                             ShardingOptions options, Communicator& dp, Communicator& tp, Communicator* tied_peer,
+                             ShardingOptions options, Communicator& dp, Communicator& tp,
+                             Communicator* tied_peer, kernels::Backend& backend, kernels::Stream& stream)
+    : ShardedParams(make_layout(std::move(uses), grids, made_here(options, dp), dp.size(), dp.rank(),
+                                tied_peer != nullptr),
+                    dp, tp, tied_peer, backend, stream) {}
+ShardedParams::ShardedParams(Layout layout, Communicator& dp, Communicator& tp, Communicator* tied_peer,
                              kernels::Backend& backend, kernels::Stream& stream)
-    : impl_(std::make_unique<Impl>(std::move(uses), grids, options, dp, tp, tied_peer, backend, stream)) {}
+    : impl_(std::make_unique<Impl>(std::move(layout), dp, tp, tied_peer, backend, stream)) {}
 ShardedParams::~ShardedParams() = default;
 
 int ShardedParams::use_count() const { return int(impl_->uses.size()); }

@@ -57,10 +57,18 @@ struct ShardingBytes {
   size_t total() const { return weights + gradients + optimizer + communication; }
 };
 
+namespace sharding {
+struct Layout;   // parallel/sharding_plan.h
+}
+
 class ShardedParams {
  public:
-  /// uses: in forward order. grids[param]: chunk grid of each parameter of the table. Communicators must outlive this;
-  /// tied_peer is null unless another stage holds the other use of the tied parameter (then it has 2 members, first stage first).
+  /// Takes the memory that the layout names. Communicators must outlive this and have the layout's sizes and
+  /// ranks; tied_peer is null unless another stage holds the other use of the tied parameter (then it has 2
+  /// members, first stage first).
+  ShardedParams(sharding::Layout layout, Communicator& dp, Communicator& tp, Communicator* tied_peer,
+                kernels::Backend& backend, kernels::Stream& stream);
+  /// Lays them out, too. uses: in forward order. grids[param]: chunk grid of each parameter of the table.
   ShardedParams(std::vector<ParamUse> uses, const std::vector<std::vector<Box>>& grids, ShardingOptions options,
                 Communicator& dp, Communicator& tp, Communicator* tied_peer, kernels::Backend& backend,
                 kernels::Stream& stream);

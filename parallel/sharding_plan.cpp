@@ -25,6 +25,13 @@ Group group_of_use(const ParamUse& use) {
 
 }  // namespace
 
+const char* name_of(Group group) {
+  static constexpr const char* kNames[kGroups] = {"cut matrices",       "cut vectors",
+                                                  "whole parameters",   "parameters with partial sums",
+                                                  "the tied embedding", "the tied head"};
+  return kNames[group];
+}
+
 bool shares_weight(const std::vector<ParamUse>& uses, const ParamUse& use) {
   return use.tie == ParamUse::tied_second &&
          std::any_of(uses.begin(), uses.end(), [](const ParamUse& u) { return u.tie == ParamUse::tied_first; });
@@ -161,13 +168,45 @@ std::vector<RankClass> rank_classes(const std::vector<ParamUse>& uses, const std
   return classes;
 }
 
+Layout make_layout(std::vector<ParamUse> uses, const std::vector<std::vector<Box>>& grids,
+                   const ShardingOptions& options, int dp, int dp_rank, bool has_tied_peer) {
+  Plan plan = make_plan(uses, grids, options, dp);
+  return {std::move(uses), options, dp, dp_rank, has_tied_peer, std::move(plan)};
+}
+
+GroupBytes Layout::group_bytes(int g) const {
+  const GroupPlan& group = plan.groups[size_t(g)];
+  return sharding::group_bytes(plan, g, options,
+                               {.dp = dp,
+                                .own = group.own(dp_rank),
+                                .largest = group.largest_share(),
+                                .has_tied_peer = has_tied_peer});
+}
+
+ShardingBytes Layout::bytes() const {
+  return bytes_of(Common(plan, options, dp, has_tied_peer), shares_of(plan, dp)[size_t(dp_rank)]);
+}
+
+int64_t Layout::state_begin(int g) const {
+  return options.zero_stage == 0 ? 0 : plan.groups[size_t(g)].owner_begin[size_t(dp_rank)];
+}
+
+std::vector<OwnedChunk> Layout::owned_chunks() const {
+  std::vector<OwnedChunk> owned;
+  for (int g = 0; g < kGroups; ++g) {
+    if (!owns_state(plan, g)) continue;
+    for (const FlatChunk& c : plan.groups[size_t(g)].chunks)
+      if (options.zero_stage == 0 || c.owner == dp_rank)
+        owned.push_back({g, c, uses[size_t(c.use)].counted && c.owner == dp_rank});
+  }
+  return owned;
+}
+
 }  // namespace sharding
 
 ShardingBytes ShardedParams::plan(const std::vector<ParamUse>& uses, const std::vector<std::vector<Box>>& grids,
                                   const ShardingOptions& options, int dp, int dp_rank, bool has_tied_peer) {
-  using namespace sharding;
-  const Plan plan = make_plan(uses, grids, options, dp);
-  return bytes_of(Common(plan, options, dp, has_tied_peer), shares_of(plan, dp)[size_t(dp_rank)]);
+  return sharding::make_layout(uses, grids, options, dp, dp_rank, has_tied_peer).bytes();
 }
 
 }  // namespace trainctl::parallel

@@ -14,6 +14,7 @@ namespace trainctl::parallel::sharding {
 /// The groups of uses. The members of a group have the same dtype of compute copies and the same rule for
 /// sums.
 enum Group { cut_matrices, cut_vectors, replicated, replicated_partial, tied_embedding, tied_head, kGroups };
+const char* name_of(Group group);   ///< "cut matrices"
 
 /// The place of a use in the weight and gradient arenas.
 struct Placement {
@@ -71,6 +72,49 @@ bool shares_weight(const std::vector<ParamUse>& uses, const ParamUse& use);
 
 Plan make_plan(const std::vector<ParamUse>& uses, const std::vector<std::vector<Box>>& grids, const ShardingOptions& options, int dp);
 
+/// What a rank has of a group.
+struct GroupShare {
+  int dp = 1;
+  int64_t own = 0, largest = 0;   ///< elements: this rank's, and the most that a dp rank has
+  bool has_tied_peer = false;
+};
+/// The memory of a group on one rank, in bytes; 0: none.
+struct GroupBytes {
+  size_t moment = 0;     ///< each of master weights, first and second moment
+  size_t packed = 0;     ///< gradients in flat order
+  size_t received = 0;   ///< what the other dp ranks contribute to own gradients
+  size_t params = 0;     ///< compute copies in flat order
+  size_t partial = 0;    ///< to add over tp
+  size_t tied = 0;       ///< the other use's gradients
+};
+GroupBytes group_bytes(const Plan& plan, int group, const ShardingOptions& options, const GroupShare& share);
+
+/// A chunk whose optimizer state is on this rank.
+struct OwnedChunk {
+  int group = 0;
+  FlatChunk chunk;
+  bool saved_here = false;   ///< this rank writes it to checkpoints (exactly one rank does)
+};
+
+/// One rank's parameters as a value: which uses it has, where each lies, what it owns, saves and takes.
+/// ShardedParams is this and the memory, the device and the peers. Pure.
+struct Layout {
+  std::vector<ParamUse> uses;
+  ShardingOptions options;
+  int dp = 1, dp_rank = 0;
+  bool has_tied_peer = false;
+  Plan plan;
+
+  GroupBytes group_bytes(int group) const;
+  ShardingBytes bytes() const;
+  /// Elements from the beginning of a group's state to what this rank holds of it.
+  int64_t state_begin(int group) const;
+  /// Group by group, in flat order.
+  std::vector<OwnedChunk> owned_chunks() const;
+};
+Layout make_layout(std::vector<ParamUse> uses, const std::vector<std::vector<Box>>& grids,
+                   const ShardingOptions& options, int dp, int dp_rank, bool has_tied_peer);
+
 /// Ranks of one dp group that take the same memory: they own as many elements and as many chunks of each group.
 struct RankClass {
   int first_rank = 0;     ///< the lowest dp rank of the class
@@ -90,22 +134,5 @@ bool packs_gradients(int group, int dp);
 
 /// Whether a group's optimizer state is here: a tied head's is with the embedding when both are here.
 bool owns_state(const Plan& plan, int group);
-
-/// What a rank has of a group.
-struct GroupShare {
-  int dp = 1;
-  int64_t own = 0, largest = 0;   ///< elements: this rank's, and the most that a dp rank has
-  bool has_tied_peer = false;
-};
-/// The memory of a group on one rank, in bytes: what the plan adds up and the constructor allocates. 0: none.
-struct GroupBytes {
-  size_t moment = 0;     ///< each of master weights, first and second moment
-  size_t packed = 0;     ///< gradients in flat order
-  size_t received = 0;   ///< what the other dp ranks contribute to own gradients
-  size_t params = 0;     ///< compute copies in flat order
-  size_t partial = 0;    ///< to add over tp
-  size_t tied = 0;       ///< the other use's gradients
-};
-GroupBytes group_bytes(const Plan& plan, int group, const ShardingOptions& options, const GroupShare& share);
 
 }  // namespace trainctl::parallel::sharding

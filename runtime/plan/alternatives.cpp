@@ -138,7 +138,7 @@ class Search {
     input.overrides.insert(input.overrides.end(), a.settings.begin(), a.settings.end());
     const ParsedJob parsed = parse_job(input);
     if (!parsed.ok()) return std::nullopt;
-    const JobPlan plan = make_plan(parsed.job, device_.kind);
+    const JobPlan plan = make_plan(parsed.job, device_);
     const Fit fit = fit_of(parsed.job, plan, device_);
     if (!fit.fits()) return std::nullopt;
     a.total = fit.need.total;

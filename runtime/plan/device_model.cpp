@@ -11,9 +11,26 @@
 #include "runtime/base/error.h"
 #include "runtime/base/process_memory.h"
 #include "runtime/base/units.h"
+#include "runtime/model/stage_model.h"
 
 namespace trainctl {
 namespace {
+
+/// Resident size of a rank's process that has started MPI and touched its libraries, before any tensor is
+/// there. Measured on Debian 12 with OpenMPI 4.1.4 and oneDNN 2.6; test/end_to_end/plan_test.cpp holds
+/// whole runs to within a tenth of the plan.
+constexpr size_t kProgramBytes = size_t(31) << 20;
+
+/// What oneDNN packs the panels of a product into, in each thread: up to 512 rows and 384 columns
+/// (kernels/cpu/product.cpp) of a depth that it cuts at 384. The heap keeps two and a half times that,
+/// because panels of several sizes take turns (measured, as above).
+size_t product_bytes(const JobSpec& job) {
+  const LayerShape s = layer_shape(job);
+  const int64_t depth = std::min<int64_t>(384, std::max({s.hidden, s.ffn, s.rows}));
+  const int64_t lines =
+      std::min<int64_t>(512, s.rows) + std::min<int64_t>(384, std::max(s.up_cols(), s.hidden));
+  return size_t(depth * lines) * size_of(s.compute) * 5 / 2 * size_t(job.parallelism.threads_per_rank);
+}
 
 /// A GPU as plans know it. Peaks come from the table of data sheets behind kernels::gpu_peak_flops_per_s,
 /// by the driver's name.
@@ -21,6 +38,7 @@ struct KnownGpu {
   const char* name;
   const char* driver_name;
   uint64_t memory_mib;
+  double link_gb_per_s;   ///< one way, between two GPUs of a node
 };
 
 // Memory is the total that the driver reports (nvidia-smi, memory.total), which the makers' data sheets
@@ -28,20 +46,22 @@ struct KnownGpu {
 // 94 GB (NVL), GH200 96 GB, H200 141 GB, B200 180 GB (as HGX). Sources: the NVIDIA data sheets named in
 // kernels/gpu_peaks.cpp; totals as published in github.com/modal-labs/modal-client pull 2797 (H100, A100,
 // A10, L40S, L4) and github.com/pytorch/ao pull 4002 (B200: what CUDA reports).
+// Links, half of what the same data sheets give for both ways together: NVLink 3 600 GB/s, NVLink 4 900
+// (bridge of H100 NVL 600), NVLink 5 1800; without NVLink PCIe 4.0 x16 64, 5.0 x16 128.
 constexpr KnownGpu kGpus[] = {
-    {"a10", "A10", 23028},
-    {"l4", "L4", 23034},
-    {"rtx4090", "GeForce RTX 4090", 24564},
-    {"rtx5090", "GeForce RTX 5090", 32607},
-    {"a100-40", "A100-SXM4-40GB", 40960},
-    {"l40s", "L40S", 46068},
-    {"h100", "H100 80GB HBM3", 81559},
-    {"h100-pcie", "H100 PCIe", 81559},
-    {"a100-80", "A100-SXM4-80GB", 81920},
-    {"h100-nvl", "H100 NVL", 95830},
-    {"gh200", "GH200 480GB", 97871},
-    {"h200", "H200", 143771},
-    {"b200", "B200", 182630},
+    {"a10", "A10", 23028, 32},
+    {"l4", "L4", 23034, 32},
+    {"rtx4090", "GeForce RTX 4090", 24564, 32},
+    {"rtx5090", "GeForce RTX 5090", 32607, 64},
+    {"a100-40", "A100-SXM4-40GB", 40960, 300},
+    {"l40s", "L40S", 46068, 32},
+    {"h100", "H100 80GB HBM3", 81559, 450},
+    {"h100-pcie", "H100 PCIe", 81559, 64},
+    {"a100-80", "A100-SXM4-80GB", 81920, 300},
+    {"h100-nvl", "H100 NVL", 95830, 300},
+    {"gh200", "GH200 480GB", 97871, 450},
+    {"h200", "H200", 143771, 450},
+    {"b200", "B200", 182630, 900},
 };
 
 std::string lower(std::string text) {
@@ -52,8 +72,24 @@ std::string lower(std::string text) {
 
 }  // namespace
 
+size_t DeviceModel::program_bytes() const { return is_host() ? kProgramBytes : 0; }
+
+size_t DeviceModel::workspace_bytes(const JobSpec& job, int64_t optimizer_elements,
+                                    int64_t optimizer_boxes) const {
+  if (!is_host())
+    return kernels::cuda_scratch_bytes(scratch_shape(job, optimizer_elements, optimizer_boxes)) +
+           kernels::cuda_workspace_bytes();
+  kernels::ScratchShape shape = scratch_shape(job, 0, 0);
+  shape.widest = job.model.hidden_size;  // of a norm; biases need no memory of their own here
+  return kernels::cpu_scratch_bytes(shape, job.parallelism.threads_per_rank) + product_bytes(job);
+}
+
+DeviceModel device_of_kind(const JobSpec& job, DeviceKind kind) {
+  return {.kind = kind, .name = name_of(kind), .adds_gradients = kind == DeviceKind::cuda && uses_nccl(job)};
+}
+
 uint64_t DeviceModel::room(const JobSpec& job) const {
-  if (kind == DeviceKind::cpu) return memory_bytes;
+  if (is_host()) return memory_bytes;
   const uint64_t contexts =
       kGpuContextBytes * uint64_t(std::min(job.launcher.ranks_per_gpu, job.mesh().world_size()));
   return memory_bytes - std::min(memory_bytes, contexts);
@@ -68,34 +104,42 @@ std::vector<std::string> device_names() {
 DeviceModel device_named(const std::string& text, const JobSpec& job, DeviceKind kind) {
   const std::string name = lower(text) == "a100" ? "a100-80" : lower(text);
   for (const KnownGpu& gpu : kGpus)
-    if (name == gpu.name)
-      return {.kind = DeviceKind::cuda,
-              .name = gpu.name,
-              .memory_bytes = gpu.memory_mib << 20,
-              .flops_per_s = kernels::gpu_peak_flops_per_s(gpu.driver_name, job.compute).value_or(0)};
-  if (const auto bytes = bytes_of(text))
-    return {.kind = kind,
-            .name = kind == DeviceKind::cuda ? "a GPU of " + text : "a machine of " + text,
-            .memory_bytes = *bytes};
+    if (name == gpu.name) {
+      DeviceModel device = device_of_kind(job, DeviceKind::cuda);
+      device.name = gpu.name;
+      device.memory_bytes = gpu.memory_mib << 20;
+      device.flops_per_s = kernels::gpu_peak_flops_per_s(gpu.driver_name, job.compute).value_or(0);
+      device.link_bytes_per_s = gpu.link_gb_per_s * 1e9;
+      return device;
+    }
+  if (const auto bytes = bytes_of(text)) {
+    DeviceModel device = device_of_kind(job, kind);
+    device.name = device.is_host() ? "a machine of " + text : "a GPU of " + text;
+    device.memory_bytes = *bytes;
+    return device;
+  }
   throw Error(
       ErrorCode::kUsage,
       fmt::format("--device {}: no such device is known; use {}, or an amount of memory such as 80GiB", text,
                   fmt::join(device_names(), ", ")));
 }
 
-DeviceModel device_here(const JobSpec& job, DeviceKind kind, bool with_peak) {
-  DeviceModel device{.kind = kind, .name = "this machine"};
+DeviceModel device_here(const JobSpec& job, DeviceKind kind, bool with_peak, int gpu) {
+  DeviceModel device = device_of_kind(job, kind);
   if (with_peak) device.flops_per_s = rank_peak_flops_per_s(job, kind).value_or(0);
-  if (kind == DeviceKind::cpu) {
+  if (device.is_host()) {
+    device.name = "this machine";
     device.measured = true;
     device.memory_bytes = system_memory().available_bytes;
     return device;
   }
   device.name = "the GPU of this machine";
   if (kernels::cuda_status().devices == 0) return device;
-  const kernels::GpuFacts facts = kernels::gpu_facts(0);
+  const kernels::GpuFacts facts = kernels::gpu_facts(gpu);
   device.name = facts.name;
   device.memory_bytes = facts.free_bytes;
+  for (const KnownGpu& known : kGpus)
+    if (facts.name.ends_with(known.driver_name)) device.link_bytes_per_s = known.link_gb_per_s * 1e9;
   return device;
 }
 

@@ -1,12 +1,14 @@
-// A device that a plan is made for: one that is here, one known by name, or so many bytes of memory.
+// What a device would be without having it: all that plan, preflight and doctor know of one. Made here and
+// nowhere else: of the machine that asks, of a GPU known by its name, or of an amount of memory.
 #pragma once
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "runtime/spec/fields/job.h"
+#include "kernels/device.h"
 #include "runtime/machine/rank_device.h"
+#include "runtime/spec/fields/job.h"
 
 namespace trainctl {
 
@@ -17,14 +19,26 @@ inline constexpr uint64_t kGpuContextBytes = uint64_t{512} << 20;
 struct DeviceModel {
   DeviceKind kind = DeviceKind::cpu;
   std::string name;           ///< "h100", "this machine", the name that the driver reports, "80GiB"
-  uint64_t memory_bytes = 0;  ///< for all that runs there: of a GPU, CUDA's contexts included; of a machine,
-                              ///< what is available. 0: unknown
+  uint64_t memory_bytes = 0;   ///< for all that runs there: of a GPU, CUDA's contexts included; of a machine,
+                               ///< what is available. 0: unknown
   double flops_per_s =
-      0;  ///< peak of a device's (on a CPU: of a rank's) matrix products in the job's precision; 0: unknown
-  bool measured = false;  ///< flops_per_s was measured here, not taken from a data sheet
+      0;   ///< peak of a device's (on a CPU: of a rank's) matrix products in the job's precision; 0: unknown
+  bool measured = false;      ///< flops_per_s was measured here, not taken from a data sheet
+  double link_bytes_per_s = 0;  ///< one way between two devices of a node, by the data sheet; 0: unknown
+  bool adds_gradients = false;  ///< the transport between devices can add gradients (Communicator::reduces)
+
+  /// What a rank reads ahead, adds up and saves lies in the device's own memory.
+  bool is_host() const { return kind == DeviceKind::cpu; }
   /// Bytes for the ranks of the job on one such device.
   uint64_t room(const JobSpec& job) const;
+  /// Taken by a rank's process before it has a tensor, and by ops and products in addition to their
+  /// arguments.
+  size_t program_bytes() const;
+  size_t workspace_bytes(const JobSpec& job, int64_t optimizer_elements, int64_t optimizer_boxes) const;
 };
+
+/// A device of which nothing is known but its kind: what a job takes does not depend on how much there is.
+DeviceModel device_of_kind(const JobSpec& job, DeviceKind kind);
 
 /// The names that device_named knows, smallest memory first.
 std::vector<std::string> device_names();
@@ -33,8 +47,8 @@ std::vector<std::string> device_names();
 /// else, naming what is known.
 DeviceModel device_named(const std::string& text, const JobSpec& job, DeviceKind kind);
 
-/// The device of this machine that the job would run on; memory_bytes = 0 where it wants a GPU and there is
-/// none. Measures the peak of a CPU (0.2 s) if `with_peak`.
-DeviceModel device_here(const JobSpec& job, DeviceKind kind, bool with_peak);
+/// The device of this machine that the job would run on, of several GPUs number `gpu`; memory_bytes = 0 where
+/// it wants a GPU and there is none. Measures the peak of a CPU (0.2 s) if `with_peak`.
+DeviceModel device_here(const JobSpec& job, DeviceKind kind, bool with_peak, int gpu = 0);
 
 }  // namespace trainctl

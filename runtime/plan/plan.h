@@ -4,31 +4,11 @@
 #include <string>
 #include <vector>
 
-#include "parallel/mesh.h"
-#include "parallel/sharded_params.h"
-#include "runtime/model/stage_model.h"
+#include "runtime/plan/rank_plan.h"
 #include "runtime/plan/step_tally.h"
 #include "runtime/spec/fields/job.h"
-#include "runtime/machine/rank_device.h"
 
 namespace trainctl {
-
-struct RankMemory {
-  parallel::MeshPosition at;
-  parallel::ShardingBytes sharding;  ///< weights, gradients, optimizer state, communication
-  StageBytes stage;                  ///< activations in flight, scratch
-  size_t data = 0;                   ///< samples read ahead
-  size_t scalars = 0;                ///< sums exchanged at the end of a step
-  size_t workspace = 0;              ///< what ops and products need in addition to their arguments
-  size_t nccl = 0;                   ///< NCCL's own buffers: an estimate (nccl_bytes_estimate)
-  size_t saving = 0;                 ///< the buffer of checkpoints (CPU; on a GPU it is host memory)
-  size_t program = 0;                ///< the process itself with its libraries, before any of the above (CPU)
-  size_t pinned_host = 0;            ///< host memory for saving and loading, not in the total (GPU; staging_bytes)
-  size_t total() const {
-    return sharding.total() + stage.activations + stage.scratch() + data + scalars + workspace + nccl + saving +
-           program;
-  }
-};
 
 struct JobPlan {
   DeviceKind device = DeviceKind::cpu;
@@ -39,22 +19,24 @@ struct JobPlan {
   RankTraffic traffic;             ///< of the rank that sends most
   double bubble_fraction = 0;      ///< mean idle share of a stage, from the simulated schedule
   size_t checkpoint_bytes = 0;
+  size_t saved_bytes = 0;                    ///< of a checkpoint, by the rank that takes most memory
+  std::vector<MemoryRegion> regions;         ///< what that rank takes
+  int classes = 0;                           ///< of stages; a step was counted for one rank of each
   const RankMemory& worst() const;
 };
 
 /// Memory is that of the device: on a GPU what the rank takes there in addition to CUDA's own context; on a CPU
 /// the process's. Takes time with the size of the model and the number of stages, not with the number of ranks
 /// or of micro-batches.
-JobPlan make_plan(const JobSpec& job, DeviceKind device);
+JobPlan make_plan(const JobSpec& job, const DeviceModel& device);
+JobPlan make_plan(const JobSpec& job, DeviceKind device);   ///< of device_of_kind
 
 /// Memory of one rank, by itself; the plan holds the worst one of each stage.
 RankMemory rank_memory(const JobSpec& job, DeviceKind device, const parallel::MeshPosition& at);
 
-/// What NCCL takes on a rank's GPU for its connections; 0 where the job does not use it.
-size_t nccl_bytes_estimate(const JobSpec& job);
-
-/// The pipeline's timeline as text, one micro-batch's forward taking 1, backward 2 (input and weight halves
-/// 1 each).
-std::string render_timeline(const JobSpec& job, int width);
+/// The pipeline's timeline as text, from the counted work of every stage: each computation takes what its
+/// FLOPs take at the device's peak, each transfer what its bytes take on the device's link. Where these are
+/// not known computations are drawn in proportion to their FLOPs and transfers take no time.
+std::string render_timeline(const JobSpec& job, const DeviceModel& device, int width);
 
 }  // namespace trainctl

@@ -4,17 +4,44 @@
 
 namespace trainctl {
 
-RankParts rank_parts(const JobSpec& job, const ParamTable& table, const parallel::MeshPosition& at) {
-  const int stages = job.parallelism.pipeline;
-  const bool end_stage = at.pp == 0 || at.pp == stages - 1;
-  return {.at = at,
-          .uses = stage_uses(table, job, at),
-          .sharding = sharding_options(job, at),
-          .tied_peer = table.tied && stages > 1 && end_stage};
+using parallel::Axis;
+
+ModelTables model_tables(const JobSpec& job) {
+  ParamTable params = parameter_table(job.model, job.optimizer);
+  ChunkGrids grids = chunk_grids(params, job.checkpoint.chunk_mib);
+  return {std::move(params), std::move(grids)};
 }
 
-RankPlan make_rank_plan(const JobSpec& job, const ParamTable& table, const parallel::MeshPosition& at) {
-  RankPlan plan{rank_parts(job, table, at), {}, {}};
+RankGroups rank_groups(const parallel::MeshShape& mesh, int virtual_stages, bool tied,
+                       const parallel::MeshPosition& at) {
+  const bool first = at.pp == 0, last = at.pp == mesh.pp - 1, ring = mesh.pp > 1 && virtual_stages > 1;
+  return {.tp = mesh_group(mesh, at, Axis::tp),
+          .dp = mesh_group(mesh, at, Axis::dp),
+          .pp = mesh_group(mesh, at, Axis::pp),
+          .tied_peer = tied && mesh.pp > 1 && (first || last),
+          .ring = ring,
+          .activations_come = !first || ring,
+          .activations_go = !last || ring};
+}
+
+RankParts rank_parts(const JobSpec& job, const DeviceModel& device, const ModelTables& tables,
+                     const parallel::MeshPosition& at) {
+  RankParts parts{.at = at,
+                  .groups = rank_groups(job.mesh(), job.parallelism.virtual_stages, tables.params.tied, at),
+                  .precision = precision_of(job),
+                  .uses = stage_uses(tables.params, job, at),
+                  .sharding = sharding_options(job, at),
+                  .reads_tokens = at.pp == 0 || at.pp == job.parallelism.pipeline - 1,
+                  .sequences = job.batch.global_sequences / job.parallelism.data};
+  parts.sharding.fast_reduction &= device.adds_gradients && job.parallelism.data > 1;
+  return parts;
+}
+
+RankPlan make_rank_plan(const JobSpec& job, const DeviceModel& device, const ModelTables& tables,
+                        const parallel::MeshPosition& at) {
+  RankPlan plan{rank_parts(job, device, tables, at), {}, {}, {}, {}, {}, {}};
+  plan.params = parallel::sharding::make_layout(plan.uses.uses, tables.grids.grids, plan.sharding,
+                                                plan.groups.dp.size, at.dp, plan.groups.tied_peer);
   plan.program = stage_program(job, at.pp, plan.uses);
   const std::string problem =
       parallel::step_problem(plan.program.shape, plan.program.slots, plan.program.actions);
@@ -22,7 +49,47 @@ RankPlan make_rank_plan(const JobSpec& job, const ParamTable& table, const paral
   plan.model = {.slots = plan.program.slots.slots,
                 .split_backward = splits_backward(job),
                 .loss_scale = float(1.0 / double(job.tokens_per_step()))};
+  const parallel::ShardingBytes sharding = plan.params.bytes();
+  plan.scratch = scratch_shape(job, int64_t(sharding.optimizer / 12), sharding.state_boxes);
+  plan.memory = memory_of_stage(job, device, StageModel::plan(job, plan.uses, plan.model), tables.grids.total,
+                             plan.reads_tokens);
+  plan.memory.at = at;
+  add_state(plan.memory, job, device, sharding);
+  plan.regions = memory_regions(plan.params, plan.memory);
   return plan;
+}
+
+std::vector<MemoryRegion> memory_regions(const parallel::sharding::Layout& params, const RankMemory& m) {
+  using namespace parallel::sharding;
+  std::vector<MemoryRegion> regions;
+  const auto add = [&](const std::string& name, size_t bytes, bool pinned_host = false) {
+    if (bytes > 0) regions.push_back({name, bytes, pinned_host});
+  };
+  add("weights", m.sharding.weights);
+  add("gradients", m.sharding.gradients);
+  for (int g = 0; g < kGroups; ++g) {
+    const GroupBytes bytes = params.group_bytes(g);
+    const std::string of = std::string(" of ") + name_of(Group(g));
+    for (const char* state : {"master weights", "first moments", "second moments"})
+      add(state + of, bytes.moment);
+    add("gradients in flat order" + of, bytes.packed);
+    add("gradients received" + of, bytes.received);
+    add("weights in flat order" + of, bytes.params);
+    add("sums over the tensor group" + of, bytes.partial);
+    add("gradients of the other use" + of, bytes.tied);
+  }
+  add("activations", m.stage.activations);
+  add("one micro-batch at a time", m.stage.shared);
+  add("sums of tensor parallelism", m.stage.tensor_sums);
+  add("rotary table", m.stage.positions);
+  add("tokens", m.data);
+  add("sums of a step", m.scalars);
+  add("workspace of products and kernels", m.workspace);
+  add("NCCL (estimate)", m.nccl);
+  add("checkpoint buffer", m.saving);
+  add("program and libraries", m.program);
+  add("staging of saves and loads", m.pinned_host, true);
+  return regions;
 }
 
 }  // namespace trainctl

@@ -1,27 +1,67 @@
-// What one rank of a job has and does, from the job, the model's parameters and its place in the mesh alone: the
-// one derivation that the trainer executes, the planner adds up, the tally counts and the generator runs
-// forward. Pure.
+// What one rank of a job has and does: a pure function of the job, the device and the rank's place in the
+// mesh. The trainer executes it, `plan` adds it up and prints it, the checker proves its program, the tally
+// counts it, the generator runs its forward part. Nothing of it is derived from the job a second time.
 #pragma once
+#include <string>
+#include <vector>
+
 #include "parallel/mesh.h"
-#include "parallel/sharded_params.h"
+#include "parallel/sharding_plan.h"
 #include "runtime/model/stage_program.h"
 #include "runtime/model/stage_uses.h"
+#include "runtime/plan/rank_memory.h"
 
 namespace trainctl {
 
-/// What does not depend on the micro-batches of a step, of which a plan may have a billion.
+/// The model's parameters and how each is cut for checkpoints: the same for all ranks of a job.
+struct ModelTables {
+  ParamTable params;
+  ChunkGrids grids;
+};
+ModelTables model_tables(const JobSpec& job);
+
+/// The groups that a rank belongs to, and the edges of its pipeline.
+struct RankGroups {
+  parallel::MeshGroup tp, dp, pp;
+  bool tied_peer = false;   ///< another stage holds the other use of the tied embedding
+  bool ring = false;        ///< the last stage sends activations to the first: several virtual stages on each
+  bool activations_come = false, activations_go = false;   ///< and gradients the other way
+};
+RankGroups rank_groups(const parallel::MeshShape& mesh, int virtual_stages, bool tied,
+                       const parallel::MeshPosition& at);
+
+/// What depends neither on the micro-batches of a step, of which a plan may have a billion, nor on the dp
+/// rank.
 struct RankParts {
   parallel::MeshPosition at;
-  StageUses uses;   ///< parameters and the parts of each chunk
+  RankGroups groups;
+  Precision precision;
+  StageUses uses;                     ///< parameters, and the sublayers and other parts of each virtual stage
   parallel::ShardingOptions sharding;
-  bool tied_peer = false;   ///< another stage holds the other use of the tied embedding
+  bool reads_tokens = false;          ///< first stage: inputs; last stage: targets
+  int64_t sequences = 0;              ///< of a step
 };
-RankParts rank_parts(const JobSpec& job, const ParamTable& table, const parallel::MeshPosition& at);
+RankParts rank_parts(const JobSpec& job, const DeviceModel& device, const ModelTables& tables,
+                     const parallel::MeshPosition& at);
+
+/// Memory that a rank takes at once.
+struct MemoryRegion {
+  std::string name;
+  size_t bytes = 0;
+  bool pinned_host = false;   ///< memory of the host, not part of RankMemory::total
+};
+/// All that a rank takes, which is RankMemory region by region.
+std::vector<MemoryRegion> memory_regions(const parallel::sharding::Layout& params, const RankMemory& memory);
 
 struct RankPlan : RankParts {
-  StageProgram program;   ///< checked (parallel::step_problem)
+  parallel::sharding::Layout params;   ///< where each parameter lies, what is owned here and what is saved
+  StageProgram program;                ///< checked (parallel::step_problem)
   StageModel::Options model;
+  kernels::ScratchShape scratch;       ///< the largest shapes of its ops
+  RankMemory memory;
+  std::vector<MemoryRegion> regions;
 };
-RankPlan make_rank_plan(const JobSpec& job, const ParamTable& table, const parallel::MeshPosition& at);
+RankPlan make_rank_plan(const JobSpec& job, const DeviceModel& device, const ModelTables& tables,
+                        const parallel::MeshPosition& at);
 
 }  // namespace trainctl

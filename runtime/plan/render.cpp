@@ -151,7 +151,7 @@ std::string time_lines(const PlanReport& r) {
 
 PlanReport make_report(const ParseInput& spec, const JobSpec& job, const DeviceModel& device,
                        std::optional<double> mfu) {
-  PlanReport r{job, make_plan(job, device.kind), device, {}, {}, {}};
+  PlanReport r{job, make_plan(job, device), device, {}, {}, {}};
   r.fit = fit_of(job, r.plan, device);
   if (r.fit.known() && !r.fit.fits()) r.alternatives = what_fits(spec, job, device);
   r.time = estimate_time(job, r.plan, device, mfu);
@@ -241,6 +241,10 @@ std::string plan_json(const PlanReport& r) {
     if (m.pinned_host > 0) stage["pinned_host"] = m.pinned_host;
     j["memory"].push_back(std::move(stage));
   }
+  for (const MemoryRegion& region : plan.regions)
+    j["regions"].push_back(
+        {{"name", region.name}, {"bytes", region.bytes}, {"pinned_host", region.pinned_host}});
+  j["saved_bytes"] = plan.saved_bytes;
   j["verdict"] = fit_json(r);
   if (r.time) {
     const TimeEstimate& t = *r.time;

@@ -12,22 +12,20 @@ struct TallyMesh {
   std::unique_ptr<parallel::Communicator> tp, dp, tied;
   PipelineEdges edges;
 
-  TallyMesh(const JobSpec& job, const RankParts& parts, bool transport_adds, parallel::TrafficTally& traffic) {
-    const parallel::MeshPosition& at = parts.at;
-    const parallel::MeshShape shape = job.mesh();
-    tp = parallel::make_tally_communicator(kTensorGroup, at.tp, shape.tp, traffic);
-    dp = parallel::make_tally_communicator(kDataGroup, at.dp, shape.dp, traffic, transport_adds);
-    if (shape.pp == 1) return;
-    const bool first = at.pp == 0, last = at.pp == shape.pp - 1, ring = job.parallelism.virtual_stages > 1;
-    const auto edge = [&](const char* group, bool sends) {
-      return parallel::make_tally_communicator(group, sends ? 0 : 1, 2, traffic);
+  TallyMesh(const RankGroups& groups, bool adds, parallel::TrafficTally& traffic) {
+    const auto group = [&](const char* name, const parallel::MeshGroup& g, bool with_sums) {
+      return parallel::make_tally_communicator(name, g.rank, g.size, traffic, with_sums);
     };
-    if (parts.tied_peer)
-      tied = parallel::make_tally_communicator(kTied, first ? 0 : 1, 2, traffic);
-    if (!first || ring)
-      edges.activation_in = edge(kActivations, false), edges.gradient_out = edge(kGradients, true);
-    if (!last || ring)
-      edges.activation_out = edge(kActivations, true), edges.gradient_in = edge(kGradients, false);
+    const auto pair = [&](const char* name, bool second) {
+      return parallel::make_tally_communicator(name, second ? 1 : 0, 2, traffic);
+    };
+    tp = group(kTensorGroup, groups.tp, false);
+    dp = group(kDataGroup, groups.dp, adds);
+    if (groups.tied_peer) tied = pair(kTied, groups.pp.rank > 0);
+    if (groups.activations_come)
+      edges.activation_in = pair(kActivations, true), edges.gradient_out = pair(kGradients, false);
+    if (groups.activations_go)
+      edges.activation_out = pair(kActivations, false), edges.gradient_in = pair(kGradients, true);
   }
 };
 
@@ -54,17 +52,17 @@ std::string traffic_group_of(const std::string& name) {
   return name.starts_with("tied embedding") ? kTied : "";
 }
 
-StepTally tally_step(const JobSpec& job, const ParamTable& table, const ChunkGrids& grids,
-                     const parallel::MeshPosition& at, bool transport_adds, bool messages) {
+StepTally tally_step(const JobSpec& job, const DeviceModel& device, const ModelTables& tables,
+                     const parallel::MeshPosition& at, bool messages) {
   StepTally tally;
   tally.traffic.detailed = messages;
   const auto backend = kernels::make_tally_backend(tally.work);
   const auto stream = backend->create_stream();
-  RankPlan plan = make_rank_plan(job, table, at);
-  const TallyMesh mesh(job, plan, transport_adds, tally.traffic);
+  RankPlan plan = make_rank_plan(job, device, tables, at);
+  const ChunkGrids& grids = tables.grids;
+  const TallyMesh mesh(plan.groups, device.adds_gradients, tally.traffic);
   parallel::TensorParallel tp(*mesh.tp, *backend, *stream, job.parallelism.sequence_parallel);
-  parallel::ShardedParams params(plan.uses.uses, grids.grids, plan.sharding, *mesh.dp, *mesh.tp, mesh.tied.get(),
-                                 *backend, *stream);
+  parallel::ShardedParams params(plan.params, *mesh.dp, *mesh.tp, mesh.tied.get(), *backend, *stream);
   StageModel model(job, plan.uses, plan.model, params, tp, *backend, *stream);
   std::vector<double> squares(size_t(grids.total));
   const auto step = [&] {
@@ -83,11 +81,10 @@ StepTally tally_step(const JobSpec& job, const ParamTable& table, const ChunkGri
   return tally;
 }
 
-RankTraffic rank_traffic(const JobSpec& job, const ParamTable& table, const ChunkGrids& grids,
-                         const parallel::MeshPosition& at, bool transport_adds) {
+RankTraffic rank_traffic(const JobSpec& job, const DeviceModel& device, const ModelTables& tables,
+                         const parallel::MeshPosition& at) {
   const auto with = [&](int64_t micro_batches) {
-    return traffic_of(
-        tally_step(with_micro_batches(job, micro_batches), table, grids, at, transport_adds, false));
+    return traffic_of(tally_step(with_micro_batches(job, micro_batches), device, tables, at, false));
   };
   const int64_t all = job.micro_batches_per_rank(), round = job.parallelism.pipeline,
                 fewer = all % round + round, more = fewer + round;
@@ -98,6 +95,44 @@ RankTraffic rank_traffic(const JobSpec& job, const ParamTable& table, const Chun
     return first.*of + rounds * (second.*of - first.*of);
   };
   return {extended(&RankTraffic::tensor), extended(&RankTraffic::pipeline), extended(&RankTraffic::data)};
+}
+
+std::vector<MicroBatchWork> tally_micro_batch(const JobSpec& job, const DeviceModel& device,
+                                              const ModelTables& tables, const parallel::MeshPosition& at) {
+  StepTally tally;
+  const auto backend = kernels::make_tally_backend(tally.work);
+  const auto stream = backend->create_stream();
+  const RankParts parts = rank_parts(job, device, tables, at);
+  const TallyMesh mesh(parts.groups, device.adds_gradients, tally.traffic);
+  parallel::TensorParallel tp(*mesh.tp, *backend, *stream, job.parallelism.sequence_parallel);
+  parallel::ShardedParams params(
+      parallel::sharding::make_layout(parts.uses.uses, tables.grids.grids, parts.sharding,
+                                      parts.groups.dp.size, at.dp, parts.groups.tied_peer),
+      *mesh.dp, *mesh.tp, mesh.tied.get(), *backend, *stream);
+  // The halves apart, whatever the schedule: their work is the same.
+  StageModel model(job, parts.uses,
+                   {.slots = std::vector<int>(parts.uses.chunks.size(), 1), .split_backward = true}, params,
+                   tp, *backend, *stream);
+  const auto counted = [&](auto work) {
+    const double before = tally.work.flops();
+    work();
+    return tally.work.flops() - before;
+  };
+  std::vector<MicroBatchWork> result;
+  for (int c = 0; c < int(parts.uses.chunks.size()); ++c) {
+    for (int part = 0; part < model.parts(c); ++part) model.take_weights(c, part);
+    double loss = 0;
+    MicroBatchWork work;
+    work.forward = counted([&] { model.forward(c, 0, {}, true, &loss); });
+    work.backward_input = counted([&] { model.backward_input(c, 0, {}); });
+    work.backward_weight = counted([&] { model.backward_weight(c, 0, {}); });
+    const ChunkUses& uses = parts.uses.chunks[size_t(c)];
+    const kernels::Matrix edge = uses.last ? kernels::Matrix{} : model.output(c, 0);
+    const kernels::Matrix back = uses.first ? edge : model.input_gradient(c, 0);
+    if (back) work.edge_bytes = double(back.count()) * double(size_of(back.dtype));
+    result.push_back(work);
+  }
+  return result;
 }
 
 }  // namespace trainctl

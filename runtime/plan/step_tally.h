@@ -2,10 +2,8 @@
 // device and peers.
 #pragma once
 #include "kernels/tally.h"
-#include "parallel/mesh.h"
 #include "parallel/tally.h"
-#include "runtime/model/stage_uses.h"
-#include "runtime/spec/fields/job.h"
+#include "runtime/plan/rank_plan.h"
 
 namespace trainctl {
 
@@ -22,10 +20,9 @@ struct StepTally {
 
 /// Everything from the first action of the rank's step program to the last, token uploads and the exchange of
 /// scalars left out. Takes time with the micro-batches and the rank's layers, not with their size.
-/// transport_adds: the transport of the dp group adds gradients. messages: whether they are listed one by one
-/// (TrafficTally::detailed).
-StepTally tally_step(const JobSpec& job, const ParamTable& table, const ChunkGrids& grids,
-                     const parallel::MeshPosition& at, bool transport_adds, bool messages);
+/// messages: whether they are listed one by one (TrafficTally::detailed).
+StepTally tally_step(const JobSpec& job, const DeviceModel& device, const ModelTables& tables,
+                     const parallel::MeshPosition& at, bool messages);
 
 /// Bytes that one rank sends in one step.
 struct RankTraffic {
@@ -34,7 +31,17 @@ struct RankTraffic {
 };
 /// Of tally_step. Past the micro-batches that fill the pipeline each further round of them sends as much, so
 /// that only the first rounds are run.
-RankTraffic rank_traffic(const JobSpec& job, const ParamTable& table, const ChunkGrids& grids,
-                         const parallel::MeshPosition& at, bool transport_adds);
+RankTraffic rank_traffic(const JobSpec& job, const DeviceModel& device, const ModelTables& tables,
+                         const parallel::MeshPosition& at);
+
+/// What one micro-batch costs in one virtual stage of a rank, in FLOPs, counted; and the bytes of what it
+/// sends along the pipeline. The head works in the forward half; full recomputation in the input half.
+struct MicroBatchWork {
+  double forward = 0, backward_input = 0, backward_weight = 0;
+  double edge_bytes = 0;
+};
+/// Of every virtual stage of the rank.
+std::vector<MicroBatchWork> tally_micro_batch(const JobSpec& job, const DeviceModel& device,
+                                              const ModelTables& tables, const parallel::MeshPosition& at);
 
 }  // namespace trainctl

@@ -81,12 +81,6 @@ void in_parallel(size_t n, int threads, const std::function<void(size_t)>& work)
 
 }  // namespace
 
-size_t state_bytes(const ShardedParams& params) {
-  size_t bytes = 0;
-  for (const ShardedParams::StateChunk& c : params.state_chunks()) bytes += 3 * sizeof(float) * size_t(c.box.count());
-  return bytes;
-}
-
 void initialise(const ParamTable& table, uint64_t seed, int threads, const RankState& state) {
   struct Room {
     const Param* param;

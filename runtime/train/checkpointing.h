@@ -22,9 +22,6 @@ struct RankState {
   std::function<void(uint64_t done, uint64_t total)> progress = {};
 };
 
-/// Of master weights and moments on this rank's device.
-size_t state_bytes(const parallel::ShardedParams& params);
-
 /// Fills master weights by the table's init (Philox on the parameter's name and global index) and zeroes the moments,
 /// on `threads` threads.
 void initialise(const ParamTable& table, uint64_t seed, int threads, const RankState& state);

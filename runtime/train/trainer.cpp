@@ -36,12 +36,14 @@ struct Trainer::Impl {
   Clock& clock = real_clock();
   const parallel::MeshShape mesh = job.mesh();
   const parallel::MeshPosition at = parallel::position_of(mesh, world.rank());
-  const ParamTable table = parameter_table(job.model, job.optimizer);
-  const ChunkGrids grids = chunk_grids(table, job.checkpoint.chunk_mib);
+  const ModelTables tables = model_tables(job);
+  const ParamTable& table = tables.params;
   const FlopsPerToken flops = flops_per_token(job.model, job.data.seq_len);
   bool rehearsing = false;
   const double deadline_s = wait_long_for_the_start();   // the usual one
-  MeshCommunicators comms = split_mesh(mesh, world, table.tied, job.parallelism.virtual_stages > 1);
+  MeshCommunicators comms =
+      split_mesh(rank_groups(mesh, job.parallelism.virtual_stages, table.tied, at), world, table.tied);
+  const RankPlan plan = make_rank_plan(job, device_of_rank(job, backend, *comms.dp), tables, at);
   const std::string numerics =
       run_numerics(job, backend.is_host() ? DeviceKind::cpu : DeviceKind::cuda, backend.numerics());
   std::unique_ptr<kernels::Stream> stream = backend.create_stream();
@@ -110,22 +112,20 @@ struct Trainer::Impl {
     if (!backend.is_host())
       for (auto* axis : {&comms.tp, &comms.dp, &comms.tied})
         if (*axis) *axis = parallel::make_rehearsable(std::move(*axis), rehearsing);
-    RankPlan plan = make_rank_plan(job, table, at);
     const int micro_batches = plan.program.shape.pipeline.micro_batches;
     tp = std::make_unique<parallel::TensorParallel>(*comms.tp, backend, *stream, job.parallelism.sequence_parallel);
-    params = std::make_unique<parallel::ShardedParams>(plan.uses.uses, grids.grids, plan.sharding, *comms.dp, *comms.tp,
-                                                       comms.tied.get(), backend, *stream);
+    params = std::make_unique<parallel::ShardedParams>(plan.params, *comms.dp, *comms.tp, comms.tied.get(),
+                                                       backend, *stream);
     activity.progress(1, 3, false);
-    model = std::make_unique<StageModel>(job, std::move(plan.uses), plan.model, *params, *tp, backend, *stream);
+    model = std::make_unique<StageModel>(job, plan.uses, plan.model, *params, *tp, backend, *stream);
     activity.progress(2, 3, false);
     losses = backend.allocate_host(std::max<size_t>(size_t(micro_batches), 1) * sizeof(double));
-    if (needs_tokens()) tokens = std::make_unique<TokenFeed>(sequences_per_rank(), job.data.seq_len, backend);
-    int64_t elements = 0;
-    for (const auto& c : params->state_chunks()) elements += c.box.count();
-    staging = std::make_unique<StateStaging>(backend, *stream, staging_bytes(state_bytes(*params), options.most_staging_bytes));
-    backend.reserve_scratch(scratch_shape(job, elements, int64_t(params->state_chunks().size())));
+    if (plan.reads_tokens) tokens = std::make_unique<TokenFeed>(plan.sequences, job.data.seq_len, backend);
+    staging = std::make_unique<StateStaging>(
+        backend, *stream, staging_bytes(plan.memory.sharding.optimizer, options.most_staging_bytes));
+    backend.reserve_scratch(plan.scratch);
     executor =
-        std::make_unique<Executor>(std::move(plan.program), *model, *params, comms.edges,
+        std::make_unique<Executor>(plan.program, *model, *params, comms.edges,
                                    ExecutorHooks{.doing = [this](const parallel::Action& a) { note(a); },
                                                  .waited = [this] { return waited(); },
                                                  .step = [this] { return update(); }});
@@ -137,10 +137,10 @@ struct Trainer::Impl {
     activity.enter(RunPhase::building, -1, "(every op runs once)");
     rehearsing = true;
     warm_up({.model = *model, .params = *params, .backend = backend, .chunks = job.parallelism.virtual_stages,
-             .split_backward = splits_backward(job),
-             .lanes_per_rank = sharding_options(job, at).lanes_per_rank, .tokens = tokens ? tokens->inputs(0) : nullptr,
+             .split_backward = plan.model.split_backward,
+             .lanes_per_rank = plan.sharding.lanes_per_rank, .tokens = tokens ? tokens->inputs(0) : nullptr,
              .targets = tokens ? tokens->targets(0) : nullptr, .losses = static_cast<double*>(losses->data()),
-             .first_chunk = grids.first_chunk, .total_chunks = grids.total});
+             .first_chunk = tables.grids.first_chunk, .total_chunks = tables.grids.total});
     rehearsing = false;
   }
 
@@ -185,13 +185,9 @@ struct Trainer::Impl {
 
   // ---- data -------------------------------------------------------------------------------------------
 
-  bool needs_tokens() const { return at.pp == 0 || at.pp == mesh.pp - 1; }
-
-  int64_t sequences_per_rank() const { return job.batch.global_sequences / mesh.dp; }
-
   /// Reads this rank's samples of the step and starts their way to the device.
   void take_tokens(int64_t last) {
-    if (!needs_tokens()) return;
+    if (!plan.reads_tokens) return;
     for (; requested_step < std::min(last, step + job.data.prefetch_batches); ++requested_step)
       prefetcher->request(sample_indices(job, start.samples_at(job, requested_step), at.dp));
     double waited = 0;
@@ -231,10 +227,10 @@ struct Trainer::Impl {
 
   /// Sums what every rank knows in an order that does not depend on the mesh: each entry is known to one rank.
   Scalars exchange_scalars() {
-    const size_t chunks = size_t(grids.total);
+    const size_t chunks = size_t(tables.grids.total);
     const size_t all_mb = size_t(job.batch.global_sequences / job.batch.micro_sequences);
     std::vector<double> values(chunks + all_mb + 1, 0.0);
-    params->add_gradient_squares(grids.first_chunk, std::span(values).first(chunks));
+    params->add_gradient_squares(tables.grids.first_chunk, std::span(values).first(chunks));
     // The stream has come to its end: the losses are there.
     const size_t own_mb = all_mb / size_t(mesh.dp);
     if (at.pp == mesh.pp - 1 && at.tp == 0)
@@ -251,7 +247,6 @@ struct Trainer::Impl {
     s.stop = values.back() > 0;
     return s;
   }
-
 
   /// Updates the parameters, or skips a step whose loss or gradient norm is not finite. Throws Error(kDiverged) after too many.
   StepFate apply_or_skip(const Scalars& s) {
@@ -376,7 +371,7 @@ struct Trainer::Impl {
     for (int64_t i = 0; i < per_rank; ++i) {
       const int64_t index = at.dp * per_rank + i;
       std::vector<int32_t> samples(size_t(job.batch.micro_sequences) * (t + 1));
-      for (int64_t s = 0; needs_tokens() && s < job.batch.micro_sequences; ++s)
+      for (int64_t s = 0; plan.reads_tokens && s < job.batch.micro_sequences; ++s)
         validation->sample(uint64_t(index * job.batch.micro_sequences + s),
                            std::span(samples).subspan(size_t(s) * (t + 1), t + 1));
       if (tokens) tokens->upload(samples, *stream);

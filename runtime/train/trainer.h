@@ -8,6 +8,7 @@
 #include "runtime/train/checkpointing.h"
 #include "runtime/model/executor.h"
 #include "runtime/train/measure/metrics.h"
+#include "runtime/plan/rank_plan.h"
 #include "runtime/train/rank.h"
 
 namespace trainctl {
@@ -23,7 +24,12 @@ struct MeshCommunicators {
     edges.for_each(each);
   }
 };
-MeshCommunicators split_mesh(const parallel::MeshShape& shape, parallel::Communicator& world, bool tied, bool ring);
+/// The groups and edges of a rank's plan. tied: the model ties its embedding. Collective.
+MeshCommunicators split_mesh(const RankGroups& groups, parallel::Communicator& world, bool tied);
+
+/// What the rank's plan is made for. dp: its data-parallel group.
+DeviceModel device_of_rank(const JobSpec& job, const kernels::Backend& backend,
+                           const parallel::Communicator& dp);
 
 /// Gathers the times of all ranks to rank 0, in the order of world ranks; empty on other ranks. Gathers one
 /// axis at a time, so that no rank exchanges messages with all others. Collective.

@@ -8,6 +8,7 @@
 #include <array>
 #include <cmath>
 #include <thread>
+#include <tuple>
 
 #include "kernels/device.h"
 #include "runtime/base/error.h"
@@ -16,22 +17,28 @@ namespace trainctl {
 
 using parallel::Communicator;
 
-MeshCommunicators split_mesh(const parallel::MeshShape& shape, Communicator& world, bool tied, bool ring) {
-  const parallel::MeshPosition at = parallel::position_of(shape, world.rank());
-  const auto along = [&](parallel::Axis axis, int key, const std::string& name, parallel::Traffic traffic = parallel::Traffic::bulk) {
-    return world.split_for(traffic, parallel::group_of(shape, world.rank(), axis).front(), key, name);
+MeshCommunicators split_mesh(const RankGroups& groups, Communicator& world, bool tied) {
+  const auto& [tp, dp, pp] = std::tie(groups.tp, groups.dp, groups.pp);
+  const auto along = [&](const parallel::MeshGroup& g, const std::string& name,
+                         parallel::Traffic traffic = parallel::Traffic::bulk) {
+    return world.split_for(traffic, g.first, g.rank, name);
   };
   MeshCommunicators c;
-  c.tp = along(parallel::Axis::tp, at.tp, fmt::format("tp group of stage {}, dp {}", at.pp, at.dp));
-  c.dp = along(parallel::Axis::dp, at.dp, fmt::format("dp group of stage {}, tp {}", at.pp, at.tp));
+  c.tp = along(tp, fmt::format("tp group of stage {}, dp {}", pp.rank, dp.rank));
+  c.dp = along(dp, fmt::format("dp group of stage {}, tp {}", pp.rank, tp.rank));
   // Numbers on the host, and the edges that are split from it.
-  c.pp = along(parallel::Axis::pp, at.pp, fmt::format("pp group of dp {}, tp {}", at.dp, at.tp), parallel::Traffic::none);
-  const bool end_stage = at.pp == 0 || at.pp == shape.pp - 1;
-  const int first = parallel::group_of(shape, world.rank(), parallel::Axis::pp).front();
-  const bool wanted = tied && shape.pp > 1;
-  if (wanted) c.tied = world.split(end_stage ? first : -1, at.pp, fmt::format("tied embedding of dp {}, tp {}", at.dp, at.tp));
-  c.edges = make_edges(*c.pp, ring);
+  c.pp = along(pp, fmt::format("pp group of dp {}, tp {}", dp.rank, tp.rank), parallel::Traffic::none);
+  if (tied && pp.size > 1)
+    c.tied = world.split(groups.tied_peer ? pp.first : -1, pp.rank,
+                         fmt::format("tied embedding of dp {}, tp {}", dp.rank, tp.rank));
+  c.edges = make_edges(*c.pp, groups.ring);
   return c;
+}
+
+DeviceModel device_of_rank(const JobSpec& job, const kernels::Backend& backend, const Communicator& dp) {
+  DeviceModel device = device_of_kind(job, backend.is_host() ? DeviceKind::cpu : DeviceKind::cuda);
+  device.adds_gradients = dp.reduces();
+  return device;
 }
 
 std::vector<RankTimes> gather_times(const parallel::MeshShape& shape, const MeshCommunicators& comms,

@@ -109,8 +109,9 @@ namespace {
 /// Ranks that outgrow the machine would be killed one by one, long after the start. Where the system does not
 /// say what is available nothing is refused.
 std::string check_memory(const JobSpec& job, double share_here) {
-  const uint64_t available = system_memory().available_bytes;
-  MemoryNeed need = memory_need(job, make_plan(job, DeviceKind::cpu));
+  const DeviceModel device = device_here(job, DeviceKind::cpu, false);
+  const uint64_t available = device.room(job);
+  MemoryNeed need = memory_need(job, make_plan(job, device));
   need.total = uint64_t(double(need.total) * share_here);
   if (available == 0) return fmt::format("{} needed", brief_memory_text(need.total));
   if (const Problem refusal = memory_refusal(job, need, available); refusal.exists())
@@ -131,15 +132,12 @@ std::string check_gpus(const JobSpec& job) {
   if (const kernels::LoadedLibrary library = kernels::load_cublaslt(); !library) throw Error(ErrorCode::kPreflight, library.problem);
   if (job.mesh().world_size() > 1 && uses_nccl(job))
     if (const std::string problem = parallel::nccl_status().problem; !problem.empty()) throw Error(ErrorCode::kPreflight, problem);
-  const MemoryNeed need = gpu_memory_need(job, make_plan(job, DeviceKind::cuda));
-  const uint64_t contexts = kGpuContextBytes * uint64_t(std::min(job.launcher.ranks_per_gpu, job.mesh().world_size()));
+  const MemoryNeed need = gpu_memory_need(job, make_plan(job, device_of_kind(job, DeviceKind::cuda)));
   const int gpus = (job.mesh().world_size() + job.launcher.ranks_per_gpu - 1) / job.launcher.ranks_per_gpu;
   for (int gpu = 0; gpu < gpus; ++gpu) {
-    const kernels::GpuFacts facts = kernels::gpu_facts(gpu);
-    if (facts.free_bytes == 0) continue;   // not reported
-    if (const Problem refusal = gpu_memory_refusal(
-            job, need, facts.name, facts.free_bytes - std::min(contexts, uint64_t(facts.free_bytes)));
-        refusal.exists())
+    const DeviceModel device = device_here(job, DeviceKind::cuda, false, gpu);
+    if (device.memory_bytes == 0) continue;   // not reported
+    if (const Problem refusal = gpu_memory_refusal(job, need, device.name, device.room(job)); refusal.exists())
       throw Error(ErrorCode::kPlan, refusal.text());
   }
   return fmt::format("{} of GPU memory needed", brief_memory_text(need.total));

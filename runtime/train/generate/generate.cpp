@@ -27,19 +27,19 @@ struct Generator::Impl {
   kernels::Backend& backend;
   std::vector<std::unique_ptr<parallel::Communicator>> world = parallel::make_thread_world(1, 10.0);
   std::unique_ptr<kernels::Stream> stream = backend.create_stream();
-  ParamTable table = parameter_table(job.model, job.optimizer);
-  ChunkGrids grids = chunk_grids(table, job.checkpoint.chunk_mib);
+  ModelTables tables = model_tables(job);
   parallel::TensorParallel tp{*world[0], backend, *stream, false};
   std::unique_ptr<parallel::ShardedParams> params;
   std::unique_ptr<StageModel> model;
 
   Impl(const JobSpec& j, ckpt::Checkpoint& checkpoint, kernels::Backend& b) : job(single_rank(j)), backend(b) {
-    RankPlan plan = make_rank_plan(job, table, {});
-    params = std::make_unique<parallel::ShardedParams>(plan.uses.uses, grids.grids, plan.sharding, *world[0], *world[0],
-                                                       nullptr, backend, *stream);
+    RankPlan plan = make_rank_plan(
+        job, device_of_kind(job, backend.is_host() ? DeviceKind::cpu : DeviceKind::cuda), tables, {});
+    params = std::make_unique<parallel::ShardedParams>(std::move(plan.params), *world[0], *world[0], nullptr,
+                                                       backend, *stream);
     model = std::make_unique<StageModel>(job, std::move(plan.uses), plan.model, *params, tp, backend, *stream);
-    StateStaging staging(backend, *stream, staging_bytes(state_bytes(*params)));
-    load_state(table, checkpoint, {*params, backend, *stream, staging});
+    StateStaging staging(backend, *stream, staging_bytes(plan.memory.sharding.optimizer));
+    load_state(tables.params, checkpoint, {*params, backend, *stream, staging});
     params->publish();
     model->weights_changed();
   }

@@ -75,13 +75,12 @@ std::string text_of(const parallel::TrafficTally& traffic) {
 
 void check(const JobSpec& job) {
   const Counted one(job, 1), two(job, 2);
-  const ParamTable table = parameter_table(job.model, job.optimizer);
-  const ChunkGrids grids = chunk_grids(table, job.checkpoint.chunk_mib);
+  const ModelTables tables = model_tables(job);
   for (int rank = 0; rank < job.mesh().world_size(); ++rank) {
     CAPTURE(rank);
     const StepTally real = difference(two.ranks[size_t(rank)], one.ranks[size_t(rank)]);
-    const StepTally tally =
-        tally_step(job, table, grids, parallel::position_of(job.mesh(), rank), false, true);
+    const StepTally tally = tally_step(job, device_of_kind(job, DeviceKind::cpu), tables,
+                                       parallel::position_of(job.mesh(), rank), true);
     REQUIRE(text_of(tally.work) == text_of(real.work));
     REQUIRE(text_of(tally.traffic) == text_of(real.traffic));
     REQUIRE(tally.work.flops() > 0);
@@ -165,12 +164,12 @@ TEST_CASE("the plan's traffic of many micro-batches is what the tally of all of 
       job.parallelism.schedule = schedule;
       job.parallelism.lanes = 2;
       job.batch.global_sequences = 2 * micro_batches;
-      const ParamTable table = parameter_table(job.model, job.optimizer);
-      const ChunkGrids grids = chunk_grids(table, job.checkpoint.chunk_mib);
+      const ModelTables tables = model_tables(job);
+      const DeviceModel device = device_of_kind(job, DeviceKind::cpu);
       for (int rank = 0; rank < 8; ++rank) {
         const parallel::MeshPosition at = parallel::position_of(job.mesh(), rank);
-        const RankTraffic traffic = rank_traffic(job, table, grids, at, false);
-        const parallel::TrafficTally all = tally_step(job, table, grids, at, false, false).traffic;
+        const RankTraffic traffic = rank_traffic(job, device, tables, at);
+        const parallel::TrafficTally all = tally_step(job, device, tables, at, false).traffic;
         CAPTURE(parallel::name_of(schedule), micro_batches, rank);
         CHECK(traffic.tensor == all.sent(kTensorGroup));
         CHECK(traffic.pipeline == all.sent(kActivations) + all.sent(kGradients) + all.sent(kTied));

@@ -1,0 +1,80 @@
+#include "runtime/plan/rank_memory.h"
+
+#include <algorithm>
+
+#include "runtime/plan/rank_sizes.h"
+
+namespace trainctl {
+namespace {
+
+/// The buffer through which a rank writes its part of a checkpoint (kWriteBytes of ckpt/write.cpp).
+constexpr size_t kSaveBytes = size_t(4) << 20;
+
+}  // namespace
+
+RankMemory memory_of_stage(const JobSpec& job, const DeviceModel& device, const StageBytes& stage,
+                        int64_t total_chunks, bool reads_tokens) {
+  RankMemory m;
+  m.stage = stage;
+  m.program = device.program_bytes();
+  const int64_t own_sequences = job.batch.global_sequences / job.parallelism.data;
+  const size_t tokens = reads_tokens ? token_bytes(own_sequences, job.data.seq_len) : 0;
+  if (!device.is_host()) {
+    // Samples read ahead and the sums of a step are host memory there.
+    m.data = tokens;
+    m.nccl = nccl_bytes_estimate(job);
+    return m;
+  }
+  if (reads_tokens)
+    m.data = size_t(job.data.prefetch_batches + 2) * size_t(own_sequences * (job.data.seq_len + 1)) * 4 +
+             2 * tokens;
+  // The vector of sums that a step exchanges: each chunk's gradient norm and each micro-batch's loss, from
+  // every rank of an axis.
+  const int widest = std::max({job.parallelism.tensor, job.parallelism.data, job.parallelism.pipeline});
+  m.scalars = size_t(total_chunks + job.batch.global_sequences / job.batch.micro_sequences + 1) * 8 *
+              size_t(widest + 1);
+  return m;
+}
+
+void add_state(RankMemory& m, const JobSpec& job, const DeviceModel& device,
+               const parallel::ShardingBytes& sharding) {
+  m.sharding = sharding;
+  m.workspace = device.workspace_bytes(job, int64_t(sharding.optimizer / 12), sharding.state_boxes);
+  if (!device.is_host()) {
+    m.pinned_host = staging_bytes(sharding.optimizer);
+    return;
+  }
+  const bool saves = job.checkpoint.every_steps > 0 || job.checkpoint.on_exit;
+  const size_t written =
+      sharding.optimizer / (job.parallelism.zero_stage == 0 ? size_t(job.parallelism.data) : 1);
+  m.saving = saves ? std::min(kSaveBytes, written) : 0;
+}
+
+// NCCL makes a connection for each peer and channel, and each receiving end on the same node keeps the
+// buffers of all three protocols: 4 MiB (Simple, NCCL_BUFFSIZE), 8 x 512 x 8 x 16 bytes (LL) and 120 x 640
+// x 8 x 8 bytes (LL128). Peers on other nodes share one such set for sends and one for receives. Source:
+// p2pRecvSetup in NCCL's src/transport/p2p.cc, computeBuffSizes in src/init.cc, and its maintainer in
+// github.com/NVIDIA/nccl issues 864 and 1450. Where GPUs are joined by NVLink, channels go up to the limit
+// that we set (parallel/nccl_communicator.cpp); by PCIe there are fewer, so that this is an upper estimate,
+// not a measurement. A node is taken to have 8 GPUs. The world and a pipe have no NCCL communicator.
+size_t nccl_bytes_estimate(const JobSpec& job) {
+  constexpr size_t kConnection = (size_t(4) << 20) + 8 * 512 * 8 * 16 + 120 * 640 * 8 * 8;
+  constexpr int kBulkChannels = 16, kEdgeChannels = 4, kNode = 8;
+  const parallel::MeshShape mesh = job.mesh();
+  if (mesh.world_size() == 1 || !uses_nccl(job)) return 0;
+  size_t connections = 0;
+  // A group of `members` ranks, `stride` apart in the order of ranks.
+  const auto add = [&](int members, int stride, int channels) {
+    const int here = std::min(members, std::max(1, kNode / stride));
+    connections += size_t((here - 1) * channels + (members > here ? 2 * channels : 0));
+  };
+  add(mesh.tp, 1, kBulkChannels);
+  add(mesh.dp, mesh.tp, kBulkChannels);
+  // An edge of the pipeline is a pair, for each of two neighbours and both directions; see make_edges.
+  const int edges = mesh.pp > 1 ? std::min(4, 2 * (mesh.pp - 1)) : 0;
+  for (int edge = 0; edge < edges; ++edge) add(2, mesh.tp * mesh.dp, kEdgeChannels);
+  if (job.model.tie_embeddings && mesh.pp > 1) add(2, mesh.tp * mesh.dp * (mesh.pp - 1), kBulkChannels);
+  return connections * kConnection;
+}
+
+}  // namespace trainctl

@@ -1,0 +1,41 @@
+// The memory of one rank: by purpose, as the plan adds it up.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "parallel/mesh.h"
+#include "parallel/sharding_plan.h"
+#include "runtime/model/stage_model.h"
+#include "runtime/plan/device_model.h"
+
+namespace trainctl {
+
+/// Bytes of the device, except where something else is said. Sums of a rank's arenas (RankPlan::regions).
+struct RankMemory {
+  parallel::MeshPosition at;
+  parallel::ShardingBytes sharding;  ///< weights, gradients, optimizer state, communication
+  StageBytes stage;                  ///< activations in flight, scratch
+  size_t data = 0;                   ///< samples read ahead
+  size_t scalars = 0;                ///< sums exchanged at the end of a step
+  size_t workspace = 0;              ///< what ops and products need in addition to their arguments
+  size_t nccl = 0;                   ///< NCCL's own buffers: an estimate (nccl_bytes_estimate)
+  size_t saving = 0;                 ///< the buffer of checkpoints (CPU; on a GPU it is host memory)
+  size_t program = 0;                ///< the process itself with its libraries, before any of the above (CPU)
+  size_t pinned_host = 0;   ///< host memory for saving and loading, not in the total (GPU; staging_bytes)
+  size_t total() const {
+    return sharding.total() + stage.activations + stage.scratch() + data + scalars + workspace + nccl +
+           saving + program;
+  }
+};
+
+/// What all ranks of a stage take alike. total_chunks: of the whole model, as tensors are saved.
+RankMemory memory_of_stage(const JobSpec& job, const DeviceModel& device, const StageBytes& stage,
+                        int64_t total_chunks, bool reads_tokens);
+/// Adds what depends on the state that the rank holds.
+void add_state(RankMemory& m, const JobSpec& job, const DeviceModel& device,
+               const parallel::ShardingBytes& sharding);
+
+/// What NCCL takes on a rank's GPU for its connections; 0 where the job does not use it.
+size_t nccl_bytes_estimate(const JobSpec& job);
+
+}  // namespace trainctl

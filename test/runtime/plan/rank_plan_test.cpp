@@ -1,0 +1,141 @@
+// Goal: the plans of a job's ranks are whole, agree with each other and cost no more on a wide mesh than on a
+// narrow one. Method: every mesh of at most 8 ranks of two small models on both kinds of device, all ranks
+// planned one by one: what they save covers the model exactly once, their regions add up to their memory,
+// their groups are those of the mesh; Llama 3 405B on 1,024 and on 16,384 ranks; every layer's declared
+// tensors and parameters by their own rules.
+#include <catch2/catch.hpp>
+#include <fmt/format.h>
+
+#include <map>
+#include <set>
+
+#include "runtime/plan/plan.h"
+#include "test/support/temporary_folder.h"
+#include "test/support/thread_run.h"
+
+using namespace trainctl;
+using namespace trainctl::test;
+
+namespace {
+
+template <typename Visit>
+void for_each_mesh(Visit visit) {
+  const TemporaryFolder dir;
+  for (const Family family : {Family::gpt2, Family::llama})
+    for (const int tensor : {1, 2, 4})
+      for (const int pipeline : {1, 2, 4})
+        for (const int data : {1, 2, 4, 8})
+          for (const int zero : {0, 1}) {
+            if (tensor * pipeline * data > 8 || (family == Family::llama && tensor > 2)) continue;
+            JobSpec job = tiny_job(family, dir.path());
+            job.parallelism.tensor = tensor;
+            job.parallelism.pipeline = pipeline;
+            job.parallelism.data = job.parallelism.lanes = data;
+            job.parallelism.zero_stage = zero;
+            job.parallelism.sequence_parallel = tensor > 1;
+            job.batch.global_sequences = 2 * data;
+            job.checkpoint.chunk_mib = 0.01;
+            CAPTURE(word_of(family), tensor, pipeline, data, zero);
+            visit(job);
+          }
+}
+
+JobSpec llama_405b(int data) {
+  JobSpec job;
+  job.model = {.family = Family::llama,
+               .hidden_size = 16384,
+               .num_layers = 126,
+               .num_heads = 128,
+               .num_kv_heads = 8,
+               .ffn_size = 53248,
+               .vocab_size = 128256,
+               .max_seq_len = 8192,
+               .tie_embeddings = false};
+  job.data.seq_len = 8192;
+  job.compute = DType::bf16;
+  job.recompute = Recompute::full;
+  job.batch.global_sequences = 2048;
+  job.parallelism.tensor = 8;
+  job.parallelism.pipeline = 16;
+  job.parallelism.data = job.parallelism.lanes = data;
+  return job;
+}
+
+}  // namespace
+
+TEST_CASE("what the ranks of a mesh save is the whole model, each chunk once") {
+  int meshes = 0;
+  for_each_mesh([&](const JobSpec& job) {
+    const ModelTables tables = model_tables(job);
+    std::map<std::pair<int, int>, int> saved;   // (parameter, chunk): times
+    for (int rank = 0; rank < job.mesh().world_size(); ++rank) {
+      const RankPlan plan = make_rank_plan(job, device_of_kind(job, DeviceKind::cpu), tables,
+                                           parallel::position_of(job.mesh(), rank));
+      for (const auto& owned : plan.params.owned_chunks())
+        if (owned.saved_here) ++saved[{owned.chunk.where.param, owned.chunk.where.chunk}];
+    }
+    CHECK(int64_t(saved.size()) == tables.grids.total);
+    for (const auto& [chunk, times] : saved) REQUIRE(times == 1);
+    ++meshes;
+  });
+  CHECK(meshes > 60);
+}
+
+TEST_CASE("a rank's regions add up to its memory, and its groups are those of the mesh") {
+  for_each_mesh([&](const JobSpec& job) {
+    const ModelTables tables = model_tables(job);
+    for (const DeviceKind kind : {DeviceKind::cpu, DeviceKind::cuda})
+      for (int rank = 0; rank < job.mesh().world_size(); ++rank) {
+        const parallel::MeshPosition at = parallel::position_of(job.mesh(), rank);
+        const RankPlan plan = make_rank_plan(job, device_of_kind(job, kind), tables, at);
+        size_t sum = 0, pinned = 0;
+        std::set<std::string> names;
+        for (const MemoryRegion& region : plan.regions) {
+          (region.pinned_host ? pinned : sum) += region.bytes;
+          REQUIRE(names.insert(region.name).second);
+        }
+        REQUIRE(sum == plan.memory.total());
+        REQUIRE(pinned == plan.memory.pinned_host);
+        REQUIRE(plan.memory.total() == rank_memory(job, kind, at).total());
+        for (const parallel::MeshGroup& group : {plan.groups.tp, plan.groups.dp, plan.groups.pp}) {
+          const std::vector<int> members = group_of(job.mesh(), rank, group.axis);
+          REQUIRE(int(members.size()) == group.size);
+          REQUIRE(members[size_t(group.rank)] == rank);
+          for (int i = 0; i < group.size; ++i) REQUIRE(members[size_t(i)] == group.first + i * group.stride);
+        }
+      }
+  });
+}
+
+TEST_CASE("planning takes as many counted steps as there are unlike stages, whatever the width") {
+  // 126 layers on 16 stages: the first, the last, and between them stages of 7 and of 8 layers.
+  for (const int data : {8, 128}) {
+    const JobSpec job = llama_405b(data);
+    const JobPlan plan = make_plan(job, device_of_kind(job, DeviceKind::cuda));
+    CHECK(plan.stages.size() == 16);
+    CHECK(plan.classes == 4);
+  }
+}
+
+TEST_CASE("a layer's sublayers declare each tensor and each place once, and what every layer needs") {
+  const TemporaryFolder dir;
+  for (const Family family : {Family::gpt2, Family::llama})
+    for (const DType compute : {DType::f32, DType::bf16}) {
+      JobSpec job = tiny_job(family, dir.path());
+      job.compute = compute;
+      for (const SublayerKind* kind : layer_kind(job.model)) {
+        CAPTURE(word_of(family), kind->name);
+        std::map<int, TensorDeclaration> tensors;
+        for (const TensorDeclaration& d : kind->tensors(layer_shape(job))) {
+          CHECK(tensors.emplace(d.number, d).second);
+          CHECK(d.rows * d.cols > 0);
+        }
+        CHECK(tensors.at(kInput).life == Life::input);
+        CHECK(tensors.at(kOutputGradient).life == Life::gradient);
+        std::set<int> places;
+        for (const ParamDeclaration& d : kind->parameters(job.model))
+          CHECK((d.joined || places.insert(d.place).second));
+        CHECK(*places.begin() >= 0);
+      }
+    }
+}
