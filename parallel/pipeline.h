@@ -1,9 +1,10 @@
-// A pipeline schedule is a program: for each stage a list of instructions, made by a pure function. One executor runs any
-// program (runtime/train), one checker proves it deadlock-free and within its memory bound, one simulator times it, one
-// drawing shows it.
+// A pipeline schedule is a program: for each stage a list of instructions, made by a pure function. One
+// executor runs any program (runtime/train), one checker proves it deadlock-free and within its memory bound,
+// one simulator times it, one drawing shows it.
 //
-// The model is cut into stages * virtual_stages chunks of layers. Chunk c (global) stands on stage c mod stages as
-// its local chunk c / stages. A micro-batch flows through chunks 0, 1, ... and its gradient back.
+// The model is cut into stages * virtual_stages virtual stages. Virtual stage c (global) stands on stage c
+// mod stages as its local virtual stage c / stages. A micro-batch flows through virtual stages 0, 1, ... and
+// its gradient back.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -20,20 +21,23 @@ const char* name_of(Schedule);  ///< "gpipe", "1f1b", "interleaved", "zb-h1", ..
 std::optional<Schedule> schedule_named(const std::string& name);
 
 enum class Op : uint8_t {
-  receive_activation,  ///< input of (chunk, micro_batch) from the stage of the previous chunk
+  receive_activation,   ///< input of (virtual_stage, micro_batch) from the stage of the previous virtual
+                        ///< stage
   forward,
-  send_activation,     ///< output of (chunk, micro_batch) to the stage of the next chunk
-  receive_gradient,    ///< gradient of the output of (chunk, micro_batch)
-  backward_input,      ///< gradient of the input
-  backward_weight,     ///< gradient of the weights; always after backward_input of the same pair
-  send_gradient,       ///< gradient of the input of (chunk, micro_batch) to the stage of the previous chunk
-  reduce,              ///< gradients of local chunk `chunk` are complete: start their data-parallel reduction
-  step                 ///< optimizer; last instruction of every program
+  send_activation,    ///< output of (virtual_stage, micro_batch) to the stage of the next virtual stage
+  receive_gradient,   ///< gradient of the output of (virtual_stage, micro_batch)
+  backward_input,     ///< gradient of the input
+  backward_weight,    ///< gradient of the weights; always after backward_input of the same pair
+  send_gradient,      ///< gradient of the input of (virtual_stage, micro_batch) to the stage of the previous
+                      ///< virtual stage
+  reduce,   ///< gradients of local virtual stage `virtual_stage` are complete: start their data-parallel
+            ///< reduction
+  step      ///< optimizer; last instruction of every program
 };
 
 struct Instruction {
   Op op;
-  int chunk = 0;        ///< local chunk index, 0..virtual_stages-1
+  int virtual_stage = 0;        ///< local virtual stage index, 0..virtual_stages-1
   int micro_batch = 0;  ///< 0..micro_batches-1
   bool operator==(const Instruction&) const = default;
 };
@@ -45,11 +49,12 @@ struct PipelineShape {
 
 using Program = std::vector<Instruction>;
 
-/// One program per stage. Within a stage and chunk, backward_input and backward_weight each run in micro-batch order
-/// (the order of gradient sums must not depend on the schedule). No sends or receives between chunks on the same stage
-/// (stages == 1: none at all); the executor hands the buffer over. gpipe, 1f1b and interleaved put backward_weight right
-/// after backward_input (before send_gradient is allowed to wait: send first, then backward_weight).
-/// Sources: GPipe arXiv:1811.06965; 1F1B and interleaving arXiv:2104.04473; ZB-H1 arXiv:2401.10241.
+/// One program per stage. Within a stage and virtual stage, backward_input and backward_weight each run in
+/// micro-batch order (the order of gradient sums must not depend on the schedule). No sends or receives
+/// between virtual stages on the same stage (stages == 1: none at all); the executor hands the buffer over.
+/// gpipe, 1f1b and interleaved put backward_weight right after backward_input (before send_gradient is
+/// allowed to wait: send first, then backward_weight). Sources: GPipe arXiv:1811.06965; 1F1B and interleaving
+/// arXiv:2104.04473; ZB-H1 arXiv:2401.10241.
 std::vector<Program> make_programs(const PipelineShape&);
 
 /// Puts backward_weight right behind its backward_input, before the gradient is sent, for stages that run
@@ -62,16 +67,17 @@ std::optional<std::string> shape_problem(const PipelineShape&);
 
 struct CheckResult {
   std::string problem;               ///< empty: the programs are correct
-  std::vector<int> peak_in_flight;   ///< per stage: most (chunk, micro_batch) pairs whose activations are held at once
+  std::vector<int> peak_in_flight;   ///< per stage: most (virtual_stage, micro_batch) pairs whose activations
+                                     ///< are held at once
   bool ok() const { return problem.empty(); }
 };
-/// Runs the programs abstractly: sends are buffered (never block), receives block. Proves: every stage ends, every send is received
-/// in order (per kind of message) with the right contents, each pair is computed exactly once in dependency order, reduce comes
-/// after the last backward_weight of its chunk, step last. Activations of a pair are held from forward (or its receive) to the end
-/// of backward_weight.
+/// Runs the programs abstractly: sends are buffered (never block), receives block. Proves: every stage ends,
+/// every send is received in order (per kind of message) with the right contents, each pair is computed
+/// exactly once in dependency order, reduce comes after the last backward_weight of its virtual stage, step
+/// last. Activations of a pair are held from forward (or its receive) to the end of backward_weight.
 CheckResult check_programs(const PipelineShape&, const std::vector<Program>&);
 
-/// Durations in any one unit: of one chunk's forward, backward_input, backward_weight; of a transfer.
+/// Durations in any one unit: of one virtual stage's forward, backward_input, backward_weight; of a transfer.
 struct PipelineCosts {
   double forward = 1, backward_input = 1, backward_weight = 1, transfer = 0;
 };
@@ -98,8 +104,9 @@ Timeline simulate(const PipelineShape&, const std::vector<Program>&, const Instr
 ///   zb-h1         (p-1)/(3m)     for three equal costs; with fewer micro-batches than stages (2(p-1) - (m-1))/(3m)
 std::optional<double> closed_form_bubble(const PipelineShape&);
 
-/// The timeline as text, one row per stage, at most `width` columns: F, B, W cells carrying the micro-batch number's last
-/// digit where it fits, idle as dots; virtual chunk shown by letter case or a second row when virtual_stages > 1.
+/// The timeline as text, one row per stage, at most `width` columns: F, B, W cells carrying the micro-batch
+/// number's last digit where it fits, idle as dots; virtual stage shown by letter case or a second row when
+/// virtual_stages > 1.
 std::string draw(const PipelineShape&, const Timeline&, int width);
 
 }  // namespace trainctl::parallel

@@ -25,12 +25,13 @@ const char* name_of(Op op) {
 
 std::string text_of(const Instruction& instruction) {
   if (instruction.op == Op::step) return name_of(instruction.op);
-  if (instruction.op == Op::reduce) return fmt::format("reduce of chunk {}", instruction.chunk);
-  return fmt::format("{} of chunk {} micro-batch {}", name_of(instruction.op), instruction.chunk,
-                     instruction.micro_batch);
+  if (instruction.op == Op::reduce)
+    return fmt::format("reduce of virtual stage {}", instruction.virtual_stage);
+  return fmt::format("{} of virtual stage {} micro-batch {}", name_of(instruction.op),
+                     instruction.virtual_stage, instruction.micro_batch);
 }
 
-/// What is done with one (chunk, micro_batch) on its stage.
+/// What is done with one (virtual_stage, micro_batch) on its stage.
 struct Pair {
   bool done[static_cast<int>(Op::send_gradient) + 1] = {};
   bool& operator[](Op op) { return done[static_cast<int>(op)]; }
@@ -38,7 +39,7 @@ struct Pair {
 };
 
 struct Message {
-  int global_chunk = 0;  ///< the chunk that is to receive it
+  int global_virtual_stage = 0;  ///< the virtual stage that is to receive it
   int micro_batch = 0;
 };
 
@@ -46,7 +47,7 @@ struct StageState {
   size_t next = 0;  ///< index of the next instruction
   std::vector<Pair> pairs;
   std::vector<int> inputs_done,
-      weights_done;  ///< per chunk: micro-batches through backward_input, backward_weight
+      weights_done;  ///< per virtual stage: micro-batches through backward_input, backward_weight
   std::vector<bool> reduced;
   bool stepped = false;
   int held = 0, peak = 0;
@@ -60,11 +61,11 @@ class Checker {
         stages_(static_cast<size_t>(shape.stages)),
         inboxes_(static_cast<size_t>(shape.stages) * 2) {
     for (StageState& state : stages_) {
-      const auto chunks = static_cast<size_t>(shape.virtual_stages);
-      state.pairs.resize(chunks * shape.micro_batches);
-      state.inputs_done.resize(chunks);
-      state.weights_done.resize(chunks);
-      state.reduced.resize(chunks);
+      const auto virtual_stages = static_cast<size_t>(shape.virtual_stages);
+      state.pairs.resize(virtual_stages * shape.micro_batches);
+      state.inputs_done.resize(virtual_stages);
+      state.weights_done.resize(virtual_stages);
+      state.reduced.resize(virtual_stages);
     }
   }
 
@@ -94,13 +95,15 @@ class Checker {
   }
 
  private:
-  int global_chunk(int stage, int chunk) const { return chunk * shape_.stages + stage; }
-  int last_chunk() const { return shape_.stages * shape_.virtual_stages - 1; }
+  int global_virtual_stage(int stage, int virtual_stage) const {
+    return virtual_stage * shape_.stages + stage;
+  }
+  int last_virtual_stage() const { return shape_.stages * shape_.virtual_stages - 1; }
   bool alone() const { return shape_.stages == 1; }
 
-  Pair& pair(int stage, int chunk, int micro_batch) {
+  Pair& pair(int stage, int virtual_stage, int micro_batch) {
     return stages_[static_cast<size_t>(stage)]
-        .pairs[static_cast<size_t>(chunk) * shape_.micro_batches + micro_batch];
+        .pairs[static_cast<size_t>(virtual_stage) * shape_.micro_batches + micro_batch];
   }
 
   static bool is_receive(Op op) { return op == Op::receive_activation || op == Op::receive_gradient; }
@@ -128,16 +131,16 @@ class Checker {
   /// Executes one instruction; returns what is wrong with it, or nothing.
   std::string execute(int stage, const Instruction& instruction) {
     StageState& state = stages_[static_cast<size_t>(stage)];
-    const auto [op, chunk, micro_batch] = instruction;
+    const auto [op, virtual_stage, micro_batch] = instruction;
     if (state.stepped) return "it comes after step";
     if (op == Op::step) return execute_step(state);
-    if (chunk < 0 || chunk >= shape_.virtual_stages)
-      return fmt::format("a stage has {} chunks", shape_.virtual_stages);
-    if (op == Op::reduce) return execute_reduce(state, chunk);
+    if (virtual_stage < 0 || virtual_stage >= shape_.virtual_stages)
+      return fmt::format("a stage has {} virtual stages", shape_.virtual_stages);
+    if (op == Op::reduce) return execute_reduce(state, virtual_stage);
     if (micro_batch < 0 || micro_batch >= shape_.micro_batches) {
       return fmt::format("a step has {} micro-batches", shape_.micro_batches);
     }
-    Pair& own = pair(stage, chunk, micro_batch);
+    Pair& own = pair(stage, virtual_stage, micro_batch);
     if (own[op]) return "it was done before";
     own[op] = true;
     switch (op) {
@@ -157,35 +160,35 @@ class Checker {
   std::string execute_step(StageState& state) {
     const auto missing = std::find(state.reduced.begin(), state.reduced.end(), false);
     if (missing != state.reduced.end()) {
-      return fmt::format("chunk {} is not reduced yet", missing - state.reduced.begin());
+      return fmt::format("virtual stage {} is not reduced yet", missing - state.reduced.begin());
     }
     state.stepped = true;
     return "";
   }
 
-  std::string execute_reduce(StageState& state, int chunk) {
-    const int done = state.weights_done[static_cast<size_t>(chunk)];
-    if (state.reduced[static_cast<size_t>(chunk)]) return "it was done before";
+  std::string execute_reduce(StageState& state, int virtual_stage) {
+    const int done = state.weights_done[static_cast<size_t>(virtual_stage)];
+    if (state.reduced[static_cast<size_t>(virtual_stage)]) return "it was done before";
     if (done != shape_.micro_batches) {
       return fmt::format("only {} of {} micro-batches have their backward_weight", done,
                          shape_.micro_batches);
     }
-    state.reduced[static_cast<size_t>(chunk)] = true;
+    state.reduced[static_cast<size_t>(virtual_stage)] = true;
     return "";
   }
 
   std::string execute_receive(int stage, const Instruction& instruction, Pair& own) {
     const bool gradient = instruction.op == Op::receive_gradient;
-    const int chunk = global_chunk(stage, instruction.chunk);
-    if (chunk == (gradient ? last_chunk() : 0)) return "no chunk sends to it";
-    if (alone()) return "chunks on the same stage exchange no messages";
+    const int virtual_stage = global_virtual_stage(stage, instruction.virtual_stage);
+    if (virtual_stage == (gradient ? last_virtual_stage() : 0)) return "no virtual stage sends to it";
+    if (alone()) return "virtual stages on the same stage exchange no messages";
     if (gradient && !own[Op::forward]) return "its forward has not run";
     std::deque<Message>& messages = inbox(stage, gradient);
     const Message message = messages.front();
     messages.pop_front();
-    if (message.global_chunk != chunk || message.micro_batch != instruction.micro_batch) {
-      return fmt::format("the message that comes next is for chunk {} micro-batch {}",
-                         message.global_chunk / shape_.stages, message.micro_batch);
+    if (message.global_virtual_stage != virtual_stage || message.micro_batch != instruction.micro_batch) {
+      return fmt::format("the message that comes next is for virtual stage {} micro-batch {}",
+                         message.global_virtual_stage / shape_.stages, message.micro_batch);
     }
     if (!gradient) hold(stage, own);
     return "";
@@ -193,20 +196,21 @@ class Checker {
 
   std::string execute_send(int stage, const Instruction& instruction, Pair& own) {
     const bool gradient = instruction.op == Op::send_gradient;
-    const int chunk = global_chunk(stage, instruction.chunk);
-    if (chunk == (gradient ? 0 : last_chunk())) return "there is no chunk to send to";
-    if (alone()) return "chunks on the same stage exchange no messages";
+    const int virtual_stage = global_virtual_stage(stage, instruction.virtual_stage);
+    if (virtual_stage == (gradient ? 0 : last_virtual_stage())) return "there is no virtual stage to send to";
+    if (alone()) return "virtual stages on the same stage exchange no messages";
     if (gradient && !own[Op::backward_input]) return "its backward_input has not run";
     if (!gradient && !own[Op::forward]) return "its forward has not run";
     const int to = gradient ? previous(stage) : next(stage);
-    inbox(to, gradient).push_back({gradient ? chunk - 1 : chunk + 1, instruction.micro_batch});
+    inbox(to, gradient)
+        .push_back({gradient ? virtual_stage - 1 : virtual_stage + 1, instruction.micro_batch});
     return "";
   }
 
   std::string execute_forward(int stage, const Instruction& instruction, Pair& own) {
-    if (global_chunk(stage, instruction.chunk) > 0) {
-      if (alone() && !pair(stage, instruction.chunk - 1, instruction.micro_batch)[Op::forward]) {
-        return "the forward of the previous chunk has not run";
+    if (global_virtual_stage(stage, instruction.virtual_stage) > 0) {
+      if (alone() && !pair(stage, instruction.virtual_stage - 1, instruction.micro_batch)[Op::forward]) {
+        return "the forward of the previous virtual stage has not run";
       }
       if (!alone() && !own[Op::receive_activation]) return "its activation was not received";
     }
@@ -216,9 +220,10 @@ class Checker {
 
   std::string execute_backward_input(int stage, const Instruction& instruction, Pair& own) {
     if (!own[Op::forward]) return "its forward has not run";
-    if (global_chunk(stage, instruction.chunk) < last_chunk()) {
-      if (alone() && !pair(stage, instruction.chunk + 1, instruction.micro_batch)[Op::backward_input]) {
-        return "the backward_input of the next chunk has not run";
+    if (global_virtual_stage(stage, instruction.virtual_stage) < last_virtual_stage()) {
+      if (alone() &&
+          !pair(stage, instruction.virtual_stage + 1, instruction.micro_batch)[Op::backward_input]) {
+        return "the backward_input of the next virtual stage has not run";
       }
       if (!alone() && !own[Op::receive_gradient]) return "its gradient was not received";
     }
@@ -234,7 +239,7 @@ class Checker {
 
   /// Gradients are summed in micro-batch order, whatever the schedule.
   static std::string in_order(std::vector<int>& done, const Instruction& instruction) {
-    int& next = done[static_cast<size_t>(instruction.chunk)];
+    int& next = done[static_cast<size_t>(instruction.virtual_stage)];
     if (instruction.micro_batch != next) return fmt::format("it is the turn of micro-batch {}", next);
     ++next;
     return "";

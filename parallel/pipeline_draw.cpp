@@ -42,9 +42,9 @@ Scale scale_of(const Timeline& timeline, int columns) {
   return {whole >= 1 ? std::min(whole, 2.0) / shortest : scale, whole >= 2};
 }
 
-/// One stage's row of letters, and the row of chunk digits beneath it.
+/// One stage's row of letters, and the row of virtual stage digits beneath it.
 struct Rows {
-  std::string work, chunk;
+  std::string work, virtual_stage;
 };
 
 Rows rows_of(const std::vector<Span>& spans, const Scale& scale, size_t columns) {
@@ -55,10 +55,10 @@ Rows rows_of(const std::vector<Span>& spans, const Scale& scale, size_t columns)
     for (size_t column = begin; column < end; ++column) {
       rows.work[column] = column == begin ? letter_of(span.instruction.op) : kGoesOn;
       if (column == begin + 1 && scale.numbered) rows.work[column] = last_digit(span.instruction.micro_batch);
-      if (column == begin) rows.chunk[column] = last_digit(span.instruction.chunk);
+      if (column == begin) rows.virtual_stage[column] = last_digit(span.instruction.virtual_stage);
     }
   }
-  rows.chunk.erase(rows.chunk.find_last_not_of(' ') + 1);
+  rows.virtual_stage.erase(rows.virtual_stage.find_last_not_of(' ') + 1);
   return rows;
 }
 
@@ -77,7 +77,7 @@ std::string draw(const PipelineShape& shape, const Timeline& timeline, int width
   for (int stage = 0; stage < shape.stages; ++stage) {
     const Rows rows = rows_of(timeline.stages[static_cast<size_t>(stage)], scale, used);
     text += fmt::format("stage {:>{}}  {}\n", stage, digits, rows.work);
-    if (shape.virtual_stages > 1) text += margin + rows.chunk + "\n";
+    if (shape.virtual_stages > 1) text += margin + rows.virtual_stage + "\n";
   }
   return text;
 }

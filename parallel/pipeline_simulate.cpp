@@ -51,9 +51,9 @@ class Simulation {
   }
 
  private:
-  /// A message by its receiving global chunk, micro-batch and kind.
+  /// A message by its receiving global virtual stage, micro-batch and kind.
   struct Key {
-    int chunk, micro_batch;
+    int virtual_stage, micro_batch;
     bool gradient;
     auto operator<=>(const Key&) const = default;
   };
@@ -63,21 +63,21 @@ class Simulation {
     bool moved = false;
     for (; next_[stage] < program.size(); ++next_[stage], moved = true) {
       const Instruction& instruction = program[next_[stage]];
-      const int chunk = instruction.chunk * shape_.stages + static_cast<int>(stage);
+      const int virtual_stage = instruction.virtual_stage * shape_.stages + static_cast<int>(stage);
       double& clock = clock_[stage];
       switch (instruction.op) {
         // Transfers run beside the computation and beside one another: the sender goes on at once.
         case Op::send_activation:
         case Op::send_gradient: {
           const bool gradient = instruction.op == Op::send_gradient;
-          arrivals_[{chunk + (gradient ? -1 : 1), instruction.micro_batch, gradient}] =
+          arrivals_[{virtual_stage + (gradient ? -1 : 1), instruction.micro_batch, gradient}] =
               clock + transfer_(int(stage), instruction);
           break;
         }
         case Op::receive_activation:
         case Op::receive_gradient: {
-          const auto sent =
-              arrivals_.find({chunk, instruction.micro_batch, instruction.op == Op::receive_gradient});
+          const auto sent = arrivals_.find(
+              {virtual_stage, instruction.micro_batch, instruction.op == Op::receive_gradient});
           if (sent == arrivals_.end()) return moved;
           clock = std::max(clock, sent->second);
           arrivals_.erase(sent);

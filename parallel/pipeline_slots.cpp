@@ -16,8 +16,8 @@ void plan_inputs(const Program& program, SlotPlan& plan) {
   }
   for (const Instruction& i : program) {
     if (i.op != Op::receive_activation && i.op != Op::backward_weight) continue;
-    int& input = plan.input_of[size_t(i.chunk)][size_t(i.micro_batch)];
-    std::deque<int>& unused = free[size_t(i.chunk)];
+    int& input = plan.input_of[size_t(i.virtual_stage)][size_t(i.micro_batch)];
+    std::deque<int>& unused = free[size_t(i.virtual_stage)];
     if (i.op == Op::receive_activation) {
       input = unused.front();
       unused.pop_front();
@@ -35,15 +35,15 @@ SlotPlan plan_slots(const Program& program, int virtual_stages, int micro_batche
   plan.slots.assign(size_t(virtual_stages), 0);
   std::vector<std::vector<bool>> used(static_cast<size_t>(virtual_stages));
   for (const Instruction& i : program) {
-    auto& free_list = used[size_t(i.chunk)];
+    auto& free_list = used[size_t(i.virtual_stage)];
     if (i.op == Op::receive_activation || i.op == Op::forward) {
-      int& slot = plan.slot_of[size_t(i.chunk)][size_t(i.micro_batch)];
+      int& slot = plan.slot_of[size_t(i.virtual_stage)][size_t(i.micro_batch)];
       if (slot >= 0) continue;
       slot = int(std::find(free_list.begin(), free_list.end(), false) - free_list.begin());
       if (slot == int(free_list.size())) free_list.push_back(false);
       free_list[size_t(slot)] = true;
     } else if (i.op == Op::backward_weight) {
-      free_list[size_t(plan.slot_of[size_t(i.chunk)][size_t(i.micro_batch)])] = false;
+      free_list[size_t(plan.slot_of[size_t(i.virtual_stage)][size_t(i.micro_batch)])] = false;
     }
   }
   for (size_t c = 0; c < used.size(); ++c) plan.slots[c] = std::max<int>(1, int(used[c].size()));
@@ -54,19 +54,21 @@ SlotPlan plan_slots(const Program& program, int virtual_stages, int micro_batche
 std::vector<std::vector<size_t>> plan_posts(const Program& program, const SlotPlan& slots) {
   std::vector<std::vector<size_t>> posts(program.size());
   std::vector<std::vector<size_t>> free_at,
-      ready_at;   // [chunk][input], [chunk][micro_batch]: the instruction before which it is so
+      ready_at;   // [virtual_stage][input], [virtual_stage][micro_batch]: the instruction before which it is
+                  // so
   for (const int n : slots.slots) free_at.emplace_back(size_t(n) + 1, 0);
-  for (const auto& chunk : slots.slot_of) ready_at.emplace_back(chunk.size(), 0);
+  for (const auto& virtual_stage : slots.slot_of) ready_at.emplace_back(virtual_stage.size(), 0);
   size_t last_activation = 0, last_gradient = 0;
   for (size_t i = 0; i < program.size(); ++i) {
-    const auto [op, chunk, micro_batch] = program[i];
+    const auto [op, virtual_stage, micro_batch] = program[i];
     if (op == Op::reduce || op == Op::step) continue;
-    const int input = slots.input_of[size_t(chunk)][size_t(micro_batch)];
-    size_t& ready = ready_at[size_t(chunk)][size_t(micro_batch)];
+    const int input = slots.input_of[size_t(virtual_stage)][size_t(micro_batch)];
+    size_t& ready = ready_at[size_t(virtual_stage)][size_t(micro_batch)];
     if (op == Op::forward || op == Op::send_activation) ready = i + 1;
-    if (op == Op::backward_weight && input >= 0) free_at[size_t(chunk)][size_t(input)] = i + 1;
+    if (op == Op::backward_weight && input >= 0) free_at[size_t(virtual_stage)][size_t(input)] = i + 1;
     if (op == Op::receive_activation)
-      posts[last_activation = std::max(last_activation, free_at[size_t(chunk)][size_t(input)])].push_back(i);
+      posts[last_activation = std::max(last_activation, free_at[size_t(virtual_stage)][size_t(input)])]
+          .push_back(i);
     if (op == Op::receive_gradient) posts[last_gradient = std::max(last_gradient, ready)].push_back(i);
   }
   return posts;

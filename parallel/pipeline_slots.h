@@ -8,13 +8,13 @@
 
 namespace trainctl::parallel {
 
-/// Which slot of its chunk each (chunk, micro-batch) uses under a program, and how many slots each chunk
-/// needs.
+/// Which slot of its virtual stage each (virtual_stage, micro-batch) uses under a program, and how many slots
+/// each virtual stage needs.
 struct SlotPlan {
-  std::vector<std::vector<int>> slot_of;   ///< [chunk][micro_batch]
-  std::vector<int> slots;                  ///< [chunk]
+  std::vector<std::vector<int>> slot_of;   ///< [virtual_stage][micro_batch]
+  std::vector<int> slots;                  ///< [virtual_stage]
   std::vector<std::vector<int>>
-      input_of;   ///< [chunk][micro_batch]: which of the slots + 1 inputs; -1 where none is received
+      input_of;   ///< [virtual_stage][micro_batch]: which of the slots + 1 inputs; -1 where none is received
 };
 SlotPlan plan_slots(const Program& program, int virtual_stages, int micro_batches);
 

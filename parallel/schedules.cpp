@@ -11,9 +11,9 @@
 namespace trainctl::parallel {
 namespace {
 
-/// One chunk of one micro-batch on one stage.
+/// One virtual stage of one micro-batch on one stage.
 struct Work {
-  int chunk = 0, micro_batch = 0;
+  int virtual_stage = 0, micro_batch = 0;
 };
 
 /// Appends the instructions of one stage, with the transfers that each piece of work needs.
@@ -23,26 +23,26 @@ class StageWriter {
       : shape_(shape), stage_(stage), weights_done_(static_cast<size_t>(shape.virtual_stages), 0) {}
 
   void forward(Work work) {
-    const int global_chunk = work.chunk * shape_.stages + stage_;
-    const bool last = global_chunk == shape_.stages * shape_.virtual_stages - 1;
-    if (shape_.stages > 1 && global_chunk > 0) add(Op::receive_activation, work);
+    const int global_virtual_stage = work.virtual_stage * shape_.stages + stage_;
+    const bool last = global_virtual_stage == shape_.stages * shape_.virtual_stages - 1;
+    if (shape_.stages > 1 && global_virtual_stage > 0) add(Op::receive_activation, work);
     add(Op::forward, work);
     if (shape_.stages > 1 && !last) add(Op::send_activation, work);
   }
 
   /// The gradient leaves before the weights are done, so that the stage before need not wait for them.
   void backward_input(Work work) {
-    const int global_chunk = work.chunk * shape_.stages + stage_;
-    const bool last = global_chunk == shape_.stages * shape_.virtual_stages - 1;
+    const int global_virtual_stage = work.virtual_stage * shape_.stages + stage_;
+    const bool last = global_virtual_stage == shape_.stages * shape_.virtual_stages - 1;
     if (shape_.stages > 1 && !last) add(Op::receive_gradient, work);
     add(Op::backward_input, work);
-    if (shape_.stages > 1 && global_chunk > 0) add(Op::send_gradient, work);
+    if (shape_.stages > 1 && global_virtual_stage > 0) add(Op::send_gradient, work);
   }
 
   void backward_weight(Work work) {
     add(Op::backward_weight, work);
-    int& done = weights_done_[static_cast<size_t>(work.chunk)];
-    if (++done == shape_.micro_batches) add(Op::reduce, {work.chunk, 0});
+    int& done = weights_done_[static_cast<size_t>(work.virtual_stage)];
+    if (++done == shape_.micro_batches) add(Op::reduce, {work.virtual_stage, 0});
   }
 
   void backward(Work work) {
@@ -56,7 +56,7 @@ class StageWriter {
   }
 
  private:
-  void add(Op op, Work work) { program_.push_back({op, work.chunk, work.micro_batch}); }
+  void add(Op op, Work work) { program_.push_back({op, work.virtual_stage, work.micro_batch}); }
 
   const PipelineShape& shape_;
   int stage_;
@@ -72,21 +72,22 @@ Program gpipe_program(const PipelineShape& shape, int stage) {
   return writer.finish();
 }
 
-/// The i-th forward of a stage: groups of `stages` micro-batches go through chunk 0, then chunk 1 and so on.
+/// The i-th forward of a stage: groups of `stages` micro-batches go through virtual stage 0, then virtual
+/// stage 1 and so on.
 Work interleaved_forward(const PipelineShape& shape, int i) {
   const int group = shape.stages * shape.virtual_stages;
   return {i % group / shape.stages, i / group * shape.stages + i % shape.stages};
 }
 
-/// The backward works through the same groups with the chunks in reverse.
+/// The backward works through the same groups with the virtual stages in reverse.
 Work interleaved_backward(const PipelineShape& shape, int i) {
   const Work work = interleaved_forward(shape, i);
-  return {shape.virtual_stages - 1 - work.chunk, work.micro_batch};
+  return {shape.virtual_stages - 1 - work.virtual_stage, work.micro_batch};
 }
 
-/// A few forwards ahead, then one forward, one backward in turn, then the backwards left. With one chunk a
-/// stage this is 1F1B; with more, every stage is `stages` ahead per further chunk, and two per stage below it
-/// because the round trip of a group passes each of those stages twice.
+/// A few forwards ahead, then one forward, one backward in turn, then the backwards left. With one virtual
+/// stage a stage this is 1F1B; with more, every stage is `stages` ahead per further virtual stage, and two
+/// per stage below it because the round trip of a group passes each of those stages twice.
 Program alternating_program(const PipelineShape& shape, int stage) {
   const int total = shape.micro_batches * shape.virtual_stages;
   const int below = shape.stages - stage - 1;

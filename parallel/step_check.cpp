@@ -8,7 +8,7 @@
 namespace trainctl::parallel {
 namespace {
 
-/// What has been done with one (chunk, micro_batch).
+/// What has been done with one (virtual_stage, micro_batch).
 struct Pair {
   bool input_posted = false, input_here = false, forward = false, activation_sent = false;
   bool gradient_posted = false, gradient_here = false, input_half = false, weight_half = false,
@@ -24,16 +24,16 @@ struct Part {
 struct Pass {
   bool under_way = false;
   Act act = Act::forward;
-  int chunk = 0, micro_batch = 0, next = 0;
+  int virtual_stage = 0, micro_batch = 0, next = 0;
 };
 
 class StepChecker {
  public:
   StepChecker(const StepShape& shape, const SlotPlan& slots) : shape_(shape), slots_(slots) {
     const auto micro_batches = size_t(shape.pipeline.micro_batches);
-    for (size_t c = 0; c < shape.chunks.size(); ++c) {
+    for (size_t c = 0; c < shape.virtual_stages.size(); ++c) {
       pairs_.emplace_back(micro_batches);
-      parts_.emplace_back(size_t(shape.chunks[c].count));
+      parts_.emplace_back(size_t(shape.virtual_stages[c].count));
       for (Part& part : parts_.back()) part.gather_begun = true;
       slot_holder_.emplace_back(size_t(slots.slots[c]), kFree);
       input_holder_.emplace_back(size_t(slots.slots[c]) + 1, kFree);
@@ -56,11 +56,12 @@ class StepChecker {
   using Holders = std::vector<std::vector<int>>;
 
   std::string check(const Action& a) {
-    if (a.chunk < 0 || a.chunk >= int(shape_.chunks.size()))
-      return fmt::format("the stage has {} chunks", shape_.chunks.size());
+    if (a.virtual_stage < 0 || a.virtual_stage >= int(shape_.virtual_stages.size()))
+      return fmt::format("the stage has {} virtual stages", shape_.virtual_stages.size());
     if (a.micro_batch < 0 || a.micro_batch >= shape_.pipeline.micro_batches)
       return fmt::format("a step has {} micro-batches", shape_.pipeline.micro_batches);
-    if (a.part < kAllParts || a.part >= parts(a)) return fmt::format("the chunk has {} parts", parts(a));
+    if (a.part < kAllParts || a.part >= parts(a))
+      return fmt::format("the virtual stage has {} parts", parts(a));
     if (stepped_ && a.act != Act::gather) return "it comes after step";
     switch (a.act) {
       case Act::post_activation: return post(a, false);
@@ -84,15 +85,17 @@ class StepChecker {
     return "no such action";
   }
 
-  int parts(const Action& a) const { return shape_.chunks[size_t(a.chunk)].count; }
-  bool head(int chunk) const { return shape_.chunks[size_t(chunk)].head; }
-  Pair& pair(const Action& a) { return pairs_[size_t(a.chunk)][size_t(a.micro_batch)]; }
-  Part& part(const Action& a) { return parts_[size_t(a.chunk)][size_t(a.part)]; }
-  int slot(const Action& a) const { return slots_.slot_of[size_t(a.chunk)][size_t(a.micro_batch)]; }
-  int input(const Action& a) const { return slots_.input_of[size_t(a.chunk)][size_t(a.micro_batch)]; }
-  int& in_slot(Holders& holders, const Action& a) const { return holders[size_t(a.chunk)][size_t(slot(a))]; }
+  int parts(const Action& a) const { return shape_.virtual_stages[size_t(a.virtual_stage)].count; }
+  bool head(int virtual_stage) const { return shape_.virtual_stages[size_t(virtual_stage)].head; }
+  Pair& pair(const Action& a) { return pairs_[size_t(a.virtual_stage)][size_t(a.micro_batch)]; }
+  Part& part(const Action& a) { return parts_[size_t(a.virtual_stage)][size_t(a.part)]; }
+  int slot(const Action& a) const { return slots_.slot_of[size_t(a.virtual_stage)][size_t(a.micro_batch)]; }
+  int input(const Action& a) const { return slots_.input_of[size_t(a.virtual_stage)][size_t(a.micro_batch)]; }
+  int& in_slot(Holders& holders, const Action& a) const {
+    return holders[size_t(a.virtual_stage)][size_t(slot(a))];
+  }
   bool alone() const { return shape_.pipeline.stages == 1; }
-  int global(const Action& a) const { return a.chunk * shape_.pipeline.stages + shape_.stage; }
+  int global(const Action& a) const { return a.virtual_stage * shape_.pipeline.stages + shape_.stage; }
   bool receives(const Action& a, bool gradient) const {
     return !alone() &&
            global(a) != (gradient ? shape_.pipeline.stages * shape_.pipeline.virtual_stages - 1 : 0);
@@ -102,16 +105,16 @@ class StepChecker {
 
   std::string post(const Action& a, bool gradient) {
     Pair& p = pair(a);
-    if (!receives(a, gradient)) return "no chunk sends to it";
+    if (!receives(a, gradient)) return "no virtual stage sends to it";
     if (gradient ? p.gradient_posted : p.input_posted) return "it was done before";
     if (gradient && !p.forward) return "its forward has not run";
     if (!gradient) {
-      int& holder = input_holder_[size_t(a.chunk)][size_t(input(a))];
+      int& holder = input_holder_[size_t(a.virtual_stage)][size_t(input(a))];
       if (holder != kFree) return fmt::format("its buffer holds micro-batch {}", holder);
       holder = a.micro_batch;
     }
     (gradient ? p.gradient_posted : p.input_posted) = true;
-    posted_[gradient].push_back({a.act, a.chunk, a.micro_batch});
+    posted_[gradient].push_back({a.act, a.virtual_stage, a.micro_batch});
     return "";
   }
 
@@ -120,9 +123,9 @@ class StepChecker {
     if (gradient ? p.gradient_here : p.input_here) return "it was done before";
     if (!(gradient ? p.gradient_posted : p.input_posted)) return "it was not posted";
     const Action first = posted_[gradient].front();
-    if (first.chunk != a.chunk || first.micro_batch != a.micro_batch)
-      return fmt::format("the receive of chunk {} micro-batch {} was posted before it", first.chunk,
-                         first.micro_batch);
+    if (first.virtual_stage != a.virtual_stage || first.micro_batch != a.micro_batch)
+      return fmt::format("the receive of virtual stage {} micro-batch {} was posted before it",
+                         first.virtual_stage, first.micro_batch);
     posted_[gradient].pop_front();
     (gradient ? p.gradient_here : p.input_here) = true;
     return "";
@@ -150,17 +153,17 @@ class StepChecker {
   /// One pass is over before another begins: they share scratch memory.
   std::string compute(const Action& a) {
     const bool forward = a.act == Act::forward;
-    const int last = parts(a) - (head(a.chunk) && !forward ? 2 : 1), begin = forward ? 0 : last,
+    const int last = parts(a) - (head(a.virtual_stage) && !forward ? 2 : 1), begin = forward ? 0 : last,
               end = forward ? last : 0;
     if (a.part > last) return "the head has no backward";
     if (!pass_.under_way) {
       if (a.part != kAllParts && a.part != begin) return fmt::format("part {} comes first", begin);
       if (auto problem = begin_pass(a); !problem.empty()) return problem;
-      pass_ = {true, a.act, a.chunk, a.micro_batch, begin};
-    } else if (a.act != pass_.act || a.chunk != pass_.chunk || a.micro_batch != pass_.micro_batch ||
-               a.part != pass_.next) {
-      return fmt::format("part {} of the {} of chunk {} micro-batch {} comes first", pass_.next,
-                         name_of(pass_.act), pass_.chunk, pass_.micro_batch);
+      pass_ = {true, a.act, a.virtual_stage, a.micro_batch, begin};
+    } else if (a.act != pass_.act || a.virtual_stage != pass_.virtual_stage ||
+               a.micro_batch != pass_.micro_batch || a.part != pass_.next) {
+      return fmt::format("part {} of the {} of virtual stage {} micro-batch {} comes first", pass_.next,
+                         name_of(pass_.act), pass_.virtual_stage, pass_.micro_batch);
     }
     const int step = forward ? 1 : -1, stop = a.part == kAllParts ? end : a.part;
     for (; pass_.next != stop + step; pass_.next += step)
@@ -197,9 +200,9 @@ class StepChecker {
   }
 
   std::string compute_part(const Action& a, int number) {
-    Part& part = parts_[size_t(a.chunk)][size_t(number)];
+    Part& part = parts_[size_t(a.virtual_stage)][size_t(number)];
     if (!part.weights_here) return fmt::format("the weights of part {} were not waited for", number);
-    const bool is_head = head(a.chunk) && number == parts(a) - 1;
+    const bool is_head = head(a.virtual_stage) && number == parts(a) - 1;
     const bool makes_gradients =
         is_head ? a.act == Act::forward : a.act == Act::backward || a.act == Act::backward_weight;
     if (!makes_gradients) return "";
@@ -216,7 +219,7 @@ class StepChecker {
     if (a.act != Act::backward && a.act != Act::backward_weight) return;
     p.weight_half = true;
     in_slot(slot_holder_, a) = kFree;
-    if (input(a) >= 0) input_holder_[size_t(a.chunk)][size_t(input(a))] = kFree;
+    if (input(a) >= 0) input_holder_[size_t(a.virtual_stage)][size_t(input(a))] = kFree;
   }
 
   // ---- weights and gradients --------------------------------------------------------------------------
@@ -240,15 +243,15 @@ class StepChecker {
     if (summed_) return "it was done before";
     for (size_t c = 0; c < parts_.size(); ++c)
       for (size_t p = 0; p < parts_[c].size(); ++p)
-        if (!parts_[c][p].reduced) return fmt::format("chunk {} part {} is not reduced yet", c, p);
+        if (!parts_[c][p].reduced) return fmt::format("virtual stage {} part {} is not reduced yet", c, p);
     summed_ = true;
     return "";
   }
   std::string step() {
     if (!summed_) return "the gradients are not summed yet";
     stepped_ = true;
-    for (auto& chunk : parts_)
-      for (Part& part : chunk) part.gather_begun = false;
+    for (auto& virtual_stage : parts_)
+      for (Part& part : virtual_stage) part.gather_begun = false;
     return "";
   }
   std::string gather(const Action& a) {
@@ -267,23 +270,25 @@ class StepChecker {
         return fmt::format("{} is not waited for", text_of(posted_[gradient].front()));
     for (size_t c = 0; c < parts_.size(); ++c) {
       for (size_t m = 0; m < pairs_[c].size(); ++m)
-        if (!pairs_[c][m].weight_half) return fmt::format("chunk {} micro-batch {} has no backward", c, m);
+        if (!pairs_[c][m].weight_half)
+          return fmt::format("virtual stage {} micro-batch {} has no backward", c, m);
       for (size_t s = 0; s < sent_activation_[c].size(); ++s)
         for (const Holders* leaving : {&sent_activation_, &sent_gradient_})
           if (const int m = (*leaving)[c][s]; m != kFree)
-            return fmt::format("what chunk {} sent for micro-batch {} was not released", c, m);
+            return fmt::format("what virtual stage {} sent for micro-batch {} was not released", c, m);
       for (size_t p = 0; p < parts_[c].size(); ++p)
         if (shape_.gathers && !parts_[c][p].gather_begun)
-          return fmt::format("chunk {} part {} is not gathered", c, p);
+          return fmt::format("virtual stage {} part {} is not gathered", c, p);
     }
     return "";
   }
 
   const StepShape& shape_;
   const SlotPlan& slots_;
-  std::vector<std::vector<Pair>> pairs_;   // [chunk][micro_batch]
-  std::vector<std::vector<Part>> parts_;   // [chunk][part]
-  Holders slot_holder_, input_holder_;   // [chunk][slot], [chunk][input]: the micro-batch whose memory it is
+  std::vector<std::vector<Pair>> pairs_;   // [virtual_stage][micro_batch]
+  std::vector<std::vector<Part>> parts_;   // [virtual_stage][part]
+  Holders slot_holder_,
+      input_holder_;   // [virtual_stage][slot], [virtual_stage][input]: the micro-batch whose memory it is
   Holders sent_activation_, sent_gradient_;
   std::deque<Action> posted_[2];   // activations, gradients
   Pass pass_;
@@ -293,7 +298,7 @@ class StepChecker {
 }  // namespace
 
 std::string step_problem(const StepShape& shape, const SlotPlan& slots, const StepProgram& program) {
-  ENSURE(int(shape.chunks.size()) == shape.pipeline.virtual_stages);
+  ENSURE(int(shape.virtual_stages.size()) == shape.pipeline.virtual_stages);
   return StepChecker(shape, slots).run(program);
 }
 

@@ -31,10 +31,10 @@ class StepWriter {
 
  private:
   void add(Act act, const Instruction& i, int part = kAllParts) {
-    program_.push_back({act, i.chunk, i.micro_batch, part});
+    program_.push_back({act, i.virtual_stage, i.micro_batch, part});
   }
-  int parts(int chunk) const { return shape_.chunks[size_t(chunk)].count; }
-  bool head(int chunk) const { return shape_.chunks[size_t(chunk)].head; }
+  int parts(int virtual_stage) const { return shape_.virtual_stages[size_t(virtual_stage)].count; }
+  bool head(int virtual_stage) const { return shape_.virtual_stages[size_t(virtual_stage)].head; }
   bool is_last(const Instruction& i) const { return i.micro_batch == shape_.pipeline.micro_batches - 1; }
 
   void post(const Instruction& i) {
@@ -43,15 +43,16 @@ class StepWriter {
 
   /// The micro-batch whose message may still be leaving the slot of `i`.
   int& sent(std::vector<std::vector<int>>& sent, const Instruction& i) {
-    return sent[size_t(i.chunk)][size_t(slots_.slot_of[size_t(i.chunk)][size_t(i.micro_batch)])];
+    return sent[size_t(i.virtual_stage)]
+               [size_t(slots_.slot_of[size_t(i.virtual_stage)][size_t(i.micro_batch)])];
   }
-  void release(Act act, int chunk, int& micro_batch) {
-    if (micro_batch >= 0) program_.push_back({act, chunk, micro_batch});
+  void release(Act act, int virtual_stage, int& micro_batch) {
+    if (micro_batch >= 0) program_.push_back({act, virtual_stage, micro_batch});
     micro_batch = -1;
   }
   void release_all(Act act, std::vector<std::vector<int>>& sent) {
-    for (size_t chunk = 0; chunk < sent.size(); ++chunk)
-      for (int& micro_batch : sent[chunk]) release(act, int(chunk), micro_batch);
+    for (size_t virtual_stage = 0; virtual_stage < sent.size(); ++virtual_stage)
+      for (int& micro_batch : sent[virtual_stage]) release(act, int(virtual_stage), micro_batch);
   }
 
   void write(const Instruction& i) {
@@ -64,7 +65,7 @@ class StepWriter {
         break;
       case Op::receive_gradient: add(Act::wait_gradient, i); break;
       case Op::backward_input:
-        release(Act::release_gradient, i.chunk, sent(sent_gradient_, i));
+        release(Act::release_gradient, i.virtual_stage, sent(sent_gradient_, i));
         if (shape_.splits_backward)
           add(Act::backward_input, i);
         else
@@ -81,43 +82,46 @@ class StepWriter {
   }
 
   void forward(const Instruction& i) {
-    release(Act::release_activation, i.chunk, sent(sent_activation_, i));
-    const bool gradient = is_last(i) && head(i.chunk);
+    release(Act::release_activation, i.virtual_stage, sent(sent_activation_, i));
+    const bool gradient = is_last(i) && head(i.virtual_stage);
     if (i.micro_batch == 0 || gradient) {
-      for (int part = 0; part < parts(i.chunk); ++part) {
-        if (i.micro_batch == 0) program_.push_back({Act::wait_weights, i.chunk, 0, part});
+      for (int part = 0; part < parts(i.virtual_stage); ++part) {
+        if (i.micro_batch == 0) program_.push_back({Act::wait_weights, i.virtual_stage, 0, part});
         add(Act::forward, i, part);
       }
     } else {
       add(Act::forward, i);
     }
-    if (gradient) reduce(i.chunk, parts(i.chunk) - 1);
+    if (gradient) reduce(i.virtual_stage, parts(i.virtual_stage) - 1);
   }
 
   /// The half that makes the gradients.
   void backward(Act act, const Instruction& i) {
     if (!is_last(i)) return add(act, i);
-    for (int part = parts(i.chunk) - (head(i.chunk) ? 2 : 1); part >= 0; --part) {
+    for (int part = parts(i.virtual_stage) - (head(i.virtual_stage) ? 2 : 1); part >= 0; --part) {
       add(act, i, part);
-      reduce(i.chunk, part);
+      reduce(i.virtual_stage, part);
     }
   }
-  void reduce(int chunk, int part) { program_.push_back({Act::reduce, chunk, 0, part}); }
+  void reduce(int virtual_stage, int part) { program_.push_back({Act::reduce, virtual_stage, 0, part}); }
 
   void step() {
     release_all(Act::release_activation, sent_activation_);
     release_all(Act::release_gradient, sent_gradient_);
     program_.push_back({Act::sum});
     program_.push_back({Act::step});
-    for (int chunk = 0; shape_.gathers && chunk < int(shape_.chunks.size()); ++chunk)
-      for (int part = 0; part < parts(chunk); ++part) program_.push_back({Act::gather, chunk, 0, part});
+    for (int virtual_stage = 0; shape_.gathers && virtual_stage < int(shape_.virtual_stages.size());
+         ++virtual_stage)
+      for (int part = 0; part < parts(virtual_stage); ++part)
+        program_.push_back({Act::gather, virtual_stage, 0, part});
   }
 
   const StepShape& shape_;
   const Program& schedule_;
   const SlotPlan& slots_;
   const std::vector<std::vector<size_t>> posts_;
-  std::vector<std::vector<int>> sent_activation_, sent_gradient_;   // [chunk][slot]: micro-batch, -1: none
+  std::vector<std::vector<int>> sent_activation_,
+      sent_gradient_;   // [virtual_stage][slot]: micro-batch, -1: none
   StepProgram program_;
 };
 
@@ -146,7 +150,7 @@ const char* name_of(Act act) {
 
 std::string text_of(const Action& a) {
   if (a.act == Act::sum || a.act == Act::step) return name_of(a.act);
-  std::string text = fmt::format("{} of chunk {}", name_of(a.act), a.chunk);
+  std::string text = fmt::format("{} of virtual stage {}", name_of(a.act), a.virtual_stage);
   if (a.act < Act::wait_weights) text += fmt::format(" micro-batch {}", a.micro_batch);
   if (a.part != kAllParts) text += fmt::format(" part {}", a.part);
   return text;
@@ -158,14 +162,15 @@ StepProgram make_step_program(const StepShape& shape, const Program& schedule, c
 
 Program schedule_of(const StepShape& shape, const StepProgram& program) {
   Program schedule;
-  std::vector<int> reduced(shape.chunks.size());
+  std::vector<int> reduced(shape.virtual_stages.size());
   const auto first_part = [](const Action& a) { return a.part == kAllParts || a.part == 0; };
   for (const Action& a : program) {
-    const auto add = [&](Op op) { schedule.push_back({op, a.chunk, a.micro_batch}); };
+    const auto add = [&](Op op) { schedule.push_back({op, a.virtual_stage, a.micro_batch}); };
     switch (a.act) {
       case Act::wait_activation: add(Op::receive_activation); break;
       case Act::forward:
-        if (a.part == kAllParts || a.part == shape.chunks[size_t(a.chunk)].count - 1) add(Op::forward);
+        if (a.part == kAllParts || a.part == shape.virtual_stages[size_t(a.virtual_stage)].count - 1)
+          add(Op::forward);
         break;
       case Act::send_activation: add(Op::send_activation); break;
       case Act::wait_gradient: add(Op::receive_gradient); break;
@@ -180,7 +185,8 @@ Program schedule_of(const StepShape& shape, const StepProgram& program) {
         break;
       case Act::send_gradient: add(Op::send_gradient); break;
       case Act::reduce:
-        if (++reduced[size_t(a.chunk)] == shape.chunks[size_t(a.chunk)].count) add(Op::reduce);
+        if (++reduced[size_t(a.virtual_stage)] == shape.virtual_stages[size_t(a.virtual_stage)].count)
+          add(Op::reduce);
         break;
       case Act::step: add(Op::step); break;
       default: break;

@@ -3,9 +3,9 @@
 // every part whose weights arrive or whose gradients leave. The executor does what is listed and nothing
 // else, so that the checker proves what runs.
 //
-// A chunk is computed in parts, in forward order: the embedding, each block, the final norm, the head. One
-// action computes all parts of a micro-batch, except where weights arrive or gradients leave between two
-// parts: in the first and in the last micro-batch of a step.
+// A virtual stage is computed in parts, in forward order: the embedding, each layer, the final norm, the
+// head. One action computes all parts of a micro-batch, except where weights arrive or gradients leave
+// between two parts: in the first and in the last micro-batch of a step.
 #pragma once
 #include <string>
 #include <vector>
@@ -16,23 +16,24 @@
 namespace trainctl::parallel {
 
 enum class Act : uint8_t {
-  post_activation,   ///< begin to receive the input of (chunk, micro_batch)
+  post_activation,   ///< begin to receive the input of (virtual_stage, micro_batch)
   wait_activation,   ///< the input is here
   forward,
-  send_activation,      ///< begin to send the output of (chunk, micro_batch)
+  send_activation,      ///< begin to send the output of (virtual_stage, micro_batch)
   release_activation,   ///< the output has left: its slot may hold another one
-  post_gradient,        ///< begin to receive the gradient of the output of (chunk, micro_batch)
+  post_gradient,        ///< begin to receive the gradient of the output of (virtual_stage, micro_batch)
   wait_gradient,
   backward,   ///< both halves, part by part
   backward_input,
   backward_weight,
-  send_gradient,      ///< begin to send the gradient of the input of (chunk, micro_batch)
+  send_gradient,      ///< begin to send the gradient of the input of (virtual_stage, micro_batch)
   release_gradient,   ///< that gradient has left: its slot may hold another one
-  wait_weights,       ///< the new weights of (chunk, part) are here and in the form that products take
-  reduce,   ///< the gradients of (chunk, part) are complete here: they begin their way to their owners
-  sum,      ///< the gradients of all ranks are added up at their owners
-  step,     ///< the optimizer
-  gather    ///< the new weights of (chunk, part) begin their way to everyone
+  wait_weights,   ///< the new weights of (virtual_stage, part) are here and in the form that products take
+  reduce,         ///< the gradients of (virtual_stage, part) are complete here: they begin their way to their
+                  ///< owners
+  sum,            ///< the gradients of all ranks are added up at their owners
+  step,           ///< the optimizer
+  gather          ///< the new weights of (virtual_stage, part) begin their way to everyone
 };
 constexpr int kActs = int(Act::gather) + 1;
 const char* name_of(Act);   ///< "wait_activation"
@@ -41,15 +42,15 @@ constexpr int kAllParts = -1;
 
 struct Action {
   Act act;
-  int chunk = 0;   ///< local chunk, as in Instruction
+  int virtual_stage = 0;   ///< local virtual stage, as in Instruction
   int micro_batch = 0;
   int part = kAllParts;
   bool operator==(const Action&) const = default;
 };
 using StepProgram = std::vector<Action>;
-std::string text_of(const Action&);   ///< "forward of chunk 0 micro-batch 3 part 2"
+std::string text_of(const Action&);   ///< "forward of virtual stage 0 micro-batch 3 part 2"
 
-struct ChunkParts {
+struct VirtualStageParts {
   int count = 1;
   /// The last part is the head, whose forward makes its gradients, too; it has no backward.
   bool head = false;
@@ -59,7 +60,7 @@ struct ChunkParts {
 struct StepShape {
   PipelineShape pipeline;
   int stage = 0;
-  std::vector<ChunkParts> chunks;
+  std::vector<VirtualStageParts> virtual_stages;
   bool splits_backward = false;   ///< the halves of the backward are actions of their own; otherwise the
                                   ///< schedule has them side by side
   bool gathers = false;           ///< new weights travel from their owners to everyone (ZeRO); otherwise the

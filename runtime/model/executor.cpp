@@ -15,8 +15,9 @@ namespace {
 
 size_t bytes_of(const kernels::Matrix& m) { return size_t(m.count()) * size_of(m.dtype); }
 
-/// Messages into one chunk in one direction are in micro-batch order; the tag keeps chunks and directions apart.
-int tag_of(int receiving_chunk, bool activation) { return (receiving_chunk * 2 + (activation ? 0 : 1)) % 1024; }
+/// Messages into one virtual stage in one direction are in micro-batch order; the tag keeps virtual stages
+/// and directions apart.
+int tag_of(int receiving, bool activation) { return (receiving * 2 + (activation ? 0 : 1)) % 1024; }
 
 }  // namespace
 
@@ -63,32 +64,33 @@ Transfer Executor::transfer(Transfer::Kind kind, kernels::Matrix m, int tag) con
 /// Begins behind the work that was given to the device so far, which is all that used the memory before.
 void Executor::post(const Action& a, bool activation) {
   const kernels::Matrix m =
-      activation ? model_.input(a.chunk, input(a)) : model_.output_gradient(a.chunk, slot(a));
-  const Transfer t = transfer(Transfer::receive, m, tag_of(global_chunk(a.chunk), activation));
-  auto& ticket =
-      (activation ? received_activation_ : received_gradient_)[size_t(a.chunk)][size_t(a.micro_batch)];
+      activation ? model_.input(a.virtual_stage, input(a)) : model_.output_gradient(a.virtual_stage, slot(a));
+  const Transfer t =
+      transfer(Transfer::receive, m, tag_of(global_virtual_stage(a.virtual_stage), activation));
+  auto& ticket = (activation ? received_activation_
+                             : received_gradient_)[size_t(a.virtual_stage)][size_t(a.micro_batch)];
   ticket = (activation ? edges_.activation_in : edges_.gradient_in)->exchange({&t, 1}, &model_.stream());
 }
 
 void Executor::receive(const Action& a, bool activation) {
-  auto& ticket =
-      (activation ? received_activation_ : received_gradient_)[size_t(a.chunk)][size_t(a.micro_batch)];
+  auto& ticket = (activation ? received_activation_
+                             : received_gradient_)[size_t(a.virtual_stage)][size_t(a.micro_batch)];
   ENSURE(ticket, "{}: it was not posted", text_of(a));
   (activation ? edges_.activation_in : edges_.gradient_in)
       ->wait(ticket, activation ? "receive an activation" : "receive a gradient", model_.stream());
 }
 
 void Executor::send(const Action& a, bool activation) {
-  const int to = global_chunk(a.chunk) + (activation ? 1 : -1);
+  const int to = global_virtual_stage(a.virtual_stage) + (activation ? 1 : -1);
   const kernels::Matrix m =
-      activation ? model_.output(a.chunk, slot(a)) : model_.input_gradient(a.chunk, slot(a));
+      activation ? model_.output(a.virtual_stage, slot(a)) : model_.input_gradient(a.virtual_stage, slot(a));
   const Transfer t = transfer(Transfer::send, m, tag_of(to, activation));
-  auto& ticket = (activation ? sent_activation_ : sent_gradient_)[size_t(a.chunk)][size_t(slot(a))];
+  auto& ticket = (activation ? sent_activation_ : sent_gradient_)[size_t(a.virtual_stage)][size_t(slot(a))];
   ticket = (activation ? edges_.activation_out : edges_.gradient_out)->exchange({&t, 1}, &model_.stream());
 }
 
 void Executor::release(const Action& a, bool activation) {
-  auto& ticket = (activation ? sent_activation_ : sent_gradient_)[size_t(a.chunk)][size_t(slot(a))];
+  auto& ticket = (activation ? sent_activation_ : sent_gradient_)[size_t(a.virtual_stage)][size_t(slot(a))];
   (activation ? edges_.activation_out : edges_.gradient_out)
       ->wait(ticket, "finish a pipeline send", model_.stream());
 }
@@ -98,8 +100,8 @@ void Executor::require_waited_for(const Action& a) const {
   if (a.act == Act::backward_weight) return;
   const bool forward = a.act == Act::forward;
   const auto& received =
-      (forward ? received_activation_ : received_gradient_)[size_t(a.chunk)][size_t(a.micro_batch)];
-  const auto& sent = (forward ? sent_activation_ : sent_gradient_)[size_t(a.chunk)][size_t(slot(a))];
+      (forward ? received_activation_ : received_gradient_)[size_t(a.virtual_stage)][size_t(a.micro_batch)];
+  const auto& sent = (forward ? sent_activation_ : sent_gradient_)[size_t(a.virtual_stage)][size_t(slot(a))];
   ENSURE(!received, "{}: what it reads was not waited for", text_of(a));
   ENSURE(!sent, "{}: what it overwrites was not released", text_of(a));
 }
@@ -109,12 +111,12 @@ void Executor::compute(const Action& a, const std::vector<MicroBatch>& micro_bat
   const MicroBatch& mb = micro_batches[size_t(a.micro_batch)];
   switch (a.act) {
     case Act::forward:
-      if (a.part <= 0 && input(a) >= 0) model_.use_input(a.chunk, slot(a), input(a));
-      model_.forward(a.chunk, slot(a), mb, true, losses + a.micro_batch, a.part);
+      if (a.part <= 0 && input(a) >= 0) model_.use_input(a.virtual_stage, slot(a), input(a));
+      model_.forward(a.virtual_stage, slot(a), mb, true, losses + a.micro_batch, a.part);
       break;
-    case Act::backward: model_.backward(a.chunk, slot(a), mb, a.part); break;
-    case Act::backward_input: model_.backward_input(a.chunk, slot(a), mb, a.part); break;
-    default: model_.backward_weight(a.chunk, slot(a), mb, a.part);
+    case Act::backward: model_.backward(a.virtual_stage, slot(a), mb, a.part); break;
+    case Act::backward_input: model_.backward_input(a.virtual_stage, slot(a), mb, a.part); break;
+    default: model_.backward_weight(a.virtual_stage, slot(a), mb, a.part);
   }
 }
 
@@ -132,9 +134,10 @@ void Executor::execute(const Action& a, const std::vector<MicroBatch>& micro_bat
     case Act::backward:
     case Act::backward_input:
     case Act::backward_weight: return compute(a, micro_batches, losses);
-    case Act::wait_weights: return model_.take_weights(a.chunk, a.part);
+    case Act::wait_weights: return model_.take_weights(a.virtual_stage, a.part);
     case Act::reduce:
-      return params_.reduce(model_.part(a.chunk, a.part).begin, model_.part(a.chunk, a.part).end);
+      return params_.reduce(model_.part(a.virtual_stage, a.part).begin,
+                            model_.part(a.virtual_stage, a.part).end);
     case Act::sum: return params_.finish_reduction();
     case Act::step:
       weights_changed_ = hooks_.step();
@@ -142,7 +145,7 @@ void Executor::execute(const Action& a, const std::vector<MicroBatch>& micro_bat
       return;
     case Act::gather:
       if (weights_changed_)
-        params_.gather(model_.part(a.chunk, a.part).begin, model_.part(a.chunk, a.part).end);
+        params_.gather(model_.part(a.virtual_stage, a.part).begin, model_.part(a.virtual_stage, a.part).end);
       return;
   }
 }
@@ -166,19 +169,19 @@ void Executor::run(const std::vector<MicroBatch>& micro_batches, double* losses,
 void Executor::evaluate(const MicroBatch& mb, double* loss) {
   const parallel::PipelineShape& shape = program_.shape.pipeline;
   const int last = shape.stages * shape.virtual_stages - 1;
-  for (int chunk = 0; chunk < shape.virtual_stages; ++chunk) {
-    const int global = global_chunk(chunk);
+  for (int virtual_stage = 0; virtual_stage < shape.virtual_stages; ++virtual_stage) {
+    const int global = global_virtual_stage(virtual_stage);
     if (global > 0) {
-      const Transfer t = transfer(Transfer::receive, model_.input(chunk, 0), tag_of(global, true));
+      const Transfer t = transfer(Transfer::receive, model_.input(virtual_stage, 0), tag_of(global, true));
       edges_.activation_in->exchange_and_wait({&t, 1}, "receive an activation (evaluation)", model_.stream());
-      model_.use_input(chunk, 0, 0);
+      model_.use_input(virtual_stage, 0, 0);
     }
-    for (int part = 0; part < model_.parts(chunk); ++part) {
-      model_.take_weights(chunk, part);
-      model_.forward(chunk, 0, mb, false, loss, part);
+    for (int part = 0; part < model_.parts(virtual_stage); ++part) {
+      model_.take_weights(virtual_stage, part);
+      model_.forward(virtual_stage, 0, mb, false, loss, part);
     }
     if (global < last) {
-      const Transfer t = transfer(Transfer::send, model_.output(chunk, 0), tag_of(global + 1, true));
+      const Transfer t = transfer(Transfer::send, model_.output(virtual_stage, 0), tag_of(global + 1, true));
       edges_.activation_out->exchange_and_wait({&t, 1}, "send an activation (evaluation)", model_.stream());
     }
   }

@@ -24,7 +24,7 @@ struct PipelineEdges {
   }
 };
 /// Made by splits of `pipe`, whose members are the stages in order; collective. ring: the last stage sends activations to the first
-/// (several chunks a stage).
+/// (several virtual stages a stage).
 PipelineEdges make_edges(parallel::Communicator& pipe, bool ring);
 
 /// Seconds of the main thread by what it did, waits for peers left out.
@@ -50,7 +50,8 @@ class Executor {
   /// stage once the model's stream has come to the end. Before the first: weights published
   /// (ShardedParams::publish).
   void run(const std::vector<MicroBatch>& micro_batches, double* losses, ExecutorTimes& times);
-  /// Forward only of one micro-batch through the pipeline (evaluation), slot 0 of each chunk; its summed loss likewise.
+  /// Forward only of one micro-batch through the pipeline (evaluation), slot 0 of each virtual stage; its
+  /// summed loss likewise.
   void evaluate(const MicroBatch& micro_batch, double* loss);
 
  private:
@@ -64,20 +65,22 @@ class Executor {
   void require_waited_for(const parallel::Action&) const;
   parallel::Transfer transfer(parallel::Transfer::Kind kind, kernels::Matrix m, int tag) const;
   int slot(const parallel::Action& a) const {
-    return program_.slots.slot_of[size_t(a.chunk)][size_t(a.micro_batch)];
+    return program_.slots.slot_of[size_t(a.virtual_stage)][size_t(a.micro_batch)];
   }
   int input(const parallel::Action& a) const {
-    return program_.slots.input_of[size_t(a.chunk)][size_t(a.micro_batch)];
+    return program_.slots.input_of[size_t(a.virtual_stage)][size_t(a.micro_batch)];
   }
-  int global_chunk(int chunk) const { return chunk * program_.shape.pipeline.stages + program_.shape.stage; }
+  int global_virtual_stage(int virtual_stage) const {
+    return virtual_stage * program_.shape.pipeline.stages + program_.shape.stage;
+  }
 
   const StageProgram program_;
   StageModel& model_;
   parallel::ShardedParams& params_;
   const PipelineEdges& edges_;
   const ExecutorHooks hooks_;
-  Tickets received_activation_, received_gradient_;   // [chunk][micro_batch]
-  Tickets sent_activation_, sent_gradient_;           // [chunk][slot]
+  Tickets received_activation_, received_gradient_;   // [virtual_stage][micro_batch]
+  Tickets sent_activation_, sent_gradient_;           // [virtual_stage][slot]
   bool weights_changed_ = false;                      // by the step that this run made
 };
 

@@ -42,7 +42,8 @@ ParamTable parameter_table(const ModelSpec& model, const OptimizerSpec& optimize
 std::vector<ckpt::Tensor> checkpoint_tensors(const ParamTable& table);
 std::vector<ckpt::Tensor> gradient_tensors(const ParamTable& table);
 
-/// Layers [first, second) of chunk `chunk` of `chunks`: as even as possible.
-std::pair<int64_t, int64_t> layers_of_chunk(int64_t num_layers, int chunk, int chunks);
+/// Layers [first, second) of number `virtual_stage` of `virtual_stages`: as even as possible.
+std::pair<int64_t, int64_t> layers_of_virtual_stage(int64_t num_layers, int virtual_stage,
+                                                    int virtual_stages);
 
 }  // namespace trainctl

@@ -45,7 +45,7 @@ struct Layout {
 };
 
 /// shared: where the tensors lie that the slot does not hold.
-void take_slot(Arena& arena, const Layout& layout, const ChunkUses& uses, const LayerRecord& shared,
+void take_slot(Arena& arena, const Layout& layout, const VirtualStageUses& uses, const LayerRecord& shared,
                Slot& slot) {
   const LayerShape& s = layout.s;
   const bool split = layout.split;
@@ -76,9 +76,9 @@ void take_shared(Arena& arena, const Layout& layout, const StageUses& uses, Shar
   layout.take(arena, Holder::shared, m.layer);
   m.ping = arena.take(s.compute, s.local_rows, s.hidden);
   m.pong = arena.take(s.compute, s.local_rows, s.hidden);
-  for (const ChunkUses& chunk : uses.chunks) {
-    if (chunk.first && !layout.split) m.embedding_gradient = arena.take(s.compute, s.rows, s.hidden);
-    if (!chunk.last) continue;
+  for (const VirtualStageUses& virtual_stage : uses.virtual_stages) {
+    if (virtual_stage.first && !layout.split) m.embedding_gradient = arena.take(s.compute, s.rows, s.hidden);
+    if (!virtual_stage.last) continue;
     const int tp = layout.job.parallelism.tensor;
     // The widest slice of the vocabulary: every tp rank plans the same memory.
     const int64_t v = (layout.job.model.vocab_size + tp - 1) / tp;
@@ -94,8 +94,8 @@ void take_shared(Arena& arena, const Layout& layout, const StageUses& uses, Shar
 
 /// What does not come once more with each micro-batch in flight.
 void take_once(Arena& arena, const Layout& layout, const StageUses& uses, Memory& m) {
-  for (const ChunkUses& chunk : uses.chunks) {
-    m.of_layers.emplace_back(chunk.layers.size());
+  for (const VirtualStageUses& virtual_stage : uses.virtual_stages) {
+    m.of_layers.emplace_back(virtual_stage.layers.size());
     for (LayerRecord& layer : m.of_layers.back()) layout.take(arena, Holder::layer, layer);
   }
   take_shared(arena, layout, uses, m.shared);
@@ -112,8 +112,9 @@ LayerTensors layer_tensors(const JobSpec& job) {
   return tensors;
 }
 
-int64_t vocab_rows(const StageUses& uses, const ChunkUses& chunk, const JobSpec& job, int tp_rank, int64_t* begin) {
-  const int use = chunk.head >= 0 ? chunk.head : chunk.embedding;
+int64_t vocab_rows(const StageUses& uses, const VirtualStageUses& virtual_stage, const JobSpec& job,
+                   int tp_rank, int64_t* begin) {
+  const int use = virtual_stage.head >= 0 ? virtual_stage.head : virtual_stage.embedding;
   const parallel::LocalShard shard =
       parallel::local_shard(uses.uses[size_t(use)].layout, job.parallelism.tensor, tp_rank);
   if (begin) *begin = shard.pieces.front().global.row_begin;
@@ -124,15 +125,15 @@ void take_all(Arena& arena, const JobSpec& job, const StageUses& uses, const Sta
   const Layout layout{job, options.split_backward};
   const LayerShape& s = layout.s;
   take_once(arena, layout, uses, m);
-  m.slots.resize(uses.chunks.size());
-  m.inputs.resize(uses.chunks.size());
-  for (size_t c = 0; c < uses.chunks.size(); ++c) {
-    const ChunkUses& chunk = uses.chunks[c];
+  m.slots.resize(uses.virtual_stages.size());
+  m.inputs.resize(uses.virtual_stages.size());
+  for (size_t c = 0; c < uses.virtual_stages.size(); ++c) {
+    const VirtualStageUses& virtual_stage = uses.virtual_stages[c];
     m.slots[c].resize(size_t(options.slots[c]));
-    for (Slot& slot : m.slots[c]) take_slot(arena, layout, chunk, m.shared.layer, slot);
-    if (!chunk.first) m.inputs[c].resize(size_t(options.slots[c]) + 1);
+    for (Slot& slot : m.slots[c]) take_slot(arena, layout, virtual_stage, m.shared.layer, slot);
+    if (!virtual_stage.first) m.inputs[c].resize(size_t(options.slots[c]) + 1);
     for (Matrix& input : m.inputs[c]) input = arena.take(s.compute, s.local_rows, s.hidden);
-    for (size_t slot = 0; slot < m.slots[c].size() && !chunk.first; ++slot)
+    for (size_t slot = 0; slot < m.slots[c].size() && !virtual_stage.first; ++slot)
       m.slots[c][slot].layers.front().front()[kInput] = m.inputs[c][slot];
   }
 }
@@ -159,14 +160,15 @@ StageBytes StageModel::plan(const JobSpec& job, const StageUses& uses, const Opt
   const LayerShape& s = layout.s;
   const int tp = job.parallelism.tensor;
   StageBytes bytes;
-  // The slots of a chunk are alike and every piece begins on 64 bytes, so that one measured slot is all of them.
-  for (size_t c = 0; c < uses.chunks.size(); ++c) {
+  // The slots of a virtual stage are alike and every piece begins on 64 bytes, so that one measured slot is
+  // all of them.
+  for (size_t c = 0; c < uses.virtual_stages.size(); ++c) {
     Arena one;
     Slot slot;
-    take_slot(one, layout, uses.chunks[c], LayerRecord(layout.tensors.size()), slot);
+    take_slot(one, layout, uses.virtual_stages[c], LayerRecord(layout.tensors.size()), slot);
     bytes.activations += one.used() * size_t(options.slots[c]);
     Arena input;
-    if (!uses.chunks[c].first) input.take(s.compute, s.local_rows, s.hidden);
+    if (!uses.virtual_stages[c].first) input.take(s.compute, s.local_rows, s.hidden);
     bytes.activations += input.used() * (size_t(options.slots[c]) + 1);
   }
   Arena shared;

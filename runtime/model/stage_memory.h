@@ -16,7 +16,7 @@ LayerTensors layer_tensors(const JobSpec& job);
 /// The tensors of one layer for one micro-batch, of each of its sublayers.
 using LayerRecord = std::vector<Tensors>;
 
-/// Memory of one micro-batch in flight through one chunk.
+/// Memory of one micro-batch in flight through one virtual stage.
 struct Slot {
   std::vector<LayerRecord> layers;         // what is not kept for each micro-batch lies in Shared::layer
   Matrix output, output_gradient, input_gradient;
@@ -37,16 +37,19 @@ struct Shared {
 };
 
 struct Memory {
-  std::vector<std::vector<Slot>> slots;    // [chunk][slot]
-  std::vector<std::vector<LayerRecord>> of_layers;   // [chunk][layer]: Life::layer
-  std::vector<std::vector<Matrix>> inputs;   // [chunk][input]: of chunks that receive theirs, one more than slots
+  std::vector<std::vector<Slot>> slots;    // [virtual_stage][slot]
+  std::vector<std::vector<LayerRecord>> of_layers;   // [virtual_stage][layer]: Life::layer
+  std::vector<std::vector<Matrix>>
+      inputs;   // [virtual_stage][input]: of virtual stages that receive theirs, one more than slots
   Shared shared;
 };
 
 inline bool recomputes(const JobSpec& job) { return job.recompute == Recompute::full; }
 
-/// Rows of the vocabulary that this tp rank has of a chunk's head or embedding; begin: the first of them.
-int64_t vocab_rows(const StageUses& uses, const ChunkUses& chunk, const JobSpec& job, int tp_rank, int64_t* begin);
+/// Rows of the vocabulary that this tp rank has of a virtual stage's head or embedding; begin: the first of
+/// them.
+int64_t vocab_rows(const StageUses& uses, const VirtualStageUses& virtual_stage, const JobSpec& job,
+                   int tp_rank, int64_t* begin);
 
 /// Lays out all activation memory.
 void take_all(Arena& arena, const JobSpec& job, const StageUses& uses, const StageModel::Options& options, Memory& m);

@@ -40,8 +40,8 @@ struct StageModel::Impl {
   std::unique_ptr<kernels::Buffer> memory_buffer, tp_scratch, rope_buffer;
   Memory memory;
   LayerContext context;
-  std::vector<std::vector<Layer>> layers;   // [chunk][layer]
-  std::vector<std::vector<bool>> stale;     // [chunk][part]: its weights changed since they were taken
+  std::vector<std::vector<Layer>> layers;   // [virtual_stage][layer]
+  std::vector<std::vector<bool>> stale;   // [virtual_stage][part]: its weights changed since they were taken
   Matrix mid, delta;                        // forward under way: the stream is mid + delta
   Matrix d, embedding_gradient;             // backward under way
   std::unique_ptr<kernels::PackedWeight> head;
@@ -66,13 +66,15 @@ struct StageModel::Impl {
     tp_scratch = backend.allocate(bytes.tensor_sums);
     tp.set_scratch(tp_scratch->data());
     if (bytes.positions > 0) take_rope_table(bytes.positions);
-    for (const ChunkUses& chunk : uses.chunks) {
+    for (const VirtualStageUses& virtual_stage : uses.virtual_stages) {
       const std::vector<LayerRecord>& of_layers = memory.of_layers[layers.size()];
       layers.emplace_back();
-      for (size_t l = 0; l < chunk.layers.size(); ++l)
-        layers.back().emplace_back(layer_kind(job.model), chunk.layers[l].sublayers, context, of_layers[l]);
-      stale.emplace_back(chunk.parts.size(), true);
-      if (chunk.last) head = backend.make_packed(params.weight(chunk.head).rows, shape.hidden, shape.compute);
+      for (size_t l = 0; l < virtual_stage.layers.size(); ++l)
+        layers.back().emplace_back(layer_kind(job.model), virtual_stage.layers[l].sublayers, context,
+                                   of_layers[l]);
+      stale.emplace_back(virtual_stage.parts.size(), true);
+      if (virtual_stage.last)
+        head = backend.make_packed(params.weight(virtual_stage.head).rows, shape.hidden, shape.compute);
     }
   }
 
@@ -85,12 +87,14 @@ struct StageModel::Impl {
     stream.synchronize();   // the table on the host ends here
   }
 
-  Slot& slot(int chunk, int index) { return memory.slots[size_t(chunk)][size_t(index)]; }
-  const ChunkUses& chunk_uses(int chunk) const { return uses.chunks[size_t(chunk)]; }
+  Slot& slot(int virtual_stage, int index) { return memory.slots[size_t(virtual_stage)][size_t(index)]; }
+  const VirtualStageUses& uses_of(int virtual_stage) const {
+    return uses.virtual_stages[size_t(virtual_stage)];
+  }
 
-  int64_t vocab_begin(const ChunkUses& chunk) const {
+  int64_t vocab_begin(const VirtualStageUses& virtual_stage) const {
     int64_t begin = 0;
-    vocab_rows(uses, chunk, job, tp.rank(), &begin);
+    vocab_rows(uses, virtual_stage, job, tp.rank(), &begin);
     return begin;
   }
 
@@ -99,18 +103,19 @@ struct StageModel::Impl {
   void take_weights(int c, int part) {
     if (!stale[size_t(c)][size_t(part)]) return;
     stale[size_t(c)][size_t(part)] = false;
-    const ChunkPart& p = chunk_uses(c).parts[size_t(part)];
+    const StagePart& p = uses_of(c).parts[size_t(part)];
     params.await(p.end);
-    if (p.kind == ChunkPart::layer) layers[size_t(c)][size_t(p.index)].pack(context);
-    if (p.kind == ChunkPart::head) backend.pack(stream, params.weight(p.begin), *head);
+    if (p.kind == StagePart::layer) layers[size_t(c)][size_t(p.index)].pack(context);
+    if (p.kind == StagePart::head) backend.pack(stream, params.weight(p.begin), *head);
   }
 
   /// Calls each(part) for `part`, or for all parts in the order of the pass.
   template <typename Each>
   void for_parts(int c, int part, bool backward, Each each) {
-    const std::vector<ChunkPart>& parts = chunk_uses(c).parts;
+    const std::vector<StagePart>& parts = uses_of(c).parts;
     const auto run = [&](size_t i) {
-      ENSURE(!stale[size_t(c)][i], "the weights of chunk {} part {} were not taken since they changed", c, i);
+      ENSURE(!stale[size_t(c)][i],
+             "the weights of virtual stage {} part {} were not taken since they changed", c, i);
       each(parts[i]);
     };
     if (part != parallel::kAllParts) return run(size_t(part));
@@ -121,25 +126,27 @@ struct StageModel::Impl {
 
   void forward(int c, int index, const MicroBatch& mb, bool train, double* loss, int only) {
     const kernels::Range range(backend, "F", mb.index, c);
-    const ChunkUses& chunk = chunk_uses(c);
+    const VirtualStageUses& virtual_stage = uses_of(c);
     Slot& s = slot(c, index);
-    for_parts(c, only, false, [&](const ChunkPart& part) {
+    for_parts(c, only, false, [&](const StagePart& part) {
       switch (part.kind) {
-        case ChunkPart::embedding: embed(chunk, s, mb.tokens); break;
-        case ChunkPart::layer: layer_forward(c, size_t(part.index), s); break;
-        case ChunkPart::final_norm: final_norm(chunk, s); break;
-        case ChunkPart::head: head_forward(chunk, s, mb, train, loss); break;
+        case StagePart::embedding: embed(virtual_stage, s, mb.tokens); break;
+        case StagePart::layer: layer_forward(c, size_t(part.index), s); break;
+        case StagePart::final_norm: final_norm(virtual_stage, s); break;
+        case StagePart::head: head_forward(virtual_stage, s, mb, train, loss); break;
       }
     });
   }
 
-  void embed(const ChunkUses& chunk, Slot& s, const int32_t* tokens) {
+  void embed(const VirtualStageUses& virtual_stage, Slot& s, const int32_t* tokens) {
     const Matrix x = s.layers.front().front()[kInput];
     const Matrix partial = tp.cuts_rows() ? memory.shared.scratch.partial : x;
-    backend.embedding_forward(stream, tokens, params.weight(chunk.embedding), vocab_begin(chunk), partial);
+    backend.embedding_forward(stream, tokens, params.weight(virtual_stage.embedding),
+                              vocab_begin(virtual_stage), partial);
     tp.leave(partial, x);
-    if (chunk.position >= 0)
-      backend.add_position(stream, params.weight(chunk.position), tp.first_local_row(shape.rows), shape.seq_len, x);
+    if (virtual_stage.position >= 0)
+      backend.add_position(stream, params.weight(virtual_stage.position), tp.first_local_row(shape.rows),
+                           shape.seq_len, x);
   }
 
   void layer_forward(int c, size_t l, Slot& s) {
@@ -147,7 +154,7 @@ struct StageModel::Impl {
     delta = layers[size_t(c)][l].forward(context, s.layers[l], mid, delta);
     mid = s.layers[l].back()[kInput];
     const bool last = l + 1 == s.layers.size();
-    if (last && !chunk_uses(c).last) {
+    if (last && !uses_of(c).last) {
       backend.copy(stream, mid, s.output);
       backend.add(stream, delta, s.output);
     } else if (!last && recomputes(job)) {
@@ -159,17 +166,19 @@ struct StageModel::Impl {
     }
   }
 
-  void final_norm(const ChunkUses& chunk, Slot& s) {
+  void final_norm(const VirtualStageUses& virtual_stage, Slot& s) {
     Shared& m = memory.shared;
     const Matrix y = tp.cuts_rows() ? m.scratch.normed : m.head_input;
-    backend.norm_forward(stream, shape.norm(), mid, delta, vector_weight(params, chunk.final_norm_weight),
-                         vector_weight(params, chunk.final_norm_bias), shape.norm_eps, s.final_x, y, s.final_stats);
+    backend.norm_forward(
+        stream, shape.norm(), mid, delta, vector_weight(params, virtual_stage.final_norm_weight),
+        vector_weight(params, virtual_stage.final_norm_bias), shape.norm_eps, s.final_x, y, s.final_stats);
     tp.enter(y, m.head_input);
   }
 
-  void head_forward(const ChunkUses& chunk, Slot& s, const MicroBatch& mb, bool train, double* loss) {
+  void head_forward(const VirtualStageUses& virtual_stage, Slot& s, const MicroBatch& mb, bool train,
+                    double* loss) {
     Shared& m = memory.shared;
-    const int64_t v = params.weight(chunk.head).rows, begin = vocab_begin(chunk);
+    const int64_t v = params.weight(virtual_stage.head).rows, begin = vocab_begin(virtual_stage);
     const Matrix logits = m.logits.columns(0, v);
     const int32_t* targets = mb.targets;
     backend.linear_forward(stream, m.head_input, *head, {}, logits);
@@ -186,9 +195,9 @@ struct StageModel::Impl {
     backend.linear_backward_input(stream, logits, *head, m.head_input_gradient);
     const Matrix dy = tp.leave(m.head_input_gradient, s.final_gradient);
     if (dy.data != s.final_gradient.data) backend.copy(stream, dy, s.final_gradient);
-    backend.linear_backward_weight(stream, logits, m.head_input, params.gradient(chunk.head, mb.lane), {},
-                                   !mb.first_of_lane);
-    if (mb.last_of_lane) params.merge_lane(chunk.head, chunk.head + 1, mb.lane);
+    backend.linear_backward_weight(stream, logits, m.head_input, params.gradient(virtual_stage.head, mb.lane),
+                                   {}, !mb.first_of_lane);
+    if (mb.last_of_lane) params.merge_lane(virtual_stage.head, virtual_stage.head + 1, mb.lane);
   }
 
   // ---- backward ---------------------------------------------------------------------------------------
@@ -198,56 +207,57 @@ struct StageModel::Impl {
     const char* const name = input_half && weight_half ? "B+W" : input_half ? "B" : "W";
     const kernels::Range range(backend, name, mb.index, c);
     Slot& s = slot(c, index);
-    for_parts(c, only, true, [&](const ChunkPart& part) {
+    for_parts(c, only, true, [&](const StagePart& part) {
       if (input_half) input_gradient(c, part, s, mb);
       if (weight_half) weight_gradient(c, part, s, mb);
     });
   }
 
-  void input_gradient(int c, const ChunkPart& part, Slot& s, const MicroBatch& mb) {
-    const ChunkUses& chunk = chunk_uses(c);
+  void input_gradient(int c, const StagePart& part, Slot& s, const MicroBatch& mb) {
+    const VirtualStageUses& virtual_stage = uses_of(c);
     switch (part.kind) {
-      case ChunkPart::head: break;   // the forward half has made it
-      case ChunkPart::final_norm: final_norm_backward(chunk, s, mb); break;
-      case ChunkPart::layer: layer_backward(c, size_t(part.index), s, mb); break;
-      case ChunkPart::embedding: embedding_backward(s); break;
+      case StagePart::head: break;   // the forward half has made it
+      case StagePart::final_norm: final_norm_backward(virtual_stage, s, mb); break;
+      case StagePart::layer: layer_backward(c, size_t(part.index), s, mb); break;
+      case StagePart::embedding: embedding_backward(s); break;
     }
   }
 
-  void weight_gradient(int c, const ChunkPart& part, Slot& s, const MicroBatch& mb) {
-    const ChunkUses& chunk = chunk_uses(c);
+  void weight_gradient(int c, const StagePart& part, Slot& s, const MicroBatch& mb) {
+    const VirtualStageUses& virtual_stage = uses_of(c);
     switch (part.kind) {
-      case ChunkPart::head: return;
-      case ChunkPart::final_norm: final_weight(chunk, s, mb); break;
-      case ChunkPart::layer: {
+      case StagePart::head: return;
+      case StagePart::final_norm: final_weight(virtual_stage, s, mb); break;
+      case StagePart::layer: {
         const size_t l = size_t(part.index);
         if (job.recompute == Recompute::selective) layers[size_t(c)][l].recompute_cheap(context, s.layers[l]);
         layers[size_t(c)][l].backward_weight(context, s.layers[l], {mb.lane, mb.first_of_lane});
         break;
       }
-      case ChunkPart::embedding: embedding_weight(chunk, s, mb); break;
+      case StagePart::embedding: embedding_weight(virtual_stage, s, mb); break;
     }
     if (mb.last_of_lane) params.merge_lane(part.begin, part.end, mb.lane);
   }
 
-  void final_norm_backward(const ChunkUses& chunk, Slot& s, const MicroBatch& mb) {
+  void final_norm_backward(const VirtualStageUses& virtual_stage, Slot& s, const MicroBatch& mb) {
     const bool fused = !options.split_backward;
     const auto gradient = [&](int use, const Matrix& waiting) {
       return fused ? vector_gradient(params, use, mb.lane) : use < 0 ? Matrix{} : waiting;
     };
     d = memory.shared.pong;
     backend.norm_backward(stream, shape.norm(), s.final_gradient, s.final_x,
-                          vector_weight(params, chunk.final_norm_weight), s.final_stats, {}, d,
-                          gradient(chunk.final_norm_weight, s.final_norm_weight),
-                          gradient(chunk.final_norm_bias, s.final_norm_bias), fused && !mb.first_of_lane);
+                          vector_weight(params, virtual_stage.final_norm_weight), s.final_stats, {}, d,
+                          gradient(virtual_stage.final_norm_weight, s.final_norm_weight),
+                          gradient(virtual_stage.final_norm_bias, s.final_norm_bias),
+                          fused && !mb.first_of_lane);
   }
 
   void layer_backward(int c, size_t l, Slot& s, const MicroBatch& mb) {
-    const ChunkUses& chunk = chunk_uses(c);
-    if (l + 1 == s.layers.size() && !chunk.last) d = s.output_gradient;
+    const VirtualStageUses& virtual_stage = uses_of(c);
+    if (l + 1 == s.layers.size() && !virtual_stage.last) d = s.output_gradient;
     if (recomputes(job)) layers[size_t(c)][l].recompute(context, s.layers[l]);
     const Matrix other = d.data == memory.shared.ping.data ? memory.shared.pong : memory.shared.ping;
-    const Matrix din = l == 0 && !chunk.first ? s.input_gradient : other;
+    const Matrix din = l == 0 && !virtual_stage.first ? s.input_gradient : other;
     layers[size_t(c)][l].backward_input(context, s.layers[l], d, din, {mb.lane, mb.first_of_lane});
     d = din;
   }
@@ -266,21 +276,22 @@ struct StageModel::Impl {
       embedding_gradient = d;
   }
 
-  void final_weight(const ChunkUses& chunk, Slot& s, const MicroBatch& mb) {
+  void final_weight(const VirtualStageUses& virtual_stage, Slot& s, const MicroBatch& mb) {
     if (!options.split_backward) return;   // the input half made them
-    accumulate(context, s.final_norm_weight, vector_gradient(params, chunk.final_norm_weight, mb.lane),
-               mb.first_of_lane);
-    accumulate(context, s.final_norm_bias, vector_gradient(params, chunk.final_norm_bias, mb.lane),
+    accumulate(context, s.final_norm_weight,
+               vector_gradient(params, virtual_stage.final_norm_weight, mb.lane), mb.first_of_lane);
+    accumulate(context, s.final_norm_bias, vector_gradient(params, virtual_stage.final_norm_bias, mb.lane),
                mb.first_of_lane);
   }
-  void embedding_weight(const ChunkUses& chunk, Slot& s, const MicroBatch& mb) {
+  void embedding_weight(const VirtualStageUses& virtual_stage, Slot& s, const MicroBatch& mb) {
     const Matrix dx = options.split_backward ? s.embedding_gradient : embedding_gradient;
-    if (mb.first_of_lane) params.zero_gradient(chunk.embedding, mb.lane);
-    backend.embedding_backward(stream, mb.tokens, dx, vocab_begin(chunk),
-                               params.gradient(chunk.embedding, mb.lane));
-    if (chunk.position < 0) return;
-    if (mb.first_of_lane) params.zero_gradient(chunk.position, mb.lane);
-    backend.add_position_backward(stream, dx, 0, shape.seq_len, params.gradient(chunk.position, mb.lane));
+    if (mb.first_of_lane) params.zero_gradient(virtual_stage.embedding, mb.lane);
+    backend.embedding_backward(stream, mb.tokens, dx, vocab_begin(virtual_stage),
+                               params.gradient(virtual_stage.embedding, mb.lane));
+    if (virtual_stage.position < 0) return;
+    if (mb.first_of_lane) params.zero_gradient(virtual_stage.position, mb.lane);
+    backend.add_position_backward(stream, dx, 0, shape.seq_len,
+                                  params.gradient(virtual_stage.position, mb.lane));
   }
 };
 
@@ -290,42 +301,49 @@ StageModel::StageModel(const JobSpec& job, StageUses uses, Options options, para
 StageModel::~StageModel() = default;
 
 void StageModel::weights_changed() {
-  for (std::vector<bool>& chunk : impl_->stale) chunk.assign(chunk.size(), true);
+  for (std::vector<bool>& virtual_stage : impl_->stale) virtual_stage.assign(virtual_stage.size(), true);
 }
 
 kernels::Stream& StageModel::stream() { return impl_->stream; }
-Matrix StageModel::input(int chunk, int input) { return impl_->memory.inputs[size_t(chunk)][size_t(input)]; }
-void StageModel::use_input(int chunk, int slot, int input) {
-  impl_->slot(chunk, slot).layers.front().front()[kInput] = this->input(chunk, input);
+Matrix StageModel::input(int virtual_stage, int input) {
+  return impl_->memory.inputs[size_t(virtual_stage)][size_t(input)];
 }
-Matrix StageModel::output(int chunk, int slot) { return impl_->slot(chunk, slot).output; }
-Matrix StageModel::output_gradient(int chunk, int slot) { return impl_->slot(chunk, slot).output_gradient; }
-Matrix StageModel::input_gradient(int chunk, int slot) { return impl_->slot(chunk, slot).input_gradient; }
+void StageModel::use_input(int virtual_stage, int slot, int input) {
+  impl_->slot(virtual_stage, slot).layers.front().front()[kInput] = this->input(virtual_stage, input);
+}
+Matrix StageModel::output(int virtual_stage, int slot) { return impl_->slot(virtual_stage, slot).output; }
+Matrix StageModel::output_gradient(int virtual_stage, int slot) {
+  return impl_->slot(virtual_stage, slot).output_gradient;
+}
+Matrix StageModel::input_gradient(int virtual_stage, int slot) {
+  return impl_->slot(virtual_stage, slot).input_gradient;
+}
 
-int StageModel::parts(int chunk) const { return int(impl_->chunk_uses(chunk).parts.size()); }
-const ChunkPart& StageModel::part(int chunk, int part) const {
-  return impl_->chunk_uses(chunk).parts[size_t(part)];
+int StageModel::parts(int virtual_stage) const { return int(impl_->uses_of(virtual_stage).parts.size()); }
+const StagePart& StageModel::part(int virtual_stage, int part) const {
+  return impl_->uses_of(virtual_stage).parts[size_t(part)];
 }
-void StageModel::take_weights(int chunk, int part) { impl_->take_weights(chunk, part); }
-void StageModel::forward(int chunk, int slot, const MicroBatch& mb, bool train, double* loss, int part) {
-  impl_->forward(chunk, slot, mb, train, loss, part);
+void StageModel::take_weights(int virtual_stage, int part) { impl_->take_weights(virtual_stage, part); }
+void StageModel::forward(int virtual_stage, int slot, const MicroBatch& mb, bool train, double* loss,
+                         int part) {
+  impl_->forward(virtual_stage, slot, mb, train, loss, part);
 }
-void StageModel::backward(int chunk, int slot, const MicroBatch& mb, int part) {
+void StageModel::backward(int virtual_stage, int slot, const MicroBatch& mb, int part) {
   ENSURE(!impl_->options.split_backward);
-  impl_->backward(chunk, slot, mb, true, true, part);
+  impl_->backward(virtual_stage, slot, mb, true, true, part);
 }
-void StageModel::backward_input(int chunk, int slot, const MicroBatch& mb, int part) {
+void StageModel::backward_input(int virtual_stage, int slot, const MicroBatch& mb, int part) {
   ENSURE(impl_->options.split_backward);
-  impl_->backward(chunk, slot, mb, true, false, part);
+  impl_->backward(virtual_stage, slot, mb, true, false, part);
 }
-void StageModel::backward_weight(int chunk, int slot, const MicroBatch& mb, int part) {
+void StageModel::backward_weight(int virtual_stage, int slot, const MicroBatch& mb, int part) {
   ENSURE(impl_->options.split_backward);
-  impl_->backward(chunk, slot, mb, false, true, part);
+  impl_->backward(virtual_stage, slot, mb, false, true, part);
 }
 
 void StageModel::last_logits(const int32_t* tokens, int64_t count, std::span<float> logits) {
   Impl& m = *impl_;
-  ENSURE(m.uses.chunks.size() == 1 && m.tp.size() == 1 && count >= 1 && count <= m.shape.seq_len);
+  ENSURE(m.uses.virtual_stages.size() == 1 && m.tp.size() == 1 && count >= 1 && count <= m.shape.seq_len);
   std::vector<int32_t> padded(size_t(m.shape.rows), 0);
   std::copy(tokens, tokens + count, padded.begin());
   const size_t bytes = padded.size() * sizeof(int32_t);

@@ -34,7 +34,8 @@ StageProgram stage_program(const JobSpec& job, int stage, const StageUses& uses)
   StageProgram p;
   p.shape = {.pipeline = pipeline_shape(job), .stage = stage, .splits_backward = splits_backward(job),
              .gathers = job.parallelism.zero_stage > 0 && job.parallelism.data > 1};
-  for (const ChunkUses& chunk : uses.chunks) p.shape.chunks.push_back(chunk.part_count());
+  for (const VirtualStageUses& virtual_stage : uses.virtual_stages)
+    p.shape.virtual_stages.push_back(virtual_stage.part_count());
   const parallel::Program schedule = pipeline_programs(job)[size_t(stage)];
   p.slots = plan_slots(schedule, p.shape.pipeline.virtual_stages, p.shape.pipeline.micro_batches);
   p.actions = parallel::make_step_program(p.shape, schedule, p.slots);

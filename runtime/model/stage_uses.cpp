@@ -16,11 +16,11 @@ class UseBuilder {
       : table_(table), job_(job), at_(at) {}
 
   StageUses build() {
-    const int stages = job_.parallelism.pipeline, chunks = stages * job_.parallelism.virtual_stages;
+    const int stages = job_.parallelism.pipeline, virtual_stages = stages * job_.parallelism.virtual_stages;
     for (int local = 0; local < job_.parallelism.virtual_stages; ++local) {
-      const int chunk = local * stages + at_.pp;
-      add_chunk(local, chunk == 0, chunk == chunks - 1,
-                layers_of_chunk(job_.model.num_layers, chunk, chunks));
+      const int virtual_stage = local * stages + at_.pp;
+      add_virtual_stage(local, virtual_stage == 0, virtual_stage == virtual_stages - 1,
+                layers_of_virtual_stage(job_.model.num_layers, virtual_stage, virtual_stages));
     }
     return std::move(result_);
   }
@@ -43,37 +43,37 @@ class UseBuilder {
     return int(result_.uses.size()) - 1;
   }
 
-  void add_chunk(int local, bool first, bool last, std::pair<int64_t, int64_t> layers) {
-    ChunkUses chunk;
-    chunk.first = first;
-    chunk.last = last;
-    chunk.begin = int(result_.uses.size());
-    chunk.first_layer = layers.first;
+  void add_virtual_stage(int local, bool first, bool last, std::pair<int64_t, int64_t> layers) {
+    VirtualStageUses virtual_stage;
+    virtual_stage.first = first;
+    virtual_stage.last = last;
+    virtual_stage.begin = int(result_.uses.size());
+    virtual_stage.first_layer = layers.first;
     for (int i = first_param(first ? -1 : layers.first); i < first_param(last ? job_.model.num_layers + 1 : layers.second); ++i) {
       const Param& p = table_.params[size_t(i)];
       if (p.layer == -1)
-        add_before(i, chunk);
+        add_before(i, virtual_stage);
       else if (p.layer == job_.model.num_layers)
-        add_after(i, chunk);
+        add_after(i, virtual_stage);
       else
-        add_to_layer(i, int(p.layer - layers.first), chunk);
+        add_to_layer(i, int(p.layer - layers.first), virtual_stage);
     }
-    if (last && table_.tied) chunk.head = add(embedding_param(), false, ParamUse::tied_second);
-    chunk.end = int(result_.uses.size());
-    list_parts(chunk);
-    ENSURE(local == int(result_.chunks.size()));
-    result_.chunks.push_back(std::move(chunk));
+    if (last && table_.tied) virtual_stage.head = add(embedding_param(), false, ParamUse::tied_second);
+    virtual_stage.end = int(result_.uses.size());
+    list_parts(virtual_stage);
+    ENSURE(local == int(result_.virtual_stages.size()));
+    result_.virtual_stages.push_back(std::move(virtual_stage));
   }
 
-  static void list_parts(ChunkUses& c) {
+  static void list_parts(VirtualStageUses& c) {
     if (c.first)
-      c.parts.push_back({ChunkPart::embedding, c.embedding, std::max(c.embedding, c.position) + 1});
+      c.parts.push_back({StagePart::embedding, c.embedding, std::max(c.embedding, c.position) + 1});
     for (size_t l = 0; l < c.layers.size(); ++l)
-      c.parts.push_back({ChunkPart::layer, c.layers[l].begin, c.layers[l].end, int(l)});
+      c.parts.push_back({StagePart::layer, c.layers[l].begin, c.layers[l].end, int(l)});
     if (!c.last) return;
     c.parts.push_back(
-        {ChunkPart::final_norm, c.final_norm_weight, std::max(c.final_norm_weight, c.final_norm_bias) + 1});
-    c.parts.push_back({ChunkPart::head, c.head, c.head + 1});
+        {StagePart::final_norm, c.final_norm_weight, std::max(c.final_norm_weight, c.final_norm_bias) + 1});
+    c.parts.push_back({StagePart::head, c.head, c.head + 1});
   }
 
   /// Of the table, which is in the order of the layers: the first of `layer` or behind it.
@@ -86,27 +86,27 @@ class UseBuilder {
       if (table_.params[i].role == ParamRole::embedding) return int(i);
     return -1;
   }
-  void add_before(int i, ChunkUses& chunk) {
+  void add_before(int i, VirtualStageUses& virtual_stage) {
     if (table_.params[size_t(i)].role == ParamRole::position)
-      chunk.position = add(i);
+      virtual_stage.position = add(i);
     else
-      chunk.embedding = add(i, false, table_.tied ? ParamUse::tied_first : ParamUse::untied);
+      virtual_stage.embedding = add(i, false, table_.tied ? ParamUse::tied_first : ParamUse::untied);
   }
-  void add_after(int i, ChunkUses& chunk) {
+  void add_after(int i, VirtualStageUses& virtual_stage) {
     switch (table_.params[size_t(i)].role) {
-      case ParamRole::norm_weight: chunk.final_norm_weight = add(i); break;
-      case ParamRole::norm_bias: chunk.final_norm_bias = add(i); break;
-      default: chunk.head = add(i);
+      case ParamRole::norm_weight: virtual_stage.final_norm_weight = add(i); break;
+      case ParamRole::norm_bias: virtual_stage.final_norm_bias = add(i); break;
+      default: virtual_stage.head = add(i);
     }
   }
 
-  void add_to_layer(int i, int layer_index, ChunkUses& chunk) {
-    if (int(chunk.layers.size()) <= layer_index) {
-      chunk.layers.emplace_back();
-      chunk.layers.back().begin = int(result_.uses.size());
-      chunk.layers.back().sublayers.resize(layer_kind(job_.model).size());
+  void add_to_layer(int i, int layer_index, VirtualStageUses& virtual_stage) {
+    if (int(virtual_stage.layers.size()) <= layer_index) {
+      virtual_stage.layers.emplace_back();
+      virtual_stage.layers.back().begin = int(result_.uses.size());
+      virtual_stage.layers.back().sublayers.resize(layer_kind(job_.model).size());
     }
-    LayerUses& layer = chunk.layers[size_t(layer_index)];
+    LayerUses& layer = virtual_stage.layers[size_t(layer_index)];
     const Param& p = table_.params[size_t(i)];
     std::vector<int>& at = layer.sublayers[size_t(p.sublayer)].at;
     at.resize(std::max(at.size(), size_t(p.place) + 1), -1);

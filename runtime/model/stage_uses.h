@@ -1,4 +1,5 @@
-// Which parameters one rank uses, in forward order, chunk by chunk: the bridge from the table of parameters to ShardedParams.
+// Which parameters one rank uses, in forward order, virtual stage by virtual stage: the bridge from the table
+// of parameters to ShardedParams.
 #pragma once
 #include <vector>
 
@@ -16,27 +17,27 @@ struct LayerUses {
   std::vector<SublayerUses> sublayers;
 };
 
-/// What a chunk is computed in, in forward order, and the uses of each.
-struct ChunkPart {
+/// What a virtual stage is computed in, in forward order, and the uses of each.
+struct StagePart {
   enum Kind { embedding, layer, final_norm, head } kind = layer;
   int begin = 0, end = 0;             ///< uses
-  int index = 0;                      ///< of a layer: which one of the chunk
+  int index = 0;                      ///< of a layer: which one of the virtual stage
 };
 
-struct ChunkUses {
+struct VirtualStageUses {
   bool first = false, last = false;   ///< holds the embedding; holds the final norm and the head
   int begin = 0, end = 0;
   int embedding = -1, position = -1;
   std::vector<LayerUses> layers;
   int64_t first_layer = 0;
   int final_norm_weight = -1, final_norm_bias = -1, head = -1;
-  std::vector<ChunkPart> parts;
-  parallel::ChunkParts part_count() const { return {int(parts.size()), last}; }
+  std::vector<StagePart> parts;
+  parallel::VirtualStageParts part_count() const { return {int(parts.size()), last}; }
 };
 
 struct StageUses {
   std::vector<parallel::ParamUse> uses;
-  std::vector<ChunkUses> chunks;      ///< local chunks in order
+  std::vector<VirtualStageUses> virtual_stages;      ///< local virtual stages in order
 };
 
 StageUses stage_uses(const ParamTable& table, const JobSpec& job, const parallel::MeshPosition& at);

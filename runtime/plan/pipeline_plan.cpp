@@ -47,8 +47,9 @@ PipelinePlan plan_pipeline(const JobSpec& job, int64_t most_simulated) {
   const int64_t rounds = (all - fewer) / round;
   PipelinePlan plan = std::move(first.plan);
   for (size_t stage = 0; stage < plan.slots.size(); ++stage) {
-    for (size_t chunk = 0; chunk < plan.slots[stage].size(); ++chunk)
-      plan.slots[stage][chunk] += int(rounds * (second.plan.slots[stage][chunk] - plan.slots[stage][chunk]));
+    for (size_t virtual_stage = 0; virtual_stage < plan.slots[stage].size(); ++virtual_stage)
+      plan.slots[stage][virtual_stage] +=
+          int(rounds * (second.plan.slots[stage][virtual_stage] - plan.slots[stage][virtual_stage]));
     plan.sends[stage] += rounds * (second.plan.sends[stage] - plan.sends[stage]);
   }
   const double busy = first.busy + double(rounds) * (second.busy - first.busy);

@@ -9,7 +9,7 @@
 namespace trainctl {
 
 struct PipelinePlan {
-  std::vector<std::vector<int>> slots;  ///< [stage][local chunk] micro-batches in flight at once
+  std::vector<std::vector<int>> slots;  ///< [stage][local virtual stage] micro-batches in flight at once
   std::vector<int64_t> sends;           ///< [stage] activations and gradients sent in a step
   double bubble_fraction = 0;           ///< mean idle share of a stage, from the simulated schedule
 };

@@ -19,7 +19,7 @@ using StageClass = std::vector<std::tuple<bool, bool, size_t>>;
 
 StageClass class_of(const StageUses& uses) {
   StageClass result;
-  for (const ChunkUses& c : uses.chunks) result.emplace_back(c.first, c.last, c.layers.size());
+  for (const VirtualStageUses& c : uses.virtual_stages) result.emplace_back(c.first, c.last, c.layers.size());
   return result;
 }
 
@@ -170,7 +170,7 @@ std::string render_timeline(const JobSpec& job, const DeviceModel& device, int w
   }
   const double flops_per_s = device.flops_per_s > 0 ? device.flops_per_s : 1;
   const auto of = [&](int stage, const parallel::Instruction& i) {
-    return (*work[size_t(stage)])[size_t(i.chunk)];
+    return (*work[size_t(stage)])[size_t(i.virtual_stage)];
   };
   const auto cost = [&](int stage, const parallel::Instruction& i) {
     const MicroBatchWork w = of(stage, i);

@@ -111,22 +111,22 @@ std::vector<MicroBatchWork> tally_micro_batch(const JobSpec& job, const DeviceMo
       *mesh.dp, *mesh.tp, mesh.tied.get(), *backend, *stream);
   // The halves apart, whatever the schedule: their work is the same.
   StageModel model(job, parts.uses,
-                   {.slots = std::vector<int>(parts.uses.chunks.size(), 1), .split_backward = true}, params,
-                   tp, *backend, *stream);
+                   {.slots = std::vector<int>(parts.uses.virtual_stages.size(), 1), .split_backward = true},
+                   params, tp, *backend, *stream);
   const auto counted = [&](auto work) {
     const double before = tally.work.flops();
     work();
     return tally.work.flops() - before;
   };
   std::vector<MicroBatchWork> result;
-  for (int c = 0; c < int(parts.uses.chunks.size()); ++c) {
+  for (int c = 0; c < int(parts.uses.virtual_stages.size()); ++c) {
     for (int part = 0; part < model.parts(c); ++part) model.take_weights(c, part);
     double loss = 0;
     MicroBatchWork work;
     work.forward = counted([&] { model.forward(c, 0, {}, true, &loss); });
     work.backward_input = counted([&] { model.backward_input(c, 0, {}); });
     work.backward_weight = counted([&] { model.backward_weight(c, 0, {}); });
-    const ChunkUses& uses = parts.uses.chunks[size_t(c)];
+    const VirtualStageUses& uses = parts.uses.virtual_stages[size_t(c)];
     const kernels::Matrix edge = uses.last ? kernels::Matrix{} : model.output(c, 0);
     const kernels::Matrix back = uses.first ? edge : model.input_gradient(c, 0);
     if (back) work.edge_bytes = double(back.count()) * double(size_of(back.dtype));

@@ -90,10 +90,10 @@ void check_pipeline(Resolution& r) {
   const bool shape =
       r.sound({"parallelism.pipeline", "parallelism.virtual_stages", "parallelism.pipeline_schedule"});
   if (!shape) return;
-  const int64_t chunks = int64_t{p.pipeline} * p.virtual_stages;
-  if (r.sound({"model.num_layers"}) && r.job.model.num_layers < chunks)
+  const int64_t all = int64_t{p.pipeline} * p.virtual_stages;
+  if (r.sound({"model.num_layers"}) && r.job.model.num_layers < all)
     r.report("E0303",
-             fmt::format("{} layers cannot fill {} pipeline chunks", r.job.model.num_layers, chunks),
+             fmt::format("{} layers cannot fill {} virtual stages", r.job.model.num_layers, all),
              {"parallelism.pipeline", "parallelism.virtual_stages", "model.num_layers"},
              {fmt::format("pipeline * virtual_stages can be at most {}", r.job.model.num_layers)});
   if (p.pipeline == 1 && p.virtual_stages > 1)

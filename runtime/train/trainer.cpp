@@ -136,11 +136,17 @@ struct Trainer::Impl {
     if (backend.is_host()) return;
     activity.enter(RunPhase::building, -1, "(every op runs once)");
     rehearsing = true;
-    warm_up({.model = *model, .params = *params, .backend = backend, .chunks = job.parallelism.virtual_stages,
+    warm_up({.model = *model,
+             .params = *params,
+             .backend = backend,
+             .virtual_stages = job.parallelism.virtual_stages,
              .split_backward = plan.model.split_backward,
-             .lanes_per_rank = plan.sharding.lanes_per_rank, .tokens = tokens ? tokens->inputs(0) : nullptr,
-             .targets = tokens ? tokens->targets(0) : nullptr, .losses = static_cast<double*>(losses->data()),
-             .first_chunk = tables.grids.first_chunk, .total_chunks = tables.grids.total});
+             .lanes_per_rank = plan.sharding.lanes_per_rank,
+             .tokens = tokens ? tokens->inputs(0) : nullptr,
+             .targets = tokens ? tokens->targets(0) : nullptr,
+             .losses = static_cast<double*>(losses->data()),
+             .first_chunk = tables.grids.first_chunk,
+             .total_chunks = tables.grids.total});
     rehearsing = false;
   }
 
@@ -150,7 +156,7 @@ struct Trainer::Impl {
       activity.set({.phase = phase,
                     .step = step + 1,
                     .micro_batch = a.micro_batch,
-                    .virtual_stage = a.chunk * mesh.pp + at.pp});
+                    .virtual_stage = a.virtual_stage * mesh.pp + at.pp});
     else
       activity.enter(phase, step + 1);
     if (a.act == parallel::Act::sum) reduce_began_s = clock.monotonic_s(), waited_until_reduce_s = waited();

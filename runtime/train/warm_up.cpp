@@ -9,23 +9,23 @@ void warm_up(const WarmUp& w) {
     return MicroBatch{.index = 0, .lane = w.lanes_per_rank - 1, .first_of_lane = first, .last_of_lane = !first, .tokens = w.tokens,
                       .targets = w.targets};
   };
-  const auto each_part = [&](int chunk, auto each) {
-    for (int part = 0; part < w.model.parts(chunk); ++part) each(chunk, part);
+  const auto each_part = [&](int virtual_stage, auto each) {
+    for (int part = 0; part < w.model.parts(virtual_stage); ++part) each(virtual_stage, part);
   };
   w.params.publish();
   for (const bool first : {true, false}) {
     const MicroBatch mb = micro_batch(first);
-    for (int chunk = 0; chunk < w.chunks; ++chunk) {
-      if (first) each_part(chunk, [&](int c, int part) { w.model.take_weights(c, part); });
-      w.model.forward(chunk, 0, mb, true, w.losses);
+    for (int virtual_stage = 0; virtual_stage < w.virtual_stages; ++virtual_stage) {
+      if (first) each_part(virtual_stage, [&](int c, int part) { w.model.take_weights(c, part); });
+      w.model.forward(virtual_stage, 0, mb, true, w.losses);
     }
-    for (int chunk = w.chunks - 1; chunk >= 0; --chunk) {
+    for (int virtual_stage = w.virtual_stages - 1; virtual_stage >= 0; --virtual_stage) {
       if (!w.split_backward) {
-        w.model.backward(chunk, 0, mb);
+        w.model.backward(virtual_stage, 0, mb);
         continue;
       }
-      w.model.backward_input(chunk, 0, mb);
-      w.model.backward_weight(chunk, 0, mb);
+      w.model.backward_input(virtual_stage, 0, mb);
+      w.model.backward_weight(virtual_stage, 0, mb);
     }
   }
   w.params.reduce(0, w.params.use_count());

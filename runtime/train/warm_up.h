@@ -15,7 +15,7 @@ struct WarmUp {
   StageModel& model;
   parallel::ShardedParams& params;
   kernels::Backend& backend;
-  int chunks = 1;                      ///< of this rank
+  int virtual_stages = 1;                      ///< of this rank
   bool split_backward = false;         ///< as in StageModel::Options
   int lanes_per_rank = 1;
   /// Device [M], any tokens of the vocabulary; null where the rank reads none.

@@ -61,7 +61,7 @@ TEST_CASE("a replaced instruction is always found") {
         for (int round = 0; round < 10; ++round) {
           Instruction other{static_cast<Op>(random() % 9), static_cast<int>(random() % 5) - 1,
                             static_cast<int>(random() % 10) - 1};
-          if (other.op == Op::step) other.chunk = other.micro_batch = 0;
+          if (other.op == Op::step) other.virtual_stage = other.micro_batch = 0;
           if (other.op == Op::reduce) other.micro_batch = 0;
           if (other == original) continue;
           programs[stage][index] = other;
@@ -75,16 +75,17 @@ TEST_CASE("a replaced instruction is always found") {
 bool must_follow(const Instruction& first, const Instruction& second, const PipelineShape& shape) {
   if (second.op == Op::step) return true;
   const bool same_micro_batch = first.micro_batch == second.micro_batch;
-  const bool same_pair = same_micro_batch && first.chunk == second.chunk;
+  const bool same_pair = same_micro_batch && first.virtual_stage == second.virtual_stage;
   const auto ops = [&](Op a, Op b) { return first.op == a && second.op == b; };
-  if (second.op == Op::reduce) return first.op == Op::backward_weight && first.chunk == second.chunk;
+  if (second.op == Op::reduce)
+    return first.op == Op::backward_weight && first.virtual_stage == second.virtual_stage;
   if (first.op == second.op && first.op != Op::reduce) {
-    // Messages keep their order, and so do gradients of one chunk; forwards are free unless one feeds the
-    // other.
+    // Messages keep their order, and so do gradients of one virtual stage; forwards are free unless one feeds
+    // the other.
     if (first.op == Op::forward) return shape.stages == 1 && same_micro_batch;
-    if (first.op == Op::backward_weight) return first.chunk == second.chunk;
+    if (first.op == Op::backward_weight) return first.virtual_stage == second.virtual_stage;
     if (first.op == Op::backward_input)
-      return first.chunk == second.chunk || (shape.stages == 1 && same_micro_batch);
+      return first.virtual_stage == second.virtual_stage || (shape.stages == 1 && same_micro_batch);
     return true;
   }
   return same_pair &&
@@ -147,43 +148,49 @@ TEST_CASE("what the checker says of messages") {
   SECTION("send left out") {
     small.erase(0, 3);
     CHECK(small.problem() ==
-          "stage 0, instruction 6: receive_gradient of chunk 0 micro-batch 1: waits for ever in a circle, "
+          "stage 0, instruction 6: receive_gradient of virtual stage 0 micro-batch 1: waits for ever in a "
+          "circle, "
           "stage 1 waits too");
   }
   SECTION("last send left out") {
     small.erase(1, 8);
     CHECK(small.problem() ==
-          "stage 0, instruction 7: receive_gradient of chunk 0 micro-batch 1: waits for ever, stage 1 has "
+          "stage 0, instruction 7: receive_gradient of virtual stage 0 micro-batch 1: waits for ever, stage "
+          "1 has "
           "ended without sending it");
   }
   SECTION("receive left out") {
     small.erase(1, 0);
-    CHECK(small.problem() ==
-          "stage 1, instruction 0: forward of chunk 0 micro-batch 0: its activation was not received");
+    CHECK(
+        small.problem() ==
+        "stage 1, instruction 0: forward of virtual stage 0 micro-batch 0: its activation was not received");
   }
   SECTION("sent twice") {
     small.programs[0].insert(small.at(0, 1), *small.at(0, 1));
     CHECK(small.problem() ==
-          "stage 0, instruction 2: send_activation of chunk 0 micro-batch 0: it was done before");
+          "stage 0, instruction 2: send_activation of virtual stage 0 micro-batch 0: it was done before");
   }
   SECTION("messages in the wrong order") {
     small.move(0, 1, 3);
     CHECK(small.problem() ==
-          "stage 1, instruction 0: receive_activation of chunk 0 micro-batch 0: the message that comes next "
-          "is for chunk 0 micro-batch 1");
+          "stage 1, instruction 0: receive_activation of virtual stage 0 micro-batch 0: the message that "
+          "comes next "
+          "is for virtual stage 0 micro-batch 1");
   }
   SECTION("waiting for a gradient too soon makes a circle") {
     small.move(1, 5, 2);  // stage 1 does all forwards first ...
     small.move(1, 6, 3);
     small.move(0, 4, 2);  // ... and stage 0 waits before its second
     CHECK(small.problem() ==
-          "stage 0, instruction 2: receive_gradient of chunk 0 micro-batch 0: waits for ever in a circle, "
+          "stage 0, instruction 2: receive_gradient of virtual stage 0 micro-batch 0: waits for ever in a "
+          "circle, "
           "stage 1 waits too");
   }
   SECTION("a message nobody wants") {
     small.programs[1].insert(small.at(1, 2), Instruction{Op::send_activation, 0, 0});
     CHECK(small.problem() ==
-          "stage 1, instruction 2: send_activation of chunk 0 micro-batch 0: there is no chunk to send to");
+          "stage 1, instruction 2: send_activation of virtual stage 0 micro-batch 0: there is no virtual "
+          "stage to send to");
   }
 }
 
@@ -193,21 +200,24 @@ TEST_CASE("what the checker says of work") {
   SECTION("gradients out of micro-batch order") {
     std::swap(small.at(1, 4)->micro_batch, small.at(1, 9)->micro_batch);
     CHECK(small.problem() ==
-          "stage 1, instruction 4: backward_weight of chunk 0 micro-batch 1: its backward_input has not run");
+          "stage 1, instruction 4: backward_weight of virtual stage 0 micro-batch 1: its backward_input has "
+          "not run");
   }
   SECTION("weights out of micro-batch order") {
     small.move(1, 4, 9);
     CHECK(small.problem() ==
-          "stage 1, instruction 8: backward_weight of chunk 0 micro-batch 1: it is the turn of micro-batch 0");
+          "stage 1, instruction 8: backward_weight of virtual stage 0 micro-batch 1: it is the turn of "
+          "micro-batch 0");
   }
   SECTION("reduced too soon") {
     std::swap(*small.at(0, 9), *small.at(0, 10));
     CHECK(small.problem() ==
-          "stage 0, instruction 9: reduce of chunk 0: only 1 of 2 micro-batches have their backward_weight");
+          "stage 0, instruction 9: reduce of virtual stage 0: only 1 of 2 micro-batches have their "
+          "backward_weight");
   }
   SECTION("not reduced") {
     small.erase(0, 10);
-    CHECK(small.problem() == "stage 0, instruction 10: step: chunk 0 is not reduced yet");
+    CHECK(small.problem() == "stage 0, instruction 10: step: virtual stage 0 is not reduced yet");
   }
   SECTION("no step") {
     small.erase(1, 11);
@@ -216,15 +226,15 @@ TEST_CASE("what the checker says of work") {
   SECTION("work after step") {
     small.programs[0].push_back({Op::forward, 0, 0});
     CHECK(small.problem() ==
-          "stage 0, instruction 12: forward of chunk 0 micro-batch 0: it comes after step");
+          "stage 0, instruction 12: forward of virtual stage 0 micro-batch 0: it comes after step");
   }
   SECTION("out of range") {
     small.at(0, 0)->micro_batch = 2;
     CHECK(small.problem() ==
-          "stage 0, instruction 0: forward of chunk 0 micro-batch 2: a step has 2 micro-batches");
+          "stage 0, instruction 0: forward of virtual stage 0 micro-batch 2: a step has 2 micro-batches");
     *small.at(0, 0) = {Op::forward, 1, 0};
     CHECK(small.problem() ==
-          "stage 0, instruction 0: forward of chunk 1 micro-batch 0: a stage has 1 chunks");
+          "stage 0, instruction 0: forward of virtual stage 1 micro-batch 0: a stage has 1 virtual stages");
   }
 }
 

@@ -27,9 +27,9 @@ void for_each_legal_shape(Visit visit) {
   int shapes = 0;
   for (Schedule schedule : kSchedules)
     for (int stages = 1; stages <= 8; ++stages)
-      for (int chunks = 1; chunks <= 4; ++chunks)
+      for (int virtual_stages = 1; virtual_stages <= 4; ++virtual_stages)
         for (int micro_batches = 1; micro_batches <= 16; ++micro_batches) {
-          const PipelineShape shape{schedule, stages, chunks, micro_batches};
+          const PipelineShape shape{schedule, stages, virtual_stages, micro_batches};
           if (shape_problem(shape)) continue;
           INFO(text_of(shape));
           visit(shape);
@@ -83,15 +83,15 @@ TEST_CASE("gpipe, 1f1b and interleaved finish weights at once, but send the grad
       for (size_t i = 0; i < program.size(); ++i) {
         if (program[i].op != Op::backward_input) continue;
         const size_t weight = i + (program[i + 1].op == Op::send_gradient ? 2 : 1);
-        right = right &&
-                program[weight] == Instruction{Op::backward_weight, program[i].chunk, program[i].micro_batch};
+        right = right && program[weight] == Instruction{Op::backward_weight, program[i].virtual_stage,
+                                                        program[i].micro_batch};
       }
     }
     REQUIRE(right);
   });
 }
 
-TEST_CASE("one stage exchanges no messages, and reduces its last chunk first") {
+TEST_CASE("one stage exchanges no messages, and reduces its last virtual stage first") {
   for_each_legal_shape([](const PipelineShape& shape) {
     const std::vector<Program> programs = make_programs(shape);
     std::vector<int> reduced;
@@ -99,7 +99,7 @@ TEST_CASE("one stage exchanges no messages, and reduces its last chunk first") {
       const bool message = instruction.op == Op::send_activation || instruction.op == Op::send_gradient ||
                            instruction.op == Op::receive_activation || instruction.op == Op::receive_gradient;
       if (shape.stages == 1) REQUIRE(!message);
-      if (instruction.op == Op::reduce) reduced.push_back(instruction.chunk);
+      if (instruction.op == Op::reduce) reduced.push_back(instruction.virtual_stage);
     }
     REQUIRE(reduced.size() == static_cast<size_t>(shape.virtual_stages));
     REQUIRE(std::is_sorted(reduced.rbegin(), reduced.rend()));
@@ -143,11 +143,11 @@ TEST_CASE("zb-h1 has a third of the bubble of gpipe and half of our 1f1b") {
   CHECK(*closed_form_bubble(zero_bubble) == Approx(*closed_form_bubble(alternating) / 3));
 }
 
-/// Where one (chunk, micro_batch) ran, by its global chunk.
-const Span& span_of(const PipelineShape& shape, const Timeline& timeline, Op op, int global_chunk,
+/// Where one (virtual_stage, micro_batch) ran, by its global virtual stage.
+const Span& span_of(const PipelineShape& shape, const Timeline& timeline, Op op, int global_virtual_stage,
                     int micro_batch) {
-  const Instruction wanted{op, global_chunk / shape.stages, micro_batch};
-  for (const Span& span : timeline.stages[static_cast<size_t>(global_chunk % shape.stages)]) {
+  const Instruction wanted{op, global_virtual_stage / shape.stages, micro_batch};
+  for (const Span& span : timeline.stages[static_cast<size_t>(global_virtual_stage % shape.stages)]) {
     if (span.instruction == wanted) return span;
   }
   FAIL("not in the timeline");
@@ -158,7 +158,7 @@ TEST_CASE("simulated spans neither overlap nor run before what they need") {
   const PipelineCosts costs{1.25, 1.5, 0.75, 0.5};  // exact in binary
   for_each_legal_shape([&](const PipelineShape& shape) {
     const Timeline timeline = simulate(shape, make_programs(shape), costs);
-    const int chunks = shape.stages * shape.virtual_stages;
+    const int virtual_stages = shape.stages * shape.virtual_stages;
     const double transfer = shape.stages > 1 ? costs.transfer : 0;
     bool right = true;
     for (const auto& spans : timeline.stages) {
@@ -166,14 +166,16 @@ TEST_CASE("simulated spans neither overlap nor run before what they need") {
       for (size_t i = 1; i < spans.size(); ++i) right = right && spans[i].begin >= spans[i - 1].end;
     }
     for (int micro_batch = 0; micro_batch < shape.micro_batches; ++micro_batch) {
-      for (int chunk = 0; chunk < chunks; ++chunk) {
+      for (int virtual_stage = 0; virtual_stage < virtual_stages; ++virtual_stage) {
         const auto span = [&](Op op, int at) { return span_of(shape, timeline, op, at, micro_batch); };
-        const Span forward = span(Op::forward, chunk), input = span(Op::backward_input, chunk);
+        const Span forward = span(Op::forward, virtual_stage),
+                   input = span(Op::backward_input, virtual_stage);
         right = right && forward.end - forward.begin == 1.25 && input.end - input.begin == 1.5;
-        right = right && input.begin >= forward.end && span(Op::backward_weight, chunk).begin >= input.end;
-        if (chunk == 0) continue;
-        right = right && forward.begin >= span(Op::forward, chunk - 1).end + transfer;
-        right = right && span(Op::backward_input, chunk - 1).begin >= input.end + transfer;
+        right = right && input.begin >= forward.end &&
+                span(Op::backward_weight, virtual_stage).begin >= input.end;
+        if (virtual_stage == 0) continue;
+        right = right && forward.begin >= span(Op::forward, virtual_stage - 1).end + transfer;
+        right = right && span(Op::backward_input, virtual_stage - 1).begin >= input.end + transfer;
       }
     }
     REQUIRE(right);

@@ -24,11 +24,14 @@ std::vector<Step> steps_of(const PipelineShape& pipeline, bool joined, bool gath
     if (joined) join_halves(schedule);
     const int stage = int(steps.size());
     Step s;
-    s.shape = {
-        .pipeline = pipeline, .stage = stage, .chunks = {}, .splits_backward = !joined, .gathers = gathers};
-    for (int chunk = 0; chunk < pipeline.virtual_stages; ++chunk) {
-      const bool head = stage == pipeline.stages - 1 && chunk == pipeline.virtual_stages - 1;
-      s.shape.chunks.push_back({head ? 3 : 1 + (stage + chunk) % 2, head});
+    s.shape = {.pipeline = pipeline,
+               .stage = stage,
+               .virtual_stages = {},
+               .splits_backward = !joined,
+               .gathers = gathers};
+    for (int virtual_stage = 0; virtual_stage < pipeline.virtual_stages; ++virtual_stage) {
+      const bool head = stage == pipeline.stages - 1 && virtual_stage == pipeline.virtual_stages - 1;
+      s.shape.virtual_stages.push_back({head ? 3 : 1 + (stage + virtual_stage) % 2, head});
     }
     s.slots = plan_slots(schedule, pipeline.virtual_stages, pipeline.micro_batches);
     s.actions = make_step_program(s.shape, schedule, s.slots);
@@ -134,25 +137,27 @@ TEST_CASE("an action that is done twice is always found") {
 TEST_CASE("what is said of an action that was left out") {
   const auto without = [](int stage, Act act, int number = 0) { return Small().without(stage, act, number); };
   CHECK(without(1, Act::post_activation) ==
-        "stage 1, action 1: wait_activation of chunk 0 micro-batch 0: it was not posted");
+        "stage 1, action 1: wait_activation of virtual stage 0 micro-batch 0: it was not posted");
   CHECK(without(1, Act::wait_activation) ==
-        "stage 1, action 3: forward of chunk 0 micro-batch 0 part 0: its input was not waited for");
+        "stage 1, action 3: forward of virtual stage 0 micro-batch 0 part 0: its input was not waited for");
   CHECK(without(0, Act::wait_gradient) ==
-        "stage 0, action 7: backward of chunk 0 micro-batch 0: its gradient was not waited for");
+        "stage 0, action 7: backward of virtual stage 0 micro-batch 0: its gradient was not waited for");
   CHECK(without(0, Act::wait_weights) ==
-        "stage 0, action 0: forward of chunk 0 micro-batch 0 part 0: the weights of part 0 were not waited "
+        "stage 0, action 0: forward of virtual stage 0 micro-batch 0 part 0: the weights of part 0 were not "
+        "waited "
         "for");
   CHECK(without(1, Act::release_gradient) ==
-        "stage 1, action 16: backward of chunk 0 micro-batch 1 part 1: what its slot sent for micro-batch 0 "
+        "stage 1, action 16: backward of virtual stage 0 micro-batch 1 part 1: what its slot sent for "
+        "micro-batch 0 "
         "was not released");
   CHECK(without(0, Act::release_activation, 0) ==
-        "stage 0: what chunk 0 sent for micro-batch 0 was not released");
-  CHECK(without(0, Act::reduce) == "stage 0, action 13: sum: chunk 0 part 0 is not reduced yet");
+        "stage 0: what virtual stage 0 sent for micro-batch 0 was not released");
+  CHECK(without(0, Act::reduce) == "stage 0, action 13: sum: virtual stage 0 part 0 is not reduced yet");
   CHECK(without(0, Act::sum) == "stage 0, action 14: step: the gradients are not summed yet");
   CHECK(without(0, Act::step) ==
-        "stage 0, action 15: gather of chunk 0 part 0: the weights have not changed yet");
-  CHECK(without(0, Act::gather) == "stage 0: chunk 0 part 0 is not gathered");
-  CHECK(without(1, Act::gather, 2) == "stage 1: chunk 0 part 2 is not gathered");
+        "stage 0, action 15: gather of virtual stage 0 part 0: the weights have not changed yet");
+  CHECK(without(0, Act::gather) == "stage 0: virtual stage 0 part 0 is not gathered");
+  CHECK(without(1, Act::gather, 2) == "stage 1: virtual stage 0 part 2 is not gathered");
 }
 
 }  // namespace trainctl::parallel

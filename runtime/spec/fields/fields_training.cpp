@@ -123,7 +123,9 @@ void declare_execution(std::vector<Field>& table, std::vector<Section>& sections
       .choice("pipeline_schedule", schedule_names(), schedules_text())
       .to(IN_JOB(parallelism.schedule))
       .fallback(std::string("1f1b"));
-  parallel.integer("virtual_stages", "Chunks of layers a pipeline rank holds (interleaved only).")
+  parallel
+      .integer("virtual_stages",
+               "Virtual stages, runs of layers, that a pipeline rank holds (interleaved only).")
       .to(IN_JOB(parallelism.virtual_stages))
       .from(1)
       .upto(1024)

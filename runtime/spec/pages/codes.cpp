@@ -114,7 +114,7 @@ const std::vector<CodePage> kParallelism = {
     {"E0302", "Ranks cannot be cut into pipelines",
      "With data \"auto\", world_size must be a multiple of tensor * pipeline.",
      R"("world_size": 8, "tensor": 3)", "Use 9 ranks, or tensor 2 or 4."},
-    {"E0303", "More pipeline chunks than layers", "Every chunk of the pipeline needs a layer.",
+    {"E0303", "More virtual stages than layers", "Every virtual stage of the pipeline needs a layer.",
      R"("pipeline": 16 with 12 layers)", "Use at most 12."},
     {"E0304", "The pipeline cannot be scheduled",
      "`interleaved` needs virtual_stages > 1, pipeline > 1 and micro-batches divisible by pipeline; the "

@@ -46,13 +46,18 @@ int walk(const parallel::PipelineShape& shape, const parallel::Program& program)
   const SlotPlan slots = plan_slots(program, shape.virtual_stages, shape.micro_batches);
   const auto posts = plan_posts(program, slots);
   REQUIRE(posts.size() == program.size());
-  std::map<std::pair<int, int>, int> slot_holder, input_holder;   // (chunk, slot), (chunk, input): the micro-batch whose memory it is
+  std::map<std::pair<int, int>, int> slot_holder,
+      input_holder;   // (virtual_stage, slot), (virtual_stage, input): the micro-batch whose memory it is
   std::set<std::pair<int, int>> forwarded;
   std::set<size_t> begun;
   std::map<Op, size_t> last;
   int early = 0;
-  const auto slot_of = [&](const Instruction& i) { return std::pair(i.chunk, slots.slot_of[size_t(i.chunk)][size_t(i.micro_batch)]); };
-  const auto input_of = [&](const Instruction& i) { return std::pair(i.chunk, slots.input_of[size_t(i.chunk)][size_t(i.micro_batch)]); };
+  const auto slot_of = [&](const Instruction& i) {
+    return std::pair(i.virtual_stage, slots.slot_of[size_t(i.virtual_stage)][size_t(i.micro_batch)]);
+  };
+  const auto input_of = [&](const Instruction& i) {
+    return std::pair(i.virtual_stage, slots.input_of[size_t(i.virtual_stage)][size_t(i.micro_batch)]);
+  };
   for (size_t at = 0; at < program.size(); ++at) {
     for (const size_t receive : posts[at]) {
       const Instruction& i = program[receive];
@@ -62,17 +67,17 @@ int walk(const parallel::PipelineShape& shape, const parallel::Program& program)
       REQUIRE((!last.count(i.op) || last[i.op] < receive));   // the order of its kind's messages
       last[i.op] = receive;
       if (i.op == Op::receive_activation) {
-        REQUIRE((input_of(i).second >= 0 && input_of(i).second <= slots.slots[size_t(i.chunk)]));
+        REQUIRE((input_of(i).second >= 0 && input_of(i).second <= slots.slots[size_t(i.virtual_stage)]));
         REQUIRE(input_holder.emplace(input_of(i), i.micro_batch).second);
       }
-      if (i.op == Op::receive_gradient) REQUIRE(forwarded.count({i.chunk, i.micro_batch}));
+      if (i.op == Op::receive_gradient) REQUIRE(forwarded.count({i.virtual_stage, i.micro_batch}));
       early += receive > at + 1;
     }
     const Instruction& i = program[at];
     if (is_receive(i.op)) REQUIRE(begun.count(at));
     if (i.op == Op::forward) {
       REQUIRE(slot_holder.emplace(slot_of(i), i.micro_batch).second);
-      forwarded.insert({i.chunk, i.micro_batch});
+      forwarded.insert({i.virtual_stage, i.micro_batch});
     }
     if (i.op != Op::backward_weight) continue;
     slot_holder.erase(slot_of(i));
@@ -262,13 +267,14 @@ TEST_CASE("the executor waits, releases, gathers and reduces where the program s
     CAPTURE(stage, name_of(act));
     CHECK_THAT(end_without(schedule, stage, act), Catch::Contains(what));
   };
-  says(1, Act::post_activation, "wait_activation of chunk 0 micro-batch 0: it was not posted");
-  says(1, Act::wait_activation, "forward of chunk 0 micro-batch 0 part 0: what it reads was not waited for");
-  says(0, Act::post_gradient, "wait_gradient of chunk 0 micro-batch 0: it was not posted");
-  says(0, Act::wait_gradient, "backward of chunk 0 micro-batch 0: what it reads was not waited for");
+  says(1, Act::post_activation, "wait_activation of virtual stage 0 micro-batch 0: it was not posted");
+  says(1, Act::wait_activation,
+       "forward of virtual stage 0 micro-batch 0 part 0: what it reads was not waited for");
+  says(0, Act::post_gradient, "wait_gradient of virtual stage 0 micro-batch 0: it was not posted");
+  says(0, Act::wait_gradient, "backward of virtual stage 0 micro-batch 0: what it reads was not waited for");
   says(0, Act::release_activation, "what it overwrites was not released");
   says(1, Act::release_gradient, "what it overwrites was not released");
-  says(0, Act::wait_weights, "the weights of chunk 0 part 0 were not taken since they changed");
+  says(0, Act::wait_weights, "the weights of virtual stage 0 part 0 were not taken since they changed");
   says(0, Act::reduce, "was not reduced");
   says(0, Act::sum, "the gradients were not summed");
   says(0, Act::gather, "use 0 was not gathered");

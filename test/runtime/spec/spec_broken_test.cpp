@@ -52,7 +52,7 @@ const std::vector<Broken> kOverrides = {
     {{"parallelism.data=3", "parallelism.world_size=12"}, {"E0305 the data parallel size must be a power of two"}},
     {{"parallelism.lanes=6"}, {"E0306 the number of lanes must be a power of two"}},
     {{"parallelism.lanes=1"}, {"E0305 the data parallel size must divide the number of lanes"}},
-    {{"parallelism.pipeline=8", "parallelism.world_size=32"}, {"E0303 4 layers cannot fill 8 pipeline chunks"}},
+    {{"parallelism.pipeline=8", "parallelism.world_size=32"}, {"E0303 4 layers cannot fill 8 virtual stages"}},
     {{"parallelism.virtual_stages=2"}, {"E0304 the pipeline cannot be scheduled: virtual_stages = 2 does not suit the schedule 1f1b, which has 1; use 1, or the schedule interleaved"}},
     {{"parallelism.pipeline_schedule=interleaved"}, {"E0304 the interleaved schedule needs at least two virtual stages: with one it would be 1f1b"}},
     {{"parallelism.pipeline_schedule=interleaved", "parallelism.virtual_stages=2"}, {}},

@@ -20,17 +20,17 @@ namespace {
 /// From its first instruction to its last a micro-batch has its slot for itself.
 void check_slots(const parallel::Program& program, const SlotPlan& plan) {
   const auto computes = [](const parallel::Instruction& i) { return i.op != parallel::Op::reduce && i.op != parallel::Op::step; };
-  std::map<std::pair<int, int>, size_t> last;   // (chunk, micro-batch) -> index of its last instruction
+  std::map<std::pair<int, int>, size_t> last;   // (virtual stage, micro-batch) -> index of its last instruction
   for (size_t i = 0; i < program.size(); ++i)
-    if (computes(program[i])) last[{program[i].chunk, program[i].micro_batch}] = i;
-  std::map<std::pair<int, int>, int> holder;    // (chunk, slot) -> micro-batch
+    if (computes(program[i])) last[{program[i].virtual_stage, program[i].micro_batch}] = i;
+  std::map<std::pair<int, int>, int> holder;    // (virtual stage, slot) -> micro-batch
   for (size_t i = 0; i < program.size(); ++i) {
     const parallel::Instruction& at = program[i];
     if (!computes(at)) continue;
-    const std::pair<int, int> place{at.chunk, plan.slot_of[size_t(at.chunk)][size_t(at.micro_batch)]};
+    const std::pair<int, int> place{at.virtual_stage, plan.slot_of[size_t(at.virtual_stage)][size_t(at.micro_batch)]};
     const auto [it, taken] = holder.try_emplace(place, at.micro_batch);
     REQUIRE(it->second == at.micro_batch);
-    if (last[{at.chunk, at.micro_batch}] == i) holder.erase(place);
+    if (last[{at.virtual_stage, at.micro_batch}] == i) holder.erase(place);
   }
 }
 
@@ -39,13 +39,13 @@ void check_edges(const parallel::PipelineShape& shape, const std::vector<paralle
   const int stages = shape.stages;
   for (int from = 0; from < stages; ++from) {
     const int to = (from + (activation ? 1 : stages - 1)) % stages;
-    std::vector<std::pair<int, int>> sent, received;   // (receiving global chunk, micro-batch)
+    std::vector<std::pair<int, int>> sent, received;   // (receiving global virtual stage, micro-batch)
     for (const parallel::Instruction& i : programs[size_t(from)])
       if (i.op == (activation ? parallel::Op::send_activation : parallel::Op::send_gradient))
-        sent.emplace_back(i.chunk * stages + from + (activation ? 1 : -1), i.micro_batch);
+        sent.emplace_back(i.virtual_stage * stages + from + (activation ? 1 : -1), i.micro_batch);
     for (const parallel::Instruction& i : programs[size_t(to)])
       if (i.op == (activation ? parallel::Op::receive_activation : parallel::Op::receive_gradient))
-        received.emplace_back(i.chunk * stages + to, i.micro_batch);
+        received.emplace_back(i.virtual_stage * stages + to, i.micro_batch);
     CHECK(sent == received);
   }
 }
