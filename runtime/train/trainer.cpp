@@ -124,11 +124,10 @@ struct Trainer::Impl {
     staging = std::make_unique<StateStaging>(
         backend, *stream, staging_bytes(plan.memory.sharding.optimizer, options.most_staging_bytes));
     backend.reserve_scratch(plan.scratch);
-    executor =
-        std::make_unique<Executor>(plan.program, *model, *params, comms.edges,
-                                   ExecutorHooks{.doing = [this](const parallel::Action& a) { note(a); },
-                                                 .waited = [this] { return waited(); },
-                                                 .step = [this] { return update(); }});
+    executor = std::make_unique<Executor>(plan.program, *model, *params, comms.edges,
+                                          ExecutorHooks{.doing = [this](const parallel::Action& a) { note(a); },
+                                                        .waited = [this] { return waited(); },
+                                                        .step = [this] { return update(); }});
   }
 
   /// Loads the kernels of a step, where a device loads any: no peer waits for this rank yet.
