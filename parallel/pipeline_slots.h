@@ -1,5 +1,5 @@
-// The memory of a pipeline program: which micro-batch uses which slot and which input buffer of its virtual
-// stage, and from when on each receive may use its own. Pure.
+// The memory of a pipeline program: the slot and the input buffer of each micro-batch in its virtual stage,
+// and the earliest instruction at which each receive may begin. Pure.
 #pragma once
 #include <cstddef>
 #include <vector>
@@ -18,11 +18,11 @@ struct SlotPlan {
 };
 SlotPlan plan_slots(const Program& program, int virtual_stages, int micro_batches);
 
-/// Where each receive of a program may begin: posts[i] lists the receives, by their place in the program,
-/// that are given to the transport before instruction i runs, in order. An activation's begins as soon as its
-/// input is free, a gradient's behind its own forward (before that it cannot be on its way), and never before
-/// an earlier receive of its kind, so that messages keep their order. Instruction i itself then only waits
-/// for its message.
+/// When each receive of a program begins: posts[i] lists the receives (indices into the program) that begin
+/// before instruction i, in order. The receive of an activation begins as soon as its input buffer is free,
+/// that of a gradient after its own forward (it cannot be sent before). No receive begins before an earlier
+/// one of its kind, so that messages keep their order. A receive instruction itself only waits for its
+/// message.
 std::vector<std::vector<size_t>> plan_posts(const Program& program, const SlotPlan& slots);
 
 }  // namespace trainctl::parallel

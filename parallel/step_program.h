@@ -1,7 +1,7 @@
-// What one stage does in one step, action by action, in the order in which the executor does it: the stage's
-// pipeline program (pipeline.h) with the beginning and the end of every transfer, every reuse of memory,
-// every part whose weights arrive or whose gradients leave. The executor does what is listed and nothing
-// else, so that the checker proves what runs.
+// The step program: the actions of one stage in one step, in the order in which the executor runs them. It is
+// the stage's pipeline program (pipeline.h) extended by the begin and end of every transfer, every reuse of
+// memory, and every part whose weights arrive or whose gradients leave. The executor runs these actions and
+// nothing else, so the checker proves what runs.
 //
 // A virtual stage is computed in parts, in forward order: the embedding, each layer, the final norm, the
 // head. One action computes all parts of a micro-batch, except where weights arrive or gradients leave
@@ -17,23 +17,22 @@ namespace trainctl::parallel {
 
 enum class Act : uint8_t {
   post_activation,   ///< begin to receive the input of (virtual_stage, micro_batch)
-  wait_activation,   ///< the input is here
+  wait_activation,   ///< wait until the input has arrived
   forward,
   send_activation,      ///< begin to send the output of (virtual_stage, micro_batch)
-  release_activation,   ///< the output has left: its slot may hold another one
+  release_activation,   ///< wait until the output is sent; its slot may then be reused
   post_gradient,        ///< begin to receive the gradient of the output of (virtual_stage, micro_batch)
   wait_gradient,
   backward,   ///< both halves, part by part
   backward_input,
   backward_weight,
   send_gradient,      ///< begin to send the gradient of the input of (virtual_stage, micro_batch)
-  release_gradient,   ///< that gradient has left: its slot may hold another one
-  wait_weights,   ///< the new weights of (virtual_stage, part) are here and in the form that products take
-  reduce,         ///< the gradients of (virtual_stage, part) are complete here: they begin their way to their
-                  ///< owners
-  sum,            ///< the gradients of all ranks are added up at their owners
+  release_gradient,   ///< wait until that gradient is sent; its slot may then be reused
+  wait_weights,   ///< wait for the new weights of (virtual_stage, part) and pack them for products
+  reduce,         ///< the gradients of (virtual_stage, part) are complete: begin to send them to their owners
+  sum,            ///< owners add the gradients of all ranks
   step,           ///< the optimizer
-  gather          ///< the new weights of (virtual_stage, part) begin their way to everyone
+  gather          ///< begin to send the new weights of (virtual_stage, part) to all ranks
 };
 constexpr int kActs = int(Act::gather) + 1;
 const char* name_of(Act);   ///< "wait_activation"
@@ -52,26 +51,27 @@ std::string text_of(const Action&);   ///< "forward of virtual stage 0 micro-bat
 
 struct VirtualStageParts {
   int count = 1;
-  /// The last part is the head, whose forward makes its gradients, too; it has no backward.
+  /// The last part is the head. Its forward also computes its gradients, so it has no backward.
   bool head = false;
 };
 
-/// What a stage's actions depend on besides its schedule.
+/// The properties of a stage that determine its actions, in addition to its schedule.
 struct StepShape {
   PipelineShape pipeline;
   int stage = 0;
   std::vector<VirtualStageParts> virtual_stages;
-  bool splits_backward = false;   ///< the halves of the backward are actions of their own; otherwise the
-                                  ///< schedule has them side by side
-  bool gathers = false;           ///< new weights travel from their owners to everyone (ZeRO); otherwise the
-                                  ///< optimizer writes them in place
+  bool splits_backward = false;   ///< the halves of the backward are separate actions; otherwise the schedule
+                                  ///< has them next to each other
+  bool gathers = false;           ///< owners send new weights to all ranks (ZeRO); otherwise the optimizer
+                                  ///< writes them in place
 };
 
-/// At its beginning the gathers of all parts are under way (or the weights changed in place), and so they are
-/// at its end.
+/// The program for a schedule. When it begins, the gathers of all parts are pending (or the weights have
+/// changed in place); the same holds when it ends.
 StepProgram make_step_program(const StepShape&, const Program& schedule, const SlotPlan& slots);
 
-/// The schedule that a program obeys: what check_programs proves free of deadlock and complete.
+/// The pipeline program that a step program follows, for check_programs, which proves it complete and free of
+/// deadlock.
 Program schedule_of(const StepShape&, const StepProgram&);
 
 /// What is wrong with one stage's program, as one sentence, or nothing. Proves that memory is read once it is

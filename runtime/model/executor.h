@@ -1,5 +1,5 @@
-// Runs a step program: the one loop that every schedule goes through. It does what the program lists, and
-// nothing else.
+// Executor runs a step program: one loop for all schedules. It runs the actions of the program and nothing
+// else.
 #pragma once
 #include <functional>
 #include <memory>
@@ -13,8 +13,9 @@
 
 namespace trainctl {
 
-/// The pipeline's edges at one stage. Each is a communicator of two, sender first, that carries messages one way: a transport may hold
-/// one message up until it is taken without holding up any other edge. Absent where the pipeline has no such edge.
+/// The pipeline's edges at one stage. Each is a communicator of two, sender first, that carries messages one
+/// way: a transport may hold one message up until it is taken without holding up any other edge. Absent where
+/// the pipeline has no such edge.
 struct PipelineEdges {
   std::unique_ptr<parallel::Communicator> activation_in, activation_out, gradient_in, gradient_out;
   template <typename Each>
@@ -23,35 +24,36 @@ struct PipelineEdges {
       if (*edge) each(**edge);
   }
 };
-/// Made by splits of `pipe`, whose members are the stages in order; collective. ring: the last stage sends activations to the first
-/// (several virtual stages a stage).
+/// Made by splits of `pipe`, whose members are the stages in order; collective. ring: the last stage sends
+/// activations to the first (several virtual stages a stage).
 PipelineEdges make_edges(parallel::Communicator& pipe, bool ring);
 
-/// Seconds of the main thread by what it did, waits for peers left out.
+/// Seconds of the main thread by kind of work, without waits for peers.
 struct ExecutorTimes {
   double forward_s = 0, backward_s = 0;
 };
 
-/// What the executor asks of the trainer.
+/// Callbacks to the trainer.
 struct ExecutorHooks {
   std::function<void(const parallel::Action&)> doing;   ///< before every action that may take long
-  std::function<double()> waited;   ///< how long this rank has waited for peers so far, on any communicator
-  std::function<bool()> step;       ///< the optimizer, once the gradients are summed: ShardedParams::step, or
-                                    ///< false where it leaves the weights
+  /// Seconds that this rank has waited for peers so far, on all communicators.
+  std::function<double()> waited;
+  std::function<bool()> step;       ///< runs the optimizer (ShardedParams::step) after the gradients are summed;
+                                    ///< false: it did not change the weights
 };
 
 class Executor {
  public:
-  /// Model, parameters and edges must outlive this.
+  /// Model, parameters and edges must outlive this object.
   Executor(StageProgram program, StageModel& model, parallel::ShardedParams& params,
            const PipelineEdges& edges, ExecutorHooks hooks);
 
-  /// One step. losses[i] (host memory, from allocate_host) gets micro-batch i's summed token loss on the last
-  /// stage once the model's stream has come to the end. Before the first: weights published
-  /// (ShardedParams::publish).
+  /// Runs one step. Call ShardedParams::publish before the first one. On the last stage, losses[i] (host
+  /// memory, from allocate_host) is the sum of micro-batch i's token losses when the model's stream has
+  /// reached the end.
   void run(const std::vector<MicroBatch>& micro_batches, double* losses, ExecutorTimes& times);
-  /// Forward only of one micro-batch through the pipeline (evaluation), slot 0 of each virtual stage; its
-  /// summed loss likewise.
+  /// Runs the forward pass of one micro-batch through the pipeline (evaluation), in slot 0 of each virtual
+  /// stage. `loss` as in run.
   void evaluate(const MicroBatch& micro_batch, double* loss);
 
  private:
@@ -81,7 +83,7 @@ class Executor {
   const ExecutorHooks hooks_;
   Tickets received_activation_, received_gradient_;   // [virtual_stage][micro_batch]
   Tickets sent_activation_, sent_gradient_;           // [virtual_stage][slot]
-  bool weights_changed_ = false;                      // by the step that this run made
+  bool weights_changed_ = false;                      // the step of this run changed the weights
 };
 
 }  // namespace trainctl

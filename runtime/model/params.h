@@ -1,5 +1,5 @@
-// The one table of parameters: every parameter of a model is declared here once, and model, optimizer, checkpoint, import
-// and planner read this table.
+// The table of parameters declares every parameter of a model once. Model, optimizer, checkpoint, import and
+// planner read it.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -12,7 +12,8 @@
 
 namespace trainctl {
 
-/// One parameter of the whole model, as Hugging Face names it. Linear weights are [out, in], GPT-2's included.
+/// One parameter of the whole model, with its Hugging Face name. Linear weights are [out, in], also those of
+/// GPT-2.
 struct Param {
   ParamRole role = ParamRole::matrix;
   parallel::ParamLayout layout;  ///< name, rows, cols and how tensor parallelism cuts it; a vector is [n, 1]
@@ -38,11 +39,12 @@ struct ParamTable {
 /// Source of names and shapes: Hugging Face GPT2LMHeadModel and LlamaForCausalLM.
 ParamTable parameter_table(const ModelSpec& model, const OptimizerSpec& optimizer);
 
-/// The tensors of a checkpoint of this model: for every parameter master, first and second moment (or only `gradient`).
+/// The tensors of a checkpoint of this model: master weights, first and second moment of every parameter, or
+/// only `gradient`.
 std::vector<ckpt::Tensor> checkpoint_tensors(const ParamTable& table);
 std::vector<ckpt::Tensor> gradient_tensors(const ParamTable& table);
 
-/// Layers [first, second) of number `virtual_stage` of `virtual_stages`: as even as possible.
+/// The layers [first, second) of one of `virtual_stages` virtual stages, as even as possible.
 std::pair<int64_t, int64_t> layers_of_virtual_stage(int64_t num_layers, int virtual_stage,
                                                     int virtual_stages);
 

@@ -1,5 +1,5 @@
-// The memory of a rank's part of the model: what each micro-batch in flight holds, and what one micro-batch at a time uses. Laid out by one
-// walk, which the plan measures and StageModel places.
+// The activation memory of a rank: for each micro-batch in flight, and shared memory for one micro-batch at a
+// time. One function lays it out; the plan calls it to measure, StageModel to place.
 #pragma once
 #include <vector>
 
@@ -26,7 +26,7 @@ struct Slot {
   float* final_stats = nullptr;
 };
 
-/// Memory that one micro-batch at a time uses.
+/// Memory for one micro-batch at a time.
 struct Shared {
   LayerScratch scratch;
   LayerRecord

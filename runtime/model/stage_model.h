@@ -1,9 +1,9 @@
-// The part of the model that one rank computes: its virtual stages of layers, with the embedding on the first
-// and the head on the last, and the memory of the micro-batches in flight.
+// StageModel is the part of the model on one rank: its virtual stages, with the embedding on the first and
+// the head on the last, and the memory of the micro-batches in flight.
 //
-// The head works in the forward half: logits, loss, their gradient and the head's weight gradient are taken
-// while the logits of a micro-batch exist, so that logits are held for one micro-batch at a time under every
-// schedule.
+// The head computes its gradients in the forward pass: logits, loss, their gradient and the head's weight
+// gradient, while the logits of a micro-batch exist. So every schedule holds the logits of only one
+// micro-batch at a time.
 #pragma once
 #include <memory>
 #include <span>
@@ -13,16 +13,16 @@
 
 namespace trainctl {
 
-/// A micro-batch as this rank counts them: its number within the step, its lane among the rank's lanes.
+/// A micro-batch of this rank: its number in the step, and its lane among the rank's lanes.
 struct MicroBatch {
   int index = 0, lane = 0;
   bool first_of_lane = true, last_of_lane = true;
   const int32_t* tokens =
-      nullptr;   ///< device [M], where the first virtual stage stands; unchanged until backward is done
-  const int32_t* targets = nullptr;   ///< device [M], where the last virtual stage stands
+      nullptr;   ///< device [M], on the rank of the first virtual stage; unchanged until backward is done
+  const int32_t* targets = nullptr;   ///< device [M], on the rank of the last virtual stage
 };
 
-/// The memory that StageModel takes, each by itself.
+/// The memory of StageModel by purpose, in bytes.
 struct StageBytes {
   size_t activations = 0;   ///< of all micro-batches in flight
   size_t shared = 0;        ///< what one micro-batch at a time uses, and converted biases
@@ -31,7 +31,7 @@ struct StageBytes {
   size_t scratch() const { return shared + tensor_sums + positions; }
 };
 
-/// The largest shapes that the ops of a rank of `job` see; optimizer: of the chunks whose state it holds.
+/// The largest shapes of the ops of a rank of `job`. optimizer_*: of the chunks whose state the rank holds.
 kernels::ScratchShape scratch_shape(const JobSpec& job, int64_t optimizer_elements, int64_t optimizer_boxes);
 
 class StageModel {
@@ -50,10 +50,10 @@ class StageModel {
 
   static StageBytes plan(const JobSpec& job, const StageUses& uses, const Options& options);
 
-  /// The compute copies change: every part is to take its weights again.
+  /// Call it when the compute copies change: every part must then call take_weights again.
   void weights_changed();
 
-  /// Where its work is enqueued.
+  /// The stream on which its work is enqueued.
   kernels::Stream& stream();
 
   // Buffers at the virtual stage's edges, [Ml, C] contiguous; a pipeline fills or sends them.
@@ -61,8 +61,8 @@ class StageModel {
   // can come while all slots are in use.
   kernels::Matrix input(int virtual_stage,
                         int input);   ///< to fill before forward (not the first virtual stage)
-  /// The micro-batch in `slot` has its input there, from now on until its backward is done; before forward
-  /// (not the first virtual stage). A slot that never had one uses the input of its own number.
+  /// Sets the input buffer of the micro-batch in `slot` until its backward is done. Call it before forward
+  /// (not on the first virtual stage). Without a call, a slot uses the input buffer with its own number.
   void use_input(int virtual_stage, int slot, int input);
   kernels::Matrix output(int virtual_stage, int slot);   ///< after forward (not the last virtual stage)
   kernels::Matrix output_gradient(int virtual_stage,
@@ -70,12 +70,12 @@ class StageModel {
   kernels::Matrix input_gradient(int virtual_stage,
                                  int slot);   ///< after backward_input (not the first virtual stage)
 
-  /// A virtual stage is computed in parts (StagePart). `part`: one of them, or kAllParts; the parts of one
-  /// micro-batch come in their order, and no other computation between them.
+  /// A virtual stage is computed in parts (StagePart). `part`: one part, or kAllParts. The parts of one
+  /// micro-batch are computed in order, without another computation between them.
   int parts(int virtual_stage) const;
   const StagePart& part(int virtual_stage, int part) const;
-  /// Waits for the part's compute copies and brings them into the form that products take; after every
-  /// change, before the part is computed.
+  /// Waits for the part's compute copies and packs them for products. Call it after every change of the
+  /// weights, before the part is computed.
   void take_weights(int virtual_stage, int part);
 
   /// train = false: no loss gradient is taken. On the last virtual stage `*loss` (host memory, from
@@ -83,13 +83,14 @@ class StageModel {
   /// that far. The head's gradients are made here.
   void forward(int virtual_stage, int slot, const MicroBatch& mb, bool train, double* loss,
                int part = parallel::kAllParts);
-  /// Both halves; with split_backward they are calls of their own. The half of the weights merges the
-  /// gradients of lanes that are complete.
+  /// Runs both halves; with split_backward call the halves separately. The weight half merges the gradients
+  /// of complete lanes.
   void backward(int virtual_stage, int slot, const MicroBatch& mb, int part = parallel::kAllParts);
   void backward_input(int virtual_stage, int slot, const MicroBatch& mb, int part = parallel::kAllParts);
   void backward_weight(int virtual_stage, int slot, const MicroBatch& mb, int part = parallel::kAllParts);
 
-  /// Logits f32 [V] of the last token of a sequence of `count` tokens (one stage, one tp rank; for generation).
+  /// Logits f32 [V] of the last token of a sequence of `count` tokens (one stage, one tp rank; for
+  /// generation).
   void last_logits(const int32_t* tokens, int64_t count, std::span<float> logits);
 
  private:

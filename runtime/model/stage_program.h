@@ -1,4 +1,5 @@
-// What one stage of a job runs in a step: its micro-batches, the shape of the pipeline, its program. Pure functions of the job.
+// The program of one stage of a job for a step: its micro-batches, the shape of the pipeline, its actions.
+// Pure.
 #pragma once
 #include <vector>
 
@@ -15,14 +16,14 @@ using parallel::plan_posts;
 using parallel::plan_slots;
 using parallel::SlotPlan;
 
-/// The pipeline shape of a rank of this job, and the programs its stages run: where both halves of backward run together, the gradient
-/// is sent after both; with full recomputation a schedule that splits
-/// them (zb-h1) has nothing to put apart and runs as 1F1B.
+/// The pipeline shape of a rank of this job, and the programs its stages run: where both halves of backward
+/// run together, the gradient is sent after both; with full recomputation a schedule that splits them (zb-h1)
+/// has nothing to put apart and runs as 1F1B.
 parallel::PipelineShape pipeline_shape(const JobSpec& job);
 std::vector<parallel::Program> pipeline_programs(const JobSpec& job);
-/// The same for a shape of the job's schedule with another number of micro-batches.
+/// The programs for a shape of the job's schedule with another number of micro-batches.
 std::vector<parallel::Program> pipeline_programs(const JobSpec& job, const parallel::PipelineShape& shape);
-/// What one stage runs in a step, and the memory of its pipeline.
+/// The program of one stage for a step, and the memory of its pipeline.
 struct StageProgram {
   parallel::StepShape shape;
   SlotPlan slots;
@@ -30,7 +31,7 @@ struct StageProgram {
 };
 StageProgram stage_program(const JobSpec& job, int stage, const StageUses& uses);
 
-/// Whether the weight half of backward runs apart from the input half.
+/// Whether the weight half of backward runs separately from the input half.
 bool splits_backward(const JobSpec& job);
 
 }  // namespace trainctl

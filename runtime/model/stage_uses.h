@@ -1,5 +1,5 @@
-// Which parameters one rank uses, in forward order, virtual stage by virtual stage: the bridge from the table
-// of parameters to ShardedParams.
+// The parameters that one rank uses, in forward order and by virtual stage: from the table of parameters to
+// ShardedParams.
 #pragma once
 #include <vector>
 
@@ -17,7 +17,7 @@ struct LayerUses {
   std::vector<SublayerUses> sublayers;
 };
 
-/// What a virtual stage is computed in, in forward order, and the uses of each.
+/// A part of a virtual stage and its uses. Parts are computed in forward order.
 struct StagePart {
   enum Kind { embedding, layer, final_norm, head } kind = layer;
   int begin = 0, end = 0;             ///< uses
@@ -42,7 +42,8 @@ struct StageUses {
 
 StageUses stage_uses(const ParamTable& table, const JobSpec& job, const parallel::MeshPosition& at);
 
-/// Chunk grids of all parameters, and where each parameter's chunks start in the flat list of all chunks of the model.
+/// The chunk grids of all parameters, and the index of each parameter's first chunk in the list of all chunks
+/// of the model.
 struct ChunkGrids {
   std::vector<std::vector<parallel::Box>> grids;
   std::vector<int64_t> first_chunk;
@@ -50,7 +51,7 @@ struct ChunkGrids {
 };
 ChunkGrids chunk_grids(const ParamTable& table, double chunk_mib);
 
-/// ShardingOptions of a rank of `job`.
+/// The ShardingOptions of a rank of `job`.
 parallel::ShardingOptions sharding_options(const JobSpec& job, const parallel::MeshPosition& at);
 
 }  // namespace trainctl

@@ -1,5 +1,5 @@
-// What a device would be without having it: all that plan, preflight and doctor know of one. Made here and
-// nowhere else: of the machine that asks, of a GPU known by its name, or of an amount of memory.
+// DeviceModel: all that plan, preflight and doctor know about a device. Only this header makes one: for this
+// machine, for a GPU by its name, or for an amount of memory.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -12,8 +12,8 @@
 
 namespace trainctl {
 
-/// Kept free for a rank's CUDA context and the kernels of its libraries, which are not in the plan: a
-/// reserve, not a measurement.
+/// Reserve for a rank's CUDA context and the kernels of its libraries, which the plan does not count. It is
+/// an assumption, not a measurement.
 inline constexpr uint64_t kGpuContextBytes = uint64_t{512} << 20;
 
 struct DeviceModel {
@@ -29,7 +29,7 @@ struct DeviceModel {
 
   /// What a rank reads ahead, adds up and saves lies in the device's own memory.
   bool is_host() const { return kind == DeviceKind::cpu; }
-  /// Bytes for the ranks of the job on one such device.
+  /// The bytes that the ranks of the job may use on one such device.
   uint64_t room(const JobSpec& job) const;
   /// Taken by a rank's process before it has a tensor, and by ops and products in addition to their
   /// arguments.
@@ -37,14 +37,14 @@ struct DeviceModel {
   size_t workspace_bytes(const JobSpec& job, int64_t optimizer_elements, int64_t optimizer_boxes) const;
 };
 
-/// A device of which nothing is known but its kind: what a job takes does not depend on how much there is.
+/// A device of which only the kind is known. It suffices to compute the memory that a job needs.
 DeviceModel device_of_kind(const JobSpec& job, DeviceKind kind);
 
-/// The names that device_named knows, smallest memory first.
+/// All names for device_named, smallest memory first.
 std::vector<std::string> device_names();
 
-/// A GPU by its name, or so much memory ("80GiB") of a device of kind `kind`. Error(kUsage) for anything
-/// else, naming what is known.
+/// A GPU by its name, or a device of kind `kind` with an amount of memory ("80GiB"). Error(kUsage) for other
+/// texts, with the known names.
 DeviceModel device_named(const std::string& text, const JobSpec& job, DeviceKind kind);
 
 /// The device of this machine that the job would run on, of several GPUs number `gpu`; memory_bytes = 0 where

@@ -25,13 +25,13 @@ struct JobPlan {
   const RankMemory& worst() const;
 };
 
-/// Memory is that of the device: on a GPU what the rank takes there in addition to CUDA's own context; on a CPU
-/// the process's. Takes time with the size of the model and the number of stages, not with the number of ranks
-/// or of micro-batches.
+/// Makes the plan. Its memory is that of the device: on a GPU without CUDA's own context; on a CPU that of
+/// the process. The time grows with the size of the model and the number of stages, not with the number of
+/// ranks or micro-batches.
 JobPlan make_plan(const JobSpec& job, const DeviceModel& device);
 JobPlan make_plan(const JobSpec& job, DeviceKind device);   ///< of device_of_kind
 
-/// Memory of one rank, by itself; the plan holds the worst one of each stage.
+/// The memory of one rank. The plan has that of the worst rank of each stage.
 RankMemory rank_memory(const JobSpec& job, DeviceKind device, const parallel::MeshPosition& at);
 
 /// The pipeline's timeline as text, from the counted work of every stage: each computation takes what its

@@ -1,4 +1,4 @@
-// The memory of one rank: by purpose, as the plan adds it up.
+// The memory of one rank by purpose, as the plan reports it.
 #pragma once
 #include <string>
 #include <vector>
@@ -28,14 +28,14 @@ struct RankMemory {
   }
 };
 
-/// What all ranks of a stage take alike. total_chunks: of the whole model, as tensors are saved.
+/// The memory that is equal on all ranks of a stage. total_chunks: chunks of the whole model in a checkpoint.
 RankMemory memory_of_stage(const JobSpec& job, const DeviceModel& device, const StageBytes& stage,
                         int64_t total_chunks, bool reads_tokens);
-/// Adds what depends on the state that the rank holds.
+/// Adds the memory that depends on the state that the rank holds.
 void add_state(RankMemory& m, const JobSpec& job, const DeviceModel& device,
                const parallel::ShardingBytes& sharding);
 
-/// What NCCL takes on a rank's GPU for its connections; 0 where the job does not use it.
+/// The memory of NCCL's connections on a rank's GPU, an estimate; 0 if the job does not use NCCL.
 size_t nccl_bytes_estimate(const JobSpec& job);
 
 }  // namespace trainctl

@@ -1,6 +1,7 @@
-// What one rank of a job has and does: a pure function of the job, the device and the rank's place in the
-// mesh. The trainer executes it, `plan` adds it up and prints it, the checker proves its program, the tally
-// counts it, the generator runs its forward part. Nothing of it is derived from the job a second time.
+// RankPlan: the memory, parameters and program of one rank, a pure function of the job, the device and the
+// rank's position in the mesh. The trainer executes it, `plan` sums and prints it, the checker proves its
+// program, the tally counts it, the generator runs its forward part. No other code derives these values from
+// the job.
 #pragma once
 #include <string>
 #include <vector>
@@ -30,8 +31,8 @@ struct RankGroups {
 RankGroups rank_groups(const parallel::MeshShape& mesh, int virtual_stages, bool tied,
                        const parallel::MeshPosition& at);
 
-/// What depends neither on the micro-batches of a step, of which a plan may have a billion, nor on the dp
-/// rank.
+/// The part of a plan that depends neither on the number of micro-batches, of which there may be a billion,
+/// nor on the dp rank.
 struct RankParts {
   parallel::MeshPosition at;
   RankGroups groups;
@@ -44,13 +45,13 @@ struct RankParts {
 RankParts rank_parts(const JobSpec& job, const DeviceModel& device, const ModelTables& tables,
                      const parallel::MeshPosition& at);
 
-/// Memory that a rank takes at once.
+/// One allocation of a rank.
 struct MemoryRegion {
   std::string name;
   size_t bytes = 0;
   bool pinned_host = false;   ///< memory of the host, not part of RankMemory::total
 };
-/// All that a rank takes, which is RankMemory region by region.
+/// All allocations of a rank. Their sums by purpose are RankMemory.
 std::vector<MemoryRegion> memory_regions(const parallel::sharding::Layout& params, const RankMemory& memory);
 
 struct RankPlan : RankParts {

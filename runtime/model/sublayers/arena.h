@@ -1,11 +1,11 @@
-// Memory laid out by walking the same code twice: once to measure, once to place. What the plan prints is
-// what is taken.
+// Arena lays out memory. The same code runs twice: once to measure and once to place. So a rank allocates
+// exactly what the plan prints.
 #pragma once
 #include "kernels/tensor.h"
 
 namespace trainctl {
 
-/// Hands out consecutive 64-byte aligned matrices of one buffer; with a null base only counts.
+/// Returns consecutive 64-byte aligned matrices in one buffer. With a null base it only counts bytes.
 class Arena {
  public:
   explicit Arena(void* base = nullptr) : base_(static_cast<char*>(base)) {}

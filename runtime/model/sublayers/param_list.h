@@ -1,5 +1,5 @@
-// What a sublayer declares of each of its parameters. The table of all parameters (runtime/model/params.h) is
-// made from it.
+// The declaration of a parameter by its sublayer. The table of parameters (runtime/model/params.h) is made
+// from these declarations.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -12,7 +12,7 @@ namespace trainctl {
 
 enum class ParamRole { embedding, position, norm_weight, norm_bias, bias, matrix, head };
 
-/// A parameter as its sublayer declares it.
+/// A parameter of a sublayer.
 struct ParamDeclaration {
   std::string name;              ///< below that of its layer: "attn.c_attn.weight"
   ParamRole role = ParamRole::matrix;

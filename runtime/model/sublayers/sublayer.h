@@ -52,7 +52,7 @@ struct LayerShape {
 };
 LayerShape layer_shape(const JobSpec& job);
 
-/// How long a tensor of a sublayer lives, and so how many copies of it a rank holds.
+/// The lifetime of a tensor of a sublayer. It determines how many copies a rank holds.
 enum class Life : uint8_t {
   input,        ///< the stream that enters the sublayer [Ml, C]; of a layer's first one kept under every
                 ///< recomputation
@@ -73,8 +73,8 @@ struct TensorDeclaration {
   int64_t rows = 0, cols = 0;
 };
 
-/// The tensors of one sublayer for one micro-batch. Where each one lies (kept, recomputed, shared) is
-/// invisible to the sublayer.
+/// The tensors of one sublayer for one micro-batch. The sublayer does not know whether a tensor is kept,
+/// recomputed or shared.
 constexpr int kMostTensors = 20;
 using Tensors = std::array<kernels::Matrix, kMostTensors>;
 /// Every sublayer declares these two: x [Ml, C], and the gradient of its output as its weight half takes it
@@ -93,7 +93,7 @@ struct LayerScratch {
   void take(Arena& arena, const LayerShape& s);
 };
 
-/// Everything a sublayer works with besides its own parameters.
+/// The context of a sublayer's passes, in addition to its own parameters.
 struct LayerContext {
   const LayerShape& shape;
   kernels::Backend& backend;
@@ -105,8 +105,8 @@ struct LayerContext {
   bool weight_half_follows = true;   ///< backward_weight runs before anything overwrites dout
 };
 
-/// A micro-batch's place among the gradients: they are added to those of `lane`, or overwrite them when it is
-/// the lane's first.
+/// The gradients of a micro-batch are added to those of `lane`; the first micro-batch of the lane overwrites
+/// them.
 struct LanePlace {
   int lane = 0;
   bool first = true;
@@ -117,18 +117,18 @@ class Sublayer {
  public:
   virtual ~Sublayer() = default;
 
-  /// Packs the weights for this device and makes what depends on them (Life::layer); after every change of
-  /// them.
+  /// Packs the weights for this device and computes the tensors that depend on them (Life::layer). Call it
+  /// after every change of the weights.
   virtual void pack(const LayerContext&) = 0;
 
   /// x = previous + delta into t[kInput], which already holds it where delta is empty. Returns what is to be
   /// added to x; it lies in scratch until the next sublayer's first product.
   virtual kernels::Matrix forward(const LayerContext&, Tensors& t, kernels::Matrix previous,
                                   kernels::Matrix delta) = 0;
-  /// Forward again, up to what backward needs: what is added to x is not made.
+  /// Repeats the forward pass as far as backward needs it; does not compute the value that is added to x.
   virtual void recompute(const LayerContext&, Tensors& t, kernels::Matrix previous,
                          kernels::Matrix delta) = 0;
-  /// Makes the tensors of Life::cheap again from the others.
+  /// Computes the tensors of Life::cheap from the others.
   virtual void recompute_cheap(const LayerContext&, Tensors& t) = 0;
 
   /// dout [Ml, C] -> din [Ml, C]: the gradients of the stream behind and before the sublayer. dout is not
@@ -139,7 +139,7 @@ class Sublayer {
   virtual void backward_weight(const LayerContext&, Tensors& t, LanePlace) = 0;
 };
 
-/// What a sublayer is before there is a rank: pure functions of the model and of the shape.
+/// The declarations of a kind of sublayer: pure functions of the model and of the shape.
 struct SublayerKind {
   const char* name;   ///< "attention"
   /// In the order of the checkpoint's names; each declares its place.

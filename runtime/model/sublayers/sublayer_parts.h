@@ -1,5 +1,5 @@
-// What sublayers are built from: the norm that reads the stream, and a linear product with its packed weight
-// and bias.
+// Building blocks of sublayers: the norm that reads the residual stream, and a linear product with its packed
+// weight and bias.
 #pragma once
 #include "runtime/model/sublayers/sublayer.h"
 
