@@ -84,7 +84,7 @@ constexpr int kInput = 0, kOutputGradient = 1, kFirstOwn = 2;
 /// Which uses of StageUses a sublayer has: `at` by the places that its parameters declare, -1 for none.
 struct SublayerUses {
   std::vector<int> at;
-  int use(int place) const { return place < int(at.size()) ? at[size_t(place)] : -1; }
+  int use(int place) const { return place >= 0 && place < int(at.size()) ? at[size_t(place)] : -1; }
 };
 
 /// Temporaries that every sublayer may use within one pass: [M, C] [Ml, C] [Ml, C].
