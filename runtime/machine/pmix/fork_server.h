@@ -14,9 +14,10 @@ namespace trainctl {
 class ForkServer {
  public:
   /// Forks the server. `main` runs in each child with the child's end of the socket, and should return when
-  /// the connection ends. Call it before the first thread starts. Children share only stdin, stdout and
-  /// stderr with the owner; terminal and scheduler signals do not reach them. Their environment is hidden, so
-  /// that a search by mark does not find them. Error(kLauncher).
+  /// the connection ends. Call it early, before threads if that is possible: the server holds a copy of the
+  /// owner's memory. Children share only stdin, stdout and stderr with the owner; terminal and scheduler
+  /// signals do not reach them. Their environment is hidden, so that a search by mark does not find them.
+  /// Error(kLauncher).
   explicit ForkServer(std::function<void(int fd)> main);
   /// Ends the fork server and all children.
   ~ForkServer();

@@ -154,10 +154,10 @@ class Service {
 }  // namespace
 
 struct PmixServer::State {
-  explicit State(Options given) : options(std::move(given)), fork_server(serve_pmix) {}
+  explicit State(Options given) : options(std::move(given)) {}
 
   const Options options;
-  ForkServer fork_server;
+  std::optional<ForkServer> fork_server{std::in_place, serve_pmix};
   std::optional<Epoch> current;  ///< with the ranks of each host in order
   std::map<int, Environment> environments;
   int services = 0;    ///< started so far
@@ -183,6 +183,7 @@ struct PmixServer::State {
   }
 
   void start_service();
+  ForkServer::Child fork_service();
   void stop_service();
   /// Lets a service begin the current epoch; the local ranks' environments.
   std::string begun();
@@ -190,13 +191,23 @@ struct PmixServer::State {
   void pass_on(PmixMessage& message);
 };
 
+/// A watchdog that ends all processes of its agent ends the fork server, too: it is replaced.
+ForkServer::Child PmixServer::State::fork_service() {
+  try {
+    return fork_server->start();
+  } catch (const Error&) {
+    fork_server.emplace(serve_pmix);
+    return fork_server->start();
+  }
+}
+
 /// It starts libpmix while the owner does something else.
 void PmixServer::State::start_service() {
   ++services;
   ready = false;
   real_file_system().make_directory(pmix_folder());
   auto started =
-      std::make_unique<Service>(fork_server.start(), [this](PmixMessage message) { pass_on(message); });
+      std::make_unique<Service>(fork_service(), [this](PmixMessage message) { pass_on(message); });
   PmixBody body;
   body.put(std::string_view(pmix_folder()));
   body.put(std::string_view(options.host_name));

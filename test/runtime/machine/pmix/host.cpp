@@ -10,6 +10,7 @@
 //   probe MODE 0
 //   files 0, end 0
 //   break 0                                   kills the process that runs libpmix
+//   perish 0                                  kills everything below this process, as a watchdog does
 // and the host answers
 //   begun 0, ready RANK 0, exit RANK STATUS 0, files COUNT 0 (of epochs, in its folders), probed SIZE, ended
 //   0, fence EPOCH SIZE, aborted EPOCH RANK STATUS 0, log SIZE, failed SIZE
@@ -102,6 +103,8 @@ class Host {
         server_->finish_fence(epoch, message.data);
       } else if (what == "break") {
         kill_pmix_service();
+      } else if (what == "perish") {
+        kill_descendants();
       } else if (what == "probe") {
         std::string mode;
         words >> mode;

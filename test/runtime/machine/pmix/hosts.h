@@ -121,6 +121,10 @@ class Hosts {
   void break_servers() {
     for (const auto& socket : sockets_) socket->send("break");
   }
+  /// Kills everything below each host.
+  void kill_descendants() {
+    for (const auto& socket : sockets_) socket->send("perish");
+  }
   /// What the first host's probe says.
   std::string probe(const std::string& mode) {
     probed_.reset();

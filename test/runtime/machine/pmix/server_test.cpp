@@ -232,6 +232,18 @@ TEST_CASE("the end of the server itself is reported, and the next epoch has a ne
   hosts.sum(3);
 }
 
+TEST_CASE("after everything below the owner was killed the next epoch begins", "[server]") {
+  Hosts hosts = hosts_of({{0, 1}});
+  hosts.begin(1, "hold");
+  hosts.wait_ready(2);
+  hosts.kill_descendants();
+  hosts.wait_exits();
+  hosts.end();
+  hosts.sum(2);
+  hosts.kill_descendants();  // while no epoch runs
+  hosts.sum(3);
+}
+
 TEST_CASE("nothing of a server outlives its owner", "[server]") {
   Hosts hosts = hosts_of({{0, 1}});
   hosts.begin(1, "hold");
