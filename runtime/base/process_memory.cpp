@@ -1,5 +1,6 @@
 #include "runtime/base/process_memory.h"
 
+#include <malloc.h>
 #include <sys/resource.h>
 
 #include <cstdlib>
@@ -36,6 +37,8 @@ uint64_t peak_resident_bytes() {
   }
   return 0;
 }
+
+void limit_heaps(int heaps) { mallopt(M_ARENA_MAX, heaps); }
 
 std::string out_of_memory_text() {
   std::string text = "memory ran out: this process held " + memory_text(double(peak_resident_bytes())) + " and the system gave no more";

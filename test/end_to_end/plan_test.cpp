@@ -1,8 +1,8 @@
 // Goal: the plan tells the truth about memory, over a whole run.
 // Method: runs with evaluation and checkpoints, of a model whose own memory is small compared with the
 // program's and of one where it is large, on one rank and on TP2 x DP2: the largest resident size of each
-// rank stays within 5 % of what `plan` printed for the rank that takes most. The planner's own memory, by the
-// kernel's count for its process.
+// rank stays within 5 % (or what the heap keeps) of what `plan` printed for the rank that takes most. The
+// planner's own memory, by the kernel's count for its process.
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -60,7 +60,7 @@ TEST_CASE("peak memory is within 5 % of the plan", "[mesh]") {
         got = std::max(got, metrics_json["ranks"]["peak_memory_bytes"]["max"].get<double>());
     }
     CAPTURE(id, want, got);
-    CHECK(std::abs(got / want - 1) < tolerance::kPlannedMemory);
+    CHECK(std::abs(got - want) < std::max(want * tolerance::kPlannedMemory, tolerance::kHeapBytes));
   }
 }
 

@@ -127,6 +127,8 @@ void run(FileSystem& fs, const RunDirectory& directory, const AttemptFile& attem
   if (!job.ok())
     throw Error(ErrorCode::kSpec, "the run's job.json does not parse: " + render(job.diagnostics, false));
   if (attempt.threads_per_rank > 0) job.job.parallelism.threads_per_rank = attempt.threads_per_rank;
+  // The threads that compute, and one heap for all others.
+  limit_heaps(job.job.parallelism.threads_per_rank + 1);
   // Before threads are started: they inherit it.
   const std::string local_ranks = variable("OMPI_COMM_WORLD_LOCAL_SIZE");
   if (job.job.launcher.bind && !local_ranks.empty())
