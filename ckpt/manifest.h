@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "ckpt/checkpoint.h"
+#include "ckpt/pieces.h"
 #include "ckpt/safetensors.h"
 
 namespace trainctl::ckpt {
@@ -53,6 +54,10 @@ std::string manifest_text(const Manifest& manifest);
 /// Error(kCheckpoint), one sentence with `path`, if the text is not a manifest of this version or is
 /// inconsistent.
 Manifest parse_manifest(const std::string& text, const std::string& path);
+/// The text of piece.json (ckpt/pieces.h).
+std::string piece_text(const Piece& piece);
+/// Error(kCheckpoint), one sentence with `path`, if the text is not a piece of this version.
+Piece parse_piece(const std::string& text, const std::string& path);
 /// The whole text of COMMIT for this manifest.
 std::string commit_text(const std::string& manifest_text, const Manifest& manifest);
 

@@ -232,6 +232,40 @@ Manifest parse_manifest(const std::string& text, const std::string& path) {
   }
 }
 
+std::string piece_text(const Piece& piece) {
+  std::string text = fmt::format(
+      "{{\"format\":\"trainctl-piece\",\"version\":{},\"rank\":{},\"ranks\":{},\n\"state\":{},\n",
+      kFormatVersion, piece.rank, piece.ranks, dump_json(state_json(piece.state)));
+  append_tensors(text, piece.tensors);
+  TensorIndex index;
+  for (const Tensor& tensor : piece.tensors) index.add(tensor);
+  text += ",\n\"shard\":{";
+  append_shard(text, piece.receipt, index);
+  ENSURE(index.tensors.size() == piece.tensors.size(), "a chunk of a tensor that the piece does not list");
+  return text + "}}\n";
+}
+
+Piece parse_piece(const std::string& text, const std::string& path) {
+  try {
+    const json object = parse_json(text);
+    if (object.at("format") != "trainctl-piece") malformed("its format is " + dump_json(object.at("format")));
+    if (object.at("version") != kFormatVersion)
+      malformed(fmt::format("its version is {}, this program reads {}", dump_json(object.at("version")),
+                            kFormatVersion));
+    Piece piece;
+    piece.state = read_state(object.at("state"));
+    piece.rank = whole_number<int>(object.at("rank"));
+    piece.ranks = whole_number<int>(object.at("ranks"));
+    if (piece.rank < 0 || piece.rank >= piece.ranks)
+      malformed(fmt::format("it is of rank {} of {}", piece.rank, piece.ranks));
+    piece.tensors = read_tensors(object.at("tensors"));
+    piece.receipt = read_shard(object.at("shard"), piece.tensors);
+    return piece;
+  } catch (const std::exception& error) {
+    throw Error(ErrorCode::kCheckpoint, fmt::format("{} is not a usable piece: {}", path, error.what()));
+  }
+}
+
 std::string commit_text(const std::string& manifest_text, const Manifest& manifest) {
   return fmt::format(
       "{{\"format\":\"trainctl-commit\",\"version\":{},\"manifest_sha256\":\"{}\",\"root\":\"{}\",\"bytes\":{},"

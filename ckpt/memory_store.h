@@ -35,6 +35,9 @@ class NodeMemory {
 /// with `bytes` zero bytes. Reserves all memory at once; Error(kIo) says what is missing.
 std::unique_ptr<NodeMemory> shared_memory(const std::string& path, uint64_t bytes);
 
+/// Maps an existing file of a memory file system for reading only, in its size. Error(kIo).
+std::unique_ptr<NodeMemory> open_shared_memory(const std::string& path);
+
 /// The memory, in bytes, that memory_store needs for checkpoints with `bytes` bytes of files.
 uint64_t memory_for_checkpoints(uint64_t bytes);
 

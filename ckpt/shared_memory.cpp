@@ -70,7 +70,47 @@ class SharedMemory final : public NodeMemory {
   std::byte* data_ = nullptr;
 };
 
+class ReadOnlyMemory final : public NodeMemory {
+ public:
+  explicit ReadOnlyMemory(const std::string& path) : path_(path) {
+    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0) fail("open", path, errno);
+    struct stat s;
+    const int reason = ::fstat(fd, &s) != 0 ? errno : 0;
+    bytes_ = reason == 0 ? uint64_t(s.st_size) : 0;
+    void* const data = bytes_ > 0 ? ::mmap(nullptr, bytes_, PROT_READ, MAP_SHARED, fd, 0) : MAP_FAILED;
+    const int map_reason = errno;
+    ::close(fd);
+    if (reason != 0) fail("read", path, reason);
+    if (bytes_ == 0) throw Error(ErrorCode::kIo, path + " is empty");
+    if (data == MAP_FAILED) fail("map", path, map_reason);
+    data_ = static_cast<const std::byte*>(data);
+  }
+  ~ReadOnlyMemory() override { ::munmap(const_cast<std::byte*>(data_), bytes_); }
+  ReadOnlyMemory(const ReadOnlyMemory&) = delete;
+  ReadOnlyMemory& operator=(const ReadOnlyMemory&) = delete;
+
+  uint64_t size() const override { return bytes_; }
+  void write(uint64_t, std::span<const std::byte>) override {
+    throw Error(ErrorCode::kIo, path_ + " is open for reading");
+  }
+  void read(uint64_t offset, std::span<std::byte> data) override {
+    ENSURE(offset <= bytes_ && data.size() <= bytes_ - offset, "{} bytes at {} of {}", data.size(), offset,
+           bytes_);
+    std::memcpy(data.data(), data_ + offset, data.size());
+  }
+
+ private:
+  const std::string path_;
+  uint64_t bytes_ = 0;
+  const std::byte* data_ = nullptr;
+};
+
 }  // namespace
+
+std::unique_ptr<NodeMemory> open_shared_memory(const std::string& path) {
+  return std::make_unique<ReadOnlyMemory>(path);
+}
 
 std::unique_ptr<NodeMemory> shared_memory(const std::string& path, uint64_t bytes) {
   ENSURE(bytes > 0, "{} with no bytes", path);

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "ckpt/manifest.h"
+#include "ckpt/shard_layout.h"
 #include "ckpt/store.h"
 #include "runtime/base/error.h"
 #include "runtime/base/hash.h"
@@ -44,83 +45,19 @@ class Appender {
   std::vector<std::byte> buffer_;
 };
 
-/// A shard being written: the receipt's entries in file order, each with the memory of its chunk.
-struct Plan {
-  ShardReceipt receipt;
-  std::string header;
-  std::vector<std::span<const std::byte>> chunks;
-};
-
-/// A hash of each of `count` chunks, fed piece by piece; its seed is seed(i).
-template <typename Seed>
-class ChunkHashes {
- public:
-  ChunkHashes(size_t count, Seed seed) : seed_(seed), digests_(count) {}
-  void update(size_t chunk, std::span<const std::byte> piece) {
-    if (!stream_ || chunk != current_) {
-      finish();
-      current_ = chunk;
-      stream_.emplace(seed_(chunk));
-    }
-    stream_->update(piece);
-  }
-  const std::vector<uint64_t>& finish() {
-    if (stream_) digests_[current_] = stream_->digest();
-    stream_.reset();
-    return digests_;
-  }
-
- private:
-  Seed seed_;
-  size_t current_ = 0;
-  std::optional<Xxh3Stream> stream_;
-  std::vector<uint64_t> digests_;
-};
-
-constexpr auto kNoSeed = [](size_t) -> uint64_t { return 0; };
-
 /// The entries' hashes, from one pass over the chunks.
-void take_hashes(const StateInfo& state, ChunkSource& source, Plan& plan) {
-  std::vector<ShardReceipt::Entry>& entries = plan.receipt.entries;
-  ChunkHashes identities(entries.size(), [&](size_t i) {
-    return identity_seed(state, entries[i].tensor, entries[i].role, entries[i].box);
-  });
-  ChunkHashes contents(entries.size(), kNoSeed);
-  source.read(plan.chunks, [&](size_t i, std::span<const std::byte> piece) {
-    identities.update(i, piece);
-    contents.update(i, piece);
-  });
-  const std::vector<uint64_t>&identity = identities.finish(), &content = contents.finish();
-  for (size_t i = 0; i < entries.size(); ++i) {
-    entries[i].hash = identity[i];
-    entries[i].content_hash = content[i];
-  }
-}
-
-Plan plan_shard(const StateInfo& state, std::span<const Tensor> tensors, std::span<const ChunkData> chunks, ChunkSource& source) {
-  Plan plan;
-  std::map<std::string, const void*> data_of;
-  for (const ChunkData& chunk : chunks) {
-    ENSURE(chunk.tensor >= 0 && size_t(chunk.tensor) < tensors.size(), "tensor {} of {}", chunk.tensor,
-           tensors.size());
-    const Tensor& tensor = tensors[size_t(chunk.tensor)];
-    ENSURE(is_inside(chunk.box, whole_box(tensor.shape)), "{} {}", tensor.name, box_text(tensor.shape, chunk.box));
-    plan.receipt.entries.push_back({tensor.name, tensor.role, tensor.dtype, tensor.shape, chunk.box});
-    const bool is_new = data_of.emplace(entry_name(plan.receipt.entries.back()), chunk.data).second;
-    ENSURE(is_new, "the chunk {} is given twice", entry_name(plan.receipt.entries.back()));
-  }
-  plan.header = lay_out_shard(state, plan.receipt);
-  for (const ShardReceipt::Entry& entry : plan.receipt.entries)
-    plan.chunks.emplace_back(static_cast<const std::byte*>(data_of.at(entry_name(entry))), entry.bytes);
-  take_hashes(state, source, plan);
-  return plan;
+void take_hashes(const StateInfo& state, ChunkSource& source, ShardLayout& plan) {
+  EntryHashes hashes(state, plan.receipt.entries);
+  source.read(plan.chunks, [&](size_t i, std::span<const std::byte> piece) { hashes.update(i, piece); });
+  hashes.finish(plan.receipt.entries);
 }
 
 /// Returns the content hashes of the chunks as they were written.
-std::vector<uint64_t> write_file(SavingFiles& saving, const std::string& name, const Plan& plan, ChunkSource& source) {
+std::vector<uint64_t> write_file(SavingFiles& saving, const std::string& name, const ShardLayout& plan,
+                                 ChunkSource& source) {
   const auto file = saving.put(name, plan.receipt.file_bytes);
   Appender out(*file);
-  ChunkHashes written(plan.chunks.size(), kNoSeed);
+  ChunkHashes written(plan.chunks.size(), kNoChunkSeed);
   out.append(std::as_bytes(std::span(plan.header)));
   source.read(plan.chunks, [&](size_t i, std::span<const std::byte> piece) {
     written.update(i, piece);
@@ -133,8 +70,9 @@ std::vector<uint64_t> write_file(SavingFiles& saving, const std::string& name, c
   return written.finish();
 }
 
-/// Had the memory changed between the hashes and the writes, the file would not be the state that the hashes were taken of.
-void check_written(const Plan& plan, const std::vector<uint64_t>& written) {
+/// Had the memory changed between the hashes and the writes, the file would not be the state that the hashes
+/// were taken of.
+void check_written(const ShardLayout& plan, const std::vector<uint64_t>& written) {
   for (size_t i = 0; i < written.size(); ++i)
     if (written[i] != plan.receipt.entries[i].content_hash)
       throw Error(ErrorCode::kCheckpoint,
@@ -187,28 +125,35 @@ ChunkSource& host_chunks() {
   return source;
 }
 
-ShardReceipt write_shard(SavingFiles& saving, const std::string& file_name, const StateInfo& state,
-                         std::span<const Tensor> tensors, std::span<const ChunkData> chunks,
-                         ChunkSource& source) {
-  Plan plan = plan_shard(state, tensors, chunks, source);
-  plan.receipt.file = file_name;
+ShardReceipt write_hashed(SavingFiles& saving, const std::string& file_name, ShardLayout layout,
+                          ChunkSource& source) {
+  layout.receipt.file = file_name;
   std::vector<uint64_t> written;
   try {
-    written = write_file(saving, file_name, plan, source);
+    written = write_file(saving, file_name, layout, source);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kIo) throw;
-    // After a failed write or sync nobody knows what the file holds: never touch it again, start a new one, once.
+    // After a failed write or sync the content of the file is undefined: never touch it again, start a new
+    // one, once.
     remove_quietly(saving, file_name);
-    plan.receipt.file = retry_name(file_name);
+    layout.receipt.file = retry_name(file_name);
     try {
-      written = write_file(saving, plan.receipt.file, plan, source);
+      written = write_file(saving, layout.receipt.file, layout, source);
     } catch (const Error&) {
-      remove_quietly(saving, plan.receipt.file);
+      remove_quietly(saving, layout.receipt.file);
       throw;
     }
   }
-  check_written(plan, written);
-  return std::move(plan.receipt);
+  check_written(layout, written);
+  return std::move(layout.receipt);
+}
+
+ShardReceipt write_shard(SavingFiles& saving, const std::string& file_name, const StateInfo& state,
+                         std::span<const Tensor> tensors, std::span<const ChunkData> chunks,
+                         ChunkSource& source) {
+  ShardLayout layout = lay_out(state, tensors, chunks);
+  take_hashes(state, source, layout);
+  return write_hashed(saving, file_name, std::move(layout), source);
 }
 
 std::string publish(Store& store, const StateInfo& state, std::span<const Tensor> tensors,

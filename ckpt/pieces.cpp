@@ -1,0 +1,238 @@
+#include "ckpt/pieces.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "ckpt/manifest.h"
+#include "ckpt/shard_layout.h"
+#include "runtime/base/error.h"
+#include "runtime/base/hash.h"
+
+namespace trainctl::ckpt {
+namespace {
+
+/// The source is read, hashed twice and copied in parts that stay in a core's cache.
+constexpr size_t kCopyBytes = size_t(128) << 10;
+
+template <typename Do>
+void in_parts(std::span<const std::byte> data, size_t most, Do with) {
+  for (; !data.empty(); data = data.subspan(std::min(most, data.size())))
+    with(data.first(std::min(most, data.size())));
+}
+
+std::string commit_of(const std::string& piece_json) { return sha256_hex(piece_json) + "\n"; }
+
+/// The chunks of a shard that lies in a slot.
+class SlotChunks final : public ChunkSource {
+ public:
+  using DoRead = std::function<void(const std::function<void()>&)>;
+  SlotChunks(StoredFiles& files, const ShardReceipt& receipt, DoRead do_read)
+      : receipt_(receipt), file_(files.open(receipt.file)), do_read_(std::move(do_read)) {}
+
+  void read(std::span<const std::span<const std::byte>>, const Take& take) override {
+    std::vector<std::byte> buffer(kPieceReadBytes);
+    for (size_t i = 0; i < receipt_.entries.size(); ++i) {
+      const ShardReceipt::Entry& entry = receipt_.entries[i];
+      for (uint64_t done = 0; done < entry.bytes;) {
+        const auto part = std::span(buffer).first(std::min<uint64_t>(buffer.size(), entry.bytes - done));
+        do_read_([&] { file_->read_at(entry.offset + done, part); });
+        take(i, part);
+        done += part.size();
+      }
+    }
+  }
+  ShardLayout layout(const StateInfo& state) const {
+    ShardLayout layout{.receipt = receipt_, .header = expected_header(state, receipt_), .chunks = {}};
+    // read() takes the data from the slot, so the layout has their sizes only.
+    for (const ShardReceipt::Entry& entry : receipt_.entries)
+      layout.chunks.emplace_back(static_cast<const std::byte*>(nullptr), entry.bytes);
+    return layout;
+  }
+
+ private:
+  const ShardReceipt& receipt_;
+  const std::unique_ptr<File> file_;
+  const DoRead do_read_;
+};
+
+/// The files of a slot, together with the memory and the store that they need.
+class OwnedFiles final : public StoredFiles {
+ public:
+  OwnedFiles(std::shared_ptr<NodeMemory> memory, std::unique_ptr<Store> store, int64_t step)
+      : memory_(std::move(memory)), store_(std::move(store)), files_(store_->open(step)) {
+    if (!files_)
+      throw Error(ErrorCode::kIo, fmt::format("{} has no piece of step {}", store_->where(), step));
+  }
+  std::string where() const override { return files_->where(); }
+  std::optional<int64_t> named_step() const override { return files_->named_step(); }
+  bool has(const std::string& name) override { return files_->has(name); }
+  std::unique_ptr<File> open(const std::string& name) override { return files_->open(name); }
+  std::vector<std::string> names() override { return files_->names(); }
+
+ private:
+  const std::shared_ptr<NodeMemory> memory_;
+  const std::unique_ptr<Store> store_;
+  const std::unique_ptr<StoredFiles> files_;
+};
+
+Piece read_piece(StoredFiles& files, int rank, int ranks) {
+  const auto damaged = [&](const std::string& why) {
+    throw Error(ErrorCode::kCheckpoint, fmt::format("{} is damaged: {}", files.where(), why));
+  };
+  for (const char* name : {kPieceName, kCommitName})
+    if (!files.has(name)) damaged(fmt::format("it has no {}", name));
+  const std::string text = files.read_text(kPieceName);
+  if (files.read_text(kCommitName) != commit_of(text))
+    damaged("the SHA-256 of piece.json differs from that in COMMIT");
+  Piece piece = parse_piece(text, files.where() + "/" + kPieceName);
+  if (piece.rank != rank || piece.ranks != ranks)
+    damaged(fmt::format("it is of rank {} of {}", piece.rank, piece.ranks));
+  if (piece.state.step != files.named_step()) damaged(fmt::format("it is of step {}", piece.state.step));
+  const std::string& shard = piece.receipt.file;
+  if (shard.empty()) return piece;
+  if (!files.has(shard)) damaged(fmt::format("it has no {}", shard));
+  const uint64_t bytes = files.open(shard)->size();
+  if (bytes != piece.receipt.file_bytes)
+    damaged(fmt::format("{} has {} bytes, {} were written", shard, bytes, piece.receipt.file_bytes));
+  return piece;
+}
+
+}  // namespace
+
+std::string pieces_folder(const std::string& memory_root, unsigned uid, const std::string& run,
+                          const std::string& node) {
+  return fmt::format("{}/trainctl-{}-{}", memory_root, uid, hex64(xxh3(run + "\n" + node)));
+}
+
+std::string piece_file_name(int rank, int ranks) {
+  return fmt::format("rank-{:05}-of-{:05}.slots", rank, ranks);
+}
+
+uint64_t memory_for_pieces(uint64_t bytes, size_t chunks, size_t tensors) {
+  // A chunk has about 150 bytes in the shard's header and 60 in piece.json, a tensor about 80; 64 KiB are for
+  // the job's text and the table.
+  const uint64_t slot = bytes + 512 * chunks + 256 * tensors + (uint64_t(64) << 10);
+  return 2 * ((slot + 4095) / 4096 * 4096);
+}
+
+/// A copy that is not sealed yet.
+struct PieceWriter::Copy {
+  Piece piece;
+  std::unique_ptr<SavingFiles> saving;
+};
+
+PieceWriter::PieceWriter(NodeMemory& memory, const std::string& where, int rank, int ranks)
+    : memory_(memory), where_(where), rank_(rank), ranks_(ranks), store_(memory_store(memory, where)) {}
+PieceWriter::~PieceWriter() = default;
+
+void PieceWriter::copy(const StateInfo& state, std::span<const Tensor> tensors,
+                       std::span<const ChunkData> chunks, ChunkSource& source) {
+  drop();
+  ShardLayout layout = lay_out(state, tensors, chunks);
+  auto copy = std::make_unique<Copy>();
+  copy->piece = {.state = state, .rank = rank_, .ranks = ranks_, .tensors = {tensors.begin(), tensors.end()}};
+  copy->saving = store_->saving(state);
+  copy->saving->begin();
+  if (!layout.chunks.empty()) {
+    ShardReceipt& receipt = layout.receipt;
+    receipt.file = shard_file_name(rank_, ranks_);
+    const auto file = copy->saving->put(receipt.file, receipt.file_bytes);
+    file->append(std::as_bytes(std::span(layout.header)));
+    EntryHashes hashes(state, receipt.entries);
+    source.read(layout.chunks, [&](size_t i, std::span<const std::byte> piece) {
+      in_parts(piece, kCopyBytes, [&](std::span<const std::byte> part) {
+        hashes.update(i, part);
+        file->append(part);
+      });
+    });
+    hashes.finish(receipt.entries);
+    file->finish();
+    copy->piece.receipt = std::move(receipt);
+  }
+  copy_ = std::move(copy);
+}
+
+const Piece& PieceWriter::seal() {
+  ENSURE(copy_, "{}: nothing is copied", where_);
+  const std::string text = piece_text(copy_->piece);
+  copy_->saving->put_text(kPieceName, text);
+  copy_->saving->commit(commit_of(text), [] { return true; });
+  newest_ = std::move(copy_->piece);
+  copy_.reset();
+  return newest_;
+}
+
+void PieceWriter::drop() {
+  if (copy_) store_->clean({}, {});
+  copy_.reset();
+}
+
+void PieceWriter::check() {
+  const ShardReceipt& receipt = newest_.receipt;
+  if (receipt.file.empty()) return;
+  const auto files = open(newest_.state.step);
+  ENSURE(files, "{} has no piece of step {}", where_, newest_.state.step);
+  SlotChunks chunks(*files, receipt, [](const std::function<void()>& read) { read(); });
+  ChunkHashes hashes(receipt.entries.size(), kNoChunkSeed);
+  chunks.read({}, [&](size_t i, std::span<const std::byte> part) { hashes.update(i, part); });
+  const std::vector<uint64_t>& found = hashes.finish();
+  for (size_t i = 0; i < found.size(); ++i) {
+    if (found[i] == receipt.entries[i].content_hash) continue;
+    store_->remove(newest_.state.step);
+    throw Error(ErrorCode::kCheckpoint,
+                fmt::format("{} changed in memory while it was being saved; this save is void",
+                            chunk_text(receipt.entries[i])));
+  }
+}
+
+std::unique_ptr<StoredFiles> PieceWriter::open(int64_t step) { return store_->open(step); }
+
+ShardReceipt write_piece(StoredFiles& files, const Piece& piece, SavingFiles& to,
+                         const std::function<void(const std::function<void()>& read)>& do_read) {
+  if (piece.receipt.file.empty()) return {};
+  SlotChunks chunks(files, piece.receipt, do_read);
+  return write_hashed(to, piece.receipt.file, chunks.layout(piece.state), chunks);
+}
+
+std::unique_ptr<StoredFiles> FoundPiece::open() const {
+  return std::make_unique<OwnedFiles>(memory, memory_store(*memory, path), step);
+}
+
+std::vector<FoundPiece> list_pieces(FileSystem& fs, const std::string& folder) {
+  std::vector<FoundPiece> found;
+  std::vector<std::string> names;
+  try {
+    if (fs.is_directory(folder)) names = fs.list(folder);
+  } catch (const std::exception&) {
+    return found;  // as if the folder were absent
+  }
+  for (const std::string& name : names) {
+    FoundPiece file{.path = folder + "/" + name, .problem = "", .memory = nullptr};
+    if (std::sscanf(name.c_str(), "rank-%d-of-%d.slots", &file.rank, &file.ranks) != 2 ||
+        name != piece_file_name(file.rank, file.ranks))
+      continue;
+    std::vector<int64_t> steps;
+    try {
+      file.memory = open_shared_memory(file.path);
+      steps = memory_store(*file.memory, file.path)->list();
+    } catch (const std::exception& error) {
+      file.problem = error.what();
+      found.push_back(file);
+    }
+    for (const int64_t step : steps) {
+      FoundPiece one = file;
+      one.step = step;
+      try {
+        one.piece = read_piece(*one.open(), one.rank, one.ranks);
+      } catch (const std::exception& error) {
+        one.problem = error.what();
+      }
+      found.push_back(std::move(one));
+    }
+  }
+  return found;
+}
+
+}  // namespace trainctl::ckpt

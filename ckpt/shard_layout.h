@@ -1,0 +1,58 @@
+// A shard before it is written: which chunk comes where, and the hashes that are taken on the way. Shared by
+// the writers of shards (write.cpp, pieces.cpp).
+#pragma once
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ckpt/store.h"
+#include "runtime/base/hash.h"
+
+namespace trainctl::ckpt {
+
+/// The receipt's entries in the order of the file, each with the memory of its chunk. Entries have no hashes
+/// yet, and the receipt has no file name.
+struct ShardLayout {
+  ShardReceipt receipt;
+  std::string header;  ///< the first bytes of the file; the chunks follow
+  std::vector<std::span<const std::byte>> chunks;
+};
+ShardLayout lay_out(const StateInfo& state, std::span<const Tensor> tensors,
+                    std::span<const ChunkData> chunks);
+
+/// A hash of each of several chunks, fed piece by piece, one chunk after the other; its seed is seed(i).
+class ChunkHashes {
+ public:
+  ChunkHashes(size_t count, std::function<uint64_t(size_t)> seed) : seed_(std::move(seed)), digests_(count) {}
+  void update(size_t chunk, std::span<const std::byte> piece);
+  const std::vector<uint64_t>& finish();
+
+ private:
+  std::function<uint64_t(size_t)> seed_;
+  size_t current_ = 0;
+  std::optional<Xxh3Stream> stream_;
+  std::vector<uint64_t> digests_;
+};
+inline constexpr auto kNoChunkSeed = [](size_t) -> uint64_t { return 0; };
+
+/// Both hashes of every entry, from one pass over the chunks in the order of the entries.
+class EntryHashes {
+ public:
+  EntryHashes(const StateInfo& state, std::span<const ShardReceipt::Entry> entries);
+  void update(size_t entry, std::span<const std::byte> piece);
+  /// Sets the hashes of `entries`.
+  void finish(std::span<ShardReceipt::Entry> entries);
+
+ private:
+  ChunkHashes identities_, contents_;
+};
+
+/// Writes a shard whose hashes are known, and compares them with what was written: Error(kCheckpoint) if a
+/// chunk has changed. If a write or sync fails, the file is written once more under a new name; Error(kIo) if
+/// that fails too.
+ShardReceipt write_hashed(SavingFiles& saving, const std::string& file_name, ShardLayout layout,
+                          ChunkSource& source);
+
+}  // namespace trainctl::ckpt
