@@ -1,22 +1,16 @@
 #include "runtime/supervise/attempt/attempt.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
-#include <signal.h>
-#include <sys/eventfd.h>
-#include <sys/signalfd.h>
-#include <unistd.h>
 
 #include <cmath>
 #include <cstring>
-#include <future>
-#include <map>
 #include <utility>
 
 #include "runtime/base/json.h"
 #include "runtime/base/text.h"
 #include "runtime/run/wire/protocol.h"
+#include "runtime/supervise/attempt/attempt_saves.h"
 #include "runtime/supervise/attempt/start_order.h"
 #include "runtime/supervise/nodes/node_relay.h"
 
@@ -24,14 +18,11 @@ namespace trainctl {
 namespace {
 
 constexpr double kLongestPollS = 1.0;
-constexpr double kAliveIntervalS = 0.9;
 /// So long before a deadline the nodes are asked what their ranks do.
 constexpr double kLookAheadS = 0.3;
 constexpr double kLookIntervalS = 0.1;
 /// For processes that outlive their attempt.
 constexpr double kEndLimitS = 6;
-/// After an attach: until everything that waited for a supervisor has come.
-constexpr double kBacklogS = 1;
 /// What is kept of the launcher's output in memory; the log file has all of it.
 constexpr size_t kLauncherTextBytes = 64 * 1024;
 
@@ -50,16 +41,18 @@ class Attempt {
         log_(log),
         signals_(signals),
         supervision_(options_.limits, clock.monotonic_s()),
-        collector_(fs, options_.saves),
+        saves_(fs, clock, log, options_.saves, options_.attach,
+               {.send_ranks = [this](const protocol::Down& down) { send_ranks(down); },
+                .send_rank = [this](int rank, const protocol::Down& down) { send_rank(rank, down); },
+                .progressed = [this] { supervision_.progressed(0, clock_.monotonic_s()); },
+                .published =
+                    [this](int64_t step) {
+                      if (options_.hooks.saved) options_.hooks.saved(step);
+                    }}),
         launcher_log_(run.file("logs/mpirun.log")),
         gone_(options_.nodes.size(), false),
-        lost_(options_.nodes.size(), false) {
-    saved_fd_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  }
-  ~Attempt() {
-    fleet_.set_handler({});
-    ::close(saved_fd_);
-  }
+        lost_(options_.nodes.size(), false) {}
+  ~Attempt() { fleet_.set_handler({}); }
 
   AttemptResult run() {
     fleet_.set_handler(
@@ -76,8 +69,7 @@ class Attempt {
       start();
     if (signals_.read() != StopLevel::none) supervision_.stop(signals_.read(), clock_.monotonic_s());
     while (!supervision_.over()) turn();
-    take_save_result(true);
-    collector_.abandon();
+    saves_.end();
     // Also after an orderly end something may be left on a node: a daemon of mpirun, a folder.
     end_everywhere();
     return {supervision_.verdict(), regrouped_, supervision_.first_evidence_s()};
@@ -119,7 +111,7 @@ class Attempt {
 
   void turn() {
     pollfd fds[] = {{.fd = signals_.fd(), .events = POLLIN, .revents = 0},
-                    {.fd = saved_fd_, .events = POLLIN, .revents = 0},
+                    {.fd = saves_.fd(), .events = POLLIN, .revents = 0},
                     {.fd = fleet_.fd(), .events = POLLIN, .revents = 0}};
     ::poll(fds, 3, int(std::ceil(wait_s() * 1000)));
     if (options_.hooks.turn) options_.hooks.turn();
@@ -129,9 +121,8 @@ class Attempt {
       supervision_.stop(level, clock_.monotonic_s());
     }
     fleet_.serve();
-    take_save_result(false);
+    saves_.turn();
     regroup();
-    keep_ranks_waiting();
     look_before_deadline();
     supervision_.tick(clock_.monotonic_s());
     for (const Supervision::Action action : supervision_.take_actions()) act(action);
@@ -156,14 +147,6 @@ class Attempt {
     regrouped_ = true;
     log_.console().note("   " + why);
     supervision_.stop(StopLevel::save_and_stop, clock_.monotonic_s());
-  }
-
-  /// Ranks that have written their part wait for the slowest one as long as we live.
-  void keep_ranks_waiting() {
-    if (!publishing_.valid() && collector_.missing().empty()) return;
-    if (clock_.monotonic_s() < alive_s_ + kAliveIntervalS) return;
-    alive_s_ = clock_.monotonic_s();
-    send_ranks({.kind = protocol::Down::alive});
   }
 
   /// When the nodes are to be asked next: early enough that their answer comes before the deadline.
@@ -353,8 +336,7 @@ class Attempt {
     supervision_.hello(hello.rank, hello.pid, hello.host, clock_.monotonic_s());
     if (supervision_.stop_level() != StopLevel::none)
       send_rank(hello.rank, {.kind = protocol::Down::stop, .level = supervision_.stop_level()});
-    // Answers belong to saves, and one that comes late must not miss any.
-    for (const protocol::Down& answer : begun_) send_rank(hello.rank, answer);
+    saves_.hello(hello.rank);
   }
 
   void on_rank(int rank, protocol::Up&& up) {
@@ -372,87 +354,12 @@ class Attempt {
       log_.rank_event(up.event->kind, up.event->json);
       supervision_.progressed(0, now_s);
     } else if (up.begin) {
-      begin_save(*up.begin);
+      saves_.begin(*up.begin);
     } else if (up.shard) {
-      take_shard(rank, std::move(*up.shard));
+      saves_.hand_in(rank, std::move(*up.shard));
     } else if (up.done) {
       supervision_.done(rank, now_s);
     }
-  }
-
-  void begin_save(const protocol::Begin& begin) {
-    save_began_s_ = clock_.monotonic_s();
-    save_number_ = begin.number;
-    // After an attach: the supervisor before may have answered, and even published.
-    const bool first = options_.attach && begun_.empty();
-    if (const auto published = first ? collector_.published(begin.state.step) : std::nullopt) {
-      if (published->ok) log_.saved_before(*published);
-      else log_.saved(*published, 0);
-      if (published->ok && options_.hooks.saved) options_.hooks.saved(published->step);
-      send_ranks({.kind = protocol::Down::saved,
-                  .ok = published->ok,
-                  .number = begin.number,
-                  .message = published->message});
-      return;
-    }
-    // A second save before the first is answered cannot come from a rank that keeps the protocol.
-    const Problem reason = publishing_.valid() ? Problem("the save before is still being published")
-                           : first             ? collector_.adopt(begin.state)
-                                               : collector_.begin(begin.state);
-    if (reason.exists()) log_.saved({.step = begin.state.step, .message = reason.text()}, 0);
-    begun_.push_back({.kind = protocol::Down::begun,
-                      .ok = reason.is_none(),
-                      .number = begin.number,
-                      .message = reason.text_or_empty()});
-    send_ranks(begun_.back());
-  }
-
-  void take_shard(int rank, protocol::Shard&& shard) {
-    const std::vector<int> missing = publishing_.valid() ? std::vector<int>{} : collector_.missing();
-    if (std::find(missing.begin(), missing.end(), rank) == missing.end() ||
-        shard.step != collector_.state().step) {
-      // After an attach shards of the other nodes may come before rank 0's begin: they are taken then.
-      if (options_.attach && begun_.empty() && clock_.monotonic_s() - started_s_ < kBacklogS)
-        return early_.push_back({rank, std::move(shard)});
-      return answer_late(rank, shard);
-    }
-    if (rank == 0) collector_.set_tensors(std::move(shard.tensors));
-    if (!collector_.add(rank, std::move(shard.receipt), shard.failure)) return;
-    // Publishing waits for the disk: on its own thread, or heartbeats would go unread.
-    publishing_ = std::async(std::launch::async, [this] {
-      SaveOutcome outcome = collector_.finish();
-      ::eventfd_write(saved_fd_, 1);
-      return outcome;
-    });
-  }
-
-  /// A save that is not under way: the supervisor before may have published it and answered some ranks only.
-  void answer_late(int rank, const protocol::Shard& shard) {
-    const auto published = options_.attach ? collector_.published(shard.step) : std::nullopt;
-    const std::string none = fmt::format("no save of step {} is under way", shard.step);
-    send_rank(rank, {.kind = protocol::Down::saved,
-                     .ok = published && published->ok,
-                     .number = shard.number,
-                     .message = published ? published->message : none});
-  }
-
-  void take_save_result(bool wait) {
-    if (!begun_.empty() || clock_.monotonic_s() - started_s_ >= kBacklogS)
-      for (auto& [rank, shard] : std::exchange(early_, {})) take_shard(rank, std::move(shard));
-    if (!publishing_.valid()) return;
-    if (!wait && publishing_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return;
-    const SaveOutcome outcome = publishing_.get();
-    if (outcome.taken) throw RunTaken(ErrorCode::kLauncher, outcome.message);
-    eventfd_t count;
-    ::eventfd_read(saved_fd_, &count);
-    const double now_s = clock_.monotonic_s();
-    log_.saved(outcome, now_s - save_began_s_);
-    supervision_.progressed(0, now_s);
-    if (outcome.ok && options_.hooks.saved) options_.hooks.saved(outcome.step);
-    send_ranks({.kind = protocol::Down::saved,
-                .ok = outcome.ok,
-                .number = save_number_,
-                .message = outcome.message});
   }
 
   AttemptOptions options_;
@@ -469,19 +376,13 @@ class Attempt {
   StopSignals& signals_;
   const double started_s_ = clock_.monotonic_s();
   Supervision supervision_;
-  SaveCollector collector_;
+  AttemptSaves saves_;
   Journal launcher_log_;
   std::string launcher_text_;
-  int saved_fd_ = -1;
-  double alive_s_ = 0, looked_s_ = 0, save_began_s_ = 0;
-  int64_t save_number_ = 0;
+  double looked_s_ = 0;
   bool regrouped_ = false;
-  std::vector<protocol::Down> begun_;                   // every answer to begin_save so far
-  std::vector<std::pair<int, protocol::Shard>> early_;  // shards that came before their save was known
   std::vector<bool> gone_;             // of each node: nothing of the epoch is left there, or it is lost
   std::vector<bool> lost_;  // of each node: it left this attempt, and what it says when it returns does not count
-  std::future<SaveOutcome>
-      publishing_;  // last: its destructor waits for the thread, which uses the members above
 };
 
 }  // namespace

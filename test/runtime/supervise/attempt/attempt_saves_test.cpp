@@ -1,0 +1,199 @@
+// Goal: every rank gets an answer to its part of a save: also a rank that connects late, a rank whose part
+//       comes before the save is known, and after another supervisor has published; a failure fails one save.
+// Method: AttemptSaves alone, on files in a temporary folder, by a clock that the test moves; the messages to
+//         the ranks are kept. The only wait is for the descriptor that says that publishing has ended.
+#include <poll.h>
+
+#include <catch2/catch.hpp>
+#include <optional>
+
+#include "runtime/observe/console.h"
+#include "runtime/supervise/attempt/attempt_saves.h"
+#include "test/ckpt/state_fixture.h"
+#include "test/support/temporary_folder.h"
+
+using namespace trainctl;
+using protocol::Down;
+
+namespace {
+
+constexpr int kRanks = 2;
+
+class HandClock final : public Clock {
+ public:
+  double monotonic_s() override { return now_s; }
+  double unix_s() override { return now_s; }
+  void sleep_s(double seconds) override { now_s += seconds; }
+  double now_s = 100;
+};
+
+/// A supervisor with two ranks, which save their whole state from rank 0.
+struct Rig {
+  explicit Rig(const std::string& folder, bool attach) : run{folder} {
+    fs.make_directory(run.file("logs"));
+    fs.make_directory(run.file("ckpt"));
+    log.emplace(fs, clock, run, console);
+    saves.emplace(fs, clock, *log, SaveCollector::Options{.ranks = kRanks, .directory = run.file("ckpt")},
+                  attach,
+                  AttemptSaves::Attempt{
+                      .send_ranks =
+                          [this](const Down& down) {
+                            for (int rank = 0; rank < kRanks; ++rank) note(rank, down);
+                          },
+                      .send_rank = [this](int rank, const Down& down) { note(rank, down); },
+                      .progressed = [this] { ++progressed; },
+                      .published = [this](int64_t step) { published.push_back(step); },
+                  });
+  }
+  void note(int rank, const Down& down) {
+    const char* const kind = down.kind == Down::begun   ? "begun"
+                             : down.kind == Down::saved ? "saved"
+                                                        : "alive";
+    sent += fmt::format("{}:{}{} ", rank, kind, down.kind == Down::alive ? "" : down.ok ? "+" : "-");
+    last = down;
+  }
+  std::string take_sent() { return std::exchange(sent, ""); }
+
+  void begin() { saves->begin({.state = state.info, .number = 0}); }
+  void hand_in(int rank, const std::string& failure = "") {
+    saves->hand_in(rank, {.step = state.info.step,
+                          .number = 0,
+                          .receipt = rank == 0 && failure.empty() ? write() : ckpt::ShardReceipt{},
+                          .tensors = rank == 0 ? state.tensors : std::vector<ckpt::Tensor>{},
+                          .failure = failure});
+  }
+  ckpt::ShardReceipt write() {
+    if (written) return *written;
+    std::vector<std::vector<std::byte>> values;
+    std::vector<ckpt::ChunkData> chunks;
+    for (size_t t = 0; t < state.tensors.size(); ++t)
+      for (const parallel::Box& box : state.grids[t]) values.push_back(test::cut_out(state, t, box));
+    for (size_t t = 0, kept = 0; t < state.tensors.size(); ++t)
+      for (const parallel::Box& box : state.grids[t]) chunks.push_back({int(t), box, values[kept++].data()});
+    const std::string folder = ckpt::saving_directory(run.file("ckpt"), state.info);
+    written =
+        ckpt::write_shard(fs, folder, ckpt::shard_file_name(0, kRanks), state.info, state.tensors, chunks);
+    return *written;
+  }
+  void await_publishing() {
+    pollfd fd{.fd = saves->fd(), .events = POLLIN, .revents = 0};
+    REQUIRE(::poll(&fd, 1, 60'000) == 1);
+  }
+  std::vector<int64_t> steps() { return ckpt::list_steps(fs, run.file("ckpt")); }
+
+  const RunDirectory run;
+  FileSystem& fs = real_file_system();
+  HandClock clock;
+  TerminalConsole console{{.write = [](const std::string&) {}}};
+  std::optional<RunLog> log;
+  test::PlainState state = test::make_state(7, 12);
+  std::optional<ckpt::ShardReceipt> written;
+  std::string sent;
+  Down last;
+  int progressed = 0;
+  std::vector<int64_t> published;
+  std::optional<AttemptSaves> saves;  // last: it calls the members above
+};
+
+}  // namespace
+
+TEST_CASE("a save is begun for all ranks, published when all have handed in, and answered once") {
+  const test::TemporaryFolder folder;
+  Rig rig(folder.path(), false);
+  rig.begin();
+  CHECK(rig.take_sent() == "0:begun+ 1:begun+ ");
+  rig.saves->hello(1);  // its connection broke in between
+  CHECK(rig.take_sent() == "1:begun+ ");
+  rig.hand_in(0);
+  rig.saves->turn();
+  CHECK(rig.take_sent() == "0:alive 1:alive ");
+  rig.saves->turn();  // not in every turn
+  CHECK(rig.take_sent().empty());
+  rig.hand_in(1);
+  rig.await_publishing();
+  rig.saves->turn();
+  CHECK(rig.take_sent() == "0:saved+ 1:saved+ ");
+  CHECK(rig.published == std::vector{rig.state.info.step});
+  CHECK(rig.steps() == rig.published);
+  CHECK(rig.progressed == 1);
+  rig.hand_in(1);
+  CHECK(rig.take_sent() == "1:saved- ");
+  CHECK(rig.last.message == fmt::format("no save of step {} is under way", rig.state.info.step));
+}
+
+TEST_CASE("a rank that could not write fails this save, and the next one succeeds") {
+  const test::TemporaryFolder folder;
+  Rig rig(folder.path(), false);
+  rig.begin();
+  rig.hand_in(1, "disk full");
+  rig.hand_in(0);
+  rig.saves->end();  // waits for it
+  CHECK(rig.take_sent() == "0:begun+ 1:begun+ 0:saved- 1:saved- ");
+  CHECK(rig.last.message == "rank 1 could not write its shard: disk full");
+  CHECK(rig.steps().empty());
+  rig.written.reset();
+  rig.begin();
+  rig.hand_in(0);
+  rig.hand_in(1);
+  rig.saves->end();
+  CHECK(rig.take_sent() == "0:begun+ 1:begun+ 0:saved+ 1:saved+ ");
+  CHECK(rig.steps() == std::vector{rig.state.info.step});
+}
+
+TEST_CASE("the end of an attempt gives up a save that is not complete") {
+  const test::TemporaryFolder folder;
+  Rig rig(folder.path(), false);
+  rig.begin();
+  rig.hand_in(0);
+  const std::string saving = ckpt::saving_directory(rig.run.file("ckpt"), rig.state.info);
+  REQUIRE(rig.fs.is_directory(saving));
+  rig.saves->end();
+  CHECK_FALSE(rig.fs.is_directory(saving));
+  CHECK(rig.steps().empty());
+}
+
+TEST_CASE("after an attach a part that comes before its save is kept for it") {
+  const test::TemporaryFolder folder;
+  Rig rig(folder.path(), true);
+  rig.hand_in(1);
+  rig.saves->turn();
+  CHECK(rig.take_sent().empty());
+  rig.begin();
+  rig.saves->turn();
+  rig.hand_in(0);
+  rig.saves->end();
+  CHECK(rig.steps() == std::vector{rig.state.info.step});
+  CHECK(rig.last.kind == Down::saved);
+  CHECK(rig.last.ok);
+}
+
+TEST_CASE("after an attach a part of a save that never comes is refused in the end") {
+  const test::TemporaryFolder folder;
+  Rig rig(folder.path(), true);
+  rig.hand_in(1);
+  rig.clock.now_s += 0.9;
+  rig.saves->turn();
+  CHECK(rig.take_sent().empty());
+  rig.clock.now_s += 0.2;
+  rig.saves->turn();
+  CHECK(rig.take_sent() == "1:saved- ");
+}
+
+TEST_CASE("after an attach a save that the supervisor before has published is answered as saved") {
+  const test::TemporaryFolder folder;
+  {
+    Rig before(folder.path(), false);
+    before.begin();
+    before.hand_in(0);
+    before.hand_in(1);
+    before.saves->end();
+  }
+  Rig rig(folder.path(), true);
+  rig.begin();
+  CHECK(rig.take_sent() == "0:saved+ 1:saved+ ");
+  CHECK(rig.published == std::vector{rig.state.info.step});
+  rig.written.emplace();  // its shard is in the checkpoint
+  rig.clock.now_s += 2;
+  rig.hand_in(1);
+  CHECK(rig.take_sent() == "1:saved+ ");
+}
