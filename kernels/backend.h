@@ -241,11 +241,11 @@ class Backend {
   virtual void sum(Stream&, const float* x, int64_t n, double* out) = 0;
 };
 
-/// Names the work that is enqueued while this object lives (Backend::begin_range): "F mb 3 chunk 0".
-///   chunk   the virtual stage
+/// Names the work that is enqueued while this object lives (Backend::begin_range):
+/// "F mb 3 virtual stage 0".
 class Range {
  public:
-  Range(Backend& backend, const char* what, int64_t micro_batch, int chunk);
+  Range(Backend& backend, const char* what, int64_t micro_batch, int virtual_stage);
   ~Range() { backend_.end_range(); }
   Range(const Range&) = delete;
   Range& operator=(const Range&) = delete;
