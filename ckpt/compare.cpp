@@ -1,4 +1,4 @@
-// What the numbers of a checkpoint look like, and where two checkpoints differ.
+// Statistics of the numbers of a checkpoint, and the differences between two checkpoints.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -56,7 +56,7 @@ void compare_values(const Tensor& tensor, const std::vector<std::byte>& a, const
   visit_values(tensor.dtype, b, [&](size_t i, double value) {
     if (std::memcmp(a.data() + i * item, b.data() + i * item, item) == 0) return;
     ++difference.differing;
-    // Non-finite on one side or both, yet other bits: no number says how far apart they are.
+    // Not finite on one side or both, and different bits: they have no distance.
     const double distance = std::isfinite(value) && std::isfinite(left[i]) ? std::abs(value - left[i]) : INFINITY;
     difference.max_abs = std::max(difference.max_abs, distance);
   });

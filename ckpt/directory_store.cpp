@@ -100,7 +100,7 @@ class SavingFolder final : public Folder<SavingFiles> {
   }
 
  private:
-  /// The commit point. A folder that is there goes to .trash/ first, and comes back if the rename fails.
+  /// The commit point. An existing folder is moved to .trash/ first, and back if the rename fails.
   void rename_into_place() {
     const std::string replaced = fs_.exists(target_) ? move_to_trash(fs_, dir_, base_name(target_)) : "";
     try {
@@ -119,8 +119,8 @@ class SavingFolder final : public Folder<SavingFiles> {
   const std::string dir_, target_;
 };
 
-/// Superseded checkpoints go when `keep` checkpoints of the line that replaced them are safe. `epochs` are
-/// those of the checkpoints kept.
+/// Removes superseded checkpoints when `keep` checkpoints of the line that replaced them are safe.
+/// `epochs` are those of the checkpoints kept.
 void remove_superseded(FileSystem& fs, const std::string& dir, const std::vector<uint64_t>& epochs,
                        int keep) {
   for (const std::string& name : fs.list(dir)) {

@@ -12,7 +12,7 @@
 namespace trainctl::ckpt {
 namespace {
 
-/// A run has fewer steps. Keeps every product with a step's time finite.
+/// No run has so many steps. The limit keeps every product with a step's time finite.
 constexpr double kMostSteps = 1e15;
 
 bool is_time(double seconds) { return std::isfinite(seconds) && seconds >= 0; }
@@ -23,7 +23,7 @@ double loss_of(double cost_s, double interval_s, double mtbf_s) {
 
 int64_t whole_steps(double steps) { return int64_t(std::clamp(steps, 1.0, kMostSteps)); }
 
-/// ceil that a rounding error of the division does not push over: 3 saves of 0.1 s fit into 0.3 s.
+/// ceil that tolerates a rounding error of the division: 3 saves of 0.1 s fit into 0.3 s.
 double ceil_steps(double seconds, double step_s) { return std::ceil(seconds / step_s * (1 - 1e-12)); }
 
 std::string seconds_text(double seconds) {
@@ -74,7 +74,7 @@ IntervalDecision decide_interval(const IntervalFacts& facts, const IntervalLimit
     return loss_of(facts.cost_s, double(steps) * facts.step_s, result.mtbf_s);
   };
 
-  // The loss falls up to ideal_s and rises behind it: the best whole number is next to it.
+  // The loss falls up to ideal_s and rises after it, so the best whole number is next to it.
   const int64_t below = whole_steps(std::floor(result.ideal_s / facts.step_s)), above = below + 1;
   result.steps = loss(above) <= loss(below) ? above : below;
 

@@ -109,7 +109,7 @@ class SealedSlot final : public SlotFiles<StoredFiles> {
   const Table table_;
 };
 
-/// The slot that is being filled. Shared by the store and by all who write to it: it is `over` once it is
+/// The slot that is being filled. Shared by the store and by all its writers: it is `over` after it is
 /// published, dropped or another saving has taken its place.
 struct Filling {
   int slot = 0;
@@ -138,7 +138,7 @@ class MemoryStore final : public Store {
     const SlotHeader header = *sealed(slot);
     std::string text(header.table_bytes, '\0');
     memory_.read(begin_of(slot) + header.table_offset, std::as_writable_bytes(std::span(text)));
-    Table table = read_table(text);  // where it is damaged, files are missing or their hashes differ
+    Table table = read_table(text);  // if it is damaged, files are missing or their hashes differ
     return std::make_unique<SealedSlot>(memory_, place(header.step), step, begin_of(slot), std::move(table));
   }
   void remove(int64_t step) override {

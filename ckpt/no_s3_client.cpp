@@ -1,4 +1,4 @@
-// Instead of s3_client.cpp where curl's header was not found.
+// Built instead of s3_client.cpp if curl's header was not found.
 #include "ckpt/s3_client.h"
 
 namespace trainctl::ckpt {

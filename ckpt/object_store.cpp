@@ -62,7 +62,7 @@ std::string index_text(const Index& index) {
   return dump_json(object) + "\n";
 }
 
-/// What cannot be read of it is left out: it is no more than a hint.
+/// Lines that cannot be read are left out, because the list is only a hint.
 Index read_index(const std::string& text) {
   Index index;
   const nlohmann::json object = try_parse_json(text);
@@ -275,7 +275,8 @@ class ObjectStore final : public Store {
     std::erase_if(candidates, [&](const Attempt& attempt) { return !is_published(attempt); });
     return {candidates.begin(), candidates.end()};
   }
-  /// True if a run went back to before this one: said so, or seen by what a later epoch has published.
+  /// True if a run went back to before this one: the index says so, or a later epoch published this step
+  /// or an earlier one.
   static bool is_aside(const Attempt& attempt, const Index& index, const std::vector<Attempt>& all) {
     return std::any_of(
                index.set_aside.begin(), index.set_aside.end(),
@@ -302,7 +303,7 @@ void ObjectStore::clean(const Retention& retention, const std::vector<uint64_t>&
   const int keep = std::max(retention.keep_last, 2);
   std::vector<Attempt> gone;
   for (const Attempt& attempt : all) {
-    // Those set aside go when as many of later epochs are safe.
+    // Checkpoints that were set aside are removed when as many of later epochs are safe.
     const bool is_replaced = std::count_if(kept_epochs.begin(), kept_epochs.end(),
                                            [&](uint64_t epoch) { return epoch > attempt.epoch; }) >= keep;
     const bool is_older_try = std::any_of(all.begin(), all.end(), [&](const Attempt& a) {

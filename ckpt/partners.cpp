@@ -53,7 +53,7 @@ class Matching {
       if (!find_path(node, seen)) dead = seen;
     }
   }
-  /// By node: its holder, kNone without.
+  /// By node: its holder; kNone: it has none.
   const std::vector<size_t>& holder() const { return holder_; }
   const std::vector<size_t>& held() const { return held_; }
 
@@ -89,7 +89,7 @@ class Matching {
   std::vector<size_t> holder_, held_;
 };
 
-/// Gives the rest holders among those that are free, itself excepted.
+/// Gives each remaining node a free holder other than itself.
 void complete(const Placement& placement, const Matching& matching, std::vector<size_t>& holder) {
   std::vector<size_t> without, free;
   for (size_t i = 0; i < holder.size(); ++i) {
@@ -106,8 +106,8 @@ void complete(const Placement& placement, const Matching& matching, std::vector<
   std::stable_partition(free.begin(), free.end(), [&](size_t i) { return in(all_without, i); });
   for (size_t i = 0; i < without.size(); ++i) holder[without[i]] = free[(i + 1) % free.size()];
   if (without.size() != 1 || without[0] != free[0]) return;
-  // One node is left with itself: it changes holders with another, where that costs the fewest pairs that are
-  // apart.
+  // One node would hold its own: it exchanges holders with the node for which this costs the fewest pairs
+  // that are apart.
   const size_t alone = without[0];
   size_t best = kNone;
   int best_gain = -1;

@@ -1,4 +1,4 @@
-// A save on trial: the whole sequence of a checkpoint with 64 bytes of state, before a run depends on it.
+// A trial save: the whole sequence of a checkpoint with 64 bytes of state, before a run depends on it.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -14,7 +14,7 @@ void remove_quietly(FileSystem& fs, const std::string& path) {
   try {
     fs.remove_tree(path);
   } catch (const std::exception&) {
-    // What went wrong before is the error to report.
+    // The first error is the one to report.
   }
 }
 

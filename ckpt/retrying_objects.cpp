@@ -1,4 +1,4 @@
-// Requests to an object store that are repeated until they pass, are refused or the deadline is over.
+// Requests to an object store, repeated until they succeed, are refused, or the deadline has passed.
 #include <fmt/format.h>
 #include <openssl/evp.h>
 
@@ -42,7 +42,7 @@ class Retrying final : public ObjectClient {
   size_t get(const std::string& key, uint64_t offset, std::span<std::byte> out) override {
     size_t have = 0;
     repeat("GET", key, [&](int) {
-      // A body that was cut short is continued; one that brings nothing counts as a failure.
+      // A body that was cut short is continued; an empty one counts as a failure.
       while (have < out.size()) {
         const size_t more = inner_.get(key, offset + have, out.subspan(have));
         ENSURE(more <= out.size() - have, "{}: {} bytes for {}", key, more, out.size() - have);
@@ -73,7 +73,7 @@ class Retrying final : public ObjectClient {
       try {
         return checked(inner_.finish_upload(key, upload, etags), expected);
       } catch (const ObjectError& error) {
-        // An earlier try may have done it and lost its answer: then the upload is gone and the object is
+        // An earlier try may have succeeded without an answer: then the upload is gone and the object is
         // there.
         if (error.status() != 404 || tries == 0) throw;
         const auto there = inner_.head(key);
@@ -141,7 +141,7 @@ std::string etag_of(std::span<const std::byte> body) { return md5_hex(body); }
 std::string etag_of_parts(const std::vector<std::string>& etags) {
   std::vector<std::byte> digests;
   for (const std::string& etag : etags) {
-    if (!is_md5(etag)) return "";  // of no known kind
+    if (!is_md5(etag)) return "";  // of an unknown kind
     for (size_t i = 0; i < 32; i += 2)
       digests.push_back(std::byte(hex_digit(etag[i]) << 4 | hex_digit(etag[i + 1])));
   }

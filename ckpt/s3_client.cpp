@@ -71,7 +71,7 @@ std::string sha256_of(std::span<const std::byte> data) {
   return sha256_hex(std::string_view(reinterpret_cast<const char*>(data.data()), data.size()));
 }
 
-/// The text of the first <name> after `from`; from is moved behind it. "" without.
+/// The text of the first <name> after `from`, which is moved behind it. "": there is none.
 std::string element(const std::string& xml, const std::string& name, size_t& from) {
   const std::string open = "<" + name + ">", close = "</" + name + ">";
   const size_t begin = xml.find(open, from),
@@ -180,7 +180,7 @@ class S3Client final : public ObjectClient {
                                       .query = {{"uploadId", upload}},
                                       .body = std::as_bytes(std::span(body))}),
                                 200);
-    // An error may come after the first byte of the answer, with status 200.
+    // An error may follow the first byte of an answer with status 200.
     if (answer.text.find("<Error>") != std::string::npos) throw ObjectError(500, reason_of(answer));
     return unquoted(element(answer.text, "ETag"));
   }
@@ -216,7 +216,7 @@ class S3Client final : public ObjectClient {
     call.headers["content-md5"] = base64_md5(call.body);  // the store refuses a body that arrives otherwise
     return call;
   }
-  /// "" where it is encrypted with customer keys: then it is no MD5.
+  /// "" if the object is encrypted with customer keys: then the ETag is not an MD5.
   static std::string etag_in(const Answer& answer) {
     const auto etag = answer.headers.find("etag");
     const auto encryption = answer.headers.find("x-amz-server-side-encryption");
@@ -287,7 +287,7 @@ class S3Client final : public ObjectClient {
     const CURLcode code = curl().easy_perform(handle_);
     curl().easy_getinfo(handle_, CURLINFO_RESPONSE_CODE, &reply.answer.status);
     if (code == CURLE_PARTIAL_FILE && !call.out.empty())
-      return std::move(reply.answer);  // cut short: the caller goes on
+      return std::move(reply.answer);  // cut short: the caller continues it
     if (code != CURLE_OK)
       throw ObjectError(0,
                         fmt::format("no answer from {}: {}", options_.endpoint, curl().easy_strerror(code)));
@@ -324,7 +324,7 @@ class S3Client final : public ObjectClient {
       if (reply.answer.text.size() + bytes > kMostText) return 0;
       reply.answer.text.append(data, bytes);
     } else {
-      // More than was asked for is left: a store that ignores the range.
+      // The answer is longer than requested: the store ignores the range.
       const size_t taken = std::min(bytes, reply.out.size() - reply.answer.out_bytes);
       std::memcpy(reply.out.data() + reply.answer.out_bytes, data, taken);
       reply.answer.out_bytes += taken;

@@ -34,7 +34,7 @@ unsigned bits_of(const std::string& dtype) {
   return 0;
 }
 
-/// One file's header on its way to being believed. Every refusal names the file.
+/// The checks of one file's header. Every refusal names the file.
 class HeaderReader {
  public:
   explicit HeaderReader(std::string path) : path_(std::move(path)) {}
@@ -61,9 +61,9 @@ class HeaderReader {
     return text;
   }
 
-  /// Parses with duplicate keys refused, which the JSON library alone does not notice.
+  /// Parses and refuses duplicate keys, which the JSON library does not notice.
   json parse(const std::string& text) const {
-    // The JSON library takes a NUL for the end of the text and would not see what follows.
+    // The JSON library takes a NUL for the end of the text and ignores the rest.
     if (text.find('\0') != std::string::npos) refuse("its header holds a NUL byte");
     std::vector<std::set<std::string>> open_objects;
     const auto watch = [&](int, json::parse_event_t event, json& parsed) {

@@ -1,4 +1,4 @@
-// What every store does alike: texts, the newest checkpoint, retention.
+// What all stores share: texts, the newest checkpoint, retention.
 #include "ckpt/store.h"
 
 #include <fmt/format.h>

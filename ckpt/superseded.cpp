@@ -1,4 +1,5 @@
-// Checkpoints of steps that a run will write anew after it went back: set aside, listed, and in the end removed (see retain).
+// Checkpoints of steps that a run will write again after it went back: set aside, listed, and later
+// removed (see retain).
 #include <fmt/format.h>
 
 #include <algorithm>

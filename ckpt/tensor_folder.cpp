@@ -25,7 +25,7 @@ float half_to_float(uint16_t bits) {
   return sign * std::ldexp(fraction + 1024.0f, exponent - 25);
 }
 
-/// Bytes of a file that are held at a time before their conversion.
+/// The most bytes of a file that are held before they are converted.
 constexpr size_t kRawBytes = size_t(4) << 20;
 
 template <typename Stored, typename Convert>
@@ -46,7 +46,7 @@ parallel::Box as_matrix(const std::vector<int64_t>& shape) {
 
 class OpenTensorFolder final : public TensorFolder {
  public:
-  /// Takes every tensor of the file; two files with one name contradict each other.
+  /// Takes every tensor of the file; a name in two files is an error.
   void add_file(FileSystem& fs, const std::string& path) {
     const size_t file = files_.size();
     paths_.push_back(path);
@@ -93,7 +93,7 @@ class OpenTensorFolder final : public TensorFolder {
     ENSURE(box.row_begin >= 0 && box.row_end <= whole.row_end && box.col_begin >= 0 && box.col_end <= whole.col_end);
     if (box.count() == 0) return;
     const size_t item = item_bytes(name);
-    // Whole rows lie one behind the other.
+    // Whole rows are contiguous.
     const bool joined = box.cols() == whole.cols();
     const int64_t runs = joined ? 1 : box.rows(), run = joined ? box.count() : box.cols();
     std::vector<std::byte> raw(std::min(kRawBytes / item, size_t(run)) * item);

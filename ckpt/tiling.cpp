@@ -1,4 +1,4 @@
-// Do the chunks that were written tile every tensor exactly?
+// Checks that the written chunks tile every tensor exactly.
 #include <fmt/format.h>
 
 #include <algorithm>

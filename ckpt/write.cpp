@@ -19,7 +19,8 @@ constexpr size_t kWriteBytes = size_t(4) << 20;
 /// Turns many small pieces into few large writes; a piece as large as the buffer goes out as it is.
 class Appender {
  public:
-  /// Takes its whole buffer at once: grown step by step it would leave as much again behind on the heap.
+  /// Takes its whole buffer at once: a buffer that grows in steps leaves the same amount of unused heap
+  /// behind.
   explicit Appender(NewFile& file) : file_(file) { buffer_.reserve(kWriteBytes); }
 
   void append(std::span<const std::byte> data) {
@@ -70,8 +71,8 @@ std::vector<uint64_t> write_file(SavingFiles& saving, const std::string& name, c
   return written.finish();
 }
 
-/// Had the memory changed between the hashes and the writes, the file would not be the state that the hashes
-/// were taken of.
+/// If the memory changed between the hashes and the writes, the file is not the state that was
+/// hashed.
 void check_written(const ShardLayout& plan, const std::vector<uint64_t>& written) {
   for (size_t i = 0; i < written.size(); ++i)
     if (written[i] != plan.receipt.entries[i].content_hash)
@@ -100,7 +101,7 @@ std::string retry_name(const std::string& name) {
   return dot == std::string::npos ? name + ".retry" : name.substr(0, dot) + ".retry.safetensors";
 }
 
-/// Every receipt's file is there in its size, and nothing else is.
+/// The file of every receipt exists with its size, and there are no other files.
 void check_files(SavingFiles& saving, std::span<const ShardReceipt> receipts) {
   std::set<std::string> named;
   for (const ShardReceipt& receipt : receipts) {

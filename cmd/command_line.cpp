@@ -30,7 +30,7 @@ std::string unknown_word(CLI::App& app) {
   if (flag) {
     known = command.option_names();
     for (const std::string& name : CommandLine(&app).option_names()) known.push_back(name);
-    std::erase(known, "--help");  // as near to any short word as can be, and never what was meant
+    std::erase(known, "--help");  // similar to any short word, and never what the user meant
   } else {
     for (const CommandLine& sub : command.subcommands()) known.push_back(sub.name());
   }

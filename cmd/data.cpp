@@ -1,4 +1,4 @@
-// trainctl data: text to tokens, what is in a token set, and whether all of it is sound.
+// trainctl data: converts text to tokens, shows a token set, and checks all of it.
 #include <unistd.h>
 
 #include <cstdio>
@@ -23,7 +23,7 @@ struct ReadArguments {
   int64_t vocab_size = 0;
 };
 
-/// A line about long work: rewritten on a terminal, one every ten seconds in a log, none for what is quickly done.
+/// A progress line: rewritten on a terminal, one every ten seconds in a log, none for short work.
 class Progress {
  public:
   explicit Progress(bool quiet) : quiet_(quiet), terminal_(isatty(STDERR_FILENO)) {}

@@ -1,4 +1,4 @@
-// trainctl doctor: can runs be made on this machine, and on what?
+// trainctl doctor: checks whether this machine can run jobs, and on which devices.
 #include "cmd/commands.h"
 #include "runtime/base/error.h"
 #include "runtime/observe/doctor.h"

@@ -1,5 +1,5 @@
-// trainctl inspect-ckpt: what a checkpoint holds, whether every byte of it is good, and how it differs from
-// another; its repair, and copies of it.
+// trainctl inspect-ckpt: shows a checkpoint, verifies every byte of it, compares it with another,
+// repairs it and copies it.
 #include <cstdio>
 #include <memory>
 
@@ -12,7 +12,7 @@
 namespace trainctl::cmd {
 namespace {
 
-/// A path as it is; anything else as the id, unique prefix or `latest` of a run.
+/// A path, or the id, unique prefix or `latest` of a run.
 std::string path_of(const std::string& name, const std::string& root) {
   if (name.starts_with("s3://") || real_file_system().exists(name)) return name;
   return find_run(RunArguments{name, root}).run.path;

@@ -117,9 +117,10 @@ int plan(const Options& options, const Context& context) {
     if (!context.json) print_next(options, report);
     return exit_status(ErrorCode::kPlan);
   }
-  // The plan needs no file; a launch here does. Another device is somewhere else, and so may the files be.
+  // The plan needs no data files, but a launch here does. Another device is on another machine, where the
+  // files may be, too.
   if (report.fit.known() && options.device.empty()) {
-    Context in_words = context;  // stdout has the plan alone
+    Context in_words = context;  // stdout has only the plan
     in_words.json = false;
     if (!files_exist(*parsed, options.job, in_words)) return exit_status(ErrorCode::kData);
   }

@@ -43,7 +43,7 @@ constexpr const char* kExitCodes = R"(exit codes of trainctl
 In a Slurm script:  rc=$?; [ $rc -eq 75 ] && scontrol requeue $SLURM_JOB_ID; exit $rc
 )";
 
-/// Colours are wanted on this stream: asked for, or a terminal without NO_COLOR (https://no-color.org).
+/// Whether this stream gets colours: on request, or on a terminal without NO_COLOR (https://no-color.org).
 bool wants_color(const std::string& choice, int stream) {
   if (choice != "auto") return choice == "always";
   const char* no_color = std::getenv("NO_COLOR");
@@ -84,7 +84,7 @@ void add_global_flags(CommandLine app, Context& context, std::string& color) {
   app.add_option("--color", color, "auto, always or never").one_of({"auto", "always", "never"}).type_name("WHEN");
 }
 
-/// Says what is wrong on stderr (or as JSON on stdout) and gives the exit status.
+/// Reports the error on stderr (or as JSON on stdout) and returns the exit status.
 int report(const Context& context, ErrorCode code, const std::string& message) {
   if (context.json) {
     std::string escaped;
@@ -147,7 +147,8 @@ int run_command_line(int argc, const char* const* argv) {
 int run_program(int argc, const char* const* argv) {
   if (argc > 2 && std::string_view(argv[1]) == "remote") return remote_shell(argc, argv);
   const int status = run_command_line(argc, argv);
-  // Scripts read stdout: a result that did not get there is a failure. A reader that went away is none.
+  // Scripts read stdout: a result that could not be written is a failure. A reader that closed the pipe is
+  // not.
   errno = 0;
   const bool written = std::fflush(stdout) == 0 && !std::ferror(stdout);
   if (written || errno == EPIPE || status != kExitDone) return status;

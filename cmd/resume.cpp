@@ -1,4 +1,4 @@
-// trainctl resume: goes on with a run from its newest usable checkpoint, on the same or another mesh.
+// trainctl resume: continues a run from its newest usable checkpoint, on the same or another mesh.
 #include <memory>
 
 #include "cmd/runs.h"
@@ -17,7 +17,7 @@ struct Options {
   bool detach = false, in_allocation = false, requeue = false;
 };
 
-/// In the job that `launch --submit` asked for, the run ends as it was submitted.
+/// In the job of `launch --submit`, the run ends where the submitted job says.
 void take_manners(const Options& options, ResumeRequest& request) {
   request.requeue = options.requeue;
   if (!options.in_allocation) return;
@@ -54,7 +54,7 @@ int resume(const Options& options, const Context& context) {
   const std::optional<int64_t> step = step_of(options, found);
   const auto identity = read_identity(fs, found.run);
   const std::string text = fs.read_text(found.run.job());
-  // Runs of before had relative paths in their spec: they start where the run was launched.
+  // Specs of older runs have relative paths, which begin at the folder of the launch.
   const std::string folder = identity ? identity->working_directory : "";
   ParsedJob before =
       parse_job({.text = text, .file = found.run.job(), .folder = folder, .overrides = {}, .environment = {}});

@@ -1,4 +1,4 @@
-// trainctl sample: text from a checkpoint, on a GPU where one is here and on the CPU otherwise.
+// trainctl sample: generates text from a checkpoint, on a GPU if there is one and on the CPU otherwise.
 #include <cmath>
 #include <cstdio>
 #include <memory>
@@ -42,7 +42,7 @@ int run(Options options, const Context& context) {
     throw Error(ErrorCode::kUsage, "--temperature is not a number; use 0 (the likeliest token) to 100");
   options.request.checkpoint = checkpoint_of(options);
   options.request.threads = int(std::max(1u, std::thread::hardware_concurrency()));
-  // The prompt is shown with the first text: nothing is, when the checkpoint or the tokenizer is refused.
+  // The prompt is shown with the first text, so that a refused checkpoint or tokenizer prints nothing.
   std::string unshown = context.json ? "" : options.request.prompt;
   const auto show = [&](const std::string& text) {
     if (context.json) return;

@@ -15,7 +15,7 @@ namespace {
 
 /// Of events.jsonl, enough to find some that concern a person.
 constexpr int kEventLines = 60;
-/// A run that has had no supervisor for so long is watched no more.
+/// The watch of a run ends after it has had no supervisor for this time.
 constexpr double kLeftS = 60;
 
 struct StatusArguments {
@@ -54,7 +54,7 @@ std::string screen_of(const FoundRun& found, const KnownStatus& known, Superviso
 int watch_status(const FoundRun& found, const StatusArguments& arguments, const Context& context) {
   watch(
       [&](Room room) {
-        // Before the status: a run that ends in between is then drawn as ended the next time.
+        // Read before the status: a run that ends in between is drawn as ended the next time.
         const SupervisorState supervisor = supervisor_state(real_file_system(), found.run);
         const KnownStatus known = known_of(found);
         // A supervisor that died may be replaced: by a person, or by the agents.

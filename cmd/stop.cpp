@@ -1,4 +1,4 @@
-// trainctl stop: asks a run's supervisor to save and stop, or to stop now, and waits until it has.
+// trainctl stop: asks a run's supervisor to save and stop, or to stop now, and waits for its end.
 #include <signal.h>
 
 #include <memory>
@@ -20,7 +20,7 @@ struct Options {
   double timeout_s = 600;
 };
 
-/// While it waits, `stop` says this often what for.
+/// While `stop` waits, it reports this often what it waits for.
 constexpr double kSayEveryS = 5;
 
 /// What the run's ranks do now, in a few words.
@@ -34,7 +34,7 @@ std::string what_ranks_do(FileSystem& fs, const FoundRun& found) {
   return text + (lines.size() > kMostLines ? "; ..." : "");
 }
 
-/// Until the supervisor has ended, which frees the run's lock. Error(kHang) past the limit.
+/// Waits until the supervisor has ended, which frees the run's lock. Error(kHang) after the limit.
 void wait_for_end(const Options& options, const Context& context, const FoundRun& found,
     const std::string& id,
                   const SupervisorPlace& supervisor) {
@@ -65,7 +65,7 @@ void wait_for_end(const Options& options, const Context& context, const FoundRun
   }
 }
 
-/// Jobs of the run that wait in Slurm's queue would go on with it.
+/// Cancels jobs of the run in Slurm's queue: they would continue it.
 int cancel_jobs(FileSystem& fs, const RunDirectory& run, const std::string& id, const Context& context) {
   const auto record = read_slurm_record(fs, run);
   const int cancelled = record ? cancel_queued(*record) : 0;
@@ -74,7 +74,7 @@ int cancel_jobs(FileSystem& fs, const RunDirectory& run, const std::string& id, 
   return cancelled;
 }
 
-/// What was submitted is out of the queue before it began.
+/// The submitted job left the queue before it began.
 int never_started(FileSystem& fs, const RunDirectory& run) {
   if (auto status = read_status(fs, run.status()); status && status->state == RunState::submitted) {
     status->state = RunState::stopped;

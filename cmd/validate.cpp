@@ -1,4 +1,4 @@
-// trainctl validate: is this job spec right, and what does it come to?
+// trainctl validate: checks a job spec and shows the resolved job.
 #include <memory>
 
 #include "cmd/commands.h"

@@ -48,7 +48,7 @@ class Signals {
   Signals(const Signals&) = delete;
   Signals& operator=(const Signals&) = delete;
   int fd() const { return fd_; }
-  /// Whether one of them asks for the end.
+  /// Whether one of these signals asks to end.
   bool end_asked() {
     bool end = false;
     for (signalfd_siginfo info; ::read(fd_, &info, sizeof info) == ssize_t(sizeof info);)
@@ -62,7 +62,7 @@ class Signals {
   int fd_;
 };
 
-/// A screen of its own and keys without Enter, where stdin is a terminal; undone at the end.
+/// Its own screen and keys without Enter, if stdin is a terminal; undone at the end.
 class OwnScreen {
  public:
   OwnScreen() : keys_(::tcgetattr(STDIN_FILENO, &before_) == 0) {
@@ -100,7 +100,7 @@ std::string in_place(const std::string& text, Room room) {
   return drawn + "\033[J";
 }
 
-/// Waits for the next time to draw. False: the reader leaves.
+/// Waits for the next time to draw. False: the user ends the watch.
 bool pause(Signals& signals, bool keys, double seconds) {
   pollfd fds[] = {{.fd = signals.fd(), .events = POLLIN, .revents = 0},
                   {.fd = keys ? STDIN_FILENO : -1, .events = POLLIN, .revents = 0}};

@@ -15,7 +15,7 @@ namespace {
 SampleAddress address_in(Mixture::Pick pick, uint64_t samples, bool shuffle, uint64_t seed) {
   SampleAddress address{.source = pick.source, .epoch = pick.position / samples, .sample = pick.position % samples};
   if (shuffle) {
-    // 2^24 epochs of 2^40 sources, no two of which share random numbers.
+    // 2^24 epochs of 2^40 sources; no two of them share random numbers.
     const uint64_t stream = uint64_t(pick.source) << 24 | (address.epoch & 0xffffff);
     address.sample = Permutation(samples, seed, stream)(address.sample);
   }
@@ -48,7 +48,8 @@ class MixedDataset final : public Dataset {
     const SampleAddress at = address_in(pick, samples_[s], options_.shuffle, options_.seed);
     const uint64_t offset = at.sample * uint64_t(options_.seq_len);
     sources_[s]->read(offset, out);
-    // A sample is read once an epoch. Kept mapped, a long run would hold all of its data and count it as its own memory.
+    // A sample is read once an epoch. If pages stayed mapped, all data of a long run would count as its
+    // memory.
     sources_[s]->drop_pages(offset, out.size());
     check_ids(*sources_[s], name_of(options_.sources[s]), offset, out);
   }

@@ -15,7 +15,7 @@ namespace {
 constexpr uint64_t kBlock = 1 << 16;
 constexpr uint64_t kShownTokens = 200, kShownDocuments = 3;
 
-/// The sidecar's tokenizer, if its file is where the sidecar says and still the same.
+/// The tokenizer of the sidecar, if its file exists and is unchanged.
 std::string tokenizer_of(const Sidecar& sidecar, const std::string& token_path, std::vector<std::string>& warnings) {
   if (sidecar.tokenizer == "bytes") return "bytes";
   const auto folder = std::filesystem::path(token_path).parent_path();

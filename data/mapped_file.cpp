@@ -43,7 +43,7 @@ MappedFile::~MappedFile() {
 }
 
 void MappedFile::drop_pages() const {
-  // A hint: where it is refused the pages stay, which costs nothing but memory that the system may take back.
+  // A hint: if it is refused the pages stay, which costs only memory that the system may reclaim.
   if (data_ != nullptr) (void)::madvise(const_cast<std::byte*>(data_), size_, MADV_DONTNEED);
 }
 

@@ -67,7 +67,7 @@ void check_documents(const MappedFile& index, Counts n) {
                                               n.sequences));
 }
 
-/// Fills segments and token_count, checking every length and pointer against the size of the .bin.
+/// Fills segments and token_count, and checks every length and pointer against the size of the .bin.
 void scan_sequences(TokenFile& file, Counts n, const std::function<void(uint64_t bytes)>& on_checked) {
   constexpr uint64_t kSequencesPerReport = 1 << 20, kBytesPerSequence = 12;
   const MappedFile& index = *file.index_map;
@@ -92,7 +92,8 @@ void scan_sequences(TokenFile& file, Counts n, const std::function<void(uint64_t
     file.token_count += uint64_t(length);
     if (on_checked && (i + 1) % kSequencesPerReport == 0) on_checked(kSequencesPerReport * kBytesPerSequence);
   }
-  // Writers put sequences back to back from byte 0; only then do trailing bytes mean that the two files do not belong together.
+  // Writers store sequences without gaps from byte 0; only then do trailing bytes mean that the two files
+  // do not belong together.
   const bool contiguous = file.segments.size() <= 1 && (file.segments.empty() || file.segments[0].byte_offset == 0);
   if (contiguous && bin_size != next_byte)
     throw Error(ErrorCode::kData, fmt::format("{} has {} bytes, but {} describes {}; the two do not belong together",

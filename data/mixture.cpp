@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t kMostForExhaustiveSearch = 5;  // 180 orders of joining
 
-/// Of n visits, how many went left: floor(n * share / 2^64 + 1/2), exact.
+/// The number of n visits that went left: floor(n * share / 2^64 + 1/2), exact.
 uint64_t left_of(uint64_t n, uint64_t share) {
   return uint64_t(((unsigned __int128)n * share + (uint64_t(1) << 63)) >> 64);
 }
@@ -40,7 +40,7 @@ Mixture::Mixture(std::span<const double> weights) {
 int Mixture::join(int left, int right) {
   const double sum = nodes_[size_t(left)].weight + nodes_[size_t(right)].weight;
   const double share = std::ldexp(nodes_[size_t(left)].weight / sum, 64);
-  // A share so near 1 that it rounds to 2^64 would never let the right side have its turn.
+  // With a share that rounds to 2^64 the right side would never be visited.
   const uint64_t fixed = share >= 0x1.0p64 ? std::numeric_limits<uint64_t>::max() : uint64_t(share);
   nodes_.push_back({.left = left, .right = right, .weight = sum, .left_share = fixed});
   return int(nodes_.size()) - 1;
@@ -48,7 +48,7 @@ int Mixture::join(int left, int right) {
 
 void Mixture::huffman_tree(std::vector<int> open) {
   while (open.size() > 1) {
-    // Lightest last; of equals the one made first, so that the tree does not depend on the sort.
+    // The lightest last; of equal weights the one made first, so that the tree does not depend on the sort.
     std::sort(open.begin(), open.end(), [&](int a, int b) {
       const double wa = nodes_[size_t(a)].weight, wb = nodes_[size_t(b)].weight;
       return wa != wb ? wa > wb : a > b;

@@ -27,7 +27,8 @@ Permutation::Permutation(uint64_t n, uint64_t seed, uint64_t stream)
 uint64_t Permutation::once(uint64_t x) const {
   uint64_t low = x & mask(low_bits_), high = x >> low_bits_;
   for (int round = 0; round < kRounds; round += 2) {
-    // Each half is masked by a function of the other, hence the halves may differ in width and every step can be undone.
+    // Each half is masked by a function of the other, so the halves may differ in width and every step is
+    // invertible.
     low ^= philox_.bits64(uint64_t(round) << 40 | high) & mask(low_bits_);
     high ^= philox_.bits64(uint64_t(round + 1) << 40 | low) & mask(high_bits_);
   }

@@ -1,4 +1,5 @@
-// SentencePiece models. Those of train_sentencepiece give back every byte; those of others behave as their library does.
+// SentencePiece models. Models of train_sentencepiece restore every byte; other models behave as the
+// library does.
 #include <sentencepiece_processor.h>
 #include <sentencepiece_trainer.h>
 
@@ -14,7 +15,7 @@ namespace {
 
 // The library writes spaces as U+2581 and would read a U+2581 of the text back as a space.
 constexpr std::string_view kSpaceMark = "\xe2\x96\x81";
-// Longer lines are left out by the library's trainer.
+// The library's trainer ignores longer lines.
 constexpr size_t kLongestTrainingLine = 4000;
 // The library merges over a whole text at once, in memory many times its size.
 constexpr size_t kEncodePart = 1 << 11;
@@ -37,7 +38,8 @@ size_t character_length(std::string_view s) {
   return 0;
 }
 
-/// Length of the longest start of `text` that the library keeps as it is, and then of what must go in as bytes.
+/// Length of the longest start of `text` that the library does not change, and then of the part that must
+/// be encoded as bytes.
 std::pair<size_t, size_t> plain_then_bytes(std::string_view text) {
   size_t plain = 0;
   while (plain < text.size()) {

@@ -43,7 +43,7 @@ TokenWriter::~TokenWriter() {
   for (const std::string& file : files()) {
     try {
       if (fs_.exists(file + kTemporary)) fs_.remove_file(file + kTemporary);
-    } catch (...) {  // the error that brought us here is the one to report
+    } catch (...) {  // the first error is the one to report
     }
   }
 }

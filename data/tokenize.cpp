@@ -18,7 +18,7 @@ namespace {
 namespace stdfs = std::filesystem;
 
 constexpr size_t kPart = 1 << 20;                        // text encoded at once
-constexpr uint64_t kTrainingText = uint64_t(64) << 20;   // what a tokenizer learns from at most
+constexpr uint64_t kTrainingText = uint64_t(64) << 20;   // the most text that a tokenizer learns from
 
 std::string folder_of(const std::string& path) {
   const std::string folder = stdfs::path(path).parent_path().string();
@@ -29,7 +29,7 @@ void report(const TokenizeOptions& options, const char* doing, uint64_t done, ui
   if (options.progress) options.progress(doing, done, total);
 }
 
-/// Where a trained model goes.
+/// The path of a trained model.
 std::string model_path(const TokenizeOptions& options) {
   const stdfs::path wanted = options.tokenizer_out.empty() ? folder_of(options.out) : options.tokenizer_out;
   return (wanted.extension() == ".model" ? wanted : wanted / "tokenizer.model").string();
@@ -62,7 +62,8 @@ std::string existing_set(const std::string& prefix) {
                      size_text(bytes));
 }
 
-/// Runs on a token set or a tokenizer cannot be resumed once it is another one: neither is replaced by accident.
+/// A run cannot be resumed after its token set or tokenizer was replaced, so neither is replaced without
+/// --force.
 void refuse_existing(const TokenizeOptions& options) {
   if (options.force) return;
   std::vector<std::string> existing;

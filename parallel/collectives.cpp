@@ -1,5 +1,6 @@
-// Collectives: one exchange (or two), then arithmetic in a fixed order on each rank. Nothing here knows the transport, and no
-// result depends on it, on the size of a slice or on the way chosen for a size.
+// Collectives: one or two exchanges, then arithmetic in a fixed order on each rank. This file does not
+// know the transport. No result depends on the transport, on the size of a slice, or on the algorithm
+// chosen for a size.
 #include <cstring>
 #include <vector>
 
@@ -32,10 +33,10 @@ void run(Communicator& comm, kernels::Stream* stream, const std::vector<Transfer
     comm.host().exchange_and_wait(transfers, what);
 }
 
-/// Where rank r's slice of n elements begins when n need not divide.
+/// The begin of rank r's slice of n elements; n need not be a multiple of the size.
 int64_t slice_begin(int64_t n, int r, int size) { return n * r / size; }
 
-/// send (bytes[rank] bytes) to everyone; rank r's part arrives at recv + the sum of bytes before r.
+/// Sends bytes[rank] bytes to all ranks; the part of rank r arrives at recv + the sum of bytes[0..r).
 void gather_parts(Communicator& comm, kernels::Stream* stream, const void* send, void* recv, std::span<const size_t> bytes,
                   int tag, const char* what) {
   ENSURE(int(bytes.size()) == comm.size(), "{} sizes for {} ranks", bytes.size(), comm.size());
@@ -45,7 +46,7 @@ void gather_parts(Communicator& comm, kernels::Stream* stream, const void* send,
   const size_t mine = bytes[rank];
   std::vector<size_t> offsets(size);
   for (int r = 1; r < size; r++) offsets[r] = offsets[r - 1] + bytes[r - 1];
-  // Each rank begins with its neighbour, so that not everyone sends to rank 0 first.
+  // Each rank begins with its neighbour, so that not all ranks send to rank 0 first.
   for (int i = 0; i < size; i++) {
     const int r = (rank + i) % size;
     if (r == rank && send == at(recv, offsets[r])) continue;

@@ -112,7 +112,7 @@ std::vector<Box> chunk_grid(const ParamLayout& param, const std::vector<int>& le
   std::vector<int64_t> row_cuts, col_cuts;
   int64_t offset = 0;
   for (int64_t section : sections_of(param)) {
-    // An uncut parameter has no inner boundaries: its chunks are wanted whole by every rank.
+    // An uncut parameter has no inner boundaries, because every rank needs its chunks whole.
     add_cuts(row_cuts, offset, section, param.cut == Cut::rows ? legal_degrees : uncut);
     offset += section;
   }
@@ -143,7 +143,7 @@ std::vector<LocalChunk> local_chunks(const ParamLayout& param, int param_index, 
                                      int tp, int tp_rank) {
   const LocalShard shard = local_shard(param, tp, tp_rank);
   std::vector<LocalChunk> chunks;
-  size_t first = 0;  // pieces and grid both go down the rows, so pieces above the current chunk are done with
+  size_t first = 0;  // pieces and grid both go down the rows, earlier pieces are done
   for (size_t i = 0; i < grid.size(); ++i) {
     const Box& box = grid[i];
     while (first < shard.pieces.size() && shard.pieces[first].global.row_end <= box.row_begin) ++first;

@@ -10,7 +10,7 @@ void ensure_shape(const MeshShape& shape) {
          shape.tp, shape.cp, shape.dp, shape.pp);
 }
 
-/// Size of the axis, and how far apart in rank its neighbours stand.
+/// Size of the axis, and the distance in rank between its neighbours.
 struct AxisStep {
   int size = 1, stride = 1;
 };

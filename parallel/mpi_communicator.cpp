@@ -1,12 +1,13 @@
 // Ranks as processes under MPI, used as little as possible: MPI_Isend, MPI_Irecv and MPI_Testsome on one duplicate of
-// MPI_COMM_WORLD. MPI never blocks here, so each wait keeps its deadline and its manners:
+// MPI_COMM_WORLD. MPI never blocks here, so every wait has a deadline and yields the core:
 //  - A communicator is a list of world ranks and a number; the number is the upper part of the MPI tag. So splitting needs no
-//    MPI collective (which could neither time out nor name who is missing), and destroying frees nothing and waits for nobody.
+//    MPI collective, which could neither time out nor name the missing rank. Destroying frees nothing and
+//    waits for no peer.
 //  - All MPI calls of a process are made under one mutex (MPI_THREAD_SERIALIZED).
-//  - A waiting rank polls, yields, then sleeps for longer and longer: ranks share cores, and a spinning one would take them
-//    from the rank it waits for.
-//  - While tickets are pending and nobody waits, a background thread polls now and then, or a large message posted before a
-//    computation would begin to move only after it.
+//  - A waiting rank polls, yields, then sleeps for longer and longer. Ranks share cores, and a rank that
+//    spins takes the core from the rank that it waits for.
+//  - While tickets are pending and no thread waits, a background thread polls now and then. Without it, a
+//    large message that was posted before a computation would move only after it.
 #define OMPI_SKIP_MPICXX 1
 #include <mpi.h>
 #include <unistd.h>
@@ -33,7 +34,7 @@ using Clock = std::chrono::steady_clock;
 constexpr int kTagBits = 11;
 constexpr int kMostCommunicators = 1 << (23 - kTagBits);
 static_assert(kInternalTag < (1 << kTagBits));
-constexpr int kProgressTag = (1 << kTagBits) - 1;  // never sent: probing for it moves everything else
+constexpr int kProgressTag = (1 << kTagBits) - 1;  // never sent: a probe for it makes progress on all others
 
 constexpr std::chrono::milliseconds kBackgroundPoll{1};
 
@@ -55,8 +56,9 @@ struct MpiProcess {
   bool finalized = false;
   int rank = 0, size = 1;
   double longest_deadline_s = 0;  // of any world communicator
-  std::atomic<int> next_id{0};  // every communicator that this rank got by a split has a smaller number
-  // Those over all ranks count downwards by themselves: ranks that took part in other splits still agree on their numbers.
+  std::atomic<int> next_id{0};  // larger than the number of each communicator that this rank got by a split
+  // Communicators over all ranks count downwards, so ranks that took part in different splits still agree
+  // on their numbers.
   int next_world_id = kMostCommunicators - 1;
 
   std::atomic<int> pending{0};  // tickets that nobody waits for (yet)
@@ -111,7 +113,7 @@ struct MpiProcess {
   }
 
   void wake_background() {
-    std::lock_guard lock(nap);  // not between the thread's look at `pending` and its sleep
+    std::lock_guard lock(nap);  // the thread must not miss it before its sleep
     wake.notify_all();
   }
 };
@@ -153,7 +155,7 @@ struct CountWhileAlive {
   std::atomic<int>& count;
 };
 
-/// What a member brings to a split: its choice, and the first number free in its process.
+/// What a member contributes to a split: its choice, and the first free number of its process.
 struct SplitOffer {
   SplitChoice choice;
   int next_id = 0;
@@ -205,7 +207,7 @@ class MpiCommunicator final : public Communicator {
 
   void wait(Ticket& ticket, const char* what) override {
     if (!ticket) return;
-    Ticket taken = std::move(ticket);  // emptied on every way out
+    Ticket taken = std::move(ticket);  // emptied on every return and throw
     wait_for(own(taken), what);
   }
 
@@ -218,7 +220,8 @@ class MpiCommunicator final : public Communicator {
       transfers.push_back({Transfer::receive, r, &offers[r], sizeof mine, kInternalTag});
     }
     exchange_and_wait(transfers, fmt::format("create '{}'", name).c_str());
-    // The largest free number is free everywhere. One number does for all colours: their groups share no pair of ranks.
+    // The largest free number is free on all ranks. All colours can use it, because their groups share no
+    // pair of ranks.
     int id = 0;
     std::vector<SplitChoice> choices;
     for (const SplitOffer& offer : offers) {
@@ -234,7 +237,7 @@ class MpiCommunicator final : public Communicator {
   }
 
  private:
-  /// Starts the messages; null when there are none to other ranks.
+  /// Starts the messages; null if none goes to another rank.
   std::unique_ptr<MpiTicket> start_all(std::span<const Transfer> transfers) {
     check_transfers(*this, transfers);
     auto ticket = std::make_unique<MpiTicket>();
@@ -252,7 +255,7 @@ class MpiCommunicator final : public Communicator {
     ticket->unfinished = n;
     std::lock_guard lock(process_->mpi);
     ENSURE(!process_->finalized, "{}: exchange after finalize", name_);
-    // Receives first: a message that finds its receive posted is not copied twice.
+    // Receives first: a message whose receive is posted is not copied twice.
     for (const Transfer::Kind kind : {Transfer::receive, Transfer::send})
       for (size_t i = 0; i < n; i++)
         if (ticket->messages[i].kind == kind) start(ticket->messages[i], &ticket->requests[i]);
@@ -321,7 +324,7 @@ class MpiCommunicator final : public Communicator {
     return true;
   }
 
-  /// Throws unless the message came whole and has the size that was asked for.
+  /// Throws unless the whole message arrived and has the requested size.
   void check(const Transfer& message, const MPI_Status& status, int error, const char* what) const {
     const int peer = world_ranks_[message.peer];
     if (error != MPI_SUCCESS && error != MPI_ERR_PENDING && error != MPI_ERR_TRUNCATE)
@@ -363,7 +366,8 @@ class MpiCommunicator final : public Communicator {
   uint64_t sent_bytes_ = 0;
 };
 
-/// MPI_Finalize waits for every rank and cannot be interrupted: past the deadline the process ends itself.
+/// MPI_Finalize waits for every rank and cannot be interrupted, so the process ends itself after the
+/// deadline.
 class FinalizeLimit {
  public:
   explicit FinalizeLimit(double deadline_s)
@@ -420,7 +424,7 @@ std::unique_ptr<Communicator> MpiWorld::world(double deadline_s, size_t piece_by
 void MpiWorld::finalize() {
   MpiProcess& process = *state_->process;
   if (process.finalized) return;
-  // First a barrier of our own, which names a missing rank.
+  // First our own barrier, because it names a missing rank.
   const double deadline_s = process.longest_deadline_s > 0 ? process.longest_deadline_s : 60;
   const auto everyone = world(deadline_s);
   barrier(*everyone);

@@ -1,13 +1,14 @@
-// Ranks with a GPU each, by NCCL: an exchange is one group of ncclSend and ncclRecv on a stream of the communicator's own, ordered
-// behind the caller's stream and before it by events. NCCL's sums are used where a job asks for them alone (`reduce`): their order of
-// additions is their own.
+// Ranks with a GPU each, by NCCL. An exchange is one group of ncclSend and ncclRecv on the communicator's
+// own stream; events order it after the earlier and before the later work of the caller's stream. NCCL's
+// sums are used only if a job asks for them (`reduce`), because NCCL chooses their order of additions.
 //
-// A group of ranks is made by a fresh ncclCommInitRankConfig over the ranks' host communicator, also when it is a part of another:
-// ncclCommSplit is a collective of all of the parent's ranks, which must be idle for it, and a rank that is lost in it can neither be
-// named nor left out; the fresh start asks only the members and begins by a message among them on the host, which names who is missing.
+// A group of ranks is made by a new ncclCommInitRankConfig over the ranks' host communicator, also if it
+// is a part of another group. ncclCommSplit is a collective of all of the parent's ranks, which must be
+// idle for it, and a rank that is lost in it can neither be named nor left out. A new start needs only the
+// members and begins with a message among them on the host, which names missing ranks.
 //
-// NCCL has no tags. Within an exchange the messages of each pair are put into the order of their tags on both sides; between
-// exchanges they are matched in the order given.
+// NCCL has no tags. Within an exchange, both sides sort the messages of each pair by their tags; messages
+// of different exchanges are matched in the order of the exchanges.
 #include <algorithm>
 
 #include "kernels/cuda/runtime.h"
@@ -30,7 +31,7 @@ constexpr int kBulkBlocks = 16, kEdgeBlocks = 4;
 
 struct NcclTicket : Ticket::State {
   std::shared_ptr<NcclLink> link;
-  std::shared_ptr<NcclPending> pending;   // null once waited for
+  std::shared_ptr<NcclPending> pending;   // null after the wait
   ~NcclTicket() override {
     if (pending) link->abandon(*pending);
   }
@@ -107,7 +108,7 @@ class NcclCommunicator final : public Communicator {
 
   void wait(Ticket& ticket, const char* what) override {
     if (!ticket) return;
-    Ticket taken = std::move(ticket);   // emptied on every way out
+    Ticket taken = std::move(ticket);   // emptied on every return and throw
     NcclTicket& own_ticket = own(taken);
     const auto start = Clock::now();
     link_->set_waited(*own_ticket.pending, what);
@@ -151,7 +152,7 @@ class NcclCommunicator final : public Communicator {
     return ranks;
   }
 
-  /// Puts what `give_work` gives to the stream behind the work of `after`, under the link's watch.
+  /// Enqueues the work of `give_work` behind the work of `after`; the link watches it.
   template <typename GiveWork>
   Ticket start(const std::vector<int>& peers, kernels::Stream* after, GiveWork give_work) {
     auto ticket = std::make_unique<NcclTicket>();
@@ -211,7 +212,7 @@ class NcclCommunicator final : public Communicator {
 
   using Communicator::exchange_and_wait;
 
-  /// The messages to and from others, those of each pair by tag. Empty ones are no messages to NCCL.
+  /// The messages to and from other ranks, those of each pair sorted by tag. NCCL has no empty messages.
   std::vector<Transfer> in_common_order(std::span<const Transfer> transfers) const {
     std::vector<Transfer> messages;
     for (const Transfer& t : transfers)
@@ -230,7 +231,7 @@ class NcclCommunicator final : public Communicator {
     return ncclSuccess;
   }
 
-  /// In place: NCCL reads everyone's data and writes the root's alone.
+  /// In place: NCCL reads the data of all ranks and writes only that of the root.
   ncclResult_t give(std::span<const Reduction> reductions, ncclComm_t comm) const {
     for (const Reduction& r : reductions) {
       const ncclResult_t result = nccl().reduce(r.data, r.data, size_t(r.count), ncclFloat32, ncclSum, r.root, comm, cuda_stream_);

@@ -13,9 +13,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kLookEvery{5};
-/// An exchange that the device has waited in for so long is what the rank waits for.
+/// After the device has waited in an exchange for this time, it is reported as what the rank waits for.
 constexpr double kLongWaitS = 0.2;
-/// ncclCommAbort can hang itself (a driver in trouble); nobody waits for it longer.
+/// ncclCommAbort itself can hang if the driver is broken; no wait for it is longer.
 constexpr double kAbortLimitS = 10;
 
 double seconds_since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
@@ -34,7 +34,7 @@ const char* result_name(ncclResult_t result) {
 
 }  // namespace
 
-/// An abort under way in a thread of its own, which outlives everything if it must.
+/// An abort that runs in its own thread, which may outlive all other objects.
 struct NcclLink::Abort {
   std::mutex mutex;
   std::condition_variable ended;
@@ -61,14 +61,14 @@ void NcclLink::join(const ncclUniqueId& id, int rank, int size, const std::vecto
   finish_call(kWhat, others);
 }
 
-/// A call's result: what is still in progress is not an error. Mutex held.
+/// The result of a call; ncclInProgress is not an error. Mutex held.
 void NcclLink::must(ncclResult_t result, const char* what, const std::vector<int>& peers) {
   if (result == ncclSuccess || result == ncclInProgress) return;
   fail(nccl_error(result, what, peers));
   throw_if_failed();
 }
 
-/// Until NCCL has taken the last call in.
+/// Waits until NCCL has accepted the last call.
 void NcclLink::finish_call(const char* what, const std::vector<int>& peers) {
   const auto start = Clock::now();
   BackOff back_off;
@@ -205,7 +205,8 @@ void NcclLink::look_locked() {
   }
 }
 
-/// Waits are come to in the order of the exchanges, so the first one that is not ends the look.
+/// The device reaches waits in the order of the exchanges, so the search ends at the first one that it has
+/// not reached.
 void NcclLink::look_for_waiting_streams() {
   for (const auto& p : pending_) {
     if (!p->needed || p->waited_at) continue;
@@ -315,7 +316,7 @@ void NcclWatch::remove(NcclLink& link) {
 
 void NcclWatch::wake() {
   if (awake_.exchange(true)) return;
-  const std::lock_guard lock(mutex_);   // not between the thread's look at `awake_` and its sleep
+  const std::lock_guard lock(mutex_);   // the thread must not miss it before its sleep
   wake_.notify_all();
 }
 

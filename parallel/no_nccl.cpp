@@ -1,4 +1,4 @@
-// The NCCL communicator's twin in a build without CUDA: it is absent, and says so.
+// The NCCL communicator in a build without CUDA: every call reports that it is absent.
 #include "parallel/communicator.h"
 #include "runtime/base/error.h"
 

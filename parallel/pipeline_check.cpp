@@ -1,4 +1,4 @@
-// The checker of pipeline programs: runs them on nothing and says what is wrong.
+// The checker of pipeline programs: runs them without data and reports what is wrong.
 #include <algorithm>
 #include <deque>
 
@@ -69,8 +69,8 @@ class Checker {
     }
   }
 
-  /// Each stage runs until it must wait, in turn, until none moves. Sends never block, so the order of turns
-  /// cannot matter.
+  /// Each stage in turn runs until it must wait, until no stage can go on. Sends never block, so the order
+  /// of turns cannot matter.
   CheckResult run() {
     CheckResult result;
     for (bool moved = true; moved && result.ok();) {
@@ -258,7 +258,7 @@ class Checker {
     return "";
   }
 
-  /// Names a stage whose sender has ended, the cause of all other waits; without one the stages wait in a
+  /// Names a stage whose sender has ended: it causes all other waits. If there is none, the stages wait in a
   /// circle.
   std::string endless_wait() {
     const auto ended = [&](int stage) {

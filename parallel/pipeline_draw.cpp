@@ -27,7 +27,7 @@ struct Scale {
   bool numbered = false;  ///< every span is wide enough for its micro-batch number
 };
 
-/// A whole number of columns per shortest span where the width allows, so that equal spans look equal.
+/// A whole number of columns for the shortest span if the width allows it, so that equal spans look equal.
 Scale scale_of(const Timeline& timeline, int columns) {
   if (timeline.makespan <= 0) return {};
   double shortest = timeline.makespan;

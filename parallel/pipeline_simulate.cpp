@@ -1,4 +1,4 @@
-// The simulator of pipeline programs: when each instruction runs, given what it costs.
+// The simulator of pipeline programs: computes when each instruction runs, from its cost.
 #include <algorithm>
 #include <map>
 #include <utility>
@@ -66,7 +66,7 @@ class Simulation {
       const int virtual_stage = instruction.virtual_stage * shape_.stages + static_cast<int>(stage);
       double& clock = clock_[stage];
       switch (instruction.op) {
-        // Transfers run beside the computation and beside one another: the sender goes on at once.
+        // Transfers overlap with computation and with each other: the sender does not wait.
         case Op::send_activation:
         case Op::send_gradient: {
           const bool gradient = instruction.op == Op::send_gradient;

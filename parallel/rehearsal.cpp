@@ -4,7 +4,7 @@ namespace trainctl::parallel {
 
 namespace {
 
-/// Forwards every call, also those that the base class answers by default: a transport may answer them better.
+/// Forwards every call, also those with a default in the base class: the transport may override them.
 class Rehearsable final : public Communicator {
  public:
   Rehearsable(std::unique_ptr<Communicator> real, const bool& rehearsing) : real_(std::move(real)), rehearsing_(rehearsing) {}

@@ -85,9 +85,9 @@ Work interleaved_backward(const PipelineShape& shape, int i) {
   return {shape.virtual_stages - 1 - work.virtual_stage, work.micro_batch};
 }
 
-/// A few forwards ahead, then one forward, one backward in turn, then the backwards left. With one virtual
-/// stage a stage this is 1F1B; with more, every stage is `stages` ahead per further virtual stage, and two
-/// per stage below it because the round trip of a group passes each of those stages twice.
+/// A few forwards ahead, then one forward and one backward in turn, then the remaining backwards. With one
+/// virtual stage a stage this is 1F1B; with more, every stage is `stages` ahead per further virtual stage,
+/// and two per stage below it because the round trip of a group passes each of those stages twice.
 Program alternating_program(const PipelineShape& shape, int stage) {
   const int total = shape.micro_batches * shape.virtual_stages;
   const int below = shape.stages - stage - 1;
@@ -103,8 +103,8 @@ Program alternating_program(const PipelineShape& shape, int stage) {
   return writer.finish();
 }
 
-/// 1F1B whose stage s does its weight gradients s micro-batches late: what it would have waited at the end of
-/// the step it then fills with weight gradients. stages - s forwards ahead plus s late weights hold at most
+/// 1F1B in which stage s computes its weight gradients s micro-batches late: it fills the wait at the end of
+/// the step with them. stages - s forwards ahead plus s late weights hold at most
 /// `stages` micro-batches everywhere, which is what 1F1B holds on its first stage.
 Program zb_h1_program(const PipelineShape& shape, int stage) {
   const int ahead = std::min(shape.stages - stage - 1, shape.micro_batches);
@@ -125,7 +125,7 @@ double usual_bubble(const PipelineShape& shape) {
   return double(shape.stages - 1) / (double(shape.micro_batches) * shape.virtual_stages);
 }
 
-/// The weights that a stage has put off fill its drain, and there are only micro_batches of them.
+/// The postponed weight gradients fill the drain of a stage; there are at most micro_batches of them.
 double zb_h1_bubble(const PipelineShape& shape) {
   const double filled = std::min(shape.micro_batches, shape.stages) - 1;
   return (2 * double(shape.stages - 1) - filled) / (3 * double(shape.micro_batches));

@@ -150,7 +150,7 @@ class StepChecker {
 
   // ---- computing --------------------------------------------------------------------------------------
 
-  /// One pass is over before another begins: they share scratch memory.
+  /// A pass ends before the next begins, because they share scratch memory.
   std::string compute(const Action& a) {
     const bool forward = a.act == Act::forward;
     const int last = parts(a) - (head(a.virtual_stage) && !forward ? 2 : 1), begin = forward ? 0 : last,

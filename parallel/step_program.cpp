@@ -95,7 +95,7 @@ class StepWriter {
     if (gradient) reduce(i.virtual_stage, parts(i.virtual_stage) - 1);
   }
 
-  /// The half that makes the gradients.
+  /// The half that computes the gradients.
   void backward(Act act, const Instruction& i) {
     if (!is_last(i)) return add(act, i);
     for (int part = parts(i.virtual_stage) - (head(i.virtual_stage) ? 2 : 1); part >= 0; --part) {

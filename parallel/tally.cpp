@@ -73,8 +73,8 @@ class TallyCommunicator final : public Communicator {
   bool adds_;
 };
 
-/// Forwards every call, also those that the base class answers by default: a transport may answer them
-/// better.
+/// Forwards every call, also those with a default in the base class: the transport may override
+/// them.
 class CountingCommunicator final : public Communicator {
  public:
   CountingCommunicator(std::unique_ptr<Communicator> real, GroupNames group_of, TrafficTally& tally)

@@ -1,6 +1,7 @@
-// Ranks as threads of one process. A send lends its buffer: whichever side of a message arrives second copies it, once,
-// outside the lock. So a send is finished only when its receive was posted: the strictest behaviour MPI may show, which is
-// why a program that runs here cannot hang there for want of buffering.
+// Ranks as threads of one process. A send lends its buffer. The side of a message that arrives second
+// copies it, once, outside the lock. So a send finishes only after its receive was posted. This is the
+// strictest behaviour that MPI allows: a program that runs here cannot hang under MPI because MPI buffers
+// less.
 #include <condition_variable>
 #include <cstring>
 #include <deque>
@@ -39,7 +40,7 @@ struct ThreadWorld {
   explicit ThreadWorld(int size) : changed(size) {}
 
   std::mutex mutex;
-  std::vector<std::condition_variable> changed;  // one per world rank: something it waits for has changed
+  std::vector<std::condition_variable> changed;  // one per world rank: a transfer has changed
   std::map<Address, Queue> queues;
   std::map<std::tuple<int, int, int>, int> split_ids;  // parent id, how many-th split of it, colour -> new id
   int next_id = 1;
@@ -60,7 +61,7 @@ struct ThreadTicket : Ticket::State {
         std::erase(op.transfer.kind == Transfer::send ? op.queue->sends : op.queue->receives, &op);
         finish(op);
       }
-    // A peer may be copying from or to our buffers right now: let it end before they are freed.
+    // A peer may be copying from or to these buffers: wait for it before they are freed.
     world->changed[owner].wait(lock, [&] { return unfinished == 0; });
   }
 
@@ -135,7 +136,8 @@ class ThreadCommunicator final : public Communicator {
 
   void wait(Ticket& ticket, const char* what) override {
     if (!ticket) return;
-    // Emptied on every way out: after an error the transfers are cancelled before the caller frees their buffers.
+    // Emptied on every return and throw: after an error the transfers are cancelled before the caller
+    // frees their buffers.
     Ticket taken = std::move(ticket);
     ThreadTicket& pending = own(taken);
     std::unique_lock lock(world_->mutex);

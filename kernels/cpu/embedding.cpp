@@ -6,7 +6,8 @@ namespace trainctl::kernels::cpu {
 
 namespace {
 constexpr int64_t kRows = 32;
-// Gradients are cut by columns: each task adds all rows in order, so that rows of one token meet in one order.
+// Gradients are cut by columns: each task adds all rows in order, so that rows of one token are added in
+// one order.
 constexpr int64_t kCols = 128;
 }  // namespace
 

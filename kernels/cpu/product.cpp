@@ -18,7 +18,7 @@ namespace {
 
 using Desc = dnnl::memory::desc;
 
-/// A panel's whole description: two panels with equal keys run the same code.
+/// The description of a panel: panels with equal keys run the same code.
 struct PanelKey {
   int64_t m, n, k;
   int64_t left_stride, right_stride, out_stride;
@@ -49,7 +49,7 @@ const char* name_of(dnnl::cpu_isa isa) {
   }
 }
 
-/// What one worker passes to a primitive: made once, pointed at new data for each panel.
+/// The arguments of one worker for a primitive: made once, with new data pointers for each panel.
 struct Arguments {
   dnnl::memory left, right, out, bias, scratchpad;
   std::unordered_map<int, dnnl::memory> map;
@@ -61,8 +61,8 @@ struct Panel {
   std::vector<Arguments> of_worker;
 };
 
-/// Row strides are unknown when the primitive is made, on purpose: oneDNN then takes the one implementation that packs
-/// its operands, whatever their strides, and the order of its sums depends on (m, n, k) alone.
+/// Row strides are left open when the primitive is made: oneDNN then chooses the one implementation that
+/// packs its operands, whatever their strides, and the order of its sums depends on (m, n, k) alone.
 Panel make_panel(const PanelKey& key, const dnnl::engine& engine, int workers) {
   constexpr int64_t kAny = DNNL_RUNTIME_DIM_VAL;
   const Desc bias({1, key.n}, dnnl::memory::data_type::f32, dnnl::memory::format_tag::ab);
@@ -101,7 +101,8 @@ Panel make_panel(const PanelKey& key, const dnnl::engine& engine, int workers) {
 }
 
 /// Cuts n into pieces of about `limit`, as equal as multiples of 48 allow (the width of oneDNN's innermost tile). The
-/// last is never a single row or column: for those oneDNN changes to a matrix-vector product, which minds the strides.
+/// last is never a single row or column: for those oneDNN uses a matrix-vector product, whose sums depend
+/// on strides.
 int64_t piece(int64_t n, int64_t limit) {
   constexpr int64_t kTile = 48;
   const int64_t pieces = (n + limit - 1) / limit;
@@ -205,7 +206,7 @@ void ProductEngine::multiply(const ProductArguments& p) {
 }
 
 void ProductEngine::State::multiply(const ProductArguments& p, int64_t m, int64_t n, int64_t k) {
-  omp_set_num_threads(1);  // a primitive made by a thread of one is a primitive for one
+  omp_set_num_threads(1);  // oneDNN makes a primitive for as many threads as it sees here
   const int64_t rows = piece(m, p.left_transposed ? kGradientRows : kPanelRows), cols = piece(n, kPanelCols);
   const int64_t across = (n + cols - 1) / cols, down = (m + rows - 1) / rows;
   const auto key_of = [&](int64_t panel_rows, int64_t panel_cols) {

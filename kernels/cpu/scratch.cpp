@@ -24,7 +24,8 @@ void* scratch(ScratchUse use, size_t bytes) {
 namespace trainctl::kernels {
 
 size_t cpu_scratch_bytes(const ScratchShape& s, int threads) {
-  // Attention: of each thread. Sums of norm gradients, by blocks of 16 rows: of the thread that gives the op out.
+  // Attention: for each thread. Sums of norm gradients, by blocks of 16 rows: for the thread that calls
+  // the op.
   size_t attention = 0;
   for (const cpu::InstructionSet isa : {cpu::InstructionSet::v2, cpu::InstructionSet::v3, cpu::InstructionSet::v4})
     if (cpu::supports(isa) && s.attention.head_dim > 0) attention = cpu::table_of(isa).attention_scratch_floats(s.attention, true);

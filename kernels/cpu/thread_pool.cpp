@@ -7,7 +7,8 @@
 namespace trainctl::kernels::cpu {
 
 namespace {
-// A few microseconds: enough to meet the next op of a layer, too little to take a core from another rank.
+// A few microseconds: enough for the next op of a layer to arrive, too short to take a core from another
+// rank.
 constexpr int kSpins = 200;
 }  // namespace
 
@@ -59,7 +60,7 @@ void ThreadPool::run_job(const Job& job) {
   }
   wake_.notify_all();
   take_tasks(job, 0);
-  // Workers that have not woken yet find no job; those inside it are waited for.
+  // Workers that have not woken yet find no job; this waits for those that are inside it.
   std::unique_lock lock(mutex_);
   job_ = {};
   idle_.wait(lock, [this] { return active_ == 0; });

@@ -1,6 +1,6 @@
 // Attention in blocks of kQueryBlock queries by kKeyBlock keys (FlashAttention-2, arXiv:2307.08691). Scores are held
 // transposed, [key, query], so that the lanes of a vector are queries: the maximum, the sum and the exponentials need no
-// shuffles, keys and values are read as they stand, and only the queries' side is transposed, once per block.
+// shuffles, keys and values are read in place, and only the queries' side is transposed, once per block.
 #include <cmath>
 
 #include "kernels/cpu/isa/kernels.h"
@@ -58,7 +58,7 @@ void write_rows(const float* from, int64_t n, int64_t head_dim, const Matrix& m,
   });
 }
 
-/// Where scores of vector j stand: queries first_query + j * 16 .. against one key. True where the key is in the future.
+/// The mask of vector j: queries first_query + j * 16 .. against one key. True if the key is in the future.
 TRAINCTL_INLINE VInt future(int64_t first_query, int64_t j, int64_t key) {
   return lane_indices() < int32_t(key - first_query - j * kLanes);
 }
@@ -200,7 +200,7 @@ void score_gradients(const BackwardRoom& room, int64_t keys, float scale, int64_
   }
 }
 
-/// One block of queries of one query head against all keys it sees.
+/// One block of queries of one query head against all its visible keys.
 void backward_queries(const AttentionShape& s, const AttentionMatrices& m, const BackwardRoom& room, int64_t first,
                       int64_t head, int64_t kv_column, int64_t first_query) {
   const int64_t dim = s.head_dim, d = padded(dim), column = head * dim;

@@ -11,7 +11,8 @@ struct Affine {
   const float *weight, *bias;
 };
 
-/// y = (x - mean) * rstd * weight + bias. The one place that says it, so that norm_apply repeats norm_forward's bits.
+/// y = (x - mean) * rstd * weight + bias. Both ops call this one function, so that norm_apply repeats
+/// norm_forward's bits.
 template <typename T>
 TRAINCTL_INLINE void normalise_row(const T* x, T* y, int64_t n, float mean, float rstd, Affine a) {
   if (a.bias != nullptr) {
