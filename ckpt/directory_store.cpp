@@ -87,6 +87,14 @@ class SavingFolder final : public Folder<SavingFiles> {
     fs_.make_directory(path_);
     fs_.sync_directory(saving_root(dir_));
   }
+  void join() override {
+    if (fs_.is_directory(path_)) return;
+    make_durable_directory(fs_, dir_);
+    fs_.sync_directory(parent_of(dir_));
+    make_durable_directory(fs_, saving_root(dir_));
+    fs_.make_directory(path_);
+    fs_.sync_directory(saving_root(dir_));
+  }
   std::unique_ptr<NewFile> put(const std::string& name, uint64_t) override {
     return std::make_unique<NewFolderFile>(fs_, path_, name);
   }
@@ -149,8 +157,12 @@ class DirectoryStore final : public Store {
     if (fs_.is_directory(dir_)) remove_superseded(fs_, dir_, kept_epochs, std::max(retention.keep_last, 2));
     for (const std::string& root : {trash_root(dir_), saving_root(dir_)}) {
       if (!fs_.is_directory(root)) continue;
-      for (const std::string& name : fs_.list(root))
-        if (root + "/" + name != retention.current) fs_.remove_tree(root + "/" + name);
+      for (const std::string& name : fs_.list(root)) {
+        const bool is_current =
+            root + "/" + name == retention.current ||
+            (root == saving_root(dir_) && saving_epoch(name).value_or(0) >= retention.current_epoch);
+        if (!is_current) fs_.remove_tree(root + "/" + name);
+      }
     }
   }
 

@@ -38,6 +38,15 @@ std::optional<int64_t> step_of_name(const std::string& name) {
   return step;
 }
 
+std::optional<uint64_t> saving_epoch(const std::string& name) {
+  const size_t dot = name.rfind(".e");
+  if (dot == std::string::npos || !step_of_name(name.substr(0, dot))) return std::nullopt;
+  uint64_t epoch = 0;
+  const char* const end = name.data() + name.size();
+  const auto parsed = std::from_chars(name.data() + dot + 2, end, epoch);
+  return parsed.ec == std::errc() && parsed.ptr == end ? std::optional(epoch) : std::nullopt;
+}
+
 std::vector<int64_t> list_steps(FileSystem& fs, const std::string& dir) {
   std::vector<int64_t> steps;
   if (!fs.is_directory(dir)) return steps;

@@ -14,6 +14,9 @@ std::string trash_root(const std::string& dir);    ///< <dir>/.trash
 /// The step of a folder named step-SSSSSSSS; nullopt for other names.
 std::optional<int64_t> step_of_name(const std::string& name);
 
+/// The epoch of a folder named step-SSSSSSSS.eN; nullopt for other names.
+std::optional<uint64_t> saving_epoch(const std::string& name);
+
 /// The epoch of a folder named superseded-eN; nullopt for other names.
 std::optional<uint64_t> superseding_epoch(const std::string& name);
 

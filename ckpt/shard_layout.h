@@ -55,4 +55,7 @@ class EntryHashes {
 ShardReceipt write_hashed(SavingFiles& saving, const std::string& file_name, ShardLayout layout,
                           ChunkSource& source);
 
+/// The new name after a failed write.
+std::string retry_file_name(const std::string& file_name);
+
 }  // namespace trainctl::ckpt

@@ -26,7 +26,8 @@ class SharedMemory final : public NodeMemory {
     if (fd < 0) fail("open", path, errno);
     const int reason = prepare(fd);
     void* const data =
-        reason == 0 ? ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) : MAP_FAILED;
+        reason == 0 ? ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0)
+                    : MAP_FAILED;
     const int map_reason = errno;
     ::close(fd);
     if (reason == ENOSPC) {

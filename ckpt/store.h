@@ -59,6 +59,9 @@ class SavingFiles : public StoredFiles {
   /// Makes space and removes the files of an earlier attempt at the same step and epoch. Call it once, before
   /// the first put.
   virtual void begin() = 0;
+  /// Instead of begin(): makes the place of the save unless it is there, and keeps what other writers have
+  /// put.
+  virtual void join() {}
   /// Starts a new file of `bytes` bytes. No file may have this name.
   virtual std::unique_ptr<NewFile> put(const std::string& name, uint64_t bytes) = 0;
   virtual void remove(const std::string& name) = 0;
@@ -74,6 +77,7 @@ struct Retention {
   int keep_last = 2;             ///< the newest checkpoints to keep; at least two are always kept
   int64_t keep_every_steps = 0;  ///< also keep multiples of this step number; 0: none
   std::string current;           ///< where() of a current save, which is not removed
+  uint64_t current_epoch = UINT64_MAX;  ///< nor are saves of this epoch and later ones
 };
 
 /// Only one process at a time writes to a store: the holder of the run's lock. Not thread-safe.

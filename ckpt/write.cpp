@@ -96,11 +96,6 @@ void remove_quietly(SavingFiles& saving, const std::string& name) {
   }
 }
 
-std::string retry_name(const std::string& name) {
-  const size_t dot = name.rfind(".safetensors");
-  return dot == std::string::npos ? name + ".retry" : name.substr(0, dot) + ".retry.safetensors";
-}
-
 /// The file of every receipt exists with its size, and there are no other files.
 void check_files(SavingFiles& saving, std::span<const ShardReceipt> receipts) {
   std::set<std::string> named;
@@ -126,6 +121,11 @@ ChunkSource& host_chunks() {
   return source;
 }
 
+std::string retry_file_name(const std::string& name) {
+  const size_t dot = name.rfind(".safetensors");
+  return dot == std::string::npos ? name + ".retry" : name.substr(0, dot) + ".retry.safetensors";
+}
+
 ShardReceipt write_hashed(SavingFiles& saving, const std::string& file_name, ShardLayout layout,
                           ChunkSource& source) {
   layout.receipt.file = file_name;
@@ -137,7 +137,7 @@ ShardReceipt write_hashed(SavingFiles& saving, const std::string& file_name, Sha
     // After a failed write or sync the content of the file is undefined: never touch it again, start a new
     // one, once.
     remove_quietly(saving, file_name);
-    layout.receipt.file = retry_name(file_name);
+    layout.receipt.file = retry_file_name(file_name);
     try {
       written = write_file(saving, layout.receipt.file, layout, source);
     } catch (const Error&) {

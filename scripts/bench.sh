@@ -5,6 +5,9 @@
 #   gpt2_124m     model FLOP/s (causal attention) of one rank with all cores, over the unit
 #   mesh          tokens/s of 8 ranks TP2 x PP2 x DP2 over one rank with all cores, 30 M parameters
 #   launch        seconds from the command to the end of a run of one step, 8 ranks, 4 M parameters
+#   saving        stall of a step when 8 ranks copy their state in memory after every step: median and 99th percentile over
+#                 ranks and steps, as a share of the median step, and over the time of a plain memcpy of the same bytes; median
+#                 step with copies over that without
 #   memory        peak memory of a rank over what `plan` prints
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -26,7 +29,7 @@ spec() {
   cat <<JSON
 {"version":1,"name":"bench","model":{"preset":"$1"},"data":{"train":[{"path":"tokens.idx"}],"seq_len":$2},
  "batch":{"global_sequences":$3,"micro_sequences":$4},"schedule":{"total_steps":$5,"warmup_steps":2,"lr":1e-4},
- "checkpoint":{"on_exit":false}}
+ "checkpoint":{"on_exit":false,"memory":"off"}}
 JSON
 }
 # field NAME: median of a number over the steps after the second of the newest run
@@ -66,6 +69,22 @@ peak=$(peak_memory)
 planned=$("$trainctl" plan job.json --json -s parallelism.world_size=8 -s parallelism.tensor=2 -s parallelism.pipeline=2 -s parallelism.data=2 -s parallelism.threads_per_rank=1 | grep -o '"total": [0-9]*' | sort -k2 -g | tail -n 1 | grep -o '[0-9]*$')
 say "30 M parameters: one rank $one tokens/s, TP2 x PP2 x DP2 $eight: $(ratio "$eight" "$one"); memory $(ratio "$peak" "$planned") of the plan"
 
+say "saving"
+memcpy=$("$build/bench_unit" memcpy)
+eight="-s parallelism.world_size=8 -s parallelism.tensor=2 -s parallelism.pipeline=2 -s parallelism.data=2 -s parallelism.threads_per_rank=1"
+spec gpt2-30m 256 16 4 24 >job.json
+launch $eight
+plain_s=$(field step_s)
+launch $eight -s checkpoint.memory=on -s observability.rank_metrics_every_steps=1
+copied_s=$(field step_s)
+bytes=$("$trainctl" plan job.json --json $eight | grep -o '"checkpoint_bytes": [0-9]*' | grep -o '[0-9]*$')
+stalls=$(tail -n +3 runs/bench-*/metrics.ranks.jsonl | grep -o '"checkpoint_s":\[[^]]*' | cut -d[ -f2 | tr , '\n' | sort -g)
+stall() { echo "$stalls" | awk -v q="$1" '{a[NR]=$1} END{i=int(NR*q); print a[i<1?1:i+1>NR?NR:i+1]}'; }
+stall_median=$(stall 0.5)
+stall_p99=$(stall 0.99)
+memcpy_s=$(awk -v b="$bytes" -v r="$memcpy" 'BEGIN{print b/8/(r*1e9)}')
+say "30 M parameters, 8 ranks, copies in memory every step: stall median $stall_median s ($(ratio "$stall_median" "$plain_s" 5) of a step), p99 $stall_p99 s ($(ratio "$stall_p99" "$plain_s" 5)); memcpy of the same bytes $memcpy_s s; step $(ratio "$copied_s" "$plain_s") of that without"
+
 say "launch"
 spec llama-4m 128 16 4 12 >job.json
 begin=$(date +%s.%N)
@@ -77,5 +96,6 @@ cat <<JSON
 {"machine":"$(grep -m1 'model name' /proc/cpuinfo | cut -d: -f2 | sed 's/^ *//')","cores":$cores,"unit_gflops":$unit,
  "gpt2_124m":[$results],
  "mesh_30m":{"one_rank_tokens_per_s":$one,"tp2_pp2_dp2_tokens_per_s":$eight,"ratio":$(ratio "$eight" "$one"),"peak_memory_over_plan":$(ratio "$peak" "$planned")},
+ "saving":{"stall_median_s":$stall_median,"stall_p99_s":$stall_p99,"median_share_of_step":$(ratio "$stall_median" "$plain_s" 5),"p99_share_of_step":$(ratio "$stall_p99" "$plain_s" 5),"median_over_memcpy":$(ratio "$stall_median" "$memcpy_s"),"memcpy_gb_per_s":$memcpy,"step_over_plain":$(ratio "$copied_s" "$plain_s")},
  "launch_one_step_8_ranks_s":$total}
 JSON

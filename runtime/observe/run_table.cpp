@@ -249,7 +249,9 @@ std::string words_of(EventKind kind, const json& e) {
           seconds("first_step_s"));
     case EventKind::start:
       return fmt::format("epoch {}, {} ranks, from step {}", text("epoch"), text("ranks"), text("from_step"));
+    case EventKind::save_superseded:
     case EventKind::save_failed: return fmt::format("step {}: {}", text("step"), text("reason"));
+    case EventKind::memory_off: return fmt::format("rank {}: {}", text("rank"), text("reason"));
     case EventKind::end:
       return fmt::format("{} (exit {}){}", text("state"), text("exit_code"),
                          e.value("reason", "").empty() ? "" : ": " + text("reason"));

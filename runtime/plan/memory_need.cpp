@@ -30,6 +30,7 @@ MemoryNeed memory_need(const JobSpec& job, const JobPlan& plan) {
                             m.saving + m.program};
     for (size_t i = 0; i < need.terms.size(); ++i) need.terms[i].second += bytes[i] * ranks_of_stage;
     need.total += m.total() * ranks_of_stage;
+    need.copies += m.copies * ranks_of_stage;
   }
   std::stable_sort(need.terms.begin(), need.terms.end(),
                    [](const auto& a, const auto& b) { return a.second > b.second; });

@@ -14,6 +14,7 @@ namespace trainctl {
 struct MemoryNeed {
   std::vector<std::pair<std::string, uint64_t>> terms;  ///< largest first
   uint64_t total = 0;
+  uint64_t copies = 0;  ///< of the state in /dev/shm, in addition; of a machine only
 };
 
 /// The need of all ranks of the job on one machine. It counts each rank like the worst of its stage, so it is

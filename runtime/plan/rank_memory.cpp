@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "ckpt/pieces.h"
 #include "runtime/plan/rank_sizes.h"
 
 namespace trainctl {
@@ -40,13 +41,16 @@ void add_state(RankMemory& m, const JobSpec& job, const DeviceModel& device,
                const parallel::ShardingBytes& sharding) {
   m.sharding = sharding;
   m.workspace = device.workspace_bytes(job, int64_t(sharding.optimizer / 12), sharding.state_boxes);
+  // Of replicas, each saves its part.
+  const size_t replicas = job.parallelism.zero_stage == 0 ? size_t(job.parallelism.data) : 1;
+  const size_t written = sharding.optimizer / replicas;
+  if (job.checkpoint.memory != MemoryCopies::off)
+    m.copies = ckpt::memory_for_pieces(written, 3 * size_t(sharding.state_boxes) / replicas, 0);
   if (!device.is_host()) {
     m.pinned_host = staging_bytes(sharding.optimizer);
     return;
   }
   const bool saves = job.checkpoint.every_steps > 0 || job.checkpoint.on_exit;
-  const size_t written =
-      sharding.optimizer / (job.parallelism.zero_stage == 0 ? size_t(job.parallelism.data) : 1);
   m.saving = saves ? std::min(kSaveBytes, written) : 0;
 }
 

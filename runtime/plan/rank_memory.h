@@ -21,6 +21,9 @@ struct RankMemory {
   size_t nccl = 0;                   ///< NCCL's own buffers: an estimate (nccl_bytes_estimate)
   size_t saving = 0;                 ///< the buffer of checkpoints (CPU; on a GPU it is host memory)
   size_t program = 0;                ///< the process itself with its libraries, before any of the above (CPU)
+  /// Two slots in /dev/shm for copies of the state (ckpt/pieces.h), not in the total: a job with
+  /// checkpoint.memory = auto does without them where they do not fit.
+  size_t copies = 0;
   size_t pinned_host = 0;   ///< host memory for saving and loading, not in the total (GPU; staging_bytes)
   size_t total() const {
     return sharding.total() + stage.activations + stage.scratch() + data + scalars + workspace + nccl +

@@ -89,6 +89,7 @@ std::vector<MemoryRegion> memory_regions(const parallel::sharding::Layout& param
   add("checkpoint buffer", m.saving);
   add("program and libraries", m.program);
   add("staging of saves and loads", m.pinned_host, true);
+  add("copies of the state in memory", m.copies, true);
   return regions;
 }
 

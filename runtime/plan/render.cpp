@@ -76,6 +76,7 @@ std::string memory_lines(const PlanReport& r) {
     if (term.bytes > 0) line(term.text, term.bytes);
   line("total", m.total());
   if (m.pinned_host > 0) line("and pinned memory of the host, to save and load", m.pinned_host);
+  if (m.copies > 0) line("and two copies of its state in /dev/shm", m.copies);
   return out;
 }
 
@@ -239,6 +240,7 @@ std::string plan_json(const PlanReport& r) {
     for (const Term& term : terms_of(r, m)) stage[term.json] = term.bytes;
     stage["total"] = m.total();
     if (m.pinned_host > 0) stage["pinned_host"] = m.pinned_host;
+    if (m.copies > 0) stage["copies"] = m.copies;
     j["memory"].push_back(std::move(stage));
   }
   for (const MemoryRegion& region : plan.regions)

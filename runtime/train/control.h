@@ -29,8 +29,8 @@ struct StepReport {
   std::string ranks;    ///< numbers of every rank, a line of metrics.ranks.jsonl; "": none in this step
 };
 
-/// Thread rule: only the rank's main thread calls it; but any thread may call stop_level() and
-/// device_activity().
+/// Thread rule: only the rank's main thread calls it; but any thread may call stop_level(), event(),
+/// hand_in() and device_activity().
 class Control {
  public:
   virtual ~Control() = default;
@@ -48,20 +48,25 @@ class Control {
   /// Appends to events.jsonl: {"kind": kind, ...fields of json}.
   virtual void event(EventKind kind, const std::string& json) = 0;
 
+  /// A rank's part of a save into the directory.
+  struct HandedIn {
+    int64_t number = 0;                 ///< of the save in this epoch, from 0; equal on every rank
+    ckpt::StateInfo state;              ///< rank 0's is published
+    std::vector<ckpt::Tensor> tensors;  ///< of all ranks; rank 0's are published
+    ckpt::ShardReceipt receipt;         ///< no file name: the rank owns nothing, or has failed
+    std::string failure;                ///< why this rank could not write; "": it could
+    double took_s = 0;                  ///< since the save began on this rank
+  };
   struct SaveResult {
     bool ok = false;
     std::string message;   ///< root hash if ok, otherwise the reason
   };
-  /// Sends this rank's receipt for the save of `state` and waits until the supervisor has published the
-  /// checkpoint or given up.
-  ///   state     the same on every rank
-  ///   tensors   the global list of tensors; only that of rank 0 is used
-  ///   failure   why this rank could not write, "": it could. Otherwise the save fails on every rank, and training continues
-  virtual SaveResult commit_shard(const ckpt::StateInfo& state, const std::vector<ckpt::Tensor>& tensors,
-                                  const ckpt::ShardReceipt& receipt, const std::string& failure) = 0;
-  /// Every rank calls it before it writes its shard. On rank 0 it makes the saving directory; other ranks
-  /// wait for that. Every rank gets the same result, and calls commit_shard in either case.
-  virtual Problem begin_save(const ckpt::StateInfo& state) = 0;
+  /// Sends the rank's part of a save. Waits for no answer: when all ranks have handed in, the supervisor
+  /// publishes the checkpoint, or reports that the save failed. Every rank hands in once for each save. Any
+  /// thread.
+  virtual void hand_in(const HandedIn& part) = 0;
+  /// Waits until the supervisor has published save `number` or given it up.
+  virtual SaveResult await_saved(int64_t number) = 0;
 
   /// Reports the orderly end of this rank.
   virtual void done() = 0;

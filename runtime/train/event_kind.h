@@ -13,7 +13,7 @@ enum class EventKind {
   // Of its nodes.
   node_up, node_lost, node_failed, quarantine,
   // Of training.
-  checkpoint, save_failed, save_retry, step_skipped, slow_ranks, slow_ranks_over,
+  checkpoint, save_failed, save_superseded, memory_off, save_retry, step_skipped, slow_ranks, slow_ranks_over,
 };
 
 template <>
@@ -23,7 +23,8 @@ struct Words<EventKind> {
       "starter",    "restart",     "recovered",  "failure",      "end",        "change",
       "stop_requested", "regroup",
       "node_up",    "node_lost",   "node_failed", "quarantine",
-      "checkpoint", "save_failed", "save_retry", "step_skipped", "slow_ranks", "slow_ranks_over"};
+      "checkpoint", "save_failed", "save_superseded", "memory_off", "save_retry", "step_skipped",
+      "slow_ranks", "slow_ranks_over"};
 };
 
 }  // namespace trainctl

@@ -18,6 +18,10 @@ double save_retry_wait_s(int attempt, double longest_s) {
   return std::min(longest_s, std::ldexp(1.0, std::clamp(attempt, 1, 20) - 1));
 }
 
+double longest_save_wait_s(const FaultSpec& limits) {
+  return std::min({30.0, limits.collective_timeout_seconds / 4, limits.save_timeout_seconds / 4});
+}
+
 bool save_at_the_end(const LastSave& last, const std::function<bool()>& save, parallel::Communicator& world, Control& control,
                      Clock& clock) {
   const double begin_s = clock.monotonic_s();

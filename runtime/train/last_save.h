@@ -5,6 +5,7 @@
 
 #include "parallel/communicator.h"
 #include "runtime/base/file_system.h"
+#include "runtime/spec/fields/job.h"
 #include "runtime/train/control.h"
 
 namespace trainctl {
@@ -18,6 +19,8 @@ struct LastSave {
   bool stopped = false;
   double longest_wait_s = 30;   ///< must be less than every deadline that applies meanwhile
 };
+/// The usual longest_wait_s.
+double longest_save_wait_s(const FaultSpec& limits);
 /// Schedulers send SIGKILL about half a minute after SIGTERM.
 inline constexpr double kStoppedRetryS = 15;
 

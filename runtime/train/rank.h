@@ -19,6 +19,7 @@ struct RankOptions {
   std::string run_id;
   std::string resolved_spec_json, spec_hash;
   std::string checkpoint_dir;         ///< folder for checkpoints: <run>/ckpt
+  std::string memory_folder;          ///< for copies of the state in memory (ckpt/pieces.h); "": none
   std::string resume_from;            ///< a step directory; "": a fresh start
   /// Read the data from their start, not from the position of resume_from.
   bool new_data = false;

@@ -12,11 +12,11 @@
 #include "runtime/model/flops.h"
 #include "runtime/plan/rank_plan.h"
 #include "runtime/train/bad_steps.h"
-#include "runtime/train/counting_file_system.h"
 #include "runtime/train/measure/gpu_watch.h"
 #include "runtime/train/last_save.h"
 #include "runtime/train/measure/metrics.h"
 #include "runtime/train/rank_activity.h"
+#include "runtime/train/saver.h"
 #include "runtime/machine/rank_device.h"
 #include "runtime/train/token_feed.h"
 #include "runtime/train/warm_up.h"
@@ -51,7 +51,9 @@ struct Trainer::Impl {
   std::unique_ptr<data::Prefetcher> prefetcher;
   std::unique_ptr<parallel::TensorParallel> tp;
   std::unique_ptr<parallel::ShardedParams> params;
+  std::unique_ptr<kernels::Stream> saving_stream;   // copies of the state, beside the steps
   std::unique_ptr<StateStaging> staging;
+  std::unique_ptr<DeviceChunks> device_chunks;
   std::unique_ptr<StageModel> model;
   std::unique_ptr<Executor> executor;
   std::unique_ptr<TokenFeed> tokens;
@@ -65,6 +67,7 @@ struct Trainer::Impl {
   double peak_flops_per_s = 0;            // of all devices together; known to rank 0, which reports
   double reduce_began_s = 0, waited_until_reduce_s = 0;   // of the step under way
   RankTimes times;
+  std::unique_ptr<Saver> saver;   // last: it uses the state
 
   Impl(const JobSpec& j, const RankOptions& o, Communicator& w, kernels::Backend& b, Control& c, FileSystem& f)
       : job(j), options(o), world(w), backend(b), control(c), fs(f) {
@@ -82,6 +85,7 @@ struct Trainer::Impl {
     rehearse();
     peak_flops_per_s = all_ranks_peak(job, options, world, backend);
     load();
+    make_saver();
   }
 
   /// Ranks open data, build and load at very different speeds. Until all are ready a wait may last long: the supervisor sees who gets on.
@@ -121,13 +125,34 @@ struct Trainer::Impl {
     activity.progress(2, 3, false);
     losses = backend.allocate_host(std::max<size_t>(size_t(micro_batches), 1) * sizeof(double));
     if (plan.reads_tokens) tokens = std::make_unique<TokenFeed>(plan.sequences, job.data.seq_len, backend);
+    saving_stream = backend.create_stream();
     staging = std::make_unique<StateStaging>(
-        backend, *stream, staging_bytes(plan.memory.sharding.optimizer, options.most_staging_bytes));
+        backend, *saving_stream, staging_bytes(plan.memory.sharding.optimizer, options.most_staging_bytes));
+    device_chunks = std::make_unique<DeviceChunks>(*staging);
     backend.reserve_scratch(plan.scratch);
     executor = std::make_unique<Executor>(plan.program, *model, *params, comms.edges,
                                           ExecutorHooks{.doing = [this](const parallel::Action& a) { note(a); },
                                                         .waited = [this] { return waited(); },
                                                         .step = [this] { return update(); }});
+    stream->synchronize();   // before another stream touches the state
+  }
+
+  /// After all ranks have loaded: what is in the slots' place may have been loaded from.
+  void make_saver() {
+    const std::vector<ckpt::Tensor> tensors = checkpoint_tensors(table);
+    std::string why;
+    const size_t planned = backend.is_host() ? plan.memory.total() : plan.memory.pinned_host;
+    auto slots = open_slots({job, options, world.rank(), planned, tensors.size()}, *params, comms, why);
+    if (!why.empty())
+      control.event(EventKind::memory_off, dump_json(nlohmann::json{{"rank", world.rank()}, {"reason", why}}));
+    saver = std::make_unique<Saver>(Saver::Options{world.rank(), world.size(), options.checkpoint_dir,
+                                                   job.fault_tolerance.save_timeout_seconds,
+                                                   job.checkpoint.exit_timeout_seconds},
+                                    Saver::State{.tensors = tensors,
+                                                 .chunks = [this] { return state_chunk_data(rank_state()); },
+                                                 .source = device_chunks.get(),
+                                                 .written = [this](uint64_t n) { activity.progress(n, 0, true); }},
+                                    control, fs, std::move(slots));
   }
 
   /// Loads the kernels of a step, where a device loads any: no peer waits for this rank yet.
@@ -161,11 +186,10 @@ struct Trainer::Impl {
     if (a.act == parallel::Act::sum) reduce_began_s = clock.monotonic_s(), waited_until_reduce_s = waited();
   }
 
-  RankState loading_state() {
-    return {*params, backend, *stream, *staging, [this](uint64_t done, uint64_t total) { activity.progress(done, total, true); }};
-  }
-
   RankState rank_state() { return {*params, backend, *stream, *staging}; }
+  RankState loading_state() {
+    return {*params, backend, *stream, *staging, [this](uint64_t n, uint64_t all) { activity.progress(n, all, true); }};
+  }
 
   void load() {
     if (!options.resume_from.empty()) {
@@ -190,7 +214,6 @@ struct Trainer::Impl {
 
   // ---- data -------------------------------------------------------------------------------------------
 
-  /// Reads this rank's samples of the step and starts their way to the device.
   void take_tokens(int64_t last) {
     if (!plan.reads_tokens) return;
     for (; requested_step < std::min(last, step + job.data.prefetch_batches); ++requested_step)
@@ -216,6 +239,7 @@ struct Trainer::Impl {
   struct Scalars {
     double loss = 0, grad_norm = 0;
     bool stop = false;
+    SavesUnderWay saves;   // of any rank
   } scalars;                               // of the newest step
   StepFate fate = StepFate::apply;
 
@@ -226,22 +250,24 @@ struct Trainer::Impl {
   }
 
   /// A message that was cut off let the stream go on with whatever memory held.
-  void check_messages() {
-    comms.for_each([](Communicator& c) { c.check(); });
-  }
+  void check_messages() { comms.for_each([](Communicator& c) { c.check(); }); }
 
   /// Sums what every rank knows in an order that does not depend on the mesh: each entry is known to one rank.
   Scalars exchange_scalars() {
     const size_t chunks = size_t(tables.grids.total);
     const size_t all_mb = size_t(job.batch.global_sequences / job.batch.micro_sequences);
-    std::vector<double> values(chunks + all_mb + 1, 0.0);
+    std::vector<double> values(chunks + all_mb + 3, 0.0);
     params->add_gradient_squares(tables.grids.first_chunk, std::span(values).first(chunks));
     // The stream has come to its end: the losses are there.
     const size_t own_mb = all_mb / size_t(mesh.dp);
     if (at.pp == mesh.pp - 1 && at.tp == 0)
       std::copy_n(static_cast<const double*>(losses->data()), own_mb, values.begin() + ptrdiff_t(chunks + size_t(at.dp) * own_mb));
     check_messages();
-    values.back() = control.stop_level() != StopLevel::none ? 1 : 0;
+    const SavesUnderWay saves = saver->under_way();
+    double* const votes = values.data() + chunks + all_mb;
+    votes[0] = control.stop_level() != StopLevel::none;
+    votes[1] = saves.writing;
+    votes[2] = saves.holds;
     sum_over_mesh(values);
     Scalars s;
     double squares = 0;
@@ -249,7 +275,8 @@ struct Trainer::Impl {
     for (size_t i = chunks; i < chunks + all_mb; ++i) s.loss += values[i];
     s.loss /= double(job.tokens_per_step());
     s.grad_norm = std::sqrt(squares);
-    s.stop = values.back() > 0;
+    s.stop = votes[0] > 0;
+    s.saves = {.writing = votes[1] > 0, .holds = votes[2] > 0};
     return s;
   }
 
@@ -257,6 +284,7 @@ struct Trainer::Impl {
   StepFate apply_or_skip(const Scalars& s) {
     const StepFate fate = fate_of_step(s.loss, s.grad_norm, bad_steps, job.fault_tolerance.skip_bad_steps);
     if (fate == StepFate::apply) {
+      saver->state_changes();
       params->step(adamw_step(job, step, bad_steps.total, s.grad_norm));
       bad_steps = after_step(bad_steps, fate);
       last_loss = s.loss;
@@ -283,6 +311,10 @@ struct Trainer::Impl {
     if (step == 0 && !options.gradients_dir.empty())
       save_gradients(world, fs, options.gradients_dir, state_info(), table, rank_state());
     activity.enter(RunPhase::exchanging_scalars, step + 1);
+    // Before the ranks talk: when one of them begins its next copy, the copies of this state are complete on all.
+    const double fence_s = clock.monotonic_s();
+    saver->fence();
+    saving_s += clock.monotonic_s() - fence_s;
     scalars = exchange_scalars();
     activity.enter(RunPhase::optimizer, step + 1);
     fate = apply_or_skip(scalars);
@@ -398,60 +430,31 @@ struct Trainer::Impl {
   // ---- saving -----------------------------------------------------------------------------------------
 
   ckpt::StateInfo state_info() const {
-    ckpt::StateInfo s;
-    s.run_id = options.run_id;
-    s.epoch = options.epoch;
-    s.step = step;
-    s.tokens = start.tokens_at(job, step);
-    s.seed = job.seed;
-    s.spec_hash = options.spec_hash;
-    s.program_version = TRAINCTL_VERSION;
-    s.numerics = numerics;
-    s.lineage_json = options.lineage_json;
-    nlohmann::ordered_json extra{
-        {"samples", start.samples_at(job, step)},
-        {"lanes", job.parallelism.lanes},
-        {"lr", step > 0 ? learning_rate(job.schedule, step - 1) : 0.0},
-        {"loss", std::isfinite(last_loss) ? nlohmann::ordered_json(last_loss) : nlohmann::ordered_json()},
-        {"mesh",
-         {{"tensor", mesh.tp}, {"pipeline", mesh.pp}, {"data", mesh.dp}, {"zero_stage", job.parallelism.zero_stage}}},
-        // Rank 0's description is the one that is published; the others need not read the files for their fingerprints.
-        {"data", parse_ordered_json(world.rank() == 0 ? dataset->fingerprints_json() : "[]")}};
-    if (bad_steps.total > 0) extra["bad_steps"] = {{"total", bad_steps.total}, {"in_a_row", bad_steps.in_a_row}};
-    s.extra_json = dump_json(extra);
-    s.resolved_spec_json = options.resolved_spec_json.empty() ? "{}" : options.resolved_spec_json;
-    return s;
+    // Only rank 0's description is published, so the others need not read the files for their fingerprints.
+    return describe_state({job, options, start, step, numerics, last_loss, bad_steps,
+                           world.rank() == 0 ? dataset->fingerprints_json() : "[]"});
   }
 
-  /// False: not saved; the supervisor reports why.
-  bool save() {
+  /// Counts the time of `save` as time of saving.
+  template <typename Save>
+  auto saving(Save save) {
     const double begin = clock.monotonic_s();
     activity.enter(RunPhase::saving, step);
-    const ckpt::StateInfo state = state_info();
-    const std::vector<ckpt::Tensor> tensors = checkpoint_tensors(table);
-    std::string failure;
-    ckpt::ShardReceipt receipt;
-    const Problem begun =
-        activity.waiting(kSupervisorWait, "begin the checkpoint", [&] { return control.begin_save(state); });
-    if (begun.exists()) {
-      failure = begun.text();
-    } else {
-      try {
-        DeviceChunks chunks(*staging);
-        CountingFileSystem counted(fs, [this](uint64_t bytes) { activity.progress(bytes, 0, true); });
-        receipt = ckpt::write_shard(counted, ckpt::saving_directory(options.checkpoint_dir, state),
-                                    ckpt::shard_file_name(world.rank(), world.size()), state, tensors,
-                                    state_chunk_data(rank_state()), chunks);
-      } catch (const Error& e) {
-        failure = e.what();
-      }
-    }
-    const bool saved = activity.waiting(kSupervisorWait, "publish the checkpoint",
-                                        [&] { return control.commit_shard(state, tensors, receipt, failure).ok; });
+    const auto result = save();
     const double took_s = clock.monotonic_s() - begin;
-    saving_s += took_s;
-    apart_s += took_s;
-    return saved;
+    saving_s += took_s, apart_s += took_s;
+    return result;
+  }
+  /// False: not saved; the supervisor reports why.
+  bool save_now() {
+    return saving([this] {
+      const int64_t number = saver->write_now(state_info());
+      return activity.waiting(kSupervisorWait, "publish the checkpoint", [&] { return control.await_saved(number).ok; });
+    });
+  }
+  SaveTargets due() const {
+    const auto is = [this](int64_t every) { return every > 0 && step % every == 0; };
+    return {saver->has_memory() && is(job.checkpoint.memory_every_steps), is(job.checkpoint.every_steps)};
   }
 
   /// Ends what the last step began, and waits until everyone has: a communicator's end cuts off what is under way on its peers too.
@@ -462,23 +465,20 @@ struct Trainer::Impl {
     parallel::barrier(world.host());
   }
 
-  double longest_save_wait_s() const {
-    return std::min({30.0, job.fault_tolerance.collective_timeout_seconds / 4, job.fault_tolerance.save_timeout_seconds / 4});
-  }
-
   RankOutcome run() {
     const int64_t last = options.max_steps > 0 ? std::min(options.max_steps, job.schedule.total_steps) : job.schedule.total_steps;
     bool stop = false;
     while (step < last && !stop) {
       stop = train_step(last);
-      const bool due = job.checkpoint.every_steps > 0 && step % job.checkpoint.every_steps == 0;
+      const SaveTargets now = due();
       const bool leaving = stop || step >= last;
-      if (leaving && (due || stop || job.checkpoint.on_exit))
-        save_at_the_end({.step = step, .stopped = stop, .longest_wait_s = longest_save_wait_s()},
-                        [&] { return save(); }, world.host(), control, clock);
-      else if (due)
-        save();
+      if (leaving && (now.directory || stop || job.checkpoint.on_exit))
+        save_at_the_end({.step = step, .stopped = stop, .longest_wait_s = longest_save_wait_s(job.fault_tolerance)},
+                        [&] { return save_now(); }, world.host(), control, clock);
+      else if (now.any())
+        saving([&] { return saver->stage(state_info(), now, scalars.saves), true; });
     }
+    saver->finish();
     activity.enter(RunPhase::leaving);
     leave();
     control.done();

@@ -3,8 +3,10 @@
 #include <memory>
 #include <optional>
 
+#include "ckpt/memory_store.h"
 #include "data/dataset.h"
 #include "runtime/base/activity.h"
+#include "runtime/train/bad_steps.h"
 #include "runtime/train/checkpointing.h"
 #include "runtime/model/executor.h"
 #include "runtime/train/measure/metrics.h"
@@ -55,6 +57,33 @@ kernels::AdamWStep adamw_step(const JobSpec& job, int64_t step, int64_t skipped,
 
 /// The phase that a rank reports during an action of this kind.
 RunPhase phase_of(parallel::Act act);
+
+/// What a checkpoint says about the state after `step` steps, except for its tensors.
+struct StateDescription {
+  const JobSpec& job;
+  const RankOptions& options;
+  DataPosition start;   ///< of the step with which the process began
+  int64_t step = 0;
+  std::string numerics;
+  double last_loss = 0;   ///< of the last step that was applied; NaN: none
+  BadSteps bad_steps;
+  std::string fingerprints_json;   ///< of the data files, a JSON list
+};
+/// What the slots for copies of a rank's state depend on.
+struct SlotsWanted {
+  const JobSpec& job;
+  const RankOptions& options;
+  int rank = 0;
+  uint64_t planned_bytes = 0;   ///< of a rank's host memory without the slots, which it may still take
+  size_t tensors = 0;
+};
+/// This rank's slots; null on all ranks if one of them has none, if the job wants none, or if the memory of
+/// the machine would get scarce. Error(kIo) if the job insists. Collective over the mesh.
+///   why   set to a sentence on a rank that could not get its own
+std::unique_ptr<ckpt::NodeMemory> open_slots(const SlotsWanted& wanted, const parallel::ShardedParams& params,
+                                             const MeshCommunicators& comms, std::string& why);
+
+ckpt::StateInfo describe_state(const StateDescription& now);
 
 class Trainer {
  public:

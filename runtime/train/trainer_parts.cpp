@@ -10,8 +10,12 @@
 #include <thread>
 #include <tuple>
 
+#include "ckpt/pieces.h"
 #include "kernels/device.h"
 #include "runtime/base/error.h"
+#include "runtime/base/json.h"
+#include "runtime/base/process_memory.h"
+#include "runtime/base/units.h"
 
 namespace trainctl {
 
@@ -98,6 +102,90 @@ kernels::AdamWStep adamw_step(const JobSpec& job, int64_t step, int64_t skipped,
   a.bias_correction1 = float(1.0 - std::pow(job.optimizer.beta1, updates));
   a.bias_correction2 = float(1.0 - std::pow(job.optimizer.beta2, updates));
   return a;
+}
+
+namespace {
+
+uint64_t slot_file_bytes(const parallel::ShardedParams& params, size_t tensors) {
+  uint64_t bytes = 0;
+  size_t chunks = 0;
+  for (const auto& chunk : params.state_chunks()) {
+    if (!chunk.saved_here) continue;
+    bytes += 3 * uint64_t(chunk.box.count()) * sizeof(float);
+    chunks += 3;
+  }
+  return ckpt::memory_for_pieces(bytes, chunks, tensors);
+}
+
+int ranks_on_node_of(const SlotsWanted& wanted) {
+  for (const NodeRanks& node : wanted.options.nodes)
+    if (wanted.rank >= node.first && wanted.rank < node.first + node.count) return node.count;
+  return wanted.job.mesh().world_size();
+}
+
+std::unique_ptr<ckpt::NodeMemory> open_own_slots(const SlotsWanted& wanted, uint64_t bytes) {
+  const std::string& folder = wanted.options.memory_folder;
+  if (folder.empty()) throw Error(ErrorCode::kIo, "this node has no folder in /dev/shm for the run");
+  const auto ranks = uint64_t(ranks_on_node_of(wanted));
+  const uint64_t available = system_memory().available_bytes, need = ranks * (bytes + wanted.planned_bytes);
+  if (wanted.job.checkpoint.memory == MemoryCopies::automatic && available > 0 && need > available)
+    throw Error(ErrorCode::kIo,
+                fmt::format("two copies of the state and the ranks here would take {} of memory, and {} are free",
+                            brief_memory_text(need), brief_memory_text(available)));
+  return ckpt::shared_memory(
+      folder + "/" + ckpt::piece_file_name(wanted.rank, wanted.job.mesh().world_size()), bytes);
+}
+
+}  // namespace
+
+std::unique_ptr<ckpt::NodeMemory> open_slots(const SlotsWanted& wanted, const parallel::ShardedParams& params,
+                                             const MeshCommunicators& comms, std::string& why) {
+  const MemoryCopies mode = wanted.job.checkpoint.memory;
+  if (mode == MemoryCopies::off) return nullptr;
+  std::unique_ptr<ckpt::NodeMemory> slots;
+  try {
+    slots = open_own_slots(wanted, slot_file_bytes(params, wanted.tensors));
+  } catch (const Error& error) {
+    // An agent that has no folder says why itself.
+    if (mode == MemoryCopies::on || !wanted.options.memory_folder.empty()) why = error.what();
+  }
+  std::vector<double> without{slots ? 0.0 : 1.0};
+  for (Communicator* axis : {comms.dp.get(), comms.pp.get(), comms.tp.get()})
+    parallel::all_reduce_f64(*axis, without);
+  if (without[0] == 0) return slots;
+  if (mode == MemoryCopies::on)
+    throw Error(ErrorCode::kIo,
+                fmt::format("checkpoint.memory is on, and {}; set it to auto or off",
+                            why.empty() ? "another rank has no memory for its copies" : why));
+  return nullptr;
+}
+
+ckpt::StateInfo describe_state(const StateDescription& now) {
+  const auto& [job, options] = std::tie(now.job, now.options);
+  ckpt::StateInfo s;
+  s.run_id = options.run_id;
+  s.epoch = options.epoch;
+  s.step = now.step;
+  s.tokens = now.start.tokens_at(job, now.step);
+  s.seed = job.seed;
+  s.spec_hash = options.spec_hash;
+  s.program_version = TRAINCTL_VERSION;
+  s.numerics = now.numerics;
+  s.lineage_json = options.lineage_json;
+  const parallel::MeshShape mesh = job.mesh();
+  nlohmann::ordered_json extra{
+      {"samples", now.start.samples_at(job, now.step)},
+      {"lanes", job.parallelism.lanes},
+      {"lr", now.step > 0 ? learning_rate(job.schedule, now.step - 1) : 0.0},
+      {"loss", std::isfinite(now.last_loss) ? nlohmann::ordered_json(now.last_loss) : nlohmann::ordered_json()},
+      {"mesh",
+       {{"tensor", mesh.tp}, {"pipeline", mesh.pp}, {"data", mesh.dp}, {"zero_stage", job.parallelism.zero_stage}}},
+      {"data", parse_ordered_json(now.fingerprints_json)}};
+  if (now.bad_steps.total > 0)
+    extra["bad_steps"] = {{"total", now.bad_steps.total}, {"in_a_row", now.bad_steps.in_a_row}};
+  s.extra_json = dump_json(extra);
+  s.resolved_spec_json = options.resolved_spec_json.empty() ? "{}" : options.resolved_spec_json;
+  return s;
 }
 
 RunPhase phase_of(parallel::Act act) {

@@ -36,7 +36,6 @@ struct Point {
 constexpr Point kPoints[] = {
     {"before it copies its state", "2:saving:10", 1},
     {"while it writes its shard", "2:saving:10:progress", 1},
-    {"after it has written, before it hands in", "2:saving:10:publish", 1},
     {"after it has handed in, while another writes", "2:saving:10:progress", 2},
     {"while the supervisor publishes", "", 1, false},
     {"between publishing and its answer", "", 1},
@@ -67,6 +66,8 @@ class CutSave {
                       .grace_s = grace_s,
                       // A stopped rank is no hang for five of these.
                       .set = {"fault_tolerance.heartbeat_seconds=2", "checkpoint.keep_last=99",
+                              // Ranks write in the save itself, where they can be stopped.
+                              "checkpoint.memory=off",
                               std::string(R"(launcher.env={"TRAINCTL_STOP_AT":")") + point.stop_at + "\"}"},
                       .environment = {"LD_PRELOAD=" + refusing_calls(),
                                       "TRAINCTL_TEST_REFUSED_FOLDER=" + nodes_.folder()}}) {}
@@ -84,7 +85,7 @@ class CutSave {
     node_ = point_.cut == kItself ? kHome : members[size_t(point_.cut)];
     if (held()) return await("held", [&] { return fs::exists(nodes_.folder() + "/held"); });
     await("stopped", [&] { return stopped_rank(members[1]).has_value(); });
-    if (point_.cut == 2) await("handed in", [&] { return waits_to_publish(4) && waits_to_publish(5); });
+    if (point_.cut == 2) await("handed in", [&] { return trains_on(4) && trains_on(5); });
     stopped_ = stopped_rank(members[1]);
   }
 
@@ -129,11 +130,12 @@ class CutSave {
       if (stopped(rank)) return rank;
     return std::nullopt;
   }
-  bool waits_to_publish(int rank) const {
+  /// The rank has handed in its part: it waits for no answer.
+  bool trains_on(int rank) const {
     const auto status = read_status(real_file_system(), run_.path() + "/status.json");
     if (!status || status->ranks.size() != 8) return false;
     const auto& activity = status->ranks[size_t(rank)].activity;
-    return activity && activity->is_waiting() && activity->operation.view() == "publish the checkpoint";
+    return activity && activity->step > kSavedStep;
   }
   void await(const char* what, const std::function<bool()>& condition) {
     const bool reached = eventually(30, condition);

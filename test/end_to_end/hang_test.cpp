@@ -38,7 +38,7 @@ const Stop kStops[] = {
     {"1:optimizer:3", 1, "step 3: optimizer"},
     {"3:evaluating:2", 3, "step 2: evaluation"},
     {"2:saving:4", 2, "step 4: saving"},
-    {"0:saving:4:supervisor", 0, "step 4: saving"},
+    {"0:saving:6:supervisor", 0, "step 6: saving"},
     {"1:leaving", 1, "leaving"},
 };
 

@@ -31,7 +31,8 @@ TEST_CASE("peak memory is within 5 % of the plan", "[mesh]") {
     "data": {"train": )" +
                    source + R"(, "val": )" + source + R"(, "seq_len": 64},
     "batch": {"global_sequences": 8, "micro_sequences": 4}, "schedule": {"total_steps": 6},
-    "eval": {"every_steps": 2, "max_tokens": 512}, "checkpoint": {"every_steps": 2, "keep_last": 1, "on_exit": false}})");
+    "eval": {"every_steps": 2, "max_tokens": 512},
+    "checkpoint": {"every_steps": 2, "keep_last": 1, "on_exit": false, "memory": "off"}})");
   struct Case {
     std::string model;
     int tensor, data;

@@ -16,10 +16,10 @@ namespace trainctl::test {
 
 ThreadRun run_on_threads(const JobSpec& job, const ThreadRunOptions& options) {
   const int size = job.mesh().world_size();
-  FileSystem& fs = real_file_system();
+  FileSystem& fs = options.checkpoint_files ? *options.checkpoint_files : real_file_system();
   const std::string checkpoints = options.dir + "/ckpt";
   ThreadRun result;
-  auto controls = make_thread_control(size, fs, checkpoints, 3, [&](const StepReport& report) {
+  const auto on_report = [&](const StepReport& report) {
     const auto j = nlohmann::json::parse(report.json);
     result.lines.push_back(report.json);
     if (options.rank_lines && !report.ranks.empty()) options.rank_lines->push_back(report.ranks);
@@ -27,7 +27,8 @@ ThreadRun run_on_threads(const JobSpec& job, const ThreadRunOptions& options) {
     result.losses.push_back(j["loss"].is_null() ? NAN : j["loss"].get<double>());
     result.grad_norms.push_back(j["grad_norm"].is_null() ? NAN : j["grad_norm"].get<double>());
     if (j.contains("val_loss")) result.val_losses.push_back(j["val_loss"].get<double>());
-  });
+  };
+  auto controls = make_thread_control(size, fs, checkpoints, 3, on_report, options.on_event);
   auto worlds = parallel::make_thread_world(size, options.deadline_s);
   result.allocated_bytes.resize(size_t(size));
   std::mutex mutex;
@@ -46,6 +47,7 @@ ThreadRun run_on_threads(const JobSpec& job, const ThreadRunOptions& options) {
         RankOptions o;
         o.run_id = "test";
         o.checkpoint_dir = checkpoints;
+        o.memory_folder = options.memory_folder;
         o.resume_from = options.resume_from;
         o.gradients_dir = options.gradients_dir;
         o.max_steps = options.max_steps;

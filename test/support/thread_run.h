@@ -7,8 +7,10 @@
 
 #include "kernels/backend.h"
 #include "parallel/communicator.h"
+#include "runtime/base/file_system.h"
 #include "runtime/spec/fields/job.h"
 #include "runtime/train/device_copies.h"
+#include "runtime/train/event_kind.h"
 
 namespace trainctl::test {
 
@@ -26,6 +28,9 @@ struct ThreadRunOptions {
       make_world;
   double deadline_s = 120;
   size_t most_staging_bytes = kStagingBytes;
+  std::string memory_folder;               ///< for copies of the state in memory; "": none
+  FileSystem* checkpoint_files = nullptr;  ///< for the ranks' and the publisher's files; null: the real one
+  std::function<void(EventKind, const std::string&)> on_event;  ///< called for each event, under a lock
   std::function<void()> on_report;                 ///< called by rank 0 within its report of each step
   std::vector<std::string>* rank_lines = nullptr;  ///< gets the lines of metrics.ranks.jsonl
 };

@@ -297,7 +297,7 @@ class Agent {
     beat(true);
     say(fmt::format("telling again: {} ends, {} of a save, {} others", ends_.size(), unanswered_.size(), untaken_.size()));
     for (const Message& message : ends_) stream_->send(message);
-    for (const Message& message : unanswered_) stream_->send(message);
+    for (const Unanswered& part : unanswered_) stream_->send(part.message);
     for (const Message& message : machine_.fence_shares()) stream_->send(message);
     for (const Message& message : untaken_) stream_->send(message);
   }
@@ -337,10 +337,12 @@ class Agent {
     const bool ends = message.kind == Kind::exited || message.kind == Kind::rank_lost ||
                       (message.kind == Kind::rank && protocol::is_done(message.payload));
     // A save waits for the supervisor's answer: a new supervisor must hear of it, too.
-    const bool asks =
-        message.kind == Kind::rank && (protocol::is_begin(message.payload) || protocol::is_shard(message.payload));
-    (ends ? ends_ : asks ? unanswered_ : untaken_).push_back(message);
-    if (!ends && !asks) untaken_bytes_ += message.payload.size();
+    const auto save = message.kind == Kind::rank ? protocol::shard_number(message.payload) : std::nullopt;
+    if (save)
+      unanswered_.push_back({*save, message});
+    else
+      (ends ? ends_ : untaken_).push_back(message);
+    if (!ends && !save) untaken_bytes_ += message.payload.size();
     while (untaken_.size() > kMostKept || untaken_bytes_ > kMostKeptBytes) {
       auto oldest =
           std::find_if(untaken_.begin(), untaken_.end(), [](const Message& m) { return m.kind == Kind::output; });
@@ -365,8 +367,8 @@ class Agent {
   /// The supervisor has published a save, or refused it.
   void forget_answered(const std::string& line) {
     const protocol::Down down = protocol::decode_down(line);
-    if (down.kind == protocol::Down::saved || (down.kind == protocol::Down::begun && !down.ok))
-      unanswered_.clear();
+    if (down.kind == protocol::Down::saved)
+      std::erase_if(unanswered_, [&](const Unanswered& part) { return part.number == down.number; });
   }
 
   const AgentOptions options_;
@@ -383,7 +385,11 @@ class Agent {
   std::deque<Message> untaken_;      ///< sent, but maybe not taken
   size_t untaken_bytes_ = 0;         ///< of their payloads
   std::deque<Message> ends_;         ///< of the ranks of this epoch
-  std::deque<Message> unanswered_;   ///< of the save that is under way
+  struct Unanswered {
+    int64_t number;
+    Message message;
+  };
+  std::deque<Unanswered> unanswered_;  ///< what ranks handed in of saves under way
   double digest_s_ = 0;
   int signal_fd_ = -1;
   std::optional<LoopWatchdog> watchdog_;

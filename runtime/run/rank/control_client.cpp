@@ -28,6 +28,8 @@ namespace {
 constexpr double kConnectTimeoutS = 10;
 /// A supervisor that has not read for this long is as good as gone.
 constexpr int kSendTimeoutS = 60;
+/// Only the last save of a run waits for its answer.
+constexpr size_t kMostAnswers = 16;
 
 /// The supervisor is gone, so this rank would never be stopped: it ends at once, without waiting for peers.
 [[noreturn]] void end_without_supervisor(int rank, const char* why) {
@@ -89,23 +91,22 @@ class SocketControl final : public Control {
     send({.event = protocol::Event{kind, json}});
   }
 
-  Problem begin_save(const ckpt::StateInfo& state) override {
-    const int64_t number = begins_++;
-    if (rank_ == 0) send({.begin = protocol::Begin{state, number}});
-    const protocol::Down answer = await(begun_, number);
-    begun_problem_ = answer.ok ? Problem::none() : Problem(answer.message);
-    return begun_problem_;
+  void hand_in(const HandedIn& part) override {
+    protocol::Shard shard{.epoch = part.state.epoch,
+                          .step = part.state.step,
+                          .number = part.number,
+                          .receipt = part.receipt,
+                          .failure = part.failure,
+                          .took_s = part.took_s};
+    if (rank_ == 0) {
+      shard.tensors = part.tensors;
+      shard.state = part.state;
+    }
+    send({.shard = std::move(shard)});
   }
 
-  SaveResult commit_shard(const ckpt::StateInfo& state, const std::vector<ckpt::Tensor>& tensors,
-                          const ckpt::ShardReceipt& receipt, const std::string& failure) override {
-    if (begun_problem_.exists())
-      return {false, begun_problem_.text()};  // on every rank alike: there is nothing to publish
-    const int64_t number = begins_ - 1;
-    protocol::Shard shard{.step = state.step, .number = number, .receipt = receipt, .failure = failure};
-    if (rank_ == 0) shard.tensors = tensors;
-    send({.shard = std::move(shard)});
-    const protocol::Down answer = await(saved_, number);
+  SaveResult await_saved(int64_t number) override {
+    const protocol::Down answer = await(number);
     return {answer.ok, answer.message};
   }
 
@@ -170,8 +171,10 @@ class SocketControl final : public Control {
       return;
     }
     const std::lock_guard lock(answer_mutex_);
-    if (message.kind == protocol::Down::begun) begun_.emplace(message.number, message);
-    if (message.kind == protocol::Down::saved) saved_.emplace(message.number, message);
+    if (message.kind == protocol::Down::saved) {
+      saved_.emplace(message.number, message);
+      while (saved_.size() > kMostAnswers) saved_.erase(saved_.begin());
+    }
     ++heard_;
     answered_.notify_all();
   }
@@ -179,14 +182,14 @@ class SocketControl final : public Control {
   /// The answer to save `number`. An agent that lives answers or ends this rank, and one that died breaks the
   /// connection; one that is stopped does neither, so that there is a limit, from its last word on. It is
   /// counted in slices, so that a pause of the whole machine costs no more than one.
-  protocol::Down await(const std::map<int64_t, protocol::Down>& answers, int64_t number) {
+  protocol::Down await(int64_t number) {
     constexpr int kSlices = 100;
     std::unique_lock lock(answer_mutex_);
     uint64_t heard = heard_;
     for (int slice = 0; slice < kSlices; ++slice) {
       if (answered_.wait_for(lock, std::chrono::duration<double>(answer_timeout_s_ / kSlices),
-                             [&] { return answers.contains(number); }))
-        return answers.at(number);
+                             [&] { return saved_.contains(number); }))
+        return saved_.at(number);
       if (std::exchange(heard, heard_) != heard_) slice = -1;
     }
     end_without_supervisor(rank_, fmt::format("no answer to a save for {:.1f} s", answer_timeout_s_).c_str());
@@ -201,10 +204,8 @@ class SocketControl final : public Control {
   std::string lost_;            // likewise
   std::mutex send_mutex_, answer_mutex_;
   std::condition_variable answered_;
-  std::map<int64_t, protocol::Down> begun_, saved_;
-  int64_t begins_ = 0;
+  std::map<int64_t, protocol::Down> saved_;  // the newest answers
   uint64_t heard_ = 0;  // messages of the supervisor so far; guarded by answer_mutex_
-  Problem begun_problem_ = Problem::none();
 };
 
 }  // namespace

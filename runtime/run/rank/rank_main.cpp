@@ -104,6 +104,7 @@ RankOptions options_of(const RunDirectory& run, const RunIdentity& identity, con
           .resolved_spec_json = job_text,
           .spec_hash = job.hash,
           .checkpoint_dir = run.checkpoints(job.job),
+          .memory_folder = variable(kMemoryVariable),
           .resume_from = attempt.resume_from,
           .new_data = attempt.new_data,
           .lineage_json = attempt.lineage_json,

@@ -1,29 +1,38 @@
 // The control channel of ranks that are threads of one process: a shared collector behind a mutex.
 #include <condition_variable>
+#include <map>
 #include <mutex>
 
 #include "runtime/base/error.h"
+#include "runtime/base/json.h"
 #include "runtime/run/rank/thread_control.h"
 #include "runtime/run/record/save_collector.h"
 
 namespace trainctl {
 namespace {
 
-/// What the ends share. Saves are numbered per end: every rank makes the same calls in the same order, so the
-/// n-th begin_save of one rank belongs to the n-th of every other.
+/// What the ends share.
 struct Shared {
   Shared(int size, FileSystem& fs, const std::string& dir, int keep_last,
-         std::function<void(const StepReport&)> report)
+         std::function<void(const StepReport&)> report,
+         std::function<void(EventKind, const std::string&)> event)
       : collector(fs, {.ranks = size, .directory = dir, .keep_last = keep_last}),
-        on_report(std::move(report)) {}
+        on_report(std::move(report)),
+        on_event(std::move(event)) {}
+
+  void note(const SaveOutcome& outcome) {
+    if (!on_event) return;
+    const nlohmann::json fields{{"step", outcome.step}, {outcome.ok ? "root" : "reason", outcome.message}};
+    on_event(outcome.ok ? EventKind::checkpoint : EventKind::save_failed, dump_json(fields));
+  }
 
   std::mutex mutex;
   std::condition_variable changed;
   SaveCollector collector;
   std::function<void(const StepReport&)> on_report;
-  std::vector<Problem> begun;          // in order
-  std::vector<SaveOutcome> published;  // in order
-  int gone = 0;                        // ends that have left: a save that still needs them cannot finish
+  std::function<void(EventKind, const std::string&)> on_event;
+  std::map<int64_t, SaveOutcome> outcomes;  // by the number of the save
+  int gone = 0;                             // ends that have left: a save that still needs them cannot finish
 };
 
 class ThreadControl final : public Control {
@@ -34,41 +43,33 @@ class ThreadControl final : public Control {
   StopLevel stop_level() const override { return StopLevel::none; }
   void activity(const Activity&) override {}
   void device_activity(const Activity&) override {}
-  void event(EventKind, const std::string&) override {}
+  void event(EventKind kind, const std::string& json) override {
+    const std::lock_guard lock(shared_->mutex);
+    if (shared_->on_event) shared_->on_event(kind, json);
+  }
 
   void report(const StepReport& report) override {
     const std::lock_guard lock(shared_->mutex);
     if (shared_->on_report) shared_->on_report(report);
   }
 
-  Problem begin_save(const ckpt::StateInfo& state) override {
-    std::unique_lock lock(shared_->mutex);
-    const size_t number = begins_++;
-    if (rank_ == 0) {
-      shared_->begun.push_back(shared_->collector.begin(state));
-      shared_->changed.notify_all();
-    }
-    shared_->changed.wait(lock, [&] { return shared_->begun.size() > number || shared_->gone > 0; });
-    begun_problem_ =
-        shared_->begun.size() > number ? shared_->begun[number] : Problem("another rank has ended");
-    return begun_problem_;
+  void hand_in(const HandedIn& part) override {
+    const std::lock_guard lock(shared_->mutex);
+    const auto complete = shared_->collector.add(rank_, part);
+    if (!complete) return;
+    const SaveOutcome outcome = shared_->collector.publish(*complete);
+    shared_->note(outcome);
+    shared_->outcomes.emplace(part.number, outcome);
+    shared_->changed.notify_all();
   }
 
-  SaveResult commit_shard(const ckpt::StateInfo&, const std::vector<ckpt::Tensor>& tensors,
-                          const ckpt::ShardReceipt& receipt, const std::string& failure) override {
-    if (begun_problem_.exists())
-      return {false, begun_problem_.text()};  // on every rank alike: there is nothing to publish
+  SaveResult await_saved(int64_t number) override {
     std::unique_lock lock(shared_->mutex);
-    const size_t number = commits_++;
-    if (rank_ == 0) shared_->collector.set_tensors(tensors);
-    if (shared_->collector.add(rank_, receipt, failure)) {
-      shared_->published.push_back(shared_->collector.finish());
-      shared_->changed.notify_all();
-    }
-    shared_->changed.wait(lock, [&] { return shared_->published.size() > number || shared_->gone > 0; });
-    if (shared_->published.size() <= number)
+    shared_->changed.wait(lock, [&] { return shared_->outcomes.contains(number) || shared_->gone > 0; });
+    const auto outcome = shared_->outcomes.find(number);
+    if (outcome == shared_->outcomes.end())
       return {false, "another rank ended before it had handed in its shard"};
-    return {shared_->published[number].ok, shared_->published[number].message};
+    return {outcome->second.ok, outcome->second.message};
   }
 
   void done() override { leave(); }
@@ -84,18 +85,18 @@ class ThreadControl final : public Control {
 
   std::shared_ptr<Shared> shared_;
   const int rank_;
-  size_t begins_ = 0, commits_ = 0;
-  Problem begun_problem_ = Problem::none();
   bool left_ = false;
 };
 
 }  // namespace
 
-std::vector<std::unique_ptr<Control>> make_thread_control(int size, FileSystem& fs,
-                                                          const std::string& checkpoint_dir, int keep_last,
-                                                          std::function<void(const StepReport&)> on_report) {
+std::vector<std::unique_ptr<Control>> make_thread_control(
+    int size, FileSystem& fs, const std::string& checkpoint_dir, int keep_last,
+    std::function<void(const StepReport&)> on_report,
+    std::function<void(EventKind, const std::string&)> on_event) {
   ENSURE(size > 0, "size = {}", size);
-  const auto shared = std::make_shared<Shared>(size, fs, checkpoint_dir, keep_last, std::move(on_report));
+  const auto shared = std::make_shared<Shared>(size, fs, checkpoint_dir, keep_last, std::move(on_report),
+                                               std::move(on_event));
   std::vector<std::unique_ptr<Control>> ends;
   for (int rank = 0; rank < size; ++rank) ends.push_back(std::make_unique<ThreadControl>(shared, rank));
   return ends;

@@ -11,8 +11,11 @@ namespace trainctl {
 
 /// Returns one Control for each of `size` ranks. They share a collector that publishes into `checkpoint_dir`
 /// and keeps the `keep_last` newest checkpoints. `on_report` is called for every step report, under a lock.
-/// `fs` must outlive the result.
-std::vector<std::unique_ptr<Control>> make_thread_control(int size, FileSystem& fs, const std::string& checkpoint_dir,
-                                                          int keep_last, std::function<void(const StepReport&)> on_report);
+/// So is `on_event`, with events of ranks and with the outcomes of saves, as a supervisor writes them. `fs`
+/// must outlive the result.
+std::vector<std::unique_ptr<Control>> make_thread_control(
+    int size, FileSystem& fs, const std::string& checkpoint_dir, int keep_last,
+    std::function<void(const StepReport&)> on_report,
+    std::function<void(EventKind, const std::string&)> on_event = {});
 
 }  // namespace trainctl

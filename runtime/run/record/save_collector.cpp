@@ -4,72 +4,65 @@
 
 #include <algorithm>
 
+#include "ckpt/folders.h"
 #include "runtime/base/error.h"
 #include "runtime/run/record/run_directory.h"
 
 namespace trainctl {
 
-void SaveCollector::expect(const ckpt::StateInfo& state) {
-  state_ = state;
-  tensors_.clear();
-  receipts_.assign(size_t(options_.ranks), {});
-  handed_in_.assign(size_t(options_.ranks), false);
-  failure_.clear();
-}
-
-std::optional<SaveOutcome> SaveCollector::published(int64_t step) const {
+std::optional<SaveOutcome> SaveCollector::published(int64_t step, uint64_t epoch) const {
   const std::string folder = ckpt::step_directory(options_.directory, step);
   if (!fs_.is_directory(folder)) return std::nullopt;
   try {
-    return SaveOutcome{.ok = true, .step = step, .message = ckpt::Checkpoint::open(fs_, folder)->root_hash()};
+    const auto checkpoint = ckpt::Checkpoint::open(fs_, folder);
+    if (checkpoint->state().epoch != epoch) return std::nullopt;
+    return SaveOutcome{.ok = true, .step = step, .message = checkpoint->root_hash()};
   } catch (const std::exception& error) {
     return SaveOutcome{.step = step, .message = error.what()};
   }
 }
 
-Problem SaveCollector::adopt(const ckpt::StateInfo& state) {
-  if (!fs_.is_directory(ckpt::saving_directory(options_.directory, state))) return begin(state);
-  expect(state);
-  under_way_ = true;
-  return Problem::none();
-}
-
-Problem SaveCollector::begin(const ckpt::StateInfo& state) {
-  expect(state);
-  try {
-    ckpt::prepare_saving(fs_, options_.directory, state_);
-  } catch (const std::exception& error) {
-    under_way_ = false;
-    return Problem(error.what());
+std::optional<CollectedSave> SaveCollector::add(int rank, const Control::HandedIn& part) {
+  ENSURE(rank >= 0 && rank < options_.ranks, "rank {} of {}", rank, options_.ranks);
+  CollectedSave& save = saves_[part.number];
+  if (save.receipts.empty()) {
+    save.number = part.number;
+    save.state = part.state;
+    save.receipts.resize(size_t(options_.ranks));
+    save.handed_in.assign(size_t(options_.ranks), false);
   }
-  under_way_ = true;
-  return Problem::none();
+  if (save.handed_in[size_t(rank)]) return std::nullopt;
+  save.handed_in[size_t(rank)] = true;
+  if (part.state.step != save.state.step && save.failure.empty())
+    save.failure =
+        fmt::format("rank {} handed in step {}, others step {}", rank, part.state.step, save.state.step);
+  if (rank == 0) {
+    save.state = part.state;
+    save.tensors = part.tensors;
+  }
+  save.receipts[size_t(rank)] = part.receipt;
+  if (!part.failure.empty() && save.failure.empty())
+    save.failure = fmt::format("rank {} could not write its shard: {}", rank, part.failure);
+  if (std::find(save.handed_in.begin(), save.handed_in.end(), false) != save.handed_in.end())
+    return std::nullopt;
+  return std::move(saves_.extract(part.number).mapped());
 }
 
-bool SaveCollector::add(int rank, ckpt::ShardReceipt receipt, const std::string& failure) {
-  ENSURE(under_way_ && rank >= 0 && rank < options_.ranks, "rank {} handed in a shard outside a save", rank);
-  ENSURE(!handed_in_[size_t(rank)], "rank {} handed in twice for step {}", rank, state_.step);
-  handed_in_[size_t(rank)] = true;
-  receipts_[size_t(rank)] = std::move(receipt);
-  if (!failure.empty() && failure_.empty())
-    failure_ = fmt::format("rank {} could not write its shard: {}", rank, failure);
-  return std::find(handed_in_.begin(), handed_in_.end(), false) == handed_in_.end();
-}
-
-SaveOutcome SaveCollector::finish() {
+SaveOutcome SaveCollector::publish(const CollectedSave& save) const {
   SaveOutcome outcome;
-  outcome.step = state_.step;
-  under_way_ = false;
-  if (!failure_.empty()) {
-    outcome.message = failure_;
-    remove_saving_directory();
+  outcome.step = save.state.step;
+  if (!save.failure.empty()) {
+    outcome.message = save.failure;
+    remove_saving_directory(save.state);
     return outcome;
   }
   // A rank that owned nothing sends an empty receipt: there is no file to list.
-  std::erase_if(receipts_, [](const ckpt::ShardReceipt& receipt) { return receipt.file.empty(); });
-  for (const ckpt::ShardReceipt& receipt : receipts_) outcome.bytes += receipt.file_bytes;
+  std::vector<ckpt::ShardReceipt> receipts = save.receipts;
+  std::erase_if(receipts, [](const ckpt::ShardReceipt& receipt) { return receipt.file.empty(); });
+  for (const ckpt::ShardReceipt& receipt : receipts) outcome.bytes += receipt.file_bytes;
   try {
-    outcome.message = ckpt::publish(fs_, options_.directory, state_, tensors_, receipts_, options_.must_hold);
+    outcome.message =
+        ckpt::publish(fs_, options_.directory, save.state, save.tensors, receipts, options_.must_hold);
     outcome.ok = true;
     options_.must_hold();
   } catch (const RunTaken& taken) {
@@ -79,37 +72,40 @@ SaveOutcome SaveCollector::finish() {
     return outcome;
   } catch (const std::exception& error) {
     outcome.message = error.what();
-    remove_saving_directory();
+    remove_saving_directory(save.state);
     return outcome;
   }
   try {
-    outcome.removed_steps =
-        ckpt::retain(fs_, options_.directory, options_.keep_last, options_.keep_every_steps, "");
+    // Later saves of this epoch are being written.
+    outcome.removed_steps = ckpt::retain(*ckpt::directory_store(fs_, options_.directory),
+                                         {.keep_last = options_.keep_last,
+                                          .keep_every_steps = options_.keep_every_steps,
+                                          .current = "",
+                                          .current_epoch = save.state.epoch});
   } catch (const std::exception& error) {
     outcome.warning = error.what();
   }
   return outcome;
 }
 
-std::vector<int> SaveCollector::missing() const {
-  std::vector<int> ranks;
-  for (int rank = 0; under_way_ && rank < options_.ranks; ++rank)
-    if (!handed_in_[size_t(rank)]) ranks.push_back(rank);
-  return ranks;
-}
-
 void SaveCollector::abandon() {
-  if (!under_way_) return;
-  under_way_ = false;
-  remove_saving_directory();
+  saves_.clear();
+  try {
+    options_.must_hold();
+    const std::string saving = ckpt::saving_root(options_.directory);
+    if (!fs_.is_directory(saving)) return;
+    for (const std::string& name : fs_.list(saving)) fs_.remove_tree(saving + "/" + name);
+  } catch (const std::exception&) {
+    // As below; or another supervisor has the run, and what lies there is its own.
+  }
 }
 
-void SaveCollector::remove_saving_directory() {
+void SaveCollector::remove_saving_directory(const ckpt::StateInfo& state) const {
   try {
-    fs_.remove_tree(ckpt::saving_directory(options_.directory, state_));
+    fs_.remove_tree(ckpt::saving_directory(options_.directory, state));
   } catch (const std::exception&) {
-    // The next save or start cleans .saving/; a full or broken disk must not turn a failed save into a failed
-    // run.
+    // A save of a later epoch cleans .saving/; a full or broken disk must not turn a failed save into a
+    // failed run.
   }
 }
 

@@ -1,17 +1,17 @@
-// SaveCollector collects the receipts of all ranks for one save, then publishes the checkpoint or reports why
-// it failed.
+// SaveCollector collects what the ranks hand in of their saves, publishes a checkpoint when every rank has
+// handed in, or reports why the save failed. Several saves may be under way.
 //
-// Not thread-safe. The calls for one save come in the order begin, add, finish. finish() may run on another
-// thread if no other call is made meanwhile; ranks begin the next save only after they have the outcome of
-// this one.
+// Not thread-safe; but publish() may run on another thread beside all other calls, once at a time.
 #pragma once
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "ckpt/checkpoint.h"
-#include "runtime/base/problem.h"
+#include "runtime/base/file_system.h"
+#include "runtime/train/control.h"
 
 namespace trainctl {
 
@@ -23,6 +23,16 @@ struct SaveOutcome {
   std::string warning;                 ///< why older checkpoints could not be removed; "": no problem
   std::vector<int64_t> removed_steps;  ///< checkpoints that retention removed
   bool taken = false;                  ///< another supervisor has taken the run; `message` is RunTaken's text
+};
+
+/// A save of which some ranks, or all, have handed in their part.
+struct CollectedSave {
+  int64_t number = 0;
+  ckpt::StateInfo state;  ///< only epoch and step before rank 0 has handed in
+  std::vector<ckpt::Tensor> tensors;
+  std::vector<ckpt::ShardReceipt> receipts;
+  std::vector<bool> handed_in;
+  std::string failure;  ///< of the first rank that could not write; "": none
 };
 
 class SaveCollector {
@@ -38,46 +48,27 @@ class SaveCollector {
   };
   SaveCollector(FileSystem& fs, Options options) : fs_(fs), options_(std::move(options)) {}
 
-  /// Begins a save: makes the saving directory and removes what an unfinished save left there. Returns the
-  /// reason why it failed, if it did.
-  Problem begin(const ckpt::StateInfo& state);
+  /// Adds a rank's part; what the rank has handed in for this save already is ignored. Returns the save
+  /// when it is complete, and forgets it.
+  std::optional<CollectedSave> add(int rank, const Control::HandedIn& part);
+  /// Whether some save is not complete.
+  bool under_way() const { return !saves_.empty(); }
 
-  /// Like begin, for a save that an earlier supervisor may have begun: keeps the files that ranks have
-  /// written.
-  Problem adopt(const ckpt::StateInfo& state);
-  /// The outcome of a save that an earlier supervisor published; nullopt if `step` has no checkpoint.
-  std::optional<SaveOutcome> published(int64_t step) const;
-
-  /// Sets the global tensor list. Rank 0 sends it; call this before the last add.
-  void set_tensors(std::vector<ckpt::Tensor> tensors) { tensors_ = std::move(tensors); }
-
-  /// Adds a rank's receipt. `failure`: why the rank could not write, "" if it could. Returns true when every
-  /// rank has handed in.
-  bool add(int rank, ckpt::ShardReceipt receipt, const std::string& failure);
-
-  /// Call after the last add: publishes the checkpoint and applies retention. Does not throw Error, because a
-  /// failed save must not stop training.
-  SaveOutcome finish();
-
-  /// Ranks that have not handed in yet; empty when no save is under way.
-  std::vector<int> missing() const;
-  bool under_way() const { return under_way_; }
-  const ckpt::StateInfo& state() const { return state_; }
-  /// Gives up the current save, if there is one, and removes its files.
+  /// Publishes a complete save and applies retention; removes the files of one that failed. Throws no Error,
+  /// because a failed save must not stop training.
+  SaveOutcome publish(const CollectedSave& save) const;
+  /// The outcome of a save of `epoch` that an earlier supervisor published; nullopt if there is none.
+  std::optional<SaveOutcome> published(int64_t step, uint64_t epoch) const;
+  /// Gives up all saves that are not complete, and removes their files, also those of saves of which no rank
+  /// has handed in. Call it when no rank is left.
   void abandon();
 
  private:
-  void expect(const ckpt::StateInfo& state);
-  void remove_saving_directory();
+  void remove_saving_directory(const ckpt::StateInfo& state) const;
 
   FileSystem& fs_;
-  Options options_;
-  bool under_way_ = false;
-  ckpt::StateInfo state_;
-  std::vector<ckpt::Tensor> tensors_;
-  std::vector<ckpt::ShardReceipt> receipts_;
-  std::vector<bool> handed_in_;
-  std::string failure_;
+  const Options options_;
+  std::map<int64_t, CollectedSave> saves_;  // by number
 };
 
 }  // namespace trainctl

@@ -14,6 +14,8 @@ inline constexpr const char* kTokenVariable = "TRAINCTL_TOKEN";    ///< token of
 inline constexpr const char* kAgentVariable = "TRAINCTL_AGENT";    ///< address of the node's control channel
 inline constexpr const char* kBoardVariable = "TRAINCTL_BOARD";    ///< file of the node's ActivityBoard
 inline constexpr const char* kEpochVariable = "TRAINCTL_EPOCH";    ///< epoch of the rank
+/// The node's ckpt::MemoryFolder; not set if the node has none.
+inline constexpr const char* kMemoryVariable = "TRAINCTL_MEMORY";
 /// For mpirun's remote shell: the address of the agent.
 inline constexpr const char* kRemoteVariable = "TRAINCTL_REMOTE";
 

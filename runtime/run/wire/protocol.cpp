@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
 
 #include "runtime/base/error.h"
 #include "runtime/base/record.h"
@@ -62,18 +63,18 @@ namespace trainctl {
 namespace protocol {
 namespace {
 
-enum class UpKind { hello, beat, step, event, begin, shard, done };
+enum class UpKind { hello, beat, step, event, shard, done };
 
 }  // namespace
 }  // namespace protocol
 
 template <>
 struct Words<protocol::UpKind> {
-  static constexpr std::string_view list[] = {"hello", "beat", "step", "event", "begin", "shard", "done"};
+  static constexpr std::string_view list[] = {"hello", "beat", "step", "event", "shard", "done"};
 };
 template <>
 struct Words<protocol::Down::Kind> {
-  static constexpr std::string_view list[] = {"welcome", "stop", "begun", "saved", "alive"};
+  static constexpr std::string_view list[] = {"welcome", "stop", "saved", "alive"};
 };
 }  // namespace trainctl
 
@@ -118,7 +119,6 @@ std::string encode(const Up& m) {
   if (m.beat) return line_of(UpKind::beat, {{"activity", parse_json(to_json(m.beat->activity))}});
   if (m.step) return line_of(UpKind::step, record_json(*m.step));
   if (m.event) return line_of(UpKind::event, record_json(*m.event));
-  if (m.begin) return line_of(UpKind::begin, record_json(*m.begin));
   if (m.shard) return line_of(UpKind::shard, record_json(*m.shard));
   ENSURE(m.done);
   return line_of(UpKind::done);
@@ -129,7 +129,6 @@ std::string encode(const Down& m) {
     case Down::welcome:
     case Down::alive: return line_of(m.kind);
     case Down::stop: return line_of(m.kind, {{"level", int(m.level)}});
-    case Down::begun:
     case Down::saved: return line_of(m.kind, {{"ok", m.ok}, {"number", m.number}, {"message", m.message}});
   }
   ENSURE(false, "kind = {}", int(m.kind));
@@ -137,11 +136,18 @@ std::string encode(const Down& m) {
 }
 
 bool is_beat(std::string_view line) { return line.ends_with(R"("k":"beat"})"); }
-bool is_begin(std::string_view line) { return line.starts_with(R"({"k":"begin")"); }
 bool is_done(std::string_view line) { return line == R"({"k":"done"})"; }
-bool is_shard(std::string_view line) {
-  // {"failure":"...","k":"shard",...: a failure is one sentence, so the kind comes early.
-  return line.starts_with(R"({"failure":)") && line.substr(0, 65536).find(R"(,"k":"shard",)") != std::string_view::npos;
+std::optional<int64_t> shard_number(std::string_view line) {
+  // {"epoch":3,"failure":"...","k":"shard","number":7,...: a failure is one sentence, so the kind comes
+  // early.
+  constexpr std::string_view kKind = R"(,"k":"shard","number":)";
+  if (!line.starts_with(R"({"epoch":)")) return std::nullopt;
+  const size_t at = line.substr(0, 65536).find(kKind);
+  if (at == std::string_view::npos) return std::nullopt;
+  const std::string_view text = line.substr(at + kKind.size());
+  int64_t number = 0;
+  if (std::from_chars(text.data(), text.data() + text.size(), number).ec != std::errc()) return std::nullopt;
+  return number;
 }
 
 Up decode_up(std::string_view line) try {
@@ -158,7 +164,6 @@ Up decode_up(std::string_view line) try {
     }
     case UpKind::step: up.step = record_of<StepReport>(j); break;
     case UpKind::event: up.event = record_of<Event>(j); break;
-    case UpKind::begin: up.begin = record_of<Begin>(j); break;
     case UpKind::shard: up.shard = record_of<Shard>(j); break;
     case UpKind::done: up.done = true; break;
   }
@@ -176,7 +181,7 @@ Down decode_down(std::string_view line) try {
     const int level = j.at("level");
     down.level = StopLevel(level);
   }
-  if (down.kind == Down::begun || down.kind == Down::saved) {
+  if (down.kind == Down::saved) {
     down.ok = j.at("ok");
     down.number = j.at("number");
     down.message = j.at("message");

@@ -1,10 +1,9 @@
 // The messages of the control channel between a rank and the supervisor: one JSON object per line, "k" is its
 // kind.
 //
-// Up (rank to supervisor): hello, beat, step, event, begin (rank 0), shard, done. Down: welcome, stop, begun,
-// saved, alive (about once a second while a save is under way). Pure text. The sockets are in
-// control_client.cpp (the rank's end) and channel.cpp (the agent's end). The agent passes all messages but
-// beat on to the supervisor.
+// Up (rank to supervisor): hello, beat, step, event, shard, done. Down: welcome, stop, saved, alive (about
+// once a second while a save is under way). Pure text. The sockets are in control_client.cpp (the rank's
+// end) and channel.cpp (the agent's end). The agent passes all messages but beat on to the supervisor.
 #pragma once
 #include <optional>
 #include <string>
@@ -42,24 +41,23 @@ struct Event {
     f("json", r.json);
   }
 };
-struct Begin {
-  ckpt::StateInfo state;
-  int64_t number = 0;  ///< number of the save in this epoch, from 0; equal on every rank
-  static void fields(auto& f, auto& r) {
-    f("number", r.number);
-    f("state", r.state);
-  }
-};
+/// A rank's part of a save (Control::HandedIn).
 struct Shard {
+  uint64_t epoch = 0;
   int64_t step = 0, number = 0;  ///< the save
   ckpt::ShardReceipt receipt;
-  std::vector<ckpt::Tensor> tensors;  ///< rank 0 only
-  std::string failure;                ///< why the rank could not write its shard; "": it could
+  std::vector<ckpt::Tensor> tensors;     ///< rank 0 only
+  std::optional<ckpt::StateInfo> state;  ///< rank 0 only
+  std::string failure;                   ///< why the rank could not write its shard; "": it could
+  double took_s = 0;
   static void fields(auto& f, auto& r) {
+    f("epoch", r.epoch);
+    f("took_s", r.took_s);
     f("number", r.number);
     f("step", r.step);
     f("receipt", r.receipt);
     f("tensors", r.tensors);
+    f.maybe("state", r.state);
     f("failure", r.failure);
   }
 };
@@ -70,17 +68,16 @@ struct Up {
   std::optional<Beat> beat;
   std::optional<StepReport> step;
   std::optional<Event> event;
-  std::optional<Begin> begin;
   std::optional<Shard> shard;
   bool done = false;
 };
 
 struct Down {
-  enum Kind { welcome, stop, begun, saved, alive } kind = welcome;
+  enum Kind { welcome, stop, saved, alive } kind = welcome;
   StopLevel level = StopLevel::none;  ///< stop
-  bool ok = true;                     ///< begun, saved
-  int64_t number = 0;                 ///< begun, saved: the save; the same answer may come twice
-  std::string message;                ///< begun: reason if not ok; saved: root hash, or reason if not ok
+  bool ok = true;                     ///< saved
+  int64_t number = 0;                 ///< saved: the save; the same answer may come twice
+  std::string message;                ///< saved: root hash, or reason if not ok
 };
 
 std::string encode(const Up& message);  ///< ends with a newline
@@ -90,8 +87,8 @@ Up decode_up(std::string_view line);
 Down decode_down(std::string_view line);
 /// The kind of an encoded line of a rank. They do not parse the whole line, because the keys are sorted.
 bool is_beat(std::string_view line);
-bool is_begin(std::string_view line);
-bool is_shard(std::string_view line);
+/// The number of the save, if the line is a shard.
+std::optional<int64_t> shard_number(std::string_view line);
 bool is_done(std::string_view line);
 
 /// Cuts a byte stream into lines.

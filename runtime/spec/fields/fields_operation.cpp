@@ -7,6 +7,35 @@ namespace trainctl::spec {
 
 namespace {
 
+void declare_copies_in_memory(DeclareSection& checkpoint) {
+  checkpoint
+      .choice("memory", {"auto", "on", "off"},
+              "Copies of the state in the memory of its node (/dev/shm), made while training goes on: a rank "
+              "that fails costs one step. They take twice the state's size. `auto`: if the memory is there.")
+      .to(IN_JOB(checkpoint.memory))
+      .fallback(std::string("auto"))
+      .example("\"off\"");
+  checkpoint
+      .integer("memory_every_steps",
+               "Copy the state in memory after every so many steps; 0: only when it is saved to the folder.")
+      .to(IN_JOB(checkpoint.memory_every_steps))
+      .from(0)
+      .upto(1e12)
+      .unit(Unit::steps)
+      .fallback(int64_t{1})
+      .example("10");
+  checkpoint
+      .number("exit_timeout_seconds",
+              "How long a run that ends or stops waits for a save that is being written, before it gives it "
+              "up.")
+      .to(IN_JOB(checkpoint.exit_timeout_seconds))
+      .above(0)
+      .upto(7 * kDayS)
+      .unit(Unit::seconds)
+      .fallback(60.0)
+      .example("\"5m\"");
+}
+
 void declare_checkpoints(std::vector<Field>& table, std::vector<Section>& sections) {
   DeclareSection eval(table, sections, "eval", "Loss on the validation data.", Change::free);
   eval.integer("every_steps", "Evaluate after every so many steps; 0: never.")
@@ -66,6 +95,7 @@ void declare_checkpoints(std::vector<Field>& table, std::vector<Section>& sectio
       .upto(4096)
       .unit(Unit::mebibytes)
       .fallback(8.0);
+  declare_copies_in_memory(checkpoint);
 }
 
 /// Limits of what a run does between steps: each counts from the last progress, so that work that moves has

@@ -113,6 +113,8 @@ struct EvalSpec {
   int64_t max_sequences = 0;                   // 0: the whole validation set
 };
 
+enum class MemoryCopies { automatic, on, off };
+
 struct CheckpointSpec {
   std::string dir;                             // "" : <run>/ckpt
   int64_t every_steps = 0;                     // 0: only at the end and on request
@@ -120,6 +122,9 @@ struct CheckpointSpec {
   int keep_last = 3;
   int64_t keep_every_steps = 0;
   double chunk_mib = 8;
+  MemoryCopies memory = MemoryCopies::automatic;   // copies of the state in the memory of its node
+  int64_t memory_every_steps = 1;              // 0: only with every_steps
+  double exit_timeout_seconds = 60;            // longest wait at the end for a write that is under way
 };
 
 enum class TooFewNodes { wait, requeue, stop };

@@ -353,8 +353,6 @@ class Attempt {
     } else if (up.event) {
       log_.rank_event(up.event->kind, up.event->json);
       supervision_.progressed(0, now_s);
-    } else if (up.begin) {
-      saves_.begin(*up.begin);
     } else if (up.shard) {
       saves_.hand_in(rank, std::move(*up.shard));
     } else if (up.done) {

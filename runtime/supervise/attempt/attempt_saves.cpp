@@ -10,9 +10,22 @@
 namespace trainctl {
 namespace {
 
-/// After an attach: until everything that waited for a supervisor has come.
-constexpr double kBacklogS = 1;
 constexpr double kAliveIntervalS = 0.9;
+/// A rank that connects again can have missed no more: it waits for the last one only.
+constexpr size_t kMostAnswers = 16;
+
+Control::HandedIn part_of(protocol::Shard&& shard) {
+  Control::HandedIn part{.number = shard.number,
+                         .state = {},
+                         .tensors = std::move(shard.tensors),
+                         .receipt = std::move(shard.receipt),
+                         .failure = std::move(shard.failure),
+                         .took_s = shard.took_s};
+  if (shard.state) part.state = std::move(*shard.state);
+  part.state.epoch = shard.epoch;
+  part.state.step = shard.step;
+  return part;
+}
 
 }  // namespace
 
@@ -22,7 +35,6 @@ AttemptSaves::AttemptSaves(FileSystem& fs, Clock& clock, RunLog& log, SaveCollec
       log_(log),
       attach_(attach),
       attempt_(std::move(attempt)),
-      started_s_(clock.monotonic_s()),
       collector_(fs, std::move(options)),
       published_fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 
@@ -32,102 +44,80 @@ AttemptSaves::~AttemptSaves() {
 }
 
 void AttemptSaves::hello(int rank) {
-  // Answers belong to saves, and a rank that connects late must not miss any.
-  for (const protocol::Down& answer : begun_) attempt_.send_rank(rank, answer);
-}
-
-void AttemptSaves::begin(const protocol::Begin& begin) {
-  began_s_ = clock_.monotonic_s();
-  number_ = begin.number;
-  // After an attach: the supervisor before may have answered, and even published.
-  const bool first = attach_ && begun_.empty();
-  if (const auto published = first ? collector_.published(begin.state.step) : std::nullopt)
-    return adopt_published(begin, *published);
-  // A second save before the first is answered cannot come from a rank that keeps the protocol.
-  const Problem reason = publishing_.valid() ? Problem("the save before is still being published")
-                         : first             ? collector_.adopt(begin.state)
-                                             : collector_.begin(begin.state);
-  if (reason.exists()) log_.saved({.step = begin.state.step, .message = reason.text()}, 0);
-  begun_.push_back({.kind = protocol::Down::begun,
-                    .ok = reason.is_none(),
-                    .number = begin.number,
-                    .message = reason.text_or_empty()});
-  attempt_.send_ranks(begun_.back());
-}
-
-void AttemptSaves::adopt_published(const protocol::Begin& begin, const SaveOutcome& outcome) {
-  if (outcome.ok)
-    log_.saved_before(outcome);
-  else
-    log_.saved(outcome, 0);
-  if (outcome.ok) attempt_.published(outcome.step);
-  attempt_.send_ranks(
-      {.kind = protocol::Down::saved, .ok = outcome.ok, .number = begin.number, .message = outcome.message});
+  for (const auto& [number, answer] : answers_) attempt_.send_rank(rank, answer);
 }
 
 void AttemptSaves::hand_in(int rank, protocol::Shard&& shard) {
-  const std::vector<int> missing = publishing_.valid() ? std::vector<int>{} : collector_.missing();
-  if (std::find(missing.begin(), missing.end(), rank) == missing.end() ||
-      shard.step != collector_.state().step) {
-    // After an attach shards of the other nodes may come before rank 0's begin: they are taken then.
-    if (attach_ && begun_.empty() && clock_.monotonic_s() - started_s_ < kBacklogS)
-      return early_.push_back({rank, std::move(shard)});
-    return answer_late(rank, shard);
+  if (const auto known = answers_.find(shard.number); known != answers_.end())
+    return attempt_.send_rank(rank, known->second);
+  if (complete_.end() != std::find_if(complete_.begin(), complete_.end(),
+                                      [&](const CollectedSave& save) { return save.number == shard.number; }))
+    return;
+  const auto [began, is_first] = began_s_.try_emplace(shard.number, clock_.monotonic_s());
+  began->second = std::min(began->second, clock_.monotonic_s() - shard.took_s);
+  // The supervisor before may have published it and answered some ranks only.
+  if (const auto before =
+          attach_ && is_first ? collector_.published(shard.step, shard.epoch) : std::nullopt) {
+    if (before->ok)
+      log_.saved_before(*before);
+    else
+      log_.saved(*before, 0);
+    return answer(shard.number, *before);
   }
-  if (rank == 0) collector_.set_tensors(std::move(shard.tensors));
-  if (!collector_.add(rank, std::move(shard.receipt), shard.failure)) return;
-  // Publishing waits for the disk: on its own thread, or heartbeats would go unread.
-  publishing_ = std::async(std::launch::async, [this] {
-    SaveOutcome outcome = collector_.finish();
+  auto save = collector_.add(rank, part_of(std::move(shard)));
+  if (!save) return;
+  complete_.push_back(std::move(*save));
+  publish_next();
+}
+
+void AttemptSaves::answer(int64_t number, const SaveOutcome& outcome) {
+  if (outcome.ok) attempt_.published(outcome.step);
+  const protocol::Down down{
+      .kind = protocol::Down::saved, .ok = outcome.ok, .number = number, .message = outcome.message};
+  began_s_.erase(number);
+  answers_[number] = down;
+  while (answers_.size() > kMostAnswers) answers_.erase(answers_.begin());
+  attempt_.send_ranks(down);
+}
+
+/// Publishing waits for the disk: on its own thread, or heartbeats would go unread.
+void AttemptSaves::publish_next() {
+  if (publishing_.valid() || complete_.empty()) return;
+  publishing_ = std::async(std::launch::async, [this, &save = complete_.front()] {
+    SaveOutcome outcome = collector_.publish(save);
     ::eventfd_write(published_fd_, 1);
     return outcome;
   });
 }
 
-/// A save that is not under way: the supervisor before may have published it and answered some ranks only.
-void AttemptSaves::answer_late(int rank, const protocol::Shard& shard) {
-  const auto published = attach_ ? collector_.published(shard.step) : std::nullopt;
-  const std::string none = fmt::format("no save of step {} is under way", shard.step);
-  attempt_.send_rank(rank, {.kind = protocol::Down::saved,
-                            .ok = published && published->ok,
-                            .number = shard.number,
-                            .message = published ? published->message : none});
-}
-
 void AttemptSaves::turn() {
-  take_early();
   take_result(false);
   keep_ranks_waiting();
 }
 
 void AttemptSaves::end() {
-  take_early();
-  take_result(true);
+  while (publishing_.valid()) take_result(true);
   collector_.abandon();
-}
-
-void AttemptSaves::take_early() {
-  if (begun_.empty() && clock_.monotonic_s() - started_s_ < kBacklogS) return;
-  for (auto& [rank, shard] : std::exchange(early_, {})) hand_in(rank, std::move(shard));
 }
 
 void AttemptSaves::take_result(bool wait) {
   if (!publishing_.valid()) return;
   if (!wait && publishing_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return;
   const SaveOutcome outcome = publishing_.get();
+  const int64_t number = complete_.front().number;
+  complete_.pop_front();
   if (outcome.taken) throw RunTaken(ErrorCode::kLauncher, outcome.message);
   eventfd_t count;
   ::eventfd_read(published_fd_, &count);
-  log_.saved(outcome, clock_.monotonic_s() - began_s_);
+  log_.saved(outcome, clock_.monotonic_s() - began_s_[number]);
   attempt_.progressed();
-  if (outcome.ok) attempt_.published(outcome.step);
-  attempt_.send_ranks(
-      {.kind = protocol::Down::saved, .ok = outcome.ok, .number = number_, .message = outcome.message});
+  answer(number, outcome);
+  publish_next();
 }
 
 /// Ranks that have written their part wait for the slowest one as long as the supervisor lives.
 void AttemptSaves::keep_ranks_waiting() {
-  if (!publishing_.valid() && collector_.missing().empty()) return;
+  if (!publishing_.valid() && !collector_.under_way()) return;
   if (clock_.monotonic_s() < alive_s_ + kAliveIntervalS) return;
   alive_s_ = clock_.monotonic_s();
   attempt_.send_ranks({.kind = protocol::Down::alive});

@@ -1,11 +1,13 @@
-// AttemptSaves answers the saves of one attempt: it takes the receipts of the ranks, publishes the checkpoint
-// on a thread of its own, and sends the ranks the result.
+// AttemptSaves answers the saves of one attempt: it takes what the ranks hand in, publishes a checkpoint on a
+// thread of its own when all ranks have handed in, and sends the ranks the result. Several saves may be under
+// way.
 //
 // One thread calls it: the thread of the attempt. Only publishing runs beside it.
 #pragma once
+#include <deque>
 #include <functional>
 #include <future>
-#include <utility>
+#include <map>
 #include <vector>
 
 #include "runtime/run/record/save_collector.h"
@@ -37,18 +39,16 @@ class AttemptSaves {
 
   /// A rank has connected, perhaps again: repeats the answers that it may have missed.
   void hello(int rank);
-  void begin(const protocol::Begin& begin);
   void hand_in(int rank, protocol::Shard&& shard);
   /// Takes what has happened meanwhile, and keeps the ranks waiting as long as a save is under way. Call it
   /// in each turn of the attempt. Throws RunTaken if another supervisor has taken the run.
   void turn();
-  /// Waits for the save that is being published, and gives up one that is not complete. Throws like turn().
+  /// Waits for the saves that are complete, and gives up the others. Throws like turn().
   void end();
 
  private:
-  void adopt_published(const protocol::Begin& begin, const SaveOutcome& outcome);
-  void answer_late(int rank, const protocol::Shard& shard);
-  void take_early();
+  void answer(int64_t number, const SaveOutcome& outcome);
+  void publish_next();
   void take_result(bool wait);
   void keep_ranks_waiting();
 
@@ -56,14 +56,13 @@ class AttemptSaves {
   RunLog& log_;
   const bool attach_;
   const Attempt attempt_;
-  const double started_s_;
   SaveCollector collector_;
   int published_fd_ = -1;
-  int64_t number_ = 0;  // of the save under way
-  double began_s_ = 0, alive_s_ = 0;
-  std::vector<protocol::Down> begun_;                   // every answer to begin so far
-  std::vector<std::pair<int, protocol::Shard>> early_;  // shards that came before their save was known
-  std::future<SaveOutcome> publishing_;                 // its thread uses collector_ and published_fd_
+  double alive_s_ = 0;
+  std::map<int64_t, double> began_s_;          // of each save under way, by number
+  std::deque<CollectedSave> complete_;         // to be published; the first one is being published
+  std::map<int64_t, protocol::Down> answers_;  // the newest, by number
+  std::future<SaveOutcome> publishing_;  // its thread uses collector_, complete_.front() and published_fd_
 };
 
 }  // namespace trainctl

@@ -91,6 +91,22 @@ Problem memory_refusal(const JobSpec& job, const MemoryNeed& need, uint64_t avai
                   brief_memory_text(available_bytes), three_largest(need), smaller_by(job)));
 }
 
+Problem copies_refusal(const JobSpec& job, const MemoryNeed& need, uint64_t available_bytes,
+                       std::optional<uint64_t> shm_free_bytes) {
+  if (job.checkpoint.memory != MemoryCopies::on) return Problem::none();
+  const auto refusal = [&](uint64_t needed, const char* of, uint64_t free) {
+    return Problem(fmt::format(
+        "checkpoint.memory is on: two copies of the state take {} in /dev/shm, which makes {} of {}, and {} "
+        "are free; give it more (mount -o remount,size=), or set checkpoint.memory to auto or off",
+        brief_memory_text(need.copies), brief_memory_text(needed), of, brief_memory_text(free)));
+  };
+  if (shm_free_bytes && need.copies > *shm_free_bytes)
+    return refusal(need.copies, "that file system", *shm_free_bytes);
+  if (available_bytes > 0 && need.total + need.copies > available_bytes)
+    return refusal(need.total + need.copies, "memory with all else", available_bytes);
+  return Problem::none();
+}
+
 Problem gpu_memory_refusal(const JobSpec& job, const MemoryNeed& need, const std::string& gpu,
                            uint64_t free_bytes) {
   if (need.total <= free_bytes) return Problem::none();
@@ -113,6 +129,10 @@ std::string check_memory(const JobSpec& job, double share_here) {
   const uint64_t available = device.room(job);
   MemoryNeed need = memory_need(job, make_plan(job, device));
   need.total = uint64_t(double(need.total) * share_here);
+  need.copies = uint64_t(double(need.copies) * share_here);
+  const auto shm_free = real_file_system().free_bytes("/dev/shm");
+  if (const Problem refusal = copies_refusal(job, need, available, shm_free); refusal.exists())
+    throw Error(ErrorCode::kPlan, refusal.text());
   if (available == 0) return fmt::format("{} needed", brief_memory_text(need.total));
   if (const Problem refusal = memory_refusal(job, need, available); refusal.exists())
     throw Error(ErrorCode::kPlan, refusal.text());

@@ -22,9 +22,13 @@ struct Preflight {
   std::string memory_text;           ///< "1.2 GiB needed, 8.0 GiB available"
 };
 
-/// None if the job fits into host memory; otherwise one sentence: bytes needed and available, the three largest
-/// terms, what to change.
+/// None if the job fits into host memory; otherwise one sentence: bytes needed and available, the three
+/// largest terms, what to change.
 Problem memory_refusal(const JobSpec& job, const MemoryNeed& need, uint64_t available_bytes);
+/// None if /dev/shm and the memory have room for the copies of the state, or if the job does not insist on
+/// them (checkpoint.memory = on); otherwise one sentence. `shm_free_bytes`: nullopt if not known.
+Problem copies_refusal(const JobSpec& job, const MemoryNeed& need, uint64_t available_bytes,
+                       std::optional<uint64_t> shm_free_bytes);
 /// The same for the memory of one GPU and the ranks on it. `gpu`: its name.
 Problem gpu_memory_refusal(const JobSpec& job, const MemoryNeed& need, const std::string& gpu, uint64_t free_bytes);
 

@@ -93,6 +93,7 @@ std::string rank_numbers_json(const StepNumbers& n, uint64_t epoch) {
   add("forward_s", [](const RankTimes& t) { return t.forward_s; });
   add("backward_s", [](const RankTimes& t) { return t.backward_s; });
   add("optimizer_s", [](const RankTimes& t) { return t.optimizer_s; });
+  add("checkpoint_s", [](const RankTimes& t) { return t.checkpoint_s; });
   add("peak_memory_bytes", [](const RankTimes& t) { return t.peak_bytes; });
   for (const auto& [key, member] : {std::pair{"temperature_c", &RankTimes::temperature_c},
                                     {"power_w", &RankTimes::power_w},

@@ -246,8 +246,7 @@ std::vector<protocol::Up> up_messages() {
           {.beat = Beat{*crash().activity}},
           {.step = StepReport{41, R"({"step":41})", true, "[1]"}},
           {.event = Event{EventKind::save_retry, R"({"step":41})"}},
-          {.begin = Begin{state, 6}},
-          {.shard = Shard{40, 6, {}, {{"w", ckpt::Role::first_moment, DType::bf16, {4, 2}}}, "no space"}},
+          {.shard = Shard{3, 40, 6, {}, {{"w", ckpt::Role::first_moment, DType::bf16, {4, 2}}}, state, "no space", 0.5}},
           {.done = true}};
 }
 SupervisorFile supervisor_record() {

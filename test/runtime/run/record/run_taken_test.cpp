@@ -57,6 +57,7 @@ struct Saved {
   test::PlainState state = test::make_state(7, 12);
   std::string directory;
   std::optional<SaveCollector> collector;
+  std::optional<CollectedSave> complete;
 
   Saved(const std::string& folder, std::function<void()> must_hold) : directory(folder + "/ckpt") {
     real_file_system().make_directory(directory);
@@ -64,7 +65,7 @@ struct Saved {
     collector.emplace(real_file_system(), std::move(options));
   }
   void hand_in() {
-    REQUIRE(collector->begin(state.info).is_none());
+    ckpt::prepare_saving(real_file_system(), directory, state.info);
     for (int rank = 0; rank < 2; ++rank) {
       std::vector<std::vector<std::byte>> values;
       std::vector<ckpt::ChunkData> chunks;
@@ -77,8 +78,8 @@ struct Saved {
       const ckpt::ShardReceipt receipt =
           ckpt::write_shard(real_file_system(), saving(), ckpt::shard_file_name(rank, 2), state.info,
                             state.tensors, chunks);
-      if (rank == 0) collector->set_tensors(state.tensors);
-      CHECK(collector->add(rank, receipt, "") == (rank == 1));
+      complete = collector->add(rank, {.state = state.info, .tensors = state.tensors, .receipt = receipt});
+      CHECK(complete.has_value() == (rank == 1));
     }
   }
   std::string saving() const { return ckpt::saving_directory(directory, state.info); }
@@ -124,7 +125,7 @@ TEST_CASE("a save is not published by a supervisor that has lost the run", "[run
   forget_lock(run);
   const OtherSupervisor other(run);
   REQUIRE(other.holds());
-  const SaveOutcome outcome = save.collector->finish();
+  const SaveOutcome outcome = save.collector->publish(*save.complete);
   CHECK(outcome.taken);
   CHECK_FALSE(outcome.ok);
   CHECK(outcome.message.find("another supervisor (pid ") == 0);
@@ -148,7 +149,7 @@ TEST_CASE("a save looks at the lock before it publishes and before it removes ol
     });
     seen = &save;
     save.hand_in();
-    const SaveOutcome outcome = save.collector->finish();
+    const SaveOutcome outcome = save.collector->publish(*save.complete);
     CHECK(outcome.taken == (lost_at <= 2));
     CHECK(save.published().size() == (lost_at == 1 ? 0u : 1u));
     CHECK(published_at == (lost_at == 1 ? std::vector<size_t>{0} : std::vector<size_t>{0, 1}));

@@ -46,21 +46,22 @@ struct Rig {
                   });
   }
   void note(int rank, const Down& down) {
-    const char* const kind = down.kind == Down::begun   ? "begun"
-                             : down.kind == Down::saved ? "saved"
-                                                        : "alive";
+    const char* const kind = down.kind == Down::saved ? "saved" : "alive";
     sent += fmt::format("{}:{}{} ", rank, kind, down.kind == Down::alive ? "" : down.ok ? "+" : "-");
     last = down;
   }
   std::string take_sent() { return std::exchange(sent, ""); }
 
-  void begin() { saves->begin({.state = state.info, .number = 0}); }
-  void hand_in(int rank, const std::string& failure = "") {
-    saves->hand_in(rank, {.step = state.info.step,
-                          .number = 0,
-                          .receipt = rank == 0 && failure.empty() ? write() : ckpt::ShardReceipt{},
-                          .tensors = rank == 0 ? state.tensors : std::vector<ckpt::Tensor>{},
-                          .failure = failure});
+  /// Rank 1 owns nothing.
+  void hand_in(int rank, int64_t number = 0, const std::string& failure = "") {
+    protocol::Shard shard{
+        .epoch = state.info.epoch, .step = state.info.step, .number = number, .failure = failure};
+    if (rank == 0) {
+      if (failure.empty()) shard.receipt = write();
+      shard.tensors = state.tensors;
+      shard.state = state.info;
+    }
+    saves->hand_in(rank, std::move(shard));
   }
   ckpt::ShardReceipt write() {
     if (written) return *written;
@@ -70,9 +71,9 @@ struct Rig {
       for (const parallel::Box& box : state.grids[t]) values.push_back(test::cut_out(state, t, box));
     for (size_t t = 0, kept = 0; t < state.tensors.size(); ++t)
       for (const parallel::Box& box : state.grids[t]) chunks.push_back({int(t), box, values[kept++].data()});
-    const std::string folder = ckpt::saving_directory(run.file("ckpt"), state.info);
-    written =
-        ckpt::write_shard(fs, folder, ckpt::shard_file_name(0, kRanks), state.info, state.tensors, chunks);
+    const auto saving = ckpt::directory_store(fs, run.file("ckpt"))->saving(state.info);
+    saving->join();
+    written = ckpt::write_shard(*saving, ckpt::shard_file_name(0, kRanks), state.info, state.tensors, chunks);
     return *written;
   }
   void await_publishing() {
@@ -97,14 +98,11 @@ struct Rig {
 
 }  // namespace
 
-TEST_CASE("a save is begun for all ranks, published when all have handed in, and answered once") {
+TEST_CASE("a save is published when all ranks have handed in, and answered once") {
   const test::TemporaryFolder folder;
   Rig rig(folder.path(), false);
-  rig.begin();
-  CHECK(rig.take_sent() == "0:begun+ 1:begun+ ");
-  rig.saves->hello(1);  // its connection broke in between
-  CHECK(rig.take_sent() == "1:begun+ ");
   rig.hand_in(0);
+  rig.hand_in(0);  // its connection broke in between: the agent sends it again
   rig.saves->turn();
   CHECK(rig.take_sent() == "0:alive 1:alive ");
   rig.saves->turn();  // not in every turn
@@ -117,33 +115,58 @@ TEST_CASE("a save is begun for all ranks, published when all have handed in, and
   CHECK(rig.steps() == rig.published);
   CHECK(rig.progressed == 1);
   rig.hand_in(1);
-  CHECK(rig.take_sent() == "1:saved- ");
-  CHECK(rig.last.message == fmt::format("no save of step {} is under way", rig.state.info.step));
+  CHECK(rig.take_sent() == "1:saved+ ");
+  rig.saves->hello(0);  // it connects again
+  CHECK(rig.take_sent() == "0:saved+ ");
 }
 
 TEST_CASE("a rank that could not write fails this save, and the next one succeeds") {
   const test::TemporaryFolder folder;
   Rig rig(folder.path(), false);
-  rig.begin();
-  rig.hand_in(1, "disk full");
+  rig.hand_in(1, 0, "disk full");
   rig.hand_in(0);
   rig.saves->end();  // waits for it
-  CHECK(rig.take_sent() == "0:begun+ 1:begun+ 0:saved- 1:saved- ");
+  CHECK(rig.take_sent() == "0:saved- 1:saved- ");
   CHECK(rig.last.message == "rank 1 could not write its shard: disk full");
   CHECK(rig.steps().empty());
   rig.written.reset();
-  rig.begin();
-  rig.hand_in(0);
-  rig.hand_in(1);
+  rig.hand_in(0, 1);
+  rig.hand_in(1, 1);
   rig.saves->end();
-  CHECK(rig.take_sent() == "0:begun+ 1:begun+ 0:saved+ 1:saved+ ");
+  CHECK(rig.take_sent() == "0:saved+ 1:saved+ ");
   CHECK(rig.steps() == std::vector{rig.state.info.step});
+}
+
+TEST_CASE("several saves are under way; what their ranks hand in may come in any order") {
+  const test::TemporaryFolder folder;
+  Rig rig(folder.path(), false);
+  const test::PlainState first = rig.state, second = test::make_state(7, 13), third = test::make_state(7, 14);
+  rig.hand_in(1, 0);
+  rig.state = second;
+  rig.written.reset();
+  rig.hand_in(0, 1);
+  rig.state = third;
+  rig.written.reset();
+  rig.hand_in(0, 2);
+  rig.hand_in(1, 2, "disk full");
+  rig.state = second;
+  rig.hand_in(1, 1);
+  rig.state = first;
+  rig.written.reset();
+  rig.hand_in(0, 0);
+  rig.saves->end();
+  // The third failed, the others were published, whatever retention cleaned meanwhile.
+  CHECK(rig.take_sent() == "0:saved- 1:saved- 0:saved+ 1:saved+ 0:saved+ 1:saved+ ");
+  CHECK(rig.published == std::vector<int64_t>{13, 12});
+  for (const test::PlainState* state : {&first, &second})
+    CHECK(test::reads_back(
+        *ckpt::Checkpoint::open(rig.fs, ckpt::step_directory(rig.run.file("ckpt"), state->info.step)),
+        *state));
 }
 
 TEST_CASE("the end of an attempt gives up a save that is not complete") {
   const test::TemporaryFolder folder;
   Rig rig(folder.path(), false);
-  rig.begin();
   rig.hand_in(0);
   const std::string saving = ckpt::saving_directory(rig.run.file("ckpt"), rig.state.info);
   REQUIRE(rig.fs.is_directory(saving));
@@ -152,48 +175,20 @@ TEST_CASE("the end of an attempt gives up a save that is not complete") {
   CHECK(rig.steps().empty());
 }
 
-TEST_CASE("after an attach a part that comes before its save is kept for it") {
-  const test::TemporaryFolder folder;
-  Rig rig(folder.path(), true);
-  rig.hand_in(1);
-  rig.saves->turn();
-  CHECK(rig.take_sent().empty());
-  rig.begin();
-  rig.saves->turn();
-  rig.hand_in(0);
-  rig.saves->end();
-  CHECK(rig.steps() == std::vector{rig.state.info.step});
-  CHECK(rig.last.kind == Down::saved);
-  CHECK(rig.last.ok);
-}
-
-TEST_CASE("after an attach a part of a save that never comes is refused in the end") {
-  const test::TemporaryFolder folder;
-  Rig rig(folder.path(), true);
-  rig.hand_in(1);
-  rig.clock.now_s += 0.9;
-  rig.saves->turn();
-  CHECK(rig.take_sent().empty());
-  rig.clock.now_s += 0.2;
-  rig.saves->turn();
-  CHECK(rig.take_sent() == "1:saved- ");
-}
-
 TEST_CASE("after an attach a save that the supervisor before has published is answered as saved") {
   const test::TemporaryFolder folder;
   {
     Rig before(folder.path(), false);
-    before.begin();
     before.hand_in(0);
     before.hand_in(1);
     before.saves->end();
   }
   Rig rig(folder.path(), true);
-  rig.begin();
+  rig.hand_in(1);
   CHECK(rig.take_sent() == "0:saved+ 1:saved+ ");
   CHECK(rig.published == std::vector{rig.state.info.step});
-  rig.written.emplace();  // its shard is in the checkpoint
-  rig.clock.now_s += 2;
-  rig.hand_in(1);
-  CHECK(rig.take_sent() == "1:saved+ ");
+  // Of another epoch, the same step is another save.
+  rig.state.info.epoch += 1;
+  rig.hand_in(1, 3);
+  CHECK(rig.take_sent().empty());
 }

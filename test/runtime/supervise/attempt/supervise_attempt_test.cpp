@@ -17,7 +17,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "ckpt/checkpoint.h"
+#include "ckpt/store.h"
 #include "runtime/machine/session.h"
 #include "runtime/observe/console.h"
 #include "runtime/run/rank/control_client.h"
@@ -91,18 +91,19 @@ void save(Control& control, int rank, uint64_t epoch, int64_t step, const std::s
   const ckpt::StateInfo state{.run_id = "fake", .epoch = epoch, .step = step};
   const std::vector<ckpt::Tensor> tensors = {
       {.name = "w", .role = ckpt::Role::master, .dtype = DType::f32, .shape = {kRanks, 4}}};
-  std::string failure;
-  if (control.begin_save(state).exists()) return;
+  const std::string failure = what == "unwritten" ? "no space left" : "";
+  const int64_t number = step / kSaveEvery;
+  const auto saving = ckpt::directory_store(real_file_system(), checkpoints)->saving(state);
+  saving->join();
   const float values[4] = {float(step), 1, 2, float(rank)};
   const ckpt::ChunkData chunk{0, {rank, rank + 1, 0, 4}, values};
   ckpt::ShardReceipt receipt;
-  if (what == "unwritten") {
-    failure = "no space left";
-  } else {
-    receipt = ckpt::write_shard(real_file_system(), ckpt::saving_directory(checkpoints, state),
-                                ckpt::shard_file_name(rank, kRanks), state, tensors, std::span(&chunk, 1));
-  }
-  control.commit_shard(state, tensors, receipt, failure);
+  if (failure.empty())
+    receipt = ckpt::write_shard(*saving, ckpt::shard_file_name(rank, kRanks), state, tensors,
+                                std::span(&chunk, 1));
+  control.hand_in(
+      {.number = number, .state = state, .tensors = tensors, .receipt = receipt, .failure = failure});
+  control.await_saved(number);
 }
 
 void fake_rank(const std::string& run) {
@@ -131,7 +132,7 @@ void fake_rank(const std::string& run) {
     if (is_due(step)) misbehave(plan.what, run, rank, attempt.epoch);
     if (rank == 0) control->report({step, nlohmann::json{{"step", step}, {"loss", 1.0}}.dump(), true});
     if (step % kSaveEvery != 0) continue;
-    // All must leave at the same step: rank 0 decides, and leaves a mark before the others may begin the save.
+    // All must leave at the same step: rank 0 decides, and leaves a mark before the save can be complete.
     const std::string mark = fmt::format("{}/stop-{}", run, step);
     if (rank == 0 && control->stop_level() != StopLevel::none) real_file_system().write_new_text(mark, "");
     save(*control, rank, attempt.epoch, step, run + "/ckpt", is_due(step) ? plan.what : "");

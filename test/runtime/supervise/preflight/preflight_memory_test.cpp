@@ -61,6 +61,26 @@ TEST_CASE("what all ranks need: the worst rank of each stage, times the ranks of
   CHECK(memory_refusal(job, need, 0).text().find("; a smaller model would help") != std::string::npos);
 }
 
+TEST_CASE("copies of the state are refused where a job insists on them and there is no room") {
+  JobSpec job;
+  MemoryNeed need;
+  need.total = 10 * kMib;
+  need.copies = 6 * kMib;
+  for (const MemoryCopies mode : {MemoryCopies::automatic, MemoryCopies::off}) {
+    job.checkpoint.memory = mode;
+    CHECK(copies_refusal(job, need, kMib, kMib).is_none());
+  }
+  job.checkpoint.memory = MemoryCopies::on;
+  CHECK(copies_refusal(job, need, 16 * kMib, 6 * kMib).is_none());
+  CHECK(copies_refusal(job, need, 0, std::nullopt).is_none());  // not known
+  CHECK(copies_refusal(job, need, 16 * kMib, 5 * kMib).text() ==
+        "checkpoint.memory is on: two copies of the state take 6 MiB in /dev/shm, which makes 6 MiB of that file "
+        "system, and 5 MiB are free; give it more (mount -o remount,size=), or set checkpoint.memory to auto or "
+        "off");
+  CHECK(copies_refusal(job, need, 15 * kMib, 6 * kMib).text().find("makes 16 MiB of memory with all else, and 15 MiB") !=
+        std::string::npos);
+}
+
 TEST_CASE("the terms of a real plan add up to its total") {
   const ParsedJob job = job_of(64, 128);
   REQUIRE(job.ok());

@@ -1,0 +1,357 @@
+#include "runtime/train/saver.h"
+
+#include <fmt/format.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "ckpt/shard_layout.h"
+#include "runtime/base/error.h"
+#include "runtime/base/json.h"
+#include "runtime/train/counting_file_system.h"
+
+namespace trainctl {
+
+SaveTargets decide(const SaveTargets& due, const SavesUnderWay& under_way, bool newest_is_written) {
+  if (!under_way.writing) return due;
+  return {.memory = due.any() && (newest_is_written || !under_way.holds), .directory = false};
+}
+
+namespace {
+
+using Lock = std::unique_lock<std::mutex>;
+
+/// A write that has exceeded its time, or that the end of the process stops.
+class GivenUp : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// `text` of an exception that a save must survive.
+template <typename Work>
+std::string failure_of(Work work) {
+  try {
+    work();
+    return "";
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
+}  // namespace
+
+/// Also owned by the writing thread, which a hanging disk may keep for longer than the Saver lives.
+struct Saver::Shared {
+  struct Copy {
+    ckpt::StateInfo state;
+    int64_t number = -1;  ///< of the save to the directory; -1: memory only
+    double began_s = 0;
+    uint64_t changes = 0;  ///< of the state until then
+  };
+  struct Write {
+    ckpt::StateInfo state;
+    ckpt::Piece piece;
+    std::unique_ptr<ckpt::StoredFiles> files;
+  };
+
+  Shared(Options o, State s, Control& c, FileSystem& f, std::unique_ptr<ckpt::NodeMemory> m)
+      : options(std::move(o)), state(std::move(s)), control(c), fs(f), memory(std::move(m)) {
+    if (!memory) return;
+    writer.emplace(*memory, ckpt::piece_file_name(options.rank, options.ranks), options.rank, options.ranks);
+  }
+
+  const Options options;
+  const State state;
+  Control& control;
+  FileSystem& fs;
+  Clock& clock = real_clock();
+  const std::unique_ptr<ckpt::NodeMemory> memory;
+  std::optional<ckpt::PieceWriter> writer;  // of the copying thread
+  std::thread copying, writing;
+  std::atomic<uint64_t> changes = 0;  // of the state
+  std::atomic<int64_t> newest = -1;
+  std::atomic<bool> ending = false;
+
+  std::mutex mutex;  // guards what follows
+  std::condition_variable changed;
+  bool writing_ended = false;
+  std::optional<Copy> to_copy;
+  bool copy_under_way = false;  // until the source is no longer needed
+  bool copier_busy = false;     // until the copy is compared as well
+  std::optional<Write> to_write;
+  std::optional<Copy> to_directory;  // the save to the directory that is under way, from stage() on
+  bool handed_in = false;            // of that save: by the thread that wrote it, or because it was given up
+  std::atomic<bool> gave_up = false;
+
+  // Of the main thread.
+  int64_t saves = 0, last_staged = -1, last_to_directory = -1;
+
+  // A read from a slot and the decision to overwrite it must not happen at once.
+  std::mutex slot;
+
+  void run_copying();
+  void run_writing();
+  void copy(const Copy& job);
+  void write(Write& job);
+  void finish_directory(ckpt::ShardReceipt receipt, const std::string& failure);
+  void write_from_state(const ckpt::StateInfo& info, int64_t number);
+  std::unique_ptr<ckpt::SavingFiles> saving_files(FileSystem& files, const ckpt::StateInfo& info);
+  void hand_in(const ckpt::StateInfo& info, int64_t number, ckpt::ShardReceipt receipt,
+               const std::string& failure, double began_s) {
+    control.hand_in({.number = number,
+                     .state = info,
+                     .tensors = state.tensors,
+                     .receipt = failure.empty() ? std::move(receipt) : ckpt::ShardReceipt{},
+                     .failure = failure,
+                     .took_s = clock.monotonic_s() - began_s});
+  }
+  void report(EventKind kind, int64_t step, const char* tier, const std::string& reason) {
+    control.event(kind, dump_json(nlohmann::json{
+                            {"step", step}, {"rank", options.rank}, {"tier", tier}, {"reason", reason}}));
+  }
+  /// The write that is under way has failed: nothing waits for it any more.
+  void give_up(const std::string& why);
+  bool wait_until_idle(double limit_s);
+};
+
+// ---- the copying thread
+
+void Saver::Shared::run_copying() {
+  Lock lock(mutex);
+  while (true) {
+    changed.wait(lock, [&] { return to_copy || ending; });
+    if (!to_copy) return;
+    const Copy job = *to_copy;
+    to_copy.reset();
+    copier_busy = true;
+    lock.unlock();
+    copy(job);
+    lock.lock();
+    copier_busy = false;
+    changed.notify_all();
+  }
+}
+
+void Saver::Shared::copy(const Copy& job) {
+  ckpt::Piece piece;
+  std::string failure = failure_of([&] {
+    writer->copy(job.state, state.tensors, state.chunks(), *state.source);
+    if (changes != job.changes) {
+      writer->drop();
+      throw Error(ErrorCode::kCheckpoint, "the state changed while it was copied; this save is void");
+    }
+    piece = writer->seal();
+    newest = job.state.step;
+  });
+  {
+    const std::lock_guard lock(mutex);
+    copy_under_way = false;
+    changed.notify_all();
+  }
+  std::unique_ptr<ckpt::StoredFiles> files;
+  if (failure.empty())
+    failure = failure_of([&] {
+      writer->check();
+      files = writer->open(job.state.step);
+    });
+  if (!failure.empty()) report(EventKind::save_failed, job.state.step, "memory", failure);
+  if (job.number < 0) return;
+  if (!failure.empty()) return finish_directory({}, failure);
+  const std::lock_guard lock(mutex);
+  to_write = Write{.state = job.state, .piece = std::move(piece), .files = std::move(files)};
+  changed.notify_all();
+}
+
+/// Hands in for the save to the directory, unless it was given up, and makes way for the next.
+void Saver::Shared::finish_directory(ckpt::ShardReceipt receipt, const std::string& failure) {
+  Lock lock(mutex);
+  if (!handed_in) {
+    handed_in = true;
+    const Copy save = *to_directory;
+    lock.unlock();
+    hand_in(save.state, save.number, std::move(receipt), failure, save.began_s);
+    lock.lock();
+  }
+  to_directory.reset();
+  gave_up = false;
+  changed.notify_all();
+}
+
+// ---- the writing thread
+
+void Saver::Shared::run_writing() {
+  Lock lock(mutex);
+  while (!ending) {
+    changed.wait(lock, [&] { return to_write || ending; });
+    if (!to_write || ending) break;
+    Write job = std::move(*to_write);
+    to_write.reset();
+    lock.unlock();
+    write(job);
+    lock.lock();
+  }
+  writing_ended = true;
+  changed.notify_all();
+}
+
+void Saver::Shared::write(Write& job) {
+  ckpt::ShardReceipt receipt;
+  const std::string failure = failure_of([&] {
+    const auto saving = saving_files(fs, job.state);
+    receipt = ckpt::write_piece(*job.files, job.piece, *saving, [&](const std::function<void()>& read) {
+      const std::lock_guard lock(slot);
+      if (gave_up || ending) throw GivenUp("the write to the directory was given up");
+      read();
+    });
+  });
+  finish_directory(std::move(receipt), failure);
+}
+
+void Saver::Shared::give_up(const std::string& why) {
+  Copy save;
+  {
+    // From here on nothing is read from its slot.
+    const std::scoped_lock locks(slot, mutex);
+    if (!to_directory || handed_in) return;
+    gave_up = handed_in = true;
+    save = *to_directory;
+  }
+  hand_in(save.state, save.number, {}, why, save.began_s);
+}
+
+// ---- writing from the state itself
+
+/// The place of a save, without this rank's files of a failed attempt at the same save. Every rank makes the
+/// folder unless it is there.
+std::unique_ptr<ckpt::SavingFiles> Saver::Shared::saving_files(FileSystem& files,
+                                                               const ckpt::StateInfo& info) {
+  auto saving = ckpt::directory_store(files, options.checkpoint_dir)->saving(info);
+  saving->join();
+  const std::string name = ckpt::shard_file_name(options.rank, options.ranks);
+  for (const std::string& old : {name, ckpt::retry_file_name(name)})
+    if (saving->has(old)) saving->remove(old);
+  return saving;
+}
+
+void Saver::Shared::write_from_state(const ckpt::StateInfo& info, int64_t number) {
+  const double began_s = clock.monotonic_s();
+  ckpt::ShardReceipt receipt;
+  const std::string failure = failure_of([&] {
+    CountingFileSystem counted(fs, [this](uint64_t bytes) {
+      if (state.written) state.written(bytes);
+    });
+    const auto saving = saving_files(counted, info);
+    receipt = ckpt::write_shard(*saving, ckpt::shard_file_name(options.rank, options.ranks), info,
+                                state.tensors, state.chunks(), *state.source);
+  });
+  hand_in(info, number, std::move(receipt), failure, began_s);
+}
+
+// ---- the main thread
+
+Saver::Saver(Options options, State state, Control& control, FileSystem& fs,
+             std::unique_ptr<ckpt::NodeMemory> memory)
+    : shared_(
+          std::make_shared<Shared>(std::move(options), std::move(state), control, fs, std::move(memory))) {
+  if (!shared_->memory) return;
+  shared_->copying = std::thread([s = shared_.get()] { s->run_copying(); });
+  shared_->writing = std::thread([s = shared_] { s->run_writing(); });
+}
+
+Saver::~Saver() {
+  Shared& s = *shared_;
+  if (!s.memory) return;
+  {
+    const std::lock_guard lock(s.mutex);
+    s.ending = true;
+    s.changed.notify_all();
+  }
+  s.copying.join();
+  Lock lock(s.mutex);
+  const auto limit = std::chrono::duration<double>(s.options.exit_timeout_s);
+  const bool ended = s.changed.wait_for(lock, limit, [&] { return s.writing_ended; });
+  lock.unlock();
+  if (ended)
+    s.writing.join();
+  else
+    s.writing.detach();
+}
+
+bool Saver::has_memory() const { return shared_->memory != nullptr; }
+int64_t Saver::newest_copy() const { return shared_->newest; }
+
+SavesUnderWay Saver::under_way() const {
+  Shared& s = *shared_;
+  double began_s = 0;
+  {
+    const std::lock_guard lock(s.mutex);
+    if (!s.to_directory) return {};
+    if (s.gave_up) return {.writing = true, .holds = false};
+    began_s = s.to_directory->began_s;
+  }
+  if (s.clock.monotonic_s() - began_s <= s.options.write_timeout_s) return {.writing = true, .holds = true};
+  s.give_up(fmt::format("not written after {:.1f} s", s.options.write_timeout_s));
+  return {.writing = true, .holds = false};
+}
+
+void Saver::stage(const ckpt::StateInfo& state, const SaveTargets& due, const SavesUnderWay& any_rank) {
+  Shared& s = *shared_;
+  if (!s.memory) {
+    if (!due.directory) return;
+    return s.write_from_state(state, s.saves++);
+  }
+  const SaveTargets now = decide(due, any_rank, s.last_staged == s.last_to_directory);
+  if (due.directory && !now.directory && s.options.rank == 0)
+    s.report(EventKind::save_superseded, state.step, "directory",
+             fmt::format("the checkpoint of step {} is still being written", s.last_to_directory));
+  if (!now.any()) return;
+  fence();
+  s.last_staged = state.step;
+  if (now.directory) s.last_to_directory = state.step;
+  const std::lock_guard lock(s.mutex);
+  ENSURE(!now.directory || !s.to_directory, "step {} while step {} is being written", state.step,
+         s.to_directory->state.step);
+  s.to_copy = {.state = state,
+               .number = now.directory ? s.saves++ : -1,
+               .began_s = s.clock.monotonic_s(),
+               .changes = s.changes};
+  s.copy_under_way = true;
+  if (now.directory) {
+    s.to_directory = s.to_copy;
+    s.handed_in = false;
+  }
+  s.changed.notify_all();
+}
+
+void Saver::fence() {
+  Lock lock(shared_->mutex);
+  shared_->changed.wait(lock, [this] { return !shared_->copy_under_way; });
+}
+
+void Saver::state_changes() { ++shared_->changes; }
+
+bool Saver::Shared::wait_until_idle(double limit_s) {
+  Lock lock(mutex);
+  return changed.wait_for(lock, std::chrono::duration<double>(limit_s),
+                          [this] { return !copy_under_way && !copier_busy && !to_copy && !to_directory; });
+}
+
+bool Saver::finish() {
+  if (!shared_->memory || shared_->wait_until_idle(shared_->options.exit_timeout_s)) return true;
+  shared_->give_up(fmt::format("not written {:.1f} s after the last step", shared_->options.exit_timeout_s));
+  return false;
+}
+
+int64_t Saver::write_now(const ckpt::StateInfo& state) {
+  finish();
+  Shared& s = *shared_;
+  const int64_t number = s.saves++;
+  s.write_from_state(state, number);
+  return number;
+}
+
+}  // namespace trainctl
