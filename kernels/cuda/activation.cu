@@ -8,7 +8,7 @@ namespace {
 // 0.5 (1 + tanh(u)) = 1 / (1 + exp(-2u)), which loses nothing where tanh is near -1. With u = sqrt(2/pi) (x + 0.044715 x^3), the
 // exponent to base 2 is x (kLinear + kCubic x^2). The error of fast_exp2 is 2^-22, that of its argument 2^-24 of the argument: below
 // 1e-6 wherever the result is not below 1e-4 of x. __fdividef adds 2 units in the last place; the exact division would need more
-// instructions than the multiprocessors can issue at the speed of memory.
+// instructions than the multiprocessors can issue while memory delivers the data.
 constexpr double kLog2e = 1.4426950408889634, kSqrt2OverPi = 0.7978845608028654;
 constexpr float kLinear = float(-2 * kSqrt2OverPi * kLog2e), kCubic = float(-2 * kSqrt2OverPi * 0.044715 * kLog2e);
 
@@ -42,7 +42,7 @@ struct GeluBackward {
   __device__ void operator()(const float (&from)[2], float (&to)[1]) const {
     constexpr float kSlope = float(2 * kSqrt2OverPi), kSlope3 = float(2 * kSqrt2OverPi * 3 * 0.044715);
     const float x = from[0];
-    const float x2 = fminf(x * x, 400.0f);  // beyond, s is 0 or 1 already; an infinite square would make 0 * infinity
+    const float x2 = fminf(x * x, 400.0f);  // beyond it s is 0 or 1; an infinite square would give 0 * infinity
     const float s = __fdividef(1.0f, 1.0f + fast_exp2(x * fmaf(kCubic, x2, kLinear)));
     const float slope = fmaf(x * (s * (1.0f - s)), fmaf(kSlope3, x2, kSlope), s);
     to[0] = from[1] * slope;
@@ -80,7 +80,7 @@ struct SwigluBackward {
   }
 };
 
-/// Pack i of the walk is a pack of `a` values of one head; its `b` values stand half a head further on.
+/// Pack i of the walk is a pack of `a` values of one head; its `b` values are half a head further.
 template <typename T, int N>
 __global__ void __launch_bounds__(kElementThreads) rope_kernel(View<T> x, Walk walk, int packs_per_half, int64_t seq_len,
                                                                const float* cos_sin, float direction) {

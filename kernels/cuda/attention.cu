@@ -1,8 +1,10 @@
 // Causal attention, forward: a block takes a tile of queries of one head and walks over the keys up to the diagonal. Scores live in
-// registers; a running maximum and sum per row make the softmax, rescaling what was added before (FlashAttention-2, arXiv:2307.08691).
+// registers; a running maximum and sum per row give the softmax, and earlier sums are rescaled
+// (FlashAttention-2, arXiv:2307.08691).
 //
 // Keys are walked upwards from key 0, which every query sees: after the first tile each row's maximum is finite, and no row needs a
-// case for "nothing seen yet". Keys behind the end of the sequence lie behind every query that exists, so the causal mask hides them.
+// case without keys. Keys after the end of the sequence come after every existing query, so the causal
+// mask hides them.
 #include "kernels/cuda/attention_common.cuh"
 #include "kernels/cuda/attention_plain.cuh"
 
@@ -25,7 +27,8 @@ struct ForwardArguments {
 constexpr int kThreads = 128, kQueries = kForwardQueries, kKeys = kForwardKeys;
 constexpr int kWarpQueries = 32, kM = kWarpQueries / 16, kN = kKeys / 8;
 
-/// What a lane knows of its rows g and g + 8 of each 16: the scaled maximum so far, and its own share of the sum.
+/// The state of a lane for its rows g and g + 8 of each 16: the scaled maximum so far, and its own share
+/// of the sum.
 struct RowState {
   float max[kM][2], sum[kM][2];
 };
@@ -65,7 +68,8 @@ __device__ inline void softmax_step(uint32_t (&p)[kM][kN / 2][4], const float (&
   }
 }
 
-/// Scores of keys behind the query become -infinity. `distance` = the warp's first query - the tile's first key.
+/// Scores of keys after the query become -infinity. `distance` = the warp's first query - the tile's first
+/// key.
 __device__ inline void mask_scores(float (&scores)[kM][kN][4], int distance) {
   const int lane = int(threadIdx.x) % kWarpSize, last = distance + lane / 4 - lane % 4 * 2;
 #pragma unroll
@@ -103,7 +107,7 @@ __device__ inline void finish_rows(const ForwardArguments<bf16_t>& a, const floa
 }
 
 /// Shared memory: q [kQueries, kDim] and a ring of three tiles [kKeys, kDim] through which k0 v0 k1 v1 .. pass. At any time one of them is
-/// multiplied, the next one is there or near, and the one behind it takes the place of the last.
+/// multiplied, the next one has arrived or is arriving, and the one after it replaces the previous one.
 template <int kDim, bool kAligned>
 __global__ void __launch_bounds__(kThreads, 2) forward_kernel(ForwardArguments<bf16_t> a) {
   constexpr int kTile = kKeys * kDim, kRing = kForwardRing * kTile;

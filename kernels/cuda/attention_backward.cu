@@ -3,10 +3,12 @@
 //
 // Three kernels. The first turns lse and delta = sum_d out * dout into rows [B, H, T]. In the second a block owns keys and walks over
 // the queries that see them, for every query head of the group in order; in the third a block owns queries and walks over their keys.
-// The third makes P and dP again: 7 products instead of 5, for sums that need neither atomics nor a buffer of partial sums.
+// The third recomputes P and dP: 7 products instead of 5, so that sums need neither atomics nor a buffer
+// of partial sums.
 //
-// Both walk alike: "rows" are what a warp owns, in registers, "columns" what passes by. Scores are made with the rows on the left, so
-// that P and dS are already laid out as left factors of the products that follow, and never leave the registers.
+// Both have the same loop: "rows" belong to a warp, in registers; "columns" are loaded in turn. Scores
+// have the rows on the left, so that P and dS are already laid out as left factors of the products that
+// follow, and never leave the registers.
 #include "kernels/cuda/attention_common.cuh"
 #include "kernels/cuda/attention_delta.cuh"
 #include "kernels/cuda/attention_plain.cuh"
@@ -19,7 +21,7 @@ template <typename T>
 struct BackwardArguments {
   HeadsView<const T> q, k, v, dout;
   HeadsView<T> dq, dk, dv;
-  const float *lse, *delta;   ///< [B, H, padded_len]; lse is infinite behind the end of a sequence, which makes P zero there
+  const float *lse, *delta;   ///< [B, H, padded_len]; lse is infinite after the end of a sequence, so that P is zero there
   Schedule schedule;
   int seq_len, padded_len, heads, group, head_dim;
   float scale, scale2;        ///< scale2 = scale * log2(e)
@@ -67,7 +69,8 @@ __device__ inline void load_row_values(float* slot, const float* lse, const floa
 }
 
 /// scores [16 kM, 8 kN] += rows times columns^T of q and k, and dp of dout and v, the columns at `place`, interleaved so that neither
-/// waits for itself. What registers cannot hold of the left factor of dp is read again from `dp_rows`.
+/// waits for its own result. The part of the left factor of dp that does not fit into registers is read
+/// again from `dp_rows`.
 template <typename S, int kN, int kHeld>
 __device__ inline void multiply_pair(float (&scores)[S::kM][kN][4], float (&dp)[S::kM][kN][4],
                                      const uint32_t (&left_scores)[S::kSteps][S::kM][4], const uint32_t (&left_dp)[kHeld][S::kM][4],
@@ -85,7 +88,7 @@ __device__ inline void multiply_pair(float (&scores)[S::kM][kN][4], float (&dp)[
   }
 }
 
-/// Own rows: keys. Passing: q and dout of one query head after another.
+/// Own rows: keys. Columns: q and dout of one query head after another.
 template <int kDim, int kColumns, bool kAligned>
 __global__ void __launch_bounds__(Shape<kDim, kColumns>::kThreads, Shape<kDim, kColumns>::kBlocks)
     key_gradient_kernel(BackwardArguments<bf16_t> a) {
@@ -124,7 +127,7 @@ __global__ void __launch_bounds__(Shape<kDim, kColumns>::kThreads, Shape<kDim, k
   set_zero(dv);
 
   for (; head < (kv_head + 1) * a.group; slot ^= kSlot) {
-    const int distance = query - warp_key;   // of the first passing query behind the warp's first key
+    const int distance = query - warp_key;   // of the first loaded query after the warp's first key
     query += kColumns;
     if (query >= a.seq_len) query = first, ++head;
     if (head < (kv_head + 1) * a.group) load(head, query, slot ^ kSlot);
@@ -181,7 +184,7 @@ __global__ void __launch_bounds__(Shape<kDim, kColumns>::kThreads, Shape<kDim, k
                                     a.seq_len - warp_key);
 }
 
-/// Own rows: queries. Passing: k and v.
+/// Own rows: queries. Columns: k and v.
 template <int kDim, int kColumns, bool kAligned>
 __global__ void __launch_bounds__(Shape<kDim, kColumns>::kThreads, Shape<kDim, kColumns>::kBlocks)
     query_gradient_kernel(BackwardArguments<bf16_t> a) {
@@ -274,7 +277,8 @@ __global__ void __launch_bounds__(Shape<kDim, kColumns>::kThreads, Shape<kDim, k
 
 // ---- everything else ----------------------------------------------------------------------------------------------------------------
 
-/// P of one score; `lse` is not scaled, and the difference comes first: it is exact where P is not tiny.
+/// P of one score; `lse` is not scaled. The difference is computed first, because it is exact unless P is
+/// tiny.
 __device__ inline float probability(float score, float scale, float lse, bool seen) {
   return seen ? fast_exp2((score * scale - lse) * kLog2E) : 0.0f;
 }

@@ -49,7 +49,7 @@ CublasLt load() {
 }  // namespace
 
 const CublasLt& cublaslt() {
-  static const CublasLt functions = load();   // a failure is tried again by the next call
+  static const CublasLt functions = load();   // after a failure the next call tries again
   return functions;
 }
 

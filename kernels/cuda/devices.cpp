@@ -1,4 +1,4 @@
-// Which GPUs there are, and the backend of one of them.
+// The GPUs of this machine, and the backend of one of them.
 #include <array>
 #include <cstdlib>
 #include <string>
@@ -74,7 +74,7 @@ CudaStatus cuda_status() {
     return status;
   }
   const cudaError_t error = cudaGetDeviceCount(&status.devices);
-  (void)cudaGetLastError();   // not an error of the next call's
+  (void)cudaGetLastError();   // clears it, or the next call would report it
   if (error != cudaSuccess || status.devices == 0) {
     status.devices = 0;
     status.problem = reason_of(error == cudaSuccess ? cudaErrorNoDevice : error, status);
@@ -126,7 +126,7 @@ std::unique_ptr<Backend> make_cuda_backend(const CudaOptions& asked) {
 
 std::string cuda_numerics(int index) {
   require_device(index);
-  // The library chooses its algorithms by the number of multiprocessors, too.
+  // The library's choice of algorithms also depends on the number of multiprocessors.
   return fmt::format("cuda sm_{}{} {} SMs cuBLASLt {}", attribute(cudaDevAttrComputeCapabilityMajor, index),
                      attribute(cudaDevAttrComputeCapabilityMinor, index), attribute(cudaDevAttrMultiProcessorCount, index),
                      cuda::cublaslt().version);

@@ -10,7 +10,7 @@ struct Copy {
   using In = From;
   using Out = To;
   static constexpr int kInputs = 1, kOutputs = 1;
-  static constexpr bool kMovesBits = std::is_same_v<From, To>;  // not by way of f32: a NaN keeps its bits
+  static constexpr bool kMovesBits = std::is_same_v<From, To>;  // not through f32, so that a NaN keeps its bits
   View<const From> in[1];
   View<To> out[1];
 
@@ -37,7 +37,7 @@ struct Inputs {
 };
 
 constexpr int kTreeThreads = 256;
-constexpr int kLeaves = 8;  ///< inputs whose tree lies in registers
+constexpr int kLeaves = 8;  ///< inputs whose tree fits into registers
 
 /// Elements [begin, begin + valid) of inputs first..first + kMost, those beyond n left out, added as the tree adds them. A subtree
 /// over an aligned power of two of inputs is part of the whole tree, wherever the inputs end.
@@ -80,7 +80,7 @@ __device__ inline void small_tree(const Inputs<kMost>& inputs, void* out, int64_
 }
 
 /// Groups of kLeaves inputs one after the other; waiting[l] holds the sum of 2^l groups until its neighbour is complete, like the
-/// digits of a binary counter. What is left in the end is joined from the right, as the tree joins it.
+/// digits of a binary counter. The remaining sums are joined from the right, as in the tree.
 template <typename T, int kMost, int N, bool kWhole>
 __device__ inline void large_tree(const Inputs<kMost>& inputs, void* out, int64_t begin, int valid) {
   constexpr int kLevels = kMost / kLeaves <= 8 ? 4 : 9;
@@ -135,7 +135,7 @@ void launch_tree(const Queue& queue, std::span<const void* const> inputs, void* 
   launch(queue, "tree_sum", tree_kernel<T, kMost, N>, blocks, kTreeThreads, 0, held, out, count);
 }
 
-/// `few` elements a thread where the tree is deep and its levels must fit into registers.
+/// `few` elements a thread if the tree is deep, because its levels must fit into registers.
 template <typename T, int kMany, int kFew>
 void tree_of_width(const Queue& queue, std::span<const void* const> inputs, void* out, int64_t count) {
   if (inputs.size() <= 2) return launch_tree<T, 2, kMany>(queue, inputs, out, count);

@@ -31,8 +31,8 @@ dim3 warp_per(int64_t n, unsigned slabs = 1) {
   return dim3(unsigned(div_up(n, kWarps)), slabs);
 }
 
-/// A lane's group of columns, of which `count` exist. kWhole promises that all groups are whole and stand on 16 bytes: then no load
-/// waits behind a branch, and several are on their way at a time.
+/// A lane's group of columns, of which `count` exist. kWhole promises that all groups are whole and
+/// aligned to 16 bytes: then no load waits for a branch, and several are in flight.
 template <int N, bool kWhole, typename T>
 __device__ inline Group<N> load_columns(const T* from, int count) {
   if constexpr (kWhole) {
@@ -177,7 +177,7 @@ __device__ inline int smaller_keys(const uint64_t* keys, int count, uint64_t key
   return low;
 }
 
-/// So many runs become one at a time: a token's work grows with the logarithm of the tokens.
+/// The number of runs merged at once: the work for a token grows with the logarithm of the tokens.
 constexpr int kMergedRuns = 16;
 
 /// Merges each kMergedRuns neighbouring sorted runs of `run` tokens (the last run may be shorter): a token's place is the number of
@@ -227,7 +227,7 @@ __global__ void __launch_bounds__(kThreads) short_runs_kernel(const uint64_t* so
 constexpr int kLongThreads = 512, kLongGroups = 8, kLongLanes = kLongThreads / kLongGroups;
 constexpr int kPlacesPerBlock = 8;   ///< each kShortRun tokens apart, so that a long run covers at least one
 
-/// The first place of [low, high) whose row is not below `row`, or high.
+/// The first place of [low, high) whose row is at least `row`, or high.
 __device__ inline int64_t first_not_below(const uint64_t* sorted, int64_t low, int64_t high, uint64_t row) {
   while (low < high) {
     const int64_t middle = (low + high) / 2;

@@ -24,7 +24,7 @@ bool CudaBackend::give_product(Stream& stream, Product product, const Matrix& bi
   give_with_scratch(stream, product.op, bias ? product_bias_scratch(bias.cols) : 0, [&](const Queue& queue, void* scratch) {
     if (bias) {
       // cublasLt.h, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE: a bias has the output's dtype (the exceptions are of int8 and fp8). Another one is
-      // converted first: a few microseconds, where a pass over the output would cost as much as a norm.
+      // converted first: that takes a few microseconds; a pass over the output would cost as much as a norm.
       const Matrix rounded = vector(scratch, product.out.dtype, bias.cols);
       const bool fits = bias.dtype == rounded.dtype && stands_on_16_bytes(vector(bias.data, bias.dtype, 0));
       if (!fits) cuda::copy(queue, bias, rounded);

@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(kThreads* kRowsPerBlock<kThreads>) norm_forwar
     if (kKept) kept[kKept ? i : 0] = x;
     total += sum_of(x);
   }
-  if (kKept && adds) {  // only now: a store between the loads would hold them up
+  if (kKept && adds) {  // after all loads, because a store between them would delay them
 #pragma unroll
     for (int i = 0; i < chunks; ++i) {
       const int col = col_of(i, kThreads, lane, N);

@@ -33,8 +33,8 @@ struct RowSums {
   float g = 0, gx = 0;
 };
 
-/// Over the threads of one row (threadIdx.y). `warps`: one value a warp of the block, not to be used for anything else before the
-/// block has met again.
+/// Over the threads of one row (threadIdx.y). `warps`: one value a warp of the block; it must not be
+/// reused before the next barrier of the block.
 __device__ inline RowSums over_row(RowSums sums, RowSums* warps) {
   sums = {warp_sum(sums.g), warp_sum(sums.gx)};
   if (blockDim.x == kWarpSize) return sums;
@@ -47,7 +47,7 @@ __device__ inline RowSums over_row(RowSums sums, RowSums* warps) {
   return sums;
 }
 
-/// What a thread holds of one row of dy and x.
+/// The part of one row of dy and x that a thread holds.
 template <typename T, int N, int kChunks>
 struct RowPart {
   Pack<T, N> dy[kChunks], x[kChunks];
@@ -243,7 +243,7 @@ void launch_backward(const Queue& queue, const Backward<T>& p, int packs, int64_
   launch(queue, "norm_backward", norm_backward_kernel<T, kChunks, kWhole>, unsigned(blocks), dim3(threads, groups), 0, p);
 }
 
-/// How a row lies in registers depends on its length alone, so that the sums do.
+/// The layout of a row in registers depends only on its length, and so do the sums.
 template <typename T, bool kWhole>
 void backward(const Queue& queue, const Backward<T>& p, int64_t blocks) {
   constexpr int N = 16 / int(sizeof(T));

@@ -10,7 +10,8 @@ namespace trainctl::kernels::cuda {
 
 namespace {
 
-// The library's C interface, as its manual gives it (NVML API Reference, R535 and later): toolkits often come without its header.
+// The library's C interface, from its manual (NVML API Reference, R535 and later), because toolkits often
+// lack its header.
 using NvmlDevice = struct NvmlDeviceHandle*;
 constexpr int kSuccess = 0;
 constexpr unsigned kTemperatureGpu = 0, kClockSm = 1, kClockMemory = 2, kUncorrected = 1, kSinceReset = 0;
@@ -107,7 +108,7 @@ void add_management_facts(GpuFacts& facts) {
   std::array<char, 96> text{};
   facts.driver = management_driver_version();
   if (f->uuid && f->uuid(device, text.data(), unsigned(text.size())) == kSuccess) facts.uuid = text.data();
-  // A slice of a GPU (MIG) shares its bus id: what is told of the whole GPU's memory is not its own.
+  // A slice of a GPU (MIG) shares its bus id, so the reported memory is that of the whole GPU.
   if (NvmlMemory memory; f->memory_info && facts.name.find(" MIG ") == std::string::npos && f->memory_info(device, &memory) == kSuccess)
     facts.free_bytes = memory.free;
   const GpuReadings now = read(*f, device);

@@ -33,7 +33,8 @@ __device__ inline Weight adamw_of(Weight x, float grad, float decay, const AdamW
   return {__fsub_rn(decayed, __fdiv_rn(numerator, denominator)), m, v};
 }
 
-/// A tile in packs of N neighbours in a row; the tile's width is a multiple of N and every pack stands on its own size.
+/// A tile in packs of N neighbours in a row; the tile's width is a multiple of N and every pack is aligned
+/// to its size.
 template <int N, typename T>
 __device__ inline void adamw_tile(const AdamWBox& box, const Tile& tile, const AdamWStep& step) {
   using Floats = Pack<float, N>;
@@ -120,7 +121,8 @@ __global__ void __launch_bounds__(kThreads) square_sums_kernel(const Matrix* box
   if (threadIdx.x == 0) partial[blockIdx.x] = sum;
 }
 
-/// The sum of x[begin, end) by a whole block: thread i adds begin + i, begin + i + kThreads, ...; every thread gets it.
+/// The sum of x[begin, end) by a block: thread i adds begin + i, begin + i + kThreads, ...; every thread
+/// gets the sum.
 template <typename T>
 __device__ inline double block_sum_of(const T* x, int64_t begin, int64_t end, double* shared) {
   double sum = 0;

@@ -15,7 +15,7 @@ using Description = std::unique_ptr<std::remove_pointer_t<cublasLtMatmulDesc_t>,
 using Preference = std::unique_ptr<std::remove_pointer_t<cublasLtMatmulPreference_t>, decltype(&cublasLtMatmulPreferenceDestroy)>;
 
 constexpr int64_t kAlignment = 16;
-constexpr int kChoices = 8;   ///< how many algorithms the heuristic may offer; the first that runs is taken
+constexpr int kChoices = 8;   ///< the most algorithms that the heuristic may offer; the first that runs is used
 
 cudaDataType_t cuda_type(DType dtype) {
   ENSURE(dtype == DType::f32 || dtype == DType::bf16);
@@ -27,10 +27,11 @@ bool has_aux(cublasLtEpilogue_t e) {
   return e == CUBLASLT_EPILOGUE_GELU_AUX || e == CUBLASLT_EPILOGUE_GELU_AUX_BIAS || e == CUBLASLT_EPILOGUE_DGELU;
 }
 
-/// A matrix of one row may have any stride; the library wants room for a row.
+/// A matrix of one row may have any stride; the library requires at least the length of a row.
 int64_t stride_of(const Matrix& m) { return std::max(m.stride, m.cols); }
 
-/// The stride that stands for all strides of an alignment class when an algorithm is chosen: the least of its class.
+/// The stride with which an algorithm is chosen for all strides of an alignment class: the smallest of the
+/// class.
 Matrix with_class_stride(Matrix m, bool aligned) {
   const int64_t step = kAlignment / int64_t(size_of(m.dtype));
   m.stride = aligned ? (m.cols + step - 1) / step * step : m.cols | 1;
@@ -113,7 +114,7 @@ ProductEngine::~ProductEngine() {
 std::unique_ptr<ProductEngine::Plan> ProductEngine::make_plan(const Product& p, const Choice* choice) const {
   auto plan = std::make_unique<Plan>(make_layout(f_, p, p.right), make_layout(f_, p, p.left), make_layout(f_, p, p.out),
                                      make_description(f_, p, tf32_));
-  // The library judges alignment by these pointers' values; every plan tells it the same.
+  // The library derives alignment from these pointers; every plan passes the same values.
   const auto* placed = reinterpret_cast<const void*>(kAlignment);
   set_pointers(f_, p, plan->description, placed, placed);
   if (choice) plan->choice = *choice;
@@ -125,7 +126,8 @@ ProductEngine::Choice ProductEngine::choose(const Product& p, Plan& plan) const 
   check(f_, f_.preference_create(&made), p.op, "cublasLtMatmulPreferenceCreate");
   const Preference preference(made, f_.preference_destroy);
   prefer(f_, preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t(kProductWorkspaceBytes));
-  // Split sums are added by a second kernel in f32, in order; never in place as the parts arrive, never in bf16.
+  // A second kernel adds split sums in f32, in order; they are never added in place as parts arrive, and
+  // never in bf16.
   prefer(f_, preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, uint32_t(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
   const bool aligned = is_aligned(p);
   const auto alignment = [&](const Matrix& m) { return aligned ? uint32_t(kAlignment) : uint32_t(size_of(m.dtype)); };
@@ -169,7 +171,7 @@ ProductEngine::Plan& ProductEngine::plan_of(const Product& p) {
     chosen->second = choose(same, *make_plan(same, nullptr));
   }
   auto plan = make_plan(p, &chosen->second);
-  // An algorithm that does not like these strides is replaced for them alone.
+  // An algorithm that refuses these strides is replaced for these strides only.
   if (chosen->second.found && !can_run(*plan)) plan->choice = choose(p, *plan);
   return *(plans_[key] = std::move(plan));
 }
@@ -188,7 +190,7 @@ bool ProductEngine::multiply(cudaStream_t stream, const Product& p, void* worksp
       f_.matmul(handle_, plan.description.get(), &alpha, p.right.data, plan.a.get(), p.left.data, plan.b.get(), &beta, p.out.data,
                 plan.d.get(), p.out.data, plan.d.get(), &plan.choice.algorithm, workspace, kProductWorkspaceBytes, stream);
   if (status == CUBLAS_STATUS_SUCCESS) return true;
-  // A failure of earlier work comes back as any status; the stream knows better.
+  // A failure of earlier work may return any status here; the stream reports its cause.
   const cudaError_t state = cudaStreamQuery(stream);
   if (state != cudaSuccess && state != cudaErrorNotReady) throw_cuda_error(p.op, "cublasLtMatmul", state);
   throw Error(ErrorCode::kHardware, fmt::format("{}: cublasLtMatmul: {} for {}", p.op, f_.status_name(status), describe(p)));

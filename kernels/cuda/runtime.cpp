@@ -10,10 +10,10 @@ namespace trainctl::kernels::cuda {
 namespace {
 
 thread_local CudaStream* giving_to = nullptr;
-thread_local bool checked_op_failed = false;   // the op in an error's words is the culprit, for certain
-thread_local int device_in_use = -1;           // as use() last made it: a lost context may refuse even cudaGetDevice
+thread_local bool checked_op_failed = false;   // the op named in an error is certainly the one that failed
+thread_local int device_in_use = -1;           // as last set by use(), because cudaGetDevice can fail after the context is lost
 
-/// Errors of work given earlier, reported by whatever call comes next; the context is lost with them.
+/// Errors of work that was enqueued earlier; the next call reports them, and the context is lost.
 bool is_of_earlier_work(cudaError_t error) {
   switch (error) {
     case cudaErrorIllegalAddress:
@@ -80,7 +80,7 @@ Device::Device(int index, bool check_each_op) : index_(index), check_each_op_(ch
   }
 }
 
-// At the end of the process the driver may be gone already, and its answer has no use.
+// At the end of the process the driver may be unloaded already, so the result is ignored.
 Device::~Device() {
   (void)cudaSetDevice(index_);
   (void)cudaEventDestroy(shared_memory_free_);
@@ -100,7 +100,7 @@ void* Device::take(size_t bytes) {
   void* data = nullptr;
   const cudaError_t error = cudaMalloc(&data, bytes);
   if (error == cudaErrorMemoryAllocation) {
-    (void)cudaGetLastError();   // not an error of the next call's
+    (void)cudaGetLastError();   // clears it, or the next call would report it
     size_t free_bytes = 0, total_bytes = 0;
     (void)cudaMemGetInfo(&free_bytes, &total_bytes);
     throw Error(ErrorCode::kHardware,
@@ -165,7 +165,7 @@ PinnedBuffer::PinnedBuffer(std::shared_ptr<Device> device, size_t bytes) : devic
 }
 PinnedBuffer::~PinnedBuffer() {
   if (!data_) return;
-  (void)cudaSetDevice(device_->index());   // or a thread that has none yet would get a context on GPU 0
+  (void)cudaSetDevice(device_->index());   // otherwise a thread without a context would get one on GPU 0
   (void)cudaFreeHost(data_);
 }
 
@@ -198,7 +198,7 @@ CudaStream::CudaStream(std::shared_ptr<Device> device) : device_(std::move(devic
   check_cuda(cudaStreamCreateWithFlags(&handle_, cudaStreamNonBlocking), "create_stream", "cudaStreamCreateWithFlags");
 }
 
-// Work still on the stream goes on; the runtime frees the stream after it.
+// Work on the stream continues; the runtime frees the stream after it.
 CudaStream::~CudaStream() {
   (void)cudaSetDevice(device_->index());
   device_->forget(*this);
@@ -206,7 +206,7 @@ CudaStream::~CudaStream() {
 }
 
 CudaStream::Giving::Giving(CudaStream& stream, const char* op) : outer(giving_to) {
-  giving_to = &stream;   // before use(): a lost context may be noticed there
+  giving_to = &stream;   // before use(), which may report a lost context
   try {
     stream.device_->use();
   } catch (...) {

@@ -42,7 +42,7 @@ const TileTable& TileTables::of(CudaStream& stream, std::span<const Matrix> boxe
 const TileTable& TileTables::find_or_make(CudaStream& stream, std::span<const std::byte> boxes, std::span<const Matrix> shapes) {
   if (const auto known = tables_.find(content_); known != tables_.end()) return known->second;
   if (tables_.size() == kMostTables) {
-    stream.synchronize();   // ops under way read the old tables
+    stream.synchronize();   // enqueued ops still read the old tables
     tables_.clear();
     memory_.erase(memory_.begin(), memory_.end() - 1);
     used_ = 0;
