@@ -1,0 +1,92 @@
+#include "parallel/sharded_memory.h"
+
+namespace trainctl::parallel::sharding {
+namespace {
+
+using kernels::Matrix;
+
+Matrix chunk_in(Matrix local, const FlatChunk& c) {
+  return local.row_range(c.where.local_row, c.where.global.rows())
+      .columns(c.where.local_col, c.where.global.cols());
+}
+
+}  // namespace
+
+ShardedMemory::ShardedMemory(Layout l, kernels::Backend& backend) : layout(std::move(l)) {
+  weights_ = backend.allocate(layout.plan.weight_bytes);
+  gradients_ = backend.allocate(size_t(layout.plan.gradient_elements * layout.plan.levels) * 4);
+  for (int g = 0; g < kGroups; ++g) allocate_group(g, backend);
+  build_state_chunks();
+}
+
+void ShardedMemory::allocate_group(int g, kernels::Backend& backend) {
+  const GroupBytes bytes = layout.group_bytes(g);
+  GroupMemory& memory = groups_[size_t(g)];
+  const auto take = [&](std::unique_ptr<kernels::Buffer>& buffer, size_t n) {
+    if (n > 0) buffer = backend.allocate(n);
+  };
+  for (auto* moment : {&memory.master, &memory.first_moment, &memory.second_moment})
+    take(*moment, bytes.moment);
+  take(memory.packed, bytes.packed);
+  take(memory.received, bytes.received);
+  take(memory.params, bytes.params);
+  take(tp_scratch_, bytes.partial);
+  take(tied_received_, bytes.tied);
+}
+
+Matrix ShardedMemory::weight(int use) const {
+  const std::vector<ParamUse>& uses = layout.uses;
+  const Placement& p = layout.plan.places[size_t(use)];
+  if (shares_weight(uses, uses[size_t(use)]))
+    for (size_t u = 0; u < uses.size(); ++u)
+      if (uses[u].tie == ParamUse::tied_first) return weight(int(u));
+  return kernels::matrix(static_cast<char*>(weights_->data()) + p.weight_offset, uses[size_t(use)].dtype,
+                         p.rows, p.cols);
+}
+
+Matrix ShardedMemory::gradient(int use, int level) const {
+  const Placement& p = layout.plan.places[size_t(use)];
+  float* base =
+      static_cast<float*>(gradients_->data()) + layout.plan.gradient_elements * level + p.gradient_offset;
+  return kernels::matrix(base, DType::f32, p.rows, p.cols);
+}
+
+Matrix ShardedMemory::chunk_gradient(const FlatChunk& c) const { return chunk_in(gradient(c.use, 0), c); }
+Matrix ShardedMemory::chunk_weight(const FlatChunk& c) const { return chunk_in(weight(c.use), c); }
+
+Matrix ShardedMemory::flat_param(int g, const FlatChunk& c) const {
+  const DType dtype = group(g).dtype;
+  return kernels::matrix(flat_params(g) + c.offset * int64_t(size_of(dtype)), dtype, c.where.global.rows(),
+                         c.where.global.cols());
+}
+
+float* ShardedMemory::received(int g, int peer, int64_t offset) const {
+  const int slot = peer < layout.dp_rank ? peer : peer - 1;
+  return static_cast<float*>(groups_[size_t(g)].received->data()) + own(g) * slot + (offset - own_begin(g));
+}
+
+void ShardedMemory::build_state_chunks() {
+  for (const auto& [g, c, saved_here] : layout.owned_chunks()) {
+    const GroupMemory& memory = groups_[size_t(g)];
+    const int64_t at = c.offset - layout.state_begin(g);
+    ShardedParams::StateChunk s{c.where.param, c.where.chunk, c.where.global};
+    s.master = static_cast<float*>(memory.master->data()) + at;
+    s.first_moment = static_cast<float*>(memory.first_moment->data()) + at;
+    s.second_moment = static_cast<float*>(memory.second_moment->data()) + at;
+    if (packs(g)) {
+      s.gradient = packed(g, c.offset);
+      s.gradient_stride = s.box.cols();
+    } else {
+      s.gradient = chunk_gradient(c).as<float>();
+      s.gradient_stride = layout.plan.places[size_t(c.use)].cols;
+    }
+    s.saved_here = saved_here;
+    state_chunks_.push_back(s);
+    kernels::AdamWBox box{s.master, s.first_moment, s.second_moment, s.gradient, s.gradient_stride};
+    box.weight_decay = layout.uses[size_t(c.use)].weight_decay;
+    box.param = memory.params ? flat_param(g, c) : chunk_weight(c);
+    boxes_.push_back(box);
+  }
+}
+
+}  // namespace trainctl::parallel::sharding
