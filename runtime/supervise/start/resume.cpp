@@ -8,6 +8,7 @@
 #include "ckpt/checkpoint.h"
 #include "kernels/device.h"
 #include "runtime/base/error.h"
+#include "runtime/base/text.h"
 #include "runtime/base/units.h"
 #include "runtime/run/agent/agent.h"
 #include "runtime/run/record/known_status.h"
@@ -228,9 +229,9 @@ void print_changes(Console& console, const std::vector<FieldChange>& changes, co
 void print_checkpoint(Console& console, const ckpt::Checkpoint& checkpoint, double opened_in_s) {
   uint64_t bytes = 0;
   for (const auto& file : checkpoint.files()) bytes += file.file_bytes;
-  console.note(fmt::format("checkpoint  step {} · {}B in {} files · opened in {:.2f} s",
-                           checkpoint.state().step, short_number(double(bytes)), checkpoint.files().size(),
-                           opened_in_s));
+  console.note(fmt::format("checkpoint  step {} · {}B in {} · opened in {:.2f} s",
+                           checkpoint.state().step, short_number(double(bytes)),
+                           count_of(int64_t(checkpoint.files().size()), "file"), opened_in_s));
 }
 
 /// Prints what changes and puts it into the run's records: its lineage, and an event.
