@@ -1,7 +1,6 @@
 // trainctl node, trainctl remote: what launch and mpirun start on the nodes of a run; hidden from the help.
 #include <fmt/format.h>
 #include <signal.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -36,14 +35,10 @@ std::vector<std::string> unmarked_environment() {
   return environment;
 }
 
-/// This process goes on as one that only does what `word` says: no new agent takes it for its like.
+/// This process continues as one that only does `word`, so that a new agent does not take it for another
+/// agent.
 void go_on_as(const std::string& word, const std::string& run, Words environment) {
-  std::vector<char*> variables;
-  for (std::string& variable : environment) variables.push_back(variable.data());
-  variables.push_back(nullptr);
-  std::string words[] = {"trainctl", "node", run, word};
-  char* argv[] = {words[0].data(), words[1].data(), words[2].data(), words[3].data(), nullptr};
-  ::execve("/proc/self/exe", argv, variables.data());
+  become_own_program({"trainctl", "node", run, word}, std::move(environment));
 }
 
 /// `resume` on this node, in a session of its own. The launcher of the run need not be on PATH here.
@@ -63,8 +58,7 @@ int await_supervisor() {
   sigset_t all;
   ::sigfillset(&all);
   ::sigprocmask(SIG_UNBLOCK, &all, nullptr);
-  while (::waitpid(-1, nullptr, 0) > 0 || errno == EINTR) {
-  }
+  await_children();
   return kExitDone;
 }
 
@@ -106,7 +100,7 @@ void add_node(CommandLine& app, Context& context) {
 }
 
 int remote_shell(int argc, const char* const* argv) {
-  // HOST and then words that are quoted for a shell: joined by spaces they are one command line again.
+  // HOST and then words that are quoted for a shell. Joined by spaces they are the command line.
   std::string command;
   for (int i = 3; i < argc; ++i) command += (i > 3 ? " " : "") + std::string(argv[i]);
   return run_remote_shell(argv[2], command);

@@ -8,6 +8,7 @@
 #   format     the files of FORMATTED are as clang-format 14 writes them (.clang-format); not checked where it is not installed
 #   goals      a test file begins with what it shows (Goal) and how (Method)
 #   tests      a test takes its temporary folder, its seed and the limits of its errors from test/support
+#   seams      the operating system's calls for processes, locks, mapped memory and time are made in the files of SEAMS only
 #   paths      a source path in a comment or a document exists
 #   words      no mark of unfinished work (TODO, FIXME); of words that the English of this code leaves out at most OLD_WORDS
 #
@@ -19,6 +20,12 @@ OLD_WORDS=0
 LONG_FILES=""
 # Patterns of whole files, which may become more, never fewer.
 FORMATTED="test/support/*.h test/support/*.cpp test/parallel/many_ranks_test.cpp test/runtime/base/temporary_folder_test.cpp"
+# What is called (a pattern), and the only files that call it. Elsewhere: runtime/machine/process.h, try_lock and Clock of
+# runtime/base/file_system.h, and the owners of memory listed here. Communicators are a seam themselves.
+SEAMS='\b(v?fork|posix_spawnp?|exec(ve?|vpe?|l|le|lp)|waitp?id)\( | runtime/machine/process.cpp runtime/machine/pmix/fork_server.cpp runtime/run/agent/agent.cpp
+\bflock\( | runtime/base/file_system.cpp
+\bmmap\( | kernels/host_memory.cpp data/mapped_file.cpp ckpt/shared_memory.cpp runtime/run/wire/activity_board.cpp
+\b(clock_gettime|gettimeofday|u?sleep|nanosleep)\(|(steady|system)_clock|sleep_(for|until) | runtime/base/file_system.cpp parallel/back_off.h parallel/transfer_rules.h parallel/nccl_link.h parallel/nccl_link.cpp parallel/nccl_communicator.cpp parallel/mpi_communicator.cpp parallel/staged_communicator.cpp parallel/thread_communicator.cpp'
 LONG_FUNCTIONS="kernels/cuda/attention_backward.cu"   # the two tensor-core loops
 
 cd "${1:-$(dirname "${BASH_SOURCE[0]}")/..}" || exit 1
@@ -76,6 +83,16 @@ done < <(grep -nE 'random_device|rngSeed|getenv\("[A-Z_]*SEED"' "${tests[@]}" | 
 while IFS=: read -r file line _; do
   violation "$file:$line: the limit of an error has a name and a reason in test/support/tolerances.h"
 done < <(grep -nE '(CHECK|REQUIRE).*[<>]=? *[0-9.]+e-[0-9]|\b(epsilon|margin)\([0-9.]+e-' "${tests[@]}")
+
+# ---- seams
+mapfile -t ours < <(printf '%s\n' "${sources[@]}" | grep -vE '^(test|scripts)/')
+while read -r rule; do
+  calls=${rule%% | *}
+  files=${rule#* | }
+  while IFS=: read -r file line _; do
+    listed "$file" "$files" || violation "$file:$line: the operating system is called past its seam; see SEAMS in scripts/tidy.sh"
+  done < <(grep -nE "$calls" "${ours[@]}" | grep -vE '^[^:]+:[0-9]+:[[:space:]]*//')
+done <<<"$SEAMS"
 
 # ---- paths
 while IFS=: read -r file line path; do

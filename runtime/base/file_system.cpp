@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <time.h>
@@ -163,6 +164,12 @@ std::string parent_of(const std::string& path) {
 std::span<const std::byte> bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
 
 }  // namespace
+
+LockAttempt try_lock(int fd, bool shared) {
+  if (::flock(fd, (shared ? LOCK_SH : LOCK_EX) | LOCK_NB) == 0) return {};
+  const int reason = errno;
+  return {is_unsupported(reason) || reason == ENOLCK ? LockState::unsupported : LockState::held, reason};
+}
 
 void FileSystem::rename_no_replace(const std::string& from, const std::string& to) {
   if (try_rename_no_replace(from, to)) return;

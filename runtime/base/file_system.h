@@ -67,6 +67,16 @@ class FileSystem {
 /// The file system of this machine; lives as long as the program.
 FileSystem& real_file_system();
 
+/// The result of try_lock: a lock, one that another opening of the file holds, or a file system without locks.
+enum class LockState { taken, held, unsupported };
+struct LockAttempt {
+  LockState state = LockState::taken;
+  int reason = 0;  ///< errno, unless the lock is taken
+};
+/// Locks an open file (flock) without waiting. The lock ends when the last descriptor of this opening is
+/// closed, also by the end of its process. A shared lock excludes exclusive ones only.
+LockAttempt try_lock(int fd, bool shared = false);
+
 /// Time. Tests of supervision replace it by a clock that they advance themselves.
 class Clock {
  public:

@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
@@ -110,6 +111,42 @@ pid_t start_detached(const std::vector<std::string>& argv, const std::vector<std
   if (rc != 0)
     throw Error(ErrorCode::kLauncher, fmt::format("cannot start {}: {}", argv[0], std::strerror(rc)));
   return pid;
+}
+
+pid_t fork_detached(const std::string& log, const std::function<int()>& main) {
+  const pid_t child = ::fork();
+  if (child < 0)
+    throw Error(ErrorCode::kLauncher, fmt::format("cannot start a process: {}", std::strerror(errno)));
+  if (child > 0) return child;
+  ::setsid();
+  const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+  const int out = ::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  ::dup2(null, STDIN_FILENO);
+  ::dup2(out >= 0 ? out : null, STDOUT_FILENO);
+  ::dup2(out >= 0 ? out : null, STDERR_FILENO);
+  const int status = main();
+  std::fflush(nullptr);
+  ::_exit(status);
+}
+
+void become_own_program(std::vector<std::string> argv, std::vector<std::string> environment) {
+  ::execve("/proc/self/exe", pointers_to(argv).data(), pointers_to(environment).data());
+}
+
+std::optional<int> reap(pid_t child) {
+  int status = 0;
+  return ::waitpid(child, &status, WNOHANG) == child ? std::optional(status) : std::nullopt;
+}
+
+std::optional<pid_t> ended_child() {
+  siginfo_t info{};
+  if (::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) return std::nullopt;
+  return info.si_pid;
+}
+
+void await_children() {
+  while (::waitpid(-1, nullptr, 0) > 0 || errno == EINTR) {
+  }
 }
 
 ChildProcess::ChildProcess(const std::vector<std::string>& argv, const Environment& set,

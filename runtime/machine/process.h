@@ -3,6 +3,7 @@
 #pragma once
 #include <sys/types.h>
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -53,6 +54,22 @@ class ChildProcess {
 /// signals are unblocked and default. Error(kLauncher).
 pid_t start_detached(const std::vector<std::string>& argv, const std::vector<std::string>& environment,
                      const std::string& log);
+
+/// Forks: `main` goes on in the child, in its own session, with stdin from /dev/null and stdout and stderr
+/// appended to the file `log`; its result is the child's exit status. Only for a process with one thread.
+/// Error(kLauncher).
+pid_t fork_detached(const std::string& log, const std::function<int()>& main);
+
+/// Runs this program again in this process, with other words and another environment ("NAME=value"). Returns
+/// only if that is impossible.
+void become_own_program(std::vector<std::string> argv, std::vector<std::string> environment);
+
+/// The status from waitpid of a child of this process, once it has ended; nullopt while it runs.
+std::optional<int> reap(pid_t child);
+/// A child of this process that has ended and waits for reap; nullopt: there is none.
+std::optional<pid_t> ended_child();
+/// Waits until this process has no more children, and reaps them.
+void await_children();
 
 /// The processes of this user, except this process, whose initial environment has exactly `name`=`value`.
 std::vector<pid_t> processes_marked(const std::string& name, const std::string& value);

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <stdlib.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -30,7 +29,7 @@ int lock_of(const std::string& path) {
   const int fd = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   struct stat mine, there;
   // A file system without locks has no sweeper either, which removes only what it can lock.
-  if (fd >= 0 && (::flock(fd, LOCK_SH | LOCK_NB) == 0 || errno != EWOULDBLOCK) && ::fstat(fd, &mine) == 0 &&
+  if (fd >= 0 && try_lock(fd, true).state != LockState::held && ::fstat(fd, &mine) == 0 &&
       ::stat(file.c_str(), &there) == 0 && mine.st_ino == there.st_ino)
     return fd;
   if (fd >= 0) ::close(fd);
@@ -108,7 +107,7 @@ void SessionFolders::sweep() {
           s.st_uid != ::geteuid())
         continue;
       Folder left{path, ::open((path + "/lock").c_str(), O_RDWR | O_CLOEXEC)};
-      const bool nobodys = left.lock_fd >= 0 ? ::flock(left.lock_fd, LOCK_EX | LOCK_NB) == 0
+      const bool nobodys = left.lock_fd >= 0 ? try_lock(left.lock_fd).state == LockState::taken
                                              : real_clock().unix_s() - double(s.st_mtime) > kYoungS;
       if (nobodys) {
         remove(left);

@@ -327,14 +327,12 @@ void LocalMachine::watch_remotes() {
 void LocalMachine::reap_strangers() {
   // Daemons that left their parent become children of this process (PR_SET_CHILD_SUBREAPER). Children of ours
   // are left to their owner.
-  while (true) {
-    siginfo_t info{};
-    if (::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) return;
+  while (const std::optional<pid_t> ended = ended_child()) {
     const bool ours = epoch_ && std::any_of(epoch_->children.begin(), epoch_->children.end(), [&](const Child& child) {
-      return child.process->pid() == info.si_pid && !child.ended;
+      return child.process->pid() == *ended && !child.ended;
     });
     if (ours) return;  // reaped by the next watch_children
-    ::waitpid(info.si_pid, nullptr, WNOHANG);
+    reap(*ended);
   }
 }
 

@@ -1,7 +1,6 @@
 // The lock of a run: flock where the file system has it, else a symbolic link that names its owner.
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -78,10 +77,6 @@ std::optional<std::string> fresh_text(const std::string& path) {
   return n < 0 ? std::nullopt : std::optional(std::string(text, size_t(n)));
 }
 
-bool is_unsupported(int reason) {
-  return reason == ENOSYS || reason == EOPNOTSUPP || reason == EINVAL || reason == ENOLCK;
-}
-
 std::string lock_file(const RunDirectory& run) { return run.file("supervisor.lock"); }
 std::string owner_link(const RunDirectory& run) { return run.file("supervisor.owner"); }
 
@@ -135,14 +130,14 @@ std::optional<RunLock> RunLock::try_take(const RunDirectory& run) {
   if (fd < 0) throw Error(ErrorCode::kPreflight, fmt::format("cannot open {}: {}", path, std::strerror(errno)));
   RunLock lock(fd, path);
   const std::string self = this_process().text();
-  if (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
-    const int reason = errno;
-    if (!is_unsupported(reason)) return std::nullopt;
-    if (!take_link(owner_link(run), self, reason)) return std::nullopt;
+  const LockAttempt attempt = try_lock(fd);
+  if (attempt.state == LockState::held) return std::nullopt;
+  if (attempt.state == LockState::unsupported) {
+    if (!take_link(owner_link(run), self, attempt.reason)) return std::nullopt;
     lock.link_ = owner_link(run);
     lock.note_ = fmt::format("the file system of {} has no flock ({}): {} is the lock of this run; after a crash of this "
                              "machine remove it by hand before another machine resumes",
-                             run.path, std::strerror(reason), lock.link_);
+                             run.path, std::strerror(attempt.reason), lock.link_);
   }
   lock.before_ = place_of(fresh_text(path).value_or(""));
   lock.owner_ = self;
@@ -177,10 +172,10 @@ std::optional<SupervisorPlace> supervisor_place(FileSystem& fs, const RunDirecto
   const std::string path = lock_file(run);
   const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (fd < 0) return std::nullopt;
-  const int reason = ::flock(fd, LOCK_EX | LOCK_NB) == 0 ? 0 : errno;
+  const LockState state = try_lock(fd).state;
   ::close(fd);
-  if (reason == 0) return std::nullopt;
-  const bool linked = is_unsupported(reason);
+  if (state == LockState::taken) return std::nullopt;
+  const bool linked = state == LockState::unsupported;
   const std::string text = linked ? link_target(owner_link(run)) : fs.read_text(path);
   if (linked && text.empty()) return std::nullopt;
   const auto owner = parse_owner(text);

@@ -1,7 +1,6 @@
 // The list of quarantined nodes as a file: read, changed under a lock, replaced in one step.
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -46,9 +45,9 @@ class ListLock {
  private:
   bool try_take() {
     if (!by_file_) {
-      if (::flock(fd_, LOCK_EX | LOCK_NB) == 0) return true;
-      by_file_ = errno == ENOSYS || errno == EOPNOTSUPP || errno == EINVAL || errno == ENOLCK;
-      if (!by_file_) return false;
+      const LockState state = try_lock(fd_).state;
+      if (state != LockState::unsupported) return state == LockState::taken;
+      by_file_ = true;
     }
     const int made = ::open(held_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (made >= 0) ::close(made);
