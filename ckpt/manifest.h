@@ -58,6 +58,8 @@ Manifest parse_manifest(const std::string& text, const std::string& path);
 std::string piece_text(const Piece& piece);
 /// Error(kCheckpoint), one sentence with `path`, if the text is not a piece of this version.
 Piece parse_piece(const std::string& text, const std::string& path);
+/// The field of COMMIT that holds the hash of a manifest with this text.
+std::string manifest_field(const std::string& manifest_text);
 /// The whole text of COMMIT for this manifest.
 std::string commit_text(const std::string& manifest_text, const Manifest& manifest);
 

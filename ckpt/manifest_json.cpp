@@ -8,7 +8,7 @@
 #include "ckpt/manifest.h"
 #include "runtime/base/error.h"
 #include "runtime/base/hash.h"
-#include "runtime/base/json.h"
+#include "runtime/base/record.h"
 
 namespace trainctl::ckpt {
 namespace {
@@ -58,17 +58,6 @@ void append_shard(std::string& text, const ShardReceipt& shard, TensorIndex& ind
 }
 
 [[noreturn]] void malformed(const std::string& what) { throw std::invalid_argument(what); }
-
-/// A number that T holds exactly: the JSON library would convert any other, without a word.
-template <typename T>
-T whole_number(const json& value) {
-  const bool fits = std::is_signed_v<T>
-                        ? value.is_number_integer() &&
-                              !(value.is_number_unsigned() && value.get<uint64_t>() > uint64_t(INT64_MAX))
-                        : value.is_number_unsigned();
-  if (!fits) malformed(fmt::format("{} is no whole number in its range", dump_json(value)));
-  return value.get<T>();
-}
 
 template <typename Enum>
 Enum named(const std::string& text, std::initializer_list<Enum> values) {
@@ -143,30 +132,28 @@ ShardReceipt read_shard(const json& object, const std::vector<Tensor>& tensors) 
   return shard;
 }
 
-StateInfo read_state(const json& object) {
-  StateInfo state;
-  state.run_id = object.at("run_id").get<std::string>();
-  state.epoch = whole_number<uint64_t>(object.at("epoch"));
-  state.step = whole_number<int64_t>(object.at("step"));
-  state.tokens = whole_number<int64_t>(object.at("tokens"));
-  state.seed = whole_number<uint64_t>(object.at("seed"));
-  state.spec_hash = object.at("spec_hash").get<std::string>();
-  state.program_version = object.at("program_version").get<std::string>();
-  state.numerics = object.value("numerics", "");  // older checkpoints do not say
-  state.lineage_json = object.value("lineage", "[]");
-  state.extra_json = object.at("extra").get<std::string>();
-  state.resolved_spec_json = object.at("spec").get<std::string>();
-  return state;
-}
-
-/// The trainer's JSON travels as a string: it comes back byte for byte, whatever its numbers.
-json state_json(const StateInfo& state) {
-  return {{"run_id", state.run_id}, {"epoch", state.epoch}, {"step", state.step}, {"tokens", state.tokens},
-          {"seed", state.seed}, {"spec_hash", state.spec_hash}, {"program_version", state.program_version},
-          {"numerics", state.numerics}, {"lineage", state.lineage_json}, {"extra", state.extra_json}, {"spec", state.resolved_spec_json}};
-}
-
 }  // namespace
+}  // namespace trainctl::ckpt
+
+/// The JSON texts of the trainer travel as strings: they come back byte for byte, whatever their numbers.
+template <>
+struct trainctl::RecordOf<trainctl::ckpt::StateInfo> {
+  static void fields(auto& f, auto& r) {
+    f("run_id", r.run_id);
+    f("epoch", r.epoch);
+    f("step", r.step);
+    f("tokens", r.tokens);
+    f("seed", r.seed);
+    f("spec_hash", r.spec_hash);
+    f("program_version", r.program_version);
+    f.later("numerics", r.numerics);
+    f.later("lineage", r.lineage_json);
+    f("extra", r.extra_json);
+    f("spec", r.resolved_spec_json);
+  }
+};
+
+namespace trainctl::ckpt {
 
 std::string ShardReceipt::to_json() const {
   TensorIndex index;
@@ -190,7 +177,7 @@ ShardReceipt ShardReceipt::from_json(const std::string& text) {
 std::string manifest_text(const Manifest& manifest) {
   std::string text = fmt::format(
       "{{\"format\":\"trainctl-checkpoint\",\"version\":{},\"root\":\"{}\",\"bytes\":{},\n\"state\":{},\n",
-      kFormatVersion, manifest.root, manifest.bytes, dump_json(state_json(manifest.state)));
+      kFormatVersion, manifest.root, manifest.bytes, record_text(manifest.state));
   append_tensors(text, manifest.tensors);
   TensorIndex index;
   for (const Tensor& tensor : manifest.tensors) index.add(tensor);
@@ -212,7 +199,7 @@ Manifest parse_manifest(const std::string& text, const std::string& path) {
       malformed(fmt::format("its version is {}, this program reads {}", dump_json(object.at("version")),
                             kFormatVersion));
     Manifest manifest;
-    manifest.state = read_state(object.at("state"));
+    manifest.state = record_of<StateInfo>(object.at("state"));
     manifest.root = object.at("root").get<std::string>();
     manifest.bytes = whole_number<uint64_t>(object.at("bytes"));
     manifest.tensors = read_tensors(object.at("tensors"));
@@ -235,7 +222,7 @@ Manifest parse_manifest(const std::string& text, const std::string& path) {
 std::string piece_text(const Piece& piece) {
   std::string text = fmt::format(
       "{{\"format\":\"trainctl-piece\",\"version\":{},\"rank\":{},\"ranks\":{},\n\"state\":{},\n",
-      kFormatVersion, piece.rank, piece.ranks, dump_json(state_json(piece.state)));
+      kFormatVersion, piece.rank, piece.ranks, record_text(piece.state));
   append_tensors(text, piece.tensors);
   TensorIndex index;
   for (const Tensor& tensor : piece.tensors) index.add(tensor);
@@ -253,7 +240,7 @@ Piece parse_piece(const std::string& text, const std::string& path) {
       malformed(fmt::format("its version is {}, this program reads {}", dump_json(object.at("version")),
                             kFormatVersion));
     Piece piece;
-    piece.state = read_state(object.at("state"));
+    piece.state = record_of<StateInfo>(object.at("state"));
     piece.rank = whole_number<int>(object.at("rank"));
     piece.ranks = whole_number<int>(object.at("ranks"));
     if (piece.rank < 0 || piece.rank >= piece.ranks)
@@ -266,12 +253,16 @@ Piece parse_piece(const std::string& text, const std::string& path) {
   }
 }
 
+std::string manifest_field(const std::string& manifest_text) {
+  return fmt::format("\"manifest_sha256\":\"{}\"", sha256_hex(manifest_text));
+}
+
 std::string commit_text(const std::string& manifest_text, const Manifest& manifest) {
   return fmt::format(
-      "{{\"format\":\"trainctl-commit\",\"version\":{},\"manifest_sha256\":\"{}\",\"root\":\"{}\",\"bytes\":{},"
+      "{{\"format\":\"trainctl-commit\",\"version\":{},{},\"root\":\"{}\",\"bytes\":{},"
       "\"run_id\":{},\"epoch\":{},\"step\":{}}}\n",
-      kFormatVersion, sha256_hex(manifest_text), manifest.root, manifest.bytes, json_string(manifest.state.run_id),
-      manifest.state.epoch, manifest.state.step);
+      kFormatVersion, manifest_field(manifest_text), manifest.root, manifest.bytes,
+      json_string(manifest.state.run_id), manifest.state.epoch, manifest.state.step);
 }
 
 }  // namespace trainctl::ckpt

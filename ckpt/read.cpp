@@ -25,7 +25,8 @@ struct Chunk {
 
 [[noreturn]] void fail(const std::string& message) { throw Error(ErrorCode::kCheckpoint, message); }
 
-/// Whatever cannot be read of a checkpoint is the checkpoint's fault, for exit statuses and for falling back to an older one.
+/// Any failure to read a checkpoint counts as damage of the checkpoint, for exit statuses and for the
+/// fall-back to an older one.
 template <typename Read>
 auto reading(Read&& read) {
   try {
@@ -71,7 +72,7 @@ class OpenCheckpoint final : public Checkpoint {
     const size_t out_pitch = size_t(box.cols()) * item;
     std::byte* const to = out + size_t(part.row_begin - box.row_begin) * out_pitch +
                           size_t(part.col_begin - box.col_begin) * item;
-    // A whole chunk whose rows follow each other in `out` needs no copy on the way.
+    // A whole chunk whose rows are contiguous in `out` is read directly, without a copy.
     if (part == chunk.entry->box && (part.cols() == box.cols() || part.rows() == 1) && !is_cached(chunk))
       return read_checked(chunk, {to, chunk.entry->bytes});
     const std::vector<std::byte>& data = cached(chunk);
@@ -147,9 +148,9 @@ std::unique_ptr<Checkpoint> Checkpoint::open(std::unique_ptr<StoredFiles> files)
       fail(fmt::format("{} is not a checkpoint: it has no {}", path, name));
   const std::string commit = reading([&] { return files->read_text(kCommitName); });
   const std::string text = reading([&] { return files->read_text(kManifestName); });
-  // Before anything in the manifest is believed, COMMIT must hold its hash; afterwards COMMIT must be exactly what
-  // follows from it.
-  if (commit.find(fmt::format("\"manifest_sha256\":\"{}\"", sha256_hex(text))) == std::string::npos)
+  // COMMIT must hold the hash of the manifest before the manifest is parsed; afterwards COMMIT must be
+  // exactly the text that follows from it.
+  if (commit.find(manifest_field(text)) == std::string::npos)
     fail(fmt::format("{0}/{1} or {0}/{2} is damaged: the SHA-256 that {2} holds is not that of {1}", path,
                      kManifestName, kCommitName));
   Manifest manifest = parse_manifest(text, path + "/" + kManifestName);

@@ -15,11 +15,7 @@ namespace {
 
 using Entry = ShardReceipt::Entry;
 
-std::string sha256_field(const std::string& manifest) {
-  return fmt::format("\"manifest_sha256\":\"{}\"", sha256_hex(manifest));
-}
-
-/// "" where it cannot be read.
+/// "" if it cannot be read.
 std::string text_of(StoredFiles& files, const char* name) {
   try {
     return files.has(name) ? files.read_text(name) : "";
@@ -42,7 +38,7 @@ class Place {
  public:
   explicit Place(StoredFiles& files) : files_(files) {}
   StoredFiles& files() { return files_; }
-  /// False where that cannot be read.
+  /// False if it cannot be read.
   bool read(const std::string& name, uint64_t offset, std::span<std::byte> out) {
     try {
       File* const file = open(name);
@@ -53,7 +49,7 @@ class Place {
       return false;
     }
   }
-  /// nullopt: absent, or not to be opened.
+  /// nullopt: absent, or it cannot be opened.
   std::optional<uint64_t> size(const std::string& name) {
     try {
       File* const file = open(name);
@@ -144,10 +140,11 @@ class Repairer {
     const auto step = own().files().named_step();
     return !step || *step == manifest.state.step;
   }
-  /// By this checkpoint's own COMMIT; or by a replica's, if this checkpoint holds what the manifest names.
+  /// By this checkpoint's own COMMIT; or by that of a replica, if this checkpoint holds what the manifest
+  /// names.
   bool is_vouched_for(const std::string& text, const Manifest& manifest, const std::string& commit,
                       size_t place) {
-    const std::string field = sha256_field(text);
+    const std::string field = manifest_field(text);
     if (commit.find(field) != std::string::npos) return true;
     for (size_t other = 1; other < places_.size(); ++other)
       if (place == 0 || place == other)
@@ -181,14 +178,14 @@ class Repairer {
     add(manifest_);  // a replica has the same files
     const std::string text = text_of(places_[place].files(), kManifestName);
     if (text == manifest_text_) return;
-    if (const auto manifest = parsed(text)) add(*manifest);  // whatever it says, hashes decide
+    if (const auto manifest = parsed(text)) add(*manifest);  // its text is not trusted: hashes decide
   }
   bool is_good_at(const StateInfo& state, const Entry& entry, const Copy& copy) {
     buffer_.resize(entry.bytes);
     return places_[copy.place].read(copy.file, copy.offset, buffer_) && xxh3(buffer_) == entry.content_hash &&
            xxh3(buffer_, identity_seed(state, entry.tensor, entry.role, entry.box)) == entry.hash;
   }
-  /// Its bytes are in buffer_ then.
+  /// If true, its bytes are in buffer_.
   const Copy* good_copy(const Entry& entry) {
     for (const Copy& copy : copies_[entry.content_hash])
       if (is_good_at(manifest_.state, entry, copy)) return &copy;

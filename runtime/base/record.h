@@ -14,14 +14,19 @@
 //
 // RecordOf<T>::fields is the list of a type that cannot hold it. A field is a record, an enum with Words, a
 // type that the JSON library converts (numbers, bools, texts, pairs, types with to_json and from_json), a
-// vector of these, or JSON in a text: f("lineage", as_json(r.lineage_json)). Pure; safe from any thread.
+// vector of these, or JSON in a text: f("lineage", as_json(r.lineage_json)). A number that is not finite is
+// null, and null is read as NaN; as_kind says which of them it is. Pure; safe from any thread.
 #pragma once
 #include <fmt/format.h>
 
+#include <cmath>
+#include <cstdint>
+#include <limits>
 #include <optional>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "runtime/base/error.h"
@@ -60,6 +65,17 @@ struct JsonText {
 template <typename Text>
 JsonText<Text> as_json(Text& text) {
   return {text};
+}
+
+/// "nan", "inf" or "-inf": of a number that is not finite, in a field beside it.
+///   f("loss", r.loss), f.when(!std::isfinite(r.loss), "loss_kind", as_kind(r.loss));
+template <typename Double>
+struct NumberKind {
+  Double& value;
+};
+template <typename Double>
+NumberKind<Double> as_kind(Double& value) {
+  return {value};
 }
 
 template <typename J>
@@ -120,10 +136,25 @@ class RecordWriter {
     static_assert(std::is_same_v<J, nlohmann::json>, "the order of its keys would be lost");
     return try_parse_json(json.text);
   }
+  template <typename Double>
+  static J json_of(const NumberKind<Double>& kind) {
+    return J(std::isnan(kind.value) ? "nan" : kind.value > 0 ? "inf" : "-inf");
+  }
 
  private:
   J& object_;
 };
+
+/// A number that T holds exactly: the JSON library would convert any other without an error. Throws
+/// BadRecord.
+template <typename T, typename J>
+T whole_number(const J& json) {
+  const bool fits = json.is_number_unsigned()
+                        ? std::in_range<T>(json.template get<uint64_t>())
+                        : json.is_number_integer() && std::in_range<T>(json.template get<int64_t>());
+  if (!fits) throw BadRecord(fmt::format("{} is no whole number in its range", dump_json(json)));
+  return json.template get<T>();
+}
 
 template <typename J>
 class RecordReader {
@@ -161,6 +192,10 @@ class RecordReader {
       const auto known = of_word<T>(word);
       if (!known) throw BadRecord(fmt::format("\"{}\" is no value that this program knows", word));
       value = *known;
+    } else if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
+      value = whole_number<T>(json);
+    } else if constexpr (std::is_floating_point_v<T>) {
+      value = json.is_null() ? std::numeric_limits<T>::quiet_NaN() : json.template get<T>();
     } else {
       json.get_to(value);
     }
@@ -178,6 +213,12 @@ class RecordReader {
   template <typename Text>
   static void read(const J& json, JsonText<Text>& value) {
     value.text = dump_json(json);
+  }
+  template <typename Double>
+  static void read(const J& json, NumberKind<Double>& kind) {
+    const auto word = json.template get<std::string>();
+    constexpr double kInfinity = std::numeric_limits<double>::infinity();
+    if (word == "inf" || word == "-inf") kind.value = word == "inf" ? kInfinity : -kInfinity;
   }
 
  private:

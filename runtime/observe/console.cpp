@@ -67,7 +67,7 @@ void TerminalConsole::draw_progress() {
 
 namespace {
 
-std::string key_value_line(const StepView& v, double unix_s) {
+std::string key_value_line(const StepLine& v, double unix_s) {
   std::string text = fmt::format("t={} step={}", utc_text(unix_s), v.step);
   const auto add = [&](const char* key, double value, const char* format) {
     if (!std::isnan(value)) text += fmt::format(" {}={}", key, fmt::format(fmt::runtime(format), value));
@@ -78,19 +78,19 @@ std::string key_value_line(const StepView& v, double unix_s) {
   add("tok_s", v.tokens_per_s, "{:.0f}");
   add("mfu", v.mfu, "{:.3f}");
   add("step_s", v.step_s, "{:.3g}");
-  add("val_loss", v.val_loss, "{:.4f}");
-  if (v.rank_count > 1) {
-    add("compute_min_s", v.compute_min_s, "{:.3g}");
-    add("compute_median_s", v.compute_median_s, "{:.3g}");
-    add("compute_max_s", v.compute_max_s, "{:.3g}");
-    text += fmt::format(" compute_max_rank={}", v.compute_max_rank);
-    if (!v.compute_max_node.empty()) text += " compute_max_node=" + v.compute_max_node;
+  add("val_loss", v.val_loss.value_or(NAN), "{:.4f}");
+  if (const Spread<double>* compute = v.compute()) {
+    add("compute_min_s", compute->min, "{:.3g}");
+    add("compute_median_s", compute->median, "{:.3g}");
+    add("compute_max_s", compute->max, "{:.3g}");
+    text += fmt::format(" compute_max_rank={}", compute->max_rank);
+    if (!compute->max_node.empty()) text += " compute_max_node=" + compute->max_node;
   }
   return text;
 }
 
 /// The columns of the table that fit; the header when `view` is null.
-std::string table_row(const StepView* v, double left_s, int columns) {
+std::string table_row(const StepLine* v, double left_s, int columns) {
   struct Cell {
     const char* name;
     int width;
@@ -99,7 +99,7 @@ std::string table_row(const StepView* v, double left_s, int columns) {
   const auto number = [&](double value, const char* format) {
     return std::isnan(value) ? std::string("-") : fmt::format(fmt::runtime(format), value);
   };
-  const StepView& view = v ? *v : StepView{};
+  const StepLine& view = v ? *v : StepLine{};
   const Cell cells[] = {{"step", 8, std::to_string(view.step)},
                         {"loss", 9, number(view.loss, "{:.4f}")},
                         {"gnorm", 9, number(view.grad_norm, "{:.3g}")},
@@ -107,7 +107,7 @@ std::string table_row(const StepView* v, double left_s, int columns) {
                         {"tok/s", 10, short_number(view.tokens_per_s)},
                         {"mfu", 8, number(view.mfu * 100, "{:.1f}%")},
                         {"step_s", 9, number(view.step_s, "{:.3g}")},
-                        {"data", 8, number(view.data_wait * 100, "{:.1f}%")},
+                        {"data", 8, number(view.data_wait() * 100, "{:.1f}%")},
                         {"eta", 10, short_duration(left_s)},
                         {"skew", 9, number(view.skew() * 100, "{:.0f}%")}};
   std::string row;
@@ -121,7 +121,7 @@ std::string table_row(const StepView* v, double left_s, int columns) {
 }
 
 /// The redrawn line in at most `columns` characters, so that it never wraps: first without its bar, then without its ends.
-std::string progress_text(const StepView& v, int64_t total, double left_s, int columns) {
+std::string progress_text(const StepLine& v, int64_t total, double left_s, int columns) {
   const double share = total > 0 ? double(v.step) / double(total) : 0;
   const std::string head = fmt::format(" {}/{}", v.step, total), percent = fmt::format(" {:5.1f} %", share * 100),
                     loss = fmt::format("  loss {}", std::isnan(v.loss) ? "-" : fmt::format("{:.4f}", v.loss)),
@@ -138,7 +138,7 @@ std::string progress_text(const StepView& v, int64_t total, double left_s, int c
 
 }  // namespace
 
-void TerminalConsole::step(const StepView& v, bool log, double unix_s) {
+void TerminalConsole::step(const StepLine& v, bool log, double unix_s) {
   if (v.skipped)
     note(fmt::format(" ! step {} is skipped: its loss or gradient norm is not finite; parameters are unchanged ({} so far)", v.step,
                      count_of(v.skipped_steps, "step")));
@@ -152,7 +152,7 @@ void TerminalConsole::step(const StepView& v, bool log, double unix_s) {
   const int64_t total = options_.total_steps;
   const double left_s = total > 0 && step_s_ > 0 ? double(total - v.step) * step_s_ : std::numeric_limits<double>::quiet_NaN();
   if (!options_.terminal) {
-    if (!log && std::isnan(v.val_loss)) return;
+    if (!log && !v.val_loss) return;
     return line(key_value_line(v, unix_s));
   }
   const int columns = options_.columns ? options_.columns() : 0;
@@ -160,7 +160,7 @@ void TerminalConsole::step(const StepView& v, bool log, double unix_s) {
     if (rows_++ % kRowsPerHeader == 0) line(table_row(nullptr, 0, columns));
     line(table_row(&v, left_s, columns));
   }
-  if (!std::isnan(v.val_loss)) line(fmt::format(" ▸ validation step {} · loss {:.4f}", v.step, v.val_loss));
+  if (v.val_loss) line(fmt::format(" ▸ validation step {} · loss {:.4f}", v.step, *v.val_loss));
   progress_ = progress_text(v, total, left_s, columns);
   if (unix_s - drawn_unix_s_ < kRedrawS && progress_shown_) return;
   drawn_unix_s_ = unix_s;

@@ -25,7 +25,7 @@ class TerminalConsole final : public Console {
 
   void say(const std::string& line) override;
   void note(const std::string& line) override;
-  void step(const StepView& view, bool log, double unix_s) override;
+  void step(const StepLine& view, bool log, double unix_s) override;
   void clear() override;
   void set_total_steps(int64_t total) override { options_.total_steps = total; }
   bool terminal() const { return options_.terminal; }

@@ -184,7 +184,7 @@ std::string render_status(const RunStatus& s, SupervisorState supervisor, double
   if (s.state == RunState::submitted && !supervised)
     return fmt::format("run        {} · submitted to Slurm {} ago, not started yet\nfiles      {}\nnext       {}\n",
                        s.run_id, short_duration(age_s), s.directory, "trainctl stop " + s.run_id);
-  const StepView last = step_view(s.last_step_json);
+  const StepLine last = step_view(s.last_step_json);
   const auto number = [](double value, const char* format) {
     return std::isnan(value) ? std::string("-") : fmt::format(fmt::runtime(format), value);
   };
@@ -202,10 +202,10 @@ std::string render_status(const RunStatus& s, SupervisorState supervisor, double
                       number(last.grad_norm, "{:.3g}"), number(last.lr, "{:.3g}"));
   text += fmt::format("speed      {} tokens/s · mfu {}\n", short_number(last.tokens_per_s),
                       number(last.mfu * 100, "{:.1f} %"));
-  if (last.rank_count > 1)
+  if (const Spread<double>* compute = last.compute())
     text += fmt::format("compute    {:.3g} s .. {:.3g} s (median) .. {:.3g} s (rank {}{}) a step\n",
-                        last.compute_min_s, last.compute_median_s, last.compute_max_s, last.compute_max_rank,
-                        last.compute_max_node.empty() ? "" : ", " + last.compute_max_node);
+                        compute->min, compute->median, compute->max, compute->max_rank,
+                        compute->max_node.empty() ? "" : ", " + compute->max_node);
   text += fmt::format("checkpoint {}\n", s.saved_step < 0 ? "none yet" : fmt::format("step {}", s.saved_step));
   const auto present = ranks_where(s, [](const RankStatus& r) { return r.phase == RankPhase::present; });
   if (!s.ended() && supervised)

@@ -1,8 +1,7 @@
 #include "runtime/run/record/slow_ranks.h"
 
 #include <fmt/format.h>
-
-#include "runtime/base/json.h"
+#include <fmt/ranges.h>
 
 namespace trainctl {
 namespace {
@@ -10,41 +9,34 @@ namespace {
 using nlohmann::json;
 
 /// "rank 5", "ranks 4, 5, 6 and 3 more".
-std::string ranks_text(const json& outliers) {
-  const json& ranks = outliers.at("ranks");
-  const int count = outliers.at("count");
-  std::string text = count == 1 ? "rank" : "ranks";
-  for (size_t i = 0; i < ranks.size(); ++i) text += fmt::format("{}{}", i ? ", " : " ", ranks[i].get<int>());
-  if (count > int(ranks.size())) text += fmt::format(" and {} more", count - int(ranks.size()));
+std::string ranks_text(const Outliers& o) {
+  std::string text = fmt::format("{} {}", o.count == 1 ? "rank" : "ranks", fmt::join(o.ranks, ", "));
+  if (o.count > int(o.ranks.size())) text += fmt::format(" and {} more", o.count - int(o.ranks.size()));
   return text;
 }
 
 }  // namespace
 
-std::vector<SlowRanks::Notice> SlowRanks::step(const std::string& step_json, double unix_s) {
+std::vector<SlowRanks::Notice> SlowRanks::step(const StepLine& line, double unix_s) {
   std::vector<Notice> notices;
-  const json step = try_parse_json(step_json);
-  if (!step.is_object() || !step.contains("ranks") || !step["ranks"].is_object()) return notices;
-  std::map<std::string, json> now;
-  for (const json& o : step["ranks"].value("outliers", json::array())) {
-    if (o.value("of", "") != "compute_s") continue;
-    const std::string node = o.value("node", "");
-    now[node.empty() ? ranks_text(o) : node] = o;
-  }
+  if (!line.ranks) return notices;
+  std::map<std::string, Outliers> now;
+  for (const Outliers& o : line.ranks->outliers)
+    if (o.of == "compute_s") now[o.node.empty() ? ranks_text(o) : o.node] = o;
   for (const auto& [who, o] : now) {
     Seen& seen = seen_[who];
     seen.absent_in_a_row = 0;
     if (seen.in_a_row++ == 0) seen.since_s = unix_s;
     if (seen.in_a_row < kReports || unix_s - seen.since_s < kSeconds || seen.noticed) continue;
     seen.noticed = true;
-    const double worst = o.at("worst"), median = o.at("median");
-    json fields = o;
-    fields["step"] = step.value("step", int64_t(0));
+    json fields = record_json(o);
+    fields["step"] = line.step;
     const std::string ranks = ranks_text(o);
-    notices.push_back({EventKind::slow_ranks, dump_json(fields),
-                       fmt::format(" ! {}{}: computing takes {:.2g} times as long as on the other ranks of "
-                                   "the stage ({:.3g} s against {:.3g} s)",
-                                   who, who == ranks ? "" : ", " + ranks, worst / median, worst, median)});
+    notices.push_back(
+        {EventKind::slow_ranks, dump_json(fields),
+         fmt::format(" ! {}{}: computing takes {:.2g} times as long as on the other ranks of the stage "
+                     "({:.3g} s against {:.3g} s)",
+                     who, who == ranks ? "" : ", " + ranks, o.worst / o.median, o.worst, o.median)});
   }
   for (auto it = seen_.begin(); it != seen_.end();) {
     Seen& seen = it->second;
@@ -60,7 +52,7 @@ std::vector<SlowRanks::Notice> SlowRanks::step(const std::string& step_json, dou
     }
     if (seen.noticed)
       notices.push_back({EventKind::slow_ranks_over,
-                         dump_json(json{{"who", it->first}, {"step", step.value("step", int64_t(0))}}),
+                         dump_json(json{{"who", it->first}, {"step", line.step}}),
                          fmt::format("   {}: computing takes as long as on the others again", it->first)});
     it = seen_.erase(it);
   }

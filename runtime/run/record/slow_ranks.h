@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "runtime/train/event_kind.h"
-
+#include "runtime/train/measure/step_line.h"
 
 namespace trainctl {
 
@@ -21,7 +21,7 @@ class SlowRanks {
   /// slow when it was an outlier in kReports consecutive reports with per-rank numbers and for at least
   /// kSeconds. Fewer reports are noise on busy cores. The node stops being slow when it was no outlier for as
   /// many reports and as long.
-  std::vector<Notice> step(const std::string& step_json, double unix_s);
+  std::vector<Notice> step(const StepLine& line, double unix_s);
   /// Forgets all counts. Call it for a new attempt, in which ranks may run on other nodes.
   void forget() { seen_.clear(); }
 

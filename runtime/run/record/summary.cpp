@@ -16,21 +16,21 @@ void RunSummary::Best::take(double value, int64_t at) {
   step = at;
 }
 
-void RunSummary::step(const StepView& v, double unix_s) {
+void RunSummary::step(const StepLine& v, double unix_s) {
   if (v.step <= 0) return;
   if (first_step_ == 0) {
     first_step_ = v.step;
-    first_tokens_ = v.tokens;
+    first_tokens_ = double(v.tokens);
     first_step_unix_s_ = unix_s;
-    step_tokens_ = v.tokens / double(v.step);
+    step_tokens_ = double(v.tokens) / double(v.step);
   }
   if (v.step > last_step_ && v.skipped) ++skipped_;
   last_step_ = std::max(last_step_, v.step);
-  last_tokens_ = std::max(last_tokens_, v.tokens);
+  last_tokens_ = std::max(last_tokens_, double(v.tokens));
   last_step_unix_s_ = unix_s;
   if (std::isfinite(v.loss)) last_loss_ = v.loss;
   training_.take(v.loss, v.step);
-  validation_.take(v.val_loss, v.step);
+  if (v.val_loss) validation_.take(*v.val_loss, v.step);
 }
 
 std::string RunSummary::render(double ended_unix_s) const {

@@ -12,7 +12,7 @@ class RunSummary {
  public:
   explicit RunSummary(double started_unix_s) : started_unix_s_(started_unix_s) {}
 
-  void step(const StepView& view, double unix_s);
+  void step(const StepLine& view, double unix_s);
 
   /// One line on time and speed, one on losses, one on skipped steps if there were any; "" if no step was
   /// finished.

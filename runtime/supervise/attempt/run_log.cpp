@@ -70,11 +70,11 @@ void RunLog::step(const StepReport& report) {
   status_.step = report.step;
   status_.step_unix_s = clock_.unix_s();
   status_.last_step_json = report.json;
-  const StepView view = step_view(report.json);
-  pace_.longest_step_s = std::max(pace_.longest_step_s, view.step_s);  // NaN is not larger
-  summary_.step(view, clock_.unix_s());
-  console_.step(view, report.log, clock_.unix_s());
-  for (const SlowRanks::Notice& notice : slow_.step(report.json, clock_.unix_s())) {
+  const StepLine line = step_view(report.json);
+  pace_.longest_step_s = std::max(pace_.longest_step_s, line.step_s);  // NaN is not larger
+  summary_.step(line, clock_.unix_s());
+  console_.step(line, report.log, clock_.unix_s());
+  for (const SlowRanks::Notice& notice : slow_.step(line, clock_.unix_s())) {
     event(notice.kind, notice.json);
     console_.note(notice.line);
   }

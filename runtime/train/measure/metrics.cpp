@@ -7,19 +7,8 @@
 #include <iterator>
 #include <utility>
 
-#include "runtime/base/json.h"
-
 namespace trainctl {
 namespace {
-
-void put(nlohmann::ordered_json& j, const char* key, double value) {
-  if (std::isfinite(value)) {
-    j[key] = value;
-    return;
-  }
-  j[key] = nullptr;
-  j[std::string(key) + "_kind"] = std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
-}
 
 /// "[1.25,null,...]" in 4 digits.
 template <typename Number>
@@ -35,6 +24,22 @@ std::string array_of(const std::vector<RankTimes>& ranks, Number number) {
   return "[" + fmt::to_string(text) + "]";
 }
 
+Phases phases_of(const std::vector<RankTimes>& ranks) {
+  const auto mean = [&](double RankTimes::*member) {
+    double sum = 0;
+    for (const RankTimes& t : ranks) sum += t.*member;
+    return sum / double(ranks.size());
+  };
+  return {.forward_s = mean(&RankTimes::forward_s),
+          .backward_s = mean(&RankTimes::backward_s),
+          .communication_s = mean(&RankTimes::communication_s),
+          .optimizer_s = mean(&RankTimes::optimizer_s),
+          .data_s = mean(&RankTimes::data_s),
+          .reporting_s = mean(&RankTimes::reporting_s),
+          .evaluation_s = mean(&RankTimes::evaluation_s),
+          .checkpoint_s = mean(&RankTimes::checkpoint_s)};
+}
+
 }  // namespace
 
 double StepNumbers::step_s() const {
@@ -44,42 +49,27 @@ double StepNumbers::step_s() const {
 }
 
 std::string to_json(const StepNumbers& n) {
-  nlohmann::ordered_json j{{"v", 1}, {"step", n.step}};
-  put(j, "loss", n.loss);
-  put(j, "grad_norm", n.grad_norm);
-  j["lr"] = n.lr;
-  j["tokens"] = n.tokens;
-  if (n.val_loss) put(j, "val_loss", *n.val_loss);
-  if (n.skipped) j["skipped"] = true;
-  if (n.skipped_total > 0) j["skipped_steps"] = n.skipped_total;
-  if (n.ranks.empty()) return dump_json(j);
-  const double step_s = std::max(n.step_s(), 1e-9), rate = double(n.tokens_per_step) / step_s;
-  j["step_s"] = step_s;
-  j["tokens_per_s"] = rate;
-  j["flops_per_s"] = rate * n.flops_per_token_causal;
-  j["flops_per_s_full_attention"] = rate * n.flops_per_token_full;
+  StepLine line{.step = n.step,
+                .tokens = n.tokens,
+                .loss = n.loss,
+                .grad_norm = n.grad_norm,
+                .lr = n.lr,
+                .val_loss = n.val_loss,
+                .skipped = n.skipped,
+                .skipped_steps = n.skipped_total};
+  if (n.ranks.empty()) return step_line_text(line);
+  line.step_s = std::max(n.step_s(), 1e-9);
+  line.tokens_per_s = double(n.tokens_per_step) / line.step_s;
+  line.flops_per_s = line.tokens_per_s * n.flops_per_token_causal;
+  line.flops_per_s_full_attention = line.tokens_per_s * n.flops_per_token_full;
   if (n.peak_flops_per_s > 0) {
-    j["mfu"] = rate * n.flops_per_token_causal / n.peak_flops_per_s;
-    j["mfu_full_attention"] = rate * n.flops_per_token_full / n.peak_flops_per_s;
+    line.mfu = line.flops_per_s / n.peak_flops_per_s;
+    line.mfu_full_attention = line.flops_per_s_full_attention / n.peak_flops_per_s;
   }
-  RankTimes sum;
-  for (const RankTimes& t : n.ranks) {
-    sum.forward_s += t.forward_s, sum.backward_s += t.backward_s, sum.communication_s += t.communication_s;
-    sum.optimizer_s += t.optimizer_s, sum.data_s += t.data_s, sum.checkpoint_s += t.checkpoint_s, sum.evaluation_s += t.evaluation_s;
-    sum.reporting_s += t.reporting_s;
-  }
-  const double count = double(n.ranks.size());
-  j["phases"] = {{"forward_s", sum.forward_s / count},
-                 {"backward_s", sum.backward_s / count},
-                 {"communication_s", sum.communication_s / count},
-                 {"optimizer_s", sum.optimizer_s / count},
-                 {"data_s", sum.data_s / count},
-                 {"reporting_s", sum.reporting_s / count},
-                 {"evaluation_s", sum.evaluation_s / count},
-                 {"checkpoint_s", sum.checkpoint_s / count}};
-  j["ranks"] = spread_json(n.ranks, n.stages, n.nodes);
-  if (auto gpus = gpu_spread_json(n.ranks, n.nodes); !gpus.is_null()) j["gpus"] = std::move(gpus);
-  return dump_json(j);
+  line.phases = phases_of(n.ranks);
+  line.ranks = rank_spread(n.ranks, n.stages, n.nodes);
+  line.gpus = gpu_spread(n.ranks, n.nodes);
+  return step_line_text(line);
 }
 
 std::string rank_numbers_json(const StepNumbers& n, uint64_t epoch) {

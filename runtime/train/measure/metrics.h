@@ -22,9 +22,7 @@ struct StepNumbers {
   double step_s() const;
 };
 
-/// One JSON object. Its size does not depend on the number of ranks: phases are means over ranks, other
-/// numbers of ranks are summarised (rank_spread.h). A non-finite number is null, and a second field with the
-/// ending "_kind" says which kind it is.
+/// A StepLine as text: phases are means over ranks, other numbers of ranks are summarised (rank_spread.h).
 std::string to_json(const StepNumbers& numbers);
 
 /// One JSON object with an array per number, in the order of ranks. Numbers have 4 digits; null: not known.

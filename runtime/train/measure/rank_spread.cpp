@@ -9,7 +9,6 @@
 namespace trainctl {
 namespace {
 
-using nlohmann::ordered_json;
 using Number = std::function<double(const RankTimes&)>;
 
 constexpr double kLeastShare = 0.15, kScatters = 4;
@@ -33,9 +32,10 @@ const NodeRanks* node_of(int rank, std::span<const NodeRanks> nodes) {
   return nullptr;
 }
 
-/// Smallest, median and largest of the finite ones; null if there are none.
-ordered_json spread_of(std::span<const RankTimes> ranks, std::span<const NodeRanks> nodes,
-                       const Number& number) {
+/// Of the finite numbers; without a value if there are none.
+template <typename Value = double>
+std::optional<Spread<Value>> spread_of(std::span<const RankTimes> ranks, std::span<const NodeRanks> nodes,
+                                       const Number& number) {
   std::vector<double> values;
   int least = -1, most = -1;
   for (size_t r = 0; r < ranks.size(); ++r) {
@@ -45,15 +45,15 @@ ordered_json spread_of(std::span<const RankTimes> ranks, std::span<const NodeRan
     if (least < 0 || value < number(ranks[size_t(least)])) least = int(r);
     if (most < 0 || value > number(ranks[size_t(most)])) most = int(r);
   }
-  if (values.empty()) return {};
-  ordered_json j{{"min", number(ranks[size_t(least)])},
-                 {"min_rank", least},
-                 {"median", median_of(values)},
-                 {"max", number(ranks[size_t(most)])},
-                 {"max_rank", most}};
-  if (const NodeRanks* node = node_of(least, nodes)) j["min_node"] = node->name;
-  if (const NodeRanks* node = node_of(most, nodes)) j["max_node"] = node->name;
-  return j;
+  if (values.empty()) return std::nullopt;
+  Spread<Value> spread{.min = Value(number(ranks[size_t(least)])),
+                       .median = Value(median_of(values)),
+                       .max = Value(number(ranks[size_t(most)])),
+                       .min_rank = least,
+                       .max_rank = most};
+  if (const NodeRanks* node = node_of(least, nodes)) spread.min_node = node->name;
+  if (const NodeRanks* node = node_of(most, nodes)) spread.max_node = node->name;
+  return spread;
 }
 
 struct Deviation {
@@ -124,35 +124,21 @@ std::vector<Outliers> outliers_of(std::span<const RankTimes> ranks, int stages,
   return found;
 }
 
-ordered_json spread_json(std::span<const RankTimes> ranks, int stages, std::span<const NodeRanks> nodes) {
-  ordered_json memory = spread_of(ranks, nodes, [](const RankTimes& t) { return t.peak_bytes; });
-  for (const char* key : {"min", "median", "max"}) memory[key] = uint64_t(memory[key].get<double>());
-  ordered_json j{{"count", ranks.size()},
-                 {"compute_s", spread_of(ranks, nodes, [](const RankTimes& t) { return t.compute_s(); })},
-                 {"wait_s", spread_of(ranks, nodes, [](const RankTimes& t) { return t.communication_s; })},
-                 {"peak_memory_bytes", std::move(memory)}};
-  auto list = ordered_json::array();
-  for (const Outliers& o : outliers_of(ranks, stages, nodes)) {
-    ordered_json entry{{"of", o.of},       {"ranks", o.ranks},
-                       {"count", o.count}, {"worst_rank", o.worst_rank},
-                       {"worst", o.worst}, {"median", o.median}};
-    if (!o.node.empty()) entry["node"] = o.node;
-    list.push_back(std::move(entry));
-  }
-  if (!list.empty()) j["outliers"] = std::move(list);
-  return j;
+RankSpread rank_spread(std::span<const RankTimes> ranks, int stages, std::span<const NodeRanks> nodes) {
+  return {.count = int(ranks.size()),
+          .compute_s = spread_of(ranks, nodes, [](const RankTimes& t) { return t.compute_s(); }),
+          .wait_s = spread_of(ranks, nodes, [](const RankTimes& t) { return t.communication_s; }),
+          .peak_memory_bytes =
+              spread_of<uint64_t>(ranks, nodes, [](const RankTimes& t) { return t.peak_bytes; }),
+          .outliers = outliers_of(ranks, stages, nodes)};
 }
 
-ordered_json gpu_spread_json(std::span<const RankTimes> ranks, std::span<const NodeRanks> nodes) {
-  ordered_json j;
-  const auto add = [&](const char* key, double RankTimes::*member) {
-    ordered_json spread = spread_of(ranks, nodes, [member](const RankTimes& t) { return t.*member; });
-    if (!spread.is_null()) j[key] = std::move(spread);
-  };
-  add("temperature_c", &RankTimes::temperature_c);
-  add("power_w", &RankTimes::power_w);
-  add("sm_clock_mhz", &RankTimes::sm_clock_mhz);
-  return j;
+std::optional<GpuSpread> gpu_spread(std::span<const RankTimes> ranks, std::span<const NodeRanks> nodes) {
+  const GpuSpread gpus{
+      .temperature_c = spread_of(ranks, nodes, [](const RankTimes& t) { return t.temperature_c; }),
+      .power_w = spread_of(ranks, nodes, [](const RankTimes& t) { return t.power_w; }),
+      .sm_clock_mhz = spread_of(ranks, nodes, [](const RankTimes& t) { return t.sm_clock_mhz; })};
+  return gpus.empty() ? std::nullopt : std::optional(gpus);
 }
 
 }  // namespace trainctl

@@ -3,12 +3,13 @@
 #pragma once
 #include <cmath>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "runtime/base/json.h"
 #include "runtime/train/measure/node_ranks.h"
+#include "runtime/train/measure/step_line.h"
 
 namespace trainctl {
 
@@ -28,18 +29,6 @@ struct RankTimes {
   double compute_s() const { return step_s - communication_s - data_s - reporting_s; }
 };
 
-/// Ranks of one node (or of the run if nodes are not known) for which one number differs from that of ranks
-/// with the same work.
-struct Outliers {
-  std::string of;          ///< compute_s | peak_memory_bytes | temperature_c | sm_clock_mhz
-  std::string node;        ///< "": nodes are not known
-  std::vector<int> ranks;  ///< the first kMostRanks of these ranks
-  int count = 0;           ///< the number of these ranks
-  int worst_rank = 0;
-  double worst = 0, median = 0;  ///< value of worst_rank; median of its stage
-  static constexpr size_t kMostRanks = 8;
-};
-
 /// The largest number of reported Outliers. Those that differ most come first.
 inline constexpr size_t kMostOutliers = 8;
 
@@ -51,12 +40,9 @@ inline constexpr size_t kMostOutliers = 8;
 std::vector<Outliers> outliers_of(std::span<const RankTimes> ranks, int stages,
                                   std::span<const NodeRanks> nodes);
 
-/// {"count":8, "compute_s":{"min":..,"min_rank":..,"median":..,"max":..,"max_rank":..,"max_node":..},
-/// "wait_s":.., "peak_memory_bytes":.., "outliers":[..]}; the same size for any number of ranks. `ranks` is
-/// not empty.
-nlohmann::ordered_json spread_json(std::span<const RankTimes> ranks, int stages,
-                                   std::span<const NodeRanks> nodes);
-/// The same form for the GPUs' readings: temperature_c, power_w, sm_clock_mhz; null if no rank has a GPU.
-nlohmann::ordered_json gpu_spread_json(std::span<const RankTimes> ranks, std::span<const NodeRanks> nodes);
+/// Of ranks in any number; `ranks` is not empty.
+RankSpread rank_spread(std::span<const RankTimes> ranks, int stages, std::span<const NodeRanks> nodes);
+/// Without a value if no rank has a GPU.
+std::optional<GpuSpread> gpu_spread(std::span<const RankTimes> ranks, std::span<const NodeRanks> nodes);
 
 }  // namespace trainctl

@@ -56,6 +56,14 @@ struct Turned {
   static void fields(auto& f, auto& r) { f("b", r.b), f("a", r.a); }
 };
 
+struct Reading {
+  double value = 0;
+  static void fields(auto& f, auto& r) {
+    f("value", r.value);
+    f.when(!std::isfinite(r.value), "kind", as_kind(r.value));
+  }
+};
+
 Tree example() {
   return {.epoch = UINT64_MAX, .at = 0.1, .tall = true, .colour = Colour::green, .history = R"([{"a":1}])",
           .first = {"x\n\"y\"", -5}, .leaves = {{"b", 2}, {"c", INT64_MIN}}, .words = {"", "two"},
@@ -79,6 +87,24 @@ TEST_CASE("a record comes back as it was", "[record]") {
 TEST_CASE("the order of the fields is kept where it is wanted", "[record]") {
   CHECK(dump_json(record_json<nlohmann::ordered_json>(Turned{})) == R"({"b":1,"a":2})");
   CHECK(dump_json(record_json(Turned{})) == R"({"a":2,"b":1})");
+}
+
+TEST_CASE("a number that its field cannot hold is refused", "[record]") {
+  for (const char* size : {"1.5", "1e3", "9223372036854775808", "true", "\"1\"", "null"})
+    CHECK_THROWS_AS(record_of_text<Leaf>(fmt::format(R"({{"name":"a","size":{}}})", size)), BadRecord);
+  CHECK(record_of_text<Leaf>(R"({"name":"a","size":-9223372036854775808})").size == INT64_MIN);
+  for (const char* b : {"2147483648", "-2147483649"})
+    CHECK_THROWS_AS(record_of_text<Turned>(fmt::format(R"({{"a":1,"b":{}}})", b)), BadRecord);
+  nlohmann::json negative = record_json(example());
+  negative["epoch"] = -1;
+  CHECK_THROWS_AS(record_of<Tree>(negative), BadRecord);
+}
+
+TEST_CASE("a number that is not finite comes back", "[record]") {
+  CHECK(std::isnan(record_of_text<Reading>(record_text(Reading{NAN})).value));
+  CHECK(record_text(Reading{INFINITY}) == R"({"kind":"inf","value":null})");
+  for (const double value : {double(INFINITY), -double(INFINITY), 0.5})
+    CHECK(record_of_text<Reading>(record_text(Reading{value})).value == value);
 }
 
 TEST_CASE("what an older version did not write keeps its default", "[record]") {

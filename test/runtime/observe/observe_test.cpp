@@ -106,7 +106,7 @@ TEST_CASE("numbers and durations are short") {
 TEST_CASE("off a terminal the console writes one key=value line when a step is due") {
   std::string text;
   TerminalConsole console({.total_steps = 100, .write = [&](const std::string& t) { text += t; }});
-  const StepView view = step_view(
+  const StepLine view = step_view(
       R"({"step":100,"loss":7.902,"grad_norm":1.92,"lr":6.3e-05,"tokens_per_s":518000,"mfu":0.421,"step_s":8.11})");
   console.step(view, false, 0);
   CHECK(text.empty());
@@ -138,7 +138,8 @@ TEST_CASE("on a narrow terminal nothing is wider than its lines") {
     std::string text;
     TerminalConsole console({.terminal = true, .total_steps = 600, .columns = [&] { return columns; },
                      .write = [&](const std::string& t) { text += t; }});
-    console.step(step_view(R"({"step":150,"loss":0.1667,"step_s":0.5,"tokens_per_s":518000,"lr":6.3e-05,"mfu":0.4})"), true, 0);
+    console.step(
+        {.step = 150, .loss = 0.1667, .lr = 6.3e-05, .step_s = 0.5, .tokens_per_s = 518000, .mfu = 0.4}, true, 0);
     CAPTURE(columns, text);
     int width = 0;
     for (size_t i = 0; i < text.size(); ++i) {

@@ -190,7 +190,7 @@ TEST_CASE("the summary names time, tokens, best losses and skipped steps", "[bad
   RunSummary summary(1000);
   CHECK(summary.render(1001).empty());
   const auto at = [](int64_t step, double loss, double val, bool skipped) {
-    return StepView{.step = step, .loss = loss, .tokens = double(step) * 100, .val_loss = val, .skipped = skipped};
+    return StepLine{.step = step, .tokens = step * 100, .loss = loss, .val_loss = val, .skipped = skipped};
   };
   summary.step(at(11, 3.0, kNan, false), 1010);
   summary.step(at(12, 2.0, 2.5, false), 1011);

@@ -133,6 +133,20 @@ TEST_CASE("smallest, median and largest, with the ranks and nodes that have them
   CHECK_FALSE(json::parse(step_line(times, {})).contains("gpus"));
 }
 
+TEST_CASE("a step's line is read as it was written") {
+  auto times = alike(16);
+  slow_down(times[5], 1.6);
+  const std::string text = step_line(times, nodes_of(16, 4), 7);
+  CHECK(step_line_text(step_view(text)) == text);
+  CHECK(step_view(text).compute()->max_node == "node2");
+  CHECK(step_view(text).ranks->outliers.at(0).ranks == std::vector<int>{5});
+  const std::string lost = to_json({.step = 8, .loss = NAN, .grad_norm = INFINITY, .val_loss = -INFINITY});
+  CHECK(lost == R"({"v":1,"step":8,"loss":null,"loss_kind":"nan","grad_norm":null,"grad_norm_kind":"inf",)"
+                R"("lr":0.0,"tokens":0,"val_loss":null,"val_loss_kind":"-inf"})");
+  CHECK(step_line_text(step_view(lost)) == lost);
+  CHECK(step_view("no line").step == 0);
+}
+
 TEST_CASE("the line of every rank's numbers is JSON with an array for each number") {
   auto times = alike(300);
   times[7].power_w = 512.345;
@@ -154,7 +168,7 @@ TEST_CASE("a slow node is reported once, and once when it is over") {
   double now_s = 1e9, pace_s = 0.02;
   const auto steps = [&](const std::vector<RankTimes>& t, int count) {
     for (int i = 0; i < count; ++i)
-      for (auto& notice : slow.step(step_line(t, nodes), now_s += pace_s)) all.push_back(notice);
+      for (auto& notice : slow.step(step_view(step_line(t, nodes)), now_s += pace_s)) all.push_back(notice);
   };
   steps(times, 100);  // two seconds of short steps
   CHECK(all.empty());
@@ -165,7 +179,7 @@ TEST_CASE("a slow node is reported once, and once when it is over") {
   steps(times, SlowRanks::kReports - 1);
   CHECK(all.empty());
   for (int i = 0; i < 3; ++i)
-    CHECK(slow.step(R"({"step":1})", now_s += pace_s).empty());  // carries no numbers of ranks
+    CHECK(slow.step({.step = 1}, now_s += pace_s).empty());  // carries no numbers of ranks
   steps(times, 20);
   REQUIRE(all.size() == 1);
   CHECK(all[0].kind == EventKind::slow_ranks);

@@ -1,0 +1,152 @@
+// StepLine: a line of metrics.jsonl. Rank 0 writes it and every view of a run reads it; its fields are listed
+// here, once.
+#pragma once
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/base/record.h"
+
+namespace trainctl {
+
+/// Smallest, median and largest number of the ranks that have it, and the ranks of the smallest and the largest.
+template <typename Number>
+struct Spread {
+  Number min{}, median{}, max{};
+  int min_rank = -1, max_rank = -1;
+  std::string min_node, max_node;  ///< "": nodes are not known
+  static void fields(auto& f, auto& r) {
+    f("min", r.min);
+    f("min_rank", r.min_rank);
+    f("median", r.median);
+    f("max", r.max);
+    f("max_rank", r.max_rank);
+    f.when(!r.min_node.empty(), "min_node", r.min_node);
+    f.when(!r.max_node.empty(), "max_node", r.max_node);
+  }
+};
+
+/// Ranks of one node (or of the run if nodes are not known) for which one number differs from that of ranks
+/// with the same work.
+struct Outliers {
+  std::string of;          ///< compute_s | peak_memory_bytes | temperature_c | sm_clock_mhz
+  std::string node;        ///< "": nodes are not known
+  std::vector<int> ranks;  ///< the first kMostRanks of these ranks
+  int count = 0;           ///< the number of these ranks
+  int worst_rank = 0;
+  double worst = 0, median = 0;  ///< value of worst_rank; median of its stage
+  static constexpr size_t kMostRanks = 8;
+  static void fields(auto& f, auto& r) {
+    f("of", r.of);
+    f("ranks", r.ranks);
+    f("count", r.count);
+    f("worst_rank", r.worst_rank);
+    f("worst", r.worst);
+    f("median", r.median);
+    f.when(!r.node.empty(), "node", r.node);
+  }
+};
+
+struct RankSpread {
+  int count = 0;  ///< ranks that reported
+  std::optional<Spread<double>> compute_s, wait_s;
+  std::optional<Spread<uint64_t>> peak_memory_bytes;
+  std::vector<Outliers> outliers;
+  static void fields(auto& f, auto& r) {
+    f("count", r.count);
+    f.maybe("compute_s", r.compute_s);
+    f.maybe("wait_s", r.wait_s);
+    f.maybe("peak_memory_bytes", r.peak_memory_bytes);
+    f.when(!r.outliers.empty(), "outliers", r.outliers);
+  }
+};
+
+/// What the sensors of the GPUs report.
+struct GpuSpread {
+  std::optional<Spread<double>> temperature_c, power_w, sm_clock_mhz;
+  bool empty() const { return !temperature_c && !power_w && !sm_clock_mhz; }
+  static void fields(auto& f, auto& r) {
+    f.maybe("temperature_c", r.temperature_c);
+    f.maybe("power_w", r.power_w);
+    f.maybe("sm_clock_mhz", r.sm_clock_mhz);
+  }
+};
+
+/// Seconds of each part of a step, as means over the ranks.
+struct Phases {
+  double forward_s = 0, backward_s = 0, communication_s = 0, optimizer_s = 0;
+  double data_s = std::numeric_limits<double>::quiet_NaN();
+  double reporting_s = 0, evaluation_s = 0, checkpoint_s = 0;
+  static void fields(auto& f, auto& r) {
+    f.later("forward_s", r.forward_s);
+    f.later("backward_s", r.backward_s);
+    f.later("communication_s", r.communication_s);
+    f.later("optimizer_s", r.optimizer_s);
+    f.later("data_s", r.data_s);
+    f.later("reporting_s", r.reporting_s);
+    f.later("evaluation_s", r.evaluation_s);
+    f.later("checkpoint_s", r.checkpoint_s);
+  }
+};
+
+/// Numbers that a line does not have are NaN. Its size does not depend on the number of ranks.
+struct StepLine {
+  static constexpr double kAbsent = std::numeric_limits<double>::quiet_NaN();
+
+  int64_t step = 0, tokens = 0;  ///< tokens of the run so far
+  double loss = kAbsent, grad_norm = kAbsent, lr = kAbsent;
+  std::optional<double> val_loss;  ///< of an evaluation after this step
+  bool skipped = false;            ///< loss or gradient norm were not finite; parameters were not updated
+  int64_t skipped_steps = 0;       ///< skipped steps of the run so far, including this one
+  double step_s = kAbsent;         ///< the longest of the ranks
+  double tokens_per_s = kAbsent, flops_per_s = kAbsent, flops_per_s_full_attention = kAbsent;
+  double mfu = kAbsent, mfu_full_attention = kAbsent;  ///< shares of the devices' peak, if it is known
+  std::optional<Phases> phases;
+  std::optional<RankSpread> ranks;
+  std::optional<GpuSpread> gpus;
+
+  /// The share of the step that was spent waiting for data; NaN: not known.
+  double data_wait() const { return phases ? phases->data_s / step_s : kAbsent; }
+  /// The ranks' times of computing, if two or more reported: of one there is nothing to compare.
+  const Spread<double>* compute() const {
+    return ranks && ranks->count > 1 && ranks->compute_s ? &*ranks->compute_s : nullptr;
+  }
+  /// (slowest rank's compute time) / (median) - 1; NaN if fewer than two ranks reported.
+  double skew() const { return compute() ? compute()->max / compute()->median - 1 : kAbsent; }
+
+  static void fields(auto& f, auto& r) {
+    const bool timed = !std::isnan(r.step_s), against_peak = !std::isnan(r.mfu);
+    f.written("v", 1);
+    f.later("step", r.step);
+    f.later("loss", r.loss);
+    f.when(!std::isfinite(r.loss), "loss_kind", as_kind(r.loss));
+    f.later("grad_norm", r.grad_norm);
+    f.when(!std::isfinite(r.grad_norm), "grad_norm_kind", as_kind(r.grad_norm));
+    f.later("lr", r.lr);
+    f.later("tokens", r.tokens);
+    f.maybe("val_loss", r.val_loss);
+    if (r.val_loss) f.when(!std::isfinite(*r.val_loss), "val_loss_kind", as_kind(*r.val_loss));
+    f.when(r.skipped, "skipped", r.skipped);
+    f.when(r.skipped_steps > 0, "skipped_steps", r.skipped_steps);
+    f.when(timed, "step_s", r.step_s);
+    f.when(timed, "tokens_per_s", r.tokens_per_s);
+    f.when(timed, "flops_per_s", r.flops_per_s);
+    f.when(timed, "flops_per_s_full_attention", r.flops_per_s_full_attention);
+    f.when(against_peak, "mfu", r.mfu);
+    f.when(against_peak, "mfu_full_attention", r.mfu_full_attention);
+    f.maybe("phases", r.phases);
+    f.maybe("ranks", r.ranks);
+    f.maybe("gpus", r.gpus);
+  }
+};
+
+/// One JSON object, the fields in the order above.
+std::string step_line_text(const StepLine& line);
+/// The line as a view of the run shows it: text that is not such an object gives a line without numbers.
+StepLine step_view(std::string_view text);
+
+}  // namespace trainctl
