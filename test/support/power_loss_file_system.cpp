@@ -113,7 +113,18 @@ const char* PowerLossFileSystem::why() const {
   return fault_ == Fault::no_space_from_here ? "No space left on device" : "Input/output error";
 }
 
+void PowerLossFileSystem::lose_power_after(uint64_t effects) {
+  const std::lock_guard lock(mutex_);
+  power_until_ = effects_.size() + effects;
+}
+
+void PowerLossFileSystem::repair() {
+  const std::lock_guard lock(mutex_);
+  fault_at_ = ~uint64_t(0);
+}
+
 void PowerLossFileSystem::fail_at(uint64_t effect, Fault fault) {
+  const std::lock_guard lock(mutex_);
   fault_at_ = effects_.size() + effect;
   fault_ = fault;
 }

@@ -36,10 +36,10 @@ class PowerLossFileSystem final : public FileSystem {
   PowerLossFileSystem();
 
   /// The power goes when `effects` more effects have happened (0: at once).
-  void lose_power_after(uint64_t effects) { power_until_ = effects_.size() + effects; }
+  void lose_power_after(uint64_t effects);
   /// The effect number `effect` from now on fails.
   void fail_at(uint64_t effect, Fault fault);
-  void repair() { fault_at_ = ~uint64_t(0); }
+  void repair();
   /// The file system refuses renameat2's flag, as NFS, Lustre and CephFS do (EINVAL, ENOSYS or EOPNOTSUPP all come to this).
   void refuse_rename_no_replace() { refuses_no_replace_ = true; }
   /// The file system cannot sync a folder. It makes names durable by itself and in order, as a server does that answers only after its
