@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <utility>
+
 #include "runtime/base/json.h"
 #include "runtime/base/units.h"
 
@@ -55,9 +57,12 @@ void RunLog::supervisor_begins(const std::string& take_over, const std::string& 
 
 void RunLog::rank_event(EventKind kind, const std::string& json) {
   event(kind, json);
-  if (kind != EventKind::save_retry) return;
+  const bool tells_memory = kind == EventKind::memory_off && !std::exchange(told_memory_off_, true);
+  if (kind != EventKind::save_retry && !tells_memory) return;
   const nlohmann::json fields = try_parse_json(json);
   if (!fields.is_object()) return;
+  if (tells_memory)
+    return console_.note("   no copies of the state in memory: " + fields.value("reason", "?"));
   console_.note(fmt::format("   attempt {} at the last save follows in {} s; make room or repair the disk, or stop the run to give "
                             "its last steps up",
                             fields.value("attempt", 0), fields.value("wait_s", 0.0)));

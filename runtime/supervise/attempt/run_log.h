@@ -84,7 +84,7 @@ class RunLog {
   std::string save_failure_;
   std::function<std::vector<NodeStatus>()> nodes_;
   double written_s_ = -1e9, ranks_written_s_ = -1e9;
-  bool told_journal_error_ = false;
+  bool told_journal_error_ = false, told_memory_off_ = false;
 };
 
 }  // namespace trainctl

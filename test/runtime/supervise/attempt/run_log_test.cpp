@@ -1,6 +1,7 @@
-// Goal: events.jsonl has each checkpoint of an attempt once, however many supervisors saw it.
-// Method: the records of one supervisor after another in the same run directory, also of one that died between
-//         the rename and its record.
+// Goal: events.jsonl has each checkpoint of an attempt once, however many supervisors saw it; a note that
+//       several ranks cause comes once.
+// Method: the records of one supervisor after another in the same run directory, also of one that died
+//         between the rename and its record.
 #include <catch2/catch.hpp>
 
 #include "runtime/base/json.h"
@@ -44,4 +45,18 @@ TEST_CASE("a checkpoint that a supervisor before has recorded is not recorded ag
   RunLog(fs, real_clock(), run, console).event(EventKind::start, R"({"epoch":2})");
   saved_before(20);
   CHECK(recorded() == "10 20 20 ");
+}
+
+TEST_CASE("that there are no copies in memory is said once, whichever ranks report it") {
+  const test::TemporaryFolder dir;
+  const RunDirectory run{dir.path()};
+  FileSystem& fs = real_file_system();
+  fs.make_directory(run.file("logs"));
+  std::string text;
+  TerminalConsole console{{.write = [&](const std::string& part) { text += part; }}};
+  RunLog log(fs, real_clock(), run, console);
+  for (const char* event : {R"({"rank":3,"reason":"/dev/shm is full"})", R"({"rank":1,"reason":"the same"})"})
+    log.rank_event(EventKind::memory_off, event);
+  CHECK(text.find("no copies of the state in memory: /dev/shm is full") != std::string::npos);
+  CHECK(text.find("the same") == std::string::npos);
 }
