@@ -1,19 +1,18 @@
 #include "ckpt/interval.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 
 #include "runtime/base/error.h"
-#include "runtime/base/text.h"
-#include "runtime/base/units.h"
 
 namespace trainctl::ckpt {
 namespace {
 
 /// No run has so many steps. The limit keeps every product with a step's time finite.
 constexpr double kMostSteps = 1e15;
+/// One failure says within a factor of about 4 how often they come, an assumption within one of about 100:
+/// the logarithms weigh about as the inverse of their variances.
+constexpr double kGivenWeight = 0.25;
 
 bool is_time(double seconds) { return std::isfinite(seconds) && seconds >= 0; }
 
@@ -26,37 +25,21 @@ int64_t whole_steps(double steps) { return int64_t(std::clamp(steps, 1.0, kMostS
 /// ceil that tolerates a rounding error of the division: 3 saves of 0.1 s fit into 0.3 s.
 double ceil_steps(double seconds, double step_s) { return std::ceil(seconds / step_s * (1 - 1e-12)); }
 
-std::string seconds_text(double seconds) {
-  return seconds < 60 ? fmt::format("{:.3g}s", seconds) : short_duration(seconds);
-}
-
 }  // namespace
-
-const char* name_of(IntervalBound bound) {
-  switch (bound) {
-    case IntervalBound::least_loss:
-      return "least loss";
-    case IntervalBound::min_steps:
-      return "the smallest number of steps allowed";
-    case IntervalBound::write_time:
-      return "the time that a save takes";
-    case IntervalBound::max_s:
-      return "the longest interval allowed";
-  }
-  return "?";
-}
-
-std::string IntervalDecision::text() const {
-  const std::string why =
-      bound == IntervalBound::least_loss ? "" : fmt::format("; decided by {}", name_of(bound));
-  return fmt::format("every {} ({}): least loss at {}, one failure in {}; loses {:.2g} %{}",
-                     count_of(steps, "step"), seconds_text(interval_s), seconds_text(ideal_s),
-                     seconds_text(mtbf_s), loss * 100, why);
-}
 
 double mtbf_of(const IntervalFacts& facts) {
   if (facts.mtbf_is_fixed) return facts.given_mtbf_s;
-  return (facts.given_mtbf_s + facts.observed_s) / double(1 + facts.failures);
+  const double failures = double(facts.failures);
+  const double given_s = std::max(facts.given_mtbf_s, facts.observed_s / (1 + failures));
+  if (facts.failures == 0) return given_s;
+  // A run that fails at every step gets nowhere in any case.
+  const double seen_s = std::max(facts.observed_s / failures, facts.step_s);
+  return std::exp((kGivenWeight * std::log(given_s) + failures * std::log(seen_s)) /
+                  (kGivenWeight + failures));
+}
+
+double interval_loss(const IntervalFacts& facts, double interval_s) {
+  return loss_of(facts.cost_s, interval_s, mtbf_of(facts));
 }
 
 IntervalDecision decide_interval(const IntervalFacts& facts, const IntervalLimits& limits) {

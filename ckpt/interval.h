@@ -13,14 +13,15 @@
 // rank for the memory of its node, a lost node for the memory of its partner, the loss of both for the run
 // directory.
 //
-// M = (given_mtbf_s + observed_s) / (1 + failures). So the given value counts as one failure in given_mtbf_s
-// seconds, and observations gradually replace it: after ten failures its weight is about a tenth.
+// M is the geometric mean of the given value, with the weight of a quarter of a failure, and of the observed
+// mean observed_s / failures, with the weight of its failures. So a given value that is wrong by
+// orders of magnitude is outweighed after a few failures; an arithmetic mean would need as many failures as
+// the factor by which it is wrong. A long time without a failure raises the given value to that time.
 //
 // Pure.
 // Source: J. W. Young, CACM 17(9), 1974; J. T. Daly, FGCS 22(3), 2006, first order.
 #pragma once
 #include <cstdint>
-#include <string>
 
 namespace trainctl::ckpt {
 
@@ -45,7 +46,6 @@ struct IntervalLimits {
 
 /// The reason for the interval.
 enum class IntervalBound { least_loss, min_steps, write_time, max_s };
-const char* name_of(IntervalBound);
 
 struct IntervalDecision {
   int64_t steps = 1;      ///< save after every `steps` steps
@@ -54,13 +54,12 @@ struct IntervalDecision {
   double ideal_s = 0;     ///< sqrt(2 * cost * mtbf), before limits
   double loss = 0;        ///< expected fraction of time lost by saves and by repeated work
   IntervalBound bound = IntervalBound::least_loss;
-  /// One line with the numbers, for the log: "every 12 steps (2m 4s): a save costs 0.4s, one failure in 5h
-  /// 20m; loses 0.6 %".
-  std::string text() const;
 };
 
 /// The mean time between failures that the decision uses.
 double mtbf_of(const IntervalFacts& facts);
+/// The expected fraction of time lost with a save every `interval_s` seconds (above 0).
+double interval_loss(const IntervalFacts& facts, double interval_s);
 
 /// The number of steps with the least loss that the limits allow; of equals the larger. The limits, in the
 /// order of priority: at least min_steps; at least as long as a save takes; at most max_s. If they contradict
