@@ -104,8 +104,8 @@ int report_mistakes(const std::vector<Diagnostic>& mistakes, const Context& cont
 }
 
 std::optional<std::string> risk_of(const JobSpec& job) {
-  if (job.checkpoint.every_steps > 0) return std::nullopt;
-  return fmt::format("note: a failure loses all steps: checkpoint.every_steps is 0, so {}",
+  if (job.checkpoint.saves_while_training()) return std::nullopt;
+  return fmt::format("note: a failure loses all steps: {}; checkpoint.interval = \"auto\" saves as often as pays",
                      job.checkpoint.on_exit ? "only the end and `stop` save a checkpoint" : "no checkpoint is saved");
 }
 

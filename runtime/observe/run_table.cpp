@@ -223,6 +223,7 @@ bool is_routine(EventKind kind) {
     case EventKind::attempt:
     case EventKind::starter:
     case EventKind::ranks_up:
+    case EventKind::interval:
     case EventKind::checkpoint: return true;
     default: return false;
   }
@@ -252,6 +253,8 @@ std::string words_of(EventKind kind, const json& e) {
     case EventKind::save_superseded:
     case EventKind::save_failed: return fmt::format("step {}: {}", text("step"), text("reason"));
     case EventKind::memory_off: return fmt::format("rank {}: {}", text("rank"), text("reason"));
+    case EventKind::interval:
+    case EventKind::interval_short: return text("text");
     case EventKind::end:
       return fmt::format("{} (exit {}){}", text("state"), text("exit_code"),
                          e.value("reason", "").empty() ? "" : ": " + text("reason"));

@@ -207,6 +207,12 @@ std::string render_status(const RunStatus& s, SupervisorState supervisor, double
                         compute->min, compute->median, compute->max, compute->max_rank,
                         compute->max_node.empty() ? "" : ", " + compute->max_node);
   text += fmt::format("checkpoint {}\n", s.saved_step < 0 ? "none yet" : fmt::format("step {}", s.saved_step));
+  for (const SaveInterval& interval : s.save_intervals)
+    text += fmt::format("saves      {}{}\n",
+                        interval.tier == SaveTier::directory
+                            ? ""
+                            : fmt::format("to the {} ", word_of(interval.tier)),
+                        interval.text());
   const auto present = ranks_where(s, [](const RankStatus& r) { return r.phase == RankPhase::present; });
   if (!s.ended() && supervised)
     text += fmt::format("ranks      {} of {} alive · updated {} ago\n", present.size(), s.ranks.size(),

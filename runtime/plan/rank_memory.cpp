@@ -50,7 +50,7 @@ void add_state(RankMemory& m, const JobSpec& job, const DeviceModel& device,
     m.pinned_host = staging_bytes(sharding.optimizer);
     return;
   }
-  const bool saves = job.checkpoint.every_steps > 0 || job.checkpoint.on_exit;
+  const bool saves = job.checkpoint.saves_while_training() || job.checkpoint.on_exit;
   m.saving = saves ? std::min(kSaveBytes, written) : 0;
 }
 

@@ -308,15 +308,17 @@ void check_operation(Resolution& r) {
     r.report("W0502", "data.val is given but eval.every_steps is 0: it is never evaluated", {"data.val", "eval.every_steps"},
              {"set eval.every_steps, or remove data.val"});
   const CheckpointSpec& c = job.checkpoint;
-  if (r.sound({"checkpoint.every_steps", "checkpoint.keep_every_steps"}) && c.keep_every_steps > 0 &&
-      c.every_steps > 0 && c.keep_every_steps % c.every_steps != 0)
-    r.report("E0601", "keep_every_steps must be a multiple of every_steps: only saved steps can be kept",
-             {"checkpoint.keep_every_steps", "checkpoint.every_steps"},
-             {fmt::format("use a multiple of {}", c.every_steps)});
-  if (r.sound({"checkpoint.every_steps", "fault_tolerance.max_restarts"}) && c.every_steps == 0 &&
-      job.fault_tolerance.max_restarts > 0)
+  if (r.sound({"checkpoint.every_steps", "checkpoint.interval"}) && c.every_steps > 0 &&
+      c.interval == SaveIntervalChoice::automatic)
+    r.report("E0601", "an automatic interval decides by itself after how many steps to save",
+             {"checkpoint.interval", "checkpoint.every_steps"},
+             {"leave every_steps out", "or interval; every_seconds limits an automatic interval"});
+  if (r.sound({"checkpoint.every_steps", "checkpoint.every_seconds", "checkpoint.keep_every_steps",
+               "checkpoint.interval", "fault_tolerance.max_restarts"}) &&
+      !c.saves_while_training() && job.fault_tolerance.max_restarts > 0)
     r.report("W0601", "restarts begin at step 0 again, because no checkpoint is saved before the end",
-             {"fault_tolerance.max_restarts", "checkpoint.every_steps"}, {"set checkpoint.every_steps"});
+             {"fault_tolerance.max_restarts", "checkpoint.every_steps"},
+             {"set checkpoint.interval = \"auto\"", "or checkpoint.every_steps"});
   const FaultSpec& f = job.fault_tolerance;
   if (r.sound({"fault_tolerance.collective_timeout_seconds", "fault_tolerance.step_timeout_seconds"}) &&
       f.collective_timeout_seconds > f.step_timeout_seconds)

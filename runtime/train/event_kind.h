@@ -14,6 +14,8 @@ enum class EventKind {
   node_up, node_lost, node_failed, quarantine,
   // Of training.
   checkpoint, save_failed, save_superseded, memory_off, save_retry, step_skipped, slow_ranks, slow_ranks_over,
+  // Of the calendar of saves.
+  interval, interval_short,
 };
 
 template <>
@@ -24,7 +26,8 @@ struct Words<EventKind> {
       "stop_requested", "regroup",
       "node_up",    "node_lost",   "node_failed", "quarantine",
       "checkpoint", "save_failed", "save_superseded", "memory_off", "save_retry", "step_skipped",
-      "slow_ranks", "slow_ranks_over"};
+      "slow_ranks", "slow_ranks_over",
+      "interval", "interval_short"};
 };
 
 }  // namespace trainctl

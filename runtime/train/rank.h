@@ -12,6 +12,7 @@
 #include "runtime/train/control.h"
 #include "runtime/train/device_copies.h"
 #include "runtime/train/measure/node_ranks.h"
+#include "runtime/train/save/save_interval.h"
 
 namespace trainctl {
 
@@ -30,6 +31,7 @@ struct RankOptions {
   std::string gradients_dir;
   double matmul_flops_per_s = 0;      ///< peak of a rank for MFU; 0: unknown
   size_t most_staging_bytes = kStagingBytes;   ///< limit of the pinned host memory for saving and loading
+  std::vector<SaveHistory> saves;     ///< what earlier attempts tell about saves and failures
   std::vector<NodeRanks> nodes;                ///< the ranks of each node, in order; empty: one machine
   int gpu = -1;                       ///< index of this rank's GPU, for readings from the driver; -1: none
 };

@@ -62,6 +62,7 @@ struct Trainer::Impl {
   DataPosition start;   // of the step that this process begins with
   BadSteps bad_steps;
   std::unique_ptr<GpuWatch> gpu_watch;    // of a rank with a GPU
+  std::unique_ptr<SaveDecider> calendar;
   double last_loss = NAN, saving_s = 0;   // saving_s: since the last report
   double step_ended_s = NAN, apart_s = 0; // when the last step ended; evaluation and saving since then
   double peak_flops_per_s = 0;            // of all devices together; known to rank 0, which reports
@@ -153,6 +154,7 @@ struct Trainer::Impl {
                                                  .source = device_chunks.get(),
                                                  .written = [this](uint64_t n) { activity.progress(n, 0, true); }},
                                     control, fs, std::move(slots));
+    calendar = make_save_decider(job, options, world.rank(), step, saver->has_memory(), control, clock);
   }
 
   /// Loads the kernels of a step, where a device loads any: no peer waits for this rank yet.
@@ -240,6 +242,7 @@ struct Trainer::Impl {
     double loss = 0, grad_norm = 0;
     bool stop = false;
     SavesUnderWay saves;   // of any rank
+    SaveSet due;           // decided by rank 0
   } scalars;                               // of the newest step
   StepFate fate = StepFate::apply;
 
@@ -256,7 +259,7 @@ struct Trainer::Impl {
   Scalars exchange_scalars() {
     const size_t chunks = size_t(tables.grids.total);
     const size_t all_mb = size_t(job.batch.global_sequences / job.batch.micro_sequences);
-    std::vector<double> values(chunks + all_mb + 3, 0.0);
+    std::vector<double> values(chunks + all_mb + 4, 0.0);
     params->add_gradient_squares(tables.grids.first_chunk, std::span(values).first(chunks));
     // The stream has come to its end: the losses are there.
     const size_t own_mb = all_mb / size_t(mesh.dp);
@@ -268,6 +271,7 @@ struct Trainer::Impl {
     votes[0] = control.stop_level() != StopLevel::none;
     votes[1] = saves.writing;
     votes[2] = saves.holds;
+    votes[3] = calendar->due(step + 1);
     sum_over_mesh(values);
     Scalars s;
     double squares = 0;
@@ -277,6 +281,7 @@ struct Trainer::Impl {
     s.grad_norm = std::sqrt(squares);
     s.stop = votes[0] > 0;
     s.saves = {.writing = votes[1] > 0, .holds = votes[2] > 0};
+    s.due = SaveSet(votes[3]);
     return s;
   }
 
@@ -314,8 +319,10 @@ struct Trainer::Impl {
     // Before the ranks talk: when one of them begins its next copy, the copies of this state are complete on all.
     const double fence_s = clock.monotonic_s();
     saver->fence();
-    saving_s += clock.monotonic_s() - fence_s;
+    const double fenced_s = clock.monotonic_s() - fence_s;
+    saving_s += fenced_s;
     scalars = exchange_scalars();
+    calendar->fenced(fenced_s, scalars.saves.writing);
     activity.enter(RunPhase::optimizer, step + 1);
     fate = apply_or_skip(scalars);
     return fate == StepFate::apply;
@@ -345,6 +352,7 @@ struct Trainer::Impl {
     times.optimizer_s = end - reduce_began_s - (waited() - waited_until_reduce_s);
     times.communication_s = waited() - waited_before;
     times.step_s = end - begin + times.reporting_s;
+    calendar->stepped(times.step_s);
     step_ended_s = end;
     times.checkpoint_s = std::exchange(saving_s, 0.0);
     ++step;
@@ -354,14 +362,6 @@ struct Trainer::Impl {
     activity.enter(RunPhase::reporting, step);
     report(val_loss, last);
     return scalars.stop;
-  }
-
-  void note_gpu() {
-    if (!gpu_watch) return;
-    const kernels::GpuReadings now = gpu_watch->last();
-    times.temperature_c = now.temperature_c.value_or(NAN);
-    times.power_w = now.power_w.value_or(NAN);
-    times.sm_clock_mhz = now.sm_clock_mhz.value_or(NAN);
   }
 
   void report(std::optional<double> val_loss, int64_t last) {
@@ -385,7 +385,7 @@ struct Trainer::Impl {
     const bool each = every > 0 && (step % every == 0 || step == last);
     if (log || each) {
       times.peak_bytes = double(backend.is_host() ? peak_resident_bytes() : backend.peak_allocated_bytes());
-      note_gpu();
+      if (gpu_watch) note_gpu(*gpu_watch, times);
       n.ranks = gather_times(mesh, comms, times);
     }
     if (world.rank() == 0)
@@ -452,9 +452,13 @@ struct Trainer::Impl {
       return activity.waiting(kSupervisorWait, "publish the checkpoint", [&] { return control.await_saved(number).ok; });
     });
   }
+  void stage(const SaveTargets& now) {
+    calendar->count(step, now.directory && !scalars.saves.writing,
+                    [&] { saver->stage(state_info(), now, scalars.saves); });
+  }
   SaveTargets due() const {
     const auto is = [this](int64_t every) { return every > 0 && step % every == 0; };
-    return {saver->has_memory() && is(job.checkpoint.memory_every_steps), is(job.checkpoint.every_steps)};
+    return {saver->has_memory() && is(job.checkpoint.memory_every_steps), scalars.due.has(SaveTier::directory)};
   }
 
   /// Ends what the last step began, and waits until everyone has: a communicator's end cuts off what is under way on its peers too.
@@ -476,7 +480,7 @@ struct Trainer::Impl {
         save_at_the_end({.step = step, .stopped = stop, .longest_wait_s = longest_save_wait_s(job.fault_tolerance)},
                         [&] { return save_now(); }, world.host(), control, clock);
       else if (now.any())
-        saving([&] { return saver->stage(state_info(), now, scalars.saves), true; });
+        saving([&] { return stage(now), true; });
     }
     saver->finish();
     activity.enter(RunPhase::leaving);
@@ -491,10 +495,5 @@ Trainer::Trainer(const JobSpec& job, const RankOptions& options, Communicator& w
     : impl_(std::make_unique<Impl>(job, options, world, backend, control, fs)) {}
 Trainer::~Trainer() = default;
 RankOutcome Trainer::run() { return impl_->run(); }
-
-RankOutcome run_rank(const JobSpec& job, const RankOptions& options, Communicator& world, kernels::Backend& backend,
-                     Control& control, FileSystem& fs) {
-  return Trainer(job, options, world, backend, control, fs).run();
-}
 
 }  // namespace trainctl

@@ -9,9 +9,11 @@
 #include "runtime/train/bad_steps.h"
 #include "runtime/train/checkpointing.h"
 #include "runtime/model/executor.h"
+#include "runtime/train/measure/gpu_watch.h"
 #include "runtime/train/measure/metrics.h"
 #include "runtime/plan/rank_plan.h"
 #include "runtime/train/rank.h"
+#include "runtime/train/save/save_decider.h"
 
 namespace trainctl {
 
@@ -37,6 +39,13 @@ DeviceModel device_of_rank(const JobSpec& job, const kernels::Backend& backend,
 /// axis at a time, so that no rank exchanges messages with all others. Collective.
 std::vector<RankTimes> gather_times(const parallel::MeshShape& shape, const MeshCommunicators& comms,
                                     const RankTimes& own);
+
+/// The calendar of saves of a rank that begins after `step`. Its decisions become events.
+std::unique_ptr<SaveDecider> make_save_decider(const JobSpec& job, const RankOptions& options, int rank,
+                                               int64_t step, bool in_memory, Control& control, Clock& clock);
+
+/// The newest readings of a rank's GPU. NaN: the driver does not report that.
+void note_gpu(GpuWatch& watch, RankTimes& times);
 
 data::DatasetOptions dataset_options(const JobSpec& job, bool validation);
 

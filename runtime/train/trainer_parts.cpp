@@ -13,6 +13,7 @@
 #include "ckpt/pieces.h"
 #include "kernels/device.h"
 #include "runtime/base/error.h"
+#include "runtime/base/record.h"
 #include "runtime/base/json.h"
 #include "runtime/base/process_memory.h"
 #include "runtime/base/units.h"
@@ -56,6 +57,30 @@ std::vector<RankTimes> gather_times(const parallel::MeshShape& shape, const Mesh
     gathered = std::move(parts);
   }
   return gathered;
+}
+
+std::unique_ptr<SaveDecider> make_save_decider(const JobSpec& job, const RankOptions& options, int rank,
+                                               int64_t step, bool in_memory, Control& control, Clock& clock) {
+  const auto event = [&control](EventKind kind) {
+    return [&control, kind](const auto& record) { control.event(kind, record_text(record)); };
+  };
+  return std::make_unique<SaveDecider>(
+      SaveDecider::Options{.decides = rank == 0,
+                           .checkpoint = job.checkpoint,
+                           .history = options.saves,
+                           .nodes = int(std::max<size_t>(1, options.nodes.size())),
+                           .step = step,
+                           .waits = !in_memory,
+                           .decided = event(EventKind::interval),
+                           .warned = event(EventKind::interval_short)},
+      clock);
+}
+
+void note_gpu(GpuWatch& watch, RankTimes& times) {
+  const kernels::GpuReadings now = watch.last();
+  times.temperature_c = now.temperature_c.value_or(NAN);
+  times.power_w = now.power_w.value_or(NAN);
+  times.sm_clock_mhz = now.sm_clock_mhz.value_or(NAN);
 }
 
 data::DatasetOptions dataset_options(const JobSpec& job, bool validation) {
@@ -231,6 +256,11 @@ void check_validation_size(const data::Dataset& validation, const JobSpec& job) 
               fmt::format("the validation set holds {} sequences of {} tokens, fewer than parallelism.lanes = {} x "
                           "batch.micro_sequences = {}; give it more text or set eval.every_steps = 0",
                           validation.samples_per_epoch(), job.data.seq_len, job.parallelism.lanes, job.batch.micro_sequences));
+}
+
+RankOutcome run_rank(const JobSpec& job, const RankOptions& options, Communicator& world,
+                     kernels::Backend& backend, Control& control, FileSystem& fs) {
+  return Trainer(job, options, world, backend, control, fs).run();
 }
 
 }  // namespace trainctl

@@ -112,6 +112,7 @@ RankOptions options_of(const RunDirectory& run, const RunIdentity& identity, con
           .max_steps = attempt.max_steps,
           .gradients_dir = job.job.observability.save_gradients ? run.file("gradients") : "",
           .matmul_flops_per_s = attempt.matmul_flops_per_s,
+          .saves = attempt.saves,
           .nodes = std::move(nodes)};
 }
 

@@ -16,6 +16,7 @@
 #include "runtime/base/record.h"
 #include "runtime/run/record/crash_record.h"
 #include "runtime/spec/parse.h"
+#include "runtime/train/save/save_interval.h"
 
 namespace trainctl {
 
@@ -77,6 +78,7 @@ struct AttemptFile {
   int threads_per_rank = 0;  ///< the value chosen for `auto` at launch or resume; 0: use the spec's value
   double matmul_flops_per_s = 0;       ///< the peak that mfu is computed from
   std::vector<std::string> overrides;  ///< PATH=VALUE changes of the spec for this attempt's width
+  std::vector<SaveHistory> saves;      ///< what earlier attempts tell about each tier
   // Where the attempt runs, for a supervisor that takes it over.
   struct Node {
     std::string name;
@@ -103,6 +105,7 @@ struct AttemptFile {
     f("threads_per_rank", r.threads_per_rank);
     f("matmul_flops_per_s", r.matmul_flops_per_s);
     f.later("overrides", r.overrides);
+    f.when(!r.saves.empty(), "saves", r.saves);
     f.later("nodes", r.nodes);
     f.later("mark", r.mark);
     f.later("pmix", r.pmix);

@@ -10,6 +10,7 @@
 #include "runtime/base/file_system.h"
 #include "runtime/base/record.h"
 #include "runtime/machine/node_facts.h"
+#include "runtime/train/save/save_interval.h"
 
 namespace trainctl {
 
@@ -98,6 +99,7 @@ struct RunStatus {
   std::string lineage_json = "[]";    ///< see runtime/spec/lineage.h
   std::string reason;                 ///< why the run ended, or restarted last
   std::string advice;                 ///< the next command for the user
+  std::vector<SaveInterval> save_intervals;  ///< the newest of each tier; empty: none is known yet
   std::vector<NodeStatus> nodes;  ///< empty: the run uses this machine alone
   std::vector<RankStatus> ranks;
 
@@ -129,6 +131,7 @@ struct RunStatus {
     f.later("lineage", as_json(r.lineage_json));
     f("reason", r.reason);
     f("advice", r.advice);
+    f.when(!r.save_intervals.empty(), "save_intervals", r.save_intervals);
     f.later("nodes", r.nodes);
   }
 };

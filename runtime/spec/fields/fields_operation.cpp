@@ -36,6 +36,48 @@ void declare_copies_in_memory(DeclareSection& checkpoint) {
       .example("\"5m\"");
 }
 
+void declare_when_to_save(DeclareSection& checkpoint) {
+  checkpoint
+      .choice("interval", {"given", "auto"},
+              "`given`: save as `every_steps` and `every_seconds` say. `auto`: after the number of steps "
+              "with which saves and repeated work lose the least time (Young and Daly: the square root of "
+              "2 x cost of a save x time between failures), as measured; `trainctl status` shows it.")
+      .to(IN_JOB(checkpoint.interval))
+      .fallback(std::string("given"))
+      .example("\"auto\"");
+  checkpoint.integer("every_steps", "Save after every so many steps; 0: not by steps.")
+      .to(IN_JOB(checkpoint.every_steps))
+      .from(0)
+      .upto(1e12)
+      .unit(Unit::steps)
+      .fallback(int64_t{0})
+      .also({"save_interval", "save_every"})
+      .example("500");
+  checkpoint
+      .number("every_seconds",
+              "Save after the first step that ends so long after the last save began; with `every_steps`, "
+              "whichever comes first. With `interval` auto it is the longest interval (else an hour). 0: not "
+              "by time.")
+      .to(IN_JOB(checkpoint.every_seconds))
+      .from(0)
+      .upto(30 * kDayS)
+      .unit(Unit::seconds)
+      .fallback(0.0)
+      .also({"every_minutes", "save_minutes"})
+      .example("\"10m\"");
+  checkpoint
+      .number("mtbf_seconds",
+              "Mean time between failures of the whole run, if it is known, for `interval` auto; 0: what the "
+              "run observes, beginning with a week, or 200 days divided by its nodes.")
+      .to(IN_JOB(checkpoint.mtbf_seconds))
+      .from(0)
+      .upto(3650 * kDayS)
+      .unit(Unit::seconds)
+      .fallback(0.0)
+      .also({"mtbf", "mtbf_hours"})
+      .example("\"5h\"");
+}
+
 void declare_checkpoints(std::vector<Field>& table, std::vector<Section>& sections) {
   DeclareSection eval(table, sections, "eval", "Loss on the validation data.", Change::free);
   eval.integer("every_steps", "Evaluate after every so many steps; 0: never.")
@@ -62,14 +104,7 @@ void declare_checkpoints(std::vector<Field>& table, std::vector<Section>& sectio
       .fallback(std::string())
       .also({"directory", "path", "save_dir"})
       .example("\"/ckpt/job\"");
-  checkpoint.integer("every_steps", "Save after every so many steps; 0: only at the end and on request.")
-      .to(IN_JOB(checkpoint.every_steps))
-      .from(0)
-      .upto(1e12)
-      .unit(Unit::steps)
-      .fallback(int64_t{0})
-      .also({"save_interval", "save_every", "interval"})
-      .example("500");
+  declare_when_to_save(checkpoint);
   checkpoint.boolean("on_exit", "Save at the end of training.").to(IN_JOB(checkpoint.on_exit)).fallback(true);
   checkpoint
       .integer("keep_last",
@@ -81,12 +116,14 @@ void declare_checkpoints(std::vector<Field>& table, std::vector<Section>& sectio
       .also({"keep", "max_to_keep"});
   checkpoint
       .integer("keep_every_steps",
-               "Also keep, without a limit, the checkpoints of steps divisible by this; 0: none.")
+               "Milestones: save after steps divisible by this, too, and keep those checkpoints without a "
+               "limit; 0: none.")
       .to(IN_JOB(checkpoint.keep_every_steps))
       .from(0)
       .upto(1e12)
       .unit(Unit::steps)
       .fallback(int64_t{0})
+      .also({"milestone_every_steps", "milestones"})
       .example("5000");
   checkpoint.number("chunk_mib", "Largest piece of a tensor that is written and hashed at once.")
       .to(IN_JOB(checkpoint.chunk_mib))

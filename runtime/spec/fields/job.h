@@ -114,10 +114,14 @@ struct EvalSpec {
 };
 
 enum class MemoryCopies { automatic, on, off };
+enum class SaveIntervalChoice { given, automatic };
 
 struct CheckpointSpec {
   std::string dir;                             // "" : <run>/ckpt
-  int64_t every_steps = 0;                     // 0: only at the end and on request
+  SaveIntervalChoice interval = SaveIntervalChoice::given;
+  int64_t every_steps = 0;                     // 0: not by steps
+  double every_seconds = 0;                    // 0: not by time
+  double mtbf_seconds = 0;                     // mean time between failures of the run; 0: observed
   bool on_exit = true;
   int keep_last = 3;
   int64_t keep_every_steps = 0;
@@ -125,6 +129,11 @@ struct CheckpointSpec {
   MemoryCopies memory = MemoryCopies::automatic;   // copies of the state in the memory of its node
   int64_t memory_every_steps = 1;              // 0: only with every_steps
   double exit_timeout_seconds = 60;            // longest wait at the end for a write that is under way
+  /// Whether anything is saved before the end.
+  bool saves_while_training() const {
+    return interval == SaveIntervalChoice::automatic || every_steps > 0 || every_seconds > 0 ||
+           keep_every_steps > 0;
+  }
 };
 
 enum class TooFewNodes { wait, requeue, stop };

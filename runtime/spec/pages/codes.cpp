@@ -183,8 +183,12 @@ const std::vector<CodePage> kOperation = {
     {"E0507", "No initial weights",
      "model.init.from names no safetensors file and no Hugging Face folder that can be read.",
      R"("init": {"from": "models/gpt2"})", "Correct the path, or remove the field to start from random weights."},
-    {"E0601", "keep_every_steps and every_steps do not fit", "Only steps that are saved can be kept.",
-     R"("every_steps": 500, "keep_every_steps": 1200)", "Use 1000 or 1500."},
+    {"E0601", "An automatic and a given interval",
+     "With checkpoint.interval \"auto\" the run decides after how many steps it saves, from what a save "
+     "costs and how often the run fails. every_steps says something else.",
+     R"("interval": "auto", "every_steps": 500)",
+     "Leave one of them out. every_seconds limits an automatic interval; keep_every_steps saves milestones "
+     "in any case."},
     {"E0602", "Fixed for the life of a run",
      "What makes a run this run (model, data, seeds, batch, precision, learning rate, optimizer) cannot change when it resumes. "
      "The mesh, checkpoints, evaluation, logging and launching may change freely; the length and the future of the schedule, "
@@ -221,7 +225,8 @@ const std::vector<CodePage> kOperation = {
     {"W0601", "Restarts without checkpoints",
      "fault_tolerance.max_restarts restarts a failed run from its last checkpoint, but none is saved "
      "before the end.",
-     R"("max_restarts": 3 with checkpoint.every_steps 0)", "Set checkpoint.every_steps."},
+     R"("max_restarts": 3 with checkpoint.every_steps 0)",
+     R"(Set checkpoint.interval to "auto", or checkpoint.every_steps.)"},
 };
 
 }  // namespace

@@ -57,15 +57,27 @@ void RunLog::supervisor_begins(const std::string& take_over, const std::string& 
 
 void RunLog::rank_event(EventKind kind, const std::string& json) {
   event(kind, json);
-  const bool tells_memory = kind == EventKind::memory_off && !std::exchange(told_memory_off_, true);
-  if (kind != EventKind::save_retry && !tells_memory) return;
   const nlohmann::json fields = try_parse_json(json);
   if (!fields.is_object()) return;
-  if (tells_memory)
+  if (kind == EventKind::interval) return save_interval(record_of<SaveInterval>(fields));
+  if (kind == EventKind::interval_short)
+    return console_.note(" ! " + record_of<ShortInterval>(fields).text());
+  if (kind == EventKind::memory_off && !std::exchange(told_memory_off_, true))
     return console_.note("   no copies of the state in memory: " + fields.value("reason", "?"));
+  if (kind != EventKind::save_retry) return;
   console_.note(fmt::format("   attempt {} at the last save follows in {} s; make room or repair the disk, or stop the run to give "
                             "its last steps up",
                             fields.value("attempt", 0), fields.value("wait_s", 0.0)));
+}
+
+void RunLog::save_interval(const SaveInterval& now) {
+  replace_interval(status_.save_intervals, now);
+  // A given interval is what the spec says; its cost is in the status.
+  if (now.automatic())
+    console_.note(fmt::format(" ▸ saves{} {}", now.tier == SaveTier::directory
+                                                   ? ""
+                                                   : fmt::format(" to the {}", word_of(now.tier)),
+                              now.text()));
 }
 
 void RunLog::step(const StepReport& report) {

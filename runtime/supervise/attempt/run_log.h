@@ -67,6 +67,7 @@ class RunLog {
   Console& console() { return console_; }
 
  private:
+  void save_interval(const SaveInterval& now);
   void write(bool with_ranks);
   void check_journals();
   FileSystem& fs_;

@@ -22,6 +22,7 @@
 #include "runtime/supervise/loop/attempt_places.h"
 #include "runtime/supervise/attempt/attempt_times.h"
 #include "runtime/supervise/history/going_back.h"
+#include "runtime/supervise/history/save_history.h"
 #include "runtime/supervise/loop/lock_watch.h"
 #include "runtime/supervise/decide/recovery.h"
 #include "runtime/supervise/loop/run_end.h"
@@ -439,6 +440,7 @@ class Supervisor {
     options.file.resume_from = resume_from_;
     options.file.new_data = at_start() && plan_.start->new_data;
     options.file.lineage_json = lineage_at(plan_.lineage_json, resume_step_);
+    recall_saves(fs_, run_, options.file, log_.status());
     return options;
   }
 
@@ -472,7 +474,7 @@ class Supervisor {
   const bool orphans_ = fs_.exists(supervisor_file(run_.path));  ///< a supervisor before did not end its agents
   std::optional<Fleet> fleet_;
   std::vector<AttemptOptions::Node> places_;  ///< of the attempt that runs, or ran last
-  bool attached_ = false, requeue_ = false;
+  bool attached_ = false, requeue_ = false, waiting_said_ = false;
   std::optional<Starter> starter_;
   std::map<int, std::string> start_problems_;
   std::set<int> is_up_;  ///< nodes that Recovery knows as ready
@@ -480,7 +482,6 @@ class Supervisor {
   std::optional<Verdict> verdict_;  ///< of the last attempt
   std::string failure_folder_, waiting_for_;
   double waiting_since_s_ = 0;
-  bool waiting_said_ = false;
   int fleet_size_ = 0;
   std::vector<std::string> problems_;  ///< of the nodes, kept for the end
 };

@@ -11,12 +11,23 @@
 
 namespace trainctl {
 
+namespace {
+
+/// The largest number of saves before the end.
+int64_t most_saves(const CheckpointSpec& c, int64_t steps) {
+  if (c.interval == SaveIntervalChoice::automatic || c.every_seconds > 0) return steps;
+  const int64_t milestones = c.keep_every_steps > 0 ? steps / c.keep_every_steps : 0;
+  return (c.every_steps > 0 ? steps / c.every_steps : 0) + milestones;
+}
+
+}  // namespace
+
 SpaceNeed space_need(const JobSpec& job, int64_t present) {
-  const int64_t steps = job.schedule.total_steps, every = job.checkpoint.every_steps;
+  const int64_t steps = job.schedule.total_steps;
   // The newest, milestones that are never removed, and the one being written; never more than the run writes.
   const int64_t kept = std::max(job.checkpoint.keep_last, 2),
                 milestones = job.checkpoint.keep_every_steps > 0 ? steps / job.checkpoint.keep_every_steps : 0,
-                written = (every > 0 ? steps / every : 0) + 1;
+                written = most_saves(job.checkpoint, steps) + 1;
   SpaceNeed need;
   for (const ckpt::Tensor& tensor : checkpoint_tensors(parameter_table(job.model, job.optimizer))) {
     uint64_t bytes = size_of(tensor.dtype);

@@ -290,11 +290,14 @@ std::map<std::string, std::vector<std::string>> golden() {
 TEST_CASE("every record comes back as it was written", "[records]") {
   check_round_trip<RunIdentity>({"v", "numerics", "lineage", "parent_checkpoint"});
   check_round_trip<AttemptFile>(
-      {"v", "overrides", "nodes", "mark", "pmix", "session_folder", "shared_memory_folder"});
+      {"v", "overrides", "saves", "nodes", "mark", "pmix", "session_folder", "shared_memory_folder"});
   check_round_trip<AttemptFile::Node>({});
-  check_round_trip<RunStatus>({"v", "lineage", "nodes"});
+  check_round_trip<RunStatus>({"v", "lineage", "save_intervals", "nodes"});
   check_round_trip<NodeStatus>({"facts", "usage", "clock_offset_s"});
   check_round_trip<RankStatus>({"activity", "doing", "stopped"});
+  check_round_trip<SaveHistory>({});
+  check_round_trip<SaveInterval>({"text"});
+  check_round_trip<ShortInterval>({"text"});
   check_round_trip<NodeFacts>({"cores", "memory_bytes", "shared_memory_bytes", "scratch_free_bytes", "gpus"});
   check_round_trip<NodeUsage>({"memory_used_bytes", "hottest_c"});
   check_round_trip<GpuKind>({"name", "count", "memory_bytes"});
@@ -328,6 +331,7 @@ TEST_CASE("the words of each enum lead back to it", "[records]") {
     CHECK_FALSE(of_word<E>("no such word").has_value());
   };
   check(RunState{}), check(NodeState{}), check(RankPhase{}), check(EventKind{});
+  check(SaveTier{}), check(IntervalReason{});
   check(Family{}), check(DeviceChoice{}), check(LineageEntry::Kind{}), check(NodeEvidence::Kind{});
   CHECK(word_of(EventKind::slow_ranks_over) == "slow_ranks_over");
   CHECK(word_of(EventKind::regroup) == "regroup");
