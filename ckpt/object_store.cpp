@@ -316,7 +316,9 @@ void ObjectStore::clean(const Retention& retention, const std::vector<uint64_t>&
   for (const auto& [attempt, keys] : listed()) {
     const bool is_kept =
         std::count(all.begin(), all.end(), attempt) && !std::count(gone.begin(), gone.end(), attempt);
-    if (is_kept || options_.where + "/" + attempt.name() == retention.current || is_published(attempt))
+    const bool is_current = attempt.epoch >= retention.current_epoch;
+    if (is_kept || is_current || options_.where + "/" + attempt.name() == retention.current ||
+        is_published(attempt))
       continue;
     for (const std::string& key : keys) client_.remove(key);
   }

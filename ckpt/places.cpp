@@ -18,7 +18,8 @@ std::string without_slash(std::string text) {
 
 bool is_object_place(const std::string& place) { return place.starts_with(kScheme); }
 
-OpenPlace open_place(FileSystem& fs, Clock& clock, const Environment& environment, const std::string& given) {
+OpenPlace open_place(FileSystem& fs, Clock& clock, const Environment& environment, const std::string& given,
+                     const PlaceOptions& options) {
   const std::string place = without_slash(given);
   if (!is_object_place(place)) return {.store = directory_store(fs, place)};
   const std::string path = place.substr(std::string(kScheme).size());
@@ -29,8 +30,10 @@ OpenPlace open_place(FileSystem& fs, Clock& clock, const Environment& environmen
     throw Error(ErrorCode::kUsage,
                 fmt::format("{} names no place for checkpoints: give s3://bucket/prefix", given));
   OpenPlace result;
-  result.requests = s3_client(s3_options(fs, environment, bucket), clock);
-  result.retried = retrying(*result.requests, clock);
+  S3Options s3 = s3_options(fs, environment, bucket);
+  s3.is_given_up = options.is_given_up;
+  result.requests = s3_client(s3, clock);
+  result.retried = retrying(*result.requests, clock, options.retries);
   result.store = object_store(*result.retried, {.prefix = prefix, .where = place});
   return result;
 }

@@ -17,7 +17,14 @@ struct OpenPlace {
 
 bool is_object_place(const std::string& place);  ///< begins with s3://
 
+/// For an object store.
+struct PlaceOptions {
+  RetryLimits retries = {};
+  std::function<bool()> is_given_up = {};  ///< as in S3Options
+};
+
 /// Nothing is read yet. Error(kUsage): no bucket, no credentials, no libcurl. `fs` and `clock` outlive it.
-OpenPlace open_place(FileSystem& fs, Clock& clock, const Environment& environment, const std::string& place);
+OpenPlace open_place(FileSystem& fs, Clock& clock, const Environment& environment, const std::string& place,
+                     const PlaceOptions& options = {});
 
 }  // namespace trainctl::ckpt

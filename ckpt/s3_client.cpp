@@ -271,6 +271,11 @@ class S3Client final : public ObjectClient {
     set(CURLOPT_CONNECTTIMEOUT_MS, long(options_.connect_timeout_s * 1000));
     set(CURLOPT_LOW_SPEED_LIMIT, 1L);
     set(CURLOPT_LOW_SPEED_TIME, long(std::max(options_.idle_timeout_s, 1.0)));
+    if (options_.is_given_up) {
+      set(CURLOPT_NOPROGRESS, 0L);
+      set(CURLOPT_XFERINFOFUNCTION, &ask_to_go_on);
+      set(CURLOPT_XFERINFODATA, this);
+    }
     set(CURLOPT_HEADERFUNCTION, &take_header);
     set(CURLOPT_HEADERDATA, &reply);
     set(CURLOPT_WRITEFUNCTION, &take_body);
@@ -302,6 +307,10 @@ class S3Client final : public ObjectClient {
   struct Upload {
     std::span<const std::byte> rest;
   };
+  /// Not 0: curl ends the request.
+  static int ask_to_go_on(void* client, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
+    return static_cast<S3Client*>(client)->options_.is_given_up();
+  }
   static size_t take_header(char* data, size_t size, size_t count, void* to) {
     const std::string line(data, size * count);
     const size_t colon = line.find(':');

@@ -20,6 +20,8 @@ struct S3Options {
   S3Credentials credentials;
   double connect_timeout_s = 10;
   double idle_timeout_s = 30;  ///< a request in which no byte moves for so long has failed
+  /// Asked during a request, at least about once a second; true: the request fails at once. Empty: never.
+  std::function<bool()> is_given_up = {};
 };
 
 /// One request at a time; not thread-safe. `clock` outlives it. Error(kUsage) where libcurl is missing.

@@ -73,7 +73,9 @@ std::vector<int64_t> retain(Store& store, const Retention& retention) {
   for (const int64_t step : store.list()) {
     if (int(good.size()) < keep) {
       try {
-        if (auto files = store.open(step)) good.push_back(Checkpoint::open(std::move(files))->state().epoch);
+        auto files = store.open(step);
+        if (!files || (retention.counts && !retention.counts(*files))) continue;
+        good.push_back(Checkpoint::open(std::move(files))->state().epoch);
       } catch (const Error&) {
         // Kept while it is newer than the checkpoints that count, as evidence of what happened.
       }

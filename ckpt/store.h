@@ -78,6 +78,9 @@ struct Retention {
   int64_t keep_every_steps = 0;  ///< also keep multiples of this step number; 0: none
   std::string current;           ///< where() of a current save, which is not removed
   uint64_t current_epoch = UINT64_MAX;  ///< nor are saves of this epoch and later ones
+  /// Whether a checkpoint that opens counts towards keep_last; empty: each does. One that does not count is
+  /// removed only when keep_last newer ones count.
+  std::function<bool(StoredFiles&)> counts = {};
 };
 
 /// Only one process at a time writes to a store: the holder of the run's lock. Not thread-safe.

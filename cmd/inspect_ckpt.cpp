@@ -88,7 +88,9 @@ void add_inspect_ckpt(CommandLine& app, Context& context) {
       app.add_subcommand("inspect-ckpt", "show, verify, compare, repair or copy checkpoints");
   command
       .add_option("PATH", options->path,
-                   "a step folder, a run directory, its ckpt folder (newest checkpoint), a run id or `latest`")
+                  "a step folder, a run directory, its ckpt folder or s3://bucket/prefix (newest "
+                  "checkpoint), "
+                  "a run id or `latest`")
       .required()
       .type_name("");
   command.add_flag("--tensors", options->tensors, "list every tensor");

@@ -19,6 +19,8 @@ class File {
   /// Reads exactly data.size() bytes; a short file is Error(kIo).
   virtual void read_at(uint64_t offset, std::span<std::byte> data) = 0;
   virtual uint64_t size() = 0;
+  /// Asks the system to read synced content from the medium next time, not from its cache. A hint.
+  virtual void drop_cache() {}
   /// Makes the content durable. After a failed sync the content is undefined: write a new file.
   virtual void sync() = 0;
 };

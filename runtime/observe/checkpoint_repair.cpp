@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 
 #include "ckpt/folders.h"
 #include "ckpt/places.h"
@@ -13,6 +14,7 @@
 #include "runtime/base/json.h"
 #include "runtime/base/text.h"
 #include "runtime/base/units.h"
+#include "runtime/run/record/run_directory.h"
 
 namespace trainctl {
 namespace {
@@ -64,6 +66,25 @@ std::string step_to_repair(FileSystem& fs, const std::string& given) {
   return ckpt::step_directory(folder, steps[0]);
 }
 
+/// The lock of the run whose folder of checkpoints is to be written, so that its supervisor does not write
+/// there too. Nothing for a folder of no run.
+std::optional<RunLock> lock_of(FileSystem& fs, const std::string& path) {
+  std::string folder = path;
+  for (int level = 0; level < 3; ++level, folder = ckpt::parent_of(folder)) {
+    if (!fs.exists(folder + "/run.json")) continue;
+    const RunDirectory run{folder};
+    if (auto lock = RunLock::try_take(run)) return lock;
+    const auto place = supervisor_place(fs, run);
+    const std::string who =
+        place && place->pid > 0 ? fmt::format(" (supervisor pid {} on {})", place->pid, place->host) : "";
+    throw Error(ErrorCode::kUsage,
+                fmt::format("{} belongs to a run that is going{}: it repairs and removes checkpoints itself; "
+                            "stop it first with `trainctl stop {}`",
+                            path, who, folder));
+  }
+  return std::nullopt;
+}
+
 std::string finding_text(const ckpt::VerifyFinding& finding) {
   return fmt::format("{}{}: {} (at byte {})", finding.file,
                      finding.tensor.empty() ? "" : ": " + finding.tensor, finding.message, finding.offset);
@@ -104,6 +125,7 @@ std::string report_text(const std::string& path, const ckpt::RepairReport& repor
 
 CheckpointOutcome repair_checkpoint(FileSystem& fs, const CheckpointRepairOptions& options) {
   const std::string path = step_to_repair(fs, options.path);
+  const auto lock = options.only_look ? std::nullopt : lock_of(fs, path);
   std::vector<std::string> places;
   const auto add = [&](const std::string& place) {
     if (place != path && std::find(places.begin(), places.end(), place) == places.end())
@@ -151,6 +173,7 @@ CheckpointOutcome copy_checkpoint(FileSystem& fs, Clock& clock, const Checkpoint
   else
     from = ckpt::open_latest(*source.store, -1, nullptr);
   if (!from) throw Error(ErrorCode::kCheckpoint, fmt::format("{} holds no checkpoint that opens", path));
+  const auto lock = ckpt::is_object_place(options.to) ? std::nullopt : lock_of(fs, without_slash(options.to));
   const ckpt::OpenPlace target_place = ckpt::open_place(fs, clock, options.environment, options.to);
   ckpt::Store* const to = target_place.store.get();
   const ckpt::CopyReport report = ckpt::copy(*from, *to);

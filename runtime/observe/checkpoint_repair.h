@@ -30,10 +30,13 @@ struct CheckpointOutcome {
   bool damaged = false;  ///< still, after all
 };
 
-/// Error(kUsage) if a path does not exist, Error(kIo) if a repaired file cannot be written.
+/// Error(kUsage) if a path does not exist or the checkpoint's run is going, Error(kIo) if a repaired file
+/// cannot be written. Holds the run's lock meanwhile.
 CheckpointOutcome repair_checkpoint(FileSystem& fs, const CheckpointRepairOptions& options);
 
 /// Copies a checkpoint to another place, every byte checked. Error(kUsage), Error(kCheckpoint), Error(kIo).
+/// Holds the lock of the run to whose folder it writes, if it is one's. The source may be of a run that is
+/// going.
 CheckpointOutcome copy_checkpoint(FileSystem& fs, Clock& clock, const CheckpointMoveOptions& options);
 
 }  // namespace trainctl

@@ -7,6 +7,9 @@
 #include <map>
 
 #include "ckpt/checkpoint.h"
+#include "ckpt/folders.h"
+#include "ckpt/places.h"
+#include "ckpt/store.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 #include "runtime/base/text.h"
@@ -55,18 +58,44 @@ json parsed(const std::string& text) {
 }
 
 struct Opened {
+  ckpt::OpenPlace place;  ///< of an object store; outlives the checkpoint
   std::unique_ptr<ckpt::Checkpoint> checkpoint;
   std::vector<ckpt::Superseded> superseded;   ///< next to it, if a folder of checkpoints was asked for
   std::vector<std::string> skipped;   ///< newer ones that do not open: "path: reason"
 };
 
-Opened open_path(FileSystem& fs, std::string path) {
+/// In an object store: the newest that opens, or the one that the last part of the path names.
+Opened open_object(FileSystem& fs, Clock& clock, const ckpt::Environment& environment,
+                   const std::string& path) {
+  const std::string last = ckpt::base_name(path);
+  const auto step = ckpt::step_of_name(last.substr(0, last.find('.')));
+  Opened opened;
+  opened.place = ckpt::open_place(fs, clock, environment, step ? ckpt::parent_of(path) : path);
+  if (step) {
+    auto files = opened.place.store->open(*step);
+    if (files && files->where() == path) opened.checkpoint = ckpt::Checkpoint::open(std::move(files));
+  } else {
+    opened.checkpoint =
+        ckpt::open_latest(*opened.place.store, -1, [&](const std::string& where, const std::string& reason) {
+          opened.skipped.push_back(fmt::format("{}: {}", where, reason));
+        });
+  }
+  if (!opened.checkpoint)
+    throw Error(ErrorCode::kCheckpoint,
+                opened.skipped.empty() ? fmt::format("there is no checkpoint at {}", path)
+                                       : fmt::format("no checkpoint at {} is usable; the newest: {}", path,
+                                                     opened.skipped.front()));
+  return opened;
+}
+
+Opened open_path(FileSystem& fs, Clock& clock, const ckpt::Environment& environment, std::string path) {
   while (path.size() > 1 && path.back() == '/') path.pop_back();
+  if (ckpt::is_object_place(path)) return open_object(fs, clock, environment, path);
   if (!fs.exists(path))
     throw Error(ErrorCode::kUsage,
                 fmt::format("there is no {}; give a step folder or a run directory", path));
   if (fs.exists(path + "/manifest.json") || fs.exists(path + "/COMMIT"))
-    return {ckpt::Checkpoint::open(fs, path), {}, {}};
+    return {{}, ckpt::Checkpoint::open(fs, path), {}, {}};
   std::string dir = path;
   if (fs.is_directory(path + "/ckpt")) dir = path + "/ckpt";
   if (fs.exists(path + "/job.json")) {
@@ -303,13 +332,13 @@ void add_differences(const ckpt::Checkpoint& a, const ckpt::Checkpoint& b,
 
 CheckpointReport report_checkpoint(FileSystem& fs, Clock& clock, const CheckpointReportOptions& options) {
   CheckpointReport report;
-  const Opened opened = open_path(fs, options.path);
+  const Opened opened = open_path(fs, clock, options.environment, options.path);
   for (const std::string& reason : opened.skipped)
     report.notes += fmt::format("warning: skipped: {}\n", reason);
   ckpt::Checkpoint& checkpoint = *opened.checkpoint;
   ordered_json object = summary_json(checkpoint);
   if (!options.other.empty()) {
-    const Opened other = open_path(fs, options.other);
+    const Opened other = open_path(fs, clock, options.environment, options.other);
     for (const std::string& reason : other.skipped)
       report.notes += fmt::format("warning: skipped: {}\n", reason);
     add_differences(checkpoint, *other.checkpoint, ckpt::diff(checkpoint, *other.checkpoint), report, object);

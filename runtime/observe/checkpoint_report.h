@@ -3,16 +3,19 @@
 #pragma once
 #include <string>
 
+#include "ckpt/s3_client.h"
 #include "runtime/base/file_system.h"
 
 namespace trainctl {
 
 struct CheckpointReportOptions {
   /// A step folder; or a folder of step folders or a run directory, then the newest checkpoint that opens.
+  /// Also s3://bucket/prefix, then the newest there, or one of its step folders.
   std::string path;
   std::string other;         ///< compare with this checkpoint (same kinds of path); "": no comparison
   bool tensors = false, stats = false, verify = false;
   bool json = false;
+  ckpt::Environment environment = ckpt::process_environment;  ///< credentials and endpoint of an object store
 };
 
 struct CheckpointReport {

@@ -294,6 +294,18 @@ void check_takeover(Resolution& r) {
              {"leave supervisor_takeover out", "or give a launcher.shell"});
 }
 
+void check_store(Resolution& r) {
+  const std::string& store = r.job.checkpoint.store;
+  if (!r.sound({"checkpoint.store"}) || store.empty() || store.starts_with("/")) return;
+  constexpr std::string_view kScheme = "s3://";
+  const size_t slash = store.find('/', kScheme.size());
+  const bool is_place = store.starts_with(kScheme) && slash != std::string::npos && slash > kScheme.size() &&
+                        slash + 1 < store.size() && store[slash + 1] != '/';
+  if (!is_place)
+    r.report("E0604", "checkpoint.store is neither s3://bucket/prefix nor an absolute path",
+             {"checkpoint.store"}, {"write it as s3://bucket/prefix"});
+}
+
 void check_operation(Resolution& r) {
   const JobSpec& job = r.job;
   if (r.sound({"parallelism.transport", "launcher.ranks_per_gpu"}) && job.parallelism.transport == Transport::nccl &&
@@ -326,6 +338,7 @@ void check_operation(Resolution& r) {
              {"fault_tolerance.collective_timeout_seconds", "fault_tolerance.step_timeout_seconds"},
              {"make step_timeout_seconds the longer one"});
   check_takeover(r);
+  check_store(r);
 }
 
 }  // namespace trainctl::spec

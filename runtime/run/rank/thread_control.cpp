@@ -3,6 +3,7 @@
 #include <map>
 #include <mutex>
 
+#include "ckpt/store.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 #include "runtime/run/rank/thread_control.h"
@@ -16,7 +17,14 @@ struct Shared {
   Shared(int size, FileSystem& fs, const std::string& dir, int keep_last,
          std::function<void(const StepReport&)> report,
          std::function<void(EventKind, const std::string&)> event)
-      : collector(fs, {.ranks = size, .directory = dir, .keep_last = keep_last}),
+      : collector(fs, {.ranks = size, .directory = dir}),
+        remove_old([&fs, dir, keep_last] {
+          try {
+            ckpt::retain(*ckpt::directory_store(fs, dir), {.keep_last = keep_last, .current_epoch = 0});
+          } catch (const std::exception&) {
+            // The next save removes them.
+          }
+        }),
         on_report(std::move(report)),
         on_event(std::move(event)) {}
 
@@ -29,6 +37,7 @@ struct Shared {
   std::mutex mutex;
   std::condition_variable changed;
   SaveCollector collector;
+  std::function<void()> remove_old;
   std::function<void(const StepReport&)> on_report;
   std::function<void(EventKind, const std::string&)> on_event;
   std::map<int64_t, SaveOutcome> outcomes;  // by the number of the save
@@ -58,6 +67,7 @@ class ThreadControl final : public Control {
     const auto complete = shared_->collector.add(rank_, part);
     if (!complete) return;
     const SaveOutcome outcome = shared_->collector.publish(*complete);
+    if (outcome.ok) shared_->remove_old();
     shared_->note(outcome);
     shared_->outcomes.emplace(part.number, outcome);
     shared_->changed.notify_all();

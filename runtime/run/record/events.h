@@ -69,15 +69,11 @@ struct CheckpointEvent {
   double seconds = 0;
   uint64_t bytes = 0;
   std::string root_hash;
-  std::vector<int64_t> removed_steps;
-  std::string warning;
   static void fields(auto& f, auto& r) {
     f("step", r.step);
     f.later("seconds", r.seconds);
     f.later("bytes", r.bytes);
     f.later("root_hash", r.root_hash);
-    f.later("removed_steps", r.removed_steps);
-    f.when(!r.warning.empty(), "warning", r.warning);
   }
 };
 

@@ -93,6 +93,10 @@ struct RunStatus {
   uint64_t epoch = 0;
   int restarts = 0, exit_code = -1;  ///< exit_code -1: the run has not ended
   int64_t step = 0, total_steps = 0, saved_step = -1;
+  /// The newest step in node memory, read again with every byte good, and copied to checkpoint.store; -1:
+  /// none.
+  int64_t staged_step = -1, verified_step = -1, uploaded_step = -1;
+  std::string store;  ///< where copies of the checkpoints go; "": nowhere
   double started_unix_s = 0, updated_unix_s = 0, step_unix_s = 0;  ///< step_unix_s: when the last step ended
   double heartbeat_s = 1, step_timeout_s = 600;
   std::string last_step_json = "{}";  ///< the last line of metrics
@@ -122,6 +126,10 @@ struct RunStatus {
     f("step", r.step);
     f("total_steps", r.total_steps);
     f("saved_step", r.saved_step);
+    f.when(r.staged_step >= 0, "staged_step", r.staged_step);
+    f.when(r.verified_step >= 0, "verified_step", r.verified_step);
+    f.when(r.uploaded_step >= 0, "uploaded_step", r.uploaded_step);
+    f.when(!r.store.empty(), "store", r.store);
     f("started", r.started_unix_s);
     f("updated", r.updated_unix_s);
     f("step_ended", r.step_unix_s);

@@ -75,16 +75,6 @@ SaveOutcome SaveCollector::publish(const CollectedSave& save) const {
     remove_saving_directory(save.state);
     return outcome;
   }
-  try {
-    // Later saves of this epoch are being written.
-    outcome.removed_steps = ckpt::retain(*ckpt::directory_store(fs_, options_.directory),
-                                         {.keep_last = options_.keep_last,
-                                          .keep_every_steps = options_.keep_every_steps,
-                                          .current = "",
-                                          .current_epoch = save.state.epoch});
-  } catch (const std::exception& error) {
-    outcome.warning = error.what();
-  }
   return outcome;
 }
 

@@ -19,10 +19,8 @@ struct SaveOutcome {
   bool ok = false;
   int64_t step = 0;
   uint64_t bytes = 0;
-  std::string message;                 ///< root hash if ok, otherwise the reason
-  std::string warning;                 ///< why older checkpoints could not be removed; "": no problem
-  std::vector<int64_t> removed_steps;  ///< checkpoints that retention removed
-  bool taken = false;                  ///< another supervisor has taken the run; `message` is RunTaken's text
+  std::string message;  ///< root hash if ok, otherwise the reason
+  bool taken = false;   ///< another supervisor has taken the run; `message` is RunTaken's text
 };
 
 /// A save of which some ranks, or all, have handed in their part.
@@ -40,10 +38,8 @@ class SaveCollector {
   struct Options {
     int ranks = 1;
     std::string directory;  ///< folder of the checkpoints
-    int keep_last = 2;
-    int64_t keep_every_steps = 0;
-    /// Called directly before a checkpoint is published and before older ones are removed. If it throws
-    /// RunTaken, the collector does not publish or remove.
+    /// Called directly before a checkpoint is published. If it throws RunTaken, the collector does not
+    /// publish.
     std::function<void()> must_hold = [] {};
   };
   SaveCollector(FileSystem& fs, Options options) : fs_(fs), options_(std::move(options)) {}
@@ -54,8 +50,9 @@ class SaveCollector {
   /// Whether some save is not complete.
   bool under_way() const { return !saves_.empty(); }
 
-  /// Publishes a complete save and applies retention; removes the files of one that failed. Throws no Error,
-  /// because a failed save must not stop training.
+  /// Publishes a complete save; removes the files of one that failed. Older checkpoints are removed later,
+  /// when this one is verified (runtime/supervise/care/caretaker.h). Throws no Error, because a failed save
+  /// must not stop training.
   SaveOutcome publish(const CollectedSave& save) const;
   /// The outcome of a save of `epoch` that an earlier supervisor published; nullopt if there is none.
   std::optional<SaveOutcome> published(int64_t step, uint64_t epoch) const;

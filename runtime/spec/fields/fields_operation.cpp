@@ -26,8 +26,8 @@ void declare_copies_in_memory(DeclareSection& checkpoint) {
       .example("10");
   checkpoint
       .number("exit_timeout_seconds",
-              "How long a run that ends or stops waits for a save that is being written, before it gives it "
-              "up.")
+              "How long a run that ends or stops waits for a save that is being written, and then for its "
+              "check and its copy, before it gives them up.")
       .to(IN_JOB(checkpoint.exit_timeout_seconds))
       .above(0)
       .upto(7 * kDayS)
@@ -76,6 +76,38 @@ void declare_when_to_save(DeclareSection& checkpoint) {
       .fallback(0.0)
       .also({"mtbf", "mtbf_hours"})
       .example("\"5h\"");
+}
+
+/// What happens to a checkpoint after it was saved.
+void declare_care(DeclareSection& checkpoint) {
+  checkpoint
+      .string("store",
+              "Where copies of the checkpoints go, in a folder of the run's id: `s3://bucket/prefix` "
+              "(AWS_ENDPOINT_URL and credentials from the environment or ~/.aws/credentials), or an "
+              "absolute path on another disk. A resume takes a checkpoint from there if it is newer than "
+              "those in `dir`. Empty: no copies.")
+      .to(IN_JOB(checkpoint.store))
+      .fallback(std::string())
+      .also({"bucket", "s3", "upload"})
+      .example("\"s3://bucket/prefix\"");
+  checkpoint
+      .integer("store_every_steps",
+               "Copy a checkpoint to `store` after so many steps at least, and the last one of the run; "
+               "0: each one.")
+      .to(IN_JOB(checkpoint.store_every_steps))
+      .from(0)
+      .upto(1e12)
+      .unit(Unit::steps)
+      .fallback(int64_t{0})
+      .example("5000");
+  checkpoint
+      .number("scrub_mib_per_s",
+              "A new checkpoint is read again once, at most so many MiB a second, and counts for `keep_last` "
+              "when every byte is good.")
+      .to(IN_JOB(checkpoint.scrub_mib_per_s))
+      .above(0)
+      .upto(1e6)
+      .fallback(400.0);
 }
 
 void declare_checkpoints(std::vector<Field>& table, std::vector<Section>& sections) {
@@ -133,6 +165,7 @@ void declare_checkpoints(std::vector<Field>& table, std::vector<Section>& sectio
       .unit(Unit::mebibytes)
       .fallback(8.0);
   declare_copies_in_memory(checkpoint);
+  declare_care(checkpoint);
 }
 
 /// Limits of what a run does between steps: each counts from the last progress, so that work that moves has

@@ -134,6 +134,9 @@ struct CheckpointSpec {
     return interval == SaveIntervalChoice::automatic || every_steps > 0 || every_seconds > 0 ||
            keep_every_steps > 0;
   }
+  std::string store;                           // s3://bucket/prefix or a folder; "": no copies
+  int64_t store_every_steps = 0;               // 0: every checkpoint
+  double scrub_mib_per_s = 400;
 };
 
 enum class TooFewNodes { wait, requeue, stop };

@@ -199,6 +199,10 @@ const std::vector<CodePage> kOperation = {
      "A run launched with --from takes its weights from a checkpoint, so the model has the shape that the checkpoint has. Learning rate, "
      "schedule, optimizer, batch, data and precision may be others.",
      "trainctl launch job.json --from RUN -s model.num_layers=24", "Launch a new run without --from."},
+    {"E0604", "A store needs a bucket and a prefix",
+     "Copies of the checkpoints go to an object store, below a prefix in a bucket that exists, or into a "
+     "folder given by its absolute path.",
+     R"("store": "s3://bucket")", "Write s3://bucket/prefix."},
     {"E0701", "NCCL with shared GPUs", "NCCL refuses two ranks on one GPU; through host memory they can share it.",
      R"("transport": "nccl" with "ranks_per_gpu": 2)", R"(Use "transport": "host" or "auto".)"},
     {"E0702", "Not enough slots", "launcher.slots is how many ranks this machine may run.",

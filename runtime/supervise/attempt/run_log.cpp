@@ -114,13 +114,10 @@ void RunLog::saved(const SaveOutcome& outcome, double seconds) {
   event(CheckpointEvent{.step = outcome.step,
                         .seconds = seconds,
                         .bytes = outcome.bytes,
-                        .root_hash = outcome.message,
-                        .removed_steps = outcome.removed_steps,
-                        .warning = outcome.warning});
+                        .root_hash = outcome.message});
   status_.saved_step = outcome.step;
   console_.note(fmt::format(" ▸ checkpoint step {} · {}B · {:.2f} s", outcome.step,
                             short_number(double(outcome.bytes)), seconds));
-  if (!outcome.warning.empty()) console_.note(" ! older checkpoints could not be removed: " + outcome.warning);
 }
 
 void RunLog::saved_before(const SaveOutcome& outcome) {

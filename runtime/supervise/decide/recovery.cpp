@@ -52,6 +52,16 @@ Recovery::Recovery(Options options, double now_s)
   for (const std::string& name : options_.nodes) node(name, now_s);
 }
 
+std::string text_of(Recovery::Regroup regroup) {
+  switch (regroup) {
+    case Recovery::Regroup::wider: return "a node is free again: saving, then going on wider";
+    case Recovery::Regroup::without_quarantined:
+      return "a node is in quarantine: saving, then going on without it";
+    case Recovery::Regroup::none: return "";
+  }
+  return "";
+}
+
 PoolNode& Recovery::node(const std::string& name, double now_s) {
   for (PoolNode& n : pool_)
     if (n.name == name) return n;

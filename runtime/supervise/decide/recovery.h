@@ -119,6 +119,7 @@ class Recovery {
   };
   /// The reason to end a running attempt after a save.
   enum class Regroup { none, wider, without_quarantined };
+  friend std::string text_of(Regroup regroup);  ///< one sentence; "" for none
 
   Recovery(Options options, double now_s);
 

@@ -81,10 +81,7 @@ AttemptOptions attempt_options(const SupervisePlan& plan, const RunDirectory& ru
                     .evaluation_timeout_s = fault.evaluation_timeout_seconds,
                     .save_timeout_s = fault.save_timeout_seconds,
                     .start_timeout_s = start_timeout_s(ranks)};
-  options.saves = {.ranks = ranks,
-                   .directory = run.checkpoints(job),
-                   .keep_last = job.checkpoint.keep_last,
-                   .keep_every_steps = job.checkpoint.keep_every_steps};
+  options.saves = {.ranks = ranks, .directory = run.checkpoints(job)};
   options.file = {.max_steps = plan.max_steps,
                   .threads_per_rank = job.parallelism.threads_per_rank,
                   .matmul_flops_per_s = plan.matmul_flops_per_s};

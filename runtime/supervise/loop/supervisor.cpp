@@ -10,7 +10,6 @@
 #include <new>
 #include <set>
 
-#include "ckpt/checkpoint.h"
 #include "runtime/base/json.h"
 #include "runtime/base/process_memory.h"
 #include "runtime/machine/bundle.h"
@@ -25,6 +24,7 @@
 #include "runtime/supervise/history/save_history.h"
 #include "runtime/supervise/loop/lock_watch.h"
 #include "runtime/supervise/decide/recovery.h"
+#include "runtime/supervise/loop/run_checkpoints.h"
 #include "runtime/supervise/loop/run_end.h"
 #include "runtime/supervise/loop/run_quarantine.h"
 #include "runtime/supervise/attempt/starter.h"
@@ -55,6 +55,7 @@ class Supervisor {
         console_(console),
         log_(fs, clock, run, console),
         end_(plan, run, fs, console, log_),
+        checkpoints_(plan, run_, fs, clock, log_, lock_),
         recovery_(recovery_options(plan), clock.monotonic_s()),
         other_stops_(plan.slurm, fs, clock, run),
         resume_from_(plan.resume_from),
@@ -98,7 +99,8 @@ class Supervisor {
       }
       read_quarantine(plan_, fs_, clock_, recovery_, console_);
       if (!plan_.change_json.empty()) log_.event(EventKind::change, plan_.change_json);
-      RunResult result = finished ? conclude_finished() : decide(signals);
+      for (const auto& [kind, fields] : plan_.events) log_.event(kind, fields);
+      RunResult result = finished ? conclude_finished(signals) : decide(signals);
       const bool for_scheduler = other_stops_.time_is_up() || signals.warned() || requeue_;
       result.acts = last_acts(plan_.slurm, result.exit_code, for_scheduler);
       return result;
@@ -133,10 +135,12 @@ class Supervisor {
         await_news(*wait, signals);
       } else if (const auto* requeue = std::get_if<RequeueJob>(&decision)) {
         end_agents();
+        finish_care(signals);
         requeue_ = true;
         return end_.conclude_idle(exit_status(ErrorCode::kStopped), requeue->why);
       } else {
         end_agents();
+        finish_care(signals);
         return conclude(std::get<StopRun>(decision));
       }
     }
@@ -156,10 +160,19 @@ class Supervisor {
   }
 
   /// The supervisor before published the last checkpoint and died before it recorded the end of the run.
-  RunResult conclude_finished() {
+  RunResult conclude_finished(StopSignals& signals) {
     end_agents();
+    checkpoints_.begin(last_epoch(fs_, run_), resume_step_);
+    finish_care(signals);
     log_.status().step = log_.status().saved_step = resume_step_;
     return end_.conclude(Verdict{.outcome = Verdict::finished}, "");
+  }
+
+  /// After an abort nothing is waited for.
+  void finish_care(StopSignals& signals) {
+    if (verdict_ && verdict_->outcome == Verdict::aborted) return;
+    checkpoints_.finish(other_stops_.time_is_up() || signals.warned(),
+                        [&] { return lock_.turn(), signals.read() == StopLevel::now; });
   }
 
   /// With what is known of the nodes that are not there.
@@ -254,6 +267,7 @@ class Supervisor {
                     {.fd = signals.fd(), .events = POLLIN, .revents = 0}};
     ::poll(fds, 2, int(std::clamp(left_s, 0.0, 0.5) * 1000));
     lock_.turn();
+    checkpoints_.turn();
     fleet_->serve();
   }
 
@@ -361,6 +375,7 @@ class Supervisor {
     const std::vector<std::string> steps = lines_of(fs_, run_.metrics());
     if (!steps.empty()) log_.status().step = step_view(steps.back()).step;
     log_.status().epoch = file.epoch;
+    checkpoints_.begin(file.epoch, INT64_MAX);
     console_.note(fmt::format("  the ranks of epoch {} are alive: attaching to them", file.epoch));
     times_.begun();
     recovery_.attempt_started(start, clock_.monotonic_s());
@@ -370,7 +385,7 @@ class Supervisor {
   void run_one(AttemptOptions options, StopSignals& signals) {
     places_ = options.nodes;
     const bool by_pmix = options.pmix;
-    options.hooks = {.turn = [this] { lock_.turn(); },
+    options.hooks = {.turn = [this] { lock_.turn(), checkpoints_.turn(); },
                      .node_up = [this](int node) { node_up(node); },
                      .node_lost = [this](int n, const auto& why) { node_lost(n, why, runs_ranks(places_, n)); },
                      .start_failed = [this](int n, const auto& w) { if (!plan_.nodes.one_machine) start_failed(n, w); },
@@ -380,8 +395,8 @@ class Supervisor {
                            recovery_.progressed(step);
                            times_.stepped();
                          },
-                     .saved = [this](int64_t step) { recovery_.saved(step); },
-                     .regroup = [this] { return regroup_text(); }};
+                     .saved = [this](int64_t step) { recovery_.saved(step), checkpoints_.published(); },
+                     .regroup = [this] { return text_of(recovery_.regroup(clock_.monotonic_s())); }};
     const AttemptResult result = run_attempt(std::move(options), *fleet_, run_, fs_, clock_, log_, signals);
     lock_.must_hold();
     listen_to_fleet();
@@ -404,18 +419,6 @@ class Supervisor {
     recovery_.attempt_ended(end, clock_.monotonic_s());
   }
 
-  std::string regroup_text() const {
-    switch (recovery_.regroup(clock_.monotonic_s())) {
-      case Recovery::Regroup::wider:
-        return "a node is free again: saving, then going on wider";
-      case Recovery::Regroup::without_quarantined:
-        return "a node is in quarantine: saving, then going on without it";
-      case Recovery::Regroup::none:
-        return "";
-    }
-    return "";
-  }
-
   /// Files of steps beyond the one gone back to are moved aside.
   void prepare_run_directory(const JobSpec& job) {
     RunStatus& status = log_.status();
@@ -423,7 +426,9 @@ class Supervisor {
     status.step = resume_step_;
     status.step_unix_s = 0;
     status.saved_step = resume_from_.empty() || at_start() ? -1 : resume_step_;
+    checkpoints_.pause();
     const int64_t moved = set_aside_beyond(fs_, run_, job, resume_step_, status.epoch, console_);
+    checkpoints_.begin(status.epoch, resume_step_);
     log_.reopen_metrics();
     log_.event(StartEvent{.epoch = status.epoch,
                           .ranks = job.mesh().world_size(),
@@ -445,14 +450,7 @@ class Supervisor {
   }
 
   void find_checkpoint(std::optional<int64_t> at_most) {
-    std::unique_ptr<ckpt::Checkpoint> checkpoint;
-    int skipped = 0;
-    if (!at_most || *at_most >= 0)
-      checkpoint = ckpt::open_latest(fs_, run_.checkpoints(plan_.job.job), at_most.value_or(-1),
-                                     [&](const std::string& path, const std::string& reason) {
-                                       ++skipped;
-                                       console_.note(fmt::format(" ! {} is skipped: {}", path, reason));
-                                     });
+    const auto [checkpoint, skipped] = checkpoints_.find(at_most, [this] { lock_.turn(), fleet_->serve(); });
     if (!checkpoint) return recovery_.no_checkpoint(skipped);
     resume_from_ = checkpoint->path();
     resume_step_ = checkpoint->state().step;
@@ -467,6 +465,7 @@ class Supervisor {
   LockWatch lock_{plan_.lock, clock_};
   RunLog log_;
   RunEnd end_;
+  RunCheckpoints checkpoints_;
   Recovery recovery_;
   OtherStops other_stops_;
   std::string resume_from_;

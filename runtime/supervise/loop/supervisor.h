@@ -27,6 +27,7 @@ struct SupervisePlan {
   double matmul_flops_per_s = 0;
   std::string numerics;     ///< Backend::numerics of the devices, see run_numerics
   std::string change_json;  ///< fields of an event for changes that affect the numbers from here on; "": none
+  std::vector<std::pair<EventKind, std::string>> events;  ///< from before there was a supervisor
   /// The other run's checkpoint from which this run began. An attempt begins there if the run has no
   /// checkpoint of its own.
   struct Start {

@@ -13,6 +13,7 @@
 #include "runtime/machine/bundle.h"
 #include "runtime/machine/mpirun.h"
 #include "runtime/supervise/attempt/attempt.h"
+#include "runtime/supervise/care/run_store.h"
 #include "runtime/supervise/nodes/own_address.h"
 #include "runtime/supervise/preflight/preflight.h"
 #include "runtime/supervise/start/start.h"
@@ -213,6 +214,9 @@ RunResult launch_run(const LaunchRequest& request, FileSystem& fs, Clock& clock,
     lock.emplace(lock_or_refuse(fs, run, id));
     if (read_identity(fs, run)) refuse_busy(fs, run, id);  // another launch of this id was faster
     check_checkpoint_folder(fs, job.job, run.checkpoints(job.job), 0);
+    if (const std::string store = store_of_run(job.job, id); !store.empty())
+      if (const std::string note = check_store({fs, clock}, store, id, true); !note.empty())
+        console.note("  note: " + note);
     identity.numerics = checked.numerics;
     plan = plan_of(job, run, request.program, checked, request.max_steps);
     plan.slurm.requeue = request.requeue;

@@ -13,6 +13,8 @@
 #include "runtime/run/agent/agent.h"
 #include "runtime/run/record/known_status.h"
 #include "runtime/supervise/attempt/attempt.h"
+#include "runtime/supervise/care/run_store.h"
+#include "runtime/supervise/history/suspects.h"
 #include "runtime/supervise/start/start.h"
 #include "runtime/supervise/preflight/storage.h"
 #include "runtime/train/schedule.h"
@@ -138,6 +140,35 @@ std::unique_ptr<ckpt::Checkpoint> open_parent(FileSystem& fs, const std::string&
                   identity.run_id, parent));
 }
 
+/// Copies the checkpoint to go on from out of the store if it is not in the folder, or if the folder's are
+/// older. Returns the fields of its event; "": nothing was copied.
+std::string fetch_from_store(const ResumeRequest& request, const std::string& run_id, FileSystem& fs,
+                             Clock& clock, Console& console) {
+  const std::string store = store_of_run(request.now.job, run_id);
+  if (store.empty()) return "";
+  const std::string directory = request.run.checkpoints(request.now.job);
+  if (request.step && fs.exists(ckpt::step_directory(directory, *request.step))) return "";
+  const auto newest = ckpt::open_latest(fs, directory, -1, nullptr);
+  const StoreAccess access{fs, clock};
+  const auto say = [&](const std::string& line) { console.note(line); };
+  try {
+    if (const std::string note = check_store(access, store, run_id, false); !note.empty())
+      console.note("  note: " + note);
+    const auto fetched = fetch_checkpoint(access, {.place = store,
+                                                   .directory = directory,
+                                                   .run_id = run_id,
+                                                   .newer_than = newest ? newest->state().step : -1,
+                                                   .step = request.step,
+                                                   .say = say});
+    return fetched ? fetched->event_json() : "";
+  } catch (const Error& error) {
+    // Nobody is there to choose: the run goes on from what it has.
+    if (request.take_over.empty() || !newest) throw;
+    console.note(fmt::format(" ! {}", error.what()));
+    return "";
+  }
+}
+
 /// The checkpoint to go on from; null: there is none yet.
 std::unique_ptr<ckpt::Checkpoint> choose_checkpoint(const ResumeRequest& request, const RunIdentity& identity,
                                                     FileSystem& fs, Console& console) {
@@ -150,10 +181,15 @@ std::unique_ptr<ckpt::Checkpoint> choose_checkpoint(const ResumeRequest& request
     return open_step(fs, directory, *request.step);
   }
   int skipped = 0;
-  auto checkpoint =
-      ckpt::open_latest(fs, directory, -1, [&](const std::string& path, const std::string& reason) {
+  auto checkpoint = open_latest_trusted(
+      fs, directory, -1, suspect_checkpoints(lines_of(fs, request.run.events())),
+      [&](const std::string& path, const std::string& reason) {
         ++skipped;
         console.note(fmt::format(" ! {} is skipped: {}", path, reason));
+      },
+      [&](const Suspect& suspect) {
+        console.note(
+            fmt::format(" ! {}; an older one is used; to use it: --step {}", suspect.text(), suspect.step));
       });
   if (!checkpoint && skipped > 0)
     throw Error(
@@ -336,13 +372,14 @@ RunResult resume_run(const ResumeRequest& asked, FileSystem& fs, Clock& clock, C
   const bool orphaned = fs.exists(supervisor_file(run.path));
   if (!request.take_over.empty() && !orphaned) return nothing_to_take_over(run, id, fs, console);
   if (!request.take_over.empty()) take_options_of_predecessor(request, fs);
+  // Of a supervisor that died: its ranks may be alive, and the end of the run is not recorded.
+  const std::optional<AttemptFile> living = living_attempt(request, fs);
+  const std::string fetched = living ? "" : fetch_from_store(request, identity->run_id, fs, clock, console);
   const double begin_s = clock.monotonic_s();
   const auto checkpoint = choose_checkpoint(request, *identity, fs, console);
   check_belongs(checkpoint.get(), request, *identity, fs);
   const double opened_in_s = clock.monotonic_s() - begin_s;
   const int64_t step = checkpoint ? checkpoint->state().step : 0;
-  // Of a supervisor that died: its ranks may be alive, and the end of the run is not recorded.
-  const std::optional<AttemptFile> living = living_attempt(request, fs);
   if (checkpoint && step >= job.schedule.total_steps && !living)
     return nothing_to_do(run, id, fs, step, console);
   if (request.max_steps > 0 && step >= request.max_steps && !living)
@@ -366,6 +403,7 @@ RunResult resume_run(const ResumeRequest& asked, FileSystem& fs, Clock& clock, C
   plan.slurm.orphan = !request.take_over.empty() && !plan.slurm.job_id.empty();
   plan.start = start_of(*identity);
   plan.lineage_json = identity->lineage_json;
+  if (!fetched.empty()) plan.events.emplace_back(EventKind::checkpoint_fetched, fetched);
   if (checkpoint) {
     print_checkpoint(console, *checkpoint, opened_in_s);
     go_on_from(*checkpoint, request, *identity, plan, console);

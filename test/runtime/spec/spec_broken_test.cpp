@@ -119,6 +119,8 @@ const std::vector<Broken> kOverrides = {
     {{"schedule.lr"}, {"E0104 this override has no `=`"}},
     {{"=3"}, {"E0104 this override names no field"}},
     {{"extends=a.json"}, {"E0104 `extends` can only be in a file"}},
+    {{"checkpoint.store=s3://bucket"},
+     {"E0604 checkpoint.store is neither s3://bucket/prefix nor an absolute path"}},
     {{"checkpoint.interval=auto", "checkpoint.every_steps=500"},
      {"E0601 an automatic interval decides by itself after how many steps to save"}},
     {{"checkpoint.interval=automatic"}, {"E0203 `checkpoint.interval` cannot be \"automatic\""}},

@@ -229,7 +229,7 @@ struct Stage {
                       .heartbeat_s = heartbeat_s,
                       .step_timeout_s = step_timeout_s,
                       .start_timeout_s = start_timeout_s};
-    options.saves = {.ranks = kRanks, .directory = path + "/ckpt", .keep_last = 2};
+    options.saves = {.ranks = kRanks, .directory = path + "/ckpt"};
     options.file.epoch = 1;
     const Verdict verdict =
         run_attempt(options, fleet, directory, real_file_system(), real_clock(), log, signals).verdict;
@@ -292,7 +292,7 @@ TEST_CASE("an attempt that goes well: every step, every checkpoint, nothing left
   const Verdict v = stage.run("");
   CHECK(v.outcome == Verdict::finished);
   CHECK(stage.reported() == kSteps);
-  CHECK(stage.checkpoints() == std::vector<int64_t>{30, 20});
+  CHECK(stage.checkpoints() == std::vector<int64_t>{30, 20, 10});
   CHECK(stage.saving_is_clean());
   CHECK(
       ckpt::verify(*ckpt::Checkpoint::open(real_file_system(), ckpt::step_directory(stage.path + "/ckpt", 30)))

@@ -1,0 +1,366 @@
+#include "runtime/supervise/care/caretaker.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "runtime/base/error.h"
+#include "runtime/base/json.h"
+#include "runtime/base/text.h"
+#include "runtime/base/units.h"
+#include "runtime/supervise/care/watched_files.h"
+
+namespace trainctl {
+namespace {
+
+using nlohmann::json;
+
+constexpr double kFirstRetryS = 5, kLongestRetryS = 600, kLeastPauseS = 0.01;
+
+std::string finding_text(const ckpt::VerifyFinding& finding) {
+  return fmt::format("{}{}: {}", finding.file, finding.tensor.empty() ? "" : ": " + finding.tensor,
+                     finding.message);
+}
+
+/// Identifies a checkpoint that cannot be identified by its COMMIT.
+std::string identity_or_step(ckpt::StoredFiles& files) {
+  try {
+    return identity_of(files);
+  } catch (const Error&) {
+    return files.where();
+  }
+}
+
+ckpt::VerifyReport read_again(std::unique_ptr<ckpt::StoredFiles> files) {
+  try {
+    return ckpt::verify(*ckpt::Checkpoint::open(std::move(files)));
+  } catch (const Error& error) {
+    ckpt::VerifyReport report;
+    report.findings.push_back({"manifest.json", "", error.what(), 0});
+    return report;
+  }
+}
+
+}  // namespace
+
+bool is_copy_due(int64_t step, int64_t copied, int64_t every) {
+  if (every <= 0) return step > copied;
+  return step / every > std::max<int64_t>(copied, 0) / every;
+}
+
+double care_retry_s(int failures) {
+  double wait_s = kFirstRetryS;
+  for (int i = 1; i < failures && wait_s < kLongestRetryS; ++i) wait_s *= 2;
+  return std::min(wait_s, kLongestRetryS);
+}
+
+Caretaker::Caretaker(FileSystem& fs, Clock& clock, CareOptions options)
+    : fs_(fs),
+      clock_(clock),
+      options_(std::move(options)),
+      folder_(ckpt::directory_store(fs, options_.directory)),
+      marks_(read_marks(fs, options_.marks_path)) {
+  if (marks_.place != options_.store) marks_.store.clear();  // a resume may give another store
+  marks_.place = options_.store;
+}
+
+void Caretaker::begin(uint64_t epoch, int64_t step) {
+  epoch_ = epoch;
+  for (auto* marks : {&marks_.folder, &marks_.store})
+    std::erase_if(*marks, [&](const CheckpointMark& mark) { return mark.step > step; });
+  set_aside_ = {epoch, step};
+  retain_due_ = true;
+  store_retain_due_ = !marks_.store.empty();  // a caretaker before may have died in it
+}
+
+// ---- what is due
+
+bool Caretaker::is_milestone(int64_t step) const {
+  return options_.keep_every_steps > 0 && step % options_.keep_every_steps == 0;
+}
+
+/// The newest that is not verified, while too few newer ones are; then milestones, which are never removed.
+std::optional<int64_t> Caretaker::next_to_scrub(bool with_milestones) {
+  int verified = 0;
+  for (const int64_t step : folder_->list()) {
+    const bool has_enough = verified >= std::max(options_.keep_last, 2);
+    if (has_enough && !with_milestones) return std::nullopt;
+    if (has_enough && !is_milestone(step)) continue;
+    const auto files = folder_->open(step);
+    if (!files) continue;
+    if (has_mark(marks_.folder, *files))
+      ++verified;
+    else if (!damaged_.contains(identity_or_step(*files)))
+      return step;
+  }
+  return std::nullopt;
+}
+
+std::optional<int64_t> Caretaker::next_to_copy() {
+  const int64_t copied = newest_of(marks_.store);
+  for (const int64_t step : folder_->list()) {
+    if (step <= copied) return std::nullopt;
+    if (!is_last_ && !is_milestone(step) && !is_copy_due(step, copied, options_.store_every_steps)) continue;
+    const auto files = folder_->open(step);
+    if (files && has_mark(marks_.folder, *files)) return step;
+  }
+  return std::nullopt;
+}
+
+std::optional<double> Caretaker::work() {
+  if (epoch_ == 0) return std::nullopt;
+  const double now_s = clock_.monotonic_s();
+  if (now_s < again_s_ && !is_last_) return again_s_;
+  try {
+    if (const auto step = next_to_scrub(false)) return scrub(*step), now_s;
+    if (retain_due_) return retain_folder(), now_s;
+    failures_ = 0;
+  } catch (const Error& error) {
+    failed(error.what());
+    return is_last_ ? std::nullopt : std::optional(again_s_);
+  }
+  const auto next_s = care_for_store();
+  if (next_s && *next_s <= now_s) return next_s;
+  try {
+    if (const auto step = next_to_scrub(true); step && !is_last_) return scrub(*step), now_s;
+  } catch (const Error& error) {
+    failed(error.what());
+  }
+  return next_s;
+}
+
+// ---- the folder
+
+std::unique_ptr<ckpt::StoredFiles> Caretaker::watched(std::unique_ptr<ckpt::StoredFiles> files,
+                                                      bool is_paced) {
+  const double rate = is_paced ? options_.read_bytes_per_s : 0;
+  return watched_files(std::move(files),
+                       {.on_read =
+                            [this, rate, again_s = read_again_s_](uint64_t bytes) {
+                              options_.go_on();
+                              if (rate <= 0) return;
+                              *again_s = std::max(*again_s, clock_.monotonic_s()) + double(bytes) / rate;
+                              while (!is_last_ && *again_s - clock_.monotonic_s() > kLeastPauseS)
+                                clock_.sleep_s(std::min(*again_s - clock_.monotonic_s(), 1.0));
+                            },
+                        .from_medium = is_paced});
+}
+
+void Caretaker::scrub(int64_t step) {
+  auto files = folder_->open(step);
+  if (!files) return;
+  const std::string identity = identity_or_step(*files);
+  const double begin_s = clock_.monotonic_s();
+  const ckpt::VerifyReport report = read_again(watched(folder_->open(step), true));
+  if (!report.findings.empty()) {
+    // Moved or removed while it was read: then it is nobody's concern any more.
+    const auto again = folder_->open(step);
+    if (!again || identity_or_step(*again) != identity) return;
+    if (!repaired(*files, report, begin_s)) return void(damaged_.insert(identity));
+  }
+  mark(marks_.folder, *files);
+  retain_due_ = true;
+  const double seconds = clock_.monotonic_s() - begin_s;
+  json fields{{"step", step}, {"bytes", report.bytes}, {"chunks", report.chunks}, {"seconds", seconds}};
+  const uint64_t bad = report.nan_values + report.infinite_values;
+  if (bad > 0) fields["not_finite"] = bad;
+  options_.report(
+      {EventKind::checkpoint_verified, dump_json(fields),
+       bad == 0
+           ? ""
+           : fmt::format(" ! checkpoint step {} holds {} that are not finite; every byte is as it was saved",
+                         step, count_of(int64_t(bad), "value"))});
+}
+
+/// True if every byte of the checkpoint is good now. Says what was wrong.
+bool Caretaker::repaired(ckpt::StoredFiles& files, const ckpt::VerifyReport& damage, double begin_s) {
+  const int64_t step = files.named_step().value_or(-1);
+  std::vector<std::unique_ptr<ckpt::StoredFiles>> sources;
+  if (!options_.store.empty()) try {
+      if (auto copy = store().open(step)) sources.push_back(std::move(copy));
+    } catch (const Error&) {
+      // Other sources may do.
+    }
+  for (const int64_t other : folder_->list())
+    if (auto neighbour = other == step ? nullptr : folder_->open(other))
+      sources.push_back(watched(std::move(neighbour), false));
+  ckpt::RepairReport repair;
+  std::string reason;
+  options_.must_hold();
+  try {
+    repair = ckpt::repair(files, sources);
+  } catch (const Error& error) {
+    reason = error.what();
+  }
+  const bool is_good = reason.empty() && repair.is_good();
+  if (is_good && repair.found.empty()) return true;  // files that are no part of it
+  json fields{{"step", step},
+              {"found", repair.found.empty() ? damage.findings.size() : repair.found.size()},
+              {"first", finding_text(repair.found.empty() ? damage.findings[0] : repair.found[0])},
+              {"seconds", clock_.monotonic_s() - begin_s}};
+  if (is_good) {
+    std::string from;
+    for (const auto& origin : repair.origins)
+      from += fmt::format("{}{} from {}", from.empty() ? "" : ", ", size_text(origin.bytes), origin.where);
+    fields["from"] = from;
+    fields["rewritten"] = repair.rewritten;
+    options_.report({EventKind::checkpoint_repaired, dump_json(fields),
+                     fmt::format(" ! checkpoint step {} was damaged ({}) and is repaired: {}", step,
+                                 fields["first"].get<std::string>(), from.empty() ? "its manifest" : from)});
+    return true;
+  }
+  if (!reason.empty()) fields["reason"] = reason;
+  options_.report(
+      {EventKind::checkpoint_damaged, dump_json(fields),
+       fmt::format(" ! checkpoint step {} is damaged and does not count: {}{}; if there is a copy elsewhere: "
+                   "trainctl inspect-ckpt {} --repair --from COPY",
+                   step, fields["first"].get<std::string>(),
+                   reason.empty() ? "" : "; repair failed: " + reason, shell_quoted(files.where()))});
+  return false;
+}
+
+ckpt::Retention Caretaker::retention(const std::vector<CheckpointMark>& marks) const {
+  return {.keep_last = options_.keep_last,
+          .keep_every_steps = options_.keep_every_steps,
+          .counts = [&marks](ckpt::StoredFiles& files) { return has_mark(marks, files); }};
+}
+
+void Caretaker::retain_folder() {
+  options_.must_hold();
+  ckpt::Retention kept = retention(marks_.folder);
+  kept.current_epoch = epoch_;
+  const std::vector<int64_t> removed = ckpt::retain(*folder_, kept);
+  retain_due_ = false;
+  if (!removed.empty())
+    options_.report({EventKind::checkpoints_removed, dump_json(json{{"steps", removed}}), ""});
+}
+
+void Caretaker::mark(std::vector<CheckpointMark>& marks, ckpt::StoredFiles& files) {
+  const int64_t step = files.named_step().value_or(-1);
+  const std::vector<int64_t> there = folder_->list();
+  // Of a step that was saved again, and of removed ones. The store's are tidied when its list is known.
+  std::erase_if(marks, [&](const CheckpointMark& m) {
+    return m.step == step || (&marks == &marks_.folder && !std::count(there.begin(), there.end(), m.step));
+  });
+  marks.push_back({step, identity_of(files)});
+  options_.must_hold();
+  try {
+    write_marks(fs_, options_.marks_path, marks_);
+  } catch (const Error& error) {
+    // Known to this process all the same, and retention may make the room that is missing.
+    failed(error.what());
+    again_s_ = 0;
+  }
+}
+
+void Caretaker::failed(const std::string& what) {
+  again_s_ = clock_.monotonic_s() + care_retry_s(++failures_);
+  if (failures_ > 1) return;
+  options_.report(
+      {EventKind::care_failed, dump_json(json{{"reason", what}}),
+       fmt::format(" ! saved checkpoints cannot be checked or removed, training goes on: {}", what)});
+}
+
+// ---- the store
+
+ckpt::Store& Caretaker::store() {
+  if (!place_) place_ = options_.open_store();
+  return *place_->store;
+}
+
+std::optional<double> Caretaker::care_for_store() {
+  if (options_.store.empty()) return std::nullopt;
+  const double now_s = clock_.monotonic_s();
+  if (now_s < store_again_s_ && (!is_last_ || tried_last_))
+    return is_last_ ? std::nullopt : std::optional(store_again_s_);
+  try {
+    if (set_aside_) {
+      const std::vector<int64_t> there = store().list();
+      options_.must_hold();
+      if (!there.empty() && there.front() > set_aside_->step)
+        store().set_aside_after(set_aside_->step, set_aside_->epoch);
+      set_aside_.reset();
+    }
+    if (const auto step = next_to_copy()) return copy(*step), now_s;
+    if (store_retain_due_) return tidy_store(), now_s;
+  } catch (const Error& error) {
+    store_failed(error.what());
+    tried_last_ = is_last_;
+    return is_last_ ? std::nullopt : std::optional(store_again_s_);
+  }
+  return std::nullopt;
+}
+
+void Caretaker::copy(int64_t step) {
+  const auto files = folder_->open(step);
+  if (!files) return;
+  const double begin_s = clock_.monotonic_s();
+  options_.must_hold();
+  ckpt::CopyReport copied;
+  try {
+    copied = ckpt::copy(*ckpt::Checkpoint::open(watched(folder_->open(step), false)), store());
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kCheckpoint) throw;
+    auto again = folder_->open(step);
+    if (again && read_again(watched(std::move(again), false)).findings.empty()) throw;
+    // Damaged since it was read: the next scrub says so.
+    std::erase_if(marks_.folder, [&](const CheckpointMark& m) { return m.step == step; });
+    return;
+  }
+  mark(marks_.store, *files);
+  store_retain_due_ = true;
+  const double seconds = clock_.monotonic_s() - begin_s;
+  options_.report({EventKind::checkpoint_uploaded,
+                   dump_json(json{{"step", step},
+                                  {"store", options_.store},
+                                  {"bytes", copied.bytes},
+                                  {"seconds", seconds},
+                                  {"was_there", copied.was_there}}),
+                   fmt::format(" ▸ checkpoint step {} copied to {} · {} · {:.2f} s{}", step, options_.store,
+                               copied.was_there ? "was there" : size_text(copied.bytes), seconds,
+                               store_failures_ > 0 ? ", after failures" : "")});
+  store_failures_ = 0;
+  store_failure_.clear();
+}
+
+void Caretaker::tidy_store() {
+  options_.must_hold();
+  ckpt::retain(store(), retention(marks_.store));
+  store_retain_due_ = false;
+  const std::vector<int64_t> there = store().list();
+  std::erase_if(marks_.store,
+                [&](const CheckpointMark& m) { return !std::count(there.begin(), there.end(), m.step); });
+}
+
+/// Said once, until a copy succeeds.
+void Caretaker::store_failed(const std::string& what) {
+  place_.reset();
+  store_failure_ = what;
+  const double wait_s = care_retry_s(++store_failures_);
+  store_again_s_ = clock_.monotonic_s() + wait_s;
+  if (store_failures_ > 1) return;
+  options_.report(
+      {EventKind::upload_failed,
+       dump_json(json{{"store", options_.store}, {"reason", what}, {"wait_s", wait_s}}),
+       fmt::format(" ! checkpoints cannot be copied to {}, training goes on and it is tried again: {}",
+                   options_.store, what)});
+}
+
+std::string Caretaker::left_over() {
+  try {
+    if (epoch_ == 0) return "";
+    is_last_ = true;
+    if (const auto step = next_to_scrub(false))
+      return fmt::format("checkpoint step {} was not read again{}", *step,
+                         options_.store.empty() ? "" : fmt::format(" and not copied to {}", options_.store));
+    const auto step = options_.store.empty() ? std::nullopt : next_to_copy();
+    if (step)
+      return fmt::format("checkpoint step {} was not copied to {}{}", *step, options_.store,
+                         store_failure_.empty() ? "" : ": " + store_failure_);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+}  // namespace trainctl

@@ -1,0 +1,174 @@
+#include "runtime/supervise/care/run_store.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+
+#include "runtime/base/error.h"
+#include "runtime/base/json.h"
+#include "runtime/base/text.h"
+#include "runtime/base/units.h"
+#include "runtime/supervise/care/watched_files.h"
+
+namespace trainctl {
+namespace {
+
+/// A person waits for the check of a store.
+constexpr ckpt::RetryLimits kCheckRetries{.deadline_s = 5};
+constexpr double kProgressIntervalS = 10;
+
+/// "bucket" and "prefix" of s3://bucket/prefix.
+std::pair<std::string, std::string> parts_of(const std::string& place) {
+  const std::string path = place.substr(std::string("s3://").size());
+  const size_t slash = path.find('/');
+  return {path.substr(0, slash), slash == std::string::npos ? "" : path.substr(slash + 1)};
+}
+
+std::string advice_for(int status, const std::string& place) {
+  if (status == 404)
+    return fmt::format("make the bucket {}, or correct checkpoint.store", parts_of(place).first);
+  if (status == 401 || status == 403)
+    return "check the credentials (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or ~/.aws/credentials) and "
+           "what "
+           "they may do in this bucket";
+  return "check AWS_ENDPOINT_URL and the network, or go on without copies: -s checkpoint.store=";
+}
+
+/// One object there and back.
+void try_object(ckpt::ObjectClient& client, const std::string& prefix) {
+  const std::string key = fmt::format("{}/.probe-{}", prefix, ::getpid());
+  std::array<std::byte, 64> sent{}, back{};
+  for (size_t i = 0; i < sent.size(); ++i) sent[i] = std::byte(i * 37 + 1);
+  client.put(key, sent);
+  if (client.get(key, 0, back) != back.size() || back != sent)
+    throw ckpt::ObjectError(200, fmt::format("{} does not return what was written to it", key));
+  client.remove(key);
+}
+
+/// Names below the prefix that are neither folders of checkpoints nor of this check.
+std::vector<std::string> foreign_names(ckpt::ObjectClient& client, const std::string& prefix) {
+  std::vector<std::string> names;
+  for (const ckpt::ObjectInfo& object : client.list(prefix + "/")) {
+    const std::string rest = object.key.substr(prefix.size() + 1), name = rest.substr(0, rest.find('/'));
+    if (name.starts_with("step-") || name == "INDEX" || name.starts_with(".probe-")) continue;
+    if (names.empty() || names.back() != name) names.push_back(name);
+  }
+  return names;
+}
+
+void refuse_foreign(ckpt::Store& store, const std::string& place, const std::string& run_id, bool is_new) {
+  const std::vector<int64_t> steps = store.list();
+  if (steps.empty()) return;
+  const auto newest = is_new ? nullptr : ckpt::open_latest(store, -1, nullptr);
+  if (!is_new && (!newest || newest->state().run_id == run_id)) return;
+  throw Error(ErrorCode::kPreflight,
+              fmt::format("{} already holds checkpoints of another run{} (step {}{}); give this run another "
+                          "checkpoint.store or observability.run_id, or remove them if nobody needs them",
+                          place, newest ? ", " + newest->state().run_id : "", steps.front(),
+                          steps.size() > 1 ? " and others" : ""));
+}
+
+std::string check_objects(const StoreAccess& access, const std::string& place, const std::string& run_id,
+                          bool is_new) {
+  const ckpt::OpenPlace open =
+      ckpt::open_place(access.fs, access.clock, access.environment, place, {.retries = kCheckRetries});
+  const std::string prefix = parts_of(place).second;
+  const std::vector<std::string> foreign = foreign_names(*open.retried, prefix);
+  try_object(*open.retried, prefix);
+  refuse_foreign(*open.store, place, run_id, is_new);
+  if (foreign.empty()) return "";
+  return fmt::format("{} also holds {} that {} no checkpoint ({}{}); it is left alone", place,
+                     count_of(int64_t(foreign.size()), "name"), foreign.size() == 1 ? "is" : "are",
+                     foreign[0], foreign.size() > 1 ? ", ..." : "");
+}
+
+uint64_t bytes_of(const ckpt::Checkpoint& checkpoint) {
+  uint64_t bytes = 0;
+  for (const auto& file : checkpoint.files()) bytes += file.file_bytes;
+  return bytes;
+}
+
+/// Copies one step; Error(kCheckpoint) if it is damaged.
+Fetched fetch(const StoreAccess& access, const FetchRequest& request, ckpt::Store& store, int64_t step) {
+  const double begin_s = access.clock.monotonic_s();
+  double said_s = begin_s;
+  uint64_t all = 1, done = 0;
+  auto files = store.open(step);
+  if (!files)
+    throw Error(ErrorCode::kCheckpoint, fmt::format("step {} is gone from {}", step, request.place));
+  const auto from = ckpt::Checkpoint::open(
+      watched_files(std::move(files), {.on_read = [&](uint64_t bytes) {
+                      request.go_on();
+                      done += bytes;
+                      const double now_s = access.clock.monotonic_s();
+                      if (now_s - said_s < kProgressIntervalS) return;
+                      said_s = now_s;
+                      request.say(fmt::format("            {} % of {}",
+                                              std::min<uint64_t>(99, 100 * done / all), size_text(all)));
+                    }}));
+  if (from->state().run_id != request.run_id)
+    throw Error(ErrorCode::kUsage,
+                fmt::format("{} is a checkpoint of run {}, not of run {}; correct checkpoint.store",
+                            from->path(), from->state().run_id, request.run_id));
+  all = std::max<uint64_t>(bytes_of(*from), 1);
+  request.say(fmt::format(
+      "store       copying checkpoint step {} ({}) from {}{}", step, size_text(all), request.place,
+      request.newer_than >= 0 ? fmt::format(": newer than step {}", request.newer_than) : ""));
+  const auto folder = ckpt::directory_store(access.fs, request.directory);
+  const ckpt::CopyReport report = ckpt::copy(*from, *folder);
+  const Fetched fetched{step, report.bytes, access.clock.monotonic_s() - begin_s, from->path()};
+  request.say(fmt::format("            {} in {:.2f} s, every hash matches", size_text(report.bytes),
+                          fetched.seconds));
+  return fetched;
+}
+
+}  // namespace
+
+std::string store_of_run(const JobSpec& job, const std::string& run_id) {
+  std::string store = job.checkpoint.store;
+  while (store.size() > 1 && store.ends_with("/")) store.pop_back();
+  return store.empty() ? "" : store + "/" + run_id;
+}
+
+std::string check_store(const StoreAccess& access, const std::string& place, const std::string& run_id,
+                        bool is_new) {
+  const auto refuse = [&](const std::string& why, const std::string& advice) {
+    throw Error(ErrorCode::kPreflight,
+                fmt::format("checkpoints cannot be copied to {}: {}; {}", place, why, advice));
+  };
+  try {
+    if (ckpt::is_object_place(place)) return check_objects(access, place, run_id, is_new);
+    access.fs.make_directories(place);
+    ckpt::try_saving(access.fs, place);
+    refuse_foreign(*ckpt::directory_store(access.fs, place), place, run_id, is_new);
+  } catch (const ckpt::ObjectError& error) {
+    refuse(error.what(), advice_for(error.status(), place));
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kPreflight) throw;
+    refuse(error.what(), "or go on without copies: -s checkpoint.store=");
+  }
+  return "";
+}
+
+std::string Fetched::event_json() const {
+  return dump_json(nlohmann::json{{"step", step}, {"from", from}, {"bytes", bytes}, {"seconds", seconds}});
+}
+
+std::optional<Fetched> fetch_checkpoint(const StoreAccess& access, const FetchRequest& request) {
+  const ckpt::OpenPlace open = ckpt::open_place(access.fs, access.clock, access.environment, request.place);
+  for (const int64_t step : open.store->list()) {
+    if (step <= request.newer_than && !request.step) break;
+    if (request.step && step != *request.step) continue;
+    try {
+      return fetch(access, request, *open.store, step);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kCheckpoint) throw;
+      request.say(fmt::format(" ! step {} of {} is skipped: {}", step, request.place, error.what()));
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace trainctl

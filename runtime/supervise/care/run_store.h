@@ -1,0 +1,51 @@
+// The store of a run: where copies of its checkpoints lie, the check of it before any rank starts, and the way
+// back from it into the run's folder.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "ckpt/places.h"
+#include "ckpt/store.h"
+#include "runtime/spec/fields/job.h"
+
+namespace trainctl {
+
+/// checkpoint.store and the run's id, "s3://bucket/prefix/tiny-7Q2K"; "" if the job has no store.
+std::string store_of_run(const JobSpec& job, const std::string& run_id);
+
+/// What a store is reached through.
+struct StoreAccess {
+  FileSystem& fs;
+  Clock& clock;
+  ckpt::Environment environment = ckpt::process_environment;
+};
+
+/// Lists the place, writes a small object, reads it back and removes it. Error(kPreflight), one sentence: no
+/// answer, no bucket, credentials missing or refused, checkpoints of another run. Returns a note on objects
+/// that are no checkpoints, which are left alone; "": there are none.
+///   is_new   the run begins: then no checkpoint may be there
+std::string check_store(const StoreAccess& access, const std::string& place, const std::string& run_id,
+                        bool is_new);
+
+struct FetchRequest {
+  std::string place, directory, run_id;
+  int64_t newer_than = -1;      ///< only a checkpoint of a later step
+  std::optional<int64_t> step;  ///< only the checkpoint of this step
+  std::function<void(const std::string&)> say = [](const std::string&) {};  ///< lines for the console
+  std::function<void()> go_on = [] {};  ///< asked after every read; may throw to end the copy
+};
+struct Fetched {
+  int64_t step = 0;
+  uint64_t bytes = 0;
+  double seconds = 0;
+  std::string from;
+  std::string event_json() const;  ///< of checkpoint_fetched
+};
+/// Copies the newest checkpoint of the store that is whole into the folder, every byte checked. nullopt: the
+/// store has none that was asked for. Error(kIo), Error(kUsage): the store cannot be read; Error(kCheckpoint):
+/// it holds those of another run.
+std::optional<Fetched> fetch_checkpoint(const StoreAccess& access, const FetchRequest& request);
+
+}  // namespace trainctl

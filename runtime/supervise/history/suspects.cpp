@@ -1,0 +1,107 @@
+#include "runtime/supervise/history/suspects.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+
+#include "runtime/base/error.h"
+#include "runtime/base/json.h"
+#include "runtime/run/record/events.h"
+
+namespace trainctl {
+namespace {
+
+/// The attempt of an event, and what speaks against the checkpoint that it loaded.
+class Reader {
+ public:
+  void read(const nlohmann::json& event) {
+    const auto kind = of_word<EventKind>(event.value("kind", ""));
+    if (!kind) return;
+    const auto step = event.contains("step") && event["step"].is_number_integer()
+                          ? event["step"].get<int64_t>()
+                          : int64_t{-1};
+    if (*kind == EventKind::start) return begin(record_of<StartEvent>(event));
+    if (*kind == EventKind::checkpoint) bad_.erase(step);
+    if (*kind == EventKind::step_skipped) bad_step(step);
+    if (*kind == EventKind::failure && event.value("code_name", "") == name_of(ErrorCode::kDiverged))
+      bad_step(step + 1);
+  }
+  std::vector<Suspect> suspects() const {
+    std::vector<Suspect> result;
+    for (const auto& [step, epochs] : bad_)
+      if (epochs.size() >= 2) result.push_back({step, {epochs.begin(), epochs.end()}});
+    return result;
+  }
+
+ private:
+  void begin(const StartEvent& start) {
+    epoch_ = start.epoch;
+    loaded_.reset();
+    if (!start.checkpoint.empty()) loaded_ = start.from_step;
+  }
+  void bad_step(int64_t step) {
+    std::set<int64_t>& origins = skipped_from_[step];
+    origins.insert(loaded_.value_or(-1));
+    if (loaded_ && step <= *loaded_ + kSuspectSteps && origins.size() == 1) bad_[*loaded_].insert(epoch_);
+  }
+
+  uint64_t epoch_ = 0;
+  std::optional<int64_t> loaded_;                      // of the attempt
+  std::map<int64_t, std::set<uint64_t>> bad_;          // by the checkpoint's step: the attempts
+  std::map<int64_t, std::set<int64_t>> skipped_from_;  // by the bad step: where its attempts began
+};
+
+}  // namespace
+
+std::string Suspect::text() const {
+  return fmt::format(
+      "checkpoint step {} is suspect: the loss was not finite within {} steps after it was loaded, "
+      "in the attempts of epochs {}",
+      step, kSuspectSteps, fmt::join(epochs, ", "));
+}
+
+std::string Suspect::event_json() const {
+  return dump_json(nlohmann::json{{"step", step}, {"epochs", epochs}, {"reason", text()}});
+}
+
+std::vector<Suspect> suspect_checkpoints(const std::vector<std::string>& events) {
+  Reader reader;
+  for (const std::string& line : events) {
+    const nlohmann::json event = try_parse_json(line);
+    if (!event.is_object()) continue;
+    try {
+      reader.read(event);
+    } catch (const std::exception&) {
+      // A line that another version wrote.
+    }
+  }
+  return reader.suspects();
+}
+
+std::unique_ptr<ckpt::Checkpoint> open_latest_trusted(
+    FileSystem& fs, const std::string& directory, int64_t max_step, const std::vector<Suspect>& suspects,
+    const std::function<void(const std::string&, const std::string&)>& skipped,
+    const std::function<void(const Suspect&)>& passed_over) {
+  std::unique_ptr<ckpt::Checkpoint> newest_suspect;
+  std::vector<Suspect> passed;
+  for (;;) {
+    auto checkpoint = ckpt::open_latest(fs, directory, max_step, skipped);
+    if (!checkpoint) return newest_suspect;  // better than none
+    const int64_t step = checkpoint->state().step;
+    const auto suspect =
+        std::find_if(suspects.begin(), suspects.end(), [&](const Suspect& s) { return s.step == step; });
+    if (suspect == suspects.end()) {
+      for (const Suspect& s : passed) passed_over(s);
+      return checkpoint;
+    }
+    passed.push_back(*suspect);
+    if (!newest_suspect) newest_suspect = std::move(checkpoint);
+    max_step = step - 1;
+    if (max_step < 0) return newest_suspect;
+  }
+}
+
+}  // namespace trainctl

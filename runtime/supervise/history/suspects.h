@@ -1,0 +1,38 @@
+// Suspect checkpoints: each loaded twice, and both times a loss or gradient norm was not finite within a few
+// steps. Their bytes are good, but what they hold may be wrong, so recovery passes them over while an older
+// one is there.
+//
+// Found in events.jsonl: a step that is skipped in attempts that began elsewhere, too, says nothing against a
+// checkpoint before it, and a step that was saved again is another checkpoint.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ckpt/checkpoint.h"
+
+namespace trainctl {
+
+struct Suspect {
+  int64_t step = 0;
+  std::vector<uint64_t> epochs;  ///< the attempts that loaded it, two or more
+  std::string text() const;      ///< one sentence
+  std::string event_json() const;
+};
+
+/// Bad steps up to so many after a load count against the checkpoint.
+inline constexpr int64_t kSuspectSteps = 10;
+
+/// `events`: the lines of events.jsonl. Pure.
+std::vector<Suspect> suspect_checkpoints(const std::vector<std::string>& events);
+
+/// open_latest of ckpt/checkpoint.h, which passes over suspects if an older checkpoint opens. `passed_over` is
+/// called for each of them.
+std::unique_ptr<ckpt::Checkpoint> open_latest_trusted(
+    FileSystem& fs, const std::string& directory, int64_t max_step, const std::vector<Suspect>& suspects,
+    const std::function<void(const std::string&, const std::string&)>& skipped,
+    const std::function<void(const Suspect&)>& passed_over);
+
+}  // namespace trainctl

@@ -1,0 +1,433 @@
+// Goal: a saved checkpoint is read again once, counted when it is good, repaired or passed over when it is not,
+// and copied to the store; whatever crashes, fails or is interrupted meanwhile, no fewer than two good
+// checkpoints are left in either place, no mark lies, and the next caretaker brings all to the same end.
+// Method: a caretaker on a file system that loses power and an object store that fails, crashed after each of
+// its effects in either of them, interrupted at each of its reads, and with every request and effect failing
+// in turn.
+#include <fmt/format.h>
+#include <catch2/catch.hpp>
+
+#include <algorithm>
+
+#include "ckpt/object_store.h"
+#include "runtime/base/error.h"
+#include "runtime/supervise/care/care_thread.h"
+#include "test/ckpt/state_fixture.h"
+#include "test/support/faulty_objects.h"
+#include "test/support/power_loss_file_system.h"
+
+using namespace trainctl;
+using namespace trainctl::test;
+
+namespace {
+
+const std::string kFolder = "/run/ckpt", kMarks = "/run/checkpoints.json";
+using Steps = std::vector<int64_t>;
+
+class HandClock final : public Clock {
+ public:
+  double monotonic_s() override { return now_; }
+  double unix_s() override { return now_; }
+  void sleep_s(double seconds) override { now_ += seconds; }
+
+ private:
+  double now_ = 1000;
+};
+
+struct World {
+  std::unique_ptr<PowerLossFileSystem> fs = std::make_unique<PowerLossFileSystem>();
+  std::unique_ptr<FaultyObjects> objects = std::make_unique<FaultyObjects>();
+  std::unique_ptr<HandClock> clock = std::make_unique<HandClock>();
+
+  World copy() const { return {fs->copy(), objects->copy()}; }
+  World after_crash(Survival survival, uint64_t seed) const {
+    return {fs->after_power_loss(survival, seed), objects->copy()};
+  }
+  ckpt::OpenPlace place() const {
+    ckpt::OpenPlace place;
+    place.retried = ckpt::retrying(*objects, *clock, {.deadline_s = 3});
+    place.store =
+        ckpt::object_store(*place.retried, {.prefix = "runs/a", .where = "s3://b/runs/a", .part_bytes = 700});
+    return place;
+  }
+  std::unique_ptr<ckpt::Store> folder() const { return ckpt::directory_store(*fs, kFolder); }
+  void save(int64_t step) const { test::save(*fs, kFolder, make_state(7, step), 3); }
+};
+
+struct Care {
+  std::vector<CareReport> reports;
+  int count(EventKind kind) const {
+    return int(
+        std::count_if(reports.begin(), reports.end(), [&](const CareReport& r) { return r.kind == kind; }));
+  }
+  std::string note(EventKind kind) const {
+    for (const CareReport& report : reports)
+      if (report.kind == kind) return report.note;
+    return "";
+  }
+};
+
+CareOptions options_of(const World& world, Care& care) {
+  return {.directory = kFolder,
+          .marks_path = kMarks,
+          .store = "s3://b/runs/a",
+          .open_store = [&world] { return world.place(); },
+          .report = [&care](const CareReport& report) { care.reports.push_back(report); }};
+}
+
+/// Works until nothing is due, or `until_s` seconds have passed. Returns what is left.
+std::string tend(const World& world, CareOptions options, double for_s = 1e4) {
+  Caretaker caretaker(*world.fs, *world.clock, std::move(options));
+  caretaker.begin(4, INT64_MAX);
+  const double until_s = world.clock->monotonic_s() + for_s;
+  for (int turns = 0; turns < 10000; ++turns) {
+    const auto next_s = caretaker.work();
+    if (!next_s || *next_s > until_s) return caretaker.left_over();
+    world.clock->sleep_s(std::max(0.0, *next_s - world.clock->monotonic_s()));
+  }
+  FAIL("the caretaker does not come to an end");
+  return "";
+}
+Care tended(const World& world) {
+  Care care;
+  CHECK(tend(world, options_of(world, care)) == "");
+  return care;
+}
+
+Steps good_steps(ckpt::Store& store) {
+  Steps steps;
+  for (const int64_t step : store.list()) {
+    const auto checkpoint = ckpt::Checkpoint::open(store.open(step));
+    if (ckpt::verify(*checkpoint).findings.empty() && reads_back(*checkpoint, make_state(7, step)))
+      steps.push_back(step);
+  }
+  return steps;
+}
+
+/// What must hold at any moment of the worlds below. "" or what does not.
+std::string broken(const World& world) {
+  const auto folder = world.folder();
+  const ckpt::OpenPlace place = world.place();
+  const Steps here = good_steps(*folder), there = good_steps(*place.store);
+  if (here.size() < 2) return "fewer than two good ones in the folder";
+  if (here != folder->list() || there != place.store->list()) return "one that is listed is not good";
+  if (there.size() < 2) return "fewer than two good ones in the store";
+  for (const CheckpointMark& mark : read_marks(*world.fs, kMarks).folder)
+    if (auto files = folder->open(mark.step);
+        files && identity_of(*files) == mark.identity && !std::count(here.begin(), here.end(), mark.step))
+      return fmt::format("the mark of step {} lies", mark.step);
+  return "";
+}
+
+/// And after another caretaker: as if nothing had happened.
+std::string not_brought_to_end(const World& world) {
+  Care care;
+  if (const std::string left = tend(world, options_of(world, care)); !left.empty()) return left;
+  if (const std::string what = broken(world); !what.empty()) return what;
+  if (world.folder()->list() != Steps{40, 30}) return "the folder does not keep the two newest";
+  if (world.place().store->list() != Steps{40, 20}) return "the store does not keep the two newest copies";
+  for (const char* rest : {"/.trash", "/.saving"})
+    if (world.fs->exists(kFolder + rest) && !world.fs->list(kFolder + rest).empty()) return "leftovers";
+  for (const auto& [key, content] : world.objects->objects())
+    if (key.find("step-00000010") != std::string::npos) return "leftover " + key;
+  return "";
+}
+
+/// Steps 10 and 20 are verified and copied, 30 and 40 are new.
+World world_with_two_new() {
+  World world;
+  world.fs->make_directory("/run");
+  for (const int64_t step : {10, 20}) {
+    world.save(step);
+    tended(world);
+  }
+  for (const int64_t step : {30, 40}) world.save(step);
+  return {world.fs->after_power_loss(Survival::everything, 0), world.objects->copy()};
+}
+
+}  // namespace
+
+TEST_CASE("the decisions of a caretaker") {
+  CHECK((is_copy_due(10, -1, 0) && !is_copy_due(10, 10, 0) && is_copy_due(11, 10, 0)));
+  CHECK((!is_copy_due(90, -1, 100) && is_copy_due(100, -1, 100) && !is_copy_due(190, 100, 100)));
+  CHECK((is_copy_due(210, 100, 100) && is_copy_due(210, 190, 100) && !is_copy_due(250, 210, 100)));
+  CHECK((care_retry_s(1) == 5 && care_retry_s(2) == 10 && care_retry_s(5) == 80 && care_retry_s(99) == 600));
+}
+
+TEST_CASE("new checkpoints are read once, counted, copied; older ones go") {
+  const World world = world_with_two_new();
+  const Care care = tended(world);
+  CHECK(care.count(EventKind::checkpoint_verified) == 2);
+  CHECK(care.count(EventKind::checkpoint_uploaded) == 1);  // the newest; 30 was passed
+  CHECK(care.count(EventKind::checkpoints_removed) > 0);
+  CHECK(not_brought_to_end(world) == "");
+  CHECK(tended(world).reports.empty());
+  world.fs->remove_file(kMarks);  // a hint: all is read again, and copied to where it is
+  const Care again = tended(world);
+  CHECK(again.count(EventKind::checkpoint_verified) == 2);
+  CHECK_THAT(again.note(EventKind::checkpoint_uploaded), Catch::Contains("was there"));
+}
+
+TEST_CASE("a crash after every effect of the caretaker, in the folder and in the store") {
+  const World before = world_with_two_new();
+  int points = 0, doubles = 0;
+  for (const bool in_store : {false, true})
+    for (uint64_t n = 0;; ++n) {
+      const World world = before.copy();
+      in_store ? world.objects->stop_after(n) : world.fs->lose_power_after(n);
+      bool crashed = false;
+      Care care;
+      try {
+        tend(world, options_of(world, care));
+      } catch (const PowerLost&) {
+        crashed = true;
+      }
+      for (uint64_t seed = 0; seed < 6; ++seed) {
+        const Survival survival = seed == 0   ? Survival::nothing
+                                  : seed == 1 ? Survival::everything
+                                              : Survival::random;
+        World survivor = world.after_crash(survival, seed * 7919 + n);
+        INFO((in_store ? "store" : "folder") << ", effect " << n << ", seed " << seed);
+        REQUIRE(broken(survivor) == "");
+        ++points;
+        if (seed > 2) {  // the next one dies, too
+          survivor.fs->lose_power_after((n * 31 + seed * 17) % 60);
+          Care second;
+          try {
+            tend(survivor, options_of(survivor, second));
+          } catch (const PowerLost&) {
+            ++doubles;
+          }
+          survivor = survivor.after_crash(Survival::random, n + seed);
+          REQUIRE(broken(survivor) == "");
+        }
+        REQUIRE(not_brought_to_end(survivor) == "");
+      }
+      if (!crashed) break;
+    }
+  INFO(points << " points, " << doubles << " double crashes");
+  CHECK(points > 300);
+  CHECK(doubles > 50);
+}
+
+TEST_CASE("a caretaker that is interrupted at every read is followed by another") {
+  const World before = world_with_two_new();
+  int interrupted = 0;
+  for (int n = 0;; ++n) {
+    const World world = before.copy();
+    Care care;
+    CareOptions options = options_of(world, care);
+    int left = n;
+    options.go_on = [&] {
+      if (left-- == 0) throw CareInterrupted{};
+    };
+    try {
+      tend(world, options);
+      break;
+    } catch (const CareInterrupted&) {
+      ++interrupted;
+    }
+    INFO("read " << n);
+    REQUIRE(broken(world) == "");
+    REQUIRE(not_brought_to_end(world) == "");
+  }
+  CHECK(interrupted > 200);
+}
+
+TEST_CASE("every request of the store fails once, or for a while") {
+  const World before = world_with_two_new();
+  int alarms = 0;
+  for (const ObjectFault fault : kPassingFaults)
+    for (const uint64_t count : {1, 40}) {
+      bool is_beyond = false;
+      for (uint64_t n = 0; !is_beyond; n += 3) {
+        const World world = before.copy();
+        const uint64_t requests = world.objects->requests();
+        world.objects->fail_at(n, fault, count);
+        INFO("request " << n << ", fault " << int(fault) << ", " << count << " times");
+        Care care;
+        REQUIRE(tend(world, options_of(world, care)) == "");
+        is_beyond = world.objects->requests() <= requests + n;
+        world.objects->repair();
+        REQUIRE(care.count(EventKind::upload_failed) <= 1);
+        REQUIRE(care.count(EventKind::checkpoint_verified) == 2);
+        alarms += care.count(EventKind::upload_failed);
+        REQUIRE(not_brought_to_end(world) == "");
+      }
+    }
+  CHECK(alarms > 20);
+}
+
+TEST_CASE("a store that refuses is said once, and tried again with growing pauses") {
+  const World world = world_with_two_new();
+  world.objects->fail_at(0, ObjectFault::refused, ~uint64_t(0));
+  Care care;
+  Caretaker caretaker(*world.fs, *world.clock, options_of(world, care));
+  caretaker.begin(4, INT64_MAX);
+  std::vector<double> pauses;
+  while (pauses.size() < 5) {
+    const auto next_s = caretaker.work();
+    REQUIRE(next_s);
+    const double pause_s = *next_s - world.clock->monotonic_s();
+    if (pause_s > 0) pauses.push_back(pause_s);
+    if (pause_s > 0) world.clock->sleep_s(pause_s);
+  }
+  CHECK(pauses == std::vector<double>{5, 10, 20, 40, 80});
+  CHECK(care.count(EventKind::upload_failed) == 1);
+  CHECK_THAT(care.note(EventKind::upload_failed),
+             Catch::Contains("403") && Catch::Contains("training goes on"));
+  CHECK(world.folder()->list() == Steps{40, 30});  // the folder is tended all the same
+  CHECK_THAT(caretaker.left_over(), Catch::Contains("step 40 was not copied to s3://b/runs/a: "));
+  world.objects->repair();
+  CHECK_THAT(tended(world).note(EventKind::checkpoint_uploaded),
+             Catch::Contains("step 40 copied to s3://b/runs/a"));
+}
+
+TEST_CASE("every effect in the folder fails once, or the disk is full") {
+  const World before = world_with_two_new();
+  int failed = 0;
+  for (const Fault fault : {Fault::io_error_once, Fault::no_space_from_here, Fault::io_error_from_here})
+    for (uint64_t n = 0;; ++n) {
+      const World world = before.copy();
+      const size_t effects = world.fs->effects().size();
+      world.fs->fail_at(n, fault);
+      INFO("effect " << n << ", fault " << int(fault));
+      Care care;
+      tend(world, options_of(world, care), 30);
+      const bool is_beyond = world.fs->effects().size() <= effects + n;
+      world.fs->repair();
+      failed += care.count(EventKind::care_failed);
+      REQUIRE(care.count(EventKind::checkpoint_damaged) == 0);
+      REQUIRE(broken(world) == "");
+      REQUIRE(not_brought_to_end(world) == "");
+      if (is_beyond) break;
+    }
+  CHECK(failed > 20);
+}
+
+TEST_CASE(
+    "a damaged checkpoint does not count, is said with what to do, and is repaired where that is possible") {
+  const std::string shard = kFolder + "/step-00000040/shard-00001-of-00003.safetensors";
+  const auto flip = [&](const World& world) {
+    world.fs->poke(shard, [](std::string& text) { text[text.size() - 5] ^= 4; });
+  };
+  SECTION("nothing has its bytes") {
+    const World world = world_with_two_new();
+    flip(world);
+    Care care;
+    CHECK(tend(world, options_of(world, care)) == "");
+    CHECK(care.count(EventKind::checkpoint_damaged) == 1);
+    CHECK_THAT(care.note(EventKind::checkpoint_damaged),
+               Catch::Contains("checkpoint step 40 is damaged") &&
+                   Catch::Contains("shard-00001-of-00003.safetensors") &&
+                   Catch::Contains("trainctl inspect-ckpt /run/ckpt/step-00000040 --repair"));
+    CHECK(world.folder()->list() == Steps{40, 30, 20});  // two that are good
+    CHECK(world.place().store->list() == Steps{30, 20});
+  }
+  SECTION("the store has them") {
+    const World world = world_with_two_new();
+    tended(world);
+    world.fs->remove_file(kMarks);
+    flip(world);
+    Care care = tended(world);
+    CHECK_THAT(
+        care.note(EventKind::checkpoint_repaired),
+        Catch::Contains("step 40 was damaged") && Catch::Contains("from s3://b/runs/a/step-00000040.e3.a0"));
+    CHECK(not_brought_to_end(world) == "");
+  }
+  SECTION("the checkpoint next to it has equal chunks") {
+    World world;
+    world.fs->make_directory("/run");
+    PlainState state = make_state(7, 30);
+    test::save(*world.fs, kFolder, state, 3);
+    state.info.step = 40;
+    test::save(*world.fs, kFolder, state, 3);
+    flip(world);
+    const Care care = tended(world);
+    CHECK_THAT(care.note(EventKind::checkpoint_repaired), Catch::Contains("from /run/ckpt/step-00000030"));
+    CHECK(ckpt::verify(*ckpt::Checkpoint::open(*world.fs, kFolder + "/step-00000040")).findings.empty());
+  }
+  SECTION("it is damaged after it was read, before it is copied") {
+    const World world = world_with_two_new();
+    Care care;
+    CareOptions options = options_of(world, care);
+    options.open_store = [&] {
+      if (care.count(EventKind::checkpoints_removed) > 0 && care.count(EventKind::checkpoint_damaged) == 0)
+        flip(world);
+      return world.place();
+    };
+    tend(world, options);
+    CHECK(care.count(EventKind::checkpoint_damaged) == 1);
+    CHECK(good_steps(*world.place().store) == world.place().store->list());
+  }
+}
+
+TEST_CASE("a run that goes back: later copies do not count any more") {
+  const World world = world_with_two_new();
+  tended(world);
+  Care care;
+  Caretaker caretaker(*world.fs, *world.clock, options_of(world, care));
+  ckpt::supersede(*world.fs, kFolder, 30, 5);
+  caretaker.begin(5, 30);
+  while (caretaker.work()) {
+  }
+  CHECK(world.place().store->list() == Steps{30, 20});
+  PlainState again = make_state(9, 40);
+  again.info.epoch = 5;
+  test::save(*world.fs, kFolder, again, 2);
+  caretaker.published();
+  while (caretaker.work()) {
+  }
+  const ckpt::OpenPlace place = world.place();
+  const auto copy = ckpt::Checkpoint::open(place.store->open(40));
+  CHECK((copy->state().epoch == 5 && reads_back(*copy, again)));
+  CHECK(caretaker.progress() == CareProgress{40, 40});
+}
+
+TEST_CASE("saves under way are not removed, those of dead attempts are") {
+  const World world = world_with_two_new();
+  for (const uint64_t epoch : {3, 4}) {
+    ckpt::StateInfo state = make_state(7, 50).info;
+    state.epoch = epoch;
+    ckpt::prepare_saving(*world.fs, kFolder, state);
+  }
+  tended(world);
+  CHECK(world.fs->list(kFolder + "/.saving") == std::vector<std::string>{"step-00000050.e4"});
+}
+
+TEST_CASE("a scrub keeps to its rate until the run ends") {
+  const World world = world_with_two_new();
+  const double begin_s = world.clock->monotonic_s();
+  Care care;
+  CareOptions options = options_of(world, care);
+  options.read_bytes_per_s = 1000;
+  tend(world, options);
+  CHECK(world.clock->monotonic_s() - begin_s > 10);
+}
+
+TEST_CASE("the thread: everything is done at the end, a pause stops it, a dead store does not hold it") {
+  World world = world_with_two_new();
+  CareOptions options{.directory = kFolder, .marks_path = kMarks, .store = "/copies/a"};
+  {
+    CareThread thread(*world.fs, real_clock(), options);
+    thread.begin(4, INT64_MAX);
+    CHECK(thread.finish(600, [] { return false; }) == "");
+    CHECK(thread.progress() == CareProgress{40, 40});
+    CHECK(thread.take_reports().size() >= 3);
+    CHECK(ckpt::directory_store(*world.fs, "/copies/a")->list() == Steps{40});
+  }
+  world.save(50);
+  options.open_store = []() -> ckpt::OpenPlace { throw Error(ErrorCode::kIo, "the line is cut"); };
+  options.read_bytes_per_s = 1;  // it sleeps in its first read
+  CareThread thread(*world.fs, real_clock(), options);
+  thread.begin(4, INT64_MAX);
+  thread.pause();
+  const size_t effects = world.fs->effects().size();
+  thread.published();
+  CHECK(world.fs->effects().size() == effects);
+  CHECK(thread.progress().verified_step == 40);
+  thread.begin(5, INT64_MAX);
+  CHECK_THAT(thread.finish(600, [] { return false; }),
+             Catch::Contains("checkpoint step 50 was not copied to /copies/a: the line is cut"));
+  CHECK(thread.progress().verified_step == 50);
+}
