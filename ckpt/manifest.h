@@ -63,6 +63,10 @@ std::string manifest_field(const std::string& manifest_text);
 /// The whole text of COMMIT for this manifest.
 std::string commit_text(const std::string& manifest_text, const Manifest& manifest);
 
+/// A checkpoint of files whose manifest is known and was checked. The manifest may lack chunks of a tensor: a
+/// read of them is Error(kCheckpoint).
+std::unique_ptr<Checkpoint> open_with_manifest(std::unique_ptr<StoredFiles> files, Manifest manifest);
+
 /// Error(kCheckpoint) if an element of a tensor is covered by no chunk or by several (names the first tensor,
 /// row and column), or if a chunk belongs to a tensor that is not in `tensors`.
 void check_tiling(std::span<const Tensor> tensors, std::span<const ShardReceipt> files);

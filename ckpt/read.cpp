@@ -63,10 +63,20 @@ class OpenCheckpoint final : public Checkpoint {
       covered += part.count();
       copy_part(chunk, part, box, static_cast<std::byte*>(out));
     }
-    ENSURE(covered == box.count(), "{} {}: the box reaches beyond the tensor", name, name_of(role));
+    if (covered == box.count()) return;
+    ENSURE(is_inside(box, whole_box(shape_of(name, role))), "{} {}: the box reaches beyond the tensor", name,
+           name_of(role));
+    fail(fmt::format("{} does not hold all of {} {}", path_, tensor_text(name, role),
+                     box_text(shape_of(name, role), box)));
   }
 
  private:
+  const std::vector<int64_t>& shape_of(const std::string& name, Role role) const {
+    const auto at = std::find_if(manifest_.tensors.begin(), manifest_.tensors.end(),
+                                 [&](const Tensor& t) { return t.name == name && t.role == role; });
+    return at->shape;  // read() has found its chunks
+  }
+
   void copy_part(const Chunk& chunk, const parallel::Box& part, const parallel::Box& box, std::byte* out) {
     const size_t item = size_of(chunk.entry->dtype);
     const size_t out_pitch = size_t(box.cols()) * item;
@@ -141,6 +151,10 @@ class OpenCheckpoint final : public Checkpoint {
 
 }  // namespace
 
+std::unique_ptr<Checkpoint> open_with_manifest(std::unique_ptr<StoredFiles> files, Manifest manifest) {
+  return std::make_unique<OpenCheckpoint>(std::move(files), std::move(manifest));
+}
+
 std::unique_ptr<Checkpoint> Checkpoint::open(std::unique_ptr<StoredFiles> files) {
   const std::string path = files->where();
   for (const char* name : {kCommitName, kManifestName})
@@ -166,7 +180,7 @@ std::unique_ptr<Checkpoint> Checkpoint::open(std::unique_ptr<StoredFiles> files)
     if (bytes != file.file_bytes)
       fail(fmt::format("{} has {} bytes instead of {}", shard, bytes, file.file_bytes));
   }
-  return std::make_unique<OpenCheckpoint>(std::move(files), std::move(manifest));
+  return open_with_manifest(std::move(files), std::move(manifest));
 }
 
 }  // namespace trainctl::ckpt

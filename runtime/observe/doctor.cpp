@@ -82,6 +82,17 @@ DoctorCheck folder_check(const char* name, const FolderFacts& folder, uint64_t l
   return check;
 }
 
+DoctorCheck left_memory_check(const std::vector<LeftMemory>& left) {
+  uint64_t bytes = 0;
+  std::string folders;
+  for (const LeftMemory& one : left) bytes += one.bytes, folders += " " + one.path;
+  return {.verdict = DoctorCheck::warn,
+          .name = "left in memory",
+          .found = fmt::format("{} of {} that ended, the first is {}", memory_text(bytes),
+                               count_of(int64_t(left.size()), "run"), left.front().run_directory),
+          .advice = "resume them, or free the memory with: rm -r" + folders};
+}
+
 DoctorCheck launcher_check(const MpiFacts& mpi) {
   DoctorCheck check{.name = "mpirun"};
   if (mpi.launcher.empty()) {
@@ -289,6 +300,7 @@ DoctorReport examine(const DoctorFacts& facts) {
   checks.push_back(folder_check("shared memory", facts.shared_memory, kLittleSharedMemory, kNoSharedMemory,
                                 "ranks talk through it, 5 MiB each; remove old files there, or give the container more "
                                 "(docker run --shm-size 1g)"));
+  if (!facts.left_memory.empty()) checks.push_back(left_memory_check(facts.left_memory));
   checks.push_back(folder_check("scratch", facts.scratch, kLittleDisk / 16, kNoDisk / 16,
                                 "mpirun and ranks keep sockets there; make it writable and free some space"));
   checks.push_back(folder_check("this folder", facts.here, kLittleDisk, kNoDisk,

@@ -64,6 +64,12 @@ struct CudaFacts {
   std::vector<LibraryFacts> libraries;
 };
 
+/// What a run that nobody supervises left in memory (ckpt/memory_folder.h).
+struct LeftMemory {
+  std::string path, run_directory;
+  uint64_t bytes = 0;
+};
+
 struct DoctorFacts {
   std::string program_version;
   CpuFacts cpu;
@@ -71,6 +77,7 @@ struct DoctorFacts {
   FolderFacts shared_memory, scratch, here;
   MpiFacts mpi;
   CudaFacts cuda;
+  std::vector<LeftMemory> left_memory;  ///< of this user
 };
 /// Collects the facts of this machine. Runs `mpirun --version`, creates no GPU context, leaves no files. Does
 /// not throw for problems that it finds.

@@ -13,6 +13,7 @@
 #include <span>
 #include <sstream>
 
+#include "ckpt/memory_folder.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/library_search.h"
 #include "parallel/communicator.h"
@@ -205,6 +206,13 @@ CudaFacts cuda_facts() {
 
 }  // namespace
 
+static std::vector<LeftMemory> left_memory() {
+  std::vector<LeftMemory> left;
+  for (const ckpt::StrayMemory& stray : ckpt::stray_memory(real_clock().unix_s()))
+    left.push_back({stray.path, stray.run_directory, stray.bytes});
+  return left;
+}
+
 DoctorFacts gather_doctor_facts() {
   std::error_code error;
   const std::filesystem::path here = std::filesystem::current_path(error);
@@ -215,7 +223,8 @@ DoctorFacts gather_doctor_facts() {
           .scratch = folder_facts("/tmp"),
           .here = folder_facts(error ? "." : here.string()),
           .mpi = mpi_facts(),
-          .cuda = cuda_facts()};
+          .cuda = cuda_facts(),
+          .left_memory = left_memory()};
 }
 
 }  // namespace trainctl

@@ -16,6 +16,8 @@ enum class EventKind {
   checkpoint, save_failed, save_superseded, memory_off, save_retry, step_skipped, slow_ranks, slow_ranks_over,
   // Of the calendar of saves.
   interval, interval_short,
+  // Of the state that an attempt begins with.
+  loaded,
   // Of a checkpoint after it was saved.
   checkpoint_verified, checkpoint_damaged, checkpoint_repaired, checkpoints_removed, checkpoint_suspect,
   checkpoint_uploaded, upload_failed, checkpoint_fetched, care_failed,
@@ -30,7 +32,7 @@ struct Words<EventKind> {
       "node_up",    "node_lost",   "node_failed", "quarantine",
       "checkpoint", "save_failed", "save_superseded", "memory_off", "save_retry", "step_skipped",
       "slow_ranks", "slow_ranks_over",
-      "interval", "interval_short",
+      "interval", "interval_short", "loaded",
       "checkpoint_verified", "checkpoint_damaged", "checkpoint_repaired", "checkpoints_removed",
       "checkpoint_suspect", "checkpoint_uploaded", "upload_failed", "checkpoint_fetched", "care_failed"};
 };

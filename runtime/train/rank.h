@@ -3,9 +3,11 @@
 #pragma once
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "ckpt/open_pieces.h"
 #include "kernels/backend.h"
 #include "parallel/communicator.h"
 #include "runtime/spec/fields/job.h"
@@ -16,12 +18,19 @@
 
 namespace trainctl {
 
+/// A state in the memory of the nodes (ckpt/open_pieces.h).
+struct MemoryLoad {
+  ckpt::PieceSet set;
+  ckpt::Pieces need = ckpt::Pieces::all;
+};
+
 struct RankOptions {
   std::string run_id;
   std::string resolved_spec_json, spec_hash;
   std::string checkpoint_dir;         ///< folder for checkpoints: <run>/ckpt
   std::string memory_folder;          ///< for copies of the state in memory (ckpt/pieces.h); "": none
-  std::string resume_from;            ///< a step directory; "": a fresh start
+  std::string resume_from;            ///< a step directory; "": a fresh start, or `memory`
+  std::optional<MemoryLoad> memory;   ///< load this state from memory_folder
   /// Read the data from their start, not from the position of resume_from.
   bool new_data = false;
   std::string lineage_json = "[]";    ///< lineage to write into checkpoints

@@ -194,9 +194,8 @@ struct Trainer::Impl {
   }
 
   void load() {
-    if (!options.resume_from.empty()) {
-      activity.enter(RunPhase::loading, -1, options.resume_from);
-      const auto checkpoint = ckpt::Checkpoint::open(fs, options.resume_from);
+    if (loads_state(options)) {
+      const auto checkpoint = open_start(options, fs, activity);
       load_state(table, *checkpoint, loading_state());
       step = checkpoint->state().step;
       bad_steps = bad_steps_of(checkpoint->state().extra_json);
@@ -209,6 +208,7 @@ struct Trainer::Impl {
       initialise(table, job.seed, job.parallelism.threads_per_rank, loading_state());
     }
     meet();
+    if (loads_state(options)) report_loaded(options, step, *params, world.host(), control);
     params->publish();
     model->weights_changed();
     requested_step = step;

@@ -24,12 +24,14 @@ int node_named(const std::string& name) { return name[1] - '0'; }
 void SimCluster::World::begin_attempt(int id, const StartAttempt& start) {
   Supervisor& s = supervisors[size_t(id)];
   if (!reachable(s.host, kDisk)) return;  // the next tick tries again
+  if (!reaches_memory(s, start)) return s.recovery->memory_out_of_reach();
   s.epoch = ++disk.epoch;
   disk.attempt_lives = true;
   ++result.epochs;
   if (start.width.data < most_width) ++result.narrower;
   if (rules.saves_of_old_epochs_are_swept) disk.saving.clear();
   const int64_t from = start.step.value_or(0);
+  disk.beginnings = with_beginning(disk.beginnings, {s.epoch, from});
   std::erase_if(disk.checkpoints, [&](const Saved& saved) { return saved.step > from; });
   s.members.clear();
   for (const std::string& name : start.nodes) s.members.push_back(node_named(name));
@@ -39,6 +41,7 @@ void SimCluster::World::begin_attempt(int id, const StartAttempt& start) {
   groups[s.epoch] = {.nodes = s.members,
                      .width = start.width.data,
                      .from_step = start.step.value_or(-1),
+                     .from_memory = start.in_memory ? s.from_memory : std::nullopt,
                      .progress_s = now_s};
   say(fmt::format("supervisor {} starts epoch {} on {} of width {} from {}: {}", id, s.epoch,
                   fmt::join(start.nodes, " "), start.width.data, start.step.value_or(-1), start.why));
@@ -149,7 +152,7 @@ void SimCluster::World::decide(int id) {
     if (std::holds_alternative<Wait>(d)) return;
     if (const auto* find = std::get_if<FindCheckpoint>(&d)) {
       if (!reachable(s.host, kDisk)) return;
-      look_for_checkpoint(id, find->at_most);
+      look_for_state(id, *find);
       continue;
     }
     const auto* stop = std::get_if<StopRun>(&d);
@@ -160,17 +163,6 @@ void SimCluster::World::decide(int id) {
       violate("the run gave up: " + (stop ? stop->why : std::get<RequeueJob>(d).why));
     return end_run(id);
   }
-}
-
-void SimCluster::World::look_for_checkpoint(int id, std::optional<int64_t> at_most) {
-  Recovery& recovery = *supervisors[size_t(id)].recovery;
-  int skipped = 0;
-  for (auto it = disk.checkpoints.rbegin(); it != disk.checkpoints.rend(); ++it) {
-    if (at_most && it->step > *at_most) continue;
-    if (!it->unopenable) return recovery.checkpoint_found(it->step);
-    ++skipped;
-  }
-  recovery.no_checkpoint(skipped);
 }
 
 void SimCluster::World::end_run(int id) {
@@ -205,6 +197,7 @@ void SimCluster::World::attach(int id) {
   StartAttempt start{.width = {.data = g.width, .ranks = g.width * kSlots}};
   for (const int n : s.members) start.nodes.push_back(name_of_node(n));
   if (g.from_step >= 0) start.step = g.from_step;
+  if (g.from_memory) start.in_memory = g.from_memory->state;
   say(fmt::format("supervisor {} attaches to epoch {}", id, s.epoch));
   s.recovery->attempt_started(start, now_s);
   attempt_begins(id, start.width);

@@ -66,6 +66,7 @@ void SimCluster::World::lose_power(int n, bool quietly) {
   ++a.life;
   a.ranks = {};
   a.newest_epoch = 0;
+  a.pieces.clear();
   for (size_t id = 0; id < connections.size(); ++id)
     if (connections[id].node == n && connections[id].open[0]) {
       connections[id].open[0] = false;
@@ -107,6 +108,7 @@ void SimCluster::World::agent_act(int n, AgentState::Action action) {
       return kill_ranks(n);
     case AgentState::Action::leave:
       say(fmt::format("n{}: agent leaves", n));
+      a.pieces.clear();
       end_agent(n);
       return;
   }
@@ -217,6 +219,7 @@ void SimCluster::World::start_ranks(int n, const Message& m) {
   a.newest_epoch = m.epoch;
   a.untaken.clear(), a.ends.clear(), a.unanswered.clear();
   a.state.running(m.epoch);
+  clear_pieces(n, groups[m.epoch]);
   a.ranks = {.epoch = m.epoch, .alive = kAllRanks};
   push(now_s + uniform(0.1, 0.4), {.what = What::ranks_up, .a = n, .b = int(a.life), .guard = m.epoch});
 }
@@ -302,7 +305,12 @@ void SimCluster::World::load(Group& g, uint32_t epoch) {
     if (!reachable(n, kDisk)) return schedule_group(epoch, kLookAgainS);
   g.step = 0;
   g.bits = 1;
-  if (g.from_step >= 0) {
+  if (g.from_memory) {
+    if (!load_pieces(g)) {
+      rank_ends(g.nodes[0], 1, bad_checkpoint);
+      return schedule_group(epoch, kLookAgainS);
+    }
+  } else if (g.from_step >= 0) {
     const auto it = std::find_if(disk.checkpoints.begin(), disk.checkpoints.end(),
                                  [&](const Saved& saved) { return saved.step == g.from_step; });
     if (it == disk.checkpoints.end() || it->unloadable) {
@@ -322,6 +330,7 @@ void SimCluster::World::take_step(Group& g, uint32_t epoch) {
   ++g.step;
   g.bits = next_bits(g.bits, g.step, g.width);
   g.progress_s = now_s;
+  keep_step(g, epoch);
   tell(g.nodes[0], {.say = Say::step, .epoch = epoch, .step = g.step, .bits = g.bits});
   if (g.step % kSaveEvery == 0 || g.step == kTotalSteps || g.stop) return begin_save(g, epoch);
   schedule_group(epoch, kStepS * uniform(0.8, 1.2));

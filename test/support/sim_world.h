@@ -8,6 +8,7 @@
 
 #include "runtime/run/agent/agent_state.h"
 #include "runtime/supervise/decide/recovery.h"
+#include "runtime/supervise/decide/source.h"
 #include "runtime/supervise/decide/supervision.h"
 #include "test/support/sim_cluster.h"
 
@@ -93,6 +94,15 @@ struct Ranks {
   bool up = false;
 };
 
+/// What the ranks of one node keep in its memory of one state.
+struct Piece {
+  int step = 0;
+  uint32_t epoch = 0;
+  int index = 0, width = 1;  // place of the node in its epoch, and nodes of the epoch
+  uint64_t bits = 0;
+  bool damaged = false;
+};
+
 struct Node {
   bool power = true, agent = false;
   uint32_t life = 0;  // of the agent; events of an earlier one are void
@@ -103,6 +113,7 @@ struct Node {
   uint32_t newest_epoch = 0;  // that ran here since the node came up
   uint32_t sequence = 0;
   bool welcomed = false;
+  std::vector<Piece> pieces;
   std::vector<Message> untaken, ends, unanswered;  // what another supervisor must be told again
 };
 
@@ -112,6 +123,7 @@ struct Group {
   std::vector<int> nodes;
   int width = 1, step = 0;
   int64_t from_step = -1;
+  std::optional<Source> from_memory;
   uint64_t bits = 0;
   double progress_s = 0, given_up_s = kNever;
   uint32_t guard = 0;
@@ -136,6 +148,7 @@ struct Disk {
   std::vector<Saved> checkpoints;  // ascending
   std::vector<Saving> saving;
   uint32_t epoch = 0;  // of attempt.json
+  std::vector<Beginning> beginnings;
   bool attempt_lives = false;
   int lock = -1, address = -1, last_publisher = -1;
   uint32_t metrics_epoch = 0;
@@ -152,6 +165,7 @@ struct Supervisor {
   std::array<uint32_t, kMostNodes> taken;
   std::optional<Recovery> recovery;
   std::optional<Supervision> supervision;
+  std::optional<Source> from_memory;  // what the next attempt loads
   uint32_t epoch = 0;
   bool clearing = false, regrouping = false, publishing = false, stop_asked = false;
   double clear_until_s = 0;
@@ -249,7 +263,6 @@ struct SimCluster::World {
   void decide(int id);
   void begin_attempt(int id, const StartAttempt& start);
   void attempt_begins(int id, const Width& width);
-  void look_for_checkpoint(int id, std::optional<int64_t> at_most);
   void attach(int id);
   void attempt_is_over(int id);
   void take_step_report(int id, const Message& message);
@@ -261,6 +274,13 @@ struct SimCluster::World {
   void give_up_groups();
   bool all_gone(const sim::Supervisor& s) const;
   int index_of(const sim::Supervisor& s, int n) const;
+
+  // ---- sim_memory.cpp
+  void keep_step(const sim::Group& g, uint32_t epoch);
+  void clear_pieces(int n, const sim::Group& g);
+  bool load_pieces(sim::Group& g);
+  void look_for_state(int id, const FindCheckpoint& find);
+  bool reaches_memory(const sim::Supervisor& s, const StartAttempt& start) const;
 
   // ---- sim_cluster.cpp: faults, people, invariants
   std::optional<size_t> phase_of_save() const;

@@ -24,6 +24,7 @@
 #include "runtime/machine/session.h"
 #include "runtime/run/agent/agent_state.h"
 #include "runtime/run/wire/environment.h"
+#include "runtime/run/agent/held_pieces.h"
 #include "runtime/run/agent/local_machine.h"
 #include "runtime/run/agent/loop_watchdog.h"
 #include "runtime/run/wire/protocol.h"
@@ -67,8 +68,11 @@ class Agent {
   explicit Agent(const AgentOptions& options)
       : options_(options),
         state_({}, clock_.monotonic_s()),
-        machine_({.run_directory = options.run_directory, .host = host_name()}, clock_,
-                 [this](Message&& message) { tell(std::move(message)); }) {
+        machine_({.run_directory = options.run_directory,
+                  .host = host_name(),
+                  .memory_for = [this](const wire::StartOrder& order) { return memory_for(order); }},
+                 clock_, [this](Message&& message) { tell(std::move(message)); }),
+        pieces_(options.run_directory, options.name) {
     topology_ = variable("SLURM_TOPOLOGY_ADDR");
     sigset_t set;
     ::sigemptyset(&set);
@@ -93,6 +97,7 @@ class Agent {
       turn();
     }
     say("leaving: " + state_.reason());
+    if (!keeps_pieces_ || pieces_.list().pieces.empty()) pieces_.remove();
     return !state_.abandoned();
   }
 
@@ -148,24 +153,19 @@ class Agent {
 
   void act(AgentState::Action action) {
     switch (action) {
-      case AgentState::Action::dial:
-        return dial();
-      case AgentState::Action::greet:
-        return greet();
+      case AgentState::Action::dial: return dial();
+      case AgentState::Action::greet: return greet();
       case AgentState::Action::drop:
         say("the supervisor is silent: dialing again");
         stream_.reset();
         return;
-      case AgentState::Action::beat:
-        return beat(false);
-      case AgentState::Action::take_over:
-        return take_over();
+      case AgentState::Action::beat: return beat(false);
+      case AgentState::Action::take_over: return take_over();
       case AgentState::Action::kill_all:
         say("ending: " + state_.reason());
         machine_.kill_all();
         return;
-      case AgentState::Action::leave:
-        return;
+      case AgentState::Action::leave: return;
     }
   }
 
@@ -253,7 +253,11 @@ class Agent {
     state_.heard(now_s);
     switch (message.kind) {
       case Kind::beat: return forget_taken(message.sequence);
-      case Kind::end: return state_.ended_by_order(now_s);
+      case Kind::end:
+        keeps_pieces_ = message.number == 1;
+        return state_.ended_by_order(now_s);
+      case Kind::pieces:
+        return tell_pieces(message.number);
       case Kind::look: return beat(true);
       default: break;
     }
@@ -263,6 +267,7 @@ class Agent {
       forget_epoch();
       say(fmt::format("epoch {} starts", message.epoch));
     }
+    if (message.kind == Kind::keep_only) return pieces_.keep_only(int(message.number));
     if (message.kind == Kind::rank) forget_answered(message.payload);
     try {
       machine_.order(message);
@@ -271,6 +276,16 @@ class Agent {
       tell({.kind = Kind::output, .epoch = message.epoch, .payload = text});
       tell({.kind = Kind::exited, .epoch = message.epoch, .rank = -1, .number = 1 << 8});
     }
+  }
+
+  void tell_pieces(int64_t question) {
+    const std::string text = pieces_.list().to_json();
+    if (stream_) stream_->send({.kind = Kind::pieces, .number = question, .payload = text});
+  }
+
+  std::string memory_for(const wire::StartOrder& order) {
+    if (const Problem problem = pieces_.begin_epoch(order); problem.exists()) complain(problem.text());
+    return pieces_.folder();
   }
 
   /// Once, however often it happens again.
@@ -375,6 +390,8 @@ class Agent {
   Clock& clock_ = real_clock();
   AgentState state_;
   LocalMachine machine_;
+  HeldPieces pieces_;
+  bool keeps_pieces_ = false;  ///< at the end: a resume goes on from them
   std::unique_ptr<Stream> stream_;
   std::string token_, topology_, numerics_, last_problem_;
   Problem folders_problem_ = Problem::none();
@@ -467,23 +484,6 @@ int run_agent(const AgentOptions& given) {
   }
   if (!ended && options.abandoned) options.abandoned();
   return 0;
-}
-
-int run_remote_shell(const std::string& host, const std::string& command) {
-  Stream stream(connect_to(variable(kRemoteVariable), kDialLimitS));
-  stream.send({.kind = Kind::remote, .text = host, .payload = command});
-  while (stream.open()) {
-    pollfd wait{
-        .fd = stream.fd(), .events = short(POLLIN | (stream.wants_write() ? POLLOUT : 0)), .revents = 0};
-    ::poll(&wait, 1, -1);
-    stream.flush();
-    for (const Message& message : stream.read()) {
-      if (message.kind != Kind::remote_ended) continue;
-      const int status = std::atoi(message.text.c_str());
-      return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-    }
-  }
-  return 255;
 }
 
 std::string supervisor_file(const std::string& run_directory) { return run_directory + "/supervisor.json"; }

@@ -53,6 +53,7 @@ struct LocalMachine::Epoch {
   const wire::StartOrder order;
   const SessionFolders folders;
   const std::string token = random_token();
+  std::string memory_folder;
   std::unique_ptr<ActivityBoard> board;
   std::unique_ptr<ControlServer> server;
   std::map<int, Rank> ranks;
@@ -141,6 +142,7 @@ void LocalMachine::start(const Message& message) {
   }
   epoch_ = std::make_unique<Epoch>(message.epoch, wire::StartOrder::from_json(message.payload));
   Epoch& e = *epoch_;
+  if (options_.memory_for) e.memory_folder = options_.memory_for(e.order);
   e.board = ActivityBoard::create(e.folders.shared_memory() + "/activity", e.order.world_size);
   e.server = std::make_unique<ControlServer>(
       "unix:" + e.folders.shared_memory() + "/ranks", e.token, e.order.world_size,
@@ -182,6 +184,7 @@ Environment LocalMachine::environment_of_children() const {
   environment.emplace_back(kAgentVariable, e.server->address());
   environment.emplace_back(kBoardVariable, e.folders.shared_memory() + "/activity");
   environment.emplace_back(kEpochVariable, fmt::format("{}", e.number));
+  if (!e.memory_folder.empty()) environment.emplace_back(kMemoryVariable, e.memory_folder);
   environment.emplace_back(kRemoteVariable, "unix:" + e.folders.shared_memory() + "/remote");
   return environment;
 }

@@ -95,6 +95,13 @@ void redirect_to_log(const RunDirectory& run, int rank, uint64_t epoch) {
   fail(fs, run, record);
 }
 
+std::optional<MemoryLoad> memory_of(const AttemptFile& attempt) {
+  if (!attempt.memory) return std::nullopt;
+  const MemoryState& state = *attempt.memory;
+  return MemoryLoad{.set = {.step = state.step, .epoch = state.epoch, .ranks = state.ranks},
+                    .need = state.whole ? ckpt::Pieces::all : ckpt::Pieces::those_here};
+}
+
 RankOptions options_of(const RunDirectory& run, const RunIdentity& identity, const AttemptFile& attempt,
                        const ParsedJob& job, const std::string& job_text) {
   std::vector<NodeRanks> nodes;
@@ -106,6 +113,7 @@ RankOptions options_of(const RunDirectory& run, const RunIdentity& identity, con
           .checkpoint_dir = run.checkpoints(job.job),
           .memory_folder = variable(kMemoryVariable),
           .resume_from = attempt.resume_from,
+          .memory = memory_of(attempt),
           .new_data = attempt.new_data,
           .lineage_json = attempt.lineage_json,
           .epoch = attempt.epoch,

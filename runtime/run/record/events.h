@@ -17,10 +17,13 @@ struct StartEvent {
   uint64_t epoch = 0;
   int ranks = 0;
   int64_t from_step = 0;
-  std::string checkpoint, numerics;
+  std::string tier;        ///< "memory" or "directory"; "": no state is loaded
+  std::string checkpoint;  ///< its folder, for tier directory
+  std::string numerics;
   int64_t superseded_steps = 0;
   static void fields(auto& f, auto& r) {
     f("epoch", r.epoch);
+    f.when(!r.tier.empty(), "tier", r.tier);
     f.later("ranks", r.ranks);
     f.later("from_step", r.from_step);
     f.later("checkpoint", r.checkpoint);

@@ -68,10 +68,36 @@ struct RunIdentity {
 };
 std::optional<RunIdentity> read_identity(FileSystem& fs, const RunDirectory& run);
 
+/// An epoch of the run, and the step from which it began.
+struct Beginning {
+  uint64_t epoch = 0;
+  int64_t step = 0;
+  bool operator==(const Beginning&) const = default;
+  static void fields(auto& f, auto& r) {
+    f("epoch", r.epoch);
+    f("step", r.step);
+  }
+};
+
+/// The state that an attempt loads from the memory of its nodes (ckpt/pieces.h).
+struct MemoryState {
+  int64_t step = 0;
+  uint64_t epoch = 0;
+  int ranks = 0;        ///< of the epoch that kept it
+  bool whole = false;   ///< every node holds all of its pieces
+  static void fields(auto& f, auto& r) {
+    f("step", r.step);
+    f("epoch", r.epoch);
+    f("ranks", r.ranks);
+    f("whole", r.whole);
+  }
+};
+
 /// attempt.json: what `trainctl rank` needs in addition to the job. It is replaced for every epoch.
 struct AttemptFile {
   uint64_t epoch = 0;
-  std::string resume_from;  ///< folder of the checkpoint; "": a fresh start
+  std::string resume_from;  ///< folder of the checkpoint; "": a fresh start, or `memory`
+  std::optional<MemoryState> memory;  ///< the state to load from memory
   int64_t max_steps = 0;    ///< the run saves and ends after this step; 0: after the job's last step
   bool new_data = false;    ///< read the data from their start, not from the position in `resume_from`
   std::string lineage_json = "[]";
@@ -93,6 +119,9 @@ struct AttemptFile {
   std::string mark;  ///< value of kAttemptVariable in the environment of the attempt's processes
   bool pmix = false;
   std::string session_folder, shared_memory_folder;
+  /// The first epoch, and those that no later one went back behind; ascending. What an older epoch kept of
+  /// later steps is no part of the run any more.
+  std::vector<Beginning> beginnings;
   std::string to_json() const;
   static AttemptFile from_json(const std::string& text);
   static void fields(auto& f, auto& r) {
@@ -111,6 +140,8 @@ struct AttemptFile {
     f.later("pmix", r.pmix);
     f.later("session_folder", r.session_folder);
     f.later("shared_memory_folder", r.shared_memory_folder);
+    f.maybe("memory", r.memory);
+    f.when(!r.beginnings.empty(), "beginnings", r.beginnings);
   }
 };
 

@@ -5,8 +5,9 @@
 // version of the program (hello carries it), so activities of ranks are sent as they lie in memory. Pure:
 // sockets are in stream.h.
 //
-//   up    hello  beat  rank  rank_lost  exited  output  fence  remote  remote_ended  gone  warned
-//   down  welcome  refused  beat  start  rank  fence  spawn  remote_ended  look  kill  end
+//   up    hello  beat  rank  rank_lost  exited  output  fence  remote  remote_ended  gone  warned  pieces
+//   down  welcome  refused  beat  start  rank  fence  spawn  remote_ended  look  kill  end  pieces
+//         keep_only
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "runtime/base/activity.h"
+#include "runtime/base/file_system.h"
 #include "runtime/base/record.h"
 #include "runtime/machine/node_facts.h"
 #include "runtime/machine/process.h"
@@ -40,6 +42,8 @@ enum class Kind : uint8_t {
   look,
   kill,
   end,
+  pieces,
+  keep_only,
 };
 const char* name_of(Kind kind);
 
@@ -52,6 +56,8 @@ struct Message {
   int rank = -1;
   /// exited: wait status. remote, spawn, remote_ended: number of the request. fence: number of the fence,
   /// from 1. gone: how many processes could not be killed. refused: 1 if the supervisor would refuse again.
+  /// end: 1 if the node keeps the pieces in its memory. pieces: number of the question. keep_only: the number
+  /// of ranks.
   int64_t number = 0;
   /// up: number of the message, from 1; 0 in beats and fences. beat, down: the last number that the
   /// supervisor has handled.
@@ -59,7 +65,8 @@ struct Message {
   /// refused, rank_lost: why. remote: the host. remote_ended: the wait status. beat with ranks, up:
   /// NodeUsage.
   std::string text;
-  /// hello, welcome, start, beat: see below. rank: a line of the control channel. remote, spawn: the command.
+  /// hello, welcome, start, beat, pieces (up): see below. rank: a line of the control channel. remote, spawn:
+  /// the command.
   /// output, fence: bytes.
   std::string payload;
 };
@@ -172,6 +179,9 @@ struct StartOrder {
   int this_host = 0;               ///< index of this node in `hosts`
   int world_size = 1;
   std::string session_folder, shared_memory_folder;
+  /// The step from which the epoch begins: pieces of later steps are removed first.
+  int64_t from_step = 0;
+  int memory_ranks = 0;  ///< number of ranks of the set in memory that it loads; 0: it loads none
   std::string to_json() const;
   static StartOrder from_json(const std::string& text);
   static void fields(auto& f, auto& r) {
@@ -186,7 +196,37 @@ struct StartOrder {
     f("world_size", r.world_size);
     f("session_folder", r.session_folder);
     f("shared_memory_folder", r.shared_memory_folder);
+    f.when(r.from_step > 0, "from_step", r.from_step);
+    f.when(r.memory_ranks > 0, "memory_ranks", r.memory_ranks);
   }
+};
+
+/// A piece of the run's state in the memory of a node (ckpt/pieces.h).
+struct HeldPiece {
+  int64_t step = 0;
+  uint64_t epoch = 0;
+  int rank = 0, ranks = 0;
+  std::string run_id;
+  uint64_t bytes = 0;
+  std::string problem;  ///< why it cannot be read, one sentence; "": it seems whole
+  static void fields(auto& f, auto& r) {
+    f("step", r.step);
+    f("epoch", r.epoch);
+    f("rank", r.rank);
+    f("ranks", r.ranks);
+    f("run_id", r.run_id);
+    f("bytes", r.bytes);
+    f("problem", r.problem);
+  }
+};
+/// The pieces in a folder (ckpt::MemoryFolder). Their chunks are not read. Throws nothing.
+std::vector<HeldPiece> held_pieces(FileSystem& fs, const std::string& folder);
+/// The payload of pieces, up: what the node has.
+struct PiecesAnswer {
+  std::vector<HeldPiece> pieces;
+  std::string to_json() const;
+  static PiecesAnswer from_json(const std::string& text);  ///< Error(kLauncher)
+  static void fields(auto& f, auto& r) { f("pieces", r.pieces); }
 };
 
 /// The state of one rank as its agent knows it. The payload of beat is an array of these.

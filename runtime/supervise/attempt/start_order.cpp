@@ -3,6 +3,7 @@
 namespace trainctl {
 
 wire::StartOrder start_order(const AttemptOptions& options, const Fleet& fleet, size_t index) {
+  const std::vector<Beginning>& begin = options.file.beginnings;
   wire::StartOrder order{.mark = options.file.mark,
                          .pmix = options.pmix,
                          .leads = index == 0,
@@ -11,7 +12,9 @@ wire::StartOrder start_order(const AttemptOptions& options, const Fleet& fleet, 
                          .this_host = int(index),
                          .world_size = options.limits.ranks,
                          .session_folder = options.session_folder,
-                         .shared_memory_folder = options.shared_memory_folder};
+                         .shared_memory_folder = options.shared_memory_folder,
+                         .from_step = begin.empty() ? 0 : begin.back().step,
+                         .memory_ranks = options.file.memory ? options.file.memory->ranks : 0};
   const Environment& own = options.nodes[index].environment;
   order.environment.insert(order.environment.end(), own.begin(), own.end());
   for (const AttemptOptions::Node& node : options.nodes) {

@@ -46,7 +46,8 @@ Recovery::Recovery(Options options, double now_s)
     : options_(std::move(options)),
       free_since_s_(now_s),
       step_(options_.from_step),
-      was_saved_(options_.from_step.has_value()),
+      in_memory_(options_.from_memory),
+      was_saved_(options_.from_step && !options_.from_memory),
       newest_step_(options_.from_step.value_or(0)) {
   ENSURE(!options_.widths.empty() && options_.tensor > 0);
   for (const std::string& name : options_.nodes) node(name, now_s);
@@ -165,6 +166,7 @@ void Recovery::attempt_started(const StartAttempt& start, double now_s) {
   stepped_ = progressed_ = false;
   width_ = start.width;
   step_ = start.step;
+  in_memory_ = start.in_memory;
   last_nodes_ = start.nodes;
   places_ = int(start.nodes.size());
   lost_member_.clear();
@@ -224,6 +226,12 @@ void Recovery::failed(const AttemptEnd& e, double now_s) {
   cause_ = why_ = e.cause;
   const StopRun give_up = {exit_status(e.code), e.cause};
   if (stop_ != StopLevel::none) return void(end(give_up));
+  if (e.code == ErrorCode::kCheckpoint && step_ && in_memory_ && !stepped_) {
+    memory_out_of_reach();
+    charged_ = false;
+    why_ = fmt::format("step {} cannot be loaded from memory ({})", *step_, e.cause);
+    return;
+  }
   if (e.code == ErrorCode::kCheckpoint && step_ && !options_.step_fixed) {
     look_ = true;
     at_most_ = *step_ - 1;
@@ -271,13 +279,21 @@ void Recovery::count_idle(const Failure& f) {
   last_failure_ = f;
 }
 
-void Recovery::checkpoint_found(int64_t step) {
+void Recovery::checkpoint_found(int64_t step, std::optional<StateId> in_memory) {
   look_ = false;
   step_ = step;
+  in_memory_ = in_memory;
+}
+
+void Recovery::memory_out_of_reach() {
+  ENSURE(in_memory_ && !running_);
+  refused_.push_back(*in_memory_);
+  look_ = true;
 }
 
 void Recovery::no_checkpoint(int skipped) {
   look_ = false;
+  in_memory_.reset();
   // A run that was saved never begins again unasked: that would move every checkpoint aside.
   if (!at_most_ && skipped == 0 && !was_saved_) {
     step_.reset();
@@ -305,7 +321,7 @@ Decision Recovery::next(double now_s) {
   if (stop_ != StopLevel::none)
     return end(StopRun{stop_ == StopLevel::now ? kAborted : exit_status(ErrorCode::kStopped),
                        joined("stopped on request while no attempt ran", cause_)});
-  if (look_) return FindCheckpoint{at_most_};
+  if (look_) return FindCheckpoint{at_most_, refused_};
   pardon_if_needed();
   int ranks = 0, coming = 0;
   for (const PoolNode& n : pool_) {
@@ -356,7 +372,7 @@ Decision Recovery::too_few(double now_s, int ranks) {
 }
 
 StartAttempt Recovery::start(const Width& width) const {
-  StartAttempt s{.width = width, .step = step_, .why = why_};
+  StartAttempt s{.width = width, .step = step_, .why = why_, .in_memory = in_memory_};
   for (const PoolNode* n : select(width.ranks)) s.nodes.push_back(n->name);
   if (!ever_ran_) return s;
   const std::vector<std::string> gone = without(last_nodes_, s.nodes), come = without(s.nodes, last_nodes_);

@@ -17,7 +17,8 @@
 // next attempt has the largest width that the other nodes carry.
 //
 // Restarts. Only a failure of a rank counts as a restart (max_restarts). A lost node does not. A checkpoint
-// that cannot be loaded does not either; then the next older one is used.
+// that cannot be loaded does not either; then the next older one is used. A state in memory that cannot be
+// loaded, or not on the nodes of the next attempt, is not asked for again.
 //
 // Crash loops. An attempt makes progress if it finishes a step beyond the newest step of all attempts, or
 // saves a checkpoint newer than the one it began from. Three attempts in a row (loop_limit) without progress
@@ -35,6 +36,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/supervise/decide/quarantine.h"
+#include "runtime/supervise/decide/source.h"
 #include "runtime/train/control.h"
 
 namespace trainctl {
@@ -76,11 +78,13 @@ struct StartAttempt {
       /// The checkpoint; nullopt: begin where the run began (step 0 or another run's checkpoint)
       step;
   std::string why;  ///< one sentence for people; "" for the first attempt
+  std::optional<StateId> in_memory;  ///< the state of `step` is in memory
 };
-/// Decision: find the newest usable checkpoint of the run whose step is at most `at_most` (nullopt: any
-/// step), then call checkpoint_found or no_checkpoint.
+/// Decision: find the newest usable state of the run whose step is at most `at_most` (nullopt: any step),
+/// other than the `refused` ones in memory, then call checkpoint_found or no_checkpoint.
 struct FindCheckpoint {
   std::optional<int64_t> at_most;
+  std::vector<StateId> refused;
 };
 /// Decision: call next() again at `until_s` or after any input. `until_s` is infinity while an attempt runs.
 struct Wait {
@@ -106,6 +110,7 @@ class Recovery {
     int tensor = 1;  ///< so many consecutive ranks share a node (the size of a tensor group); 1: no such rule
     std::vector<std::string> nodes;    ///< names in order; all begin in state coming
     std::optional<int64_t> from_step;  ///< step of the run's own checkpoint to begin from
+    std::optional<StateId> from_memory;  ///< that state is in memory; from_step is its step
     bool step_fixed = false;           ///< the user named that step: use no other checkpoint
     int max_restarts = 0;
     int loop_limit = 3;             ///< attempts in a row that fail alike without progress and end the run
@@ -136,7 +141,10 @@ class Recovery {
   void progressed(int64_t step);  ///< the attempt has finished this step
   void saved(int64_t step);       ///< a checkpoint of the run was published
   void attempt_ended(const AttemptEnd& end, double now_s);
-  void checkpoint_found(int64_t step);
+  /// `in_memory`: the state is there, not in a checkpoint.
+  void checkpoint_found(int64_t step, std::optional<StateId> in_memory = {});
+  /// The ranks of the attempt that was to be started do not reach that state in memory.
+  void memory_out_of_reach();
   /// `skipped`: the number of checkpoints that exist but are not usable.
   void no_checkpoint(int skipped);
   void stop(StopLevel level);
@@ -193,6 +201,8 @@ class Recovery {
   /// look_: a checkpoint is needed; charged_: this attempt counts as a restart
   bool look_ = false, charged_ = false;
   std::optional<int64_t> at_most_, step_;
+  std::optional<StateId> in_memory_;  ///< the state of step_ is there
+  std::vector<StateId> refused_;
   bool was_saved_;
   std::string why_, cause_;
   // Failures so far.

@@ -63,6 +63,13 @@ void place_ranks(AttemptOptions& options, const SupervisePlan& plan, const Fleet
         {.node = fleet.find(nodes[size_t(range.node)].name), .first = range.first, .count = range.count});
 }
 
+std::vector<AttemptFile::Node> nodes_of_attempt(const AttemptOptions& options, const Fleet& fleet) {
+  std::vector<AttemptFile::Node> nodes;
+  for (const AttemptOptions::Node& place : options.nodes)
+    nodes.push_back({.name = fleet.name(place.node), .first = place.first, .count = place.count});
+  return nodes;
+}
+
 AttemptOptions attempt_options(const SupervisePlan& plan, const RunDirectory& run, const JobSpec& job,
                                int64_t last_step) {
   const FaultSpec& fault = job.fault_tolerance;

@@ -24,6 +24,8 @@ void place_ranks(AttemptOptions& options, const SupervisePlan& plan, const Fleet
 /// its ranks. The caller fills in nodes, command line and checkpoint.
 AttemptOptions attempt_options(const SupervisePlan& plan, const RunDirectory& run, const JobSpec& job,
                                int64_t last_step);
+/// The nodes of the attempt by name, with their ranks.
+std::vector<AttemptFile::Node> nodes_of_attempt(const AttemptOptions& options, const Fleet& fleet);
 /// The nodes of the attempt by their own host names, with the number of ranks on each.
 std::vector<LaunchHost> hosts_of(const AttemptOptions& options, const Fleet& fleet);
 /// The number of nodes on which ranks of an earlier supervisor's attempt still run; 0 if one of its nodes is

@@ -19,6 +19,10 @@ Recovery::Options recovery_options(const SupervisePlan& plan) {
                             .wait_limit_s = fault.wait_for_nodes_seconds};
   for (const ClusterNode& node : plan.nodes.nodes) options.nodes.push_back(node.name);
   if (!plan.resume_from.empty() && !at_start) options.from_step = plan.resume_step;
+  if (plan.resume_memory) {
+    options.from_step = plan.resume_step;
+    options.from_memory = plan.resume_memory->state;
+  }
   return options;
 }
 

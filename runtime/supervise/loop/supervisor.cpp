@@ -5,7 +5,6 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <map>
 #include <new>
 #include <set>
@@ -27,6 +26,7 @@
 #include "runtime/supervise/loop/run_checkpoints.h"
 #include "runtime/supervise/loop/run_end.h"
 #include "runtime/supervise/loop/run_quarantine.h"
+#include "runtime/supervise/loop/run_source.h"
 #include "runtime/supervise/attempt/starter.h"
 #include "runtime/supervise/decide/widths.h"
 
@@ -37,8 +37,12 @@ using nlohmann::json;
 std::string dump(const json& j) { return dump_json(j); }
 
 constexpr double kEndAgentsS = 3;
+/// For an agent to say what pieces it has.
+constexpr double kPiecesLimitS = 5;
 /// For agents that a dead supervisor left, which dial every 0.1 s.
 constexpr double kOrphansS = 0.5;
+/// After so many steps of an epoch its ranks have sealed a state of their own.
+constexpr int64_t kOwnStatesAfter = 3;
 /// A shorter wait for nodes is not worth a line.
 constexpr double kSilentWaitS = 1;
 /// For the agents of a supervisor that died: they dial every 0.1 s. Of one that is stopped: after its silence.
@@ -58,8 +62,7 @@ class Supervisor {
         checkpoints_(plan, run_, fs, clock, log_, lock_),
         recovery_(recovery_options(plan), clock.monotonic_s()),
         other_stops_(plan.slurm, fs, clock, run),
-        resume_from_(plan.resume_from),
-        resume_step_(plan.resume_step),
+        source_(plan, run, fs, console),
         times_(log_, clock) {
     const JobSpec& job = plan_.job.job;
     last_step_ =
@@ -87,7 +90,7 @@ class Supervisor {
     log_.supervisor_begins(plan_.take_over, plan_.lock ? plan_.lock->before() : "");
     try {
       const bool there = attach(folders);
-      const bool finished = plan_.attach && !attached_ && resume_step_ >= last_step_;
+      const bool finished = plan_.attach && !attached_ && source_.step() >= last_step_;
       if (!there) end_leftovers();
       if (!there && !finished) {
         fleet_.emplace(fleet_options(plan_, run_, folders), clock_);
@@ -130,7 +133,8 @@ class Supervisor {
       if (const auto* start = std::get_if<StartAttempt>(&decision)) {
         begin(*start, signals);
       } else if (const auto* find = std::get_if<FindCheckpoint>(&decision)) {
-        find_checkpoint(find->at_most);
+        source_.find(*find, checkpoints_.find(find->at_most, [this] { lock_.turn(), fleet_->serve(); }), pieces(),
+                     std::min(log_.status().step, last_step_ - 1), recovery_);
       } else if (const auto* wait = std::get_if<Wait>(&decision)) {
         await_news(*wait, signals);
       } else if (const auto* requeue = std::get_if<RequeueJob>(&decision)) {
@@ -156,15 +160,15 @@ class Supervisor {
     verdict_->cause = stop.why;
     if (stop.exit_code == exit_status(ErrorCode::kCheckpoint)) verdict_->code = ErrorCode::kCheckpoint;
     log_.status().restarts = recovery_.restarts();
-    return end_.conclude_failure(*verdict_, failure_folder_, resume_step_);
+    return end_.conclude_failure(*verdict_, failure_folder_, source_.step());
   }
 
   /// The supervisor before published the last checkpoint and died before it recorded the end of the run.
   RunResult conclude_finished(StopSignals& signals) {
     end_agents();
-    checkpoints_.begin(last_epoch(fs_, run_), resume_step_);
+    checkpoints_.begin(last_epoch(fs_, run_), source_.step());
     finish_care(signals);
-    log_.status().step = log_.status().saved_step = resume_step_;
+    log_.status().step = log_.status().saved_step = source_.step();
     return end_.conclude(Verdict{.outcome = Verdict::finished}, "");
   }
 
@@ -210,18 +214,23 @@ class Supervisor {
     if (!fleet_) return;
     fleet_size_ = fleet_->size();
     for (int i = 0; i < fleet_size_; ++i) problems_.push_back(fleet_->problem(i));
-    fleet_->end(kEndAgentsS);
+    // What is in no checkpoint yet stays in memory, for a resume.
+    fleet_->end(kEndAgentsS, log_.status().saved_step < log_.status().step);
     fleet_.reset();
   }
 
   // ---- nodes
 
+  Fleet::Handler handler() {
+    return {.up = [this](int node, const wire::NodeHello&) { node_up(node); },
+            .lost = [this](int node, const std::string& why) { node_lost(node, why); },
+            .start_failed = [this](int node, const std::string& why) { start_failed(node, why); },
+            .message = {}};
+  }
+
   void listen_to_fleet() {
     if (!starter_) starter_.emplace(plan_.job.job, *fleet_, fs_, log_);
-    fleet_->set_handler({.up = [this](int node, const wire::NodeHello&) { node_up(node); },
-                         .lost = [this](int node, const std::string& why) { node_lost(node, why); },
-                         .start_failed = [this](int node, const std::string& why) { start_failed(node, why); },
-                         .message = {}});
+    fleet_->set_handler(handler());
     // Those that came or went while somebody else listened.
     for (int i = 0; i < fleet_->size(); ++i)
       if (fleet_->hello(i) && !is_up_.contains(i)) node_up(i);
@@ -300,18 +309,13 @@ class Supervisor {
 
   // ---- attempts
 
-  /// Whether the attempt begins from the checkpoint of another run.
-  bool at_start() const { return plan_.start && resume_from_ == plan_.start->checkpoint; }
-
   void begin(const StartAttempt& start, StopSignals& signals) {
     const ParsedJob job = at_width(plan_.job, start.width);
-    if (!start.step) {
-      resume_from_ = plan_.start ? plan_.start->checkpoint : "";
-      resume_step_ = plan_.start ? plan_.start->step : 0;
-    }
-    if (verdict_) announce(start);
+    if (!start.step) source_.begin_at_start();
     AttemptOptions options = options_for(job.job);
     place_ranks(options, plan_, *fleet_, job.job, start.nodes);
+    if (!source_.is_reachable(nodes_of_attempt(options, *fleet_))) return recovery_.memory_out_of_reach();
+    if (verdict_) announce(start);
     prepare_run_directory(job.job);
     const LaunchInput input{.job = &job.job,
                             .hosts = hosts_of(options, *fleet_),
@@ -342,21 +346,19 @@ class Supervisor {
     status.reason = start.why;
     status.restarts = recovery_.restarts();
     log_.event(RestartEvent{.restart = status.restarts,
-                            .from_step = resume_step_,
-                            .lost_steps = std::max<int64_t>(0, status.step - resume_step_),
+                            .from_step = source_.step(),
+                            .lost_steps = std::max<int64_t>(0, status.step - source_.step()),
                             .nodes = start.nodes,
                             .data = int(start.width.data),
                             .reason = start.why});
     console_.note(fmt::format(" ! {}", start.why));
-    console_.note(fmt::format("   going on from {}", start.step
-                                                         ? fmt::format("checkpoint step {}", resume_step_)
-                                                     : plan_.start ? plan_.start->checkpoint
-                                                                   : "step 0: there is no checkpoint"));
+    console_.note("   continuing from " + source_.text());
   }
 
   void run_attached(StopSignals& signals) {
     const AttemptFile& file = *plan_.attach;
     StartAttempt start{.width = widths_of(plan_.job).front()};
+    if (file.memory) start.step = file.memory->step, start.in_memory = {file.memory->step, file.memory->epoch};
     int ranks = 0;
     for (const AttemptFile::Node& node : file.nodes) start.nodes.push_back(node.name), ranks += node.count;
     for (const Width& width : widths_of(plan_.job))
@@ -393,6 +395,8 @@ class Supervisor {
                      .progressed =
                          [this](int64_t step) {
                            recovery_.progressed(step);
+                           if (source_.memory() && step == source_.step() + kOwnStatesAfter)
+                             forget_other_meshes(*fleet_, places_, log_.status().epoch);
                            times_.stepped();
                          },
                      .saved = [this](int64_t step) { recovery_.saved(step), checkpoints_.published(); },
@@ -423,17 +427,18 @@ class Supervisor {
   void prepare_run_directory(const JobSpec& job) {
     RunStatus& status = log_.status();
     status.epoch = last_epoch(fs_, run_) + 1;
-    status.step = resume_step_;
+    status.step = source_.step();
     status.step_unix_s = 0;
-    status.saved_step = resume_from_.empty() || at_start() ? -1 : resume_step_;
     checkpoints_.pause();
-    const int64_t moved = set_aside_beyond(fs_, run_, job, resume_step_, status.epoch, console_);
-    checkpoints_.begin(status.epoch, resume_step_);
+    const int64_t moved = set_aside_beyond(fs_, run_, job, source_.step(), status.epoch, console_);
+    checkpoints_.begin(status.epoch, source_.step());
+    status.saved_step = source_.durable_step();
     log_.reopen_metrics();
     log_.event(StartEvent{.epoch = status.epoch,
                           .ranks = job.mesh().world_size(),
-                          .from_step = resume_step_,
-                          .checkpoint = resume_from_,
+                          .from_step = source_.step(),
+                          .tier = source_.tier(),
+                          .checkpoint = source_.folder(),
                           .numerics = plan_.numerics,
                           .superseded_steps = moved});
   }
@@ -442,19 +447,15 @@ class Supervisor {
     AttemptOptions options = attempt_options(plan_, run_, job, last_step_);
     options.saves.must_hold = [this] { lock_.must_hold(); };
     options.file.epoch = last_epoch(fs_, run_) + 1;
-    options.file.resume_from = resume_from_;
-    options.file.new_data = at_start() && plan_.start->new_data;
-    options.file.lineage_json = lineage_at(plan_.lineage_json, resume_step_);
+    source_.put_into(options.file);
+    options.file.lineage_json = lineage_at(plan_.lineage_json, source_.step());
     recall_saves(fs_, run_, options.file, log_.status());
     return options;
   }
 
-  void find_checkpoint(std::optional<int64_t> at_most) {
-    const auto [checkpoint, skipped] = checkpoints_.find(at_most, [this] { lock_.turn(), fleet_->serve(); });
-    if (!checkpoint) return recovery_.no_checkpoint(skipped);
-    resume_from_ = checkpoint->path();
-    resume_step_ = checkpoint->state().step;
-    recovery_.checkpoint_found(resume_step_);
+  std::vector<NodePieces> pieces() {
+    if (plan_.nodes.one_machine || !fleet_) return pieces_here(plan_, run_, fs_);
+    return ask_for_pieces(*fleet_, clock_, kPiecesLimitS, handler(), [this] { lock_.turn(); });
   }
 
   const SupervisePlan& plan_;
@@ -468,8 +469,8 @@ class Supervisor {
   RunCheckpoints checkpoints_;
   Recovery recovery_;
   OtherStops other_stops_;
-  std::string resume_from_;
-  int64_t resume_step_ = 0, last_step_ = 0;
+  RunSource source_;
+  int64_t last_step_ = 0;
   const bool orphans_ = fs_.exists(supervisor_file(run_.path));  ///< a supervisor before did not end its agents
   std::optional<Fleet> fleet_;
   std::vector<AttemptOptions::Node> places_;  ///< of the attempt that runs, or ran last

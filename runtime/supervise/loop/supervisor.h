@@ -37,7 +37,8 @@ struct SupervisePlan {
   };
   std::optional<Start> start;
   std::string lineage_json = "[]";  ///< see runtime/spec/lineage.h
-  std::string resume_from;          ///< folder of the checkpoint; "": a fresh start
+  std::string resume_from;          ///< folder of the checkpoint; "": a fresh start, or resume_memory
+  std::optional<Source> resume_memory;  ///< the state is in the memory of this machine
   int64_t resume_step = 0;
   bool resume_fixed = false;  ///< the user named the step: use no other checkpoint
   std::string take_over;  ///< why it replaces a supervisor that died, one sentence; "": a person started it

@@ -431,14 +431,14 @@ double Fleet::deadline_s() const {
   return deadline;
 }
 
-void Fleet::end(double limit_s) {
+void Fleet::end(double limit_s, bool keep_memory) {
   ending_ = true;
   keep_agents_ = false;
   to_start_.clear();
   set_handler({});
   std::vector<Node*> starters;  // of agents that were there: they end after their agents
   for (int i = 0; i < size(); ++i) {
-    send(i, {.kind = Kind::end});
+    send(i, {.kind = Kind::end, .number = keep_memory});
     if (Node& node = nodes_[size_t(i)]; node.hello && node.starter) starters.push_back(&node);
   }
   // An agent closes its connection before it has removed its folders; killing its starter would kill it too.

@@ -88,7 +88,8 @@ class Fleet {
   /// When serve must be called at the latest.
   double deadline_s() const;
   /// Orders every agent to end, waits at most `limit_s` for them, and removes supervisor.json.
-  void end(double limit_s);
+  /// `keep_memory`: nodes keep the pieces of the state in their memory, for a resume.
+  void end(double limit_s, bool keep_memory = false);
   /// For a supervisor that has lost its run: leaves all agents to the other supervisor, also those started
   /// here. Call it before the destructor.
   void leave();

@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "ckpt/checkpoint.h"
+#include "ckpt/memory_folder.h"
 #include "runtime/machine/bundle.h"
 #include "runtime/machine/mpirun.h"
 #include "runtime/supervise/attempt/attempt.h"
@@ -208,6 +209,7 @@ RunResult launch_run(const LaunchRequest& request, FileSystem& fs, Clock& clock,
                        .working_directory = std::filesystem::current_path().string(),
                        .created_unix_s = clock.unix_s(),
                        .command = request.command};
+  ckpt::sweep_memory(clock.unix_s());
   SupervisePlan plan;
   const Ready ready = get_ready(job.job, fs, clock, [&](const Ready& checked) {
     fs.make_directories(run.path);

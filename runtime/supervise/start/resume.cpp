@@ -6,6 +6,8 @@
 #include <set>
 
 #include "ckpt/checkpoint.h"
+#include "ckpt/memory_folder.h"
+#include "ckpt/open_pieces.h"
 #include "kernels/device.h"
 #include "runtime/base/error.h"
 #include "runtime/base/text.h"
@@ -15,6 +17,7 @@
 #include "runtime/supervise/attempt/attempt.h"
 #include "runtime/supervise/care/run_store.h"
 #include "runtime/supervise/history/suspects.h"
+#include "runtime/supervise/loop/run_source.h"
 #include "runtime/supervise/start/start.h"
 #include "runtime/supervise/preflight/storage.h"
 #include "runtime/train/schedule.h"
@@ -169,16 +172,59 @@ std::string fetch_from_store(const ResumeRequest& request, const std::string& ru
   }
 }
 
-/// The checkpoint to go on from; null: there is none yet.
-std::unique_ptr<ckpt::Checkpoint> choose_checkpoint(const ResumeRequest& request, const RunIdentity& identity,
-                                                    FileSystem& fs, Console& console) {
+/// The state to go on from.
+struct Begin {
+  std::unique_ptr<ckpt::Checkpoint> checkpoint;  ///< null: there is none yet
+  std::optional<Source> memory;                  ///< where it is, if it is in the memory of this machine
+};
+
+/// The newest step in the run's records.
+int64_t newest_step(const RunDirectory& run, FileSystem& fs) {
+  const std::vector<std::string> steps = lines_of(fs, run.metrics());
+  return steps.empty() ? 0 : step_view(steps.back()).step;
+}
+
+/// A state that the run's agents left in the memory of this machine when they died, or when they ended
+/// before it was durable; nothing if the directory has a newer one.
+Begin find_in_memory(const ResumeRequest& request, const RunIdentity& identity,
+                     std::optional<int64_t> directory_step, FileSystem& fs, Console& console) {
+  const RunNodes nodes = nodes_of(request.now.job, fs);
+  if (!nodes.one_machine) return {};
+  const std::string& node = nodes.nodes.front().name;
+  const std::string folder = ckpt::memory_folder_path(request.run.path, node);
+  SourceQuestion question{
+      .run_id = identity.run_id,
+      .beginnings = beginnings_of(fs, request.run),
+      .at_most = std::min(request.now.job.schedule.total_steps - 1, newest_step(request.run, fs)),
+      .refused = {},
+      .memory = {{node, wire::held_pieces(fs, folder)}},
+      .directory_step = directory_step};
+  while (true) {
+    const SourceChoice choice = choose_source(question);
+    if (!choice.source || choice.source->tier != Tier::memory) {
+      for (const std::string& why : choice.passed_over) console.note(" ! " + why);
+      return {};
+    }
+    const StateId& state = choice.source->state;
+    try {
+      const ckpt::PieceSet set{.step = state.step, .epoch = state.epoch, .ranks = choice.source->ranks};
+      return {ckpt::open_pieces(ckpt::list_pieces(fs, folder), set, ckpt::Pieces::all), choice.source};
+    } catch (const Error& error) {
+      console.note(fmt::format(" ! {}", error.what()));
+      question.refused.push_back(state);
+    }
+  }
+}
+
+Begin choose_checkpoint(const ResumeRequest& request, const RunIdentity& identity, FileSystem& fs,
+                        Console& console) {
   const std::string directory = request.run.checkpoints(request.now.job);
   const std::string& parent = identity.parent_checkpoint;
   if (request.step) {
     const auto start = start_of(identity);
     if (start && start->step == *request.step && !fs.exists(ckpt::step_directory(directory, *request.step)))
-      return open_parent(fs, parent, identity);
-    return open_step(fs, directory, *request.step);
+      return {open_parent(fs, parent, identity), {}};
+    return {open_step(fs, directory, *request.step), {}};
   }
   int skipped = 0;
   auto checkpoint = open_latest_trusted(
@@ -191,13 +237,16 @@ std::unique_ptr<ckpt::Checkpoint> choose_checkpoint(const ResumeRequest& request
         console.note(
             fmt::format(" ! {}; an older one is used; to use it: --step {}", suspect.text(), suspect.step));
       });
+  Begin in_memory = find_in_memory(
+      request, identity, checkpoint ? std::optional(checkpoint->state().step) : std::nullopt, fs, console);
+  if (in_memory.memory) return in_memory;
   if (!checkpoint && skipped > 0)
     throw Error(
         ErrorCode::kCheckpoint,
         fmt::format("none of the {} checkpoints in {} is usable; to begin again, launch the job as a new run",
                     skipped, directory));
-  if (!checkpoint && !parent.empty()) return open_parent(fs, parent, identity);
-  return checkpoint;
+  if (!checkpoint && !parent.empty()) return {open_parent(fs, parent, identity), {}};
+  return {std::move(checkpoint), {}};
 }
 
 /// The folder may be one given anew (checkpoint.dir): another run's checkpoints must not be taken for ours,
@@ -376,7 +425,8 @@ RunResult resume_run(const ResumeRequest& asked, FileSystem& fs, Clock& clock, C
   const std::optional<AttemptFile> living = living_attempt(request, fs);
   const std::string fetched = living ? "" : fetch_from_store(request, identity->run_id, fs, clock, console);
   const double begin_s = clock.monotonic_s();
-  const auto checkpoint = choose_checkpoint(request, *identity, fs, console);
+  const Begin begin = choose_checkpoint(request, *identity, fs, console);
+  const auto& checkpoint = begin.checkpoint;
   check_belongs(checkpoint.get(), request, *identity, fs);
   const double opened_in_s = clock.monotonic_s() - begin_s;
   const int64_t step = checkpoint ? checkpoint->state().step : 0;
@@ -407,6 +457,11 @@ RunResult resume_run(const ResumeRequest& asked, FileSystem& fs, Clock& clock, C
   if (checkpoint) {
     print_checkpoint(console, *checkpoint, opened_in_s);
     go_on_from(*checkpoint, request, *identity, plan, console);
+    if (begin.memory) {
+      plan.resume_from.clear();
+      plan.resume_memory = begin.memory;
+      console.note(fmt::format("            continuing from step {}, from the memory of 1 node", step));
+    }
   } else {
     console.note("checkpoint  there is none yet: starting from step 0");
   }

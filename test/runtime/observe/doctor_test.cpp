@@ -94,6 +94,7 @@ TEST_CASE("each fault of a machine turns its own line and says what to do") {
       {"memory", warn, false, [](DoctorFacts& f) { f.memory.address_space_bytes = kGiB / 2; }},
       {"memory", warn, false, [](DoctorFacts& f) { f.memory.open_files = 100; }},
       {"shared memory", fail, false, [](DoctorFacts& f) { f.shared_memory.exists = false; }},
+      {"left in memory", warn, false, [](DoctorFacts& f) { f.left_memory = {{"/dev/shm/trainctl-0-1", "/runs/a", 1}}; }},
       {"shared memory", warn, false, [](DoctorFacts& f) { f.shared_memory.free_bytes = kGiB / 16; }},
       {"shared memory", fail, false, [](DoctorFacts& f) { f.shared_memory.free_bytes = 1 << 20; }},
       {"scratch", fail, false, [](DoctorFacts& f) { f.scratch.problem = "read-only"; }},

@@ -49,6 +49,7 @@ TEST_CASE("histories of a simulated cluster keep every invariant", "[sim_cluster
     for (size_t i = 0; i < sum.cuts_in_save.size(); ++i) sum.cuts_in_save[i] += result.cuts_in_save[i];
     sum.takeovers += result.takeovers;
     sum.partly_attached += result.partly_attached;
+    sum.memory_loads += result.memory_loads;
   }
   REQUIRE(failures == 0);
   // The histories are about something.
@@ -63,6 +64,7 @@ TEST_CASE("histories of a simulated cluster keep every invariant", "[sim_cluster
   for (const int cuts : sum.cuts_in_save) CHECK(cuts > n / 1000);
   CHECK(sum.takeovers > n / 10);
   CHECK(sum.partly_attached > n / 100);
+  CHECK(sum.memory_loads > n / 4);
 }
 
 TEST_CASE("a history is the same each time, event by event", "[sim_cluster]") {
@@ -92,6 +94,7 @@ TEST_CASE("without any one of its protections a run breaks an invariant", "[sim_
       {&SimRules::agents_tell_again, "agents tell a new supervisor what the one before did not take"},
       {&SimRules::lost_agents_are_started_again, "lost agents are started again"},
       {&SimRules::supervisor_notices_silence, "the supervisor notices silence"},
+      {&SimRules::pieces_are_verified_when_read, "what is read from memory is verified"},
       {&SimRules::agents_take_over, "agents take the place of a dead supervisor"},
   };
   SimCluster cluster;

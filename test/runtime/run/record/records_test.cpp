@@ -290,7 +290,8 @@ std::map<std::string, std::vector<std::string>> golden() {
 TEST_CASE("every record comes back as it was written", "[records]") {
   check_round_trip<RunIdentity>({"v", "numerics", "lineage", "parent_checkpoint"});
   check_round_trip<AttemptFile>(
-      {"v", "overrides", "saves", "nodes", "mark", "pmix", "session_folder", "shared_memory_folder"});
+      {"v", "overrides", "saves", "nodes", "mark", "pmix", "session_folder", "shared_memory_folder", "memory",
+       "beginnings"});
   check_round_trip<AttemptFile::Node>({});
   check_round_trip<RunStatus>({"v", "lineage", "save_intervals", "nodes", "staged_step", "verified_step",
                                "uploaded_step", "store"});
@@ -307,14 +308,17 @@ TEST_CASE("every record comes back as it was written", "[records]") {
   check_round_trip<SlurmRecord>({});
   check_round_trip<wire::NodeHello>({"facts", "epoch"});
   check_round_trip<wire::Welcome>({});
-  check_round_trip<wire::StartOrder>({});
+  check_round_trip<wire::StartOrder>({"from_step", "memory_ranks"});
+  check_round_trip<wire::HeldPiece>({});
+  check_round_trip<Beginning>({});
+  check_round_trip<MemoryState>({});
   check_round_trip<protocol::Hello>({});
   check_round_trip<protocol::Event>({});
   check_round_trip<NodeEvidence>({});
   check_round_trip<QuarantineEntry>({});
   check_round_trip<LineageEntry>({"numerics", "batch_lr_rule"});
   check_round_trip<data::Sidecar>({"trainctl_tokens"});
-  check_round_trip<StartEvent>({"ranks", "from_step", "checkpoint", "numerics", "superseded_steps"});
+  check_round_trip<StartEvent>({"tier", "ranks", "from_step", "checkpoint", "numerics", "superseded_steps"});
   check_round_trip<RestartEvent>({"from_step", "lost_steps", "nodes", "data"});
   check_round_trip<EndEvent>({"step", "reason"});
   check_round_trip<CheckpointEvent>({"seconds", "bytes", "root_hash"});

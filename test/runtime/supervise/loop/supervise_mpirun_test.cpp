@@ -78,7 +78,7 @@ Outcome run_job(const std::string& folder, const std::string& id,
   TerminalConsole console({.write = [&](const std::string& text) {
     outcome.console += text;
     const size_t at = text.find(" step=");
-    const bool restarted = text.find("going on from") != std::string::npos;
+    const bool restarted = text.find("continuing from") != std::string::npos;
     if (at != std::string::npos || restarted)
       on_step(restarted ? 0 : std::atoll(text.c_str() + at + 6), run.path);
   }});

@@ -1,0 +1,99 @@
+#include "ckpt/open_pieces.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "ckpt/folders.h"
+#include "ckpt/manifest.h"
+#include "runtime/base/error.h"
+
+namespace trainctl::ckpt {
+namespace {
+
+[[noreturn]] void fail(const std::string& message) { throw Error(ErrorCode::kCheckpoint, message); }
+
+std::string text_of(const PieceSet& set) {
+  return fmt::format("step {} of epoch {} in memory", set.step, set.epoch);
+}
+
+/// The shards of several pieces, each in the slot of its rank.
+class PieceFiles final : public StoredFiles {
+ public:
+  PieceFiles(std::string where, int64_t step) : where_(std::move(where)), step_(step) {}
+  void add(const FoundPiece& piece) {
+    if (!piece.piece->receipt.file.empty()) shards_[piece.piece->receipt.file] = piece.open();
+  }
+
+  std::string where() const override { return where_; }
+  std::optional<int64_t> named_step() const override { return step_; }
+  bool has(const std::string& name) override { return shards_.contains(name); }
+  std::unique_ptr<File> open(const std::string& name) override {
+    const auto at = shards_.find(name);
+    if (at == shards_.end()) throw Error(ErrorCode::kIo, fmt::format("there is no {}/{}", where_, name));
+    return at->second->open(name);
+  }
+  std::vector<std::string> names() override {
+    std::vector<std::string> result;
+    for (const auto& [name, files] : shards_) result.push_back(name);
+    return result;
+  }
+
+ private:
+  const std::string where_;
+  const int64_t step_;
+  std::map<std::string, std::unique_ptr<StoredFiles>> shards_;
+};
+
+/// The pieces of the set by rank. A damaged one is named, since it may be the one that is missing.
+std::map<int, const FoundPiece*> pieces_of(const std::vector<FoundPiece>& found, const PieceSet& set,
+                                           Pieces need) {
+  std::map<int, const FoundPiece*> pieces;
+  std::map<int, std::string> damaged;
+  for (const FoundPiece& one : found) {
+    if (one.ranks != set.ranks) continue;
+    if (!one.piece) {
+      if (one.step == set.step || one.step < 0) damaged[one.rank] = one.problem;
+    } else if (one.piece->state.step == set.step && one.piece->state.epoch == set.epoch) {
+      pieces.try_emplace(one.rank, &one);
+    }
+  }
+  for (int rank = 0; rank < set.ranks && need == Pieces::all; ++rank)
+    if (!pieces.contains(rank))
+      fail(damaged.contains(rank)
+               ? fmt::format("{}: the piece of rank {} is damaged: {}", text_of(set), rank, damaged[rank])
+               : fmt::format("{}: the piece of rank {} of {} is missing", text_of(set), rank, set.ranks));
+  if (pieces.empty()) fail(fmt::format("{}: there is no piece of it on this node", text_of(set)));
+  return pieces;
+}
+
+void check_alike(const FoundPiece& first, const FoundPiece& other) {
+  const StateInfo &a = first.piece->state, &b = other.piece->state;
+  if (a.run_id != b.run_id || a.tokens != b.tokens || a.seed != b.seed || a.spec_hash != b.spec_hash ||
+      first.piece->tensors != other.piece->tensors)
+    fail(fmt::format("{} and {} are of different states", first.path, other.path));
+}
+
+}  // namespace
+
+std::unique_ptr<Checkpoint> open_pieces(const std::vector<FoundPiece>& found, const PieceSet& set,
+                                        Pieces need) {
+  const auto pieces = pieces_of(found, set, need);
+  const FoundPiece& first = *pieces.begin()->second;
+  auto files = std::make_unique<PieceFiles>(
+      fmt::format("{}/step-{:08}.e{}", parent_of(first.path), set.step, set.epoch), set.step);
+  Manifest manifest{.state = first.piece->state, .tensors = first.piece->tensors, .files = {}, .root = ""};
+  for (const auto& [rank, piece] : pieces) {
+    check_alike(first, *piece);
+    if (piece->piece->receipt.file.empty()) continue;
+    files->add(*piece);
+    manifest.files.push_back(piece->piece->receipt);
+    manifest.bytes += piece->piece->receipt.file_bytes;
+  }
+  if (need == Pieces::all) check_tiling(manifest.tensors, manifest.files);
+  manifest.root = root_hash(manifest.files);
+  return open_with_manifest(std::move(files), std::move(manifest));
+}
+
+}  // namespace trainctl::ckpt

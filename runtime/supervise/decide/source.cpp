@@ -1,0 +1,108 @@
+#include "runtime/supervise/decide/source.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include "runtime/base/text.h"
+
+namespace trainctl {
+namespace {
+
+/// The pieces of one (step, epoch, ranks).
+struct Set {
+  StateId state;
+  int ranks = 0;
+  std::map<int, std::pair<std::string, uint64_t>> whole;  // rank -> node and bytes
+  std::map<int, std::string> damaged;                     // rank -> why
+
+  std::string name() const { return fmt::format("step {} in memory", state.step); }
+};
+
+/// Newest first; of one step the latest epoch, then the set of more ranks.
+std::vector<Set> sets_of(const SourceQuestion& question) {
+  std::map<std::tuple<StateId, int>, Set> sets;
+  for (const NodePieces& node : question.memory)
+    for (const wire::HeldPiece& piece : node.pieces) {
+      if (piece.run_id != question.run_id || piece.ranks < 1 || piece.rank < 0 || piece.rank >= piece.ranks)
+        continue;
+      const StateId state{piece.step, piece.epoch};
+      Set& set = sets[{state, piece.ranks}];
+      set.state = state;
+      set.ranks = piece.ranks;
+      if (piece.problem.empty())
+        set.whole.try_emplace(piece.rank, node.node, piece.bytes);
+      else
+        set.damaged.try_emplace(piece.rank, piece.problem);
+    }
+  std::vector<Set> newest_first;
+  for (auto at = sets.rbegin(); at != sets.rend(); ++at) newest_first.push_back(std::move(at->second));
+  return newest_first;
+}
+
+/// Why the set cannot be used, one sentence; "": it can. Sets that are no part of the run's line need no
+/// words.
+std::string problem_of(const Set& set, const SourceQuestion& question) {
+  if (std::find(question.refused.begin(), question.refused.end(), set.state) != question.refused.end())
+    return fmt::format("{} is passed over: it could not be loaded", set.name());
+  if (int(set.whole.size()) == set.ranks) return "";
+  for (const auto& [rank, why] : set.damaged)
+    if (!set.whole.contains(rank))
+      return fmt::format("{} is passed over: the piece of rank {} is damaged: {}", set.name(), rank, why);
+  int missing = 0;
+  while (set.whole.contains(missing)) ++missing;
+  return fmt::format("{} is passed over: no node has the piece of rank {}, and {} of {} pieces are there",
+                     set.name(), missing, set.whole.size(), set.ranks);
+}
+
+Source source_of(const Set& set) {
+  Source source{.tier = Tier::memory, .state = set.state, .ranks = set.ranks};
+  for (const auto& [rank, piece] : set.whole) {
+    source.nodes.push_back(piece.first);
+    source.bytes += piece.second;
+  }
+  return source;
+}
+
+}  // namespace
+
+bool in_line(const std::vector<Beginning>& beginnings, StateId state) {
+  const auto first = std::min_element(beginnings.begin(), beginnings.end(),
+                                      [](const auto& a, const auto& b) { return a.epoch < b.epoch; });
+  if (first == beginnings.end() || state.epoch < first->epoch) return false;
+  return std::all_of(beginnings.begin(), beginnings.end(), [&](const Beginning& beginning) {
+    return beginning.epoch <= state.epoch || beginning.step >= state.step;
+  });
+}
+
+std::vector<Beginning> with_beginning(std::vector<Beginning> beginnings, Beginning next) {
+  // An earlier epoch that began later says nothing more than this one, but the first epoch is kept: it says
+  // how old pieces may be.
+  for (size_t i = beginnings.size(); i-- > 1;)
+    if (beginnings[i].step >= next.step) beginnings.erase(beginnings.begin() + ptrdiff_t(i));
+  beginnings.push_back(next);
+  return beginnings;
+}
+
+SourceChoice choose_source(const SourceQuestion& question) {
+  SourceChoice choice;
+  const int64_t directory_step = question.directory_step.value_or(-1);
+  for (const Set& set : sets_of(question)) {
+    if (question.at_most && set.state.step > *question.at_most) continue;
+    if (set.state.step < directory_step || !in_line(question.beginnings, set.state)) continue;
+    if (const std::string problem = problem_of(set, question); !problem.empty()) {
+      choice.passed_over.push_back(problem);
+      continue;
+    }
+    choice.source = source_of(set);
+    return choice;
+  }
+  if (question.directory_step)
+    choice.source = Source{.tier = Tier::directory, .state = {.step = *question.directory_step}};
+  return choice;
+}
+
+}  // namespace trainctl

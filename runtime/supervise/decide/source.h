@@ -1,0 +1,76 @@
+// choose_source decides from which state an attempt goes on: the newest step that can be had, from the
+// nearest tier that has it. Pure.
+//
+// Tiers, nearest first: the memory of the nodes (ckpt/pieces.h), the run directory.
+//
+// A set is what the ranks of one epoch kept in memory of one step: piece 0 .. ranks - 1 of (step, epoch,
+// ranks). It can be used if
+//   - it is whole: a node holds each of its pieces, and none of them is damaged;
+//   - it is of this run and of its present line: no later epoch began before its step (the run went back, and
+//     what was computed beyond that step before is no part of it any more);
+//   - it did not fail before: a load of it was not refused;
+//   - the ranks of the next attempt reach it: on one machine every rank reads every piece.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/base/words.h"
+#include "runtime/run/record/run_directory.h"
+#include "runtime/run/wire/node_wire.h"
+
+namespace trainctl {
+
+/// Where a state is kept, nearest first.
+enum class Tier { memory, directory };
+template <>
+struct Words<Tier> {
+  static constexpr std::string_view list[] = {"memory", "directory"};
+};
+
+/// The state after a step, as an epoch computed it.
+struct StateId {
+  int64_t step = 0;
+  uint64_t epoch = 0;
+  auto operator<=>(const StateId&) const = default;
+};
+
+/// What a node keeps in its memory.
+struct NodePieces {
+  std::string node;
+  std::vector<wire::HeldPiece> pieces;
+};
+
+struct SourceQuestion {
+  std::string run_id;
+  std::vector<Beginning> beginnings;  ///< of the run's epochs, see AttemptFile
+  std::optional<int64_t> at_most;     ///< no later step; nullopt: any
+  std::vector<StateId> refused;       ///< sets that could not be loaded
+  std::vector<NodePieces> memory;
+  std::optional<int64_t> directory_step;  ///< newest usable checkpoint of at most that step; nullopt: none
+};
+
+struct Source {
+  Tier tier = Tier::directory;
+  StateId state;                   ///< epoch 0 for the directory
+  int ranks = 0;                   ///< of the set in memory
+  std::vector<std::string> nodes;  ///< that hold its pieces; [ranks] in order of rank
+  uint64_t bytes = 0;              ///< of the pieces
+};
+
+struct SourceChoice {
+  std::optional<Source> source;  ///< nullopt: there is none
+  /// Newer sets that were not taken, one sentence each, newest first.
+  std::vector<std::string> passed_over;
+};
+SourceChoice choose_source(const SourceQuestion& question);
+
+/// Whether what `epoch` computed up to `step` is part of the run's present line.
+bool in_line(const std::vector<Beginning>& beginnings, StateId state);
+/// `beginnings` with one more epoch. Entries that the new one makes needless are left out, so the list grows
+/// by one for each epoch that went on from a later step than all before.
+std::vector<Beginning> with_beginning(std::vector<Beginning> beginnings, Beginning next);
+
+}  // namespace trainctl

@@ -1,0 +1,152 @@
+#include "runtime/supervise/loop/run_source.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "ckpt/checkpoint.h"
+#include "ckpt/memory_folder.h"
+#include "runtime/base/text.h"
+
+namespace trainctl {
+
+RunSource::RunSource(const SupervisePlan& plan, const RunDirectory& run, FileSystem& fs, Console& console)
+    : plan_(plan),
+      run_(run),
+      fs_(fs),
+      console_(console),
+      folder_(plan.resume_memory ? "" : plan.resume_from),
+      memory_(plan.resume_memory),
+      step_(plan.resume_step) {}
+
+void RunSource::begin_at_start() {
+  memory_.reset();
+  folder_ = plan_.start ? plan_.start->checkpoint : "";
+  step_ = plan_.start ? plan_.start->step : 0;
+}
+
+void RunSource::find(const FindCheckpoint& find, RunCheckpoints::Found found, std::vector<NodePieces> memory,
+                     int64_t newest_step, Recovery& recovery) {
+  const auto identity = read_identity(fs_, run_);
+  SourceQuestion question{.run_id = identity ? identity->run_id : "",
+                          .beginnings = beginnings_of(fs_, run_),
+                          .at_most = std::min(find.at_most.value_or(newest_step), newest_step),
+                          .refused = find.refused,
+                          .memory = std::move(memory)};
+  if (found.checkpoint) question.directory_step = found.checkpoint->state().step;
+  const SourceChoice choice = choose_source(question);
+  for (const std::string& why : choice.passed_over) console_.note(" ! " + why);
+  if (!choice.source) {
+    memory_.reset();
+    return recovery.no_checkpoint(found.skipped);
+  }
+  step_ = choice.source->state.step;
+  if (choice.source->tier == Tier::memory) {
+    memory_ = choice.source;
+    folder_.clear();
+    return recovery.checkpoint_found(step_, choice.source->state);
+  }
+  memory_.reset();
+  folder_ = found.checkpoint->path();
+  recovery.checkpoint_found(step_);
+}
+
+std::string RunSource::text() const {
+  if (memory_) {
+    const std::set<std::string> nodes(memory_->nodes.begin(), memory_->nodes.end());
+    return fmt::format("step {}, from the memory of {}", step_, count_of(int64_t(nodes.size()), "node"));
+  }
+  if (at_start()) return folder_;
+  return folder_.empty() ? "step 0: there is no checkpoint" : fmt::format("checkpoint step {}", step_);
+}
+
+std::string RunSource::tier() const {
+  if (memory_) return std::string(word_of(Tier::memory));
+  return folder_.empty() ? "" : std::string(word_of(Tier::directory));
+}
+
+bool RunSource::is_reachable(const std::vector<AttemptFile::Node>& nodes) const {
+  if (!memory_ || plan_.nodes.one_machine) return true;
+  int ranks = 0;
+  for (const AttemptFile::Node& node : nodes) {
+    ranks += node.count;
+    for (int rank = node.first; rank < node.first + node.count; ++rank)
+      if (rank >= memory_->ranks || memory_->nodes[size_t(rank)] != node.name) return false;
+  }
+  return ranks == memory_->ranks;
+}
+
+int64_t RunSource::durable_step() const {
+  if (!memory_) return folder_.empty() || at_start() ? -1 : step_;
+  const auto steps = ckpt::list_steps(fs_, run_.checkpoints(plan_.job.job));
+  const auto newest = std::find_if(steps.begin(), steps.end(), [&](int64_t step) { return step <= step_; });
+  return newest == steps.end() ? -1 : *newest;
+}
+
+void RunSource::put_into(AttemptFile& file) const {
+  file.resume_from = folder_;
+  file.new_data = at_start() && plan_.start->new_data;
+  file.beginnings = with_beginning(beginnings_of(fs_, run_), {file.epoch, step_});
+  if (memory_)
+    file.memory = MemoryState{.step = step_,
+                              .epoch = memory_->state.epoch,
+                              .ranks = memory_->ranks,
+                              .whole = plan_.nodes.one_machine};
+}
+
+std::vector<Beginning> beginnings_of(FileSystem& fs, const RunDirectory& run) {
+  if (!fs.exists(run.attempt())) return {};
+  return AttemptFile::from_json(fs.read_text(run.attempt())).beginnings;
+}
+
+std::vector<NodePieces> ask_for_pieces(Fleet& fleet, Clock& clock, double limit_s,
+                                       const Fleet::Handler& handler, const std::function<void()>& turn) {
+  // A number of its own: an answer to an earlier question may come late.
+  const auto number = int64_t(clock.monotonic_s() * 1e6);
+  std::vector<NodePieces> answers;
+  std::set<int> asked;
+  Fleet::Handler listening = handler;
+  listening.lost = [&](int node, const std::string& why) {
+    asked.erase(node);
+    if (handler.lost) handler.lost(node, why);
+  };
+  listening.message = [&](int node, wire::Message&& message) {
+    if (message.kind != wire::Kind::pieces || message.number != number) return;
+    asked.erase(node);
+    answers.push_back({fleet.name(node), wire::PiecesAnswer::from_json(message.payload).pieces});
+  };
+  fleet.set_handler(listening);
+  for (int node = 0; node < fleet.size(); ++node) {
+    if (!fleet.hello(node)) continue;
+    asked.insert(node);
+    fleet.machine(node).order({.kind = wire::Kind::pieces, .number = number});
+  }
+  const double until_s = clock.monotonic_s() + limit_s;
+  while (!asked.empty() && clock.monotonic_s() < until_s) {
+    const double left_s = std::min(until_s, fleet.deadline_s()) - clock.monotonic_s();
+    pollfd fd{.fd = fleet.fd(), .events = POLLIN, .revents = 0};
+    ::poll(&fd, 1, int(std::ceil(std::clamp(left_s, 0.0, 0.1) * 1000)));
+    turn();
+    fleet.serve();
+  }
+  fleet.set_handler(handler);
+  return answers;
+}
+
+void forget_other_meshes(Fleet& fleet, const std::vector<AttemptOptions::Node>& places, uint64_t epoch) {
+  int ranks = 0;
+  for (const AttemptOptions::Node& place : places) ranks += place.count;
+  for (const AttemptOptions::Node& place : places)
+    fleet.machine(place.node).order({.kind = wire::Kind::keep_only, .epoch = epoch, .number = ranks});
+}
+
+std::vector<NodePieces> pieces_here(const SupervisePlan& plan, const RunDirectory& run, FileSystem& fs) {
+  if (!plan.nodes.one_machine) return {};
+  const std::string& node = plan.nodes.nodes.front().name;
+  return {{node, wire::held_pieces(fs, ckpt::memory_folder_path(run.path, node))}};
+}
+
+}  // namespace trainctl
