@@ -10,9 +10,9 @@
 #include "ckpt/open_pieces.h"
 #include "kernels/backend.h"
 #include "parallel/communicator.h"
+#include "runtime/plan/rank_sizes.h"
 #include "runtime/spec/fields/job.h"
-#include "runtime/train/control.h"
-#include "runtime/train/device_copies.h"
+#include "runtime/train/control/control.h"
 #include "runtime/train/measure/node_ranks.h"
 #include "runtime/train/save/save_interval.h"
 

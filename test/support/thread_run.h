@@ -9,8 +9,8 @@
 #include "parallel/communicator.h"
 #include "runtime/base/file_system.h"
 #include "runtime/spec/fields/job.h"
-#include "runtime/train/device_copies.h"
-#include "runtime/train/event_kind.h"
+#include "runtime/train/control/event_kind.h"
+#include "runtime/train/save/device_copies.h"
 
 namespace trainctl::test {
 

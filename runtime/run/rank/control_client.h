@@ -3,7 +3,7 @@
 #include <memory>
 #include <string>
 
-#include "runtime/train/control.h"
+#include "runtime/train/control/control.h"
 
 namespace trainctl {
 

@@ -22,7 +22,7 @@
 #include "runtime/run/rank/control_client.h"
 #include "runtime/run/record/crash_record.h"
 #include "runtime/run/record/run_directory.h"
-#include "runtime/train/rank_activity.h"
+#include "runtime/train/control/rank_activity.h"
 #include "runtime/machine/rank_device.h"
 #include "runtime/train/trainer.h"
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/train/control.h"
+#include "runtime/train/control/control.h"
 
 namespace trainctl {
 

@@ -7,7 +7,7 @@
 
 #include "runtime/base/record.h"
 #include "runtime/run/record/run_status.h"
-#include "runtime/train/event_kind.h"
+#include "runtime/train/control/event_kind.h"
 
 namespace trainctl {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "runtime/base/file_system.h"
-#include "runtime/train/event_kind.h"
+#include "runtime/train/control/event_kind.h"
 
 namespace trainctl {
 

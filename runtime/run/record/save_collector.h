@@ -11,7 +11,7 @@
 
 #include "ckpt/checkpoint.h"
 #include "runtime/base/file_system.h"
-#include "runtime/train/control.h"
+#include "runtime/train/control/control.h"
 
 namespace trainctl {
 

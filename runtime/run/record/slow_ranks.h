@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/train/event_kind.h"
+#include "runtime/train/control/event_kind.h"
 #include "runtime/train/measure/step_line.h"
 
 namespace trainctl {

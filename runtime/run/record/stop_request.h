@@ -2,7 +2,7 @@
 // another machine, where a signal cannot reach it. One thread per StopRequests.
 #pragma once
 #include "runtime/run/record/run_directory.h"
-#include "runtime/train/control.h"
+#include "runtime/train/control/control.h"
 
 namespace trainctl {
 

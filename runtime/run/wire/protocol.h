@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "ckpt/checkpoint.h"
-#include "runtime/train/control.h"
-#include "runtime/train/event_kind.h"
+#include "runtime/train/control/control.h"
+#include "runtime/train/control/event_kind.h"
 
 namespace trainctl::protocol {
 

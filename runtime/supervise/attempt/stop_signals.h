@@ -5,7 +5,7 @@
 #include <functional>
 #include <optional>
 
-#include "runtime/train/control.h"
+#include "runtime/train/control/control.h"
 
 namespace trainctl {
 

@@ -23,7 +23,7 @@
 #include "ckpt/repair.h"
 #include "ckpt/store.h"
 #include "runtime/supervise/care/marks.h"
-#include "runtime/train/event_kind.h"
+#include "runtime/train/control/event_kind.h"
 
 namespace trainctl {
 

@@ -37,7 +37,7 @@
 #include "runtime/base/error.h"
 #include "runtime/supervise/decide/quarantine.h"
 #include "runtime/supervise/decide/source.h"
-#include "runtime/train/control.h"
+#include "runtime/train/control/control.h"
 
 namespace trainctl {
 

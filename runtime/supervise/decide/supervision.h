@@ -17,7 +17,7 @@
 
 #include "runtime/run/record/crash_record.h"
 #include "runtime/run/record/run_status.h"
-#include "runtime/train/control.h"
+#include "runtime/train/control/control.h"
 #include "runtime/train/measure/node_ranks.h"
 
 namespace trainctl {

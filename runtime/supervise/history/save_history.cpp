@@ -5,7 +5,7 @@
 #include "runtime/base/json.h"
 #include "runtime/base/record.h"
 #include "runtime/run/record/journal.h"
-#include "runtime/train/event_kind.h"
+#include "runtime/train/control/event_kind.h"
 
 namespace trainctl {
 namespace {

@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "ckpt/checkpoint.h"
+#include "ckpt/safetensors.h"
 #include "data/file_source.h"
 #include "runtime/base/error.h"
 #include "runtime/train/trainer.h"

@@ -4,10 +4,11 @@
 #include <cmath>
 #include <numeric>
 
+#include "parallel/tensor_parallel.h"
 #include "runtime/base/philox.h"
+#include "runtime/model/stage_model.h"
 #include "runtime/plan/rank_plan.h"
-#include "runtime/train/checkpointing.h"
-#include "runtime/train/trainer.h"
+#include "runtime/train/save/checkpointing.h"
 
 namespace trainctl {
 

@@ -15,7 +15,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 #include "runtime/run/rank/thread_control.h"
-#include "runtime/train/saver.h"
+#include "runtime/train/save/saver.h"
 #include "test/support/power_loss_file_system.h"
 #include "test/support/temporary_folder.h"
 #include "test/support/thread_run.h"

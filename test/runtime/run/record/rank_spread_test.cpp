@@ -10,7 +10,7 @@
 #include "runtime/run/record/journal.h"
 #include "runtime/run/record/slow_ranks.h"
 #include "runtime/train/measure/metrics.h"
-#include "runtime/train/trainer.h"
+#include "runtime/train/mesh_communicators.h"
 #include "test/parallel/rank_threads.h"
 #include "test/support/thread_run.h"
 #include "test/support/temporary_folder.h"

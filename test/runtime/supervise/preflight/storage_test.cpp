@@ -13,7 +13,7 @@
 #include "runtime/supervise/preflight/storage.h"
 #include "runtime/model/params.h"
 #include "runtime/run/record/journal.h"
-#include "runtime/train/last_save.h"
+#include "runtime/train/save/last_save.h"
 #include "test/support/thread_run.h"
 #include "test/support/temporary_folder.h"
 

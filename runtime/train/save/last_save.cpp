@@ -1,4 +1,4 @@
-#include "runtime/train/last_save.h"
+#include "runtime/train/save/last_save.h"
 
 #include <fmt/format.h>
 

@@ -21,7 +21,7 @@
 
 #include "ckpt/pieces.h"
 #include "runtime/base/file_system.h"
-#include "runtime/train/control.h"
+#include "runtime/train/control/control.h"
 
 namespace trainctl {
 

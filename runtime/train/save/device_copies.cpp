@@ -1,4 +1,4 @@
-#include "runtime/train/device_copies.h"
+#include "runtime/train/save/device_copies.h"
 
 #include <algorithm>
 #include <limits>

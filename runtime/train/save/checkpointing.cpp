@@ -1,4 +1,4 @@
-#include "runtime/train/checkpointing.h"
+#include "runtime/train/save/checkpointing.h"
 
 #include <fmt/ranges.h>
 
@@ -172,14 +172,6 @@ void import_weights(const ParamTable& table, ckpt::TensorFolder& folder, const R
   upload.finish();
 }
 
-DataPosition data_position(const ckpt::StateInfo& state, bool new_data) {
-  const auto extra = try_parse_json(state.extra_json);
-  const bool known = extra.is_object() && extra.contains("samples") && extra["samples"].is_number_integer();
-  if (!known && !new_data)
-    throw Error(ErrorCode::kCheckpoint, "the checkpoint does not say how far the run was in its data: it was not written by trainctl's trainer");
-  return {.step = state.step, .samples = new_data ? 0 : extra["samples"].get<int64_t>(), .tokens = state.tokens};
-}
-
 void load_state(const ParamTable& table, ckpt::Checkpoint& checkpoint, const RankState& state) {
   const auto wanted = checkpoint_tensors(table);
   for (const ckpt::Tensor& t : wanted) {
@@ -207,28 +199,6 @@ void load_state(const ParamTable& table, ckpt::Checkpoint& checkpoint, const Ran
     progress.add(c);
   }
   upload.finish();
-}
-
-bool loads_state(const RankOptions& options) { return options.memory || !options.resume_from.empty(); }
-
-std::unique_ptr<ckpt::Checkpoint> open_start(const RankOptions& options, FileSystem& fs,
-                                             RankActivity& activity) {
-  activity.enter(RunPhase::loading, -1, options.memory ? options.memory_folder : options.resume_from);
-  if (!options.memory) return ckpt::Checkpoint::open(fs, options.resume_from);
-  const std::vector<ckpt::FoundPiece> found = ckpt::list_pieces(fs, options.memory_folder);
-  return ckpt::open_pieces(found, options.memory->set, options.memory->need);
-}
-
-void report_loaded(const RankOptions& options, int64_t step, const parallel::ShardedParams& params,
-                   parallel::Communicator& world, Control& control) {
-  std::vector<double> bytes = {0};
-  // Master weights and two moments.
-  for (const auto& chunk : params.state_chunks()) bytes[0] += 3 * double(chunk.box.count()) * sizeof(float);
-  parallel::all_reduce_f64(world, bytes);
-  if (world.rank() != 0) return;
-  const char* tier = options.memory ? "memory" : "directory";
-  const nlohmann::json event = {{"step", step}, {"tier", tier}, {"bytes", {{tier, uint64_t(bytes[0])}}}};
-  control.event(EventKind::loaded, dump_json(event));
 }
 
 std::vector<ckpt::ChunkData> state_chunk_data(const RankState& state) {

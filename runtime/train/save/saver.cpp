@@ -1,4 +1,4 @@
-#include "runtime/train/saver.h"
+#include "runtime/train/save/saver.h"
 
 #include <fmt/format.h>
 
@@ -12,7 +12,7 @@
 #include "ckpt/shard_layout.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
-#include "runtime/train/counting_file_system.h"
+#include "runtime/train/save/counting_file_system.h"
 
 namespace trainctl {
 

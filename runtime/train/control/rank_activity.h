@@ -8,7 +8,7 @@
 
 #include "parallel/wait_observer.h"
 #include "runtime/base/activity.h"
-#include "runtime/train/control.h"
+#include "runtime/train/control/control.h"
 
 namespace trainctl {
 

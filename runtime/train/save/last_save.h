@@ -6,7 +6,7 @@
 #include "parallel/communicator.h"
 #include "runtime/base/file_system.h"
 #include "runtime/spec/fields/job.h"
-#include "runtime/train/control.h"
+#include "runtime/train/control/control.h"
 
 namespace trainctl {
 

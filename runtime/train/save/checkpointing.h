@@ -5,12 +5,8 @@
 #include "ckpt/checkpoint.h"
 #include "ckpt/safetensors.h"
 #include "parallel/sharded_params.h"
-#include "runtime/train/control.h"
-#include "runtime/train/rank.h"
-#include "runtime/train/rank_activity.h"
 #include "runtime/model/params.h"
-#include "runtime/train/device_copies.h"
-#include "runtime/train/schedule.h"
+#include "runtime/train/save/device_copies.h"
 
 namespace trainctl {
 
@@ -33,21 +29,8 @@ void initialise(const ParamTable& table, uint64_t seed, int threads, const RankS
 /// missing or has another shape.
 void import_weights(const ParamTable& table, ckpt::TensorFolder& folder, const RankState& state);
 
-/// The position in the data after that checkpoint. `new_data`: the data begin at their start.
-DataPosition data_position(const ckpt::StateInfo& state, bool new_data);
-
 /// Loads master weights and moments. Error(kCheckpoint) if the tensors are damaged or of another model.
 void load_state(const ParamTable& table, ckpt::Checkpoint& checkpoint, const RankState& state);
-
-/// Whether the rank loads a state; otherwise it begins anew.
-bool loads_state(const RankOptions& options);
-/// Opens it and says so to `activity`. Error(kCheckpoint).
-std::unique_ptr<ckpt::Checkpoint> open_start(const RankOptions& options, FileSystem& fs,
-                                             RankActivity& activity);
-/// Writes the event `loaded`: step, tier, and the bytes that all ranks have loaded from it. Collective over
-/// `world`; rank 0 writes.
-void report_loaded(const RankOptions& options, int64_t step, const parallel::ShardedParams& params,
-                   parallel::Communicator& world, Control& control);
 
 /// The chunks that this rank saves, in the memory of its device. Pass them to write_shard with a DeviceChunks
 /// and checkpoint_tensors(table).

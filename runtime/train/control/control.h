@@ -12,7 +12,7 @@
 #include "ckpt/checkpoint.h"
 #include "runtime/base/activity.h"
 #include "runtime/base/problem.h"
-#include "runtime/train/event_kind.h"
+#include "runtime/train/control/event_kind.h"
 
 namespace trainctl {
 

@@ -1,4 +1,4 @@
-#include "runtime/train/warm_up.h"
+#include "runtime/model/warm_up.h"
 
 namespace trainctl {
 

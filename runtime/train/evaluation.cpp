@@ -1,0 +1,59 @@
+#include "runtime/train/evaluation.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "runtime/base/error.h"
+
+namespace trainctl {
+
+int64_t evaluated_sequences(const JobSpec& job, int64_t available) {
+  const int64_t unit = job.parallelism.lanes * job.batch.micro_sequences;
+  if (job.eval.max_sequences > 0) available = std::min(available, job.eval.max_sequences);
+  return std::max<int64_t>(unit, available / unit * unit);
+}
+
+double evaluate(const JobSpec& job, data::Dataset& validation, RankResources& rank, Executor& executor,
+                RankActivity& activity) {
+  const int64_t micro = job.batch.micro_sequences;
+  const int64_t sequences = evaluated_sequences(job, int64_t(validation.samples_per_epoch()));
+  const int64_t all_mb = sequences / micro, per_rank = all_mb / rank.mesh.dp;
+  std::vector<double> values(size_t(all_mb), 0.0);
+  const size_t t = size_t(job.data.seq_len);
+  for (int64_t i = 0; i < per_rank; ++i) {
+    const int64_t index = rank.at.dp * per_rank + i;
+    std::vector<int32_t> samples(size_t(micro) * (t + 1));
+    MicroBatch mb;
+    if (rank.tokens) {
+      for (int64_t s = 0; s < micro; ++s)
+        validation.sample(uint64_t(index * micro + s),
+                          std::span(samples).subspan(size_t(s) * (t + 1), t + 1));
+      rank.tokens->upload(samples, *rank.stream);
+      mb.tokens = rank.tokens->inputs(0);
+      mb.targets = rank.tokens->targets(0);
+    }
+    executor.evaluate(mb, rank.loss_sums());
+    rank.stream->synchronize();
+    rank.comms.check();
+    if (rank.owns_losses()) values[size_t(index)] = *rank.loss_sums();
+    activity.progress(uint64_t(i + 1), uint64_t(per_rank), false);
+  }
+  rank.comms.sum(values);
+  double sum = 0;
+  for (const double v : values) sum += v;
+  return sum / double(sequences * job.data.seq_len);
+}
+
+void check_validation_size(const data::Dataset& validation, const JobSpec& job) {
+  const uint64_t unit = uint64_t(job.parallelism.lanes * job.batch.micro_sequences);
+  if (validation.samples_per_epoch() >= unit) return;
+  throw Error(
+      ErrorCode::kData,
+      fmt::format("the validation set holds {} sequences of {} tokens, fewer than parallelism.lanes = {} x "
+                  "batch.micro_sequences = {}; give it more text or set eval.every_steps = 0",
+                  validation.samples_per_epoch(), job.data.seq_len, job.parallelism.lanes,
+                  job.batch.micro_sequences));
+}
+
+}  // namespace trainctl

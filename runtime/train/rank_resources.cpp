@@ -1,0 +1,94 @@
+#include "runtime/train/rank_resources.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "parallel/rehearsal.h"
+#include "runtime/base/error.h"
+#include "runtime/machine/rank_device.h"
+#include "runtime/model/warm_up.h"
+
+namespace trainctl {
+
+using parallel::Communicator;
+
+RankResources::RankResources(const JobSpec& job, Communicator& w, kernels::Backend& b)
+    : job_(job),
+      world(w),
+      backend(b),
+      mesh(job.mesh()),
+      at(parallel::position_of(mesh, world.rank())),
+      tables(model_tables(job)),
+      comms(split_mesh(rank_groups(mesh, job.parallelism.virtual_stages, tables.params.tied, at), world,
+                       tables.params.tied)),
+      plan(make_rank_plan(job, device_of_rank(job, backend, *comms.dp), tables, at)),
+      numerics(run_numerics(job, backend.is_host() ? DeviceKind::cpu : DeviceKind::cuda, backend.numerics())),
+      stream(backend.create_stream()) {}
+
+void RankResources::build(size_t most_staging_bytes, RankActivity& activity) {
+  activity.enter(RunPhase::building);
+  if (!backend.is_host())
+    for (auto* axis : {&comms.tp, &comms.dp, &comms.tied})
+      if (*axis) *axis = parallel::make_rehearsable(std::move(*axis), rehearsing_);
+  const int micro_batches = plan.program.shape.pipeline.micro_batches;
+  tp = std::make_unique<parallel::TensorParallel>(*comms.tp, backend, *stream,
+                                                  job_.parallelism.sequence_parallel);
+  params = std::make_unique<parallel::ShardedParams>(plan.params, *comms.dp, *comms.tp, comms.tied.get(),
+                                                     backend, *stream);
+  activity.progress(1, 3, false);
+  model = std::make_unique<StageModel>(job_, plan.uses, plan.model, *params, *tp, backend, *stream);
+  activity.progress(2, 3, false);
+  losses = backend.allocate_host(std::max<size_t>(size_t(micro_batches), 1) * sizeof(double));
+  if (plan.reads_tokens) tokens = std::make_unique<TokenFeed>(plan.sequences, job_.data.seq_len, backend);
+  saving_stream = backend.create_stream();
+  staging = std::make_unique<StateStaging>(backend, *saving_stream,
+                                           staging_bytes(plan.memory.sharding.optimizer, most_staging_bytes));
+  device_chunks = std::make_unique<DeviceChunks>(*staging);
+  backend.reserve_scratch(plan.scratch);
+}
+
+void RankResources::rehearse(RankActivity& activity) {
+  if (backend.is_host()) return;
+  activity.enter(RunPhase::building, -1, "(every op runs once)");
+  rehearsing_ = true;
+  warm_up({.model = *model,
+           .params = *params,
+           .backend = backend,
+           .virtual_stages = job_.parallelism.virtual_stages,
+           .split_backward = plan.model.split_backward,
+           .lanes_per_rank = plan.sharding.lanes_per_rank,
+           .tokens = tokens ? tokens->inputs(0) : nullptr,
+           .targets = tokens ? tokens->targets(0) : nullptr,
+           .losses = loss_sums(),
+           .first_chunk = tables.grids.first_chunk,
+           .total_chunks = tables.grids.total});
+  rehearsing_ = false;
+}
+
+RankState RankResources::state(std::function<void(uint64_t, uint64_t)> progress) {
+  return {*params, backend, *stream, *staging, std::move(progress)};
+}
+
+DeviceModel device_of_rank(const JobSpec& job, const kernels::Backend& backend, const Communicator& dp) {
+  DeviceModel device = device_of_kind(job, backend.is_host() ? DeviceKind::cpu : DeviceKind::cuda);
+  device.adds_gradients = dp.reduces();
+  return device;
+}
+
+void require_equal_numerics(Communicator& world, const std::string& numerics) {
+  std::array<char, 256> first{};
+  numerics.copy(first.data(), first.size() - 1);
+  const std::array<char, 256> own = first;
+  parallel::broadcast(world.host(), 0, first.data(), first.size());
+  if (first == own) return;
+  throw Error(
+      ErrorCode::kPreflight,
+      fmt::format("rank {} computes with {}, rank 0 with {}: one run needs devices of one kind, or its bits "
+                  "depend on which "
+                  "rank computes what; choose equal machines, or equal GPUs with CUDA_VISIBLE_DEVICES",
+                  world.rank(), own.data(), first.data()));
+}
+
+}  // namespace trainctl

@@ -1,0 +1,70 @@
+// RankResources holds what one rank trains with: its communicators, its memory and its part of the model, allocated
+// as its plan says.
+#pragma once
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "parallel/tensor_parallel.h"
+#include "runtime/model/stage_model.h"
+#include "runtime/plan/rank_plan.h"
+#include "runtime/train/control/rank_activity.h"
+#include "runtime/train/mesh_communicators.h"
+#include "runtime/train/rank.h"
+#include "runtime/train/save/checkpointing.h"
+#include "runtime/train/token_feed.h"
+
+namespace trainctl {
+
+/// Members that are used by others come before them: they are destroyed after them.
+class RankResources {
+ public:
+  /// Splits the world and makes the plan. Collective. The arguments must outlive this object.
+  RankResources(const JobSpec& job, parallel::Communicator& world, kernels::Backend& backend);
+  RankResources(const RankResources&) = delete;
+  RankResources& operator=(const RankResources&) = delete;
+
+  /// Allocates everything. Collective only in that every rank must do it before the first step.
+  void build(size_t most_staging_bytes, RankActivity& activity);
+  /// Loads the kernels of a step, where a device loads any: no peer waits for this rank yet.
+  void rehearse(RankActivity& activity);
+
+  RankState state(std::function<void(uint64_t done, uint64_t total)> progress = {});
+  /// Host memory: a double for each micro-batch of this rank; valid when the stream has reached its end.
+  double* loss_sums() const { return static_cast<double*>(losses->data()); }
+  /// Whether this rank's losses count: one rank of each data-parallel position.
+  bool owns_losses() const { return at.pp == mesh.pp - 1 && at.tp == 0; }
+
+ private:
+  const JobSpec& job_;
+  bool rehearsing_ = false;
+
+ public:
+  parallel::Communicator& world;
+  kernels::Backend& backend;
+  const parallel::MeshShape mesh;
+  const parallel::MeshPosition at;
+  const ModelTables tables;
+  MeshCommunicators comms;
+  const RankPlan plan;
+  const std::string numerics;  ///< of the devices of the run (run_numerics)
+  std::unique_ptr<kernels::Stream> stream;
+  std::unique_ptr<parallel::TensorParallel> tp;
+  std::unique_ptr<parallel::ShardedParams> params;
+  std::unique_ptr<kernels::Stream> saving_stream;  ///< copies of the state, beside the steps
+  std::unique_ptr<StateStaging> staging;           ///< on saving_stream
+  std::unique_ptr<DeviceChunks> device_chunks;
+  std::unique_ptr<StageModel> model;
+  std::unique_ptr<TokenFeed> tokens;  ///< of a rank that reads tokens, else null
+  std::unique_ptr<kernels::Buffer> losses;
+};
+
+/// What the rank's plan is made for. dp: its data-parallel group.
+DeviceModel device_of_rank(const JobSpec& job, const kernels::Backend& backend,
+                           const parallel::Communicator& dp);
+
+/// Error(kPreflight) if ranks have devices with different numerics, because the bits would then depend on the
+/// placement of ranks. Collective.
+void require_equal_numerics(parallel::Communicator& world, const std::string& numerics);
+
+}  // namespace trainctl

@@ -1,0 +1,35 @@
+// The slots for copies of a rank's state in the memory of its node.
+#pragma once
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ckpt/memory_store.h"
+#include "parallel/sharded_params.h"
+#include "runtime/spec/fields/job.h"
+#include "runtime/train/measure/node_ranks.h"
+
+namespace trainctl {
+
+/// What the slots for copies of a rank's state depend on.
+struct SlotsWanted {
+  const JobSpec& job;
+  const std::string& memory_folder;  ///< RankOptions::memory_folder
+  std::span<const NodeRanks> nodes;  ///< the ranks of each node; empty: one machine
+  int rank = 0;
+  uint64_t planned_bytes = 0;  ///< of a rank's host memory without the slots, which it may still take
+  size_t tensors = 0;
+};
+
+/// Adds a vector over all ranks of the run. Collective.
+using SumOverRanks = std::function<void(std::vector<double>&)>;
+
+/// This rank's slots; null on all ranks if one of them has none, if the job wants none, or if the memory of
+/// the machine would get scarce. Error(kIo) if the job insists. Collective.
+///   why   set to a sentence on a rank that could not get its own
+std::unique_ptr<ckpt::NodeMemory> open_slots(const SlotsWanted& wanted, const parallel::ShardedParams& params,
+                                             const SumOverRanks& sum, std::string& why);
+
+}  // namespace trainctl

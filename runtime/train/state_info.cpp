@@ -1,0 +1,60 @@
+#include "runtime/train/state_info.h"
+
+#include "runtime/base/error.h"
+#include "runtime/base/json.h"
+
+namespace trainctl {
+namespace {
+
+DataPosition data_position(const ckpt::StateInfo& state, bool new_data) {
+  const auto extra = try_parse_json(state.extra_json);
+  const bool known = extra.is_object() && extra.contains("samples") && extra["samples"].is_number_integer();
+  if (!known && !new_data)
+    throw Error(ErrorCode::kCheckpoint,
+                "the checkpoint does not say how far the run was in its data: it was not written by "
+                "trainctl's trainer");
+  return {
+      .step = state.step, .samples = new_data ? 0 : extra["samples"].get<int64_t>(), .tokens = state.tokens};
+}
+
+}  // namespace
+
+ckpt::StateInfo state_info(const TrainingState& state, const JobSpec& job, const RankOptions& options,
+                           const std::string& numerics, const std::string& data_fingerprints_json) {
+  const parallel::MeshShape mesh = job.mesh();
+  const int64_t step = state.step;
+  ckpt::StateInfo s;
+  s.run_id = options.run_id;
+  s.epoch = options.epoch;
+  s.step = step;
+  s.tokens = state.start.tokens_at(job, step);
+  s.seed = job.seed;
+  s.spec_hash = options.spec_hash;
+  s.program_version = TRAINCTL_VERSION;
+  s.numerics = numerics;
+  s.lineage_json = options.lineage_json;
+  nlohmann::ordered_json extra{
+      {"samples", state.start.samples_at(job, step)},
+      {"lanes", job.parallelism.lanes},
+      {"lr", step > 0 ? learning_rate(job.schedule, step - 1) : 0.0},
+      {"loss",
+       std::isfinite(state.last_loss) ? nlohmann::ordered_json(state.last_loss) : nlohmann::ordered_json()},
+      {"mesh",
+       {{"tensor", mesh.tp},
+        {"pipeline", mesh.pp},
+        {"data", mesh.dp},
+        {"zero_stage", job.parallelism.zero_stage}}},
+      {"data", parse_ordered_json(data_fingerprints_json)}};
+  if (state.bad_steps.total > 0)
+    extra["bad_steps"] = {{"total", state.bad_steps.total}, {"in_a_row", state.bad_steps.in_a_row}};
+  s.extra_json = dump_json(extra);
+  s.resolved_spec_json = options.resolved_spec_json.empty() ? "{}" : options.resolved_spec_json;
+  return s;
+}
+
+TrainingState training_state(const ckpt::StateInfo& info, bool new_data) {
+  return {
+      .step = info.step, .start = data_position(info, new_data), .bad_steps = bad_steps_of(info.extra_json)};
+}
+
+}  // namespace trainctl

@@ -1,0 +1,79 @@
+#include "runtime/train/step_report.h"
+
+#include <algorithm>
+#include <cmath>
+#include <thread>
+
+#include "kernels/device.h"
+#include "runtime/base/process_memory.h"
+
+namespace trainctl {
+
+using parallel::Communicator;
+
+ReportsDue reports_due(const ObservabilitySpec& observability, int64_t step, int64_t last) {
+  const int64_t every = observability.rank_metrics_every_steps;
+  return {.log = step % observability.log_every_steps == 0 || step == last || step == 1,
+          .ranks = every > 0 && (step % every == 0 || step == last)};
+}
+
+StepReporter::StepReporter(const JobSpec& job, const RankOptions& options, RankResources& rank,
+                           Control& control)
+    : job_(job),
+      options_(options),
+      rank_(rank),
+      control_(control),
+      flops_(flops_per_token(job.model, job.data.seq_len)),
+      peak_flops_per_s_(all_ranks_peak(job, options, rank.world, rank.backend)) {
+  if (options.gpu >= 0) gpu_watch_ = std::make_unique<GpuWatch>(kernels::open_gpu_readings(options.gpu));
+}
+
+void StepReporter::report(const StepResult& result) {
+  StepNumbers n;
+  n.step = result.step;
+  n.tokens_per_step = job_.tokens_per_step();
+  n.tokens = result.tokens;
+  n.loss = result.scalars.loss;
+  n.grad_norm = result.scalars.grad_norm;
+  n.lr = learning_rate(job_.schedule, result.step - 1);
+  n.val_loss = result.val_loss;
+  n.skipped = result.skipped;
+  n.skipped_total = result.skipped_total;
+  n.flops_per_token_causal = flops_.causal;
+  n.flops_per_token_full = flops_.full;
+  n.peak_flops_per_s = peak_flops_per_s_;
+  n.stages = rank_.mesh.pp;
+  n.nodes = options_.nodes;
+  const ReportsDue due = reports_due(job_.observability, result.step, result.last);
+  if (due.log || due.ranks) n.ranks = gather_times(rank_.mesh, rank_.comms, with_readings(result.times));
+  if (rank_.world.rank() == 0)
+    control_.report(
+        {result.step, to_json(n), due.log, due.ranks ? rank_numbers_json(n, options_.epoch) : ""});
+}
+
+RankTimes StepReporter::with_readings(RankTimes times) const {
+  const kernels::Backend& backend = rank_.backend;
+  times.peak_bytes = double(backend.is_host() ? peak_resident_bytes() : backend.peak_allocated_bytes());
+  if (!gpu_watch_) return times;
+  const kernels::GpuReadings now = gpu_watch_->last();
+  times.temperature_c = now.temperature_c.value_or(NAN);
+  times.power_w = now.power_w.value_or(NAN);
+  times.sm_clock_mhz = now.sm_clock_mhz.value_or(NAN);
+  return times;
+}
+
+double all_ranks_peak(const JobSpec& job, const RankOptions& options, Communicator& world,
+                      kernels::Backend& backend) {
+  if (backend.is_host()) {
+    const double cores = std::max(1u, std::thread::hardware_concurrency());
+    return options.matmul_flops_per_s *
+           std::min(double(world.size()), std::max(1.0, cores / job.parallelism.threads_per_rank));
+  }
+  const double gpus = std::ceil(double(world.size()) / job.launcher.ranks_per_gpu);
+  if (options.matmul_flops_per_s > 0) return options.matmul_flops_per_s * gpus;
+  // A GPU that no table knows: one rank measures it.
+  const double measured = world.rank() == 0 ? kernels::measure_matmul_flops_per_s(backend, job.compute) : 0;
+  return measured * gpus;
+}
+
+}  // namespace trainctl

@@ -1,0 +1,56 @@
+// StepReporter sends the numbers of each step to the supervisor.
+#pragma once
+#include <memory>
+#include <optional>
+
+#include "runtime/model/flops.h"
+#include "runtime/train/control/control.h"
+#include "runtime/train/measure/gpu_watch.h"
+#include "runtime/train/measure/metrics.h"
+#include "runtime/train/rank_resources.h"
+#include "runtime/train/step_update.h"
+
+namespace trainctl {
+
+/// What is reported of step `step` (from 1; `last`: the run's last step).
+struct ReportsDue {
+  bool log = false;    ///< the console shows the step
+  bool ranks = false;  ///< a line with the numbers of every rank
+};
+ReportsDue reports_due(const ObservabilitySpec& observability, int64_t step, int64_t last);
+
+struct StepResult {
+  int64_t step = 0, last = 0, tokens = 0;
+  StepScalars scalars;
+  std::optional<double> val_loss;
+  bool skipped = false;
+  int64_t skipped_total = 0;
+  RankTimes times;
+};
+
+class StepReporter {
+ public:
+  /// Finds the peak FLOP/s of the run's devices. Collective.
+  StepReporter(const JobSpec& job, const RankOptions& options, RankResources& rank, Control& control);
+
+  /// Collective in steps of which something is due; rank 0 reports.
+  void report(const StepResult& result);
+
+ private:
+  RankTimes with_readings(RankTimes times) const;
+
+  const JobSpec& job_;
+  const RankOptions& options_;
+  RankResources& rank_;
+  Control& control_;
+  const FlopsPerToken flops_;
+  const double peak_flops_per_s_;        // of all devices together; known to rank 0
+  std::unique_ptr<GpuWatch> gpu_watch_;  // of a rank with a GPU
+};
+
+/// The peak FLOP/s of all devices of the run together. Ranks that share cores or a GPU share its peak.
+/// Collective; rank 0 measures the peak if it is not known.
+double all_ranks_peak(const JobSpec& job, const RankOptions& options, parallel::Communicator& world,
+                      kernels::Backend& backend);
+
+}  // namespace trainctl

@@ -1,0 +1,34 @@
+// The end of a step: the sums over the mesh that decide about it, and the update of the parameters.
+#pragma once
+#include "runtime/train/bad_steps.h"
+#include "runtime/train/control/control.h"
+#include "runtime/train/rank_resources.h"
+#include "runtime/train/save/save_calendar.h"
+#include "runtime/train/save/saver.h"
+#include "runtime/train/state_info.h"
+
+namespace trainctl {
+
+/// Equal on every rank.
+struct StepScalars {
+  double loss = 0, grad_norm = 0;
+  bool stop = false;    ///< a stop was requested
+  SavesUnderWay saves;  ///< of any rank
+  SaveSet due;          ///< where to save after this step, as rank 0 decides
+};
+
+/// Sums what every rank knows in an order that does not depend on the mesh: each entry is known to one rank.
+/// Waits for the end of the backward pass. Collective. `due`: SaveDecider::due of this rank.
+StepScalars exchange_scalars(const JobSpec& job, RankResources& rank, Control& control, const Saver& saver,
+                             double due);
+
+/// Updates the parameters, or skips a step whose loss or gradient norm is not finite; counts it in `state`.
+/// Throws Error(kDiverged) after too many. The same on every rank; rank 0 sends the event "step_skipped".
+StepFate apply_or_skip(const JobSpec& job, const StepScalars& scalars, TrainingState& state,
+                       RankResources& rank, Control& control, Saver& saver);
+
+/// The optimizer's factors for 0-based step `step`, after `skipped` skipped steps, which do not count for the
+/// bias correction.
+kernels::AdamWStep adamw_step(const JobSpec& job, int64_t step, int64_t skipped, double grad_norm);
+
+}  // namespace trainctl
