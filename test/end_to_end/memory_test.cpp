@@ -9,6 +9,7 @@
 
 #include <catch2/catch.hpp>
 #include <filesystem>
+#include <utility>
 
 #include "ckpt/memory_folder.h"
 #include "ckpt/pieces.h"
@@ -42,7 +43,9 @@ struct Bench {
   Bench() {
     write_file(dir.path() + "/job.json", tiny_spec("tiny"));
     const Outcome o = run_trainctl(dir.path(), {"launch", "job.json", "-s", "name=whole", "-s",
-                                                "checkpoint.every_steps=1", "-s", "checkpoint.keep_last=30"});
+                                                "checkpoint.every_steps=1", "-s", "checkpoint.keep_last=30",
+                                                // Each step waits for its checkpoint: none is left out.
+                                                "-s", "checkpoint.memory=off"});
     INFO(o.err);
     REQUIRE(o.status == 0);
     whole = run_of(dir.path(), "whole");
@@ -266,6 +269,13 @@ TEST_CASE("what ranks kept is resumed on another mesh, and that run is killed an
   words.insert(words.end(), mesh.begin(), mesh.end());
   Child second(words, bench.dir.path());
   REQUIRE(eventually(60, [&] { return line_count(run + "/metrics.jsonl") >= 14; }));
+  // The ranks first: what they do after the supervisor's end is not in the run's records, and not used.
+  for (const pid_t pid : rank_pids(run, 2)) ::kill(pid, SIGSTOP);
+  int recorded = -1;
+  REQUIRE(eventually(20, [&] {
+    const int now = int(line_count(run + "/metrics.jsonl"));
+    return std::exchange(recorded, now) == now;
+  }));
   second.signal(SIGKILL);
   second.wait(5);
   REQUIRE(eventually(20, [&] { return signal_marked(kRunVariable, run, SIGKILL) == 0; }));
