@@ -24,7 +24,7 @@ std::string tiny_spec(const std::string& name) {
   return R"({"version": 1, "name": ")" + name + R"(", "model": {"preset": "llama-tiny"},
   )" + training(kGolden + "llama-tiny/tokens.bin") + R"(,
   "parallelism": {"world_size": "auto", "data": 2, "pipeline": 2, "lanes": 4},
-  "checkpoint": {"every_steps": 4, "chunk_mib": 0.01}}
+  "checkpoint": {"every_steps": 4, "chunk_mib": 0.01, "memory": "off"}}
 )";
 }
 

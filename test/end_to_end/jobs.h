@@ -6,7 +6,8 @@ namespace trainctl::test {
 
 /// A golden case (test/golden/<name>) as a user would write it down.
 std::string golden_spec(const std::string& name);
-/// A tiny Llama on the golden tokens with four lanes: 20 steps, a checkpoint every 4.
+/// A tiny Llama on the golden tokens with four lanes: 20 steps, a checkpoint every 4. Training waits for them:
+/// its steps are so short that checkpoints written behind it would be left out.
 std::string tiny_spec(const std::string& name);
 
 }  // namespace trainctl::test

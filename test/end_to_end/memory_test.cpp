@@ -43,9 +43,7 @@ struct Bench {
   Bench() {
     write_file(dir.path() + "/job.json", tiny_spec("tiny"));
     const Outcome o = run_trainctl(dir.path(), {"launch", "job.json", "-s", "name=whole", "-s",
-                                                "checkpoint.every_steps=1", "-s", "checkpoint.keep_last=30",
-                                                // Each step waits for its checkpoint: none is left out.
-                                                "-s", "checkpoint.memory=off"});
+                                                "checkpoint.every_steps=1", "-s", "checkpoint.keep_last=30"});
     INFO(o.err);
     REQUIRE(o.status == 0);
     whole = run_of(dir.path(), "whole");
