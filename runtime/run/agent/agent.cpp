@@ -284,6 +284,7 @@ class Agent {
   }
 
   std::string memory_for(const wire::StartOrder& order) {
+    if (!order.keeps_copies) return "";
     if (const Problem problem = pieces_.begin_epoch(order); problem.exists()) complain(problem.text());
     return pieces_.folder();
   }

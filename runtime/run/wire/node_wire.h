@@ -181,6 +181,7 @@ struct StartOrder {
   std::string session_folder, shared_memory_folder;
   /// The step from which the epoch begins: pieces of later steps are removed first.
   int64_t from_step = 0;
+  bool keeps_copies = false;  ///< the ranks keep copies of their state in the memory of this node
   int memory_ranks = 0;  ///< number of ranks of the set in memory that it loads; 0: it loads none
   std::string to_json() const;
   static StartOrder from_json(const std::string& text);
@@ -197,6 +198,7 @@ struct StartOrder {
     f("session_folder", r.session_folder);
     f("shared_memory_folder", r.shared_memory_folder);
     f.when(r.from_step > 0, "from_step", r.from_step);
+    f.when(r.keeps_copies, "keeps_copies", r.keeps_copies);
     f.when(r.memory_ranks > 0, "memory_ranks", r.memory_ranks);
   }
 };

@@ -37,8 +37,6 @@ using nlohmann::json;
 std::string dump(const json& j) { return dump_json(j); }
 
 constexpr double kEndAgentsS = 3;
-/// For an agent to say what pieces it has.
-constexpr double kPiecesLimitS = 5;
 /// For agents that a dead supervisor left, which dial every 0.1 s.
 constexpr double kOrphansS = 0.5;
 /// After so many steps of an epoch its ranks have sealed a state of their own.
@@ -454,8 +452,7 @@ class Supervisor {
   }
 
   std::vector<NodePieces> pieces() {
-    if (plan_.nodes.one_machine || !fleet_) return pieces_here(plan_, run_, fs_);
-    return ask_for_pieces(*fleet_, clock_, kPiecesLimitS, handler(), [this] { lock_.turn(); });
+    return plan_.nodes.one_machine ? pieces_here(plan_, run_, fs_) : std::vector<NodePieces>();
   }
 
   const SupervisePlan& plan_;

@@ -308,7 +308,7 @@ TEST_CASE("every record comes back as it was written", "[records]") {
   check_round_trip<SlurmRecord>({});
   check_round_trip<wire::NodeHello>({"facts", "epoch"});
   check_round_trip<wire::Welcome>({});
-  check_round_trip<wire::StartOrder>({"from_step", "memory_ranks"});
+  check_round_trip<wire::StartOrder>({"from_step", "keeps_copies", "memory_ranks"});
   check_round_trip<wire::HeldPiece>({});
   check_round_trip<Beginning>({});
   check_round_trip<MemoryState>({});
