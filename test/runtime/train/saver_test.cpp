@@ -87,7 +87,7 @@ class GatedChunks final : public ckpt::ChunkSource {
 
 /// The Saver of the only rank, with a state of one tensor.
 struct Rig {
-  explicit Rig(double write_timeout_s = 600, bool with_memory = true) {
+  explicit Rig(double write_timeout_s = 600, bool with_memory = true, double exit_timeout_s = 600) {
     controls =
         make_thread_control(1, fs, "/ckpt", 100, nullptr, [this](EventKind kind, const std::string& json) {
           const std::lock_guard lock(mutex);
@@ -96,7 +96,9 @@ struct Rig {
         });
     slots = memory.path() + "/" + ckpt::piece_file_name(0, 1);
     saver = std::make_unique<Saver>(
-        Saver::Options{.checkpoint_dir = "/ckpt", .write_timeout_s = write_timeout_s, .exit_timeout_s = 0.05},
+        Saver::Options{.checkpoint_dir = "/ckpt",
+                       .write_timeout_s = write_timeout_s,
+                       .exit_timeout_s = exit_timeout_s},
         Saver::State{.tensors = {{.name = "w", .shape = {4, 8}}},
                      .chunks =
                          [this] {
@@ -252,7 +254,7 @@ TEST_CASE("a slow disk holds nothing up; newer saves give way to the one that is
 }
 
 TEST_CASE("a write that hangs fails, gives its slot free, and does not hold up the end", "[saver]") {
-  Rig rig(1e-9);
+  Rig rig(1e-9, true, 0.05);
   Gate gate;
   rig.fs.gate = &gate;
   rig.step(1, kBoth);
