@@ -69,9 +69,6 @@ inline constexpr double kShare = 1e-9;
 // ---- measured against planned
 /// Memory: pages, stacks and libraries are measured and not planned.
 inline constexpr double kPlannedMemory = 0.05;
-/// The same in bytes, for ranks so small that 5 % is less: what the heap keeps between the pieces in use
-/// depends on the moments at which a rank's threads meet. 0 to 6 MiB were seen of 100.
-inline constexpr double kHeapBytes = 8 << 20;
 /// The parts of a run's wall time against the whole: events are written with milliseconds.
 inline constexpr double kWallTime = 0.01;
 

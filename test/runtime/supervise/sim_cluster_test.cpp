@@ -64,7 +64,7 @@ TEST_CASE("histories of a simulated cluster keep every invariant", "[sim_cluster
   for (const int cuts : sum.cuts_in_save) CHECK(cuts > n / 1000);
   CHECK(sum.takeovers > n / 10);
   CHECK(sum.partly_attached > n / 100);
-  CHECK(sum.memory_loads > n / 20);
+  CHECK(sum.memory_loads > n / 10);
 }
 
 TEST_CASE("a history is the same each time, event by event", "[sim_cluster]") {
