@@ -97,7 +97,7 @@ class Agent {
       turn();
     }
     say("leaving: " + state_.reason());
-    if (!keeps_pieces_ || pieces_.list().pieces.empty()) pieces_.remove();
+    if (!keeps_pieces_ || pieces_.empty()) pieces_.remove();
     return !state_.abandoned();
   }
 
@@ -256,8 +256,6 @@ class Agent {
       case Kind::end:
         keeps_pieces_ = message.number == 1;
         return state_.ended_by_order(now_s);
-      case Kind::pieces:
-        return tell_pieces(message.number);
       case Kind::look: return beat(true);
       default: break;
     }
@@ -276,11 +274,6 @@ class Agent {
       tell({.kind = Kind::output, .epoch = message.epoch, .payload = text});
       tell({.kind = Kind::exited, .epoch = message.epoch, .rank = -1, .number = 1 << 8});
     }
-  }
-
-  void tell_pieces(int64_t question) {
-    const std::string text = pieces_.list().to_json();
-    if (stream_) stream_->send({.kind = Kind::pieces, .number = question, .payload = text});
   }
 
   std::string memory_for(const wire::StartOrder& order) {

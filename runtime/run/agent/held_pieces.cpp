@@ -65,8 +65,8 @@ const std::string& HeldPieces::folder() const {
   return folder_ ? folder_->path() : kNone;
 }
 
-wire::PiecesAnswer HeldPieces::list() const {
-  return {folder_ ? wire::held_pieces(real_file_system(), folder_->path()) : std::vector<wire::HeldPiece>{}};
+bool HeldPieces::empty() const {
+  return !folder_ || wire::held_pieces(real_file_system(), folder_->path()).empty();
 }
 
 void HeldPieces::keep_only(int ranks) {

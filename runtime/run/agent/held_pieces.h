@@ -1,5 +1,5 @@
 // HeldPieces: what an agent does with the pieces of the state in its node's memory (ckpt/pieces.h): it owns
-// their folder, says what is there, and removes what must not be loaded any more.
+// their folder and removes what must not be loaded any more.
 #pragma once
 #include <memory>
 #include <string>
@@ -21,7 +21,8 @@ class HeldPieces {
   Problem begin_epoch(const wire::StartOrder& order);
   /// The folder; "": there is none.
   const std::string& folder() const;
-  wire::PiecesAnswer list() const;
+  /// Whether there is no piece of a state.
+  bool empty() const;
   /// Removes the pieces of other numbers of ranks than `ranks`.
   void keep_only(int ranks);
   /// Removes everything. Call it when no rank is left.

@@ -1,7 +1,7 @@
 // SaveCollector collects what the ranks hand in of their saves, publishes a checkpoint when every rank has
 // handed in, or reports why the save failed. Several saves may be under way.
 //
-// Not thread-safe; but publish() may run on another thread beside all other calls, once at a time.
+// Not thread-safe; but publish() may run on another thread at the same time as any other call, once at a time.
 #pragma once
 #include <functional>
 #include <map>

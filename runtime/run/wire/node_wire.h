@@ -5,8 +5,8 @@
 // version of the program (hello carries it), so activities of ranks are sent as they lie in memory. Pure:
 // sockets are in stream.h.
 //
-//   up    hello  beat  rank  rank_lost  exited  output  fence  remote  remote_ended  gone  warned  pieces
-//   down  welcome  refused  beat  start  rank  fence  spawn  remote_ended  look  kill  end  pieces
+//   up    hello  beat  rank  rank_lost  exited  output  fence  remote  remote_ended  gone  warned
+//   down  welcome  refused  beat  start  rank  fence  spawn  remote_ended  look  kill  end
 //         keep_only
 #pragma once
 #include <cstdint>
@@ -42,7 +42,6 @@ enum class Kind : uint8_t {
   look,
   kill,
   end,
-  pieces,
   keep_only,
 };
 const char* name_of(Kind kind);
@@ -56,8 +55,7 @@ struct Message {
   int rank = -1;
   /// exited: wait status. remote, spawn, remote_ended: number of the request. fence: number of the fence,
   /// from 1. gone: how many processes could not be killed. refused: 1 if the supervisor would refuse again.
-  /// end: 1 if the node keeps the pieces in its memory. pieces: number of the question. keep_only: the number
-  /// of ranks.
+  /// end: 1 if the node keeps the pieces in its memory. keep_only: the number of ranks.
   int64_t number = 0;
   /// up: number of the message, from 1; 0 in beats and fences. beat, down: the last number that the
   /// supervisor has handled.
@@ -223,13 +221,6 @@ struct HeldPiece {
 };
 /// The pieces in a folder (ckpt::MemoryFolder). Their chunks are not read. Throws nothing.
 std::vector<HeldPiece> held_pieces(FileSystem& fs, const std::string& folder);
-/// The payload of pieces, up: what the node has.
-struct PiecesAnswer {
-  std::vector<HeldPiece> pieces;
-  std::string to_json() const;
-  static PiecesAnswer from_json(const std::string& text);  ///< Error(kLauncher)
-  static void fields(auto& f, auto& r) { f("pieces", r.pieces); }
-};
 
 /// The state of one rank as its agent knows it. The payload of beat is an array of these.
 struct RankDigest {

@@ -1,10 +1,8 @@
 #include "runtime/supervise/loop/run_source.h"
 
 #include <fmt/format.h>
-#include <poll.h>
 
 #include <algorithm>
-#include <cmath>
 #include <set>
 
 #include "ckpt/checkpoint.h"
@@ -100,40 +98,6 @@ void RunSource::put_into(AttemptFile& file) const {
 std::vector<Beginning> beginnings_of(FileSystem& fs, const RunDirectory& run) {
   if (!fs.exists(run.attempt())) return {};
   return AttemptFile::from_json(fs.read_text(run.attempt())).beginnings;
-}
-
-std::vector<NodePieces> ask_for_pieces(Fleet& fleet, Clock& clock, double limit_s,
-                                       const Fleet::Handler& handler, const std::function<void()>& turn) {
-  // A number of its own: an answer to an earlier question may come late.
-  const auto number = int64_t(clock.monotonic_s() * 1e6);
-  std::vector<NodePieces> answers;
-  std::set<int> asked;
-  Fleet::Handler listening = handler;
-  listening.lost = [&](int node, const std::string& why) {
-    asked.erase(node);
-    if (handler.lost) handler.lost(node, why);
-  };
-  listening.message = [&](int node, wire::Message&& message) {
-    if (message.kind != wire::Kind::pieces || message.number != number) return;
-    asked.erase(node);
-    answers.push_back({fleet.name(node), wire::PiecesAnswer::from_json(message.payload).pieces});
-  };
-  fleet.set_handler(listening);
-  for (int node = 0; node < fleet.size(); ++node) {
-    if (!fleet.hello(node)) continue;
-    asked.insert(node);
-    fleet.machine(node).order({.kind = wire::Kind::pieces, .number = number});
-  }
-  const double until_s = clock.monotonic_s() + limit_s;
-  while (!asked.empty() && clock.monotonic_s() < until_s) {
-    const double left_s = std::min(until_s, fleet.deadline_s()) - clock.monotonic_s();
-    pollfd fd{.fd = fleet.fd(), .events = POLLIN, .revents = 0};
-    ::poll(&fd, 1, int(std::ceil(std::clamp(left_s, 0.0, 0.1) * 1000)));
-    turn();
-    fleet.serve();
-  }
-  fleet.set_handler(handler);
-  return answers;
 }
 
 void forget_other_meshes(Fleet& fleet, const std::vector<AttemptOptions::Node>& places, uint64_t epoch) {

@@ -56,15 +56,10 @@ class RunSource {
 /// The beginnings of the run's epochs so far, from attempt.json.
 std::vector<Beginning> beginnings_of(FileSystem& fs, const RunDirectory& run);
 
-/// Asks every agent that is connected for the pieces in its memory and waits for the answers, at most
-/// `limit_s`. `handler` hears of nodes meanwhile and is the fleet's handler afterwards. `turn` is called in
-/// each turn of the wait. Not called yet: on several nodes ranks keep no copies.
-std::vector<NodePieces> ask_for_pieces(Fleet& fleet, Clock& clock, double limit_s,
-                                       const Fleet::Handler& handler, const std::function<void()>& turn);
 /// Has the nodes of the attempt remove what they keep of other numbers of ranks.
 void forget_other_meshes(Fleet& fleet, const std::vector<AttemptOptions::Node>& places, uint64_t epoch);
 
-/// The pieces that this machine keeps of the run, without an agent.
+/// The pieces that this machine keeps of the run; none if the run is on several nodes, which keep none.
 std::vector<NodePieces> pieces_here(const SupervisePlan& plan, const RunDirectory& run, FileSystem& fs);
 
 }  // namespace trainctl

@@ -131,8 +131,8 @@ class Supervisor {
       if (const auto* start = std::get_if<StartAttempt>(&decision)) {
         begin(*start, signals);
       } else if (const auto* find = std::get_if<FindCheckpoint>(&decision)) {
-        source_.find(*find, checkpoints_.find(find->at_most, [this] { lock_.turn(), fleet_->serve(); }), pieces(),
-                     std::min(log_.status().step, last_step_ - 1), recovery_);
+        source_.find(*find, checkpoints_.find(find->at_most, [this] { lock_.turn(), fleet_->serve(); }),
+                     pieces_here(plan_, run_, fs_), std::min(log_.status().step, last_step_ - 1), recovery_);
       } else if (const auto* wait = std::get_if<Wait>(&decision)) {
         await_news(*wait, signals);
       } else if (const auto* requeue = std::get_if<RequeueJob>(&decision)) {
@@ -449,10 +449,6 @@ class Supervisor {
     options.file.lineage_json = lineage_at(plan_.lineage_json, source_.step());
     recall_saves(fs_, run_, options.file, log_.status());
     return options;
-  }
-
-  std::vector<NodePieces> pieces() {
-    return plan_.nodes.one_machine ? pieces_here(plan_, run_, fs_) : std::vector<NodePieces>();
   }
 
   const SupervisePlan& plan_;
