@@ -7,7 +7,7 @@
 //
 // The agent of the node owns it: it takes the folder at the first start of ranks and removes it when it ends
 // by order or is abandoned. An agent that is killed leaves the folder, and its successor takes it. What is
-// left by a run that nobody supervises any more is listed by stray_memory and removed by sweep_memory.
+// left by a run without a supervisor is listed by stray_memory and removed by sweep_memory.
 #pragma once
 #include <cstdint>
 #include <memory>

@@ -80,7 +80,7 @@ bool PieceMover::advance_send(const StagedExchange& e, Op& op) {
   for (size_t i = 0; i < op.under_way.size();) {
     Piece& piece = op.under_way[i];
     if (piece.phase == Piece::copying) {
-      if (!is_first_in_lane(op) || !piece.slot->copied->reached()) break;  // the later ones stand behind it
+      if (!is_first_in_lane(op) || !piece.slot->copied->reached()) break;  // the later ones wait for it
       post(op, piece);
       moved = true;
     }

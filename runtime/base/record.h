@@ -67,7 +67,7 @@ JsonText<Text> as_json(Text& text) {
   return {text};
 }
 
-/// "nan", "inf" or "-inf": of a number that is not finite, in a field beside it.
+/// "nan", "inf" or "-inf": of a number that is not finite, in a field of its own.
 ///   f("loss", r.loss), f.when(!std::isfinite(r.loss), "loss_kind", as_kind(r.loss));
 template <typename Double>
 struct NumberKind {

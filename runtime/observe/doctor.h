@@ -64,7 +64,7 @@ struct CudaFacts {
   std::vector<LibraryFacts> libraries;
 };
 
-/// What a run that nobody supervises left in memory (ckpt/memory_folder.h).
+/// What a run without a supervisor left in memory (ckpt/memory_folder.h).
 struct LeftMemory {
   std::string path, run_directory;
   uint64_t bytes = 0;

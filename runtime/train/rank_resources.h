@@ -51,7 +51,7 @@ class RankResources {
   std::unique_ptr<kernels::Stream> stream;
   std::unique_ptr<parallel::TensorParallel> tp;
   std::unique_ptr<parallel::ShardedParams> params;
-  std::unique_ptr<kernels::Stream> saving_stream;  ///< copies of the state, beside the steps
+  std::unique_ptr<kernels::Stream> saving_stream;  ///< copies of the state, during the steps
   std::unique_ptr<StateStaging> staging;           ///< on saving_stream
   std::unique_ptr<DeviceChunks> device_chunks;
   std::unique_ptr<StageModel> model;

@@ -1,4 +1,4 @@
-// The state of the training between two steps, beside its tensors, and how a checkpoint describes it.
+// The state of the training between two steps, except for its tensors, and how a checkpoint describes it.
 #pragma once
 #include <cmath>
 #include <string>

@@ -1,5 +1,5 @@
 // Goal: a run that lost its folder of checkpoints goes on from its store with the same bits. Method: the real
-// program with a folder as the store, beside an undisturbed run.
+// program with a folder as the store, against an undisturbed run.
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <nlohmann/json.hpp>

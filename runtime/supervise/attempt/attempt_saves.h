@@ -2,7 +2,7 @@
 // thread of its own when all ranks have handed in, and sends the ranks the result. Several saves may be under
 // way.
 //
-// One thread calls it: the thread of the attempt. Only publishing runs beside it.
+// One thread calls it: the thread of the attempt. Only publishing has a thread of its own.
 #pragma once
 #include <deque>
 #include <functional>

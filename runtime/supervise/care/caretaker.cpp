@@ -153,7 +153,7 @@ void Caretaker::scrub(int64_t step) {
   const double begin_s = clock_.monotonic_s();
   const ckpt::VerifyReport report = read_again(watched(folder_->open(step), true));
   if (!report.findings.empty()) {
-    // Moved or removed while it was read: then it is nobody's concern any more.
+    // Moved or removed while it was read: then it needs no care any more.
     const auto again = folder_->open(step);
     if (!again || identity_or_step(*again) != identity) return;
     if (!repaired(*files, report, begin_s)) return void(damaged_.insert(identity));

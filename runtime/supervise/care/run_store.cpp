@@ -65,7 +65,7 @@ void refuse_foreign(ckpt::Store& store, const std::string& place, const std::str
   if (!is_new && (!newest || newest->state().run_id == run_id)) return;
   throw Error(ErrorCode::kPreflight,
               fmt::format("{} already holds checkpoints of another run{} (step {}{}); give this run another "
-                          "checkpoint.store or observability.run_id, or remove them if nobody needs them",
+                          "checkpoint.store or observability.run_id, or remove them if they are not needed",
                           place, newest ? ", " + newest->state().run_id : "", steps.front(),
                           steps.size() > 1 ? " and others" : ""));
 }

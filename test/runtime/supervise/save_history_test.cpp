@@ -46,7 +46,7 @@ TEST_CASE("failures and time of all attempts", "[save_history]") {
       {"supervisor@1 start@10 ranks_up@12 stop_requested@100 end@110 supervisor@1000 start@1010 "
        "ranks_up@1012 end@1020",
        0, 110},
-      // The supervisor was killed: nobody wrote an end.
+      // The supervisor was killed and wrote no end.
       {"supervisor@1 start@10 ranks_up@12 checkpoint@90 supervisor@1000 start@1010 ranks_up@1011 "
        "checkpoint@1030",
        1, 100},

@@ -270,7 +270,7 @@ TEST_CASE("a write that hangs fails, gives its slot free, and does not hold up t
   CHECK(rig.events.size() == 4);  // the save failed once; three gave way
 }
 
-TEST_CASE("each effect on the disk fails once: the older checkpoint stands and the next save succeeds",
+TEST_CASE("each effect on the disk fails once: the older checkpoint remains and the next save succeeds",
           "[saver]") {
   for (const Fault fault : {Fault::io_error_once, Fault::no_space_from_here, Fault::io_error_from_here})
     for (const SaveTargets& due : {kBoth, kDirectory}) {

@@ -162,7 +162,7 @@ TEST_CASE("an automatic interval measures with one early save, then follows its 
   CHECK(changes[0].steps == 30);
 }
 
-TEST_CASE("a decision is told when it is new and when it changes by more than a tenth", "[calendar]") {
+TEST_CASE("a decision is reported when it is new and when it changes by more than a tenth", "[calendar]") {
   const SaveHistory known{.cost_s = 0.4, .write_s = 2, .step_s = 10.34};
   const SaveCalendar::Start start{.mtbf_s = 19200, .mtbf_is_given = true};
   SaveCalendar calendar = calendar_of({.automatic = true}, known, start);
@@ -179,7 +179,7 @@ TEST_CASE("a decision is told when it is new and when it changes by more than a 
   changes = calendar.take_changes(2000);
   REQUIRE(changes.size() == 1);
   CHECK(changes[0].steps > 20);
-  // A given interval is told once, and again if its loss changes much.
+  // A given interval is reported once, and again if its loss changes much.
   SaveCalendar given = calendar_of({.every_steps = 10}, known, start);
   changes = given.take_changes(0);
   REQUIRE(changes.size() == 1);
@@ -191,7 +191,7 @@ TEST_CASE("a decision is told when it is new and when it changes by more than a 
   CHECK(given.take_changes(200).size() == 1);
 }
 
-TEST_CASE("saves that follow each other sooner than they are safe are told once", "[calendar]") {
+TEST_CASE("saves that follow each other sooner than they are safe are reported once", "[calendar]") {
   SaveCalendar calendar = calendar_of({.every_steps = 2, .waits = false});
   saved_steps(calendar, 4, 1, 0.01, 7);
   CHECK(calendar.take_warnings().empty());  // two slow saves may be chance
