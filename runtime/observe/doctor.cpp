@@ -11,6 +11,7 @@
 #include "runtime/base/text.h"
 #include "runtime/base/units.h"
 #include "runtime/observe/console.h"
+#include "runtime/plan/device_model.h"
 
 namespace trainctl {
 namespace {
@@ -150,25 +151,32 @@ DoctorCheck cuda_check(const CudaFacts& cuda) {
   return check;
 }
 
-DoctorCheck gpu_check(const GpuReport& gpu) {
-  const kernels::GpuFacts& g = gpu.facts;
+/// The precision that GPUs are compared in.
+DeviceModel model_of(const kernels::GpuFacts& gpu) { return device_of_gpu(gpu, DType::bf16); }
+
+/// What a plan knows about the GPU, then the readings of its health, which decide the verdict.
+DoctorCheck gpu_check(const kernels::GpuFacts& g) {
+  const DeviceModel device = model_of(g);
   DoctorCheck check{.name = fmt::format("gpu {}", g.index)};
-  check.found = fmt::format("{} · sm_{}{} · {} multiprocessors · {} free of {}", g.name, g.compute_major, g.compute_minor,
-                            g.multiprocessors, memory_text(g.free_bytes), memory_text(g.total_bytes));
+  check.found =
+      fmt::format("{} · sm_{}{} · {} multiprocessors · {} free of {}", device.name, g.compute_major,
+                  g.compute_minor, g.multiprocessors,
+                  device.memory_bytes > 0 ? memory_text(device.memory_bytes) : "an unknown amount",
+                  memory_text(device.total_bytes));
   if (!g.driver.empty()) check.found += " · driver " + g.driver;
   if (g.temperature_c) check.found += fmt::format(" · {:.0f} °C", *g.temperature_c);
   if (g.power_w && g.power_limit_w) check.found += fmt::format(" · {:.0f} of {:.0f} W", *g.power_w, *g.power_limit_w);
   if (g.sm_clock_mhz && g.sm_clock_max_mhz)
     check.found += fmt::format(" · {:.0f} of {:.0f} MHz", *g.sm_clock_mhz, *g.sm_clock_max_mhz);
-  check.found += gpu.bf16_peak_flops_per_s
-                     ? fmt::format(" · bf16 peak {}FLOP/s", short_number(*gpu.bf16_peak_flops_per_s))
+  check.found += device.flops_per_s > 0
+                     ? fmt::format(" · bf16 peak {}FLOP/s", short_number(device.flops_per_s))
                      : " · peak unknown: a launch measures it";
   const auto warn = [&](const std::string& advice) {
     check.verdict = DoctorCheck::warn;
     check.advice = advice;
   };
   // Least grave first: the last that holds is shown.
-  if (g.free_bytes < g.total_bytes / 2)
+  if (device.memory_bytes > 0 && device.memory_bytes < device.total_bytes / 2)
     warn("more than half of its memory is taken; see with nvidia-smi who has it");
   if (g.remapped_rows && *g.remapped_rows > 0)
     warn(fmt::format("{} memory rows were replaced by spares; watch it, and report it if the number grows", *g.remapped_rows));
@@ -198,17 +206,17 @@ ordered_json folder_json(const FolderFacts& folder) {
           {"free_bytes", folder.free_bytes}};
 }
 
-ordered_json gpu_json(const GpuReport& report) {
-  const kernels::GpuFacts& g = report.facts;
+ordered_json gpu_json(const kernels::GpuFacts& g) {
+  const DeviceModel device = model_of(g);
   ordered_json j = {{"index", g.index},
-                    {"name", g.name},
+                    {"name", device.name},
                     {"uuid", g.uuid},
                     {"pci_bus_id", g.pci_bus_id},
                     {"driver", g.driver},
                     {"compute", fmt::format("{}.{}", g.compute_major, g.compute_minor)},
                     {"multiprocessors", g.multiprocessors},
-                    {"total_bytes", g.total_bytes},
-                    {"free_bytes", g.free_bytes}};
+                    {"total_bytes", device.total_bytes},
+                    {"free_bytes", device.memory_bytes}};
   const auto put = [&](const char* name, const auto& value) { j[name] = value ? ordered_json(*value) : ordered_json(nullptr); };
   put("temperature_c", g.temperature_c);
   put("power_w", g.power_w);
@@ -219,13 +227,14 @@ ordered_json gpu_json(const GpuReport& report) {
   put("ecc_uncorrected", g.ecc_uncorrected);
   put("remapped_rows", g.remapped_rows);
   put("last_xid", g.last_xid);
-  put("bf16_peak_flops_per_s", report.bf16_peak_flops_per_s);
+  j["bf16_peak_flops_per_s"] =
+      device.flops_per_s > 0 ? ordered_json(device.flops_per_s) : ordered_json(nullptr);
   return j;
 }
 
 ordered_json cuda_json(const CudaFacts& cuda) {
   ordered_json gpus = ordered_json::array(), libraries = ordered_json::array();
-  for (const GpuReport& gpu : cuda.gpus) gpus.push_back(gpu_json(gpu));
+  for (const kernels::GpuFacts& gpu : cuda.gpus) gpus.push_back(gpu_json(gpu));
   for (const LibraryFacts& l : cuda.libraries)
     libraries.push_back({{"name", l.name}, {"path", l.path}, {"version", l.version}, {"problem", l.problem}});
   return {{"built", cuda.status.built},
@@ -312,7 +321,7 @@ DoctorReport examine(const DoctorFacts& facts) {
   checks.push_back(cuda_check(facts.cuda));
   const bool gpus = facts.cuda.status.devices > 0;
   report.gpu_runs = report.cpu_runs && gpus;
-  for (const GpuReport& gpu : facts.cuda.gpus) checks.push_back(gpu_check(gpu));
+  for (const kernels::GpuFacts& gpu : facts.cuda.gpus) checks.push_back(gpu_check(gpu));
   for (const LibraryFacts& library : facts.cuda.libraries) {
     checks.push_back(gpu_library_check(library, gpus));
     if (library.needed && !library.problem.empty()) report.gpu_runs = false;

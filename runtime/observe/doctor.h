@@ -1,11 +1,11 @@
 // `trainctl doctor`: whether this machine can run jobs on its CPU and on its GPUs. gather_doctor_facts has
-// the effects; the verdict and its two forms (a table, JSON) are pure.
+// the effects; the verdict and its two forms (a table, JSON) are pure. Name, memory and peak of a GPU are
+// those of its DeviceModel, as in `plan`.
 //
 // A missing GPU is not a failure, because the machine can run jobs on its CPU. A GPU that cannot be used is a
 // warning.
 #pragma once
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -53,14 +53,9 @@ struct LibraryFacts {
   bool needed = false;                       ///< every run on a GPU needs it
 };
 
-struct GpuReport {
-  kernels::GpuFacts facts;
-  std::optional<double> bf16_peak_flops_per_s;  ///< nullopt: not known; a launch measures it
-};
-
 struct CudaFacts {
   kernels::CudaStatus status;
-  std::vector<GpuReport> gpus;
+  std::vector<kernels::GpuFacts> gpus;
   std::vector<LibraryFacts> libraries;
 };
 

@@ -185,9 +185,7 @@ CudaFacts cuda_facts() {
   CudaFacts cuda{.status = kernels::cuda_status()};
   for (int i = 0; i < cuda.status.devices; ++i) {
     try {
-      GpuReport report{.facts = kernels::gpu_facts(i)};
-      report.bf16_peak_flops_per_s = kernels::gpu_peak_flops_per_s(report.facts.name, DType::bf16);
-      cuda.gpus.push_back(std::move(report));
+      cuda.gpus.push_back(kernels::gpu_facts(i));
     } catch (const Error& error) {
       cuda.status.problem = error.what();
     }

@@ -107,7 +107,7 @@ DeviceModel device_named(const std::string& text, const JobSpec& job, DeviceKind
     if (name == gpu.name) {
       DeviceModel device = device_of_kind(job, DeviceKind::cuda);
       device.name = gpu.name;
-      device.memory_bytes = gpu.memory_mib << 20;
+      device.memory_bytes = device.total_bytes = gpu.memory_mib << 20;
       device.flops_per_s = kernels::gpu_peak_flops_per_s(gpu.driver_name, job.compute).value_or(0);
       device.link_bytes_per_s = gpu.link_gb_per_s * 1e9;
       return device;
@@ -115,7 +115,7 @@ DeviceModel device_named(const std::string& text, const JobSpec& job, DeviceKind
   if (const auto bytes = bytes_of(text)) {
     DeviceModel device = device_of_kind(job, kind);
     device.name = device.is_host() ? "a machine of " + text : "a GPU of " + text;
-    device.memory_bytes = *bytes;
+    device.memory_bytes = device.total_bytes = *bytes;
     return device;
   }
   throw Error(
@@ -124,23 +124,33 @@ DeviceModel device_named(const std::string& text, const JobSpec& job, DeviceKind
                   fmt::join(device_names(), ", ")));
 }
 
+DeviceModel device_of_gpu(const kernels::GpuFacts& facts, DType precision) {
+  DeviceModel device{.kind = DeviceKind::cuda,
+                     .name = facts.name,
+                     .memory_bytes = facts.free_bytes,
+                     .total_bytes = facts.total_bytes,
+                     .flops_per_s = kernels::gpu_peak_flops_per_s(facts.name, precision).value_or(0)};
+  for (const KnownGpu& known : kGpus)
+    if (facts.name.ends_with(known.driver_name)) device.link_bytes_per_s = known.link_gb_per_s * 1e9;
+  return device;
+}
+
 DeviceModel device_here(const JobSpec& job, DeviceKind kind, bool with_peak, int gpu) {
   DeviceModel device = device_of_kind(job, kind);
-  if (with_peak) device.flops_per_s = rank_peak_flops_per_s(job, kind).value_or(0);
   if (device.is_host()) {
+    const SystemMemory memory = system_memory();
     device.name = "this machine";
     device.measured = true;
-    device.memory_bytes = system_memory().available_bytes;
+    device.memory_bytes = memory.available_bytes;
+    device.total_bytes = memory.total_bytes;
+    if (with_peak) device.flops_per_s = rank_peak_flops_per_s(job, kind).value_or(0);
     return device;
   }
   device.name = "the GPU of this machine";
   if (kernels::cuda_status().devices == 0) return device;
-  const kernels::GpuFacts facts = kernels::gpu_facts(gpu);
-  device.name = facts.name;
-  device.memory_bytes = facts.free_bytes;
-  for (const KnownGpu& known : kGpus)
-    if (facts.name.ends_with(known.driver_name)) device.link_bytes_per_s = known.link_gb_per_s * 1e9;
-  return device;
+  DeviceModel found = device_of_gpu(kernels::gpu_facts(gpu), job.compute);
+  found.adds_gradients = device.adds_gradients;
+  return found;
 }
 
 }  // namespace trainctl

@@ -21,6 +21,7 @@ struct DeviceModel {
   std::string name;           ///< "h100", "this machine", the name that the driver reports, "80GiB"
   uint64_t memory_bytes = 0;   ///< for all that runs there: of a GPU, CUDA's contexts included; of a machine,
                                ///< what is available. 0: unknown
+  uint64_t total_bytes = 0;    ///< that memory when nothing uses it; 0: unknown
   double flops_per_s =
       0;   ///< peak of a device's (on a CPU: of a rank's) matrix products in the job's precision; 0: unknown
   bool measured = false;      ///< flops_per_s was measured here, not taken from a data sheet
@@ -46,6 +47,10 @@ std::vector<std::string> device_names();
 /// A GPU by its name, or a device of kind `kind` with an amount of memory ("80GiB"). Error(kUsage) for other
 /// texts, with the known names.
 DeviceModel device_named(const std::string& text, const JobSpec& job, DeviceKind kind);
+
+/// A GPU of which the driver reports these facts; its peak is for products in `precision`. The transport
+/// belongs to a job: adds_gradients is false.
+DeviceModel device_of_gpu(const kernels::GpuFacts& facts, DType precision);
 
 /// The device of this machine that the job would run on, of several GPUs number `gpu`; memory_bytes = 0 where
 /// it wants a GPU and there is none. Measures the peak of a CPU (0.2 s) if `with_peak`.

@@ -1,10 +1,13 @@
-// Goal: a run never changes the device it computes on by itself, and a resume on another device says which bits differ and why.
-// Method: the real program on the CPU and its twin on the emulated GPU take turns on one run; a machine without GPUs gets a run of GPUs.
+// Goal: a run never changes the device it computes on by itself, a resume on another device says which bits
+// differ and why, and doctor and plan agree about a GPU.
+// Method: the real program on the CPU and its twin on the emulated GPU take turns on one run; a machine
+// without GPUs gets a run of GPUs.
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "runtime/plan/device_model.h"
 #include "test/end_to_end/program.h"
 #include "test/support/thread_run.h"
 #include "test/support/temporary_folder.h"
@@ -93,4 +96,24 @@ TEST_CASE("a run that was launched where GPUs are is a run of GPUs", "[numerics]
   INFO(o.err);
   REQUIRE(o.status == 0);
   CHECK(json::parse(read_file(dir.path() + "/runs/r/job.json"))["device"] == "cuda");
+}
+
+TEST_CASE("doctor and plan say the same of a GPU of this machine", "[numerics]") {
+  const TemporaryFolder dir;
+  write_file(dir.path() + "/job.json", spec());
+  const std::vector<std::string> environment = with_a_library(dir.path());
+  const auto said = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), {emulated_trainctl_path(), "--json"});
+    const Outcome o = Child(words, dir.path(), environment).wait(120);
+    INFO(o.err);
+    REQUIRE(o.status == 0);
+    return json::parse(o.out);
+  };
+  const json gpu = said({"doctor"})["facts"]["cuda"]["gpus"][0];
+  const json plan = said({"plan", "job.json", "-s", "device=cuda", "-s", "precision.compute=bf16"});
+  CHECK(gpu["name"] == "NVIDIA H100 80GB HBM3");
+  CHECK(plan["verdict"]["device"] == gpu["name"]);
+  CHECK(gpu["free_bytes"] > trainctl::kGpuContextBytes);
+  CHECK(plan["verdict"]["available_bytes"] == gpu["free_bytes"].get<uint64_t>() - trainctl::kGpuContextBytes);
+  CHECK(plan["time"]["peak_flops_per_s"] == gpu["bf16_peak_flops_per_s"]);
 }

@@ -14,6 +14,7 @@
 #include "runtime/machine/bundle.h"
 #include "runtime/machine/mpirun.h"
 #include "runtime/observe/doctor.h"
+#include "runtime/plan/device_model.h"
 
 using namespace trainctl;
 using nlohmann::json;
@@ -41,11 +42,14 @@ DoctorFacts sound_machine() {
 DoctorFacts gpu_machine() {
   DoctorFacts facts = sound_machine();
   facts.cuda.status = {.built = true, .devices = 1, .driver_version = 13000, .runtime_version = 13000, .problem = ""};
-  GpuReport gpu;
-  gpu.facts = {.index = 0, .name = "NVIDIA H200", .driver = "580.65", .compute_major = 9, .compute_minor = 0, .multiprocessors = 132,
-               .total_bytes = 140 * kGiB, .free_bytes = 139 * kGiB};
-  gpu.bf16_peak_flops_per_s = 989e12;
-  facts.cuda.gpus = {gpu};
+  facts.cuda.gpus = {{.index = 0,
+                      .name = "NVIDIA H200",
+                      .driver = "580.65",
+                      .compute_major = 9,
+                      .compute_minor = 0,
+                      .multiprocessors = 132,
+                      .total_bytes = 140 * kGiB,
+                      .free_bytes = 139 * kGiB}};
   facts.cuda.libraries = {{.name = "cublaslt", .path = "/x/libcublasLt.so.13", .version = "13.1.0", .needed = true},
                           {.name = "nccl", .path = "/x/libnccl.so.2", .version = "2.28.9"}};
   return facts;
@@ -111,10 +115,10 @@ TEST_CASE("each fault of a machine turns its own line and says what to do") {
          f.cuda.status.problem = "no device is visible";
          f.cuda.gpus.clear();
        }},
-      {"gpu 0", warn, true, [](DoctorFacts& f) { f.cuda.gpus[0].facts.free_bytes = kGiB; }},
-      {"gpu 0", warn, true, [](DoctorFacts& f) { f.cuda.gpus[0].facts.ecc_uncorrected = 2; }},
-      {"gpu 0", warn, true, [](DoctorFacts& f) { f.cuda.gpus[0].facts.remapped_rows = 1; }},
-      {"gpu 0", warn, true, [](DoctorFacts& f) { f.cuda.gpus[0].facts.last_xid = 79; }},
+      {"gpu 0", warn, true, [](DoctorFacts& f) { f.cuda.gpus[0].free_bytes = kGiB; }},
+      {"gpu 0", warn, true, [](DoctorFacts& f) { f.cuda.gpus[0].ecc_uncorrected = 2; }},
+      {"gpu 0", warn, true, [](DoctorFacts& f) { f.cuda.gpus[0].remapped_rows = 1; }},
+      {"gpu 0", warn, true, [](DoctorFacts& f) { f.cuda.gpus[0].last_xid = 79; }},
       {"cublaslt", warn, true, [](DoctorFacts& f) { f.cuda.libraries[0].problem = "not found; install it"; }},
   };
   for (const Fault& fault : faults) {
@@ -140,7 +144,7 @@ TEST_CASE("a machine with a GPU shows it, its peak and its libraries") {
         std::string::npos);
   CHECK(text.find("runtime 13.0 (driver 580 or later) · driver for CUDA 13.0 · 1 GPU") != std::string::npos);
   CHECK(text.find("13.1.0 · /x/libcublasLt.so.13") != std::string::npos);
-  facts.cuda.gpus[0].bf16_peak_flops_per_s.reset();
+  facts.cuda.gpus[0].name = "NVIDIA H1000";
   CHECK(render_doctor(examine(facts), false).find("peak unknown: a launch measures it") != std::string::npos);
   // NCCL is wanted by runs over several GPUs alone.
   facts.cuda.libraries[1].problem = "not found";
@@ -149,6 +153,45 @@ TEST_CASE("a machine with a GPU shows it, its peak and its libraries") {
   CHECK(lines_with(report, DoctorCheck::none) == Names{"nccl"});
   facts.cuda.libraries[0].problem = "not found";
   CHECK_FALSE(examine(facts).gpu_runs);
+}
+
+TEST_CASE("doctor says of a GPU what plan says of it") {
+  JobSpec job;
+  job.compute = DType::bf16;
+  DoctorFacts facts = gpu_machine();
+  kernels::GpuFacts& gpu = facts.cuda.gpus[0];
+  for (const char* name : {"NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB", "NVIDIA L4", "NVIDIA H1000"})
+    for (const uint64_t free_gib : {0, 1, 20}) {
+      gpu.name = name;
+      gpu.total_bytes = 22 * kGiB;
+      gpu.free_bytes = free_gib * kGiB;
+      const DeviceModel device = device_of_gpu(gpu, job.compute);
+      INFO(name << ", " << free_gib);
+      CHECK(device.kind == DeviceKind::cuda);
+      CHECK(device.memory_bytes == free_gib * kGiB);
+      const DoctorReport report = examine(facts);
+      const json said = json::parse(doctor_json(report, facts))["facts"]["cuda"]["gpus"][0];
+      CHECK(said["name"] == device.name);
+      CHECK(said["free_bytes"] == device.memory_bytes);
+      CHECK(said["total_bytes"] == device.total_bytes);
+      if (device.flops_per_s > 0) CHECK(said["bf16_peak_flops_per_s"] == device.flops_per_s);
+      CHECK(said["bf16_peak_flops_per_s"].is_null() == (device.flops_per_s == 0));
+      // Memory that the driver does not report is not memory that is taken.
+      CHECK(lines_with(report, DoctorCheck::warn) == (free_gib == 1 ? Names{"gpu 0"} : Names{}));
+      const std::string found = free_gib == 0 ? "an unknown amount free of 22.00 GiB" : "00 GiB free of 22.00 GiB";
+      CHECK(render_doctor(report, false).find(found) != std::string::npos);
+    }
+  // The facts of a GPU and the name that `plan --device` takes lead to the same peak and link.
+  for (const auto& [facts_name, plan_name] : std::vector<std::pair<std::string, std::string>>{
+           {"NVIDIA H100 80GB HBM3", "h100"}, {"NVIDIA A100-SXM4-40GB", "a100-40"}, {"NVIDIA L4", "l4"}}) {
+    gpu.name = facts_name;
+    const DeviceModel here = device_of_gpu(gpu, job.compute);
+    const DeviceModel named = device_named(plan_name, job, DeviceKind::cuda);
+    CHECK(here.flops_per_s == named.flops_per_s);
+    CHECK(here.link_bytes_per_s == named.link_bytes_per_s);
+    CHECK(here.flops_per_s > 0);
+    CHECK(here.link_bytes_per_s > 0);
+  }
 }
 
 TEST_CASE("doctor's JSON is JSON, whatever the machine says") {
