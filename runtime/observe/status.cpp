@@ -175,11 +175,16 @@ std::string fitted(const std::string& text, int columns) {
   return result;
 }
 
-/// "checkpoint step 40 written · 30 verified · 20 copied to s3://bucket/runs/tiny".
-std::string checkpoint_line(const RunStatus& s) {
+/// "checkpoint step 41 in memory · 40 written · 30 verified · 20 copied to s3://bucket/runs/tiny". What ranks
+/// without a supervisor left in memory may be gone.
+std::string checkpoint_line(const RunStatus& s, bool supervised) {
   const auto newest = [](int64_t step) { return step < 0 ? std::string("none") : fmt::format("{}", step); };
-  std::string text = s.saved_step < 0 ? "none yet" : fmt::format("step {} written", s.saved_step);
-  if (s.staged_step > s.saved_step) text = fmt::format("step {} in memory · ", s.staged_step) + text;
+  const bool staged = s.staged_step >= 0;
+  std::string text = s.saved_step >= 0 ? fmt::format("{}{} written", staged ? "" : "step ", s.saved_step)
+                     : staged          ? "none written yet"
+                                       : "none yet";
+  if (staged)
+    text = fmt::format("step {} {}in memory · {}", s.staged_step, supervised ? "" : "was ", text);
   if (s.saved_step >= 0 || s.verified_step >= 0)
     text += fmt::format(" · {} verified", newest(s.verified_step));
   if (!s.store.empty()) text += fmt::format(" · {} copied to {}", newest(s.uploaded_step), s.store);
@@ -217,7 +222,7 @@ std::string render_status(const RunStatus& s, SupervisorState supervisor, double
     text += fmt::format("compute    {:.3g} s .. {:.3g} s (median) .. {:.3g} s (rank {}{}) a step\n",
                         compute->min, compute->median, compute->max, compute->max_rank,
                         compute->max_node.empty() ? "" : ", " + compute->max_node);
-  text += checkpoint_line(s);
+  text += checkpoint_line(s, supervised && !s.ended());
   for (const SaveInterval& interval : s.save_intervals)
     text += fmt::format("saves      {}{}\n",
                         interval.tier == SaveTier::directory

@@ -39,6 +39,7 @@ void StepReporter::report(const StepResult& result) {
   n.val_loss = result.val_loss;
   n.skipped = result.skipped;
   n.skipped_total = result.skipped_total;
+  n.staged_step = result.scalars.staged_step;
   n.flops_per_token_causal = flops_.causal;
   n.flops_per_token_full = flops_.full;
   n.peak_flops_per_s = peak_flops_per_s_;

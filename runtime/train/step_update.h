@@ -15,6 +15,9 @@ struct StepScalars {
   bool stop = false;    ///< a stop was requested
   SavesUnderWay saves;  ///< of any rank
   SaveSet due;          ///< where to save after this step, as rank 0 decides
+  /// The newest state of which every rank has its part in memory, from the copies that were begun; -1: some
+  /// rank's copy failed. nullopt: none was begun in this attempt.
+  std::optional<int64_t> staged_step;
 };
 
 /// Sums what every rank knows in an order that does not depend on the mesh: each entry is known to one rank.

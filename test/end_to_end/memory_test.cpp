@@ -9,6 +9,7 @@
 
 #include <catch2/catch.hpp>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "ckpt/memory_folder.h"
@@ -244,6 +245,13 @@ TEST_CASE("what ranks themselves kept costs at most one finished step", "[memory
       bench.stop_in_step("kept", {"-s", "checkpoint.every_steps=0", "-s", "fault_tolerance.max_restarts=1"},
                          "checkpoint.memory=on");
   const std::string run = run_of(bench.dir.path(), "kept");
+  // All ranks have reported step 9, and in it that they hold step 8.
+  const auto status = [&] {
+    return nlohmann::json::parse(run_trainctl(bench.dir.path(), {"status", run, "--json"}).out);
+  };
+  CHECK(eventually(20, [&] { return status().value("staged_step", -1) == 8; }));
+  CHECK_THAT(run_trainctl(bench.dir.path(), {"status", run}).out,
+             Catch::Contains("checkpoint step 8 in memory · none written yet"));
   const std::vector<pid_t> pids = rank_pids(run, 4);
   for (size_t rank = 0; rank < pids.size(); ++rank)
     if (all || rank == 1) ::kill(pids[rank], SIGKILL);
@@ -253,6 +261,7 @@ TEST_CASE("what ranks themselves kept costs at most one finished step", "[memory
   const auto loads = loads_of(run);
   REQUIRE(loads.size() == 1);
   CHECK((loads[0] == "memory 9" || loads[0] == "memory 8"));
+  CHECK_FALSE(status().contains("staged_step"));  // its memory is freed
   bench.require_same(run);
 }
 

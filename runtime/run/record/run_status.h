@@ -93,8 +93,8 @@ struct RunStatus {
   uint64_t epoch = 0;
   int restarts = 0, exit_code = -1;  ///< exit_code -1: the run has not ended
   int64_t step = 0, total_steps = 0, saved_step = -1;
-  /// The newest step in node memory, read again with every byte good, and copied to checkpoint.store; -1:
-  /// none.
+  /// The newest step of which all ranks hold their part in memory, that was read again with every byte good,
+  /// and that was copied to checkpoint.store; -1: none.
   int64_t staged_step = -1, verified_step = -1, uploaded_step = -1;
   std::string store;  ///< where copies of the checkpoints go; "": nowhere
   double started_unix_s = 0, updated_unix_s = 0, step_unix_s = 0;  ///< step_unix_s: when the last step ended

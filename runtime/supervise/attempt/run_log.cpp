@@ -88,6 +88,7 @@ void RunLog::step(const StepReport& report) {
   status_.step_unix_s = clock_.unix_s();
   status_.last_step_json = report.json;
   const StepLine line = step_view(report.json);
+  if (line.staged_step) status_.staged_step = *line.staged_step;
   pace_.longest_step_s = std::max(pace_.longest_step_s, line.step_s);  // NaN is not larger
   summary_.step(line, clock_.unix_s());
   console_.step(line, report.log, clock_.unix_s());

@@ -213,7 +213,10 @@ class Supervisor {
     fleet_size_ = fleet_->size();
     for (int i = 0; i < fleet_size_; ++i) problems_.push_back(fleet_->problem(i));
     // What is in no checkpoint yet stays in memory, for a resume.
-    fleet_->end(kEndAgentsS, log_.status().saved_step < log_.status().step);
+    RunStatus& status = log_.status();
+    const bool keeps_memory = status.saved_step < status.step;
+    if (!keeps_memory) status.staged_step = -1;
+    fleet_->end(kEndAgentsS, keeps_memory);
     fleet_.reset();
   }
 
@@ -431,6 +434,7 @@ class Supervisor {
     const int64_t moved = set_aside_beyond(fs_, run_, job, source_.step(), status.epoch, console_);
     checkpoints_.begin(status.epoch, source_.step());
     status.saved_step = source_.durable_step();
+    status.staged_step = source_.memory() ? source_.step() : -1;
     log_.reopen_metrics();
     log_.event(StartEvent{.epoch = status.epoch,
                           .ranks = job.mesh().world_size(),

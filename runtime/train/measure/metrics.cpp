@@ -56,7 +56,8 @@ std::string to_json(const StepNumbers& n) {
                 .lr = n.lr,
                 .val_loss = n.val_loss,
                 .skipped = n.skipped,
-                .skipped_steps = n.skipped_total};
+                .skipped_steps = n.skipped_total,
+                .staged_step = n.staged_step};
   if (n.ranks.empty()) return step_line_text(line);
   line.step_s = std::max(n.step_s(), 1e-9);
   line.tokens_per_s = double(n.tokens_per_step) / line.step_s;

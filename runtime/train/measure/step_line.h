@@ -102,6 +102,9 @@ struct StepLine {
   std::optional<double> val_loss;  ///< of an evaluation after this step
   bool skipped = false;            ///< loss or gradient norm were not finite; parameters were not updated
   int64_t skipped_steps = 0;       ///< skipped steps of the run so far, including this one
+  /// The newest step whose state all ranks held in memory during this step; -1: a copy failed; nullopt: the
+  /// attempt has begun none yet.
+  std::optional<int64_t> staged_step;
   double step_s = kAbsent;         ///< the longest of the ranks
   double tokens_per_s = kAbsent, flops_per_s = kAbsent, flops_per_s_full_attention = kAbsent;
   double mfu = kAbsent, mfu_full_attention = kAbsent;  ///< shares of the devices' peak, if it is known
@@ -132,6 +135,7 @@ struct StepLine {
     if (r.val_loss) f.when(!std::isfinite(*r.val_loss), "val_loss_kind", as_kind(*r.val_loss));
     f.when(r.skipped, "skipped", r.skipped);
     f.when(r.skipped_steps > 0, "skipped_steps", r.skipped_steps);
+    f.maybe("staged_step", r.staged_step);
     f.when(timed, "step_s", r.step_s);
     f.when(timed, "tokens_per_s", r.tokens_per_s);
     f.when(timed, "flops_per_s", r.flops_per_s);

@@ -153,11 +153,13 @@ void Saver::Shared::copy(const Copy& job) {
     changed.notify_all();
   }
   std::unique_ptr<ckpt::StoredFiles> files;
-  if (failure.empty())
+  if (failure.empty()) {
     failure = failure_of([&] {
       writer->check();
       files = writer->open(job.state.step);
     });
+    if (!failure.empty()) newest = -1;
+  }
   if (!failure.empty()) report(EventKind::save_failed, job.state.step, "memory", failure);
   if (job.number < 0) return;
   if (!failure.empty()) return finish_directory({}, failure);
@@ -283,6 +285,7 @@ Saver::~Saver() {
 
 bool Saver::has_memory() const { return shared_->memory != nullptr; }
 int64_t Saver::newest_copy() const { return shared_->newest; }
+int64_t Saver::newest_staged() const { return shared_->last_staged; }
 
 SavesUnderWay Saver::under_way() const {
   Shared& s = *shared_;

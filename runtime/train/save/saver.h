@@ -85,8 +85,10 @@ class Saver {
   /// makes the same calls. Returns the number of the save for Control::await_saved.
   int64_t write_now(const ckpt::StateInfo& state);
 
-  /// The step of the newest copy; -1: none.
+  /// The step of the newest copy that is whole on this rank; -1: none.
   int64_t newest_copy() const;
+  /// The step of the newest copy that stage() began, the same on every rank; -1: none.
+  int64_t newest_staged() const;
 
  private:
   struct Shared;

@@ -230,6 +230,31 @@ TEST_CASE("status is one screen that names the next command") {
   CHECK(dead.find("next       trainctl resume tiny-1") != std::string::npos);
 }
 
+TEST_CASE("status shows how far the newest states have come, how often the run saves, and why") {
+  RunStatus s = healthy();
+  const auto shows = [&](const std::string& line, SupervisorState supervisor = SupervisorState::alive) {
+    const std::string text = render_status(s, supervisor, 2001);
+    INFO(text);
+    CHECK(text.find("\n" + line + "\n") != std::string::npos);
+  };
+  shows("checkpoint step 30 written · none verified");
+  s.staged_step = 39;
+  shows("checkpoint step 39 in memory · 30 written · none verified");
+  shows("checkpoint step 39 was in memory · 30 written · none verified", SupervisorState::none);
+  s.verified_step = 30;
+  s.uploaded_step = 20;
+  s.store = "s3://b/r";
+  shows("checkpoint step 39 in memory · 30 written · 30 verified · 20 copied to s3://b/r");
+  s.saved_step = s.verified_step = s.uploaded_step = -1;
+  s.store.clear();
+  shows("checkpoint step 39 in memory · none written yet");
+  s.save_intervals = {{.reason = IntervalReason::write_time, .steps = 4, .interval_s = 8, .cost_s = 0.5, .mtbf_s = 7200}};
+  shows("saves      every 4 steps (8 s), as long as a save takes: a save costs 0.5 s, one failure in 2h 0m; loses 0 %");
+  s.exit_code = 10;
+  s.state = RunState::failed;
+  shows("checkpoint step 39 was in memory · none written yet");
+}
+
 TEST_CASE("diagnosis: healthy, hang with the missing ranks, silence, start, a lost supervisor, an end") {
   CHECK(diagnose(healthy(), SupervisorState::alive, 2000).verdict == "healthy");
   CHECK(diagnose(healthy(), SupervisorState::none, 2000).verdict == "supervisor_lost");

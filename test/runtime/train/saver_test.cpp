@@ -181,7 +181,7 @@ TEST_CASE("copies and checkpoints of a state that changes every step", "[saver]"
   }
   rig.saver->fence();
   CHECK(rig.copies() == std::vector<int64_t>{20, 19});
-  CHECK(rig.saver->newest_copy() == 20);
+  CHECK((rig.saver->newest_copy() == 20 && rig.saver->newest_staged() == 20));
   CHECK(rig.saved() == std::vector<int64_t>{20, 15, 10, 5});
   for (const int64_t step : rig.saved()) CHECK(rig.is_whole(step));
   CHECK(rig.events ==
@@ -209,6 +209,7 @@ TEST_CASE("a state that changes while it is copied is not saved, and the older c
   rig.saver->fence();
   CHECK(rig.saver->finish());
   CHECK(rig.copies() == std::vector<int64_t>{1});
+  CHECK((rig.saver->newest_copy() == 1 && rig.saver->newest_staged() == 2));
   CHECK(rig.saved() == std::vector<int64_t>{1});
   CHECK(rig.events == std::vector<std::string>{"checkpoint 1", "save_failed 2", "save_failed 2"});
   CHECK_THAT(rig.reasons[1], Catch::Contains("the state changed while it was copied"));
@@ -347,6 +348,25 @@ TEST_CASE("a run that saves every step has the bits of one that saves at its end
     std::filesystem::create_directory(memory.path());
   }
   CHECK(count[EventKind::checkpoint] >= 8);
+}
+
+TEST_CASE("each step reports the newest state that all ranks hold in memory", "[saver]") {
+  const TemporaryFolder dir, memory("saver", "/dev/shm");
+  JobSpec job = tiny_job(Family::gpt2, dir.path());
+  job.parallelism.data = 2;
+  job.parallelism.pipeline = 2;
+  job.parallelism.lanes = 2;
+  const auto staged_steps = [&](const std::string& memory_folder) {
+    std::vector<int64_t> steps;  // -2: not reported
+    for (const std::string& line :
+         run_on_threads(job, {.dir = dir.path(), .max_steps = 7, .memory_folder = memory_folder}).lines)
+      steps.push_back(parse_json(line).value("staged_step", int64_t(-2)));
+    return steps;
+  };
+  CHECK(staged_steps(memory.path()) == std::vector<int64_t>{-2, 1, 2, 3, 4, 5, 6});
+  job.checkpoint.memory_every_steps = 3;
+  CHECK(staged_steps(memory.path()) == std::vector<int64_t>{-2, -2, -2, 3, 3, 3, 6});
+  CHECK(staged_steps("") == std::vector<int64_t>(7, -2));
 }
 
 TEST_CASE("a run whose disk fails for a while trains on with the same bits", "[saver]") {

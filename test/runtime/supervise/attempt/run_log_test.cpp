@@ -60,3 +60,21 @@ TEST_CASE("that there are no copies in memory is said once, whichever ranks repo
   CHECK(text.find("no copies of the state in memory: /dev/shm is full") != std::string::npos);
   CHECK(text.find("the same") == std::string::npos);
 }
+
+TEST_CASE("the status has the newest step that is whole in memory, as the ranks report it") {
+  const test::TemporaryFolder dir;
+  const RunDirectory run{dir.path()};
+  FileSystem& fs = real_file_system();
+  fs.make_directory(run.file("logs"));
+  TerminalConsole console{{.write = [](const std::string&) {}}};
+  RunLog log(fs, real_clock(), run, console);
+  log.reopen_metrics();
+  const auto staged_after = [&](const std::string& line) {
+    log.step({.step = 1, .json = line});
+    return log.status().staged_step;
+  };
+  CHECK(staged_after(R"({"step":1})") == -1);
+  CHECK(staged_after(R"({"step":2,"staged_step":1})") == 1);
+  CHECK(staged_after(R"({"step":3})") == 1);  // an attempt that has begun no copy
+  CHECK(staged_after(R"({"step":4,"staged_step":-1})") == -1);
+}
