@@ -183,21 +183,21 @@ class CountingBackend final : public Backend {
     real_->pack(s, w, packed);
   }
   void linear_forward(Stream& s, Matrix x, const PackedWeight& w, Matrix bias, Matrix y) override {
-    product("linear_forward", x.rows, y.cols, x.cols, {x, bias, y});
+    product_with_weight("linear_forward", x.rows, y.cols, x.cols, {x, bias, y});
     real_->linear_forward(s, x, w, bias, y);
   }
   void linear_backward_input(Stream& s, Matrix dy, const PackedWeight& w, Matrix dx) override {
-    product("linear_backward_input", dy.rows, dx.cols, dy.cols, {dy, dx});
+    product_with_weight("linear_backward_input", dy.rows, dx.cols, dy.cols, {dy, dx});
     real_->linear_backward_input(s, dy, w, dx);
   }
   void linear_gelu_forward(Stream& s, Matrix x, const PackedWeight& w, Matrix bias, Matrix pre,
                            Matrix y) override {
-    product("linear_gelu_forward", x.rows, y.cols, x.cols, {x, bias, pre, y});
+    product_with_weight("linear_gelu_forward", x.rows, y.cols, x.cols, {x, bias, pre, y});
     real_->linear_gelu_forward(s, x, w, bias, pre, y);
   }
   void linear_gelu_backward_input(Stream& s, Matrix dy, const PackedWeight& w, Matrix pre,
                                   Matrix dx) override {
-    product("linear_gelu_backward_input", dy.rows, dx.cols, dy.cols, {dy, pre, dx});
+    product_with_weight("linear_gelu_backward_input", dy.rows, dx.cols, dy.cols, {dy, pre, dx});
     real_->linear_gelu_backward_input(s, dy, w, pre, dx);
   }
   void linear_backward_weight(Stream& s, Matrix dy, Matrix x, Matrix dw, Matrix dbias,
@@ -279,11 +279,12 @@ class CountingBackend final : public Backend {
   }
 
  private:
-  void add(const OpShape& shape, double bytes, double flops = 0) {
+  OpCount& add(const OpShape& shape, double bytes, double flops = 0) {
     OpCount& count = tally_.ops[shape];
     ++count.calls;
     count.flops += flops;
     count.bytes += bytes;
+    return count;
   }
   static double bytes_of_all(std::initializer_list<Matrix> arguments) {
     double bytes = 0;
@@ -293,20 +294,22 @@ class CountingBackend final : public Backend {
   void elements(std::string_view op, const Matrix& result, std::initializer_list<Matrix> arguments) {
     add({op, result.rows, result.cols}, bytes_of_all(arguments));
   }
-  /// The weight is an argument, too: [n, k] or [k, n] in the dtype of the activations; of a weight gradient
-  /// it is one of `arguments`.
   void product(std::string_view op, int64_t m, int64_t n, int64_t k,
-               std::initializer_list<Matrix> arguments) {
-    const bool weight = op != "linear_backward_weight";
-    const double packed = weight ? double(n) * double(k) * double(size_of(arguments.begin()->dtype)) : 0;
-    add({op, m, n, k}, bytes_of_all(arguments) + packed, 2.0 * double(m) * double(n) * double(k));
+               std::initializer_list<Matrix> arguments, double further_bytes = 0) {
+    add({op, m, n, k}, bytes_of_all(arguments) + further_bytes, 2.0 * double(m) * double(n) * double(k));
+  }
+  /// The packed weight is an argument, too: [n, k] or [k, n] in the dtype of the activations.
+  void product_with_weight(std::string_view op, int64_t m, int64_t n, int64_t k,
+                           std::initializer_list<Matrix> arguments) {
+    product(op, m, n, k, arguments, double(n) * double(k) * double(size_of(arguments.begin()->dtype)));
   }
   /// full: FLOPs of the full matrix of seq_len x seq_len for each of its elements and channel.
   void attention(std::string_view op, const AttentionShape& s, double full,
                  std::initializer_list<Matrix> arguments) {
     const double rows = double(s.batch * s.seq_len), cols = double(s.heads * s.head_dim);
-    add({op, s.batch * s.seq_len, s.heads * s.head_dim, s.seq_len}, bytes_of_all(arguments),
-        full / 2 * rows * cols * double(s.seq_len));
+    const double flops = full / 2 * rows * cols * double(s.seq_len);
+    add({op, s.batch * s.seq_len, s.heads * s.head_dim, s.seq_len}, bytes_of_all(arguments), flops)
+        .attention_flops += flops;
   }
 
   const std::unique_ptr<Backend> real_;
@@ -323,8 +326,7 @@ double WorkTally::flops() const {
 
 double WorkTally::attention_flops() const {
   double sum = 0;
-  for (const auto& [shape, count] : ops)
-    if (shape.op == "attention_forward" || shape.op == "attention_backward") sum += count.flops;
+  for (const auto& [shape, count] : ops) sum += count.attention_flops;
   return sum;
 }
 

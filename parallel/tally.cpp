@@ -9,9 +9,9 @@ namespace {
 /// Counts what one rank exchanges in one group.
 class GroupCount {
  public:
-  GroupCount(std::string group, TrafficTally& tally)
-      : group_(std::move(group)), tally_(tally), sent_(tally.sent_bytes[group_]) {}
-  const std::string& group() const { return group_; }
+  GroupCount(TrafficGroup group, TrafficTally& tally)
+      : group_(group), tally_(tally), sent_(tally.sent_bytes[group]) {}
+  double sent() const { return sent_; }
   void add(int rank, std::span<const Transfer> transfers) {
     for (const Transfer& t : transfers)
       if (t.peer != rank) add(t.kind == Transfer::send ? Way::send : Way::receive, t.peer, t.bytes);
@@ -27,20 +27,20 @@ class GroupCount {
     if (tally_.detailed) ++tally_.messages[{group_, way, peer, bytes}];
   }
 
-  const std::string group_;
+  const TrafficGroup group_;
   TrafficTally& tally_;
   double& sent_;
 };
 
 class TallyCommunicator final : public Communicator {
  public:
-  TallyCommunicator(std::string group, int rank, int size, TrafficTally& tally, bool adds)
-      : rank_(rank), size_(size), count_(std::move(group), tally), tally_(tally), adds_(adds) {
+  TallyCommunicator(TrafficGroup group, int rank, int size, TrafficTally& tally, bool adds)
+      : name_(word_of(group)), rank_(rank), size_(size), count_(group, tally), adds_(adds) {
     ENSURE(rank >= 0 && rank < size, "rank {} of {}", rank, size);
   }
   int rank() const override { return rank_; }
   int size() const override { return size_; }
-  const std::string& name() const override { return count_.group(); }
+  const std::string& name() const override { return name_; }
   Ticket exchange(std::span<const Transfer> transfers, kernels::Stream*) override {
     check_transfers(*this, transfers);
     count_.add(rank_, transfers);
@@ -64,12 +64,12 @@ class TallyCommunicator final : public Communicator {
   double deadline_s() const override { return 0; }
   void set_deadline(double) override {}
   double waited_s() const override { return 0; }
-  uint64_t sent_bytes() const override { return uint64_t(tally_.sent(name())); }
+  uint64_t sent_bytes() const override { return uint64_t(count_.sent()); }
 
  private:
+  const std::string name_;
   int rank_, size_;
   GroupCount count_;
-  TrafficTally& tally_;
   bool adds_;
 };
 
@@ -77,7 +77,7 @@ class TallyCommunicator final : public Communicator {
 /// them.
 class CountingCommunicator final : public Communicator {
  public:
-  CountingCommunicator(std::unique_ptr<Communicator> real, GroupNames group_of, TrafficTally& tally)
+  CountingCommunicator(std::unique_ptr<Communicator> real, GroupOfName group_of, TrafficTally& tally)
       : real_(std::move(real)), group_of_(group_of), count_(group_of(real_->name()), tally), tally_(tally) {}
   int rank() const override { return real_->rank(); }
   int size() const override { return real_->size(); }
@@ -127,14 +127,14 @@ class CountingCommunicator final : public Communicator {
   }
 
   const std::unique_ptr<Communicator> real_;
-  const GroupNames group_of_;
+  const GroupOfName group_of_;
   GroupCount count_;
   TrafficTally& tally_;
 };
 
 }  // namespace
 
-double TrafficTally::sent(const std::string& group) const {
+double TrafficTally::sent(TrafficGroup group) const {
   const auto found = sent_bytes.find(group);
   return found == sent_bytes.end() ? 0 : found->second;
 }
@@ -145,11 +145,11 @@ void TrafficTally::clear() {
 }
 
 std::unique_ptr<Communicator> make_counting_communicator(std::unique_ptr<Communicator> real,
-                                                         GroupNames group_of, TrafficTally& tally) {
+                                                         GroupOfName group_of, TrafficTally& tally) {
   return std::make_unique<CountingCommunicator>(std::move(real), group_of, tally);
 }
 
-std::unique_ptr<Communicator> make_tally_communicator(const std::string& group, int rank, int size,
+std::unique_ptr<Communicator> make_tally_communicator(TrafficGroup group, int rank, int size,
                                                       TrafficTally& tally, bool adds) {
   return std::make_unique<TallyCommunicator>(group, rank, size, tally, adds);
 }

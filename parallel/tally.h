@@ -9,6 +9,27 @@
 #include <string>
 
 #include "parallel/communicator.h"
+#include "runtime/base/words.h"
+
+namespace trainctl::parallel {
+
+/// What a group of ranks exchanges in a step.
+enum class TrafficGroup : uint8_t {
+  tensor,
+  data,
+  activations,
+  gradients,       ///< of activations, between stages
+  tied_embedding,
+  other            ///< not part of a step's traffic
+};
+
+}  // namespace trainctl::parallel
+
+template <>
+struct trainctl::Words<trainctl::parallel::TrafficGroup> {
+  static constexpr std::string_view list[] = {"tensor",    "data",           "activations",
+                                              "gradients", "tied embedding", "other"};
+};
 
 namespace trainctl::parallel {
 
@@ -18,7 +39,7 @@ enum class Way : uint8_t {
   contribute,   ///< a sum that the transport makes for `peer` (Communicator::reduce)
 };
 struct TrafficKey {
-  std::string group;   ///< group name of the counting communicator
+  TrafficGroup group = TrafficGroup::other;   ///< of the counting communicator
   Way way = Way::send;
   int peer = 0;       ///< rank in the group
   size_t bytes = 0;   ///< of one message
@@ -29,19 +50,19 @@ struct TrafficKey {
 struct TrafficTally {
   bool detailed = true;   ///< false: count only sent_bytes, because a large group has many messages
   std::map<TrafficKey, uint64_t> messages;
-  std::map<std::string, double> sent_bytes;   ///< bytes that this rank sent in each group
-  double sent(const std::string& group) const;
+  std::map<TrafficGroup, double> sent_bytes;   ///< bytes that this rank sent in each group
+  double sent(TrafficGroup group) const;
   void clear();
 };
 
 /// Wraps `real` and counts into `tally`, which must outlive the result and all communicators split from it.
-/// `group_of` gives the group name for the name of a communicator.
-using GroupNames = std::string (*)(const std::string& name);
+/// `group_of` gives the group for the name of a communicator.
+using GroupOfName = TrafficGroup (*)(const std::string& name);
 std::unique_ptr<Communicator> make_counting_communicator(std::unique_ptr<Communicator> real,
-                                                         GroupNames group_of, TrafficTally& tally);
+                                                         GroupOfName group_of, TrafficTally& tally);
 
 /// The tally twin for rank `rank` of `size`. `adds`: Communicator::reduces. It cannot be split.
-std::unique_ptr<Communicator> make_tally_communicator(const std::string& group, int rank, int size,
+std::unique_ptr<Communicator> make_tally_communicator(TrafficGroup group, int rank, int size,
                                                       TrafficTally& tally, bool adds = false);
 
 }  // namespace trainctl::parallel

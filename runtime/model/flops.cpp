@@ -17,7 +17,7 @@ FlopsPerToken flops_per_token(const ModelSpec& model, int64_t seq_len) {
   parallel::TrafficTally traffic;
   const auto backend = kernels::make_tally_backend(work);
   const auto stream = backend->create_stream();
-  const auto alone = parallel::make_tally_communicator("alone", 0, 1, traffic);
+  const auto alone = parallel::make_tally_communicator(parallel::TrafficGroup::other, 0, 1, traffic);
   parallel::TensorParallel tp(*alone, *backend, *stream, false);
   constexpr double kWholeMib = 1e9;   // parameters need not be cut for this
   parallel::ShardedParams params(uses.uses, chunk_grids(table, kWholeMib).grids, sharding_options(job, {}),

@@ -7,25 +7,31 @@
 namespace trainctl {
 namespace {
 
+using parallel::TrafficGroup;
+
 /// The communicators of one rank, with nobody at the other ends.
 struct TallyMesh {
   std::unique_ptr<parallel::Communicator> tp, dp, tied;
   PipelineEdges edges;
 
   TallyMesh(const RankGroups& groups, bool adds, parallel::TrafficTally& traffic) {
-    const auto group = [&](const char* name, const parallel::MeshGroup& g, bool with_sums) {
-      return parallel::make_tally_communicator(name, g.rank, g.size, traffic, with_sums);
+    const auto group = [&](TrafficGroup of, const parallel::MeshGroup& g, bool with_sums) {
+      return parallel::make_tally_communicator(of, g.rank, g.size, traffic, with_sums);
     };
-    const auto pair = [&](const char* name, bool second) {
-      return parallel::make_tally_communicator(name, second ? 1 : 0, 2, traffic);
+    const auto pair = [&](TrafficGroup of, bool second) {
+      return parallel::make_tally_communicator(of, second ? 1 : 0, 2, traffic);
     };
-    tp = group(kTensorGroup, groups.tp, false);
-    dp = group(kDataGroup, groups.dp, adds);
-    if (groups.tied_peer) tied = pair(kTied, groups.pp.rank > 0);
-    if (groups.activations_come)
-      edges.activation_in = pair(kActivations, true), edges.gradient_out = pair(kGradients, false);
-    if (groups.activations_go)
-      edges.activation_out = pair(kActivations, false), edges.gradient_in = pair(kGradients, true);
+    tp = group(TrafficGroup::tensor, groups.tp, false);
+    dp = group(TrafficGroup::data, groups.dp, adds);
+    if (groups.tied_peer) tied = pair(TrafficGroup::tied_embedding, groups.pp.rank > 0);
+    if (groups.activations_come) {
+      edges.activation_in = pair(TrafficGroup::activations, true);
+      edges.gradient_out = pair(TrafficGroup::gradients, false);
+    }
+    if (groups.activations_go) {
+      edges.activation_out = pair(TrafficGroup::activations, false);
+      edges.gradient_in = pair(TrafficGroup::gradients, true);
+    }
   }
 };
 
@@ -38,19 +44,14 @@ JobSpec with_micro_batches(JobSpec job, int64_t micro_batches) {
 }
 
 RankTraffic traffic_of(const StepTally& t) {
-  const auto sent = [&](const char* group) { return t.traffic.sent(group); };
-  return {sent(kTensorGroup), sent(kActivations) + sent(kGradients) + sent(kTied), sent(kDataGroup)};
+  const auto sent = [&](TrafficGroup group) { return t.traffic.sent(group); };
+  return {sent(TrafficGroup::tensor),
+          sent(TrafficGroup::activations) + sent(TrafficGroup::gradients) +
+              sent(TrafficGroup::tied_embedding),
+          sent(TrafficGroup::data)};
 }
 
 }  // namespace
-
-std::string traffic_group_of(const std::string& name) {
-  if (name.find(", activations between") != std::string::npos) return kActivations;
-  if (name.find(", gradients between") != std::string::npos) return kGradients;
-  if (name.starts_with("tp group")) return kTensorGroup;
-  if (name.starts_with("dp group")) return kDataGroup;
-  return name.starts_with("tied embedding") ? kTied : "";
-}
 
 StepTally tally_step(const JobSpec& job, const DeviceModel& device, const ModelTables& tables,
                      const parallel::MeshPosition& at, bool messages) {

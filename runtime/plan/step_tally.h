@@ -7,12 +7,6 @@
 
 namespace trainctl {
 
-/// Groups of the traffic, as a counting communicator names them.
-inline constexpr const char *kTensorGroup = "tensor", *kDataGroup = "data", *kActivations = "activations",
-                            *kGradients = "gradients", *kTied = "tied embedding";
-/// The group for a communicator's name from split_mesh; "" for other names.
-std::string traffic_group_of(const std::string& communicator_name);
-
 struct StepTally {
   kernels::WorkTally work;
   parallel::TrafficTally traffic;
