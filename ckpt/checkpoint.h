@@ -19,6 +19,7 @@
 #include "parallel/layout.h"
 #include "runtime/base/dtype.h"
 #include "runtime/base/file_system.h"
+#include "runtime/base/words.h"
 
 namespace trainctl::ckpt {
 
@@ -196,11 +197,13 @@ struct TensorStats {
 };
 TensorStats stats(Checkpoint& checkpoint, const Tensor& tensor);
 
+enum class DifferenceIn { only_in_a, only_in_b, shape, dtype, values };
+
 struct Difference {
   std::string tensor;
   Role role = Role::master;
-  std::string what;                      ///< "only in A", "only in B", "shape", "dtype", "values"
-  uint64_t differing = 0;                ///< for "values": number of different elements
+  DifferenceIn what = DifferenceIn::values;
+  uint64_t differing = 0;                ///< in values: number of different elements
   double max_abs = 0;                    ///< largest absolute difference; infinite for NaN and infinity
 };
 /// The differences between two checkpoints. Compares content hashes first and reads only chunks that differ.
@@ -208,3 +211,8 @@ struct Difference {
 std::vector<Difference> diff(Checkpoint& a, Checkpoint& b);
 
 }  // namespace trainctl::ckpt
+
+template <>
+struct trainctl::Words<trainctl::ckpt::DifferenceIn> {
+  static constexpr std::string_view list[] = {"only in A", "only in B", "shape", "dtype", "values"};
+};

@@ -65,7 +65,7 @@ void compare_values(const Tensor& tensor, const std::vector<std::byte>& a, const
 Difference compare_tensor(Checkpoint& a, Checkpoint& b, const Tensor& tensor,
                           const std::map<BoxKey, uint64_t>& chunks_a,
                           const std::map<BoxKey, uint64_t>& chunks_b) {
-  Difference difference{.tensor = tensor.name, .role = tensor.role, .what = "values"};
+  Difference difference{.tensor = tensor.name, .role = tensor.role, .what = DifferenceIn::values};
   for (const auto& [key, hash] : chunks_a) {
     const auto other = chunks_b.find(key);
     if (other != chunks_b.end() && other->second == hash) continue;
@@ -118,11 +118,11 @@ std::vector<Difference> diff(Checkpoint& a, Checkpoint& b) {
     const Key key{tensor.name, tensor.role};
     const auto other = in_b.find(key);
     if (other == in_b.end())
-      result.push_back({tensor.name, tensor.role, "only in A"});
+      result.push_back({tensor.name, tensor.role, DifferenceIn::only_in_a});
     else if (other->second->shape != tensor.shape)
-      result.push_back({tensor.name, tensor.role, "shape"});
+      result.push_back({tensor.name, tensor.role, DifferenceIn::shape});
     else if (other->second->dtype != tensor.dtype)
-      result.push_back({tensor.name, tensor.role, "dtype"});
+      result.push_back({tensor.name, tensor.role, DifferenceIn::dtype});
     else if (!chunks_a.count(key))
       continue;  // no elements, no chunks
     else if (Difference found = compare_tensor(a, b, tensor, chunks_a.at(key), chunks_b.at(key));
@@ -130,7 +130,8 @@ std::vector<Difference> diff(Checkpoint& a, Checkpoint& b) {
       result.push_back(std::move(found));
   }
   for (const Tensor& tensor : b.tensors())
-    if (!in_a.count({tensor.name, tensor.role})) result.push_back({tensor.name, tensor.role, "only in B"});
+    if (!in_a.count({tensor.name, tensor.role}))
+      result.push_back({tensor.name, tensor.role, DifferenceIn::only_in_b});
   return result;
 }
 

@@ -105,8 +105,21 @@ std::string uri_decoded(const std::string& text) {
   return result;
 }
 
+enum class Method { get, head, put, post, remove };
+const char* name_of(Method method) {
+  switch (method) {
+    case Method::get: return "GET";
+    case Method::head: return "HEAD";
+    case Method::put: return "PUT";
+    case Method::post: return "POST";
+    case Method::remove: break;
+  }
+  return "DELETE";
+}
+
 struct Call {
-  std::string method, key;
+  Method method = Method::get;
+  std::string key;
   std::map<std::string, std::string> query, headers;
   std::span<const std::byte> body;
   std::span<std::byte> out;  ///< of a body that succeeds; not empty: it goes here instead of to Answer::text
@@ -135,7 +148,7 @@ class S3Client final : public ObjectClient {
   S3Client& operator=(const S3Client&) = delete;
 
   std::optional<ObjectInfo> head(const std::string& key) override {
-    const Answer answer = send({.method = "HEAD", .key = key});
+    const Answer answer = send({.method = Method::head, .key = key});
     if (answer.status == 404) return std::nullopt;
     check(answer, 200);
     const auto length = answer.headers.find("content-length");
@@ -144,7 +157,7 @@ class S3Client final : public ObjectClient {
   }
   size_t get(const std::string& key, uint64_t offset, std::span<std::byte> out) override {
     ENSURE(!out.empty(), "{}: no bytes", key);
-    Call call{.method = "GET", .key = key, .out = out};
+    Call call{.method = Method::get, .key = key, .out = out};
     call.headers["range"] = fmt::format("bytes={}-{}", offset, offset + out.size() - 1);
     const Answer answer = send(call);
     if (answer.status == 200 && offset > 0) throw ObjectError(0, "the store does not understand ranges");
@@ -152,17 +165,17 @@ class S3Client final : public ObjectClient {
     return answer.out_bytes;
   }
   std::string put(const std::string& key, std::span<const std::byte> body) override {
-    return etag_in(check(send(with_md5({.method = "PUT", .key = key, .body = body})), 200));
+    return etag_in(check(send(with_md5({.method = Method::put, .key = key, .body = body})), 200));
   }
   std::string start_upload(const std::string& key) override {
-    const Answer answer = check(send({.method = "POST", .key = key, .query = {{"uploads", ""}}}), 200);
+    const Answer answer = check(send({.method = Method::post, .key = key, .query = {{"uploads", ""}}}), 200);
     const std::string id = element(answer.text, "UploadId");
     if (id.empty()) throw ObjectError(0, "the answer has no UploadId");
     return id;
   }
   std::string put_part(const std::string& key, const std::string& upload, int number,
                        std::span<const std::byte> body) override {
-    Call call{.method = "PUT",
+    Call call{.method = Method::put,
               .key = key,
               .query = {{"partNumber", std::to_string(number)}, {"uploadId", upload}},
               .body = body};
@@ -175,7 +188,7 @@ class S3Client final : public ObjectClient {
       body +=
           fmt::format("<Part><PartNumber>{}</PartNumber><ETag>&quot;{}&quot;</ETag></Part>", i + 1, etags[i]);
     body += "</CompleteMultipartUpload>";
-    const Answer answer = check(send({.method = "POST",
+    const Answer answer = check(send({.method = Method::post,
                                       .key = key,
                                       .query = {{"uploadId", upload}},
                                       .body = std::as_bytes(std::span(body))}),
@@ -185,7 +198,7 @@ class S3Client final : public ObjectClient {
     return unquoted(element(answer.text, "ETag"));
   }
   void abort_upload(const std::string& key, const std::string& upload) override {
-    const Answer answer = send({.method = "DELETE", .key = key, .query = {{"uploadId", upload}}});
+    const Answer answer = send({.method = Method::remove, .key = key, .query = {{"uploadId", upload}}});
     if (answer.status != 404) check(answer, 204);
   }
   std::vector<ObjectInfo> list(const std::string& prefix) override {
@@ -194,7 +207,7 @@ class S3Client final : public ObjectClient {
                                              {"prefix", prefix},
                                              {"encoding-type", "url"}};
     for (;;) {
-      const Answer answer = check(send({.method = "GET", .key = "", .query = query}), 200);
+      const Answer answer = check(send({.method = Method::get, .key = "", .query = query}), 200);
       size_t at = 0;
       for (std::string row; !(row = element(answer.text, "Contents", at)).empty();)
         result.push_back({uri_decoded(element(row, "Key")), std::stoull("0" + element(row, "Size")),
@@ -207,7 +220,7 @@ class S3Client final : public ObjectClient {
     }
   }
   void remove(const std::string& key) override {
-    const Answer answer = send({.method = "DELETE", .key = key});
+    const Answer answer = send({.method = Method::remove, .key = key});
     if (answer.status != 404) check(answer, 204);
   }
 
@@ -237,7 +250,7 @@ class S3Client final : public ObjectClient {
 
   Answer send(const Call& call) {
     const std::string path = fmt::format("/{}{}{}", options_.bucket, call.key.empty() ? "" : "/", call.key);
-    S3Request request{.method = call.method,
+    S3Request request{.method = name_of(call.method),
                       .path = path,
                       .query = call.query,
                       .headers = call.headers,
@@ -280,15 +293,15 @@ class S3Client final : public ObjectClient {
     set(CURLOPT_HEADERDATA, &reply);
     set(CURLOPT_WRITEFUNCTION, &take_body);
     set(CURLOPT_WRITEDATA, &reply);
-    if (call.method == "HEAD") {
+    if (call.method == Method::head) {
       set(CURLOPT_NOBODY, 1L);
-    } else if (call.method == "PUT" || call.method == "POST") {
+    } else if (call.method == Method::put || call.method == Method::post) {
       set(CURLOPT_UPLOAD, 1L);
       set(CURLOPT_INFILESIZE_LARGE, curl_off_t(call.body.size()));
       set(CURLOPT_READFUNCTION, &give_body);
       set(CURLOPT_READDATA, &upload);
     }
-    if (call.method != "HEAD") set(CURLOPT_CUSTOMREQUEST, call.method.c_str());
+    if (call.method != Method::head) set(CURLOPT_CUSTOMREQUEST, name_of(call.method));
     const CURLcode code = curl().easy_perform(handle_);
     curl().easy_getinfo(handle_, CURLINFO_RESPONSE_CODE, &reply.answer.status);
     if (code == CURLE_PARTIAL_FILE && !call.out.empty())

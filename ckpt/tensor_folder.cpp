@@ -6,10 +6,27 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <optional>
 
 #include "ckpt/safetensors.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
+#include "runtime/base/words.h"
+
+namespace trainctl::ckpt {
+namespace {
+
+/// The numbers of a tensor of weights.
+enum class WeightNumber { f64, f32, bf16, f16 };
+
+}  // namespace
+}  // namespace trainctl::ckpt
+
+/// As safetensors calls them.
+template <>
+struct trainctl::Words<trainctl::ckpt::WeightNumber> {
+  static constexpr std::string_view list[] = {"F64", "F32", "BF16", "F16"};
+};
 
 namespace trainctl::ckpt {
 namespace {
@@ -52,7 +69,8 @@ class OpenTensorFolder final : public TensorFolder {
     paths_.push_back(path);
     files_.push_back(open_safetensors(fs, path));
     for (const SafetensorsEntry& entry : files_.back().entries) {
-      const auto [at, is_new] = tensors_.try_emplace(entry.name, Place{file, entry});
+      const auto [at, is_new] = tensors_.try_emplace(
+          entry.name, Place{file, entry, of_word<WeightNumber>(entry.dtype)});
       if (!is_new)
         fail(fmt::format("both {} and {} hold the tensor {}", paths_[at->second.file], path, entry.name));
     }
@@ -92,7 +110,8 @@ class OpenTensorFolder final : public TensorFolder {
     const parallel::Box whole = as_matrix(entry.shape);
     ENSURE(box.row_begin >= 0 && box.row_end <= whole.row_end && box.col_begin >= 0 && box.col_end <= whole.col_end);
     if (box.count() == 0) return;
-    const size_t item = item_bytes(name);
+    const WeightNumber number = number_of(name);
+    const size_t item = item_bytes(number);
     // Whole rows are contiguous.
     const bool joined = box.cols() == whole.cols();
     const int64_t runs = joined ? 1 : box.rows(), run = joined ? box.count() : box.cols();
@@ -103,7 +122,7 @@ class OpenTensorFolder final : public TensorFolder {
         const int64_t count = std::min(run - done, int64_t(raw.size() / item));
         const std::span piece(raw.data(), size_t(count) * item);
         files_[place(name).file].file->read_at(entry.offset + uint64_t(first + done) * item, piece);
-        to_f32(entry.dtype, piece, out);
+        to_f32(number, piece, out);
         out += count;
         done += count;
       }
@@ -114,20 +133,24 @@ class OpenTensorFolder final : public TensorFolder {
   struct Place {
     size_t file;
     SafetensorsEntry entry;
+    std::optional<WeightNumber> number;  ///< nullopt: numbers that no weight has
   };
-  size_t item_bytes(const std::string& name) const {
-    const std::string& dtype = place(name).entry.dtype;
-    if (dtype == "F64") return 8;
-    if (dtype == "F32") return 4;
-    if (dtype == "BF16" || dtype == "F16") return 2;
+  WeightNumber number_of(const std::string& name) const {
+    const Place& at = place(name);
+    if (at.number) return *at.number;
     fail(fmt::format("{} in {} has the dtype {}; weights must be F32, BF16, F16 or F64", name,
-                     paths_[place(name).file], dtype));
+                     paths_[at.file], at.entry.dtype));
   }
-  static void to_f32(const std::string& dtype, std::span<const std::byte> raw, float* out) {
-    if (dtype == "F32") return convert<float>(raw, [](float value) { return value; }, out);
-    if (dtype == "F64") return convert<double>(raw, [](double value) { return float(value); }, out);
-    if (dtype == "BF16") return convert<bf16>(raw, [](bf16 value) { return float(value); }, out);
-    convert<uint16_t>(raw, half_to_float, out);
+  static size_t item_bytes(WeightNumber number) {
+    return number == WeightNumber::f64 ? 8 : number == WeightNumber::f32 ? 4 : 2;
+  }
+  static void to_f32(WeightNumber number, std::span<const std::byte> raw, float* out) {
+    switch (number) {
+      case WeightNumber::f32: return convert<float>(raw, [](float value) { return value; }, out);
+      case WeightNumber::f64: return convert<double>(raw, [](double value) { return float(value); }, out);
+      case WeightNumber::bf16: return convert<bf16>(raw, [](bf16 value) { return float(value); }, out);
+      case WeightNumber::f16: return convert<uint16_t>(raw, half_to_float, out);
+    }
   }
   const Place& place(const std::string& name) const {
     const auto at = tensors_.find(name);

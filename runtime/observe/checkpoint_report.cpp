@@ -310,12 +310,15 @@ void add_differences(const ckpt::Checkpoint& a, const ckpt::Checkpoint& b,
   for (const std::string& line : state) report.text += fmt::format("~ {}\n", line);
   ordered_json rows = ordered_json::array();
   for (const ckpt::Difference& difference : found) {
-    report.text += fmt::format("~ {} {}: {}", difference.tensor, name_of(difference.role), difference.what);
-    if (difference.what == "values")
+    report.text += fmt::format("~ {} {}: {}", difference.tensor, name_of(difference.role),
+                               word_of(difference.what));
+    if (difference.what == ckpt::DifferenceIn::values)
       report.text += fmt::format(" · {} elements · largest difference {:.4g}",
                                  grouped(int64_t(difference.differing)), difference.max_abs);
     report.text += "\n";
-    rows.push_back({{"tensor", difference.tensor}, {"role", name_of(difference.role)}, {"what", difference.what},
+    rows.push_back({{"tensor", difference.tensor},
+                    {"role", name_of(difference.role)},
+                    {"what", word_of(difference.what)},
                     {"differing", difference.differing}, {"max_abs", number(difference.max_abs)}});
   }
   if (report.different)

@@ -226,11 +226,12 @@ TEST_CASE("diff: nothing between equal states on other meshes and grids, else ex
   for (auto* left : {a.get(), b.get()}) {
     const auto found = ckpt::diff(*left, *c);
     REQUIRE(found.size() == 4);
-    CHECK((found[0].tensor == "embed.weight" && found[0].what == "only in A"));
+    CHECK((found[0].tensor == "embed.weight" && found[0].what == ckpt::DifferenceIn::only_in_a));
     CHECK((found[1].tensor == state.tensors[4].name && found[1].role == ckpt::Role::first_moment &&
            found[1].differing == 1));
     CHECK(found[1].max_abs > 90);
-    CHECK((found[2].tensor == "layers.0.norm.weight" && found[2].what == "values" && found[2].differing == 1));
-    CHECK((found[3].tensor == "renamed" && found[3].what == "only in B"));
+    CHECK(found[2].tensor == "layers.0.norm.weight");
+    CHECK((found[2].what == ckpt::DifferenceIn::values && found[2].differing == 1));
+    CHECK((found[3].tensor == "renamed" && found[3].what == ckpt::DifferenceIn::only_in_b));
   }
 }
