@@ -159,10 +159,8 @@ class StagedCommunicator final : public Communicator {
   [[noreturn]] void throw_as(const std::exception_ptr& error, const char* what) const {
     try {
       std::rethrow_exception(error);
-    } catch (const Error& e) {
-      const std::string text = e.what(), polled = name() + ": poll: ";
-      if (!text.starts_with(polled)) throw;
-      throw Error(e.code(), fmt::format("{}: {}: {}", name(), what, text.substr(polled.size())));
+    } catch (const ExchangeError& e) {
+      throw ExchangeError(e.code(), name(), what, e.reason());
     }
   }
 

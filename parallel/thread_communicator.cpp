@@ -216,7 +216,7 @@ class ThreadCommunicator final : public Communicator {
   void throw_if_broken(const ThreadTicket& pending, const char* what) const {
     if (!pending.failure.empty()) throw Error(ErrorCode::kInternal, pending.failure);
     if (world_->abort_reason && pending.unfinished > 0)
-      throw Error(ErrorCode::kPeerLost, fmt::format("{}: {}: {}", name_, what, *world_->abort_reason));
+      throw ExchangeError(ErrorCode::kPeerLost, name_, what, *world_->abort_reason);
   }
 
   std::vector<int> missing(const ThreadTicket& pending) const {

@@ -31,6 +31,17 @@ inline std::string world_ranks_text(std::vector<int> ranks) {
   return fmt::format("{} {} (world)", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "));
 }
 
+/// An exchange cannot end: "<communicator>: <operation>: <reason>".
+class ExchangeError : public Error {
+ public:
+  ExchangeError(ErrorCode code, const std::string& communicator, const char* operation, std::string reason)
+      : Error(code, fmt::format("{}: {}: {}", communicator, operation, reason)), reason_(std::move(reason)) {}
+  const std::string& reason() const { return reason_; }
+
+ private:
+  std::string reason_;
+};
+
 /// "dp group of stage 1: reduce gradients: ranks 3, 7 (world) did not arrive within 60 s"
 inline Error deadline_error(const std::string& comm_name, const std::string& what, std::vector<int> missing_world_ranks,
                             double deadline_s) {
