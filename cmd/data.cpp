@@ -14,7 +14,7 @@ namespace {
 
 struct TokenizeArguments {
   data::TokenizeOptions options;
-  std::string split, to = "megatron";
+  std::string split, to = "megatron", tokenizer = "bytes";
 };
 
 struct ReadArguments {
@@ -47,6 +47,7 @@ class Progress {
 
 int tokenize(TokenizeArguments arguments, const Context& context) {
   data::TokenizeOptions& options = arguments.options;
+  options.tokenizer = data::TokenizerChoice::of(arguments.tokenizer);
   if (!arguments.split.empty()) parse_split(arguments.split, options.train_share, options.val_share);
   options.to = token_format(arguments.to);
   if (options.to != data::Format::megatron && options.to != data::Format::llmc)
@@ -75,7 +76,8 @@ data::SourceOptions source_of(const ReadArguments& arguments) {
 
 int inspect(const ReadArguments& arguments, const Context& context) {
   const auto source = source_of(arguments);
-  fmt::print("{}", render_inspection(data::inspect(source, arguments.tokenizer), source.path, context.json));
+  const data::Inspection found = data::inspect(source, data::TokenizerChoice::of(arguments.tokenizer));
+  fmt::print("{}", render_inspection(found, source.path, context.json));
   return kExitDone;
 }
 
@@ -105,8 +107,10 @@ void add_data(CommandLine& app, Context& context) {
   CommandLine command = group.add_subcommand("tokenize", "turn text or JSON lines into token files");
   command.add_option("FILES", options.inputs, "text, one document per file, or .jsonl, one per line").required().type_name("");
   command.add_option("-o,--out", options.out, "PREFIX of PREFIX.idx, PREFIX.bin and PREFIX.json").required().type_name("PREFIX");
-  const Option tokenizer = command.add_option("--tokenizer", options.tokenizer, "bytes (257 ids) or a SentencePiece .model file").show_default()
-                        .type_name("NAME|FILE");
+  const Option tokenizer =
+      command.add_option("--tokenizer", text->tokenizer, "bytes (257 ids) or a SentencePiece .model file")
+          .show_default()
+          .type_name("NAME|FILE");
   Option train = command.add_option("--train-vocab", options.train_vocab, "train a SentencePiece model of N ids on FILES first")
                     .type_name("N");
   train.excludes(tokenizer);

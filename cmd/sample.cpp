@@ -18,6 +18,7 @@ namespace {
 struct Options {
   RunArguments run;
   SampleRequest request;
+  std::string tokenizer;
 };
 
 /// The checkpoint that RUN|CKPT means: the newest usable one of a run, or the one named.
@@ -41,6 +42,7 @@ int run(Options options, const Context& context) {
   if (!std::isfinite(options.request.options.temperature))
     throw Error(ErrorCode::kUsage, "--temperature is not a number; use 0 (the likeliest token) to 100");
   options.request.checkpoint = checkpoint_of(options);
+  options.request.tokenizer = data::TokenizerChoice::of(options.tokenizer);
   options.request.threads = int(std::max(1u, std::thread::hardware_concurrency()));
   // The prompt is shown with the first text, so that a refused checkpoint or tokenizer prints nothing.
   std::string unshown = context.json ? "" : options.request.prompt;
@@ -78,7 +80,7 @@ void add_sample(CommandLine& app, Context& context) {
   command.add_option("--top-k", options->request.options.top_k, "draw from the k likeliest tokens only (0: all)")
       .range(0, 1000000000);
   command.add_option("--seed", options->request.options.seed, "the same seed gives the same text").type_name("N").show_default();
-  command.add_option("--tokenizer", options->request.tokenizer, "tokenizer file or `bytes`, if the run does not say");
+  command.add_option("--tokenizer", options->tokenizer, "tokenizer file or `bytes`, if the run does not say");
   when_chosen(command, context, [options, &context] { return run(*options, context); });
 }
 

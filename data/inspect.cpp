@@ -16,19 +16,20 @@ constexpr uint64_t kBlock = 1 << 16;
 constexpr uint64_t kShownTokens = 200, kShownDocuments = 3;
 
 /// The tokenizer of the sidecar, if its file exists and is unchanged.
-std::string tokenizer_of(const Sidecar& sidecar, const std::string& token_path, std::vector<std::string>& warnings) {
-  if (sidecar.tokenizer == "bytes") return "bytes";
-  const auto folder = std::filesystem::path(token_path).parent_path();
-  const std::string path = (folder / sidecar.tokenizer).lexically_normal().string();
+TokenizerChoice usable_tokenizer(const Sidecar& sidecar, const std::string& token_path,
+                                 std::vector<std::string>& warnings) {
+  const TokenizerChoice tokenizer = tokenizer_of(sidecar, token_path);
+  if (!tokenizer.is_file()) return tokenizer;
+  const std::string& path = tokenizer.path();
   auto& fs = real_file_system();
   if (!fs.exists(path)) {
     warnings.push_back(fmt::format("the tokenizer {} is not there; give it with --tokenizer to see text", path));
-    return "";
+    return {};
   }
   if (sha256_hex(fs.read_text(path)) != sidecar.tokenizer_sha256) {
     warnings.push_back(fmt::format("{} has changed since these tokens were made; text below may be wrong", path));
   }
-  return path;
+  return tokenizer;
 }
 
 void show_documents(const FileSource& source, const Tokenizer& tokenizer, std::vector<std::string>& out) {
@@ -51,7 +52,7 @@ void show_documents(const FileSource& source, const Tokenizer& tokenizer, std::v
 
 }  // namespace
 
-Inspection inspect(const SourceOptions& options, const std::string& tokenizer) {
+Inspection inspect(const SourceOptions& options, const TokenizerChoice& tokenizer) {
   const FileSource source(options);
   Inspection result{.format = source.format_name(), .element = name_of(source.token_files()[0].element), .files = source.files(),
                     .tokens = source.token_count(), .documents = source.document_count(), .fingerprint = source.fingerprint()};
@@ -81,9 +82,10 @@ Inspection inspect(const SourceOptions& options, const std::string& tokenizer) {
     if (s.vocab_size > 1000 && result.looked_at >= 1'000'000 && result.largest_id < s.vocab_size * 6 / 10)
       result.warnings.push_back(fmt::format("the largest id, {}, is far below the vocabulary of {}; is this the right tokenizer?",
                                             result.largest_id, s.vocab_size));
-    if (tokenizer.empty()) result.tokenizer = tokenizer_of(s, first, result.warnings);
+    if (!tokenizer.is_given()) result.tokenizer = usable_tokenizer(s, first, result.warnings);
   }
-  if (!result.tokenizer.empty()) show_documents(source, *open_tokenizer(result.tokenizer), result.first_documents);
+  if (result.tokenizer.is_given())
+    show_documents(source, *open_tokenizer(result.tokenizer), result.first_documents);
   return result;
 }
 

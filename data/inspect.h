@@ -18,12 +18,12 @@ struct Inspection {
   uint64_t looked_at = 0;
   std::string fingerprint;
   std::optional<Sidecar> sidecar;      ///< of the first file
-  std::string tokenizer;               ///< the tokenizer of `first_documents`; "": not known
+  TokenizerChoice tokenizer;           ///< of `first_documents`; none: not known
   std::vector<std::string> first_documents;  ///< the first 200 tokens of up to three documents, decoded
   std::vector<std::string> warnings;
 };
-/// `tokenizer`: as for open_tokenizer; "": the sidecar's. Error(kData) as open_source.
-Inspection inspect(const SourceOptions& source, const std::string& tokenizer);
+/// `tokenizer`: none: the sidecar's. Error(kData) as open_source.
+Inspection inspect(const SourceOptions& source, const TokenizerChoice& tokenizer);
 
 struct Verification {
   uint64_t tokens = 0, documents = 0, bytes = 0;

@@ -1,5 +1,6 @@
 #include "data/sidecar.h"
 
+#include <filesystem>
 
 #include "runtime/base/error.h"
 #include "runtime/base/file_system.h"
@@ -39,6 +40,12 @@ std::optional<Sidecar> read_sidecar(const std::string& token_path) {
   }
 }
 
+TokenizerChoice tokenizer_of(const Sidecar& sidecar, const std::string& token_path) {
+  if (!sidecar.tokenizer.is_file()) return sidecar.tokenizer;
+  const auto folder = std::filesystem::path(token_path).parent_path();
+  return TokenizerChoice::file((folder / sidecar.tokenizer.path()).lexically_normal().string());
+}
+
 void check_sidecars(const FileSource& source, const std::string& name, int64_t vocab_size) {
   for (const TokenFile& file : source.token_files()) {
     const auto sidecar = read_sidecar(file.path());
@@ -46,7 +53,7 @@ void check_sidecars(const FileSource& source, const std::string& name, int64_t v
       throw Error(ErrorCode::kData,
                   fmt::format("data source {}: {} was tokenized with vocab {} (tokenizer {}), but model.vocab_size is {}; set it to "
                               "{} or tokenize with the model's tokenizer", name, file.path(), sidecar->vocab_size,
-                              sidecar->tokenizer, vocab_size, sidecar->vocab_size));
+                              sidecar->tokenizer.text(), vocab_size, sidecar->vocab_size));
   }
 }
 

@@ -7,11 +7,12 @@
 #include <vector>
 
 #include "data/file_source.h"
+#include "data/tokenizer_choice.h"
 
 namespace trainctl::data {
 
 struct Sidecar {
-  std::string tokenizer;         ///< "bytes", or the path of a SentencePiece model as it was given
+  TokenizerChoice tokenizer;     ///< a file's path is relative to the folder of the sidecar, or absolute
   std::string tokenizer_sha256;  ///< hash of the model file; "" for bytes
   int64_t vocab_size = 0;
   int32_t end_of_text = 0;
@@ -41,6 +42,9 @@ std::string sidecar_json(const Sidecar& sidecar);
 /// another kind is ignored. Error(kData) if it is marked as a sidecar and cannot be read.
 std::optional<Sidecar> read_sidecar(const std::string& token_path);
 std::string sidecar_path(const std::string& token_path);
+
+/// The tokenizer of the sidecar of `token_path`, with the file's path as seen from here.
+TokenizerChoice tokenizer_of(const Sidecar& sidecar, const std::string& token_path);
 
 /// Error(kData) if the sidecar of one of the files has a larger vocabulary than `vocab_size`. `name`: of the
 /// source, for the message.

@@ -58,8 +58,8 @@ std::string existing_set(const std::string& prefix) {
   } catch (const Error&) {  // damaged: its size says enough
   }
   if (!sidecar) return fmt::format("{} ({})", found, size_text(bytes));
-  return fmt::format("{} ({} tokens of tokenizer {}, {})", found, short_number(double(sidecar->tokens)), sidecar->tokenizer,
-                     size_text(bytes));
+  return fmt::format("{} ({} tokens of tokenizer {}, {})", found, short_number(double(sidecar->tokens)),
+                     sidecar->tokenizer.text(), size_text(bytes));
 }
 
 /// A run cannot be resumed after its token set or tokenizer was replaced, so neither is replaced without
@@ -186,12 +186,15 @@ std::string model_beside(const std::string& model, const std::string& prefix) {
   return error ? model : relative.lexically_normal().string();
 }
 
-void write_part(const TokenizeOptions& options, const Tokenizer& tokenizer, const std::string& spec, const std::string& sha256,
+void write_part(const TokenizeOptions& options, const Tokenizer& tokenizer, const std::string& sha256,
                 Part& part, TokenizeResult& result) {
   auto& fs = real_file_system();
   part.writer->finish(part.prefix + ".json");
   const auto source = open_source({.path = part.writer->files().front(), .format = options.to});
-  Sidecar sidecar{.tokenizer = spec == "bytes" ? spec : model_beside(spec, part.prefix),
+  const TokenizerChoice& used = result.tokenizer;
+  Sidecar sidecar{.tokenizer = used.is_file()
+                                   ? TokenizerChoice::file(model_beside(used.path(), part.prefix))
+                                   : used,
                   .tokenizer_sha256 = sha256,
                   .vocab_size = tokenizer.vocab_size(),
                   .end_of_text = tokenizer.end_of_text(),
@@ -215,12 +218,13 @@ TokenizeResult run(const TokenizeOptions& options) {
   fs.make_directories(folder_of(options.out));
   TokenizeResult result;
   const bool trained = options.train_vocab > 0;
-  result.tokenizer = trained ? model_path(options) : options.tokenizer;
-  NewModel model(trained ? result.tokenizer : "");
+  result.tokenizer = trained ? TokenizerChoice::file(model_path(options)) : options.tokenizer;
+  NewModel model(trained ? result.tokenizer.path() : "");
   if (trained) train(options, input, model.temporary());
-  const std::string readable = trained ? model.temporary() : options.tokenizer;
+  const TokenizerChoice readable =
+      trained ? TokenizerChoice::file(model.temporary()) : options.tokenizer;
   const auto tokenizer = open_tokenizer(readable);
-  const std::string sha256 = readable == "bytes" ? "" : sha256_hex(fs.read_text(readable));
+  const std::string sha256 = readable.is_file() ? sha256_hex(fs.read_text(readable.path())) : "";
   result.vocab_size = tokenizer->vocab_size();
 
   const std::vector<std::string> names = prefixes(options);
@@ -241,7 +245,7 @@ TokenizeResult run(const TokenizeOptions& options) {
                                                                       parts[1].writer->document_count()))
                                                : ""));
   model.publish();
-  for (Part& part : parts) write_part(options, *tokenizer, result.tokenizer, sha256, part, result);
+  for (Part& part : parts) write_part(options, *tokenizer, sha256, part, result);
   result.empty_documents = input.empty_documents();
   result.seconds = real_clock().monotonic_s() - start;
   return result;

@@ -12,7 +12,7 @@ namespace trainctl::data {
 struct TokenizeOptions {
   std::vector<std::string> inputs;
   std::string out;                     ///< PREFIX of the token files
-  std::string tokenizer = "bytes";     ///< as for open_tokenizer; not used if train_vocab > 0
+  TokenizerChoice tokenizer = TokenizerChoice::bytes();  ///< not used if train_vocab > 0
   /// > 0: first train a SentencePiece model with this vocabulary on the inputs.
   int64_t train_vocab = 0;
   /// A .model file, or a folder for tokenizer.model; "": the folder of `out`.
@@ -33,7 +33,7 @@ struct TokenizeResult {
     Sidecar sidecar;
   };
   std::vector<Part> parts;             ///< training, then validation if val_share > 0
-  std::string tokenizer;               ///< "bytes" or the path of the model used
+  TokenizerChoice tokenizer;           ///< the one used
   int64_t vocab_size = 0;
   uint64_t empty_documents = 0;        ///< documents without text, which are skipped
   double seconds = 0;

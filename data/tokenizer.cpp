@@ -41,13 +41,14 @@ size_t cut_text(std::string_view text, size_t limit) {
   return cut;
 }
 
-std::unique_ptr<Tokenizer> open_tokenizer(const std::string& spec) {
-  if (spec == "bytes") return std::make_unique<ByteTokenizer>();
+std::unique_ptr<Tokenizer> open_tokenizer(const TokenizerChoice& choice) {
+  if (choice.is_bytes()) return std::make_unique<ByteTokenizer>();
   auto& fs = real_file_system();
-  if (!fs.exists(spec) || fs.is_directory(spec))
+  const std::string& path = choice.text();
+  if (!fs.exists(path) || fs.is_directory(path))
     throw Error(ErrorCode::kData, fmt::format("there is no tokenizer {}; give \"bytes\" or the path of a SentencePiece .model file",
-                                              spec));
-  return open_sentencepiece(fs.read_text(spec), spec);
+                                              path));
+  return open_sentencepiece(fs.read_text(path), path);
 }
 
 }  // namespace trainctl::data

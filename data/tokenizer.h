@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "data/tokenizer_choice.h"
+
 namespace trainctl::data {
 
 /// Thread-safe after construction.
@@ -24,9 +26,8 @@ class Tokenizer {
   virtual std::string decode(std::span<const int32_t> ids) const = 0;
 };
 
-/// `spec`: "bytes" (256 bytes + end of text = 257 ids) or the path of a SentencePiece .model file.
-/// Error(kData) if it cannot be used.
-std::unique_ptr<Tokenizer> open_tokenizer(const std::string& spec);
+/// bytes: 256 bytes + end of text = 257 ids. Error(kData) if it cannot be used.
+std::unique_ptr<Tokenizer> open_tokenizer(const TokenizerChoice& choice);
 /// A tokenizer from the bytes of a SentencePiece .model file. `name`: for messages.
 std::unique_ptr<Tokenizer> open_sentencepiece(const std::string& model, const std::string& name);
 

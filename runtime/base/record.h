@@ -13,9 +13,10 @@
 //   };
 //
 // RecordOf<T>::fields is the list of a type that cannot hold it. A field is a record, an enum with Words, a
-// type that the JSON library converts (numbers, bools, texts, pairs, types with to_json and from_json), a
-// vector of these, or JSON in a text: f("lineage", as_json(r.lineage_json)). A number that is not finite is
-// null, and null is read as NaN; as_kind says which of them it is. Pure; safe from any thread.
+// type that is read from a text (TextForm) or that the JSON library converts (numbers, bools, texts, pairs,
+// types with to_json and from_json), a vector of these, or JSON in a text: f("lineage",
+// as_json(r.lineage_json)). A number that is not finite is null, and null is read as NaN; as_kind says which
+// of them it is. Pure; safe from any thread.
 #pragma once
 #include <fmt/format.h>
 
@@ -117,6 +118,8 @@ class RecordWriter {
       return object;
     } else if constexpr (Worded<T>) {
       return J(word_of(value));
+    } else if constexpr (TextForm<T>) {
+      return J(value.text());
     } else {
       return J(value);
     }
@@ -192,6 +195,8 @@ class RecordReader {
       const auto known = of_word<T>(word);
       if (!known) throw BadRecord(fmt::format("\"{}\" is no value that this program knows", word));
       value = *known;
+    } else if constexpr (TextForm<T>) {
+      value = T::of(json.template get<std::string>());
     } else if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
       value = whole_number<T>(json);
     } else if constexpr (std::is_floating_point_v<T>) {

@@ -5,9 +5,11 @@
 //
 // The words are in the order of the values, which count from 0.
 #pragma once
+#include <concepts>
 #include <cstddef>
 #include <iterator>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "runtime/base/ensure.h"
@@ -34,5 +36,12 @@ constexpr std::optional<E> of_word(std::string_view word) {
     if (Words<E>::list[i] == word) return E(i);
   return std::nullopt;
 }
+
+/// A type with a text that says all of a value: T::of(text) reads what text() writes.
+template <typename T>
+concept TextForm = requires(const T& value, const std::string& text) {
+  { T::of(text) } -> std::same_as<T>;
+  { value.text() } -> std::convertible_to<std::string>;
+};
 
 }  // namespace trainctl

@@ -51,16 +51,16 @@ class TableBuilder {
   }
 
   bool decays(ParamRole role) const {
-    const auto excluded = [&](const char* what) {
+    const auto excluded = [&](DecayKind what) {
       return std::find(optimizer_.decay_exclude.begin(), optimizer_.decay_exclude.end(), what) !=
              optimizer_.decay_exclude.end();
     };
     switch (role) {
       case ParamRole::norm_weight:
-      case ParamRole::norm_bias: return !excluded("norm");
-      case ParamRole::bias: return !excluded("bias");
+      case ParamRole::norm_bias: return !excluded(DecayKind::norm);
+      case ParamRole::bias: return !excluded(DecayKind::bias);
       case ParamRole::embedding:
-      case ParamRole::position: return !excluded("embedding");
+      case ParamRole::position: return !excluded(DecayKind::embedding);
       case ParamRole::matrix:
       case ParamRole::head: return true;
     }

@@ -45,10 +45,15 @@ std::string render_tokenized(const data::TokenizeResult& result, bool json) {
     Json parts = Json::array();
     for (const auto& part : result.parts)
       parts.push_back({{"prefix", part.prefix}, {"files", part.files}, {"sidecar", parsed(part.sidecar)}});
-    return dump({{"tokenizer", result.tokenizer}, {"vocab_size", result.vocab_size}, {"tokens", tokens}, {"text_bytes", bytes},
-                 {"empty_documents", result.empty_documents}, {"seconds", result.seconds}, {"parts", parts}});
+    return dump({{"tokenizer", result.tokenizer.text()},
+                 {"vocab_size", result.vocab_size},
+                 {"tokens", tokens},
+                 {"text_bytes", bytes},
+                 {"empty_documents", result.empty_documents},
+                 {"seconds", result.seconds},
+                 {"parts", parts}});
   }
-  std::string text = fmt::format("tokenizer  {}, vocabulary {}\n", result.tokenizer, result.vocab_size);
+  std::string text = fmt::format("tokenizer  {}, vocabulary {}\n", result.tokenizer.text(), result.vocab_size);
   for (const auto& part : result.parts)
     text += fmt::format("{:<9}  {} tokens in {}, {:.2f} bytes of text per token\n", fmt::join(part.files, ", "),
                         tally_text(part.sidecar.tokens), count_of(part.sidecar.documents, "document"),
@@ -75,7 +80,8 @@ std::string render_inspection(const data::Inspection& i, const std::string& path
                       i.looked_at == i.tokens ? "all" : tally_text(i.looked_at));
   text += fmt::format("fingerprint  {}\n", i.fingerprint);
   if (i.sidecar)
-    text += fmt::format("made by      tokenizer {}, vocabulary {}, end of text {}, from {} bytes of text\n", i.sidecar->tokenizer,
+    text += fmt::format("made by      tokenizer {}, vocabulary {}, end of text {}, from {} bytes of text\n",
+                        i.sidecar->tokenizer.text(),
                         i.sidecar->vocab_size, i.sidecar->end_of_text, tally_text(i.sidecar->text_bytes));
   else
     text += "made by      unknown: there is no sidecar\n";

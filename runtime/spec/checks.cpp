@@ -274,7 +274,7 @@ void check_training(Resolution& r) {
     }
   }
   constexpr int64_t kByteVocabulary = 257;  // 256 bytes and the end of a text
-  if (r.job.data.tokenizer == "bytes" && r.sound({"model.vocab_size", "data.tokenizer"}) &&
+  if (r.job.data.tokenizer.is_bytes() && r.sound({"model.vocab_size", "data.tokenizer"}) &&
       r.given_by_user("data.tokenizer") && r.job.model.vocab_size < kByteVocabulary)
     r.report("E0505", "the vocabulary is smaller than the tokenizer's 257 ids",
              {"model.vocab_size", "data.tokenizer"}, {"use a vocab_size of at least 257"});
@@ -288,7 +288,7 @@ void check_takeover(Resolution& r) {
     r.report("E0705", "a quarter of the grace passes before the silence of a supervisor counts",
              {"fault_tolerance.grace_seconds", "fault_tolerance.node_silence_seconds"},
              {fmt::format("use grace_seconds = {:g} or more", 4 * f.node_silence_seconds)});
-  if (r.sound({"launcher.shell"}) && r.job.launcher.shell == "none")
+  if (r.sound({"launcher.shell"}) && !r.job.launcher.shell.command())
     r.report("E0705", "agents that something else starts reach no other supervisor than the first",
              {"fault_tolerance.supervisor_takeover", "launcher.shell"},
              {"leave supervisor_takeover out", "or give a launcher.shell"});

@@ -19,7 +19,8 @@ std::string current_folder() {
 }
 
 std::string absolute_path(Names names, const std::string& text, const std::string& folder) {
-  const bool word = names == Names::no_file || (names == Names::file_or_bytes && text == "bytes") ||
+  const bool word = names == Names::no_file ||
+                    (names == Names::file_or_bytes && data::TokenizerChoice::of(text).is_bytes()) ||
                     (names == Names::program && text.find('/') == std::string::npos);
   if (word || text.empty() || text[0] == '/' || folder.empty()) return text;
   const std::filesystem::path path = std::filesystem::path(folder) / text;

@@ -34,7 +34,7 @@ void write_golden(FileSystem& fs, const std::string& prefix, Format format) {
   writer.finish();
 }
 
-std::string decoded(const std::string& path, const std::string& tokenizer = "bytes") {
+std::string decoded(const std::string& path, const TokenizerChoice& tokenizer = TokenizerChoice::bytes()) {
   const auto source = open_source({.path = path});
   std::vector<int32_t> ids(source->token_count());
   source->read(0, ids);
@@ -155,7 +155,7 @@ TEST_CASE("text files become tokens with a sidecar, and verify agrees", "[tokeni
     CHECK(decoded(folder / "new/train") == "first text\nsecond\xff");
     const auto sidecar = read_sidecar(folder / "new/train.bin");
     REQUIRE(sidecar);
-    CHECK(sidecar->tokenizer == "bytes");
+    CHECK(sidecar->tokenizer.is_bytes());
     CHECK(sidecar->vocab_size == 257);
     CHECK(sidecar->end_of_text == 256);
     CHECK(sidecar->documents == 2);
@@ -164,7 +164,7 @@ TEST_CASE("text files become tokens with a sidecar, and verify agrees", "[tokeni
     const auto verified = verify({.path = folder / "new/train"}, 0);
     CHECK(verified.vocab_size == 257);
     CHECK(verified.largest_id == 256);
-    const auto seen = inspect({.path = folder / "new/train"}, "");
+    const auto seen = inspect({.path = folder / "new/train"}, {});
     CHECK(seen.first_documents.at(0).substr(0, 10) == "first text");
     CHECK(seen.warnings.empty());
   }
@@ -225,16 +225,16 @@ TEST_CASE("a tokenizer trained on the way is found again from the sidecar, also 
   write_bytes(folder / "a.txt", text);
   real_file_system().make_directory(folder / "set");
   const auto result = tokenize({.inputs = {folder / "a.txt"}, .out = folder / "set/t", .train_vocab = 350});
-  CHECK(result.tokenizer == (folder / "set/tokenizer.model"));
+  CHECK(result.tokenizer == TokenizerChoice::file(folder / "set/tokenizer.model"));
   CHECK(decoded(folder / "set/t", result.tokenizer) == text);
   real_file_system().rename(folder / "set", folder / "moved");
-  const auto seen = inspect({.path = folder / "moved/t"}, "");
+  const auto seen = inspect({.path = folder / "moved/t"}, {});
   CHECK(seen.warnings.empty());
   REQUIRE(seen.first_documents.size() == 1);
   CHECK_THAT(seen.first_documents[0], Contains("line 0 of a text\nline 1"));
-  CHECK(seen.sidecar->tokenizer == "tokenizer.model");
+  CHECK(seen.sidecar->tokenizer == TokenizerChoice::file("tokenizer.model"));
   real_file_system().remove_file(folder / "moved/tokenizer.model");
-  const auto without = inspect({.path = folder / "moved/t"}, "");
+  const auto without = inspect({.path = folder / "moved/t"}, {});
   CHECK(without.first_documents.empty());
   REQUIRE(without.warnings.size() == 1);
   CHECK_THAT(without.warnings[0], Contains("is not there"));
@@ -285,7 +285,8 @@ TEST_CASE("an existing token set or tokenizer is replaced only by force", "[toke
   CHECK(state() == before);
   forced.inputs = {folder / "b.txt"};
   tokenize(forced);
-  CHECK(decoded(folder / "t", folder / "tokenizer.model") + decoded(folder / "t-val", folder / "tokenizer.model") == lines(4000));
+  const auto model = TokenizerChoice::file(folder / "tokenizer.model");
+  CHECK(decoded(folder / "t", model) + decoded(folder / "t-val", model) == lines(4000));
 }
 
 TEST_CASE("verify finds every foreign id and every change", "[tokenize]") {
@@ -297,7 +298,7 @@ TEST_CASE("verify finds every foreign id and every change", "[tokenize]") {
   bin[2 * 200'000 + 1] = 2;
   write_bytes(folder / "t.bin", bin);
   CHECK_THAT(data_error([&] { verify({.path = folder / "t"}, 0); }), Contains("has changed since"));
-  CHECK_FALSE(inspect({.path = folder / "t"}, "").warnings.empty());
+  CHECK_FALSE(inspect({.path = folder / "t"}, {}).warnings.empty());
   real_file_system().remove_file(folder / "t.json");
   CHECK_THAT(data_error([&] { verify({.path = folder / "t"}, 257); }), Contains("t.bin, token 200000 (byte 400000): token id 632"));
   CHECK(verify({.path = folder / "t"}, 0).vocab_size == 0);

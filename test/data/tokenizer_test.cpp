@@ -47,7 +47,7 @@ const std::vector<std::string>& awkward() {
 }  // namespace
 
 TEST_CASE("bytes: every byte there and back, 257 ids", "[tokenizer]") {
-  const auto tokenizer = open_tokenizer("bytes");
+  const auto tokenizer = open_tokenizer(TokenizerChoice::bytes());
   CHECK(tokenizer->vocab_size() == 257);
   CHECK(tokenizer->end_of_text() == 256);
   std::string all;
@@ -114,11 +114,14 @@ TEST_CASE("training is deterministic and reports what it cannot do", "[tokenizer
 
 TEST_CASE("what is no tokenizer is refused", "[tokenizer]") {
   TemporaryFolder folder;
-  CHECK_THAT(data_error([&] { open_tokenizer(folder / "none.model"); }), Contains("there is no tokenizer"));
+  const auto refused = [&](const char* name) {
+    return data_error([&] { open_tokenizer(TokenizerChoice::file(folder / name)); });
+  };
+  CHECK_THAT(refused("none.model"), Contains("there is no tokenizer"));
   write_bytes(folder / "bad.model", "not a model");
-  CHECK_THAT(data_error([&] { open_tokenizer(folder / "bad.model"); }), Contains("is no SentencePiece model"));
+  CHECK_THAT(refused("bad.model"), Contains("is no SentencePiece model"));
   write_bytes(folder / "empty.model", "");
-  CHECK_THAT(data_error([&] { open_tokenizer(folder / "empty.model"); }), Contains("is no SentencePiece model"));
+  CHECK_THAT(refused("empty.model"), Contains("is no SentencePiece model"));
   write_bytes(folder / "cut.model", trained_model().substr(0, trained_model().size() / 2));
-  CHECK_THAT(data_error([&] { open_tokenizer(folder / "cut.model"); }), Contains("cut.model"));
+  CHECK_THAT(refused("cut.model"), Contains("cut.model"));
 }

@@ -106,7 +106,7 @@ JobSpec tiny_job(Family family, const std::string& dir) {
   job.data.train = {source};
   job.data.seq_len = 16;
   job.batch = {.global_sequences = 8, .micro_sequences = 1};
-  job.optimizer.decay_exclude = {"norm", "bias"};
+  job.optimizer.decay_exclude = {DecayKind::norm, DecayKind::bias};
   job.schedule = {.total_steps = 20, .warmup_steps = 4, .lr = 3e-3, .min_lr = 3e-4};
   job.checkpoint.chunk_mib = 0.002;  // many chunks, so that ownership is really spread
   job.parallelism.bucket_mib = 0.02;
@@ -155,7 +155,7 @@ JobSpec golden_job(const std::string& name) {
                    .eps = t["eps"],
                    .weight_decay = t["weight_decay"],
                    .grad_clip = t["grad_clip"],
-                   .decay_exclude = {"norm", "bias"}};
+                   .decay_exclude = {DecayKind::norm, DecayKind::bias}};
   job.schedule = {
       .total_steps = t["steps"], .warmup_steps = t["warmup_steps"], .lr = t["lr"], .min_lr = t["min_lr"]};
   return job;

@@ -8,6 +8,9 @@
 namespace trainctl::spec {
 
 template <class T>
+concept ListOfWords = requires { requires Worded<typename T::value_type>; };
+
+template <class T>
 void assign(T& target, const Setting& setting, const Field& field) {
   if constexpr (std::is_enum_v<T> && !std::is_same_v<T, DType>) {
     const std::string& word = std::get<std::string>(setting);
@@ -20,6 +23,12 @@ void assign(T& target, const Setting& setting, const Field& field) {
       if (name == trainctl::name_of(d)) target = d;
   } else if constexpr (std::is_same_v<T, bool>) {
     target = std::get<bool>(setting);
+  } else if constexpr (TextForm<T>) {
+    target = T::of(std::get<std::string>(setting));
+  } else if constexpr (ListOfWords<T>) {
+    target.clear();
+    for (const std::string& word : std::get<std::vector<std::string>>(setting))
+      target.push_back(of_word<typename T::value_type>(word).value());  // one of the field's choices
   } else if constexpr (std::is_integral_v<T>) {
     target = static_cast<T>(std::get<int64_t>(setting));
   } else {
@@ -37,6 +46,12 @@ Setting retrieve(const T& value, const Field& field) {
     return field.choices.at(static_cast<size_t>(value));
   } else if constexpr (std::is_same_v<T, bool>) {
     return value;
+  } else if constexpr (TextForm<T>) {
+    return value.text();
+  } else if constexpr (ListOfWords<T>) {
+    std::vector<std::string> words;
+    for (const auto item : value) words.emplace_back(word_of(item));
+    return words;
   } else if constexpr (std::is_integral_v<T>) {
     return static_cast<int64_t>(value);
   } else {

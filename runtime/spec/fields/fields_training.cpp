@@ -221,7 +221,7 @@ void declare_optimizer(std::vector<Field>& table, std::vector<Section>& sections
       .also({"wd"});
   optimizer
       .field(Type::text_list, "decay_exclude", "Kinds of parameters without weight decay.",
-             {"norm", "bias", "embedding"})
+             words_of<DecayKind>())
       .to(IN_JOB(optimizer.decay_exclude))
       .fallback(std::vector<std::string>{"norm", "bias"})
       .example("[\"norm\", \"bias\", \"embedding\"]");

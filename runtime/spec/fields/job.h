@@ -5,8 +5,10 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "data/tokenizer_choice.h"
 #include "parallel/mesh.h"
 #include "parallel/pipeline.h"
 #include "runtime/base/dtype.h"
@@ -69,7 +71,7 @@ struct DataSource {
 };
 
 struct DataSpec {
-  std::string tokenizer;                       // file, "bytes", or ""
+  data::TokenizerChoice tokenizer;
   std::vector<DataSource> train, val;
   int64_t seq_len = 0;                         // 0 in the file: model.max_seq_len
   bool shuffle = true;
@@ -95,9 +97,16 @@ struct ParallelSpec {
   int threads_per_rank = 1;                    // "auto" in the file: cores / ranks on the node, at least 1
 };
 
+/// Kinds of parameters that may go without weight decay. An embedding: of tokens or of positions.
+enum class DecayKind { norm, bias, embedding };
+template <>
+struct Words<DecayKind> {
+  static constexpr std::string_view list[] = {"norm", "bias", "embedding"};
+};
+
 struct OptimizerSpec {
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1, grad_clip = 1.0;   // grad_clip 0: off
-  std::vector<std::string> decay_exclude;      // of norm, bias, embedding
+  std::vector<DecayKind> decay_exclude;
 };
 
 struct ScheduleSpec {
@@ -178,6 +187,22 @@ struct SlurmSpec {
 
 enum class RankStart { automatic, mpirun, pmix };
 
+/// The command that starts the agents on other nodes, with ssh's form of arguments; or none: something else
+/// starts them.
+class RemoteShell {
+ public:
+  RemoteShell() = default;
+  static RemoteShell none() { return RemoteShell(std::nullopt); }
+  /// "none", or the command.
+  static RemoteShell of(const std::string& text) { return text == "none" ? none() : RemoteShell(text); }
+  const std::optional<std::string>& command() const { return command_; }
+  std::string text() const { return command_.value_or("none"); }
+
+ private:
+  explicit RemoteShell(std::optional<std::string> command) : command_(std::move(command)) {}
+  std::optional<std::string> command_ = "ssh";
+};
+
 struct LauncherSpec {
   // Per node; 0: as many as the job needs (a note if cores are oversubscribed).
   int slots = 0;
@@ -186,8 +211,7 @@ struct LauncherSpec {
   // "node0", "node0:4"; empty: this machine, or the nodes of the Slurm job.
   std::vector<std::string> hosts;
   std::string hostfile;                        // a file with one host per line
-  // Starts the agents on hosts; "none": something else starts them.
-  std::string shell = "ssh";
+  RemoteShell shell;
   int port = 0;                                // port of the supervisor; 0: any free port
   RankStart start = RankStart::automatic;
   std::string network;                         // "10.1.0.0/16"; "": the network of the agents' connections

@@ -171,13 +171,14 @@ RunNodes nodes_of(const JobSpec& job, FileSystem& fs) {
     result.nodes.push_back({own_name(), job.mesh().world_size(), ""});
     return result;
   }
-  result.start = {.way = AgentStart::Way::shell, .shell = words_of(job.launcher.shell)};
+  const std::optional<std::string>& shell = job.launcher.shell.command();
+  result.start = {.way = AgentStart::Way::shell, .shell = words_of(shell.value_or(""))};
   result.one_machine = result.nodes.size() == 1 && is_this_machine(result.nodes[0].name);
   if (result.one_machine) {
     result.start.way = AgentStart::Way::here;
     return result;
   }
-  if (job.launcher.shell == "none") {
+  if (!shell) {
     // The names of nodes that are not there yet lead nowhere.
     result.start.way = AgentStart::Way::awaited;
     result.listen = fmt::format("0.0.0.0:{}", job.launcher.port);

@@ -46,9 +46,10 @@ void look_at_sources(const ParsedJob& job, bool validation, std::vector<Diagnost
 }
 
 void look_at_tokenizer(const ParsedJob& job, FileSystem& fs, std::vector<Diagnostic>& found) {
-  const std::string& tokenizer = job.job.data.tokenizer;
-  if (tokenizer.empty() || tokenizer == "bytes" || is_file(fs, tokenizer)) return;
-  found.push_back(diagnostic_at(job, "data.tokenizer", "E0506", fmt::format("there is no tokenizer {}", tokenizer)));
+  const data::TokenizerChoice& tokenizer = job.job.data.tokenizer;
+  if (!tokenizer.is_file() || is_file(fs, tokenizer.path())) return;
+  found.push_back(diagnostic_at(job, "data.tokenizer", "E0506",
+                                fmt::format("there is no tokenizer {}", tokenizer.path())));
 }
 
 void look_at_weights(const ParsedJob& job, FileSystem& fs, std::vector<Diagnostic>& found) {
@@ -63,14 +64,16 @@ void look_at_weights(const ParsedJob& job, FileSystem& fs, std::vector<Diagnosti
 }  // namespace
 
 std::string tokenize_command(const JobSpec& job, FileSystem& fs) {
-  const std::string prefix = without_extension(job.data.train.front().path), &tokenizer = job.data.tokenizer;
+  const std::string prefix = without_extension(job.data.train.front().path);
+  const data::TokenizerChoice& tokenizer = job.data.tokenizer;
   std::string line = "trainctl data tokenize FILES --out " + typed(prefix);
-  if (tokenizer == "bytes" || (!tokenizer.empty() && is_file(fs, tokenizer))) {
-    line += " --tokenizer " + typed(tokenizer);
-  } else if (!tokenizer.empty()) {
+  if (tokenizer.is_bytes() || (tokenizer.is_file() && is_file(fs, tokenizer.path()))) {
+    line += " --tokenizer " + typed(tokenizer.text());
+  } else if (tokenizer.is_file()) {
     line += fmt::format(" --train-vocab {}", job.model.vocab_size);
-    if (std::filesystem::path(tokenizer) != std::filesystem::path(prefix).parent_path() / "tokenizer.model")
-      line += " --tokenizer-out " + typed(tokenizer);
+    const std::filesystem::path path = tokenizer.path();
+    if (path != std::filesystem::path(prefix).parent_path() / "tokenizer.model")
+      line += " --tokenizer-out " + typed(tokenizer.path());
   }
   if (!job.data.val.empty() && without_extension(job.data.val.front().path) == prefix + "-val") line += " --split 98:2";
   return line;

@@ -1,7 +1,5 @@
 #include "runtime/train/generate/sample.h"
 
-#include <filesystem>
-
 #include "data/sidecar.h"
 #include "data/tokenizer.h"
 #include "runtime/base/error.h"
@@ -11,14 +9,11 @@
 namespace trainctl {
 namespace {
 
-std::string tokenizer_of(const JobSpec& job) {
-  if (!job.data.tokenizer.empty()) return job.data.tokenizer;
+data::TokenizerChoice tokenizer_of(const JobSpec& job) {
+  if (job.data.tokenizer.is_given()) return job.data.tokenizer;
   for (const DataSource& source : job.data.train)
-    if (const auto sidecar = data::read_sidecar(source.path)) {
-      // A file is named relative to the sidecar.
-      if (sidecar->tokenizer == "bytes" || sidecar->tokenizer.starts_with('/')) return sidecar->tokenizer;
-      return (std::filesystem::path(source.path).parent_path() / sidecar->tokenizer).lexically_normal().string();
-    }
+    if (const auto sidecar = data::read_sidecar(source.path))
+      return data::tokenizer_of(*sidecar, source.path);
   throw Error(ErrorCode::kData, "the run does not say which tokenizer made its tokens; give --tokenizer FILE (or `bytes`)");
 }
 
@@ -45,7 +40,8 @@ SampleResult sample(FileSystem& fs, const SampleRequest& request, const std::fun
     throw Error(ErrorCode::kCheckpoint, fmt::format("{} holds no usable job spec: {}", request.checkpoint,
                                                     parsed.diagnostics.empty() ? "" : parsed.diagnostics.front().message));
   const JobSpec& job = parsed.job;
-  const auto tokenizer = data::open_tokenizer(request.tokenizer.empty() ? tokenizer_of(job) : request.tokenizer);
+  const auto tokenizer =
+      data::open_tokenizer(request.tokenizer.is_given() ? request.tokenizer : tokenizer_of(job));
   if (tokenizer->vocab_size() > job.model.vocab_size)
     throw Error(ErrorCode::kData, fmt::format("tokenizer {} has {} ids but the model was trained with {}; give the tokenizer of "
                                               "the run with --tokenizer", tokenizer->name(), tokenizer->vocab_size(),

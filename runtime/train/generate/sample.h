@@ -3,6 +3,7 @@
 #include <functional>
 #include <string>
 
+#include "data/tokenizer_choice.h"
 #include "runtime/base/file_system.h"
 #include "runtime/train/generate/generate.h"
 
@@ -11,7 +12,7 @@ namespace trainctl {
 struct SampleRequest {
   std::string checkpoint;        ///< a step directory
   std::string prompt;            ///< "": the end-of-text token, that is, the start of a document
-  std::string tokenizer;         ///< use this tokenizer; "": the one of the run
+  data::TokenizerChoice tokenizer;     ///< none: the one of the run
   GenerateOptions options;
   int threads = 1;
 };

@@ -11,6 +11,7 @@
 #include "runtime/base/file_system.h"
 #include "runtime/spec/fields/fields.h"
 #include "runtime/spec/lineage.h"
+#include "runtime/spec/pages/pages.h"
 #include "runtime/spec/parse.h"
 #include "runtime/spec/presets.h"
 #include "test/support/temporary_folder.h"
@@ -64,7 +65,7 @@ TEST_CASE("the minimal job works and everything else has its default", "[spec]")
   CHECK(job.parallelism.reduction == GradientSums::exact);
   CHECK(job.parallelism.threads_per_rank >= 1);
   CHECK(job.device == DeviceChoice::automatic);
-  CHECK(job.optimizer.decay_exclude == std::vector<std::string>{"norm", "bias"});
+  CHECK(job.optimizer.decay_exclude == std::vector{DecayKind::norm, DecayKind::bias});
 }
 
 TEST_CASE("the table's defaults are those of a default JobSpec", "[spec]") {
@@ -149,6 +150,25 @@ TEST_CASE("stronger layers win, and say so", "[spec]") {
   CHECK(circle.diagnostics.front().code == "E0106");
 }
 
+TEST_CASE("words that stand for no file and no command are read once", "[spec]") {
+  const auto parsed = [](const std::vector<std::string>& settings) {
+    ParsedJob job = parse_job({.text = starter_job("gpt2-124m"), .file = "job.json", .overrides = settings});
+    INFO(render(job.diagnostics, false));
+    REQUIRE(job.ok());
+    // The resolved spec has the same text, and means the same.
+    const ParsedJob again = parse_job({.text = job.resolved_json, .file = "job.json"});
+    CHECK(again.job.data.tokenizer == job.job.data.tokenizer);
+    CHECK(again.job.launcher.shell.command() == job.job.launcher.shell.command());
+    return job.job;
+  };
+  CHECK_FALSE(parsed({"data.tokenizer="}).data.tokenizer.is_given());
+  CHECK(parsed({"data.tokenizer=bytes"}).data.tokenizer == data::TokenizerChoice::bytes());
+  CHECK(parsed({"data.tokenizer=/tok/bytes"}).data.tokenizer == data::TokenizerChoice::file("/tok/bytes"));
+  CHECK(parsed({}).launcher.shell.command() == "ssh");
+  CHECK(parsed({"launcher.shell=none"}).launcher.shell.command() == std::nullopt);
+  CHECK(parsed({"launcher.shell=ssh -F none"}).launcher.shell.command() == "ssh -F none");
+}
+
 TEST_CASE("a path is relative to the folder of the file it is written in, or to the current one with --set", "[spec]") {
   const TemporaryFolder temporary;
   const std::string& folder = temporary.path();
@@ -176,7 +196,7 @@ TEST_CASE("a path is relative to the folder of the file it is written in, or to 
   CHECK(job.data.train[3].path == folder + "/base/d");   // as the file system sees it, not as text
   CHECK(job.data.val[0].path == here + "/w.idx");
   CHECK(job.data.val[1].path == here + "/v.idx");
-  CHECK(job.data.tokenizer == "bytes");
+  CHECK(job.data.tokenizer.is_bytes());
   CHECK(job.model.init_from == folder + "/base/weights");
   CHECK(job.checkpoint.dir == folder + "/out");
   CHECK(job.observability.run_dir == here + "/runs");

@@ -54,6 +54,7 @@ struct Filler {
       RecordOf<T>::fields(*this, value);
     else if constexpr (std::is_same_v<T, ErrorCode>) value = ErrorCode::kIo;
     else if constexpr (Worded<T>) value = value == T(1) ? T(0) : T(1);
+    else if constexpr (TextForm<T>) value = T::of(fmt::format("text {}", count));
     else if constexpr (std::is_same_v<T, bool>) value = !value;
     else if constexpr (std::is_integral_v<T>) value = T(count);
     else if constexpr (std::is_floating_point_v<T>) value = T(count) + T(0.25);
@@ -254,7 +255,7 @@ SupervisorFile supervisor_record() {
 }
 SlurmRecord slurm_record() { return {.jobs = {"12", "13"}, .name = "n", .chain = true, .requeue = false}; }
 data::Sidecar sidecar() {
-  return {.tokenizer = "bytes",
+  return {.tokenizer = data::TokenizerChoice::bytes(),
           .tokenizer_sha256 = "ab",
           .vocab_size = 256,
           .end_of_text = 255,
