@@ -16,12 +16,13 @@ const EffectiveValue* value_at(const ParsedJob& job, const std::string& path) {
   return found == job.values.end() ? nullptr : &*found;
 }
 
-Change class_of(const std::string& path, const ParsedJob& now) {
-  // gpt2 learns a vector for each position, so there the longest sequence is part of the shape.
-  if (path == "model.max_seq_len" && !kind_of(now.job.model.family).rotary) return Change::never;
+FieldChange change_of(const std::string& path, const std::string& before, const std::string& now,
+                      const JobSpec& job) {
   const spec::Field* field = spec::find_field(path);
   ENSURE(field, "{} is not in the field table", path);
-  return field->change;
+  const bool learned = !kind_of(job.model.family).rotary;
+  const bool shape = learned && field->where_learned == spec::WhereLearned::part_of_shape;
+  return {path, before, now, shape ? Change::never : field->change, field->bits_by, field->part};
 }
 
 /// The field that gave `path` its value: itself, or its alternative in another unit.
@@ -50,10 +51,10 @@ std::vector<FieldChange> changed_fields(const ParsedJob& before, const ParsedJob
   for (const EffectiveValue& value : now.values) {
     const EffectiveValue* old = value_at(before, value.path);
     if (old && old->value == value.value) continue;
-    changes.push_back({value.path, old ? old->value : "", value.value, class_of(value.path, now)});
+    changes.push_back(change_of(value.path, old ? old->value : "", value.value, now.job));
   }
   for (const EffectiveValue& old : before.values)
-    if (!value_at(now, old.path)) changes.push_back({old.path, old.value, "", class_of(old.path, now)});
+    if (!value_at(now, old.path)) changes.push_back(change_of(old.path, old.value, "", now.job));
   return changes;
 }
 

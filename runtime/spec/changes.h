@@ -13,6 +13,8 @@ namespace trainctl {
 struct FieldChange {
   std::string path, before, now;   ///< "data.train.0.weight"; JSON texts of both values, "": not given
   Change change = Change::free;
+  BitsBy bits_by = BitsBy::change;
+  SpecPart part = SpecPart::top;
 };
 /// All differences in the order of the field table, then the fields that only `before` has.
 std::vector<FieldChange> changed_fields(const ParsedJob& before, const ParsedJob& now);

@@ -125,9 +125,8 @@ void check_pipeline(Resolution& r) {
 void check_lanes(Resolution& r) {
   const ParallelSpec& p = r.job.parallelism;
   const BatchSpec& b = r.job.batch;
-  const bool automatic = !r.given("parallelism.lanes");
   if (r.sound({"parallelism.lanes"}) && !power_of_two(p.lanes)) {
-    if (automatic || r.value_text("parallelism.lanes") == "\"auto\"")
+    if (r.is_auto(*find_field("parallelism.lanes")))
       r.report("E0305", "the data parallel size must be a power of two", {"parallelism.data"},
                {fmt::format("use {} or {}", power_of_two_up_to(p.data), 2 * power_of_two_up_to(p.data))});
     else
@@ -252,8 +251,10 @@ void check_training(Resolution& r) {
   if (r.sound({"schedule.lr", "schedule.min_lr"}) && s.min_lr > s.lr)
     r.report("E0232", "the lowest learning rate is above the highest", {"schedule.min_lr", "schedule.lr"},
              {"use at most schedule.lr"});
-  for (const std::string list : {"data.train", "data.val"}) {
-    const std::vector<DataSource>& sources = list == "data.train" ? r.job.data.train : r.job.data.val;
+  for (const Field& field : fields()) {
+    if (!field.sources) continue;
+    const std::string& list = field.path;
+    const std::vector<DataSource>& sources = r.job.data.*field.sources;
     std::set<std::string> names;
     for (size_t i = 0; i < sources.size(); ++i) {
       const std::string entry = fmt::format("{}.{}", list, i);

@@ -21,28 +21,26 @@ using spec::Resolution;
 using spec::Setting;
 using Json = nlohmann::ordered_json;
 
-const std::vector<DataSource>& sources_of(const JobSpec& job, const std::string& list) {
-  return list == "data.train" ? job.data.train : job.data.val;
+/// Whether the field is "auto" in the resolved spec: so that it can be resumed on another mesh. Lanes become a
+/// number, because they are fixed when the run is launched.
+bool stays_auto(const Resolution& r, const Field& field) {
+  return r.is_auto(field) && !field.decided_at_birth;
 }
 
-/// The value of a field in the resolved spec, from JobSpec or from the settings. "auto" stays auto,
-/// so that the resolved spec can be resumed on another mesh; lanes become a number, because they are fixed
-/// when the run is launched.
+/// The value of a field in the resolved spec, from JobSpec or from the settings.
 std::string resolved_text(const Resolution& r, const Field& field) {
-  const auto setting = r.settings.find(field.path);
-  const bool known = setting != r.settings.end();
-  const bool automatic = known && std::holds_alternative<std::string>(setting->second) &&
-                         std::get<std::string>(setting->second) == "auto";
-  if (automatic && (field.accepts_auto || field.path == "device") && !field.decided_at_birth) return "\"auto\"";
+  if (stays_auto(r, field)) return "\"auto\"";
   if (field.get) return json_of(field.get(r.job));
-  return known ? json_of(setting->second) : "";
+  const auto setting = r.settings.find(field.path);
+  return setting == r.settings.end() ? "" : json_of(setting->second);
 }
 
-std::string origin_of(const Resolution& r, const std::string& path) {
-  if (r.given(path)) return r.origin(path);
+/// The path that gave the field its value: its own, or that of its alternative in another unit.
+std::string giver_of(const Resolution& r, const std::string& path) {
+  if (r.given(path)) return path;
   for (const spec::Alternatives& pair : spec::alternatives())
-    if (pair.second == path && r.given(pair.first)) return r.origin(pair.first);
-  return "default";
+    if (pair.second == path && r.given(pair.first)) return pair.first;
+  return path;
 }
 
 /// Every effective value, in the order of the table.
@@ -50,22 +48,24 @@ std::vector<EffectiveValue> effective_values(const Resolution& r) {
   std::vector<EffectiveValue> values;
   for (const Field& field : spec::fields()) {
     if (!field.in_resolved || field.set_in_source) continue;
-    if (field.path == "model.position.theta" && !kind_of(r.job.model.family).rotary)
-      continue;  // means nothing there
+    if (field.where_learned == spec::WhereLearned::nothing && !kind_of(r.job.model.family).rotary) continue;
     if (field.type == spec::Type::source_list) {
-      const std::vector<DataSource>& sources = sources_of(r.job, field.path);
+      const std::vector<DataSource>& sources = r.job.data.*field.sources;
       for (size_t i = 0; i < sources.size(); ++i)
         for (const Field& f : spec::fields()) {
           if (f.section() != field.path + "[]") continue;
           const std::string path = fmt::format("{}.{}.{}", field.path, i, f.leaf());
           if (const std::optional<Setting> setting = f.get_from_source(sources[i]))
-            values.push_back({path, json_of(*setting), json_of(*setting), r.origin(path)});
+            values.push_back(
+                {path, json_of(*setting), json_of(*setting), r.origin(path), r.given_by_override(path)});
         }
       continue;
     }
     const std::string text = resolved_text(r, field);
     const std::string meaning = field.get ? json_of(field.get(r.job)) : text;
-    values.push_back({field.path, text, meaning, origin_of(r, field.path)});
+    const std::string giver = giver_of(r, field.path);
+    values.push_back({field.path, text, meaning, r.origin(giver), r.given_by_override(giver),
+                      stays_auto(r, field)});
   }
   return values;
 }
@@ -104,7 +104,7 @@ std::vector<std::pair<std::string, std::string>> fixed_values(const JobSpec& job
       values.emplace_back(field.path, json_of(field.get(job)));
       continue;
     }
-    const std::vector<DataSource>& sources = sources_of(job, field.path);
+    const std::vector<DataSource>& sources = job.data.*field.sources;
     values.emplace_back(field.path, fmt::format("{} sources", sources.size()));
     for (size_t i = 0; i < sources.size(); ++i)
       for (const Field& f : spec::fields())
@@ -175,8 +175,9 @@ ParsedJob with_decided(const ParsedJob& job, const std::vector<std::string>& val
   for (EffectiveValue& value : decided.values) {
     const auto before = std::find_if(job.values.begin(), job.values.end(),
                                      [&](const EffectiveValue& v) { return v.path == value.path; });
-    const bool is_decided = value.origin == "--set" || before == job.values.end();
+    const bool is_decided = value.by_override || before == job.values.end();
     value.origin = is_decided ? origin : before->origin;
+    value.by_override = !is_decided && before->by_override;
   }
   decided.origins_json = origins_json_of(decided.values);
   decided.diagnostics = job.diagnostics;

@@ -40,6 +40,8 @@ struct EffectiveValue {
   std::string value;    ///< JSON text as in the resolved spec; "auto" stays auto
   std::string meaning;  ///< the value chosen for "auto"; otherwise the same as value
   std::string origin;   ///< as in origins_json
+  bool by_override = false;  ///< given with --set
+  bool is_auto = false;      ///< an amount that is "auto": it follows from other fields
 };
 
 struct ParsedJob {

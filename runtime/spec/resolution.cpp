@@ -41,6 +41,18 @@ bool Resolution::given_by_user(const std::string& path) const {
          sources.at(static_cast<size_t>(found->second.source)).kind != Source::Kind::preset;
 }
 
+bool Resolution::given_by_override(const std::string& path) const {
+  const auto found = places_.find(path);
+  return found != places_.end() &&
+         sources.at(static_cast<size_t>(found->second.source)).kind == Source::Kind::override_;
+}
+
+bool Resolution::is_auto(const Field& field) const {
+  const auto setting = settings.find(field.path);
+  return setting != settings.end() && field.accepts_auto &&
+         std::holds_alternative<std::string>(setting->second);
+}
+
 std::map<std::string, RelatedPlace> Resolution::given_places() const {
   std::map<std::string, RelatedPlace> given;
   for (const auto& [path, place] : places_) {

@@ -36,6 +36,10 @@ class Resolution {
   bool given(const std::string& path) const { return places_.count(path) != 0; }
   /// Whether a user, not a preset, gave the value.
   bool given_by_user(const std::string& path) const;
+  /// Whether --set gave the value.
+  bool given_by_override(const std::string& path) const;
+  /// Whether the value was given as "auto" and is derived from others.
+  bool is_auto(const Field& field) const;
   /// The places of all given values, also of presets, by path.
   std::map<std::string, RelatedPlace> given_places() const;
   /// The source of the value of `path`, for --show-origin: "job.json:41", "--set", "default", ...

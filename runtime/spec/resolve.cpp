@@ -193,7 +193,7 @@ class Resolver {
       mistyped(field, value, path);
       return;
     }
-    std::vector<DataSource>& sources = path == "data.train" ? r_.job.data.train : r_.job.data.val;
+    std::vector<DataSource>& sources = r_.job.data.*field.sources;
     for (size_t i = 0; i < value.items.size(); ++i) {
       const std::string entry = fmt::format("{}.{}", path, i);
       sources.emplace_back();

@@ -118,6 +118,9 @@ class Declare {
   Declare& names(Names what) { return self().names = what, *this; }
   Declare& identifier() { return self().identifier = true, *this; }
   Declare& on_change(Change change) { return self().change = change, *this; }
+  Declare& bits_by(BitsBy what) { return self().bits_by = what, *this; }
+  Declare& where_learned(WhereLearned meaning) { return self().where_learned = meaning, *this; }
+  Declare& sources(std::vector<DataSource> DataSpec::*list) { return self().sources = list, *this; }
   Declare& decided_at_birth() { return self().decided_at_birth = true, *this; }
   Declare& not_resolved() { return self().in_resolved = false, *this; }
   Declare& also(std::vector<std::string> names) { return self().other_names = std::move(names), *this; }
@@ -140,13 +143,17 @@ class DeclareSection {
  public:
   DeclareSection(std::vector<Field>& table, std::vector<Section>& sections, std::string path,
                  std::string text, Change change)
-      : table_(table), prefix_(path.empty() ? "" : path + "."), change_(change) {
+      : table_(table),
+        prefix_(path.empty() ? "" : path + "."),
+        part_(of_word<SpecPart>(path.substr(0, path.find('.'))).value()),
+        change_(change) {
     if (!text.empty()) sections.push_back({std::move(path), std::move(text)});
   }
   Declare field(Type type, const std::string& leaf, std::string text,
                 std::vector<std::string> choices = {}) {
     Field f;
     f.path = prefix_ + leaf;
+    f.part = part_;
     f.type = type;
     f.text = std::move(text);
     f.choices = std::move(choices);
@@ -172,6 +179,7 @@ class DeclareSection {
  private:
   std::vector<Field>& table_;
   std::string prefix_;
+  SpecPart part_;
   Change change_;
 };
 

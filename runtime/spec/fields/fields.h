@@ -35,9 +35,13 @@ enum class Names { no_file, file, file_or_bytes, program };
 /// This rule as text for `explain` and the schema; "" for `no_file`.
 const char* path_rule(Names names);
 
+/// What a field means where positions are learned, not rotary.
+enum class WhereLearned { same, nothing, part_of_shape };
+
 /// One field. `path` of a field of the data lists is "data.train[].weight".
 struct Field {
   std::string path;
+  SpecPart part = SpecPart::top;
   Type type = Type::text;
   std::string text;  ///< description for users, in Markdown
   Unit unit = Unit::none;
@@ -51,6 +55,9 @@ struct Field {
   bool required = false, accepts_auto = false, identifier = false;
   Names names = Names::no_file;
   Change change = Change::free;          ///< effect of a new value on an existing run
+  BitsBy bits_by = BitsBy::change;
+  WhereLearned where_learned = WhereLearned::same;
+  std::vector<DataSource> DataSpec::*sources = nullptr;  ///< of a source list
   bool decided_at_birth = false;         ///< the resolved spec has a number in place of `auto`
   bool in_resolved = true;               ///< false: the resolved spec has another field with its meaning
   std::vector<std::string> other_names;  ///< other common names, for suggestions

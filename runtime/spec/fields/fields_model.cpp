@@ -45,6 +45,7 @@ void declare_job(std::vector<Field>& table, std::vector<Section>& sections) {
       .to(IN_JOB(device))
       .alias("gpu", "cuda")
       .on_change(Change::numerics)
+      .bits_by(BitsBy::device)
       .fallback(std::string("auto"));
 }
 
@@ -120,6 +121,7 @@ void declare_model_widths(std::vector<Field>& table, std::vector<Section>& secti
                "Longest sequence the model is made for; gpt2 learns one position vector for each.")
       .to(IN_JOB(model.max_seq_len))
       .on_change(Change::branch)
+      .where_learned(WhereLearned::part_of_shape)
       .from(1)
       .upto(1 << 24)
       .fallback_text("the preset's; required without one")
@@ -159,6 +161,7 @@ void declare_model_details(std::vector<Field>& table, std::vector<Section>& sect
       .not_resolved();
   position.number("theta", "Base of the rotary frequencies (llama only).")
       .to(IN_JOB(model.rope_theta))
+      .where_learned(WhereLearned::nothing)
       .above(0)
       .fallback(10000.0)
       .also({"rope_theta"})
@@ -182,9 +185,11 @@ void declare_model_details(std::vector<Field>& table, std::vector<Section>& sect
 }
 
 void declare_sources(std::vector<Field>& table, std::vector<Section>& sections, const std::string& list,
-                     const char* what, Change change, bool required) {
+                     std::vector<DataSource> DataSpec::*members, const char* what, Change change,
+                     bool required) {
   DeclareSection data(table, sections, "data", "", change);
   Declare all = data.field(Type::source_list, list, what);
+  all.sources(members);
   if (required) all.required();
   all.example("[{\"path\": \"data/" + list + ".idx\"}]");
   DeclareSection entry(table, sections, "data." + list + "[]", "", change);
@@ -236,8 +241,9 @@ void declare_data(std::vector<Field>& table, std::vector<Section>& sections) {
       .fallback(std::string())
       .on_change(Change::free)
       .example("\"tok/tokenizer.model\"");
-  declare_sources(table, sections, "train", "Training data: a mixture of token sources.", Change::branch, true);
-  declare_sources(table, sections, "val", "Validation data.", Change::free, false);
+  declare_sources(table, sections, "train", &DataSpec::train, "Training data: a mixture of token sources.",
+                  Change::branch, true);
+  declare_sources(table, sections, "val", &DataSpec::val, "Validation data.", Change::free, false);
   data.integer("seq_len", "Tokens in a training sequence.")
       .to(IN_JOB(data.seq_len))
       .from(1)

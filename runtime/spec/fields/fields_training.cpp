@@ -32,6 +32,7 @@ void declare_batch(std::vector<Field>& table, std::vector<Section>& sections) {
                "less memory.")
       .to(IN_JOB(batch.micro_sequences))
       .on_change(Change::numerics)
+      .bits_by(BitsBy::sum_order)
       .from(1)
       .upto(1 << 20)
       .unit(Unit::sequences)
@@ -55,6 +56,7 @@ void declare_parallelism(std::vector<Field>& table, std::vector<Section>& sectio
                "`model.ffn_size`.")
       .to(IN_JOB(parallelism.tensor))
       .on_change(Change::numerics)
+      .bits_by(BitsBy::sum_order)
       .from(1)
       .upto(1024)
       .fallback(int64_t{1})
@@ -118,7 +120,8 @@ void declare_execution(std::vector<Field>& table, std::vector<Section>& sections
               "does not carry them (CPUs, transport host), `fast` does what `exact` does.")
       .to(IN_JOB(parallelism.reduction))
       .fallback(std::string("exact"))
-      .on_change(Change::numerics);
+      .on_change(Change::numerics)
+      .bits_by(BitsBy::sum_order);
   parallel
       .choice("pipeline_schedule", schedule_names(), schedules_text())
       .to(IN_JOB(parallelism.schedule))
@@ -150,6 +153,7 @@ void declare_execution(std::vector<Field>& table, std::vector<Section>& sections
       .upto(1 << 20)
       .or_auto("parallelism.data")
       .on_change(Change::numerics)
+      .bits_by(BitsBy::sum_order)
       .decided_at_birth()
       .example("8");
   parallel.number("bucket_mib", "Size of the buckets in which gradients are reduced.")

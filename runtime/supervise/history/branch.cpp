@@ -59,7 +59,7 @@ std::unique_ptr<ckpt::Checkpoint> open_branch_point(FileSystem& fs, const std::s
 /// Whether the branch reads on where the checkpoint's data stopped: the same tokens, cut and shuffled alike.
 bool same_data(const BranchPoint& from, const std::vector<FieldChange>& changes, const std::string& data_json) {
   for (const FieldChange& change : changes)
-    if (change.path.starts_with("data.") && change.change >= Change::numerics) return false;
+    if (change.part == SpecPart::data && change.change >= Change::numerics) return false;
   const json extra = try_parse_json(from.state.extra_json);
   if (!extra.is_object() || !extra.contains("data")) return false;
   return changed_data(dump_json(json{{"train", extra["data"]}}), data_json).is_none();

@@ -94,23 +94,22 @@ LaunchPreview preview_launch(const LaunchRequest& request, FileSystem& fs) {
 
 namespace {
 
-std::string origin_of(const ParsedJob& job, const std::string& path) {
-  for (const EffectiveValue& value : job.values)
-    if (value.path == path) return value.origin;
-  return "";
+bool given_by_override(const ParsedJob& job, const std::string& path) {
+  return std::any_of(job.values.begin(), job.values.end(),
+                     [&](const EffectiveValue& v) { return v.path == path && v.by_override; });
 }
 
 /// A branch that is launched with its parent's own job.json is another run.
 ParsedJob without_run_id_of_parent(const ParsedJob& job, const BranchPoint& from) {
   const bool parents = job.job.observability.run_id == from.job.job.observability.run_id;
-  if (!parents || origin_of(job, "observability.run_id") == "--set") return job;
+  if (!parents || given_by_override(job, "observability.run_id")) return job;
   return with_decided(job, {"observability.run_id="}, "default");
 }
 
 /// And saves in a folder of its own.
 ParsedJob with_own_checkpoint_dir(const ParsedJob& job, const BranchPoint& from, const std::string& id) {
   const std::string& dir = job.job.checkpoint.dir;
-  if (dir.empty() || dir != from.job.job.checkpoint.dir || origin_of(job, "checkpoint.dir") == "--set")
+  if (dir.empty() || dir != from.job.job.checkpoint.dir || given_by_override(job, "checkpoint.dir"))
     return job;
   return with_decided(job, {fmt::format("checkpoint.dir={}-{}", dir, id)},
                       "the parent's, with the id of this run");

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <set>
 
 #include "ckpt/checkpoint.h"
 #include "ckpt/memory_folder.h"
@@ -95,7 +94,7 @@ std::vector<std::string> with_world_size(const ParsedJob& before, std::vector<st
   }
   const auto is_auto = [&](const char* path) {
     return std::any_of(before.values.begin(), before.values.end(),
-                       [&](const EffectiveValue& v) { return v.path == path && v.value == "\"auto\""; });
+                       [&](const EffectiveValue& v) { return v.path == path && v.is_auto; });
   };
   if (!some || is_auto("parallelism.world_size") || tensor * pipeline * data == run.world_size)
     return overrides;
@@ -277,16 +276,15 @@ void check_belongs(const ckpt::Checkpoint* checkpoint, const ResumeRequest& requ
 std::vector<FieldChange> changes_since(const ParsedJob& before, const ParsedJob& now) {
   std::vector<FieldChange> changes = changed_fields(before, now);
   // What `auto` came to is compared by what computes, see describe_numerics.
-  std::erase_if(changes, [](const FieldChange& c) { return c.path == "device" && c.before == "\"auto\""; });
+  if (before.job.device == DeviceChoice::automatic)
+    std::erase_if(changes, [](const FieldChange& c) { return c.bits_by == BitsBy::device; });
   return changes;
 }
 
 /// Whether the numbers change for another reason than the order of sums, which describe_change judges.
 bool changes_numbers(const std::vector<FieldChange>& changes) {
-  static const std::set<std::string> kJudged = {"device", "parallelism.tensor", "parallelism.lanes",
-                                                "parallelism.reduction", "batch.micro_sequences"};
   return std::any_of(changes.begin(), changes.end(), [](const FieldChange& c) {
-    return c.change >= Change::numerics && !kJudged.count(c.path);
+    return c.change >= Change::numerics && c.bits_by == BitsBy::change;
   });
 }
 
@@ -296,7 +294,7 @@ void print_changes(Console& console, const std::vector<FieldChange>& changes, co
   const bool same = numerics_before == numerics && !changes_numbers(changes);
   const std::string mesh = describe_change(before, now, same);
   const bool same_bits = same && std::none_of(changes.begin(), changes.end(), [](const FieldChange& c) {
-                           return c.change >= Change::numerics && c.path != "device";
+                           return c.change >= Change::numerics && c.bits_by != BitsBy::device;
                          });
   const std::string none = (changes.empty() ? "none: " : "the mesh stays: ") + mesh_text(now) +
                            (same_bits ? ", the same bits" : "");
@@ -305,7 +303,7 @@ void print_changes(Console& console, const std::vector<FieldChange>& changes, co
     console.note(fmt::format("            {} · {}{}", describe(change), name_of(change.change),
                              change.change == Change::numerics ? " from here on" : ""));
   if (std::any_of(changes.begin(), changes.end(),
-                  [](const FieldChange& c) { return c.path.starts_with("schedule."); }))
+                  [](const FieldChange& c) { return c.part == SpecPart::schedule; }))
     console.note(fmt::format("schedule    step {} has lr {:.4g} (without the change {:.4g})", step + 1,
                              learning_rate(now.schedule, step), learning_rate(before.schedule, step)));
   console.note("numerics    " + describe_numerics(numerics_before, numerics));

@@ -50,6 +50,8 @@ const std::vector<Broken> kOverrides = {
       "E0312 tensor parallel size must divide the number of KV heads",
       "E0313 with sequence_parallel the tensor parallel size must divide the 64 rows of a micro-batch"}},
     {{"parallelism.data=3", "parallelism.world_size=12"}, {"E0305 the data parallel size must be a power of two"}},
+    {{"parallelism.data=3", "parallelism.world_size=12", "parallelism.lanes=auto"},
+     {"E0305 the data parallel size must be a power of two"}},
     {{"parallelism.lanes=6"}, {"E0306 the number of lanes must be a power of two"}},
     {{"parallelism.lanes=1"}, {"E0305 the data parallel size must divide the number of lanes"}},
     {{"parallelism.pipeline=8", "parallelism.world_size=32"}, {"E0303 4 layers cannot fill 8 virtual stages"}},
