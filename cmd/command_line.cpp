@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "runtime/base/problem.h"
 #include "runtime/spec/suggest.h"
 
 namespace trainctl::cmd {
@@ -19,10 +20,10 @@ CLI::App* chosen(CLI::App& app) {
   return deepest;
 }
 
-/// One sentence on a word that no option or command takes, "" if every word was understood.
-std::string unknown_word(CLI::App& app) {
+/// A word that no option or command takes.
+Problem unknown_word(CLI::App& app) {
   const std::vector<std::string> extras = app.remaining(true);
-  if (extras.empty()) return "";
+  if (extras.empty()) return Problem::none();
   const std::string word = extras.front();
   const CommandLine command(chosen(app));
   const bool flag = word.size() > 1 && word[0] == '-';
@@ -37,8 +38,9 @@ std::string unknown_word(CLI::App& app) {
   const std::string where = command.full_name();
   const std::string what = flag ? "option" : known.empty() ? "argument" : "command";
   const std::vector<std::string> near = closest(word.substr(0, word.find('=')), known, 1);
-  return fmt::format("{} has no {} `{}`; {}", where, what, word,
-                     near.empty() ? fmt::format("see `{} --help`", where) : fmt::format("did you mean `{}`?", near[0]));
+  const std::string advice =
+      near.empty() ? fmt::format("see `{} --help`", where) : fmt::format("did you mean `{}`?", near[0]);
+  return Problem(fmt::format("{} has no {} `{}`; {}", where, what, word, advice));
 }
 
 /// CLI11's own range check prints six decimals and names its bounds twice.
@@ -190,8 +192,8 @@ CommandLineProgram::Outcome CommandLineProgram::parse(int argc, const char* cons
   } catch (const CLI::CallForHelp&) {
     return {Outcome::print, CommandLine(chosen(*app_)).help()};
   } catch (const CLI::ParseError& error) {
-    const std::string unknown = unknown_word(*app_);
-    if (!unknown.empty()) return {Outcome::misused, unknown};
+    if (const Problem unknown = unknown_word(*app_); unknown.exists())
+      return {Outcome::misused, unknown.text()};
     const CommandLine command(chosen(*app_));
     return {Outcome::misused, fmt::format("{}; see `{} --help`", in_our_words(error, command), command.full_name())};
   }

@@ -13,32 +13,32 @@ std::optional<Schedule> schedule_named(const std::string& name) {
   return std::nullopt;
 }
 
-std::optional<std::string> shape_problem(const PipelineShape& shape) {
+Problem shape_problem(const PipelineShape& shape) {
   const auto too_small = [](const char* what, int value) {
-    return fmt::format("{} = {} is less than 1; use at least 1", what, value);
+    return Problem(fmt::format("{} = {} is less than 1; use at least 1", what, value));
   };
   if (shape.stages < 1) return too_small("stages", shape.stages);
   if (shape.virtual_stages < 1) return too_small("virtual_stages", shape.virtual_stages);
   if (shape.micro_batches < 1) return too_small("micro_batches", shape.micro_batches);
   if (!kind_of(shape.schedule).virtual_stages) {
-    if (shape.virtual_stages == 1) return std::nullopt;
-    return fmt::format(
+    if (shape.virtual_stages == 1) return Problem::none();
+    return Problem(fmt::format(
         "virtual_stages = {} does not suit the schedule {}, which has 1; use 1, or the schedule interleaved",
-        shape.virtual_stages, name_of(shape.schedule));
+        shape.virtual_stages, name_of(shape.schedule)));
   }
   const int over = shape.micro_batches % shape.stages;
-  if (over == 0) return std::nullopt;
+  if (over == 0) return Problem::none();
   const int more = shape.micro_batches - over + shape.stages;
   const std::string fewer =
       shape.micro_batches > over ? fmt::format("{} or ", shape.micro_batches - over) : "";
-  return fmt::format(
+  return Problem(fmt::format(
       "micro_batches = {} is not divisible by stages = {}, which the schedule {} needs; use {}{}",
-      shape.micro_batches, shape.stages, name_of(shape.schedule), fewer, more);
+      shape.micro_batches, shape.stages, name_of(shape.schedule), fewer, more));
 }
 
 std::vector<Program> make_programs(const PipelineShape& shape) {
-  const auto problem = shape_problem(shape);
-  ENSURE(!problem, "{}", *problem);
+  const Problem problem = shape_problem(shape);
+  ENSURE(problem.is_none(), "{}", problem.text_or_empty());
   std::vector<Program> programs;
   for (int stage = 0; stage < shape.stages; ++stage)
     programs.push_back(kind_of(shape.schedule).program(shape, stage));
@@ -53,7 +53,7 @@ void join_halves(Program& program) {
 
 std::optional<double> closed_form_bubble(const PipelineShape& shape) {
   const ScheduleKind& kind = kind_of(shape.schedule);
-  if (shape_problem(shape) || !kind.bubble) return std::nullopt;
+  if (shape_problem(shape).exists() || !kind.bubble) return std::nullopt;
   return kind.bubble(shape);
 }
 

@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/problem.h"
+
 namespace trainctl::parallel {
 
 /// A row of the table of schedules (schedules.h). Named here are those that code speaks of; further rows have
@@ -61,15 +63,15 @@ std::vector<Program> make_programs(const PipelineShape&);
 /// both halves together.
 void join_halves(Program& program);
 
-/// Why a shape cannot be scheduled, as one sentence, or nothing (e.g. interleaved needs micro_batches divisible by stages;
-/// gpipe, 1f1b and zb-h1 have virtual_stages == 1).
-std::optional<std::string> shape_problem(const PipelineShape&);
+/// Why a shape cannot be scheduled (e.g. interleaved needs micro_batches divisible by stages; gpipe, 1f1b and
+/// zb-h1 have virtual_stages == 1).
+Problem shape_problem(const PipelineShape&);
 
 struct CheckResult {
-  std::string problem;               ///< empty: the programs are correct
+  Problem problem = Problem::none();
   std::vector<int> peak_in_flight;   ///< per stage: most (virtual_stage, micro_batch) pairs whose activations
                                      ///< are held at once
-  bool ok() const { return problem.empty(); }
+  bool ok() const { return problem.is_none(); }
 };
 /// Runs the programs abstractly: sends are buffered (never block), receives block. Proves: every stage ends,
 /// every send is received in order (per kind of message) with the right contents, each pair is computed

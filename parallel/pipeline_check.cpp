@@ -79,9 +79,9 @@ class Checker {
         StageState& state = stages_[static_cast<size_t>(stage)];
         const Program& program = programs_[static_cast<size_t>(stage)];
         while (state.next < program.size() && !waits(stage, program[state.next])) {
-          if (auto problem = execute(stage, program[state.next]); !problem.empty()) {
-            result.problem = fmt::format("stage {}, instruction {}: {}: {}", stage, state.next,
-                                         text_of(program[state.next]), problem);
+          if (const Problem problem = execute(stage, program[state.next]); problem.exists()) {
+            result.problem = Problem(fmt::format("stage {}, instruction {}: {}: {}", stage, state.next,
+                                                 text_of(program[state.next]), problem.text()));
             break;
           }
           ++state.next;
@@ -129,19 +129,19 @@ class Checker {
   }
 
   /// Executes one instruction; returns what is wrong with it, or nothing.
-  std::string execute(int stage, const Instruction& instruction) {
+  Problem execute(int stage, const Instruction& instruction) {
     StageState& state = stages_[static_cast<size_t>(stage)];
     const auto [op, virtual_stage, micro_batch] = instruction;
-    if (state.stepped) return "it comes after step";
+    if (state.stepped) return Problem("it comes after step");
     if (op == Op::step) return execute_step(state);
     if (virtual_stage < 0 || virtual_stage >= shape_.virtual_stages)
-      return fmt::format("a stage has {} virtual stages", shape_.virtual_stages);
+      return Problem(fmt::format("a stage has {} virtual stages", shape_.virtual_stages));
     if (op == Op::reduce) return execute_reduce(state, virtual_stage);
     if (micro_batch < 0 || micro_batch >= shape_.micro_batches) {
-      return fmt::format("a step has {} micro-batches", shape_.micro_batches);
+      return Problem(fmt::format("a step has {} micro-batches", shape_.micro_batches));
     }
     Pair& own = pair(stage, virtual_stage, micro_batch);
-    if (own[op]) return "it was done before";
+    if (own[op]) return Problem("it was done before");
     own[op] = true;
     switch (op) {
       case Op::receive_activation:
@@ -154,113 +154,116 @@ class Checker {
       case Op::reduce:
       case Op::step: break;
     }
-    return "no such instruction";
+    return Problem("no such instruction");
   }
 
-  std::string execute_step(StageState& state) {
+  Problem execute_step(StageState& state) {
     const auto missing = std::find(state.reduced.begin(), state.reduced.end(), false);
     if (missing != state.reduced.end()) {
-      return fmt::format("virtual stage {} is not reduced yet", missing - state.reduced.begin());
+      return Problem(fmt::format("virtual stage {} is not reduced yet", missing - state.reduced.begin()));
     }
     state.stepped = true;
-    return "";
+    return Problem::none();
   }
 
-  std::string execute_reduce(StageState& state, int virtual_stage) {
+  Problem execute_reduce(StageState& state, int virtual_stage) {
     const int done = state.weights_done[static_cast<size_t>(virtual_stage)];
-    if (state.reduced[static_cast<size_t>(virtual_stage)]) return "it was done before";
+    if (state.reduced[static_cast<size_t>(virtual_stage)]) return Problem("it was done before");
     if (done != shape_.micro_batches) {
-      return fmt::format("only {} of {} micro-batches have their backward_weight", done,
-                         shape_.micro_batches);
+      return Problem(
+          fmt::format("only {} of {} micro-batches have their backward_weight", done, shape_.micro_batches));
     }
     state.reduced[static_cast<size_t>(virtual_stage)] = true;
-    return "";
+    return Problem::none();
   }
 
-  std::string execute_receive(int stage, const Instruction& instruction, Pair& own) {
+  Problem execute_receive(int stage, const Instruction& instruction, Pair& own) {
     const bool gradient = instruction.op == Op::receive_gradient;
     const int virtual_stage = global_virtual_stage(stage, instruction.virtual_stage);
-    if (virtual_stage == (gradient ? last_virtual_stage() : 0)) return "no virtual stage sends to it";
-    if (alone()) return "virtual stages on the same stage exchange no messages";
-    if (gradient && !own[Op::forward]) return "its forward has not run";
+    if (virtual_stage == (gradient ? last_virtual_stage() : 0))
+      return Problem("no virtual stage sends to it");
+    if (alone()) return Problem("virtual stages on the same stage exchange no messages");
+    if (gradient && !own[Op::forward]) return Problem("its forward has not run");
     std::deque<Message>& messages = inbox(stage, gradient);
     const Message message = messages.front();
     messages.pop_front();
     if (message.global_virtual_stage != virtual_stage || message.micro_batch != instruction.micro_batch) {
-      return fmt::format("the message that comes next is for virtual stage {} micro-batch {}",
-                         message.global_virtual_stage / shape_.stages, message.micro_batch);
+      return Problem(fmt::format("the message that comes next is for virtual stage {} micro-batch {}",
+                                 message.global_virtual_stage / shape_.stages, message.micro_batch));
     }
     if (!gradient) hold(stage, own);
-    return "";
+    return Problem::none();
   }
 
-  std::string execute_send(int stage, const Instruction& instruction, Pair& own) {
+  Problem execute_send(int stage, const Instruction& instruction, Pair& own) {
     const bool gradient = instruction.op == Op::send_gradient;
     const int virtual_stage = global_virtual_stage(stage, instruction.virtual_stage);
-    if (virtual_stage == (gradient ? 0 : last_virtual_stage())) return "there is no virtual stage to send to";
-    if (alone()) return "virtual stages on the same stage exchange no messages";
-    if (gradient && !own[Op::backward_input]) return "its backward_input has not run";
-    if (!gradient && !own[Op::forward]) return "its forward has not run";
+    if (virtual_stage == (gradient ? 0 : last_virtual_stage()))
+      return Problem("there is no virtual stage to send to");
+    if (alone()) return Problem("virtual stages on the same stage exchange no messages");
+    if (gradient && !own[Op::backward_input]) return Problem("its backward_input has not run");
+    if (!gradient && !own[Op::forward]) return Problem("its forward has not run");
     const int to = gradient ? previous(stage) : next(stage);
     inbox(to, gradient)
         .push_back({gradient ? virtual_stage - 1 : virtual_stage + 1, instruction.micro_batch});
-    return "";
+    return Problem::none();
   }
 
-  std::string execute_forward(int stage, const Instruction& instruction, Pair& own) {
+  Problem execute_forward(int stage, const Instruction& instruction, Pair& own) {
     if (global_virtual_stage(stage, instruction.virtual_stage) > 0) {
       if (alone() && !pair(stage, instruction.virtual_stage - 1, instruction.micro_batch)[Op::forward]) {
-        return "the forward of the previous virtual stage has not run";
+        return Problem("the forward of the previous virtual stage has not run");
       }
-      if (!alone() && !own[Op::receive_activation]) return "its activation was not received";
+      if (!alone() && !own[Op::receive_activation]) return Problem("its activation was not received");
     }
     hold(stage, own);
-    return "";
+    return Problem::none();
   }
 
-  std::string execute_backward_input(int stage, const Instruction& instruction, Pair& own) {
-    if (!own[Op::forward]) return "its forward has not run";
+  Problem execute_backward_input(int stage, const Instruction& instruction, Pair& own) {
+    if (!own[Op::forward]) return Problem("its forward has not run");
     if (global_virtual_stage(stage, instruction.virtual_stage) < last_virtual_stage()) {
       if (alone() &&
           !pair(stage, instruction.virtual_stage + 1, instruction.micro_batch)[Op::backward_input]) {
-        return "the backward_input of the next virtual stage has not run";
+        return Problem("the backward_input of the next virtual stage has not run");
       }
-      if (!alone() && !own[Op::receive_gradient]) return "its gradient was not received";
+      if (!alone() && !own[Op::receive_gradient]) return Problem("its gradient was not received");
     }
     return in_order(stages_[static_cast<size_t>(stage)].inputs_done, instruction);
   }
 
-  std::string execute_backward_weight(StageState& state, const Instruction& instruction, Pair& own) {
-    if (!own[Op::backward_input]) return "its backward_input has not run";
+  Problem execute_backward_weight(StageState& state, const Instruction& instruction, Pair& own) {
+    if (!own[Op::backward_input]) return Problem("its backward_input has not run");
     own.held = false;
     --state.held;
     return in_order(state.weights_done, instruction);
   }
 
   /// Gradients are summed in micro-batch order, whatever the schedule.
-  static std::string in_order(std::vector<int>& done, const Instruction& instruction) {
+  static Problem in_order(std::vector<int>& done, const Instruction& instruction) {
     int& next = done[static_cast<size_t>(instruction.virtual_stage)];
-    if (instruction.micro_batch != next) return fmt::format("it is the turn of micro-batch {}", next);
+    if (instruction.micro_batch != next)
+      return Problem(fmt::format("it is the turn of micro-batch {}", next));
     ++next;
-    return "";
+    return Problem::none();
   }
 
   /// Called when no stage can move: one waits without an end, or work was left out. A message cannot be left over: each
   /// is sent once, and the forward or backward_input it feeds would have been refused without it.
-  std::string what_is_left() {
-    if (auto problem = endless_wait(); !problem.empty()) return problem;
+  Problem what_is_left() {
+    if (Problem problem = endless_wait(); problem.exists()) return problem;
     for (int stage = 0; stage < shape_.stages; ++stage) {
       if (!stages_[static_cast<size_t>(stage)].stepped) {
-        return fmt::format("stage {}: the program ends without step", stage);
+        return Problem(fmt::format("stage {}: the program ends without step", stage));
       }
     }
     for (const auto& messages : inboxes_) ENSURE(messages.empty(), "{} messages left", messages.size());
-    return "";
+    return Problem::none();
   }
 
   /// Names a stage whose sender has ended: it causes all other waits. If there is none, the stages wait in a
   /// circle.
-  std::string endless_wait() {
+  Problem endless_wait() {
     const auto ended = [&](int stage) {
       return stages_[static_cast<size_t>(stage)].next == programs_[static_cast<size_t>(stage)].size();
     };
@@ -273,11 +276,12 @@ class Checker {
       const std::string where =
           fmt::format("stage {}, instruction {}: {}: ", stage, at, text_of(instruction));
       if (ended(from))
-        return where + fmt::format("waits for ever, stage {} has ended without sending it", from);
+        return Problem(
+            fmt::format("{}waits for ever, stage {} has ended without sending it", where, from));
       if (circle.empty())
         circle = where + fmt::format("waits for ever in a circle, stage {} waits too", from);
     }
-    return circle;
+    return Problem::of(std::move(circle));
   }
 
   const PipelineShape& shape_;
@@ -290,10 +294,10 @@ class Checker {
 
 CheckResult check_programs(const PipelineShape& shape, const std::vector<Program>& programs) {
   CheckResult result;
-  if (const auto problem = shape_problem(shape)) {
-    result.problem = *problem;
+  if (Problem problem = shape_problem(shape); problem.exists()) {
+    result.problem = std::move(problem);
   } else if (programs.size() != static_cast<size_t>(shape.stages)) {
-    result.problem = fmt::format("{} programs for {} stages", programs.size(), shape.stages);
+    result.problem = Problem(fmt::format("{} programs for {} stages", programs.size(), shape.stages));
   } else {
     result = Checker(shape, programs).run();
   }

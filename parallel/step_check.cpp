@@ -42,27 +42,28 @@ class StepChecker {
     }
   }
 
-  std::string run(const StepProgram& program) {
+  Problem run(const StepProgram& program) {
     for (size_t at = 0; at < program.size(); ++at)
-      if (auto problem = check(program[at]); !problem.empty())
-        return fmt::format("stage {}, action {}: {}: {}", shape_.stage, at, text_of(program[at]), problem);
-    if (auto problem = check_end(); !problem.empty())
-      return fmt::format("stage {}: {}", shape_.stage, problem);
-    return "";
+      if (const Problem problem = check(program[at]); problem.exists())
+        return Problem(fmt::format("stage {}, action {}: {}: {}", shape_.stage, at, text_of(program[at]),
+                                   problem.text()));
+    if (const Problem problem = check_end(); problem.exists())
+      return Problem(fmt::format("stage {}: {}", shape_.stage, problem.text()));
+    return Problem::none();
   }
 
  private:
   static constexpr int kFree = -1;
   using Holders = std::vector<std::vector<int>>;
 
-  std::string check(const Action& a) {
+  Problem check(const Action& a) {
     if (a.virtual_stage < 0 || a.virtual_stage >= int(shape_.virtual_stages.size()))
-      return fmt::format("the stage has {} virtual stages", shape_.virtual_stages.size());
+      return Problem(fmt::format("the stage has {} virtual stages", shape_.virtual_stages.size()));
     if (a.micro_batch < 0 || a.micro_batch >= shape_.pipeline.micro_batches)
-      return fmt::format("a step has {} micro-batches", shape_.pipeline.micro_batches);
+      return Problem(fmt::format("a step has {} micro-batches", shape_.pipeline.micro_batches));
     if (a.part < kAllParts || a.part >= parts(a))
-      return fmt::format("the virtual stage has {} parts", parts(a));
-    if (stepped_ && a.act != Act::gather) return "it comes after step";
+      return Problem(fmt::format("the virtual stage has {} parts", parts(a)));
+    if (stepped_ && a.act != Act::gather) return Problem("it comes after step");
     switch (a.act) {
       case Act::post_activation: return post(a, false);
       case Act::wait_activation: return wait(a, false);
@@ -82,7 +83,7 @@ class StepChecker {
       case Act::step: return step();
       case Act::gather: return gather(a);
     }
-    return "no such action";
+    return Problem("no such action");
   }
 
   int parts(const Action& a) const { return shape_.virtual_stages[size_t(a.virtual_stage)].count; }
@@ -103,113 +104,113 @@ class StepChecker {
 
   // ---- messages ---------------------------------------------------------------------------------------
 
-  std::string post(const Action& a, bool gradient) {
+  Problem post(const Action& a, bool gradient) {
     Pair& p = pair(a);
-    if (!receives(a, gradient)) return "no virtual stage sends to it";
-    if (gradient ? p.gradient_posted : p.input_posted) return "it was done before";
-    if (gradient && !p.forward) return "its forward has not run";
+    if (!receives(a, gradient)) return Problem("no virtual stage sends to it");
+    if (gradient ? p.gradient_posted : p.input_posted) return Problem("it was done before");
+    if (gradient && !p.forward) return Problem("its forward has not run");
     if (!gradient) {
       int& holder = input_holder_[size_t(a.virtual_stage)][size_t(input(a))];
-      if (holder != kFree) return fmt::format("its buffer holds micro-batch {}", holder);
+      if (holder != kFree) return Problem(fmt::format("its buffer holds micro-batch {}", holder));
       holder = a.micro_batch;
     }
     (gradient ? p.gradient_posted : p.input_posted) = true;
     posted_[gradient].push_back({a.act, a.virtual_stage, a.micro_batch});
-    return "";
+    return Problem::none();
   }
 
-  std::string wait(const Action& a, bool gradient) {
+  Problem wait(const Action& a, bool gradient) {
     Pair& p = pair(a);
-    if (gradient ? p.gradient_here : p.input_here) return "it was done before";
-    if (!(gradient ? p.gradient_posted : p.input_posted)) return "it was not posted";
+    if (gradient ? p.gradient_here : p.input_here) return Problem("it was done before");
+    if (!(gradient ? p.gradient_posted : p.input_posted)) return Problem("it was not posted");
     const Action first = posted_[gradient].front();
     if (first.virtual_stage != a.virtual_stage || first.micro_batch != a.micro_batch)
-      return fmt::format("the receive of virtual stage {} micro-batch {} was posted before it",
-                         first.virtual_stage, first.micro_batch);
+      return Problem(fmt::format("the receive of virtual stage {} micro-batch {} was posted before it",
+                                 first.virtual_stage, first.micro_batch));
     posted_[gradient].pop_front();
     (gradient ? p.gradient_here : p.input_here) = true;
-    return "";
+    return Problem::none();
   }
 
-  std::string send(const Action& a, bool ready, bool& sent, Holders& leaving) {
-    if (!ready) return "what it sends is not computed yet";
-    if (sent) return "it was done before";
+  Problem send(const Action& a, bool ready, bool& sent, Holders& leaving) {
+    if (!ready) return Problem("what it sends is not computed yet");
+    if (sent) return Problem("it was done before");
     if (in_slot(leaving, a) != kFree) return not_released(in_slot(leaving, a));
     in_slot(leaving, a) = a.micro_batch;
     sent = true;
-    return "";
+    return Problem::none();
   }
-  static std::string not_released(int micro_batch) {
-    return fmt::format("what its slot sent for micro-batch {} was not released", micro_batch);
+  static Problem not_released(int micro_batch) {
+    return Problem(fmt::format("what its slot sent for micro-batch {} was not released", micro_batch));
   }
-  std::string release(const Action& a, Holders& leaving) {
-    if (in_slot(leaving, a) != a.micro_batch) return "nothing of it is being sent";
+  Problem release(const Action& a, Holders& leaving) {
+    if (in_slot(leaving, a) != a.micro_batch) return Problem("nothing of it is being sent");
     in_slot(leaving, a) = kFree;
-    return "";
+    return Problem::none();
   }
 
   // ---- computing --------------------------------------------------------------------------------------
 
   /// A pass ends before the next begins, because they share scratch memory.
-  std::string compute(const Action& a) {
+  Problem compute(const Action& a) {
     const bool forward = a.act == Act::forward;
     const int last = parts(a) - (head(a.virtual_stage) && !forward ? 2 : 1), begin = forward ? 0 : last,
               end = forward ? last : 0;
-    if (a.part > last) return "the head has no backward";
+    if (a.part > last) return Problem("the head has no backward");
     if (!pass_.under_way) {
-      if (a.part != kAllParts && a.part != begin) return fmt::format("part {} comes first", begin);
-      if (auto problem = begin_pass(a); !problem.empty()) return problem;
+      if (a.part != kAllParts && a.part != begin) return Problem(fmt::format("part {} comes first", begin));
+      if (Problem problem = begin_pass(a); problem.exists()) return problem;
       pass_ = {true, a.act, a.virtual_stage, a.micro_batch, begin};
     } else if (a.act != pass_.act || a.virtual_stage != pass_.virtual_stage ||
                a.micro_batch != pass_.micro_batch || a.part != pass_.next) {
-      return fmt::format("part {} of the {} of virtual stage {} micro-batch {} comes first", pass_.next,
-                         name_of(pass_.act), pass_.virtual_stage, pass_.micro_batch);
+      return Problem(fmt::format("part {} of the {} of virtual stage {} micro-batch {} comes first",
+                                 pass_.next, name_of(pass_.act), pass_.virtual_stage, pass_.micro_batch));
     }
     const int step = forward ? 1 : -1, stop = a.part == kAllParts ? end : a.part;
     for (; pass_.next != stop + step; pass_.next += step)
-      if (auto problem = compute_part(a, pass_.next); !problem.empty()) return problem;
+      if (Problem problem = compute_part(a, pass_.next); problem.exists()) return problem;
     if (stop == end) {
       pass_.under_way = false;
       end_pass(a);
     }
-    return "";
+    return Problem::none();
   }
 
-  std::string begin_pass(const Action& a) {
+  Problem begin_pass(const Action& a) {
     Pair& p = pair(a);
     if (a.act == Act::forward) {
-      if (p.forward) return "it was done before";
-      if (receives(a, false) && !p.input_here) return "its input was not waited for";
+      if (p.forward) return Problem("it was done before");
+      if (receives(a, false) && !p.input_here) return Problem("its input was not waited for");
       if (in_slot(slot_holder_, a) != kFree)
-        return fmt::format("its slot holds micro-batch {}", in_slot(slot_holder_, a));
+        return Problem(fmt::format("its slot holds micro-batch {}", in_slot(slot_holder_, a)));
       if (in_slot(sent_activation_, a) != kFree) return not_released(in_slot(sent_activation_, a));
       in_slot(slot_holder_, a) = a.micro_batch;
-      return "";
+      return Problem::none();
     }
     if (shape_.splits_backward != (a.act != Act::backward))
-      return "the halves of this backward are otherwise";
+      return Problem("the halves of this backward are otherwise");
     if (a.act == Act::backward_weight) {
-      if (!p.input_half) return "its input half has not run";
-      return p.weight_half ? "it was done before" : "";
+      if (!p.input_half) return Problem("its input half has not run");
+      return p.weight_half ? Problem("it was done before") : Problem::none();
     }
-    if (p.input_half) return "it was done before";
-    if (!p.forward) return "its forward has not run";
-    if (receives(a, true) && !p.gradient_here) return "its gradient was not waited for";
+    if (p.input_half) return Problem("it was done before");
+    if (!p.forward) return Problem("its forward has not run");
+    if (receives(a, true) && !p.gradient_here) return Problem("its gradient was not waited for");
     if (in_slot(sent_gradient_, a) != kFree) return not_released(in_slot(sent_gradient_, a));
-    return "";
+    return Problem::none();
   }
 
-  std::string compute_part(const Action& a, int number) {
+  Problem compute_part(const Action& a, int number) {
     Part& part = parts_[size_t(a.virtual_stage)][size_t(number)];
-    if (!part.weights_here) return fmt::format("the weights of part {} were not waited for", number);
+    if (!part.weights_here) return Problem(fmt::format("the weights of part {} were not waited for", number));
     const bool is_head = head(a.virtual_stage) && number == parts(a) - 1;
     const bool makes_gradients =
         is_head ? a.act == Act::forward : a.act == Act::backward || a.act == Act::backward_weight;
-    if (!makes_gradients) return "";
+    if (!makes_gradients) return Problem::none();
     if (part.gradients != a.micro_batch)
-      return fmt::format("it is the turn of micro-batch {}", part.gradients);
+      return Problem(fmt::format("it is the turn of micro-batch {}", part.gradients));
     ++part.gradients;
-    return "";
+    return Problem::none();
   }
 
   void end_pass(const Action& a) {
@@ -224,63 +225,65 @@ class StepChecker {
 
   // ---- weights and gradients --------------------------------------------------------------------------
 
-  std::string wait_weights(const Action& a) {
-    if (a.part == kAllParts) return "it names no part";
-    if (part(a).weights_here) return "it was done before";
+  Problem wait_weights(const Action& a) {
+    if (a.part == kAllParts) return Problem("it names no part");
+    if (part(a).weights_here) return Problem("it was done before");
     part(a).weights_here = true;
-    return "";
+    return Problem::none();
   }
-  std::string reduce(const Action& a) {
-    if (a.part == kAllParts) return "it names no part";
-    if (part(a).reduced) return "it was done before";
+  Problem reduce(const Action& a) {
+    if (a.part == kAllParts) return Problem("it names no part");
+    if (part(a).reduced) return Problem("it was done before");
     if (part(a).gradients != shape_.pipeline.micro_batches)
-      return fmt::format("it holds the gradients of {} of {} micro-batches", part(a).gradients,
-                         shape_.pipeline.micro_batches);
+      return Problem(fmt::format("it holds the gradients of {} of {} micro-batches", part(a).gradients,
+                                 shape_.pipeline.micro_batches));
     part(a).reduced = true;
-    return "";
+    return Problem::none();
   }
-  std::string sum() {
-    if (summed_) return "it was done before";
+  Problem sum() {
+    if (summed_) return Problem("it was done before");
     for (size_t c = 0; c < parts_.size(); ++c)
       for (size_t p = 0; p < parts_[c].size(); ++p)
-        if (!parts_[c][p].reduced) return fmt::format("virtual stage {} part {} is not reduced yet", c, p);
+        if (!parts_[c][p].reduced)
+          return Problem(fmt::format("virtual stage {} part {} is not reduced yet", c, p));
     summed_ = true;
-    return "";
+    return Problem::none();
   }
-  std::string step() {
-    if (!summed_) return "the gradients are not summed yet";
+  Problem step() {
+    if (!summed_) return Problem("the gradients are not summed yet");
     stepped_ = true;
     for (auto& virtual_stage : parts_)
       for (Part& part : virtual_stage) part.gather_begun = false;
-    return "";
+    return Problem::none();
   }
-  std::string gather(const Action& a) {
-    if (!shape_.gathers) return "the weights are everywhere already";
-    if (a.part == kAllParts) return "it names no part";
-    if (!stepped_) return "the weights have not changed yet";
-    if (part(a).gather_begun) return "it was done before";
+  Problem gather(const Action& a) {
+    if (!shape_.gathers) return Problem("the weights are everywhere already");
+    if (a.part == kAllParts) return Problem("it names no part");
+    if (!stepped_) return Problem("the weights have not changed yet");
+    if (part(a).gather_begun) return Problem("it was done before");
     part(a).gather_begun = true;
-    return "";
+    return Problem::none();
   }
 
-  std::string check_end() const {
-    if (!stepped_) return "the program ends without step";
+  Problem check_end() const {
+    if (!stepped_) return Problem("the program ends without step");
     for (const bool gradient : {false, true})
       if (!posted_[gradient].empty())
-        return fmt::format("{} is not waited for", text_of(posted_[gradient].front()));
+        return Problem(fmt::format("{} is not waited for", text_of(posted_[gradient].front())));
     for (size_t c = 0; c < parts_.size(); ++c) {
       for (size_t m = 0; m < pairs_[c].size(); ++m)
         if (!pairs_[c][m].weight_half)
-          return fmt::format("virtual stage {} micro-batch {} has no backward", c, m);
+          return Problem(fmt::format("virtual stage {} micro-batch {} has no backward", c, m));
       for (size_t s = 0; s < sent_activation_[c].size(); ++s)
         for (const Holders* leaving : {&sent_activation_, &sent_gradient_})
           if (const int m = (*leaving)[c][s]; m != kFree)
-            return fmt::format("what virtual stage {} sent for micro-batch {} was not released", c, m);
+            return Problem(
+                fmt::format("what virtual stage {} sent for micro-batch {} was not released", c, m));
       for (size_t p = 0; p < parts_[c].size(); ++p)
         if (shape_.gathers && !parts_[c][p].gather_begun)
-          return fmt::format("virtual stage {} part {} is not gathered", c, p);
+          return Problem(fmt::format("virtual stage {} part {} is not gathered", c, p));
     }
-    return "";
+    return Problem::none();
   }
 
   const StepShape& shape_;
@@ -297,7 +300,7 @@ class StepChecker {
 
 }  // namespace
 
-std::string step_problem(const StepShape& shape, const SlotPlan& slots, const StepProgram& program) {
+Problem step_problem(const StepShape& shape, const SlotPlan& slots, const StepProgram& program) {
   ENSURE(int(shape.virtual_stages.size()) == shape.pipeline.virtual_stages);
   return StepChecker(shape, slots).run(program);
 }

@@ -78,6 +78,6 @@ Program schedule_of(const StepShape&, const StepProgram&);
 /// filled and filled once it is free, that receives are posted and waited for in one order, that each part's
 /// weights are waited for before they are used, its gradients reduced once they are complete, and that
 /// nothing but gathers is under way at the end.
-std::string step_problem(const StepShape&, const SlotPlan& slots, const StepProgram&);
+Problem step_problem(const StepShape&, const SlotPlan& slots, const StepProgram&);
 
 }  // namespace trainctl::parallel

@@ -43,9 +43,9 @@ RankPlan make_rank_plan(const JobSpec& job, const DeviceModel& device, const Mod
   plan.params = parallel::sharding::make_layout(plan.uses.uses, tables.grids.grids, plan.sharding,
                                                 plan.groups.dp.size, at.dp, plan.groups.tied_peer);
   plan.program = stage_program(job, at.pp, plan.uses);
-  const std::string problem =
+  const Problem problem =
       parallel::step_problem(plan.program.shape, plan.program.slots, plan.program.actions);
-  ENSURE(problem.empty(), "{}", problem);
+  ENSURE(problem.is_none(), "{}", problem.text_or_empty());
   plan.model = {.slots = plan.program.slots.slots,
                 .split_backward = splits_backward(job),
                 .loss_scale = float(1.0 / double(job.tokens_per_step()))};

@@ -115,8 +115,8 @@ void check_pipeline(Resolution& r) {
                            p.lanes % p.data == 0 &&
                            r.job.batch.global_sequences % (p.lanes * r.job.batch.micro_sequences) == 0;
   if (batch_known) wanted.micro_batches = static_cast<int>(r.job.micro_batches_per_rank());
-  if (const std::optional<std::string> problem = parallel::shape_problem(wanted))
-    r.report("E0304", fmt::format("the pipeline cannot be scheduled: {}", *problem),
+  if (const Problem problem = parallel::shape_problem(wanted); problem.exists())
+    r.report("E0304", fmt::format("the pipeline cannot be scheduled: {}", problem.text()),
              {"parallelism.virtual_stages", "parallelism.pipeline_schedule", "parallelism.pipeline",
               "batch.global_sequences"},
              {"`trainctl explain parallelism.pipeline_schedule` tells what each schedule needs"});

@@ -44,10 +44,11 @@ std::vector<Step> steps_of(const PipelineShape& pipeline, bool joined, bool gath
 std::string problem_of(const std::vector<Step>& steps) {
   std::vector<Program> schedules;
   for (const Step& s : steps) {
-    if (auto problem = step_problem(s.shape, s.slots, s.actions); !problem.empty()) return problem;
+    if (const Problem problem = step_problem(s.shape, s.slots, s.actions); problem.exists())
+      return problem.text();
     schedules.push_back(schedule_of(s.shape, s.actions));
   }
-  return check_programs(steps.front().shape.pipeline, schedules).problem;
+  return check_programs(steps.front().shape.pipeline, schedules).problem.text_or_empty();
 }
 
 template <typename Visit>
@@ -59,7 +60,7 @@ void for_each_shape(int most_stages, int most_micro_batches, Visit visit) {
         for (int micro_batches = 1; micro_batches <= most_micro_batches; ++micro_batches)
           for (const bool gathers : {false, true}) {
             const PipelineShape shape{schedule, stages, virtual_stages, micro_batches};
-            if (shape_problem(shape) || (stages == 1 && virtual_stages > 1)) continue;
+            if (shape_problem(shape).exists() || (stages == 1 && virtual_stages > 1)) continue;
             CAPTURE(name_of(schedule), stages, virtual_stages, micro_batches, gathers);
             visit(steps_of(shape, schedule != Schedule::zb_h1, gathers));
           }

@@ -47,7 +47,7 @@ Journal::Journal(const std::string& path) : path_(path) {
     throw Error(ErrorCode::kIo, fmt::format("cannot open {} for appending: {}", path, std::strerror(errno)));
   const off_t end = end_of_whole_lines(fd_);
   if (end < size_of(fd_) && ::ftruncate(fd_, end) != 0)
-    error_ = fmt::format("cannot truncate {}: {}", path, std::strerror(errno));
+    error_ = Problem(fmt::format("cannot truncate {}: {}", path, std::strerror(errno)));
 }
 
 Journal::~Journal() { ::close(fd_); }
@@ -60,7 +60,8 @@ void Journal::append(const std::string& line) {
     const ssize_t n = ::write(fd_, text.data() + sent, text.size() - sent);
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) {
-      if (error_.empty()) error_ = fmt::format("cannot append to {}: {}", path_, std::strerror(errno));
+      if (error_.is_none())
+        error_ = Problem(fmt::format("cannot append to {}: {}", path_, std::strerror(errno)));
       return;
     }
     sent += size_t(n);
@@ -68,8 +69,8 @@ void Journal::append(const std::string& line) {
 }
 
 void Journal::sync() {
-  if (::fsync(fd_) != 0 && error_.empty())
-    error_ = fmt::format("cannot sync {}: {}", path_, std::strerror(errno));
+  if (::fsync(fd_) != 0 && error_.is_none())
+    error_ = Problem(fmt::format("cannot sync {}: {}", path_, std::strerror(errno)));
 }
 
 int64_t Journal::bytes() const { return size_of(fd_); }

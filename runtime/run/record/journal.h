@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "runtime/base/file_system.h"
+#include "runtime/base/problem.h"
 #include "runtime/train/control/event_kind.h"
 
 namespace trainctl {
@@ -25,13 +26,14 @@ class Journal {
   void append(const std::string& line);
   /// Makes all appended lines durable.
   void sync();
-  /// The first failure, one sentence; "" if there was none.
-  const std::string& error() const { return error_; }
+  /// The first failure.
+  const Problem& error() const { return error_; }
   /// The size of the file now.
   int64_t bytes() const;
 
  private:
-  std::string path_, error_;
+  std::string path_;
+  Problem error_ = Problem::none();
   int fd_ = -1;
 };
 

@@ -184,10 +184,10 @@ void RunLog::finish() {
 }
 
 void RunLog::check_journals() {
-  if (told_journal_error_ || (metrics_->error().empty() && events_.error().empty())) return;
+  if (told_journal_error_ || (metrics_->error().is_none() && events_.error().is_none())) return;
   told_journal_error_ = true;
   console_.note(" ! the run's records are incomplete: " +
-                (metrics_->error().empty() ? events_.error() : metrics_->error()));
+                (metrics_->error().is_none() ? events_.error() : metrics_->error()).text());
 }
 
 }  // namespace trainctl

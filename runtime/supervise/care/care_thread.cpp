@@ -177,8 +177,8 @@ CareProgress CareThread::progress() const {
   return thread_->progress;
 }
 
-std::string CareThread::finish(double limit_s, const std::function<bool()>& is_given_up) {
-  if (!thread_->thread.joinable()) return "";
+Problem CareThread::finish(double limit_s, const std::function<bool()>& is_given_up) {
+  if (!thread_->thread.joinable()) return Problem::none();
   thread_->caretaker.hurry();
   thread_->order([](Caretaker&) {});
   const double until_s = thread_->clock.monotonic_s() + limit_s;

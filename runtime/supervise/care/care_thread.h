@@ -32,7 +32,7 @@ class CareThread {
   /// Lets everything due be done without a limit of speed, for at most `limit_s` seconds and until
   /// `is_given_up` returns true, which is asked ten times a second. Returns Caretaker::left_over. After it
   /// nothing is done any more.
-  std::string finish(double limit_s, const std::function<bool()>& is_given_up);
+  Problem finish(double limit_s, const std::function<bool()>& is_given_up);
 
  private:
   struct Thread;

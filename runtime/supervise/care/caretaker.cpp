@@ -346,21 +346,22 @@ void Caretaker::store_failed(const std::string& what) {
                    options_.store, what)});
 }
 
-std::string Caretaker::left_over() {
+Problem Caretaker::left_over() {
   try {
-    if (epoch_ == 0) return "";
+    if (epoch_ == 0) return Problem::none();
     is_last_ = true;
     if (const auto step = next_to_scrub(false))
-      return fmt::format("checkpoint step {} was not read again{}", *step,
-                         options_.store.empty() ? "" : fmt::format(" and not copied to {}", options_.store));
+      return Problem(fmt::format(
+          "checkpoint step {} was not read again{}", *step,
+          options_.store.empty() ? "" : fmt::format(" and not copied to {}", options_.store)));
     const auto step = options_.store.empty() ? std::nullopt : next_to_copy();
     if (step)
-      return fmt::format("checkpoint step {} was not copied to {}{}", *step, options_.store,
-                         store_failure_.empty() ? "" : ": " + store_failure_);
+      return Problem(fmt::format("checkpoint step {} was not copied to {}{}", *step, options_.store,
+                                 store_failure_.empty() ? "" : ": " + store_failure_));
   } catch (const Error& error) {
-    return error.what();
+    return Problem(error.what());
   }
-  return "";
+  return Problem::none();
 }
 
 }  // namespace trainctl

@@ -22,6 +22,7 @@
 #include "ckpt/places.h"
 #include "ckpt/repair.h"
 #include "ckpt/store.h"
+#include "runtime/base/problem.h"
 #include "runtime/supervise/care/marks.h"
 #include "runtime/train/control/event_kind.h"
 
@@ -86,8 +87,8 @@ class Caretaker {
   std::optional<double> work();
 
   CareProgress progress() const { return {newest_of(marks_.folder), newest_of(marks_.store)}; }
-  /// One sentence on the checkpoints that are not where they should be; "": all are.
-  std::string left_over();
+  /// The checkpoints that are not where they should be.
+  Problem left_over();
 
  private:
   std::optional<int64_t> next_to_scrub(bool with_milestones);

@@ -7,6 +7,7 @@
 #include <set>
 #include <tuple>
 
+#include "runtime/base/problem.h"
 #include "runtime/base/text.h"
 
 namespace trainctl {
@@ -43,19 +44,20 @@ std::vector<Set> sets_of(const SourceQuestion& question) {
   return newest_first;
 }
 
-/// Why the set cannot be used, one sentence; "": it can. Sets that are no part of the run's line need no
-/// words.
-std::string problem_of(const Set& set, const SourceQuestion& question) {
+/// Why the set cannot be used. Sets that are no part of the run's line need no words.
+Problem problem_of(const Set& set, const SourceQuestion& question) {
   if (std::find(question.refused.begin(), question.refused.end(), set.state) != question.refused.end())
-    return fmt::format("{} is passed over: it could not be loaded", set.name());
-  if (int(set.whole.size()) == set.ranks) return "";
+    return Problem(fmt::format("{} is passed over: it could not be loaded", set.name()));
+  if (int(set.whole.size()) == set.ranks) return Problem::none();
   for (const auto& [rank, why] : set.damaged)
     if (!set.whole.contains(rank))
-      return fmt::format("{} is passed over: the piece of rank {} is damaged: {}", set.name(), rank, why);
+      return Problem(
+          fmt::format("{} is passed over: the piece of rank {} is damaged: {}", set.name(), rank, why));
   int missing = 0;
   while (set.whole.contains(missing)) ++missing;
-  return fmt::format("{} is passed over: no node has the piece of rank {}, and {} of {} pieces are there",
-                     set.name(), missing, set.whole.size(), set.ranks);
+  return Problem(
+      fmt::format("{} is passed over: no node has the piece of rank {}, and {} of {} pieces are there",
+                  set.name(), missing, set.whole.size(), set.ranks));
 }
 
 Source source_of(const Set& set) {
@@ -93,8 +95,8 @@ SourceChoice choose_source(const SourceQuestion& question) {
   for (const Set& set : sets_of(question)) {
     if (question.at_most && set.state.step > *question.at_most) continue;
     if (set.state.step < directory_step || !in_line(question.beginnings, set.state)) continue;
-    if (const std::string problem = problem_of(set, question); !problem.empty()) {
-      choice.passed_over.push_back(problem);
+    if (const Problem problem = problem_of(set, question); problem.exists()) {
+      choice.passed_over.push_back(problem.text());
       continue;
     }
     choice.source = source_of(set);

@@ -6,6 +6,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
+#include "runtime/base/problem.h"
 
 namespace trainctl {
 namespace {
@@ -99,11 +100,11 @@ AttemptOptions attempt_options(const SupervisePlan& plan, const RunDirectory& ru
 
 namespace {
 
-/// "" if the ranks of the attempt run there.
-std::string missing_from(const Fleet& fleet, int node, uint64_t epoch) {
+/// Why the ranks of the attempt do not run there.
+Problem missing_from(const Fleet& fleet, int node, uint64_t epoch) {
   const wire::NodeHello* hello = node < 0 ? nullptr : fleet.hello(node);
-  if (!hello) return "it is not connected";
-  return hello->epoch == epoch ? "" : "its ranks are gone";
+  if (!hello) return Problem("it is not connected");
+  return hello->epoch == epoch ? Problem::none() : Problem("its ranks are gone");
 }
 
 }  // namespace
@@ -113,7 +114,7 @@ size_t nodes_there(const Fleet& fleet, const AttemptFile& file) {
   for (const AttemptFile::Node& node : file.nodes) {
     const int index = fleet.find(node.name);
     if (index < 0) return 0;
-    count += missing_from(fleet, index, file.epoch).empty();
+    count += missing_from(fleet, index, file.epoch).is_none();
   }
   return count;
 }
@@ -125,7 +126,7 @@ std::vector<AttemptOptions::Node> places_of(const Fleet& fleet, const AttemptFil
     places.push_back({.node = index,
                       .first = node.first,
                       .count = node.count,
-                      .missing = missing_from(fleet, index, file.epoch)});
+                      .missing = missing_from(fleet, index, file.epoch).text_or_empty()});
   }
   return places;
 }

@@ -71,7 +71,7 @@ void RunCheckpoints::finish(bool in_haste, const std::function<bool()>& is_given
   const double limit_s = in_haste ? std::min(kHasteS, given_s) : given_s;
   const double begin_s = clock_.monotonic_s();
   bool said = false;
-  const std::string left = thread_.finish(limit_s, [&] {
+  const Problem left = thread_.finish(limit_s, [&] {
     turn();
     if (!said && clock_.monotonic_s() - begin_s > kSilentS) {
       said = true;
@@ -82,7 +82,7 @@ void RunCheckpoints::finish(bool in_haste, const std::function<bool()>& is_given
     return is_given_up();
   });
   turn();
-  if (!left.empty()) log_.console().note(" ! " + left);
+  if (left.exists()) log_.console().note(" ! " + left.text());
 }
 
 void RunCheckpoints::find_here(int64_t at_most, Found& found) {

@@ -35,7 +35,7 @@ void for_each_shape(With with) {
       for (int virtual_stages = 1; virtual_stages <= 3; ++virtual_stages)
         for (int micro_batches = 1; micro_batches <= 10; ++micro_batches) {
           const parallel::PipelineShape shape{schedule, stages, virtual_stages, micro_batches};
-          if (!parallel::shape_problem(shape)) with(shape, parallel::make_programs(shape));
+          if (parallel::shape_problem(shape).is_none()) with(shape, parallel::make_programs(shape));
         }
 }
 

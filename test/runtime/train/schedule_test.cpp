@@ -112,11 +112,11 @@ TEST_CASE("the programs that the trainer runs pass the checker and their slots n
             job.parallelism.virtual_stages = virtual_stages;
             job.batch.global_sequences = micro;
             const parallel::PipelineShape shape = pipeline_shape(job);
-            if (parallel::shape_problem(shape) || (stages == 1 && virtual_stages > 1)) continue;
+            if (parallel::shape_problem(shape).exists() || (stages == 1 && virtual_stages > 1)) continue;
             CAPTURE(parallel::name_of(schedule), int(recompute), stages, virtual_stages, micro);
             const auto programs = pipeline_programs(job);
             const parallel::CheckResult checked = parallel::check_programs(shape, programs);
-            REQUIRE(checked.problem == "");
+            REQUIRE(checked.problem.text_or_empty() == "");
             for (int stage = 0; stage < stages; ++stage) {
               const SlotPlan plan = plan_slots(programs[size_t(stage)], virtual_stages, micro);
               int slots = 0;

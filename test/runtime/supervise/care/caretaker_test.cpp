@@ -82,7 +82,7 @@ std::string tend(const World& world, CareOptions options, double for_s = 1e4) {
   const double until_s = world.clock->monotonic_s() + for_s;
   for (int turns = 0; turns < 10000; ++turns) {
     const auto next_s = caretaker.work();
-    if (!next_s || *next_s > until_s) return caretaker.left_over();
+    if (!next_s || *next_s > until_s) return caretaker.left_over().text_or_empty();
     world.clock->sleep_s(std::max(0.0, *next_s - world.clock->monotonic_s()));
   }
   FAIL("the caretaker does not come to an end");
@@ -277,7 +277,7 @@ TEST_CASE("a store that refuses is said once, and tried again with growing pause
   CHECK_THAT(care.note(EventKind::upload_failed),
              Catch::Contains("403") && Catch::Contains("training goes on"));
   CHECK(world.folder()->list() == Steps{40, 30});  // the folder is tended all the same
-  CHECK_THAT(caretaker.left_over(), Catch::Contains("step 40 was not copied to s3://b/runs/a: "));
+  CHECK_THAT(caretaker.left_over().text(), Catch::Contains("step 40 was not copied to s3://b/runs/a: "));
   world.objects->repair();
   CHECK_THAT(tended(world).note(EventKind::checkpoint_uploaded),
              Catch::Contains("step 40 copied to s3://b/runs/a"));
@@ -411,7 +411,7 @@ TEST_CASE("the thread: everything is done at the end, a pause stops it, a dead s
   {
     CareThread thread(*world.fs, real_clock(), options);
     thread.begin(4, INT64_MAX);
-    CHECK(thread.finish(600, [] { return false; }) == "");
+    CHECK(thread.finish(600, [] { return false; }).is_none());
     CHECK(thread.progress() == CareProgress{40, 40});
     CHECK(thread.take_reports().size() >= 3);
     CHECK(ckpt::directory_store(*world.fs, "/copies/a")->list() == Steps{40});
@@ -427,7 +427,7 @@ TEST_CASE("the thread: everything is done at the end, a pause stops it, a dead s
   CHECK(world.fs->effects().size() == effects);
   CHECK(thread.progress().verified_step == 40);
   thread.begin(5, INT64_MAX);
-  CHECK_THAT(thread.finish(600, [] { return false; }),
+  CHECK_THAT(thread.finish(600, [] { return false; }).text(),
              Catch::Contains("checkpoint step 50 was not copied to /copies/a: the line is cut"));
   CHECK(thread.progress().verified_step == 50);
 }
