@@ -26,18 +26,27 @@ constexpr uint64_t kLittleDisk = uint64_t{1} << 30, kNoDisk = uint64_t{16} << 20
 /// The supervisor holds a connection to each rank, and a rank its data files and peers.
 constexpr uint64_t kFewOpenFiles = 256;
 
+const char* name_of(kernels::cpu::InstructionSet set) {
+  switch (set) {
+    case kernels::cpu::InstructionSet::v2: return "x86-64-v2";
+    case kernels::cpu::InstructionSet::v3: return "x86-64-v3";
+    case kernels::cpu::InstructionSet::v4: break;
+  }
+  return "x86-64-v4";
+}
+
 DoctorCheck cpu_check(const CpuFacts& cpu) {
   DoctorCheck check{.name = "cpu"};
   check.found = fmt::format("{} · {}", cpu.model.empty() ? "unnamed processor" : cpu.model, count_of(cpu.cores, "core"));
   if (cpu.usable > 0 && cpu.usable < cpu.cores) check.found += fmt::format(", {} of them usable here", cpu.usable);
   if (cpu.quota_cores > 0) check.found += fmt::format(", at most {:.1f} by its control group", cpu.quota_cores);
-  if (cpu.instruction_set.empty()) {
+  if (!cpu.instruction_set) {
     check.verdict = DoctorCheck::fail;
     check.advice = "the kernels need x86-64-v2 (SSE4.2); use a processor made after 2009, or give the virtual machine its host's";
     return check;
   }
-  check.found += " · " + cpu.instruction_set;
-  if (cpu.instruction_set == "x86-64-v2") {
+  check.found += std::string(" · ") + name_of(*cpu.instruction_set);
+  if (*cpu.instruction_set == kernels::cpu::InstructionSet::v2) {
     check.verdict = DoctorCheck::warn;
     check.advice = "no AVX2: runs are several times slower; give the virtual machine its host's processor type";
   }
@@ -255,7 +264,7 @@ ordered_json facts_json(const DoctorFacts& facts) {
             {"cores", facts.cpu.cores},
             {"usable_cores", facts.cpu.usable},
             {"quota_cores", facts.cpu.quota_cores},
-            {"instruction_set", facts.cpu.instruction_set}}},
+            {"instruction_set", facts.cpu.instruction_set ? name_of(*facts.cpu.instruction_set) : ""}}},
           {"memory",
            {{"total_bytes", m.total_bytes},
             {"available_bytes", m.available_bytes},

@@ -6,9 +6,11 @@
 // warning.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "kernels/cpu/cpu_backend.h"
 #include "kernels/device.h"
 
 namespace trainctl {
@@ -17,8 +19,8 @@ struct CpuFacts {
   std::string model;            ///< the processor's own name; "": not reported
   int cores = 0, usable = 0;    ///< cores of the machine; cores that this process may use (affinity)
   double quota_cores = 0;       ///< CPU limit of the control group, in cores; 0: none
-  /// "x86-64-v4": the set that the kernels use; "": the processor lacks x86-64-v2
-  std::string instruction_set;
+  /// The set that the kernels use; nullopt: the processor lacks x86-64-v2.
+  std::optional<kernels::cpu::InstructionSet> instruction_set;
 };
 
 struct MemoryFacts {

@@ -73,10 +73,8 @@ CpuFacts cpu_facts() {
     const double quota = quota_of(text_of(group + "/cpu.max"));
     if (quota > 0) cpu.quota_cores = cpu.quota_cores == 0 ? quota : std::min(cpu.quota_cores, quota);
   }
-  cpu.instruction_set = kernels::cpu::supports(InstructionSet::v4)   ? "x86-64-v4"
-                        : kernels::cpu::supports(InstructionSet::v3) ? "x86-64-v3"
-                        : kernels::cpu::supports(InstructionSet::v2) ? "x86-64-v2"
-                                                                     : "";
+  for (const InstructionSet set : {InstructionSet::v2, InstructionSet::v3, InstructionSet::v4})
+    if (kernels::cpu::supports(set)) cpu.instruction_set = set;
   return cpu;
 }
 

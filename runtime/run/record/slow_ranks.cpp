@@ -22,7 +22,7 @@ std::vector<SlowRanks::Notice> SlowRanks::step(const StepLine& line, double unix
   if (!line.ranks) return notices;
   std::map<std::string, Outliers> now;
   for (const Outliers& o : line.ranks->outliers)
-    if (o.of == "compute_s") now[o.node.empty() ? ranks_text(o) : o.node] = o;
+    if (o.of == RankNumber::compute_s) now[o.node.empty() ? ranks_text(o) : o.node] = o;
   for (const auto& [who, o] : now) {
     Seen& seen = seen_[who];
     seen.absent_in_a_row = 0;

@@ -333,8 +333,12 @@ Supervision::Patience Supervision::patience_in(RunPhase phase) const {
     case RunPhase::saving:
       return {options_.save_timeout_s, "save_timeout_seconds"};
     default:
-      return {options_.step_timeout_s, "step_timeout_seconds"};
+      return of_steps();
   }
+}
+
+Supervision::Patience Supervision::of_steps() const {
+  return {options_.step_timeout_s, "step_timeout_seconds", "no step was finished"};
 }
 
 Supervision::Patience Supervision::patience() const {
@@ -349,7 +353,7 @@ Supervision::Patience Supervision::patience() const {
     const Patience p = patience_in(activity ? activity->phase : RunPhase::starting);
     if (!longest || p.limit_s > longest->limit_s) longest = p;
   }
-  return longest.value_or(Patience{options_.step_timeout_s, "step_timeout_seconds"});
+  return longest.value_or(of_steps());
 }
 
 void Supervision::check_progress(double now_s) {
@@ -359,10 +363,8 @@ void Supervision::check_progress(double now_s) {
   note_silence(now_s);
   const std::vector<int> ranks = culprits(false);
   add({Evidence::hang, ErrorCode::kHang, ranks.size() == 1 ? ranks[0] : -1,
-       fmt::format(
-           "{}; {} for {:.0f} s (fault_tolerance.{})", suspects(),
-           limit.field == std::string_view("step_timeout_seconds") ? "no step was finished" : "nothing moved",
-           now_s - progressed_s_, limit.field)},
+       fmt::format("{}; {} for {:.0f} s (fault_tolerance.{})", suspects(), limit.missed,
+                   now_s - progressed_s_, limit.field)},
       now_s);
 }
 

@@ -148,7 +148,9 @@ class Supervision {
   struct Patience {
     double limit_s;
     const char* field;
+    const char* missed = "nothing moved";  ///< when it has passed
   };
+  Patience of_steps() const;
   Patience patience_in(RunPhase phase) const;
   Patience patience() const;
   /// The ranks that are stopped or silent. If there are none: the computing ranks that others wait for. If

@@ -80,7 +80,7 @@ std::vector<Deviation> deviations(std::span<const RankTimes> ranks, int stages, 
 }
 
 /// Those that differ by more than all ranks scatter, by node.
-void add_outliers(std::vector<Outliers>& found, const std::string& of, const std::vector<Deviation>& all,
+void add_outliers(std::vector<Outliers>& found, RankNumber of, const std::vector<Deviation>& all,
                   double least, std::span<const NodeRanks> nodes) {
   if (all.empty()) return;
   std::vector<double> shares;
@@ -106,17 +106,17 @@ std::vector<Outliers> outliers_of(std::span<const RankTimes> ranks, int stages,
                                   std::span<const NodeRanks> nodes) {
   ENSURE(stages > 0 && ranks.size() % size_t(stages) == 0, "{} ranks, {} stages", ranks.size(), stages);
   std::vector<Outliers> found;
-  const auto add = [&](const char* of, const Number& number, double sign, double least) {
+  const auto add = [&](RankNumber of, const Number& number, double sign, double least) {
     add_outliers(found, of, deviations(ranks, stages, number, sign), least, nodes);
   };
   add(
-      "compute_s", [](const RankTimes& t) { return t.compute_s(); }, 1, kLeastSeconds);
+      RankNumber::compute_s, [](const RankTimes& t) { return t.compute_s(); }, 1, kLeastSeconds);
   add(
-      "peak_memory_bytes", [](const RankTimes& t) { return t.peak_bytes; }, 1, 0);
+      RankNumber::peak_memory_bytes, [](const RankTimes& t) { return t.peak_bytes; }, 1, 0);
   add(
-      "temperature_c", [](const RankTimes& t) { return t.temperature_c; }, 1, 0);
+      RankNumber::temperature_c, [](const RankTimes& t) { return t.temperature_c; }, 1, 0);
   add(
-      "sm_clock_mhz", [](const RankTimes& t) { return t.sm_clock_mhz; }, -1, 0);
+      RankNumber::sm_clock_mhz, [](const RankTimes& t) { return t.sm_clock_mhz; }, -1, 0);
   std::stable_sort(found.begin(), found.end(), [](const Outliers& a, const Outliers& b) {
     return std::abs(a.worst / a.median - 1) > std::abs(b.worst / b.median - 1);
   });

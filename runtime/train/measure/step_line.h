@@ -30,10 +30,18 @@ struct Spread {
   }
 };
 
+/// A number of every rank that is compared with those of ranks with the same work.
+enum class RankNumber { compute_s, peak_memory_bytes, temperature_c, sm_clock_mhz };
+template <>
+struct Words<RankNumber> {
+  static constexpr std::string_view list[] = {"compute_s", "peak_memory_bytes", "temperature_c",
+                                              "sm_clock_mhz"};
+};
+
 /// Ranks of one node (or of the run if nodes are not known) for which one number differs from that of ranks
 /// with the same work.
 struct Outliers {
-  std::string of;          ///< compute_s | peak_memory_bytes | temperature_c | sm_clock_mhz
+  RankNumber of = RankNumber::compute_s;
   std::string node;        ///< "": nodes are not known
   std::vector<int> ranks;  ///< the first kMostRanks of these ranks
   int count = 0;           ///< the number of these ranks

@@ -26,7 +26,10 @@ constexpr uint64_t kGiB = uint64_t{1} << 30;
 DoctorFacts sound_machine() {
   DoctorFacts facts;
   facts.program_version = "1.2.3";
-  facts.cpu = {.model = "A processor", .cores = 8, .usable = 8, .instruction_set = "x86-64-v4"};
+  facts.cpu = {.model = "A processor",
+               .cores = 8,
+               .usable = 8,
+               .instruction_set = kernels::cpu::InstructionSet::v4};
   facts.memory = {.total_bytes = 64 * kGiB, .available_bytes = 60 * kGiB, .open_files = 20000};
   const auto folder = [](const char* path, const char* type) {
     return FolderFacts{.path = path, .type = type, .exists = true, .total_bytes = 100 * kGiB, .free_bytes = 50 * kGiB};
@@ -91,8 +94,8 @@ TEST_CASE("each fault of a machine turns its own line and says what to do") {
   };
   const auto warn = DoctorCheck::warn, fail = DoctorCheck::fail;
   const std::vector<Fault> faults = {
-      {"cpu", fail, false, [](DoctorFacts& f) { f.cpu.instruction_set = ""; }},
-      {"cpu", warn, false, [](DoctorFacts& f) { f.cpu.instruction_set = "x86-64-v2"; }},
+      {"cpu", fail, false, [](DoctorFacts& f) { f.cpu.instruction_set.reset(); }},
+      {"cpu", warn, false, [](DoctorFacts& f) { f.cpu.instruction_set = kernels::cpu::InstructionSet::v2; }},
       {"memory", warn, false, [](DoctorFacts& f) { f.memory.available_bytes = kGiB / 2; }},
       {"memory", warn, false, [](DoctorFacts& f) { f.memory.group_limit_bytes = kGiB / 2; }},
       {"memory", warn, false, [](DoctorFacts& f) { f.memory.address_space_bytes = kGiB / 2; }},

@@ -69,16 +69,16 @@ TEST_CASE("a slow, a hot, a large and a throttled rank are named with their node
   slow_down(times[12], 0.5);    // fast ranks are no trouble
   const auto found = outliers_of(times, 2, nodes_of(16, 4));
   REQUIRE(found.size() == 4);
-  CHECK(found[0].of == "compute_s");  // the largest difference first
+  CHECK(found[0].of == RankNumber::compute_s);  // the largest difference first
   CHECK(found[0].node == "node1");
   CHECK(found[0].ranks == std::vector<int>{5});
   CHECK(found[0].worst == Approx(times[5].compute_s()));
   CHECK(found[0].median == Approx(0.1).epsilon(0.02));  // of its own stage
-  CHECK(found[1].of == "peak_memory_bytes");
+  CHECK(found[1].of == RankNumber::peak_memory_bytes);
   CHECK(found[1].ranks == std::vector<int>{2});
-  CHECK(found[2].of == "temperature_c");
+  CHECK(found[2].of == RankNumber::temperature_c);
   CHECK(found[2].node == "node2");
-  CHECK(found[3].of == "sm_clock_mhz");
+  CHECK(found[3].of == RankNumber::sm_clock_mhz);
   CHECK(found[3].worst_rank == 14);
 }
 
