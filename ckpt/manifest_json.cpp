@@ -6,9 +6,9 @@
 #include <map>
 
 #include "ckpt/manifest.h"
+#include "ckpt/state_record.h"
 #include "runtime/base/error.h"
 #include "runtime/base/hash.h"
-#include "runtime/base/record.h"
 
 namespace trainctl::ckpt {
 namespace {
@@ -133,27 +133,6 @@ ShardReceipt read_shard(const json& object, const std::vector<Tensor>& tensors) 
 }
 
 }  // namespace
-}  // namespace trainctl::ckpt
-
-/// The JSON texts of the trainer travel as strings: they come back byte for byte, whatever their numbers.
-template <>
-struct trainctl::RecordOf<trainctl::ckpt::StateInfo> {
-  static void fields(auto& f, auto& r) {
-    f("run_id", r.run_id);
-    f("epoch", r.epoch);
-    f("step", r.step);
-    f("tokens", r.tokens);
-    f("seed", r.seed);
-    f("spec_hash", r.spec_hash);
-    f("program_version", r.program_version);
-    f.later("numerics", r.numerics);
-    f.later("lineage", r.lineage_json);
-    f("extra", r.extra_json);
-    f("spec", r.resolved_spec_json);
-  }
-};
-
-namespace trainctl::ckpt {
 
 std::string ShardReceipt::to_json() const {
   TensorIndex index;

@@ -4,27 +4,11 @@
 
 #include <charconv>
 
+#include "ckpt/state_record.h"
 #include "runtime/base/error.h"
 #include "runtime/base/record.h"
 
 // What the wire carries of types of other layers.
-
-template <>
-struct trainctl::RecordOf<trainctl::ckpt::StateInfo> {
-  static void fields(auto& f, auto& r) {
-    f("run_id", r.run_id);
-    f("epoch", r.epoch);
-    f("step", r.step);
-    f("tokens", r.tokens);
-    f("seed", r.seed);
-    f("spec_hash", r.spec_hash);
-    f("extra", r.extra_json);
-    f("program_version", r.program_version);
-    f("numerics", r.numerics);
-    f("lineage", r.lineage_json);
-    f("spec", r.resolved_spec_json);
-  }
-};
 
 template <>
 struct trainctl::RecordOf<trainctl::StepReport> {
