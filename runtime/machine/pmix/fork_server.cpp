@@ -63,20 +63,30 @@ void hide_environment() {
     std::memset(reinterpret_cast<void*>(begin), 0, end - begin);
 }
 
-/// The descriptor that came with one byte; -1 at the end of the connection.
-int receive_descriptor(int socket) {
+/// One byte, and room for a descriptor that goes with it.
+struct DescriptorMessage {
   char byte = 0;
   iovec data = {&byte, 1};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message = {};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
+  msghdr header = {};
+
+  DescriptorMessage() {
+    header.msg_iov = &data;
+    header.msg_iovlen = 1;
+    header.msg_control = control;
+    header.msg_controllen = sizeof control;
+  }
+  DescriptorMessage(const DescriptorMessage&) = delete;
+  DescriptorMessage& operator=(const DescriptorMessage&) = delete;
+};
+
+/// The descriptor that came with one byte; -1 at the end of the connection.
+int receive_descriptor(int socket) {
+  DescriptorMessage message;
   ssize_t n;
-  do n = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
+  do n = ::recvmsg(socket, &message.header, MSG_CMSG_CLOEXEC);
   while (n < 0 && errno == EINTR);
-  const cmsghdr* head = n == 1 ? CMSG_FIRSTHDR(&message) : nullptr;
+  const cmsghdr* head = n == 1 ? CMSG_FIRSTHDR(&message.header) : nullptr;
   if (!head || head->cmsg_type != SCM_RIGHTS) return -1;
   int descriptor = -1;
   std::memcpy(&descriptor, CMSG_DATA(head), sizeof descriptor);
@@ -84,20 +94,13 @@ int receive_descriptor(int socket) {
 }
 
 bool send_descriptor(int socket, int descriptor) {
-  char byte = 0;
-  iovec data = {&byte, 1};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message = {};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  cmsghdr* head = CMSG_FIRSTHDR(&message);
+  DescriptorMessage message;
+  cmsghdr* head = CMSG_FIRSTHDR(&message.header);
   head->cmsg_level = SOL_SOCKET;
   head->cmsg_type = SCM_RIGHTS;
   head->cmsg_len = CMSG_LEN(sizeof descriptor);
   std::memcpy(CMSG_DATA(head), &descriptor, sizeof descriptor);
-  return ::sendmsg(socket, &message, MSG_NOSIGNAL) == 1;
+  return ::sendmsg(socket, &message.header, MSG_NOSIGNAL) == 1;
 }
 
 [[noreturn]] void serve(int socket, const std::function<void(int)>& main) {
