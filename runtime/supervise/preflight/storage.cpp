@@ -24,7 +24,8 @@ int64_t most_saves(const CheckpointSpec& c, int64_t steps) {
 
 SpaceNeed space_need(const JobSpec& job, int64_t present) {
   const int64_t steps = job.schedule.total_steps;
-  // The newest, milestones that are never removed, and the one being written; never more than the run writes.
+  // The newest verified ones, milestones that are never removed, one that is not verified yet, and the one
+  // being written meanwhile; never more than the run writes.
   const int64_t kept = std::max(job.checkpoint.keep_last, 2),
                 milestones = job.checkpoint.keep_every_steps > 0 ? steps / job.checkpoint.keep_every_steps : 0,
                 written = most_saves(job.checkpoint, steps) + 1;
@@ -34,7 +35,7 @@ SpaceNeed space_need(const JobSpec& job, int64_t present) {
     for (const int64_t size : tensor.shape) bytes *= uint64_t(size);
     need.checkpoint += bytes;
   }
-  need.at_once = std::min(kept + milestones + 1, written);
+  need.at_once = std::min(kept + milestones + 2, written);
   need.present = present;
   return need;
 }

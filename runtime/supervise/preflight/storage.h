@@ -12,8 +12,8 @@
 
 namespace trainctl {
 
-/// The space that the checkpoints of a run need at one time: those that are kept and the one that is being
-/// written.
+/// The space that the checkpoints of a run need at one time: those that are kept, the newest until it is
+/// verified, and the one that is being written.
 struct SpaceNeed {
   uint64_t checkpoint = 0;  ///< bytes of one checkpoint, without headers and manifest
   int64_t at_once = 1;      ///< the largest number of checkpoints at one time

@@ -20,22 +20,22 @@
 using namespace trainctl;
 using Catch::Contains;
 
-TEST_CASE("the space for checkpoints: the newest, milestones and the one being written, never more than are written") {
+TEST_CASE("the space for checkpoints: kept, not yet verified, being written, never more than are written") {
   const test::TemporaryFolder dir;
   JobSpec job = test::tiny_job(Family::llama, dir.path());
   const uint64_t one = uint64_t(parameter_table(job.model, job.optimizer).total_count()) * 12;
   job.schedule.total_steps = 1000;
   job.checkpoint = {.every_steps = 100, .keep_last = 3};
   CHECK(space_need(job, 0).checkpoint == one);
-  CHECK(space_need(job, 0).at_once == 4);
-  CHECK(space_need(job, 3).bytes() == one);        // on a resume most of it is there
+  CHECK(space_need(job, 0).at_once == 5);
+  CHECK(space_need(job, 3).bytes() == 2 * one);    // on a resume most of it is there
   CHECK(space_need(job, 9).bytes() == one);        // one more is always written
   job.checkpoint.keep_last = 1;                    // two are kept all the same
-  CHECK(space_need(job, 0).at_once == 3);
+  CHECK(space_need(job, 0).at_once == 4);
   job.checkpoint.keep_last = 1 << 20;
   CHECK(space_need(job, 0).at_once == 11);
   job.checkpoint = {.every_steps = 100, .keep_last = 2, .keep_every_steps = 500};
-  CHECK(space_need(job, 0).at_once == 5);
+  CHECK(space_need(job, 0).at_once == 6);
   job.checkpoint = {.every_steps = 0, .keep_last = 3};
   CHECK(space_need(job, 0).at_once == 1);
 }
