@@ -67,7 +67,7 @@ std::string step_to_repair(FileSystem& fs, const std::string& given) {
 }
 
 /// The lock of the run whose folder of checkpoints is to be written, so that its supervisor does not write
-/// there too. Nothing for a folder of no run.
+/// there too: `path` lies in the run's directory, or is it. Nothing for a folder of no run.
 std::optional<RunLock> lock_of(FileSystem& fs, const std::string& path) {
   std::string folder = path;
   for (int level = 0; level < 3; ++level, folder = ckpt::parent_of(folder)) {
@@ -125,7 +125,10 @@ std::string report_text(const std::string& path, const ckpt::RepairReport& repor
 
 CheckpointOutcome repair_checkpoint(FileSystem& fs, const CheckpointRepairOptions& options) {
   const std::string path = step_to_repair(fs, options.path);
-  const auto lock = options.only_look ? std::nullopt : lock_of(fs, path);
+  // A run whose checkpoints lie elsewhere (checkpoint.dir) is known if it is what was given.
+  const bool is_run = fs.exists(options.path + "/run.json");
+  const auto lock =
+      options.only_look ? std::nullopt : lock_of(fs, is_run ? without_slash(options.path) : path);
   std::vector<std::string> places;
   const auto add = [&](const std::string& place) {
     if (place != path && std::find(places.begin(), places.end(), place) == places.end())

@@ -1,13 +1,15 @@
 // Goal: inspect-ckpt --repair finds good copies where they are and says what it did; --copy-to copies a whole
-// checkpoint; neither writes where it must not. Method: small checkpoints in a file system in memory; each
-// kind of path and outcome, text and JSON.
+// checkpoint; neither writes where it must not, nor where a run is going. Method: small checkpoints in a file
+// system in memory, with a lock in a real one; each kind of path and outcome, text and JSON.
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
 #include "runtime/base/error.h"
 #include "runtime/observe/checkpoint_repair.h"
+#include "runtime/run/record/run_directory.h"
 #include "test/ckpt/state_fixture.h"
 #include "test/support/power_loss_file_system.h"
+#include "test/support/temporary_folder.h"
 
 using namespace trainctl;
 using namespace trainctl::test;
@@ -106,4 +108,35 @@ TEST_CASE("a place in an object store needs a bucket, a prefix and credentials")
   CHECK_THROWS_WITH(to("s3://bucket"), Contains("give s3://bucket/prefix"));
   CHECK_THROWS_WITH(to("s3:///prefix"), Contains("give s3://bucket/prefix"));
   CHECK_THROWS_WITH(to("s3://bucket/prefix"), Contains("set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"));
+}
+
+TEST_CASE("the checkpoints of a run that is going are left to its supervisor") {
+  const bool elsewhere = GENERATE(false, true);
+  const TemporaryFolder folder;
+  FileSystem& fs = real_file_system();
+  const RunDirectory run{folder / "run"};
+  const std::string checkpoints = elsewhere ? folder / "elsewhere" : run.path + "/ckpt";
+  const std::string step = checkpoints + "/step-00000008";
+  fs.make_directory(run.path);
+  fs.replace_text(run.file("run.json"), "{}");
+  const nlohmann::json job = {{"checkpoint", {{"dir", elsewhere ? checkpoints : ""}}}};
+  fs.replace_text(run.job(), job.dump());
+  save(fs, checkpoints, make_state(1, 8), 3);
+  save(fs, folder / "replica", make_state(1, 8), 3);
+  std::string damaged = fs.read_text(step + kShard);
+  damaged.back() ^= 1;
+  fs.replace_text(step + kShard, damaged);
+  const std::vector<std::string> from = {folder / "replica"};
+  {
+    const auto lock = RunLock::try_take(run);  // its supervisor's
+    REQUIRE(lock);
+    for (const std::string& path : {run.path, run.path + "/", elsewhere ? run.path : step})
+      CHECK_THROWS_WITH(repair_checkpoint(fs, {.path = path, .from = from}),
+                        Contains("belongs to a run that is going") && Contains("trainctl stop " + run.path));
+    CHECK(fs.read_text(step + kShard) == damaged);
+    const auto look = repair_checkpoint(fs, {.path = run.path, .from = from, .only_look = true});
+    CHECK_THAT(look.text, Contains("all of it can be repaired; nothing was written"));
+  }
+  CHECK_FALSE(repair_checkpoint(fs, {.path = run.path, .from = from}).damaged);
+  CHECK(is_whole(fs, step));
 }
