@@ -96,11 +96,19 @@ std::optional<int64_t> Caretaker::next_to_scrub(bool with_milestones) {
   return std::nullopt;
 }
 
+/// The newest that is due; a milestone also when newer ones were copied before it.
 std::optional<int64_t> Caretaker::next_to_copy() {
   const int64_t copied = newest_of(marks_.store);
+  const auto is_copied = [&](int64_t step) {
+    return std::any_of(marks_.store.begin(), marks_.store.end(),
+                       [&](const CheckpointMark& m) { return m.step == step; });
+  };
   for (const int64_t step : folder_->list()) {
-    if (step <= copied) return std::nullopt;
-    if (!is_last_ && !is_milestone(step) && !is_copy_due(step, copied, options_.store_every_steps)) continue;
+    const bool is_due = is_milestone(step)
+                            ? !is_copied(step)
+                            : step > copied &&
+                                  (is_last_ || is_copy_due(step, copied, options_.store_every_steps));
+    if (!is_due) continue;
     const auto files = folder_->open(step);
     if (files && has_mark(marks_.folder, *files)) return step;
   }
@@ -111,8 +119,15 @@ std::optional<double> Caretaker::work() {
   if (epoch_ == 0) return std::nullopt;
   const double now_s = clock_.monotonic_s();
   if (now_s < again_s_ && !is_last_) return again_s_;
+  bool was_stores_turn = false;
   try {
-    if (const auto step = next_to_scrub(false)) return scrub(*step), now_s;
+    // Where checkpoints are saved faster than they are read again there is always one to read: removing comes
+    // before it, and the store has every second turn.
+    if (retain_due_ && failures_ == 0) return retain_folder(), now_s;
+    was_stores_turn = is_stores_turn_;
+    const auto step = was_stores_turn ? std::nullopt : next_to_scrub(false);
+    is_stores_turn_ = step && !options_.store.empty();
+    if (step) return scrub(*step), now_s;
     if (retain_due_) return retain_folder(), now_s;
     failures_ = 0;
   } catch (const Error& error) {
@@ -121,6 +136,7 @@ std::optional<double> Caretaker::work() {
   }
   const auto next_s = care_for_store();
   if (next_s && *next_s <= now_s) return next_s;
+  if (was_stores_turn) return now_s;
   try {
     if (const auto step = next_to_scrub(true); step && !is_last_) return scrub(*step), now_s;
   } catch (const Error& error) {
@@ -156,7 +172,8 @@ void Caretaker::scrub(int64_t step) {
     // Moved or removed while it was read: then it needs no care any more.
     const auto again = folder_->open(step);
     if (!again || identity_or_step(*again) != identity) return;
-    if (!repaired(*files, report, begin_s)) return void(damaged_.insert(identity));
+    if (!repaired(*watched(folder_->open(step), false), report, begin_s))
+      return void(damaged_.insert(identity));
   }
   mark(marks_.folder, *files);
   retain_due_ = true;
@@ -177,7 +194,7 @@ bool Caretaker::repaired(ckpt::StoredFiles& files, const ckpt::VerifyReport& dam
   const int64_t step = files.named_step().value_or(-1);
   std::vector<std::unique_ptr<ckpt::StoredFiles>> sources;
   if (!options_.store.empty()) try {
-      if (auto copy = store().open(step)) sources.push_back(std::move(copy));
+      if (auto copy = store().open(step)) sources.push_back(watched(std::move(copy), false));
     } catch (const Error&) {
       // Other sources may do.
     }

@@ -121,6 +121,7 @@ class Caretaker {
   std::optional<Going> set_aside_;  ///< to be said to the store
   uint64_t epoch_ = 0;
   bool retain_due_ = true, store_retain_due_ = false, tried_last_ = false;
+  bool is_stores_turn_ = false;  ///< a checkpoint was read again since the store was last cared for
   std::atomic<bool> is_last_ = false;
   int failures_ = 0, store_failures_ = 0;
   double again_s_ = 0, store_again_s_ = 0;
