@@ -44,7 +44,8 @@ class ObjectClient {
   /// Reads up to out.size() bytes from `offset` and returns their number. It is smaller if the connection
   /// ended early or the object ends.
   virtual size_t get(const std::string& key, uint64_t offset, std::span<std::byte> out) = 0;
-  /// Makes or replaces the object atomically. Returns its ETag, as do put_part and finish_upload.
+  /// Makes or replaces the object atomically. Returns its ETag, as do put_part and finish_upload: "" where it
+  /// is no MD5; of a part always what finish_upload is to be given.
   virtual std::string put(const std::string& key, std::span<const std::byte> body) = 0;
   /// Starts an upload in parts, numbered from 1, and returns its id. The object exists when the upload is
   /// finished.

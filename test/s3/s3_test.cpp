@@ -47,23 +47,28 @@ bool loads(ckpt::Store& store, const PlainState& state) {
   return reads_back(*checkpoint, state) && ckpt::verify(*checkpoint).findings.empty();
 }
 
-/// A server that answers every connection with `answer` and hangs up.
+/// A server that answers every connection with `answer` and hangs up. What it heard is in `heard` when it has
+/// ended.
 class OneAnswer {
  public:
-  explicit OneAnswer(std::string answer) : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  explicit OneAnswer(std::string answer, std::string* heard = nullptr) : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     sockaddr_in address{.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
     REQUIRE(::bind(socket_, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
     socklen_t size = sizeof address;
     ::getsockname(socket_, reinterpret_cast<sockaddr*>(&address), &size);
     port = ntohs(address.sin_port);
     ::listen(socket_, 8);
-    thread_ = std::thread([this, answer = std::move(answer)] {
+    thread_ = std::thread([this, heard, answer = std::move(answer)] {
       for (int peer; (peer = ::accept(socket_, nullptr, nullptr)) >= 0; ::close(peer)) {
         char buffer[4096];
-        if (::recv(peer, buffer, sizeof buffer, 0) > 0)
-          (void)!::send(peer, answer.data(), answer.size(), MSG_NOSIGNAL);
+        const auto receive = [&] {
+          const ssize_t bytes = ::recv(peer, buffer, sizeof buffer, 0);
+          if (bytes > 0 && heard) heard->append(buffer, size_t(bytes));
+          return bytes > 0;
+        };
+        if (receive()) (void)!::send(peer, answer.data(), answer.size(), MSG_NOSIGNAL);
         ::shutdown(peer, SHUT_WR);
-        while (::recv(peer, buffer, sizeof buffer, 0) > 0) {
+        while (receive()) {
         }
       }
     });
@@ -129,6 +134,38 @@ TEST_CASE("an object in parts") {
   client->put_part("d", dropped, 1, second);
   client->abort_upload("d", dropped);
   CHECK_THROWS_AS(client->finish_upload("d", dropped, etags), ckpt::ObjectError);   // moto: 500, AWS: 404
+}
+
+TEST_CASE("the parts of an object that is encrypted with customer keys are named by the ETags that came") {
+  std::string heard;
+  {
+    const OneAnswer server("HTTP/1.1 200 OK\r\nETag: \"0123\"\r\nx-amz-server-side-encryption: aws:kms\r\n"
+                           "Content-Length: 0\r\n\r\n", &heard);
+    ckpt::S3Options given = options("b");
+    given.endpoint = "http://127.0.0.1:" + std::to_string(server.port);
+    const auto raw = ckpt::s3_client(given, real_clock());
+    const auto client = ckpt::retrying(*raw, real_clock());
+    CHECK(client->put("k", bytes_of(10, 1)) == "");  // proves nothing
+    const std::string part = client->put_part("k", "id", 1, bytes_of(10, 1));
+    CHECK(part == "\"0123\"");
+    client->finish_upload("k", "id", {part});
+  }
+  CHECK(heard.find("<PartNumber>1</PartNumber><ETag>&quot;0123&quot;</ETag>") != std::string::npos);
+}
+
+TEST_CASE("an upload is aborted also when everything is given up") {
+  client_of_new("given-up");
+  bool is_given_up = false;
+  ckpt::S3Options given = options("given-up");
+  given.is_given_up = [&] { return is_given_up; };
+  const auto client = ckpt::s3_client(given, real_clock());
+  const std::string upload = client->start_upload("k");
+  const std::string etag = client->put_part("k", upload, 1, bytes_of(10, 1));
+  is_given_up = true;
+  CHECK_THROWS_AS(client->put_part("k", upload, 2, bytes_of(10, 2)), ckpt::ObjectError);
+  client->abort_upload("k", upload);
+  is_given_up = false;
+  CHECK_THROWS_AS(client->finish_upload("k", upload, {etag}), ckpt::ObjectError);
 }
 
 TEST_CASE("checkpoints on a real server: save, go back, retain, load") {
