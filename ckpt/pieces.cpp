@@ -110,10 +110,20 @@ std::string piece_file_name(int rank, int ranks) {
   return fmt::format("rank-{:05}-of-{:05}.slots", rank, ranks);
 }
 
-uint64_t memory_for_pieces(uint64_t bytes, size_t chunks, size_t tensors) {
-  // A chunk has about 150 bytes in the shard's header and 60 in piece.json, a tensor about 80; 64 KiB are for
-  // the job's text and the table.
-  const uint64_t slot = bytes + 512 * chunks + 256 * tensors + (uint64_t(64) << 10);
+uint64_t text_bytes(const StateInfo& state) {
+  uint64_t bytes = 0;
+  for (const std::string* text : {&state.run_id, &state.spec_hash, &state.program_version, &state.numerics,
+                                  &state.lineage_json, &state.extra_json, &state.resolved_spec_json})
+    bytes += 2 * text->size();  // quotes and backslashes of a text are escaped where it lies in another
+  return bytes;
+}
+
+uint64_t memory_for_pieces(uint64_t bytes, size_t chunks, size_t tensors, uint64_t text_bytes) {
+  // A chunk has about 150 bytes in the shard's header and 60 in piece.json, a tensor about 80. The texts may
+  // grow a little during the run: by skipped steps, by what a resume changes.
+  constexpr uint64_t kTable = uint64_t(32) << 10, kUsualText = uint64_t(32) << 10;
+  const uint64_t slot =
+      bytes + 512 * chunks + 256 * tensors + kTable + std::max(kUsualText, text_bytes + text_bytes / 4);
   return 2 * ((slot + 4095) / 4096 * 4096);
 }
 

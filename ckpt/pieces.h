@@ -41,8 +41,11 @@ std::string pieces_folder(const std::string& memory_root, unsigned uid, const st
                           const std::string& node);
 /// rank-00003-of-00008.slots
 std::string piece_file_name(int rank, int ranks);
-/// The bytes of a rank's file with two slots, for a shard of `bytes` bytes of data in `chunks` chunks.
-uint64_t memory_for_pieces(uint64_t bytes, size_t chunks, size_t tensors);
+/// The most bytes that the texts of a state take in a piece.
+uint64_t text_bytes(const StateInfo& state);
+/// The bytes of a rank's file with two slots, for a shard of `bytes` bytes of data in `chunks` chunks and a
+/// state with `text_bytes` bytes of texts.
+uint64_t memory_for_pieces(uint64_t bytes, size_t chunks, size_t tensors, uint64_t text_bytes = 0);
 
 /// Writes the pieces of one rank. One thread, except open().
 class PieceWriter {

@@ -127,7 +127,8 @@ struct Trainer::Impl {
          .nodes = options.nodes,
          .rank = world.rank(),
          .planned_bytes = host ? rank.plan.memory.total() : rank.plan.memory.pinned_host,
-         .tensors = tensors.size()},
+         .tensors = tensors.size(),
+         .text_bytes = ckpt::text_bytes(description())},
         *rank.params, [this](std::vector<double>& v) { rank.comms.sum(v); }, why);
     if (!why.empty())
       control.event(EventKind::memory_off,

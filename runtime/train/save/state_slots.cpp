@@ -10,7 +10,7 @@
 namespace trainctl {
 namespace {
 
-uint64_t slot_file_bytes(const parallel::ShardedParams& params, size_t tensors) {
+uint64_t slot_file_bytes(const parallel::ShardedParams& params, const SlotsWanted& wanted) {
   uint64_t bytes = 0;
   size_t chunks = 0;
   for (const auto& chunk : params.state_chunks()) {
@@ -18,7 +18,7 @@ uint64_t slot_file_bytes(const parallel::ShardedParams& params, size_t tensors) 
     bytes += 3 * uint64_t(chunk.box.count()) * sizeof(float);
     chunks += 3;
   }
-  return ckpt::memory_for_pieces(bytes, chunks, tensors);
+  return ckpt::memory_for_pieces(bytes, chunks, wanted.tensors, wanted.text_bytes);
 }
 
 int ranks_on_node_of(const SlotsWanted& wanted) {
@@ -49,7 +49,7 @@ std::unique_ptr<ckpt::NodeMemory> open_slots(const SlotsWanted& wanted, const pa
   if (mode == MemoryCopies::off) return nullptr;
   std::unique_ptr<ckpt::NodeMemory> slots;
   try {
-    slots = open_own_slots(wanted, slot_file_bytes(params, wanted.tensors));
+    slots = open_own_slots(wanted, slot_file_bytes(params, wanted));
   } catch (const Error& error) {
     // An agent that has no folder says why itself.
     if (mode == MemoryCopies::on || !wanted.memory_folder.empty()) why = error.what();

@@ -21,6 +21,7 @@ struct SlotsWanted {
   int rank = 0;
   uint64_t planned_bytes = 0;  ///< of a rank's host memory without the slots, which it may still take
   size_t tensors = 0;
+  uint64_t text_bytes = 0;  ///< ckpt::text_bytes of the state
 };
 
 /// Adds a vector over all ranks of the run. Collective.

@@ -87,7 +87,9 @@ class GatedChunks final : public ckpt::ChunkSource {
 
 /// The Saver of the only rank, with a state of one tensor.
 struct Rig {
-  explicit Rig(double write_timeout_s = 600, bool with_memory = true, double exit_timeout_s = 600) {
+  explicit Rig(double write_timeout_s = 600, bool with_memory = true, double exit_timeout_s = 600,
+               std::string spec_text = "{}")
+      : spec(std::move(spec_text)) {
     controls =
         make_thread_control(1, fs, "/ckpt", 100, nullptr, [this](EventKind kind, const std::string& json) {
           const std::lock_guard lock(mutex);
@@ -107,11 +109,15 @@ struct Rig {
                          },
                      .source = &source},
         *controls[0], fs,
-        with_memory ? ckpt::shared_memory(slots, ckpt::memory_for_pieces(sizeof values, 2, 1)) : nullptr);
+        with_memory ? ckpt::shared_memory(slots, ckpt::memory_for_pieces(sizeof values, 2, 1,
+                                                                         ckpt::text_bytes(info(0))))
+                    : nullptr);
   }
   ~Rig() { saver.reset(); }
 
-  static ckpt::StateInfo info(int64_t step) { return {.run_id = "r", .epoch = 1, .step = step}; }
+  ckpt::StateInfo info(int64_t step) const {
+    return {.run_id = "r", .epoch = 1, .step = step, .resolved_spec_json = spec};
+  }
   /// One step of training: the fence, the change of the state, the save.
   void step(int64_t number, SaveTargets due) {
     saver->fence();
@@ -147,6 +153,7 @@ struct Rig {
   TemporaryFolder memory{"saver", "/dev/shm"};
   SlowFileSystem fs;
   GatedChunks source;
+  const std::string spec;
   float values[32] = {};
   std::mutex mutex;
   std::vector<std::string> events, reasons;
@@ -186,6 +193,16 @@ TEST_CASE("copies and checkpoints of a state that changes every step", "[saver]"
   for (const int64_t step : rig.saved()) CHECK(rig.is_whole(step));
   CHECK(rig.events ==
         std::vector<std::string>{"checkpoint 5", "checkpoint 10", "checkpoint 15", "checkpoint 20"});
+}
+
+TEST_CASE("a job whose texts are long is copied and saved, too", "[saver]") {
+  Rig rig(600, true, 600, "{\"train\": \"" + std::string(300 << 10, 'x') + "\"}");
+  rig.step(1, {.memory = true, .directory = true});
+  rig.saver->fence();
+  rig.saver->write_now(rig.info(2));
+  CHECK(rig.events == std::vector<std::string>{"checkpoint 1", "checkpoint 2"});
+  CHECK(rig.copies() == std::vector<int64_t>{1});
+  CHECK(ckpt::open_latest(rig.fs, "/ckpt", -1, nullptr)->state().resolved_spec_json == rig.spec);
 }
 
 TEST_CASE("without memory a save is written before training goes on", "[saver]") {
@@ -304,7 +321,7 @@ TEST_CASE("the last save comes after the writes under way", "[saver]") {
   rig.step(1, kBoth);
   rig.saver->fence();
   rig.change(2);
-  const int64_t number = rig.saver->write_now(Rig::info(2));
+  const int64_t number = rig.saver->write_now(rig.info(2));
   CHECK(rig.controls[0]->await_saved(number).ok);
   CHECK(rig.saved() == std::vector<int64_t>{2, 1});
   CHECK((rig.is_whole(1) && rig.is_whole(2)));
