@@ -7,7 +7,9 @@
 
 #include <cerrno>
 #include <cstring>
+#include <functional>
 #include <limits>
+#include <optional>
 
 #include "runtime/base/error.h"
 #include "runtime/base/file_system.h"
@@ -27,13 +29,22 @@ bool is_ours(const std::string& path) {
   return ::lstat(path.c_str(), &s) == 0 && S_ISDIR(s.st_mode) && s.st_uid == ::geteuid();
 }
 
-/// Opens and locks the file `run` of the folder; -1: it is not there, or another process has the lock.
-/// Memory file systems have locks.
-int lock_of(const std::string& path, int flags) {
-  const int fd = ::open((path + kRunFile).c_str(), flags | O_CLOEXEC | O_NOFOLLOW, 0600);
-  if (fd < 0 || try_lock(fd).state == LockState::taken) return fd;
+/// Whether the open file is the one at the path, and not one that was removed meanwhile.
+bool is_at(int fd, const std::string& path) {
+  struct stat open, there;
+  return ::fstat(fd, &open) == 0 && ::stat(path.c_str(), &there) == 0 && open.st_ino == there.st_ino;
+}
+
+enum class Lock { taken, by_another, gone };
+
+/// Opens and locks the file `run` of the folder. Memory file systems have locks.
+Lock lock_folder(const std::string& path, int flags, int& fd) {
+  fd = ::open((path + kRunFile).c_str(), flags | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (fd < 0) return Lock::gone;
+  const bool is_taken = try_lock(fd).state == LockState::taken;
+  if (is_taken && is_at(fd, path + kRunFile)) return Lock::taken;
   ::close(fd);
-  return -1;
+  return is_taken ? Lock::gone : Lock::by_another;
 }
 
 void remove_folder(const std::string& path) {
@@ -41,7 +52,7 @@ void remove_folder(const std::string& path) {
   if (fs.exists(path)) fs.remove_tree(path);
 }
 
-double last_sign_of_life_s(const std::string& run_directory, double now_unix_s) {
+double idle_s(const std::string& run_directory, double now_unix_s) {
   struct stat s;
   if (run_directory.empty() || ::stat((run_directory + "/status.json").c_str(), &s) != 0)
     return std::numeric_limits<double>::infinity();
@@ -59,10 +70,17 @@ std::unique_ptr<MemoryFolder> MemoryFolder::take(const std::string& run_director
   const auto fail = [&](const char* why) {
     throw Error(ErrorCode::kIo, fmt::format("cannot use {} for checkpoints in memory: {}", path, why));
   };
-  if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) fail(std::strerror(errno));
-  if (!is_ours(path)) fail("it belongs to another user or is no folder");
-  const int fd = lock_of(path, O_RDWR | O_CREAT);
-  if (fd < 0) fail("another agent of this run and node owns it");
+  int fd = -1;
+  for (int tries = 0;; ++tries) {
+    constexpr int kTries = 100;
+    if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) fail(std::strerror(errno));
+    if (!is_ours(path)) fail("it belongs to another user or is no folder");
+    const Lock lock = lock_folder(path, O_RDWR | O_CREAT, fd);
+    if (lock == Lock::taken) break;
+    if (tries == kTries) fail(lock == Lock::by_another ? "another agent of this run and node owns it"
+                                                       : "it was removed again and again");
+    real_clock().sleep_s(0.01);  // a sweep looks at it, or has removed it
+  }
   const std::string line = run_directory + "\n";
   if (::ftruncate(fd, 0) != 0 || ::pwrite(fd, line.data(), line.size(), 0) != ssize_t(line.size())) {
     const int reason = errno;
@@ -88,44 +106,64 @@ void MemoryFolder::remove() noexcept {
   }
 }
 
-std::vector<StrayMemory> stray_memory(double now_unix_s) {
+namespace {
+
+/// What is known of a folder whose lock this process has; nullopt: it cannot be read.
+std::optional<StrayMemory> described(const std::string& path, double now_unix_s) {
   FileSystem& fs = real_file_system();
-  std::vector<StrayMemory> strays;
-  if (!fs.is_directory(kParent)) return strays;
+  StrayMemory stray{.path = path};
+  struct stat folder;
+  try {
+    stray.run_directory = fs.read_text(path + kRunFile);
+    while (stray.run_directory.ends_with('\n')) stray.run_directory.pop_back();
+    for (const std::string& file : fs.list(path)) {
+      struct stat s;
+      if (::lstat((path + "/" + file).c_str(), &s) == 0) stray.bytes += uint64_t(s.st_blocks) * 512;
+    }
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+  // An owner that has not written its line yet has not locked the file either, or died in between.
+  if (!stray.run_directory.empty())
+    stray.idle_s = idle_s(stray.run_directory, now_unix_s);
+  else if (::lstat(path.c_str(), &folder) == 0)
+    stray.idle_s = now_unix_s - double(folder.st_mtime);
+  return stray;
+}
+
+/// Calls `visit` for each folder without an owner, which gets none during the call.
+void visit_strays(double now_unix_s, const std::function<void(const StrayMemory&)>& visit) {
+  FileSystem& fs = real_file_system();
+  if (!fs.is_directory(kParent)) return;
   for (const std::string& name : fs.list(kParent)) {
     const std::string path = std::string(kParent) + "/" + name;
-    if (!name.starts_with(prefix()) || !is_ours(path)) continue;
-    const int fd = lock_of(path, O_RDWR | O_CREAT);
-    if (fd < 0) continue;
-    StrayMemory stray{.path = path};
-    try {
-      stray.run_directory = fs.read_text(path + kRunFile);
-      while (stray.run_directory.ends_with('\n')) stray.run_directory.pop_back();
-      for (const std::string& file : fs.list(path)) {
-        struct stat s;
-        if (::lstat((path + "/" + file).c_str(), &s) == 0) stray.bytes += uint64_t(s.st_blocks) * 512;
-      }
-      stray.idle_s = last_sign_of_life_s(stray.run_directory, now_unix_s);
-      strays.push_back(std::move(stray));
-    } catch (const Error&) {
-      // Its owner removes it at this moment.
-    }
+    int fd = -1;
+    if (!name.starts_with(prefix()) || !is_ours(path) || lock_folder(path, O_RDWR, fd) != Lock::taken)
+      continue;
+    if (const auto stray = described(path, now_unix_s)) visit(*stray);
     ::close(fd);
   }
+}
+
+}  // namespace
+
+std::vector<StrayMemory> stray_memory(double now_unix_s) {
+  std::vector<StrayMemory> strays;
+  visit_strays(now_unix_s, [&](const StrayMemory& stray) { strays.push_back(stray); });
   return strays;
 }
 
 int sweep_memory(double now_unix_s) {
   int removed = 0;
-  for (const StrayMemory& stray : stray_memory(now_unix_s)) {
-    if (stray.idle_s <= kStrayMemoryKeptS) continue;
+  visit_strays(now_unix_s, [&](const StrayMemory& stray) {
+    if (stray.idle_s <= kStrayMemoryKeptS) return;
     try {
       remove_folder(stray.path);
       ++removed;
     } catch (const Error&) {
-      // Another process removes it, too.
+      // The next sweep gets it.
     }
-  }
+  });
   return removed;
 }
 

@@ -1,0 +1,48 @@
+// Goal: a folder in the memory of a node has at most one owner, and a sweep never takes it from one. Method: an
+// owner that takes and leaves its folder again and again while another thread sweeps; the run that it belongs to
+// does not exist, so that a sweep may remove it whenever it has no owner.
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <thread>
+
+#include "ckpt/memory_folder.h"
+#include "runtime/base/error.h"
+#include "runtime/base/file_system.h"
+#include "test/support/temporary_folder.h"
+
+using namespace trainctl;
+using namespace trainctl::test;
+
+TEST_CASE("a folder in memory has one owner, and is swept when it has none") {
+  const TemporaryFolder dir;
+  const std::string run = dir.path() + "/no-such-run";
+  auto owner = ckpt::MemoryFolder::take(run, "node0");
+  const std::string path = owner->path();
+  CHECK_THROWS_WITH(ckpt::MemoryFolder::take(run, "node0"), Catch::Contains("another agent of this run"));
+  ckpt::sweep_memory(real_clock().unix_s());
+  CHECK(std::filesystem::exists(path + "/run"));
+  owner.reset();
+  ckpt::sweep_memory(real_clock().unix_s());
+  CHECK_FALSE(std::filesystem::exists(path));
+}
+
+TEST_CASE("a sweep at any moment does not remove a folder that has an owner") {
+  const TemporaryFolder dir;
+  std::atomic<bool> ends = false;
+  std::thread sweeper([&] {
+    while (!ends) ckpt::sweep_memory(real_clock().unix_s());
+  });
+  int missing = 0, refused = 0;
+  for (int i = 0; i < 300; ++i) try {
+      const auto owner = ckpt::MemoryFolder::take(dir.path() + "/no-such-run", "node0");
+      std::this_thread::yield();
+      missing += !std::filesystem::exists(owner->path() + "/run");
+    } catch (const Error&) {
+      ++refused;  // the sweep has its lock for a moment
+    }
+  ends = true;
+  sweeper.join();
+  ckpt::sweep_memory(real_clock().unix_s());
+  CHECK(missing == 0);
+  CHECK(refused < 300);
+}
