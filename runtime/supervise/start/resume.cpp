@@ -423,7 +423,7 @@ RunResult resume_run(const ResumeRequest& asked, FileSystem& fs, Clock& clock, C
   const std::optional<AttemptFile> living = living_attempt(request, fs);
   const std::string fetched = living ? "" : fetch_from_store(request, identity->run_id, fs, clock, console);
   const double begin_s = clock.monotonic_s();
-  const Begin begin = choose_checkpoint(request, *identity, fs, console);
+  Begin begin = choose_checkpoint(request, *identity, fs, console);
   const auto& checkpoint = begin.checkpoint;
   check_belongs(checkpoint.get(), request, *identity, fs);
   const double opened_in_s = clock.monotonic_s() - begin_s;
@@ -468,6 +468,7 @@ RunResult resume_run(const ResumeRequest& asked, FileSystem& fs, Clock& clock, C
   plan.take_over = request.take_over;
   plan.lock = &lock;
   record_spec(fs, run, request.now, *identity, plan.lineage_json);
+  begin.checkpoint.reset();  // else pieces that are removed from memory stay mapped until the run ends
   return supervise(plan, run, fs, clock, console);
 }
 
