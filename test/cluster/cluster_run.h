@@ -26,7 +26,7 @@ struct RunSettings {
   std::string start = "pmix";    ///< launcher.start
   int64_t steps = 50;            ///< about 25 ms each on two cores
   int supervisor = 0;            ///< the node that launches
-  double silence_s = 1;          ///< fault_tolerance.node_silence_seconds
+  double silence_s = 2.5;        ///< fault_tolerance.node_silence_seconds; a busy machine is silent for 1 s
   double grace_s = 4;            ///< fault_tolerance.grace_seconds
   std::string hosts = R"(["node0","node1","node2","node3","node4"])";
   std::vector<std::string> set;  ///< more fields, "PATH=VALUE"

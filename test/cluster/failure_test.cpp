@@ -71,7 +71,7 @@ TEST_CASE("a node is cut off for longer than the grace, and heals", "[fault][clu
   const std::string start = GENERATE("pmix", "mpirun");
   CAPTURE(start);
   FakeNodes nodes(5, machines());
-  ClusterRun run(nodes, {.start = start, .steps = 100, .silence_s = 0.7, .grace_s = 3});
+  ClusterRun run(nodes, {.start = start, .steps = 100, .silence_s = 2, .grace_s = 5});
   run.launch();
   run.await_step(7);
   const int node = run.members()[2];
@@ -79,7 +79,7 @@ TEST_CASE("a node is cut off for longer than the grace, and heals", "[fault][clu
   nodes.partition(node);
   run.await_event("node_lost");
   // The cut-off node ends its ranks by itself: it hears nobody.
-  CHECK(eventually(8, [&] { return run.ranks(node).empty() && !run.agent(node); }));
+  CHECK(eventually(10, [&] { return run.ranks(node).empty() && !run.agent(node); }));
   nodes.heal(node);
   check_healed(run);
 }
@@ -88,7 +88,7 @@ TEST_CASE("a node is cut off for less than the grace and becomes a spare", "[fau
   const std::string start = GENERATE("pmix", "mpirun");
   CAPTURE(start);
   FakeNodes nodes(5, machines());
-  ClusterRun run(nodes, {.start = start, .steps = 100, .silence_s = 0.7, .grace_s = 20});
+  ClusterRun run(nodes, {.start = start, .steps = 100, .silence_s = 2, .grace_s = 20});
   run.launch();
   run.await_step(7);
   const int node = run.members()[2];

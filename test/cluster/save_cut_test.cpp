@@ -62,7 +62,7 @@ class CutSave {
         run_(nodes_, {.start = start,
                       .steps = 100,
                       .supervisor = kHome,
-                      .silence_s = 0.7,
+                      .silence_s = 2,
                       .grace_s = grace_s,
                       // A stopped rank is no hang for five of these.
                       .set = {"fault_tolerance.heartbeat_seconds=2", "checkpoint.keep_last=99",

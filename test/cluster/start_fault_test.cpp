@@ -72,7 +72,7 @@ TEST_CASE("a node is cut off while its ranks are in MPI_Init, and heals after th
           "[fault][start_fault]") {
   FakeNodes nodes(6, machines());
   ClusterRun run(nodes,
-                 {.steps = 100, .supervisor = 5, .silence_s = 0.7, .grace_s = 3, .set = {kStopInInit}});
+                 {.steps = 100, .supervisor = 5, .silence_s = 2, .grace_s = 5, .set = {kStopInInit}});
   run.launch();
   const int node = node_that_starts(run);
   nodes.partition(node);
