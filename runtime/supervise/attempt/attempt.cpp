@@ -129,8 +129,8 @@ class Attempt {
     if (supervision_.phase() == Supervision::Phase::ending && all_gone())
       supervision_.all_gone(clock_.monotonic_s());
     log_.update(supervision_, supervision_.phase() != before);
-    if (before == Supervision::Phase::starting && supervision_.phase() == Supervision::Phase::running)
-      on_all_present();
+    // Not by the phase: the last rank may come and another one die within one turn.
+    if (supervision_.all_came() && !std::exchange(all_present_, true)) on_all_present();
   }
 
   double wait_s() const {
@@ -378,7 +378,7 @@ class Attempt {
   Journal launcher_log_;
   std::string launcher_text_;
   double looked_s_ = 0;
-  bool regrouped_ = false;
+  bool regrouped_ = false, all_present_ = false;
   std::vector<bool> gone_;             // of each node: nothing of the epoch is left there, or it is lost
   std::vector<bool> lost_;  // of each node: it left this attempt, and what it says when it returns does not count
 };

@@ -81,6 +81,7 @@ void Supervision::hello(int rank, int pid, const std::string& host, double now_s
 void Supervision::check_all_here(double now_s) {
   if (phase_ != Phase::starting || count(RankView::absent) > 0) return;
   progressed_s_ = now_s;
+  all_came_ = true;
   enter(Phase::running, now_s);
 }
 

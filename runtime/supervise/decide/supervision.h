@@ -117,6 +117,8 @@ class Supervision {
   int64_t last_step() const { return last_step_; }
   /// The time of the first evidence; nullopt: there was none.
   std::optional<double> first_evidence_s() const { return first_evidence_s_; }
+  /// Every rank has said hello; it stays true when one dies.
+  bool all_came() const { return all_came_; }
   bool over() const { return phase_ == Phase::over; }
   /// Call it only when over() is true.
   Verdict verdict() const;
@@ -174,7 +176,7 @@ class Supervision {
   int ended_ = 0;  ///< ranks whose process has ended
   bool launcher_alive_ = true, processes_left_ = true;
   int64_t last_step_ = 0;
-  bool stepped_ = false;
+  bool stepped_ = false, all_came_ = false;
 };
 
 /// True if a relaunch from the newest checkpoint can help: not for mistakes of the user, damaged data or
