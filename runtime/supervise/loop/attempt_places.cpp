@@ -1,11 +1,8 @@
 #include "runtime/supervise/loop/attempt_places.h"
 
-#include <poll.h>
-
 #include <algorithm>
 
 #include "runtime/base/error.h"
-#include "runtime/base/json.h"
 #include "runtime/base/problem.h"
 
 namespace trainctl {
@@ -16,41 +13,6 @@ namespace {
 double start_timeout_s(int ranks) { return 60 + 1.0 * ranks; }
 
 }  // namespace
-
-Fleet::Options fleet_options(const SupervisePlan& plan, const RunDirectory& run,
-                             const SessionFolders& folders) {
-  const FaultSpec& fault = plan.job.job.fault_tolerance;
-  Fleet::Options options{
-      .run_directory = run.path,
-      .program = plan.program,
-      .mpirun = plan.mpirun,
-      .start = plan.nodes.start,
-      .listen = plan.nodes.listen.empty() ? "unix:" + folders.session() + "/supervisor" : plan.nodes.listen,
-      .numerics = plan.nodes.one_machine ? "" : plan.numerics,
-      .silence_s = fault.node_silence_seconds,
-      .grace_s = fault.grace_seconds,
-      .takeover = fault.supervisor_takeover && plan.nodes.start.way != AgentStart::Way::awaited,
-      .requeue = plan.slurm.requeue,
-      .chain = plan.slurm.chain};
-  const JobSpec& job = plan.job.job;
-  for (const ClusterNode& node : plan.nodes.nodes) {
-    options.nodes.push_back(node.name);
-    if (!plan.nodes.one_machine && job.device == DeviceChoice::cuda)
-      options.gpus_needed.push_back((node.slots + job.launcher.ranks_per_gpu - 1) /
-                                    job.launcher.ranks_per_gpu);
-  }
-  return options;
-}
-
-bool await_agents(Fleet& fleet, Clock& clock, double limit_s, const std::function<bool()>& enough) {
-  const double until_s = clock.monotonic_s() + limit_s;
-  while (!enough() && clock.monotonic_s() < until_s) {
-    pollfd fd{.fd = fleet.fd(), .events = POLLIN, .revents = 0};
-    ::poll(&fd, 1, 50);
-    fleet.serve();
-  }
-  return enough();
-}
 
 void place_ranks(AttemptOptions& options, const SupervisePlan& plan, const Fleet& fleet, const JobSpec& job,
                  const std::vector<std::string>& names) {
@@ -172,39 +134,6 @@ void set_networks(AttemptOptions& options, const SupervisePlan& plan, const Flee
 bool runs_ranks(const std::vector<AttemptOptions::Node>& places, int node) {
   return std::any_of(places.begin(), places.end(),
                      [&](const AttemptOptions::Node& place) { return place.node == node; });
-}
-
-std::string node_up_json(const Fleet& fleet, int node) {
-  const wire::NodeHello& hello = *fleet.hello(node);
-  nlohmann::json fields = {
-      {"node", fleet.name(node)}, {"address", hello.address}, {"facts", parse_json(hello.facts.to_json())}};
-  if (const auto offset_s = fleet.clock_offset_s(node)) fields["clock_offset_s"] = *offset_s;
-  return dump_json(fields);
-}
-
-std::vector<NodeStatus> node_statuses(const Recovery& recovery, const Fleet& fleet,
-                                      const std::vector<AttemptOptions::Node>& places, Clock& clock) {
-  std::vector<NodeStatus> list;
-  const double offset_s = clock.unix_s() - clock.monotonic_s();
-  for (const PoolNode& pool : recovery.pool()) {
-    const int node = fleet.find(pool.name);
-    NodeStatus status{.name = pool.name, .state = NodeState::absent, .since_unix_s = pool.since_s + offset_s};
-    for (const AttemptOptions::Node& place : places)
-      if (place.node == node && recovery.running()) status.first = place.first, status.count = place.count;
-    if (pool.state == PoolNode::ready)
-      status.state = pool.quarantined    ? NodeState::quarantined
-                   : status.count > 0 ? NodeState::running
-                                      : NodeState::spare;
-    if (pool.state == PoolNode::lost) status.state = NodeState::lost, status.reason = pool.why;
-    if (node >= 0 && fleet.heard_s(node) > 0) status.heard_unix_s = fleet.heard_s(node) + offset_s;
-    if (node >= 0 && fleet.hello(node)) {
-      status.facts = fleet.hello(node)->facts;
-      status.usage = fleet.usage(node);
-      status.clock_offset_s = fleet.clock_offset_s(node);
-    }
-    list.push_back(status);
-  }
-  return list;
 }
 
 }  // namespace trainctl

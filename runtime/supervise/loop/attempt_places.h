@@ -1,20 +1,13 @@
-// Connects the supervisor with the nodes of a run: options of the fleet, the ranks of an attempt on each
-// node, network settings of each node, and the nodes in the status.
+// On which nodes the ranks of an attempt run, and what follows from it: the attempt's options, its hosts,
+// and the network settings of each node.
 #pragma once
-#include <functional>
 #include <string>
 #include <vector>
 
-#include "runtime/machine/session.h"
 #include "runtime/supervise/attempt/attempt.h"
 #include "runtime/supervise/loop/supervisor.h"
 
 namespace trainctl {
-
-Fleet::Options fleet_options(const SupervisePlan& plan, const RunDirectory& run,
-                             const SessionFolders& folders);
-/// Serves the fleet until `enough` returns true, at most for `limit_s`. Returns the last result of `enough`.
-bool await_agents(Fleet& fleet, Clock& clock, double limit_s, const std::function<bool()>& enough);
 
 /// Appends to options.nodes: places the ranks of `job` on the nodes `names`, in that order. Error(kPreflight)
 /// if they do not fit.
@@ -42,13 +35,5 @@ void set_networks(AttemptOptions& options, const SupervisePlan& plan, const Flee
 
 /// Whether `node` (index of the fleet) is one of `places`.
 bool runs_ranks(const std::vector<AttemptOptions::Node>& places, int node);
-
-/// The fields of the event node_up: address and facts of the node, offset of its clock.
-std::string node_up_json(const Fleet& fleet, int node);
-
-/// The nodes for status.json, in the order of the pool. A node of `places` (the current attempt) has its
-/// ranks.
-std::vector<NodeStatus> node_statuses(const Recovery& recovery, const Fleet& fleet,
-                                      const std::vector<AttemptOptions::Node>& places, Clock& clock);
 
 }  // namespace trainctl

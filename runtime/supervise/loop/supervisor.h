@@ -61,7 +61,4 @@ struct RunResult {
 RunResult supervise(const SupervisePlan& plan, const RunDirectory& run, FileSystem& fs, Clock& clock,
                     Console& console);
 
-/// The newest epoch that the run has used; 0: none.
-uint64_t last_epoch(FileSystem& fs, const RunDirectory& run);
-
 }  // namespace trainctl

@@ -16,7 +16,7 @@
 #include "runtime/supervise/attempt/attempt.h"
 #include "runtime/supervise/care/run_store.h"
 #include "runtime/supervise/history/suspects.h"
-#include "runtime/supervise/loop/run_source.h"
+#include "runtime/supervise/loop/run_epochs.h"
 #include "runtime/supervise/start/start.h"
 #include "runtime/supervise/preflight/storage.h"
 #include "runtime/train/schedule.h"

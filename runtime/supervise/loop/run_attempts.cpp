@@ -1,0 +1,161 @@
+#include "runtime/supervise/loop/run_attempts.h"
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <utility>
+
+#include "runtime/machine/bundle.h"
+#include "runtime/supervise/decide/widths.h"
+#include "runtime/supervise/loop/attempt_places.h"
+#include "runtime/supervise/loop/run_quarantine.h"
+
+namespace trainctl {
+namespace {
+
+/// After so many steps of an epoch its ranks have sealed a state of their own.
+constexpr int64_t kOwnStatesAfter = 3;
+
+AttemptEnd::How how_of(const Verdict& verdict, bool regrouped) {
+  switch (verdict.outcome) {
+    case Verdict::finished: return AttemptEnd::finished;
+    case Verdict::stopped: return regrouped ? AttemptEnd::regrouped : AttemptEnd::stopped;
+    case Verdict::aborted: return AttemptEnd::aborted;
+    case Verdict::failed: return AttemptEnd::failed;
+  }
+  return AttemptEnd::failed;
+}
+
+}  // namespace
+
+AttemptEnd end_of(const Verdict& verdict, bool regrouped) {
+  return {
+      .how = how_of(verdict, regrouped), .code = verdict.code, .cause = verdict.cause, .rank = verdict.rank};
+}
+
+StartAttempt start_of(const AttemptFile& file, const std::vector<Width>& widths) {
+  StartAttempt start{.width = widths.front()};
+  if (file.memory) {
+    start.step = file.memory->step;
+    start.in_memory = {file.memory->step, file.memory->epoch};
+  }
+  int ranks = 0;
+  for (const AttemptFile::Node& node : file.nodes) {
+    start.nodes.push_back(node.name);
+    ranks += node.count;
+  }
+  for (const Width& width : widths)
+    if (width.ranks == ranks) start.width = width;
+  return start;
+}
+
+RunAttempts::RunAttempts(SupervisedRun& run, const Parts& parts)
+    : run_(run), parts_(parts), epochs_(run, parts.source, parts.checkpoints), times_(run.log, run.clock) {}
+
+Starter& RunAttempts::starter() {
+  if (!starter_) starter_.emplace(run_.plan.job.job, parts_.fleet.fleet(), run_.fs, run_.log);
+  return *starter_;
+}
+
+LaunchInput RunAttempts::launch_input(const JobSpec& job, const AttemptOptions& options) const {
+  const Fleet& fleet = parts_.fleet.fleet();
+  return {.job = &job,
+          .hosts = hosts_of(options, fleet),
+          .network = network_of(options, run_.plan, fleet),
+          .world_size = job.mesh().world_size(),
+          .mpirun = run_.plan.mpirun,
+          .program = run_.plan.program,
+          .run_directory = run_.directory.path,
+          .session_folder = options.session_folder,
+          .shared_memory_folder = options.shared_memory_folder,
+          .bundle = own_bundle(),
+          .homeless = !std::getenv("HOME"),
+          .root = ::geteuid() == 0,
+          .cross_memory_attach = run_.plan.cross_memory_attach};
+}
+
+void RunAttempts::begin(const StartAttempt& start, StopSignals& signals) {
+  const Fleet& fleet = parts_.fleet.fleet();
+  const ParsedJob job = at_width(run_.plan.job, start.width);
+  if (!start.step) parts_.source.begin_at_start();
+  AttemptOptions options = epochs_.options(job.job);
+  place_ranks(options, run_.plan, fleet, job.job, start.nodes);
+  if (!parts_.source.is_reachable(nodes_of_attempt(options, fleet)))
+    return parts_.recovery.memory_out_of_reach();
+  if (last_) epochs_.restart(start, parts_.recovery.restarts());
+  epochs_.begin(job.job);
+  const LaunchInput input = launch_input(job.job, options);
+  options.pmix = starter().by_pmix(input);
+  options.line = options.pmix ? rank_line(input) : mpirun_line(input);
+  set_networks(options, run_.plan, fleet, input.network);
+  options.file.overrides = overrides_of(run_.plan.job, start.width);
+  times_.begun();
+  parts_.recovery.attempt_started(start, run_.clock.monotonic_s());
+  run(std::move(options), signals);
+}
+
+void RunAttempts::attach(StopSignals& signals) {
+  const AttemptFile& file = *run_.plan.attach;
+  const StartAttempt start = start_of(file, widths_of(run_.plan.job));
+  AttemptOptions options = epochs_.options(at_width(run_.plan.job, start.width).job);
+  options.attach = true;
+  options.pmix = file.pmix;
+  options.file = file;
+  options.nodes = places_of(parts_.fleet.fleet(), file);
+  epochs_.attach(file);
+  times_.begun();
+  parts_.recovery.attempt_started(start, run_.clock.monotonic_s());
+  run(std::move(options), signals);
+}
+
+AttemptHooks RunAttempts::hooks() {
+  RunFleet& fleet = parts_.fleet;
+  return {.turn = [this] { run_.lock.turn(), parts_.checkpoints.turn(); },
+          .node_up = [&fleet](int node) { fleet.node_up(node); },
+          .node_lost =
+              [this](int node, const std::string& why) {
+                parts_.fleet.node_lost(node, why, runs_ranks(places_, node));
+              },
+          .start_failed =
+              [this](int node, const std::string& why) {
+                if (!run_.plan.nodes.one_machine) parts_.fleet.start_failed(node, why);
+              },
+          .all_present = [this] { times_.all_present(); },
+          .progressed = [this](int64_t step) { progressed(step); },
+          .saved = [this](int64_t step) { parts_.recovery.saved(step), parts_.checkpoints.published(); },
+          .regroup = [this] { return text_of(parts_.recovery.regroup(run_.clock.monotonic_s())); }};
+}
+
+void RunAttempts::progressed(int64_t step) {
+  parts_.recovery.progressed(step);
+  if (parts_.source.memory() && step == parts_.source.step() + kOwnStatesAfter)
+    forget_other_meshes(parts_.fleet.fleet(), places_, run_.log.status().epoch);
+  times_.stepped();
+}
+
+void RunAttempts::run(AttemptOptions options, StopSignals& signals) {
+  places_ = options.nodes;
+  const bool by_pmix = options.pmix;
+  options.hooks = hooks();
+  const AttemptResult result = run_attempt(std::move(options), parts_.fleet.fleet(), run_.directory, run_.fs,
+                                           run_.clock, run_.log, signals);
+  run_.lock.must_hold();
+  parts_.fleet.listen();
+  ended(result, by_pmix);
+}
+
+void RunAttempts::ended(const AttemptResult& result, bool by_pmix) {
+  const Verdict& verdict = result.verdict;
+  AttemptEnd end = end_of(verdict, result.regrouped);
+  for (const AttemptOptions::Node& place : places_)
+    if (verdict.rank >= place.first && verdict.rank < place.first + place.count)
+      end.node = parts_.fleet.fleet().name(place.node);
+  starter().doubt(verdict, by_pmix);
+  tell_quarantine(run_.plan, run_.fs, run_.clock, parts_.recovery, run_.log, verdict.cause);
+  times_.ended(verdict, result);
+  last_ = {.verdict = verdict, .failure_folder = ""};
+  if (verdict.outcome == Verdict::failed) last_->failure_folder = parts_.end.record_failure(verdict);
+  parts_.recovery.attempt_ended(end, run_.clock.monotonic_s());
+}
+
+}  // namespace trainctl

@@ -1,0 +1,68 @@
+// RunAttempts runs the attempts of a run one after another: each on the nodes that Recovery has chosen,
+// started by mpirun or by the agents, or attached to. It reports to Recovery how an attempt goes and how it
+// has ended. One thread.
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/supervise/attempt/attempt.h"
+#include "runtime/supervise/attempt/attempt_times.h"
+#include "runtime/supervise/attempt/starter.h"
+#include "runtime/supervise/loop/run_end.h"
+#include "runtime/supervise/loop/run_epochs.h"
+#include "runtime/supervise/loop/run_fleet.h"
+
+namespace trainctl {
+
+/// What Recovery needs to know of an attempt that ended with `verdict`. `regrouped`: AttemptHooks::regroup
+/// stopped it. The caller fills in the node.
+AttemptEnd end_of(const Verdict& verdict, bool regrouped);
+/// The decision by which the supervisor before began the attempt of `file`. `widths`: those of the job.
+StartAttempt start_of(const AttemptFile& file, const std::vector<Width>& widths);
+
+class RunAttempts {
+ public:
+  /// The parts of the supervisor that an attempt uses. They must outlive this object.
+  struct Parts {
+    Recovery& recovery;
+    RunSource& source;
+    RunCheckpoints& checkpoints;
+    RunFleet& fleet;
+    RunEnd& end;
+  };
+  RunAttempts(SupervisedRun& run, const Parts& parts);
+
+  /// Runs the attempt to its end. If its nodes do not reach the state in memory from which it was to begin,
+  /// it does not start, and Recovery is informed. Error(kPreflight) if its ranks do not fit on its nodes.
+  void begin(const StartAttempt& start, StopSignals& signals);
+  /// Runs the attempt plan.attach, whose ranks run already, to its end.
+  void attach(StopSignals& signals);
+
+  /// How the last attempt ended.
+  struct Last {
+    Verdict verdict;
+    std::string failure_folder;  ///< of its records, if it failed
+  };
+  const std::optional<Last>& last() const { return last_; }
+  /// The nodes of the attempt that runs, or ran last.
+  const std::vector<AttemptOptions::Node>& places() const { return places_; }
+
+ private:
+  Starter& starter();
+  LaunchInput launch_input(const JobSpec& job, const AttemptOptions& options) const;
+  AttemptHooks hooks();
+  void progressed(int64_t step);
+  void run(AttemptOptions options, StopSignals& signals);
+  void ended(const AttemptResult& result, bool by_pmix);
+
+  SupervisedRun& run_;
+  const Parts parts_;
+  RunEpochs epochs_;
+  AttemptTimes times_;
+  std::optional<Starter> starter_;
+  std::vector<AttemptOptions::Node> places_;
+  std::optional<Last> last_;
+};
+
+}  // namespace trainctl

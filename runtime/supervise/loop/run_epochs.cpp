@@ -1,0 +1,81 @@
+#include "runtime/supervise/loop/run_epochs.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "runtime/spec/lineage.h"
+#include "runtime/supervise/history/going_back.h"
+#include "runtime/supervise/history/save_history.h"
+#include "runtime/supervise/loop/attempt_places.h"
+
+namespace trainctl {
+
+RunEpochs::RunEpochs(SupervisedRun& run, const RunSource& source, RunCheckpoints& checkpoints)
+    : run_(run), source_(source), checkpoints_(checkpoints) {}
+
+AttemptOptions RunEpochs::options(const JobSpec& job) {
+  AttemptOptions options = attempt_options(run_.plan, run_.directory, job, run_.last_step);
+  options.saves.must_hold = [this] { run_.lock.must_hold(); };
+  options.file.epoch = last_epoch(run_.fs, run_.directory) + 1;
+  source_.put_into(options.file);
+  options.file.lineage_json = lineage_at(run_.plan.lineage_json, source_.step());
+  recall_saves(run_.fs, run_.directory, options.file, run_.log.status());
+  return options;
+}
+
+void RunEpochs::restart(const StartAttempt& start, int restarts) {
+  RunStatus& status = run_.log.status();
+  status.state = RunState::restarting;
+  status.reason = start.why;
+  status.restarts = restarts;
+  run_.log.event(RestartEvent{.restart = restarts,
+                              .from_step = source_.step(),
+                              .lost_steps = std::max<int64_t>(0, status.step - source_.step()),
+                              .nodes = start.nodes,
+                              .data = int(start.width.data),
+                              .reason = start.why});
+  run_.log.console().note(fmt::format(" ! {}", start.why));
+  run_.log.console().note("   continuing from " + source_.text());
+}
+
+void RunEpochs::begin(const JobSpec& job) {
+  RunStatus& status = run_.log.status();
+  status.epoch = last_epoch(run_.fs, run_.directory) + 1;
+  status.step = source_.step();
+  status.step_unix_s = 0;
+  checkpoints_.pause();
+  const int64_t moved =
+      set_aside_beyond(run_.fs, run_.directory, job, source_.step(), status.epoch, run_.log.console());
+  checkpoints_.begin(status.epoch, source_.step());
+  status.saved_step = source_.durable_step();
+  status.staged_step = source_.memory() ? source_.step() : -1;
+  run_.log.reopen_metrics();
+  run_.log.event(StartEvent{.epoch = status.epoch,
+                            .ranks = job.mesh().world_size(),
+                            .from_step = source_.step(),
+                            .tier = source_.tier(),
+                            .checkpoint = source_.folder(),
+                            .numerics = run_.plan.numerics,
+                            .superseded_steps = moved});
+}
+
+void RunEpochs::attach(const AttemptFile& file) {
+  RunStatus& status = run_.log.status();
+  if (const auto known = read_status(run_.fs, run_.directory.status())) {
+    status.saved_step = known->saved_step;
+    status.restarts = known->restarts;
+  }
+  // Newer than the status: what the supervisor before has taken.
+  const std::vector<std::string> steps = lines_of(run_.fs, run_.directory.metrics());
+  if (!steps.empty()) status.step = step_view(steps.back()).step;
+  status.epoch = file.epoch;
+  checkpoints_.begin(file.epoch, INT64_MAX);
+  run_.log.console().note(fmt::format("  the ranks of epoch {} are alive: attaching to them", file.epoch));
+}
+
+uint64_t last_epoch(FileSystem& fs, const RunDirectory& run) {
+  return fs.exists(run.attempt()) ? AttemptFile::from_json(fs.read_text(run.attempt())).epoch : 0;
+}
+
+}  // namespace trainctl

@@ -1,0 +1,36 @@
+// RunEpochs begins each epoch of a run in its records: it numbers the epoch, says what its ranks load, and
+// moves the files of steps after that state aside. An epoch that a supervisor before has begun is taken
+// over. One thread.
+#pragma once
+#include "runtime/supervise/attempt/attempt.h"
+#include "runtime/supervise/loop/run_checkpoints.h"
+#include "runtime/supervise/loop/run_source.h"
+#include "runtime/supervise/loop/supervised_run.h"
+
+namespace trainctl {
+
+class RunEpochs {
+ public:
+  /// All must outlive it. `source`: the state from which the next epoch goes on.
+  RunEpochs(SupervisedRun& run, const RunSource& source, RunCheckpoints& checkpoints);
+
+  /// Options of the attempt of the next epoch, with the file for its ranks. The caller fills in the nodes and
+  /// the command line. The status gets what earlier epochs have measured of saves.
+  AttemptOptions options(const JobSpec& job);
+  /// Records that the attempt before has failed, and that `start` is the next one. Call it before begin.
+  void restart(const StartAttempt& start, int restarts);
+  /// Records the next epoch, of `job`. Files of steps after the source's are moved aside.
+  void begin(const JobSpec& job);
+  /// Takes the epoch of `file` over, whose ranks run: status and care go on where it is.
+  void attach(const AttemptFile& file);
+
+ private:
+  SupervisedRun& run_;
+  const RunSource& source_;
+  RunCheckpoints& checkpoints_;
+};
+
+/// The newest epoch that the run has used; 0: none.
+uint64_t last_epoch(FileSystem& fs, const RunDirectory& run);
+
+}  // namespace trainctl

@@ -1,0 +1,205 @@
+#include "runtime/supervise/loop/run_fleet.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "runtime/base/json.h"
+#include "runtime/run/agent/agent.h"
+#include "runtime/run/wire/environment.h"
+#include "runtime/supervise/loop/attempt_places.h"
+
+namespace trainctl {
+namespace {
+
+using nlohmann::json;
+
+constexpr double kEndAgentsS = 3;
+/// For agents that a dead supervisor left, which dial every 0.1 s.
+constexpr double kOrphansS = 0.5;
+/// For the agents of a supervisor that died: they dial every 0.1 s. Of one that is stopped: after its
+/// silence.
+constexpr double kAttachLimitS = 3;
+
+Fleet::Options fleet_options(const SupervisePlan& plan, const std::string& run_directory,
+                             const SessionFolders& folders) {
+  const FaultSpec& fault = plan.job.job.fault_tolerance;
+  Fleet::Options options{
+      .run_directory = run_directory,
+      .program = plan.program,
+      .mpirun = plan.mpirun,
+      .start = plan.nodes.start,
+      .listen = plan.nodes.listen.empty() ? "unix:" + folders.session() + "/supervisor" : plan.nodes.listen,
+      .numerics = plan.nodes.one_machine ? "" : plan.numerics,
+      .silence_s = fault.node_silence_seconds,
+      .grace_s = fault.grace_seconds,
+      .takeover = fault.supervisor_takeover && plan.nodes.start.way != AgentStart::Way::awaited,
+      .requeue = plan.slurm.requeue,
+      .chain = plan.slurm.chain};
+  const JobSpec& job = plan.job.job;
+  for (const ClusterNode& node : plan.nodes.nodes) {
+    options.nodes.push_back(node.name);
+    if (!plan.nodes.one_machine && job.device == DeviceChoice::cuda)
+      options.gpus_needed.push_back((node.slots + job.launcher.ranks_per_gpu - 1) /
+                                    job.launcher.ranks_per_gpu);
+  }
+  return options;
+}
+
+/// The fields of the event node_up: address and facts of the node, offset of its clock.
+std::string node_up_json(const Fleet& fleet, int node) {
+  const wire::NodeHello& hello = *fleet.hello(node);
+  json fields = {
+      {"node", fleet.name(node)}, {"address", hello.address}, {"facts", parse_json(hello.facts.to_json())}};
+  if (const auto offset_s = fleet.clock_offset_s(node)) fields["clock_offset_s"] = *offset_s;
+  return dump_json(fields);
+}
+
+}  // namespace
+
+RunFleet::RunFleet(SupervisedRun& run, Recovery& recovery)
+    : run_(run), recovery_(recovery), has_orphans_(run.fs.exists(supervisor_file(run.directory.path))) {}
+
+RunFleet::Left RunFleet::attach(const SessionFolders& folders) {
+  if (!run_.plan.attach) return Left::nothing;
+  const AttemptFile& file = *run_.plan.attach;
+  Fleet::Options options = fleet_options(run_.plan, run_.directory.path, folders);
+  options.attach_to = file.epoch;
+  fleet_.emplace(std::move(options), run_.clock);
+  const double silence_s = run_.plan.job.job.fault_tolerance.node_silence_seconds;
+  await_agents(std::max(kAttachLimitS, silence_s + 1),
+               [&] { return nodes_there(*fleet_, file) == file.nodes.size(); });
+  fleet_->end_attach();
+  const bool has_ranks = nodes_there(*fleet_, file) > 0;
+  if (!has_ranks && fleet_->ready_count() == 0) {
+    fleet_->end(kEndAgentsS);
+    fleet_.reset();
+    return Left::nothing;
+  }
+  fleet_->keep_agents(true);
+  listen();
+  if (has_ranks) return Left::ranks;
+  for (int i = 0; i < fleet_->size(); ++i)
+    if (const wire::NodeHello* hello = fleet_->hello(i); hello && hello->epoch)
+      fleet_->machine(i).order({.kind = wire::Kind::kill, .epoch = *hello->epoch});
+  fleet_->start_agents();
+  return Left::agents;
+}
+
+void RunFleet::begin(const SessionFolders& folders) {
+  fleet_.emplace(fleet_options(run_.plan, run_.directory.path, folders), run_.clock);
+  listen();
+  // Agents of a dead supervisor dial by themselves; a second agent on a node would only end the first.
+  if (has_orphans_ && !run_.plan.nodes.one_machine)
+    await_agents(kOrphansS, [this] { return fleet_->ready_count() == fleet_->size(); });
+  fleet_->start_agents();
+}
+
+void RunFleet::await_agents(double limit_s, const std::function<bool()>& enough) {
+  const double until_s = run_.clock.monotonic_s() + limit_s;
+  while (!enough() && run_.clock.monotonic_s() < until_s) {
+    pollfd fd{.fd = fleet_->fd(), .events = POLLIN, .revents = 0};
+    ::poll(&fd, 1, 50);
+    fleet_->serve();
+  }
+}
+
+void RunFleet::listen() {
+  fleet_->set_handler({.up = [this](int node, const wire::NodeHello&) { node_up(node); },
+                       .lost = [this](int node, const std::string& why) { node_lost(node, why, false); },
+                       .start_failed = [this](int node, const std::string& why) { start_failed(node, why); },
+                       .message = {}});
+  for (int i = 0; i < fleet_->size(); ++i)
+    if (fleet_->hello(i) && !is_up_.contains(i)) node_up(i);
+}
+
+void RunFleet::poll(double until_s, int other_fd) const {
+  const double left_s = std::min(until_s, fleet_->deadline_s()) - run_.clock.monotonic_s();
+  pollfd fds[] = {{.fd = fleet_->fd(), .events = POLLIN, .revents = 0},
+                  {.fd = other_fd, .events = POLLIN, .revents = 0}};
+  ::poll(fds, 2, int(std::clamp(left_s, 0.0, 0.5) * 1000));
+}
+
+void RunFleet::node_up(int node) {
+  is_up_.insert(node);
+  const int slots = run_.plan.nodes.nodes[size_t(node)].slots;
+  recovery_.node_ready(fleet_->name(node), slots, run_.clock.monotonic_s());
+  if (const double apart_s = std::abs(fleet_->clock_offset_s(node).value_or(0)); apart_s > kClocksApartS)
+    run_.log.console().note(fmt::format(
+        " ! the clock of {} is {:.1f} s apart from this one: times in its logs are, too; set it by NTP",
+        fleet_->name(node), apart_s));
+  run_.log.event(EventKind::node_up, node_up_json(*fleet_, node));
+}
+
+void RunFleet::node_lost(int node, const std::string& why, bool is_recorded) {
+  is_up_.erase(node);
+  recovery_.node_lost(fleet_->name(node), why, run_.clock.monotonic_s());
+  if (!is_recorded)
+    run_.log.event(EventKind::node_lost, dump_json(json{{"node", fleet_->name(node)}, {"reason", why}}));
+  run_.log.console().note(fmt::format(" ! {}: {}", fleet_->name(node), why));
+}
+
+void RunFleet::start_failed(int node, const std::string& why) {
+  if (run_.plan.nodes.one_machine) throw Error(ErrorCode::kLauncher, why);
+  recovery_.node_lost(fleet_->name(node), why, run_.clock.monotonic_s());
+  if (std::exchange(start_problems_[node], why) == why) return;
+  run_.log.console().note(fmt::format(" ! {}: {}", fleet_->name(node), why));
+  run_.log.event(EventKind::node_failed, dump_json(json{{"node", fleet_->name(node)}, {"reason", why}}));
+}
+
+std::vector<NodeStatus> RunFleet::statuses(const std::vector<AttemptOptions::Node>& places) const {
+  std::vector<NodeStatus> list;
+  if (!fleet_ || run_.plan.nodes.one_machine) return list;
+  const double offset_s = run_.clock.unix_s() - run_.clock.monotonic_s();
+  for (const PoolNode& pool : recovery_.pool()) {
+    const int node = fleet_->find(pool.name);
+    NodeStatus status{.name = pool.name, .state = NodeState::absent, .since_unix_s = pool.since_s + offset_s};
+    for (const AttemptOptions::Node& place : places)
+      if (place.node == node && recovery_.running()) status.first = place.first, status.count = place.count;
+    if (pool.state == PoolNode::ready)
+      status.state = pool.quarantined   ? NodeState::quarantined
+                     : status.count > 0 ? NodeState::running
+                                        : NodeState::spare;
+    if (pool.state == PoolNode::lost) status.state = NodeState::lost, status.reason = pool.why;
+    if (node >= 0 && fleet_->heard_s(node) > 0) status.heard_unix_s = fleet_->heard_s(node) + offset_s;
+    if (node >= 0 && fleet_->hello(node)) {
+      status.facts = fleet_->hello(node)->facts;
+      status.usage = fleet_->usage(node);
+      status.clock_offset_s = fleet_->clock_offset_s(node);
+    }
+    list.push_back(status);
+  }
+  return list;
+}
+
+std::string RunFleet::with_problems(std::string why) const {
+  for (size_t i = 0; i < last_problems_.size(); ++i)
+    if (!last_problems_[i].empty())
+      why += fmt::format("; {}: {}", run_.plan.nodes.nodes[i].name, last_problems_[i]);
+  return why;
+}
+
+void RunFleet::end() {
+  if (!fleet_) return;
+  for (int i = 0; i < fleet_->size(); ++i) last_problems_.push_back(fleet_->problem(i));
+  RunStatus& status = run_.log.status();
+  const bool keeps_memory = status.saved_step < status.step;
+  if (!keeps_memory) status.staged_step = -1;
+  fleet_->end(kEndAgentsS, keeps_memory);
+  fleet_.reset();
+}
+
+void RunFleet::leave() {
+  if (fleet_) fleet_->leave();
+}
+
+void RunFleet::end_leftovers() {
+  for (int tries = 0; tries < 100 && signal_marked(kRunVariable, run_.directory.path, SIGKILL) > 0; ++tries)
+    run_.clock.sleep_s(0.02);
+}
+
+}  // namespace trainctl
