@@ -13,24 +13,21 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <deque>
 #include <fstream>
 
 #include "runtime/base/error.h"
 #include "runtime/base/record.h"
 #include "runtime/base/units.h"
-#include "runtime/machine/bundle.h"
 #include "runtime/machine/outer_launcher.h"
 #include "runtime/machine/session.h"
 #include "runtime/run/agent/agent_state.h"
-#include "runtime/run/wire/environment.h"
 #include "runtime/run/agent/held_pieces.h"
 #include "runtime/run/agent/local_machine.h"
 #include "runtime/run/agent/loop_watchdog.h"
-#include "runtime/run/wire/protocol.h"
-#include "runtime/spec/parse.h"
-#include "runtime/machine/rank_device.h"
-#include "runtime/train/measure/gpu_watch.h"
+#include "runtime/run/agent/node_description.h"
+#include "runtime/run/agent/supervisor_link.h"
+#include "runtime/run/agent/untaken_messages.h"
+#include "runtime/run/wire/environment.h"
 
 namespace trainctl {
 namespace {
@@ -38,31 +35,57 @@ namespace {
 using wire::Kind;
 using wire::Message;
 
-/// Well below what AgentState takes for a pause of its own: an address that swallows calls must not keep the
-/// grace from passing.
-constexpr double kDialLimitS = 0.5;
 /// The states of the ranks travel this often; a heartbeat without them more often.
 constexpr double kDigestIntervalS = 1.0;
 /// Clearing an epoch away may take the loop so long.
 constexpr double kStandStillS = 3;
-/// Between two questions to a GPU's driver.
-constexpr double kUsageIntervalS = 2.0;
-/// What may wait for a supervisor that reads slowly, before processes have to wait with their output.
-constexpr size_t kMostWaitingBytes = 8u << 20;
-/// What is kept for a supervisor that is away; then the oldest output goes.
-constexpr size_t kMostKept = 100000, kMostKeptBytes = 64u << 20;
-
-std::string host_name() {
-  char host[256] = "?";
-  ::gethostname(host, sizeof host - 1);
-  return host;
-}
 
 std::string variable(const char* name) {
   const char* value = std::getenv(name);
   return value ? value : "";
 }
 
+/// SIGTERM as a descriptor to poll for. It is blocked from the construction on, also in threads that start
+/// later.
+class TerminationSignal {
+ public:
+  TerminationSignal() {
+    sigset_t set;
+    ::sigemptyset(&set);
+    ::sigaddset(&set, SIGTERM);
+    ::sigprocmask(SIG_BLOCK, &set, nullptr);
+    fd_ = ::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+  }
+  ~TerminationSignal() { ::close(fd_); }
+  TerminationSignal(const TerminationSignal&) = delete;
+  TerminationSignal& operator=(const TerminationSignal&) = delete;
+  int fd() const { return fd_; }
+  /// Whether it has come since the last call.
+  bool take() {
+    signalfd_siginfo info;
+    return ::read(fd_, &info, sizeof info) == ssize_t(sizeof info);
+  }
+
+ private:
+  int fd_ = -1;
+};
+
+/// The agent's log, its standard output.
+class AgentLog {
+ public:
+  void say(const std::string& line) { fmt::print("{} {}\n", utc_text(real_clock().unix_s()), line); }
+  /// Says a problem once, however often it happens again.
+  void complain(const std::string& problem) {
+    if (last_problem_ != problem) say(problem);
+    last_problem_ = problem;
+  }
+  void forget_problem() { last_problem_.clear(); }
+
+ private:
+  std::string last_problem_;
+};
+
+/// The loop: passes orders of the supervisor and events of the machine on, and does what AgentState decides.
 class Agent {
  public:
   explicit Agent(const AgentOptions& options)
@@ -72,68 +95,37 @@ class Agent {
                   .host = host_name(),
                   .memory_for = [this](const wire::StartOrder& order) { return memory_for(order); }},
                  clock_, [this](Message&& message) { tell(std::move(message)); }),
-        pieces_(options.run_directory, options.name) {
-    topology_ = variable("SLURM_TOPOLOGY_ADDR");
-    sigset_t set;
-    ::sigemptyset(&set);
-    ::sigaddset(&set, SIGTERM);
-    ::sigprocmask(SIG_BLOCK, &set, nullptr);
-    signal_fd_ = ::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-    // From here on there may be threads: they inherit the mask.
-    read_job();
-    facts_ = node_facts(uses_gpus_);
-    for (int gpu = 0; gpu < facts_.gpu_count(); ++gpu)
-      gpus_.push_back(std::make_unique<GpuWatch>(kernels::open_gpu_readings(gpu), kUsageIntervalS));
-    folders_problem_ = ::trainctl::folders_problem({"/tmp", "/dev/shm", options.run_directory + "/logs"});
+        pieces_(options.run_directory, options.name),
+        node_(options_),
+        link_(options.run_directory, options.connect) {
+    if (node_.job_problem().exists()) log_.say(node_.job_problem().text());
   }
-  ~Agent() { ::close(signal_fd_); }
 
   /// False: it ended by itself, without a word from a supervisor.
   bool run() {
-    say(fmt::format("agent of {} for {} (pid {})", options_.name, options_.run_directory, ::getpid()));
+    log_.say(fmt::format("agent of {} for {} (pid {})", options_.name, options_.run_directory, ::getpid()));
     watchdog_.emplace(AgentState::Options{}.grace_s + kStandStillS, [] { kill_descendants(); });
     while (state_.phase() != AgentState::Phase::over) {
       watchdog_->turned();
       turn();
     }
-    say("leaving: " + state_.reason());
-    if (!keeps_pieces_ || pieces_.empty()) pieces_.remove();
+    log_.say("leaving: " + state_.reason());
+    pieces_.end();
     return !state_.abandoned();
   }
 
  private:
-  static void say(const std::string& line) {
-    fmt::print("{} {}\n", utc_text(real_clock().unix_s()), line);
-  }
-
-  /// What computes here for this run: "" where it cannot be said.
-  void read_job() {
-    try {
-      const std::string path = options_.run_directory + "/job.json";
-      const ParsedJob job =
-          parse_job({.text = real_file_system().read_text(path), .file = path, .overrides = {}, .environment = {}});
-      if (!job.ok()) return;
-      uses_gpus_ = job.job.device != DeviceChoice::cpu;
-      numerics_ = machine_numerics(job.job, device_kind(job.job));
-    } catch (const Error& error) {
-      say(error.what());
-    }
-  }
-
   void turn() {
-    std::vector<pollfd> fds = {{.fd = signal_fd_, .events = POLLIN, .revents = 0}};
-    if (stream_)
-      fds.push_back({.fd = stream_->fd(),
-                     .events = short(POLLIN | (stream_->wants_write() ? POLLOUT : 0)),
-                     .revents = 0});
+    std::vector<pollfd> fds = {{.fd = termination_.fd(), .events = POLLIN, .revents = 0}};
+    link_.add_to(fds);
     // A process may write faster than the supervisor reads; then it waits.
-    machine_.hold_output(stream_ && stream_->waiting_bytes() > kMostWaitingBytes);
+    machine_.hold_output(link_.is_full());
     machine_.add_to(fds);
     const double wait_s = std::min(state_.deadline_s(), machine_.deadline_s()) - clock_.monotonic_s();
     ::poll(fds.data(), fds.size(), int(std::ceil(std::clamp(wait_s, 0.0, 1.0) * 1000)));
-    take_signals();
+    if (termination_.take()) warned();
     if (watchdog_->has_acted())
-      say("this agent stood still for longer than the grace: every process here was killed meanwhile");
+      log_.say("this agent stood still for longer than the grace: every process here was killed meanwhile");
     machine_.serve();
     listen_to_supervisor();
     state_.tick(clock_.monotonic_s());
@@ -142,11 +134,9 @@ class Agent {
       for (const AgentState::Action action : actions) act(action);
   }
 
-  void take_signals() {
-    signalfd_siginfo info;
-    if (::read(signal_fd_, &info, sizeof info) != ssize_t(sizeof info)) return;
-    // A scheduler that ends the job: the supervisor saves and stops for all.
-    say("SIGTERM");
+  /// A scheduler ends the job: the supervisor saves and stops for all.
+  void warned() {
+    log_.say("SIGTERM");
     tell({.kind = Kind::warned});
     if (state_.phase() != AgentState::Phase::attached) state_.ended_by_order(clock_.monotonic_s());
   }
@@ -155,31 +145,20 @@ class Agent {
     switch (action) {
       case AgentState::Action::dial: return dial();
       case AgentState::Action::greet: return greet();
-      case AgentState::Action::drop:
-        say("the supervisor is silent: dialing again");
-        stream_.reset();
-        return;
+      case AgentState::Action::drop: log_.say("the supervisor is silent: dialing again"); return link_.drop();
       case AgentState::Action::beat: return beat(false);
       case AgentState::Action::take_over: return take_over();
-      case AgentState::Action::kill_all:
-        say("ending: " + state_.reason());
-        machine_.kill_all();
-        return;
+      case AgentState::Action::kill_all: log_.say("ending: " + state_.reason()); return machine_.kill_all();
       case AgentState::Action::leave: return;
     }
   }
 
   void dial() {
     try {
-      // Read anew each time: another supervisor may have taken the run over.
-      const auto file =
-          SupervisorFile::from_json(real_file_system().read_text(supervisor_file(options_.run_directory)));
-      token_ = file.token;
-      stream_ = std::make_unique<Stream>(connect_to(options_.connect.empty() ? file.address : options_.connect, kDialLimitS));
-      stream_->greeted();
+      link_.dial();
       state_.connected(clock_.monotonic_s());
     } catch (const Error& error) {
-      complain(error.what());
+      log_.complain(error.what());
       state_.disconnected(clock_.monotonic_s());
     }
   }
@@ -187,55 +166,39 @@ class Agent {
   void take_over() {
     const double silent_s = state_.silent_s(clock_.monotonic_s());
     const std::string why = fmt::format("{} heard no supervisor for {:.1f} s", options_.name, silent_s);
-    say(why + ": starting one here");
+    log_.say(why + ": starting one here");
     try {
       if (options_.take_over) options_.take_over(options_.name, why);
     } catch (const Error& error) {
-      say(error.what());
+      log_.say(error.what());
     }
   }
 
   void greet() {
-    const LocalEnd end = local_end_of(stream_->fd());
-    wire::NodeHello hello{
-        .token = token_,
-        .name = options_.name,
-        .host = host_name(),
-        .version = TRAINCTL_VERSION,
-        .address = end.address,
-        .network = end.network,
-        .interface = end.interface,
-        .topology = topology_,
-        .pmix_problem = pmix_problem().text_or_empty(),
-        .mpirun_problem = find_launcher(options_.mpirun, own_bundle(), find_program).empty()
-                              ? fmt::format("{} is no program on this node", options_.mpirun)
-                              : "",
-        .run_problem = folders_problem_.is_none() ? "" : options_.name + " " + folders_problem_.text(),
-        .numerics = numerics_,
-        .pid = int(::getpid()),
-        .facts = facts_,
-        .unix_s = clock_.unix_s(),
-        .epoch = machine_.epoch(),
-        .newest_epoch = state_.newest_epoch()};
-    stream_->send({.kind = Kind::hello, .payload = hello.to_json()});
+    wire::NodeHello hello = node_.hello();
+    const LocalEnd end = link_.end();
+    hello.token = link_.token();
+    hello.address = end.address;
+    hello.network = end.network;
+    hello.interface = end.interface;
+    hello.unix_s = clock_.unix_s();
+    hello.epoch = machine_.epoch();
+    hello.newest_epoch = state_.newest_epoch();
+    link_.send({.kind = Kind::hello, .payload = hello.to_json()});
   }
 
   void listen_to_supervisor() {
-    if (!stream_) return;
-    stream_->flush();
-    const uint64_t before = stream_->received_bytes();
-    const std::vector<Message> messages = stream_->read();
-    if (stream_->received_bytes() > before) state_.heard(clock_.monotonic_s());
-    for (const Message& message : messages) try {
+    const SupervisorLink::News news = link_.read();
+    if (news.is_heard) state_.heard(clock_.monotonic_s());
+    for (const Message& message : news.messages) try {
         obey(message);
       } catch (const Error& error) {
-        say(fmt::format("an order ({}) was broken: {}", wire::name_of(message.kind), error.what()));
+        log_.say(fmt::format("an order ({}) was broken: {}", wire::name_of(message.kind), error.what()));
       }
-    if (stream_ && !stream_->open()) {
-      if (state_.phase() == AgentState::Phase::attached) say("lost the supervisor: " + stream_->problem());
-      stream_.reset();
-      state_.disconnected(clock_.monotonic_s());
-    }
+    if (!link_.has_ended()) return;
+    if (state_.phase() == AgentState::Phase::attached) log_.say("lost the supervisor: " + link_.problem());
+    link_.drop();
+    state_.disconnected(clock_.monotonic_s());
   }
 
   void obey(const Message& message) {
@@ -244,7 +207,7 @@ class Agent {
     if (message.kind == Kind::welcome && phase == AgentState::Phase::greeting)
       return welcomed(wire::Welcome::from_json(message.payload));
     if (message.kind == Kind::refused) {
-      complain("refused: " + message.text);
+      log_.complain("refused: " + message.text);
       if (message.number != 0 && !machine_.epoch()) state_.ended_by_order(now_s);
       return;
     }
@@ -252,21 +215,23 @@ class Agent {
     if (phase != AgentState::Phase::attached || message.kind == Kind::welcome) return;
     state_.heard(now_s);
     switch (message.kind) {
-      case Kind::beat: return forget_taken(message.sequence);
-      case Kind::end:
-        keeps_pieces_ = message.number == 1;
-        return state_.ended_by_order(now_s);
+      case Kind::beat: return untaken_.taken(message.sequence);
+      case Kind::end: pieces_.keep_at_end(message.number == 1); return state_.ended_by_order(now_s);
       case Kind::look: return beat(true);
-      default: break;
+      default: return obey_for_epoch(message);
     }
+  }
+
+  /// Orders on the processes of an epoch.
+  void obey_for_epoch(const Message& message) {
     if (!state_.accept(message.epoch)) return;
     if (message.kind == Kind::start) {
       state_.running(message.epoch);
-      forget_epoch();
-      say(fmt::format("epoch {} starts", message.epoch));
+      untaken_.clear();
+      log_.say(fmt::format("epoch {} starts", message.epoch));
     }
     if (message.kind == Kind::keep_only) return pieces_.keep_only(int(message.number));
-    if (message.kind == Kind::rank) forget_answered(message.payload);
+    if (message.kind == Kind::rank) untaken_.answered(message.payload);
     try {
       machine_.order(message);
     } catch (const std::exception& error) {
@@ -278,14 +243,8 @@ class Agent {
 
   std::string memory_for(const wire::StartOrder& order) {
     if (!order.keeps_copies) return "";
-    if (const Problem problem = pieces_.begin_epoch(order); problem.exists()) complain(problem.text());
+    if (const Problem problem = pieces_.begin_epoch(order); problem.exists()) log_.complain(problem.text());
     return pieces_.folder();
-  }
-
-  /// Once, however often it happens again.
-  void complain(const std::string& problem) {
-    if (last_problem_ != problem) say(problem);
-    last_problem_ = problem;
   }
 
   void welcomed(const wire::Welcome& welcome) {
@@ -295,20 +254,23 @@ class Agent {
                      .takeover_s = welcome.takeover_s},
                     clock_.monotonic_s());
     watchdog_->set_limit(welcome.grace_s + kStandStillS);
-    say(welcome.keep ? "attached" : "attached; what runs here is of no use");
-    last_problem_.clear();
-    if (!welcome.keep) {
-      forget_epoch();
-      machine_.kill_all();
-      return;
-    }
-    // What a new supervisor must know: who is here and who has ended, what waits for an answer, and what the one before did not take.
+    log_.say(welcome.keep ? "attached" : "attached; what runs here is of no use");
+    log_.forget_problem();
+    if (welcome.keep) return tell_again();
+    untaken_.clear();
+    machine_.kill_all();
+  }
+
+  /// What a new supervisor must know: which ranks are here and which have ended, what waits for an answer,
+  /// and what the supervisor before did not take.
+  void tell_again() {
     beat(true);
-    say(fmt::format("telling again: {} ends, {} of a save, {} others", ends_.size(), unanswered_.size(), untaken_.size()));
-    for (const Message& message : ends_) stream_->send(message);
-    for (const Unanswered& part : unanswered_) stream_->send(part.message);
-    for (const Message& message : machine_.fence_shares()) stream_->send(message);
-    for (const Message& message : untaken_) stream_->send(message);
+    log_.say(fmt::format("telling again: {} ends, {} of a save, {} others", untaken_.ends().size(),
+                         untaken_.saves().size(), untaken_.others().size()));
+    for (const Message& message : untaken_.ends()) link_.send(message);
+    for (const UntakenMessages::Save& save : untaken_.saves()) link_.send(save.message);
+    for (const Message& message : machine_.fence_shares()) link_.send(message);
+    for (const Message& message : untaken_.others()) link_.send(message);
   }
 
   void beat(bool with_ranks) {
@@ -317,92 +279,32 @@ class Agent {
     if (with_ranks || now_s - digest_s_ >= kDigestIntervalS) {
       digest_s_ = now_s;
       message.payload = wire::pack(machine_.digests());
-      message.text = usage().to_json();
+      message.text = node_.usage().to_json();
     }
-    if (stream_) stream_->send(message);
-  }
-
-  NodeUsage usage() const {
-    NodeUsage now{.memory_used_bytes = memory_used_here()};
-    for (const auto& gpu : gpus_)
-      if (const auto celsius = gpu->last().temperature_c)
-        now.hottest_c = std::max(now.hottest_c.value_or(*celsius), *celsius);
-    return now;
+    link_.send(message);
   }
 
   void tell(Message&& message) {
     if (message.kind == Kind::gone) {
-      say(fmt::format("epoch {} is gone, {} processes left", message.epoch, message.number));
+      log_.say(fmt::format("epoch {} is gone, {} processes left", message.epoch, message.number));
       state_.gone(message.epoch, clock_.monotonic_s());
     }
     // The machine keeps the shares of fences.
-    if (message.kind != Kind::beat && message.kind != Kind::fence) keep(message);
-    if (state_.phase() == AgentState::Phase::attached && stream_) stream_->send(message);
-  }
-
-  /// A supervisor that dies takes with it what it was sent and has not taken.
-  void keep(Message& message) {
-    message.sequence = ++sequence_;
-    const bool ends = message.kind == Kind::exited || message.kind == Kind::rank_lost ||
-                      (message.kind == Kind::rank && protocol::is_done(message.payload));
-    // A save waits for the supervisor's answer: a new supervisor must hear of it, too.
-    const auto save = message.kind == Kind::rank ? protocol::shard_number(message.payload) : std::nullopt;
-    if (save)
-      unanswered_.push_back({*save, message});
-    else
-      (ends ? ends_ : untaken_).push_back(message);
-    if (!ends && !save) untaken_bytes_ += message.payload.size();
-    while (untaken_.size() > kMostKept || untaken_bytes_ > kMostKeptBytes) {
-      auto oldest =
-          std::find_if(untaken_.begin(), untaken_.end(), [](const Message& m) { return m.kind == Kind::output; });
-      if (oldest == untaken_.end()) oldest = untaken_.begin();
-      untaken_bytes_ -= oldest->payload.size();
-      untaken_.erase(oldest);
-    }
-  }
-
-  void forget_taken(uint64_t sequence) {
-    for (; !untaken_.empty() && untaken_.front().sequence <= sequence; untaken_.pop_front())
-      untaken_bytes_ -= untaken_.front().payload.size();
-  }
-
-  void forget_epoch() {
-    untaken_.clear();
-    untaken_bytes_ = 0;
-    ends_.clear();
-    unanswered_.clear();
-  }
-
-  /// The supervisor has published a save, or refused it.
-  void forget_answered(const std::string& line) {
-    const protocol::Down down = protocol::decode_down(line);
-    if (down.kind == protocol::Down::saved)
-      std::erase_if(unanswered_, [&](const Unanswered& part) { return part.number == down.number; });
+    if (message.kind != Kind::beat && message.kind != Kind::fence) untaken_.keep(message);
+    if (state_.phase() == AgentState::Phase::attached) link_.send(message);
   }
 
   const AgentOptions options_;
   Clock& clock_ = real_clock();
+  TerminationSignal termination_;  // before all that starts threads
+  AgentLog log_;
   AgentState state_;
   LocalMachine machine_;
   HeldPieces pieces_;
-  bool keeps_pieces_ = false;  ///< at the end: a resume goes on from them
-  std::unique_ptr<Stream> stream_;
-  std::string token_, topology_, numerics_, last_problem_;
-  Problem folders_problem_ = Problem::none();
-  bool uses_gpus_ = false;
-  NodeFacts facts_;
-  std::vector<std::unique_ptr<GpuWatch>> gpus_;
-  uint64_t sequence_ = 0;
-  std::deque<Message> untaken_;      ///< sent, but maybe not taken
-  size_t untaken_bytes_ = 0;         ///< of their payloads
-  std::deque<Message> ends_;         ///< of the ranks of this epoch
-  struct Unanswered {
-    int64_t number;
-    Message message;
-  };
-  std::deque<Unanswered> unanswered_;  ///< what ranks handed in of saves under way
+  const NodeDescription node_;
+  SupervisorLink link_;
+  UntakenMessages untaken_;
   double digest_s_ = 0;
-  int signal_fd_ = -1;
   std::optional<LoopWatchdog> watchdog_;
 };
 

@@ -76,7 +76,8 @@ void HeldPieces::keep_only(int ranks) {
   });
 }
 
-void HeldPieces::remove() {
+void HeldPieces::end() {
+  if (keeps_at_end_ && !empty()) return;
   if (folder_) folder_->remove();
   folder_.reset();
 }

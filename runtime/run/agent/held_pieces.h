@@ -21,16 +21,18 @@ class HeldPieces {
   Problem begin_epoch(const wire::StartOrder& order);
   /// The folder; "": there is none.
   const std::string& folder() const;
-  /// Whether there is no piece of a state.
-  bool empty() const;
   /// Removes the pieces of other numbers of ranks than `ranks`.
   void keep_only(int ranks);
-  /// Removes everything. Call it when no rank is left.
-  void remove();
+  /// Whether end() keeps the pieces, so that a resume goes on from them.
+  void keep_at_end(bool keep) { keeps_at_end_ = keep; }
+  /// Removes everything, unless there are pieces to keep. Call it when no rank is left.
+  void end();
 
  private:
+  bool empty() const;
   const std::string run_directory_, node_;
   std::unique_ptr<ckpt::MemoryFolder> folder_;
+  bool keeps_at_end_ = false;
 };
 
 }  // namespace trainctl

@@ -7,21 +7,18 @@
 #pragma once
 #include <poll.h>
 
-#include <map>
+#include <deque>
+#include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "runtime/machine/pmix/pmix_news.h"
 #include "runtime/machine/pmix/pmix_server.h"
-#include "runtime/machine/process.h"
 #include "runtime/machine/session.h"
-#include "runtime/run/wire/activity_board.h"
-#include "runtime/run/wire/channel.h"
-#include "runtime/run/wire/fence_shares.h"
+#include "runtime/run/agent/epoch_processes.h"
 #include "runtime/run/wire/machine.h"
-#include "runtime/run/wire/stream.h"
 
 namespace trainctl {
 
@@ -62,37 +59,25 @@ class LocalMachine final : public Machine {
   std::vector<wire::RankDigest> digests() const;
 
  private:
-  struct Rank {
-    int pid = 0;
-    double heard_s = 0;
-    bool connected = false;
-  };
   struct Epoch;
-  struct Child;
   void start(const wire::Message& message);
   void start_ranks();
+  void begin_pmix(const PmixServer::Epoch& layout);
   Environment environment_of_children() const;
-  wire::RankDigest digest_of(int number, const Rank& rank) const;
-  void spawn(const wire::Message& message);
-  void watch_children();
-  void pass_output(Child& child);
-  void watch_server();
-  void watch_remotes();
+  EpochProcesses::Handler process_events();
   void take_from_pmix();
   void reap_strangers();
-  void kill_step();
-  void emit(wire::Kind kind, int rank, int64_t number, std::string text = "", std::string payload = "");
+  void go_on_killing();
+  void emit(wire::Message&& message);
 
   Options options_;
   Clock& clock_;
   MachineEvents events_;
   std::unique_ptr<Epoch> epoch_;
   bool hold_output_ = false;
-  // News from libpmix's thread.
-  std::mutex pmix_mutex_;
-  std::vector<wire::Message> pmix_news_;
-  int pmix_fd_ = -1;
-  std::optional<SessionFolders> pmix_folders_;  ///< the server of this process outlives an epoch
+  // The server of this process outlives an epoch.
+  PmixNews pmix_news_;
+  std::optional<SessionFolders> pmix_folders_;
   std::unique_ptr<PmixServer> pmix_;
 };
 

@@ -1,0 +1,70 @@
+#include "runtime/run/agent/rank_connections.h"
+
+#include <utility>
+
+#include "runtime/machine/process.h"
+
+namespace trainctl {
+
+using wire::Kind;
+
+RankConnections::RankConnections(const Options& options, Clock& clock, MachineEvents events)
+    : clock_(clock),
+      events_(std::move(events)),
+      board_path_(options.folder + "/activity"),
+      board_(ActivityBoard::create(board_path_, options.world_size)),
+      server_("unix:" + options.folder + "/ranks", options.token, options.world_size, handler()) {}
+
+ControlServer::Handler RankConnections::handler() {
+  return {.hello =
+              [this](const protocol::Hello& hello) {
+                ranks_[hello.rank] = {hello.pid, clock_.monotonic_s(), true};
+                events_({.kind = Kind::rank,
+                         .rank = hello.rank,
+                         .payload = protocol::encode(protocol::Up{.hello = hello})});
+              },
+          .beat = [this](int rank) { ranks_[rank].heard_s = clock_.monotonic_s(); },
+          .line =
+              [this](int rank, std::string&& line) {
+                ranks_[rank].heard_s = clock_.monotonic_s();
+                events_({.kind = Kind::rank, .rank = rank, .payload = std::move(line)});
+              },
+          .lost = [this](int rank, const std::string& why) { lost(rank, why); }};
+}
+
+void RankConnections::lost(int rank, const std::string& why) {
+  ranks_[rank].connected = false;
+  // What it did last belongs to its loss. What all do now comes after it: mpirun lets stopped ranks go on to
+  // end them, and before the loss that would count as "never stopped".
+  events_({.kind = Kind::beat, .payload = wire::pack({digest_of(rank, ranks_[rank])})});
+  events_({.kind = Kind::rank_lost, .rank = rank, .text = why});
+  events_({.kind = Kind::beat, .payload = wire::pack(digests())});
+}
+
+void RankConnections::send(int rank, const std::string& line) {
+  if (rank < 0)
+    server_.send_all(line);
+  else
+    server_.send_to(rank, line);
+}
+
+wire::RankDigest RankConnections::digest_of(int number, const Rank& rank) const {
+  wire::RankDigest digest{
+      .rank = number, .pid = rank.pid, .silent_s = float(clock_.monotonic_s() - rank.heard_s)};
+  digest.connected = rank.connected;
+  // In this order: what a stopped rank does cannot change any more.
+  digest.stopped = rank.connected && process_stopped(rank.pid);
+  if (const auto activity = board_ ? board_->read(number) : std::nullopt) {
+    digest.has_activity = 1;
+    digest.activity = *activity;
+  }
+  return digest;
+}
+
+std::vector<wire::RankDigest> RankConnections::digests() const {
+  std::vector<wire::RankDigest> all;
+  for (const auto& [number, rank] : ranks_) all.push_back(digest_of(number, rank));
+  return all;
+}
+
+}  // namespace trainctl

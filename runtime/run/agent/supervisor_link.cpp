@@ -1,0 +1,50 @@
+#include "runtime/run/agent/supervisor_link.h"
+
+#include <utility>
+
+#include "runtime/base/file_system.h"
+#include "runtime/run/agent/agent.h"
+
+namespace trainctl {
+namespace {
+
+/// Well below what AgentState takes for a pause of its own: an address that swallows calls must not keep the
+/// grace from passing.
+constexpr double kDialLimitS = 0.5;
+/// What may wait for a supervisor that reads slowly, before processes have to wait with their output.
+constexpr size_t kMostWaitingBytes = 8u << 20;
+
+}  // namespace
+
+SupervisorLink::SupervisorLink(std::string run_directory, std::string connect)
+    : run_directory_(std::move(run_directory)), connect_(std::move(connect)) {}
+
+void SupervisorLink::dial() {
+  const auto file = SupervisorFile::from_json(real_file_system().read_text(supervisor_file(run_directory_)));
+  token_ = file.token;
+  stream_ = std::make_unique<Stream>(connect_to(connect_.empty() ? file.address : connect_, kDialLimitS));
+  stream_->greeted();
+}
+
+void SupervisorLink::add_to(std::vector<pollfd>& fds) const {
+  if (!stream_) return;
+  const short events = stream_->wants_write() ? POLLIN | POLLOUT : POLLIN;
+  fds.push_back({.fd = stream_->fd(), .events = events, .revents = 0});
+}
+
+bool SupervisorLink::is_full() const { return stream_ && stream_->waiting_bytes() > kMostWaitingBytes; }
+
+void SupervisorLink::send(const wire::Message& message) {
+  if (stream_) stream_->send(message);
+}
+
+SupervisorLink::News SupervisorLink::read() {
+  if (!stream_) return {};
+  stream_->flush();
+  const uint64_t before = stream_->received_bytes();
+  News news{.messages = stream_->read()};
+  news.is_heard = stream_->received_bytes() > before;
+  return news;
+}
+
+}  // namespace trainctl

@@ -1,0 +1,56 @@
+#include "runtime/run/agent/untaken_messages.h"
+
+#include <algorithm>
+
+#include "runtime/run/wire/protocol.h"
+
+namespace trainctl {
+
+using wire::Kind;
+using wire::Message;
+
+void UntakenMessages::keep(Message& message) {
+  message.sequence = ++sequence_;
+  const bool from_rank = message.kind == Kind::rank;
+  const bool ends = message.kind == Kind::exited || message.kind == Kind::rank_lost ||
+                    (from_rank && protocol::is_done(message.payload));
+  if (const auto save = from_rank ? protocol::shard_number(message.payload) : std::nullopt) {
+    saves_.push_back({*save, message});
+  } else if (ends) {
+    ends_.push_back(message);
+  } else {
+    others_.push_back(message);
+    others_bytes_ += message.payload.size();
+  }
+  drop_beyond_limits();
+}
+
+void UntakenMessages::drop_beyond_limits() {
+  while (others_.size() > limits_.messages || others_bytes_ > limits_.payload_bytes) {
+    auto oldest = std::find_if(others_.begin(), others_.end(),
+                               [](const Message& message) { return message.kind == Kind::output; });
+    if (oldest == others_.end()) oldest = others_.begin();
+    others_bytes_ -= oldest->payload.size();
+    others_.erase(oldest);
+  }
+}
+
+void UntakenMessages::taken(uint64_t sequence) {
+  for (; !others_.empty() && others_.front().sequence <= sequence; others_.pop_front())
+    others_bytes_ -= others_.front().payload.size();
+}
+
+void UntakenMessages::answered(const std::string& line) {
+  const protocol::Down down = protocol::decode_down(line);
+  if (down.kind == protocol::Down::saved)
+    std::erase_if(saves_, [&](const Save& save) { return save.number == down.number; });
+}
+
+void UntakenMessages::clear() {
+  ends_.clear();
+  saves_.clear();
+  others_.clear();
+  others_bytes_ = 0;
+}
+
+}  // namespace trainctl
