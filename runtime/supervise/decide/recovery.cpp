@@ -6,6 +6,7 @@
 #include <limits>
 #include <utility>
 
+#include "runtime/base/ensure.h"
 #include "runtime/base/text.h"
 #include "runtime/base/units.h"
 #include "runtime/supervise/decide/supervision.h"
@@ -14,12 +15,7 @@ namespace trainctl {
 namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
-constexpr size_t kMostFailures = 16;  // remembered of a node
-/// So many times loop_limit attempts in a row without progress are a crash loop, however they failed.
-constexpr int kIdleFactor = 3;
 constexpr int kAborted = 130;
-
-bool usable(const PoolNode& n) { return n.state == PoolNode::ready && !n.quarantined; }
 
 std::string list_of(const std::vector<std::string>& names) {
   constexpr size_t kMost = 4;
@@ -40,17 +36,26 @@ std::vector<std::string> without(const std::vector<std::string>& names, std::vec
   return left;
 }
 
+NodePool::Options pool_options(const Recovery::Options& options) {
+  ENSURE(!options.widths.empty());
+  return {.nodes = options.nodes,
+          .tensor = options.tensor,
+          .least_ranks = options.widths.back().ranks,
+          .settle_s = options.settle_s,
+          .quarantine = options.quarantine};
+}
+
 }  // namespace
 
 Recovery::Recovery(Options options, double now_s)
     : options_(std::move(options)),
+      pool_(pool_options(options_), now_s),
+      crash_loop_(options_.loop_limit),
       free_since_s_(now_s),
-      step_(options_.from_step),
-      in_memory_(options_.from_memory),
       was_saved_(options_.from_step && !options_.from_memory),
       newest_step_(options_.from_step.value_or(0)) {
-  ENSURE(!options_.widths.empty() && options_.tensor > 0);
-  for (const std::string& name : options_.nodes) node(name, now_s);
+  state_.step = options_.from_step;
+  state_.in_memory = options_.from_memory;
 }
 
 std::string text_of(Recovery::Regroup regroup) {
@@ -63,73 +68,25 @@ std::string text_of(Recovery::Regroup regroup) {
   return "";
 }
 
-PoolNode& Recovery::node(const std::string& name, double now_s) {
-  for (PoolNode& n : pool_)
-    if (n.name == name) return n;
-  pool_.push_back({.name = name, .since_s = now_s});
-  return pool_.back();
-}
-
 // ---- nodes
 
-void Recovery::node_coming(const std::string& name, double now_s) {
-  PoolNode& n = node(name, now_s);
-  if (n.state != PoolNode::lost) return;
-  n.state = PoolNode::coming;
-  n.since_s = now_s;
-}
+void Recovery::node_coming(const std::string& name, double now_s) { pool_.coming(name, now_s); }
 
 void Recovery::node_ready(const std::string& name, int slots, double now_s) {
-  PoolNode& n = node(name, now_s);
-  n.slots = slots;
-  if (n.state == PoolNode::ready) return;
-  n.state = PoolNode::ready;
-  n.since_s = now_s;
+  pool_.ready(name, slots, now_s);
 }
 
 void Recovery::node_lost(const std::string& name, const std::string& why, double now_s) {
-  PoolNode& n = node(name, now_s);
-  if (n.state == PoolNode::lost) return;
-  const bool was_ready = n.state == PoolNode::ready;
-  n.state = PoolNode::lost;
-  n.since_s = now_s;
-  n.why = why;
-  n.place = -1;
-  if (std::exchange(n.member, false) && running_ && lost_member_.empty()) lost_member_ = name;
-  // Losses that follow each other at once have one cause: a flapping link, or this process that was stopped
-  // meanwhile.
-  if (was_ready && (n.failures.empty() || now_s - n.failures.back() >= options_.settle_s)) blame(n, now_s);
-  // A node that returns is the last spare.
-  const auto it = std::find_if(pool_.begin(), pool_.end(), [&](const PoolNode& p) { return p.name == name; });
-  std::rotate(it, it + 1, pool_.end());
+  const NodePool::Loss loss = pool_.lost(name, why, now_s);
+  if (loss.was_member && attempt_.is_running && attempt_.lost_member.empty()) attempt_.lost_member = name;
+  if (loss.is_put_out) crash_loop_.allow_one_more();
 }
 
 void Recovery::set_quarantined(const std::string& name, bool quarantined, bool by_this_run) {
-  PoolNode& n = node(name, 0);
-  n.quarantined = quarantined;
-  n.put_out = quarantined && by_this_run;
-  n.failures.clear();
-  if (quarantined) n.place = -1;
+  pool_.set_quarantined(name, quarantined, by_this_run);
 }
 
-void Recovery::blame(PoolNode& n, double now_s) {
-  n.failures.push_back(now_s);
-  if (n.failures.size() > kMostFailures) n.failures.erase(n.failures.begin());
-  if (n.quarantined || !enough_failures(n.failures, now_s, options_.quarantine)) return;
-  int others = 0;
-  for (const PoolNode& p : pool_)
-    if (p.name != n.name && usable(p)) others += ranks_on(p);
-  if (others < options_.widths.back().ranks) return;
-  set_quarantined(n.name, true, true);
-  suspects_.push_back(n.name);
-  // One more attempt shows whether the node was the cause.
-  alike_ = std::min(alike_, options_.loop_limit - 1);
-  idle_ = std::min(idle_, kIdleFactor * options_.loop_limit - 1);
-}
-
-std::vector<std::string> Recovery::take_quarantined() { return std::exchange(quarantined_, {}); }
-
-int Recovery::ranks_on(const PoolNode& n) const { return n.slots / options_.tensor * options_.tensor; }
+std::vector<std::string> Recovery::take_quarantined() { return pool_.take_quarantined(); }
 
 const Width* Recovery::widest(int ranks) const {
   for (const Width& w : options_.widths)
@@ -137,62 +94,29 @@ const Width* Recovery::widest(int ranks) const {
   return nullptr;
 }
 
-std::vector<const PoolNode*> Recovery::select(int ranks) const {
-  std::vector<const PoolNode*> at(size_t(places_), nullptr), spares;
-  for (const PoolNode& n : pool_) {
-    if (!usable(n) || ranks_on(n) == 0) continue;
-    if (n.place >= 0)
-      at[size_t(n.place)] = &n;
-    else
-      spares.push_back(&n);
-  }
-  auto spare = spares.begin();
-  for (const PoolNode*& place : at)
-    if (!place && spare != spares.end()) place = *spare++;
-  at.insert(at.end(), spare, spares.end());
-  std::erase(at, nullptr);
-  int carried = 0;
-  size_t needed = 0;
-  while (needed < at.size() && carried < ranks) carried += ranks_on(*at[needed++]);
-  ENSURE(carried >= ranks, "{} of {} ranks", carried, ranks);
-  at.resize(needed);
-  return at;
-}
-
 // ---- attempts
 
 void Recovery::attempt_started(const StartAttempt& start, double now_s) {
-  running_ = ever_ran_ = true;
-  stepped_ = progressed_ = false;
-  width_ = start.width;
-  step_ = start.step;
-  in_memory_ = start.in_memory;
-  last_nodes_ = start.nodes;
-  places_ = int(start.nodes.size());
-  lost_member_.clear();
+  attempt_ = {.is_running = true,
+              .has_ever_run = true,
+              .width = start.width,
+              .nodes = start.nodes,
+              .lost_member = pool_.begin_attempt(start.nodes, now_s),
+              .step = attempt_.step};
+  state_.step = start.step;
+  state_.in_memory = start.in_memory;
   too_few_since_s_.reset();
   why_.clear();
-  for (PoolNode& n : pool_) n.place = -1, n.member = false;
-  for (size_t i = 0; i < start.nodes.size(); ++i) {
-    PoolNode& n = node(start.nodes[i], now_s);
-    n.member = n.state == PoolNode::ready;
-    if (n.member)
-      n.place = int(i);
-    else if (lost_member_.empty())
-      lost_member_ = n.name;
-  }
 }
 
 void Recovery::note_progress() {
-  progressed_ = true;
-  // The work went on without them: they are a matter for other jobs, too.
-  quarantined_.insert(quarantined_.end(), suspects_.begin(), suspects_.end());
-  suspects_.clear();
+  attempt_.progressed = true;
+  pool_.progressed();
 }
 
 void Recovery::progressed(int64_t step) {
-  stepped_ = true;
-  attempt_step_ = step;
+  attempt_.stepped = true;
+  attempt_.step = step;
   if (step <= newest_step_) return;
   newest_step_ = step;
   note_progress();
@@ -200,22 +124,26 @@ void Recovery::progressed(int64_t step) {
 
 void Recovery::saved(int64_t step) {
   was_saved_ = true;
-  if (step > step_.value_or(0)) note_progress();
+  if (step > state_.step.value_or(0)) note_progress();
+}
+
+void Recovery::search(std::optional<int64_t> at_most, bool is_charged) {
+  state_.is_searched = true;
+  state_.at_most = at_most;
+  state_.is_charged = is_charged;
 }
 
 void Recovery::attempt_ended(const AttemptEnd& e, double now_s) {
-  ENSURE(running_);
-  running_ = false;
+  ENSURE(attempt_.is_running);
+  attempt_.is_running = false;
   free_since_s_ = now_s;
-  for (PoolNode& n : pool_) n.member = false;
+  pool_.end_attempt();
   switch (e.how) {
     case AttemptEnd::finished: end(StopRun{0, ""}); return;
     case AttemptEnd::stopped: end(StopRun{exit_status(ErrorCode::kStopped), "stopped on request"}); return;
     case AttemptEnd::aborted: end(StopRun{kAborted, "stopped at once on request"}); return;
     case AttemptEnd::regrouped:
-      look_ = true;
-      at_most_.reset();
-      charged_ = false;
+      search({}, false);
       cause_.clear();
       return;
     case AttemptEnd::failed: failed(e, now_s); return;
@@ -226,83 +154,61 @@ void Recovery::failed(const AttemptEnd& e, double now_s) {
   cause_ = why_ = e.cause;
   const StopRun give_up = {exit_status(e.code), e.cause};
   if (stop_ != StopLevel::none) return void(end(give_up));
-  if (e.code == ErrorCode::kCheckpoint && step_ && in_memory_ && !stepped_) {
+  if (e.code == ErrorCode::kCheckpoint && state_.step && state_.in_memory && !attempt_.stepped) {
     memory_out_of_reach();
-    charged_ = false;
-    why_ = fmt::format("step {} cannot be loaded from memory ({})", *step_, e.cause);
+    state_.is_charged = false;
+    why_ = fmt::format("step {} cannot be loaded from memory ({})", *state_.step, e.cause);
     return;
   }
-  if (e.code == ErrorCode::kCheckpoint && step_ && !options_.step_fixed) {
-    look_ = true;
-    at_most_ = *step_ - 1;
-    charged_ = false;
-    why_ = fmt::format("checkpoint step {} cannot be loaded ({})", *step_, e.cause);
+  if (e.code == ErrorCode::kCheckpoint && state_.step && !options_.step_fixed) {
+    search(*state_.step - 1, false);
+    why_ = fmt::format("checkpoint step {} cannot be loaded ({})", *state_.step, e.cause);
     return;
   }
-  const bool lost = !lost_member_.empty();
+  const bool lost = !attempt_.lost_member.empty();
   if (!worth_restarting(e.code) || (!lost && restarts_ >= options_.max_restarts)) return void(end(give_up));
-  count_idle({.code = e.code,
-              .step = stepped_ ? attempt_step_ : step_.value_or(0),
-              .stepped = stepped_,
-              .lost = lost,
-              .rank = lost ? -1 : e.rank,
-              .node = lost ? lost_member_ : e.node});
-  for (PoolNode& n : pool_)
-    if (!lost && n.name == e.node) blame(n, now_s);
-  if (alike_ >= options_.loop_limit || idle_ >= kIdleFactor * options_.loop_limit) {
-    const int loop = alike_ >= options_.loop_limit ? alike_ : idle_;
-    end(StopRun{give_up.exit_code,
-                fmt::format("{}; {} in a row made no progress{}", e.cause, count_of(loop, "attempt"),
-                            loop == alike_ ? " and failed alike" : "")});
+  crash_loop_.count({.code = e.code,
+                     .step = attempt_.stepped ? attempt_.step : state_.step.value_or(0),
+                     .stepped = attempt_.stepped,
+                     .lost = lost,
+                     .rank = lost ? -1 : e.rank,
+                     .node = lost ? attempt_.lost_member : e.node},
+                    attempt_.progressed);
+  if (!lost && pool_.failed(e.node, now_s)) crash_loop_.allow_one_more();
+  if (crash_loop_.is_reached()) {
+    end(StopRun{give_up.exit_code, fmt::format("{}; {}", e.cause, crash_loop_.text())});
     return;
   }
-  look_ = true;
-  at_most_.reset();
-  charged_ = !lost;
+  search({}, !lost);
   if (lost) return;
   ++restarts_;
   why_ = fmt::format("{}; restart {} of {}", e.cause, restarts_, options_.max_restarts);
 }
 
-void Recovery::count_idle(const Failure& f) {
-  if (progressed_) {
-    alike_ = idle_ = 0;
-  } else {
-    const auto& last = last_failure_;
-    const bool same_place =
-        last && ((f.rank >= 0 && f.rank == last->rank) || (!f.node.empty() && f.node == last->node));
-    const bool same = last && f.code == last->code && f.step == last->step && f.stepped == last->stepped &&
-                      f.lost == last->lost && (same_place || (f.stepped && !f.lost));
-    ++idle_;
-    alike_ = same ? alike_ + 1 : 1;
-  }
-  last_failure_ = f;
-}
-
 void Recovery::checkpoint_found(int64_t step, std::optional<StateId> in_memory) {
-  look_ = false;
-  step_ = step;
-  in_memory_ = in_memory;
+  state_.is_searched = false;
+  state_.step = step;
+  state_.in_memory = in_memory;
 }
 
 void Recovery::memory_out_of_reach() {
-  ENSURE(in_memory_ && !running_);
-  refused_.push_back(*in_memory_);
-  look_ = true;
+  ENSURE(state_.in_memory && !attempt_.is_running);
+  state_.refused.push_back(*state_.in_memory);
+  state_.is_searched = true;
 }
 
 void Recovery::no_checkpoint(int skipped) {
-  look_ = false;
-  in_memory_.reset();
+  state_.is_searched = false;
+  state_.in_memory.reset();
   // A run that was saved never begins again unasked: that would move every checkpoint aside.
-  if (!at_most_ && skipped == 0 && !was_saved_) {
-    step_.reset();
+  if (!state_.at_most && skipped == 0 && !was_saved_) {
+    state_.step.reset();
     return;
   }
-  if (charged_) --restarts_;
-  const char* what = at_most_      ? "there is no older usable checkpoint"
-                     : skipped > 0 ? "the run was saved, but none of its checkpoints is usable"
-                                   : "the run was saved, but its checkpoints are gone";
+  if (state_.is_charged) --restarts_;
+  const char* what = state_.at_most ? "there is no older usable checkpoint"
+                     : skipped > 0  ? "the run was saved, but none of its checkpoints is usable"
+                                    : "the run was saved, but its checkpoints are gone";
   end(StopRun{exit_status(ErrorCode::kCheckpoint), joined(cause_, what)});
 }
 
@@ -317,45 +223,25 @@ Decision Recovery::end(Decision decision) {
 
 Decision Recovery::next(double now_s) {
   if (over_) return *over_;
-  if (running_) return Wait{kNever, ""};
+  if (attempt_.is_running) return Wait{kNever, ""};
   if (stop_ != StopLevel::none)
     return end(StopRun{stop_ == StopLevel::now ? kAborted : exit_status(ErrorCode::kStopped),
                        joined("stopped on request while no attempt ran", cause_)});
-  if (look_) return FindCheckpoint{at_most_, refused_};
-  pardon_if_needed();
-  int ranks = 0, coming = 0;
-  for (const PoolNode& n : pool_) {
-    if (usable(n)) ranks += ranks_on(n);
-    if (n.state == PoolNode::coming && !n.quarantined) ++coming;
-  }
+  if (state_.is_searched) return FindCheckpoint{state_.at_most, state_.refused};
+  pool_.pardon_if_needed();
+  const int ranks = pool_.usable_ranks(), coming = pool_.coming_count();
   const Width* fits = widest(ranks);
   const double until_s =
-      free_since_s_ + (fits && ever_ran_ ? options_.rejoin_limit_s : options_.gather_limit_s);
+      free_since_s_ + (fits && attempt_.has_ever_run ? options_.rejoin_limit_s : options_.gather_limit_s);
   if (fits != &options_.widths.front() && coming > 0 && now_s < until_s)
     return Wait{until_s, fmt::format("waiting for {} that {} being started", count_of(coming, "node"),
                                      coming == 1 ? "is" : "are")};
   return fits ? Decision(start(*fits)) : too_few(now_s, ranks);
 }
 
-/// A suspect node is better than none: what this run has put out is used again where the run fits in no other
-/// way.
-void Recovery::pardon_if_needed() {
-  int ranks = 0, all = 0;
-  for (const PoolNode& n : pool_) {
-    if (usable(n)) ranks += ranks_on(n);
-    if (usable(n) || (n.put_out && n.state == PoolNode::ready)) all += ranks_on(n);
-  }
-  if (widest(ranks) || !widest(all)) return;
-  for (PoolNode& n : pool_) {
-    if (!n.put_out) continue;
-    n.quarantined = n.put_out = false;
-    std::erase(suspects_, n.name);
-  }
-}
-
 Decision Recovery::too_few(double now_s, int ranks) {
   if (!too_few_since_s_) too_few_since_s_ = now_s;
-  const int live = int(std::count_if(pool_.begin(), pool_.end(), usable));
+  const int live = pool_.usable_count();
   const std::string why = joined(
       cause_, fmt::format("too few nodes: {} ready for {}, and the smallest width has {}",
                           count_of(live, "node"), count_of(ranks, "rank"), options_.widths.back().ranks));
@@ -372,30 +258,31 @@ Decision Recovery::too_few(double now_s, int ranks) {
 }
 
 StartAttempt Recovery::start(const Width& width) const {
-  StartAttempt s{.width = width, .step = step_, .why = why_, .in_memory = in_memory_};
-  for (const PoolNode* n : select(width.ranks)) s.nodes.push_back(n->name);
-  if (!ever_ran_) return s;
-  const std::vector<std::string> gone = without(last_nodes_, s.nodes), come = without(s.nodes, last_nodes_);
+  StartAttempt s{.nodes = pool_.select(width.ranks),
+                 .width = width,
+                 .step = state_.step,
+                 .why = why_,
+                 .in_memory = state_.in_memory};
+  if (!attempt_.has_ever_run) return s;
+  const std::vector<std::string> gone = without(attempt_.nodes, s.nodes);
+  const std::vector<std::string> come = without(s.nodes, attempt_.nodes);
   if (!come.empty())
     s.why = joined(s.why, "with " + list_of(come) + (gone.empty() ? "" : " in place of " + list_of(gone)));
   else if (!gone.empty())
     s.why = joined(s.why, "without " + list_of(gone));
-  if (width.data != width_.data)
-    s.why = joined(s.why, fmt::format("data-parallel width {} → {}", width_.data, width.data));
+  if (width.data != attempt_.width.data)
+    s.why = joined(s.why, fmt::format("data-parallel width {} → {}", attempt_.width.data, width.data));
   return s;
 }
 
 Recovery::Regroup Recovery::regroup(double now_s) const {
-  if (!running_ || !stepped_ || stop_ != StopLevel::none || !lost_member_.empty()) return Regroup::none;
-  int ranks = 0;
-  bool leave = false;
-  for (const PoolNode& n : pool_) {
-    leave = leave || (n.member && n.quarantined);
-    if (usable(n) && (n.member || n.since_s + options_.settle_s <= now_s)) ranks += ranks_on(n);
-  }
-  const Width* fits = widest(ranks);
-  if (fits && fits->ranks > width_.ranks) return Regroup::wider;
-  return leave && fits && fits->ranks == width_.ranks ? Regroup::without_quarantined : Regroup::none;
+  if (!attempt_.is_running || !attempt_.stepped || stop_ != StopLevel::none || !attempt_.lost_member.empty())
+    return Regroup::none;
+  const Width* fits = widest(pool_.settled_ranks(now_s));
+  if (fits && fits->ranks > attempt_.width.ranks) return Regroup::wider;
+  return pool_.has_quarantined_member() && fits && fits->ranks == attempt_.width.ranks
+             ? Regroup::without_quarantined
+             : Regroup::none;
 }
 
 }  // namespace trainctl

@@ -1,5 +1,5 @@
-// Recovery decides what happens between the attempts of a run: whether and when the next attempt starts, and
-// on which nodes. Pure.
+// Recovery decides what happens between the attempts of a run: whether and when the next attempt starts,
+// and on which nodes. Pure.
 //
 //                     +----- Wait: nodes are being started, or too few live ------+
 //                     v                                                           |
@@ -11,20 +11,16 @@
 //                                                   RequeueJob)             hopeless, no restart left, crash
 //                                                   loop
 //
-// Nodes. Nodes have an order. An attempt uses the first nodes whose slots carry the largest possible width. A
-// node that stays keeps its place, so that its ranks stay where their checkpoint memory is. The first spare
-// gets the place of a lost node. A node that returns goes to the end of the order. If no spare is left, the
-// next attempt has the largest width that the other nodes carry.
+// Nodes. An attempt uses the first nodes whose slots carry the largest possible width (node_pool.h). If no
+// spare is left for a lost node, the next attempt has the largest width that the other nodes carry.
 //
 // Restarts. Only a failure of a rank counts as a restart (max_restarts). A lost node does not. A checkpoint
 // that cannot be loaded does not either; then the next older one is used. A state in memory that cannot be
 // loaded, or not on the nodes of the next attempt, is not asked for again.
 //
 // Crash loops. An attempt makes progress if it finishes a step beyond the newest step of all attempts, or
-// saves a checkpoint newer than the one it began from. Three attempts in a row (loop_limit) without progress
-// that failed alike (same code, same newest step, same place) are a crash loop and end the run. So do nine in
-// a row without progress that failed differently. A node on which failures repeat is put into quarantine if
-// the other nodes can carry the run.
+// saves a checkpoint newer than the one it began from. Three attempts in a row (loop_limit) without
+// progress that failed alike are a crash loop and end the run (crash_loop.h).
 //
 // Every input has its time, in monotonic seconds. No effects, no clock, no threads.
 #pragma once
@@ -35,7 +31,8 @@
 #include <vector>
 
 #include "runtime/base/error.h"
-#include "runtime/supervise/decide/quarantine.h"
+#include "runtime/supervise/decide/crash_loop.h"
+#include "runtime/supervise/decide/node_pool.h"
 #include "runtime/supervise/decide/source.h"
 #include "runtime/train/control/control.h"
 
@@ -45,19 +42,6 @@ namespace trainctl {
 struct Width {
   int data = 1;   ///< replicas
   int ranks = 1;  ///< of the whole mesh
-};
-
-struct PoolNode {
-  std::string name;
-  int slots = 0;
-  enum State { coming, ready, lost } state = coming;  ///< coming: its agent is being started
-  bool quarantined = false;
-  bool put_out = false;          ///< quarantined by this run
-  double since_s = 0;            ///< when it entered this state
-  std::string why;               ///< why it was lost
-  int place = -1;                ///< index in the nodes of the current or last attempt; -1: not one of them
-  bool member = false;           ///< a node of the current attempt
-  std::vector<double> failures;  ///< times of its newest failures
 };
 
 /// How an attempt ended, from its Verdict.
@@ -77,7 +61,7 @@ struct StartAttempt {
   std::optional<int64_t>
       /// The checkpoint; nullopt: begin where the run began (step 0 or another run's checkpoint)
       step;
-  std::string why;  ///< one sentence for people; "" for the first attempt
+  std::string why;                   ///< one sentence for people; "" for the first attempt
   std::optional<StateId> in_memory;  ///< the state of `step` is in memory
 };
 /// Decision: find the newest usable state of the run whose step is at most `at_most` (nullopt: any step),
@@ -108,10 +92,10 @@ class Recovery {
   struct Options {
     std::vector<Width> widths;  ///< largest first, at least one
     int tensor = 1;  ///< so many consecutive ranks share a node (the size of a tensor group); 1: no such rule
-    std::vector<std::string> nodes;    ///< names in order; all begin in state coming
-    std::optional<int64_t> from_step;  ///< step of the run's own checkpoint to begin from
+    std::vector<std::string> nodes;      ///< names in order; all begin in state coming
+    std::optional<int64_t> from_step;    ///< step of the run's own checkpoint to begin from
     std::optional<StateId> from_memory;  ///< that state is in memory; from_step is its step
-    bool step_fixed = false;           ///< the user named that step: use no other checkpoint
+    bool step_fixed = false;             ///< the user named that step: use no other checkpoint
     int max_restarts = 0;
     int loop_limit = 3;             ///< attempts in a row that fail alike without progress and end the run
     TooFew too_few = TooFew::wait;  ///< what to do if not even the smallest width fits
@@ -158,59 +142,50 @@ class Recovery {
   /// The nodes that failures of this run put into quarantine and without which the run then made progress,
   /// since the last call. The caller adds them to the quarantine list.
   std::vector<std::string> take_quarantined();
-  const std::vector<PoolNode>& pool() const { return pool_; }
+  const std::vector<PoolNode>& pool() const { return pool_.nodes(); }
   int restarts() const { return restarts_; }
-  bool running() const { return running_; }
+  bool running() const { return attempt_.is_running; }
   bool over() const { return over_.has_value(); }
 
  private:
-  struct Failure {
-    ErrorCode code;
-    int64_t step;
-    bool stepped, lost;
-    int rank;
-    std::string node;
-  };
-  PoolNode& node(const std::string& name, double now_s);
-  int ranks_on(const PoolNode& node) const;
   const Width* widest(int ranks) const;
-  std::vector<const PoolNode*> select(int ranks) const;
   StartAttempt start(const Width& width) const;
-  void pardon_if_needed();
   Decision too_few(double now_s, int ranks);
   Decision end(Decision decision);
   void failed(const AttemptEnd& end, double now_s);
-  void count_idle(const Failure& failure);
+  void search(std::optional<int64_t> at_most, bool is_charged);
   void note_progress();
-  void blame(PoolNode& node, double now_s);
 
   Options options_;
-  std::vector<PoolNode> pool_;
+  NodePool pool_;
+  CrashLoop crash_loop_;
   StopLevel stop_ = StopLevel::none;
   std::optional<Decision> over_;
-  // The current or last attempt.
-  bool running_ = false, ever_ran_ = false, stepped_ = false, progressed_ = false;
-  Width width_;
-  int places_ = 0;
-  int64_t attempt_step_ = 0;
-  std::vector<std::string> last_nodes_;
-  std::string lost_member_;
+  /// The current or last attempt.
+  struct {
+    bool is_running = false, has_ever_run = false;
+    bool stepped = false, progressed = false;
+    Width width;
+    std::vector<std::string> nodes;
+    std::string lost_member;  ///< the first that it has lost; "": none
+    int64_t step = 0;         ///< newest
+  } attempt_;
+  /// The state from which that attempt began, or the next one begins.
+  struct {
+    bool is_searched = false;        ///< FindCheckpoint is the next decision
+    bool is_charged = false;         ///< the attempt for which it is searched counts as a restart
+    std::optional<int64_t> at_most;  ///< of the search
+    std::optional<int64_t> step;
+    std::optional<StateId> in_memory;  ///< the state of `step` is there
+    std::vector<StateId> refused;
+  } state_;
   double free_since_s_;  ///< when the last attempt ended
   std::optional<double> too_few_since_s_;
-  // Where the next attempt begins.
-  /// look_: a checkpoint is needed; charged_: this attempt counts as a restart
-  bool look_ = false, charged_ = false;
-  std::optional<int64_t> at_most_, step_;
-  std::optional<StateId> in_memory_;  ///< the state of step_ is there
-  std::vector<StateId> refused_;
   bool was_saved_;
-  std::string why_, cause_;
-  // Failures so far.
-  int restarts_ = 0, alike_ = 0, idle_ = 0;
-  int64_t newest_step_;
-  std::optional<Failure> last_failure_;
-  std::vector<std::string> suspects_,
-      quarantined_;  ///< suspects_: put out by this run; quarantined_: the run made progress without them
+  int64_t newest_step_;  ///< of all attempts
+  int restarts_ = 0;
+  std::string why_;    ///< the next attempt starts
+  std::string cause_;  ///< of the last failure
 };
 
 }  // namespace trainctl

@@ -1,0 +1,188 @@
+#include "runtime/supervise/decide/node_pool.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/base/ensure.h"
+
+namespace trainctl {
+namespace {
+
+constexpr size_t kMostFailures = 16;  // remembered of a node
+
+bool usable(const PoolNode& n) { return n.state == PoolNode::ready && !n.quarantined; }
+
+}  // namespace
+
+NodePool::NodePool(Options options, double now_s) : options_(std::move(options)) {
+  ENSURE(options_.tensor > 0);
+  for (const std::string& name : options_.nodes) node(name, now_s);
+}
+
+PoolNode& NodePool::node(const std::string& name, double now_s) {
+  for (PoolNode& n : nodes_)
+    if (n.name == name) return n;
+  nodes_.push_back({.name = name, .since_s = now_s});
+  return nodes_.back();
+}
+
+// ---- nodes
+
+void NodePool::coming(const std::string& name, double now_s) {
+  PoolNode& n = node(name, now_s);
+  if (n.state != PoolNode::lost) return;
+  n.state = PoolNode::coming;
+  n.since_s = now_s;
+}
+
+void NodePool::ready(const std::string& name, int slots, double now_s) {
+  PoolNode& n = node(name, now_s);
+  n.slots = slots;
+  if (n.state == PoolNode::ready) return;
+  n.state = PoolNode::ready;
+  n.since_s = now_s;
+}
+
+NodePool::Loss NodePool::lost(const std::string& name, const std::string& why, double now_s) {
+  PoolNode& n = node(name, now_s);
+  if (n.state == PoolNode::lost) return {};
+  const bool was_ready = n.state == PoolNode::ready;
+  n.state = PoolNode::lost;
+  n.since_s = now_s;
+  n.why = why;
+  n.place = -1;
+  Loss loss{.was_member = std::exchange(n.member, false)};
+  // Losses that follow each other at once have one cause: a flapping link, or this process that was stopped
+  // meanwhile.
+  if (was_ready && (n.failures.empty() || now_s - n.failures.back() >= options_.settle_s))
+    loss.is_put_out = blame(n, now_s);
+  // A node that returns is the last spare.
+  const auto it =
+      std::find_if(nodes_.begin(), nodes_.end(), [&](const PoolNode& p) { return p.name == name; });
+  std::rotate(it, it + 1, nodes_.end());
+  return loss;
+}
+
+bool NodePool::failed(const std::string& name, double now_s) {
+  for (PoolNode& n : nodes_)
+    if (n.name == name) return blame(n, now_s);
+  return false;
+}
+
+bool NodePool::blame(PoolNode& n, double now_s) {
+  n.failures.push_back(now_s);
+  if (n.failures.size() > kMostFailures) n.failures.erase(n.failures.begin());
+  if (n.quarantined || !enough_failures(n.failures, now_s, options_.quarantine)) return false;
+  int others = 0;
+  for (const PoolNode& p : nodes_)
+    if (p.name != n.name && usable(p)) others += ranks_on(p);
+  if (others < options_.least_ranks) return false;
+  set_quarantined(n.name, true, true);
+  suspects_.push_back(n.name);
+  return true;
+}
+
+void NodePool::set_quarantined(const std::string& name, bool quarantined, bool by_this_run) {
+  PoolNode& n = node(name, 0);
+  n.quarantined = quarantined;
+  n.put_out = quarantined && by_this_run;
+  n.failures.clear();
+  if (quarantined) n.place = -1;
+}
+
+void NodePool::pardon_if_needed() {
+  int ranks = 0, all = 0;
+  for (const PoolNode& n : nodes_) {
+    if (usable(n)) ranks += ranks_on(n);
+    if (usable(n) || (n.put_out && n.state == PoolNode::ready)) all += ranks_on(n);
+  }
+  if (ranks >= options_.least_ranks || all < options_.least_ranks) return;
+  for (PoolNode& n : nodes_) {
+    if (!n.put_out) continue;
+    n.quarantined = n.put_out = false;
+    std::erase(suspects_, n.name);
+  }
+}
+
+void NodePool::progressed() {
+  // The work went on without them: they are a matter for other jobs, too.
+  quarantined_.insert(quarantined_.end(), suspects_.begin(), suspects_.end());
+  suspects_.clear();
+}
+
+std::vector<std::string> NodePool::take_quarantined() { return std::exchange(quarantined_, {}); }
+
+// ---- attempts
+
+std::string NodePool::begin_attempt(const std::vector<std::string>& names, double now_s) {
+  std::string missing;
+  places_ = int(names.size());
+  for (PoolNode& n : nodes_) n.place = -1, n.member = false;
+  for (size_t i = 0; i < names.size(); ++i) {
+    PoolNode& n = node(names[i], now_s);
+    n.member = n.state == PoolNode::ready;
+    if (n.member)
+      n.place = int(i);
+    else if (missing.empty())
+      missing = n.name;
+  }
+  return missing;
+}
+
+void NodePool::end_attempt() {
+  for (PoolNode& n : nodes_) n.member = false;
+}
+
+std::vector<std::string> NodePool::select(int ranks) const {
+  std::vector<const PoolNode*> at(size_t(places_), nullptr), spares;
+  for (const PoolNode& n : nodes_) {
+    if (!usable(n) || ranks_on(n) == 0) continue;
+    if (n.place >= 0)
+      at[size_t(n.place)] = &n;
+    else
+      spares.push_back(&n);
+  }
+  auto spare = spares.begin();
+  for (const PoolNode*& place : at)
+    if (!place && spare != spares.end()) place = *spare++;
+  at.insert(at.end(), spare, spares.end());
+  std::erase(at, nullptr);
+  std::vector<std::string> names;
+  int carried = 0;
+  for (size_t i = 0; i < at.size() && carried < ranks; ++i) {
+    carried += ranks_on(*at[i]);
+    names.push_back(at[i]->name);
+  }
+  ENSURE(carried >= ranks, "{} of {} ranks", carried, ranks);
+  return names;
+}
+
+// ---- what there is
+
+int NodePool::usable_count() const { return int(std::count_if(nodes_.begin(), nodes_.end(), usable)); }
+
+int NodePool::usable_ranks() const {
+  int ranks = 0;
+  for (const PoolNode& n : nodes_)
+    if (usable(n)) ranks += ranks_on(n);
+  return ranks;
+}
+
+int NodePool::settled_ranks(double now_s) const {
+  int ranks = 0;
+  for (const PoolNode& n : nodes_)
+    if (usable(n) && (n.member || n.since_s + options_.settle_s <= now_s)) ranks += ranks_on(n);
+  return ranks;
+}
+
+int NodePool::coming_count() const {
+  return int(std::count_if(nodes_.begin(), nodes_.end(),
+                           [](const PoolNode& n) { return n.state == PoolNode::coming && !n.quarantined; }));
+}
+
+bool NodePool::has_quarantined_member() const {
+  return std::any_of(nodes_.begin(), nodes_.end(),
+                     [](const PoolNode& n) { return n.member && n.quarantined; });
+}
+
+}  // namespace trainctl

@@ -1,0 +1,94 @@
+// NodePool is the order of a run's nodes and what is known of each: whether it can be used, its place in the
+// attempts, and its failures. Pure.
+//
+// An attempt uses the first usable nodes that carry its ranks. A node that stays keeps its place, so that its
+// ranks stay where their checkpoint memory is. The first spare gets the place of a lost node. A node that
+// returns goes to the end of the order. A node on which failures repeat is put into quarantine if the other
+// nodes carry the run.
+//
+// Every input has its time, in monotonic seconds.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "runtime/supervise/decide/quarantine.h"
+
+namespace trainctl {
+
+struct PoolNode {
+  std::string name;
+  int slots = 0;
+  enum State { coming, ready, lost } state = coming;  ///< coming: its agent is being started
+  bool quarantined = false;
+  bool put_out = false;          ///< quarantined by this run
+  double since_s = 0;            ///< when it entered this state
+  std::string why;               ///< why it was lost
+  int place = -1;                ///< index in the nodes of the current or last attempt; -1: not one of them
+  bool member = false;           ///< a node of the current attempt
+  std::vector<double> failures;  ///< times of its newest failures
+};
+
+class NodePool {
+ public:
+  struct Options {
+    std::vector<std::string> nodes;  ///< names in order; all begin in state coming
+    int tensor = 1;  ///< so many consecutive ranks share a node (the size of a tensor group); 1: no such rule
+    int least_ranks = 1;  ///< of the smallest width: fewer do not carry the run
+    double settle_s = 5;  ///< losses of a node that follow each other sooner have one cause
+    QuarantineRules quarantine;
+  };
+  NodePool(Options options, double now_s);
+
+  // ---- nodes; one with a new name is added at the end
+  void coming(const std::string& name, double now_s);
+  void ready(const std::string& name, int slots, double now_s);
+  struct Loss {
+    bool was_member = false;  ///< of the current attempt
+    bool is_put_out = false;  ///< it was lost so often that it is in quarantine now
+  };
+  /// Nothing happens if it is lost already.
+  Loss lost(const std::string& name, const std::string& why, double now_s);
+  /// An attempt has failed on that node. Returns true if the node is in quarantine now, for that.
+  bool failed(const std::string& name, double now_s);
+  /// See Recovery::set_quarantined.
+  void set_quarantined(const std::string& name, bool quarantined, bool by_this_run);
+  /// A suspect node is better than none: what this run has put out is used again where the run fits in no
+  /// other way.
+  void pardon_if_needed();
+  /// The run made progress without the nodes that it has put out.
+  void progressed();
+  /// These nodes, since the last call.
+  std::vector<std::string> take_quarantined();
+
+  // ---- attempts
+  /// An attempt begins on these nodes, in the order of their ranks. Returns the first that is not ready; "":
+  /// all are.
+  std::string begin_attempt(const std::vector<std::string>& names, double now_s);
+  void end_attempt();
+  /// The nodes of the next attempt, which carry `ranks`. Nodes that are usable must carry that many.
+  std::vector<std::string> select(int ranks) const;
+
+  // ---- what there is
+  const std::vector<PoolNode>& nodes() const { return nodes_; }
+  int usable_count() const;
+  /// Ranks that the usable nodes carry.
+  int usable_ranks() const;
+  /// The same, of nodes of the attempt and of those that are ready since settle_s.
+  int settled_ranks(double now_s) const;
+  /// Nodes that are being started and may be used then.
+  int coming_count() const;
+  bool has_quarantined_member() const;
+
+ private:
+  PoolNode& node(const std::string& name, double now_s);
+  int ranks_on(const PoolNode& node) const { return node.slots / options_.tensor * options_.tensor; }
+  bool blame(PoolNode& node, double now_s);
+
+  Options options_;
+  std::vector<PoolNode> nodes_;
+  int places_ = 0;                        ///< number of nodes of the current or last attempt
+  std::vector<std::string> suspects_;     ///< put out by this run
+  std::vector<std::string> quarantined_;  ///< suspects without which the run made progress
+};
+
+}  // namespace trainctl

@@ -1,0 +1,155 @@
+// Goal: the order of a run's nodes: who carries the next attempt, who keeps its place, who is put out and
+//       who comes back.
+// Method: pools of a few nodes, with each rule on both of its sides; every subset of four nodes against a
+//       plain count.
+#include "runtime/supervise/decide/node_pool.h"
+
+#include <catch2/catch.hpp>
+
+using namespace trainctl;
+
+namespace {
+
+using Names = std::vector<std::string>;
+
+NodePool::Options options(const Names& nodes, int least_ranks = 2) {
+  return {.nodes = nodes,
+          .least_ranks = least_ranks,
+          .settle_s = 5,
+          .quarantine = {.failures = 2, .window_s = 100}};
+}
+
+/// All nodes have two slots and are ready at time 0.
+NodePool pool_of(const Names& nodes, int least_ranks = 2) {
+  NodePool pool(options(nodes, least_ranks), 0);
+  for (const std::string& name : nodes) pool.ready(name, 2, 0);
+  return pool;
+}
+Names order_of(const NodePool& pool) {
+  Names names;
+  for (const PoolNode& node : pool.nodes()) names.push_back(node.name);
+  return names;
+}
+const PoolNode& node_of(const NodePool& pool, const std::string& name) {
+  for (const PoolNode& node : pool.nodes())
+    if (node.name == name) return node;
+  FAIL("no node " + name);
+  return pool.nodes().front();
+}
+
+}  // namespace
+
+TEST_CASE("ranks are those of whole tensor groups on usable nodes", "[node_pool]") {
+  const Names names = {"a", "b", "c", "d"};
+  const int slots[] = {1, 2, 5, 8};
+  for (const int tensor : {1, 2, 4})
+    for (int there = 0; there < 16; ++there)
+      for (int out = 0; out < 16; ++out) {
+        NodePool::Options given = options(names);
+        given.tensor = tensor;
+        NodePool pool(given, 0);
+        int ranks = 0, usable = 0, coming = 0;
+        for (int i = 0; i < 4; ++i) {
+          const bool is_there = there >> i & 1, is_out = out >> i & 1;
+          if (is_there) pool.ready(names[size_t(i)], slots[i], 0);
+          pool.set_quarantined(names[size_t(i)], is_out, false);
+          if (is_there && !is_out) ++usable, ranks += slots[i] - slots[i] % tensor;
+          if (!is_there && !is_out) ++coming;
+        }
+        CHECK(pool.usable_ranks() == ranks);
+        CHECK(pool.usable_count() == usable);
+        CHECK(pool.coming_count() == coming);
+      }
+}
+
+TEST_CASE("a node that stays keeps its place; the first spare takes that of a lost one", "[node_pool]") {
+  NodePool pool = pool_of({"a", "b", "c", "d", "e"});
+  CHECK(pool.select(6) == Names{"a", "b", "c"});
+  CHECK(pool.begin_attempt({"a", "b", "c"}, 1).empty());
+  const NodePool::Loss loss = pool.lost("b", "gone", 2);
+  CHECK(loss.was_member);
+  CHECK_FALSE(loss.is_put_out);
+  CHECK(order_of(pool) == Names{"a", "c", "d", "e", "b"});
+  CHECK_FALSE(pool.lost("b", "again", 2).was_member);  // it is lost already
+  CHECK(node_of(pool, "b").why == "gone");
+  pool.end_attempt();
+  CHECK(pool.select(6) == Names{"a", "d", "c"});
+  pool.ready("b", 2, 3);  // it has returned as the last spare
+  CHECK(pool.select(6) == Names{"a", "d", "c"});
+  CHECK(pool.select(10) == Names{"a", "d", "c", "e", "b"});
+  CHECK(pool.select(5) == Names{"a", "d", "c"});  // the last one is not full
+}
+
+TEST_CASE("an attempt that begins names its first node that is not ready", "[node_pool]") {
+  NodePool pool = pool_of({"a", "b", "c"});
+  pool.lost("b", "gone", 1);
+  pool.lost("c", "gone", 1);
+  CHECK(pool.begin_attempt({"a", "c", "b"}, 2) == "c");
+  CHECK(node_of(pool, "a").member);
+  CHECK_FALSE(node_of(pool, "c").member);
+  CHECK(pool.begin_attempt({"a"}, 3).empty());
+}
+
+TEST_CASE("losses that follow each other at once have one cause", "[node_pool]") {
+  for (const double apart_s : {4.9, 5.0}) {
+    NodePool pool = pool_of({"a", "b"});
+    CHECK_FALSE(pool.lost("a", "gone", 10).is_put_out);
+    pool.ready("a", 2, 10);
+    CHECK(pool.lost("a", "gone", 10 + apart_s).is_put_out == (apart_s >= 5));
+  }
+}
+
+TEST_CASE("a node with repeated failures is put out if the others carry the run", "[node_pool]") {
+  for (const int least_ranks : {2, 3}) {
+    NodePool pool = pool_of({"a", "b"}, least_ranks);
+    CHECK_FALSE(pool.failed("a", 10));
+    CHECK_FALSE(pool.failed("", 20));
+    CHECK_FALSE(pool.failed("x", 20));
+    CHECK(pool.failed("a", 20) == (least_ranks == 2));
+    CHECK(node_of(pool, "a").put_out == (least_ranks == 2));
+  }
+  NodePool pool = pool_of({"a", "b"});
+  pool.failed("a", 10);
+  CHECK_FALSE(pool.failed("a", 111));  // the first one is out of the window
+}
+
+TEST_CASE("a node that was put out is reported when the run goes on without it", "[node_pool]") {
+  NodePool pool = pool_of({"a", "b"});
+  pool.failed("a", 10);
+  REQUIRE(pool.failed("a", 20));
+  CHECK(pool.take_quarantined().empty());
+  pool.progressed();
+  CHECK(pool.take_quarantined() == Names{"a"});
+  CHECK(pool.take_quarantined().empty());
+}
+
+TEST_CASE("what the run has put out is used again if it fits in no other way", "[node_pool]") {
+  NodePool pool = pool_of({"a", "b", "c"});
+  pool.failed("a", 10);
+  REQUIRE(pool.failed("a", 20));
+  pool.set_quarantined("c", true, false);  // by others
+  pool.pardon_if_needed();
+  CHECK(pool.usable_ranks() == 2);
+  CHECK(node_of(pool, "a").quarantined);
+  pool.lost("b", "gone", 30);
+  pool.pardon_if_needed();
+  CHECK(pool.select(2) == Names{"a"});
+  CHECK(node_of(pool, "c").quarantined);
+  pool.progressed();
+  CHECK(pool.take_quarantined().empty());
+}
+
+TEST_CASE("nodes that are new count for a wider attempt once they have settled", "[node_pool]") {
+  NodePool pool = pool_of({"a", "b"});
+  pool.begin_attempt({"a"}, 0);
+  pool.lost("b", "gone", 1);
+  pool.ready("b", 2, 10);
+  CHECK(pool.settled_ranks(14.9) == 2);
+  CHECK(pool.settled_ranks(15) == 4);
+  CHECK_FALSE(pool.has_quarantined_member());
+  pool.set_quarantined("b", true, false);
+  CHECK_FALSE(pool.has_quarantined_member());
+  pool.set_quarantined("a", true, false);
+  CHECK(pool.has_quarantined_member());
+  CHECK(pool.settled_ranks(15) == 0);
+}
