@@ -12,9 +12,12 @@
 #include "ckpt/object_store.h"
 #include "runtime/base/error.h"
 #include "runtime/supervise/care/care_thread.h"
+#include "runtime/supervise/preflight/storage.h"
 #include "test/ckpt/state_fixture.h"
 #include "test/support/faulty_objects.h"
 #include "test/support/power_loss_file_system.h"
+#include "test/support/temporary_folder.h"
+#include "test/support/thread_run.h"
 
 using namespace trainctl;
 using namespace trainctl::test;
@@ -166,6 +169,28 @@ TEST_CASE("new checkpoints are read once, counted, copied; older ones go") {
   const Care again = tended(world);
   CHECK(again.count(EventKind::checkpoint_verified) == 2);
   CHECK_THAT(again.note(EventKind::checkpoint_uploaded), Catch::Contains("was there"));
+}
+
+TEST_CASE("no more checkpoints lie in the folder at once than the preflight counts") {
+  const TemporaryFolder dir;
+  JobSpec job = tiny_job(Family::gpt2, dir.path());
+  for (const int keep_last : {2, 3, 5}) {
+    job.schedule.total_steps = 200;
+    job.checkpoint = {.every_steps = 10, .keep_last = keep_last};
+    World world;
+    world.fs->make_directory("/run");
+    size_t most = 0;
+    for (int64_t step = 10; step <= 200; step += 10) {
+      world.save(step);
+      // The next one is written while this one waits to be verified.
+      if (step < 200) most = std::max(most, world.folder()->list().size() + 1);
+      Care care;
+      CareOptions options = options_of(world, care);
+      options.keep_last = keep_last;
+      CHECK(tend(world, std::move(options)) == "");
+    }
+    CHECK(int64_t(most) == space_need(job, 0).at_once);
+  }
 }
 
 TEST_CASE("a crash after every effect of the caretaker, in the folder and in the store") {
