@@ -229,8 +229,8 @@ bool Caretaker::repaired(ckpt::StoredFiles& files, const ckpt::VerifyReport& dam
   if (!reason.empty()) fields["reason"] = reason;
   options_.report(
       {EventKind::checkpoint_damaged, dump_json(fields),
-       fmt::format(" ! checkpoint step {} is damaged and does not count: {}{}; if there is a copy elsewhere: "
-                   "trainctl inspect-ckpt {} --repair --from COPY",
+       fmt::format(" ! checkpoint step {} is damaged and does not count: {}{}; if there is a copy "
+                   "elsewhere, once the run is stopped: trainctl inspect-ckpt {} --repair --from COPY",
                    step, fields["first"].get<std::string>(),
                    reason.empty() ? "" : "; repair failed: " + reason, shell_quoted(files.where()))});
   return false;
