@@ -27,16 +27,6 @@ namespace {
 
 constexpr int64_t kStep = 9;
 
-/// The folder of the run on the memory file system; "" if there is none.
-std::string memory_of(const std::string& run) {
-  const std::string prefix = fmt::format("trainctl-{}-", ::geteuid());
-  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm"))
-    if (entry.path().filename().string().starts_with(prefix) &&
-        read_file(entry.path().string() + "/run") == run + "\n")
-      return entry.path().string();
-  return "";
-}
-
 struct Bench {
   TemporaryFolder dir;
   std::string whole;  // the undisturbed run, with a checkpoint of each step
@@ -112,19 +102,6 @@ struct Bench {
     CHECK(memory_of(run) == "");
   }
 };
-
-/// The events `loaded` of a run, as "memory 9".
-std::vector<std::string> loads_of(const std::string& run) {
-  std::vector<std::string> loads;
-  std::istringstream events(read_file(run + "/events.jsonl"));
-  for (std::string line; std::getline(events, line);) {
-    if (line.find("\"kind\":\"loaded\"") == std::string::npos) continue;
-    const std::string tier = line.find("\"tier\":\"memory\"") != std::string::npos ? "memory" : "directory";
-    loads.push_back(tier + " " + std::to_string(std::atoi(line.c_str() + line.find("\"step\":") + 7)));
-    CHECK(line.find("\"bytes\":{\"" + tier + "\":") != std::string::npos);
-  }
-  return loads;
-}
 
 /// A bit in the middle of the data of a rank's newest piece.
 void flip_bit(const std::string& run, int rank) {

@@ -1,5 +1,7 @@
 #include "test/end_to_end/program.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <filesystem>
@@ -41,6 +43,36 @@ std::vector<double> losses_of(const std::string& run) {
     losses.push_back(j["loss"].get<double>());
   }
   return losses;
+}
+
+std::string memory_of(const std::string& run) {
+  const std::string prefix = "trainctl-" + std::to_string(::geteuid()) + "-";
+  for (const auto& entry : fs::directory_iterator("/dev/shm"))
+    if (entry.path().filename().string().starts_with(prefix) &&
+        read_file(entry.path().string() + "/run") == run + "\n")
+      return entry.path().string();
+  return "";
+}
+
+std::vector<nlohmann::json> events_of(const std::string& run, const std::string& kind) {
+  std::vector<nlohmann::json> events;
+  std::ifstream file(run + "/events.jsonl");
+  // The last line may be half written.
+  for (std::string line; std::getline(file, line);)
+    if (const auto event = nlohmann::json::parse(line, nullptr, false);
+        event.is_object() && event["kind"] == kind)
+      events.push_back(event);
+  return events;
+}
+
+std::vector<std::string> loads_of(const std::string& run) {
+  std::vector<std::string> loads;
+  for (const nlohmann::json& event : events_of(run, "loaded")) {
+    const std::string tier = event["tier"];
+    loads.push_back(tier + " " + event["step"].dump());
+    CHECK(event["bytes"].contains(tier));
+  }
+  return loads;
 }
 
 std::vector<pid_t> rank_pids(const std::string& run, int ranks) {

@@ -2,6 +2,7 @@
 #pragma once
 #include <sys/types.h>
 
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,12 @@ Outcome run_trainctl(const std::string& directory, std::vector<std::string> argu
 std::string run_of(const std::string& directory, const std::string& name);
 int line_count(const std::string& path);
 std::vector<double> losses_of(const std::string& run);
+/// The folder of the run on the memory file system; "" if there is none.
+std::string memory_of(const std::string& run);
+/// The events of this kind of a run, in order.
+std::vector<nlohmann::json> events_of(const std::string& run, const std::string& kind);
+/// The events `loaded` of a run, as "memory 9".
+std::vector<std::string> loads_of(const std::string& run);
 /// Pids of the ranks that wrote the newest heading of their log.
 std::vector<pid_t> rank_pids(const std::string& run, int ranks);
 /// Whether that process exists and is a trainctl rank.

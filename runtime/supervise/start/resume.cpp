@@ -372,7 +372,7 @@ void record_spec(FileSystem& fs, const RunDirectory& run, const ParsedJob& now, 
 /// than to go on with it.
 std::optional<AttemptFile> living_attempt(const ResumeRequest& request, FileSystem& fs) {
   if (!fs.exists(supervisor_file(request.run.path)) || !fs.exists(request.run.attempt())) return std::nullopt;
-  if (request.step || request.before.hash != request.now.hash) return std::nullopt;
+  if (request.step || request.before.resolved_json != request.now.resolved_json) return std::nullopt;
   AttemptFile file = AttemptFile::from_json(fs.read_text(request.run.attempt()));
   const bool same = !file.nodes.empty() && file.max_steps == request.max_steps;
   return same ? std::optional(std::move(file)) : std::nullopt;
