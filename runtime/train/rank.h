@@ -30,6 +30,7 @@ struct RankOptions {
   std::string checkpoint_dir;         ///< folder for checkpoints: <run>/ckpt
   std::string memory_folder;          ///< for copies of the state in memory (ckpt/pieces.h); "": none
   std::string resume_from;            ///< a step directory; "": a fresh start, or `memory`
+  bool from_store = false;            ///< resume_from is a copy out of checkpoint.store
   std::optional<MemoryLoad> memory;   ///< load this state from memory_folder
   /// Read the data from their start, not from the position of resume_from.
   bool new_data = false;

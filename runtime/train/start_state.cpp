@@ -21,7 +21,7 @@ void report_loaded(const RankOptions& options, int64_t step, const parallel::Sha
   for (const auto& chunk : params.state_chunks()) bytes[0] += 3 * double(chunk.box.count()) * sizeof(float);
   parallel::all_reduce_f64(world, bytes);
   if (world.rank() != 0) return;
-  const char* tier = options.memory ? "memory" : "directory";
+  const char* tier = options.memory ? "memory" : options.from_store ? "store" : "directory";
   const nlohmann::json event = {{"step", step}, {"tier", tier}, {"bytes", {{tier, uint64_t(bytes[0])}}}};
   control.event(EventKind::loaded, dump_json(event));
 }

@@ -1,7 +1,6 @@
 // Goal: checkpoints are saved to, listed in, loaded from and removed from a real S3 server, in one piece and
-// in parts; what the server refuses is said in one sentence, without a secret in it. Method: test/s3/moto.sh
-// starts moto's server on loopback and gives its address in AWS_ENDPOINT_URL; a bucket for each case.
-#define CATCH_CONFIG_MAIN
+// in parts; what the server refuses is said in one sentence, without a secret in it. Method: moto's server on
+// loopback; a bucket for each case.
 #include <catch2/catch.hpp>
 #include <sys/socket.h>
 #include <netinet/in.h>
@@ -14,23 +13,33 @@
 #include "ckpt/s3_client.h"
 #include "test/ckpt/state_fixture.h"
 #include "test/support/power_loss_file_system.h"
+#include "test/support/s3_server.h"
+#include "test/support/temporary_folder.h"
 
 using namespace trainctl;
 using namespace trainctl::test;
 
 namespace {
 
-ckpt::S3Options options(const std::string& bucket) {
-  const ckpt::S3Options result = ckpt::s3_options(real_file_system(), ckpt::process_environment, bucket);
-  REQUIRE(result.endpoint.find("http://127.0.0.1:") == 0);  // nothing else may be reached by a test
-  return result;
+/// One server for all cases, in the environment of this process.
+S3Server& server() {
+  static const TemporaryFolder folder;
+  static S3Server server(folder.path());
+  for (const std::string& variable : server.access()) {
+    const size_t equals = variable.find('=');
+    ::setenv(variable.substr(0, equals).c_str(), variable.substr(equals + 1).c_str(), 1);
+  }
+  return server;
 }
 
-/// A PUT of the bucket itself.
+ckpt::S3Options options(const std::string& bucket) {
+  server();
+  return ckpt::s3_options(real_file_system(), ckpt::process_environment, bucket);
+}
+
 std::unique_ptr<ckpt::ObjectClient> client_of_new(const std::string& bucket) {
-  auto client = ckpt::s3_client(options(bucket), real_clock());
-  client->put("", {});
-  return client;
+  server().make_bucket(bucket);
+  return ckpt::s3_client(options(bucket), real_clock());
 }
 
 std::vector<std::byte> bytes_of(size_t count, unsigned seed) {

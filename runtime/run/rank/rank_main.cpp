@@ -113,6 +113,7 @@ RankOptions options_of(const RunDirectory& run, const RunIdentity& identity, con
           .checkpoint_dir = run.checkpoints(job.job),
           .memory_folder = variable(kMemoryVariable),
           .resume_from = attempt.resume_from,
+          .from_store = attempt.from_store,
           .memory = memory_of(attempt),
           .new_data = attempt.new_data,
           .lineage_json = attempt.lineage_json,

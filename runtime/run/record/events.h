@@ -17,8 +17,8 @@ struct StartEvent {
   uint64_t epoch = 0;
   int ranks = 0;
   int64_t from_step = 0;
-  std::string tier;        ///< "memory" or "directory"; "": no state is loaded
-  std::string checkpoint;  ///< its folder, for tier directory
+  std::string tier;        ///< "memory", "directory" or "store"; "": no state is loaded
+  std::string checkpoint;  ///< its folder; "" for tier memory
   std::string numerics;
   int64_t superseded_steps = 0;
   static void fields(auto& f, auto& r) {

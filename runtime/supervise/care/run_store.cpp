@@ -26,14 +26,21 @@ std::pair<std::string, std::string> parts_of(const std::string& place) {
   return {path.substr(0, slash), slash == std::string::npos ? "" : path.substr(slash + 1)};
 }
 
-std::string advice_for(int status, const std::string& place) {
-  if (status == 404)
-    return fmt::format("make the bucket {}, or correct checkpoint.store", parts_of(place).first);
-  if (status == 401 || status == 403)
-    return "check the credentials (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or ~/.aws/credentials) and "
-           "what "
-           "they may do in this bucket";
-  return "check AWS_ENDPOINT_URL and the network, or go on without copies: -s checkpoint.store=";
+/// Why the store refused a request, and what to do.
+std::string refusal_text(const StoreAccess& access, const std::string& place,
+                         const ckpt::ObjectError& error) {
+  const std::string bucket = parts_of(place).first;
+  const std::string endpoint = ckpt::s3_options(access.fs, access.environment, bucket).endpoint;
+  if (error.status() == 404)
+    return fmt::format("there is no bucket {} at {}; make the bucket, or correct checkpoint.store", bucket,
+                       endpoint);
+  if (error.status() == 401 || error.status() == 403)
+    return fmt::format("{} refuses this request: {}; check the credentials (AWS_ACCESS_KEY_ID and "
+                       "AWS_SECRET_ACCESS_KEY, or ~/.aws/credentials) and what they may do in this bucket",
+                       endpoint, error.what());
+  return fmt::format(
+      "{}; check AWS_ENDPOINT_URL and the network, or go on without copies: -s checkpoint.store=",
+      error.what());
 }
 
 /// One object there and back.
@@ -134,9 +141,8 @@ std::string store_of_run(const JobSpec& job, const std::string& run_id) {
 
 std::string check_store(const StoreAccess& access, const std::string& place, const std::string& run_id,
                         bool is_new) {
-  const auto refuse = [&](const std::string& why, const std::string& advice) {
-    throw Error(ErrorCode::kPreflight,
-                fmt::format("checkpoints cannot be copied to {}: {}; {}", place, why, advice));
+  const auto refuse = [&](const std::string& why) {
+    throw Error(ErrorCode::kPreflight, fmt::format("checkpoints cannot be copied to {}: {}", place, why));
   };
   try {
     if (ckpt::is_object_place(place)) return check_objects(access, place, run_id, is_new);
@@ -144,10 +150,10 @@ std::string check_store(const StoreAccess& access, const std::string& place, con
     ckpt::try_saving(access.fs, place);
     refuse_foreign(*ckpt::directory_store(access.fs, place), place, run_id, is_new);
   } catch (const ckpt::ObjectError& error) {
-    refuse(error.what(), advice_for(error.status(), place));
+    refuse(refusal_text(access, place, error));
   } catch (const Error& error) {
     if (error.code() == ErrorCode::kPreflight) throw;
-    refuse(error.what(), "or go on without copies: -s checkpoint.store=");
+    refuse(fmt::format("{}; or go on without copies: -s checkpoint.store=", error.what()));
   }
   return "";
 }

@@ -23,11 +23,11 @@
 
 namespace trainctl {
 
-/// Where a state is kept, nearest first.
-enum class Tier { memory, directory };
+/// Where a state is kept, nearest first. One of the store is copied into the directory before it is chosen.
+enum class Tier { memory, directory, store };
 template <>
 struct Words<Tier> {
-  static constexpr std::string_view list[] = {"memory", "directory"};
+  static constexpr std::string_view list[] = {"memory", "directory", "store"};
 };
 
 /// The state after a step, as an epoch computed it.

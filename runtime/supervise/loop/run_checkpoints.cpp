@@ -108,6 +108,7 @@ RunCheckpoints::Found RunCheckpoints::find(std::optional<int64_t> at_most,
   const bool is_fetched = fetch(serve);
   thread_.end_pause();
   if (is_fetched) find_here(-1, found);
+  found.from_store = is_fetched && found.checkpoint;
   return found;
 }
 

@@ -34,6 +34,7 @@ class RunCheckpoints {
   struct Found {
     std::unique_ptr<ckpt::Checkpoint> checkpoint;  ///< null: there is none
     int skipped = 0;                               ///< how many do not open
+    bool from_store = false;                       ///< it was copied from the store by this call
   };
   Found find(std::optional<int64_t> at_most, const std::function<void()>& serve);
 

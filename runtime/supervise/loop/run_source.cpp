@@ -17,11 +17,13 @@ RunSource::RunSource(const SupervisePlan& plan, const RunDirectory& run, FileSys
       fs_(fs),
       console_(console),
       folder_(plan.resume_memory ? "" : plan.resume_from),
+      from_store_(plan.resume_from_store),
       memory_(plan.resume_memory),
       step_(plan.resume_step) {}
 
 void RunSource::begin_at_start() {
   memory_.reset();
+  from_store_ = false;
   folder_ = plan_.start ? plan_.start->checkpoint : "";
   step_ = plan_.start ? plan_.start->step : 0;
 }
@@ -42,6 +44,7 @@ void RunSource::find(const FindCheckpoint& find, RunCheckpoints::Found found, st
     return recovery.no_checkpoint(found.skipped);
   }
   step_ = choice.source->state.step;
+  from_store_ = found.from_store && choice.source->tier == Tier::directory;
   if (choice.source->tier == Tier::memory) {
     memory_ = choice.source;
     folder_.clear();
@@ -63,6 +66,7 @@ std::string RunSource::text() const {
 
 std::string RunSource::tier() const {
   if (memory_) return std::string(word_of(Tier::memory));
+  if (from_store_) return std::string(word_of(Tier::store));
   return folder_.empty() ? "" : std::string(word_of(Tier::directory));
 }
 
@@ -86,6 +90,7 @@ int64_t RunSource::durable_step() const {
 
 void RunSource::put_into(AttemptFile& file) const {
   file.resume_from = folder_;
+  file.from_store = from_store_;
   file.new_data = at_start() && plan_.start->new_data;
   file.beginnings = with_beginning(beginnings_of(fs_, run_), {file.epoch, step_});
   if (memory_)

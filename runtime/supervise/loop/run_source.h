@@ -33,7 +33,8 @@ class RunSource {
   bool at_start() const { return plan_.start && folder_ == plan_.start->checkpoint; }
   /// "step 41, from the memory of 1 node", "checkpoint step 40"
   std::string text() const;
-  /// "memory", "directory"; "" for a fresh start.
+  /// "memory", "directory", "store" for a checkpoint that was copied from there for this attempt; "" for a
+  /// fresh start.
   std::string tier() const;
   /// Whether the ranks of an attempt reach the state: on one machine always, else those whose pieces lie on
   /// their own nodes.
@@ -49,6 +50,7 @@ class RunSource {
   FileSystem& fs_;
   Console& console_;
   std::string folder_;
+  bool from_store_ = false;
   std::optional<Source> memory_;
   int64_t step_ = 0;
 };

@@ -39,6 +39,7 @@ struct SupervisePlan {
   std::string lineage_json = "[]";  ///< see runtime/spec/lineage.h
   std::string resume_from;          ///< folder of the checkpoint; "": a fresh start, or resume_memory
   std::optional<Source> resume_memory;  ///< the state is in the memory of this machine
+  bool resume_from_store = false;       ///< resume_from was copied from the store for this resume
   int64_t resume_step = 0;
   bool resume_fixed = false;  ///< the user named the step: use no other checkpoint
   std::string take_over;  ///< why it replaces a supervisor that died, one sentence; "": a person started it

@@ -11,8 +11,10 @@
 #include "runtime/base/error.h"
 #include "runtime/base/text.h"
 #include "runtime/base/units.h"
+#include "runtime/machine/process.h"
 #include "runtime/run/agent/agent.h"
 #include "runtime/run/record/known_status.h"
+#include "runtime/run/wire/environment.h"
 #include "runtime/supervise/attempt/attempt.h"
 #include "runtime/supervise/care/run_store.h"
 #include "runtime/supervise/history/suspects.h"
@@ -143,31 +145,32 @@ std::unique_ptr<ckpt::Checkpoint> open_parent(FileSystem& fs, const std::string&
 }
 
 /// Copies the checkpoint to go on from out of the store if it is not in the folder, or if the folder's are
-/// older. Returns the fields of its event; "": nothing was copied.
-std::string fetch_from_store(const ResumeRequest& request, const std::string& run_id, FileSystem& fs,
-                             Clock& clock, Console& console) {
+/// older. nullopt: nothing was copied.
+///   living   the ranks of the run may be alive: only where the folder has none at all
+std::optional<Fetched> fetch_from_store(const ResumeRequest& request, const std::string& run_id, bool living,
+                                        FileSystem& fs, Clock& clock, Console& console) {
   const std::string store = store_of_run(request.now.job, run_id);
-  if (store.empty()) return "";
+  if (store.empty()) return std::nullopt;
   const std::string directory = request.run.checkpoints(request.now.job);
-  if (request.step && fs.exists(ckpt::step_directory(directory, *request.step))) return "";
+  if (request.step && fs.exists(ckpt::step_directory(directory, *request.step))) return std::nullopt;
   const auto newest = ckpt::open_latest(fs, directory, -1, nullptr);
+  if (living && newest) return std::nullopt;
   const StoreAccess access{fs, clock};
   const auto say = [&](const std::string& line) { console.note(line); };
   try {
     if (const std::string note = check_store(access, store, run_id, false); !note.empty())
       console.note("  note: " + note);
-    const auto fetched = fetch_checkpoint(access, {.place = store,
-                                                   .directory = directory,
-                                                   .run_id = run_id,
-                                                   .newer_than = newest ? newest->state().step : -1,
-                                                   .step = request.step,
-                                                   .say = say});
-    return fetched ? fetched->event_json() : "";
+    return fetch_checkpoint(access, {.place = store,
+                                     .directory = directory,
+                                     .run_id = run_id,
+                                     .newer_than = newest ? newest->state().step : -1,
+                                     .step = request.step,
+                                     .say = say});
   } catch (const Error& error) {
-    // Nobody is there to choose: the run goes on from what it has.
-    if (request.take_over.empty() || !newest) throw;
+    // The run goes on with its ranks, or, where no person is there to choose, from what it has.
+    if (!living && (request.take_over.empty() || !newest)) throw;
     console.note(fmt::format(" ! {}", error.what()));
-    return "";
+    return std::nullopt;
   }
 }
 
@@ -373,6 +376,9 @@ void record_spec(FileSystem& fs, const RunDirectory& run, const ParsedJob& now, 
 std::optional<AttemptFile> living_attempt(const ResumeRequest& request, FileSystem& fs) {
   if (!fs.exists(supervisor_file(request.run.path)) || !fs.exists(request.run.attempt())) return std::nullopt;
   if (request.step || request.before.resolved_json != request.now.resolved_json) return std::nullopt;
+  if (nodes_of(request.now.job, fs).one_machine &&
+      processes_marked(kRunVariable, request.run.path).empty())
+    return std::nullopt;
   AttemptFile file = AttemptFile::from_json(fs.read_text(request.run.attempt()));
   const bool same = !file.nodes.empty() && file.max_steps == request.max_steps;
   return same ? std::optional(std::move(file)) : std::nullopt;
@@ -421,7 +427,8 @@ RunResult resume_run(const ResumeRequest& asked, FileSystem& fs, Clock& clock, C
   if (!request.take_over.empty()) take_options_of_predecessor(request, fs);
   // Of a supervisor that died: its ranks may be alive, and the end of the run is not recorded.
   const std::optional<AttemptFile> living = living_attempt(request, fs);
-  const std::string fetched = living ? "" : fetch_from_store(request, identity->run_id, fs, clock, console);
+  const std::optional<Fetched> fetched =
+      fetch_from_store(request, identity->run_id, living.has_value(), fs, clock, console);
   const double begin_s = clock.monotonic_s();
   Begin begin = choose_checkpoint(request, *identity, fs, console);
   const auto& checkpoint = begin.checkpoint;
@@ -451,7 +458,8 @@ RunResult resume_run(const ResumeRequest& asked, FileSystem& fs, Clock& clock, C
   plan.slurm.orphan = !request.take_over.empty() && !plan.slurm.job_id.empty();
   plan.start = start_of(*identity);
   plan.lineage_json = identity->lineage_json;
-  if (!fetched.empty()) plan.events.emplace_back(EventKind::checkpoint_fetched, fetched);
+  if (fetched) plan.events.emplace_back(EventKind::checkpoint_fetched, fetched->event_json());
+  plan.resume_from_store = fetched && fetched->step == step && !begin.memory;
   if (checkpoint) {
     print_checkpoint(console, *checkpoint, opened_in_s);
     go_on_from(*checkpoint, request, *identity, plan, console);
