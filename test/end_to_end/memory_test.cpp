@@ -47,6 +47,12 @@ struct Bench {
     return child;
   }
 
+  /// The supervisor publishes while the ranks train on.
+  void await_checkpoint(const std::string& name, int64_t step) {
+    const std::string folder = ckpt::step_directory(run_of(dir.path(), name) + "/ckpt", step);
+    REQUIRE(eventually(60, [&] { return std::filesystem::exists(folder); }));
+  }
+
   std::unique_ptr<Child> stop_in_step(const std::string& name, const std::vector<std::string>& more,
                                       const std::string& memory) {
     std::vector<std::string> words = {trainctl_path(), "launch", "job.json", "-s",
@@ -140,6 +146,7 @@ TEST_CASE("a killed rank costs the step under way, not those since the last chec
 TEST_CASE("all ranks are killed at once", "[memory]") {
   Bench bench;
   auto child = bench.start("all", {"-s", "checkpoint.every_steps=4", "-s", "fault_tolerance.max_restarts=1"});
+  bench.await_checkpoint("all", 8);
   const std::string run = run_of(bench.dir.path(), "all");
   for (const pid_t pid : rank_pids(run, 4)) ::kill(pid, SIGKILL);
   const Outcome o = child->wait(60);
@@ -153,6 +160,7 @@ TEST_CASE("a flipped bit in memory is found, and an older checkpoint is taken", 
   Bench bench;
   auto child =
       bench.start("flip", {"-s", "checkpoint.every_steps=4", "-s", "fault_tolerance.max_restarts=1"});
+  bench.await_checkpoint("flip", 8);
   const std::string run = run_of(bench.dir.path(), "flip");
   flip_bit(run, 2);
   REQUIRE(::kill(rank_pids(run, 4)[1], SIGKILL) == 0);
@@ -184,6 +192,7 @@ TEST_CASE("a run that failed is resumed from memory, on another mesh", "[memory]
 TEST_CASE("supervisor, agent and ranks are killed: a resume finds what they kept", "[memory]") {
   Bench bench;
   auto child = bench.start("dead", {"-s", "checkpoint.every_steps=4"});
+  bench.await_checkpoint("dead", 8);
   const std::string run = run_of(bench.dir.path(), "dead");
   child->signal(SIGKILL);
   child->wait(5);

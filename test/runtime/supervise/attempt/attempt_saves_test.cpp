@@ -10,6 +10,7 @@
 #include "runtime/observe/console.h"
 #include "runtime/supervise/attempt/attempt_saves.h"
 #include "test/ckpt/state_fixture.h"
+#include "test/support/child.h"
 #include "test/support/temporary_folder.h"
 
 using namespace trainctl;
@@ -76,9 +77,11 @@ struct Rig {
     written = ckpt::write_shard(*saving, ckpt::shard_file_name(0, kRanks), state.info, state.tensors, chunks);
     return *written;
   }
-  void await_publishing() {
+  /// Turns until the answer is sent: its event comes a moment before the publishing thread has ended.
+  void await_answer() {
     pollfd fd{.fd = saves->fd(), .events = POLLIN, .revents = 0};
     REQUIRE(::poll(&fd, 1, 60'000) == 1);
+    REQUIRE(test::eventually(60, [&] { return saves->turn(), !sent.empty(); }));
   }
   std::vector<int64_t> steps() { return ckpt::list_steps(fs, run.file("ckpt")); }
 
@@ -108,8 +111,7 @@ TEST_CASE("a save is published when all ranks have handed in, and answered once"
   rig.saves->turn();  // not in every turn
   CHECK(rig.take_sent().empty());
   rig.hand_in(1);
-  rig.await_publishing();
-  rig.saves->turn();
+  rig.await_answer();
   CHECK(rig.take_sent() == "0:saved+ 1:saved+ ");
   CHECK(rig.published == std::vector{rig.state.info.step});
   CHECK(rig.steps() == rig.published);
