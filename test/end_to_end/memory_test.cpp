@@ -284,6 +284,27 @@ TEST_CASE("what ranks kept is resumed on another mesh, and that run is killed an
   CHECK(memory_of(run) == "");
 }
 
+TEST_CASE("what ranks kept stays on another mesh until there is something newer", "[memory]") {
+  Bench bench;
+  auto child = bench.stop_in_step("kept", {"-s", "checkpoint.every_steps=0"}, "checkpoint.memory=on");
+  const std::string run = run_of(bench.dir.path(), "kept");
+  REQUIRE(::kill(rank_pids(run, 4)[1], SIGKILL) == 0);
+  CHECK(child->wait(60).status == 10);
+  Child second({trainctl_path(), "resume", run, "-s", "parallelism.data=1", "-s", "parallelism.pipeline=2", "-s",
+                "checkpoint.memory_every_steps=1000", "-s", "schedule.total_steps=2000"},
+               bench.dir.path());
+  REQUIRE(eventually(60, [&] { return line_count(run + "/metrics.jsonl") >= 20; }));
+  REQUIRE(::kill(rank_pids(run, 2)[1], SIGKILL) == 0);
+  CHECK(second.wait(60).status == 10);
+  const Outcome o = run_trainctl(bench.dir.path(), {"resume", run, "--max-steps", "30"});
+  INFO(o.err);
+  CHECK(o.status == 0);
+  const auto loads = loads_of(run);
+  REQUIRE(loads.size() == 2);
+  CHECK((loads[0] == "memory 9" || loads[0] == "memory 8"));
+  CHECK(loads[1] == loads[0]);
+}
+
 TEST_CASE("after an orderly stop nothing is left in memory", "[memory]") {
   Bench bench;
   auto child = bench.start("stop", kNoCheckpoint);

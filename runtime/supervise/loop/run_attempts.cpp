@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <utility>
 
@@ -12,9 +13,6 @@
 
 namespace trainctl {
 namespace {
-
-/// After so many steps of an epoch its ranks have sealed a state of their own.
-constexpr int64_t kOwnStatesAfter = 3;
 
 AttemptEnd::How how_of(const Verdict& verdict, bool regrouped) {
   switch (verdict.outcome) {
@@ -128,13 +126,18 @@ AttemptHooks RunAttempts::hooks() {
 
 void RunAttempts::progressed(int64_t step) {
   parts_.recovery.progressed(step);
-  if (parts_.source.memory() && step == parts_.source.step() + kOwnStatesAfter)
-    forget_other_meshes(parts_.fleet.fleet(), places_, run_.log.status().epoch);
+  // What the ranks began from is needed until all of them hold something newer, or it is saved.
+  const RunStatus& status = run_.log.status();
+  if (keeps_other_meshes_ && std::max(status.staged_step, status.saved_step) > parts_.source.step()) {
+    keeps_other_meshes_ = false;
+    forget_other_meshes(parts_.fleet.fleet(), places_, status.epoch);
+  }
   times_.stepped();
 }
 
 void RunAttempts::run(AttemptOptions options, StopSignals& signals) {
   places_ = options.nodes;
+  keeps_other_meshes_ = parts_.source.memory().has_value();
   const bool by_pmix = options.pmix;
   options.hooks = hooks();
   const AttemptResult result = run_attempt(std::move(options), parts_.fleet.fleet(), run_.directory, run_.fs,

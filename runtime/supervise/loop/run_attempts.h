@@ -63,6 +63,7 @@ class RunAttempts {
   std::optional<Starter> starter_;
   std::vector<AttemptOptions::Node> places_;
   std::optional<Last> last_;
+  bool keeps_other_meshes_ = false;  ///< the memory of the nodes holds states of other numbers of ranks
 };
 
 }  // namespace trainctl
