@@ -24,6 +24,19 @@ struct SlotsWanted {
   uint64_t text_bytes = 0;  ///< ckpt::text_bytes of the state
 };
 
+/// What a node has for the slots of its ranks, in bytes.
+struct MemoryRoom {
+  uint64_t available = 0;  ///< of the machine, now; 0: not known
+  uint64_t held = 0;       ///< by slots of an epoch before, which are used again
+  uint64_t slots = 0;      ///< of all ranks here
+  uint64_t planned = 0;    ///< what these ranks may still take for the training
+  bool is_enough() const { return available == 0 || slots + planned <= available + held; }
+};
+
+/// The bytes of the slots of ranks `here` that lie in `folder` from an epoch before and are used again:
+/// files of the same mesh, with `bytes` bytes each.
+uint64_t held_slots(const std::string& folder, const NodeRanks& here, int ranks, uint64_t bytes);
+
 /// Adds a vector over all ranks of the run. Collective.
 using SumOverRanks = std::function<void(std::vector<double>&)>;
 
