@@ -52,7 +52,7 @@ wire::NodeHello NodeDescription::hello() const {
   const bool has_mpirun = !find_launcher(options_.mpirun, own_bundle(), find_program).empty();
   return {.name = options_.name,
           .host = host_name(),
-          .version = TRAINCTL_VERSION,
+          .version = wire::kProgramVersion,
           .topology = topology_,
           .pmix_problem = pmix_problem().text_or_empty(),
           .mpirun_problem = has_mpirun ? "" : fmt::format("{} is no program on this node", options_.mpirun),

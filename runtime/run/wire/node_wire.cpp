@@ -11,6 +11,9 @@
 #include "runtime/base/record.h"
 
 namespace trainctl::wire {
+
+const char* const kProgramVersion = TRAINCTL_VERSION;
+
 namespace {
 
 using nlohmann::json;

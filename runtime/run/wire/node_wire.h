@@ -98,6 +98,10 @@ class MessageReader {
   size_t payload_bytes_ = 0;
 };
 
+/// The version of this program, as hello carries it. A pointer in one place: a test gives a copy of the program
+/// another version by its text in the file, which a compiler must not take apart.
+extern const char* const kProgramVersion;
+
 /// The payload of hello: facts about an agent and its node.
 struct NodeHello {
   std::string token;      ///< from supervisor.json

@@ -252,10 +252,10 @@ void Fleet::accept_all() {
 Problem Fleet::refusal_of(const wire::NodeHello& hello) const {
   if (!same_token(hello.token, token_)) return Problem("it showed a wrong token");
   if (find(hello.name) < 0) return Problem(fmt::format("{} is not one of the nodes of this run", hello.name));
-  if (hello.version != TRAINCTL_VERSION)
+  if (hello.version != wire::kProgramVersion)
     return Problem(
         fmt::format("{} runs trainctl {} and the supervisor {}; install the same version on every node",
-                    hello.name, hello.version, TRAINCTL_VERSION));
+                    hello.name, hello.version, wire::kProgramVersion));
   if (!options_.numerics.empty() && !hello.numerics.empty() && hello.numerics != options_.numerics)
     return Problem(
         fmt::format("{} computes with {} and this run with {}: its bits would differ; leave the node out, or "
