@@ -173,6 +173,8 @@ class Checkpoint {
   /// boxes one after another. Error(kCheckpoint) with file, tensor, box and offset if a hash differs or a
   /// tensor is missing.
   virtual void read(const std::string& name, Role role, const parallel::Box& box, void* out) = 0;
+  /// Whether the files have all of `box`. Only of pieces (open_pieces.h) may a part be missing.
+  virtual bool has(const std::string& name, Role role, const parallel::Box& box) const = 0;
 };
 
 /// The newest checkpoint of `dir` that opens and whose step is at most max_step (< 0: any); null if there is

@@ -17,7 +17,7 @@ struct PieceSet {
 /// How much of a set must be there.
 enum class Pieces {
   all,         ///< every piece; their chunks must tile every tensor
-  those_here,  ///< at least one; a read of a box that none of them holds is Error(kCheckpoint)
+  those_here,  ///< at least one; Checkpoint::has says what they hold
 };
 
 /// Makes a checkpoint of the pieces of `set` among `found`; others are ignored. Its manifest is made from

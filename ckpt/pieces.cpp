@@ -210,6 +210,30 @@ std::unique_ptr<StoredFiles> FoundPiece::open() const {
   return std::make_unique<OwnedFiles>(memory, memory_store(*memory, path), step);
 }
 
+std::vector<FoundPiece> pieces_in(std::shared_ptr<NodeMemory> memory, const std::string& path, int rank,
+                                  int ranks) {
+  const FoundPiece file{
+      .path = path, .rank = rank, .ranks = ranks, .problem = "", .memory = std::move(memory)};
+  std::vector<FoundPiece> found;
+  std::vector<int64_t> steps;
+  try {
+    steps = memory_store(*file.memory, path)->list();
+  } catch (const std::exception& error) {
+    found.push_back(file);
+    found.back().problem = error.what();
+  }
+  for (const int64_t step : steps) {
+    FoundPiece& one = found.emplace_back(file);
+    one.step = step;
+    try {
+      one.piece = read_piece(*one.open(), rank, ranks);
+    } catch (const std::exception& error) {
+      one.problem = error.what();
+    }
+  }
+  return found;
+}
+
 std::vector<FoundPiece> list_pieces(FileSystem& fs, const std::string& folder) {
   std::vector<FoundPiece> found;
   std::vector<std::string> names;
@@ -223,24 +247,15 @@ std::vector<FoundPiece> list_pieces(FileSystem& fs, const std::string& folder) {
     if (std::sscanf(name.c_str(), "rank-%d-of-%d.slots", &file.rank, &file.ranks) != 2 ||
         name != piece_file_name(file.rank, file.ranks))
       continue;
-    std::vector<int64_t> steps;
+    std::shared_ptr<NodeMemory> memory;
     try {
-      file.memory = open_shared_memory(file.path);
-      steps = memory_store(*file.memory, file.path)->list();
+      memory = open_shared_memory(file.path);
     } catch (const std::exception& error) {
       file.problem = error.what();
-      found.push_back(file);
+      found.push_back(std::move(file));
+      continue;
     }
-    for (const int64_t step : steps) {
-      FoundPiece one = file;
-      one.step = step;
-      try {
-        one.piece = read_piece(*one.open(), one.rank, one.ranks);
-      } catch (const std::exception& error) {
-        one.problem = error.what();
-      }
-      found.push_back(std::move(one));
-    }
+    for (FoundPiece& one : pieces_in(memory, file.path, file.rank, file.ranks)) found.push_back(std::move(one));
   }
   return found;
 }

@@ -97,6 +97,9 @@ struct FoundPiece {
   /// The files of the piece, which keep the mapping. Their chunks have not been checked.
   std::unique_ptr<StoredFiles> open() const;
 };
+/// The pieces in the file of a rank, newest step first. `path`: its name in messages. Throws nothing.
+std::vector<FoundPiece> pieces_in(std::shared_ptr<NodeMemory> memory, const std::string& path, int rank,
+                                  int ranks);
 /// All pieces in a folder, in the order of rank and then of step, newest first. Checks piece.json and that
 /// the shard is there in its size, but no chunk. Throws nothing: what cannot be read is in `problem`. An
 /// absent folder has no pieces.

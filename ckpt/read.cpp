@@ -70,6 +70,14 @@ class OpenCheckpoint final : public Checkpoint {
                      box_text(shape_of(name, role), box)));
   }
 
+  bool has(const std::string& name, Role role, const parallel::Box& box) const override {
+    const auto chunks = chunks_.find({name, role});
+    if (chunks == chunks_.end()) return false;
+    int64_t covered = 0;
+    for (const Chunk& chunk : chunks->second) covered += parallel::intersect(chunk.entry->box, box).count();
+    return covered == box.count();
+  }
+
  private:
   const std::vector<int64_t>& shape_of(const std::string& name, Role role) const {
     const auto at = std::find_if(manifest_.tensors.begin(), manifest_.tensors.end(),

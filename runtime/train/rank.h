@@ -21,7 +21,9 @@ namespace trainctl {
 /// A state in the memory of the nodes (ckpt/open_pieces.h).
 struct MemoryLoad {
   ckpt::PieceSet set;
-  ckpt::Pieces need = ckpt::Pieces::all;
+  /// The pieces of a rank of the set on the node that holds them; empty: all pieces are in memory_folder.
+  /// Error(kIo).
+  std::function<std::vector<ckpt::FoundPiece>(int rank)> elsewhere = {};
 };
 
 struct RankOptions {

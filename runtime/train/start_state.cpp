@@ -1,17 +1,74 @@
 #include "runtime/train/start_state.h"
 
+#include <algorithm>
+#include <set>
+
+#include "runtime/base/error.h"
 #include "runtime/base/json.h"
 
 namespace trainctl {
 
 bool loads_state(const RankOptions& options) { return options.memory || !options.resume_from.empty(); }
 
-std::unique_ptr<ckpt::Checkpoint> open_start(const RankOptions& options, FileSystem& fs,
-                                             RankActivity& activity) {
+namespace {
+
+bool holds(const ckpt::Checkpoint& checkpoint, const WantedState& wanted) {
+  const auto& chunks = wanted.params.state_chunks();
+  return std::all_of(chunks.begin(), chunks.end(), [&](const parallel::ShardedParams::StateChunk& chunk) {
+    const std::string& name = wanted.table.params[size_t(chunk.param)].layout.name;
+    return checkpoint.has(name, ckpt::Role::master, chunk.box) &&
+           checkpoint.has(name, ckpt::Role::first_moment, chunk.box) &&
+           checkpoint.has(name, ckpt::Role::second_moment, chunk.box);
+  });
+}
+
+/// The ranks of `set` whose pieces are not among `found`; those near `rank` first, because they hold what it
+/// loads: on the same mesh its own part, else parts of its stage.
+std::vector<int> missing_ranks(const std::vector<ckpt::FoundPiece>& found, const ckpt::PieceSet& set, int rank) {
+  std::set<int> here;
+  for (const ckpt::FoundPiece& one : found)
+    if (one.piece && one.ranks == set.ranks && one.step == set.step && one.piece->state.epoch == set.epoch)
+      here.insert(one.rank);
+  std::vector<int> missing;
+  for (int other = 0; other < set.ranks; ++other)
+    if (!here.contains(other)) missing.push_back(other);
+  std::stable_sort(missing.begin(), missing.end(),
+                   [&](int a, int b) { return std::abs(a - rank) < std::abs(b - rank); });
+  return missing;
+}
+
+/// Opens pieces of this node and, until they hold all that the rank loads, of other nodes: one, two, four, ...
+/// of them at a time.
+std::unique_ptr<ckpt::Checkpoint> open_from_memory(const RankOptions& options, const WantedState& wanted,
+                                                   FileSystem& fs) {
+  const MemoryLoad& load = *options.memory;
+  std::vector<ckpt::FoundPiece> found = ckpt::list_pieces(fs, options.memory_folder);
+  if (!load.elsewhere) return ckpt::open_pieces(found, load.set, ckpt::Pieces::all);
+  const std::vector<int> missing = missing_ranks(found, load.set, wanted.rank);
+  size_t next = 0;
+  for (size_t batch = 1; next < missing.size(); batch *= 2) {
+    if (int(missing.size()) < load.set.ranks || next > 0)
+      if (auto some = ckpt::open_pieces(found, load.set, ckpt::Pieces::those_here); holds(*some, wanted))
+        return some;
+    for (size_t i = 0; i < batch && next < missing.size(); ++i, ++next)
+      for (ckpt::FoundPiece& piece : load.elsewhere(missing[next])) found.push_back(std::move(piece));
+  }
+  return ckpt::open_pieces(found, load.set, ckpt::Pieces::all);
+}
+
+}  // namespace
+
+std::unique_ptr<ckpt::Checkpoint> open_start(const RankOptions& options, const WantedState& wanted,
+                                             FileSystem& fs, RankActivity& activity) {
   activity.enter(RunPhase::loading, -1, options.memory ? options.memory_folder : options.resume_from);
   if (!options.memory) return ckpt::Checkpoint::open(fs, options.resume_from);
-  const std::vector<ckpt::FoundPiece> found = ckpt::list_pieces(fs, options.memory_folder);
-  return ckpt::open_pieces(found, options.memory->set, options.memory->need);
+  try {
+    return open_from_memory(options, wanted, fs);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kIo) throw;
+    // Another state is tried then.
+    throw Error(ErrorCode::kCheckpoint, error.what());
+  }
 }
 
 void report_loaded(const RankOptions& options, int64_t step, const parallel::ShardedParams& params,

@@ -4,6 +4,7 @@
 
 #include "ckpt/checkpoint.h"
 #include "parallel/sharded_params.h"
+#include "runtime/model/params.h"
 #include "runtime/train/control/rank_activity.h"
 #include "runtime/train/rank.h"
 
@@ -11,9 +12,15 @@ namespace trainctl {
 
 /// Whether the rank loads a state; otherwise it begins anew.
 bool loads_state(const RankOptions& options);
-/// Opens it and says so to `activity`. Error(kCheckpoint).
-std::unique_ptr<ckpt::Checkpoint> open_start(const RankOptions& options, FileSystem& fs,
-                                             RankActivity& activity);
+/// What a rank loads.
+struct WantedState {
+  int rank = 0;
+  const ParamTable& table;
+  const parallel::ShardedParams& params;
+};
+/// Opens the state and says so to `activity`. Error(kCheckpoint).
+std::unique_ptr<ckpt::Checkpoint> open_start(const RankOptions& options, const WantedState& wanted,
+                                             FileSystem& fs, RankActivity& activity);
 /// Writes the event `loaded`: step, tier, and the bytes that all ranks have loaded from it. Collective over
 /// `world`; rank 0 writes.
 void report_loaded(const RankOptions& options, int64_t step, const parallel::ShardedParams& params,

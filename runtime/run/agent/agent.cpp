@@ -21,7 +21,8 @@
 #include "runtime/machine/outer_launcher.h"
 #include "runtime/machine/session.h"
 #include "runtime/run/agent/agent_state.h"
-#include "runtime/run/agent/held_pieces.h"
+#include "runtime/run/pieces/held_pieces.h"
+#include "runtime/run/pieces/piece_server.h"
 #include "runtime/run/agent/local_machine.h"
 #include "runtime/run/agent/loop_watchdog.h"
 #include "runtime/run/agent/node_description.h"
@@ -184,7 +185,22 @@ class Agent {
     hello.unix_s = clock_.unix_s();
     hello.epoch = machine_.epoch();
     hello.newest_epoch = state_.newest_epoch();
+    hello.pieces = serve_pieces(end.address);
     link_.send({.kind = Kind::hello, .payload = hello.to_json()});
+  }
+
+  /// Other nodes read the pieces of this one by the network by which it reaches the supervisor. On one machine
+  /// there are no other nodes.
+  wire::PieceServerAddress serve_pieces(const std::string& address) {
+    if (address.empty()) return {};
+    try {
+      if (!piece_server_) piece_server_.emplace(address);
+      piece_server_->set_folder(pieces_.folder());
+      return piece_server_->address();
+    } catch (const Error& error) {
+      log_.complain(error.what());
+      return {};
+    }
   }
 
   void listen_to_supervisor() {
@@ -217,6 +233,7 @@ class Agent {
     switch (message.kind) {
       case Kind::beat: return untaken_.taken(message.sequence);
       case Kind::end: pieces_.keep_at_end(message.number == 1); return state_.ended_by_order(now_s);
+      case Kind::pieces: return tell_pieces(message.number);
       case Kind::look: return beat(true);
       default: return obey_for_epoch(message);
     }
@@ -241,9 +258,14 @@ class Agent {
     }
   }
 
+  void tell_pieces(int64_t question) {
+    link_.send({.kind = Kind::pieces, .number = question, .payload = pieces_.list().to_json()});
+  }
+
   std::string memory_for(const wire::StartOrder& order) {
     if (!order.keeps_copies) return "";
     if (const Problem problem = pieces_.begin_epoch(order); problem.exists()) log_.complain(problem.text());
+    if (piece_server_) piece_server_->set_folder(pieces_.folder());
     return pieces_.folder();
   }
 
@@ -301,6 +323,7 @@ class Agent {
   AgentState state_;
   LocalMachine machine_;
   HeldPieces pieces_;
+  std::optional<PieceServer> piece_server_;
   const NodeDescription node_;
   SupervisorLink link_;
   UntakenMessages untaken_;

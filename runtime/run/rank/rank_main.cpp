@@ -20,6 +20,7 @@
 #include "runtime/machine/binding.h"
 #include "runtime/machine/bundle.h"
 #include "runtime/run/rank/control_client.h"
+#include "runtime/run/pieces/held_pieces.h"
 #include "runtime/run/record/crash_record.h"
 #include "runtime/run/record/run_directory.h"
 #include "runtime/train/control/rank_activity.h"
@@ -95,15 +96,18 @@ void redirect_to_log(const RunDirectory& run, int rank, uint64_t epoch) {
   fail(fs, run, record);
 }
 
-std::optional<MemoryLoad> memory_of(const AttemptFile& attempt) {
+/// `limit_s`: the longest wait for another node.
+std::optional<MemoryLoad> memory_of(const AttemptFile& attempt, double limit_s, FileSystem& fs) {
   if (!attempt.memory) return std::nullopt;
   const MemoryState& state = *attempt.memory;
-  return MemoryLoad{.set = {.step = state.step, .epoch = state.epoch, .ranks = state.ranks},
-                    .need = state.whole ? ckpt::Pieces::all : ckpt::Pieces::those_here};
+  MemoryLoad load{.set = {.step = state.step, .epoch = state.epoch, .ranks = state.ranks}};
+  if (!state.whole)
+    load.elsewhere = pieces_elsewhere(fs, variable(kMemoryVariable), state.ranks, limit_s);
+  return load;
 }
 
 RankOptions options_of(const RunDirectory& run, const RunIdentity& identity, const AttemptFile& attempt,
-                       const ParsedJob& job, const std::string& job_text) {
+                       const ParsedJob& job, const std::string& job_text, FileSystem& fs) {
   std::vector<NodeRanks> nodes;
   if (attempt.nodes.size() > 1)
     for (const AttemptFile::Node& node : attempt.nodes) nodes.push_back({node.name, node.first, node.count});
@@ -114,7 +118,7 @@ RankOptions options_of(const RunDirectory& run, const RunIdentity& identity, con
           .memory_folder = variable(kMemoryVariable),
           .resume_from = attempt.resume_from,
           .from_store = attempt.from_store,
-          .memory = memory_of(attempt),
+          .memory = memory_of(attempt, job.job.fault_tolerance.collective_timeout_seconds, fs),
           .new_data = attempt.new_data,
           .lineage_json = attempt.lineage_json,
           .epoch = attempt.epoch,
@@ -161,7 +165,7 @@ void run(FileSystem& fs, const RunDirectory& directory, const AttemptFile& attem
   const auto backend = make_rank_backend(job.job, device, local_rank_from_environment());
   activity.enter(RunPhase::joining);
   const auto world = make_device_world(job.job, device, std::move(host), *backend);
-  RankOptions options = options_of(directory, *identity, attempt, job, text);
+  RankOptions options = options_of(directory, *identity, attempt, job, text, fs);
   options.gpu = gpu_of_rank(job.job, device, local_rank_from_environment());
   std::optional<Trainer> trainer;
   try {

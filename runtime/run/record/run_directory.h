@@ -84,7 +84,7 @@ struct MemoryState {
   int64_t step = 0;
   uint64_t epoch = 0;
   int ranks = 0;        ///< of the epoch that kept it
-  bool whole = false;   ///< every node holds all of its pieces
+  bool whole = false;   ///< the one machine of the run holds all of its pieces
   static void fields(auto& f, auto& r) {
     f("step", r.step);
     f("epoch", r.epoch);

@@ -21,7 +21,7 @@ using nlohmann::json;
 constexpr std::array kNames = {"hello", "beat",   "rank",         "rank_lost", "exited",  "output",
                                "fence", "remote", "gone",         "warned",    "welcome", "refused",
                                "start", "spawn",  "remote_ended", "look",      "kill",    "end",
-                               "keep_only"};
+                               "pieces", "keep_only"};
 
 [[noreturn]] void malformed(const std::string& why) {
   throw Error(ErrorCode::kLauncher,
@@ -147,6 +147,12 @@ Welcome Welcome::from_json(const std::string& text) { return body_of<Welcome>(te
 
 void to_json(json& j, const RankRange& range) { j = json::array({range.first, range.count}); }
 void from_json(const json& j, RankRange& range) { range = {j.at(0), j.at(1)}; }
+
+std::string PieceHolders::to_json() const { return record_text(*this); }
+PieceHolders PieceHolders::from_json(const std::string& text) { return body_of<PieceHolders>(text); }
+
+std::string PiecesAnswer::to_json() const { return record_text(*this); }
+PiecesAnswer PiecesAnswer::from_json(const std::string& text) { return body_of<PiecesAnswer>(text); }
 
 std::string StartOrder::to_json() const { return record_text(*this); }
 

@@ -5,8 +5,8 @@
 // version of the program (hello carries it), so activities of ranks are sent as they lie in memory. Pure:
 // sockets are in stream.h.
 //
-//   up    hello  beat  rank  rank_lost  exited  output  fence  remote  remote_ended  gone  warned
-//   down  welcome  refused  beat  start  rank  fence  spawn  remote_ended  look  kill  end
+//   up    hello  beat  rank  rank_lost  exited  output  fence  remote  remote_ended  gone  warned  pieces
+//   down  welcome  refused  beat  start  rank  fence  spawn  remote_ended  look  kill  end  pieces
 //         keep_only
 #pragma once
 #include <cstdint>
@@ -42,6 +42,7 @@ enum class Kind : uint8_t {
   look,
   kill,
   end,
+  pieces,
   keep_only,
 };
 const char* name_of(Kind kind);
@@ -55,7 +56,8 @@ struct Message {
   int rank = -1;
   /// exited: wait status. remote, spawn, remote_ended: number of the request. fence: number of the fence,
   /// from 1. gone: how many processes could not be killed. refused: 1 if the supervisor would refuse again.
-  /// end: 1 if the node keeps the pieces in its memory. keep_only: the number of ranks.
+  /// end: 1 if the node keeps the pieces in its memory. pieces: number of the question. keep_only: the number
+  /// of ranks.
   int64_t number = 0;
   /// up: number of the message, from 1; 0 in beats and fences. beat, down: the last number that the
   /// supervisor has handled.
@@ -102,6 +104,17 @@ class MessageReader {
 /// another version by its text in the file, which a compiler must not take apart.
 extern const char* const kProgramVersion;
 
+/// Where the agent of a node lets ranks read the pieces in its memory; no address: nowhere, because all ranks
+/// are on this machine.
+struct PieceServerAddress {
+  std::string address, token;
+  bool exists() const { return !address.empty(); }
+  static void fields(auto& f, auto& r) {
+    f("address", r.address);
+    f("token", r.token);
+  }
+};
+
 /// The payload of hello: facts about an agent and its node.
 struct NodeHello {
   std::string token;      ///< from supervisor.json
@@ -119,6 +132,7 @@ struct NodeHello {
   std::string numerics;  ///< Backend::numerics of its devices; "" if it could not be determined
   int pid = 0;
   NodeFacts facts;
+  PieceServerAddress pieces;
   double unix_s = 0;              ///< the node's clock when it sent the hello
   std::optional<uint64_t> epoch;  ///< epoch of the processes that run there
   uint64_t newest_epoch = 0;      ///< newest epoch that the agent has seen
@@ -139,6 +153,7 @@ struct NodeHello {
     f("numerics", r.numerics);
     f("pid", r.pid);
     f.later("facts", r.facts);
+    f.when(r.pieces.exists(), "pieces", r.pieces);
     f("unix_s", r.unix_s);
     f("newest_epoch", r.newest_epoch);
     f.maybe("epoch", r.epoch);
@@ -169,6 +184,23 @@ struct RankRange {
 void to_json(nlohmann::json& json, const RankRange& range);
 void from_json(const nlohmann::json& json, RankRange& range);
 
+/// A node that holds pieces which ranks of other nodes read.
+struct PieceHolder {
+  PieceServerAddress server;
+  std::vector<RankRange> ranks;  ///< whose pieces it holds, ascending
+  static void fields(auto& f, auto& r) {
+    f("server", r.server);
+    f("ranks", r.ranks);
+  }
+};
+/// The holders of a state in the memory of several nodes; a file in the folder of a node's pieces.
+struct PieceHolders {
+  std::vector<PieceHolder> holders;
+  std::string to_json() const;
+  static PieceHolders from_json(const std::string& text);  ///< Error(kLauncher)
+  static void fields(auto& f, auto& r) { f("holders", r.holders); }
+};
+
 /// The payload of start: the processes that a node starts in an epoch.
 struct StartOrder {
   std::string mark;                ///< value of kAttemptVariable, the same on every node
@@ -185,6 +217,7 @@ struct StartOrder {
   int64_t from_step = 0;
   bool keeps_copies = false;  ///< the ranks keep copies of their state in the memory of this node
   int memory_ranks = 0;  ///< number of ranks of the set in memory that it loads; 0: it loads none
+  std::vector<PieceHolder> holders;  ///< of that set; empty: every rank reads all of it on its own machine
   std::string to_json() const;
   static StartOrder from_json(const std::string& text);
   static void fields(auto& f, auto& r) {
@@ -202,6 +235,7 @@ struct StartOrder {
     f.when(r.from_step > 0, "from_step", r.from_step);
     f.when(r.keeps_copies, "keeps_copies", r.keeps_copies);
     f.when(r.memory_ranks > 0, "memory_ranks", r.memory_ranks);
+    f.when(!r.holders.empty(), "holders", r.holders);
   }
 };
 
@@ -225,6 +259,13 @@ struct HeldPiece {
 };
 /// The pieces in a folder (ckpt::MemoryFolder). Their chunks are not read. Throws nothing.
 std::vector<HeldPiece> held_pieces(FileSystem& fs, const std::string& folder);
+/// The payload of pieces, up: what the node has.
+struct PiecesAnswer {
+  std::vector<HeldPiece> pieces;
+  std::string to_json() const;
+  static PiecesAnswer from_json(const std::string& text);  ///< Error(kLauncher)
+  static void fields(auto& f, auto& r) { f("pieces", r.pieces); }
+};
 
 /// The state of one rank as its agent knows it. The payload of beat is an array of these.
 struct RankDigest {

@@ -41,6 +41,7 @@ struct AttemptOptions {
   std::vector<Node> nodes;  ///< in the order of their ranks
   LaunchLine line;          ///< command line and environment of mpirun, or (pmix) of one rank
   bool pmix = false;        ///< the agents start the ranks; otherwise mpirun does
+  std::vector<wire::PieceHolder> holders;  ///< StartOrder::holders
   bool keeps_copies = false;  ///< the ranks keep copies of their state in the memory of their nodes
   bool attach = false;      ///< the ranks run already, and their agents have been welcomed
   /// Scratch folders of the attempt, the same on every node

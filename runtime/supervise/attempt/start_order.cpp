@@ -15,7 +15,8 @@ wire::StartOrder start_order(const AttemptOptions& options, const Fleet& fleet, 
                          .shared_memory_folder = options.shared_memory_folder,
                          .from_step = begin.empty() ? 0 : begin.back().step,
                          .keeps_copies = options.keeps_copies,
-                         .memory_ranks = options.file.memory ? options.file.memory->ranks : 0};
+                         .memory_ranks = options.file.memory ? options.file.memory->ranks : 0,
+                         .holders = options.holders};
   const Environment& own = options.nodes[index].environment;
   order.environment.insert(order.environment.end(), own.begin(), own.end());
   for (const AttemptOptions::Node& node : options.nodes) {

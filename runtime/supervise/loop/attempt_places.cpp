@@ -41,8 +41,7 @@ AttemptOptions attempt_options(const SupervisePlan& plan, const RunDirectory& ru
   const std::string scratch = "trainctl." + random_token().substr(0, 12);
   options.session_folder = "/tmp/" + scratch;
   options.shared_memory_folder = "/dev/shm/" + scratch;
-  // On several nodes the recovery from memory is not proven: there nothing is kept, and nothing is asked for.
-  options.keeps_copies = plan.nodes.one_machine;
+  options.keeps_copies = true;
   options.limits = {.ranks = ranks,
                     .target_step = last_step,
                     .heartbeat_s = fault.heartbeat_seconds,

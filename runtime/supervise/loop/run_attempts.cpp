@@ -31,11 +31,14 @@ AttemptEnd end_of(const Verdict& verdict, bool regrouped) {
       .how = how_of(verdict, regrouped), .code = verdict.code, .cause = verdict.cause, .rank = verdict.rank};
 }
 
-StartAttempt start_of(const AttemptFile& file, const std::vector<Width>& widths) {
+StartAttempt start_of(const AttemptFile& file, const std::vector<Width>& widths,
+                      const std::string& parent_checkpoint) {
   StartAttempt start{.width = widths.front()};
   if (file.memory) {
     start.step = file.memory->step;
     start.in_memory = {file.memory->step, file.memory->epoch};
+  } else if (!file.resume_from.empty() && file.resume_from != parent_checkpoint && !file.beginnings.empty()) {
+    start.step = file.beginnings.back().step;
   }
   int ranks = 0;
   for (const AttemptFile::Node& node : file.nodes) {
@@ -78,8 +81,8 @@ void RunAttempts::begin(const StartAttempt& start, StopSignals& signals) {
   if (!start.step) parts_.source.begin_at_start();
   AttemptOptions options = epochs_.options(job.job);
   place_ranks(options, run_.plan, fleet, job.job, start.nodes);
-  if (!parts_.source.is_reachable(nodes_of_attempt(options, fleet)))
-    return parts_.recovery.memory_out_of_reach();
+  if (!parts_.source.is_reachable(fleet)) return parts_.recovery.memory_out_of_reach();
+  options.holders = parts_.source.holders(fleet);
   if (last_) epochs_.restart(start, parts_.recovery.restarts());
   epochs_.begin(job.job);
   const LaunchInput input = launch_input(job.job, options);
@@ -94,7 +97,8 @@ void RunAttempts::begin(const StartAttempt& start, StopSignals& signals) {
 
 void RunAttempts::attach(StopSignals& signals) {
   const AttemptFile& file = *run_.plan.attach;
-  const StartAttempt start = start_of(file, widths_of(run_.plan.job));
+  const StartAttempt start = start_of(file, widths_of(run_.plan.job),
+                                      run_.plan.start ? run_.plan.start->checkpoint : "");
   AttemptOptions options = epochs_.options(at_width(run_.plan.job, start.width).job);
   options.attach = true;
   options.pmix = file.pmix;

@@ -19,7 +19,9 @@ namespace trainctl {
 /// stopped it. The caller fills in the node.
 AttemptEnd end_of(const Verdict& verdict, bool regrouped);
 /// The decision by which the supervisor before began the attempt of `file`. `widths`: those of the job.
-StartAttempt start_of(const AttemptFile& file, const std::vector<Width>& widths);
+/// `parent_checkpoint`: where the run began, if not at step 0.
+StartAttempt start_of(const AttemptFile& file, const std::vector<Width>& widths,
+                      const std::string& parent_checkpoint = "");
 
 class RunAttempts {
  public:

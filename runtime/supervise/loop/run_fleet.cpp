@@ -12,6 +12,7 @@
 #include "runtime/run/agent/agent.h"
 #include "runtime/run/wire/environment.h"
 #include "runtime/supervise/loop/attempt_places.h"
+#include "runtime/supervise/loop/run_source.h"
 
 namespace trainctl {
 namespace {
@@ -19,6 +20,8 @@ namespace {
 using nlohmann::json;
 
 constexpr double kEndAgentsS = 3;
+/// For the answer of an agent, which reads a few pages of memory for it.
+constexpr double kPiecesS = 2;
 /// For agents that a dead supervisor left, which dial every 0.1 s.
 constexpr double kOrphansS = 0.5;
 /// For the agents of a supervisor that died: they dial every 0.1 s. Of one that is stopped: after its
@@ -108,11 +111,20 @@ void RunFleet::await_agents(double limit_s, const std::function<bool()>& enough)
   }
 }
 
+Fleet::Handler RunFleet::handler() {
+  return {.up = [this](int node, const wire::NodeHello&) { node_up(node); },
+          .lost = [this](int node, const std::string& why) { node_lost(node, why, false); },
+          .start_failed = [this](int node, const std::string& why) { start_failed(node, why); },
+          .message = {}};
+}
+
+std::vector<NodePieces> RunFleet::pieces(const std::function<void()>& turn) {
+  if (run_.plan.nodes.one_machine) return {pieces_here(run_.plan, run_.directory, run_.fs)};
+  return ask_for_pieces(*fleet_, run_.clock, kPiecesS, handler(), turn);
+}
+
 void RunFleet::listen() {
-  fleet_->set_handler({.up = [this](int node, const wire::NodeHello&) { node_up(node); },
-                       .lost = [this](int node, const std::string& why) { node_lost(node, why, false); },
-                       .start_failed = [this](int node, const std::string& why) { start_failed(node, why); },
-                       .message = {}});
+  fleet_->set_handler(handler());
   for (int i = 0; i < fleet_->size(); ++i)
     if (fleet_->hello(i) && !is_up_.contains(i)) node_up(i);
 }
@@ -187,7 +199,8 @@ void RunFleet::end() {
   if (!fleet_) return;
   for (int i = 0; i < fleet_->size(); ++i) last_problems_.push_back(fleet_->problem(i));
   RunStatus& status = run_.log.status();
-  const bool keeps_memory = status.saved_step < status.step;
+  // A resume on several nodes begins before it knows what they hold.
+  const bool keeps_memory = run_.plan.nodes.one_machine && status.saved_step < status.step;
   if (!keeps_memory) status.staged_step = -1;
   fleet_->end(kEndAgentsS, keeps_memory);
   fleet_.reset();

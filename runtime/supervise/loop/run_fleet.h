@@ -15,6 +15,7 @@
 
 #include "runtime/machine/session.h"
 #include "runtime/supervise/attempt/attempt.h"
+#include "runtime/supervise/decide/source.h"
 #include "runtime/supervise/loop/supervised_run.h"
 
 namespace trainctl {
@@ -34,6 +35,10 @@ class RunFleet {
   void begin(const SessionFolders& folders);
   /// Takes the fleet's events again after an attempt, which had them. Nodes that came meanwhile are reported.
   void listen();
+
+  /// What the nodes hold of the run's state in their memory. Nodes that do not answer in time are left out.
+  /// `turn` is called in each turn of the wait.
+  std::vector<NodePieces> pieces(const std::function<void()>& turn);
 
   /// There must be a fleet.
   Fleet& fleet() { return *fleet_; }
@@ -64,6 +69,7 @@ class RunFleet {
   void end_leftovers();
 
  private:
+  Fleet::Handler handler();
   void await_agents(double limit_s, const std::function<bool()>& enough);
 
   SupervisedRun& run_;

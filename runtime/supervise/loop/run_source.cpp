@@ -1,8 +1,11 @@
 #include "runtime/supervise/loop/run_source.h"
 
 #include <fmt/format.h>
+#include <poll.h>
 
 #include <algorithm>
+#include <cmath>
+#include <map>
 #include <set>
 
 #include "ckpt/checkpoint.h"
@@ -70,15 +73,38 @@ std::string RunSource::tier() const {
   return folder_.empty() ? "" : std::string(word_of(Tier::directory));
 }
 
-bool RunSource::is_reachable(const std::vector<AttemptFile::Node>& nodes) const {
+namespace {
+
+/// Where `node` lets others read its pieces; null: it is not there, or has no server.
+const wire::PieceServerAddress* server_of(const Fleet& fleet, const std::string& node) {
+  const int index = fleet.find(node);
+  const wire::NodeHello* hello = index < 0 ? nullptr : fleet.hello(index);
+  return hello && hello->pieces.exists() ? &hello->pieces : nullptr;
+}
+
+}  // namespace
+
+bool RunSource::is_reachable(const Fleet& fleet) const {
   if (!memory_ || plan_.nodes.one_machine) return true;
-  int ranks = 0;
-  for (const AttemptFile::Node& node : nodes) {
-    ranks += node.count;
-    for (int rank = node.first; rank < node.first + node.count; ++rank)
-      if (rank >= memory_->ranks || memory_->nodes[size_t(rank)] != node.name) return false;
+  return std::all_of(memory_->nodes.begin(), memory_->nodes.end(),
+                     [&](const std::string& node) { return server_of(fleet, node) != nullptr; });
+}
+
+std::vector<wire::PieceHolder> RunSource::holders(const Fleet& fleet) const {
+  if (!memory_ || plan_.nodes.one_machine) return {};
+  std::map<std::string, wire::PieceHolder> by_node;
+  for (int rank = 0; rank < memory_->ranks; ++rank) {
+    const std::string& node = memory_->nodes[size_t(rank)];
+    wire::PieceHolder& holder = by_node[node];
+    if (holder.ranks.empty()) holder.server = *server_of(fleet, node);
+    if (!holder.ranks.empty() && holder.ranks.back().first + holder.ranks.back().count == rank)
+      ++holder.ranks.back().count;
+    else
+      holder.ranks.push_back({rank, 1});
   }
-  return ranks == memory_->ranks;
+  std::vector<wire::PieceHolder> list;
+  for (auto& [node, holder] : by_node) list.push_back(std::move(holder));
+  return list;
 }
 
 int64_t RunSource::durable_step() const {
@@ -112,10 +138,43 @@ void forget_other_meshes(Fleet& fleet, const std::vector<AttemptOptions::Node>& 
     fleet.machine(place.node).order({.kind = wire::Kind::keep_only, .epoch = epoch, .number = ranks});
 }
 
-std::vector<NodePieces> pieces_here(const SupervisePlan& plan, const RunDirectory& run, FileSystem& fs) {
-  if (!plan.nodes.one_machine) return {};
+std::vector<NodePieces> ask_for_pieces(Fleet& fleet, Clock& clock, double limit_s,
+                                       const Fleet::Handler& handler, const std::function<void()>& turn) {
+  // A number of its own: an answer to an earlier question may come late.
+  const auto number = int64_t(clock.monotonic_s() * 1e6);
+  std::vector<NodePieces> answers;
+  std::set<int> asked;
+  Fleet::Handler listening = handler;
+  listening.lost = [&](int node, const std::string& why) {
+    asked.erase(node);
+    if (handler.lost) handler.lost(node, why);
+  };
+  listening.message = [&](int node, wire::Message&& message) {
+    if (message.kind != wire::Kind::pieces || message.number != number) return;
+    asked.erase(node);
+    answers.push_back({fleet.name(node), wire::PiecesAnswer::from_json(message.payload).pieces});
+  };
+  fleet.set_handler(listening);
+  for (int node = 0; node < fleet.size(); ++node) {
+    if (!fleet.hello(node)) continue;
+    asked.insert(node);
+    fleet.machine(node).order({.kind = wire::Kind::pieces, .number = number});
+  }
+  const double until_s = clock.monotonic_s() + limit_s;
+  while (!asked.empty() && clock.monotonic_s() < until_s) {
+    const double left_s = std::min(until_s, fleet.deadline_s()) - clock.monotonic_s();
+    pollfd fd{.fd = fleet.fd(), .events = POLLIN, .revents = 0};
+    ::poll(&fd, 1, int(std::ceil(std::clamp(left_s, 0.0, 0.1) * 1000)));
+    turn();
+    fleet.serve();
+  }
+  fleet.set_handler(handler);
+  return answers;
+}
+
+NodePieces pieces_here(const SupervisePlan& plan, const RunDirectory& run, FileSystem& fs) {
   const std::string& node = plan.nodes.nodes.front().name;
-  return {{node, wire::held_pieces(fs, ckpt::memory_folder_path(run.path, node))}};
+  return {node, wire::held_pieces(fs, ckpt::memory_folder_path(run.path, node))};
 }
 
 }  // namespace trainctl

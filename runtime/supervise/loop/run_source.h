@@ -36,9 +36,11 @@ class RunSource {
   /// "memory", "directory", "store" for a checkpoint that was copied from there for this attempt; "" for a
   /// fresh start.
   std::string tier() const;
-  /// Whether the ranks of an attempt reach the state: on one machine always, else those whose pieces lie on
-  /// their own nodes.
-  bool is_reachable(const std::vector<AttemptFile::Node>& nodes) const;
+  /// Whether the ranks of an attempt reach the state: on one machine always, else if every node that holds
+  /// a part of it is there.
+  bool is_reachable(const Fleet& fleet) const;
+  /// Where ranks on several nodes read it; empty if it is not in memory, or on one machine.
+  std::vector<wire::PieceHolder> holders(const Fleet& fleet) const;
   /// The newest step that is durable.
   int64_t durable_step() const;
   /// Fills in what the ranks of the attempt in `file` load. file.epoch is set.
@@ -58,10 +60,15 @@ class RunSource {
 /// The beginnings of the run's epochs so far, from attempt.json.
 std::vector<Beginning> beginnings_of(FileSystem& fs, const RunDirectory& run);
 
-/// Has the nodes of the attempt remove what they keep of other numbers of ranks.
+/// Has the nodes of the attempt remove what they keep of other numbers of ranks, or of ranks elsewhere.
 void forget_other_meshes(Fleet& fleet, const std::vector<AttemptOptions::Node>& places, uint64_t epoch);
 
-/// The pieces that this machine keeps of the run; none if the run is on several nodes, which keep none.
-std::vector<NodePieces> pieces_here(const SupervisePlan& plan, const RunDirectory& run, FileSystem& fs);
+/// Asks every agent that is connected for the pieces in its memory and waits for the answers, at most
+/// `limit_s`. `handler` hears of nodes meanwhile and is the fleet's handler afterwards. `turn` is called in
+/// each turn of the wait.
+std::vector<NodePieces> ask_for_pieces(Fleet& fleet, Clock& clock, double limit_s,
+                                       const Fleet::Handler& handler, const std::function<void()>& turn);
+/// The pieces that this machine keeps of the run, which has no other nodes.
+NodePieces pieces_here(const SupervisePlan& plan, const RunDirectory& run, FileSystem& fs);
 
 }  // namespace trainctl

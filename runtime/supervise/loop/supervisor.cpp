@@ -100,7 +100,7 @@ class Supervisor {
   void find_source(const FindCheckpoint& find) {
     RunCheckpoints::Found found =
         checkpoints_.find(find.at_most, [this] { run_.lock.turn(), fleet_.fleet().serve(); });
-    source_.find(find, std::move(found), pieces_here(run_.plan, run_.directory, run_.fs),
+    source_.find(find, std::move(found), fleet_.pieces([this] { run_.lock.turn(); }),
                  std::min(run_.log.status().step, run_.last_step - 1), recovery_);
   }
 
