@@ -29,6 +29,8 @@ class NodeMemory {
   virtual uint64_t size() const = 0;
   virtual void write(uint64_t offset, std::span<const std::byte> data) = 0;
   virtual void read(uint64_t offset, std::span<std::byte> data) = 0;
+  /// Returns when all writes are in place. Error(kIo) if one of them is not.
+  virtual void sync() {}
 };
 
 /// Maps the file `path` of a memory file system (/dev/shm). If it is missing or has another size, makes it

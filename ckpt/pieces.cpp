@@ -206,6 +206,31 @@ ShardReceipt write_piece(StoredFiles& files, const Piece& piece, SavingFiles& to
   return write_hashed(to, piece.receipt.file, chunks.layout(piece.state), chunks);
 }
 
+void copy_piece(StoredFiles& files, const Piece& piece, NodeMemory& to, const std::string& where,
+                const std::function<void(const std::function<void()>& read)>& do_read) {
+  const auto store = memory_store(to, where);
+  const auto saving = store->saving(piece.state);
+  saving->begin();
+  if (const ShardReceipt& receipt = piece.receipt; !receipt.file.empty()) {
+    const auto from = files.open(receipt.file);
+    const auto file = saving->put(receipt.file, receipt.file_bytes);
+    std::vector<std::byte> buffer(kPieceReadBytes);
+    for (uint64_t done = 0; done < receipt.file_bytes;) {
+      const auto part = std::span(buffer).first(std::min<uint64_t>(buffer.size(), receipt.file_bytes - done));
+      do_read([&] { from->read_at(done, part); });
+      file->append(part);
+      done += part.size();
+    }
+    file->finish();
+  }
+  const std::string text = piece_text(piece);
+  saving->put_text(kPieceName, text);
+  // The header, which is written last, must not be there before all else is.
+  to.sync();
+  saving->commit(commit_of(text), [] { return true; });
+  to.sync();
+}
+
 std::unique_ptr<StoredFiles> FoundPiece::open() const {
   return std::make_unique<OwnedFiles>(memory, memory_store(*memory, path), step);
 }
@@ -255,7 +280,8 @@ std::vector<FoundPiece> list_pieces(FileSystem& fs, const std::string& folder) {
       found.push_back(std::move(file));
       continue;
     }
-    for (FoundPiece& one : pieces_in(memory, file.path, file.rank, file.ranks)) found.push_back(std::move(one));
+    for (FoundPiece& one : pieces_in(memory, file.path, file.rank, file.ranks))
+      found.push_back(std::move(one));
   }
   return found;
 }

@@ -86,6 +86,12 @@ inline constexpr size_t kPieceReadBytes = size_t(1) << 20;
 ShardReceipt write_piece(StoredFiles& files, const Piece& piece, SavingFiles& to,
                          const std::function<void(const std::function<void()>& read)>& do_read);
 
+/// Copies a sealed piece into the slot of `to` that does not hold the newest one, with the files that it has;
+/// its seal comes last. `to` is used by nobody else meanwhile. Error(kIo). `where`: its name in messages.
+/// `do_read` as above.
+void copy_piece(StoredFiles& files, const Piece& piece, NodeMemory& to, const std::string& where,
+                const std::function<void(const std::function<void()>& read)>& do_read);
+
 /// A sealed piece in a folder, or a file that holds none that can be used.
 struct FoundPiece {
   std::string path;                    ///< of the file with the slots

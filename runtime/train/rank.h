@@ -1,6 +1,7 @@
 // run_rank runs one rank of a run, from the resolved spec to the end of training. The same code runs on a
 // thread or in a process, on a CPU or a GPU.
 #pragma once
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -24,6 +25,8 @@ struct MemoryLoad {
   /// The pieces of a rank of the set on the node that holds them; empty: all pieces are in memory_folder.
   /// Error(kIo).
   std::function<std::vector<ckpt::FoundPiece>(int rank)> elsewhere = {};
+  /// The bytes that were read from there.
+  std::shared_ptr<std::atomic<uint64_t>> read_elsewhere = std::make_shared<std::atomic<uint64_t>>(0);
 };
 
 struct RankOptions {
@@ -34,6 +37,8 @@ struct RankOptions {
   std::string resume_from;            ///< a step directory; "": a fresh start, or `memory`
   bool from_store = false;            ///< resume_from is a copy out of checkpoint.store
   std::optional<MemoryLoad> memory;   ///< load this state from memory_folder
+  /// Opens the memory of another node for second copies of what this rank keeps; empty: there is none. Error(kIo).
+  std::function<std::unique_ptr<ckpt::NodeMemory>(uint64_t bytes)> partner = {};
   /// Read the data from their start, not from the position of resume_from.
   bool new_data = false;
   std::string lineage_json = "[]";    ///< lineage to write into checkpoints

@@ -24,7 +24,8 @@ bool holds(const ckpt::Checkpoint& checkpoint, const WantedState& wanted) {
 
 /// The ranks of `set` whose pieces are not among `found`; those near `rank` first, because they hold what it
 /// loads: on the same mesh its own part, else parts of its stage.
-std::vector<int> missing_ranks(const std::vector<ckpt::FoundPiece>& found, const ckpt::PieceSet& set, int rank) {
+std::vector<int> missing_ranks(const std::vector<ckpt::FoundPiece>& found, const ckpt::PieceSet& set,
+                               int rank) {
   std::set<int> here;
   for (const ckpt::FoundPiece& one : found)
     if (one.piece && one.ranks == set.ranks && one.step == set.step && one.piece->state.epoch == set.epoch)
@@ -73,13 +74,14 @@ std::unique_ptr<ckpt::Checkpoint> open_start(const RankOptions& options, const W
 
 void report_loaded(const RankOptions& options, int64_t step, const parallel::ShardedParams& params,
                    parallel::Communicator& world, Control& control) {
-  std::vector<double> bytes = {0};
+  std::vector<double> bytes = {0, options.memory ? double(*options.memory->read_elsewhere) : 0};
   // Master weights and two moments.
   for (const auto& chunk : params.state_chunks()) bytes[0] += 3 * double(chunk.box.count()) * sizeof(float);
   parallel::all_reduce_f64(world, bytes);
   if (world.rank() != 0) return;
   const char* tier = options.memory ? "memory" : options.from_store ? "store" : "directory";
-  const nlohmann::json event = {{"step", step}, {"tier", tier}, {"bytes", {{tier, uint64_t(bytes[0])}}}};
+  nlohmann::json event = {{"step", step}, {"tier", tier}, {"bytes", {{tier, uint64_t(bytes[0])}}}};
+  if (bytes[1] > 0) event["bytes"]["other_nodes"] = uint64_t(bytes[1]);
   control.event(EventKind::loaded, dump_json(event));
 }
 

@@ -134,14 +134,18 @@ struct Trainer::Impl {
       control.event(EventKind::memory_off,
                     dump_json(nlohmann::json{{"rank", world.rank()}, {"reason", why}}));
     saver = std::make_unique<Saver>(
-        Saver::Options{world.rank(), world.size(), options.checkpoint_dir,
-                       job.fault_tolerance.save_timeout_seconds, job.checkpoint.exit_timeout_seconds},
+        Saver::Options{.rank = world.rank(),
+                       .ranks = world.size(),
+                       .checkpoint_dir = options.checkpoint_dir,
+                       .write_timeout_s = job.fault_tolerance.save_timeout_seconds,
+                       .partner_timeout_s = job.fault_tolerance.collective_timeout_seconds,
+                       .exit_timeout_s = job.checkpoint.exit_timeout_seconds},
         Saver::State{.tensors = tensors,
                      .chunks = [this] { return state_chunk_data(rank.state()); },
                      .source = rank.device_chunks.get(),
                      .written = [this](uint64_t n) { activity.progress(n, 0, true); }},
-        control, fs, std::move(slots));
-    calendar = make_save_decider(job, options, world.rank(), now.step, saver->has_memory(), control, clock);
+        control, fs, std::move(slots), options.partner);
+    calendar = make_save_decider(job, options, world.rank(), now.step, *saver, control, clock);
   }
 
   // ---- one step ---------------------------------------------------------------------------------------
@@ -254,12 +258,13 @@ struct Trainer::Impl {
     });
   }
   void stage(const SaveTargets& targets) {
-    calendar->count(now.step, targets.directory && !scalars.saves.writing,
-                    [&] { saver->stage(description(), targets, scalars.saves); });
+    calendar->count(now.step, [&] { return saver->stage(description(), targets, scalars.saves); });
   }
   SaveTargets due() const {
     const auto is = [this](int64_t every) { return every > 0 && now.step % every == 0; };
-    return {saver->has_memory() && is(job.checkpoint.memory_every_steps), scalars.due.has(SaveTier::directory)};
+    return {.memory = saver->has_memory() && is(job.checkpoint.memory_every_steps),
+            .partner = saver->has_partner() && scalars.due.has(SaveTier::partner),
+            .directory = scalars.due.has(SaveTier::directory)};
   }
 
   /// Ends what the last step began, and waits until everyone has: a communicator's end cuts off what is under

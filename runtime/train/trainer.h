@@ -16,7 +16,7 @@ data::DatasetOptions dataset_options(const JobSpec& job, bool validation);
 
 /// The calendar of saves of a rank that begins after `step`. Its decisions become events.
 std::unique_ptr<SaveDecider> make_save_decider(const JobSpec& job, const RankOptions& options, int rank,
-                                               int64_t step, bool in_memory, Control& control, Clock& clock);
+                                               int64_t step, const Saver& saver, Control& control, Clock& clock);
 
 /// The phase that a rank reports during an action of this kind.
 RunPhase phase_of(parallel::Act act);

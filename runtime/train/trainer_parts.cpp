@@ -26,7 +26,7 @@ data::DatasetOptions dataset_options(const JobSpec& job, bool validation) {
 }
 
 std::unique_ptr<SaveDecider> make_save_decider(const JobSpec& job, const RankOptions& options, int rank,
-                                               int64_t step, bool in_memory, Control& control, Clock& clock) {
+                                               int64_t step, const Saver& saver, Control& control, Clock& clock) {
   const auto event = [&control](EventKind kind) {
     return [&control, kind](const auto& record) { control.event(kind, record_text(record)); };
   };
@@ -36,7 +36,8 @@ std::unique_ptr<SaveDecider> make_save_decider(const JobSpec& job, const RankOpt
                            .history = options.saves,
                            .nodes = int(std::max<size_t>(1, options.nodes.size())),
                            .step = step,
-                           .waits = !in_memory,
+                           .waits = !saver.has_memory(),
+                           .has_partner = saver.has_partner(),
                            .decided = event(EventKind::interval),
                            .warned = event(EventKind::interval_short)},
       clock);

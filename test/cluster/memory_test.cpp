@@ -68,3 +68,38 @@ TEST_CASE("ranks of several nodes are killed one after another", "[memory][clust
   REQUIRE(loaded.size() == 3);
   CHECK(loaded[2] >= seen - 1);
 }
+
+TEST_CASE("a node loses its power: its ranks go on from the memory of its partner", "[memory][cluster_run]") {
+  const std::string start = GENERATE("pmix", "mpirun");
+  CAPTURE(start);
+  FakeNodes nodes(5, machines());
+  ClusterRun run(nodes, {.start = start, .set = without_checkpoints({"checkpoint.partner_every_steps=1"})});
+  run.launch();
+  run.await_step(12);
+  const int64_t seen = run.step();
+  nodes.poweroff(run.members()[1]);
+  const std::vector<int64_t> loaded = check_healed_from_memory(run);
+  REQUIRE(loaded.size() == 1);
+  CHECK(run.events("loaded")[0].at("bytes").at("other_nodes") > 0);
+  // What was on its way to the partner is lost with the node.
+  CHECK(loaded[0] >= seen - 4);
+}
+
+TEST_CASE("two nodes are lost one after another, and second copies are made again in between",
+          "[memory][cluster_run]") {
+  FakeNodes nodes(6, machines());
+  ClusterRun run(nodes, {.steps = 100,
+                         .hosts = R"(["node0","node1","node2","node3","node4","node5"])",
+                         .set = without_checkpoints({"checkpoint.partner_every_steps=1"})});
+  run.launch();
+  run.await_step(12);
+  nodes.poweroff(run.members()[0]);
+  run.await_event("loaded");
+  const int64_t first = run.events("loaded")[0].at("step");
+  CHECK(first >= 8);
+  run.await_step(first + 15);
+  nodes.poweroff(run.members()[0]);
+  const std::vector<int64_t> loaded = check_healed_from_memory(run);
+  REQUIRE(loaded.size() == 2);
+  CHECK(loaded[1] > first);
+}

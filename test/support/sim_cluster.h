@@ -49,7 +49,7 @@ struct SimResult {
   std::string violation;  ///< the first invariant that broke, one sentence; "": none did
   std::string log;        ///< what happened, if asked for
   int events = 0, epochs = 0, faults = 0, supervisors = 0, narrower = 0, attached = 0, saves = 0, stops = 0,
-      regroups = 0, takeovers = 0, partly_attached = 0, memory_loads = 0;
+      regroups = 0, takeovers = 0, partly_attached = 0, memory_loads = 0, memory_loads_of_other_widths = 0;
   /// Nodes, pairs of nodes or disks cut off while no shard was written, while some were, while the checkpoint
   /// was being published, and before all ranks heard of it.
   std::array<int, 4> cuts_in_save{};

@@ -7,45 +7,70 @@ namespace trainctl::test {
 
 using namespace sim;
 
-/// After a step of the group each node keeps it, unless its ranks end before the copy is sealed.
+/// The place in the group whose pieces the node at `place` holds second copies of; -1: none.
+int SimCluster::World::partner_of(const Group& g, size_t place) {
+  return g.nodes.size() < 2 ? -1 : int((place + g.nodes.size() - 1) % g.nodes.size());
+}
+
+void SimCluster::World::keep_piece(int n, const Piece& piece) {
+  std::vector<Piece>& pieces = node[size_t(n)].pieces;
+  const auto same_file = [&](const Piece& p) { return p.index == piece.index && p.width == piece.width; };
+  if (std::count_if(pieces.begin(), pieces.end(), same_file) == 2)
+    pieces.erase(std::find_if(pieces.begin(), pieces.end(), same_file));
+  pieces.push_back(piece);
+}
+
+/// After a step of the group each node keeps it, unless its ranks end before the copy is sealed, and some
+/// send it to their partners.
 void SimCluster::World::keep_step(const Group& g, uint32_t epoch) {
   for (size_t i = 0; i < g.nodes.size(); ++i) {
     if (chance(0.05)) continue;
-    const Piece piece{.step = g.step,
-                      .epoch = epoch,
-                      .index = int(i),
-                      .width = g.width,
-                      .bits = g.bits,
-                      .damaged = chance(0.02)};
-    std::vector<Piece>& pieces = node[size_t(g.nodes[i])].pieces;
-    const auto same_file = [&](const Piece& p) { return p.index == piece.index && p.width == piece.width; };
-    if (std::count_if(pieces.begin(), pieces.end(), same_file) == 2)
-      pieces.erase(std::find_if(pieces.begin(), pieces.end(), same_file));
-    pieces.push_back(piece);
+    Piece piece{.step = g.step,
+                .epoch = epoch,
+                .index = int(i),
+                .width = g.width,
+                .bits = g.bits,
+                .damaged = chance(0.02)};
+    keep_piece(g.nodes[i], piece);
+    const int partner = g.nodes[(i + 1) % g.nodes.size()];
+    if (g.nodes.size() < 2 || chance(0.2) || !node[size_t(partner)].agent || !reachable(g.nodes[i], partner))
+      continue;
+    piece.damaged |= chance(0.01);
+    // What its own agent has learned of a newer epoch refuses the copy.
+    if (node[size_t(partner)].newest_epoch == epoch) keep_piece(partner, piece);
   }
 }
 
 /// What an agent does before it starts the ranks of an epoch.
 void SimCluster::World::clear_pieces(int n, const Group& g) {
+  const auto place = size_t(std::find(g.nodes.begin(), g.nodes.end(), n) - g.nodes.begin());
   std::erase_if(node[size_t(n)].pieces, [&](const Piece& p) {
-    const bool of_mesh = p.width == g.width || (g.from_memory && p.width == g.from_memory->ranks / kSlots);
-    return p.step > std::max<int64_t>(g.from_step, 0) || !of_mesh;
+    const bool is_loaded = g.from_memory && p.width == g.from_memory->ranks / kSlots;
+    const bool belongs_here =
+        p.width == g.width && (p.index == int(place) || p.index == partner_of(g, place));
+    return p.step > std::max<int64_t>(g.from_step, 0) || !(is_loaded || belongs_here);
   });
 }
 
-/// The state that a node of the group reads from its own memory; false: it cannot.
+/// The state that the group reads from the nodes that hold it; false: it cannot.
 bool SimCluster::World::load_pieces(Group& g) {
-  for (size_t i = 0; i < g.nodes.size(); ++i) {
-    const std::vector<Piece>& pieces = node[size_t(g.nodes[i])].pieces;
+  const Source& from = *g.from_memory;
+  for (int index = 0; index < from.ranks / kSlots; ++index) {
+    const auto holder = size_t(from.nodes[size_t(index * kSlots)][1] - '0');
+    const bool is_there = node[holder].agent && std::all_of(g.nodes.begin(), g.nodes.end(),
+                                                            [&](int n) { return reachable(n, int(holder)); });
+    const std::vector<Piece>& pieces = node[holder].pieces;
     const auto piece = std::find_if(pieces.begin(), pieces.end(), [&](const Piece& p) {
-      return p.index == int(i) && p.width == g.width && p.step == g.from_memory->state.step &&
-             p.epoch == g.from_memory->state.epoch;
+      return p.index == index && p.width == from.ranks / kSlots && p.step == from.state.step &&
+             p.epoch == from.state.epoch;
     });
-    if (piece == pieces.end() || (piece->damaged && rules.pieces_are_verified_when_read)) return false;
+    if (!is_there || piece == pieces.end() || (piece->damaged && rules.pieces_are_verified_when_read))
+      return false;
     g.step = piece->step;
     g.bits = piece->bits ^ (piece->damaged ? 1 : 0);
   }
   ++result.memory_loads;
+  if (from.ranks / kSlots != g.width) ++result.memory_loads_of_other_widths;
   return true;
 }
 
@@ -89,13 +114,12 @@ void SimCluster::World::look_for_state(int id, const FindCheckpoint& find) {
   s.recovery->checkpoint_found(choice.source->state.step, choice.source->state);
 }
 
-/// Whether each rank of the attempt finds its piece on its own node.
+/// Whether every node that holds a part of the state is connected.
 bool SimCluster::World::reaches_memory(const Supervisor& s, const StartAttempt& start) const {
   if (!start.in_memory) return true;
-  if (!s.from_memory || s.from_memory->ranks != int(start.nodes.size()) * kSlots) return false;
-  for (int rank = 0; rank < s.from_memory->ranks; ++rank)
-    if (s.from_memory->nodes[size_t(rank)] != start.nodes[size_t(rank / kSlots)]) return false;
-  return true;
+  return s.from_memory &&
+         std::all_of(s.from_memory->nodes.begin(), s.from_memory->nodes.end(),
+                     [&](const std::string& name) { return s.connection[size_t(name[1] - '0')] >= 0; });
 }
 
 }  // namespace trainctl::test

@@ -276,6 +276,8 @@ struct SimCluster::World {
   int index_of(const sim::Supervisor& s, int n) const;
 
   // ---- sim_memory.cpp
+  static int partner_of(const sim::Group& g, size_t place);
+  void keep_piece(int n, const sim::Piece& piece);
   void keep_step(const sim::Group& g, uint32_t epoch);
   void clear_pieces(int n, const sim::Group& g);
   bool load_pieces(sim::Group& g);

@@ -94,7 +94,8 @@ class Agent {
         state_({}, clock_.monotonic_s()),
         machine_({.run_directory = options.run_directory,
                   .host = host_name(),
-                  .memory_for = [this](const wire::StartOrder& order) { return memory_for(order); }},
+                  .memory_for =
+                      [this](uint64_t epoch, const wire::StartOrder& order) { return memory_for(epoch, order); }},
                  clock_, [this](Message&& message) { tell(std::move(message)); }),
         pieces_(options.run_directory, options.name),
         node_(options_),
@@ -262,8 +263,10 @@ class Agent {
     link_.send({.kind = Kind::pieces, .number = question, .payload = pieces_.list().to_json()});
   }
 
-  std::string memory_for(const wire::StartOrder& order) {
+  std::string memory_for(uint64_t epoch, const wire::StartOrder& order) {
     if (!order.keeps_copies) return "";
+    // First: what ranks of an older epoch write later would be no part of the run's line.
+    if (piece_server_) piece_server_->begin_epoch(epoch, order.partner_of);
     if (const Problem problem = pieces_.begin_epoch(order); problem.exists()) log_.complain(problem.text());
     if (piece_server_) piece_server_->set_folder(pieces_.folder());
     return pieces_.folder();

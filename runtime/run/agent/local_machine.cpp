@@ -85,7 +85,7 @@ void LocalMachine::start(const Message& message) {
   }
   auto epoch = std::make_unique<Epoch>(message.epoch, wire::StartOrder::from_json(message.payload));
   Epoch& e = *epoch;
-  if (options_.memory_for) e.memory_folder = options_.memory_for(e.order);
+  if (options_.memory_for) e.memory_folder = options_.memory_for(message.epoch, e.order);
   const RankConnections::Options connections = {
       .folder = e.folders.shared_memory(), .token = e.token, .world_size = e.order.world_size};
   e.ranks.emplace(connections, clock_, [this](Message&& news) { emit(std::move(news)); });

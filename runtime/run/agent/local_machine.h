@@ -29,7 +29,7 @@ class LocalMachine final : public Machine {
     std::string host;  ///< the node's own host name
     /// Called before an epoch's ranks start, when none of an older one is left. Returns the MemoryFolder for
     /// them; "": they have none. May be empty.
-    std::function<std::string(const wire::StartOrder&)> memory_for = {};
+    std::function<std::string(uint64_t epoch, const wire::StartOrder&)> memory_for = {};
   };
   /// `clock`, and all that `events` refers to, must outlive this object.
   LocalMachine(Options options, Clock& clock, MachineEvents events);

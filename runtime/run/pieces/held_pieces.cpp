@@ -22,8 +22,15 @@ void for_each_file(const std::string& folder, Do with) {
   }
 }
 
-/// Where other nodes hold the pieces of the set that an epoch loads.
-std::string holders_file(const std::string& folder) { return folder + "/holders.json"; }
+std::string other_memories_file(const std::string& folder) { return folder + "/other-memories.json"; }
+
+wire::OtherMemories other_memories(FileSystem& fs, const std::string& folder) {
+  return wire::OtherMemories::from_json(fs.read_text(other_memories_file(folder)));
+}
+
+bool is_in(const wire::RankRange& range, int rank) {
+  return rank >= range.first && rank < range.first + range.count;
+}
 
 /// Clears the slots of later steps. A file that cannot be read holds nothing that a load would take.
 void set_aside_after(const std::string& path, int64_t step) try {
@@ -50,14 +57,15 @@ Problem HeldPieces::begin_epoch(const wire::StartOrder& order) {
   try {
     if (!folder_) folder_ = ckpt::MemoryFolder::take(run_directory_, node_);
     here_ = order.ranks[size_t(order.this_host)];
+    partner_of_ = order.partner_of;
     for_each_file(folder_->path(), [&](const std::string& path, int rank, int ranks) {
       if ((ranks == order.world_size && is_here(rank)) || ranks == order.memory_ranks)
         set_aside_after(path, order.from_step);
       else
         real_file_system().remove_file(path);
     });
-    real_file_system().replace_text(holders_file(folder_->path()),
-                                    wire::PieceHolders{order.holders}.to_json());
+    real_file_system().replace_text(other_memories_file(folder_->path()),
+                                    wire::OtherMemories{order.holders, order.partner}.to_json());
     return Problem::none();
   } catch (const Error& error) {
     return Problem(error.what());
@@ -81,7 +89,7 @@ void HeldPieces::keep_only(int ranks) {
 }
 
 bool HeldPieces::is_here(int rank) const {
-  return here_.count == 0 || (rank >= here_.first && rank < here_.first + here_.count);
+  return here_.count == 0 || is_in(here_, rank) || is_in(partner_of_, rank);
 }
 
 void HeldPieces::end() {
@@ -90,17 +98,28 @@ void HeldPieces::end() {
   folder_.reset();
 }
 
-std::function<std::vector<ckpt::FoundPiece>(int rank)> pieces_elsewhere(FileSystem& fs,
-                                                                        const std::string& folder, int ranks,
-                                                                        double limit_s) {
-  auto noted = wire::PieceHolders::from_json(fs.read_text(holders_file(folder)));
-  return [holders = std::move(noted.holders), ranks, limit_s](int rank) {
+std::function<std::vector<ckpt::FoundPiece>(int rank)> pieces_elsewhere(
+    FileSystem& fs, const std::string& folder, int ranks, double limit_s,
+    std::shared_ptr<std::atomic<uint64_t>> read_bytes) {
+  return [holders = other_memories(fs, folder).holders, ranks, limit_s,
+          read_bytes = std::move(read_bytes)](int rank) {
     for (const wire::PieceHolder& holder : holders)
       for (const wire::RankRange& range : holder.ranks)
-        if (rank >= range.first && rank < range.first + range.count)
-          return ckpt::pieces_in(remote_memory(holder.server, rank, ranks, limit_s),
+        if (is_in(range, rank))
+          return ckpt::pieces_in(remote_memory(holder.server, rank, ranks, limit_s, read_bytes),
                                  fmt::format("rank {} on {}", rank, holder.server.address), rank, ranks);
     throw Error(ErrorCode::kIo, fmt::format("no node holds the piece of rank {}", rank));
+  };
+}
+
+std::function<std::unique_ptr<ckpt::NodeMemory>(uint64_t bytes)> partner_memory(FileSystem& fs,
+                                                                                const std::string& folder,
+                                                                                const PieceOfRank& piece,
+                                                                                double limit_s) {
+  const wire::PieceServerAddress partner = other_memories(fs, folder).partner;
+  if (!partner.exists()) return {};
+  return [partner, piece, limit_s](uint64_t bytes) {
+    return remote_memory_to_write(partner, piece, bytes, limit_s);
   };
 }
 

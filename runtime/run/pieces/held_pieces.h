@@ -10,6 +10,7 @@
 #include "ckpt/memory_folder.h"
 #include "ckpt/pieces.h"
 #include "runtime/base/problem.h"
+#include "runtime/run/pieces/remote_memory.h"
 #include "runtime/run/wire/node_wire.h"
 
 namespace trainctl {
@@ -21,13 +22,13 @@ class HeldPieces {
 
   /// Makes the folder if it is not there, and removes the pieces that the epoch of `order` makes invalid:
   /// those of steps after its first, and, except for the set that it loads, those of other numbers of ranks
-  /// and of ranks that are not on this node. Does not throw; the problem is why this node keeps no pieces.
+  /// and of ranks that are neither on this node nor on the one whose copies it holds. Does not throw; the problem is why this node keeps no pieces.
   Problem begin_epoch(const wire::StartOrder& order);
   /// What is there.
   wire::PiecesAnswer list() const;
   /// The folder; "": there is none.
   const std::string& folder() const;
-  /// Removes the pieces of other numbers of ranks than `ranks`, and of ranks that are not on this node.
+  /// Removes the pieces of other numbers of ranks than `ranks`, and of ranks whose pieces have no place here.
   void keep_only(int ranks);
   /// Whether end() keeps the pieces, so that a resume goes on from them.
   void keep_at_end(bool keep) { keeps_at_end_ = keep; }
@@ -38,14 +39,23 @@ class HeldPieces {
   bool is_here(int rank) const;
   const std::string run_directory_, node_;
   std::unique_ptr<ckpt::MemoryFolder> folder_;
-  wire::RankRange here_;  ///< the ranks of the newest epoch on this node; none: not known
+  /// Of the newest epoch: the ranks on this node, none if they are not known, and those whose second copies
+  /// it holds.
+  wire::RankRange here_, partner_of_;
   bool keeps_at_end_ = false;
 };
 
 /// The pieces that other nodes hold of a rank, for the ranks of this node; as begin_epoch has noted it in
 /// `folder`. Each call opens a connection, within `limit_s`, which the result keeps; Error(kIo).
-std::function<std::vector<ckpt::FoundPiece>(int rank)> pieces_elsewhere(FileSystem& fs,
-                                                                        const std::string& folder, int ranks,
-                                                                        double limit_s);
+///   read_bytes   counts what is read from them
+std::function<std::vector<ckpt::FoundPiece>(int rank)> pieces_elsewhere(
+    FileSystem& fs, const std::string& folder, int ranks, double limit_s,
+    std::shared_ptr<std::atomic<uint64_t>> read_bytes = nullptr);
+/// Opens the memory for the second copy of a rank's pieces on the partner of this node, as begin_epoch has
+/// noted it in `folder`; empty: there is no partner. A call: see remote_memory_to_write.
+std::function<std::unique_ptr<ckpt::NodeMemory>(uint64_t bytes)> partner_memory(FileSystem& fs,
+                                                                                const std::string& folder,
+                                                                                const PieceOfRank& piece,
+                                                                                double limit_s);
 
 }  // namespace trainctl

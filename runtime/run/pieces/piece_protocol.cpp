@@ -40,9 +40,8 @@ void transfer_all(int fd, short events, size_t size, double limit_s, Transfer tr
 }  // namespace
 
 void send_all(int fd, std::span<const std::byte> data, double limit_s) {
-  transfer_all(fd, POLLOUT, data.size(), limit_s, [&](size_t done) {
-    return ::send(fd, data.data() + done, data.size() - done, MSG_NOSIGNAL);
-  });
+  transfer_all(fd, POLLOUT, data.size(), limit_s,
+               [&](size_t done) { return ::send(fd, data.data() + done, data.size() - done, MSG_NOSIGNAL); });
 }
 
 void receive_all(int fd, std::span<std::byte> data, double limit_s) {

@@ -1,8 +1,11 @@
-// The messages between remote_memory and the PieceServer. Each request gets one answer. Both ends run the
-// same version of the program on machines of one kind, so messages are sent as they lie in memory.
+// The messages between remote_memory and the PieceServer. Both ends run the same version of the program on
+// machines of one kind, so messages are sent as they lie in memory.
 //
-//   open   the file of a rank; its size is Answer::bytes
+//   open   the file of a rank for reading; its size is Answer::bytes
+//   make   the same for writing, with Request::bytes bytes
 //   read   Request::bytes bytes from Request::offset, which follow the answer
+//   write  the same, which follow the request; no answer
+//   sync   answered when all writes before are in place
 //
 // An answer that is not `ok` is followed by a sentence of Answer::bytes bytes, and the connection ends.
 #pragma once
@@ -13,14 +16,15 @@
 
 namespace trainctl::pieces {
 
-enum class Op : uint32_t { open = 1, read = 2 };
+enum class Op : uint32_t { open = 1, make, read, write, sync };
 
 struct Request {
   uint32_t magic = kMagic;
   Op op = Op::open;
-  int32_t rank = 0, ranks = 0;  ///< open
+  int32_t rank = 0, ranks = 0;  ///< open, make
   uint64_t offset = 0, bytes = 0;
-  char token[32] = {};  ///< open: of the server
+  uint64_t epoch = 0;                             ///< make: of the rank
+  char token[32] = {};                            ///< open, make: of the server
   static constexpr uint32_t kMagic = 0x63656970;  // "piec"
 };
 struct Answer {
@@ -29,7 +33,7 @@ struct Answer {
   uint64_t bytes = 0;
 };
 
-/// The most bytes of one read.
+/// The most bytes of one read or write.
 inline constexpr uint64_t kMostBytes = uint64_t(64) << 20;
 /// The longest sentence of a refusal.
 inline constexpr uint64_t kMostText = 4096;

@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +12,8 @@
 
 #include "ckpt/pieces.h"
 #include "runtime/base/error.h"
+#include "runtime/base/process_memory.h"
+#include "runtime/base/units.h"
 #include "runtime/run/pieces/piece_protocol.h"
 #include "runtime/run/wire/stream.h"
 
@@ -30,6 +33,16 @@ void refuse(int fd, std::string why) {
   why.resize(std::min<size_t>(why.size(), kMostText));
   send_all(fd, bytes_of(Answer{.ok = 0, .bytes = why.size()}), kLimitS);
   send_all(fd, std::as_bytes(std::span(why)), kLimitS);
+}
+
+std::unique_ptr<ckpt::NodeMemory> make(const std::string& path, uint64_t bytes) {
+  struct stat s;
+  const bool is_there = ::stat(path.c_str(), &s) == 0 && uint64_t(s.st_size) == bytes;
+  const uint64_t available = system_memory().available_bytes;
+  if (bytes == 0 || (!is_there && available > 0 && available < bytes))
+    throw Error(ErrorCode::kIo, fmt::format("it needs {} of memory there, and {} are free",
+                                            brief_memory_text(bytes), brief_memory_text(available)));
+  return ckpt::shared_memory(path, bytes);
 }
 
 void send_part(int fd, ckpt::NodeMemory& memory, const Request& request, std::vector<std::byte>& buffer) {
@@ -62,9 +75,10 @@ void PieceServer::set_folder(const std::string& folder) {
   folder_ = folder;
 }
 
-std::string PieceServer::folder() {
+void PieceServer::begin_epoch(uint64_t epoch, const wire::RankRange& of) {
   const std::lock_guard lock(mutex_);
-  return folder_;
+  epoch_ = epoch;
+  partner_of_ = of;
 }
 
 void PieceServer::accept_all() {
@@ -99,31 +113,62 @@ void PieceServer::end_threads(bool all) {
   }
 }
 
-std::unique_ptr<ckpt::NodeMemory> PieceServer::open(int fd) {
+PieceServer::Open PieceServer::open(int fd) {
   const auto request = receive<Request>(fd, kLimitS);
-  const bool is_known = request.magic == Request::kMagic && request.op == Op::open &&
+  const bool is_known = request.magic == Request::kMagic &&
+                        (request.op == Op::open || request.op == Op::make) &&
                         same_token(std::string(request.token, sizeof request.token), address_.token);
   if (!is_known) throw Error(ErrorCode::kIo, "it asks without this server's token");
-  const std::string from = folder();
-  if (from.empty() || request.rank < 0 || request.ranks <= request.rank)
+  const std::string path = path_for(request);
+  Open opened{.memory = request.op == Op::make ? make(path, request.bytes) : ckpt::open_shared_memory(path),
+              .writes = request.op == Op::make,
+              .epoch = request.epoch};
+  send_all(fd, bytes_of(Answer{.ok = 1, .bytes = opened.memory->size()}), kLimitS);
+  return opened;
+}
+
+std::string PieceServer::path_for(const Request& request) {
+  const std::lock_guard lock(mutex_);
+  if (folder_.empty() || request.rank < 0 || request.ranks <= request.rank)
     throw Error(ErrorCode::kIo, "this node has no pieces of the run in its memory");
-  auto memory = ckpt::open_shared_memory(from + "/" + ckpt::piece_file_name(request.rank, request.ranks));
-  send_all(fd, bytes_of(Answer{.ok = 1, .bytes = memory->size()}), kLimitS);
-  return memory;
+  if (request.op == Op::make && (request.epoch != epoch_ || request.rank < partner_of_.first ||
+                                 request.rank >= partner_of_.first + partner_of_.count))
+    throw Error(ErrorCode::kIo,
+                fmt::format("this node holds no copies of rank {} in epoch {}", request.rank, request.epoch));
+  return folder_ + "/" + ckpt::piece_file_name(request.rank, request.ranks);
+}
+
+void PieceServer::take_part(int fd, const Open& opened, uint64_t offset, std::span<std::byte> part) {
+  receive_all(fd, part, kLimitS);
+  const std::lock_guard lock(mutex_);
+  if (opened.epoch != epoch_)
+    throw Error(ErrorCode::kIo, fmt::format("epoch {} is over, epoch {} runs", opened.epoch, epoch_));
+  opened.memory->write(offset, part);
 }
 
 void PieceServer::serve(Connection& connection) {
   const int fd = connection.fd;
   try {
-    const auto memory = open(fd);
+    const Open opened = open(fd);
+    ckpt::NodeMemory& memory = *opened.memory;
     std::vector<std::byte> buffer(kBufferBytes);
     while (true) {
       const auto request = receive<Request>(fd, kIdleS);
-      const bool fits = request.magic == Request::kMagic && request.op == Op::read &&
-                        request.bytes <= kMostBytes && request.offset <= memory->size() &&
-                        request.bytes <= memory->size() - request.offset;
-      if (!fits) throw Error(ErrorCode::kIo, "it asks for what is not in the file");
-      send_part(fd, *memory, request, buffer);
+      const bool fits = request.magic == Request::kMagic && request.bytes <= kMostBytes &&
+                        request.offset <= memory.size() && request.bytes <= memory.size() - request.offset;
+      if (fits && request.op == Op::read) {
+        send_part(fd, memory, request, buffer);
+      } else if (fits && request.op == Op::write && opened.writes) {
+        for (uint64_t done = 0; done < request.bytes;) {
+          const auto part = std::span(buffer).first(std::min<uint64_t>(buffer.size(), request.bytes - done));
+          take_part(fd, opened, request.offset + done, part);
+          done += part.size();
+        }
+      } else if (fits && request.op == Op::sync) {
+        send_all(fd, bytes_of(Answer{.ok = 1}), kLimitS);
+      } else {
+        throw Error(ErrorCode::kIo, "it asks for what is not in the file");
+      }
     }
   } catch (const std::exception& error) {
     try {

@@ -1,5 +1,6 @@
 // PieceServer lets ranks on other nodes read the pieces in the memory of this node (ckpt/pieces.h), so that a
-// run goes on from memory also where its ranks come to other nodes.
+// run goes on from memory also where its ranks come to other nodes, and lets the ranks of one other node write
+// second copies of their pieces (tier L1), so that it goes on from memory also where it loses that node.
 //
 // A connection must show the server's token before it gets anything. Each has a thread. The agent of the node
 // owns the server.
@@ -11,6 +12,7 @@
 #include <thread>
 
 #include "ckpt/memory_store.h"
+#include "runtime/run/pieces/piece_protocol.h"
 #include "runtime/run/wire/node_wire.h"
 
 namespace trainctl {
@@ -27,6 +29,9 @@ class PieceServer {
   const wire::PieceServerAddress& address() const { return address_; }
   /// Serves the files of this folder from now on; "": none.
   void set_folder(const std::string& folder);
+  /// Takes second copies of the ranks `of` in `epoch` from now on, and none of older epochs. When it returns
+  /// no older write is under way.
+  void begin_epoch(uint64_t epoch, const wire::RankRange& of);
 
  private:
   struct Connection {
@@ -36,14 +41,23 @@ class PieceServer {
   };
   void accept_all();
   void serve(Connection& connection);
-  std::unique_ptr<ckpt::NodeMemory> open(int fd);
-  std::string folder();
+  /// What a connection has opened.
+  struct Open {
+    std::unique_ptr<ckpt::NodeMemory> memory;
+    bool writes = false;
+    uint64_t epoch = 0;
+  };
+  Open open(int fd);
+  std::string path_for(const pieces::Request& request);
+  void take_part(int fd, const Open& opened, uint64_t offset, std::span<std::byte> part);
   void end_threads(bool all);
 
   wire::PieceServerAddress address_;
   int listen_fd_ = -1, stop_fd_ = -1;
-  std::mutex mutex_;  // guards folder_
+  std::mutex mutex_;  // guards what follows, and every write to the files
   std::string folder_;
+  uint64_t epoch_ = 0;
+  wire::RankRange partner_of_;
   std::list<Connection> connections_;  // of the accepting thread
   std::thread accepting_;
 };

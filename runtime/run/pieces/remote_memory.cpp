@@ -17,13 +17,17 @@ using namespace pieces;
 
 class RemoteMemory final : public ckpt::NodeMemory {
  public:
-  RemoteMemory(const wire::PieceServerAddress& server, int rank, int ranks, double limit_s)
-      : what_(fmt::format("the piece of rank {} in the memory of {}", rank, server.address)),
-        limit_s_(limit_s) {
+  /// `request`: an open or a make.
+  RemoteMemory(const wire::PieceServerAddress& server, Request request, double limit_s,
+               std::shared_ptr<std::atomic<uint64_t>> read_bytes = nullptr)
+      : what_(fmt::format("{} the piece of rank {} in the memory of {}",
+                          request.op == Op::make ? "write" : "read", request.rank, server.address)),
+        writes_(request.op == Op::make),
+        limit_s_(limit_s),
+        read_bytes_(std::move(read_bytes)) {
     naming([&] { fd_ = connect_to(server.address, limit_s); });
     try {
       naming([&] {
-        Request request{.op = Op::open, .rank = rank, .ranks = ranks};
         std::memcpy(request.token, server.token.data(), std::min(server.token.size(), sizeof request.token));
         bytes_ = ask(request);
       });
@@ -37,8 +41,20 @@ class RemoteMemory final : public ckpt::NodeMemory {
   RemoteMemory& operator=(const RemoteMemory&) = delete;
 
   uint64_t size() const override { return bytes_; }
-  void write(uint64_t, std::span<const std::byte>) override {
-    throw Error(ErrorCode::kIo, what_ + " is open for reading");
+  void write(uint64_t offset, std::span<const std::byte> data) override {
+    ENSURE(writes_ && offset <= bytes_ && data.size() <= bytes_ - offset, "{}: {} bytes at {} of {}", what_,
+           data.size(), offset, bytes_);
+    naming([&] {
+      for (size_t done = 0; done < data.size();) {
+        const auto part = data.subspan(done, std::min<size_t>(data.size() - done, kMostBytes));
+        send(bytes_of(Request{.op = Op::write, .offset = offset + done, .bytes = part.size()}));
+        send(part);
+        done += part.size();
+      }
+    });
+  }
+  void sync() override {
+    if (writes_) naming([&] { ask({.op = Op::sync}); });
   }
   void read(uint64_t offset, std::span<std::byte> data) override {
     ENSURE(offset <= bytes_ && data.size() <= bytes_ - offset, "{} bytes at {} of {}", data.size(), offset,
@@ -51,12 +67,27 @@ class RemoteMemory final : public ckpt::NodeMemory {
         done += part.size();
       }
     });
+    if (read_bytes_) *read_bytes_ += data.size();
   }
 
  private:
-  /// Answer::bytes.
+  /// A server that refuses a write says why and closes: the sentence is there though nothing can be sent.
+  void send(std::span<const std::byte> data) {
+    try {
+      send_all(fd_, data, limit_s_);
+    } catch (const Error&) {
+      answer();
+      throw;
+    }
+  }
+
   uint64_t ask(const Request& request) {
-    send_all(fd_, bytes_of(request), limit_s_);
+    send(bytes_of(request));
+    return answer();
+  }
+
+  /// Answer::bytes.
+  uint64_t answer() {
     const auto answer = receive<Answer>(fd_, limit_s_);
     if (answer.magic != Request::kMagic) throw Error(ErrorCode::kIo, "it sends something else");
     if (answer.ok) return answer.bytes;
@@ -70,12 +101,14 @@ class RemoteMemory final : public ckpt::NodeMemory {
     try {
       act();
     } catch (const Error& error) {
-      throw Error(ErrorCode::kIo, fmt::format("cannot read {}: {}", what_, error.what()));
+      throw Error(ErrorCode::kIo, fmt::format("cannot {}: {}", what_, error.what()));
     }
   }
 
   const std::string what_;
+  const bool writes_;
   const double limit_s_;
+  const std::shared_ptr<std::atomic<uint64_t>> read_bytes_;
   int fd_ = -1;
   uint64_t bytes_ = 0;
 };
@@ -83,8 +116,18 @@ class RemoteMemory final : public ckpt::NodeMemory {
 }  // namespace
 
 std::unique_ptr<ckpt::NodeMemory> remote_memory(const wire::PieceServerAddress& server, int rank, int ranks,
-                                                double limit_s) {
-  return std::make_unique<RemoteMemory>(server, rank, ranks, limit_s);
+                                                double limit_s,
+                                                std::shared_ptr<std::atomic<uint64_t>> read_bytes) {
+  return std::make_unique<RemoteMemory>(server, Request{.op = Op::open, .rank = rank, .ranks = ranks},
+                                        limit_s, std::move(read_bytes));
+}
+
+std::unique_ptr<ckpt::NodeMemory> remote_memory_to_write(const wire::PieceServerAddress& server,
+                                                         const PieceOfRank& piece, uint64_t bytes,
+                                                         double limit_s) {
+  const Request make{
+      .op = Op::make, .rank = piece.rank, .ranks = piece.ranks, .bytes = bytes, .epoch = piece.epoch};
+  return std::make_unique<RemoteMemory>(server, make, limit_s);
 }
 
 }  // namespace trainctl

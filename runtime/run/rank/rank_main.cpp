@@ -102,23 +102,32 @@ std::optional<MemoryLoad> memory_of(const AttemptFile& attempt, double limit_s, 
   const MemoryState& state = *attempt.memory;
   MemoryLoad load{.set = {.step = state.step, .epoch = state.epoch, .ranks = state.ranks}};
   if (!state.whole)
-    load.elsewhere = pieces_elsewhere(fs, variable(kMemoryVariable), state.ranks, limit_s);
+    load.elsewhere =
+        pieces_elsewhere(fs, variable(kMemoryVariable), state.ranks, limit_s, load.read_elsewhere);
   return load;
 }
 
 RankOptions options_of(const RunDirectory& run, const RunIdentity& identity, const AttemptFile& attempt,
-                       const ParsedJob& job, const std::string& job_text, FileSystem& fs) {
+                       const ParsedJob& job, const std::string& job_text, int rank, FileSystem& fs) {
   std::vector<NodeRanks> nodes;
   if (attempt.nodes.size() > 1)
     for (const AttemptFile::Node& node : attempt.nodes) nodes.push_back({node.name, node.first, node.count});
+  const double limit_s = job.job.fault_tolerance.collective_timeout_seconds;
+  const std::string memory_folder = variable(kMemoryVariable);
+  std::function<std::unique_ptr<ckpt::NodeMemory>(uint64_t bytes)> partner;
+  if (!memory_folder.empty() && attempt.nodes.size() > 1)
+    partner = partner_memory(
+        fs, memory_folder,
+        {.rank = rank, .ranks = job.job.mesh().world_size(), .epoch = attempt.epoch}, limit_s);
   return {.run_id = identity.run_id,
           .resolved_spec_json = job_text,
           .spec_hash = job.hash,
           .checkpoint_dir = run.checkpoints(job.job),
-          .memory_folder = variable(kMemoryVariable),
+          .memory_folder = memory_folder,
           .resume_from = attempt.resume_from,
           .from_store = attempt.from_store,
-          .memory = memory_of(attempt, job.job.fault_tolerance.collective_timeout_seconds, fs),
+          .memory = memory_of(attempt, limit_s, fs),
+          .partner = partner,
           .new_data = attempt.new_data,
           .lineage_json = attempt.lineage_json,
           .epoch = attempt.epoch,
@@ -165,7 +174,7 @@ void run(FileSystem& fs, const RunDirectory& directory, const AttemptFile& attem
   const auto backend = make_rank_backend(job.job, device, local_rank_from_environment());
   activity.enter(RunPhase::joining);
   const auto world = make_device_world(job.job, device, std::move(host), *backend);
-  RankOptions options = options_of(directory, *identity, attempt, job, text, fs);
+  RankOptions options = options_of(directory, *identity, attempt, job, text, rank, fs);
   options.gpu = gpu_of_rank(job.job, device, local_rank_from_environment());
   std::optional<Trainer> trainer;
   try {

@@ -148,8 +148,8 @@ Welcome Welcome::from_json(const std::string& text) { return body_of<Welcome>(te
 void to_json(json& j, const RankRange& range) { j = json::array({range.first, range.count}); }
 void from_json(const json& j, RankRange& range) { range = {j.at(0), j.at(1)}; }
 
-std::string PieceHolders::to_json() const { return record_text(*this); }
-PieceHolders PieceHolders::from_json(const std::string& text) { return body_of<PieceHolders>(text); }
+std::string OtherMemories::to_json() const { return record_text(*this); }
+OtherMemories OtherMemories::from_json(const std::string& text) { return body_of<OtherMemories>(text); }
 
 std::string PiecesAnswer::to_json() const { return record_text(*this); }
 PiecesAnswer PiecesAnswer::from_json(const std::string& text) { return body_of<PiecesAnswer>(text); }

@@ -193,12 +193,17 @@ struct PieceHolder {
     f("ranks", r.ranks);
   }
 };
-/// The holders of a state in the memory of several nodes; a file in the folder of a node's pieces.
-struct PieceHolders {
-  std::vector<PieceHolder> holders;
+/// What the ranks of a node in an epoch have to do with the memory of other nodes; a file in the folder of
+/// the node's pieces.
+struct OtherMemories {
+  std::vector<PieceHolder> holders;  ///< of the state that the epoch loads; none: it is on this machine
+  PieceServerAddress partner;        ///< the node that holds second copies of what ranks here keep
   std::string to_json() const;
-  static PieceHolders from_json(const std::string& text);  ///< Error(kLauncher)
-  static void fields(auto& f, auto& r) { f("holders", r.holders); }
+  static OtherMemories from_json(const std::string& text);  ///< Error(kLauncher)
+  static void fields(auto& f, auto& r) {
+    f("holders", r.holders);
+    f("partner", r.partner);
+  }
 };
 
 /// The payload of start: the processes that a node starts in an epoch.
@@ -218,6 +223,8 @@ struct StartOrder {
   bool keeps_copies = false;  ///< the ranks keep copies of their state in the memory of this node
   int memory_ranks = 0;  ///< number of ranks of the set in memory that it loads; 0: it loads none
   std::vector<PieceHolder> holders;  ///< of that set; empty: every rank reads all of it on its own machine
+  PieceServerAddress partner;        ///< OtherMemories::partner
+  RankRange partner_of;  ///< the ranks of another node whose second copies this node holds
   std::string to_json() const;
   static StartOrder from_json(const std::string& text);
   static void fields(auto& f, auto& r) {
@@ -236,6 +243,8 @@ struct StartOrder {
     f.when(r.keeps_copies, "keeps_copies", r.keeps_copies);
     f.when(r.memory_ranks > 0, "memory_ranks", r.memory_ranks);
     f.when(!r.holders.empty(), "holders", r.holders);
+    f.when(r.partner.exists(), "partner", r.partner);
+    f.when(r.partner_of.count > 0, "partner_of", r.partner_of);
   }
 };
 

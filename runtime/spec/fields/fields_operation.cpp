@@ -25,6 +25,23 @@ void declare_copies_in_memory(DeclareSection& checkpoint) {
       .fallback(int64_t{1})
       .example("10");
   checkpoint
+      .choice("partner", {"auto", "off"},
+              "Second copies in the memory of another node, if the run has several: it goes on from memory "
+              "also where it loses a node. They take as much memory again. `auto`: if the memory is there.")
+      .to(IN_JOB(checkpoint.partner))
+      .fallback(std::string("auto"))
+      .example("\"off\"");
+  checkpoint
+      .integer("partner_every_steps",
+               "Send a copy to the other node after every so many steps; 0: as often as leaves the network to "
+               "training for three quarters of the time, as measured.")
+      .to(IN_JOB(checkpoint.partner_every_steps))
+      .from(0)
+      .upto(1e12)
+      .unit(Unit::steps)
+      .fallback(int64_t{0})
+      .example("10");
+  checkpoint
       .number("exit_timeout_seconds",
               "How long a run that ends or stops waits for a save that is being written, and then for its "
               "check and its copy, before it gives them up.")

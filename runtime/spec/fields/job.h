@@ -123,6 +123,7 @@ struct EvalSpec {
 };
 
 enum class MemoryCopies { automatic, on, off };
+enum class PartnerCopies { automatic, off };
 enum class SaveIntervalChoice { given, automatic };
 
 struct CheckpointSpec {
@@ -137,6 +138,8 @@ struct CheckpointSpec {
   double chunk_mib = 8;
   MemoryCopies memory = MemoryCopies::automatic;   // copies of the state in the memory of its node
   int64_t memory_every_steps = 1;              // 0: only with every_steps
+  PartnerCopies partner = PartnerCopies::automatic;   // second copies of it in the memory of another node
+  int64_t partner_every_steps = 0;             // 0: as the network allows
   double exit_timeout_seconds = 60;            // longest wait at the end for a write that is under way
   /// Whether anything is saved before the end.
   bool saves_while_training() const {

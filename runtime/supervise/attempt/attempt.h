@@ -36,6 +36,7 @@ struct AttemptOptions {
     int node = 0;              ///< index of the fleet
     int first = 0, count = 0;  ///< its ranks: first .. first + count - 1
     Environment environment;   ///< variables of this node, added to the line's
+    int partner = -1;          ///< index in `nodes` of the node that holds second copies of its memory; -1: none
     std::string missing;       ///< attach: why none of its ranks run; "": they run
   };
   std::vector<Node> nodes;  ///< in the order of their ranks

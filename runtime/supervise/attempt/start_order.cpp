@@ -1,5 +1,7 @@
 #include "runtime/supervise/attempt/start_order.h"
 
+#include <algorithm>
+
 namespace trainctl {
 
 wire::StartOrder start_order(const AttemptOptions& options, const Fleet& fleet, size_t index) {
@@ -24,6 +26,12 @@ wire::StartOrder start_order(const AttemptOptions& options, const Fleet& fleet, 
     order.hosts.push_back(hello ? hello->host : fleet.name(node.node));
     order.ranks.push_back({node.first, node.count});
   }
+  const auto partner_of = std::find_if(options.nodes.begin(), options.nodes.end(),
+                                       [&](const auto& node) { return node.partner == int(index); });
+  if (partner_of != options.nodes.end()) order.partner_of = {partner_of->first, partner_of->count};
+  if (const int partner = options.nodes[index].partner; partner >= 0)
+    if (const wire::NodeHello* hello = fleet.hello(options.nodes[size_t(partner)].node))
+      order.partner = hello->pieces;
   return order;
 }
 

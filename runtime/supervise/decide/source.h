@@ -9,7 +9,7 @@
 //   - it is of this run and of its present line: no later epoch began before its step (the run went back, and
 //     what was computed beyond that step before is no part of it any more);
 //   - it did not fail before: a load of it was not refused;
-//   - the ranks of the next attempt reach it: on one machine every rank reads every piece.
+//   - the ranks of the next attempt reach it: every node that holds a piece is there (the caller sees to it).
 #pragma once
 #include <cstdint>
 #include <optional>

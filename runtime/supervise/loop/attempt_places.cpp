@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "ckpt/partners.h"
 #include "runtime/base/error.h"
 #include "runtime/base/problem.h"
 
@@ -24,6 +25,20 @@ void place_ranks(AttemptOptions& options, const SupervisePlan& plan, const Fleet
   for (const RankRange& range : placed.placement.ranges)
     options.nodes.push_back(
         {.node = fleet.find(nodes[size_t(range.node)].name), .first = range.first, .count = range.count});
+}
+
+Problem place_second_copies(AttemptOptions& options, const SupervisePlan& plan, const JobSpec& job) {
+  const CheckpointSpec& checkpoint = job.checkpoint;
+  if (plan.nodes.one_machine || options.nodes.size() < 2 || checkpoint.memory == MemoryCopies::off ||
+      checkpoint.partner == PartnerCopies::off)
+    return Problem::none();
+  std::vector<int> node_of_rank(size_t(job.mesh().world_size()));
+  for (size_t i = 0; i < options.nodes.size(); ++i)
+    for (int k = 0; k < options.nodes[i].count; ++k)
+      node_of_rank[size_t(options.nodes[i].first + k)] = int(i);
+  const ckpt::Partners partners = ckpt::place_partners(job.mesh(), node_of_rank);
+  for (const auto& [node, partner] : partners.partner) options.nodes[size_t(node)].partner = partner;
+  return Problem::of(partners.weakness);
 }
 
 std::vector<AttemptFile::Node> nodes_of_attempt(const AttemptOptions& options, const Fleet& fleet) {

@@ -17,6 +17,11 @@ void place_ranks(AttemptOptions& options, const SupervisePlan& plan, const Fleet
 /// its ranks. The caller fills in nodes, command line and checkpoint.
 AttemptOptions attempt_options(const SupervisePlan& plan, const RunDirectory& run, const JobSpec& job,
                                int64_t last_step);
+/// Chooses for each node of the attempt the one that holds second copies of its memory, if the job wants
+/// them. Returns what they do not survive, one sentence; none: they survive the loss of any one node and of
+/// any one data-parallel replica.
+Problem place_second_copies(AttemptOptions& options, const SupervisePlan& plan, const JobSpec& job);
+
 /// The nodes of the attempt by name, with their ranks.
 std::vector<AttemptFile::Node> nodes_of_attempt(const AttemptOptions& options, const Fleet& fleet);
 /// The nodes of the attempt by their own host names, with the number of ranks on each.

@@ -83,6 +83,9 @@ void RunAttempts::begin(const StartAttempt& start, StopSignals& signals) {
   place_ranks(options, run_.plan, fleet, job.job, start.nodes);
   if (!parts_.source.is_reachable(fleet)) return parts_.recovery.memory_out_of_reach();
   options.holders = parts_.source.holders(fleet);
+  const Problem weakness = place_second_copies(options, run_.plan, job.job);
+  if (weakness.exists() && !last_)
+    run_.log.console().note("   second copies of the memory of nodes: " + weakness.text());
   if (last_) epochs_.restart(start, parts_.recovery.restarts());
   epochs_.begin(job.job);
   const LaunchInput input = launch_input(job.job, options);
@@ -97,8 +100,8 @@ void RunAttempts::begin(const StartAttempt& start, StopSignals& signals) {
 
 void RunAttempts::attach(StopSignals& signals) {
   const AttemptFile& file = *run_.plan.attach;
-  const StartAttempt start = start_of(file, widths_of(run_.plan.job),
-                                      run_.plan.start ? run_.plan.start->checkpoint : "");
+  const StartAttempt start =
+      start_of(file, widths_of(run_.plan.job), run_.plan.start ? run_.plan.start->checkpoint : "");
   AttemptOptions options = epochs_.options(at_width(run_.plan.job, start.width).job);
   options.attach = true;
   options.pmix = file.pmix;

@@ -37,11 +37,14 @@ IntervalReason reason_of(ckpt::IntervalBound bound) {
   ENSURE(false, "bound {}", int(bound));
 }
 
-std::string why(IntervalReason reason) {
+std::string why(IntervalReason reason, SaveTier tier) {
   switch (reason) {
-    case IntervalReason::every_steps: return ", as checkpoint.every_steps says";
+    case IntervalReason::every_steps:
+      return tier == SaveTier::partner ? ", as checkpoint.partner_every_steps says"
+                                       : ", as checkpoint.every_steps says";
     case IntervalReason::every_seconds: return ", as checkpoint.every_seconds says";
-    case IntervalReason::write_time: return ", as long as a save takes";
+    case IntervalReason::write_time:
+      return tier == SaveTier::partner ? ", four times as long as a save takes" : ", as long as a save takes";
     case IntervalReason::max_time: return ", the longest automatic interval";
     case IntervalReason::least_loss:
     case IntervalReason::min_steps: return "";
@@ -66,8 +69,8 @@ bool is_news(const SaveInterval& now, const SaveInterval& before) {
 
 std::string SaveInterval::text() const {
   return fmt::format("every {} ({}){}: a save costs {}, one failure in {}; loses {:.2g} %",
-                     count_of(steps, "step"), seconds_text(interval_s), why(reason), seconds_text(cost_s),
-                     seconds_text(mtbf_s), loss * 100);
+                     count_of(steps, "step"), seconds_text(interval_s), why(reason, tier),
+                     seconds_text(cost_s), seconds_text(mtbf_s), loss * 100);
 }
 
 std::string ShortInterval::text() const {
@@ -91,6 +94,14 @@ SaveRule directory_rule(const CheckpointSpec& checkpoint) {
           .every_s = checkpoint.every_seconds,
           .milestone_steps = checkpoint.keep_every_steps,
           .automatic = checkpoint.interval == SaveIntervalChoice::automatic};
+}
+
+SaveRule partner_rule(const CheckpointSpec& checkpoint) {
+  return {.tier = SaveTier::partner,
+          .every_steps = checkpoint.partner_every_steps,
+          .automatic = checkpoint.partner_every_steps == 0,
+          .waits = false,
+          .rest = 4};
 }
 
 double assumed_mtbf_s(int nodes) {
@@ -195,7 +206,10 @@ std::optional<SaveInterval> SaveCalendar::decide(const Tier& tier, double now_s)
                         .observed_s = facts.observed_s};
   if (rule.automatic) {
     const double longest_s = rule.every_s > 0 ? rule.every_s : kLongestAutomaticS;
-    const ckpt::IntervalDecision best = ckpt::decide_interval(facts, {.min_steps = 1, .max_s = longest_s});
+    ckpt::IntervalFacts with_rest = facts;
+    with_rest.write_s *= rule.rest;
+    const ckpt::IntervalDecision best =
+        ckpt::decide_interval(with_rest, {.min_steps = 1, .max_s = longest_s});
     interval.reason = reason_of(best.bound);
     interval.steps = best.steps;
   } else {

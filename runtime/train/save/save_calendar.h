@@ -43,9 +43,13 @@ struct SaveRule {
   int64_t milestone_steps = 0;  ///< also after steps divisible by it; 0: none
   bool automatic = false;       ///< after the steps that lose the least time; every_s is the longest interval
   bool waits = true;            ///< training waits until a save is safe
+  double rest = 1;  ///< an automatic interval is at least so many times as long as a save takes
 };
 /// The rule of checkpoint.* for the run's folder of checkpoints.
 SaveRule directory_rule(const CheckpointSpec& checkpoint);
+
+/// The rule for copies in the memory of the partner.
+SaveRule partner_rule(const CheckpointSpec& checkpoint);
 
 /// The mean time between failures of a run on `nodes` nodes, before anything is observed. A node of a large
 /// cluster fails about twice a year (419 interruptions in 54 days on 2048 nodes: Llama 3, arXiv:2407.21783,

@@ -9,7 +9,9 @@ SaveDecider::SaveDecider(Options options, Clock& clock) : options_(std::move(opt
   const double given_s = options_.checkpoint.mtbf_seconds;
   SaveRule rule = directory_rule(options_.checkpoint);
   rule.waits = options_.waits;
-  calendar_.emplace(std::vector{rule}, options_.history,
+  std::vector<SaveRule> rules{rule};
+  if (options_.has_partner) rules.push_back(partner_rule(options_.checkpoint));
+  calendar_.emplace(std::move(rules), options_.history,
                     SaveCalendar::Start{.step = options_.step,
                                         .now_s = clock.monotonic_s(),
                                         .mtbf_s = given_s > 0 ? given_s : assumed_mtbf_s(options_.nodes),
@@ -27,21 +29,24 @@ void SaveDecider::stepped(double seconds) {
   report();
 }
 
-void SaveDecider::count(int64_t step, bool to_directory, const std::function<void()>& stage) {
+void SaveDecider::count(int64_t step, const std::function<SaveTargets()>& stage) {
   const double began_s = clock_.monotonic_s();
-  stage();
-  if (!calendar_ || !to_directory) return;
-  calendar_->began(SaveTier::directory, step, began_s);
+  const SaveTargets begun = stage();
+  if (!calendar_ || !begun.leaves_node()) return;
+  if (begun.partner) calendar_->began(SaveTier::partner, step, began_s);
+  if (begun.directory) calendar_->began(SaveTier::directory, step, began_s);
+  farthest_ = begun.directory ? SaveTier::directory : SaveTier::partner;
   began_s_ = began_s;
   stall_s_ = clock_.monotonic_s() - began_s;
 }
 
 void SaveDecider::fenced(double waited_s, bool writes) {
   if (!calendar_) return;
-  if (stall_s_) calendar_->cost(SaveTier::directory, *stall_s_ + waited_s);
+  // Training waits for the copy in the node's memory, which is made also without a partner.
+  if (stall_s_) calendar_->cost(farthest_, farthest_ == SaveTier::partner ? 0 : *stall_s_ + waited_s);
   stall_s_.reset();
   if (!began_s_ || writes) return;
-  calendar_->safe(SaveTier::directory, clock_.monotonic_s() - *began_s_);
+  calendar_->safe(farthest_, clock_.monotonic_s() - *began_s_);
   began_s_.reset();
 }
 

@@ -7,6 +7,7 @@
 
 #include "runtime/base/file_system.h"
 #include "runtime/train/save/save_calendar.h"
+#include "runtime/train/save/saver.h"
 
 namespace trainctl {
 
@@ -18,8 +19,9 @@ class SaveDecider {
     CheckpointSpec checkpoint;
     std::vector<SaveHistory> history;
     int nodes = 1;
-    int64_t step = 0;   ///< completed steps at the start
-    bool waits = true;  ///< training waits for saves to the directory
+    int64_t step = 0;          ///< completed steps at the start
+    bool waits = true;         ///< training waits for saves to the directory
+    bool has_partner = false;  ///< copies go to the memory of another node, too
     std::function<void(const SaveInterval&)> decided;
     std::function<void(const ShortInterval&)> warned;
   };
@@ -30,11 +32,11 @@ class SaveDecider {
   double due(int64_t step) const;
   /// A step has ended that took `seconds` without saves and evaluation.
   void stepped(double seconds);
-  /// Calls `stage`, which begins the saves after `step`. `to_directory`: one of them goes to the directory;
-  /// while a rank still writes there, none does, and a save that is due by time stays due.
-  void count(int64_t step, bool to_directory, const std::function<void()>& stage);
+  /// Calls `stage`, which begins the saves after `step` and returns where they go. A save that is left out and
+  /// is due by time stays due.
+  void count(int64_t step, const std::function<SaveTargets()>& stage);
   /// Training has waited for `waited_s` until the copies of the last save were complete. `writes`: some rank
-  /// still writes to the directory.
+  /// still writes to the directory or to its partner.
   void fenced(double waited_s, bool writes);
 
  private:
@@ -42,7 +44,9 @@ class SaveDecider {
   const Options options_;
   Clock& clock_;
   std::optional<SaveCalendar> calendar_;
-  /// Of the newest save to the directory: when it began, what it has cost; nullopt when that is known.
+  /// Of the newest save beyond the memory of the node: where it goes, when it began, what it has cost; nullopt
+  /// when that is known.
+  SaveTier farthest_ = SaveTier::directory;
   std::optional<double> began_s_, stall_s_;
 };
 

@@ -9,13 +9,14 @@
 
 namespace trainctl {
 
-/// Where a save is kept: the memory of the node, the run's folder of checkpoints, an object store.
-enum class SaveTier { memory, directory, store };
+/// Where a save is kept: the memory of the node, that of its partner, the run's folder of checkpoints, an
+/// object store.
+enum class SaveTier { memory, partner, directory, store };
 template <>
 struct Words<SaveTier> {
-  static constexpr std::string_view list[] = {"memory", "directory", "store"};
+  static constexpr std::string_view list[] = {"memory", "partner", "directory", "store"};
 };
-inline constexpr int kSaveTiers = 3;
+inline constexpr int kSaveTiers = 4;
 
 /// What decided an interval: the field of the spec that gives it, or the bound of the automatic decision.
 enum class IntervalReason { every_steps, every_seconds, least_loss, min_steps, write_time, max_time };

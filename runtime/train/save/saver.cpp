@@ -8,6 +8,7 @@
 #include <mutex>
 #include <optional>
 #include <thread>
+#include <utility>
 
 #include "ckpt/shard_layout.h"
 #include "runtime/base/error.h"
@@ -16,9 +17,10 @@
 
 namespace trainctl {
 
-SaveTargets decide(const SaveTargets& due, const SavesUnderWay& under_way, bool newest_is_written) {
+SaveTargets decide(const SaveTargets& due, const SavesUnderWay& under_way, const LeavingSave& leaving) {
   if (!under_way.writing) return due;
-  return {.memory = due.any() && (newest_is_written || !under_way.holds), .directory = false};
+  if (due.directory && !leaving.to_directory) return {.memory = due.memory, .directory = true};
+  return {.memory = due.any() && (leaving.is_newest || !under_way.holds)};
 }
 
 namespace {
@@ -48,18 +50,27 @@ std::string failure_of(Work work) {
 struct Saver::Shared {
   struct Copy {
     ckpt::StateInfo state;
-    int64_t number = -1;  ///< of the save to the directory; -1: memory only
+    bool to_partner = false;
+    int64_t number = -1;  ///< of the save to the directory; -1: not there
     double began_s = 0;
     uint64_t changes = 0;  ///< of the state until then
+    /// Nothing waits for the save any more, and its slot may be overwritten.
+    std::shared_ptr<std::atomic<bool>> gave_up = std::make_shared<std::atomic<bool>>(false);
+    bool leaves_node() const { return to_partner || number >= 0; }
   };
   struct Write {
-    ckpt::StateInfo state;
+    Copy save;
     ckpt::Piece piece;
     std::unique_ptr<ckpt::StoredFiles> files;
   };
 
-  Shared(Options o, State s, Control& c, FileSystem& f, std::unique_ptr<ckpt::NodeMemory> m)
-      : options(std::move(o)), state(std::move(s)), control(c), fs(f), memory(std::move(m)) {
+  Shared(Options o, State s, Control& c, FileSystem& f, std::unique_ptr<ckpt::NodeMemory> m, OpenPartner p)
+      : options(std::move(o)),
+        state(std::move(s)),
+        control(c),
+        fs(f),
+        memory(std::move(m)),
+        open_partner(std::move(p)) {
     if (!memory) return;
     writer.emplace(*memory, ckpt::piece_file_name(options.rank, options.ranks), options.rank, options.ranks);
   }
@@ -70,7 +81,9 @@ struct Saver::Shared {
   FileSystem& fs;
   Clock& clock = real_clock();
   const std::unique_ptr<ckpt::NodeMemory> memory;
-  std::optional<ckpt::PieceWriter> writer;  // of the copying thread
+  const OpenPartner open_partner;
+  std::unique_ptr<ckpt::NodeMemory> partner;  // of the writing thread
+  std::optional<ckpt::PieceWriter> writer;    // of the copying thread
   std::thread copying, writing;
   std::atomic<uint64_t> changes = 0;  // of the state
   std::atomic<int64_t> newest = -1;
@@ -83,12 +96,12 @@ struct Saver::Shared {
   bool copy_under_way = false;  // until the source is no longer needed
   bool copier_busy = false;     // until the copy is compared as well
   std::optional<Write> to_write;
-  std::optional<Copy> to_directory;  // the save to the directory that is under way, from stage() on
-  bool handed_in = false;            // of that save: by the thread that wrote it, or because it was given up
-  std::atomic<bool> gave_up = false;
+  std::optional<Copy> leaving;  // the save to the partner or the directory that is under way, from stage() on
+  bool handed_in = false;       // of that save: by the thread that wrote it, or because it was given up
 
   // Of the main thread.
-  int64_t saves = 0, last_staged = -1, last_to_directory = -1;
+  int64_t saves = 0, last_staged = -1, last_leaving = -1;
+  bool last_leaving_to_directory = false;
 
   // A read from a slot and the decision to overwrite it must not happen at once.
   std::mutex slot;
@@ -97,7 +110,10 @@ struct Saver::Shared {
   void run_writing();
   void copy(const Copy& job);
   void write(Write& job);
-  void finish_directory(ckpt::ShardReceipt receipt, const std::string& failure);
+  void send_to_partner(Write& job);
+  ckpt::ShardReceipt write_to_directory(Write& job);
+  std::function<void(const std::function<void()>&)> guarded_reads(const Copy& save);
+  void finish(const Copy& save, ckpt::ShardReceipt receipt, const std::string& failure);
   void write_from_state(const ckpt::StateInfo& info, int64_t number);
   std::unique_ptr<ckpt::SavingFiles> saving_files(FileSystem& files, const ckpt::StateInfo& info);
   void hand_in(const ckpt::StateInfo& info, int64_t number, ckpt::ShardReceipt receipt,
@@ -115,6 +131,8 @@ struct Saver::Shared {
   }
   /// The write that is under way has failed: nothing waits for it any more.
   void give_up(const std::string& why);
+  /// A copy to the partner that is under way ends for a checkpoint. The partner keeps the copy before.
+  void make_way();
   bool wait_until_idle(double limit_s);
 };
 
@@ -161,25 +179,24 @@ void Saver::Shared::copy(const Copy& job) {
     if (!failure.empty()) newest = -1;
   }
   if (!failure.empty()) report(EventKind::save_failed, job.state.step, "memory", failure);
-  if (job.number < 0) return;
-  if (!failure.empty()) return finish_directory({}, failure);
+  if (!job.leaves_node()) return;
+  if (!failure.empty()) return finish(job, {}, failure);
   const std::lock_guard lock(mutex);
-  to_write = Write{.state = job.state, .piece = std::move(piece), .files = std::move(files)};
+  to_write = Write{.save = job, .piece = std::move(piece), .files = std::move(files)};
   changed.notify_all();
 }
 
-/// Hands in for the save to the directory, unless it was given up, and makes way for the next.
-void Saver::Shared::finish_directory(ckpt::ShardReceipt receipt, const std::string& failure) {
+/// Hands in for a save to the directory, and makes way for the next, unless the save was given up.
+void Saver::Shared::finish(const Copy& save, ckpt::ShardReceipt receipt, const std::string& failure) {
   Lock lock(mutex);
-  if (!handed_in) {
-    handed_in = true;
-    const Copy save = *to_directory;
+  // It has made way for another.
+  if (!leaving || leaving->gave_up != save.gave_up) return;
+  if (!std::exchange(handed_in, true) && save.number >= 0) {
     lock.unlock();
     hand_in(save.state, save.number, std::move(receipt), failure, save.began_s);
     lock.lock();
   }
-  to_directory.reset();
-  gave_up = false;
+  leaving.reset();
   changed.notify_all();
 }
 
@@ -201,16 +218,38 @@ void Saver::Shared::run_writing() {
 }
 
 void Saver::Shared::write(Write& job) {
+  if (job.save.to_partner) {
+    const std::string failure = failure_of([&] { send_to_partner(job); });
+    if (!failure.empty()) {
+      partner.reset();  // what it holds is not known
+      if (!ending && !*job.save.gave_up)
+        report(EventKind::save_failed, job.save.state.step, "partner", failure);
+    }
+  }
   ckpt::ShardReceipt receipt;
-  const std::string failure = failure_of([&] {
-    const auto saving = saving_files(fs, job.state);
-    receipt = ckpt::write_piece(*job.files, job.piece, *saving, [&](const std::function<void()>& read) {
-      const std::lock_guard lock(slot);
-      if (gave_up || ending) throw GivenUp("the write to the directory was given up");
-      read();
-    });
-  });
-  finish_directory(std::move(receipt), failure);
+  std::string failure;
+  if (job.save.number >= 0) failure = failure_of([&] { receipt = write_to_directory(job); });
+  finish(job.save, std::move(receipt), failure);
+}
+
+/// Reads from the slot of a save, while it may not be overwritten.
+std::function<void(const std::function<void()>&)> Saver::Shared::guarded_reads(const Copy& save) {
+  return [this, gave_up = save.gave_up](const std::function<void()>& read) {
+    const std::lock_guard lock(slot);
+    if (*gave_up || ending) throw GivenUp("the write was given up");
+    read();
+  };
+}
+
+void Saver::Shared::send_to_partner(Write& job) {
+  if (!partner) partner = open_partner(memory->size());
+  ckpt::copy_piece(*job.files, job.piece, *partner,
+                   fmt::format("the partner's copy of rank {}", options.rank), guarded_reads(job.save));
+}
+
+ckpt::ShardReceipt Saver::Shared::write_to_directory(Write& job) {
+  const auto saving = saving_files(fs, job.save.state);
+  return ckpt::write_piece(*job.files, job.piece, *saving, guarded_reads(job.save));
 }
 
 void Saver::Shared::give_up(const std::string& why) {
@@ -218,11 +257,20 @@ void Saver::Shared::give_up(const std::string& why) {
   {
     // From here on nothing is read from its slot.
     const std::scoped_lock locks(slot, mutex);
-    if (!to_directory || handed_in) return;
-    gave_up = handed_in = true;
-    save = *to_directory;
+    if (!leaving || handed_in) return;
+    handed_in = true;
+    save = *leaving;
+    *save.gave_up = true;
   }
+  if (save.number < 0) return report(EventKind::save_failed, save.state.step, "partner", why);
   hand_in(save.state, save.number, {}, why, save.began_s);
+}
+
+void Saver::Shared::make_way() {
+  const std::scoped_lock locks(slot, mutex);
+  if (!leaving) return;
+  *leaving->gave_up = true;
+  leaving.reset();
 }
 
 // ---- writing from the state itself
@@ -256,9 +304,9 @@ void Saver::Shared::write_from_state(const ckpt::StateInfo& info, int64_t number
 // ---- the main thread
 
 Saver::Saver(Options options, State state, Control& control, FileSystem& fs,
-             std::unique_ptr<ckpt::NodeMemory> memory)
-    : shared_(
-          std::make_shared<Shared>(std::move(options), std::move(state), control, fs, std::move(memory))) {
+             std::unique_ptr<ckpt::NodeMemory> memory, OpenPartner partner)
+    : shared_(std::make_shared<Shared>(std::move(options), std::move(state), control, fs, std::move(memory),
+                                       std::move(partner))) {
   if (!shared_->memory) return;
   shared_->copying = std::thread([s = shared_.get()] { s->run_copying(); });
   shared_->writing = std::thread([s = shared_] { s->run_writing(); });
@@ -284,50 +332,58 @@ Saver::~Saver() {
 }
 
 bool Saver::has_memory() const { return shared_->memory != nullptr; }
+bool Saver::has_partner() const { return has_memory() && shared_->open_partner; }
 int64_t Saver::newest_copy() const { return shared_->newest; }
 int64_t Saver::newest_staged() const { return shared_->last_staged; }
 
 SavesUnderWay Saver::under_way() const {
   Shared& s = *shared_;
-  double began_s = 0;
+  double began_s = 0, limit_s = s.options.write_timeout_s;
   {
     const std::lock_guard lock(s.mutex);
-    if (!s.to_directory) return {};
-    if (s.gave_up) return {.writing = true, .holds = false};
-    began_s = s.to_directory->began_s;
+    if (!s.leaving) return {};
+    if (*s.leaving->gave_up) return {.writing = true, .holds = false};
+    began_s = s.leaving->began_s;
+    if (s.leaving->number < 0) limit_s = s.options.partner_timeout_s;
   }
-  if (s.clock.monotonic_s() - began_s <= s.options.write_timeout_s) return {.writing = true, .holds = true};
-  s.give_up(fmt::format("not written after {:.1f} s", s.options.write_timeout_s));
+  if (s.clock.monotonic_s() - began_s <= limit_s) return {.writing = true, .holds = true};
+  s.give_up(fmt::format("not written after {:.1f} s", limit_s));
   return {.writing = true, .holds = false};
 }
 
-void Saver::stage(const ckpt::StateInfo& state, const SaveTargets& due, const SavesUnderWay& any_rank) {
+SaveTargets Saver::stage(const ckpt::StateInfo& state, const SaveTargets& due,
+                         const SavesUnderWay& any_rank) {
   Shared& s = *shared_;
   if (!s.memory) {
-    if (!due.directory) return;
-    return s.write_from_state(state, s.saves++);
+    if (due.directory) s.write_from_state(state, s.saves++);
+    return {.directory = due.directory};
   }
-  const SaveTargets now = decide(due, any_rank, s.last_staged == s.last_to_directory);
+  const SaveTargets now =
+      decide(due, any_rank,
+             {.is_newest = s.last_staged == s.last_leaving, .to_directory = s.last_leaving_to_directory});
   if (due.directory && !now.directory && s.options.rank == 0)
     s.report(EventKind::save_superseded, state.step, "directory",
-             fmt::format("the checkpoint of step {} is still being written", s.last_to_directory));
-  if (!now.any()) return;
+             fmt::format("the save of step {} is still being written", s.last_leaving));
+  if (!now.any()) return now;
   fence();
+  if (now.leaves_node()) s.make_way();
   s.last_staged = state.step;
-  if (now.directory) s.last_to_directory = state.step;
+  if (now.leaves_node()) s.last_leaving = state.step, s.last_leaving_to_directory = now.directory;
   const std::lock_guard lock(s.mutex);
-  ENSURE(!now.directory || !s.to_directory, "step {} while step {} is being written", state.step,
-         s.to_directory->state.step);
+  ENSURE(!now.leaves_node() || !s.leaving, "step {} while step {} is being written", state.step,
+         s.leaving->state.step);
   s.to_copy = {.state = state,
+               .to_partner = now.partner,
                .number = now.directory ? s.saves++ : -1,
                .began_s = s.clock.monotonic_s(),
                .changes = s.changes};
   s.copy_under_way = true;
-  if (now.directory) {
-    s.to_directory = s.to_copy;
+  if (now.leaves_node()) {
+    s.leaving = s.to_copy;
     s.handed_in = false;
   }
   s.changed.notify_all();
+  return now;
 }
 
 void Saver::fence() {
@@ -340,7 +396,7 @@ void Saver::state_changes() { ++shared_->changes; }
 bool Saver::Shared::wait_until_idle(double limit_s) {
   Lock lock(mutex);
   return changed.wait_for(lock, std::chrono::duration<double>(limit_s),
-                          [this] { return !copy_under_way && !copier_busy && !to_copy && !to_directory; });
+                          [this] { return !copy_under_way && !copier_busy && !to_copy && !leaving; });
 }
 
 bool Saver::finish() {

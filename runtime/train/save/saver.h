@@ -1,13 +1,14 @@
 // Saver saves the state of a rank while training goes on: first a copy in the memory of the node, then from
-// that copy the shard of a checkpoint in the run's directory.
+// that copy a second one in the memory of another node (the partner) and the shard of a checkpoint in the
+// run's directory.
 //
 //     step S ──optimizer──┐ stage                     step S+1: fence ──optimizer
 //     main thread         └── forward and backward of S+1 ──┘
 //     copying thread      copy and hash ─ seal ─┤ read back and compare
-//     writing thread                               └─ write ─ sync ─ Control::hand_in
+//     writing thread                               └─ partner ─ write ─ sync ─ Control::hand_in
 //
 // A copy goes into the slot of the node's memory (ckpt/pieces.h) that neither holds the newest copy nor is
-// being written to the directory. While some rank still writes, a save that needs its slot is left out on
+// being written to the partner or the directory. While some rank still writes, a save that needs its slot is left out on
 // every rank (decide); a write that has begun is never given up for a newer one, or slow disks would never
 // get a whole checkpoint. Without slots, stage() writes to the directory before it returns.
 //
@@ -27,30 +28,37 @@ namespace trainctl {
 
 /// Where a state is saved.
 struct SaveTargets {
-  bool memory = false, directory = false;
-  bool any() const { return memory || directory; }
+  bool memory = false, partner = false, directory = false;
+  bool any() const { return memory || partner || directory; }
+  bool leaves_node() const { return partner || directory; }
   bool operator==(const SaveTargets&) const = default;
 };
 
 /// What one rank, or any rank of all, has under way when the next save is due.
 struct SavesUnderWay {
-  bool writing = false;  ///< a copy is being written to the directory
+  bool writing = false;  ///< a copy is being written to the partner or the directory
   bool holds = false;    ///< and its slot must not be overwritten: the write has not exceeded its time
+};
+
+/// The save that was begun last of those that leave the node; the same on every rank.
+struct LeavingSave {
+  bool is_newest = false;     ///< its copy is the newest, so the other slot is free
+  bool to_directory = false;  ///< false: only to the partner; it makes way for a checkpoint
 };
 
 /// The targets of the save that is due now. Pure: every rank decides the same from the same inputs, so that
 /// the slots of all ranks hold the same steps.
-///   under_way         of any rank
-///   newest_is_written the newest copy is the one that is being written, so the other slot is free
-SaveTargets decide(const SaveTargets& due, const SavesUnderWay& under_way, bool newest_is_written);
+///   under_way   of any rank
+SaveTargets decide(const SaveTargets& due, const SavesUnderWay& under_way, const LeavingSave& leaving);
 
 class Saver {
  public:
   struct Options {
     int rank = 0, ranks = 1;
     std::string checkpoint_dir;
-    double write_timeout_s = 600;  ///< a write that takes longer counts as failed and gives its slot free
-    double exit_timeout_s = 60;    ///< the longest wait for writes under way at the end
+    double write_timeout_s = 600;   ///< a write that takes longer counts as failed and gives its slot free
+    double partner_timeout_s = 60;  ///< the same for a copy to the partner
+    double exit_timeout_s = 60;     ///< the longest wait for writes under way at the end
   };
   /// The rank's part of the state. `chunks` and `source` are used by the copying thread between stage() and
   /// the end of fence(), else by the main thread.
@@ -62,19 +70,23 @@ class Saver {
     std::function<void(uint64_t)> written = {};
   };
   /// `control` and `fs` must outlive it, and all threads that a disk does not let go: see ~Saver. `memory`:
-  /// the rank's two slots; null: none.
+  /// the rank's two slots; null: none. `partner`: opens the memory of the partner, with the same number of
+  /// bytes, or throws Error(kIo); it is called again after a failure. Empty: there is no partner.
+  using OpenPartner = std::function<std::unique_ptr<ckpt::NodeMemory>(uint64_t bytes)>;
   Saver(Options options, State state, Control& control, FileSystem& fs,
-        std::unique_ptr<ckpt::NodeMemory> memory);
+        std::unique_ptr<ckpt::NodeMemory> memory, OpenPartner partner = {});
   /// Ends both threads. A write that hangs for longer than exit_timeout_s is left to itself.
   ~Saver();
   Saver(const Saver&) = delete;
   Saver& operator=(const Saver&) = delete;
 
   bool has_memory() const;
+  bool has_partner() const;
   SavesUnderWay under_way() const;
-  /// Begins to save `state` where `due` says, as far as decide() allows. Every rank makes the same calls.
+  /// Begins to save `state` where `due` says, as far as decide() allows. Returns where it is saved. Every rank
+  /// makes the same calls.
   ///   any_rank   under_way() of all ranks together, taken in this step
-  void stage(const ckpt::StateInfo& state, const SaveTargets& due, const SavesUnderWay& any_rank);
+  SaveTargets stage(const ckpt::StateInfo& state, const SaveTargets& due, const SavesUnderWay& any_rank);
   /// Waits until the copy is done. Call it before the state changes.
   void fence();
   /// The state changes now. A copy that is still being made is void: save_failed.

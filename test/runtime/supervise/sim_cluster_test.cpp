@@ -50,6 +50,7 @@ TEST_CASE("histories of a simulated cluster keep every invariant", "[sim_cluster
     sum.takeovers += result.takeovers;
     sum.partly_attached += result.partly_attached;
     sum.memory_loads += result.memory_loads;
+    sum.memory_loads_of_other_widths += result.memory_loads_of_other_widths;
   }
   REQUIRE(failures == 0);
   // The histories are about something.
@@ -65,6 +66,7 @@ TEST_CASE("histories of a simulated cluster keep every invariant", "[sim_cluster
   CHECK(sum.takeovers > n / 10);
   CHECK(sum.partly_attached > n / 100);
   CHECK(sum.memory_loads > n / 10);
+  CHECK(sum.memory_loads_of_other_widths > n / 100);
 }
 
 TEST_CASE("a history is the same each time, event by event", "[sim_cluster]") {

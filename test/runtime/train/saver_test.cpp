@@ -3,180 +3,37 @@
 // it is copied is never saved. A slow disk holds nothing up; a failing one fails saves only.
 // Method: the decision exhaustively; the Saver alone with a state in plain arrays, a source that blocks
 // until the test lets it go on, and a file system that blocks or fails; whole runs whose ranks are threads.
-#include <catch2/catch.hpp>
 #include <atomic>
-#include <condition_variable>
+#include <catch2/catch.hpp>
 #include <filesystem>
 #include <map>
-#include <mutex>
 #include <thread>
 
-#include "ckpt/pieces.h"
-#include "runtime/base/error.h"
-#include "runtime/base/json.h"
-#include "runtime/run/rank/thread_control.h"
-#include "runtime/train/save/saver.h"
-#include "test/support/power_loss_file_system.h"
-#include "test/support/temporary_folder.h"
+#include "test/runtime/train/saver_rig.h"
 #include "test/support/thread_run.h"
 
 using namespace trainctl;
 using namespace trainctl::test;
 
-namespace {
-
-/// Lets others wait until the test opens it; reports when somebody waits.
-class Gate {
- public:
-  void pass() {
-    std::unique_lock lock(mutex_);
-    ++waiting_;
-    changed_.notify_all();
-    changed_.wait(lock, [&] { return open_; });
-  }
-  void await_visitor() {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return waiting_ > 0; });
-  }
-  void open() {
-    const std::lock_guard lock(mutex_);
-    open_ = true;
-    changed_.notify_all();
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  int waiting_ = 0;
-  bool open_ = false;
-};
-
-/// Files in memory; the first file that is made waits at a gate, if there is one.
-class SlowFileSystem final : public FileSystem {
- public:
-  Gate* gate = nullptr;
-  PowerLossFileSystem below;
-
-  std::unique_ptr<File> create(const std::string& path) override {
-    if (gate && path.find(".safetensors") != std::string::npos) gate->pass();
-    return below.create(path);
-  }
-  std::unique_ptr<File> open_read(const std::string& path) override { return below.open_read(path); }
-  void make_directory(const std::string& path) override { below.make_directory(path); }
-  void rename(const std::string& from, const std::string& to) override { below.rename(from, to); }
-  bool try_rename_no_replace(const std::string& from, const std::string& to) override {
-    return below.try_rename_no_replace(from, to);
-  }
-  void remove_file(const std::string& path) override { below.remove_file(path); }
-  void remove_directory(const std::string& path) override { below.remove_directory(path); }
-  bool try_sync_directory(const std::string& path) override { return below.try_sync_directory(path); }
-  std::vector<std::string> list(const std::string& path) override { return below.list(path); }
-  bool exists(const std::string& path) override { return below.exists(path); }
-  bool is_directory(const std::string& path) override { return below.is_directory(path); }
-};
-
-/// Host chunks; before the first one it waits at a gate, if there is one.
-class GatedChunks final : public ckpt::ChunkSource {
- public:
-  Gate* gate = nullptr;
-  void read(std::span<const std::span<const std::byte>> chunks, const Take& take) override {
-    if (gate) gate->pass();
-    ckpt::host_chunks().read(chunks, take);
-  }
-};
-
-/// The Saver of the only rank, with a state of one tensor.
-struct Rig {
-  explicit Rig(double write_timeout_s = 600, bool with_memory = true, double exit_timeout_s = 600,
-               std::string spec_text = "{}")
-      : spec(std::move(spec_text)) {
-    controls =
-        make_thread_control(1, fs, "/ckpt", 100, nullptr, [this](EventKind kind, const std::string& json) {
-          const std::lock_guard lock(mutex);
-          events.push_back(fmt::format("{} {}", word_of(kind), parse_json(json).value("step", int64_t(-1))));
-          reasons.push_back(parse_json(json).value("reason", ""));
-        });
-    slots = memory.path() + "/" + ckpt::piece_file_name(0, 1);
-    saver = std::make_unique<Saver>(
-        Saver::Options{.checkpoint_dir = "/ckpt",
-                       .write_timeout_s = write_timeout_s,
-                       .exit_timeout_s = exit_timeout_s},
-        Saver::State{.tensors = {{.name = "w", .shape = {4, 8}}},
-                     .chunks =
-                         [this] {
-                           return std::vector<ckpt::ChunkData>{{0, {0, 2, 0, 8}, values},
-                                                               {0, {2, 4, 0, 8}, values + 16}};
-                         },
-                     .source = &source},
-        *controls[0], fs,
-        with_memory ? ckpt::shared_memory(slots, ckpt::memory_for_pieces(sizeof values, 2, 1,
-                                                                         ckpt::text_bytes(info(0))))
-                    : nullptr);
-  }
-  ~Rig() { saver.reset(); }
-
-  ckpt::StateInfo info(int64_t step) const {
-    return {.run_id = "r", .epoch = 1, .step = step, .resolved_spec_json = spec};
-  }
-  /// One step of training: the fence, the change of the state, the save.
-  void step(int64_t number, SaveTargets due) {
-    saver->fence();
-    const SavesUnderWay under_way = saver->under_way();
-    change(number);
-    saver->stage(info(number), due, under_way);
-  }
-  void change(int64_t number) {
-    saver->state_changes();
-    for (float& value : values) value = float(number);
-  }
-  std::vector<int64_t> copies() {
-    std::vector<int64_t> steps;
-    for (const auto& piece : ckpt::list_pieces(real_file_system(), memory.path())) {
-      INFO(piece.problem);
-      REQUIRE(piece.piece);
-      steps.push_back(piece.step);
-    }
-    return steps;
-  }
-  std::vector<int64_t> saved() { return ckpt::list_steps(fs.below, "/ckpt"); }
-  bool has_event(const std::string& event) {
-    const std::lock_guard lock(mutex);
-    return std::find(events.begin(), events.end(), event) != events.end();
-  }
-  bool is_whole(int64_t step) {
-    const auto checkpoint = ckpt::Checkpoint::open(fs.below, ckpt::step_directory("/ckpt", step));
-    float read[32];
-    checkpoint->read("w", ckpt::Role::master, {0, 4, 0, 8}, read);
-    return std::all_of(std::begin(read), std::end(read), [&](float value) { return value == float(step); });
-  }
-
-  TemporaryFolder memory{"saver", "/dev/shm"};
-  SlowFileSystem fs;
-  GatedChunks source;
-  const std::string spec;
-  float values[32] = {};
-  std::mutex mutex;
-  std::vector<std::string> events, reasons;
-  std::string slots;
-  std::vector<std::unique_ptr<Control>> controls;
-  std::unique_ptr<Saver> saver;
-};
-
-constexpr SaveTargets kMemory{.memory = true}, kDirectory{.directory = true}, kBoth{true, true};
-
-}  // namespace
-
 TEST_CASE("what is saved while a write is under way", "[saver]") {
   const auto nothing = SaveTargets{};
-  for (const SaveTargets& due : {nothing, kMemory, kDirectory, kBoth})
-    for (const bool newest_is_written : {false, true}) {
-      CHECK(decide(due, {}, newest_is_written) == due);
+  for (const SaveTargets& due : {nothing, kMemory, kDirectory, kBoth, kPartner, kAll})
+    for (const bool is_newest : {false, true}) {
+      const LeavingSave leaving{.is_newest = is_newest, .to_directory = true};
+      CHECK(decide(due, {}, leaving) == due);
       // The directory waits for the write; a copy is made where it overwrites neither the copy that is being
       // written nor the newest one.
-      CHECK(decide(due, {.writing = true, .holds = true}, newest_is_written) ==
-            (due.any() && newest_is_written ? kMemory : nothing));
-      CHECK(decide(due, {.writing = true, .holds = false}, newest_is_written) ==
-            (due.any() ? kMemory : nothing));
+      CHECK(decide(due, {.writing = true, .holds = true}, leaving) ==
+            (due.any() && is_newest ? kMemory : nothing));
+      CHECK(decide(due, {.writing = true, .holds = false}, leaving) == (due.any() ? kMemory : nothing));
+      // A copy to the partner makes way for a checkpoint, and for nothing else.
+      const LeavingSave to_partner{.is_newest = is_newest};
+      CHECK(decide(due, {}, to_partner) == due);
+      for (const bool holds : {false, true})
+        CHECK(decide(due, {.writing = true, .holds = holds}, to_partner) ==
+              (due.directory                              ? SaveTargets{.memory = due.memory, .directory = true}
+               : due.any() && (is_newest || !holds) ? kMemory
+                                                          : nothing));
     }
 }
 

@@ -34,7 +34,8 @@ struct NodeWithPieces {
         {.name = "w", .role = ckpt::Role::master, .dtype = DType::f32, .shape = {64, 8}}};
     for (const int64_t step : {7, 8}) {
       values.assign(512, float(step));
-      const std::vector<ckpt::ChunkData> chunks{{0, {0, 64, 0, 8}, reinterpret_cast<std::byte*>(values.data())}};
+      const std::vector<ckpt::ChunkData> chunks{
+          {0, {0, 64, 0, 8}, reinterpret_cast<std::byte*>(values.data())}};
       writer.copy({.run_id = "r", .epoch = 1, .step = step}, tensors, chunks);
       writer.seal();
     }
@@ -142,14 +143,122 @@ TEST_CASE("ranks learn from their node where the pieces of other nodes are", "[p
   const std::string other = node.folder + "-other";
   std::filesystem::create_directory(other);
   real_file_system().replace_text(
-      other + "/holders.json",
-      wire::PieceHolders{{{.server = server.address(), .ranks = {{0, 1}, {2, 1}}}}}.to_json());
+      other + "/other-memories.json",
+      wire::OtherMemories{.holders = {{.server = server.address(), .ranks = {{0, 1}, {2, 1}}}},
+                          .partner = server.address()}
+          .to_json());
   const auto elsewhere = pieces_elsewhere(real_file_system(), other, 4, kLimitS);
+  const auto partner =
+      partner_memory(real_file_system(), other, {.rank = 3, .ranks = 4, .epoch = 1}, kLimitS);
   std::filesystem::remove_all(other);
+  CHECK_THAT(why_not([&] { partner(4096); }), Contains("holds no copies of rank 3 in epoch 1"));
+  server.begin_epoch(1, {3, 1});
+  CHECK(partner(4096)->size() == 4096);
   const auto found = elsewhere(2);
   REQUIRE(found.size() == 2);
   CHECK(found[0].step == 8);
   CHECK(found[0].piece);
   CHECK_THAT(why_not([&] { elsewhere(1); }), Contains("no node holds the piece of rank 1"));
   CHECK_THAT(why_not([&] { elsewhere(0); }), Contains("No such file"));
+}
+
+namespace {
+
+std::vector<std::byte> all_of(ckpt::NodeMemory& memory) {
+  std::vector<std::byte> bytes(memory.size());
+  memory.read(0, bytes);
+  return bytes;
+}
+
+}  // namespace
+
+TEST_CASE("a rank's pieces are copied to its partner whole, newest last", "[piece_server]") {
+  const NodeWithPieces node;
+  const std::string there = node.folder + "-partner";
+  std::filesystem::create_directory(there);
+  PieceServer server("127.0.0.1");
+  server.set_folder(there);
+  server.begin_epoch(4, {2, 2});
+  const PieceOfRank rank{.rank = 2, .ranks = 4, .epoch = 4};
+  const auto here = ckpt::list_pieces(real_file_system(), node.folder);
+  const auto read = [](const std::function<void()>& act) { act(); };
+  {
+    const auto partner = remote_memory_to_write(server.address(), rank, here[0].memory->size(), kLimitS);
+    for (const size_t i : {1, 0}) ckpt::copy_piece(*here[i].open(), *here[i].piece, *partner, "a copy", read);
+  }
+  const auto copies = ckpt::list_pieces(real_file_system(), there);
+  REQUIRE(copies.size() == 2);
+  for (size_t i = 0; i < 2; ++i) {
+    INFO(copies[i].problem);
+    REQUIRE(copies[i].piece);
+    CHECK(copies[i].step == here[i].step);
+    const std::string& shard = here[i].piece->receipt.file;
+    CHECK(copies[i].open()->read_text(shard) == here[i].open()->read_text(shard));
+  }
+
+  // A copy that breaks off leaves the newest one as it is.
+  const auto partner = remote_memory_to_write(server.address(), rank, here[0].memory->size(), kLimitS);
+  const auto broken = [](const std::function<void()>&) { throw Error(ErrorCode::kIo, "broken off"); };
+  CHECK_THAT(why_not([&] { ckpt::copy_piece(*here[1].open(), *here[1].piece, *partner, "a copy", broken); }),
+             Contains("broken off"));
+  partner->sync();
+  const auto left = ckpt::list_pieces(real_file_system(), there);
+  REQUIRE(left.size() == 1);
+  CHECK((left[0].step == 8 && left[0].piece));
+  std::filesystem::remove_all(there);
+}
+
+TEST_CASE("what an older epoch writes after the next has begun is refused", "[piece_server]") {
+  const NodeWithPieces node;
+  PieceServer server("127.0.0.1");
+  server.set_folder(node.folder);
+  server.begin_epoch(4, {2, 1});
+  const uint64_t bytes = ckpt::list_pieces(real_file_system(), node.folder).at(0).memory->size();
+  const auto writer =
+      remote_memory_to_write(server.address(), {.rank = 2, .ranks = 4, .epoch = 4}, bytes, kLimitS);
+  const std::vector<std::byte> ones(64, std::byte(1));
+  writer->write(0, ones);
+  writer->sync();
+  const auto memory = ckpt::open_shared_memory(node.folder + "/" + ckpt::piece_file_name(2, 4));
+  const auto before = all_of(*memory);
+  CHECK(before[0] == std::byte(1));
+
+  server.begin_epoch(5, {2, 1});
+  const std::vector<std::byte> twos(64, std::byte(2));
+  CHECK_THAT(why_not([&] {
+               writer->write(0, twos);
+               writer->sync();
+             }),
+             Contains("epoch 4 is over, epoch 5 runs"));
+  CHECK(all_of(*memory) == before);
+  const auto open = [&](int rank, uint64_t epoch, uint64_t size) {
+    return why_not([&] {
+      remote_memory_to_write(server.address(), {.rank = rank, .ranks = 4, .epoch = epoch}, size, kLimitS);
+    });
+  };
+  CHECK_THAT(open(2, 4, bytes), Contains("holds no copies of rank 2 in epoch 4"));
+  CHECK_THAT(open(2, 6, bytes), Contains("epoch 6"));
+  CHECK_THAT(open(3, 5, bytes), Contains("rank 3"));
+  CHECK_THAT(open(2, 5, uint64_t(1) << 60), Contains("memory there"));
+  CHECK_THAT(open(2, 5, 0), Contains("memory there"));
+  CHECK(open(2, 5, bytes).empty());
+}
+
+TEST_CASE("a reader cannot write", "[piece_server]") {
+  using namespace pieces;
+  const NodeWithPieces node;
+  PieceServer server("127.0.0.1");
+  server.set_folder(node.folder);
+  server.begin_epoch(1, {2, 1});
+  const auto memory = ckpt::open_shared_memory(node.folder + "/" + ckpt::piece_file_name(2, 4));
+  const auto before = all_of(*memory);
+  const int fd = connect_to(server.address().address, kLimitS);
+  Request open{.op = Op::open, .rank = 2, .ranks = 4};
+  server.address().token.copy(open.token, sizeof open.token);
+  send_all(fd, bytes_of(open), kLimitS);
+  REQUIRE(receive<Answer>(fd, kLimitS).ok == 1);
+  send_all(fd, bytes_of(Request{.op = Op::write, .offset = 0, .bytes = 8}), kLimitS);
+  CHECK(receive<Answer>(fd, kLimitS).ok == 0);
+  ::close(fd);
+  CHECK(all_of(*memory) == before);
 }

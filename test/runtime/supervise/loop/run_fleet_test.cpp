@@ -171,9 +171,13 @@ TEST_CASE("why a node could not be started is reported once for each reason", "[
   CHECK(stage.printed(" ! b: another version") == 1);
 }
 
-TEST_CASE("at its end a run that is saved keeps nothing in memory", "[run_fleet]") {
+TEST_CASE("at its end a run keeps in memory what a resume reads from there", "[run_fleet]") {
+  const bool one_machine = GENERATE(true, false);
   for (const int64_t saved : {4, 7}) {
-    Stage stage;
+    const bool keeps = one_machine && saved < 7;
+    SupervisePlan plan = test::plan_of_two_nodes();
+    plan.nodes.one_machine = one_machine;
+    Stage stage(plan);
     stage.fleet->begin(stage.folders);
     RunStatus& status = stage.run->log.status();
     status.step = status.staged_step = 7;
@@ -183,8 +187,8 @@ TEST_CASE("at its end a run that is saved keeps nothing in memory", "[run_fleet]
     stage.fleet->end();
     agent->read();
     REQUIRE(agent->last(wire::Kind::end));
-    CHECK(agent->last(wire::Kind::end)->number == (saved == 7 ? 0 : 1));
-    CHECK(status.staged_step == (saved == 7 ? -1 : 7));
+    CHECK(agent->last(wire::Kind::end)->number == (keeps ? 1 : 0));
+    CHECK(status.staged_step == (keeps ? 7 : -1));
   }
 }
 

@@ -1,0 +1,200 @@
+// The Saver of one rank with a state in plain arrays: its source, its disk and its partner block or fail when a
+// test wants them to.
+#pragma once
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "ckpt/pieces.h"
+#include "runtime/base/error.h"
+#include "runtime/base/json.h"
+#include "runtime/run/rank/thread_control.h"
+#include "runtime/train/save/saver.h"
+#include "test/support/power_loss_file_system.h"
+#include "test/support/temporary_folder.h"
+
+namespace trainctl::test {
+
+/// Lets others wait until the test opens it; reports when somebody waits.
+class Gate {
+ public:
+  void pass() {
+    std::unique_lock lock(mutex_);
+    ++waiting_;
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return open_; });
+  }
+  void await_visitor() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return waiting_ > 0; });
+  }
+  void open() {
+    const std::lock_guard lock(mutex_);
+    open_ = true;
+    changed_.notify_all();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int waiting_ = 0;
+  bool open_ = false;
+};
+
+/// Files in memory; the first file that is made waits at a gate, if there is one.
+class SlowFileSystem final : public FileSystem {
+ public:
+  Gate* gate = nullptr;
+  PowerLossFileSystem below;
+
+  std::unique_ptr<File> create(const std::string& path) override {
+    if (gate && path.find(".safetensors") != std::string::npos) gate->pass();
+    return below.create(path);
+  }
+  std::unique_ptr<File> open_read(const std::string& path) override { return below.open_read(path); }
+  void make_directory(const std::string& path) override { below.make_directory(path); }
+  void rename(const std::string& from, const std::string& to) override { below.rename(from, to); }
+  bool try_rename_no_replace(const std::string& from, const std::string& to) override {
+    return below.try_rename_no_replace(from, to);
+  }
+  void remove_file(const std::string& path) override { below.remove_file(path); }
+  void remove_directory(const std::string& path) override { below.remove_directory(path); }
+  bool try_sync_directory(const std::string& path) override { return below.try_sync_directory(path); }
+  std::vector<std::string> list(const std::string& path) override { return below.list(path); }
+  bool exists(const std::string& path) override { return below.exists(path); }
+  bool is_directory(const std::string& path) override { return below.is_directory(path); }
+};
+
+/// Host chunks; before the first one it waits at a gate, if there is one.
+class GatedChunks final : public ckpt::ChunkSource {
+ public:
+  Gate* gate = nullptr;
+  void read(std::span<const std::span<const std::byte>> chunks, const Take& take) override {
+    if (gate) gate->pass();
+    ckpt::host_chunks().read(chunks, take);
+  }
+};
+
+/// The memory of another node; writes wait at a gate, if there is one, and may fail.
+class PartnerMemory final : public ckpt::NodeMemory {
+ public:
+  struct Faults {
+    Gate* gate = nullptr;
+    std::atomic<bool> refuses = false, breaks = false;
+    std::atomic<int> opened = 0;
+  };
+  PartnerMemory(const std::string& path, uint64_t bytes, Faults& faults)
+      : faults_(faults), below_(ckpt::shared_memory(path, bytes)) {
+    ++faults.opened;
+    if (faults.refuses) throw Error(ErrorCode::kIo, "the partner refuses");
+  }
+  uint64_t size() const override { return below_->size(); }
+  void write(uint64_t offset, std::span<const std::byte> data) override {
+    if (faults_.gate) faults_.gate->pass();
+    if (faults_.breaks) throw Error(ErrorCode::kIo, "the network is down");
+    below_->write(offset, data);
+  }
+  void read(uint64_t offset, std::span<std::byte> data) override { below_->read(offset, data); }
+
+ private:
+  Faults& faults_;
+  const std::unique_ptr<ckpt::NodeMemory> below_;
+};
+
+/// The Saver of the only rank, with a state of one tensor.
+struct Rig {
+  explicit Rig(double write_timeout_s = 600, bool with_memory = true, double exit_timeout_s = 600,
+               std::string spec_text = "{}", double partner_timeout_s = 600)
+      : spec(std::move(spec_text)) {
+    controls =
+        make_thread_control(1, fs, "/ckpt", 100, nullptr, [this](EventKind kind, const std::string& json) {
+          const std::lock_guard lock(mutex);
+          events.push_back(fmt::format("{} {}", word_of(kind), parse_json(json).value("step", int64_t(-1))));
+          reasons.push_back(parse_json(json).value("reason", ""));
+        });
+    slots = memory.path() + "/" + ckpt::piece_file_name(0, 1);
+    saver = std::make_unique<Saver>(
+        Saver::Options{.checkpoint_dir = "/ckpt",
+                       .write_timeout_s = write_timeout_s,
+                       .partner_timeout_s = partner_timeout_s,
+                       .exit_timeout_s = exit_timeout_s},
+        Saver::State{.tensors = {{.name = "w", .shape = {4, 8}}},
+                     .chunks =
+                         [this] {
+                           return std::vector<ckpt::ChunkData>{{0, {0, 2, 0, 8}, values},
+                                                               {0, {2, 4, 0, 8}, values + 16}};
+                         },
+                     .source = &source},
+        *controls[0], fs,
+        with_memory ? ckpt::shared_memory(
+                          slots, ckpt::memory_for_pieces(sizeof values, 2, 1, ckpt::text_bytes(info(0))))
+                    : nullptr,
+        [this](uint64_t bytes) {
+          return std::make_unique<PartnerMemory>(partner.path() + "/" + ckpt::piece_file_name(0, 1), bytes,
+                                                 faults);
+        });
+  }
+  ~Rig() { saver.reset(); }
+
+  ckpt::StateInfo info(int64_t step) const {
+    return {.run_id = "r", .epoch = 1, .step = step, .resolved_spec_json = spec};
+  }
+  /// One step of training: the fence, the change of the state, the save.
+  void step(int64_t number, SaveTargets due) {
+    saver->fence();
+    const SavesUnderWay under_way = saver->under_way();
+    change(number);
+    saver->stage(info(number), due, under_way);
+  }
+  void change(int64_t number) {
+    saver->state_changes();
+    for (float& value : values) value = float(number);
+  }
+  std::vector<int64_t> copies() { return copies_in(memory.path()); }
+  std::vector<int64_t> copies_of_partner() { return copies_in(partner.path()); }
+  static std::vector<int64_t> copies_in(const std::string& folder) {
+    std::vector<int64_t> steps;
+    for (const auto& piece : ckpt::list_pieces(real_file_system(), folder)) {
+      INFO(piece.problem);
+      REQUIRE(piece.piece);
+      steps.push_back(piece.step);
+    }
+    return steps;
+  }
+  std::vector<int64_t> saved() { return ckpt::list_steps(fs.below, "/ckpt"); }
+  bool has_event(const std::string& event) {
+    const std::lock_guard lock(mutex);
+    return std::find(events.begin(), events.end(), event) != events.end();
+  }
+  bool is_whole(int64_t step) {
+    const auto checkpoint = ckpt::Checkpoint::open(fs.below, ckpt::step_directory("/ckpt", step));
+    float read[32];
+    checkpoint->read("w", ckpt::Role::master, {0, 4, 0, 8}, read);
+    return std::all_of(std::begin(read), std::end(read), [&](float value) { return value == float(step); });
+  }
+
+  TemporaryFolder memory{"saver", "/dev/shm"}, partner{"partner", "/dev/shm"};
+  PartnerMemory::Faults faults;
+  SlowFileSystem fs;
+  GatedChunks source;
+  const std::string spec;
+  float values[32] = {};
+  std::mutex mutex;
+  std::vector<std::string> events, reasons;
+  std::string slots;
+  std::vector<std::unique_ptr<Control>> controls;
+  std::unique_ptr<Saver> saver;
+};
+
+inline constexpr SaveTargets kMemory{.memory = true}, kDirectory{.directory = true},
+    kBoth{.memory = true, .directory = true}, kPartner{.memory = true, .partner = true},
+    kAll{.memory = true, .partner = true, .directory = true};
+
+}  // namespace trainctl::test
