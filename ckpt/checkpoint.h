@@ -104,6 +104,11 @@ std::string shard_file_name(int index, int count);
 /// before the shards are written.
 void prepare_saving(FileSystem& fs, const std::string& dir, const StateInfo& state);
 
+/// Removes what was written for a save that failed, unless another writer has it.
+void remove_save(FileSystem& fs, const std::string& dir, const StateInfo& state);
+/// Removes all saves of `epoch` and older ones that are not published.
+void remove_saves(FileSystem& fs, const std::string& dir, uint64_t epoch);
+
 /// Writes one strict safetensors shard (O_EXCL, large writes, fsync of file and folder). Reads the chunks
 /// twice: to compute their hashes, and to write them. Error(kCheckpoint) if the two reads differ, because the
 /// state has changed in between. If a write or sync fails, the file is abandoned and written once more under
@@ -132,10 +137,22 @@ struct Superseded {
   std::vector<int64_t> steps;    ///< newest first
   uint64_t bytes = 0;            ///< size of their shards
 };
-/// Moves the checkpoints of steps after `step` into superseded-e<epoch>/. A run that goes back writes these
-/// steps again, and the old checkpoints must not be mistaken for the new ones. `steps` of the result is empty
-/// if there were none.
-Superseded supersede(FileSystem& fs, const std::string& dir, int64_t step, uint64_t epoch);
+/// An epoch of a run, which begins from `step`. What older epochs computed beyond that step is no part of the
+/// run any more.
+struct EpochBegin {
+  std::string run_id;
+  uint64_t epoch = 0;
+  int64_t step = 0;
+  bool operator==(const EpochBegin&) const = default;
+};
+/// Begins an epoch in `dir`: from here on no older epoch publishes a step beyond it (ckpt/contest.h), and what
+/// older epochs were saving is removed. Moves the checkpoints of later steps into superseded-e<epoch>/: the run
+/// writes these steps again, and the old checkpoints must not be mistaken for the new ones. `steps` of the
+/// result is empty if there were none. Error(kCheckpoint) if a newer epoch has begun.
+Superseded supersede(FileSystem& fs, const std::string& dir, const EpochBegin& begin);
+/// Puts back what a writer moved away from its name when it died. Call it before the newest checkpoint is
+/// chosen.
+void restore_moved(FileSystem& fs, const std::string& dir);
 /// "9 checkpoints (steps 150 to 500), 25.1 MB in /run/ckpt/superseded-e3".
 std::string text_of(const Superseded& superseded);
 /// All superseded checkpoints in `dir`, ordered by epoch.

@@ -43,10 +43,18 @@ CopyReport copy(Checkpoint& from, Store& to) {
   if (manifest.root != from.root_hash() || commit != commit_text(text, manifest))
     throw Error(ErrorCode::kCheckpoint, fmt::format("{} changed while it was copied", from.path()));
   const auto saving = to.saving(from.state());
-  saving->begin();
-  for (const ShardReceipt& shard : from.files()) copy_shard(from, shard, *saving, report);
-  saving->put_text(kManifestName, text);
-  saving->commit(commit, [&] { return !holds(to, from.state(), from.root_hash()); });
+  try {
+    saving->begin_alone();
+    for (const ShardReceipt& shard : from.files()) copy_shard(from, shard, *saving, report);
+    saving->put_text(kManifestName, text);
+    saving->commit(commit, [&] { return !holds(to, from.state(), from.root_hash()); });
+  } catch (const Error&) {
+    saving->release();
+    // Another copy of the same state may have been faster.
+    if (!saving->is_lost() || !holds(to, from.state(), from.root_hash())) throw;
+    saving->settle();
+    return {.was_there = true};
+  }
   return report;
 }
 

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
-
+#include <random>
 
 namespace trainctl::ckpt {
 
@@ -38,13 +38,9 @@ std::optional<int64_t> step_of_name(const std::string& name) {
   return step;
 }
 
-std::optional<uint64_t> saving_epoch(const std::string& name) {
-  const size_t dot = name.rfind(".e");
-  if (dot == std::string::npos || !step_of_name(name.substr(0, dot))) return std::nullopt;
-  uint64_t epoch = 0;
-  const char* const end = name.data() + name.size();
-  const auto parsed = std::from_chars(name.data() + dot + 2, end, epoch);
-  return parsed.ec == std::errc() && parsed.ptr == end ? std::optional(epoch) : std::nullopt;
+std::string new_word() {
+  thread_local std::random_device random;  // a fork must not repeat them
+  return fmt::format("{:08x}{:08x}", random(), random());
 }
 
 std::vector<int64_t> list_steps(FileSystem& fs, const std::string& dir) {
@@ -65,12 +61,8 @@ void make_durable_directory(FileSystem& fs, const std::string& path) {
 
 std::string move_to_trash(FileSystem& fs, const std::string& dir, const std::string& name) {
   make_durable_directory(fs, trash_root(dir));
-  std::string target;
-  for (int attempt = 0;; ++attempt) {
-    target = fmt::format("{}/{}.{}", trash_root(dir), base_name(name), attempt);
-    if (!fs.exists(target)) break;
-  }
-  const std::string source = dir + "/" + name;
+  const std::string source = dir + "/" + name,
+                    target = fmt::format("{}/{}.{}", trash_root(dir), base_name(name), new_word());
   fs.rename_no_replace(source, target);
   fs.sync_directory(parent_of(source));
   fs.sync_directory(trash_root(dir));

@@ -141,13 +141,16 @@ class MemoryStore final : public Store {
     Table table = read_table(text);  // if it is damaged, files are missing or their hashes differ
     return std::make_unique<SealedSlot>(memory_, place(header.step), step, begin_of(slot), std::move(table));
   }
-  void remove(int64_t step) override {
+  bool remove(int64_t step, uint64_t epoch) override {
+    bool removed = false;
     for (const int slot : {0, 1})
-      if (const auto header = sealed(slot); header && header->step == step) wipe(slot);
+      if (const auto header = sealed(slot); header && header->step == step && header->epoch <= epoch)
+        wipe(slot), removed = true;
+    return removed;
   }
-  void set_aside_after(int64_t step, uint64_t) override {
+  void set_aside_after(const EpochBegin& begin) override {
     for (const int slot : {0, 1})
-      if (const auto header = sealed(slot); header && header->step > step) wipe(slot);
+      if (const auto header = sealed(slot); header && header->step > begin.step) wipe(slot);
   }
   void clean(const Retention& retention, const std::vector<uint64_t>&) override {
     if (filling_ && place(filling_->step) != retention.current) drop();

@@ -218,13 +218,18 @@ class ObjectStore final : public Store {
       if (attempt->step == step) return std::make_unique<PublishedObjects>(client_, options_, *attempt);
     return nullptr;
   }
-  void remove(int64_t step) override {
+  bool remove(int64_t step, uint64_t epoch) override {
+    bool removed = false;
     for (const Attempt& attempt : published(read_index()))
-      if (attempt.step == step) client_.remove(key_of(attempt, kCommitName));
+      if (attempt.step == step && attempt.epoch <= epoch)
+        client_.remove(key_of(attempt, kCommitName)), removed = true;
+    return removed;
   }
-  void set_aside_after(int64_t step, uint64_t epoch) override {
+  void set_aside_after(const EpochBegin& begin) override {
+    const std::vector<int64_t> there = list();
+    if (there.empty() || there.front() <= begin.step) return;
     Index index = read_index();
-    index.set_aside.push_back({step, epoch});
+    index.set_aside.push_back({begin.step, begin.epoch});
     write_index(index);
   }
   void clean(const Retention& retention, const std::vector<uint64_t>& kept_epochs) override;

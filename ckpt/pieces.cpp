@@ -190,7 +190,7 @@ void PieceWriter::check() {
   const std::vector<uint64_t>& found = hashes.finish();
   for (size_t i = 0; i < found.size(); ++i) {
     if (found[i] == receipt.entries[i].content_hash) continue;
-    store_->remove(newest_.state.step);
+    store_->remove(newest_.state.step, newest_.state.epoch);
     throw Error(ErrorCode::kCheckpoint,
                 fmt::format("{} changed in memory while it was being saved; this save is void",
                             chunk_text(receipt.entries[i])));

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "ckpt/contest.h"
+#include "ckpt/manifest.h"
 #include "runtime/base/error.h"
 
 namespace trainctl::ckpt {
@@ -31,21 +33,26 @@ void SavingFiles::put_text(const std::string& name, const std::string& text) {
 
 bool holds(Store& store, const StateInfo& state, const std::string& root) {
   auto files = store.open(state.step);
-  if (!files) return false;
-  const std::string target = files->where();
-  std::unique_ptr<Checkpoint> existing;
+  return files && is_equal(std::move(files), state.epoch, root);
+}
+
+bool is_equal(std::unique_ptr<StoredFiles> there, uint64_t epoch, const std::string& root) {
+  const std::string where = there->where();
+  std::optional<CommitId> commit;
   try {
-    existing = Checkpoint::open(std::move(files));
+    commit = read_commit(there->read_text(kCommitName));
+    const auto checkpoint = Checkpoint::open(std::move(there));
+    if (checkpoint->state().epoch == epoch && checkpoint->root_hash() == root) return true;
+    if (checkpoint->state().epoch < epoch) return false;
   } catch (const Error&) {
-    return false;
+    // It does not open. What a newer epoch saved is not for this one to replace, damaged or not.
+    if (!commit || commit->epoch <= epoch) return false;
   }
-  if (existing->state().epoch < state.epoch) return false;
-  if (existing->state().epoch == state.epoch && existing->root_hash() == root) return true;
   throw Error(
       ErrorCode::kCheckpoint,
       fmt::format(
           "{} was already saved by epoch {} with other content; this writer has epoch {} and is out of date",
-          target, existing->state().epoch, state.epoch));
+          where, commit->epoch, epoch));
 }
 
 std::unique_ptr<Checkpoint> open_latest(
@@ -68,6 +75,7 @@ std::unique_ptr<Checkpoint> open_latest(
 std::vector<int64_t> retain(Store& store, const Retention& retention) {
   // Only what opens counts towards the number to keep: a damaged checkpoint must not push a good one out.
   const int keep = std::max(retention.keep_last, 2);
+  store.restore();
   std::vector<uint64_t> good;  // the epochs that saved them
   std::vector<int64_t> removed;
   for (const int64_t step : store.list()) {
@@ -80,8 +88,7 @@ std::vector<int64_t> retain(Store& store, const Retention& retention) {
         // Kept while it is newer than the checkpoints that count, as evidence of what happened.
       }
     } else if (retention.keep_every_steps <= 0 || step % retention.keep_every_steps != 0) {
-      store.remove(step);
-      removed.push_back(step);
+      if (store.remove(step, retention.current_epoch)) removed.push_back(step);
     }
   }
   store.clean(retention, good);

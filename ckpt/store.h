@@ -62,6 +62,20 @@ class SavingFiles : public StoredFiles {
   /// Instead of begin(): makes the place of the save unless it is there, and keeps what other writers have
   /// put.
   virtual void join() {}
+  /// Instead of begin(): a save of which this object writes every file. No other writer finds its place, and
+  /// no claim() is needed.
+  virtual void begin_alone() { begin(); }
+  /// The publisher calls it before it looks at the files: from here on they are its own, and no other
+  /// publisher's. Takes them over from a publisher of the same epoch that has not published yet, and calls
+  /// `before_taking_over` first.
+  virtual void claim(const std::function<void()>& before_taking_over) { (void)before_taking_over; }
+  /// Gives back what was claimed; does nothing if another writer has it. Throws no Error.
+  virtual void release() {}
+  /// Whether another writer has taken the files from this one: it published, went on with them, or began a
+  /// newer epoch.
+  virtual bool is_lost() { return false; }
+  /// Makes sure that a checkpoint of this step that another writer has published survives a crash.
+  virtual void settle() {}
   /// Starts a new file of `bytes` bytes. No file may have this name.
   virtual std::unique_ptr<NewFile> put(const std::string& name, uint64_t bytes) = 0;
   virtual void remove(const std::string& name) = 0;
@@ -77,13 +91,17 @@ struct Retention {
   int keep_last = 2;             ///< the newest checkpoints to keep; at least two are always kept
   int64_t keep_every_steps = 0;  ///< also keep multiples of this step number; 0: none
   std::string current;           ///< where() of a current save, which is not removed
-  uint64_t current_epoch = UINT64_MAX;  ///< nor are saves of this epoch and later ones
+  /// The epoch of the caller: nor are saves of this epoch, and nothing of later ones. UINT64_MAX: the caller
+  /// is the only writer, no save is under way.
+  uint64_t current_epoch = UINT64_MAX;
   /// Whether a checkpoint that opens counts towards keep_last; empty: each does. One that does not count is
   /// removed only when keep_last newer ones count.
   std::function<bool(StoredFiles&)> counts = {};
 };
 
-/// Only one process at a time writes to a store: the holder of the run's lock. Not thread-safe.
+/// Only one process at a time writes to a store: the holder of the run's lock. One that lost the lock and does
+/// not know it harms nobody in a folder: there each change is checked by its effect (ckpt/contest.h). Not
+/// thread-safe.
 class Store {
  public:
   virtual ~Store() = default;
@@ -94,10 +112,13 @@ class Store {
   virtual std::vector<int64_t> list() = 0;
   /// The checkpoint of this step; null if there is none.
   virtual std::unique_ptr<StoredFiles> open(int64_t step) = 0;
-  /// Removes a checkpoint: new readers do not find it. clean() may free its bytes later.
-  virtual void remove(int64_t step) = 0;
-  /// Call it when a run goes back to `step` in a new epoch: checkpoints of later steps are no longer listed.
-  virtual void set_aside_after(int64_t step, uint64_t epoch) = 0;
+  /// Removes a checkpoint: new readers do not find it. clean() may free its bytes later. Returns false, and
+  /// leaves it, if it is of a later epoch than `epoch`, the caller's.
+  virtual bool remove(int64_t step, uint64_t epoch) = 0;
+  /// Call it when a run begins an epoch: checkpoints of later steps are no longer listed.
+  virtual void set_aside_after(const EpochBegin& begin) = 0;
+  /// Puts back what a writer had moved from its name when it died.
+  virtual void restore() {}
   /// Frees the bytes of removed checkpoints. `kept_epochs`: the epochs of the kept checkpoints.
   virtual void clean(const Retention& retention, const std::vector<uint64_t>& kept_epochs) = 0;
 };

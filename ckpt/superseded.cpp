@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "ckpt/contest.h"
 #include "ckpt/folders.h"
 #include "ckpt/manifest.h"
 #include "runtime/base/error.h"
@@ -45,19 +46,35 @@ std::optional<uint64_t> superseding_epoch(const std::string& name) {
   return epoch;
 }
 
-Superseded supersede(FileSystem& fs, const std::string& dir, int64_t step, uint64_t epoch) {
-  const std::string aside = fmt::format("{}/{}{}", dir, kPrefix, epoch);
-  bool moved = false;
-  for (const int64_t later : list_steps(fs, dir)) {
-    if (later <= step) continue;
-    if (!moved) make_durable_directory(fs, aside);
-    fs.rename_no_replace(step_directory(dir, later), step_directory(aside, later));
-    moved = true;
+std::string superseded_directory(const std::string& dir, uint64_t epoch) {
+  return fmt::format("{}/{}{}", dir, kPrefix, epoch);
+}
+
+Superseded supersede(FileSystem& fs, const std::string& dir, const EpochBegin& begin) {
+  if (!fs.is_directory(dir)) return {};
+  const bool had_source = fs.exists(step_directory(dir, begin.step));
+  // From the mark on no older epoch publishes a later step, and what was published before is listed below.
+  mark_epoch(fs, dir, begin);
+  sweep_saving(fs, dir, [&](const std::string& name) {
+    const auto saving = saving_name(name);
+    return saving && saving->epoch >= begin.epoch;
+  });
+  restore_moved(fs, dir);
+  empty_trash(fs, dir);
+  bool has_source = fs.exists(step_directory(dir, begin.step));
+  if (had_source && !has_source) {
+    // A retention that is out of date may have moved it away a moment ago.
+    restore_moved(fs, dir);
+    has_source = fs.exists(step_directory(dir, begin.step));
   }
-  if (!moved) return {};
-  fs.sync_directory(aside);
-  fs.sync_directory(dir);
-  return look_at(fs, aside, epoch);
+  if (had_source && !has_source)
+    throw Error(ErrorCode::kCheckpoint,
+                fmt::format("{}, from which epoch {} begins, was removed meanwhile; resume the run again",
+                            step_directory(dir, begin.step), begin.epoch));
+  bool moved = false;
+  for (const int64_t later : list_steps(fs, dir))
+    if (later > begin.step) moved = set_aside(fs, dir, later, begin.epoch) || moved;
+  return moved ? look_at(fs, superseded_directory(dir, begin.epoch), begin.epoch) : Superseded{};
 }
 
 std::string text_of(const Superseded& s) {

@@ -15,6 +15,8 @@ namespace trainctl::ckpt {
 namespace {
 
 constexpr size_t kWriteBytes = size_t(4) << 20;
+/// How often a publisher claims the files of a save. Another one of the same epoch may take them over.
+constexpr int kClaims = 3;
 
 /// Turns many small pieces into few large writes; a piece as large as the buffer goes out as it is.
 class Appender {
@@ -160,8 +162,6 @@ ShardReceipt write_shard(SavingFiles& saving, const std::string& file_name, cons
 std::string publish(Store& store, const StateInfo& state, std::span<const Tensor> tensors,
                     std::span<const ShardReceipt> receipts, const std::function<void()>& before_commit) {
   check_tiling(tensors, receipts);
-  const auto saving = store.saving(state);
-  check_files(*saving, receipts);
   Manifest manifest{.state = state,
                     .tensors = {tensors.begin(), tensors.end()},
                     .files = {receipts.begin(), receipts.end()}};
@@ -170,13 +170,27 @@ std::string publish(Store& store, const StateInfo& state, std::span<const Tensor
   for (const ShardReceipt& receipt : receipts) manifest.bytes += receipt.file_bytes;
   manifest.root = root_hash(manifest.files);
   const std::string text = manifest_text(manifest);
-  saving->put_text(kManifestName, text);
-  saving->commit(commit_text(text, manifest), [&] {
-    const bool is_published = holds(store, manifest.state, manifest.root);
-    if (before_commit) before_commit();
-    return !is_published;
-  });
-  return manifest.root;
+  for (int attempt = 0;; ++attempt) {
+    const auto saving = store.saving(state);
+    try {
+      saving->claim(before_commit ? before_commit : [] {});
+      check_files(*saving, receipts);
+      saving->put_text(kManifestName, text);
+      saving->commit(commit_text(text, manifest), [&] {
+        const bool is_published = holds(store, state, manifest.root);
+        if (before_commit) before_commit();
+        return !is_published;
+      });
+      return manifest.root;
+    } catch (const Error& error) {
+      saving->release();
+      if (error.code() != ErrorCode::kIo && error.code() != ErrorCode::kCheckpoint) throw;
+      // Another supervisor of the epoch may have had the same receipts.
+      if (!saving->is_lost()) throw;
+      if (holds(store, state, manifest.root)) return saving->settle(), manifest.root;
+      if (attempt + 1 >= kClaims) throw;
+    }
+  }
 }
 
 }  // namespace trainctl::ckpt

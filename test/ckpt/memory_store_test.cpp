@@ -135,7 +135,7 @@ TEST_CASE("removed, set aside and replaced checkpoints in memory") {
   const auto store = ckpt::memory_store(memory, "m");
   save(*store, make_state(1, 10), 2);
   save(*store, make_state(1, 20), 2);
-  store->set_aside_after(10, 4);
+  store->set_aside_after({.epoch = 4, .step = 10});
   CHECK(store->list() == std::vector<int64_t>{10});
   CHECK(store->open(20) == nullptr);
   PlainState again = make_state(2, 10);
@@ -145,7 +145,7 @@ TEST_CASE("removed, set aside and replaced checkpoints in memory") {
   CHECK(loads(*store, again));
   CHECK_THROWS_WITH(save(*store, make_state(1, 10), 2), Catch::Contains("is out of date"));
   CHECK(loads(*store, again));
-  store->remove(10);
+  store->remove(10, UINT64_MAX);
   CHECK(store->list().empty());
 }
 

@@ -189,7 +189,7 @@ TEST_CASE("a run that goes back: later checkpoints do not count, and go when new
     Setup setup(objects);
     ckpt::Store& store = *setup.store;
     for (const int64_t step : {10, 20, 30, 40}) save(store, state_of(step, 1), 2);
-    store.set_aside_after(20, 2);
+    store.set_aside_after({.epoch = 2, .step = 20});
     CHECK(store.list() == std::vector<int64_t>{20, 10});
     save(store, state_of(25, 2), 2);
     CHECK(store.list() == std::vector<int64_t>{25, 20, 10});

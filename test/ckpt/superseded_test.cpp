@@ -35,14 +35,14 @@ TEST_CASE("a run that goes back sets later checkpoints aside, with their size") 
   uint64_t bytes = 0;
   const auto saved = ckpt::Checkpoint::open(fs, ckpt::step_directory(kDir, 30));
   for (const auto& file : saved->files()) bytes += file.file_bytes;
-  const ckpt::Superseded aside = ckpt::supersede(fs, kDir, 20, 2);
+  const ckpt::Superseded aside = ckpt::supersede(fs, kDir, {"tiny-7Q2K", 2, 20});
   CHECK(aside.path == kDir + "/superseded-e2");
   CHECK(aside.steps == std::vector<int64_t>{40, 30});
   CHECK(aside.bytes == 2 * bytes);
   CHECK(ckpt::text_of(aside).find("2 checkpoints (steps 30 to 40), ") == 0);
   CHECK(ckpt::list_steps(fs, kDir) == std::vector<int64_t>{20, 10});
   CHECK(ckpt::open_latest(fs, kDir, -1, nullptr)->state().step == 20);
-  CHECK(ckpt::supersede(fs, kDir, 20, 3).steps.empty());
+  CHECK(ckpt::supersede(fs, kDir, {"tiny-7Q2K", 3, 20}).steps.empty());
   CHECK(ckpt::list_superseded(fs, kDir).size() == 1);
   CHECK(ckpt::list_superseded(fs, "/nowhere").empty());
   // What was set aside is still whole.
@@ -52,11 +52,11 @@ TEST_CASE("a run that goes back sets later checkpoints aside, with their size") 
 TEST_CASE("superseded checkpoints are removed once as many of the new line are kept, older lines first") {
   PowerLossFileSystem fs;
   for (const int64_t step : {10, 20, 30}) save_step(fs, step, 1);
-  ckpt::supersede(fs, kDir, 20, 2);
+  ckpt::supersede(fs, kDir, {"tiny-7Q2K", 2, 20});
   save_step(fs, 30, 2);
   ckpt::retain(fs, kDir, 2, 0, "");   // kept: 30 of epoch 2, 20 of epoch 1
   CHECK(steps_aside(fs) == std::vector<int64_t>{30});
-  ckpt::supersede(fs, kDir, 20, 3);   // goes back again
+  ckpt::supersede(fs, kDir, {"tiny-7Q2K", 3, 20});   // goes back again
   CHECK(steps_aside(fs) == std::vector<int64_t>{30, 30});
   save_step(fs, 25, 3);
   save_step(fs, 30, 3);
@@ -80,7 +80,7 @@ TEST_CASE("no checkpoint is lost when the power goes while others are set aside"
       machine->lose_power_after(n);
       bool lost = false;
       try {
-        ckpt::supersede(*machine, kDir, 10, 2);
+        ckpt::supersede(*machine, kDir, {"tiny-7Q2K", 2, 10});
       } catch (const PowerLost&) {
         lost = true;
       }

@@ -185,7 +185,7 @@ TEST_CASE("checkpoints on a real server: save, go back, retain, load") {
   for (const int64_t step : {10, 20, 30}) save(*store, make_state(1, step), 3);
   CHECK(store->list() == std::vector<int64_t>{30, 20, 10});
   CHECK(loads(*store, make_state(1, 30)));
-  store->set_aside_after(20, 4);
+  store->set_aside_after({.epoch = 4, .step = 20});
   CHECK(store->list() == std::vector<int64_t>{20, 10});
   PlainState again = make_state(9, 30);
   again.info.epoch = 4;

@@ -243,9 +243,13 @@ void PowerLossFileSystem::write(size_t node, const std::string& path, uint64_t o
 }
 
 bool PowerLossFileSystem::sync_is_ignored(const std::string& path) const {
-  return std::any_of(ignored_syncs_.begin(), ignored_syncs_.end(), [&](const std::string& end) {
-    return path.size() >= end.size() && path.compare(path.size() - end.size(), end.size(), end) == 0;
-  });
+  // A publisher's claim has a random word at its end.
+  const size_t dot = path.rfind('.');
+  const bool is_claim =
+      path.size() - dot == 17 && path.find_first_not_of("0123456789abcdef", dot + 1) == std::string::npos;
+  const std::string name = is_claim ? path.substr(0, dot) : path;
+  return std::any_of(ignored_syncs_.begin(), ignored_syncs_.end(),
+                     [&](const std::string& end) { return name.ends_with(end); });
 }
 
 void PowerLossFileSystem::sync(size_t node, const std::string& path) {
@@ -377,6 +381,18 @@ std::map<std::string, std::string> PowerLossFileSystem::files() const {
   std::map<std::string, std::string> result;
   const std::function<void(size_t, const std::string&)> visit = [&](size_t node, const std::string& path) {
     if (!nodes_[node].directory) result[path] = nodes_[node].content;
+    for (const auto& [name, child] : nodes_[node].entries) visit(child, path + "/" + name);
+  };
+  visit(0, "");
+  return result;
+}
+
+std::vector<std::string> PowerLossFileSystem::folders() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::string> result;
+  const std::function<void(size_t, const std::string&)> visit = [&](size_t node, const std::string& path) {
+    if (!nodes_[node].directory) return;
+    result.push_back(path);
     for (const auto& [name, child] : nodes_[node].entries) visit(child, path + "/" + name);
   };
   visit(0, "");

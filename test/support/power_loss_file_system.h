@@ -47,7 +47,7 @@ class PowerLossFileSystem final : public FileSystem {
   void refuse_sync_directory() { refuses_sync_directory_ = true; }
   /// Every plain rename is done, but reported as a missing file: an NFS server whose first answer was lost.
   void lose_answers_of_rename() { loses_answers_ = true; }
-  /// Syncs of paths that end like this report success and do nothing; for tests of tests.
+  /// Syncs of paths that end like this, a word of a claim aside, report success and do nothing; for tests of tests.
   void ignore_syncs_of(const std::string& path_end) { ignored_syncs_.insert(path_end); }
 
   /// The machine as it comes up again: what was durable, and of the rest what `survival` says. No faults, everything durable.
@@ -59,6 +59,8 @@ class PowerLossFileSystem final : public FileSystem {
   const std::vector<std::string>& effects() const { return effects_; }
   /// Every file by path with its content, as a running program sees it.
   std::map<std::string, std::string> files() const;
+  /// Every folder by path, likewise.
+  std::vector<std::string> folders() const;
   /// Overwrites bytes of a file behind everybody's back.
   void poke(const std::string& path, const std::function<void(std::string&)>& change);
 

@@ -37,7 +37,7 @@ void set_aside_after(const std::string& path, int64_t step) try {
   const uint64_t bytes = real_file_system().open_read(path)->size();
   if (bytes == 0) return;
   const auto memory = ckpt::shared_memory(path, bytes);
-  ckpt::memory_store(*memory, path)->set_aside_after(step, 0);
+  ckpt::memory_store(*memory, path)->set_aside_after({.step = step});
 } catch (const Error&) {
   real_file_system().remove_file(path);
 }

@@ -18,9 +18,9 @@ struct Shared {
          std::function<void(const StepReport&)> report,
          std::function<void(EventKind, const std::string&)> event)
       : collector(fs, {.ranks = size, .directory = dir}),
-        remove_old([&fs, dir, keep_last] {
+        remove_old([&fs, dir, keep_last](uint64_t epoch) {
           try {
-            ckpt::retain(*ckpt::directory_store(fs, dir), {.keep_last = keep_last, .current_epoch = 0});
+            ckpt::retain(*ckpt::directory_store(fs, dir), {.keep_last = keep_last, .current_epoch = epoch});
           } catch (const std::exception&) {
             // The next save removes them.
           }
@@ -37,7 +37,7 @@ struct Shared {
   std::mutex mutex;
   std::condition_variable changed;
   SaveCollector collector;
-  std::function<void()> remove_old;
+  std::function<void(uint64_t epoch)> remove_old;
   std::function<void(const StepReport&)> on_report;
   std::function<void(EventKind, const std::string&)> on_event;
   std::map<int64_t, SaveOutcome> outcomes;  // by the number of the save
@@ -67,7 +67,7 @@ class ThreadControl final : public Control {
     const auto complete = shared_->collector.add(rank_, part);
     if (!complete) return;
     const SaveOutcome outcome = shared_->collector.publish(*complete);
-    if (outcome.ok) shared_->remove_old();
+    if (outcome.ok) shared_->remove_old(complete->state.epoch);
     shared_->note(outcome);
     shared_->outcomes.emplace(part.number, outcome);
     shared_->changed.notify_all();

@@ -82,9 +82,7 @@ void SaveCollector::abandon() {
   saves_.clear();
   try {
     options_.must_hold();
-    const std::string saving = ckpt::saving_root(options_.directory);
-    if (!fs_.is_directory(saving)) return;
-    for (const std::string& name : fs_.list(saving)) fs_.remove_tree(saving + "/" + name);
+    ckpt::remove_saves(fs_, options_.directory, options_.epoch);
   } catch (const std::exception&) {
     // As below; or another supervisor has the run, and what lies there is its own.
   }
@@ -92,7 +90,7 @@ void SaveCollector::abandon() {
 
 void SaveCollector::remove_saving_directory(const ckpt::StateInfo& state) const {
   try {
-    fs_.remove_tree(ckpt::saving_directory(options_.directory, state));
+    ckpt::remove_save(fs_, options_.directory, state);
   } catch (const std::exception&) {
     // A save of a later epoch cleans .saving/; a full or broken disk must not turn a failed save into a
     // failed run.

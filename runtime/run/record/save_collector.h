@@ -38,6 +38,7 @@ class SaveCollector {
   struct Options {
     int ranks = 1;
     std::string directory;  ///< folder of the checkpoints
+    uint64_t epoch = UINT64_MAX;  ///< of the attempt: saves of later ones are another supervisor's
     /// Called directly before a checkpoint is published. If it throws RunTaken, the collector does not
     /// publish.
     std::function<void()> must_hold = [] {};

@@ -41,7 +41,7 @@ class Attempt {
         log_(log),
         signals_(signals),
         supervision_(options_.limits, clock.monotonic_s()),
-        saves_(fs, clock, log, options_.saves, options_.attach,
+        saves_(fs, clock, log, saves_of(options_), options_.attach,
                {.send_ranks = [this](const protocol::Down& down) { send_ranks(down); },
                 .send_rank = [this](int rank, const protocol::Down& down) { send_rank(rank, down); },
                 .progressed = [this] { supervision_.progressed(0, clock_.monotonic_s()); },
@@ -76,6 +76,11 @@ class Attempt {
   }
 
  private:
+  static SaveCollector::Options saves_of(const AttemptOptions& options) {
+    SaveCollector::Options saves = options.saves;
+    saves.epoch = options.file.epoch;
+    return saves;
+  }
   static AttemptOptions with_nodes(AttemptOptions options, const Fleet& fleet) {
     options.limits.launcher = !options.pmix;
     for (const AttemptOptions::Node& node : options.nodes)

@@ -68,7 +68,7 @@ void Caretaker::begin(uint64_t epoch, int64_t step) {
   epoch_ = epoch;
   for (auto* marks : {&marks_.folder, &marks_.store})
     std::erase_if(*marks, [&](const CheckpointMark& mark) { return mark.step > step; });
-  set_aside_ = {epoch, step};
+  set_aside_ = {options_.run_id, epoch, step};
   retain_due_ = true;
   store_retain_due_ = !marks_.store.empty();  // a caretaker before may have died in it
 }
@@ -239,14 +239,13 @@ bool Caretaker::repaired(ckpt::StoredFiles& files, const ckpt::VerifyReport& dam
 ckpt::Retention Caretaker::retention(const std::vector<CheckpointMark>& marks) const {
   return {.keep_last = options_.keep_last,
           .keep_every_steps = options_.keep_every_steps,
+          .current_epoch = epoch_,
           .counts = [&marks](ckpt::StoredFiles& files) { return has_mark(marks, files); }};
 }
 
 void Caretaker::retain_folder() {
   options_.must_hold();
-  ckpt::Retention kept = retention(marks_.folder);
-  kept.current_epoch = epoch_;
-  const std::vector<int64_t> removed = ckpt::retain(*folder_, kept);
+  const std::vector<int64_t> removed = ckpt::retain(*folder_, retention(marks_.folder));
   retain_due_ = false;
   if (!removed.empty())
     options_.report({EventKind::checkpoints_removed, dump_json(json{{"steps", removed}}), ""});
@@ -292,10 +291,8 @@ std::optional<double> Caretaker::care_for_store() {
     return is_last_ ? std::nullopt : std::optional(store_again_s_);
   try {
     if (set_aside_) {
-      const std::vector<int64_t> there = store().list();
       options_.must_hold();
-      if (!there.empty() && there.front() > set_aside_->step)
-        store().set_aside_after(set_aside_->step, set_aside_->epoch);
+      store().set_aside_after(*set_aside_);
       set_aside_.reset();
     }
     if (const auto step = next_to_copy()) return copy(*step), now_s;

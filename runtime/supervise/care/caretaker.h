@@ -46,6 +46,7 @@ struct CareProgress {
 struct CareInterrupted {};
 
 struct CareOptions {
+  std::string run_id;
   std::string directory;   ///< folder of the checkpoints
   std::string marks_path;  ///< of CheckpointMarks
   int keep_last = 2;
@@ -114,11 +115,7 @@ class Caretaker {
   CheckpointMarks marks_;
   std::set<std::string> damaged_;  ///< identities that a scrub found and could not repair
   std::optional<ckpt::OpenPlace> place_;
-  struct Going {
-    uint64_t epoch = 0;
-    int64_t step = 0;
-  };
-  std::optional<Going> set_aside_;  ///< to be said to the store
+  std::optional<ckpt::EpochBegin> set_aside_;  ///< to be said to the store
   uint64_t epoch_ = 0;
   bool retain_due_ = true, store_retain_due_ = false, tried_last_ = false;
   bool is_stores_turn_ = false;  ///< a checkpoint was read again since the store was last cared for

@@ -17,13 +17,10 @@ int64_t set_aside_beyond(FileSystem& fs, const RunDirectory& run, const JobSpec&
   const int64_t moved = supersede_metrics(
       fs, run.metrics(), step, run.file(fmt::format("metrics.superseded-e{}.jsonl", epoch).c_str()));
   const std::string checkpoints = run.checkpoints(job);
-  // A rename that a dead supervisor has under way must not find its folder any more.
-  try {
-    fs.remove_tree(checkpoints + "/.saving");
-  } catch (const Error&) {
-    // There is none.
-  }
-  const ckpt::Superseded aside = ckpt::supersede(fs, checkpoints, step, epoch);
+  // Also when nothing lies beyond the step: a supervisor that was stopped in a save must not publish it later.
+  const auto identity = read_identity(fs, run);
+  const ckpt::Superseded aside = ckpt::supersede(
+      fs, checkpoints, {.run_id = identity ? identity->run_id : "", .epoch = epoch, .step = step});
   if (!aside.steps.empty())
     console.note(
         fmt::format("   {} beyond step {} ({}) moved to {}: removed once {} new ones are saved; to keep "

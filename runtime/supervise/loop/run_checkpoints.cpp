@@ -8,6 +8,8 @@
 #include <future>
 #include <mutex>
 
+#include "ckpt/checkpoint.h"
+#include "runtime/base/error.h"
 #include "runtime/base/units.h"
 #include "runtime/supervise/care/run_store.h"
 #include "runtime/supervise/history/suspects.h"
@@ -21,10 +23,11 @@ constexpr double kTurnS = 0.1;
 /// A wait shorter than this needs no line.
 constexpr double kSilentS = 2;
 
-CareOptions care_options(const SupervisePlan& plan, const RunDirectory& run, const std::string& store,
-                         const LockWatch& lock) {
+CareOptions care_options(const SupervisePlan& plan, const RunDirectory& run, const std::string& run_id,
+                         const std::string& store, const LockWatch& lock) {
   const CheckpointSpec& spec = plan.job.job.checkpoint;
-  return {.directory = run.checkpoints(plan.job.job),
+  return {.run_id = run_id,
+          .directory = run.checkpoints(plan.job.job),
           .marks_path = run.file("checkpoints.json"),
           .keep_last = spec.keep_last,
           .keep_every_steps = spec.keep_every_steps,
@@ -51,7 +54,7 @@ RunCheckpoints::RunCheckpoints(const SupervisePlan& plan, const RunDirectory& ru
       log_(log),
       run_id_(id_of(plan, run, fs)),
       store_(store_of_run(plan.job.job, run_id_)),
-      thread_(fs, clock, care_options(plan, run, store_, lock)) {
+      thread_(fs, clock, care_options(plan, run, run_id_, store_, lock)) {
   log_.status().store = store_;
   turn();
 }
@@ -86,6 +89,11 @@ void RunCheckpoints::finish(bool in_haste, const std::function<bool()>& is_given
 }
 
 void RunCheckpoints::find_here(int64_t at_most, Found& found) {
+  try {
+    ckpt::restore_moved(fs_, run_.checkpoints(plan_.job.job));
+  } catch (const Error& error) {
+    log_.console().note(fmt::format(" ! {}", error.what()));
+  }
   found.checkpoint = open_latest_trusted(
       fs_, run_.checkpoints(plan_.job.job), at_most, suspect_checkpoints(lines_of(fs_, run_.events())),
       [&](const std::string& path, const std::string& reason) {

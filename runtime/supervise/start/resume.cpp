@@ -427,6 +427,7 @@ RunResult resume_run(const ResumeRequest& asked, FileSystem& fs, Clock& clock, C
   if (!request.take_over.empty()) take_options_of_predecessor(request, fs);
   // Of a supervisor that died: its ranks may be alive, and the end of the run is not recorded.
   const std::optional<AttemptFile> living = living_attempt(request, fs);
+  ckpt::restore_moved(fs, run.checkpoints(job));
   const std::optional<Fetched> fetched =
       fetch_from_store(request, identity->run_id, living.has_value(), fs, clock, console);
   const double begin_s = clock.monotonic_s();

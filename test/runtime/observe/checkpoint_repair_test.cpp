@@ -64,7 +64,7 @@ TEST_CASE("a repair finds equal chunks in the steps next to it, and in those set
     state.info.step = step;
     save(fs, "/ckpt", state, 3);
   }
-  ckpt::supersede(fs, "/ckpt", 8, 4);
+  ckpt::supersede(fs, "/ckpt", {"tiny-7Q2K", 4, 8});
   flip_end(fs, "/ckpt/step-00000008" + kShard);
   fs.remove_file("/ckpt/step-00000007" + kShard);
   const auto done = nlohmann::json::parse(repair_checkpoint(fs, {.path = "/ckpt", .json = true}).text);

@@ -260,7 +260,7 @@ TEST_CASE("a run that goes back: later copies do not count any more") {
   tended(world);
   Care care;
   Caretaker caretaker(*world.fs, *world.clock, options_of(world, care));
-  ckpt::supersede(*world.fs, kFolder, 30, 5);
+  ckpt::supersede(*world.fs, kFolder, {"tiny-7Q2K", 5, 30});
   caretaker.begin(5, 30);
   while (caretaker.work()) {
   }
