@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <string_view>
 #include <tuple>
 
 #include "runtime/base/error.h"
@@ -113,7 +114,7 @@ std::string lay_out_shard(const StateInfo& state, ShardReceipt& shard) {
 }
 
 std::string root_hash(std::span<const ShardReceipt> files) {
-  std::map<std::pair<std::string, Role>, std::vector<const ShardReceipt::Entry*>> tensors;
+  std::map<std::pair<std::string_view, Role>, std::vector<const ShardReceipt::Entry*>> tensors;
   for (const ShardReceipt& file : files)
     for (const ShardReceipt::Entry& entry : file.entries) tensors[{entry.tensor, entry.role}].push_back(&entry);
   std::string leaves;
@@ -122,9 +123,15 @@ std::string root_hash(std::span<const ShardReceipt> files) {
               [](const auto* a, const auto* b) { return box_key(a->box) < box_key(b->box); });
     std::string text = fmt::format("{}\n{}\n{}\n{}\n", key.first, name_of(key.second), name_of(entries[0]->dtype),
                                    fmt::join(entries[0]->shape, ","));
-    for (const ShardReceipt::Entry* entry : entries)
-      fmt::format_to(std::back_inserter(text), "{},{},{},{} {}\n", entry->box.row_begin, entry->box.row_end,
-                     entry->box.col_begin, entry->box.col_end, hex64(entry->content_hash));
+    for (const ShardReceipt::Entry* entry : entries) {
+      const parallel::Box& box = entry->box;
+      for (const int64_t edge : {box.row_begin, box.row_end, box.col_begin, box.col_end}) {
+        const fmt::format_int number(edge);
+        text.append(number.data(), number.size()) += ',';
+      }
+      text.back() = ' ';
+      text.append(hex64(entry->content_hash)) += '\n';
+    }
     leaves += sha256_hex(text) + "\n";
   }
   return sha256_hex(leaves);

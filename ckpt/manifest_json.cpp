@@ -87,6 +87,14 @@ std::vector<Tensor> read_tensors(const json& rows) {
   return tensors;
 }
 
+/// One row of a "chunks" list.
+struct ChunkRow {
+  int64_t numbers[5];
+  int count = 0;  ///< of numbers: tensor, two rows and perhaps two columns
+  bool has_hashes = false;
+  uint64_t hash = 0, content_hash = 0;
+};
+
 uint64_t read_hash(const std::string& text, size_t at) {
   uint64_t value = 0;
   const auto end = text.data() + at + 16;
@@ -95,32 +103,130 @@ uint64_t read_hash(const std::string& text, size_t at) {
   return value;
 }
 
-ShardReceipt read_shard(const json& object, const std::vector<Tensor>& tensors) {
+/// Reads a document. A large model has hundreds of thousands of chunks, and as JSON values they would take longer
+/// than all else together: each list "chunks" becomes the number of a list of rows.
+class DocumentReader final : public nlohmann::json_sax<json> {
+ public:
+  json document;
+  std::vector<std::vector<ChunkRow>> lists;
+
+  bool null() override { return put(nullptr); }
+  bool boolean(bool value) override { return put(value); }
+  bool number_integer(int64_t value) override { return place_ == Place::row ? number(value) : put(value); }
+  bool number_unsigned(uint64_t value) override {
+    if (place_ != Place::row) return put(value);
+    return number(value <= uint64_t(INT64_MAX) ? int64_t(value) : -1);
+  }
+  bool number_float(double value, const std::string&) override { return put(value); }
+  bool string(std::string& value) override {
+    if (place_ != Place::row) return put(std::move(value));
+    ChunkRow& row = lists.back().back();
+    if (row.has_hashes) bad_row();
+    row.has_hashes = true;
+    row.hash = read_hash(value, 0);
+    row.content_hash = read_hash(value, 16);
+    return true;
+  }
+  bool binary(json::binary_t&) override { return false; }   // not in texts
+  bool start_object(size_t) override { return open(json::object()); }
+  bool key(std::string& name) override {
+    key_ = std::move(name);
+    return true;
+  }
+  bool end_object() override { return close(); }
+  bool start_array(size_t) override {
+    if (place_ == Place::list) {
+      lists.back().emplace_back();
+      place_ = Place::row;
+      return true;
+    }
+    if (!is_chunks()) return open(json::array());
+    add(lists.size());
+    lists.emplace_back();
+    place_ = Place::list;
+    return true;
+  }
+  bool end_array() override {
+    if (place_ == Place::outside) return close();
+    if (place_ == Place::row) {
+      const ChunkRow& row = lists.back().back();
+      if (!row.has_hashes || (row.count != 3 && row.count != 5)) bad_row();
+    }
+    place_ = place_ == Place::row ? Place::list : Place::outside;
+    return true;
+  }
+  bool parse_error(size_t, const std::string&, const json::exception& error) override { malformed(error.what()); }
+
+ private:
+  enum class Place { outside, list, row };   // of a list of chunks
+
+  [[noreturn]] static void bad_row() { malformed("a chunk is not a row of 4 or 6"); }
+  bool is_chunks() const {
+    return place_ == Place::outside && !open_.empty() && open_.back()->is_object() && key_ == "chunks";
+  }
+  bool number(int64_t value) {
+    ChunkRow& row = lists.back().back();
+    if (value < 0) malformed("a chunk has a number out of range");
+    if (row.has_hashes || row.count == 5) bad_row();
+    row.numbers[row.count++] = value;
+    return true;
+  }
+  /// The value of the current key, or the next of the open list.
+  json& add(json value) {
+    if (open_.empty()) return document = std::move(value);
+    json& parent = *open_.back();
+    if (parent.is_object()) return parent[key_] = std::move(value);
+    parent.push_back(std::move(value));
+    return parent.back();
+  }
+  bool put(json value) {
+    if (place_ != Place::outside) bad_row();
+    if (is_chunks()) malformed("its chunks are no list");
+    add(std::move(value));
+    return true;
+  }
+  bool open(json value) {
+    if (place_ != Place::outside) bad_row();
+    if (is_chunks()) malformed("its chunks are no list");
+    open_.push_back(&add(std::move(value)));   // nothing is added to its parent while it is open
+    return true;
+  }
+  bool close() {
+    open_.pop_back();
+    return true;
+  }
+
+  std::vector<json*> open_;
+  std::string key_;
+  Place place_ = Place::outside;
+};
+
+void read_document(const std::string& text, DocumentReader& reader) {
+  if (!json::sax_parse(text, &reader)) malformed("it is no JSON");
+}
+
+ShardReceipt read_shard(const json& object, const std::vector<std::vector<ChunkRow>>& lists,
+                        const std::vector<Tensor>& tensors) {
   ShardReceipt shard{.file = object.at("file").get<std::string>(),
                      .file_bytes = whole_number<uint64_t>(object.at("bytes"))};
+  const std::vector<ChunkRow>& rows = lists.at(whole_number<size_t>(object.at("chunks")));
+  shard.entries.reserve(rows.size());
   uint64_t data_bytes = 0;
-  for (const json& row : object.at("chunks")) {
-    const Tensor& tensor = tensors.at(whole_number<size_t>(row.at(0)));
-    ShardReceipt::Entry entry{
-        .tensor = tensor.name, .role = tensor.role, .dtype = tensor.dtype, .shape = tensor.shape};
+  for (const ChunkRow& row : rows) {
+    const Tensor& tensor = tensors.at(size_t(row.numbers[0]));
+    ShardReceipt::Entry& entry = shard.entries.emplace_back(ShardReceipt::Entry{
+        .tensor = tensor.name, .role = tensor.role, .dtype = tensor.dtype, .shape = tensor.shape});
     const parallel::Box whole = whole_box(tensor.shape);
-    entry.box = {whole_number<int64_t>(row.at(1)), whole_number<int64_t>(row.at(2)), whole.col_begin,
-                 whole.col_end};
-    if (row.size() == 6) {
-      entry.box.col_begin = whole_number<int64_t>(row.at(3));
-      entry.box.col_end = whole_number<int64_t>(row.at(4));
-    } else if (row.size() != 4) {
-      malformed("a chunk is not a row of 4 or 6");
-    }
+    const bool cut = row.count == 5;
+    entry.box = {row.numbers[1], row.numbers[2], cut ? row.numbers[3] : whole.col_begin,
+                 cut ? row.numbers[4] : whole.col_end};
     if (!is_inside(entry.box, whole))
       malformed(fmt::format("{} has the chunk {}", tensor.name, box_text(tensor.shape, entry.box)));
-    const std::string hashes = row.back().get<std::string>();
-    entry.hash = read_hash(hashes, 0);
-    entry.content_hash = read_hash(hashes, 16);
+    entry.hash = row.hash;
+    entry.content_hash = row.content_hash;
     entry.bytes = uint64_t(entry.box.count()) * size_of(entry.dtype);
     if (__builtin_add_overflow(data_bytes, entry.bytes, &data_bytes))
       malformed(fmt::format("the chunks of {} overflow", shard.file));
-    shard.entries.push_back(std::move(entry));
   }
   if (data_bytes > shard.file_bytes)
     malformed(fmt::format("{} holds more than its {} bytes", shard.file, shard.file_bytes));
@@ -146,8 +252,9 @@ std::string ShardReceipt::to_json() const {
 
 ShardReceipt ShardReceipt::from_json(const std::string& text) {
   try {
-    const json object = parse_json(text);
-    return read_shard(object, read_tensors(object.at("tensors")));
+    DocumentReader reader;
+    read_document(text, reader);
+    return read_shard(reader.document, reader.lists, read_tensors(reader.document.at("tensors")));
   } catch (const std::exception& error) {
     throw Error(ErrorCode::kCheckpoint, fmt::format("a shard's receipt cannot be read: {}", error.what()));
   }
@@ -172,7 +279,9 @@ std::string manifest_text(const Manifest& manifest) {
 
 Manifest parse_manifest(const std::string& text, const std::string& path) {
   try {
-    const json object = parse_json(text);
+    DocumentReader reader;
+    read_document(text, reader);
+    const json& object = reader.document;
     if (object.at("format") != "trainctl-checkpoint") malformed("its format is " + dump_json(object.at("format")));
     if (object.at("version") != kFormatVersion)
       malformed(fmt::format("its version is {}, this program reads {}", dump_json(object.at("version")),
@@ -184,7 +293,7 @@ Manifest parse_manifest(const std::string& text, const std::string& path) {
     manifest.tensors = read_tensors(object.at("tensors"));
     uint64_t bytes = 0;
     for (const json& file : object.at("files")) {
-      manifest.files.push_back(read_shard(file, manifest.tensors));
+      manifest.files.push_back(read_shard(file, reader.lists, manifest.tensors));
       if (__builtin_add_overflow(bytes, manifest.files.back().file_bytes, &bytes))
         malformed("the sizes of its files overflow");
     }
@@ -213,7 +322,9 @@ std::string piece_text(const Piece& piece) {
 
 Piece parse_piece(const std::string& text, const std::string& path) {
   try {
-    const json object = parse_json(text);
+    DocumentReader reader;
+    read_document(text, reader);
+    const json& object = reader.document;
     if (object.at("format") != "trainctl-piece") malformed("its format is " + dump_json(object.at("format")));
     if (object.at("version") != kFormatVersion)
       malformed(fmt::format("its version is {}, this program reads {}", dump_json(object.at("version")),
@@ -225,7 +336,7 @@ Piece parse_piece(const std::string& text, const std::string& path) {
     if (piece.rank < 0 || piece.rank >= piece.ranks)
       malformed(fmt::format("it is of rank {} of {}", piece.rank, piece.ranks));
     piece.tensors = read_tensors(object.at("tensors"));
-    piece.receipt = read_shard(object.at("shard"), piece.tensors);
+    piece.receipt = read_shard(object.at("shard"), reader.lists, piece.tensors);
     return piece;
   } catch (const std::exception& error) {
     throw Error(ErrorCode::kCheckpoint, fmt::format("{} is not a usable piece: {}", path, error.what()));

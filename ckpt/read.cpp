@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <list>
+#include <string_view>
 
 #include "ckpt/manifest.h"
 #include "ckpt/store.h"
@@ -151,7 +152,7 @@ class OpenCheckpoint final : public Checkpoint {
   const std::unique_ptr<StoredFiles> files_;
   const std::string path_;
   Manifest manifest_;
-  std::map<std::pair<std::string, Role>, std::vector<Chunk>> chunks_;
+  std::map<std::pair<std::string_view, Role>, std::vector<Chunk>> chunks_;   // names: of manifest_
   std::list<Cached> cache_;   // most recently used first
   size_t cached_bytes_ = 0;
   std::map<const ShardReceipt*, std::unique_ptr<File>> open_;

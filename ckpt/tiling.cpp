@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <string_view>
 
 #include "ckpt/manifest.h"
 #include "runtime/base/error.h"
@@ -18,9 +19,32 @@ struct Written {
 
 [[noreturn]] void fail(const std::string& message) { throw Error(ErrorCode::kCheckpoint, message); }
 
+/// Whether the chunks are bands of rows from top to bottom, each cut into columns from left to right, as the
+/// grids of parallel::chunk_grid are. Sorts them.
+bool tiles_in_bands(const parallel::Box& whole, std::vector<Written>& chunks) {
+  std::stable_sort(chunks.begin(), chunks.end(), [](const Written& a, const Written& b) {
+    return std::pair(a.box.row_begin, a.box.col_begin) < std::pair(b.box.row_begin, b.box.col_begin);
+  });
+  int64_t row = whole.row_begin;
+  for (auto chunk = chunks.begin(); chunk != chunks.end();) {
+    const parallel::Box band = chunk->box;
+    if (band.row_begin != row || band.rows() <= 0) return false;
+    int64_t column = whole.col_begin;
+    for (; chunk != chunks.end() && chunk->box.row_begin == row; ++chunk) {
+      if (chunk->box.row_end != band.row_end || chunk->box.col_begin != column || chunk->box.cols() <= 0)
+        return false;
+      column = chunk->box.col_end;
+    }
+    if (column != whole.col_end) return false;
+    row = band.row_end;
+  }
+  return row == whole.row_end;
+}
+
 /// Sweeps down the rows. Between two neighbouring row cuts the open boxes, in order of column, must touch without gap.
-void check_tensor(const Tensor& tensor, const std::vector<Written>& chunks) {
+void check_tensor(const Tensor& tensor, std::vector<Written>& chunks) {
   const parallel::Box whole = whole_box(tensor.shape);
+  if (tiles_in_bands(whole, chunks)) return;
   std::map<int64_t, std::vector<const Written*>> begins, ends;
   std::set<int64_t> cuts{whole.row_begin, whole.row_end};
   for (const Written& chunk : chunks) {
@@ -61,24 +85,28 @@ void check_tensor(const Tensor& tensor, const std::vector<Written>& chunks) {
 }  // namespace
 
 void check_tiling(std::span<const Tensor> tensors, std::span<const ShardReceipt> files) {
-  std::map<std::pair<std::string, Role>, std::vector<Written>> written;
-  std::map<std::pair<std::string, Role>, const Tensor*> known;
+  struct Known {
+    const Tensor* tensor;
+    std::vector<Written> chunks;
+  };
+  std::map<std::pair<std::string_view, Role>, Known> known;
   for (const Tensor& tensor : tensors)
-    if (!known.try_emplace({tensor.name, tensor.role}, &tensor).second)
+    if (!known.try_emplace({tensor.name, tensor.role}, Known{&tensor, {}}).second)
       fail(fmt::format("{} is listed twice", tensor_text(tensor.name, tensor.role)));
   for (const ShardReceipt& file : files)
     for (const ShardReceipt::Entry& entry : file.entries) {
-      const auto tensor = known.find({entry.tensor, entry.role});
-      if (tensor == known.end())
+      const auto found = known.find({entry.tensor, entry.role});
+      if (found == known.end())
         fail(fmt::format("{} holds {}, which is no tensor of this checkpoint", file.file,
                          tensor_text(entry.tensor, entry.role)));
-      if (tensor->second->dtype != entry.dtype || tensor->second->shape != entry.shape)
+      const Tensor& tensor = *found->second.tensor;
+      if (tensor.dtype != entry.dtype || tensor.shape != entry.shape)
         fail(fmt::format("{} holds {} as {} [{}], but the checkpoint has it as {} [{}]", file.file,
                          tensor_text(entry.tensor, entry.role), name_of(entry.dtype), fmt::join(entry.shape, ","),
-                         name_of(tensor->second->dtype), fmt::join(tensor->second->shape, ",")));
-      written[tensor->first].push_back({entry.box, &file});
+                         name_of(tensor.dtype), fmt::join(tensor.shape, ",")));
+      found->second.chunks.push_back({entry.box, &file});
     }
-  for (const Tensor& tensor : tensors) check_tensor(tensor, written[{tensor.name, tensor.role}]);
+  for (const Tensor& tensor : tensors) check_tensor(tensor, known.at({tensor.name, tensor.role}).chunks);
 }
 
 }  // namespace trainctl::ckpt
