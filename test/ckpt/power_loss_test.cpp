@@ -16,6 +16,7 @@
 #include "runtime/base/error.h"
 #include "test/ckpt/state_fixture.h"
 #include "test/support/power_loss_file_system.h"
+#include "test/support/seed.h"
 #include "test/support/store_rig.h"
 
 using namespace trainctl;
@@ -125,8 +126,14 @@ struct Count {
   uint64_t effects = 0, crashes = 0;
 };
 
+/// So many random subsets survive each crash, drawn from `first` on.
+struct Seeds {
+  int count = 0;
+  uint64_t first = 0;
+};
+
 /// Crashes after every effect of a save, with every kind of survival. "" or the first violation.
-std::string crash_everywhere(const Scenario& scenario, int seeds, const std::string& lie,
+std::string crash_everywhere(const Scenario& scenario, const Seeds& seeds, const std::string& lie,
                              const StoreKind& kind, Count* count = nullptr) {
   const Rig before = rig_with(scenario.before, kind);
   for (uint64_t n = 0;; ++n) {
@@ -153,8 +160,9 @@ std::string crash_everywhere(const Scenario& scenario, int seeds, const std::str
     };
     for (const Survival survival : {Survival::nothing, Survival::everything})
       if (const std::string what = after(survival, 0); !what.empty()) return what;
-    for (int seed = 0; seed < seeds; ++seed)
-      if (const std::string what = after(Survival::random, uint64_t(seed) * 7919 + n); !what.empty()) return what;
+    for (int i = 0; i < seeds.count; ++i)
+      if (const std::string what = after(Survival::random, seeds.first + uint64_t(i) * 7919 + n); !what.empty())
+        return what;
     if (count) count->effects = n;
     if (!lost) return "";
   }
@@ -209,31 +217,40 @@ void fail_everywhere(const Scenario& scenario, Fault fault, const StoreKind& kin
 
 }  // namespace
 
-TEST_CASE("power lost at every effect of a save") {
+namespace {
+
+/// Every kind of store in every scenario, with other seeds each time, until there were `least` crashes.
+void lose_power(uint64_t least, uint64_t seed) {
+  INFO("TRAINCTL_TEST_SEED=" << seed);
   uint64_t crashes = 0;
-  for (const StoreKind& kind : store_kinds())
-    for (const auto scenario : kScenarios) {
-      INFO(kind.name);
-      Count count;
-      CHECK(crash_everywhere(scenario(kind), kind.name == std::string("POSIX") ? 12 : 4, "", kind, &count) ==
-            "");
-      CHECK(count.effects > (kind.keeps_all ? 20 : 7));
-      crashes += count.crashes;
-    }
-  INFO(crashes << " crashes");
-  CHECK(crashes > 4000);
+  for (uint64_t first = seed; crashes < least; first += 1000003)
+    for (const StoreKind& kind : store_kinds())
+      for (const auto scenario : kScenarios) {
+        INFO(kind.name);
+        Count count;
+        const Seeds seeds{kind.name == std::string("POSIX") ? 12 : 4, first};
+        REQUIRE(crash_everywhere(scenario(kind), seeds, "", kind, &count) == "");
+        CHECK(count.effects > (kind.keeps_all ? 20 : 7));
+        crashes += count.crashes;
+      }
+  WARN(crashes << " crashes, TRAINCTL_TEST_SEED=" << seed);
 }
+
+}  // namespace
+
+TEST_CASE("power lost at every effect of a save") { lose_power(4000, given_seed().value_or(0)); }
+TEST_CASE("power lost a hundred thousand times", "[.][soak]") { lose_power(100000, uint32_t(test_seed())); }
 
 TEST_CASE("the harness catches a missing sync") {
   const StoreKind& posix = store_kinds()[0];
   for (const std::string sync :
        {"-of-00003.safetensors", "/manifest.json", "/COMMIT", "/step-00000030.e3", "/runs/a/ckpt"}) {
     INFO(sync);
-    CHECK(crash_everywhere(ordinary(posix), 12, sync, posix) != "");
+    CHECK(crash_everywhere(ordinary(posix), {12}, sync, posix) != "");
   }
   for (const std::string sync : {"/runs", "/runs/a"}) {
     INFO(sync);
-    CHECK(crash_everywhere(first_ever(posix), 12, sync, posix) != "");
+    CHECK(crash_everywhere(first_ever(posix), {12}, sync, posix) != "");
   }
 }
 
@@ -242,18 +259,18 @@ TEST_CASE("the harness catches memory and object stores that do not keep what th
   for (const std::string text : {"\"run_id\":\"tiny-7Q2K\",\"step\":\"30\"", "trainctl-checkpoint",
                                  "trainctl-commit", " COMMIT\n", "tctlslot"}) {
     INFO(text);
-    CHECK(crash_everywhere(ordinary(memory), 1, text, memory) != "");
+    CHECK(crash_everywhere(ordinary(memory), {1}, text, memory) != "");
   }
   for (const char* name : {"object store", "object store, listings lag"})
     for (const std::string key : {"/shard-00001-of-00003.safetensors", "/manifest.json", "/COMMIT"}) {
       INFO(name << " " << key);
-      CHECK(crash_everywhere(ordinary(store_kind(name)), 1, key, store_kind(name)) != "");
+      CHECK(crash_everywhere(ordinary(store_kind(name)), {1}, key, store_kind(name)) != "");
     }
   // Without its index, a checkpoint that was acknowledged is not found while the listing lags.
   const StoreKind& lagging = store_kind("object store, listings lag");
-  CHECK(crash_everywhere(ordinary(lagging), 1, "/INDEX", lagging)
+  CHECK(crash_everywhere(ordinary(lagging), {1}, "/INDEX", lagging)
             .find("it was reported as saved, but is not there") != std::string::npos);
-  CHECK(crash_everywhere(ordinary(store_kind("object store")), 1, "/INDEX", store_kind("object store")) ==
+  CHECK(crash_everywhere(ordinary(store_kind("object store")), {1}, "/INDEX", store_kind("object store")) ==
         "");
 }
 

@@ -3,7 +3,7 @@
 // alarm. Method: 10,000 seeded random injections (TRAINCTL_TEST_SEED) of bit flips, zeroed pages, swapped and
 // stale chunks, cut and lost files, files and manifests of other checkpoints, up to three at once. What must
 // be found follows from a byte by byte comparison with the original, what can be repaired from the bytes that
-// the sources hold. Then power is lost after every effect of a repair.
+// the sources hold. A million injections under the tag [soak]. Then power is lost after every effect of a repair.
 #include <catch2/catch.hpp>
 #include <fmt/format.h>
 
@@ -346,8 +346,9 @@ void inject(int cases) {
   Tally tally;
   while (tally.total < cases) inject_some(2000, random, tally);
   for (const int count : tally.injected) CHECK(count > cases / 10);
-  INFO(tally.repaired << " repaired, " << tally.refused << " refused, " << tally.others << " others, "
-                      << tally.harmless << " harmless");
+  WARN(tally.total << " cases of damage: " << tally.repaired << " repaired, " << tally.refused << " refused, "
+                   << tally.others << " others, " << tally.harmless
+                   << " harmless; TRAINCTL_TEST_SEED=" << seed);
   CHECK((tally.repaired > cases / 4 && tally.refused > cases / 6 && tally.harmless > cases / 300));
 }
 
@@ -372,6 +373,7 @@ TEST_CASE("ten thousand clean loads give no alarm, and a repair of them writes n
     REQUIRE((report.is_good() && report.found.empty() && report.rewritten.empty()));
     REQUIRE(fs.effects().size() == effects);
   }
+  WARN("10000 clean loads");
 }
 
 TEST_CASE("power lost at every effect of a repair leaves no new damage, and the next repair ends it") {

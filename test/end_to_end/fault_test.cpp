@@ -214,12 +214,14 @@ class Kill {
 
 void kill_and_resume(uint64_t runs) {
   Bench bench;
-  for (const uint64_t seed : test_seeds(runs)) {
+  const std::vector<uint64_t> seeds = test_seeds(runs);
+  for (const uint64_t seed : seeds) {
     Kill kill(bench, seed);
     INFO("TRAINCTL_TEST_SEED=" << seed);
     INFO(kill.story());
     kill.run();
   }
+  WARN(seeds.size() << " kills, seeds " << seeds.front() << " to " << seeds.back());
 }
 
 }  // namespace
