@@ -103,8 +103,8 @@ uint64_t read_hash(const std::string& text, size_t at) {
   return value;
 }
 
-/// Reads a document. A large model has hundreds of thousands of chunks, and as JSON values they would take longer
-/// than all else together: each list "chunks" becomes the number of a list of rows.
+/// Reads a document. A large model has hundreds of thousands of chunks, and as JSON values they would
+/// take longer than all else together: each list "chunks" becomes the number of a list of rows.
 class DocumentReader final : public nlohmann::json_sax<json> {
  public:
   json document;
@@ -155,7 +155,9 @@ class DocumentReader final : public nlohmann::json_sax<json> {
     place_ = place_ == Place::row ? Place::list : Place::outside;
     return true;
   }
-  bool parse_error(size_t, const std::string&, const json::exception& error) override { malformed(error.what()); }
+  bool parse_error(size_t, const std::string&, const json::exception& error) override {
+    malformed(error.what());
+  }
 
  private:
   enum class Place { outside, list, row };   // of a list of chunks

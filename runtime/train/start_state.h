@@ -21,8 +21,8 @@ struct WantedState {
 /// Opens the state and says so to `activity`. Error(kCheckpoint).
 std::unique_ptr<ckpt::Checkpoint> open_start(const RankOptions& options, const WantedState& wanted,
                                              FileSystem& fs, RankActivity& activity);
-/// Writes the event `loaded`: step, tier, the bytes that all ranks have loaded from it, and those that they have
-/// read from the memory of other nodes for that. Collective over `world`; rank 0 writes.
+/// Writes the event `loaded`: step, tier, the bytes that all ranks have loaded from it, and those that they
+/// have read from the memory of other nodes for that. Collective over `world`; rank 0 writes.
 void report_loaded(const RankOptions& options, int64_t step, const parallel::ShardedParams& params,
                    parallel::Communicator& world, Control& control);
 

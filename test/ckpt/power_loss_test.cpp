@@ -161,7 +161,7 @@ std::string crash_everywhere(const Scenario& scenario, const Seeds& seeds, const
     for (const Survival survival : {Survival::nothing, Survival::everything})
       if (const std::string what = after(survival, 0); !what.empty()) return what;
     for (int i = 0; i < seeds.count; ++i)
-      if (const std::string what = after(Survival::random, seeds.first + uint64_t(i) * 7919 + n); !what.empty())
+      if (const auto what = after(Survival::random, seeds.first + uint64_t(i) * 7919 + n); !what.empty())
         return what;
     if (count) count->effects = n;
     if (!lost) return "";

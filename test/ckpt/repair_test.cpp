@@ -3,7 +3,8 @@
 // alarm. Method: 10,000 seeded random injections (TRAINCTL_TEST_SEED) of bit flips, zeroed pages, swapped and
 // stale chunks, cut and lost files, files and manifests of other checkpoints, up to three at once. What must
 // be found follows from a byte by byte comparison with the original, what can be repaired from the bytes that
-// the sources hold. A million injections under the tag [soak]. Then power is lost after every effect of a repair.
+// the sources hold. A million injections under the tag [soak]. Then power is lost after every effect of
+// a repair.
 #include <catch2/catch.hpp>
 #include <fmt/format.h>
 

@@ -22,7 +22,8 @@ class HeldPieces {
 
   /// Makes the folder if it is not there, and removes the pieces that the epoch of `order` makes invalid:
   /// those of steps after its first, and, except for the set that it loads, those of other numbers of ranks
-  /// and of ranks that are neither on this node nor on the one whose copies it holds. Does not throw; the problem is why this node keeps no pieces.
+  /// and of ranks that are neither on this node nor on the one whose copies it holds. Does not throw; the
+  /// problem is why this node keeps no pieces.
   Problem begin_epoch(const wire::StartOrder& order);
   /// What is there.
   wire::PiecesAnswer list() const;

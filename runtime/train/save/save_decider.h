@@ -32,8 +32,8 @@ class SaveDecider {
   double due(int64_t step) const;
   /// A step has ended that took `seconds` without saves and evaluation.
   void stepped(double seconds);
-  /// Calls `stage`, which begins the saves after `step` and returns where they go. A save that is left out and
-  /// is due by time stays due.
+  /// Calls `stage`, which begins the saves after `step` and returns where they go. A save that is left out
+  /// and is due by time stays due.
   void count(int64_t step, const std::function<SaveTargets()>& stage);
   /// Training has waited for `waited_s` until the copies of the last save were complete. `writes`: some rank
   /// still writes to the directory or to its partner.
@@ -44,8 +44,8 @@ class SaveDecider {
   const Options options_;
   Clock& clock_;
   std::optional<SaveCalendar> calendar_;
-  /// Of the newest save beyond the memory of the node: where it goes, when it began, what it has cost; nullopt
-  /// when that is known.
+  /// Of the newest save beyond the memory of the node: where it goes, when it began, what it has cost;
+  /// nullopt when that is known.
   SaveTier farthest_ = SaveTier::directory;
   std::optional<double> began_s_, stall_s_;
 };

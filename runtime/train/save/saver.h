@@ -8,9 +8,10 @@
 //     writing thread                               └─ partner ─ write ─ sync ─ Control::hand_in
 //
 // A copy goes into the slot of the node's memory (ckpt/pieces.h) that neither holds the newest copy nor is
-// being written to the partner or the directory. While some rank still writes, a save that needs its slot is left out on
-// every rank (decide); a write that has begun is never given up for a newer one, or slow disks would never
-// get a whole checkpoint. Without slots, stage() writes to the directory before it returns.
+// being written to the partner or the directory. While some rank still writes, a save that needs its slot
+// is left out on every rank (decide); a write that has begun is never given up for a newer one, or slow
+// disks would never get a whole checkpoint. Without slots, stage() writes to the directory before it
+// returns.
 //
 // The calls are made by the rank's main thread. The supervisor publishes when all ranks have handed in.
 #pragma once
@@ -83,8 +84,8 @@ class Saver {
   bool has_memory() const;
   bool has_partner() const;
   SavesUnderWay under_way() const;
-  /// Begins to save `state` where `due` says, as far as decide() allows. Returns where it is saved. Every rank
-  /// makes the same calls.
+  /// Begins to save `state` where `due` says, as far as decide() allows. Returns where it is saved. Every
+  /// rank makes the same calls.
   ///   any_rank   under_way() of all ranks together, taken in this step
   SaveTargets stage(const ckpt::StateInfo& state, const SaveTargets& due, const SavesUnderWay& any_rank);
   /// Waits until the copy is done. Call it before the state changes.

@@ -1,0 +1,488 @@
+// Measures how checkpoints are written, read and planned, with the code that ranks run, on the disk of a
+// folder. Prints one JSON object. Each figure is a ratio of two measurements that take turns; "best" compares
+// the best of each, "median" the medians.
+//
+//   bench_checkpoints FOLDER [REPETITIONS [PART]]
+//
+//   write          the rate of a whole save of gpt2-124m (begin, shards, publish) by 1 to 16 writers, over
+//                  that of a plain writer: as many threads, the same bytes with O_DIRECT in blocks of 8
+//                  MiB, the same files and syncs. "memory": from the copies in the memory of the node, as
+//                  ranks save by default; "state": hashed and written from the state itself
+//   read           the rate of a resume on the mesh that wrote (1 and 8 readers), over plain reads of the
+//                  same files in blocks of 8 MiB by as many threads. Cold: posix_fadvise(DONTNEED) after the sync;
+//                  mincore says what stayed in memory
+//   amplification  bytes read over bytes needed when another mesh loads, every rank with its own manifest
+//   plan           405 billion parameters on 16,384 ranks: who saves what, the manifest, its opening
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <functional>
+#include <random>
+#include <thread>
+
+#include "ckpt/folders.h"
+#include "ckpt/manifest.h"
+#include "ckpt/shard_layout.h"
+#include "ckpt/store.h"
+#include "runtime/base/error.h"
+#include "runtime/base/hash.h"
+#include "runtime/observe/checkpoint_report.h"
+#include "runtime/plan/rank_plan.h"
+#include "runtime/spec/parse.h"
+
+using namespace trainctl;
+
+namespace {
+
+constexpr size_t kBlockBytes = size_t(8) << 20, kAlignment = 4096;
+
+double seconds_of(const std::function<void()>& work) {
+  const auto begin = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+double best_of(int repetitions, const std::function<void()>& work) {
+  double best_s = seconds_of(work);
+  for (int i = 1; i < repetitions; ++i) best_s = std::min(best_s, seconds_of(work));
+  return best_s;
+}
+
+void in_threads(int count, const std::function<void(int)>& work) {
+  std::vector<std::thread> threads;
+  for (int i = 0; i < count; ++i) threads.emplace_back(work, i);
+  for (std::thread& thread : threads) thread.join();
+}
+
+/// A job and its parameters.
+struct Planned {
+  JobSpec job;
+  ModelTables tables;
+  std::vector<ckpt::Tensor> tensors;
+};
+
+Planned planned(const std::string& preset, int tensor, int pipeline, int data) {
+  ParsedJob parsed = parse_job(
+      {.text = fmt::format(R"({{"version": 1, "name": "bench", "device": "cuda", "model": {{"preset": "{}"}},
+         "data": {{"train": [{{"path": "/none.bin", "format": "raw", "dtype": "uint16"}}]}},
+         "batch": {{"global_sequences": {}}}, "schedule": {{"total_steps": 10, "lr": 1e-4}},
+         "parallelism": {{"tensor": {}, "pipeline": {}, "data": {}, "zero_stage": 1, "sequence_parallel": false}}}})",
+                           preset, 16 * data, tensor, pipeline, data),
+       .file = "job.json",
+       .overrides = {},
+       .environment = {}});
+  ENSURE(parsed.ok(), "{}", parsed.diagnostics.front().message);
+  ModelTables tables = model_tables(parsed.job);
+  std::vector<ckpt::Tensor> tensors = checkpoint_tensors(tables.params);
+  return {std::move(parsed.job), std::move(tables), std::move(tensors)};
+}
+
+using Owned = std::vector<parallel::sharding::OwnedChunk>;
+
+/// What each rank holds of the state. One layout serves a whole data-parallel group.
+std::vector<Owned> owned_by_rank(const Planned& p) {
+  const parallel::MeshShape mesh = p.job.mesh();
+  const DeviceModel device = device_of_kind(p.job, DeviceKind::cuda);
+  std::vector<Owned> owned(size_t(mesh.world_size()));
+  for (int pp = 0; pp < mesh.pp; ++pp)
+    for (int tp = 0; tp < mesh.tp; ++tp) {
+      const RankParts parts = rank_parts(p.job, device, p.tables, {.tp = tp, .pp = pp});
+      auto layout = parallel::sharding::make_layout(parts.uses.uses, p.tables.grids.grids, parts.sharding,
+                                                    mesh.dp, 0, parts.groups.tied_peer);
+      for (layout.dp_rank = 0; layout.dp_rank < mesh.dp; ++layout.dp_rank)
+        owned[size_t(rank_of(mesh, {.tp = tp, .dp = layout.dp_rank, .pp = pp}))] = layout.owned_chunks();
+    }
+  return owned;
+}
+
+ckpt::StateInfo state_at(int64_t step) {
+  return {.run_id = "bench-0001",
+          .epoch = 1,
+          .step = step,
+          .spec_hash = "0",
+          .program_version = TRAINCTL_VERSION};
+}
+
+/// Random bytes: a place for every chunk of a state, whichever rank owns it.
+class Memory {
+ public:
+  explicit Memory(const Planned& p) {
+    for (const auto& grid : p.tables.grids.grids)
+      for (int role = 0; role < 3; ++role) {
+        offsets_.emplace_back();
+        for (const parallel::Box& box : grid) {
+          offsets_.back().push_back(bytes_);
+          bytes_ += size_t(box.count()) * sizeof(float);
+        }
+      }
+    size_t room = (bytes_ + 16 * kBlockBytes) / kAlignment * kAlignment;  // the plain writer rounds up
+    data_.reset(static_cast<std::byte*>(std::aligned_alloc(kAlignment, room)));
+    std::mt19937_64 random(1);
+    for (size_t at = 0; at + 8 <= room; at += 8) *reinterpret_cast<uint64_t*>(data_.get() + at) = random();
+  }
+  size_t bytes() const { return bytes_; }
+  std::byte* data() const { return data_.get(); }
+  std::byte* place(size_t tensor, int chunk) const { return data() + offsets_[tensor][size_t(chunk)]; }
+
+ private:
+  struct Free {
+    void operator()(std::byte* data) const { std::free(data); }
+  };
+  std::vector<std::vector<size_t>> offsets_;  // of each tensor's chunks
+  size_t bytes_ = 0;
+  std::unique_ptr<std::byte, Free> data_;
+};
+
+std::vector<ckpt::ChunkData> saved_chunks(const Memory* memory, const Owned& owned) {
+  std::vector<ckpt::ChunkData> chunks;
+  for (const auto& [group, chunk, saved] : owned) {
+    if (!saved) continue;
+    for (int role = 0; role < 3; ++role) {
+      const int tensor = 3 * chunk.where.param + role;
+      chunks.push_back(
+          {tensor, chunk.where.global, memory ? memory->place(size_t(tensor), chunk.where.chunk) : nullptr});
+    }
+  }
+  return chunks;
+}
+
+using WriteShard = std::function<ckpt::ShardReceipt(int writer, ckpt::SavingFiles& saving)>;
+
+/// A whole save, each rank of the job in a thread. Returns the folder.
+std::string save(const Planned& p, int writers, const WriteShard& write, const std::string& dir) {
+  FileSystem& fs = real_file_system();
+  const ckpt::StateInfo state = state_at(1);
+  const auto store = ckpt::directory_store(fs, dir);
+  store->saving(state)->begin();
+  std::vector<ckpt::ShardReceipt> receipts(static_cast<size_t>(writers));
+  in_threads(writers, [&](int i) {
+    const auto saving = ckpt::directory_store(fs, dir)->saving(state);
+    receipts[size_t(i)] = write(i, *saving);
+  });
+  ckpt::publish(*store, state, p.tensors, receipts);
+  return ckpt::step_directory(dir, 1);
+}
+
+WriteShard from_state(const Planned& p, const std::vector<Owned>& owned, const Memory& memory) {
+  return [&](int i, ckpt::SavingFiles& saving) {
+    return ckpt::write_shard(saving, ckpt::shard_file_name(i, int(owned.size())), state_at(1), p.tensors,
+                             saved_chunks(&memory, owned[size_t(i)]));
+  };
+}
+
+/// The copies of all ranks in the memory of the node.
+class Copies {
+ public:
+  Copies(const Planned& p, const std::vector<Owned>& owned, const Memory& memory) {
+    const int ranks = int(owned.size());
+    for (int i = 0; i < ranks; ++i) {
+      const std::vector<ckpt::ChunkData> chunks = saved_chunks(&memory, owned[size_t(i)]);
+      uint64_t bytes = 0;
+      for (const ckpt::ChunkData& chunk : chunks) bytes += uint64_t(chunk.box.count()) * sizeof(float);
+      const std::string path = fmt::format("/dev/shm/bench-checkpoints-{}-{}", ::getpid(), i);
+      slots_.push_back(
+          ckpt::shared_memory(path, ckpt::memory_for_pieces(bytes, chunks.size(), p.tensors.size())));
+      real_file_system().remove_file(path);  // the mapping stays
+      writers_.push_back(std::make_unique<ckpt::PieceWriter>(*slots_.back(), path, i, ranks));
+      writers_.back()->copy(state_at(1), p.tensors, chunks);
+      pieces_.push_back(writers_.back()->seal());
+    }
+  }
+  WriteShard shards() const {
+    return [this](int i, ckpt::SavingFiles& saving) {
+      const auto files = writers_[size_t(i)]->open(1);
+      return ckpt::write_piece(*files, pieces_[size_t(i)], saving,
+                               [](const std::function<void()>& read) { read(); });
+    };
+  }
+
+ private:
+  std::vector<std::unique_ptr<ckpt::NodeMemory>> slots_;
+  std::vector<std::unique_ptr<ckpt::PieceWriter>> writers_;
+  std::vector<ckpt::Piece> pieces_;
+};
+
+/// The same bytes in as many files, with as many syncs, and nothing else.
+void plain_save(int writers, const Memory& memory, const std::string& dir) {
+  FileSystem& fs = real_file_system();
+  fs.make_directory(dir + "/plain.saving");
+  const size_t share = (memory.bytes() / size_t(writers) + kAlignment) / kAlignment * kAlignment;
+  in_threads(writers, [&](int i) {
+    const std::string path = fmt::format("{}/plain.saving/{}", dir, i);
+    const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_DIRECT | O_CLOEXEC, 0644);
+    ENSURE(fd >= 0, "{} cannot be opened with O_DIRECT", path);
+    for (size_t at = 0; at < share; at += kBlockBytes) {
+      const size_t bytes = std::min(kBlockBytes, share - at);
+      ENSURE(::pwrite(fd, memory.data() + size_t(i) * share + at, bytes, off_t(at)) == ssize_t(bytes),
+             "{}: short write", path);
+    }
+    ENSURE(::fsync(fd) == 0, "{} cannot be synced", path);
+    ::close(fd);
+    fs.sync_directory(dir + "/plain.saving");
+  });
+  fs.write_new_text(dir + "/plain.saving/manifest", std::string(100'000, ' '));
+  fs.write_new_text(dir + "/plain.saving/COMMIT", std::string(300, ' '));
+  fs.rename_no_replace(dir + "/plain.saving", dir + "/plain");
+  fs.sync_directory(dir);
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+/// Two ways of doing the same, in seconds.
+struct Pair {
+  std::vector<double> plain, ours;
+  double best() const {
+    return *std::min_element(plain.begin(), plain.end()) / *std::min_element(ours.begin(), ours.end());
+  }
+  std::string json(const std::string& way, int threads, size_t bytes) const {
+    return fmt::format(
+        R"({{"from":"{}","threads":{},"best":{:.3f},"median":{:.3f},"gb_per_s":{:.2f},"plain_gb_per_s":{:.2f}}})",
+        way, threads, best(), median(plain) / median(ours), double(bytes) / median(ours) * 1e-9,
+        double(bytes) / median(plain) * 1e-9);
+  }
+};
+
+std::string measure_writes(const std::string& dir, int repetitions) {
+  FileSystem& fs = real_file_system();
+  std::string rows;
+  for (const int writers : {1, 2, 4, 8, 16}) {
+    const Planned p = planned("gpt2-124m", 1, 1, writers);
+    const std::vector<Owned> owned = owned_by_rank(p);
+    const Memory memory(p);
+    const Copies copies(p, owned, memory);
+    const std::pair<std::string, WriteShard> ways[] = {{"memory", copies.shards()},
+                                                       {"state", from_state(p, owned, memory)}};
+    Pair times[2];
+    for (int i = 0; i < 2 * repetitions; ++i) {
+      Pair& now = times[i % 2];
+      ::sync();
+      now.plain.push_back(seconds_of([&] { plain_save(writers, memory, dir); }));
+      fs.remove_tree(dir + "/plain");
+      ::sync();
+      std::string saved;
+      now.ours.push_back(seconds_of([&] { saved = save(p, writers, ways[i % 2].second, dir + "/ckpt"); }));
+      fs.remove_tree(saved);
+    }
+    for (int i = 0; i < 2; ++i) {
+      rows += fmt::format("{}{}", rows.empty() ? "\n  " : ",\n  ",
+                          times[i].json(ways[i].first, writers, memory.bytes()));
+      fmt::print(stderr, "bench: {} writers from {}: {:.3f} of a plain O_DIRECT writer\n", writers,
+                 ways[i].first, times[i].best());
+    }
+  }
+  return "[" + rows + "]";
+}
+
+/// The share of a file's bytes that the system holds in memory.
+double resident_share(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  struct stat s {};
+  ENSURE(fd >= 0 && ::fstat(fd, &s) == 0, "{} cannot be opened", path);
+  void* const at = ::mmap(nullptr, size_t(s.st_size), PROT_READ, MAP_SHARED, fd, 0);
+  ::close(fd);
+  std::vector<unsigned char> pages((size_t(s.st_size) + kAlignment - 1) / kAlignment);
+  ENSURE(at != MAP_FAILED && ::mincore(at, size_t(s.st_size), pages.data()) == 0, "{} cannot be looked at",
+         path);
+  ::munmap(at, size_t(s.st_size));
+  return double(std::count_if(pages.begin(), pages.end(), [](unsigned char p) { return p & 1; })) /
+         double(pages.size());
+}
+
+double make_cold(const std::string& folder) {
+  double most = 0;
+  for (const std::string& name : real_file_system().list(folder)) {
+    real_file_system().open_read(folder + "/" + name)->drop_cache();
+    most = std::max(most, resident_share(folder + "/" + name));
+  }
+  return most;
+}
+
+/// One rank's part of a resume.
+void load(ckpt::Checkpoint& checkpoint, const Planned& p, const Owned& owned, const Memory& memory) {
+  for (const auto& [group, chunk, saved] : owned)
+    for (int role = 0; role < 3; ++role) {
+      const size_t tensor = size_t(3 * chunk.where.param + role);
+      checkpoint.read(p.tensors[tensor].name, p.tensors[tensor].role, chunk.where.global,
+                      memory.place(tensor, chunk.where.chunk));
+    }
+}
+
+void plain_load(const std::string& path, std::byte* to) {
+  const auto file = real_file_system().open_read(path);
+  const uint64_t bytes = file->size();
+  for (uint64_t at = 0; at < bytes; at += kBlockBytes)
+    file->read_at(at, {to + at % (4 * kBlockBytes), std::min<uint64_t>(kBlockBytes, bytes - at)});
+}
+
+std::string measure_reads(const std::string& dir, int repetitions) {
+  double resident = 0;
+  std::string rows;
+  for (const int readers : {1, 8}) {
+    const Planned p = planned("gpt2-124m", 1, 1, readers);
+    const std::vector<Owned> owned = owned_by_rank(p);
+    const Memory from(p), to(p);
+    const std::string folder = save(p, readers, from_state(p, owned, from), dir + "/ckpt");
+    Pair times;
+    for (int i = 0; i < repetitions; ++i) {
+      resident = std::max(resident, make_cold(folder));
+      times.plain.push_back(seconds_of([&] {
+        in_threads(readers, [&](int r) {
+          const std::string shard = folder + "/" + ckpt::shard_file_name(r, readers);
+          plain_load(shard, to.data() + size_t(r) * (to.bytes() / size_t(readers) / kAlignment * kAlignment));
+        });
+      }));
+      resident = std::max(resident, make_cold(folder));
+      times.ours.push_back(seconds_of([&] {
+        in_threads(readers, [&](int r) {
+          load(*ckpt::Checkpoint::open(real_file_system(), folder), p, owned[size_t(r)], to);
+        });
+      }));
+      ENSURE(xxh3({from.data(), from.bytes()}) == xxh3({to.data(), to.bytes()}),
+             "{} readers read other bytes", readers);
+    }
+    real_file_system().remove_tree(folder);
+    rows += (rows.empty() ? "" : ",") + times.json("disk", readers, from.bytes());
+    fmt::print(stderr, "bench: {} readers: {:.3f} of plain cold reads\n", readers, times.best());
+  }
+  return fmt::format("{{\"resident_share_before\":{:.4f},\"rates\":[{}]}}", resident, rows);
+}
+
+/// Counts the bytes that are read of a checkpoint's files.
+class CountedFiles final : public ckpt::StoredFiles {
+ public:
+  CountedFiles(std::unique_ptr<ckpt::StoredFiles> below, uint64_t& bytes)
+      : below_(std::move(below)), bytes_(bytes) {}
+  std::string where() const override { return below_->where(); }
+  std::optional<int64_t> named_step() const override { return below_->named_step(); }
+  bool has(const std::string& name) override { return below_->has(name); }
+  std::vector<std::string> names() override { return below_->names(); }
+  std::unique_ptr<File> open(const std::string& name) override {
+    return std::make_unique<Counted>(below_->open(name), bytes_);
+  }
+
+ private:
+  struct Counted final : File {
+    Counted(std::unique_ptr<File> file, uint64_t& bytes) : file(std::move(file)), bytes(bytes) {}
+    void write_at(uint64_t offset, std::span<const std::byte> data) override { file->write_at(offset, data); }
+    void read_at(uint64_t offset, std::span<std::byte> data) override {
+      file->read_at(offset, data);
+      bytes += data.size();
+    }
+    uint64_t size() override { return file->size(); }
+    void sync() override { file->sync(); }
+    const std::unique_ptr<File> file;
+    uint64_t& bytes;
+  };
+  const std::unique_ptr<ckpt::StoredFiles> below_;
+  uint64_t& bytes_;
+};
+
+std::string measure_amplification(const std::string& dir, int) {
+  FileSystem& fs = real_file_system();
+  const Planned writer = planned("gpt2-124m", 2, 2, 2);
+  const Memory from(writer), to(writer);
+  const std::vector<Owned> written = owned_by_rank(writer);
+  const std::string folder =
+      save(writer, int(written.size()), from_state(writer, written, from), dir + "/ckpt");
+  std::string rows;
+  const int meshes[][3] = {{1, 1, 1}, {2, 2, 2}, {4, 1, 2}, {3, 2, 1}, {1, 4, 2}, {1, 1, 8}, {12, 1, 1}};
+  for (const auto& [tensor, pipeline, data] : meshes) {
+    const Planned p = planned("gpt2-124m", tensor, pipeline, data);
+    uint64_t read = 0, needed = 0;
+    for (const Owned& owned : owned_by_rank(p)) {
+      const auto checkpoint =
+          ckpt::Checkpoint::open(std::make_unique<CountedFiles>(ckpt::stored_folder(fs, folder), read));
+      load(*checkpoint, p, owned, to);
+      for (const auto& one : owned) needed += 12 * uint64_t(one.chunk.where.global.count());
+    }
+    rows += fmt::format(R"({}{{"mesh":"{}x{}x{}","amplification":{:.4f}}})", rows.empty() ? "" : ",", tensor,
+                        pipeline, data, double(read) / double(needed));
+  }
+  fs.remove_tree(folder);
+  return "[" + rows + "]";
+}
+
+/// A checkpoint of the plan alone: its shards are sparse files.
+std::string measure_plan(const std::string& dir, int repetitions) {
+  FileSystem& fs = real_file_system();
+  ckpt::Manifest manifest{.state = state_at(1)};
+  std::mt19937_64 random(1);
+  const double plan_s = seconds_of([&] {
+    const Planned p = planned("llama3-405b", 8, 16, 128);
+    const std::vector<Owned> owned = owned_by_rank(p);
+    manifest.tensors = p.tensors;
+    for (size_t rank = 0; rank < owned.size(); ++rank) {
+      ckpt::ShardLayout layout = ckpt::lay_out(manifest.state, p.tensors, saved_chunks(nullptr, owned[rank]));
+      if (layout.receipt.entries.empty()) continue;
+      layout.receipt.file = ckpt::shard_file_name(int(rank), int(owned.size()));
+      for (auto& entry : layout.receipt.entries) entry.hash = random(), entry.content_hash = random();
+      manifest.bytes += layout.receipt.file_bytes;
+      manifest.files.push_back(std::move(layout.receipt));
+    }
+  });
+  std::string text;
+  const double publish_s = seconds_of([&] {
+    ckpt::check_tiling(manifest.tensors, manifest.files);
+    manifest.root = ckpt::root_hash(manifest.files);
+    text = ckpt::manifest_text(manifest);
+  });
+  const std::string folder = ckpt::step_directory(dir + "/405b", 1);
+  fs.make_directories(folder);
+  for (const ckpt::ShardReceipt& shard : manifest.files) {
+    fs.create(folder + "/" + shard.file);
+    ENSURE(::truncate((folder + "/" + shard.file).c_str(), off_t(shard.file_bytes)) == 0, "{}", shard.file);
+  }
+  fs.write_new_text(folder + "/" + ckpt::kManifestName, text);
+  fs.write_new_text(folder + "/" + ckpt::kCommitName, ckpt::commit_text(text, manifest));
+  const double open_s = best_of(repetitions, [&] { ckpt::Checkpoint::open(fs, folder); });
+  const double inspect_s =
+      best_of(repetitions, [&] { report_checkpoint(fs, real_clock(), {.path = folder, .other = ""}); });
+  size_t chunks = 0;
+  for (const ckpt::ShardReceipt& shard : manifest.files) chunks += shard.entries.size();
+  fs.remove_tree(dir + "/405b");
+  fmt::print(stderr,
+             "bench: 405 B on 16,384 ranks: plan {:.2f} s, manifest {:.2f} s and {:.1f} MB, open {:.2f} s, "
+             "inspect {:.2f} s\n",
+             plan_s, publish_s, double(text.size()) / 1e6, open_s, inspect_s);
+  return fmt::format(
+      R"({{"files":{},"chunks":{},"plan_s":{:.2f},"publish_s":{:.2f},"manifest_bytes":{},"open_s":{:.2f},"inspect_s":{:.2f}}})",
+      manifest.files.size(), chunks, plan_s, publish_s, text.size(), open_s, inspect_s);
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  if (count < 2) {
+    fmt::print(stderr, "usage: bench_checkpoints FOLDER [REPETITIONS [PART]]\n");
+    return 2;
+  }
+  const std::string dir = std::string(arguments[1]) + "/bench-checkpoints";
+  const int repetitions = count > 2 ? std::max(1, std::atoi(arguments[2])) : 5;
+  const std::pair<std::string, std::string (*)(const std::string&, int)> parts[] = {
+      {"plan", measure_plan},
+      {"amplification", measure_amplification},
+      {"read", measure_reads},
+      {"write", measure_writes}};
+  std::string result = fmt::format("{{\"repetitions\":{}", repetitions);
+  try {
+    for (const auto& [name, measure] : parts) {
+      if (count > 3 && arguments[3] != name) continue;
+      real_file_system().make_directories(dir + "/ckpt");
+      result += fmt::format(",\n \"{}\":{}", name, measure(dir, repetitions));
+      real_file_system().remove_tree(dir);
+    }
+  } catch (const Error& error) {
+    fmt::print(stderr, "error: {}\n", error.what());
+    return 1;
+  }
+  fmt::print("{}}}\n", result);
+}
