@@ -13,15 +13,6 @@
 namespace trainctl::ckpt {
 namespace {
 
-/// The source is read, hashed twice and copied in parts that stay in a core's cache.
-constexpr size_t kCopyBytes = size_t(128) << 10;
-
-template <typename Do>
-void in_parts(std::span<const std::byte> data, size_t most, Do with) {
-  for (; !data.empty(); data = data.subspan(std::min(most, data.size())))
-    with(data.first(std::min(most, data.size())));
-}
-
 std::string commit_of(const std::string& piece_json) { return sha256_hex(piece_json) + "\n"; }
 
 /// The chunks of a shard that lies in a slot.
@@ -152,7 +143,7 @@ void PieceWriter::copy(const StateInfo& state, std::span<const Tensor> tensors,
     file->append(std::as_bytes(std::span(layout.header)));
     EntryHashes hashes(state, receipt.entries);
     source.read(layout.chunks, [&](size_t i, std::span<const std::byte> piece) {
-      in_parts(piece, kCopyBytes, [&](std::span<const std::byte> part) {
+      in_parts(piece, [&](std::span<const std::byte> part) {
         hashes.update(i, part);
         file->append(part);
       });

@@ -50,8 +50,10 @@ EntryHashes::EntryHashes(const StateInfo& state, std::span<const ShardReceipt::E
       contents_(entries.size(), kNoChunkSeed) {}
 
 void EntryHashes::update(size_t entry, std::span<const std::byte> piece) {
-  identities_.update(entry, piece);
-  contents_.update(entry, piece);
+  in_parts(piece, [&](std::span<const std::byte> part) {
+    identities_.update(entry, part);
+    contents_.update(entry, part);
+  });
 }
 
 void EntryHashes::finish(std::span<ShardReceipt::Entry> entries) {

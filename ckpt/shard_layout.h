@@ -1,6 +1,7 @@
 // A shard before it is written: which chunk comes where, and the hashes that are taken on the way. Shared by
 // the writers of shards (write.cpp, pieces.cpp).
 #pragma once
+#include <algorithm>
 #include <functional>
 #include <optional>
 #include <span>
@@ -21,6 +22,21 @@ struct ShardLayout {
 };
 ShardLayout lay_out(const StateInfo& state, std::span<const Tensor> tensors,
                     std::span<const ChunkData> chunks);
+
+/// The memory through which a shard is written; a smaller shard takes no more than its size.
+inline constexpr size_t kShardWriterBytes = size_t(8) << 20;
+
+/// Calls with(part) for parts of `data` that stay in a core's cache while several loops read them; once,
+/// if it is empty.
+template <typename Do>
+void in_parts(std::span<const std::byte> data, Do with) {
+  constexpr size_t kMost = size_t(128) << 10;
+  do {
+    const auto part = data.first(std::min(kMost, data.size()));
+    with(part);
+    data = data.subspan(part.size());
+  } while (!data.empty());
+}
 
 /// A hash of each of several chunks, fed piece by piece, one chunk after the other; its seed is seed(i).
 class ChunkHashes {

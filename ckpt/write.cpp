@@ -2,10 +2,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <optional>
+#include <cstring>
+#include <future>
 #include <set>
 
 #include "ckpt/manifest.h"
+#include "ckpt/page_memory.h"
 #include "ckpt/shard_layout.h"
 #include "ckpt/store.h"
 #include "runtime/base/error.h"
@@ -14,38 +16,58 @@
 namespace trainctl::ckpt {
 namespace {
 
-constexpr size_t kWriteBytes = size_t(4) << 20;
 /// How often a publisher claims the files of a save. Another one of the same epoch may take them over.
 constexpr int kClaims = 3;
 
-/// Turns many small pieces into few large writes; a piece as large as the buffer goes out as it is.
+/// Turns pieces of any size into large writes of whole pages, which a file system can hand to the disk as
+/// they lie here. While a thread writes one half of the memory, the other is filled. The writes come one
+/// after the other and in order.
 class Appender {
  public:
-  /// Takes its whole buffer at once: a buffer that grows in steps leaves the same amount of unused heap
-  /// behind.
-  explicit Appender(NewFile& file) : file_(file) { buffer_.reserve(kWriteBytes); }
+  Appender(NewFile& file, uint64_t file_bytes) : file_(file), file_bytes_(file_bytes) {
+    halves_[0] = PageMemory(std::min<uint64_t>(kShardWriterBytes / 2, file_bytes));
+    if (file_bytes > halves_[0].size()) halves_[1] = PageMemory(halves_[0].size());
+  }
 
   void append(std::span<const std::byte> data) {
-    if (buffer_.size() + data.size() > kWriteBytes) flush();
-    if (data.size() >= kWriteBytes) {
-      file_.append(data);
-      offset_ += data.size();
-    } else {
-      buffer_.insert(buffer_.end(), data.begin(), data.end());
+    ENSURE(bytes() + data.size() <= file_bytes_, "{} bytes and {} more, {} planned", bytes(), data.size(),
+           file_bytes_);
+    while (!data.empty()) {
+      if (used_ == halves_[0].size()) hand_over();
+      const size_t n = std::min(data.size(), halves_[0].size() - used_);
+      std::memcpy(halves_[current_].data() + used_, data.data(), n);
+      used_ += n;
+      data = data.subspan(n);
     }
   }
+  /// Returns when all is written; throws the error of any write.
   void flush() {
-    if (buffer_.empty()) return;
-    file_.append(buffer_);
-    offset_ += buffer_.size();
-    buffer_.clear();
+    wait();
+    if (used_ > 0) write(current_, used_);
+    bytes_ += used_;
+    used_ = 0;
   }
-  uint64_t bytes() const { return offset_ + buffer_.size(); }
+  uint64_t bytes() const { return bytes_ + used_; }
 
  private:
+  void write(size_t half, size_t bytes) { file_.append({halves_[half].data(), bytes}); }
+  void wait() {
+    if (writing_.valid()) writing_.get();
+  }
+  void hand_over() {
+    wait();
+    writing_ = std::async(std::launch::async, [this, half = current_, bytes = used_] { write(half, bytes); });
+    bytes_ += used_;
+    used_ = 0;
+    current_ = 1 - current_;
+  }
+
   NewFile& file_;
-  uint64_t offset_ = 0;
-  std::vector<std::byte> buffer_;
+  const uint64_t file_bytes_;
+  PageMemory halves_[2];
+  size_t current_ = 0, used_ = 0;
+  uint64_t bytes_ = 0;
+  std::future<void> writing_;   // its destructor waits: last, because the write uses the others
 };
 
 /// The entries' hashes, from one pass over the chunks.
@@ -59,12 +81,14 @@ void take_hashes(const StateInfo& state, ChunkSource& source, ShardLayout& plan)
 std::vector<uint64_t> write_file(SavingFiles& saving, const std::string& name, const ShardLayout& plan,
                                  ChunkSource& source) {
   const auto file = saving.put(name, plan.receipt.file_bytes);
-  Appender out(*file);
+  Appender out(*file, plan.receipt.file_bytes);
   ChunkHashes written(plan.chunks.size(), kNoChunkSeed);
   out.append(std::as_bytes(std::span(plan.header)));
   source.read(plan.chunks, [&](size_t i, std::span<const std::byte> piece) {
-    written.update(i, piece);
-    out.append(piece);
+    in_parts(piece, [&](std::span<const std::byte> part) {
+      written.update(i, part);
+      out.append(part);
+    });
   });
   out.flush();
   ENSURE(out.bytes() == plan.receipt.file_bytes, "{} bytes written, {} planned", out.bytes(),

@@ -3,15 +3,10 @@
 #include <algorithm>
 
 #include "ckpt/pieces.h"
+#include "ckpt/shard_layout.h"
 #include "runtime/plan/rank_sizes.h"
 
 namespace trainctl {
-namespace {
-
-/// The buffer through which a rank writes its part of a checkpoint (kWriteBytes of ckpt/write.cpp).
-constexpr size_t kSaveBytes = size_t(4) << 20;
-
-}  // namespace
 
 RankMemory memory_of_stage(const JobSpec& job, const DeviceModel& device, const StageBytes& stage,
                         int64_t total_chunks, bool reads_tokens) {
@@ -51,7 +46,7 @@ void add_state(RankMemory& m, const JobSpec& job, const DeviceModel& device,
     return;
   }
   const bool saves = job.checkpoint.saves_while_training() || job.checkpoint.on_exit;
-  m.saving = saves ? std::min(kSaveBytes, written) : 0;
+  m.saving = saves ? std::min(ckpt::kShardWriterBytes, written) : 0;
 }
 
 // NCCL makes a connection for each peer and channel, and each receiving end on the same node keeps the

@@ -7,8 +7,8 @@
 
 namespace trainctl {
 
-/// Forwards all calls to `below`. One thread. Calls `report` with the bytes written so far after each write
-/// and each sync.
+/// Forwards all calls to `below`. One call at a time, of any thread. Calls `report` with the bytes written so
+/// far after each write and each sync, in the thread that writes.
 class CountingFileSystem final : public FileSystem {
  public:
   CountingFileSystem(FileSystem& below, std::function<void(uint64_t bytes)> report) : below_(below), report_(std::move(report)) {}
