@@ -3,14 +3,25 @@
 #include <malloc.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
+#include <sstream>
 #include <string>
 
 #include "runtime/base/units.h"
 
 namespace trainctl {
+namespace {
+
+/// "" when there is no such file. Files of /proc and /sys have no size, so FileSystem cannot read them.
+std::string text_of(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+}  // namespace
 
 SystemMemory system_memory_of(const std::string& meminfo) {
   const auto bytes_at = [&](const std::string& key) {
@@ -20,10 +31,66 @@ SystemMemory system_memory_of(const std::string& meminfo) {
   return {.total_bytes = bytes_at("MemTotal:"), .available_bytes = bytes_at("MemAvailable:")};
 }
 
-SystemMemory system_memory() {
-  std::ifstream file("/proc/meminfo");  // has no size, so FileSystem cannot read it
-  return system_memory_of({std::istreambuf_iterator<char>(file), {}});
+SystemMemory machine_memory() { return system_memory_of(text_of("/proc/meminfo")); }
+
+GroupMemory group_memory_of(const std::string& limit, const std::string& used, const std::string& stat) {
+  const auto bytes_of = [](const std::string& text) { return std::strtoull(text.c_str(), nullptr, 10); };
+  // Version 1 counts the groups below in lines of their own, version 2 in every line.
+  const auto cached = [&](const std::string& name) {
+    for (const std::string& key : {"\ntotal_" + name + " ", "\n" + name + " "})
+      if (const size_t at = ("\n" + stat).find(key); at != std::string::npos)
+        return bytes_of(stat.substr(at + key.size() - 1));
+    return 0ull;
+  };
+  const uint64_t taken = bytes_of(used), given_back = cached("inactive_file") + cached("active_file");
+  return {.limit_bytes = bytes_of(limit),   // of "max": 0
+          .used_bytes = taken - std::min<uint64_t>(taken, given_back)};
 }
+
+std::vector<std::string> control_groups_of(const std::string& cgroup, const std::string& controller) {
+  const std::string root = controller.empty() ? "/sys/fs/cgroup" : "/sys/fs/cgroup/" + controller;
+  std::vector<std::string> groups;
+  std::istringstream lines(cgroup);
+  for (std::string line; std::getline(lines, line);) {   // "4:memory:/path", "0::/path"
+    const size_t names = line.find(':') + 1, path = line.find(':', names) + 1;
+    if (names == 0 || path == 0 || line[path] != '/') continue;
+    if (line.substr(names, path - 1 - names) != controller) continue;
+    for (std::string group = line.substr(path); group.size() > 1; group.resize(group.rfind('/')))
+      groups.push_back(root + group);
+  }
+  groups.push_back(root);   // where a container has its own group
+  return groups;
+}
+
+std::vector<GroupMemory> memory_groups() {
+  std::vector<GroupMemory> groups;
+  const std::string cgroup = text_of("/proc/self/cgroup");
+  const auto take = [&](const std::string& controller, const char* limit, const char* used) {
+    for (const std::string& group : control_groups_of(cgroup, controller)) {
+      const GroupMemory memory =
+          group_memory_of(text_of(group + limit), text_of(group + used), text_of(group + "/memory.stat"));
+      if (memory.limit_bytes > 0) groups.push_back(memory);
+    }
+  };
+  take("", "/memory.max", "/memory.current");
+  take("memory", "/memory.limit_in_bytes", "/memory.usage_in_bytes");
+  return groups;
+}
+
+SystemMemory within_groups(SystemMemory machine, const std::vector<GroupMemory>& groups) {
+  const uint64_t total = machine.total_bytes;
+  for (const GroupMemory& group : groups) {
+    if (group.limit_bytes == 0 || (total > 0 && group.limit_bytes >= total)) continue;   // no limit in effect
+    const uint64_t left = group.limit_bytes - std::min(group.limit_bytes, group.used_bytes);
+    if (total > 0) machine.total_bytes = std::min(machine.total_bytes, group.limit_bytes);
+    // 0 would say that it is not known.
+    if (machine.available_bytes > 0)
+      machine.available_bytes = std::max<uint64_t>(1, std::min(machine.available_bytes, left));
+  }
+  return machine;
+}
+
+SystemMemory system_memory() { return within_groups(machine_memory(), memory_groups()); }
 
 uint64_t peak_resident_bytes() {
   std::ifstream status("/proc/self/status");

@@ -49,19 +49,6 @@ std::string value_of(const std::string& text, const std::string& name) {
   return "";
 }
 
-/// The folders of this process's control group and of those above it, innermost first (version 2).
-std::vector<std::string> control_groups() {
-  std::istringstream lines(text_of("/proc/self/cgroup"));
-  std::vector<std::string> groups;
-  for (std::string line; std::getline(lines, line);) {
-    if (!line.starts_with("0::")) continue;
-    std::filesystem::path path = line.substr(3);
-    for (; path.has_relative_path(); path = path.parent_path()) groups.push_back("/sys/fs/cgroup" + path.string());
-  }
-  groups.push_back("/sys/fs/cgroup");
-  return groups;
-}
-
 CpuFacts cpu_facts() {
   using kernels::cpu::InstructionSet;
   CpuFacts cpu;
@@ -69,7 +56,7 @@ CpuFacts cpu_facts() {
   cpu.cores = int(::sysconf(_SC_NPROCESSORS_ONLN));
   cpu_set_t set;
   if (::sched_getaffinity(0, sizeof set, &set) == 0) cpu.usable = CPU_COUNT(&set);
-  for (const std::string& group : control_groups()) {
+  for (const std::string& group : control_groups_of(text_of("/proc/self/cgroup"), "")) {
     const double quota = quota_of(text_of(group + "/cpu.max"));
     if (quota > 0) cpu.quota_cores = cpu.quota_cores == 0 ? quota : std::min(cpu.quota_cores, quota);
   }
@@ -83,23 +70,19 @@ uint64_t limit_of(decltype(RLIMIT_AS) which) {
   return ::getrlimit(which, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY ? uint64_t(limit.rlim_cur) : 0;
 }
 
-/// The tightest limit among the control groups; version 1 has one place to look.
+/// The tightest limit among the control groups.
 void group_limit(MemoryFacts& memory) {
-  const auto take = [&](const std::string& limit_file, const std::string& used_file) {
-    const uint64_t limit = std::strtoull(text_of(limit_file).c_str(), nullptr, 10);  // "max": 0
-    if (limit == 0 || limit >= memory.total_bytes) return;                           // no limit in effect
-    if (memory.group_limit_bytes > 0 && limit >= memory.group_limit_bytes) return;
-    memory.group_limit_bytes = limit;
-    memory.group_used_bytes = std::strtoull(text_of(used_file).c_str(), nullptr, 10);
-  };
-  for (const std::string& group : control_groups()) take(group + "/memory.max", group + "/memory.current");
-  const std::string first = "/sys/fs/cgroup/memory/memory.";
-  take(first + "limit_in_bytes", first + "usage_in_bytes");
+  for (const GroupMemory& group : memory_groups()) {
+    if (group.limit_bytes >= memory.total_bytes) continue;   // no limit in effect
+    if (memory.group_limit_bytes > 0 && group.limit_bytes >= memory.group_limit_bytes) continue;
+    memory.group_limit_bytes = group.limit_bytes;
+    memory.group_used_bytes = group.used_bytes;
+  }
 }
 
 MemoryFacts memory_facts() {
   MemoryFacts memory;
-  const SystemMemory system = system_memory();
+  const SystemMemory system = machine_memory();
   memory.total_bytes = system.total_bytes;
   memory.available_bytes = system.available_bytes;
   group_limit(memory);
