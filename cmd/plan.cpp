@@ -8,6 +8,7 @@
 #include "runtime/plan/report.h"
 #include "runtime/supervise/decide/placement.h"
 #include "runtime/supervise/nodes/run_nodes.h"
+#include "runtime/train/save/save_forecast.h"
 
 namespace trainctl::cmd {
 namespace {
@@ -78,9 +79,17 @@ std::vector<ClusterNode> nodes_of_plan(const Options& options, const JobSpec& jo
   return ordered;
 }
 
+/// Where no nodes are named, GPUs are taken to be eight a node.
+int node_count(const std::vector<ClusterNode>& nodes, const PlanReport& report) {
+  constexpr int kGpusOfNode = 8;
+  if (!nodes.empty()) return int(nodes.size());
+  if (report.device.kind != DeviceKind::cuda) return 1;
+  const int ranks = report.job.launcher.ranks_per_gpu * kGpusOfNode;
+  return (report.job.mesh().world_size() + ranks - 1) / ranks;
+}
+
 /// Prints where the ranks would run. False: they do not fit.
-bool print_placement(const Options& options, const JobSpec& job, const Context& context) {
-  const std::vector<ClusterNode> nodes = nodes_of_plan(options, job);
+bool print_placement(const std::vector<ClusterNode>& nodes, const JobSpec& job, const Context& context) {
   if (nodes.empty()) return true;
   const PlacementResult placed = place(job.mesh(), nodes, {.tensor_across_nodes = job.launcher.tensor_across_nodes});
   if (!placed.ok()) {
@@ -104,15 +113,16 @@ int plan(const Options& options, const Context& context) {
   }
   const std::optional<double> mfu =
       options.mfu > 0 ? std::optional(options.mfu > 1 ? options.mfu / 100 : options.mfu) : std::nullopt;
-  const PlanReport report =
-      make_report(job_input(options.job), parsed->job, device_of(options, parsed->job), mfu);
+  PlanReport report = make_report(job_input(options.job), parsed->job, device_of(options, parsed->job), mfu);
+  const std::vector<ClusterNode> nodes = nodes_of_plan(options, parsed->job);
+  report.saves = forecast_saves(report, node_count(nodes, report));
   const bool refused = report.fit.known() && !report.fit.fits();
   if (context.json) {
     fmt::print("{}\n", plan_json(report));
   } else {
     fmt::print("{}", render_plan(report));
   }
-  if (!print_placement(options, parsed->job, context)) return exit_status(ErrorCode::kPlan);
+  if (!print_placement(nodes, parsed->job, context)) return exit_status(ErrorCode::kPlan);
   if (refused) {
     if (!context.json) print_next(options, report);
     return exit_status(ErrorCode::kPlan);

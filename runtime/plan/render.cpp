@@ -148,6 +148,20 @@ std::string time_lines(const PlanReport& r) {
   return out;
 }
 
+std::string save_lines(const SaveForecast& s) {
+  std::string out = "Saves    ";
+  if (s.automatic) out += fmt::format("the first after {}, then ", count_of(s.first_step, "step"));
+  out += fmt::format("{}\n         saving costs {:.2g} % of the time: {} a node of {} at {}/s ({})", s.text,
+                     100 * s.cost_share(), memory_text(double(s.node_bytes)), s.nodes,
+                     size_text(uint64_t(s.write_bytes_per_s)), duration_text(s.write_s));
+  if (s.in_memory)
+    out += fmt::format(", {} a rank copied at {}/s", memory_text(double(s.rank_bytes)),
+                       size_text(uint64_t(s.copy_bytes_per_s)));
+  return out + fmt::format(", one failure in {} ({})\n", duration_text(s.mtbf_s),
+                           s.mtbf_is_given ? "checkpoint.mtbf_seconds; the rates are assumed"
+                                           : "all assumed; the run measures");
+}
+
 }  // namespace
 
 PlanReport make_report(const ParseInput& spec, const JobSpec& job, const DeviceModel& device,
@@ -193,6 +207,7 @@ std::string render_plan(const PlanReport& r) {
   out += time_lines(r);
   out += fmt::format("Ckpt     {} each ({} parameters x 12 bytes)\n",
                      memory_text(double(r.plan.checkpoint_bytes)), count_text(double(r.plan.parameters)));
+  if (r.saves) out += save_lines(*r.saves);
   for (const std::string& note : plan_notes(r)) out += "Note     " + note + "\n";
   return out;
 }
@@ -214,6 +229,25 @@ nlohmann::ordered_json fit_json(const PlanReport& r) {
                                  {"ranks", a.ranks},
                                  {"bubble_fraction", a.bubble_fraction}});
   return j;
+}
+
+nlohmann::ordered_json saves_json(const SaveForecast& s) {
+  return {{"automatic", s.automatic},
+          {"first_step", s.first_step},
+          {"steps", s.steps},
+          {"interval_seconds", s.interval_s},
+          {"cost_seconds", s.cost_s},
+          {"cost_share", s.cost_share()},
+          {"write_seconds", s.write_s},
+          {"loss", s.loss},
+          {"mtbf_seconds", s.mtbf_s},
+          {"mtbf_is_given", s.mtbf_is_given},
+          {"nodes", s.nodes},
+          {"node_bytes", s.node_bytes},
+          {"rank_bytes", s.rank_bytes},
+          {"assumed_write_bytes_per_s", s.write_bytes_per_s},
+          {"assumed_copy_bytes_per_s", s.copy_bytes_per_s},
+          {"text", s.text}};
 }
 
 }  // namespace
@@ -262,6 +296,7 @@ std::string plan_json(const PlanReport& r) {
                  {"hours", t.run_s / kHourS},
                  {"device_hours", t.device_hours}};
   }
+  if (r.saves) j["saves"] = saves_json(*r.saves);
   j["notes"] = plan_notes(r);
   return dump_json(j, 1);
 }

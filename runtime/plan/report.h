@@ -10,6 +10,27 @@
 
 namespace trainctl {
 
+/// How often the run will save to its folder, and what that costs (runtime/train/save/save_forecast.h). Times
+/// are in seconds.
+struct SaveForecast {
+  int nodes = 1;
+  bool mtbf_is_given = false;  ///< by the spec; else assumed of so many nodes
+  bool automatic = false;      ///< the run decides the interval; else the spec gives it
+  bool in_memory = false;      ///< training waits for a copy in the memory of the node, not for the disk
+  int64_t first_step = 0;      ///< the first save comes after this step
+  int64_t steps = 0;           ///< from one save to the next
+  double interval_s = 0;
+  size_t node_bytes = 0, rank_bytes = 0;  ///< of a checkpoint
+  double write_bytes_per_s = 0;           ///< of a node, assumed
+  double copy_bytes_per_s = 0;            ///< of a rank, assumed; 0: none are made
+  double cost_s = 0;                      ///< what a save costs training, at most
+  double write_s = 0;                     ///< until a save is on the disk
+  double mtbf_s = 0;
+  double loss = 0;   ///< expected share of time lost by saves and by repeated work
+  std::string text;  ///< the decision in words
+  double cost_share() const { return cost_s / interval_s; }
+};
+
 struct PlanReport {
   JobSpec job;
   JobPlan plan;
@@ -17,6 +38,7 @@ struct PlanReport {
   Fit fit;
   std::vector<Alternative> alternatives;  ///< empty if the job fits
   std::optional<TimeEstimate> time;
+  std::optional<SaveForecast> saves = {};  ///< set by the caller of make_report
 };
 
 /// Plans the job for the device. `mfu`: the MFU to assume; nullopt: the default. Searches alternatives if the
