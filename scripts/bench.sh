@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Measures trainctl on this machine and writes one JSON object to stdout (progress on stderr). Every figure that matters is a ratio
-# of two measurements of this run. Takes about 5 minutes on two cores; run it on a quiet machine.
+# of two measurements of this run. Takes about 9 minutes on two cores; run it on a quiet machine.
 #   unit          GFLOP/s of oneDNN's own packed f32 product 1024^3 on all cores
 #   gpt2_124m     model FLOP/s (causal attention) of one rank with all cores, over the unit
 #   mesh          tokens/s of 8 ranks TP2 x PP2 x DP2 over one rank with all cores, 30 M parameters
@@ -8,12 +8,14 @@
 #   saving        stall of a step when 8 ranks copy their state in memory after every step: median and 99th percentile over
 #                 ranks and steps, as a share of the median step, and over the time of a plain memcpy of the same bytes; median
 #                 step with copies over that without
+#   checkpoints   how checkpoints are written, read and planned, on the disk of the temporary folder: see
+#                 scripts/bench/checkpoints.cpp
 #   memory        peak memory of a rank over what `plan` prints
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 "$root/scripts/build.sh" >&2
 build=$root/build
-cmake --build "$build" --target bench_unit bench_kernels >/dev/null
+cmake --build "$build" --target bench_unit bench_kernels bench_checkpoints >/dev/null
 trainctl=$build/trainctl
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -85,6 +87,9 @@ stall_p99=$(stall 0.99)
 memcpy_s=$(awk -v b="$bytes" -v r="$memcpy" 'BEGIN{print b/8/(r*1e9)}')
 say "30 M parameters, 8 ranks, copies in memory every step: stall median $stall_median s ($(ratio "$stall_median" "$plain_s" 5) of a step), p99 $stall_p99 s ($(ratio "$stall_p99" "$plain_s" 5)); memcpy of the same bytes $memcpy_s s; step $(ratio "$copied_s" "$plain_s") of that without"
 
+say "checkpoints"
+checkpoints=$("$build/bench_checkpoints" "$work" 5)
+
 say "launch"
 spec llama-4m 128 16 4 12 >job.json
 begin=$(date +%s.%N)
@@ -97,5 +102,6 @@ cat <<JSON
  "gpt2_124m":[$results],
  "mesh_30m":{"one_rank_tokens_per_s":$one,"tp2_pp2_dp2_tokens_per_s":$eight,"ratio":$(ratio "$eight" "$one"),"peak_memory_over_plan":$(ratio "$peak" "$planned")},
  "saving":{"stall_median_s":$stall_median,"stall_p99_s":$stall_p99,"median_share_of_step":$(ratio "$stall_median" "$plain_s" 5),"p99_share_of_step":$(ratio "$stall_p99" "$plain_s" 5),"median_over_memcpy":$(ratio "$stall_median" "$memcpy_s"),"memcpy_gb_per_s":$memcpy,"step_over_plain":$(ratio "$copied_s" "$plain_s")},
+ "checkpoints":$checkpoints,
  "launch_one_step_8_ranks_s":$total}
 JSON

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 #include <openssl/sha.h>
-#include <xxhash.h>
+#include TRAINCTL_XXHASH   // CMake chooses: <xxh_x86dispatch.h> or <xxhash.h>
 
 #include "runtime/base/error.h"
 
@@ -32,6 +32,10 @@ std::string sha256_hex(std::string_view text) {
   return out;
 }
 
-std::string hex64(uint64_t value) { return fmt::format("{:016x}", value); }
+std::string hex64(uint64_t value) {
+  std::string out(16, '0');
+  for (size_t i = 16; i-- > 0; value >>= 4) out[i] = "0123456789abcdef"[value & 15];
+  return out;
+}
 
 }  // namespace trainctl
