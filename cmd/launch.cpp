@@ -26,6 +26,7 @@ int print_preview(const LaunchPreview& preview) {
   for (const std::string& file : preview.files) fmt::print("  {}\n", file);
   if (!preview.branch.empty()) fmt::print("branch: {}\n", preview.branch);
   fmt::print("memory: {}\n", preview.memory);
+  if (!preview.copies_note.empty()) fmt::print("note: {}\n", preview.copies_note);
   if (!preview.placement.empty()) fmt::print("{}", preview.placement);
   if (!preview.agents.empty())
     fmt::print("would start an agent on each node, for example by:\n  {}\n", preview.agents);

@@ -1,6 +1,8 @@
 // trainctl plan: what a job will need, whether that fits and how long it takes, before anything is started.
+#include <algorithm>
 #include <cstdio>
 #include <memory>
+#include <optional>
 
 #include "cmd/commands.h"
 #include "runtime/base/error.h"
@@ -88,10 +90,43 @@ int node_count(const std::vector<ClusterNode>& nodes, const PlanReport& report) 
   return (report.job.mesh().world_size() + ranks - 1) / ranks;
 }
 
+/// Where the ranks would run; nullopt: no nodes are named.
+std::optional<PlacementResult> placement_of(const std::vector<ClusterNode>& nodes, const JobSpec& job) {
+  if (nodes.empty()) return std::nullopt;
+  return place(job.mesh(), nodes, {.tensor_across_nodes = job.launcher.tensor_across_nodes});
+}
+
+/// The number of ranks of each node, in the order of ranks; empty: they do not fit.
+std::vector<int> ranks_of_nodes(const std::optional<PlacementResult>& placed, int nodes, const JobSpec& job) {
+  std::vector<int> ranks;
+  if (placed) {
+    for (const RankRange& range : placed->placement.ranges) ranks.push_back(range.count);
+    return ranks;
+  }
+  const int each = even_slots(job, nodes);
+  for (int left = job.mesh().world_size(); left > 0; left -= each) ranks.push_back(std::min(left, each));
+  return ranks;
+}
+
+/// Adds how often the run saves and copies its state, and what its nodes hold of it.
+void forecast(PlanReport& report, const std::vector<ClusterNode>& nodes,
+              const std::optional<PlacementResult>& placed) {
+  const int count = node_count(nodes, report);
+  report.saves = forecast_saves(report, count);
+  if (report.plan.worst().copies == 0) return;
+  const std::vector<int> ranks = ranks_of_nodes(placed, count, report.job);
+  if (ranks.empty()) return;
+  // A node may stay empty.
+  report.memory_copies = forecast_memory_copies(report, int(ranks.size()));
+  report.second_copies = forecast_second_copies(report, int(ranks.size()));
+  report.copies = most_copies(copies_of_nodes(report.job, report.plan, ranks));
+}
+
 /// Prints where the ranks would run. False: they do not fit.
-bool print_placement(const std::vector<ClusterNode>& nodes, const JobSpec& job, const Context& context) {
-  if (nodes.empty()) return true;
-  const PlacementResult placed = place(job.mesh(), nodes, {.tensor_across_nodes = job.launcher.tensor_across_nodes});
+bool print_placement(const std::vector<ClusterNode>& nodes, const std::optional<PlacementResult>& result,
+                     const JobSpec& job, const Context& context) {
+  if (!result) return true;
+  const PlacementResult& placed = *result;
   if (!placed.ok()) {
     fmt::print(stderr, "error: {}\n", placed.refusal);
     return false;
@@ -115,14 +150,15 @@ int plan(const Options& options, const Context& context) {
       options.mfu > 0 ? std::optional(options.mfu > 1 ? options.mfu / 100 : options.mfu) : std::nullopt;
   PlanReport report = make_report(job_input(options.job), parsed->job, device_of(options, parsed->job), mfu);
   const std::vector<ClusterNode> nodes = nodes_of_plan(options, parsed->job);
-  report.saves = forecast_saves(report, node_count(nodes, report));
+  const std::optional<PlacementResult> placed = placement_of(nodes, parsed->job);
+  forecast(report, nodes, placed);
   const bool refused = report.fit.known() && !report.fit.fits();
   if (context.json) {
     fmt::print("{}\n", plan_json(report));
   } else {
     fmt::print("{}", render_plan(report));
   }
-  if (!print_placement(nodes, parsed->job, context)) return exit_status(ErrorCode::kPlan);
+  if (!print_placement(nodes, placed, parsed->job, context)) return exit_status(ErrorCode::kPlan);
   if (refused) {
     if (!context.json) print_next(options, report);
     return exit_status(ErrorCode::kPlan);

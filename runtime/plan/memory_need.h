@@ -15,6 +15,8 @@ struct MemoryNeed {
   std::vector<std::pair<std::string, uint64_t>> terms;  ///< largest first
   uint64_t total = 0;
   uint64_t copies = 0;  ///< of the state in /dev/shm, in addition; of a machine only
+  /// Likewise, of the ranks of another node, whose partner this one is; 0 on one machine. The caller sets it.
+  uint64_t second_copies = 0;
 };
 
 /// The need of all ranks of the job on one machine. It counts each rank like the worst of its stage, so it is

@@ -162,6 +162,43 @@ std::string save_lines(const SaveForecast& s) {
                                            : "all assumed; the run measures");
 }
 
+/// "a node holds 2 slots a rank: 8 x 2.00 GiB; second copies for another node: 8 x 2.00 GiB; 32.0 GiB of ..."
+std::string node_copies_line(const NodeCopies& c) {
+  std::string out = fmt::format("         a node holds 2 slots a rank: {} x {}", c.own_ranks,
+                                memory_text(double(c.own_of_rank())));
+  if (c.second_ranks > 0)
+    out += fmt::format("; second copies for another node: {} x {}", c.second_ranks,
+                       memory_text(double(c.second_of_rank())));
+  return out + fmt::format("; {} of /dev/shm\n", memory_text(double(c.total())));
+}
+
+std::string every_text(const CopyForecast& c) {
+  return c.steps == 0 ? "with each save to the folder"
+                      : fmt::format("every {} ({})", c.steps == 1 ? "step" : fmt::format("{} steps", c.steps),
+                                    duration_text(c.interval_s));
+}
+
+std::string copy_lines(const PlanReport& r) {
+  std::string out;
+  if (const auto& c = r.memory_copies) {
+    out += fmt::format("in memory {}: {} a rank at {}/s ({})", every_text(*c),
+                       memory_text(double(c->rank_bytes)), size_text(uint64_t(c->bytes_per_s)),
+                       duration_text(c->seconds));
+    if (c->steps > 0 && c->seconds > c->interval_s)
+      out += fmt::format(", and training waits {} for each; raise checkpoint.memory_every_steps",
+                         duration_text(c->seconds - c->interval_s));
+    out += "\n";
+  }
+  if (const auto& c = r.second_copies)
+    out += fmt::format("         to the partner {}: {} a node at {}/s ({}; assumed, the run measures)\n",
+                       every_text(*c), memory_text(double(c->node_bytes)),
+                       size_text(uint64_t(c->bytes_per_s)), duration_text(c->seconds));
+  if (r.copies && r.copies->total() > 0) out += node_copies_line(*r.copies);
+  if (out.empty()) return out;
+  // The first line takes the label.
+  return "Copies   " + (out.starts_with(' ') ? out.substr(9) : out);
+}
+
 }  // namespace
 
 PlanReport make_report(const ParseInput& spec, const JobSpec& job, const DeviceModel& device,
@@ -208,6 +245,7 @@ std::string render_plan(const PlanReport& r) {
   out += fmt::format("Ckpt     {} each ({} parameters x 12 bytes)\n",
                      memory_text(double(r.plan.checkpoint_bytes)), count_text(double(r.plan.parameters)));
   if (r.saves) out += save_lines(*r.saves);
+  out += copy_lines(r);
   for (const std::string& note : plan_notes(r)) out += "Note     " + note + "\n";
   return out;
 }
@@ -248,6 +286,23 @@ nlohmann::ordered_json saves_json(const SaveForecast& s) {
           {"assumed_write_bytes_per_s", s.write_bytes_per_s},
           {"assumed_copy_bytes_per_s", s.copy_bytes_per_s},
           {"text", s.text}};
+}
+
+nlohmann::ordered_json copies_json(const CopyForecast& c) {
+  return {{"steps", c.steps},
+          {"interval_seconds", c.interval_s},
+          {"rank_bytes", c.rank_bytes},
+          {"node_bytes", c.node_bytes},
+          {"assumed_bytes_per_s", c.bytes_per_s},
+          {"seconds", c.seconds}};
+}
+
+nlohmann::ordered_json node_copies_json(const NodeCopies& c) {
+  return {{"own_ranks", c.own_ranks},
+          {"own_bytes", c.own},
+          {"second_ranks", c.second_ranks},
+          {"second_bytes", c.second},
+          {"bytes", c.total()}};
 }
 
 }  // namespace
@@ -297,6 +352,9 @@ std::string plan_json(const PlanReport& r) {
                  {"device_hours", t.device_hours}};
   }
   if (r.saves) j["saves"] = saves_json(*r.saves);
+  if (r.memory_copies) j["memory_copies"] = copies_json(*r.memory_copies);
+  if (r.second_copies) j["second_copies"] = copies_json(*r.second_copies);
+  if (r.copies) j["node_copies"] = node_copies_json(*r.copies);
   j["notes"] = plan_notes(r);
   return dump_json(j, 1);
 }

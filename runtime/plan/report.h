@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "runtime/plan/fit.h"
+#include "runtime/plan/node_copies.h"
 #include "runtime/plan/plan.h"
 
 namespace trainctl {
@@ -31,6 +32,17 @@ struct SaveForecast {
   double cost_share() const { return cost_s / interval_s; }
 };
 
+/// How often the run will copy its state into the memory of its nodes or of their partners, and how long that
+/// takes (runtime/train/save/save_forecast.h). Training goes on meanwhile, so that it costs nothing as long as
+/// `seconds` fits between two copies.
+struct CopyForecast {
+  int64_t steps = 0;  ///< from one copy to the next; 0: with each save to the folder only
+  double interval_s = 0;
+  size_t rank_bytes = 0, node_bytes = 0;  ///< of a copy
+  double bytes_per_s = 0;                 ///< of a rank (memory) or of a node (partner), assumed
+  double seconds = 0;                     ///< until a copy is complete
+};
+
 struct PlanReport {
   JobSpec job;
   JobPlan plan;
@@ -38,7 +50,10 @@ struct PlanReport {
   Fit fit;
   std::vector<Alternative> alternatives;  ///< empty if the job fits
   std::optional<TimeEstimate> time;
-  std::optional<SaveForecast> saves = {};  ///< set by the caller of make_report
+  // Set by the caller of make_report.
+  std::optional<SaveForecast> saves = {};
+  std::optional<CopyForecast> memory_copies = {}, second_copies = {};  ///< nullopt: none are made
+  std::optional<NodeCopies> copies = {};  ///< of the node that holds most; nullopt: nodes are not known
 };
 
 /// Plans the job for the device. `mfu`: the MFU to assume; nullopt: the default. Searches alternatives if the

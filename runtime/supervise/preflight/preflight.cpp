@@ -91,20 +91,42 @@ Problem memory_refusal(const JobSpec& job, const MemoryNeed& need, uint64_t avai
                   brief_memory_text(available_bytes), three_largest(need), smaller_by(job)));
 }
 
+Problem copies_problem(const JobSpec& job, const MemoryNeed& need, uint64_t available_bytes,
+                       std::optional<uint64_t> shm_free_bytes) {
+  const uint64_t all = need.copies + need.second_copies;
+  const bool on = job.checkpoint.memory == MemoryCopies::on;
+  if (job.checkpoint.memory == MemoryCopies::off || all == 0) return Problem::none();
+  /// `other`: what is taken in addition to the copies.
+  const auto problem = [&](uint64_t other, const char* of, uint64_t free) {
+    const std::string with_second =
+        need.second_copies > 0
+            ? fmt::format(", {} with the second copies for another node", brief_memory_text(all))
+            : "";
+    std::vector<std::string> ways{"give it more (mount -o remount,size=)"};
+    if (need.second_copies > 0 && other + need.copies <= free)
+      ways.push_back("set checkpoint.partner to off");
+    if (need.second_copies > 0) ways.push_back("run fewer ranks a node (launcher.slots)");
+    if (on) ways.push_back("set checkpoint.memory to auto or off");
+    std::string advice;
+    for (size_t i = 0; i < ways.size(); ++i)
+      advice += fmt::format("{}{}", i == 0 ? "" : i + 1 == ways.size() ? ", or " : ", ", ways[i]);
+    return Problem(fmt::format(
+        "checkpoint.memory is {}: two copies of the state take {} in /dev/shm{}, which makes {} of {}, and "
+        "{} are free; {}",
+        on ? "on" : "auto", brief_memory_text(need.copies), with_second, brief_memory_text(other + all), of,
+        brief_memory_text(free), advice));
+  };
+  if (shm_free_bytes && all > *shm_free_bytes) return problem(0, "that file system", *shm_free_bytes);
+  if (available_bytes > 0 && need.total + all > available_bytes)
+    return problem(need.total, "memory with all else", available_bytes);
+  return Problem::none();
+}
+
 Problem copies_refusal(const JobSpec& job, const MemoryNeed& need, uint64_t available_bytes,
                        std::optional<uint64_t> shm_free_bytes) {
-  if (job.checkpoint.memory != MemoryCopies::on) return Problem::none();
-  const auto refusal = [&](uint64_t needed, const char* of, uint64_t free) {
-    return Problem(fmt::format(
-        "checkpoint.memory is on: two copies of the state take {} in /dev/shm, which makes {} of {}, and {} "
-        "are free; give it more (mount -o remount,size=), or set checkpoint.memory to auto or off",
-        brief_memory_text(need.copies), brief_memory_text(needed), of, brief_memory_text(free)));
-  };
-  if (shm_free_bytes && need.copies > *shm_free_bytes)
-    return refusal(need.copies, "that file system", *shm_free_bytes);
-  if (available_bytes > 0 && need.total + need.copies > available_bytes)
-    return refusal(need.total + need.copies, "memory with all else", available_bytes);
-  return Problem::none();
+  return job.checkpoint.memory == MemoryCopies::on
+             ? copies_problem(job, need, available_bytes, shm_free_bytes)
+             : Problem::none();
 }
 
 Problem gpu_memory_refusal(const JobSpec& job, const MemoryNeed& need, const std::string& gpu,
@@ -122,21 +144,50 @@ Problem gpu_memory_refusal(const JobSpec& job, const MemoryNeed& need, const std
 
 namespace {
 
+/// The part of a job on this machine, as shares of its ranks.
+struct SharesHere {
+  double own = 1;     ///< that run here
+  double second = 0;  ///< whose second copies are here
+};
+
+/// Throws if the job insists on copies that have no room; otherwise returns the note.
+std::string check_copies(const JobSpec& job, const MemoryNeed& need, uint64_t available) {
+  const Problem problem =
+      copies_problem(job, need, available, real_file_system().free_bytes("/dev/shm"));
+  if (problem.exists() && job.checkpoint.memory == MemoryCopies::on)
+    throw Error(ErrorCode::kPlan, problem.text());
+  return problem.text_or_empty();
+}
+
 /// Ranks that outgrow the machine would be killed one by one, long after the start. Where the system does not
 /// say what is available nothing is refused.
-std::string check_memory(const JobSpec& job, double share_here) {
+void check_memory(const JobSpec& job, const SharesHere& here, Preflight& result) {
   const DeviceModel device = device_here(job, DeviceKind::cpu, false);
   const uint64_t available = device.room(job);
   MemoryNeed need = memory_need(job, make_plan(job, device));
-  need.total = uint64_t(double(need.total) * share_here);
-  need.copies = uint64_t(double(need.copies) * share_here);
-  const auto shm_free = real_file_system().free_bytes("/dev/shm");
-  if (const Problem refusal = copies_refusal(job, need, available, shm_free); refusal.exists())
-    throw Error(ErrorCode::kPlan, refusal.text());
-  if (available == 0) return fmt::format("{} needed", brief_memory_text(need.total));
-  if (const Problem refusal = memory_refusal(job, need, available); refusal.exists())
-    throw Error(ErrorCode::kPlan, refusal.text());
-  return fmt::format("{} needed, {} available", brief_memory_text(need.total), brief_memory_text(available));
+  need.total = uint64_t(double(need.total) * here.own);
+  need.second_copies = uint64_t(double(need.copies) * here.second);
+  need.copies = uint64_t(double(need.copies) * here.own);
+  if (available > 0)
+    if (const Problem refusal = memory_refusal(job, need, available); refusal.exists())
+      throw Error(ErrorCode::kPlan, refusal.text());
+  result.copies_note = check_copies(job, need, available);
+  result.memory_text = fmt::format("{} needed", brief_memory_text(need.total));
+  if (available > 0) result.memory_text += fmt::format(", {} available", brief_memory_text(available));
+}
+
+/// The host memory of ranks on GPUs: pinned, and the copies of the state.
+void check_host_memory(const JobSpec& job, const SharesHere& here, Preflight& result) {
+  if (here.own + here.second == 0) return;
+  const JobPlan plan = make_plan(job, device_of_kind(job, DeviceKind::cuda));
+  const double ranks_of_stage = double(job.mesh().world_size()) / double(plan.stages.size());
+  MemoryNeed need;
+  for (const RankMemory& stage : plan.stages) {
+    need.total += uint64_t(double(stage.pinned_host) * ranks_of_stage * here.own);
+    need.copies += uint64_t(double(stage.copies) * ranks_of_stage * here.own);
+    need.second_copies += uint64_t(double(stage.copies) * ranks_of_stage * here.second);
+  }
+  result.copies_note = check_copies(job, need, system_memory().available_bytes);
 }
 
 }  // namespace
@@ -177,7 +228,8 @@ void check_data(const JobSpec& job, Preflight& result) {
   result.data_json = dump_json(fingerprints, 2);
 }
 
-Preflight check_machine_and_data(const JobSpec& job, FileSystem&, std::optional<int> ranks_here) {
+Preflight check_machine_and_data(const JobSpec& job, FileSystem&, std::optional<int> ranks_here,
+                                 int second_ranks_here) {
   Preflight result;
   const int ranks = job.mesh().world_size();
   result.mpirun = find_launcher(job.launcher.mpirun, own_bundle(), find_program);
@@ -196,8 +248,14 @@ Preflight check_machine_and_data(const JobSpec& job, FileSystem&, std::optional<
             ranks, job.launcher.slots));
   check_shared_memory(ranks_here.value_or(ranks));
   // What other nodes have is not seen from here.
-  if (device_kind(job) == DeviceKind::cuda) result.memory_text = ranks_here ? "" : check_gpus(job);
-  else result.memory_text = check_memory(job, double(ranks_here.value_or(ranks)) / double(ranks));
+  const SharesHere here{.own = double(ranks_here.value_or(ranks)) / double(ranks),
+                        .second = double(second_ranks_here) / double(ranks)};
+  if (device_kind(job) == DeviceKind::cuda) {
+    result.memory_text = ranks_here ? "" : check_gpus(job);
+    check_host_memory(job, here, result);
+  } else {
+    check_memory(job, here, result);
+  }
   result.cross_memory_attach = cross_memory_attach_works();
   check_data(job, result);
   return result;

@@ -20,13 +20,19 @@ struct Preflight {
   std::string data_json;             ///< {"train": [...], "val": [...]}, with fingerprints
   uint64_t train_tokens = 0, val_tokens = 0;
   std::string memory_text;           ///< "1.2 GiB needed, 8.0 GiB available"
+  std::string copies_note;           ///< copies of the state that have no room here; "": there are none
 };
 
 /// None if the job fits into host memory; otherwise one sentence: bytes needed and available, the three
 /// largest terms, what to change.
 Problem memory_refusal(const JobSpec& job, const MemoryNeed& need, uint64_t available_bytes);
-/// None if /dev/shm and the memory have room for the copies of the state, or if the job does not insist on
-/// them (checkpoint.memory = on); otherwise one sentence. `shm_free_bytes`: nullopt if not known.
+/// None if /dev/shm and the memory have room for the copies of the state and for the second copies of another
+/// node's; otherwise one sentence with the sizes with and without the second copies, and what to set. A job
+/// that insists (checkpoint.memory = on) is refused with it. `available_bytes` 0, `shm_free_bytes` nullopt:
+/// not known.
+Problem copies_problem(const JobSpec& job, const MemoryNeed& need, uint64_t available_bytes,
+                       std::optional<uint64_t> shm_free_bytes);
+/// copies_problem, for a job that insists.
 Problem copies_refusal(const JobSpec& job, const MemoryNeed& need, uint64_t available_bytes,
                        std::optional<uint64_t> shm_free_bytes);
 /// The same for the memory of one GPU and the ranks on it. `gpu`: its name.
@@ -34,8 +40,10 @@ Problem gpu_memory_refusal(const JobSpec& job, const MemoryNeed& need, const std
 
 /// Runs all checks. Error(kPlan): not enough memory. Error(kPreflight): launcher, slots or shared memory.
 /// Error(kData): the data cannot be opened or do not fit the vocabulary.
-///   ranks_here   the number of the job's ranks on this machine; nullopt: all of them
-Preflight check_machine_and_data(const JobSpec& job, FileSystem& fs, std::optional<int> ranks_here = std::nullopt);
+///   ranks_here          the number of the job's ranks on this machine; nullopt: all of them
+///   second_ranks_here   the number of ranks on another node whose second copies this machine holds
+Preflight check_machine_and_data(const JobSpec& job, FileSystem& fs,
+                                 std::optional<int> ranks_here = std::nullopt, int second_ranks_here = 0);
 
 /// Checks only the data; sets data_json, train_tokens and val_tokens of `result`.
 void check_data(const JobSpec& job, Preflight& result);

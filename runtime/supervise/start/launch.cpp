@@ -47,7 +47,9 @@ LaunchPreview preview_launch(const LaunchRequest& request, FileSystem& fs) {
   const ParsedJob decided = with_device(request.job, device_of_run(request.job.job, fs));
   const ParsedJob parsed = request.from ? with_batch_lr_rule(*request.from, decided) : decided;
   const JobSpec& job = parsed.job;
-  const Preflight preflight = check_machine_and_data(job, fs, ranks_here(nodes_of(job, fs)));
+  const RunNodes nodes = nodes_of(job, fs);
+  const Preflight preflight =
+      check_machine_and_data(job, fs, ranks_here(nodes), second_ranks_here(job, nodes));
   const std::string root = absolute(job.observability.run_dir);
   const std::string id = job.observability.run_id.empty() ? job.name + "-XXXX" : job.observability.run_id;
   const RunDirectory run{root + "/" + id};
@@ -55,12 +57,12 @@ LaunchPreview preview_launch(const LaunchRequest& request, FileSystem& fs) {
   preview.run_directory = run.path;
   if (request.from) preview.branch = describe(branch_entry(*request.from, parsed, preflight.data_json));
   preview.memory = preflight.memory_text;
+  preview.copies_note = preflight.copies_note;
   for (const char* name : {"job.json", "origins.json", "data.json", "run.json", "attempt.json",
                            "metrics.jsonl", "events.jsonl", "status.json"})
     preview.files.push_back(run.file(name));
   preview.files.push_back(fmt::format("{} .. rank-{}.log", run.rank_log(0), job.mesh().world_size() - 1));
   preview.files.push_back(run.checkpoints(job) + "/step-SSSSSSSS/");
-  const RunNodes nodes = nodes_of(job, fs);
   std::vector<LaunchHost> hosts;
   if (!nodes.one_machine) {
     const PlacementResult placed =

@@ -24,6 +24,7 @@ struct LaunchPreview {
   std::vector<std::string> files;  ///< files that a launch would make
   std::string branch;              ///< the checkpoint to begin from, and the changes; "" without --from
   std::string memory;              ///< "1.2 GiB needed, 8.0 GiB available"
+  std::string copies_note;         ///< Preflight::copies_note
   std::string placement;           ///< which nodes run how many ranks; "" on one machine
   std::string agents;              ///< the command that starts an agent on a node; "" on one machine
   /// mpirun's command line with its environment, for a shell. Not used when the agents start the ranks

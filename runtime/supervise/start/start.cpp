@@ -4,8 +4,12 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <ctime>
+#include <map>
+#include <vector>
 
+#include "ckpt/partners.h"
 #include "kernels/device.h"
 #include "runtime/base/text.h"
 #include "runtime/base/units.h"
@@ -51,6 +55,29 @@ std::optional<int> ranks_here(const RunNodes& nodes) {
   return 0;
 }
 
+int second_ranks_here(const JobSpec& job, const RunNodes& nodes) {
+  const CheckpointSpec& checkpoint = job.checkpoint;
+  if (nodes.one_machine || checkpoint.memory == MemoryCopies::off ||
+      checkpoint.partner == PartnerCopies::off)
+    return 0;
+  const auto here = std::find_if(nodes.nodes.begin(), nodes.nodes.end(),
+                                 [](const ClusterNode& node) { return is_this_machine(node.name); });
+  if (here == nodes.nodes.end()) return 0;
+  const PlacementResult placed =
+      place(job.mesh(), nodes.nodes, {.tensor_across_nodes = job.launcher.tensor_across_nodes});
+  std::vector<int> node_of_rank;
+  std::map<int, int> ranks_of_node;
+  for (const RankRange& range : placed.placement.ranges) {
+    node_of_rank.insert(node_of_rank.end(), size_t(range.count), range.node);
+    ranks_of_node[range.node] = range.count;
+  }
+  // A narrower width of the job is placed later.
+  if (node_of_rank.size() != size_t(job.mesh().world_size())) return 0;
+  for (const auto& [node, partner] : ckpt::place_partners(job.mesh(), node_of_rank).partner)
+    if (partner == int(here - nodes.nodes.begin())) return ranks_of_node[node];
+  return 0;
+}
+
 namespace {
 
 void print_slurm(Console& console, const SlurmAllocation& allocation, const SlurmFacts& facts) {
@@ -72,7 +99,8 @@ Ready get_ready(const JobSpec& job, FileSystem& fs, Clock& clock,
   Ready ready;
   ready.nodes = nodes_of(job, fs);
   if (ready.nodes.slurm) ready.slurm = ask_slurm(*ready.nodes.slurm);
-  ready.preflight = check_machine_and_data(job, fs, living ? 0 : ranks_here(ready.nodes));
+  ready.preflight = check_machine_and_data(job, fs, living ? 0 : ranks_here(ready.nodes),
+                                           living ? 0 : second_ranks_here(job, ready.nodes));
   ready.numerics = machine_numerics(job, device_kind(job));
   if (checked) checked(ready);
   ready.peak_flops_per_s = living && living->matmul_flops_per_s > 0
@@ -92,6 +120,7 @@ void print_header(Console& console, const std::string& id, const RunDirectory& r
                   short_number(double(ready.preflight.train_tokens)), ready.seconds,
                   short_number(ready.peak_flops_per_s), ready.numerics));
   if (ready.nodes.slurm) print_slurm(console, *ready.nodes.slurm, ready.slurm);
+  if (!ready.preflight.copies_note.empty()) console.note("  note: " + ready.preflight.copies_note);
   const int ranks = job.mesh().world_size(), cores = int(::sysconf(_SC_NPROCESSORS_ONLN));
   if (ranks * job.parallelism.threads_per_rank > cores)
     console.note(fmt::format("  {} ranks share {} cores", ranks, cores));

@@ -28,6 +28,9 @@ Ready get_ready(const JobSpec& job, FileSystem& fs, Clock& clock,
 /// The number of ranks that may run on this machine; nullopt: all.
 std::optional<int> ranks_here(const RunNodes& nodes);
 
+/// The number of ranks on another node whose second copies this machine holds.
+int second_ranks_here(const JobSpec& job, const RunNodes& nodes);
+
 /// The job's `device` with `auto` decided: from the GPUs of this machine if ranks may run on it, otherwise
 /// from the GPUs that Slurm gives to each node.
 DeviceKind device_of_run(const JobSpec& job, FileSystem& fs);

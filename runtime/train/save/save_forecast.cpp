@@ -8,12 +8,19 @@ namespace trainctl {
 namespace {
 
 constexpr SaveTier kTier = SaveTier::directory;
+constexpr int kMeasuredSteps = 10;
 
 /// The calendar of a run before its first step.
-SaveCalendar calendar_of(const CheckpointSpec& checkpoint, double mtbf_s) {
-  return {{directory_rule(checkpoint)},
+SaveCalendar calendar_of(const CheckpointSpec& checkpoint, double mtbf_s, const SaveRule& rule) {
+  return {{rule},
           {},
           {.step = 0, .now_s = 0, .mtbf_s = mtbf_s, .mtbf_is_given = checkpoint.mtbf_seconds > 0}};
+}
+
+/// A node's share of a checkpoint.
+size_t node_bytes(const PlanReport& report, int nodes) {
+  const size_t count = size_t(std::max(1, nodes));
+  return (report.plan.checkpoint_bytes + count - 1) / count;
 }
 
 int64_t first_save(const SaveCalendar& calendar, double step_s, int64_t last_step) {
@@ -28,7 +35,7 @@ std::optional<SaveForecast> forecast_saves(const PlanReport& report, int nodes) 
   const CheckpointSpec& checkpoint = report.job.checkpoint;
   if (!report.time) return std::nullopt;
   SaveForecast saves{.nodes = std::max(1, nodes), .mtbf_is_given = checkpoint.mtbf_seconds > 0};
-  saves.node_bytes = (report.plan.checkpoint_bytes + size_t(saves.nodes) - 1) / size_t(saves.nodes);
+  saves.node_bytes = node_bytes(report, saves.nodes);
   saves.rank_bytes = report.plan.saved_bytes;
   saves.write_bytes_per_s = kAssumedWriteBytesPerS;
   saves.write_s = double(saves.node_bytes) / saves.write_bytes_per_s;
@@ -39,8 +46,8 @@ std::optional<SaveForecast> forecast_saves(const PlanReport& report, int nodes) 
   saves.cost_s = saves.in_memory ? double(saves.rank_bytes) / saves.copy_bytes_per_s : saves.write_s;
   saves.mtbf_s = saves.mtbf_is_given ? checkpoint.mtbf_seconds : assumed_mtbf_s(saves.nodes);
 
-  SaveCalendar calendar = calendar_of(checkpoint, saves.mtbf_s);
-  constexpr int kMeasuredSteps = 10;
+  const SaveRule rule = directory_rule(checkpoint);
+  SaveCalendar calendar = calendar_of(checkpoint, saves.mtbf_s, rule);
   for (int i = 0; i < kMeasuredSteps; ++i) calendar.stepped(report.time->step_s);
   calendar.cost(kTier, saves.cost_s);
   calendar.safe(kTier, saves.write_s);
@@ -53,10 +60,41 @@ std::optional<SaveForecast> forecast_saves(const PlanReport& report, int nodes) 
   saves.loss = interval.loss;
   saves.text = interval.text();
   // An automatic interval begins with an early save, before anything is decided.
-  saves.first_step = saves.automatic ? first_save(calendar_of(checkpoint, saves.mtbf_s), report.time->step_s,
-                                                  report.job.schedule.total_steps)
+  saves.first_step = saves.automatic ? first_save(calendar_of(checkpoint, saves.mtbf_s, rule),
+                                                  report.time->step_s, report.job.schedule.total_steps)
                                      : saves.steps;
   return saves;
+}
+
+std::optional<CopyForecast> forecast_memory_copies(const PlanReport& report, int nodes) {
+  if (!report.time || report.plan.worst().copies == 0) return std::nullopt;
+  CopyForecast copies{.steps = report.job.checkpoint.memory_every_steps,
+                      .rank_bytes = report.plan.saved_bytes,
+                      .node_bytes = node_bytes(report, nodes),
+                      .bytes_per_s = kAssumedCopyBytesPerS};
+  copies.interval_s = double(copies.steps) * report.time->step_s;
+  copies.seconds = double(copies.rank_bytes) / copies.bytes_per_s;
+  return copies;
+}
+
+std::optional<CopyForecast> forecast_second_copies(const PlanReport& report, int nodes) {
+  const CheckpointSpec& checkpoint = report.job.checkpoint;
+  if (!report.time || nodes < 2 || !has_second_copies(checkpoint)) return std::nullopt;
+  CopyForecast copies{.rank_bytes = report.plan.saved_bytes,
+                      .node_bytes = node_bytes(report, nodes),
+                      .bytes_per_s = kAssumedSendBytesPerS};
+  copies.seconds = double(copies.node_bytes) / copies.bytes_per_s;
+  const double mtbf_s = checkpoint.mtbf_seconds > 0 ? checkpoint.mtbf_seconds : assumed_mtbf_s(nodes);
+  SaveCalendar calendar = calendar_of(checkpoint, mtbf_s, partner_rule(checkpoint));
+  for (int i = 0; i < kMeasuredSteps; ++i) calendar.stepped(report.time->step_s);
+  // Training waits for the copy in the node's memory, which is made anyway.
+  calendar.cost(SaveTier::partner, 0);
+  calendar.safe(SaveTier::partner, copies.seconds);
+  const std::vector<SaveInterval> decided = calendar.take_changes(0);
+  if (decided.empty()) return std::nullopt;
+  copies.steps = decided.front().steps;
+  copies.interval_s = decided.front().interval_s;
+  return copies;
 }
 
 }  // namespace trainctl

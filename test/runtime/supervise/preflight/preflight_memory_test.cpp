@@ -81,6 +81,36 @@ TEST_CASE("copies of the state are refused where a job insists on them and there
         std::string::npos);
 }
 
+TEST_CASE("second copies count, and the sentence says what fits without them") {
+  JobSpec job;
+  job.checkpoint.memory = MemoryCopies::on;
+  MemoryNeed need;
+  need.total = 10 * kMib;
+  need.copies = 6 * kMib;
+  need.second_copies = 4 * kMib;
+  CHECK(copies_refusal(job, need, 20 * kMib, 10 * kMib).is_none());
+  CHECK(copies_refusal(job, need, 0, std::nullopt).is_none());
+  CHECK(copies_refusal(job, need, 20 * kMib, 9 * kMib).text() ==
+        "checkpoint.memory is on: two copies of the state take 6 MiB in /dev/shm, 10 MiB with the second "
+        "copies for another node, which makes 10 MiB of that file system, and 9 MiB are free; give it more "
+        "(mount -o remount,size=), set checkpoint.partner to off, run fewer ranks a node (launcher.slots), "
+        "or set checkpoint.memory to auto or off");
+  const std::string no_memory = copies_refusal(job, need, 19 * kMib, 10 * kMib).text();
+  CHECK_THAT(no_memory, Catch::Contains("makes 20 MiB of memory with all else, and 19 MiB") &&
+                            Catch::Contains("checkpoint.partner to off"));
+  // What does not help is not advised.
+  CHECK_THAT(copies_refusal(job, need, 20 * kMib, 5 * kMib).text(), !Catch::Contains("checkpoint.partner"));
+  CHECK_THAT(copies_refusal(job, need, 15 * kMib, 10 * kMib).text(), !Catch::Contains("checkpoint.partner"));
+  // A job that does not insist is only told.
+  job.checkpoint.memory = MemoryCopies::automatic;
+  CHECK(copies_refusal(job, need, 20 * kMib, 9 * kMib).is_none());
+  const std::string note = copies_problem(job, need, 20 * kMib, 9 * kMib).text();
+  CHECK_THAT(note, Catch::StartsWith("checkpoint.memory is auto: two copies of the state take 6 MiB") &&
+                       Catch::Contains("checkpoint.partner to off") && !Catch::Contains("auto or off"));
+  job.checkpoint.memory = MemoryCopies::off;
+  CHECK(copies_problem(job, need, kMib, kMib).is_none());
+}
+
 TEST_CASE("the terms of a real plan add up to its total") {
   const ParsedJob job = job_of(64, 128);
   REQUIRE(job.ok());

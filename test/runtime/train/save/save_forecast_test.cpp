@@ -1,6 +1,6 @@
-// Goal: the plan says how often a run will save and what that costs, as the run itself will decide from the
-// same numbers. Method: the plan of a small model for a GPU, with chosen times of a step, intervals and times
-// between failures; compared with the rule of Young and Daly by hand, and with a calendar that measures what
+// Goal: the plan says how often a run will save and copy its state and what that costs, as the run itself
+// will decide from the same numbers. Method: the plan of a small model for a GPU, with chosen times of a
+// step, intervals and times between failures; compared with the rule of Young and Daly by hand, and with a calendar that measures what
 // the forecast assumed.
 #include <catch2/catch.hpp>
 
@@ -105,4 +105,68 @@ TEST_CASE("the plan prints the forecast with the numbers that it is based on") {
   CHECK(json["nodes"] == 32);
   CHECK(json["cost_share"] == report.saves->cost_share());
   CHECK(json["assumed_write_bytes_per_s"] == kAssumedWriteBytesPerS);
+}
+
+TEST_CASE("copies in memory and second copies are forecast as the run will make them") {
+  for (const int nodes : {2, 32})
+    for (const double step_s : {0.01, 0.1, 2.0}) {
+      CAPTURE(nodes, step_s);
+      const PlanReport report = report_of({kAuto}, step_s);
+      const auto memory = forecast_memory_copies(report, nodes);
+      REQUIRE(memory);
+      CHECK((memory->steps == 1 && memory->interval_s == step_s));
+      CHECK(memory->rank_bytes == report.plan.saved_bytes);
+      CHECK(memory->seconds == double(report.plan.saved_bytes) / kAssumedCopyBytesPerS);
+
+      const auto second = forecast_second_copies(report, nodes);
+      REQUIRE(second);
+      CHECK(second->node_bytes == (report.plan.checkpoint_bytes + size_t(nodes) - 1) / size_t(nodes));
+      CHECK(second->seconds == double(second->node_bytes) / kAssumedSendBytesPerS);
+      // The network belongs to training for three quarters of the time.
+      CHECK(second->interval_s >= 4 * second->seconds);
+      CHECK(second->interval_s - step_s <= std::max(4 * second->seconds, step_s));
+      CHECK(second->interval_s == double(second->steps) * step_s);
+    }
+}
+
+TEST_CASE("copies are forecast at the intervals that the spec gives") {
+  const PlanReport report =
+      report_of({kAuto, "checkpoint.memory_every_steps=5", "checkpoint.partner_every_steps=20"}, 2);
+  const auto memory = forecast_memory_copies(report, 4), second = forecast_second_copies(report, 4);
+  REQUIRE((memory && second));
+  CHECK((memory->steps == 5 && memory->interval_s == 10));
+  CHECK((second->steps == 20 && second->interval_s == 40));
+}
+
+TEST_CASE("copies that are not made have no forecast") {
+  CHECK_FALSE(forecast_second_copies(report_of({}, 2), 1));  // there is no other node
+  CHECK_FALSE(forecast_second_copies(report_of({"checkpoint.partner=off"}, 2), 4));
+  CHECK(forecast_memory_copies(report_of({"checkpoint.partner=off"}, 2), 4));
+  CHECK_FALSE(forecast_second_copies(report_of({"checkpoint.memory=off"}, 2), 4));
+  CHECK_FALSE(forecast_memory_copies(report_of({"checkpoint.memory=off"}, 2), 4));
+  PlanReport unknown = report_of({}, 2);
+  unknown.time.reset();
+  CHECK_FALSE(forecast_memory_copies(unknown, 4));
+  CHECK_FALSE(forecast_second_copies(unknown, 4));
+}
+
+TEST_CASE("the plan prints both tiers in memory, also of a run that saves only at its end") {
+  PlanReport report = report_of({"checkpoint.every_steps=0"}, 2);
+  report.memory_copies = forecast_memory_copies(report, 4);
+  report.second_copies = forecast_second_copies(report, 4);
+  CHECK_THAT(render_plan(report), Catch::Contains("Copies   in memory every step (2 s)") &&
+                                      Catch::Contains("\n         to the partner every ") &&
+                                      Catch::Contains("a node at 1.25 GB/s") && !Catch::Contains("waits"));
+  const auto json = parse_json(plan_json(report));
+  CHECK(json["memory_copies"]["steps"] == 1);
+  CHECK(json["second_copies"]["steps"] == report.second_copies->steps);
+  CHECK(json["second_copies"]["assumed_bytes_per_s"] == kAssumedSendBytesPerS);
+  // A copy that takes longer than the steps to the next one holds training up.
+  report = report_of({}, 0.01);
+  report.memory_copies = forecast_memory_copies(report, 4);
+  REQUIRE(report.memory_copies->seconds > 0.01);
+  CHECK_THAT(render_plan(report), Catch::Contains("training waits") && Catch::Contains("memory_every_steps"));
+  report = report_of({"checkpoint.memory_every_steps=0"}, 2);
+  report.memory_copies = forecast_memory_copies(report, 4);
+  CHECK_THAT(render_plan(report), Catch::Contains("Copies   in memory with each save to the folder"));
 }
