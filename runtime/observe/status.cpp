@@ -8,6 +8,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
+#include "runtime/base/text.h"
 #include "runtime/base/units.h"
 #include "runtime/observe/console.h"
 #include "runtime/observe/run_table.h"
@@ -175,16 +176,20 @@ std::string fitted(const std::string& text, int columns) {
   return result;
 }
 
-/// "checkpoint step 41 in memory · 40 written · 30 verified · 20 copied to s3://bucket/runs/tiny". What ranks
-/// without a supervisor left in memory may be gone.
+/// "checkpoint step 41 in memory · 36 with second copies on 4 nodes · 30 written · 30 verified · 20 copied to
+/// s3://bucket/runs/tiny". What ranks without a supervisor left in memory may be gone.
 std::string checkpoint_line(const RunStatus& s, bool supervised) {
   const auto newest = [](int64_t step) { return step < 0 ? std::string("none") : fmt::format("{}", step); };
   const bool staged = s.staged_step >= 0;
   std::string text = s.saved_step >= 0 ? fmt::format("{}{} written", staged ? "" : "step ", s.saved_step)
                      : staged          ? "none written yet"
                                        : "none yet";
+  const std::string second =
+      s.partner_step >= 0 ? fmt::format("{} {}with second copies on {} · ", s.partner_step,
+                                        supervised ? "" : "was ", count_of(s.partner_nodes, "node"))
+                          : "";
   if (staged)
-    text = fmt::format("step {} {}in memory · {}", s.staged_step, supervised ? "" : "was ", text);
+    text = fmt::format("step {} {}in memory · {}{}", s.staged_step, supervised ? "" : "was ", second, text);
   if (s.saved_step >= 0 || s.verified_step >= 0)
     text += fmt::format(" · {} verified", newest(s.verified_step));
   if (!s.store.empty()) text += fmt::format(" · {} copied to {}", newest(s.uploaded_step), s.store);

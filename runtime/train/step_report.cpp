@@ -40,6 +40,7 @@ void StepReporter::report(const StepResult& result) {
   n.skipped = result.skipped;
   n.skipped_total = result.skipped_total;
   n.staged_step = result.scalars.staged_step;
+  n.partner_step = result.scalars.partner_step;
   n.flops_per_token_causal = flops_.causal;
   n.flops_per_token_full = flops_.full;
   n.peak_flops_per_s = peak_flops_per_s_;

@@ -14,7 +14,7 @@ StepScalars exchange_scalars(const JobSpec& job, RankResources& rank, Control& c
                              double due) {
   const size_t chunks = size_t(rank.tables.grids.total);
   const size_t all_mb = size_t(job.batch.global_sequences / job.batch.micro_sequences);
-  std::vector<double> values(chunks + all_mb + 5, 0.0);
+  std::vector<double> values(chunks + all_mb + 7, 0.0);
   rank.params->add_gradient_squares(rank.tables.grids.first_chunk, std::span(values).first(chunks));
   // The stream has come to its end: the losses are there.
   const size_t own_mb = all_mb / size_t(rank.mesh.dp);
@@ -28,6 +28,9 @@ StepScalars exchange_scalars(const JobSpec& job, RankResources& rank, Control& c
   votes[2] = saves.holds;
   votes[3] = due;
   votes[4] = saver.newest_copy() != saver.newest_staged();
+  const Saver::TwoSteps begun = saver.second_copies_begun(), whole = saver.second_copies();
+  for (size_t i = 0; i < begun.size(); ++i)
+    votes[5 + i] = begun[i] < 0 || std::find(whole.begin(), whole.end(), begun[i]) == whole.end();
   rank.comms.sum(values);
   StepScalars s;
   double squares = 0;
@@ -39,6 +42,7 @@ StepScalars exchange_scalars(const JobSpec& job, RankResources& rank, Control& c
   s.saves = {.writing = votes[1] > 0, .holds = votes[2] > 0};
   s.due = SaveSet(votes[3]);
   if (saver.newest_staged() >= 0) s.staged_step = votes[4] > 0 ? -1 : saver.newest_staged();
+  if (begun[0] >= 0) s.partner_step = votes[5] == 0 ? begun[0] : votes[6] == 0 ? begun[1] : -1;
   return s;
 }
 

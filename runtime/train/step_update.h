@@ -18,6 +18,9 @@ struct StepScalars {
   /// The newest state of which every rank has its part in memory, from the copies that were begun; -1: some
   /// rank's copy failed. nullopt: none was begun in this attempt.
   std::optional<int64_t> staged_step;
+  /// The newest state of which every rank has its second copy on another node, of the two that were begun
+  /// last; -1: neither is whole. nullopt: none was begun in this attempt.
+  std::optional<int64_t> partner_step;
 };
 
 /// Sums what every rank knows in an order that does not depend on the mesh: each entry is known to one rank.

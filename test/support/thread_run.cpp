@@ -7,12 +7,26 @@
 #include <thread>
 
 #include "ckpt/checkpoint.h"
+#include "ckpt/pieces.h"
 #include "runtime/base/error.h"
 #include "runtime/base/philox.h"
 #include "runtime/run/rank/thread_control.h"
 #include "runtime/train/rank.h"
 
 namespace trainctl::test {
+namespace {
+
+/// As if each half of the ranks were a node, and `folder` the memory of the other one.
+void set_partner(RankOptions& options, const std::string& folder, int rank, int ranks) {
+  const int half = ranks / 2;
+  options.nodes = {{.name = "a", .first = 0, .count = half},
+                   {.name = "b", .first = half, .count = ranks - half}};
+  options.partner = [path = folder + "/" + ckpt::piece_file_name(rank, ranks)](uint64_t bytes) {
+    return ckpt::shared_memory(path, bytes);
+  };
+}
+
+}  // namespace
 
 ThreadRun run_on_threads(const JobSpec& job, const ThreadRunOptions& options) {
   const int size = job.mesh().world_size();
@@ -48,6 +62,7 @@ ThreadRun run_on_threads(const JobSpec& job, const ThreadRunOptions& options) {
         o.run_id = "test";
         o.checkpoint_dir = checkpoints;
         o.memory_folder = options.memory_folder;
+        if (!options.partner_folder.empty()) set_partner(o, options.partner_folder, r, size);
         o.resume_from = options.resume_from;
         o.gradients_dir = options.gradients_dir;
         o.max_steps = options.max_steps;

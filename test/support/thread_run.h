@@ -28,7 +28,9 @@ struct ThreadRunOptions {
       make_world;
   double deadline_s = 120;
   size_t most_staging_bytes = kStagingBytes;
-  std::string memory_folder;               ///< for copies of the state in memory; "": none
+  std::string memory_folder;  ///< for copies of the state in memory; "": none
+  /// For second copies, as if each half of the ranks were a node; "": none.
+  std::string partner_folder;
   FileSystem* checkpoint_files = nullptr;  ///< for the ranks' and the publisher's files; null: the real one
   std::function<void(EventKind, const std::string&)> on_event;  ///< called for each event, under a lock
   std::function<void()> on_report;                 ///< called by rank 0 within its report of each step

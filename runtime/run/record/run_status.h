@@ -96,6 +96,10 @@ struct RunStatus {
   /// The newest step of which all ranks hold their part in memory, that was read again with every byte good,
   /// and that was copied to checkpoint.store; -1: none.
   int64_t staged_step = -1, verified_step = -1, uploaded_step = -1;
+  /// The newest step of which all ranks have second copies on other nodes, and the number of the nodes that
+  /// hold them; -1: none.
+  int64_t partner_step = -1;
+  int partner_nodes = 0;
   std::string store;  ///< where copies of the checkpoints go; "": nowhere
   double started_unix_s = 0, updated_unix_s = 0, step_unix_s = 0;  ///< step_unix_s: when the last step ended
   double heartbeat_s = 1, step_timeout_s = 600;
@@ -127,6 +131,8 @@ struct RunStatus {
     f("total_steps", r.total_steps);
     f("saved_step", r.saved_step);
     f.when(r.staged_step >= 0, "staged_step", r.staged_step);
+    f.when(r.partner_step >= 0, "partner_step", r.partner_step);
+    f.when(r.partner_step >= 0, "partner_nodes", r.partner_nodes);
     f.when(r.verified_step >= 0, "verified_step", r.verified_step);
     f.when(r.uploaded_step >= 0, "uploaded_step", r.uploaded_step);
     f.when(!r.store.empty(), "store", r.store);

@@ -89,6 +89,10 @@ void RunLog::step(const StepReport& report) {
   status_.last_step_json = report.json;
   const StepLine line = step_view(report.json);
   if (line.staged_step) status_.staged_step = *line.staged_step;
+  if (line.partner_step) {
+    status_.partner_step = *line.partner_step;
+    status_.partner_nodes = line.partner_nodes;
+  }
   pace_.longest_step_s = std::max(pace_.longest_step_s, line.step_s);  // NaN is not larger
   summary_.step(line, clock_.unix_s());
   console_.step(line, report.log, clock_.unix_s());

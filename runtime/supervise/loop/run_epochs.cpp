@@ -50,6 +50,7 @@ void RunEpochs::begin(const JobSpec& job) {
   checkpoints_.begin(status.epoch, source_.step());
   status.saved_step = source_.durable_step();
   status.staged_step = source_.memory() ? source_.step() : -1;
+  status.partner_step = -1;  // partners are chosen anew
   run_.log.reopen_metrics();
   run_.log.event(StartEvent{.epoch = status.epoch,
                             .ranks = job.mesh().world_size(),

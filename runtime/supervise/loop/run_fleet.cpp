@@ -201,7 +201,7 @@ void RunFleet::end() {
   RunStatus& status = run_.log.status();
   // A resume on several nodes begins before it knows what they hold.
   const bool keeps_memory = run_.plan.nodes.one_machine && status.saved_step < status.step;
-  if (!keeps_memory) status.staged_step = -1;
+  if (!keeps_memory) status.staged_step = status.partner_step = -1;
   fleet_->end(kEndAgentsS, keeps_memory);
   fleet_.reset();
 }

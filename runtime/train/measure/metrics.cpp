@@ -57,7 +57,10 @@ std::string to_json(const StepNumbers& n) {
                 .val_loss = n.val_loss,
                 .skipped = n.skipped,
                 .skipped_steps = n.skipped_total,
-                .staged_step = n.staged_step};
+                .staged_step = n.staged_step,
+                .partner_step = n.partner_step};
+  // Each node holds the copies of one other.
+  if (n.partner_step.value_or(-1) >= 0) line.partner_nodes = int(n.nodes.size());
   if (n.ranks.empty()) return step_line_text(line);
   line.step_s = std::max(n.step_s(), 1e-9);
   line.tokens_per_s = double(n.tokens_per_step) / line.step_s;

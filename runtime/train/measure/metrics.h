@@ -15,7 +15,7 @@ struct StepNumbers {
   std::optional<double> val_loss;
   bool skipped = false;        ///< the step was skipped: parameters were not updated
   int64_t skipped_total = 0;   ///< skipped steps so far, including this one
-  std::optional<int64_t> staged_step;  ///< StepLine::staged_step
+  std::optional<int64_t> staged_step, partner_step;  ///< as in StepLine
   double flops_per_token_causal = 0, flops_per_token_full = 0, peak_flops_per_s = 0;
   std::vector<RankTimes> ranks;  ///< [world_size], or empty
   int stages = 1;                ///< pipeline stages; each has the same number of consecutive ranks

@@ -113,6 +113,9 @@ struct StepLine {
   /// The newest step whose state all ranks held in memory during this step; -1: a copy failed; nullopt: the
   /// attempt has begun none yet.
   std::optional<int64_t> staged_step;
+  /// The newest step whose second copies all ranks had on other nodes during this step; else likewise.
+  std::optional<int64_t> partner_step;
+  int partner_nodes = 0;           ///< nodes that hold these copies
   double step_s = kAbsent;         ///< the longest of the ranks
   double tokens_per_s = kAbsent, flops_per_s = kAbsent, flops_per_s_full_attention = kAbsent;
   double mfu = kAbsent, mfu_full_attention = kAbsent;  ///< shares of the devices' peak, if it is known
@@ -144,6 +147,8 @@ struct StepLine {
     f.when(r.skipped, "skipped", r.skipped);
     f.when(r.skipped_steps > 0, "skipped_steps", r.skipped_steps);
     f.maybe("staged_step", r.staged_step);
+    f.maybe("partner_step", r.partner_step);
+    f.when(r.partner_nodes > 0, "partner_nodes", r.partner_nodes);
     f.when(timed, "step_s", r.step_s);
     f.when(timed, "tokens_per_s", r.tokens_per_s);
     f.when(timed, "flops_per_s", r.flops_per_s);

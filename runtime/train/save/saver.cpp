@@ -98,9 +98,11 @@ struct Saver::Shared {
   std::optional<Write> to_write;
   std::optional<Copy> leaving;  // the save to the partner or the directory that is under way, from stage() on
   bool handed_in = false;       // of that save: by the thread that wrote it, or because it was given up
+  TwoSteps second_copies = {-1, -1};  // that are whole
 
   // Of the main thread.
   int64_t saves = 0, last_staged = -1, last_leaving = -1;
+  TwoSteps second_copies_begun = {-1, -1};
   bool last_leaving_to_directory = false;
 
   // A read from a slot and the decision to overwrite it must not happen at once.
@@ -111,6 +113,10 @@ struct Saver::Shared {
   void copy(const Copy& job);
   void write(Write& job);
   void send_to_partner(Write& job);
+  void note_second_copies(const TwoSteps& whole) {
+    const std::lock_guard lock(mutex);
+    second_copies = whole;
+  }
   ckpt::ShardReceipt write_to_directory(Write& job);
   std::function<void(const std::function<void()>&)> guarded_reads(const Copy& save);
   void finish(const Copy& save, ckpt::ShardReceipt receipt, const std::string& failure);
@@ -222,8 +228,9 @@ void Saver::Shared::write(Write& job) {
     const std::string failure = failure_of([&] { send_to_partner(job); });
     if (!failure.empty()) {
       partner.reset();  // what it holds is not known
-      if (!ending && !*job.save.gave_up)
-        report(EventKind::save_failed, job.save.state.step, "partner", failure);
+      const bool is_wanted = !ending && !*job.save.gave_up;
+      if (is_wanted) note_second_copies({-1, -1});
+      if (is_wanted) report(EventKind::save_failed, job.save.state.step, "partner", failure);
     }
   }
   ckpt::ShardReceipt receipt;
@@ -243,8 +250,12 @@ std::function<void(const std::function<void()>&)> Saver::Shared::guarded_reads(c
 
 void Saver::Shared::send_to_partner(Write& job) {
   if (!partner) partner = open_partner(memory->size());
+  // The older of its two makes room for this one.
+  const int64_t newest = second_copies[0];
+  note_second_copies({newest, -1});
   ckpt::copy_piece(*job.files, job.piece, *partner,
                    fmt::format("the partner's copy of rank {}", options.rank), guarded_reads(job.save));
+  note_second_copies({job.save.state.step, newest});
 }
 
 ckpt::ShardReceipt Saver::Shared::write_to_directory(Write& job) {
@@ -335,6 +346,11 @@ bool Saver::has_memory() const { return shared_->memory != nullptr; }
 bool Saver::has_partner() const { return has_memory() && shared_->open_partner; }
 int64_t Saver::newest_copy() const { return shared_->newest; }
 int64_t Saver::newest_staged() const { return shared_->last_staged; }
+Saver::TwoSteps Saver::second_copies() const {
+  const std::lock_guard lock(shared_->mutex);
+  return shared_->second_copies;
+}
+Saver::TwoSteps Saver::second_copies_begun() const { return shared_->second_copies_begun; }
 
 SavesUnderWay Saver::under_way() const {
   Shared& s = *shared_;
@@ -369,6 +385,7 @@ SaveTargets Saver::stage(const ckpt::StateInfo& state, const SaveTargets& due,
   if (now.leaves_node()) s.make_way();
   s.last_staged = state.step;
   if (now.leaves_node()) s.last_leaving = state.step, s.last_leaving_to_directory = now.directory;
+  if (now.partner) s.second_copies_begun = {state.step, s.second_copies_begun[0]};
   const std::lock_guard lock(s.mutex);
   ENSURE(!now.leaves_node() || !s.leaving, "step {} while step {} is being written", state.step,
          s.leaving->state.step);

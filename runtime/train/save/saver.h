@@ -15,6 +15,7 @@
 //
 // The calls are made by the rank's main thread. The supervisor publishes when all ranks have handed in.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -102,6 +103,13 @@ class Saver {
   int64_t newest_copy() const;
   /// The step of the newest copy that stage() began, the same on every rank; -1: none.
   int64_t newest_staged() const;
+
+  /// The steps of two second copies, newest first; -1: none.
+  using TwoSteps = std::array<int64_t, 2>;
+  /// Those of this rank that are whole in the memory of the partner, as far as this rank knows.
+  TwoSteps second_copies() const;
+  /// Those that stage() began last, the same on every rank.
+  TwoSteps second_copies_begun() const;
 
  private:
   struct Shared;

@@ -241,6 +241,16 @@ TEST_CASE("status shows how far the newest states have come, how often the run s
   s.staged_step = 39;
   shows("checkpoint step 39 in memory · 30 written · none verified");
   shows("checkpoint step 39 was in memory · 30 written · none verified", SupervisorState::none);
+  s.partner_step = 36;
+  s.partner_nodes = 4;
+  shows("checkpoint step 39 in memory · 36 with second copies on 4 nodes · 30 written · none verified");
+  shows(
+      "checkpoint step 39 was in memory · 36 was with second copies on 4 nodes · 30 written · none verified",
+      SupervisorState::none);
+  CHECK(parse_json(s.to_json()).at("partner_step") == 36);
+  CHECK(parse_json(s.to_json()).at("partner_nodes") == 4);
+  s.partner_step = -1;
+  CHECK_FALSE(parse_json(s.to_json()).contains("partner_nodes"));
   s.verified_step = 30;
   s.uploaded_step = 20;
   s.store = "s3://b/r";

@@ -5,6 +5,8 @@
 #include <thread>
 
 #include "test/runtime/train/saver_rig.h"
+#include "test/support/child.h"
+#include "test/support/thread_run.h"
 
 using namespace trainctl;
 using namespace trainctl::test;
@@ -87,4 +89,85 @@ TEST_CASE("a copy to the partner that hangs gives its slot free", "[saver]") {
   gate.open();
   while (rig.saver->under_way().writing) std::this_thread::yield();
   CHECK(rig.copies_of_partner().empty());
+}
+
+TEST_CASE("a rank knows which of its second copies are whole", "[saver]") {
+  using Steps = Saver::TwoSteps;
+  Rig rig;
+  CHECK((rig.saver->second_copies() == Steps{-1, -1} && rig.saver->second_copies_begun() == Steps{-1, -1}));
+  const auto save = [&](int64_t step, const SaveTargets& due) {
+    rig.step(step, due);
+    CHECK(rig.saver->finish());
+  };
+  save(1, kPartner);
+  CHECK((rig.saver->second_copies() == Steps{1, -1} && rig.saver->second_copies_begun() == Steps{1, -1}));
+  save(2, kBoth);  // not to the partner
+  save(3, kAll);
+  CHECK((rig.saver->second_copies() == Steps{3, 1} && rig.saver->second_copies_begun() == Steps{3, 1}));
+  // The next one takes the place of the older.
+  Gate gate;
+  rig.faults.gate = &gate;
+  rig.step(4, kPartner);
+  gate.await_visitor();
+  CHECK((rig.saver->second_copies() == Steps{3, -1} && rig.saver->second_copies_begun() == Steps{4, 3}));
+  // It makes way for a checkpoint: the one before is whole.
+  rig.step(5, kBoth);
+  gate.open();
+  CHECK(rig.saver->finish());
+  CHECK((rig.saver->second_copies() == Steps{3, -1} && rig.saver->second_copies_begun() == Steps{4, 3}));
+  CHECK(rig.copies_of_partner() == std::vector<int64_t>{3});
+  rig.faults.gate = nullptr;
+  save(6, kPartner);
+  CHECK(rig.saver->second_copies() == Steps{6, 3});
+  // After a failure it is not known what the partner holds.
+  rig.faults.breaks = true;
+  save(7, kPartner);
+  CHECK((rig.saver->second_copies() == Steps{-1, -1} && rig.saver->second_copies_begun() == Steps{7, 6}));
+  rig.faults.breaks = false;
+  save(8, kPartner);
+  CHECK(rig.saver->second_copies() == Steps{8, -1});
+}
+
+TEST_CASE("each step reports the newest state of which all ranks have second copies", "[saver]") {
+  const TemporaryFolder dir, memory("saver", "/dev/shm"), partner("partner", "/dev/shm");
+  JobSpec job = tiny_job(Family::gpt2, dir.path());
+  job.parallelism.data = 2;
+  job.parallelism.pipeline = 2;
+  job.parallelism.lanes = 2;
+  job.checkpoint.every_steps = 0;
+  job.checkpoint.partner_every_steps = 3;
+  int64_t step = 0;
+  const auto has_all = [&](int64_t wanted) {
+    int ranks = 0;
+    for (const auto& piece : ckpt::list_pieces(real_file_system(), partner.path()))
+      ranks += piece.step == wanted;
+    return ranks == 4;
+  };
+  // A report comes after the copy of the step before has begun: rank 0 goes on when it is there.
+  const auto on_report = [&] {
+    const int64_t begun = step++ / 3 * 3;
+    CHECK((begun == 0 || eventually(60, [&] { return has_all(begun); })));
+  };
+  const ThreadRun run = run_on_threads(job, {.dir = dir.path(),
+                                             .max_steps = 12,
+                                             .memory_folder = memory.path(),
+                                             .partner_folder = partner.path(),
+                                             .on_report = on_report});
+  REQUIRE(run.lines.size() == 12);
+  int64_t newest = -1;
+  for (size_t i = 0; i < run.lines.size(); ++i) {
+    INFO(run.lines[i]);
+    const auto line = parse_json(run.lines[i]);
+    const int64_t during = int64_t(i) + 1;
+    const int64_t found = line.value("partner_step", int64_t(-2));
+    CHECK((found == -2) == (during <= 3));
+    if (during <= 3) continue;
+    CHECK((found == -1 || (found % 3 == 0 && found < during && found >= newest)));
+    CHECK(line.value("partner_nodes", 0) == (found >= 0 ? 2 : 0));
+    newest = std::max(newest, found);
+  }
+  // Two steps after the copy has come, at the latest, every rank knows.
+  CHECK(parse_json(run.lines[11]).at("partner_step") == 9);
+  CHECK(parse_json(run.lines[8]).at("partner_step") == 6);
+  CHECK(parse_json(run.lines[5]).at("partner_step") == 3);
 }

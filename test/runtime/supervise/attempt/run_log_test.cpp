@@ -77,4 +77,12 @@ TEST_CASE("the status has the newest step that is whole in memory, as the ranks 
   CHECK(staged_after(R"({"step":2,"staged_step":1})") == 1);
   CHECK(staged_after(R"({"step":3})") == 1);  // an attempt that has begun no copy
   CHECK(staged_after(R"({"step":4,"staged_step":-1})") == -1);
+  const auto second_copies_after = [&](const std::string& line) {
+    log.step({.step = 1, .json = line});
+    return std::pair(log.status().partner_step, log.status().partner_nodes);
+  };
+  CHECK(second_copies_after(R"({"step":4})") == std::pair<int64_t, int>(-1, 0));
+  CHECK(second_copies_after(R"({"step":5,"partner_step":4,"partner_nodes":3})").first == 4);
+  CHECK(second_copies_after(R"({"step":6})") == std::pair<int64_t, int>(4, 3));
+  CHECK(second_copies_after(R"({"step":7,"partner_step":-1})").first == -1);
 }

@@ -180,7 +180,7 @@ TEST_CASE("at its end a run keeps in memory what a resume reads from there", "[r
     Stage stage(plan);
     stage.fleet->begin(stage.folders);
     RunStatus& status = stage.run->log.status();
-    status.step = status.staged_step = 7;
+    status.step = status.staged_step = status.partner_step = 7;
     status.saved_step = saved;
     const auto agent = stage.agent("a");
     REQUIRE(stage.until([&] { return stage.state_of("a") == PoolNode::ready; }));
@@ -189,6 +189,7 @@ TEST_CASE("at its end a run keeps in memory what a resume reads from there", "[r
     REQUIRE(agent->last(wire::Kind::end));
     CHECK(agent->last(wire::Kind::end)->number == (keeps ? 1 : 0));
     CHECK(status.staged_step == (keeps ? 7 : -1));
+    CHECK(status.partner_step == (keeps ? 7 : -1));
   }
 }
 
