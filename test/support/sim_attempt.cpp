@@ -76,7 +76,10 @@ void SimCluster::World::attempt_begins(int id, const Width& width) {
     limits.nodes.push_back({name_of_node(s.members[i]), int(i) * kSlots, kSlots});
   s.supervision.emplace(limits, now_s);
   s.gone = s.shards = 0;
-  s.shard_step = -1;
+  s.shard_number = 0;
+  s.answers.clear(), s.answers_before.clear();
+  s.began_s = now_s;
+  s.attached = false;
   s.clearing = s.regrouping = s.publishing = false;
 }
 
@@ -201,6 +204,9 @@ void SimCluster::World::attach(int id) {
   say(fmt::format("supervisor {} attaches to epoch {}", id, s.epoch));
   s.recovery->attempt_started(start, now_s);
   attempt_begins(id, start.width);
+  s.attached = true;
+  const auto have = std::count_if(g.nodes.begin(), g.nodes.end(), [&](int n) { return g.answered >> n & 1; });
+  result.partly_answered += g.phase == Group::saving && have > 0 && have < int(g.nodes.size());
   for (size_t i = 0; i < s.members.size(); ++i) {
     if (runs(s.members[i])) continue;
     s.supervision->node_lost(int(i), "it is not connected", now_s);
@@ -241,6 +247,7 @@ void SimCluster::World::supervisor_hears(int id, int n, const Message& m) {
       return;
     case Say::step: return take_step_report(id, m);
     case Say::shard: return take_shard(id, index, m);
+    case Say::answered: return answered_before(id, m);
     case Say::done:
       for (int r = 0; r < kSlots; ++r)
         if (m.mask >> r & 1) attempt.done(first + r, now_s);
@@ -283,19 +290,55 @@ void SimCluster::World::take_step_report(int id, const Message& m) {
 
 void SimCluster::World::take_shard(int id, int index, const Message& m) {
   Supervisor& s = supervisors[size_t(id)];
-  if (m.step != s.shard_step) {
-    s.shard_step = m.step;
+  if (const auto known = s.answers.find(m.number); known != s.answers.end())
+    return send(
+        s.connection[size_t(s.members[size_t(index)])], 1,
+        {.say = Say::saved, .how = known->second, .epoch = s.epoch, .number = m.number, .step = m.step});
+  if (m.number != s.shard_number) {
+    s.shard_number = m.number;
     s.shards = 0;
+    s.save_failed = false;
+    // The supervisor before may have published it, or may have answered some nodes.
+    const bool exists = std::any_of(disk.checkpoints.begin(), disk.checkpoints.end(),
+                                    [&](const Saved& c) { return c.step == m.step; });
+    if (s.attached && exists) return answer_save(id, m.number, m.step, true);
+    if (const auto before = s.answers_before.find(m.number); before != s.answers_before.end())
+      return answer_save(id, m.number, m.step, before->second);
   }
   s.shards |= 1u << index;
+  s.save_failed = s.save_failed || !m.how;
   const bool all = s.shards + 1 == 1u << s.members.size() || !rules.all_receipts_before_publishing;
   if (!all || s.publishing) return;
+  if (s.save_failed && rules.all_receipts_before_publishing) {
+    ++result.failed_saves;
+    return answer_save(id, m.number, m.step, false);
+  }
   s.publishing = true;
   push(now_s + uniform(0.02, 0.1), {.what = What::published,
                                     .a = id,
                                     .b = int(chance(0.5)),
                                     .guard = s.epoch,
-                                    .message = {.step = m.step}});
+                                    .message = {.number = m.number, .step = m.step}});
+}
+
+void SimCluster::World::answered_before(int id, const Message& m) {
+  Supervisor& s = supervisors[size_t(id)];
+  if (!s.attached || s.answers.contains(m.number)) return;
+  s.answers_before[m.number] = m.how;
+  if (m.number == s.shard_number && !s.publishing) answer_save(id, m.number, m.step, m.how);
+}
+
+void SimCluster::World::answer_save(int id, uint32_t number, int step, bool ok) {
+  Supervisor& s = supervisors[size_t(id)];
+  s.answers[number] = ok;
+  // It may die between two of its answers.
+  const size_t to =
+      !calm && chance(ok ? 0.03 : 0.3) ? size_t(below(int(s.members.size()))) : s.members.size();
+  for (size_t i = 0; i < to; ++i)
+    if (const int n = s.members[i]; s.connection[size_t(n)] >= 0)
+      send(s.connection[size_t(n)], 1,
+           {.say = Say::saved, .how = ok, .epoch = s.epoch, .number = number, .step = step});
+  if (to < s.members.size()) push(now_s + 1e-6, {.what = What::supervisor_dies, .a = id});
 }
 
 /// The rename that makes a checkpoint public arrives at the disk.
@@ -336,10 +379,7 @@ void SimCluster::World::publish(const Event& event) {
   s.publishing = false;
   s.supervision->progressed(0, now_s);
   if (ok) s.recovery->saved(step);
-  for (const int n : s.members)
-    if (s.connection[size_t(n)] >= 0)
-      send(s.connection[size_t(n)], 1,
-           {.say = Say::saved, .how = uint8_t(ok || exists), .epoch = epoch, .step = step});
+  answer_save(event.a, event.message.number, step, ok || exists);
 }
 
 }  // namespace trainctl::test

@@ -14,6 +14,8 @@ namespace {
 constexpr int kMostFaults = 8;
 constexpr double kResumeS = 30, kFinishS = 60, kLeftoverS = kGraceS + 3;
 constexpr int kMostEvents = 200000;
+/// For a node to connect again and hand in again, and for the answer to come.
+constexpr double kAnswerS = 3;
 /// The last agent's turn, another try of one whose first came too early, the start of the process.
 constexpr double kTakeoverS = 0.75 * kGraceS + kGraceS / 10 + 0.5;
 
@@ -58,6 +60,7 @@ void SimCluster::World::plan_faults() {
 
 void SimCluster::World::happen(int kind) {
   ++result.faults;
+  last_fault_s = now_s;
   const int n = below(nodes);
   Node& a = node[size_t(n)];
   const double for_s = chance(0.5) ? uniform(0.2, 2.5) : uniform(2.5, 12);
@@ -181,6 +184,7 @@ void SimCluster::World::check() {
                                  a.ranks.epoch, n, now_s - groups[a.ranks.epoch].given_up_s));
   }
   check_takeover();
+  check_answers();
   if (finished || !calm) return;
   if (now_s - std::max(quiet_s, last_step_s) > kResumeS)
     return violate(fmt::format("no step for {:.0f} s without a fault", kResumeS));
@@ -199,6 +203,20 @@ void SimCluster::World::check_takeover() {
   if (!takeovers || ended || supervised || !lock_is_free() || can <= nodes / 2) orphaned_s = now_s;
   if (now_s - orphaned_s > kTakeoverS)
     violate(fmt::format("no agent has started a supervisor for {:.1f} s", now_s - orphaned_s));
+}
+
+void SimCluster::World::check_answers() {
+  const Group& g = groups[disk.epoch];
+  if (g.phase != Group::saving || g.answered == 0) return;
+  const double since_s = std::max({g.answered_s, quiet_s, last_fault_s});
+  for (const Supervisor& s : supervisors) {
+    if (!s.alive || !s.supervision || s.epoch != disk.epoch || s.clearing) continue;
+    const bool has_all =
+        std::all_of(s.members.begin(), s.members.end(), [&](int n) { return s.connection[size_t(n)] >= 0; });
+    if (has_all && now_s - std::max(since_s, s.began_s) > kAnswerS)
+      violate(fmt::format("save {} of epoch {} has been answered to some nodes only for {:.1f} s", g.save,
+                          disk.epoch, now_s - g.answered_s));
+  }
 }
 
 void SimCluster::World::check_end() {
@@ -242,6 +260,11 @@ void SimCluster::World::dispatch(const Event& e) {
     case What::shard_written: return shard_written(e);
     case What::published: return publish(e);
     case What::supervisor_tick: return supervisor_tick(e.a);
+    case What::supervisor_dies:
+      if (!supervisors[size_t(e.a)].alive) return;
+      ++result.faults;
+      last_fault_s = quiet_s = std::max(quiet_s, now_s);
+      return kill_supervisor(e.a);
     case What::supervisor_started: {
       // A person looks now and then whether the run has a supervisor; where agents do, after the last of
       // them.
@@ -270,7 +293,7 @@ void SimCluster::World::dispatch(const Event& e) {
 SimResult SimCluster::World::run(uint64_t seed, const SimRules& wanted, bool log) {
   rules = wanted;
   random = seed * 0x9E3779B97F4A7C15u;
-  now_s = quiet_s = last_step_s = 0;
+  now_s = quiet_s = last_step_s = last_fault_s = 0;
   finished_s = kNever;
   logging = log;
   finished = false;

@@ -13,6 +13,8 @@
 //   epochs       a node runs no ranks of an epoch older than one it has run; no step of such an epoch counts
 //   steps        steps that are taken follow each other without a gap, also from supervisor to supervisor
 //   publishing   a checkpoint holds the shard of every node of its epoch
+//   answers      no node waits for the answer to a save that another node of its epoch has, if a supervisor
+//                has all of them
 //   bits         every step taken and every checkpoint has the value of the undisturbed run, whether it was
 //                loaded from the disk or from the nodes' memory
 //   takeover     where agents may start a supervisor, a majority of them that reach the disk, while the lock
@@ -38,7 +40,8 @@ struct SimRules {
   bool lock_is_looked_at_before_publishing = true;
   bool all_receipts_before_publishing = true;
   bool saves_of_old_epochs_are_swept = true;  ///< by the supervisor that begins a newer one
-  bool agents_tell_again = true;  ///< to a supervisor that attaches, what the one before did not take
+  bool agents_tell_again = true;       ///< to a supervisor that attaches, what the one before did not take
+  bool answers_are_told_again = true;  ///< likewise, the answers to saves that its ranks have
   bool lost_agents_are_started_again = true;
   bool supervisor_notices_silence = true;
   bool pieces_are_verified_when_read = true;
@@ -49,7 +52,8 @@ struct SimResult {
   std::string violation;  ///< the first invariant that broke, one sentence; "": none did
   std::string log;        ///< what happened, if asked for
   int events = 0, epochs = 0, faults = 0, supervisors = 0, narrower = 0, attached = 0, saves = 0, stops = 0,
-      regroups = 0, takeovers = 0, partly_attached = 0, memory_loads = 0, memory_loads_of_other_widths = 0;
+      regroups = 0, takeovers = 0, partly_attached = 0, failed_saves = 0, partly_answered = 0,
+      memory_loads = 0, memory_loads_of_other_widths = 0;
   /// Nodes, pairs of nodes or disks cut off while no shard was written, while some were, while the checkpoint
   /// was being published, and before all ranks heard of it.
   std::array<int, 4> cuts_in_save{};

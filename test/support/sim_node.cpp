@@ -10,6 +10,7 @@ using namespace sim;
 namespace {
 
 constexpr double kDialLimitS = 1, kStepS = 0.25, kLookAgainS = 0.2;
+constexpr size_t kMostAnswers = 4;
 constexpr double kCollectiveLimitS = 2.5;  // a rank waits so long for its peers
 constexpr AgentState::Options kAgent = {
     .silence_s = kSilenceS, .grace_s = kGraceS, .dial_s = 0.3, .beat_s = 0.5};
@@ -46,7 +47,7 @@ void SimCluster::World::start_agent(int n) {
   a.word_s = now_s;
   a.tick_s = kNever;
   a.connection = -1;
-  a.untaken.clear(), a.ends.clear(), a.unanswered.clear();
+  a.untaken.clear(), a.ends.clear(), a.unanswered.clear(), a.answers.clear();
   agent_turn(n);
 }
 
@@ -164,12 +165,14 @@ void SimCluster::World::obey(int n, const Message& m) {
     a.welcomed = true;
     a.word_s = now_s;
     if (!m.how) {
-      a.untaken.clear(), a.ends.clear(), a.unanswered.clear();
+      a.untaken.clear(), a.ends.clear(), a.unanswered.clear(), a.answers.clear();
       if (rules.welcome_ends_old_epochs) kill_ranks(n);
       return;
     }
     beat(n);
     if (!rules.agents_tell_again) return;
+    if (rules.answers_are_told_again)
+      for (const Message& message : a.answers) send(a.connection, 0, message);
     for (const auto* list : {&a.untaken, &a.unanswered, &a.ends})
       for (const Message& message : *list) send(a.connection, 0, message);
     return;
@@ -183,10 +186,16 @@ void SimCluster::World::obey(int n, const Message& m) {
     case Say::stop:
       if (a.ranks.epoch == m.epoch && m.epoch < groups.size()) groups[m.epoch].stop = true;
       return;
-    case Say::saved:
-      a.unanswered.clear();
-      if (a.ranks.epoch == m.epoch) save_answered(m.epoch, m.step);
+    case Say::saved: {
+      const auto same = [&](const Message& other) { return other.number == m.number; };
+      std::erase_if(a.unanswered, same);
+      std::erase_if(a.answers, same);
+      a.answers.push_back(
+          {.say = Say::answered, .how = m.how, .epoch = m.epoch, .number = m.number, .step = m.step});
+      if (a.answers.size() > kMostAnswers) a.answers.erase(a.answers.begin());
+      if (a.ranks.epoch == m.epoch) save_answered(n, m);
       return;
+    }
     default: return;
   }
 }
@@ -217,7 +226,7 @@ void SimCluster::World::start_ranks(int n, const Message& m) {
   if (m.epoch < a.newest_epoch)
     violate(fmt::format("n{} starts ranks of epoch {} after epoch {}", n, m.epoch, a.newest_epoch));
   a.newest_epoch = m.epoch;
-  a.untaken.clear(), a.ends.clear(), a.unanswered.clear();
+  a.untaken.clear(), a.ends.clear(), a.unanswered.clear(), a.answers.clear();
   a.state.running(m.epoch);
   clear_pieces(n, groups[m.epoch]);
   a.ranks = {.epoch = m.epoch, .alive = kAllRanks};
@@ -338,12 +347,14 @@ void SimCluster::World::take_step(Group& g, uint32_t epoch) {
 
 void SimCluster::World::begin_save(Group& g, uint32_t epoch) {
   g.phase = Group::saving;
+  ++g.save;
+  g.answered = 0;
   for (const int n : g.nodes)
     push(now_s + uniform(0.02, 0.15), {.what = What::shard_written,
                                        .a = n,
                                        .b = int(node[size_t(n)].life),
                                        .guard = epoch,
-                                       .message = {.step = g.step, .bits = g.bits}});
+                                       .message = {.number = g.save, .step = g.step, .bits = g.bits}});
   schedule_group(epoch, 1);
 }
 
@@ -361,19 +372,33 @@ void SimCluster::World::shard_written(const Event& event) {
         disk.saving.end(),
         {.epoch = epoch, .step = event.message.step, .width = g.width, .bits = event.message.bits});
   it->torn = it->torn || it->bits != event.message.bits || it->width != g.width;
-  it->nodes |= 1u << n;
-  tell(n, {.say = Say::shard, .epoch = epoch, .step = event.message.step, .bits = event.message.bits});
+  // A disk may be full for one rank.
+  const bool ok = !chance(0.05);
+  if (ok) it->nodes |= 1u << n;
+  tell(n, {.say = Say::shard,
+           .how = ok,
+           .epoch = epoch,
+           .number = event.message.number,
+           .step = event.message.step,
+           .bits = event.message.bits});
 }
 
-void SimCluster::World::save_answered(uint32_t epoch, int step) {
-  Group& g = groups[epoch];
-  if (g.phase != Group::saving || g.step != step) return;
+/// The ranks go on together, when the last of them has the answer.
+void SimCluster::World::save_answered(int n, const Message& m) {
+  Group& g = groups[m.epoch];
+  if (g.phase != Group::saving || g.save != m.number) return;
   g.progress_s = now_s;
+  if (g.answered == 0) g.answered_s = now_s;
+  g.answered |= 1u << n;
+  for (const int other : g.nodes)
+    if (!(g.answered >> other & 1)) return;
   if (g.step < kTotalSteps && !g.stop) {
     g.phase = Group::stepping;
-    return schedule_group(epoch, kStepS);
+    return schedule_group(m.epoch, kStepS);
   }
-  finish(g, epoch);
+  // The last one is tried again.
+  if (!m.how) return begin_save(g, m.epoch);
+  finish(g, m.epoch);
 }
 
 /// Every rank is done.

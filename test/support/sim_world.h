@@ -2,6 +2,7 @@
 #pragma once
 #include <algorithm>
 #include <array>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -33,6 +34,7 @@ enum class Say : uint8_t {
   kill,
   stop,
   saved,
+  answered,
   end,
   step,
   shard,
@@ -47,8 +49,9 @@ enum Ended : uint8_t { well, killed, lost_peer, bad_checkpoint };
 struct Message {
   Say say = Say::beat;
   uint8_t mask = 0;  // local ranks
-  uint8_t how = 0;   // welcome: keep; saved: ok; exited: Ended; beat: ranks that answer
+  uint8_t how = 0;   // welcome: keep; saved, answered, shard: ok; exited: Ended; beat: ranks that answer
   uint32_t epoch = 0;
+  uint32_t number = 0;  // saved, answered, shard: of the save, from 1 in each epoch
   int32_t step = 0;
   uint32_t sequence = 0;  // of the agent's messages; down: the last one that was taken
   uint64_t bits = 0;
@@ -68,6 +71,7 @@ enum class What : uint8_t {
   published,
   supervisor_tick,
   supervisor_started,
+  supervisor_dies,
   fault,
   boot,
 };
@@ -114,7 +118,7 @@ struct Node {
   uint32_t sequence = 0;
   bool welcomed = false;
   std::vector<Piece> pieces;
-  std::vector<Message> untaken, ends, unanswered;  // what another supervisor must be told again
+  std::vector<Message> untaken, ends, unanswered, answers;  // what another supervisor must be told again
 };
 
 /// The ranks of an epoch as a whole.
@@ -128,6 +132,8 @@ struct Group {
   double progress_s = 0, given_up_s = kNever;
   uint32_t guard = 0;
   bool stop = false;
+  uint32_t save = 0, answered = 0;  // number of the newest save, and the nodes that have its answer
+  double answered_s = 0;            // since when the first of them has it
 };
 
 struct Saved {
@@ -168,12 +174,15 @@ struct Supervisor {
   std::optional<Source> from_memory;  // what the next attempt loads
   uint32_t epoch = 0;
   bool clearing = false, regrouping = false, publishing = false, stop_asked = false;
-  double clear_until_s = 0;
+  double clear_until_s = 0, began_s = 0;  // began_s: its part in the epoch
+  bool attached = false;
   std::vector<int> members;
   uint32_t gone = 0, shards = 0;  // of the members
   uint32_t kept = 0;              // nodes that came with the epoch to attach to
-  int shard_step = -1;
-  std::vector<std::pair<int, Message>> early;  // what agents say before all of them are attached
+  uint32_t shard_number = 0;
+  bool save_failed = false;
+  std::map<uint32_t, bool> answers, answers_before;  // its own, and those of the supervisor before
+  std::vector<std::pair<int, Message>> early;        // what agents say before all of them are attached
 };
 
 inline uint64_t mixed(uint64_t a, uint64_t b) {
@@ -242,7 +251,7 @@ struct SimCluster::World {
   void take_step(sim::Group& g, uint32_t epoch);
   void begin_save(sim::Group& g, uint32_t epoch);
   void shard_written(const Event& event);
-  void save_answered(uint32_t epoch, int step);
+  void save_answered(int n, const Message& message);
   void finish(sim::Group& g, uint32_t epoch);
   void schedule_group(uint32_t epoch, double delay_s);
 
@@ -267,6 +276,8 @@ struct SimCluster::World {
   void attempt_is_over(int id);
   void take_step_report(int id, const Message& message);
   void take_shard(int id, int index, const Message& message);
+  void answered_before(int id, const Message& message);
+  void answer_save(int id, uint32_t number, int step, bool ok);
   void publish(const Event& event);
   bool write_status(int id);
   bool owns_lock(int id) const { return disk.lock == id; }
@@ -293,6 +304,7 @@ struct SimCluster::World {
   void dispatch(const Event& event);
   void check();
   void check_takeover();
+  void check_answers();
   void check_end();
 
   SimRules rules;

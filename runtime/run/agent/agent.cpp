@@ -249,7 +249,7 @@ class Agent {
       log_.say(fmt::format("epoch {} starts", message.epoch));
     }
     if (message.kind == Kind::keep_only) return pieces_.keep_only(int(message.number));
-    if (message.kind == Kind::rank) untaken_.answered(message.payload);
+    if (message.kind == Kind::rank) untaken_.answered(message.payload, message.rank);
     try {
       machine_.order(message);
     } catch (const std::exception& error) {
@@ -290,9 +290,13 @@ class Agent {
   /// and what the supervisor before did not take.
   void tell_again() {
     beat(true);
-    log_.say(fmt::format("telling again: {} ends, {} of a save, {} others", untaken_.ends().size(),
-                         untaken_.saves().size(), untaken_.others().size()));
+    log_.say(fmt::format("telling again: {} ends, {} answers, {} of a save, {} others",
+                         untaken_.ends().size(), untaken_.answers().size(), untaken_.saves().size(),
+                         untaken_.others().size()));
     for (const Message& message : untaken_.ends()) link_.send(message);
+    // Before what waits for an answer.
+    for (const auto& [number, line] : untaken_.answers())
+      link_.send({.kind = Kind::answered, .epoch = machine_.epoch().value_or(0), .payload = line});
     for (const UntakenMessages::Save& save : untaken_.saves()) link_.send(save.message);
     for (const Message& message : machine_.fence_shares()) link_.send(message);
     for (const Message& message : untaken_.others()) link_.send(message);

@@ -1,6 +1,7 @@
 #include "runtime/run/agent/untaken_messages.h"
 
 #include <algorithm>
+#include <set>
 
 #include "runtime/run/wire/protocol.h"
 
@@ -16,6 +17,7 @@ void UntakenMessages::keep(Message& message) {
                     (from_rank && protocol::is_done(message.payload));
   if (const auto save = from_rank ? protocol::shard_number(message.payload) : std::nullopt) {
     saves_.push_back({*save, message});
+    drop_oldest_save();
   } else if (ends) {
     ends_.push_back(message);
   } else {
@@ -40,15 +42,27 @@ void UntakenMessages::taken(uint64_t sequence) {
     others_bytes_ -= others_.front().payload.size();
 }
 
-void UntakenMessages::answered(const std::string& line) {
+void UntakenMessages::drop_oldest_save() {
+  std::set<int64_t> numbers;
+  for (const Save& save : saves_) numbers.insert(save.number);
+  if (numbers.size() <= protocol::kMostUnpublishedSaves) return;
+  std::erase_if(saves_, [&](const Save& save) { return save.number == *numbers.begin(); });
+}
+
+void UntakenMessages::answered(const std::string& line, int rank) {
   const protocol::Down down = protocol::decode_down(line);
-  if (down.kind == protocol::Down::saved)
-    std::erase_if(saves_, [&](const Save& save) { return save.number == down.number; });
+  if (down.kind != protocol::Down::saved) return;
+  std::erase_if(saves_, [&](const Save& save) {
+    return save.number == down.number && (rank < 0 || save.message.rank == rank);
+  });
+  answers_[down.number] = line;
+  if (answers_.size() > protocol::kMostAnswers) answers_.erase(answers_.begin());
 }
 
 void UntakenMessages::clear() {
   ends_.clear();
   saves_.clear();
+  answers_.clear();
   others_.clear();
   others_bytes_ = 0;
 }

@@ -2,12 +2,15 @@
 // supervisor that dies takes it with it, and the next one gets it again. Pure.
 //
 //   ends    how ranks have ended; kept for the whole epoch
-//   saves   what ranks have handed in for saves; kept until the answer to that save
+//   saves   what ranks have handed in for saves; kept until the answer to that save, of the newest
+//           kMostUnpublishedSaves saves
+//   answers the newest answers to saves that the ranks here have got: another node may have missed one
 //   others  kept until the supervisor has handled them; limited, output goes first
 #pragma once
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <string>
 
 #include "runtime/run/wire/node_wire.h"
@@ -29,8 +32,8 @@ class UntakenMessages {
   void keep(wire::Message& message);
   /// The supervisor has handled all messages up to that number.
   void taken(uint64_t sequence);
-  /// `line` is on its way from the supervisor to a rank: it may be the answer to a save.
-  void answered(const std::string& line);
+  /// `line` is on its way from the supervisor to `rank`, -1: all ranks here. It may be the answer to a save.
+  void answered(const std::string& line, int rank = -1);
   /// Another epoch begins, or nothing of this one is of use. Numbers go on.
   void clear();
 
@@ -41,14 +44,18 @@ class UntakenMessages {
   };
   const std::deque<Save>& saves() const { return saves_; }
   const std::deque<wire::Message>& others() const { return others_; }
+  /// The lines, by the number of the save.
+  const std::map<int64_t, std::string>& answers() const { return answers_; }
 
  private:
+  void drop_oldest_save();
   void drop_beyond_limits();
 
   const Limits limits_;
   uint64_t sequence_ = 0;
   std::deque<wire::Message> ends_;
   std::deque<Save> saves_;
+  std::map<int64_t, std::string> answers_;
   std::deque<wire::Message> others_;
   size_t others_bytes_ = 0;  ///< of their payloads
 };

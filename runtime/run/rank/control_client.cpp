@@ -28,8 +28,6 @@ namespace {
 constexpr double kConnectTimeoutS = 10;
 /// A supervisor that has not read for this long is as good as gone.
 constexpr int kSendTimeoutS = 60;
-/// Only the last save of a run waits for its answer.
-constexpr size_t kMostAnswers = 16;
 
 /// The supervisor is gone, so this rank would never be stopped: it ends at once, without waiting for peers.
 [[noreturn]] void end_without_supervisor(int rank, const char* why) {
@@ -173,7 +171,7 @@ class SocketControl final : public Control {
     const std::lock_guard lock(answer_mutex_);
     if (message.kind == protocol::Down::saved) {
       saved_.emplace(message.number, message);
-      while (saved_.size() > kMostAnswers) saved_.erase(saved_.begin());
+      while (saved_.size() > protocol::kMostAnswers) saved_.erase(saved_.begin());
     }
     ++heard_;
     answered_.notify_all();

@@ -48,6 +48,15 @@ std::optional<CollectedSave> SaveCollector::add(int rank, const Control::HandedI
   return std::move(saves_.extract(part.number).mapped());
 }
 
+std::optional<int64_t> SaveCollector::oldest() const {
+  return saves_.empty() ? std::nullopt : std::optional(saves_.begin()->first);
+}
+
+std::optional<CollectedSave> SaveCollector::take(int64_t number) {
+  auto node = saves_.extract(number);
+  return node.empty() ? std::nullopt : std::optional(std::move(node.mapped()));
+}
+
 SaveOutcome SaveCollector::publish(const CollectedSave& save) const {
   SaveOutcome outcome;
   outcome.step = save.state.step;

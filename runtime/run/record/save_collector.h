@@ -1,7 +1,8 @@
 // SaveCollector collects what the ranks hand in of their saves, publishes a checkpoint when every rank has
 // handed in, or reports why the save failed. Several saves may be under way.
 //
-// Not thread-safe; but publish() may run on another thread at the same time as any other call, once at a time.
+// Not thread-safe; but publish() and remove() may run on another thread at the same time as any other call,
+// once at a time.
 #pragma once
 #include <functional>
 #include <map>
@@ -50,11 +51,20 @@ class SaveCollector {
   std::optional<CollectedSave> add(int rank, const Control::HandedIn& part);
   /// Whether some save is not complete.
   bool under_way() const { return !saves_.empty(); }
+  /// The number of saves that are not complete.
+  size_t size() const { return saves_.size(); }
+  bool has(int64_t number) const { return saves_.contains(number); }
+  /// The smallest number of a save that is not complete; nullopt: there is none.
+  std::optional<int64_t> oldest() const;
+  /// Forgets a save that is not complete; nullopt: there is no such save. Its files stay.
+  std::optional<CollectedSave> take(int64_t number);
 
   /// Publishes a complete save; removes the files of one that failed. Older checkpoints are removed later,
   /// when this one is verified (runtime/supervise/care/caretaker.h). Throws no Error, because a failed save
   /// must not stop training.
   SaveOutcome publish(const CollectedSave& save) const;
+  /// Removes the files of a save that is not published.
+  void remove(const ckpt::StateInfo& state) const { remove_saving_directory(state); }
   /// The outcome of a save of `epoch` that an earlier supervisor published; nullopt if there is none.
   std::optional<SaveOutcome> published(int64_t step, uint64_t epoch) const;
   /// Gives up all saves that are not complete, and removes their files, also those of saves of which no rank

@@ -6,6 +6,7 @@
 // sockets are in stream.h.
 //
 //   up    hello  beat  rank  rank_lost  exited  output  fence  remote  remote_ended  gone  warned  pieces
+//         answered
 //   down  welcome  refused  beat  start  rank  fence  spawn  remote_ended  look  kill  end  pieces
 //         keep_only
 #pragma once
@@ -44,6 +45,7 @@ enum class Kind : uint8_t {
   end,
   pieces,
   keep_only,
+  answered,
 };
 const char* name_of(Kind kind);
 
@@ -65,8 +67,8 @@ struct Message {
   /// refused, rank_lost: why. remote: the host. remote_ended: the wait status. beat with ranks, up:
   /// NodeUsage.
   std::string text;
-  /// hello, welcome, start, beat, pieces (up): see below. rank: a line of the control channel. remote, spawn:
-  /// the command.
+  /// hello, welcome, start, beat, pieces (up): see below. rank: a line of the control channel. answered: the
+  /// line with an answer to a save that the ranks here have got. remote, spawn: the command.
   /// output, fence: bytes.
   std::string payload;
 };

@@ -264,6 +264,7 @@ class Attempt {
     switch (m.kind) {
       case Kind::beat: return on_beat(m.payload);
       case Kind::rank: return on_rank(m.rank, protocol::decode_up(m.payload));
+      case Kind::answered: return saves_.answered_before(protocol::decode_down(m.payload));
       case Kind::rank_lost:
         return supervision_.lost(m.rank, read_crash_record(fs_, run_.path, m.rank, options_.file.epoch),
                                  clock_.monotonic_s());

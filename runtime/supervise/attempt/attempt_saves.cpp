@@ -6,14 +6,14 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
+
+#include "runtime/base/json.h"
 
 namespace trainctl {
 namespace {
 
 constexpr double kAliveIntervalS = 0.9;
-/// A rank that connects again can have missed no more: it waits for the last one only.
-constexpr size_t kMostAnswers = 16;
-
 Control::HandedIn part_of(protocol::Shard&& shard) {
   Control::HandedIn part{.number = shard.number,
                          .state = {},
@@ -47,12 +47,28 @@ void AttemptSaves::hello(int rank) {
   for (const auto& [number, answer] : answers_) attempt_.send_rank(rank, answer);
 }
 
+bool AttemptSaves::is_complete(int64_t number) const {
+  return std::any_of(complete_.begin(), complete_.end(),
+                     [&](const CollectedSave& save) { return save.number == number; });
+}
+
+void AttemptSaves::answered_before(const protocol::Down& answer) {
+  if (!attach_ || answers_.contains(answer.number) || is_complete(answer.number)) return;
+  answers_before_[answer.number] = answer;
+  if (answers_before_.size() > protocol::kMostAnswers) answers_before_.erase(answers_before_.begin());
+  // The supervisor before has written down how the save ended.
+  if (collector_.take(answer.number)) send_answer(answer);
+}
+
 void AttemptSaves::hand_in(int rank, protocol::Shard&& shard) {
   if (const auto known = answers_.find(shard.number); known != answers_.end())
     return attempt_.send_rank(rank, known->second);
-  if (complete_.end() != std::find_if(complete_.begin(), complete_.end(),
-                                      [&](const CollectedSave& save) { return save.number == shard.number; }))
-    return;
+  if (is_complete(shard.number)) return;
+  if (shard.number < oldest_known_ && !collector_.has(shard.number))
+    return attempt_.send_rank(rank, {.kind = protocol::Down::saved,
+                                     .ok = false,
+                                     .number = shard.number,
+                                     .message = "this save was given up long ago"});
   const auto [began, is_first] = began_s_.try_emplace(shard.number, clock_.monotonic_s());
   began->second = std::min(began->second, clock_.monotonic_s() - shard.took_s);
   // The supervisor before may have published it and answered some ranks only.
@@ -64,26 +80,58 @@ void AttemptSaves::hand_in(int rank, protocol::Shard&& shard) {
       log_.saved(*before, 0);
     return answer(shard.number, *before);
   }
-  auto save = collector_.add(rank, part_of(std::move(shard)));
-  if (!save) return;
-  complete_.push_back(std::move(*save));
+  if (const auto before = answers_before_.find(shard.number); before != answers_before_.end())
+    return send_answer(protocol::Down(before->second));
+  if (auto save = collector_.add(rank, part_of(std::move(shard)))) complete_.push_back(std::move(*save));
   publish_next();
+  give_up_oldest();
+}
+
+/// A disk that publishes nothing for a long time must not fill the memory of the supervisor.
+void AttemptSaves::give_up_oldest() {
+  if (collector_.size() + complete_.size() <= protocol::kMostUnpublishedSaves) return;
+  // The first one is being published.
+  const auto waiting = complete_.empty() ? complete_.end() : std::next(complete_.begin());
+  CollectedSave save;
+  if (waiting != complete_.end() && waiting->number < collector_.oldest().value_or(INT64_MAX)) {
+    save = std::move(*waiting);
+    complete_.erase(waiting);
+  } else {
+    save = std::move(*collector_.take(collector_.oldest().value()));
+  }
+  const std::string why =
+      fmt::format("{} newer saves are not published yet", protocol::kMostUnpublishedSaves);
+  log_.event(EventKind::save_superseded, dump_json(nlohmann::json{{"step", save.state.step},
+                                                                  {"tier", "directory"},
+                                                                  {"reason", why}}));
+  // The end of the attempt removes the files of the others.
+  if (given_up_.size() < protocol::kMostUnpublishedSaves)
+    given_up_.push_back({.epoch = save.state.epoch, .step = save.state.step});
+  answer(save.number, {.step = save.state.step, .message = why});
 }
 
 void AttemptSaves::answer(int64_t number, const SaveOutcome& outcome) {
   if (outcome.ok) attempt_.published(outcome.step);
-  const protocol::Down down{
-      .kind = protocol::Down::saved, .ok = outcome.ok, .number = number, .message = outcome.message};
-  began_s_.erase(number);
-  answers_[number] = down;
-  while (answers_.size() > kMostAnswers) answers_.erase(answers_.begin());
+  send_answer(
+      {.kind = protocol::Down::saved, .ok = outcome.ok, .number = number, .message = outcome.message});
+}
+
+void AttemptSaves::send_answer(const protocol::Down& down) {
+  began_s_.erase(down.number);
+  answers_[down.number] = down;
+  if (answers_.size() > protocol::kMostAnswers) {
+    oldest_known_ = std::max(oldest_known_, answers_.begin()->first + 1);
+    answers_.erase(answers_.begin());
+  }
   attempt_.send_ranks(down);
 }
 
 /// Publishing waits for the disk: on its own thread, or heartbeats would go unread.
 void AttemptSaves::publish_next() {
   if (publishing_.valid() || complete_.empty()) return;
-  publishing_ = std::async(std::launch::async, [this, &save = complete_.front()] {
+  publishing_ = std::async(std::launch::async, [this, &save = complete_.front(),
+                                                given_up = std::exchange(given_up_, {})] {
+    for (const ckpt::StateInfo& state : given_up) collector_.remove(state);
     SaveOutcome outcome = collector_.publish(save);
     ::eventfd_write(published_fd_, 1);
     return outcome;

@@ -4,9 +4,10 @@
 //
 // One thread calls it: the thread of the attempt. Only publishing has a thread of its own.
 #pragma once
-#include <deque>
+#include <cstdint>
 #include <functional>
 #include <future>
+#include <list>
 #include <map>
 #include <vector>
 
@@ -39,7 +40,11 @@ class AttemptSaves {
 
   /// A rank has connected, perhaps again: repeats the answers that it may have missed.
   void hello(int rank);
+  /// Of more than kMostUnpublishedSaves saves the oldest is given up.
   void hand_in(int rank, protocol::Shard&& shard);
+  /// The ranks of a node have got this answer from the supervisor before, which may have died before those of
+  /// all nodes had it. They will not hand in again: the others get the same answer.
+  void answered_before(const protocol::Down& answer);
   /// Takes what has happened meanwhile, and keeps the ranks waiting as long as a save is under way. Call it
   /// in each turn of the attempt. Throws RunTaken if another supervisor has taken the run.
   void turn();
@@ -48,6 +53,9 @@ class AttemptSaves {
 
  private:
   void answer(int64_t number, const SaveOutcome& outcome);
+  void send_answer(const protocol::Down& down);
+  bool is_complete(int64_t number) const;
+  void give_up_oldest();
   void publish_next();
   void take_result(bool wait);
   void keep_ranks_waiting();
@@ -60,8 +68,11 @@ class AttemptSaves {
   int published_fd_ = -1;
   double alive_s_ = 0;
   std::map<int64_t, double> began_s_;          // of each save under way, by number
-  std::deque<CollectedSave> complete_;         // to be published; the first one is being published
+  std::list<CollectedSave> complete_;          // to be published; the first one is being published
   std::map<int64_t, protocol::Down> answers_;  // the newest, by number
+  std::map<int64_t, protocol::Down> answers_before_;  // of the supervisor before; the newest, by number
+  int64_t oldest_known_ = 0;  // answers to saves of smaller numbers are forgotten
+  std::vector<ckpt::StateInfo> given_up_;  // whose files are removed before the next save is published
   std::future<SaveOutcome> publishing_;  // its thread uses collector_, complete_.front() and published_fd_
 };
 

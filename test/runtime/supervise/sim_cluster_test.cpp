@@ -49,6 +49,8 @@ TEST_CASE("histories of a simulated cluster keep every invariant", "[sim_cluster
     for (size_t i = 0; i < sum.cuts_in_save.size(); ++i) sum.cuts_in_save[i] += result.cuts_in_save[i];
     sum.takeovers += result.takeovers;
     sum.partly_attached += result.partly_attached;
+    sum.failed_saves += result.failed_saves;
+    sum.partly_answered += result.partly_answered;
     sum.memory_loads += result.memory_loads;
     sum.memory_loads_of_other_widths += result.memory_loads_of_other_widths;
   }
@@ -65,6 +67,8 @@ TEST_CASE("histories of a simulated cluster keep every invariant", "[sim_cluster
   for (const int cuts : sum.cuts_in_save) CHECK(cuts > n / 1000);
   CHECK(sum.takeovers > n / 10);
   CHECK(sum.partly_attached > n / 100);
+  CHECK(sum.failed_saves > n / 4);
+  CHECK(sum.partly_answered > n / 200);
   CHECK(sum.memory_loads > n / 10);
   CHECK(sum.memory_loads_of_other_widths > n / 100);
 }
@@ -94,6 +98,7 @@ TEST_CASE("without any one of its protections a run breaks an invariant", "[sim_
       {&SimRules::all_receipts_before_publishing, "a checkpoint is published after the last receipt"},
       {&SimRules::saves_of_old_epochs_are_swept, "saves of old epochs are swept"},
       {&SimRules::agents_tell_again, "agents tell a new supervisor what the one before did not take"},
+      {&SimRules::answers_are_told_again, "agents tell a new supervisor the answers that it does not know"},
       {&SimRules::lost_agents_are_started_again, "lost agents are started again"},
       {&SimRules::supervisor_notices_silence, "the supervisor notices silence"},
       {&SimRules::pieces_are_verified_when_read, "what is read from memory is verified"},

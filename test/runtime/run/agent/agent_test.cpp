@@ -7,6 +7,7 @@
 
 #include <fstream>
 
+#include "runtime/run/wire/protocol.h"
 #include "test/runtime/run/agent/agent_stage.h"
 
 using namespace trainctl;
@@ -144,6 +145,26 @@ TEST_CASE("what happened while no supervisor was there is told to the next, if i
       CHECK(stage.output().empty());
     }
   }
+}
+
+TEST_CASE("answers to saves that the ranks here have are told to the next supervisor") {
+  Stage stage;
+  stage.attach();
+  stage.peer->send(stage.start(5, "echo up; sleep 1000"));
+  REQUIRE(stage.until([&] { return stage.output() == "up\n"; }));
+  const std::string line = protocol::encode(
+      protocol::Down{.kind = protocol::Down::saved, .ok = false, .number = 3, .message = "disk full"});
+  stage.peer->send({.kind = Kind::rank, .epoch = 5, .payload = line});
+  stage.look();
+  CHECK(stage.peer->count(Kind::answered) == 0);  // this one knows it
+  stage.peer.reset();
+  CHECK(stage.accept().epoch == 5);
+  wire::Welcome limits = kLimits;
+  limits.keep = true;
+  stage.welcome(limits);
+  REQUIRE(stage.await(Kind::answered));
+  CHECK((stage.peer->last(Kind::answered)->epoch == 5 && stage.peer->last(Kind::answered)->payload == line));
+  CHECK(stage.peer->count(Kind::answered) == 1);
 }
 
 TEST_CASE(

@@ -140,3 +140,38 @@ TEST_CASE("neither ends nor saves are dropped for their size", "[untaken]") {
   }
   CHECK(kept(untaken) == "ends: 1 3 5 7; saves: 2 4 6 8; others:");
 }
+
+TEST_CASE("of more saves than are kept the oldest goes, with the parts of all ranks", "[untaken]") {
+  UntakenMessages untaken;
+  constexpr auto kMost = int64_t(protocol::kMostUnpublishedSaves);
+  for (int64_t save = 0; save < kMost; ++save)
+    for (const int rank : {0, 1}) keep(untaken, shard_of(rank, save));
+  CHECK(untaken.saves().size() == size_t(2 * kMost));
+  keep(untaken, shard_of(0, kMost));
+  CHECK(untaken.saves().size() == size_t(2 * kMost - 1));
+  for (const UntakenMessages::Save& save : untaken.saves()) CHECK(save.number >= 1);
+  for (int64_t save = kMost; save < 100; ++save) keep(untaken, shard_of(1, save));
+  CHECK(untaken.saves().size() == size_t(kMost));
+  CHECK(untaken.saves().front().number == 100 - kMost);
+}
+
+TEST_CASE("the newest answers are kept for a supervisor that does not know them", "[untaken]") {
+  UntakenMessages untaken;
+  untaken.answered(protocol::encode(protocol::Down{.kind = protocol::Down::alive}));
+  CHECK(untaken.answers().empty());
+  for (int64_t save = 0; save < 100; ++save) untaken.answered(answer_to(save, save % 2 == 0));
+  REQUIRE(untaken.answers().size() == protocol::kMostAnswers);
+  CHECK(untaken.answers().begin()->first == 100 - int64_t(protocol::kMostAnswers));
+  CHECK(untaken.answers().at(99) == answer_to(99, false));
+  untaken.clear();
+  CHECK(untaken.answers().empty());
+}
+
+TEST_CASE("an answer to one rank leaves what the others have handed in", "[untaken]") {
+  UntakenMessages untaken;
+  for (const int rank : {0, 1}) keep(untaken, shard_of(rank, 7));
+  untaken.answered(answer_to(7, false), 1);
+  CHECK(kept(untaken) == "ends:; saves: 1; others:");
+  untaken.answered(answer_to(7, false), 0);
+  CHECK(kept(untaken) == "ends:; saves:; others:");
+}

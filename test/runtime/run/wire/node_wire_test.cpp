@@ -23,7 +23,7 @@ using wire::MessageReader;
 
 namespace {
 
-constexpr Kind kLastKind = Kind::keep_only;
+constexpr Kind kLastKind = Kind::answered;
 constexpr int kKinds = int(kLastKind) + 1;
 
 bool same(const Message& a, const Message& b) {

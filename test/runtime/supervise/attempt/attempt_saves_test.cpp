@@ -1,5 +1,6 @@
 // Goal: every rank gets an answer to its part of a save: also a rank that connects late, a rank whose part
-//       comes before the save is known, and after another supervisor has published; a failure fails one save.
+//       comes before the save is known, after another supervisor has published, and after one that died had
+//       answered some nodes only; a failure fails one save; what waits for a disk is limited.
 // Method: AttemptSaves alone, on files in a temporary folder, by a clock that the test moves; the messages to
 //         the ranks are kept. The only wait is for the descriptor that says that publishing has ended.
 #include <poll.h>
@@ -193,4 +194,96 @@ TEST_CASE("after an attach a save that the supervisor before has published is an
   rig.state.info.epoch += 1;
   rig.hand_in(1, 3);
   CHECK(rig.take_sent().empty());
+}
+
+namespace {
+
+Down answer_of_before(int64_t number, bool ok) {
+  return {.kind = Down::saved, .ok = ok, .number = number, .message = ok ? "root" : "disk full"};
+}
+
+}  // namespace
+
+TEST_CASE("an answer of the supervisor before that reached one node goes to all") {
+  // The node that has the answer does not hand in again.
+  for (const bool answer_is_first : {true, false}) {
+    const test::TemporaryFolder folder;
+    Rig rig(folder.path(), true);
+    if (answer_is_first) rig.saves->answered_before(answer_of_before(0, false));
+    CHECK(rig.take_sent().empty());
+    rig.hand_in(1);
+    if (!answer_is_first) rig.saves->answered_before(answer_of_before(0, false));
+    CHECK(rig.take_sent() == "0:saved- 1:saved- ");
+    CHECK(rig.last.message == "disk full");
+    rig.saves->answered_before(answer_of_before(0, false));  // of another node, too
+    rig.saves->turn();
+    CHECK(rig.take_sent().empty());  // no rank is kept waiting
+    rig.hand_in(1);
+    CHECK(rig.take_sent() == "1:saved- ");
+    // The next save is another one.
+    rig.written.reset();
+    rig.hand_in(0, 1);
+    rig.hand_in(1, 1);
+    rig.saves->end();
+    CHECK(rig.take_sent() == "0:saved+ 1:saved+ ");
+  }
+}
+
+TEST_CASE("an answer of the supervisor before changes nothing of a save that all ranks hand in again") {
+  const test::TemporaryFolder folder;
+  Rig rig(folder.path(), true);
+  rig.hand_in(0);
+  rig.hand_in(1);
+  rig.saves->answered_before(answer_of_before(0, false));  // it is being published
+  rig.saves->end();
+  CHECK(rig.take_sent() == "0:saved+ 1:saved+ ");
+}
+
+TEST_CASE("the supervisor that gave an answer learns nothing from its return") {
+  const test::TemporaryFolder folder;
+  Rig rig(folder.path(), false);
+  rig.hand_in(1);
+  rig.saves->answered_before(answer_of_before(0, false));
+  CHECK(rig.take_sent().empty());
+}
+
+TEST_CASE("of more unpublished saves than are kept the oldest is given up") {
+  const test::TemporaryFolder folder;
+  Rig rig(folder.path(), false);
+  constexpr auto kMost = int64_t(protocol::kMostUnpublishedSaves);
+  // Rank 0 never comes.
+  for (int64_t number = 0; number < kMost; ++number) rig.hand_in(1, number);
+  CHECK(rig.take_sent().empty());
+  rig.hand_in(1, kMost);
+  CHECK(rig.take_sent() == "0:saved- 1:saved- ");
+  CHECK((rig.last.number == 0 && rig.last.message == "8 newer saves are not published yet"));
+  CHECK(rig.fs.read_text(rig.run.events()).find("save_superseded") != std::string::npos);
+  rig.hand_in(0, 0, "too late");
+  CHECK(rig.take_sent() == "0:saved- ");
+  // A later one ends well, and the files of what was given up go first.
+  const std::string saving = ckpt::saving_directory(rig.run.file("ckpt"), rig.state.info);
+  rig.fs.make_directories(saving);
+  rig.state = test::make_state(7, 13);
+  rig.hand_in(0, kMost + 1);
+  rig.hand_in(1, kMost + 1);
+  REQUIRE(test::eventually(60, [&] { return rig.saves->turn(), !rig.published.empty(); }));
+  CHECK(rig.published == std::vector<int64_t>{13});
+  CHECK_FALSE(rig.fs.is_directory(saving));
+}
+
+TEST_CASE("what is kept of saves does not grow with a disk that publishes none") {
+  const test::TemporaryFolder folder;
+  Rig rig(folder.path(), false);
+  int64_t answered = 0;
+  constexpr int64_t kSaves = 200;
+  for (int64_t number = 0; number < kSaves; ++number) {
+    rig.hand_in(1, number);
+    const std::string sent = rig.take_sent();
+    answered += !sent.empty();
+  }
+  CHECK(answered == kSaves - int64_t(protocol::kMostUnpublishedSaves));
+  // Also one whose answer is forgotten is not collected again.
+  rig.hand_in(0, 3);
+  CHECK(rig.take_sent() == "0:saved- ");
+  CHECK(rig.last.number == 3);
 }
