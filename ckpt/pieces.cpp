@@ -129,8 +129,10 @@ PieceWriter::PieceWriter(NodeMemory& memory, const std::string& where, int rank,
 PieceWriter::~PieceWriter() = default;
 
 void PieceWriter::copy(const StateInfo& state, std::span<const Tensor> tensors,
-                       std::span<const ChunkData> chunks, ChunkSource& source) {
+                       std::span<const ChunkData> chunks, ChunkSource& source,
+                       std::optional<int64_t> keep_step) {
   drop();
+  if (keep_step) keep_only(*keep_step, state.epoch);
   ShardLayout layout = lay_out(state, tensors, chunks);
   auto copy = std::make_unique<Copy>();
   copy->piece = {.state = state, .rank = rank_, .ranks = ranks_, .tensors = {tensors.begin(), tensors.end()}};
@@ -153,6 +155,14 @@ void PieceWriter::copy(const StateInfo& state, std::span<const Tensor> tensors,
     copy->piece.receipt = std::move(receipt);
   }
   copy_ = std::move(copy);
+}
+
+/// Then the slot of another piece counts as empty, and the next copy goes there.
+void PieceWriter::keep_only(int64_t step, uint64_t epoch) {
+  const std::vector<int64_t> steps = store_->list();
+  if (std::find(steps.begin(), steps.end(), step) == steps.end()) return;
+  for (const int64_t other : steps)
+    if (other != step) store_->remove(other, epoch);
 }
 
 const Piece& PieceWriter::seal() {

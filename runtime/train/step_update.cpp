@@ -14,7 +14,7 @@ StepScalars exchange_scalars(const JobSpec& job, RankResources& rank, Control& c
                              double due) {
   const size_t chunks = size_t(rank.tables.grids.total);
   const size_t all_mb = size_t(job.batch.global_sequences / job.batch.micro_sequences);
-  std::vector<double> values(chunks + all_mb + 7, 0.0);
+  std::vector<double> values(chunks + all_mb + 8, 0.0);
   rank.params->add_gradient_squares(rank.tables.grids.first_chunk, std::span(values).first(chunks));
   // The stream has come to its end: the losses are there.
   const size_t own_mb = all_mb / size_t(rank.mesh.dp);
@@ -31,6 +31,7 @@ StepScalars exchange_scalars(const JobSpec& job, RankResources& rank, Control& c
   const Saver::TwoSteps begun = saver.second_copies_begun(), whole = saver.second_copies();
   for (size_t i = 0; i < begun.size(); ++i)
     votes[5 + i] = begun[i] < 0 || std::find(whole.begin(), whole.end(), begun[i]) == whole.end();
+  votes[7] = saves.lost;
   rank.comms.sum(values);
   StepScalars s;
   double squares = 0;
@@ -39,7 +40,7 @@ StepScalars exchange_scalars(const JobSpec& job, RankResources& rank, Control& c
   s.loss /= double(job.tokens_per_step());
   s.grad_norm = std::sqrt(squares);
   s.stop = votes[0] > 0;
-  s.saves = {.writing = votes[1] > 0, .holds = votes[2] > 0};
+  s.saves = {.writing = votes[1] > 0, .holds = votes[2] > 0, .lost = votes[7] > 0};
   s.due = SaveSet(votes[3]);
   if (saver.newest_staged() >= 0) s.staged_step = votes[4] > 0 ? -1 : saver.newest_staged();
   if (begun[0] >= 0) s.partner_step = votes[5] == 0 ? begun[0] : votes[6] == 0 ? begun[1] : -1;

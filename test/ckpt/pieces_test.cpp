@@ -1,6 +1,7 @@
 // Goal: a piece in the memory of a node is the shard of a checkpoint, byte for byte; it outlives its
-// writer; the newest sealed piece is never touched; what is damaged is found and said. Method: states in
-// plain arrays, dealt out to three ranks; real files in /dev/shm; a writer that is killed while it copies.
+// writer; the newest sealed piece, or the one that is to be kept, is never touched; what is damaged is found
+// and said. Method: states in plain arrays, dealt out to three ranks; real files in /dev/shm; a writer that
+// is killed while it copies.
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -214,4 +215,28 @@ TEST_CASE("two slots fit into the memory that is said to be enough, however smal
   CHECK(ckpt::pieces_folder("/dev/shm", 7, "/run/a", "n1") !=
         ckpt::pieces_folder("/dev/shm", 7, "/run/a", "n2"));
   CHECK_THAT(ckpt::pieces_folder("/dev/shm", 7, "/run/a", "n1"), Catch::StartsWith("/dev/shm/trainctl-7-"));
+}
+
+TEST_CASE("a copy takes the place of the newest piece where another one is to be kept") {
+  const TemporaryFolder dir("pieces", "/dev/shm");
+  const auto dealt_at = [](int64_t step) { return Dealt(make_state(3, step), kRanks); };
+  const Dealt first = dealt_at(5);
+  Slots slots(dir.path(), first, 0);
+  const auto copy_step = [&](int64_t step, std::optional<int64_t> keep_step, bool seals = true) {
+    const Dealt dealt = dealt_at(step);
+    slots.writer.copy(dealt.state.info, dealt.state.tensors, dealt.chunks[0], ckpt::host_chunks(), keep_step);
+    if (seals) slots.writer.seal();
+  };
+  const auto there = [&] { return steps_of(ckpt::list_pieces(real_file_system(), dir.path()), 0); };
+  copy_step(5, 4);  // there is no such piece
+  copy_step(6, std::nullopt);
+  CHECK(there() == std::vector<int64_t>{6, 5});
+  copy_step(7, 5);
+  CHECK(there() == std::vector<int64_t>{7, 5});
+  copy_step(8, 7);  // the newest one, as always
+  CHECK(there() == std::vector<int64_t>{8, 7});
+  copy_step(9, 4);  // it is not there: the newest is kept
+  CHECK(there() == std::vector<int64_t>{9, 8});
+  copy_step(10, 8, false);
+  CHECK(there() == std::vector<int64_t>{8});
 }

@@ -20,7 +20,12 @@ namespace trainctl {
 SaveTargets decide(const SaveTargets& due, const SavesUnderWay& under_way, const LeavingSave& leaving) {
   if (!under_way.writing) return due;
   if (due.directory && !leaving.to_directory) return {.memory = due.memory, .directory = true};
-  return {.memory = due.any() && (leaving.is_newest || !under_way.holds)};
+  // Of a copy that is not whole on every rank nothing could go on.
+  return {.memory = due.any() && (!copies_over_newest(under_way, leaving) || !under_way.lost)};
+}
+
+bool copies_over_newest(const SavesUnderWay& under_way, const LeavingSave& leaving) {
+  return under_way.writing && under_way.holds && !leaving.is_newest;
 }
 
 namespace {
@@ -54,6 +59,7 @@ struct Saver::Shared {
     int64_t number = -1;  ///< of the save to the directory; -1: not there
     double began_s = 0;
     uint64_t changes = 0;  ///< of the state until then
+    std::optional<int64_t> keep_step = {};  ///< of the slot that is being written from
     /// Nothing waits for the save any more, and its slot may be overwritten.
     std::shared_ptr<std::atomic<bool>> gave_up = std::make_shared<std::atomic<bool>>(false);
     bool leaves_node() const { return to_partner || number >= 0; }
@@ -87,7 +93,7 @@ struct Saver::Shared {
   std::thread copying, writing;
   std::atomic<uint64_t> changes = 0;  // of the state
   std::atomic<int64_t> newest = -1;
-  std::atomic<bool> ending = false;
+  std::atomic<bool> ending = false, leaving_lost = false;
 
   std::mutex mutex;  // guards what follows
   std::condition_variable changed;
@@ -163,7 +169,7 @@ void Saver::Shared::run_copying() {
 void Saver::Shared::copy(const Copy& job) {
   ckpt::Piece piece;
   std::string failure = failure_of([&] {
-    writer->copy(job.state, state.tensors, state.chunks(), *state.source);
+    writer->copy(job.state, state.tensors, state.chunks(), *state.source, job.keep_step);
     if (changes != job.changes) {
       writer->drop();
       throw Error(ErrorCode::kCheckpoint, "the state changed while it was copied; this save is void");
@@ -186,6 +192,7 @@ void Saver::Shared::copy(const Copy& job) {
   }
   if (!failure.empty()) report(EventKind::save_failed, job.state.step, "memory", failure);
   if (!job.leaves_node()) return;
+  leaving_lost = !failure.empty();
   if (!failure.empty()) return finish(job, {}, failure);
   const std::lock_guard lock(mutex);
   to_write = Write{.save = job, .piece = std::move(piece), .files = std::move(files)};
@@ -357,14 +364,15 @@ SavesUnderWay Saver::under_way() const {
   double began_s = 0, limit_s = s.options.write_timeout_s;
   {
     const std::lock_guard lock(s.mutex);
-    if (!s.leaving) return {};
-    if (*s.leaving->gave_up) return {.writing = true, .holds = false};
+    if (!s.leaving) return {.lost = s.leaving_lost};
+    if (*s.leaving->gave_up) return {.writing = true};
     began_s = s.leaving->began_s;
     if (s.leaving->number < 0) limit_s = s.options.partner_timeout_s;
   }
-  if (s.clock.monotonic_s() - began_s <= limit_s) return {.writing = true, .holds = true};
+  if (s.clock.monotonic_s() - began_s <= limit_s)
+    return {.writing = true, .holds = true, .lost = s.leaving_lost};
   s.give_up(fmt::format("not written after {:.1f} s", limit_s));
-  return {.writing = true, .holds = false};
+  return {.writing = true};
 }
 
 SaveTargets Saver::stage(const ckpt::StateInfo& state, const SaveTargets& due,
@@ -374,15 +382,17 @@ SaveTargets Saver::stage(const ckpt::StateInfo& state, const SaveTargets& due,
     if (due.directory) s.write_from_state(state, s.saves++);
     return {.directory = due.directory};
   }
-  const SaveTargets now =
-      decide(due, any_rank,
-             {.is_newest = s.last_staged == s.last_leaving, .to_directory = s.last_leaving_to_directory});
+  const LeavingSave leaving{.is_newest = s.last_staged == s.last_leaving,
+                            .to_directory = s.last_leaving_to_directory};
+  const SaveTargets now = decide(due, any_rank, leaving);
   if (due.directory && !now.directory && s.options.rank == 0)
     s.report(EventKind::save_superseded, state.step, "directory",
              fmt::format("the save of step {} is still being written", s.last_leaving));
   if (!now.any()) return now;
   fence();
   if (now.leaves_node()) s.make_way();
+  const bool over_newest = !now.leaves_node() && copies_over_newest(any_rank, leaving);
+  const auto keep_step = over_newest ? std::optional(s.last_leaving) : std::nullopt;
   s.last_staged = state.step;
   if (now.leaves_node()) s.last_leaving = state.step, s.last_leaving_to_directory = now.directory;
   if (now.partner) s.second_copies_begun = {state.step, s.second_copies_begun[0]};
@@ -393,7 +403,8 @@ SaveTargets Saver::stage(const ckpt::StateInfo& state, const SaveTargets& due,
                .to_partner = now.partner,
                .number = now.directory ? s.saves++ : -1,
                .began_s = s.clock.monotonic_s(),
-               .changes = s.changes};
+               .changes = s.changes,
+               .keep_step = keep_step};
   s.copy_under_way = true;
   if (now.leaves_node()) {
     s.leaving = s.to_copy;

@@ -7,10 +7,12 @@
 //     copying thread      copy and hash ─ seal ─┤ read back and compare
 //     writing thread                               └─ partner ─ write ─ sync ─ Control::hand_in
 //
-// A copy goes into the slot of the node's memory (ckpt/pieces.h) that neither holds the newest copy nor is
-// being written to the partner or the directory. While some rank still writes, a save that needs its slot
-// is left out on every rank (decide); a write that has begun is never given up for a newer one, or slow
-// disks would never get a whole checkpoint. Without slots, stage() writes to the directory before it
+// A copy goes into the slot of the node's memory (ckpt/pieces.h) that does not hold the newest copy. While
+// some rank still writes from that slot, copies go over each other in the other one (copies_over_newest): a
+// run that loses a rank between two copies then goes back one step as always, and one that loses it during a
+// copy goes back to the state that is being written. Without these copies it would go back that far each
+// time. A write that has begun is never given up for a newer one, or slow disks would never get a whole
+// checkpoint. Without slots, stage() writes to the directory before it
 // returns.
 //
 // The calls are made by the rank's main thread. The supervisor publishes when all ranks have handed in.
@@ -40,6 +42,7 @@ struct SaveTargets {
 struct SavesUnderWay {
   bool writing = false;  ///< a copy is being written to the partner or the directory
   bool holds = false;    ///< and its slot must not be overwritten: the write has not exceeded its time
+  bool lost = false;     ///< the copy that others may still write is not whole on this rank
 };
 
 /// The save that was begun last of those that leave the node; the same on every rank.
@@ -52,6 +55,9 @@ struct LeavingSave {
 /// the slots of all ranks hold the same steps.
 ///   under_way   of any rank
 SaveTargets decide(const SaveTargets& due, const SavesUnderWay& under_way, const LeavingSave& leaving);
+
+/// Whether a copy in memory takes the place of the newest one, because the other slot is being written from.
+bool copies_over_newest(const SavesUnderWay& under_way, const LeavingSave& leaving);
 
 class Saver {
  public:

@@ -171,3 +171,21 @@ TEST_CASE("each step reports the newest state of which all ranks have second cop
   CHECK(parse_json(run.lines[8]).at("partner_step") == 6);
   CHECK(parse_json(run.lines[5]).at("partner_step") == 3);
 }
+
+TEST_CASE("second copies that cannot be made are never reported", "[saver]") {
+  const TemporaryFolder dir, memory("saver", "/dev/shm");
+  JobSpec job = tiny_job(Family::gpt2, dir.path());
+  job.parallelism.data = 2;
+  job.parallelism.lanes = 2;
+  job.checkpoint.every_steps = 0;
+  job.checkpoint.partner_every_steps = 2;
+  const ThreadRun run = run_on_threads(job, {.dir = dir.path(),
+                                             .max_steps = 8,
+                                             .memory_folder = memory.path(),
+                                             .partner_folder = dir.path() + "/absent"});
+  for (size_t i = 2; i < run.lines.size(); ++i) {
+    INFO(run.lines[i]);
+    CHECK(parse_json(run.lines[i]).at("partner_step") == -1);
+    CHECK_FALSE(parse_json(run.lines[i]).contains("partner_nodes"));
+  }
+}

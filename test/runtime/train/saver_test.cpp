@@ -18,23 +18,26 @@ using namespace trainctl::test;
 TEST_CASE("what is saved while a write is under way", "[saver]") {
   const auto nothing = SaveTargets{};
   for (const SaveTargets& due : {nothing, kMemory, kDirectory, kBoth, kPartner, kAll})
-    for (const bool is_newest : {false, true}) {
-      const LeavingSave leaving{.is_newest = is_newest, .to_directory = true};
-      CHECK(decide(due, {}, leaving) == due);
-      // The directory waits for the write; a copy is made where it overwrites neither the copy that is being
-      // written nor the newest one.
-      CHECK(decide(due, {.writing = true, .holds = true}, leaving) ==
-            (due.any() && is_newest ? kMemory : nothing));
-      CHECK(decide(due, {.writing = true, .holds = false}, leaving) == (due.any() ? kMemory : nothing));
-      // A copy to the partner makes way for a checkpoint, and for nothing else.
-      const LeavingSave to_partner{.is_newest = is_newest};
-      CHECK(decide(due, {}, to_partner) == due);
+    for (const bool is_newest : {false, true})
       for (const bool holds : {false, true})
-        CHECK(decide(due, {.writing = true, .holds = holds}, to_partner) ==
-              (due.directory                              ? SaveTargets{.memory = due.memory, .directory = true}
-               : due.any() && (is_newest || !holds) ? kMemory
-                                                          : nothing));
-    }
+        for (const bool lost : {false, true}) {
+          CAPTURE(is_newest, holds, lost);
+          const SavesUnderWay writes{.writing = true, .holds = holds, .lost = lost};
+          const LeavingSave leaving{.is_newest = is_newest, .to_directory = true};
+          const LeavingSave to_partner{.is_newest = is_newest};
+          CHECK(decide(due, {.lost = lost}, leaving) == due);
+          CHECK(decide(due, {.lost = lost}, to_partner) == due);
+          // The newest copy gives its slot where the other one is being written from and is whole.
+          const bool over_newest = holds && !is_newest;
+          CHECK(copies_over_newest(writes, leaving) == over_newest);
+          CHECK_FALSE(copies_over_newest({.lost = lost}, leaving));
+          const SaveTargets copy = due.any() && !(over_newest && lost) ? kMemory : nothing;
+          // The directory waits for the write; a copy in memory is made.
+          CHECK(decide(due, writes, leaving) == copy);
+          // A copy to the partner makes way for a checkpoint, and for nothing else.
+          CHECK(decide(due, writes, to_partner) ==
+                (due.directory ? SaveTargets{.memory = due.memory, .directory = true} : copy));
+        }
 }
 
 TEST_CASE("copies and checkpoints of a state that changes every step", "[saver]") {
@@ -114,8 +117,8 @@ TEST_CASE("a slow disk holds nothing up; newer saves give way to the one that is
   gate.await_visitor();
   for (int64_t step = 2; step <= 9; ++step) rig.step(step, kBoth);
   rig.saver->fence();
-  // Step 1 is being written from one slot; step 2 found the other one free.
-  CHECK(rig.copies() == std::vector<int64_t>{2, 1});
+  // Step 1 is being written from one slot; the newest step is in the other one.
+  CHECK(rig.copies() == std::vector<int64_t>{9, 1});
   CHECK(rig.saved().empty());
   CHECK(rig.has_event("save_superseded 9"));
   CHECK_FALSE(rig.has_event("save_failed 9"));
@@ -125,7 +128,60 @@ TEST_CASE("a slow disk holds nothing up; newer saves give way to the one that is
   while (rig.saver->under_way().writing) std::this_thread::yield();
   CHECK(rig.saved() == std::vector<int64_t>{10, 1});
   CHECK((rig.is_whole(1) && rig.is_whole(10)));
-  CHECK(rig.copies() == std::vector<int64_t>{10, 2});
+  CHECK(rig.copies() == std::vector<int64_t>{10, 9});
+}
+
+TEST_CASE("while a slow write goes on, a rank lost between two copies costs one step", "[saver]") {
+  Rig rig;
+  Gate disk, copy;
+  rig.fs.gate = &disk;
+  rig.step(1, kBoth);
+  disk.await_visitor();
+  const auto steps_lost = [&](int64_t step) { return step - rig.copies().front(); };
+  for (int64_t step = 2; step <= 9; ++step) {
+    rig.step(step, kMemory);
+    rig.saver->fence();
+    CHECK(steps_lost(step + 1) == 1);  // it dies in the next step
+  }
+  rig.source.gate = &copy;
+  rig.step(10, kMemory);
+  copy.await_visitor();
+  CHECK(steps_lost(10) == 9);  // during a copy: back to what is being written
+  copy.open();
+  rig.source.gate = nullptr;
+  rig.saver->fence();
+  CHECK(steps_lost(11) == 1);
+  disk.open();
+  CHECK(rig.saver->finish());
+  CHECK(rig.is_whole(1));  // what was written from its slot meanwhile
+  // Then each copy has an older one again.
+  rig.step(11, kMemory);
+  rig.saver->fence();
+  CHECK(rig.copies() == std::vector<int64_t>{11, 10});
+}
+
+TEST_CASE("a copy that is void keeps the newest copy while others write theirs", "[saver]") {
+  Rig rig;
+  Gate gate;
+  rig.step(1, kMemory);
+  rig.saver->fence();
+  rig.source.gate = &gate;
+  rig.step(2, kBoth);
+  gate.await_visitor();
+  rig.change(3);  // without the fence
+  gate.open();
+  rig.source.gate = nullptr;
+  rig.saver->fence();
+  CHECK(rig.saver->finish());
+  CHECK(rig.saver->under_way().lost);
+  const SavesUnderWay others{.writing = true, .holds = true, .lost = true};
+  rig.saver->stage(rig.info(3), kMemory, others);
+  rig.saver->fence();
+  CHECK(rig.saver->stage(rig.info(4), kMemory, others) == SaveTargets{});
+  CHECK(rig.copies() == std::vector<int64_t>{3, 1});
+  rig.step(5, kBoth);
+  CHECK(rig.saver->finish());
+  CHECK_FALSE(rig.saver->under_way().lost);
 }
 
 TEST_CASE("a write that hangs fails, gives its slot free, and does not hold up the end", "[saver]") {
