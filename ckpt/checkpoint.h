@@ -68,6 +68,8 @@ class ChunkSource {
   /// Calls take(i, piece) for all pieces of chunks[0], then of chunks[1], ..., in the order of their bytes. A
   /// piece is in host memory and valid during the call.
   virtual void read(std::span<const std::span<const std::byte>> chunks, const Take& take) = 0;
+  /// Whether several threads may call read() at once.
+  virtual bool is_for_threads() const { return false; }
 };
 /// The source for chunks in host memory; each chunk is one piece.
 ChunkSource& host_chunks();

@@ -13,6 +13,9 @@
 namespace trainctl::ckpt {
 namespace {
 
+/// So much is still in a core's cache when it is hashed and copied after it was read.
+constexpr size_t kCachedReadBytes = std::min(kPieceReadBytes, size_t(256) << 10);
+
 std::string commit_of(const std::string& piece_json) { return sha256_hex(piece_json) + "\n"; }
 
 /// The chunks of a shard that lies in a slot.
@@ -23,7 +26,7 @@ class SlotChunks final : public ChunkSource {
       : receipt_(receipt), file_(files.open(receipt.file)), do_read_(std::move(do_read)) {}
 
   void read(std::span<const std::span<const std::byte>>, const Take& take) override {
-    std::vector<std::byte> buffer(kPieceReadBytes);
+    std::vector<std::byte> buffer(kCachedReadBytes);
     for (size_t i = 0; i < receipt_.entries.size(); ++i) {
       const ShardReceipt::Entry& entry = receipt_.entries[i];
       for (uint64_t done = 0; done < entry.bytes;) {

@@ -68,8 +68,11 @@ class EntryHashes {
 /// Writes a shard whose hashes are known, and compares them with what was written: Error(kCheckpoint) if a
 /// chunk has changed. If a write or sync fails, the file is written once more under a new name; Error(kIo) if
 /// that fails too.
-ShardReceipt write_hashed(SavingFiles& saving, const std::string& file_name, ShardLayout layout,
-                          ChunkSource& source);
+///   set_hashes   called when all is written; it may set the hashes then
+using SetHashes = std::function<void(std::vector<ShardReceipt::Entry>& entries)>;
+ShardReceipt write_hashed(
+    SavingFiles& saving, const std::string& file_name, ShardLayout layout, ChunkSource& source,
+    const SetHashes& set_hashes = [](std::vector<ShardReceipt::Entry>&) {});
 
 /// The new name after a failed write.
 std::string retry_file_name(const std::string& file_name);

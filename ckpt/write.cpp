@@ -2,14 +2,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
-#include <future>
 #include <set>
 
 #include "ckpt/manifest.h"
-#include "ckpt/page_memory.h"
+#include "ckpt/shard_appender.h"
 #include "ckpt/shard_layout.h"
 #include "ckpt/store.h"
+#include "ckpt/two_passes.h"
 #include "runtime/base/error.h"
 #include "runtime/base/hash.h"
 
@@ -18,57 +17,6 @@ namespace {
 
 /// How often a publisher claims the files of a save. Another one of the same epoch may take them over.
 constexpr int kClaims = 3;
-
-/// Turns pieces of any size into large writes of whole pages, which a file system can hand to the disk as
-/// they lie here. While a thread writes one half of the memory, the other is filled. The writes come one
-/// after the other and in order.
-class Appender {
- public:
-  Appender(NewFile& file, uint64_t file_bytes) : file_(file), file_bytes_(file_bytes) {
-    halves_[0] = PageMemory(std::min<uint64_t>(kShardWriterBytes / 2, file_bytes));
-    if (file_bytes > halves_[0].size()) halves_[1] = PageMemory(halves_[0].size());
-  }
-
-  void append(std::span<const std::byte> data) {
-    ENSURE(bytes() + data.size() <= file_bytes_, "{} bytes and {} more, {} planned", bytes(), data.size(),
-           file_bytes_);
-    while (!data.empty()) {
-      if (used_ == halves_[0].size()) hand_over();
-      const size_t n = std::min(data.size(), halves_[0].size() - used_);
-      std::memcpy(halves_[current_].data() + used_, data.data(), n);
-      used_ += n;
-      data = data.subspan(n);
-    }
-  }
-  /// Returns when all is written; throws the error of any write.
-  void flush() {
-    wait();
-    if (used_ > 0) write(current_, used_);
-    bytes_ += used_;
-    used_ = 0;
-  }
-  uint64_t bytes() const { return bytes_ + used_; }
-
- private:
-  void write(size_t half, size_t bytes) { file_.append({halves_[half].data(), bytes}); }
-  void wait() {
-    if (writing_.valid()) writing_.get();
-  }
-  void hand_over() {
-    wait();
-    writing_ = std::async(std::launch::async, [this, half = current_, bytes = used_] { write(half, bytes); });
-    bytes_ += used_;
-    used_ = 0;
-    current_ = 1 - current_;
-  }
-
-  NewFile& file_;
-  const uint64_t file_bytes_;
-  PageMemory halves_[2];
-  size_t current_ = 0, used_ = 0;
-  uint64_t bytes_ = 0;
-  std::future<void> writing_;   // its destructor waits: last, because the write uses the others
-};
 
 /// The entries' hashes, from one pass over the chunks.
 void take_hashes(const StateInfo& state, ChunkSource& source, ShardLayout& plan) {
@@ -81,7 +29,7 @@ void take_hashes(const StateInfo& state, ChunkSource& source, ShardLayout& plan)
 std::vector<uint64_t> write_file(SavingFiles& saving, const std::string& name, const ShardLayout& plan,
                                  ChunkSource& source) {
   const auto file = saving.put(name, plan.receipt.file_bytes);
-  Appender out(*file, plan.receipt.file_bytes);
+  ShardAppender out(*file, plan.receipt.file_bytes);
   ChunkHashes written(plan.chunks.size(), kNoChunkSeed);
   out.append(std::as_bytes(std::span(plan.header)));
   source.read(plan.chunks, [&](size_t i, std::span<const std::byte> piece) {
@@ -112,6 +60,7 @@ class HostChunks final : public ChunkSource {
   void read(std::span<const std::span<const std::byte>> chunks, const Take& take) override {
     for (size_t i = 0; i < chunks.size(); ++i) take(i, chunks[i]);
   }
+  bool is_for_threads() const override { return true; }
 };
 
 void remove_quietly(SavingFiles& saving, const std::string& name) {
@@ -153,7 +102,7 @@ std::string retry_file_name(const std::string& name) {
 }
 
 ShardReceipt write_hashed(SavingFiles& saving, const std::string& file_name, ShardLayout layout,
-                          ChunkSource& source) {
+                          ChunkSource& source, const SetHashes& set_hashes) {
   layout.receipt.file = file_name;
   std::vector<uint64_t> written;
   try {
@@ -171,6 +120,7 @@ ShardReceipt write_hashed(SavingFiles& saving, const std::string& file_name, Sha
       throw;
     }
   }
+  set_hashes(layout.receipt.entries);
   check_written(layout, written);
   return std::move(layout.receipt);
 }
@@ -179,8 +129,13 @@ ShardReceipt write_shard(SavingFiles& saving, const std::string& file_name, cons
                          std::span<const Tensor> tensors, std::span<const ChunkData> chunks,
                          ChunkSource& source) {
   ShardLayout layout = lay_out(state, tensors, chunks);
-  take_hashes(state, source, layout);
-  return write_hashed(saving, file_name, std::move(layout), source);
+  if (layout.receipt.file_bytes <= kShardWriterBytes || !source.is_for_threads()) {
+    take_hashes(state, source, layout);
+    return write_hashed(saving, file_name, std::move(layout), source);
+  }
+  TwoPasses passes(state, layout, source);
+  return write_hashed(saving, file_name, std::move(layout), passes.to_write(),
+                      [&](std::vector<ShardReceipt::Entry>& entries) { passes.set_hashes(entries); });
 }
 
 std::string publish(Store& store, const StateInfo& state, std::span<const Tensor> tensors,

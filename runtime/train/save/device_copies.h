@@ -75,6 +75,7 @@ class DeviceChunks final : public ckpt::ChunkSource {
  public:
   explicit DeviceChunks(StateStaging& staging) : staging_(staging) {}
   void read(std::span<const std::span<const std::byte>> chunks, const Take& take) override;
+  bool is_for_threads() const override { return staging_.backend().is_host(); }
 
  private:
   StateStaging& staging_;
