@@ -37,25 +37,33 @@ class NewFolderFile final : public NewFile {
   uint64_t bytes_ = 0;
 };
 
-/// Takes the place of `name` when finished.
+/// Takes the place of `name` when finished. Removes what a repair that died has left; so of two repairs of a
+/// file at once, the first one finds its own gone and fails.
 class ReplacedFile final : public NewFile {
  public:
   ReplacedFile(FileSystem& fs, const std::string& folder, const std::string& name)
-      : fs_(fs), folder_(folder), name_(name) {
-    if (fs.exists(folder + "/" + temporary())) fs.remove_file(folder + "/" + temporary());
-    file_ = std::make_unique<NewFolderFile>(fs, folder, temporary());
+      : fs_(fs), path_(folder + "/" + name), temporary_(name + "." + new_word() + kEnd) {
+    for (const std::string& old : fs.list(folder))
+      if (old.starts_with(name + ".") && old.ends_with(kEnd)) fs.remove_file(folder + "/" + old);
+    file_ = std::make_unique<NewFolderFile>(fs, folder, temporary_);
   }
   void append(std::span<const std::byte> data) override { file_->append(data); }
   void finish() override {
     file_->finish();
-    fs_.rename(folder_ + "/" + temporary(), folder_ + "/" + name_);
-    fs_.sync_directory(folder_);
+    const std::string folder = parent_of(path_), from = folder + "/" + temporary_;
+    try {
+      fs_.rename(from, path_);
+    } catch (const Error&) {
+      if (fs_.exists(from)) throw;
+      throw Error(ErrorCode::kIo, fmt::format("another repair of {} has begun: let that one end", path_));
+    }
+    fs_.sync_directory(folder);
   }
 
  private:
-  std::string temporary() const { return name_ + ".repair"; }
+  static constexpr const char* kEnd = ".repair";
   FileSystem& fs_;
-  const std::string folder_, name_;
+  const std::string path_, temporary_;
   std::unique_ptr<NewFolderFile> file_;
 };
 

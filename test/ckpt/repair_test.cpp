@@ -421,6 +421,25 @@ TEST_CASE("power lost at every effect of a repair leaves no new damage, and the 
   CHECK(losses > 150);
 }
 
+TEST_CASE("of two repairs of a file at once the first gives way, and the file is never half of one") {
+  PowerLossFileSystem fs;
+  fs.make_directories(kStep);
+  fs.write_new_text(kStep + "/f", "damaged!");
+  const auto bytes = [](std::string_view text) { return std::as_bytes(std::span(text)); };
+  const auto folder = ckpt::stored_folder(fs, kStep);
+  const auto first = folder->replace("f", 8);
+  first->append(bytes("good"));
+  const auto second = folder->replace("f", 8);
+  second->append(bytes("good"));
+  first->append(bytes(" too"));
+  CHECK_THROWS_WITH(first->finish(), Catch::Contains("another repair of " + kStep + "/f has begun"));
+  CHECK(fs.read_text(kStep + "/f") == "damaged!");
+  second->append(bytes(" too"));
+  second->finish();
+  CHECK(fs.read_text(kStep + "/f") == "good too");
+  CHECK(fs.list(kStep) == std::vector<std::string>{"f"});
+}
+
 TEST_CASE("what a repair says: origins, foreign files, and where no replica can be trusted") {
   Setup setup;
   const auto with = [&](const std::vector<std::string>& paths, bool only_look = false) {
