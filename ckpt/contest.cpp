@@ -43,6 +43,11 @@ std::string name_of_mark(const Mark& mark) {
   return fmt::format("e{}-from-{:08}-{:016x}", mark.epoch, mark.step, mark.run);
 }
 
+std::string path_of_mark(const std::string& dir, const EpochBegin& begin) {
+  return epochs_root(dir) + "/" +
+         name_of_mark({.epoch = begin.epoch, .run = xxh3(begin.run_id), .step = begin.step});
+}
+
 std::optional<Mark> mark_of(const std::string& name) {
   const size_t from = name.find("-from-"), hash = name.rfind('-');
   if (!name.starts_with("e") || from == std::string::npos || hash <= from + 5) return std::nullopt;
@@ -171,8 +176,7 @@ void mark_epoch(FileSystem& fs, const std::string& dir, const EpochBegin& begin)
   check();
   const std::string root = epochs_root(dir);
   make_durable_directory(fs, root);
-  const std::string own =
-      root + "/" + name_of_mark({.epoch = begin.epoch, .run = xxh3(begin.run_id), .step = begin.step});
+  const std::string own = path_of_mark(dir, begin);
   fs.make_directory(own);
   fs.sync_directory(root);
   try {
@@ -185,6 +189,11 @@ void mark_epoch(FileSystem& fs, const std::string& dir, const EpochBegin& begin)
   for (const Mark& mark : marks_of(fs, dir, begin.run_id))
     if (mark.epoch < begin.epoch && mark.step >= begin.step)
       remove_for_all(fs, root + "/" + name_of_mark(mark));
+}
+
+void withdraw_mark(FileSystem& fs, const std::string& dir, const EpochBegin& begin) {
+  remove_for_all(fs, path_of_mark(dir, begin));
+  fs.sync_directory(epochs_root(dir));
 }
 
 // ---- saves under way

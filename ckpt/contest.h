@@ -52,6 +52,12 @@ std::optional<EpochBegin> epoch_against(FileSystem& fs, const std::string& dir, 
 bool has_newer_epoch(FileSystem& fs, const std::string& dir, const std::string& run_id, uint64_t epoch);
 /// Leaves the mark of an epoch, durably. Error(kCheckpoint) if a newer one has begun.
 void mark_epoch(FileSystem& fs, const std::string& dir, const EpochBegin& begin);
+/// Removes that mark: the epoch has not begun after all.
+void withdraw_mark(FileSystem& fs, const std::string& dir, const EpochBegin& begin);
+/// supersede() for an epoch that goes on from the checkpoint begin.step of this folder. An older epoch's
+/// retention may have removed it since it was chosen: then nothing is set aside, the epoch has not begun, and
+/// Error(kCheckpoint) says so. Where it returns, no older epoch removes the checkpoint any more.
+Superseded supersede_from_here(FileSystem& fs, const std::string& dir, const EpochBegin& begin);
 
 /// Moves every save in .saving/ of which `is_kept` (of its name in .saving/) is false to .trash/, until
 /// none is left. Others may claim and give back meanwhile.

@@ -34,6 +34,35 @@ Superseded look_at(FileSystem& fs, const std::string& path, uint64_t epoch) {
   return found;
 }
 
+Superseded begin_and_set_aside(FileSystem& fs, const std::string& dir, const EpochBegin& begin,
+                               bool needs_source) {
+  // From the mark on no older epoch publishes a later step, and what was published before is listed below.
+  // Nor does its retention remove anything from here on.
+  mark_epoch(fs, dir, begin);
+  sweep_saving(fs, dir, [&](const std::string& name) {
+    const auto saving = saving_name(name);
+    return saving && saving->epoch >= begin.epoch;
+  });
+  restore_moved(fs, dir);
+  empty_trash(fs, dir);
+  bool has_source = fs.exists(step_directory(dir, begin.step));
+  if (needs_source && !has_source) {
+    // A retention that is out of date may have moved it away a moment ago.
+    restore_moved(fs, dir);
+    has_source = fs.exists(step_directory(dir, begin.step));
+  }
+  if (needs_source && !has_source) {
+    withdraw_mark(fs, dir, begin);
+    throw Error(ErrorCode::kCheckpoint,
+                fmt::format("{}, from which epoch {} begins, was removed meanwhile; resume the run again",
+                            step_directory(dir, begin.step), begin.epoch));
+  }
+  bool moved = false;
+  for (const int64_t later : list_steps(fs, dir))
+    if (later > begin.step) moved = set_aside(fs, dir, later, begin.epoch) || moved;
+  return moved ? look_at(fs, superseded_directory(dir, begin.epoch), begin.epoch) : Superseded{};
+}
+
 }  // namespace
 
 std::optional<uint64_t> superseding_epoch(const std::string& name) {
@@ -52,29 +81,12 @@ std::string superseded_directory(const std::string& dir, uint64_t epoch) {
 
 Superseded supersede(FileSystem& fs, const std::string& dir, const EpochBegin& begin) {
   if (!fs.is_directory(dir)) return {};
-  const bool had_source = fs.exists(step_directory(dir, begin.step));
-  // From the mark on no older epoch publishes a later step, and what was published before is listed below.
-  mark_epoch(fs, dir, begin);
-  sweep_saving(fs, dir, [&](const std::string& name) {
-    const auto saving = saving_name(name);
-    return saving && saving->epoch >= begin.epoch;
-  });
-  restore_moved(fs, dir);
-  empty_trash(fs, dir);
-  bool has_source = fs.exists(step_directory(dir, begin.step));
-  if (had_source && !has_source) {
-    // A retention that is out of date may have moved it away a moment ago.
-    restore_moved(fs, dir);
-    has_source = fs.exists(step_directory(dir, begin.step));
-  }
-  if (had_source && !has_source)
-    throw Error(ErrorCode::kCheckpoint,
-                fmt::format("{}, from which epoch {} begins, was removed meanwhile; resume the run again",
-                            step_directory(dir, begin.step), begin.epoch));
-  bool moved = false;
-  for (const int64_t later : list_steps(fs, dir))
-    if (later > begin.step) moved = set_aside(fs, dir, later, begin.epoch) || moved;
-  return moved ? look_at(fs, superseded_directory(dir, begin.epoch), begin.epoch) : Superseded{};
+  return fs.exists(step_directory(dir, begin.step)) ? supersede_from_here(fs, dir, begin)
+                                                    : begin_and_set_aside(fs, dir, begin, false);
+}
+
+Superseded supersede_from_here(FileSystem& fs, const std::string& dir, const EpochBegin& begin) {
+  return begin_and_set_aside(fs, dir, begin, true);
 }
 
 std::string text_of(const Superseded& s) {

@@ -6,9 +6,16 @@
 
 namespace trainctl {
 
-/// Moves metrics and checkpoints of steps after `step` to metrics.superseded-eEPOCH.jsonl and
-/// superseded-eEPOCH/, and removes unfinished saves. Returns the number of moved lines of metrics.
-int64_t set_aside_beyond(FileSystem& fs, const RunDirectory& run, const JobSpec& job, int64_t step,
-                         uint64_t epoch, Console& console);
+struct GoingBack {
+  uint64_t epoch = 0;  ///< the one that begins
+  int64_t step = 0;    ///< from this step
+  std::string source;  ///< the folder of its checkpoint; "": it is in memory, or the epoch begins at step 0
+};
+
+/// Moves checkpoints and metrics of steps after `back.step` to superseded-eEPOCH/ and
+/// metrics.superseded-eEPOCH.jsonl, and removes unfinished saves. Returns the number of moved lines of
+/// metrics. Error(kCheckpoint), and nothing is moved, if an older epoch's retention has removed the source.
+int64_t set_aside_beyond(FileSystem& fs, const RunDirectory& run, const JobSpec& job, const GoingBack& back,
+                         Console& console);
 
 }  // namespace trainctl

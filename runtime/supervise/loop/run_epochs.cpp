@@ -46,7 +46,9 @@ void RunEpochs::begin(const JobSpec& job) {
   status.step_unix_s = 0;
   checkpoints_.pause();
   const int64_t moved =
-      set_aside_beyond(run_.fs, run_.directory, job, source_.step(), status.epoch, run_.log.console());
+      set_aside_beyond(run_.fs, run_.directory, job,
+                       {.epoch = status.epoch, .step = source_.step(), .source = source_.folder()},
+                       run_.log.console());
   checkpoints_.begin(status.epoch, source_.step());
   status.saved_step = source_.durable_step();
   status.staged_step = source_.memory() ? source_.step() : -1;
