@@ -1,6 +1,8 @@
 // Collectives: one or two exchanges, then arithmetic in a fixed order on each rank. This file does not
 // know the transport. No result depends on the transport, on the size of a slice, or on the algorithm
 // chosen for a size.
+#include <algorithm>
+#include <bit>
 #include <cstring>
 #include <vector>
 
@@ -25,7 +27,7 @@ Transfer sending(int peer, const void* data, size_t bytes, int tag) {
 Transfer receiving(int peer, void* data, size_t bytes, int tag) { return {Transfer::receive, peer, data, bytes, tag}; }
 
 /// With a stream: device memory, ordered on the stream. Without: host memory.
-void run(Communicator& comm, kernels::Stream* stream, const std::vector<Transfer>& transfers, const char* what) {
+void run(Communicator& comm, kernels::Stream* stream, std::span<const Transfer> transfers, const char* what) {
   if (transfers.empty()) return;
   if (stream)
     comm.exchange_and_wait(transfers, what, *stream);
@@ -55,6 +57,24 @@ void gather_parts(Communicator& comm, kernels::Stream* stream, const void* send,
   }
   run(comm, stream, transfers, what);
 }
+
+/// The binomial tree over all ranks, counted from the root: the parent of n is n without its lowest bit.
+/// So the ranks below n follow it directly, and a rank has at most log2(size) children.
+struct Tree {
+  Tree(const Communicator& comm, int root_rank)
+      : size(comm.size()), root(root_rank), here((comm.rank() - root_rank + size) % size) {}
+  const int size, root;
+  const int here;  // the place of this rank
+  int rank_of(int place) const { return (place + root) % size; }
+  int parent() const { return here & (here - 1); }
+  /// The number of places from `place` to the last one below it.
+  int below(int place) const { return place == 0 ? size : std::min(place & -place, size - place); }
+  std::vector<int> children() const {
+    std::vector<int> places;
+    for (int bit = 1; bit < below(here) && here + bit < size; bit *= 2) places.push_back(here + bit);
+    return places;
+  }
+};
 
 /// own: this rank's [size slices]; leaves this rank's slice, summed over ranks, in out.
 /// offsets [size + 1]: the slices, in elements. scratch: size * this rank's slice.
@@ -97,17 +117,23 @@ void all_gather_v(Communicator& comm, const void* send, void* recv, std::span<co
 }
 
 void gather(Communicator& comm, int root, const void* send, void* recv, size_t bytes_per_rank, int tag) {
+  const Tree tree(comm, root);
+  // The parts of this rank and of those below it, in the tree's order; at the root that is the ranks' order
+  // from the root on.
+  std::vector<char> parts(size_t(tree.below(tree.here)) * bytes_per_rank);
+  std::memcpy(parts.data(), send, bytes_per_rank);
   std::vector<Transfer> transfers;
-  if (comm.rank() != root) {
-    transfers.push_back(sending(root, send, bytes_per_rank, tag));
-  } else {
-    for (int r = 0; r < comm.size(); ++r)
-      if (r != root)
-        transfers.push_back(receiving(r, at(recv, size_t(r) * bytes_per_rank), bytes_per_rank, tag));
-    void* own = at(recv, size_t(root) * bytes_per_rank);
-    if (send != own) std::memcpy(own, send, bytes_per_rank);
-  }
+  for (const int child : tree.children())
+    transfers.push_back(receiving(tree.rank_of(child), at(parts.data(), size_t(child - tree.here) * bytes_per_rank),
+                                  size_t(tree.below(child)) * bytes_per_rank, tag));
   run(comm, nullptr, transfers, "gather");
+  if (tree.here > 0) {
+    const Transfer up = sending(tree.rank_of(tree.parent()), parts.data(), parts.size(), tag);
+    return run(comm, nullptr, {&up, 1}, "gather");
+  }
+  const size_t first = size_t(comm.size() - root) * bytes_per_rank;
+  std::memcpy(at(recv, size_t(root) * bytes_per_rank), parts.data(), first);
+  std::memcpy(recv, parts.data() + first, parts.size() - first);
 }
 
 void reduce_scatter(Communicator& comm, kernels::Backend& backend, kernels::Stream& stream, const void* full, void* out,
@@ -154,36 +180,63 @@ void all_reduce(Communicator& comm, kernels::Backend& backend, kernels::Stream& 
   gather_parts(comm, &stream, mine, data, slice_bytes, tag, "all-reduce");
 }
 
-void all_reduce_f64(Communicator& comm, std::span<double> values, int tag) {
-  const size_t n = values.size();
-  if (comm.size() == 1 || n == 0) return;
-  std::vector<double> everyone(n * comm.size());
-  gather_parts(comm, nullptr, values.data(), everyone.data(), std::vector<size_t>(comm.size(), n * sizeof(double)), tag, "sum");
-  for (size_t i = 0; i < n; i++) {
-    double sum = everyone[i];
-    for (int r = 1; r < comm.size(); r++) sum += everyone[r * n + i];
-    values[i] = sum;
+void all_combine(Communicator& comm, void* own, void* scratch, size_t bytes, Combine combine, int tag, const char* what) {
+  const int size = comm.size(), rank = comm.rank();
+  if (size == 1 || bytes == 0) return;
+  // The ranks beyond the largest power of two take part through a partner below it.
+  const int width = int(std::bit_floor(unsigned(size)));
+  const auto exchange = [&](int peer, bool sends, bool receives) {
+    Transfer both[2];
+    size_t n = 0;
+    if (sends) both[n++] = sending(peer, own, bytes, tag);
+    if (receives) both[n++] = receiving(peer, scratch, bytes, tag);
+    run(comm, nullptr, {both, n}, what);
+  };
+  if (rank >= width) {
+    exchange(rank - width, true, false);
+    const Transfer result = receiving(rank - width, own, bytes, tag);
+    return run(comm, nullptr, {&result, 1}, what);
   }
+  const bool has_partner = rank + width < size;
+  if (has_partner) {
+    exchange(rank + width, false, true);
+    combine(own, scratch, bytes);
+  }
+  for (int bit = 1; bit < width; bit *= 2) {
+    exchange(rank ^ bit, true, true);
+    combine(own, scratch, bytes);
+  }
+  if (has_partner) exchange(rank + width, true, false);
+}
+
+void all_sum(Communicator& comm, std::span<int64_t> values, int tag) {
+  std::vector<int64_t> scratch(comm.size() > 1 ? values.size() : 0);
+  all_combine(
+      comm, values.data(), scratch.data(), values.size_bytes(),
+      [](void* own, const void* other, size_t bytes) {
+        for (size_t i = 0; i < bytes / sizeof(int64_t); ++i)
+          static_cast<int64_t*>(own)[i] += static_cast<const int64_t*>(other)[i];
+      },
+      tag, "sum");
 }
 
 void broadcast(Communicator& comm, int root, void* data, size_t bytes, int tag) {
   ENSURE(root >= 0 && root < comm.size(), "root {} of {}", root, comm.size());
   if (bytes == 0) return;
-  std::vector<Transfer> transfers;
-  if (comm.rank() != root) {
-    transfers.push_back(receiving(root, data, bytes, tag));
-  } else {
-    for (int r = 0; r < comm.size(); r++)
-      if (r != root) transfers.push_back(sending(r, data, bytes, tag));
+  const Tree tree(comm, root);
+  if (tree.here > 0) {
+    const Transfer from = receiving(tree.rank_of(tree.parent()), data, bytes, tag);
+    run(comm, nullptr, {&from, 1}, "broadcast");
   }
+  std::vector<Transfer> transfers;
+  for (const int child : tree.children()) transfers.push_back(sending(tree.rank_of(child), data, bytes, tag));
+  std::reverse(transfers.begin(), transfers.end());  // the largest part of the tree first
   run(comm, nullptr, transfers, "broadcast");
 }
 
 void barrier(Communicator& comm, int tag) {
-  if (comm.size() == 1) return;
-  const char here = 1;
-  std::vector<char> everyone(comm.size());
-  gather_parts(comm, nullptr, &here, everyone.data(), std::vector<size_t>(comm.size(), 1), tag, "barrier");
+  char here = 1, other = 0;
+  all_combine(comm, &here, &other, 1, [](void*, const void*, size_t) {}, tag, "barrier");
 }
 
 }  // namespace trainctl::parallel

@@ -159,8 +159,8 @@ void all_gather_v(Communicator&, kernels::Stream&, const void* send, void* recv,
 void all_gather_v(Communicator&, const void* send, void* recv, std::span<const size_t> bytes, int tag = 0);
 
 /// On `root`, recv [size * n bytes] = concatenation of every rank's send [n bytes]; not used on other ranks.
-/// Host memory, done on return. A rank other than `root` returns when it has sent; it does not wait for the
-/// others.
+/// Host memory, done on return. The ranks form a tree: each receives at most log2(size) messages, and returns
+/// when it has sent its part and the parts of those below it.
 void gather(Communicator&, int root, const void* send, void* recv, size_t bytes_per_rank, int tag = 0);
 
 /// out [n] = tree sum over ranks r of their full[rank * n + i] (balanced binary tree in rank order,
@@ -176,11 +176,20 @@ void all_reduce(Communicator&, kernels::Backend&, kernels::Stream&, void* data, 
                 int tag = 0);
 size_t all_reduce_scratch_bytes(int size, DType dtype, int64_t n);
 
-/// Sums doubles over the ranks, in rank order, on every rank. For vectors in which each entry is non-zero on
-/// one rank only, or whose order of additions must be the rank order.
-void all_reduce_f64(Communicator&, std::span<double> values, int tag = 0);
+/// own [bytes] = every rank's `own`, combined; on every rank. Host memory, done on return. `combine` must be
+/// associative and commutative without rounding, since the order of the ranks is that of the algorithm
+/// (recursive doubling): a rank sends and receives at most log2(size) + 2 messages.
+///   scratch  [bytes]
+///   combine  own = own combined with other
+using Combine = void (*)(void* own, const void* other, size_t bytes);
+void all_combine(Communicator&, void* own, void* scratch, size_t bytes, Combine combine, int tag, const char* what);
 
+/// Sums integers over the ranks, on every rank.
+void all_sum(Communicator&, std::span<int64_t> values, int tag = 0);
+
+/// Host memory, along a tree: no rank sends or receives more than log2(size) messages.
 void broadcast(Communicator&, int root, void* data, size_t bytes, int tag = 0);
+/// Returns when every rank has come here: log2(size) + 2 messages of one byte a rank.
 void barrier(Communicator&, int tag = 0);
 
 // ---- transports of device memory over a transport of host memory

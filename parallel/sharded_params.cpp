@@ -90,19 +90,17 @@ void ShardedParams::finish_reduction() {
   impl_->summed = true;
 }
 
-void ShardedParams::add_gradient_squares(std::span<const int64_t> first_chunk, std::span<double> squares) {
+void ShardedParams::add_gradient_squares(ExactSum& squares) {
   std::vector<Matrix> boxes;
-  std::vector<size_t> slots;
   for (const StateChunk& c : state_chunks()) {
     if (!c.saved_here) continue;
     boxes.push_back(
         {const_cast<float*>(c.gradient), DType::f32, c.box.rows(), c.box.cols(), c.gradient_stride});
-    slots.push_back(size_t(first_chunk[size_t(c.param)] + c.chunk));
   }
   double* sums = static_cast<double*>(impl_->squares->data());
   impl_->backend.sum_squares(impl_->stream, boxes, sums);
   impl_->stream.synchronize();
-  for (size_t i = 0; i < boxes.size(); ++i) squares[slots[i]] = sums[i];
+  for (size_t i = 0; i < boxes.size(); ++i) squares.add(sums[i]);
 }
 
 void ShardedParams::step(const kernels::AdamWStep& step) {

@@ -25,6 +25,7 @@
 #include "kernels/backend.h"
 #include "parallel/communicator.h"
 #include "parallel/layout.h"
+#include "parallel/exact_sum.h"
 
 namespace trainctl::parallel {
 
@@ -95,9 +96,9 @@ class ShardedParams {
   /// Waits for the reductions of all uses; afterwards own chunks hold the sum over all lanes.
   void finish_reduction();
 
-  /// squares[first_chunk[param] + chunk] = sum of squares of the gradient, for each chunk that this rank
-  /// counts. Does not change other entries.
-  void add_gradient_squares(std::span<const int64_t> first_chunk, std::span<double> squares);
+  /// Adds the sum of squares of the gradient of each chunk that this rank counts. Of all ranks together every
+  /// chunk is counted once, and its sum does not depend on the mesh. Waits for the stream.
+  void add_gradient_squares(ExactSum& squares);
   /// AdamW on the chunks whose state is on this rank. Call it after finish_reduction.
   void step(const kernels::AdamWStep& step);
   /// Starts to send the compute copies of uses [begin, end) to all ranks, in buckets. Call it once for every

@@ -133,7 +133,6 @@ ChunkGrids chunk_grids(const ParamTable& table, double chunk_mib) {
   const int64_t elements = std::max<int64_t>(1, int64_t(chunk_mib * 1048576.0 / 4));
   for (const Param& p : table.params) {
     result.grids.push_back(parallel::chunk_grid(p.layout, table.legal_tensor, elements));
-    result.first_chunk.push_back(result.total);
     result.total += int64_t(result.grids.back().size());
   }
   return result;

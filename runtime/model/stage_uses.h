@@ -42,12 +42,10 @@ struct StageUses {
 
 StageUses stage_uses(const ParamTable& table, const JobSpec& job, const parallel::MeshPosition& at);
 
-/// The chunk grids of all parameters, and the index of each parameter's first chunk in the list of all chunks
-/// of the model.
+/// The chunk grids of all parameters.
 struct ChunkGrids {
   std::vector<std::vector<parallel::Box>> grids;
-  std::vector<int64_t> first_chunk;
-  int64_t total = 0;
+  int64_t total = 0;   ///< chunks of the model
 };
 ChunkGrids chunk_grids(const ParamTable& table, double chunk_mib);
 

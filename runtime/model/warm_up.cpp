@@ -30,8 +30,8 @@ void warm_up(const WarmUp& w) {
   }
   w.params.reduce(0, w.params.use_count());
   w.params.finish_reduction();
-  std::vector<double> squares(size_t(w.total_chunks), 0.0);
-  w.params.add_gradient_squares(w.first_chunk, squares);
+  ExactSum squares;
+  w.params.add_gradient_squares(squares);
   w.params.step({});   // with a learning rate of zero
   w.params.gather(0, w.params.use_count());
   w.params.await(w.params.use_count());

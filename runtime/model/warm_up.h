@@ -21,8 +21,6 @@ struct WarmUp {
   /// Device [M], any tokens of the vocabulary; null where the rank reads none.
   const int32_t *tokens = nullptr, *targets = nullptr;
   double* losses = nullptr;            ///< host memory, as in Executor::run, for one micro-batch
-  std::vector<int64_t> first_chunk;    ///< of each parameter (ChunkGrids)
-  int64_t total_chunks = 0;
 };
 
 /// Runs the warm-up and waits for the device. The communicators of model and parameters must be rehearsing,

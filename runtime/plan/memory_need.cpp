@@ -21,7 +21,7 @@ MemoryNeed memory_need(const JobSpec& job, const JobPlan& plan) {
     const size_t bytes[] = {m.sharding.weights,
                             m.sharding.gradients,
                             m.sharding.optimizer,
-                            m.sharding.communication + m.scalars,
+                            m.sharding.communication,
                             m.stage.activations,
                             m.stage.scratch(),
                             m.data,

@@ -59,8 +59,7 @@ class Planner {
   /// Memory of any one rank of the parts' stage and tensor position, but for what depends on its dp rank.
   RankMemory alike(const RankParts& parts) const {
     const StageModel::Options options{pipeline_.slots[size_t(parts.at.pp)], splits_backward(job_), 1.0f};
-    return memory_of_stage(job_, device_, StageModel::plan(job_, parts.uses, options), tables_.grids.total,
-                        parts.reads_tokens);
+    return memory_of_stage(job_, device_, StageModel::plan(job_, parts.uses, options), parts.reads_tokens);
   }
 
  private:

@@ -9,14 +9,14 @@
 namespace trainctl {
 
 RankMemory memory_of_stage(const JobSpec& job, const DeviceModel& device, const StageBytes& stage,
-                        int64_t total_chunks, bool reads_tokens) {
+                           bool reads_tokens) {
   RankMemory m;
   m.stage = stage;
   m.program = device.program_bytes();
   const int64_t own_sequences = job.batch.global_sequences / job.parallelism.data;
   const size_t tokens = reads_tokens ? token_bytes(own_sequences, job.data.seq_len) : 0;
   if (!device.is_host()) {
-    // Samples read ahead and the sums of a step are host memory there.
+    // Samples read ahead are host memory there.
     m.data = tokens;
     m.nccl = nccl_bytes_estimate(job);
     return m;
@@ -24,11 +24,6 @@ RankMemory memory_of_stage(const JobSpec& job, const DeviceModel& device, const 
   if (reads_tokens)
     m.data = size_t(job.data.prefetch_batches + 2) * size_t(own_sequences * (job.data.seq_len + 1)) * 4 +
              2 * tokens;
-  // The vector of sums that a step exchanges: each chunk's gradient norm and each micro-batch's loss, from
-  // every rank of an axis.
-  const int widest = std::max({job.parallelism.tensor, job.parallelism.data, job.parallelism.pipeline});
-  m.scalars = size_t(total_chunks + job.batch.global_sequences / job.batch.micro_sequences + 1) * 8 *
-              size_t(widest + 1);
   return m;
 }
 

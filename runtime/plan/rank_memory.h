@@ -16,7 +16,6 @@ struct RankMemory {
   parallel::ShardingBytes sharding;  ///< weights, gradients, optimizer state, communication
   StageBytes stage;                  ///< activations in flight, scratch
   size_t data = 0;                   ///< samples read ahead
-  size_t scalars = 0;                ///< sums exchanged at the end of a step
   size_t workspace = 0;              ///< what ops and products need in addition to their arguments
   size_t nccl = 0;                   ///< NCCL's own buffers: an estimate (nccl_bytes_estimate)
   size_t saving = 0;                 ///< the buffer of checkpoints (CPU; on a GPU it is host memory)
@@ -26,14 +25,14 @@ struct RankMemory {
   size_t copies = 0;
   size_t pinned_host = 0;   ///< host memory for saving and loading, not in the total (GPU; staging_bytes)
   size_t total() const {
-    return sharding.total() + stage.activations + stage.scratch() + data + scalars + workspace + nccl +
+    return sharding.total() + stage.activations + stage.scratch() + data + workspace + nccl +
            saving + program;
   }
 };
 
-/// The memory that is equal on all ranks of a stage. total_chunks: chunks of the whole model in a checkpoint.
+/// The memory that is equal on all ranks of a stage.
 RankMemory memory_of_stage(const JobSpec& job, const DeviceModel& device, const StageBytes& stage,
-                        int64_t total_chunks, bool reads_tokens);
+                           bool reads_tokens);
 /// Adds the memory that depends on the state that the rank holds.
 void add_state(RankMemory& m, const JobSpec& job, const DeviceModel& device,
                const parallel::ShardingBytes& sharding);

@@ -51,8 +51,7 @@ RankPlan make_rank_plan(const JobSpec& job, const DeviceModel& device, const Mod
                 .loss_scale = float(1.0 / double(job.tokens_per_step()))};
   const parallel::ShardingBytes sharding = plan.params.bytes();
   plan.scratch = scratch_shape(job, int64_t(sharding.optimizer / 12), sharding.state_boxes);
-  plan.memory = memory_of_stage(job, device, StageModel::plan(job, plan.uses, plan.model), tables.grids.total,
-                             plan.reads_tokens);
+  plan.memory = memory_of_stage(job, device, StageModel::plan(job, plan.uses, plan.model), plan.reads_tokens);
   plan.memory.at = at;
   add_state(plan.memory, job, device, sharding);
   plan.regions = memory_regions(plan.params, plan.memory);
@@ -83,7 +82,6 @@ std::vector<MemoryRegion> memory_regions(const parallel::sharding::Layout& param
   add("sums of tensor parallelism", m.stage.tensor_sums);
   add("rotary table", m.stage.positions);
   add("tokens", m.data);
-  add("sums of a step", m.scalars);
   add("workspace of products and kernels", m.workspace);
   add("NCCL (estimate)", m.nccl);
   add("checkpoint buffer", m.saving);

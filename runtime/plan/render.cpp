@@ -43,7 +43,6 @@ struct Term {
 std::vector<Term> terms_of(const PlanReport& r, const RankMemory& m) {
   const bool gpu = r.plan.device == DeviceKind::cuda;
   const int levels = std::bit_width(unsigned(r.job.parallelism.lanes / r.job.parallelism.data));
-  const size_t communication = m.sharding.communication + m.scalars;
   // The exact sum of gradients wants every rank's contribution at once: that is most of this term on a wide
   // mesh.
   const bool exact = gpu && r.job.parallelism.data > 1 && !nccl_adds_gradients(r.job, r.plan.device);
@@ -55,7 +54,8 @@ std::vector<Term> terms_of(const PlanReport& r, const RankMemory& m) {
       {"optimizer (master, two moments)", "optimizer", m.sharding.optimizer},
       {"activations in flight", "activations", m.stage.activations},
       {"scratch", "scratch", m.stage.scratch()},
-      {exact ? "communication (for exact sums)" : "communication", "communication", communication},
+      {exact ? "communication (for exact sums)" : "communication", "communication",
+       m.sharding.communication},
       {gpu ? "tokens" : "data read ahead", "data", m.data},
       {"workspace of products and kernels", "workspace", m.workspace},
       {"NCCL (estimate)", "nccl_estimate", m.nccl},

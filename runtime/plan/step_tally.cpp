@@ -60,14 +60,13 @@ StepTally tally_step(const JobSpec& job, const DeviceModel& device, const ModelT
   const auto backend = kernels::make_tally_backend(tally.work);
   const auto stream = backend->create_stream();
   RankPlan plan = make_rank_plan(job, device, tables, at);
-  const ChunkGrids& grids = tables.grids;
   const TallyMesh mesh(plan.groups, device.adds_gradients, tally.traffic);
   parallel::TensorParallel tp(*mesh.tp, *backend, *stream, job.parallelism.sequence_parallel);
   parallel::ShardedParams params(plan.params, *mesh.dp, *mesh.tp, mesh.tied.get(), *backend, *stream);
   StageModel model(job, plan.uses, plan.model, params, tp, *backend, *stream);
-  std::vector<double> squares(size_t(grids.total));
+  ExactSum squares;
   const auto step = [&] {
-    params.add_gradient_squares(grids.first_chunk, squares);
+    params.add_gradient_squares(squares);
     params.step({});
     return true;
   };

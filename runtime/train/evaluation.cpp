@@ -19,7 +19,7 @@ double evaluate(const JobSpec& job, data::Dataset& validation, RankResources& ra
   const int64_t micro = job.batch.micro_sequences;
   const int64_t sequences = evaluated_sequences(job, int64_t(validation.samples_per_epoch()));
   const int64_t all_mb = sequences / micro, per_rank = all_mb / rank.mesh.dp;
-  std::vector<double> values(size_t(all_mb), 0.0);
+  ExactSum loss;
   const size_t t = size_t(job.data.seq_len);
   for (int64_t i = 0; i < per_rank; ++i) {
     const int64_t index = rank.at.dp * per_rank + i;
@@ -36,13 +36,11 @@ double evaluate(const JobSpec& job, data::Dataset& validation, RankResources& ra
     executor.evaluate(mb, rank.loss_sums());
     rank.stream->synchronize();
     rank.comms.check();
-    if (rank.owns_losses()) values[size_t(index)] = *rank.loss_sums();
+    if (rank.owns_losses()) loss.add(*rank.loss_sums());
     activity.progress(uint64_t(i + 1), uint64_t(per_rank), false);
   }
-  rank.comms.sum(values);
-  double sum = 0;
-  for (const double v : values) sum += v;
-  return sum / double(sequences * job.data.seq_len);
+  rank.comms.sum(loss);
+  return loss.value() / double(sequences * job.data.seq_len);
 }
 
 void check_validation_size(const data::Dataset& validation, const JobSpec& job) {

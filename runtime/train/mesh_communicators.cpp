@@ -24,10 +24,6 @@ double MeshCommunicators::waited_s() const {
   return seconds;
 }
 
-void MeshCommunicators::sum(std::vector<double>& values) const {
-  for (Communicator* axis : {dp.get(), pp.get(), tp.get()}) parallel::all_reduce_f64(*axis, values);
-}
-
 MeshCommunicators split_mesh(const RankGroups& groups, Communicator& world, bool tied) {
   const auto& [tp, dp, pp] = std::tie(groups.tp, groups.dp, groups.pp);
   const auto along = [&](const parallel::MeshGroup& g, const std::string& name,

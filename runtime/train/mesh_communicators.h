@@ -1,6 +1,7 @@
 // The communicators of a rank's groups in the mesh, and what ranks exchange along them.
 #pragma once
 #include <memory>
+#include <type_traits>
 #include <vector>
 
 #include "runtime/model/executor.h"
@@ -8,6 +9,12 @@
 #include "runtime/train/measure/rank_spread.h"
 
 namespace trainctl {
+
+/// A number of ranks.
+struct Count {
+  int64_t value = 0;
+  void add(const Count& other) { value += other.value; }
+};
 
 /// Split from the world. Each may have only one member.
 struct MeshCommunicators {
@@ -24,9 +31,22 @@ struct MeshCommunicators {
   void check() const;
   /// Seconds that this rank has waited for peers so far.
   double waited_s() const;
-  /// Adds vectors of which each entry is known to one rank (and zero elsewhere, so exact in any order): an axis
-  /// at a time, so that no rank exchanges messages with all others. Collective.
-  void sum(std::vector<double>& values) const;
+  /// Adds the values of all ranks, on every rank: an axis at a time, so that a rank sends a number of messages
+  /// that grows with the logarithm of the number of ranks. Collective.
+  ///   T  trivially copyable; add(const T&) must not depend on the order (ExactSum, Count)
+  template <typename T>
+  void sum(T& value) const {
+    static_assert(std::is_trivially_copyable_v<T>);
+    T scratch;
+    const auto add = [](void* own, const void* other, size_t) { static_cast<T*>(own)->add(*static_cast<const T*>(other)); };
+    for (const auto* axis : {&dp, &pp, &tp}) parallel::all_combine(**axis, &value, &scratch, sizeof(T), add, 0, "sum");
+  }
+  /// Whether something is true on any rank, given whether it is true here. Collective.
+  bool is_any(bool here) const {
+    Count ranks{here};
+    sum(ranks);
+    return ranks.value > 0;
+  }
 };
 
 /// The groups and edges of a rank's plan. tied: the model ties its embedding. Collective.

@@ -61,9 +61,7 @@ void RankResources::rehearse(RankActivity& activity) {
            .lanes_per_rank = plan.sharding.lanes_per_rank,
            .tokens = tokens ? tokens->inputs(0) : nullptr,
            .targets = tokens ? tokens->targets(0) : nullptr,
-           .losses = loss_sums(),
-           .first_chunk = tables.grids.first_chunk,
-           .total_chunks = tables.grids.total});
+           .losses = loss_sums()});
   rehearsing_ = false;
 }
 

@@ -74,14 +74,14 @@ std::unique_ptr<ckpt::Checkpoint> open_start(const RankOptions& options, const W
 
 void report_loaded(const RankOptions& options, int64_t step, const parallel::ShardedParams& params,
                    parallel::Communicator& world, Control& control) {
-  std::vector<double> bytes = {0, options.memory ? double(*options.memory->read_elsewhere) : 0};
+  std::array<int64_t, 2> bytes = {0, options.memory ? int64_t(*options.memory->read_elsewhere) : 0};
   // Master weights and two moments.
-  for (const auto& chunk : params.state_chunks()) bytes[0] += 3 * double(chunk.box.count()) * sizeof(float);
-  parallel::all_reduce_f64(world, bytes);
+  for (const auto& chunk : params.state_chunks()) bytes[0] += 3 * chunk.box.count() * int64_t(sizeof(float));
+  parallel::all_sum(world, bytes);
   if (world.rank() != 0) return;
   const char* tier = options.memory ? "memory" : options.from_store ? "store" : "directory";
-  nlohmann::json event = {{"step", step}, {"tier", tier}, {"bytes", {{tier, uint64_t(bytes[0])}}}};
-  if (bytes[1] > 0) event["bytes"]["other_nodes"] = uint64_t(bytes[1]);
+  nlohmann::json event = {{"step", step}, {"tier", tier}, {"bytes", {{tier, bytes[0]}}}};
+  if (bytes[1] > 0) event["bytes"]["other_nodes"] = bytes[1];
   control.event(EventKind::loaded, dump_json(event));
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "runtime/base/error.h"
@@ -10,40 +11,52 @@
 
 namespace trainctl {
 
+namespace {
+
+/// What ranks contribute to the StepScalars, as a value that is sent.
+struct StepSums {
+  ExactSum loss, squares;
+  SaveSet due;  // not empty on rank 0 alone
+  bool stop = false, not_copied = false;
+  SavesUnderWay saves;
+  std::array<bool, 2> second_not_copied{};   // of Saver::second_copies_begun
+  void add(const StepSums& other) {
+    loss.add(other.loss);
+    squares.add(other.squares);
+    due.add(other.due);
+    stop |= other.stop;
+    saves.add(other.saves);
+    not_copied |= other.not_copied;
+    for (size_t i = 0; i < 2; ++i) second_not_copied[i] |= other.second_not_copied[i];
+  }
+};
+
+}  // namespace
+
 StepScalars exchange_scalars(const JobSpec& job, RankResources& rank, Control& control, const Saver& saver,
-                             double due) {
-  const size_t chunks = size_t(rank.tables.grids.total);
-  const size_t all_mb = size_t(job.batch.global_sequences / job.batch.micro_sequences);
-  std::vector<double> values(chunks + all_mb + 8, 0.0);
-  rank.params->add_gradient_squares(rank.tables.grids.first_chunk, std::span(values).first(chunks));
+                             SaveSet due) {
+  StepSums sums;
+  rank.params->add_gradient_squares(sums.squares);
   // The stream has come to its end: the losses are there.
-  const size_t own_mb = all_mb / size_t(rank.mesh.dp);
   if (rank.owns_losses())
-    std::copy_n(rank.loss_sums(), own_mb, values.begin() + ptrdiff_t(chunks + size_t(rank.at.dp) * own_mb));
+    for (const double loss : std::span(rank.loss_sums(), size_t(job.micro_batches_per_rank()))) sums.loss.add(loss);
   rank.comms.check();
-  const SavesUnderWay saves = saver.under_way();
-  double* const votes = values.data() + chunks + all_mb;
-  votes[0] = control.stop_level() != StopLevel::none;
-  votes[1] = saves.writing;
-  votes[2] = saves.holds;
-  votes[3] = due;
-  votes[4] = saver.newest_copy() != saver.newest_staged();
+  sums.stop = control.stop_level() != StopLevel::none;
+  sums.saves = saver.under_way();
+  sums.due = due;
+  sums.not_copied = saver.newest_copy() != saver.newest_staged();
   const Saver::TwoSteps begun = saver.second_copies_begun(), whole = saver.second_copies();
-  for (size_t i = 0; i < begun.size(); ++i)
-    votes[5 + i] = begun[i] < 0 || std::find(whole.begin(), whole.end(), begun[i]) == whole.end();
-  votes[7] = saves.lost;
-  rank.comms.sum(values);
+  for (size_t i = 0; i < 2; ++i)
+    sums.second_not_copied[i] = begun[i] < 0 || std::find(whole.begin(), whole.end(), begun[i]) == whole.end();
+  rank.comms.sum(sums);
   StepScalars s;
-  double squares = 0;
-  for (size_t i = 0; i < chunks; ++i) squares += values[i];
-  for (size_t i = chunks; i < chunks + all_mb; ++i) s.loss += values[i];
-  s.loss /= double(job.tokens_per_step());
-  s.grad_norm = std::sqrt(squares);
-  s.stop = votes[0] > 0;
-  s.saves = {.writing = votes[1] > 0, .holds = votes[2] > 0, .lost = votes[7] > 0};
-  s.due = SaveSet(votes[3]);
-  if (saver.newest_staged() >= 0) s.staged_step = votes[4] > 0 ? -1 : saver.newest_staged();
-  if (begun[0] >= 0) s.partner_step = votes[5] == 0 ? begun[0] : votes[6] == 0 ? begun[1] : -1;
+  s.loss = sums.loss.value() / double(job.tokens_per_step());
+  s.grad_norm = std::sqrt(sums.squares.value());
+  s.stop = sums.stop;
+  s.saves = sums.saves;
+  s.due = sums.due;
+  if (saver.newest_staged() >= 0) s.staged_step = sums.not_copied ? -1 : saver.newest_staged();
+  if (begun[0] >= 0) s.partner_step = !sums.second_not_copied[0] ? begun[0] : !sums.second_not_copied[1] ? begun[1] : -1;
   return s;
 }
 

@@ -23,10 +23,11 @@ struct StepScalars {
   std::optional<int64_t> partner_step;
 };
 
-/// Sums what every rank knows in an order that does not depend on the mesh: each entry is known to one rank.
+/// Sums what every rank knows, without rounding, so that the mesh does not change the bits. Sends some 600 bytes
+/// in a number of messages that grows with the logarithm of the number of ranks.
 /// Waits for the end of the backward pass. Collective. `due`: SaveDecider::due of this rank.
 StepScalars exchange_scalars(const JobSpec& job, RankResources& rank, Control& control, const Saver& saver,
-                             double due);
+                             SaveSet due);
 
 /// Updates the parameters, or skips a step whose loss or gradient norm is not finite; counts it in `state`.
 /// Throws Error(kDiverged) after too many. The same on every rank; rank 0 sends the event "step_skipped".

@@ -129,7 +129,7 @@ struct Trainer::Impl {
          .planned_bytes = host ? rank.plan.memory.total() : rank.plan.memory.pinned_host,
          .tensors = tensors.size(),
          .text_bytes = ckpt::text_bytes(description())},
-        *rank.params, [this](std::vector<double>& v) { rank.comms.sum(v); }, why);
+        *rank.params, [this](bool here) { return rank.comms.is_any(here); }, why);
     if (!why.empty())
       control.event(EventKind::memory_off,
                     dump_json(nlohmann::json{{"rank", world.rank()}, {"reason", why}}));

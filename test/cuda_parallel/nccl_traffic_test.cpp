@@ -107,8 +107,8 @@ TEST_CASE("NCCL: a group without traffic makes no communicator, an edge a small 
         // Both carry messages, and the pipe's edges know nothing of each other.
         check_random_messages(*edge, backend, 7, 10, Matching::by_exchange);
         check_random_messages(*group, backend, 8, 10, Matching::by_exchange);
-        double value = 1 + world.rank();
-        parallel::all_reduce_f64(*pipe, {&value, 1});
+        int64_t value = 1 + world.rank();
+        parallel::all_sum(*pipe, {&value, 1});
         require(value == 10, "a sum on the host without NCCL: {}", value);
         parallel::barrier(world);
       });

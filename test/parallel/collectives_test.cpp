@@ -3,7 +3,9 @@
 // Method: all sizes around the borders, on 1, 2, 3, 4 and 8 rank threads, with canaries around every buffer; the same checks
 // run under mpirun (mpi_ranks.cpp).
 #include <catch2/catch.hpp>
+#include <cmath>
 
+#include "parallel/exact_sum.h"
 #include "test/parallel/mpi/transport_checks.h"
 #include "test/parallel/rank_threads.h"
 
@@ -46,6 +48,23 @@ TEST_CASE("a gather brings every rank's bytes to one rank, in order, and to no o
                   "gather to {} on rank {} of {}: byte {} differs", root, comm.rank(), size, at);
         require(all.back() == 0x5a, "gather wrote past its end");
       }
+    });
+}
+
+TEST_CASE("an exact sum over ranks is the serial one on every rank, whatever their number") {
+  for (int size = 1; size <= 9; ++size)
+    on_rank_threads(size, 60, [&](Communicator& comm) {
+      const auto value_of = [](int rank) {
+        return std::ldexp(double(mix(uint64_t(rank), 7) % 1000) - 499.5, int(mix(uint64_t(rank), 8) % 200) - 100);
+      };
+      ExactSum sum, scratch, serial;
+      sum.add(value_of(comm.rank()));
+      const auto add = [](void* own, const void* other, size_t) {
+        static_cast<ExactSum*>(own)->add(*static_cast<const ExactSum*>(other));
+      };
+      parallel::all_combine(comm, &sum, &scratch, sizeof sum, add, 5, "sum");
+      for (int r = 0; r < size; ++r) serial.add(value_of(r));
+      require(sum == serial, "rank {} of {}: {:a}, not {:a}", comm.rank(), size, sum.value(), serial.value());
     });
 }
 

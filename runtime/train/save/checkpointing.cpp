@@ -242,10 +242,9 @@ void save_gradients(parallel::Communicator& world, FileSystem& fs, const std::st
   const std::string text = ckpt::write_shard(fs, ckpt::saving_directory(directory, description),
                                              ckpt::shard_file_name(world.rank(), world.size()), description, tensors, chunks)
                                .to_json();
-  std::vector<double> sizes(size_t(world.size()), 0.0);
-  sizes[size_t(world.rank())] = double(text.size());
-  parallel::all_reduce_f64(world, sizes);
-  std::vector<size_t> bytes(sizes.begin(), sizes.end());
+  const size_t own = text.size();
+  std::vector<size_t> bytes(size_t(world.size()));
+  parallel::all_gather(world, &own, bytes.data(), sizeof own, 9);
   size_t total = 0;
   for (const size_t b : bytes) total += b;
   std::string all(total, ' ');

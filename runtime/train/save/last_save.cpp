@@ -36,9 +36,9 @@ bool save_at_the_end(const LastSave& last, const std::function<bool()>& save, pa
     control.activity({.phase = RunPhase::saving, .step = last.step, .detail = "(failed, trying again)"});
     while (clock.monotonic_s() < until_s && !give_up()) clock.sleep_s(kLookS);
     // Ranks look at their own clock and hear of a stop at their own time: what one of them decided goes for all.
-    std::array<double, 1> votes{give_up() ? 1.0 : 0.0};
-    parallel::all_reduce_f64(world, votes);
-    if (votes[0] > 0) return false;
+    int64_t votes = give_up();
+    parallel::all_sum(world, {&votes, 1});
+    if (votes > 0) return false;
   }
   return true;
 }

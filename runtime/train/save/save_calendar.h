@@ -21,15 +21,14 @@
 
 namespace trainctl {
 
-/// A set of tiers. As a number it fits into one of the scalars of a step.
+/// A set of tiers.
 class SaveSet {
  public:
   SaveSet() = default;
-  explicit SaveSet(double number) : bits_(unsigned(number)) {}
-  double number() const { return double(bits_); }
   bool has(SaveTier tier) const { return bits_ >> int(tier) & 1; }
   bool empty() const { return bits_ == 0; }
   void add(SaveTier tier) { bits_ |= 1u << int(tier); }
+  void add(const SaveSet& other) { bits_ |= other.bits_; }
 
  private:
   unsigned bits_ = 0;

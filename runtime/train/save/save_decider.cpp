@@ -19,8 +19,8 @@ SaveDecider::SaveDecider(Options options, Clock& clock) : options_(std::move(opt
   report();
 }
 
-double SaveDecider::due(int64_t step) const {
-  return calendar_ ? calendar_->due(step, clock_.monotonic_s()).number() : 0;
+SaveSet SaveDecider::due(int64_t step) const {
+  return calendar_ ? calendar_->due(step, clock_.monotonic_s()) : SaveSet();
 }
 
 void SaveDecider::stepped(double seconds) {

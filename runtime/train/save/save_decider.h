@@ -27,9 +27,9 @@ class SaveDecider {
   };
   SaveDecider(Options options, Clock& clock);
 
-  /// Where to save after `step`, whose optimizer has not run yet, as a SaveSet's number; 0 on ranks other
-  /// than 0. The sum over the ranks is the decision of all.
-  double due(int64_t step) const;
+  /// Where to save after `step`, whose optimizer has not run yet, ; empty on ranks other than 0. The
+  /// union over the ranks is the decision of all.
+  SaveSet due(int64_t step) const;
   /// A step has ended that took `seconds` without saves and evaluation.
   void stepped(double seconds);
   /// Calls `stage`, which begins the saves after `step` and returns where they go. A save that is left out

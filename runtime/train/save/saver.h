@@ -43,6 +43,12 @@ struct SavesUnderWay {
   bool writing = false;  ///< a copy is being written to the partner or the directory
   bool holds = false;    ///< and its slot must not be overwritten: the write has not exceeded its time
   bool lost = false;     ///< the copy that others may still write is not whole on this rank
+  /// Whether it is so on either rank.
+  void add(const SavesUnderWay& other) {
+    writing |= other.writing;
+    holds |= other.holds;
+    lost |= other.lost;
+  }
 };
 
 /// The save that was begun last of those that leave the node; the same on every rank.

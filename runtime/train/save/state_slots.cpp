@@ -63,22 +63,21 @@ uint64_t held_slots(const std::string& folder, const NodeRanks& here, int ranks,
 }
 
 std::unique_ptr<ckpt::NodeMemory> open_slots(const SlotsWanted& wanted, const parallel::ShardedParams& params,
-                                             const SumOverRanks& sum, std::string& why) {
+                                             const AnyRank& any_rank, std::string& why) {
   const MemoryCopies mode = wanted.job.checkpoint.memory;
   if (mode == MemoryCopies::off) return nullptr;
   const uint64_t bytes = slot_file_bytes(params, wanted);
   std::unique_ptr<ckpt::NodeMemory> slots;
   const auto all_can = [&](const std::function<void()>& act) {
-    std::vector<double> cannot{0.0};
+    bool cannot = false;
     try {
       act();
     } catch (const Error& error) {
-      cannot[0] = 1;
+      cannot = true;
       // An agent that has no folder says why itself.
       if (mode == MemoryCopies::on || !wanted.memory_folder.empty()) why = error.what();
     }
-    sum(cannot);
-    return cannot[0] == 0;
+    return !any_rank(cannot);
   };
   const auto open = [&] {
     slots = ckpt::shared_memory(

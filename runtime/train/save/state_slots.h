@@ -37,13 +37,13 @@ struct MemoryRoom {
 /// files of the same mesh, with `bytes` bytes each.
 uint64_t held_slots(const std::string& folder, const NodeRanks& here, int ranks, uint64_t bytes);
 
-/// Adds a vector over all ranks of the run. Collective.
-using SumOverRanks = std::function<void(std::vector<double>&)>;
+/// Whether something is true on any rank of the run, given whether it is true here. Collective.
+using AnyRank = std::function<bool(bool)>;
 
 /// This rank's slots; null on all ranks if one of them has none, if the job wants none, or if the memory of
 /// the machine would get scarce. Error(kIo) if the job insists. Collective.
 ///   why   set to a sentence on a rank that could not get its own
 std::unique_ptr<ckpt::NodeMemory> open_slots(const SlotsWanted& wanted, const parallel::ShardedParams& params,
-                                             const SumOverRanks& sum, std::string& why);
+                                             const AnyRank& any_rank, std::string& why);
 
 }  // namespace trainctl

@@ -94,10 +94,11 @@ void measure_speed(parallel::MpiWorld& mpi) {
     double best = 1e9, sum = 0;
     for (int i = 0; i < repetitions; i++) {
       parallel::barrier(*comm);
-      double t = seconds_of(run);
-      parallel::all_reduce_f64(*comm, std::span(&t, 1));
-      best = std::min(best, t / comm->size());
-      sum += t / comm->size();
+      int64_t ns = int64_t(seconds_of(run) * 1e9);
+      parallel::all_sum(*comm, std::span(&ns, 1));
+      const double t = double(ns) * 1e-9 / comm->size();
+      best = std::min(best, t);
+      sum += t;
     }
     if (comm->rank() == 0)
       fmt::print("{} ranks: {:28} best {:8.1f} us, mean {:8.1f} us\n", comm->size(), name, best * 1e6, sum / repetitions * 1e6);

@@ -210,14 +210,20 @@ TEST_CASE("saves that follow each other sooner than they are safe are reported o
   CHECK(automatic.take_warnings().empty());
 }
 
-TEST_CASE("a set of tiers survives its way as a number", "[calendar]") {
+TEST_CASE("a union of sets of tiers has the tiers of both", "[calendar]") {
   for (unsigned bits = 0; bits < 1u << kSaveTiers; ++bits) {
     SaveSet set;
     for (int tier = 0; tier < kSaveTiers; ++tier)
       if (bits >> tier & 1) set.add(SaveTier(tier));
-    const SaveSet again(set.number());
-    CHECK(again.empty() == (bits == 0));
-    for (int tier = 0; tier < kSaveTiers; ++tier) CHECK(again.has(SaveTier(tier)) == bool(bits >> tier & 1));
+    CHECK(set.empty() == (bits == 0));
+    for (unsigned other_bits = 0; other_bits < 1u << kSaveTiers; ++other_bits) {
+      SaveSet both;
+      for (int tier = 0; tier < kSaveTiers; ++tier)
+        if (other_bits >> tier & 1) both.add(SaveTier(tier));
+      both.add(set);
+      for (int tier = 0; tier < kSaveTiers; ++tier)
+        CHECK(both.has(SaveTier(tier)) == bool((bits | other_bits) >> tier & 1));
+    }
   }
 }
 
