@@ -67,8 +67,21 @@ class Ticket {
 enum class Traffic {
   bulk,   ///< large exchanges between all members
   edge,   ///< single messages during compute; the transport uses few resources of the device
-  none    ///< none: the group uses only host() and split(). An exchange of device memory is an ENSURE failure
+  none    ///< none: the group uses only host() and subgroup(). An exchange of device memory is an ENSURE failure
 };
+
+/// A group to be made of some members of a communicator. Every member passes the same.
+struct Subgroup {
+  /// Ranks in the communicator, in the order of their ranks in the new group. The own rank is one of them.
+  std::vector<int> members;
+  /// 1..kMostSubgroups: tells the group's messages from those of other groups. Of the groups that a rank
+  /// belongs to at one time, made from any communicator of its world, no two have the same number.
+  int number = 0;
+  /// The purpose of the group, for errors and diagnosis.
+  std::string name;
+  Traffic traffic = Traffic::bulk;
+};
+inline constexpr int kMostSubgroups = 1023;
 
 class Communicator {
  public:
@@ -123,18 +136,15 @@ class Communicator {
   /// The same group for host memory. Lives as long as this object.
   virtual Communicator& host() { return *this; }
 
-  /// Makes a new communicator for each colour, with its members ordered by key. Collective. Returns null for
-  /// colour < 0. A rank makes at most one split at a time over all its communicators and threads.
-  virtual std::unique_ptr<Communicator> split(int colour, int key, const std::string& name) = 0;
-  /// Like split, for a group with known traffic.
-  virtual std::unique_ptr<Communicator> split_for(Traffic traffic, int colour, int key, const std::string& name) {
-    (void)traffic;
-    return split(colour, key, name);
-  }
+  /// The group as a communicator of its own. The transports of host memory send no message for it; those of
+  /// device memory connect its members, and are collective over them.
+  virtual std::unique_ptr<Communicator> subgroup(const Subgroup& group) = 0;
+  /// The same members again, with messages apart from this group's: for a transport that is built on this
+  /// one. At most one at a time.
+  virtual std::unique_ptr<Communicator> twin() = 0;
   /// World rank of member r (for messages).
   virtual int world_rank(int r) const = 0;
-  /// The limit of a wait for a peer, in seconds. A communicator from split() begins with the limit of its
-  /// parent.
+  /// The limit of a wait for a peer, in seconds. A subgroup begins with the limit of its parent.
   virtual double deadline_s() const = 0;
   /// Sets the limit for waits that begin from now on. The communicator must be idle.
   virtual void set_deadline(double seconds) = 0;
@@ -197,15 +207,14 @@ void barrier(Communicator&, int tag = 0);
 
 /// Transfers device memory through pinned host memory: pieces of `piece_bytes` are copied to the host, sent
 /// over `host` and copied to the device, all three concurrently. Works for all devices and placements, also
-/// for several ranks on one GPU. Takes ownership of `host`. Collective: it splits a communicator for the
-/// pieces from `host`.
+/// for several ranks on one GPU. Takes ownership of `host`; the pieces travel over its twin.
 std::unique_ptr<Communicator> make_staged_communicator(std::unique_ptr<Communicator> host, kernels::Backend& backend,
                                                        size_t piece_bytes = size_t{4} << 20);
 
 /// NCCL between ranks that each have their own GPU. `backend` is the rank's CUDA backend. Uses `host` to
 /// connect and takes ownership of it. Collective. Error(kPreflight), one sentence: NCCL is missing or has an
 /// unsupported version. Error(kPeerLost): names the ranks that did not connect within the deadline.
-///   traffic   of this group; groups split from it have their own
+///   traffic   of this group; subgroups have their own
 ///
 /// NCCL has no tags. Messages of two ranks in one exchange are matched by tag, so messages that one rank puts
 /// into one exchange, the other must put into one exchange too. Freeing device memory waits for all pending

@@ -1,8 +1,7 @@
 // Ranks as processes under MPI, used as little as possible: MPI_Isend, MPI_Irecv and MPI_Testsome on one duplicate of
 // MPI_COMM_WORLD. MPI never blocks here, so every wait has a deadline and yields the core:
-//  - A communicator is a list of world ranks and a number; the number is the upper part of the MPI tag. So splitting needs no
-//    MPI collective, which could neither time out nor name the missing rank. Destroying frees nothing and
-//    waits for no peer.
+//  - A communicator is a list of world ranks and a number; the number is the upper part of the MPI tag. So a subgroup is
+//    made without messages. Destroying frees nothing and waits for no peer.
 //  - All MPI calls of a process are made under one mutex (MPI_THREAD_SERIALIZED).
 //  - A waiting rank polls, yields, then sleeps for longer and longer. Ranks share cores, and a rank that
 //    spins takes the core from the rank that it waits for.
@@ -18,7 +17,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <set>
 #include <thread>
+#include <utility>
 
 #include "parallel/back_off.h"
 #include "parallel/communicator.h"
@@ -30,10 +31,11 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// MPI tag = communicator number << kTagBits | tag. 2^23 is the least upper bound of tags among OpenMPI's message layers.
+/// MPI tag = message space << kTagBits | tag. 2^23 is the least upper bound of tags among OpenMPI's message layers.
 constexpr int kTagBits = 11;
-constexpr int kMostCommunicators = 1 << (23 - kTagBits);
-static_assert(kInternalTag < (1 << kTagBits));
+constexpr int kMessageSpaces = 1 << (23 - kTagBits);
+static_assert(kInternalTag < (1 << kTagBits) - 1);
+static_assert(2 * (kMostSubgroups + 1) <= kMessageSpaces / 2);   // the other half is for communicators over all ranks
 constexpr int kProgressTag = (1 << kTagBits) - 1;  // never sent: a probe for it makes progress on all others
 
 constexpr std::chrono::milliseconds kBackgroundPoll{1};
@@ -56,10 +58,9 @@ struct MpiProcess {
   bool finalized = false;
   int rank = 0, size = 1;
   double longest_deadline_s = 0;  // of any world communicator
-  std::atomic<int> next_id{0};  // larger than the number of each communicator that this rank got by a split
-  // Communicators over all ranks count downwards, so ranks that took part in different splits still agree
-  // on their numbers.
-  int next_world_id = kMostCommunicators - 1;
+  int next_world_id = kMessageSpaces - 2;  // of communicators over all ranks: each has a twin, too
+  std::mutex numbers;
+  std::set<int> in_use;  // message spaces of this rank's communicators
 
   std::atomic<int> pending{0};  // tickets that nobody waits for (yet)
   std::atomic<int> waiting{0};  // threads inside wait(): they poll, so the background thread need not
@@ -155,19 +156,18 @@ struct CountWhileAlive {
   std::atomic<int>& count;
 };
 
-/// What a member contributes to a split: its choice, and the first free number of its process.
-struct SplitOffer {
-  SplitChoice choice;
-  int next_id = 0;
-};
-
 class MpiCommunicator final : public Communicator {
  public:
   MpiCommunicator(std::shared_ptr<MpiProcess> process, int id, int rank, std::vector<int> world_ranks, std::string name,
                   double deadline_s, size_t piece_bytes)
       : process_(std::move(process)), id_(id), rank_(rank), world_ranks_(std::move(world_ranks)), name_(std::move(name)),
         deadline_s_(deadline_s), piece_bytes_(piece_bytes) {
-    ENSURE(process_->next_id <= process_->next_world_id + 1, "{}: more than {} communicators", name_, kMostCommunicators);
+    std::lock_guard lock(process_->numbers);
+    ENSURE(process_->in_use.insert(id_).second, "{}: its number is that of another group", name_);
+  }
+  ~MpiCommunicator() override {
+    std::lock_guard lock(process_->numbers);
+    process_->in_use.erase(id_);
   }
 
   int rank() const override { return rank_; }
@@ -211,29 +211,12 @@ class MpiCommunicator final : public Communicator {
     wait_for(own(taken), what);
   }
 
-  std::unique_ptr<Communicator> split(int colour, int key, const std::string& name) override {
-    std::vector<SplitOffer> offers(size());
-    SplitOffer mine{{colour, key}, process_->next_id};
-    std::vector<Transfer> transfers;
-    for (int r = 0; r < size(); r++) {
-      transfers.push_back({Transfer::send, r, &mine, sizeof mine, kInternalTag});
-      transfers.push_back({Transfer::receive, r, &offers[r], sizeof mine, kInternalTag});
-    }
-    exchange_and_wait(transfers, fmt::format("create '{}'", name).c_str());
-    // The largest free number is free on all ranks. All colours can use it, because their groups share no
-    // pair of ranks.
-    int id = 0;
-    std::vector<SplitChoice> choices;
-    for (const SplitOffer& offer : offers) {
-      id = std::max(id, offer.next_id);
-      choices.push_back(offer.choice);
-    }
-    process_->next_id = id + 1;
-    if (colour < 0) return nullptr;
-    std::vector<int> members = split_members(choices, colour);
-    const int new_rank = int(std::find(members.begin(), members.end(), rank_) - members.begin());
-    for (int& m : members) m = world_ranks_[m];
-    return std::make_unique<MpiCommunicator>(process_, id, new_rank, std::move(members), name, deadline_s_, piece_bytes_);
+  std::unique_ptr<Communicator> subgroup(const Subgroup& group) override {
+    return std::make_unique<MpiCommunicator>(process_, message_space(group.number), place_in(group, rank_, size()),
+                                             members_in_world(group, world_ranks_), group.name, deadline_s_, piece_bytes_);
+  }
+  std::unique_ptr<Communicator> twin() override {
+    return std::make_unique<MpiCommunicator>(process_, twin_of(id_), rank_, world_ranks_, name_, deadline_s_, piece_bytes_);
   }
 
  private:
@@ -417,8 +400,10 @@ std::unique_ptr<Communicator> MpiWorld::world(double deadline_s, size_t piece_by
   process->longest_deadline_s = std::max(process->longest_deadline_s, deadline_s);
   std::vector<int> world_ranks(process->size);
   for (int r = 0; r < process->size; r++) world_ranks[r] = r;
-  return std::make_unique<MpiCommunicator>(process, process->next_world_id--, process->rank, std::move(world_ranks), "world",
-                                           deadline_s, piece_bytes);
+  const int id = std::exchange(process->next_world_id, process->next_world_id - 2);
+  ENSURE(id >= kMessageSpaces / 2, "more than {} communicators over all ranks", kMessageSpaces / 4);
+  return std::make_unique<MpiCommunicator>(process, id, process->rank, std::move(world_ranks), "world", deadline_s,
+                                           piece_bytes);
 }
 
 void MpiWorld::finalize() {

@@ -131,15 +131,11 @@ class NcclCommunicator final : public Communicator {
     collect(own_ticket);   // the link keeps it under watch
   }
 
-  std::unique_ptr<Communicator> split(int colour, int key, const std::string& name) override {
-    return split_for(Traffic::bulk, colour, key, name);
-  }
-  std::unique_ptr<Communicator> split_for(Traffic traffic, int colour, int key, const std::string& name) override {
+  std::unique_ptr<Communicator> subgroup(const Subgroup& group) override {
     link_->check();
-    std::unique_ptr<Communicator> part = host_->split(colour, key, name);
-    if (!part) return nullptr;
-    return std::make_unique<NcclCommunicator>(std::move(part), backend_, deadline_s(), traffic);
+    return std::make_unique<NcclCommunicator>(host_->subgroup(group), backend_, deadline_s(), group.traffic);
   }
+  std::unique_ptr<Communicator> twin() override { ENSURE(false, "{}: no transport is built on NCCL", name()); }
 
  private:
   bool carries() const { return size() == 1 || traffic_ != Traffic::none; }

@@ -36,7 +36,8 @@ class Rehearsable final : public Communicator {
   void check() override { real_->check(); }
   Communicator& host() override { return real_->host(); }
 
-  std::unique_ptr<Communicator> split(int colour, int key, const std::string& name) override { return real_->split(colour, key, name); }
+  std::unique_ptr<Communicator> subgroup(const Subgroup& group) override { return real_->subgroup(group); }
+  std::unique_ptr<Communicator> twin() override { return real_->twin(); }
   int world_rank(int r) const override { return real_->world_rank(r); }
   double deadline_s() const override { return real_->deadline_s(); }
   void set_deadline(double seconds) override { real_->set_deadline(seconds); }

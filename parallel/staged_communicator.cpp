@@ -42,8 +42,7 @@ class StagedCommunicator final : public Communicator {
       : host_(std::move(host)),
         backend_(backend),
         piece_bytes_(piece_bytes),
-        engine_(
-            std::make_shared<Engine>(host_->split(0, host_->rank(), host_->name()), backend, piece_bytes)) {}
+        engine_(std::make_shared<Engine>(host_->twin(), backend, piece_bytes)) {}
 
   int rank() const override { return host_->rank(); }
   int size() const override { return host_->size(); }
@@ -90,11 +89,10 @@ class StagedCommunicator final : public Communicator {
   void wait(Ticket& ticket, const char* what) override { wait_for(ticket, what, nullptr); }
   void wait(Ticket& ticket, const char* what, kernels::Stream& then) override { wait_for(ticket, what, &then); }
 
-  std::unique_ptr<Communicator> split(int colour, int key, const std::string& name) override {
-    std::unique_ptr<Communicator> part = host_->split(colour, key, name);
-    if (!part) return nullptr;
-    return std::make_unique<StagedCommunicator>(std::move(part), backend_, piece_bytes_);
+  std::unique_ptr<Communicator> subgroup(const Subgroup& group) override {
+    return std::make_unique<StagedCommunicator>(host_->subgroup(group), backend_, piece_bytes_);
   }
+  std::unique_ptr<Communicator> twin() override { ENSURE(false, "{}: its pieces travel over the twin of its host", name()); }
 
  private:
   void wait_for(Ticket& ticket, const char* what, kernels::Stream* then) {

@@ -35,7 +35,13 @@ class GroupCount {
 class TallyCommunicator final : public Communicator {
  public:
   TallyCommunicator(TrafficGroup group, int rank, int size, TrafficTally& tally, bool adds)
-      : name_(word_of(group)), rank_(rank), size_(size), count_(group, tally), adds_(adds) {
+      : group_(group),
+        tally_(tally),
+        name_(word_of(group)),
+        rank_(rank),
+        size_(size),
+        count_(group, tally),
+        adds_(adds) {
     ENSURE(rank >= 0 && rank < size, "rank {} of {}", rank, size);
   }
   int rank() const override { return rank_; }
@@ -57,9 +63,11 @@ class TallyCommunicator final : public Communicator {
     count_.add(rank_, reductions);
     return Ticket(std::make_unique<Ticket::State>());
   }
-  std::unique_ptr<Communicator> split(int, int, const std::string&) override {
-    ENSURE(false, "{}: the members of its parts are not known", name());
+  std::unique_ptr<Communicator> subgroup(const Subgroup& group) override {
+    return std::make_unique<TallyCommunicator>(group_, place_in(group, rank_, size_), int(group.members.size()),
+                                               tally_, adds_);
   }
+  std::unique_ptr<Communicator> twin() override { ENSURE(false, "{}: no transport is built on it", name()); }
   int world_rank(int r) const override { return r; }
   double deadline_s() const override { return 0; }
   void set_deadline(double) override {}
@@ -67,6 +75,8 @@ class TallyCommunicator final : public Communicator {
   uint64_t sent_bytes() const override { return uint64_t(count_.sent()); }
 
  private:
+  const TrafficGroup group_;
+  TrafficTally& tally_;
   const std::string name_;
   int rank_, size_;
   GroupCount count_;
@@ -107,13 +117,10 @@ class CountingCommunicator final : public Communicator {
   }
   void check() override { real_->check(); }
   Communicator& host() override { return real_->host(); }
-  std::unique_ptr<Communicator> split(int colour, int key, const std::string& name) override {
-    return counting(real_->split(colour, key, name));
+  std::unique_ptr<Communicator> subgroup(const Subgroup& group) override {
+    return counting(real_->subgroup(group));
   }
-  std::unique_ptr<Communicator> split_for(Traffic traffic, int colour, int key,
-                                          const std::string& name) override {
-    return counting(real_->split_for(traffic, colour, key, name));
-  }
+  std::unique_ptr<Communicator> twin() override { return counting(real_->twin()); }
   int world_rank(int r) const override { return real_->world_rank(r); }
   double deadline_s() const override { return real_->deadline_s(); }
   void set_deadline(double seconds) override { real_->set_deadline(seconds); }
@@ -122,7 +129,6 @@ class CountingCommunicator final : public Communicator {
 
  private:
   std::unique_ptr<Communicator> counting(std::unique_ptr<Communicator> part) {
-    if (!part) return nullptr;
     return std::make_unique<CountingCommunicator>(std::move(part), group_of_, tally_);
   }
 

@@ -55,13 +55,14 @@ struct TrafficTally {
   void clear();
 };
 
-/// Wraps `real` and counts into `tally`, which must outlive the result and all communicators split from it.
+/// Wraps `real` and counts into `tally`, which must outlive the result and all its subgroups.
 /// `group_of` gives the group for the name of a communicator.
 using GroupOfName = TrafficGroup (*)(const std::string& name);
 std::unique_ptr<Communicator> make_counting_communicator(std::unique_ptr<Communicator> real,
                                                          GroupOfName group_of, TrafficTally& tally);
 
-/// The tally twin for rank `rank` of `size`. `adds`: Communicator::reduces. It cannot be split.
+/// The tally twin for rank `rank` of `size`. `adds`: Communicator::reduces. Its subgroups count as `group`, too;
+/// their world ranks are not known.
 std::unique_ptr<Communicator> make_tally_communicator(TrafficGroup group, int rank, int size,
                                                       TrafficTally& tally, bool adds = false);
 

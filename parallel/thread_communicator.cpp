@@ -8,6 +8,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <tuple>
 
 #include "parallel/communicator.h"
@@ -35,15 +36,14 @@ struct Queue {
 };
 
 struct ThreadWorld {
-  using Address = std::tuple<int, int, int, int>;  // communicator id, source, destination, tag
+  using Address = std::tuple<int, int, int, int>;  // message space, source and destination (world ranks), tag
 
   explicit ThreadWorld(int size) : changed(size) {}
 
   std::mutex mutex;
   std::vector<std::condition_variable> changed;  // one per world rank: a transfer has changed
   std::map<Address, Queue> queues;
-  std::map<std::tuple<int, int, int>, int> split_ids;  // parent id, how many-th split of it, colour -> new id
-  int next_id = 1;
+  std::set<std::pair<int, int>> in_use;  // message space and world rank of each communicator
   std::optional<std::string> abort_reason;  // "rank 3 ended: ..."
 };
 
@@ -81,7 +81,14 @@ class ThreadCommunicator final : public Communicator {
  public:
   ThreadCommunicator(std::shared_ptr<ThreadWorld> world, int id, int rank, std::vector<int> world_ranks, std::string name, double deadline_s)
       : world_(std::move(world)), id_(id), rank_(rank), world_ranks_(std::move(world_ranks)), name_(std::move(name)),
-        deadline_s_(deadline_s) {}
+        deadline_s_(deadline_s) {
+    std::lock_guard lock(world_->mutex);
+    ENSURE(world_->in_use.insert({id_, world_ranks_[size_t(rank_)]}).second, "{}: its number is that of another group", name_);
+  }
+  ~ThreadCommunicator() override {
+    std::lock_guard lock(world_->mutex);
+    world_->in_use.erase({id_, world_ranks_[size_t(rank_)]});
+  }
 
   int rank() const override { return rank_; }
   int size() const override { return int(world_ranks_.size()); }
@@ -155,24 +162,12 @@ class ThreadCommunicator final : public Communicator {
     waited_s_ += std::chrono::duration<double>(Clock::now() - start).count();
   }
 
-  std::unique_ptr<Communicator> split(int colour, int key, const std::string& name) override {
-    std::vector<SplitChoice> choices(size());
-    SplitChoice mine{colour, key};
-    std::vector<Transfer> transfers;
-    for (int r = 0; r < size(); r++) {
-      transfers.push_back({Transfer::send, r, &mine, sizeof mine, kInternalTag});
-      transfers.push_back({Transfer::receive, r, &choices[r], sizeof mine, kInternalTag});
-    }
-    exchange_and_wait(transfers, fmt::format("create '{}'", name).c_str());
-    const int nth = splits_++;
-    if (colour < 0) return nullptr;
-    std::vector<int> members = split_members(choices, colour);
-    const int new_rank = int(std::find(members.begin(), members.end(), rank_) - members.begin());
-    for (int& m : members) m = world_ranks_[m];
-    std::lock_guard lock(world_->mutex);
-    const auto [found, is_new] = world_->split_ids.try_emplace({id_, nth, colour}, world_->next_id);
-    if (is_new) world_->next_id++;
-    return std::make_unique<ThreadCommunicator>(world_, found->second, new_rank, std::move(members), name, deadline_s_);
+  std::unique_ptr<Communicator> subgroup(const Subgroup& group) override {
+    return std::make_unique<ThreadCommunicator>(world_, message_space(group.number), place_in(group, rank_, size()),
+                                                members_in_world(group, world_ranks_), group.name, deadline_s_);
+  }
+  std::unique_ptr<Communicator> twin() override {
+    return std::make_unique<ThreadCommunicator>(world_, twin_of(id_), rank_, world_ranks_, name_, deadline_s_);
   }
 
   void abort(const std::string& reason) {
@@ -186,7 +181,7 @@ class ThreadCommunicator final : public Communicator {
   std::optional<std::pair<Op*, Op*>> post(Op& op) {
     const bool sending = op.transfer.kind == Transfer::send;
     const int source = sending ? rank_ : op.transfer.peer, destination = sending ? op.transfer.peer : rank_;
-    Queue& queue = world_->queues[{id_, source, destination, op.transfer.tag}];
+    Queue& queue = world_->queues[{id_, world_ranks_[source], world_ranks_[destination], op.transfer.tag}];
     op.queue = &queue;
     std::deque<Op*>& counterparts = sending ? queue.receives : queue.sends;
     if (counterparts.empty()) {
@@ -236,7 +231,6 @@ class ThreadCommunicator final : public Communicator {
   std::vector<int> world_ranks_;
   std::string name_;
   double deadline_s_;
-  int splits_ = 0;
   double waited_s_ = 0;
   uint64_t sent_bytes_ = 0;
 };

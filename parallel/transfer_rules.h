@@ -13,7 +13,7 @@
 
 namespace trainctl::parallel {
 
-/// Callers use tags 0..1023. Messages of a transport itself (split) use this tag.
+/// Callers use tags 0..1023. Messages of a transport itself use this tag.
 constexpr int kInternalTag = 1024;
 
 inline void check_transfers(const Communicator& comm, std::span<const Transfer> transfers) {
@@ -86,19 +86,31 @@ inline std::chrono::steady_clock::time_point deadline_from_now(double deadline_s
                                                 std::chrono::duration<double>(std::min(deadline_s, 1e8)));
 }
 
-/// The arguments of one member of a split.
-struct SplitChoice {
-  int colour = -1, key = 0;
-};
+/// The numbers that tell a world's messages apart in a transport of host memory: a number for each group, and one
+/// for its twin.
+inline int message_space(int group_number) { return 2 * group_number; }
+inline int twin_of(int message_space) { return message_space + 1; }
 
-/// The members of the new group of `colour`, as ranks of the old communicator, ordered by key and then by old
-/// rank.
-inline std::vector<int> split_members(std::span<const SplitChoice> choices, int colour) {
-  std::vector<int> members;
-  for (size_t r = 0; r < choices.size(); r++)
-    if (choices[r].colour == colour) members.push_back(int(r));
-  std::stable_sort(members.begin(), members.end(), [&](int a, int b) { return choices[a].key < choices[b].key; });
-  return members;
+/// The place of `rank` among the group's members, which must be valid and differ.
+inline int place_in(const Subgroup& group, int rank, int size) {
+  ENSURE(group.number >= 1 && group.number <= kMostSubgroups, "{}: number {}", group.name, group.number);
+  int place = -1;
+  for (size_t i = 0; i < group.members.size(); ++i) {
+    const int member = group.members[i];
+    ENSURE(member >= 0 && member < size, "{}: member {} of {} ranks", group.name, member, size);
+    if (member != rank) continue;
+    ENSURE(place < 0, "{}: rank {} is a member twice", group.name, rank);
+    place = int(i);
+  }
+  ENSURE(place >= 0, "{}: made by rank {}, which is no member", group.name, rank);
+  return place;
+}
+
+/// World ranks of the members, which are ranks in `world_ranks`.
+inline std::vector<int> members_in_world(const Subgroup& group, std::span<const int> world_ranks) {
+  std::vector<int> ranks;
+  for (const int member : group.members) ranks.push_back(world_ranks[size_t(member)]);
+  return ranks;
 }
 
 }  // namespace trainctl::parallel

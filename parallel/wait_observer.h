@@ -1,7 +1,7 @@
 // WaitObserver: the interface through which transports report each wait that blocks, and the missing peers.
 //
 // An observer belongs to one thread, like a rank's communicators. Transports find it in a thread-local
-// variable, so a split need not pass it on. Reports do not allocate or format.
+// variable, so a subgroup need not pass it on. Reports do not allocate or format.
 #pragma once
 #include <exception>
 #include <span>

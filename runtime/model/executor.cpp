@@ -21,26 +21,30 @@ int tag_of(int receiving, bool activation) { return (receiving * 2 + (activation
 
 }  // namespace
 
-PipelineEdges make_edges(parallel::Communicator& pipe, bool ring) {
+PipelineEdges make_edges(parallel::Communicator& pipe, bool ring, int first_number) {
   PipelineEdges edges;
   const int stages = pipe.size(), stage = pipe.rank();
   const int count = stages == 1 ? 0 : ring ? stages : stages - 1;   // edge e joins stages e and (e + 1) mod stages
-  // Edges that share a stage are made by different splits.
+  // Edges that share a stage have different turns: their groups have different numbers, and a transport that
+  // connects the members meets both in the same turn.
   const auto turn_of = [&](int e) { return e == stages - 1 && stages % 2 == 1 ? 2 : e % 2; };
+  constexpr int kTurns = kEdgeNumbers / 2;   // at most, of each direction
   const auto make = [&](bool activation, int turn) {
     const int before = (stage + stages - 1) % stages;
     const bool low = stage < count && turn_of(stage) == turn, high = before < count && turn_of(before) == turn;
-    const int edge = low ? stage : high ? before : -1;
+    if (!low && !high) return;
+    const int edge = low ? stage : before, other_end = (edge + 1) % stages;
     const bool sends = low == activation;
-    const std::string name = fmt::format("{}, {} between stages {} and {}", pipe.name(), activation ? "activations" : "gradients", edge,
-                                         (edge + 1) % stages);
-    auto made = pipe.split_for(parallel::Traffic::edge, edge, sends ? 0 : 1, name);
-    if (!made) return;
+    auto made = pipe.subgroup({.members = activation ? std::vector{edge, other_end} : std::vector{other_end, edge},
+                               .number = first_number + (activation ? 0 : kTurns) + turn,
+                               .name = fmt::format("{}, {} between stages {} and {}", pipe.name(),
+                                                   activation ? "activations" : "gradients", edge, other_end),
+                               .traffic = parallel::Traffic::edge});
     (activation ? sends ? edges.activation_out : edges.activation_in : sends ? edges.gradient_out : edges.gradient_in) =
         std::move(made);
   };
   for (const bool activation : {true, false})
-    for (int turn = 0; turn < (count == stages && stages % 2 == 1 ? 3 : std::min(count, 2)); ++turn) make(activation, turn);
+    for (int turn = 0; turn < (count == stages && stages % 2 == 1 ? kTurns : std::min(count, 2)); ++turn) make(activation, turn);
   return edges;
 }
 

@@ -24,9 +24,11 @@ struct PipelineEdges {
       if (*edge) each(**edge);
   }
 };
-/// Made by splits of `pipe`, whose members are the stages in order; collective. ring: the last stage sends
-/// activations to the first (several virtual stages a stage).
-PipelineEdges make_edges(parallel::Communicator& pipe, bool ring);
+/// Subgroups of `pipe`, whose members are the stages in order; collective. ring: the last stage sends
+/// activations to the first (several virtual stages a stage). Their numbers are first_number and the next
+/// kEdgeNumbers - 1.
+inline constexpr int kEdgeNumbers = 6;
+PipelineEdges make_edges(parallel::Communicator& pipe, bool ring, int first_number);
 
 /// Seconds of the main thread by kind of work, without waits for peers.
 struct ExecutorTimes {

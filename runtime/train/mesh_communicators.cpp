@@ -24,21 +24,38 @@ double MeshCommunicators::waited_s() const {
   return seconds;
 }
 
-MeshCommunicators split_mesh(const RankGroups& groups, Communicator& world, bool tied) {
+namespace {
+
+/// The numbers of a rank's groups (Subgroup::number).
+enum : int { kTensor = 1, kData, kPipe, kTiedEmbedding, kFirstEdge };
+
+std::vector<int> members_of(const parallel::MeshGroup& group) {
+  std::vector<int> ranks(static_cast<size_t>(group.size));
+  for (int i = 0; i < group.size; ++i) ranks[size_t(i)] = group.first + i * group.stride;
+  return ranks;
+}
+
+}  // namespace
+
+MeshCommunicators make_mesh_communicators(const RankGroups& groups, Communicator& world) {
   const auto& [tp, dp, pp] = std::tie(groups.tp, groups.dp, groups.pp);
-  const auto along = [&](const parallel::MeshGroup& g, const std::string& name,
-                         parallel::Traffic traffic = parallel::Traffic::bulk) {
-    return world.split_for(traffic, g.first, g.rank, name);
-  };
   MeshCommunicators c;
-  c.tp = along(tp, fmt::format("tp group of stage {}, dp {}", pp.rank, dp.rank));
-  c.dp = along(dp, fmt::format("dp group of stage {}, tp {}", pp.rank, tp.rank));
-  // Numbers on the host, and the edges that are split from it.
-  c.pp = along(pp, fmt::format("pp group of dp {}, tp {}", dp.rank, tp.rank), parallel::Traffic::none);
-  if (tied && pp.size > 1)
-    c.tied = world.split(groups.tied_peer ? pp.first : -1, pp.rank,
-                         fmt::format("tied embedding of dp {}, tp {}", dp.rank, tp.rank));
-  c.edges = make_edges(*c.pp, groups.ring);
+  c.tp = world.subgroup({.members = members_of(tp),
+                         .number = kTensor,
+                         .name = fmt::format("tp group of stage {}, dp {}", pp.rank, dp.rank)});
+  c.dp = world.subgroup({.members = members_of(dp),
+                         .number = kData,
+                         .name = fmt::format("dp group of stage {}, tp {}", pp.rank, tp.rank)});
+  // Numbers on the host, and the edges that are made from it.
+  c.pp = world.subgroup({.members = members_of(pp),
+                         .number = kPipe,
+                         .name = fmt::format("pp group of dp {}, tp {}", dp.rank, tp.rank),
+                         .traffic = parallel::Traffic::none});
+  if (groups.tied_peer)
+    c.tied = world.subgroup({.members = {pp.first, pp.first + (pp.size - 1) * pp.stride},
+                             .number = kTiedEmbedding,
+                             .name = fmt::format("tied embedding of dp {}, tp {}", dp.rank, tp.rank)});
+  c.edges = make_edges(*c.pp, groups.ring, kFirstEdge);
   return c;
 }
 

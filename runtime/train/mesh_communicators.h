@@ -16,7 +16,7 @@ struct Count {
   void add(const Count& other) { value += other.value; }
 };
 
-/// Split from the world. Each may have only one member.
+/// Subgroups of the world. Each may have only one member.
 struct MeshCommunicators {
   std::unique_ptr<parallel::Communicator> tp, dp, pp, tied;  ///< tied: first and last stage, or null
   PipelineEdges edges;
@@ -49,8 +49,8 @@ struct MeshCommunicators {
   }
 };
 
-/// The groups and edges of a rank's plan. tied: the model ties its embedding. Collective.
-MeshCommunicators split_mesh(const RankGroups& groups, parallel::Communicator& world, bool tied);
+/// The groups and edges of a rank's plan. Collective where the transport connects the members.
+MeshCommunicators make_mesh_communicators(const RankGroups& groups, parallel::Communicator& world);
 
 /// Gathers the times of all ranks to rank 0, in the order of world ranks; empty on other ranks. Gathers one
 /// axis at a time, so that no rank exchanges messages with all others. Collective.

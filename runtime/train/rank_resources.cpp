@@ -21,8 +21,8 @@ RankResources::RankResources(const JobSpec& job, Communicator& w, kernels::Backe
       mesh(job.mesh()),
       at(parallel::position_of(mesh, world.rank())),
       tables(model_tables(job)),
-      comms(split_mesh(rank_groups(mesh, job.parallelism.virtual_stages, tables.params.tied, at), world,
-                       tables.params.tied)),
+      comms(make_mesh_communicators(
+          rank_groups(mesh, job.parallelism.virtual_stages, tables.params.tied, at), world)),
       plan(make_rank_plan(job, device_of_rank(job, backend, *comms.dp), tables, at)),
       numerics(run_numerics(job, backend.is_host() ? DeviceKind::cpu : DeviceKind::cuda, backend.numerics())),
       stream(backend.create_stream()) {}

@@ -123,7 +123,7 @@ TEST_CASE("NCCL: collectives and splits") {
   EmulatedRanks ranks{.size = 3, .mode = order.mode, .seed = order.seed};
   ranks.run_nccl([&](Communicator& comm, kernels::Backend& backend) {
     check_collectives(comm, backend);
-    check_split(comm, backend, Matching::by_exchange);
+    check_subgroups(comm, backend, Matching::by_exchange);
   });
 }
 
@@ -132,7 +132,9 @@ TEST_CASE("NCCL: a ring in which every rank sends first") {
   EmulatedRanks ranks{.size = 3, .deadline_s = 20};
   ranks.run_nccl([&](Communicator& comm, kernels::Backend& backend) {
     std::unique_ptr<Communicator> edges[3];   // edge e joins ranks e and (e + 1) % 3
-    for (int e = 0; e < 3; e++) edges[e] = comm.split(comm.rank() == (e + 2) % 3 ? -1 : 0, (comm.rank() - e + 3) % 3, "edge");
+    for (int e = 0; e < 3; e++) 
+      edges[e] = group_by(
+          comm, 1 + e, "edge", [e](int r) { return r == (e + 2) % 3 ? -1 : 0; }, [e](int r) { return (r - e + 3) % 3; });
     const auto stream = backend.create_stream();
     Message out(backend, Transfer::send, 1, 1000), in(backend, Transfer::receive, 0, 1000);
     Communicator &next = *edges[comm.rank()], &before = *edges[(comm.rank() + 2) % 3];
@@ -149,13 +151,13 @@ TEST_CASE("NCCL: a peer that does not come, waited for on the host") {
   std::string messages[3], later;
   EmulatedRanks ranks{.size = 3, .deadline_s = 0.3};
   ranks.run_nccl([&](Communicator& comm, kernels::Backend& backend) {
-    const auto group = comm.split(comm.rank() == 1 ? -1 : 0, -comm.rank(), "dp group of stage 1");   // world ranks 2, 0
+    const auto group = group_by(comm, 1, "dp group of stage 1", [](int r) { return r == 1 ? -1 : 0; }, [](int r) { return -r; });   // world ranks 2, 0
     if (comm.rank() != 0) return parallel::barrier(comm);
     Message m(backend, Transfer::receive, 0, 1000);
     messages[0] = error_of(ErrorCode::kPeerLost, [&] { group->exchange_and_wait(m.span(), "reduce gradients"); });
     later = error_of(ErrorCode::kPeerLost, [&] { group->exchange(m.span()); });
     messages[1] = error_of(ErrorCode::kPeerLost, [&] { group->check(); });
-    messages[2] = error_of(ErrorCode::kPeerLost, [&] { group->split(0, 0, "part"); });
+    messages[2] = error_of(ErrorCode::kPeerLost, [&] { same_again(*group, 2, "part"); });
     parallel::barrier(comm);
   });
   for (const std::string& m : messages)
@@ -355,7 +357,7 @@ TEST_CASE("NCCL: a start that never ends") {
   };
   // The ranks end without a communicator.
   CHECK_NOTHROW(ranks.run([&](auto host, auto& backend) {
-    auto spare = host->split(host->rank(), 0, "alone");
+    auto spare = host->subgroup({.members = {host->rank()}, .number = 1, .name = "alone"});
     make(std::move(host), backend);
     return spare;
   }, [](Communicator&, kernels::Backend&) {}));
@@ -371,7 +373,7 @@ TEST_CASE("NCCL: an abort that hangs does not hang the rank") {
   EmulatedRanks ranks{.size = 2, .nccl = {.abort_hangs = true}, .may_leave_things = true};
   ranks.run([](auto host, auto& backend) { return parallel::make_nccl_communicator(std::move(host), backend, 0.3); },
             [&](Communicator& comm, kernels::Backend& backend) {
-              const auto part = comm.split(0, 0, "part");
+              const auto part = same_again(comm, 1, "part");
               if (comm.rank() == 1) return parallel::barrier(comm);
               kept = std::make_unique<Message>(backend, Transfer::receive, 1, 1000);
               message = error_of(ErrorCode::kPeerLost, [&] { part->exchange_and_wait(kept->span(), "receive"); });
@@ -401,7 +403,7 @@ TEST_CASE("NCCL: an abandoned exchange ends the communicator, so that its memory
 TEST_CASE("NCCL: pending tickets outlive their communicator") {
   EmulatedRanks ranks{.size = 2, .deadline_s = 20};
   ranks.run_nccl([&](Communicator& comm, kernels::Backend& backend) {
-    auto group = comm.split(0, 0, "short-lived");
+    auto group = same_again(comm, 1, "short-lived");
     Message m(backend, Transfer::receive, 1 - comm.rank(), 1000);
     Ticket never = group->exchange(m.span());
     group.reset();

@@ -91,16 +91,18 @@ TEST_CASE("NCCL: a group without traffic makes no communicator, an edge a small 
       [&](Communicator& world, kernels::Backend& backend) {
         require(emulated_gpu::nccl_communicators_made().empty(), "the world has made a communicator");
         parallel::barrier(world);
-        const auto pipe = world.split_for(Traffic::none, 0, world.rank(), "pipe");
+        const auto pipe = group_by(
+            world, 1, "pipe", [](int) { return 0; }, [](int r) { return r; }, Traffic::none);
         parallel::barrier(world);
         require(emulated_gpu::nccl_communicators_made().empty(), "the pipe has made a communicator");
         parallel::barrier(world);
-        const auto edge = pipe->split_for(Traffic::edge, world.rank() / 2, world.rank(), "edge");
+        const auto edge = group_by(
+            *pipe, 2, "edge", [](int r) { return r / 2; }, [](int r) { return r; }, Traffic::edge);
         parallel::barrier(world);
         require(emulated_gpu::nccl_communicators_made() == std::vector<int>(4, 4), "edges are not of 4 blocks");
         require(emulated_gpu::nccl_messages() == 8, "{} greetings between two pairs", emulated_gpu::nccl_messages());
         parallel::barrier(world);
-        const auto group = world.split(0, world.rank(), "group");
+        const auto group = same_again(world, 3, "group");
         parallel::barrier(world);
         require(emulated_gpu::nccl_communicators_made().size() == 8 && emulated_gpu::nccl_communicators_made().back() == 16,
                 "the group is not of 16 blocks");

@@ -25,7 +25,7 @@ TEST_CASE("staged: collectives and splits on a shared GPU") {
   EmulatedRanks ranks{.size = 3, .share_one_gpu = true, .mode = order.mode, .seed = order.seed};
   ranks.run_staged(50'000, [&](Communicator& comm, kernels::Backend& backend) {
     check_collectives(comm, backend);
-    check_split(comm, backend);
+    check_subgroups(comm, backend);
   });
 }
 

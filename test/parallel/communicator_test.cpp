@@ -59,7 +59,7 @@ TEST_CASE("splits, and two threads of each rank on two communicators") {
   Transport transport;
   const int size = GENERATE(1, 2, 3, 4, 8);
   CAPTURE(size, transport.staged);
-  transport.on_ranks(size, 60, [&](Communicator& comm) { check_split(comm, *transport.backend); });
+  transport.on_ranks(size, 60, [&](Communicator& comm) { check_subgroups(comm, *transport.backend); });
 }
 
 TEST_CASE("messages of one tag keep their order when tags cross") {
@@ -163,7 +163,8 @@ TEST_CASE("a wait past the deadline names communicator, operation and world rank
   std::vector<std::string> messages(4);
   transport.on_ranks(4, 0.05, [&](Communicator& comm) {
     // World ranks 3, 1, 0 as members 0, 1, 2.
-    const auto group = comm.split(comm.rank() == 2 ? -1 : 0, -comm.rank(), "dp group of stage 1");
+    const auto group =
+        group_by(comm, 1, "dp group of stage 1", [](int r) { return r == 2 ? -1 : 0; }, [](int r) { return -r; });
     if (comm.rank() != 0) return;
     int a = 0, b = 0;
     messages[0] = error_of(ErrorCode::kPeerLost, [&] {
@@ -174,11 +175,11 @@ TEST_CASE("a wait past the deadline names communicator, operation and world rank
       Ticket t = group->exchange(std::vector{receive(0, &a, 4), receive(1, &b, 4), receive(0, &b, 4, 2)});
       group->wait(t, "gather parameters");
     });
-    messages[2] = error_of(ErrorCode::kPeerLost, [&] { comm.split(0, 0, "tp group"); });
+    messages[2] = error_of(ErrorCode::kPeerLost, [&] { parallel::barrier(comm); });
   });
   CHECK(messages[0] == "dp group of stage 1: reduce gradients: rank 3 (world) did not arrive within 0.05 s");
   CHECK(messages[1] == "dp group of stage 1: gather parameters: ranks 1, 3 (world) did not arrive within 0.05 s");
-  CHECK(messages[2] == "world: create 'tp group': ranks 1, 2, 3 (world) did not arrive within 0.05 s");
+  CHECK(messages[2] == "world: barrier: rank 1 (world) did not arrive within 0.05 s");
 }
 
 TEST_CASE("a rank that fails ends the waits of the others at once, and their later ones") {
@@ -233,10 +234,29 @@ TEST_CASE("an abandoned ticket takes its transfers back") {
   });
 }
 
+TEST_CASE("a subgroup is made without its other members, and has messages of its own") {
+  Transport transport;
+  transport.on_ranks(4, 60, [&](Communicator& comm) {
+    const auto first = same_again(comm, 1, "first"), second = same_again(*first, 2, "second");
+    // Each rank sends in one order and receives in the other: the numbers alone tell the messages apart.
+    const int next = (comm.rank() + 1) % 4, before = (comm.rank() + 3) % 4;
+    int out[3] = {10, 11, 12}, in[3] = {};
+    Communicator* const groups[3] = {&comm, first.get(), second.get()};
+    std::vector<Ticket> sent;
+    for (int i = 0; i < 3; ++i) sent.push_back(groups[i]->exchange(std::vector{send(next, &out[i], 4)}));
+    for (int i = 2; i >= 0; --i) {
+      Ticket t = groups[i]->exchange(std::vector{receive(before, &in[i], 4)});
+      groups[i]->wait(t, "receive");
+      require(in[i] == out[i], "group {}: {} instead of {}", i, in[i], out[i]);
+    }
+    for (int i = 0; i < 3; ++i) groups[i]->wait(sent[size_t(i)], "send");
+  });
+}
+
 TEST_CASE("pending tickets outlive their communicator") {
   Transport transport;
   transport.on_ranks(2, 60, [&](Communicator& comm) {
-    auto group = comm.split(0, 0, "short-lived");
+    auto group = same_again(comm, 1, "short-lived");
     int value = -1;
     Ticket never = group->exchange(std::vector{receive(1 - comm.rank(), &value, 4)});
     group.reset();

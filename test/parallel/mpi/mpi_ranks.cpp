@@ -62,7 +62,7 @@ void run_checks(parallel::MpiWorld& mpi) {
     const auto comm = mpi.world(60, piece_bytes);
     check_collectives(*comm, *backend);
     for (uint64_t seed = 1; seed <= 20; seed++) check_random_messages(*comm, *backend, seed, 60);
-    check_split(*comm, *backend);
+    check_subgroups(*comm, *backend);
     if (piece_bytes > 1000) check_size_mismatch(*comm);
     check_background_progress(*comm);
   }
@@ -74,7 +74,7 @@ void run_staged_checks(parallel::MpiWorld& mpi) {
     const auto comm = parallel::make_staged_communicator(mpi.world(60), *backend, piece_bytes);
     check_collectives(*comm, *backend);
     for (uint64_t seed = 1; seed <= 20; seed++) check_random_messages(*comm, *backend, seed, 60);
-    check_split(*comm, *backend);
+    check_subgroups(*comm, *backend);
     check_background_progress(*comm);
   }
 }

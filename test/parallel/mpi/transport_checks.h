@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <random>
 #include <stdexcept>
 #include <string>
@@ -328,12 +329,31 @@ inline void check_random_messages(Communicator& comm, kernels::Backend& backend,
   }
 }
 
+/// The members of `comm` on the same line as this rank, ordered by `key_of`; null if `line_of` gives less than 0.
+inline std::unique_ptr<Communicator> group_by(Communicator& comm, int number, const std::string& name,
+                                              const std::function<int(int)>& line_of,
+                                              const std::function<int(int)>& key_of = [](int rank) { return rank; },
+                                              parallel::Traffic traffic = parallel::Traffic::bulk) {
+  if (line_of(comm.rank()) < 0) return nullptr;
+  std::vector<int> members;
+  for (int r = 0; r < comm.size(); ++r)
+    if (line_of(r) == line_of(comm.rank())) members.push_back(r);
+  std::sort(members.begin(), members.end(), [&](int a, int b) { return key_of(a) < key_of(b); });
+  return comm.subgroup({.members = members, .number = number, .name = name, .traffic = traffic});
+}
+
+/// All members of `comm`, as a group of its own.
+inline std::unique_ptr<Communicator> same_again(Communicator& comm, int number, const std::string& name) {
+  return group_by(comm, number, name, [](int) { return 0; });
+}
+
 /// Rows and columns of a grid of ranks (some ranks outside), ordered backwards, and one thread working on each at once.
-inline void check_split(Communicator& comm, kernels::Backend& backend, Matching matching = Matching::by_tag) {
+inline void check_subgroups(Communicator& comm, kernels::Backend& backend, Matching matching = Matching::by_tag) {
   const int rank = comm.rank(), size = comm.size();
-  const auto rows = comm.split(rank / 2, -rank, fmt::format("row {}", rank / 2));
-  const auto columns = comm.split(rank % 2, rank, fmt::format("column {}", rank % 2));
-  const auto few = comm.split(rank % 3 == 1 ? -1 : 0, 0, "few");
+  const auto rows =
+      group_by(comm, 1, fmt::format("row {}", rank / 2), [](int r) { return r / 2; }, [](int r) { return -r; });
+  const auto columns = group_by(comm, 2, fmt::format("column {}", rank % 2), [](int r) { return r % 2; });
+  const auto few = group_by(comm, parallel::kMostSubgroups, "few", [](int r) { return r % 3 == 1 ? -1 : 0; });
   require(rows->name() == fmt::format("row {}", rank / 2), "name is {}", rows->name());
   require((few == nullptr) == (rank % 3 == 1), "rank {}: membership of 'few'", rank);
   const int row_size = std::min(2, size - rank / 2 * 2);
@@ -343,7 +363,7 @@ inline void check_split(Communicator& comm, kernels::Backend& backend, Matching 
           columns->rank());
   for (int r = 0; r < columns->size(); r++)
     require(columns->world_rank(r) == comm.world_rank(2 * r + rank % 2), "column member {}", r);
-  const auto column_row = columns->split(columns->rank() / 2, 0, "part of a column");
+  const auto column_row = group_by(*columns, 3, "part of a column", [](int r) { return r / 2; });
   std::exception_ptr error;
   KeepDeviceMemory kept;
   std::vector<std::unique_ptr<kernels::Buffer>> kept_beside;

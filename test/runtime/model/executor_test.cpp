@@ -104,7 +104,8 @@ class RecordingEdge final : public parallel::Communicator {
     ticket.reset();
     log_.push_back(fmt::format("{} {} is waited for", name_, waited_++));
   }
-  std::unique_ptr<Communicator> split(int, int, const std::string&) override { return nullptr; }
+  std::unique_ptr<Communicator> subgroup(const parallel::Subgroup&) override { return nullptr; }
+  std::unique_ptr<Communicator> twin() override { return nullptr; }
   int world_rank(int r) const override { return r; }
   double deadline_s() const override { return 1; }
   void set_deadline(double) override {}

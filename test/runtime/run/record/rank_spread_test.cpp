@@ -218,7 +218,7 @@ TEST_CASE("rank 0 gets every rank's times in the order of the world, on every me
                                          {.tp = 2, .cp = 1, .dp = 4, .pp = 1}})
     on_rank_threads(mesh.world_size(), 60, [&](parallel::Communicator& world) {
       const MeshCommunicators comms =
-          split_mesh(rank_groups(mesh, 1, false, parallel::position_of(mesh, world.rank())), world, false);
+          make_mesh_communicators(rank_groups(mesh, 1, false, parallel::position_of(mesh, world.rank())), world);
       for (int again = 0; again < 3; ++again) {
         const auto all =
             gather_times(mesh, comms, {.step_s = double(world.rank()), .peak_bytes = 1e6 * again});
