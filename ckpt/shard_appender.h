@@ -1,8 +1,8 @@
 // ShardAppender: writes a shard from pieces of any size.
 //
 // It collects them in a few parts of whole pages, so that each write is large and a file system can hand it
-// to the disk as it lies there. One thread of its own writes the full parts, in order and one after the other,
-// while the caller fills the next ones.
+// to the disk as it lies there. One thread of its own writes the full parts, in order and one after the
+// other, while the caller fills the next ones.
 #pragma once
 #include <condition_variable>
 #include <cstdint>

@@ -120,6 +120,9 @@ class Communicator {
     Ticket ticket = exchange(transfers, &stream);
     wait(ticket, what, stream);
   }
+  /// Whether wait(ticket, what, stream) returns at once: the stream waits, not the host. Exchanges are then
+  /// made in the order in which they are started, which must be the same on all members.
+  virtual bool waits_on_device() const { return false; }
   /// Whether the transport can add by itself (reduce). It chooses the order of additions, which is the same
   /// in every run on one group of devices.
   virtual bool reduces() const { return false; }

@@ -1,8 +1,8 @@
 // ExactSum adds doubles without rounding. The order of the additions, and which rank makes them, does not
 // change the result: sums over a mesh have the same bits on every mesh.
 //
-// It is one integer in fixed point, wide enough for every finite double and for 2^77 of the largest. So it has
-// a fixed size and no pointers, and may be sent as its bytes between ranks of one machine type.
+// It is one integer in fixed point, wide enough for every finite double and for 2^77 of the largest. So it
+// has a fixed size and no pointers, and may be sent as its bytes between ranks of one machine type.
 // Source: the long accumulator of U. Kulisch, Computer Arithmetic and Validity, 2013, chapter 8.
 #pragma once
 #include <array>

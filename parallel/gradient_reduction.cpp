@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 
-#include "parallel/tree_sum.h"
 #include "runtime/base/error.h"
 
 namespace trainctl::parallel::sharding {
@@ -17,7 +16,17 @@ GradientReduction::GradientReduction(const ShardedMemory& memory, DpGroup& dp, C
       tied_peer_(tied_peer),
       backend_(backend),
       stream_(stream),
-      use_complete_(memory.layout.uses.size(), false) {}
+      sums_(backend.create_stream()),
+      summed_(backend.create_event()),
+      use_complete_(memory.layout.uses.size(), false) {
+  for (int g = 0; g < kGroups; ++g)
+    groups_[size_t(g)].buckets = gradient_buckets(memory.group(g), memory.layout.options.bucket_elements);
+  size_t buckets = 0;
+  for (const Progress& progress : groups_) buckets += progress.buckets.size();
+  queue_.reserve(buckets);
+  for (int slot = 0; slot < memory.layout.plan.ring.buckets; ++slot)
+    ring_.emplace_back(memory, slot, dp, backend, stream, *sums_);
+}
 
 void GradientReduction::merge_lane(int use, int lane) {
   int level = std::popcount(unsigned(lane));
@@ -33,80 +42,76 @@ void GradientReduction::reduce(int begin, int end) {
     ENSURE(!use_complete_[size_t(use)], "use {} was reduced before", use);
     use_complete_[size_t(use)] = true;
   }
-  launch_ready();
+  queue_ready();
+  go_on();
 }
 
-/// Starts the exchange of every bucket that is full, and of what is left of a group whose last gradient is
-/// here.
-void GradientReduction::launch_ready() {
+/// Appends every bucket whose gradients have become complete: in the same order on all ranks.
+void GradientReduction::queue_ready() {
   for (int g = 0; g < kGroups; ++g) {
     const GroupPlan& group = memory_.group(g);
     Progress& progress = groups_[size_t(g)];
     while (progress.ready < group.chunks.size() && use_complete_[size_t(group.chunks[progress.ready].use)])
       ++progress.ready;
-    if (progress.launched == progress.ready) continue;
-    const int64_t bucket = group.bucket_elements(memory_.layout.options.bucket_elements, dp_.size());
-    const bool full = group.elements(progress.launched, progress.ready) >= bucket;
-    if (!full && progress.ready < group.chunks.size()) continue;
-    launch(g, progress.launched, progress.ready);
-    progress.launched = progress.ready;
+    for (;
+         progress.queued < progress.buckets.size() && progress.buckets[progress.queued].end <= progress.ready;
+         ++progress.queued)
+      queue_.push_back({g, progress.buckets[progress.queued]});
   }
 }
 
-/// Packs chunks [begin, end) of group g and starts sending each to its owner, or adding it there.
-void GradientReduction::launch(int g, size_t begin, size_t end) {
+/// Goes on with the buckets under way, oldest first, and begins others while the ring has room. Never waits
+/// for a peer: that one may wait for this rank's next pipeline message.
+void GradientReduction::go_on() {
+  for (size_t i = 0; i < ring_.size(); ++i) ring_[(next_ + i) % ring_.size()].poll();
+  while (begun_ < queue_.size() && begin_next()) {
+  }
+}
+
+/// False if the ring is full.
+bool GradientReduction::begin_next() {
+  const auto& [g, bucket] = queue_[begun_];
+  if (dp_.size() == 1) {
+    copy_own(g, bucket);
+  } else {
+    BucketReduction& oldest = ring_[next_];
+    if (oldest.is_under_way()) return false;
+    next_ = (next_ + 1) % ring_.size();
+    oldest.begin(g, bucket);
+  }
+  ++begun_;
+  return true;
+}
+
+/// Alone, a group has sums apart from its gradients only because they are added over tp then.
+void GradientReduction::copy_own(int g, GradientBucket bucket) {
   if (!memory_.packs(g)) return;
-  pack(g, begin, end);
-  if (dp_.size() == 1) return;
-  const std::vector<Run> runs = runs_of(memory_.group(g), begin, end);
-  std::vector<Ticket>& pending = groups_[size_t(g)].pending;
-  if (adds_in_transport(g, memory_.layout.options, dp_.size())) {
-    std::vector<Reduction> sums;
-    for (int owner = 0; owner < dp_.size(); ++owner)
-      if (const Run run = runs[size_t(owner)]; run.count > 0)
-        sums.push_back({memory_.packed(g, run.begin), run.count, owner});
-    return pending.push_back(dp_.comm.reduce(sums, &stream_));
-  }
-  const std::vector<Transfer> transfers = transfers_to_owners(g, runs);
-  if (!transfers.empty()) pending.push_back(dp_.comm.exchange(transfers, &stream_));
-}
-
-void GradientReduction::pack(int g, size_t begin, size_t end) {
-  for (size_t i = begin; i < end; ++i) {
+  for (size_t i = bucket.begin; i < bucket.end; ++i) {
     const FlatChunk& c = memory_.group(g).chunks[i];
     const Box& box = c.where.global;
     backend_.copy(stream_, memory_.chunk_gradient(c),
-                  kernels::matrix(memory_.packed(g, c.offset), DType::f32, box.rows(), box.cols()));
+                  kernels::matrix(memory_.summed(g, c.offset), DType::f32, box.rows(), box.cols()));
   }
-}
-
-std::vector<Transfer> GradientReduction::transfers_to_owners(int g, const std::vector<Run>& runs) {
-  const Run mine = runs[size_t(dp_.rank())];
-  const int tag = dp_.take_tag();
-  std::vector<Transfer> transfers;
-  dp_.for_each_peer([&](int peer) {
-    const Run theirs = runs[size_t(peer)];
-    if (theirs.count > 0)
-      transfers.push_back(
-          {Transfer::send, peer, memory_.packed(g, theirs.begin), size_t(theirs.count) * 4, tag});
-    if (mine.count > 0)
-      transfers.push_back(
-          {Transfer::receive, peer, memory_.received(g, peer, mine.begin), size_t(mine.count) * 4, tag});
-  });
-  return transfers;
 }
 
 void GradientReduction::finish() {
   const auto missing = std::find(use_complete_.begin(), use_complete_.end(), false);
   ENSURE(missing == use_complete_.end(), "use {} was not reduced", missing - use_complete_.begin());
-  for (int g = 0; g < kGroups; ++g) {
-    Progress& progress = groups_[size_t(g)];
-    ENSURE(progress.launched == memory_.group(g).chunks.size(), "group {}: {} of {} chunks were reduced", g,
-           progress.launched, memory_.group(g).chunks.size());
-    for (Ticket& ticket : progress.pending) dp_.comm.wait(ticket, "reduce gradients", stream_);
-    progress = {};
-    if (memory_.adds_received(g) && memory_.own(g) > 0) sum_own(g);
+  // All ranks finish their oldest bucket first, so that no two wait for each other.
+  while (begun_ < queue_.size()) {
+    ring_[next_].finish();
+    go_on();
   }
+  for (size_t i = 0; i < ring_.size(); ++i) ring_[(next_ + i) % ring_.size()].finish();
+  sums_->record(*summed_);
+  stream_.wait(*summed_);
+  for (Progress& progress : groups_) {
+    ENSURE(progress.queued == progress.buckets.size(), "{} of {} buckets were reduced", progress.queued,
+           progress.buckets.size());
+    progress.ready = progress.queued = 0;
+  }
+  queue_.clear();
+  begun_ = 0;
   std::fill(use_complete_.begin(), use_complete_.end(), false);
   finish_partial();
   finish_tied();
@@ -114,27 +119,19 @@ void GradientReduction::finish() {
   if (layout.options.zero_stage > 0 || dp_.size() == 1) return;
   for (int g = 0; g < kGroups; ++g)
     if (!memory_.group(g).chunks.empty() && owns_state(layout.plan, g))
-      gather_flat(g, memory_.packed(g, 0), DType::f32);
-}
-
-void GradientReduction::sum_own(int g) {
-  const int64_t begin = memory_.own_begin(g);
-  std::vector<float*> inputs;
-  for (int r = 0; r < dp_.size(); ++r)
-    inputs.push_back(r == dp_.rank() ? memory_.packed(g, begin) : memory_.received(g, r, begin));
-  tree_sum_of_any(backend_, stream_, inputs, memory_.packed(g, begin), memory_.own(g));
+      gather_flat(g, memory_.summed(g, 0), DType::f32);
 }
 
 void GradientReduction::finish_partial() {
   constexpr int g = replicated_partial;
   if (tp_.size() == 1 || memory_.group(g).chunks.empty() || memory_.own(g) == 0) return;
-  all_reduce(tp_, backend_, stream_, memory_.packed(g, memory_.own_begin(g)), memory_.tp_scratch(),
+  all_reduce(tp_, backend_, stream_, memory_.summed(g, memory_.own_begin(g)), memory_.tp_scratch(),
              DType::f32, memory_.own(g));
 }
 
 /// Own run of a tied group's summed gradient (a tied use is cut by rows, so it is contiguous in its place).
 float* GradientReduction::tied_run(int g) const {
-  if (memory_.packs(g)) return memory_.packed(g, memory_.own_begin(g));
+  if (memory_.packs(g)) return memory_.summed(g, memory_.own_begin(g));
   return memory_.chunk_gradient(memory_.group(g).chunks.front()).as<float>();
 }
 

@@ -2,9 +2,12 @@
 // goes on; then over tp and over the two uses of a tied embedding.
 #pragma once
 #include <array>
+#include <deque>
+#include <memory>
 #include <vector>
 
-#include "parallel/sharded_exchange.h"
+#include "parallel/bucket_reduction.h"
+#include "parallel/dp_group.h"
 #include "parallel/sharded_memory.h"
 
 namespace trainctl::parallel::sharding {
@@ -21,21 +24,24 @@ class GradientReduction {
   void finish();
 
  private:
-  void launch_ready();
-  void launch(int g, size_t begin, size_t end);
-  void pack(int g, size_t begin, size_t end);
-  std::vector<Transfer> transfers_to_owners(int g, const std::vector<Run>& runs);
-  void sum_own(int g);
+  void queue_ready();
+  void go_on();
+  bool begin_next();
+  void copy_own(int g, GradientBucket bucket);
   void finish_partial();
   void finish_tied();
   float* tied_run(int g) const;
   void gather_flat(int g, void* flat, DType dtype);
 
-  /// How far a group's exchanges are.
+  /// How far a group's reduction is.
   struct Progress {
-    size_t ready = 0;     // chunks whose gradient is complete (a prefix)
-    size_t launched = 0;  // chunks whose exchange has started
-    std::vector<Ticket> pending;
+    std::vector<GradientBucket> buckets;
+    size_t ready = 0;   // chunks whose gradient is complete (a prefix)
+    size_t queued = 0;  // buckets
+  };
+  struct Queued {
+    int group = 0;
+    GradientBucket bucket;
   };
   const ShardedMemory& memory_;
   DpGroup& dp_;
@@ -43,7 +49,13 @@ class GradientReduction {
   Communicator* const tied_peer_;
   kernels::Backend& backend_;
   kernels::Stream& stream_;
+  const std::unique_ptr<kernels::Stream> sums_;  // the additions, beside the backward pass
+  const std::unique_ptr<kernels::Event> summed_;
   std::array<Progress, kGroups> groups_;
+  std::vector<Queued> queue_;         // of this step
+  size_t begun_ = 0;                  // of the queue
+  std::deque<BucketReduction> ring_;  // under way, or free
+  size_t next_ = 0;                   // of the ring: the next to begin, and the oldest under way
   std::vector<bool> use_complete_;
 };
 

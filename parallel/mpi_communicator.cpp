@@ -1,6 +1,7 @@
 // Ranks as processes under MPI, used as little as possible: MPI_Isend, MPI_Irecv and MPI_Testsome on one duplicate of
 // MPI_COMM_WORLD. MPI never blocks here, so every wait has a deadline and yields the core:
-//  - A communicator is a list of world ranks and a number; the number is the upper part of the MPI tag. So a subgroup is
+//  - A communicator is a list of world ranks and a number; the number is the upper part of the MPI tag. So a
+// subgroup is
 //    made without messages. Destroying frees nothing and waits for no peer.
 //  - All MPI calls of a process are made under one mutex (MPI_THREAD_SERIALIZED).
 //  - A waiting rank polls, yields, then sleeps for longer and longer. Ranks share cores, and a rank that
@@ -31,7 +32,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// MPI tag = message space << kTagBits | tag. 2^23 is the least upper bound of tags among OpenMPI's message layers.
+/// MPI tag = message space << kTagBits | tag. 2^23 is the least upper bound of tags among OpenMPI's message
+/// layers.
 constexpr int kTagBits = 11;
 constexpr int kMessageSpaces = 1 << (23 - kTagBits);
 static_assert(kInternalTag < (1 << kTagBits) - 1);

@@ -81,6 +81,7 @@ class NcclCommunicator final : public Communicator {
     return ticket;
   }
 
+  bool waits_on_device() const override { return true; }
   bool reduces() const override { return true; }
   Ticket reduce(std::span<const Reduction> reductions, kernels::Stream* after) override {
     for (const Reduction& r : reductions)

@@ -29,6 +29,7 @@ class Rehearsable final : public Communicator {
   void exchange_and_wait(std::span<const Transfer> transfers, const char* what, kernels::Stream& stream) override {
     if (!rehearsing_) real_->exchange_and_wait(transfers, what, stream);
   }
+  bool waits_on_device() const override { return real_->waits_on_device(); }
   bool reduces() const override { return real_->reduces(); }
   Ticket reduce(std::span<const Reduction> reductions, kernels::Stream* after) override {
     return rehearsing_ ? Ticket() : real_->reduce(reductions, after);

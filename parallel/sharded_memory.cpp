@@ -16,6 +16,7 @@ ShardedMemory::ShardedMemory(Layout l, kernels::Backend& backend) : layout(std::
   weights_ = backend.allocate(layout.plan.weight_bytes);
   gradients_ = backend.allocate(size_t(layout.plan.gradient_elements * layout.plan.levels) * 4);
   for (int g = 0; g < kGroups; ++g) allocate_group(g, backend);
+  if (layout.plan.ring.bytes() > 0) ring_ = backend.allocate(layout.plan.ring.bytes());
   build_state_chunks();
 }
 
@@ -27,9 +28,7 @@ void ShardedMemory::allocate_group(int g, kernels::Backend& backend) {
   };
   for (auto* moment : {&memory.master, &memory.first_moment, &memory.second_moment})
     take(*moment, bytes.moment);
-  take(memory.packed, bytes.packed);
-  take(memory.received, bytes.received);
-  take(memory.params, bytes.params);
+  take(memory.summed, bytes.summed);
   take(tp_scratch_, bytes.partial);
   take(tied_received_, bytes.tied);
 }
@@ -54,17 +53,6 @@ Matrix ShardedMemory::gradient(int use, int level) const {
 Matrix ShardedMemory::chunk_gradient(const FlatChunk& c) const { return chunk_in(gradient(c.use, 0), c); }
 Matrix ShardedMemory::chunk_weight(const FlatChunk& c) const { return chunk_in(weight(c.use), c); }
 
-Matrix ShardedMemory::flat_param(int g, const FlatChunk& c) const {
-  const DType dtype = group(g).dtype;
-  return kernels::matrix(flat_params(g) + c.offset * int64_t(size_of(dtype)), dtype, c.where.global.rows(),
-                         c.where.global.cols());
-}
-
-float* ShardedMemory::received(int g, int peer, int64_t offset) const {
-  const int slot = peer < layout.dp_rank ? peer : peer - 1;
-  return static_cast<float*>(groups_[size_t(g)].received->data()) + own(g) * slot + (offset - own_begin(g));
-}
-
 void ShardedMemory::build_state_chunks() {
   for (const auto& [g, c, saved_here] : layout.owned_chunks()) {
     const GroupMemory& memory = groups_[size_t(g)];
@@ -74,7 +62,7 @@ void ShardedMemory::build_state_chunks() {
     s.first_moment = static_cast<float*>(memory.first_moment->data()) + at;
     s.second_moment = static_cast<float*>(memory.second_moment->data()) + at;
     if (packs(g)) {
-      s.gradient = packed(g, c.offset);
+      s.gradient = summed(g, c.offset);
       s.gradient_stride = s.box.cols();
     } else {
       s.gradient = chunk_gradient(c).as<float>();
@@ -84,7 +72,7 @@ void ShardedMemory::build_state_chunks() {
     state_chunks_.push_back(s);
     kernels::AdamWBox box{s.master, s.first_moment, s.second_moment, s.gradient, s.gradient_stride};
     box.weight_decay = layout.uses[size_t(c.use)].weight_decay;
-    box.param = memory.params ? flat_param(g, c) : chunk_weight(c);
+    box.param = chunk_weight(c);
     boxes_.push_back(box);
   }
 }

@@ -21,25 +21,24 @@ class ShardedMemory {
   const GroupPlan& group(int g) const { return layout.plan.groups[size_t(g)]; }
   int64_t own(int g) const { return group(g).own(layout.dp_rank); }
   int64_t own_begin(int g) const { return group(g).owner_begin[size_t(layout.dp_rank)]; }
-  /// Whether gradients, or compute copies, of the group are kept in flat order, too.
+  /// Whether the group's sums have memory of their own.
   bool packs(int g) const { return packs_gradients(g, layout.dp); }
-  bool has_flat_params(int g) const { return groups_[size_t(g)].params != nullptr; }
 
   kernels::Matrix weight(int use) const;
   kernels::Matrix gradient(int use, int level) const;  ///< level: of the tree over a rank's lanes
   /// A chunk in its use's gradient of level 0, and in its use's compute copy.
   kernels::Matrix chunk_gradient(const FlatChunk& c) const;
   kernels::Matrix chunk_weight(const FlatChunk& c) const;
-  /// The chunk's compute copy in flat order.
-  kernels::Matrix flat_param(int g, const FlatChunk& c) const;
-  char* flat_params(int g) const { return static_cast<char*>(groups_[size_t(g)].params->data()); }
-  /// Gradients in flat order from element `offset` of the group on.
-  float* packed(int g, int64_t offset) const {
-    return static_cast<float*>(groups_[size_t(g)].packed->data()) + offset;
+  /// Sums of gradients in flat order from element `offset` of the group on, which must be owned (ZeRO-0:
+  /// any).
+  float* summed(int g, int64_t offset) const {
+    return static_cast<float*>(groups_[size_t(g)].summed->data()) + offset - layout.state_begin(g);
   }
-  /// What dp rank `peer` contributes to own gradients, from element `offset` of the group on.
-  float* received(int g, int peer, int64_t offset) const;
-  bool adds_received(int g) const { return groups_[size_t(g)].received != nullptr; }
+  /// The buffers of bucket `i` of those under way.
+  float* ring_bucket(int i) const {
+    return static_cast<float*>(ring_->data()) + i * (layout.plan.ring.elements + layout.plan.ring.received);
+  }
+  float* ring_received(int i) const { return ring_bucket(i) + layout.plan.ring.elements; }
   float* tied_received() const { return static_cast<float*>(tied_received_->data()); }
   void* tp_scratch() const { return tp_scratch_->data(); }
 
@@ -53,11 +52,9 @@ class ShardedMemory {
 
   struct GroupMemory {
     std::unique_ptr<kernels::Buffer> master, first_moment, second_moment;  // own run (ZeRO-0: all), f32
-    std::unique_ptr<kernels::Buffer> packed;    // gradients in flat order, f32 [size]
-    std::unique_ptr<kernels::Buffer> received;  // [dp - 1][own], where own gradients are added here
-    std::unique_ptr<kernels::Buffer> params;    // compute copies in flat order
+    std::unique_ptr<kernels::Buffer> summed;  // own gradients in flat order (ZeRO-0: all), f32
   };
-  std::unique_ptr<kernels::Buffer> weights_, gradients_;
+  std::unique_ptr<kernels::Buffer> weights_, gradients_, ring_;
   std::array<GroupMemory, kGroups> groups_;
   std::unique_ptr<kernels::Buffer> tied_received_, tp_scratch_;
   std::vector<ShardedParams::StateChunk> state_chunks_;

@@ -83,7 +83,10 @@ void ShardedParams::merge_lane(int begin, int end, int lane) {
   for (int use = begin; use < end; ++use) impl_->reduction.merge_lane(use, lane);
 }
 
-void ShardedParams::reduce(int begin, int end) { impl_->reduction.reduce(begin, end); }
+void ShardedParams::reduce(int begin, int end) {
+  ENSURE(impl_->gathers.all_awaited(), "gradients are reduced through the ring that parameters still need");
+  impl_->reduction.reduce(begin, end);
+}
 
 void ShardedParams::finish_reduction() {
   impl_->reduction.finish();

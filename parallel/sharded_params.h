@@ -5,17 +5,18 @@
 //   backward      gradients accumulate per lane
 //   merge_lane    finished lanes are added pairwise (a binary counter), so that a rank's lanes form a subtree of
 //                 the run's tree over all lanes
-//   reduce        the gradients of a layer are complete: its chunks are packed and sent to their owners in
-//                 buckets, during the backward pass
-//   sum           owners add the sums of the dp ranks as the upper part of the same tree; replicas under
-//                 sequence parallelism are added over tp; the two uses of a tied embedding are added
+//   reduce        the gradients of a layer are complete: its chunks go in buckets through a ring of buffers
+//                 of fixed size and are added over the dp ranks by recursive halving, during the backward
+//                 pass: the upper part of the same tree; the owners keep the sums
+//   sum           the last buckets are waited for; replicas under sequence parallelism are added over tp; the
+//                 two uses of a tied embedding are added
 //   step          AdamW on the rank's own chunks
-//   gather        the owners send the new compute copies to all ranks in buckets, during the next forward pass,
-//                 which waits for those of a layer directly before it uses them
+//   gather        the owners send the new compute copies to all ranks in buckets through the same ring,
+//                 during the next forward pass, which waits for those of a layer directly before it uses them
 //
-// Flat order: the chunks of a group are sorted by owner, each owner's last layer first (the order in which
-// gradients become ready), each chunk contiguous. Neighbouring chunks have different owners, so that every
-// bucket is exchanged by all ranks at once.
+// Flat order, of the sums and the optimizer state: the chunks of a group are sorted by owner, each owner's
+// last layer first (the order in which gradients become ready), each chunk contiguous. Neighbouring chunks
+// have different owners, so that most buckets are exchanged by all ranks at once.
 // Source: ZeRO, arXiv:1910.02054; lanes: balanced-tree summation at every width.
 #pragma once
 #include <array>
@@ -45,7 +46,7 @@ struct ParamUse {
 struct ShardingOptions {
   int zero_stage = 1;
   int lanes_per_rank = 1;         ///< power of two
-  int64_t bucket_elements = 1 << 20;
+  int64_t bucket_elements = 1 << 20;   ///< of a bucket; a larger chunk makes a larger one
   int tp = 1, tp_rank = 0;
   /// The dp group adds by itself if it can (Communicator::reduces), in its own order.
   bool fast_reduction = false;
@@ -90,8 +91,9 @@ class ShardedParams {
   /// Call it when lane `lane` (0..lanes_per_rank-1, in order) has its whole gradient of uses [begin, end).
   /// Adds the gradient to those of the earlier lanes.
   void merge_lane(int begin, int end, int lane);
-  /// Call it when all lanes of uses [begin, end) are merged: once per step for every use, last uses first.
-  /// Starts the dp reduction of every full bucket.
+  /// Call it when all lanes of uses [begin, end) are merged: once per step for every use, last uses first,
+  /// and when all uses are awaited. Begins the dp reduction of every full bucket for which the ring has room;
+  /// does not wait for peers.
   void reduce(int begin, int end);
   /// Waits for the reductions of all uses; afterwards own chunks hold the sum over all lanes.
   void finish_reduction();
@@ -101,8 +103,8 @@ class ShardedParams {
   void add_gradient_squares(ExactSum& squares);
   /// AdamW on the chunks whose state is on this rank. Call it after finish_reduction.
   void step(const kernels::AdamWStep& step);
-  /// Starts to send the compute copies of uses [begin, end) to all ranks, in buckets. Call it once for every
-  /// use after a step, first uses first.
+  /// Starts to send the compute copies of uses [begin, end) to all ranks, in buckets, as far as the ring has
+  /// room; await() goes on with them. Call it once for every use after a step, first uses first.
   void gather(int begin, int end);
   /// Computes the compute copies from the master weights and starts to send them to all ranks. Call it after
   /// initialisation or load.

@@ -1,11 +1,13 @@
 #include "parallel/sharding_plan.h"
 
+#include <algorithm>
 #include <bit>
 #include <numeric>
 #include <set>
 #include <utility>
 
 #include "parallel/communicator.h"
+#include "parallel/gradient_buckets.h"
 #include "runtime/base/error.h"
 
 namespace trainctl::parallel {
@@ -21,6 +23,23 @@ Group group_of_use(const ParamUse& use) {
   if (use.tie == ParamUse::tied_second) return tied_head;
   if (use.layout.cut == Cut::none) return use.partial_over_tp ? replicated_partial : replicated;
   return use.dtype == DType::f32 && use.layout.cols == 1 ? cut_vectors : cut_matrices;
+}
+
+/// Of a rank's peer in round 0 it receives the most: all that ranks with its lowest bit own.
+BucketRing bucket_ring(const Plan& plan, const ShardingOptions& options, int dp) {
+  BucketRing ring;
+  for (int g = 0; g < kGroups; ++g) {
+    const GroupPlan& group = plan.groups[size_t(g)];
+    for (const GradientBucket& bucket : gradient_buckets(group, options.bucket_elements)) {
+      int64_t owned[2] = {};
+      for (size_t i = bucket.begin; i < bucket.end; ++i)
+        owned[group.chunks[i].owner % 2] += group.chunks[i].where.global.count();
+      ring.buckets = std::min(ring.buckets + 1, BucketRing::kBuckets);
+      ring.elements = std::max(ring.elements, owned[0] + owned[1]);
+      if (!adds_in_transport(g, options, dp)) ring.received = std::max({ring.received, owned[0], owned[1]});
+    }
+  }
+  return ring;
 }
 
 }  // namespace
@@ -76,6 +95,7 @@ Plan make_plan(const std::vector<ParamUse>& uses, const std::vector<std::vector<
       group.chunks[i].offset = std::exchange(next[size_t(owners[i])], next[size_t(owners[i])] + sizes[i]);
     }
   }
+  if (dp > 1) plan.ring = bucket_ring(plan, options, dp);
   return plan;
 }
 
@@ -89,16 +109,19 @@ GroupBytes group_bytes(const Plan& plan, int g, const ShardingOptions& options, 
   const GroupPlan& group = plan.groups[size_t(g)];
   GroupBytes bytes;
   if (group.chunks.empty()) return bytes;
-  const bool whole = options.zero_stage == 0, alone = share.dp == 1;
+  const bool whole = options.zero_stage == 0;
   const size_t size = size_t(group.size()), own = size_t(share.own);
   if (owns_state(plan, g)) bytes.moment = 4 * (whole ? size : own);
-  if (packs_gradients(g, share.dp)) bytes.packed = 4 * size;
-  if (!alone && !adds_in_transport(g, options, share.dp)) bytes.received = 4 * own * size_t(share.dp - 1);
-  if (!alone && !whole && owns_state(plan, g)) bytes.params = size * size_of(group.dtype);
+  if (packs_gradients(g, share.dp)) bytes.summed = 4 * (whole ? size : own);
   if (g == replicated_partial && options.tp > 1)
     bytes.partial = all_reduce_scratch_bytes(options.tp, DType::f32, whole ? group.size() : share.largest);
   if (g >= tied_embedding && share.has_tied_peer) bytes.tied = 4 * own;
   return bytes;
+}
+
+bool gathers_params(const Layout& layout, int g) {
+  return layout.dp > 1 && layout.options.zero_stage > 0 && owns_state(layout.plan, g) &&
+         !layout.plan.groups[size_t(g)].chunks.empty();
 }
 
 bool owns_state(const Plan& plan, int g) {
@@ -138,7 +161,7 @@ struct Common {
 
 ShardingBytes bytes_of(const Common& c, const Share& share) {
   const Plan& plan = c.plan;
-  ShardingBytes bytes{plan.weight_bytes, size_t(plan.gradient_elements * plan.levels) * 4, 0, 0};
+  ShardingBytes bytes{plan.weight_bytes, size_t(plan.gradient_elements * plan.levels) * 4, 0, plan.ring.bytes()};
   for (int g = 0; g < kGroups; ++g) {
     const GroupShare of_group{.dp = c.dp,
                               .own = share.elements[size_t(g)],
@@ -146,7 +169,7 @@ ShardingBytes bytes_of(const Common& c, const Share& share) {
                               .has_tied_peer = c.has_tied_peer};
     const GroupBytes group = group_bytes(plan, g, c.options, of_group);
     bytes.optimizer += 3 * group.moment;
-    bytes.communication += group.packed + group.received + group.params + group.partial + group.tied;
+    bytes.communication += group.summed + group.partial + group.tied;
     if (owns_state(plan, g))
       bytes.state_boxes +=
           c.options.zero_stage == 0 ? int64_t(plan.groups[size_t(g)].chunks.size()) : share.chunks[size_t(g)];

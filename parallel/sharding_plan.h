@@ -39,23 +39,21 @@ struct GroupPlan {
   DType dtype = DType::f32;
   int64_t size() const { return owner_begin.empty() ? 0 : owner_begin.back(); }
   int64_t own(int r) const { return owner_begin[size_t(r) + 1] - owner_begin[size_t(r)]; }
-  int64_t elements(size_t begin, size_t end) const {   // of chunks [begin, end) of the list
-    int64_t sum = 0;
-    for (size_t i = begin; i < end; ++i) sum += chunks[i].where.global.count();
-    return sum;
-  }
-  /// The minimum size, in elements, of a range of chunks for an exchange: `wanted` (from the spec), but at
-  /// least so many that every rank owns some of them.
-  int64_t bucket_elements(int64_t wanted, int dp) const {
-    int64_t largest = 0;
-    for (const FlatChunk& c : chunks) largest = std::max(largest, c.where.global.count());
-    return std::max(wanted, largest * dp);
-  }
   int64_t largest_share() const {
     int64_t most = 0;
     for (size_t r = 0; r + 1 < owner_begin.size(); ++r) most = std::max(most, own(int(r)));
     return most;
   }
+};
+
+/// The buffers through which buckets go: of gradients while they are reduced, later of compute copies while
+/// they are gathered. A bucket of gradients needs one for the sums and one for what comes from a peer.
+struct BucketRing {
+  static constexpr int kBuckets = 2;   ///< under way at one time
+  int buckets = 0;
+  int64_t elements = 0;                ///< of the largest bucket
+  int64_t received = 0;                ///< the most that a rank receives of a bucket in one message
+  size_t bytes() const { return size_t(buckets) * size_t(elements + received) * 4; }
 };
 
 /// The layout of one rank.
@@ -65,6 +63,7 @@ struct Plan {
   size_t weight_bytes = 0;
   int64_t gradient_elements = 0;
   int levels = 1;
+  BucketRing ring;
 };
 
 /// Whether a use has no compute copy of its own: a tied head on the rank that holds the embedding.
@@ -81,9 +80,7 @@ struct GroupShare {
 /// The memory of a group on one rank, in bytes; 0: none.
 struct GroupBytes {
   size_t moment = 0;     ///< each of master weights, first and second moment
-  size_t packed = 0;     ///< gradients in flat order
-  size_t received = 0;   ///< what the other dp ranks contribute to own gradients
-  size_t params = 0;     ///< compute copies in flat order
+  size_t summed = 0;     ///< own gradients, summed over dp, in flat order (ZeRO-0: everyone's)
   size_t partial = 0;    ///< to add over tp
   size_t tied = 0;       ///< the other use's gradients
 };
@@ -129,8 +126,11 @@ std::vector<RankClass> rank_classes(const std::vector<ParamUse>& uses, const std
 /// replicate: the replicas must stay equal, and the dp groups of these ranks may add in different orders.
 bool adds_in_transport(int group, const ShardingOptions& options, int dp);
 
-/// Gradients of a group are packed in flat order unless they can be used where they stand.
+/// The sums of a group's gradients have memory of their own unless they can be used in the gradients' place.
 bool packs_gradients(int group, int dp);
+
+/// Whether the group's compute copies must be brought from their owners after a step.
+bool gathers_params(const Layout& layout, int group);
 
 /// Whether a group's optimizer state is here: a tied head's is with the embedding when both are here.
 bool owns_state(const Plan& plan, int group);

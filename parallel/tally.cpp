@@ -110,6 +110,7 @@ class CountingCommunicator final : public Communicator {
     count_.add(rank(), transfers);
     real_->exchange_and_wait(transfers, what, stream);
   }
+  bool waits_on_device() const override { return real_->waits_on_device(); }
   bool reduces() const override { return real_->reduces(); }
   Ticket reduce(std::span<const Reduction> reductions, kernels::Stream* after) override {
     count_.add(rank(), reductions);

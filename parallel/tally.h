@@ -61,8 +61,8 @@ using GroupOfName = TrafficGroup (*)(const std::string& name);
 std::unique_ptr<Communicator> make_counting_communicator(std::unique_ptr<Communicator> real,
                                                          GroupOfName group_of, TrafficTally& tally);
 
-/// The tally twin for rank `rank` of `size`. `adds`: Communicator::reduces. Its subgroups count as `group`, too;
-/// their world ranks are not known.
+/// The tally twin for rank `rank` of `size`. `adds`: Communicator::reduces. Its subgroups count as `group`,
+/// too; their world ranks are not known.
 std::unique_ptr<Communicator> make_tally_communicator(TrafficGroup group, int rank, int size,
                                                       TrafficTally& tally, bool adds = false);
 

@@ -86,8 +86,8 @@ inline std::chrono::steady_clock::time_point deadline_from_now(double deadline_s
                                                 std::chrono::duration<double>(std::min(deadline_s, 1e8)));
 }
 
-/// The numbers that tell a world's messages apart in a transport of host memory: a number for each group, and one
-/// for its twin.
+/// The numbers that tell a world's messages apart in a transport of host memory: a number for each group, and
+/// one for its twin.
 inline int message_space(int group_number) { return 2 * group_number; }
 inline int twin_of(int message_space) { return message_space + 1; }
 

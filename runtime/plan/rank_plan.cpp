@@ -71,12 +71,11 @@ std::vector<MemoryRegion> memory_regions(const parallel::sharding::Layout& param
     const std::string of = std::string(" of ") + name_of(Group(g));
     for (const char* state : {"master weights", "first moments", "second moments"})
       add(state + of, bytes.moment);
-    add("gradients in flat order" + of, bytes.packed);
-    add("gradients received" + of, bytes.received);
-    add("weights in flat order" + of, bytes.params);
+    add("own gradients" + of, bytes.summed);
     add("sums over the tensor group" + of, bytes.partial);
     add("gradients of the other use" + of, bytes.tied);
   }
+  add("buckets under way", params.plan.ring.bytes());
   add("activations", m.stage.activations);
   add("one micro-batch at a time", m.stage.shared);
   add("sums of tensor parallelism", m.stage.tensor_sums);

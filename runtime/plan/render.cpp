@@ -43,9 +43,6 @@ struct Term {
 std::vector<Term> terms_of(const PlanReport& r, const RankMemory& m) {
   const bool gpu = r.plan.device == DeviceKind::cuda;
   const int levels = std::bit_width(unsigned(r.job.parallelism.lanes / r.job.parallelism.data));
-  // The exact sum of gradients wants every rank's contribution at once: that is most of this term on a wide
-  // mesh.
-  const bool exact = gpu && r.job.parallelism.data > 1 && !nccl_adds_gradients(r.job, r.plan.device);
   std::vector<Term> terms = {
       {r.job.compute == DType::bf16 ? "weights (bf16 compute copy)" : "weights (f32 compute copy)", "weights",
        m.sharding.weights},
@@ -54,8 +51,7 @@ std::vector<Term> terms_of(const PlanReport& r, const RankMemory& m) {
       {"optimizer (master, two moments)", "optimizer", m.sharding.optimizer},
       {"activations in flight", "activations", m.stage.activations},
       {"scratch", "scratch", m.stage.scratch()},
-      {exact ? "communication (for exact sums)" : "communication", "communication",
-       m.sharding.communication},
+      {"communication", "communication", m.sharding.communication},
       {gpu ? "tokens" : "data read ahead", "data", m.data},
       {"workspace of products and kernels", "workspace", m.workspace},
       {"NCCL (estimate)", "nccl_estimate", m.nccl},
@@ -225,14 +221,6 @@ std::vector<std::string> plan_notes(const PlanReport& r) {
                     "micro-batches or fewer stages "
                     "are needed",
                     100 * (1 - r.plan.bubble_fraction)));
-  const RankMemory& m = r.plan.worst();
-  if (r.device.kind == DeviceKind::cuda && r.job.parallelism.data > 1 &&
-      !nccl_adds_gradients(r.job, r.plan.device))
-    notes.push_back(
-        fmt::format("communication takes {:.1f} times the gradients, because their sum is exact and the same "
-                    "at every width; "
-                    "parallelism.reduction=fast takes less and gives that up",
-                    double(m.sharding.communication) / double(std::max<size_t>(1, m.sharding.gradients))));
   return notes;
 }
 

@@ -33,8 +33,8 @@ struct SaveForecast {
 };
 
 /// How often the run will copy its state into the memory of its nodes or of their partners, and how long that
-/// takes (runtime/train/save/save_forecast.h). Training goes on meanwhile, so that it costs nothing as long as
-/// `seconds` fits between two copies.
+/// takes (runtime/train/save/save_forecast.h). Training goes on meanwhile, so that it costs nothing as long
+/// as `seconds` fits between two copies.
 struct CopyForecast {
   int64_t steps = 0;  ///< from one copy to the next; 0: with each save to the folder only
   double interval_s = 0;

@@ -73,11 +73,14 @@ StepTally tally_step(const JobSpec& job, const DeviceModel& device, const ModelT
   Executor executor(std::move(plan.program), model, params, mesh.edges,
                     {[](const parallel::Action&) {}, [] { return 0.0; }, step});
   params.publish();
+  params.await(params.use_count());
   tally.work.ops.clear();
   tally.traffic.clear();
   std::vector<double> losses(size_t(job.micro_batches_per_rank()));
   ExecutorTimes times;
   executor.run(micro_batches(job), losses.data(), times);
+  // What the next step would do with this one's parameters.
+  params.await(params.use_count());
   return tally;
 }
 

@@ -31,15 +31,18 @@ struct MeshCommunicators {
   void check() const;
   /// Seconds that this rank has waited for peers so far.
   double waited_s() const;
-  /// Adds the values of all ranks, on every rank: an axis at a time, so that a rank sends a number of messages
-  /// that grows with the logarithm of the number of ranks. Collective.
+  /// Adds the values of all ranks, on every rank: an axis at a time, so that a rank sends a number of
+  /// messages that grows with the logarithm of the number of ranks. Collective.
   ///   T  trivially copyable; add(const T&) must not depend on the order (ExactSum, Count)
   template <typename T>
   void sum(T& value) const {
     static_assert(std::is_trivially_copyable_v<T>);
     T scratch;
-    const auto add = [](void* own, const void* other, size_t) { static_cast<T*>(own)->add(*static_cast<const T*>(other)); };
-    for (const auto* axis : {&dp, &pp, &tp}) parallel::all_combine(**axis, &value, &scratch, sizeof(T), add, 0, "sum");
+    const auto add = [](void* own, const void* other, size_t) {
+      static_cast<T*>(own)->add(*static_cast<const T*>(other));
+    };
+    for (const auto* axis : {&dp, &pp, &tp})
+      parallel::all_combine(**axis, &value, &scratch, sizeof(T), add, 0, "sum");
   }
   /// Whether something is true on any rank, given whether it is true here. Collective.
   bool is_any(bool here) const {

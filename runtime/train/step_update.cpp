@@ -19,7 +19,7 @@ struct StepSums {
   SaveSet due;  // not empty on rank 0 alone
   bool stop = false, not_copied = false;
   SavesUnderWay saves;
-  std::array<bool, 2> second_not_copied{};   // of Saver::second_copies_begun
+  std::array<bool, 2> second_not_copied{};  // of Saver::second_copies_begun
   void add(const StepSums& other) {
     loss.add(other.loss);
     squares.add(other.squares);
@@ -39,7 +39,8 @@ StepScalars exchange_scalars(const JobSpec& job, RankResources& rank, Control& c
   rank.params->add_gradient_squares(sums.squares);
   // The stream has come to its end: the losses are there.
   if (rank.owns_losses())
-    for (const double loss : std::span(rank.loss_sums(), size_t(job.micro_batches_per_rank()))) sums.loss.add(loss);
+    for (const double loss : std::span(rank.loss_sums(), size_t(job.micro_batches_per_rank())))
+      sums.loss.add(loss);
   rank.comms.check();
   sums.stop = control.stop_level() != StopLevel::none;
   sums.saves = saver.under_way();
@@ -47,7 +48,8 @@ StepScalars exchange_scalars(const JobSpec& job, RankResources& rank, Control& c
   sums.not_copied = saver.newest_copy() != saver.newest_staged();
   const Saver::TwoSteps begun = saver.second_copies_begun(), whole = saver.second_copies();
   for (size_t i = 0; i < 2; ++i)
-    sums.second_not_copied[i] = begun[i] < 0 || std::find(whole.begin(), whole.end(), begun[i]) == whole.end();
+    sums.second_not_copied[i] =
+        begun[i] < 0 || std::find(whole.begin(), whole.end(), begun[i]) == whole.end();
   rank.comms.sum(sums);
   StepScalars s;
   s.loss = sums.loss.value() / double(job.tokens_per_step());
@@ -56,7 +58,8 @@ StepScalars exchange_scalars(const JobSpec& job, RankResources& rank, Control& c
   s.saves = sums.saves;
   s.due = sums.due;
   if (saver.newest_staged() >= 0) s.staged_step = sums.not_copied ? -1 : saver.newest_staged();
-  if (begun[0] >= 0) s.partner_step = !sums.second_not_copied[0] ? begun[0] : !sums.second_not_copied[1] ? begun[1] : -1;
+  if (begun[0] >= 0)
+    s.partner_step = !sums.second_not_copied[0] ? begun[0] : !sums.second_not_copied[1] ? begun[1] : -1;
   return s;
 }
 

@@ -23,8 +23,8 @@ struct StepScalars {
   std::optional<int64_t> partner_step;
 };
 
-/// Sums what every rank knows, without rounding, so that the mesh does not change the bits. Sends some 600 bytes
-/// in a number of messages that grows with the logarithm of the number of ranks.
+/// Sums what every rank knows, without rounding, so that the mesh does not change the bits. Sends some 600
+/// bytes in a number of messages that grows with the logarithm of the number of ranks.
 /// Waits for the end of the backward pass. Collective. `due`: SaveDecider::due of this rank.
 StepScalars exchange_scalars(const JobSpec& job, RankResources& rank, Control& control, const Saver& saver,
                              SaveSet due);

@@ -1,9 +1,10 @@
-// Goal: the messages of the collectives on the host fit together at any number of ranks, and a rank sends and receives a
-// number of them that grows with the logarithm of the number of ranks.
-// Method: each rank of 1 to 70, 512, 1000 and 4096 runs the collective on the tally twin, which moves nothing and counts;
-// what all ranks send must be what all ranks receive. The bytes of small worlds are in collectives_test.cpp.
-#include <catch2/catch.hpp>
+// Goal: the messages of the collectives on the host fit together at any number of ranks, and a rank sends and
+// receives a number of them that grows with the logarithm of the number of ranks.
+// Method: each rank of 1 to 70, 512, 1000 and 4096 runs the collective on the tally twin, which moves nothing
+// and counts; what all ranks send must be what all ranks receive. The bytes of small worlds are in
+// collectives_test.cpp.
 #include <bit>
+#include <catch2/catch.hpp>
 #include <functional>
 #include <map>
 #include <numeric>
@@ -17,12 +18,12 @@ namespace {
 using parallel::Communicator, parallel::TrafficGroup, parallel::TrafficTally, parallel::Way;
 
 struct Most {
-  uint64_t sent = 0, received = 0;   // messages of one rank
+  uint64_t sent = 0, received = 0;  // messages of one rank
 };
 
 /// Runs `collective` as each rank of `size`; the messages must pair up. Returns the most of any rank.
 Most messages_of(int size, const std::function<void(Communicator&)>& collective) {
-  std::map<std::tuple<int, int, size_t>, int64_t> open;   // from, to, bytes: sent less received
+  std::map<std::tuple<int, int, size_t>, int64_t> open;  // from, to, bytes: sent less received
   Most most;
   for (int rank = 0; rank < size; ++rank) {
     TrafficTally tally;

@@ -1,13 +1,13 @@
-// Goal: an ExactSum is the sum of its values rounded once, in any order and any grouping, over the whole range
-// of doubles.
+// Goal: an ExactSum is the sum of its values rounded once, in any order and any grouping, over the whole
+// range of doubles.
 // Method: random values whose large parts cancel, compared with Shewchuk's expansions, another exact method
-// (the one of Python's math.fsum); known answers at the ends of the range; all orders of values that a running
-// sum adds differently.
+// (the one of Python's math.fsum); known answers at the ends of the range; all orders of values that a
+// running sum adds differently.
 #include "parallel/exact_sum.h"
 
-#include <catch2/catch.hpp>
 #include <algorithm>
 #include <bit>
+#include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
 #include <random>
@@ -25,8 +25,8 @@ double exact_sum(const std::vector<double>& values) {
   return sum.value();
 }
 
-/// The sum rounded once, by expansions: doubles that do not overlap, least first. No value or sum may overflow.
-/// Source: J. R. Shewchuk, Adaptive Precision Floating-Point Arithmetic, 1997, theorem 10.
+/// The sum rounded once, by expansions: doubles that do not overlap, least first. No value or sum may
+/// overflow. Source: J. R. Shewchuk, Adaptive Precision Floating-Point Arithmetic, 1997, theorem 10.
 double sum_of_expansions(const std::vector<double>& values) {
   std::vector<double> parts;
   for (double x : values) {
@@ -76,7 +76,8 @@ std::vector<double> hard_values(std::mt19937_64& random) {
   return values;
 }
 
-constexpr double kMost = std::numeric_limits<double>::max(), kLeast = std::numeric_limits<double>::denorm_min();
+constexpr double kMost = std::numeric_limits<double>::max(),
+                 kLeast = std::numeric_limits<double>::denorm_min();
 
 }  // namespace
 

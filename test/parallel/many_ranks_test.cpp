@@ -110,7 +110,8 @@ TEST_CASE("random message programs and grids of groups among many ranks") {
   // Lines of four neighbours, and the planes across them: what a mesh of tensor and data parallelism makes.
   ranks.run(kDeadlineS, [&](Communicator& comm) {
     const auto line = group_by(comm, 1, "line", [](int r) { return r / 4; });
-    const auto plane = group_by(comm, 2, "plane", [](int r) { return r % 4; }, [](int r) { return -r; });
+    const auto plane = group_by(
+        comm, 2, "plane", [](int r) { return r % 4; }, [](int r) { return -r; });
     require(line->size() == 4 && plane->size() == comm.size() / 4, "{} by {}", line->size(), plane->size());
     for (int r = 0; r < plane->size(); ++r)
       require(plane->world_rank(r) == comm.size() - 4 + comm.rank() % 4 - 4 * r, "member {} of a plane", r);

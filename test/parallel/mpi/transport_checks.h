@@ -329,7 +329,8 @@ inline void check_random_messages(Communicator& comm, kernels::Backend& backend,
   }
 }
 
-/// The members of `comm` on the same line as this rank, ordered by `key_of`; null if `line_of` gives less than 0.
+/// The members of `comm` on the same line as this rank, ordered by `key_of`; null if `line_of` gives less
+/// than 0.
 inline std::unique_ptr<Communicator> group_by(Communicator& comm, int number, const std::string& name,
                                               const std::function<int(int)>& line_of,
                                               const std::function<int(int)>& key_of = [](int rank) { return rank; },

@@ -1,11 +1,11 @@
-// Goal: what a rank sends to start, and to end a step, does not grow with the number of ranks but by its logarithm.
-// Method: ranks of meshes of up to 4,096 ranks make their groups, meet, add the sums of a step and gather the times of
-// all ranks on the tally twin, which moves nothing and counts. No model is computed.
-#include <catch2/catch.hpp>
+// Goal: what a rank sends to start, and to end a step, does not grow with the number of ranks but by its
+// logarithm. Method: ranks of meshes of up to 4,096 ranks make their groups, meet, add the sums of a step and
+// gather the times of all ranks on the tally twin, which moves nothing and counts. No model is computed.
 #include <bit>
+#include <catch2/catch.hpp>
 
-#include "parallel/tally.h"
 #include "parallel/exact_sum.h"
+#include "parallel/tally.h"
 #include "runtime/train/mesh_communicators.h"
 
 namespace trainctl::test {
@@ -28,7 +28,8 @@ uint64_t rounds(int size) { return uint64_t(std::bit_width(unsigned(size - 1)));
 /// Rounds of a sum or a barrier along all axes: one more where a width is no power of two.
 uint64_t rounds(const MeshShape& mesh) {
   uint64_t sum = 0;
-  for (const int size : {mesh.tp, mesh.dp, mesh.pp}) sum += rounds(size) + !std::has_single_bit(unsigned(size));
+  for (const int size : {mesh.tp, mesh.dp, mesh.pp})
+    sum += rounds(size) + !std::has_single_bit(unsigned(size));
   return sum;
 }
 
@@ -43,10 +44,11 @@ TEST_CASE("the messages of a rank at the start and at the end of a step", "[scal
     for (int rank = 0; rank < mesh.world_size(); rank += 1 + rank % 7) {
       CAPTURE(mesh.tp, mesh.dp, mesh.pp, rank);
       TrafficTally tally;
-      const auto world = parallel::make_tally_communicator(TrafficGroup::other, rank, mesh.world_size(), tally);
+      const auto world =
+          parallel::make_tally_communicator(TrafficGroup::other, rank, mesh.world_size(), tally);
       const MeshCommunicators comms =
           make_mesh_communicators(rank_groups(mesh, 2, true, parallel::position_of(mesh, rank)), *world);
-      REQUIRE(sent_in(tally).messages == 0);   // groups are arithmetic
+      REQUIRE(sent_in(tally).messages == 0);  // groups are arithmetic
 
       ExactSum sum;
       comms.sum(sum);

@@ -1,7 +1,7 @@
 // Goal: the plan says how often a run will save and copy its state and what that costs, as the run itself
 // will decide from the same numbers. Method: the plan of a small model for a GPU, with chosen times of a
-// step, intervals and times between failures; compared with the rule of Young and Daly by hand, and with a calendar that measures what
-// the forecast assumed.
+// step, intervals and times between failures; compared with the rule of Young and Daly by hand, and with a
+// calendar that measures what the forecast assumed.
 #include <catch2/catch.hpp>
 
 #include <cmath>
