@@ -15,8 +15,7 @@ BucketReduction::BucketReduction(const ShardedMemory& memory, int slot, DpGroup&
       stream_(stream),
       sums_(sums),
       rounds_(halving_rounds(dp.rank(), dp.size())),
-      packed_(backend.create_event()),
-      ended_(backend.create_event()) {
+      complete_(backend.create_event()) {
   begins_.reserve(size_t(dp.size()) + 1);
   next_.reserve(size_t(dp.size()) + 1);
 }
@@ -36,23 +35,23 @@ void BucketReduction::begin(int group, GradientBucket bucket) {
   if (dp_.comm.waits_on_device()) finish();
 }
 
-/// Into the order of the halving; each owner's chunks in the order of the list.
+/// Into the order of the halving; each owner's chunks in the order of the list. On the stream of the additions,
+/// which may still be busy with the bucket that had this buffer before: the backward pass does not wait for it.
 void BucketReduction::pack(GradientBucket bucket) {
   const GroupPlan& group = memory_.group(group_);
-  stream_.wait(*ended_);
+  stream_.record(*complete_);
+  sums_.wait(*complete_);
   next_ = begins_;
   own_begin_ = -1;
   for (size_t i = bucket.begin; i < bucket.end; ++i) {
     const FlatChunk& c = group.chunks[i];
     const Box& box = c.where.global;
     int64_t& at = next_[size_t(halving_place(c.owner, dp_.size()))];
-    backend_.copy(stream_, memory_.chunk_gradient(c),
+    backend_.copy(sums_, memory_.chunk_gradient(c),
                   kernels::matrix(memory_.ring_bucket(slot_) + at, DType::f32, box.rows(), box.cols()));
     at += box.count();
     if (c.owner == dp_.rank() && own_begin_ < 0) own_begin_ = c.offset;
   }
-  stream_.record(*packed_);
-  sums_.wait(*packed_);
 }
 
 bool BucketReduction::adds_in_transport() const {
@@ -90,13 +89,11 @@ void BucketReduction::end_round() {
     if (round.peer_is_first) std::swap(inputs[0], inputs[1]);
     backend_.tree_sum(sums_, inputs, is_last ? memory_.summed(group_, own_begin_) : mine, DType::f32, count);
   }
-  if (is_last) return end();
+  if (is_last) {
+    group_ = -1;
+    return;
+  }
   start_round();
-}
-
-void BucketReduction::end() {
-  sums_.record(*ended_);
-  group_ = -1;
 }
 
 void BucketReduction::poll() {
@@ -119,7 +116,7 @@ void BucketReduction::finish() {
     if (const int64_t count = elements({own, own + 1}); count > 0)
       backend_.copy(sums_, kernels::matrix(place(own), DType::f32, 1, count),
                     kernels::matrix(memory_.summed(group_, own_begin_), DType::f32, 1, count));
-    end();
+    group_ = -1;
   }
 }
 

@@ -33,7 +33,6 @@ class BucketReduction {
   void reduce_in_transport();
   void start_round();
   void end_round();
-  void end();
   float* place(int at) const { return memory_.ring_bucket(slot_) + begins_[size_t(at)]; }
   int64_t elements(Places p) const { return begins_[size_t(p.end)] - begins_[size_t(p.begin)]; }
 
@@ -43,7 +42,7 @@ class BucketReduction {
   kernels::Backend& backend_;
   kernels::Stream &stream_, &sums_;
   const std::vector<HalvingRound> rounds_;
-  const std::unique_ptr<kernels::Event> packed_, ended_;
+  const std::unique_ptr<kernels::Event> complete_;   // the gradients of the bucket, on stream_
 
   int group_ = -1;                      // of the bucket under way; -1: none
   int64_t own_begin_ = 0;               // of the rank's own part, in flat order

@@ -1,8 +1,7 @@
 // Ranks as processes under MPI, used as little as possible: MPI_Isend, MPI_Irecv and MPI_Testsome on one duplicate of
 // MPI_COMM_WORLD. MPI never blocks here, so every wait has a deadline and yields the core:
 //  - A communicator is a list of world ranks and a number; the number is the upper part of the MPI tag. So a
-// subgroup is
-//    made without messages. Destroying frees nothing and waits for no peer.
+//    subgroup is made without messages. Destroying frees nothing and waits for no peer.
 //  - All MPI calls of a process are made under one mutex (MPI_THREAD_SERIALIZED).
 //  - A waiting rank polls, yields, then sleeps for longer and longer. Ranks share cores, and a rank that
 //    spins takes the core from the rank that it waits for.

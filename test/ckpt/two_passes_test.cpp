@@ -82,7 +82,7 @@ ckpt::ShardReceipt write(FileSystem& fs, const Values& values, ckpt::ChunkSource
 
 /// The different values in the file of a receipt.
 std::set<float> values_in(const PowerLossFileSystem& fs, const ckpt::ShardReceipt& receipt) {
-  const std::string& file = fs.files().at(ckpt::saving_directory("/c", kInfo) + "/" + receipt.file);
+  const std::string file = fs.files().at(ckpt::saving_directory("/c", kInfo) + "/" + receipt.file);
   std::set<float> found;
   for (const auto& entry : receipt.entries)
     for (uint64_t at = entry.offset; at < entry.offset + entry.bytes; at += sizeof(float)) {

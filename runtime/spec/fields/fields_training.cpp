@@ -116,7 +116,7 @@ void declare_execution(std::vector<Field>& table, std::vector<Section>& sections
   parallel
       .choice("reduction", {"exact", "fast"},
               "How gradients are added over data-parallel ranks. `exact`: in the order of the lanes' tree, the same bits at every width. "
-              "`fast`: by NCCL in its own order, with less memory; the same bits only on the same mesh, buckets and GPUs. Where NCCL "
+              "`fast`: by NCCL in its own order; the same bits only on the same mesh, buckets and GPUs. Where NCCL "
               "does not carry them (CPUs, transport host), `fast` does what `exact` does.")
       .to(IN_JOB(parallelism.reduction))
       .fallback(std::string("exact"))
@@ -156,7 +156,7 @@ void declare_execution(std::vector<Field>& table, std::vector<Section>& sections
       .bits_by(BitsBy::sum_order)
       .decided_at_birth()
       .example("8");
-  parallel.number("bucket_mib", "Size of the buckets in which gradients are reduced.")
+  parallel.number("bucket_mib", "Size of the buckets in which gradients are reduced and parameters gathered; a few are in memory at a time.")
       .to(IN_JOB(parallelism.bucket_mib))
       .above(0)
       .upto(65536)
