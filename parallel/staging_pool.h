@@ -20,13 +20,16 @@ struct StagingSlot {
 
 /// Slots of two kinds: for small pieces and for whole pieces.
 ///
-/// The amount of memory depends on the exchanges that are not waited for yet, not on the speed of peers. So a
-/// program that repeats its exchanges allocates only the first time. The limit per kind is kMostBytes, or the
-/// demand of the largest exchange if that is more. An exchange without enough free slots waits for earlier
-/// exchanges.
+/// There are slots for two exchanges of the largest size from the start, since the rounds of two buckets may be
+/// under way at one time or not, as peers come (BucketRing::kBuckets). Beyond that the amount of memory depends
+/// on the exchanges that are not waited for yet, not on the speed of peers. So a program that repeats its
+/// exchanges allocates only the first time. The limit per kind is kMostBytes, or the demand of two of the
+/// largest exchanges if that is more: two may begin in another order on another rank, and must not wait for each
+/// other's slots. An exchange without enough free slots waits for earlier exchanges.
 class StagingPool {
  public:
   using Demand = std::array<size_t, 2>;   ///< slots of each kind
+  static constexpr size_t kAtOnce = 2;
   static constexpr size_t kSmallBytes = size_t{64} << 10, kMostBytes = size_t{64} << 20;
 
   StagingPool(kernels::Backend& backend, size_t piece_bytes)
@@ -40,8 +43,8 @@ class StagingPool {
     for (size_t k = 0; k < 2; k++) {
       demanded_[k] += demand[k];
       largest_[k] = std::max(largest_[k], demand[k]);
-      const size_t limit = std::max(largest_[k], kMostBytes / slot_bytes_[k]);
-      while (slots_[k].size() < std::min(demanded_[k], limit)) {
+      const size_t two = kAtOnce * largest_[k], limit = std::max(two, kMostBytes / slot_bytes_[k]);
+      while (slots_[k].size() < std::min(std::max(demanded_[k], two), limit)) {
         auto slot = std::make_unique<StagingSlot>(backend_.allocate_host(slot_bytes_[k]), backend_.create_event(), int(k));
         free_[k].push_back(slot.get());
         slots_[k].push_back(std::move(slot));
