@@ -20,12 +20,12 @@ struct StagingSlot {
 
 /// Slots of two kinds: for small pieces and for whole pieces.
 ///
-/// There are slots for two exchanges of the largest size from the start, since the rounds of two buckets may be
-/// under way at one time or not, as peers come (BucketRing::kBuckets). Beyond that the amount of memory depends
-/// on the exchanges that are not waited for yet, not on the speed of peers. So a program that repeats its
-/// exchanges allocates only the first time. The limit per kind is kMostBytes, or the demand of two of the
-/// largest exchanges if that is more: two may begin in another order on another rank, and must not wait for each
-/// other's slots. An exchange without enough free slots waits for earlier exchanges.
+/// There are slots for two exchanges of the largest size from the start, since the rounds of two buckets may
+/// be under way at one time or not, as peers come (BucketRing::kBuckets). Beyond that the amount of memory
+/// depends on the exchanges that are not waited for yet, not on the speed of peers. So a program that repeats
+/// its exchanges allocates only the first time. The limit per kind is kMostBytes, or the demand of two of the
+/// largest exchanges if that is more: two may begin in another order on another rank, and must not wait for
+/// each other's slots. An exchange without enough free slots waits for earlier exchanges.
 class StagingPool {
  public:
   using Demand = std::array<size_t, 2>;   ///< slots of each kind
