@@ -182,6 +182,27 @@ TEST_CASE("devices are known by name or by their memory") {
     CHECK_THROWS_AS(device_named(bad, job, DeviceKind::cuda), Error);
 }
 
+TEST_CASE("data parallelism takes the memory of own sums and of a ring that does not grow") {
+  for (const int data : {2, 8, 64}) {
+    CAPTURE(data);
+    const ParseInput input = input_of(R"({"preset": "gpt2-124m"})",
+                                      {"precision.compute=bf16", fmt::format("parallelism.data={}", data),
+                                       "batch.global_sequences=64", "batch.micro_sequences=1",
+                                       "model.tie_embeddings=false"});
+    const ParsedJob parsed = parse_job(input);
+    REQUIRE(parsed.ok());
+    const JobPlan plan = make_plan(parsed.job, DeviceKind::cuda);
+    const parallel::ShardingBytes& rank = plan.worst().sharding;
+    const double bucket = parsed.job.parallelism.bucket_mib * (1 << 20);
+    // Two buckets, each with what comes from a peer; shares differ by at most a chunk of each group.
+    const double ring = 4 * bucket, chunks = 6 * parsed.job.checkpoint.chunk_mib * (1 << 20);
+    CHECK(double(rank.communication) <= double(rank.gradients) / data + ring + chunks);
+    // 2 bytes of weights, 4 of gradients, 12 of state and 4 of sums over data, and alignment.
+    const double parameters = double(plan.parameters);
+    CHECK(double(rank.total()) - ring - 4 * chunks <= (6.01 + 16.0 / data) * parameters);
+  }
+}
+
 TEST_CASE("what is slow or costs memory is in the notes") {
   const auto notes = [](const std::vector<std::string>& settings) {
     const ParseInput input = input_of(R"({"preset": "gpt2-124m"})", settings);
@@ -194,10 +215,7 @@ TEST_CASE("what is slow or costs memory is in the notes") {
   REQUIRE(notes({"precision.compute=bf16", "model.num_heads=8", "model.num_kv_heads=8"}).size() == 1);
   CHECK_THAT(notes({"precision.compute=bf16", "model.num_heads=8", "model.num_kv_heads=8"})[0],
              Catch::Contains("heads of 96 channels"));
-  REQUIRE(notes({"precision.compute=bf16", "parallelism.data=4"}).size() == 1);
-  CHECK_THAT(notes({"precision.compute=bf16", "parallelism.data=4"})[0],
-             Catch::Contains("communication takes"));
-  CHECK(notes({"precision.compute=bf16", "parallelism.data=4", "parallelism.reduction=fast"}).empty());
+  CHECK(notes({"precision.compute=bf16", "parallelism.data=4"}).empty());
   const auto bubble = notes({"precision.compute=bf16", "parallelism.pipeline=4", "batch.global_sequences=1"});
   REQUIRE(bubble.size() == 1);
   CHECK_THAT(bubble[0], Catch::Contains("the bubble alone leaves"));
