@@ -36,7 +36,10 @@ void copy_shard(Checkpoint& from, const ShardReceipt& shard, SavingFiles& to, Co
 CopyReport copy(Checkpoint& from, Store& to) {
   CopyReport report;
   report.was_there = holds(to, from.state(), from.root_hash());
-  if (report.was_there) return report;
+  if (report.was_there) {
+    to.saving(from.state())->settle();  // its writer may have died just after it published
+    return report;
+  }
   const std::string text = from.stored().read_text(kManifestName);
   const Manifest manifest = parse_manifest(text, from.path() + "/" + kManifestName);
   const std::string commit = from.stored().read_text(kCommitName);

@@ -3,79 +3,24 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 #include <set>
-#include <tuple>
 
 #include "ckpt/manifest.h"
-#include "runtime/base/json.h"
+#include "ckpt/object_index.h"
+#include "runtime/base/error.h"
 
 namespace trainctl::ckpt {
 namespace {
 
 constexpr const char* kIndexName = "INDEX";
-constexpr size_t kIndexedNames = 64;
 constexpr uint64_t kMostParts = 10000;  // of S3
+/// Each try is lost to another writer's request. So many in a row are no coincidence.
+constexpr int kTries = 20;
 
-/// A folder of keys: step-SSSSSSSS.eE.aN.
-struct Attempt {
-  int64_t step = 0;
-  uint64_t epoch = 0, number = 0;
-  auto key() const { return std::tuple(step, epoch, number); }
-  bool operator<(const Attempt& other) const { return key() < other.key(); }
-  bool operator==(const Attempt& other) const { return key() == other.key(); }
-  std::string name() const { return fmt::format("step-{:08}.e{}.a{}", step, epoch, number); }
-};
+using Attempt = ObjectAttempt;
 
-std::optional<Attempt> attempt_of(const std::string& name) {
-  Attempt attempt;
-  const char *at = name.data(), *const end = at + name.size();
-  const auto take = [&](std::string_view before, auto& value) {
-    if (!std::string_view(at, size_t(end - at)).starts_with(before)) return false;
-    const auto parsed = std::from_chars(at + before.size(), end, value);
-    at = parsed.ptr;
-    return parsed.ec == std::errc();
-  };
-  if (!take("step-", attempt.step) || !take(".e", attempt.epoch) || !take(".a", attempt.number))
-    return std::nullopt;
-  if (attempt.name() != name) return std::nullopt;  // only the one spelling
-  return attempt;
-}
-
-struct SetAside {
-  int64_t after_step = 0;
-  uint64_t epoch = 0;
-};
-
-struct Index {
-  std::vector<Attempt> published;  ///< latest last
-  std::vector<SetAside> set_aside;
-};
-
-std::string index_text(const Index& index) {
-  nlohmann::ordered_json object{{"published", nlohmann::ordered_json::array()},
-                                {"set_aside", nlohmann::ordered_json::array()}};
-  for (const Attempt& attempt : index.published) object["published"].push_back(attempt.name());
-  for (const SetAside& aside : index.set_aside)
-    object["set_aside"].push_back({{"epoch", aside.epoch}, {"after_step", aside.after_step}});
-  return dump_json(object) + "\n";
-}
-
-/// Lines that cannot be read are left out, because the list is only a hint.
-Index read_index(const std::string& text) {
-  Index index;
-  const nlohmann::json object = try_parse_json(text);
-  if (!object.is_object()) return index;
-  for (const auto& name : object.value("published", nlohmann::json::array()))
-    if (const auto attempt = name.is_string() ? attempt_of(name.get<std::string>()) : std::nullopt)
-      index.published.push_back(*attempt);
-  for (const auto& aside : object.value("set_aside", nlohmann::json::array()))
-    if (aside.is_object() && aside.contains("epoch") && aside["epoch"].is_number_unsigned() &&
-        aside.contains("after_step") && aside["after_step"].is_number_integer())
-      index.set_aside.push_back({aside["after_step"].get<int64_t>(), aside["epoch"].get<uint64_t>()});
-  return index;
-}
+std::span<const std::byte> bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
 
 /// Read through ranges.
 class ObjectFile final : public File {
@@ -219,18 +164,18 @@ class ObjectStore final : public Store {
     return nullptr;
   }
   bool remove(int64_t step, uint64_t epoch) override {
+    const Index index = read_index();
+    if (index.content.newest_epoch() > epoch) return false;  // the caller is out of date
     bool removed = false;
-    for (const Attempt& attempt : published(read_index()))
-      if (attempt.step == step && attempt.epoch <= epoch)
-        client_.remove(key_of(attempt, kCommitName)), removed = true;
+    for (const Attempt& attempt : published(index.content))
+      if (attempt.step == step && attempt.epoch <= epoch) remove_commit(attempt), removed = true;
     return removed;
   }
   void set_aside_after(const EpochBegin& begin) override {
-    const std::vector<int64_t> there = list();
-    if (there.empty() || there.front() <= begin.step) return;
-    Index index = read_index();
-    index.set_aside.push_back({begin.step, begin.epoch});
-    write_index(index);
+    update_index([&](ObjectIndex& index) {
+      refuse_newer(index, begin.epoch);
+      return index.begin(begin);
+    });
   }
   void clean(const Retention& retention, const std::vector<uint64_t>& kept_epochs) override;
 
@@ -238,26 +183,122 @@ class ObjectStore final : public Store {
   std::string key_of(const Attempt& attempt, const char* name) const {
     return options_.prefix + "/" + attempt.name() + "/" + name;
   }
-  bool is_published(const Attempt& attempt) { return client_.head(key_of(attempt, kCommitName)).has_value(); }
+  /// `first`, or the next one that is later than what was published of its save, and in whose folder nobody
+  /// has put a COMMIT.
+  Attempt unused(Attempt first) {
+    for (const Attempt& there : published(read_index().content))
+      if (there.is_rival(first)) first.number = std::max(first.number, there.number + 1);
+    while (client_.head(key_of(first, kCommitName))) ++first.number;
+    return first;
+  }
+  /// Error(kCheckpoint) if this writer is out of date, or the run has left the step of its epoch behind.
+  void must_publish(const Attempt& attempt) { must_publish(attempt, read_index().content); }
+  /// The commit point. Returns false if another writer has taken the place of COMMIT.
+  bool put_commit(const Attempt& attempt, const std::string& text) {
+    const std::string key = key_of(attempt, kCommitName);
+    for (int tries = 0; tries < kTries; ++tries) {
+      if (put_if(key, "", text)) return true;
+      // Of a publisher of the same save it is the same.
+      if (const auto there = client_.head(key))
+        return there->bytes == text.size() && !etags_differ(there->etag, etag_of(bytes_of(text)));
+    }
+    throw contended(key);
+  }
+  /// Names in INDEX what was published of a save by a writer that may have died before it did so.
+  void settle(const Attempt& save) {
+    const ObjectIndex index = read_index().content;
+    for (const Attempt& there : published(index))
+      if (there.is_rival(save) && !std::count(index.published.begin(), index.published.end(), there))
+        add_to_index(there);
+  }
   void add_to_index(const Attempt& attempt) {
-    Index index = read_index();
-    std::erase(index.published, attempt);
-    index.published.push_back(attempt);
-    if (index.published.size() > kIndexedNames) index.published.erase(index.published.begin());
-    write_index(index);
+    update_index([&](ObjectIndex& index) {
+      must_publish(attempt, index);
+      index.add(attempt);
+      return true;
+    });
   }
 
  private:
-  Index read_index() {
-    const auto info = client_.head(index_key());
-    if (!info) return {};
-    std::string text(info->bytes, '\0');
-    if (!text.empty()) client_.get(info->key, 0, std::as_writable_bytes(std::span(text)));
-    return ckpt::read_index(text);
+  struct Index {
+    ObjectIndex content;
+    std::string version;  ///< for put_if
+  };
+
+  static ObjectError contended(const std::string& key) {
+    return ObjectError(
+        409,
+        fmt::format("{} was changed by others {} times in a row: another writer is at work", key, kTries));
   }
-  void write_index(const Index& index) {
-    const std::string text = index_text(index);
-    client_.put(index_key(), std::as_bytes(std::span(text)));
+  void refuse_newer(const ObjectIndex& index, uint64_t epoch) const {
+    if (index.newest_epoch() <= epoch) return;
+    throw Error(
+        ErrorCode::kCheckpoint,
+        fmt::format("epoch {} of this run has begun in {}; this writer has epoch {} and is out of date "
+                    "(if no other one runs, remove {}/{})",
+                    index.newest_epoch(), where(), epoch, where(), kIndexName));
+  }
+  void must_publish(const Attempt& attempt, const ObjectIndex& index) const {
+    refuse_newer(index, options_.epoch);
+    if (const auto newer = index.against(attempt.epoch, attempt.step))
+      throw Error(
+          ErrorCode::kCheckpoint,
+          fmt::format("step {} of epoch {} is no part of the run any more: epoch {} went on from step {}",
+                      attempt.step, attempt.epoch, newer->epoch, newer->after_step));
+  }
+  /// Not an empty one: that is of an upload which was given up.
+  bool is_published(const Attempt& attempt) {
+    const auto commit = client_.head(key_of(attempt, kCommitName));
+    return commit && commit->bytes > 0;
+  }
+  void remove_commit(const Attempt& attempt) { client_.remove(key_of(attempt, kCommitName)); }
+  /// From here on nobody publishes it. Returns false if it is published, or may yet be.
+  bool give_up(const Attempt& attempt) {
+    const std::string key = key_of(attempt, kCommitName);
+    if (put_if(key, "", "")) return true;
+    const auto there = client_.head(key);
+    return there && there->bytes == 0;
+  }
+
+  /// Puts the object if it is still of this version ("": absent). A store that refuses such a condition is
+  /// asked just before instead.
+  bool put_if(const std::string& key, const std::string& version, const std::string& text) {
+    if (knows_conditions_) try {
+        return client_.put_if(key, version, bytes_of(text)).has_value();
+      } catch (const ObjectError& error) {
+        if (!error.may_be_unknown()) throw;
+        knows_conditions_ = false;
+      }
+    const auto there = client_.head(key);
+    if ((there ? there->version : "") != version) return false;
+    client_.put(key, bytes_of(text));
+    return true;
+  }
+
+  Index read_index() {
+    for (int tries = 0; tries < kTries; ++tries) {
+      const auto info = client_.head(index_key());
+      if (!info) return {};
+      std::string text(info->bytes, '\0');
+      try {
+        if (!text.empty()) client_.get(info->key, 0, std::as_writable_bytes(std::span(text)));
+      } catch (const ObjectError& error) {
+        // Removed meanwhile, or shorter.
+        if (error.status() != 404 && error.status() != 416) throw;
+        continue;
+      }
+      if (!etags_differ(info->etag, etag_of(bytes_of(text)))) return {read_object_index(text), info->version};
+    }
+    throw contended(index_key());
+  }
+  /// `change` returns whether there is something to write.
+  void update_index(const std::function<bool(ObjectIndex&)>& change) {
+    for (int tries = 0; tries < kTries; ++tries) {
+      Index index = read_index();
+      if (!change(index.content)) return;
+      if (put_if(index_key(), index.version, index.content.text())) return;
+    }
+    throw contended(index_key());
   }
   std::string index_key() const { return options_.prefix + "/" + kIndexName; }
 
@@ -273,7 +314,7 @@ class ObjectStore final : public Store {
     return result;
   }
   /// All that have a COMMIT, ascending.
-  std::vector<Attempt> published(const Index& index) {
+  std::vector<Attempt> published(const ObjectIndex& index) {
     std::set<Attempt> candidates(index.published.begin(), index.published.end());
     for (const auto& [attempt, keys] : listed())
       if (std::count(keys.begin(), keys.end(), key_of(attempt, kCommitName))) candidates.insert(attempt);
@@ -282,15 +323,13 @@ class ObjectStore final : public Store {
   }
   /// True if a run went back to before this one: the index says so, or a later epoch published this step
   /// or an earlier one.
-  static bool is_aside(const Attempt& attempt, const Index& index, const std::vector<Attempt>& all) {
-    return std::any_of(
-               index.set_aside.begin(), index.set_aside.end(),
-               [&](const SetAside& s) { return attempt.epoch < s.epoch && attempt.step > s.after_step; }) ||
+  static bool is_aside(const Attempt& attempt, const ObjectIndex& index, const std::vector<Attempt>& all) {
+    return index.against(attempt.epoch, attempt.step) ||
            std::any_of(all.begin(), all.end(),
                        [&](const Attempt& a) { return a.epoch > attempt.epoch && a.step <= attempt.step; });
   }
   std::vector<Attempt> live() {
-    const Index index = read_index();
+    const ObjectIndex index = read_index().content;
     const std::vector<Attempt> all = published(index);
     std::vector<Attempt> result;
     for (const Attempt& attempt : all)
@@ -300,10 +339,12 @@ class ObjectStore final : public Store {
 
   ObjectClient& client_;
   const ObjectStoreOptions options_;
+  bool knows_conditions_ = true;  ///< until the store refuses one
 };
 
 void ObjectStore::clean(const Retention& retention, const std::vector<uint64_t>& kept_epochs) {
-  const Index index = read_index();
+  const ObjectIndex index = read_index().content;
+  if (index.newest_epoch() > retention.current_epoch) return;  // the caller is out of date
   const std::vector<Attempt> all = published(index);
   const int keep = std::max(retention.keep_last, 2);
   std::vector<Attempt> gone;
@@ -311,21 +352,27 @@ void ObjectStore::clean(const Retention& retention, const std::vector<uint64_t>&
     // Checkpoints that were set aside are removed when as many of later epochs are safe.
     const bool is_replaced = std::count_if(kept_epochs.begin(), kept_epochs.end(),
                                            [&](uint64_t epoch) { return epoch > attempt.epoch; }) >= keep;
-    const bool is_older_try = std::any_of(all.begin(), all.end(), [&](const Attempt& a) {
-      return a.step == attempt.step && a.epoch == attempt.epoch && a.number > attempt.number;
-    });
+    const bool is_older_try = std::any_of(
+        all.begin(), all.end(), [&](const Attempt& a) { return a.is_rival(attempt) && attempt < a; });
     if (!(is_older_try || (is_replaced && is_aside(attempt, index, all)))) continue;
-    client_.remove(key_of(attempt, kCommitName));
+    remove_commit(attempt);
     gone.push_back(attempt);
   }
   for (const auto& [attempt, keys] : listed()) {
     const bool is_kept =
         std::count(all.begin(), all.end(), attempt) && !std::count(gone.begin(), gone.end(), attempt);
     const bool is_current = attempt.epoch >= retention.current_epoch;
-    if (is_kept || is_current || options_.where + "/" + attempt.name() == retention.current ||
+    const std::string commit = key_of(attempt, kCommitName);
+    const bool is_empty = keys == std::vector<std::string>{commit};  // given up before
+    if (is_kept || is_current || is_empty || options_.where + "/" + attempt.name() == retention.current ||
         is_published(attempt))
       continue;
-    for (const std::string& key : keys) client_.remove(key);
+    // A COMMIT that was removed was put: nobody puts it again.
+    const bool was_published = std::count(gone.begin(), gone.end(), attempt) ||
+                               std::count(index.published.begin(), index.published.end(), attempt);
+    if (!was_published && !give_up(attempt)) continue;
+    for (const std::string& key : keys)
+      if (key != commit) client_.remove(key);
   }
 }
 
@@ -333,34 +380,47 @@ class SavingObjects final : public Objects<SavingFiles> {
  public:
   SavingObjects(ObjectStore& store, ObjectClient& client, const ObjectStoreOptions& options,
                 const StateInfo& state)
-      : Objects(client, options), store_(store), first_{state.step, state.epoch, 0} {}
+      : Objects(client, options), store_(store), first_{state.step, state.epoch, 0, ""} {}
 
   void begin() override {
     for (const std::string& name : names()) remove(name);
   }
+  void begin_alone() override {
+    ENSURE(!attempt_, "{} was used before begin_alone()", where());
+    first_.word = options_.word;
+    begin();
+  }
+  bool is_lost() override { return is_lost_; }
+  void settle() override { store_.settle(first_); }
   std::unique_ptr<NewFile> put(const std::string& name, uint64_t bytes) override {
     return replace(name, bytes);
   }
   void remove(const std::string& name) override { client_.remove(key_of(name)); }
   void commit(const std::string& text, const std::function<bool()>& is_wanted) override {
-    if (!is_wanted()) return begin();
-    client_.put(key_of(kCommitName), std::as_bytes(std::span(text)));  // the commit point
+    store_.must_publish(attempt());
+    if (!is_wanted()) {
+      begin();
+      return settle();
+    }
+    if (!store_.put_commit(attempt(), text)) {
+      is_lost_ = true;
+      throw Error(ErrorCode::kCheckpoint,
+                  fmt::format("{}: another writer has given this upload up and removed its files", where()));
+    }
     store_.add_to_index(attempt());
   }
 
  private:
-  /// The first that is not published. Asked for once: it changes with the commit.
+  /// Asked for once: it changes with the commit.
   const Attempt& attempt() const override {
-    if (!attempt_) {
-      attempt_ = first_;
-      while (store_.is_published(*attempt_)) ++attempt_->number;
-    }
+    if (!attempt_) attempt_ = store_.unused(first_);
     return *attempt_;
   }
 
   ObjectStore& store_;
-  const Attempt first_;
+  Attempt first_;
   mutable std::optional<Attempt> attempt_;
+  bool is_lost_ = false;
 };
 
 std::unique_ptr<SavingFiles> ObjectStore::saving(const StateInfo& state) {
@@ -368,6 +428,19 @@ std::unique_ptr<SavingFiles> ObjectStore::saving(const StateInfo& state) {
 }
 
 }  // namespace
+
+bool keeps_conditions(ObjectClient& client, const std::string& key) {
+  const auto there = client.head(key);
+  ENSURE(there.has_value(), "there is no {}", key);
+  const std::string one = "1", two = "2";
+  try {
+    return !client.put_if(key, "", bytes_of(one)) && client.put_if(key, there->version, bytes_of(one)) &&
+           !client.put_if(key, there->version, bytes_of(two));
+  } catch (const ObjectError& error) {
+    if (!error.may_be_unknown()) throw;
+    return false;
+  }
+}
 
 std::unique_ptr<Store> object_store(ObjectClient& client, const ObjectStoreOptions& options) {
   return std::make_unique<ObjectStore>(client, options);

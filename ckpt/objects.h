@@ -19,7 +19,8 @@ namespace trainctl::ckpt {
 struct ObjectInfo {
   std::string key;
   uint64_t bytes = 0;
-  std::string etag;  ///< without quotes
+  std::string etag;     ///< without quotes
+  std::string version;  ///< of the content, for put_if; never "" where head() gives it
 };
 
 /// A request failed. The server may or may not have carried it out.
@@ -29,9 +30,14 @@ class ObjectError : public Error {
   ObjectError(int status, const std::string& message) : Error(ErrorCode::kIo, message), status_(status) {}
   int status() const { return status_; }
   /// Whether a repetition may succeed: no answer, too many requests, errors of the server.
-  bool may_pass() const { return status_ == 0 || status_ == 408 || status_ == 429 || status_ >= 500; }
+  bool may_pass() const {
+    return status_ == 0 || status_ == 408 || status_ == 429 || (status_ >= 500 && status_ != kNotImplemented);
+  }
+  /// Whether the store may not know what was asked, as a PUT with a condition: 400 or 501.
+  bool may_be_unknown() const { return status_ == 400 || status_ == kNotImplemented; }
 
  private:
+  static constexpr int kNotImplemented = 501;
   int status_;
 };
 
@@ -47,6 +53,11 @@ class ObjectClient {
   /// Makes or replaces the object atomically. Returns its ETag, as do put_part and finish_upload: "" where it
   /// is no MD5; of a part always what finish_upload is to be given.
   virtual std::string put(const std::string& key, std::span<const std::byte> body) = 0;
+  /// put() if the object still has this version, which head() gave; `version` "": if there is no such object.
+  /// nullopt: that is not so, and nothing was changed; look again. ObjectError with may_be_unknown() where
+  /// the store refuses conditions.
+  virtual std::optional<std::string> put_if(const std::string& key, const std::string& version,
+                                            std::span<const std::byte> body) = 0;
   /// Starts an upload in parts, numbered from 1, and returns its id. The object exists when the upload is
   /// finished.
   virtual std::string start_upload(const std::string& key) = 0;

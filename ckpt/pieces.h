@@ -56,8 +56,7 @@ class PieceWriter {
 
   /// Copies the chunks into the slot that does not hold the newest piece, and takes their hashes from the
   /// source on the way. On return the source may change. Error(kIo) if the slot is too small.
-  ///   keep_step   that of a piece to keep instead of the newest one; where it is not there the newest is
-  /// kept
+  ///   keep_step   of a piece to keep instead of the newest one; where it is not there, the newest is kept
   void copy(const StateInfo& state, std::span<const Tensor> tensors, std::span<const ChunkData> chunks,
             ChunkSource& source = host_chunks(), std::optional<int64_t> keep_step = std::nullopt);
   /// Completes the copied piece; this is the commit point.

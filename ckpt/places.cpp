@@ -2,12 +2,19 @@
 
 #include <fmt/format.h>
 
+#include "ckpt/folders.h"
 #include "ckpt/object_store.h"
 
 namespace trainctl::ckpt {
 namespace {
 
 constexpr const char* kScheme = "s3://";
+
+/// One for all copies of this process: a copy that is tried again finds what the try before has left.
+const std::string& word_of_process() {
+  static const std::string word = new_word().substr(0, 8);
+  return word;
+}
 
 std::string without_slash(std::string text) {
   while (text.size() > 1 && text.ends_with("/")) text.pop_back();
@@ -34,7 +41,8 @@ OpenPlace open_place(FileSystem& fs, Clock& clock, const Environment& environmen
   s3.is_given_up = options.is_given_up;
   result.requests = s3_client(s3, clock);
   result.retried = retrying(*result.requests, clock, options.retries);
-  result.store = object_store(*result.retried, {.prefix = prefix, .where = place});
+  result.store = object_store(
+      *result.retried, {.prefix = prefix, .where = place, .epoch = options.epoch, .word = word_of_process()});
   return result;
 }
 

@@ -21,6 +21,7 @@ bool is_object_place(const std::string& place);  ///< begins with s3://
 struct PlaceOptions {
   RetryLimits retries = {};
   std::function<bool()> is_given_up = {};  ///< as in S3Options
+  uint64_t epoch = UINT64_MAX;             ///< as in ObjectStoreOptions
 };
 
 /// Nothing is read yet. Error(kUsage): no bucket, no credentials, no libcurl. `fs` and `clock` outlive it.

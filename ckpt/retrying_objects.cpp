@@ -57,6 +57,24 @@ class Retrying final : public ObjectClient {
     const std::string expected = etag_of(body);
     return repeat("PUT", key, [&](int) { return checked(inner_.put(key, body), expected); });
   }
+  std::optional<std::string> put_if(const std::string& key, const std::string& version,
+                                    std::span<const std::byte> body) override {
+    const std::string expected = etag_of(body);
+    std::string condition = version;
+    return repeat("PUT", key, [&](int tries) -> std::optional<std::string> {
+      const auto etag = inner_.put_if(key, condition, body);
+      if (etag && !etags_differ(*etag, expected)) return etag;
+      const auto there = inner_.head(key);
+      if (!etag) {
+        // An earlier try may have succeeded without an answer.
+        const bool is_ours = tries > 0 && there && there->etag == expected;
+        return is_ours ? std::optional(there->etag) : std::nullopt;
+      }
+      // Other bytes than ours have arrived: these are to be replaced.
+      if (there && there->etag == *etag) condition = there->version;
+      return checked(*etag, expected);
+    });
+  }
   std::string start_upload(const std::string& key) override {
     return repeat("start of the upload", key, [&](int) { return inner_.start_upload(key); });
   }

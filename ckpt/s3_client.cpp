@@ -106,6 +106,8 @@ std::string uri_decoded(const std::string& text) {
 }
 
 constexpr long kCleanUpLimitMs = 2000;
+// What S3 answers where the condition of a PUT does not hold. Conflict: another PUT with one is under way.
+constexpr long kNotFound = 404, kConflict = 409, kPreconditionFailed = 412;
 
 enum class Method { get, head, put, post, remove };
 const char* name_of(Method method) {
@@ -156,7 +158,9 @@ class S3Client final : public ObjectClient {
     check(answer, 200);
     const auto length = answer.headers.find("content-length");
     if (length == answer.headers.end()) throw ObjectError(0, "the answer has no Content-Length");
-    return ObjectInfo{key, std::stoull(length->second), etag_in(answer)};
+    const auto etag = answer.headers.find("etag");
+    if (etag == answer.headers.end()) throw ObjectError(0, "the answer has no ETag");
+    return ObjectInfo{key, std::stoull(length->second), etag_in(answer), etag->second};
   }
   size_t get(const std::string& key, uint64_t offset, std::span<std::byte> out) override {
     ENSURE(!out.empty(), "{}: no bytes", key);
@@ -169,6 +173,15 @@ class S3Client final : public ObjectClient {
   }
   std::string put(const std::string& key, std::span<const std::byte> body) override {
     return etag_in(check(send(with_md5({.method = Method::put, .key = key, .body = body})), 200));
+  }
+  std::optional<std::string> put_if(const std::string& key, const std::string& version,
+                                    std::span<const std::byte> body) override {
+    Call call = with_md5({.method = Method::put, .key = key, .body = body});
+    call.headers[version.empty() ? "if-none-match" : "if-match"] = version.empty() ? "*" : version;
+    const Answer answer = send(call);
+    const bool is_gone = answer.status == kNotFound && !version.empty();
+    if (answer.status == kPreconditionFailed || answer.status == kConflict || is_gone) return std::nullopt;
+    return etag_in(check(answer, 200));
   }
   std::string start_upload(const std::string& key) override {
     const Answer answer = check(send({.method = Method::post, .key = key, .query = {{"uploads", ""}}}), 200);

@@ -100,8 +100,8 @@ struct Retention {
 };
 
 /// Only one process at a time writes to a store: the holder of the run's lock. One that lost the lock and does
-/// not know it harms nobody in a folder: there each change is checked by its effect (ckpt/contest.h). Not
-/// thread-safe.
+/// not know it harms nobody in a folder: there each change is checked by its effect (ckpt/contest.h). What an
+/// object store does then is in ckpt/object_store.h. Not thread-safe.
 class Store {
  public:
   virtual ~Store() = default;

@@ -2,9 +2,10 @@
 // save, said in time; listings that lag, older epochs and repeated saves never show a wrong checkpoint.
 // Method: every request of a save and of a load fails in turn, in every way, on an object store in memory;
 // the outcome is compared with the plain arrays. Crashes at every effect are in power_loss_test.cpp.
-#include <catch2/catch.hpp>
 #include <fmt/format.h>
+#include <catch2/catch.hpp>
 
+#include "ckpt/object_index.h"
 #include "ckpt/object_store.h"
 #include "runtime/base/error.h"
 #include "test/ckpt/state_fixture.h"
@@ -32,9 +33,10 @@ PlainState state_of(int64_t step, uint64_t epoch = 3, uint64_t seed = 1) {
 
 /// A client with retries, and a store on top.
 struct Setup {
-  explicit Setup(FaultyObjects& objects, uint64_t part_bytes = 700)
+  explicit Setup(ckpt::ObjectClient& objects, uint64_t part_bytes = 700, uint64_t epoch = UINT64_MAX)
       : client(ckpt::retrying(objects, clock, {.deadline_s = 60})),
-        store(ckpt::object_store(*client, {.prefix = "p", .where = "s3://b/p", .part_bytes = part_bytes})) {}
+        store(ckpt::object_store(
+            *client, {.prefix = "p", .where = "s3://b/p", .part_bytes = part_bytes, .epoch = epoch})) {}
   HandClock clock;
   std::unique_ptr<ckpt::ObjectClient> client;
   std::unique_ptr<ckpt::Store> store;
@@ -191,6 +193,9 @@ TEST_CASE("a run that goes back: later checkpoints do not count, and go when new
     for (const int64_t step : {10, 20, 30, 40}) save(store, state_of(step, 1), 2);
     store.set_aside_after({.epoch = 2, .step = 20});
     CHECK(store.list() == std::vector<int64_t>{20, 10});
+    CHECK_THROWS_WITH(
+        save(store, state_of(35, 1), 2),
+        Catch::Contains("step 35 of epoch 1 is no part of the run any more: epoch 2 went on from step 20"));
     save(store, state_of(25, 2), 2);
     CHECK(store.list() == std::vector<int64_t>{25, 20, 10});
     const auto has_step_40 = [&] { return objects.objects().count("p/step-00000040.e1.a0/COMMIT") > 0; };
@@ -202,6 +207,186 @@ TEST_CASE("a run that goes back: later checkpoints do not count, and go when new
     CHECK_FALSE(has_step_40());
     CHECK(store.list() == std::vector<int64_t>{30, 25});
   }
+}
+
+namespace {
+
+/// Forwards to another client, and does something once: between the read of INDEX and the next put of it, or,
+/// `at_get`, between its size and its content.
+class Overtaken final : public ckpt::ObjectClient {
+ public:
+  Overtaken(FaultyObjects& inner, std::function<void()> other, bool at_get = false)
+      : inner_(inner), other_(std::move(other)), at_get_(at_get) {}
+  std::optional<ckpt::ObjectInfo> head(const std::string& key) override { return inner_.head(key); }
+  size_t get(const std::string& key, uint64_t offset, std::span<std::byte> out) override {
+    if (key.ends_with("/INDEX") && at_get_) std::exchange(other_, [] {})();
+    return inner_.get(key, offset, out);
+  }
+  std::string put(const std::string& key, std::span<const std::byte> body) override {
+    return inner_.put(key, body);
+  }
+  std::optional<std::string> put_if(const std::string& key, const std::string& version,
+                                    std::span<const std::byte> body) override {
+    if (key.ends_with("/INDEX") && !at_get_) ++tries, std::exchange(other_, [] {})();
+    return inner_.put_if(key, version, body);
+  }
+  std::string start_upload(const std::string& key) override { return inner_.start_upload(key); }
+  std::string put_part(const std::string& key, const std::string& upload, int number,
+                       std::span<const std::byte> body) override {
+    return inner_.put_part(key, upload, number, body);
+  }
+  std::string finish_upload(const std::string& key, const std::string& upload,
+                            const std::vector<std::string>& etags) override {
+    return inner_.finish_upload(key, upload, etags);
+  }
+  void abort_upload(const std::string& key, const std::string& upload) override {
+    inner_.abort_upload(key, upload);
+  }
+  std::vector<ckpt::ObjectInfo> list(const std::string& prefix) override { return inner_.list(prefix); }
+  void remove(const std::string& key) override { inner_.remove(key); }
+  int tries = 0;
+
+ private:
+  FaultyObjects& inner_;
+  std::function<void()> other_;
+  const bool at_get_;
+};
+
+ckpt::ObjectIndex index_of(const FaultyObjects& objects) {
+  return ckpt::read_object_index(objects.objects().at("p/INDEX"));
+}
+
+}  // namespace
+
+TEST_CASE("INDEX that another writer changed after it was read is read and changed again") {
+  FaultyObjects objects;
+  Setup other(objects);
+  save(*other.store, state_of(10), 1);
+  Overtaken overtaken(objects, [&] { save(*other.store, state_of(20), 1); });
+  Setup setup(overtaken);
+  save(*setup.store, state_of(30), 1);
+  CHECK(overtaken.tries == 2);
+  std::vector<int64_t> steps;
+  for (const auto& name : index_of(objects).published) steps.push_back(name.step);
+  CHECK(steps == std::vector<int64_t>{10, 20, 30});
+}
+
+TEST_CASE("INDEX that is replaced between its size and its content is read again") {
+  FaultyObjects objects;
+  Setup other(objects);
+  for (const int64_t step : {10, 20}) save(*other.store, state_of(step), 1);
+  other.store->set_aside_after({.epoch = 5, .step = 15});
+  const auto listed = [&](const std::function<void()>& meanwhile) {
+    Overtaken overtaken(objects, meanwhile, true);
+    Setup setup(overtaken);
+    const std::vector<int64_t> steps = setup.store->list();
+    CHECK(setup.clock.now == 1e6);
+    return steps;
+  };
+  // Step 20 is set aside before and after.
+  CHECK(listed([&] { save(*other.store, state_of(15), 1); }) == std::vector<int64_t>{15, 10});  // longer
+  CHECK(listed([&] { objects.poke("p/INDEX", R"({"set_aside":[{"epoch":5,"after_step":15}]})"); }) ==
+        std::vector<int64_t>{15, 10});
+}
+
+TEST_CASE("a newer epoch that begins between the read of INDEX and its put is not overwritten") {
+  FaultyObjects objects;
+  Setup newer(objects, 700, 4);
+  save(*newer.store, state_of(10), 1);
+  Overtaken overtaken(objects, [&] { newer.store->set_aside_after({.epoch = 4, .step = 10}); });
+  Setup older(overtaken, 700, 3);
+  CHECK_THROWS_WITH(save(*older.store, state_of(20), 1),
+                    Catch::Contains("epoch 4 of this run has begun in s3://b/p; this writer has epoch 3"));
+  CHECK(index_of(objects).newest_epoch() == 4);
+  CHECK(index_of(objects).published.size() == 1);
+  CHECK(older.store->list() == std::vector<int64_t>{10});
+  // From then on it changes nothing, not even what was given up before.
+  objects.put("p/step-00000007.e2.a0/shard", {});
+  CHECK_THROWS_WITH(save(*older.store, state_of(5), 1), Catch::Contains("is out of date"));
+  const auto before = objects.objects();
+  CHECK_THROWS_WITH(older.store->set_aside_after({.epoch = 3, .step = 5}), Catch::Contains("is out of date"));
+  CHECK_FALSE(older.store->remove(10, 3));
+  older.store->clean({.current_epoch = 3}, {});
+  CHECK(objects.objects() == before);
+  newer.store->clean({.current_epoch = 4}, {});
+  CHECK_FALSE(objects.objects().count("p/step-00000007.e2.a0/shard"));
+  CHECK(newer.store->remove(10, 4));
+}
+
+TEST_CASE("a store that refuses the conditions of puts keeps checkpoints all the same") {
+  FaultyObjects objects;
+  objects.conditions = FaultyObjects::Conditions::refused;
+  Setup setup(objects);
+  const double begin = setup.clock.now;
+  for (const int64_t step : {10, 20, 30}) save(*setup.store, state_of(step), 1);
+  CHECK(setup.clock.now == begin);  // 501 is no failure that passes
+  const auto asked = std::count_if(objects.effects().begin(), objects.effects().end(),
+                                   [](const std::string& e) { return e.find(" if ") != std::string::npos; });
+  CHECK(asked == 1);
+  CHECK(index_of(objects).published.size() == 3);
+  CHECK(loads(*setup.store, state_of(30)));
+  CHECK(ckpt::retain(*setup.store, {}) == std::vector<int64_t>{10});
+  // What changed since the read is seen there, too.
+  Setup newer(objects, 700, 4);
+  newer.store->set_aside_after({.epoch = 4, .step = 20});
+  Setup older(objects, 700, 3);
+  CHECK_THROWS_WITH(save(*older.store, state_of(40), 1), Catch::Contains("is out of date"));
+}
+
+TEST_CASE("whether a store keeps to the conditions of puts is found out") {
+  using Conditions = FaultyObjects::Conditions;
+  for (const Conditions conditions : {Conditions::known, Conditions::refused, Conditions::ignored}) {
+    FaultyObjects objects;
+    objects.conditions = conditions;
+    Setup setup(objects);
+    setup.client->put("k", {});
+    CHECK(ckpt::keeps_conditions(*setup.client, "k") == (conditions == Conditions::known));
+  }
+  FaultyObjects refusing;
+  refusing.put("k", {});
+  refusing.fail_at(0, ObjectFault::refused, ~uint64_t(0));
+  CHECK_THROWS_WITH(ckpt::keeps_conditions(refusing, "k"), Catch::Contains("403"));
+}
+
+TEST_CASE("a put under a condition whose answer is lost, or whose bytes arrive damaged, is made up for") {
+  for (const ObjectFault fault :
+       {ObjectFault::lost_answer, ObjectFault::wrong_body, ObjectFault::server_error})
+    for (const bool is_new : {true, false}) {
+      FaultyObjects objects;
+      Setup setup(objects);
+      const std::vector<std::byte> old(3, std::byte(1)), body(5, std::byte(2));
+      if (!is_new) objects.put("k", old);
+      const std::string version = is_new ? "" : objects.head("k")->version;
+      objects.fail_at(0, fault);
+      INFO(int(fault) << " " << is_new);
+      CHECK(setup.client->put_if("k", version, body) == ckpt::etag_of(body));
+      CHECK(objects.objects().at("k") == std::string(5, '\2'));
+      CHECK_FALSE(setup.client->put_if("k", version, old));
+      CHECK(objects.objects().at("k") == std::string(5, '\2'));
+    }
+}
+
+TEST_CASE("what is written in INDEX, and names of attempts, come back") {
+  ckpt::ObjectIndex index;
+  for (int64_t step = 1; step <= 70; ++step) index.add({step, 3, 0, step % 2 ? "0f" : ""});
+  index.add({70, 3, 0, ""});
+  CHECK(index.published.size() == 64);
+  CHECK((index.published.front().step == 7 && index.published.back().step == 70));
+  CHECK(index.begin({.epoch = 2, .step = 50}));
+  CHECK(index.begin({.epoch = 3, .step = 60}));
+  CHECK_FALSE(index.begin({.epoch = 3, .step = 60}));
+  CHECK(index.begin({.epoch = 4, .step = 55}));  // sets aside what epoch 3 does
+  CHECK(index.set_aside == std::vector<ckpt::ObjectIndex::SetAside>{{50, 2}, {55, 4}});
+  CHECK(index.newest_epoch() == 4);
+  CHECK(index.against(1, 51)->epoch == 2);
+  CHECK(index.against(3, 56)->epoch == 4);
+  CHECK_FALSE(index.against(3, 55));
+  CHECK_FALSE(index.against(4, 99));
+  const ckpt::ObjectIndex again = ckpt::read_object_index(index.text());
+  CHECK((again.published == index.published && again.set_aside == index.set_aside));
+  for (const char* other : {"step-00000001.e1.a0.", "step-00000001.e1.a0.xy", "step-1.e1.a0",
+                            "step-00000001.e1", "step-00000001.e1.a0x0f", "step-00000001.e1.a00"})
+    CHECK_FALSE(ckpt::attempt_of(other));
 }
 
 TEST_CASE("retention of an object store: milestones, the newest good ones, nothing left of the others") {

@@ -14,6 +14,7 @@
 #include <array>
 
 #include "ckpt/contest.h"
+#include "ckpt/repair.h"
 #include "ckpt/store.h"
 #include "runtime/base/error.h"
 #include "test/ckpt/two_writers.h"
@@ -241,6 +242,123 @@ Scenario save_and_retention() {
               }};
 }
 
+/// A folder of another place, with step 20 of epoch 3.
+PowerLossFileSystem& elsewhere() {
+  static PowerLossFileSystem fs;
+  if (!fs.exists(ckpt::step_directory(kDir, 20))) save(fs, 20, 3);
+  return fs;
+}
+ckpt::CopyReport copy_from_elsewhere(FileSystem& fs) {
+  return ckpt::copy(*ckpt::Checkpoint::open(elsewhere(), ckpt::step_directory(kDir, 20)),
+                    *ckpt::directory_store(fs, kDir));
+}
+
+/// Both copy the same checkpoint into the folder, the second one perhaps after it began epoch 4 from there.
+Scenario two_copies(bool is_newer) {
+  return {.name = is_newer ? "two copies, newer epoch" : "two copies",
+          .before = [](FileSystem& fs) { save(fs, 10, 2); },
+          .writers = {[](FileSystem& fs) { copy_from_elsewhere(fs); },
+                      [=](FileSystem& fs) {
+                        if (is_newer) ckpt::supersede(fs, kDir, {kRun, 4, 20});
+                        copy_from_elsewhere(fs);
+                      }},
+          .check =
+              [](const Situation& s, const Found& found) {
+                if (!is_at(found, name_of(10), {10, 2})) return "step 10 is lost";
+                const bool is_copied = s.succeeded(0) || s.succeeded(1);
+                return is_copied && !is_at(found, name_of(20), {20, 3}) ? "the copy is lost" : "";
+              },
+          .check_end =
+              [](const Situation& s, const Found&) {
+                return at_end(s.succeeded(0) || s.succeeded(1),
+                              "both failed: " + *s.ends[0] + "; " + *s.ends[1]);
+              },
+          .has_rivals = true};
+}
+
+/// Step 20 of the folder has a damaged shard: its last byte is another one, or missing.
+void save_damaged(FileSystem& fs, bool is_cut) {
+  save(fs, 20, 3);
+  const std::string path = ckpt::step_directory(kDir, 20) + "/s.safetensors";
+  std::string bytes = fs.read_text(path);
+  if (is_cut)
+    bytes.pop_back();
+  else
+    bytes.back() = char(bytes.back() ^ 1);
+  fs.remove_file(path);
+  const auto file = fs.create(path);
+  file->write_at(0, std::as_bytes(std::span(bytes)));
+  file->sync();
+  fs.sync_directory(ckpt::step_directory(kDir, 20));
+}
+void repair_from_elsewhere(FileSystem& fs) {
+  const auto in = [](FileSystem& place) { return ckpt::directory_store(place, kDir)->open(20); };
+  std::vector<std::unique_ptr<ckpt::StoredFiles>> sources;
+  sources.push_back(in(elsewhere()));
+  const auto damaged = in(fs);
+  if (!damaged) throw Error(ErrorCode::kIo, "step 20 is away");
+  ckpt::repair(*damaged, sources);
+}
+/// What lies in a folder below kDir, without what a repair has left over.
+Files files_in(const Situation& s, const std::string& folder) {
+  Files files;
+  for (const auto& [path, content] : s.fs->files())
+    if (path.starts_with(kDir + "/" + folder + "/") && !path.ends_with(".repair"))
+      files[path.substr(path.rfind('/') + 1)] = content;
+  return files;
+}
+bool is_good(const Situation& s, const std::string& folder) { return files_in(s, folder) == files_of(20, 3); }
+/// All names, and every byte of all but the shard.
+bool is_no_mixture(const Situation& s) {
+  Files files = files_in(s, name_of(20)), good = files_of(20, 3);
+  if (files.empty()) return true;  // away for a moment
+  files["s.safetensors"].resize(good["s.safetensors"].size());
+  files["s.safetensors"].back() = good["s.safetensors"].back();
+  return files == good;
+}
+
+/// One repairs a checkpoint that does not open in its place, the other copies a good one there.
+Scenario repair_and_copy_to_it() {
+  return {.name = "repair and copy to it",
+          .before = [](FileSystem& fs) { save_damaged(fs, true); },
+          .writers = {repair_from_elsewhere, [](FileSystem& fs) { copy_from_elsewhere(fs); }},
+          .check =
+              [](const Situation& s, const Found&) {
+                if (!is_no_mixture(s)) return "a mixture";
+                return s.succeeded(1) && !is_good(s, name_of(20)) ? "the copy is not good" : "";
+              },
+          .check_end =
+              [](const Situation& s, const Found&) {
+                return at_end(s.succeeded(1) && is_good(s, name_of(20)), "the copy failed: " + *s.ends[1]);
+              },
+          .has_rivals = true,
+          .has_damage = true};
+}
+
+/// One repairs a checkpoint, the other copies it to a store. It copies good bytes or none.
+Scenario repair_and_copy_of_it() {
+  static const std::string store = kDir + "/store";
+  return {
+      .name = "repair and copy of it",
+      .before = [](FileSystem& fs) { save_damaged(fs, false); },
+      .writers = {repair_from_elsewhere,
+                  [](FileSystem& fs) {
+                    ckpt::copy(*ckpt::Checkpoint::open(fs, ckpt::step_directory(kDir, 20)),
+                               *ckpt::directory_store(fs, store));
+                  }},
+      .check =
+          [](const Situation& s, const Found&) {
+            const std::string copy = "store/" + name_of(20);
+            if (!is_no_mixture(s)) return "a mixture";
+            if (s.succeeded(0) && !is_good(s, name_of(20))) return "the repair is lost";
+            if (s.succeeded(1) && !is_good(s, copy)) return "the copy is lost";
+            return !files_in(s, copy).empty() && !is_good(s, copy) ? "damage was copied" : "";
+          },
+      .check_end = [](const Situation& s,
+                      const Found&) { return at_end(s.succeeded(0), "the repair failed: " + *s.ends[0]); },
+      .has_damage = true};
+}
+
 std::vector<Scenario> scenarios() {
   return {newer_epoch(false, false),
           newer_epoch(true, false),
@@ -251,7 +369,11 @@ std::vector<Scenario> scenarios() {
           retention(),
           chosen_source(true),
           two_beginnings(),
-          save_and_retention()};
+          save_and_retention(),
+          two_copies(false),
+          two_copies(true),
+          repair_and_copy_to_it(),
+          repair_and_copy_of_it()};
 }
 
 }  // namespace
@@ -259,7 +381,9 @@ std::vector<Scenario> scenarios() {
 TEST_CASE("two writers, all orders of their steps", "[two_writers]") {
   for (const bool no_replace : {true, false})
     for (const Scenario& scenario : scenarios()) {
-      if (!no_replace && scenario.name.ends_with("older checkpoint")) continue;  // many, and no other calls
+      // Many, and no other calls.
+      const bool is_long = scenario.name.ends_with("older checkpoint") || scenario.has_damage;
+      if (!no_replace && is_long) continue;
       const Explored result = explore(scenario, Omits::nothing, no_replace);
       INFO(scenario.name << (no_replace ? "" : ", no flags of rename") << ": " << result.situations
                          << " situations, " << result.ends << " ends");
@@ -270,7 +394,8 @@ TEST_CASE("two writers, all orders of their steps", "[two_writers]") {
 
 TEST_CASE("a writer that stops for good does not cost the other its save", "[two_writers]") {
   for (const Scenario& scenario : scenarios()) {
-    if (scenario.name == "retention") continue;  // it may have removed what the other begins from
+    // It may have removed what the other begins from; and what is damaged is not copied.
+    if (scenario.name == "retention" || scenario.name == "repair and copy of it") continue;
     INFO(scenario.name);
     CHECK(freeze(scenario) == "");
   }
@@ -293,6 +418,7 @@ TEST_CASE("each step of the protocol that is left out is seen", "[two_writers]")
       {Omits::put_back, retention()},
       {Omits::put_back, newer_epoch(true, false)},
       {Omits::sync_of_folder, newer_epoch(true, false)},
+      {Omits::claim, two_copies(false)},
   };
   for (const Mutant& mutant : mutants) {
     INFO(int(mutant.omits) << " " << mutant.scenario.name);

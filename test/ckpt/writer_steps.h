@@ -115,6 +115,7 @@ class Steps final : public FileSystem {
     Omits omits = Omits::nothing;
     Accesses* accesses = nullptr;
     bool has_rival = false;                 ///< another publisher of the same save: each file is a step
+    bool has_damage = false;                ///< a shard is repaired: it is looked at, too
     std::function<void()> changed = [] {};  ///< called after each change
   };
   Steps(PowerLossFileSystem& fs, Answers& answers, uint64_t& digest, const Options& options)
@@ -264,8 +265,8 @@ class Steps final : public FileSystem {
   /// for a shard, which is looked at after the manifest next to it, and for the files in an own claim,
   /// unless a rival takes it over: from a claim that was removed nothing is published.
   bool is_shared(const std::string& path) const {
-    if (path == kDir || path == kTrash || is_below(path, kTrash) || path.ends_with("/s.safetensors"))
-      return false;
+    if (path == kDir || path == kTrash || is_below(path, kTrash)) return false;
+    if (path.ends_with("/s.safetensors")) return options_.has_damage;
     const std::string folder = path.substr(0, path.rfind('/')),
                       place = is_below(folder, kSaving) ? folder : path;
     const auto saving = ckpt::saving_name(place.substr(place.rfind('/') + 1));
@@ -279,14 +280,19 @@ class Steps final : public FileSystem {
     std::string result;
     for (size_t begin = 0; begin <= path.size();) {
       const size_t end = std::min(path.find('/', begin), path.size());
-      std::string part = path.substr(begin, end - begin);
+      std::string part = path.substr(begin, end - begin), end_of_part;
+      if (const size_t repair = part.rfind(".repair");
+          repair != std::string::npos && repair + 7 == part.size()) {
+        end_of_part = part.substr(repair);
+        part.erase(repair);
+      }
       if (const size_t dot = part.rfind('.'); dot != std::string::npos && is_word(part.substr(dot + 1))) {
         const std::string base = part.substr(0, dot), word = part.substr(dot + 1);
         const bool is_claim = ckpt::saving_name(base).has_value() && path.starts_with(kSaving);
         part = is_claim && omits_ == Omits::claim ? base : base + "." + own_word(word);
         if (is_claim && !used_claim_.empty()) part = used_claim_;
       }
-      result += part + (end < path.size() ? "/" : "");
+      result += part + end_of_part + (end < path.size() ? "/" : "");
       begin = end + 1;
     }
     return result;

@@ -36,6 +36,11 @@ void FaultyObjects::fail_at_effect(uint64_t effect, ObjectFault fault, uint64_t 
   at_effect_ = {effects_.size() + effect, count, fault};
 }
 
+void FaultyObjects::poke(const std::string& key, const std::string& content) {
+  objects_[key] = content;
+  etags_[key] = etag_of(content);
+}
+
 void FaultyObjects::repair() { at_request_ = at_effect_ = {}; }
 
 std::unique_ptr<FaultyObjects> FaultyObjects::copy() const {
@@ -44,6 +49,7 @@ std::unique_ptr<FaultyObjects> FaultyObjects::copy() const {
   result->etags_ = etags_;
   result->past_ = past_;
   result->next_upload_ = next_upload_;
+  result->conditions = conditions;
   return result;
 }
 
@@ -86,7 +92,7 @@ std::optional<ObjectInfo> FaultyObjects::head(const std::string& key) {
   end(fault);
   const auto at = objects_.find(key);
   if (at == objects_.end()) return std::nullopt;
-  return ObjectInfo{key, at->second.size(), etags_[key]};
+  return ObjectInfo{key, at->second.size(), etags_[key], etags_[key]};
 }
 
 size_t FaultyObjects::get(const std::string& key, uint64_t offset, std::span<std::byte> out) {
@@ -110,6 +116,22 @@ std::string FaultyObjects::put(const std::string& key, std::span<const std::byte
   store(key, content);
   if (!is_wrong) end(fault);
   return etag_of(content);
+}
+
+std::optional<std::string> FaultyObjects::put_if(const std::string& key, const std::string& version,
+                                                 std::span<const std::byte> body) {
+  const auto fault = begin(fmt::format("put {} {} bytes if {}", key, body.size(),
+                                       version.empty() ? "absent" : "it is still " + version),
+                           true);
+  if (conditions == Conditions::refused) throw ObjectError(501, "501 Not Implemented");
+  const auto there = etags_.find(key);
+  const bool holds = version == (there == etags_.end() ? "" : there->second);
+  const bool is_wrong = fault == ObjectFault::wrong_body;
+  const std::string content = is_wrong ? damaged(text_of(body)) : text_of(body);
+  const bool is_done = holds || conditions == Conditions::ignored;
+  if (is_done) store(key, content);
+  if (!is_wrong) end(fault);
+  return is_done ? std::optional(etag_of(content)) : std::nullopt;
 }
 
 std::string FaultyObjects::start_upload(const std::string& key) {

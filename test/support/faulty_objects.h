@@ -52,11 +52,15 @@ class FaultyObjects final : public ckpt::ObjectClient {
   const std::vector<std::string>& effects() const { return effects_; }
   const std::map<std::string, std::string>& objects() const { return objects_; }
   size_t uploads() const { return uploads_.size(); }
-  void poke(const std::string& key, const std::string& content) { objects_[key] = content; }
+  void poke(const std::string& key, const std::string& content);
+  /// How puts with a condition are answered; most stores know them.
+  enum class Conditions { known, refused, ignored } conditions = Conditions::known;
 
   std::optional<ckpt::ObjectInfo> head(const std::string& key) override;
   size_t get(const std::string& key, uint64_t offset, std::span<std::byte> out) override;
   std::string put(const std::string& key, std::span<const std::byte> body) override;
+  std::optional<std::string> put_if(const std::string& key, const std::string& version,
+                                    std::span<const std::byte> body) override;
   std::string start_upload(const std::string& key) override;
   std::string put_part(const std::string& key, const std::string& upload, int number,
                        std::span<const std::byte> body) override;

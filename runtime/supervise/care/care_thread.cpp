@@ -64,9 +64,10 @@ struct CareThread::Thread final : Clock {
       reports.push_back(report);
     };
     if (!options.open_store)
-      options.open_store = [this, &fs, place = options.store] {
-        return ckpt::open_place(fs, *this, ckpt::process_environment, place,
-                                {.retries = kRetries, .is_given_up = [this] { return interrupted.load(); }});
+      options.open_store = [this, &fs, place = options.store](uint64_t epoch) {
+        return ckpt::open_place(
+            fs, *this, ckpt::process_environment, place,
+            {.retries = kRetries, .is_given_up = [this] { return interrupted.load(); }, .epoch = epoch});
       };
     return options;
   }

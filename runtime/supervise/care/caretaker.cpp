@@ -66,6 +66,7 @@ Caretaker::Caretaker(FileSystem& fs, Clock& clock, CareOptions options)
 
 void Caretaker::begin(uint64_t epoch, int64_t step) {
   epoch_ = epoch;
+  place_.reset();
   for (auto* marks : {&marks_.folder, &marks_.store})
     std::erase_if(*marks, [&](const CheckpointMark& mark) { return mark.step > step; });
   set_aside_ = {options_.run_id, epoch, step};
@@ -280,7 +281,7 @@ void Caretaker::failed(const std::string& what) {
 // ---- the store
 
 ckpt::Store& Caretaker::store() {
-  if (!place_) place_ = options_.open_store();
+  if (!place_) place_ = options_.open_store(epoch_);
   return *place_->store;
 }
 

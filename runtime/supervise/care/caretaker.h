@@ -52,8 +52,9 @@ struct CareOptions {
   int keep_last = 2;
   int64_t keep_every_steps = 0;
   std::string store;  ///< name of the store, for messages; "": there is none
-  /// Opens the store; called again after a failure, since credentials may have changed. Error.
-  std::function<ckpt::OpenPlace()> open_store;
+  /// Opens the store for the supervisor of this epoch; called again after a failure, since credentials may
+  /// have changed. Error.
+  std::function<ckpt::OpenPlace(uint64_t epoch)> open_store;
   int64_t store_every_steps = 0;
   double read_bytes_per_s = 0;              ///< of a scrub; 0: no limit
   std::function<void()> must_hold = [] {};  ///< throws if another process has the run

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 
+#include "ckpt/object_store.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 #include "runtime/base/text.h"
@@ -43,15 +44,17 @@ std::string refusal_text(const StoreAccess& access, const std::string& place,
       error.what());
 }
 
-/// One object there and back.
-void try_object(ckpt::ObjectClient& client, const std::string& prefix) {
+/// One object there and back. Returns whether the store keeps to the condition of a PUT.
+bool try_object(ckpt::ObjectClient& client, const std::string& prefix) {
   const std::string key = fmt::format("{}/.probe-{}", prefix, ::getpid());
   std::array<std::byte, 64> sent{}, back{};
   for (size_t i = 0; i < sent.size(); ++i) sent[i] = std::byte(i * 37 + 1);
   client.put(key, sent);
   if (client.get(key, 0, back) != back.size() || back != sent)
     throw ckpt::ObjectError(200, fmt::format("{} does not return what was written to it", key));
+  const bool result = ckpt::keeps_conditions(client, key);
   client.remove(key);
+  return result;
 }
 
 /// Names below the prefix that are neither folders of checkpoints nor of this check.
@@ -83,12 +86,19 @@ std::string check_objects(const StoreAccess& access, const std::string& place, c
       ckpt::open_place(access.fs, access.clock, access.environment, place, {.retries = kCheckRetries});
   const std::string prefix = parts_of(place).second;
   const std::vector<std::string> foreign = foreign_names(*open.retried, prefix);
-  try_object(*open.retried, prefix);
+  const bool has_conditions = try_object(*open.retried, prefix);
   refuse_foreign(*open.store, place, run_id, is_new);
-  if (foreign.empty()) return "";
-  return fmt::format("{} also holds {} that {} no checkpoint ({}{}); it is left alone", place,
-                     count_of(int64_t(foreign.size()), "name"), foreign.size() == 1 ? "is" : "are",
-                     foreign[0], foreign.size() > 1 ? ", ..." : "");
+  std::string note;
+  if (!has_conditions)
+    note = fmt::format(
+        "{} does not keep to the conditions If-None-Match and If-Match of a PUT, so two supervisors "
+        "of this run at once could harm each other's copies: make sure that there is only one",
+        place);
+  if (!foreign.empty())
+    note += fmt::format("{}{} also holds {} that {} no checkpoint ({}{}); it is left alone",
+                        note.empty() ? "" : "; ", place, count_of(int64_t(foreign.size()), "name"),
+                        foreign.size() == 1 ? "is" : "are", foreign[0], foreign.size() > 1 ? ", ..." : "");
+  return note;
 }
 
 uint64_t bytes_of(const ckpt::Checkpoint& checkpoint) {

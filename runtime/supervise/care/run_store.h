@@ -23,8 +23,9 @@ struct StoreAccess {
 };
 
 /// Lists the place, writes a small object, reads it back and removes it. Error(kPreflight), one sentence: no
-/// answer, no bucket, credentials missing or refused, checkpoints of another run. Returns a note on objects
-/// that are no checkpoints, which are left alone; "": there are none.
+/// answer, no bucket, credentials missing or refused, checkpoints of another run. Returns a note on a store
+/// that does not keep to conditions of puts, and on objects that are no checkpoints, which are left alone;
+/// "": there is nothing to note.
 ///   is_new   the run begins: then no checkpoint may be there
 std::string check_store(const StoreAccess& access, const std::string& place, const std::string& run_id,
                         bool is_new);

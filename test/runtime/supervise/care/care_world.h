@@ -36,11 +36,12 @@ struct World {
   World after_crash(Survival survival, uint64_t seed) const {
     return {fs->after_power_loss(survival, seed), objects->copy()};
   }
-  ckpt::OpenPlace place() const {
+  /// As the supervisor of this epoch opens it.
+  ckpt::OpenPlace place(uint64_t epoch = UINT64_MAX) const {
     ckpt::OpenPlace place;
     place.retried = ckpt::retrying(*objects, *clock, {.deadline_s = 3});
-    place.store =
-        ckpt::object_store(*place.retried, {.prefix = "runs/a", .where = "s3://b/runs/a", .part_bytes = 700});
+    place.store = ckpt::object_store(
+        *place.retried, {.prefix = "runs/a", .where = "s3://b/runs/a", .part_bytes = 700, .epoch = epoch});
     return place;
   }
   std::unique_ptr<ckpt::Store> folder() const { return ckpt::directory_store(*fs, kFolder); }
@@ -64,7 +65,7 @@ inline CareOptions options_of(const World& world, Care& care) {
   return {.directory = kFolder,
           .marks_path = kMarks,
           .store = "s3://b/runs/a",
-          .open_store = [&world] { return world.place(); },
+          .open_store = [&world](uint64_t epoch) { return world.place(epoch); },
           .report = [&care](const CareReport& report) { care.reports.push_back(report); }};
 }
 

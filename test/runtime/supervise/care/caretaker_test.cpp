@@ -244,10 +244,10 @@ TEST_CASE(
     const World world = world_with_two_new();
     Care care;
     CareOptions options = options_of(world, care);
-    options.open_store = [&] {
+    options.open_store = [&](uint64_t epoch) {
       if (care.count(EventKind::checkpoints_removed) > 0 && care.count(EventKind::checkpoint_damaged) == 0)
         flip(world);
-      return world.place();
+      return world.place(epoch);
     };
     tend(world, options);
     CHECK(care.count(EventKind::checkpoint_damaged) == 1);
@@ -275,6 +275,29 @@ TEST_CASE("a run that goes back: later copies do not count any more") {
   const auto copy = ckpt::Checkpoint::open(place.store->open(40));
   CHECK((copy->state().epoch == 5 && reads_back(*copy, again)));
   CHECK(caretaker.progress() == CareProgress{40, 40});
+}
+
+TEST_CASE("a caretaker of an older epoch changes nothing in the store of a newer one") {
+  const World world = world_with_two_new();
+  Care old_care, new_care;
+  Caretaker older(*world.fs, *world.clock, options_of(world, old_care));
+  older.begin(4, INT64_MAX);
+  while (older.work()) {
+  }
+  Caretaker newer(*world.fs, *world.clock, options_of(world, new_care));
+  newer.begin(5, 40);
+  while (newer.work()) {
+  }
+  CHECK(newer.progress() == CareProgress{40, 40});
+  world.save(50);
+  older.published();
+  for (int turns = 0; turns < 100; ++turns)
+    if (const auto next_s = older.work())
+      world.clock->sleep_s(std::max(0.0, *next_s - world.clock->monotonic_s()));
+  CHECK(world.place().store->list().front() == 40);
+  CHECK(old_care.count(EventKind::upload_failed) == 1);
+  CHECK_THAT(old_care.note(EventKind::upload_failed),
+             Catch::Contains("epoch 5 of this run has begun in s3://b/runs/a; this writer has epoch 4"));
 }
 
 TEST_CASE("saves under way are not removed, those of dead attempts are") {
@@ -310,7 +333,7 @@ TEST_CASE("the thread: everything is done at the end, a pause stops it, a dead s
     CHECK(ckpt::directory_store(*world.fs, "/copies/a")->list() == Steps{40});
   }
   world.save(50);
-  options.open_store = []() -> ckpt::OpenPlace { throw Error(ErrorCode::kIo, "the line is cut"); };
+  options.open_store = [](uint64_t) -> ckpt::OpenPlace { throw Error(ErrorCode::kIo, "the line is cut"); };
   options.read_bytes_per_s = 1;  // it sleeps in its first read
   CareThread thread(*world.fs, real_clock(), options);
   thread.begin(4, INT64_MAX);
