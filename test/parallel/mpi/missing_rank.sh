@@ -6,7 +6,7 @@ output=$(timeout -k 5 60 "$mpirun" -n "$ranks" "$program" "$mode" 2>&1)
 status=$?
 echo "$output"
 [ "$status" -ne 0 ] && [ "$status" -ne 124 ] && [ "$status" -ne 137 ] || { echo "FAILED: exit status $status"; exit 1; }
-echo "$output" | grep -q "barrier: rank $((ranks - 1)) (world) did not arrive within 1 s" ||
+echo "$output" | grep -Eq "(broadcast|barrier): rank $((ranks - 1)) \(world\) did not arrive within 1 s" ||
   { echo "FAILED: the missing rank is not named"; exit 1; }
 pids=$(echo "$output" | sed -n 's/^pid \([0-9]*\)$/\1/p')
 [ "$(echo "$pids" | wc -l)" -eq "$ranks" ] || { echo "FAILED: $ranks ranks did not all start"; exit 1; }
