@@ -11,69 +11,64 @@ BucketGather::BucketGather(const ShardedMemory& memory, int slot, DpGroup& dp, k
       dp_(dp),
       backend_(backend),
       moves_(moves),
-      rounds_(halving_rounds(dp.rank(), dp.size())) {
-  begins_.reserve(size_t(dp.size()) + 1);
-  next_.reserve(size_t(dp.size()) + 1);
-}
+      rounds_(gather_round_count(dp.size())),
+      places_(dp.size()) {}
 
-void BucketGather::begin(int group, GradientBucket bucket, kernels::Event& ended) {
+void BucketGather::begin(int group, Bucket bucket, kernels::Event& ended) {
   ENSURE(!is_under_way(), "slot {} is in use", slot_);
   group_ = group;
-  bucket_ = bucket;
   ended_ = &ended;
   element_ = size_of(memory_.group(group).dtype);
   tag_ = dp_.take_tag();
-  places_of_parts(memory_.group(group), bucket, dp_.size(), begins_);
+  places_.lay_out(memory_.group(group), bucket);
   copy_chunks(true);
-  rounds_left_ = rounds_.size();
+  round_ = 0;
   start_round();
   // A transport on the device orders exchanges as they are started, which must be alike on all ranks.
   if (dp_.comm.waits_on_device()) finish();
 }
 
 void BucketGather::copy_chunks(bool own) {
-  const GroupPlan& group = memory_.group(group_);
-  next_ = begins_;
-  for (size_t i = bucket_.begin; i < bucket_.end; ++i) {
-    const FlatChunk& c = group.chunks[i];
+  places_.for_each_chunk([&](const FlatChunk& c, int64_t at) {
+    if ((c.owner == dp_.rank()) != own) return;
     const Box& box = c.where.global;
-    int64_t& at = next_[size_t(halving_place(c.owner, dp_.size()))];
-    const kernels::Matrix in_buffer =
-        kernels::matrix(reinterpret_cast<char*>(memory_.ring_bucket(slot_)) + size_t(at) * element_,
-                        group.dtype, box.rows(), box.cols());
-    at += box.count();
-    if ((c.owner == dp_.rank()) != own) continue;
+    const kernels::Matrix in_buffer = kernels::matrix(buffer() + size_t(at) * element_,
+                                                      memory_.group(group_).dtype, box.rows(), box.cols());
     const kernels::Matrix weight = memory_.chunk_weight(c);
     backend_.copy(moves_, own ? weight : in_buffer, own ? in_buffer : weight);
-  }
+  });
 }
 
 void BucketGather::start_round() {
-  const HalvingRound& round = rounds_[rounds_left_ - 1];
-  const size_t has = bytes(round.keep), wants = bytes(round.give);
-  Transfer transfers[2];
-  size_t n = 0;
-  if (has > 0) transfers[n++] = {Transfer::send, round.peer, place(round.keep.begin), has, tag_};
-  if (wants > 0) transfers[n++] = {Transfer::receive, round.peer, place(round.give.begin), wants, tag_};
-  if (n > 0) ticket_ = dp_.comm.exchange({transfers, n}, &moves_);
+  messages_.clear();
+  transfers_.clear();
+  add_gather_messages(places_, dp_.rank(), dp_.size(), round_, messages_);
+  for (const auto& [is_send, peer, elements] : messages_)
+    transfers_.push_back({is_send ? Transfer::send : Transfer::receive, peer,
+                          buffer() + size_t(elements.begin) * element_, size_t(elements.count()) * element_,
+                          tag_});
+  if (!transfers_.empty()) ticket_ = dp_.comm.exchange(transfers_, &moves_);
 }
 
 void BucketGather::end_round() {
-  if (--rounds_left_ > 0) return start_round();
+  if (++round_ < rounds_) return start_round();
   copy_chunks(false);
   moves_.record(*ended_);
   group_ = -1;
 }
 
 void BucketGather::poll() {
-  while (is_under_way() && dp_.comm.test(ticket_)) end_round();
+  while (is_under_way() && dp_.comm.test(ticket_)) finish_exchange();
 }
 
 void BucketGather::finish() {
-  while (is_under_way()) {
-    if (ticket_) dp_.comm.wait(ticket_, "gather parameters", moves_);
-    end_round();
-  }
+  while (is_under_way()) finish_exchange();
+}
+
+/// Of the exchange that was started last; waits for it.
+void BucketGather::finish_exchange() {
+  if (ticket_) dp_.comm.wait(ticket_, "gather parameters", moves_);
+  end_round();
 }
 
 }  // namespace trainctl::parallel::sharding

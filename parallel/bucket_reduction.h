@@ -1,12 +1,12 @@
-// BucketReduction adds one bucket of gradients over the dp group by recursive halving, in buffers that are
-// used again for the next bucket. Each rank ends with the sums of its own chunks.
+// BucketReduction adds one bucket of gradients over the dp group, in buffers that are used again for the next
+// bucket. Each rank ends with the sums of its own chunks.
 #pragma once
 #include <memory>
 #include <vector>
 
+#include "parallel/buckets.h"
 #include "parallel/dp_group.h"
-#include "parallel/gradient_buckets.h"
-#include "parallel/halving.h"
+#include "parallel/reduction_rounds.h"
 #include "parallel/sharded_memory.h"
 
 namespace trainctl::parallel::sharding {
@@ -20,35 +20,40 @@ class BucketReduction {
 
   bool is_under_way() const { return group_ >= 0; }
   /// Copies the bucket's gradients, which must be complete on `stream`, and starts to exchange them. The
-  /// bucket before must have ended.
-  void begin(int group, GradientBucket bucket);
-  /// Goes on as far as it can without a wait.
-  void poll();
+  /// bucket before must have ended. level: of the own sums, where the result goes.
+  void begin(int group, Bucket bucket, int level);
+  /// When the bucket's gradients are copied; on the stream of the additions.
+  kernels::Event& copied() const { return *copied_; }
+  /// Goes on as far as it can without a wait. may_end: also to the end, where the own sums are written.
+  void poll(bool may_end);
   /// Waits until the own sums are enqueued on the stream of the additions.
   void finish();
 
  private:
-  void pack(GradientBucket bucket);
+  void pack(int level);
   bool adds_in_transport() const;
-  void reduce_in_transport();
+  void start_reduce();
+  void end_reduce();
   void start_round();
   void end_round();
-  float* place(int at) const { return memory_.ring_bucket(slot_) + begins_[size_t(at)]; }
-  int64_t elements(Places p) const { return begins_[size_t(p.end)] - begins_[size_t(p.begin)]; }
+  void finish_exchange();
+  bool in_last_round() const { return adds_in_transport() || round_ + 1 == rounds_->count(); }
 
   const ShardedMemory& memory_;
   const int slot_;
   DpGroup& dp_;
   kernels::Backend& backend_;
   kernels::Stream &stream_, &sums_;
-  const std::vector<HalvingRound> rounds_;
-  const std::unique_ptr<kernels::Event> complete_;   // the gradients of the bucket, on stream_
+  const std::unique_ptr<ReductionRounds> rounds_;
+  const std::unique_ptr<kernels::Event> copied_;
+  const std::unique_ptr<kernels::Event> complete_;  // the gradients of the bucket, on stream_
 
-  int group_ = -1;                      // of the bucket under way; -1: none
-  int64_t own_begin_ = 0;               // of the rank's own part, in flat order
-  std::vector<int64_t> begins_, next_;  // elements before each place in the buffer; next_: while packing
-  size_t round_ = 0;
+  int group_ = -1;  // of the bucket under way; -1: none
+  BucketPlaces places_;
+  PackedBucket packed_;
+  int round_ = 0;
   int tag_ = 0;
+  std::vector<Transfer> messages_;  // of a round
   Ticket ticket_;
 };
 

@@ -9,9 +9,10 @@
 // Memory: exchange, and the collectives with a Stream, transfer memory of the backend's device. host() is the
 // same group for host memory; on a CPU both are the same object.
 //
-// Thread rule: one thread at a time uses a Communicator. All members make the exchanges of one communicator
-// in the same order, because a transport may run them one after another. Messages between two ranks with the
-// same tag arrive in the order sent. The destructor never waits for a peer.
+// Thread rule: one thread at a time uses a Communicator. Exchanges that are under way at one time have tags
+// of their own, or all members make them in the same order. Where waits_on_device(), all exchanges of one
+// communicator are made in the same order by all members, because the transport runs them one after another.
+// Messages between two ranks with the same tag arrive in the order sent. The destructor never waits.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -7,7 +7,7 @@
 
 namespace trainctl::parallel::sharding {
 
-/// The dp group, of which every member makes the same exchanges in the same order.
+/// The dp group. Every member takes the same tags in the same order.
 class DpGroup {
  public:
   explicit DpGroup(Communicator& comm) : comm(comm) {}

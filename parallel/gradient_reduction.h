@@ -1,5 +1,5 @@
-// GradientReduction adds the gradients of a rank with those of its dp peers, in buckets, while the backward pass
-// goes on; then over tp and over the two uses of a tied embedding.
+// GradientReduction adds the gradients of a rank with those of its dp peers, in buckets, while the backward
+// pass goes on; then over tp and over the two uses of a tied embedding.
 #pragma once
 #include <array>
 #include <deque>
@@ -20,29 +20,50 @@ class GradientReduction {
 
   /// See ShardedParams.
   void merge_lane(int use, int lane);
+  void claim(int begin, int end);
   void reduce(int begin, int end);
+  void go_on();
   void finish();
 
  private:
-  void queue_ready();
-  void go_on();
-  bool begin_next();
-  void copy_own(int g, GradientBucket bucket);
-  void finish_partial();
-  void finish_tied();
-  float* tied_run(int g) const;
-  void gather_flat(int g, void* flat, DType dtype);
-
   /// How far a group's reduction is.
   struct Progress {
-    std::vector<GradientBucket> buckets;
-    size_t ready = 0;   // chunks whose gradient is complete (a prefix)
+    std::vector<Bucket> buckets;
+    size_t ready = 0;   // chunks whose gradient is complete (a prefix); not used where lanes are reduced
     size_t queued = 0;  // buckets
   };
   struct Queued {
     int group = 0;
-    GradientBucket bucket;
+    Bucket bucket;
+    int lane = 0;  // of this rank; 0 where lanes are not reduced one by one
   };
+  struct Slot {
+    template <class... Args>
+    explicit Slot(Args&&... args) : reduction(args...) {}
+    Queued queued;  // the bucket under way in it
+    BucketReduction reduction;
+  };
+  /// Of a place in which a part has its gradients, or parts in turn: the last bucket of those that are there.
+  struct LastBucket {
+    size_t number = 0;  // of this step's buckets, counted from 1; 0: none
+    size_t slot = 0;    // of the ring, once it has begun
+  };
+
+  void queue_ready();
+  void queue_uses(int begin, int end, int lane);
+  bool begin_next();
+  void finish_oldest();
+  void end_oldest();
+  void end_complete();
+  void copy_own(int g, Bucket bucket);
+  void finish_partial();
+  void finish_tied();
+  float* tied_run(int g) const;
+  void gather_flat(int g, void* flat, DType dtype);
+  size_t place_of(int use) const;
+  /// Bucket `i` of those under way, 0 is the oldest.
+  Slot& slot_of(size_t i) { return ring_[(oldest_ + i) % ring_.size()]; }
+
   const ShardedMemory& memory_;
   DpGroup& dp_;
   Communicator& tp_;
@@ -52,11 +73,12 @@ class GradientReduction {
   const std::unique_ptr<kernels::Stream> sums_;  // the additions, beside the backward pass
   const std::unique_ptr<kernels::Event> summed_;
   std::array<Progress, kGroups> groups_;
-  std::vector<Queued> queue_;         // of this step
-  size_t begun_ = 0;                  // of the queue
-  std::deque<BucketReduction> ring_;  // under way, or free
-  size_t next_ = 0;                   // of the ring: the next to begin, and the oldest under way
-  std::vector<bool> use_complete_;
+  std::deque<Queued> queue_;  // of this step, not begun yet
+  size_t queued_before_ = 0;  // buckets of this step that have begun
+  std::vector<LastBucket> last_of_place_;
+  std::deque<Slot> ring_;
+  size_t oldest_ = 0, under_way_ = 0;  // of the ring: buckets that have begun and are not added yet
+  std::vector<int> reductions_of_;     // [use] in this step
 };
 
 }  // namespace trainctl::parallel::sharding

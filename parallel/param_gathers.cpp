@@ -10,7 +10,7 @@ std::vector<GatherBucket> gather_buckets(const Layout& layout, const std::vector
   std::vector<GatherBucket> buckets;
   for (const int g : groups) {
     const GroupPlan& group = layout.plan.groups[size_t(g)];
-    const std::vector<GradientBucket> of_group = gradient_buckets(group, layout.options.bucket_elements);
+    const std::vector<Bucket> of_group = buckets_of(group, layout.options.bucket_elements);
     // The list of chunks begins with the last layer.
     for (auto chunks = of_group.rbegin(); chunks != of_group.rend(); ++chunks)
       buckets.push_back({g, *chunks, group.chunks[chunks->end - 1].use});
@@ -22,22 +22,22 @@ std::vector<GatherBucket> gather_buckets(const Layout& layout, const std::vector
 
 ParamGathers::ParamGathers(const ShardedMemory& memory, DpGroup& dp, kernels::Backend& backend,
                            kernels::Stream& stream)
-    : stream_(stream), moves_(backend.create_stream()), changed_(backend.create_event()) {
+    : dp_(dp), stream_(stream), moves_(backend.create_stream()), changed_(backend.create_event()) {
   std::vector<int> groups;
   for (int g = 0; g < kGroups; ++g)
     if (gathers_params(memory.layout, g)) groups.push_back(g);
   for (const GatherBucket& bucket : gather_buckets(memory.layout, groups))
     gathers_.push_back({bucket, backend.create_event()});
   if (!gathers_.empty())
-    for (int slot = 0; slot < memory.layout.plan.ring.buckets; ++slot)
+    for (int slot = 0; slot < memory.layout.ring.buckets; ++slot)
       ring_.emplace_back(memory, slot, dp, backend, *moves_);
-  allowed_ = begun_ = awaited_ = gathers_.size();
+  allowed_ = begun_ = ended_ = awaited_ = gathers_.size();
 }
 
 void ParamGathers::weights_changed() {
   stream_.record(*changed_);
   moves_->wait(*changed_);
-  allowed_ = begun_ = awaited_ = 0;
+  allowed_ = begun_ = ended_ = awaited_ = 0;
 }
 
 void ParamGathers::gather(int begin, int end) {
@@ -48,11 +48,19 @@ void ParamGathers::gather(int begin, int end) {
   go_on();
 }
 
-/// Goes on with the buckets under way, and begins others while the ring has room: a bucket keeps its buffer
-/// until it is awaited. Never waits for a peer.
+/// A bucket has its buffer until it has ended. Where the host runs ahead of the device, that is at once, and
+/// the forward pass must not queue behind all of them: there until it is awaited.
+bool ParamGathers::may_begin() const {
+  const size_t free_before = dp_.comm.waits_on_device() ? awaited_ : ended_;
+  return begun_ < std::min(allowed_, free_before + ring_.size());
+}
+
+/// Goes on with the buckets under way, and begins others while the ring has room. Never waits for a peer.
 void ParamGathers::go_on() {
-  for (size_t i = awaited_; i < begun_; ++i) slot_of(i).poll();
-  for (; begun_ < std::min(allowed_, awaited_ + ring_.size()); ++begun_) {
+  for (size_t i = ended_; i < begun_; ++i) slot_of(i).poll();
+  for (;; ++begun_) {
+    while (ended_ < begun_ && !slot_of(ended_).is_under_way()) ++ended_;
+    if (!may_begin()) return;
     const auto& [bucket, ended] = gathers_[begun_];
     slot_of(begun_).begin(bucket.group, bucket.chunks, *ended);
   }
@@ -62,10 +70,10 @@ void ParamGathers::await(int end) {
   for (; awaited_ < gathers_.size() && gathers_[awaited_].bucket.first_use < end; ++awaited_) {
     ENSURE(awaited_ < allowed_, "use {} was not gathered since it changed",
            gathers_[awaited_].bucket.first_use);
-    slot_of(awaited_).finish();
+    for (; ended_ <= awaited_; go_on()) slot_of(ended_).finish();
     stream_.wait(*gathers_[awaited_].ended);
-    go_on();
   }
+  go_on();
 }
 
 }  // namespace trainctl::parallel::sharding

@@ -14,7 +14,7 @@ namespace trainctl::parallel::sharding {
 /// Chunks of a group, exchanged together.
 struct GatherBucket {
   int group = 0;
-  GradientBucket chunks;
+  Bucket chunks;
   int first_use = 0;  ///< the least that has a chunk in it
 };
 /// The buckets of these groups, in the order in which a forward pass needs them. Pure.
@@ -31,22 +31,24 @@ class ParamGathers {
   /// See ShardedParams.
   void gather(int begin, int end);
   void await(int end);
+  void go_on();
 
  private:
-  void go_on();
   BucketGather& slot_of(size_t gather) { return ring_[gather % ring_.size()]; }
+  bool may_begin() const;
 
   struct Gather {
     GatherBucket bucket;
     std::unique_ptr<kernels::Event> ended;
   };
+  DpGroup& dp_;
   kernels::Stream& stream_;
   const std::unique_ptr<kernels::Stream> moves_;  // the copies, beside the forward pass
   const std::unique_ptr<kernels::Event> changed_;
   std::vector<Gather> gathers_;  // of all that AdamW does not write on every rank
   std::deque<BucketGather> ring_;
-  // Of gathers_, in order: those that may begin, have begun and are waited for by the stream.
-  size_t allowed_ = 0, begun_ = 0, awaited_ = 0;
+  // Of gathers_, in order: those that may begin, have begun, have ended and are waited for by the stream.
+  size_t allowed_ = 0, begun_ = 0, ended_ = 0, awaited_ = 0;
 };
 
 }  // namespace trainctl::parallel::sharding

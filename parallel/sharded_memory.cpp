@@ -14,9 +14,9 @@ Matrix chunk_in(Matrix local, const FlatChunk& c) {
 
 ShardedMemory::ShardedMemory(Layout l, kernels::Backend& backend) : layout(std::move(l)) {
   weights_ = backend.allocate(layout.plan.weight_bytes);
-  gradients_ = backend.allocate(size_t(layout.plan.gradient_elements * layout.plan.levels) * 4);
+  gradients_ = backend.allocate(size_t(layout.plan.gradient_elements * layout.gradient_levels()) * 4);
   for (int g = 0; g < kGroups; ++g) allocate_group(g, backend);
-  if (layout.plan.ring.bytes() > 0) ring_ = backend.allocate(layout.plan.ring.bytes());
+  if (layout.ring.bytes() > 0) ring_ = backend.allocate(layout.ring.bytes());
   build_state_chunks();
 }
 
@@ -50,7 +50,9 @@ Matrix ShardedMemory::gradient(int use, int level) const {
   return kernels::matrix(base, DType::f32, p.rows, p.cols);
 }
 
-Matrix ShardedMemory::chunk_gradient(const FlatChunk& c) const { return chunk_in(gradient(c.use, 0), c); }
+Matrix ShardedMemory::chunk_gradient(const FlatChunk& c, int level) const {
+  return chunk_in(gradient(c.use, level), c);
+}
 Matrix ShardedMemory::chunk_weight(const FlatChunk& c) const { return chunk_in(weight(c.use), c); }
 
 void ShardedMemory::build_state_chunks() {
@@ -65,7 +67,7 @@ void ShardedMemory::build_state_chunks() {
       s.gradient = summed(g, c.offset);
       s.gradient_stride = s.box.cols();
     } else {
-      s.gradient = chunk_gradient(c).as<float>();
+      s.gradient = chunk_gradient(c, 0).as<float>();
       s.gradient_stride = layout.plan.places[size_t(c.use)].cols;
     }
     s.saved_here = saved_here;

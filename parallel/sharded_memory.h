@@ -25,20 +25,33 @@ class ShardedMemory {
   bool packs(int g) const { return packs_gradients(g, layout.dp); }
 
   kernels::Matrix weight(int use) const;
-  kernels::Matrix gradient(int use, int level) const;  ///< level: of the tree over a rank's lanes
-  /// A chunk in its use's gradient of level 0, and in its use's compute copy.
-  kernels::Matrix chunk_gradient(const FlatChunk& c) const;
+  /// level: of those that exist while lanes are added (level_of_lane).
+  kernels::Matrix gradient(int use, int level) const;
+  /// The level into which lane `lane` of this rank accumulates: those below it are the sums of the subtrees
+  /// before it.
+  int level_of_lane(int lane) const { return layout.reduces_lanes() ? 0 : levels_before(lane); }
+  /// ZeRO-2: the same for the sums of its owned chunks.
+  int own_level_of_lane(int lane) const { return layout.reduces_lanes() ? levels_before(lane) : 0; }
+  /// The sums that are left when all lanes are merged.
+  int subtrees() const { return layout.reduces_lanes() ? 1 : subtree_count(layout.lanes); }
+  /// Levels that hold the sum of the lanes before `lane`.
+  int levels_before(int lane) const {
+    return subtree_count({layout.lanes.begin, layout.lanes.begin + lane});
+  }
+  /// A chunk in a gradient of its use, and in its use's compute copy.
+  kernels::Matrix chunk_gradient(const FlatChunk& c, int level) const;
   kernels::Matrix chunk_weight(const FlatChunk& c) const;
   /// Sums of gradients in flat order from element `offset` of the group on, which must be owned (ZeRO-0:
-  /// any).
-  float* summed(int g, int64_t offset) const {
-    return static_cast<float*>(groups_[size_t(g)].summed->data()) + offset - layout.state_begin(g);
+  /// any). Level 0 has the result; ZeRO-2 has others, as for the gradients.
+  float* summed(int g, int64_t offset, int level = 0) const {
+    const int64_t levels = layout.options.zero_stage == 0 ? 0 : level * own(g);
+    return static_cast<float*>(groups_[size_t(g)].summed->data()) + levels + offset - layout.state_begin(g);
   }
   /// The buffers of bucket `i` of those under way.
   float* ring_bucket(int i) const {
-    return static_cast<float*>(ring_->data()) + i * (layout.plan.ring.elements + layout.plan.ring.received);
+    return static_cast<float*>(ring_->data()) + i * (layout.ring.elements + layout.ring.received);
   }
-  float* ring_received(int i) const { return ring_bucket(i) + layout.plan.ring.elements; }
+  float* ring_received(int i) const { return ring_bucket(i) + layout.ring.elements; }
   float* tied_received() const { return static_cast<float*>(tied_received_->data()); }
   void* tp_scratch() const { return tp_scratch_->data(); }
 

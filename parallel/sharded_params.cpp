@@ -1,6 +1,5 @@
 #include "parallel/sharded_params.h"
 
-#include <bit>
 #include <utility>
 
 #include "parallel/gradient_reduction.h"
@@ -71,7 +70,7 @@ ShardedParams::~ShardedParams() = default;
 int ShardedParams::use_count() const { return int(impl_->memory.layout.uses.size()); }
 Matrix ShardedParams::weight(int use) const { return impl_->memory.weight(use); }
 Matrix ShardedParams::gradient(int use, int lane) const {
-  return impl_->memory.gradient(use, std::popcount(unsigned(lane)));
+  return impl_->memory.gradient(use, impl_->memory.level_of_lane(lane));
 }
 
 void ShardedParams::zero_gradient(int use, int lane) {
@@ -83,9 +82,16 @@ void ShardedParams::merge_lane(int begin, int end, int lane) {
   for (int use = begin; use < end; ++use) impl_->reduction.merge_lane(use, lane);
 }
 
+void ShardedParams::claim_gradients(int begin, int end) { impl_->reduction.claim(begin, end); }
+
 void ShardedParams::reduce(int begin, int end) {
   ENSURE(impl_->gathers.all_awaited(), "gradients are reduced through the ring that parameters still need");
   impl_->reduction.reduce(begin, end);
+}
+
+void ShardedParams::go_on() {
+  impl_->gathers.go_on();
+  if (impl_->gathers.all_awaited()) impl_->reduction.go_on();
 }
 
 void ShardedParams::finish_reduction() {

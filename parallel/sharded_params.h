@@ -2,17 +2,26 @@
 // and the optimizer state of the chunks that it owns (ZeRO-0: all its chunks, ZeRO-1: its share). Gradients
 // are summed over lanes and the dp axis in a fixed order.
 //
+// ZeRO-0 and 1: a rank has neighbouring lanes, and their gradients are reduced once a step:
+//
 //   backward      gradients accumulate per lane
-//   merge_lane    finished lanes are added pairwise (a binary counter), so that a rank's lanes form a subtree of
-//                 the run's tree over all lanes
+//   merge_lane    finished lanes are added pairwise (a binary counter), as far as the tree over all lanes
+//   adds
+//                 them within a rank's run: one sum for each whole subtree, which is one for the whole run
+//                 where dp is a power of two
 //   reduce        the gradients of a layer are complete: its chunks go in buckets through a ring of buffers
-//                 of fixed size and are added over the dp ranks by recursive halving, during the backward
-//                 pass: the upper part of the same tree; the owners keep the sums
+//                 of fixed size and are added over the dp ranks, during the backward pass: the upper part of
+//                 the same tree, by recursive halving or by slices (parallel/buckets.h); the owners keep the
+//                 sums
 //   sum           the last buckets are waited for; replicas under sequence parallelism are added over tp; the
 //                 two uses of a tied embedding are added
 //   step          AdamW on the rank's own chunks
 //   gather        the owners send the new compute copies to all ranks in buckets through the same ring,
 //                 during the next forward pass, which waits for those of a layer directly before it uses them
+//
+// ZeRO-2: at one time the dp ranks compute neighbouring lanes, which are reduced as soon as a part has its
+// gradient; the owners add these sums as the upper levels of the same tree. So gradients are held by one part
+// at a time, where a lane is one micro-batch (shares_gradients), and the lanes' levels by the owners.
 //
 // Flat order, of the sums and the optimizer state: the chunks of a group are sorted by owner, each owner's
 // last layer first (the order in which gradients become ready), each chunk contiguous. Neighbouring chunks
@@ -38,14 +47,16 @@ struct ParamUse {
   DType dtype = DType::f32;       ///< dtype of the compute copy
   float weight_decay = 0;
   bool joined = false;            ///< directly follows the previous use in memory, as one taller matrix
+  int part = 0;                   ///< of the rank's model (parallel/step_program.h), in forward order
   bool partial_over_tp = false;   ///< the gradient must be added over tp (norms under sequence parallelism)
   bool counted = true;            ///< this rank's copy is saved and counts in the gradient norm
   Tie tie = untied;               ///< the embedding (first) and the head (second) that share one parameter
 };
 
 struct ShardingOptions {
-  int zero_stage = 1;
-  int lanes_per_rank = 1;         ///< power of two
+  int zero_stage = 1;             ///< 2 needs a dp that divides lanes
+  bool shares_gradients = false;  ///< ZeRO-2: two parts at a time have memory for gradients
+  int lanes = 0;                  ///< of all ranks, a power of two, at least dp (parallel/lanes.h); 0: dp
   int64_t bucket_elements = 1 << 20;   ///< of a bucket; a larger chunk makes a larger one
   int tp = 1, tp_rank = 0;
   /// The dp group adds by itself if it can (Communicator::reduces), in its own order.
@@ -88,13 +99,20 @@ class ShardedParams {
   /// Sets this gradient to zero.
   void zero_gradient(int use, int lane);
 
-  /// Call it when lane `lane` (0..lanes_per_rank-1, in order) has its whole gradient of uses [begin, end).
-  /// Adds the gradient to those of the earlier lanes.
+  /// ZeRO-2: call it before a lane's first gradients of uses [begin, end), which are whole parts, are
+  /// written. Waits until those that are in this memory are on their way.
+  void claim_gradients(int begin, int end);
+  /// Call it when lane `lane` (0, 1, .. of this rank's, in order) has its whole gradient of uses [begin,
+  /// end). Adds the gradient to those of the earlier lanes with which it forms a subtree of the lanes' tree.
   void merge_lane(int begin, int end, int lane);
   /// Call it when all lanes of uses [begin, end) are merged: once per step for every use, last uses first,
-  /// and when all uses are awaited. Begins the dp reduction of every full bucket for which the ring has room;
+  /// and when all uses are awaited. With ZeRO-2: when a lane has its whole gradient of a part's uses; once
+  /// per lane, the lanes in order. Begins the dp reduction of every full bucket for which the ring has room;
   /// does not wait for peers.
   void reduce(int begin, int end);
+  /// Lets buckets under way go on as far as they can without a wait, and begins others for which the ring has
+  /// room. Call it now and then during a step: on a host the rounds of an exchange go on in such calls alone.
+  void go_on();
   /// Waits for the reductions of all uses; afterwards own chunks hold the sum over all lanes.
   void finish_reduction();
 

@@ -1,13 +1,13 @@
 #include "parallel/sharding_plan.h"
 
 #include <algorithm>
-#include <bit>
 #include <numeric>
 #include <set>
 #include <utility>
 
+#include "parallel/buckets.h"
 #include "parallel/communicator.h"
-#include "parallel/gradient_buckets.h"
+#include "parallel/slices.h"
 #include "runtime/base/error.h"
 
 namespace trainctl::parallel {
@@ -25,21 +25,34 @@ Group group_of_use(const ParamUse& use) {
   return use.dtype == DType::f32 && use.layout.cols == 1 ? cut_vectors : cut_matrices;
 }
 
-/// Of a rank's peer in round 0 it receives the most: all that ranks with its lowest bit own.
-BucketRing bucket_ring(const Plan& plan, const ShardingOptions& options, int dp) {
-  BucketRing ring;
+LargestBucket largest_bucket(const Plan& plan, const ShardingOptions& options, int dp) {
+  LargestBucket largest;
   for (int g = 0; g < kGroups; ++g) {
     const GroupPlan& group = plan.groups[size_t(g)];
-    for (const GradientBucket& bucket : gradient_buckets(group, options.bucket_elements)) {
+    for (const Bucket& bucket : buckets_of(group, options.bucket_elements)) {
       int64_t owned[2] = {};
       for (size_t i = bucket.begin; i < bucket.end; ++i)
         owned[group.chunks[i].owner % 2] += group.chunks[i].where.global.count();
-      ring.buckets = std::min(ring.buckets + 1, BucketRing::kBuckets);
-      ring.elements = std::max(ring.elements, owned[0] + owned[1]);
-      if (!adds_in_transport(g, options, dp)) ring.received = std::max({ring.received, owned[0], owned[1]});
+      const int64_t elements = owned[0] + owned[1];
+      largest.buckets = std::min(largest.buckets + 1, BucketRing::kBuckets);
+      largest.elements = std::max(largest.elements, elements);
+      if (adds_in_transport(g, options, dp)) continue;
+      largest.summed_here = std::max(largest.summed_here, elements);
+      largest.half = std::max({largest.half, owned[0], owned[1]});
     }
   }
-  return ring;
+  return largest;
+}
+
+/// Of a rank's peer in round 0 of the halving it receives the most: all that ranks with its lowest bit own.
+/// In the exchange of slices, it is its slice of the subtrees of all others.
+BucketRing bucket_ring(const Plan& plan, int dp, LaneRun lanes) {
+  const LargestBucket& largest = plan.largest;
+  if (dp == 1) return {};
+  if (exchange_among(dp) == Exchange::halving) return {largest.buckets, largest.elements, largest.half};
+  const int own = subtree_count(lanes);
+  return {largest.buckets, own * largest.elements,
+          (plan.subtrees - own) * most_of_a_slice(largest.summed_here, dp)};
 }
 
 }  // namespace
@@ -56,31 +69,69 @@ bool shares_weight(const std::vector<ParamUse>& uses, const ParamUse& use) {
          std::any_of(uses.begin(), uses.end(), [](const ParamUse& u) { return u.tie == ParamUse::tied_first; });
 }
 
+bool reduces_lanes(const ShardingOptions& options, int dp) { return options.zero_stage >= 2 && dp > 1; }
+
+namespace {
+
+/// Where gradients lie: one after another, or, where parts take turns, in one of two places.
+class GradientArena {
+ public:
+  explicit GradientArena(bool shared) : shared_(shared) {}
+  /// Returns the use's offset from begin_of its part. Uses come in order.
+  int64_t add(const ParamUse& use, int64_t elements) {
+    if (shared_ && use.part != part_) used_ = 0;
+    part_ = use.part;
+    if (!use.joined) used_ = int64_t(align_up(size_t(used_) * 4) / 4);
+    const int64_t offset = std::exchange(used_, used_ + elements);
+    most_ = std::max(most_, int64_t(align_up(size_t(used_) * 4) / 4));
+    return offset;
+  }
+  int64_t begin_of(int part) const { return shared_ ? part % 2 * most_ : 0; }
+  int64_t size() const { return shared_ ? 2 * most_ : used_; }
+
+ private:
+  const bool shared_;
+  int part_ = 0;
+  int64_t used_ = 0, most_ = 0;
+};
+
+/// 0, 1, .. of the lanes that a rank computes one after another, or of the run's lanes.
+LaneRun lanes_here(const Plan& plan, const ShardingOptions& options, int dp, int rank) {
+  if (reduces_lanes(options, dp)) return {0, plan.lanes / dp};
+  return lanes_of_rank(plan.lanes, dp, rank);
+}
+
+}  // namespace
+
 Plan make_plan(const std::vector<ParamUse>& uses, const std::vector<std::vector<Box>>& grids,
                const ShardingOptions& options, int dp) {
   Plan plan;
-  ENSURE(std::has_single_bit(unsigned(options.lanes_per_rank)), "lanes per rank = {}", options.lanes_per_rank);
-  plan.levels = std::bit_width(unsigned(options.lanes_per_rank));
+  plan.lanes = options.lanes > 0 ? options.lanes : dp;
+  ENSURE(!reduces_lanes(options, dp) || plan.lanes % dp == 0, "ZeRO-2 with {} lanes on {} ranks", plan.lanes,
+         dp);
+  plan.subtrees = 0;
+  for (int r = 0; r < dp; ++r) plan.subtrees += subtree_count(lanes_of_rank(plan.lanes, dp, r));
+  GradientArena gradients(options.shares_gradients);
   for (const ParamUse& use : uses) {
     const LocalShard shard = local_shard(use.layout, options.tp, options.tp_rank);
     Placement p{shard.rows, shard.cols};
     if (!use.joined) {
       plan.weight_bytes = align_up(plan.weight_bytes);
-      plan.gradient_elements = int64_t(align_up(size_t(plan.gradient_elements) * 4) / 4);
     }
     p.weight_offset = plan.weight_bytes;
-    p.gradient_offset = plan.gradient_elements;
+    p.gradient_offset = gradients.add(use, p.rows * p.cols);
     if (!shares_weight(uses, use)) plan.weight_bytes += size_t(p.rows * p.cols) * size_of(use.dtype);
-    plan.gradient_elements += p.rows * p.cols;
     plan.places.push_back(p);
   }
+  for (size_t u = 0; u < uses.size(); ++u) plan.places[u].gradient_offset += gradients.begin_of(uses[u].part);
+  plan.gradient_elements = gradients.size();
   for (int u = int(uses.size()) - 1; u >= 0; --u) {
     const ParamUse& use = uses[size_t(u)];
     GroupPlan& group = plan.groups[group_of_use(use)];
     group.dtype = use.dtype;
     for (const LocalChunk& c :
          local_chunks(use.layout, use.param, grids[size_t(use.param)], options.tp, options.tp_rank))
-      group.chunks.push_back({u, c, 0, 0});
+      group.chunks.push_back({u, c, 0, 0, reduces_lanes(options, dp) ? use.part : 0});
   }
   for (GroupPlan& group : plan.groups) {
     std::vector<int64_t> sizes;
@@ -95,7 +146,7 @@ Plan make_plan(const std::vector<ParamUse>& uses, const std::vector<std::vector<
       group.chunks[i].offset = std::exchange(next[size_t(owners[i])], next[size_t(owners[i])] + sizes[i]);
     }
   }
-  if (dp > 1) plan.ring = bucket_ring(plan, options, dp);
+  plan.largest = largest_bucket(plan, options, dp);
   return plan;
 }
 
@@ -112,7 +163,7 @@ GroupBytes group_bytes(const Plan& plan, int g, const ShardingOptions& options, 
   const bool whole = options.zero_stage == 0;
   const size_t size = size_t(group.size()), own = size_t(share.own);
   if (owns_state(plan, g)) bytes.moment = 4 * (whole ? size : own);
-  if (packs_gradients(g, share.dp)) bytes.summed = 4 * (whole ? size : own);
+  if (packs_gradients(g, share.dp)) bytes.summed = 4 * (whole ? size : own) * size_t(share.levels);
   if (g == replicated_partial && options.tp > 1)
     bytes.partial = all_reduce_scratch_bytes(options.tp, DType::f32, whole ? group.size() : share.largest);
   if (g >= tied_embedding && share.has_tied_peer) bytes.tied = 4 * own;
@@ -134,15 +185,24 @@ namespace {
 /// All that the ranks of a dp group differ in.
 struct Share {
   std::array<int64_t, kGroups> elements{}, chunks{};
+  int lanes = 1, gradient_levels = 1, own_levels = 1;
+  BucketRing ring;
   auto operator<=>(const Share&) const = default;
 };
 
-std::vector<Share> shares_of(const Plan& plan, int dp) {
+std::vector<Share> shares_of(const Plan& plan, const ShardingOptions& options, int dp) {
   std::vector<Share> shares(static_cast<size_t>(dp));
   for (size_t g = 0; g < kGroups; ++g) {
     const GroupPlan& group = plan.groups[g];
     for (int r = 0; r < dp; ++r) shares[size_t(r)].elements[g] = group.own(r);
     for (const FlatChunk& c : group.chunks) ++shares[size_t(c.owner)].chunks[g];
+  }
+  for (int r = 0; r < dp; ++r) {
+    const LaneRun lanes = lanes_here(plan, options, dp, r);
+    shares[size_t(r)].lanes = lanes.count();
+    (reduces_lanes(options, dp) ? shares[size_t(r)].own_levels : shares[size_t(r)].gradient_levels) =
+        sums_at_once(lanes);
+    shares[size_t(r)].ring = bucket_ring(plan, dp, lanes);
   }
   return shares;
 }
@@ -161,12 +221,14 @@ struct Common {
 
 ShardingBytes bytes_of(const Common& c, const Share& share) {
   const Plan& plan = c.plan;
-  ShardingBytes bytes{plan.weight_bytes, size_t(plan.gradient_elements * plan.levels) * 4, 0, plan.ring.bytes()};
+  ShardingBytes bytes{plan.weight_bytes, size_t(plan.gradient_elements * share.gradient_levels) * 4, 0,
+                      share.ring.bytes()};
   for (int g = 0; g < kGroups; ++g) {
     const GroupShare of_group{.dp = c.dp,
                               .own = share.elements[size_t(g)],
                               .largest = c.largest_share[size_t(g)],
-                              .has_tied_peer = c.has_tied_peer};
+                              .has_tied_peer = c.has_tied_peer,
+                              .levels = share.own_levels};
     const GroupBytes group = group_bytes(plan, g, c.options, of_group);
     bytes.optimizer += 3 * group.moment;
     bytes.communication += group.summed + group.partial + group.tied;
@@ -183,7 +245,7 @@ std::vector<RankClass> rank_classes(const std::vector<ParamUse>& uses, const std
                                     const ShardingOptions& options, int dp, bool has_tied_peer) {
   const Plan plan = make_plan(uses, grids, options, dp);
   const Common common(plan, options, dp, has_tied_peer);
-  const std::vector<Share> shares = shares_of(plan, dp);
+  const std::vector<Share> shares = shares_of(plan, options, dp);
   std::vector<RankClass> classes;
   std::set<Share> seen;
   for (int r = 0; r < dp; ++r)
@@ -194,7 +256,9 @@ std::vector<RankClass> rank_classes(const std::vector<ParamUse>& uses, const std
 Layout make_layout(std::vector<ParamUse> uses, const std::vector<std::vector<Box>>& grids,
                    const ShardingOptions& options, int dp, int dp_rank, bool has_tied_peer) {
   Plan plan = make_plan(uses, grids, options, dp);
-  return {std::move(uses), options, dp, dp_rank, has_tied_peer, std::move(plan)};
+  const LaneRun lanes = lanes_here(plan, options, dp, dp_rank);
+  const BucketRing ring = bucket_ring(plan, dp, lanes);
+  return {std::move(uses), options, dp, dp_rank, has_tied_peer, std::move(plan), lanes, ring};
 }
 
 GroupBytes Layout::group_bytes(int g) const {
@@ -203,11 +267,12 @@ GroupBytes Layout::group_bytes(int g) const {
                                {.dp = dp,
                                 .own = group.own(dp_rank),
                                 .largest = group.largest_share(),
-                                .has_tied_peer = has_tied_peer});
+                                .has_tied_peer = has_tied_peer,
+                                .levels = own_levels()});
 }
 
 ShardingBytes Layout::bytes() const {
-  return bytes_of(Common(plan, options, dp, has_tied_peer), shares_of(plan, dp)[size_t(dp_rank)]);
+  return bytes_of(Common(plan, options, dp, has_tied_peer), shares_of(plan, options, dp)[size_t(dp_rank)]);
 }
 
 int64_t Layout::state_begin(int g) const {

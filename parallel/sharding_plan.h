@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "parallel/lanes.h"
 #include "parallel/layout.h"
 #include "parallel/sharded_params.h"
 
@@ -31,6 +32,7 @@ struct FlatChunk {
   LocalChunk where;
   int64_t offset = 0;  // elements from the start of the group, in flat order
   int owner = 0;       // dp rank
+  int part = 0;        // ZeRO-2: of its use, since a part's chunks are reduced together; else 0
 };
 
 struct GroupPlan {
@@ -46,25 +48,39 @@ struct GroupPlan {
   }
 };
 
+/// The sizes from which the ring's buffers follow.
+struct LargestBucket {
+  int buckets = 0;               ///< of the ring: BucketRing::kBuckets, or all if there are fewer
+  int64_t elements = 0;
+  int64_t summed_here = 0;       ///< elements of the largest whose sums the transport does not make
+  int64_t half = 0;              ///< of such a bucket, the most that ranks with equal lowest bit own
+};
+
 /// The buffers through which buckets go: of gradients while they are reduced, later of compute copies while
-/// they are gathered. A bucket of gradients needs one for the sums and one for what comes from a peer.
+/// they are gathered. A bucket of gradients needs one for this rank's sums, as many as it has subtrees of the
+/// lanes' tree, and one for what comes from peers.
 struct BucketRing {
   static constexpr int kBuckets = 2;   ///< under way at one time
   int buckets = 0;
-  int64_t elements = 0;                ///< of the largest bucket
-  int64_t received = 0;                ///< the most that a rank receives of a bucket in one message
+  int64_t elements = 0;                ///< of the largest bucket, all subtrees together
+  int64_t received = 0;                ///< the most that a rank receives at one time
   size_t bytes() const { return size_t(buckets) * size_t(elements + received) * 4; }
+  auto operator<=>(const BucketRing&) const = default;
 };
 
-/// The layout of one rank.
+/// The layout of all ranks of a dp group.
 struct Plan {
   std::vector<Placement> places;
   std::array<GroupPlan, kGroups> groups;
   size_t weight_bytes = 0;
-  int64_t gradient_elements = 0;
-  int levels = 1;
-  BucketRing ring;
+  int64_t gradient_elements = 0;   ///< of one level; of two parts where they take turns
+  int lanes = 1;       ///< of all ranks
+  int subtrees = 1;    ///< of all ranks: what their runs of lanes consist of
+  LargestBucket largest;
 };
+
+/// Whether each lane is reduced as soon as it is complete.
+bool reduces_lanes(const ShardingOptions& options, int dp);
 
 /// Whether a use has no compute copy of its own: a tied head on the rank that holds the embedding.
 bool shares_weight(const std::vector<ParamUse>& uses, const ParamUse& use);
@@ -76,11 +92,13 @@ struct GroupShare {
   int dp = 1;
   int64_t own = 0, largest = 0;   ///< elements: this rank's, and the most that a dp rank has
   bool has_tied_peer = false;
+  int levels = 1;                 ///< of the owner's sums
 };
 /// The memory of a group on one rank, in bytes; 0: none.
 struct GroupBytes {
   size_t moment = 0;     ///< each of master weights, first and second moment
-  size_t summed = 0;     ///< own gradients, summed over dp, in flat order (ZeRO-0: everyone's)
+  size_t summed =
+      0;  ///< own gradients, summed over dp, in flat order (ZeRO-0: everyone's; ZeRO-2: all levels)
   size_t partial = 0;    ///< to add over tp
   size_t tied = 0;       ///< the other use's gradients
 };
@@ -101,6 +119,15 @@ struct Layout {
   int dp = 1, dp_rank = 0;
   bool has_tied_peer = false;
   Plan plan;
+  LaneRun
+      lanes;  ///< of this rank: of the run's, or 0, 1, .. of those that it computes at such times (ZeRO-2)
+  BucketRing ring;
+  /// Lanes are reduced one by one (ZeRO-2), not all at once.
+  bool reduces_lanes() const { return sharding::reduces_lanes(options, dp); }
+  int reductions() const { return reduces_lanes() ? lanes.count() : 1; }   ///< of a step
+  /// Gradients of the whole model, and own sums: as many as exist at one time while lanes are added.
+  int gradient_levels() const { return reduces_lanes() ? 1 : sums_at_once(lanes); }
+  int own_levels() const { return reduces_lanes() ? sums_at_once(lanes) : 1; }
 
   GroupBytes group_bytes(int group) const;
   ShardingBytes bytes() const;
@@ -112,7 +139,8 @@ struct Layout {
 Layout make_layout(std::vector<ParamUse> uses, const std::vector<std::vector<Box>>& grids,
                    const ShardingOptions& options, int dp, int dp_rank, bool has_tied_peer);
 
-/// Ranks of one dp group that take the same memory: they own as many elements and as many chunks of each group.
+/// Ranks of one dp group that take the same memory: they own as many elements and as many chunks of each
+/// group.
 struct RankClass {
   int first_rank = 0;     ///< the lowest dp rank of the class
   ShardingBytes bytes;

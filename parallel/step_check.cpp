@@ -16,8 +16,8 @@ struct Pair {
 };
 
 struct Part {
-  bool gather_begun = false, weights_here = false, reduced = false;
-  int gradients = 0;   ///< micro-batches whose gradients are in it
+  bool gather_begun = false, weights_here = false, claimed = false;
+  int gradients = 0, reduced = 0;   ///< micro-batches whose gradients were added to it, and were reduced
 };
 
 /// The parts of one pass over a micro-batch, of which only some are done.
@@ -78,6 +78,7 @@ class StepChecker {
       case Act::release_activation: return release(a, sent_activation_);
       case Act::release_gradient: return release(a, sent_gradient_);
       case Act::wait_weights: return wait_weights(a);
+      case Act::claim_gradients: return claim(a);
       case Act::reduce: return reduce(a);
       case Act::sum: return sum();
       case Act::step: return step();
@@ -209,6 +210,10 @@ class StepChecker {
     if (!makes_gradients) return Problem::none();
     if (part.gradients != a.micro_batch)
       return Problem(fmt::format("it is the turn of micro-batch {}", part.gradients));
+    if (shape_.reduced_together > 0 && !part.claimed)
+      return Problem("the memory for its gradients was not waited for");
+    if (part.gradients - part.reduced == reduced_together(shape_))
+      return Problem("the gradients before are not reduced yet");
     ++part.gradients;
     return Problem::none();
   }
@@ -233,18 +238,49 @@ class StepChecker {
   }
   Problem reduce(const Action& a) {
     if (a.part == kAllParts) return Problem("it names no part");
-    if (part(a).reduced) return Problem("it was done before");
-    if (part(a).gradients != shape_.pipeline.micro_batches)
-      return Problem(fmt::format("it holds the gradients of {} of {} micro-batches", part(a).gradients,
-                                 shape_.pipeline.micro_batches));
-    part(a).reduced = true;
+    if (part(a).reduced > a.micro_batch) return Problem("it was done before");
+    const int together = reduced_together(shape_), held = part(a).gradients - part(a).reduced;
+    if (held != together || part(a).gradients != a.micro_batch + 1)
+      return Problem(fmt::format("it holds the gradients of {} of {} micro-batches", held, together));
+    if (Problem problem = all_weights_here(); shape_.gathers && problem.exists()) return problem;
+    part(a).reduced = part(a).gradients;
+    part(a).claimed = false;
+    return Problem::none();
+  }
+  Problem claim(const Action& a) {
+    if (shape_.reduced_together == 0)
+      return Problem("the gradients are reduced once, and their memory is free");
+    const int first = a.part == kAllParts ? 0 : a.part;
+    const int last = a.part == kAllParts ? parts(a) - (head(a.virtual_stage) ? 2 : 1) : a.part;
+    if (shape_.shares_gradients)
+      for (size_t c = 0; c < parts_.size(); ++c)
+        for (size_t p = 0; p < parts_[c].size(); ++p)
+          if (parts_[c][p].claimed || first != last)
+            return Problem(
+                fmt::format("the gradients of virtual stage {} part {} are not reduced yet", c, p));
+    for (int p = first; p <= last; ++p) {
+      Part& part = parts_[size_t(a.virtual_stage)][size_t(p)];
+      if (part.claimed) return Problem("it was done before");
+      if (part.gradients != a.micro_batch)
+        return Problem(fmt::format("it is the turn of micro-batch {}", part.gradients));
+      part.claimed = true;
+    }
+    return Problem::none();
+  }
+  Problem all_weights_here() const {
+    for (size_t c = 0; c < parts_.size(); ++c)
+      for (size_t p = 0; p < parts_[c].size(); ++p)
+        if (!parts_[c][p].weights_here)
+          return Problem(fmt::format("the weights of virtual stage {} part {} still come through the memory "
+                                     "that the gradients need",
+                                     c, p));
     return Problem::none();
   }
   Problem sum() {
     if (summed_) return Problem("it was done before");
     for (size_t c = 0; c < parts_.size(); ++c)
       for (size_t p = 0; p < parts_[c].size(); ++p)
-        if (!parts_[c][p].reduced)
+        if (parts_[c][p].reduced != shape_.pipeline.micro_batches)
           return Problem(fmt::format("virtual stage {} part {} is not reduced yet", c, p));
     summed_ = true;
     return Problem::none();

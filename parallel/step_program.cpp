@@ -35,7 +35,11 @@ class StepWriter {
   }
   int parts(int virtual_stage) const { return shape_.virtual_stages[size_t(virtual_stage)].count; }
   bool head(int virtual_stage) const { return shape_.virtual_stages[size_t(virtual_stage)].head; }
-  bool is_last(const Instruction& i) const { return i.micro_batch == shape_.pipeline.micro_batches - 1; }
+  /// Of those whose gradients are reduced together.
+  bool is_last(const Instruction& i) const { return (i.micro_batch + 1) % reduced_together(shape_) == 0; }
+  bool claims(const Instruction& i) const {
+    return shape_.reduced_together > 0 && i.micro_batch % shape_.reduced_together == 0;
+  }
 
   void post(const Instruction& i) {
     add(i.op == Op::receive_activation ? Act::post_activation : Act::post_gradient, i);
@@ -84,26 +88,31 @@ class StepWriter {
   void forward(const Instruction& i) {
     release(Act::release_activation, i.virtual_stage, sent(sent_activation_, i));
     const bool gradient = is_last(i) && head(i.virtual_stage);
-    if (i.micro_batch == 0 || gradient) {
+    if (i.micro_batch == 0 || gradient || (claims(i) && head(i.virtual_stage))) {
       for (int part = 0; part < parts(i.virtual_stage); ++part) {
         if (i.micro_batch == 0) program_.push_back({Act::wait_weights, i.virtual_stage, 0, part});
+        if (claims(i) && head(i.virtual_stage) && part == parts(i.virtual_stage) - 1)
+          add(Act::claim_gradients, i, part);
         add(Act::forward, i, part);
       }
     } else {
       add(Act::forward, i);
     }
-    if (gradient) reduce(i.virtual_stage, parts(i.virtual_stage) - 1);
+    if (gradient) add(Act::reduce, i, parts(i.virtual_stage) - 1);
   }
 
   /// The half that computes the gradients.
   void backward(Act act, const Instruction& i) {
-    if (!is_last(i)) return add(act, i);
+    if (!is_last(i)) {
+      if (claims(i)) add(Act::claim_gradients, i);
+      return add(act, i);
+    }
     for (int part = parts(i.virtual_stage) - (head(i.virtual_stage) ? 2 : 1); part >= 0; --part) {
+      if (claims(i)) add(Act::claim_gradients, i, part);
       add(act, i, part);
-      reduce(i.virtual_stage, part);
+      add(Act::reduce, i, part);
     }
   }
-  void reduce(int virtual_stage, int part) { program_.push_back({Act::reduce, virtual_stage, 0, part}); }
 
   void step() {
     release_all(Act::release_activation, sent_activation_);
@@ -141,6 +150,7 @@ const char* name_of(Act act) {
                                                 "send_gradient",
                                                 "release_gradient",
                                                 "wait_weights",
+                                                "claim_gradients",
                                                 "reduce",
                                                 "sum",
                                                 "step",
@@ -151,7 +161,8 @@ const char* name_of(Act act) {
 std::string text_of(const Action& a) {
   if (a.act == Act::sum || a.act == Act::step) return name_of(a.act);
   std::string text = fmt::format("{} of virtual stage {}", name_of(a.act), a.virtual_stage);
-  if (a.act < Act::wait_weights) text += fmt::format(" micro-batch {}", a.micro_batch);
+  if (a.act < Act::wait_weights || a.act == Act::claim_gradients || a.act == Act::reduce)
+    text += fmt::format(" micro-batch {}", a.micro_batch);
   if (a.part != kAllParts) text += fmt::format(" part {}", a.part);
   return text;
 }
@@ -163,6 +174,7 @@ StepProgram make_step_program(const StepShape& shape, const Program& schedule, c
 Program schedule_of(const StepShape& shape, const StepProgram& program) {
   Program schedule;
   std::vector<int> reduced(shape.virtual_stages.size());
+  const int reductions = shape.pipeline.micro_batches / reduced_together(shape);
   const auto first_part = [](const Action& a) { return a.part == kAllParts || a.part == 0; };
   for (const Action& a : program) {
     const auto add = [&](Op op) { schedule.push_back({op, a.virtual_stage, a.micro_batch}); };
@@ -185,7 +197,8 @@ Program schedule_of(const StepShape& shape, const StepProgram& program) {
         break;
       case Act::send_gradient: add(Op::send_gradient); break;
       case Act::reduce:
-        if (++reduced[size_t(a.virtual_stage)] == shape.virtual_stages[size_t(a.virtual_stage)].count)
+        if (++reduced[size_t(a.virtual_stage)] ==
+            reductions * shape.virtual_stages[size_t(a.virtual_stage)].count)
           add(Op::reduce);
         break;
       case Act::step: add(Op::step); break;

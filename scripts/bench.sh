@@ -10,12 +10,14 @@
 #                 step with copies over that without
 #   checkpoints   how checkpoints are written, read and planned, on the disk of the temporary folder: see
 #                 scripts/bench/checkpoints.cpp
+#   overlap       how much of the data-parallel communication is not hidden behind compute, over modelled links: see
+#                 scripts/bench/overlap.cpp
 #   memory        peak memory of a rank over what `plan` prints
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 "$root/scripts/build.sh" >&2
 build=$root/build
-cmake --build "$build" --target bench_unit bench_kernels bench_checkpoints >/dev/null
+cmake --build "$build" --target bench_unit bench_kernels bench_checkpoints bench_overlap >/dev/null
 trainctl=$build/trainctl
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -90,6 +92,9 @@ say "30 M parameters, 8 ranks, copies in memory every step: stall median $stall_
 say "checkpoints"
 checkpoints=$("$build/bench_checkpoints" "$work" 5)
 
+say "overlap"
+overlap=$("$build/bench_overlap")
+
 say "launch"
 spec llama-4m 128 16 4 12 >job.json
 begin=$(date +%s.%N)
@@ -103,5 +108,6 @@ cat <<JSON
  "mesh_30m":{"one_rank_tokens_per_s":$one,"tp2_pp2_dp2_tokens_per_s":$eight,"ratio":$(ratio "$eight" "$one"),"peak_memory_over_plan":$(ratio "$peak" "$planned")},
  "saving":{"stall_median_s":$stall_median,"stall_p99_s":$stall_p99,"median_share_of_step":$(ratio "$stall_median" "$plain_s" 5),"p99_share_of_step":$(ratio "$stall_p99" "$plain_s" 5),"median_over_memcpy":$(ratio "$stall_median" "$memcpy_s"),"memcpy_gb_per_s":$memcpy,"step_over_plain":$(ratio "$copied_s" "$plain_s")},
  "checkpoints":$checkpoints,
+ "overlap":$overlap,
  "launch_one_step_8_ranks_s":$total}
 JSON

@@ -124,6 +124,13 @@ void Executor::compute(const Action& a, const std::vector<MicroBatch>& micro_bat
   }
 }
 
+void Executor::claim_gradients(const Action& a) {
+  const parallel::VirtualStageParts& parts = program_.shape.virtual_stages[size_t(a.virtual_stage)];
+  const int first = a.part == parallel::kAllParts ? 0 : a.part;
+  const int last = a.part == parallel::kAllParts ? parts.count - (parts.head ? 2 : 1) : a.part;
+  params_.claim_gradients(model_.part(a.virtual_stage, first).begin, model_.part(a.virtual_stage, last).end);
+}
+
 void Executor::execute(const Action& a, const std::vector<MicroBatch>& micro_batches, double* losses) {
   switch (a.act) {
     case Act::post_activation: return post(a, true);
@@ -139,6 +146,7 @@ void Executor::execute(const Action& a, const std::vector<MicroBatch>& micro_bat
     case Act::backward_input:
     case Act::backward_weight: return compute(a, micro_batches, losses);
     case Act::wait_weights: return model_.take_weights(a.virtual_stage, a.part);
+    case Act::claim_gradients: return claim_gradients(a);
     case Act::reduce:
       return params_.reduce(model_.part(a.virtual_stage, a.part).begin,
                             model_.part(a.virtual_stage, a.part).end);
@@ -165,6 +173,7 @@ void Executor::run(const std::vector<MicroBatch>& micro_batches, double* losses,
                           a.act == Act::backward_weight || a.act == Act::reduce;
     const double begin = forward || backward ? clock.monotonic_s() - hooks_.waited() : 0;
     execute(a, micro_batches, losses);
+    params_.go_on();
     if (forward || backward)
       (forward ? times.forward_s : times.backward_s) += clock.monotonic_s() - hooks_.waited() - begin;
   }

@@ -61,6 +61,7 @@ class Executor {
  private:
   using Tickets = std::vector<std::vector<parallel::Ticket>>;
   void execute(const parallel::Action&, const std::vector<MicroBatch>&, double* losses);
+  void claim_gradients(const parallel::Action& a);
   void compute(const parallel::Action&, const std::vector<MicroBatch>&, double* losses);
   void post(const parallel::Action&, bool activation);
   void receive(const parallel::Action&, bool activation);

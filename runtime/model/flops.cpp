@@ -5,30 +5,81 @@
 #include "runtime/model/stage_model.h"
 
 namespace trainctl {
+namespace {
 
-FlopsPerToken flops_per_token(const ModelSpec& model, int64_t seq_len) {
-  JobSpec job;   // one rank, one micro-batch of one sequence
+JobSpec one_rank_job(const ModelSpec& model, int64_t seq_len) {
+  JobSpec job;  // one micro-batch of one sequence
   job.model = model;
   job.data.seq_len = seq_len;
   job.batch = {.global_sequences = 1, .micro_sequences = 1};
-  const ParamTable table = parameter_table(model, OptimizerSpec{});
-  const StageUses uses = stage_uses(table, job, {});
-  kernels::WorkTally work;
-  parallel::TrafficTally traffic;
-  const auto backend = kernels::make_tally_backend(work);
-  const auto stream = backend->create_stream();
-  const auto alone = parallel::make_tally_communicator(parallel::TrafficGroup::other, 0, 1, traffic);
-  parallel::TensorParallel tp(*alone, *backend, *stream, false);
-  constexpr double kWholeMib = 1e9;   // parameters need not be cut for this
-  parallel::ShardedParams params(uses.uses, chunk_grids(table, kWholeMib).grids, sharding_options(job, {}),
-                                 *alone, *alone, nullptr, *backend, *stream);
-  StageModel stage(job, uses, {.slots = {1}}, params, tp, *backend, *stream);
-  for (int part = 0; part < stage.parts(0); ++part) stage.take_weights(0, part);
-  double loss = 0;
-  stage.forward(0, 0, {}, true, &loss);
-  stage.backward(0, 0, {});
-  const double causal = work.flops() / double(seq_len);
-  return {causal + work.attention_flops() / double(seq_len), causal};
+  return job;
+}
+
+/// The whole model on one rank of tally twins.
+class TallyModel {
+ public:
+  TallyModel(const ModelSpec& model, int64_t seq_len)
+      : job_(one_rank_job(model, seq_len)),
+        uses_(stage_uses(table_, job_, {})),
+        params_(uses_.uses, chunk_grids(table_, kWholeMib).grids, sharding_options(job_, {}), *alone_,
+                *alone_, nullptr, *backend_, *stream_) {
+    for (int part = 0; part < model_.parts(0); ++part) model_.take_weights(0, part);
+  }
+
+  const kernels::WorkTally& work() const { return work_; }
+  const std::vector<StagePart>& parts() const { return uses_.virtual_stages[0].parts; }
+  void forward(int part) {
+    double loss = 0;
+    model_.forward(0, 0, {}, true, &loss, part);
+  }
+  void backward(int part) { model_.backward(0, 0, {}, part); }
+
+ private:
+  static constexpr double kWholeMib = 1e9;  // parameters need not be cut for this
+  const JobSpec job_;
+  const ParamTable table_ = parameter_table(job_.model, OptimizerSpec{});
+  const StageUses uses_;
+  kernels::WorkTally work_;
+  parallel::TrafficTally traffic_;
+  const std::unique_ptr<kernels::Backend> backend_ = kernels::make_tally_backend(work_);
+  const std::unique_ptr<kernels::Stream> stream_ = backend_->create_stream();
+  const std::unique_ptr<parallel::Communicator> alone_ =
+      parallel::make_tally_communicator(parallel::TrafficGroup::other, 0, 1, traffic_);
+  parallel::TensorParallel tp_{*alone_, *backend_, *stream_, false};
+  parallel::ShardedParams params_;
+  StageModel model_{job_, uses_, {.slots = {1}}, params_, tp_, *backend_, *stream_};
+};
+
+}  // namespace
+
+FlopsPerToken flops_per_token(const ModelSpec& model, int64_t seq_len) {
+  TallyModel whole(model, seq_len);
+  whole.forward(parallel::kAllParts);
+  whole.backward(parallel::kAllParts);
+  const double causal = whole.work().flops() / double(seq_len);
+  return {causal + whole.work().attention_flops() / double(seq_len), causal};
+}
+
+PartFlops part_flops(const ModelSpec& model, int64_t seq_len) {
+  ModelSpec one_layer = model;
+  one_layer.num_layers = 1;  // all are alike
+  TallyModel whole(one_layer, seq_len);
+  PartFlops flops;
+  const auto count = [&](int part, const auto& compute) {
+    const double before = whole.work().flops();
+    compute(part);
+    const double counted = (whole.work().flops() - before) / double(seq_len);
+    switch (whole.parts()[size_t(part)].kind) {
+      case StagePart::embedding: flops.embedding += counted; break;
+      case StagePart::layer: flops.layer += counted; break;
+      case StagePart::final_norm:
+      case StagePart::head: flops.head += counted; break;
+    }
+  };
+  const int parts = int(whole.parts().size());
+  for (int part = 0; part < parts; ++part) count(part, [&](int p) { whole.forward(p); });
+  for (int part = parts - 1; part >= 0; --part) count(part, [&](int p) { whole.backward(p); });
+  return flops;
 }
 
 }  // namespace trainctl

@@ -14,4 +14,10 @@ struct FlopsPerToken {
 };
 FlopsPerToken flops_per_token(const ModelSpec& model, int64_t seq_len);
 
+/// The same of each part of the model, causal. head: with the final norm and the loss.
+struct PartFlops {
+  double embedding = 0, layer = 0, head = 0;
+};
+PartFlops part_flops(const ModelSpec& model, int64_t seq_len);
+
 }  // namespace trainctl

@@ -153,9 +153,4 @@ std::vector<ckpt::Tensor> gradient_tensors(const ParamTable& table) {
   return tensors;
 }
 
-std::pair<int64_t, int64_t> layers_of_virtual_stage(int64_t num_layers, int virtual_stage,
-                                                    int virtual_stages) {
-  return {num_layers * virtual_stage / virtual_stages, num_layers * (virtual_stage + 1) / virtual_stages};
-}
-
 }  // namespace trainctl

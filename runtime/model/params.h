@@ -44,8 +44,4 @@ ParamTable parameter_table(const ModelSpec& model, const OptimizerSpec& optimize
 std::vector<ckpt::Tensor> checkpoint_tensors(const ParamTable& table);
 std::vector<ckpt::Tensor> gradient_tensors(const ParamTable& table);
 
-/// The layers [first, second) of one of `virtual_stages` virtual stages, as even as possible.
-std::pair<int64_t, int64_t> layers_of_virtual_stage(int64_t num_layers, int virtual_stage,
-                                                    int virtual_stages);
-
 }  // namespace trainctl

@@ -1,6 +1,7 @@
 #include "runtime/model/stage_memory.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "runtime/base/error.h"
 
@@ -11,11 +12,14 @@ namespace {
 /// Who holds a tensor: each micro-batch in flight, each layer, or all of them together.
 enum class Holder { slot, layer, shared, nobody };
 
-Holder holder_of(const TensorDeclaration& d, bool first_of_layer, const JobSpec& job, bool split) {
+/// What is kept of a layer's forward pass.
+enum class Kept { all, all_but_cheap, input };
+
+Holder holder_of(const TensorDeclaration& d, bool first_of_layer, Kept kept, bool split) {
   switch (d.life) {
-    case Life::input: return first_of_layer || !recomputes(job) ? Holder::slot : Holder::shared;
-    case Life::activation: return recomputes(job) ? Holder::shared : Holder::slot;
-    case Life::cheap: return job.recompute == Recompute::none ? Holder::slot : Holder::shared;
+    case Life::input: return first_of_layer || kept != Kept::input ? Holder::slot : Holder::shared;
+    case Life::activation: return kept == Kept::input ? Holder::shared : Holder::slot;
+    case Life::cheap: return kept == Kept::all ? Holder::slot : Holder::shared;
     case Life::gradient: return split ? Holder::slot : Holder::shared;
     case Life::late_gradient: return split ? Holder::slot : Holder::nobody;
     case Life::layer: return Holder::layer;
@@ -31,13 +35,26 @@ struct Layout {
   const LayerShape s = layer_shape(job);
   const LayerTensors tensors = layer_tensors(job);
 
+  /// Of layer `index` of a virtual stage of `layers`.
+  Kept kept(size_t index, size_t layers) const {
+    if (int64_t(index) < job.recomputed_layers(int64_t(layers))) return Kept::input;
+    return job.recompute == Recompute::selective ? Kept::all_but_cheap : Kept::all;
+  }
+  /// Of the layer of a rank that keeps least; nullopt: the rank has no layer.
+  std::optional<Kept> least_kept(const StageUses& uses) const {
+    std::optional<Kept> least;
+    for (const VirtualStageUses& virtual_stage : uses.virtual_stages)
+      if (const size_t layers = virtual_stage.layers.size(); layers > 0)
+        least = std::max(least.value_or(Kept::all), kept(0, layers));
+    return least;
+  }
   /// The tensors of one layer that `holder` holds; others stay as they are. has_input: the layer's input is
   /// among them.
-  void take(Arena& arena, Holder holder, LayerRecord& record, bool has_input = true) const {
+  void take(Arena& arena, Holder holder, Kept kept, LayerRecord& record, bool has_input = true) const {
     record.resize(tensors.size());
     for (size_t i = 0; i < tensors.size(); ++i)
       for (const TensorDeclaration& d : tensors[i]) {
-        if (holder_of(d, i == 0, job, split) != holder || (i == 0 && d.life == Life::input && !has_input))
+        if (holder_of(d, i == 0, kept, split) != holder || (i == 0 && d.life == Life::input && !has_input))
           continue;
         record[i][size_t(d.number)] = arena.take(d.dtype, d.rows, d.cols);
       }
@@ -50,10 +67,11 @@ void take_slot(Arena& arena, const Layout& layout, const VirtualStageUses& uses,
   const LayerShape& s = layout.s;
   const bool split = layout.split;
   slot.layers.assign(uses.layers.size(), shared);
-  for (LayerRecord& layer : slot.layers)   // what is received has buffers of its own; see use_input
-    layout.take(arena, Holder::slot, layer, uses.first || &layer != &slot.layers.front());
+  for (size_t l = 0; l < slot.layers.size(); ++l)   // what is received has buffers of its own; see use_input
+    layout.take(arena, Holder::slot, layout.kept(l, slot.layers.size()), slot.layers[l], uses.first || l > 0);
   const auto edge = [&] { return arena.take(s.compute, s.local_rows, s.hidden); };
   if (!uses.last) slot.output = edge(), slot.output_gradient = edge();
+  if (uses.first) slot.entry = slot.output;
   if (!uses.first) slot.input_gradient = edge();
   if (uses.first && split) slot.embedding_gradient = arena.take(s.compute, s.rows, s.hidden);
   if (uses.last) {
@@ -73,7 +91,9 @@ int64_t padded_vocab(int64_t v) { return (v + 63) / 64 * 64; }
 void take_shared(Arena& arena, const Layout& layout, const StageUses& uses, Shared& m) {
   const LayerShape& s = layout.s;
   m.scratch.take(arena, s);
-  layout.take(arena, Holder::shared, m.layer);
+  m.layer.resize(layout.tensors.size());
+  if (const std::optional<Kept> least = layout.least_kept(uses))
+    layout.take(arena, Holder::shared, *least, m.layer);
   m.ping = arena.take(s.compute, s.local_rows, s.hidden);
   m.pong = arena.take(s.compute, s.local_rows, s.hidden);
   for (const VirtualStageUses& virtual_stage : uses.virtual_stages) {
@@ -96,7 +116,7 @@ void take_shared(Arena& arena, const Layout& layout, const StageUses& uses, Shar
 void take_once(Arena& arena, const Layout& layout, const StageUses& uses, Memory& m) {
   for (const VirtualStageUses& virtual_stage : uses.virtual_stages) {
     m.of_layers.emplace_back(virtual_stage.layers.size());
-    for (LayerRecord& layer : m.of_layers.back()) layout.take(arena, Holder::layer, layer);
+    for (LayerRecord& layer : m.of_layers.back()) layout.take(arena, Holder::layer, Kept::all, layer);
   }
   take_shared(arena, layout, uses, m.shared);
 }
@@ -134,7 +154,7 @@ void take_all(Arena& arena, const JobSpec& job, const StageUses& uses, const Sta
     if (!virtual_stage.first) m.inputs[c].resize(size_t(options.slots[c]) + 1);
     for (Matrix& input : m.inputs[c]) input = arena.take(s.compute, s.local_rows, s.hidden);
     for (size_t slot = 0; slot < m.slots[c].size() && !virtual_stage.first; ++slot)
-      m.slots[c][slot].layers.front().front()[kInput] = m.inputs[c][slot];
+      m.slots[c][slot].input() = m.inputs[c][slot];
   }
 }
 

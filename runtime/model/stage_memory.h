@@ -19,18 +19,21 @@ using LayerRecord = std::vector<Tensors>;
 /// Memory of one micro-batch in flight through one virtual stage.
 struct Slot {
   std::vector<LayerRecord> layers;         // what is not kept for each micro-batch lies in Shared::layer
+  Matrix entry;                            // what enters a virtual stage without layers
   Matrix output, output_gradient, input_gradient;
   Matrix embedding_gradient;               // [M, C] with split backward
   Matrix final_x, final_gradient;
   Matrix final_norm_weight, final_norm_bias;   // gradients, with split backward
   float* final_stats = nullptr;
+  /// What enters the virtual stage: the first layer's input.
+  Matrix& input() { return layers.empty() ? entry : layers.front().front()[kInput]; }
 };
 
 /// Memory for one micro-batch at a time.
 struct Shared {
   LayerScratch scratch;
-  LayerRecord
-      layer;   // scratch; with recomputation what a slot does not keep; gradients without split backward
+  // Scratch; of layers that are computed again what a slot does not keep; gradients without split backward.
+  LayerRecord layer;
   Matrix ping, pong;                       // gradient between layers
   Matrix logits, head_input, head_input_gradient, embedding_gradient;
   float *stats = nullptr, *all_stats = nullptr, *lse = nullptr, *loss = nullptr;
@@ -43,8 +46,6 @@ struct Memory {
       inputs;   // [virtual_stage][input]: of virtual stages that receive theirs, one more than slots
   Shared shared;
 };
-
-inline bool recomputes(const JobSpec& job) { return job.recompute == Recompute::full; }
 
 /// Rows of the vocabulary that this tp rank has of a virtual stage's head or embedding; begin: the first of
 /// them.

@@ -92,6 +92,11 @@ struct StageModel::Impl {
     return uses.virtual_stages[size_t(virtual_stage)];
   }
 
+  /// Whether backward computes the layer again.
+  bool recomputes(int c, size_t l) const {
+    return int64_t(l) < job.recomputed_layers(int64_t(layers[size_t(c)].size()));
+  }
+
   int64_t vocab_begin(const VirtualStageUses& virtual_stage) const {
     int64_t begin = 0;
     vocab_rows(uses, virtual_stage, job, tp.rank(), &begin);
@@ -139,7 +144,7 @@ struct StageModel::Impl {
   }
 
   void embed(const VirtualStageUses& virtual_stage, Slot& s, const int32_t* tokens) {
-    const Matrix x = s.layers.front().front()[kInput];
+    const Matrix x = s.input();
     const Matrix partial = tp.cuts_rows() ? memory.shared.scratch.partial : x;
     backend.embedding_forward(stream, tokens, params.weight(virtual_stage.embedding),
                               vocab_begin(virtual_stage), partial);
@@ -157,8 +162,8 @@ struct StageModel::Impl {
     if (last && !uses_of(c).last) {
       backend.copy(stream, mid, s.output);
       backend.add(stream, delta, s.output);
-    } else if (!last && recomputes(job)) {
-      // The next layer overwrites the shared `mid`: hand it over in the next layer's own input.
+    } else if (!last && recomputes(c, l)) {
+      // The next layer may overwrite the shared `mid`: hand it over in the next layer's own input.
       const Matrix x = s.layers[l + 1].front()[kInput];
       backend.copy(stream, mid, x);
       backend.add(stream, delta, x);
@@ -168,6 +173,11 @@ struct StageModel::Impl {
 
   void final_norm(const VirtualStageUses& virtual_stage, Slot& s) {
     Shared& m = memory.shared;
+    if (s.layers.empty()) {
+      mid = s.final_x;
+      delta = Matrix{};
+      backend.copy(stream, s.input(), mid);
+    }
     const Matrix y = tp.cuts_rows() ? m.scratch.normed : m.head_input;
     backend.norm_forward(
         stream, shape.norm(), mid, delta, vector_weight(params, virtual_stage.final_norm_weight),
@@ -244,7 +254,7 @@ struct StageModel::Impl {
     const auto gradient = [&](int use, const Matrix& waiting) {
       return fused ? vector_gradient(params, use, mb.lane) : use < 0 ? Matrix{} : waiting;
     };
-    d = memory.shared.pong;
+    d = s.layers.empty() ? s.input_gradient : memory.shared.pong;
     backend.norm_backward(stream, shape.norm(), s.final_gradient, s.final_x,
                           vector_weight(params, virtual_stage.final_norm_weight), s.final_stats, {}, d,
                           gradient(virtual_stage.final_norm_weight, s.final_norm_weight),
@@ -255,7 +265,7 @@ struct StageModel::Impl {
   void layer_backward(int c, size_t l, Slot& s, const MicroBatch& mb) {
     const VirtualStageUses& virtual_stage = uses_of(c);
     if (l + 1 == s.layers.size() && !virtual_stage.last) d = s.output_gradient;
-    if (recomputes(job)) layers[size_t(c)][l].recompute(context, s.layers[l]);
+    if (recomputes(c, l)) layers[size_t(c)][l].recompute(context, s.layers[l]);
     const Matrix other = d.data == memory.shared.ping.data ? memory.shared.pong : memory.shared.ping;
     const Matrix din = l == 0 && !virtual_stage.first ? s.input_gradient : other;
     layers[size_t(c)][l].backward_input(context, s.layers[l], d, din, {mb.lane, mb.first_of_lane});
@@ -267,6 +277,7 @@ struct StageModel::Impl {
   }
 
   void embedding_backward(Slot& s) {
+    if (s.layers.empty()) d = s.output_gradient;
     embedding_gradient = full_embedding_gradient(s);
     if (tp.cuts_rows())
       tp.enter(d, embedding_gradient);
@@ -309,7 +320,7 @@ Matrix StageModel::input(int virtual_stage, int input) {
   return impl_->memory.inputs[size_t(virtual_stage)][size_t(input)];
 }
 void StageModel::use_input(int virtual_stage, int slot, int input) {
-  impl_->slot(virtual_stage, slot).layers.front().front()[kInput] = this->input(virtual_stage, input);
+  impl_->slot(virtual_stage, slot).input() = this->input(virtual_stage, input);
 }
 Matrix StageModel::output(int virtual_stage, int slot) { return impl_->slot(virtual_stage, slot).output; }
 Matrix StageModel::output_gradient(int virtual_stage, int slot) {

@@ -4,24 +4,22 @@
 
 namespace trainctl {
 
-std::vector<MicroBatch> micro_batches(const JobSpec& job) {
+std::vector<MicroBatch> micro_batches(const JobSpec& job, int dp_rank) {
   const int per_lane = int(job.micro_batches_per_lane());
-  std::vector<MicroBatch> result(size_t(job.micro_batches_per_rank()));
+  std::vector<MicroBatch> result(size_t(job.micro_batches_of(dp_rank)));
   for (int i = 0; i < int(result.size()); ++i)
     result[size_t(i)] = {i, i / per_lane, i % per_lane == 0, i % per_lane == per_lane - 1};
   return result;
 }
 
-parallel::PipelineShape pipeline_shape(const JobSpec& job) {
+parallel::PipelineShape pipeline_shape(const JobSpec& job, int dp_rank) {
   const ParallelSpec& p = job.parallelism;
   const parallel::ScheduleKind& kind = parallel::kind_of(p.schedule);
   const parallel::Schedule joined =
       kind.virtual_stages ? parallel::Schedule::interleaved : parallel::Schedule::one_f_one_b;
   return {kind.splits_backward && !splits_backward(job) ? joined : p.schedule, p.pipeline, p.virtual_stages,
-          int(job.micro_batches_per_rank())};
+          int(job.micro_batches_of(dp_rank))};
 }
-
-std::vector<parallel::Program> pipeline_programs(const JobSpec& job) { return pipeline_programs(job, pipeline_shape(job)); }
 
 std::vector<parallel::Program> pipeline_programs(const JobSpec& job, const parallel::PipelineShape& shape) {
   std::vector<parallel::Program> programs = parallel::make_programs(shape);
@@ -30,13 +28,15 @@ std::vector<parallel::Program> pipeline_programs(const JobSpec& job, const paral
   return programs;
 }
 
-StageProgram stage_program(const JobSpec& job, int stage, const StageUses& uses) {
+StageProgram stage_program(const JobSpec& job, const parallel::MeshPosition& at, const StageUses& uses) {
   StageProgram p;
-  p.shape = {.pipeline = pipeline_shape(job), .stage = stage, .splits_backward = splits_backward(job),
+  p.shape = {.pipeline = pipeline_shape(job, at.dp), .stage = at.pp, .splits_backward = splits_backward(job),
+             .reduced_together = reduces_each_lane(job) ? int(job.micro_batches_per_lane()) : 0,
+             .shares_gradients = sharding_options(job, at).shares_gradients,
              .gathers = job.parallelism.zero_stage > 0 && job.parallelism.data > 1};
   for (const VirtualStageUses& virtual_stage : uses.virtual_stages)
     p.shape.virtual_stages.push_back(virtual_stage.part_count());
-  const parallel::Program schedule = pipeline_programs(job)[size_t(stage)];
+  const parallel::Program schedule = pipeline_programs(job, p.shape.pipeline)[size_t(at.pp)];
   p.slots = plan_slots(schedule, p.shape.pipeline.virtual_stages, p.shape.pipeline.micro_batches);
   p.actions = parallel::make_step_program(p.shape, schedule, p.slots);
   return p;
@@ -44,7 +44,7 @@ StageProgram stage_program(const JobSpec& job, int stage, const StageUses& uses)
 
 bool splits_backward(const JobSpec& job) {
   // With recomputation both halves run together: the recomputed activations are needed by both.
-  return parallel::kind_of(job.parallelism.schedule).splits_backward && job.recompute != Recompute::full;
+  return parallel::kind_of(job.parallelism.schedule).splits_backward && !job.recomputes_layers();
 }
 
 }  // namespace trainctl

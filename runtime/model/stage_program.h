@@ -9,19 +9,18 @@
 
 namespace trainctl {
 
-/// The micro-batches of a rank within a step (tokens and targets not set).
-std::vector<MicroBatch> micro_batches(const JobSpec& job);
+/// The micro-batches of a data-parallel rank within a step (tokens and targets not set).
+std::vector<MicroBatch> micro_batches(const JobSpec& job, int dp_rank);
 
 using parallel::plan_posts;
 using parallel::plan_slots;
 using parallel::SlotPlan;
 
-/// The pipeline shape of a rank of this job, and the programs its stages run: where both halves of backward
-/// run together, the gradient is sent after both; with full recomputation a schedule that splits them (zb-h1)
-/// has nothing to put apart and runs as 1F1B.
-parallel::PipelineShape pipeline_shape(const JobSpec& job);
-std::vector<parallel::Program> pipeline_programs(const JobSpec& job);
-/// The programs for a shape of the job's schedule with another number of micro-batches.
+/// The shape of the pipeline of a data-parallel rank. Where layers are computed again, a schedule that splits
+/// the halves of backward (zb-h1) has nothing to put apart and runs as 1F1B.
+parallel::PipelineShape pipeline_shape(const JobSpec& job, int dp_rank);
+/// The programs of its stages, for this shape or for one with another number of micro-batches. Where both
+/// halves of backward run together, the gradient is sent after both.
 std::vector<parallel::Program> pipeline_programs(const JobSpec& job, const parallel::PipelineShape& shape);
 /// The program of one stage for a step, and the memory of its pipeline.
 struct StageProgram {
@@ -29,7 +28,7 @@ struct StageProgram {
   SlotPlan slots;
   parallel::StepProgram actions;
 };
-StageProgram stage_program(const JobSpec& job, int stage, const StageUses& uses);
+StageProgram stage_program(const JobSpec& job, const parallel::MeshPosition& at, const StageUses& uses);
 
 /// Whether the weight half of backward runs separately from the input half.
 bool splits_backward(const JobSpec& job);

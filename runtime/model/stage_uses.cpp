@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/base/error.h"
+#include "runtime/model/stage_layers.h"
 
 namespace trainctl {
 namespace {
@@ -17,10 +18,14 @@ class UseBuilder {
 
   StageUses build() {
     const int stages = job_.parallelism.pipeline, virtual_stages = stages * job_.parallelism.virtual_stages;
-    for (int local = 0; local < job_.parallelism.virtual_stages; ++local) {
-      const int virtual_stage = local * stages + at_.pp;
-      add_virtual_stage(local, virtual_stage == 0, virtual_stage == virtual_stages - 1,
-                layers_of_virtual_stage(job_.model.num_layers, virtual_stage, virtual_stages));
+    const std::vector<int64_t> layers = stage_layers(job_);
+    int64_t begin = 0;
+    for (int virtual_stage = 0; virtual_stage < virtual_stages; ++virtual_stage) {
+      const int64_t end = begin + layers[size_t(virtual_stage)];
+      if (virtual_stage % stages == at_.pp)
+        add_virtual_stage(virtual_stage / stages, virtual_stage == 0, virtual_stage == virtual_stages - 1,
+                          {begin, end});
+      begin = end;
     }
     return std::move(result_);
   }
@@ -61,6 +66,10 @@ class UseBuilder {
     if (last && table_.tied) virtual_stage.head = add(embedding_param(), false, ParamUse::tied_second);
     virtual_stage.end = int(result_.uses.size());
     list_parts(virtual_stage);
+    for (const StagePart& part : virtual_stage.parts) {
+      for (int use = part.begin; use < part.end; ++use) result_.uses[size_t(use)].part = parts_;
+      ++parts_;
+    }
     ENSURE(local == int(result_.virtual_stages.size()));
     result_.virtual_stages.push_back(std::move(virtual_stage));
   }
@@ -120,6 +129,7 @@ class UseBuilder {
   const Precision precision_ = precision_of(job_);
   parallel::MeshPosition at_;
   StageUses result_;
+  int parts_ = 0;
 };
 
 }  // namespace
@@ -138,9 +148,14 @@ ChunkGrids chunk_grids(const ParamTable& table, double chunk_mib) {
   return result;
 }
 
+bool reduces_each_lane(const JobSpec& job) {
+  return job.parallelism.zero_stage >= 2 && job.parallelism.data > 1;
+}
+
 parallel::ShardingOptions sharding_options(const JobSpec& job, const parallel::MeshPosition& at) {
   return {.zero_stage = job.parallelism.zero_stage,
-          .lanes_per_rank = int(job.parallelism.lanes / job.parallelism.data),
+          .shares_gradients = reduces_each_lane(job) && job.micro_batches_per_lane() == 1,
+          .lanes = int(job.parallelism.lanes),
           .bucket_elements = std::max<int64_t>(1, int64_t(job.parallelism.bucket_mib * 1048576.0 / 4)),
           .tp = job.parallelism.tensor,
           .tp_rank = at.tp,

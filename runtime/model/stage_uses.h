@@ -49,6 +49,10 @@ struct ChunkGrids {
 };
 ChunkGrids chunk_grids(const ParamTable& table, double chunk_mib);
 
+/// ZeRO-2: the gradients of a lane are reduced as soon as they are complete, and the dp ranks compute
+/// neighbouring lanes at one time. Otherwise a rank has neighbouring lanes, reduced once a step.
+bool reduces_each_lane(const JobSpec& job);
+
 /// The ShardingOptions of a rank of `job`.
 parallel::ShardingOptions sharding_options(const JobSpec& job, const parallel::MeshPosition& at);
 

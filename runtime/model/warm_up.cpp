@@ -4,9 +4,14 @@ namespace trainctl {
 
 void warm_up(const WarmUp& w) {
   kernels::Stream& stream = w.model.stream();
-  // The last lane merges with all others. Of its two micro-batches the first overwrites the gradients and the second adds to them.
+  // The last lane merges with those before it. Of its two micro-batches the first overwrites the gradients
+  // and the second adds to them.
   const auto micro_batch = [&](bool first) {
-    return MicroBatch{.index = 0, .lane = w.lanes_per_rank - 1, .first_of_lane = first, .last_of_lane = !first, .tokens = w.tokens,
+    return MicroBatch{.index = 0,
+                      .lane = w.lanes - 1,
+                      .first_of_lane = first,
+                      .last_of_lane = !first,
+                      .tokens = w.tokens,
                       .targets = w.targets};
   };
   const auto each_part = [&](int virtual_stage, auto each) {
@@ -28,7 +33,7 @@ void warm_up(const WarmUp& w) {
       w.model.backward_weight(virtual_stage, 0, mb);
     }
   }
-  w.params.reduce(0, w.params.use_count());
+  for (int i = 0; i < w.reductions; ++i) w.params.reduce(0, w.params.use_count());
   w.params.finish_reduction();
   ExactSum squares;
   w.params.add_gradient_squares(squares);

@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <tuple>
+#include <set>
+#include <utility>
 
 #include "runtime/plan/fit.h"
 
@@ -12,9 +13,20 @@ namespace {
 
 constexpr int kMostRanks = 65536;
 
-const char* name_of(Recompute r) {
-  return r == Recompute::none ? "none" : r == Recompute::selective ? "selective" : "full";
-}
+/// memory.activation_recompute as the spec has it.
+struct Saving {
+  Recompute kind = Recompute::none;
+  int64_t layers = 0;   // of each virtual stage, where kind is first_layers
+  std::string text() const {
+    switch (kind) {
+      case Recompute::none: return "none";
+      case Recompute::selective: return "selective";
+      case Recompute::full: return "full";
+      case Recompute::first_layers: return std::to_string(layers);
+    }
+    return "";
+  }
+};
 
 struct Mesh {
   int tensor = 1, pipeline = 1, data = 1;
@@ -24,11 +36,12 @@ struct Mesh {
 /// What the search varies.
 struct Candidate {
   Mesh mesh;
-  Recompute recompute = Recompute::none;
+  Saving saving;
   int64_t micro = 1;
   DType compute = DType::f32;
   int zero = 1;
-  double cost = 1;  // likely step time, as a multiple of an ideal one's
+  double cost = 1;       // likely step time, as a multiple of an ideal one's
+  bool settled = true;   // false: more layers may have to be computed again, so that it may cost more
 };
 
 class Search {
@@ -38,24 +51,55 @@ class Search {
 
   /// Alternatives on `ranks` ranks.
   std::vector<Alternative> on(int ranks, size_t most) {
-    std::vector<Candidate> candidates;
+    std::multimap<double, Candidate> candidates;   // by cost; of equal ones the first added first
+    const auto insert = [&](const Candidate& c) { candidates.emplace(c.cost, c); };
     for (const Mesh& mesh : meshes(ranks))
-      if (may_fit(mesh)) add(mesh, candidates);
-    std::stable_sort(candidates.begin(), candidates.end(),
-                     [](const Candidate& a, const Candidate& b) { return a.cost < b.cost; });
+      if (may_fit(mesh)) add(mesh, insert);
     std::vector<Alternative> found;
-    std::map<Mesh, bool> hopeless;  // the smallest of the mesh does not fit
-    for (const Candidate& c : candidates) {
-      if (found.size() == most) break;
+    std::map<Mesh, bool> hopeless;   // the smallest of the mesh does not fit
+    std::set<std::pair<Mesh, DType>> done;
+    while (!candidates.empty() && found.size() < most) {
+      const Candidate c = candidates.begin()->second;
+      candidates.erase(candidates.begin());
       const auto [known, fresh] = hopeless.try_emplace(c.mesh, false);
       if (fresh) known->second = !fits(smallest(c.mesh));
-      if (known->second) continue;
-      if (auto alternative = fits(c)) {
+      if (known->second || done.contains({c.mesh, c.compute})) continue;
+      if (!c.settled) {
+        if (const std::optional<Candidate> settled = with_least_layers(c)) insert(*settled);
+      } else if (auto alternative = fits(c)) {
         found.push_back(std::move(*alternative));
-        known->second = true;  // one of each mesh: its fastest
+        done.insert({c.mesh, c.compute});   // one of each mesh and format: its fastest
       }
     }
     return found;
+  }
+
+  /// The job with ZeRO-2 and nothing else changed, where it saves memory: with the same bits.
+  std::optional<Alternative> only_zero_two() const {
+    const ParallelSpec& p = job_.parallelism;
+    if (p.zero_stage >= 2 || p.data == 1 || p.lanes % p.data != 0 || job_.micro_batches_per_lane() > 1)
+      return std::nullopt;
+    return fits({.mesh = {p.tensor, p.pipeline, p.data},
+                 .saving = {job_.recompute, job_.recompute_layers},
+                 .micro = job_.batch.micro_sequences,
+                 .compute = job_.compute,
+                 .zero = 2});
+  }
+
+  /// The job with as few layers as possible computed again and nothing else changed: so with the same bits.
+  std::optional<Alternative> only_recomputing() const {
+    const ParallelSpec& p = job_.parallelism;
+    if (job_.recompute == Recompute::full) return std::nullopt;
+    Candidate c{.mesh = {p.tensor, p.pipeline, p.data},
+                .saving = {Recompute::full},
+                .micro = job_.batch.micro_sequences,
+                .compute = job_.compute,
+                .zero = p.zero_stage};
+    std::optional<Alternative> all = fits(c);
+    if (!all) return std::nullopt;
+    c.saving = {Recompute::first_layers, std::max<int64_t>(1, job_.recompute_layers)};
+    const std::optional<Candidate> some = with_least_layers(c);
+    return some ? fits(*some) : all;
   }
 
  private:
@@ -78,7 +122,8 @@ class Search {
   /// A bound that costs nothing: weights, gradients and optimizer state if everything were cut evenly.
   bool may_fit(const Mesh& m) const {
     const double parameters = double(parameter_count()), part = double(m.tensor) * m.pipeline;
-    const double bytes = parameters / part * (2 + 4) + 12 * parameters / part / m.data;
+    const double gradients = job_.parallelism.zero_stage >= 2 ? 0 : 4;   // ZeRO-2: of two parts
+    const double bytes = parameters / part * (2 + gradients) + 12 * parameters / part / m.data;
     const int together = device_.kind == DeviceKind::cuda ? 1 : m.tensor * m.pipeline * m.data;
     return bytes * together < double(device_.room(job_));
   }
@@ -87,30 +132,84 @@ class Search {
     return parameters_;
   }
 
-  void add(const Mesh& mesh, std::vector<Candidate>& out) const {
+  /// The ways to save activations that save no less than the spec's. Of some layers: of the least number.
+  std::vector<Saving> savings() const {
+    switch (job_.recompute) {
+      case Recompute::none:
+        return {{Recompute::none}, {Recompute::selective}, {Recompute::first_layers, 1}, {Recompute::full}};
+      case Recompute::selective:
+        return {{Recompute::selective}, {Recompute::first_layers, 1}, {Recompute::full}};
+      case Recompute::first_layers:
+        return {{Recompute::first_layers, job_.recompute_layers}, {Recompute::full}};
+      case Recompute::full: break;
+    }
+    return {{Recompute::full}};
+  }
+
+  /// The layers of the virtual stage that has most.
+  int64_t most_layers(const Mesh& mesh) const {
+    JobSpec job = job_;
+    if (mesh.pipeline != job.parallelism.pipeline) job.parallelism.stage_layers.clear();
+    job.parallelism.pipeline = mesh.pipeline;
+    const std::vector<int64_t> layers = stage_layers(job);
+    return *std::max_element(layers.begin(), layers.end());
+  }
+
+  /// The time of a step with it, as a multiple of one that keeps all activations.
+  static double cost_of(const Saving& saving, int64_t most_layers) {
+    constexpr double kFull = 1.0 / 3, kSelective = 0.02;
+    switch (saving.kind) {
+      case Recompute::none: return 1;
+      case Recompute::selective: return 1 + kSelective;
+      case Recompute::full: return 1 + kFull;
+      case Recompute::first_layers:
+        return 1 + kFull * double(std::min(saving.layers, most_layers)) / double(most_layers);
+    }
+    return 1;
+  }
+
+  /// Each layer more that is computed again takes less memory, or as much: so the least number that fits is
+  /// found by halving. nullopt: only all layers fit, or not even they.
+  std::optional<Candidate> with_least_layers(Candidate c) const {
+    const int64_t all = most_layers(c.mesh);
+    const double without = c.cost / cost_of(c.saving, all);
+    int64_t fails = c.saving.layers - 1, enough = all;
+    while (enough - fails > 1) {
+      c.saving.layers = fails + (enough - fails) / 2;
+      (fits(c) ? enough : fails) = c.saving.layers;
+    }
+    if (enough == all) return std::nullopt;
+    c.saving.layers = enough;
+    c.cost = without * cost_of(c.saving, all);
+    c.settled = true;
+    return c;
+  }
+
+  template <typename Insert>
+  void add(const Mesh& mesh, Insert insert) const {
     const double micro_batches = double(job_.batch.global_sequences) / mesh.data;
+    if (mesh.pipeline == 1 && job_.parallelism.virtual_stages > 1) return;
+    const int64_t layers = most_layers(mesh);
     const std::vector<DType> formats =
         job_.compute == DType::f32 ? std::vector{DType::f32, DType::bf16} : std::vector{job_.compute};
-    for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full})
+    for (const Saving& saving : savings())
       for (int64_t micro = job_.batch.micro_sequences; micro >= 1; micro /= 2)
         for (const DType compute : formats) {
-          if (recompute < job_.recompute) continue;  // what the spec chose to save stays saved
-          Candidate c{mesh, recompute, micro, compute, std::max(1, job_.parallelism.zero_stage), 1};
+          Candidate c{mesh, saving, micro, compute, std::max(1, job_.parallelism.zero_stage)};
+          c.settled = saving.kind != Recompute::first_layers;
           const double wait = (mesh.pipeline - 1) / (std::max(1.0, micro_batches / double(micro)) *
                                                      job_.parallelism.virtual_stages);
-          c.cost = (1 + wait) *
-                   (recompute == Recompute::full        ? 4.0 / 3
-                    : recompute == Recompute::selective ? 1.02
-                                                        : 1) *
+          c.cost = (1 + wait) * cost_of(saving, layers) *
                    (1 + 0.04 * std::log2(mesh.tensor)) *
                    (1 + 0.03 * std::log2(double(job_.batch.micro_sequences) / double(micro))) *
                    (compute == job_.compute ? 1 : 1.01);
-          if (mesh.pipeline == 1 && job_.parallelism.virtual_stages > 1) continue;
-          out.push_back(c);
+          insert(c);
         }
   }
 
-  Candidate smallest(const Mesh& mesh) const { return {mesh, Recompute::full, 1, DType::bf16, 1, 1}; }
+  Candidate smallest(const Mesh& mesh) const {
+    return {mesh, {Recompute::full}, 1, DType::bf16, std::max(1, job_.parallelism.zero_stage)};
+  }
 
   std::vector<std::string> settings(const Candidate& c) const {
     std::vector<std::string> result;
@@ -120,11 +219,13 @@ class Search {
     const ParallelSpec& p = job_.parallelism;
     set("precision.compute", std::string(trainctl::name_of(job_.compute)),
         std::string(trainctl::name_of(c.compute)));
-    set("memory.activation_recompute", name_of(job_.recompute), name_of(c.recompute));
+    set("memory.activation_recompute", Saving{job_.recompute, job_.recompute_layers}.text(), c.saving.text());
     set("batch.micro_sequences", std::to_string(job_.batch.micro_sequences), std::to_string(c.micro));
     set("parallelism.zero_stage", std::to_string(p.zero_stage), std::to_string(c.zero));
     set("parallelism.tensor", std::to_string(p.tensor), std::to_string(c.mesh.tensor));
     set("parallelism.pipeline", std::to_string(p.pipeline), std::to_string(c.mesh.pipeline));
+    if (!p.stage_layers.empty() && c.mesh.pipeline != p.pipeline)
+      result.push_back("parallelism.stage_layers=auto");   // the given ones are for the given stages
     set("parallelism.data", std::to_string(p.data), std::to_string(c.mesh.data));
     set("parallelism.world_size", std::to_string(p.world_size),
         std::to_string(c.mesh.tensor * c.mesh.pipeline * c.mesh.data));
@@ -160,6 +261,10 @@ std::vector<Alternative> what_fits(const ParseInput& spec, const JobSpec& job, c
   Search search(spec, job, device);
   const int ranks = job.mesh().world_size();
   std::vector<Alternative> found = search.on(ranks, most);
+  for (std::optional<Alternative> same_bits : {search.only_recomputing(), search.only_zero_two()}) {
+    const auto same = [&](const Alternative& a) { return a.settings == same_bits->settings; };
+    if (same_bits && std::none_of(found.begin(), found.end(), same)) found.push_back(std::move(*same_bits));
+  }
   if (device.kind == DeviceKind::cuda)
     for (int more = 2 * ranks; found.empty() && more <= kMostRanks; more *= 2) found = search.on(more, most);
   else

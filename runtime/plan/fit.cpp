@@ -13,6 +13,10 @@ Fit fit_of(const JobSpec& job, const JobPlan& plan, const DeviceModel& device) {
           device.room(job)};
 }
 
+double busy_share_of_lanes(const JobSpec& job) {
+  return double(job.parallelism.lanes) / (double(job.lanes_of(0).count()) * job.parallelism.data);
+}
+
 std::optional<TimeEstimate> estimate_time(const JobSpec& job, const JobPlan& plan, const DeviceModel& device,
                                           std::optional<double> mfu) {
   if (device.flops_per_s <= 0) return std::nullopt;
@@ -31,6 +35,7 @@ std::optional<TimeEstimate> estimate_time(const JobSpec& job, const JobPlan& pla
     t.devices = int(std::min(ranks, room));
     busy = ranks > room ? 1.0 : std::max(0.05, 1 - plan.bubble_fraction);
   }
+  busy *= busy_share_of_lanes(job);
   t.step_s = plan.flops_per_step_causal / (t.mfu * t.peak_flops_per_s * t.devices) / busy;
   t.tokens_per_s = double(plan.tokens_per_step) / t.step_s;
   t.run_s = t.step_s * steps;

@@ -31,6 +31,9 @@ struct TimeEstimate {
   double step_s = 0, tokens_per_s = 0, run_s = 0, device_hours = 0;
   double tokens = 0, flops = 0;  ///< totals of the run
 };
+/// The share of their time in which data-parallel ranks compute, as all wait for those that have most lanes:
+/// 1 where the width divides the lanes.
+double busy_share_of_lanes(const JobSpec& job);
 /// nullopt if the device's peak is not known. On GPUs the assumed MFU is that of a whole step with its
 /// pipeline bubble.
 std::optional<TimeEstimate> estimate_time(const JobSpec& job, const JobPlan& plan, const DeviceModel& device,
@@ -44,9 +47,11 @@ struct Alternative {
   double bubble_fraction = 0;
 };
 
-/// Up to `most` alternatives, in the order of their expected speed: recomputation, ZeRO, smaller
-/// micro-batches, bf16 and other meshes with the same number of ranks. If none of these fits: more GPUs (at
-/// most 65,536) or fewer CPU ranks. Each alternative was parsed, checked and planned.
+/// Up to `most` alternatives, in the order of their expected speed: recomputation (of the least number of
+/// layers that fits), ZeRO, smaller micro-batches, bf16 and other meshes with the same number of ranks; one
+/// of each mesh and format. Behind them, if it is not among them, recomputation alone, which keeps the bits.
+/// If none of these fits: more GPUs (at most 65,536) or fewer CPU ranks. Each alternative was parsed, checked
+/// and planned.
 std::vector<Alternative> what_fits(const ParseInput& spec, const JobSpec& job, const DeviceModel& device,
                                    size_t most = 3);
 

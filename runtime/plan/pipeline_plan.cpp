@@ -33,9 +33,9 @@ Simulated simulate_step(const JobSpec& job, const parallel::PipelineShape& shape
 
 }  // namespace
 
-PipelinePlan plan_pipeline(const JobSpec& job, int64_t most_simulated) {
-  parallel::PipelineShape shape = pipeline_shape(job);
-  const int64_t all = job.micro_batches_per_rank(), round = shape.stages;
+PipelinePlan plan_pipeline(const JobSpec& job, int dp_rank, int64_t most_simulated) {
+  parallel::PipelineShape shape = pipeline_shape(job, dp_rank);
+  const int64_t all = shape.micro_batches, round = shape.stages;
   // Two rounds fill every pipeline: the interleaved one runs furthest ahead, by less than that.
   const int64_t fewer = all % round + 2 * round, more = fewer + round;
   if (all <= more || all * round * shape.virtual_stages <= most_simulated)

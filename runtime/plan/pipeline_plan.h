@@ -14,10 +14,10 @@ struct PipelinePlan {
   double bubble_fraction = 0;           ///< mean idle share of a stage, from the simulated schedule
 };
 
-/// Simulates the job's programs. After the micro-batches that fill the pipeline, each further round of
-/// `stages` micro-batches adds the same work, the same messages and as many slots, and no idle time. So if
-/// all stages together have more than `most_simulated` micro-batches to compute, only the first rounds are
-/// simulated.
-PipelinePlan plan_pipeline(const JobSpec& job, int64_t most_simulated = 1 << 16);
+/// Simulates the programs of a data-parallel rank. After the micro-batches that fill the pipeline, each
+/// further round of `stages` micro-batches adds the same work, the same messages and as many slots, and no
+/// idle time. So if all stages together have more than `most_simulated` micro-batches to compute, only the
+/// first rounds are simulated.
+PipelinePlan plan_pipeline(const JobSpec& job, int dp_rank, int64_t most_simulated = 1 << 16);
 
 }  // namespace trainctl

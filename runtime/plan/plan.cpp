@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <tuple>
+#include <utility>
 
 #include "runtime/base/error.h"
 #include "runtime/model/flops.h"
@@ -41,31 +42,43 @@ class Planner {
   Planner(const JobSpec& job, const DeviceModel& device) : job_(job), device_(device) {}
 
   const ModelTables& tables() const { return tables_; }
-  const PipelinePlan& pipeline() const { return pipeline_; }
+  /// Of a data-parallel rank: ranks with as many lanes have the same.
+  const PipelinePlan& pipeline(int dp_rank) {
+    const auto [known, fresh] = pipelines_.try_emplace(job_.lanes_of(dp_rank).count());
+    if (fresh) known->second = plan_pipeline(job_, dp_rank);
+    return known->second;
+  }
   int classes() const { return int(worst_.size()); }
 
   PlannedStage stage(int pp) {
     const RankParts parts = rank_parts(job_, device_, tables_, {.pp = pp});
-    const auto [known, fresh] = worst_.try_emplace(class_of(parts.uses));
+    // Where ranks have different numbers of lanes, which of them takes most depends on the stage.
+    const bool even = job_.parallelism.lanes % job_.parallelism.data == 0;
+    const auto [known, fresh] = worst_.try_emplace({class_of(parts.uses), even ? 0 : pp});
     if (fresh) known->second = worst_of(parts);
     const WorstRank& worst = known->second;
-    PlannedStage result{alike(parts), worst.traffic};
+    PlannedStage result{alike(rank_parts(job_, device_, tables_, {.dp = worst.at.dp, .pp = pp})),
+                        worst.traffic};
     result.worst.at = worst.at;
     result.worst.at.pp = pp;
     add_state(result.worst, job_, device_, worst.sharding);
     return result;
   }
 
-  /// Memory of any one rank of the parts' stage and tensor position, but for what depends on its dp rank.
-  RankMemory alike(const RankParts& parts) const {
-    const StageModel::Options options{pipeline_.slots[size_t(parts.at.pp)], splits_backward(job_), 1.0f};
-    return memory_of_stage(job_, device_, StageModel::plan(job_, parts.uses, options), parts.reads_tokens);
+  /// Memory of any one rank of the parts' stage and number of lanes, but for what depends on the state that
+  /// it holds.
+  RankMemory alike(const RankParts& parts) {
+    const StageModel::Options options{pipeline(parts.at.dp).slots[size_t(parts.at.pp)], splits_backward(job_),
+                                      1.0f};
+    return memory_of_stage(job_, device_, StageModel::plan(job_, parts.uses, options),
+                           parts.sequences_read());
   }
 
  private:
-  WorstRank worst_of(const RankParts& parts) const {
+  WorstRank worst_of(const RankParts& parts) {
     WorstRank result;
     size_t most = 0;
+    std::map<int, RankMemory> alike_by_lanes;
     for (int tp = 0; tp < job_.parallelism.tensor; ++tp) {
       parallel::ShardingOptions options = parts.sharding;
       options.tp_rank = tp;
@@ -73,11 +86,14 @@ class Planner {
       for (const auto& ranks :
            parallel::sharding::rank_classes(parts.uses.uses, tables_.grids.grids, options,
                                             job_.parallelism.data, parts.groups.tied_peer)) {
-        RankMemory m;
+        const int dp = ranks.first_rank;
+        const auto [known, fresh] = alike_by_lanes.try_emplace(job_.lanes_of(dp).count());
+        if (fresh) known->second = alike(rank_parts(job_, device_, tables_, {.dp = dp, .pp = parts.at.pp}));
+        RankMemory m = known->second;
         add_state(m, job_, device_, ranks.bytes);
         if (m.total() <= most) continue;
         most = m.total();
-        result = {{tp, 0, ranks.first_rank, parts.at.pp}, ranks.bytes, {}};
+        result = {{tp, 0, dp, parts.at.pp}, ranks.bytes, {}};
       }
     }
     result.traffic = rank_traffic(job_, device_, tables_, result.at);
@@ -87,8 +103,8 @@ class Planner {
   const JobSpec& job_;
   const DeviceModel& device_;
   const ModelTables tables_ = model_tables(job_);
-  const PipelinePlan pipeline_ = plan_pipeline(job_);
-  std::map<StageClass, WorstRank> worst_;
+  std::map<int, PipelinePlan> pipelines_;   // by the number of lanes
+  std::map<std::pair<StageClass, int>, WorstRank> worst_;
 };
 
 }  // namespace
@@ -100,7 +116,7 @@ const RankMemory& JobPlan::worst() const {
 
 RankMemory rank_memory(const JobSpec& job, DeviceKind kind, const parallel::MeshPosition& at) {
   const DeviceModel device = device_of_kind(job, kind);
-  const Planner planner(job, device);
+  Planner planner(job, device);
   const RankParts parts = rank_parts(job, device, planner.tables(), at);
   RankMemory m = planner.alike(parts);
   m.at = at;
@@ -124,7 +140,7 @@ JobPlan make_plan(const JobSpec& job, const DeviceModel& device) {
     if (p.role == ParamRole::embedding || p.role == ParamRole::position)
       plan.parameters_without_embedding -= p.count();
   plan.tokens_per_step = job.tokens_per_step();
-  plan.micro_batches = job.micro_batches_per_rank();
+  plan.micro_batches = job.micro_batches_of(0);
   plan.flops_per_step_causal = flops.causal * double(plan.tokens_per_step);
   plan.flops_per_step_full = flops.full * double(plan.tokens_per_step);
   for (int pp = 0; pp < job.parallelism.pipeline; ++pp) {
@@ -132,7 +148,8 @@ JobPlan make_plan(const JobSpec& job, const DeviceModel& device) {
     plan.stages.push_back(stage.worst);
     if (stage.traffic.total() > plan.traffic.total()) plan.traffic = stage.traffic;
   }
-  plan.bubble_fraction = planner.pipeline().bubble_fraction;
+  plan.work = stage_work(job, part_flops(job.model, job.data.seq_len));
+  plan.bubble_fraction = planner.pipeline(0).bubble_fraction;
   plan.checkpoint_bytes = size_t(plan.parameters) * 12;
   const RankMemory& worst = plan.worst();
   const RankParts parts = rank_parts(job, device, planner.tables(), worst.at);
@@ -147,7 +164,7 @@ JobPlan make_plan(const JobSpec& job, const DeviceModel& device) {
 }
 
 std::string render_timeline(const JobSpec& job, const DeviceModel& device, int width) {
-  const parallel::PipelineShape shape = pipeline_shape(job);
+  const parallel::PipelineShape shape = pipeline_shape(job, 0);
   constexpr int64_t kMostDrawn = 1 << 20;
   if (int64_t(shape.micro_batches) * shape.stages * shape.virtual_stages > kMostDrawn)
     throw Error(
@@ -157,7 +174,7 @@ std::string render_timeline(const JobSpec& job, const DeviceModel& device, int w
             "batch.global_sequences={}",
             shape.micro_batches, shape.stages,
             4 * shape.stages * job.parallelism.lanes * job.batch.micro_sequences));
-  const auto programs = pipeline_programs(job);
+  const auto programs = pipeline_programs(job, shape);
   const ModelTables tables = model_tables(job);
   std::map<StageClass, std::vector<MicroBatchWork>> known;
   std::vector<const std::vector<MicroBatchWork>*> work;   // of each stage

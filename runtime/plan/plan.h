@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/model/stage_layers.h"
 #include "runtime/plan/rank_plan.h"
 #include "runtime/plan/step_tally.h"
 #include "runtime/spec/fields/job.h"
@@ -16,6 +17,7 @@ struct JobPlan {
   int64_t tokens_per_step = 0, micro_batches = 0;
   double flops_per_step_causal = 0, flops_per_step_full = 0;
   std::vector<RankMemory> stages;  ///< worst rank of each stage
+  std::vector<StageWork> work;     ///< of each stage
   RankTraffic traffic;             ///< of the rank that sends most
   double bubble_fraction = 0;      ///< mean idle share of a stage, from the simulated schedule
   size_t checkpoint_bytes = 0;

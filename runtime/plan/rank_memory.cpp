@@ -9,21 +9,19 @@
 namespace trainctl {
 
 RankMemory memory_of_stage(const JobSpec& job, const DeviceModel& device, const StageBytes& stage,
-                           bool reads_tokens) {
+                           int64_t sequences_read) {
   RankMemory m;
   m.stage = stage;
   m.program = device.program_bytes();
-  const int64_t own_sequences = job.batch.global_sequences / job.parallelism.data;
-  const size_t tokens = reads_tokens ? token_bytes(own_sequences, job.data.seq_len) : 0;
+  const size_t tokens = token_bytes(sequences_read, job.data.seq_len);
   if (!device.is_host()) {
     // Samples read ahead are host memory there.
     m.data = tokens;
     m.nccl = nccl_bytes_estimate(job);
     return m;
   }
-  if (reads_tokens)
-    m.data = size_t(job.data.prefetch_batches + 2) * size_t(own_sequences * (job.data.seq_len + 1)) * 4 +
-             2 * tokens;
+  m.data = size_t(job.data.prefetch_batches + 2) * size_t(sequences_read * (job.data.seq_len + 1)) * 4 +
+           2 * tokens;
   return m;
 }
 

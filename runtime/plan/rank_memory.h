@@ -30,9 +30,10 @@ struct RankMemory {
   }
 };
 
-/// The memory that is equal on all ranks of a stage.
+/// The memory that does not depend on the state that a rank holds.
+///   sequences_read   in a step; 0 on a stage that reads no tokens
 RankMemory memory_of_stage(const JobSpec& job, const DeviceModel& device, const StageBytes& stage,
-                           bool reads_tokens);
+                           int64_t sequences_read);
 /// Adds the memory that depends on the state that the rank holds.
 void add_state(RankMemory& m, const JobSpec& job, const DeviceModel& device,
                const parallel::ShardingBytes& sharding);

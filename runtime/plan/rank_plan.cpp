@@ -32,7 +32,7 @@ RankParts rank_parts(const JobSpec& job, const DeviceModel& device, const ModelT
                   .uses = stage_uses(tables.params, job, at),
                   .sharding = sharding_options(job, at),
                   .reads_tokens = at.pp == 0 || at.pp == job.parallelism.pipeline - 1,
-                  .sequences = job.batch.global_sequences / job.parallelism.data};
+                  .sequences = job.micro_batches_of(at.dp) * job.batch.micro_sequences};
   parts.sharding.fast_reduction &= device.adds_gradients && job.parallelism.data > 1;
   return parts;
 }
@@ -42,7 +42,7 @@ RankPlan make_rank_plan(const JobSpec& job, const DeviceModel& device, const Mod
   RankPlan plan{rank_parts(job, device, tables, at), {}, {}, {}, {}, {}, {}};
   plan.params = parallel::sharding::make_layout(plan.uses.uses, tables.grids.grids, plan.sharding,
                                                 plan.groups.dp.size, at.dp, plan.groups.tied_peer);
-  plan.program = stage_program(job, at.pp, plan.uses);
+  plan.program = stage_program(job, at, plan.uses);
   const Problem problem =
       parallel::step_problem(plan.program.shape, plan.program.slots, plan.program.actions);
   ENSURE(problem.is_none(), "{}", problem.text_or_empty());
@@ -51,7 +51,8 @@ RankPlan make_rank_plan(const JobSpec& job, const DeviceModel& device, const Mod
                 .loss_scale = float(1.0 / double(job.tokens_per_step()))};
   const parallel::ShardingBytes sharding = plan.params.bytes();
   plan.scratch = scratch_shape(job, int64_t(sharding.optimizer / 12), sharding.state_boxes);
-  plan.memory = memory_of_stage(job, device, StageModel::plan(job, plan.uses, plan.model), plan.reads_tokens);
+  plan.memory =
+      memory_of_stage(job, device, StageModel::plan(job, plan.uses, plan.model), plan.sequences_read());
   plan.memory.at = at;
   add_state(plan.memory, job, device, sharding);
   plan.regions = memory_regions(plan.params, plan.memory);
@@ -75,7 +76,7 @@ std::vector<MemoryRegion> memory_regions(const parallel::sharding::Layout& param
     add("sums over the tensor group" + of, bytes.partial);
     add("gradients of the other use" + of, bytes.tied);
   }
-  add("buckets under way", params.plan.ring.bytes());
+  add("buckets under way", params.ring.bytes());
   add("activations", m.stage.activations);
   add("one micro-batch at a time", m.stage.shared);
   add("sums of tensor parallelism", m.stage.tensor_sums);

@@ -31,8 +31,7 @@ struct RankGroups {
 RankGroups rank_groups(const parallel::MeshShape& mesh, int virtual_stages, bool tied,
                        const parallel::MeshPosition& at);
 
-/// The part of a plan that depends neither on the number of micro-batches, of which there may be a billion,
-/// nor on the dp rank.
+/// The part of a plan that needs no program: it may have a billion micro-batches.
 struct RankParts {
   parallel::MeshPosition at;
   RankGroups groups;
@@ -41,6 +40,7 @@ struct RankParts {
   parallel::ShardingOptions sharding;
   bool reads_tokens = false;          ///< first stage: inputs; last stage: targets
   int64_t sequences = 0;              ///< of a step
+  int64_t sequences_read() const { return reads_tokens ? sequences : 0; }
 };
 RankParts rank_parts(const JobSpec& job, const DeviceModel& device, const ModelTables& tables,
                      const parallel::MeshPosition& at);

@@ -1,9 +1,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 
+#include "parallel/buckets.h"
 #include "runtime/base/json.h"
 #include "runtime/base/text.h"
 #include "runtime/base/units.h"
@@ -13,6 +15,35 @@ namespace trainctl {
 namespace {
 
 const char* schedule_text(const JobSpec& job) { return parallel::name_of(job.parallelism.schedule); }
+
+/// "4 layers"; of virtual stages "3 + 4 layers", "8 x 1 layers".
+std::string layers_text(const std::vector<int64_t>& layers) {
+  if (layers.size() == 1) return count_of(layers[0], "layer");
+  if (std::count(layers.begin(), layers.end(), layers[0]) == int64_t(layers.size()))
+    return fmt::format("{} x {}", layers.size(), count_of(layers[0], "layer"));
+  return fmt::format("{} layers", fmt::join(layers, " + "));
+}
+
+/// Neighbouring stages that are alike share a line: "stage 0 to 2: 4 layers, 23.7 % of the work each".
+std::string stage_lines(const PlanReport& r) {
+  const std::vector<StageWork>& work = r.plan.work;
+  std::string out;
+  double most = 0;
+  for (size_t begin = 0, end = 0; begin < work.size(); begin = end) {
+    const StageWork& first = work[begin];
+    while (end < work.size() && work[end].layers == first.layers && work[end].share == first.share) ++end;
+    const bool several = end - begin > 1;
+    out += fmt::format("         stage {}{}: {}, {:.1f} % of the work{}\n", begin,
+                       several ? fmt::format(" to {}", end - 1) : "", layers_text(first.layers),
+                       100 * first.share, several ? " each" : "");
+    most = std::max(most, first.share);
+  }
+  return fmt::format("Stages   layers {}; the slowest has {:.2f} times the mean work\n",
+                     r.job.parallelism.stage_layers.empty() ? "cut by their cost"
+                                                            : "as parallelism.stage_layers gives them",
+                     most * double(work.size())) +
+         out;
+}
 
 std::string header_lines(const PlanReport& r) {
   const JobSpec& job = r.job;
@@ -32,6 +63,7 @@ std::string header_lines(const PlanReport& r) {
       "Batch    {} x {} = {} tokens a step · {} a pipeline · bubble {:.1f} %\n",
       count_of(job.batch.global_sequences, "sequence"), job.data.seq_len, count_text(double(r.plan.tokens_per_step)),
       count_of(r.plan.micro_batches, "micro-batch", "micro-batches"), 100 * r.plan.bubble_fraction);
+  if (mesh.pp > 1) out += stage_lines(r);
   return out;
 }
 
@@ -42,11 +74,14 @@ struct Term {
 };
 std::vector<Term> terms_of(const PlanReport& r, const RankMemory& m) {
   const bool gpu = r.plan.device == DeviceKind::cuda;
-  const int levels = std::bit_width(unsigned(r.job.parallelism.lanes / r.job.parallelism.data));
+  const int sums = reduces_each_lane(r.job) ? 1 : parallel::sums_at_once(r.job.lanes_of(m.at.dp));
+  const bool in_turn = sharding_options(r.job, m.at).shares_gradients;
   std::vector<Term> terms = {
       {r.job.compute == DType::bf16 ? "weights (bf16 compute copy)" : "weights (f32 compute copy)", "weights",
        m.sharding.weights},
-      {levels > 1 ? fmt::format("gradients (f32, {} levels of the lanes' tree)", levels) : "gradients (f32)",
+      {sums > 1  ? fmt::format("gradients (f32, {} sums of the lanes' tree)", sums)
+       : in_turn ? "gradients (f32, of two parts at a time)"
+                 : "gradients (f32)",
        "gradients", m.sharding.gradients},
       {"optimizer (master, two moments)", "optimizer", m.sharding.optimizer},
       {"activations in flight", "activations", m.stage.activations},
@@ -195,6 +230,50 @@ std::string copy_lines(const PlanReport& r) {
   return "Copies   " + (out.starts_with(' ') ? out.substr(9) : out);
 }
 
+const char* exchange_text(const JobSpec& job) {
+  return parallel::sharding::exchange_among(job.parallelism.data) == parallel::sharding::Exchange::halving
+             ? "by recursive halving"
+             : "in slices";
+}
+
+/// What a width costs that does not divide the lanes.
+std::string uneven_width_note(const JobSpec& job) {
+  const ParallelSpec& p = job.parallelism;
+  int sums = 1, sent = 1;
+  for (int rank = 0; rank < p.data; ++rank) {
+    sums = std::max(sums, parallel::sums_at_once(job.lanes_of(rank)));
+    sent = std::max(sent, parallel::subtree_count(job.lanes_of(rank)));
+  }
+  const int64_t most = job.lanes_of(0).count();
+  return fmt::format(
+      "data = {} does not divide the {} lanes: ranks have {} or {}, and all wait for those with {} ({:.0f} % "
+      "of "
+      "the ranks' time); a rank holds up to {} and sends up to {} of its lanes, where data = {} has {} and "
+      "sends 1",
+      p.data, p.lanes, most - 1, count_of(most, "lane"), most, 100 * (1 - busy_share_of_lanes(job)),
+      count_of(sums, "sum of the gradients", "sums of the gradients"), sent, std::bit_floor(unsigned(p.data)),
+      parallel::sums_at_once(
+          parallel::lanes_of_rank(int(p.lanes), int(std::bit_floor(unsigned(p.data))), 0)));
+}
+
+/// What reducing each lane costs, and why it may save nothing.
+std::vector<std::string> zero_two_notes(const JobSpec& job) {
+  std::vector<std::string> notes;
+  if (!reduces_each_lane(job)) return notes;
+  const int64_t lanes = job.lanes_of(0).count(), together = job.micro_batches_per_lane();
+  if (lanes > 1)
+    notes.push_back(fmt::format(
+        "zero_stage 2 sends the gradients of each of a rank's {}: {} times the bytes of zero_stage 1",
+        count_of(lanes, "lane"), lanes));
+  if (together > 1)
+    notes.push_back(
+        fmt::format("zero_stage 2 saves no gradients here: a lane has {} micro-batches, until the last of "
+                    "which the gradients of "
+                    "the whole model are held; with as many lanes as micro-batches, {}, they are not",
+                    together, job.parallelism.lanes * together));
+  return notes;
+}
+
 }  // namespace
 
 PlanReport make_report(const ParseInput& spec, const JobSpec& job, const DeviceModel& device,
@@ -208,6 +287,9 @@ PlanReport make_report(const ParseInput& spec, const JobSpec& job, const DeviceM
 
 std::vector<std::string> plan_notes(const PlanReport& r) {
   std::vector<std::string> notes;
+  if (const ParallelSpec& p = r.job.parallelism; p.lanes % p.data != 0)
+    notes.push_back(uneven_width_note(r.job));
+  for (std::string& note : zero_two_notes(r.job)) notes.push_back(std::move(note));
   const int64_t head = r.job.model.head_dim();
   if (r.device.kind == DeviceKind::cuda && r.job.compute == DType::bf16 && head != 64 && head != 128)
     notes.push_back(
@@ -226,9 +308,10 @@ std::vector<std::string> plan_notes(const PlanReport& r) {
 
 std::string render_plan(const PlanReport& r) {
   std::string out = header_lines(r) + memory_lines(r) + fit_lines(r);
-  out += fmt::format("Traffic  a rank sends per step: tensor {} · pipeline {} · data {}\n",
+  out += fmt::format("Traffic  a rank sends per step: tensor {} · pipeline {} · data {}{}\n",
                      memory_text(r.plan.traffic.tensor), memory_text(r.plan.traffic.pipeline),
-                     memory_text(r.plan.traffic.data));
+                     memory_text(r.plan.traffic.data),
+                     r.job.parallelism.data > 1 ? fmt::format(" ({})", exchange_text(r.job)) : "");
   out += time_lines(r);
   out += fmt::format("Ckpt     {} each ({} parameters x 12 bytes)\n",
                      memory_text(double(r.plan.checkpoint_bytes)), count_text(double(r.plan.parameters)));
@@ -309,6 +392,9 @@ std::string plan_json(const PlanReport& r) {
   j["bubble_fraction"] = plan.bubble_fraction;
   j["flops_per_step_causal"] = plan.flops_per_step_causal;
   j["flops_per_step_full"] = plan.flops_per_step_full;
+  for (size_t stage = 0; stage < plan.work.size(); ++stage)
+    j["stages"].push_back(
+        {{"stage", stage}, {"layers", plan.work[stage].layers}, {"work_share", plan.work[stage].share}});
   j["checkpoint_bytes"] = plan.checkpoint_bytes;
   j["traffic_bytes"] = {
       {"tensor", plan.traffic.tensor}, {"pipeline", plan.traffic.pipeline}, {"data", plan.traffic.data}};

@@ -1,5 +1,8 @@
 #include "runtime/plan/step_tally.h"
 
+#include <bit>
+#include <utility>
+
 #include "runtime/base/error.h"
 #include "runtime/model/executor.h"
 #include "runtime/plan/rank_plan.h"
@@ -35,12 +38,23 @@ struct TallyMesh {
   }
 };
 
-/// With so many micro-batches a rank, each a lane of its own rank: lanes change neither products nor
-/// messages.
-JobSpec with_micro_batches(JobSpec job, int64_t micro_batches) {
-  job.parallelism.lanes = job.parallelism.data;
-  job.batch.global_sequences = micro_batches * job.parallelism.data * job.batch.micro_sequences;
+/// The job with the fewest lanes that make the same products and messages. Where data divides lanes, every
+/// rank brings one sum, however many lanes it has.
+JobSpec with_fewest_lanes(JobSpec job) {
+  if (job.parallelism.lanes % job.parallelism.data == 0) job.parallelism.lanes = job.parallelism.data;
   return job;
+}
+
+JobSpec with_micro_batches(JobSpec job, int64_t per_lane) {
+  job.batch.global_sequences = per_lane * job.parallelism.lanes * job.batch.micro_sequences;
+  return job;
+}
+
+/// With so many lanes a rank.
+JobSpec with_lanes(JobSpec job, int64_t of_rank) {
+  const int64_t per_lane = job.micro_batches_per_lane();
+  job.parallelism.lanes = of_rank * job.parallelism.data;
+  return with_micro_batches(std::move(job), per_lane);
 }
 
 RankTraffic traffic_of(const StepTally& t) {
@@ -76,9 +90,9 @@ StepTally tally_step(const JobSpec& job, const DeviceModel& device, const ModelT
   params.await(params.use_count());
   tally.work.ops.clear();
   tally.traffic.clear();
-  std::vector<double> losses(size_t(job.micro_batches_per_rank()));
+  std::vector<double> losses(size_t(job.micro_batches_of(at.dp)));
   ExecutorTimes times;
-  executor.run(micro_batches(job), losses.data(), times);
+  executor.run(micro_batches(job, at.dp), losses.data(), times);
   // What the next step would do with this one's parameters.
   params.await(params.use_count());
   return tally;
@@ -86,16 +100,22 @@ StepTally tally_step(const JobSpec& job, const DeviceModel& device, const ModelT
 
 RankTraffic rank_traffic(const JobSpec& job, const DeviceModel& device, const ModelTables& tables,
                          const parallel::MeshPosition& at) {
-  const auto with = [&](int64_t micro_batches) {
-    return traffic_of(tally_step(with_micro_batches(job, micro_batches), device, tables, at, false));
+  const bool by_lanes = reduces_each_lane(job);
+  const JobSpec fewest = with_fewest_lanes(job);
+  // Each further round of micro-batches, or each further lane of a rank, adds the same messages.
+  const auto with = [&](int64_t n) {
+    return traffic_of(
+        tally_step(by_lanes ? with_lanes(job, n) : with_micro_batches(fewest, n), device, tables, at, false));
   };
-  const int64_t all = job.micro_batches_per_rank(), round = job.parallelism.pipeline,
-                fewer = all % round + round, more = fewer + round;
+  const int64_t round = job.parallelism.pipeline;
+  const int64_t all = by_lanes ? job.lanes_of(at.dp).count() : fewest.micro_batches_per_lane();
+  const int64_t fewer = by_lanes ? int64_t(std::bit_ceil(uint64_t(round))) : all % round + round;
+  const int64_t more = by_lanes ? 2 * fewer : fewer + round;
   if (all <= more) return with(all);
   const RankTraffic first = with(fewer), second = with(more);
-  const double rounds = double((all - fewer) / round);
+  const double times = double(all - fewer) / double(more - fewer);
   const auto extended = [&](double RankTraffic::*of) {
-    return first.*of + rounds * (second.*of - first.*of);
+    return first.*of + times * (second.*of - first.*of);
   };
   return {extended(&RankTraffic::tensor), extended(&RankTraffic::pipeline), extended(&RankTraffic::data)};
 }

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "parallel/schedules.h"
+#include "runtime/base/text.h"
 #include "runtime/spec/presets.h"
 #include "runtime/spec/resolution.h"
 
@@ -85,17 +86,59 @@ void check_tensor(Resolution& r) {
              {fmt::format("use at most {}", m.vocab_size)});
 }
 
+/// "[4, 4, 3, 1]": as even as possible, fewer first.
+std::string even_list(int64_t layers, int64_t parts) {
+  std::vector<int64_t> list;
+  for (int64_t i = 0; i < parts; ++i) list.push_back(layers * (i + 1) / parts - layers * i / parts);
+  return fmt::format("[{}]", fmt::join(list, ", "));
+}
+
+/// Each virtual stage has something to compute: the first has the embedding, the last the head, others need a
+/// layer.
+void check_stage_layers(Resolution& r) {
+  const ParallelSpec& p = r.job.parallelism;
+  const int64_t all = int64_t{p.pipeline} * p.virtual_stages, layers = r.job.model.num_layers;
+  const char* kList = "parallelism.stage_layers";
+  if (!r.sound({"model.num_layers"})) return;
+  const int64_t most = layers + 2;
+  if (all > most) {
+    r.report("E0303", fmt::format("{} layers cannot fill {} virtual stages", layers, all),
+             {"parallelism.pipeline", "parallelism.virtual_stages", "model.num_layers"},
+             {fmt::format("pipeline * virtual_stages can be at most {}: only the first and the last need no "
+                          "layer",
+                          most)});
+    return;
+  }
+  if (!r.given_by_user(kList) || !r.sound({kList}) || r.is_auto(*find_field(kList))) return;
+  const std::vector<int64_t>& list = p.stage_layers;
+  const int64_t sum = std::accumulate(list.begin(), list.end(), int64_t{0});
+  size_t empty = 1;   // the first one between the ends without a layer
+  while (empty + 1 < list.size() && list[empty] > 0) ++empty;
+  std::string wrong;
+  if (int64_t(list.size()) != all)
+    wrong = fmt::format("stage_layers has {} for {}", count_of(int64_t(list.size()), "entry", "entries"),
+                        count_of(all, "virtual stage"));
+  else if (sum != layers)
+    wrong = fmt::format("the entries of stage_layers add up to {}, not to the model's {}", sum,
+                        count_of(layers, "layer"));
+  else if (empty + 1 < list.size())
+    wrong = fmt::format("virtual stage {} has no layer, and so nothing to compute", empty);
+  if (wrong.empty()) return;
+  std::vector<std::string> help;
+  constexpr int64_t kMostShown = 64;
+  if (all <= std::min(layers, kMostShown)) help.push_back(fmt::format("even: {}", even_list(layers, all)));
+  help.push_back("\"auto\" cuts the layers by their cost");
+  r.report("E0308", wrong,
+           {kList, "parallelism.pipeline", "parallelism.virtual_stages", "model.num_layers"},
+           std::move(help));
+}
+
 void check_pipeline(Resolution& r) {
   const ParallelSpec& p = r.job.parallelism;
   const bool shape =
       r.sound({"parallelism.pipeline", "parallelism.virtual_stages", "parallelism.pipeline_schedule"});
   if (!shape) return;
-  const int64_t all = int64_t{p.pipeline} * p.virtual_stages;
-  if (r.sound({"model.num_layers"}) && r.job.model.num_layers < all)
-    r.report("E0303",
-             fmt::format("{} layers cannot fill {} virtual stages", r.job.model.num_layers, all),
-             {"parallelism.pipeline", "parallelism.virtual_stages", "model.num_layers"},
-             {fmt::format("pipeline * virtual_stages can be at most {}", r.job.model.num_layers)});
+  check_stage_layers(r);
   if (p.pipeline == 1 && p.virtual_stages > 1)
     r.report("E0304", "virtual stages need a pipeline of at least two stages",
              {"parallelism.virtual_stages", "parallelism.pipeline"},
@@ -112,10 +155,15 @@ void check_pipeline(Resolution& r) {
                                  .micro_batches = p.pipeline};
   const bool batch_known = r.sound({"batch.global_sequences", "parallelism.lanes", "parallelism.data",
                                     "batch.micro_sequences"}) &&
-                           p.lanes % p.data == 0 &&
+                           power_of_two(p.lanes) && p.data <= p.lanes &&
                            r.job.batch.global_sequences % (p.lanes * r.job.batch.micro_sequences) == 0;
-  if (batch_known) wanted.micro_batches = static_cast<int>(r.job.micro_batches_per_rank());
-  if (const Problem problem = parallel::shape_problem(wanted); problem.exists())
+  // Ranks with the most and with the fewest micro-batches.
+  Problem problem = Problem::none();
+  for (const int dp_rank : {0, p.data - 1}) {
+    if (batch_known) wanted.micro_batches = static_cast<int>(r.job.micro_batches_of(dp_rank));
+    if (problem.is_none()) problem = parallel::shape_problem(wanted);
+  }
+  if (problem.exists())
     r.report("E0304", fmt::format("the pipeline cannot be scheduled: {}", problem.text()),
              {"parallelism.virtual_stages", "parallelism.pipeline_schedule", "parallelism.pipeline",
               "batch.global_sequences"},
@@ -126,21 +174,23 @@ void check_lanes(Resolution& r) {
   const ParallelSpec& p = r.job.parallelism;
   const BatchSpec& b = r.job.batch;
   if (r.sound({"parallelism.lanes"}) && !power_of_two(p.lanes)) {
-    if (r.is_auto(*find_field("parallelism.lanes")))
-      r.report("E0305", "the data parallel size must be a power of two", {"parallelism.data"},
-               {fmt::format("use {} or {}", power_of_two_up_to(p.data), 2 * power_of_two_up_to(p.data))});
-    else
-      r.report("E0306", "the number of lanes must be a power of two", {"parallelism.lanes"},
-               {fmt::format("use {} or {}", power_of_two_up_to(p.lanes), 2 * power_of_two_up_to(p.lanes))});
+    r.report("E0306", "the number of lanes must be a power of two", {"parallelism.lanes"},
+             {fmt::format("use {} or {}", power_of_two_up_to(p.lanes), 2 * power_of_two_up_to(p.lanes))});
     return;
   }
-  if (r.sound({"parallelism.lanes", "parallelism.data"}) && p.lanes % p.data != 0) {
-    std::vector<int64_t> widths = common_divisors({p.lanes});
-    r.report("E0305", "the data parallel size must divide the number of lanes",
+  if (r.sound({"parallelism.lanes", "parallelism.data"}) && p.data > p.lanes)
+    r.report("E0305", "there are more data parallel ranks than lanes",
              {"parallelism.data", "parallelism.lanes"},
-             {use_one_of(widths) + ", or more lanes: a run that resumes with other lanes rounds its sums in another order from there on"},
+             {fmt::format("use {}, or more lanes: a run that resumes with other lanes rounds its sums in "
+                          "another order from there on",
+                          p.lanes == 1 ? "1" : fmt::format("1 to {}", p.lanes))},
+             fmt::format("{} is more than {}", p.data, p.lanes));
+  if (r.sound({"parallelism.lanes", "parallelism.data", "parallelism.zero_stage"}) && p.zero_stage >= 2 &&
+      p.data <= p.lanes && p.lanes % p.data != 0)
+    r.report("E0315", "with ZeRO-2 the data parallel size must divide the number of lanes",
+             {"parallelism.data", "parallelism.lanes", "parallelism.zero_stage"},
+             {fmt::format("use {}, or zero_stage 1, which takes any width", power_of_two_up_to(p.data))},
              fmt::format("{} is not a multiple of {}", p.lanes, p.data));
-  }
   const int64_t group = p.lanes * b.micro_sequences;
   if (r.sound({"parallelism.lanes", "batch.micro_sequences", "batch.global_sequences"}) &&
       b.global_sequences % group != 0) {
@@ -219,11 +269,23 @@ void check_model(Resolution& r) {
              {fmt::format("use at most {}, or raise model.max_seq_len", m.max_seq_len)});
 }
 
+void check_recompute(Resolution& r) {
+  const JobSpec& job = r.job;
+  const char* kField = "memory.activation_recompute";
+  if (r.sound({kField, "model.num_layers"}) && job.recompute_layers > job.model.num_layers)
+    r.report("E0309",
+             fmt::format("{} cannot be computed again: the model has {}",
+                         count_of(job.recompute_layers, "layer"), job.model.num_layers),
+             {kField, "model.num_layers"},
+             {fmt::format("use at most {}, or \"full\" for all layers", job.model.num_layers)});
+}
+
 void check_parallelism(Resolution& r) {
   check_world(r);
   check_tensor(r);
   check_pipeline(r);
   check_lanes(r);
+  check_recompute(r);
 }
 
 void check_training(Resolution& r) {

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <thread>
 
 #include "runtime/spec/presets.h"
@@ -145,7 +146,7 @@ void derive_mesh(Resolution& r) {
     }
   }
   if (!whole(r, "parallelism.lanes")) {
-    p.lanes = p.data;
+    p.lanes = std::bit_ceil(uint64_t(std::max(1, p.data)));
     if (!r.sound("parallelism.data")) r.spoil("parallelism.lanes");
   }
   if (!whole(r, "parallelism.threads_per_rank")) {

@@ -163,7 +163,9 @@ Value override_value(const std::string& path, const std::string& text, json::Pla
   const size_t dot = path.rfind('.');
   const Field* parent = dot == std::string::npos ? nullptr : find_field(path.substr(0, dot));
   if (!field && parent && parent->type == Type::text_map) return raw;
-  const bool wants_text = field && (field->type == Type::text || field->type == Type::choice);
+  const bool number =
+      field && field->accepts_count && text.find_first_not_of("-.0123456789") == std::string::npos;
+  const bool wants_text = field && (field->type == Type::text || (field->type == Type::choice && !number));
   if (wants_text && text != "null" && text.substr(0, 1) != "\"") return raw;
   const bool is_json = !text.empty() && (text[0] == '[' || text[0] == '{' || text[0] == '"');
   if (field && field->type == Type::text_list && !is_json && text != "null") {
@@ -177,7 +179,9 @@ Value override_value(const std::string& path, const std::string& text, json::Pla
     list.place = place;
     return list;
   }
-  json::ReadResult read = json::read(text, place.source);
+  const bool bare_list = field && field->type == Type::integer_list && !is_json && !text.empty() &&
+                         text.find_first_not_of("-., 0123456789") == std::string::npos;
+  json::ReadResult read = json::read(bare_list ? "[" + text + "]" : text, place.source);
   if (!read.problems.empty()) {
     if (is_json) report_problems(read.problems, r, place);
     return raw;  // a bare word or a quantity with a unit

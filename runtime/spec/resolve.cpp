@@ -60,8 +60,11 @@ std::string kind_wanted(const Field& field) {
     case Type::boolean: return "true or false";
     case Type::integer: return "a whole number";
     case Type::number: return "a number";
-    case Type::text:
-    case Type::choice: return "text";
+    case Type::choice:
+      if (field.accepts_count) return "text or a whole number";
+      [[fallthrough]];
+    case Type::text: return "text";
+    case Type::integer_list: return "a list of whole numbers";
     case Type::text_list: return "a list of strings";
     case Type::text_map: return "an object of strings";
     case Type::source_list: return "a list of sources";
@@ -244,7 +247,11 @@ class Resolver {
         break;
       case Type::choice:
         if (value.kind == Kind::text) return choice(field, value, path);
+        if (value.kind == Kind::number && field.accepts_count) return quantity(field, value, path);
         break;
+      case Type::integer_list:
+        if (value.kind == Kind::text && field.accepts_auto && value.text == "auto") return value.text;
+        return integer_list(field, value, path);
       case Type::text_list: return text_list(field, value, path);
       case Type::text_map: return text_map(field, value, path);
       case Type::source_list: break;
@@ -262,7 +269,8 @@ class Resolver {
       return std::nullopt;
     }
     int64_t whole = 0;
-    if (field.type == Type::integer) {
+    const bool counts = field.type != Type::number;
+    if (counts) {
       const char* end = value.text.data() + value.text.size();
       const auto digits = std::from_chars(value.text.data(), end, whole);
       const bool exact = value.kind == Kind::number && digits.ptr == end && digits.ec == std::errc();
@@ -293,7 +301,7 @@ class Resolver {
             {fmt::format("{} is {}", path, describe_type(field))});
       return std::nullopt;
     }
-    if (field.type == Type::integer) return whole;
+    if (counts) return whole;
     return q.value;
   }
 
@@ -325,7 +333,8 @@ class Resolver {
     std::vector<std::string> help;
     const std::vector<std::string> near = closest(value.text, field.choices, 1);
     if (!near.empty()) help.push_back(fmt::format("did you mean `{}`?", near[0]));
-    help.push_back(fmt::format("use {}", fmt::join(field.choices, ", ")));
+    help.push_back(field.accepts_count ? fmt::format("{} is {}", path, describe_type(field))
+                                       : fmt::format("use {}", fmt::join(field.choices, ", ")));
     wrong(value.place, "E0203", path, fmt::format("`{}` cannot be {}", path, shown(value)),
           std::move(help));
     return std::nullopt;
@@ -343,6 +352,21 @@ class Resolver {
       texts.push_back(item.text);
     }
     return texts;
+  }
+
+  std::optional<Setting> integer_list(const Field& field, const Value& value, const std::string& path) {
+    const auto not_number = [](const Value& item) { return item.kind != Kind::number; };
+    if (value.kind != Kind::list || std::any_of(value.items.begin(), value.items.end(), not_number)) {
+      mistyped(field, value, path);
+      return std::nullopt;
+    }
+    std::vector<int64_t> numbers;
+    for (const Value& item : value.items) {
+      const std::optional<Setting> number = quantity(field, item, path);
+      if (!number) return std::nullopt;
+      numbers.push_back(std::get<int64_t>(*number));
+    }
+    return numbers;
   }
 
   std::optional<Setting> text_map(const Field& field, const Value& value, const std::string& path) {

@@ -18,11 +18,12 @@ double evaluate(const JobSpec& job, data::Dataset& validation, RankResources& ra
                 RankActivity& activity) {
   const int64_t micro = job.batch.micro_sequences;
   const int64_t sequences = evaluated_sequences(job, int64_t(validation.samples_per_epoch()));
-  const int64_t all_mb = sequences / micro, per_rank = all_mb / rank.mesh.dp;
+  // Any share will do: the sum is exact.
+  const int64_t all_mb = sequences / micro, begin = rank.at.dp * all_mb / rank.mesh.dp,
+                end = (rank.at.dp + 1) * all_mb / rank.mesh.dp;
   ExactSum loss;
   const size_t t = size_t(job.data.seq_len);
-  for (int64_t i = 0; i < per_rank; ++i) {
-    const int64_t index = rank.at.dp * per_rank + i;
+  for (int64_t index = begin; index < end; ++index) {
     std::vector<int32_t> samples(size_t(micro) * (t + 1));
     MicroBatch mb;
     if (rank.tokens) {
@@ -37,7 +38,7 @@ double evaluate(const JobSpec& job, data::Dataset& validation, RankResources& ra
     rank.stream->synchronize();
     rank.comms.check();
     if (rank.owns_losses()) loss.add(*rank.loss_sums());
-    activity.progress(uint64_t(i + 1), uint64_t(per_rank), false);
+    activity.progress(uint64_t(index + 1 - begin), uint64_t(end - begin), false);
   }
   rank.comms.sum(loss);
   return loss.value() / double(sequences * job.data.seq_len);

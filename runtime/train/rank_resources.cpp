@@ -58,7 +58,8 @@ void RankResources::rehearse(RankActivity& activity) {
            .backend = backend,
            .virtual_stages = job_.parallelism.virtual_stages,
            .split_backward = plan.model.split_backward,
-           .lanes_per_rank = plan.sharding.lanes_per_rank,
+           .lanes = plan.params.lanes.count(),
+           .reductions = plan.params.reductions(),
            .tokens = tokens ? tokens->inputs(0) : nullptr,
            .targets = tokens ? tokens->targets(0) : nullptr,
            .losses = loss_sums()});

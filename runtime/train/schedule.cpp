@@ -44,9 +44,14 @@ int64_t DataPosition::tokens_at(const JobSpec& job, int64_t at_step) const {
 }
 
 std::vector<uint64_t> sample_indices(const JobSpec& job, int64_t first, int dp) {
-  const uint64_t per_rank = uint64_t(job.batch.global_sequences) / uint64_t(job.parallelism.data);
-  std::vector<uint64_t> indices(per_rank);
-  for (uint64_t i = 0; i < per_rank; ++i) indices[i] = uint64_t(first) + uint64_t(dp) * per_rank + i;
+  const uint64_t per_lane = uint64_t(job.batch.global_sequences) / uint64_t(job.parallelism.lanes);
+  const parallel::LaneRun run = job.lanes_of(dp);
+  std::vector<uint64_t> indices;
+  for (int i = 0; i < run.count(); ++i) {
+    const int lane = reduces_each_lane(job) ? i * job.parallelism.data + dp : run.begin + i;
+    for (uint64_t s = 0; s < per_lane; ++s)
+      indices.push_back(uint64_t(first) + uint64_t(lane) * per_lane + s);
+  }
   return indices;
 }
 

@@ -39,7 +39,7 @@ StepScalars exchange_scalars(const JobSpec& job, RankResources& rank, Control& c
   rank.params->add_gradient_squares(sums.squares);
   // The stream has come to its end: the losses are there.
   if (rank.owns_losses())
-    for (const double loss : std::span(rank.loss_sums(), size_t(job.micro_batches_per_rank())))
+    for (const double loss : std::span(rank.loss_sums(), size_t(job.micro_batches_of(rank.at.dp))))
       sums.loss.add(loss);
   rank.comms.check();
   sums.stop = control.stop_level() != StopLevel::none;

@@ -176,7 +176,7 @@ struct Trainer::Impl {
   }
 
   std::vector<MicroBatch> step_micro_batches() const {
-    std::vector<MicroBatch> mbs = micro_batches(job);
+    std::vector<MicroBatch> mbs = micro_batches(job, rank.at.dp);
     for (size_t i = 0; rank.tokens && i < mbs.size(); ++i) {
       mbs[i].tokens = rank.tokens->inputs(int64_t(i) * job.batch.micro_sequences);
       mbs[i].targets = rank.tokens->targets(int64_t(i) * job.batch.micro_sequences);

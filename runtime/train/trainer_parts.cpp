@@ -59,6 +59,7 @@ RunPhase phase_of(parallel::Act act) {
     case Act::backward_weight: return RunPhase::weight_gradient;
     case Act::send_gradient:
     case Act::release_gradient: return RunPhase::sending_gradient;
+    case Act::claim_gradients:
     case Act::reduce:
     case Act::sum: return RunPhase::reducing_gradients;
     case Act::step:

@@ -113,7 +113,7 @@ TEST_CASE("four nodes become three, two and one, and four again", "[width][clust
   run.launch();
   up(1, 4);
   nodes.crash(3);
-  up(2, 2);  // widths are powers of two: the third node is a spare
+  up(2, 3);
   const int second = run.members()[0], third = 3 - second;
   nodes.crash(second);
   up(3, 2);
@@ -123,13 +123,14 @@ TEST_CASE("four nodes become three, two and one, and four again", "[width][clust
   nodes.boot(third);
   up(5, 2);
   nodes.boot(second);
+  up(6, 3);
   nodes.boot(3);
-  up(6, 4);
+  up(7, 4);
   REQUIRE(run.command(0, "stop", 60).status == 0);
   const Outcome outcome = run.finish();
   INFO(outcome.err << run.story());
   REQUIRE(outcome.status == 75);
-  CHECK(run.events("regroup").size() == 2);
+  CHECK(run.events("regroup").size() == 3);
   run.check_nothing_left();
   run.check_bits(ClusterRun::straight_to(run.step(), kTotal));
 }

@@ -155,12 +155,33 @@ void check_fast(Family family, DType compute, int tp, int pp, int dp, int zero_s
 
 }  // namespace
 
+TEST_CASE("NCCL: ZeRO-2 and widths that do not divide the lanes have the bits of one rank", "[nccl]") {
+  const TemporaryFolder dir;
+  JobSpec base = base_job(Family::gpt2, dir.path(), DType::f32, 1);
+  base.parallelism.lanes = 8;  // each of one micro-batch
+  check_mesh(base, dir.path(), "zero2", [](JobSpec& j) {
+    j.parallelism.data = 4;
+    j.parallelism.zero_stage = 2;
+  });
+  check_mesh(base, dir.path(), "zero2pp", [](JobSpec& j) {
+    j.parallelism.data = j.parallelism.pipeline = 2;
+    j.parallelism.zero_stage = 2;
+  });
+  check_mesh(base, dir.path(), "dp3", [](JobSpec& j) { j.parallelism.data = 3; });
+  base.parallelism.data = 4;
+  base.parallelism.zero_stage = 2;
+  CHECK(taken_bytes(run_with_nccl(base, dir.path() + "/memory", 1, 1)) == planned_bytes(base));
+}
+
 TEST_CASE("NCCL: fast reduction on dp 2", "[nccl_fast]") {
   check_fast(Family::llama, DType::f32, 1, 1, 2, 1, false);   // of two parts there is one sum
 }
 TEST_CASE("NCCL: fast reduction on dp 4, ZeRO-1 and ZeRO-0", "[nccl_fast]") {
   check_fast(Family::gpt2, DType::f32, 1, 1, 4, 1, true);
   check_fast(Family::llama, DType::f32, 1, 1, 4, 0, true);
+}
+TEST_CASE("NCCL: fast reduction on dp 4, ZeRO-2", "[nccl_fast]") {
+  check_fast(Family::gpt2, DType::f32, 1, 1, 4, 2, true);
 }
 TEST_CASE("NCCL: fast reduction on tp 2, pp 2, dp 2", "[nccl_fast]") {
   check_fast(Family::gpt2, DType::f32, 2, 2, 2, 1, false);

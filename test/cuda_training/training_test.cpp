@@ -63,6 +63,13 @@ const Variant kVariants[] = {
        j.parallelism.schedule = Schedule::zb_h1;
        j.recompute = Recompute::selective;
      }},
+    {"pp 2, two layers recomputed of all four, which are on the second stage",
+     [](JobSpec& j) {
+       j.parallelism.pipeline = 2;
+       j.parallelism.stage_layers = {0, 4};
+       j.recompute = Recompute::first_layers;
+       j.recompute_layers = 2;
+     }},
     {"pp 2, interleaved", [](JobSpec& j) {
        j.parallelism.pipeline = 2;
        j.parallelism.virtual_stages = 2;
@@ -156,11 +163,18 @@ TEST_CASE("a rank takes the GPU memory that the plan says", "[plan]") {
     job.parallelism.pipeline = 2;
     job.parallelism.lanes = 2;
     job.checkpoint.on_exit = false;
-    const ThreadRun run = run_on_gpu(job, "", 1);
-    const JobPlan plan = make_plan(job, DeviceKind::cuda);
-    size_t planned = 0, taken = 0;
-    for (const RankMemory& m : plan.stages) planned = std::max(planned, m.total() - m.nccl);   // NCCL takes its own
-    for (const size_t bytes : run.allocated_bytes) taken = std::max(taken, bytes);
-    CHECK(taken == planned);   // to the byte
+    for (const int64_t recomputed : {0, 1, 3}) {
+      job.parallelism.stage_layers = recomputed == 1 ? std::vector<int64_t>{3, 1} : std::vector<int64_t>{};
+      job.recompute = Recompute::first_layers;
+      job.recompute_layers = recomputed;
+      CAPTURE(recomputed);
+      const ThreadRun run = run_on_gpu(job, "", 1);
+      const JobPlan plan = make_plan(job, DeviceKind::cuda);
+      size_t planned = 0, taken = 0;
+      for (const RankMemory& m : plan.stages)
+        planned = std::max(planned, m.total() - m.nccl);   // NCCL takes its own
+      for (const size_t bytes : run.allocated_bytes) taken = std::max(taken, bytes);
+      CHECK(taken == planned);   // to the byte
+    }
   }
 }

@@ -37,7 +37,7 @@ TEST_CASE("bad input is refused before anything starts", "[input]") {
   write_file(dir.path() + "/big.bin", std::string(4096, '\xff'));
   const std::vector<Case> cases = {
       {{"launch", "job.json", "-s", "parallelism.tensor=3"}, 3, "E0312"},
-      {{"launch", "job.json", "-s", "parallelism.pipeline=5"}, 3, "num_layers"},
+      {{"launch", "job.json", "-s", "parallelism.pipeline=7"}, 3, "num_layers"},
       {{"launch", "job.json", "-s", "batch.global_sequences=6"}, 3, "global_sequences"},
       {{"launch", "job.json", "-s", "parallelism.lanes=3"}, 3, "lanes"},
       {{"launch", "job.json", "-s", "launcher.slots=2"}, 3, "slots"},

@@ -75,10 +75,13 @@ TEST_CASE("the same bits under mpirun on every mesh", "[mesh]") {
     const std::string suffix = precision.substr(18);
     const std::string plain = launch("plain" + suffix, {precision, "parallelism.data=1", "parallelism.pipeline=1"});
     const std::vector<std::vector<std::string>> variants = {
-        {"parallelism.data=4", "parallelism.pipeline=2", "parallelism.zero_stage=1"},
-        {"parallelism.data=2", "parallelism.pipeline=4", "parallelism.pipeline_schedule=zb-h1", "parallelism.bucket_mib=0.02"},
+        {"parallelism.data=4", "parallelism.pipeline=2", "parallelism.zero_stage=1",
+         "memory.activation_recompute=1"},
+        {"parallelism.data=2", "parallelism.pipeline=4", "parallelism.pipeline_schedule=zb-h1",
+         "parallelism.bucket_mib=0.02", "parallelism.stage_layers=[0,1,3,0]"},
         {"parallelism.data=2", "parallelism.pipeline=2", "parallelism.pipeline_schedule=interleaved",
          "parallelism.virtual_stages=2", "parallelism.zero_stage=0"},
+        {"parallelism.data=3", "parallelism.pipeline=2"},
         {"parallelism.data=1", "parallelism.pipeline=3", "parallelism.pipeline_schedule=gpipe",
          "memory.activation_recompute=full", "parallelism.threads_per_rank=2"}};
     for (size_t v = 0; v < variants.size(); ++v) {

@@ -3,6 +3,7 @@
 // program's and of one where it is large, on one rank and on TP2 x DP2: the largest resident size of each
 // rank stays within 5 % of what `plan` printed for the rank that takes most. The planner's own memory, by the
 // kernel's count for its process.
+#include <fmt/format.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -56,13 +57,14 @@ TEST_CASE("peak memory is within 5 % of the plan", "[mesh]") {
     "checkpoint": {"every_steps": 2, "keep_last": 1, "on_exit": false, "memory": "off"}})");
   struct Case {
     std::string model;
-    int tensor, data;
+    int tensor, data, zero = 1;
   };
-  for (const Case& c :
-       {Case{"llama-4m", 1, 1}, Case{"llama-4m", 2, 2}, Case{"gpt2-30m", 1, 1}, Case{"gpt2-30m", 2, 2}}) {
-    const std::string id = c.model + "-" + std::to_string(c.tensor * c.data);
+  for (const Case& c : {Case{"llama-4m", 1, 1}, Case{"llama-4m", 2, 2}, Case{"gpt2-30m", 1, 1},
+                        Case{"gpt2-30m", 2, 2}, Case{"gpt2-30m", 1, 2, 2}}) {
+    const std::string id = fmt::format("{}-{}-{}", c.model, c.tensor * c.data, c.zero);
     const std::vector<std::string> mesh = {"-s", "parallelism.tensor=" + std::to_string(c.tensor),
                                            "-s", "parallelism.data=" + std::to_string(c.data),
+                                           "-s", "parallelism.zero_stage=" + std::to_string(c.zero),
                                            "-s", "parallelism.threads_per_rank=1"};
     std::vector<std::string> launch = {"launch", c.model + ".json"},
                              plan = {"plan", c.model + ".json", "--json"};

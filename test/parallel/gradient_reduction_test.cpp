@@ -1,14 +1,18 @@
-// Goal: the sums of gradients over the dp ranks have the bits of the balanced tree, whatever the number of
-// ranks and the size of the buckets, also where ranks own nothing of a bucket; a step's messages are those of
-// recursive halving; and a peer that is lost in any round is named.
-// Method: gradients of seeded values whose sums round, on 1, 2, 4 and 8 rank threads, plain and through
-// staging memory, compared with the tree of transport_checks.h; messages counted by the tally twin for up to
-// 64 ranks.
+// Goal: the sums of gradients over the dp ranks have the bits of the balanced tree over all lanes, whatever
+// the number of ranks and the size of the buckets, also where ranks own nothing of a bucket; a step's
+// messages are those of recursive halving; a peer that is lost in any round is named; and the compute copies
+// that AdamW writes come to all ranks. Method: gradients of seeded values whose sums round, on 1 to 8 rank
+// threads, plain and through staging memory, compared with the tree of transport_checks.h; messages counted
+// by the tally twin for up to 64 ranks. For the compute copies, master weights of which each element has a
+// value of its own.
+#include <algorithm>
+#include <array>
 #include <bit>
 #include <catch2/catch.hpp>
 #include <latch>
 
-#include "parallel/gradient_buckets.h"
+#include "parallel/buckets.h"
+#include "parallel/lanes.h"
 #include "parallel/sharded_params.h"
 #include "parallel/tally.h"
 #include "runtime/base/error.h"
@@ -35,28 +39,39 @@ Model model() {
     use.param = layer;
     use.layout = {.name = "layers." + std::to_string(layer), .rows = 5 + layer, .cols = layer == 2 ? 1 : 6};
     use.layout.cut = layer % 2 ? Cut::rows : Cut::none;
-    use.dtype = DType::f32;
+    use.dtype = layer % 2 ? DType::bf16 : DType::f32;
     m.grids.push_back(chunk_grid(use.layout, {1}, 12));
     m.uses.push_back(std::move(use));
   }
   return m;
 }
 
-float gradient_value(int rank, int use, int64_t element) { return input_value(rank, use * 1000 + element); }
+float gradient_value(int lane, int use, int64_t element) { return input_value(lane, use * 1000 + element); }
+/// bf16 holds it exactly.
+float weight_value(int use, int64_t element) { return float((use * 31 + element) % 251); }
 
 struct Reduction {
   const Model m = model();
   int zero_stage = 1;
   int64_t bucket_elements = 1;
+  int lanes = 8;
 
-  void fill(ShardedParams& params, int rank) const {
-    for (int use = 0; use < kLayers; ++use) {
-      const kernels::Matrix g = params.gradient(use, 0);
-      for (int64_t i = 0; i < g.count(); ++i) g.as<float>()[i] = gradient_value(rank, use, i);
+  ShardingOptions options() const {
+    return {.zero_stage = zero_stage, .lanes = lanes, .bucket_elements = bucket_elements};
+  }
+
+  void fill(ShardedParams& params, const Communicator& dp) const {
+    const LaneRun run = lanes_of_rank(lanes, dp.size(), dp.rank());
+    for (int lane = 0; lane < run.count(); ++lane) {
+      for (int use = 0; use < kLayers; ++use) {
+        const kernels::Matrix g = params.gradient(use, lane);
+        for (int64_t i = 0; i < g.count(); ++i) g.as<float>()[i] = gradient_value(run.begin + lane, use, i);
+      }
+      params.merge_lane(0, kLayers, lane);
     }
   }
 
-  /// Every sum that is on this rank must have the bits of the tree over `ranks`.
+  /// Every sum that is on this rank must have the bits of the tree over all lanes.
   void check(const ShardedParams& params, int ranks) const {
     size_t checked = 0;
     for (const ShardedParams::StateChunk& c : params.state_chunks())
@@ -65,7 +80,7 @@ struct Reduction {
           std::vector<float> values;
           const int64_t cols = m.uses[size_t(c.param)].layout.cols;
           const int64_t element = (c.box.row_begin + row) * cols + c.box.col_begin + col;
-          for (int r = 0; r < ranks; ++r) values.push_back(gradient_value(r, c.param, element));
+          for (int lane = 0; lane < lanes; ++lane) values.push_back(gradient_value(lane, c.param, element));
           const float expected = serial_tree(values), sum = c.gradient[row * c.gradient_stride + col];
           require(std::bit_cast<uint32_t>(sum) == std::bit_cast<uint32_t>(expected),
                   "param {}, element {}: {:a}, not {:a}", c.param, element, sum, expected);
@@ -76,33 +91,157 @@ struct Reduction {
   void run(Communicator& dp, kernels::Backend& backend) const {
     const auto stream = backend.create_stream();
     const auto alone = make_thread_world(1, 60);
-    ShardedParams params(m.uses, m.grids, {.zero_stage = zero_stage, .bucket_elements = bucket_elements}, dp,
-                         *alone[0], nullptr, backend, *stream);
+    ShardedParams params(m.uses, m.grids, options(), dp, *alone[0], nullptr, backend, *stream);
     for (int step = 0; step < 2; ++step) {
-      fill(params, dp.rank());
+      fill(params, dp);
       for (int use = kLayers - 1; use >= 0; --use) params.reduce(use, use + 1);
       params.finish_reduction();
       check(params, dp.size());
     }
   }
+
+  /// ZeRO-2: the ranks have neighbouring lanes at one time. Gradients are overwritten as soon as allowed.
+  void run_by_lanes(Communicator& dp, kernels::Backend& backend, bool shares) const {
+    const auto stream = backend.create_stream();
+    const auto alone = make_thread_world(1, 60);
+    Model parts = m;
+    for (int use = 0; use < kLayers; ++use) parts.uses[size_t(use)].part = use;
+    ShardingOptions of = options();
+    of.zero_stage = 2;
+    of.shares_gradients = shares;
+    ShardedParams params(parts.uses, parts.grids, of, dp, *alone[0], nullptr, backend, *stream);
+    for (int step = 0; step < 2; ++step) {
+      for (int lane = 0; lane < lanes / dp.size(); ++lane)
+        for (int use = kLayers - 1; use >= 0; --use) {
+          params.claim_gradients(use, use + 1);
+          const kernels::Matrix g = params.gradient(use, lane);
+          for (int64_t i = 0; i < g.count(); ++i)
+            g.as<float>()[i] = gradient_value(lane * dp.size() + dp.rank(), use, i);
+          params.merge_lane(use, use + 1, lane);
+          params.reduce(use, use + 1);
+          params.go_on();
+        }
+      params.finish_reduction();
+      check(params, dp.size());
+    }
+  }
+
+  /// The owners publish; then a use is read as soon as it is awaited.
+  void gather(Communicator& dp, kernels::Backend& backend) const {
+    const auto stream = backend.create_stream();
+    const auto alone = make_thread_world(1, 60);
+    ShardedParams params(m.uses, m.grids, options(), dp, *alone[0], nullptr, backend, *stream);
+    for (const ShardedParams::StateChunk& c : params.state_chunks())
+      for (int64_t row = 0; row < c.box.rows(); ++row)
+        for (int64_t col = 0; col < c.box.cols(); ++col)
+          c.master[row * c.box.cols() + col] = weight_value(
+              c.param, (c.box.row_begin + row) * m.uses[size_t(c.param)].layout.cols + c.box.col_begin + col);
+    params.publish();
+    for (int use = 0; use < kLayers; ++use) {
+      params.await(use + 1);
+      const kernels::Matrix w = params.weight(use);
+      for (int64_t i = 0; i < w.count(); ++i) {
+        const float value = w.dtype == DType::f32 ? w.as<float>()[i]
+                                                  : std::bit_cast<float>(uint32_t(w.as<uint16_t>()[i]) << 16);
+        require(value == weight_value(use, i), "use {}, element {}: {}", use, i, value);
+      }
+    }
+  }
 };
+
+Wrap staged_if(bool staged, kernels::Backend& backend) {
+  if (!staged) return nullptr;
+  return [&backend](auto host) { return make_staged_communicator(std::move(host), backend, 100); };
+}
 
 }  // namespace
 
 TEST_CASE("sums of gradients have the bits of the tree over the ranks", "[reduction]") {
   const auto backend = kernels::make_reference_backend();
-  for (const int ranks : {1, 2, 4, 8})
+  for (int ranks = 1; ranks <= 8; ++ranks)
     for (const int zero_stage : {0, 1})
       for (const int64_t bucket_elements : {1, 20, 60, 100000})
         for (const bool staged : {false, true}) {
-          CAPTURE(ranks, zero_stage, bucket_elements, staged);
-          const Reduction reduction{.zero_stage = zero_stage, .bucket_elements = bucket_elements};
-          Wrap wrap;
-          if (staged)
-            wrap = [&](auto host) { return make_staged_communicator(std::move(host), *backend, 100); };
+          const int lanes = bucket_elements == 20 ? 16 : 8;
+          CAPTURE(ranks, lanes, zero_stage, bucket_elements, staged);
+          const Reduction reduction{
+              .zero_stage = zero_stage, .bucket_elements = bucket_elements, .lanes = lanes};
           CHECK_NOTHROW(on_rank_threads(
-              ranks, 60, [&](Communicator& dp) { reduction.run(dp, *backend); }, wrap));
+              ranks, 60, [&](Communicator& dp) { reduction.run(dp, *backend); },
+              staged_if(staged, *backend)));
         }
+}
+
+TEST_CASE("lanes that are reduced one by one have the bits of the same tree", "[reduction]") {
+  const auto backend = kernels::make_reference_backend();
+  for (const int ranks : {2, 4, 8})
+    for (const bool shares : {false, true})
+      for (const int64_t bucket_elements : {1, 20, 100000})
+        for (const bool staged : {false, true}) {
+          CAPTURE(ranks, shares, bucket_elements, staged);
+          const Reduction reduction{.bucket_elements = bucket_elements, .lanes = 32};
+          CHECK_NOTHROW(on_rank_threads(
+              ranks, 60, [&](Communicator& dp) { reduction.run_by_lanes(dp, *backend, shares); },
+              staged_if(staged, *backend)));
+        }
+}
+
+TEST_CASE("the uses of a tied embedding are added where fewer ranks own a part of it than there are",
+          "[reduction]") {
+  const auto backend = kernels::make_reference_backend();
+  ParamUse embedding;
+  embedding.layout = {.name = "embedding", .rows = 2, .cols = 6};
+  embedding.tie = ParamUse::tied_first;
+  ParamUse head = embedding;
+  head.tie = ParamUse::tied_second;
+  const std::vector<ParamUse> uses = {embedding, head};
+  const std::vector<std::vector<Box>> grids = {chunk_grid(embedding.layout, {1}, 12)};
+  REQUIRE(grids.front().size() == 1);
+  for (const int ranks : {1, 2, 3, 4})
+    for (const int zero_stage : {0, 1}) {
+      CAPTURE(ranks, zero_stage);
+      std::vector<int64_t> checked(static_cast<size_t>(ranks));
+      CHECK_NOTHROW(on_rank_threads(ranks, 60, [&](Communicator& dp) {
+        const auto stream = backend->create_stream();
+        const auto alone = make_thread_world(1, 60);
+        const ShardingOptions options{.zero_stage = zero_stage, .lanes = 4};
+        ShardedParams params(uses, grids, options, dp, *alone[0], nullptr, *backend, *stream);
+        const LaneRun run = lanes_of_rank(4, ranks, dp.rank());
+        for (int lane = 0; lane < run.count(); ++lane) {
+          for (int use = 0; use < 2; ++use)
+            for (int64_t i = 0; i < 12; ++i)
+              params.gradient(use, lane).as<float>()[i] = gradient_value(run.begin + lane, use, i);
+          params.merge_lane(0, 2, lane);
+        }
+        params.reduce(1, 2);
+        params.reduce(0, 1);
+        params.finish_reduction();
+        for (const ShardedParams::StateChunk& c : params.state_chunks())
+          for (int64_t i = 0; i < c.box.count(); ++i, ++checked[size_t(dp.rank())]) {
+            std::array<float, 2> sums{};
+            for (int use = 0; use < 2; ++use) {
+              std::vector<float> values;
+              for (int lane = 0; lane < 4; ++lane) values.push_back(gradient_value(lane, use, i));
+              sums[size_t(use)] = serial_tree(values);
+            }
+            require(c.gradient[i] == sums[0] + sums[1], "element {}: {}", i, c.gradient[i]);
+          }
+      }));
+      CHECK(std::count(checked.begin(), checked.end(), 12) == (zero_stage == 0 ? ranks : 1));
+    }
+}
+
+TEST_CASE("compute copies come from their owners to all ranks", "[reduction]") {
+  const auto backend = kernels::make_reference_backend();
+  for (int ranks = 1; ranks <= 8; ++ranks)
+    for (const int64_t bucket_elements : {1, 20, 60, 100000})
+      for (const bool staged : {false, true}) {
+        CAPTURE(ranks, bucket_elements, staged);
+        const Reduction reduction{.bucket_elements = bucket_elements};
+        CHECK_NOTHROW(on_rank_threads(
+            ranks, 60, [&](Communicator& dp) { reduction.gather(dp, *backend); },
+            staged_if(staged, *backend)));
+      }
 }
 
 TEST_CASE("a rank goes on with its backward pass while a peer has not come", "[reduction]") {
@@ -112,9 +251,9 @@ TEST_CASE("a rank goes on with its backward pass while a peer has not come", "[r
     const auto stream = backend->create_stream();
     const auto alone = make_thread_world(1, 60);
     const Reduction reduction{.bucket_elements = 1};  // far more buckets than the ring has room for
-    ShardedParams params(reduction.m.uses, reduction.m.grids, {.bucket_elements = 1}, dp, *alone[0], nullptr,
+    ShardedParams params(reduction.m.uses, reduction.m.grids, reduction.options(), dp, *alone[0], nullptr,
                          *backend, *stream);
-    reduction.fill(params, dp.rank());
+    reduction.fill(params, dp);
     if (dp.rank() == 1) passed.wait();
     for (int use = kLayers - 1; use >= 0; --use) params.reduce(use, use + 1);
     if (dp.rank() == 0) passed.count_down();
@@ -154,36 +293,92 @@ TEST_CASE("the reduction sends a ring's bytes, in at most log2 messages a bucket
       const auto layout =
           sharding::make_layout(m.uses, m.grids, {.bucket_elements = bucket_elements}, ranks, 0, false);
       for (const auto& group : layout.plan.groups)
-        buckets += sharding::gradient_buckets(group, bucket_elements).size();
+        buckets += sharding::buckets_of(group, bucket_elements).size();
       CHECK(most <= buckets * uint64_t(std::countr_zero(unsigned(ranks))));
     }
 }
 
-TEST_CASE("a peer that is lost in any round of the halving is named", "[reduction]") {
+namespace {
+
+/// What rank 0 says when `lost` never comes, at the first thing that it waits for in `work`.
+std::string error_without(int lost, int ranks, const std::function<void(ShardedParams&)>& work) {
   const auto backend = kernels::make_reference_backend();
-  for (const int lost_peer : {1, 2, 4}) {  // of rank 0, in rounds 0, 1 and 2
-    CAPTURE(lost_peer);
-    std::string message;
-    on_rank_threads(8, 60, [&](Communicator& dp) {
-      const auto stream = backend->create_stream();
-      const auto alone = make_thread_world(1, 60);
-      const Model m = model();
-      const bool lost = dp.rank() == lost_peer;
-      if (lost) return;
-      dp.set_deadline(0.2);
-      ShardedParams params(m.uses, m.grids, {.bucket_elements = 100000}, dp, *alone[0], nullptr, *backend,
-                           *stream);
-      try {
-        params.reduce(0, kLayers);
-        params.finish_reduction();
-        require(false, "rank {} ended", dp.rank());
-      } catch (const Error& error) {
-        require(error.code() == ErrorCode::kPeerLost, "{}", error.what());
-        if (dp.rank() == 0) message = error.what();
-      }
+  std::string message;
+  on_rank_threads(ranks, 60, [&](Communicator& dp) {
+    const auto stream = backend->create_stream();
+    const auto alone = make_thread_world(1, 60);
+    const Model m = model();
+    if (dp.rank() == lost) return;
+    dp.set_deadline(0.2);
+    ShardedParams params(m.uses, m.grids, {.lanes = 8, .bucket_elements = 100000}, dp, *alone[0], nullptr,
+                         *backend, *stream);
+    try {
+      work(params);
+      require(false, "rank {} ended", dp.rank());
+    } catch (const Error& error) {
+      require(error.code() == ErrorCode::kPeerLost, "{}", error.what());
+      if (dp.rank() == 0) message = error.what();
+    }
+  });
+  return message;
+}
+
+}  // namespace
+
+TEST_CASE("a peer that is lost is named, in any round of the halving and in the exchange of slices",
+          "[reduction]") {
+  for (const auto& [ranks, lost] :
+       {std::pair{8, 1}, {8, 2}, {8, 4}, {5, 2}, {3, 1}}) {  // of 8: in rounds 0 to 2
+    CAPTURE(ranks, lost);
+    CHECK(error_without(lost, ranks,
+                        [](ShardedParams& params) {
+                          params.reduce(0, kLayers);
+                          params.finish_reduction();
+                        }) ==
+          fmt::format("world: reduce gradients: rank {} (world) did not arrive within 0.2 s", lost));
+    const std::string gathering = error_without(lost, ranks, [](ShardedParams& params) {
+      params.publish();
+      params.await(kLayers);
     });
-    CHECK(message ==
-          fmt::format("world: reduce gradients: rank {} (world) did not arrive within 0.2 s", lost_peer));
+    if (std::has_single_bit(unsigned(ranks))) {
+      CHECK(gathering ==
+            fmt::format("world: gather parameters: rank {} (world) did not arrive within 0.2 s", lost));
+    } else {   // other ranks wait for it, too, so that their slices do not come
+      CHECK_THAT(
+          gathering,
+          Catch::Matches(fmt::format(
+              "world: gather parameters: ranks? .*{}.* \\(world\\) did not arrive within 0.2 s", lost)));
+    }
+  }
+}
+
+TEST_CASE("at any width, a rank's messages and memory in a reduction are bounded by its subtrees",
+          "[reduction]") {
+  const Model m = model();
+  int64_t all = 0;
+  for (const auto& grid : m.grids)
+    for (const Box& box : grid) all += box.count();
+  constexpr int kLanes = 64;
+  for (const int ranks : {3, 5, 6, 7, 33, 63}) {
+    CAPTURE(ranks);
+    const auto backend = kernels::make_reference_backend();
+    const auto stream = backend->create_stream();
+    for (int rank = 0; rank < ranks; ++rank) {
+      TrafficTally tally;
+      const auto dp = make_tally_communicator(TrafficGroup::data, rank, ranks, tally);
+      const auto alone = make_thread_world(1, 60);
+      const ShardingOptions options{.lanes = kLanes, .bucket_elements = 100000};
+      ShardedParams params(m.uses, m.grids, options, *dp, *alone[0], nullptr, *backend, *stream);
+      params.reduce(0, kLayers);
+      params.finish_reduction();
+      const int subtrees = subtree_count(lanes_of_rank(kLanes, ranks, rank));
+      // Of each subtree's sums all slices but the own, then its own slice's sums.
+      CHECK(tally.sent(TrafficGroup::data) <= double(all * 4 * subtrees + all * 4));
+      const auto layout = sharding::make_layout(m.uses, m.grids, options, ranks, rank, false);
+      CHECK(layout.ring.elements == subtrees * layout.plan.largest.elements);
+      CHECK(layout.ring.received <=
+            (layout.plan.subtrees - subtrees) * (layout.plan.largest.elements / ranks + 17));
+    }
   }
 }
 

@@ -25,7 +25,7 @@ Layout layout_of(int layers, int dp, int64_t bucket_elements) {
     grids.push_back(chunk_grid(use.layout, {1}, 12));
     uses.push_back(std::move(use));
   }
-  return make_layout(std::move(uses), grids, {.bucket_elements = bucket_elements}, dp, 0, false);
+  return make_layout(std::move(uses), grids, {.lanes = 8, .bucket_elements = bucket_elements}, dp, 0, false);
 }
 
 std::vector<int> groups_with_chunks(const Layout& layout) {
@@ -58,7 +58,7 @@ TEST_CASE("buckets of parameters cover every chunk once, in the order of the for
             CHECK(group.chunks[i].use >= bucket.first_use);
           }
           CHECK((count <= elements || bucket.chunks.end - bucket.chunks.begin == 1));
-          CHECK(count <= layout.plan.ring.elements + (dp == 1 ? count : 0));
+          CHECK(count <= layout.ring.elements + (dp == 1 ? count : 0));
         }
         size_t chunks = 0;
         for (const int g : groups) chunks += layout.plan.groups[size_t(g)].chunks.size();

@@ -53,6 +53,7 @@ ThreadRun run_on_threads(const JobSpec& job, const ThreadRunOptions& options) {
       // The backend outlives the communicator over it, also when a rank fails.
       std::unique_ptr<kernels::Backend> backend;
       std::unique_ptr<parallel::Communicator> world = std::move(worlds[size_t(r)]);
+      parallel::Communicator& end = *world;  // what make_world takes over lives on within it
       try {
         backend = options.make_backend        ? options.make_backend(r)
                   : options.reference_backend ? kernels::make_reference_backend()
@@ -84,7 +85,7 @@ ThreadRun run_on_threads(const JobSpec& job, const ThreadRunOptions& options) {
           }
           if (replace) first = std::current_exception();
         }
-        if (world) parallel::abort_thread_world(world->host(), e.what());
+        if (world) parallel::abort_thread_world(end, e.what());
       }
     });
   for (std::thread& t : threads) t.join();

@@ -54,10 +54,14 @@ void Layer::pack(const LayerContext& c) {
   for (const auto& sublayer : sublayers_) sublayer->pack(c);
 }
 
+// Buckets of the data-parallel group go on after each sublayer: once a layer is too seldom to hide their
+// rounds.
+
 Matrix Layer::forward(const LayerContext& c, std::vector<Tensors>& t, Matrix previous, Matrix delta) {
   for (size_t i = 0; i < sublayers_.size(); ++i) {
     delta = sublayers_[i]->forward(c, t[i], previous, delta);
     previous = t[i][kInput];
+    c.params.go_on();
   }
   return delta;
 }
@@ -83,11 +87,15 @@ void Layer::backward_input(const LayerContext& c, std::vector<Tensors>& t, Matri
     const Matrix to = i == 0 || c.tp.cuts_rows() ? din : t[i - 1][kOutputGradient];
     sublayers_[i]->backward_input(c, t[i], dout, to, at);
     dout = to;
+    c.params.go_on();
   }
 }
 
 void Layer::backward_weight(const LayerContext& c, std::vector<Tensors>& t, LanePlace at) {
-  for (size_t i = sublayers_.size(); i-- > 0;) sublayers_[i]->backward_weight(c, t[i], at);
+  for (size_t i = sublayers_.size(); i-- > 0;) {
+    sublayers_[i]->backward_weight(c, t[i], at);
+    c.params.go_on();
+  }
 }
 
 }  // namespace trainctl

@@ -82,6 +82,26 @@ class Declare {
     };
     return *this;
   }
+  /// A choice that is also a number: `word` then is `counted`, and `count` is the number.
+  template <class Word, class Enum, class Count>
+  Declare& to_word_or_count(Word word, Enum counted, Count count) {
+    Field& field = self();
+    field.accepts_count = true;
+    const Field shape = choices_of(field);
+    field.set = [=](JobSpec& job, const Setting& s) {
+      const int64_t* number = std::get_if<int64_t>(&s);
+      count(job) = number ? *number : 0;
+      if (number)
+        word(job) = counted;
+      else
+        assign(word(job), s, shape);
+    };
+    field.get = [=](const JobSpec& job) -> Setting {
+      JobSpec& of = const_cast<JobSpec&>(job);
+      return word(of) == counted ? Setting(count(of)) : retrieve(word(of), shape);
+    };
+    return *this;
+  }
   template <class Access>
   Declare& to_source(Access access) {  ///< member of DataSource
     Field& field = self();

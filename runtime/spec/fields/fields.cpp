@@ -155,7 +155,11 @@ std::string describe_type(const Field& field) {
     case Type::integer: return fmt::format("a whole number{}{}{}", unit, range_of(field), or_auto);
     case Type::number: return fmt::format("a number{}{}{}", unit, range_of(field), or_auto);
     case Type::text: return field.identifier ? "text of letters, digits, `.`, `_` and `-`" : "text";
-    case Type::choice: return fmt::format("one of {}", fmt::join(field.choices, ", "));
+    case Type::choice:
+      if (field.accepts_count)
+        return fmt::format("{}, or a whole number{}", fmt::join(field.choices, ", "), range_of(field));
+      return fmt::format("one of {}", fmt::join(field.choices, ", "));
+    case Type::integer_list: return fmt::format("a list of whole numbers{}{}", range_of(field), or_auto);
     case Type::text_list:
       if (field.choices.empty()) return "a list of strings";
       return fmt::format("a list of any of {}", fmt::join(field.choices, ", "));

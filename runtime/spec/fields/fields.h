@@ -17,7 +17,7 @@
 
 namespace trainctl::spec {
 
-enum class Type { boolean, integer, number, text, choice, text_list, text_map, source_list };
+enum class Type { boolean, integer, number, text, choice, text_list, integer_list, text_map, source_list };
 
 /// The unit of a quantity. A field with a unit also accepts text with a suffix ("4M" tokens, "30m", "4GiB").
 enum class Unit { none, tokens, sequences, steps, seconds, mebibytes };
@@ -25,7 +25,8 @@ const char* name_of(Unit unit);
 
 using TextMap = std::vector<std::pair<std::string, std::string>>;
 /// A field's value after the check of its type. Choices and "auto" are texts.
-using Setting = std::variant<bool, int64_t, double, std::string, std::vector<std::string>, TextMap>;
+using Setting =
+    std::variant<bool, int64_t, double, std::string, std::vector<std::string>, std::vector<int64_t>, TextMap>;
 /// A setting as strict JSON, in the shortest form that parses to the same value.
 std::string json_of(const Setting& setting);
 
@@ -45,6 +46,7 @@ struct Field {
   Type type = Type::text;
   std::string text;  ///< description for users, in Markdown
   Unit unit = Unit::none;
+  /// Of a number, of each entry of an integer list.
   double min = -std::numeric_limits<double>::infinity(), max = std::numeric_limits<double>::infinity();
   bool above_min = false;            ///< the value must be greater than min, not equal
   std::vector<std::string> choices;  ///< legal values of a choice or of the entries of a text list
@@ -53,6 +55,7 @@ struct Field {
   std::optional<Setting> fallback;  ///< default
   std::string fallback_text;        ///< the default as text, if it depends on other fields
   bool required = false, accepts_auto = false, identifier = false;
+  bool accepts_count = false;  ///< of a choice: a whole number from min to max as well
   Names names = Names::no_file;
   Change change = Change::free;          ///< effect of a new value on an existing run
   BitsBy bits_by = BitsBy::change;

@@ -64,8 +64,8 @@ void declare_parallelism(std::vector<Field>& table, std::vector<Section>& sectio
       .example("2");
   parallel
       .integer("pipeline",
-               "Pipeline stages: groups of ranks that share the layers. Layers are spread as evenly as "
-               "possible.")
+               "Pipeline stages: groups of ranks that share the layers. `stage_layers` tells which stage "
+               "has how many.")
       .to(IN_JOB(parallelism.pipeline))
       .from(1)
       .upto(1024)
@@ -74,9 +74,9 @@ void declare_parallelism(std::vector<Field>& table, std::vector<Section>& sectio
       .example("2");
   parallel
       .integer("data",
-               "Data parallel size: copies of the pipeline, each on its part of the batch. A power of two "
-               "that "
-               "divides `lanes`.")
+               "Data parallel size: copies of the pipeline, each on its part of the batch. Any number up to "
+               "`lanes`; "
+               "where it does not divide `lanes`, some ranks have a lane more, and the others wait for them.")
       .to(IN_JOB(parallelism.data))
       .from(1)
       .upto(1 << 20)
@@ -105,6 +105,34 @@ std::string schedules_text() {
   return text + " All give the same bits.";
 }
 
+void declare_pipeline(std::vector<Field>& table, std::vector<Section>& sections) {
+  DeclareSection parallel(table, sections, "parallelism", "", Change::free);
+  parallel
+      .choice("pipeline_schedule", schedule_names(), schedules_text())
+      .to(IN_JOB(parallelism.schedule))
+      .fallback(std::string("1f1b"));
+  parallel
+      .integer("virtual_stages",
+               "Virtual stages, runs of layers, that a pipeline rank holds (interleaved only).")
+      .to(IN_JOB(parallelism.virtual_stages))
+      .from(1)
+      .upto(1024)
+      .fallback(int64_t{1})
+      .also({"num_chunks", "virtual_pipeline", "chunks"});
+  parallel
+      .field(Type::integer_list, "stage_layers",
+             "Layers of each virtual stage in the order of the model: pipeline * virtual_stages entries that "
+             "add up to `model.num_layers`. The first one also has the embedding, the last one the head; "
+             "only these two may have 0 layers. `auto`: so that the slowest stage takes as few FLOPs as "
+             "possible. The same bits either way.")
+      .to(IN_JOB(parallelism.stage_layers))
+      .from(0)
+      .upto(10000)
+      .or_auto("by the counted FLOPs of a layer and of the head")
+      .also({"layer_split", "num_layers_per_stage", "pipeline_layout", "partition"})
+      .example("[4, 4, 3, 1]");
+}
+
 void declare_execution(std::vector<Field>& table, std::vector<Section>& sections) {
   DeclareSection parallel(table, sections, "parallelism", "", Change::free);
   parallel
@@ -123,35 +151,27 @@ void declare_execution(std::vector<Field>& table, std::vector<Section>& sections
       .on_change(Change::numerics)
       .bits_by(BitsBy::sum_order);
   parallel
-      .choice("pipeline_schedule", schedule_names(), schedules_text())
-      .to(IN_JOB(parallelism.schedule))
-      .fallback(std::string("1f1b"));
-  parallel
-      .integer("virtual_stages",
-               "Virtual stages, runs of layers, that a pipeline rank holds (interleaved only).")
-      .to(IN_JOB(parallelism.virtual_stages))
-      .from(1)
-      .upto(1024)
-      .fallback(int64_t{1})
-      .also({"num_chunks", "virtual_pipeline", "chunks"});
-  parallel
       .integer("zero_stage",
-               "0: every data-parallel rank keeps the whole optimizer state. 1: each keeps its part "
-               "(ZeRO-1, arXiv:1910.02054). Same bits either way.")
+               "0: every data-parallel rank keeps the whole optimizer state. 1: each keeps its part. 2: "
+               "gradients, too, are kept by their owners: those of each lane are reduced as soon as they are "
+               "complete (ZeRO, arXiv:1910.02054). The same bits whichever; 2 saves memory where a lane is one "
+               "micro-batch, and sends gradients once for each lane of a rank.")
       .to(IN_JOB(parallelism.zero_stage))
       .from(0)
-      .upto(1)
+      .upto(2)
       .fallback(int64_t{1})
       .also({"zero"});
   parallel
       .integer("lanes",
-               "Equal parts of the global batch whose gradients are added by a fixed tree; every data-parallel width that divides it "
-               "gives the same bits, so it limits how wide a run can become without other bits. A power of two; it stays what it was "
+               "Equal parts of the global batch whose gradients are added by a fixed tree; every "
+               "data-parallel width up to it "
+               "gives the same bits, so it limits how wide a run can become without other bits. A power of "
+               "two; it stays what it was "
                "when the run was launched unless a resume gives another.")
       .to(IN_JOB(parallelism.lanes))
       .from(1)
       .upto(1 << 20)
-      .or_auto("parallelism.data")
+      .or_auto("the power of two from parallelism.data up")
       .on_change(Change::numerics)
       .bits_by(BitsBy::sum_order)
       .decided_at_birth()
@@ -191,10 +211,13 @@ void declare_numbers(std::vector<Field>& table, std::vector<Section>& sections) 
   DeclareSection memory(table, sections, "memory", "What memory is saved, at what price.", Change::free);
   memory
       .choice("activation_recompute", {"none", "selective", "full"},
-              "`selective`: make the outputs of norms and of SwiGLU again during backward; hardly more work, up to a third less "
-              "memory. `full`: keep only each layer's input and compute the layer again; a third more work, far less memory. All "
-              "give the same bits.")
-      .to(IN_JOB(recompute))
+              "`selective`: make the outputs of norms and of SwiGLU again during backward; hardly more work, "
+              "up to a third less memory. `full`: keep only each layer's input and compute the layer again; "
+              "a third more work, far less memory. A number N: `full` for the first N layers of each virtual "
+              "stage, `none` for the others; `plan` offers the least N that fits. All give the same bits.")
+      .from(0)
+      .upto(10000)
+      .to_word_or_count(IN_JOB(recompute), Recompute::first_layers, IN_JOB(recompute_layers))
       .fallback(std::string("none"))
       .also({"activation_checkpointing", "recompute", "gradient_checkpointing"});
 }
@@ -335,6 +358,7 @@ void declare_schedule_phases(std::vector<Field>& table, std::vector<Section>& se
 void declare_training(std::vector<Field>& table, std::vector<Section>& sections) {
   declare_batch(table, sections);
   declare_parallelism(table, sections);
+  declare_pipeline(table, sections);
   declare_execution(table, sections);
   declare_numbers(table, sections);
   declare_optimizer(table, sections);

@@ -2,6 +2,7 @@
 // parse_job (runtime/spec/parse.h) makes it. The field table (runtime/spec/fields/fields.cpp) gives the text,
 // range and default of each field.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "data/tokenizer_choice.h"
+#include "parallel/lanes.h"
 #include "parallel/mesh.h"
 #include "parallel/pipeline.h"
 #include "runtime/base/dtype.h"
@@ -44,7 +46,9 @@ struct Words<DeviceChoice> {
 enum class LrSchedule { constant, linear, cosine, wsd };
 enum class BatchLrRule { none, linear, square_root };
 enum class TokenFormat { automatic, megatron, llmc, raw };
-enum class Recompute { none, selective, full };
+/// What backward makes again instead of keeping it. first_layers: what `full` does, of the first layers of
+/// each virtual stage (JobSpec::recompute_layers).
+enum class Recompute { none, selective, full, first_layers };
 enum class Transport { automatic, nccl, host };   // how ranks on GPUs exchange device memory
 // Sum over data-parallel ranks: in our tree order, or in NCCL's order.
 enum class GradientSums { exact, fast };
@@ -89,8 +93,9 @@ struct ParallelSpec {
   bool sequence_parallel = true;
   parallel::Schedule schedule = parallel::Schedule::one_f_one_b;
   int virtual_stages = 1;
+  std::vector<int64_t> stage_layers;           // of each virtual stage in model order; empty: by cost
   int zero_stage = 1;
-  int64_t lanes = 1;                           // fixed at launch; default: data
+  int64_t lanes = 1;                           // fixed at launch; default: bit_ceil(data)
   double bucket_mib = 25;
   Transport transport = Transport::automatic;
   GradientSums reduction = GradientSums::exact;
@@ -236,6 +241,7 @@ struct JobSpec {
   DType compute = DType::f32;                  // precision.compute
   bool tf32 = false;                           // precision.tf32: f32 products on tensor cores
   Recompute recompute = Recompute::none;       // memory.activation_recompute
+  int64_t recompute_layers = 0;                // the same field as a number, where recompute is first_layers
   OptimizerSpec optimizer;
   ScheduleSpec schedule;
   EvalSpec eval;
@@ -247,12 +253,23 @@ struct JobSpec {
   parallel::MeshShape mesh() const {
     return {.tp = parallelism.tensor, .cp = 1, .dp = parallelism.data, .pp = parallelism.pipeline};
   }
+  /// How many layers of a virtual stage of `layers` layers are computed again in backward: the first ones.
+  int64_t recomputed_layers(int64_t layers) const {
+    if (recompute == Recompute::full) return layers;
+    return recompute == Recompute::first_layers ? std::min(layers, recompute_layers) : 0;
+  }
+  bool recomputes_layers() const { return recomputed_layers(1) > 0; }
   int64_t tokens_per_step() const { return batch.global_sequences * data.seq_len; }
-  /// Micro-batches of one lane in a step. A data-parallel rank has lanes / data times as many.
+  /// The lanes of a data-parallel rank. Rank 0 has the most; no rank has more than one less.
+  parallel::LaneRun lanes_of(int dp_rank) const {
+    return parallel::lanes_of_rank(int(parallelism.lanes), parallelism.data, dp_rank);
+  }
+  /// Micro-batches of one lane in a step.
   int64_t micro_batches_per_lane() const {
     return batch.global_sequences / (parallelism.lanes * batch.micro_sequences);
   }
-  int64_t micro_batches_per_rank() const { return micro_batches_per_lane() * (parallelism.lanes / parallelism.data); }
+  /// Micro-batches of a data-parallel rank in a step.
+  int64_t micro_batches_of(int dp_rank) const { return micro_batches_per_lane() * lanes_of(dp_rank).count(); }
 };
 
 }  // namespace trainctl

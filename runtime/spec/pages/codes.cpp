@@ -114,26 +114,41 @@ const std::vector<CodePage> kParallelism = {
     {"E0302", "Ranks cannot be cut into pipelines",
      "With data \"auto\", world_size must be a multiple of tensor * pipeline.",
      R"("world_size": 8, "tensor": 3)", "Use 9 ranks, or tensor 2 or 4."},
-    {"E0303", "More virtual stages than layers", "Every virtual stage of the pipeline needs a layer.",
-     R"("pipeline": 16 with 12 layers)", "Use at most 12."},
+    {"E0303", "More virtual stages than layers",
+     "Every virtual stage of the pipeline needs something to compute: the first has the embedding, the last "
+     "the head, the others need a layer.",
+     R"("pipeline": 16 with 12 layers)", "Use at most 14."},
     {"E0304", "The pipeline cannot be scheduled",
      "`interleaved` needs virtual_stages > 1, pipeline > 1 and micro-batches divisible by pipeline; the "
      "other schedules "
      "have virtual_stages 1.",
      R"("pipeline_schedule": "1f1b", "virtual_stages": 2)",
      R"(Set pipeline_schedule to "interleaved", or virtual_stages to 1.)"},
-    {"E0305", "data does not divide lanes",
-     "Gradients of lanes are added by a fixed binary tree; a rank owns lanes / data neighbouring lanes. So "
-     "data divides lanes, "
-     "which is a power of two and stays what it was when the run was launched. That is what makes every width "
-     "give the same bits.",
-     R"("data": 3)", "Use 2 or 4; give lanes the largest wanted width from the start, or with a resume: other bits from there on."},
+    {"E0305", "More data parallel ranks than lanes",
+     "Gradients of lanes are added by a fixed binary tree, and a rank has one lane or several neighbouring "
+     "ones. "
+     "The number of lanes stays what it was when the run was launched. That is what makes every width give "
+     "the "
+     "same bits.",
+     R"("data": 8, "lanes": 4)",
+     "Use 1 to 4; give lanes the largest wanted width from the start, or with a resume: other bits from "
+     "there on."},
     {"E0306", "lanes is no power of two", "Lanes are added by a balanced binary tree.", R"("lanes": 6)",
      "Use 4 or 8."},
     {"E0307", "The batch cannot be cut into lanes",
      "Every lane gets the same number of micro-batches: global_sequences is a multiple of lanes * "
      "micro_sequences.",
      R"("global_sequences": 100, "micro_sequences": 8, "lanes": 4)", "Use 96 or 128 sequences."},
+    {"E0308", "stage_layers do not make up the model",
+     "parallelism.stage_layers gives the layers of each virtual stage: one entry for each of pipeline * "
+     "virtual_stages, in the order of the model, which add up to model.num_layers. Only the first, which has "
+     "the embedding, and the last, which has the head, may have 0 layers.",
+     R"("pipeline": 4, "stage_layers": [4, 4, 4] with 12 layers)",
+     R"(Use [4, 4, 3, 1], or "auto", which cuts the layers by their cost.)"},
+    {"E0309", "More layers to compute again than there are",
+     "memory.activation_recompute as a number is the number of layers of each virtual stage that backward "
+     "computes again.",
+     R"("activation_recompute": 24 with 12 layers)", R"(Use at most 12, or "full" for all of them.)"},
     {"E0310", "tensor does not divide the heads",
      "Each tensor parallel rank computes whole attention heads.", R"("tensor": 8 with 12 heads)",
      "Use 1, 2, 3, 4, 6 or 12."},
@@ -150,6 +165,12 @@ const std::vector<CodePage> kParallelism = {
      "Use a divisor, or set sequence_parallel to false."},
     {"E0314", "Fewer token ids than tensor parallel ranks", "The embedding is cut along the vocabulary.",
      R"("tensor": 512 with vocab_size 256)", "Use fewer ranks."},
+    {"E0315", "ZeRO-2 at a width that does not divide the lanes",
+     "With ZeRO-2 the data parallel ranks compute neighbouring lanes at one time and reduce them together, "
+     "so every "
+     "rank has as many lanes.",
+     R"("zero_stage": 2, "data": 3, "lanes": 4)",
+     "Use a power of two, or zero_stage 1, which takes any width."},
 };
 
 const std::vector<CodePage> kOperation = {

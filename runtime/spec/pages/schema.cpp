@@ -48,6 +48,13 @@ Json quantity_schema(const Field& field) {
   return {{"anyOf", forms}};
 }
 
+Json whole_number_schema(const Field& field) {
+  Json number = {{"type", "integer"}};
+  if (std::isfinite(field.min)) number["minimum"] = exact(field.min);
+  if (std::isfinite(field.max)) number["maximum"] = exact(field.max);
+  return number;
+}
+
 Json object_schema(const std::string& section);
 
 Json type_schema(const Field& field) {
@@ -70,11 +77,18 @@ Json type_schema(const Field& field) {
     case Type::choice:
       if (field.alias) words.push_back(field.alias->first);
       words.push_back(nullptr);
+      if (field.accepts_count)
+        return {{"anyOf", Json::array({Json{{"enum", words}}, whole_number_schema(field)})}};
       return {{"enum", words}};
     case Type::text_list: {
       Json items = {{"type", "string"}};
       if (!field.choices.empty()) items = {{"enum", words}};
       return {{"type", {"array", "null"}}, {"items", items}};
+    }
+    case Type::integer_list: {
+      Json forms = Json::array({Json{{"type", {"array", "null"}}, {"items", whole_number_schema(field)}}});
+      if (field.accepts_auto) forms.push_back({{"const", "auto"}});
+      return {{"anyOf", forms}};
     }
     case Type::text_map:
       return {{"type", {"object", "null"}}, {"additionalProperties", {{"type", {"string", "null"}}}}};

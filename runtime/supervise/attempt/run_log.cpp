@@ -73,11 +73,11 @@ void RunLog::rank_event(EventKind kind, const std::string& json) {
 void RunLog::save_interval(const SaveInterval& now) {
   replace_interval(status_.save_intervals, now);
   // A given interval is what the spec says; its cost is in the status.
-  if (now.automatic())
-    console_.note(fmt::format(" ▸ saves{} {}", now.tier == SaveTier::directory
-                                                   ? ""
-                                                   : fmt::format(" to the {}", word_of(now.tier)),
-                              now.text()));
+  const bool is_first = now.reason == IntervalReason::unmeasured;
+  if (!now.automatic() && !is_first) return;
+  const std::string to =
+      now.tier == SaveTier::directory ? "" : fmt::format(" to the {}", word_of(now.tier));
+  console_.note(fmt::format(" ▸{}{} {}", is_first ? "" : " saves", to, now.text()));
 }
 
 void RunLog::step(const StepReport& report) {

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <map>
+#include <utility>
+
 namespace trainctl {
 
 std::vector<std::string> overrides_of(const ParsedJob& job, const Width& width) {
@@ -20,15 +23,19 @@ std::vector<Width> widths_of(const ParsedJob& job) {
   const int replica = job.job.mesh().world_size() / p.data;
   std::vector<Width> widths = {{p.data, p.data * replica}};
   if (!job.job.fault_tolerance.elastic) return widths;
-  // Each rank has a whole number of lanes.
+  // Widths at which ranks have as many lanes differ in nothing that a spec is checked for; there may be a
+  // million.
+  std::map<std::pair<int64_t, int64_t>, bool> allowed;
   for (int data = p.data - 1; data >= 1; --data) {
     const Width width{data, data * replica};
-    if (p.lanes % data != 0) continue;
-    const ParseInput input{.text = job.resolved_json,
-                           .file = "job.json",
-                           .overrides = overrides_of(job, width),
-                           .environment = {}};
-    if (parse_job(input).ok()) widths.push_back(width);
+    const auto [known, fresh] = allowed.try_emplace({p.lanes / data, p.lanes % data == 0});
+    if (fresh)
+      known->second = parse_job({.text = job.resolved_json,
+                                 .file = "job.json",
+                                 .overrides = overrides_of(job, width),
+                                 .environment = {}})
+                          .ok();
+    if (known->second) widths.push_back(width);
   }
   return widths;
 }

@@ -8,7 +8,7 @@
 namespace trainctl {
 
 /// The job's own width, then every smaller width that its spec allows, largest first. Only the own width if
-/// the job is not elastic.
+/// the job is not elastic. Made at launch.
 std::vector<Width> widths_of(const ParsedJob& job);
 /// The PATH=VALUE overrides that give the job that width; empty for the job's own width.
 std::vector<std::string> overrides_of(const ParsedJob& job, const Width& width);

@@ -116,8 +116,7 @@ Problem too_small(const JobSpec& job, const std::vector<ClusterNode>& nodes, con
   for (const ClusterNode& node : nodes) room += ranks_on(node.slots, group, {});
   const int ranks = job.mesh().world_size(), replica = ranks / p.data;
   const int data = std::min(p.data, room / replica);
-  for (int width = data; width >= 1; --width)
-    if (width == p.data || (job.fault_tolerance.elastic && p.lanes % width == 0)) return Problem::none();
+  if (data == p.data || (job.fault_tolerance.elastic && data >= 1)) return Problem::none();
   const std::string fits =
       data > 0 ? fmt::format("take -s parallelism.data={} -s parallelism.world_size={}, which fits", data,
                              data * replica)

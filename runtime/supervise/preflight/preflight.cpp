@@ -59,9 +59,13 @@ bool cross_memory_attach_works() {
 std::string smaller_by(const JobSpec& job) {
   std::vector<std::string> ways;
   if (job.compute == DType::f32) ways.push_back("precision.compute = bf16");
-  if (job.recompute == Recompute::none) ways.push_back("memory.activation_recompute = full");
+  if (job.recompute == Recompute::none || job.recompute == Recompute::first_layers)
+    ways.push_back("memory.activation_recompute = full");
   if (job.batch.micro_sequences > 1) ways.push_back("a smaller batch.micro_sequences");
   if (job.parallelism.data > 1 && job.parallelism.zero_stage == 0) ways.push_back("parallelism.zero_stage = 1");
+  const ParallelSpec& p = job.parallelism;
+  if (p.data > 1 && p.zero_stage < 2 && p.lanes % p.data == 0 && job.micro_batches_per_lane() == 1)
+    ways.push_back("parallelism.zero_stage = 2");
   if (job.parallelism.data > 1) ways.push_back("a smaller parallelism.data");
   ways.push_back("a smaller model");
   std::string text;

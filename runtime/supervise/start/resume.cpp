@@ -32,6 +32,21 @@ std::string describe_numerics(const std::string& before, const std::string& now)
   return now + ", as in the checkpoint";
 }
 
+namespace {
+
+std::string recompute_text(const JobSpec& job) {
+  switch (job.recompute) {
+    case Recompute::none: return "no recompute";
+    case Recompute::selective: return "selective recompute";
+    case Recompute::full: return "full recompute";
+    case Recompute::first_layers:
+      return fmt::format("recompute of {} a stage", count_of(job.recompute_layers, "layer"));
+  }
+  return "";
+}
+
+}  // namespace
+
 std::string describe_change(const JobSpec& before, const JobSpec& now, bool same_numbers) {
   std::vector<std::string> changed, kept;
   const auto axis = [&](const char* name, int64_t a, int64_t b) {
@@ -56,14 +71,13 @@ std::string describe_change(const JobSpec& before, const JobSpec& now, bool same
   const auto number = [&](const char* name, int64_t a, int64_t b) {
     if (a != b) append(fmt::format("{} {} → {}", name, a, b));
   };
-  number("micro-batches per rank", before.micro_batches_per_rank(), now.micro_batches_per_rank());
+  number("micro-batches per rank", before.micro_batches_of(0), now.micro_batches_of(0));
   number("virtual stages", before.parallelism.virtual_stages, now.parallelism.virtual_stages);
   number("zero stage", before.parallelism.zero_stage, now.parallelism.zero_stage);
   if (before.parallelism.schedule != now.parallelism.schedule) append("another pipeline schedule");
-  if (before.recompute != now.recompute)
-    append(now.recompute == Recompute::none   ? "no recompute"
-           : now.recompute == Recompute::full ? "full recompute"
-                                              : "selective recompute");
+  if (before.parallelism.stage_layers != now.parallelism.stage_layers) append("other layers of stages");
+  if (before.recompute != now.recompute || before.recompute_layers != now.recompute_layers)
+    append(recompute_text(now));
   if (text.empty()) return "";
   const auto keeps_order = [](const JobSpec& job) { return !nccl_adds_gradients(job, device_kind(job)); };
   const bool reordered = before.parallelism.tensor != now.parallelism.tensor ||

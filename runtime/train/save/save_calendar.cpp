@@ -46,6 +46,7 @@ std::string why(IntervalReason reason, SaveTier tier) {
     case IntervalReason::write_time:
       return tier == SaveTier::partner ? ", four times as long as a save takes" : ", as long as a save takes";
     case IntervalReason::max_time: return ", the longest automatic interval";
+    case IntervalReason::unmeasured:
     case IntervalReason::least_loss:
     case IntervalReason::min_steps: return "";
   }
@@ -68,6 +69,10 @@ bool is_news(const SaveInterval& now, const SaveInterval& before) {
 }  // namespace
 
 std::string SaveInterval::text() const {
+  if (reason == IntervalReason::unmeasured)
+    return fmt::format("first save after {}{}{}; then from its measured cost",
+                       steps > 0 ? count_of(steps, "step") : "", steps > 0 && interval_s > 0 ? " or " : "",
+                       interval_s > 0 ? seconds_text(interval_s) : "");
   return fmt::format("every {} ({}){}: a save costs {}, one failure in {}; loses {:.2g} %",
                      count_of(steps, "step"), seconds_text(interval_s), why(reason, tier),
                      seconds_text(cost_s), seconds_text(mtbf_s), loss * 100);
@@ -224,6 +229,23 @@ std::optional<SaveInterval> SaveCalendar::decide(const Tier& tier, double now_s)
   return interval;
 }
 
+std::optional<SaveInterval> SaveCalendar::first_save(const Tier& tier) const {
+  const SaveRule& rule = tier.rule;
+  if (!rule.automatic && rule.every_s <= 0) return std::nullopt;
+  SaveInterval first{.tier = rule.tier,
+                     .reason = IntervalReason::unmeasured,
+                     .steps = rule.automatic ? kFirstSaveSteps : 0,
+                     .interval_s = rule.every_s,
+                     .mtbf_s = start_.mtbf_s};
+  if (rule.automatic && (rule.every_s <= 0 || rule.every_s > kLongestAutomaticS))
+    first.interval_s = kLongestAutomaticS;
+  for (const int64_t every : {rule.every_steps, rule.milestone_steps})
+    if (const int64_t steps = every > 0 ? every - start_.step % every : 0;
+        steps > 0 && (first.steps == 0 || steps < first.steps))
+      first.steps = steps;
+  return first;
+}
+
 std::vector<SaveInterval> SaveCalendar::take_changes(double now_s) {
   std::vector<SaveInterval> changes;
   if (!measured_ && now_s - decided_s_ < kDecideS) return changes;
@@ -231,6 +253,8 @@ std::vector<SaveInterval> SaveCalendar::take_changes(double now_s) {
   decided_s_ = now_s;
   for (Tier& tier : tiers_) {
     const auto now = decide(tier, now_s);
+    if (const auto first = now || std::exchange(tier.announced, true) ? std::nullopt : first_save(tier))
+      changes.push_back(*first);
     if (!now || (tier.interval && !is_news(*now, *tier.interval))) continue;
     tier.interval = now;
     changes.push_back(*now);

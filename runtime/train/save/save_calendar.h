@@ -80,7 +80,8 @@ class SaveCalendar {
   void safe(SaveTier tier, double seconds);
 
   // ---- outputs
-  /// The tiers whose interval is new, or has changed by more than a tenth.
+  /// The tiers whose interval is new, or has changed by more than a tenth; before anything is measured, once:
+  /// when they save first.
   std::vector<SaveInterval> take_changes(double now_s);
   /// Once for each tier whose saves follow each other sooner than they are safe.
   std::vector<ShortInterval> take_warnings();
@@ -101,11 +102,14 @@ class SaveCalendar {
     int64_t last_step = 0;  ///< of the last save, or of the start
     double last_s = 0;      ///< when it began
     Recent costs, writes;
-    bool warned = false;
+    bool warned = false, announced = false;  ///< announced: the first save
     std::optional<SaveInterval> interval;  ///< the newest that was taken
   };
   bool is_due(const Tier& tier, int64_t step, double now_s) const;
+  /// nullopt: nothing was measured yet, or no interval is asked for.
   std::optional<SaveInterval> decide(const Tier& tier, double now_s) const;
+  /// When a tier saves first that saves by time or by what a save costs; else nullopt.
+  std::optional<SaveInterval> first_save(const Tier& tier) const;
   double step_s(const Tier& tier) const;
   Tier* find(SaveTier tier);
 

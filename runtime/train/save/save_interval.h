@@ -19,10 +19,19 @@ struct Words<SaveTier> {
 inline constexpr int kSaveTiers = 4;
 
 /// What decided an interval: the field of the spec that gives it, or the bound of the automatic decision.
-enum class IntervalReason { every_steps, every_seconds, least_loss, min_steps, write_time, max_time };
+/// unmeasured: nothing yet, the first save comes after what is given here.
+enum class IntervalReason {
+  every_steps,
+  every_seconds,
+  unmeasured,
+  least_loss,
+  min_steps,
+  write_time,
+  max_time
+};
 template <>
 struct Words<IntervalReason> {
-  static constexpr std::string_view list[] = {"every_steps", "every_seconds", "least_loss",
+  static constexpr std::string_view list[] = {"every_steps", "every_seconds", "unmeasured", "least_loss",
                                               "min_steps",   "write_time",    "max_time"};
 };
 
@@ -49,7 +58,7 @@ struct SaveInterval {
   SaveTier tier = SaveTier::directory;
   IntervalReason reason = IntervalReason::every_steps;
   int64_t steps = 0;      ///< from one save to the next
-  double interval_s = 0;  ///< the same in seconds
+  double interval_s = 0;  ///< the same in seconds; of the first save: whichever comes first, 0: not by it
   double step_s = 0;      ///< measured: one step without a save
   double cost_s = 0;      ///< measured: what a save costs training
   double write_s = 0;     ///< measured: from the begin of a save until it is safe
@@ -59,7 +68,8 @@ struct SaveInterval {
   double loss = 0;  ///< expected fraction of time lost by saves and by repeated work
   /// False: the spec gives it.
   bool automatic() const { return reason >= IntervalReason::least_loss; }
-  /// "every 12 steps (2m 4s): a save costs 0.4 s, one failure in 5h 20m; loses 0.6 %"
+  /// "every 12 steps (2m 4s): a save costs 0.4 s, one failure in 5h 20m; loses 0.6 %", or
+  /// "first save after 10 steps or 1h 0m; then from its measured cost"
   std::string text() const;
   static void fields(auto& f, auto& r) {
     f("tier", r.tier);

@@ -260,6 +260,8 @@ TEST_CASE("status shows how far the newest states have come, how often the run s
   shows("checkpoint step 39 in memory · none written yet");
   s.save_intervals = {{.reason = IntervalReason::write_time, .steps = 4, .interval_s = 8, .cost_s = 0.5, .mtbf_s = 7200}};
   shows("saves      every 4 steps (8 s), as long as a save takes: a save costs 0.5 s, one failure in 2h 0m; loses 0 %");
+  s.save_intervals = {{.reason = IntervalReason::unmeasured, .interval_s = 600}};
+  shows("saves      first save after 10m 0s; then from its measured cost");
   s.exit_code = 10;
   s.state = RunState::failed;
   shows("checkpoint step 39 was in memory · none written yet");

@@ -59,15 +59,16 @@ TEST_CASE("classes of ranks give the plan that a walk over all ranks gives") {
   for (const std::string& model : {kGpt2, kLlama})
     for (const int tensor : {1, 2, 3, 4})
       for (const int pipeline : {1, 2, 3})
-        for (const int data : {1, 2, 4, 8, 16})
-          for (const char* zero : {"0", "1"}) {
+        for (const int data : {1, 2, 3, 4, 5, 8, 13, 16})
+          for (const char* zero : {"0", "1", "2"}) {
             if (tensor * pipeline * data > 16) continue;
             const ParsedJob parsed = parse_job(input_of(
                 model,
                 {fmt::format("parallelism.tensor={}", tensor),
                  fmt::format("parallelism.pipeline={}", pipeline), fmt::format("parallelism.data={}", data),
                  fmt::format("parallelism.zero_stage={}", zero), "parallelism.lanes=16",
-                 "batch.global_sequences=32", "checkpoint.chunk_mib=0.004",
+                 fmt::format("batch.global_sequences={}", zero[0] == '2' ? 16 : 32),
+                 "checkpoint.chunk_mib=0.004",
                  "parallelism.sequence_parallel=" + std::string(tensor == 3 ? "false" : "true")}));
             if (!parsed.ok()) continue;  // three tensor ranks cannot share four heads
             CAPTURE(model, tensor, pipeline, data, zero);
@@ -92,7 +93,8 @@ TEST_CASE("a long pipeline is extrapolated to what its simulation gives") {
                                          fmt::format("batch.global_sequences={}", micro_batches)}));
           if (!parsed.ok()) continue;  // not every schedule takes every shape
           CAPTURE(schedule, stages, virtual_stages, micro_batches);
-          const PipelinePlan all = plan_pipeline(parsed.job), extrapolated = plan_pipeline(parsed.job, 0);
+          const PipelinePlan all = plan_pipeline(parsed.job, 0),
+                             extrapolated = plan_pipeline(parsed.job, 0, 0);
           CHECK(extrapolated.slots == all.slots);
           CHECK(extrapolated.sends == all.sends);
           CHECK(extrapolated.bubble_fraction ==
@@ -145,6 +147,97 @@ TEST_CASE("405 billion parameters do not fit on 8 GPUs, and what is offered does
   CHECK(json["verdict"]["fits"] == false);
   CHECK(json["verdict"]["largest"].size() == 3);
   CHECK(json["verdict"]["alternatives"].size() == report.alternatives.size());
+}
+
+TEST_CASE("the least number of layers to compute again that fits is offered") {
+  // On one GPU in bf16 there is no other way; elsewhere other formats, smaller micro-batches and other meshes
+  // are faster, and recomputation alone is offered in addition.
+  struct Case {
+    int pipeline;
+    const char *given, *format;
+    int micro;
+  };
+  for (const auto& [pipeline, given, format, micro] :
+       {Case{1, "auto", "bf16", 1}, Case{2, "auto", "bf16", 1}, Case{2, "[4,8]", "bf16", 1},
+        Case{1, "auto", "f32", 4}, Case{4, "auto", "f32", 8}}) {
+    const ParseInput input = input_of(
+        R"({"preset": "gpt2-124m"})",
+        {"device=cuda", fmt::format("precision.compute={}", format), "batch.global_sequences=32",
+         fmt::format("batch.micro_sequences={}", micro), fmt::format("parallelism.pipeline={}", pipeline),
+         fmt::format("parallelism.stage_layers={}", given)});
+    const auto needed = [&](const std::string& recompute) {
+      ParseInput with = input;
+      with.overrides.push_back("memory.activation_recompute=" + recompute);
+      const ParsedJob parsed = parse_job(with);
+      REQUIRE(parsed.ok());
+      return gpu_memory_need(parsed.job, make_plan(parsed.job, DeviceKind::cuda)).total;
+    };
+    const ParsedJob parsed = parse_job(input);
+    REQUIRE(parsed.ok());
+    std::vector<uint64_t> of_layers;
+    for (int n = 0; n <= 12; ++n) of_layers.push_back(needed(std::to_string(n)));
+    CAPTURE(pipeline, given, format, micro, of_layers);
+    CHECK(std::is_sorted(of_layers.rbegin(), of_layers.rend()));
+    CHECK(of_layers.front() == needed("none"));
+    CHECK(of_layers.back() == needed("full"));
+    int offered = 0;
+    for (size_t n = 1; n < of_layers.size(); ++n) {
+      if (of_layers[n] == of_layers[n - 1] || of_layers[n] >= needed("selective")) continue;
+      if (of_layers[n] == of_layers.back()) continue;   // then it is `full`
+      DeviceModel device = device_of_kind(parsed.job, DeviceKind::cuda);
+      device.memory_bytes = of_layers[n] + kGpuContextBytes;
+      REQUIRE(device.room(parsed.job) == of_layers[n]);
+      const std::vector<Alternative> found = what_fits(input, parsed.job, device);
+      const auto same_mesh = std::find_if(found.begin(), found.end(), [](const Alternative& a) {
+        return a.settings.size() == 1 && a.settings[0].starts_with("memory.activation_recompute=");
+      });
+      CAPTURE(n);
+      REQUIRE(same_mesh != found.end());
+      CHECK(same_mesh->settings[0] == fmt::format("memory.activation_recompute={}", n));
+      CHECK(same_mesh->total == of_layers[n]);
+      ++offered;
+    }
+    CHECK(offered >= 2);
+  }
+}
+
+TEST_CASE("the layers of each stage and its share of the work are in the text and in the JSON") {
+  const auto report = [](const std::vector<std::string>& settings) {
+    const ParseInput input = input_of(R"({"preset": "gpt2-124m"})", settings);
+    const ParsedJob parsed = parse_job(input);
+    INFO(render(parsed.diagnostics, false));
+    REQUIRE(parsed.ok());
+    return make_report(input, parsed.job, device_named("h200", parsed.job, DeviceKind::cuda), std::nullopt);
+  };
+  const PlanReport by_cost = report({"parallelism.pipeline=4"});
+  const auto json = parse_json(plan_json(by_cost))["stages"];
+  REQUIRE(json.size() == 4);
+  double sum = 0, most = 0;
+  for (size_t stage = 0; stage < 4; ++stage) {
+    CHECK(json[stage]["stage"] == stage);
+    // The head costs more than 4 layers.
+    CHECK(json[stage]["layers"] == std::vector<int64_t>{stage < 3 ? 4 : 0});
+    const double share = json[stage]["work_share"];
+    sum += share;
+    most = std::max(most, share);
+  }
+  CHECK(sum == Approx(1));
+  const std::string text = render_plan(by_cost);
+  const std::string slowest = fmt::format("cut by their cost; the slowest has {:.2f} times", 4 * most);
+  CHECK_THAT(text, Catch::Contains(slowest) &&
+                       Catch::Contains(fmt::format("stage 0 to 2: 4 layers, {:.1f} % of the work each",
+                                                   100 * double(json[0]["work_share"]))) &&
+                       Catch::Contains("stage 3: 0 layers, "));
+  const std::string given = render_plan(report({"parallelism.pipeline=3", "parallelism.stage_layers=1,6,5"}));
+  CHECK_THAT(given, Catch::Contains("as parallelism.stage_layers gives them") &&
+                        Catch::Contains("stage 0: 1 layer, ") && Catch::Contains("stage 1: 6 layers, ") &&
+                        Catch::Contains("stage 2: 5 layers, "));
+  const std::string interleaved =
+      render_plan(report({"parallelism.pipeline=2", "parallelism.virtual_stages=2",
+                          "parallelism.pipeline_schedule=interleaved", "parallelism.stage_layers=3,1,3,5"}));
+  CHECK_THAT(interleaved,
+             Catch::Contains("stage 0: 2 x 3 layers, ") && Catch::Contains("stage 1: 1 + 5 layers, "));
+  CHECK_THAT(render_plan(report({})), !Catch::Contains("Stages"));
 }
 
 TEST_CASE("time follows from the peak at the assumed share of it") {
@@ -203,6 +296,52 @@ TEST_CASE("data parallelism takes the memory of own sums and of a ring that does
   }
 }
 
+TEST_CASE("ZeRO-2 is offered where it makes a job fit that does not without it") {
+  const ParseInput input =
+      input_of(R"({"preset": "gpt2-124m"})", {"precision.compute=bf16", "parallelism.data=8",
+                                              "batch.global_sequences=8", "batch.micro_sequences=1"});
+  const ParsedJob parsed = parse_job(input);
+  REQUIRE(parsed.ok());
+  JobSpec two = parsed.job;
+  two.parallelism.zero_stage = 2;
+  DeviceModel device = device_of_kind(parsed.job, DeviceKind::cuda);
+  device.memory_bytes = make_plan(two, DeviceKind::cuda).worst().total() + kGpuContextBytes;
+  REQUIRE_FALSE(fit_of(parsed.job, make_plan(parsed.job, device), device).fits());
+  const std::vector<Alternative> found = what_fits(input, parsed.job, device);
+  CHECK(std::any_of(found.begin(), found.end(), [](const Alternative& a) {
+    return a.settings == std::vector<std::string>{"parallelism.zero_stage=2"};
+  }));
+}
+
+TEST_CASE("with ZeRO-2 no rank holds the gradients of the whole model") {
+  for (const int data : {2, 8, 64}) {
+    CAPTURE(data);
+    const auto plan_of = [&](int zero, int sequences) {
+      const ParsedJob parsed =
+          parse_job(input_of(R"({"preset": "gpt2-124m"})",
+                             {"precision.compute=bf16", fmt::format("parallelism.data={}", data),
+                              fmt::format("batch.global_sequences={}", sequences),
+                              fmt::format("parallelism.lanes={}", sequences), "batch.micro_sequences=1",
+                              "model.tie_embeddings=false", fmt::format("parallelism.zero_stage={}", zero)}));
+      REQUIRE(parsed.ok());
+      return make_plan(parsed.job, DeviceKind::cuda);
+    };
+    const JobPlan one = plan_of(1, data), two = plan_of(2, data), four_lanes = plan_of(2, 4 * data);
+    const parallel::ShardingBytes &first = one.worst().sharding, &second = two.worst().sharding;
+    constexpr double kRows = 50257 + 1024, kHidden = 768, kAlignment = 1 << 20;
+    CHECK(double(second.gradients) < 2 * 4 * kRows * kHidden + kAlignment);  // the embedding, twice
+    CHECK(second.weights == first.weights);
+    CHECK(second.optimizer == first.optimizer);
+    CHECK(second.communication <= first.communication);
+    // Lanes are levels of the owners' sums: 1, 2 and the one that comes.
+    CHECK(four_lanes.worst().sharding.gradients == second.gradients);
+    const double own = 4 * double(two.parameters) / data, more = double(four_lanes.worst().sharding.communication) -
+                                                                 double(second.communication);
+    if (data <= 8) CHECK(std::abs(more / (2 * own) - 1) < 0.1);   // of 64, some own a chunk more than others
+    CHECK(four_lanes.traffic.data > 2.4 * two.traffic.data);   // four times the gradients, once the parameters
+  }
+}
+
 TEST_CASE("what is slow or costs memory is in the notes") {
   const auto notes = [](const std::vector<std::string>& settings) {
     const ParseInput input = input_of(R"({"preset": "gpt2-124m"})", settings);
@@ -216,6 +355,13 @@ TEST_CASE("what is slow or costs memory is in the notes") {
   CHECK_THAT(notes({"precision.compute=bf16", "model.num_heads=8", "model.num_kv_heads=8"})[0],
              Catch::Contains("heads of 96 channels"));
   CHECK(notes({"precision.compute=bf16", "parallelism.data=4"}).empty());
+  const auto uneven = notes({"precision.compute=bf16", "parallelism.data=3", "parallelism.lanes=8"});
+  REQUIRE(uneven.size() == 1);
+  CHECK_THAT(uneven[0],
+             Catch::Contains(
+                 "data = 3 does not divide the 8 lanes: ranks have 2 or 3 lanes, and all wait for those "
+                 "with 3 (11 % of the ranks' time); a rank holds up to 3 sums of the gradients and sends "
+                 "up to 2 of its lanes, where data = 2 has 3 and sends 1"));
   const auto bubble = notes({"precision.compute=bf16", "parallelism.pipeline=4", "batch.global_sequences=1"});
   REQUIRE(bubble.size() == 1);
   CHECK_THAT(bubble[0], Catch::Contains("the bubble alone leaves"));

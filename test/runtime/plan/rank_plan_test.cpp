@@ -108,12 +108,15 @@ TEST_CASE("a rank's regions add up to its memory, and its groups are those of th
 }
 
 TEST_CASE("planning takes as many counted steps as there are unlike stages, whatever the width") {
-  // 126 layers on 16 stages: the first, the last, and between them stages of 7 and of 8 layers.
+  // 126 layers on 16 stages: the first with 7 layers, the last with 7 and the head, and those between with 8.
   for (const int data : {8, 128}) {
     const JobSpec job = llama_405b(data);
     const JobPlan plan = make_plan(job, device_of_kind(job, DeviceKind::cuda));
     CHECK(plan.stages.size() == 16);
-    CHECK(plan.classes == 4);
+    CHECK(plan.classes == 3);
+    CHECK(plan.work[0].layers == std::vector<int64_t>{7});
+    CHECK(plan.work[8].layers == std::vector<int64_t>{8});
+    CHECK(plan.work[15].layers == std::vector<int64_t>{7});
   }
 }
 

@@ -22,7 +22,8 @@ void check_consistent(const ParsedJob& parsed) {
   const JobSpec& job = parsed.job;
   const ParallelSpec& p = job.parallelism;
   CHECK(p.world_size == p.tensor * p.pipeline * p.data);
-  CHECK(p.lanes % p.data == 0);
+  CHECK(p.data <= p.lanes);
+  CHECK((p.zero_stage < 2 || p.lanes % p.data == 0));
   CHECK(job.batch.global_sequences % (p.lanes * job.batch.micro_sequences) == 0);
   CHECK(job.micro_batches_per_lane() >= 1);
   CHECK(job.model.hidden_size % job.model.num_heads == 0);

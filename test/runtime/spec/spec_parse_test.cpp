@@ -210,6 +210,30 @@ TEST_CASE("a path is relative to the folder of the file it is written in, or to 
   CHECK(parse(kMinimal).job.data.train[0].path == here + "/data/train.idx");
 }
 
+TEST_CASE("a word or a number, a list or auto: each as it was given", "[spec]") {
+  const auto job = [](std::vector<std::string> overrides) {
+    overrides.insert(overrides.begin(), {"model.preset=llama-tiny", "parallelism.pipeline=2"});
+    return parse(kMinimal, std::move(overrides)).job;
+  };
+  using Layers = std::vector<int64_t>;
+  CHECK(job({}).parallelism.stage_layers.empty());
+  CHECK(job({"parallelism.stage_layers=[3, 1]"}).parallelism.stage_layers == Layers{3, 1});
+  CHECK(job({"parallelism.stage_layers=1,3"}).parallelism.stage_layers == Layers{1, 3});
+  const JobSpec last_wins = job({"parallelism.stage_layers=[3,1]", "parallelism.stage_layers=auto"});
+  CHECK(last_wins.parallelism.stage_layers.empty());
+  CHECK(job({}).recompute == Recompute::none);
+  CHECK(job({"memory.activation_recompute=3"}).recompute == Recompute::first_layers);
+  CHECK(job({"memory.activation_recompute=3"}).recomputed_layers(4) == 3);
+  CHECK(job({"memory.activation_recompute=3"}).recomputed_layers(2) == 2);
+  CHECK_FALSE(job({"memory.activation_recompute=0"}).recomputes_layers());
+  CHECK(job({"memory.activation_recompute=3", "memory.activation_recompute=full"}).recomputed_layers(7) == 7);
+  CHECK(job({"memory.activation_recompute=selective"}).recomputed_layers(7) == 0);
+  // The text of the resolved spec: a number is a number, auto stays auto.
+  const ParsedJob parsed = parse(kMinimal, {"memory.activation_recompute=2"});
+  CHECK_THAT(parsed.resolved_json, Catch::Contains("\"activation_recompute\": 2") &&
+                                       Catch::Contains("\"stage_layers\": \"auto\""));
+}
+
 TEST_CASE("sizes follow from one another", "[spec]") {
   const auto mesh = [](std::vector<std::string> overrides) {
     overrides.push_back("model.preset=llama-tiny");
@@ -243,6 +267,8 @@ TEST_CASE("the resolved spec is strict JSON and means the same job", "[spec]") {
       {"model.preset=llama3-8b", "parallelism.tensor=8", "data.train.0.weight=0.3", "data.train.1.path=b",
        "data.train.1.format=raw", "data.train.1.dtype=uint32", "data.val.0.path=v",
        "launcher.env={\"A\":\"\\\"\"}", "schedule.warmup_tokens=7M"},
+      {"model.preset=llama3-8b", "parallelism.pipeline=2", "parallelism.stage_layers=17,15",
+       "memory.activation_recompute=5"},
   };
   for (const auto& overrides : cases) {
     const ParsedJob first = parse(kMinimal, overrides);
@@ -251,6 +277,9 @@ TEST_CASE("the resolved spec is strict JSON and means the same job", "[spec]") {
     CHECK(second.hash == first.hash);
     CHECK(second.job.parallelism.world_size == first.job.parallelism.world_size);
     CHECK(second.job.schedule.total_steps == first.job.schedule.total_steps);
+    CHECK(second.job.parallelism.stage_layers == first.job.parallelism.stage_layers);
+    CHECK(second.job.recompute == first.job.recompute);
+    CHECK(second.job.recompute_layers == first.job.recompute_layers);
     CHECK(changed_fields(first, second).empty());
   }
 }
@@ -273,6 +302,7 @@ TEST_CASE("each field says what a change of it means to a run", "[spec]") {
   const std::vector<std::pair<Change, std::vector<std::string>>> cases = {
       {Change::free,
        {"parallelism.data=2", "parallelism.pipeline=2", "parallelism.pipeline_schedule=gpipe", "memory.activation_recompute=full",
+        "memory.activation_recompute=3", "parallelism.stage_layers=[4]",
         "checkpoint.every_steps=5", "observability.run_dir=x", "launcher.slots=9", "eval.every_steps=0",
         "fault_tolerance.max_restarts=0", "data.train.0.path=moved.idx", "parallelism.zero_stage=0", "name=other"}},
       {Change::numerics,

@@ -21,9 +21,9 @@ using parallel::Schedule;
 namespace {
 
 void choose_mesh(JobSpec& job, std::mt19937& random) {
-  const int dps[] = {1, 2, 4}, pps[] = {1, 2, 4};
+  const int dps[] = {1, 2, 3, 4}, pps[] = {1, 2, 4};
   do {
-    job.parallelism.data = dps[random() % 3];
+    job.parallelism.data = dps[random() % 4];
     job.parallelism.pipeline = pps[random() % 3];
   } while (job.parallelism.data * job.parallelism.pipeline > 8);
   const Schedule schedules[] = {Schedule::one_f_one_b, Schedule::gpipe, Schedule::zb_h1};
@@ -33,7 +33,7 @@ void choose_mesh(JobSpec& job, std::mt19937& random) {
     job.parallelism.schedule = Schedule::interleaved;
     job.parallelism.virtual_stages = 2;
   }
-  job.parallelism.zero_stage = int(random() % 2);
+  job.parallelism.zero_stage = int(random() % (job.parallelism.data == 3 ? 2 : 3));
   job.recompute = Recompute(random() % 3);
 }
 

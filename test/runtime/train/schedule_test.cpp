@@ -85,13 +85,13 @@ TEST_CASE("a step's samples are shared out whole and in lane order at every widt
   JobSpec job = test::tiny_job(Family::gpt2, dir.path());
   job.batch.global_sequences = 16;
   job.parallelism.lanes = 8;
-  for (const int dp : {1, 2, 4, 8})
+  for (int dp = 1; dp <= 8; ++dp)
     for (const int64_t step : {0, 1, 7}) {
       job.parallelism.data = dp;
       std::vector<uint64_t> all;
       for (int r = 0; r < dp; ++r) {
         const auto mine = sample_indices(job, DataPosition{}.samples_at(job, step), r);
-        CHECK(int64_t(mine.size()) == job.micro_batches_per_rank() * job.batch.micro_sequences);
+        CHECK(int64_t(mine.size()) == job.micro_batches_of(r) * job.batch.micro_sequences);
         all.insert(all.end(), mine.begin(), mine.end());
       }
       for (uint64_t i = 0; i < 16; ++i) CHECK(all.at(i) == uint64_t(step) * 16 + i);
@@ -111,10 +111,10 @@ TEST_CASE("the programs that the trainer runs pass the checker and their slots n
             job.parallelism.pipeline = stages;
             job.parallelism.virtual_stages = virtual_stages;
             job.batch.global_sequences = micro;
-            const parallel::PipelineShape shape = pipeline_shape(job);
+            const parallel::PipelineShape shape = pipeline_shape(job, 0);
             if (parallel::shape_problem(shape).exists() || (stages == 1 && virtual_stages > 1)) continue;
             CAPTURE(parallel::name_of(schedule), int(recompute), stages, virtual_stages, micro);
-            const auto programs = pipeline_programs(job);
+            const auto programs = pipeline_programs(job, shape);
             const parallel::CheckResult checked = parallel::check_programs(shape, programs);
             REQUIRE(checked.problem.text_or_empty() == "");
             for (int stage = 0; stage < stages; ++stage) {

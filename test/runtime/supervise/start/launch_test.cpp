@@ -355,6 +355,16 @@ TEST_CASE("a change of layout is described in one line") {
   before.batch = {.global_sequences = 8, .micro_sequences = 1};
   JobSpec now = before;
   CHECK(describe_change(before, now, true).empty());
+  now.parallelism.stage_layers = {1, 3};
+  now.recompute = Recompute::first_layers;
+  now.recompute_layers = 2;
+  CHECK(describe_change(before, now, true) ==
+        "other layers of stages · recompute of 2 layers a stage · the loss curve continues with the same bits "
+        "(same data order)");
+  before = now;
+  now.recompute_layers = 1;
+  CHECK(describe_change(before, now, true).starts_with("recompute of 1 layer a stage · "));
+  now = before;
   now.parallelism.data = 1;
   CHECK(describe_change(before, now, true) ==
         "8 → 4 ranks: data 2 → 1 (tensor, pipeline kept) · micro-batches per rank 4 → 8 · the loss curve "

@@ -191,6 +191,63 @@ TEST_CASE("a decision is reported when it is new and when it changes by more tha
   CHECK(given.take_changes(200).size() == 1);
 }
 
+TEST_CASE("before anything is measured the first save is announced, once, and comes then", "[calendar]") {
+  struct Case {
+    SaveRule rule;
+    int64_t step;
+    std::string text;  ///< "": none
+    int64_t first;     ///< the save, with steps of 100 s
+  };
+  const Case cases[] = {
+      {{.automatic = true}, 0, "first save after 10 steps or 1h 0m; then from its measured cost", 10},
+      {{.every_s = 500, .automatic = true},
+       0,
+       "first save after 10 steps or 8m 20s; then from its measured cost",
+       5},
+      {{.every_s = 90000, .automatic = true},
+       3,
+       "first save after 10 steps or 1h 0m; then from its measured cost",
+       13},
+      {{.every_s = 600}, 0, "first save after 10m 0s; then from its measured cost", 6},
+      {{.every_steps = 4, .every_s = 600},
+       6,
+       "first save after 2 steps or 10m 0s; then from its measured cost",
+       8},
+      {{.every_s = 40, .milestone_steps = 25},
+       0,
+       "first save after 25 steps or 40 s; then from its measured cost",
+       1},
+      {{.milestone_steps = 7, .automatic = true},
+       20,
+       "first save after 1 step or 1h 0m; then from its measured cost",
+       21},
+      {{.every_steps = 4}, 0, "", 4},
+      {{}, 0, "", 0},
+  };
+  for (const Case& c : cases) {
+    INFO(c.text << " of " << c.rule.every_steps << " " << c.rule.every_s << " " << c.step);
+    SaveCalendar calendar = calendar_of(c.rule, {}, {.step = c.step, .mtbf_s = kDayS});
+    const auto changes = calendar.take_changes(0);
+    REQUIRE(changes.size() == (c.text.empty() ? 0 : 1));
+    if (!c.text.empty()) CHECK(changes[0].text() == c.text);
+    CHECK(calendar.take_changes(kHourS).empty());  // an hour of nothing is no news
+    const auto saved = saved_steps(calendar, c.step + 30, 100, 0.1, 0.1, c.step + 1);
+    CHECK((saved.empty() ? 0 : saved.front()) == c.first);
+  }
+  // After the first save it is the measured interval; who knows one from an earlier attempt announces none.
+  SaveCalendar calendar = calendar_of({.every_s = 60});
+  CHECK(calendar.take_changes(0).size() == 1);
+  for (int step = 0; step < 4; ++step) calendar.stepped(10);
+  calendar.began(kDirectory, 6, 60);
+  calendar.cost(kDirectory, 1);
+  const auto measured = calendar.take_changes(61);
+  REQUIRE(measured.size() == 1);
+  CHECK(measured[0].reason == IntervalReason::every_seconds);
+  SaveCalendar resumed = calendar_of({.every_s = 60}, {.cost_s = 1, .write_s = 1, .step_s = 10});
+  REQUIRE(resumed.take_changes(0).size() == 1);
+  CHECK(resumed.take_changes(100).empty());
+}
+
 TEST_CASE("saves that follow each other sooner than they are safe are reported once", "[calendar]") {
   SaveCalendar calendar = calendar_of({.every_steps = 2, .waits = false});
   saved_steps(calendar, 4, 1, 0.01, 7);

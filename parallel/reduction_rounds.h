@@ -1,0 +1,37 @@
+// ReductionRounds is how one packed bucket of gradients is reduced: its messages and its additions, round by
+// round. There is one for each Exchange; both add in the order of the tree over all lanes.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "parallel/buckets.h"
+#include "parallel/communicator.h"
+#include "parallel/sharding_plan.h"
+
+namespace trainctl::parallel::sharding {
+
+/// A bucket while it is reduced; all f32. The places must stay as they are until the last round.
+struct PackedBucket {
+  const BucketPlaces* places = nullptr;
+  float* sums = nullptr;  ///< [subtrees of this rank, places->count()]
+  float* received = nullptr;
+  float* own = nullptr;  ///< the result: the part that this rank owns; not used if it owns none
+};
+
+class ReductionRounds {
+ public:
+  virtual ~ReductionRounds() = default;
+  virtual int count() const = 0;
+  /// Appends what this rank sends and receives in a round, which may be nothing.
+  virtual void add_messages(const PackedBucket& bucket, int round, int tag,
+                            std::vector<Transfer>& messages) const = 0;
+  /// Enqueues the additions that follow the messages of a round.
+  virtual void add_sums(const PackedBucket& bucket, int round) = 0;
+};
+
+/// sums: the stream of the additions. It and the backend must outlive the result.
+std::unique_ptr<ReductionRounds> make_reduction_rounds(const Layout& layout, kernels::Backend& backend,
+                                                       kernels::Stream& sums);
+
+}  // namespace trainctl::parallel::sharding

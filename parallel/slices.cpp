@@ -1,0 +1,47 @@
+#include "parallel/slices.h"
+
+#include "runtime/base/error.h"
+
+namespace trainctl::parallel::sharding {
+
+namespace {
+
+constexpr int64_t kAlign = 16;
+
+}  // namespace
+
+Elements slice_of(int64_t elements, int rank, int ranks) {
+  const auto begin = [&](int64_t r) {
+    return r == ranks ? elements : elements * r / ranks / kAlign * kAlign;
+  };
+  return {begin(rank), begin(rank + 1)};
+}
+
+int64_t most_of_a_slice(int64_t elements, int ranks) {
+  return elements == 0 ? 0 : (elements + ranks - 1) / ranks + kAlign;
+}
+
+std::vector<Addition> additions_of(const std::vector<LaneRun>& subtrees) {
+  struct Sum {
+    LaneRun lanes;
+    int at;
+  };
+  std::vector<Addition> additions;
+  std::vector<Sum> open;  // neighbouring subtrees that have not met their sibling yet
+  for (int i = 0; i < int(subtrees.size()); ++i) {
+    open.push_back({subtrees[size_t(i)], i});
+    while (open.size() > 1) {
+      Sum &left = open[open.size() - 2], right = open.back();
+      const int lanes = left.lanes.count();
+      if (right.lanes.count() != lanes || left.lanes.begin % (2 * lanes) != 0) break;
+      additions.push_back({left.at, right.at});
+      left.lanes.end = right.lanes.end;
+      open.pop_back();
+    }
+  }
+  ENSURE(open.size() == 1 && additions.size() + 1 == subtrees.size(), "{} subtrees are not one tree",
+         subtrees.size());
+  return additions;
+}
+
+}  // namespace trainctl::parallel::sharding

@@ -1,0 +1,30 @@
+// The exchange of slices: how n ranks, any number, reduce a vector of which each owns a part, in two rounds.
+// Whatever the parts are, the vector is cut into n equal slices. In the first round every rank sends slice r
+// to rank r, which adds what comes; in the second the sums go to their owners. So each rank sends about
+// (n+1)/n of the vector for every sum that it brings, and no rank needs memory for more than a slice from
+// each. The gather is the mirror: an owner deals its part out to the slices' ranks, and each sends its slice
+// to all.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "parallel/buckets.h"
+#include "parallel/lanes.h"
+
+namespace trainctl::parallel::sharding {
+
+/// Slice `rank` of `elements`; all together are the whole vector, in order. A slice begins at a multiple of
+/// 16 elements.
+Elements slice_of(int64_t elements, int rank, int ranks);
+/// No slice of so many elements, or of fewer, has more.
+int64_t most_of_a_slice(int64_t elements, int ranks);
+
+/// One addition of two sums, of those in a list: sums[into] += sums[from]. The left subtree is `into`.
+struct Addition {
+  int into = 0, from = 0;
+};
+/// The additions that make one sum, the first, of the subtrees' sums: those of the tree over all lanes.
+/// `subtrees`: in order, together the whole tree.
+std::vector<Addition> additions_of(const std::vector<LaneRun>& subtrees);
+
+}  // namespace trainctl::parallel::sharding

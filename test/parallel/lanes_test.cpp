@@ -1,0 +1,92 @@
+// Goal: whatever the width, ranks have neighbouring lanes of which no rank has two more than another, and
+// what they add alone and together is the balanced tree over all lanes. Method: every width up to 64 lanes;
+// sums written as formulas.
+#include "parallel/lanes.h"
+
+#include <algorithm>
+#include <bit>
+#include <catch2/catch.hpp>
+#include <string>
+
+#include "parallel/slices.h"
+
+using namespace trainctl::parallel;
+using namespace trainctl::parallel::sharding;
+
+namespace {
+
+/// "((0+1)+(2+3))"
+std::string tree_over(int begin, int end) {
+  if (end - begin == 1) return std::to_string(begin);
+  const int middle = (begin + end) / 2;
+  return "(" + tree_over(begin, middle) + "+" + tree_over(middle, end) + ")";
+}
+
+/// What a rank has when it has added its lanes one after another, as ShardedParams does.
+std::vector<std::string> added_one_by_one(LaneRun run) {
+  std::vector<std::string> sums;
+  for (int lane = run.begin; lane < run.end; ++lane) {
+    sums.push_back(std::to_string(lane));
+    CHECK(int(sums.size()) <= sums_at_once(run));
+    for (int left = subtree_count({run.begin, lane + 1}); int(sums.size()) > left;) {
+      sums[sums.size() - 2] = "(" + sums[sums.size() - 2] + "+" + sums.back() + ")";
+      sums.pop_back();
+    }
+  }
+  return sums;
+}
+
+}  // namespace
+
+TEST_CASE("every width adds the tree over all lanes", "[lanes]") {
+  for (int lanes = 1; lanes <= 64; lanes *= 2)
+    for (int dp = 1; dp <= lanes; ++dp) {
+      CAPTURE(lanes, dp);
+      std::vector<LaneRun> all;
+      std::vector<std::string> sums;
+      int next = 0;
+      for (int r = 0; r < dp; ++r) {
+        const LaneRun run = lanes_of_rank(lanes, dp, r);
+        REQUIRE(run.begin == next);
+        next = run.end;
+        CHECK(run.count() >= lanes / dp);
+        CHECK(run.count() <= lanes_of_rank(lanes, dp, 0).count());
+        CHECK(lanes_of_rank(lanes, dp, 0).count() <= lanes / dp + 1);
+        const std::vector<LaneRun> subtrees = subtrees_of(run);
+        CHECK(int(subtrees.size()) == subtree_count(run));
+        if (lanes % dp == 0) {
+          CHECK(subtrees.size() == 1);
+          CHECK(sums_at_once(run) == int(std::bit_width(unsigned(run.count()))));
+        }
+        const std::vector<std::string> own = added_one_by_one(run);
+        REQUIRE(own.size() == subtrees.size());
+        for (size_t i = 0; i < own.size(); ++i)
+          CHECK(own[i] == tree_over(subtrees[i].begin, subtrees[i].end));
+        all.insert(all.end(), subtrees.begin(), subtrees.end());
+        sums.insert(sums.end(), own.begin(), own.end());
+      }
+      REQUIRE(next == lanes);
+      for (const auto& [into, from] : additions_of(all)) {
+        CHECK(into < from);
+        sums[size_t(into)] = "(" + sums[size_t(into)] + "+" + sums[size_t(from)] + ")";
+      }
+      CHECK(sums.front() == tree_over(0, lanes));
+    }
+}
+
+TEST_CASE("slices cover a vector once, in order, and none is larger than planned", "[lanes]") {
+  for (int ranks = 1; ranks <= 17; ++ranks)
+    for (const int64_t elements : {0, 1, 15, 16, 17, 100, 1000, 12345}) {
+      CAPTURE(ranks, elements);
+      int64_t next = 0;
+      for (int r = 0; r < ranks; ++r) {
+        const Elements slice = slice_of(elements, r, ranks);
+        CHECK(slice.begin == next);
+        CHECK(slice.count() >= 0);
+        for (const int64_t more : {int64_t(0), int64_t(1), int64_t(100)})
+          CHECK(slice.count() <= most_of_a_slice(elements + more, ranks));
+        next = slice.end;
+      }
+      CHECK(next == elements);
+    }
+}

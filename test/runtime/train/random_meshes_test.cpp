@@ -1,0 +1,124 @@
+// Goal: whatever combination of settings that must not change the result is chosen, it does not: width,
+// pipeline and its cut, schedule, ZeRO stage, recomputation, size of buckets, threads. Method: short runs of
+// three tiny jobs with combinations by seed, each compared with the plain run of its job: losses, gradient
+// norms, validation loss and root hash. A few in CI, 500 under the label soak.
+#include <fmt/format.h>
+
+#include <array>
+#include <catch2/catch.hpp>
+#include <map>
+#include <random>
+
+#include "runtime/base/file_system.h"
+#include "test/support/seed.h"
+#include "test/support/temporary_folder.h"
+#include "test/support/thread_run.h"
+
+using namespace trainctl;
+using namespace trainctl::test;
+using parallel::Schedule;
+
+namespace {
+
+constexpr int64_t kSteps = 4;
+
+/// One of the jobs whose plain run others are compared with.
+struct Base {
+  Family family;
+  DType compute;
+  int tensor;
+  int64_t lanes, sequences;
+};
+constexpr Base kBases[] = {{Family::gpt2, DType::f32, 1, 8, 16},
+                           {Family::llama, DType::bf16, 1, 16, 16},
+                           {Family::llama, DType::f32, 2, 8, 8}};
+
+JobSpec job_of(const Base& base, const std::string& dir) {
+  JobSpec job = tiny_job(base.family, dir);
+  job.compute = base.compute;
+  job.parallelism.tensor = base.tensor;
+  job.parallelism.lanes = base.lanes;
+  job.batch.global_sequences = base.sequences;
+  job.data.val = job.data.train;
+  job.eval = {.every_steps = 2, .max_sequences = base.sequences};
+  return job;
+}
+
+class Combination {
+ public:
+  explicit Combination(uint64_t seed) : random_(seed) {}
+
+  JobSpec of(JobSpec job) {
+    ParallelSpec& p = job.parallelism;
+    do {
+      p.data = 1 + draw(8);
+      p.pipeline = 1 + draw(4);
+    } while (p.tensor * p.data * p.pipeline > 8);
+    const Schedule schedules[] = {Schedule::gpipe, Schedule::one_f_one_b, Schedule::zb_h1};
+    p.schedule = schedules[draw(3)];
+    // The interleaved schedule goes in rounds of `pipeline` micro-batches, whatever lanes a rank has.
+    if (p.pipeline == 2 && job.micro_batches_per_lane() % 2 == 0 && draw(2) == 0) {
+      p.schedule = Schedule::interleaved;
+      p.virtual_stages = 2;
+    }
+    if (draw(2) == 0) p.stage_layers = cut(job.model.num_layers, p.pipeline * p.virtual_stages);
+    p.zero_stage = draw(p.lanes % p.data == 0 ? 3 : 2);
+    p.bucket_mib = std::array{0.001, 0.004, 0.02, 25.0}[size_t(draw(4))];
+    p.threads_per_rank = 1 + draw(2);
+    const Recompute recomputes[] = {Recompute::none, Recompute::selective, Recompute::full,
+                                    Recompute::first_layers};
+    job.recompute = recomputes[draw(4)];
+    job.recompute_layers = 1 + draw(2);
+    return job;
+  }
+
+ private:
+  int draw(int below) { return int(random_() % uint64_t(below)); }
+  /// Layers over virtual stages; those in the middle have one at least.
+  std::vector<int64_t> cut(int64_t layers, int parts) {
+    std::vector<int64_t> result(size_t(parts), 0);
+    for (int i = 1; i + 1 < parts; ++i, --layers) result[size_t(i)] = 1;
+    for (; layers > 0; --layers) ++result[size_t(draw(parts))];
+    return result;
+  }
+
+  std::mt19937_64 random_;
+};
+
+std::string text_of(const JobSpec& job) {
+  const ParallelSpec& p = job.parallelism;
+  std::string layers;
+  for (const int64_t n : p.stage_layers) layers += " " + std::to_string(n);
+  return fmt::format(
+      "tp {} dp {} pp {} x {} {}, ZeRO-{}, layers{}, recompute {} {}, buckets {} MiB, {} threads", p.tensor,
+      p.data, p.pipeline, p.virtual_stages, parallel::name_of(p.schedule), p.zero_stage,
+      layers.empty() ? " by cost" : layers, int(job.recompute), job.recompute_layers, p.bucket_mib,
+      p.threads_per_rank);
+}
+
+void check_combinations(uint64_t count) {
+  const TemporaryFolder dir;
+  std::map<size_t, ThreadRun> plain;
+  for (const uint64_t seed : test_seeds(count)) {
+    const size_t which = seed % std::size(kBases);
+    const JobSpec base = job_of(kBases[which], dir.path());
+    if (!plain.contains(which))
+      plain[which] =
+          run_on_threads(base, {.dir = dir.path() + "/plain" + std::to_string(which), .max_steps = kSteps});
+    const JobSpec job = Combination(seed).of(base);
+    INFO("TRAINCTL_TEST_SEED=" << seed << ": " << text_of(job));
+    const std::string folder = dir.path() + "/" + std::to_string(seed);
+    const ThreadRun run = run_on_threads(job, {.dir = folder, .max_steps = kSteps});
+    CHECK(run.losses.size() == size_t(kSteps));
+    CHECK(run.losses == plain[which].losses);
+    CHECK(run.grad_norms == plain[which].grad_norms);
+    CHECK(run.val_losses == plain[which].val_losses);
+    CHECK(run.root_hash == plain[which].root_hash);
+    real_file_system().remove_tree(folder);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("same bits with settings chosen by chance", "[bits]") { check_combinations(18); }
+TEST_CASE("same bits with 500 settings chosen by chance", "[.][soak]") { check_combinations(500); }
