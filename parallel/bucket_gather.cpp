@@ -21,21 +21,28 @@ void BucketGather::begin(int group, Bucket bucket, kernels::Event& ended) {
   element_ = size_of(memory_.group(group).dtype);
   tag_ = dp_.take_tag();
   places_.lay_out(memory_.group(group), bucket);
-  copy_chunks(true);
+  copy_in();
   round_ = 0;
   start_round();
   // A transport on the device orders exchanges as they are started, which must be alike on all ranks.
   if (dp_.comm.waits_on_device()) finish();
 }
 
-void BucketGather::copy_chunks(bool own) {
+kernels::Matrix BucketGather::in_buffer(const FlatChunk& c, int64_t at) const {
+  return kernels::matrix(buffer() + size_t(at) * element_, memory_.group(group_).dtype,
+                         c.where.global.rows(), c.where.global.cols());
+}
+
+void BucketGather::copy_in() {
   places_.for_each_chunk([&](const FlatChunk& c, int64_t at) {
-    if ((c.owner == dp_.rank()) != own) return;
-    const Box& box = c.where.global;
-    const kernels::Matrix in_buffer = kernels::matrix(buffer() + size_t(at) * element_,
-                                                      memory_.group(group_).dtype, box.rows(), box.cols());
-    const kernels::Matrix weight = memory_.chunk_weight(c);
-    backend_.copy(moves_, own ? weight : in_buffer, own ? in_buffer : weight);
+    if (c.owner == dp_.rank()) backend_.copy(moves_, memory_.own_weight(group_, c), in_buffer(c, at));
+  });
+}
+
+void BucketGather::copy_out() {
+  places_.for_each_chunk([&](const FlatChunk& c, int64_t at) {
+    if (c.owner != dp_.rank() || memory_.layout.shards_weights())
+      backend_.copy(moves_, in_buffer(c, at), memory_.chunk_weight(c));
   });
 }
 
@@ -52,7 +59,7 @@ void BucketGather::start_round() {
 
 void BucketGather::end_round() {
   if (++round_ < rounds_) return start_round();
-  copy_chunks(false);
+  copy_out();
   moves_.record(*ended_);
   group_ = -1;
 }

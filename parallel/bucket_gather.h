@@ -27,12 +27,14 @@ class BucketGather {
   void finish();
 
  private:
-  /// Copies the chunks in the buffer that this rank owns (or that it does not own) from (or to) the weights.
-  void copy_chunks(bool own);
+  /// Copies this rank's own chunks into the buffer; those that its weights do not have yet out of it.
+  void copy_in();
+  void copy_out();
+  kernels::Matrix in_buffer(const FlatChunk& c, int64_t at) const;
   void start_round();
   void end_round();
   void finish_exchange();
-  char* buffer() const { return reinterpret_cast<char*>(memory_.ring_bucket(slot_)); }
+  char* buffer() const { return memory_.gather_bucket(slot_); }
 
   const ShardedMemory& memory_;
   const int slot_;

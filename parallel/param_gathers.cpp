@@ -55,7 +55,6 @@ bool ParamGathers::may_begin() const {
   return begun_ < std::min(allowed_, free_before + ring_.size());
 }
 
-/// Goes on with the buckets under way, and begins others while the ring has room. Never waits for a peer.
 void ParamGathers::go_on() {
   for (size_t i = ended_; i < begun_; ++i) slot_of(i).poll();
   for (;; ++begun_) {
@@ -66,7 +65,7 @@ void ParamGathers::go_on() {
   }
 }
 
-void ParamGathers::await(int end) {
+void ParamGathers::await_before(int end) {
   for (; awaited_ < gathers_.size() && gathers_[awaited_].bucket.first_use < end; ++awaited_) {
     ENSURE(awaited_ < allowed_, "use {} was not gathered since it changed",
            gathers_[awaited_].bucket.first_use);
@@ -74,6 +73,10 @@ void ParamGathers::await(int end) {
     stream_.wait(*gathers_[awaited_].ended);
   }
   go_on();
+}
+
+void ParamGathers::finish() {
+  if (!all_awaited()) await_before(gathers_.back().bucket.first_use + 1);
 }
 
 }  // namespace trainctl::parallel::sharding

@@ -1,5 +1,5 @@
 // ParamGathers brings changed compute copies from their owners to all dp ranks, in buckets through the ring
-// of buffers that gradients use later in the step, during the next forward pass.
+// of buffers that gradients use later in the step, during the next forward pass (ZeRO-1 and 2).
 #pragma once
 #include <deque>
 #include <memory>
@@ -8,6 +8,7 @@
 #include "parallel/bucket_gather.h"
 #include "parallel/dp_group.h"
 #include "parallel/sharded_memory.h"
+#include "parallel/weight_gathers.h"
 
 namespace trainctl::parallel::sharding {
 
@@ -20,20 +21,21 @@ struct GatherBucket {
 /// The buckets of these groups, in the order in which a forward pass needs them. Pure.
 std::vector<GatherBucket> gather_buckets(const Layout& layout, const std::vector<int>& groups);
 
-class ParamGathers {
+class ParamGathers final : public WeightGathers {
  public:
   /// All must outlive this object.
   ParamGathers(const ShardedMemory& memory, DpGroup& dp, kernels::Backend& backend, kernels::Stream& stream);
 
-  /// The compute copies changed at their owners, by work on the stream.
-  void weights_changed();
-  bool all_awaited() const { return awaited_ == gathers_.size(); }
-  /// See ShardedParams.
-  void gather(int begin, int end);
-  void await(int end);
-  void go_on();
+  void weights_changed() override;
+  bool all_awaited() const override { return awaited_ == gathers_.size(); }
+  void gather(int begin, int end) override;
+  void await(int, int end) override { await_before(end); }
+  void finish() override;
+  void go_on() override;
 
  private:
+  /// Of uses [0, end).
+  void await_before(int end);
   BucketGather& slot_of(size_t gather) { return ring_[gather % ring_.size()]; }
   bool may_begin() const;
 

@@ -17,6 +17,8 @@ ShardedMemory::ShardedMemory(Layout l, kernels::Backend& backend) : layout(std::
   gradients_ = backend.allocate(size_t(layout.plan.gradient_elements * layout.gradient_levels()) * 4);
   for (int g = 0; g < kGroups; ++g) allocate_group(g, backend);
   if (layout.ring.bytes() > 0) ring_ = backend.allocate(layout.ring.bytes());
+  const size_t gather_bytes = layout.plan.gather_ring.bytes();
+  if (gather_bytes > 0) gather_ring_ = backend.allocate(gather_bytes);
   build_state_chunks();
 }
 
@@ -28,18 +30,16 @@ void ShardedMemory::allocate_group(int g, kernels::Backend& backend) {
   };
   for (auto* moment : {&memory.master, &memory.first_moment, &memory.second_moment})
     take(*moment, bytes.moment);
+  take(memory.weights, bytes.weights);
   take(memory.summed, bytes.summed);
   take(tp_scratch_, bytes.partial);
   take(tied_received_, bytes.tied);
 }
 
 Matrix ShardedMemory::weight(int use) const {
-  const std::vector<ParamUse>& uses = layout.uses;
-  const Placement& p = layout.plan.places[size_t(use)];
-  if (shares_weight(uses, uses[size_t(use)]))
-    for (size_t u = 0; u < uses.size(); ++u)
-      if (uses[u].tie == ParamUse::tied_first) return weight(int(u));
-  return kernels::matrix(static_cast<char*>(weights_->data()) + p.weight_offset, uses[size_t(use)].dtype,
+  const auto own = size_t(layout.plan.places[size_t(use)].weight_of);
+  const Placement& p = layout.plan.places[own];
+  return kernels::matrix(static_cast<char*>(weights_->data()) + p.weight_offset, layout.uses[own].dtype,
                          p.rows, p.cols);
 }
 
@@ -54,6 +54,16 @@ Matrix ShardedMemory::chunk_gradient(const FlatChunk& c, int level) const {
   return chunk_in(gradient(c.use, level), c);
 }
 Matrix ShardedMemory::chunk_weight(const FlatChunk& c) const { return chunk_in(weight(c.use), c); }
+
+Matrix ShardedMemory::own_weight(int g, const FlatChunk& c) const {
+  if (!layout.shards_weights()) return chunk_weight(c);
+  // The groups of a tied parameter's uses have the same chunks and owners.
+  const auto owner = size_t(owns_state(layout.plan, g) ? g : tied_embedding);
+  const int64_t at = c.offset - group(int(owner)).owner_begin[size_t(layout.dp_rank)];
+  const DType dtype = group(g).dtype;
+  return kernels::matrix(static_cast<char*>(groups_[owner].weights->data()) + size_t(at) * size_of(dtype),
+                         dtype, c.where.global.rows(), c.where.global.cols());
+}
 
 void ShardedMemory::build_state_chunks() {
   for (const auto& [g, c, saved_here] : layout.owned_chunks()) {
@@ -74,7 +84,7 @@ void ShardedMemory::build_state_chunks() {
     state_chunks_.push_back(s);
     kernels::AdamWBox box{s.master, s.first_moment, s.second_moment, s.gradient, s.gradient_stride};
     box.weight_decay = layout.uses[size_t(c.use)].weight_decay;
-    box.param = chunk_weight(c);
+    box.param = layout.shards_weights() ? own_weight(g, c) : chunk_weight(c);
     boxes_.push_back(box);
   }
 }

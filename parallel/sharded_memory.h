@@ -41,6 +41,9 @@ class ShardedMemory {
   /// A chunk in a gradient of its use, and in its use's compute copy.
   kernels::Matrix chunk_gradient(const FlatChunk& c, int level) const;
   kernels::Matrix chunk_weight(const FlatChunk& c) const;
+  /// The compute copy of an own chunk of group `g` that AdamW writes and that is sent to the others:
+  /// chunk_weight, or with ZeRO-3 memory of its own, since the place of its part is not always that part's.
+  kernels::Matrix own_weight(int g, const FlatChunk& c) const;
   /// Sums of gradients in flat order from element `offset` of the group on, which must be owned (ZeRO-0:
   /// any). Level 0 has the result; ZeRO-2 has others, as for the gradients.
   float* summed(int g, int64_t offset, int level = 0) const {
@@ -52,6 +55,11 @@ class ShardedMemory {
     return static_cast<float*>(ring_->data()) + i * (layout.ring.elements + layout.ring.received);
   }
   float* ring_received(int i) const { return ring_bucket(i) + layout.ring.elements; }
+  /// The buffer of bucket `i` of compute copies under way.
+  char* gather_bucket(int i) const {
+    if (!gather_ring_) return reinterpret_cast<char*>(ring_bucket(i));
+    return static_cast<char*>(gather_ring_->data()) + size_t(i) * layout.plan.gather_ring.bucket_bytes;
+  }
   float* tied_received() const { return static_cast<float*>(tied_received_->data()); }
   void* tp_scratch() const { return tp_scratch_->data(); }
 
@@ -66,8 +74,9 @@ class ShardedMemory {
   struct GroupMemory {
     std::unique_ptr<kernels::Buffer> master, first_moment, second_moment;  // own run (ZeRO-0: all), f32
     std::unique_ptr<kernels::Buffer> summed;  // own gradients in flat order (ZeRO-0: all), f32
+    std::unique_ptr<kernels::Buffer> weights;  // own compute copies in flat order (ZeRO-3)
   };
-  std::unique_ptr<kernels::Buffer> weights_, gradients_, ring_;
+  std::unique_ptr<kernels::Buffer> weights_, gradients_, ring_, gather_ring_;
   std::array<GroupMemory, kGroups> groups_;
   std::unique_ptr<kernels::Buffer> tied_received_, tp_scratch_;
   std::vector<ShardedParams::StateChunk> state_chunks_;

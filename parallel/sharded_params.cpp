@@ -4,6 +4,7 @@
 
 #include "parallel/gradient_reduction.h"
 #include "parallel/param_gathers.h"
+#include "parallel/part_gathers.h"
 #include "parallel/sharded_memory.h"
 #include "parallel/sharding_plan.h"
 #include "runtime/base/error.h"
@@ -13,13 +14,23 @@ namespace trainctl::parallel {
 using kernels::Matrix;
 using namespace sharding;
 
+namespace {
+
+std::unique_ptr<WeightGathers> make_gathers(const ShardedMemory& memory, DpGroup& dp,
+                                            kernels::Backend& backend, kernels::Stream& stream) {
+  if (memory.layout.shards_weights()) return std::make_unique<PartGathers>(memory, dp, backend, stream);
+  return std::make_unique<ParamGathers>(memory, dp, backend, stream);
+}
+
+}  // namespace
+
 struct ShardedParams::Impl {
   kernels::Backend& backend;
   kernels::Stream& stream;
   const ShardedMemory memory;
-  DpGroup dp;
+  DpGroup reducing, gathering;
   GradientReduction reduction;
-  ParamGathers gathers;
+  const std::unique_ptr<WeightGathers> gathers;
   std::unique_ptr<kernels::Buffer> squares;  // host: sum of squares of each state chunk's gradient
   bool summed = false;                       // no step since the gradients were summed
 
@@ -28,9 +39,10 @@ struct ShardedParams::Impl {
       : backend(b),
         stream(s),
         memory(checked(std::move(layout), dp_comm, tp, tied_peer), b),
-        dp(dp_comm),
-        reduction(memory, dp, tp, tied_peer, b, s),
-        gathers(memory, dp, b, s),
+        reducing(dp_comm, DpTags::reductions),
+        gathering(dp_comm, DpTags::gathers),
+        reduction(memory, reducing, tp, tied_peer, b, s),
+        gathers(make_gathers(memory, gathering, b, s)),
         squares(b.allocate_host(memory.state_chunks().size() * sizeof(double))) {}
 
   static Layout checked(Layout layout, const Communicator& dp, const Communicator& tp,
@@ -68,6 +80,7 @@ ShardedParams::ShardedParams(Layout layout, Communicator& dp, Communicator& tp, 
 ShardedParams::~ShardedParams() = default;
 
 int ShardedParams::use_count() const { return int(impl_->memory.layout.uses.size()); }
+bool ShardedParams::shards_weights() const { return impl_->memory.layout.shards_weights(); }
 Matrix ShardedParams::weight(int use) const { return impl_->memory.weight(use); }
 Matrix ShardedParams::gradient(int use, int lane) const {
   return impl_->memory.gradient(use, impl_->memory.level_of_lane(lane));
@@ -85,13 +98,14 @@ void ShardedParams::merge_lane(int begin, int end, int lane) {
 void ShardedParams::claim_gradients(int begin, int end) { impl_->reduction.claim(begin, end); }
 
 void ShardedParams::reduce(int begin, int end) {
-  ENSURE(impl_->gathers.all_awaited(), "gradients are reduced through the ring that parameters still need");
+  ENSURE(shards_weights() || impl_->gathers->all_awaited(),
+         "gradients are reduced through the ring that parameters still need");
   impl_->reduction.reduce(begin, end);
 }
 
 void ShardedParams::go_on() {
-  impl_->gathers.go_on();
-  if (impl_->gathers.all_awaited()) impl_->reduction.go_on();
+  impl_->gathers->go_on();
+  if (shards_weights() || impl_->gathers->all_awaited()) impl_->reduction.go_on();
 }
 
 void ShardedParams::finish_reduction() {
@@ -114,22 +128,22 @@ void ShardedParams::add_gradient_squares(ExactSum& squares) {
 
 void ShardedParams::step(const kernels::AdamWStep& step) {
   ENSURE(std::exchange(impl_->summed, false), "the gradients were not summed");
-  ENSURE(impl_->gathers.all_awaited(), "parameters of the step before are on their way");
+  ENSURE(impl_->gathers->all_awaited(), "parameters of the step before are on their way");
   impl_->backend.adamw(impl_->stream, impl_->memory.adamw_boxes(), step);
-  impl_->gathers.weights_changed();
+  impl_->gathers->weights_changed();
 }
 
-void ShardedParams::gather(int begin, int end) { impl_->gathers.gather(begin, end); }
-
-void ShardedParams::await(int end) { impl_->gathers.await(end); }
+void ShardedParams::gather(int begin, int end) { impl_->gathers->gather(begin, end); }
+void ShardedParams::await(int begin, int end) { impl_->gathers->await(begin, end); }
+void ShardedParams::finish_gathers() { impl_->gathers->finish(); }
 
 void ShardedParams::publish() {
-  await(use_count());
+  finish_gathers();
   for (const kernels::AdamWBox& box : impl_->memory.adamw_boxes())
     impl_->backend.copy(impl_->stream,
                         kernels::matrix(box.master, DType::f32, box.param.rows, box.param.cols), box.param);
-  impl_->gathers.weights_changed();
-  gather(0, use_count());
+  impl_->gathers->weights_changed();
+  if (!shards_weights()) gather(0, use_count());
 }
 
 const std::vector<ShardedParams::StateChunk>& ShardedParams::state_chunks() const {

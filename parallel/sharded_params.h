@@ -23,6 +23,9 @@
 // gradient; the owners add these sums as the upper levels of the same tree. So gradients are held by one part
 // at a time, where a lane is one micro-batch (shares_gradients), and the lanes' levels by the owners.
 //
+// ZeRO-3: as ZeRO-2, and the compute copies, too, are kept by their owners alone. Before a part is computed,
+// forward or backward, its copies are gathered into one of two places, in which parts take turns.
+//
 // Flat order, of the sums and the optimizer state: the chunks of a group are sorted by owner, each owner's
 // last layer first (the order in which gradients become ready), each chunk contiguous. Neighbouring chunks
 // have different owners, so that most buckets are exchanged by all ranks at once.
@@ -54,8 +57,8 @@ struct ParamUse {
 };
 
 struct ShardingOptions {
-  int zero_stage = 1;             ///< 2 needs a dp that divides lanes
-  bool shares_gradients = false;  ///< ZeRO-2: two parts at a time have memory for gradients
+  int zero_stage = 1;             ///< 2 and 3 need a dp that divides lanes
+  bool shares_gradients = false;  ///< from ZeRO-2 on: two parts at a time have memory for gradients
   int lanes = 0;                  ///< of all ranks, a power of two, at least dp (parallel/lanes.h); 0: dp
   int64_t bucket_elements = 1 << 20;   ///< of a bucket; a larger chunk makes a larger one
   int tp = 1, tp_rank = 0;
@@ -92,21 +95,24 @@ class ShardedParams {
                             const ShardingOptions& options, int dp, int dp_rank, bool has_tied_peer);
 
   int use_count() const;
-  /// The compute copy [local rows, cols]. A tied second use on the same rank has that of the first use.
+  /// Whether parts take turns in the memory for compute copies (ZeRO-3).
+  bool shards_weights() const;
+  /// The compute copy [local rows, cols]. A tied second use on the same rank has that of the first use, but
+  /// with ZeRO-3.
   kernels::Matrix weight(int use) const;
   /// The f32 gradient into which micro-batches of this rank's lane `lane` accumulate.
   kernels::Matrix gradient(int use, int lane) const;
   /// Sets this gradient to zero.
   void zero_gradient(int use, int lane);
 
-  /// ZeRO-2: call it before a lane's first gradients of uses [begin, end), which are whole parts, are
+  /// From ZeRO-2 on: call it before a lane's first gradients of uses [begin, end), which are whole parts, are
   /// written. Waits until those that are in this memory are on their way.
   void claim_gradients(int begin, int end);
   /// Call it when lane `lane` (0, 1, .. of this rank's, in order) has its whole gradient of uses [begin,
   /// end). Adds the gradient to those of the earlier lanes with which it forms a subtree of the lanes' tree.
   void merge_lane(int begin, int end, int lane);
   /// Call it when all lanes of uses [begin, end) are merged: once per step for every use, last uses first,
-  /// and when all uses are awaited. With ZeRO-2: when a lane has its whole gradient of a part's uses; once
+  /// and when all uses are awaited. From ZeRO-2 on: when a lane has its whole gradient of a part's uses; once
   /// per lane, the lanes in order. Begins the dp reduction of every full bucket for which the ring has room;
   /// does not wait for peers.
   void reduce(int begin, int end);
@@ -122,14 +128,18 @@ class ShardedParams {
   /// AdamW on the chunks whose state is on this rank. Call it after finish_reduction.
   void step(const kernels::AdamWStep& step);
   /// Starts to send the compute copies of uses [begin, end) to all ranks, in buckets, as far as the ring has
-  /// room; await() goes on with them. Call it once for every use after a step, first uses first.
+  /// room; await() goes on with them. Call it once for every use after a step, first uses first. With ZeRO-3:
+  /// before each time that a part is computed, for the uses of that part, when all work that reads the part
+  /// before in its place is enqueued.
   void gather(int begin, int end);
-  /// Computes the compute copies from the master weights and starts to send them to all ranks. Call it after
-  /// initialisation or load.
+  /// Computes the compute copies from the master weights and, but with ZeRO-3, starts to send them to all
+  /// ranks. Call it after initialisation or load.
   void publish();
-  /// Work enqueued on the stream from now on sees the new compute copies of uses [0, end). Call it before a
-  /// use is read.
-  void await(int end);
+  /// Work enqueued on the stream from now on sees the new compute copies of uses [begin, end), and those of
+  /// all before them; with ZeRO-3 those of the part that has these uses, alone. Call it before a use is read.
+  void await(int begin, int end);
+  /// Waits in that way for all gathers that have been started.
+  void finish_gathers();
 
   /// A chunk whose optimizer state is on this rank. Each pointer is [box.count()] f32 on the device.
   struct StateChunk {

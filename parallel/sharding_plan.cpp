@@ -64,36 +64,71 @@ const char* name_of(Group group) {
   return kNames[group];
 }
 
-bool shares_weight(const std::vector<ParamUse>& uses, const ParamUse& use) {
-  return use.tie == ParamUse::tied_second &&
-         std::any_of(uses.begin(), uses.end(), [](const ParamUse& u) { return u.tie == ParamUse::tied_first; });
-}
-
 bool reduces_lanes(const ShardingOptions& options, int dp) { return options.zero_stage >= 2 && dp > 1; }
+bool shards_weights(const ShardingOptions& options, int dp) { return options.zero_stage >= 3 && dp > 1; }
 
 namespace {
 
-/// Where gradients lie: one after another, or, where parts take turns, in one of two places.
-class GradientArena {
+/// Where weights or gradients lie: one after another, or, where parts take turns, in one of two places, that
+/// of the even parts and that of the odd ones.
+class PartArena {
  public:
-  explicit GradientArena(bool shared) : shared_(shared) {}
-  /// Returns the use's offset from begin_of its part. Uses come in order.
-  int64_t add(const ParamUse& use, int64_t elements) {
-    if (shared_ && use.part != part_) used_ = 0;
+  explicit PartArena(bool in_turn) : in_turn_(in_turn) {}
+  /// Returns the use's offset from begin_of its part, in bytes. Uses come in order.
+  size_t add(const ParamUse& use, size_t bytes) {
+    if (in_turn_ && use.part != part_) used_ = 0;
     part_ = use.part;
-    if (!use.joined) used_ = int64_t(align_up(size_t(used_) * 4) / 4);
-    const int64_t offset = std::exchange(used_, used_ + elements);
-    most_ = std::max(most_, int64_t(align_up(size_t(used_) * 4) / 4));
+    if (!use.joined) used_ = align_up(used_);
+    const size_t offset = std::exchange(used_, used_ + bytes);
+    most_[part_ % 2] = std::max(most_[part_ % 2], align_up(used_));
     return offset;
   }
-  int64_t begin_of(int part) const { return shared_ ? part % 2 * most_ : 0; }
-  int64_t size() const { return shared_ ? 2 * most_ : used_; }
+  size_t begin_of(int part) const { return in_turn_ && part % 2 == 1 ? most_[0] : 0; }
+  size_t size() const { return in_turn_ ? most_[0] + most_[1] : used_; }
 
  private:
-  const bool shared_;
+  const bool in_turn_;
   int part_ = 0;
-  int64_t used_ = 0, most_ = 0;
+  size_t used_ = 0, most_[2] = {};
 };
+
+/// The places of all uses.
+void place_uses(const std::vector<ParamUse>& uses, const ShardingOptions& options, int dp, Plan& plan) {
+  const bool sharded = shards_weights(options, dp);
+  PartArena weights(sharded), gradients(options.shares_gradients);
+  int embedding = -1;
+  for (int u = 0; u < int(uses.size()); ++u) {
+    const ParamUse& use = uses[size_t(u)];
+    const LocalShard shard = local_shard(use.layout, options.tp, options.tp_rank);
+    Placement p{shard.rows, shard.cols, u};
+    const size_t elements = size_t(p.rows * p.cols);
+    if (use.tie == ParamUse::tied_first) embedding = u;
+    if (use.tie == ParamUse::tied_second && embedding >= 0 && !sharded) p.weight_of = embedding;
+    p.weight_offset = weights.add(use, p.weight_of == u ? elements * size_of(use.dtype) : 0);
+    p.gradient_offset = int64_t(gradients.add(use, elements * 4) / 4);
+    plan.places.push_back(p);
+  }
+  for (size_t u = 0; u < uses.size(); ++u) {
+    plan.places[u].weight_offset += weights.begin_of(uses[u].part);
+    plan.places[u].gradient_offset += int64_t(gradients.begin_of(uses[u].part) / 4);
+  }
+  plan.weight_bytes = weights.size();
+  plan.gradient_elements = int64_t(gradients.size() / 4);
+}
+
+GatherRing gather_ring(const Plan& plan, const ShardingOptions& options, int dp) {
+  GatherRing ring;
+  if (!shards_weights(options, dp)) return ring;
+  ring.buckets = plan.largest.buckets;
+  for (const GroupPlan& group : plan.groups)
+    for (const Bucket& bucket : buckets_of(group, options.bucket_elements)) {
+      size_t bytes = 0;
+      for (size_t i = bucket.begin; i < bucket.end; ++i)
+        bytes += size_t(group.chunks[i].where.global.count()) * size_of(group.dtype);
+      ring.bucket_bytes = std::max(ring.bucket_bytes, align_up(bytes));
+    }
+  return ring;
+}
 
 /// 0, 1, .. of the lanes that a rank computes one after another, or of the run's lanes.
 LaneRun lanes_here(const Plan& plan, const ShardingOptions& options, int dp, int rank) {
@@ -107,24 +142,11 @@ Plan make_plan(const std::vector<ParamUse>& uses, const std::vector<std::vector<
                const ShardingOptions& options, int dp) {
   Plan plan;
   plan.lanes = options.lanes > 0 ? options.lanes : dp;
-  ENSURE(!reduces_lanes(options, dp) || plan.lanes % dp == 0, "ZeRO-2 with {} lanes on {} ranks", plan.lanes,
-         dp);
+  ENSURE(!reduces_lanes(options, dp) || plan.lanes % dp == 0, "ZeRO-{} with {} lanes on {} ranks",
+         options.zero_stage, plan.lanes, dp);
   plan.subtrees = 0;
   for (int r = 0; r < dp; ++r) plan.subtrees += subtree_count(lanes_of_rank(plan.lanes, dp, r));
-  GradientArena gradients(options.shares_gradients);
-  for (const ParamUse& use : uses) {
-    const LocalShard shard = local_shard(use.layout, options.tp, options.tp_rank);
-    Placement p{shard.rows, shard.cols};
-    if (!use.joined) {
-      plan.weight_bytes = align_up(plan.weight_bytes);
-    }
-    p.weight_offset = plan.weight_bytes;
-    p.gradient_offset = gradients.add(use, p.rows * p.cols);
-    if (!shares_weight(uses, use)) plan.weight_bytes += size_t(p.rows * p.cols) * size_of(use.dtype);
-    plan.places.push_back(p);
-  }
-  for (size_t u = 0; u < uses.size(); ++u) plan.places[u].gradient_offset += gradients.begin_of(uses[u].part);
-  plan.gradient_elements = gradients.size();
+  place_uses(uses, options, dp, plan);
   for (int u = int(uses.size()) - 1; u >= 0; --u) {
     const ParamUse& use = uses[size_t(u)];
     GroupPlan& group = plan.groups[group_of_use(use)];
@@ -147,6 +169,7 @@ Plan make_plan(const std::vector<ParamUse>& uses, const std::vector<std::vector<
     }
   }
   plan.largest = largest_bucket(plan, options, dp);
+  plan.gather_ring = gather_ring(plan, options, dp);
   return plan;
 }
 
@@ -163,6 +186,7 @@ GroupBytes group_bytes(const Plan& plan, int g, const ShardingOptions& options, 
   const bool whole = options.zero_stage == 0;
   const size_t size = size_t(group.size()), own = size_t(share.own);
   if (owns_state(plan, g)) bytes.moment = 4 * (whole ? size : own);
+  if (owns_state(plan, g) && shards_weights(options, share.dp)) bytes.weights = own * size_of(group.dtype);
   if (packs_gradients(g, share.dp)) bytes.summed = 4 * (whole ? size : own) * size_t(share.levels);
   if (g == replicated_partial && options.tp > 1)
     bytes.partial = all_reduce_scratch_bytes(options.tp, DType::f32, whole ? group.size() : share.largest);
@@ -171,8 +195,9 @@ GroupBytes group_bytes(const Plan& plan, int g, const ShardingOptions& options, 
 }
 
 bool gathers_params(const Layout& layout, int g) {
-  return layout.dp > 1 && layout.options.zero_stage > 0 && owns_state(layout.plan, g) &&
-         !layout.plan.groups[size_t(g)].chunks.empty();
+  if (layout.dp == 1 || layout.options.zero_stage == 0) return false;
+  const bool has_copies = layout.shards_weights() || owns_state(layout.plan, g);
+  return has_copies && !layout.plan.groups[size_t(g)].chunks.empty();
 }
 
 bool owns_state(const Plan& plan, int g) {
@@ -222,7 +247,7 @@ struct Common {
 ShardingBytes bytes_of(const Common& c, const Share& share) {
   const Plan& plan = c.plan;
   ShardingBytes bytes{plan.weight_bytes, size_t(plan.gradient_elements * share.gradient_levels) * 4, 0,
-                      share.ring.bytes()};
+                      share.ring.bytes() + plan.gather_ring.bytes()};
   for (int g = 0; g < kGroups; ++g) {
     const GroupShare of_group{.dp = c.dp,
                               .own = share.elements[size_t(g)],
@@ -230,6 +255,7 @@ ShardingBytes bytes_of(const Common& c, const Share& share) {
                               .has_tied_peer = c.has_tied_peer,
                               .levels = share.own_levels};
     const GroupBytes group = group_bytes(plan, g, c.options, of_group);
+    bytes.weights += group.weights;
     bytes.optimizer += 3 * group.moment;
     bytes.communication += group.summed + group.partial + group.tied;
     if (owns_state(plan, g))

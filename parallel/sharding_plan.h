@@ -20,6 +20,7 @@ const char* name_of(Group group);   ///< "cut matrices"
 /// The place of a use in the weight and gradient arenas.
 struct Placement {
   int64_t rows = 0, cols = 0;
+  int weight_of = 0;           // the use whose compute copy it reads: another where a tied one is here, too
   size_t weight_offset = 0;    // bytes
   int64_t gradient_offset = 0; // elements
 };
@@ -32,7 +33,7 @@ struct FlatChunk {
   LocalChunk where;
   int64_t offset = 0;  // elements from the start of the group, in flat order
   int owner = 0;       // dp rank
-  int part = 0;        // ZeRO-2: of its use, since a part's chunks are reduced together; else 0
+  int part = 0;        // from ZeRO-2 on: of its use, since a part's chunks go together; else 0
 };
 
 struct GroupPlan {
@@ -68,22 +69,30 @@ struct BucketRing {
   auto operator<=>(const BucketRing&) const = default;
 };
 
+/// ZeRO-3: the buffers through which compute copies are gathered while gradients go through BucketRing.
+struct GatherRing {
+  int buckets = 0;
+  size_t bucket_bytes = 0;   ///< of the largest bucket
+  size_t bytes() const { return size_t(buckets) * bucket_bytes; }
+};
+
 /// The layout of all ranks of a dp group.
 struct Plan {
   std::vector<Placement> places;
   std::array<GroupPlan, kGroups> groups;
-  size_t weight_bytes = 0;
+  size_t weight_bytes = 0;         ///< of two parts where they take turns
   int64_t gradient_elements = 0;   ///< of one level; of two parts where they take turns
   int lanes = 1;       ///< of all ranks
   int subtrees = 1;    ///< of all ranks: what their runs of lanes consist of
   LargestBucket largest;
+  GatherRing gather_ring;
 };
 
 /// Whether each lane is reduced as soon as it is complete.
 bool reduces_lanes(const ShardingOptions& options, int dp);
 
-/// Whether a use has no compute copy of its own: a tied head on the rank that holds the embedding.
-bool shares_weight(const std::vector<ParamUse>& uses, const ParamUse& use);
+/// Whether compute copies are kept by their owners alone, and gathered for each use (ZeRO-3).
+bool shards_weights(const ShardingOptions& options, int dp);
 
 Plan make_plan(const std::vector<ParamUse>& uses, const std::vector<std::vector<Box>>& grids, const ShardingOptions& options, int dp);
 
@@ -96,9 +105,10 @@ struct GroupShare {
 };
 /// The memory of a group on one rank, in bytes; 0: none.
 struct GroupBytes {
+  size_t weights = 0;    ///< own compute copies, apart from the places of parts (ZeRO-3)
   size_t moment = 0;     ///< each of master weights, first and second moment
   size_t summed =
-      0;  ///< own gradients, summed over dp, in flat order (ZeRO-0: everyone's; ZeRO-2: all levels)
+      0;  ///< own gradients, summed over dp, in flat order (ZeRO-0: everyone's; ZeRO-2, 3: all levels)
   size_t partial = 0;    ///< to add over tp
   size_t tied = 0;       ///< the other use's gradients
 };
@@ -122,7 +132,8 @@ struct Layout {
   LaneRun
       lanes;  ///< of this rank: of the run's, or 0, 1, .. of those that it computes at such times (ZeRO-2)
   BucketRing ring;
-  /// Lanes are reduced one by one (ZeRO-2), not all at once.
+  bool shards_weights() const { return sharding::shards_weights(options, dp); }
+  /// Lanes are reduced one by one (from ZeRO-2 on), not all at once.
   bool reduces_lanes() const { return sharding::reduces_lanes(options, dp); }
   int reductions() const { return reduces_lanes() ? lanes.count() : 1; }   ///< of a step
   /// Gradients of the whole model, and own sums: as many as exist at one time while lanes are added.
@@ -157,7 +168,7 @@ bool adds_in_transport(int group, const ShardingOptions& options, int dp);
 /// The sums of a group's gradients have memory of their own unless they can be used in the gradients' place.
 bool packs_gradients(int group, int dp);
 
-/// Whether the group's compute copies must be brought from their owners after a step.
+/// Whether the group's compute copies must be brought from their owners.
 bool gathers_params(const Layout& layout, int group);
 
 /// Whether a group's optimizer state is here: a tied head's is with the embedding when both are here.

@@ -3,6 +3,7 @@
 #include <deque>
 
 #include "parallel/step_program.h"
+#include "parallel/weight_turns.h"
 #include "runtime/base/error.h"
 
 namespace trainctl::parallel {
@@ -34,7 +35,7 @@ class StepChecker {
     for (size_t c = 0; c < shape.virtual_stages.size(); ++c) {
       pairs_.emplace_back(micro_batches);
       parts_.emplace_back(size_t(shape.virtual_stages[c].count));
-      for (Part& part : parts_.back()) part.gather_begun = true;
+      for (Part& part : parts_.back()) part.gather_begun = !shape.shares_weights;
       slot_holder_.emplace_back(size_t(slots.slots[c]), kFree);
       input_holder_.emplace_back(size_t(slots.slots[c]) + 1, kFree);
       sent_activation_.emplace_back(size_t(slots.slots[c]), kFree);
@@ -63,7 +64,7 @@ class StepChecker {
       return Problem(fmt::format("a step has {} micro-batches", shape_.pipeline.micro_batches));
     if (a.part < kAllParts || a.part >= parts(a))
       return Problem(fmt::format("the virtual stage has {} parts", parts(a)));
-    if (stepped_ && a.act != Act::gather) return Problem("it comes after step");
+    if (stepped_ && (a.act != Act::gather || shape_.shares_weights)) return Problem("it comes after step");
     switch (a.act) {
       case Act::post_activation: return post(a, false);
       case Act::wait_activation: return wait(a, false);
@@ -78,6 +79,7 @@ class StepChecker {
       case Act::release_activation: return release(a, sent_activation_);
       case Act::release_gradient: return release(a, sent_gradient_);
       case Act::wait_weights: return wait_weights(a);
+      case Act::release_weights: return release_weights(a);
       case Act::claim_gradients: return claim(a);
       case Act::reduce: return reduce(a);
       case Act::sum: return sum();
@@ -233,7 +235,23 @@ class StepChecker {
   Problem wait_weights(const Action& a) {
     if (a.part == kAllParts) return Problem("it names no part");
     if (part(a).weights_here) return Problem("it was done before");
+    if (!part(a).gather_begun) return Problem("its weights are not gathered");
+    if (shape_.shares_weights) {
+      const Action first = gathering_.front();
+      if (first.virtual_stage != a.virtual_stage || first.part != a.part)
+        return Problem(fmt::format("virtual stage {} part {} was gathered before it", first.virtual_stage,
+                                   first.part));
+      gathering_.pop_front();
+    }
     part(a).weights_here = true;
+    return Problem::none();
+  }
+  Problem release_weights(const Action& a) {
+    if (!shape_.shares_weights) return Problem("its weights have memory of their own");
+    if (a.part == kAllParts) return Problem("it names no part");
+    if (!part(a).weights_here) return Problem("its weights are not here");
+    part(a).weights_here = part(a).gather_begun = false;
+    place_taken_[part_number(shape_, a.virtual_stage, a.part) % 2] = false;
     return Problem::none();
   }
   Problem reduce(const Action& a) {
@@ -242,7 +260,8 @@ class StepChecker {
     const int together = reduced_together(shape_), held = part(a).gradients - part(a).reduced;
     if (held != together || part(a).gradients != a.micro_batch + 1)
       return Problem(fmt::format("it holds the gradients of {} of {} micro-batches", held, together));
-    if (Problem problem = all_weights_here(); shape_.gathers && problem.exists()) return problem;
+    if (shape_.gathers && !shape_.shares_weights)
+      if (Problem problem = all_weights_here(); problem.exists()) return problem;
     part(a).reduced = part(a).gradients;
     part(a).claimed = false;
     return Problem::none();
@@ -287,6 +306,8 @@ class StepChecker {
   }
   Problem step() {
     if (!summed_) return Problem("the gradients are not summed yet");
+    if (shape_.shares_weights && (place_taken_[0] || place_taken_[1]))
+      return Problem("the weights of a part are not released yet");
     stepped_ = true;
     for (auto& virtual_stage : parts_)
       for (Part& part : virtual_stage) part.gather_begun = false;
@@ -295,8 +316,14 @@ class StepChecker {
   Problem gather(const Action& a) {
     if (!shape_.gathers) return Problem("the weights are everywhere already");
     if (a.part == kAllParts) return Problem("it names no part");
-    if (!stepped_) return Problem("the weights have not changed yet");
+    if (!stepped_ && !shape_.shares_weights) return Problem("the weights have not changed yet");
     if (part(a).gather_begun) return Problem("it was done before");
+    if (shape_.shares_weights) {
+      bool& taken = place_taken_[part_number(shape_, a.virtual_stage, a.part) % 2];
+      if (taken) return Problem("its place holds the weights of another part");
+      taken = true;
+      gathering_.push_back(a);
+    }
     part(a).gather_begun = true;
     return Problem::none();
   }
@@ -316,7 +343,7 @@ class StepChecker {
             return Problem(
                 fmt::format("what virtual stage {} sent for micro-batch {} was not released", c, m));
       for (size_t p = 0; p < parts_[c].size(); ++p)
-        if (shape_.gathers && !parts_[c][p].gather_begun)
+        if (shape_.gathers && !shape_.shares_weights && !parts_[c][p].gather_begun)
           return Problem(fmt::format("virtual stage {} part {} is not gathered", c, p));
     }
     return Problem::none();
@@ -330,6 +357,8 @@ class StepChecker {
       input_holder_;   // [virtual_stage][slot], [virtual_stage][input]: the micro-batch whose memory it is
   Holders sent_activation_, sent_gradient_;
   std::deque<Action> posted_[2];   // activations, gradients
+  std::deque<Action> gathering_;   // with shares_weights: not waited for yet
+  bool place_taken_[2] = {};       // with shares_weights: of even and of odd parts
   Pass pass_;
   bool summed_ = false, stepped_ = false;
 };

@@ -1,5 +1,6 @@
 #include "parallel/step_program.h"
 
+#include "parallel/weight_turns.h"
 #include "runtime/base/error.h"
 
 namespace trainctl::parallel {
@@ -8,7 +9,11 @@ namespace {
 class StepWriter {
  public:
   StepWriter(const StepShape& shape, const Program& schedule, const SlotPlan& slots)
-      : shape_(shape), schedule_(schedule), slots_(slots), posts_(plan_posts(schedule, slots)) {
+      : shape_(shape),
+        schedule_(schedule),
+        slots_(slots),
+        posts_(plan_posts(schedule, slots)),
+        turns_(shape, schedule) {
     for (const int n : slots.slots) {
       sent_activation_.emplace_back(size_t(n), -1);
       sent_gradient_.emplace_back(size_t(n), -1);
@@ -70,10 +75,12 @@ class StepWriter {
       case Op::receive_gradient: add(Act::wait_gradient, i); break;
       case Op::backward_input:
         release(Act::release_gradient, i.virtual_stage, sent(sent_gradient_, i));
-        if (shape_.splits_backward)
-          add(Act::backward_input, i);
-        else
+        if (!shape_.splits_backward)
           backward(Act::backward, i);
+        else if (shape_.shares_weights)
+          for (int part = last_backward_part(i); part >= 0; --part) compute(Act::backward_input, i, part);
+        else
+          add(Act::backward_input, i);
         break;
       case Op::backward_weight: backward(Act::backward_weight, i); break;
       case Op::send_gradient:
@@ -85,15 +92,25 @@ class StepWriter {
     }
   }
 
+  /// A part of a pass, behind what brings its weights where they come for each use.
+  void compute(Act act, const Instruction& i, int part) {
+    if (shape_.shares_weights) turns_.before_next(program_);
+    add(act, i, part);
+  }
+  int last_backward_part(const Instruction& i) const {
+    return parts(i.virtual_stage) - (head(i.virtual_stage) ? 2 : 1);
+  }
+
   void forward(const Instruction& i) {
     release(Act::release_activation, i.virtual_stage, sent(sent_activation_, i));
     const bool gradient = is_last(i) && head(i.virtual_stage);
-    if (i.micro_batch == 0 || gradient || (claims(i) && head(i.virtual_stage))) {
+    const bool claim = claims(i) && head(i.virtual_stage);
+    if (i.micro_batch == 0 || gradient || claim || shape_.shares_weights) {
       for (int part = 0; part < parts(i.virtual_stage); ++part) {
-        if (i.micro_batch == 0) program_.push_back({Act::wait_weights, i.virtual_stage, 0, part});
-        if (claims(i) && head(i.virtual_stage) && part == parts(i.virtual_stage) - 1)
-          add(Act::claim_gradients, i, part);
-        add(Act::forward, i, part);
+        if (i.micro_batch == 0 && !shape_.shares_weights)
+          program_.push_back({Act::wait_weights, i.virtual_stage, 0, part});
+        if (claim && part == parts(i.virtual_stage) - 1) add(Act::claim_gradients, i, part);
+        compute(Act::forward, i, part);
       }
     } else {
       add(Act::forward, i);
@@ -103,24 +120,24 @@ class StepWriter {
 
   /// The half that computes the gradients.
   void backward(Act act, const Instruction& i) {
-    if (!is_last(i)) {
-      if (claims(i)) add(Act::claim_gradients, i);
-      return add(act, i);
-    }
-    for (int part = parts(i.virtual_stage) - (head(i.virtual_stage) ? 2 : 1); part >= 0; --part) {
-      if (claims(i)) add(Act::claim_gradients, i, part);
-      add(act, i, part);
-      add(Act::reduce, i, part);
+    const bool last = is_last(i);
+    if (!last && claims(i)) add(Act::claim_gradients, i);
+    if (!last && !shape_.shares_weights) return add(act, i);
+    for (int part = last_backward_part(i); part >= 0; --part) {
+      if (last && claims(i)) add(Act::claim_gradients, i, part);
+      compute(act, i, part);
+      if (last) add(Act::reduce, i, part);
     }
   }
 
   void step() {
     release_all(Act::release_activation, sent_activation_);
     release_all(Act::release_gradient, sent_gradient_);
+    turns_.end(program_);
     program_.push_back({Act::sum});
     program_.push_back({Act::step});
-    for (int virtual_stage = 0; shape_.gathers && virtual_stage < int(shape_.virtual_stages.size());
-         ++virtual_stage)
+    if (!shape_.gathers || shape_.shares_weights) return;
+    for (int virtual_stage = 0; virtual_stage < int(shape_.virtual_stages.size()); ++virtual_stage)
       for (int part = 0; part < parts(virtual_stage); ++part)
         program_.push_back({Act::gather, virtual_stage, 0, part});
   }
@@ -129,6 +146,7 @@ class StepWriter {
   const Program& schedule_;
   const SlotPlan& slots_;
   const std::vector<std::vector<size_t>> posts_;
+  WeightTurns turns_;
   std::vector<std::vector<int>> sent_activation_,
       sent_gradient_;   // [virtual_stage][slot]: micro-batch, -1: none
   StepProgram program_;
@@ -150,6 +168,7 @@ const char* name_of(Act act) {
                                                 "send_gradient",
                                                 "release_gradient",
                                                 "wait_weights",
+                                                "release_weights",
                                                 "claim_gradients",
                                                 "reduce",
                                                 "sum",

@@ -6,7 +6,7 @@
 // A virtual stage is computed in parts, in forward order: the embedding, each layer, the final norm, the
 // head. One action computes all parts of a micro-batch, except where weights arrive or gradients leave
 // between two parts: in the first micro-batch of a step, and in the last one of those whose gradients are
-// reduced together.
+// reduced together; always, where the weights of a part arrive before each use (ZeRO-3).
 #pragma once
 #include <string>
 #include <vector>
@@ -30,13 +30,15 @@ enum class Act : uint8_t {
   send_gradient,     ///< begin to send the gradient of the input of (virtual_stage, micro_batch)
   release_gradient,  ///< wait until that gradient is sent; its slot may then be reused
   wait_weights,      ///< wait for the new weights of (virtual_stage, part) and pack them for products
+  release_weights,   ///< the weights of (virtual_stage, part) are not used until they are gathered again; all
+                     ///< that reads them is enqueued
   claim_gradients,  ///< wait until the memory for the gradients of (virtual_stage, part) is free for those of
                     ///< micro_batch; of all parts: but the head
   reduce,  ///< the gradients of (virtual_stage, part), with those of micro_batch, are complete: begin to
            ///< add them over the ranks
   sum,     ///< wait until the owners have the sums of all gradients
   step,    ///< the optimizer
-  gather   ///< begin to send the new weights of (virtual_stage, part) to all ranks
+  gather   ///< begin to send the weights of (virtual_stage, part) to all ranks
 };
 constexpr int kActs = int(Act::gather) + 1;
 const char* name_of(Act);   ///< "wait_activation"
@@ -66,13 +68,15 @@ struct StepShape {
   std::vector<VirtualStageParts> virtual_stages;
   bool splits_backward = false;   ///< the halves of the backward are separate actions; otherwise the schedule
                                   ///< has them next to each other
-  /// The gradients of a part are reduced whenever so many micro-batches have been added to them (ZeRO-2:
-  /// those of a lane), and their memory claimed before the first of these; 0: once, when those of all are in
-  /// them.
+  /// The gradients of a part are reduced whenever so many micro-batches have been added to them (from ZeRO-2
+  /// on: those of a lane), and their memory claimed before the first of these; 0: once, when those of all are
+  /// in them.
   int reduced_together = 0;
   bool shares_gradients = false;  ///< parts take turns in the memory for gradients
   bool gathers = false;           ///< owners send new weights to all ranks (ZeRO), through the memory that
                                   ///< gradients use later; otherwise the optimizer writes them in place
+  bool shares_weights = false;  ///< parts take turns in the memory for weights, and are gathered before each
+                                ///< use through other memory (ZeRO-3), not after the step
 };
 
 /// Of a step's micro-batches.
@@ -81,7 +85,7 @@ inline int reduced_together(const StepShape& shape) {
 }
 
 /// The program for a schedule. When it begins, the gathers of all parts are pending (or the weights have
-/// changed in place); the same holds when it ends.
+/// changed in place, or with shares_weights no part is here); the same holds when it ends.
 StepProgram make_step_program(const StepShape&, const Program& schedule, const SlotPlan& slots);
 
 /// The pipeline program that a step program follows, for check_programs, which proves it complete and free of
@@ -90,8 +94,8 @@ Program schedule_of(const StepShape&, const StepProgram&);
 
 /// What is wrong with one stage's program, as one sentence, or nothing. Proves that memory is read once it is
 /// filled and filled once it is free, that receives are posted and waited for in one order, that each part's
-/// weights are waited for before they are used, its gradients reduced once they are complete and before
-/// others are added to them, and that nothing but gathers is under way at the end.
+/// weights are waited for before they are used and stay until then, its gradients reduced once they are
+/// complete and before others are added to them, and that nothing but gathers is under way at the end.
 Problem step_problem(const StepShape&, const SlotPlan& slots, const StepProgram&);
 
 }  // namespace trainctl::parallel

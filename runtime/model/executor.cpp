@@ -146,6 +146,7 @@ void Executor::execute(const Action& a, const std::vector<MicroBatch>& micro_bat
     case Act::backward_input:
     case Act::backward_weight: return compute(a, micro_batches, losses);
     case Act::wait_weights: return model_.take_weights(a.virtual_stage, a.part);
+    case Act::release_weights: return model_.release_weights(a.virtual_stage, a.part);
     case Act::claim_gradients: return claim_gradients(a);
     case Act::reduce:
       return params_.reduce(model_.part(a.virtual_stage, a.part).begin,
@@ -156,8 +157,7 @@ void Executor::execute(const Action& a, const std::vector<MicroBatch>& micro_bat
       if (weights_changed_) model_.weights_changed();
       return;
     case Act::gather:
-      if (weights_changed_)
-        params_.gather(model_.part(a.virtual_stage, a.part).begin, model_.part(a.virtual_stage, a.part).end);
+      if (weights_changed_ || program_.shape.shares_weights) gather(a.virtual_stage, a.part);
       return;
   }
 }
@@ -166,7 +166,8 @@ void Executor::run(const std::vector<MicroBatch>& micro_batches, double* losses,
   Clock& clock = real_clock();
   for (const Action& a : program_.actions) {
     const bool short_one = a.act == Act::post_activation || a.act == Act::post_gradient ||
-                           a.act == Act::reduce || a.act == Act::gather;
+                           a.act == Act::reduce || a.act == Act::release_weights ||
+                           a.act == Act::gather;
     if (!short_one) hooks_.doing(a);
     const bool forward = a.act == Act::forward || a.act == Act::wait_weights;
     const bool backward = a.act == Act::backward || a.act == Act::backward_input ||
@@ -176,6 +177,23 @@ void Executor::run(const std::vector<MicroBatch>& micro_batches, double* losses,
     params_.go_on();
     if (forward || backward)
       (forward ? times.forward_s : times.backward_s) += clock.monotonic_s() - hooks_.waited() - begin;
+  }
+}
+
+void Executor::gather(int virtual_stage, int part) {
+  params_.gather(model_.part(virtual_stage, part).begin, model_.part(virtual_stage, part).end);
+}
+
+/// The weights of the next part are on their way while one is computed, as in a step.
+void Executor::evaluate_parts(int virtual_stage, const MicroBatch& mb, double* loss) {
+  const int parts = model_.parts(virtual_stage);
+  const bool gathers = program_.shape.shares_weights;
+  if (gathers) gather(virtual_stage, 0);
+  for (int part = 0; part < parts; ++part) {
+    if (gathers && part + 1 < parts) gather(virtual_stage, part + 1);
+    model_.take_weights(virtual_stage, part);
+    model_.forward(virtual_stage, 0, mb, false, loss, part);
+    if (gathers) model_.release_weights(virtual_stage, part);
   }
 }
 
@@ -189,10 +207,7 @@ void Executor::evaluate(const MicroBatch& mb, double* loss) {
       edges_.activation_in->exchange_and_wait({&t, 1}, "receive an activation (evaluation)", model_.stream());
       model_.use_input(virtual_stage, 0, 0);
     }
-    for (int part = 0; part < model_.parts(virtual_stage); ++part) {
-      model_.take_weights(virtual_stage, part);
-      model_.forward(virtual_stage, 0, mb, false, loss, part);
-    }
+    evaluate_parts(virtual_stage, mb, loss);
     if (global < last) {
       const Transfer t = transfer(Transfer::send, model_.output(virtual_stage, 0), tag_of(global + 1, true));
       edges_.activation_out->exchange_and_wait({&t, 1}, "send an activation (evaluation)", model_.stream());

@@ -62,6 +62,8 @@ class Executor {
   using Tickets = std::vector<std::vector<parallel::Ticket>>;
   void execute(const parallel::Action&, const std::vector<MicroBatch>&, double* losses);
   void claim_gradients(const parallel::Action& a);
+  void gather(int virtual_stage, int part);
+  void evaluate_parts(int virtual_stage, const MicroBatch& micro_batch, double* loss);
   void compute(const parallel::Action&, const std::vector<MicroBatch>&, double* losses);
   void post(const parallel::Action&, bool activation);
   void receive(const parallel::Action&, bool activation);

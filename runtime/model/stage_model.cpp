@@ -109,7 +109,7 @@ struct StageModel::Impl {
     if (!stale[size_t(c)][size_t(part)]) return;
     stale[size_t(c)][size_t(part)] = false;
     const StagePart& p = uses_of(c).parts[size_t(part)];
-    params.await(p.end);
+    params.await(p.begin, p.end);
     if (p.kind == StagePart::layer) layers[size_t(c)][size_t(p.index)].pack(context);
     if (p.kind == StagePart::head) backend.pack(stream, params.weight(p.begin), *head);
   }
@@ -335,6 +335,9 @@ const StagePart& StageModel::part(int virtual_stage, int part) const {
   return impl_->uses_of(virtual_stage).parts[size_t(part)];
 }
 void StageModel::take_weights(int virtual_stage, int part) { impl_->take_weights(virtual_stage, part); }
+void StageModel::release_weights(int virtual_stage, int part) {
+  impl_->stale[size_t(virtual_stage)][size_t(part)] = true;
+}
 void StageModel::forward(int virtual_stage, int slot, const MicroBatch& mb, bool train, double* loss,
                          int part) {
   impl_->forward(virtual_stage, slot, mb, train, loss, part);

@@ -75,8 +75,11 @@ class StageModel {
   int parts(int virtual_stage) const;
   const StagePart& part(int virtual_stage, int part) const;
   /// Waits for the part's compute copies and packs them for products. Call it after every change of the
-  /// weights, before the part is computed.
+  /// weights, before the part is computed; where parts take turns in the memory for weights, after each
+  /// gather.
   void take_weights(int virtual_stage, int part);
+  /// The part is not computed until take_weights is called again.
+  void release_weights(int virtual_stage, int part);
 
   /// train = false: no loss gradient is taken. On the last virtual stage `*loss` (host memory, from
   /// allocate_host or the call waits) gets the sum of the micro-batch's token losses once the stream has come

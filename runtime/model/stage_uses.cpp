@@ -152,6 +152,10 @@ bool reduces_each_lane(const JobSpec& job) {
   return job.parallelism.zero_stage >= 2 && job.parallelism.data > 1;
 }
 
+bool shards_weights(const JobSpec& job) {
+  return job.parallelism.zero_stage >= 3 && job.parallelism.data > 1;
+}
+
 parallel::ShardingOptions sharding_options(const JobSpec& job, const parallel::MeshPosition& at) {
   return {.zero_stage = job.parallelism.zero_stage,
           .shares_gradients = reduces_each_lane(job) && job.micro_batches_per_lane() == 1,

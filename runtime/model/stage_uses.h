@@ -49,9 +49,12 @@ struct ChunkGrids {
 };
 ChunkGrids chunk_grids(const ParamTable& table, double chunk_mib);
 
-/// ZeRO-2: the gradients of a lane are reduced as soon as they are complete, and the dp ranks compute
+/// From ZeRO-2 on: the gradients of a lane are reduced as soon as they are complete, and the dp ranks compute
 /// neighbouring lanes at one time. Otherwise a rank has neighbouring lanes, reduced once a step.
 bool reduces_each_lane(const JobSpec& job);
+
+/// ZeRO-3: compute copies are kept by their owners alone, and gathered for each use.
+bool shards_weights(const JobSpec& job);
 
 /// The ShardingOptions of a rank of `job`.
 parallel::ShardingOptions sharding_options(const JobSpec& job, const parallel::MeshPosition& at);

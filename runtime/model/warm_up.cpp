@@ -14,23 +14,33 @@ void warm_up(const WarmUp& w) {
                       .tokens = w.tokens,
                       .targets = w.targets};
   };
-  const auto each_part = [&](int virtual_stage, auto each) {
-    for (int part = 0; part < w.model.parts(virtual_stage); ++part) each(virtual_stage, part);
+  // Where parts take turns in the memory for weights, each brings its own before it is computed.
+  const auto pass = [&](int c, bool backward, auto compute) {
+    if (!w.params.shards_weights()) return compute(parallel::kAllParts);
+    for (int i = 0; i < w.model.parts(c); ++i) {
+      const int part = backward ? w.model.parts(c) - 1 - i : i;
+      w.params.gather(w.model.part(c, part).begin, w.model.part(c, part).end);
+      w.model.take_weights(c, part);
+      compute(part);
+      w.model.release_weights(c, part);
+    }
   };
   w.params.publish();
   for (const bool first : {true, false}) {
     const MicroBatch mb = micro_batch(first);
     for (int virtual_stage = 0; virtual_stage < w.virtual_stages; ++virtual_stage) {
-      if (first) each_part(virtual_stage, [&](int c, int part) { w.model.take_weights(c, part); });
-      w.model.forward(virtual_stage, 0, mb, true, w.losses);
+      for (int part = 0; first && !w.params.shards_weights() && part < w.model.parts(virtual_stage); ++part)
+        w.model.take_weights(virtual_stage, part);
+      pass(virtual_stage, false,
+           [&](int part) { w.model.forward(virtual_stage, 0, mb, true, w.losses, part); });
     }
     for (int virtual_stage = w.virtual_stages - 1; virtual_stage >= 0; --virtual_stage) {
       if (!w.split_backward) {
-        w.model.backward(virtual_stage, 0, mb);
+        pass(virtual_stage, true, [&](int part) { w.model.backward(virtual_stage, 0, mb, part); });
         continue;
       }
-      w.model.backward_input(virtual_stage, 0, mb);
-      w.model.backward_weight(virtual_stage, 0, mb);
+      pass(virtual_stage, true, [&](int part) { w.model.backward_input(virtual_stage, 0, mb, part); });
+      pass(virtual_stage, true, [&](int part) { w.model.backward_weight(virtual_stage, 0, mb, part); });
     }
   }
   for (int i = 0; i < w.reductions; ++i) w.params.reduce(0, w.params.use_count());
@@ -38,8 +48,8 @@ void warm_up(const WarmUp& w) {
   ExactSum squares;
   w.params.add_gradient_squares(squares);
   w.params.step({});   // with a learning rate of zero
-  w.params.gather(0, w.params.use_count());
-  w.params.await(w.params.use_count());
+  if (!w.params.shards_weights()) w.params.gather(0, w.params.use_count());
+  w.params.finish_gathers();
   w.model.weights_changed();
   for (const auto& chunk : w.params.state_chunks())
     for (float* state : {chunk.master, chunk.first_moment, chunk.second_moment})

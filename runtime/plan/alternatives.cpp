@@ -74,16 +74,20 @@ class Search {
     return found;
   }
 
-  /// The job with ZeRO-2 and nothing else changed, where it saves memory: with the same bits.
-  std::optional<Alternative> only_zero_two() const {
+  /// The job with ZeRO-2, or else 3, and nothing else changed, where it saves memory: with the same bits.
+  std::optional<Alternative> only_more_zero() const {
     const ParallelSpec& p = job_.parallelism;
-    if (p.zero_stage >= 2 || p.data == 1 || p.lanes % p.data != 0 || job_.micro_batches_per_lane() > 1)
-      return std::nullopt;
-    return fits({.mesh = {p.tensor, p.pipeline, p.data},
-                 .saving = {job_.recompute, job_.recompute_layers},
-                 .micro = job_.batch.micro_sequences,
-                 .compute = job_.compute,
-                 .zero = 2});
+    if (p.data == 1 || p.lanes % p.data != 0) return std::nullopt;
+    for (int zero = std::max(2, p.zero_stage + 1); zero <= 3; ++zero) {
+      if (zero == 2 && job_.micro_batches_per_lane() > 1) continue;   // saves nothing
+      auto found = fits({.mesh = {p.tensor, p.pipeline, p.data},
+                         .saving = {job_.recompute, job_.recompute_layers},
+                         .micro = job_.batch.micro_sequences,
+                         .compute = job_.compute,
+                         .zero = zero});
+      if (found) return found;
+    }
+    return std::nullopt;
   }
 
   /// The job with as few layers as possible computed again and nothing else changed: so with the same bits.
@@ -122,8 +126,9 @@ class Search {
   /// A bound that costs nothing: weights, gradients and optimizer state if everything were cut evenly.
   bool may_fit(const Mesh& m) const {
     const double parameters = double(parameter_count()), part = double(m.tensor) * m.pipeline;
-    const double gradients = job_.parallelism.zero_stage >= 2 ? 0 : 4;   // ZeRO-2: of two parts
-    const double bytes = parameters / part * (2 + gradients) + 12 * parameters / part / m.data;
+    const int zero = job_.parallelism.zero_stage;
+    const double held = (zero >= 3 ? 0 : 2) + (zero >= 2 ? 0 : 4);   // weights, gradients: or of two parts
+    const double bytes = parameters / part * held + 12 * parameters / part / m.data;
     const int together = device_.kind == DeviceKind::cuda ? 1 : m.tensor * m.pipeline * m.data;
     return bytes * together < double(device_.room(job_));
   }
@@ -261,7 +266,7 @@ std::vector<Alternative> what_fits(const ParseInput& spec, const JobSpec& job, c
   Search search(spec, job, device);
   const int ranks = job.mesh().world_size();
   std::vector<Alternative> found = search.on(ranks, most);
-  for (std::optional<Alternative> same_bits : {search.only_recomputing(), search.only_zero_two()}) {
+  for (std::optional<Alternative> same_bits : {search.only_recomputing(), search.only_more_zero()}) {
     const auto same = [&](const Alternative& a) { return a.settings == same_bits->settings; };
     if (same_bits && std::none_of(found.begin(), found.end(), same)) found.push_back(std::move(*same_bits));
   }

@@ -77,8 +77,9 @@ std::vector<Term> terms_of(const PlanReport& r, const RankMemory& m) {
   const int sums = reduces_each_lane(r.job) ? 1 : parallel::sums_at_once(r.job.lanes_of(m.at.dp));
   const bool in_turn = sharding_options(r.job, m.at).shares_gradients;
   std::vector<Term> terms = {
-      {r.job.compute == DType::bf16 ? "weights (bf16 compute copy)" : "weights (f32 compute copy)", "weights",
-       m.sharding.weights},
+      {fmt::format("weights ({} compute copy{})", name_of(r.job.compute),
+                   shards_weights(r.job) ? ", own and of two parts" : ""),
+       "weights", m.sharding.weights},
       {sums > 1  ? fmt::format("gradients (f32, {} sums of the lanes' tree)", sums)
        : in_turn ? "gradients (f32, of two parts at a time)"
                  : "gradients (f32)",
@@ -256,21 +257,32 @@ std::string uneven_width_note(const JobSpec& job) {
           parallel::lanes_of_rank(int(p.lanes), int(std::bit_floor(unsigned(p.data))), 0)));
 }
 
+/// What it costs to gather weights for each use.
+std::string gathers_note(const PlanReport& r) {
+  JobSpec two = r.job;
+  two.parallelism.zero_stage = 2;
+  return fmt::format(
+      "zero_stage 3 gathers the weights before the forward and the backward pass of every micro-batch: a "
+      "rank sends up to {} a step over the data axis, with zero_stage 2 {}",
+      memory_text(r.plan.traffic.data), memory_text(make_plan(two, r.device).traffic.data));
+}
+
 /// What reducing each lane costs, and why it may save nothing.
-std::vector<std::string> zero_two_notes(const JobSpec& job) {
+std::vector<std::string> reduced_lanes_notes(const JobSpec& job) {
   std::vector<std::string> notes;
   if (!reduces_each_lane(job)) return notes;
+  const int zero = job.parallelism.zero_stage;
   const int64_t lanes = job.lanes_of(0).count(), together = job.micro_batches_per_lane();
   if (lanes > 1)
     notes.push_back(fmt::format(
-        "zero_stage 2 sends the gradients of each of a rank's {}: {} times the bytes of zero_stage 1",
+        "zero_stage {} sends the gradients of each of a rank's {}: {} times the bytes of zero_stage 1", zero,
         count_of(lanes, "lane"), lanes));
   if (together > 1)
     notes.push_back(
-        fmt::format("zero_stage 2 saves no gradients here: a lane has {} micro-batches, until the last of "
+        fmt::format("zero_stage {} saves no gradients here: a lane has {} micro-batches, until the last of "
                     "which the gradients of "
                     "the whole model are held; with as many lanes as micro-batches, {}, they are not",
-                    together, job.parallelism.lanes * together));
+                    zero, together, job.parallelism.lanes * together));
   return notes;
 }
 
@@ -289,7 +301,8 @@ std::vector<std::string> plan_notes(const PlanReport& r) {
   std::vector<std::string> notes;
   if (const ParallelSpec& p = r.job.parallelism; p.lanes % p.data != 0)
     notes.push_back(uneven_width_note(r.job));
-  for (std::string& note : zero_two_notes(r.job)) notes.push_back(std::move(note));
+  for (std::string& note : reduced_lanes_notes(r.job)) notes.push_back(std::move(note));
+  if (shards_weights(r.job)) notes.push_back(gathers_note(r));
   const int64_t head = r.job.model.head_dim();
   if (r.device.kind == DeviceKind::cuda && r.job.compute == DType::bf16 && head != 64 && head != 128)
     notes.push_back(

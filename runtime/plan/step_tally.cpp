@@ -1,5 +1,6 @@
 #include "runtime/plan/step_tally.h"
 
+#include <algorithm>
 #include <bit>
 #include <utility>
 
@@ -87,14 +88,14 @@ StepTally tally_step(const JobSpec& job, const DeviceModel& device, const ModelT
   Executor executor(std::move(plan.program), model, params, mesh.edges,
                     {[](const parallel::Action&) {}, [] { return 0.0; }, step});
   params.publish();
-  params.await(params.use_count());
+  params.finish_gathers();
   tally.work.ops.clear();
   tally.traffic.clear();
   std::vector<double> losses(size_t(job.micro_batches_of(at.dp)));
   ExecutorTimes times;
   executor.run(micro_batches(job, at.dp), losses.data(), times);
   // What the next step would do with this one's parameters.
-  params.await(params.use_count());
+  params.finish_gathers();
   return tally;
 }
 
@@ -128,8 +129,11 @@ std::vector<MicroBatchWork> tally_micro_batch(const JobSpec& job, const DeviceMo
   const RankParts parts = rank_parts(job, device, tables, at);
   const TallyMesh mesh(parts.groups, device.adds_gradients, tally.traffic);
   parallel::TensorParallel tp(*mesh.tp, *backend, *stream, job.parallelism.sequence_parallel);
+  // The work is the same, wherever the weights are kept.
+  parallel::ShardingOptions sharding = parts.sharding;
+  sharding.zero_stage = std::min(sharding.zero_stage, 1);
   parallel::ShardedParams params(
-      parallel::sharding::make_layout(parts.uses.uses, tables.grids.grids, parts.sharding,
+      parallel::sharding::make_layout(parts.uses.uses, tables.grids.grids, sharding,
                                       parts.groups.dp.size, at.dp, parts.groups.tied_peer),
       *mesh.dp, *mesh.tp, mesh.tied.get(), *backend, *stream);
   // The halves apart, whatever the schedule: their work is the same.

@@ -187,7 +187,8 @@ void check_lanes(Resolution& r) {
              fmt::format("{} is more than {}", p.data, p.lanes));
   if (r.sound({"parallelism.lanes", "parallelism.data", "parallelism.zero_stage"}) && p.zero_stage >= 2 &&
       p.data <= p.lanes && p.lanes % p.data != 0)
-    r.report("E0315", "with ZeRO-2 the data parallel size must divide the number of lanes",
+    r.report("E0315",
+             fmt::format("with ZeRO-{} the data parallel size must divide the number of lanes", p.zero_stage),
              {"parallelism.data", "parallelism.lanes", "parallelism.zero_stage"},
              {fmt::format("use {}, or zero_stage 1, which takes any width", power_of_two_up_to(p.data))},
              fmt::format("{} is not a multiple of {}", p.lanes, p.data));

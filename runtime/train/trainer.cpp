@@ -270,7 +270,7 @@ struct Trainer::Impl {
   /// Ends what the last step began, and waits until everyone has: a communicator's end cuts off what is under
   /// way on its peers too.
   void leave() {
-    rank.params->await(rank.params->use_count());
+    rank.params->finish_gathers();
     rank.stream->synchronize();
     rank.comms.check();
     parallel::barrier(world.host());

@@ -49,6 +49,7 @@ RunPhase phase_of(parallel::Act act) {
     case Act::post_activation:
     case Act::wait_activation: return RunPhase::receiving_activation;
     case Act::wait_weights:
+    case Act::release_weights:
     case Act::forward: return RunPhase::forward;
     case Act::send_activation:
     case Act::release_activation: return RunPhase::sending_activation;

@@ -155,7 +155,8 @@ void check_fast(Family family, DType compute, int tp, int pp, int dp, int zero_s
 
 }  // namespace
 
-TEST_CASE("NCCL: ZeRO-2 and widths that do not divide the lanes have the bits of one rank", "[nccl]") {
+TEST_CASE("NCCL: ZeRO-2, ZeRO-3 and widths that do not divide the lanes have the bits of one rank",
+          "[nccl]") {
   const TemporaryFolder dir;
   JobSpec base = base_job(Family::gpt2, dir.path(), DType::f32, 1);
   base.parallelism.lanes = 8;  // each of one micro-batch
@@ -167,10 +168,22 @@ TEST_CASE("NCCL: ZeRO-2 and widths that do not divide the lanes have the bits of
     j.parallelism.data = j.parallelism.pipeline = 2;
     j.parallelism.zero_stage = 2;
   });
+  check_mesh(base, dir.path(), "zero3", [](JobSpec& j) {
+    j.parallelism.data = 4;
+    j.parallelism.zero_stage = 3;
+  });
+  check_mesh(base, dir.path(), "zero3pp", [](JobSpec& j) {
+    j.parallelism.data = j.parallelism.pipeline = 2;
+    j.parallelism.zero_stage = 3;
+    j.parallelism.schedule = Schedule::zb_h1;
+  });
   check_mesh(base, dir.path(), "dp3", [](JobSpec& j) { j.parallelism.data = 3; });
   base.parallelism.data = 4;
-  base.parallelism.zero_stage = 2;
-  CHECK(taken_bytes(run_with_nccl(base, dir.path() + "/memory", 1, 1)) == planned_bytes(base));
+  for (const int zero : {2, 3}) {
+    base.parallelism.zero_stage = zero;
+    const std::string run = fmt::format("{}/memory{}", dir.path(), zero);
+    CHECK(taken_bytes(run_with_nccl(base, run, 1, 1)) == planned_bytes(base));
+  }
 }
 
 TEST_CASE("NCCL: fast reduction on dp 2", "[nccl_fast]") {

@@ -51,6 +51,10 @@ const Variant kVariants[] = {
        j.parallelism.zero_stage = 0;
        j.recompute = Recompute::full;
      }},
+    {"dp 2, ZeRO-3", [](JobSpec& j) {
+       j.parallelism.data = 2;
+       j.parallelism.zero_stage = 3;
+     }},
     {"pp 2, 1f1b", [](JobSpec& j) { j.parallelism.pipeline = 2; }},
     {"selective recomputation, other buckets",
      [](JobSpec& j) {

@@ -74,7 +74,7 @@ struct Bench {
 const std::vector<std::vector<std::string>> kMeshes = {
     {},
     {"parallelism.data=1", "parallelism.pipeline=4"},
-    {"parallelism.data=4", "parallelism.pipeline=1"},
+    {"parallelism.data=4", "parallelism.pipeline=1", "parallelism.zero_stage=3"},
     {"parallelism.data=1", "parallelism.pipeline=1"},
     {"parallelism.data=2", "parallelism.pipeline=1", "parallelism.zero_stage=0"},
     {"parallelism.pipeline_schedule=interleaved", "parallelism.virtual_stages=2"},

@@ -60,7 +60,7 @@ TEST_CASE("peak memory is within 5 % of the plan", "[mesh]") {
     int tensor, data, zero = 1;
   };
   for (const Case& c : {Case{"llama-4m", 1, 1}, Case{"llama-4m", 2, 2}, Case{"gpt2-30m", 1, 1},
-                        Case{"gpt2-30m", 2, 2}, Case{"gpt2-30m", 1, 2, 2}}) {
+                        Case{"gpt2-30m", 2, 2}, Case{"gpt2-30m", 1, 2, 2}, Case{"gpt2-30m", 1, 2, 3}}) {
     const std::string id = fmt::format("{}-{}-{}", c.model, c.tensor * c.data, c.zero);
     const std::vector<std::string> mesh = {"-s", "parallelism.tensor=" + std::to_string(c.tensor),
                                            "-s", "parallelism.data=" + std::to_string(c.data),

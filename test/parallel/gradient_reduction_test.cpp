@@ -126,26 +126,70 @@ struct Reduction {
     }
   }
 
-  /// The owners publish; then a use is read as soon as it is awaited.
-  void gather(Communicator& dp, kernels::Backend& backend) const {
-    const auto stream = backend.create_stream();
-    const auto alone = make_thread_world(1, 60);
-    ShardedParams params(m.uses, m.grids, options(), dp, *alone[0], nullptr, backend, *stream);
+  void check_weight(const ShardedParams& params, int use) const {
+    const kernels::Matrix w = params.weight(use);
+    for (int64_t i = 0; i < w.count(); ++i) {
+      const float value = w.dtype == DType::f32 ? w.as<float>()[i]
+                                                : std::bit_cast<float>(uint32_t(w.as<uint16_t>()[i]) << 16);
+      require(value == weight_value(use, i), "use {}, element {}: {}", use, i, value);
+    }
+  }
+
+  void set_masters(ShardedParams& params) const {
     for (const ShardedParams::StateChunk& c : params.state_chunks())
       for (int64_t row = 0; row < c.box.rows(); ++row)
         for (int64_t col = 0; col < c.box.cols(); ++col)
           c.master[row * c.box.cols() + col] = weight_value(
               c.param, (c.box.row_begin + row) * m.uses[size_t(c.param)].layout.cols + c.box.col_begin + col);
+  }
+
+  /// The owners publish; then a use is read as soon as it is awaited.
+  void gather(Communicator& dp, kernels::Backend& backend) const {
+    const auto stream = backend.create_stream();
+    const auto alone = make_thread_world(1, 60);
+    ShardedParams params(m.uses, m.grids, options(), dp, *alone[0], nullptr, backend, *stream);
+    set_masters(params);
     params.publish();
     for (int use = 0; use < kLayers; ++use) {
-      params.await(use + 1);
-      const kernels::Matrix w = params.weight(use);
-      for (int64_t i = 0; i < w.count(); ++i) {
-        const float value = w.dtype == DType::f32 ? w.as<float>()[i]
-                                                  : std::bit_cast<float>(uint32_t(w.as<uint16_t>()[i]) << 16);
-        require(value == weight_value(use, i), "use {}, element {}: {}", use, i, value);
+      params.await(use, use + 1);
+      check_weight(params, use);
+    }
+  }
+
+  /// ZeRO-3: parts in two places, forth and back, while gradients are reduced.
+  void gather_parts(Communicator& dp, kernels::Backend& backend) const {
+    const auto stream = backend.create_stream();
+    const auto alone = make_thread_world(1, 60);
+    Model parts = m;
+    for (int use = 0; use < kLayers; ++use) parts.uses[size_t(use)].part = use;
+    ShardingOptions of = options();
+    of.zero_stage = 3;
+    of.shares_gradients = true;
+    ShardedParams params(parts.uses, parts.grids, of, dp, *alone[0], nullptr, backend, *stream);
+    set_masters(params);
+    params.publish();
+    for (int lane = 0; lane < lanes / dp.size(); ++lane) {
+      params.gather(0, 1);
+      for (int use = 0; use < kLayers; ++use) {
+        if (use + 1 < kLayers) params.gather(use + 1, use + 2);
+        params.await(use, use + 1);
+        check_weight(params, use);
+      }
+      for (int use = kLayers - 1; use >= 0; --use) {
+        if (use > 0 && use < kLayers - 1) params.gather(use - 1, use);
+        if (use < kLayers - 2) params.await(use, use + 1);
+        check_weight(params, use);
+        params.claim_gradients(use, use + 1);
+        const kernels::Matrix g = params.gradient(use, lane);
+        for (int64_t i = 0; i < g.count(); ++i)
+          g.as<float>()[i] = gradient_value(lane * dp.size() + dp.rank(), use, i);
+        params.merge_lane(use, use + 1, lane);
+        params.reduce(use, use + 1);
+        params.go_on();
       }
     }
+    params.finish_reduction();
+    check(params, dp.size());
   }
 };
 
@@ -244,6 +288,19 @@ TEST_CASE("compute copies come from their owners to all ranks", "[reduction]") {
       }
 }
 
+TEST_CASE("compute copies come part by part, in two places, while gradients are reduced", "[reduction]") {
+  const auto backend = kernels::make_reference_backend();
+  for (const int ranks : {2, 4, 8})
+    for (const int64_t bucket_elements : {1, 20, 100000})
+      for (const bool staged : {false, true}) {
+        CAPTURE(ranks, bucket_elements, staged);
+        const Reduction reduction{.bucket_elements = bucket_elements, .lanes = 16};
+        CHECK_NOTHROW(on_rank_threads(
+            ranks, 60, [&](Communicator& dp) { reduction.gather_parts(dp, *backend); },
+            staged_if(staged, *backend)));
+      }
+}
+
 TEST_CASE("a rank goes on with its backward pass while a peer has not come", "[reduction]") {
   const auto backend = kernels::make_reference_backend();
   std::latch passed(1);  // rank 0 has given all its gradients
@@ -338,7 +395,7 @@ TEST_CASE("a peer that is lost is named, in any round of the halving and in the 
           fmt::format("world: reduce gradients: rank {} (world) did not arrive within 0.2 s", lost));
     const std::string gathering = error_without(lost, ranks, [](ShardedParams& params) {
       params.publish();
-      params.await(kLayers);
+      params.finish_gathers();
     });
     if (std::has_single_bit(unsigned(ranks))) {
       CHECK(gathering ==

@@ -2,6 +2,8 @@
 // Method: the programs of every small shape, with both kinds of backward, with and without gathers, pass both
 // checkers and obey the schedule they were made from; every action is dropped and doubled once, and each time
 // a checker must find it; sentences for each kind.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <map>
@@ -18,8 +20,9 @@ struct Step {
 };
 
 /// The programs of all stages. joined: both halves of the backward run together. together: see StepShape;
-/// where it is 1, parts take turns in the memory for gradients.
-std::vector<Step> steps_of(const PipelineShape& pipeline, bool joined, bool gathers, int together = 0) {
+/// where it is 1, parts take turns in the memory for gradients. shares_weights: see StepShape.
+std::vector<Step> steps_of(const PipelineShape& pipeline, bool joined, bool gathers, int together = 0,
+                           bool shares_weights = false) {
   std::vector<Step> steps;
   for (Program& schedule : make_programs(pipeline)) {
     if (joined) join_halves(schedule);
@@ -31,7 +34,8 @@ std::vector<Step> steps_of(const PipelineShape& pipeline, bool joined, bool gath
                .splits_backward = !joined,
                .reduced_together = together,
                .shares_gradients = together == 1,
-               .gathers = gathers};
+               .gathers = gathers,
+               .shares_weights = shares_weights};
     for (int virtual_stage = 0; virtual_stage < pipeline.virtual_stages; ++virtual_stage) {
       const bool head = stage == pipeline.stages - 1 && virtual_stage == pipeline.virtual_stages - 1;
       s.shape.virtual_stages.push_back({head ? 3 : 1 + (stage + virtual_stage) % 2, head});
@@ -61,12 +65,13 @@ void for_each_shape(int most_stages, int most_micro_batches, Visit visit) {
     for (int stages = 1; stages <= most_stages; ++stages)
       for (int virtual_stages = 1; virtual_stages <= 3; ++virtual_stages)
         for (int micro_batches = 1; micro_batches <= most_micro_batches; ++micro_batches)
-          for (const auto& [gathers, together] : {std::pair{false, 0}, {true, 0}, {true, 1}, {true, 2}}) {
+          for (const int zero_stage : {0, 1, 2, 3, 4}) {   // 4: ZeRO-3 with several micro-batches a lane
+            const bool gathers = zero_stage > 0, in_turn = zero_stage >= 3;
+            const int together = zero_stage < 2 ? 0 : micro_batches % 2 == 0 && zero_stage != 3 ? 2 : 1;
             const PipelineShape shape{schedule, stages, virtual_stages, micro_batches};
             if (shape_problem(shape).exists() || (stages == 1 && virtual_stages > 1)) continue;
-            if (together == 2 && micro_batches % 2 != 0) continue;
-            CAPTURE(name_of(schedule), stages, virtual_stages, micro_batches, gathers, together);
-            visit(steps_of(shape, schedule != Schedule::zb_h1, gathers, together));
+            CAPTURE(name_of(schedule), stages, virtual_stages, micro_batches, zero_stage, together);
+            visit(steps_of(shape, schedule != Schedule::zb_h1, gathers, together, in_turn));
           }
 }
 
@@ -183,6 +188,46 @@ TEST_CASE("gradients are not reduced while weights still come through the same m
                                       [](const Action& a) { return a.act == Act::gather; }),
                        second.actions.end());
   CHECK(step_problem(second.shape, second.slots, second.actions).is_none());
+}
+
+TEST_CASE("weights that take turns are gathered while the part before is computed, and not twice in a row") {
+  // The second stage of two: a block, the final norm and the head, parts 0, 1 and 2.
+  const Step last = steps_of({Schedule::one_f_one_b, 2, 1, 1}, true, true, 1, true)[1];
+  std::vector<std::string> said;
+  for (const Action& a : last.actions)
+    if (a.act == Act::gather || a.act == Act::wait_weights || a.act == Act::release_weights ||
+        a.act == Act::forward || a.act == Act::backward)
+      said.push_back(fmt::format("{} {}", name_of(a.act), a.part));
+  // The final norm stays for its backward pass; the block has gone for the head.
+  CHECK(said == std::vector<std::string>{"gather 0", "gather 1", "wait_weights 0", "forward 0",
+                                         "release_weights 0", "gather 2", "wait_weights 1", "forward 1",
+                                         "wait_weights 2", "forward 2", "release_weights 2", "gather 0",
+                                         "backward 1", "wait_weights 0", "backward 0", "release_weights 0",
+                                         "release_weights 1"});
+}
+
+TEST_CASE("what is said of weights that take turns") {
+  const auto said = [](auto spoil) {
+    Step last = steps_of({Schedule::one_f_one_b, 2, 1, 1}, true, true, 1, true)[1];
+    spoil(last.actions);
+    return step_problem(last.shape, last.slots, last.actions).text_or_empty();
+  };
+  const auto nth = [](StepProgram& actions, Act act, int n) {
+    return std::find_if(actions.begin(), actions.end(),
+                        [&](const Action& a) { return a.act == act && n-- == 0; });
+  };
+  CHECK(said([&](StepProgram& a) { a.erase(nth(a, Act::gather, 0)); }) ==
+        "stage 1, action 3: wait_weights of virtual stage 0 part 0: its weights are not gathered");
+  CHECK(said([&](StepProgram& a) { a.erase(nth(a, Act::release_weights, 0)); }) ==
+        "stage 1, action 6: gather of virtual stage 0 part 2: its place holds the weights of another part");
+  CHECK(
+      said([&](StepProgram& a) { std::iter_swap(nth(a, Act::gather, 0), nth(a, Act::gather, 1)); }) ==
+      "stage 1, action 4: wait_weights of virtual stage 0 part 0: virtual stage 0 part 1 was gathered before "
+      "it");
+  CHECK(said([&](StepProgram& a) { a.erase(nth(a, Act::release_weights, 3)); }) ==
+        "stage 1, action 27: step: the weights of a part are not released yet");
+  CHECK(said([&](StepProgram& a) { a.push_back({Act::gather, 0, 0, 0}); }) ==
+        "stage 1, action 29: gather of virtual stage 0 part 0: it comes after step");
 }
 
 TEST_CASE("what is said of an action that was left out") {

@@ -154,11 +154,13 @@ void declare_execution(std::vector<Field>& table, std::vector<Section>& sections
       .integer("zero_stage",
                "0: every data-parallel rank keeps the whole optimizer state. 1: each keeps its part. 2: "
                "gradients, too, are kept by their owners: those of each lane are reduced as soon as they are "
-               "complete (ZeRO, arXiv:1910.02054). The same bits whichever; 2 saves memory where a lane is one "
-               "micro-batch, and sends gradients once for each lane of a rank.")
+               "complete. 3: the weights, too: those of a layer are gathered while the layer before is computed, "
+               "and again for its backward pass, for every micro-batch (ZeRO, arXiv:1910.02054). The same bits "
+               "whichever; from 2 on gradients take less memory where a lane is one micro-batch, and are "
+               "sent once for each lane of a rank.")
       .to(IN_JOB(parallelism.zero_stage))
       .from(0)
-      .upto(2)
+      .upto(3)
       .fallback(int64_t{1})
       .also({"zero"});
   parallel

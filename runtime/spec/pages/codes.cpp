@@ -165,10 +165,9 @@ const std::vector<CodePage> kParallelism = {
      "Use a divisor, or set sequence_parallel to false."},
     {"E0314", "Fewer token ids than tensor parallel ranks", "The embedding is cut along the vocabulary.",
      R"("tensor": 512 with vocab_size 256)", "Use fewer ranks."},
-    {"E0315", "ZeRO-2 at a width that does not divide the lanes",
-     "With ZeRO-2 the data parallel ranks compute neighbouring lanes at one time and reduce them together, "
-     "so every "
-     "rank has as many lanes.",
+    {"E0315", "ZeRO-2 or 3 at a width that does not divide the lanes",
+     "With ZeRO-2 and 3 the data parallel ranks compute neighbouring lanes at one time and reduce them "
+     "together, so every rank has as many lanes.",
      R"("zero_stage": 2, "data": 3, "lanes": 4)",
      "Use a power of two, or zero_stage 1, which takes any width."},
 };

@@ -66,6 +66,8 @@ std::string smaller_by(const JobSpec& job) {
   const ParallelSpec& p = job.parallelism;
   if (p.data > 1 && p.zero_stage < 2 && p.lanes % p.data == 0 && job.micro_batches_per_lane() == 1)
     ways.push_back("parallelism.zero_stage = 2");
+  else if (p.data > 1 && p.zero_stage < 3 && p.lanes % p.data == 0)
+    ways.push_back("parallelism.zero_stage = 3");
   if (job.parallelism.data > 1) ways.push_back("a smaller parallelism.data");
   ways.push_back("a smaller model");
   std::string text;

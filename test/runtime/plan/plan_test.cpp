@@ -60,14 +60,14 @@ TEST_CASE("classes of ranks give the plan that a walk over all ranks gives") {
     for (const int tensor : {1, 2, 3, 4})
       for (const int pipeline : {1, 2, 3})
         for (const int data : {1, 2, 3, 4, 5, 8, 13, 16})
-          for (const char* zero : {"0", "1", "2"}) {
+          for (const char* zero : {"0", "1", "2", "3"}) {
             if (tensor * pipeline * data > 16) continue;
             const ParsedJob parsed = parse_job(input_of(
                 model,
                 {fmt::format("parallelism.tensor={}", tensor),
                  fmt::format("parallelism.pipeline={}", pipeline), fmt::format("parallelism.data={}", data),
                  fmt::format("parallelism.zero_stage={}", zero), "parallelism.lanes=16",
-                 fmt::format("batch.global_sequences={}", zero[0] == '2' ? 16 : 32),
+                 fmt::format("batch.global_sequences={}", zero[0] >= '2' ? 16 : 32),
                  "checkpoint.chunk_mib=0.004",
                  "parallelism.sequence_parallel=" + std::string(tensor == 3 ? "false" : "true")}));
             if (!parsed.ok()) continue;  // three tensor ranks cannot share four heads
@@ -311,6 +311,37 @@ TEST_CASE("ZeRO-2 is offered where it makes a job fit that does not without it")
   CHECK(std::any_of(found.begin(), found.end(), [](const Alternative& a) {
     return a.settings == std::vector<std::string>{"parallelism.zero_stage=2"};
   }));
+}
+
+TEST_CASE("with ZeRO-3 a rank holds its share of everything, and the weights of two parts") {
+  for (const int data : {2, 8, 64}) {
+    CAPTURE(data);
+    const auto plan_of = [&](int zero, int64_t sequences) {
+      const ParsedJob parsed =
+          parse_job(input_of(R"({"preset": "gpt2-124m"})",
+                             {"precision.compute=bf16", fmt::format("parallelism.data={}", data),
+                              fmt::format("batch.global_sequences={}", sequences), "batch.micro_sequences=1",
+                              fmt::format("parallelism.lanes={}", sequences),
+                              "model.tie_embeddings=false", fmt::format("parallelism.zero_stage={}", zero)}));
+      REQUIRE(parsed.ok());
+      return make_plan(parsed.job, DeviceKind::cuda);
+    };
+    const JobPlan two = plan_of(2, data), three = plan_of(3, data), more = plan_of(3, 4 * data);
+    const double parameters = double(three.parameters), share = parameters / data;
+    constexpr double kEmbedding = (50257 + 1024) * 768.0, kLayer = 12 * 768.0 * 768, kAlignment = 1 << 20;
+    const double ring = 3 * 4 * 25.0 * (1 << 20) * 2, chunks = 4 * 8.0 * (1 << 20);
+    const parallel::ShardingBytes& bytes = three.worst().sharding;
+    // The embedding and the head have the same place: the model has an even number of layers.
+    CHECK(double(bytes.weights) < 2 * share + 2 * (kEmbedding + kLayer) * 1.01 + chunks + kAlignment);
+    CHECK(double(bytes.total() - bytes.gradients) <
+          18 * share + 2 * (kEmbedding + kLayer) * 1.01 + ring + 5 * chunks + kAlignment);
+    CHECK(bytes.optimizer == two.worst().sharding.optimizer);
+    CHECK(bytes.gradients == two.worst().sharding.gradients);
+    // Each weight is sent for each use, of which two in a row share one gather.
+    CHECK(three.traffic.data > 1.2 * two.traffic.data);
+    CHECK(more.traffic.data > 3.7 * three.traffic.data);
+    CHECK(more.worst().sharding.weights == bytes.weights);
+  }
 }
 
 TEST_CASE("with ZeRO-2 no rank holds the gradients of the whole model") {

@@ -95,7 +95,7 @@ const std::vector<Broken> kOverrides = {
     {{"parallelism.pipeline_schedule=1b1f"}, {"E0203 `parallelism.pipeline_schedule` cannot be \"1b1f\""}},
     {{"parallelism.sequence_parallel=yes"}, {"E0201 `parallelism.sequence_parallel` must be true or false, not \"yes\""}},
     {{"parallelism.reduction=nccl"}, {"E0203 `parallelism.reduction` cannot be \"nccl\""}},
-    {{"parallelism.zero_stage=3"}, {"E0202 `parallelism.zero_stage` = 3 is out of range"}},
+    {{"parallelism.zero_stage=4"}, {"E0202 `parallelism.zero_stage` = 4 is out of range"}},
     {{"batch.global_sequences=15"}, {"E0307 15 sequences cannot be cut into 2 lanes of micro-batches of 2"}},
     {{"batch.global_tokens=500"}, {"E0236 a step must hold whole sequences: batch.global_tokens is not a multiple of data.seq_len"}},
     {{"batch.global_tokens=2M", "batch.micro_sequences=3"}, {"E0307 62500 sequences cannot be cut into 2 lanes of micro-batches of 3"}},

@@ -62,7 +62,7 @@ class Combination {
       p.virtual_stages = 2;
     }
     if (draw(2) == 0) p.stage_layers = cut(job.model.num_layers, p.pipeline * p.virtual_stages);
-    p.zero_stage = draw(p.lanes % p.data == 0 ? 3 : 2);
+    p.zero_stage = draw(p.lanes % p.data == 0 ? 4 : 2);
     p.bucket_mib = std::array{0.001, 0.004, 0.02, 25.0}[size_t(draw(4))];
     p.threads_per_rank = 1 + draw(2);
     const Recompute recomputes[] = {Recompute::none, Recompute::selective, Recompute::full,

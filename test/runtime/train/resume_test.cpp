@@ -33,7 +33,7 @@ void choose_mesh(JobSpec& job, std::mt19937& random) {
     job.parallelism.schedule = Schedule::interleaved;
     job.parallelism.virtual_stages = 2;
   }
-  job.parallelism.zero_stage = int(random() % (job.parallelism.data == 3 ? 2 : 3));
+  job.parallelism.zero_stage = int(random() % (job.parallelism.data == 3 ? 2 : 4));
   job.recompute = Recompute(random() % 3);
 }
 

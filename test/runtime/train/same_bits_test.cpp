@@ -54,8 +54,8 @@ void check_all(Family family, DType compute, int tp, bool sequence_parallel) {
   REQUIRE(plain.losses.back() < plain.losses.front() - 0.2);
   int variant = 0;
   for (const Mesh& m : meshes(tp))
-    for (const int zero : {0, 1, 2}) {
-      if (zero == 2 && base.parallelism.lanes % m.dp != 0) continue;
+    for (const int zero : {0, 1, 2, 3}) {
+      if (zero >= 2 && base.parallelism.lanes % m.dp != 0) continue;
       JobSpec job = job_on(base, m);
       job.parallelism.zero_stage = zero;
       ++variant;
@@ -94,8 +94,8 @@ TEST_CASE("same bits at every data-parallel width", "[bits]") {
     int variant = 0;
     for (int dp = 2; dp <= 8; ++dp)
       for (const int pp : {1, 2})
-        for (const int zero : {0, 1, 2}) {
-          if (pp * dp > 8 || (zero == 2 && base.parallelism.lanes % dp != 0)) continue;
+        for (const int zero : {0, 1, 2, 3}) {
+          if (pp * dp > 8 || (zero >= 2 && base.parallelism.lanes % dp != 0)) continue;
           JobSpec job = base;
           job.parallelism.data = dp;
           job.parallelism.pipeline = pp;
@@ -113,7 +113,7 @@ TEST_CASE("same bits at every data-parallel width", "[bits]") {
   }
 }
 
-TEST_CASE("same bits where gradients are held by two parts at a time", "[bits]") {
+TEST_CASE("same bits where gradients, or weights too, are held by two parts at a time", "[bits]") {
   for (const auto& [family, tp] : {std::pair{Family::gpt2, 1}, std::pair{Family::llama, 2}}) {
     const TemporaryFolder dir;
     JobSpec base = tiny_job(family, dir.path());
@@ -121,13 +121,13 @@ TEST_CASE("same bits where gradients are held by two parts at a time", "[bits]")
     base.parallelism.lanes = 16;
     base.batch.global_sequences = 16;   // a lane is one micro-batch
     const ThreadRun plain = run_on_threads(base, {.dir = dir.path() + "/plain", .max_steps = 6});
-    base.parallelism.zero_stage = 2;
     int variant = 0;
     for (const Mesh& m : meshes(tp)) {
       if (m.dp == 1 || base.parallelism.lanes % m.dp != 0) continue;
       for (const double bucket_mib : {0.004, 25.0}) {
         JobSpec job = job_on(base, m);
         job.parallelism.bucket_mib = bucket_mib;
+        job.parallelism.zero_stage = (bucket_mib < 1) != (m.pp % 2 == 0) ? 2 : 3;
         job.recompute = variant % 2 ? Recompute::full : Recompute::none;
         CAPTURE(m.dp, m.pp, m.virtual_stages, parallel::name_of(m.schedule), variant, tp, bucket_mib);
         const ThreadRun run =
