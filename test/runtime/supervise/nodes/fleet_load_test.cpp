@@ -61,6 +61,7 @@ class Agents {
     Clock& clock = real_clock();
     const double begin_s = clock.monotonic_s();
     std::vector<double> next_s(streams_.size());
+    std::vector<bool> welcomed(streams_.size());  // before that a real agent sends nothing but its hello, too
     size_t connected = 0;
     while (!ending_) {
       // A start of agents takes a while, too: 100 at a time.
@@ -79,11 +80,13 @@ class Agents {
       epoll_event events[256];
       const int count = ::epoll_wait(epoll_fd, events, 256, 2);
       for (int i = 0; i < count; ++i)
-        for (const wire::Message& message : streams_[events[i].data.u64]->read())
+        for (const wire::Message& message : streams_[events[i].data.u64]->read()) {
           heard_ += message.kind == Kind::beat;
+          if (message.kind == Kind::welcome) welcomed[events[i].data.u64] = true;
+        }
       const double now_s = clock.monotonic_s();
       for (size_t i = 0; i < connected; ++i)
-        if (now_s >= next_s[i]) {
+        if (welcomed[i] && now_s >= next_s[i]) {
           while (next_s[i] <= now_s) next_s[i] += 1;
           streams_[i]->send({.kind = Kind::beat, .epoch = 1, .payload = payload_});
         }
