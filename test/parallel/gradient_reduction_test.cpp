@@ -10,8 +10,10 @@
 #include <bit>
 #include <catch2/catch.hpp>
 #include <latch>
+#include <set>
 
 #include "parallel/buckets.h"
+#include "parallel/dp_group.h"
 #include "parallel/lanes.h"
 #include "parallel/sharded_params.h"
 #include "parallel/tally.h"
@@ -286,6 +288,18 @@ TEST_CASE("compute copies come from their owners to all ranks", "[reduction]") {
             ranks, 60, [&](Communicator& dp) { reduction.gather(dp, *backend); },
             staged_if(staged, *backend)));
       }
+}
+
+TEST_CASE("no message of a gather can be taken for one of a reduction", "[reduction]") {
+  const auto alone = make_thread_world(1, 60);
+  sharding::DpGroup reducing(*alone[0], sharding::DpTags::reductions),
+      gathering(*alone[0], sharding::DpTags::gathers);
+  std::set<int> reductions, gathers;
+  for (int i = 0; i < 3000; ++i) reductions.insert(reducing.take_tag()), gathers.insert(gathering.take_tag());
+  for (const int tag : gathers) CHECK(!reductions.contains(tag));
+  CHECK(*reductions.begin() > 0);   // 0 is that of the group's collectives
+  CHECK(*gathers.rbegin() < 1024);
+  CHECK(std::min(reductions.size(), gathers.size()) > 4);   // more than are under way at one time
 }
 
 TEST_CASE("compute copies come part by part, in two places, while gradients are reduced", "[reduction]") {
