@@ -30,6 +30,8 @@ constexpr Command kCommands[] = {
     {"explain", add_explain},
     {"init", add_init},
     {"inspect-ckpt", add_inspect_ckpt},
+    {"export", add_export},
+    {"import", add_import},
     {"nodes", add_nodes},
     {"doctor", add_doctor},
     {"completion", add_completion},

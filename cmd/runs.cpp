@@ -30,6 +30,22 @@ FoundRun find_run(const RunArguments& arguments) {
   return trainctl::find_run(real_file_system(), arguments.name, arguments.root);
 }
 
+std::string find_checkpoint(const RunArguments& arguments) {
+  FileSystem& fs = real_file_system();
+  if (fs.exists(arguments.name + "/COMMIT")) return arguments.name;
+  const FoundRun found = find_run(arguments);
+  std::string dir = found.run.file("ckpt");
+  if (fs.exists(found.run.job()))
+    if (const ParsedJob job = parse_job({.text = fs.read_text(found.run.job()), .file = found.run.job()}); job.ok())
+      dir = found.run.checkpoints(job.job);
+  const auto checkpoint = ckpt::open_latest(fs, dir, -1, [](const std::string& path, const std::string& why) {
+    fmt::print(stderr, "skipped {}: {}\n", path, why);
+  });
+  if (!checkpoint)
+    throw Error(ErrorCode::kCheckpoint, fmt::format("{} holds no usable checkpoint yet; see trainctl status {}", dir, arguments.name));
+  return checkpoint->path();
+}
+
 SupervisorState supervisor_state(FileSystem& fs, const RunDirectory& run) {
   const auto place = supervisor_place(fs, run);
   if (!place) return SupervisorState::none;

@@ -17,6 +17,9 @@ struct RunArguments {
 };
 void add_run_arguments(CommandLine command, RunArguments& arguments, bool required);
 FoundRun find_run(const RunArguments& arguments);
+/// The checkpoint that RUN|CKPT means: the newest usable one of a run, or the one named, which may lie
+/// anywhere.
+std::string find_checkpoint(const RunArguments& arguments);
 /// The default folder of runs: $TRAINCTL_RUN_DIR, or "runs" if that is not set.
 std::string default_run_root();
 

@@ -9,7 +9,6 @@
 #include "cmd/runs.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
-#include "runtime/run/record/run_directory.h"
 #include "runtime/train/generate/sample.h"
 
 namespace trainctl::cmd {
@@ -21,27 +20,10 @@ struct Options {
   std::string tokenizer;
 };
 
-/// The checkpoint that RUN|CKPT means: the newest usable one of a run, or the one named.
-std::string checkpoint_of(const Options& options) {
-  FileSystem& fs = real_file_system();
-  const FoundRun found = find_run(options.run);
-  std::string dir = found.run.file("ckpt");
-  if (fs.exists(found.run.job()))
-    if (const ParsedJob job = parse_job({.text = fs.read_text(found.run.job()), .file = found.run.job()}); job.ok())
-      dir = found.run.checkpoints(job.job);
-  if (found.step) return ckpt::step_directory(dir, *found.step);
-  const auto checkpoint = ckpt::open_latest(fs, dir, -1, [](const std::string& path, const std::string& why) {
-    fmt::print(stderr, "skipped {}: {}\n", path, why);
-  });
-  if (!checkpoint)
-    throw Error(ErrorCode::kCheckpoint, fmt::format("{} holds no usable checkpoint yet; see trainctl status {}", dir, options.run.name));
-  return checkpoint->path();
-}
-
 int run(Options options, const Context& context) {
   if (!std::isfinite(options.request.options.temperature))
     throw Error(ErrorCode::kUsage, "--temperature is not a number; use 0 (the likeliest token) to 100");
-  options.request.checkpoint = checkpoint_of(options);
+  options.request.checkpoint = find_checkpoint(options.run);
   options.request.tokenizer = data::TokenizerChoice::of(options.tokenizer);
   options.request.threads = int(std::max(1u, std::thread::hardware_concurrency()));
   // The prompt is shown with the first text, so that a refused checkpoint or tokenizer prints nothing.

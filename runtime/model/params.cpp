@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "runtime/base/error.h"
+#include "runtime/model/hugging_face.h"
 #include "runtime/model/sublayers/sublayer.h"
 
 namespace trainctl {
@@ -17,6 +18,7 @@ class TableBuilder {
  public:
   TableBuilder(const ModelSpec& model, const OptimizerSpec& optimizer) : model_(model), optimizer_(optimizer) {
     table_.tied = model.tie_embeddings;
+    table_.family = model.family;
   }
 
   ParamTable build() {
@@ -38,7 +40,7 @@ class TableBuilder {
     p.sublayer = sublayer_;
     p.place = d.place;
     p.joined = d.joined;
-    p.may_be_transposed = d.role == ParamRole::matrix && model_.family == Family::gpt2;
+    p.may_be_transposed = d.role == ParamRole::matrix && hugging_face(model_.family).transposed;
     const bool vocabulary = d.role == ParamRole::embedding || d.role == ParamRole::head;
     p.layout = {d.name, d.rows, d.cols, d.cut, std::move(d.sections), vocabulary};
     if (d.role == ParamRole::norm_weight) p.init_mean = 1;

@@ -20,7 +20,7 @@ struct Param {
   int layer = 0;                 ///< -1 before the first layer, 0.. the layer, num_layers after the last
   double init_mean = 0, init_std = 0;
   bool decay = false;            ///< weight decay applies
-  bool may_be_transposed = false;   ///< on import: Hugging Face stores GPT-2's linear weights as [in, out]
+  bool may_be_transposed = false;   ///< in files of Hugging Face, which stores GPT-2's linear weights as [in, out]
   int sublayer = -1, place = -1; ///< of a layer's parameter: which sublayer, and its place there
   bool joined = false;           ///< as in ParamDeclaration
 
@@ -34,6 +34,7 @@ struct ParamTable {
   int find(const std::string& name) const;  ///< index; ENSUREs that it exists
   int64_t total_count() const;
   bool tied = false;                    ///< the head multiplies by the embedding
+  Family family = Family::gpt2;
 };
 
 /// Source of names and shapes: Hugging Face GPT2LMHeadModel and LlamaForCausalLM.

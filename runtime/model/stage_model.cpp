@@ -355,9 +355,10 @@ void StageModel::backward_weight(int virtual_stage, int slot, const MicroBatch& 
   impl_->backward(virtual_stage, slot, mb, false, true, part);
 }
 
-void StageModel::last_logits(const int32_t* tokens, int64_t count, std::span<float> logits) {
+void StageModel::logits(const int32_t* tokens, int64_t count, int64_t first, std::span<float> logits) {
   Impl& m = *impl_;
   ENSURE(m.uses.virtual_stages.size() == 1 && m.tp.size() == 1 && count >= 1 && count <= m.shape.seq_len);
+  ENSURE(first >= 0 && first < count && int64_t(logits.size()) % (count - first) == 0);
   std::vector<int32_t> padded(size_t(m.shape.rows), 0);
   std::copy(tokens, tokens + count, padded.begin());
   const size_t bytes = padded.size() * sizeof(int32_t);
@@ -368,11 +369,11 @@ void StageModel::last_logits(const int32_t* tokens, int64_t count, std::span<flo
   const auto loss = m.backend.allocate_host(sizeof(double));
   for (int part = 0; part < parts(0); ++part) take_weights(0, part);
   forward(0, 0, mb, false, static_cast<double*>(loss->data()));
-  const int64_t v = int64_t(logits.size());
-  const Matrix row = m.memory.shared.logits.columns(0, v).row_range(count - 1, 1);
-  const auto wide = m.backend.allocate(size_t(v) * 4);
-  m.backend.copy(m.stream, row, kernels::vector(wide->data(), DType::f32, v));
-  m.backend.copy_to_host(m.stream, logits.data(), wide->data(), size_t(v) * 4);
+  const int64_t rows = count - first, v = int64_t(logits.size()) / rows;
+  const Matrix computed = m.memory.shared.logits.columns(0, v).row_range(first, rows);
+  const auto wide = m.backend.allocate(logits.size() * sizeof(float));
+  m.backend.copy(m.stream, computed, kernels::matrix(wide->data(), DType::f32, rows, v));
+  m.backend.copy_to_host(m.stream, logits.data(), wide->data(), logits.size() * sizeof(float));
   m.stream.synchronize();
 }
 

@@ -92,9 +92,9 @@ class StageModel {
   void backward_input(int virtual_stage, int slot, const MicroBatch& mb, int part = parallel::kAllParts);
   void backward_weight(int virtual_stage, int slot, const MicroBatch& mb, int part = parallel::kAllParts);
 
-  /// Logits f32 [V] of the last token of a sequence of `count` tokens (one stage, one tp rank; for
-  /// generation).
-  void last_logits(const int32_t* tokens, int64_t count, std::span<float> logits);
+  /// Logits f32 [count - first, V] of the tokens from `first` on of a sequence of `count` tokens (one stage,
+  /// one tp rank; for generation and checks).
+  void logits(const int32_t* tokens, int64_t count, int64_t first, std::span<float> logits);
 
  private:
   struct Impl;

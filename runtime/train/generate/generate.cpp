@@ -33,21 +33,29 @@ struct Generator::Impl {
   std::unique_ptr<parallel::ShardedParams> params;
   std::unique_ptr<StageModel> model;
 
-  Impl(const JobSpec& j, ckpt::Checkpoint& checkpoint, kernels::Backend& b) : job(single_rank(j)), backend(b) {
+  using Load = std::function<void(const ParamTable&, const RankState&)>;
+
+  Impl(const JobSpec& j, kernels::Backend& b, const Load& load) : job(single_rank(j)), backend(b) {
     RankPlan plan = make_rank_plan(
         job, device_of_kind(job, backend.is_host() ? DeviceKind::cpu : DeviceKind::cuda), tables, {});
     params = std::make_unique<parallel::ShardedParams>(std::move(plan.params), *world[0], *world[0], nullptr,
                                                        backend, *stream);
     model = std::make_unique<StageModel>(job, std::move(plan.uses), plan.model, *params, tp, backend, *stream);
     StateStaging staging(backend, *stream, staging_bytes(plan.memory.sharding.optimizer));
-    load_state(tables.params, checkpoint, {*params, backend, *stream, staging});
+    load(tables.params, {*params, backend, *stream, staging});
     params->publish();
     model->weights_changed();
   }
 };
 
 Generator::Generator(const JobSpec& job, ckpt::Checkpoint& checkpoint, kernels::Backend& backend)
-    : impl_(std::make_unique<Impl>(job, checkpoint, backend)) {}
+    : impl_(std::make_unique<Impl>(job, backend, [&](const ParamTable& table, const RankState& state) {
+        load_state(table, checkpoint, state);
+      })) {}
+Generator::Generator(const JobSpec& job, ckpt::TensorFolder& folder, kernels::Backend& backend)
+    : impl_(std::make_unique<Impl>(job, backend, [&](const ParamTable& table, const RankState& state) {
+        import_weights(table, folder, state);
+      })) {}
 Generator::~Generator() = default;
 
 int32_t pick_token(std::span<const float> logits, const GenerateOptions& options, uint64_t index) {
@@ -77,7 +85,7 @@ std::vector<int32_t> Generator::generate(std::vector<int32_t> tokens, const Gene
   std::vector<float> logits(size_t(impl_->job.model.vocab_size));
   for (int64_t i = 0; i < options.tokens; ++i) {
     const int64_t count = std::min<int64_t>(int64_t(tokens.size()), impl_->job.data.seq_len);
-    impl_->model->last_logits(tokens.data() + (int64_t(tokens.size()) - count), count, logits);
+    impl_->model->logits(tokens.data() + (int64_t(tokens.size()) - count), count, count - 1, logits);
     const int32_t next = pick_token(logits, options, uint64_t(i));
     if (next == options.stop_token) break;
     tokens.push_back(next);
@@ -85,6 +93,13 @@ std::vector<int32_t> Generator::generate(std::vector<int32_t> tokens, const Gene
     each(next);
   }
   return generated;
+}
+
+std::vector<float> Generator::logits(std::span<const int32_t> tokens) {
+  ENSURE(!tokens.empty());
+  std::vector<float> logits(tokens.size() * size_t(impl_->job.model.vocab_size));
+  impl_->model->logits(tokens.data(), int64_t(tokens.size()), 0, logits);
+  return logits;
 }
 
 }  // namespace trainctl

@@ -1,10 +1,13 @@
 // Generates tokens from a checkpoint on one device (a CPU or a GPU).
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "ckpt/checkpoint.h"
+#include "ckpt/safetensors.h"
 #include "kernels/backend.h"
 #include "parallel/communicator.h"
 #include "runtime/spec/fields/job.h"
@@ -24,11 +27,15 @@ class Generator {
  public:
   /// `job`: the run's spec; its mesh, batch and schedule are ignored.
   Generator(const JobSpec& job, ckpt::Checkpoint& checkpoint, kernels::Backend& backend);
+  /// With the weights of a folder of Hugging Face safetensors.
+  Generator(const JobSpec& job, ckpt::TensorFolder& folder, kernels::Backend& backend);
   ~Generator();
   /// Continues `prompt` (not empty) and returns the new tokens. The context is the last seq_len tokens. Calls
   /// `each` with every new token.
   std::vector<int32_t> generate(std::vector<int32_t> prompt, const GenerateOptions& options,
                                 const std::function<void(int32_t)>& each);
+  /// The logits [count, V] behind each of `tokens` (1 .. seq_len).
+  std::vector<float> logits(std::span<const int32_t> tokens);
 
  private:
   struct Impl;

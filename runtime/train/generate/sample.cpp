@@ -9,14 +9,6 @@
 namespace trainctl {
 namespace {
 
-data::TokenizerChoice tokenizer_of(const JobSpec& job) {
-  if (job.data.tokenizer.is_given()) return job.data.tokenizer;
-  for (const DataSource& source : job.data.train)
-    if (const auto sidecar = data::read_sidecar(source.path))
-      return data::tokenizer_of(*sidecar, source.path);
-  throw Error(ErrorCode::kData, "the run does not say which tokenizer made its tokens; give --tokenizer FILE (or `bytes`)");
-}
-
 /// The longest start of `text` that ends on a whole UTF-8 character.
 size_t whole_characters(const std::string& text) {
   size_t n = text.size();
@@ -33,25 +25,43 @@ size_t whole_characters(const std::string& text) {
 
 }  // namespace
 
+data::TokenizerChoice tokenizer_of(const JobSpec& job) {
+  if (job.data.tokenizer.is_given()) return job.data.tokenizer;
+  for (const DataSource& source : job.data.train)
+    if (const auto sidecar = data::read_sidecar(source.path))
+      return data::tokenizer_of(*sidecar, source.path);
+  return {};
+}
+
+std::unique_ptr<kernels::Backend> one_device(const JobSpec& job, int threads) {
+  JobSpec on = job;
+  on.device = DeviceChoice::automatic;   // a run made on GPUs is sampled anywhere
+  on.parallelism = {};
+  on.parallelism.threads_per_rank = threads;
+  on.launcher.ranks_per_gpu = 1;
+  return make_rank_backend(on, device_kind(on), 0);
+}
+
+JobSpec job_of(const ckpt::Checkpoint& checkpoint) {
+  const ParsedJob parsed = parse_job({.text = checkpoint.state().resolved_spec_json, .file = checkpoint.path()});
+  if (!parsed.ok())
+    throw Error(ErrorCode::kCheckpoint, fmt::format("{} holds no usable job spec: {}", checkpoint.path(),
+                                                    parsed.diagnostics.empty() ? "" : parsed.diagnostics.front().message));
+  return parsed.job;
+}
+
 SampleResult sample(FileSystem& fs, const SampleRequest& request, const std::function<void(const std::string&)>& each) {
   const auto checkpoint = ckpt::Checkpoint::open(fs, request.checkpoint);
-  const ParsedJob parsed = parse_job({.text = checkpoint->state().resolved_spec_json, .file = request.checkpoint});
-  if (!parsed.ok())
-    throw Error(ErrorCode::kCheckpoint, fmt::format("{} holds no usable job spec: {}", request.checkpoint,
-                                                    parsed.diagnostics.empty() ? "" : parsed.diagnostics.front().message));
-  const JobSpec& job = parsed.job;
-  const auto tokenizer =
-      data::open_tokenizer(request.tokenizer.is_given() ? request.tokenizer : tokenizer_of(job));
+  const JobSpec job = job_of(*checkpoint);
+  const data::TokenizerChoice choice = request.tokenizer.is_given() ? request.tokenizer : tokenizer_of(job);
+  if (!choice.is_given())
+    throw Error(ErrorCode::kData, "the run does not say which tokenizer made its tokens; give --tokenizer FILE (or `bytes`)");
+  const auto tokenizer = data::open_tokenizer(choice);
   if (tokenizer->vocab_size() > job.model.vocab_size)
     throw Error(ErrorCode::kData, fmt::format("tokenizer {} has {} ids but the model was trained with {}; give the tokenizer of "
                                               "the run with --tokenizer", tokenizer->name(), tokenizer->vocab_size(),
                                               job.model.vocab_size));
-  JobSpec on = job;
-  on.device = DeviceChoice::automatic;   // a run made on GPUs is sampled anywhere
-  on.parallelism = {};
-  on.parallelism.threads_per_rank = request.threads;
-  on.launcher.ranks_per_gpu = 1;
-  const auto backend = make_rank_backend(on, device_kind(on), 0);
+  const auto backend = one_device(job, request.threads);
   Generator generator(job, *checkpoint, *backend);
   std::vector<int32_t> prompt = tokenizer->encode(request.prompt);
   if (prompt.empty()) prompt.push_back(tokenizer->end_of_text());

@@ -1,6 +1,7 @@
 // `trainctl sample`: generates text from a checkpoint, its tokenizer and a prompt.
 #pragma once
 #include <functional>
+#include <memory>
 #include <string>
 
 #include "data/tokenizer_choice.h"
@@ -8,6 +9,13 @@
 #include "runtime/train/generate/generate.h"
 
 namespace trainctl {
+
+/// The job whose state a checkpoint holds. Error(kCheckpoint) if it has no usable spec.
+JobSpec job_of(const ckpt::Checkpoint& checkpoint);
+/// The tokenizer of the job or of its training data; none is given if nothing names one.
+data::TokenizerChoice tokenizer_of(const JobSpec& job);
+/// A GPU if there is one, otherwise this machine's cores.
+std::unique_ptr<kernels::Backend> one_device(const JobSpec& job, int threads);
 
 struct SampleRequest {
   std::string checkpoint;        ///< a step directory

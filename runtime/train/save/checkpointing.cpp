@@ -13,15 +13,13 @@
 #include "runtime/base/hash.h"
 #include "runtime/base/json.h"
 #include "runtime/base/philox.h"
+#include "runtime/model/hugging_face.h"
 
 namespace trainctl {
 
 using parallel::ShardedParams;
 
 namespace {
-
-/// Floats that are transposed at a time.
-constexpr int64_t kTransposedFloats = int64_t(1) << 20;
 
 void initialise_master(const Param& p, uint64_t seed, const parallel::Box& box, float* out) {
   const Philox random(seed, RandomPurpose::kInit, xxh3(p.layout.name));
@@ -108,63 +106,17 @@ void initialise(const ParamTable& table, uint64_t seed, int threads, const RankS
   upload.finish();
 }
 
-namespace {
-
-/// Whether the folder stores linear weights as [in, out]: the first that may be, and is not square, decides
-/// for all.
-bool stores_transposed(const ParamTable& table, ckpt::TensorFolder& folder, const std::string& prefix) {
-  for (const Param& p : table.params)
-    if (p.may_be_transposed && p.layout.rows != p.layout.cols && folder.has(prefix + p.layout.name)) {
-      const auto shape = folder.shape(prefix + p.layout.name);
-      return shape.size() == 2 && shape[0] == p.layout.cols && shape[1] == p.layout.rows;
-    }
-  return false;
-}
-
-/// Checks that the folder holds `p` as `name` in its shape, or in the transposed one.
-void check_imported(const Param& p, ckpt::TensorFolder& folder, const std::string& name, bool swapped) {
-  if (!folder.has(name))
-    throw Error(ErrorCode::kCheckpoint,
-                fmt::format("model.init.from has no tensor `{}`; it holds {} tensors, are they of another model family?",
-                            name, folder.names().size()));
-  std::vector<int64_t> want{p.layout.rows};
-  if (!p.is_vector()) want.push_back(p.layout.cols);
-  if (swapped) std::reverse(want.begin(), want.end());
-  const auto shape = folder.shape(name);
-  if (shape != want)
-    throw Error(ErrorCode::kCheckpoint, fmt::format("tensor `{}` of model.init.from has shape [{}], this model needs [{}]",
-                                                    name, fmt::join(shape, ", "), fmt::join(want, ", ")));
-}
-
-/// Reads `box` of a tensor that is stored transposed.
-void read_transposed(ckpt::TensorFolder& folder, const std::string& name, const parallel::Box& box, float* out) {
-  in_bands(box, kTransposedFloats, [&](const parallel::Box& band, int64_t offset) {
-    std::vector<float> stored(static_cast<size_t>(band.count()));
-    folder.read_f32(name, {band.col_begin, band.col_end, band.row_begin, band.row_end}, stored.data());
-    for (int64_t r = 0; r < band.rows(); ++r)
-      for (int64_t c = 0; c < band.cols(); ++c) out[offset + r * band.cols() + c] = stored[size_t(c * band.rows() + r)];
-  });
-}
-
-}  // namespace
-
 void import_weights(const ParamTable& table, ckpt::TensorFolder& folder, const RankState& state) {
-  const std::string first = table.params.front().layout.name;
-  const std::string prefix = !folder.has(first) && folder.has("transformer." + first) ? "transformer." : "";
-  const bool swap = stores_transposed(table, folder, prefix);
-  int checked = -1;
+  StoredModel model(table, folder, "model.init.from");
+  StoredParam stored;
+  int found = -1;
   LoadProgress progress(state);
   Upload upload(state.staging);
   for (const ShardedParams::StateChunk& c : state.params.state_chunks()) {
-    const Param& p = table.params[size_t(c.param)];
-    const std::string name = prefix + p.layout.name;
-    const bool swapped = swap && p.may_be_transposed;
-    if (c.param != checked) check_imported(p, folder, name, swapped);
-    checked = c.param;
+    if (c.param != found) stored = model.find(table.params[size_t(c.param)]);
+    found = c.param;
     in_bands(c.box, upload.most(), [&](const parallel::Box& band, int64_t offset) {
-      float* master = upload.room(c.master + offset, band.count());
-      if (swapped) read_transposed(folder, name, band, master);
-      else folder.read_f32(name, band, master);
+      model.read(stored, band, upload.room(c.master + offset, band.count()));
     });
     zero_moments(state, c);
     progress.add(c);

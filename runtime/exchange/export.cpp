@@ -1,0 +1,137 @@
+#include "runtime/exchange/export.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "ckpt/folders.h"
+#include "runtime/base/error.h"
+#include "runtime/base/json.h"
+#include "runtime/base/text.h"
+#include "runtime/base/units.h"
+#include "runtime/exchange/export_writer.h"
+#include "runtime/exchange/forward_check.h"
+#include "runtime/exchange/model_config.h"
+#include "runtime/exchange/new_folder.h"
+#include "runtime/exchange/tokenizer_files.h"
+#include "runtime/train/generate/sample.h"
+
+namespace trainctl {
+namespace {
+
+using nlohmann::ordered_json;
+
+/// Headers, configuration and tokenizer, roughly.
+constexpr uint64_t kSmallFilesBytes = 16 << 20;
+
+void check_space(FileSystem& fs, const std::string& folder, uint64_t bytes) {
+  const auto free = fs.free_bytes(folder);
+  if (free && *free < bytes + kSmallFilesBytes)
+    throw Error(ErrorCode::kIo,
+                fmt::format("the export needs {}, but the file system of {} has {} free; name "
+                            "another --out, or use --dtype bf16",
+                            size_text(bytes), folder, size_text(*free)));
+}
+
+}  // namespace
+
+std::vector<ExportFile> export_files(const ParamTable& table, DType dtype, uint64_t most_bytes) {
+  std::vector<ExportFile> files(1);
+  for (size_t i = 0; i < table.params.size(); ++i) {
+    const uint64_t bytes = uint64_t(table.params[i].count()) * size_of(dtype);
+    if (!files.back().tensors.empty() && files.back().bytes + bytes > most_bytes) files.emplace_back();
+    files.back().tensors.push_back({int(i), stored_param(table, table.params[i]), bytes});
+    files.back().bytes += bytes;
+  }
+  for (size_t i = 0; i < files.size(); ++i)
+    files[i].name = files.size() == 1 ? "model.safetensors"
+                                      : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, files.size());
+  return files;
+}
+
+std::string export_index_json(const std::vector<ExportFile>& files) {
+  uint64_t total = 0;
+  nlohmann::json names = nlohmann::json::object();  // sorted, as transformers write it
+  for (const ExportFile& file : files) {
+    total += file.bytes;
+    for (const ExportTensor& tensor : file.tensors) names[tensor.stored.name] = file.name;
+  }
+  return dump_json(nlohmann::json{{"metadata", {{"total_size", total}}}, {"weight_map", names}}, 2) + "\n";
+}
+
+ExportReport export_checkpoint(FileSystem& fs, const ExportRequest& request) {
+  const auto checkpoint = ckpt::Checkpoint::open(fs, request.checkpoint);
+  const JobSpec job = job_of(*checkpoint);
+  const ParamTable table = parameter_table(job.model, job.optimizer);
+  const std::vector<ExportFile> files = export_files(table, request.dtype, request.shard_bytes);
+  const TokenizerFiles tokenizer =
+      tokenizer_files(fs, request.tokenizer.is_given() ? request.tokenizer : tokenizer_of(job),
+                      job.model.vocab_size, job.model.max_seq_len);
+  std::map<std::string, std::string> texts = tokenizer.texts;
+  if (files.size() > 1) texts["model.safetensors.index.json"] = export_index_json(files);
+  texts["config.json"] = model_config_json(job.model, request.dtype, tokenizer.end_of_text);
+  texts["generation_config.json"] = generation_config_json(tokenizer.end_of_text);
+
+  ExportReport report{.out = folder_name(request.out),
+                      .step = checkpoint->state().step,
+                      .family = job.model.family,
+                      .dtype = request.dtype,
+                      .tensors = table.params.size(),
+                      .shards = files.size(),
+                      .tokenizer = tokenizer.description};
+  for (const ExportFile& file : files) report.bytes += file.bytes;
+  make_new_folder(fs, request.out, [&](const std::string& partial) {
+    check_space(fs, partial, report.bytes);
+    std::map<std::string, WrittenTensor> written;
+    for (const ExportFile& file : files)
+      written.merge(write_export_file(fs, partial, file, table, *checkpoint, request.dtype));
+    for (const auto& [name, tensor] : written)
+      report.largest_rounding = std::max(report.largest_rounding, tensor.largest_rounding);
+    for (const auto& [name, text] : texts) fs.write_new_text(partial + "/" + name, text);
+    read_back(fs, partial, files, request.dtype, written);
+    if (request.check_tokens > 0)
+      report.forward =
+          check_forward(fs, job, *checkpoint, partial, request.dtype, request.check_tokens, request.threads);
+    report.files = fs.list(partial);
+    return partial;
+  });
+  return report;
+}
+
+std::string ExportReport::text() const {
+  std::string text =
+      fmt::format("✓ {} · step {} · {} · {} in {} · {} as {} · read back, every hash matches\n", out, step,
+                  hugging_face(family).architecture, count_of(int64_t(tensors), "tensor"),
+                  count_of(int64_t(shards), "file"), size_text(bytes), name_of(dtype));
+  if (dtype == DType::bf16) text += fmt::format("rounding    at most {:.3g} of a weight\n", largest_rounding);
+  text += fmt::format("tokenizer   {}\n",
+                      tokenizer.empty() ? "none: the run names none; --tokenizer FILE adds one" : tokenizer);
+  if (forward) {
+    text += fmt::format("forward     logits of {} tokens equal those of the checkpoint's weights as {}",
+                        forward->tokens, name_of(dtype));
+    if (dtype == DType::bf16)
+      text += fmt::format("; at most {:.3g} from those of its f32 weights", forward->from_master);
+    text += "\n";
+  }
+  return text;
+}
+
+std::string ExportReport::to_json() const {
+  ordered_json json{{"out", out},
+                    {"step", step},
+                    {"architecture", std::string(hugging_face(family).architecture)},
+                    {"dtype", std::string(name_of(dtype))},
+                    {"tensors", tensors},
+                    {"shards", shards},
+                    {"bytes", bytes},
+                    {"largest_rounding", largest_rounding},
+                    {"tokenizer", tokenizer.empty() ? ordered_json() : ordered_json(tokenizer)},
+                    {"forward", ordered_json()},
+                    {"files", files}};
+  if (forward)
+    json["forward"] = {
+        {"tokens", forward->tokens}, {"largest", forward->largest}, {"from_master", forward->from_master}};
+  return dump_json(json) + "\n";
+}
+
+}  // namespace trainctl

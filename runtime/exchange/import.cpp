@@ -1,0 +1,256 @@
+#include "runtime/exchange/import.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cstring>
+#include <filesystem>
+
+#include "ckpt/checkpoint.h"
+#include "runtime/base/error.h"
+#include "runtime/base/json.h"
+#include "runtime/base/text.h"
+#include "runtime/base/units.h"
+#include "runtime/exchange/model_config.h"
+#include "runtime/exchange/new_folder.h"
+#include "runtime/exchange/tokenizer_files.h"
+#include "runtime/model/hugging_face.h"
+#include "runtime/model/stage_uses.h"
+#include "runtime/spec/parse.h"
+
+namespace trainctl {
+namespace {
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+
+/// Weights that are held at a time, in bytes (or one chunk, if that is more).
+constexpr int64_t kHeldBytes = int64_t(128) << 20;
+/// Floats that are compared at a time.
+constexpr int64_t kComparedFloats = int64_t(1) << 20;
+
+[[noreturn]] void refuse(const std::string& message) { throw Error(ErrorCode::kCheckpoint, message); }
+
+json config_of(FileSystem& fs, const std::string& folder) {
+  if (!fs.is_directory(folder))
+    throw Error(ErrorCode::kUsage,
+                fmt::format("{} is no folder; give the folder of a Hugging Face model", folder));
+  const std::string path = folder + "/config.json";
+  if (!fs.exists(path))
+    throw Error(ErrorCode::kData, fmt::format("{} is no folder of a model: it has no config.json", folder));
+  json config = try_parse_json(fs.read_text(path));
+  if (config.is_discarded()) throw Error(ErrorCode::kData, fmt::format("{} is not JSON", path));
+  return config;
+}
+
+/// Letters, digits, `.`, `_` and `-` of the folder's name.
+std::string job_name(const std::string& folder) {
+  std::string name = std::filesystem::path(folder).lexically_normal().filename().string();
+  for (char& c : name)
+    if (!isalnum(static_cast<unsigned char>(c)) && c != '.' && c != '_' && c != '-') c = '-';
+  return name.empty() || !isalnum(static_cast<unsigned char>(name[0])) ? "imported" + name : name;
+}
+
+/// The spec that the checkpoint holds: the model; a launch --from it says the rest.
+ParsedJob job_of_model(const ModelSpec& m, const data::TokenizerChoice& tokenizer,
+                       const std::string& folder) {
+  ordered_json model{{"family", std::string(word_of(m.family))},
+                     {"hidden_size", m.hidden_size},
+                     {"num_layers", m.num_layers},
+                     {"num_heads", m.num_heads},
+                     {"num_kv_heads", m.num_kv_heads},
+                     {"ffn_size", m.ffn_size},
+                     {"vocab_size", m.vocab_size},
+                     {"max_seq_len", m.max_seq_len},
+                     {"norm_eps", m.norm_eps},
+                     {"tie_embeddings", m.tie_embeddings},
+                     {"init", {{"std", m.init_std}}}};
+  if (kind_of(m.family).rotary) model["position"] = {{"theta", m.rope_theta}};
+  const ordered_json spec{
+      {"version", 1},
+      {"name", job_name(folder)},
+      {"description", "imported from " + folder},
+      {"model", model},
+      {"data", {{"tokenizer", tokenizer.text()}, {"train", {{{"path", "no-data-was-imported"}}}}}},
+      {"parallelism", {{"world_size", 1}}},
+                          {"schedule", {{"total_steps", 1}}}};
+  ParsedJob job = parse_job({.text = dump_json(spec, 1), .file = folder + "/config.json"});
+  for (const Diagnostic& mistake : job.diagnostics)
+    if (mistake.is_error())
+      throw Error(ErrorCode::kData,
+                  fmt::format("{}/config.json describes a model that trainctl cannot train: {}", folder,
+                              mistake.message));
+  return job;
+}
+
+/// Whether two tensors of the folder hold the same numbers.
+bool are_equal(ckpt::TensorFolder& folder, const std::string& a, const std::string& b,
+               const parallel::ParamLayout& layout) {
+  if (folder.shape(a) != folder.shape(b)) return false;
+  std::vector<float> x, y;
+  const int64_t most = std::max<int64_t>(1, kComparedFloats / layout.cols);
+  for (int64_t row = 0; row < layout.rows; row += most) {
+    const parallel::Box box{row, std::min(layout.rows, row + most), 0, layout.cols};
+    x.resize(size_t(box.count()));
+    y.resize(x.size());
+    folder.read_f32(a, box, x.data());
+    folder.read_f32(b, box, y.data());
+    if (std::memcmp(x.data(), y.data(), x.size() * sizeof(float)) != 0) return false;
+  }
+  return true;
+}
+
+/// Refuses what the folder holds besides the model. Returns the tensors that may be left out.
+std::vector<std::string> check_others(const StoredModel& stored, ckpt::TensorFolder& folder,
+                                      const ParamTable& table, const std::string& where) {
+  StoredModel::Others others = stored.others();
+  if (!others.twice.empty())
+    refuse(fmt::format("{} holds one tensor under two names, `{}` and `{}`; remove one of them", where,
+                       others.twice[0].first, others.twice[0].second));
+  if (!others.unknown.empty())
+    refuse(fmt::format(
+        "{} holds {} that trainctl does not know, the first is `{}`; the model is not the one that "
+        "its config.json describes",
+        where, count_of(int64_t(others.unknown.size()), "tensor"), others.unknown[0]));
+  if (!others.tied_head.empty()) {
+    const Param& embedding = table.params.front();
+    if (!are_equal(folder, stored.find(embedding).name, others.tied_head, embedding.layout))
+      refuse(fmt::format(
+          "{}: tie_word_embeddings is true, but `{}` and `{}`, two names for one tensor, hold other numbers",
+          where, others.tied_head, stored.find(embedding).name));
+    others.buffers.push_back(others.tied_head);
+  }
+  return others.buffers;
+}
+
+/// Writes all chunks of the model into shards, some at a time.
+class StateWriter {
+ public:
+  StateWriter(FileSystem& fs, const std::string& directory, const ckpt::StateInfo& info,
+              const ParamTable& table, const ChunkGrids& grids, StoredModel& stored)
+      : fs_(fs),
+        directory_(directory),
+        info_(info),
+        table_(table),
+        tensors_(checkpoint_tensors(table)),
+        stored_(stored) {
+    int64_t held = 0;
+    for (size_t p = 0; p < table.params.size(); ++p)
+      for (const parallel::Box& box : grids.grids[p]) {
+        const int64_t bytes = box.count() * int64_t(sizeof(float));
+        if (groups_.empty() || held + bytes > kHeldBytes) {
+          groups_.emplace_back();
+          held = 0;
+        }
+        groups_.back().push_back({int(p), box});
+        held += bytes;
+        largest_ = std::max(largest_, box.count());
+      }
+  }
+
+  std::string write() {
+    const std::vector<float> zeros(static_cast<size_t>(largest_));
+    std::vector<ckpt::ShardReceipt> receipts;
+    ckpt::prepare_saving(fs_, directory_, info_);
+    for (size_t g = 0; g < groups_.size(); ++g) receipts.push_back(write_group(g, zeros));
+    return ckpt::publish(fs_, directory_, info_, tensors_, receipts);
+  }
+
+ private:
+  struct Chunk {
+    int param;
+    parallel::Box box;
+  };
+
+  ckpt::ShardReceipt write_group(size_t g, const std::vector<float>& zeros) {
+    std::vector<std::vector<float>> values;
+    std::vector<ckpt::ChunkData> chunks;
+    for (const Chunk& chunk : groups_[g]) {
+      values.emplace_back(size_t(chunk.box.count()));
+      stored_.read(stored_.find(table_.params[size_t(chunk.param)]), chunk.box, values.back().data());
+      // In the order of checkpoint_tensors: the weights and their two moments.
+      const float* const data[] = {values.back().data(), zeros.data(), zeros.data()};
+      for (int role = 0; role < 3; ++role) chunks.push_back({3 * chunk.param + role, chunk.box, data[role]});
+    }
+    return ckpt::write_shard(fs_, ckpt::saving_directory(directory_, info_),
+                             ckpt::shard_file_name(int(g), int(groups_.size())), info_, tensors_, chunks);
+  }
+
+  FileSystem& fs_;
+  const std::string& directory_;
+  const ckpt::StateInfo& info_;
+  const ParamTable& table_;
+  std::vector<ckpt::Tensor> tensors_;
+  StoredModel& stored_;
+  std::vector<std::vector<Chunk>> groups_;
+  int64_t largest_ = 0;
+};
+
+ckpt::StateInfo state_of(const ParsedJob& job, const std::string& from) {
+  ckpt::StateInfo info{.run_id = job.job.name,
+                       .seed = job.job.seed,
+                       .spec_hash = job.hash,
+                       .program_version = TRAINCTL_VERSION};
+  info.extra_json =
+      dump_json(ordered_json{{"samples", 0}, {"lanes", job.job.parallelism.lanes}, {"imported_from", from}});
+  info.resolved_spec_json = job.resolved_json;
+  return info;
+}
+
+}  // namespace
+
+ImportReport import_folder(FileSystem& fs, const ImportRequest& request) {
+  const std::string file = request.from + "/config.json";
+  const ReadConfig config = read_model_config(config_of(fs, request.from), file);
+  const data::TokenizerChoice tokenizer = request.takes_tokenizer
+                                              ? tokenizer_in(fs, request.from, config.model.vocab_size)
+                                              : data::TokenizerChoice();
+  const ParsedJob job = job_of_model(config.model, tokenizer, request.from);
+  const ParamTable table = parameter_table(job.job.model, job.job.optimizer);
+  const auto folder = ckpt::TensorFolder::open(fs, request.from);
+  StoredModel stored(table, *folder, request.from);
+  for (const Param& param : table.params) stored.find(param);
+  ImportReport report{.from = request.from,
+                      .model = job.job.model,
+                      .architecture = std::string(hugging_face(job.job.model.family).architecture),
+                      .tensors = table.params.size(),
+                      .parameters = uint64_t(table.total_count()),
+                      .tokenizer = tokenizer.text(),
+                      .left_out = check_others(stored, *folder, table, request.from),
+                      .notes = config.notes};
+  report.out = folder_name(request.out);
+  make_new_folder(fs, request.out, [&](const std::string& partial) {
+    const ckpt::StateInfo info = state_of(job, request.from);
+    StateWriter writer(fs, partial, info, table, chunk_grids(table, job.job.checkpoint.chunk_mib), stored);
+    report.root_hash = writer.write();
+    return ckpt::step_directory(partial, 0);
+  });
+  return report;
+}
+
+std::string ImportReport::text() const {
+  std::string text = fmt::format("✓ {} · step 0 of {} · {} · {} · {} parameters · state {}\n", out, from,
+                                 architecture, count_of(int64_t(tensors), "tensor"),
+                                 count_text(double(parameters)), root_hash.substr(0, 16));
+  text += fmt::format("tokenizer   {}\n", tokenizer.empty() ? "none" : tokenizer);
+  for (const std::string& name : left_out) text += fmt::format("left out    {}\n", name);
+  for (const std::string& note : notes) text += fmt::format("note        {}\n", note);
+  return text;
+}
+
+std::string ImportReport::to_json() const {
+  return dump_json(ordered_json{{"from", from},
+                                {"out", out},
+                                {"architecture", architecture},
+                                {"family", std::string(word_of(model.family))},
+                                {"tensors", tensors},
+                                {"parameters", parameters},
+                                {"root", root_hash},
+                                {"tokenizer", tokenizer.empty() ? ordered_json() : ordered_json(tokenizer)},
+                                {"left_out", left_out},
+                                {"notes", notes}}) +
+         "\n";
+}
+
+}  // namespace trainctl

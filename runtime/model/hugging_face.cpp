@@ -1,0 +1,130 @@
+#include "runtime/model/hugging_face.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <set>
+
+#include "runtime/base/error.h"
+
+namespace trainctl {
+namespace {
+
+constexpr std::string_view kHead = "lm_head.weight";
+constexpr std::string_view kGpt2Buffers[] = {".attn.bias", ".attn.masked_bias"};
+constexpr std::string_view kLlamaBuffers[] = {".rotary_emb.inv_freq"};
+
+// In the order of Family. Source: GPT2LMHeadModel and LlamaForCausalLM of transformers 4 and 5.
+constexpr HuggingFaceFamily kHuggingFace[] = {
+    {.model_type = "gpt2",
+     .architecture = "GPT2LMHeadModel",
+     .prefix = "transformer.",
+     .transposed = true,
+     .buffers = kGpt2Buffers},
+    {.model_type = "llama",
+     .architecture = "LlamaForCausalLM",
+     .prefix = "",
+     .transposed = false,
+     .buffers = kLlamaBuffers},
+};
+
+/// Floats that are transposed at a time.
+constexpr int64_t kTransposedFloats = int64_t(1) << 20;
+
+std::vector<int64_t> shape_of(const Param& param, bool transposed) {
+  std::vector<int64_t> shape{param.layout.rows};
+  if (!param.is_vector()) shape.push_back(param.layout.cols);
+  if (transposed) std::reverse(shape.begin(), shape.end());
+  return shape;
+}
+
+std::string with_prefix(std::string_view prefix, const Param& param) {
+  return (param.role == ParamRole::head ? "" : std::string(prefix)) + param.layout.name;
+}
+
+/// Whether the folder stores linear weights as [in, out]: the first that may be, and is not square, decides
+/// for all.
+bool stores_transposed(const ParamTable& table, ckpt::TensorFolder& folder, std::string_view prefix) {
+  for (const Param& p : table.params) {
+    if (!p.may_be_transposed || p.layout.rows == p.layout.cols) continue;
+    const std::string name = with_prefix(prefix, p);
+    if (folder.has(name)) return folder.shape(name) == shape_of(p, true);
+  }
+  return false;
+}
+
+}  // namespace
+
+const HuggingFaceFamily& hugging_face(Family family) { return kHuggingFace[size_t(family)]; }
+
+StoredParam stored_param(const ParamTable& table, const Param& param) {
+  return {.name = with_prefix(hugging_face(table.family).prefix, param),
+          .shape = shape_of(param, param.may_be_transposed),
+          .transposed = param.may_be_transposed};
+}
+
+StoredModel::StoredModel(const ParamTable& table, ckpt::TensorFolder& folder, std::string what)
+    : table_(table), folder_(folder), what_(std::move(what)) {
+  const Param& first = table.params.front();
+  const std::string prefix(hugging_face(table.family).prefix);
+  if (!folder.has(first.layout.name) && folder.has(with_prefix(prefix, first))) prefix_ = prefix;
+  transposed_ = stores_transposed(table, folder, prefix_);
+}
+
+StoredParam StoredModel::find(const Param& param) const {
+  const bool transposed = transposed_ && param.may_be_transposed;
+  StoredParam stored{with_prefix(prefix_, param), shape_of(param, transposed), transposed};
+  if (!folder_.has(stored.name))
+    throw Error(ErrorCode::kCheckpoint,
+                fmt::format("{} has no tensor `{}`; it holds {} tensors, are they of another model family?",
+                            what_, stored.name, folder_.names().size()));
+  if (const auto shape = folder_.shape(stored.name); shape != stored.shape)
+    throw Error(ErrorCode::kCheckpoint,
+                fmt::format("tensor `{}` of {} has shape [{}], this model needs [{}]", stored.name, what_,
+                            fmt::join(shape, ", "), fmt::join(stored.shape, ", ")));
+  return stored;
+}
+
+void StoredModel::read(const StoredParam& stored, const parallel::Box& box, float* out) {
+  if (!stored.transposed) {
+    folder_.read_f32(stored.name, box, out);
+    return;
+  }
+  const int64_t most = std::max<int64_t>(1, kTransposedFloats / std::max<int64_t>(1, box.cols()));
+  std::vector<float> values;
+  for (int64_t row = box.row_begin; row < box.row_end; row += most) {
+    const int64_t rows = std::min(most, box.row_end - row);
+    values.resize(size_t(rows * box.cols()));
+    folder_.read_f32(stored.name, {box.col_begin, box.col_end, row, row + rows}, values.data());
+    for (int64_t r = 0; r < rows; ++r)
+      for (int64_t c = 0; c < box.cols(); ++c) *out++ = values[size_t(c * rows + r)];
+  }
+}
+
+StoredModel::Others StoredModel::others() const {
+  const HuggingFaceFamily& family = hugging_face(table_.family);
+  const std::string other_prefix(prefix_.empty() ? family.prefix : "");
+  std::set<std::string> known;
+  std::map<std::string, std::string> second_names;
+  for (const Param& p : table_.params) {
+    const std::string name = with_prefix(prefix_, p);
+    known.insert(name);
+    if (const std::string second = with_prefix(other_prefix, p); second != name) second_names[second] = name;
+  }
+  Others result;
+  for (const std::string& name : folder_.names()) {
+    if (known.count(name)) continue;
+    const auto is_end = [&](std::string_view end) { return std::string_view(name).ends_with(end); };
+    if (const auto second = second_names.find(name); second != second_names.end())
+      result.twice.emplace_back(second->second, name);
+    else if (table_.tied && name == kHead)
+      result.tied_head = name;
+    else if (std::any_of(family.buffers.begin(), family.buffers.end(), is_end))
+      result.buffers.push_back(name);
+    else
+      result.unknown.push_back(name);
+  }
+  return result;
+}
+
+}  // namespace trainctl

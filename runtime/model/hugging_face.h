@@ -1,0 +1,65 @@
+// The names and layouts under which Hugging Face's transformers keep a model: one row for each family, used in
+// both directions (model.init.from, `import`, `export`).
+//
+// A parameter's own name (params.h) is the one of the Hub. transformers put the family's prefix before it,
+// except before the head's; a folder may have the names with the prefix or without it.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ckpt/safetensors.h"
+#include "runtime/model/params.h"
+
+namespace trainctl {
+
+/// A family as transformers know it.
+struct HuggingFaceFamily {
+  std::string_view model_type, architecture;
+  std::string_view prefix;  ///< of the base model in front of every name but the head's; "": none
+  bool transposed;          ///< linear weights are stored as [in, out] (Conv1D), not [out, in]
+  /// Ends of the names of tensors that are no parameters: buffers of older versions.
+  std::span<const std::string_view> buffers;
+};
+const HuggingFaceFamily& hugging_face(Family family);
+
+/// Where and how a file keeps a parameter.
+struct StoredParam {
+  std::string name;
+  std::vector<int64_t> shape;
+  bool transposed = false;
+};
+
+/// As transformers save it (save_pretrained), which every version loads.
+StoredParam stored_param(const ParamTable& table, const Param& param);
+
+/// Finds the parameters of a model in a folder that transformers, or an export, have written.
+class StoredModel {
+ public:
+  /// `what`: the folder in messages, e.g. "model.init.from". Both outlive it.
+  StoredModel(const ParamTable& table, ckpt::TensorFolder& folder, std::string what);
+  /// The place of a parameter. Error(kCheckpoint) if the folder does not have it, or in another shape.
+  StoredParam find(const Param& param) const;
+  /// Reads a box of the parameter into out [box.count()], as [out, in]; holds a few MiB at a time.
+  void read(const StoredParam& stored, const parallel::Box& box, float* out);
+  /// What the folder holds besides.
+  struct Others {
+    std::vector<std::string> buffers;  ///< that may be left out
+    std::vector<std::string> unknown;
+    std::string tied_head;  ///< a head of its own, though the head is the embedding; "" without
+    /// Parameters under two names.
+    std::vector<std::pair<std::string, std::string>> twice;
+  };
+  Others others() const;
+
+ private:
+  const ParamTable& table_;
+  ckpt::TensorFolder& folder_;
+  std::string what_, prefix_;
+  bool transposed_ = false;
+};
+
+}  // namespace trainctl
