@@ -65,9 +65,9 @@ struct ExportReport {
   std::string to_json() const;
 };
 
-/// Error(kUsage): `out` is not free. Error(kCheckpoint): the checkpoint is damaged, or the written folder does
-/// not read back. Error(kData): the tokenizer does not fit. Error(kIo): e.g. the disk is full. After an Error
-/// nothing is left.
+/// Error(kUsage): `out` is not free. Error(kCheckpoint): the checkpoint is damaged, or the written folder
+/// does not read back. Error(kData): the tokenizer does not fit. Error(kIo): e.g. the disk is full. After
+/// an Error nothing is left.
 ExportReport export_checkpoint(FileSystem& fs, const ExportRequest& request);
 
 }  // namespace trainctl

@@ -21,8 +21,9 @@ std::map<std::string, WrittenTensor> write_export_file(FileSystem& fs, const std
                                                        const ExportFile& file, const ParamTable& table,
                                                        ckpt::Checkpoint& checkpoint, DType dtype);
 
-/// Opens the folder as a reader does and reads every byte: each tensor of `files` is there once, in its shape,
-/// with the hash that it was written with, and no other one. Error(kCheckpoint) names the first that is not.
+/// Opens the folder as a reader does and reads every byte: each tensor of `files` is there once, in its
+/// shape, with the hash that it was written with, and no other one. Error(kCheckpoint) names the first that
+/// is not.
 void read_back(FileSystem& fs, const std::string& folder, const std::vector<ExportFile>& files, DType dtype,
                const std::map<std::string, WrittenTensor>& written);
 

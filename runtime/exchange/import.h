@@ -25,11 +25,11 @@ struct ImportReport {
   std::string to_json() const;
 };
 
-/// Writes the weights of the folder `from` (in f32, bf16, f16 or f64), with moments of zero, as the checkpoint
-/// folder `out`. Holds some chunks at a time, never the whole model. Error(kUsage): `from` is no folder, or
-/// `out` is not free. Error(kData): config.json or the tokenizer is unknown, by the name of the part.
-/// Error(kCheckpoint): tensors are missing, unknown, damaged or under two names. Error(kIo). After an Error
-/// nothing is left.
+/// Writes the weights of the folder `from` (in f32, bf16, f16 or f64), with moments of zero, as the
+/// checkpoint folder `out`. Holds some chunks at a time, never the whole model. Error(kUsage): `from` is no
+/// folder, or `out` is not free. Error(kData): config.json or the tokenizer is unknown, by the name of the
+/// part. Error(kCheckpoint): tensors are missing, unknown, damaged or under two names. Error(kIo). After an
+/// Error nothing is left.
 ImportReport import_folder(FileSystem& fs, const ImportRequest& request);
 
 }  // namespace trainctl

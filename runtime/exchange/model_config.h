@@ -22,8 +22,8 @@ struct ReadConfig {
   std::vector<std::string> notes;  ///< what trainctl does otherwise, e.g. no dropout
 };
 /// Reads a config.json of either version. Error(kData), one sentence that names the key, if it describes a
-/// model that trainctl cannot compute, or has a key whose meaning trainctl does not know. `file`: for messages.
-/// The numbers' ranges are left to the checks of the job spec.
+/// model that trainctl cannot compute, or has a key whose meaning trainctl does not know. `file`: for
+/// messages. The numbers' ranges are left to the checks of the job spec.
 ReadConfig read_model_config(const nlohmann::json& config, const std::string& file);
 
 }  // namespace trainctl

@@ -1,5 +1,5 @@
-// A folder that appears under its name complete or not at all: it is written as NAME.partial-PID beside it and
-// renamed at the end.
+// A folder that appears under its name complete or not at all: it is written as NAME.partial-PID beside it
+// and renamed at the end.
 #pragma once
 #include <functional>
 #include <string>

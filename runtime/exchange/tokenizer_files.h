@@ -16,13 +16,14 @@ struct TokenizerFiles {
   std::string description;  ///< "bytes", "SentencePiece tok/tokenizer.model", or ""
 };
 
-/// The files for a tokenizer. Error(kData): it cannot be read, or has more ids than the model. An empty choice
-/// gives no files. `max_seq_len`: of the model.
+/// The files for a tokenizer. Error(kData): it cannot be read, or has more ids than the model. An empty
+/// choice gives no files. `max_seq_len`: of the model.
 TokenizerFiles tokenizer_files(FileSystem& fs, const data::TokenizerChoice& choice, int64_t vocab_size,
                                int64_t max_seq_len);
 
-/// The tokenizer that a Hugging Face folder holds; none is given if there is no file of one. Error(kData), one
-/// sentence that names the file and the part, if trainctl cannot use it or it has more ids than the model.
+/// The tokenizer that a Hugging Face folder holds; none is given if there is no file of one. Error(kData),
+/// one sentence that names the file and the part, if trainctl cannot use it or it has more ids than the
+/// model.
 data::TokenizerChoice tokenizer_in(FileSystem& fs, const std::string& folder, int64_t vocab_size);
 
 }  // namespace trainctl

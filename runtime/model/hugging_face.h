@@ -1,11 +1,10 @@
-// The names and layouts under which Hugging Face's transformers keep a model: one row for each family, used in
-// both directions (model.init.from, `import`, `export`).
+// The names and layouts under which Hugging Face's transformers keep a model: one row for each family, used
+// in both directions (model.init.from, `import`, `export`).
 //
 // A parameter's own name (params.h) is the one of the Hub. transformers put the family's prefix before it,
 // except before the head's; a folder may have the names with the prefix or without it.
 #pragma once
 #include <cstdint>
-#include <map>
 #include <span>
 #include <string>
 #include <string_view>

@@ -43,11 +43,12 @@ std::unique_ptr<kernels::Backend> one_device(const JobSpec& job, int threads) {
 }
 
 JobSpec job_of(const ckpt::Checkpoint& checkpoint) {
-  const ParsedJob parsed = parse_job({.text = checkpoint.state().resolved_spec_json, .file = checkpoint.path()});
-  if (!parsed.ok())
-    throw Error(ErrorCode::kCheckpoint, fmt::format("{} holds no usable job spec: {}", checkpoint.path(),
-                                                    parsed.diagnostics.empty() ? "" : parsed.diagnostics.front().message));
-  return parsed.job;
+  const ParsedJob parsed =
+      parse_job({.text = checkpoint.state().resolved_spec_json, .file = checkpoint.path()});
+  if (parsed.ok()) return parsed.job;
+  throw Error(ErrorCode::kCheckpoint,
+              fmt::format("{} holds no usable job spec: {}", checkpoint.path(),
+                          parsed.diagnostics.empty() ? "" : parsed.diagnostics.front().message));
 }
 
 SampleResult sample(FileSystem& fs, const SampleRequest& request, const std::function<void(const std::string&)>& each) {
@@ -55,7 +56,8 @@ SampleResult sample(FileSystem& fs, const SampleRequest& request, const std::fun
   const JobSpec job = job_of(*checkpoint);
   const data::TokenizerChoice choice = request.tokenizer.is_given() ? request.tokenizer : tokenizer_of(job);
   if (!choice.is_given())
-    throw Error(ErrorCode::kData, "the run does not say which tokenizer made its tokens; give --tokenizer FILE (or `bytes`)");
+    throw Error(ErrorCode::kData, "the run does not say which tokenizer made its tokens; give --tokenizer FILE "
+                                  "(or `bytes`)");
   const auto tokenizer = data::open_tokenizer(choice);
   if (tokenizer->vocab_size() > job.model.vocab_size)
     throw Error(ErrorCode::kData, fmt::format("tokenizer {} has {} ids but the model was trained with {}; give the tokenizer of "

@@ -170,8 +170,8 @@ TEST_CASE("reading back finds a changed byte, a missing tensor and one too many"
 
 namespace {
 
-/// Does `work` with every fault at every effect, and with a power loss there: the folder is absent, or whole by
-/// `is_whole`; after a fault no part of it is left.
+/// Does `work` with every fault at every effect, and with a power loss there: the folder is absent, or
+/// whole by `is_whole`; after a fault no part of it is left.
 void try_everywhere(const PowerLossFileSystem& start, const std::string& out,
                     const std::function<void(FileSystem&)>& work,
                     const std::function<bool(FileSystem&)>& is_whole) {

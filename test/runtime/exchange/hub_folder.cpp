@@ -166,7 +166,8 @@ std::map<std::string, std::pair<std::vector<int64_t>, std::string>> tensors_of(F
     if (!name.ends_with(".safetensors")) continue;
     const std::string text = fs.read_text(folder + "/" + name);
     const uint64_t length = number_of(text);
-    for (const auto& [tensor, entry] : json::parse(text.substr(8, length)).items()) {
+    const json header = json::parse(text.substr(8, length));
+    for (const auto& [tensor, entry] : header.items()) {
       if (tensor == "__metadata__") continue;
       INFO(tensor);
       CHECK(entry["dtype"] == dtype);

@@ -1,0 +1,113 @@
+// Goal: a trained model leaves as a Hugging Face folder and comes back with the same bits: what is imported
+// trains on as model.init.from does, and is exported again as the same bytes. Mistakes are one sentence with
+// their exit status and leave nothing.
+// Method: the real program: a few steps of a GPT-2 and a Llama on two ranks, export, import, launches from
+// both, and the wrong command lines.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "test/end_to_end/jobs.h"
+#include "test/end_to_end/program.h"
+#include "test/support/temporary_folder.h"
+#include "test/support/thread_run.h"
+
+using namespace trainctl::test;
+using Catch::Contains;
+using nlohmann::json;
+
+namespace {
+
+Outcome done(const TemporaryFolder& dir, const std::vector<std::string>& arguments) {
+  const Outcome o = run_trainctl(dir.path(), arguments);
+  INFO(o.err);
+  REQUIRE(o.status == 0);
+  return o;
+}
+
+/// A run of `steps` steps of a golden case with the name `id`.
+void launch(const TemporaryFolder& dir, const std::string& id, int steps, std::vector<std::string> more) {
+  std::vector<std::string> arguments = {"launch", "job.json",
+                                        "-s",     "observability.run_id=" + id,
+                                        "-s",     "schedule.total_steps=" + std::to_string(steps)};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  done(dir, arguments);
+}
+
+bool has_partial(const std::string& folder) {
+  const auto files = std::filesystem::directory_iterator(folder);
+  return std::any_of(begin(files), end(files), [](const auto& file) {
+    return file.path().filename().string().find(".partial-") != std::string::npos;
+  });
+}
+
+}  // namespace
+
+TEST_CASE("a trained model is exported, imported, trained on and exported again with the same bits",
+          "[exchange]") {
+  for (const std::string name : {"gpt2-tiny", "llama-tiny"}) {
+    INFO(name);
+    const TemporaryFolder dir;
+    write_file(dir.path() + "/job.json", golden_spec(name));
+    launch(dir, "first", 5, {"-s", "parallelism.pipeline=2"});
+    const json report = json::parse(done(dir, {"--json", "export", "first", "--out", "out", "--dtype", "f32",
+                                               "--shard-size", "100kB", "--check-forward", "40"})
+                                        .out);
+    CHECK(report["step"] == 5);
+    CHECK(report["shards"].get<int>() > 1);
+    CHECK(report["forward"]["largest"] == 0);
+    done(dir, {"import", "out", "--out", "model"});
+    done(dir, {"inspect-ckpt", "model", "--verify"});
+    done(dir, {"export", "model", "--out", "again", "--dtype", "f32", "--shard-size", "100kB"});
+    for (const std::string file : report["files"]) {
+      INFO(file);
+      CHECK(read_file(dir / ("out/" + file)) == read_file(dir / ("again/" + file)));
+    }
+    CHECK_FALSE(has_partial(dir.path()));
+
+    // The import is where model.init.from begins.
+    launch(dir, "init", 4, {"-s", "model.init.from=out"});
+    launch(dir, "branch", 4, {"--from", "model"});
+    const auto curve = losses_of(dir / "runs/init");
+    CHECK(curve.size() == 4);
+    CHECK(losses_of(dir / "runs/branch") == curve);
+    CHECK(run_trainctl(dir.path(), {"inspect-ckpt", "init", "--diff", "branch"}).status == 0);
+    CHECK(losses_of(dir / "runs/first").front() != curve.front());
+  }
+}
+
+TEST_CASE("wrong exports and imports are refused in one sentence and leave nothing", "[exchange]") {
+  const TemporaryFolder dir;
+  write_file(dir / "job.json", golden_spec("llama-tiny"));
+  launch(dir, "first", 1, {});
+  done(dir, {"export", "first", "--out", "out"});
+  const auto refused = [&](std::vector<std::string> arguments, int status, const std::string& message) {
+    const Outcome o = run_trainctl(dir.path(), arguments);
+    INFO(o.err);
+    CHECK(o.status == status);
+    CHECK_THAT(o.err, Contains(message));
+    CHECK(std::count(o.err.begin(), o.err.end(), '\n') == 1);
+    CHECK_FALSE(has_partial(dir.path()));
+    CHECK_FALSE(std::filesystem::exists(dir / "new"));
+  };
+  refused({"export", "first", "--out", "out"}, 2, "out exists and is not an empty folder");
+  refused({"export", "first", "--out", "new", "--shard-size", "many"}, 2, "--shard-size many is not a size");
+  refused({"export", "nothing", "--out", "new"}, 2, "no run nothing in");
+  refused({"export", "first", "--out", "new", "--tokenizer", "none.model"}, 6,
+          "there is no tokenizer none.model");
+  refused({"import", "none", "--out", "new"}, 2, "none is no folder");
+  refused({"import", "runs", "--out", "new"}, 6, "runs is no folder of a model: it has no config.json");
+  std::filesystem::remove(dir / "out/model.safetensors");
+  refused({"import", "out", "--out", "new"}, 7, "out holds no *.safetensors file");
+  // A damaged checkpoint is found while it is exported.
+  const std::string step = dir / "runs/first/ckpt/step-00000001";
+  for (const auto& file : std::filesystem::directory_iterator(step)) {
+    if (file.path().extension() != ".safetensors") continue;
+    std::string text = read_file(file.path());
+    for (size_t at = text.size() / 8; at < text.size(); at += 997) text[at] ^= 1;
+    std::filesystem::remove(file.path());
+    write_file(file.path(), text);
+  }
+  refused({"export", "first", "--out", "new"}, 7, "is damaged");
+}
