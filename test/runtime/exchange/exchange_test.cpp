@@ -12,6 +12,7 @@
 #include "runtime/exchange/export_writer.h"
 #include "runtime/exchange/forward_check.h"
 #include "runtime/exchange/import.h"
+#include "runtime/exchange/new_folder.h"
 #include "runtime/train/generate/sample.h"
 #include "test/runtime/exchange/hub_folder.h"
 #include "test/support/power_loss_file_system.h"
@@ -65,6 +66,30 @@ TEST_CASE("what transformers saved comes back with the same bytes under the same
       CHECK(import_folder(*fs, {.from = "/out", .out = "/again"}).root_hash == root);
       CHECK(ckpt::verify(*ckpt::Checkpoint::open(*fs, "/again")).findings.empty());
     }
+}
+
+TEST_CASE("an imported checkpoint has the weights of the folder and moments of zero") {
+  const HubModel model = gpt2_model(false);
+  const auto fs = with_checkpoint(model);
+  const auto checkpoint = ckpt::Checkpoint::open(*fs, "/c");
+  CHECK(checkpoint->state().step == 0);
+  CHECK(checkpoint->tensors().size() == 3 * model.tensors.size());
+  for (const ckpt::Tensor& tensor : checkpoint->tensors()) {
+    INFO(tensor.name << " " << ckpt::name_of(tensor.role));
+    const bool is_head = tensor.name == "lm_head.weight";
+    const HubTensor& stored = model.tensors.at(is_head ? tensor.name : "transformer." + tensor.name);
+    const int64_t rows = tensor.shape[0], cols = tensor.shape.size() == 2 ? tensor.shape[1] : 1;
+    std::vector<float> values(stored.values.size());
+    checkpoint->read(tensor.name, tensor.role, {0, rows, 0, cols}, values.data());
+    // Conv1D stores a linear weight the other way round.
+    const bool is_linear = cols > 1 && !is_head && tensor.name[0] == 'h';
+    for (int64_t r = 0; r < rows; ++r)
+      for (int64_t c = 0; c < cols; ++c) {
+        const float weight = stored.values[size_t(is_linear ? c * rows + r : r * cols + c)];
+        if (values[size_t(r * cols + c)] != (tensor.role == ckpt::Role::master ? weight : 0.0f))
+          FAIL("differs");
+      }
+  }
 }
 
 TEST_CASE("names without the prefix of the base model, as on the Hub, and buffers of old versions") {
@@ -180,6 +205,10 @@ void try_everywhere(const PowerLossFileSystem& start, const std::string& out,
   work(*measured);
   const size_t effects = measured->effects().size() - before;
   REQUIRE(is_whole(*measured));
+  // When the work is done, it is durable.
+  const auto reborn = measured->after_power_loss(Survival::nothing, 1);
+  REQUIRE(reborn->exists(out));
+  CHECK(is_whole(*reborn));
   REQUIRE(effects > 5);
   size_t failures = 0;
   for (size_t at = 0; at < effects; ++at) {
@@ -204,9 +233,12 @@ void try_everywhere(const PowerLossFileSystem& start, const std::string& out,
     const auto fs = start.copy();
     fs->lose_power_after(at);
     CHECK_THROWS_AS(work(*fs), PowerLost);
-    for (const Survival survival : {Survival::nothing, Survival::everything, Survival::random}) {
-      INFO("power lost after effect " << at << ", survival " << int(survival));
-      const auto later = fs->after_power_loss(survival, at + 1);
+    for (uint64_t seed = 1; seed <= 6; ++seed) {
+      const Survival survival = seed == 1   ? Survival::nothing
+                                : seed == 2 ? Survival::everything
+                                            : Survival::random;
+      INFO("power lost after effect " << at << ", survival " << int(survival) << ", seed " << seed);
+      const auto later = fs->after_power_loss(survival, seed);
       CHECK((!later->exists(out) || is_whole(*later)));
     }
   }
@@ -238,6 +270,17 @@ TEST_CASE("a full disk, an error or a power loss in the middle of an import leav
         const auto checkpoint = ckpt::Checkpoint::open(fs, "/d");
         return checkpoint->root_hash() == root && ckpt::verify(*checkpoint).findings.empty();
       });
+}
+
+TEST_CASE("a new folder is durable with its files, also where the writer synced no folder") {
+  PowerLossFileSystem fs;
+  make_new_folder(fs, "/new", [&](const std::string& partial) {
+    const auto file = fs.create(partial + "/a");
+    file->write_at(0, std::as_bytes(std::span("text", 4)));
+    file->sync();
+    return partial;
+  });
+  CHECK(fs.after_power_loss(Survival::nothing, 1)->read_text("/new/a") == "text");
 }
 
 TEST_CASE("nothing is overwritten, and an empty folder is taken") {
