@@ -27,12 +27,12 @@ Outcome done(const TemporaryFolder& dir, const std::vector<std::string>& argumen
 }
 
 /// A run of `steps` steps of a golden case with the name `id`.
-void launch(const TemporaryFolder& dir, const std::string& id, int steps, std::vector<std::string> more) {
+Outcome launch(const TemporaryFolder& dir, const std::string& id, int steps, std::vector<std::string> more) {
   std::vector<std::string> arguments = {"launch", "job.json",
                                         "-s",     "observability.run_id=" + id,
                                         "-s",     "schedule.total_steps=" + std::to_string(steps)};
   arguments.insert(arguments.end(), more.begin(), more.end());
-  done(dir, arguments);
+  return done(dir, arguments);
 }
 
 bool has_partial(const std::string& folder) {
@@ -68,7 +68,13 @@ TEST_CASE("a trained model is exported, imported, trained on and exported again 
 
     // The import is where model.init.from begins.
     launch(dir, "init", 4, {"-s", "model.init.from=out"});
-    launch(dir, "branch", 4, {"--from", "model"});
+    // The made-up job of the import has another batch, which is no reason to change the learning rate.
+    const Outcome begun =
+        launch(dir, "branch", 4,
+               {"--from", "model", "-s", "model.init.from=", "-s", "schedule.batch_lr_rule=linear"});
+    CHECK_THAT(begun.err, Contains("branch      from out step 0 (state ") &&
+                              Contains("): data from its start\n") &&
+                              Contains("optimizer   from its start: the checkpoint was imported"));
     const auto curve = losses_of(dir / "runs/init");
     CHECK(curve.size() == 4);
     CHECK(losses_of(dir / "runs/branch") == curve);
@@ -80,7 +86,7 @@ TEST_CASE("a trained model is exported, imported, trained on and exported again 
 TEST_CASE("wrong exports and imports are refused in one sentence and leave nothing", "[exchange]") {
   const TemporaryFolder dir;
   write_file(dir / "job.json", golden_spec("llama-tiny"));
-  launch(dir, "first", 1, {});
+  launch(dir, "first", 4, {});
   done(dir, {"export", "first", "--out", "out"});
   const auto refused = [&](std::vector<std::string> arguments, int status, const std::string& message) {
     const Outcome o = run_trainctl(dir.path(), arguments);
@@ -93,6 +99,8 @@ TEST_CASE("wrong exports and imports are refused in one sentence and leave nothi
   };
   refused({"export", "first", "--out", "out"}, 2, "out exists and is not an empty folder");
   refused({"export", "first", "--out", "new", "--shard-size", "many"}, 2, "--shard-size many is not a size");
+  done(dir, {"import", "out", "--out", "start"});
+  refused({"resume", "start"}, 2, "a new run may begin from it: trainctl launch JOB --from start");
   refused({"export", "nothing", "--out", "new"}, 2, "no run nothing in");
   refused({"export", "first", "--out", "new", "--tokenizer", "none.model"}, 6,
           "there is no tokenizer none.model");
@@ -101,7 +109,7 @@ TEST_CASE("wrong exports and imports are refused in one sentence and leave nothi
   std::filesystem::remove(dir / "out/model.safetensors");
   refused({"import", "out", "--out", "new"}, 7, "out holds no *.safetensors file");
   // A damaged checkpoint is found while it is exported.
-  const std::string step = dir / "runs/first/ckpt/step-00000001";
+  const std::string step = dir / "runs/first/ckpt/step-00000004";
   for (const auto& file : std::filesystem::directory_iterator(step)) {
     if (file.path().extension() != ".safetensors") continue;
     std::string text = read_file(file.path());

@@ -112,7 +112,9 @@ FoundRun find_run(FileSystem& fs, const std::string& name, const std::string& ro
     const std::string owner = folder.parent_path().parent_path().string(), leaf = folder.filename().string();
     if (is_run(fs, owner) && leaf.starts_with("step-")) return {{owner}, std::stoll(leaf.substr(5))};
     throw Error(ErrorCode::kUsage,
-                fmt::format("{} is a checkpoint, but {} is not the directory of its run", name, owner));
+                fmt::format("{} is a checkpoint, but {} is not the directory of its run; a new run may begin from it: "
+                            "trainctl launch JOB --from {}",
+                            name, owner, name));
   }
   const std::string home = absolute(root);
   const std::vector<std::string> ids = runs_in(fs, home);

@@ -81,6 +81,8 @@ BranchPoint find_branch_point(FileSystem& fs, const std::string& name, const std
                               const std::function<void(const std::string&, const std::string&)>& skipped) {
   const auto checkpoint = open_branch_point(fs, name, run_root, skipped);
   BranchPoint from{.checkpoint = checkpoint->path(), .root_hash = checkpoint->root_hash(), .state = checkpoint->state(), .job = {}};
+  const json extra = try_parse_json(from.state.extra_json);
+  from.imported = extra.is_object() && extra.contains("imported_from");
   from.job = parse_job({.text = from.state.resolved_spec_json, .file = from.checkpoint, .overrides = {}, .environment = {}});
   if (!from.job.ok())
     throw Error(ErrorCode::kCheckpoint, fmt::format("{} holds no usable job spec: {}", from.checkpoint,
@@ -89,6 +91,7 @@ BranchPoint find_branch_point(FileSystem& fs, const std::string& name, const std
 }
 
 std::string lr_rule_of(const BranchPoint& from, const JobSpec& job) {
+  if (from.imported) return "";
   const BatchLrRule rule = job.schedule.batch_lr_rule;
   const double factor = batch_lr_factor(rule, from.job.job.tokens_per_step(), job.tokens_per_step());
   return factor == 1 ? ""
@@ -118,7 +121,8 @@ LineageEntry branch_entry(const BranchPoint& from, const ParsedJob& job, const s
   LineageEntry entry{.kind = LineageEntry::branch, .run_id = from.state.run_id, .step = from.state.step, .root = from.root_hash};
   const std::vector<FieldChange> changes = changed_fields(from.job, job);
   for (const FieldChange& change : changes)
-    if (change.change != Change::free) entry.changes.push_back(change);
+    if (change.change != Change::free && (!from.imported || change.part == SpecPart::model))
+      entry.changes.push_back(change);
   entry.new_data = !same_data(from, changes, data_json);
   entry.lr_rule = lr_rule_of(from, job.job);
   return entry;

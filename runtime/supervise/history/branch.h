@@ -23,6 +23,7 @@ struct BranchPoint {
   std::string root_hash;
   ckpt::StateInfo state;
   ParsedJob job;            ///< the job that computed the state
+  bool imported = false;    ///< by `trainctl import`: no job computed it; `job` says the model and nothing else
 };
 
 /// Finds a checkpoint by `name`: RUN or RUN@latest (the newest usable checkpoint of a run), RUN@STEP, or the

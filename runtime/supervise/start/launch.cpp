@@ -129,7 +129,7 @@ void require_steps_left(const BranchPoint& from, const JobSpec& job) {
 void begin_from(const BranchPoint& from, const Ready& ready, RunIdentity& identity, SupervisePlan& plan) {
   std::vector<LineageEntry> lineage = lineage_of(from.state.lineage_json);
   lineage.push_back(branch_entry(from, plan.job, ready.preflight.data_json));
-  if (from.state.numerics != ready.numerics) {
+  if (!from.imported && from.state.numerics != ready.numerics) {
     lineage.back().numerics_before = from.state.numerics;
     lineage.back().numerics = ready.numerics;
   }
@@ -145,6 +145,10 @@ void print_branch(Console& console, const BranchPoint& from, const RunIdentity& 
                   const Ready& ready) {
   const LineageEntry entry = lineage_of(identity.lineage_json).back();
   console.note("branch      " + describe(entry));
+  if (from.imported) {
+    console.note("optimizer   from its start: the checkpoint was imported");
+    return;
+  }
   console.note(fmt::format("data        {}",
                            entry.new_data
                                ? "others than the parent's: from their start"
