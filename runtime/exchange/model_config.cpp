@@ -125,6 +125,11 @@ constexpr std::string_view kHarmless[] = {"model_type",
                                           "finetuning_task",
                                           "gradient_checkpointing",
                                           "attn_implementation",
+                                          "max_sequence_length",
+                                          "n_special",
+                                          "predict_special_tokens",
+                                          "is_llama_config",
+                                          "transformers.js_config",
                                           "unsloth_version"};
 // Read outside the tables.
 constexpr std::string_view kOther[] = {"tie_word_embeddings", "num_key_value_heads", "head_dim",

@@ -15,6 +15,7 @@
 
 using namespace trainctl::test;
 using Catch::Contains;
+using Catch::StartsWith;
 using nlohmann::json;
 
 namespace {
@@ -81,6 +82,40 @@ TEST_CASE("a trained model is exported, imported, trained on and exported again 
     CHECK(run_trainctl(dir.path(), {"inspect-ckpt", "init", "--diff", "branch"}).status == 0);
     CHECK(losses_of(dir / "runs/first").front() != curve.front());
   }
+}
+
+TEST_CASE("the tokenizer of a run goes out and comes back with its model", "[exchange]") {
+  const TemporaryFolder dir;
+  std::string text;
+  for (int i = 0; i < 200; ++i)
+    text += "line " + std::to_string(i * 37) + " says that " + std::to_string(i % 11) + " of them are here\n";
+  write_file(dir / "corpus.txt", text);
+  done(dir, {"data", "tokenize", "corpus.txt", "--out", "t", "--train-vocab", "400"});
+  write_file(dir / "job.json",
+             R"({"version": 1, "name": "words", "model": {"preset": "llama-tiny", "vocab_size": 512},
+    "data": {"train": [{"path": "t.idx"}], "seq_len": 32},
+    "batch": {"global_sequences": 4, "micro_sequences": 1},
+    "schedule": {"total_steps": 2, "lr": 1e-3}})");
+  done(dir, {"launch", "job.json", "-s", "observability.run_id=words"});
+  const json report = json::parse(done(dir, {"--json", "export", "words", "--out", "out"}).out);
+  const std::string tokenizer = report["tokenizer"];
+  REQUIRE_THAT(tokenizer, StartsWith("SentencePiece "));
+  CHECK(read_file(dir / "out/tokenizer.model") == read_file(tokenizer.substr(14)));
+  CHECK(json::parse(read_file(dir / "out/tokenizer_config.json"))["tokenizer_class"] == "LlamaTokenizer");
+  CHECK(json::parse(read_file(dir / "out/config.json"))["eos_token_id"] == 1);
+  const json imported = json::parse(done(dir, {"--json", "import", "out", "--out", "start"}).out);
+  CHECK(imported["tokenizer"] == dir / "out/tokenizer.model");
+  const Outcome sampled = done(dir, {"sample", "start", "-p", "line 3", "-n", "5", "-t", "0"});
+  CHECK_THAT(sampled.out, StartsWith("line 3"));
+  done(dir, {"export", "start", "--out", "again"});
+  CHECK(read_file(dir / "again/model.safetensors") == read_file(dir / "out/model.safetensors"));
+  CHECK(read_file(dir / "again/tokenizer.model") == read_file(dir / "out/tokenizer.model"));
+  // Without it, and with one that does not fit.
+  done(dir, {"import", "out", "--out", "bare", "--no-tokenizer"});
+  CHECK(run_trainctl(dir.path(), {"sample", "bare"}).status == 6);
+  write_file(dir / "out/tokenizer.model", "");
+  CHECK_THAT(run_trainctl(dir.path(), {"import", "out", "--out", "new"}).err,
+             Contains("is no SentencePiece model"));
 }
 
 TEST_CASE("wrong exports and imports are refused in one sentence and leave nothing", "[exchange]") {
