@@ -65,7 +65,7 @@ void add_export(CommandLine& app, Context& context) {
       .add_option("--check-forward", options->request.check_tokens,
                   "compute the logits of N tokens from the folder and from the checkpoint; exit status 7 if "
                   "they differ")
-      .range(1, 1e9)
+      .range(1, 100000)
       .type_name("N");
   command.add_option("--tokenizer", options->tokenizer, "tokenizer file or `bytes`, if the run does not say");
   when_chosen(command, context, [options, &context] { return run_export(*options, context); });

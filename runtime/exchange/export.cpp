@@ -24,13 +24,13 @@ using nlohmann::ordered_json;
 /// Headers, configuration and tokenizer, roughly.
 constexpr uint64_t kSmallFilesBytes = 16 << 20;
 
-void check_space(FileSystem& fs, const std::string& folder, uint64_t bytes) {
-  const auto free = fs.free_bytes(folder);
-  if (free && *free < bytes + kSmallFilesBytes)
-    throw Error(ErrorCode::kIo,
-                fmt::format("the export needs {}, but the file system of {} has {} free; name "
-                            "another --out, or use --dtype bf16",
-                            size_text(bytes), folder, size_text(*free)));
+void check_space(FileSystem& fs, const ExportRequest& request, const std::string& partial, uint64_t bytes) {
+  const auto free = fs.free_bytes(partial);
+  if (!free || *free >= bytes + kSmallFilesBytes) return;
+  throw Error(ErrorCode::kIo, fmt::format("the export needs {}, but the file system of {} has {} free; name "
+                                          "another --out{}",
+                                          size_text(bytes), request.out, size_text(*free),
+                                          request.dtype == DType::f32 ? ", or use --dtype bf16" : ""));
 }
 
 }  // namespace
@@ -81,7 +81,7 @@ ExportReport export_checkpoint(FileSystem& fs, const ExportRequest& request) {
                       .tokenizer = tokenizer.description};
   for (const ExportFile& file : files) report.bytes += file.bytes;
   make_new_folder(fs, request.out, [&](const std::string& partial) {
-    check_space(fs, partial, report.bytes);
+    check_space(fs, request, partial, report.bytes);
     std::map<std::string, WrittenTensor> written;
     for (const ExportFile& file : files)
       written.merge(write_export_file(fs, partial, file, table, *checkpoint, request.dtype));

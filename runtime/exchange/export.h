@@ -6,7 +6,8 @@
 //         tokenizer files                      if the tokenizer is known (runtime/exchange/tokenizer_files.h)
 //
 // Memory: a piece of one tensor at a time (64 MiB), whatever the size of the model; --check-forward holds the
-// whole model. The folder is read again before it gets its name (runtime/exchange/new_folder.h).
+// whole model as training does, about 20 bytes a parameter. The folder is read again before it gets its
+// name (runtime/exchange/new_folder.h).
 #pragma once
 #include <optional>
 #include <string>

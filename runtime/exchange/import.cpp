@@ -74,7 +74,7 @@ ParsedJob job_of_model(const ModelSpec& m, const data::TokenizerChoice& tokenize
       {"model", model},
       {"data", {{"tokenizer", tokenizer.text()}, {"train", {{{"path", "no-data-was-imported"}}}}}},
       {"parallelism", {{"world_size", 1}}},
-                          {"schedule", {{"total_steps", 1}}}};
+      {"schedule", {{"total_steps", 1}}}};
   ParsedJob job = parse_job({.text = dump_json(spec, 1), .file = folder + "/config.json"});
   for (const Diagnostic& mistake : job.diagnostics)
     if (mistake.is_error())
@@ -201,27 +201,26 @@ ckpt::StateInfo state_of(const ParsedJob& job, const std::string& from) {
 }  // namespace
 
 ImportReport import_folder(FileSystem& fs, const ImportRequest& request) {
-  const std::string file = request.from + "/config.json";
-  const ReadConfig config = read_model_config(config_of(fs, request.from), file);
-  const data::TokenizerChoice tokenizer = request.takes_tokenizer
-                                              ? tokenizer_in(fs, request.from, config.model.vocab_size)
-                                              : data::TokenizerChoice();
-  const ParsedJob job = job_of_model(config.model, tokenizer, request.from);
+  const std::string from = folder_name(request.from), file = from + "/config.json";
+  const ReadConfig config = read_model_config(config_of(fs, from), file);
+  const data::TokenizerChoice tokenizer =
+      request.takes_tokenizer ? tokenizer_in(fs, from, config.model.vocab_size) : data::TokenizerChoice();
+  const ParsedJob job = job_of_model(config.model, tokenizer, from);
   const ParamTable table = parameter_table(job.job.model, job.job.optimizer);
-  const auto folder = ckpt::TensorFolder::open(fs, request.from);
-  StoredModel stored(table, *folder, request.from);
+  const auto folder = ckpt::TensorFolder::open(fs, from);
+  StoredModel stored(table, *folder, from);
   for (const Param& param : table.params) stored.find(param);
-  ImportReport report{.from = request.from,
+  ImportReport report{.from = from,
                       .model = job.job.model,
                       .architecture = std::string(hugging_face(job.job.model.family).architecture),
                       .tensors = table.params.size(),
                       .parameters = uint64_t(table.total_count()),
                       .tokenizer = tokenizer.text(),
-                      .left_out = check_others(stored, *folder, table, request.from),
+                      .left_out = check_others(stored, *folder, table, from),
                       .notes = config.notes};
   report.out = folder_name(request.out);
   make_new_folder(fs, request.out, [&](const std::string& partial) {
-    const ckpt::StateInfo info = state_of(job, request.from);
+    const ckpt::StateInfo info = state_of(job, from);
     StateWriter writer(fs, partial, info, table, chunk_grids(table, job.job.checkpoint.chunk_mib), stored);
     report.root_hash = writer.write();
     return ckpt::step_directory(partial, 0);

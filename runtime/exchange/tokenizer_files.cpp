@@ -109,8 +109,9 @@ void check_bytes_json(const std::string& path, const json& file) {
   for (const char* part : {"vocab", "merges", "byte_fallback"})
     if (model.value(part, json()) != mine["model"][part]) refuse(fmt::format("model's {}", part));
   const json added = file.value("added_tokens", json::array());
-  if (added.size() != 1 || added[0].value("id", 0) != kBytes)
-    refuse(fmt::format("added_tokens ({} of them)", added.size()));
+  const bool is_mine =
+      added.is_array() && added.size() == 1 && added[0].is_object() && added[0].value("id", json()) == kBytes;
+  if (!is_mine) refuse(fmt::format("added_tokens ({} of them)", added.size()));
 }
 
 }  // namespace

@@ -224,6 +224,46 @@ TEST_CASE("the byte tokenizer goes both ways; one with an unknown part is refuse
   CHECK(import_folder(fs, {.from = "/hub", .out = "/c", .takes_tokenizer = false}).tokenizer == "");
 }
 
+TEST_CASE("a value of any type at any key is accepted or refused, and no other exception escapes") {
+  const json values =
+      json::parse(R"([null, true, false, 0, -1, 1e300, 18446744073709551615, "", "x", [], [[]], [1], {},
+                                      {"a": 1}, {"type": 1}, {"rope_type": null, "rope_theta": "y"}])");
+  size_t refused = 0, accepted = 0;
+  const auto attempt = [&](const auto& work) {
+    try {
+      work();
+      ++accepted;
+    } catch (const Error& error) {
+      ++refused;
+      CHECK(error.code() == ErrorCode::kData);
+    }
+  };
+  for (const HubModel& model : {gpt2_model(false), llama_model(true)})
+    for (const auto& [key, before] : model.config.items())
+      for (const json& value : values) {
+        INFO(key << " = " << value);
+        json config = model.config;
+        config[key] = value;
+        attempt([&] { read_model_config(config, "f"); });
+      }
+  PowerLossFileSystem fs;
+  fs.make_directory("/hub");
+  const std::string good =
+      tokenizer_files(fs, data::TokenizerChoice::bytes(), 257, 16).texts.at("tokenizer.json");
+  for (const char* at :
+       {"/model", "/model/vocab", "/model/merges", "/model/type", "/added_tokens", "/added_tokens/0",
+        "/added_tokens/0/id", "/pre_tokenizer", "/decoder", "/normalizer", "/post_processor", ""})
+    for (const json& value : values) {
+      INFO(at << " = " << value);
+      json changed = json::parse(good);
+      changed[json::json_pointer(at)] = value;
+      fs.replace_text("/hub/tokenizer.json", changed.dump());
+      attempt([&] { tokenizer_in(fs, "/hub", 257); });
+    }
+  CHECK(refused > 300);
+  CHECK(accepted > 30);
+}
+
 TEST_CASE("a tokenizer with more ids than the model is not exported") {
   PowerLossFileSystem fs;
   write_hub_folder(fs, "/hub", llama_model(false), DType::f32);
