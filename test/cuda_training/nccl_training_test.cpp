@@ -2,6 +2,8 @@
 // NCCL is asked to add the gradients, to the same losses, twice the same bits, in the memory that the plan says.
 // Method: the real NCCL communicator over emulated devices and an emulated NCCL, lazy and random streams, several seeds; the bits of a
 // plain run on one device are the measure.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>

@@ -74,6 +74,7 @@ TEST_CASE("the same bits under mpirun on every mesh", "[mesh]") {
   for (const std::string precision : {"precision.compute=f32", "precision.compute=bf16"}) {
     const std::string suffix = precision.substr(18);
     const std::string plain = launch("plain" + suffix, {precision, "parallelism.data=1", "parallelism.pipeline=1"});
+    CHECK_THAT(read_file(plain + "/trainctl.prom"), Catch::Contains("state=\"finished\"} 1"));
     const std::vector<std::vector<std::string>> variants = {
         {"parallelism.data=4", "parallelism.pipeline=2", "parallelism.zero_stage=1",
          "memory.activation_recompute=1"},

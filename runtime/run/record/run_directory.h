@@ -3,6 +3,7 @@
 //   job.json (resolved)  origins.json  data.json (fingerprints)  run.json (identity)
 //   attempt.json (what ranks need)  metrics.jsonl  metrics.ranks.jsonl  events.jsonl  status.json
 //   logs/rank-N.log  logs/mpirun.log  ckpt/step-N/  failures/<n>/
+//   events.out.tfevents.* (TensorBoard)  trainctl.prom (Prometheus)
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -29,6 +30,7 @@ struct RunDirectory {
   std::string events() const { return file("events.jsonl"); }
   std::string status() const { return file("status.json"); }
   std::string attempt() const { return file("attempt.json"); }
+  std::string prometheus() const { return file("trainctl.prom"); }
   std::string rank_log(int rank) const;
   /// Where checkpoints go: checkpoint.dir, or <run>/ckpt.
   std::string checkpoints(const JobSpec& job) const {

@@ -26,14 +26,14 @@ std::vector<RankStatus> ranks_of(const json& list) try {
 /// "DIR/ranks.json" of "DIR/status.json".
 std::string ranks_path(const std::string& path) { return path.substr(0, path.rfind('/') + 1) + "ranks.json"; }
 
-void replace(FileSystem& fs, const std::string& path, const std::string& text) {
+}  // namespace
+
+void replace_view(FileSystem& fs, const std::string& path, const std::string& text) {
   const std::string temporary = path + ".new";
   if (fs.exists(temporary)) fs.remove_file(temporary);
   fs.create(temporary)->write_at(0, std::as_bytes(std::span(text)));
   fs.rename(temporary, path);
 }
-
-}  // namespace
 
 std::string RunStatus::to_json(bool with_ranks) const {
   json j = json::object();
@@ -50,8 +50,8 @@ RunStatus RunStatus::from_json(const std::string& text) {
 
 void write_status(FileSystem& fs, const std::string& path, const RunStatus& status, bool with_ranks) {
   const bool apart = status.ranks.size() > kMostRanksInStatus;
-  replace(fs, path, status.to_json(!apart) + "\n");
-  if (apart && with_ranks) replace(fs, ranks_path(path), dump_json(ranks_json(status.ranks)) + "\n");
+  replace_view(fs, path, status.to_json(!apart) + "\n");
+  if (apart && with_ranks) replace_view(fs, ranks_path(path), dump_json(ranks_json(status.ranks)) + "\n");
 }
 
 RunStatus found_in(RunStatus status, const std::string& directory) {

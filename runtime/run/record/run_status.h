@@ -155,7 +155,9 @@ struct RunStatus {
 inline constexpr size_t kMostRanksInStatus = 256;
 inline constexpr double kRanksIntervalS = 15;
 
-/// Replaces the file by one rename, without a sync: status.json is a view and can be rebuilt.
+/// Replaces the file by one rename, without a sync: for a view, which can be made again.
+void replace_view(FileSystem& fs, const std::string& path, const std::string& text);
+/// Replaces the file in that way.
 void write_status(FileSystem& fs, const std::string& path, const RunStatus& status, bool with_ranks = true);
 std::optional<RunStatus> read_status(FileSystem& fs, const std::string& path);
 

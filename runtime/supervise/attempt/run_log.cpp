@@ -7,6 +7,7 @@
 
 #include "runtime/base/json.h"
 #include "runtime/base/units.h"
+#include "runtime/run/views/prometheus.h"
 
 namespace trainctl {
 namespace {
@@ -35,6 +36,7 @@ RunLog::RunLog(FileSystem& fs, Clock& clock, const RunDirectory& run, Console& c
       rank_metrics_(run.file("metrics.ranks.jsonl"), run.file("metrics.ranks.1.jsonl"),
                     kMostRankMetricsBytes),
       events_(run.events()),
+      curves_(run.path),
       summary_(clock.unix_s()) {
   status_.directory = run.path;
 }
@@ -94,6 +96,7 @@ void RunLog::step(const StepReport& report) {
     status_.partner_nodes = line.partner_nodes;
   }
   pace_.longest_step_s = std::max(pace_.longest_step_s, line.step_s);  // NaN is not larger
+  curves_.step(line, clock_.unix_s());
   summary_.step(line, clock_.unix_s());
   console_.step(line, report.log, clock_.unix_s());
   for (const SlowRanks::Notice& notice : slow_.step(line, clock_.unix_s())) {
@@ -175,6 +178,7 @@ void RunLog::write(bool with_ranks) {
   try {
     if (nodes_) status_.nodes = nodes_();
     write_status(fs_, run_.status(), status_, with_ranks);
+    replace_view(fs_, run_.prometheus(), prometheus_text(status_));
   } catch (const std::exception&) {
     // A view only; the journals tell of a broken disk.
   }

@@ -1,11 +1,12 @@
-// RunLog writes what happens in a run to metrics.jsonl, events.jsonl, status.json and the console. One
-// thread.
+// RunLog writes what happens in a run to metrics.jsonl, events.jsonl, status.json and the console, and what
+// TensorBoard and Prometheus read. One thread.
 #pragma once
 #include <functional>
 #include <optional>
 #include <string>
 
 #include "runtime/run/record/console.h"
+#include "runtime/run/views/event_file.h"
 #include "runtime/run/record/events.h"
 #include "runtime/run/record/journal.h"
 #include "runtime/run/record/run_directory.h"
@@ -56,7 +57,7 @@ class RunLog {
   /// Writes status.json and makes the journals durable.
   void finish();
   /// Opens metrics.jsonl again. Call it after the file was replaced (supersede_metrics).
-  void reopen_metrics() { metrics_.emplace(run_.metrics()), slow_.forget(); }
+  void reopen_metrics() { metrics_.emplace(run_.metrics()), slow_.forget(), curves_.begin_next(); }
   /// The step of the last failed save, -1: none failed; and why it failed.
   int64_t save_failed_step() const { return save_failed_step_; }
   const std::string& save_failure() const { return save_failure_; }
@@ -77,6 +78,7 @@ class RunLog {
   std::optional<Journal> metrics_;
   BoundedJournal rank_metrics_;
   Journal events_;
+  event_file::EventFiles curves_;
   RunStatus status_;
   RunSummary summary_;
   SlowRanks slow_;

@@ -1,0 +1,148 @@
+#include "runtime/run/views/prometheus.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string_view>
+
+#include "runtime/train/measure/step_line.h"
+
+namespace trainctl {
+namespace {
+
+/// For a label's value.
+std::string escaped(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '\\' || c == '"') out += '\\';
+    if (c == '\n') out += "\\n";
+    else out += c;
+  }
+  return out;
+}
+
+std::string text_of(double value) {
+  if (std::isnan(value)) return "NaN";
+  if (std::isinf(value)) return value > 0 ? "+Inf" : "-Inf";
+  return fmt::format("{}", value);
+}
+
+class Page {
+ public:
+  explicit Page(const std::string& run) : run_(escaped(run)) {}
+
+  void family(const char* name, const char* type, const char* help) {
+    name_ = name;
+    out_ += fmt::format("# HELP {} {}\n# TYPE {} {}\n", name, help, name, type);
+  }
+  void sample(double value) { sample("", "", value); }
+  void sample(const char* label, std::string_view of, double value) {
+    out_ += fmt::format("{}{{run=\"{}\"", name_, run_);
+    if (*label) out_ += fmt::format(",{}=\"{}\"", label, escaped(of));
+    out_ += fmt::format("}} {}\n", text_of(value));
+  }
+  void gauge(const char* name, const char* help, double value) {
+    family(name, "gauge", help);
+    sample(value);
+  }
+  /// Where the run has the number.
+  void known(const char* name, const char* help, double value) {
+    if (!std::isnan(value)) gauge(name, help, value);
+  }
+  void counter(const char* name, const char* help, double value) {
+    family(name, "counter", help);
+    sample(value);
+  }
+  std::string take() { return std::move(out_); }
+
+ private:
+  const std::string run_;
+  std::string out_;
+  const char* name_ = "";
+};
+
+void add_state(Page& page, const RunStatus& s) {
+  page.family("trainctl_build_info", "gauge", "The program that supervises the run.");
+  page.sample("version", TRAINCTL_VERSION, 1);
+  page.family("trainctl_state", "gauge", "1 for the state of the run, 0 for all others.");
+  for (const std::string_view state : Words<RunState>::list)
+    page.sample("state", state, state == word_of(s.state) ? 1 : 0);
+  page.gauge("trainctl_epoch", "Starts of the ranks so far.", double(s.epoch));
+  page.counter("trainctl_restarts_total", "Restarts after failures since the launch or resume.", s.restarts);
+  page.gauge("trainctl_step", "The last finished step.", double(s.step));
+  page.gauge("trainctl_total_steps", "The last step of the schedule.", double(s.total_steps));
+  if (s.step_unix_s > 0)
+    page.gauge("trainctl_last_progress_timestamp_seconds", "When the last step ended.", s.step_unix_s);
+  page.gauge("trainctl_updated_timestamp_seconds", "When the supervisor wrote this.", s.updated_unix_s);
+  if (s.exit_code >= 0) page.gauge("trainctl_exit_code", "How the run ended.", s.exit_code);
+}
+
+void add_step(Page& page, const StepLine& line) {
+  page.counter("trainctl_tokens_total", "Tokens that the run was trained on.", double(line.tokens));
+  page.counter("trainctl_skipped_steps_total", "Steps whose loss or gradient norm was not finite.",
+               double(line.skipped_steps));
+  page.gauge("trainctl_loss", "Training loss of the last step.", line.loss);
+  page.gauge("trainctl_grad_norm", "Norm of the gradients of the last step.", line.grad_norm);
+  if (line.val_loss) page.gauge("trainctl_validation_loss", "Of the last step.", *line.val_loss);
+  page.known("trainctl_learning_rate", "Of the last step.", line.lr);
+  page.known("trainctl_step_seconds", "Time of the last step.", line.step_s);
+  page.known("trainctl_tokens_per_second", "Of the last step.", line.tokens_per_s);
+  page.known("trainctl_mfu_ratio", "Model FLOPs over the peak of the devices, in the last step.", line.mfu);
+  page.known("trainctl_rank_skew_ratio", "Compute time of the slowest rank over the median, less 1.",
+             line.skew());
+  if (line.phases) {
+    page.family("trainctl_phase_seconds", "gauge", "Parts of the last step, means over the ranks.");
+    const auto phase = [&](const char* name, double seconds) {
+      if (!std::isnan(seconds)) page.sample("phase", name, seconds);
+    };
+    phase("data", line.phases->data_s);
+    phase("forward", line.phases->forward_s);
+    phase("backward", line.phases->backward_s);
+    phase("communication", line.phases->communication_s);
+    phase("optimizer", line.phases->optimizer_s);
+    phase("evaluation", line.phases->evaluation_s);
+    phase("checkpoint", line.phases->checkpoint_s);
+    phase("reporting", line.phases->reporting_s);
+  }
+  if (line.ranks && line.ranks->peak_memory_bytes)
+    page.gauge("trainctl_peak_memory_bytes", "Of the rank that took most.",
+               double(line.ranks->peak_memory_bytes->max));
+  if (line.gpus && line.gpus->temperature_c)
+    page.gauge("trainctl_gpu_temperature_celsius", "Of the hottest GPU.", line.gpus->temperature_c->max);
+}
+
+void add_checkpoints(Page& page, const RunStatus& s) {
+  page.family("trainctl_checkpoint_step", "gauge", "The newest step whose state is in each place.");
+  const auto place = [&](const char* name, int64_t step) {
+    if (step >= 0) page.sample("place", name, double(step));
+  };
+  place("memory", s.staged_step);
+  place("other_nodes", s.partner_step);
+  place("written", s.saved_step);
+  place("verified", s.verified_step);
+  place("copied", s.uploaded_step);
+}
+
+void add_nodes(Page& page, const RunStatus& s) {
+  if (s.nodes.empty()) return;
+  page.family("trainctl_nodes", "gauge", "Nodes of the run by state.");
+  for (const std::string_view state : Words<NodeState>::list)
+    page.sample("state", state, double(std::count_if(s.nodes.begin(), s.nodes.end(), [&](const NodeStatus& n) {
+                  return word_of(n.state) == state;
+                })));
+}
+
+}  // namespace
+
+std::string prometheus_text(const RunStatus& s) {
+  Page page(s.run_id);
+  add_state(page, s);
+  const StepLine line = step_view(s.last_step_json);
+  if (line.step > 0) add_step(page, line);
+  add_checkpoints(page, s);
+  add_nodes(page, s);
+  return page.take();
+}
+
+}  // namespace trainctl
