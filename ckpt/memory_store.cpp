@@ -20,6 +20,8 @@ namespace {
 
 constexpr uint64_t kMagic = 0x746f6c73'6c746374;  // "tctlslot"
 constexpr uint64_t kAlign = 64;
+/// A file of this size begins at a page, as a write past the system's cache must.
+constexpr uint64_t kLargeFile = uint64_t(1) << 20, kPage = 4096;
 
 [[noreturn]] void fail(const std::string& message) { throw Error(ErrorCode::kIo, message); }
 
@@ -82,6 +84,12 @@ class SlotFiles : public Base {
     if (at == table().end()) fail(fmt::format("there is no {}/{}", where_, name));
     return std::make_unique<MemoryFile>(memory_, where_ + "/" + name, slot_begin() + at->second.offset,
                                         at->second.bytes);
+  }
+  std::span<const std::byte> in_memory(const std::string& name) override {
+    const auto at = table().find(name);
+    const std::span<const std::byte> mapped = memory_.mapped();
+    if (mapped.empty() || at == table().end()) return {};
+    return mapped.subspan(slot_begin() + at->second.offset, at->second.bytes);
   }
   std::vector<std::string> names() override {
     std::vector<std::string> result;
@@ -170,7 +178,8 @@ class MemoryStore final : public Store {
   }
   Range reserve(const std::string& name, uint64_t bytes) {
     if (filling_->table.count(name)) fail(fmt::format("{}/{} exists", place(filling_->step), name));
-    const Range range{filling_->used, bytes};
+    const uint64_t align = bytes >= kLargeFile ? kPage : kAlign;
+    const Range range{(filling_->used + align - 1) / align * align, bytes};
     if (range.offset > slot_bytes_ || bytes > slot_bytes_ - range.offset)
       fail(fmt::format(
           "No space left on {}: each of its two slots has {}, and {} of {} does not fit behind {}", where_,

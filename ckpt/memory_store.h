@@ -12,6 +12,8 @@
 // the higher sequence number counts. Nothing is synced: the writes of a killed process remain, in their
 // order; a lost node loses all.
 //
+// A file of at least 1 MiB begins at a page, so that a disk can take it from where it lies.
+//
 // One process owns the store (the node's agent), and all writers use that process.
 #pragma once
 #include <memory>
@@ -29,6 +31,8 @@ class NodeMemory {
   virtual uint64_t size() const = 0;
   virtual void write(uint64_t offset, std::span<const std::byte> data) = 0;
   virtual void read(uint64_t offset, std::span<std::byte> data) = 0;
+  /// All of it, where it is mapped by this process; empty where it is not.
+  virtual std::span<const std::byte> mapped() const { return {}; }
   /// Returns when all writes are in place. Error(kIo) if one of them is not.
   virtual void sync() {}
 };

@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <condition_variable>
 #include <cstdio>
+#include <future>
+#include <mutex>
 
 #include "ckpt/manifest.h"
 #include "ckpt/shard_layout.h"
@@ -16,12 +19,13 @@ namespace {
 /// So much is still in a core's cache when it is hashed and copied after it was read.
 constexpr size_t kCachedReadBytes = std::min(kPieceReadBytes, size_t(256) << 10);
 
+using DoRead = std::function<void(const std::function<void()>& read)>;
+
 std::string commit_of(const std::string& piece_json) { return sha256_hex(piece_json) + "\n"; }
 
 /// The chunks of a shard that lies in a slot.
 class SlotChunks final : public ChunkSource {
  public:
-  using DoRead = std::function<void(const std::function<void()>&)>;
   SlotChunks(StoredFiles& files, const ShardReceipt& receipt, DoRead do_read)
       : receipt_(receipt), file_(files.open(receipt.file)), do_read_(std::move(do_read)) {}
 
@@ -51,6 +55,74 @@ class SlotChunks final : public ChunkSource {
   const DoRead do_read_;
 };
 
+/// Takes the content hashes of the chunks of a shard that lies in memory, in a thread of its own, as far as
+/// it may: that thread would else keep another one, which writes, from do_read.
+class HashesInPlace {
+ public:
+  HashesInPlace(std::span<const std::byte> content, const ShardReceipt& receipt, const DoRead& do_read)
+      : content_(content), receipt_(receipt), do_read_(do_read) {
+    hashing_ = std::async(std::launch::async, [this] { return hash(); });
+  }
+  ~HashesInPlace() { let(kEnds); }
+  HashesInPlace(const HashesInPlace&) = delete;
+  HashesInPlace& operator=(const HashesInPlace&) = delete;
+  /// It may hash the first `bytes` bytes of the shard.
+  void let(size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    may_ = bytes;
+    changed_.notify_one();
+  }
+  std::vector<uint64_t> finish() { return hashing_.get(); }
+
+ private:
+  static constexpr size_t kEnds = SIZE_MAX;
+  std::vector<uint64_t> hash() {
+    ChunkHashes hashes(receipt_.entries.size(), kNoChunkSeed);
+    for (size_t i = 0; i < receipt_.entries.size(); ++i) {
+      const auto& entry = receipt_.entries[i];
+      for (size_t at = entry.offset, end = at + entry.bytes; at < end;) {
+        const size_t bytes = std::min(kPieceReadBytes, end - at);
+        if (!may(at + bytes)) return {};
+        do_read_([&] { hashes.update(i, content_.subspan(at, bytes)); });
+        at += bytes;
+      }
+    }
+    return hashes.finish();
+  }
+  bool may(size_t bytes) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return may_ >= bytes; });
+    return may_ != kEnds;
+  }
+
+  const std::span<const std::byte> content_;
+  const ShardReceipt& receipt_;
+  const DoRead& do_read_;
+  std::mutex mutex_;  // guards may_
+  std::condition_variable changed_;
+  size_t may_ = 0;
+  std::future<std::vector<uint64_t>> hashing_;  // its destructor waits
+};
+
+/// Lets the disk take a shard from where it lies, so no core copies it, and hashes it there meanwhile. A slot
+/// is overwritten only after do_read has begun to refuse: if it does not after the last write, what was
+/// written is what is hashed. A disk that hangs does not keep the slot: the file that it then gets is void.
+std::vector<uint64_t> append_in_place(NewFile& file, std::span<const std::byte> content,
+                                      const ShardReceipt& receipt, const DoRead& do_read) {
+  constexpr size_t kWriteBytes = size_t(8) << 20;
+  const auto check_still_there = [&] { do_read([] {}); };
+  HashesInPlace hashes(content, receipt, do_read);
+  for (size_t done = 0; done < content.size();) {
+    const auto part = content.subspan(done, std::min(kWriteBytes, content.size() - done));
+    check_still_there();
+    done += part.size();
+    hashes.let(done);
+    file.append(part);
+  }
+  check_still_there();
+  return hashes.finish();
+}
+
 /// The files of a slot, together with the memory and the store that they need.
 class OwnedFiles final : public StoredFiles {
  public:
@@ -63,6 +135,7 @@ class OwnedFiles final : public StoredFiles {
   std::optional<int64_t> named_step() const override { return files_->named_step(); }
   bool has(const std::string& name) override { return files_->has(name); }
   std::unique_ptr<File> open(const std::string& name) override { return files_->open(name); }
+  std::span<const std::byte> in_memory(const std::string& name) override { return files_->in_memory(name); }
   std::vector<std::string> names() override { return files_->names(); }
 
  private:
@@ -206,6 +279,11 @@ std::unique_ptr<StoredFiles> PieceWriter::open(int64_t step) { return store_->op
 ShardReceipt write_piece(StoredFiles& files, const Piece& piece, SavingFiles& to,
                          const std::function<void(const std::function<void()>& read)>& do_read) {
   if (piece.receipt.file.empty()) return {};
+  const auto content = files.in_memory(piece.receipt.file);
+  if (content.size() == piece.receipt.file_bytes)
+    return write_hashed(to, piece.receipt.file, piece.receipt, [&](NewFile& file) {
+      return append_in_place(file, content, piece.receipt, do_read);
+    });
   SlotChunks chunks(files, piece.receipt, do_read);
   return write_hashed(to, piece.receipt.file, chunks.layout(piece.state), chunks);
 }

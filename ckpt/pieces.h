@@ -83,7 +83,9 @@ class PieceWriter {
 
 /// Writes the shard of a piece to a checkpoint that is being saved; its chunks are checked on the way.
 /// Errors as write_shard.
-///   do_read   does the reads from the piece, each of at most kPieceReadBytes; it may throw instead
+///   do_read   does the reads from the piece, each of at most kPieceReadBytes, from two threads; it may throw
+///             instead. Where the piece is mapped, the file takes its bytes from there outside of do_read: the
+///             slot may be overwritten once do_read throws, and then the shard is void
 inline constexpr size_t kPieceReadBytes = size_t(1) << 20;
 ShardReceipt write_piece(StoredFiles& files, const Piece& piece, SavingFiles& to,
                          const std::function<void(const std::function<void()>& read)>& do_read);

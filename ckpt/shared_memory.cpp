@@ -56,6 +56,7 @@ class SharedMemory final : public NodeMemory {
            bytes_);
     std::memcpy(data.data(), data_ + offset, data.size());
   }
+  std::span<const std::byte> mapped() const override { return {data_, bytes_}; }
 
  private:
   /// Reserves all pages: a page that is missing later would end the process. Returns an errno.
@@ -100,6 +101,7 @@ class ReadOnlyMemory final : public NodeMemory {
            bytes_);
     std::memcpy(data.data(), data_ + offset, data.size());
   }
+  std::span<const std::byte> mapped() const override { return {data_, bytes_}; }
 
  private:
   const std::string path_;

@@ -25,11 +25,8 @@ void take_hashes(const StateInfo& state, ChunkSource& source, ShardLayout& plan)
   hashes.finish(plan.receipt.entries);
 }
 
-/// Returns the content hashes of the chunks as they were written.
-std::vector<uint64_t> write_file(SavingFiles& saving, const std::string& name, const ShardLayout& plan,
-                                 ChunkSource& source) {
-  const auto file = saving.put(name, plan.receipt.file_bytes);
-  ShardAppender out(*file, plan.receipt.file_bytes);
+std::vector<uint64_t> append_shard(NewFile& file, const ShardLayout& plan, ChunkSource& source) {
+  ShardAppender out(file, plan.receipt.file_bytes);
   ChunkHashes written(plan.chunks.size(), kNoChunkSeed);
   out.append(std::as_bytes(std::span(plan.header)));
   source.read(plan.chunks, [&](size_t i, std::span<const std::byte> piece) {
@@ -41,18 +38,25 @@ std::vector<uint64_t> write_file(SavingFiles& saving, const std::string& name, c
   out.flush();
   ENSURE(out.bytes() == plan.receipt.file_bytes, "{} bytes written, {} planned", out.bytes(),
          plan.receipt.file_bytes);
-  file->finish();
   return written.finish();
+}
+
+std::vector<uint64_t> write_file(SavingFiles& saving, const std::string& name, uint64_t bytes,
+                                 const AppendShard& append) {
+  const auto file = saving.put(name, bytes);
+  std::vector<uint64_t> written = append(*file);
+  file->finish();
+  return written;
 }
 
 /// If the memory changed between the hashes and the writes, the file is not the state that was
 /// hashed.
-void check_written(const ShardLayout& plan, const std::vector<uint64_t>& written) {
+void check_written(const ShardReceipt& receipt, const std::vector<uint64_t>& written) {
   for (size_t i = 0; i < written.size(); ++i)
-    if (written[i] != plan.receipt.entries[i].content_hash)
+    if (written[i] != receipt.entries[i].content_hash)
       throw Error(ErrorCode::kCheckpoint,
                   fmt::format("{} changed in memory while it was being saved; this save is void",
-                              entry_name(plan.receipt.entries[i])));
+                              entry_name(receipt.entries[i])));
 }
 
 class HostChunks final : public ChunkSource {
@@ -101,28 +105,35 @@ std::string retry_file_name(const std::string& name) {
   return dot == std::string::npos ? name + ".retry" : name.substr(0, dot) + ".retry.safetensors";
 }
 
-ShardReceipt write_hashed(SavingFiles& saving, const std::string& file_name, ShardLayout layout,
-                          ChunkSource& source, const SetHashes& set_hashes) {
-  layout.receipt.file = file_name;
+ShardReceipt write_hashed(SavingFiles& saving, const std::string& file_name, ShardReceipt receipt,
+                          const AppendShard& append, const SetHashes& set_hashes) {
+  receipt.file = file_name;
   std::vector<uint64_t> written;
   try {
-    written = write_file(saving, file_name, layout, source);
+    written = write_file(saving, file_name, receipt.file_bytes, append);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kIo) throw;
     // After a failed write or sync the content of the file is undefined: never touch it again, start a new
     // one, once.
     remove_quietly(saving, file_name);
-    layout.receipt.file = retry_file_name(file_name);
+    receipt.file = retry_file_name(file_name);
     try {
-      written = write_file(saving, layout.receipt.file, layout, source);
+      written = write_file(saving, receipt.file, receipt.file_bytes, append);
     } catch (const Error&) {
-      remove_quietly(saving, layout.receipt.file);
+      remove_quietly(saving, receipt.file);
       throw;
     }
   }
-  set_hashes(layout.receipt.entries);
-  check_written(layout, written);
-  return std::move(layout.receipt);
+  set_hashes(receipt.entries);
+  check_written(receipt, written);
+  return receipt;
+}
+
+ShardReceipt write_hashed(SavingFiles& saving, const std::string& file_name, const ShardLayout& layout,
+                          ChunkSource& source, const SetHashes& set_hashes) {
+  return write_hashed(
+      saving, file_name, layout.receipt,
+      [&](NewFile& file) { return append_shard(file, layout, source); }, set_hashes);
 }
 
 ShardReceipt write_shard(SavingFiles& saving, const std::string& file_name, const StateInfo& state,
@@ -131,10 +142,10 @@ ShardReceipt write_shard(SavingFiles& saving, const std::string& file_name, cons
   ShardLayout layout = lay_out(state, tensors, chunks);
   if (layout.receipt.file_bytes <= kShardWriterBytes || !source.is_for_threads()) {
     take_hashes(state, source, layout);
-    return write_hashed(saving, file_name, std::move(layout), source);
+    return write_hashed(saving, file_name, layout, source);
   }
   TwoPasses passes(state, layout, source);
-  return write_hashed(saving, file_name, std::move(layout), passes.to_write(),
+  return write_hashed(saving, file_name, layout, passes.to_write(),
                       [&](std::vector<ShardReceipt::Entry>& entries) { passes.set_hashes(entries); });
 }
 

@@ -5,13 +5,17 @@
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <atomic>
 #include <catch2/catch.hpp>
-
+#include <mutex>
 #include <random>
 
 #include "ckpt/pieces.h"
+#include "ckpt/shard_layout.h"
 #include "runtime/base/error.h"
+#include "runtime/train/save/counting_file_system.h"
 #include "test/ckpt/state_fixture.h"
+#include "test/support/power_loss_file_system.h"
 #include "test/support/temporary_folder.h"
 
 using namespace trainctl;
@@ -179,6 +183,75 @@ TEST_CASE("a copy that differs from its source is found and removed") {
                     Catch::Contains("changed in memory while it was being saved"));
   CHECK_THROWS_WITH(slots.writer.check(), Catch::Contains("changed in memory while it was being saved"));
   CHECK(steps_of(ckpt::list_pieces(real_file_system(), memory.path()), 0) == std::vector<int64_t>{10});
+}
+
+TEST_CASE("a shard is written from where it lies in memory, unless its slot may be overwritten meanwhile") {
+  const TemporaryFolder memory("pieces", "/dev/shm");
+  constexpr int64_t kRows = 2300, kCols = 1001;  // two writes
+  std::vector<float> values(kRows * kCols);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = float(i);
+  const ckpt::StateInfo info{.run_id = "r", .epoch = 1, .step = 10};
+  const std::vector<ckpt::Tensor> tensors{{.name = "w", .shape = {kRows, kCols}}};
+  const std::vector<ckpt::ChunkData> chunks{{0, {0, 2, 0, kCols}, values.data()},
+                                            {0, {2, 2200, 0, kCols}, values.data() + 2 * kCols},
+                                            {0, {2200, kRows, 0, kCols}, values.data() + 2200 * kCols}};
+  const std::string path = memory.path() + "/" + ckpt::piece_file_name(0, 1);
+  const auto slots =
+      ckpt::shared_memory(path, ckpt::memory_for_pieces(values.size() * sizeof(float), chunks.size(), 1));
+  ckpt::PieceWriter writer(*slots, path, 0, 1);
+  writer.copy(info, tensors, chunks);
+  const ckpt::Piece piece = writer.seal();
+  const auto files = writer.open(10);
+  const auto content = files->in_memory(piece.receipt.file);
+  REQUIRE(content.size() == piece.receipt.file_bytes);
+  CHECK(reinterpret_cast<uintptr_t>(content.data()) % 4096 == 0);
+  const std::string folder = ckpt::saving_directory("/c", info);
+  int calls = 0;
+  std::mutex mutex;
+  PowerLossFileSystem fs;
+  const auto write = [&](int refuse_from) {
+    ckpt::prepare_saving(fs, "/c", info);
+    calls = 0;
+    return ckpt::write_piece(*files, piece, *ckpt::directory_store(fs, "/c")->saving(info),
+                             [&](const std::function<void()>& read) {
+                               const std::lock_guard lock(mutex);
+                               if (++calls >= refuse_from) throw std::runtime_error("given up");
+                               read();
+                             });
+  };
+  const ckpt::ShardReceipt receipt = write(1'000'000);
+  CHECK(fs.files().at(folder + "/" + receipt.file) == files->read_text(piece.receipt.file));
+  const int all = calls;
+  SECTION("at every read") {
+    for (int refuse_from = 1; refuse_from <= all; ++refuse_from)
+      CHECK_THROWS_WITH(write(refuse_from), "given up");
+    CHECK_NOTHROW(write(all + 1));
+  }
+  SECTION("during the last write") {
+    bool is_synced = false;
+    std::atomic<bool> refuses = false;
+    CountingFileSystem counted(fs, [&](uint64_t bytes) {
+      is_synced = refuses;
+      refuses = bytes == content.size();
+    });
+    ckpt::prepare_saving(fs, "/c", info);
+    CHECK_THROWS_WITH(ckpt::write_piece(*files, piece, *ckpt::directory_store(counted, "/c")->saving(info),
+                                        [&](const std::function<void()>& read) {
+                                          const std::lock_guard lock(mutex);
+                                          if (refuses) throw std::runtime_error("given up");
+                                          read();
+                                        }),
+                      "given up");
+    CHECK((refuses && !is_synced));
+  }
+  SECTION("a failed write is made good in another file") {
+    ckpt::prepare_saving(fs, "/c", info);
+    fs.fail_at(3, Fault::io_error_once);  // create, write, write
+    const auto saving = ckpt::directory_store(fs, "/c")->saving(info);
+    const auto again = ckpt::write_piece(*files, piece, *saving, kReadNow);
+    CHECK(again.file == ckpt::retry_file_name(piece.receipt.file));
+    CHECK(fs.files().at(folder + "/" + again.file) == files->read_text(piece.receipt.file));
+  }
 }
 
 TEST_CASE("damaged and foreign files among the pieces are said, and throw nothing") {
