@@ -2,6 +2,8 @@
 //
 // Not of the heap: once a block of some megabytes was freed, glibc takes the next ones from its heaps, where
 // what is allocated above them keeps their pages for the process (40 MiB were seen after a thousand saves).
+// Where the system has huge pages, it is of them: a disk then takes a large block in few pieces, and a first
+// touch costs little.
 #pragma once
 #include <cstddef>
 #include <utility>
