@@ -172,6 +172,15 @@ std::vector<int64_t> list_steps(FileSystem& fs, const std::string& dir);
 
 class StoredFiles;
 
+/// A box to read of (name, role), and the memory for it.
+struct BoxRead {
+  std::string name;
+  Role role = Role::master;
+  parallel::Box box;
+  void* out = nullptr;
+  bool is_shared = false;  ///< others on this node read it, too: the system's cache helps
+};
+
 /// A published checkpoint. open() checks the manifest, COMMIT and the sizes of the files. Not thread-safe.
 class Checkpoint {
  public:
@@ -192,6 +201,9 @@ class Checkpoint {
   /// boxes one after another. Error(kCheckpoint) with file, tensor, box and offset if a hash differs or a
   /// tensor is missing.
   virtual void read(const std::string& name, Role role, const parallel::Box& box, void* out) = 0;
+  /// The same for many boxes, in the order of the files: a thread of its own reads while this one verifies.
+  ///   got   called in this thread with the bytes that have come since its last call
+  virtual void read_all(std::span<const BoxRead> boxes, const std::function<void(uint64_t bytes)>& got) = 0;
   /// Whether the files have all of `box`. Only of pieces (open_pieces.h) may a part be missing.
   virtual bool has(const std::string& name, Role role, const parallel::Box& box) const = 0;
 };

@@ -76,6 +76,7 @@ class Folder : public Base {
   bool has(const std::string& name) override { return fs_.exists(path_ + "/" + name); }
   std::unique_ptr<File> open(const std::string& name) override { return fs_.open_read(path_ + "/" + name); }
   std::vector<std::string> names() override { return fs_.list(path_); }
+  bool are_on_disk() const override { return true; }
   std::unique_ptr<NewFile> replace(const std::string& name, uint64_t) override {
     return std::make_unique<ReplacedFile>(fs_, path_, name);
   }

@@ -7,6 +7,9 @@
 #include <string_view>
 
 #include "ckpt/manifest.h"
+#include "ckpt/page_memory.h"
+#include "ckpt/read_ahead.h"
+#include "ckpt/shard_layout.h"
 #include "ckpt/store.h"
 #include "runtime/base/error.h"
 #include "runtime/base/hash.h"
@@ -16,6 +19,8 @@ namespace {
 
 constexpr size_t kCachedBytes = size_t(64) << 20;
 constexpr size_t kOpenFiles = 32;
+/// Of a file that is read past the system's cache. Together no more than a save takes.
+constexpr size_t kBlocksAhead = 4, kBlockBytes = kShardWriterBytes / kBlocksAhead;
 
 using Entry = ShardReceipt::Entry;
 
@@ -55,20 +60,40 @@ class OpenCheckpoint final : public Checkpoint {
   StoredFiles& stored() const override { return *files_; }
 
   void read(const std::string& name, Role role, const parallel::Box& box, void* out) override {
-    const auto chunks = chunks_.find({name, role});
-    if (chunks == chunks_.end()) fail(fmt::format("{} has no tensor {}", path_, tensor_text(name, role)));
-    int64_t covered = 0;
-    for (const Chunk& chunk : chunks->second) {
-      const parallel::Box part = parallel::intersect(chunk.entry->box, box);
-      if (part.count() <= 0) continue;
-      covered += part.count();
-      copy_part(chunk, part, box, static_cast<std::byte*>(out));
+    for (const Part& part : parts_of({.name = name, .role = role, .box = box, .out = out})) copy_part(part);
+  }
+
+  void read_all(std::span<const BoxRead> boxes, const std::function<void(uint64_t)>& got) override {
+    std::vector<Part> past_cache, whole, others;
+    for (const BoxRead& box : boxes)
+      for (const Part& part : parts_of(box))
+        (!is_contiguous(part)                         ? others
+         : box.is_shared || !files_->are_on_disk() ? whole
+                                                      : past_cache)
+            .push_back(part);
+    sort(past_cache);
+    sort(whole);
+    for (size_t i = past_cache.size(); i-- > 1;)
+      if (past_cache[i].chunk.entry == past_cache[i - 1].chunk.entry) {
+        others.push_back(past_cache[i]);
+        past_cache.erase(past_cache.begin() + int64_t(i));
+      }
+    for (auto at = past_cache.begin(); at != past_cache.end();) {
+      const auto end = std::find_if(
+          at, past_cache.end(), [&](const Part& part) { return part.chunk.file != at->chunk.file; });
+      read_past_cache({at, end}, got);
+      at = end;
     }
-    if (covered == box.count()) return;
-    ENSURE(is_inside(box, whole_box(shape_of(name, role))), "{} {}: the box reaches beyond the tensor", name,
-           name_of(role));
-    fail(fmt::format("{} does not hold all of {} {}", path_, tensor_text(name, role),
-                     box_text(shape_of(name, role), box)));
+    read_ahead(
+        whole.size(), kBlocksAhead, [&](size_t i) { read_chunk(whole[i].chunk, place_of(whole[i])); },
+        [&](size_t i) {
+          check(whole[i].chunk, hash_of(whole[i].chunk, place_of(whole[i])));
+          got(whole[i].chunk.entry->bytes);
+        });
+    for (const Part& part : others) {
+      copy_part(part);
+      got(uint64_t(part.box.count()) * size_of(part.chunk.entry->dtype));
+    }
   }
 
   bool has(const std::string& name, Role role, const parallel::Box& box) const override {
@@ -86,27 +111,114 @@ class OpenCheckpoint final : public Checkpoint {
     return at->shape;  // read() has found its chunks
   }
 
-  void copy_part(const Chunk& chunk, const parallel::Box& part, const parallel::Box& box, std::byte* out) {
-    const size_t item = size_of(chunk.entry->dtype);
-    const size_t out_pitch = size_t(box.cols()) * item;
-    std::byte* const to = out + size_t(part.row_begin - box.row_begin) * out_pitch +
-                          size_t(part.col_begin - box.col_begin) * item;
-    // A whole chunk whose rows are contiguous in `out` is read directly, without a copy.
-    if (part == chunk.entry->box && (part.cols() == box.cols() || part.rows() == 1) && !is_cached(chunk))
-      return read_checked(chunk, {to, chunk.entry->bytes});
-    const std::vector<std::byte>& data = cached(chunk);
-    const parallel::Box& from_box = chunk.entry->box;
-    const size_t from_pitch = size_t(from_box.cols()) * item;
-    const std::byte* const from = data.data() + size_t(part.row_begin - from_box.row_begin) * from_pitch +
-                                  size_t(part.col_begin - from_box.col_begin) * item;
-    for (int64_t row = 0; row < part.rows(); ++row)
-      std::memcpy(to + size_t(row) * out_pitch, from + size_t(row) * from_pitch, size_t(part.cols()) * item);
+  /// What a box takes of a chunk: `box`, whose rows lie `pitch` bytes apart from `to` on.
+  struct Part {
+    Chunk chunk;
+    parallel::Box box;
+    std::byte* to = nullptr;
+    size_t pitch = 0;
+  };
+
+  std::vector<Part> parts_of(const BoxRead& wanted) const {
+    const auto& [name, role, box, out, is_shared] = wanted;
+    const auto chunks = chunks_.find({name, role});
+    if (chunks == chunks_.end()) fail(fmt::format("{} has no tensor {}", path_, tensor_text(name, role)));
+    std::vector<Part> parts;
+    int64_t covered = 0;
+    for (const Chunk& chunk : chunks->second) {
+      const parallel::Box part = parallel::intersect(chunk.entry->box, box);
+      if (part.count() <= 0) continue;
+      covered += part.count();
+      const size_t item = size_of(chunk.entry->dtype), pitch = size_t(box.cols()) * item;
+      std::byte* const to = static_cast<std::byte*>(out) + size_t(part.row_begin - box.row_begin) * pitch +
+                            size_t(part.col_begin - box.col_begin) * item;
+      parts.push_back({chunk, part, to, pitch});
+    }
+    if (covered == box.count()) return parts;
+    ENSURE(is_inside(box, whole_box(shape_of(name, role))), "{} {}: the box reaches beyond the tensor", name,
+           name_of(role));
+    fail(fmt::format("{} does not hold all of {} {}", path_, tensor_text(name, role),
+                     box_text(shape_of(name, role), box)));
+  }
+
+  /// A whole chunk whose rows are contiguous where they go to is read directly, without a copy.
+  static bool is_contiguous(const Part& part) {
+    const Entry& entry = *part.chunk.entry;
+    return part.box == entry.box &&
+           (size_t(part.box.cols()) * size_of(entry.dtype) == part.pitch || part.box.rows() == 1);
+  }
+  static std::span<std::byte> place_of(const Part& whole) { return {whole.to, whole.chunk.entry->bytes}; }
+
+  static void sort(std::vector<Part>& parts) {
+    std::sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) {
+      return std::pair(a.chunk.file, a.chunk.entry) < std::pair(b.chunk.file, b.chunk.entry);
+    });
+  }
+
+  /// `parts`: of one file, in its order. The disk writes into a few pages that are used again and again, from
+  /// which a core copies while it hashes. The system's cache would need new pages for everything, and copies
+  /// as well.
+  void read_past_cache(std::span<const Part> parts, const std::function<void(uint64_t)>& got) {
+    const ShardReceipt& shard = *parts.front().chunk.file;
+    std::vector<FileRange> ranges;
+    for (const Part& part : parts) ranges.push_back({part.chunk.entry->offset, part.chunk.entry->bytes});
+    const std::vector<FileRange> blocks = blocks_over(ranges, shard.file_bytes, kBlockBytes);
+    const PageMemory memory(std::min(blocks.size(), kBlocksAhead) * kBlockBytes);
+    const auto block = [&](size_t i) {
+      return std::span(memory.data() + i % kBlocksAhead * kBlockBytes, blocks[i].bytes);
+    };
+    ChunkHashes hashes(parts.size(), [&](size_t i) { return seed_of(parts[i].chunk); });
+    size_t at = 0;
+    read_ahead(
+        blocks.size(), kBlocksAhead,
+        [&](size_t i) { reading([&] { file(shard).read_at(blocks[i].offset, block(i)); }); },
+        [&](size_t i) {
+          for (; at < parts.size() && ranges[at].offset < blocks[i].end(); ++at) {
+            const uint64_t begin = std::max(ranges[at].offset, blocks[i].offset);
+            const uint64_t end = std::min(ranges[at].end(), blocks[i].end());
+            std::byte* to = parts[at].to + (begin - ranges[at].offset);
+            in_parts(block(i).subspan(begin - blocks[i].offset, end - begin),
+                     [&](std::span<const std::byte> data) {
+                       hashes.update(at, data);
+                       std::memcpy(to, data.data(), data.size());
+                       to += data.size();
+                     });
+            if (end < ranges[at].end()) return;
+            check(parts[at].chunk, hashes.finish()[at]);
+            got(ranges[at].bytes);
+          }
+        });
+  }
+
+  void copy_part(const Part& part) {
+    if (is_contiguous(part) && !is_cached(part.chunk)) return read_checked(part.chunk, place_of(part));
+    const std::vector<std::byte>& data = cached(part.chunk);
+    const parallel::Box& from_box = part.chunk.entry->box;
+    const size_t item = size_of(part.chunk.entry->dtype), from_pitch = size_t(from_box.cols()) * item;
+    const std::byte* const from = data.data() + size_t(part.box.row_begin - from_box.row_begin) * from_pitch +
+                                  size_t(part.box.col_begin - from_box.col_begin) * item;
+    for (int64_t row = 0; row < part.box.rows(); ++row)
+      std::memcpy(part.to + size_t(row) * part.pitch, from + size_t(row) * from_pitch,
+                  size_t(part.box.cols()) * item);
   }
 
   void read_checked(const Chunk& chunk, std::span<std::byte> out) {
+    read_chunk(chunk, out);
+    check(chunk, hash_of(chunk, out));
+  }
+  void read_chunk(const Chunk& chunk, std::span<std::byte> out) {
+    reading([&] { file(*chunk.file).read_at(chunk.entry->offset, out); });
+  }
+  uint64_t seed_of(const Chunk& chunk) const {
     const Entry& entry = *chunk.entry;
-    reading([&] { file(*chunk.file).read_at(entry.offset, out); });
-    if (xxh3(out, identity_seed(manifest_.state, entry.tensor, entry.role, entry.box)) == entry.hash) return;
+    return identity_seed(manifest_.state, entry.tensor, entry.role, entry.box);
+  }
+  uint64_t hash_of(const Chunk& chunk, std::span<const std::byte> data) const {
+    return xxh3(data, seed_of(chunk));
+  }
+  void check(const Chunk& chunk, uint64_t hash) const {
+    const Entry& entry = *chunk.entry;
+    if (hash == entry.hash) return;
     fail(
         fmt::format("{}/{} is damaged: the hash of {} {} at byte {} differs; `trainctl inspect-ckpt "
                     "--verify` lists all damage",

@@ -25,15 +25,15 @@ namespace {
 
 /// Blocks of this size, at offsets and addresses that it divides, suit every device.
 constexpr size_t kDirectAlignment = 4096;
-/// Below it a write past the system's cache gains nothing.
-constexpr size_t kLeastDirect = size_t(1) << 20;
+/// Below it a write, or a read, past the system's cache gains nothing.
+constexpr size_t kLeastDirect = size_t(1) << 20, kLeastDirectRead = size_t(128) << 10;
 
 /// The errors with which a file system says that it does not know a call (or a flag of it) at all.
 bool is_unsupported(int reason) { return reason == EINVAL || reason == ENOSYS || reason == EOPNOTSUPP; }
 
 class PosixFile final : public File {
  public:
-  PosixFile(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}
+  PosixFile(int fd, int mode, std::string path) : fd_(fd), mode_(mode), path_(std::move(path)) {}
   ~PosixFile() override {
     ::close(fd_);
     if (direct_fd_ >= 0) ::close(direct_fd_);
@@ -52,12 +52,16 @@ class PosixFile final : public File {
     }
   }
   void read_at(uint64_t offset, std::span<std::byte> data) override {
+    const size_t direct = read_direct(offset, data);
+    data = data.subspan(direct);
+    offset += direct;
     while (!data.empty()) {
       const ssize_t n = ::pread(fd_, data.data(), data.size(), off_t(offset));
       if (n < 0 && errno == EINTR) continue;
       if (n < 0) fail("read", path_);
       if (n == 0)
-        throw Error(ErrorCode::kIo, fmt::format("{} ends at byte {}, {} more were expected", path_, offset, data.size()));
+        throw Error(ErrorCode::kIo,
+                    fmt::format("{} ends at byte {}, {} more were expected", path_, offset, data.size()));
       data = data.subspan(size_t(n));
       offset += uint64_t(n);
     }
@@ -77,12 +81,7 @@ class PosixFile final : public File {
   /// into the system's cache costs more than a fast disk takes. Returns the bytes written; 0 where that
   /// is not possible.
   size_t write_direct(uint64_t offset, std::span<const std::byte> data) {
-    if (data.size() < kLeastDirect || offset % kDirectAlignment != 0 ||
-        reinterpret_cast<uintptr_t>(data.data()) % kDirectAlignment != 0 || !direct_)
-      return 0;
-    if (direct_fd_ < 0)
-      direct_fd_ = ::open(fmt::format("/proc/self/fd/{}", fd_).c_str(), O_WRONLY | O_DIRECT | O_CLOEXEC);
-    direct_ = direct_fd_ >= 0;
+    if (data.size() < kLeastDirect || !opens_direct(offset, data.data())) return 0;
     const size_t bytes = data.size() / kDirectAlignment * kDirectAlignment;
     size_t written = 0;
     while (direct_ && written < bytes) {
@@ -95,9 +94,31 @@ class PosixFile final : public File {
     }
     return written;
   }
+  /// Reads the whole blocks of a large aligned read from the medium to the caller's memory. As above.
+  size_t read_direct(uint64_t offset, std::span<std::byte> data) {
+    if (data.size() < kLeastDirectRead || !opens_direct(offset, data.data())) return 0;
+    const size_t bytes = data.size() / kDirectAlignment * kDirectAlignment;
+    size_t read = 0;
+    while (direct_ && read < bytes) {
+      const ssize_t n = ::pread(direct_fd_, data.data() + read, bytes - read, off_t(offset + read));
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0 && !is_unsupported(errno)) fail("read", path_);
+      if (n == 0) break;  // the end of the file
+      direct_ = n > 0 && size_t(n) % kDirectAlignment == 0;
+      read += size_t(std::max<ssize_t>(n, 0));
+    }
+    return read;
+  }
+  bool opens_direct(uint64_t offset, const std::byte* data) {
+    if ((offset | reinterpret_cast<uintptr_t>(data)) % kDirectAlignment != 0) return false;
+    if (direct_ && direct_fd_ < 0)
+      direct_fd_ = ::open(fmt::format("/proc/self/fd/{}", fd_).c_str(), mode_ | O_DIRECT | O_CLOEXEC);
+    direct_ = direct_ && direct_fd_ >= 0;
+    return direct_;
+  }
 
-  int fd_;
-  std::string path_;
+  const int fd_, mode_;
+  const std::string path_;
   bool direct_ = true;   ///< the file system has not refused it
   int direct_fd_ = -1;
 };
@@ -107,12 +128,12 @@ class PosixFileSystem final : public FileSystem {
   std::unique_ptr<File> create(const std::string& path) override {
     const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
     if (fd < 0) fail("create", path);
-    return std::make_unique<PosixFile>(fd, path);
+    return std::make_unique<PosixFile>(fd, O_RDWR, path);
   }
   std::unique_ptr<File> open_read(const std::string& path) override {
     const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
     if (fd < 0) fail("open", path);
-    return std::make_unique<PosixFile>(fd, path);
+    return std::make_unique<PosixFile>(fd, O_RDONLY, path);
   }
   void make_directory(const std::string& path) override {
     if (::mkdir(path.c_str(), 0755) == 0) return;
@@ -210,7 +231,8 @@ LockAttempt try_lock(int fd, bool shared) {
 
 void FileSystem::rename_no_replace(const std::string& from, const std::string& to) {
   if (try_rename_no_replace(from, to)) return;
-  if (exists(to)) throw Error(ErrorCode::kIo, fmt::format("cannot rename {} to {}: {}", from, to, std::strerror(EEXIST)));
+  if (exists(to))
+    throw Error(ErrorCode::kIo, fmt::format("cannot rename {} to {}: {}", from, to, std::strerror(EEXIST)));
   const bool was_there = exists(from);
   try {
     rename(from, to);

@@ -39,8 +39,9 @@ class LoadProgress {
   explicit LoadProgress(const RankState& state) : report_(state.progress) {
     for (const auto& c : state.params.state_chunks()) total_ += bytes_of(c);
   }
-  void add(const ShardedParams::StateChunk& c) {
-    done_ += bytes_of(c);
+  void add(const ShardedParams::StateChunk& c) { add(bytes_of(c)); }
+  void add(uint64_t bytes) {
+    done_ += bytes;
     if (report_) report_(done_, total_);
   }
 
@@ -139,6 +140,12 @@ void load_state(const ParamTable& table, ckpt::Checkpoint& checkpoint, const Ran
   }
   LoadProgress progress(state);
   Upload upload(state.staging);
+  std::vector<ckpt::BoxRead> reads;
+  const auto read = [&] {
+    checkpoint.read_all(reads, [&](uint64_t bytes) { progress.add(bytes); });
+    reads.clear();
+    upload.flush();
+  };
   for (const ShardedParams::StateChunk& c : state.params.state_chunks()) {
     const std::string& name = table.params[size_t(c.param)].layout.name;
     const std::pair<ckpt::Role, float*> parts[] = {{ckpt::Role::master, c.master},
@@ -146,10 +153,11 @@ void load_state(const ParamTable& table, ckpt::Checkpoint& checkpoint, const Ran
                                                    {ckpt::Role::second_moment, c.second_moment}};
     for (const auto& [role, values] : parts)
       in_bands(c.box, upload.most(), [&, role = role, values = values](const parallel::Box& band, int64_t offset) {
-        checkpoint.read(name, role, band, upload.room(values + offset, band.count()));
+        if (!upload.fits(band.count())) read();
+        reads.push_back({name, role, band, upload.room(values + offset, band.count()), !c.saved_here});
       });
-    progress.add(c);
   }
+  read();
   upload.finish();
 }
 

@@ -5,6 +5,9 @@
 #include <catch2/catch.hpp>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
 #include <set>
 
 #include "runtime/base/error.h"
@@ -161,4 +164,36 @@ TEST_CASE("every kind of error has a name and its documented exit status") {
     CHECK(names.insert(name_of(code)).second);
   }
   CHECK(Error(ErrorCode::kData, "what").code() == ErrorCode::kData);
+}
+
+TEST_CASE("large aligned reads and writes, past the system's cache, are those of any other kind") {
+  const TemporaryFolder folder("large");
+  constexpr size_t kPage = 4096, kBytes = size_t(3) << 20, kOdd = 1234;
+  const auto room = [] {
+    struct Free {
+      void operator()(std::byte* data) const { std::free(data); }
+    };
+    return std::unique_ptr<std::byte, Free>(static_cast<std::byte*>(std::aligned_alloc(kPage, kBytes + kPage)));
+  };
+  const auto written = room(), read = room();
+  for (size_t i = 0; i < kBytes + kOdd; ++i) written.get()[i] = std::byte(i * 7 + i / 5000);
+  const auto check = [&](File& file, uint64_t offset, size_t bytes) {
+    std::fill_n(read.get(), bytes, std::byte{});
+    file.read_at(offset, {read.get(), bytes});
+    CHECK(std::equal(read.get(), read.get() + bytes, written.get() + offset));
+  };
+  {
+    const auto file = real_file_system().create(folder / "x");
+    file->write_at(0, {written.get(), kBytes + kOdd});
+    check(*file, kPage, kBytes - kPage);
+    file->sync();
+  }
+  const auto file = real_file_system().open_read(folder / "x");
+  for (const uint64_t offset : {uint64_t(0), uint64_t(kPage), uint64_t(100)})
+    for (const size_t bytes : {kBytes, kBytes - 5 * kPage, kBytes - 777, size_t(10)})
+      if (offset + bytes <= kBytes + kOdd) check(*file, offset, bytes);
+  check(*file, 0, kBytes + kOdd);
+  check(*file, kPage, kBytes + kOdd - kPage);
+  CHECK_THAT(message_of([&] { file->read_at(kPage, {read.get(), kBytes}); }),
+             Contains("ends at byte") && Contains(folder / "x"));
 }
