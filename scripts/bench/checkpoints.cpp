@@ -1,27 +1,29 @@
 // Measures how checkpoints are written, read and planned, with the code that ranks run, on the disk of a
-// folder. Prints one JSON object. Each figure is a ratio of two measurements that take turns; "best" compares
-// the best of each, "median" the medians.
+// folder. Prints one JSON object. Each ratio is of two measurements that take turns; "best" compares the best of
+// each, "median" the medians, cpu_s is the time of all cores.
 //
-//   bench_checkpoints FOLDER [REPETITIONS [PART]]
+//   bench_checkpoints FOLDER [REPETITIONS [PART [THREADS]]]     THREADS: "write" and "read" with so many only
 //
-//   write          the rate of a whole save of gpt2-124m (begin, shards, publish) by 1 to 16 writers, over
-//                  that of a plain writer: as many threads, the same bytes with O_DIRECT in blocks of 8
-//                  MiB, the same files and syncs. "memory": from the copies in the memory of the node, as
-//                  ranks save by default; "state": hashed and written from the state itself
-//   read           the rate of a resume on the mesh that wrote (1 and 8 readers), over plain reads of the
-//                  same files in blocks of 8 MiB by as many threads. Cold: posix_fadvise(DONTNEED) after the sync;
-//                  mincore says what stayed in memory
+//   write          a whole save of gpt2-124m (begin, shards, publish) by 1 to 16 writers. "memory": from the
+//                  copies in the memory of the node, as ranks save by default; "state": hashed and written
+//                  from the state itself. "plain": as many threads write the same bytes with O_DIRECT in
+//                  blocks of 8 MiB, the same files and syncs. "fastest": so from memory of huge pages
+//   read           a resume on the mesh that wrote (1 and 8 readers). "plain": as many threads read the same
+//                  files in blocks of 8 MiB, and keep the last four. "fastest": so with O_DIRECT. Cold:
+//                  posix_fadvise(DONTNEED) after the sync; mincore says what stayed in memory
 //   amplification  bytes read over bytes needed when another mesh loads, every rank with its own manifest
 //   plan           405 billion parameters on 16,384 ranks: who saves what, the manifest, its opening
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
 #include <functional>
 #include <random>
 #include <thread>
@@ -33,19 +35,25 @@
 #include "runtime/base/error.h"
 #include "runtime/base/hash.h"
 #include "runtime/observe/checkpoint_report.h"
-#include "runtime/plan/rank_plan.h"
-#include "runtime/spec/parse.h"
+#include "scripts/bench/checkpoint_state.h"
 
 using namespace trainctl;
+using namespace trainctl::bench;
 
 namespace {
-
-constexpr size_t kBlockBytes = size_t(8) << 20, kAlignment = 4096;
 
 double seconds_of(const std::function<void()>& work) {
   const auto begin = std::chrono::steady_clock::now();
   work();
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+/// The time of all cores that this process has used.
+double cpu_s() {
+  struct rusage used {};
+  ::getrusage(RUSAGE_SELF, &used);
+  const auto seconds = [](const timeval& t) { return double(t.tv_sec) + double(t.tv_usec) * 1e-6; };
+  return seconds(used.ru_utime) + seconds(used.ru_stime);
 }
 
 double best_of(int repetitions, const std::function<void()>& work) {
@@ -58,98 +66,6 @@ void in_threads(int count, const std::function<void(int)>& work) {
   std::vector<std::thread> threads;
   for (int i = 0; i < count; ++i) threads.emplace_back(work, i);
   for (std::thread& thread : threads) thread.join();
-}
-
-/// A job and its parameters.
-struct Planned {
-  JobSpec job;
-  ModelTables tables;
-  std::vector<ckpt::Tensor> tensors;
-};
-
-Planned planned(const std::string& preset, int tensor, int pipeline, int data) {
-  ParsedJob parsed = parse_job(
-      {.text = fmt::format(R"({{"version": 1, "name": "bench", "device": "cuda", "model": {{"preset": "{}"}},
-         "data": {{"train": [{{"path": "/none.bin", "format": "raw", "dtype": "uint16"}}]}},
-         "batch": {{"global_sequences": {}}}, "schedule": {{"total_steps": 10, "lr": 1e-4}},
-         "parallelism": {{"tensor": {}, "pipeline": {}, "data": {}, "zero_stage": 1, "sequence_parallel": false}}}})",
-                           preset, 16 * data, tensor, pipeline, data),
-       .file = "job.json",
-       .overrides = {},
-       .environment = {}});
-  ENSURE(parsed.ok(), "{}", parsed.diagnostics.front().message);
-  ModelTables tables = model_tables(parsed.job);
-  std::vector<ckpt::Tensor> tensors = checkpoint_tensors(tables.params);
-  return {std::move(parsed.job), std::move(tables), std::move(tensors)};
-}
-
-using Owned = std::vector<parallel::sharding::OwnedChunk>;
-
-/// What each rank holds of the state. One layout serves a whole data-parallel group.
-std::vector<Owned> owned_by_rank(const Planned& p) {
-  const parallel::MeshShape mesh = p.job.mesh();
-  const DeviceModel device = device_of_kind(p.job, DeviceKind::cuda);
-  std::vector<Owned> owned(size_t(mesh.world_size()));
-  for (int pp = 0; pp < mesh.pp; ++pp)
-    for (int tp = 0; tp < mesh.tp; ++tp) {
-      const RankParts parts = rank_parts(p.job, device, p.tables, {.tp = tp, .pp = pp});
-      auto layout = parallel::sharding::make_layout(parts.uses.uses, p.tables.grids.grids, parts.sharding,
-                                                    mesh.dp, 0, parts.groups.tied_peer);
-      for (layout.dp_rank = 0; layout.dp_rank < mesh.dp; ++layout.dp_rank)
-        owned[size_t(rank_of(mesh, {.tp = tp, .dp = layout.dp_rank, .pp = pp}))] = layout.owned_chunks();
-    }
-  return owned;
-}
-
-ckpt::StateInfo state_at(int64_t step) {
-  return {.run_id = "bench-0001",
-          .epoch = 1,
-          .step = step,
-          .spec_hash = "0",
-          .program_version = TRAINCTL_VERSION};
-}
-
-/// Random bytes: a place for every chunk of a state, whichever rank owns it.
-class Memory {
- public:
-  explicit Memory(const Planned& p) {
-    for (const auto& grid : p.tables.grids.grids)
-      for (int role = 0; role < 3; ++role) {
-        offsets_.emplace_back();
-        for (const parallel::Box& box : grid) {
-          offsets_.back().push_back(bytes_);
-          bytes_ += size_t(box.count()) * sizeof(float);
-        }
-      }
-    size_t room = (bytes_ + 16 * kBlockBytes) / kAlignment * kAlignment;  // the plain writer rounds up
-    data_.reset(static_cast<std::byte*>(std::aligned_alloc(kAlignment, room)));
-    std::mt19937_64 random(1);
-    for (size_t at = 0; at + 8 <= room; at += 8) *reinterpret_cast<uint64_t*>(data_.get() + at) = random();
-  }
-  size_t bytes() const { return bytes_; }
-  std::byte* data() const { return data_.get(); }
-  std::byte* place(size_t tensor, int chunk) const { return data() + offsets_[tensor][size_t(chunk)]; }
-
- private:
-  struct Free {
-    void operator()(std::byte* data) const { std::free(data); }
-  };
-  std::vector<std::vector<size_t>> offsets_;  // of each tensor's chunks
-  size_t bytes_ = 0;
-  std::unique_ptr<std::byte, Free> data_;
-};
-
-std::vector<ckpt::ChunkData> saved_chunks(const Memory* memory, const Owned& owned) {
-  std::vector<ckpt::ChunkData> chunks;
-  for (const auto& [group, chunk, saved] : owned) {
-    if (!saved) continue;
-    for (int role = 0; role < 3; ++role) {
-      const int tensor = 3 * chunk.where.param + role;
-      chunks.push_back(
-          {tensor, chunk.where.global, memory ? memory->place(size_t(tensor), chunk.where.chunk) : nullptr});
-    }
-  }
-  return chunks;
 }
 
 using WriteShard = std::function<ckpt::ShardReceipt(int writer, ckpt::SavingFiles& saving)>;
@@ -237,46 +153,61 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-/// Two ways of doing the same, in seconds.
-struct Pair {
-  std::vector<double> plain, ours;
-  double best() const {
-    return *std::min_element(plain.begin(), plain.end()) / *std::min_element(ours.begin(), ours.end());
+/// Several ways of doing the same.
+struct Ways {
+  struct Times {
+    std::vector<double> s, cpu_s;
+    double best_s() const { return *std::min_element(s.begin(), s.end()); }
+  };
+  Times plain, fastest, ours;
+  /// Runs each of them once; another one comes first at each call.
+  void take_turns(int turn, const std::function<void()> (&ways)[3]) {
+    for (int i = 0; i < 3; ++i) ways[(turn + i) % 3]();
+  }
+  static void take(Times& times, const std::function<void()>& work) {
+    const double before_s = cpu_s();
+    times.s.push_back(seconds_of(work));
+    times.cpu_s.push_back(cpu_s() - before_s);
   }
   std::string json(const std::string& way, int threads, size_t bytes) const {
-    return fmt::format(
-        R"({{"from":"{}","threads":{},"best":{:.3f},"median":{:.3f},"gb_per_s":{:.2f},"plain_gb_per_s":{:.2f}}})",
-        way, threads, best(), median(plain) / median(ours), double(bytes) / median(ours) * 1e-9,
-        double(bytes) / median(plain) * 1e-9);
+    const auto of = [&](const char* name, const Times& times) {
+      return fmt::format(R"("{}":{{"best":{:.3f},"median":{:.3f},"gb_per_s":{:.2f},"cpu_s":{:.2f}}})", name,
+                         times.best_s() / ours.best_s(), median(times.s) / median(ours.s),
+                         double(bytes) / median(times.s) * 1e-9, median(times.cpu_s));
+    };
+    return fmt::format(R"({{"from":"{}","threads":{},{},{},{}}})", way, threads, of("over_plain", plain),
+                       of("over_fastest", fastest), of("ours", ours));
   }
 };
 
-std::string measure_writes(const std::string& dir, int repetitions) {
+std::string measure_writes(const std::string& dir, int repetitions, int threads) {
   FileSystem& fs = real_file_system();
   std::string rows;
   for (const int writers : {1, 2, 4, 8, 16}) {
+    if (threads > 0 && threads != writers) continue;
     const Planned p = planned("gpt2-124m", 1, 1, writers);
     const std::vector<Owned> owned = owned_by_rank(p);
-    const Memory memory(p);
+    const Memory memory(p), huge(p, MADV_HUGEPAGE);
     const Copies copies(p, owned, memory);
-    const std::pair<std::string, WriteShard> ways[] = {{"memory", copies.shards()},
+    const std::pair<std::string, WriteShard> from[] = {{"memory", copies.shards()},
                                                        {"state", from_state(p, owned, memory)}};
-    Pair times[2];
-    for (int i = 0; i < 2 * repetitions; ++i) {
-      Pair& now = times[i % 2];
-      ::sync();
-      now.plain.push_back(seconds_of([&] { plain_save(writers, memory, dir); }));
-      fs.remove_tree(dir + "/plain");
-      ::sync();
-      std::string saved;
-      now.ours.push_back(seconds_of([&] { saved = save(p, writers, ways[i % 2].second, dir + "/ckpt"); }));
-      fs.remove_tree(saved);
-    }
-    for (int i = 0; i < 2; ++i) {
-      rows += fmt::format("{}{}", rows.empty() ? "\n  " : ",\n  ",
-                          times[i].json(ways[i].first, writers, memory.bytes()));
-      fmt::print(stderr, "bench: {} writers from {}: {:.3f} of a plain O_DIRECT writer\n", writers,
-                 ways[i].first, times[i].best());
+    for (const auto& [name, write] : from) {
+      Ways times;
+      const auto plain = [&](const Memory& source, Ways::Times& now) {
+        ::sync();
+        Ways::take(now, [&] { plain_save(writers, source, dir); });
+        fs.remove_tree(dir + "/plain");
+      };
+      for (int i = 0; i < repetitions; ++i)
+        times.take_turns(i, {[&] { plain(memory, times.plain); }, [&] { plain(huge, times.fastest); },
+                             [&, &write = write] {
+                               ::sync();
+                               Ways::take(times.ours, [&] { save(p, writers, write, dir + "/ckpt"); });
+                               fs.remove_tree(ckpt::step_directory(dir + "/ckpt", 1));
+                             }});
+      const std::string row = times.json(name, writers, memory.bytes());
+      rows += (rows.empty() ? "\n  " : ",\n  ") + row;
+      fmt::print(stderr, "bench: write {}\n", row);
     }
   }
   return "[" + rows + "]";
@@ -308,55 +239,64 @@ double make_cold(const std::string& folder) {
 
 /// One rank's part of a resume.
 void load(ckpt::Checkpoint& checkpoint, const Planned& p, const Owned& owned, const Memory& memory) {
+  std::vector<ckpt::BoxRead> reads;
   for (const auto& [group, chunk, saved] : owned)
     for (int role = 0; role < 3; ++role) {
       const size_t tensor = size_t(3 * chunk.where.param + role);
-      checkpoint.read(p.tensors[tensor].name, p.tensors[tensor].role, chunk.where.global,
-                      memory.place(tensor, chunk.where.chunk));
+      reads.push_back({p.tensors[tensor].name, p.tensors[tensor].role, chunk.where.global,
+                       memory.place(tensor, chunk.where.chunk)});
     }
+  checkpoint.read_all(reads, [](uint64_t) {});
 }
 
-void plain_load(const std::string& path, std::byte* to) {
-  const auto file = real_file_system().open_read(path);
-  const uint64_t bytes = file->size();
-  for (uint64_t at = 0; at < bytes; at += kBlockBytes)
-    file->read_at(at, {to + at % (4 * kBlockBytes), std::min<uint64_t>(kBlockBytes, bytes - at)});
+/// Into a few blocks of memory.
+void plain_load(const std::string& path, int flags, std::byte* to) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | flags);
+  ENSURE(fd >= 0, "{} cannot be opened", path);
+  uint64_t at = 0;
+  for (ssize_t n = 1; n > 0; at += uint64_t(n)) {
+    n = ::pread(fd, to + at % (4 * kBlockBytes), kBlockBytes, off_t(at));
+    ENSURE(n >= 0, "{} cannot be read", path);
+  }
+  ::close(fd);
+  ENSURE(at == std::filesystem::file_size(path), "{}: {} bytes read", path, at);
 }
 
-std::string measure_reads(const std::string& dir, int repetitions) {
+std::string measure_reads(const std::string& dir, int repetitions, int threads) {
   double resident = 0;
   std::string rows;
   for (const int readers : {1, 8}) {
+    if (threads > 0 && threads != readers) continue;
     const Planned p = planned("gpt2-124m", 1, 1, readers);
     const std::vector<Owned> owned = owned_by_rank(p);
-    const Memory from(p), to(p);
+    const Memory from(p), to(p), window(p, MADV_HUGEPAGE);
     const std::string folder = save(p, readers, from_state(p, owned, from), dir + "/ckpt");
-    Pair times;
-    const auto plain = [&] {
+    Ways times;
+    const auto cold = [&](Ways::Times& now, const std::function<void(int reader)>& work) {
       resident = std::max(resident, make_cold(folder));
-      times.plain.push_back(seconds_of([&] {
-        in_threads(readers, [&](int r) {
-          const std::string shard = folder + "/" + ckpt::shard_file_name(r, readers);
-          plain_load(shard, to.data() + size_t(r) * (to.bytes() / size_t(readers) / kAlignment * kAlignment));
-        });
-      }));
+      Ways::take(now, [&] { in_threads(readers, work); });
+    };
+    const auto plain = [&](Ways::Times& now, int flags) {
+      cold(now, [&](int r) {
+        plain_load(folder + "/" + ckpt::shard_file_name(r, readers), flags,
+                   window.data() + size_t(r) * (window.bytes() / size_t(readers) / kHugePage * kHugePage));
+      });
     };
     for (int i = 0; i < repetitions; ++i) {
-      // What lies below this machine's disk may have a cache, too: each way comes first in turn.
-      if (i % 2 == 0) plain();
-      resident = std::max(resident, make_cold(folder));
-      times.ours.push_back(seconds_of([&] {
-        in_threads(readers, [&](int r) {
-          load(*ckpt::Checkpoint::open(real_file_system(), folder), p, owned[size_t(r)], to);
-        });
-      }));
+      times.take_turns(
+          i, {[&] { plain(times.plain, 0); }, [&] { plain(times.fastest, O_DIRECT); },
+              [&] {
+                cold(times.ours, [&](int r) {
+                  load(*ckpt::Checkpoint::open(real_file_system(), folder), p, owned[size_t(r)], to);
+                });
+              }});
       ENSURE(xxh3({from.data(), from.bytes()}) == xxh3({to.data(), to.bytes()}),
              "{} readers read other bytes", readers);
-      if (i % 2 == 1) plain();
     }
     real_file_system().remove_tree(folder);
-    rows += (rows.empty() ? "" : ",") + times.json("disk", readers, from.bytes());
-    fmt::print(stderr, "bench: {} readers: {:.3f} of plain cold reads\n", readers, times.best());
+    const std::string row = times.json("disk", readers, from.bytes());
+    rows += (rows.empty() ? "\n  " : ",\n  ") + row;
+    fmt::print(stderr, "bench: read {}\n", row);
   }
   return fmt::format("{{\"resident_share_before\":{:.4f},\"rates\":[{}]}}", resident, rows);
 }
@@ -370,6 +310,7 @@ class CountedFiles final : public ckpt::StoredFiles {
   std::optional<int64_t> named_step() const override { return below_->named_step(); }
   bool has(const std::string& name) override { return below_->has(name); }
   std::vector<std::string> names() override { return below_->names(); }
+  bool are_on_disk() const override { return below_->are_on_disk(); }
   std::unique_ptr<File> open(const std::string& name) override {
     return std::make_unique<Counted>(below_->open(name), bytes_);
   }
@@ -391,7 +332,7 @@ class CountedFiles final : public ckpt::StoredFiles {
   uint64_t& bytes_;
 };
 
-std::string measure_amplification(const std::string& dir, int) {
+std::string measure_amplification(const std::string& dir, int, int) {
   FileSystem& fs = real_file_system();
   const Planned writer = planned("gpt2-124m", 2, 2, 2);
   const Memory from(writer), to(writer);
@@ -417,7 +358,7 @@ std::string measure_amplification(const std::string& dir, int) {
 }
 
 /// A checkpoint of the plan alone: its shards are sparse files.
-std::string measure_plan(const std::string& dir, int repetitions) {
+std::string measure_plan(const std::string& dir, int repetitions, int) {
   FileSystem& fs = real_file_system();
   ckpt::Manifest manifest{.state = state_at(1)};
   std::mt19937_64 random(1);
@@ -467,12 +408,13 @@ std::string measure_plan(const std::string& dir, int repetitions) {
 
 int main(int count, char** arguments) {
   if (count < 2) {
-    fmt::print(stderr, "usage: bench_checkpoints FOLDER [REPETITIONS [PART]]\n");
+    fmt::print(stderr, "usage: bench_checkpoints FOLDER [REPETITIONS [PART [THREADS]]]\n");
     return 2;
   }
   const std::string dir = std::string(arguments[1]) + "/bench-checkpoints";
   const int repetitions = count > 2 ? std::max(1, std::atoi(arguments[2])) : 5;
-  const std::pair<std::string, std::string (*)(const std::string&, int)> parts[] = {
+  const int threads = count > 4 ? std::atoi(arguments[4]) : 0;
+  const std::pair<std::string, std::string (*)(const std::string&, int, int)> parts[] = {
       {"plan", measure_plan},
       {"amplification", measure_amplification},
       {"read", measure_reads},
@@ -482,7 +424,7 @@ int main(int count, char** arguments) {
     for (const auto& [name, measure] : parts) {
       if (count > 3 && arguments[3] != name) continue;
       real_file_system().make_directories(dir + "/ckpt");
-      result += fmt::format(",\n \"{}\":{}", name, measure(dir, repetitions));
+      result += fmt::format(",\n \"{}\":{}", name, measure(dir, repetitions, threads));
       real_file_system().remove_tree(dir);
     }
   } catch (const Error& error) {
