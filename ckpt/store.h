@@ -47,7 +47,9 @@ class StoredFiles {
   virtual std::unique_ptr<File> open(const std::string& name) = 0;  ///< for reading
   /// The whole content of a file that lies in the memory of this process; empty if it does not. Valid as long
   /// as that memory.
-  virtual std::span<const std::byte> in_memory(const std::string& name) { return (void)name, std::span<const std::byte>{}; }
+  virtual std::span<const std::byte> in_memory(const std::string& name) {
+    return (void)name, std::span<const std::byte>{};
+  }
   virtual std::vector<std::string> names() = 0;                     ///< all of them, sorted
   virtual bool are_on_disk() const { return false; }                ///< of a file system
   /// Starts a file of `bytes` bytes; its finish() replaces `name` atomically. Error(kUsage) if the store does

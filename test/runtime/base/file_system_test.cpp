@@ -173,7 +173,8 @@ TEST_CASE("large aligned reads and writes, past the system's cache, are those of
     struct Free {
       void operator()(std::byte* data) const { std::free(data); }
     };
-    return std::unique_ptr<std::byte, Free>(static_cast<std::byte*>(std::aligned_alloc(kPage, kBytes + kPage)));
+    return std::unique_ptr<std::byte, Free>(
+        static_cast<std::byte*>(std::aligned_alloc(kPage, kBytes + kPage)));
   };
   const auto written = room(), read = room();
   for (size_t i = 0; i < kBytes + kOdd; ++i) written.get()[i] = std::byte(i * 7 + i / 5000);
