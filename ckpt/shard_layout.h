@@ -68,17 +68,16 @@ class EntryHashes {
 /// Appends a whole shard to a file, and returns the content hashes of the chunks that it has appended.
 using AppendShard = std::function<std::vector<uint64_t>(NewFile& file)>;
 using SetHashes = std::function<void(std::vector<ShardReceipt::Entry>& entries)>;
-inline const SetHashes kHashesAreSet = [](std::vector<ShardReceipt::Entry>&) {};
 
 /// Writes a shard whose hashes are known, and compares them with what was written: Error(kCheckpoint) if a
 /// chunk has changed. If a write or sync fails, the file is written once more under a new name; Error(kIo) if
 /// that fails too.
-///   set_hashes   called when all is written; it may set the hashes then
+///   set_hashes   called when all is written, to set the hashes then; empty: `receipt` has them
 ShardReceipt write_hashed(SavingFiles& saving, const std::string& file_name, ShardReceipt receipt,
-                          const AppendShard& append, const SetHashes& set_hashes = kHashesAreSet);
+                          const AppendShard& append, const SetHashes& set_hashes = {});
 /// The same through the memory of a writer.
 ShardReceipt write_hashed(SavingFiles& saving, const std::string& file_name, const ShardLayout& layout,
-                          ChunkSource& source, const SetHashes& set_hashes = kHashesAreSet);
+                          ChunkSource& source, const SetHashes& set_hashes = {});
 
 /// The new name after a failed write.
 std::string retry_file_name(const std::string& file_name);

@@ -124,7 +124,7 @@ ShardReceipt write_hashed(SavingFiles& saving, const std::string& file_name, Sha
       throw;
     }
   }
-  set_hashes(receipt.entries);
+  if (set_hashes) set_hashes(receipt.entries);
   check_written(receipt, written);
   return receipt;
 }
