@@ -26,7 +26,7 @@ cores=$(nproc)
 say() { echo "bench: $*" >&2; }
 
 # Tokens: the bytes of a real file as ids below 257.
-find -L /usr/include/c++ -type f -size +20k | LC_ALL=C sort | head -n 40 | xargs "$trainctl" data tokenize --tokenizer bytes --out tokens >/dev/null 2>&1
+find -L /usr/include/c++ -type f -size +20k | LC_ALL=C sort | sed -n 1,40p | xargs "$trainctl" data tokenize --tokenizer bytes --out tokens >/dev/null 2>&1
 
 # spec MODEL SEQ_LEN SEQUENCES MICRO STEPS
 spec() {
@@ -75,15 +75,15 @@ say "30 M parameters: one rank $one tokens/s, TP2 x PP2 x DP2 $eight: $(ratio "$
 
 say "saving"
 memcpy=$("$build/bench_unit" memcpy)
-eight="-s parallelism.world_size=8 -s parallelism.tensor=2 -s parallelism.pipeline=2 -s parallelism.data=2 -s parallelism.threads_per_rank=1"
+mesh="-s parallelism.world_size=8 -s parallelism.tensor=2 -s parallelism.pipeline=2 -s parallelism.data=2 -s parallelism.threads_per_rank=1"
 spec gpt2-30m 256 16 4 24 >job.json
-launch $eight
+launch $mesh
 plain_s=$(field step_s)
-launch $eight -s checkpoint.memory=on -s observability.rank_metrics_every_steps=1
+launch $mesh -s checkpoint.memory=on -s observability.rank_metrics_every_steps=1
 copied_s=$(field step_s)
-bytes=$("$trainctl" plan job.json --json $eight | grep -o '"checkpoint_bytes": [0-9]*' | grep -o '[0-9]*$')
+bytes=$("$trainctl" plan job.json --json $mesh | grep -o '"checkpoint_bytes": [0-9]*' | grep -o '[0-9]*$')
 stalls=$(tail -n +3 runs/bench-*/metrics.ranks.jsonl | grep -o '"checkpoint_s":\[[^]]*' | cut -d[ -f2 | tr , '\n' | sort -g)
-stall() { echo "$stalls" | awk -v q="$1" '{a[NR]=$1} END{i=int(NR*q); print a[i<1?1:i+1>NR?NR:i+1]}'; }
+stall() { echo "$stalls" | awk -v q="$1" '{a[NR]=$1} END{i=int(NR*q)+1; if (i>NR) i=NR; print a[i]}'; }
 stall_median=$(stall 0.5)
 stall_p99=$(stall 0.99)
 memcpy_s=$(awk -v b="$bytes" -v r="$memcpy" 'BEGIN{print b/8/(r*1e9)}')
