@@ -2,10 +2,12 @@
 // step is computed again though no checkpoint is on disk, its numbers are those of a run that nothing
 // disturbed, bit for bit, and nothing of it is left in any memory.
 // Method: 8 ranks on four fake nodes with a spare; checkpoints on disk come only at the end.
+#include <fmt/format.h>
 #include <signal.h>
 
 #include <catch2/catch.hpp>
 
+#include "runtime/base/file_system.h"
 #include "test/cluster/cluster_run.h"
 
 using namespace trainctl::test;
@@ -102,4 +104,29 @@ TEST_CASE("two nodes are lost one after another, and second copies are made agai
   const std::vector<int64_t> loaded = check_healed_from_memory(run);
   REQUIRE(loaded.size() == 2);
   CHECK(loaded[1] > first);
+}
+
+TEST_CASE("supervisor and agents of all nodes are killed: a resume goes on from the memory of the nodes",
+          "[memory][cluster_run]") {
+  const bool has_checkpoint = GENERATE(true, false);
+  CAPTURE(has_checkpoint);
+  FakeNodes nodes(5, machines());
+  ClusterRun run(nodes, {.set = {fmt::format("checkpoint.every_steps={}", has_checkpoint ? 5 : 1000)}});
+  run.launch();
+  run.await_step(12);
+  // All at once: what the ranks do afterwards nobody records.
+  std::vector<pid_t> doomed = {run.supervisor_process()};
+  for (int node = 0; node < 5; ++node)
+    if (const auto agent = run.agent(node)) doomed.push_back(*agent);
+  REQUIRE(doomed.size() == 6);
+  for (const pid_t process : doomed) ::kill(process, SIGKILL);
+  const double until_s = trainctl::real_clock().monotonic_s() + 20;
+  while (!run.processes().empty() && trainctl::real_clock().monotonic_s() < until_s)
+    trainctl::real_clock().sleep_s(0.05);
+  REQUIRE(run.processes().empty());
+  const int64_t seen = run.step();
+  run.resume(2);
+  const std::vector<int64_t> loaded = check_healed_from_memory(run);
+  REQUIRE(loaded.size() == 1);
+  CHECK(loaded[0] >= seen - 1);
 }

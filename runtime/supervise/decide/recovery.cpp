@@ -52,6 +52,7 @@ Recovery::Recovery(Options options, double now_s)
       pool_(pool_options(options_), now_s),
       crash_loop_(options_.loop_limit),
       free_since_s_(now_s),
+      asks_nodes_(options_.ask_nodes && !options_.step_fixed),
       was_saved_(options_.from_step && !options_.from_memory),
       newest_step_(options_.from_step.value_or(0)) {
   state_.step = options_.from_step;
@@ -97,6 +98,7 @@ const Width* Recovery::widest(int ranks) const {
 // ---- attempts
 
 void Recovery::attempt_started(const StartAttempt& start, double now_s) {
+  asks_nodes_ = false;
   attempt_ = {.is_running = true,
               .has_ever_run = true,
               .width = start.width,
@@ -186,7 +188,7 @@ void Recovery::failed(const AttemptEnd& e, double now_s) {
 }
 
 void Recovery::checkpoint_found(int64_t step, std::optional<StateId> in_memory) {
-  state_.is_searched = false;
+  state_.is_searched = asks_nodes_ = false;
   state_.step = step;
   state_.in_memory = in_memory;
 }
@@ -198,7 +200,7 @@ void Recovery::memory_out_of_reach() {
 }
 
 void Recovery::no_checkpoint(int skipped) {
-  state_.is_searched = false;
+  state_.is_searched = asks_nodes_ = false;
   state_.in_memory.reset();
   // A run that was saved never begins again unasked: that would move every checkpoint aside.
   if (!state_.at_most && skipped == 0 && !was_saved_) {
@@ -236,7 +238,11 @@ Decision Recovery::next(double now_s) {
   if (fits != &options_.widths.front() && coming > 0 && now_s < until_s)
     return Wait{until_s, fmt::format("waiting for {} that {} being started", count_of(coming, "node"),
                                      coming == 1 ? "is" : "are")};
-  return fits ? Decision(start(*fits)) : too_few(now_s, ranks);
+  if (!fits) return too_few(now_s, ranks);
+  if (!asks_nodes_) return start(*fits);
+  if (const double ask_s = free_since_s_ + options_.ask_limit_s; coming > 0 && now_s < ask_s)
+    return Wait{ask_s, fmt::format("waiting for {} that may hold a newer state in memory", count_of(coming, "node"))};
+  return FindCheckpoint{state_.at_most, state_.refused};
 }
 
 Decision Recovery::too_few(double now_s, int ranks) {

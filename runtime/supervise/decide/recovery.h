@@ -96,12 +96,15 @@ class Recovery {
     std::optional<int64_t> from_step;    ///< step of the run's own checkpoint to begin from
     std::optional<StateId> from_memory;  ///< that state is in memory; from_step is its step
     bool step_fixed = false;             ///< the user named that step: use no other checkpoint
+    /// Nodes may hold a newer state in memory, left by an earlier supervisor: ask them before the first attempt.
+    bool ask_nodes = false;
     int max_restarts = 0;
     int loop_limit = 3;             ///< attempts in a row that fail alike without progress and end the run
     TooFew too_few = TooFew::wait;  ///< what to do if not even the smallest width fits
     double wait_limit_s = 600;      ///< for TooFew::wait; then exit 75
     double gather_limit_s =
         60;  ///< longest wait for nodes that are being started, before the first attempt or if no width fits
+    double ask_limit_s = 10;  ///< for ask_nodes: longest wait for nodes that are being started
     double rejoin_limit_s = 1;  ///< longest wait for such nodes if a smaller width fits already
     double settle_s = 5;        ///< a returned node must stay ready so long before an attempt is ended for it
     QuarantineRules quarantine;
@@ -181,6 +184,7 @@ class Recovery {
   } state_;
   double free_since_s_;  ///< when the last attempt ended
   std::optional<double> too_few_since_s_;
+  bool asks_nodes_;  ///< Options::ask_nodes, until they are asked
   bool was_saved_;
   int64_t newest_step_;  ///< of all attempts
   int restarts_ = 0;

@@ -70,8 +70,7 @@ void RunEpochs::attach(const AttemptFile& file) {
     status.restarts = known->restarts;
   }
   // Newer than the status: what the supervisor before has taken.
-  const std::vector<std::string> steps = lines_of(run_.fs, run_.directory.metrics());
-  if (!steps.empty()) status.step = step_view(steps.back()).step;
+  status.step = std::max(status.step, newest_step(run_.fs, run_.directory));
   status.epoch = file.epoch;
   checkpoints_.begin(file.epoch, INT64_MAX);
   run_.log.console().note(fmt::format("  the ranks of epoch {} are alive: attaching to them", file.epoch));
@@ -79,6 +78,11 @@ void RunEpochs::attach(const AttemptFile& file) {
 
 uint64_t last_epoch(FileSystem& fs, const RunDirectory& run) {
   return fs.exists(run.attempt()) ? AttemptFile::from_json(fs.read_text(run.attempt())).epoch : 0;
+}
+
+int64_t newest_step(FileSystem& fs, const RunDirectory& run) {
+  const std::vector<std::string> steps = lines_of(fs, run.metrics());
+  return steps.empty() ? 0 : step_view(steps.back()).step;
 }
 
 }  // namespace trainctl

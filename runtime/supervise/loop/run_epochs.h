@@ -32,5 +32,7 @@ class RunEpochs {
 
 /// The newest epoch that the run has used; 0: none.
 uint64_t last_epoch(FileSystem& fs, const RunDirectory& run);
+/// The newest step in the run's records; 0: none.
+int64_t newest_step(FileSystem& fs, const RunDirectory& run);
 
 }  // namespace trainctl

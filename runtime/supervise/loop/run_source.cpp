@@ -47,7 +47,8 @@ void RunSource::find(const FindCheckpoint& find, RunCheckpoints::Found found, st
     return recovery.no_checkpoint(found.skipped);
   }
   step_ = choice.source->state.step;
-  from_store_ = found.from_store && choice.source->tier == Tier::directory;
+  const bool is_same = from_store_ && found.checkpoint && found.checkpoint->path() == folder_;
+  from_store_ = (found.from_store || is_same) && choice.source->tier == Tier::directory;
   if (choice.source->tier == Tier::memory) {
     memory_ = choice.source;
     folder_.clear();

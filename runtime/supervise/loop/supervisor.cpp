@@ -98,10 +98,13 @@ class Supervisor {
   }
 
   void find_source(const FindCheckpoint& find) {
+    if (!attempts_.last()) run_.log.status().step = newest_step(run_.fs, run_.directory);
     RunCheckpoints::Found found =
         checkpoints_.find(find.at_most, [this] { run_.lock.turn(), fleet_.fleet().serve(); });
     source_.find(find, std::move(found), fleet_.pieces([this] { run_.lock.turn(); }),
                  std::min(run_.log.status().step, run_.last_step - 1), recovery_);
+    if (!attempts_.last() && source_.memory())
+      run_.log.console().note("   the nodes hold a newer state: continuing from " + source_.text());
   }
 
   void await_news(const Wait& wait, const StopSignals& signals) {

@@ -194,12 +194,6 @@ struct Begin {
   std::optional<Source> memory;                  ///< where it is, if it is in the memory of this machine
 };
 
-/// The newest step in the run's records.
-int64_t newest_step(const RunDirectory& run, FileSystem& fs) {
-  const std::vector<std::string> steps = lines_of(fs, run.metrics());
-  return steps.empty() ? 0 : step_view(steps.back()).step;
-}
-
 /// A state that the run's agents left in the memory of this machine when they died, or when they ended
 /// before it was durable; nothing if the directory has a newer one.
 Begin find_in_memory(const ResumeRequest& request, const RunIdentity& identity,
@@ -211,7 +205,7 @@ Begin find_in_memory(const ResumeRequest& request, const RunIdentity& identity,
   SourceQuestion question{
       .run_id = identity.run_id,
       .beginnings = beginnings_of(fs, request.run),
-      .at_most = std::min(request.now.job.schedule.total_steps - 1, newest_step(request.run, fs)),
+      .at_most = std::min(request.now.job.schedule.total_steps - 1, newest_step(fs, request.run)),
       .refused = {},
       .memory = {{node, wire::held_pieces(fs, folder)}},
       .directory_step = directory_step};
@@ -371,6 +365,13 @@ void go_on_from(const ckpt::Checkpoint& checkpoint, const ResumeRequest& request
   plan.lineage_json = lineage_json(lineage);
 }
 
+/// Whether the records stay true if the run goes on from a newer state than the one that was looked at: the
+/// change that they name is one at its step.
+bool goes_on_unchanged(const ResumeRequest& request, const RunIdentity& identity, const SupervisePlan& plan) {
+  return plan.change_json.empty() && plan.numerics == identity.numerics &&
+         !changes_numbers(changes_since(request.before, request.now));
+}
+
 /// The run's spec from here on, next to the one it had; and its lineage.
 void record_spec(FileSystem& fs, const RunDirectory& run, const ParsedJob& now, const RunIdentity& identity,
                  const std::string& lineage) {
@@ -487,6 +488,7 @@ RunResult resume_run(const ResumeRequest& asked, FileSystem& fs, Clock& clock, C
     console.note("checkpoint  there is none yet: starting from step 0");
   }
   plan.resume_fixed = request.step.has_value();
+  plan.resume_asks_nodes = !ready.nodes.one_machine && goes_on_unchanged(request, *identity, plan);
   plan.attach = living;
   plan.take_over = request.take_over;
   plan.lock = &lock;

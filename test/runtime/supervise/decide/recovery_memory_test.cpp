@@ -86,3 +86,62 @@ TEST_CASE("a state in memory out of reach is passed over before an attempt start
   CHECK_FALSE(run.start.step);
   CHECK_FALSE(run.start.in_memory);
 }
+
+TEST_CASE("a resume asks the nodes for a newer state once the nodes that are being started are there") {
+  auto o = options(2, {"a", "b", "c"});
+  o.from_step = 30;
+  o.ask_nodes = true;
+  Recovery recovery(o, 0);
+  recovery.node_ready("a", 2, 0);
+  recovery.node_ready("b", 2, 1);
+  // Two nodes are enough to run; the third may hold what is missing.
+  const auto wait = std::get<Wait>(recovery.next(1));
+  CHECK(wait.until_s == o.ask_limit_s);
+  CHECK_THAT(wait.why, Catch::Contains("1 node that may hold a newer state"));
+  CHECK(std::holds_alternative<FindCheckpoint>(recovery.next(o.ask_limit_s)));
+  recovery.node_ready("c", 2, 2);
+  const auto find = std::get<FindCheckpoint>(recovery.next(2));
+  CHECK_FALSE(find.at_most);
+  CHECK(find.refused.empty());
+  SECTION("they have one") {
+    recovery.checkpoint_found(41, StateId{41, 1});
+    const auto start = std::get<StartAttempt>(recovery.next(2));
+    CHECK(start.step == 41);
+    CHECK(start.in_memory == StateId{41, 1});
+    recovery.attempt_started(start, 2);
+    recovery.attempt_ended({.how = AttemptEnd::failed, .code = ErrorCode::kCheckpoint, .cause = "x"}, 3);
+    CHECK(std::get<FindCheckpoint>(recovery.next(3)).refused == std::vector<StateId>{{41, 1}});
+  }
+  SECTION("they have none") {
+    recovery.checkpoint_found(30);
+    const auto start = std::get<StartAttempt>(recovery.next(2));
+    CHECK(start.step == 30);
+    CHECK_FALSE(start.in_memory);
+  }
+  SECTION("they cannot be reached from the ranks") {
+    recovery.checkpoint_found(41, StateId{41, 1});
+    recovery.memory_out_of_reach();
+    CHECK(std::get<FindCheckpoint>(recovery.next(2)).refused == std::vector<StateId>{{41, 1}});
+  }
+}
+
+TEST_CASE("a resume from a named step asks nobody, and one whose nodes are all there waits for none") {
+  auto o = options(1, {"a"});
+  o.from_step = 30;
+  o.ask_nodes = true;
+  o.step_fixed = GENERATE(false, true);
+  Recovery recovery(o, 0);
+  recovery.node_ready("a", 2, 0);
+  CHECK(std::holds_alternative<StartAttempt>(recovery.next(0)) == o.step_fixed);
+  CHECK(std::holds_alternative<FindCheckpoint>(recovery.next(0)) != o.step_fixed);
+}
+
+TEST_CASE("a resume of a run that never saved, whose nodes hold nothing, begins at the start") {
+  auto o = options(1, {"a"});
+  o.ask_nodes = true;
+  Recovery recovery(o, 0);
+  recovery.node_ready("a", 2, 0);
+  REQUIRE(std::holds_alternative<FindCheckpoint>(recovery.next(0)));
+  recovery.no_checkpoint(0);
+  CHECK_FALSE(std::get<StartAttempt>(recovery.next(0)).step);
+}
