@@ -162,6 +162,36 @@ std::vector<std::string> CommandLine::option_names() const {
     for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
   return names;
 }
+std::vector<OptionText> CommandLine::options() const {
+  std::vector<OptionText> all;
+  for (const CLI::Option* option : app_->get_options()) {
+    if (option->get_group().empty()) continue;
+    OptionText text{.text = option->get_description(),
+                    .is_positional = option->get_positional(),
+                    .is_required = option->get_required()};
+    if (text.is_positional) {
+      text.names = option->get_name(true, false);
+    } else {
+      for (const std::string& name : option->get_snames())
+        text.names += (text.names.empty() ? "-" : ", -") + name;
+      for (const std::string& name : option->get_lnames())
+        text.names += (text.names.empty() ? "--" : ", --") + name;
+    }
+    // CLI11 writes a value as "WHEN:{auto,always}".
+    const std::string value = option->get_type_name();
+    const size_t brace = value.find('{');
+    if (option->get_items_expected_max() > 0 && !text.is_positional)
+      text.value = value.substr(0, value.find(':'));
+    if (brace != std::string::npos && value.back() == '}')
+      for (size_t at = brace + 1, end; at < value.size(); at = end + 1) {
+        end = value.find_first_of(",}", at);
+        text.choices.push_back(value.substr(at, end - at));
+      }
+    all.push_back(std::move(text));
+  }
+  std::stable_partition(all.begin(), all.end(), [](const OptionText& o) { return o.is_positional; });
+  return all;
+}
 std::vector<CommandLine> CommandLine::subcommands() const {
   std::vector<CommandLine> all;
   for (CLI::App* sub : app_->get_subcommands(std::function<bool(CLI::App*)>(is_visible))) all.emplace_back(sub);

@@ -41,6 +41,15 @@ class Option {
   CLI::Option* option_;
 };
 
+/// An option, flag or positional argument as the help shows it.
+struct OptionText {
+  std::string names;  ///< "-s, --set", or "JOB" of a positional argument
+  std::string value;  ///< "PATH=VALUE"; "" of a flag and of a positional argument
+  std::string text;
+  bool is_positional = false, is_required = false;
+  std::vector<std::string> choices;  ///< legal values; empty: any
+};
+
 /// A command, or the program itself. The variable of an option keeps its value if the line does not have the
 /// option; it must outlive CommandLineProgram::parse.
 class CommandLine {
@@ -72,6 +81,8 @@ class CommandLine {
   std::string help() const;
   /// The long names of all options: "--json", ...
   std::vector<std::string> option_names() const;
+  /// Of this command, positional arguments first.
+  std::vector<OptionText> options() const;
   /// The subcommands that the help shows.
   std::vector<CommandLine> subcommands() const;
 

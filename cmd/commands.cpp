@@ -35,6 +35,7 @@ constexpr Command kCommands[] = {
     {"nodes", add_nodes},
     {"doctor", add_doctor},
     {"completion", add_completion},
+    {"man", add_man},
 };
 
 std::vector<std::pair<std::string, std::string>> spec_environment() {

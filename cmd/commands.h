@@ -31,6 +31,9 @@ namespace trainctl::cmd {
 /// help exit-codes`.
 inline constexpr int kExitDone = 0, kExitDifferences = 20;
 
+/// That table, as text.
+const char* exit_codes();
+
 /// Global flags, filled in before any command runs.
 struct Context {
   bool only_errors = false;          ///< -q
@@ -116,5 +119,6 @@ void add_inspect_ckpt(CommandLine& app, Context& context);
 void add_nodes(CommandLine& app, Context& context);
 void add_doctor(CommandLine& app, Context& context);
 void add_completion(CommandLine& app, Context& context);
+void add_man(CommandLine& app, Context& context);
 
 }  // namespace trainctl::cmd

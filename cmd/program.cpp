@@ -13,9 +13,6 @@
 #include "runtime/base/process_memory.h"
 #include "runtime/spec/suggest.h"
 
-#ifndef TRAINCTL_VERSION
-#define TRAINCTL_VERSION "0.1.0"
-#endif
 
 namespace trainctl::cmd {
 
@@ -42,6 +39,12 @@ constexpr const char* kExitCodes = R"(exit codes of trainctl
 
 In a Slurm script:  rc=$?; [ $rc -eq 75 ] && scontrol requeue $SLURM_JOB_ID; exit $rc
 )";
+
+}  // namespace
+
+const char* exit_codes() { return kExitCodes; }
+
+namespace {
 
 /// Whether this stream gets colours: on request, or on a terminal without NO_COLOR (https://no-color.org).
 bool wants_color(const std::string& choice, int stream) {
@@ -109,10 +112,12 @@ int run_command_line(int argc, const char* const* argv) {
   context.program = argc > 0 ? argv[0] : "trainctl";
   context.arguments.assign(argv + std::min(argc, 1), argv + argc);
   std::string color = "auto";
-  CommandLineProgram program(
-      "trainctl", "Pretrains transformer language models on the CPU cores or NVIDIA GPUs of one machine, and survives what breaks.",
-      std::string("trainctl ") + TRAINCTL_VERSION,
-      "Everywhere: -q --json --color WHEN. Exit codes: `trainctl help exit-codes`. Job spec: `trainctl explain`.");
+  CommandLineProgram program("trainctl",
+                             "Pretrains transformer language models on the CPU cores or NVIDIA GPUs of one "
+                             "machine or many, and survives what breaks.",
+                             std::string("trainctl ") + TRAINCTL_VERSION,
+                             "Everywhere: -q --json --color WHEN. Exit codes: `trainctl help exit-codes`. "
+                             "Job spec: `trainctl explain`.");
   CommandLine root = program.root();
   add_global_flags(root, context, color);
   for (const Command& command : commands()) command.add(root, context);

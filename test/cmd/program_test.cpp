@@ -324,3 +324,47 @@ TEST_CASE("completion scripts name every command and field", "[cmd]") {
   }
   CHECK(run({"completion", "csh"}).status == 2);
 }
+
+TEST_CASE("bash completes commands, runs, values, fields and codes", "[cmd]") {
+  const TemporaryFolder folder;
+  real_file_system().make_directory(folder / "runs");
+  real_file_system().make_directory(folder / "runs/mine-7Q2K");
+  real_file_system().write_new_text(folder / "script", run({"completion", "bash"}).out);
+  const auto completed = [&](const std::string& words) {
+    const std::string line = fmt::format(
+        "cd {0} && source ./script && COMP_WORDS=({1}) && COMP_CWORD=$((${{#COMP_WORDS[@]}}-1)); _trainctl; "
+        "echo \"${{COMPREPLY[*]}}\" >./answer",
+        folder.path(), words);
+    REQUIRE(std::system(fmt::format("bash -c '{}' 2>/dev/null", line).c_str()) == 0);
+    return real_file_system().read_text(folder / "answer");
+  };
+  CHECK(completed("trainctl resu") == "resume\n");
+  CHECK(completed("trainctl help resu") == "resume\n");
+  CHECK(completed("trainctl resume mi") == "mine-7Q2K\n");
+  CHECK(completed("trainctl launch --dry") == "--dry-run\n");
+  CHECK(completed("trainctl launch --manifest k") == "k8s\n");
+  CHECK(completed("trainctl plan --color al") == "always\n");
+  CHECK(completed("trainctl explain E0504") == "E0504\n");
+  CHECK(completed("trainctl explain parallelism.ten") == "parallelism.tensor\n");
+  CHECK(completed("trainctl launch -s parallelism.ten") == "parallelism.tensor=\n");
+  // Readline cuts at the equals sign.
+  CHECK(completed("trainctl launch -s precision.compute = b") == "bf16\n");
+  CHECK(completed("trainctl launch --set precision.compute =") == "f32 bf16\n");
+  CHECK(completed("trainctl data toke") == "tokenize\n");
+}
+
+TEST_CASE("the manual pages name every command, option, field and code", "[cmd]") {
+  const std::string commands = run({"man"}).out, job = run({"man", "job"}).out;
+  for (const char* part :
+       {".SS trainctl resume\n", ".SS trainctl data tokenize\n", "\\fB\\-\\-max\\-steps\\fR \\fIN\\fR",
+        ".SH EXIT STATUS", " 75  stopped on request"})
+    CHECK_THAT(commands, Catch::Contains(part));
+  CHECK(commands.find("\n.SS trainctl rank\n") == std::string::npos);  // hidden
+  for (const char* part :
+       {".B parallelism.tensor\n", ".B data.train[].weight\n", ".B E0504\nNo such token file"})
+    CHECK_THAT(job, Catch::Contains(part));
+  for (const std::string& page : {commands, job})
+    for (size_t at = 0; (at = page.find('\n', at)) != std::string::npos; ++at)
+      CHECK(page.substr(at, 2) != "\n'");  // a line of text that roff would take for a request
+  CHECK(run({"man", "socks"}).status == 2);
+}
