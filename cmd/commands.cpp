@@ -21,6 +21,7 @@ constexpr Command kCommands[] = {
     {"stop", add_stop},
     {"status", add_status},
     {"diagnose", add_diagnose},
+    {"report", add_report},
     {"rank", add_rank},
     {"node", add_node},
     {"plan", add_plan},

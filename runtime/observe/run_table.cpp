@@ -264,6 +264,13 @@ std::string words_of(EventKind kind, const json& e) {
 
 }  // namespace
 
+std::string event_words(const json& event) try {
+  const auto known = of_word<EventKind>(event.value("kind", ""));
+  return known ? words_of(*known, event) : plain_fields(event);
+} catch (const json::exception&) {
+  return plain_fields(event);
+}
+
 std::vector<std::string> event_lines(const std::vector<std::string>& lines, size_t most) try {
   std::vector<std::string> texts;
   for (auto line = lines.rbegin(); line != lines.rend() && texts.size() < most; ++line) {
@@ -273,7 +280,7 @@ std::vector<std::string> event_lines(const std::vector<std::string>& lines, size
     const auto known = of_word<EventKind>(kind);
     if (kind.empty() || (known && is_routine(*known))) continue;
     texts.push_back(fmt::format("{:%H:%M:%S}  {:<12} {}", fmt::localtime(std::time_t(e.value("t", 0.0))),
-                                kind, known ? words_of(*known, e) : plain_fields(e)));
+                                kind, event_words(e)));
   }
   std::reverse(texts.begin(), texts.end());
   return texts;

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/json.h"
 #include "runtime/run/record/run_status.h"
 
 namespace trainctl {
@@ -26,6 +27,9 @@ std::vector<std::string> machine_lines(const RunStatus& status);
 /// At most `most` events as text, newest last: "12:03:22  node_lost    node2: silent for 2.0 s". `lines`: the
 /// newest lines of events.jsonl. Leaves out kinds of events that do not help people.
 std::vector<std::string> event_lines(const std::vector<std::string>& lines, size_t most);
+
+/// What an event says in words, without its kind and time. `event`: a line of events.jsonl, an object.
+std::string event_words(const nlohmann::json& event);
 
 /// `text` cut to so many columns, with an ellipsis at the cut; columns 0: not cut.
 std::string cut_to(const std::string& text, int columns);

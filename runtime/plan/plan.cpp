@@ -163,22 +163,15 @@ JobPlan make_plan(const JobSpec& job, const DeviceModel& device) {
   return plan;
 }
 
-std::string render_timeline(const JobSpec& job, const DeviceModel& device, int width) {
-  const parallel::PipelineShape shape = pipeline_shape(job, 0);
-  constexpr int64_t kMostDrawn = 1 << 20;
-  if (int64_t(shape.micro_batches) * shape.stages * shape.virtual_stages > kMostDrawn)
-    throw Error(
-        ErrorCode::kPlan,
-        fmt::format(
-            "a timeline of {} micro-batches on {} stages cannot be drawn; draw one of fewer, such as -s "
-            "batch.global_sequences={}",
-            shape.micro_batches, shape.stages,
-            4 * shape.stages * job.parallelism.lanes * job.batch.micro_sequences));
-  const auto programs = pipeline_programs(job, shape);
+PipelinePicture pipeline_picture(const JobSpec& job, const DeviceModel& device,
+                                 std::optional<int> micro_batches) {
+  PipelinePicture picture{.shape = pipeline_shape(job, 0)};
+  picture.shape.micro_batches = micro_batches.value_or(picture.shape.micro_batches);
+  const auto programs = pipeline_programs(job, picture.shape);
   const ModelTables tables = model_tables(job);
   std::map<StageClass, std::vector<MicroBatchWork>> known;
   std::vector<const std::vector<MicroBatchWork>*> work;   // of each stage
-  for (int pp = 0; pp < shape.stages; ++pp) {
+  for (int pp = 0; pp < picture.shape.stages; ++pp) {
     const RankParts parts = rank_parts(job, device, tables, {.pp = pp});
     const auto [found, fresh] = known.try_emplace(class_of(parts.uses));
     if (fresh) found->second = tally_micro_batch(job, device, tables, parts.at);
@@ -195,16 +188,30 @@ std::string render_timeline(const JobSpec& job, const DeviceModel& device, int w
                                                                 : w.backward_weight;
     return flops / flops_per_s;
   };
+  picture.with_transfers = device.flops_per_s > 0 && device.link_bytes_per_s > 0;
   const auto transfer = [&](int stage, const parallel::Instruction& i) {
-    const bool known_speeds = device.flops_per_s > 0 && device.link_bytes_per_s > 0;
-    return known_speeds ? of(stage, i).edge_bytes / device.link_bytes_per_s : 0.0;
+    return picture.with_transfers ? of(stage, i).edge_bytes / device.link_bytes_per_s : 0.0;
   };
-  const parallel::Timeline timeline = parallel::simulate(shape, programs, cost, transfer);
-  return parallel::draw(shape, timeline, width) +
-         fmt::format("the stages are idle for {:.1f} % of the step, by counted FLOPs{}\n", 100 * timeline.bubble_fraction,
-                     device.link_bytes_per_s > 0 && device.flops_per_s > 0
-                         ? " and transfers at the speed of the link"
-                         : "");
+  picture.timeline = parallel::simulate(picture.shape, programs, cost, transfer);
+  return picture;
+}
+
+std::string render_timeline(const JobSpec& job, const DeviceModel& device, int width) {
+  const parallel::PipelineShape shape = pipeline_shape(job, 0);
+  constexpr int64_t kMostDrawn = 1 << 20;
+  if (int64_t(shape.micro_batches) * shape.stages * shape.virtual_stages > kMostDrawn)
+    throw Error(
+        ErrorCode::kPlan,
+        fmt::format(
+            "a timeline of {} micro-batches on {} stages cannot be drawn; draw one of fewer, such as -s "
+            "batch.global_sequences={}",
+            shape.micro_batches, shape.stages,
+            4 * shape.stages * job.parallelism.lanes * job.batch.micro_sequences));
+  const PipelinePicture picture = pipeline_picture(job, device);
+  return parallel::draw(picture.shape, picture.timeline, width) +
+         fmt::format("the stages are idle for {:.1f} % of the step, by counted FLOPs{}\n",
+                     100 * picture.timeline.bubble_fraction,
+                     picture.with_transfers ? " and transfers at the speed of the link" : "");
 }
 
 }  // namespace trainctl

@@ -1,9 +1,11 @@
 // The plan of a run, from the spec alone: memory per rank by purpose, traffic, FLOPs, pipeline bubble. The
 // same functions size the arenas of a rank, so a rank allocates what the plan says.
 #pragma once
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "parallel/pipeline.h"
 #include "runtime/model/stage_layers.h"
 #include "runtime/plan/rank_plan.h"
 #include "runtime/plan/step_tally.h"
@@ -36,9 +38,18 @@ JobPlan make_plan(const JobSpec& job, DeviceKind device);   ///< of device_of_ki
 /// The memory of one rank. The plan has that of the worst rank of each stage.
 RankMemory rank_memory(const JobSpec& job, DeviceKind device, const parallel::MeshPosition& at);
 
-/// The pipeline's timeline as text, from the counted work of every stage: each computation takes what its
-/// FLOPs take at the device's peak, each transfer what its bytes take on the device's link. Where these are
-/// not known computations are drawn in proportion to their FLOPs and transfers take no time.
+/// What each stage of the pipeline computes when, from the counted work of every stage: each computation
+/// takes what its FLOPs take at the device's peak, each transfer what its bytes take on the device's link.
+/// Where these are not known computations take time in proportion to their FLOPs and transfers take none.
+struct PipelinePicture {
+  parallel::PipelineShape shape;
+  parallel::Timeline timeline;
+  bool with_transfers = false;  ///< transfers take time
+};
+/// The pipeline of data-parallel rank 0. `micro_batches`: so many of them instead of the step's.
+PipelinePicture pipeline_picture(const JobSpec& job, const DeviceModel& device,
+                                 std::optional<int> micro_batches = {});
+/// That picture as text.
 std::string render_timeline(const JobSpec& job, const DeviceModel& device, int width);
 
 }  // namespace trainctl

@@ -223,6 +223,11 @@ void derive_rest(Resolution& r) {
     job.eval.max_sequences = ceil_div(tokens, job.data.seq_len);
     r.settings["eval.max_tokens"] = job.eval.max_sequences * job.data.seq_len;
   }
+  // Enough for a picture of a short run; of a long one, few bytes.
+  constexpr int64_t kRankLines = 200, kMostSteps = 100;
+  if (!whole(r, "observability.rank_metrics_every_steps"))
+    job.observability.rank_metrics_every_steps =
+        std::clamp<int64_t>(job.schedule.total_steps / kRankLines, 1, kMostSteps);
 }
 
 }  // namespace

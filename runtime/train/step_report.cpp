@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "kernels/device.h"
+#include "runtime/base/file_system.h"
 #include "runtime/base/process_memory.h"
 
 namespace trainctl {
@@ -30,6 +31,8 @@ StepReporter::StepReporter(const JobSpec& job, const RankOptions& options, RankR
 
 void StepReporter::report(const StepResult& result) {
   StepNumbers n;
+  n.unix_s = real_clock().unix_s();
+  n.epoch = options_.epoch;
   n.step = result.step;
   n.tokens_per_step = job_.tokens_per_step();
   n.tokens = result.tokens;
@@ -50,7 +53,7 @@ void StepReporter::report(const StepResult& result) {
   if (due.log || due.ranks) n.ranks = gather_times(rank_.mesh, rank_.comms, with_readings(result.times));
   if (rank_.world.rank() == 0)
     control_.report(
-        {result.step, to_json(n), due.log, due.ranks ? rank_numbers_json(n, options_.epoch) : ""});
+        {result.step, to_json(n), due.log, due.ranks ? rank_numbers_json(n) : ""});
 }
 
 RankTimes StepReporter::with_readings(RankTimes times) const {

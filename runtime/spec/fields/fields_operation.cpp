@@ -432,7 +432,7 @@ void declare_records(std::vector<Field>& table, std::vector<Section>& sections) 
       .from(0)
       .upto(1e12)
       .unit(Unit::steps)
-      .fallback(int64_t{100})
+      .or_auto("schedule.total_steps / 200, from 1 to 100")
       .example("1000");
   observe
       .boolean("save_gradients",

@@ -49,7 +49,10 @@ double StepNumbers::step_s() const {
 }
 
 std::string to_json(const StepNumbers& n) {
-  StepLine line{.step = n.step,
+  // Milliseconds: what is finer says nothing about a step.
+  StepLine line{.unix_s = std::round(n.unix_s * 1e3) / 1e3,
+                .attempt = n.epoch,
+                .step = n.step,
                 .tokens = n.tokens,
                 .loss = n.loss,
                 .grad_norm = n.grad_norm,
@@ -76,8 +79,8 @@ std::string to_json(const StepNumbers& n) {
   return step_line_text(line);
 }
 
-std::string rank_numbers_json(const StepNumbers& n, uint64_t epoch) {
-  std::string text = fmt::format(R"({{"v":1,"epoch":{},"step":{},"count":{})", epoch, n.step, n.ranks.size());
+std::string rank_numbers_json(const StepNumbers& n) {
+  std::string text = fmt::format(R"({{"v":1,"epoch":{},"step":{},"count":{})", n.epoch, n.step, n.ranks.size());
   const auto add = [&](const char* key, auto number) {
     text += fmt::format(",\"{}\":{}", key, array_of(n.ranks, number));
   };

@@ -10,6 +10,8 @@
 namespace trainctl {
 
 struct StepNumbers {
+  double unix_s = StepLine::kAbsent;  ///< as in StepLine
+  uint64_t epoch = 0;                 ///< of the attempt; 0: not known
   int64_t step = 0, tokens = 0, tokens_per_step = 0;
   double loss = 0, grad_norm = 0, lr = 0;
   std::optional<double> val_loss;
@@ -27,6 +29,6 @@ struct StepNumbers {
 std::string to_json(const StepNumbers& numbers);
 
 /// One JSON object with an array per number, in the order of ranks. Numbers have 4 digits; null: not known.
-std::string rank_numbers_json(const StepNumbers& numbers, uint64_t epoch);
+std::string rank_numbers_json(const StepNumbers& numbers);
 
 }  // namespace trainctl

@@ -105,6 +105,8 @@ struct Phases {
 struct StepLine {
   static constexpr double kAbsent = std::numeric_limits<double>::quiet_NaN();
 
+  double unix_s = kAbsent;       ///< when the step ended, by the clock of rank 0
+  uint64_t attempt = 0;          ///< the epoch of the attempt that computed the step; 0: not known
   int64_t step = 0, tokens = 0;  ///< tokens of the run so far
   double loss = kAbsent, grad_norm = kAbsent, lr = kAbsent;
   std::optional<double> val_loss;  ///< of an evaluation after this step
@@ -135,6 +137,9 @@ struct StepLine {
   static void fields(auto& f, auto& r) {
     const bool timed = !std::isnan(r.step_s), against_peak = !std::isnan(r.mfu);
     f.written("v", 1);
+    // Older lines lack both.
+    f.when(!std::isnan(r.unix_s), "t", r.unix_s);
+    f.when(r.attempt > 0, "attempt", r.attempt);
     f.later("step", r.step);
     f.later("loss", r.loss);
     f.when(!std::isfinite(r.loss), "loss_kind", as_kind(r.loss));

@@ -145,12 +145,18 @@ TEST_CASE("a step's line is read as it was written") {
                 R"("lr":0.0,"tokens":0,"val_loss":null,"val_loss_kind":"-inf"})");
   CHECK(step_line_text(step_view(lost)) == lost);
   CHECK(step_view("no line").step == 0);
+  // When, and in which attempt: lines of older versions do not say it.
+  CHECK(std::isnan(step_view(lost).unix_s));
+  CHECK(step_view(lost).attempt == 0);
+  const std::string dated = to_json({.unix_s = 1795479708.26154, .epoch = 3, .step = 8});
+  CHECK(dated.starts_with(R"({"v":1,"t":1795479708.262,"attempt":3,"step":8,)"));
+  CHECK(step_line_text(step_view(dated)) == dated);
 }
 
 TEST_CASE("the line of every rank's numbers is JSON with an array for each number") {
   auto times = alike(300);
   times[7].power_w = 512.345;
-  const json j = json::parse(rank_numbers_json({.step = 40, .ranks = times}, 3));
+  const json j = json::parse(rank_numbers_json({.epoch = 3, .step = 40, .ranks = times}));
   CHECK(j["step"] == 40);
   CHECK(j["epoch"] == 3);
   CHECK(j["compute_s"].size() == 300);
@@ -241,6 +247,9 @@ TEST_CASE("a run's steps carry the spread of its ranks, and every few steps the 
   const ThreadRun run = run_on_threads(job, {.dir = dir.path(), .max_steps = 3, .rank_lines = &lines});
   REQUIRE(run.lines.size() == 3);
   CHECK(json::parse(run.lines[0])["ranks"]["count"] == 4);
+  // Dated by the real clock, one after the other.
+  CHECK(json::parse(run.lines[0])["t"].get<double>() > 1.7e9);
+  CHECK(json::parse(run.lines[0])["t"] <= json::parse(run.lines[2])["t"]);
   REQUIRE(lines.size() == 2);  // step 2, and the last
   CHECK(json::parse(lines[0])["step"] == 2);
   CHECK(json::parse(lines[1])["step"] == 3);

@@ -1,0 +1,27 @@
+# Writes OUT, a C++ file with the files of the page as string constants: cmake -DOUT=FILE -DFOLDER=DIR -P embed.cmake
+# Nothing is read when the program runs.
+set(scripts base.js chart.js pictures.js sections.js main.js)
+function(add_constant name)
+  set(text "")
+  foreach(file IN LISTS ARGN)
+    file(READ ${FOLDER}/${file} part)
+    string(APPEND text "${part}")
+  endforeach()
+  # A compiler need not take more than 65,536 characters in one literal; adjacent ones are joined.
+  string(LENGTH "${text}" length)
+  set(literals "")
+  set(at 0)
+  while(at LESS length)
+    string(SUBSTRING "${text}" ${at} 12000 part)
+    string(APPEND literals "R\"~page~(${part})~page~\"\n")
+    math(EXPR at "${at} + 12000")
+  endwhile()
+  file(APPEND ${OUT}.new "const std::string_view ${name} =\n${literals};\n")
+endfunction()
+
+file(WRITE ${OUT}.new "// Written by runtime/observe/report/embed.cmake.\n#include \"runtime/observe/report/page_files.h\"\n\nnamespace trainctl::report {\n")
+add_constant(kPageTemplate page.html)
+add_constant(kPageStyle page.css)
+add_constant(kPageScript ${scripts})
+file(APPEND ${OUT}.new "}  // namespace trainctl::report\n")
+file(RENAME ${OUT}.new ${OUT})

@@ -1,0 +1,53 @@
+#include "runtime/observe/report/line_follower.h"
+
+#include <algorithm>
+#include <span>
+
+namespace trainctl::report {
+namespace {
+
+/// Lines differ within so many bytes: each has a time.
+constexpr size_t kCompared = 512;
+constexpr uint64_t kAtOnce = 4 << 20;
+
+std::string text_at(File& file, uint64_t offset, uint64_t size) {
+  std::string text(size, '\0');
+  file.read_at(offset, std::as_writable_bytes(std::span(text)));
+  return text;
+}
+
+}  // namespace
+
+bool LineFollower::still_there() const {
+  if (offset_ == 0) return true;
+  if (!fs_.exists(path_)) return false;
+  const auto file = fs_.open_read(path_);
+  return file->size() >= offset_ && text_at(*file, offset_ - end_of_read_.size(), end_of_read_.size()) == end_of_read_;
+}
+
+void LineFollower::read(const std::function<void(std::string_view)>& take) {
+  incomplete_ = 0;
+  if (!fs_.exists(path_)) return;
+  const auto file = fs_.open_read(path_);
+  const uint64_t size = file->size();
+  std::string rest;  // the beginning of a line whose end is not read yet
+  for (uint64_t at = offset_; at < size;) {
+    const uint64_t count = std::min(kAtOnce, size - at);
+    const std::string text = rest + text_at(*file, at, count);
+    at += count;
+    size_t begin = 0;
+    for (size_t end = text.find('\n'); end != std::string::npos; end = text.find('\n', begin)) {
+      take(std::string_view(text).substr(begin, end - begin));
+      begin = end + 1;
+    }
+    if (begin > 0) {
+      offset_ = at - (text.size() - begin);
+      const size_t kept = std::min(begin, kCompared);
+      end_of_read_ = text.substr(begin - kept, kept);
+    }
+    rest = text.substr(begin);
+  }
+  incomplete_ = rest.size();
+}
+
+}  // namespace trainctl::report

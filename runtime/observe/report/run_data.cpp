@@ -1,0 +1,133 @@
+#include "runtime/observe/report/run_data.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "runtime/base/error.h"
+#include "runtime/base/text.h"
+#include "runtime/observe/report/line_follower.h"
+#include "runtime/observe/report/plan_view.h"
+#include "runtime/run/record/known_status.h"
+
+namespace trainctl::report {
+namespace {
+
+using nlohmann::ordered_json;
+
+std::string text_of(FileSystem& fs, const std::string& path) try {
+  return fs.exists(path) ? fs.read_text(path) : "";
+} catch (const Error&) {
+  return "";
+}
+
+ordered_json object_of(const std::string& text) try {
+  return parse_ordered_json(text);
+} catch (const nlohmann::json::exception&) {
+  return {};
+}
+
+}  // namespace
+
+/// The files with a line for each thing that happened, and what was read of the others.
+struct RunReader::Files {
+  Files(FileSystem& fs, const RunDirectory& run)
+      : metrics(fs, run.metrics()),
+        events(fs, run.events()),
+        earlier_ranks(fs, run.file("metrics.ranks.1.jsonl")),
+        ranks(fs, run.file("metrics.ranks.jsonl")) {}
+  LineFollower metrics, events, earlier_ranks, ranks;
+  std::string job, origins;
+  std::vector<std::string> lost;  ///< names of the files with steps that were given up
+  std::vector<std::string> spec_notes;
+};
+
+RunReader::RunReader(FileSystem& fs, RunDirectory run)
+    : fs_(fs), run_(std::move(run)), files_(std::make_unique<Files>(fs_, run_)) {
+  data_.id = folder_name(run_);
+  data_.directory = run_.path;
+}
+RunReader::~RunReader() = default;
+
+void RunReader::read_spec() {
+  const std::string job = text_of(fs_, run_.job()), origins = text_of(fs_, run_.file("origins.json"));
+  if (job == files_->job && origins == files_->origins) return;
+  files_->job = job, files_->origins = origins;
+  files_->spec_notes.clear();
+  data_.spec = spec_rows(object_of(job), object_of(origins));
+  data_.plan = {};
+  data_.job.reset();
+  const ParsedJob parsed = parse_job({.text = job, .file = run_.job()});
+  if (!parsed.ok()) {
+    files_->spec_notes.push_back(
+        job.empty() ? "job.json is missing: the report has no spec, plan or mesh."
+                    : "job.json cannot be used by this version: the report has no plan and no mesh.");
+    return;
+  }
+  data_.job = parsed.job;
+  try {
+    data_.plan = plan_view(parsed);
+  } catch (const Error& error) {
+    files_->spec_notes.push_back(fmt::format("There is no plan of this job: {}.", error.what()));
+  }
+}
+
+void RunReader::read_lines() {
+  Files& f = *files_;
+  std::vector<std::string> lost;
+  for (const std::string& name : fs_.list(run_.path))
+    if (name.starts_with("metrics.superseded-")) lost.push_back(name);
+  const bool went_back = !f.metrics.still_there() || lost != f.lost;
+  if (went_back) {
+    f.metrics.rewind();
+    data_.steps = {};
+    data_.lost = {};
+    for (const std::string& name : lost)
+      LineFollower(fs_, run_.path + "/" + name).read([&](std::string_view line) { data_.lost.take(line); });
+    f.lost = lost;
+  }
+  f.metrics.read([&](std::string_view line) { data_.steps.take(line); });
+  if (!f.events.still_there()) f.events.rewind(), data_.happenings = {};
+  f.events.read([&](std::string_view line) { data_.happenings.take(line); });
+  if (!f.ranks.still_there() || !f.earlier_ranks.still_there()) {
+    f.ranks.rewind(), f.earlier_ranks.rewind();
+    data_.ranks = {};
+  }
+  f.earlier_ranks.read([&](std::string_view line) { data_.ranks.take(line); });
+  f.ranks.read([&](std::string_view line) { data_.ranks.take(line); });
+}
+
+const RunData& RunReader::read(bool supervised) {
+  data_.supervised = supervised;
+  data_.notes.clear();
+  read_spec();
+  data_.notes = files_->spec_notes;
+  const auto note = [&](std::string text) { data_.notes.push_back(std::move(text)); };
+  try {
+    data_.identity = read_identity(fs_, run_);
+    if (const auto known = status_of_run(fs_, run_)) {
+      data_.status = known->status;
+      if (!known->note.empty()) note(known->note + ".");
+    }
+  } catch (const Error& error) {
+    note(fmt::format("The state of the run is not known: {}.", error.what()));
+  }
+  read_lines();
+  const Files& f = *files_;
+  if (!f.metrics.exists()) note("metrics.jsonl is missing: no step has ended, or the file was removed.");
+  if (f.metrics.incomplete_bytes() > 0) {
+    const char* why = supervised ? "it is being written" : "a crash cut it off";
+    note(fmt::format("The last line of metrics.jsonl is incomplete ({}) and left out.", why));
+  }
+  const auto damaged = [&](const char* file, int64_t lines) {
+    if (lines > 0)
+      note(fmt::format("{} of {} cannot be read and {} left out.", count_of(lines, "line"), file,
+                       lines == 1 ? "is" : "are"));
+  };
+  damaged("metrics.jsonl", data_.steps.damaged());
+  damaged("events.jsonl", data_.happenings.damaged());
+  damaged("metrics.ranks.jsonl", data_.ranks.damaged());
+  return data_;
+}
+
+}  // namespace trainctl::report

@@ -1,0 +1,55 @@
+// RunData: what the report knows of one run, and RunReader, which reads it from the run's files. A file that is
+// missing, cut off or damaged takes a part of the report away, never all of it: `notes` say which.
+#pragma once
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/base/file_system.h"
+#include "runtime/base/json.h"
+#include "runtime/observe/report/happenings.h"
+#include "runtime/observe/report/rank_grid.h"
+#include "runtime/observe/report/spec_rows.h"
+#include "runtime/observe/report/step_rows.h"
+#include "runtime/run/record/run_directory.h"
+#include "runtime/run/record/run_status.h"
+
+namespace trainctl::report {
+
+struct RunData {
+  std::string id, directory;
+  bool supervised = false;           ///< a process holds the run
+  std::optional<RunStatus> status;   ///< nullopt: it has never started
+  std::optional<RunIdentity> identity;
+  std::optional<JobSpec> job;        ///< nullopt: its spec cannot be used
+  std::vector<SpecRow> spec;
+  nlohmann::ordered_json plan;       ///< plan_view; null: there is none
+  StepRows steps;
+  LostSteps lost;
+  RankGrid ranks;
+  Happenings happenings;
+  std::vector<std::string> notes;    ///< what is missing and why, one sentence each
+};
+
+/// Reads a run once, or again and again while it goes on: lines that were read are not read again. One thread.
+class RunReader {
+ public:
+  RunReader(FileSystem& fs, RunDirectory run);
+  ~RunReader();
+  RunReader(const RunReader&) = delete;
+  RunReader& operator=(const RunReader&) = delete;
+  /// Reads what is new. `supervised`: a process holds the run.
+  const RunData& read(bool supervised);
+
+ private:
+  struct Files;
+  void read_spec();
+  void read_lines();
+  FileSystem& fs_;
+  const RunDirectory run_;
+  std::unique_ptr<Files> files_;
+  RunData data_;
+};
+
+}  // namespace trainctl::report

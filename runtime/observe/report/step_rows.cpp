@@ -1,0 +1,186 @@
+#include "runtime/observe/report/step_rows.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <functional>
+
+namespace trainctl::report {
+namespace {
+
+using nlohmann::ordered_json;
+using Column = std::function<ordered_json(const StepRow&)>;
+
+constexpr int kExact = 7;  // digits of a float
+/// Texts on numbers that are not finite: a run of many is one stretch to the eye.
+constexpr size_t kMostOdd = 200;
+
+/// Adds a column, unless all of it is null.
+void add(ordered_json& columns, const char* name, const std::vector<StepRow>& rows,
+         const std::vector<size_t>& shown, const Column& value) {
+  ordered_json column = ordered_json::array();
+  bool known = false;
+  for (const size_t i : shown) {
+    column.push_back(value(rows[i]));
+    known |= !column.back().is_null();
+  }
+  if (known) columns[name] = std::move(column);
+}
+
+/// The columns that place a step on the axes.
+void add_axes(ordered_json& columns, const std::vector<StepRow>& rows, const std::vector<size_t>& shown,
+              double begin_unix_s) {
+  columns["step"] = ordered_json::array();
+  for (const size_t i : shown) columns["step"].push_back(rows[i].step);
+  add(columns, "tokens", rows, shown, [](const StepRow& r) { return number(r.tokens, 15); });
+  add(columns, "t", rows, shown, [&](const StepRow& r) -> ordered_json {
+    return std::isnan(r.unix_s) ? ordered_json() : number(std::round((r.unix_s - begin_unix_s) * 100) / 100, 12);
+  });
+}
+
+const char* kind_of(double value) { return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf"; }
+
+/// Losses and gradient norms that are not finite: [[step, "loss", "nan"], ...].
+ordered_json odd_numbers(const std::vector<StepRow>& rows) {
+  ordered_json odd = ordered_json::array();
+  const auto note = [&](const StepRow& row, const char* name, double value) {
+    if (!std::isfinite(value) && odd.size() < kMostOdd) odd.push_back({row.step, name, kind_of(value)});
+  };
+  for (const StepRow& row : rows) {
+    note(row, "loss", row.loss);
+    note(row, "grad_norm", row.grad_norm);
+    if (row.evaluated) note(row, "val_loss", row.val_loss);
+  }
+  return odd;
+}
+
+ordered_json evaluations(const std::vector<StepRow>& all, double begin_unix_s, size_t most) {
+  std::vector<StepRow> rows;
+  for (const StepRow& row : all)
+    if (row.evaluated) rows.push_back(row);
+  // The rule for steps looks at the training loss.
+  for (StepRow& row : rows) row.loss = row.val_loss;
+  const std::vector<size_t> shown = shown_rows(rows, most);
+  ordered_json columns;
+  add_axes(columns, rows, shown, begin_unix_s);
+  add(columns, "loss", rows, shown, [](const StepRow& r) { return number(r.val_loss, kExact); });
+  return columns;
+}
+
+}  // namespace
+
+double StepRow::phase_or_zero(double Phases::*phase) const {
+  for (size_t i = 0; i < kPhases.size(); ++i)
+    if (kPhases[i].second == phase) return std::isfinite(phases[i]) ? phases[i] : 0;
+  return 0;
+}
+
+StepRow row_of(std::string_view text) {
+  const StepLine line = step_view(text);
+  StepRow row{.step = line.step,
+              .attempt = line.attempt,
+              .skipped = line.skipped,
+              .evaluated = line.val_loss.has_value(),
+              .unix_s = line.unix_s,
+              .tokens = double(line.tokens),
+              .loss = line.loss,
+              .val_loss = line.val_loss.value_or(StepRow::kAbsent),
+              .grad_norm = line.grad_norm,
+              .lr = line.lr,
+              .step_s = line.step_s,
+              .tokens_per_s = line.tokens_per_s,
+              .mfu = line.mfu};
+  if (line.phases)
+    for (size_t i = 0; i < kPhases.size(); ++i) row.phases[i] = (*line.phases).*kPhases[i].second;
+  if (const Spread<double>* compute = line.compute()) {
+    row.compute_median_s = compute->median;
+    row.compute_max_s = compute->max;
+    row.compute_max_rank = compute->max_rank;
+  }
+  if (line.ranks && line.ranks->peak_memory_bytes)
+    row.peak_memory_bytes = double(line.ranks->peak_memory_bytes->max);
+  return row;
+}
+
+void StepRows::take(std::string_view line) {
+  const StepRow row = row_of(line);
+  if (row.step <= 0) {
+    ++damaged_;
+    return;
+  }
+  for (; !rows_.empty() && rows_.back().step >= row.step; rows_.pop_back()) ++replaced_;
+  rows_.push_back(row);
+}
+
+std::vector<size_t> shown_rows(const std::vector<StepRow>& rows, size_t most) {
+  std::vector<size_t> shown;
+  constexpr size_t kOfStretch = 5;
+  if (rows.size() <= most || most < 2 * kOfStretch) {
+    for (size_t i = 0; i < rows.size(); ++i) shown.push_back(i);
+    return shown;
+  }
+  const size_t stretches = most / kOfStretch;
+  for (size_t s = 0; s < stretches; ++s) {
+    const size_t begin = rows.size() * s / stretches, end = rows.size() * (s + 1) / stretches;
+    const auto take_most = [&](auto of) {
+      size_t best = begin;
+      for (size_t i = begin; i < end; ++i)
+        if (of(rows[i]) > of(rows[best]) || std::isnan(of(rows[best]))) best = i;
+      shown.push_back(best);
+    };
+    shown.push_back(begin);
+    take_most([](const StepRow& r) { return r.loss; });
+    take_most([](const StepRow& r) { return -r.loss; });
+    take_most([](const StepRow& r) { return r.grad_norm; });
+    take_most([](const StepRow& r) { return r.step_s; });
+  }
+  shown.push_back(rows.size() - 1);
+  std::sort(shown.begin(), shown.end());
+  shown.erase(std::unique(shown.begin(), shown.end()), shown.end());
+  return shown;
+}
+
+ordered_json number(double value, int digits) {
+  if (!std::isfinite(value)) return {};
+  const double rounded = std::strtod(fmt::format("{:.{}g}", value, digits).c_str(), nullptr);
+  if (rounded == std::floor(rounded) && std::abs(rounded) < 9e15) return int64_t(rounded);
+  return rounded;
+}
+
+ordered_json curves_json(const StepRows& steps, double begin_unix_s, size_t most) {
+  const std::vector<StepRow>& rows = steps.rows();
+  const std::vector<size_t> shown = shown_rows(rows, most);
+  ordered_json columns;
+  add_axes(columns, rows, shown, begin_unix_s);
+  const auto value = [&](const char* name, double StepRow::*member, int digits = 5) {
+    add(columns, name, rows, shown, [=](const StepRow& r) { return number(r.*member, digits); });
+  };
+  add(columns, "attempt", rows, shown,
+      [](const StepRow& r) { return r.attempt ? ordered_json(r.attempt) : ordered_json(); });
+  value("loss", &StepRow::loss, kExact);
+  value("grad_norm", &StepRow::grad_norm, kExact);
+  value("lr", &StepRow::lr, kExact);
+  value("tokens_per_s", &StepRow::tokens_per_s);
+  value("mfu", &StepRow::mfu);
+  value("step_s", &StepRow::step_s);
+  value("compute_median_s", &StepRow::compute_median_s);
+  value("compute_max_s", &StepRow::compute_max_s);
+  add(columns, "compute_max_rank", rows, shown, [](const StepRow& r) {
+    return r.compute_max_rank < 0 ? ordered_json() : ordered_json(r.compute_max_rank);
+  });
+  value("peak_memory_bytes", &StepRow::peak_memory_bytes, 6);
+  for (size_t i = 0; i < kPhases.size(); ++i)
+    add(columns, (std::string(kPhases[i].first) + "_s").c_str(), rows, shown,
+        [i](const StepRow& r) { return number(r.phases[i], 4); });
+  ordered_json result{{"steps", rows.size()}, {"columns", std::move(columns)}};
+  if (ordered_json val = evaluations(rows, begin_unix_s, most); !val["step"].empty()) result["evaluations"] = val;
+  if (ordered_json odd = odd_numbers(rows); !odd.empty()) result["not_finite"] = std::move(odd);
+  ordered_json skipped = ordered_json::array();
+  for (const StepRow& row : rows)
+    if (row.skipped && skipped.size() < kMostOdd) skipped.push_back(row.step);
+  if (!skipped.empty()) result["skipped"] = std::move(skipped);
+  return result;
+}
+
+}  // namespace trainctl::report

@@ -1,0 +1,77 @@
+// StepRows: the steps of a run as the report shows them, from the lines of metrics.jsonl. A restart or resume
+// computes some steps again; each step is here once, as its newest attempt computed it. Pure.
+#pragma once
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "runtime/base/json.h"
+#include "runtime/train/measure/step_line.h"
+
+namespace trainctl::report {
+
+/// The parts of a step, in the order in which they are stacked.
+inline constexpr std::array<std::pair<const char*, double Phases::*>, 8> kPhases = {
+    {{"forward", &Phases::forward_s},
+     {"backward", &Phases::backward_s},
+     {"communication", &Phases::communication_s},
+     {"optimizer", &Phases::optimizer_s},
+     {"data", &Phases::data_s},
+     {"reporting", &Phases::reporting_s},
+     {"evaluation", &Phases::evaluation_s},
+     {"checkpoint", &Phases::checkpoint_s}}};
+
+/// One step. Numbers that its line does not have are NaN.
+struct StepRow {
+  static constexpr double kAbsent = std::numeric_limits<double>::quiet_NaN();
+  int64_t step = 0;
+  uint64_t attempt = 0;  ///< 0: not known
+  bool skipped = false, evaluated = false;
+  double unix_s = kAbsent, tokens = kAbsent;
+  double loss = kAbsent, val_loss = kAbsent, grad_norm = kAbsent, lr = kAbsent;
+  double step_s = kAbsent, tokens_per_s = kAbsent, mfu = kAbsent;
+  double compute_median_s = kAbsent, compute_max_s = kAbsent, peak_memory_bytes = kAbsent;
+  int compute_max_rank = -1;
+  std::array<double, kPhases.size()> phases = filled();
+  static std::array<double, kPhases.size()> filled() {
+    std::array<double, kPhases.size()> values;
+    values.fill(kAbsent);
+    return values;
+  }
+  /// Of an evaluation or a save; 0 where the line does not say it.
+  double phase_or_zero(double Phases::*phase) const;
+};
+
+/// The row of a line; its step is 0 if the text is no line of metrics.jsonl.
+StepRow row_of(std::string_view line);
+
+class StepRows {
+ public:
+  /// A step that is not after the last one replaces it and all later ones.
+  void take(std::string_view line);
+  const std::vector<StepRow>& rows() const { return rows_; }
+  int64_t replaced() const { return replaced_; }  ///< steps that a later line computed again
+  int64_t damaged() const { return damaged_; }    ///< lines that are no step
+
+ private:
+  std::vector<StepRow> rows_;
+  int64_t replaced_ = 0, damaged_ = 0;
+};
+
+/// About `most` of the rows, ascending: the first, the last, and of each stretch those with the smallest and
+/// the largest loss, the largest gradient norm and the longest time. All rows if they are not more.
+std::vector<size_t> shown_rows(const std::vector<StepRow>& rows, size_t most);
+
+/// A number with so many significant digits; null: not finite.
+nlohmann::ordered_json number(double value, int digits = 5);
+
+/// The curves as columns of equal length: {"step":[1,2,...],"loss":[...],...}, of at most about `most` steps,
+/// and the evaluations in columns of their own. A column without a number is left out. Times are seconds
+/// since `begin_unix_s`.
+nlohmann::ordered_json curves_json(const StepRows& steps, double begin_unix_s, size_t most);
+
+}  // namespace trainctl::report
