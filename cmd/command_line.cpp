@@ -137,6 +137,14 @@ Option CommandLine::add_option(const std::string& name, double& value, const std
 Option CommandLine::add_flag(const std::string& name, bool& value, const std::string& help) {
   return Option(app_->add_flag(name, value, help));
 }
+Option CommandLine::add_optional_value(const std::string& name, std::optional<std::string>& value,
+                                       const std::string& help) {
+  const auto take = [&value](const std::vector<std::string>& words) {
+    value = words.empty() || words[0] == "true" ? "" : words[0];  // CLI11's value of an option that stands alone
+    return true;
+  };
+  return Option(app_->add_option(name, take, help)->expected(0, 1));
+}
 Option CommandLine::get_option(const std::string& name) { return Option(app_->get_option(name)); }
 
 CommandLine CommandLine::add_subcommand(const std::string& name, const std::string& help) {

@@ -1,9 +1,10 @@
-// trainctl status: one screen on a run, live or ended; with --watch drawn again and again.
+// trainctl status: one screen on a run, live or ended; with --watch drawn again and again, with --serve a page.
 #include <memory>
 #include <sstream>
 #include <utility>
 
 #include "cmd/runs.h"
+#include "cmd/serve.h"
 #include "cmd/watch.h"
 #include "runtime/base/error.h"
 #include "runtime/run/record/journal.h"
@@ -22,6 +23,7 @@ struct StatusArguments {
   RunArguments run;
   bool watch = false;
   double every_s = 1;
+  std::optional<std::string> serve;  ///< the address; "": the default
 };
 
 KnownStatus known_of(const FoundRun& found) {
@@ -71,6 +73,7 @@ int watch_status(const FoundRun& found, const StatusArguments& arguments, const 
 
 int status(const StatusArguments& arguments, const Context& context) {
   const FoundRun found = find_run(arguments.run);
+  if (arguments.serve) return serve_status(found.run, *arguments.serve, context);
   const KnownStatus known = known_of(found);
   if (!known.note.empty()) fmt::print(stderr, "warning: {}\n", known.note);
   if (arguments.watch) return watch_status(found, arguments, context);
@@ -89,11 +92,15 @@ void add_status(CommandLine& app, Context& context) {
   auto arguments = std::make_shared<StatusArguments>();
   CommandLine command = app.add_subcommand("status", "one screen on a run, once or live");
   add_run_arguments(command, arguments->run, false);
-  command.add_flag("-w,--watch", arguments->watch, "draw it again until the run ends; q or Ctrl-C leaves it");
+  Option watch = command.add_flag("-w,--watch", arguments->watch, "draw it again until the run ends; q or Ctrl-C leaves it");
   command.add_option("--every", arguments->every_s, "seconds between two drawings")
       .range(0.1, 3600)
       .type_name("SECONDS")
       .show_default();
+  command.add_optional_value("--serve", arguments->serve, "the report as a live web page, with /metrics for Prometheus; 127.0.0.1:7070 "
+      "if no other address is given, and then for this machine only")
+      .type_name("[ADDR:PORT]")
+      .excludes(watch);
   when_chosen(command, context, [arguments, &context] { return status(*arguments, context); });
 }
 

@@ -10,7 +10,7 @@ function el(tag, attributes, ...children) {
     else if (name === 'colour') node.style.background = value;
     else node.setAttribute(name, value === true ? '' : value);
   }
-  for (const child of children.flat()) if (child !== null && child !== undefined) node.append(child);
+  for (const child of children.flat(Infinity)) if (child !== null && child !== undefined) node.append(child);
   return node;
 }
 
@@ -82,6 +82,9 @@ const MARKS = {
   skipped: ['amber', '∅', 'step skipped'], change: ['purple', '●', 'change of the spec'], stop: ['amber', '■', 'stop requested'],
   end: ['grey', '■', 'end'],
 };
+
+/// Most important first.
+const SIGN_ORDER = ['failure', 'node', 'warning', 'restart', 'skipped', 'change', 'start', 'stop', 'end', 'checkpoint'];
 
 const store = {
   get(name) { try { return localStorage.getItem('trainctl.' + name); } catch (error) { return null; } },

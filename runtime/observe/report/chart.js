@@ -8,11 +8,15 @@ const axisWords = (value) => view.axis === 'time' ? duration(value) + ' after th
 /// The column of a table of curves that is the horizontal axis.
 const axisColumn = (columns) => columns[view.axis === 'time' ? 't' : view.axis] || null;
 
-/// A mean over neighbours that weighs near ones most; gaps stay gaps.
+/// A mean over neighbours on both sides that weighs near ones most; gaps stay gaps.
 function smoothed(values) {
-  const keep = Math.min(0.97, Math.max(0.6, 1 - 12 / values.length));
-  let mean = null;
-  return values.map((value) => known(value) ? (mean = mean === null ? value : keep * mean + (1 - keep) * value) : null);
+  const keep = Math.min(0.95, Math.max(0.5, 1 - 12 / values.length));
+  const one = (list) => {
+    let mean = null;
+    return list.map((value) => known(value) ? (mean = mean === null ? value : keep * mean + (1 - keep) * value) : null);
+  };
+  const there = one(values), back = one(values.slice().reverse()).reverse();
+  return values.map((value, i) => known(value) ? (there[i] + back[i]) / 2 : null);
 }
 
 function nearest(xs, x) {
@@ -56,7 +60,7 @@ class Chart {
       if (!x) return null;
       const kept = s.y.map((y, i) => i).filter((i) => known(x[i]));
       const y = kept.map((i) => s.y[i]);
-      return { ...s, x: kept.map((i) => x[i]), y, soft: s.area || s.dots || y.length < 30 ? null : smoothed(y), steps: kept.map((i) => s.table.step[i]) };
+      return { ...s, x: kept.map((i) => x[i]), y, soft: s.dots || y.length < 30 ? null : smoothed(y), steps: kept.map((i) => s.table.step[i]) };
     }).filter((s) => s && s.x.length);
     const names = new Map();
     for (const s of this.series) names.set(s.name, s);
@@ -82,7 +86,7 @@ class Chart {
     const base = areas[0].x.map(() => 0);
     for (const s of areas) {
       s.low = base.slice();
-      s.y.forEach((y, i) => { base[i] += known(y) ? Math.max(0, y) : 0; });
+      (view.smooth && s.soft || s.y).forEach((y, i) => { base[i] += known(y) ? Math.max(0, y) : 0; });
       s.high = base.slice();
     }
   }
@@ -132,8 +136,9 @@ class Chart {
     c.rect(this.frame.left, 0, this.width - this.frame.left - this.frame.right, this.tall - this.frame.bottom + 1);
     c.clip();
     for (const s of this.series) s.area ? this.area(c, s) : this.line(c, s);
-    if (view.marks) this.marks(c);
+    if (view.marks) this.markLines(c);
     c.restore();
+    if (view.marks) this.markSigns(c);
     this.label();
     this.cursor();
   }
@@ -216,30 +221,36 @@ class Chart {
     c.fill();
   }
 
-  marks(c) {
+  markLines(c) {
     const bottom = this.tall - this.frame.bottom;
     for (const mark of marksInView()) {
-      const at = Math.round(this.px(mark.x)) + 0.5, [name, sign] = MARKS[mark.mark];
-      if (at < this.frame.left - 1 || at > this.width) continue;
-      c.strokeStyle = c.fillStyle = colour(name);
+      const at = Math.round(this.px(mark.x)) + 0.5;
+      c.strokeStyle = colour(MARKS[mark.mark][0]);
       c.lineWidth = 1;
-      if (mark.mark === 'checkpoint') {
-        c.beginPath(); c.moveTo(at, bottom - 5); c.lineTo(at, bottom); c.stroke();
-        continue;
-      }
-      c.setLineDash(mark.mark === 'failure' || mark.mark === 'node' ? [] : [3, 3]);
-      c.globalAlpha = 0.75;
-      c.beginPath(); c.moveTo(at, 12); c.lineTo(at, bottom); c.stroke();
-      c.globalAlpha = 1;
-      c.setLineDash([]);
-      c.textAlign = 'center';
-      c.textBaseline = 'top';
-      c.fillText(sign, Math.min(at, this.width - 6), 0);
+      c.globalAlpha = mark.mark === 'checkpoint' ? 1 : 0.75;
+      c.setLineDash(['failure', 'node', 'checkpoint'].includes(mark.mark) ? [] : [3, 3]);
+      c.beginPath(); c.moveTo(at, mark.mark === 'checkpoint' ? bottom - 5 : 12); c.lineTo(at, bottom); c.stroke();
+    }
+    c.globalAlpha = 1;
+    c.setLineDash([]);
+  }
+
+  /// Signs that would cover each other: the more important one is shown.
+  markSigns(c) {
+    const taken = [];
+    c.textAlign = 'center';
+    c.textBaseline = 'top';
+    for (const mark of [...marksInView()].sort((a, b) => SIGN_ORDER.indexOf(a.mark) - SIGN_ORDER.indexOf(b.mark))) {
+      const at = Math.min(this.px(mark.x), this.width - 5);
+      if (mark.mark === 'checkpoint' || at < this.frame.left - 1 || mark.x > this.x1 || taken.some((x) => Math.abs(x - at) < 10)) continue;
+      taken.push(at);
+      c.fillStyle = colour(MARKS[mark.mark][0]);
+      c.fillText(MARKS[mark.mark][1], at, 0);
     }
     // Numbers that no axis can show.
     for (const odd of oddInView(this.options.odd)) {
+      if (odd.x < this.x0 || odd.x > this.x1) continue;
       c.fillStyle = colour('red');
-      c.textAlign = 'center';
       c.fillText('▼', this.px(odd.x), 0);
     }
   }
@@ -304,7 +315,7 @@ class Chart {
     const first = seen[0];
     const head = first ? 'Step ' + whole(first[0].steps[first[1]]) + (view.axis === 'step' ? '' : ' · ' + axisWords(first[0].x[first[1]])) : '';
     if (this.series.some((s) => s.area) && first)
-      rows.unshift(el('div', {}, 'all together', el('span', { class: 'of' }, seconds(seen[seen.length - 1][0].high[seen[seen.length - 1][1]]))));
+      rows.unshift(el('div', {}, 'all together', el('span', { class: 'of' }, seconds(seen.reduce((sum, [s, i]) => sum + (s.y[i] || 0), 0)))));
     const near = marksInView().filter((m) => Math.abs(this.px(m.x) - px) <= 5).slice(0, 6).map((m) =>
       el('div', {}, MARKS[m.mark][1] + ' ' + m.words));
     const odd = oddInView(this.options.odd).filter((o) => Math.abs(this.px(o.x) - px) <= 5).slice(0, 3).map((o) =>

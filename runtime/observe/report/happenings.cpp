@@ -101,6 +101,12 @@ std::vector<const json*> shown_events(const std::vector<json>& events, size_t mo
   return shown;
 }
 
+/// From the end of the step before, in the same attempt, to the end of this one; NaN: not known.
+double time_between(const StepRow& before, const StepRow& row) {
+  const bool next = before.step + 1 == row.step && before.attempt == row.attempt;
+  return next ? row.unix_s - before.unix_s : NAN;
+}
+
 }  // namespace
 
 void Happenings::take(std::string_view line) {
@@ -153,8 +159,11 @@ std::vector<Session> sessions_of(const Happenings& happenings, const std::vector
 void LostSteps::take(std::string_view line) {
   const StepRow row = row_of(line);
   if (row.step <= 0) return;
-  ++steps;
-  if (std::isfinite(row.step_s)) seconds += row.step_s;
+  ++steps_;
+  const double between = time_between(before_, row);
+  if (std::isfinite(between)) seconds_ += between;
+  else if (std::isfinite(row.step_s)) seconds_ += row.step_s;
+  before_ = row;
 }
 
 double TimeUse::goodput() const { return supervised_s > 0 ? training_s / supervised_s : NAN; }
@@ -166,22 +175,27 @@ TimeUse time_use(const std::vector<StepRow>& rows, const LostSteps& lost,
     double training = 0, evaluation = 0, saving = 0;
   };
   std::map<uint64_t, Sums> attempts;
-  for (const StepRow& row : rows) {
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const StepRow& row = rows[i];
     Sums& sums = attempts[row.attempt];
     ++sums.steps;
-    if (!std::isfinite(row.step_s)) continue;
+    const double evaluation = row.phase_or_zero(&Phases::evaluation_s);
+    const double saving = row.phase_or_zero(&Phases::checkpoint_s);
+    const double between = i > 0 ? time_between(rows[i - 1], row) : NAN;
+    const double training = std::isfinite(between) ? std::max(0.0, between - evaluation - saving) : row.step_s;
+    if (!std::isfinite(training)) continue;
     ++sums.timed;
-    sums.training += row.step_s;
-    sums.evaluation += row.phase_or_zero(&Phases::evaluation_s);
-    sums.saving += row.phase_or_zero(&Phases::checkpoint_s);
+    sums.training += training;
+    sums.evaluation += evaluation;
+    sums.saving += saving;
   }
-  TimeUse use{.lost_s = lost.seconds, .lost_steps = lost.steps};
+  TimeUse use{.lost_s = lost.seconds(), .lost_steps = lost.steps()};
   for (const auto& [attempt, sums] : attempts) {
     if (sums.timed == 0) continue;
     const double all = double(sums.steps) / double(sums.timed);
     use.training_s += sums.training * all;
-    use.evaluation_s += sums.evaluation;  // every step with an evaluation is timed, or none of it is known
-    use.saving_s += sums.saving * all;
+    use.evaluation_s += sums.evaluation;
+    use.saving_s += sums.saving;
   }
   for (const Session& session : sessions) use.supervised_s += session.end_unix_s - session.begin_unix_s;
   const double parts = use.training_s + use.evaluation_s + use.saving_s + use.lost_s;

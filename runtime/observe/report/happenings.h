@@ -34,10 +34,17 @@ std::vector<Session> sessions_of(const Happenings& happenings, const std::vector
                                  double now_unix_s);
 
 /// Steps that were computed and then given up, because the run went back behind them.
-struct LostSteps {
-  int64_t steps = 0;
-  double seconds = 0;
+class LostSteps {
+ public:
+  /// In the order in which they were computed.
   void take(std::string_view line);
+  int64_t steps() const { return steps_; }
+  double seconds() const { return seconds_; }
+
+ private:
+  int64_t steps_ = 0;
+  double seconds_ = 0;
+  StepRow before_;
 };
 
 /// What the time of a run was spent on, in seconds.
@@ -51,7 +58,8 @@ struct TimeUse {
   /// training_s / supervised_s; NaN if nothing is known.
   double goodput() const;
 };
-/// Where only some steps of an attempt were timed, all of it is taken to be like these.
+/// From the times at which steps ended; where lines do not say them, from the longest times of the ranks, and
+/// where only some steps of an attempt have these, all of it is taken to be like them.
 TimeUse time_use(const std::vector<StepRow>& rows, const LostSteps& lost, const std::vector<Session>& sessions);
 nlohmann::ordered_json time_use_json(const TimeUse& use);
 

@@ -59,23 +59,25 @@ function build() {
   const parts = [];
   for (const one of data.runs) for (const text of one.notes) parts.push(noteNode(single ? text : `${one.id}: ${text}`));
   if (single && run.reason && !run.running) parts.push(noteNode(run.reason + (run.next ? ` Next: ${run.next}` : ''), run.state === 'failed'));
-  if (single) parts.push(numbersOf(run), factsOf(run)); else parts.push(el('h2', {}, 'Side by side'), ...comparisonOf(data));
+  if (single) parts.push(numbersOf(run), el('div', { class: 'grid' }, factsOf(run), timePicture(run.time))); else parts.push(el('h2', {}, 'Side by side'), ...comparisonOf(data));
   parts.push(el('h2', {}, 'Curves'));
   const curves = curvesOf(data.runs, chosen);
   placeMarks(run);
   if (curves.length) parts.push(axisBar(), el('div', { class: 'grid' }, curves));
   else parts.push(el('p', { class: 'card muted' }, run.running ? 'No step has ended yet.' : 'No step has ended.'));
-  parts.push(el('h2', {}, 'Ranks, memory and time'));
+  parts.push(el('h2', {}, 'Ranks, pipeline and memory'));
   const chooser = runChooser();
   if (chooser) parts.push(chooser);
   pictures = [];
   const details = [];
-  if (!single) details.push(el('div', { class: 'wide' }, factsOf(run)));
+  if (!single) details.push(factsOf(run), timePicture(run.time));
   if (run.ranks && run.ranks.ranks > 1) { const map = new HeatMap(run.ranks); pictures.push(map); details.push(map.node); }
   const pipeline = run.plan && pipelinePicture(run.plan);
   if (pipeline) { pipeline.classList.add('wide'); details.push(pipeline); }
-  details.push(run.plan && memoryPicture(run.plan), timePicture(run.time));
-  parts.push(el('div', { class: 'grid' }, details.filter(Boolean)));
+  const memory = run.plan && memoryPicture(run.plan);
+  if (memory) { memory.classList.add('wide'); details.push(memory); }
+  const found = details.filter(Boolean);
+  parts.push(found.length ? el('div', { class: 'grid' }, found) : el('p', { class: 'card muted' }, 'There is no plan of this run, and no numbers of its ranks.'));
   parts.push(el('h2', {}, 'Events' + (single ? '' : ' of ' + run.id)), eventsOf(run), el('h2', {}, 'Job spec' + (single ? '' : ' of ' + run.id)), specOf(run));
   main.replaceChildren(...parts);
   [...main.querySelectorAll('details')].forEach((d, i) => { d.open = Boolean(open[i]); });

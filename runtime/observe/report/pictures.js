@@ -9,11 +9,11 @@ function mixed(from, to, share) {
   const a = parts(from), b = parts(to);
   return `rgb(${a.map((v, i) => Math.round(v + (b[i] - v) * share)).join(' ')})`;
 }
-/// Blue: faster than the median; red: slower, fully so at 1.5 times.
+/// Within a tenth of the median a rank is as the others. Blue: faster; red: slower, fully so at 1.6 times.
 function heat(ratio) {
   if (!known(ratio)) return colour('grid');
-  const share = Math.min(1, Math.abs(ratio - 1) / (ratio > 1 ? 0.5 : 0.3));
-  return mixed(colour('mid'), colour(ratio > 1 ? 'warm' : 'cool'), Math.sqrt(share));
+  const share = Math.min(1, Math.max(0, Math.abs(ratio - 1) - 0.1) / 0.5);
+  return mixed(colour('mid'), colour(ratio > 1 ? 'warm' : 'cool'), ratio > 1 ? share : share * 0.7);
 }
 
 class HeatMap {
@@ -26,7 +26,7 @@ class HeatMap {
     this.plot.style.height = tall + 'px';
     this.node = el('figure', { class: 'card wide' },
       el('figcaption', {}, el('h3', {}, 'Time of each rank, against the median of its stage'),
-        el('span', { class: 'legend' }, 'faster', el('span', { class: 'ramp' }), 'slower by half or more'), this.now), this.plot);
+        el('span', { class: 'legend' }, 'faster', el('span', { class: 'ramp' }), 'slower, 1.6 × or more'), this.now), this.plot);
     this.cell = null;
     this.plot.addEventListener('pointermove', (event) => this.point(event));
     this.plot.addEventListener('pointerdown', (event) => this.point(event));
@@ -136,34 +136,31 @@ function memoryPicture(plan) {
   const stages = (plan.memory || []).slice(0, MOST_STAGES);
   if (!stages.length) return null;
   const most = Math.max(...stages.map((s) => Math.max(s.total, s.measured || 0))) * 1.02;
-  const used = new Map();
-  const row = 34, left = 62, wide = 560, right = 150;
-  const svg = el('svg', { viewBox: `0 0 ${left + wide + right} ${stages.length * row + 4}`, role: 'img' });
-  const words = [];
-  stages.forEach((stage, i) => {
-    const y = i * row + 4, at = (value) => left + value / most * wide;
-    svg.append(el('text', { x: 0, y: y + 16 }, stages.length > 1 || plan.memory.length > 1 ? 'stage ' + stage.stage : 'ranks'));
-    let sum = 0;
-    for (const [name, size] of stage.terms) {
+  const used = new Map(), words = [];
+  const share = (value) => (100 * value / most).toFixed(2) + '%';
+  const rows = stages.map((stage) => {
+    const bar = el('div', { class: 'bar-of' }, stage.terms.map(([name, size]) => {
       const [paint, word] = TERMS[name] || ['grey', name];
       used.set(word, paint);
-      svg.append(el('rect', { x: at(sum), y, width: Math.max(0.5, at(sum + size) - at(sum) - 1), height: 22, rx: 2, fill: colour(paint) }, el('title', {}, `${word}: ${bytes(size)}`)));
-      sum += size;
-    }
+      const part = el('span', { title: `${word}: ${bytes(size)}`, colour: colour(paint) });
+      part.style.width = share(size);
+      return part;
+    }));
     let text = bytes(stage.total) + ' planned';
     if (known(stage.measured)) {
-      svg.append(el('rect', { x: at(stage.measured) - 1.5, y: y - 3, width: 3, height: 28, fill: colour('ink') },
-        el('title', {}, `measured: ${bytes(stage.measured)}, rank ${stage.measured_rank}`)));
-      text = `${bytes(stage.measured)} of ${bytes(stage.total)}`;
-      words.push(`stage ${stage.stage}: ${text}`);
+      const line = el('i', { title: `measured: ${bytes(stage.measured)}, rank ${stage.measured_rank}` });
+      line.style.left = share(stage.measured);
+      bar.append(line);
+      text = `${bytes(stage.measured)} of ${bytes(stage.total)} (${percent(stage.measured / stage.total, 0)})`;
     }
-    svg.append(el('text', { x: left + wide + 8, y: y + 16 }, text));
+    words.push(`stage ${stage.stage}: ${text}`);
+    return [el('span', { class: 'muted' }, plan.memory.length > 1 ? 'Stage ' + stage.stage : 'Ranks'), bar, el('span', {}, text)];
   });
-  svg.setAttribute('aria-label', 'Planned memory of a rank of each stage, and the measured peak. ' + words.join('; '));
   const legend = [...used].map(([word, paint]) => key(paint, word));
-  legend.push(el('span', { class: 'key' }, el('span', { class: 'swatch', colour: colour('ink') }), 'measured peak'));
+  legend.push(el('span', { class: 'key' }, el('span', { class: 'swatch thin', colour: colour('ink') }), 'measured peak'));
   const more = plan.memory.length > MOST_STAGES ? el('p', { class: 'muted' }, `and ${plan.memory.length - MOST_STAGES} more stages`) : null;
-  return titled('Memory of a rank, against the plan', legend, null, el('div', { class: 'scroll' }, svg), more);
+  return titled('Memory of a rank, against the plan', null, null,
+    el('div', { class: 'memory', role: 'img', 'aria-label': 'Planned memory of a rank, and the measured peak. ' + words.join('; ') }, rows), el('div', { class: 'legend' }, legend), more);
 }
 
 /// The step as its stages compute it, by counted FLOPs.

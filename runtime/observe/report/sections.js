@@ -82,7 +82,7 @@ function placeMarks(run) {
     return axis[nearest(steps, step)];
   };
   const numbered = new Map();
-  shownMarks = run.happenings.events.filter((e) => e.mark && (known(e.step) || view.axis === 'time')).map((e) => ({
+  shownMarks = run.happenings.events.filter((e) => e.mark && (known(e.step) || view.axis === 'time') && !(e.mark === 'start' && !e.step)).map((e) => ({
     mark: e.mark, x: view.axis === 'time' ? e.t : at(e.step), words: `${MARKS[e.mark][2]}: ${e.text}`.slice(0, 160),
   })).filter((m) => {
     // One sign where many events of a kind fall on one place.
@@ -96,16 +96,15 @@ function placeMarks(run) {
 const marksInView = () => shownMarks;
 const oddInView = (names) => names ? shownOdd.filter((o) => names.includes(o.what)) : [];
 
-const GROUPS = [['all', 'All', () => true], ['trouble', 'Trouble', (e) => ['failure', 'restart', 'warning', 'node', 'skipped'].includes(e.mark)],
-  ['checkpoint', 'Checkpoints', (e) => e.kind.startsWith('checkpoint') || e.kind.startsWith('save')],
-  ['run', 'Starts and ends', (e) => ['start', 'end', 'stop', 'change'].includes(e.mark)]];
+const GROUPS = [['main', 'Main', (e) => e.mark && e.mark !== 'checkpoint'], ['trouble', 'Trouble', (e) => ['failure', 'restart', 'warning', 'node', 'skipped'].includes(e.mark)],
+  ['checkpoint', 'Checkpoints', (e) => e.kind.startsWith('checkpoint') || e.kind.startsWith('save')], ['all', 'All', () => true]];
 const FEW_EVENTS = 14;
 
 function eventsOf(run) {
   const all = run.happenings.events.slice().reverse();
   if (!all.length) return el('div', { class: 'card muted' }, 'Nothing was recorded: events.jsonl is missing or empty.');
   const body = el('tbody'), more = el('button', { type: 'button' });
-  let group = GROUPS[0], whole_list = false;
+  let group = GROUPS.find(([, , fits]) => all.some(fits)), whole_list = false;
   const fill = () => {
     const list = all.filter(group[2]), shown = whole_list ? list : list.slice(0, FEW_EVENTS);
     body.replaceChildren(...shown.map((e) => {

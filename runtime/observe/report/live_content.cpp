@@ -1,0 +1,51 @@
+#include "runtime/observe/report/live_content.h"
+
+#include "runtime/base/error.h"
+#include "runtime/base/hash.h"
+#include "runtime/observe/report/page.h"
+#include "runtime/observe/report/report_data.h"
+#include "runtime/run/record/known_status.h"
+#include "runtime/run/views/prometheus.h"
+
+namespace trainctl::report {
+namespace {
+
+constexpr double kReadEveryS = 1;
+
+}  // namespace
+
+nlohmann::ordered_json LiveContent::read() {
+  nlohmann::ordered_json data = report_json({&reader_.read(supervised_())}, clock_.unix_s());
+  data["live"] = true;
+  return data;
+}
+
+LiveContent::Report LiveContent::report() {
+  const std::lock_guard lock(mutex_);
+  if (clock_.monotonic_s() - read_s_ < kReadEveryS) return newest_;
+  nlohmann::ordered_json data = read();
+  newest_.json = dump_json(data);
+  data.erase("made");
+  newest_.tag = "\"" + sha256_hex(dump_json(data)).substr(0, 16) + "\"";
+  read_s_ = clock_.monotonic_s();
+  return newest_;
+}
+
+std::string LiveContent::page() {
+  const std::lock_guard lock(mutex_);
+  return page_html(read());
+}
+
+std::string LiveContent::status() {
+  const auto known = status_of_run(fs_, run_);
+  nlohmann::json status = known ? parse_json(known->status.to_json()) : nlohmann::json::object();
+  status["supervised"] = supervised_();
+  return dump_json(status);
+}
+
+std::string LiveContent::metrics() {
+  const auto known = status_of_run(fs_, run_);
+  return known ? prometheus_text(known->status) : "";
+}
+
+}  // namespace trainctl::report

@@ -1,0 +1,41 @@
+// LiveContent: what the live page of a run answers, read from the run's files at most once a second. Safe from any
+// thread.
+#pragma once
+#include <functional>
+#include <mutex>
+#include <string>
+
+#include "runtime/observe/report/run_data.h"
+
+namespace trainctl::report {
+
+class LiveContent {
+ public:
+  /// `supervised`: whether a process holds the run.
+  LiveContent(FileSystem& fs, Clock& clock, RunDirectory run, std::function<bool()> supervised)
+      : fs_(fs), clock_(clock), run_(run), supervised_(std::move(supervised)), reader_(fs, run) {}
+
+  struct Report {
+    std::string json, tag;  ///< tag: changes with the content
+  };
+  Report report();
+  /// The page with the data of this moment.
+  std::string page();
+  /// status.json, and whether a supervisor holds the run.
+  std::string status();
+  /// As Prometheus reads it.
+  std::string metrics();
+
+ private:
+  nlohmann::ordered_json read();
+  FileSystem& fs_;
+  Clock& clock_;
+  const RunDirectory run_;
+  const std::function<bool()> supervised_;
+  std::mutex mutex_;
+  RunReader reader_;
+  Report newest_;
+  double read_s_ = -1e9;
+};
+
+}  // namespace trainctl::report
