@@ -28,10 +28,12 @@ std::string default_path(const std::vector<RunDirectory>& runs) {
 void write_page(const std::string& path, const std::string& page) {
   FileSystem& fs = real_file_system();
   if (fs.is_directory(path))
-    throw Error(ErrorCode::kUsage, fmt::format("{} is a folder; name a file in it: --out {}/report.html", path, path));
+    throw Error(ErrorCode::kUsage,
+                fmt::format("{} is a folder; name a file in it: --out {}/report.html", path, path));
   const std::filesystem::path folder = std::filesystem::absolute(path).parent_path();
   if (!fs.is_directory(folder.string()))
-    throw Error(ErrorCode::kUsage, fmt::format("there is no folder {} for the report; make it first", folder.string()));
+    throw Error(ErrorCode::kUsage,
+                fmt::format("there is no folder {} for the report; make it first", folder.string()));
   fs.replace_text(path, page);
 }
 
@@ -41,14 +43,16 @@ int report(const ReportArguments& arguments, const Context& context) {
   for (const std::string& name : arguments.runs) runs.push_back(find_run({name, arguments.root}).run);
   if (runs.empty()) runs.push_back(find_run({"latest", arguments.root}).run);
   if (runs.size() > kMostRuns)
-    throw Error(ErrorCode::kUsage, fmt::format("{} runs in one report are too many to tell apart; name at most {}",
-                                               runs.size(), kMostRuns));
+    throw Error(ErrorCode::kUsage,
+                fmt::format("{} runs in one report are too many to tell apart; name at most {}", runs.size(),
+                            kMostRuns));
   std::vector<std::unique_ptr<report::RunReader>> readers;
   std::vector<const report::RunData*> read;
   for (const RunDirectory& run : runs) {
     readers.push_back(std::make_unique<report::RunReader>(fs, run));
     read.push_back(&readers.back()->read(supervisor_state(fs, run) != SupervisorState::none));
-    for (const std::string& note : read.back()->notes) fmt::print(stderr, "note: {}: {}\n", read.back()->id, note);
+    for (const std::string& note : read.back()->notes)
+      fmt::print(stderr, "note: {}: {}\n", read.back()->id, note);
   }
   const nlohmann::ordered_json data = report::report_json(read, real_clock().unix_s());
   if (context.json) fmt::print("{}\n", dump_json(data));
@@ -66,11 +70,16 @@ void add_report(CommandLine& app, Context& context) {
   auto arguments = std::make_shared<ReportArguments>();
   arguments->root = default_run_root();
   CommandLine command = app.add_subcommand("report", "an HTML page of a run, or of several side by side");
-  command.add_option("RUN", arguments->runs, "id, unique beginning of one, path, or `latest` (default); several are compared")
+  command
+      .add_option("RUN", arguments->runs,
+                  "id, unique beginning of one, path, or `latest` (default); several are compared")
       .type_name("");
-  command.add_option("-o,--out", arguments->out, "the file (default: report.html in the run's folder; of several runs: here)")
+  command
+      .add_option("-o,--out", arguments->out,
+                  "the file (default: report.html in the run's folder; of several runs: here)")
       .type_name("FILE");
-  command.add_option("--run-dir", arguments->root, "folder of the runs (default: $TRAINCTL_RUN_DIR, else runs)")
+  command
+      .add_option("--run-dir", arguments->root, "folder of the runs (default: $TRAINCTL_RUN_DIR, else runs)")
       .type_name("DIR");
   when_chosen(command, context, [arguments, &context] { return report(*arguments, context); });
 }

@@ -9,7 +9,7 @@
 #include "cmd/runs.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
-#include "runtime/observe/report/live_server.h"
+#include "runtime/observe/live/live_server.h"
 #include "runtime/run/wire/stream.h"
 
 namespace trainctl::cmd {
@@ -28,15 +28,15 @@ sigset_t end_signals() {
 }  // namespace
 
 int serve_status(const RunDirectory& run, const std::string& address_text, const Context& context) {
-  report::LiveAddress address;
-  if (const Problem problem = report::parse_address(address_text, address); problem.exists())
+  live::LiveAddress address;
+  if (const Problem problem = live::parse_address(address_text, address); problem.exists())
     throw Error(ErrorCode::kUsage, "--serve: " + problem.text());
   const sigset_t signals = end_signals();
   const std::string token = address.is_loopback() ? "" : random_token();
-  report::LiveContent content(real_file_system(), real_clock(), run, [run] {
+  live::LiveContent content(real_file_system(), real_clock(), run, [run] {
     return supervisor_state(real_file_system(), run) != SupervisorState::none;
   });
-  report::LiveServer server(content, address, token);
+  live::LiveServer server(content, address, token);
   char machine[256] = "localhost";
   ::gethostname(machine, sizeof machine - 1);
   const std::string url = server.address().url(machine, token);

@@ -7,8 +7,8 @@
 
 namespace trainctl::cmd {
 
-/// Serves the page at `address` ("ADDR:PORT", "": the default) until SIGINT, SIGTERM or SIGHUP. Prints its URL first.
-/// Returns the exit status.
+/// Serves the page at `address` ("ADDR:PORT", "": the default) until SIGINT, SIGTERM or SIGHUP. Prints its
+/// URL first. Returns the exit status.
 int serve_status(const RunDirectory& run, const std::string& address, const Context& context);
 
 }  // namespace trainctl::cmd

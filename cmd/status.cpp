@@ -1,4 +1,5 @@
-// trainctl status: one screen on a run, live or ended; with --watch drawn again and again, with --serve a page.
+// trainctl status: one screen on a run, live or ended; with --watch drawn again and again, with
+// --serve as a page.
 #include <memory>
 #include <sstream>
 #include <utility>
@@ -92,13 +93,16 @@ void add_status(CommandLine& app, Context& context) {
   auto arguments = std::make_shared<StatusArguments>();
   CommandLine command = app.add_subcommand("status", "one screen on a run, once or live");
   add_run_arguments(command, arguments->run, false);
-  Option watch = command.add_flag("-w,--watch", arguments->watch, "draw it again until the run ends; q or Ctrl-C leaves it");
+  Option watch = command.add_flag("-w,--watch", arguments->watch,
+                                  "draw it again until the run ends; q or Ctrl-C leaves it");
   command.add_option("--every", arguments->every_s, "seconds between two drawings")
       .range(0.1, 3600)
       .type_name("SECONDS")
       .show_default();
-  command.add_optional_value("--serve", arguments->serve, "the report as a live web page, with /metrics for Prometheus; 127.0.0.1:7070 "
-      "if no other address is given, and then for this machine only")
+  command
+      .add_optional_value("--serve", arguments->serve,
+                          "the report as a live web page, with /metrics for Prometheus; without an address "
+                          "127.0.0.1:7070, for this machine only")
       .type_name("[ADDR:PORT]")
       .excludes(watch);
   when_chosen(command, context, [arguments, &context] { return status(*arguments, context); });

@@ -118,7 +118,7 @@ awk -v table="$table" '
     only(header, "^cublas", "kernels/cuda/")
     only(header, "^CLI/", "cmd/")
     only(header, "^curl/", "ckpt/s3_client.cpp")
-    only(header, "^httplib", "runtime/observe/report/live_server.cpp")
+    only(header, "^httplib", "runtime/observe/live/live_server.cpp")
     only(header, "(^|/)dnnl[a-z_]*\\.h", "kernels/cpu/")
     if (header ~ /^nlohmann\//) json[++jsons] = FILENAME ":" FNR
 

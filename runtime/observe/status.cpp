@@ -249,6 +249,8 @@ std::string render_status(const RunStatus& s, SupervisorState supervisor, double
                              : supervised ? "trainctl stop " + s.run_id
                                           : "trainctl resume " + s.run_id;
   if (!advice.empty()) text += "next       " + advice + "\n";
+  text += fmt::format("page       trainctl report {}{}\n", s.run_id,
+                      supervised && !s.ended() ? ", or live: trainctl status " + s.run_id + " --serve" : "");
   return view.rows > 0 ? fitted(text, view.columns) : text;
 }
 

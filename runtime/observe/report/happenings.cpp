@@ -65,17 +65,16 @@ std::optional<int64_t> step_of(const json& event, const std::vector<StepRow>& ro
   for (const char* key : {"step", "from_step"})
     if (const auto step = whole_number_at(event, key)) return step;
   if (rows.empty() || std::isnan(rows.front().unix_s)) return std::nullopt;
-  const auto after = std::partition_point(rows.begin(), rows.end(), [&](const StepRow& row) {
-    return !(row.unix_s > time_of(event));
-  });
+  const auto after = std::partition_point(rows.begin(), rows.end(),
+                                          [&](const StepRow& row) { return !(row.unix_s > time_of(event)); });
   return after == rows.begin() ? 0 : (after - 1)->step;
 }
 
 std::string words_of(const json& event) {
   const auto kind = kind_of(event);
   if (kind == EventKind::checkpoint && event.contains("seconds") && event.contains("bytes"))
-    return fmt::format("step {}: {:.3g} MB in {:.2g} s", event.value("step", 0), event.value("bytes", 0.0) / 1e6,
-                       event.value("seconds", 0.0));
+    return fmt::format("step {}: {:.3g} MB in {:.2g} s", event.value("step", 0),
+                       event.value("bytes", 0.0) / 1e6, event.value("seconds", 0.0));
   return event_words(event);
 }
 
@@ -95,9 +94,8 @@ std::vector<const json*> shown_events(const std::vector<json>& events, size_t mo
   const size_t rest = most - std::min(checkpoints.size(), some);
   const size_t first = others.size() > rest ? others.size() - rest : 0;
   shown.insert(shown.end(), others.begin() + ptrdiff_t(first), others.end());
-  std::stable_sort(shown.begin(), shown.end(), [](const json* a, const json* b) {
-    return time_of(*a) < time_of(*b);
-  });
+  std::stable_sort(shown.begin(), shown.end(),
+                   [](const json* a, const json* b) { return time_of(*a) < time_of(*b); });
   return shown;
 }
 
@@ -161,8 +159,10 @@ void LostSteps::take(std::string_view line) {
   if (row.step <= 0) return;
   ++steps_;
   const double between = time_between(before_, row);
-  if (std::isfinite(between)) seconds_ += between;
-  else if (std::isfinite(row.step_s)) seconds_ += row.step_s;
+  if (std::isfinite(between))
+    seconds_ += between;
+  else if (std::isfinite(row.step_s))
+    seconds_ += row.step_s;
   before_ = row;
 }
 
@@ -182,7 +182,8 @@ TimeUse time_use(const std::vector<StepRow>& rows, const LostSteps& lost,
     const double evaluation = row.phase_or_zero(&Phases::evaluation_s);
     const double saving = row.phase_or_zero(&Phases::checkpoint_s);
     const double between = i > 0 ? time_between(rows[i - 1], row) : NAN;
-    const double training = std::isfinite(between) ? std::max(0.0, between - evaluation - saving) : row.step_s;
+    const double training =
+        std::isfinite(between) ? std::max(0.0, between - evaluation - saving) : row.step_s;
     if (!std::isfinite(training)) continue;
     ++sums.timed;
     sums.training += training;
@@ -206,10 +207,14 @@ TimeUse time_use(const std::vector<StepRow>& rows, const LostSteps& lost,
 }
 
 ordered_json time_use_json(const TimeUse& use) {
-  return {{"supervised_s", number(use.supervised_s, 7)}, {"training_s", number(use.training_s, 7)},
-          {"evaluation_s", number(use.evaluation_s)},    {"saving_s", number(use.saving_s)},
-          {"lost_s", number(use.lost_s)},                {"other_s", number(use.other_s)},
-          {"lost_steps", use.lost_steps},                {"goodput", number(use.goodput())}};
+  return {{"supervised_s", number(use.supervised_s, 7)},
+          {"training_s", number(use.training_s, 7)},
+          {"evaluation_s", number(use.evaluation_s)},
+          {"saving_s", number(use.saving_s)},
+          {"lost_s", number(use.lost_s)},
+          {"other_s", number(use.other_s)},
+          {"lost_steps", use.lost_steps},
+          {"goodput", number(use.goodput())}};
 }
 
 ordered_json happenings_json(const Happenings& happenings, const std::vector<StepRow>& rows,

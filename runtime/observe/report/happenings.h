@@ -60,13 +60,14 @@ struct TimeUse {
 };
 /// From the times at which steps ended; where lines do not say them, from the longest times of the ranks, and
 /// where only some steps of an attempt have these, all of it is taken to be like them.
-TimeUse time_use(const std::vector<StepRow>& rows, const LostSteps& lost, const std::vector<Session>& sessions);
+TimeUse time_use(const std::vector<StepRow>& rows, const LostSteps& lost,
+                 const std::vector<Session>& sessions);
 nlohmann::ordered_json time_use_json(const TimeUse& use);
 
-/// The events for people: [{"t": seconds since begin_unix_s, "kind", "mark", "step", "text"}, ...]. `mark`: how
-/// it is drawn: start, failure, restart, checkpoint, warning, node, skipped, change, stop, end; "": in the table
-/// only. `step`: where on the curves, without one: nowhere. At most about `most`, of which checkpoints are at
-/// most a third; older ones are left out, the result says how many.
+/// The events for people: [{"t": seconds since begin_unix_s, "kind", "mark", "step", "text"}, ...]. `mark`:
+/// how it is drawn: start, failure, restart, checkpoint, warning, node, skipped, change, stop, end; "": in
+/// the table only. `step`: where on the curves, without one: nowhere. At most about `most`, of which
+/// checkpoints are at most a third; older ones are left out, the result says how many.
 nlohmann::ordered_json happenings_json(const Happenings& happenings, const std::vector<StepRow>& rows,
                                        double begin_unix_s, size_t most);
 

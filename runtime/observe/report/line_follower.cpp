@@ -22,7 +22,8 @@ bool LineFollower::still_there() const {
   if (offset_ == 0) return true;
   if (!fs_.exists(path_)) return false;
   const auto file = fs_.open_read(path_);
-  return file->size() >= offset_ && text_at(*file, offset_ - end_of_read_.size(), end_of_read_.size()) == end_of_read_;
+  return file->size() >= offset_ &&
+         text_at(*file, offset_ - end_of_read_.size(), end_of_read_.size()) == end_of_read_;
 }
 
 void LineFollower::read(const std::function<void(std::string_view)>& take) {

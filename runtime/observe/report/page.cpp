@@ -94,12 +94,13 @@ std::string page_html(const ordered_json& data) {
   const std::string script = script_text(), style(kPageStyle);
   const bool live = data.value("live", false);
   const ordered_json& runs = data.at("runs");
-  const std::string title = runs.size() == 1 ? runs[0].at("id").get<std::string>() : fmt::format("{} runs", runs.size());
+  const std::string title =
+      runs.size() == 1 ? runs[0].at("id").get<std::string>() : fmt::format("{} runs", runs.size());
   return filled(kPageTemplate,
-                {{"POLICY", html_text(fmt::format("default-src 'none'; script-src {}; style-src {}; img-src data:; "
-                                                  "connect-src {}; base-uri 'none'; form-action 'none'",
-                                                  hash_source(script), hash_source(style),
-                                                  live ? "'self'" : "'none'"))},
+                {{"POLICY", html_text(fmt::format(
+                                "default-src 'none'; script-src {}; style-src {}; img-src data:; "
+                                "connect-src {}; base-uri 'none'; form-action 'none'",
+                                hash_source(script), hash_source(style), live ? "'self'" : "'none'"))},
                  {"TITLE", html_text(title + " · trainctl")},
                  {"STYLE", style},
                  {"DATA", script_json(data)},

@@ -7,9 +7,9 @@
 
 namespace trainctl::report {
 
-/// The page with `data` in it (report_json). With data["live"] = true it asks its server for newer data. No text
-/// of `data` can become markup or a script, and the page's own policy (Content-Security-Policy) lets nothing run
-/// or load but what is in the program.
+/// The page with `data` in it (report_json). With data["live"] = true it asks its server for newer data. No
+/// text of `data` can become markup or a script, and the page's own policy (Content-Security-Policy) lets
+/// nothing run or load but what is in the program.
 std::string page_html(const nlohmann::ordered_json& data);
 
 /// The data as JSON that can lie within a <script> element: no "<", ">", "&" or line separator is in it.

@@ -7,8 +7,9 @@
 
 namespace trainctl::report {
 
-/// {"parameters", "checkpoint_bytes", "bubble", "memory": [{"stage", "total", "terms": [[name, bytes], ...]}],
-/// "pipeline": {...}}; without "pipeline" if the job has one stage. Throws Error where the job cannot be planned.
+/// {"parameters", "checkpoint_bytes", "bubble", "memory": [{"stage", "total", "terms": [[name, bytes],
+/// ...]}], "pipeline": {...}}; without "pipeline" if the job has one stage. Throws Error where the job
+/// cannot be planned.
 nlohmann::ordered_json plan_view(const ParsedJob& job);
 
 /// Adds "measured" and "measured_rank" to each stage: the largest of its ranks in the newest step that has

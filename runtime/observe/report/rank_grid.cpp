@@ -33,7 +33,8 @@ std::vector<double> medians(const std::vector<double>& values, size_t stages) {
   const size_t each = values.size() / stages;
   std::vector<double> result;
   for (size_t s = 0; s < stages; ++s)
-    result.push_back(median_of({values.begin() + ptrdiff_t(s * each), values.begin() + ptrdiff_t((s + 1) * each)}));
+    result.push_back(
+        median_of({values.begin() + ptrdiff_t(s * each), values.begin() + ptrdiff_t((s + 1) * each)}));
   return result;
 }
 

@@ -31,10 +31,12 @@ std::string state_text(const RunData& run) {
 
 std::string model_text(const RunData& run) {
   const ModelSpec& m = run.job->model;
-  const std::string parameters =
-      run.plan.contains("parameters") ? count_text(run.plan["parameters"].get<double>()) + " parameters · " : "";
+  const std::string parameters = run.plan.contains("parameters")
+                                     ? count_text(run.plan["parameters"].get<double>()) + " parameters · "
+                                     : "";
   return fmt::format("{} · {}{} × {} channels · {} · {} words", word_of(m.family), parameters,
-                     count_of(m.num_layers, "layer"), m.hidden_size, count_of(m.num_heads, "head"), m.vocab_size);
+                     count_of(m.num_layers, "layer"), m.hidden_size, count_of(m.num_heads, "head"),
+                     m.vocab_size);
 }
 
 std::string mesh_text(const JobSpec& job) {
@@ -71,8 +73,9 @@ ordered_json facts_json(const RunData& run) {
   if (run.job) {
     add("Model", model_text(run));
     add("Mesh", mesh_text(*run.job));
-    add("Batch", fmt::format("{} × {} = {} tokens a step", count_of(run.job->batch.global_sequences, "sequence"),
-                             run.job->data.seq_len, count_text(double(run.job->tokens_per_step()))));
+    add("Batch",
+        fmt::format("{} × {} = {} tokens a step", count_of(run.job->batch.global_sequences, "sequence"),
+                    run.job->data.seq_len, count_text(double(run.job->tokens_per_step()))));
   }
   add("Machine", machine_text(run));
   if (run.identity) {
@@ -115,14 +118,16 @@ ordered_json summary_json(const RunData& run, const TimeUse& use) {
   if (use.supervised_s > 0) j["duration_s"] = number(use.supervised_s, 7);
   j["goodput"] = number(use.goodput());
   if (run.status && is_running(run) && !rows.empty() && timed_s > 0 && use.training_s > 0)
-    j["eta_s"] = number(double(run.status->total_steps - rows.back().step) * use.training_s / double(rows.size()));
+    j["eta_s"] =
+        number(double(run.status->total_steps - rows.back().step) * use.training_s / double(rows.size()));
   return j;
 }
 
 ordered_json run_json(const RunData& run, double now_unix_s, const ReportLimits& limits) {
   const std::vector<StepRow>& rows = run.steps.rows();
   double begin = run.happenings.begin_unix_s();
-  if (std::isnan(begin)) begin = !rows.empty() && std::isfinite(rows.front().unix_s) ? rows.front().unix_s : 0;
+  if (std::isnan(begin))
+    begin = !rows.empty() && std::isfinite(rows.front().unix_s) ? rows.front().unix_s : 0;
   if (begin == 0 && run.identity) begin = run.identity->created_unix_s;
   const auto sessions = sessions_of(run.happenings, rows, is_running(run) ? now_unix_s : NAN);
   const TimeUse use = time_use(rows, run.lost, sessions);

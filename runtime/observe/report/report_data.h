@@ -13,8 +13,10 @@ struct ReportLimits {
   size_t steps = 2000, events = 900, rank_cells = 16000;
 };
 
-/// {"v": 1, "program": "0.1.0", "made": unix time, "runs": [...], "differences": [...]}; runtime/observe/report/FORMAT.md
-/// describes it.
+/// {"v": 1, "program": "0.1.0", "made": unix time, "runs": [...], "differences": [...]}. A run: its name,
+/// state and numbers ("summary", "time", "facts"), and what the other files of this folder make of it
+/// ("curves", "happenings", "ranks", "plan", "spec"). Times are seconds since "begin" of the run, other
+/// units are in the names; a number that is not known is null, a part without any is left out.
 nlohmann::ordered_json report_json(const std::vector<const RunData*>& runs, double now_unix_s,
                                    const ReportLimits& limits = {});
 

@@ -1,5 +1,5 @@
-// RunData: what the report knows of one run, and RunReader, which reads it from the run's files. A file that is
-// missing, cut off or damaged takes a part of the report away, never all of it: `notes` say which.
+// RunData: what the report knows of one run, and RunReader, which reads it from the run's files. A file that
+// is missing, cut off or damaged takes a part of the report away, never all of it: `notes` say which.
 #pragma once
 #include <memory>
 #include <optional>
@@ -19,20 +19,21 @@ namespace trainctl::report {
 
 struct RunData {
   std::string id, directory;
-  bool supervised = false;           ///< a process holds the run
-  std::optional<RunStatus> status;   ///< nullopt: it has never started
+  bool supervised = false;          ///< a process holds the run
+  std::optional<RunStatus> status;  ///< nullopt: it has never started
   std::optional<RunIdentity> identity;
-  std::optional<JobSpec> job;        ///< nullopt: its spec cannot be used
+  std::optional<JobSpec> job;  ///< nullopt: its spec cannot be used
   std::vector<SpecRow> spec;
-  nlohmann::ordered_json plan;       ///< plan_view; null: there is none
+  nlohmann::ordered_json plan;  ///< plan_view; null: there is none
   StepRows steps;
   LostSteps lost;
   RankGrid ranks;
   Happenings happenings;
-  std::vector<std::string> notes;    ///< what is missing and why, one sentence each
+  std::vector<std::string> notes;  ///< what is missing and why, one sentence each
 };
 
-/// Reads a run once, or again and again while it goes on: lines that were read are not read again. One thread.
+/// Reads a run once, or again and again while it goes on: lines that were read are not read again. One
+/// thread.
 class RunReader {
  public:
   RunReader(FileSystem& fs, RunDirectory run);

@@ -11,7 +11,8 @@ void add_rows(std::vector<SpecRow>& rows, const ordered_json& value, const std::
               const ordered_json& origins) {
   const bool list_of_objects = value.is_array() && !value.empty() && value.front().is_object();
   if (list_of_objects) {
-    for (size_t i = 0; i < value.size(); ++i) add_rows(rows, value[i], path + "." + std::to_string(i), origins);
+    for (size_t i = 0; i < value.size(); ++i)
+      add_rows(rows, value[i], path + "." + std::to_string(i), origins);
     return;
   }
   if (value.is_object() && !value.empty()) {
@@ -21,9 +22,10 @@ void add_rows(std::vector<SpecRow>& rows, const ordered_json& value, const std::
   }
   if (path.empty()) return;
   const auto origin = origins.find(path);
-  rows.push_back({.path = path,
-                  .value = path.starts_with("launcher.env.") ? "(hidden)" : dump_json(value),
-                  .origin = origin != origins.end() && origin->is_string() ? origin->get<std::string>() : ""});
+  rows.push_back(
+      {.path = path,
+       .value = path.starts_with("launcher.env.") ? "(hidden)" : dump_json(value),
+       .origin = origin != origins.end() && origin->is_string() ? origin->get<std::string>() : ""});
 }
 
 bool is_name(const std::string& path) {

@@ -35,7 +35,8 @@ void add_axes(ordered_json& columns, const std::vector<StepRow>& rows, const std
   for (const size_t i : shown) columns["step"].push_back(rows[i].step);
   add(columns, "tokens", rows, shown, [](const StepRow& r) { return number(r.tokens, 15); });
   add(columns, "t", rows, shown, [&](const StepRow& r) -> ordered_json {
-    return std::isnan(r.unix_s) ? ordered_json() : number(std::round((r.unix_s - begin_unix_s) * 100) / 100, 12);
+    return std::isnan(r.unix_s) ? ordered_json()
+                                : number(std::round((r.unix_s - begin_unix_s) * 100) / 100, 12);
   });
 }
 
@@ -174,7 +175,8 @@ ordered_json curves_json(const StepRows& steps, double begin_unix_s, size_t most
     add(columns, (std::string(kPhases[i].first) + "_s").c_str(), rows, shown,
         [i](const StepRow& r) { return number(r.phases[i], 4); });
   ordered_json result{{"steps", rows.size()}, {"columns", std::move(columns)}};
-  if (ordered_json val = evaluations(rows, begin_unix_s, most); !val["step"].empty()) result["evaluations"] = val;
+  if (ordered_json val = evaluations(rows, begin_unix_s, most); !val["step"].empty())
+    result["evaluations"] = val;
   if (ordered_json odd = odd_numbers(rows); !odd.empty()) result["not_finite"] = std::move(odd);
   ordered_json skipped = ordered_json::array();
   for (const StepRow& row : rows)

@@ -74,6 +74,7 @@ RunResult RunEnd::conclude(const Verdict& v, const char* stopped) {
   console_.say(
       fmt::format("{} step {}{}. {}", whole ? "finished" : "reached", s.step, saved ? ", saved" : "", logs));
   if (!next.empty()) console_.say("next: " + next);
+  console_.note("page: trainctl report " + plan_.name);
   return end(whole ? RunState::finished : RunState::paused, 0, "", next);
 }
 

@@ -1,8 +1,8 @@
 // LiveServer of a build without cpp-httplib.
 #include "runtime/base/error.h"
-#include "runtime/observe/report/live_server.h"
+#include "runtime/observe/live/live_server.h"
 
-namespace trainctl::report {
+namespace trainctl::live {
 
 struct LiveServer::Parts {
   LiveAddress address;
@@ -10,7 +10,8 @@ struct LiveServer::Parts {
 
 LiveServer::LiveServer(LiveContent&, LiveAddress, std::string) {
   throw Error(ErrorCode::kPreflight,
-              "this build has no HTTP server: install libcpp-httplib-dev and build again, or use `trainctl report RUN`");
+              "this build has no HTTP server: install libcpp-httplib-dev and build again, or use `trainctl "
+              "report RUN`");
 }
 LiveServer::~LiveServer() = default;
 
@@ -18,4 +19,4 @@ const LiveAddress& LiveServer::address() const { return parts_->address; }
 void LiveServer::run() {}
 void LiveServer::stop() {}
 
-}  // namespace trainctl::report
+}  // namespace trainctl::live

@@ -5,7 +5,7 @@
 
 #include "runtime/base/problem.h"
 
-namespace trainctl::report {
+namespace trainctl::live {
 
 /// Where the page is served. Without a token: only where no other machine can reach it.
 struct LiveAddress {
@@ -35,4 +35,4 @@ Entry entry_of(const Visitor& visitor, const std::string& token);
 /// Takes as long wherever the texts differ.
 bool same_secret(std::string_view given, std::string_view secret);
 
-}  // namespace trainctl::report
+}  // namespace trainctl::live

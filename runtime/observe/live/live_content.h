@@ -1,5 +1,5 @@
-// LiveContent: what the live page of a run answers, read from the run's files at most once a second. Safe from any
-// thread.
+// LiveContent: what the live page of a run answers, read from the run's files at most once a second. Safe
+// from any thread.
 #pragma once
 #include <functional>
 #include <mutex>
@@ -7,7 +7,7 @@
 
 #include "runtime/observe/report/run_data.h"
 
-namespace trainctl::report {
+namespace trainctl::live {
 
 class LiveContent {
  public:
@@ -33,9 +33,9 @@ class LiveContent {
   const RunDirectory run_;
   const std::function<bool()> supervised_;
   std::mutex mutex_;
-  RunReader reader_;
+  report::RunReader reader_;
   Report newest_;
   double read_s_ = -1e9;
 };
 
-}  // namespace trainctl::report
+}  // namespace trainctl::live

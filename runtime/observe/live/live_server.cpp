@@ -1,4 +1,4 @@
-#include "runtime/observe/report/live_server.h"
+#include "runtime/observe/live/live_server.h"
 
 #include <fmt/format.h>
 #include <httplib.h>
@@ -8,7 +8,7 @@
 
 #include "runtime/base/error.h"
 
-namespace trainctl::report {
+namespace trainctl::live {
 namespace {
 
 constexpr size_t kThreads = 4;
@@ -50,11 +50,13 @@ struct LiveServer::Parts {
     }
     if (errno == EADDRINUSE)
       throw Error(ErrorCode::kPreflight,
-                  fmt::format("port {} of {} is in use by another program; choose another one, such as --serve {}:{}, or 0 for any",
+                  fmt::format("port {} of {} is in use by another program; choose another one, such as "
+                              "--serve {}:{}, or 0 for any",
                               address.port, address.host, address.host, address.port + 1));
-    throw Error(ErrorCode::kPreflight,
-                fmt::format("cannot listen on {}:{}{}; give an address of this machine, such as 127.0.0.1",
-                            address.host, address.port, errno ? fmt::format(": {}", std::strerror(errno)) : ""));
+    throw Error(
+        ErrorCode::kPreflight,
+        fmt::format("cannot listen on {}:{}{}; give an address of this machine, such as 127.0.0.1",
+                    address.host, address.port, errno ? fmt::format(": {}", std::strerror(errno)) : ""));
   }
 
   /// Whether the request may be answered; else its answer is made.
@@ -62,11 +64,12 @@ struct LiveServer::Parts {
     const Entry entry = entry_of(visitor_of(request), token);
     if (entry == Entry::allowed) return true;
     response.status = entry == Entry::no_token ? 401 : 403;
-    response.set_content(entry == Entry::no_token
-                             ? "a token is needed: open the address that `trainctl status --serve` printed, or send it "
-                               "as `Authorization: Bearer TOKEN`\n"
-                             : "this page is read as localhost or 127.0.0.1, no other name\n",
-                         "text/plain; charset=utf-8");
+    response.set_content(
+        entry == Entry::no_token
+            ? "a token is needed: open the address that `trainctl status --serve` printed, or send it "
+              "as `Authorization: Bearer TOKEN`\n"
+            : "this page is read as localhost or 127.0.0.1, no other name\n",
+        "text/plain; charset=utf-8");
     return false;
   }
 
@@ -98,7 +101,8 @@ struct LiveServer::Parts {
     server.Get("/", [this](const httplib::Request& request, httplib::Response& response) {
       // From now on the browser sends the token itself, and the page takes it out of its address.
       if (!token.empty() && request.has_param("token"))
-        response.set_header("Set-Cookie", fmt::format("{}={}; Path=/; HttpOnly; SameSite=Strict", kTokenCookie, token));
+        response.set_header("Set-Cookie",
+                            fmt::format("{}={}; Path=/; HttpOnly; SameSite=Strict", kTokenCookie, token));
       response.set_content(content.page(), "text/html; charset=utf-8");
     });
     server.Get("/api/report", [this](const httplib::Request& request, httplib::Response& response) {
@@ -125,4 +129,4 @@ const LiveAddress& LiveServer::address() const { return parts_->address; }
 void LiveServer::run() { parts_->server.listen_after_bind(); }
 void LiveServer::stop() { parts_->server.stop(); }
 
-}  // namespace trainctl::report
+}  // namespace trainctl::live

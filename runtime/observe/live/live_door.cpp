@@ -1,10 +1,10 @@
-#include "runtime/observe/report/live_door.h"
+#include "runtime/observe/live/live_door.h"
 
 #include <fmt/format.h>
 
 #include <charconv>
 
-namespace trainctl::report {
+namespace trainctl::live {
 namespace {
 
 bool is_loopback_name(std::string_view host) {
@@ -35,15 +35,17 @@ bool LiveAddress::is_loopback() const { return is_loopback_name(host); }
 
 std::string LiveAddress::url(const std::string& machine, const std::string& token) const {
   const bool everywhere = host == "0.0.0.0" || host == "::";
-  const std::string name = everywhere ? machine : host.find(':') != std::string::npos ? "[" + host + "]" : host;
+  const std::string name = everywhere                            ? machine
+                           : host.find(':') != std::string::npos ? "[" + host + "]"
+                                                                 : host;
   return fmt::format("http://{}:{}/{}", name, port, token.empty() ? "" : "?token=" + token);
 }
 
 Problem parse_address(std::string_view text, LiveAddress& address) {
   if (text.empty()) return Problem::none();
   const auto bad = [&] {
-    return Problem(fmt::format("`{}` is no ADDR:PORT, such as 127.0.0.1:7070 or 0.0.0.0:8080; the port is from 0 to 65535",
-                               text));
+    return Problem(fmt::format(
+        "`{}` is no ADDR:PORT, such as 127.0.0.1:7070 or 0.0.0.0:8080; the port is from 0 to 65535", text));
   };
   std::string_view host, port = text;
   if (const size_t colon = text.rfind(':'); text.starts_with('[')) {
@@ -64,7 +66,8 @@ Problem parse_address(std::string_view text, LiveAddress& address) {
   if (!port.empty()) {
     int number = -1;
     const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), number);
-    if (error != std::errc() || end != port.data() + port.size() || number < 0 || number > 65535) return bad();
+    if (error != std::errc() || end != port.data() + port.size() || number < 0 || number > 65535)
+      return bad();
     address.port = number;
   } else if (host.empty()) {
     return bad();
@@ -93,4 +96,4 @@ Entry entry_of(const Visitor& visitor, const std::string& token) {
   return allowed ? Entry::allowed : Entry::no_token;
 }
 
-}  // namespace trainctl::report
+}  // namespace trainctl::live

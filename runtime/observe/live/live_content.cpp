@@ -1,4 +1,4 @@
-#include "runtime/observe/report/live_content.h"
+#include "runtime/observe/live/live_content.h"
 
 #include "runtime/base/error.h"
 #include "runtime/base/hash.h"
@@ -7,7 +7,7 @@
 #include "runtime/run/record/known_status.h"
 #include "runtime/run/views/prometheus.h"
 
-namespace trainctl::report {
+namespace trainctl::live {
 namespace {
 
 constexpr double kReadEveryS = 1;
@@ -15,7 +15,7 @@ constexpr double kReadEveryS = 1;
 }  // namespace
 
 nlohmann::ordered_json LiveContent::read() {
-  nlohmann::ordered_json data = report_json({&reader_.read(supervised_())}, clock_.unix_s());
+  nlohmann::ordered_json data = report::report_json({&reader_.read(supervised_())}, clock_.unix_s());
   data["live"] = true;
   return data;
 }
@@ -33,7 +33,7 @@ LiveContent::Report LiveContent::report() {
 
 std::string LiveContent::page() {
   const std::lock_guard lock(mutex_);
-  return page_html(read());
+  return report::page_html(read());
 }
 
 std::string LiveContent::status() {
@@ -48,4 +48,4 @@ std::string LiveContent::metrics() {
   return known ? prometheus_text(known->status) : "";
 }
 
-}  // namespace trainctl::report
+}  // namespace trainctl::live

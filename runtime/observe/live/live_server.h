@@ -1,18 +1,19 @@
-// LiveServer answers HTTP requests for the live page of a run: / (the page), /api/report and /api/status (JSON),
-// /metrics (Prometheus). It only reads.
+// LiveServer answers HTTP requests for the live page of a run: / (the page), /api/report and /api/status
+// (JSON), /metrics (Prometheus). It only reads.
 #pragma once
 #include <memory>
 #include <string>
 
-#include "runtime/observe/report/live_content.h"
-#include "runtime/observe/report/live_door.h"
+#include "runtime/observe/live/live_content.h"
+#include "runtime/observe/live/live_door.h"
 
-namespace trainctl::report {
+namespace trainctl::live {
 
 class LiveServer {
  public:
-  /// Takes the address. `token`: "" lets everybody read that can reach a loopback address. Error(kPreflight), one
-  /// sentence, if the address cannot be taken or this build has no HTTP server. `content` must outlive this.
+  /// Takes the address. `token`: "" lets everybody read that can reach a loopback address.
+  /// Error(kPreflight), one sentence, if the address cannot be taken or this build has no HTTP server.
+  /// `content` must outlive this.
   LiveServer(LiveContent& content, LiveAddress address, std::string token);
   ~LiveServer();
   LiveServer(const LiveServer&) = delete;
@@ -29,4 +30,4 @@ class LiveServer {
   std::unique_ptr<Parts> parts_;
 };
 
-}  // namespace trainctl::report
+}  // namespace trainctl::live

@@ -1,0 +1,147 @@
+// Goal: the report of a real run that failed and was resumed has each step once, with the bits of
+// metrics.jsonl, its events and its lost steps; the page holds the same data; the live page answers and ends.
+// Method: the real program: launch with a kill -9 of a rank, stop, resume, report; status --serve over HTTP
+// (curl).
+#include <fmt/format.h>
+#include <signal.h>
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+
+#include "test/end_to_end/jobs.h"
+#include "test/end_to_end/program.h"
+#include "test/support/temporary_folder.h"
+
+using namespace trainctl::test;
+using Catch::Matchers::Contains;
+using nlohmann::json;
+
+namespace {
+
+/// Twenty steps; a rank is killed behind step 5, and the run restarts from step 4.
+std::string run_with_failure(const TemporaryFolder& dir) {
+  write_file(dir.path() + "/job.json", tiny_spec("shown"));
+  Child child({trainctl_path(), "launch", "job.json", "-s", "observability.run_id=shown", "-s",
+               "fault_tolerance.max_restarts=2", "-s", "schedule.total_steps=400", "--max-steps", "60"},
+              dir.path());
+  const std::string run = dir.path() + "/runs/shown";
+  REQUIRE(eventually(60, [&] { return !child.running() || line_count(run + "/metrics.jsonl") >= 5; }));
+  const std::vector<pid_t> pids = rank_pids(run, 4);
+  REQUIRE(pids.size() == 4);
+  ::kill(pids[2], SIGKILL);
+  const Outcome o = child.wait(120);
+  INFO(o.err);
+  REQUIRE(o.status == 0);
+  return run;
+}
+
+std::string fetched(const std::string& url, const std::vector<std::string>& more = {}) {
+  std::vector<std::string> words = {"curl", "-s", "-w", "\n%{http_code}", "-o", "-", url};
+  words.insert(words.end(), more.begin(), more.end());
+  return Child(words, "/").wait(30).out;
+}
+
+}  // namespace
+
+TEST_CASE("the report of a run with a failure and a resume", "[report]") {
+  const TemporaryFolder dir;
+  const std::string run = run_with_failure(dir);
+  const Outcome resumed = run_trainctl(dir.path(), {"resume", "shown", "--max-steps", "70"});
+  INFO(resumed.err);
+  REQUIRE(resumed.status == 0);
+  const Outcome made = run_trainctl(dir.path(), {"report", "shown"});
+  INFO(made.err);
+  REQUIRE(made.status == 0);
+  CHECK_THAT(made.out, Contains("runs/shown/report.html"));
+  const json data = json::parse(run_trainctl(dir.path(), {"--json", "report", "shown"}).out);
+  const json shown = data["runs"][0];
+  CHECK(shown["step"] == 70);
+  CHECK(shown["state"] == "paused");
+  REQUIRE(shown["curves"]["columns"]["step"].size() == 70);
+  const std::vector<double> losses = losses_of(run);
+  for (size_t i = 0; i < 70; ++i) {
+    CHECK(shown["curves"]["columns"]["step"][i] == i + 1);
+    // Seven digits are shown.
+    CHECK(shown["curves"]["columns"]["loss"][i] == json::parse(fmt::format("{:.7g}", losses[i])));
+  }
+  // Three attempts; times go up within the run.
+  CHECK(shown["curves"]["columns"]["attempt"].front() == 1);
+  CHECK(shown["curves"]["columns"]["attempt"].back() == 3);
+  CHECK(shown["time"]["lost_steps"].get<int>() >= 1);
+  CHECK(shown["time"]["goodput"].get<double>() > 0);
+  CHECK(shown["time"]["goodput"].get<double>() < 1);
+  std::string marks;
+  for (const json& event : shown["happenings"]["events"]) marks += event["mark"].get<std::string>() + " ";
+  CHECK_THAT(marks, Contains("start") && Contains("failure") && Contains("restart") &&
+                        Contains("checkpoint") && Contains("end"));
+  CHECK(shown["ranks"]["ranks"] == 4);
+  CHECK(shown["ranks"]["steps"].size() >= 30);  // every second step of 400, and what was done again
+  CHECK(shown["plan"]["memory"].size() == 2);
+  CHECK(shown["plan"]["memory"][0].contains("measured"));
+  // The page has the same numbers in it.
+  const std::string page = read_file(run + "/report.html");
+  CHECK_THAT(page, Contains(shown["curves"]["columns"]["loss"].dump()));
+  // Two runs side by side.
+  REQUIRE(run_trainctl(dir.path(), {"launch", "job.json", "-s", "observability.run_id=other", "-s",
+                                    "schedule.lr=1e-3", "--max-steps", "5"})
+              .status == 0);
+  const json two = json::parse(run_trainctl(dir.path(), {"--json", "report", "shown", "other"}).out);
+  REQUIRE(two["runs"].size() == 2);
+  CHECK_THAT(two["differences"].dump(), Contains(R"(["schedule.lr","0.003","0.001"])"));
+  CHECK(run_trainctl(dir.path(), {"report", "shown", "other", "--out", "both.html"}).status == 0);
+  CHECK_THAT(read_file(dir.path() + "/both.html"), Contains("2 runs"));
+  CHECK(run_trainctl(dir.path(), {"report", "shown", "--out", "no/folder.html"}).status == 2);
+}
+
+TEST_CASE("the live page answers, asks for its token, and ends with a signal", "[report]") {
+  const TemporaryFolder dir;
+  write_file(dir.path() + "/job.json", tiny_spec("live"));
+  REQUIRE(
+      run_trainctl(dir.path(), {"launch", "job.json", "-s", "observability.run_id=live", "--max-steps", "3"})
+          .status == 0);
+  // Its output goes to a file that is read while it runs.
+  const auto serve = [&](const std::string& address) {
+    return std::make_unique<Child>(
+        std::vector<std::string>{
+            "/bin/sh", "-c", "exec " + trainctl_path() + " status live --serve " + address + " >url 2>&1"},
+        dir.path());
+  };
+  const auto url_of = [&] {
+    REQUIRE(eventually(20, [&] { return read_file(dir.path() + "/url").find('\n') != std::string::npos; }));
+    const std::string text = read_file(dir.path() + "/url");
+    return text.substr(0, text.find(' '));
+  };
+  auto open = serve("127.0.0.1:0");
+  const std::string url = url_of();
+  CHECK_THAT(fetched(url), Contains("report-data") && Contains("\"live\":true") && Contains("\n200"));
+  const std::string report = fetched(url + "api/report");
+  CHECK_THAT(report, Contains("\n200"));
+  CHECK(json::parse(report.substr(0, report.rfind('\n')))["runs"][0]["step"] == 3);
+  CHECK_THAT(fetched(url + "api/status"), Contains("\"supervised\":false"));
+  CHECK_THAT(fetched(url + "metrics"), Contains("trainctl_step{run=\"live\"} 3"));
+  CHECK_THAT(fetched(url + "nothing"), Contains("404"));
+  CHECK_THAT(fetched(url, {"-H", "Host: evil.example"}), Contains("403") && !Contains("report-data"));
+  // A second server at the same port: one sentence.
+  const std::string at = url.substr(7, url.size() - 8);
+  const Outcome taken = run_trainctl(dir.path(), {"status", "live", "--serve", at});
+  CHECK(taken.status == 5);
+  CHECK_THAT(taken.err, Contains("is in use by another program"));
+  open->signal(SIGINT);
+  CHECK(open->wait(20).status == 0);
+
+  std::filesystem::remove(dir.path() + "/url");
+  auto guarded = serve("0.0.0.0:0");
+  const std::string with_token = url_of();
+  const std::string token = with_token.substr(with_token.find("token=") + 6);
+  REQUIRE(token.size() == 32);
+  const size_t port = with_token.rfind(':', with_token.find('?'));
+  const std::string here = "http://127.0.0.1" + with_token.substr(port, with_token.find('?') - port);
+  CHECK_THAT(fetched(here), Contains("401") && !Contains("report-data"));
+  CHECK_THAT(fetched(here + "metrics"), Contains("401") && !Contains("trainctl_step"));
+  CHECK_THAT(fetched(here + "?token=" + token), Contains("report-data") && Contains("\n200"));
+  CHECK_THAT(fetched(here + "metrics", {"-H", "Authorization: Bearer " + token}), Contains("trainctl_step"));
+  CHECK_THAT(fetched(here + "api/report", {"-b", "trainctl_token=" + token}), Contains("\n200"));
+  CHECK_THAT(fetched(here + "api/report?token=" + std::string(32, '0')), Contains("401"));
+  guarded->signal(SIGTERM);
+  CHECK(guarded->wait(20).status == 0);
+}
