@@ -151,6 +151,10 @@ TEST_CASE("what the time of a run was spent on: sessions, lost steps, recovery")
   going.take(event(999, "supervisor"));
   CHECK(sessions_of(going, rows.rows(), 3000).back().end_unix_s == 3000);
   CHECK(std::isnan(time_use({}, {}, {}).goodput()));
+  // Over steps whose lines were lost no time is counted as training.
+  StepRows torn;
+  for (const int step : {1, 2, 9}) torn.take(line(step, 2));
+  CHECK(time_use(torn.rows(), {}, {}).training_s == Approx(3));
 }
 
 TEST_CASE("events lie at their steps; a flood of checkpoints leaves room for the rest") {

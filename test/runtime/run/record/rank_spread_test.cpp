@@ -11,6 +11,7 @@
 #include "runtime/run/record/slow_ranks.h"
 #include "runtime/train/measure/metrics.h"
 #include "runtime/train/mesh_communicators.h"
+#include "runtime/spec/parse.h"
 #include "test/parallel/rank_threads.h"
 #include "test/support/thread_run.h"
 #include "test/support/temporary_folder.h"
@@ -254,4 +255,19 @@ TEST_CASE("a run's steps carry the spread of its ranks, and every few steps the 
   CHECK(json::parse(lines[0])["step"] == 2);
   CHECK(json::parse(lines[1])["step"] == 3);
   CHECK(json::parse(lines[1])["forward_s"].size() == 4);
+}
+
+TEST_CASE("a short run records its ranks more often, unless the job says how often") {
+  const auto every = [](const std::string& more) {
+    const ParsedJob job = parse_job(
+        {.text = R"({"version":1,"name":"x","model":{"preset":"llama-tiny"},
+           "data":{"train":[{"path":"t.bin","format":"raw","dtype":"uint16"}],"seq_len":32},)" + more + "}"});
+    REQUIRE(job.ok());
+    return job.job.observability.rank_metrics_every_steps;
+  };
+  CHECK(every(R"("schedule":{"total_steps":50})") == 1);
+  CHECK(every(R"("schedule":{"total_steps":1500})") == 7);
+  CHECK(every(R"("schedule":{"total_steps":1000000})") == 100);
+  CHECK(every(R"("schedule":{"total_steps":1500},"observability":{"rank_metrics_every_steps":0})") == 0);
+  CHECK(every(R"("schedule":{"total_steps":1500},"observability":{"rank_metrics_every_steps":"auto"})") == 7);
 }
