@@ -31,7 +31,7 @@ function nearest(xs, x) {
 
 /// options: title, format, and series(): [{name, run, colour, table, y, dots, dash, area}], where table has the
 /// columns of the axes; zero: the vertical axis begins at 0; clip: rare peaks do not set its height; log: the
-/// switch for a logarithmic axis applies.
+/// switch for a logarithmic axis applies. plain: never smoothed.
 class Chart {
   constructor(options) {
     this.options = options;
@@ -60,7 +60,7 @@ class Chart {
       if (!x) return null;
       const kept = s.y.map((y, i) => i).filter((i) => known(x[i]));
       const y = kept.map((i) => s.y[i]);
-      return { ...s, x: kept.map((i) => x[i]), y, soft: s.dots || y.length < 30 ? null : smoothed(y), steps: kept.map((i) => s.table.step[i]) };
+      return { ...s, x: kept.map((i) => x[i]), y, soft: s.dots || s.plain || y.length < 30 ? null : smoothed(y), steps: kept.map((i) => s.table.step[i]) };
     }).filter((s) => s && s.x.length);
     const names = new Map();
     for (const s of this.series) names.set(s.name, s);

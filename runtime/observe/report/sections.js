@@ -54,7 +54,7 @@ function curvesOf(runs, chosen) {
       table: run.curves.evaluations, y: run.curves.evaluations.loss, dots: true, bridge: true, dash: runs.length > 1 ? [5, 4] : null,
     }).filter(Boolean)],
   });
-  add(any('lr'), { title: 'Learning rate', zero: true, format: (v) => digits(v, 3), exact: (v) => digits(v, 7), series: () => perRun(runs, 'lr', 'purple', 'learning rate') });
+  add(any('lr'), { title: 'Learning rate', zero: true, format: (v) => digits(v, 3), exact: (v) => digits(v, 7), series: () => perRun(runs, 'lr', 'purple', 'learning rate', { plain: true }) });
   add(any('grad_norm'), { title: 'Gradient norm', clip: true, log: true, odd: ['grad_norm'], format: (v) => digits(v, 3), exact: (v) => digits(v, 7), series: () => perRun(runs, 'grad_norm', 'teal', 'gradient norm') });
   add(any('tokens_per_s'), { title: 'Tokens a second', zero: true, format: count, exact: whole, series: () => perRun(runs, 'tokens_per_s', 'green', 'tokens/s', { bridge: true }) });
   add(any('mfu'), { title: 'Model FLOPs utilisation (MFU)', zero: true, format: (v) => percent(v, 0), exact: (v) => percent(v, 2), series: () => perRun(runs, 'mfu', 'amber', 'MFU', { bridge: true }) });
