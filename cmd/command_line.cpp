@@ -140,7 +140,8 @@ Option CommandLine::add_flag(const std::string& name, bool& value, const std::st
 Option CommandLine::add_optional_value(const std::string& name, std::optional<std::string>& value,
                                        const std::string& help) {
   const auto take = [&value](const std::vector<std::string>& words) {
-    value = words.empty() || words[0] == "true" ? "" : words[0];  // CLI11's value of an option that stands alone
+    value =
+        words.empty() || words[0] == "true" ? "" : words[0];  // CLI11's value of an option that stands alone
     return true;
   };
   return Option(app_->add_option(name, take, help)->expected(0, 1));

@@ -64,7 +64,8 @@ class CommandLine {
   Option add_option(const std::string& name, double& value, const std::string& help);
   Option add_flag(const std::string& name, bool& value, const std::string& help);
   /// An option that may stand alone: then its value is "".
-  Option add_optional_value(const std::string& name, std::optional<std::string>& value, const std::string& help);
+  Option add_optional_value(const std::string& name, std::optional<std::string>& value,
+                            const std::string& help);
   /// An option that was declared with this name.
   Option get_option(const std::string& name);
 

@@ -241,7 +241,8 @@ Decision Recovery::next(double now_s) {
   if (!fits) return too_few(now_s, ranks);
   if (!asks_nodes_) return start(*fits);
   if (const double ask_s = free_since_s_ + options_.ask_limit_s; coming > 0 && now_s < ask_s)
-    return Wait{ask_s, fmt::format("waiting for {} that may hold a newer state in memory", count_of(coming, "node"))};
+    return Wait{
+        ask_s, fmt::format("waiting for {} that may hold a newer state in memory", count_of(coming, "node"))};
   return FindCheckpoint{state_.at_most, state_.refused};
 }
 

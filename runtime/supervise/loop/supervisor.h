@@ -42,7 +42,8 @@ struct SupervisePlan {
   bool resume_from_store = false;       ///< resume_from was copied from the store for this resume
   int64_t resume_step = 0;
   bool resume_fixed = false;  ///< the user named the step: use no other checkpoint
-  bool resume_asks_nodes = false;  ///< a newer state may be in the memory of the nodes: Recovery::Options::ask_nodes
+  bool resume_asks_nodes =
+      false;              ///< a newer state may be in the memory of the nodes: Recovery::Options::ask_nodes
   std::string take_over;  ///< why it replaces a supervisor that died, one sentence; "": a person started it
   /// The run's lock; outlives the supervisor. Null in tests: then it cannot be lost.
   const RunLock* lock = nullptr;

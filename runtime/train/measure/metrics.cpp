@@ -80,7 +80,8 @@ std::string to_json(const StepNumbers& n) {
 }
 
 std::string rank_numbers_json(const StepNumbers& n) {
-  std::string text = fmt::format(R"({{"v":1,"epoch":{},"step":{},"count":{})", n.epoch, n.step, n.ranks.size());
+  std::string text =
+      fmt::format(R"({{"v":1,"epoch":{},"step":{},"count":{})", n.epoch, n.step, n.ranks.size());
   const auto add = [&](const char* key, auto number) {
     text += fmt::format(",\"{}\":{}", key, array_of(n.ranks, number));
   };
