@@ -14,7 +14,7 @@ namespace {
 
 struct TokenizeArguments {
   data::TokenizeOptions options;
-  std::string split, to = "megatron", tokenizer = "bytes";
+  std::string split, to = "megatron", tokenizer = "bytes", train_kind = "sentencepiece";
 };
 
 struct ReadArguments {
@@ -54,6 +54,8 @@ int tokenize(TokenizeArguments arguments, const Context& context) {
     throw Error(ErrorCode::kUsage, fmt::format("tokens cannot be written as {}; use --to megatron or --to llmc", arguments.to));
   if (options.train_vocab < 0)
     throw Error(ErrorCode::kUsage, fmt::format("--train-vocab {} is negative; give the number of ids", options.train_vocab));
+  options.train_kind =
+      arguments.train_kind == "bpe" ? data::TrainedKind::bpe : data::TrainedKind::sentencepiece;
   data::TokenizeResult result;
   {
     Progress progress(context.quiet());
@@ -108,15 +110,30 @@ void add_data(CommandLine& app, Context& context) {
   command.add_option("FILES", options.inputs, "text, one document per file, or .jsonl, one per line").required().type_name("");
   command.add_option("-o,--out", options.out, "PREFIX of PREFIX.idx, PREFIX.bin and PREFIX.json").required().type_name("PREFIX");
   const Option tokenizer =
-      command.add_option("--tokenizer", text->tokenizer, "bytes (257 ids) or a SentencePiece .model file")
+      command
+          .add_option("--tokenizer", text->tokenizer,
+                      "bytes (257 ids), tokenizer.json, a tiktoken file or a SentencePiece .model file")
           .show_default()
           .type_name("NAME|FILE");
-  Option train = command.add_option("--train-vocab", options.train_vocab, "train a SentencePiece model of N ids on FILES first")
-                    .type_name("N");
+  Option train =
+      command.add_option("--train-vocab", options.train_vocab, "train a tokenizer of N ids on FILES first")
+          .type_name("N");
   train.excludes(tokenizer);
-  command.add_option("--tokenizer-out", options.tokenizer_out, "folder or .model file for the trained model (default: the folder of PREFIX)")
+  command
+      .add_option("--train-kind", text->train_kind,
+                  "what to train: a SentencePiece model, or byte-level BPE as a Hugging Face tokenizer.json")
+      .one_of({"sentencepiece", "bpe"})
+      .show_default()
+      .needs(train);
+  command
+      .add_option("--tokenizer-out", options.tokenizer_out,
+                  "folder or file (.model, of bpe .json) for the trained tokenizer (default: the folder of PREFIX)")
       .needs(train)
       .type_name("PATH");
+  command.add_option("--threads", options.threads, "threads that encode; 0: one for each core")
+      .range(0, 1024)
+      .show_default()
+      .type_name("N");
   command
       .add_option("--split", text->split,
                   "99:1 puts one part in a hundred into PREFIX-val: every 100th line of .jsonl, the last hundredth of a text file")

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "data/tokenizer.h"
+#include "data/utf8.h"
 #include "runtime/base/error.h"
 
 namespace trainctl::data {
@@ -19,24 +20,6 @@ constexpr std::string_view kSpaceMark = "\xe2\x96\x81";
 constexpr size_t kLongestTrainingLine = 4000;
 // The library merges over a whole text at once, in memory many times its size.
 constexpr size_t kEncodePart = 1 << 11;
-
-/// Length of the UTF-8 character at the start of `s`; 0 if there is none (RFC 3629: no surrogates, no overlong forms).
-size_t character_length(std::string_view s) {
-  const auto at = [&](size_t i) { return i < s.size() ? uint8_t(s[i]) : uint8_t(0); };
-  const auto tail = [&](size_t i) { return (at(i) & 0xc0) == 0x80; };
-  const uint8_t c = at(0);
-  if (c < 0x80) return 1;
-  if (c >= 0xc2 && c <= 0xdf) return tail(1) ? 2 : 0;
-  if (c >= 0xe0 && c <= 0xef) {
-    const bool ok = tail(1) && tail(2) && !(c == 0xe0 && at(1) < 0xa0) && !(c == 0xed && at(1) >= 0xa0);
-    return ok ? 3 : 0;
-  }
-  if (c >= 0xf0 && c <= 0xf4) {
-    const bool ok = tail(1) && tail(2) && tail(3) && !(c == 0xf0 && at(1) < 0x90) && !(c == 0xf4 && at(1) >= 0x90);
-    return ok ? 4 : 0;
-  }
-  return 0;
-}
 
 /// Length of the longest start of `text` that the library does not change, and then of the part that must
 /// be encoded as bytes.

@@ -2,7 +2,7 @@
 // line).
 #pragma once
 #include <cstdint>
-#include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,6 +16,30 @@ struct TextDocument {
   bool whole_file;        ///< the document is a plain file
 };
 
+/// A part of the input that can be read without the others: a plain file, or some lines of JSON.
+struct TextBlock {
+  std::shared_ptr<const MappedFile> file;  ///< has `text`
+  std::string_view text;
+  bool whole_file = false;
+  uint64_t first_line = 0;  ///< of JSON lines: the number of the first line in the file
+};
+
+/// Reads the documents of a block of JSON lines. Not thread-safe; several blocks may be read at once.
+class JsonLines {
+ public:
+  JsonLines() = default;
+  JsonLines(TextBlock block, std::string text_key);
+  /// Reads the text of the next line that is not empty; false at the end. Error(kData) with file and line.
+  bool next(std::string& text);
+  uint64_t empty_documents() const { return empty_documents_; }
+
+ private:
+  TextBlock block_;
+  std::string text_key_;
+  std::string_view rest_;
+  uint64_t line_ = 0, empty_documents_ = 0;
+};
+
 /// Reads the documents of several files in order. Not thread-safe.
 class TextInput {
  public:
@@ -25,22 +49,22 @@ class TextInput {
   TextInput(std::vector<std::string> paths, std::string text_key);
   /// Reads the next document that is not empty. Returns false at the end. Error(kData) with file and line.
   bool next(TextDocument& document);
+  /// Reads the next block: a plain file, which may be empty, or lines of JSON of about `limit` bytes. Returns false at the
+  /// end. Use either this or next().
+  bool next_block(TextBlock& block, size_t limit);
   void rewind();
+  const std::string& text_key() const { return text_key_; }
   uint64_t total_bytes() const { return total_bytes_; }
-  uint64_t consumed_bytes() const { return consumed_bytes_; }
-  uint64_t empty_documents() const { return empty_documents_; }
 
  private:
-  bool next_line(TextDocument& document);
-
   std::vector<std::string> paths_;
   std::string text_key_;
-  uint64_t total_bytes_ = 0, consumed_bytes_ = 0, empty_documents_ = 0;
+  uint64_t total_bytes_ = 0;
   size_t next_path_ = 0;
-  MappedFile file_;            // the current file
-  std::string_view rest_;      // JSON lines: the part of the file that was not read yet
-  uint64_t line_ = 0;
-  std::string text_;           // JSON lines: the text of the current document
+  TextBlock rest_;     // of JSON lines: the part of the file that was not read yet
+  TextBlock current_;  // of next()
+  JsonLines lines_;    // of next()
+  std::string text_;   // of next(): the text of the current line
 };
 
 }  // namespace trainctl::data

@@ -1,9 +1,12 @@
 #include "data/tokenize.h"
 
 #include <algorithm>
+#include <deque>
 #include <filesystem>
 #include <optional>
 
+#include "data/bpe_trainer.h"
+#include "data/ordered_work.h"
 #include "data/text_input.h"
 #include "data/token_writer.h"
 #include "data/tokenizer.h"
@@ -29,10 +32,12 @@ void report(const TokenizeOptions& options, const char* doing, uint64_t done, ui
   if (options.progress) options.progress(doing, done, total);
 }
 
-/// The path of a trained model.
+/// The path of a trained tokenizer.
 std::string model_path(const TokenizeOptions& options) {
+  const bool is_json = options.train_kind == TrainedKind::bpe;
   const stdfs::path wanted = options.tokenizer_out.empty() ? folder_of(options.out) : options.tokenizer_out;
-  return (wanted.extension() == ".model" ? wanted : wanted / "tokenizer.model").string();
+  const bool is_file = wanted.extension() == (is_json ? ".json" : ".model");
+  return (is_file ? wanted : wanted / (is_json ? "tokenizer.json" : "tokenizer.model")).string();
 }
 
 std::vector<std::string> prefixes(const TokenizeOptions& options) {
@@ -118,7 +123,9 @@ void train(const TokenizeOptions& options, TextInput& input, const std::string& 
     }
   };
   report(options, "training the tokenizer", 0, input.total_bytes());
-  const std::string model = train_sentencepiece(next, options.train_vocab);
+  const std::string model = options.train_kind == TrainedKind::bpe
+                                ? train_bpe(next, options.train_vocab, thread_count(options.threads))
+                                : train_sentencepiece(next, options.train_vocab);
   auto& fs = real_file_system();
   fs.make_directories(folder_of(path));
   fs.replace_text(path, model);
@@ -130,19 +137,6 @@ struct Part {
   std::string prefix;
   std::unique_ptr<TokenWriter> writer;
   uint64_t text_bytes = 0;
-
-  void add(const Tokenizer& tokenizer, std::string_view text, const std::function<void()>& after_each) {
-    while (!text.empty()) {
-      const size_t n = tokenizer.encodes_in_parts() ? cut_text(text, kPart) : text.size();
-      writer->add(tokenizer.encode(text.substr(0, n)));
-      text.remove_prefix(n);
-      text_bytes += n;
-      after_each();
-    }
-    const int32_t end = tokenizer.end_of_text();
-    writer->add({&end, 1});
-    writer->end_document();
-  }
 };
 
 /// Length of the part of a plain file that is for training: its share, to the end of a line where there is one.
@@ -152,32 +146,131 @@ size_t training_length(std::string_view text, const TokenizeOptions& options) {
   return length < 8 ? length : cut_text(text, length);
 }
 
-void encode_all(const TokenizeOptions& options, const Tokenizer& tokenizer, TextInput& input, std::vector<Part>& parts) {
-  const uint64_t shares = uint64_t(options.train_share + options.val_share), val = uint64_t(options.val_share);
-  uint64_t lines = 0, done = 0;
-  TextDocument document;
-  while (input.next(document)) {
-    const auto progress = [&] {
-      uint64_t encoded = 0;  // within a plain file this is ahead of the input's count of files, with JSON lines behind
-      for (const Part& part : parts) encoded += part.text_bytes;
-      report(options, "tokenizing", std::max(done, encoded), input.total_bytes());
-    };
-    if (parts.size() == 1) {
-      parts[0].add(tokenizer, document.text, progress);
-    } else if (document.whole_file) {
-      const size_t length = training_length(document.text, options);
-      if (length > 0) parts[0].add(tokenizer, document.text.substr(0, length), progress);
-      if (length < document.text.size()) parts[1].add(tokenizer, document.text.substr(length), progress);
-    } else {
-      // Line n goes to validation whenever the share of the lines so far passes a whole number.
-      const bool to_val = (lines + 1) % shares * val / shares + (lines + 1) / shares * val !=
-                          lines % shares * val / shares + lines / shares * val;
-      ++lines;
-      parts[to_val ? 1 : 0].add(tokenizer, document.text, progress);
+/// Text that one thread encodes: a part of a plain file, or lines of JSON.
+struct EncodeJob {
+  TextBlock block;
+  size_t part = 0;            ///< of a plain file: the set of token files it belongs to
+  bool ends_document = true;  ///< of a plain file
+};
+/// Its tokens, with an end of text after each document that ends in it.
+struct Encoded {
+  struct Document {
+    size_t end = 0;  ///< of its tokens
+    uint64_t text_bytes = 0;
+  };
+  std::vector<int32_t> ids;
+  std::vector<Document> documents;  ///< of a plain file one, which may go on
+  uint64_t empty_documents = 0;
+};
+
+Encoded encode_job(const Tokenizer& tokenizer, Tokenizer::Encoder& encoder, const EncodeJob& job,
+                   const std::string& text_key) {
+  Encoded result;
+  const auto encode = [&](std::string_view text, bool ends) {
+    const uint64_t bytes = text.size();
+    while (!text.empty()) {
+      const std::string_view piece = text.substr(0, tokenizer.first_part(text, kPart));
+      encoder.encode(piece, result.ids);
+      text.remove_prefix(piece.size());
     }
-    done = document.whole_file ? done : input.consumed_bytes();
+    if (ends) result.ids.push_back(tokenizer.end_of_text());
+    result.documents.push_back({result.ids.size(), bytes});
+  };
+  if (job.block.whole_file) {
+    encode(job.block.text, job.ends_document);
+    return result;
   }
+  JsonLines lines(job.block, text_key);
+  std::string text;
+  while (lines.next(text)) encode(text, true);
+  result.empty_documents = lines.empty_documents();
+  return result;
 }
+
+/// Divides the input into jobs and writes their tokens in the order of the input, so that the files do not depend on the
+/// number of threads.
+class EncodeAll {
+ public:
+  EncodeAll(const TokenizeOptions& options, const Tokenizer& tokenizer, TextInput& input, std::vector<Part>& parts)
+      : options_(options),
+        tokenizer_(tokenizer),
+        input_(input),
+        parts_(parts),
+        work_(thread_count(options.threads), [&tokenizer, key = options.text_key] {
+          return [&tokenizer, key, encoder = std::shared_ptr(tokenizer.encoder())](const EncodeJob& job) {
+            return encode_job(tokenizer, *encoder, job, key);
+          };
+        }) {}
+
+  /// Returns the number of empty documents.
+  uint64_t run() {
+    TextBlock block;
+    while (input_.next_block(block, kPart)) {
+      if (!block.whole_file) {
+        submit({.block = block});
+      } else if (block.text.empty()) {
+        ++empty_documents_;
+      } else {
+        const size_t length = parts_.size() == 1 ? block.text.size() : training_length(block.text, options_);
+        submit_document(block, 0, block.text.substr(0, length));
+        submit_document(block, 1, block.text.substr(length));
+      }
+    }
+    while (!jobs_.empty()) write_oldest();
+    return empty_documents_;
+  }
+
+ private:
+  void submit_document(const TextBlock& file, size_t part, std::string_view text) {
+    while (!text.empty()) {
+      const size_t n = tokenizer_.first_part(text, kPart);
+      submit({.block = {.file = file.file, .text = text.substr(0, n), .whole_file = true},
+              .part = part,
+              .ends_document = n == text.size()});
+      text.remove_prefix(n);
+    }
+  }
+
+  void submit(EncodeJob job) {
+    if (work_.is_full()) write_oldest();
+    jobs_.push_back(job);
+    work_.submit(std::move(job));
+  }
+
+  void write_oldest() {
+    const Encoded encoded = work_.take();
+    const EncodeJob job = std::move(jobs_.front());
+    jobs_.pop_front();
+    size_t begin = 0;
+    for (const Encoded::Document& document : encoded.documents) {
+      Part& part = parts_[job.block.whole_file ? job.part : part_of_next_line()];
+      part.writer->add(std::span(encoded.ids).subspan(begin, document.end - begin));
+      part.text_bytes += document.text_bytes;
+      if (job.ends_document) part.writer->end_document();
+      begin = document.end;
+    }
+    empty_documents_ += encoded.empty_documents;
+    done_ += job.block.text.size();
+    report(options_, "tokenizing", done_, input_.total_bytes());
+  }
+
+  /// A line goes to validation whenever the share of the lines so far passes a whole number.
+  size_t part_of_next_line() {
+    if (parts_.size() == 1) return 0;
+    const uint64_t shares = uint64_t(options_.train_share + options_.val_share), val = uint64_t(options_.val_share);
+    const auto passed = [&](uint64_t n) { return n % shares * val / shares + n / shares * val; };
+    const uint64_t line = lines_++;
+    return passed(line + 1) != passed(line) ? 1 : 0;
+  }
+
+  const TokenizeOptions& options_;
+  const Tokenizer& tokenizer_;
+  TextInput& input_;
+  std::vector<Part>& parts_;
+  uint64_t lines_ = 0, done_ = 0, empty_documents_ = 0;
+  std::deque<EncodeJob> jobs_;  // as in work_
+  OrderedWork<EncodeJob, Encoded> work_;
+};
 
 /// The path of the model as the sidecar states it: relative to the sidecar, so that both can be moved together.
 std::string model_beside(const std::string& model, const std::string& prefix) {
@@ -234,7 +327,7 @@ TokenizeResult run(const TokenizeOptions& options) {
     parts[i].writer = std::make_unique<TokenWriter>(
         fs, WriterOptions{.prefix = parts[i].prefix, .format = options.to, .vocab_size = tokenizer->vocab_size()});
   }
-  encode_all(options, *tokenizer, input, parts);
+  result.empty_documents = EncodeAll(options, *tokenizer, input, parts).run();
   for (const Part& part : parts)
     if (part.writer->token_count() == 0)
       throw Error(ErrorCode::kData,
@@ -246,7 +339,6 @@ TokenizeResult run(const TokenizeOptions& options) {
                                                : ""));
   model.publish();
   for (Part& part : parts) write_part(options, *tokenizer, sha256, part, result);
-  result.empty_documents = input.empty_documents();
   result.seconds = real_clock().monotonic_s() - start;
   return result;
 }

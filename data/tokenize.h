@@ -9,18 +9,23 @@
 
 namespace trainctl::data {
 
+/// sentencepiece: a SentencePiece .model file; bpe: byte-level BPE as a Hugging Face tokenizer.json.
+enum class TrainedKind { sentencepiece, bpe };
+
 struct TokenizeOptions {
   std::vector<std::string> inputs;
   std::string out;                     ///< PREFIX of the token files
   TokenizerChoice tokenizer = TokenizerChoice::bytes();  ///< not used if train_vocab > 0
-  /// > 0: first train a SentencePiece model with this vocabulary on the inputs.
+  /// > 0: first train a tokenizer with this vocabulary on the inputs.
   int64_t train_vocab = 0;
-  /// A .model file, or a folder for tokenizer.model; "": the folder of `out`.
+  TrainedKind train_kind = TrainedKind::sentencepiece;
+  /// A .model (bpe: .json) file, or a folder for tokenizer.model (tokenizer.json); "": the folder of `out`.
   std::string tokenizer_out;
   /// val_share / (train_share + val_share) of the text goes to PREFIX-val.
   int64_t train_share = 1, val_share = 0;
   Format to = Format::megatron;        ///< megatron or llmc
   std::string text_key = "text";
+  int threads = 0;                     ///< that encode; 0: one for each core. The files do not depend on it
   bool force = false;                  ///< replace existing token files and an existing tokenizer
   /// Called from time to time with the current activity and its progress in bytes of text. May be empty.
   std::function<void(const char* doing, uint64_t done, uint64_t total)> progress;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "data/tiktoken.h"
+#include "data/tokenizer_json.h"
 #include "runtime/base/error.h"
 #include "runtime/base/file_system.h"
 
@@ -28,7 +30,26 @@ class ByteTokenizer final : public Tokenizer {
   }
 };
 
+/// Of tokenizers that need no memory between texts.
+class PlainEncoder final : public Tokenizer::Encoder {
+ public:
+  explicit PlainEncoder(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
+  void encode(std::string_view text, std::vector<int32_t>& ids) override {
+    const std::vector<int32_t> more = tokenizer_.encode(text);
+    ids.insert(ids.end(), more.begin(), more.end());
+  }
+
+ private:
+  const Tokenizer& tokenizer_;
+};
+
 }  // namespace
+
+size_t Tokenizer::first_part(std::string_view text, size_t limit) const {
+  return encodes_in_parts() ? cut_text(text, limit) : text.size();
+}
+
+std::unique_ptr<Tokenizer::Encoder> Tokenizer::encoder() const { return std::make_unique<PlainEncoder>(*this); }
 
 size_t cut_text(std::string_view text, size_t limit) {
   ENSURE(limit >= 8, "limit {}", limit);
@@ -46,9 +67,17 @@ std::unique_ptr<Tokenizer> open_tokenizer(const TokenizerChoice& choice) {
   auto& fs = real_file_system();
   const std::string& path = choice.text();
   if (!fs.exists(path) || fs.is_directory(path))
-    throw Error(ErrorCode::kData, fmt::format("there is no tokenizer {}; give \"bytes\" or the path of a SentencePiece .model file",
-                                              path));
-  return open_sentencepiece(fs.read_text(path), path);
+    throw Error(ErrorCode::kData,
+                fmt::format("there is no tokenizer {}; give \"bytes\" or the path of a tokenizer.json, a tiktoken file "
+                            "or a SentencePiece .model file",
+                            path));
+  return open_tokenizer_file(fs.read_text(path), path);
+}
+
+std::unique_ptr<Tokenizer> open_tokenizer_file(const std::string& content, const std::string& name) {
+  if (is_tokenizer_json(content)) return open_tokenizer_json(content, name);
+  if (is_tiktoken(content)) return open_tiktoken(content, name);
+  return open_sentencepiece(content, name);
 }
 
 }  // namespace trainctl::data

@@ -16,18 +16,32 @@ namespace trainctl::data {
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
-  virtual std::string name() const = 0;            ///< "bytes", "sentencepiece"
+  virtual std::string name() const = 0;            ///< "bytes", "sentencepiece", "bpe"
   virtual int64_t vocab_size() const = 0;
   virtual int32_t end_of_text() const = 0;         ///< id that ends every document
-  /// True if encode(a + b) == encode(a) + encode(b) at every cut of cut_text, so that a long text can be
-  /// encoded in parts.
+  /// Whether a long text can be encoded in parts: the parts that first_part cuts off.
   virtual bool encodes_in_parts() const = 0;
+  /// The length of a part of `text`, from its start, with encode(text) == encode(part) + encode(rest): about `limit` (>= 8)
+  /// bytes, and the whole text where it cannot be cut.
+  virtual size_t first_part(std::string_view text, size_t limit) const;
   virtual std::vector<int32_t> encode(std::string_view text) const = 0;
+
+  /// Encodes one text after the other, with memory of its own: for one thread. Outlived by the tokenizer.
+  class Encoder {
+   public:
+    virtual ~Encoder() = default;
+    /// Appends encode(text).
+    virtual void encode(std::string_view text, std::vector<int32_t>& ids) = 0;
+  };
+  virtual std::unique_ptr<Encoder> encoder() const;
   virtual std::string decode(std::span<const int32_t> ids) const = 0;
 };
 
-/// bytes: 256 bytes + end of text = 257 ids. Error(kData) if it cannot be used.
+/// bytes: 256 bytes + end of text = 257 ids. A file: a Hugging Face tokenizer.json (data/tokenizer_json.cpp), a tiktoken
+/// file (data/tiktoken.cpp) or a SentencePiece model, by its content. Error(kData) if it cannot be used.
 std::unique_ptr<Tokenizer> open_tokenizer(const TokenizerChoice& choice);
+/// A tokenizer from the bytes of its file. `name`: for messages, and the name of a tiktoken file says which encoding it is.
+std::unique_ptr<Tokenizer> open_tokenizer_file(const std::string& content, const std::string& name);
 /// A tokenizer from the bytes of a SentencePiece .model file. `name`: for messages.
 std::unique_ptr<Tokenizer> open_sentencepiece(const std::string& model, const std::string& name);
 

@@ -1,0 +1,25 @@
+// The classes of characters that the patterns of byte-level tokenizers distinguish, as of Unicode 16.0. They are
+// part of this program, so that token ids do not depend on the Unicode version of a library.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <span>
+
+namespace trainctl::data {
+
+/// other: neither a letter, nor a number, nor white space. newline: \r and \n; they are white space, too.
+enum class CharacterClass : uint8_t { other, letter, number, space, newline };
+
+using CharacterClasses = std::array<CharacterClass, 0x110000>;  ///< by code point
+/// letter: general categories L*; number: N*; space: the property White_Space. Made on the first call.
+const CharacterClasses& character_classes();
+
+/// First to last.
+struct CodePoints {
+  uint32_t first, last;
+};
+std::span<const CodePoints> letters();
+std::span<const CodePoints> numbers();
+std::span<const CodePoints> white_space();  ///< with \r and \n
+
+}  // namespace trainctl::data
