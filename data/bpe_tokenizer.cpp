@@ -25,6 +25,7 @@ class BpeTokenizer final : public Tokenizer {
   std::string name() const override { return "bpe"; }
   int64_t vocab_size() const override { return int64_t(model_.tokens.size()); }
   int32_t end_of_text() const override { return model_.end_of_text; }
+  std::string end_of_text_name() const override { return model_.tokens[size_t(model_.end_of_text)]; }
   bool encodes_in_parts() const override { return in_parts_; }
   size_t first_part(std::string_view text, size_t limit) const override;
   std::vector<int32_t> encode(std::string_view text) const override;

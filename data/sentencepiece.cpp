@@ -56,6 +56,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   std::string name() const override { return "sentencepiece"; }
   int64_t vocab_size() const override { return processor_.GetPieceSize(); }
   int32_t end_of_text() const override { return processor_.eos_id(); }
+  std::string end_of_text_name() const override { return processor_.IdToPiece(processor_.eos_id()); }
   bool encodes_in_parts() const override { return in_parts_; }
 
   std::vector<int32_t> encode(std::string_view text) const override {

@@ -16,6 +16,7 @@ class ByteTokenizer final : public Tokenizer {
   std::string name() const override { return "bytes"; }
   int64_t vocab_size() const override { return 257; }
   int32_t end_of_text() const override { return 256; }
+  std::string end_of_text_name() const override { return "<|endoftext|>"; }
   bool encodes_in_parts() const override { return true; }
   std::vector<int32_t> encode(std::string_view text) const override {
     std::vector<int32_t> ids(text.size());
@@ -63,8 +64,11 @@ size_t cut_text(std::string_view text, size_t limit) {
 }
 
 std::unique_ptr<Tokenizer> open_tokenizer(const TokenizerChoice& choice) {
+  return open_tokenizer(real_file_system(), choice);
+}
+
+std::unique_ptr<Tokenizer> open_tokenizer(FileSystem& fs, const TokenizerChoice& choice) {
   if (choice.is_bytes()) return std::make_unique<ByteTokenizer>();
-  auto& fs = real_file_system();
   const std::string& path = choice.text();
   if (!fs.exists(path) || fs.is_directory(path))
     throw Error(ErrorCode::kData,

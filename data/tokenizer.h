@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "data/tokenizer_choice.h"
+#include "runtime/base/file_system.h"
 
 namespace trainctl::data {
 
@@ -19,6 +20,7 @@ class Tokenizer {
   virtual std::string name() const = 0;            ///< "bytes", "sentencepiece", "bpe"
   virtual int64_t vocab_size() const = 0;
   virtual int32_t end_of_text() const = 0;         ///< id that ends every document
+  virtual std::string end_of_text_name() const = 0;  ///< as files of tokenizers write it
   /// Whether a long text can be encoded in parts: the parts that first_part cuts off.
   virtual bool encodes_in_parts() const = 0;
   /// The length of a part of `text`, from its start, with encode(text) == encode(part) + encode(rest): about `limit` (>= 8)
@@ -40,6 +42,7 @@ class Tokenizer {
 /// bytes: 256 bytes + end of text = 257 ids. A file: a Hugging Face tokenizer.json (data/tokenizer_json.cpp), a tiktoken
 /// file (data/tiktoken.cpp) or a SentencePiece model, by its content. Error(kData) if it cannot be used.
 std::unique_ptr<Tokenizer> open_tokenizer(const TokenizerChoice& choice);
+std::unique_ptr<Tokenizer> open_tokenizer(FileSystem& fs, const TokenizerChoice& choice);
 /// A tokenizer from the bytes of its file. `name`: for messages, and the name of a tiktoken file says which encoding it is.
 std::unique_ptr<Tokenizer> open_tokenizer_file(const std::string& content, const std::string& name);
 /// A tokenizer from the bytes of a SentencePiece .model file. `name`: for messages.

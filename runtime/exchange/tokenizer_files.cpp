@@ -4,7 +4,10 @@
 
 #include <filesystem>
 
+#include "data/byte_level.h"
+#include "data/tiktoken.h"
 #include "data/tokenizer.h"
+#include "data/tokenizer_json.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 
@@ -19,25 +22,13 @@ constexpr const char* kEndOfText = "<|endoftext|>";
 // Files from which transformers make a tokenizer.
 constexpr const char* kJson = "tokenizer.json";
 constexpr const char* kModel = "tokenizer.model";
+constexpr const char* kConfig = "tokenizer_config.json";
 constexpr const char* kOthers[] = {"vocab.json", "merges.txt", "spiece.model", "vocab.txt", "tekken.json"};
-
-/// The character that stands for a byte in byte-level BPE, as UTF-8: printable Latin-1 for itself, the others
-/// from U+0100 on. Source: bytes_to_unicode of GPT-2's encoder.py.
-std::string character_of_byte(int byte) {
-  const auto is_plain = [](int b) { return (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174; };
-  int code = byte;
-  if (!is_plain(byte)) {
-    code = kBytes;
-    for (int b = 0; b < byte; ++b) code += !is_plain(b);
-  }
-  if (code < 0x80) return {char(code)};
-  return {char(0xC0 | code >> 6), char(0x80 | (code & 0x3F))};
-}
 
 /// Byte-level BPE without merges: id b is byte b.
 ordered_json byte_tokenizer_json() {
   ordered_json vocab = ordered_json::object();
-  for (int b = 0; b < kBytes; ++b) vocab[character_of_byte(b)] = b;
+  for (int b = 0; b < kBytes; ++b) vocab[data::character_of_byte(uint8_t(b))] = b;
   const ordered_json byte_level{
       {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", false}, {"use_regex", false}};
   return {{"version", "1.0"},
@@ -86,32 +77,27 @@ void check_size(const data::Tokenizer& tokenizer, const std::string& name, int64
                                               name, tokenizer.vocab_size(), vocab_size));
 }
 
-/// Refuses a tokenizer.json that is not the one of `bytes`, by the part that differs.
-void check_bytes_json(const std::string& path, const json& file) {
-  const json mine = parse_json(dump_json(byte_tokenizer_json()));
-  const auto refuse = [&](const std::string& what) {
-    throw Error(
-        ErrorCode::kData,
-        fmt::format("{}: trainctl does not know its {}; it uses SentencePiece models (tokenizer.model) "
-                    "and plain bytes. Import the weights alone with --no-tokenizer",
-                    path, what));
-  };
-  if (!file.is_object() || !file.contains("model") || !file["model"].is_object())
-    throw Error(ErrorCode::kData, fmt::format("{} is no tokenizer: it has no model", path));
-  const auto kind_at = [&](const char* part) {
-    const json value = file.value(part, json());
-    return value.is_object() && value.contains("type") ? dump_json(value["type"]) : dump_json(value);
-  };
-  for (const char* part : {"normalizer", "pre_tokenizer", "post_processor", "decoder"})
-    if (file.value(part, json()) != mine[part]) refuse(fmt::format("{} {}", part, kind_at(part)));
-  const json& model = file["model"];
-  if (model.value("type", json()) != mine["model"]["type"]) refuse(fmt::format("model {}", kind_at("model")));
-  for (const char* part : {"vocab", "merges", "byte_fallback"})
-    if (model.value(part, json()) != mine["model"][part]) refuse(fmt::format("model's {}", part));
-  const json added = file.value("added_tokens", json::array());
-  const bool is_mine =
-      added.is_array() && added.size() == 1 && added[0].is_object() && added[0].value("id", json()) == kBytes;
-  if (!is_mine) refuse(fmt::format("added_tokens ({} of them)", added.size()));
+/// Whether a tokenizer.json is the one of `bytes`.
+bool is_bytes_json(const std::string& content) {
+  const json file = try_parse_json(content), mine = parse_json(dump_json(byte_tokenizer_json()));
+  if (!file.is_object()) return false;
+  for (const char* part : {"added_tokens", "normalizer", "pre_tokenizer", "post_processor", "decoder", "model"})
+    if (file.value(part, json()) != mine[part]) return false;
+  return true;
+}
+
+/// The tokenizer of a file of the folder. Error(kData): trainctl cannot use it.
+std::unique_ptr<data::Tokenizer> open_in_folder(const std::string& content, const std::string& path) {
+  try {
+    return data::open_tokenizer_file(content, path);
+  } catch (const Error& error) {
+    throw Error(ErrorCode::kData,
+                fmt::format("{}. Import the weights alone with --no-tokenizer", error.what()));
+  }
+}
+
+data::TokenizerChoice choice_of(const std::string& path) {
+  return data::TokenizerChoice::file(std::filesystem::absolute(path).lexically_normal().string());
 }
 
 }  // namespace
@@ -119,42 +105,60 @@ void check_bytes_json(const std::string& path, const json& file) {
 TokenizerFiles tokenizer_files(FileSystem& fs, const data::TokenizerChoice& choice, int64_t vocab_size,
                                int64_t max_seq_len) {
   if (!choice.is_given()) return {};
-  const auto tokenizer = data::open_tokenizer(choice);
+  const auto tokenizer = data::open_tokenizer(fs, choice);
   check_size(*tokenizer, choice.text(), vocab_size);
   TokenizerFiles files{.end_of_text = tokenizer->end_of_text()};
+  const std::string end = tokenizer->end_of_text_name();
   if (choice.is_bytes()) {
     files.description = "bytes";
     files.texts[kJson] = dump_json(byte_tokenizer_json(), 1) + "\n";
-    files.texts["tokenizer_config.json"] =
-        tokenizer_config("PreTrainedTokenizerFast", kEndOfText, max_seq_len);
+    files.texts[kConfig] = tokenizer_config("PreTrainedTokenizerFast", end, max_seq_len);
     return files;
   }
-  files.description = "SentencePiece " + choice.path();
-  files.texts[kModel] = fs.read_text(choice.path());
-  files.texts["tokenizer_config.json"] = tokenizer_config("LlamaTokenizer", "</s>", max_seq_len);
+  const std::string content = fs.read_text(choice.path());
+  if (data::is_tokenizer_json(content)) {
+    files.description = "byte-level BPE " + choice.path();
+    files.texts[kJson] = content;
+    files.texts[kConfig] = tokenizer_config("PreTrainedTokenizerFast", end, max_seq_len);
+  } else if (data::is_tiktoken(content)) {
+    // Transformers know no configuration for such a file alone.
+    files.description = "tiktoken " + choice.path();
+    files.texts[kModel] = content;
+  } else {
+    files.description = "SentencePiece " + choice.path();
+    files.texts[kModel] = content;
+    files.texts[kConfig] = tokenizer_config("LlamaTokenizer", end, max_seq_len);
+  }
   return files;
 }
 
 data::TokenizerChoice tokenizer_in(FileSystem& fs, const std::string& folder, int64_t vocab_size) {
   const std::string model = folder + "/" + kModel, file = folder + "/" + kJson;
+  const bool has_json = fs.exists(file);
   if (fs.exists(model)) {
-    check_size(*data::open_sentencepiece(fs.read_text(model), model), model, vocab_size);
-    return data::TokenizerChoice::file(std::filesystem::absolute(model).lexically_normal().string());
+    const std::string content = fs.read_text(model);
+    // Llama 3 comes with both: its tokenizer.json also knows the special tokens in text.
+    if (!has_json || !data::is_tiktoken(content)) {
+      check_size(*open_in_folder(content, model), model, vocab_size);
+      return choice_of(model);
+    }
   }
-  if (fs.exists(file)) {
-    const json parsed = try_parse_json(fs.read_text(file));
-    if (parsed.is_discarded()) throw Error(ErrorCode::kData, fmt::format("{} is not JSON", file));
-    check_bytes_json(file, parsed);
+  if (has_json) {
+    const std::string content = fs.read_text(file);
+    if (!data::is_tokenizer_json(content))
+      throw Error(ErrorCode::kData, fmt::format("{} is not JSON", file));
+    const bool is_bytes = is_bytes_json(content);
     const auto bytes = data::TokenizerChoice::bytes();
-    check_size(*data::open_tokenizer(bytes), file, vocab_size);
-    return bytes;
+    check_size(is_bytes ? *data::open_tokenizer(bytes) : *open_in_folder(content, file), file, vocab_size);
+    return is_bytes ? bytes : choice_of(file);
   }
   for (const char* other : kOthers)
     if (fs.exists(folder + "/" + other))
       throw Error(
           ErrorCode::kData,
-          fmt::format("trainctl does not know the tokenizer of {}/{}; it uses SentencePiece models "
-                      "(tokenizer.model) and plain bytes. Import the weights alone with --no-tokenizer",
+          fmt::format("trainctl does not know the tokenizer of {}/{}; it uses byte-level BPE (tokenizer.json), "
+                      "SentencePiece models (tokenizer.model) and plain bytes. Import the weights alone with "
+                      "--no-tokenizer",
                       folder, other));
   return {};
 }

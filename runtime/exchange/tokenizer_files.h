@@ -13,7 +13,8 @@ namespace trainctl {
 struct TokenizerFiles {
   std::map<std::string, std::string> texts;  ///< by file name; empty: no tokenizer is known
   std::optional<int32_t> end_of_text;
-  std::string description;  ///< "bytes", "SentencePiece tok/tokenizer.model", or ""
+  /// "bytes", "SentencePiece tok/tokenizer.model", "byte-level BPE tok/tokenizer.json", "tiktoken ...", or ""
+  std::string description;
 };
 
 /// The files for a tokenizer. Error(kData): it cannot be read, or has more ids than the model. An empty

@@ -72,7 +72,9 @@ std::string tokenize_command(const JobSpec& job, FileSystem& fs) {
   } else if (tokenizer.is_file()) {
     line += fmt::format(" --train-vocab {}", job.model.vocab_size);
     const std::filesystem::path path = tokenizer.path();
-    if (path != std::filesystem::path(prefix).parent_path() / "tokenizer.model")
+    const bool is_json = path.extension() == ".json";
+    if (is_json) line += " --train-kind bpe";
+    if (path != std::filesystem::path(prefix).parent_path() / (is_json ? "tokenizer.json" : "tokenizer.model"))
       line += " --tokenizer-out " + typed(tokenizer.path());
   }
   if (!job.data.val.empty() && without_extension(job.data.val.front().path) == prefix + "-val") line += " --split 98:2";
