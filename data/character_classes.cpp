@@ -196,8 +196,6 @@ const CharacterClasses& character_classes() {
   return *classes;
 }
 
-std::span<const CodePoints> letters() { return kLetters; }
-std::span<const CodePoints> numbers() { return kNumbers; }
 std::span<const CodePoints> white_space() { return kWhiteSpace; }
 
 }  // namespace trainctl::data

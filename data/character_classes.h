@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <span>
+#include <string_view>
 
 namespace trainctl::data {
 
@@ -18,8 +19,13 @@ const CharacterClasses& character_classes();
 struct CodePoints {
   uint32_t first, last;
 };
-std::span<const CodePoints> letters();
-std::span<const CodePoints> numbers();
 std::span<const CodePoints> white_space();  ///< with \r and \n
+
+/// Characters that got their general category (such as "Lu") after Unicode 14.0: older libraries do not know them.
+struct NewCharacters {
+  uint32_t first, last;
+  std::string_view category;
+};
+std::span<const NewCharacters> new_characters();
 
 }  // namespace trainctl::data

@@ -10,7 +10,7 @@
 namespace trainctl::data {
 
 /// The same pattern for PCRE2 with UTF and UCP. Classes of Unicode are written out where the libraries may differ: \s, and
-/// letters and numbers that PCRE2 does not know yet. Error(kData), after `where`: a construct outside the known set, by
+/// characters that an older PCRE2 does not know. Error(kData), after `where`: a construct outside the known set, by
 /// its name.
 std::string pcre_of_oniguruma(std::string_view pattern, const std::string& where);
 

@@ -1,14 +1,9 @@
 // Oniguruma's patterns for PCRE2. The known set is what tokenizer files use; everything else is refused, because a
 // construct that the two libraries read differently would give other token ids without a word.
 #include <algorithm>
-#include <array>
-
-#define PCRE2_CODE_UNIT_WIDTH 8
-#include <pcre2.h>
 
 #include "data/character_classes.h"
 #include "data/regex.h"
-#include "data/utf8.h"
 #include "runtime/base/error.h"
 
 namespace trainctl::data {
@@ -27,34 +22,13 @@ std::string ranges_text(std::span<const CodePoints> ranges) {
   return text;
 }
 
-/// The characters of `ranges` that PCRE2 does not count to `property`: those of newer versions of Unicode.
-std::string additions(std::span<const CodePoints> ranges, const char* property) {
-  std::string text;
-  for (const auto [first, last] : ranges)
-    for (uint32_t c = first; c <= last; ++c) append_utf8(text, c);
-  int error = 0;
-  PCRE2_SIZE offset = 0;
-  const std::string pattern = fmt::format("[^\\p{{{}}}]", property);
-  pcre2_code* code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
-                                   PCRE2_UTF | PCRE2_UCP, &error, &offset, nullptr);
-  ENSURE(code != nullptr, "{}: {}", pattern, error);
-  pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);
-  pcre2_match_data* match = pcre2_match_data_create(1, nullptr);
-  std::vector<CodePoints> unknown;
-  size_t at = 0;
-  while (pcre2_match(code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), at, PCRE2_NO_UTF_CHECK, match,
-                     nullptr) > 0) {
-    const PCRE2_SIZE* found = pcre2_get_ovector_pointer(match);
-    const uint32_t c = code_point_at(std::string_view(text).substr(found[0])).value;
-    if (!unknown.empty() && unknown.back().last + 1 == c)
-      unknown.back().last = c;
-    else
-      unknown.push_back({c, c});
-    at = found[1];
-  }
-  pcre2_match_data_free(match);
-  pcre2_code_free(code);
-  return ranges_text(unknown);
+/// The new characters of a category or of a group of categories ("L"). Named one by one they count even where PCRE2 does not
+/// know them; if a class lacked them that another has, a pattern could leave text between its matches.
+std::string additions(std::string_view property) {
+  std::vector<CodePoints> ranges;
+  for (const auto& [first, last, category] : new_characters())
+    if (category.substr(0, property.size()) == property) ranges.push_back({first, last});
+  return ranges_text(ranges);
 }
 
 class Translation {
@@ -188,10 +162,7 @@ class Translation {
     const std::string name(pattern_.substr(at_ + 3, close - at_ - 3));
     const bool negated = pattern_[at_ + 1] == 'P';
     if (std::find(std::begin(kCategories), std::end(kCategories), name) != std::end(kCategories)) {
-      std::string content = fmt::format("\\p{{{}}}", name);
-      if (name == "L") content += additions(letters(), "L");
-      if (name == "N") content += additions(numbers(), "N");
-      put_class(content, negated, in_bracket);
+      put_class(fmt::format("\\p{{{}}}{}", name, additions(name)), negated, in_bracket);
     } else if (std::find(std::begin(kScripts), std::end(kScripts), name) != std::end(kScripts)) {
       put_class(fmt::format("\\p{{sc:{}}}", name), negated, in_bracket);
     } else {

@@ -3,6 +3,8 @@
 // Method: one change at a time of a folder that is accepted, in a file system in memory.
 #include <catch2/catch.hpp>
 
+#include "data/bpe_trainer.h"
+#include "data/tokenizer_json.h"
 #include "runtime/base/error.h"
 #include "runtime/exchange/export.h"
 #include "runtime/exchange/import.h"
@@ -198,30 +200,61 @@ TEST_CASE("the byte tokenizer goes both ways; one with an unknown part is refuse
   CHECK(json::parse(fs.read_text("/out/generation_config.json"))["eos_token_id"] == 256);
 
   const std::pair<const char*, const char*> changes[] = {
-      {R"({"normalizer": {"type": "NFKC"}})", "its normalizer \"NFKC\""},
-      {R"({"pre_tokenizer": {"type": "Metaspace"}})", "its pre_tokenizer \"Metaspace\""},
-      {R"({"post_processor": {"type": "TemplateProcessing"}})", "its post_processor \"TemplateProcessing\""},
-      {R"({"decoder": null})", "its decoder null"},
-      {R"({"model": {"type": "Unigram"}})", "its model \"Unigram\""},
-      {R"({"model": {"merges": ["a b"]}})", "its model's merges"},
-      {R"({"added_tokens": []})", "its added_tokens (0 of them)"},
+      {R"({"normalizer": {"type": "NFKC"}})", "trainctl does not know normalizer = {\"type\":\"NFKC\"}"},
+      {R"({"pre_tokenizer": {"type": "Metaspace"}})", "trainctl does not know pre_tokenizer = {"},
+      {R"({"post_processor": {"type": "RobertaProcessing"}})", "trainctl does not know post_processor = {"},
+      {R"({"decoder": null})", "trainctl does not know decoder = null"},
+      {R"({"model": {"type": "Unigram"}})", "trainctl does not know model.type = \"Unigram\""},
+      {R"({"model": {"merges": ["a b"]}})", "model.merges[0] needs the token \"ab\""},
+      {R"({"added_tokens": []})", "none of its added_tokens ends a document"},
   };
   for (const auto& [change, message] : changes) {
     INFO(change);
     json changed = good;
     changed.merge_patch(json::parse(change));
     fs.replace_text("/hub/tokenizer.json", changed.dump());
-    CHECK_THAT(refusal(fs), Contains("/hub/tokenizer.json: trainctl does not know") && Contains(message) &&
-                                Contains("--no-tokenizer"));
+    CHECK_THAT(refusal(fs), Contains("/hub/tokenizer.json: ") && Contains(message) && Contains("--no-tokenizer"));
   }
   fs.replace_text("/hub/tokenizer.json", "[1]");
-  CHECK_THAT(refusal(fs), Contains("/hub/tokenizer.json is no tokenizer"));
+  CHECK_THAT(refusal(fs), Contains("/hub/tokenizer.json: the file is no tokenizer"));
   fs.remove_file("/hub/tokenizer.json");
   fs.write_new_text("/hub/vocab.json", "{}");
   CHECK_THAT(refusal(fs), Contains("does not know the tokenizer of /hub/vocab.json"));
-  fs.write_new_text("/hub/tokenizer.model", "IQ== 0\n");
+  fs.write_new_text("/hub/tokenizer.model", "no model\n");
   CHECK_THAT(refusal(fs), Contains("/hub/tokenizer.model is no SentencePiece model"));
+  fs.replace_text("/hub/tokenizer.model", "IQ== 0\n");
+  CHECK_THAT(refusal(fs), Contains("/hub/tokenizer.model has no token for the byte 0x00"));
   CHECK(import_folder(fs, {.from = "/hub", .out = "/c", .takes_tokenizer = false}).tokenizer == "");
+}
+
+TEST_CASE("a byte-level BPE goes in and out of a folder byte for byte") {
+  PowerLossFileSystem fs;
+  HubModel model = llama_model(false);
+  model.config["vocab_size"] = 300;
+  for (const char* name : {"model.embed_tokens.weight", "lm_head.weight"})
+    model.tensors[name] = {{300, 32}, std::vector<float>(300 * 32, 0.5f)};
+  write_hub_folder(fs, "/hub", model, DType::f32);
+  const std::string text = "one two one two one two, and so on: one two three\n";
+  bool given = false;
+  const std::string file =
+      data::train_bpe([&](std::string_view& next) { return given ? false : (next = text, given = true); }, 270, 1) + " \n";
+  fs.write_new_text("/hub/tokenizer.json", file);
+  const int end = int(data::open_tokenizer_json(file, "t")->vocab_size()) - 1;
+  const ImportReport imported = import_folder(fs, {.from = "/hub", .out = "/start"});
+  CHECK(imported.tokenizer == "/hub/tokenizer.json");
+  const ExportReport report = export_checkpoint(fs, {.checkpoint = "/start", .out = "/out"});
+  CHECK(report.tokenizer == "byte-level BPE /hub/tokenizer.json");
+  CHECK(fs.read_text("/out/tokenizer.json") == file);
+  const json config = json::parse(fs.read_text("/out/tokenizer_config.json"));
+  CHECK(config["tokenizer_class"] == "PreTrainedTokenizerFast");
+  CHECK(config["eos_token"] == "<|endoftext|>");
+  CHECK(json::parse(fs.read_text("/out/config.json"))["eos_token_id"] == end);
+  CHECK_THROWS_WITH(tokenizer_in(fs, "/hub", end), Contains("but the model has"));
+  // The tokenizer.model of Llama 3 beside it is the same tokenizer; a SentencePiece model would be the one in use.
+  fs.write_new_text("/hub/tokenizer.model", "IQ== 0\n");
+  CHECK(tokenizer_in(fs, "/hub", 300) == data::TokenizerChoice::file("/hub/tokenizer.json"));
+  fs.replace_text("/hub/tokenizer.model", "no model");
+  CHECK_THROWS_WITH(tokenizer_in(fs, "/hub", 300), Contains("/hub/tokenizer.model is no SentencePiece model"));
 }
 
 TEST_CASE("a value of any type at any key is accepted or refused, and no other exception escapes") {
