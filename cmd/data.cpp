@@ -126,8 +126,9 @@ void add_data(CommandLine& app, Context& context) {
       .show_default()
       .needs(train);
   command
-      .add_option("--tokenizer-out", options.tokenizer_out,
-                  "folder or file (.model, of bpe .json) for the trained tokenizer (default: the folder of PREFIX)")
+      .add_option(
+          "--tokenizer-out", options.tokenizer_out,
+          "folder or file (.model, of bpe .json) for the trained tokenizer (default: the folder of PREFIX)")
       .needs(train)
       .type_name("PATH");
   command.add_option("--threads", options.threads, "threads that encode; 0: one for each core")

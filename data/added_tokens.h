@@ -24,7 +24,8 @@ class AddedTokenFinder {
  public:
   explicit AddedTokenFinder(std::vector<AddedToken> tokens);
   bool empty() const { return tokens_.empty(); }
-  /// Calls on_text for each stretch between tokens, which is not empty, and on_token for each token, in order.
+  /// Calls on_text for each stretch between tokens, which is not empty, and on_token for each token, in
+  /// order.
   void divide(std::string_view text, const std::function<void(std::string_view)>& on_text,
               const std::function<void(int32_t)>& on_token) const;
 
@@ -34,7 +35,7 @@ class AddedTokenFinder {
   /// The first place from `at` on where a token may begin; the size of the text: none.
   size_t next_place(std::string_view text, size_t at) const;
 
-  std::vector<AddedToken> tokens_;                       // longest first
+  std::vector<AddedToken> tokens_;  // longest first
   std::array<std::vector<uint32_t>, 256> by_first_byte_;
   std::bitset<256> first_bytes_;
 };

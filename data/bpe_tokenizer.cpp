@@ -39,9 +39,10 @@ class BpeTokenizer final : public Tokenizer {
   BpeModel model_;
   BytePairs pairs_;
   AddedTokenFinder as_is_, normalized_;
-  std::unordered_map<std::string_view, int32_t> whole_;  // if whole pieces are looked up: views of model_.tokens
-  std::vector<bool> special_;                            // by id
-  std::optional<KnownPattern> only_pattern_;             // the one stage, where a scanner does it all
+  std::unordered_map<std::string_view, int32_t>
+      whole_;                                 // if whole pieces are looked up: views of model_.tokens
+  std::vector<bool> special_;                 // by id
+  std::optional<KnownPattern> only_pattern_;  // the one stage, where a scanner does it all
   bool in_parts_ = false;
 };
 
@@ -52,15 +53,16 @@ class BpeEncoder final : public Tokenizer::Encoder {
 
   void encode(std::string_view text, std::vector<int32_t>& ids) override {
     ids.reserve(ids.size() + text.size() / 3);
-    tokenizer_.as_is_.divide(text, [&](std::string_view part) { encode_normalized(part, ids); },
-                             [&](int32_t id) { ids.push_back(id); });
+    tokenizer_.as_is_.divide(
+        text, [&](std::string_view part) { encode_normalized(part, ids); },
+        [&](int32_t id) { ids.push_back(id); });
   }
 
  private:
   void encode_normalized(std::string_view text, std::vector<int32_t>& ids) {
     if (tokenizer_.model_.normalizes_c) text = normalize_c(text, normalized_);
-    tokenizer_.normalized_.divide(text, [&](std::string_view part) { encode_text(part, ids); },
-                                  [&](int32_t id) { ids.push_back(id); });
+    tokenizer_.normalized_.divide(
+        text, [&](std::string_view part) { encode_text(part, ids); }, [&](int32_t id) { ids.push_back(id); });
   }
 
   void encode_text(std::string_view text, std::vector<int32_t>& ids) {
@@ -114,9 +116,10 @@ BpeTokenizer::BpeTokenizer(BpeModel model)
       normalized_(added_where(model_, true)),
       special_(model_.tokens.size()),
       only_pattern_(scanner_of(model_.stages)) {
-  ENSURE(model_.end_of_text >= 0 && size_t(model_.end_of_text) < model_.tokens.size(), "end of text {} of {} ids",
-         model_.end_of_text, model_.tokens.size());
-  for (const BpeModel::Merge& merge : model_.merges) pairs_.add(merge.left, merge.right, merge.rank, merge.id);
+  ENSURE(model_.end_of_text >= 0 && size_t(model_.end_of_text) < model_.tokens.size(),
+         "end of text {} of {} ids", model_.end_of_text, model_.tokens.size());
+  for (const BpeModel::Merge& merge : model_.merges)
+    pairs_.add(merge.left, merge.right, merge.rank, merge.id);
   model_.merges = {};
   for (const AddedToken& token : model_.added) special_[size_t(token.id)] = token.special;
   if (model_.whole_pieces) {
@@ -152,7 +155,8 @@ std::vector<int32_t> BpeTokenizer::encode(std::string_view text) const {
 std::string BpeTokenizer::decode(std::span<const int32_t> ids) const {
   std::string text;
   for (const int32_t id : ids)
-    if (id >= 0 && size_t(id) < model_.tokens.size() && !special_[size_t(id)]) text += model_.tokens[size_t(id)];
+    if (id >= 0 && size_t(id) < model_.tokens.size() && !special_[size_t(id)])
+      text += model_.tokens[size_t(id)];
   return text;
 }
 

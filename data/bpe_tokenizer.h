@@ -1,4 +1,5 @@
-// Byte-level byte pair encoding: the tokenizers of GPT-2, Llama 3, Qwen and their kin, from whatever file describes them.
+// Byte-level byte pair encoding: the tokenizers of GPT-2, Llama 3, Qwen and their kin, from whatever file
+// describes them.
 #pragma once
 #include <map>
 #include <memory>
@@ -14,7 +15,8 @@
 
 namespace trainctl::data {
 
-/// What becomes of a match of a splitting pattern. Source: SplitDelimiterBehavior of Hugging Face's tokenizers.
+/// What becomes of a match of a splitting pattern. Source: SplitDelimiterBehavior of Hugging Face's
+/// tokenizers.
 enum class SplitBehavior { removed, isolated, merged_with_previous, merged_with_next, contiguous };
 
 /// A space goes before each piece that has none at its start.
@@ -34,7 +36,8 @@ struct BpeModel {
     uint32_t rank;
     int32_t id;
   };
-  std::vector<std::string> tokens;  ///< the bytes of each id; of added tokens their content; "" where there is no token
+  std::vector<std::string>
+      tokens;  ///< the bytes of each id; of added tokens their content; "" where there is no token
   std::array<int32_t, 256> byte_ids{};
   std::vector<Merge> merges;
   bool whole_pieces = false;  ///< a piece that is a token is that token, whatever the merges
@@ -46,11 +49,13 @@ struct BpeModel {
   std::string name;  ///< of the file, for messages
 };
 
-/// Encoding follows Hugging Face's tokenizers with add_special_tokens=False. Bytes that are not UTF-8 are divided as U+FFFD
-/// would be and keep their values, so that decoding restores every byte that no normalisation changed.
+/// Encoding follows Hugging Face's tokenizers with add_special_tokens=False. Bytes that are not UTF-8 are
+/// divided as U+FFFD would be and keep their values, so that decoding restores every byte that no
+/// normalisation changed.
 std::unique_ptr<Tokenizer> make_bpe_tokenizer(BpeModel model);
 
-/// The token that ends documents, among the added ones: by the names that well-known models give it. nullopt: none of them.
+/// The token that ends documents, among the added ones: by the names that well-known models give it.
+/// nullopt: none of them.
 std::optional<int32_t> find_end_of_text(const std::vector<AddedToken>& added);
 
 }  // namespace trainctl::data

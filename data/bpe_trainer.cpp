@@ -35,7 +35,8 @@ Counts count_pieces(const std::string& text) {
 
 /// All pieces with their counts, in the order of their bytes.
 std::map<std::string, int64_t> count_all(const TextStream& next, int threads) {
-  OrderedWork<std::string, Counts> work(threads, [] { return [](const std::string& text) { return count_pieces(text); }; });
+  OrderedWork<std::string, Counts> work(
+      threads, [] { return [](const std::string& text) { return count_pieces(text); }; });
   std::map<std::string, int64_t> all;
   const auto take = [&] {
     for (const auto& [piece, n] : work.take()) all[piece] += n;
@@ -126,7 +127,8 @@ class Trainer {
     for (size_t i = 0; i + 1 < word.tokens.size(); ++i) {
       Seen& seen = pairs_[{word.tokens[i], word.tokens[i + 1]}];
       seen.count += sign * word.count;
-      const bool is_new = sign > 0 && (!new_token || word.tokens[i] == *new_token || word.tokens[i + 1] == *new_token);
+      const bool is_new =
+          sign > 0 && (!new_token || word.tokens[i] == *new_token || word.tokens[i + 1] == *new_token);
       if (is_new && (seen.words.empty() || seen.words.back() != w)) seen.words.push_back(uint32_t(w));
     }
   }
@@ -153,7 +155,8 @@ class Trainer {
       word.tokens.resize(out);
       count_word(w, 1, id);
       for (size_t i = 0; i + 1 < word.tokens.size(); ++i)
-        if (word.tokens[i] == id || word.tokens[i + 1] == id) changed[{word.tokens[i], word.tokens[i + 1]}] = true;
+        if (word.tokens[i] == id || word.tokens[i + 1] == id)
+          changed[{word.tokens[i], word.tokens[i + 1]}] = true;
     }
     pairs_.erase(pair);
     for (const auto& [p, _] : changed)
@@ -174,7 +177,8 @@ std::string Trainer::json() const {
   // Pushed back: ordered_json looks through all keys at each insertion.
   for (size_t id = 0; id < tokens_.size(); ++id) entries.emplace_back(characters_of_bytes(tokens_[id]), id);
   for (const auto& [left, right] : merges_)
-    merges.push_back({characters_of_bytes(tokens_[size_t(left)]), characters_of_bytes(tokens_[size_t(right)])});
+    merges.push_back(
+        {characters_of_bytes(tokens_[size_t(left)]), characters_of_bytes(tokens_[size_t(right)])});
   const auto byte_level = [](bool trims) {
     return ordered_json{
         {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", trims}, {"use_regex", false}};
@@ -183,18 +187,24 @@ std::string Trainer::json() const {
                            {"pattern", {{"Regex", std::string(regex_of(kPattern))}}},
                            {"behavior", "Isolated"},
                            {"invert", false}};
-  const ordered_json end{{"id", tokens_.size()},  {"content", kEndOfText}, {"single_word", false}, {"lstrip", false},
-                         {"rstrip", false},       {"normalized", false},   {"special", true}};
+  const ordered_json end{{"id", tokens_.size()}, {"content", kEndOfText}, {"single_word", false},
+                         {"lstrip", false},      {"rstrip", false},       {"normalized", false},
+                         {"special", true}};
   ordered_json file{{"version", "1.0"}, {"truncation", nullptr}, {"padding", nullptr}};
   file["added_tokens"] = ordered_json::array({end});
   file["normalizer"] = nullptr;
-  file["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", ordered_json::array({split, byte_level(true)})}};
+  file["pre_tokenizer"] = {{"type", "Sequence"},
+                           {"pretokenizers", ordered_json::array({split, byte_level(true)})}};
   file["post_processor"] = nullptr;
   file["decoder"] = byte_level(true);
-  file["model"] = {{"type", "BPE"},         {"dropout", nullptr},
-                   {"unk_token", nullptr},  {"continuing_subword_prefix", nullptr},
-                   {"end_of_word_suffix", nullptr}, {"fuse_unk", false},
-                   {"byte_fallback", false},        {"ignore_merges", false}};
+  file["model"] = {{"type", "BPE"},
+                   {"dropout", nullptr},
+                   {"unk_token", nullptr},
+                   {"continuing_subword_prefix", nullptr},
+                   {"end_of_word_suffix", nullptr},
+                   {"fuse_unk", false},
+                   {"byte_fallback", false},
+                   {"ignore_merges", false}};
   file["model"]["vocab"] = std::move(vocab);
   file["model"]["merges"] = std::move(merges);
   return dump_json(file, 1) + "\n";
@@ -205,8 +215,8 @@ std::string Trainer::json() const {
 std::string train_bpe(const TextStream& next, int64_t vocab_size, int threads) {
   if (vocab_size < kFewestIds || vocab_size > kMostIds)
     throw Error(ErrorCode::kData,
-                fmt::format("a vocabulary of {} cannot be trained; choose {} to {}, or use --tokenizer bytes", vocab_size,
-                            kFewestIds, kMostIds));
+                fmt::format("a vocabulary of {} cannot be trained; choose {} to {}, or use --tokenizer bytes",
+                            vocab_size, kFewestIds, kMostIds));
   const auto pieces = count_all(next, threads);
   if (pieces.empty()) throw Error(ErrorCode::kData, "the input holds no text to train a tokenizer on");
   Trainer trainer(pieces);

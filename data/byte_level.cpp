@@ -16,7 +16,9 @@ struct Alphabet {
 
   Alphabet() {
     bytes.fill(-1);
-    const auto is_plain = [](uint32_t b) { return (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174; };
+    const auto is_plain = [](uint32_t b) {
+      return (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174;
+    };
     uint32_t next = kBytes;
     for (uint32_t b = 0; b < kBytes; ++b) {
       const uint32_t code = is_plain(b) ? b : next++;

@@ -6,8 +6,8 @@
 
 namespace trainctl::data {
 
-/// The character that stands for a byte in byte-level BPE, as UTF-8: printable Latin-1 for itself, the others from
-/// U+0100 on. Source: bytes_to_unicode of GPT-2's encoder.py.
+/// The character that stands for a byte in byte-level BPE, as UTF-8: printable Latin-1 for itself, the
+/// others from U+0100 on. Source: bytes_to_unicode of GPT-2's encoder.py.
 const std::string& character_of_byte(uint8_t byte);
 /// The bytes as such characters.
 std::string characters_of_bytes(std::string_view bytes);

@@ -89,7 +89,8 @@ void BytePairs::encode_short(Workspace& w, std::vector<int32_t>& ids) const {
   ids.insert(ids.end(), tokens, tokens + n);
 }
 
-/// The tokens are a list, linked by `previous` and `next`; the queue holds (rank, place), also of pairs that are gone.
+/// The tokens are a list, linked by `previous` and `next`; the queue holds (rank, place), also of pairs
+/// that are gone.
 void BytePairs::encode_long(Workspace& w, std::vector<int32_t>& ids) const {
   const int32_t n = int32_t(w.tokens.size());
   w.previous.resize(size_t(n));

@@ -7,14 +7,15 @@
 
 namespace trainctl::data {
 
-/// The merges: which neighbouring tokens become one, and which of them first. Unchanged while pieces are encoded, by any
-/// number of threads.
+/// The merges: which neighbouring tokens become one, and which of them first. Unchanged while pieces are
+/// encoded, by any number of threads.
 class BytePairs {
  public:
   /// `byte_ids`: the token of each byte. `merges`: about how many will be added.
   BytePairs(const std::array<int32_t, 256>& byte_ids, size_t merges);
 
-  /// `left` and `right` become `id`. Smaller ranks merge first. A pair that was added before gets the new rank and id.
+  /// `left` and `right` become `id`. Smaller ranks merge first. A pair that was added before gets the new
+  /// rank and id.
   void add(int32_t left, int32_t right, uint32_t rank, int32_t id);
 
   /// Memory of one thread.
@@ -23,8 +24,8 @@ class BytePairs {
     std::vector<uint32_t> ranks;
     std::vector<uint64_t> queue;
   };
-  /// Appends the tokens of the piece: as long as there is a pair with a merge, the one of the smallest rank, and of these
-  /// the leftmost, is merged.
+  /// Appends the tokens of the piece: as long as there is a pair with a merge, the one of the smallest
+  /// rank, and of these the leftmost, is merged.
   void encode(std::string_view piece, Workspace& workspace, std::vector<int32_t>& ids) const;
 
  private:
@@ -34,7 +35,9 @@ class BytePairs {
     uint32_t rank = kNone;
     int32_t id = 0;
   };
-  static uint64_t pair_of(int32_t left, int32_t right) { return uint64_t(uint32_t(left)) << 32 | uint32_t(right); }
+  static uint64_t pair_of(int32_t left, int32_t right) {
+    return uint64_t(uint32_t(left)) << 32 | uint32_t(right);
+  }
   size_t place_of(uint64_t pair) const { return size_t((pair * 0x9e3779b97f4a7c15) >> shift_); }
   const Slot& find(int32_t left, int32_t right) const;
   void grow();

@@ -5,8 +5,8 @@
 namespace trainctl::data {
 namespace {
 
-// General categories L* and N* of Unicode 16.0.0, from Python's unicodedata2 16.0.0. test/peers/tokenizers_check.py
-// compares them with Hugging Face's tokenizers, code point by code point.
+// General categories L* and N* of Unicode 16.0.0, from Python's unicodedata2 16.0.0.
+// test/peers/tokenizers_check.py compares them with Hugging Face's tokenizers, code point by code point.
 // clang-format off
 constexpr CodePoints kLetters[] = {
     {0x41, 0x5a}, {0x61, 0x7a}, {0xaa, 0xaa}, {0xb5, 0xb5}, {0xba, 0xba}, {0xc0, 0xd6}, {0xd8, 0xf6},

@@ -1,5 +1,5 @@
-// The classes of characters that the patterns of byte-level tokenizers distinguish, as of Unicode 16.0. They are
-// part of this program, so that token ids do not depend on the Unicode version of a library.
+// The classes of characters that the patterns of byte-level tokenizers distinguish, as of Unicode 16.0.
+// They are part of this program, so that token ids do not depend on the Unicode version of a library.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -21,7 +21,8 @@ struct CodePoints {
 };
 std::span<const CodePoints> white_space();  ///< with \r and \n
 
-/// Characters that got their general category (such as "Lu") after Unicode 14.0: older libraries do not know them.
+/// Characters that got their general category (such as "Lu") after Unicode 14.0: older libraries do not
+/// know them.
 struct NewCharacters {
   uint32_t first, last;
   std::string_view category;

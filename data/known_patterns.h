@@ -1,6 +1,6 @@
-// The patterns by which well-known byte-level tokenizers divide text into pieces, as scanners by hand: the same pieces
-// as the regular expressions give (data/regex.h), several times as fast. Text of broken UTF-8 is divided as if every
-// broken byte was a U+FFFD.
+// The patterns by which well-known byte-level tokenizers divide text into pieces, as scanners by hand: the
+// same pieces as the regular expressions give (data/regex.h), several times as fast. Text of broken UTF-8
+// is divided as if every broken byte was a U+FFFD.
 #pragma once
 #include <optional>
 #include <string_view>
@@ -10,8 +10,8 @@
 
 namespace trainctl::data {
 
-/// gpt2: GPT-2 and the ByteLevel of Hugging Face; cl100k: GPT-4 and Llama 3, up to three digits a piece; qwen2: one
-/// digit a piece.
+/// gpt2: GPT-2 and the ByteLevel of Hugging Face; cl100k: GPT-4 and Llama 3, up to three digits a piece;
+/// qwen2: one digit a piece.
 enum class KnownPattern { gpt2, cl100k, qwen2 };
 /// The regular expression, as Oniguruma reads it.
 std::string_view regex_of(KnownPattern pattern);

@@ -14,8 +14,8 @@ namespace trainctl::data {
 namespace {
 
 constexpr uint32_t kCodePoints = 0x110000;
-// Marks and compositions that are younger than the tables of Hugging Face's tokenizers 0.23, which leave them alone, and so
-// does this file: what counts are the ids. test/peers/tokenizers_check.py compares both.
+// Marks and compositions that are younger than the tables of Hugging Face's tokenizers 0.23, which leave
+// them alone, and so does this file: what counts are the ids. test/peers/tokenizers_check.py compares both.
 // clang-format off
 constexpr CodePoints kYounger[] = {
     {0x7fd, 0x7fd}, {0x897, 0x89f}, {0x8ca, 0x8d3}, {0x9fe, 0x9fe}, {0xc3c, 0xc3c}, {0xd3b, 0xd3c},
@@ -36,15 +36,16 @@ constexpr uint32_t kFirstUnstable = 0x300;  // no smaller character combines wit
 
 void append_normalized(std::string_view text, std::string& out) {
   utf8proc_uint8_t* mapped = nullptr;
-  const auto n = utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()), utf8proc_ssize_t(text.size()),
-                              &mapped, utf8proc_option_t(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
+  const auto n =
+      utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()), utf8proc_ssize_t(text.size()),
+                   &mapped, utf8proc_option_t(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
   const std::unique_ptr<utf8proc_uint8_t, void (*)(void*)> owned(mapped, std::free);
   ENSURE(n >= 0, "{}: {} bytes", utf8proc_errmsg(n), text.size());
   out.append(reinterpret_cast<const char*>(mapped), size_t(n));
 }
 
-/// For each character: form C leaves it alone, and nothing before it combines with it. A text of such characters alone is in
-/// form C, and between two of them it can be cut.
+/// For each character: form C leaves it alone, and nothing before it combines with it. A text of such
+/// characters alone is in form C, and between two of them it can be cut.
 struct StableCharacters {
   std::vector<bool> stable = std::vector<bool>(kCodePoints, true);
   std::vector<bool> younger = std::vector<bool>(kCodePoints, false);  // stable, and never handed over
@@ -107,8 +108,8 @@ std::string_view normalize_c(std::string_view text, std::string& buffer) {
     }
     // A broken byte before the run is not handed over.
     const std::string_view before = text.substr(last_stable, at - last_stable);
-    const bool combines = !before.empty() && character_length(before) == before.size() &&
-                          !younger[code_point_at(before).value];
+    const bool combines =
+        !before.empty() && character_length(before) == before.size() && !younger[code_point_at(before).value];
     const size_t begin = combines ? last_stable : at;
     buffer.append(text, done, begin - done);
     append_normalized(text.substr(begin, end - begin), buffer);

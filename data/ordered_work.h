@@ -13,15 +13,17 @@
 
 namespace trainctl::data {
 
-/// One thread submits and takes; the work is done by threads of its own. The destructor waits for the jobs that are being
-/// done and drops the others.
+/// One thread submits and takes; the work is done by threads of its own. The destructor waits for the jobs
+/// that are being done and drops the others.
 template <class Job, class Result>
 class OrderedWork {
  public:
   using Worker = std::function<Result(Job&)>;
 
-  /// `make_worker`: called once for each thread, in it, so that each has memory of its own. It may be called at once.
-  OrderedWork(int threads, std::function<Worker()> make_worker) : most_(2 * size_t(std::max(threads, 1)) + 2) {
+  /// `make_worker`: called once for each thread, in it, so that each has memory of its own. It may be
+  /// called at once.
+  OrderedWork(int threads, std::function<Worker()> make_worker)
+      : most_(2 * size_t(std::max(threads, 1)) + 2) {
     for (int t = 0; t < std::max(threads, 1); ++t)
       threads_.emplace_back([this, make_worker] { work(make_worker); });
   }
@@ -94,7 +96,8 @@ class OrderedWork {
   }
 
   const size_t most_;
-  std::deque<std::shared_ptr<Entry>> entries_;  // of the thread that submits: all whose results were not taken
+  std::deque<std::shared_ptr<Entry>>
+      entries_;  // of the thread that submits: all whose results were not taken
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::shared_ptr<Entry>> waiting_;  // not begun

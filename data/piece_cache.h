@@ -1,4 +1,5 @@
-// PieceCache remembers the ids of short pieces of text. Text repeats its words, so most pieces are found here.
+// PieceCache remembers the ids of short pieces of text. Text repeats its words, so most pieces are found
+// here.
 #pragma once
 #include <cstdint>
 #include <cstring>

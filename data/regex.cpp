@@ -58,8 +58,8 @@ Regex::Regex(std::string_view pattern, std::string where) : code_(new Code), whe
   code_->pcre = pcre2_compile(units(translated), translated.size(), PCRE2_UTF | PCRE2_UCP, &error, &offset,
                               context.get());
   if (code_->pcre == nullptr)
-    throw Error(ErrorCode::kData,
-                fmt::format("{}: the pattern {} is no regular expression: {}", where_, pattern, message_of(error)));
+    throw Error(ErrorCode::kData, fmt::format("{}: the pattern {} is no regular expression: {}", where_,
+                                              pattern, message_of(error)));
   uint32_t matches_empty = 0;
   pcre2_pattern_info(code_->pcre, PCRE2_INFO_MATCHEMPTY, &matches_empty);
   if (matches_empty != 0)
@@ -97,13 +97,14 @@ void Regex::Matcher::divide_valid(std::string_view text, std::vector<Stretch>& s
   const PCRE2_SIZE* found = pcre2_get_ovector_pointer(state_->match);
   size_t done = 0;
   while (done < text.size()) {
-    const int result = pcre2_match(state_->owner.code_->pcre, units(text), text.size(), done, PCRE2_NO_UTF_CHECK,
-                                   state_->match, state_->context);
+    const int result = pcre2_match(state_->owner.code_->pcre, units(text), text.size(), done,
+                                   PCRE2_NO_UTF_CHECK, state_->match, state_->context);
     if (result == PCRE2_ERROR_NOMATCH) break;
     if (result < 0)
-      throw Error(ErrorCode::kData,
-                  fmt::format("{}: its pattern cannot be matched on a text of {} bytes: {}; shorten the documents",
-                              state_->owner.where_, text.size(), message_of(result)));
+      throw Error(
+          ErrorCode::kData,
+          fmt::format("{}: its pattern cannot be matched on a text of {} bytes: {}; shorten the documents",
+                      state_->owner.where_, text.size(), message_of(result)));
     // A look-behind could place a match before the start; the pattern matches no empty text.
     ENSURE(found[0] >= done && found[1] > found[0], "match {} to {} after {}", found[0], found[1], done);
     if (found[0] > done) stretches.push_back({done, found[0], false});

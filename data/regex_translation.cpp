@@ -1,5 +1,5 @@
-// Oniguruma's patterns for PCRE2. The known set is what tokenizer files use; everything else is refused, because a
-// construct that the two libraries read differently would give other token ids without a word.
+// Oniguruma's patterns for PCRE2. The known set is what tokenizer files use; everything else is refused,
+// because a construct that the two libraries read differently would give other token ids without a word.
 #include <algorithm>
 
 #include "data/character_classes.h"
@@ -9,21 +9,24 @@
 namespace trainctl::data {
 namespace {
 
-constexpr std::string_view kCategories[] = {
-    "L",  "Ll", "Lu", "Lt", "Lm", "Lo", "M",  "Mn", "Mc", "Me", "N",  "Nd", "Nl", "No", "P",  "Pc", "Pd", "Ps",
-    "Pe", "Pi", "Pf", "Po", "S",  "Sm", "Sc", "Sk", "So", "Z",  "Zs", "Zl", "Zp", "C",  "Cc", "Cf", "Co"};
+constexpr std::string_view kCategories[] = {"L",  "Ll", "Lu", "Lt", "Lm", "Lo", "M",  "Mn", "Mc",
+                                            "Me", "N",  "Nd", "Nl", "No", "P",  "Pc", "Pd", "Ps",
+                                            "Pe", "Pi", "Pf", "Po", "S",  "Sm", "Sc", "Sk", "So",
+                                            "Z",  "Zs", "Zl", "Zp", "C",  "Cc", "Cf", "Co"};
 constexpr std::string_view kScripts[] = {"Han",   "Hiragana", "Katakana", "Hangul", "Latin",
                                          "Greek", "Cyrillic", "Arabic",   "Hebrew", "Thai"};
 
 std::string ranges_text(std::span<const CodePoints> ranges) {
   std::string text;
   for (const auto [first, last] : ranges)
-    text += first == last ? fmt::format("\\x{{{:x}}}", first) : fmt::format("\\x{{{:x}}}-\\x{{{:x}}}", first, last);
+    text += first == last ? fmt::format("\\x{{{:x}}}", first)
+                          : fmt::format("\\x{{{:x}}}-\\x{{{:x}}}", first, last);
   return text;
 }
 
-/// The new characters of a category or of a group of categories ("L"). Named one by one they count even where PCRE2 does not
-/// know them; if a class lacked them that another has, a pattern could leave text between its matches.
+/// The new characters of a category or of a group of categories ("L"). Named one by one they count even
+/// where PCRE2 does not know them; if a class lacked them that another has, a pattern could leave text
+/// between its matches.
 std::string additions(std::string_view property) {
   std::vector<CodePoints> ranges;
   for (const auto& [first, last, category] : new_characters())
@@ -62,10 +65,12 @@ class Translation {
 
  private:
   [[noreturn]] void refuse(const std::string& what) const {
-    throw Error(ErrorCode::kData,
-                fmt::format("{}: trainctl does not know {} in the pattern {}; divide the text by classes such as \\s and "
-                            "\\p{{L}}, groups (?:...), (?i:...), (?!...) and repetitions",
-                            where_, what, pattern_));
+    throw Error(
+        ErrorCode::kData,
+        fmt::format(
+            "{}: trainctl does not know {} in the pattern {}; divide the text by classes such as \\s and "
+            "\\p{{L}}, groups (?:...), (?i:...), (?!...) and repetitions",
+            where_, what, pattern_));
   }
   bool follows(std::string_view text) const { return pattern_.substr(at_, text.size()) == text; }
 
@@ -99,14 +104,16 @@ class Translation {
 
   void interval() {
     const size_t close = pattern_.find('}', at_);
-    const std::string_view inside = pattern_.substr(at_ + 1, close == pattern_.npos ? close : close - at_ - 1);
+    const std::string_view inside =
+        pattern_.substr(at_ + 1, close == pattern_.npos ? close : close - at_ - 1);
     const size_t comma = inside.find(',');
     const auto is_number = [](std::string_view text) {
       return !text.empty() && text.size() <= 4 &&
              std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
     };
-    const bool good = close != pattern_.npos && is_number(inside.substr(0, comma)) &&
-                      (comma == inside.npos || comma + 1 == inside.size() || is_number(inside.substr(comma + 1)));
+    const bool good =
+        close != pattern_.npos && is_number(inside.substr(0, comma)) &&
+        (comma == inside.npos || comma + 1 == inside.size() || is_number(inside.substr(comma + 1)));
     const char next = good && close + 1 < pattern_.size() ? pattern_[close + 1] : ' ';
     if (!good || next == '+' || next == '?') refuse(fmt::format("the repetition {{{}}}{}", inside, next));
     out_ += pattern_.substr(at_, close + 1 - at_);

@@ -58,8 +58,9 @@ std::vector<Stretch> joined_where_equal(const std::vector<Stretch>& stretches) {
 }
 
 std::vector<Stretch> without_matches(std::vector<Stretch> stretches) {
-  stretches.erase(std::remove_if(stretches.begin(), stretches.end(), [](const Stretch& s) { return s.is_match; }),
-                  stretches.end());
+  stretches.erase(
+      std::remove_if(stretches.begin(), stretches.end(), [](const Stretch& s) { return s.is_match; }),
+      stretches.end());
   return stretches;
 }
 

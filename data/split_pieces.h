@@ -12,7 +12,8 @@ namespace trainctl::data {
 /// The pattern, if the stages are that one pattern and its scanner gives their pieces.
 std::optional<KnownPattern> scanner_of(const std::vector<PieceStage>& stages);
 
-/// Any stages, one after the other, each on the pieces of the one before. Of one thread; outlived by the stages.
+/// Any stages, one after the other, each on the pieces of the one before. Of one thread; outlived by the
+/// stages.
 class PieceSplitter {
  public:
   explicit PieceSplitter(const std::vector<PieceStage>& stages);

@@ -75,7 +75,10 @@ bool TextInput::next(TextDocument& document) {
 }
 
 JsonLines::JsonLines(TextBlock block, std::string text_key)
-    : block_(std::move(block)), text_key_(std::move(text_key)), rest_(block_.text), line_(block_.first_line - 1) {}
+    : block_(std::move(block)),
+      text_key_(std::move(text_key)),
+      rest_(block_.text),
+      line_(block_.first_line - 1) {}
 
 bool JsonLines::next(std::string& text) {
   while (!rest_.empty()) {
@@ -86,9 +89,10 @@ bool JsonLines::next(std::string& text) {
     if (line.find_first_not_of(" \t\r") == line.npos) continue;
     auto object = try_parse_json(line);
     if (!object.is_object())
-      throw Error(ErrorCode::kData,
-                  fmt::format("{}, line {}: no JSON object; a file of this name holds one {{\"{}\": ...}} per line",
-                              block_.file->path(), line_, text_key_));
+      throw Error(
+          ErrorCode::kData,
+          fmt::format("{}, line {}: no JSON object; a file of this name holds one {{\"{}\": ...}} per line",
+                      block_.file->path(), line_, text_key_));
     const auto field = object.find(text_key_);
     if (field == object.end() || !field->is_string()) {
       std::string keys;

@@ -49,8 +49,8 @@ class TextInput {
   TextInput(std::vector<std::string> paths, std::string text_key);
   /// Reads the next document that is not empty. Returns false at the end. Error(kData) with file and line.
   bool next(TextDocument& document);
-  /// Reads the next block: a plain file, which may be empty, or lines of JSON of about `limit` bytes. Returns false at the
-  /// end. Use either this or next().
+  /// Reads the next block: a plain file, which may be empty, or lines of JSON of about `limit` bytes.
+  /// Returns false at the end. Use either this or next().
   bool next_block(TextBlock& block, size_t limit);
   void rewind();
   const std::string& text_key() const { return text_key_; }

@@ -18,7 +18,8 @@ struct SpecialToken {
   const char* content;
   int32_t id;
 };
-/// What a file does not say. Sources: openai_public.py of tiktoken; tokenizer.py of Llama 3; tokenization_qwen.py of Qwen.
+/// What a file does not say. Sources: openai_public.py of tiktoken; tokenizer.py of Llama 3;
+/// tokenization_qwen.py of Qwen.
 struct Encoding {
   const char* name;
   const char* file_name;  ///< how the names of its files begin
@@ -133,12 +134,13 @@ Ranks read_ranks(std::string_view content, const std::string& name) {
     if (text.empty() || text == "\r") continue;
     auto line = parse_line(text);
     if (!line)
-      throw Error(ErrorCode::kData, fmt::format("{}, line {}: a tiktoken file has base64, a space and a rank on each line",
-                                                name, number));
+      throw Error(ErrorCode::kData,
+                  fmt::format("{}, line {}: a tiktoken file has base64, a space and a rank on each line",
+                              name, number));
     if (size_t(line->rank) >= taken.size()) taken.resize(size_t(line->rank) + 1);
     if (taken[size_t(line->rank)] || !ranks.emplace(line->bytes, int32_t(line->rank)).second)
-      throw Error(ErrorCode::kData, fmt::format("{}, line {}: the token or its rank {} was on a line before", name, number,
-                                                line->rank));
+      throw Error(ErrorCode::kData, fmt::format("{}, line {}: the token or its rank {} was on a line before",
+                                                name, number, line->rank));
     taken[size_t(line->rank)] = true;
   }
   return ranks;
@@ -155,11 +157,13 @@ void apply_encoding(BpeModel& model, int64_t tokens) {
     else
       stage.pattern = std::make_shared<const Regex>(pattern, model.name);
   };
-  auto found = std::find_if(list.begin(), list.end(), [&](const Encoding& e) { return file.rfind(e.file_name, 0) == 0; });
+  auto found = std::find_if(list.begin(), list.end(),
+                            [&](const Encoding& e) { return file.rfind(e.file_name, 0) == 0; });
   if (found != list.end() && found->tokens != tokens)
-    throw Error(ErrorCode::kData, fmt::format("{} has {} tokens, but {} has {}; the file is not complete, or of another "
-                                              "encoding: name it after that",
-                                              model.name, tokens, found->name, found->tokens));
+    throw Error(ErrorCode::kData,
+                fmt::format("{} has {} tokens, but {} has {}; the file is not complete, or of another "
+                            "encoding: name it after that",
+                            model.name, tokens, found->name, found->tokens));
   if (found == list.end() && (file == "tokenizer.model" || tokens == 128000)) {
     with_pattern(regex_of(KnownPattern::cl100k));
     model.added = llama3_special(int64_t(model.tokens.size()));
@@ -168,11 +172,13 @@ void apply_encoding(BpeModel& model, int64_t tokens) {
   if (found == list.end())
     found = std::find_if(list.begin(), list.end(), [&](const Encoding& e) { return e.tokens == tokens; });
   if (found == list.end())
-    throw Error(ErrorCode::kData,
-                fmt::format("{}: a tiktoken file does not say its pattern, and neither its name nor its {} tokens are those "
-                            "of r50k_base, p50k_base, cl100k_base, o200k_base, qwen or Llama 3 (tokenizer.model); make a "
-                            "tokenizer.json of it",
-                            model.name, tokens));
+    throw Error(
+        ErrorCode::kData,
+        fmt::format(
+            "{}: a tiktoken file does not say its pattern, and neither its name nor its {} tokens are those "
+            "of r50k_base, p50k_base, cl100k_base, o200k_base, qwen or Llama 3 (tokenizer.model); make a "
+            "tokenizer.json of it",
+            model.name, tokens));
   with_pattern(found->pattern);
   model.normalizes_c = found->normalizes_c;
   for (const SpecialToken& token : found->special)
@@ -184,7 +190,9 @@ void apply_encoding(BpeModel& model, int64_t tokens) {
 
 }  // namespace
 
-bool is_tiktoken(std::string_view content) { return parse_line(content.substr(0, content.find('\n'))).has_value(); }
+bool is_tiktoken(std::string_view content) {
+  return parse_line(content.substr(0, content.find('\n'))).has_value();
+}
 
 std::unique_ptr<Tokenizer> open_tiktoken(const std::string& content, const std::string& name) {
   const Ranks ranks = read_ranks(content, name);
@@ -199,7 +207,8 @@ std::unique_ptr<Tokenizer> open_tiktoken(const std::string& content, const std::
   for (int byte = 0; byte < 256; ++byte) {
     const auto found = ranks.find(std::string(1, char(byte)));
     if (found == ranks.end())
-      throw Error(ErrorCode::kData, fmt::format("{} has no token for the byte 0x{:02x}; the file is not complete", name, byte));
+      throw Error(ErrorCode::kData,
+                  fmt::format("{} has no token for the byte 0x{:02x}; the file is not complete", name, byte));
     model.byte_ids[size_t(byte)] = found->second;
   }
   // Any two neighbours merge whose bytes together are a token: the token of the smallest rank first.

@@ -105,7 +105,8 @@ class NewModel {
   std::string path_;
 };
 
-/// Trains on all of the text, or on parts spread evenly over it when it is long, and writes the model to `path`.
+/// Trains on all of the text, or on parts spread evenly over it when it is long, and writes the model to
+/// `path`.
 void train(const TokenizeOptions& options, TextInput& input, const std::string& path) {
   const uint64_t every = input.total_bytes() / kTrainingText + 1;
   std::string_view rest;
@@ -139,7 +140,8 @@ struct Part {
   uint64_t text_bytes = 0;
 };
 
-/// Length of the part of a plain file that is for training: its share, to the end of a line where there is one.
+/// Length of the part of a plain file that is for training: its share, to the end of a line where there is
+/// one.
 size_t training_length(std::string_view text, const TokenizeOptions& options) {
   const auto share = (unsigned __int128)text.size() * uint64_t(options.train_share);
   const size_t length = size_t(share / uint64_t(options.train_share + options.val_share));
@@ -187,11 +189,12 @@ Encoded encode_job(const Tokenizer& tokenizer, Tokenizer::Encoder& encoder, cons
   return result;
 }
 
-/// Divides the input into jobs and writes their tokens in the order of the input, so that the files do not depend on the
-/// number of threads.
+/// Divides the input into jobs and writes their tokens in the order of the input, so that the files do not
+/// depend on the number of threads.
 class EncodeAll {
  public:
-  EncodeAll(const TokenizeOptions& options, const Tokenizer& tokenizer, TextInput& input, std::vector<Part>& parts)
+  EncodeAll(const TokenizeOptions& options, const Tokenizer& tokenizer, TextInput& input,
+            std::vector<Part>& parts)
       : options_(options),
         tokenizer_(tokenizer),
         input_(input),
@@ -257,7 +260,8 @@ class EncodeAll {
   /// A line goes to validation whenever the share of the lines so far passes a whole number.
   size_t part_of_next_line() {
     if (parts_.size() == 1) return 0;
-    const uint64_t shares = uint64_t(options_.train_share + options_.val_share), val = uint64_t(options_.val_share);
+    const uint64_t shares = uint64_t(options_.train_share + options_.val_share),
+                   val = uint64_t(options_.val_share);
     const auto passed = [&](uint64_t n) { return n % shares * val / shares + n / shares * val; };
     const uint64_t line = lines_++;
     return passed(line + 1) != passed(line) ? 1 : 0;
@@ -272,7 +276,8 @@ class EncodeAll {
   OrderedWork<EncodeJob, Encoded> work_;
 };
 
-/// The path of the model as the sidecar states it: relative to the sidecar, so that both can be moved together.
+/// The path of the model as the sidecar states it: relative to the sidecar, so that both can be moved
+/// together.
 std::string model_beside(const std::string& model, const std::string& prefix) {
   std::error_code error;
   const auto relative = stdfs::proximate(stdfs::absolute(model), stdfs::absolute(folder_of(prefix)), error);

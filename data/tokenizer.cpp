@@ -50,7 +50,9 @@ size_t Tokenizer::first_part(std::string_view text, size_t limit) const {
   return encodes_in_parts() ? cut_text(text, limit) : text.size();
 }
 
-std::unique_ptr<Tokenizer::Encoder> Tokenizer::encoder() const { return std::make_unique<PlainEncoder>(*this); }
+std::unique_ptr<Tokenizer::Encoder> Tokenizer::encoder() const {
+  return std::make_unique<PlainEncoder>(*this);
+}
 
 size_t cut_text(std::string_view text, size_t limit) {
   ENSURE(limit >= 8, "limit {}", limit);
@@ -71,10 +73,12 @@ std::unique_ptr<Tokenizer> open_tokenizer(FileSystem& fs, const TokenizerChoice&
   if (choice.is_bytes()) return std::make_unique<ByteTokenizer>();
   const std::string& path = choice.text();
   if (!fs.exists(path) || fs.is_directory(path))
-    throw Error(ErrorCode::kData,
-                fmt::format("there is no tokenizer {}; give \"bytes\" or the path of a tokenizer.json, a tiktoken file "
-                            "or a SentencePiece .model file",
-                            path));
+    throw Error(
+        ErrorCode::kData,
+        fmt::format(
+            "there is no tokenizer {}; give \"bytes\" or the path of a tokenizer.json, a tiktoken file "
+            "or a SentencePiece .model file",
+            path));
   return open_tokenizer_file(fs.read_text(path), path);
 }
 

@@ -17,14 +17,14 @@ namespace trainctl::data {
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
-  virtual std::string name() const = 0;            ///< "bytes", "sentencepiece", "bpe"
+  virtual std::string name() const = 0;  ///< "bytes", "sentencepiece", "bpe"
   virtual int64_t vocab_size() const = 0;
   virtual int32_t end_of_text() const = 0;         ///< id that ends every document
   virtual std::string end_of_text_name() const = 0;  ///< as files of tokenizers write it
   /// Whether a long text can be encoded in parts: the parts that first_part cuts off.
   virtual bool encodes_in_parts() const = 0;
-  /// The length of a part of `text`, from its start, with encode(text) == encode(part) + encode(rest): about `limit` (>= 8)
-  /// bytes, and the whole text where it cannot be cut.
+  /// The length of a part of `text`, from its start, with encode(text) == encode(part) + encode(rest):
+  /// about `limit` (>= 8) bytes, and the whole text where it cannot be cut.
   virtual size_t first_part(std::string_view text, size_t limit) const;
   virtual std::vector<int32_t> encode(std::string_view text) const = 0;
 
@@ -39,11 +39,13 @@ class Tokenizer {
   virtual std::string decode(std::span<const int32_t> ids) const = 0;
 };
 
-/// bytes: 256 bytes + end of text = 257 ids. A file: a Hugging Face tokenizer.json (data/tokenizer_json.cpp), a tiktoken
-/// file (data/tiktoken.cpp) or a SentencePiece model, by its content. Error(kData) if it cannot be used.
+/// bytes: 256 bytes + end of text = 257 ids. A file: a Hugging Face tokenizer.json
+/// (data/tokenizer_json.cpp), a tiktoken file (data/tiktoken.cpp) or a SentencePiece model, by its content.
+/// Error(kData) if it cannot be used.
 std::unique_ptr<Tokenizer> open_tokenizer(const TokenizerChoice& choice);
 std::unique_ptr<Tokenizer> open_tokenizer(FileSystem& fs, const TokenizerChoice& choice);
-/// A tokenizer from the bytes of its file. `name`: for messages, and the name of a tiktoken file says which encoding it is.
+/// A tokenizer from the bytes of its file. `name`: for messages, and the name of a tiktoken file says which
+/// encoding it is.
 std::unique_ptr<Tokenizer> open_tokenizer_file(const std::string& content, const std::string& name);
 /// A tokenizer from the bytes of a SentencePiece .model file. `name`: for messages.
 std::unique_ptr<Tokenizer> open_sentencepiece(const std::string& model, const std::string& name);

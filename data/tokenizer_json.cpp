@@ -51,7 +51,8 @@ class Reader {
     return found->get<bool>();
   }
   /// Refuses keys that may mean something.
-  void check_keys(const json& object, std::initializer_list<const char*> known, const std::string& part) const {
+  void check_keys(const json& object, std::initializer_list<const char*> known,
+                  const std::string& part) const {
     for (const auto& item : object.items())
       if (std::find(known.begin(), known.end(), item.key()) == known.end())
         refuse_value(part + "." + item.key(), item.value(), "no such key there");
@@ -61,10 +62,12 @@ class Reader {
     return text_at(value, "type", part);
   }
   /// The members of a Sequence, or the value itself; none for null.
-  std::vector<std::pair<std::string, json>> members(const json& value, const char* key, const std::string& part) const;
+  std::vector<std::pair<std::string, json>> members(const json& value, const char* key,
+                                                    const std::string& part) const;
 
   int32_t id_of(const json& value, const std::string& part) const {
-    if (!value.is_number_integer() || value < 0 || value >= kMostIds) refuse_value(part, value, "ids from 0 to 16777215");
+    if (!value.is_number_integer() || value < 0 || value >= kMostIds)
+      refuse_value(part, value, "ids from 0 to 16777215");
     return value.get<int32_t>();
   }
   void read_vocabulary(const json& vocabulary);
@@ -94,7 +97,8 @@ std::vector<std::pair<std::string, json>> Reader::members(const json& value, con
   const json& list = at(value, key, part);
   if (!list.is_array()) refuse(fmt::format("{}.{} is no list", part, key));
   std::vector<std::pair<std::string, json>> result;
-  for (size_t i = 0; i < list.size(); ++i) result.emplace_back(fmt::format("{}.{}[{}]", part, key, i), list[i]);
+  for (size_t i = 0; i < list.size(); ++i)
+    result.emplace_back(fmt::format("{}.{}[{}]", part, key, i), list[i]);
   return result;
 }
 
@@ -119,9 +123,10 @@ void Reader::read_vocabulary(const json& vocabulary) {
   for (int byte = 0; byte < 256; ++byte) {
     const auto found = vocabulary_.find(character_of_byte(uint8_t(byte)));
     if (found == vocabulary_.end())
-      refuse(fmt::format("model.vocab has no token for the byte 0x{:02x} (written {}), so that text would be lost; train it "
-                         "with the alphabet of ByteLevel",
-                         byte, json_string(character_of_byte(uint8_t(byte)))));
+      refuse(fmt::format(
+          "model.vocab has no token for the byte 0x{:02x} (written {}), so that text would be lost; train it "
+          "with the alphabet of ByteLevel",
+          byte, json_string(character_of_byte(uint8_t(byte)))));
     model_.byte_ids[size_t(byte)] = found->second;
   }
 }
@@ -159,14 +164,16 @@ void Reader::read_merges(const json& merges) {
 
 void Reader::read_model(const json& model) {
   if (type_of(model, "model") != "BPE") refuse_value("model.type", at(model, "type", "model"), "\"BPE\"");
-  check_keys(model, {"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk",
-                     "byte_fallback", "ignore_merges", "vocab", "merges"},
+  check_keys(model,
+             {"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk",
+              "byte_fallback", "ignore_merges", "vocab", "merges"},
              "model");
   for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"})
     if (model.contains(key) && !model[key].is_null() && model[key] != "")
       refuse_value(fmt::format("model.{}", key), model[key], "null and \"\"");
   if (model.contains("dropout") && !model["dropout"].is_null() && model["dropout"] != 0.0)
-    refuse_value("model.dropout", model["dropout"], "null; with dropout the ids would differ from run to run");
+    refuse_value("model.dropout", model["dropout"],
+                 "null; with dropout the ids would differ from run to run");
   // Every byte has a token, so unk_token, fuse_unk and byte_fallback never come into play.
   read_vocabulary(at(model, "vocab", "model"));
   read_merges(at(model, "merges", "model"));
@@ -191,11 +198,12 @@ void Reader::read_added(const json& added) {
     if (token.content.empty()) refuse(fmt::format("{} has no text", part));
     const auto known = vocabulary_.find(token.content);
     if (known != vocabulary_.end() && known->second != token.id)
-      refuse(fmt::format("{} gives {} the id {}, model.vocab the id {}", part, json_string(token.content), token.id,
-                         known->second));
+      refuse(fmt::format("{} gives {} the id {}, model.vocab the id {}", part, json_string(token.content),
+                         token.id, known->second));
     const bool is_taken = size_t(token.id) < model_.tokens.size() && !model_.tokens[size_t(token.id)].empty();
     if (is_taken && known == vocabulary_.end())
-      refuse(fmt::format("{} gives {} the id {}, which another token has", part, json_string(token.content), token.id));
+      refuse(fmt::format("{} gives {} the id {}, which another token has", part, json_string(token.content),
+                         token.id));
     set_token(token.id, token.content);
     model_.added.push_back(std::move(token));
   }
@@ -211,8 +219,7 @@ void Reader::read_normalizer(const json& normalizer) {
 void Reader::read_byte_level(const json& byte_level, const std::string& part) {
   check_keys(byte_level, {"type", "add_prefix_space", "trim_offsets", "use_regex"}, part);
   if (flag_at(byte_level, "add_prefix_space", true, part)) model_.stages.emplace_back();
-  if (flag_at(byte_level, "use_regex", true, part))
-    model_.stages.emplace_back().pattern = KnownPattern::gpt2;
+  if (flag_at(byte_level, "use_regex", true, part)) model_.stages.emplace_back().pattern = KnownPattern::gpt2;
 }
 
 void Reader::read_split(const json& split, const std::string& part) {
@@ -269,13 +276,16 @@ void Reader::read_pre_tokenizer(const json& pre_tokenizer) {
     }
   }
   if (!complete)
-    refuse("pre_tokenizer has no ByteLevel; trainctl knows BPE on bytes only, and SentencePiece models (tokenizer.model)");
+    refuse(
+        "pre_tokenizer has no ByteLevel; trainctl knows BPE on bytes only, and SentencePiece models "
+        "(tokenizer.model)");
 }
 
 void Reader::check_post_processor(const json& post_processor) const {
   for (const auto& [part, value] : members(post_processor, "processors", "post_processor")) {
     const std::string type = type_of(value, part);
-    if (type != "ByteLevel" && type != "TemplateProcessing") refuse_value(part, value, "ByteLevel and TemplateProcessing");
+    if (type != "ByteLevel" && type != "TemplateProcessing")
+      refuse_value(part, value, "ByteLevel and TemplateProcessing");
   }
 }
 
@@ -289,8 +299,9 @@ BpeModel Reader::read(const std::string& content) {
   const json file = try_parse_json(content);
   if (file.is_discarded()) refuse("the file is not JSON");
   if (!file.is_object() || !file.contains("model")) refuse("the file is no tokenizer: it has no model");
-  check_keys(file, {"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer", "post_processor",
-                    "decoder", "model"},
+  check_keys(file,
+             {"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
+              "post_processor", "decoder", "model"},
              "the file");
   const auto part = [&](const char* key) { return file.value(key, json()); };
   read_model(file["model"]);
@@ -301,8 +312,10 @@ BpeModel Reader::read(const std::string& content) {
   check_decoder(part("decoder"));
   const auto end = find_end_of_text(model_.added);
   if (!end)
-    refuse("none of its added_tokens ends a document; add one with the content <|endoftext|>, <|end_of_text|>, </s>, <eos>, "
-           "<|eos|> or [EOS]");
+    refuse(
+        "none of its added_tokens ends a document; add one with the content <|endoftext|>, <|end_of_text|>, "
+        "</s>, <eos>, "
+        "<|eos|> or [EOS]");
   model_.end_of_text = *end;
   return std::move(model_);
 }

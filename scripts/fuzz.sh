@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
-# Looks for bytes that crash the readers of checkpoints, with libFuzzer, ASan and UBSan. Needs clang.
-#   scripts/fuzz.sh [SECONDS [TARGET...]]     60 seconds each; targets: manifest commit safetensors receipt memory
-# Seeds are in test/ckpt/corpus; what was found lies in build-fuzz/. Ends with 1 at the first finding, with 77 without clang.
+# Looks for bytes that crash the readers of checkpoints and of tokenizers, with libFuzzer, ASan and UBSan. Needs clang.
+#   scripts/fuzz.sh [SECONDS [TARGET...]]     60 seconds each; targets: manifest commit safetensors receipt memory tokenizer
+# Seeds are in test/ckpt/corpus and test/golden/tokenizers; what was found lies in build-fuzz/. Ends with 1 at the first finding, with 77 without clang.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 seconds=${1:-60}
 shift || true
 targets=("$@")
-[ ${#targets[@]} -gt 0 ] || targets=(manifest commit safetensors receipt memory)
+[ ${#targets[@]} -gt 0 ] || targets=(manifest commit safetensors receipt memory tokenizer)
 command -v clang++ >/dev/null || { echo "no clang++: apt-get install clang"; exit 77; }
 mkdir -p "$root/build-fuzz"
 cd "$root/build-fuzz"
 flags=(-std=c++20 -O1 -g1 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined "-I$root"
        -DTRAINCTL_VERSION='"fuzz"' -Wno-everything)
 sources=("$root"/ckpt/*.cpp "$root"/test/ckpt/fuzz_bodies.cpp "$root"/parallel/layout.cpp "$root"/parallel/mesh.cpp
-         "$root"/runtime/base/*.cpp)
+         "$root"/runtime/base/*.cpp "$root"/data/*.cpp "$root"/test/data/fuzz_tokenizer.cpp)
 objects=()
 launcher=$(command -v ccache || true)
 for source in "${sources[@]}"; do
@@ -24,12 +24,18 @@ for source in "${sources[@]}"; do
   objects+=("$object")
 done
 for target in "${targets[@]}"; do
-  clang++ "${flags[@]}" "-DTRAINCTL_FUZZ=fuzz_$target" -c "$root/test/ckpt/fuzz_main.cpp" -o "main-$target.o"
-  clang++ -fsanitize=fuzzer,address,undefined "main-$target.o" "${objects[@]}" -o "fuzz-$target" -lfmt -lcrypto -lxxhash -lpthread
+  seeds=$root/test/ckpt/corpus/$target bodies=test/ckpt/fuzz_bodies.h longest=4096
+  if [ "$target" = tokenizer ]; then
+    seeds=$root/test/golden/tokenizers bodies=test/data/fuzz_tokenizer.h longest=12000
+  fi
+  clang++ "${flags[@]}" "-DTRAINCTL_FUZZ=fuzz_$target" "-DTRAINCTL_FUZZ_BODIES=\"$bodies\"" -c "$root/test/ckpt/fuzz_main.cpp" \
+    -o "main-$target.o"
+  clang++ -fsanitize=fuzzer,address,undefined "main-$target.o" "${objects[@]}" -o "fuzz-$target" -lfmt -lcrypto -lxxhash -lpthread \
+    -lsentencepiece_train -lsentencepiece -lpcre2-8 -lutf8proc
   mkdir -p "corpus-$target"
   echo "== $target, $seconds s"
-  "./fuzz-$target" -max_total_time="$seconds" -max_len=4096 -print_final_stats=1 -artifact_prefix="$target-" \
-    "corpus-$target" "$root/test/ckpt/corpus/$target" 2>&1 | grep -E "ERROR|runtime error|SUMMARY|stat::number|terminate|what\(\)|Test unit" || true
+  "./fuzz-$target" -max_total_time="$seconds" -max_len="$longest" -print_final_stats=1 -artifact_prefix="$target-" \
+    "corpus-$target" "$seeds" 2>&1 | grep -E "ERROR|runtime error|SUMMARY|stat::number|terminate|what\(\)|Test unit" || true
   if compgen -G "$target-crash-*" >/dev/null || compgen -G "$target-oom-*" >/dev/null || compgen -G "$target-timeout-*" >/dev/null; then
     echo "found: $PWD/$target-*"
     exit 1

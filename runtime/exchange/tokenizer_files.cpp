@@ -81,7 +81,8 @@ void check_size(const data::Tokenizer& tokenizer, const std::string& name, int64
 bool is_bytes_json(const std::string& content) {
   const json file = try_parse_json(content), mine = parse_json(dump_json(byte_tokenizer_json()));
   if (!file.is_object()) return false;
-  for (const char* part : {"added_tokens", "normalizer", "pre_tokenizer", "post_processor", "decoder", "model"})
+  for (const char* part :
+       {"added_tokens", "normalizer", "pre_tokenizer", "post_processor", "decoder", "model"})
     if (file.value(part, json()) != mine[part]) return false;
   return true;
 }
@@ -145,8 +146,7 @@ data::TokenizerChoice tokenizer_in(FileSystem& fs, const std::string& folder, in
   }
   if (has_json) {
     const std::string content = fs.read_text(file);
-    if (!data::is_tokenizer_json(content))
-      throw Error(ErrorCode::kData, fmt::format("{} is not JSON", file));
+    if (!data::is_tokenizer_json(content)) throw Error(ErrorCode::kData, fmt::format("{} is not JSON", file));
     const bool is_bytes = is_bytes_json(content);
     const auto bytes = data::TokenizerChoice::bytes();
     check_size(is_bytes ? *data::open_tokenizer(bytes) : *open_in_folder(content, file), file, vocab_size);
@@ -156,10 +156,11 @@ data::TokenizerChoice tokenizer_in(FileSystem& fs, const std::string& folder, in
     if (fs.exists(folder + "/" + other))
       throw Error(
           ErrorCode::kData,
-          fmt::format("trainctl does not know the tokenizer of {}/{}; it uses byte-level BPE (tokenizer.json), "
-                      "SentencePiece models (tokenizer.model) and plain bytes. Import the weights alone with "
-                      "--no-tokenizer",
-                      folder, other));
+          fmt::format(
+              "trainctl does not know the tokenizer of {}/{}; it uses byte-level BPE (tokenizer.json), "
+              "SentencePiece models (tokenizer.model) and plain bytes. Import the weights alone with "
+              "--no-tokenizer",
+              folder, other));
   return {};
 }
 

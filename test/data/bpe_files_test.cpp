@@ -1,5 +1,6 @@
-// Goal: tiktoken files are read with the pattern and the special tokens of their encoding; training makes the same tokenizer.json for
-// any number of threads; tokenizing gives the same files for any number of threads.
+// Goal: tiktoken files are read with the pattern and the special tokens of their encoding; training makes
+// the same tokenizer.json for any number of threads; tokenizing gives the same files for any number of
+// threads.
 // Method: files made here; a small corpus whose merges are known; files compared byte for byte.
 #include <random>
 
@@ -36,10 +37,13 @@ std::string base64(const std::string& bytes) {
 std::string tiktoken_file(const std::vector<std::string>& tokens, int64_t count) {
   std::string file;
   int64_t rank = 0;
-  const auto put = [&](const std::string& token) { file += base64(token) + " " + std::to_string(rank++) + "\n"; };
+  const auto put = [&](const std::string& token) {
+    file += base64(token) + " " + std::to_string(rank++) + "\n";
+  };
   for (int b = 0; b < 256; ++b) put(std::string(1, char(b)));
   for (const std::string& token : tokens) put(token);
-  for (uint32_t i = 0; rank < count; ++i) put("\xff" + std::string(1, char(i)) + std::string(1, char(i >> 8)) + char(i >> 16));
+  for (uint32_t i = 0; rank < count; ++i)
+    put("\xff" + std::string(1, char(i)) + std::string(1, char(i >> 8)) + char(i >> 16));
   return file;
 }
 
@@ -56,7 +60,7 @@ std::string train(const std::vector<std::string>& texts, int64_t vocab, int thre
 
 std::vector<std::string> corpus(int parts) {
   std::mt19937 random(5);
-  const std::vector<std::string> words{"the",  " model", " learns", " tokens", "\n\n", " naïve", " 42",
+  const std::vector<std::string> words{"the",   " model", " learns", " tokens", "\n\n", " naïve",  " 42",
                                        " 训练", "'s",     "=====",   "   ",     "\xff", " 123456", "."};
   std::vector<std::string> texts;
   for (int i = 0; i < parts; ++i) {
@@ -96,7 +100,9 @@ TEST_CASE("tiktoken: the encoding follows from the name, or from the number of t
 }
 
 TEST_CASE("tiktoken: what is wrong is refused by its line", "[tiktoken]") {
-  const auto refusal = [](const std::string& file, const char* name) { return data_error([&] { open_tiktoken(file, name); }); };
+  const auto refusal = [](const std::string& file, const char* name) {
+    return data_error([&] { open_tiktoken(file, name); });
+  };
   const std::string good = tiktoken_file({}, 0);
   CHECK_THAT(refusal(good + "!!!! 256\n", "tokenizer.model"), Contains("tokenizer.model, line 257: "));
   CHECK_THAT(refusal(good + "QUI= x\n", "tokenizer.model"), Contains("line 257"));
@@ -104,7 +110,8 @@ TEST_CASE("tiktoken: what is wrong is refused by its line", "[tiktoken]") {
   CHECK_THAT(refusal(good + "QUI= 99999999999\n", "tokenizer.model"), Contains("line 257"));
   CHECK_THAT(refusal(good + "QUI= 255\n", "tokenizer.model"), Contains("its rank 255 was on a line before"));
   CHECK_THAT(refusal(good + "QQ== 256\n", "tokenizer.model"), Contains("was on a line before"));
-  CHECK_THAT(refusal(good.substr(good.find('\n') + 1), "tokenizer.model"), Contains("no token for the byte 0x00"));
+  CHECK_THAT(refusal(good.substr(good.find('\n') + 1), "tokenizer.model"),
+             Contains("no token for the byte 0x00"));
   CHECK_THAT(refusal(good, "other"), Contains("neither its name nor its 256 tokens"));
   CHECK_THAT(refusal(good, "cl100k_base.tiktoken"), Contains("has 256 tokens, but cl100k_base has 100256"));
 }
@@ -113,7 +120,8 @@ TEST_CASE("training merges the most frequent pair, of equal ones that with the s
   // Pieces: "aab" 3 times, "ab" twice, " cd" twice. Ids as in GPT-2: ! is 0, a is 64, the space 220.
   const json file = parse_json(train({"aab\naab\naab\nab\nab", " cd cd"}, 1000, 1));
   const json merges = file["model"]["merges"];
-  // "ab" 5; then "a ab" 3; newlines are pieces of their own; "cd" and " c" twice each, " c" (220 66) after "cd" (66 67).
+  // "ab" 5; then "a ab" 3; newlines are pieces of their own; "cd" and " c" twice each, " c" (220 66) after
+  // "cd" (66 67).
   CHECK(merges == parse_json(R"([["a", "b"], ["a", "ab"], ["c", "d"], ["Ġ", "cd"]])"));
   CHECK(file["model"]["vocab"]["!"] == 0);
   CHECK(file["model"]["vocab"]["a"] == 64);
@@ -121,7 +129,8 @@ TEST_CASE("training merges the most frequent pair, of equal ones that with the s
   CHECK(file["model"]["vocab"]["ab"] == 256);
   CHECK(file["added_tokens"][0]["id"] == 260);
   CHECK(parse_json(train({"aab\naab\naab\nab\nab", " cd cd"}, 258, 1))["model"]["merges"].size() == 1);
-  CHECK_THAT(data_error([] { train({"a"}, 256, 1); }), Contains("a vocabulary of 256 cannot be trained; choose 257 to"));
+  CHECK_THAT(data_error([] { train({"a"}, 256, 1); }),
+             Contains("a vocabulary of 256 cannot be trained; choose 257 to"));
   CHECK_THAT(data_error([] { train({}, 300, 1); }), Contains("no text"));
 }
 
@@ -146,7 +155,9 @@ TEST_CASE("token files do not depend on the number of threads", "[tokenize]") {
   TemporaryFolder folder;
   std::string text, lines;
   for (const std::string& part : corpus(3000)) text += part;  // more than two parts of 1 MiB
-  for (int i = 0; i < 30000; ++i) lines += i % 97 == 0 ? "{\"text\": \"\"}\n" : "{\"text\": \"line " + std::to_string(i) + " of some text\"}\n\n";
+  for (int i = 0; i < 30000; ++i)
+    lines += i % 97 == 0 ? "{\"text\": \"\"}\n"
+                         : "{\"text\": \"line " + std::to_string(i) + " of some text\"}\n\n";
   write_bytes(folder / "a.txt", text);
   write_bytes(folder / "b.jsonl", lines);
   write_bytes(folder / "c.txt", "");
@@ -166,7 +177,8 @@ TEST_CASE("token files do not depend on the number of threads", "[tokenize]") {
     CHECK(result.empty_documents == 1 + (30000 + 96) / 97);
     CHECK(result.parts[0].sidecar.tokenizer == TokenizerChoice::file("tokenizer.json"));
     std::string all;
-    for (const char* name : {"tokenizer.json", "t.idx", "t.bin", "t.json", "t-val.idx", "t-val.bin", "t-val.json"})
+    for (const char* name :
+         {"tokenizer.json", "t.idx", "t.bin", "t.json", "t-val.idx", "t-val.bin", "t-val.json"})
       all += read_bytes(folder / name);
     files.push_back(all);
     CHECK(files.back() == files.front());
@@ -191,7 +203,9 @@ TEST_CASE("a mistake in JSON lines has its line, whichever thread finds it", "[t
   REQUIRE(length > (2u << 20));
   write_bytes(folder / "a.jsonl", lines + "{\"body\": 1}\n" + lines + "nothing\n");
   for (const int threads : {1, 4}) {
-    const auto run = [&] { tokenize({.inputs = {folder / "a.jsonl"}, .out = folder / "t", .threads = threads}); };
+    const auto run = [&] {
+      tokenize({.inputs = {folder / "a.jsonl"}, .out = folder / "t", .threads = threads});
+    };
     CHECK_THAT(data_error(run), Contains("a.jsonl, line 60001: no string under \"text\" (keys: body)"));
   }
   CHECK(real_file_system().list(folder.path()) == std::vector<std::string>{"a.jsonl"});

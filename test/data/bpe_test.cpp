@@ -1,7 +1,8 @@
-// Goal: byte-level BPE gives the ids of Hugging Face's tokenizers, by one path as by another: scanners and PCRE2, short
-// and long pieces, whole texts and parts, one encoder or many calls; decoding restores the bytes.
-// Method: golden ids (test/golden/tokenizers/make_tokenizers.py), a plain loop as reference for the merges, fuzzed text with broken
-// UTF-8 from the seed below.
+// Goal: byte-level BPE gives the ids of Hugging Face's tokenizers, by one path as by another: scanners and
+// PCRE2, short and long pieces, whole texts and parts, one encoder or many calls; decoding restores the
+// bytes.
+// Method: golden ids (test/golden/tokenizers/make_tokenizers.py), a plain loop as reference for the merges,
+// fuzzed text with broken UTF-8 from the seed below.
 #include <random>
 
 #include "data/bpe_tokenizer.h"
@@ -30,11 +31,40 @@ std::unique_ptr<Tokenizer> golden(const std::string& name) {
 
 /// Text of every kind of character that the patterns distinguish, and of broken bytes if wanted.
 std::string fuzzed(std::mt19937& random, int parts, bool broken) {
-  static const std::vector<std::string> texts{
-      "it's", "WE'LL", "'\xc5\xbf", "''", "value", " the", "\r\n", "\n\n", "\t", "  ", "   ", "12345", "\xc2\xbd", "!!", " --",
-      "<|endoftext|>", "/*", "\xc2\xa0", "\xe2\x80\x83", "\xe3\x80\x80", "\xe1\xa0\x8e", "\xc2\x85", "e\xcc\x81", "\xcc\xa3\xcc\x80",
-      "\xf0\x9f\x91\xa9\xe2\x80\x8d\xf0\x9f\x91\xa9", "\xed\x95\x9c\xea\xb5\xad", "\xe4\xbd\xa0\xe5\xa5\xbd", "\xef\xbf\xbd",
-      "\xd9\xa1\xd9\xa2", "\xf0\x9e\xa4\x80", "\xf0\x96\xb9\x80", "ab", "=", std::string(1, '\0')};
+  static const std::vector<std::string> texts{"it's",
+                                              "WE'LL",
+                                              "'\xc5\xbf",
+                                              "''",
+                                              "value",
+                                              " the",
+                                              "\r\n",
+                                              "\n\n",
+                                              "\t",
+                                              "  ",
+                                              "   ",
+                                              "12345",
+                                              "\xc2\xbd",
+                                              "!!",
+                                              " --",
+                                              "<|endoftext|>",
+                                              "/*",
+                                              "\xc2\xa0",
+                                              "\xe2\x80\x83",
+                                              "\xe3\x80\x80",
+                                              "\xe1\xa0\x8e",
+                                              "\xc2\x85",
+                                              "e\xcc\x81",
+                                              "\xcc\xa3\xcc\x80",
+                                              "\xf0\x9f\x91\xa9\xe2\x80\x8d\xf0\x9f\x91\xa9",
+                                              "\xed\x95\x9c\xea\xb5\xad",
+                                              "\xe4\xbd\xa0\xe5\xa5\xbd",
+                                              "\xef\xbf\xbd",
+                                              "\xd9\xa1\xd9\xa2",
+                                              "\xf0\x9e\xa4\x80",
+                                              "\xf0\x96\xb9\x80",
+                                              "ab",
+                                              "=",
+                                              std::string(1, '\0')};
   std::string text;
   for (int i = 0; i < parts; ++i) {
     if (broken && random() % 8 == 0) {
@@ -116,7 +146,8 @@ TEST_CASE("scanners divide text as their regular expressions do", "[bpe]") {
   }
 }
 
-TEST_CASE("merges: the smallest rank first, of equal ones the leftmost, in short and in long pieces", "[bpe]") {
+TEST_CASE("merges: the smallest rank first, of equal ones the leftmost, in short and in long pieces",
+          "[bpe]") {
   const uint64_t seed = trainctl::test::test_seed();
   INFO("TRAINCTL_TEST_SEED=" << seed);
   std::mt19937 random{uint32_t(seed)};
@@ -129,7 +160,8 @@ TEST_CASE("merges: the smallest rank first, of equal ones the leftmost, in short
     std::vector<int32_t> tokens{255 - 'a', 255 - 'b', 255 - 'c'};
     const int merges = 200;
     for (int m = 0; m < merges; ++m) {
-      const std::pair<int32_t, int32_t> pair{tokens[random() % tokens.size()], tokens[random() % tokens.size()]};
+      const std::pair<int32_t, int32_t> pair{tokens[random() % tokens.size()],
+                                             tokens[random() % tokens.size()]};
       const uint32_t rank = random() % 50;
       tokens.push_back(256 + m);
       table[pair] = {rank, 256 + m};
@@ -144,7 +176,8 @@ TEST_CASE("merges: the smallest rank first, of equal ones the leftmost, in short
         std::optional<size_t> best;
         for (size_t i = 0; i + 1 < expected.size(); ++i) {
           const auto found = table.find({expected[i], expected[i + 1]});
-          if (found != table.end() && (!best || found->second.first < table.at({expected[*best], expected[*best + 1]}).first))
+          if (found != table.end() &&
+              (!best || found->second.first < table.at({expected[*best], expected[*best + 1]}).first))
             best = i;
         }
         if (!best) break;
@@ -175,7 +208,8 @@ TEST_CASE("every byte there and back, and parts encode as the whole", "[bpe]") {
       const auto whole = tokenizer->encode(text);
       CAPTURE(name, text);
       // Special tokens leave no text; NFC and white space at <mask> change it.
-      if (name == std::string("llama3") && text.find("<|endoftext|>") == text.npos) REQUIRE(tokenizer->decode(whole) == text);
+      if (name == std::string("llama3") && text.find("<|endoftext|>") == text.npos)
+        REQUIRE(tokenizer->decode(whole) == text);
       std::vector<int32_t> ids;
       for (std::string_view rest = text; !rest.empty(); ++cuts) {
         const size_t n = tokenizer->first_part(rest, 8 + random() % 64);
@@ -206,12 +240,13 @@ TEST_CASE("form C as Hugging Face's tokenizers make it", "[bpe]") {
   CHECK(form_c("plain") == "plain");
   CHECK(form_c("e\xcc\x81") == "\xc3\xa9");
   CHECK(form_c("xe\xcc\x81y") == "x\xc3\xa9y");
-  CHECK(form_c("a\xcc\x80\xcc\xa3") == "\xe1\xba\xa1\xcc\x80");                         // marks in order
-  CHECK(form_c("\xe1\x84\x92\xe1\x85\xa1\xe1\x86\xab") == "\xed\x95\x9c");              // Hangul
-  CHECK(form_c("\xe2\x84\xab \xe0\xa5\x98") == "\xc3\x85 \xe0\xa4\x95\xe0\xa4\xbc");    // U+212B; U+0958 stays apart
-  CHECK(form_c("e\xff\xcc\x81") == "e\xff\xcc\x81");                                    // a broken byte between
+  CHECK(form_c("a\xcc\x80\xcc\xa3") == "\xe1\xba\xa1\xcc\x80");             // marks in order
+  CHECK(form_c("\xe1\x84\x92\xe1\x85\xa1\xe1\x86\xab") == "\xed\x95\x9c");  // Hangul
+  CHECK(form_c("\xe2\x84\xab \xe0\xa5\x98") ==
+        "\xc3\x85 \xe0\xa4\x95\xe0\xa4\xbc");         // U+212B; U+0958 stays apart
+  CHECK(form_c("e\xff\xcc\x81") == "e\xff\xcc\x81");  // a broken byte between
   CHECK(form_c("\xc3\xcc\x81") == "\xc3\xcc\x81");
-  CHECK(form_c("\xdf\xbd\xcc\x96") == "\xdf\xbd\xcc\x96");                              // U+07FD is younger than the tables
+  CHECK(form_c("\xdf\xbd\xcc\x96") == "\xdf\xbd\xcc\x96");  // U+07FD is younger than the tables
   const std::string text = "ok \xc3\xa9 \xed\x95\x9c";
   CHECK(normalize_c(text, buffer).data() == text.data());  // nothing to do, nothing copied
 }
@@ -222,8 +257,9 @@ TEST_CASE("added tokens: the leftmost, then the longest; white space at their si
                                  {.id = 3, .content = "[m]", .lstrip = true, .rstrip = true}});
   const auto divided = [&](std::string_view text) {
     std::string result;
-    finder.divide(text, [&](std::string_view part) { result += "'" + std::string(part) + "'"; },
-                  [&](int32_t id) { result += std::to_string(id); });
+    finder.divide(
+        text, [&](std::string_view part) { result += "'" + std::string(part) + "'"; },
+        [&](int32_t id) { result += std::to_string(id); });
     return result;
   };
   CHECK(divided("") == "");
@@ -235,24 +271,24 @@ TEST_CASE("added tokens: the leftmost, then the longest; white space at their si
 
 TEST_CASE("regular expressions that Oniguruma reads otherwise are refused by name", "[bpe]") {
   const auto refusal = [](const char* pattern) { return data_error([&] { Regex(pattern, "f"); }); };
-  for (const auto& [pattern, message] : std::vector<std::pair<const char*, const char*>>{
-           {R"(\w+)", "does not know \\w"},
-           {R"(\h)", "does not know \\h"},
-           {R"(^a)", "does not know ^"},
-           {R"(a$)", "does not know $"},
-           {R"((?i)a)", "does not know (?i)"},
-           {R"((?i:ss))", "does not know ss after (?i:"},
-           {R"([a&&b])", "does not know && inside []"},
-           {R"([a[bc]])", "does not know a [] inside []"},
-           {R"([[:alpha:]])", "does not know a [:name:]"},
-           {R"([\S])", "inside []"},
-           {R"(\p{^L})", "does not know \\p{^L}"},
-           {R"(\p{Foo})", "does not know \\p{Foo}"},
-           {R"(a{1,3}+)", "does not know the repetition {1,3}+"},
-           {R"(a{,3})", "does not know the repetition {,3}"},
-           {R"([a)", "does not know a [ without its ]"},
-           {R"(a*)", "also matches the empty text"},
-           {R"((a)", "is no regular expression"}}) {
+  for (const auto& [pattern, message] :
+       std::vector<std::pair<const char*, const char*>>{{R"(\w+)", "does not know \\w"},
+                                                        {R"(\h)", "does not know \\h"},
+                                                        {R"(^a)", "does not know ^"},
+                                                        {R"(a$)", "does not know $"},
+                                                        {R"((?i)a)", "does not know (?i)"},
+                                                        {R"((?i:ss))", "does not know ss after (?i:"},
+                                                        {R"([a&&b])", "does not know && inside []"},
+                                                        {R"([a[bc]])", "does not know a [] inside []"},
+                                                        {R"([[:alpha:]])", "does not know a [:name:]"},
+                                                        {R"([\S])", "inside []"},
+                                                        {R"(\p{^L})", "does not know \\p{^L}"},
+                                                        {R"(\p{Foo})", "does not know \\p{Foo}"},
+                                                        {R"(a{1,3}+)", "does not know the repetition {1,3}+"},
+                                                        {R"(a{,3})", "does not know the repetition {,3}"},
+                                                        {R"([a)", "does not know a [ without its ]"},
+                                                        {R"(a*)", "also matches the empty text"},
+                                                        {R"((a)", "is no regular expression"}}) {
     CAPTURE(pattern);
     CHECK_THAT(refusal(pattern), Contains("f: ") && Contains(message));
   }
@@ -262,12 +298,15 @@ TEST_CASE("a tokenizer.json with an unknown part is refused by that part", "[bpe
   const json good = parse_json(read_bytes(kGolden + "llama3.json"));
   for (const auto& [at, value, message] : std::vector<std::tuple<const char*, const char*, const char*>>{
            {"/new", "1", "the file.new = 1"},
-           {"/normalizer", R"({"type": "Lowercase"})", "normalizer = {\"type\":\"Lowercase\"}; it knows NFC and null"},
-           {"/normalizer", R"({"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "NFKC"}]})", "normalizer.normalizers[1]"},
+           {"/normalizer", R"({"type": "Lowercase"})",
+            "normalizer = {\"type\":\"Lowercase\"}; it knows NFC and null"},
+           {"/normalizer", R"({"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "NFKC"}]})",
+            "normalizer.normalizers[1]"},
            {"/pre_tokenizer", "null", "pre_tokenizer has no ByteLevel"},
            {"/pre_tokenizer/pretokenizers/0", R"({"type": "Whitespace"})", "pre_tokenizer.pretokenizers[0]"},
            {"/pre_tokenizer/pretokenizers/0/behavior", R"("Doubled")", "behavior = \"Doubled\""},
-           {"/pre_tokenizer/pretokenizers/0/pattern", R"({"Regex": "\\w+"})", "pretokenizers[0]: trainctl does not know \\w"},
+           {"/pre_tokenizer/pretokenizers/0/pattern", R"({"Regex": "\\w+"})",
+            "pretokenizers[0]: trainctl does not know \\w"},
            {"/pre_tokenizer/pretokenizers/0/pattern", "7", "pattern = 7"},
            {"/pre_tokenizer/pretokenizers/1/drop", "1", "pretokenizers[1].drop = 1"},
            {"/pre_tokenizer/pretokenizers/2", R"({"type": "Digits"})", "no stage after ByteLevel"},
@@ -288,10 +327,12 @@ TEST_CASE("a tokenizer.json with an unknown part is refused by that part", "[bpe
     json changed = good;
     changed[json::json_pointer(at)] = parse_json(value);
     CAPTURE(at, value);
-    CHECK_THAT(data_error([&] { open_tokenizer_json(changed.dump(), "t.json"); }), Contains("t.json: ") && Contains(message));
+    CHECK_THAT(data_error([&] { open_tokenizer_json(changed.dump(), "t.json"); }),
+               Contains("t.json: ") && Contains(message));
   }
   json changed = good;
   changed["model"]["vocab"].erase("\xc4\x80");
-  CHECK_THAT(data_error([&] { open_tokenizer_json(changed.dump(), "t"); }), Contains("no token for the byte 0x00"));
+  CHECK_THAT(data_error([&] { open_tokenizer_json(changed.dump(), "t"); }),
+             Contains("no token for the byte 0x00"));
   CHECK_THAT(data_error([&] { open_tokenizer_json("{", "t"); }), Contains("t: the file is not JSON"));
 }

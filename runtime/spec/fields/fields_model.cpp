@@ -233,7 +233,8 @@ void declare_data(std::vector<Field>& table, std::vector<Section>& sections) {
                       "whatever the mesh.",
                       Change::branch);
   data.string("tokenizer",
-              "Tokenizer that made the token files: a Hugging Face tokenizer.json (byte-level BPE), a tiktoken file, a "
+              "Tokenizer that made the token files: a Hugging Face tokenizer.json (byte-level BPE), a "
+              "tiktoken file, a "
               "SentencePiece .model file, or `bytes`. Needed for `sample` and to check the vocabulary.")
       .to(IN_JOB(data.tokenizer))
       .names(Names::file_or_bytes)

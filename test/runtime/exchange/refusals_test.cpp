@@ -213,7 +213,8 @@ TEST_CASE("the byte tokenizer goes both ways; one with an unknown part is refuse
     json changed = good;
     changed.merge_patch(json::parse(change));
     fs.replace_text("/hub/tokenizer.json", changed.dump());
-    CHECK_THAT(refusal(fs), Contains("/hub/tokenizer.json: ") && Contains(message) && Contains("--no-tokenizer"));
+    CHECK_THAT(refusal(fs),
+               Contains("/hub/tokenizer.json: ") && Contains(message) && Contains("--no-tokenizer"));
   }
   fs.replace_text("/hub/tokenizer.json", "[1]");
   CHECK_THAT(refusal(fs), Contains("/hub/tokenizer.json: the file is no tokenizer"));
@@ -237,7 +238,9 @@ TEST_CASE("a byte-level BPE goes in and out of a folder byte for byte") {
   const std::string text = "one two one two one two, and so on: one two three\n";
   bool given = false;
   const std::string file =
-      data::train_bpe([&](std::string_view& next) { return given ? false : (next = text, given = true); }, 270, 1) + " \n";
+      data::train_bpe([&](std::string_view& next) { return given ? false : (next = text, given = true); },
+                      270, 1) +
+      " \n";
   fs.write_new_text("/hub/tokenizer.json", file);
   const int end = int(data::open_tokenizer_json(file, "t")->vocab_size()) - 1;
   const ImportReport imported = import_folder(fs, {.from = "/hub", .out = "/start"});
@@ -250,11 +253,13 @@ TEST_CASE("a byte-level BPE goes in and out of a folder byte for byte") {
   CHECK(config["eos_token"] == "<|endoftext|>");
   CHECK(json::parse(fs.read_text("/out/config.json"))["eos_token_id"] == end);
   CHECK_THROWS_WITH(tokenizer_in(fs, "/hub", end), Contains("but the model has"));
-  // The tokenizer.model of Llama 3 beside it is the same tokenizer; a SentencePiece model would be the one in use.
+  // The tokenizer.model of Llama 3 beside it is the same tokenizer; a SentencePiece model would be the one
+  // in use.
   fs.write_new_text("/hub/tokenizer.model", "IQ== 0\n");
   CHECK(tokenizer_in(fs, "/hub", 300) == data::TokenizerChoice::file("/hub/tokenizer.json"));
   fs.replace_text("/hub/tokenizer.model", "no model");
-  CHECK_THROWS_WITH(tokenizer_in(fs, "/hub", 300), Contains("/hub/tokenizer.model is no SentencePiece model"));
+  CHECK_THROWS_WITH(tokenizer_in(fs, "/hub", 300),
+                    Contains("/hub/tokenizer.model is no SentencePiece model"));
 }
 
 TEST_CASE("a value of any type at any key is accepted or refused, and no other exception escapes") {
