@@ -150,6 +150,7 @@ class Translation {
   void escape(bool in_bracket) {
     const char c = at_ + 1 < pattern_.size() ? pattern_[at_ + 1] : '\0';
     if (c == 'p' || c == 'P') return property(in_bracket);
+    if (c == 'u') return code_point();
     at_ += 2;
     if (c == 's' || c == 'S') return put_class(ranges_text(white_space()), c == 'S', in_bracket);
     const bool is_mark = c > ' ' && c < 0x7f && !isalnum(static_cast<unsigned char>(c));
@@ -160,6 +161,17 @@ class Translation {
     }
     at_ -= 2;
     refuse(std::string(pattern_.substr(at_, 2)));
+  }
+
+  /// \uHHHH
+  void code_point() {
+    const std::string_view digits = pattern_.substr(std::min(at_ + 2, pattern_.size()), 4);
+    const bool good = digits.size() == 4 && std::all_of(digits.begin(), digits.end(), [](char c) {
+                        return isxdigit(static_cast<unsigned char>(c)) != 0;
+                      });
+    if (!good) refuse(std::string(pattern_.substr(at_, 6)));
+    out_ += fmt::format("\\x{{{}}}", digits);
+    at_ += 6;
   }
 
   void property(bool in_bracket) {

@@ -288,7 +288,9 @@ TEST_CASE("regular expressions that Oniguruma reads otherwise are refused by nam
                                                         {R"(a{,3})", "does not know the repetition {,3}"},
                                                         {R"([a)", "does not know a [ without its ]"},
                                                         {R"(a*)", "also matches the empty text"},
-                                                        {R"((a)", "is no regular expression"}}) {
+                                                        {R"((a)", "is no regular expression"},
+                                                        {R"(\u12g4)", "does not know \\u12g4"},
+                                                        {R"(\ud800)", "is no regular expression"}}) {
     CAPTURE(pattern);
     CHECK_THAT(refusal(pattern), Contains("f: ") && Contains(message));
   }

@@ -85,12 +85,18 @@ TEST_CASE("a trained model is exported, imported, trained on and exported again 
 }
 
 TEST_CASE("the tokenizer of a run goes out and comes back with its model", "[exchange]") {
+  struct Kind {
+    std::string word, described, file, config;
+  };
+  const Kind kind =
+      GENERATE(Kind{"sentencepiece", "SentencePiece ", "tokenizer.model", "LlamaTokenizer"},
+               Kind{"bpe", "byte-level BPE ", "tokenizer.json", "PreTrainedTokenizerFast"});
   const TemporaryFolder dir;
   std::string text;
   for (int i = 0; i < 200; ++i)
     text += "line " + std::to_string(i * 37) + " says that " + std::to_string(i % 11) + " of them are here\n";
   write_file(dir / "corpus.txt", text);
-  done(dir, {"data", "tokenize", "corpus.txt", "--out", "t", "--train-vocab", "400"});
+  done(dir, {"data", "tokenize", "corpus.txt", "--out", "t", "--train-vocab", "400", "--train-kind", kind.word});
   write_file(dir / "job.json",
              R"({"version": 1, "name": "words", "model": {"preset": "llama-tiny", "vocab_size": 512},
     "data": {"train": [{"path": "t.idx"}], "seq_len": 32},
@@ -99,21 +105,23 @@ TEST_CASE("the tokenizer of a run goes out and comes back with its model", "[exc
   done(dir, {"launch", "job.json", "-s", "observability.run_id=words"});
   const json report = json::parse(done(dir, {"--json", "export", "words", "--out", "out"}).out);
   const std::string tokenizer = report["tokenizer"];
-  REQUIRE_THAT(tokenizer, StartsWith("SentencePiece "));
-  CHECK(read_file(dir / "out/tokenizer.model") == read_file(tokenizer.substr(14)));
-  CHECK(json::parse(read_file(dir / "out/tokenizer_config.json"))["tokenizer_class"] == "LlamaTokenizer");
-  CHECK(json::parse(read_file(dir / "out/config.json"))["eos_token_id"] == 1);
+  REQUIRE_THAT(tokenizer, StartsWith(kind.described));
+  const std::string out = dir / ("out/" + kind.file);
+  CHECK(read_file(out) == read_file(tokenizer.substr(kind.described.size())));
+  CHECK(json::parse(read_file(dir / "out/tokenizer_config.json"))["tokenizer_class"] == kind.config);
+  CHECK(json::parse(read_file(dir / "out/config.json"))["eos_token_id"] ==
+        json::parse(read_file(dir / "t.json"))["end_of_text"]);
   const json imported = json::parse(done(dir, {"--json", "import", "out", "--out", "start"}).out);
-  CHECK(imported["tokenizer"] == dir / "out/tokenizer.model");
+  CHECK(imported["tokenizer"] == out);
   const Outcome sampled = done(dir, {"sample", "start", "-p", "line 3", "-n", "5", "-t", "0"});
   CHECK_THAT(sampled.out, StartsWith("line 3"));
   done(dir, {"export", "start", "--out", "again"});
   CHECK(read_file(dir / "again/model.safetensors") == read_file(dir / "out/model.safetensors"));
-  CHECK(read_file(dir / "again/tokenizer.model") == read_file(dir / "out/tokenizer.model"));
+  CHECK(read_file(dir / ("again/" + kind.file)) == read_file(out));
   // Without it, and with one that does not fit.
   done(dir, {"import", "out", "--out", "bare", "--no-tokenizer"});
   CHECK(run_trainctl(dir.path(), {"sample", "bare"}).status == 6);
-  write_file(dir / "out/tokenizer.model", "");
+  write_file(dir / "out/tokenizer.model", "");  // of both kinds it would be the one in use
   CHECK_THAT(run_trainctl(dir.path(), {"import", "out", "--out", "new"}).err,
              Contains("is no SentencePiece model"));
 }
