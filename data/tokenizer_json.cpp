@@ -269,7 +269,8 @@ void Reader::read_pre_tokenizer(const json& pre_tokenizer) {
       check_keys(value, {"type", "individual_digits"}, part);
       const bool single = flag_at(value, "individual_digits", false, part);
       PieceStage& stage = model_.stages.emplace_back();
-      stage.pattern = regex("\\p{N}", part);
+      // Hugging Face asks Rust's char::is_numeric here, which knows Unicode 17; patterns know Unicode 16.
+      stage.pattern = regex("[\\p{N}\U00011de0-\U00011de9\U00016ff4-\U00016ff6]", part);
       stage.behavior = single ? SplitBehavior::isolated : SplitBehavior::contiguous;
     } else {
       refuse_value(part, value, "ByteLevel, Split and Digits");
