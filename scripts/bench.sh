@@ -10,6 +10,8 @@
 #                 step with copies over that without
 #   checkpoints   how checkpoints are written, read and planned, on the disk of the temporary folder: see
 #                 scripts/bench/checkpoints.cpp
+#   exchange      `trainctl export` and `import` over plain reads and writes of the same bytes: see
+#                 scripts/bench/export.sh
 #   overlap       how much of the data-parallel communication is not hidden behind compute, over modelled links: see
 #                 scripts/bench/overlap.cpp
 #   memory        peak memory of a rank over what `plan` prints
@@ -92,6 +94,9 @@ say "30 M parameters, 8 ranks, copies in memory every step: stall median $stall_
 say "checkpoints"
 checkpoints=$("$build/bench_checkpoints" "$work" 5)
 
+say "exchange"
+exchange=$(TRAINCTL_BUILD=$build "$root/scripts/bench/export.sh" "$work")
+
 say "overlap"
 overlap=$("$build/bench_overlap")
 
@@ -108,6 +113,7 @@ cat <<JSON
  "mesh_30m":{"one_rank_tokens_per_s":$one,"tp2_pp2_dp2_tokens_per_s":$eight,"ratio":$(ratio "$eight" "$one"),"peak_memory_over_plan":$(ratio "$peak" "$planned")},
  "saving":{"stall_median_s":$stall_median,"stall_p99_s":$stall_p99,"median_share_of_step":$(ratio "$stall_median" "$plain_s" 5),"p99_share_of_step":$(ratio "$stall_p99" "$plain_s" 5),"median_over_memcpy":$(ratio "$stall_median" "$memcpy_s"),"memcpy_gb_per_s":$memcpy,"step_over_plain":$(ratio "$copied_s" "$plain_s")},
  "checkpoints":$checkpoints,
+ "exchange":$exchange,
  "overlap":$overlap,
  "launch_one_step_8_ranks_s":$total}
 JSON

@@ -5,7 +5,7 @@
 //         config.json generation_config.json   with the fields of transformers 4 and 5
 //         tokenizer files                      if the tokenizer is known (runtime/exchange/tokenizer_files.h)
 //
-// Memory: a piece of one tensor at a time (64 MiB), whatever the size of the model; --check-forward holds the
+// Memory: two pieces of a tensor and some buffers (150 MiB), whatever the size of the model; --check-forward holds the
 // whole model as training does, about 20 bytes a parameter. The folder is read again before it gets its
 // name (runtime/exchange/new_folder.h).
 #pragma once

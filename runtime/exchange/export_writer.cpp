@@ -3,10 +3,14 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cmath>
+#include <array>
+#include <bit>
 
+#include "ckpt/page_memory.h"
+#include "ckpt/read_ahead.h"
+#include "ckpt/shard_appender.h"
+#include "ckpt/shard_layout.h"
 #include "runtime/base/error.h"
-#include "runtime/base/hash.h"
 
 namespace trainctl {
 namespace {
@@ -16,76 +20,128 @@ const char* word_in_file(DType dtype) {
   return dtype == DType::f32 ? "F32" : "BF16";
 }
 
-/// Reads pieces of the stored tensor in the order of its file.
+/// Reads pieces of a stored tensor in the order of its file.
 class PieceReader {
  public:
-  PieceReader(ckpt::Checkpoint& checkpoint, const Param& param, bool transposed)
-      : checkpoint_(checkpoint), layout_(param.layout), transposed_(transposed) {}
+  explicit PieceReader(ckpt::Checkpoint& checkpoint) : checkpoint_(checkpoint) {}
 
-  int64_t lines() const { return transposed_ ? layout_.cols : layout_.rows; }
-  int64_t line() const { return transposed_ ? layout_.rows : layout_.cols; }
   /// Lines [begin, end) of the stored tensor into `out`.
-  void read(int64_t begin, int64_t end, std::vector<float>& out) {
-    out.resize(size_t((end - begin) * line()));
-    if (!transposed_) {
-      checkpoint_.read(layout_.name, ckpt::Role::master, {begin, end, 0, layout_.cols}, out.data());
-      return;
-    }
+  void read(const parallel::ParamLayout& layout, bool transposed, int64_t begin, int64_t end,
+            std::vector<float>& out) {
+    out.resize(size_t((end - begin) * (transposed ? layout.rows : layout.cols)));
+    if (!transposed) return read_box(layout.name, {begin, end, 0, layout.cols}, out.data());
     // By bands of whole rows of the checkpoint, whose chunks are such bands, too.
     const int64_t width = end - begin, most = std::max<int64_t>(1, kBandFloats / width);
-    for (int64_t row = 0; row < layout_.rows; row += most) {
-      const int64_t rows = std::min(most, layout_.rows - row);
+    for (int64_t row = 0; row < layout.rows; row += most) {
+      const int64_t rows = std::min(most, layout.rows - row);
       band_.resize(size_t(rows * width));
-      checkpoint_.read(layout_.name, ckpt::Role::master, {row, row + rows, begin, end}, band_.data());
-      for (int64_t c = 0; c < width; ++c)
-        for (int64_t r = 0; r < rows; ++r)
-          out[size_t(c * layout_.rows + row + r)] = band_[size_t(r * width + c)];
+      read_box(layout.name, {row, row + rows, begin, end}, band_.data());
+      transpose(rows, width, out.data() + row, layout.rows);
     }
   }
 
  private:
   static constexpr int64_t kBandFloats = int64_t(1) << 20;
+
+  void read_box(const std::string& name, const parallel::Box& box, float* out) {
+    const ckpt::BoxRead wanted{.name = name, .role = ckpt::Role::master, .box = box, .out = out};
+    checkpoint_.read_all({&wanted, 1}, [](uint64_t) {});
+  }
+  /// band_ [rows, width] into out [width, rows] with lines of `pitch` floats, in squares that fit into a cache.
+  void transpose(int64_t rows, int64_t width, float* out, int64_t pitch) const {
+    constexpr int64_t kSide = 32;
+    for (int64_t r0 = 0; r0 < rows; r0 += kSide)
+      for (int64_t c0 = 0; c0 < width; c0 += kSide)
+        for (int64_t c = c0; c < std::min(width, c0 + kSide); ++c)
+          for (int64_t r = r0; r < std::min(rows, r0 + kSide); ++r)
+            out[size_t(c * pitch + r)] = band_[size_t(r * width + c)];
+  }
+
   ckpt::Checkpoint& checkpoint_;
-  const parallel::ParamLayout& layout_;
-  bool transposed_;
   std::vector<float> band_;
 };
 
-/// Appends pieces to a file, and hashes them.
-class PieceWriter {
- public:
-  PieceWriter(File& file, uint64_t offset, DType dtype) : file_(file), offset_(offset), dtype_(dtype) {}
+/// Rounds `values` to `rounded`. Returns the largest absolute difference, which float32 holds exactly.
+float round_values(std::span<const float> values, bf16* rounded) {
+  // Absolute values are compared as integers, so that the compiler uses vectors; a NaN counts as 0.
+  constexpr int32_t kInfinity = 0x7f800000;
+  int32_t largest = 0;
+  const auto round_one = [&](size_t i) {
+    rounded[i] = bf16(values[i]);
+    const int32_t size = std::bit_cast<int32_t>(values[i] - float(rounded[i])) & 0x7fffffff;
+    largest = std::max(largest, size <= kInfinity ? size : 0);
+  };
+  constexpr size_t kBlock = 64;
+  const size_t whole = values.size() / kBlock * kBlock;
+  for (size_t begin = 0; begin < whole; begin += kBlock)
+    for (size_t i = 0; i < kBlock; ++i) round_one(begin + i);
+  for (size_t i = whole; i < values.size(); ++i) round_one(i);
+  return std::bit_cast<float>(largest);
+}
 
-  void append(const std::vector<float>& values) {
-    if (dtype_ == DType::f32) {
-      put(std::as_bytes(std::span(values)));
-      return;
-    }
-    rounded_.resize(values.size());
-    for (size_t i = 0; i < values.size(); ++i) {
-      rounded_[i] = bf16(values[i]);
-      const double difference = std::abs(double(values[i]) - double(float(rounded_[i])));
-      if (difference > largest_) largest_ = difference;
-    }
-    put(std::as_bytes(std::span(rounded_)));
+/// A file of the folder that is written from its beginning to its end.
+class NewExportFile final : public ckpt::NewFile {
+ public:
+  explicit NewExportFile(std::unique_ptr<File> file) : file_(std::move(file)) {}
+  void append(std::span<const std::byte> data) override {
+    file_->write_at(offset_, data);
+    offset_ += data.size();
   }
-  uint64_t offset() const { return offset_; }
-  WrittenTensor written() const { return {hash_.digest(), largest_}; }
+  void finish() override { file_->sync(); }
 
  private:
-  void put(std::span<const std::byte> bytes) {
-    file_.write_at(offset_, bytes);
-    hash_.update(bytes);
-    offset_ += bytes.size();
+  const std::unique_ptr<File> file_;
+  uint64_t offset_ = 0;
+};
+
+/// Rounds, hashes and appends the tensors of a file.
+class TensorWriter {
+ public:
+  TensorWriter(ckpt::ShardAppender& out, DType dtype, size_t tensors)
+      : out_(out), dtype_(dtype), hashes_(tensors, ckpt::kNoChunkSeed), largest_(tensors) {}
+
+  void append(size_t tensor, std::span<const float> values) {
+    if (dtype_ == DType::f32) return put(tensor, std::as_bytes(values));
+    rounded_.resize(values.size());
+    largest_[tensor] = std::max(largest_[tensor], round_values(values, rounded_.data()));
+    put(tensor, std::as_bytes(std::span(rounded_)));
+  }
+  WrittenTensor written(size_t tensor) { return {hashes_.finish()[tensor], largest_[tensor]}; }
+
+ private:
+  void put(size_t tensor, std::span<const std::byte> bytes) {
+    ckpt::in_parts(bytes, [&](std::span<const std::byte> part) {
+      hashes_.update(tensor, part);
+      out_.append(part);
+    });
   }
 
-  File& file_;
-  uint64_t offset_;
-  DType dtype_;
-  Xxh3Stream hash_;
-  double largest_ = 0;
+  ckpt::ShardAppender& out_;
+  const DType dtype_;
+  ckpt::ChunkHashes hashes_;
+  std::vector<float> largest_;
   std::vector<bf16> rounded_;
 };
+
+/// Lines of a stored tensor that are read at a time.
+struct Piece {
+  size_t tensor = 0;  ///< of the file
+  int64_t begin = 0, end = 0;
+};
+
+std::vector<Piece> pieces_of(const ExportFile& file, const ParamTable& table) {
+  std::vector<Piece> pieces;
+  for (size_t i = 0; i < file.tensors.size(); ++i) {
+    const ExportTensor& tensor = file.tensors[i];
+    const parallel::ParamLayout& layout = table.params[size_t(tensor.param)].layout;
+    const int64_t lines = tensor.stored.transposed ? layout.cols : layout.rows;
+    const int64_t line = tensor.stored.transposed ? layout.rows : layout.cols;
+    const int64_t most = std::max<int64_t>(1, kExportFloats / line);
+    for (int64_t begin = 0; begin < lines; begin += most)
+      pieces.push_back({i, begin, std::min(lines, begin + most)});
+  }
+  return pieces;
+}
 
 [[noreturn]] void not_read_back(const std::string& folder, const std::string& what) {
   throw Error(
@@ -93,16 +149,30 @@ class PieceWriter {
       fmt::format("the export did not read back and was removed: {}: {}; is the disk sound?", folder, what));
 }
 
-uint64_t hash_of(File& file, uint64_t offset, uint64_t bytes) {
-  Xxh3Stream hash;
-  std::vector<std::byte> piece(std::min<uint64_t>(bytes, uint64_t(8) << 20));
-  for (uint64_t done = 0; done < bytes;) {
-    const std::span part(piece.data(), std::min<uint64_t>(piece.size(), bytes - done));
-    file.read_at(offset + done, part);
-    hash.update(part);
-    done += part.size();
-  }
-  return hash.digest();
+/// The hash of each tensor of an open file, whose data lie one after the other.
+std::vector<uint64_t> hashes_of(const ckpt::SafetensorsFile& opened) {
+  constexpr uint64_t kBlockBytes = uint64_t(2) << 20;
+  const uint64_t file_bytes = opened.file->size();
+  std::vector<ckpt::FileRange> data;
+  for (const ckpt::SafetensorsEntry& entry : opened.entries) data.push_back({entry.offset, entry.bytes});
+  const auto blocks = ckpt::blocks_over(data, file_bytes, kBlockBytes);
+  const ckpt::PageMemory memory(kExportAhead * kBlockBytes);
+  const auto place = [&](size_t i) {
+    return std::span(memory.data() + i % kExportAhead * kBlockBytes, blocks[i].bytes);
+  };
+  ckpt::ChunkHashes hashes(data.size(), ckpt::kNoChunkSeed);
+  size_t tensor = 0;
+  ckpt::read_ahead(
+      blocks.size(), kExportAhead, [&](size_t i) { opened.file->read_at(blocks[i].offset, place(i)); },
+      [&](size_t i) {
+        for (; tensor < data.size() && data[tensor].offset < blocks[i].end(); ++tensor) {
+          const uint64_t begin = std::max(data[tensor].offset, blocks[i].offset);
+          const uint64_t end = std::min(data[tensor].end(), blocks[i].end());
+          hashes.update(tensor, place(i).subspan(begin - blocks[i].offset, end - begin));
+          if (end < data[tensor].end()) return;
+        }
+      });
+  return hashes.finish();
 }
 
 }  // namespace
@@ -117,25 +187,26 @@ std::map<std::string, WrittenTensor> write_export_file(FileSystem& fs, const std
                        .shape = tensor.stored.shape,
                        .bytes = tensor.bytes});
   const std::string header = ckpt::safetensors_header(entries, {{"format", "pt"}});
-  const auto out = fs.create(folder + "/" + file.name);
-  out->write_at(0, std::as_bytes(std::span(header)));
-  uint64_t offset = header.size();
+  const std::vector<Piece> pieces = pieces_of(file, table);
+  NewExportFile out(fs.create(folder + "/" + file.name));
+  ckpt::ShardAppender appender(out, header.size() + file.bytes);
+  appender.append(std::as_bytes(std::span(header)));
+  TensorWriter writer(appender, dtype, file.tensors.size());
+  PieceReader reader(checkpoint);
+  std::array<std::vector<float>, kExportAhead> values;
+  ckpt::read_ahead(
+      pieces.size(), kExportAhead,
+      [&](size_t i) {
+        const ExportTensor& tensor = file.tensors[pieces[i].tensor];
+        reader.read(table.params[size_t(tensor.param)].layout, tensor.stored.transposed, pieces[i].begin,
+                    pieces[i].end, values[i % kExportAhead]);
+      },
+      [&](size_t i) { writer.append(pieces[i].tensor, values[i % kExportAhead]); });
+  appender.flush();
+  ENSURE(appender.bytes() == header.size() + file.bytes, "{} bytes of {}", appender.bytes(), file.name);
+  out.finish();
   std::map<std::string, WrittenTensor> result;
-  std::vector<float> values;
-  for (const ExportTensor& tensor : file.tensors) {
-    PieceReader reader(checkpoint, table.params[size_t(tensor.param)], tensor.stored.transposed);
-    PieceWriter writer(*out, offset, dtype);
-    const int64_t most = std::max<int64_t>(1, kExportFloats / reader.line());
-    for (int64_t line = 0; line < reader.lines(); line += most) {
-      reader.read(line, std::min(reader.lines(), line + most), values);
-      writer.append(values);
-    }
-    ENSURE(writer.offset() == offset + tensor.bytes, "{} bytes of {}", writer.offset() - offset,
-           tensor.stored.name);
-    offset = writer.offset();
-    result[tensor.stored.name] = writer.written();
-  }
-  out->sync();
+  for (size_t i = 0; i < file.tensors.size(); ++i) result[file.tensors[i].stored.name] = writer.written(i);
   return result;
 }
 
@@ -149,6 +220,7 @@ void read_back(FileSystem& fs, const std::string& folder, const std::vector<Expo
     const ckpt::SafetensorsFile opened = ckpt::open_safetensors(std::move(handle), path);
     if (opened.entries.size() != file.tensors.size())
       not_read_back(path, fmt::format("{} tensors, not {}", opened.entries.size(), file.tensors.size()));
+    const std::vector<uint64_t> hashes = hashes_of(opened);
     for (size_t i = 0; i < file.tensors.size(); ++i) {
       const ckpt::SafetensorsEntry& entry = opened.entries[i];
       const StoredParam& want = file.tensors[i].stored;
@@ -156,7 +228,7 @@ void read_back(FileSystem& fs, const std::string& folder, const std::vector<Expo
         not_read_back(path, fmt::format("tensor `{}` [{}] {} is where `{}` [{}] was written", entry.name,
                                         fmt::join(entry.shape, ", "), entry.dtype, want.name,
                                         fmt::join(want.shape, ", ")));
-      if (hash_of(*opened.file, entry.offset, entry.bytes) != written.at(want.name).hash)
+      if (hashes[i] != written.at(want.name).hash)
         not_read_back(path, fmt::format("the bytes of `{}` are not those that were written", want.name));
     }
     tensors += file.tensors.size();

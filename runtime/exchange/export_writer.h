@@ -7,8 +7,10 @@
 
 namespace trainctl {
 
-/// The floats of a tensor that are held at a time.
-inline constexpr int64_t kExportFloats = int64_t(8) << 20;
+/// A tensor is read in pieces of so many floats, ...
+inline constexpr int64_t kExportFloats = int64_t(4) << 20;
+/// ... of which so many are held at a time: one is read while the other is rounded, hashed and written.
+inline constexpr size_t kExportAhead = 2;
 
 /// What was written of a tensor.
 struct WrittenTensor {
