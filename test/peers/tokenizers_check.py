@@ -212,10 +212,10 @@ def check_training(work, corpus):
     files = []
     for threads in (1, 2, 5):
         trainctl("data", "tokenize", "corpus.txt", "--out", f"trained-{threads}", "--train-vocab", 5000, "--train-kind", "bpe",
-                 "--tokenizer-out", f"trained-{threads}.json", "--threads", threads, cwd=work)
-        files.append(((work / f"trained-{threads}.json").read_bytes(), (work / f"trained-{threads}.bin").read_bytes()))
+                 "--tokenizer-out", f"bpe-{threads}.json", "--threads", threads, cwd=work)
+        files.append(((work / f"bpe-{threads}.json").read_bytes(), (work / f"trained-{threads}.bin").read_bytes()))
     check(files[0] == files[1] == files[2], "training: the same tokenizer and tokens with 1, 2 and 5 threads")
-    mine = Tokenizer.from_file(str(work / "trained-1.json"))
+    mine = Tokenizer.from_file(str(work / "bpe-1.json"))
     ids = numpy.fromfile(work / "trained-1.bin", "<u2").tolist()
     check(mine.encode(text).ids == ids[:-1], f"training: {len(ids) - 1} ids of the corpus in tokenizers, too")
     check(ids[-1] == mine.token_to_id("<|endoftext|>") == 4999, "training: the last id ends the document")
