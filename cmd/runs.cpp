@@ -59,6 +59,7 @@ TerminalConsole::Options console_options(const Context& context) {
   options.terminal = ::isatty(STDERR_FILENO);
   options.color = context.color_err;
   options.quiet = context.quiet();
+  options.begun_unix_s = real_clock().unix_s();
   options.columns = [] {
     winsize size{};
     return ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 ? int(size.ws_col) : 0;

@@ -8,7 +8,6 @@
 
 #include "runtime/base/text.h"
 
-
 namespace trainctl {
 namespace {
 
@@ -16,20 +15,10 @@ constexpr int kRowsPerHeader = 20;
 /// Steps may come faster than anyone can read.
 constexpr double kRedrawS = 0.1;
 
-std::string bar_of(double share) {
-  constexpr int kWidth = 22;
-  static const char* const kParts[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
-  const int eighths = int(std::clamp(share, 0.0, 1.0) * kWidth * 8);
-  std::string bar;
-  for (int i = 0; i < eighths / 8; ++i) bar += "█";
-  bar += kParts[eighths % 8];
-  const int used = eighths / 8 + (eighths % 8 ? 1 : 0);
-  return bar + std::string(size_t(kWidth - used), ' ');
-}
-
 }  // namespace
 
-TerminalConsole::TerminalConsole(Options options) : options_(std::move(options)) {
+TerminalConsole::TerminalConsole(Options options)
+    : options_(std::move(options)), goodput_(options_.begun_unix_s) {
   if (!options_.write)
     options_.write = [](const std::string& text) {
       std::fwrite(text.data(), 1, text.size(), stderr);
@@ -120,22 +109,6 @@ std::string table_row(const StepLine* v, double left_s, int columns) {
   return row;
 }
 
-/// The redrawn line in at most `columns` characters, so that it never wraps: first without its bar, then without its ends.
-std::string progress_text(const StepLine& v, int64_t total, double left_s, int columns) {
-  const double share = total > 0 ? double(v.step) / double(total) : 0;
-  const std::string head = fmt::format(" {}/{}", v.step, total), percent = fmt::format(" {:5.1f} %", share * 100),
-                    loss = fmt::format("  loss {}", std::isnan(v.loss) ? "-" : fmt::format("{:.4f}", v.loss)),
-                    eta = "  eta " + short_duration(left_s);
-  constexpr size_t kBarColumns = 25;  // with its brackets and blank
-  const size_t room = columns > 0 ? size_t(columns) - 1 : size_t(-1);
-  if (head.size() + kBarColumns + percent.size() + loss.size() + eta.size() <= room)
-    return head + " [" + bar_of(share) + "]" + percent + loss + eta;
-  std::string text = head;
-  for (const std::string& part : {percent, eta, loss})
-    if (text.size() + part.size() <= room) text += part;
-  return text.substr(0, room);
-}
-
 }  // namespace
 
 void TerminalConsole::step(const StepLine& v, bool log, double unix_s) {
@@ -148,6 +121,7 @@ void TerminalConsole::step(const StepLine& v, bool log, double unix_s) {
   constexpr int64_t kMeanOver = 200;
   if (steps_seen_ > 0) step_s_ += (unix_s - last_unix_s_ - step_s_) / double(std::min(steps_seen_, kMeanOver));
   ++steps_seen_;
+  goodput_.step(v, unix_s);
   last_unix_s_ = unix_s;
   const int64_t total = options_.total_steps;
   const double left_s = total > 0 && step_s_ > 0 ? double(total - v.step) * step_s_ : std::numeric_limits<double>::quiet_NaN();
@@ -161,7 +135,14 @@ void TerminalConsole::step(const StepLine& v, bool log, double unix_s) {
     line(table_row(&v, left_s, columns));
   }
   if (v.val_loss) line(fmt::format(" ▸ validation step {} · loss {:.4f}", v.step, *v.val_loss));
-  progress_ = progress_text(v, total, left_s, columns);
+  progress_ = progress_line({.step = v.step,
+                             .total = total,
+                             .loss = v.loss,
+                             .tokens_per_s = v.tokens_per_s,
+                             .mfu = v.mfu,
+                             .goodput = goodput_.value(),
+                             .left_s = left_s},
+                            columns, options_.color);
   if (unix_s - drawn_unix_s_ < kRedrawS && progress_shown_) return;
   drawn_unix_s_ = unix_s;
   draw_progress();

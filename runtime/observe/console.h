@@ -6,6 +6,7 @@
 #include <string>
 
 #include "runtime/base/units.h"
+#include "runtime/observe/progress_line.h"
 #include "runtime/run/record/console.h"
 
 namespace trainctl {
@@ -17,6 +18,7 @@ class TerminalConsole final : public Console {
     bool color = false;
     bool quiet = false;  ///< show only lines of say()
     int64_t total_steps = 0;
+    double begun_unix_s = 0;  ///< when the launch began, for the goodput; 0: with the first step
     std::function<int()> columns;  ///< width of the terminal, 0 if unknown; default: unknown
     std::function<void(const std::string&)> write;  ///< default: stderr
   };
@@ -39,6 +41,7 @@ class TerminalConsole final : public Console {
   int64_t steps_seen_ = 0;
   double step_s_ = 0;  ///< mean duration of the last steps, for the remaining time
   double last_unix_s_ = 0, drawn_unix_s_ = 0;
+  Goodput goodput_;
   std::string progress_;
 };
 

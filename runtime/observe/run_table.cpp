@@ -11,6 +11,7 @@
 #include "runtime/base/json.h"
 #include "runtime/base/units.h"
 #include "runtime/observe/status.h"
+#include "runtime/observe/text_table.h"
 #include "runtime/run/record/events.h"
 
 namespace trainctl {
@@ -22,14 +23,6 @@ using nlohmann::json;
 constexpr double kQuietS = 1.5;
 /// Less of what a node does says nothing.
 constexpr int kLeastDoing = 12;
-
-struct Column {
-  std::string name;
-  int width = 0;
-  bool right = false;
-  int kept = 0;  ///< the column with the lowest number goes first where the terminal is narrow
-};
-enum { kName, kRanks, kState, kSince, kHeard, kGpu, kMemory, kDoing, kColumns };
 
 std::string ranks_text(const NodeStatus& node) {
   if (node.count == 0) return "-";
@@ -86,51 +79,7 @@ const char* color_of(const RunStatus& s, const NodeStatus& node) {
   return node.state == NodeState::spare ? "\033[2m" : "";
 }
 
-std::string padded(const std::string& text, const Column& column) {
-  const std::string blank(size_t(std::max(0, column.width - columns_of(text))), ' ');
-  return column.right ? blank + text : text + blank;
-}
-
-/// The columns that fit, by number; the last one takes what is left.
-std::vector<int> columns_that_fit(const std::vector<Column>& columns, int room) {
-  std::vector<int> shown;
-  for (int c = 0; c < kColumns; ++c)
-    if (columns[size_t(c)].width > 0) shown.push_back(c);
-  const auto needed = [&] {
-    int sum = 0;
-    for (const int c : shown)
-      sum += (c == kDoing ? kLeastDoing : columns[size_t(c)].width) + (sum > 0 ? 2 : 0);
-    return sum;
-  };
-  while (room > 0 && shown.size() > 1 && needed() > room)
-    shown.erase(std::min_element(shown.begin(), shown.end(), [&](int a, int b) {
-      return columns[size_t(a)].kept < columns[size_t(b)].kept;
-    }));
-  return shown;
-}
-
-std::string row_of(const std::vector<std::string>& cells, const std::vector<Column>& columns,
-                   const std::vector<int>& shown, int room) {
-  std::string row;
-  for (const int c : shown)
-    row += (row.empty() ? "" : "  ") +
-           (c == shown.back() ? cells[size_t(c)] : padded(cells[size_t(c)], columns[size_t(c)]));
-  return cut_to(row, room);
-}
-
 }  // namespace
-
-int columns_of(const std::string& text) {
-  return int(std::count_if(text.begin(), text.end(), [](char c) { return (uint8_t(c) & 0xC0) != 0x80; }));
-}
-
-std::string cut_to(const std::string& text, int columns) {
-  if (columns <= 0 || columns_of(text) <= columns) return text;
-  size_t end = 0;
-  for (int seen = 0; end < text.size(); ++end)
-    if ((uint8_t(text[end]) & 0xC0) != 0x80 && seen++ == columns - 1) break;
-  return text.substr(0, end) + "…";
-}
 
 std::vector<std::string> node_table(const RunStatus& s, double now, const TableView& view) {
   std::vector<std::string> lines;
@@ -145,30 +94,16 @@ std::vector<std::string> node_table(const RunStatus& s, double now, const TableV
   for (size_t i = most; i < nodes.size(); ++i) ++rest[std::string(word_of(nodes[i]->state))];
   nodes.resize(std::min(nodes.size(), most));
 
-  std::vector<Column> columns{{"name", 0, false, 9},  {"ranks", 0, false, 6}, {"state", 0, false, 8},
-                              {"since", 0, true, 3},  {"heard", 0, true, 5},  {"gpu", 0, true, 4},
-                              {"memory", 0, true, 2}, {"doing", 0, false, 7}};
-  std::vector<std::vector<std::string>> rows;
-  bool any_gpu = false, any_memory = false;
-  for (const NodeStatus* node : nodes) {
-    rows.push_back(cells_of(s, *node, now));
-    any_gpu |= node->usage.hottest_c.has_value();
-    any_memory |= node->facts.memory_bytes > 0;
-  }
-  for (size_t c = 0; c < columns.size(); ++c) {
-    if ((c == kGpu && !any_gpu) || (c == kMemory && !any_memory)) continue;
-    columns[c].width = columns_of(columns[c].name);
-    for (const auto& row : rows) columns[c].width = std::max(columns[c].width, columns_of(row[c]));
-  }
-  const std::vector<int> shown = columns_that_fit(columns, view.columns);
-  std::vector<std::string> header;
-  for (const Column& column : columns) header.push_back(column.name);
-  lines.push_back(row_of(header, columns, shown, view.columns));
-  for (size_t i = 0; i < rows.size(); ++i) {
-    const std::string row = row_of(rows[i], columns, shown, view.columns);
-    const char* color = view.color ? color_of(s, *nodes[i]) : "";
-    lines.push_back(*color ? color + row + "\033[0m" : row);
-  }
+  TextTable table({{.name = "name", .kept = 9},
+                   {.name = "ranks", .kept = 6},
+                   {.name = "state", .kept = 8},
+                   {.name = "since", .right = true, .kept = 3},
+                   {.name = "heard", .right = true, .kept = 5},
+                   {.name = "gpu", .right = true, .kept = 4, .only_if_known = true},
+                   {.name = "memory", .right = true, .kept = 2, .only_if_known = true},
+                   {.name = "doing", .kept = 7, .least = kLeastDoing}});
+  for (const NodeStatus* node : nodes) table.add(cells_of(s, *node, now), color_of(s, *node));
+  lines = table.lines(view.columns, view.color);
   std::string more;
   for (const auto& [state, count] : rest)
     more += fmt::format("{}{} {}", more.empty() ? "and " : ", ", count, state);
@@ -216,7 +151,7 @@ std::string plain_fields(const json& event) {
   return text;
 }
 
-/// Would drive what matters out of a short list; a line of the status has the newest checkpoint.
+/// Would drive what matters out of a short list; a line of the status has the newest checkpoints.
 bool is_routine(EventKind kind) {
   switch (kind) {
     case EventKind::supervisor:
@@ -224,7 +159,10 @@ bool is_routine(EventKind kind) {
     case EventKind::starter:
     case EventKind::ranks_up:
     case EventKind::interval:
-    case EventKind::checkpoint: return true;
+    case EventKind::checkpoint:
+    case EventKind::checkpoint_verified:
+    case EventKind::checkpoints_removed:
+    case EventKind::checkpoint_uploaded: return true;
     default: return false;
   }
 }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "runtime/base/json.h"
+#include "runtime/observe/text_table.h"
 #include "runtime/run/record/run_status.h"
 
 namespace trainctl {
@@ -30,10 +31,5 @@ std::vector<std::string> event_lines(const std::vector<std::string>& lines, size
 
 /// What an event says in words, without its kind and time. `event`: a line of events.jsonl, an object.
 std::string event_words(const nlohmann::json& event);
-
-/// `text` cut to so many columns, with an ellipsis at the cut; columns 0: not cut.
-std::string cut_to(const std::string& text, int columns);
-/// The number of terminal columns of a text without control characters.
-int columns_of(const std::string& text);
 
 }  // namespace trainctl

@@ -151,7 +151,8 @@ TEST_CASE("on a narrow terminal nothing is wider than its lines") {
         REQUIRE(++width <= columns);
       }
     }
-    if (columns == 40) CHECK(text.find("\r 150/600  25.0 %  eta -  loss 0.1667\033[K") != std::string::npos);
+    if (columns == 40)
+      CHECK(text.find("\r 150/600 [██      ]  loss 0.1667  eta -\033[K") != std::string::npos);
     if (columns == 90) CHECK(text.find("mfu   step_s    data       eta\n") != std::string::npos);
   }
 }
