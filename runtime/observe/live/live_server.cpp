@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 #include <httplib.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <thread>
 
 #include "runtime/base/error.h"
 
@@ -30,11 +32,14 @@ void set_options(int socket) {
 
 }  // namespace
 
+enum class Phase { idle, listening, ended };
+
 struct LiveServer::Parts {
   LiveContent& content;
   LiveAddress address;
   const std::string token;
   httplib::Server server;
+  std::atomic<Phase> phase = Phase::idle;
 
   Parts(LiveContent& content_, LiveAddress address_, std::string token_)
       : content(content_), address(std::move(address_)), token(std::move(token_)) {}
@@ -126,7 +131,20 @@ LiveServer::LiveServer(LiveContent& content, LiveAddress address, std::string to
 LiveServer::~LiveServer() = default;
 
 const LiveAddress& LiveServer::address() const { return parts_->address; }
-void LiveServer::run() { parts_->server.listen_after_bind(); }
-void LiveServer::stop() { parts_->server.stop(); }
+
+void LiveServer::run() {
+  Phase idle = Phase::idle;
+  if (!parts_->phase.compare_exchange_strong(idle, Phase::listening)) return;
+  parts_->server.listen_after_bind();
+  parts_->phase = Phase::ended;
+}
+
+void LiveServer::stop() {
+  Phase idle = Phase::idle;
+  if (parts_->phase.compare_exchange_strong(idle, Phase::ended)) return;  // run() returns at once
+  // The library forgets a stop that comes before it listens, which it is about to do.
+  while (parts_->phase == Phase::listening && !parts_->server.is_running()) std::this_thread::yield();
+  parts_->server.stop();
+}
 
 }  // namespace trainctl::live
