@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "cmd/output.h"
 #include "runtime/base/error.h"
 #include "runtime/base/file_system.h"
+#include "runtime/base/text.h"
 #include "runtime/supervise/preflight/job_files.h"
 #include "runtime/machine/mpirun.h"
 
@@ -50,14 +52,20 @@ std::vector<std::pair<std::string, std::string>> spec_environment() {
   return result;
 }
 
-/// Errors also with --quiet; JSON only if the command ends with them.
-void print_diagnostics(const std::vector<Diagnostic>& diagnostics, const Context& context) {
+/// Errors also with --quiet; on stdout only if the command ends with them. `code`: what errors among them
+/// mean.
+void print_diagnostics(const std::vector<Diagnostic>& diagnostics, ErrorCode code, const Context& context) {
   if (diagnostics.empty()) return;
-  const bool failed = std::any_of(diagnostics.begin(), diagnostics.end(), [](const Diagnostic& d) { return d.is_error(); });
-  if (context.json && failed)
-    fmt::print("{}\n", render_json(diagnostics));
-  else if (!context.quiet() || failed)
-    fmt::print(stderr, "{}", render(diagnostics, context.color_err));
+  const auto errors = std::count_if(diagnostics.begin(), diagnostics.end(),
+                                    [](const Diagnostic& d) { return d.is_error(); });
+  if (!context.quiet() || errors > 0) fmt::print(stderr, "{}", render(diagnostics, context.color_err));
+  if (!context.json || errors == 0) return;
+  const auto first = std::find_if(diagnostics.begin(), diagnostics.end(),
+                                  [](const Diagnostic& d) { return d.is_error(); });
+  print_error_json(code,
+                   errors == 1 ? first->message
+                               : fmt::format("{}; the first: {}", count_of(errors, "error"), first->message),
+                   diagnostics);
 }
 
 }  // namespace
@@ -90,7 +98,7 @@ std::optional<ParsedJob> load_job_text(const std::string& text, const std::strin
                                        const std::string& folder) {
   ParsedJob parsed = parse_job(
       {.text = text, .file = file, .folder = folder, .overrides = overrides, .environment = spec_environment()});
-  print_diagnostics(parsed.diagnostics, context);
+  print_diagnostics(parsed.diagnostics, ErrorCode::kSpec, context);
   if (!parsed.ok()) return std::nullopt;
   return parsed;
 }
@@ -98,12 +106,12 @@ std::optional<ParsedJob> load_job_text(const std::string& text, const std::strin
 bool files_exist(const ParsedJob& job, const JobArguments& arguments, const Context& context) {
   if (arguments.no_data) return true;
   const std::vector<Diagnostic> missing = missing_files(job, real_file_system());
-  print_diagnostics(missing, context);
+  print_diagnostics(missing, ErrorCode::kData, context);
   return missing.empty();
 }
 
 int report_mistakes(const std::vector<Diagnostic>& mistakes, const Context& context) {
-  print_diagnostics(mistakes, context);
+  print_diagnostics(mistakes, ErrorCode::kSpec, context);
   return exit_status(ErrorCode::kSpec);
 }
 

@@ -14,7 +14,7 @@
 //
 // Errors: a command throws Error or returns an exit status. For an Error, program.cpp prints one line on
 // stderr and exits with exit_status(code). `--json` is global: a command that prints results checks
-// context.json and writes JSON to stdout.
+// context.json and prints a result (cmd/output.h).
 #pragma once
 #include <functional>
 #include <optional>
@@ -32,7 +32,7 @@ namespace trainctl::cmd {
 inline constexpr int kExitDone = 0, kExitDifferences = 20;
 
 /// That table, as text.
-const char* exit_codes();
+std::string exit_codes();
 
 /// Global flags, filled in before any command runs.
 struct Context {
@@ -61,9 +61,10 @@ void add_no_data_flag(CommandLine command, JobArguments& arguments);
 /// Adds only -s/--set K=V, for commands that have no JOB argument (resume).
 void add_set_option(CommandLine command, std::vector<std::string>& overrides);
 
-/// Reads and parses the spec with TRAINCTL_SET__* and --set applied. Prints all diagnostics on stderr, or as
-/// JSON on stdout if there are errors and --json is given. Returns nullopt if the spec has errors; then the
-/// command must return exit_status(ErrorCode::kSpec). Throws Error(kUsage) if the file cannot be read.
+/// Reads and parses the spec with TRAINCTL_SET__* and --set applied. Prints all diagnostics on stderr and, if
+/// there are errors and --json is given, also as a result on stdout. Returns nullopt if the spec has errors;
+/// then the command must return exit_status(ErrorCode::kSpec). Throws Error(kUsage) if the file cannot be
+/// read.
 std::optional<ParsedJob> load_job(const JobArguments& arguments, const Context& context);
 /// Whether the files of the job exist. If not, prints one error for each with its place, as load_job does;
 /// then the command must return exit_status(ErrorCode::kData). Always true with --no-data.
@@ -82,7 +83,8 @@ std::optional<ParsedJob> load_job_text(const std::string& text, const std::strin
                                        const std::vector<std::string>& overrides, const Context& context,
                                        const std::string& folder = "");
 
-/// Prints diagnostics on stderr, or as JSON on stdout with --json. Returns exit_status(ErrorCode::kSpec).
+/// Prints diagnostics on stderr, with --json also as a result on stdout. Returns
+/// exit_status(ErrorCode::kSpec).
 int report_mistakes(const std::vector<Diagnostic>& mistakes, const Context& context);
 
 /// One registered command.
@@ -121,5 +123,6 @@ void add_nodes(CommandLine& app, Context& context);
 void add_doctor(CommandLine& app, Context& context);
 void add_completion(CommandLine& app, Context& context);
 void add_man(CommandLine& app, Context& context);
+void add_help(CommandLine& app, Context& context);
 
 }  // namespace trainctl::cmd

@@ -2,6 +2,7 @@
 #include <memory>
 
 #include "cmd/commands.h"
+#include "cmd/output.h"
 #include "runtime/base/error.h"
 #include "runtime/spec/fields/fields.h"
 #include "runtime/spec/pages/codes.h"
@@ -197,10 +198,11 @@ void add_completion(CommandLine& app, Context& context) {
   auto shell = std::make_shared<std::string>();
   CommandLine command = app.add_subcommand("completion", "print the completion script of a shell");
   command.add_option("SHELL", *shell, "bash, zsh or fish").required().one_of({"bash", "zsh", "fish"});
-  when_chosen(command, context, [shell, app] {
-    fmt::print("{}", *shell == "bash"  ? bash_script(app)
-                     : *shell == "zsh" ? zsh_script(app)
-                                       : fish_script(app));
+  when_chosen(command, context, [shell, app, &context] {
+    print_page(*shell == "bash"  ? bash_script(app)
+               : *shell == "zsh" ? zsh_script(app)
+                                 : fish_script(app),
+               context.json);
     return kExitDone;
   });
 }

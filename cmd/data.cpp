@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "cmd/commands.h"
+#include "cmd/output.h"
 #include "runtime/base/error.h"
 #include "runtime/base/file_system.h"
 #include "runtime/observe/data_report.h"
@@ -65,7 +66,8 @@ int tokenize(TokenizeArguments arguments, const Context& context) {
   if (options.train_vocab > result.vocab_size && !context.quiet())
     fmt::print(stderr, "note: the text gave a vocabulary of {}, not the {} asked for; more text gives more\n", result.vocab_size,
                options.train_vocab);
-  if (context.json || !context.quiet()) fmt::print("{}", render_tokenized(result, context.json));
+  if (context.json || !context.quiet())
+    print_result("data-tokenize", render_tokenized(result, context.json), context);
   return kExitDone;
 }
 
@@ -79,7 +81,7 @@ data::SourceOptions source_of(const ReadArguments& arguments) {
 int inspect(const ReadArguments& arguments, const Context& context) {
   const auto source = source_of(arguments);
   const data::Inspection found = data::inspect(source, data::TokenizerChoice::of(arguments.tokenizer));
-  fmt::print("{}", render_inspection(found, source.path, context.json));
+  print_result("data-inspect", render_inspection(found, source.path, context.json), context);
   return kExitDone;
 }
 
@@ -88,7 +90,7 @@ int verify(const ReadArguments& arguments, const Context& context) {
     throw Error(ErrorCode::kUsage, fmt::format("--vocab {} is negative; give the number of ids", arguments.vocab_size));
   const auto source = source_of(arguments);
   const std::string text = render_verification(data::verify(source, arguments.vocab_size), source.path, context.json);
-  if (context.json || !context.quiet()) fmt::print("{}", text);
+  if (context.json || !context.quiet()) print_result("data-verify", text, context);
   return kExitDone;
 }
 

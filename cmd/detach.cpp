@@ -4,6 +4,7 @@
 
 #include <filesystem>
 
+#include "cmd/output.h"
 #include "cmd/runs.h"
 #include "runtime/base/error.h"
 #include "runtime/machine/process.h"
@@ -27,7 +28,7 @@ int status_of(const std::function<int()>& supervise) try {
 
 }  // namespace
 
-int detach(const RunDirectory& run, const std::function<int()>& supervise) {
+int detach(const RunDirectory& run, const std::function<int()>& supervise, const Context& context) {
   FileSystem& fs = real_file_system();
   const std::string log = run.path + ".console.log", name = command_name(run);
   const double begin_unix_s = real_clock().unix_s();
@@ -46,6 +47,14 @@ int detach(const RunDirectory& run, const std::function<int()>& supervise) {
       // Of an earlier start, or being replaced.
     }
     real_clock().sleep_s(kLookS);
+  }
+  if (context.json) {
+    print_json("detached", {{"run_id", folder_name(run)},
+                            {"directory", run.path},
+                            {"pid", child},
+                            {"log", log},
+                            {"next", "trainctl status " + name}});
+    return kExitDone;
   }
   fmt::print("run {} is going (supervisor pid {}); it prints to {}\n", name, child, log);
   fmt::print("next: trainctl status {}\n", name);

@@ -1,6 +1,7 @@
 // trainctl diagnose: a verdict on a run that hangs or has crashed: who, where, since when, what to do.
 #include <memory>
 
+#include "cmd/output.h"
 #include "cmd/runs.h"
 #include "runtime/base/error.h"
 #include "runtime/run/record/known_status.h"
@@ -17,7 +18,7 @@ int diagnose_run(const RunArguments& arguments, const Context& context) {
   if (!known->note.empty()) fmt::print(stderr, "warning: {}\n", known->note);
   const Diagnosis d = diagnose(known->status, supervisor_state(fs, found.run), real_clock().unix_s());
   if (context.json) {
-    fmt::print("{}\n", to_json(d));
+    print_json_text("diagnose", to_json(d));
     return kExitDone;
   }
   fmt::print("verdict    {}\n           {}\n", d.verdict, d.summary);

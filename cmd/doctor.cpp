@@ -1,5 +1,6 @@
 // trainctl doctor: checks whether this machine can run jobs, and on which devices.
 #include "cmd/commands.h"
+#include "cmd/output.h"
 #include "runtime/base/error.h"
 #include "runtime/observe/doctor.h"
 
@@ -10,7 +11,7 @@ int doctor(const Context& context) {
   const DoctorFacts facts = gather_doctor_facts();
   const DoctorReport report = examine(facts);
   if (context.json) {
-    fmt::print("{}\n", doctor_json(report, facts));
+    print_json_text("doctor", doctor_json(report, facts));
   } else {
     fmt::print("{}", render_doctor(report, context.color_out));
   }

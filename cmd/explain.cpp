@@ -2,32 +2,66 @@
 #include <memory>
 
 #include "cmd/commands.h"
+#include "cmd/output.h"
 #include "runtime/base/error.h"
-#include "runtime/base/json.h"
+#include "runtime/spec/fields/fields.h"
+#include "runtime/spec/pages/codes.h"
 #include "runtime/spec/pages/pages.h"
 
 namespace trainctl::cmd {
+namespace {
+
+using nlohmann::ordered_json;
+
+ordered_json field_json(const spec::Field& field) {
+  ordered_json j{{"path", field.path},
+                 {"text", field.text},
+                 {"value", describe_type(field)},
+                 {"required", field.required},
+                 {"default", nullptr}};
+  if (field.fallback) j["default"] = parse_ordered_json(spec::json_of(*field.fallback));
+  if (!field.fallback_text.empty()) j["default_text"] = field.fallback_text;
+  if (!field.choices.empty()) j["choices"] = field.choices;
+  if (field.unit != spec::Unit::none) j["unit"] = spec::name_of(field.unit);
+  j["accepts_auto"] = field.accepts_auto;
+  return j;
+}
+
+/// The page as text, and its parts if it is about one field or one code.
+ordered_json result_of(const std::string& topic, const std::string& page) {
+  ordered_json result{{"topic", topic}, {"text", page}};
+  if (const spec::Field* field = spec::find_field(topic)) result["field"] = field_json(*field);
+  if (const spec::CodePage* code = spec::find_code(page.substr(0, page.find(':'))))
+    result["code"] = {{"code", code->code},
+                      {"title", code->title},
+                      {"cause", code->cause},
+                      {"example", code->example},
+                      {"what_to_do", code->fix}};
+  return result;
+}
+
+int show(const std::string& topic, const Context& context) {
+  std::string suggestion;
+  const std::string page = explain(topic, &suggestion);
+  if (page.empty())
+    throw Error(ErrorCode::kUsage,
+                fmt::format("there is no field, section or code `{}`; {}", topic,
+                            suggestion.empty() ? "`trainctl explain` lists them"
+                                               : fmt::format("did you mean `{}`?", suggestion)));
+  if (context.json)
+    print_json("explain", result_of(topic, page));
+  else
+    fmt::print("{}", page);
+  return kExitDone;
+}
+
+}  // namespace
 
 void add_explain(CommandLine& app, Context& context) {
   auto topic = std::make_shared<std::string>();
   CommandLine command = app.add_subcommand("explain", "explain a field of the job spec, or an error code");
   command.add_option("TOPIC", *topic, "a field, section, preset or code; all; codes; none: the sections");
-  when_chosen(command, context, [topic, &context] {
-    std::string suggestion;
-    const std::string page = explain(*topic, &suggestion);
-    if (page.empty())
-      throw Error(ErrorCode::kUsage, suggestion.empty() ? fmt::format("there is no field, section or code "
-                                                                      "`{}`; `trainctl explain` lists them",
-                                                                      *topic)
-                                                        : fmt::format("there is no field, section or code "
-                                                                      "`{}`; did you mean `{}`?",
-                                                                      *topic, suggestion));
-    if (context.json)
-      fmt::print("{}\n", dump_json(nlohmann::ordered_json({{"topic", *topic}, {"text", page}}), 2));
-    else
-      fmt::print("{}", page);
-    return kExitDone;
-  });
+  when_chosen(command, context, [topic, &context] { return show(*topic, context); });
 }
 
 }  // namespace trainctl::cmd

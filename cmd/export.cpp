@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "cmd/commands.h"
+#include "cmd/output.h"
 #include "cmd/runs.h"
 #include "runtime/base/error.h"
 #include "runtime/base/units.h"
@@ -31,13 +32,13 @@ int run_export(ExportOptions options, const Context& context) {
   request.tokenizer = data::TokenizerChoice::of(options.tokenizer);
   request.threads = int(std::max(1u, std::thread::hardware_concurrency()));
   const ExportReport report = export_checkpoint(real_file_system(), request);
-  fmt::print("{}", context.json ? report.to_json() : report.text());
+  print_result("export", context.json ? report.to_json() : report.text(), context);
   return kExitDone;
 }
 
 int run_import(const ImportRequest& request, const Context& context) {
   const ImportReport report = import_folder(real_file_system(), request);
-  fmt::print("{}", context.json ? report.to_json() : report.text());
+  print_result("import", context.json ? report.to_json() : report.text(), context);
   if (!context.json && !context.quiet())
     fmt::print(stderr,
                "next: trainctl launch JOB --from {} (the model of JOB as in `trainctl inspect-ckpt {}`)\n",

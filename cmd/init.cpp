@@ -2,6 +2,7 @@
 #include <memory>
 
 #include "cmd/commands.h"
+#include "cmd/output.h"
 #include "runtime/base/error.h"
 #include "runtime/base/file_system.h"
 #include "runtime/base/json.h"
@@ -33,7 +34,7 @@ int list_presets(const Context& context) {
     else
       fmt::print("{:<14} {}\n", name, headline(name));
   }
-  if (context.json) fmt::print("{}\n", dump_json(list, 2));
+  if (context.json) print_json("presets", {{"presets", std::move(list)}});
   return kExitDone;
 }
 
@@ -55,7 +56,10 @@ int init(const Options& options, const Context& context) {
                                                             : fmt::format("did you mean `{}`?", near[0])));
   }
   if (options.output.empty()) {
-    fmt::print("{}", spec);
+    if (context.json)
+      print_json("init", {{"preset", options.preset}, {"file", ""}, {"text", spec}});
+    else
+      fmt::print("{}", spec);
     return kExitDone;
   }
   FileSystem& fs = real_file_system();
@@ -63,7 +67,11 @@ int init(const Options& options, const Context& context) {
     throw Error(ErrorCode::kUsage,
                 fmt::format("{} exists; choose another name or remove it", options.output));
   fs.write_new_text(options.output, spec);
-  if (!context.quiet()) fmt::print(stderr, "wrote {}. next: {}\n", options.output, next_of(options.output, spec, fs));
+  const std::string next = next_of(options.output, spec, fs);
+  if (context.json)
+    print_json("init", {{"preset", options.preset}, {"file", options.output}, {"next", next}});
+  else if (!context.quiet())
+    fmt::print(stderr, "wrote {}. next: {}\n", options.output, next);
   return kExitDone;
 }
 

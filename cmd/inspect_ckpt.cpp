@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "cmd/commands.h"
+#include "cmd/output.h"
 #include "cmd/runs.h"
 #include "runtime/base/error.h"
 #include "runtime/observe/checkpoint_repair.h"
@@ -24,7 +25,7 @@ int inspect(CheckpointReportOptions options, const std::string& root, const Cont
   if (!options.other.empty()) options.other = path_of(options.other, root);
   const CheckpointReport report = report_checkpoint(real_file_system(), real_clock(), options);
   if (!report.notes.empty()) fmt::print(stderr, "{}", report.notes);
-  fmt::print("{}", report.text);
+  print_result("checkpoint", report.text, context);
   if (report.damaged) return exit_status(ErrorCode::kCheckpoint);
   return report.different ? kExitDifferences : kExitDone;
 }
@@ -50,7 +51,7 @@ int change(const Changes& changes, const std::string& given, const std::string& 
     outcome = copy_checkpoint(real_file_system(), real_clock(),
                               {.path = path, .to = changes.copy_to, .json = context.json});
   }
-  fmt::print("{}", outcome.text);
+  print_result(changes.repair ? "checkpoint-repair" : "checkpoint-copy", outcome.text, context);
   return outcome.damaged ? exit_status(ErrorCode::kCheckpoint) : kExitDone;
 }
 

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "cmd/output.h"
 #include "cmd/runs.h"
 #include "runtime/base/error.h"
 #include "runtime/supervise/start/launch.h"
@@ -21,7 +22,18 @@ struct Options {
   std::string manifest, image, claim, mount, name_space, image_program = "/usr/local/bin/trainctl";
 };
 
-int print_preview(const LaunchPreview& preview) {
+int print_preview(const LaunchPreview& preview, const Context& context) {
+  if (context.json) {
+    print_json("launch-preview", {{"directory", preview.run_directory},
+                                  {"files", preview.files},
+                                  {"branch", preview.branch},
+                                  {"memory", preview.memory},
+                                  {"note", preview.copies_note},
+                                  {"placement", preview.placement},
+                                  {"agents", preview.agents},
+                                  {"command", preview.command}});
+    return kExitDone;
+  }
   fmt::print("would make, in {}:\n", preview.run_directory);
   for (const std::string& file : preview.files) fmt::print("  {}\n", file);
   if (!preview.branch.empty()) fmt::print("branch: {}\n", preview.branch);
@@ -43,7 +55,11 @@ int submit(const Options& options, ParsedJob job, const Context& context) {
       .job = std::move(job), .program = own_program(), .command = context.arguments, .chain = options.chain};
   if (options.dry_run) {
     const Submitted preview = preview_submit(request, fs, real_clock());
-    fmt::print("{}", preview.script);
+    if (context.json)
+      print_json("submit-preview",
+                 {{"directory", preview.run.path}, {"jobs", options.chain}, {"script", preview.script}});
+    else
+      fmt::print("{}", preview.script);
     fmt::print(stderr, "would be written to {}/job.sh and submitted{}\n", preview.run.path,
                options.chain > 1 ? fmt::format(" {} times; one job runs at a time", options.chain) : "");
     return kExitDone;
@@ -51,8 +67,12 @@ int submit(const Options& options, ParsedJob job, const Context& context) {
   const Submitted done = submit_run(request, fs, real_clock());
   std::string ids;
   for (const std::string& id : done.record.jobs) ids += (ids.empty() ? "" : " ") + id;
-  if (context.json) fmt::print("{}", done.record.to_json());
-  else fmt::print("{}\n", ids);
+  if (context.json)
+    print_json("submitted", {{"run_id", done.id},
+                             {"directory", done.run.path},
+                             {"slurm", parse_ordered_json(done.record.to_json())}});
+  else
+    fmt::print("{}\n", ids);
   const std::string name = command_name(done.run);
   if (!context.quiet())
     fmt::print(stderr,
@@ -69,7 +89,10 @@ int manifest(const Options& options, ParsedJob job, const Context& context) {
   FileSystem& fs = real_file_system();
   const Manifest done =
       options.dry_run ? preview_manifest(request, fs) : write_manifest(request, fs, real_clock());
-  fmt::print("{}", done.text);
+  if (context.json)
+    print_json("manifest", {{"run_id", done.id}, {"directory", done.run.path}, {"text", done.text}});
+  else
+    fmt::print("{}", done.text);
   if (options.dry_run || context.quiet()) return kExitDone;
   fmt::print(stderr, "run {} is made for a JobSet · {}\nnext: kubectl apply -f {}\n", done.id, done.run.path,
              done.run.file("jobset.yaml"));
@@ -100,7 +123,7 @@ int launch(Options options, const Context& context) {
   if (request.from)
     if (const auto refused = refused_on_branch(request.from->job, request.job); !refused.empty())
       return report_mistakes(refused, context);
-  if (options.dry_run) return print_preview(preview_launch(request, real_file_system()));
+  if (options.dry_run) return print_preview(preview_launch(request, real_file_system()), context);
   outlive_readers();
   if (options.detach) {
     const std::string root = std::filesystem::absolute(request.job.job.observability.run_dir).lexically_normal().string();
@@ -109,10 +132,11 @@ int launch(Options options, const Context& context) {
       id = new_run_id(real_file_system(), root, request.job.job.name);
       request.job = with_decided(request.job, {"observability.run_id=" + id}, "--set");
     }
-    return detach({root + "/" + id}, [&] {
+    const auto supervise = [&] {
       TerminalConsole console(console_options(context));
       return report_result(launch_run(request, real_file_system(), real_clock(), console), context);
-    });
+    };
+    return detach({root + "/" + id}, supervise, context);
   }
   TerminalConsole console(console_options(context));
   if (const auto risk = risk_of(request.job.job)) console.note(*risk);

@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "cmd/commands.h"
+#include "cmd/output.h"
 #include "runtime/spec/fields/fields.h"
 #include "runtime/spec/pages/codes.h"
 
@@ -105,8 +106,8 @@ void add_man(CommandLine& app, Context& context) {
   CommandLine command = app.add_subcommand("man", "print a manual page as roff: trainctl man | man -l -");
   command.add_option("PAGE", *page, "trainctl (the commands) or job (the fields of a job)")
       .one_of({"trainctl", "job"});
-  when_chosen(command, context, [page, app] {
-    fmt::print("{}", *page == "job" ? job_page() : program_page(app));
+  when_chosen(command, context, [page, app, &context] {
+    print_page(*page == "job" ? job_page() : program_page(app), context.json);
     return kExitDone;
   });
 }

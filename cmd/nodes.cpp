@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "cmd/commands.h"
+#include "cmd/output.h"
 #include "runtime/base/error.h"
 #include "runtime/supervise/decide/quarantine.h"
 
@@ -50,7 +51,7 @@ int nodes(const Options& options, const Context& context) {
   }
   const QuarantineList list = file.read();
   if (context.json) {
-    fmt::print("{}", list.to_json());
+    print_json_text("nodes", list.to_json());
   } else if (options.lift.empty()) {
     const std::string text = list.describe(real_clock().unix_s());
     fmt::print("{}", text.empty() ? fmt::format("no node is in quarantine ({})\n", path) : text);

@@ -5,8 +5,10 @@
 #include <optional>
 
 #include "cmd/commands.h"
+#include "cmd/output.h"
 #include "runtime/base/error.h"
 #include "runtime/machine/mpirun.h"
+#include "runtime/observe/report/plan_view.h"
 #include "runtime/plan/report.h"
 #include "runtime/supervise/decide/placement.h"
 #include "runtime/supervise/nodes/run_nodes.h"
@@ -122,17 +124,40 @@ void forecast(PlanReport& report, const std::vector<ClusterNode>& nodes,
   report.copies = most_copies(copies_of_nodes(report.job, report.plan, ranks));
 }
 
+/// The result as JSON: the plan, and where the ranks would run.
+nlohmann::ordered_json result_of(const PlanReport& report, const std::vector<ClusterNode>& nodes,
+                                 const std::optional<PlacementResult>& placed) {
+  nlohmann::ordered_json result = parse_ordered_json(plan_json(report));
+  if (placed)
+    result["placement"] = {
+        {"possible", placed->ok()},
+        {"text", placed->ok() ? describe_placement(report.job.mesh(), nodes, placed->placement)
+                              : placed->refusal}};
+  return result;
+}
+
 /// Prints where the ranks would run. False: they do not fit.
-bool print_placement(const std::vector<ClusterNode>& nodes, const std::optional<PlacementResult>& result,
+bool print_placement(const std::vector<ClusterNode>& nodes, const std::optional<PlacementResult>& placed,
                      const JobSpec& job, const Context& context) {
-  if (!result) return true;
-  const PlacementResult& placed = *result;
-  if (!placed.ok()) {
-    fmt::print(stderr, "error: {}\n", placed.refusal);
-    return false;
+  if (!placed) return true;
+  if (!placed->ok())
+    fmt::print(stderr, "error: {}\n", placed->refusal);
+  else if (!context.json)
+    fmt::print("{}", describe_placement(job.mesh(), nodes, placed->placement));
+  return placed->ok();
+}
+
+int timeline(const Options& options, const JobSpec& job, const Context& context) {
+  const DeviceModel device = device_of(options, job);
+  const std::string drawing = render_timeline(job, device, options.width);
+  if (context.json) {
+    nlohmann::ordered_json result = report::pipeline_view(job, device);
+    result["text"] = drawing;
+    print_json("timeline", result);
+  } else {
+    fmt::print("{}", drawing);
   }
-  if (!context.json) fmt::print("{}", describe_placement(job.mesh(), nodes, placed.placement));
-  return true;
+  return kExitDone;
 }
 
 void print_next(const Options& options, const PlanReport& report) {
@@ -142,10 +167,7 @@ void print_next(const Options& options, const PlanReport& report) {
 int plan(const Options& options, const Context& context) {
   const std::optional<ParsedJob> parsed = load_job(options.job, context);
   if (!parsed) return exit_status(ErrorCode::kSpec);
-  if (options.timeline) {
-    fmt::print("{}", render_timeline(parsed->job, device_of(options, parsed->job), options.width));
-    return kExitDone;
-  }
+  if (options.timeline) return timeline(options, parsed->job, context);
   const std::optional<double> mfu =
       options.mfu > 0 ? std::optional(options.mfu > 1 ? options.mfu / 100 : options.mfu) : std::nullopt;
   PlanReport report = make_report(job_input(options.job), parsed->job, device_of(options, parsed->job), mfu);
@@ -154,7 +176,7 @@ int plan(const Options& options, const Context& context) {
   forecast(report, nodes, placed);
   const bool refused = report.fit.known() && !report.fit.fits();
   if (context.json) {
-    fmt::print("{}\n", plan_json(report));
+    print_json("plan", result_of(report, nodes, placed));
   } else {
     fmt::print("{}", render_plan(report));
   }

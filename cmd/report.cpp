@@ -3,6 +3,7 @@
 #include <memory>
 #include <vector>
 
+#include "cmd/output.h"
 #include "cmd/runs.h"
 #include "runtime/base/error.h"
 #include "runtime/base/units.h"
@@ -55,7 +56,7 @@ int report(const ReportArguments& arguments, const Context& context) {
       fmt::print(stderr, "note: {}: {}\n", read.back()->id, note);
   }
   const nlohmann::ordered_json data = report::report_json(read, real_clock().unix_s());
-  if (context.json) fmt::print("{}\n", dump_json(data));
+  if (context.json) print_json("report", data, -1);
   if (context.json && arguments.out.empty()) return kExitDone;
   const std::string path = arguments.out.empty() ? default_path(runs) : arguments.out;
   const std::string page = report::page_html(data);

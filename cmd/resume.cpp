@@ -80,7 +80,7 @@ int resume(const Options& options, const Context& context) {
     TerminalConsole console(console_options(context));
     return report_result(resume_run(request, fs, real_clock(), console), context);
   };
-  return options.detach ? detach(found.run, supervise) : supervise();
+  return options.detach ? detach(found.run, supervise, context) : supervise();
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "cmd/output.h"
 #include "runtime/machine/process.h"
 
 namespace trainctl::cmd {
@@ -67,10 +68,16 @@ TerminalConsole::Options console_options(const Context& context) {
   return options;
 }
 
+std::string status_text(const RunStatus& status, SupervisorState supervisor, int indent) {
+  nlohmann::ordered_json body = parse_ordered_json(status.to_json());
+  body["supervisor"] = word_of(supervisor);
+  return json_text("status", body, indent);
+}
+
 void outlive_readers() { std::signal(SIGPIPE, SIG_IGN); }
 
 int report_result(const RunResult& result, const Context& context) {
-  if (context.json) std::puts(result.status.to_json().c_str());
+  if (context.json) fmt::print("{}", status_text(result.status, SupervisorState::none));
   std::fflush(stdout);
   TerminalConsole console(console_options(context));
   act(result.acts, console);

@@ -25,6 +25,9 @@ std::string default_run_root();
 
 SupervisorState supervisor_state(FileSystem& fs, const RunDirectory& run);
 
+/// The status of a run as a result (cmd/output.h): status.json, and whether a supervisor holds the run.
+std::string status_text(const RunStatus& status, SupervisorState supervisor, int indent = 2);
+
 /// The full path of this binary, with which ranks are started.
 std::string own_program();
 
@@ -33,7 +36,7 @@ TerminalConsole::Options console_options(const Context& context);
 
 /// Runs `supervise` in a background process. Returns when the ranks of `run` are up, or with the exit status
 /// of `supervise` if it ends before. Call it before the first thread starts.
-int detach(const RunDirectory& run, const std::function<int()>& supervise);
+int detach(const RunDirectory& run, const std::function<int()>& supervise, const Context& context);
 
 /// After this call, a closed stdout or stderr pipe does not end this process. The run directory keeps the
 /// record.

@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "cmd/commands.h"
+#include "cmd/output.h"
 #include "cmd/runs.h"
 #include "runtime/base/error.h"
-#include "runtime/base/json.h"
 #include "runtime/train/generate/sample.h"
 
 namespace trainctl::cmd {
@@ -36,10 +36,12 @@ int run(Options options, const Context& context) {
   const SampleResult result = sample(real_file_system(), options.request, show);
   show("");
   if (context.json) {
-    const nlohmann::ordered_json j{{"checkpoint", options.request.checkpoint}, {"step", result.step},
-                                   {"prompt", options.request.prompt},       {"text", result.text},
-                                   {"tokens", result.tokens},                {"seconds", result.seconds}};
-    fmt::print("{}\n", dump_json(j));
+    print_json("sample", {{"checkpoint", options.request.checkpoint},
+                          {"step", result.step},
+                          {"prompt", options.request.prompt},
+                          {"text", result.text},
+                          {"tokens", result.tokens},
+                          {"seconds", result.seconds}});
     return kExitDone;
   }
   fmt::print("\n");

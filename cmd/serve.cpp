@@ -6,9 +6,9 @@
 #include <cstdio>
 #include <thread>
 
+#include "cmd/output.h"
 #include "cmd/runs.h"
 #include "runtime/base/error.h"
-#include "runtime/base/json.h"
 #include "runtime/observe/live/live_server.h"
 #include "runtime/run/wire/stream.h"
 
@@ -41,7 +41,7 @@ int serve_status(const RunDirectory& run, const std::string& address_text, const
   ::gethostname(machine, sizeof machine - 1);
   const std::string url = server.address().url(machine, token);
   if (context.json)
-    fmt::print("{}\n", dump_json(nlohmann::json{{"url", url}, {"pid", ::getpid()}}));
+    print_json("serve", {{"url", url}, {"pid", ::getpid()}}, -1);
   else
     fmt::print("{} · live page of {}; Ctrl-C ends it\n", url, folder_name(run));
   std::fflush(stdout);

@@ -64,7 +64,7 @@ int watch_status(const FoundRun& found, const StatusArguments& arguments, const 
         const bool left = supervisor == SupervisorState::none && known.status.state != RunState::submitted &&
                           real_clock().unix_s() - known.status.updated_unix_s > kLeftS;
         const bool over = known.status.ended() || left;
-        return Screen{context.json ? known.status.to_json() + "\n"
+        return Screen{context.json ? status_text(known.status, supervisor, -1)
                                    : screen_of(found, known, supervisor, room, context.color_out),
                       over};
       },
@@ -80,7 +80,7 @@ int status(const StatusArguments& arguments, const Context& context) {
   if (arguments.watch) return watch_status(found, arguments, context);
   const SupervisorState supervisor = supervisor_state(real_file_system(), found.run);
   if (context.json)
-    fmt::print("{}\n", known.status.to_json());
+    fmt::print("{}", status_text(known.status, supervisor));
   else
     fmt::print("{}",
                screen_of(found, known, supervisor, {.columns = terminal_room().columns}, context.color_out));

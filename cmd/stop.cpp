@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "cmd/output.h"
 #include "cmd/runs.h"
 #include "runtime/base/error.h"
 #include "runtime/base/text.h"
@@ -75,14 +76,16 @@ int cancel_jobs(FileSystem& fs, const RunDirectory& run, const std::string& id, 
 }
 
 /// The submitted job left the queue before it began.
-int never_started(FileSystem& fs, const RunDirectory& run) {
-  if (auto status = read_status(fs, run.status()); status && status->state == RunState::submitted) {
+int never_started(FileSystem& fs, const RunDirectory& run, const Context& context) {
+  auto status = read_status(fs, run.status());
+  if (status && status->state == RunState::submitted) {
     status->state = RunState::stopped;
     status->exit_code = exit_status(ErrorCode::kStopped);
     status->reason = "taken out of Slurm's queue on request";
     status->advice = "trainctl resume " + command_name(run);
     write_status(fs, run.status(), *status);
   }
+  if (context.json && status) fmt::print("{}", status_text(*status, SupervisorState::none));
   return kExitDone;
 }
 
@@ -103,19 +106,23 @@ int stop(const Options& options, const Context& context) {
   const std::string id = identity ? identity->run_id : found.run.path;
   const int cancelled = cancel_jobs(fs, found.run, id, context);
   const auto place = supervisor_place(fs, found.run);
-  if (!place && cancelled > 0) return never_started(fs, found.run);
+  if (!place && cancelled > 0) return never_started(fs, found.run, context);
   if (!place || !place->pid)
     throw Error(ErrorCode::kUsage, fmt::format("run {} is not running; see `trainctl status {}`", id, id));
   ask_to_stop(fs, found.run, id, *place, options.now);
   if (!context.quiet())
     fmt::print(stderr, "run {}: {}\n", id,
                options.now ? "stopping now" : "stopping after this step and saving");
-  if (options.no_wait) return kExitDone;
+  if (options.no_wait) {
+    if (context.json)
+      print_json("stop", {{"run_id", id}, {"directory", found.run.path}, {"now", options.now}});
+    return kExitDone;
+  }
   wait_for_end(options, context, found, id, *place);
   const auto known = status_of_run(fs, found.run);
   if (!known) return kExitDone;
   const RunStatus& status = known->status;
-  if (context.json) fmt::print("{}\n", status.to_json());
+  if (context.json) fmt::print("{}", status_text(status, SupervisorState::none));
   if (!context.quiet())
     fmt::print(stderr, "run {} is {} at step {}. next: {}\n", id, word_of(status.state), status.step,
                status.advice);

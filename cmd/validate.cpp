@@ -2,6 +2,7 @@
 #include <memory>
 
 #include "cmd/commands.h"
+#include "cmd/output.h"
 #include "runtime/base/error.h"
 #include "runtime/base/text.h"
 #include "runtime/base/json.h"
@@ -32,14 +33,13 @@ void print_origins(const ParsedJob& parsed) {
   }
 }
 
-void print_json(const ParsedJob& parsed) {
-  nlohmann::ordered_json out = {
+nlohmann::ordered_json result_of(const ParsedJob& parsed) {
+  return {
       {"valid", true},
       {"hash", parsed.hash},
       {"warnings", parse_ordered_json(render_json(parsed.diagnostics))},
       {"spec", parse_ordered_json(parsed.resolved_json)},
       {"origins", parse_ordered_json(parsed.origins_json)}};
-  fmt::print("{}\n", dump_json(out, 2));
 }
 
 int validate(const Options& options, const Context& context) {
@@ -53,7 +53,7 @@ int validate(const Options& options, const Context& context) {
   if (!parsed) return exit_status(ErrorCode::kSpec);
   if (!files_exist(*parsed, options.job, context)) return exit_status(ErrorCode::kData);
   if (context.json) {
-    print_json(*parsed);
+    print_json("validate", result_of(*parsed));
   } else if (options.resolved) {
     fmt::print("{}", parsed->resolved_json);
   } else if (options.show_origin) {

@@ -10,6 +10,10 @@ namespace trainctl {
 /// none: no process holds the run's lock. alive: a supervisor holds it. stopped: that supervisor is stopped
 /// (SIGSTOP, ctrl-Z).
 enum class SupervisorState { none, alive, stopped };
+template <>
+struct Words<SupervisorState> {
+  static constexpr std::string_view list[] = {"none", "alive", "stopped"};
+};
 
 struct StatusView {
   int columns = 0, rows = 0;  ///< size of the terminal; 0: no limit

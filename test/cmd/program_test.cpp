@@ -1,6 +1,7 @@
 // Goal: the program around the commands: exit statuses, mistyped words, JSON on stdout, completion scripts.
 // Method: run_program in this process with stdout and stderr sent to files.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
@@ -12,6 +13,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/file_system.h"
 #include "runtime/supervise/decide/quarantine.h"
+#include "test/support/json_schema.h"
 #include "test/support/temporary_folder.h"
 
 using namespace trainctl;
@@ -117,7 +119,8 @@ TEST_CASE("missing data is an error of validate, plan and launch: all of it, eac
     CHECK((o.out.find("Memory") != std::string::npos) == (words.front() == "plan"));   // which needs no data
     CHECK(o.out.find("next:") == std::string::npos);
   }
-  const nlohmann::json list = nlohmann::json::parse(run({"validate", spec.path(), "--json"}).out);
+  const nlohmann::json list =
+      nlohmann::json::parse(run({"validate", spec.path(), "--json"}).out)["diagnostics"];
   REQUIRE(list.size() == 5);
   CHECK(list[0]["code"] == "E0507");
   CHECK(list[1]["code"] == "E0506");
@@ -209,13 +212,80 @@ TEST_CASE("json goes to stdout and can be read", "[cmd]") {
   CHECK(valid["origins"]["schedule.total_steps"] == spec.path() + ":1");
   const Outcome broken = run({"--json", "validate", spec.path(), "--set", "parallelism.tensor=3"});
   CHECK(broken.status == 3);
-  const auto diagnostics = nlohmann::json::parse(broken.out);
+  CHECK(broken.err.find("error[E0310]") != std::string::npos);
+  CHECK(nlohmann::json::parse(broken.out)["exit"] == 3);
+  const auto diagnostics = nlohmann::json::parse(broken.out)["diagnostics"];
   CHECK(diagnostics[0]["code"] == "E0310");
   CHECK(diagnostics[0]["path"] == "/parallelism/tensor");
   const Outcome unknown = run({"--json", "explain", "no\"such"});
   CHECK(unknown.status == 2);
   CHECK(nlohmann::json::parse(unknown.out)["exit"] == 2);
   CHECK(nlohmann::json::parse(run({"validate", "--schema"}).out)["title"] == "trainctl job spec");
+}
+
+TEST_CASE("every result of --json has its version, its kind and its schema", "[cmd]") {
+  const TemporaryFolder folder;
+  const SpecFile spec(kValid),
+      two(R"({"version":1,"model":{"preset":"llama-tiny"},"parallelism":{"pipeline":2},
+"data":{"train":[{"path":"a.idx"}]},"schedule":{"total_steps":10}})");
+  real_file_system().write_new_text(folder / "text.txt", "some text of a few words\n");
+  real_file_system().write_new_text(folder / "a.bin", std::string(4096, '\0'));
+  const std::string job = spec.path(), big = two.path(), data = folder / "tokens";
+  std::vector<std::string> launch = {"launch", job};
+  for (const std::string& value :
+       {"data.train.0.path=" + folder / "a.bin", std::string("data.train.0.format=raw"),
+        std::string("data.train.0.dtype=uint16"), "observability.run_dir=" + folder / "runs"})
+    launch.insert(launch.end(), {"-s", value});
+  const auto and_also = [](std::vector<std::string> words, const std::vector<std::string>& more) {
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  };
+  const std::vector<std::pair<std::string, std::vector<std::string>>> commands = {
+      {"validate", {"validate", job, "--no-data"}},
+      {"error", {"validate", job}},
+      {"error", {"validate", job, "-s", "parallelism.tensor=3"}},
+      {"error", {"status", "none", "--run-dir", folder.path()}},
+      {"error", {"launch"}},
+      {"error", {"lunch"}},
+      {"plan", {"plan", big, "--no-data"}},
+      {"plan", {"plan", big, "--no-data", "--device", "h100", "--nodes", "2"}},
+      {"plan", {"plan", big, "--no-data", "--device", "1MiB"}},
+      {"timeline", {"plan", big, "--timeline"}},
+      {"launch-preview", and_also(launch, {"--dry-run"})},
+      {"submit-preview", and_also(launch, {"--submit", "--dry-run", "-s", "launcher.slurm.nodes=1"})},
+      {"manifest", and_also(launch, {"--manifest", "k8s", "--dry-run", "--image", "i", "--claim", "c",
+                                     "--mount", folder.path(), "-s", "launcher.slurm.nodes=1"})},
+      {"explain", {"explain"}},
+      {"explain", {"explain", "schedule.lr"}},
+      {"explain", {"explain", "data.train.0.weight"}},
+      {"explain", {"explain", "E0312"}},
+      {"presets", {"init", "--list"}},
+      {"init", {"init", "gpt2-tiny"}},
+      {"init", {"init", "gpt2-tiny", "-o", folder / "started.json"}},
+      {"nodes", {"nodes", "--list", folder / "quarantine.json"}},
+      {"doctor", {"doctor"}},
+      {"exit-codes", {"help", "exit-codes"}},
+      {"text", {"help", "launch"}},
+      {"text", {"completion", "bash"}},
+      {"text", {"man"}},
+      {"text", {"--version"}},
+      {"text", {"launch", "--help"}},
+      {"data-tokenize", {"data", "tokenize", folder / "text.txt", "--out", data, "--tokenizer", "bytes"}},
+      {"data-inspect", {"data", "inspect", data}},
+      {"data-inspect", {"data", "inspect", folder / "a.bin", "--format", "raw", "--dtype", "uint16"}},
+      {"data-verify", {"data", "verify", data}}};
+  std::vector<std::string> seen = test::kinds_of_runs();
+  for (const auto& [kind, words] : commands) {
+    const Outcome outcome = run(and_also(words, {"--json"}));
+    INFO(fmt::format("{}", fmt::join(words, " ")) << "\n" << outcome.err);
+    CHECK(test::result_error(outcome.out, kind) == "");
+    CHECK((kind == "error") == (outcome.status != 0 && kind != "plan" && kind != "config-diff"));
+    seen.push_back(kind);
+  }
+  for (const std::string& kind : test::result_kinds()) {
+    INFO("no command of these tests prints " << kind);
+    CHECK(std::count(seen.begin(), seen.end(), kind) > 0);
+  }
 }
 
 TEST_CASE("init writes a spec that validates, and overwrites nothing", "[cmd]") {

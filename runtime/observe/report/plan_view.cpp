@@ -44,7 +44,8 @@ const char* letter_of(parallel::Op op) {
   return op == parallel::Op::forward ? "F" : op == parallel::Op::backward_input ? "B" : "W";
 }
 
-/// The step as spans [letter, micro-batch, virtual stage, begin, end] of each stage; the step takes 1.
+}  // namespace
+
 ordered_json pipeline_view(const JobSpec& job, const DeviceModel& device) {
   const int all = pipeline_shape(job, 0).micro_batches;
   const int drawn = drawn_micro_batches(pipeline_shape(job, 0));
@@ -64,8 +65,6 @@ ordered_json pipeline_view(const JobSpec& job, const DeviceModel& device) {
           {"drawn_micro_batches", drawn},
           {"stages", std::move(stages)}};
 }
-
-}  // namespace
 
 ordered_json plan_view(const ParsedJob& parsed) {
   const JobSpec& job = parsed.job;
