@@ -21,6 +21,7 @@ constexpr Command kCommands[] = {
     {"launch", add_launch},
     {"resume", add_resume},
     {"stop", add_stop},
+    {"list", add_list},
     {"status", add_status},
     {"diagnose", add_diagnose},
     {"report", add_report},

@@ -102,6 +102,7 @@ int run_program(int argc, const char* const* argv);
 void add_launch(CommandLine& app, Context& context);
 void add_resume(CommandLine& app, Context& context);
 void add_stop(CommandLine& app, Context& context);
+void add_list(CommandLine& app, Context& context);
 void add_status(CommandLine& app, Context& context);
 void add_diagnose(CommandLine& app, Context& context);
 void add_report(CommandLine& app, Context& context);

@@ -24,15 +24,6 @@ std::string absolute(const std::string& path) {
   return text;
 }
 
-/// Ids of the runs in `root`.
-std::vector<std::string> runs_in(FileSystem& fs, const std::string& root) {
-  std::vector<std::string> ids;
-  if (!fs.is_directory(root)) return ids;
-  for (const std::string& name : fs.list(root))
-    if (is_run(fs, root + "/" + name)) ids.push_back(name);
-  return ids;
-}
-
 std::string latest_of(FileSystem& fs, const std::string& root, const std::vector<std::string>& ids) {
   std::string latest;
   double newest = -1;
@@ -104,6 +95,14 @@ void create_run(FileSystem& fs, const RunDirectory& run, const RunIdentity& iden
   fs.replace_text(run.file("run.json"), identity.to_json());  // last: with it the run exists
 }
 
+std::vector<std::string> run_ids(FileSystem& fs, const std::string& root) {
+  std::vector<std::string> ids;
+  if (!fs.is_directory(root)) return ids;
+  for (const std::string& name : fs.list(root))
+    if (is_run(fs, root + "/" + name)) ids.push_back(name);
+  return ids;
+}
+
 FoundRun find_run(FileSystem& fs, const std::string& name, const std::string& root) {
   const std::string path = absolute(name);
   if (is_run(fs, path)) return {{path}, std::nullopt};
@@ -117,7 +116,7 @@ FoundRun find_run(FileSystem& fs, const std::string& name, const std::string& ro
                             name, owner, name));
   }
   const std::string home = absolute(root);
-  const std::vector<std::string> ids = runs_in(fs, home);
+  const std::vector<std::string> ids = run_ids(fs, home);
   if (ids.empty())
     throw Error(ErrorCode::kUsage, fmt::format("there are no runs in {} and {} is not a run directory; start "
                                                "one with `trainctl launch JOB`, or name "

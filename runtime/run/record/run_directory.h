@@ -152,6 +152,9 @@ struct AttemptFile {
 /// A new id name-XXXX with four random letters and digits; `root` has no such folder yet.
 std::string new_run_id(FileSystem& fs, const std::string& root, const std::string& name);
 
+/// The ids of the runs in the folder `root`, sorted; empty if there is no such folder.
+std::vector<std::string> run_ids(FileSystem& fs, const std::string& root);
+
 /// Makes the directory and its files. The caller holds the lock.
 void create_run(FileSystem& fs, const RunDirectory& run, const RunIdentity& identity, const ParsedJob& job,
                 const std::string& data_json);

@@ -1,0 +1,52 @@
+// trainctl list: the runs of a folder, newest first.
+#include <filesystem>
+#include <memory>
+
+#include "cmd/output.h"
+#include "cmd/runs.h"
+#include "cmd/watch.h"
+#include "runtime/base/text.h"
+#include "runtime/observe/terminal/run_list.h"
+
+namespace trainctl::cmd {
+namespace {
+
+struct Options {
+  std::string root = default_run_root();
+  int most = 0;
+};
+
+int list(const Options& options, const Context& context) {
+  FileSystem& fs = real_file_system();
+  const std::string root = std::filesystem::absolute(options.root).lexically_normal().string();
+  std::vector<terminal::ListedRun> runs = terminal::list_runs(
+      fs, root, [&](const RunDirectory& run) { return supervisor_state(fs, run) != SupervisorState::none; });
+  const size_t all = runs.size();
+  if (options.most > 0 && all > size_t(options.most)) runs.resize(size_t(options.most));
+  for (const terminal::ListedRun& run : runs)
+    if (!run.note.empty()) fmt::print(stderr, "note: {}: {}\n", run.id, run.note);
+  if (context.json) {
+    print_json("list", {{"folder", root}, {"count", all}, {"runs", run_list_json(runs)}});
+    return kExitDone;
+  }
+  if (runs.empty()) {
+    fmt::print("no runs in {}. next: trainctl launch JOB, or name another folder with --run-dir\n", root);
+    return kExitDone;
+  }
+  fmt::print("{}", render_run_list(runs, real_clock().unix_s(), terminal_room().columns, context.color_out));
+  if (runs.size() < all) fmt::print("and {} older\n", count_of(int64_t(all - runs.size()), "run"));
+  return kExitDone;
+}
+
+}  // namespace
+
+void add_list(CommandLine& app, Context& context) {
+  auto options = std::make_shared<Options>();
+  CommandLine command = app.add_subcommand("list", "the runs of a folder, the newest first");
+  command.add_option("-n,--most", options->most, "list only so many").range(1, 1 << 20).type_name("N");
+  command.add_option("--run-dir", options->root, "folder of the runs (default: $TRAINCTL_RUN_DIR, else runs)")
+      .type_name("DIR");
+  when_chosen(command, context, [options, &context] { return list(*options, context); });
+}
+
+}  // namespace trainctl::cmd
