@@ -68,7 +68,7 @@ int watch_status(const FoundRun& found, const StatusArguments& arguments, const 
                                    : screen_of(found, known, supervisor, room, context.color_out),
                       over};
       },
-      arguments.every_s, context.json);
+      {.every_s = arguments.every_s, .plain = context.json});
   return kExitDone;
 }
 

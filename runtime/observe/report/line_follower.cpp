@@ -27,14 +27,13 @@ bool LineFollower::still_there() const {
 }
 
 void LineFollower::read(const std::function<void(std::string_view)>& take) {
-  incomplete_ = 0;
+  rest_.clear();
   if (!fs_.exists(path_)) return;
   const auto file = fs_.open_read(path_);
   const uint64_t size = file->size();
-  std::string rest;  // the beginning of a line whose end is not read yet
   for (uint64_t at = offset_; at < size;) {
     const uint64_t count = std::min(kAtOnce, size - at);
-    const std::string text = rest + text_at(*file, at, count);
+    const std::string text = rest_ + text_at(*file, at, count);
     at += count;
     size_t begin = 0;
     for (size_t end = text.find('\n'); end != std::string::npos; end = text.find('\n', begin)) {
@@ -46,9 +45,8 @@ void LineFollower::read(const std::function<void(std::string_view)>& take) {
       const size_t kept = std::min(begin, kCompared);
       end_of_read_ = text.substr(begin - kept, kept);
     }
-    rest = text.substr(begin);
+    rest_ = text.substr(begin);
   }
-  incomplete_ = rest.size();
 }
 
 }  // namespace trainctl::report

@@ -9,6 +9,7 @@
 
 #include "runtime/base/json.h"
 #include "runtime/base/text.h"
+#include "runtime/base/units.h"
 #include "runtime/run/wire/protocol.h"
 #include "runtime/supervise/attempt/attempt_saves.h"
 #include "runtime/supervise/attempt/start_order.h"
@@ -97,7 +98,8 @@ class Attempt {
       options_.file.nodes.push_back({fleet_.name(node.node), node.first, node.count});
     fs_.replace_text(run_.attempt(), options_.file.to_json());
     launcher_log_.append(
-        fmt::format("--- epoch {}: {}", options_.file.epoch, shell_text({options_.line.argv, {}})));
+        fmt::format("--- {} epoch {}: {}", utc_text(clock_.unix_s()), options_.file.epoch,
+                    shell_text({options_.line.argv, {}})));
     for (size_t i = 0; i < options_.nodes.size(); ++i) {
       send(int(i), {.kind = Kind::start, .payload = start_order(options_, fleet_, i).to_json()});
       if (!fleet_.hello(options_.nodes[i].node))
