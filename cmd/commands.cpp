@@ -26,6 +26,7 @@ constexpr Command kCommands[] = {
     {"logs", add_logs},
     {"diagnose", add_diagnose},
     {"report", add_report},
+    {"compare", add_compare},
     {"rank", add_rank},
     {"node", add_node},
     {"plan", add_plan},

@@ -152,13 +152,13 @@ std::vector<std::string> kinds_of_runs() {
   return {"checkpoint",
           "checkpoint-copy",
           "checkpoint-repair",
-          
+          "compare",
           "detached",
           "diagnose",
           "event-line",
           "export",
           "import",
-          
+          "log",
           "metrics-line",
           "ranks-line",
           "report",

@@ -42,8 +42,8 @@ struct RunReader::Files {
   std::vector<std::string> spec_notes;
 };
 
-RunReader::RunReader(FileSystem& fs, RunDirectory run)
-    : fs_(fs), run_(std::move(run)), files_(std::make_unique<Files>(fs_, run_)) {
+RunReader::RunReader(FileSystem& fs, RunDirectory run, Parts parts)
+    : fs_(fs), run_(std::move(run)), parts_(parts), files_(std::make_unique<Files>(fs_, run_)) {
   data_.id = folder_name(run_);
   data_.directory = run_.path;
 }
@@ -65,6 +65,7 @@ void RunReader::read_spec() {
     return;
   }
   data_.job = parsed.job;
+  if (!parts_.plan) return;
   try {
     data_.plan = plan_view(parsed);
   } catch (const Error& error) {
@@ -89,6 +90,7 @@ void RunReader::read_lines() {
   f.metrics.read([&](std::string_view line) { data_.steps.take(line); });
   if (!f.events.still_there()) f.events.rewind(), data_.happenings = {};
   f.events.read([&](std::string_view line) { data_.happenings.take(line); });
+  if (!parts_.ranks) return;
   if (!f.ranks.still_there() || !f.earlier_ranks.still_there()) {
     f.ranks.rewind(), f.earlier_ranks.rewind();
     data_.ranks = {};

@@ -36,7 +36,13 @@ struct RunData {
 /// thread.
 class RunReader {
  public:
-  RunReader(FileSystem& fs, RunDirectory run);
+  /// What is not asked for stays empty.
+  struct Parts {
+    bool plan = true;   ///< takes as long as `trainctl plan` does
+    bool ranks = true;  ///< reads files of up to 128 MiB
+  };
+  RunReader(FileSystem& fs, RunDirectory run) : RunReader(fs, std::move(run), Parts()) {}
+  RunReader(FileSystem& fs, RunDirectory run, Parts parts);
   ~RunReader();
   RunReader(const RunReader&) = delete;
   RunReader& operator=(const RunReader&) = delete;
@@ -49,6 +55,7 @@ class RunReader {
   void read_lines();
   FileSystem& fs_;
   const RunDirectory run_;
+  const Parts parts_;
   std::unique_ptr<Files> files_;
   RunData data_;
 };

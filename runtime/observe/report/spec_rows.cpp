@@ -1,6 +1,7 @@
 #include "runtime/observe/report/spec_rows.h"
 
 #include <algorithm>
+#include <map>
 
 namespace trainctl::report {
 namespace {
@@ -59,24 +60,29 @@ ordered_json spec_json(const std::vector<SpecRow>& rows) {
   return list;
 }
 
-ordered_json differences_json(const std::vector<std::vector<SpecRow>>& runs) {
-  // Each path once, in the order of the first run that has it.
-  std::vector<std::string> paths;
-  for (const auto& rows : runs)
-    for (const SpecRow& row : rows)
-      if (!is_name(row.path) && std::find(paths.begin(), paths.end(), row.path) == paths.end())
-        paths.push_back(row.path);
-  ordered_json list = ordered_json::array();
-  for (const std::string& path : paths) {
-    ordered_json line{path};
-    bool differs = false;
-    for (const auto& rows : runs) {
-      const auto found =
-          std::find_if(rows.begin(), rows.end(), [&](const SpecRow& row) { return row.path == path; });
-      line.push_back(found == rows.end() ? "" : found->value);
-      differs |= line.back() != line[1];
+std::vector<SpecDifference> spec_differences(const std::vector<std::vector<SpecRow>>& specs) {
+  std::vector<SpecDifference> all;
+  std::map<std::string, size_t> places;
+  for (size_t s = 0; s < specs.size(); ++s)
+    for (const SpecRow& row : specs[s]) {
+      if (is_name(row.path)) continue;
+      const auto [place, is_new] = places.try_emplace(row.path, all.size());
+      if (is_new) all.push_back({row.path, std::vector<SpecRow>(specs.size(), SpecRow{.path = row.path})});
+      all[place->second].rows[s] = row;
     }
-    if (differs) list.push_back(std::move(line));
+  std::erase_if(all, [](const SpecDifference& field) {
+    return std::all_of(field.rows.begin(), field.rows.end(),
+                       [&](const SpecRow& row) { return row.shown() == field.rows[0].shown(); });
+  });
+  return all;
+}
+
+ordered_json differences_json(const std::vector<std::vector<SpecRow>>& runs) {
+  ordered_json list = ordered_json::array();
+  for (const SpecDifference& field : spec_differences(runs)) {
+    ordered_json line{field.path};
+    for (const SpecRow& row : field.rows) line.push_back(row.value);
+    list.push_back(std::move(line));
   }
   return list;
 }
