@@ -23,6 +23,7 @@ constexpr Command kCommands[] = {
     {"stop", add_stop},
     {"list", add_list},
     {"status", add_status},
+    {"top", add_top},
     {"logs", add_logs},
     {"diagnose", add_diagnose},
     {"report", add_report},

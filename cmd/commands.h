@@ -104,6 +104,7 @@ void add_resume(CommandLine& app, Context& context);
 void add_stop(CommandLine& app, Context& context);
 void add_list(CommandLine& app, Context& context);
 void add_status(CommandLine& app, Context& context);
+void add_top(CommandLine& app, Context& context);
 void add_logs(CommandLine& app, Context& context);
 void add_diagnose(CommandLine& app, Context& context);
 void add_report(CommandLine& app, Context& context);

@@ -27,20 +27,9 @@ double median_of(std::vector<double> values) {
   return *middle;
 }
 
-/// Of each stage; of all ranks together if they cannot be divided.
-std::vector<double> medians(const std::vector<double>& values, size_t stages) {
-  if (stages == 0 || values.size() % stages != 0) stages = 1;
-  const size_t each = values.size() / stages;
-  std::vector<double> result;
-  for (size_t s = 0; s < stages; ++s)
-    result.push_back(
-        median_of({values.begin() + ptrdiff_t(s * each), values.begin() + ptrdiff_t((s + 1) * each)}));
-  return result;
-}
-
 /// How much longer than its stage the slowest rank computes.
 double excess(const RankColumn& column, size_t stages) {
-  const std::vector<double> middle = medians(column.compute_s, stages);
+  const std::vector<double> middle = stage_medians(column.compute_s, stages);
   const size_t each = column.compute_s.size() / middle.size();
   double most = 0;
   for (size_t r = 0; each > 0 && r < column.compute_s.size(); ++r)
@@ -75,6 +64,16 @@ std::vector<const RankColumn*> shown_columns(const std::vector<const RankColumn*
 }
 
 }  // namespace
+
+std::vector<double> stage_medians(const std::vector<double>& values, size_t stages) {
+  if (stages == 0 || values.size() % stages != 0) stages = 1;
+  const size_t each = values.size() / stages;
+  std::vector<double> result;
+  for (size_t s = 0; s < stages; ++s)
+    result.push_back(
+        median_of({values.begin() + ptrdiff_t(s * each), values.begin() + ptrdiff_t((s + 1) * each)}));
+  return result;
+}
 
 void RankGrid::take(std::string_view text) {
   const json line = try_parse_json(text);
@@ -115,7 +114,7 @@ ordered_json rank_grid_json(const RankGrid& grid, int stages, int64_t last_step,
     j["compute_s"].push_back(column_json(column->compute_s, ranks_a_row));
     j["wait_s"].push_back(column_json(column->wait_s, ranks_a_row));
     ordered_json middle = ordered_json::array();
-    for (const double value : medians(column->compute_s, parts)) middle.push_back(number(value, 4));
+    for (const double value : stage_medians(column->compute_s, parts)) middle.push_back(number(value, 4));
     j["median_s"].push_back(std::move(middle));
   }
   j["peak_memory_bytes"] = column_json(all.back()->peak_memory_bytes, 1);

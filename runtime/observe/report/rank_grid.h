@@ -29,6 +29,10 @@ class RankGrid {
   int64_t damaged_ = 0;
 };
 
+/// The median of the finite values of each stage, which has consecutive ranks; of all together if they cannot
+/// be divided. NaN: a stage has none.
+std::vector<double> stage_medians(const std::vector<double>& values, size_t stages);
+
 /// At most `most_cells` numbers of each kind. Steps after `last_step` belong to an attempt that was given up,
 /// and are left out. Of several steps in a stretch the one is shown in which a rank differs most; of more
 /// than kMostRankRows ranks, those in a row of the picture have the largest number of theirs.
