@@ -34,6 +34,7 @@ constexpr Command kCommands[] = {
     {"data", add_data},
     {"sample", add_sample},
     {"validate", add_validate},
+    {"config", add_config},
     {"explain", add_explain},
     {"init", add_init},
     {"inspect-ckpt", add_inspect_ckpt},

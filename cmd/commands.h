@@ -120,6 +120,7 @@ void add_sample(CommandLine& app, Context& context);
 void add_export(CommandLine& app, Context& context);
 void add_import(CommandLine& app, Context& context);
 void add_validate(CommandLine& app, Context& context);
+void add_config(CommandLine& app, Context& context);
 void add_explain(CommandLine& app, Context& context);
 void add_init(CommandLine& app, Context& context);
 void add_inspect_ckpt(CommandLine& app, Context& context);

@@ -2,6 +2,7 @@
 #include <memory>
 
 #include "cmd/commands.h"
+#include "cmd/config.h"
 #include "cmd/output.h"
 #include "runtime/base/error.h"
 #include "runtime/base/text.h"
@@ -25,26 +26,17 @@ std::string summary(const JobSpec& job) {
                      count_of(job.schedule.total_steps, "step"));
 }
 
-void print_origins(const ParsedJob& parsed) {
-  for (const EffectiveValue& value : parsed.values) {
-    const std::string shown =
-        value.value == value.meaning ? value.value : fmt::format("{} = {}", value.value, value.meaning);
-    fmt::print("{:<44} {:<28} {}\n", value.path, shown, value.origin);
-  }
-}
-
 nlohmann::ordered_json result_of(const ParsedJob& parsed) {
-  return {
-      {"valid", true},
-      {"hash", parsed.hash},
-      {"warnings", parse_ordered_json(render_json(parsed.diagnostics))},
-      {"spec", parse_ordered_json(parsed.resolved_json)},
-      {"origins", parse_ordered_json(parsed.origins_json)}};
+  return {{"valid", true},
+          {"hash", parsed.hash},
+          {"warnings", parse_ordered_json(render_json(parsed.diagnostics))},
+          {"spec", parse_ordered_json(parsed.resolved_json)},
+          {"origins", parse_ordered_json(parsed.origins_json)}};
 }
 
 int validate(const Options& options, const Context& context) {
   if (options.schema) {
-    fmt::print("{}", job_schema());
+    fmt::print("{}", job_schema());  // a document of another standard, with --json, too
     return kExitDone;
   }
   if (options.job.path.empty())
@@ -57,7 +49,7 @@ int validate(const Options& options, const Context& context) {
   } else if (options.resolved) {
     fmt::print("{}", parsed->resolved_json);
   } else if (options.show_origin) {
-    print_origins(*parsed);
+    print_rows(rows_of(*parsed), true);
   } else if (!context.quiet()) {
     fmt::print("{}\n", summary(parsed->job));
     if (const auto risk = risk_of(parsed->job)) fmt::print("{}\n", *risk);
