@@ -9,13 +9,14 @@
 #include "runtime/base/units.h"
 #include "runtime/observe/report/page.h"
 #include "runtime/observe/report/report_data.h"
+#include "runtime/observe/report/steps_csv.h"
 
 namespace trainctl::cmd {
 namespace {
 
 struct ReportArguments {
   std::vector<std::string> runs;
-  std::string root, out;
+  std::string root, out, csv;
 };
 
 /// More curves in one picture cannot be told apart.
@@ -26,20 +27,22 @@ std::string default_path(const std::vector<RunDirectory>& runs) {
   return runs.size() == 1 ? runs[0].file("report.html") : "report.html";
 }
 
-void write_page(const std::string& path, const std::string& page) {
+void write_file(const std::string& path, const std::string& text) {
   FileSystem& fs = real_file_system();
   if (fs.is_directory(path))
     throw Error(ErrorCode::kUsage,
-                fmt::format("{} is a folder; name a file in it: --out {}/report.html", path, path));
+                fmt::format("{} is a folder; name a file in it", path));
   const std::filesystem::path folder = std::filesystem::absolute(path).parent_path();
   if (!fs.is_directory(folder.string()))
     throw Error(ErrorCode::kUsage,
-                fmt::format("there is no folder {} for the report; make it first", folder.string()));
-  fs.replace_text(path, page);
+                fmt::format("there is no folder {}; make it first", folder.string()));
+  fs.replace_text(path, text);
 }
 
 int report(const ReportArguments& arguments, const Context& context) {
   FileSystem& fs = real_file_system();
+  if (context.json && arguments.csv == "-")
+    throw Error(ErrorCode::kUsage, "stdout cannot be JSON and CSV at once; give --csv a file");
   std::vector<RunDirectory> runs;
   for (const std::string& name : arguments.runs) runs.push_back(find_run({name, arguments.root}).run);
   if (runs.empty()) runs.push_back(find_run({"latest", arguments.root}).run);
@@ -50,17 +53,26 @@ int report(const ReportArguments& arguments, const Context& context) {
   std::vector<std::unique_ptr<report::RunReader>> readers;
   std::vector<const report::RunData*> read;
   for (const RunDirectory& run : runs) {
-    readers.push_back(std::make_unique<report::RunReader>(fs, run));
+    const bool only_csv = !arguments.csv.empty() && arguments.out.empty() && !context.json;
+    readers.push_back(std::make_unique<report::RunReader>(
+        fs, run, report::RunReader::Parts{.plan = !only_csv, .ranks = !only_csv}));
     read.push_back(&readers.back()->read(supervisor_state(fs, run) != SupervisorState::none));
     for (const std::string& note : read.back()->notes)
       fmt::print(stderr, "note: {}: {}\n", read.back()->id, note);
+  }
+  if (!arguments.csv.empty()) {
+    if (arguments.csv == "-")
+      fmt::print("{}", report::steps_csv(read));
+    else
+      write_file(arguments.csv, report::steps_csv(read));
+    if (arguments.out.empty() && !context.json) return kExitDone;
   }
   const nlohmann::ordered_json data = report::report_json(read, real_clock().unix_s());
   if (context.json) print_json("report", data, -1);
   if (context.json && arguments.out.empty()) return kExitDone;
   const std::string path = arguments.out.empty() ? default_path(runs) : arguments.out;
   const std::string page = report::page_html(data);
-  write_page(path, page);
+  write_file(path, page);
   if (!context.json && !context.quiet()) fmt::print("{} · {}\n", path, size_text(page.size()));
   return kExitDone;
 }
@@ -78,6 +90,10 @@ void add_report(CommandLine& app, Context& context) {
   command
       .add_option("-o,--out", arguments->out,
                   "the file (default: report.html in the run's folder; of several runs: here)")
+      .type_name("FILE");
+  command
+      .add_option("--csv", arguments->csv,
+                  "write the steps as CSV to this file, - for stdout, and the page only with --out")
       .type_name("FILE");
   command
       .add_option("--run-dir", arguments->root, "folder of the runs (default: $TRAINCTL_RUN_DIR, else runs)")
