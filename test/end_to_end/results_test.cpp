@@ -1,0 +1,90 @@
+// Goal: every result of --json about a run, and every line of a run's files, fits its schema.
+// Method: the real program on real runs; each printed kind is held to runtime/observe/schemas, and each kind
+// that only runs have must come.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <signal.h>
+
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <filesystem>
+#include <set>
+
+#include "test/end_to_end/shown_runs.h"
+#include "test/support/json_schema.h"
+
+using namespace trainctl::test;
+using nlohmann::json;
+
+TEST_CASE("results of runs fit their schemas", "[terminal]") {
+  std::set<std::string> seen;
+  const auto check = [&](const std::string& kind, std::vector<std::string> words, int status = 0) {
+    words.push_back("--json");
+    const Outcome o = ran(words);
+    INFO(fmt::format("{}", fmt::join(words, " ")) << "\n" << o.err);
+    CHECK(o.status == status);
+    for (const std::string& text : kind == "log" ? lines_of(o.out) : std::vector<std::string>{o.out})
+      CHECK(result_error(text, kind) == "");
+    seen.insert(kind);
+    return o.out;
+  };
+  const std::string in = shown_runs().path();
+  check("status", {"status", "hurt"});
+  check("status", {"status", "hurt", "--watch"});
+  check("status", {"launch", "job.json", "-s", "observability.run_id=quick", "--max-steps", "2"});
+  check("diagnose", {"diagnose", "hurt"});
+  check("list", {"list"});
+  check("log", {"logs", "hurt"});
+  check("compare", {"compare", "hurt", "narrow"});
+  check("compare", {"compare", "hurt", "other"}, 20);
+  check("config", {"config", "hurt"});
+  check("config-diff", {"config", "job.json", "--diff", "other"}, 20);
+  check("report", {"report", "hurt"});
+  check("report", {"report", "hurt", "narrow"});
+  check("checkpoint", {"inspect-ckpt", "hurt", "--stats"});
+  check("checkpoint", {"inspect-ckpt", "hurt", "--verify"});
+  check("checkpoint", {"inspect-ckpt", "hurt", "--diff", "other"}, 20);
+  check("checkpoint-repair", {"inspect-ckpt", "hurt", "--repair", "--dry-run"});
+  check("checkpoint-copy", {"inspect-ckpt", "hurt", "--copy-to", "copies"});
+  check("export", {"export", "hurt", "--out", "hf", "--check-forward", "8"});
+  check("import", {"import", "hf", "--out", "start"});
+  check("status", {"launch", "job.json", "-s", "observability.run_id=bytes", "--max-steps", "1", "-s",
+                   "model.vocab_size=257"});
+  check("sample", {"sample", "bytes", "-n", "3", "--tokenizer", "bytes"});
+  check("error", {"compare", "hurt", "nothing"}, 2);
+  check("detached", {"launch", "job.json", "-s", "observability.run_id=d", "-s",
+                     "schedule.total_steps=100000", "--detach"});
+  check("stop", {"stop", "d", "--no-wait"});
+  REQUIRE(eventually(60, [&] {
+    return json::parse(ran({"status", "d", "--json"}).out)["state"] == "stopped";
+  }));
+  std::filesystem::create_directory(in + "/bin");
+  write_file(in + "/bin/sbatch", "#!/bin/sh\necho 17\n");
+  std::filesystem::permissions(in + "/bin/sbatch", std::filesystem::perms::owner_all);
+  const Outcome submitted =
+      run_trainctl(in, {"launch", "job.json", "--submit", "-s", "launcher.slurm.nodes=1", "--json"}, 60,
+                   {"PATH=" + in + "/bin:" + std::getenv("PATH")});
+  INFO(submitted.err);
+  CHECK(result_error(submitted.out, "submitted") == "");
+  CHECK(json::parse(submitted.out)["slurm"]["jobs"] == json{"17"});
+  Child serve({"/bin/sh", "-c", "exec " + trainctl_path() + " status hurt --serve 127.0.0.1:0 --json >url"},
+              in);
+  REQUIRE(eventually(20, [&] {
+    return std::filesystem::exists(in + "/url") && read_file(in + "/url").find('\n') != std::string::npos;
+  }));
+  CHECK(result_error(read_file(in + "/url"), "serve") == "");
+  serve.signal(SIGTERM);
+  CHECK(serve.wait(20).status == 0);
+  const std::string run = folder_of("hurt");
+  for (const auto& [kind, file] : {std::pair{"metrics-line", "metrics.jsonl"},
+                                   {"ranks-line", "metrics.ranks.jsonl"},
+                                   {"event-line", "events.jsonl"}})
+    for (const std::string& line : lines_of(read_file(run + "/" + file)))
+      CHECK(schema_errors(result_schema(kind), json::parse(line)).empty());
+  for (const char* kind : {"submitted", "serve", "metrics-line", "ranks-line", "event-line"})
+    seen.insert(kind);
+  for (const std::string& kind : kinds_of_runs()) {
+    INFO("nothing here prints " << kind);
+    CHECK(seen.contains(kind));
+  }
+}
