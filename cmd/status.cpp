@@ -1,5 +1,6 @@
 // trainctl status: one screen on a run, live or ended; with --watch drawn again and again, with
 // --serve as a page.
+#include <cmath>
 #include <memory>
 #include <sstream>
 #include <utility>
@@ -41,12 +42,26 @@ std::vector<std::string> newest_events(const RunDirectory& run) {
   return lines;
 }
 
+/// Every few steps has the times of the ranks.
+std::string newest_timed_step(const RunDirectory& run) {
+  constexpr int kLines = 50;
+  std::string newest;
+  std::istringstream text(tail_of(run.metrics(), kLines));
+  for (std::string line; std::getline(text, line);)
+    if (!std::isnan(step_view(line).step_s)) newest = line;
+  return newest;
+}
+
 std::string screen_of(const FoundRun& found, const KnownStatus& known, SupervisorState supervisor, Room room,
                       bool color) {
   FileSystem& fs = real_file_system();
   std::string text = render_status(
       known.status, supervisor, real_clock().unix_s(),
-      {.columns = room.columns, .rows = room.rows, .color = color, .events = newest_events(found.run)});
+      {.columns = room.columns,
+       .rows = room.rows,
+       .color = color,
+       .events = newest_events(found.run),
+       .timed_step = newest_timed_step(found.run)});
   if (const auto record = read_slurm_record(fs, found.run))
     for (const std::string& line : queue_lines(*record)) text += fmt::format("queue      {}\n", line);
   for (const std::string& line : superseded_lines(fs, found.run))

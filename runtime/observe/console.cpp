@@ -122,6 +122,7 @@ void TerminalConsole::step(const StepLine& v, bool log, double unix_s) {
   if (steps_seen_ > 0) step_s_ += (unix_s - last_unix_s_ - step_s_) / double(std::min(steps_seen_, kMeanOver));
   ++steps_seen_;
   goodput_.step(v, unix_s);
+  if (!std::isnan(v.tokens_per_s)) tokens_per_s_ = v.tokens_per_s, mfu_ = v.mfu;
   last_unix_s_ = unix_s;
   const int64_t total = options_.total_steps;
   const double left_s = total > 0 && step_s_ > 0 ? double(total - v.step) * step_s_ : std::numeric_limits<double>::quiet_NaN();
@@ -138,8 +139,8 @@ void TerminalConsole::step(const StepLine& v, bool log, double unix_s) {
   progress_ = progress_line({.step = v.step,
                              .total = total,
                              .loss = v.loss,
-                             .tokens_per_s = v.tokens_per_s,
-                             .mfu = v.mfu,
+                             .tokens_per_s = tokens_per_s_,
+                             .mfu = mfu_,
                              .goodput = goodput_.value(),
                              .left_s = left_s},
                             columns, options_.color);

@@ -42,6 +42,8 @@ class TerminalConsole final : public Console {
   double step_s_ = 0;  ///< mean duration of the last steps, for the remaining time
   double last_unix_s_ = 0, drawn_unix_s_ = 0;
   Goodput goodput_;
+  double tokens_per_s_ = Progress::kUnknown,
+         mfu_ = Progress::kUnknown;  ///< the newest: not every step has them
   std::string progress_;
 };
 

@@ -19,6 +19,7 @@ struct StatusView {
   int columns = 0, rows = 0;  ///< size of the terminal; 0: no limit
   bool color = false;
   std::vector<std::string> events;  ///< the newest lines of events.jsonl
+  std::string timed_step = {};      ///< the newest line of metrics.jsonl with times: not every step has them
 };
 
 /// One screen of text. `now_unix_s`: the current time, for ages.

@@ -77,8 +77,9 @@ double StepRow::phase_or_zero(double Phases::*phase) const {
   return 0;
 }
 
-StepRow row_of(std::string_view text) {
-  const StepLine line = step_view(text);
+StepRow row_of(std::string_view text) { return row_of(step_view(text)); }
+
+StepRow row_of(const StepLine& line) {
   StepRow row{.step = line.step,
               .attempt = line.attempt,
               .skipped = line.skipped,
@@ -104,7 +105,8 @@ StepRow row_of(std::string_view text) {
   return row;
 }
 
-void StepRows::take(std::string_view line) {
+void StepRows::take(std::string_view text) {
+  const StepLine line = step_view(text);
   const StepRow row = row_of(line);
   if (row.step <= 0) {
     ++damaged_;
@@ -112,6 +114,7 @@ void StepRows::take(std::string_view line) {
   }
   for (; !rows_.empty() && rows_.back().step >= row.step; rows_.pop_back()) ++replaced_;
   rows_.push_back(row);
+  if (!std::isnan(line.step_s)) newest_timed_ = line;
 }
 
 std::vector<size_t> shown_rows(const std::vector<StepRow>& rows, size_t most) {

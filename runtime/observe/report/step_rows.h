@@ -48,6 +48,7 @@ struct StepRow {
 
 /// The row of a line; its step is 0 if the text is no line of metrics.jsonl.
 StepRow row_of(std::string_view line);
+StepRow row_of(const StepLine& line);
 
 class StepRows {
  public:
@@ -56,8 +57,11 @@ class StepRows {
   const std::vector<StepRow>& rows() const { return rows_; }
   int64_t replaced() const { return replaced_; }  ///< steps that a later line computed again
   int64_t damaged() const { return damaged_; }    ///< lines that are no step
+  /// The newest line that has times and the numbers of the ranks: not every step does.
+  const StepLine& newest_timed() const { return newest_timed_; }
 
  private:
+  StepLine newest_timed_;
   std::vector<StepRow> rows_;
   int64_t replaced_ = 0, damaged_ = 0;
 };

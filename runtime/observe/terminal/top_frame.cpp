@@ -64,9 +64,17 @@ void take_rows(const std::vector<StepRow>& rows, TopFrame& frame) {
   frame.step_s = mean_step_s(rows);
 }
 
-/// The newest line that has the numbers of the ranks, or else the newest line.
+/// The newest line, with the newest times and numbers of the ranks.
 StepLine newest_line(const RunData& run) {
-  return run.status ? step_view(run.status->last_step_json) : StepLine{};
+  StepLine line = run.status ? step_view(run.status->last_step_json) : StepLine{};
+  const StepLine& timed = run.steps.newest_timed();
+  if (!std::isnan(line.step_s)) return line;
+  line.step_s = timed.step_s;
+  line.tokens_per_s = timed.tokens_per_s;
+  line.mfu = timed.mfu;
+  line.ranks = timed.ranks;
+  line.gpus = timed.gpus;
+  return line;
 }
 
 }  // namespace

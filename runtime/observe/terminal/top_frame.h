@@ -20,7 +20,7 @@ struct TopFrame {
   bool supervised = false;
   double now_unix_s = 0;
   RunStatus status;            ///< state, nodes, ranks, checkpoints
-  StepLine last;               ///< the newest step
+  StepLine last;               ///< the newest step, with the newest times
   double val_loss = kUnknown;  ///< of the newest evaluation
   int64_t val_step = 0;
   double goodput = kUnknown, left_s = kUnknown, step_s = kUnknown;  ///< step_s: mean of the newest steps

@@ -201,6 +201,23 @@ RunStatus healthy() {
 
 }  // namespace
 
+TEST_CASE("speed stays on the line of progress and in the status between the steps that have it") {
+  std::string text;
+  TerminalConsole console(
+      {.terminal = true, .total_steps = 4, .write = [&](const std::string& t) { text += t; }});
+  console.step({.step = 1, .loss = 2, .step_s = 0.5, .tokens_per_s = 1000, .mfu = 0.25}, false, 10);
+  text.clear();
+  console.step({.step = 2, .loss = 1}, false, 11);
+  CHECK(text.find("1 k tok/s  mfu 25.0 %") != std::string::npos);
+  RunStatus s = healthy();
+  s.last_step_json = R"({"loss":2.5,"step":41})";
+  CHECK(render_status(s, SupervisorState::alive, 2000).find("speed      - tokens/s") != std::string::npos);
+  const std::string timed = R"({"step":40,"step_s":1.5,"tokens_per_s":1000})";
+  CHECK(
+      render_status(s, SupervisorState::alive, 2000, {.timed_step = timed}).find("speed      1 k tokens/s") !=
+      std::string::npos);
+}
+
 TEST_CASE("status.json returns what was written") {
   FileSystem& fs = real_file_system();
   TemporaryFolder folder;
