@@ -10,6 +10,7 @@
 #include "cmd/watch.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
+#include "runtime/observe/terminal/difference_table.h"
 #include "runtime/observe/text_table.h"
 
 namespace trainctl::cmd {
@@ -123,14 +124,9 @@ int diff(const NamedSpec& a, const NamedSpec& b, const Context& context) {
     fmt::print("no difference\n");
     return kExitDone;
   }
-  const auto cell = [](const report::SpecRow& row) {
-    return row.value.empty() ? "-" : fmt::format("{} ({})", row.shown(), row.origin);
-  };
-  TextTable table(
-      {{.name = "field", .kept = 9}, {.name = a.name, .kept = 8}, {.name = b.name, .kept = 7, .least = 8}});
-  for (const report::SpecDifference& field : differences)
-    table.add({field.path, cell(field.rows[0]), cell(field.rows[1])});
-  for (const std::string& line : table.lines(terminal_room().columns, false)) fmt::print("{}\n", line);
+  for (const std::string& line :
+       terminal::difference_table(a.name, b.name, differences, terminal_room().columns))
+    fmt::print("{}\n", line);
   return kExitDifferences;
 }
 

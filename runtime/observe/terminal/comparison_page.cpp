@@ -9,6 +9,7 @@
 #include "runtime/base/units.h"
 #include "runtime/observe/report/report_data.h"
 #include "runtime/observe/sparkline.h"
+#include "runtime/observe/terminal/difference_table.h"
 #include "runtime/observe/terminal/run_comparison.h"
 #include "runtime/observe/text_table.h"
 
@@ -185,11 +186,6 @@ void add_lines(std::string& text, const char* label, const std::vector<std::stri
     text += fmt::format("{:<{}}{}\n", i ? "" : label, kLabel, lines[i]);
 }
 
-std::string with_origin(const report::SpecRow& row) {
-  if (row.value.empty()) return "-";
-  return row.origin.empty() ? row.value : fmt::format("{} ({})", row.value, row.origin);
-}
-
 /// null: the run has no such field.
 ordered_json value_of(const report::SpecRow& row) {
   if (row.value.empty()) return {};
@@ -210,20 +206,17 @@ std::string render_comparison(const RunData& a, const RunData& b, const RunCompa
   const ordered_json &run_a = data["runs"][0], &run_b = data["runs"][1];
   const int room = view.columns > 0 ? std::max(20, view.columns - kLabel) : 0;
   std::string text;
-  TextTable numbers({{.name = "", .kept = 9}, {.name = a.id, .kept = 8}, {.name = b.id, .kept = 7}});
+  const int most = room > 0 ? std::max(8, (room - 17) / 2) : 0;  // the names of runs may be long
+  TextTable numbers({{.name = ""}, {.name = cut_to(a.id, most)}, {.name = cut_to(b.id, most)}});
   for (const NumberRow& row : kNumbers) numbers.add({row.name, row.text(run_a), row.text(run_b)});
-  for (const char* name : {"Mesh", "Numerics", "Machine"})
-    if (fact(run_a, name) != fact(run_b, name)) {
-      std::string lower = name;
-      lower[0] = char(std::tolower(lower[0]));
-      numbers.add({lower, fact(run_a, name), fact(run_b, name)});
-    }
   add_lines(text, "numbers", numbers.lines(room, false));
-  TextTable spec({{.name = "field", .kept = 9}, {.name = a.id, .kept = 8}, {.name = b.id, .kept = 7}});
-  for (const report::SpecDifference& field : c.spec)
-    spec.add({field.path, with_origin(field.rows[0]), with_origin(field.rows[1])});
+  for (const auto& [label, name] :
+       {std::pair{"mesh", "Mesh"}, {"numerics", "Numerics"}, {"machine", "Machine"}})
+    if (fact(run_a, name) != fact(run_b, name))
+      add_lines(text, label, {cut_to(fact(run_a, name), room), cut_to(fact(run_b, name), room)});
   add_lines(text, "spec",
-            c.spec.empty() ? std::vector<std::string>{"no difference"} : spec.lines(room, false));
+            c.spec.empty() ? std::vector<std::string>{"no difference"}
+                           : difference_table(a.id, b.id, c.spec, room));
   const int names = std::max(columns_of(a.id), columns_of(b.id));
   const int width = std::clamp((view.columns > 0 ? view.columns : 100) - kLabel - names - 24, 8, 60);
   for (const auto& [name, value] : {std::pair{"loss", &StepRow::loss},

@@ -199,9 +199,9 @@ void add_grid(const TopFrame& f, const TopView& view, int most_rows, Lines& line
     lines.push(line);
   }
   lines.add(
-      "",
-      fmt::format("{}░ usual ▒ 5 % slower ▓ 15 % █ 30 %{}", view.color ? "" : "@ selected ",
-                  each > 1 ? fmt::format(" · {} a cell, the slowest is drawn", count_of(each, "rank")) : ""));
+      "", fmt::format(
+              "{}░ usual ▒ 5 % slower ▓ 15 % █ 30 %{}", view.color || view.selected < 0 ? "" : "@ selected ",
+              each > 1 ? fmt::format(" · {} a cell, the slowest is drawn", count_of(each, "rank")) : ""));
 }
 
 void add_selected(const TopFrame& f, const TopView& view, Lines& lines) {

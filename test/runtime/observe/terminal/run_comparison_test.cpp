@@ -123,6 +123,7 @@ TEST_CASE("the page of a comparison fits any terminal") {
       {.path = "data.train.0.path", .value = "\"" + std::string(200, 'x') + "\"", .origin = "job.json:4"}};
   for (int columns = 40; columns <= 140; columns += 5) {
     const std::string text = page(a, b, columns);
+    if (columns == 40) CHECK_THAT(text, Contains("  b: -\n"));  // no side is left out
     for (size_t begin = 0; begin < text.size();) {
       const size_t end = text.find('\n', begin);
       const std::string line = text.substr(begin, end - begin);

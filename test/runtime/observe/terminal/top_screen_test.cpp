@@ -84,7 +84,7 @@ TEST_CASE("one frame as text") {
       "device   cpu v4 oneDNN 2.6.3\n"
       "ranks    8 · computed 0.05 .. 0.06 (median) .. 0.09 s (rank 7) · step 410\n"
       "       0 ░░░░░░░█\n"
-      "         @ selected ░ usual ▒ 5 % slower ▓ 15 % █ 30 %\n");
+      "         ░ usual ▒ 5 % slower ▓ 15 % █ 30 %\n");
 }
 
 TEST_CASE("a narrow and low terminal: what matters most stays, and the keys") {
@@ -99,7 +99,7 @@ TEST_CASE("a narrow and low terminal: what matters most stays, and the keys") {
         "device   cpu v4 oneDNN 2.6.3\n"
         "ranks    8 · computed 0.05 .. 0.06 (med…\n"
         "       0 ░░░░░░░█\n"
-        "         @ selected ░ usual ▒ 5 % slowe…\n"
+        "         ░ usual ▒ 5 % slower ▓ 15 % █ …\n"
         "s slowest first · r a rank · arrows sel…\n");
 }
 
