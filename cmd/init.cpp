@@ -1,4 +1,9 @@
-// trainctl init: a commented starter spec.
+// trainctl init: a commented starter spec. In a terminal it asks for model, data and mesh, and proposes what
+// fits this machine.
+#include <unistd.h>
+
+#include <filesystem>
+#include <iostream>
 #include <memory>
 
 #include "cmd/commands.h"
@@ -6,18 +11,23 @@
 #include "runtime/base/error.h"
 #include "runtime/base/file_system.h"
 #include "runtime/base/json.h"
+#include "runtime/base/units.h"
 #include "runtime/spec/pages/pages.h"
-#include "runtime/supervise/preflight/job_files.h"
 #include "runtime/spec/suggest.h"
+#include "runtime/supervise/preflight/job_files.h"
+#include "runtime/supervise/preflight/starter.h"
 
 namespace trainctl::cmd {
 
 namespace {
 
 struct Options {
-  std::string preset = "gpt2-124m", output;
-  bool list = false;
+  std::string preset, output;
+  bool list = false, propose = false;
 };
+
+constexpr const char* kUsualPreset = "gpt2-124m";
+constexpr const char* kUsualFile = "job.json";
 
 /// First line of a preset's page: "preset gpt2-124m: GPT-2 small, 124439808 parameters".
 std::string headline(const std::string& preset) {
@@ -38,50 +48,205 @@ int list_presets(const Context& context) {
   return kExitDone;
 }
 
+std::string no_such_preset(const std::string& name) {
+  const std::vector<std::string> near = closest(name, preset_names(), 1);
+  return fmt::format(
+      "there is no preset `{}`; {}", name,
+      near.empty() ? "`trainctl init --list` lists them" : fmt::format("did you mean `{}`?", near[0]));
+}
+
 /// The data first, where there is none yet.
 std::string next_of(const std::string& file, const std::string& spec, FileSystem& fs) {
   const std::string validate = "trainctl validate " + file;
   const ParsedJob job = parse_job({.text = spec, .file = file});
-  return missing_files(job, fs).empty() ? validate : fmt::format("{}, then {}", tokenize_command(job.job, fs), validate);
+  return missing_files(job, fs).empty() ? validate
+                                        : fmt::format("{}, then {}", tokenize_command(job.job, fs), validate);
 }
 
-int init(const Options& options, const Context& context) {
-  if (options.list) return list_presets(context);
-  const std::string spec = starter_job(options.preset);
-  if (spec.empty()) {
-    const std::vector<std::string> near = closest(options.preset, preset_names(), 1);
-    throw Error(ErrorCode::kUsage, fmt::format("there is no preset `{}`; {}", options.preset,
-                                               near.empty() ? std::string("`trainctl init --list` lists "
-                                                                          "them")
-                                                            : fmt::format("did you mean `{}`?", near[0])));
-  }
-  if (options.output.empty()) {
+void refuse_existing(const std::string& file) {
+  if (!file.empty() && real_file_system().exists(file))
+    throw Error(ErrorCode::kUsage, fmt::format("{} exists; choose another name or remove it", file));
+}
+
+int write(const std::string& preset, const std::string& file, const std::string& spec,
+          const Context& context) {
+  if (file.empty()) {
     if (context.json)
-      print_json("init", {{"preset", options.preset}, {"file", ""}, {"text", spec}});
+      print_json("init", {{"preset", preset}, {"file", ""}, {"text", spec}});
     else
       fmt::print("{}", spec);
     return kExitDone;
   }
   FileSystem& fs = real_file_system();
-  if (fs.exists(options.output))
-    throw Error(ErrorCode::kUsage,
-                fmt::format("{} exists; choose another name or remove it", options.output));
-  fs.write_new_text(options.output, spec);
-  const std::string next = next_of(options.output, spec, fs);
+  refuse_existing(file);
+  fs.write_new_text(file, spec);
+  const std::string next = next_of(file, spec, fs);
   if (context.json)
-    print_json("init", {{"preset", options.preset}, {"file", options.output}, {"next", next}});
+    print_json("init", {{"preset", preset}, {"file", file}, {"next", next}});
   else if (!context.quiet())
-    fmt::print(stderr, "wrote {}. next: {}\n", options.output, next);
+    fmt::print(stderr, "wrote {}. next: {}\n", file, next);
   return kExitDone;
+}
+
+// ---- questions -------------------------------------------------------------------------------------------
+
+/// Asks until `take` accepts the answer; an empty answer is `usual`. `take` returns what is wrong.
+void ask(const std::string& question, const std::string& usual,
+         const std::function<Problem(const std::string&)>& take) {
+  for (;;) {
+    fmt::print(stderr, "{} [{}]: ", question, usual);
+    std::fflush(stderr);
+    std::string answer;
+    if (!std::getline(std::cin, answer))
+      throw Error(ErrorCode::kUsage, "no answer came; nothing was written");
+    answer.erase(0, answer.find_first_not_of(" \t"));
+    answer.erase(answer.find_last_not_of(" \t") + 1);
+    const Problem problem = take(answer.empty() ? usual : answer);
+    if (problem.is_none()) return;
+    fmt::print(stderr, "  {}\n", problem.text());
+  }
+}
+
+std::string text_of_tokens(const FoundTokens& t) {
+  return fmt::format("{}: {} tokens{}, vocabulary {}, tokenizer {}", t.path, count_text(double(t.tokens)),
+                     t.val_path.empty() ? "" : " and validation", t.vocab_size, t.tokenizer);
+}
+
+std::vector<FoundTokens> tokens_here() {
+  std::vector<FoundTokens> found = find_tokens(real_file_system(), "data");
+  for (FoundTokens& tokens : find_tokens(real_file_system(), ".")) {
+    tokens.path.erase(0, 2);
+    if (!tokens.val_path.empty()) tokens.val_path.erase(0, 2);
+    found.push_back(std::move(tokens));
+  }
+  return found;
+}
+
+void ask_model(StarterChoice& choice, const StarterMachine& machine) {
+  for (const std::string& name : preset_names()) fmt::print(stderr, "  {:<14} {}\n", name, headline(name));
+  ask("model", proposed_preset(machine), [&](const std::string& answer) {
+    if (starter_job(answer).empty()) return Problem(no_such_preset(answer));
+    choice.preset = answer;
+    return Problem::none();
+  });
+}
+
+void ask_data(StarterChoice& choice) {
+  const std::vector<FoundTokens> found = tokens_here();
+  if (found.empty()) {
+    fmt::print(stderr,
+               "no token set in data/: the job reads data/train.idx, which `trainctl data tokenize` makes\n");
+    return;
+  }
+  for (const FoundTokens& tokens : found) fmt::print(stderr, "  {}\n", text_of_tokens(tokens));
+  ask("training data", found.front().path, [&](const std::string& answer) {
+    for (const FoundTokens& tokens : found)
+      if (answer == tokens.path || answer + ".idx" == tokens.path) {
+        choice.tokens = tokens;
+        return Problem::none();
+      }
+    const std::string folder = std::filesystem::path(answer).parent_path().string();
+    for (const FoundTokens& tokens : find_tokens(real_file_system(), folder.empty() ? "." : folder))
+      if (std::filesystem::path(tokens.path).lexically_normal() ==
+          std::filesystem::path(answer).lexically_normal()) {
+        choice.tokens = tokens;
+        return Problem::none();
+      }
+    return Problem(fmt::format(
+        "{} is no token set that `trainctl data tokenize` has written; write the path of an .idx file",
+        answer));
+  });
+}
+
+/// "108 MiB of 14.2 GiB on this machine".
+std::string text_of_fit(const StarterFit& fit) {
+  return fit.known ? fmt::format("{} of {} on {}", memory_text(double(fit.needed)),
+                                 memory_text(double(fit.room)), fit.device)
+                   : memory_text(double(fit.needed));
+}
+
+void ask_mesh(StarterChoice& choice, const StarterMachine& machine, const std::string& folder) {
+  choice = proposed_mesh(std::move(choice), machine);
+  if (!choice.mesh) {
+    fmt::print(stderr,
+               "the model does not fit this machine; the mesh of the starter is for GPUs elsewhere (see "
+               "`trainctl plan`)\n");
+    return;
+  }
+  fmt::print(stderr, "  tensor x pipeline x data; {} needs {}\n", text_of(*choice.mesh),
+             text_of_fit(fit_of_starter(starter_text(choice, folder), machine.device)));
+  ask("ranks", text_of(*choice.mesh), [&](const std::string& answer) {
+    const auto mesh = parse_starter_mesh(answer);
+    if (!mesh) return Problem(fmt::format("`{}` is no mesh; write for example 1x2x4", answer));
+    StarterChoice tried = choice;
+    tried.mesh = mesh;
+    const StarterFit fit = fit_of_starter(starter_text(tried, folder), machine.device);
+    if (!fit.valid) return Problem(fit.problem);
+    if (fit.known && !fit.fits) return Problem(fmt::format("it does not fit: it needs {}", text_of_fit(fit)));
+    choice = tried;
+    return Problem::none();
+  });
+}
+
+int ask_all(const Options& options, const Context& context) {
+  refuse_existing(options.output);
+  const StarterMachine machine = starter_machine();
+  StarterChoice choice;
+  ask_model(choice, machine);
+  ask_data(choice);
+  const std::string folder = std::filesystem::path(options.output).parent_path().string();
+  ask_mesh(choice, machine, folder);
+  std::string file = options.output;
+  if (file.empty())
+    ask("file", kUsualFile, [&](const std::string& answer) {
+      if (real_file_system().exists(answer))
+        return Problem(fmt::format("{} exists; choose another name", answer));
+      file = answer;
+      return Problem::none();
+    });
+  return write(choice.preset, file, starter_text(choice, std::filesystem::path(file).parent_path().string()),
+               context);
+}
+
+/// Every proposal as it is.
+int propose(const Options& options, const Context& context) {
+  const StarterMachine machine = starter_machine();
+  StarterChoice choice{.preset = options.preset.empty() ? proposed_preset(machine) : options.preset};
+  if (const auto found = tokens_here(); !found.empty()) choice.tokens = found.front();
+  choice = proposed_mesh(std::move(choice), machine);
+  return write(choice.preset, options.output,
+               starter_text(choice, std::filesystem::path(options.output).parent_path().string()), context);
+}
+
+bool may_ask(const Options& options, const Context& context) {
+  return options.preset.empty() && !options.propose && !context.json && ::isatty(STDIN_FILENO) &&
+         ::isatty(STDOUT_FILENO) && ::isatty(STDERR_FILENO);
+}
+
+int init(const Options& options, const Context& context) {
+  if (options.list) return list_presets(context);
+  if (!options.preset.empty() && starter_job(options.preset).empty())
+    throw Error(ErrorCode::kUsage, no_such_preset(options.preset));
+  if (options.propose) return propose(options, context);
+  if (may_ask(options, context)) return ask_all(options, context);
+  const std::string preset = options.preset.empty() ? kUsualPreset : options.preset;
+  return write(preset, options.output, starter_job(preset), context);
 }
 
 }  // namespace
 
 void add_init(CommandLine& app, Context& context) {
   auto options = std::make_shared<Options>();
-  CommandLine command = app.add_subcommand("init", "write a commented starter job spec");
-  command.add_option("PRESET", options->preset, "the model to start from").show_default();
+  CommandLine command = app.add_subcommand(
+      "init",
+      "write a commented starter job spec; in a terminal, without PRESET, it asks for model, data and mesh");
+  command.add_option("PRESET", options->preset,
+                     "the model to start from (off a terminal by default gpt2-124m)");
   command.add_option("-o,--output", options->output, "file to write; none: stdout").type_name("FILE");
+  command.add_flag(
+      "--propose", options->propose,
+      "without questions: the mesh that fits this machine, the first token set in data/, and without "
+      "PRESET a model for this machine");
   command.add_flag("--list", options->list, "list the presets");
   when_chosen(command, context, [options, &context] { return init(*options, context); });
 }

@@ -253,24 +253,52 @@ std::vector<std::pair<std::string, std::string>> starter_values(const spec::Pres
   };
 }
 
+/// Puts `changes` into the starter's values; a new field comes behind the last of its section.
+void change(std::vector<std::pair<std::string, std::string>>& values,
+            const std::vector<std::pair<std::string, std::string>>& changes) {
+  const auto section_of = [](const std::string& path) { return spec::find_field(path)->section(); };
+  for (const auto& [path, value] : changes) {
+    const auto same =
+        std::find_if(values.begin(), values.end(), [&](const auto& v) { return v.first == path; });
+    if (same != values.end()) {
+      same->second = value;
+      continue;
+    }
+    const auto last = std::find_if(values.rbegin(), values.rend(),
+                                   [&](const auto& v) { return section_of(v.first) == section_of(path); });
+    values.insert(last.base(), {path, value});
+  }
+  std::erase_if(values, [](const auto& v) { return v.second.empty(); });
+}
+
+/// What the mesh of a starter is for.
+std::string mesh_note(const spec::Preset& preset) {
+  if (preset.gpus() == 1) return "";
+  return fmt::format(
+      "The mesh is for {} H100 GPUs; `trainctl plan FILE --device h100` shows what it takes, and "
+      "what fits other GPUs.",
+      preset.gpus());
+}
+
 }  // namespace
 
-std::string starter_job(const std::string& name) {
+std::string starter_job(const std::string& name,
+                        const std::vector<std::pair<std::string, std::string>>& changes,
+                        const std::string& note) {
   const spec::Preset* preset = spec::find_preset(name);
   if (!preset) return "";
-  std::string out = wrapped(fmt::format("{} ({} parameters). `trainctl validate` checks this file, "
-                                        "`trainctl explain FIELD` "
-                                        "tells more about a field.{}",
-                                        preset->summary, grouped(preset->parameters),
-                                        preset->gpus() == 1 ? ""
-                                                            : fmt::format(" The mesh is for {} H100 GPUs; `trainctl plan FILE --device "
-                                                                          "h100` shows what it takes, and what fits other GPUs.",
-                                                                          preset->gpus())),
-                            "// ");
+  const std::string remark = note.empty() ? mesh_note(*preset) : note;
+  std::string out =
+      wrapped(fmt::format("{} ({} parameters). `trainctl validate` checks this file, "
+                          "`trainctl explain FIELD` "
+                          "tells more about a field.{}{}",
+                          preset->summary, grouped(preset->parameters), remark.empty() ? "" : " ", remark),
+              "// ");
   out += "{\n";
   std::string section;
   bool first = true;
-  const auto values = starter_values(*preset);
+  auto values = starter_values(*preset);
+  change(values, changes);
   for (const auto& [path, value] : values) {
     const Field* field = spec::find_field(path);
     ENSURE(field, "starter field {}", path);

@@ -1,6 +1,8 @@
 // Texts from the field table for people and editors: `trainctl explain`, the JSON Schema, and starter specs.
 #pragma once
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace trainctl {
 
@@ -10,7 +12,11 @@ std::string job_schema();
 /// preset, "all" (all fields), "codes" (all codes), or "" (the list of sections). If the topic is unknown,
 /// returns "" and sets `suggestion` to the nearest topic.
 std::string explain(const std::string& topic, std::string* suggestion);
-/// The commented starter spec of a preset; "" if there is no such preset.
-std::string starter_job(const std::string& preset);
+/// The commented starter spec of a preset; "" if there is no such preset. `changes`: fields and their values
+/// as JSON text, in place of the starter's own or in addition; with the value "" the starter leaves the
+/// field out. `note`: a sentence for the head of the file.
+std::string starter_job(const std::string& preset,
+                        const std::vector<std::pair<std::string, std::string>>& changes = {},
+                        const std::string& note = "");
 
 }  // namespace trainctl

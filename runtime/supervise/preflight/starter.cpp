@@ -1,0 +1,183 @@
+#include "runtime/supervise/preflight/starter.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+
+#include "data/sidecar.h"
+#include "runtime/base/error.h"
+#include "runtime/base/json.h"
+#include "runtime/base/text.h"
+#include "runtime/machine/node_facts.h"
+#include "runtime/plan/plan.h"
+#include "runtime/spec/pages/pages.h"
+#include "runtime/spec/presets.h"
+
+namespace trainctl {
+namespace {
+
+using Changes = std::vector<std::pair<std::string, std::string>>;
+
+constexpr const char* kIndex = ".idx";
+constexpr const char* kValidation = "-val";
+
+/// As a job file in `folder` names it.
+std::string seen_from(const std::string& path, const std::string& folder) {
+  if (path.empty() || std::filesystem::path(path).is_absolute()) return path;
+  const std::filesystem::path from =
+      std::filesystem::absolute(folder.empty() ? "." : folder).lexically_normal();
+  const std::string relative =
+      std::filesystem::absolute(path).lexically_normal().lexically_relative(from).string();
+  return relative.empty() ? path : relative;
+}
+
+int64_t vocab_of_preset(const std::string& preset) {
+  const spec::Preset* found = spec::find_preset(preset);
+  return found ? parse_json(found->model_json()).value("vocab_size", int64_t(0)) : 0;
+}
+
+ParsedJob parsed(const std::string& text) { return parse_job({.text = text, .file = "job.json"}); }
+
+}  // namespace
+
+std::vector<FoundTokens> find_tokens(FileSystem& fs, const std::string& folder) {
+  std::vector<FoundTokens> found;
+  if (!fs.is_directory(folder)) return found;
+  for (const std::string& name : fs.list(folder)) {
+    const std::string path = folder + "/" + name;
+    if (!name.ends_with(kIndex)) continue;
+    const std::string prefix = path.substr(0, path.size() - std::string_view(kIndex).size());
+    if (prefix.ends_with(kValidation)) continue;
+    try {
+      const auto sidecar = data::read_sidecar(path);
+      if (!sidecar) continue;
+      FoundTokens tokens{.path = path,
+                         .tokenizer = data::tokenizer_of(*sidecar, path).text(),
+                         .tokens = sidecar->tokens,
+                         .vocab_size = sidecar->vocab_size};
+      if (const std::string val = prefix + kValidation + kIndex; fs.exists(val)) tokens.val_path = val;
+      found.push_back(std::move(tokens));
+    } catch (const Error&) {
+      continue;
+    }
+  }
+  return found;
+}
+
+std::optional<StarterMesh> parse_starter_mesh(std::string_view text) {
+  int values[3] = {};
+  for (int i = 0; i < 3; ++i) {
+    const size_t end = i < 2 ? text.find('x') : text.size();
+    if (end == std::string_view::npos) return std::nullopt;
+    const auto [stop, error] = std::from_chars(text.data(), text.data() + end, values[i]);
+    if (error != std::errc() || stop != text.data() + end || values[i] < 1) return std::nullopt;
+    text.remove_prefix(std::min(text.size(), end + 1));
+  }
+  return StarterMesh{values[0], values[1], values[2]};
+}
+
+std::string text_of(const StarterMesh& mesh) {
+  return fmt::format("{}x{}x{}", mesh.tensor, mesh.pipeline, mesh.data);
+}
+
+std::string starter_text(const StarterChoice& choice, const std::string& folder) {
+  Changes changes = choice.changes;
+  const auto quoted = [&](const std::string& path) { return json_string(seen_from(path, folder)); };
+  std::string note;
+  if (choice.tokens) {
+    const FoundTokens& t = *choice.tokens;
+    changes.emplace_back("data.train", fmt::format("[{{\"path\": {}}}]", quoted(t.path)));
+    changes.emplace_back("data.val",
+                         t.val_path.empty() ? "" : fmt::format("[{{\"path\": {}}}]", quoted(t.val_path)));
+    if (t.val_path.empty())
+      for (const char* field : {"eval.every_steps", "eval.max_tokens"}) changes.emplace_back(field, "");
+    changes.emplace_back("data.tokenizer", t.tokenizer == "bytes" ? "\"bytes\""
+                                           : t.tokenizer.empty()  ? ""
+                                                                  : quoted(t.tokenizer));
+    if (t.vocab_size != vocab_of_preset(choice.preset))
+      changes.emplace_back("model.vocab_size", std::to_string(t.vocab_size));
+  }
+  if (choice.mesh) {
+    changes.emplace_back("parallelism.tensor", std::to_string(choice.mesh->tensor));
+    changes.emplace_back("parallelism.pipeline", std::to_string(choice.mesh->pipeline));
+    changes.emplace_back("parallelism.data", std::to_string(choice.mesh->data));
+    const int ranks = choice.mesh->tensor * choice.mesh->pipeline * choice.mesh->data;
+    note = fmt::format("The mesh is for this machine: {}.", count_of(ranks, "rank"));
+  }
+  return starter_job(choice.preset, changes, note);
+}
+
+StarterFit fit_of_starter(const std::string& text, const DeviceModel& here) {
+  const ParsedJob job = parsed(text);
+  StarterFit result{.valid = job.ok(), .device = here.name};
+  if (!job.ok()) {
+    for (const Diagnostic& d : job.diagnostics)
+      if (d.is_error() && result.problem.empty())
+        result.problem = d.message + (d.notes.empty() ? "" : ": " + d.notes.front());
+    return result;
+  }
+  const JobPlan plan = make_plan(job.job, here);
+  const Fit fit = fit_of(job.job, plan, here);
+  result.known = fit.known();
+  result.fits = fit.fits();
+  result.needed = fit.need.total;
+  result.room = fit.room;
+  return result;
+}
+
+StarterMachine starter_machine() {
+  StarterMachine machine;
+  // Any small job: the device is the same for all.
+  const ParsedJob job = parsed(starter_job("llama-tiny"));
+  const DeviceKind kind = device_kind(job.job, 0);
+  machine.gpus = kind == DeviceKind::cuda ? std::max(1, node_facts(true).gpu_count()) : 0;
+  machine.device = device_here(job.job, kind, true);
+  return machine;
+}
+
+std::string proposed_preset(const StarterMachine& machine) {
+  if (machine.gpus == 0) return "llama-4m";
+  std::string best = "gpt2-124m";
+  for (const spec::Preset& preset : spec::presets()) {
+    constexpr int64_t kMost = 10'000'000'000;  // more takes weeks on one machine
+    const spec::Preset* now = spec::find_preset(best);
+    if (preset.parameters <= now->parameters || preset.parameters > kMost) continue;
+    const StarterChoice choice = proposed_mesh({.preset = preset.name}, machine);
+    if (choice.mesh && fit_of_starter(starter_text(choice, ""), machine.device).fits) best = preset.name;
+  }
+  return best;
+}
+
+StarterChoice proposed_mesh(StarterChoice choice, const StarterMachine& machine) {
+  int ranks = 1;
+  while (ranks * 2 <= machine.gpus) ranks *= 2;
+  choice.mesh = StarterMesh{.data = ranks};
+  const std::string text = starter_text(choice, "");
+  if (fit_of_starter(text, machine.device).fits) return choice;
+  const ParsedJob job = parsed(text);
+  if (job.ok())
+    for (const Alternative& other :
+         what_fits({.text = text, .file = "job.json"}, job.job, machine.device, 1)) {
+      if (other.ranks > ranks) break;
+      for (const std::string& setting : other.settings) {
+        const size_t equals = setting.find('=');
+        const std::string path = setting.substr(0, equals), value = setting.substr(equals + 1);
+        const bool is_number = value.find_first_not_of("0123456789.") == std::string::npos;
+        int* size = path == "parallelism.tensor"     ? &choice.mesh->tensor
+                    : path == "parallelism.pipeline" ? &choice.mesh->pipeline
+                    : path == "parallelism.data"     ? &choice.mesh->data
+                                                     : nullptr;
+        if (size)
+          *size = std::stoi(value);
+        else if (path != "parallelism.world_size")
+          choice.changes.emplace_back(path, is_number ? value : json_string(value));
+      }
+      return choice;
+    }
+  choice.mesh.reset();
+  return choice;
+}
+
+}  // namespace trainctl

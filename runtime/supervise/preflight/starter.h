@@ -1,0 +1,66 @@
+// A starter job for this machine and the data on it: what `trainctl init` proposes.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/base/file_system.h"
+#include "runtime/plan/fit.h"
+#include "runtime/spec/parse.h"
+
+namespace trainctl {
+
+/// A token set that `trainctl data tokenize` has written.
+struct FoundTokens {
+  std::string path;       ///< "data/train.idx"
+  std::string val_path;   ///< its "data/train-val.idx"; "": there is none
+  std::string tokenizer;  ///< as data.tokenizer has it, as seen from the current folder
+  uint64_t tokens = 0;
+  int64_t vocab_size = 0;
+};
+/// Those in `folder`, by name, without the ones that validate another. Damaged sidecars are left out.
+std::vector<FoundTokens> find_tokens(FileSystem& fs, const std::string& folder);
+
+struct StarterMesh {
+  int tensor = 1, pipeline = 1, data = 1;
+  bool operator==(const StarterMesh&) const = default;
+};
+/// Reads "1x2x4" (tensor, pipeline, data).
+std::optional<StarterMesh> parse_starter_mesh(std::string_view text);
+std::string text_of(const StarterMesh& mesh);
+
+struct StarterChoice {
+  std::string preset;
+  std::optional<FoundTokens> tokens;  ///< nullopt: the starter's own data/train.idx, which is not there yet
+  std::optional<StarterMesh> mesh;    ///< nullopt: the preset's own
+  std::vector<std::pair<std::string, std::string>> changes;  ///< further fields, as starter_job takes them
+};
+/// The commented spec, as a file in `folder`, to which its paths are relative.
+std::string starter_text(const StarterChoice& choice, const std::string& folder);
+
+/// How a starter job fits this machine.
+struct StarterFit {
+  bool valid = false;  ///< false: see `problem`
+  bool known = false;  ///< the memory of the device is known
+  bool fits = false;
+  uint64_t needed = 0, room = 0;  ///< bytes on one device
+  std::string device;
+  std::string problem;  ///< why the spec is not valid, one sentence
+};
+/// `here`: the device of this machine for the job, as device_here makes it.
+StarterFit fit_of_starter(const std::string& text, const DeviceModel& here);
+
+/// What this machine trains on.
+struct StarterMachine {
+  int gpus = 0;  ///< 0: its CPU
+  DeviceModel device;
+};
+StarterMachine starter_machine();
+/// The largest preset that fits this machine and trains in reasonable time: on a CPU one that is made for it.
+std::string proposed_preset(const StarterMachine& machine);
+/// The starter with the fastest mesh of as many ranks as the machine has GPUs (on a CPU one) that fits; where
+/// none does, the preset's own mesh, which does not fit here.
+StarterChoice proposed_mesh(StarterChoice choice, const StarterMachine& machine);
+
+}  // namespace trainctl

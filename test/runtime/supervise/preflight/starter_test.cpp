@@ -1,0 +1,130 @@
+// Goal: the job that init proposes is valid, fits the machine, reads the token sets that are there, and can be
+// launched from any folder; a mesh that does not fit is not proposed.
+// Method: token sets and devices made by hand; every preset on small and large devices.
+#include "runtime/supervise/preflight/starter.h"
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+
+#include "data/tokenize.h"
+#include "runtime/spec/pages/pages.h"
+#include "runtime/supervise/preflight/job_files.h"
+#include "test/support/temporary_folder.h"
+
+using namespace trainctl;
+using Catch::Matchers::Contains;
+using trainctl::test::TemporaryFolder;
+
+namespace {
+
+FileSystem& fs = real_file_system();
+
+/// A token set with bytes as its tokens, and one that validates it.
+void make_tokens(const std::string& prefix, bool with_validation) {
+  const std::string text = prefix + ".txt";
+  fs.write_new_text(text, "one\ntwo\nthree\nfour\nfive\nsix\nseven\neight\nnine\nten\n");
+  data::TokenizeOptions options;
+  options.inputs = {text};
+  options.out = prefix;
+  options.tokenizer = data::TokenizerChoice::bytes();
+  if (with_validation) options.train_share = 60, options.val_share = 40;
+  data::tokenize(options);
+}
+
+StarterMachine gpus(int count, uint64_t memory_gib) {
+  return {.gpus = count,
+          .device = {.kind = DeviceKind::cuda,
+                     .name = "some GPU",
+                     .memory_bytes = memory_gib << 30,
+                     .total_bytes = memory_gib << 30,
+                     .flops_per_s = 1e15}};
+}
+
+ParsedJob parsed(const std::string& text, const std::string& file = "job.json") {
+  return parse_job({.text = text, .file = file});
+}
+
+}  // namespace
+
+TEST_CASE("token sets of a folder are found with what their sidecars say") {
+  const TemporaryFolder folder;
+  make_tokens(folder / "words", true);
+  make_tokens(folder / "only", false);
+  fs.write_new_text(folder / "other.idx", "of another program");
+  fs.write_new_text(folder / "bad.idx", "");
+  fs.write_new_text(folder / "bad.json", R"({"trainctl_tokens": 1})");
+  const auto found = find_tokens(fs, folder.path());
+  REQUIRE(found.size() == 2);
+  CHECK(found[0].path == folder / "only.idx");
+  CHECK(found[0].val_path.empty());
+  CHECK(found[1].val_path == folder / "words-val.idx");
+  CHECK(found[1].vocab_size == 257);
+  CHECK(found[1].tokenizer == "bytes");
+  CHECK(find_tokens(fs, folder / "nowhere").empty());
+}
+
+TEST_CASE("the starter reads the tokens that were found, from where its file is") {
+  const TemporaryFolder folder;
+  make_tokens(folder / "words", true);
+  make_tokens(folder / "only", false);
+  for (const FoundTokens& tokens : find_tokens(fs, folder.path())) {
+    const std::string text = starter_text(
+        {.preset = "llama-tiny", .tokens = tokens, .mesh = StarterMesh{.data = 2}}, folder / "jobs");
+    fs.make_directory(folder / "jobs");
+    INFO(text);
+    const ParsedJob job = parsed(text, folder / "jobs/job.json");
+    REQUIRE(job.ok());
+    CHECK(missing_files(job, fs).empty());
+    CHECK(job.job.model.vocab_size == 257);
+    CHECK(job.job.data.tokenizer.is_bytes());
+    CHECK(job.job.parallelism.data == 2);
+    CHECK(job.job.data.val.empty() == tokens.val_path.empty());
+    CHECK_THAT(text, Contains("The mesh is for this machine: 2 ranks."));
+  }
+}
+
+TEST_CASE("without changes a starter is as it was, and a new field comes into its section") {
+  const std::string plain = starter_job("llama-tiny"),
+                    changed = starter_job("llama-tiny", {{"model.vocab_size", "300"}, {"data.val", ""}});
+  CHECK_THAT(plain, Contains("\"val\"") && !Contains("vocab_size"));
+  CHECK_THAT(changed, !Contains("\"val\"") && Contains("\"vocab_size\": 300\n  }"));
+  CHECK(parsed(changed).ok());
+  CHECK(starter_job("nothing").empty());
+}
+
+TEST_CASE("a mesh is read as it is written") {
+  CHECK(parse_starter_mesh("1x2x4") == StarterMesh{1, 2, 4});
+  CHECK(text_of(StarterMesh{1, 2, 4}) == "1x2x4");
+  for (const char* wrong : {"", "1", "1x2", "1x2x", "0x1x1", "1x2x4x1", "axbxc", "-1x1x1", "1 x 2 x 4"}) {
+    CAPTURE(wrong);
+    CHECK_FALSE(parse_starter_mesh(wrong));
+  }
+}
+
+TEST_CASE("what is proposed fits; what fits nowhere here is not proposed") {
+  for (const auto& [machine, presets] : std::vector<std::pair<StarterMachine, std::vector<std::string>>>{
+           {gpus(1, 80), {"gpt2-124m", "llama3-1b"}},
+           {gpus(8, 80), {"llama-4m", "llama3-8b"}},
+           {gpus(3, 24), {"gpt2-350m"}}})
+    for (const std::string& preset : presets) {
+      CAPTURE(preset, machine.gpus);
+      const StarterChoice choice = proposed_mesh({.preset = preset}, machine);
+      REQUIRE(choice.mesh);
+      CHECK(choice.mesh->tensor * choice.mesh->pipeline * choice.mesh->data <= machine.gpus);
+      const StarterFit fit = fit_of_starter(starter_text(choice, ""), machine.device);
+      INFO(fit.problem << "\n" << starter_text(choice, ""));
+      CHECK(fit.valid);
+      CHECK(fit.fits);
+    }
+  CHECK_FALSE(proposed_mesh({.preset = "llama3-405b"}, gpus(8, 80)).mesh);
+  const StarterFit wrong = fit_of_starter(
+      starter_text({.preset = "llama-tiny", .mesh = StarterMesh{.tensor = 3}}, ""), gpus(3, 80).device);
+  CHECK_FALSE(wrong.valid);
+  CHECK_THAT(wrong.problem, Contains("tensor parallel size"));
+}
+
+TEST_CASE("the model that is proposed grows with the machine") {
+  CHECK(proposed_preset({.device = {.memory_bytes = uint64_t{8} << 30}}) == "llama-4m");
+  CHECK(proposed_preset(gpus(1, 16)) != "llama3-8b");
+  CHECK(proposed_preset(gpus(8, 80)) == "llama3-8b");
+}
