@@ -8,6 +8,7 @@
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
+#include <regex>
 
 #include "runtime/observe/text_table.h"
 #include "test/end_to_end/jobs.h"
@@ -36,11 +37,11 @@ int widest(const std::string& text) {
 
 TEST_CASE("list, compare and logs of runs", "[terminal]") {
   const Outcome listed = ran({"list"});
-  const auto rows = lines_of(listed.out);
-  REQUIRE(rows.size() == 4);
-  CHECK_THAT(rows[0], Contains("restarts"));
-  CHECK_THAT(rows[1], Contains("other   paused  60/400"));
-  CHECK_THAT(rows[3], Contains("hurt    paused  60/400"));
+  for (const char* run : {"hurt", "narrow", "other"}) {
+    INFO(listed.out);
+    const std::regex row(fmt::format(R"(\n{} +paused +60/400 +\d\.\d{{4}} +60 +\d)", run));
+    CHECK(std::regex_search(listed.out, row));
+  }
 
   const Outcome same = ran({"compare", "hurt", "narrow"});
   INFO(same.out << same.err);
@@ -201,9 +202,9 @@ TEST_CASE("the line of progress fits the terminal as it is now", "[terminal]") {
   REQUIRE(t.shows("goodput"));
   CHECK(t.shows("eta "));
   t.resize(40, 24);
-  // The next lines know it; what was written meanwhile is of the old width.
-  REQUIRE(t.shows("eta "));
-  for (int i = 0; i < 3; ++i) REQUIRE(t.shows("\r "));
+  t.forget();
+  for (int i = 0; i < 3; ++i) REQUIRE(t.shows("\r "));  // one may have been on its way
+  t.forget();
   const size_t begin = t.all().size();
   for (int i = 0; i < 5; ++i) REQUIRE(t.shows("eta "));
   CHECK(widest(t.all().substr(t.all().find('\r', begin))) < 40);

@@ -80,6 +80,11 @@ bool PseudoTerminal::shows(const std::string& text, double seconds) {
   }
 }
 
+void PseudoTerminal::forget() {
+  while (read_some(0)) continue;
+  seen_ = all_.size();
+}
+
 void PseudoTerminal::press(const std::string& keys) {
   if (::write(fd_, keys.data(), keys.size()) != ssize_t(keys.size()))
     throw std::runtime_error("the terminal takes no keys");

@@ -18,6 +18,8 @@ class PseudoTerminal {
   /// Reads until `text` has come since the last call of this function or of forget(); false after `seconds`.
   /// What came up to and with it is forgotten.
   bool shows(const std::string& text, double seconds = 30);
+  /// Reads what is there; shows() looks only at what comes after it.
+  void forget();
   /// All that came since the beginning.
   const std::string& all() const { return all_; }
   void press(const std::string& keys);
