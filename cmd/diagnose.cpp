@@ -18,7 +18,7 @@ int diagnose_run(const RunArguments& arguments, const Context& context) {
   if (!known->note.empty()) fmt::print(stderr, "warning: {}\n", known->note);
   const Diagnosis d = diagnose(known->status, supervisor_state(fs, found.run), real_clock().unix_s());
   if (context.json) {
-    print_json_text("diagnose", to_json(d));
+    print_json_text("diagnose", to_json(d), -1);
     return kExitDone;
   }
   fmt::print("verdict    {}\n           {}\n", d.verdict, d.summary);

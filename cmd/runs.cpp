@@ -68,10 +68,10 @@ TerminalConsole::Options console_options(const Context& context) {
   return options;
 }
 
-std::string status_text(const RunStatus& status, SupervisorState supervisor, int indent) {
+std::string status_text(const RunStatus& status, SupervisorState supervisor) {
   nlohmann::ordered_json body = parse_ordered_json(status.to_json());
   body["supervisor"] = word_of(supervisor);
-  return json_text("status", body, indent);
+  return json_text("status", body, -1);
 }
 
 void outlive_readers() { std::signal(SIGPIPE, SIG_IGN); }

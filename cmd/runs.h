@@ -25,8 +25,9 @@ std::string default_run_root();
 
 SupervisorState supervisor_state(FileSystem& fs, const RunDirectory& run);
 
-/// The status of a run as a result (cmd/output.h): status.json, and whether a supervisor holds the run.
-std::string status_text(const RunStatus& status, SupervisorState supervisor, int indent = 2);
+/// The status of a run as a result (cmd/output.h) on one line: status.json, and whether a supervisor holds the
+/// run.
+std::string status_text(const RunStatus& status, SupervisorState supervisor);
 
 /// The full path of this binary, with which ranks are started.
 std::string own_program();

@@ -41,7 +41,8 @@ int run(Options options, const Context& context) {
                           {"prompt", options.request.prompt},
                           {"text", result.text},
                           {"tokens", result.tokens},
-                          {"seconds", result.seconds}});
+                          {"seconds", result.seconds}},
+               -1);
     return kExitDone;
   }
   fmt::print("\n");

@@ -79,7 +79,7 @@ int watch_status(const FoundRun& found, const StatusArguments& arguments, const 
         const bool left = supervisor == SupervisorState::none && known.status.state != RunState::submitted &&
                           real_clock().unix_s() - known.status.updated_unix_s > kLeftS;
         const bool over = known.status.ended() || left;
-        return Screen{context.json ? status_text(known.status, supervisor, -1)
+        return Screen{context.json ? status_text(known.status, supervisor)
                                    : screen_of(found, known, supervisor, room, context.color_out),
                       over};
       },
