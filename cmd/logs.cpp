@@ -25,8 +25,9 @@ struct Options {
   int tail = 0;
 };
 
-/// New lines are looked for so often: files may lie on another machine, which announces nothing.
-constexpr double kLookS = 0.25;
+/// New lines are looked for so often: files may lie on another machine, which announces nothing. Of thousands of
+/// files less often.
+constexpr double kLookS = 0.25, kLookOfFileS = 0.0005;
 /// A run that has had no supervisor for this time writes no more.
 constexpr double kLeftS = 60;
 
@@ -140,11 +141,11 @@ int logs(const Options& options, const Context& context) {
                  options.ranks.empty() ? "" : " of ranks " + options.ranks);
     return kExitDone;
   }
+  print_new(false, size_t(options.tail));
   double left_since_s = real_clock().monotonic_s();
-  bool first = true;
-  repeat(kLookS, [&] {
+  repeat(std::max(kLookS, kLookOfFileS * double(reader.files())), [&] {
     const bool over = is_over(found.run, left_since_s);
-    print_new(over, std::exchange(first, false) ? size_t(options.tail) : 0);
+    print_new(over, 0);
     return !over && !std::ferror(stdout);
   });
   return kExitDone;

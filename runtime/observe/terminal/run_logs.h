@@ -42,6 +42,8 @@ class RunLogs {
   /// times in them (a file without any comes first), those with equal times by source. With `all`, the
   /// incomplete last line of a file, too: for the last call.
   std::vector<LogLine> read(bool all);
+  /// The number of files that were read last.
+  size_t files() const { return sources_.size(); }
 
  private:
   struct Source {
