@@ -43,14 +43,17 @@ int compare(const Options& options, const Context& context) {
 void add_compare(CommandLine& app, Context& context) {
   auto options = std::make_shared<Options>();
   CommandLine command = app.add_subcommand(
-      "compare",
-      "two runs side by side: numbers, curves, specs with origins, and the first step whose bits differ. "
-      "Exit 0: all that both recorded is the same, bit for bit; 20: it is not, or they have nothing in "
-      "common");
+      "compare", "two runs side by side, and the first step whose bits differ (exit 20; exit 0: none does)");
   command.add_option("RUN", options->a, "id, unique beginning of one, path, or `latest`")
       .required()
       .type_name("");
-  command.add_option("OTHER", options->b, "the run to compare with").required().type_name("");
+  command
+      .add_option(
+          "OTHER", options->b,
+          "the run to compare with; exit status 0: all that both recorded is the same, bit for bit; 20: "
+          "it is not, or they have nothing in common")
+      .required()
+      .type_name("");
   command.add_option("--run-dir", options->root, "folder of the runs (default: $TRAINCTL_RUN_DIR, else runs)")
       .type_name("DIR");
   when_chosen(command, context, [options, &context] { return compare(*options, context); });

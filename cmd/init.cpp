@@ -238,10 +238,9 @@ int init(const Options& options, const Context& context) {
 void add_init(CommandLine& app, Context& context) {
   auto options = std::make_shared<Options>();
   CommandLine command = app.add_subcommand(
-      "init",
-      "write a commented starter job spec; in a terminal, without PRESET, it asks for model, data and mesh");
+      "init", "write a commented starter job spec; in a terminal it asks for model, data and mesh");
   command.add_option("PRESET", options->preset,
-                     "the model to start from (off a terminal by default gpt2-124m)");
+                     "the model to start from, without questions (where nothing is asked: gpt2-124m)");
   command.add_option("-o,--output", options->output, "file to write; none: stdout").type_name("FILE");
   command.add_flag(
       "--propose", options->propose,

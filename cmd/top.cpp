@@ -53,10 +53,7 @@ int top(const Options& options, const Context& context) {
 void add_top(CommandLine& app, Context& context) {
   auto options = std::make_shared<Options>();
   CommandLine command =
-      app.add_subcommand("top",
-                         "a run on a full screen: loss, speed, a grid of its ranks coloured by their times, "
-                         "nodes, events; keys: s "
-                         "sort, r rank, arrows select, q quit. Without a terminal: one frame as text");
+      app.add_subcommand("top", "a run on a full screen, with a grid of its ranks (keys: s, r, arrows, q)");
   add_run_arguments(command, options->run, false);
   command.add_option("--every", options->every_s, "seconds between two drawings")
       .range(0.1, 3600)
