@@ -1,11 +1,13 @@
 // The contents of manifest.json and COMMIT: names of shard entries, identities and hashes of chunks. Pure;
 // ckpt/FORMAT.md describes the format.
 #pragma once
+#include <iosfwd>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "ckpt/checkpoint.h"
+#include "ckpt/open_part.h"
 #include "ckpt/pieces.h"
 #include "ckpt/safetensors.h"
 
@@ -54,6 +56,11 @@ std::string manifest_text(const Manifest& manifest);
 /// Error(kCheckpoint), one sentence with `path`, if the text is not a manifest of this version or is
 /// inconsistent.
 Manifest parse_manifest(const std::string& text, const std::string& path);
+/// The manifest with the chunks that `wanted` needs, and the files that hold them, only. Reads `text` as a
+/// stream and keeps nothing else of it. Checks what it can without the other chunks; that they tile the
+/// tensors, and the root hash, must follow from the hash of the text. Errors as above, and those of the
+/// stream.
+Manifest parse_manifest_part(std::istream& text, const std::string& path, std::span<const WantedBox> wanted);
 /// The text of piece.json (ckpt/pieces.h).
 std::string piece_text(const Piece& piece);
 /// Error(kCheckpoint), one sentence with `path`, if the text is not a piece of this version.
@@ -63,9 +70,14 @@ std::string manifest_field(const std::string& manifest_text);
 /// The whole text of COMMIT for this manifest.
 std::string commit_text(const std::string& manifest_text, const Manifest& manifest);
 
+enum class ShardSizes {
+  checked,    ///< each shard is there in its size
+  unchecked,  ///< looked at when the shard is opened to read
+};
 /// A checkpoint of files whose manifest is known and was checked. The manifest may lack chunks of a tensor: a
 /// read of them is Error(kCheckpoint).
-std::unique_ptr<Checkpoint> open_with_manifest(std::unique_ptr<StoredFiles> files, Manifest manifest);
+std::unique_ptr<Checkpoint> open_with_manifest(std::unique_ptr<StoredFiles> files, Manifest manifest,
+                                               ShardSizes sizes = ShardSizes::checked);
 
 /// Error(kCheckpoint) if an element of a tensor is covered by no chunk or by several (names the first tensor,
 /// row and column), or if a chunk belongs to a tensor that is not in `tensors`.

@@ -2,7 +2,10 @@
 // follow from the order of the rows, and full-width boxes leave their columns out.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
+#include <functional>
+#include <istream>
 #include <map>
 
 #include "ckpt/manifest.h"
@@ -107,8 +110,16 @@ uint64_t read_hash(const std::string& text, size_t at) {
 /// take longer than all else together: each list "chunks" becomes the number of a list of rows.
 class DocumentReader final : public nlohmann::json_sax<json> {
  public:
+  using Rows = std::vector<ChunkRow>;
+  /// Takes an object of the document's list "files" and its rows, which are dropped then.
+  using TakeFile = std::function<void(const json& file, const Rows& rows)>;
+
+  explicit DocumentReader(TakeFile take_file = {}) : take_file_(std::move(take_file)) {}
+
   json document;
-  std::vector<std::vector<ChunkRow>> lists;
+  std::vector<Rows> lists;
+
+  const Rows& rows_of(const json& file) const { return lists.at(whole_number<size_t>(file.at("chunks"))); }
 
   bool null() override { return put(nullptr); }
   bool boolean(bool value) override { return put(value); }
@@ -194,10 +205,22 @@ class DocumentReader final : public nlohmann::json_sax<json> {
     return true;
   }
   bool close() {
+    const json* const closed = open_.back();
     open_.pop_back();
+    if (!take_file_ || open_.size() != 2 || !closed->is_object() || !open_.back()->is_array() ||
+        open_.back() != files_of_document())
+      return true;
+    take_file_(*closed, lists.empty() ? Rows{} : lists.back());
+    lists.clear();
+    open_.back()->clear();
     return true;
   }
+  const json* files_of_document() const {
+    const auto at = document.is_object() ? document.find("files") : document.end();
+    return at == document.end() ? nullptr : &*at;
+  }
 
+  const TakeFile take_file_;
   std::vector<json*> open_;
   std::string key_;
   Place place_ = Place::outside;
@@ -207,37 +230,84 @@ void read_document(const std::string& text, DocumentReader& reader) {
   if (!json::sax_parse(text, &reader)) malformed("it is no JSON");
 }
 
-ShardReceipt read_shard(const json& object, const std::vector<std::vector<ChunkRow>>& lists,
-                        const std::vector<Tensor>& tensors) {
+/// The box of a row of `tensor`.
+parallel::Box box_of(const ChunkRow& row, const Tensor& tensor) {
+  const parallel::Box whole = whole_box(tensor.shape);
+  const bool cut = row.count == 5;
+  const parallel::Box box = {row.numbers[1], row.numbers[2], cut ? row.numbers[3] : whole.col_begin,
+                             cut ? row.numbers[4] : whole.col_end};
+  if (!is_inside(box, whole))
+    malformed(fmt::format("{} has the chunk {}", tensor.name, box_text(tensor.shape, box)));
+  return box;
+}
+
+/// Whether a chunk is wanted: a box of the tensor of this number.
+using KeepRow = std::function<bool(size_t tensor, const parallel::Box& box)>;
+
+/// `keep`: the entries of the result; empty: all.
+ShardReceipt read_shard(const json& object, const DocumentReader::Rows& rows,
+                        const std::vector<Tensor>& tensors, const KeepRow& keep = {}) {
   ShardReceipt shard{.file = object.at("file").get<std::string>(),
                      .file_bytes = whole_number<uint64_t>(object.at("bytes"))};
-  const std::vector<ChunkRow>& rows = lists.at(whole_number<size_t>(object.at("chunks")));
-  shard.entries.reserve(rows.size());
+  if (!keep) shard.entries.reserve(rows.size());
   uint64_t data_bytes = 0;
   for (const ChunkRow& row : rows) {
     const Tensor& tensor = tensors.at(size_t(row.numbers[0]));
-    ShardReceipt::Entry& entry = shard.entries.emplace_back(ShardReceipt::Entry{
-        .tensor = tensor.name, .role = tensor.role, .dtype = tensor.dtype, .shape = tensor.shape});
-    const parallel::Box whole = whole_box(tensor.shape);
-    const bool cut = row.count == 5;
-    entry.box = {row.numbers[1], row.numbers[2], cut ? row.numbers[3] : whole.col_begin,
-                 cut ? row.numbers[4] : whole.col_end};
-    if (!is_inside(entry.box, whole))
-      malformed(fmt::format("{} has the chunk {}", tensor.name, box_text(tensor.shape, entry.box)));
-    entry.hash = row.hash;
-    entry.content_hash = row.content_hash;
-    entry.bytes = uint64_t(entry.box.count()) * size_of(entry.dtype);
-    if (__builtin_add_overflow(data_bytes, entry.bytes, &data_bytes))
+    const parallel::Box box = box_of(row, tensor);
+    const uint64_t bytes = uint64_t(box.count()) * size_of(tensor.dtype), offset = data_bytes;
+    if (__builtin_add_overflow(data_bytes, bytes, &data_bytes))
       malformed(fmt::format("the chunks of {} overflow", shard.file));
+    if (keep && !keep(size_t(row.numbers[0]), box)) continue;
+    shard.entries.push_back({.tensor = tensor.name,
+                             .role = tensor.role,
+                             .dtype = tensor.dtype,
+                             .shape = tensor.shape,
+                             .box = box,
+                             .offset = offset,
+                             .bytes = bytes,
+                             .hash = row.hash,
+                             .content_hash = row.content_hash});
   }
   if (data_bytes > shard.file_bytes)
     malformed(fmt::format("{} holds more than its {} bytes", shard.file, shard.file_bytes));
-  uint64_t offset = shard.file_bytes - data_bytes;
-  for (ShardReceipt::Entry& entry : shard.entries) {
-    entry.offset = offset;
-    offset += entry.bytes;
-  }
+  for (ShardReceipt::Entry& entry : shard.entries) entry.offset += shard.file_bytes - data_bytes;
   return shard;
+}
+
+/// What a manifest says apart from its files.
+Manifest read_head(const json& object) {
+  if (object.at("format") != "trainctl-checkpoint")
+    malformed("its format is " + dump_json(object.at("format")));
+  if (object.at("version") != kFormatVersion)
+    malformed(fmt::format("its version is {}, this program reads {}", dump_json(object.at("version")),
+                          kFormatVersion));
+  return {.state = record_of<StateInfo>(object.at("state")),
+          .tensors = read_tensors(object.at("tensors")),
+          .files = {},
+          .root = object.at("root").get<std::string>(),
+          .bytes = whole_number<uint64_t>(object.at("bytes"))};
+}
+
+/// The wanted boxes of each tensor.
+std::vector<std::vector<parallel::Box>> boxes_of(const std::vector<Tensor>& tensors,
+                                                 std::span<const WantedBox> wanted) {
+  std::map<std::pair<std::string_view, Role>, std::vector<parallel::Box>> by_name;
+  for (const WantedBox& one : wanted) by_name[{one.name, one.role}].push_back(one.box);
+  std::vector<std::vector<parallel::Box>> boxes;
+  for (const Tensor& tensor : tensors) boxes.push_back(by_name[{tensor.name, tensor.role}]);
+  return boxes;
+}
+
+void add_size(const ShardReceipt& shard, uint64_t& bytes) {
+  if (__builtin_add_overflow(bytes, shard.file_bytes, &bytes)) malformed("the sizes of its files overflow");
+}
+void check_sum(const Manifest& manifest, uint64_t bytes) {
+  if (bytes != manifest.bytes)
+    malformed(fmt::format("its files have {} bytes, but it says {}", bytes, manifest.bytes));
+}
+
+[[noreturn]] void not_usable(const std::string& path, const std::exception& error) {
+  throw Error(ErrorCode::kCheckpoint, fmt::format("{} is not a usable manifest: {}", path, error.what()));
 }
 
 }  // namespace
@@ -256,7 +326,8 @@ ShardReceipt ShardReceipt::from_json(const std::string& text) {
   try {
     DocumentReader reader;
     read_document(text, reader);
-    return read_shard(reader.document, reader.lists, read_tensors(reader.document.at("tensors")));
+    const json& object = reader.document;
+    return read_shard(object, reader.rows_of(object), read_tensors(object.at("tensors")));
   } catch (const std::exception& error) {
     throw Error(ErrorCode::kCheckpoint, fmt::format("a shard's receipt cannot be read: {}", error.what()));
   }
@@ -283,29 +354,51 @@ Manifest parse_manifest(const std::string& text, const std::string& path) {
   try {
     DocumentReader reader;
     read_document(text, reader);
-    const json& object = reader.document;
-    if (object.at("format") != "trainctl-checkpoint") malformed("its format is " + dump_json(object.at("format")));
-    if (object.at("version") != kFormatVersion)
-      malformed(fmt::format("its version is {}, this program reads {}", dump_json(object.at("version")),
-                            kFormatVersion));
-    Manifest manifest;
-    manifest.state = record_of<StateInfo>(object.at("state"));
-    manifest.root = object.at("root").get<std::string>();
-    manifest.bytes = whole_number<uint64_t>(object.at("bytes"));
-    manifest.tensors = read_tensors(object.at("tensors"));
+    Manifest manifest = read_head(reader.document);
     uint64_t bytes = 0;
-    for (const json& file : object.at("files")) {
-      manifest.files.push_back(read_shard(file, reader.lists, manifest.tensors));
-      if (__builtin_add_overflow(bytes, manifest.files.back().file_bytes, &bytes))
-        malformed("the sizes of its files overflow");
+    for (const json& file : reader.document.at("files")) {
+      manifest.files.push_back(read_shard(file, reader.rows_of(file), manifest.tensors));
+      add_size(manifest.files.back(), bytes);
     }
-    if (bytes != manifest.bytes)
-      malformed(fmt::format("its files have {} bytes, but it says {}", bytes, manifest.bytes));
+    check_sum(manifest, bytes);
     check_tiling(manifest.tensors, manifest.files);
     if (root_hash(manifest.files) != manifest.root) malformed("its root hash does not follow from its chunks");
     return manifest;
   } catch (const std::exception& error) {
-    throw Error(ErrorCode::kCheckpoint, fmt::format("{} is not a usable manifest: {}", path, error.what()));
+    not_usable(path, error);
+  }
+}
+
+Manifest parse_manifest_part(std::istream& text, const std::string& path, std::span<const WantedBox> wanted) {
+  try {
+    std::vector<Tensor> tensors;
+    std::vector<std::vector<parallel::Box>> boxes;  // of each tensor
+    std::vector<ShardReceipt> files;
+    uint64_t bytes = 0;
+    const auto keep = [&](size_t tensor, const parallel::Box& box) {
+      return std::any_of(boxes[tensor].begin(), boxes[tensor].end(),
+                         [&](const parallel::Box& b) { return parallel::intersect(b, box).count() > 0; });
+    };
+    DocumentReader* document = nullptr;
+    DocumentReader reader([&](const json& file, const DocumentReader::Rows& rows) {
+      if (boxes.empty()) {
+        tensors = read_tensors(document->document.at("tensors"));
+        boxes = boxes_of(tensors, wanted);
+      }
+      ShardReceipt shard = read_shard(file, rows, tensors, keep);
+      add_size(shard, bytes);
+      if (!shard.entries.empty()) files.push_back(std::move(shard));
+    });
+    document = &reader;
+    if (!json::sax_parse(text, &reader)) malformed("it is no JSON");
+    Manifest manifest = read_head(reader.document);
+    manifest.files = std::move(files);
+    check_sum(manifest, bytes);
+    return manifest;
+  } catch (const Error& error) {
+    throw;  // of a read
+  } catch (const std::exception& error) {
+    not_usable(path, error);
   }
 }
 
@@ -338,7 +431,7 @@ Piece parse_piece(const std::string& text, const std::string& path) {
     if (piece.rank < 0 || piece.rank >= piece.ranks)
       malformed(fmt::format("it is of rank {} of {}", piece.rank, piece.ranks));
     piece.tensors = read_tensors(object.at("tensors"));
-    piece.receipt = read_shard(object.at("shard"), reader.lists, piece.tensors);
+    piece.receipt = read_shard(object.at("shard"), reader.rows_of(object.at("shard")), piece.tensors);
     return piece;
   } catch (const std::exception& error) {
     throw Error(ErrorCode::kCheckpoint, fmt::format("{} is not a usable piece: {}", path, error.what()));

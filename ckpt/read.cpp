@@ -6,10 +6,8 @@
 #include <list>
 #include <string_view>
 
+#include "ckpt/chunk_stream.h"
 #include "ckpt/manifest.h"
-#include "ckpt/page_memory.h"
-#include "ckpt/read_ahead.h"
-#include "ckpt/shard_layout.h"
 #include "ckpt/store.h"
 #include "runtime/base/error.h"
 #include "runtime/base/hash.h"
@@ -17,10 +15,10 @@
 namespace trainctl::ckpt {
 namespace {
 
+/// Of chunks that read() keeps; read_all() keeps none.
 constexpr size_t kCachedBytes = size_t(64) << 20;
-constexpr size_t kOpenFiles = 32;
-/// Of a file that is read past the system's cache. Together no more than a save takes.
-constexpr size_t kBlocksAhead = 4, kBlockBytes = kShardWriterBytes / kBlocksAhead;
+/// Chunks that are read to their place before they are verified.
+constexpr size_t kChunksAhead = 4;
 
 using Entry = ShardReceipt::Entry;
 
@@ -43,10 +41,19 @@ auto reading(Read&& read) {
   }
 }
 
+void check_size(const std::string& path, const ShardReceipt& shard, uint64_t bytes) {
+  if (bytes != shard.file_bytes)
+    fail(fmt::format("{}/{} has {} bytes instead of {}", path, shard.file, bytes, shard.file_bytes));
+}
+
 class OpenCheckpoint final : public Checkpoint {
  public:
-  OpenCheckpoint(std::unique_ptr<StoredFiles> files, Manifest manifest)
-      : files_(std::move(files)), path_(files_->where()), manifest_(std::move(manifest)) {
+  OpenCheckpoint(std::unique_ptr<StoredFiles> files, Manifest manifest, ShardSizes sizes)
+      : files_(std::move(files)),
+        path_(files_->where()),
+        sizes_(sizes),
+        on_disk_(files_->are_on_disk()),
+        manifest_(std::move(manifest)) {
     for (const Tensor& tensor : manifest_.tensors) chunks_[{tensor.name, tensor.role}];
     for (const ShardReceipt& file : manifest_.files)
       for (const Entry& entry : file.entries) chunks_[{entry.tensor, entry.role}].push_back({&file, &entry});
@@ -64,36 +71,32 @@ class OpenCheckpoint final : public Checkpoint {
   }
 
   void read_all(std::span<const BoxRead> boxes, const std::function<void(uint64_t)>& got) override {
-    std::vector<Part> past_cache, whole, others;
+    std::vector<Part> parts;
     for (const BoxRead& box : boxes)
-      for (const Part& part : parts_of(box))
-        (!is_contiguous(part)                         ? others
-         : box.is_shared || !files_->are_on_disk() ? whole
-                                                      : past_cache)
-            .push_back(part);
-    sort(past_cache);
-    sort(whole);
-    for (size_t i = past_cache.size(); i-- > 1;)
-      if (past_cache[i].chunk.entry == past_cache[i - 1].chunk.entry) {
-        others.push_back(past_cache[i]);
-        past_cache.erase(past_cache.begin() + int64_t(i));
-      }
-    for (auto at = past_cache.begin(); at != past_cache.end();) {
-      const auto end = std::find_if(
-          at, past_cache.end(), [&](const Part& part) { return part.chunk.file != at->chunk.file; });
-      read_past_cache({at, end}, got);
+      for (const Part& part : parts_of(box)) parts.push_back(part);
+    std::stable_sort(parts.begin(), parts.end(),
+                     [](const Part& a, const Part& b) { return place(a) < place(b); });
+    std::vector<Part> direct;  // chunks that are read to where they belong
+    std::vector<Parts> past_cache, through_cache;
+    for (auto at = parts.cbegin(); at != parts.cend();) {
+      const auto end =
+          std::find_if(at, parts.cend(), [&](const Part& p) { return p.chunk.entry != at->chunk.entry; });
+      const bool shared = std::any_of(at, end, [](const Part& part) { return part.is_shared; });
+      if (end - at == 1 && is_contiguous(*at) && (shared || !on_disk_))
+        direct.push_back(*at);
+      else
+        (shared || !on_disk_ ? through_cache : past_cache).push_back({at, end});
       at = end;
     }
+    stream_chunks(past_cache, true, got);
+    stream_chunks(through_cache, false, got);
     read_ahead(
-        whole.size(), kBlocksAhead, [&](size_t i) { read_chunk(whole[i].chunk, place_of(whole[i])); },
+        direct.size(), {.most = kChunksAhead, .readers = readers()},
+        [&](size_t i) { read_chunk(direct[i].chunk, place_of(direct[i])); },
         [&](size_t i) {
-          check(whole[i].chunk, hash_of(whole[i].chunk, place_of(whole[i])));
-          got(whole[i].chunk.entry->bytes);
+          check(direct[i].chunk, hash_of(direct[i].chunk, place_of(direct[i])));
+          got(direct[i].chunk.entry->bytes);
         });
-    for (const Part& part : others) {
-      copy_part(part);
-      got(uint64_t(part.box.count()) * size_of(part.chunk.entry->dtype));
-    }
   }
 
   bool has(const std::string& name, Role role, const parallel::Box& box) const override {
@@ -117,7 +120,10 @@ class OpenCheckpoint final : public Checkpoint {
     parallel::Box box;
     std::byte* to = nullptr;
     size_t pitch = 0;
+    bool is_shared = false;
+    uint64_t bytes() const { return uint64_t(box.count()) * size_of(chunk.entry->dtype); }
   };
+  using Parts = std::span<const Part>;  ///< of one chunk
 
   std::vector<Part> parts_of(const BoxRead& wanted) const {
     const auto& [name, role, box, out, is_shared] = wanted;
@@ -132,7 +138,7 @@ class OpenCheckpoint final : public Checkpoint {
       const size_t item = size_of(chunk.entry->dtype), pitch = size_t(box.cols()) * item;
       std::byte* const to = static_cast<std::byte*>(out) + size_t(part.row_begin - box.row_begin) * pitch +
                             size_t(part.col_begin - box.col_begin) * item;
-      parts.push_back({chunk, part, to, pitch});
+      parts.push_back({chunk, part, to, pitch, is_shared});
     }
     if (covered == box.count()) return parts;
     ENSURE(is_inside(box, whole_box(shape_of(name, role))), "{} {}: the box reaches beyond the tensor", name,
@@ -149,45 +155,59 @@ class OpenCheckpoint final : public Checkpoint {
   }
   static std::span<std::byte> place_of(const Part& whole) { return {whole.to, whole.chunk.entry->bytes}; }
 
-  static void sort(std::vector<Part>& parts) {
-    std::sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) {
-      return std::pair(a.chunk.file, a.chunk.entry) < std::pair(b.chunk.file, b.chunk.entry);
+  /// In the order of the files.
+  static std::pair<const ShardReceipt*, const Entry*> place(const Part& part) {
+    return {part.chunk.file, part.chunk.entry};
+  }
+  size_t readers() const { return on_disk_ ? kReaders : 1; }
+
+  /// Each chunk passes once through a ring of memory, from which a core copies while it hashes. Past the
+  /// system's cache, the disk writes into pages that are used again and again; the cache would need new
+  /// pages for everything, and copies as well.
+  void stream_chunks(std::span<const Parts> chunks, bool past_cache,
+                     const std::function<void(uint64_t)>& got) {
+    std::vector<ShardRange> ranges;
+    for (const Parts& parts : chunks) {
+      const Chunk& chunk = parts.front().chunk;
+      ranges.push_back({chunk.file, {chunk.entry->offset, chunk.entry->bytes}});
+    }
+    ChunkHashes hashes(chunks.size(), [&](size_t i) { return seed_of(chunks[i].front().chunk); });
+    uint64_t done = 0;  // of the chunk that is coming
+    reading([&] {
+      stream(ranges, shards_, {.readers = readers(), .past_cache = past_cache},
+             [&](size_t i, std::span<const std::byte> piece) {
+               in_parts(piece, [&](std::span<const std::byte> data) {
+                 hashes.update(i, data);
+                 for (const Part& part : chunks[i]) take(part, done, data);
+                 done += data.size();
+               });
+               if (done < ranges[i].range.bytes) return;
+               done = 0;
+               check(chunks[i].front().chunk, hashes.finish()[i]);
+               for (const Part& part : chunks[i]) got(part.bytes());
+             });
     });
   }
 
-  /// `parts`: of one file, in its order. The disk writes into a few pages that are used again and again, from
-  /// which a core copies while it hashes. The system's cache would need new pages for everything, and copies
-  /// as well.
-  void read_past_cache(std::span<const Part> parts, const std::function<void(uint64_t)>& got) {
-    const ShardReceipt& shard = *parts.front().chunk.file;
-    std::vector<FileRange> ranges;
-    for (const Part& part : parts) ranges.push_back({part.chunk.entry->offset, part.chunk.entry->bytes});
-    const std::vector<FileRange> blocks = blocks_over(ranges, shard.file_bytes, kBlockBytes);
-    const PageMemory memory(std::min(blocks.size(), kBlocksAhead) * kBlockBytes);
-    const auto block = [&](size_t i) {
-      return std::span(memory.data() + i % kBlocksAhead * kBlockBytes, blocks[i].bytes);
-    };
-    ChunkHashes hashes(parts.size(), [&](size_t i) { return seed_of(parts[i].chunk); });
-    size_t at = 0;
-    read_ahead(
-        blocks.size(), kBlocksAhead,
-        [&](size_t i) { reading([&] { file(shard).read_at(blocks[i].offset, block(i)); }); },
-        [&](size_t i) {
-          for (; at < parts.size() && ranges[at].offset < blocks[i].end(); ++at) {
-            const uint64_t begin = std::max(ranges[at].offset, blocks[i].offset);
-            const uint64_t end = std::min(ranges[at].end(), blocks[i].end());
-            std::byte* to = parts[at].to + (begin - ranges[at].offset);
-            in_parts(block(i).subspan(begin - blocks[i].offset, end - begin),
-                     [&](std::span<const std::byte> data) {
-                       hashes.update(at, data);
-                       std::memcpy(to, data.data(), data.size());
-                       to += data.size();
-                     });
-            if (end < ranges[at].end()) return;
-            check(parts[at].chunk, hashes.finish()[at]);
-            got(ranges[at].bytes);
-          }
-        });
+  /// Copies what `part` takes of `data`, which are the bytes of its chunk from `begin` on.
+  static void take(const Part& part, uint64_t begin, std::span<const std::byte> data) {
+    if (is_contiguous(part)) {
+      std::memcpy(part.to + begin, data.data(), data.size());
+      return;
+    }
+    const parallel::Box& chunk = part.chunk.entry->box;
+    const uint64_t item = size_of(part.chunk.entry->dtype), pitch = uint64_t(chunk.cols()) * item;
+    const uint64_t left = uint64_t(part.box.col_begin - chunk.col_begin) * item;
+    const uint64_t row_bytes = uint64_t(part.box.cols()) * item, end = begin + data.size();
+    const uint64_t above = uint64_t(part.box.row_begin - chunk.row_begin);  // rows of the chunk
+    const uint64_t rows = uint64_t(part.box.rows());
+    for (uint64_t row = std::max(begin / pitch, above) - above; row < rows; ++row) {
+      const uint64_t from = (above + row) * pitch + left;
+      if (from >= end) return;
+      const uint64_t first = std::max(from, begin), last = std::min(from + row_bytes, end);
+      if (first < last)
+        std::memcpy(part.to + row * part.pitch + (first - from), data.data() + (first - begin), last - first);
+    }
   }
 
   void copy_part(const Part& part) {
@@ -207,7 +227,7 @@ class OpenCheckpoint final : public Checkpoint {
     check(chunk, hash_of(chunk, out));
   }
   void read_chunk(const Chunk& chunk, std::span<std::byte> out) {
-    reading([&] { file(*chunk.file).read_at(chunk.entry->offset, out); });
+    reading([&] { shards_.read(*chunk.file, chunk.entry->offset, out); });
   }
   uint64_t seed_of(const Chunk& chunk) const {
     const Entry& entry = *chunk.entry;
@@ -249,11 +269,10 @@ class OpenCheckpoint final : public Checkpoint {
     return cache_.front().data;
   }
 
-  File& file(const ShardReceipt& shard) {
-    auto at = open_.find(&shard);
-    if (at != open_.end()) return *at->second;
-    if (open_.size() >= kOpenFiles) open_.clear();
-    return *open_.emplace(&shard, files_->open(shard.file)).first->second;
+  std::unique_ptr<File> open_shard(const ShardReceipt& shard) {
+    std::unique_ptr<File> file = files_->open(shard.file);
+    if (sizes_ == ShardSizes::unchecked) check_size(path_, shard, file->size());
+    return file;
   }
 
   struct Cached {
@@ -263,17 +282,20 @@ class OpenCheckpoint final : public Checkpoint {
 
   const std::unique_ptr<StoredFiles> files_;
   const std::string path_;
+  const ShardSizes sizes_;
+  const bool on_disk_;
   Manifest manifest_;
   std::map<std::pair<std::string_view, Role>, std::vector<Chunk>> chunks_;   // names: of manifest_
   std::list<Cached> cache_;   // most recently used first
   size_t cached_bytes_ = 0;
-  std::map<const ShardReceipt*, std::unique_ptr<File>> open_;
+  OpenShards shards_{[this](const ShardReceipt& shard) { return open_shard(shard); }, on_disk_};
 };
 
 }  // namespace
 
-std::unique_ptr<Checkpoint> open_with_manifest(std::unique_ptr<StoredFiles> files, Manifest manifest) {
-  return std::make_unique<OpenCheckpoint>(std::move(files), std::move(manifest));
+std::unique_ptr<Checkpoint> open_with_manifest(std::unique_ptr<StoredFiles> files, Manifest manifest,
+                                               ShardSizes sizes) {
+  return std::make_unique<OpenCheckpoint>(std::move(files), std::move(manifest), sizes);
 }
 
 std::unique_ptr<Checkpoint> Checkpoint::open(std::unique_ptr<StoredFiles> files) {
@@ -295,11 +317,9 @@ std::unique_ptr<Checkpoint> Checkpoint::open(std::unique_ptr<StoredFiles> files)
   if (named_step && *named_step != manifest.state.step)
     fail(fmt::format("{} holds step {}: the folder was renamed", path, manifest.state.step));
   for (const ShardReceipt& file : manifest.files) {
-    const std::string shard = path + "/" + file.file;
-    if (!reading([&] { return files->has(file.file); })) fail(fmt::format("{} is missing", shard));
-    const uint64_t bytes = reading([&] { return files->open(file.file)->size(); });
-    if (bytes != file.file_bytes)
-      fail(fmt::format("{} has {} bytes instead of {}", shard, bytes, file.file_bytes));
+    if (!reading([&] { return files->has(file.file); }))
+      fail(fmt::format("{}/{} is missing", path, file.file));
+    check_size(path, file, reading([&] { return files->open(file.file)->size(); }));
   }
   return open_with_manifest(std::move(files), std::move(manifest));
 }

@@ -4,38 +4,41 @@
 #include <condition_variable>
 #include <exception>
 #include <future>
+#include <map>
 #include <mutex>
+#include <optional>
 
 #include "ckpt/page_memory.h"
 
 namespace trainctl::ckpt {
 namespace {
 
-class Ahead {
+class Turns {
  public:
-  Ahead(size_t count, size_t ahead) : count_(count), ahead_(ahead) {}
+  Turns(size_t count, size_t most) : most_(most), states_(count) {}
 
   void run_reading(const std::function<void(size_t)>& read) {
-    for (size_t i = 0; i < count_ && may_read(i); ++i) {
+    for (std::optional<size_t> i = next(); i; i = next()) {
       std::exception_ptr error;
       try {
-        read(i);
+        read(*i);
       } catch (...) {
         error = std::current_exception();
       }
       const std::lock_guard lock(mutex_);
-      error_ = error;
-      if (!error) read_ = i + 1;
+      states_[*i] = error ? State::failed : State::read;
+      if (error) errors_[*i] = error;
+      ends_ = ends_ || error;
       changed_.notify_all();
-      if (error) return;
     }
   }
   void run_using(const std::function<void(size_t)>& use) {
-    for (size_t i = 0; i < count_; ++i) {
+    for (size_t i = 0; i < states_.size(); ++i) {
       {
         Lock lock(mutex_);
-        changed_.wait(lock, [&] { return read_ > i || error_; });
-        if (read_ <= i) std::rethrow_exception(error_);
+        // What comes before a failed read was begun before it, and is used.
+        changed_.wait(lock, [&] { return states_[i] != State::open; });
+        if (states_[i] == State::failed) std::rethrow_exception(errors_[i]);
       }
       use(i);
       const std::lock_guard lock(mutex_);
@@ -51,31 +54,38 @@ class Ahead {
 
  private:
   using Lock = std::unique_lock<std::mutex>;
-  bool may_read(size_t i) {
+  enum class State : uint8_t { open, read, failed };
+
+  /// What a reader reads next, in its turn.
+  std::optional<size_t> next() {
     Lock lock(mutex_);
-    changed_.wait(lock, [&] { return i < used_ + ahead_ || ends_; });
-    return !ends_;
+    changed_.wait(lock, [&] { return ends_ || next_ == states_.size() || next_ < used_ + most_; });
+    if (ends_ || next_ == states_.size()) return std::nullopt;
+    return next_++;
   }
 
-  const size_t count_, ahead_;
+  const size_t most_;
   std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
-  size_t read_ = 0, used_ = 0;
+  std::vector<State> states_;
+  std::map<size_t, std::exception_ptr> errors_;
+  size_t next_ = 0, used_ = 0;
   bool ends_ = false;
-  std::exception_ptr error_;
 };
 
 }  // namespace
 
-void read_ahead(size_t count, size_t ahead, const std::function<void(size_t)>& read,
+void read_ahead(size_t count, Ahead ahead, const std::function<void(size_t)>& read,
                 const std::function<void(size_t)>& use) {
   if (count == 0) return;
-  Ahead both(count, ahead);
-  const auto reading = std::async(std::launch::async, [&] { both.run_reading(read); });  // waits at its end
+  Turns turns(count, ahead.most);
+  std::vector<std::future<void>> readers;  // their destructors wait
   try {
-    both.run_using(use);
+    for (size_t i = 0; i < std::min(ahead.readers, count); ++i)
+      readers.push_back(std::async(std::launch::async, [&] { turns.run_reading(read); }));
+    turns.run_using(use);
   } catch (...) {
-    both.end();
+    turns.end();
     throw;
   }
 }

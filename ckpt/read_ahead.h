@@ -8,9 +8,14 @@
 
 namespace trainctl::ckpt {
 
-/// Calls read(0), read(1).. in a thread of its own, and use(i) in this one once read(i) has returned. At most
-/// `ahead` of what is read is not used yet. Ends with the first error of either, which it throws.
-void read_ahead(size_t count, size_t ahead, const std::function<void(size_t)>& read,
+/// How much is read before it is used.
+struct Ahead {
+  size_t most = 1;     ///< at most so much of what was read, or is being read, is not used yet
+  size_t readers = 1;  ///< threads that read
+};
+/// Calls read(0), read(1).. in `ahead.readers` threads of its own, each in this order, and use(i) in this
+/// one, in order, once read(i) has returned. Ends with the first error in the order of i, which it throws.
+void read_ahead(size_t count, Ahead ahead, const std::function<void(size_t)>& read,
                 const std::function<void(size_t)>& use);
 
 struct FileRange {

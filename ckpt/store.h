@@ -51,7 +51,8 @@ class StoredFiles {
     return (void)name, std::span<const std::byte>{};
   }
   virtual std::vector<std::string> names() = 0;                     ///< all of them, sorted
-  virtual bool are_on_disk() const { return false; }                ///< of a file system
+  /// Of a file system; open() may then be called by several threads at once.
+  virtual bool are_on_disk() const { return false; }
   /// Starts a file of `bytes` bytes; its finish() replaces `name` atomically. Error(kUsage) if the store does
   /// not support this, which is the default.
   virtual std::unique_ptr<NewFile> replace(const std::string& name, uint64_t bytes);

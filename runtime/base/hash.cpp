@@ -1,6 +1,7 @@
 #include "runtime/base/hash.h"
 
 #include <fmt/format.h>
+#include <openssl/evp.h>
 #include <openssl/sha.h>
 #include TRAINCTL_XXHASH   // CMake chooses: <xxh_x86dispatch.h> or <xxhash.h>
 
@@ -29,6 +30,22 @@ std::string sha256_hex(std::string_view text) {
   SHA256(reinterpret_cast<const unsigned char*>(text.data()), text.size(), digest);
   std::string out;
   for (unsigned char byte : digest) out += fmt::format("{:02x}", byte);
+  return out;
+}
+
+Sha256Stream::Sha256Stream() : context_(EVP_MD_CTX_new()) {
+  ENSURE(context_ && EVP_DigestInit_ex(static_cast<EVP_MD_CTX*>(context_), EVP_sha256(), nullptr) == 1);
+}
+Sha256Stream::~Sha256Stream() { EVP_MD_CTX_free(static_cast<EVP_MD_CTX*>(context_)); }
+void Sha256Stream::update(std::string_view piece) {
+  ENSURE(EVP_DigestUpdate(static_cast<EVP_MD_CTX*>(context_), piece.data(), piece.size()) == 1);
+}
+std::string Sha256Stream::hex() {
+  unsigned char digest[EVP_MAX_MD_SIZE];
+  unsigned length = 0;
+  ENSURE(EVP_DigestFinal_ex(static_cast<EVP_MD_CTX*>(context_), digest, &length) == 1);
+  std::string out;
+  for (unsigned i = 0; i < length; ++i) out += fmt::format("{:02x}", digest[i]);
   return out;
 }
 

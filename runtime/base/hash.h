@@ -27,6 +27,21 @@ class Xxh3Stream {
 
 /// Lower-case hex of SHA-256, 64 characters.
 std::string sha256_hex(std::string_view text);
+
+/// SHA-256 of a text that comes in pieces.
+class Sha256Stream {
+ public:
+  Sha256Stream();
+  ~Sha256Stream();
+  Sha256Stream(const Sha256Stream&) = delete;
+  Sha256Stream& operator=(const Sha256Stream&) = delete;
+  void update(std::string_view piece);
+  /// sha256_hex() of all pieces together. Call it once, at the end.
+  std::string hex();
+
+ private:
+  void* context_;
+};
 /// 16 lower-case hex digits.
 std::string hex64(uint64_t value);
 

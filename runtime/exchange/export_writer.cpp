@@ -163,7 +163,8 @@ std::vector<uint64_t> hashes_of(const ckpt::SafetensorsFile& opened) {
   ckpt::ChunkHashes hashes(data.size(), ckpt::kNoChunkSeed);
   size_t tensor = 0;
   ckpt::read_ahead(
-      blocks.size(), kExportAhead, [&](size_t i) { opened.file->read_at(blocks[i].offset, place(i)); },
+      blocks.size(), {.most = kExportAhead},
+      [&](size_t i) { opened.file->read_at(blocks[i].offset, place(i)); },
       [&](size_t i) {
         for (; tensor < data.size() && data[tensor].offset < blocks[i].end(); ++tensor) {
           const uint64_t begin = std::max(data[tensor].offset, blocks[i].offset);
@@ -195,7 +196,7 @@ std::map<std::string, WrittenTensor> write_export_file(FileSystem& fs, const std
   PieceReader reader(checkpoint);
   std::array<std::vector<float>, kExportAhead> values;
   ckpt::read_ahead(
-      pieces.size(), kExportAhead,
+      pieces.size(), {.most = kExportAhead},
       [&](size_t i) {
         const ExportTensor& tensor = file.tensors[pieces[i].tensor];
         reader.read(table.params[size_t(tensor.param)].layout, tensor.stored.transposed, pieces[i].begin,

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "ckpt/chunk_stream.h"
 #include "ckpt/pieces.h"
-#include "ckpt/shard_layout.h"
 #include "runtime/plan/rank_sizes.h"
 
 namespace trainctl {
@@ -38,8 +38,9 @@ void add_state(RankMemory& m, const JobSpec& job, const DeviceModel& device,
     m.pinned_host = staging_bytes(sharding.optimizer);
     return;
   }
-  const bool saves = job.checkpoint.saves_while_training() || job.checkpoint.on_exit;
-  m.saving = saves ? std::min(ckpt::kShardWriterBytes, written) : 0;
+  // Any job may begin from a checkpoint, of which a rank reads its whole state; what it saves is no more.
+  static_assert(ckpt::kReaderBytes >= ckpt::kShardWriterBytes);
+  m.saving = std::min(ckpt::kReaderBytes, sharding.optimizer);
 }
 
 // NCCL makes a connection for each peer and channel, and each receiving end on the same node keeps the

@@ -18,7 +18,7 @@ struct RankMemory {
   size_t data = 0;                   ///< samples read ahead
   size_t workspace = 0;              ///< what ops and products need in addition to their arguments
   size_t nccl = 0;                   ///< NCCL's own buffers: an estimate (nccl_bytes_estimate)
-  size_t saving = 0;                 ///< the buffer of checkpoints (CPU; on a GPU it is host memory)
+  size_t saving = 0;                 ///< to write and to read checkpoints (CPU; on a GPU it is host memory)
   size_t program = 0;                ///< the process itself with its libraries, before any of the above (CPU)
   /// Two slots in /dev/shm for copies of the state (ckpt/pieces.h), not in the total: a job with
   /// checkpoint.memory = auto does without them where they do not fit.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <set>
 
+#include "ckpt/folders.h"
+#include "ckpt/open_part.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 
@@ -12,13 +14,17 @@ bool loads_state(const RankOptions& options) { return options.memory || !options
 
 namespace {
 
-bool holds(const ckpt::Checkpoint& checkpoint, const WantedState& wanted) {
-  const auto& chunks = wanted.params.state_chunks();
-  return std::all_of(chunks.begin(), chunks.end(), [&](const parallel::ShardedParams::StateChunk& chunk) {
-    const std::string& name = wanted.table.params[size_t(chunk.param)].layout.name;
-    return checkpoint.has(name, ckpt::Role::master, chunk.box) &&
-           checkpoint.has(name, ckpt::Role::first_moment, chunk.box) &&
-           checkpoint.has(name, ckpt::Role::second_moment, chunk.box);
+std::vector<ckpt::WantedBox> boxes_of(const WantedState& wanted) {
+  std::vector<ckpt::WantedBox> boxes;
+  for (const parallel::ShardedParams::StateChunk& chunk : wanted.params.state_chunks())
+    for (const ckpt::Role role : {ckpt::Role::master, ckpt::Role::first_moment, ckpt::Role::second_moment})
+      boxes.push_back({wanted.table.params[size_t(chunk.param)].layout.name, role, chunk.box});
+  return boxes;
+}
+
+bool holds(const ckpt::Checkpoint& checkpoint, const std::vector<ckpt::WantedBox>& boxes) {
+  return std::all_of(boxes.begin(), boxes.end(), [&](const ckpt::WantedBox& wanted) {
+    return checkpoint.has(wanted.name, wanted.role, wanted.box);
   });
 }
 
@@ -46,10 +52,11 @@ std::unique_ptr<ckpt::Checkpoint> open_from_memory(const RankOptions& options, c
   std::vector<ckpt::FoundPiece> found = ckpt::list_pieces(fs, options.memory_folder);
   if (!load.elsewhere) return ckpt::open_pieces(found, load.set, ckpt::Pieces::all);
   const std::vector<int> missing = missing_ranks(found, load.set, wanted.rank);
+  const std::vector<ckpt::WantedBox> boxes = boxes_of(wanted);
   size_t next = 0;
   for (size_t batch = 1; next < missing.size(); batch *= 2) {
     if (int(missing.size()) < load.set.ranks || next > 0)
-      if (auto some = ckpt::open_pieces(found, load.set, ckpt::Pieces::those_here); holds(*some, wanted))
+      if (auto some = ckpt::open_pieces(found, load.set, ckpt::Pieces::those_here); holds(*some, boxes))
         return some;
     for (size_t i = 0; i < batch && next < missing.size(); ++i, ++next)
       for (ckpt::FoundPiece& piece : load.elsewhere(missing[next])) found.push_back(std::move(piece));
@@ -62,7 +69,9 @@ std::unique_ptr<ckpt::Checkpoint> open_from_memory(const RankOptions& options, c
 std::unique_ptr<ckpt::Checkpoint> open_start(const RankOptions& options, const WantedState& wanted,
                                              FileSystem& fs, RankActivity& activity) {
   activity.enter(RunPhase::loading, -1, options.memory ? options.memory_folder : options.resume_from);
-  if (!options.memory) return ckpt::Checkpoint::open(fs, options.resume_from);
+  if (!options.memory)
+    return ckpt::open_part(ckpt::stored_folder(fs, options.resume_from), boxes_of(wanted),
+                           options.resume_manifest);
   try {
     return open_from_memory(options, wanted, fs);
   } catch (const Error& error) {

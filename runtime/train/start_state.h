@@ -18,7 +18,8 @@ struct WantedState {
   const ParamTable& table;
   const parallel::ShardedParams& params;
 };
-/// Opens the state and says so to `activity`. Error(kCheckpoint).
+/// Opens what the rank loads of the state, and of a checkpoint nothing else (ckpt/open_part.h); says so to
+/// `activity`. Error(kCheckpoint).
 std::unique_ptr<ckpt::Checkpoint> open_start(const RankOptions& options, const WantedState& wanted,
                                              FileSystem& fs, RankActivity& activity);
 /// Writes the event `loaded`: step, tier, the bytes that all ranks have loaded from it, and those that they

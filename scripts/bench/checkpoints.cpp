@@ -15,25 +15,30 @@
 //   plan           405 billion parameters on 16,384 ranks: who saves what, the manifest, its opening
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <malloc.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <random>
 #include <thread>
 
 #include "ckpt/folders.h"
 #include "ckpt/manifest.h"
+#include "ckpt/open_part.h"
 #include "ckpt/shard_layout.h"
 #include "ckpt/store.h"
 #include "runtime/base/error.h"
 #include "runtime/base/hash.h"
+#include "runtime/base/process_memory.h"
 #include "runtime/observe/checkpoint_report.h"
 #include "scripts/bench/checkpoint_state.h"
 
@@ -237,8 +242,20 @@ double make_cold(const std::string& folder) {
   return most;
 }
 
+std::vector<ckpt::WantedBox> wanted_of(const Planned& p, const Owned& owned) {
+  std::vector<ckpt::WantedBox> wanted;
+  for (const auto& one : owned)
+    for (int role = 0; role < 3; ++role) {
+      const ckpt::Tensor& tensor = p.tensors[size_t(3 * one.chunk.where.param + role)];
+      wanted.push_back({tensor.name, tensor.role, one.chunk.where.global});
+    }
+  return wanted;
+}
+
 /// One rank's part of a resume.
-void load(ckpt::Checkpoint& checkpoint, const Planned& p, const Owned& owned, const Memory& memory) {
+void load(std::unique_ptr<ckpt::StoredFiles> files, const Planned& p, const Owned& owned,
+          const Memory& memory) {
+  const auto checkpoint = ckpt::open_part(std::move(files), wanted_of(p, owned), "");
   std::vector<ckpt::BoxRead> reads;
   for (const auto& [group, chunk, saved] : owned)
     for (int role = 0; role < 3; ++role) {
@@ -246,7 +263,7 @@ void load(ckpt::Checkpoint& checkpoint, const Planned& p, const Owned& owned, co
       reads.push_back({p.tensors[tensor].name, p.tensors[tensor].role, chunk.where.global,
                        memory.place(tensor, chunk.where.chunk)});
     }
-  checkpoint.read_all(reads, [](uint64_t) {});
+  checkpoint->read_all(reads, [](uint64_t) {});
 }
 
 /// Into a few blocks of memory.
@@ -283,13 +300,12 @@ std::string measure_reads(const std::string& dir, int repetitions, int threads) 
       });
     };
     for (int i = 0; i < repetitions; ++i) {
-      times.take_turns(
-          i, {[&] { plain(times.plain, 0); }, [&] { plain(times.fastest, O_DIRECT); },
-              [&] {
-                cold(times.ours, [&](int r) {
-                  load(*ckpt::Checkpoint::open(real_file_system(), folder), p, owned[size_t(r)], to);
-                });
-              }});
+      times.take_turns(i, {[&] { plain(times.plain, 0); }, [&] { plain(times.fastest, O_DIRECT); },
+                           [&] {
+                             cold(times.ours, [&](int r) {
+                               load(ckpt::stored_folder(real_file_system(), folder), p, owned[size_t(r)], to);
+                             });
+                           }});
       ENSURE(xxh3({from.data(), from.bytes()}) == xxh3({to.data(), to.bytes()}),
              "{} readers read other bytes", readers);
     }
@@ -301,23 +317,25 @@ std::string measure_reads(const std::string& dir, int repetitions, int threads) 
   return fmt::format("{{\"resident_share_before\":{:.4f},\"rates\":[{}]}}", resident, rows);
 }
 
-/// Counts the bytes that are read of a checkpoint's files.
+/// Counts the bytes that are read of a checkpoint's files, and the calls that look at one.
 class CountedFiles final : public ckpt::StoredFiles {
  public:
-  CountedFiles(std::unique_ptr<ckpt::StoredFiles> below, uint64_t& bytes)
-      : below_(std::move(below)), bytes_(bytes) {}
+  CountedFiles(std::unique_ptr<ckpt::StoredFiles> below, std::atomic<uint64_t>& bytes,
+               std::atomic<uint64_t>& looks)
+      : below_(std::move(below)), bytes_(bytes), looks_(looks) {}
   std::string where() const override { return below_->where(); }
   std::optional<int64_t> named_step() const override { return below_->named_step(); }
-  bool has(const std::string& name) override { return below_->has(name); }
+  bool has(const std::string& name) override { return ++looks_, below_->has(name); }
   std::vector<std::string> names() override { return below_->names(); }
   bool are_on_disk() const override { return below_->are_on_disk(); }
   std::unique_ptr<File> open(const std::string& name) override {
+    ++looks_;
     return std::make_unique<Counted>(below_->open(name), bytes_);
   }
 
  private:
   struct Counted final : File {
-    Counted(std::unique_ptr<File> file, uint64_t& bytes) : file(std::move(file)), bytes(bytes) {}
+    Counted(std::unique_ptr<File> file, std::atomic<uint64_t>& bytes) : file(std::move(file)), bytes(bytes) {}
     void write_at(uint64_t offset, std::span<const std::byte> data) override { file->write_at(offset, data); }
     void read_at(uint64_t offset, std::span<std::byte> data) override {
       file->read_at(offset, data);
@@ -326,10 +344,10 @@ class CountedFiles final : public ckpt::StoredFiles {
     uint64_t size() override { return file->size(); }
     void sync() override { file->sync(); }
     const std::unique_ptr<File> file;
-    uint64_t& bytes;
+    std::atomic<uint64_t>& bytes;
   };
   const std::unique_ptr<ckpt::StoredFiles> below_;
-  uint64_t& bytes_;
+  std::atomic<uint64_t>&bytes_, &looks_;
 };
 
 std::string measure_amplification(const std::string& dir, int, int) {
@@ -343,25 +361,65 @@ std::string measure_amplification(const std::string& dir, int, int) {
   const int meshes[][3] = {{1, 1, 1}, {2, 2, 2}, {4, 1, 2}, {3, 2, 1}, {1, 4, 2}, {1, 1, 8}, {12, 1, 1}};
   for (const auto& [tensor, pipeline, data] : meshes) {
     const Planned p = planned("gpt2-124m", tensor, pipeline, data);
-    uint64_t read = 0, needed = 0;
+    std::atomic<uint64_t> read = 0, opened = 0;
+    uint64_t needed = 0;
     for (const Owned& owned : owned_by_rank(p)) {
-      const auto checkpoint =
-          ckpt::Checkpoint::open(std::make_unique<CountedFiles>(ckpt::stored_folder(fs, folder), read));
-      load(*checkpoint, p, owned, to);
+      load(std::make_unique<CountedFiles>(ckpt::stored_folder(fs, folder), read, opened), p, owned, to);
       for (const auto& one : owned) needed += 12 * uint64_t(one.chunk.where.global.count());
     }
     rows += fmt::format(R"({}{{"mesh":"{}x{}x{}","amplification":{:.4f}}})", rows.empty() ? "" : ",", tensor,
-                        pipeline, data, double(read) / double(needed));
+                        pipeline, data, double(read.load()) / double(needed));
   }
   fs.remove_tree(folder);
   return "[" + rows + "]";
 }
 
-/// A checkpoint of the plan alone: its shards are sparse files.
+/// What opening a checkpoint costs.
+struct Opening {
+  double s = 0;
+  uint64_t bytes = 0;  ///< resident memory that it takes at most
+  uint64_t looks = 0;  ///< calls that look at a file
+  std::string json() const {
+    return fmt::format(R"({{"s":{:.3f},"resident_mib":{:.1f},"files_looked_at":{}}})", s,
+                       double(bytes) / (1 << 20), looks);
+  }
+};
+using Open = std::function<std::unique_ptr<ckpt::Checkpoint>(std::unique_ptr<ckpt::StoredFiles>)>;
+Opening measure_opening(const std::string& folder, int repetitions, const Open& open) {
+  Opening opening;
+  std::atomic<uint64_t> bytes = 0, looks = 0;
+  const auto work = [&] {
+    open(std::make_unique<CountedFiles>(ckpt::stored_folder(real_file_system(), folder), bytes, looks));
+  };
+  ::malloc_trim(0);
+  std::ofstream("/proc/self/clear_refs") << "5" << std::flush;  // the peak begins at what is resident now
+  const uint64_t before = peak_resident_bytes();
+  work();
+  opening.bytes = peak_resident_bytes() - before;
+  opening.looks = looks;
+  opening.s = best_of(repetitions, work);
+  return opening;
+}
+
+/// The checkpoint of a plan alone: its shards are sparse files. Returns the manifest's text.
+std::string write_sparse(const ckpt::Manifest& manifest, const std::string& folder) {
+  FileSystem& fs = real_file_system();
+  const std::string text = ckpt::manifest_text(manifest);
+  fs.make_directories(folder);
+  for (const ckpt::ShardReceipt& shard : manifest.files) {
+    fs.create(folder + "/" + shard.file);
+    ENSURE(::truncate((folder + "/" + shard.file).c_str(), off_t(shard.file_bytes)) == 0, "{}", shard.file);
+  }
+  fs.write_new_text(folder + "/" + ckpt::kManifestName, text);
+  fs.write_new_text(folder + "/" + ckpt::kCommitName, ckpt::commit_text(text, manifest));
+  return text;
+}
+
 std::string measure_plan(const std::string& dir, int repetitions, int) {
   FileSystem& fs = real_file_system();
   ckpt::Manifest manifest{.state = state_at(1)};
   std::mt19937_64 random(1);
+  std::vector<ckpt::WantedBox> same_mesh, other_mesh;  // of a rank in the middle
   const double plan_s = seconds_of([&] {
     const Planned p = planned("llama3-405b", 8, 16, 128);
     const std::vector<Owned> owned = owned_by_rank(p);
@@ -374,34 +432,41 @@ std::string measure_plan(const std::string& dir, int repetitions, int) {
       manifest.bytes += layout.receipt.file_bytes;
       manifest.files.push_back(std::move(layout.receipt));
     }
+    same_mesh = wanted_of(p, owned[owned.size() / 2]);
   });
-  std::string text;
+  {
+    const Planned p = planned("llama3-405b", 8, 8, 64);
+    const std::vector<Owned> owned = owned_by_rank(p);
+    other_mesh = wanted_of(p, owned[owned.size() / 2]);
+  }
   const double publish_s = seconds_of([&] {
     ckpt::check_tiling(manifest.tensors, manifest.files);
     manifest.root = ckpt::root_hash(manifest.files);
-    text = ckpt::manifest_text(manifest);
+    ckpt::manifest_text(manifest);
   });
   const std::string folder = ckpt::step_directory(dir + "/405b", 1);
-  fs.make_directories(folder);
-  for (const ckpt::ShardReceipt& shard : manifest.files) {
-    fs.create(folder + "/" + shard.file);
-    ENSURE(::truncate((folder + "/" + shard.file).c_str(), off_t(shard.file_bytes)) == 0, "{}", shard.file);
-  }
-  fs.write_new_text(folder + "/" + ckpt::kManifestName, text);
-  fs.write_new_text(folder + "/" + ckpt::kCommitName, ckpt::commit_text(text, manifest));
-  const double open_s = best_of(repetitions, [&] { ckpt::Checkpoint::open(fs, folder); });
-  const double inspect_s =
-      best_of(repetitions, [&] { report_checkpoint(fs, real_clock(), {.path = folder, .other = ""}); });
+  const size_t files = manifest.files.size(), text_bytes = write_sparse(manifest, folder).size();
   size_t chunks = 0;
   for (const ckpt::ShardReceipt& shard : manifest.files) chunks += shard.entries.size();
+  manifest = {};
+  const Opening whole = measure_opening(
+      folder, repetitions, [](auto stored) { return ckpt::Checkpoint::open(std::move(stored)); });
+  const auto part = [&](const std::vector<ckpt::WantedBox>& wanted) {
+    return measure_opening(folder, repetitions,
+                           [&](auto stored) { return ckpt::open_part(std::move(stored), wanted, ""); });
+  };
+  const Opening same = part(same_mesh), other = part(other_mesh);
+  const double inspect_s =
+      best_of(repetitions, [&] { report_checkpoint(fs, real_clock(), {.path = folder, .other = ""}); });
   fs.remove_tree(dir + "/405b");
-  fmt::print(stderr,
-             "bench: 405 B on 16,384 ranks: plan {:.2f} s, manifest {:.2f} s and {:.1f} MB, open {:.2f} s, "
-             "inspect {:.2f} s\n",
-             plan_s, publish_s, double(text.size()) / 1e6, open_s, inspect_s);
+  fmt::print(
+      stderr,
+      "bench: 405 B on 16,384 ranks: plan {:.2f} s, manifest {:.2f} s and {:.1f} MB, opening {}, by a rank "
+      "{}, on half the ranks {}; inspect {:.2f} s\n",
+      plan_s, publish_s, double(text_bytes) / 1e6, whole.json(), same.json(), other.json(), inspect_s);
   return fmt::format(
-      R"({{"files":{},"chunks":{},"plan_s":{:.2f},"publish_s":{:.2f},"manifest_bytes":{},"open_s":{:.2f},"inspect_s":{:.2f}}})",
-      manifest.files.size(), chunks, plan_s, publish_s, text.size(), open_s, inspect_s);
+      R"({{"files":{},"chunks":{},"plan_s":{:.2f},"publish_s":{:.2f},"manifest_bytes":{},"open":{},"open_by_rank":{},"open_by_rank_of_half":{},"inspect_s":{:.2f}}})",
+      files, chunks, plan_s, publish_s, text_bytes, whole.json(), same.json(), other.json(), inspect_s);
 }
 
 }  // namespace

@@ -12,8 +12,10 @@
 #include <random>
 #include <set>
 
+#include "ckpt/chunk_stream.h"
 #include "ckpt/read_ahead.h"
 #include "runtime/base/error.h"
+#include "runtime/base/process_memory.h"
 #include "test/ckpt/state_fixture.h"
 #include "test/support/power_loss_file_system.h"
 #include "test/support/seed.h"
@@ -179,28 +181,85 @@ TEST_CASE("reading ahead has a bound, and ends with the first error of either si
   std::atomic<bool> is_in_order = true;
   size_t most = 0;
   ckpt::read_ahead(
-      100, 3, [&](size_t i) { is_in_order = is_in_order && i == reads++; },
+      100, {.most = 3}, [&](size_t i) { is_in_order = is_in_order && i == reads++; },
       [&](size_t i) { is_in_order = is_in_order && i == uses++ && reads > i; });
   CHECK((is_in_order && uses == 100));
   reads = uses = 0;
   ckpt::read_ahead(
-      50, 3, [&](size_t) { most = std::max(most, ++reads - uses); }, [&](size_t) { ++uses; });
+      50, {.most = 3}, [&](size_t) { most = std::max(most, ++reads - uses); }, [&](size_t) { ++uses; });
   CHECK(most <= 4);  // the one that is being used counts as read
   reads = uses = 0;
   const auto fails = [](const char* what) { throw Error(ErrorCode::kIo, what); };
-  CHECK_THROWS_WITH(
-      ckpt::read_ahead(
-          9, 2, [&](size_t i) { i == 4 ? fails("of a read") : void(++reads); }, [&](size_t) { ++uses; }),
-      "of a read");
+  CHECK_THROWS_WITH(ckpt::read_ahead(
+                        9, {.most = 2}, [&](size_t i) { i == 4 ? fails("of a read") : void(++reads); },
+                        [&](size_t) { ++uses; }),
+                    "of a read");
   CHECK((reads == 4 && uses == 4));
   reads = 0;
   CHECK_THROWS_WITH(ckpt::read_ahead(
-                        9, 2, [&](size_t) { ++reads; },
+                        9, {.most = 2}, [&](size_t) { ++reads; },
                         [&](size_t i) {
                           if (i == 4) fails("of a use");
                         }),
                     "of a use");
   CHECK(reads <= 6);
   ckpt::read_ahead(
-      0, 1, [&](size_t) { FAIL(); }, [&](size_t) { FAIL(); });
+      0, {}, [&](size_t) { FAIL(); }, [&](size_t) { FAIL(); });
+}
+
+TEST_CASE(
+    "several readers read each once, within the bound, and the first failure in order is the one thrown") {
+  for (const size_t readers : {size_t(2), size_t(4), size_t(9)}) {
+    constexpr size_t kCount = 500, kMost = 5;
+    std::vector<std::atomic<int>> reads(kCount);
+    std::atomic<size_t> begun = 0, used = 0, most = 0;
+    ckpt::read_ahead(
+        kCount, {.most = kMost, .readers = readers},
+        [&](size_t i) {
+          ++reads[i];
+          const size_t open = ++begun - used;
+          size_t seen = most;
+          while (seen < open && !most.compare_exchange_weak(seen, open)) {
+          }
+        },
+        [&](size_t i) {
+          if (i != used || reads[i] != 1)
+            throw Error(ErrorCode::kInternal, fmt::format("{} out of order", i));
+          ++used;
+        });
+    CHECK(used == kCount);
+    CHECK(most <= kMost + 1);  // the one that is being used counts
+    used = 0;
+    CHECK_THROWS_WITH(ckpt::read_ahead(
+                          kCount, {.most = kMost, .readers = readers},
+                          [&](size_t i) {
+                            if (i == 40 || i == 42) throw Error(ErrorCode::kIo, fmt::format("read {}", i));
+                          },
+                          [&](size_t) { ++used; }),
+                      "read 40");
+    CHECK(used == 40);
+  }
+}
+
+TEST_CASE("loading on another mesh takes no more memory than the plan counts") {
+  const PlainState state = large_state();  // 40 MB
+  const TemporaryFolder disk("read-all");
+  save(real_file_system(), disk.path(), state, 16);
+  REQUIRE(std::ofstream("/proc/self/clear_refs").good());
+  // Halves of all columns: no chunk goes to where it belongs as it is.
+  std::vector<Wanted> wanted;
+  for (size_t t = 0; t < state.tensors.size(); ++t)
+    for (const int64_t begin : {int64_t(0), kCols / 2})
+      wanted.push_back({t, {0, kRows, begin, begin == 0 ? kCols / 2 : kCols}, {}});
+  std::vector<ckpt::BoxRead> reads = reads_of(state, wanted, 1);
+  for (const bool is_shared : {false, true}) {
+    for (ckpt::BoxRead& read : reads) read.is_shared = is_shared;
+    const auto checkpoint = ckpt::Checkpoint::open(real_file_system(), ckpt::step_directory(disk.path(), 5));
+    checkpoint->read_all(reads, [](uint64_t) {});                 // threads and heaps have what they need
+    std::ofstream("/proc/self/clear_refs") << "5" << std::flush;  // the peak begins at what is resident now
+    const uint64_t before = peak_resident_bytes();
+    checkpoint->read_all(reads, [](uint64_t) {});
+    CHECK(peak_resident_bytes() - before <= ckpt::kReaderBytes + (size_t(1) << 20));
+    for (const Wanted& one : wanted) REQUIRE(one.out == cut_out(state, one.tensor, one.box));
+  }
 }

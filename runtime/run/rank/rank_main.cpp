@@ -125,6 +125,7 @@ RankOptions options_of(const RunDirectory& run, const RunIdentity& identity, con
           .checkpoint_dir = run.checkpoints(job.job),
           .memory_folder = memory_folder,
           .resume_from = attempt.resume_from,
+          .resume_manifest = attempt.resume_manifest,
           .from_store = attempt.from_store,
           .memory = memory_of(attempt, limit_s, fs),
           .partner = partner,

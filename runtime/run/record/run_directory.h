@@ -100,6 +100,7 @@ struct AttemptFile {
   uint64_t epoch = 0;
   std::string resume_from;  ///< folder of the checkpoint; "": a fresh start, or `memory`
   bool from_store = false;  ///< `resume_from` was copied from checkpoint.store for this attempt
+  std::string resume_manifest;        ///< SHA-256 of the manifest of `resume_from`; "": its COMMIT says it
   std::optional<MemoryState> memory;  ///< the state to load from memory
   int64_t max_steps = 0;    ///< the run saves and ends after this step; 0: after the job's last step
   bool new_data = false;    ///< read the data from their start, not from the position in `resume_from`
@@ -132,6 +133,7 @@ struct AttemptFile {
     f("epoch", r.epoch);
     f("resume_from", r.resume_from);
     f.when(r.from_store, "from_store", r.from_store);
+    f.when(!r.resume_manifest.empty(), "resume_manifest", r.resume_manifest);
     f("max_steps", r.max_steps);
     f("new_data", r.new_data);
     f("lineage", r.lineage_json);

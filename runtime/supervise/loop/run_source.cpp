@@ -8,8 +8,10 @@
 #include <map>
 #include <set>
 
-#include "ckpt/checkpoint.h"
+#include "ckpt/folders.h"
 #include "ckpt/memory_folder.h"
+#include "ckpt/open_part.h"
+#include "runtime/base/error.h"
 #include "runtime/base/text.h"
 
 namespace trainctl {
@@ -115,8 +117,23 @@ int64_t RunSource::durable_step() const {
   return newest == steps.end() ? -1 : *newest;
 }
 
+namespace {
+
+/// The manifest that the ranks must find in `folder`; "" where COMMIT cannot be read: they report why.
+std::string manifest_in(FileSystem& fs, const std::string& folder) {
+  if (folder.empty()) return "";
+  try {
+    return ckpt::manifest_sha256(*ckpt::stored_folder(fs, folder));
+  } catch (const Error&) {
+    return "";
+  }
+}
+
+}  // namespace
+
 void RunSource::put_into(AttemptFile& file) const {
   file.resume_from = folder_;
+  file.resume_manifest = manifest_in(fs_, folder_);
   file.from_store = from_store_;
   file.new_data = at_start() && plan_.start->new_data;
   file.beginnings = with_beginning(beginnings_of(fs_, run_), {file.epoch, step_});

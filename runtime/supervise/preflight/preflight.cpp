@@ -9,7 +9,7 @@
 #include <cstdlib>
 #include <fstream>
 
-
+#include "ckpt/chunk_stream.h"
 #include "data/dataset.h"
 #include "kernels/device.h"
 #include "kernels/library_search.h"
@@ -182,14 +182,14 @@ void check_memory(const JobSpec& job, const SharesHere& here, Preflight& result)
   if (available > 0) result.memory_text += fmt::format(", {} available", brief_memory_text(available));
 }
 
-/// The host memory of ranks on GPUs: pinned, and the copies of the state.
+/// The host memory of ranks on GPUs: pinned, what a resume reads through, and the copies of the state.
 void check_host_memory(const JobSpec& job, const SharesHere& here, Preflight& result) {
   if (here.own + here.second == 0) return;
   const JobPlan plan = make_plan(job, device_of_kind(job, DeviceKind::cuda));
   const double ranks_of_stage = double(job.mesh().world_size()) / double(plan.stages.size());
   MemoryNeed need;
   for (const RankMemory& stage : plan.stages) {
-    need.total += uint64_t(double(stage.pinned_host) * ranks_of_stage * here.own);
+    need.total += uint64_t(double(stage.pinned_host + ckpt::kReaderBytes) * ranks_of_stage * here.own);
     need.copies += uint64_t(double(stage.copies) * ranks_of_stage * here.own);
     need.second_copies += uint64_t(double(stage.copies) * ranks_of_stage * here.second);
   }

@@ -82,6 +82,13 @@ TEST_CASE("XXH3 gives the known answers of xxHash, at once and in pieces") {
 }
 
 TEST_CASE("SHA-256 gives the known answers of FIPS 180-4, and hex is lower case with leading zeros") {
+  for (const size_t piece : {size_t(1), size_t(3), size_t(64), size_t(1000)}) {
+    const std::string text(777, 'x');
+    Sha256Stream stream;
+    for (size_t at = 0; at < text.size(); at += piece)
+      stream.update(std::string_view(text).substr(at, piece));
+    CHECK(stream.hex() == sha256_hex(text));
+  }
   CHECK(sha256_hex("") == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
   CHECK(sha256_hex("abc") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
   CHECK(sha256_hex("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq") ==

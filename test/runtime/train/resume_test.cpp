@@ -4,6 +4,8 @@
 // model, and a damaged one, are refused by name.
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <map>
+#include <mutex>
 #include <random>
 
 #include "ckpt/checkpoint.h"
@@ -37,6 +39,36 @@ void choose_mesh(JobSpec& job, std::mt19937& random) {
   job.recompute = Recompute(random() % 3);
 }
 
+/// The real file system; counts how often each file is opened or looked for.
+class WatchedFileSystem final : public FileSystem {
+ public:
+  std::map<std::string, int> looks;
+
+  std::unique_ptr<File> create(const std::string& path) override { return fs_.create(path); }
+  std::unique_ptr<File> open_read(const std::string& path) override {
+    return note(path), fs_.open_read(path);
+  }
+  void make_directory(const std::string& path) override { fs_.make_directory(path); }
+  void rename(const std::string& from, const std::string& to) override { fs_.rename(from, to); }
+  bool try_rename_no_replace(const std::string& from, const std::string& to) override {
+    return fs_.try_rename_no_replace(from, to);
+  }
+  void remove_file(const std::string& path) override { fs_.remove_file(path); }
+  void remove_directory(const std::string& path) override { fs_.remove_directory(path); }
+  bool try_sync_directory(const std::string& path) override { return fs_.try_sync_directory(path); }
+  std::vector<std::string> list(const std::string& path) override { return note(path), fs_.list(path); }
+  bool exists(const std::string& path) override { return note(path), fs_.exists(path); }
+  bool is_directory(const std::string& path) override { return fs_.is_directory(path); }
+
+ private:
+  void note(const std::string& path) {
+    const std::lock_guard lock(mutex_);
+    ++looks[path];
+  }
+  FileSystem& fs_ = real_file_system();
+  std::mutex mutex_;
+};
+
 }  // namespace
 
 TEST_CASE("a resume on any mesh continues with the same bits", "[resume]") {
@@ -64,6 +96,43 @@ TEST_CASE("a resume on any mesh continues with the same bits", "[resume]") {
       CHECK(losses == whole.losses);
       CHECK(ckpt::Checkpoint::open(real_file_system(), from)->root_hash() == whole.root_hash);
     }
+  }
+}
+
+TEST_CASE("of a checkpoint each rank opens the shards that hold its part", "[resume]") {
+  const TemporaryFolder dir;
+  JobSpec job = tiny_job(Family::llama, dir.path());
+  job.parallelism.lanes = 2;
+  job.parallelism.data = 2;
+  job.parallelism.pipeline = 4;
+  const ThreadRun saved = run_on_threads(job, {.dir = dir.path() + "/run", .max_steps = 2});
+  const auto files = ckpt::Checkpoint::open(real_file_system(), saved.checkpoint)->files();
+  REQUIRE(files.size() == 8);
+  // How often ranks of this mesh look at each shard, at the manifest and at other names of the checkpoint.
+  const auto looks_of = [&](int pipeline, int data) {
+    WatchedFileSystem fs;
+    job.parallelism.pipeline = pipeline;
+    job.parallelism.data = data;
+    run_on_threads(job, {.dir = dir.path() + "/" + std::to_string(pipeline) + std::to_string(data),
+                         .resume_from = saved.checkpoint,
+                         .max_steps = 3,
+                         .checkpoint_files = &fs});
+    std::map<std::string, int> looks;
+    for (const auto& [path, count] : fs.looks)
+      if (path.starts_with(saved.checkpoint)) looks[path.substr(saved.checkpoint.size())] = count;
+    return looks;
+  };
+  for (const auto& [pipeline, data, most] :
+       {std::tuple{4, 2, 1}, {1, 1, 1}, {2, 1, 1}, {4, 1, 1}, {1, 2, 2}}) {
+    INFO("pipeline " << pipeline << ", data " << data);
+    const std::map<std::string, int> looks = looks_of(pipeline, data);
+    for (const ckpt::ShardReceipt& file : files) {
+      const auto at = looks.find("/" + file.file);
+      CHECK((at != looks.end() && at->second <= most));
+    }
+    CHECK(looks.at("/manifest.json") == pipeline * data);
+    CHECK(looks.at("/COMMIT") == pipeline * data);
+    CHECK(looks.size() == files.size() + 2);
   }
 }
 
@@ -116,4 +185,22 @@ TEST_CASE("validation loss does not depend on the mesh", "[resume]") {
   job.parallelism.virtual_stages = 2;
   job.parallelism.schedule = Schedule::interleaved;
   CHECK(run_on_threads(job, {.dir = dir.path() + "/2"}).val_losses == one.val_losses);
+}
+
+TEST_CASE("validation reads as much with any lanes, whatever the share of a rank", "[resume]") {
+  const TemporaryFolder dir;
+  JobSpec job = tiny_job(Family::llama, dir.path());
+  job.data.val = job.data.train;
+  job.eval = {.every_steps = 2, .max_sequences = 5};
+  job.parallelism.lanes = 8;
+  const ThreadRun one = run_on_threads(job, {.dir = dir.path() + "/1", .max_steps = 4});
+  REQUIRE(one.val_losses.size() == 2);
+  for (const int data : {2, 4, 8})
+    for (const int zero : {1, 2, 3}) {
+      INFO("data " << data << ", ZeRO-" << zero);
+      job.parallelism.data = data;
+      job.parallelism.zero_stage = zero;
+      const std::string at = dir.path() + "/" + std::to_string(10 * data + zero);
+      CHECK(run_on_threads(job, {.dir = at, .max_steps = 4}).val_losses == one.val_losses);
+    }
 }

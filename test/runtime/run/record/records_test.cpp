@@ -292,7 +292,7 @@ TEST_CASE("every record comes back as it was written", "[records]") {
   check_round_trip<RunIdentity>({"v", "numerics", "lineage", "parent_checkpoint"});
   check_round_trip<AttemptFile>(
       {"v", "overrides", "saves", "nodes", "mark", "pmix", "session_folder", "shared_memory_folder", "memory",
-       "beginnings", "from_store"});
+       "beginnings", "from_store", "resume_manifest"});
   check_round_trip<AttemptFile::Node>({});
   check_round_trip<RunStatus>({"v", "lineage", "save_intervals", "nodes", "staged_step", "partner_step",
                                "partner_nodes", "verified_step", "uploaded_step", "store"});
