@@ -1,9 +1,15 @@
 #!/usr/bin/env bash
 # Measures trainctl on this machine and writes one JSON object to stdout (progress on stderr). Every figure that matters is a ratio
-# of two measurements of this run. Takes about 9 minutes on two cores; run it on a quiet machine.
+# of two measurements of this run. Run it on a quiet machine: everything takes about 11 minutes on two cores.
+#
+#   scripts/bench.sh [PART...]       gpt2_124m mesh_30m saving checkpoints exchange overlap launch; by default all
+#
 #   unit          GFLOP/s of oneDNN's own packed f32 product 1024^3 on all cores
-#   gpt2_124m     model FLOP/s (causal attention) of one rank with all cores, over the unit
-#   mesh          tokens/s of 8 ranks TP2 x PP2 x DP2 over one rank with all cores, 30 M parameters
+#   gpt2_124m     model FLOP/s (causal attention) of one rank with all cores, over the unit; where $TRAINCTL_BENCH_PYTHON (python3)
+#                 has PyTorch, tokens/s over those of scripts/bench/peer_torch.py, eager and compiled. trainctl and the peer take
+#                 turns, $TRAINCTL_BENCH_TURNS times (1); of each the best turn counts
+#   mesh_30m      tokens/s of 8 ranks TP2 x PP2 x DP2 over one rank with all cores, 30 M parameters; ZeRO-3 over ZeRO-1 there and
+#                 on 8 data-parallel ranks. They take turns, too
 #   launch        seconds from the command to the end of a run of one step, 8 ranks, 4 M parameters
 #   saving        stall of a step when 8 ranks copy their state in memory after every step: median and 99th percentile over
 #                 ranks and steps, as a share of the median step, and over the time of a plain memcpy of the same bytes; median
@@ -48,72 +54,120 @@ launch() { rm -rf runs; "$trainctl" launch job.json "$@" >launch.log 2>&1 || { c
 ratio() { awk -v a="$1" -v b="$2" -v d="${3:-3}" 'BEGIN{printf "%.*f", d, a/b}'; }
 unit() { OMP_NUM_THREADS=$cores "$build/bench_unit"; }
 
-say "unit"
-unit=$(unit)
-results=""
-for precision in f32 bf16; do
-  for seq_len in 256 64; do
-    spec gpt2-124m "$seq_len" 4 4 12 >job.json
-    launch -s precision.compute=$precision -s parallelism.threads_per_rank="$cores"
-    flops=$(field flops_per_s)
-    peak=$(peak_memory)
-    planned=$("$trainctl" plan job.json --json -s precision.compute=$precision -s parallelism.threads_per_rank="$cores" | grep -o '"total": [0-9]*' | sort -k2 -g | tail -n 1 | grep -o '[0-9]*$')
-    again=$(unit)
-    unit=$(awk -v a="$unit" -v b="$again" 'BEGIN{print (a>b ? a : b)}')
-    say "gpt2-124m $precision 4 x $seq_len: $(ratio "$flops" 1e9 1) GFLOP/s, $(ratio "$flops" "${unit}e9") of the unit ($unit); memory $(ratio "$peak" "$planned") of the plan"
-    results+="${results:+,}{\"precision\":\"$precision\",\"batch\":\"4x$seq_len\",\"gflops\":$(ratio "$flops" 1e9 1),\"tokens_per_s\":$(field tokens_per_s),\"ratio\":$(ratio "$flops" "${unit}e9"),\"peak_memory_over_plan\":$(ratio "$peak" "$planned")}"
-  done
-done
-
-say "mesh"
-spec gpt2-30m 256 16 4 12 >job.json
-launch -s parallelism.threads_per_rank="$cores"
-one=$(field tokens_per_s)
-launch -s parallelism.world_size=8 -s parallelism.tensor=2 -s parallelism.pipeline=2 -s parallelism.data=2 -s parallelism.threads_per_rank=1
-eight=$(field tokens_per_s)
-peak=$(peak_memory)
-planned=$("$trainctl" plan job.json --json -s parallelism.world_size=8 -s parallelism.tensor=2 -s parallelism.pipeline=2 -s parallelism.data=2 -s parallelism.threads_per_rank=1 | grep -o '"total": [0-9]*' | sort -k2 -g | tail -n 1 | grep -o '[0-9]*$')
-say "30 M parameters: one rank $one tokens/s, TP2 x PP2 x DP2 $eight: $(ratio "$eight" "$one"); memory $(ratio "$peak" "$planned") of the plan"
-
-say "saving"
-memcpy=$("$build/bench_unit" memcpy)
+turns=${TRAINCTL_BENCH_TURNS:-1}
+python=${TRAINCTL_BENCH_PYTHON:-python3}
+best() { awk -v a="$1" -v b="$2" 'BEGIN{print (a>b ? a : b)}'; }
+planned_bytes() { "$trainctl" plan job.json --json "$@" | grep -o '"total": [0-9]*' | sort -k2 -g | tail -n 1 | grep -o '[0-9]*$'; }
+result=""
+# add KEY JSON
+add() { result+=",
+ \"$1\":$2"; }
 mesh="-s parallelism.world_size=8 -s parallelism.tensor=2 -s parallelism.pipeline=2 -s parallelism.data=2 -s parallelism.threads_per_rank=1"
-spec gpt2-30m 256 16 4 24 >job.json
-launch $mesh
-plain_s=$(field step_s)
-launch $mesh -s checkpoint.memory=on -s observability.rank_metrics_every_steps=1
-copied_s=$(field step_s)
-bytes=$("$trainctl" plan job.json --json $mesh | grep -o '"checkpoint_bytes": [0-9]*' | grep -o '[0-9]*$')
-stalls=$(tail -n +3 runs/bench-*/metrics.ranks.jsonl | grep -o '"checkpoint_s":\[[^]]*' | cut -d[ -f2 | tr , '\n' | sort -g)
-stall() { echo "$stalls" | awk -v q="$1" '{a[NR]=$1} END{i=int(NR*q)+1; if (i>NR) i=NR; print a[i]}'; }
-stall_median=$(stall 0.5)
-stall_p99=$(stall 0.99)
-memcpy_s=$(awk -v b="$bytes" -v r="$memcpy" 'BEGIN{print b/8/(r*1e9)}')
-say "30 M parameters, 8 ranks, copies in memory every step: stall median $stall_median s ($(ratio "$stall_median" "$plain_s" 5) of a step), p99 $stall_p99 s ($(ratio "$stall_p99" "$plain_s" 5)); memcpy of the same bytes $memcpy_s s; step $(ratio "$copied_s" "$plain_s") of that without"
 
-say "checkpoints"
-checkpoints=$("$build/bench_checkpoints" "$work" 5)
+# peer PRECISION SEQ_LEN FLAG...: tokens/s of PyTorch; 0 without it
+peer() {
+  local precision=$1 seq_len=$2
+  shift 2
+  "$python" "$root/scripts/bench/peer_torch.py" --device cpu --threads "$cores" --model gpt2-124m --precision "$precision" --seq-len "$seq_len" \
+    --micro-batch 4 --tokens-per-step $((4 * seq_len)) --steps 10 --warmup 3 "$@" 2>peer.log | grep -o '"tokens_per_s": [0-9.]*' | cut -d' ' -f2 || true
+}
 
-say "exchange"
-exchange=$(TRAINCTL_BUILD=$build "$root/scripts/bench/export.sh" "$work")
+bench_gpt2_124m() {
+  local results="" has_peer=false precision seq_len turn flops tokens eager compiled unit again peak planned with_peer
+  unit=$(unit)
+  if "$python" -c 'import torch' 2>/dev/null; then has_peer=true; fi
+  for precision in f32 bf16; do
+    for seq_len in 256 64; do
+      flops=0 tokens=0 eager=0 compiled=0
+      for turn in $(seq "$turns"); do
+        spec gpt2-124m "$seq_len" 4 4 12 >job.json
+        launch -s precision.compute=$precision -s parallelism.threads_per_rank="$cores"
+        flops=$(best "$flops" "$(field flops_per_s)") tokens=$(best "$tokens" "$(field tokens_per_s)") peak=$(peak_memory)
+        unit=$(best "$unit" "$(unit)")
+        if $has_peer; then
+          again=$(peer $precision "$seq_len" --no-compile) && eager=$(best "$eager" "${again:-0}")
+          again=$(peer $precision "$seq_len") && compiled=$(best "$compiled" "${again:-0}")
+        fi
+        say "gpt2-124m $precision 4 x $seq_len, turn $turn: best so far $tokens tokens/s, PyTorch eager $eager, compiled $compiled"
+      done
+      planned=$(planned_bytes -s precision.compute=$precision -s parallelism.threads_per_rank="$cores")
+      say "gpt2-124m $precision 4 x $seq_len: $(ratio "$flops" 1e9 1) GFLOP/s, $(ratio "$flops" "${unit}e9") of the unit ($unit); memory $(ratio "$peak" "$planned") of the plan"
+      with_peer=""
+      if $has_peer; then
+        with_peer=",\"pytorch_eager_tokens_per_s\":$eager,\"pytorch_compiled_tokens_per_s\":$compiled,\"over_pytorch\":$(ratio "$tokens" "$(best "$eager" "$compiled")")"
+        say "  $(ratio "$tokens" "$(best "$eager" "$compiled")") of PyTorch"
+      fi
+      results+="${results:+,}
+  {\"precision\":\"$precision\",\"batch\":\"4x$seq_len\",\"gflops\":$(ratio "$flops" 1e9 1),\"tokens_per_s\":$tokens,\"ratio\":$(ratio "$flops" "${unit}e9"),\"peak_memory_over_plan\":$(ratio "$peak" "$planned")$with_peer}"
+    done
+  done
+  add unit_gflops "$unit"
+  if $has_peer; then add pytorch "\"$("$python" -c 'import torch; print(torch.__version__)')\""; fi
+  add gpt2_124m "[$results]"
+}
 
-say "overlap"
-overlap=$("$build/bench_overlap")
+bench_mesh_30m() {
+  local one=0 eight=0 eight3=0 wide1=0 wide3=0 turn peak planned
+  local wide="-s parallelism.world_size=8 -s parallelism.data=8 -s parallelism.threads_per_rank=1 -s batch.micro_sequences=2"
+  for turn in $(seq "$turns"); do
+    spec gpt2-30m 256 16 4 12 >job.json
+    launch -s parallelism.threads_per_rank="$cores"
+    one=$(best "$one" "$(field tokens_per_s)")
+    launch $mesh
+    eight=$(best "$eight" "$(field tokens_per_s)") peak=$(peak_memory)
+    launch $mesh -s parallelism.zero_stage=3
+    eight3=$(best "$eight3" "$(field tokens_per_s)")
+    launch $wide
+    wide1=$(best "$wide1" "$(field tokens_per_s)")
+    launch $wide -s parallelism.zero_stage=3
+    wide3=$(best "$wide3" "$(field tokens_per_s)")
+  done
+  planned=$(planned_bytes $mesh)
+  say "30 M parameters: one rank $one tokens/s, TP2 x PP2 x DP2 $eight: $(ratio "$eight" "$one"); memory $(ratio "$peak" "$planned") of the plan"
+  say "ZeRO-3 over ZeRO-1: $(ratio "$eight3" "$eight") on TP2 x PP2 x DP2, $(ratio "$wide3" "$wide1") on DP8"
+  add mesh_30m "{\"one_rank_tokens_per_s\":$one,\"tp2_pp2_dp2_tokens_per_s\":$eight,\"ratio\":$(ratio "$eight" "$one"),\"peak_memory_over_plan\":$(ratio "$peak" "$planned"),
+  \"zero3_tp2_pp2_dp2_tokens_per_s\":$eight3,\"zero3_over_zero1\":$(ratio "$eight3" "$eight"),\"dp8_tokens_per_s\":$wide1,\"zero3_dp8_tokens_per_s\":$wide3,\"dp8_zero3_over_zero1\":$(ratio "$wide3" "$wide1")}"
+}
 
-say "launch"
-spec llama-4m 128 16 4 12 >job.json
-begin=$(date +%s.%N)
-launch --max-steps 1 -s parallelism.world_size=8 -s parallelism.tensor=2 -s parallelism.pipeline=2 -s parallelism.data=2 -s parallelism.threads_per_rank=1
-total=$(awk -v a="$begin" -v b="$(date +%s.%N)" 'BEGIN{printf "%.2f", b-a}')
-say "launch to the end of a one-step run on 8 ranks: $total s"
+bench_saving() {
+  local memcpy plain_s copied_s bytes stalls stall_median stall_p99 memcpy_s
+  memcpy=$("$build/bench_unit" memcpy)
+  spec gpt2-30m 256 16 4 24 >job.json
+  launch $mesh
+  plain_s=$(field step_s)
+  launch $mesh -s checkpoint.memory=on -s observability.rank_metrics_every_steps=1
+  copied_s=$(field step_s)
+  bytes=$("$trainctl" plan job.json --json $mesh | grep -o '"checkpoint_bytes": [0-9]*' | grep -o '[0-9]*$')
+  stalls=$(tail -n +3 runs/bench-*/metrics.ranks.jsonl | grep -o '"checkpoint_s":\[[^]]*' | cut -d[ -f2 | tr , '\n' | sort -g)
+  stall() { echo "$stalls" | awk -v q="$1" '{a[NR]=$1} END{i=int(NR*q)+1; if (i>NR) i=NR; print a[i]}'; }
+  stall_median=$(stall 0.5)
+  stall_p99=$(stall 0.99)
+  memcpy_s=$(awk -v b="$bytes" -v r="$memcpy" 'BEGIN{print b/8/(r*1e9)}')
+  say "30 M parameters, 8 ranks, copies in memory every step: stall median $stall_median s ($(ratio "$stall_median" "$plain_s" 5) of a step), p99 $stall_p99 s ($(ratio "$stall_p99" "$plain_s" 5)); memcpy of the same bytes $memcpy_s s; step $(ratio "$copied_s" "$plain_s") of that without"
+  add saving "{\"stall_median_s\":$stall_median,\"stall_p99_s\":$stall_p99,\"median_share_of_step\":$(ratio "$stall_median" "$plain_s" 5),\"p99_share_of_step\":$(ratio "$stall_p99" "$plain_s" 5),\"median_over_memcpy\":$(ratio "$stall_median" "$memcpy_s"),\"memcpy_gb_per_s\":$memcpy,\"step_over_plain\":$(ratio "$copied_s" "$plain_s")}"
+}
 
-cat <<JSON
-{"machine":"$(grep -m1 'model name' /proc/cpuinfo | cut -d: -f2 | sed 's/^ *//')","cores":$cores,"unit_gflops":$unit,
- "gpt2_124m":[$results],
- "mesh_30m":{"one_rank_tokens_per_s":$one,"tp2_pp2_dp2_tokens_per_s":$eight,"ratio":$(ratio "$eight" "$one"),"peak_memory_over_plan":$(ratio "$peak" "$planned")},
- "saving":{"stall_median_s":$stall_median,"stall_p99_s":$stall_p99,"median_share_of_step":$(ratio "$stall_median" "$plain_s" 5),"p99_share_of_step":$(ratio "$stall_p99" "$plain_s" 5),"median_over_memcpy":$(ratio "$stall_median" "$memcpy_s"),"memcpy_gb_per_s":$memcpy,"step_over_plain":$(ratio "$copied_s" "$plain_s")},
- "checkpoints":$checkpoints,
- "exchange":$exchange,
- "overlap":$overlap,
- "launch_one_step_8_ranks_s":$total}
-JSON
+bench_checkpoints() { add checkpoints "$("$build/bench_checkpoints" "$work" 5)"; }
+bench_exchange() { add exchange "$(TRAINCTL_BUILD=$build "$root/scripts/bench/export.sh" "$work")"; }
+bench_overlap() { add overlap "$("$build/bench_overlap")"; }
+
+bench_launch() {
+  local begin total
+  spec llama-4m 128 16 4 12 >job.json
+  begin=$(date +%s.%N)
+  launch --max-steps 1 $mesh
+  total=$(awk -v a="$begin" -v b="$(date +%s.%N)" 'BEGIN{printf "%.2f", b-a}')
+  say "launch to the end of a one-step run on 8 ranks: $total s"
+  add launch_one_step_8_ranks_s "$total"
+}
+
+parts=(gpt2_124m mesh_30m saving checkpoints exchange overlap launch)
+if [ $# -gt 0 ]; then parts=("$@"); fi
+for part in "${parts[@]}"; do
+  if ! declare -F "bench_$part" >/dev/null; then echo "bench: there is no part $part" >&2; exit 2; fi
+done
+for part in "${parts[@]}"; do
+  say "$part"
+  "bench_$part"
+done
+echo "{\"machine\":\"$(grep -m1 'model name' /proc/cpuinfo | cut -d: -f2 | sed 's/^ *//')\",\"cores\":$cores$result}"

@@ -1,16 +1,19 @@
 #!/usr/bin/env python3
-"""A training step of the same models in PyTorch, as a careful user would write it: the peer that trainctl's figures stand beside.
+"""A training step of the same models in PyTorch, as a careful user would write it: the peer with which trainctl's figures are compared.
 
-One GPU. bf16 autocast over f32 master weights, scaled_dot_product_attention with a causal mask, torch.compile, fused AdamW, gradients
-clipped at norm 1. Tokens are random; time does not depend on them. Prints one JSON object:
+One GPU, or the cores of the CPU (--device cpu --threads N). bf16 autocast over f32 master weights, or f32 (--precision f32),
+scaled_dot_product_attention with a causal mask, torch.compile, fused AdamW, gradients clipped at norm 1. Tokens are random; time
+does not depend on them. Prints one JSON object:
 
     python3 scripts/bench/peer_torch.py --model gpt2-124m --seq-len 1024 --micro-batch 32 --tokens-per-step 524288 --steps 30
+    python3 scripts/bench/peer_torch.py --device cpu --threads 2 --precision f32 --model gpt2-124m --seq-len 256 --micro-batch 4 --tokens-per-step 1024
 
 tokens_per_s is tokens_per_step over the median step after --warmup steps; mfu is model FLOP/s (causal attention counted as half) over
---peak-flops, which is a GPU's dense bf16 peak as its maker gives it (H100 and H200 SXM: 989.4e12; A100: 312e12). Exits 77 without
-torch or a GPU.
+--peak-flops, which is a GPU's dense bf16 peak as its maker gives it (H100 and H200 SXM: 989.4e12; A100: 312e12); null on a CPU. Exits
+77 without torch or a GPU.
 """
 import argparse
+import contextlib
 import dataclasses
 import json
 import statistics
@@ -113,9 +116,9 @@ class LlamaBlock(nn.Module):
 
 
 class Model(nn.Module):
-    def __init__(self, s, seq_len, recompute):
+    def __init__(self, s, seq_len, recompute, dtype):
         super().__init__()
-        self.s, self.recompute = s, recompute
+        self.s, self.recompute, self.dtype = s, recompute, dtype
         rows = (s.vocab + 127) // 128 * 128  # products are fast on multiples; no token names the added rows
         self.tokens = nn.Embedding(rows, s.hidden)
         self.positions = nn.Embedding(seq_len, s.hidden) if s.family == "gpt2" else None
@@ -140,7 +143,7 @@ class Model(nn.Module):
         x = self.tokens(ids)
         if self.positions is not None:
             x = x + self.positions.weight
-        x = x.to(torch.bfloat16)
+        x = x.to(self.dtype)
         rotation = (self.cos, self.sin)
         for block in self.blocks:
             if self.recompute:
@@ -174,6 +177,9 @@ def arguments():
     parser.add_argument("--tokens-per-step", type=int, required=True)
     parser.add_argument("--steps", type=int, default=30, help="measured ones")
     parser.add_argument("--warmup", type=int, default=10, help="steps before those: compilation, clocks")
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    parser.add_argument("--threads", type=int, default=0, help="of a CPU; 0: as PyTorch chooses")
+    parser.add_argument("--precision", choices=["bf16", "f32"], default="bf16")
     parser.add_argument("--peak-flops", type=float, default=989.4e12)
     parser.add_argument("--recompute", action="store_true", help="keep only the blocks' inputs, recompute the rest in backward")
     parser.add_argument("--no-compile", action="store_true")
@@ -189,53 +195,65 @@ def arguments():
 def measure(a, device):
     """(seconds of each measured step, last loss)"""
     torch.manual_seed(1)
-    torch.set_float32_matmul_precision("high")
+    torch.set_float32_matmul_precision("highest" if device.type == "cpu" else "high")
+    dtype = torch.bfloat16 if a.precision == "bf16" else torch.float32
+    compute = (lambda: torch.autocast(device.type, dtype)) if dtype == torch.bfloat16 else contextlib.nullcontext
+    wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
     shape = SHAPES[a.model]
     with device:
-        model = Model(shape, a.seq_len, a.recompute)
+        model = Model(shape, a.seq_len, a.recompute, dtype)
     optimizer = optimizer_of(model, lr=1e-4)
     step_model = model if a.no_compile else torch.compile(model)
     accumulation = a.tokens_per_step // (a.seq_len * a.micro_batch)
     seconds = []
     for step in range(a.warmup + a.steps):
         tokens = torch.randint(shape.vocab, (accumulation, a.micro_batch, a.seq_len + 1), device=device)
-        torch.cuda.synchronize()
+        wait()
         begin = time.perf_counter()
         total = torch.zeros((), device=device)
         for micro in tokens:
             ids, targets = micro[:, :-1].contiguous(), micro[:, 1:].contiguous()
-            with torch.autocast("cuda", torch.bfloat16):
+            with compute():
                 loss = step_model(ids, targets)
             (loss / accumulation).backward()
             total += loss.detach() / accumulation
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        torch.cuda.synchronize()
+        wait()
         if step >= a.warmup:
             seconds.append(time.perf_counter() - begin)
     return seconds, total.item()
 
 
+def device_facts(device):
+    if device.type == "cpu":
+        return {"threads": torch.get_num_threads(), "cpu": torch.backends.cpu.get_cpu_capability()}
+    return {"cuda": torch.version.cuda, "gpu": torch.cuda.get_device_name(device),
+            "peak_memory_bytes": {"allocated": torch.cuda.max_memory_allocated(device), "reserved": torch.cuda.max_memory_reserved(device)}}
+
+
 def main():
     a = arguments()
-    if not torch.cuda.is_available():
+    if a.device == "cuda" and not torch.cuda.is_available():
         print("peer_torch.py: there is no CUDA GPU (torch.cuda.is_available() is false), so nothing was measured", file=sys.stderr)
         return 77
-    device = torch.device("cuda", 0)
+    if a.threads > 0:
+        torch.set_num_threads(a.threads)
+    device = torch.device(a.device, 0) if a.device == "cuda" else torch.device("cpu")
     seconds, loss = measure(a, device)
     median = statistics.median(seconds)
     tokens_per_s = a.tokens_per_step / median
+    on_gpu = device.type == "cuda"
     print(json.dumps({
-        "peer": "pytorch", "torch": torch.__version__, "cuda": torch.version.cuda, "gpu": torch.cuda.get_device_name(device),
+        "peer": "pytorch", "torch": torch.__version__, **device_facts(device), "precision": a.precision,
         "model": a.model, "seq_len": a.seq_len, "micro_batch": a.micro_batch, "tokens_per_step": a.tokens_per_step,
         "compiled": not a.no_compile, "recompute": a.recompute, "steps": a.steps, "loss": loss,
         "step_s": {"median": median, "min": min(seconds), "max": max(seconds)},
         "tokens_per_s": tokens_per_s,
-        "peak_memory_bytes": {"allocated": torch.cuda.max_memory_allocated(device), "reserved": torch.cuda.max_memory_reserved(device)},
         "flops_per_token": flops_per_token(SHAPES[a.model], a.seq_len),
-        "peak_flops": a.peak_flops,
-        "mfu": tokens_per_s * flops_per_token(SHAPES[a.model], a.seq_len) / a.peak_flops,
+        "peak_flops": a.peak_flops if on_gpu else None,
+        "mfu": tokens_per_s * flops_per_token(SHAPES[a.model], a.seq_len) / a.peak_flops if on_gpu else None,
     }))
     return 0
 
