@@ -14,7 +14,7 @@ struct Options {
   std::vector<std::string> overrides;
   std::string step = "latest", take_over;
   int64_t max_steps = 0;
-  bool detach = false, in_allocation = false, requeue = false;
+  bool detach = false, in_allocation = false, requeue = false, allow_other_bits = false;
 };
 
 /// In the job of `launch --submit`, the run ends where the submitted job says.
@@ -48,6 +48,19 @@ std::optional<int64_t> step_of(const Options& options, const FoundRun& found) {
   return step;
 }
 
+/// With --allow-other-bits, a width beyond the run's lanes takes the lanes that a launch at this width would.
+std::vector<std::string> with_lanes_for_width(const ParsedJob& before, const ParseInput& spec,
+                                              std::vector<std::string> overrides) {
+  for (const std::string& text : overrides)
+    if (text.starts_with("parallelism.lanes=")) return overrides;
+  std::vector<std::string> with_lanes = overrides;
+  with_lanes.push_back("parallelism.lanes=auto");
+  ParseInput wider = spec;
+  wider.overrides = with_lanes;
+  const ParsedJob now = parse_job(wider);
+  return now.ok() && now.job.parallelism.data > before.job.parallelism.lanes ? with_lanes : overrides;
+}
+
 int resume(const Options& options, const Context& context) {
   FileSystem& fs = real_file_system();
   const FoundRun found = find_run(options.run);
@@ -58,15 +71,22 @@ int resume(const Options& options, const Context& context) {
   const std::string folder = identity ? identity->working_directory : "";
   ParsedJob before =
       parse_job({.text = text, .file = found.run.job(), .folder = folder, .overrides = {}, .environment = {}});
-  const std::vector<std::string> overrides =
+  std::vector<std::string> overrides =
       before.ok() ? with_world_size(before, options.overrides) : options.overrides;
   if (overrides.size() > options.overrides.size() && !context.quiet())
     fmt::print(stderr, "the mesh given has another size than the run's: -s {}\n", overrides.back());
+  if (before.ok() && options.allow_other_bits)
+    overrides = with_lanes_for_width(
+        before, {.text = text, .file = found.run.job(), .folder = folder, .overrides = {}, .environment = {}},
+        std::move(overrides));
   auto now = load_job_text(text, found.run.job(), overrides, context, folder);
   if (!now) return exit_status(ErrorCode::kSpec);
   const auto branch_step = step ? step : step_to_branch_from(fs, found.run, now->job.schedule.total_steps);
   const std::string command = branch_command(found.run.path, branch_step, options.overrides);
   if (const auto refused = refused_on_resume(before, *now, command); !refused.empty()) return report_mistakes(refused, context);
+  if (const auto refused = refused_other_lanes(before, *now);
+      before.ok() && !options.allow_other_bits && !refused.empty())
+    return report_mistakes(refused, context);
   outlive_readers();
   ResumeRequest request{.run = found.run,
                         .before = std::move(before),
@@ -92,6 +112,11 @@ void add_resume(CommandLine& app, Context& context) {
   add_run_arguments(command, options->run, true);
   add_set_option(command, options->overrides);
   command.add_flag("--detach", options->detach, "return once the run is going; its supervisor stays in the background");
+  command.add_flag("--allow-other-bits", options->allow_other_bits,
+                   "cut the batch into other lanes, if "
+                   "parallelism.lanes or a parallelism.data beyond the run's lanes asks for that: from there "
+                   "on the sums are "
+                   "rounded in another order");
   command.add_option("--step", options->step, "the checkpoint of this step, or `latest`")
       .type_name("N|latest");
   command.add_option("--max-steps", options->max_steps, "stop (and save) after this step")

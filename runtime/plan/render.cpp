@@ -286,6 +286,25 @@ std::vector<std::string> reduced_lanes_notes(const JobSpec& job) {
   return notes;
 }
 
+/// What it would cost to be able to get wider; "" if the run can.
+std::string no_room_to_grow_note(const PlanReport& r) {
+  const ParallelSpec& p = r.job.parallelism;
+  JobSpec twice = r.job;
+  twice.parallelism.lanes *= 2;
+  if (p.data == 1 || p.lanes >= 2 * p.data || r.job.micro_batches_per_lane() % 2 != 0) return "";
+  const JobPlan wider = make_plan(twice, r.device);
+  const std::string cost =
+      reduces_each_lane(r.job)
+          ? fmt::format("a rank would send {} a step over the data axis instead of {}",
+                        memory_text(wider.traffic.data), memory_text(r.plan.traffic.data))
+          : fmt::format("{} of memory more a rank",
+                        memory_text(double(wider.worst().total()) - double(r.plan.worst().total())));
+  return fmt::format(
+      "the run cannot get wider than its {} lanes with the same bits; parallelism.lanes = {} would cost "
+      "this: {}",
+      p.lanes, twice.parallelism.lanes, cost);
+}
+
 }  // namespace
 
 PlanReport make_report(const ParseInput& spec, const JobSpec& job, const DeviceModel& device,
@@ -302,6 +321,7 @@ std::vector<std::string> plan_notes(const PlanReport& r) {
   if (const ParallelSpec& p = r.job.parallelism; p.lanes % p.data != 0)
     notes.push_back(uneven_width_note(r.job));
   for (std::string& note : reduced_lanes_notes(r.job)) notes.push_back(std::move(note));
+  if (std::string note = no_room_to_grow_note(r); !note.empty()) notes.push_back(std::move(note));
   if (shards_weights(r.job)) notes.push_back(gathers_note(r));
   const int64_t head = r.job.model.head_dim();
   if (r.device.kind == DeviceKind::cuda && r.job.compute == DType::bf16 && head != 64 && head != 128)

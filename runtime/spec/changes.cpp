@@ -79,6 +79,22 @@ std::vector<Diagnostic> refused_on_resume(const ParsedJob& before, const ParsedJ
   return refused;
 }
 
+std::vector<Diagnostic> refused_other_lanes(const ParsedJob& before, const ParsedJob& now) {
+  const int64_t had = before.job.parallelism.lanes, wanted = now.job.parallelism.lanes;
+  if (had == wanted) return {};
+  Diagnostic diagnostic = diagnostic_at(
+      now, "parallelism.lanes", "E0605",
+      fmt::format(
+          "parallelism.lanes = {} instead of the run's {} adds the gradients in another order, so that from "
+          "here on the bits are others",
+          wanted, had));
+  diagnostic.help = {
+      fmt::format("allow it with --allow-other-bits, or stay with lanes = {}, which any "
+                  "parallelism.data from 1 to {} fits",
+                  had, had)};
+  return {diagnostic};
+}
+
 std::vector<Diagnostic> refused_on_branch(const ParsedJob& before, const ParsedJob& now) {
   std::vector<Diagnostic> refused;
   for (const FieldChange& change : changed_fields(before, now))

@@ -29,6 +29,9 @@ std::string describe(const FieldChange& change);
 /// branch.
 std::vector<Diagnostic> refused_on_resume(const ParsedJob& before, const ParsedJob& now, const std::string& command);
 
+/// E0605 if the lanes differ: a resume makes that change only where it is allowed explicitly.
+std::vector<Diagnostic> refused_other_lanes(const ParsedJob& before, const ParsedJob& now);
+
 /// E0603 for each change that a branch must not make.
 std::vector<Diagnostic> refused_on_branch(const ParsedJob& before, const ParsedJob& now);
 

@@ -19,6 +19,14 @@ std::string rounded(double n) { return n < 1e7 ? fmt::format("{:.0f}", n) : fmt:
 
 }  // namespace
 
+double matrix_elements(const ModelSpec& m, int tables) {
+  const double hidden = double(m.hidden_size), ffn = double(m.ffn_size), kv = double(m.num_kv_heads);
+  const double in_attention = 2 + 2 * kv / double(std::max<int64_t>(1, m.num_heads));
+  return double(m.num_layers) *
+             (in_attention * hidden * hidden + (kind_of(m.family).gated ? 3 : 2) * hidden * ffn) +
+         tables * double(m.vocab_size) * hidden;
+}
+
 void check_size(Resolution& r) {
   const ModelSpec& m = r.job.model;
   if (!r.sound({"model.hidden_size", "model.num_layers", "model.num_heads", "model.num_kv_heads",
@@ -27,12 +35,7 @@ void check_size(Resolution& r) {
     return;
   const double hidden = double(m.hidden_size), ffn = double(m.ffn_size), layers = double(m.num_layers),
                vocabulary = double(m.vocab_size);
-  const double kv = double(m.num_kv_heads),
-               in_attention = 2 + 2 * kv / double(std::max<int64_t>(1, m.num_heads));
-  // Matrices of a layer: attention, and two or three of the feed-forward part; embedding and head.
-  const double elements =
-      layers * (in_attention * hidden * hidden + (kind_of(m.family).gated ? 3 : 2) * hidden * ffn) +
-      2 * vocabulary * hidden;
+  const double kv = double(m.num_kv_heads), elements = matrix_elements(m, 2);
   // Chunks are also cut wherever tensor parallelism may cut.
   const double chunks =
       elements / std::max(1.0, r.job.checkpoint.chunk_mib * kMebibyte / 4) + layers * 12 * kv;

@@ -179,12 +179,12 @@ void check_lanes(Resolution& r) {
     return;
   }
   if (r.sound({"parallelism.lanes", "parallelism.data"}) && p.data > p.lanes)
-    r.report("E0305", "there are more data parallel ranks than lanes",
-             {"parallelism.data", "parallelism.lanes"},
-             {fmt::format("use {}, or more lanes: a run that resumes with other lanes rounds its sums in "
-                          "another order from there on",
-                          p.lanes == 1 ? "1" : fmt::format("1 to {}", p.lanes))},
-             fmt::format("{} is more than {}", p.data, p.lanes));
+    r.report(
+        "E0305", "there are more data parallel ranks than lanes", {"parallelism.data", "parallelism.lanes"},
+        {fmt::format("use {}, or more lanes: a run gets them with `resume --allow-other-bits` and rounds its "
+                     "sums in another order from there on",
+                     p.lanes == 1 ? "1" : fmt::format("1 to {}", p.lanes))},
+        fmt::format("{} is more than {}", p.data, p.lanes));
   if (r.sound({"parallelism.lanes", "parallelism.data", "parallelism.zero_stage"}) && p.zero_stage >= 2 &&
       p.data <= p.lanes && p.lanes % p.data != 0)
     r.report("E0315",
@@ -203,8 +203,9 @@ void check_lanes(Resolution& r) {
                          b.global_sequences, p.lanes, b.micro_sequences),
              {in_tokens ? "batch.global_tokens" : "batch.global_sequences", "batch.micro_sequences",
               "parallelism.lanes"},
-             {below > 0 ? fmt::format("use {} or {}", below * unit, (below + group) * unit)
-                        : fmt::format("use {}, or smaller micro-batches", group * unit)});
+             {(below > 0 ? fmt::format("use {} or {}", below * unit, (below + group) * unit)
+                         : fmt::format("use {}, or smaller micro-batches", group * unit)) +
+              (p.lanes >= 2 * p.data ? ", or fewer lanes" : "")});
   }
 }
 

@@ -5,6 +5,7 @@
 #include <bit>
 #include <thread>
 
+#include "runtime/base/units.h"
 #include "runtime/spec/presets.h"
 #include "runtime/spec/resolution.h"
 
@@ -155,6 +156,46 @@ void derive_mesh(Resolution& r) {
   }
 }
 
+/// Lanes beyond what the width at launch needs, so that the run can get wider with the same bits: as many as
+/// cost little. A rank with several lanes holds several sums of its gradients at one time, and from ZeRO-2
+/// on sends them once a lane.
+void add_lanes_to_grow(Resolution& r) {
+  constexpr int64_t kMostTimes = 8;
+  constexpr double kMostBytes = 256 * kMebibyte;
+  ParallelSpec& p = r.job.parallelism;
+  const BatchSpec& batch = r.job.batch;
+  if (whole(r, "parallelism.lanes") || p.zero_stage >= 2 ||
+      !r.sound({"parallelism.lanes", "parallelism.tensor", "parallelism.pipeline", "parallelism.zero_stage",
+                "batch.global_sequences", "batch.micro_sequences", "model.hidden_size", "model.num_layers",
+                "model.num_heads", "model.num_kv_heads", "model.ffn_size", "model.vocab_size",
+                "model.family"}))
+    return;
+  const int tables = r.job.model.tie_embeddings ? 1 : 2;
+  const double sum_bytes = 4 * matrix_elements(r.job.model, tables) / (double(p.tensor) * p.pipeline);
+  const auto sums = [&](int64_t lanes) {
+    return parallel::sums_at_once(parallel::lanes_of_rank(int(lanes), p.data, 0));
+  };
+  // Ranks with the most and with the fewest micro-batches; where the width does not divide the lanes, more
+  // of them are other numbers.
+  const auto can_be_scheduled = [&](int64_t lanes) {
+    const auto problem = [&](int rank) {
+      const int64_t count = parallel::lanes_of_rank(int(lanes), p.data, rank).count();
+      return parallel::shape_problem(
+          {.schedule = p.schedule,
+           .stages = p.pipeline,
+           .virtual_stages = p.virtual_stages,
+           .micro_batches = int(batch.global_sequences / (lanes * batch.micro_sequences) * count)});
+    };
+    return problem(0).is_none() && problem(p.data - 1).is_none();
+  };
+  const int64_t born = p.lanes, most = std::min<int64_t>(kMostTimes * born, 1 << 20);
+  for (int64_t lanes = 2 * born; lanes <= most; lanes *= 2) {
+    if (batch.global_sequences % (lanes * batch.micro_sequences) != 0) return;
+    if ((sums(lanes) - sums(born)) * sum_bytes > kMostBytes || !can_be_scheduled(lanes)) return;
+    p.lanes = lanes;
+  }
+}
+
 void derive_batch(Resolution& r) {
   BatchSpec& batch = r.job.batch;
   const std::optional<int64_t> tokens = whole(r, "batch.global_tokens");
@@ -239,6 +280,7 @@ void derive(Resolution& r) {
   derive_data(r);
   derive_mesh(r);
   derive_batch(r);
+  add_lanes_to_grow(r);
   derive_schedule(r);
   derive_rest(r);
 }

@@ -84,6 +84,9 @@ json::Value merge_layers(const ParseInput& input, Resolution& resolution);
 void merge_preset(json::Value& tree, Resolution& resolution);
 /// Checks the tree against the field table and copies the given values to job and settings (resolve.cpp).
 void resolve_tree(const json::Value& tree, Resolution& resolution);
+/// Elements of the matrices of a model: of a layer those of attention, and two or three of the feed-forward
+/// part; `tables`: of the embedding and the head, how many count (check_size.cpp).
+double matrix_elements(const ModelSpec& model, int tables);
 /// Computes all values that were not given (derive.cpp).
 void derive(Resolution& resolution);
 /// Checks combinations of fields (checks.cpp). A check runs only if its fields are sound.

@@ -9,7 +9,7 @@
 namespace trainctl {
 
 int64_t evaluated_sequences(const JobSpec& job, int64_t available) {
-  const int64_t unit = job.parallelism.lanes * job.batch.micro_sequences;
+  const int64_t unit = job.batch.micro_sequences;
   if (job.eval.max_sequences > 0) available = std::min(available, job.eval.max_sequences);
   return std::max<int64_t>(unit, available / unit * unit);
 }
@@ -23,7 +23,11 @@ double evaluate(const JobSpec& job, data::Dataset& validation, RankResources& ra
                 end = (rank.at.dp + 1) * all_mb / rank.mesh.dp;
   ExactSum loss;
   const size_t t = size_t(job.data.seq_len);
-  for (int64_t index = begin; index < end; ++index) {
+  // Equally often on all ranks, which gather weights from each other: some compute a micro-batch that is
+  // another's.
+  const int64_t turns = (all_mb + rank.mesh.dp - 1) / rank.mesh.dp;
+  for (int64_t turn = 0; turn < turns; ++turn) {
+    const int64_t index = std::min(begin + turn, all_mb - 1);
     std::vector<int32_t> samples(size_t(micro) * (t + 1));
     MicroBatch mb;
     if (rank.tokens) {
@@ -37,22 +41,22 @@ double evaluate(const JobSpec& job, data::Dataset& validation, RankResources& ra
     executor.evaluate(mb, rank.loss_sums());
     rank.stream->synchronize();
     rank.comms.check();
-    if (rank.owns_losses()) loss.add(*rank.loss_sums());
-    activity.progress(uint64_t(index + 1 - begin), uint64_t(end - begin), false);
+    if (rank.owns_losses() && begin + turn < end) loss.add(*rank.loss_sums());
+    activity.progress(uint64_t(turn + 1), uint64_t(turns), false);
   }
   rank.comms.sum(loss);
   return loss.value() / double(sequences * job.data.seq_len);
 }
 
 void check_validation_size(const data::Dataset& validation, const JobSpec& job) {
-  const uint64_t unit = uint64_t(job.parallelism.lanes * job.batch.micro_sequences);
+  const uint64_t unit = uint64_t(job.batch.micro_sequences);
   if (validation.samples_per_epoch() >= unit) return;
   throw Error(
       ErrorCode::kData,
-      fmt::format("the validation set holds {} sequences of {} tokens, fewer than parallelism.lanes = {} x "
-                  "batch.micro_sequences = {}; give it more text or set eval.every_steps = 0",
-                  validation.samples_per_epoch(), job.data.seq_len, job.parallelism.lanes,
-                  job.batch.micro_sequences));
+      fmt::format(
+          "the validation set holds {} sequences of {} tokens, fewer than batch.micro_sequences = {}; "
+          "give it more text or set eval.every_steps = 0",
+          validation.samples_per_epoch(), job.data.seq_len, job.batch.micro_sequences));
 }
 
 }  // namespace trainctl

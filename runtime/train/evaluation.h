@@ -7,14 +7,14 @@
 namespace trainctl {
 
 /// The number of sequences that an evaluation reads of a set that holds `available`: a whole number of
-/// micro-batches per lane, so that every mesh reads the same ones.
+/// micro-batches, the same on every mesh.
 int64_t evaluated_sequences(const JobSpec& job, int64_t available);
 
 /// Mean loss per token. Collective; the same value on every rank.
 double evaluate(const JobSpec& job, data::Dataset& validation, RankResources& rank, Executor& executor,
                 RankActivity& activity);
 
-/// Error(kData) if the validation data do not have a micro-batch for each lane.
+/// Error(kData) if the validation data do not have a micro-batch.
 void check_validation_size(const data::Dataset& validation, const JobSpec& job);
 
 }  // namespace trainctl

@@ -164,16 +164,20 @@ void declare_execution(std::vector<Field>& table, std::vector<Section>& sections
       .fallback(int64_t{1})
       .also({"zero"});
   parallel
-      .integer("lanes",
-               "Equal parts of the global batch whose gradients are added by a fixed tree; every "
-               "data-parallel width up to it "
-               "gives the same bits, so it limits how wide a run can become without other bits. A power of "
-               "two; it stays what it was "
-               "when the run was launched unless a resume gives another.")
+      .integer(
+          "lanes",
+          "Equal parts of the global batch whose gradients are added by a fixed tree; every "
+          "data-parallel width up to it "
+          "gives the same bits, so it limits how wide a run can become without other bits. A power of "
+          "two; it stays what it was when the run was launched, unless `resume --allow-other-bits` gives "
+          "another. A rank with 2, 4 or 8 lanes holds 2, 3 or 4 sums of its gradients (f32) at one time and "
+          "adds them; with ZeRO-2 and 3 it sends its gradients once a lane instead.")
       .to(IN_JOB(parallelism.lanes))
       .from(1)
       .upto(1 << 20)
-      .or_auto("the power of two from parallelism.data up")
+      .or_auto(
+          "the power of two from parallelism.data up; with ZeRO-0 and 1 up to 8 times that, as far as the "
+          "batch has micro-batches and the further sums take at most 256 MiB a rank")
       .on_change(Change::numerics)
       .bits_by(BitsBy::sum_order)
       .decided_at_birth()

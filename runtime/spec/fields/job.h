@@ -95,7 +95,7 @@ struct ParallelSpec {
   int virtual_stages = 1;
   std::vector<int64_t> stage_layers;           // of each virtual stage in model order; empty: by cost
   int zero_stage = 1;
-  int64_t lanes = 1;                           // fixed at launch; default: bit_ceil(data)
+  int64_t lanes = 1;  // fixed at launch
   double bucket_mib = 25;
   Transport transport = Transport::automatic;
   GradientSums reduction = GradientSums::exact;

@@ -131,8 +131,9 @@ const std::vector<CodePage> kParallelism = {
      "the "
      "same bits.",
      R"("data": 8, "lanes": 4)",
-     "Use 1 to 4; give lanes the largest wanted width from the start, or with a resume: other bits from "
-     "there on."},
+     "Use 1 to 4; give lanes the largest wanted width from the start, or resume with --allow-other-bits: "
+     "other "
+     "bits from there on."},
     {"E0306", "lanes is no power of two", "Lanes are added by a balanced binary tree.", R"("lanes": 6)",
      "Use 4 or 8."},
     {"E0307", "The batch cannot be cut into lanes",
@@ -149,9 +150,8 @@ const std::vector<CodePage> kParallelism = {
      "memory.activation_recompute as a number is the number of layers of each virtual stage that backward "
      "computes again.",
      R"("activation_recompute": 24 with 12 layers)", R"(Use at most 12, or "full" for all of them.)"},
-    {"E0310", "tensor does not divide the heads",
-     "Each tensor parallel rank computes whole attention heads.", R"("tensor": 8 with 12 heads)",
-     "Use 1, 2, 3, 4, 6 or 12."},
+    {"E0310", "tensor does not divide the heads", "Each tensor parallel rank computes whole attention heads.",
+     R"("tensor": 8 with 12 heads)", "Use 1, 2, 3, 4, 6 or 12."},
     {"E0311", "tensor does not divide the feed-forward width",
      "Each tensor parallel rank holds the same part of the feed-forward layer.",
      R"("tensor": 3 with ffn_size 14336)", "Use a divisor of model.ffn_size."},
@@ -174,22 +174,25 @@ const std::vector<CodePage> kParallelism = {
 
 const std::vector<CodePage> kOperation = {
     {"E0401", "Too large to plan",
-     "The model has so many parts, or a step so many activations, that writing the plan down would take more memory and time than "
-     "planning is worth: at most 4,194,304 chunks of checkpoint.chunk_mib, at most 2^60 bytes of activations. Usually a digit too many.",
+     "The model has so many parts, or a step so many activations, that writing the plan down would take more "
+     "memory and time than "
+     "planning is worth: at most 4,194,304 chunks of checkpoint.chunk_mib, at most 2^60 bytes of "
+     "activations. Usually a digit too many.",
      R"("hidden_size": 1048576, "num_layers": 10000, "ffn_size": 4194304)",
      "Use a smaller model or batch; of a real giant, raise checkpoint.chunk_mib."},
     {"E0501", "Raw token file without dtype",
      "A raw file holds bare token ids and nothing about their width.",
      R"({"path": "a.bin", "format": "raw"})", R"(Add "dtype": "uint16".)"},
-    {"E0502", "dtype for a file that knows it",
-     "Megatron and llm.c files hold their integer type.",
+    {"E0502", "dtype for a file that knows it", "Megatron and llm.c files hold their integer type.",
      R"({"path": "a.idx", "format": "megatron", "dtype": "uint16"})", "Remove dtype."},
     {"E0503", "Two sources share a name",
      "Names of sources appear in messages and metrics, so each is used once.",
      R"([{"path": "a.idx", "name": "web"}, {"path": "b.idx", "name": "web"}])", "Rename one."},
     {"E0504", "No such token file",
-     "A source of data.train or data.val names no file, or one of no known format. A path in a spec is relative to the folder of "
-     "the file it is written in, a path given with --set to the current folder. `trainctl data tokenize` makes token files.",
+     "A source of data.train or data.val names no file, or one of no known format. A path in a spec is "
+     "relative to the folder of "
+     "the file it is written in, a path given with --set to the current folder. `trainctl data tokenize` "
+     "makes token files.",
      R"({"train": [{"path": "data/train.idx"}]} and no data/train.idx in the folder of the spec)",
      "Make the file, or correct the path. `validate` and `plan` with --no-data do not look for files."},
     {"E0505", "Vocabulary smaller than the tokenizer's",
@@ -202,7 +205,8 @@ const std::vector<CodePage> kOperation = {
      "Make it with `trainctl data tokenize --train-vocab N`, correct the path, or remove the field."},
     {"E0507", "No initial weights",
      "model.init.from names no safetensors file and no Hugging Face folder that can be read.",
-     R"("init": {"from": "models/gpt2"})", "Correct the path, or remove the field to start from random weights."},
+     R"("init": {"from": "models/gpt2"})",
+     "Correct the path, or remove the field to start from random weights."},
     {"E0601", "An automatic and a given interval",
      "With checkpoint.interval \"auto\" the run decides after how many steps it saves, from what a save "
      "costs and how often the run fails. every_steps says something else.",
@@ -210,20 +214,37 @@ const std::vector<CodePage> kOperation = {
      "Leave one of them out. every_seconds limits an automatic interval; keep_every_steps saves milestones "
      "in any case."},
     {"E0602", "Fixed for the life of a run",
-     "What makes a run this run (model, data, seeds, batch, precision, learning rate, optimizer) cannot change when it resumes. "
-     "The mesh, checkpoints, evaluation, logging and launching may change freely; the length and the future of the schedule, "
-     "clipping, lanes and the device may change, too, which the run records. `trainctl explain FIELD` says which of them a field is.",
+     "What makes a run this run (model, data, seeds, batch, precision, learning rate, optimizer) cannot "
+     "change when it resumes. "
+     "The mesh, checkpoints, evaluation, logging and launching may change freely; the length and the future "
+     "of the schedule, "
+     "clipping, lanes and the device may change, too, which the run records. `trainctl explain FIELD` says "
+     "which of them a field is.",
      "trainctl resume RUN -s schedule.lr=1e-4",
      "Begin a new run from a checkpoint: trainctl launch RUN/job.json --from RUN@STEP -s schedule.lr=1e-4."},
     {"E0603", "A checkpoint fixes the model's shape",
-     "A run launched with --from takes its weights from a checkpoint, so the model has the shape that the checkpoint has. Learning rate, "
+     "A run launched with --from takes its weights from a checkpoint, so the model has the shape that the "
+     "checkpoint has. Learning rate, "
      "schedule, optimizer, batch, data and precision may be others.",
      "trainctl launch job.json --from RUN -s model.num_layers=24", "Launch a new run without --from."},
     {"E0604", "A store needs a bucket and a prefix",
      "Copies of the checkpoints go to an object store, below a prefix in a bucket that exists, or into a "
      "folder given by its absolute path.",
      R"("store": "s3://bucket")", "Write s3://bucket/prefix."},
-    {"E0701", "NCCL with shared GPUs", "NCCL refuses two ranks on one GPU; through host memory they can share it.",
+    {"E0605", "Other lanes are other bits",
+     "The tree by which the gradients of lanes are added is what makes every data parallel width give the "
+     "same "
+     "bits. A resume may cut the batch into other lanes, e.g. to get wider than it has lanes, but from there "
+     "on "
+     "the sums are rounded in another order: the loss curve goes on, its last digits are others than those "
+     "of the "
+     "run with the lanes before. The run records it.",
+     "trainctl resume RUN -s parallelism.lanes=16",
+     "Add --allow-other-bits. With it, a wider parallelism.data alone is enough: lanes become what a launch "
+     "at that "
+     "width takes."},
+    {"E0701", "NCCL with shared GPUs",
+     "NCCL refuses two ranks on one GPU; through host memory they can share it.",
      R"("transport": "nccl" with "ranks_per_gpu": 2)", R"(Use "transport": "host" or "auto".)"},
     {"E0702", "Not enough slots", "launcher.slots is how many ranks this machine may run.",
      R"("slots": 4 with world_size 8)", "Use fewer ranks or more slots; 0 lets ranks share cores."},
@@ -243,7 +264,8 @@ const std::vector<CodePage> kOperation = {
      "Give grace_seconds at least four times node_silence_seconds, or leave supervisor_takeover out."},
     {"W0501", "Nothing to evaluate on", "eval.every_steps is set, but data.val is empty.",
      R"("eval": {"every_steps": 100} without data.val)", "Add data.val, or remove eval.every_steps."},
-    {"W0502", "Validation data is never used", "data.val is given, but eval.every_steps is 0, so no validation loss is computed.",
+    {"W0502", "Validation data is never used",
+     "data.val is given, but eval.every_steps is 0, so no validation loss is computed.",
      R"("val": [{"path": "data/val.idx"}] without eval.every_steps)",
      R"(Set eval.every_steps, e.g. to 500, or remove data.val.)"},
     {"W0601", "Restarts without checkpoints",

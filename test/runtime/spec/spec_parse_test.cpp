@@ -241,7 +241,6 @@ TEST_CASE("sizes follow from one another", "[spec]") {
   };
   CHECK(mesh({"parallelism.world_size=8", "parallelism.tensor=2"}).data == 4);
   CHECK(mesh({"parallelism.data=4", "parallelism.pipeline=2"}).world_size == 8);
-  CHECK(mesh({"parallelism.data=4"}).lanes == 4);
   CHECK(mesh({"parallelism.data=2", "parallelism.lanes=8"}).lanes == 8);
   const auto schedule = [](std::vector<std::string> overrides) {
     return parse(kMinimal, std::move(overrides)).job.schedule;
@@ -257,6 +256,52 @@ TEST_CASE("sizes follow from one another", "[spec]") {
   CHECK(model.ffn_size == 512);
   CHECK(model.num_kv_heads == 2);
   CHECK(!model.tie_embeddings);
+}
+
+TEST_CASE("a run is born with lanes to grow into where they cost little", "[spec]") {
+  const auto lanes = [](const std::string& preset, std::vector<std::string> overrides) {
+    overrides.push_back("model.preset=" + preset);
+    const ParsedJob job = parse(kMinimal, overrides);
+    REQUIRE(job.ok());
+    return job.job.parallelism.lanes;
+  };
+  // Up to eight times the width, and no more than micro-batches.
+  CHECK(lanes("llama-tiny", {}) == 8);
+  CHECK(lanes("llama-tiny", {"parallelism.data=2"}) == 16);
+  CHECK(lanes("llama-tiny", {"parallelism.data=4"}) == 32);
+  CHECK(lanes("llama-tiny", {"parallelism.data=8"}) == 32);
+  CHECK(lanes("llama-tiny", {"parallelism.data=3"}) == 32);
+  CHECK(lanes("llama-tiny", {"parallelism.data=8", "batch.micro_sequences=4"}) == 8);
+  CHECK(lanes("llama-tiny", {"parallelism.data=2", "batch.global_sequences=12"}) == 4);
+  // ZeRO-2 and 3 send gradients once a lane.
+  CHECK(lanes("llama-tiny", {"parallelism.data=4", "parallelism.zero_stage=2"}) == 4);
+  CHECK(lanes("llama-tiny", {"parallelism.data=4", "parallelism.zero_stage=0"}) == 32);
+  // A sum of the gradients of GPT-2 124M takes 500 MB, a quarter on four stages; one of 8 B takes 32 GB.
+  CHECK(lanes("gpt2-124m", {}) == 1);
+  CHECK(lanes("gpt2-124m", {"parallelism.pipeline=4"}) == 4);
+  CHECK(lanes("gpt2-124m", {"parallelism.tensor=2", "parallelism.pipeline=4"}) == 8);
+  CHECK(lanes("llama3-8b", {"parallelism.data=8"}) == 8);
+  CHECK(lanes("llama3-8b", {"parallelism.data=7"}) == 16);  // 3 lanes need no more sums than 2
+  // Not where the schedule has no place for the micro-batches of some rank then.
+  CHECK(lanes("llama-tiny", {"parallelism.data=3", "batch.global_sequences=16"}) == 16);
+  CHECK(lanes("llama-tiny", {"parallelism.data=3", "parallelism.pipeline=2", "parallelism.virtual_stages=2",
+                             "parallelism.pipeline_schedule=interleaved", "batch.global_sequences=16"}) == 8);
+}
+
+TEST_CASE("other lanes are refused on a resume with a sentence that has both numbers", "[spec]") {
+  const ParsedJob run =
+      parse(kMinimal, {"parallelism.data=4", "parallelism.lanes=4", "model.preset=llama-tiny"});
+  CHECK(refused_other_lanes(run, parse(run.resolved_json, {"parallelism.data=2"})).empty());
+  const auto refused = refused_other_lanes(run, parse(run.resolved_json, {"parallelism.lanes=16"}));
+  REQUIRE(refused.size() == 1);
+  CHECK(refused[0].code == "E0605");
+  CHECK(refused[0].file == "--set parallelism.lanes=16");
+  CHECK(refused[0].message ==
+        "parallelism.lanes = 16 instead of the run's 4 adds the gradients in another order, so "
+        "that from here on the bits are others");
+  CHECK(refused[0].help ==
+        std::vector<std::string>{"allow it with --allow-other-bits, or stay with lanes = 4, which "
+                                 "any parallelism.data from 1 to 4 fits"});
 }
 
 TEST_CASE("the resolved spec is strict JSON and means the same job", "[spec]") {
@@ -298,7 +343,8 @@ TEST_CASE("what was auto is decided once and stays", "[spec]") {
 }
 
 TEST_CASE("each field says what a change of it means to a run", "[spec]") {
-  const ParsedJob run = parse(kMinimal, {"parallelism.data=4", "model.preset=llama-tiny"});
+  const ParsedJob run =
+      parse(kMinimal, {"parallelism.data=4", "parallelism.lanes=4", "model.preset=llama-tiny"});
   const std::vector<std::pair<Change, std::vector<std::string>>> cases = {
       {Change::free,
        {"parallelism.data=2", "parallelism.pipeline=2", "parallelism.pipeline_schedule=gpipe", "memory.activation_recompute=full",
