@@ -69,7 +69,7 @@ peer() {
   local precision=$1 seq_len=$2
   shift 2
   "$python" "$root/scripts/bench/peer_torch.py" --device cpu --threads "$cores" --model gpt2-124m --precision "$precision" --seq-len "$seq_len" \
-    --micro-batch 4 --tokens-per-step $((4 * seq_len)) --steps 10 --warmup 3 "$@" 2>peer.log | grep -o '"tokens_per_s": [0-9.]*' | cut -d' ' -f2 || true
+    --micro-batch 4 --tokens-per-step $((4 * seq_len)) --steps 6 --warmup 2 "$@" 2>peer.log | grep -o '"tokens_per_s": [0-9.]*' | cut -d' ' -f2 || true
 }
 
 bench_gpt2_124m() {

@@ -6,6 +6,7 @@
 #include <catch2/catch.hpp>
 #include <fmt/format.h>
 
+#include "ckpt/chunk_stream.h"
 #include "runtime/base/error.h"
 #include "runtime/base/file_system.h"
 #include "runtime/base/json.h"
@@ -53,6 +54,21 @@ void check_against_all_ranks(const JobSpec& job, DeviceKind device) {
 }
 
 }  // namespace
+
+TEST_CASE("the memory through which a resume reads is counted, also for a job that saves nothing") {
+  for (const std::string preset : {"llama-tiny", "llama-4m"})  // less and more state than it
+    for (const int zero : {0, 1})
+      for (const bool saves : {true, false}) {
+        const std::string model = fmt::format(R"({{"preset": "{}"}})", preset);
+        const ParsedJob job =
+            parse_job(input_of(model, {"parallelism.data=2", fmt::format("parallelism.zero_stage={}", zero),
+                                       fmt::format("checkpoint.on_exit={}", saves)}));
+        REQUIRE(job.ok());
+        const RankMemory m = make_plan(job.job, DeviceKind::cpu).worst();
+        CHECK(m.saving == std::min(ckpt::kReaderBytes, m.sharding.optimizer));
+        CHECK((m.saving == ckpt::kReaderBytes) == (preset == "llama-4m"));
+      }
+}
 
 TEST_CASE("classes of ranks give the plan that a walk over all ranks gives") {
   int meshes = 0;
