@@ -4,7 +4,7 @@
 #include <string>
 
 #include "data/inspect.h"
-#include "data/tokenize.h"
+#include "data/tokenize/tokenize.h"
 
 namespace trainctl {
 

@@ -5,9 +5,8 @@
 #include <random>
 
 #include "data/bpe_trainer.h"
-#include "data/text_input.h"
 #include "data/tiktoken.h"
-#include "data/tokenize.h"
+#include "data/tokenize/tokenize.h"
 #include "data/tokenizer_json.h"
 #include "runtime/base/json.h"
 #include "test/data/token_fixtures.h"

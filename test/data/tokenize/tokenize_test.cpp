@@ -5,9 +5,8 @@
 #include <map>
 
 #include "data/inspect.h"
-#include "data/text_input.h"
 #include "data/token_writer.h"
-#include "data/tokenize.h"
+#include "data/tokenize/tokenize.h"
 #include "data/tokenizer.h"
 #include "runtime/base/file_system.h"
 #include "test/data/token_fixtures.h"
@@ -189,7 +188,7 @@ TEST_CASE("JSON lines are documents; their mistakes are located", "[tokenize]") 
   CHECK_THAT(data_error([&] { run("{\"text\":\"\"}\n"); }), Contains("would hold no documents"));
   CHECK_THAT(data_error([&] { run(""); }), Contains("holds no text"));
   CHECK_THAT(data_error([&] { tokenize({.inputs = {folder / "no.txt"}, .out = folder / "u"}); }), Contains("no.txt"));
-  CHECK_THAT(data_error([&] { tokenize({.inputs = {folder / "a.jsonl.gz"}, .out = folder / "u"}); }), Contains("unpack"));
+  CHECK_THAT(data_error([&] { tokenize({.inputs = {folder / "a.jsonl.xz"}, .out = folder / "u"}); }), Contains("compressed or binary"));
   CHECK_THAT(data_error([&] { tokenize({.inputs = {path}, .out = folder.path() + "/"}); }), Contains("names a folder"));
   // None of the failures touched what the last success wrote, nor left anything else.
   CHECK(decoded(folder / "t") == "b");

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "data/corpus/document.h"
 #include "data/dataset.h"
 #include "data/sidecar.h"
 
@@ -14,7 +15,7 @@ enum class TrainedKind { sentencepiece, bpe };
 
 struct TokenizeOptions {
   std::vector<std::string> inputs;
-  std::string out;                     ///< PREFIX of the token files
+  std::string out;                                       ///< PREFIX of the token files
   TokenizerChoice tokenizer = TokenizerChoice::bytes();  ///< not used if train_vocab > 0
   /// > 0: first train a tokenizer with this vocabulary on the inputs.
   int64_t train_vocab = 0;
@@ -23,11 +24,15 @@ struct TokenizeOptions {
   std::string tokenizer_out;
   /// val_share / (train_share + val_share) of the text goes to PREFIX-val.
   int64_t train_share = 1, val_share = 0;
-  Format to = Format::megatron;        ///< megatron or llmc
+  Format to = Format::megatron;  ///< megatron or llmc
   std::string text_key = "text";
-  int threads = 0;                     ///< that encode; 0: one for each core. The files do not depend on it
-  bool force = false;                  ///< replace existing token files and an existing tokenizer
-  /// Called from time to time with the current activity and its progress in bytes of text. May be empty.
+  std::string separator;                   ///< of plain text, see CorpusOptions
+  bool skip_bad = false;                   ///< leave out records that cannot be read
+  uint64_t longest_document = 64'000'000;  ///< bytes; see CorpusOptions
+  int threads = 0;     ///< that encode; 0: one for each core. The files do not depend on it
+  bool force = false;  ///< replace existing token files and an existing tokenizer
+  /// Called from time to time with the current activity and its progress in bytes of the input files. May
+  /// be empty.
   std::function<void(const char* doing, uint64_t done, uint64_t total)> progress;
 };
 
@@ -37,10 +42,12 @@ struct TokenizeResult {
     std::vector<std::string> files;
     Sidecar sidecar;
   };
-  std::vector<Part> parts;             ///< training, then validation if val_share > 0
-  TokenizerChoice tokenizer;           ///< the one used
+  std::vector<Part> parts;    ///< training, then validation if val_share > 0
+  TokenizerChoice tokenizer;  ///< the one used
   int64_t vocab_size = 0;
-  uint64_t empty_documents = 0;        ///< documents without text, which are skipped
+  uint64_t empty_documents = 0;      ///< documents without text, which are skipped
+  uint64_t bad_records = 0;          ///< left out
+  std::vector<BadRecord> first_bad;  ///< the first of them
   double seconds = 0;
 };
 

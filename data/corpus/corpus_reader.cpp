@@ -1,0 +1,122 @@
+#include "data/corpus/corpus_reader.h"
+
+#include "data/corpus/byte_stream.h"
+#include "runtime/base/error.h"
+
+namespace trainctl::data {
+namespace {
+
+std::unique_ptr<FileBlocks> open_blocks(FileSystem& fs, const std::string& path,
+                                        const CorpusOptions& options) {
+  if (path.ends_with(".parquet")) return open_parquet(fs, path, options);
+  const std::string name = name_unpacked(path);
+  for (const char* ending : {".jsonl", ".ndjson", ".json"})
+    if (name.ends_with(ending)) return open_json_lines(fs, path, options);
+  return open_plain_text(fs, path, options);
+}
+
+class SequentialReader final : public DocumentReader {
+ public:
+  SequentialReader(FileSystem& fs, CorpusOptions options)
+      : options_(std::move(options)), blocks_(fs, whole(options_)) {}
+
+  bool next(Document& document) override {
+    while (true) {
+      if (documents_ && documents_->next(document)) return true;
+      if (documents_) {
+        empty_ += documents_->empty_documents();
+        bad_.insert(bad_.end(), documents_->bad().begin(), documents_->bad().end());
+        documents_.reset();
+      }
+      if (!blocks_.next(block_)) return false;
+      bad_.insert(bad_.end(), block_.bad.begin(), block_.bad.end());
+      documents_ = std::make_unique<BlockDocuments>(block_, options_);
+    }
+  }
+  uint64_t empty_documents() const override { return empty_; }
+  const std::vector<BadRecord>& bad() const override { return bad_; }
+
+ private:
+  static const CorpusOptions& whole(CorpusOptions& options) {
+    options.cut = nullptr;
+    return options;
+  }
+
+  CorpusOptions options_;
+  BlockReader blocks_;
+  Block block_;
+  std::unique_ptr<BlockDocuments> documents_;  // of block_
+  uint64_t empty_ = 0;
+  std::vector<BadRecord> bad_;
+};
+
+}  // namespace
+
+BlockReader::BlockReader(FileSystem& fs, const CorpusOptions& options) : fs_(fs), options_(options) {
+  if (options.files.empty()) throw Error(ErrorCode::kData, "there are no text files to read");
+  for (const std::string& path : options.files) {
+    for (const char* ending : {".xz", ".bz2", ".zip", ".7z", ".tar", ".arrow"})
+      if (path.ends_with(ending))
+        throw Error(
+            ErrorCode::kData,
+            fmt::format(
+                "{} is compressed or binary; give text, .jsonl or .parquet; the first two may be .zst or .gz",
+                path));
+    sizes_.push_back(open_input(fs, path)->size());
+    stored_total_ += sizes_.back();
+  }
+}
+
+void BlockReader::seek(const CorpusPosition& position) {
+  ENSURE(!file_ && position.file <= options_.files.size(), "file {}", position.file);
+  stored_before_ = 0;
+  for (uint64_t i = 0; i < position.file; ++i) stored_before_ += sizes_[i];
+  position_ = position;
+}
+
+bool BlockReader::next_of_file(Block& block) {
+  if (!file_) {
+    const std::string& path = options_.files[position_.file];
+    path_ = std::make_shared<const std::string>(path);
+    file_ = open_blocks(fs_, path, options_);
+    if (position_ != CorpusPosition{.file = position_.file}) file_->seek(position_);
+  }
+  return file_->next(block);
+}
+
+bool BlockReader::next(Block& block) {
+  while (position_.file < options_.files.size()) {
+    bool has_block = false;
+    std::string damage;
+    try {
+      has_block = next_of_file(block);
+    } catch (const Error& e) {
+      if (e.code() != ErrorCode::kData || !options_.skip_bad) throw;
+      damage = e.what();
+    }
+    if (has_block) {
+      block.path = path_;
+      block.begin.file = block.end.file = position_.file;
+      position_ = block.end;
+      block.stored_bytes = stored_before_ + file_->stored_bytes();
+      return true;
+    }
+    stored_before_ += sizes_[position_.file];
+    const CorpusPosition begin = position_;
+    position_ = {.file = position_.file + 1};
+    file_.reset();
+    if (damage.empty()) continue;
+    block = {.kind = Block::Kind::texts, .path = path_, .begin = begin, .end = position_};
+    if (begin.in_document) block.texts.push_back({});  // ends it
+    block.bad.push_back({*path_, damage + "; the rest of this file is left out"});
+    block.stored_bytes = stored_before_;
+    return true;
+  }
+  return false;
+}
+
+std::unique_ptr<DocumentReader> open_corpus(FileSystem& fs, CorpusOptions options) {
+  return std::make_unique<SequentialReader>(fs, std::move(options));
+}
+
+}  // namespace trainctl::data

@@ -1,0 +1,30 @@
+// The tokens of a block of a corpus: what one thread does.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "data/corpus/block.h"
+#include "data/tokenizer.h"
+
+namespace trainctl::data {
+
+/// The tokens of the texts of a block.
+struct EncodedBlock {
+  struct Text {
+    size_t end = 0;  ///< of its tokens; they begin where those of the text before end
+    uint64_t text_bytes = 0;
+    bool ends_document = true;  ///< its last token is the end of text
+  };
+  std::vector<int32_t> ids;
+  std::vector<Text> texts;
+  uint64_t empty_documents = 0;
+  std::vector<BadRecord> bad;  ///< left out, those of Block::bad first
+};
+
+inline constexpr size_t kEncodedAtOnce = size_t(1) << 20;  ///< bytes of text
+
+/// Error(kData) with file and place of a bad record, unless options.skip_bad.
+EncodedBlock encode_block(const Tokenizer& tokenizer, Tokenizer::Encoder& encoder, const Block& block,
+                          const CorpusOptions& options);
+
+}  // namespace trainctl::data
