@@ -135,6 +135,11 @@ class PosixFileSystem final : public FileSystem {
     if (fd < 0) fail("open", path);
     return std::make_unique<PosixFile>(fd, O_RDONLY, path);
   }
+  std::unique_ptr<File> open_write(const std::string& path) override {
+    const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+    if (fd < 0) fail("open", path);
+    return std::make_unique<PosixFile>(fd, O_RDWR, path);
+  }
   void make_directory(const std::string& path) override {
     if (::mkdir(path.c_str(), 0755) == 0) return;
     if (errno != EEXIST || !is_directory(path)) fail("create the folder", path);
@@ -227,6 +232,10 @@ LockAttempt try_lock(int fd, bool shared) {
   if (::flock(fd, (shared ? LOCK_SH : LOCK_EX) | LOCK_NB) == 0) return {};
   const int reason = errno;
   return {is_unsupported(reason) || reason == ENOLCK ? LockState::unsupported : LockState::held, reason};
+}
+
+std::unique_ptr<File> FileSystem::open_write(const std::string& path) {
+  throw Error(ErrorCode::kIo, fmt::format("cannot open {} for writing: this file system only makes new files", path));
 }
 
 void FileSystem::rename_no_replace(const std::string& from, const std::string& to) {

@@ -32,6 +32,8 @@ class FileSystem {
   virtual ~FileSystem() = default;
   virtual std::unique_ptr<File> create(const std::string& path) = 0;  ///< fails if it exists (O_EXCL)
   virtual std::unique_ptr<File> open_read(const std::string& path) = 0;
+  /// Opens an existing file to write into it: its content stays. Error(kIo), also where that is impossible.
+  virtual std::unique_ptr<File> open_write(const std::string& path);
   virtual void make_directory(const std::string& path) = 0;  ///< one level; no error if it exists
   virtual void rename(const std::string& from, const std::string& to) = 0;  ///< replaces an existing file
   /// Renames in one atomic step; Error(kIo) if `to` exists (RENAME_NOREPLACE). Returns false, and changes

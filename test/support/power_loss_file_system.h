@@ -66,6 +66,7 @@ class PowerLossFileSystem final : public FileSystem {
 
   std::unique_ptr<File> create(const std::string& path) override;
   std::unique_ptr<File> open_read(const std::string& path) override;
+  std::unique_ptr<File> open_write(const std::string& path) override { return open_read(path); }
   void make_directory(const std::string& path) override;
   void rename(const std::string& from, const std::string& to) override;
   bool try_rename_no_replace(const std::string& from, const std::string& to) override;
