@@ -3,11 +3,13 @@
 
 #include <cstdio>
 #include <memory>
+#include <optional>
 
 #include "cmd/commands.h"
 #include "cmd/output.h"
 #include "runtime/base/error.h"
 #include "runtime/base/file_system.h"
+#include "runtime/base/units.h"
 #include "runtime/observe/data_report.h"
 
 namespace trainctl::cmd {
@@ -15,7 +17,8 @@ namespace {
 
 struct TokenizeArguments {
   data::TokenizeOptions options;
-  std::string split, to = "megatron", tokenizer = "bytes", train_kind = "sentencepiece";
+  std::string split, to = "megatron", tokenizer = "bytes", train_kind = "sentencepiece", separator;
+  uint64_t longest_document_mb = 64;
 };
 
 struct ReadArguments {
@@ -28,23 +31,61 @@ struct ReadArguments {
 class Progress {
  public:
   explicit Progress(bool quiet) : quiet_(quiet), terminal_(isatty(STDERR_FILENO)) {}
-  ~Progress() {
-    if (shown_ && terminal_) fmt::print(stderr, "\r\x1b[K");
-  }
-  void operator()(const char* doing, uint64_t done, uint64_t total) {
+  ~Progress() { clear(); }
+  void operator()(const data::TokenizeOptions::Progress& at) {
     const double now = real_clock().monotonic_s();
+    if (!first_ || doing_ != at.doing) {
+      first_ = at;
+      doing_ = at.doing;
+      start_ = now;
+    }
     if (quiet_ || now < next_) return;
-    const double rate = double(done) / 1e6 / std::max(now - start_, 1e-3);
-    fmt::print(stderr, "{}{}: {:.0f} of {:.0f} MB, {:.1f} MB/s{}", terminal_ ? "\r" : "", doing, double(done) / 1e6,
-               double(total) / 1e6, rate, terminal_ ? "\x1b[K" : "\n");
+    const double seconds = std::max(now - start_, 1e-3);
+    const double rate = double(at.text_bytes - first_->text_bytes) / 1e6 / seconds;
+    const uint64_t done = at.stored_bytes - first_->stored_bytes, left = at.stored_total - at.stored_bytes;
+    std::string text = doing_;
+    if (at.stored_bytes > 0)
+      text += fmt::format(": {} of {}", size_text(at.stored_bytes), size_text(at.stored_total));
+    if (done > 0)
+      text += fmt::format(", {:.1f} MB/s of text, {} left", rate, short_duration(seconds * double(left) / double(done)));
+    fmt::print(stderr, "{}{}{}", terminal_ ? "\r" : "", text, terminal_ ? "\x1b[K" : "\n");
+    std::fflush(stderr);
     shown_ = true;
     next_ = now + (terminal_ ? 0.5 : 10);
   }
+  /// Prints a sentence of its own.
+  void note(const std::string& text) {
+    if (quiet_) return;
+    clear();
+    fmt::print(stderr, "{}\n", text);
+  }
 
  private:
+  void clear() {
+    if (shown_ && terminal_) fmt::print(stderr, "\r\x1b[K");
+    shown_ = false;
+  }
+
   bool quiet_, terminal_, shown_ = false;
+  std::optional<data::TokenizeOptions::Progress> first_;  // of this activity
+  std::string doing_;
   double start_ = real_clock().monotonic_s(), next_ = start_ + 2;
 };
+
+/// What a separator on the command line means: \n, \r, \t, \f and \\ stand for themselves there.
+std::string unescaped(const std::string& word) {
+  std::string text;
+  for (size_t i = 0; i < word.size(); ++i) {
+    const size_t name = word[i] == '\\' && i + 1 < word.size() ? std::string_view("nrtf\\").find(word[i + 1]) : std::string::npos;
+    if (name == std::string::npos) {
+      text += word[i];
+    } else {
+      text += "\n\r\t\f\\"[name];
+      ++i;
+    }
+  }
+  return text;
+}
 
 int tokenize(TokenizeArguments arguments, const Context& context) {
   data::TokenizeOptions& options = arguments.options;
@@ -55,12 +96,15 @@ int tokenize(TokenizeArguments arguments, const Context& context) {
     throw Error(ErrorCode::kUsage, fmt::format("tokens cannot be written as {}; use --to megatron or --to llmc", arguments.to));
   if (options.train_vocab < 0)
     throw Error(ErrorCode::kUsage, fmt::format("--train-vocab {} is negative; give the number of ids", options.train_vocab));
+  options.separator = unescaped(arguments.separator);
+  options.longest_document = arguments.longest_document_mb * 1'000'000;
   options.train_kind =
       arguments.train_kind == "bpe" ? data::TrainedKind::bpe : data::TrainedKind::sentencepiece;
   data::TokenizeResult result;
   {
     Progress progress(context.quiet());
-    options.progress = [&](const char* doing, uint64_t done, uint64_t total) { progress(doing, done, total); };
+    options.progress = [&](const data::TokenizeOptions::Progress& at) { progress(at); };
+    options.note = [&](const std::string& text) { progress.note(text); };
     result = data::tokenize(options);
   }
   if (options.train_vocab > result.vocab_size && !context.quiet())
@@ -100,16 +144,15 @@ void add_source(CommandLine command, ReadArguments& arguments) {
   command.add_option("--dtype", arguments.dtype, "uint16 or uint32, for raw files").type_name("DTYPE");
 }
 
-}  // namespace
-
-void add_data(CommandLine& app, Context& context) {
-  CommandLine group = app.add_subcommand("data", "tokenize text; inspect and verify token sets");
-  group.require_subcommand();
-
+void add_tokenize(CommandLine group, Context& context) {
   auto text = std::make_shared<TokenizeArguments>();
   data::TokenizeOptions& options = text->options;
   CommandLine command = group.add_subcommand("tokenize", "turn text or JSON lines into token files");
-  command.add_option("FILES", options.inputs, "text, one document per file, or .jsonl, one per line").required().type_name("");
+  command
+      .add_option("FILES", options.inputs,
+                  "text (a document each), .jsonl (one per line) or .parquet (one per row); text and .jsonl also as .zst or .gz")
+      .required()
+      .type_name("");
   command.add_option("-o,--out", options.out, "PREFIX of PREFIX.idx, PREFIX.bin and PREFIX.json").required().type_name("PREFIX");
   const Option tokenizer =
       command
@@ -139,15 +182,40 @@ void add_data(CommandLine& app, Context& context) {
       .type_name("N");
   command
       .add_option("--split", text->split,
-                  "99:1 puts one part in a hundred into PREFIX-val: every 100th line of .jsonl, the last hundredth of a text file")
+                  "99:1 puts one part in a hundred into PREFIX-val: every 100th document, the last hundredth of a text file that is one")
       .type_name("TRAIN:VAL");
   command.add_option("--to", text->to, "megatron (PREFIX.idx + .bin) or llmc (PREFIX.bin)").type_name("FORMAT");
-  command.add_flag("--force", options.force, "replace token sets and a trained tokenizer that exist under these names");
-  command.add_option("--text-key", options.text_key, "where a JSON line has its text (default: text)").type_name("KEY");
+  command.add_flag(
+      "--force", options.force,
+      "replace token sets and a trained tokenizer that exist under these names, and unfinished work of other settings");
+  command.add_option("--text-key", options.text_key, "where a JSON line has its text, or the column of a .parquet")
+      .show_default()
+      .type_name("KEY");
+  command
+      .add_option("--separator", text->separator,
+                  "ends a document of a text file: wherever it is, if it has a newline (\\n\\n), else as a whole line "
+                  "(<|endoftext|>); it belongs to no document")
+      .type_name("TEXT");
+  command.add_flag("--skip-bad", options.skip_bad, "leave out records that cannot be read, and count and show them");
+  command
+      .add_option("--longest-document", text->longest_document_mb,
+                  "MB of a line, a row, or a document that the tokenizer cannot divide; longer ones are refused")
+      .range(1, 2000)
+      .show_default()
+      .type_name("MB");
   when_chosen(command, context, [text, &context] { return tokenize(*text, context); });
+}
+
+}  // namespace
+
+void add_data(CommandLine& app, Context& context) {
+  CommandLine group = app.add_subcommand("data", "tokenize text; inspect and verify token sets");
+  group.require_subcommand();
+
+  add_tokenize(group, context);
 
   auto seen = std::make_shared<ReadArguments>();
-  command = group.add_subcommand("inspect", "format, tokens, documents and first texts of a token set");
+  CommandLine command = group.add_subcommand("inspect", "format, tokens, documents and first texts of a token set");
   add_source(command, *seen);
   command.add_option("--tokenizer", seen->tokenizer, "to show texts (default: the one of the sidecar)").type_name("NAME|FILE");
   when_chosen(command, context, [seen, &context] { return inspect(*seen, context); });

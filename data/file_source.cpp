@@ -29,6 +29,23 @@ void hash_file(Xxh3Stream& hash, const MappedFile& file) {
 
 }  // namespace
 
+std::string fingerprint_of(FileSystem& fs, Format format, const std::vector<std::string>& paths) {
+  Xxh3Stream hash;
+  const std::string name = name_of(format);
+  hash.update(std::as_bytes(std::span(name)));
+  for (const std::string& path : paths) {
+    const auto file = fs.open_read(path);
+    const uint64_t size = file->size(), n = std::min(size, kFingerprintBytes);
+    hash.update(std::as_bytes(std::span(&size, 1)));
+    std::vector<std::byte> bytes(n);
+    for (const uint64_t offset : {uint64_t(0), size - n}) {
+      file->read_at(offset, bytes);
+      hash.update(bytes);
+    }
+  }
+  return hex64(hash.digest());
+}
+
 FileSource::FileSource(const SourceOptions& options) : starts_{0} {
   const ResolvedSource resolved = resolve(options);
   format_ = resolved.format;

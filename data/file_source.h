@@ -3,6 +3,7 @@
 #include <mutex>
 
 #include "data/token_file.h"
+#include "runtime/base/file_system.h"
 
 namespace trainctl::data {
 
@@ -14,6 +15,9 @@ struct ResolvedSource {
 /// Finds the files and the format from names and first bytes. Error(kData) says what was tried.
 ResolvedSource resolve(const SourceOptions& options);
 const char* name_of(Format format);
+
+/// What FileSource::fingerprint() is for a source of one token set: of its files, the index first.
+std::string fingerprint_of(FileSystem& fs, Format format, const std::vector<std::string>& paths);
 
 /// The only implementation of TokenSource, with functions for messages and commands.
 class FileSource final : public TokenSource {

@@ -21,7 +21,11 @@ std::optional<Sidecar> read_sidecar(const std::string& token_path) {
   const std::string path = sidecar_path(token_path);
   auto& fs = real_file_system();
   if (!fs.exists(path) || fs.is_directory(path)) return std::nullopt;
-  const auto j = try_parse_json(fs.read_text(path));
+  return parse_sidecar(fs.read_text(path), path);
+}
+
+std::optional<Sidecar> parse_sidecar(const std::string& text, const std::string& path) {
+  const auto j = try_parse_json(text);
   if (!j.is_object() || !j.contains(Sidecar::kMark)) return std::nullopt;
   const auto damaged = [&](const std::exception& e) {
     return Error(

@@ -38,6 +38,8 @@ struct Sidecar {
 };
 
 std::string sidecar_json(const Sidecar& sidecar);
+/// The sidecar with this content. `path`: for messages. nullopt if it is a JSON of another kind. Error(kData).
+std::optional<Sidecar> parse_sidecar(const std::string& text, const std::string& path);
 /// The sidecar of a token file or prefix. nullopt if there is none: other programs write none, and a .json of
 /// another kind is ignored. Error(kData) if it is marked as a sidecar and cannot be read.
 std::optional<Sidecar> read_sidecar(const std::string& token_path);

@@ -20,8 +20,8 @@ const char* unit_of(Block::Kind kind) {
 }
 
 /// What is wrong with a line that has no text.
-std::string why_no_text(JsonText result, std::string_view line, const std::string& key) {
-  if (result == JsonText::no_object) {
+std::string why_no_text(LineText result, std::string_view line, const std::string& key) {
+  if (result == LineText::no_object) {
     if (line.starts_with("\xff\xfe") || line.starts_with("\xfe\xff"))
       return "the text is UTF-16; convert it to UTF-8 first";
     const char* not_utf8 = is_utf8(line) ? "" : ", the line is not UTF-8";
@@ -53,9 +53,9 @@ bool BlockDocuments::next(Document& document) {
 }
 
 void BlockDocuments::leave_out(std::string why) {
-  BadRecord record{fmt::format("{}, {} {}", *block_.path, unit_of(block_.kind), number_), std::move(why)};
+  LeftOut record{fmt::format("{}, {} {}", *block_.path, unit_of(block_.kind), number_), std::move(why)};
   if (!options_.skip_bad) throw Error(ErrorCode::kData, fmt::format("{}: {}", record.place, record.why));
-  bad_.push_back(std::move(record));
+  left_out_.push_back(std::move(record));
 }
 
 bool BlockDocuments::next_line(Document& document) {
@@ -70,8 +70,8 @@ bool BlockDocuments::next_line(Document& document) {
       leave_out(too_long(line.size(), options_));
       continue;
     }
-    const JsonText result = find_json_text(line, options_.text_key, text_);
-    if (result != JsonText::found) {
+    const LineText result = find_json_text(line, options_.text_key, text_);
+    if (result != LineText::found) {
       leave_out(why_no_text(result, line, options_.text_key));
       continue;
     }

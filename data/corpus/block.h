@@ -34,11 +34,11 @@ struct Block {
     size_t begin = 0, end = 0;  ///< in `bytes`; other bytes are separators
   };
   std::vector<Text> texts;
-  bool goes_on = false;        ///< the last text is not complete: the next block begins with more of it
-  bool whole_file = false;     ///< the texts are of a file that is one document
-  bool held_out = false;       ///< and of the part at its end, see CorpusOptions::held_out
-  std::vector<BadRecord> bad;  ///< that the reader of the file has left out before this block
-  uint64_t stored_bytes = 0;   ///< of all files, as they are stored, up to the end of this block
+  bool goes_on = false;           ///< the last text is not complete: the next block begins with more of it
+  bool whole_file = false;        ///< the texts are of a file that is one document
+  bool held_out = false;          ///< and of the part at its end, see CorpusOptions::held_out
+  std::vector<LeftOut> left_out;  ///< that the reader of the file has left out before this block
+  uint64_t stored_bytes = 0;      ///< of all files, as they are stored, up to the end of this block
 };
 
 /// Reads the documents of a block. Several blocks may be read at once, each by one thread. Outlived by the
@@ -51,7 +51,7 @@ class BlockDocuments {
   bool next(Document& document);
   uint64_t empty_documents() const { return empty_; }
   /// Records that were left out, of this block only.
-  const std::vector<BadRecord>& bad() const { return bad_; }
+  const std::vector<LeftOut>& left_out() const { return left_out_; }
 
  private:
   bool next_line(Document& document);
@@ -65,7 +65,7 @@ class BlockDocuments {
   uint64_t number_;
   std::string text_;
   uint64_t empty_ = 0;
-  std::vector<BadRecord> bad_;
+  std::vector<LeftOut> left_out_;
 };
 
 }  // namespace trainctl::data

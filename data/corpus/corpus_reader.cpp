@@ -25,18 +25,25 @@ class SequentialReader final : public DocumentReader {
       if (documents_ && documents_->next(document)) return true;
       if (documents_) {
         empty_ += documents_->empty_documents();
-        bad_.insert(bad_.end(), documents_->bad().begin(), documents_->bad().end());
+        keep(documents_->left_out());
         documents_.reset();
       }
       if (!blocks_.next(block_)) return false;
-      bad_.insert(bad_.end(), block_.bad.begin(), block_.bad.end());
+      keep(block_.left_out);
       documents_ = std::make_unique<BlockDocuments>(block_, options_);
     }
   }
   uint64_t empty_documents() const override { return empty_; }
-  const std::vector<BadRecord>& bad() const override { return bad_; }
+  uint64_t left_out_count() const override { return left_out_count_; }
+  const std::vector<LeftOut>& left_out() const override { return left_out_; }
 
  private:
+  void keep(const std::vector<LeftOut>& records) {
+    constexpr size_t kKept = 100;
+    left_out_count_ += records.size();
+    for (const LeftOut& record : records)
+      if (left_out_.size() < kKept) left_out_.push_back(record);
+  }
   static const CorpusOptions& whole(CorpusOptions& options) {
     options.cut = nullptr;
     return options;
@@ -46,8 +53,8 @@ class SequentialReader final : public DocumentReader {
   BlockReader blocks_;
   Block block_;
   std::unique_ptr<BlockDocuments> documents_;  // of block_
-  uint64_t empty_ = 0;
-  std::vector<BadRecord> bad_;
+  uint64_t empty_ = 0, left_out_count_ = 0;
+  std::vector<LeftOut> left_out_;
 };
 
 }  // namespace
@@ -108,7 +115,7 @@ bool BlockReader::next(Block& block) {
     if (damage.empty()) continue;
     block = {.kind = Block::Kind::texts, .path = path_, .begin = begin, .end = position_};
     if (begin.in_document) block.texts.push_back({});  // ends it
-    block.bad.push_back({*path_, damage + "; the rest of this file is left out"});
+    block.left_out.push_back({*path_, damage + "; the rest of this file is left out"});
     block.stored_bytes = stored_before_;
     return true;
   }

@@ -62,7 +62,8 @@ class DocumentReader {
   /// Error(kData) with file and line.
   virtual bool next(Document& document) = 0;
   virtual uint64_t empty_documents() const = 0;
-  virtual const std::vector<BadRecord>& bad() const = 0;  ///< left out so far, with skip_bad
+  virtual uint64_t left_out_count() const = 0;               ///< records left out so far, with skip_bad
+  virtual const std::vector<LeftOut>& left_out() const = 0;  ///< the first 100 of them
 };
 /// Texts are handed out whole: CorpusOptions::cut has no effect.
 std::unique_ptr<DocumentReader> open_corpus(FileSystem& fs, CorpusOptions options);

@@ -43,7 +43,7 @@ struct Document {
 std::string place_of(const Document& document);
 
 /// A record that was left out.
-struct BadRecord {
+struct LeftOut {
   std::string place;  ///< "a.jsonl, line 3"
   std::string why;    ///< "no JSON object"
 };

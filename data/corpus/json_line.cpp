@@ -220,11 +220,11 @@ bool is_utf8(std::string_view text) {
   return true;
 }
 
-JsonText find_json_text(std::string_view line, std::string_view key, std::string& text) {
+LineText find_json_text(std::string_view line, std::string_view key, std::string& text) {
   if (line.starts_with("\xef\xbb\xbf")) line.remove_prefix(3);
-  if (!is_utf8(line)) return JsonText::no_object;
+  if (!is_utf8(line)) return LineText::no_object;
   Scanner scanner(line);
-  JsonText result = JsonText::no_string;
+  LineText result = LineText::no_string;
   std::string name;
   scanner.need('{');
   bool more = scanner.ok() && !scanner.take('}');
@@ -235,17 +235,17 @@ JsonText find_json_text(std::string_view line, std::string_view key, std::string
       scanner.value();
     } else if (scanner.peek() == '"') {
       scanner.string(&text);
-      result = JsonText::found;
+      result = LineText::found;
     } else if (scanner.peek() == '[') {
-      result = scanner.strings(text) ? JsonText::found : JsonText::no_string;
+      result = scanner.strings(text) ? LineText::found : LineText::no_string;
     } else {
       scanner.value();
-      result = JsonText::no_string;
+      result = LineText::no_string;
     }
     more = scanner.take(',');
     if (!more) scanner.need('}');
   }
-  if (!scanner.ok() || !scanner.at_end()) return JsonText::no_object;
+  if (!scanner.ok() || !scanner.at_end()) return LineText::no_object;
   return result;
 }
 

@@ -34,8 +34,7 @@ class JsonLineBlocks final : public FileBlocks {
   bool next(Block& block) override {
     block = {.kind = Block::Kind::json_lines, .begin = position_, .bytes = std::move(carry_)};
     carry_.clear();
-    while (true) {
-      const size_t searched = block.bytes.size();
+    for (size_t searched = 0;; searched = block.bytes.size()) {
       at_end_ = at_end_ || !read_more(block.bytes);
       if (at_end_) break;
       const size_t newline = std::string_view(block.bytes).substr(searched).rfind('\n');
@@ -71,14 +70,17 @@ class JsonLineBlocks final : public FileBlocks {
   }
   /// Drops the line that block.bytes is the beginning of, and keeps what was read after it.
   void skip_line(Block& block) {
-    BadRecord record{fmt::format("{}, line {}", path_, position_.number + 1),
-                     too_long(block.bytes.size(), options_)};
+    LeftOut record{fmt::format("{}, line {}", path_, position_.number + 1),
+                   too_long(block.bytes.size(), options_)};
     if (!options_.skip_bad) throw Error(ErrorCode::kData, fmt::format("{}: {}", record.place, record.why));
-    block.bad.push_back(std::move(record));
+    block.left_out.push_back(std::move(record));
     while (true) {
       advance(block.bytes.size(), 0);
       block.bytes.clear();
-      if (at_end_) break;
+      if (at_end_) {
+        advance(0, 1);
+        break;
+      }
       at_end_ = !read_more(block.bytes);
       if (const size_t newline = block.bytes.find('\n'); newline != block.bytes.npos) {
         carry_.assign(block.bytes, newline + 1);

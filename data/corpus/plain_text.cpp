@@ -77,11 +77,11 @@ class PlainTextBlocks final : public FileBlocks {
     block.end = position_;
   }
   void refuse_too_long(Block& block) {
-    BadRecord record{fmt::format("{}, document {}", path_, position_.number + 1),
-                     too_long(unread().size(), options_)};
+    LeftOut record{fmt::format("{}, document {}", path_, position_.number + 1),
+                   too_long(unread().size(), options_)};
     if (options_.cut) record.why += "; this tokenizer takes a document as a whole";
     if (!options_.skip_bad) throw Error(ErrorCode::kData, fmt::format("{}: {}", record.place, record.why));
-    block.bad.push_back(std::move(record));
+    block.left_out.push_back(std::move(record));
     if (position_.in_document) block.texts.push_back({});  // its first parts stay
     position_.in_document = false;
   }

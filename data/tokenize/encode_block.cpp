@@ -5,7 +5,8 @@ namespace trainctl::data {
 EncodedBlock encode_block(const Tokenizer& tokenizer, Tokenizer::Encoder& encoder, const Block& block,
                           const CorpusOptions& options) {
   EncodedBlock result;
-  result.bad = block.bad;
+  result.left_out = block.left_out;
+  result.faults = text_faults(block);
   BlockDocuments documents(block, options);
   Document document;
   while (documents.next(document)) {
@@ -24,7 +25,7 @@ EncodedBlock encode_block(const Tokenizer& tokenizer, Tokenizer::Encoder& encode
     result.texts.back().ends_document = false;
   }
   result.empty_documents = documents.empty_documents();
-  result.bad.insert(result.bad.end(), documents.bad().begin(), documents.bad().end());
+  result.left_out.insert(result.left_out.end(), documents.left_out().begin(), documents.left_out().end());
   return result;
 }
 

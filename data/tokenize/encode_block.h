@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "data/corpus/block.h"
+#include "data/tokenize/text_checks.h"
 #include "data/tokenizer.h"
 
 namespace trainctl::data {
@@ -17,8 +18,9 @@ struct EncodedBlock {
   };
   std::vector<int32_t> ids;
   std::vector<Text> texts;
+  TextFaults faults;
   uint64_t empty_documents = 0;
-  std::vector<BadRecord> bad;  ///< left out, those of Block::bad first
+  std::vector<LeftOut> left_out;  ///< left out, those of Block::left_out first
 };
 
 inline constexpr size_t kEncodedAtOnce = size_t(1) << 20;  ///< bytes of text

@@ -1,4 +1,4 @@
-#include "data/token_writer.h"
+#include "data/tokenize/token_writer.h"
 
 #include <algorithm>
 #include <cstring>
@@ -12,61 +12,69 @@ namespace {
 constexpr size_t kBufferBytes = 1 << 20;
 // The length of a sequence is an i32 in the index; a longer document becomes several sequences.
 constexpr uint64_t kLongestSequence = uint64_t(1) << 30;
-constexpr const char* kTemporary = ".tmp";
+// An entry of PREFIX.lengths: a u32, the tokens of a sequence, with this bit if a document ends with it.
+constexpr uint32_t kEndsDocument = uint32_t(1) << 31;
 
 template <typename T>
-void append(std::string& bytes, T value) {
-  bytes.append(reinterpret_cast<const char*>(&value), sizeof value);
+std::string_view bytes_of(const T& value) {
+  return {reinterpret_cast<const char*>(&value), sizeof value};
 }
 
-std::string folder_of(const std::string& path) {
-  const size_t slash = path.rfind('/');
-  return slash == path.npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
+bool is_wide(const WriterOptions& options) {
+  return options.format == Format::megatron ? options.vocab_size >= 65500 : options.vocab_size > 65536;
+}
+
+/// Opens a file that must have `bytes`.
+std::unique_ptr<File> open_again(FileSystem& fs, const std::string& path, uint64_t bytes) {
+  auto file = fs.open_write(path);
+  if (file->size() < bytes)
+    throw Error(ErrorCode::kData, fmt::format("{} has {} bytes, and {} were written to it; it was changed",
+                                              path, file->size(), bytes));
+  return file;
 }
 
 }  // namespace
 
+void TokenWriter::Stream::put(std::string_view bytes) {
+  buffer += bytes;
+  if (buffer.size() >= kBufferBytes) flush();
+}
+
+void TokenWriter::Stream::flush() {
+  if (!buffer.empty()) file->write_at(written, std::as_bytes(std::span(buffer)));
+  written += buffer.size();
+  buffer.clear();
+}
+
 TokenWriter::TokenWriter(FileSystem& fs, const WriterOptions& options)
-    : fs_(fs), options_(options),
-      wide_(options.format == Format::megatron ? options.vocab_size >= 65500 : options.vocab_size > 65536) {
-  ENSURE(options.format == Format::megatron || options.format == Format::llmc, "format {}", int(options.format));
-  for (const std::string& file : files())
-    if (fs_.exists(file + kTemporary)) fs_.remove_file(file + kTemporary);  // of a run that was killed
-  bin_ = fs_.create(options_.prefix + ".bin" + kTemporary);
-  if (options_.format == Format::llmc) buffer_.assign(kLlmcHeaderBytes, '\0');
+    : fs_(fs), options_(options), wide_(is_wide(options)) {
+  ENSURE(options.format == Format::megatron || options.format == Format::llmc, "format {}",
+         int(options.format));
+  bin_.file = fs_.create(options_.prefix + ".bin");
+  if (is_indexed())
+    lengths_.file = fs_.create(lengths_path());
+  else
+    bin_.buffer.assign(kLlmcHeaderBytes, '\0');
 }
 
-TokenWriter::~TokenWriter() {
-  if (finished_) return;
-  bin_.reset();
-  idx_.reset();
-  for (const std::string& file : files()) {
-    try {
-      if (fs_.exists(file + kTemporary)) fs_.remove_file(file + kTemporary);
-    } catch (...) {  // the first error is the one to report
-    }
-  }
+TokenWriter::TokenWriter(FileSystem& fs, const WriterOptions& options, const WriterState& state)
+    : fs_(fs), options_(options), wide_(is_wide(options)), state_(state) {
+  bin_.written = (is_indexed() ? 0 : kLlmcHeaderBytes) + state.tokens * (wide_ ? 4 : 2);
+  bin_.file = open_again(fs_, options_.prefix + ".bin", bin_.written);
+  if (!is_indexed()) return;
+  lengths_.written = state.sequences * sizeof(uint32_t);
+  lengths_.file = open_again(fs_, lengths_path(), lengths_.written);
 }
 
-std::vector<std::string> TokenWriter::files() const {
-  if (options_.format == Format::llmc) return {options_.prefix + ".bin"};
-  return {options_.prefix + ".idx", options_.prefix + ".bin"};
-}
-
-void TokenWriter::put(std::string_view bytes) {
-  buffer_ += bytes;
-  if (buffer_.size() >= kBufferBytes) flush();
-}
-
-void TokenWriter::flush() {
-  bin_->write_at(written_, std::as_bytes(std::span(buffer_)));
-  written_ += buffer_.size();
-  buffer_.clear();
+std::vector<std::string> TokenWriter::endings(Format format) {
+  if (format == Format::llmc) return {".bin"};
+  return {".idx", ".bin"};
 }
 
 void TokenWriter::add(std::span<const int32_t> ids) {
   while (!ids.empty()) {
-    const size_t n = size_t(std::min<uint64_t>({ids.size(), kBufferBytes / 4, kLongestSequence - sequence_tokens_}));
+    const size_t n =
+        size_t(std::min<uint64_t>({ids.size(), kBufferBytes / 4, kLongestSequence - state_.sequence_tokens}));
     const auto part = ids.first(n);
     std::string bytes(n * (wide_ ? 4 : 2), '\0');
     uint32_t largest = 0;
@@ -77,75 +85,101 @@ void TokenWriter::add(std::span<const int32_t> ids) {
         std::memcpy(bytes.data() + 2 * i, &narrow, 2);
       }
     }
-    ENSURE(largest < uint64_t(options_.vocab_size), "token id {} of a vocabulary of {}", largest, options_.vocab_size);
+    ENSURE(largest < uint64_t(options_.vocab_size), "token id {} of a vocabulary of {}", largest,
+           options_.vocab_size);
     if (wide_) std::memcpy(bytes.data(), part.data(), bytes.size());
-    put(bytes);
-    tokens_ += n;
-    sequence_tokens_ += n;
-    if (sequence_tokens_ == kLongestSequence) close_sequence();
+    bin_.put(bytes);
+    state_.tokens += n;
+    state_.sequence_tokens += n;
+    if (state_.sequence_tokens == kLongestSequence) put_length(false);
     ids = ids.subspan(n);
   }
-  if (options_.format == Format::llmc && tokens_ > uint64_t(INT32_MAX))
-    throw Error(ErrorCode::kData, fmt::format("an llm.c shard holds at most {} tokens and {}.bin would have more; use --to megatron "
-                                              "or fewer inputs at a time", INT32_MAX, options_.prefix));
+  if (!is_indexed() && state_.tokens > uint64_t(INT32_MAX))
+    throw Error(ErrorCode::kData,
+                fmt::format("an llm.c shard holds at most {} tokens, and this one would have more; use "
+                            "--to megatron or fewer inputs at a time",
+                            INT32_MAX));
 }
 
-void TokenWriter::close_sequence() {
-  if (sequence_tokens_ == 0) return;
-  if (options_.format == Format::megatron) lengths_.push_back(int32_t(sequence_tokens_));
-  sequence_tokens_ = 0;
+void TokenWriter::put_length(bool ends_document) {
+  if (is_indexed())
+    lengths_.put(bytes_of(uint32_t(state_.sequence_tokens) | (ends_document ? kEndsDocument : 0)));
+  ++state_.sequences;
+  state_.sequence_tokens = 0;
 }
 
 void TokenWriter::end_document() {
-  close_sequence();
-  ++documents_;
-  if (options_.format == Format::megatron) starts_.push_back(int64_t(lengths_.size()));
+  put_length(true);
+  ++state_.documents;
 }
 
+void TokenWriter::sync() {
+  bin_.flush();
+  bin_.file->sync();
+  if (!is_indexed()) return;
+  lengths_.flush();
+  lengths_.file->sync();
+}
+
+/// Writes the three arrays of the index in one pass over the lengths, each at its place.
 void TokenWriter::write_index() {
-  std::string head(reinterpret_cast<const char*>(kMegatronMagic), sizeof kMegatronMagic);
-  append(head, uint64_t(1));
-  append(head, uint8_t(wide_ ? 4 : 8));
-  append(head, uint64_t(lengths_.size()));
-  append(head, uint64_t(starts_.size()));
-  std::vector<int64_t> pointers(lengths_.size());
-  int64_t next = 0;
-  for (size_t i = 0; i < lengths_.size(); ++i) {
-    pointers[i] = next;
-    next += int64_t(lengths_[i]) * (wide_ ? 4 : 2);
-  }
-  idx_ = fs_.create(options_.prefix + ".idx" + kTemporary);
-  uint64_t at = 0;
-  const auto write = [&](std::span<const std::byte> bytes) {
-    if (!bytes.empty()) idx_->write_at(at, bytes);
-    at += bytes.size();
+  lengths_.flush();
+  // An entry without tokens only ends a document whose last sequence was full.
+  uint64_t sequences = 0;
+  std::vector<uint32_t> entries(kBufferBytes / sizeof(uint32_t));
+  const auto for_each = [&](const auto& on_entry) {
+    for (uint64_t done = 0; done < state_.sequences; done += entries.size()) {
+      entries.resize(size_t(std::min<uint64_t>(kBufferBytes / sizeof(uint32_t), state_.sequences - done)));
+      lengths_.file->read_at(done * sizeof(uint32_t), std::as_writable_bytes(std::span(entries)));
+      for (const uint32_t entry : entries)
+        on_entry(int32_t(entry & ~kEndsDocument), (entry & kEndsDocument) != 0);
+    }
   };
-  write(std::as_bytes(std::span(head)));
-  write(std::as_bytes(std::span(lengths_)));
-  write(std::as_bytes(std::span(pointers)));
-  write(std::as_bytes(std::span(starts_)));
-  idx_->sync();
+  for_each([&](int32_t length, bool) { sequences += length > 0; });
+
+  const std::string path = options_.prefix + ".idx";
+  if (fs_.exists(path)) fs_.remove_file(path);
+  const std::shared_ptr<File> file = fs_.create(path);
+  Stream head{file, 0}, lengths{file, kMegatronHeaderBytes},
+      pointers{file, kMegatronHeaderBytes + 4 * sequences},
+      starts{file, kMegatronHeaderBytes + 12 * sequences};
+  head.put({reinterpret_cast<const char*>(kMegatronMagic), sizeof kMegatronMagic});
+  head.put(bytes_of(uint64_t(1)));
+  head.put(bytes_of(uint8_t(wide_ ? 4 : 8)));
+  head.put(bytes_of(sequences));
+  head.put(bytes_of(state_.documents + 1));
+  head.flush();
+  starts.put(bytes_of(int64_t(0)));
+  int64_t pointer = 0, sequence = 0;
+  for_each([&](int32_t length, bool ends_document) {
+    if (length > 0) {
+      lengths.put(bytes_of(length));
+      pointers.put(bytes_of(pointer));
+      pointer += int64_t(length) * (wide_ ? 4 : 2);
+      ++sequence;
+    }
+    if (ends_document) starts.put(bytes_of(sequence));
+  });
+  for (Stream* part : {&lengths, &pointers, &starts}) part->flush();
+  file->sync();
 }
 
-void TokenWriter::finish(const std::string& stale_sidecar) {
-  ENSURE(!finished_ && sequence_tokens_ == 0, "{}: {} tokens outside a document", options_.prefix, sequence_tokens_);
-  flush();
-  if (options_.format == Format::llmc) {
-    const int32_t header[3] = {wide_ ? kLlmcMagicU32 : kLlmcMagicU16, wide_ ? 7 : 1, int32_t(tokens_)};
-    bin_->write_at(0, std::as_bytes(std::span(header)));
-  } else {
+void TokenWriter::complete() {
+  ENSURE(state_.sequence_tokens == 0, "{}: {} tokens outside a document", options_.prefix,
+         state_.sequence_tokens);
+  bin_.flush();
+  const uint64_t bytes = bin_.file->size();
+  if (bytes != bin_.written)
+    throw Error(ErrorCode::kData,
+                fmt::format("{}.bin has {} bytes, and {} were written to it; it was changed", options_.prefix,
+                            bytes, bin_.written));
+  if (is_indexed()) {
     write_index();
+  } else {
+    const int32_t header[3] = {wide_ ? kLlmcMagicU32 : kLlmcMagicU16, wide_ ? 7 : 1, int32_t(state_.tokens)};
+    bin_.file->write_at(0, std::as_bytes(std::span(header)));
   }
-  bin_->sync();
-  const std::string folder = folder_of(options_.prefix);
-  // An old index next to a new llm.c shard would look like a damaged Megatron pair.
-  for (const std::string& old : {stale_sidecar, options_.prefix + ".idx", options_.prefix + ".bin"})
-    if (!old.empty() && fs_.exists(old)) fs_.remove_file(old);
-  fs_.sync_directory(folder);
-  const std::vector<std::string> names = files();
-  for (auto name = names.rbegin(); name != names.rend(); ++name) fs_.rename(*name + kTemporary, *name);
-  finished_ = true;
-  fs_.sync_directory(folder);
+  bin_.file->sync();
 }
 
 }  // namespace trainctl::data

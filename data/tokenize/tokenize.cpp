@@ -1,18 +1,15 @@
 #include "data/tokenize/tokenize.h"
 
 #include <algorithm>
-#include <deque>
 #include <filesystem>
-#include <optional>
 
-#include "data/bpe_trainer.h"
 #include "data/corpus/corpus_reader.h"
 #include "data/ordered_work.h"
-#include "data/token_writer.h"
-#include "data/tokenize/encode_block.h"
+#include "data/tokenize/attempt.h"
+#include "data/tokenize/token_sets.h"
+#include "data/tokenize/train_tokenizer.h"
 #include "data/tokenizer.h"
 #include "runtime/base/error.h"
-#include "runtime/base/file_system.h"
 #include "runtime/base/hash.h"
 #include "runtime/base/units.h"
 
@@ -21,230 +18,41 @@ namespace {
 
 namespace stdfs = std::filesystem;
 
-constexpr uint64_t kTrainingText = uint64_t(64) << 20;  // the most text that a tokenizer learns from
-constexpr size_t kTrainingPart = size_t(256) << 10;
-constexpr size_t kShownBad = 10;
-
-std::string folder_of(const std::string& path) {
-  const std::string folder = stdfs::path(path).parent_path().string();
-  return folder.empty() ? "." : folder;
-}
-
-void report(const TokenizeOptions& options, const char* doing, uint64_t done, uint64_t total) {
-  if (options.progress) options.progress(doing, done, total);
-}
-
-/// The path of a trained tokenizer.
-std::string model_path(const TokenizeOptions& options) {
-  const bool is_json = options.train_kind == TrainedKind::bpe;
-  const stdfs::path wanted = options.tokenizer_out.empty() ? folder_of(options.out) : options.tokenizer_out;
-  const bool is_file = wanted.extension() == (is_json ? ".json" : ".model");
-  return (is_file ? wanted : wanted / (is_json ? "tokenizer.json" : "tokenizer.model")).string();
-}
-
-std::vector<std::string> prefixes(const TokenizeOptions& options) {
-  if (options.val_share > 0) return {options.out, options.out + "-val"};
-  return {options.out};
-}
-
-/// "data/train (1.2 M tokens of data/tokenizer.model, 2.4 MB)", "" if there is no such set.
-std::string existing_set(const std::string& prefix) {
-  auto& fs = real_file_system();
-  uint64_t bytes = 0;
-  std::string found;
-  for (const char* extension : {".bin", ".idx", ".json"}) {
-    const std::string file = prefix + extension;
-    if (!fs.exists(file)) continue;
-    found = found.empty() ? file : prefix;
-    bytes += stdfs::is_regular_file(file) ? stdfs::file_size(file) : 0;
-  }
-  if (found.empty()) return "";
-  std::optional<Sidecar> sidecar;
-  try {
-    sidecar = read_sidecar(prefix);
-  } catch (const Error&) {  // damaged: its size says enough
-  }
-  if (!sidecar) return fmt::format("{} ({})", found, size_text(bytes));
-  return fmt::format("{} ({} tokens of tokenizer {}, {})", found, short_number(double(sidecar->tokens)),
-                     sidecar->tokenizer.text(), size_text(bytes));
-}
-
-/// A run cannot be resumed after its token set or tokenizer was replaced, so neither is replaced without
-/// --force.
-void refuse_existing(const TokenizeOptions& options) {
-  if (options.force) return;
-  std::vector<std::string> existing;
-  for (const std::string& prefix : prefixes(options))
-    if (const std::string found = existing_set(prefix); !found.empty()) existing.push_back(found);
-  const std::string model = model_path(options);
-  const bool keeps_model = options.train_vocab <= 0 || !real_file_system().exists(model);
-  if (!keeps_model) existing.push_back(fmt::format("{} (a tokenizer)", model));
-  if (existing.empty()) return;
-  throw Error(
-      ErrorCode::kUsage,
-      fmt::format("{} {} already; choose another --out{}, or replace {} with --force: runs on the old "
-                  "files could not be resumed then",
-                  fmt::join(existing, " and "), existing.size() == 1 ? "exists" : "exist",
-                  keeps_model ? "" : " or --tokenizer-out", existing.size() == 1 ? "it" : "them"));
-}
-
-/// A trained model under another name until the tokens are complete, so that an error keeps the old one.
-class NewModel {
- public:
-  explicit NewModel(std::string path) : path_(std::move(path)) {}
-  NewModel(const NewModel&) = delete;
-  ~NewModel() {
-    std::error_code ignored;
-    if (!temporary().empty()) stdfs::remove(temporary(), ignored);
-  }
-  std::string temporary() const { return path_.empty() ? "" : path_ + ".tmp"; }
-  void publish() {
-    if (path_.empty()) return;
-    real_file_system().rename(temporary(), path_);
-    real_file_system().sync_directory(folder_of(path_));
-    path_.clear();
-  }
-
- private:
-  std::string path_;
-};
-
 CorpusOptions corpus_of(const TokenizeOptions& options) {
   return {.files = options.inputs,
           .text_key = options.text_key,
           .separator = options.separator,
           .longest_document = options.longest_document,
-          .skip_bad = options.skip_bad};
+          .skip_bad = options.skip_bad,
+          .block_bytes = options.block_bytes};
 }
 
-/// Trains on all of the text, or on parts spread evenly over it when it is long, and writes the model to
-/// `path`.
-void train(const TokenizeOptions& options, const std::string& path) {
-  CorpusOptions corpus = corpus_of(options);
-  corpus.block_bytes = kTrainingPart;
-  corpus.cut = cut_text;
-  BlockReader blocks(real_file_system(), corpus);
-  const uint64_t every = blocks.stored_bytes() / kTrainingText + 1;
-  Block block;
-  std::optional<BlockDocuments> documents;
-  std::string_view rest;
-  uint64_t part = 0;
-  const TextStream next = [&](std::string_view& text) {
-    while (true) {
-      while (rest.empty()) {
-        Document document;
-        if (documents && documents->next(document)) {
-          rest = document.text;
-          continue;
-        }
-        documents.reset();
-        if (!blocks.next(block)) return false;
-        documents.emplace(block, corpus);
-      }
-      text = rest.substr(0, cut_text(rest, kTrainingPart));
-      rest.remove_prefix(text.size());
-      if (part++ % every == 0) return true;
-    }
-  };
-  report(options, "training the tokenizer", 0, blocks.stored_bytes());
-  const std::string model = options.train_kind == TrainedKind::bpe
-                                ? train_bpe(next, options.train_vocab, thread_count(options.threads))
-                                : train_sentencepiece(next, options.train_vocab);
-  auto& fs = real_file_system();
-  fs.make_directories(folder_of(path));
-  fs.replace_text(path, model);
+/// 0 if the file system does not say.
+int64_t modified_ns(const std::string& path) {
+  std::error_code failed;
+  const auto time = stdfs::last_write_time(path, failed);
+  return failed ? 0 : std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
 }
 
-/// One set of token files under way.
-struct Part {
-  std::string prefix;
-  std::unique_ptr<TokenWriter> writer;
-  uint64_t text_bytes = 0;
-};
-
-/// Gives blocks to threads and writes their tokens in the order of the corpus, so that the files do not
-/// depend on the number of threads.
-class EncodeAll {
- public:
-  EncodeAll(const TokenizeOptions& options, const CorpusOptions& corpus, const Tokenizer& tokenizer,
-            std::vector<Part>& parts)
-      : options_(options),
-        parts_(parts),
-        reader_(real_file_system(), corpus),
-        work_(thread_count(options.threads), [&tokenizer, &corpus] {
-          return [&tokenizer, &corpus, encoder = std::shared_ptr(tokenizer.encoder())](const Block& block) {
-            return encode_block(tokenizer, *encoder, block, corpus);
-          };
-        }) {}
-
-  void run(TokenizeResult& result) {
-    Block block;
-    while (read(block)) {
-      if (work_.is_full()) write_oldest(result);
-      jobs_.push_back({block.whole_file, block.held_out, block.stored_bytes});
-      work_.submit(std::move(block));
-    }
-    while (!jobs_.empty()) write_oldest(result);
-    if (read_error_) std::rethrow_exception(read_error_);
+AttemptSettings settings_of(FileSystem& fs, const TokenizeOptions& options) {
+  AttemptSettings settings{.text_key = options.text_key,
+                           .separator = options.separator,
+                           .format = name_of(options.to),
+                           .train_share = options.train_share,
+                           .val_share = options.val_share};
+  if (options.train_vocab > 0) {
+    settings.tokenizer = model_path(options);
+    settings.train_kind = options.train_kind == TrainedKind::bpe ? "bpe" : "sentencepiece";
+    settings.train_vocab = options.train_vocab;
+  } else {
+    settings.tokenizer = options.tokenizer.text();
+    if (options.tokenizer.is_file() && fs.exists(options.tokenizer.path()))
+      settings.tokenizer_sha256 = sha256_hex(fs.read_text(options.tokenizer.path()));
   }
-
- private:
-  struct Job {
-    bool whole_file, held_out;
-    uint64_t stored_bytes;
-  };
-
-  /// False at the end, and at an error: the blocks before it may have one that comes first.
-  bool read(Block& block) {
-    try {
-      return reader_.next(block);
-    } catch (const Error&) {
-      read_error_ = std::current_exception();
-      return false;
-    }
-  }
-
-  void write_oldest(TokenizeResult& result) {
-    const EncodedBlock encoded = work_.take();
-    const Job job = jobs_.front();
-    jobs_.pop_front();
-    size_t begin = 0;
-    for (const EncodedBlock::Text& text : encoded.texts) {
-      if (!in_document_) part_ = job.whole_file ? job.held_out : part_of_next_document();
-      Part& part = parts_[part_];
-      part.writer->add(std::span(encoded.ids).subspan(begin, text.end - begin));
-      part.text_bytes += text.text_bytes;
-      if (text.ends_document) part.writer->end_document();
-      in_document_ = !text.ends_document;
-      begin = text.end;
-    }
-    result.empty_documents += encoded.empty_documents;
-    result.bad_records += encoded.bad.size();
-    for (const BadRecord& bad : encoded.bad)
-      if (result.first_bad.size() < kShownBad) result.first_bad.push_back(bad);
-    report(options_, "tokenizing", job.stored_bytes, reader_.stored_bytes());
-  }
-
-  /// A document goes to validation whenever the share of the documents so far passes a whole number.
-  size_t part_of_next_document() {
-    if (parts_.size() == 1) return 0;
-    const uint64_t shares = uint64_t(options_.train_share + options_.val_share),
-                   val = uint64_t(options_.val_share);
-    const auto passed = [&](uint64_t n) { return n % shares * val / shares + n / shares * val; };
-    const uint64_t n = documents_++;
-    return passed(n + 1) != passed(n) ? 1 : 0;
-  }
-
-  const TokenizeOptions& options_;
-  std::vector<Part>& parts_;
-  BlockReader reader_;
-  std::exception_ptr read_error_;
-  uint64_t documents_ = 0;  // that parts_ share
-  bool in_document_ = false;
-  size_t part_ = 0;       // of the document under way
-  std::deque<Job> jobs_;  // as in work_
-  OrderedWork<Block, EncodedBlock> work_;
-};
+  for (const std::string& path : options.inputs)
+    settings.inputs.push_back({path, fs.open_read(path)->size(), modified_ns(path)});
+  return settings;
+}
 
 /// The path of the model as the sidecar states it: relative to the sidecar, so that both can be moved
 /// together.
@@ -254,77 +62,254 @@ std::string model_beside(const std::string& model, const std::string& prefix) {
   return error ? model : relative.lexically_normal().string();
 }
 
-void write_part(const TokenizeOptions& options, const Tokenizer& tokenizer, const std::string& sha256,
-                Part& part, TokenizeResult& result) {
-  auto& fs = real_file_system();
-  part.writer->finish(part.prefix + ".json");
-  const auto source = open_source({.path = part.writer->files().front(), .format = options.to});
-  const TokenizerChoice& used = result.tokenizer;
-  Sidecar sidecar{
-      .tokenizer = used.is_file() ? TokenizerChoice::file(model_beside(used.path(), part.prefix)) : used,
-      .tokenizer_sha256 = sha256,
-      .vocab_size = tokenizer.vocab_size(),
-      .end_of_text = tokenizer.end_of_text(),
-      .format = name_of(options.to),
-      .tokens = part.writer->token_count(),
-      .documents = part.writer->document_count(),
-      .text_bytes = part.text_bytes,
-      .fingerprint = source->fingerprint(),
-      .inputs = options.inputs};
-  fs.replace_text(part.prefix + ".json", sidecar_json(sidecar));
-  result.parts.push_back({part.prefix, part.writer->files(), std::move(sidecar)});
-}
+/// One call of tokenize().
+class Tokenizing {
+ public:
+  explicit Tokenizing(const TokenizeOptions& options)
+      : options_(options),
+        fs_(options.file_system != nullptr ? *options.file_system : real_file_system()),
+        corpus_(corpus_of(options)) {}
 
-TokenizeResult run(const TokenizeOptions& options) {
-  const double start = real_clock().monotonic_s();
-  auto& fs = real_file_system();
-  refuse_existing(options);
-  CorpusOptions corpus = corpus_of(options);
-  if (BlockReader(fs, corpus).stored_bytes() == 0)
-    throw Error(ErrorCode::kData,
-                fmt::format("{} holds no text; nothing was written", fmt::join(options.inputs, ", ")));
-  fs.make_directories(folder_of(options.out));
-  TokenizeResult result;
-  const bool trained = options.train_vocab > 0;
-  result.tokenizer = trained ? TokenizerChoice::file(model_path(options)) : options.tokenizer;
-  NewModel model(trained ? result.tokenizer.path() : "");
-  if (trained) train(options, model.temporary());
-  const TokenizerChoice readable = trained ? TokenizerChoice::file(model.temporary()) : options.tokenizer;
-  const auto tokenizer = open_tokenizer(readable);
-  const std::string sha256 = readable.is_file() ? sha256_hex(fs.read_text(readable.path())) : "";
-  result.vocab_size = tokenizer->vocab_size();
-
-  const std::vector<std::string> names = prefixes(options);
-  std::vector<Part> parts(names.size());
-  for (size_t i = 0; i < parts.size(); ++i) {
-    parts[i].prefix = names[i];
-    parts[i].writer = std::make_unique<TokenWriter>(
-        fs, WriterOptions{
-                .prefix = parts[i].prefix, .format = options.to, .vocab_size = tokenizer->vocab_size()});
+  TokenizeResult run() {
+    stored_total_ = BlockReader(fs_, corpus_).stored_bytes();
+    if (stored_total_ == 0)
+      throw Error(ErrorCode::kData,
+                  fmt::format("{} holds no text; nothing was written", fmt::join(options_.inputs, ", ")));
+    const std::string folder = options_.out + ".partial";
+    if (!fs_.exists(folder)) refuse_existing(fs_, options_);
+    Attempt attempt(fs_, folder);
+    try {
+      run_in(attempt);
+    } catch (const Error& e) {
+      if (keeps(attempt)) throw Error(e.code(), e.what() + kept_text(attempt));
+      forget(attempt);
+      throw;
+    } catch (const std::exception&) {
+      forget(attempt);
+      throw;
+    }
+    result_.seconds = real_clock().monotonic_s() - start_s_;
+    return std::move(result_);
   }
-  corpus.cut = [&tokenizer](std::string_view text, size_t limit) {
-    return tokenizer->first_part(text, limit);
-  };
-  corpus.kept = uint64_t(options.train_share);
-  corpus.held_out = uint64_t(options.val_share);
-  EncodeAll(options, corpus, *tokenizer, parts).run(result);
-  for (const Part& part : parts)
-    if (part.writer->token_count() == 0)
-      throw Error(
-          ErrorCode::kData,
-          fmt::format("{} would hold no documents{}; nothing was written", part.prefix,
-                      parts.size() > 1
-                          ? fmt::format(" with a split of {}:{} (the other part: {}); give more text or "
-                                        "another split",
-                                        options.train_share, options.val_share,
-                                        std::max(parts[0].writer->document_count(),
-                                                 parts[1].writer->document_count()))
-                          : ""));
-  model.publish();
-  for (Part& part : parts) write_part(options, *tokenizer, sha256, part, result);
-  result.seconds = real_clock().monotonic_s() - start;
-  return result;
-}
+
+ private:
+  void note(const std::string& text) const {
+    if (options_.note) options_.note(text);
+  }
+  void report(const char* doing, uint64_t stored_bytes, uint64_t text_bytes) const {
+    if (options_.progress) options_.progress({doing, stored_bytes, stored_total_, text_bytes});
+  }
+
+  /// Whether what an attempt has done is worth to be kept.
+  bool keeps(const Attempt& attempt) const {
+    return !is_useless_ && attempt.progress() && attempt.progress()->encoding.position != CorpusPosition{};
+  }
+  std::string kept_text(const Attempt& attempt) const {
+    return fmt::format("; {} of {} are done and kept in {}: the same command goes on from there",
+                       size_text(attempt.progress()->encoding.stored_bytes), size_text(stored_total_),
+                       attempt.folder());
+  }
+  void forget(Attempt& attempt) const {
+    if (!owns_attempt_) return;
+    try {
+      attempt.remove();
+    } catch (const Error&) {  // the first error is the one to report
+    }
+  }
+
+  void run_in(Attempt& attempt) {
+    const AttemptSettings settings = settings_of(fs_, options_);
+    const bool resumes = can_resume(attempt, settings);
+    owns_attempt_ = true;
+    if (!resumes || !attempt.progress()->complete) refuse_existing(fs_, options_);
+    if (!resumes) {
+      attempt.begin(settings);
+    } else {
+      progress_ = *attempt.progress();
+      seconds_before_ = progress_.seconds;
+      for (const WriterState& set : progress_.encoding.sets) text_before_ += set.text_bytes;
+    }
+    progress_.skip_bad = options_.skip_bad;
+    progress_.longest_document = options_.longest_document;
+    open_tokenizer_of(attempt);
+    if (!progress_.complete) encode(attempt);
+    publish(fs_, options_, attempt);
+    fill_result();
+    attempt.remove();
+  }
+
+  /// Whether the attempt goes on; otherwise it begins anew. Error(kUsage): it is of other settings.
+  bool can_resume(Attempt& attempt, const AttemptSettings& settings) {
+    if (!attempt.settings() || !attempt.progress()) return false;
+    const AttemptProgress& before = *attempt.progress();
+    std::string other = difference(*attempt.settings(), settings);
+    if (other.empty()) other = other_limits(before);
+    if (other.empty()) {
+      if (before.encoding.position == CorpusPosition{}) return true;
+      result_.resumed_at = before.encoding.stored_bytes;
+      const CorpusPosition& at = before.encoding.position;
+      const bool is_done = at.file >= options_.inputs.size();
+      note(fmt::format(
+          "going on in {}: {} of {} are done{}", attempt.folder(), size_text(before.encoding.stored_bytes),
+          size_text(stored_total_),
+          is_done ? "" : fmt::format(", up to record {} of {}", at.number, options_.inputs[at.file])));
+      return true;
+    }
+    if (!keeps(attempt)) return false;
+    if (options_.force) {
+      note(fmt::format("starting over: the unfinished work in {} differs in {}", attempt.folder(), other));
+      return false;
+    }
+    throw Error(ErrorCode::kUsage,
+                fmt::format("{} holds unfinished work ({} of input are done) that differs in {}; repeat that "
+                            "command to go on, "
+                            "choose another --out, or start over with --force",
+                            attempt.folder(), size_text(before.encoding.stored_bytes), other));
+  }
+
+  /// The first limit with which earlier records could have been treated in another way.
+  std::string other_limits(const AttemptProgress& before) const {
+    const bool left_out = before.encoding.left_out_count > 0;
+    if (left_out && !options_.skip_bad) return "--skip-bad (given, now not)";
+    if (options_.longest_document < before.longest_document ||
+        (left_out && options_.longest_document != before.longest_document))
+      return fmt::format("--longest-document ({}, now {})", size_text(before.longest_document),
+                         size_text(options_.longest_document));
+    return "";
+  }
+
+  void open_tokenizer_of(Attempt& attempt) {
+    const bool trained = options_.train_vocab > 0;
+    result_.tokenizer = trained ? TokenizerChoice::file(model_path(options_)) : options_.tokenizer;
+    const std::string model = attempt / "model";
+    if (trained && !progress_.complete && !fs_.exists(model)) {
+      report("training the tokenizer", 0, 0);
+      fs_.replace_text(model, train_on_corpus(fs_, options_, corpus_));
+      attempt.record(progress_);
+    }
+    const bool is_moved = trained && !fs_.exists(model);  // a complete attempt
+    const TokenizerChoice readable = trained && !is_moved ? TokenizerChoice::file(model) : result_.tokenizer;
+    tokenizer_ = open_tokenizer(fs_, readable);
+    tokenizer_sha256_ = readable.is_file() ? sha256_hex(fs_.read_text(readable.path())) : "";
+    result_.vocab_size = tokenizer_->vocab_size();
+  }
+
+  void encode(Attempt& attempt) {
+    corpus_.cut = [this](std::string_view text, size_t limit) { return tokenizer_->first_part(text, limit); };
+    corpus_.kept = uint64_t(options_.train_share);
+    corpus_.held_out = uint64_t(options_.val_share);
+    EncodingState& state = progress_.encoding;
+    std::vector<std::unique_ptr<TokenWriter>> sets;
+    const size_t count = prefixes(options_).size();
+    const bool resumes = state.sets.size() == count;
+    for (size_t i = 0; i < count; ++i) {
+      const WriterOptions options{
+          .prefix = attempt / kSetNames[i], .format = options_.to, .vocab_size = tokenizer_->vocab_size()};
+      if (!resumes) remove_set(options.prefix);
+      sets.push_back(resumes ? std::make_unique<TokenWriter>(fs_, options, state.sets[i])
+                             : std::make_unique<TokenWriter>(fs_, options));
+    }
+    const EncodingOptions options{
+        .train_share = corpus_.kept,
+        .val_share = corpus_.held_out,
+        .threads = thread_count(options_.threads),
+        .record_every_s = options_.record_every_s,
+        .progress = [this](uint64_t stored, uint64_t text) { report("tokenizing", stored, text); },
+        .warn = [this](const std::string& text) { note("warning: " + text); }};
+    encode_all(fs_, options, corpus_, *tokenizer_, sets, state,
+               [&](const EncodingState&) { record(attempt); });
+    finish(attempt, sets);
+  }
+
+  /// Removes the files of a set that were begun before the first record of progress.
+  void remove_set(const std::string& prefix) {
+    for (const char* ending : {".bin", ".lengths"})
+      if (fs_.exists(prefix + ending)) fs_.remove_file(prefix + ending);
+  }
+
+  void record(Attempt& attempt) {
+    progress_.seconds = seconds_before_ + real_clock().monotonic_s() - start_s_;
+    attempt.record(progress_);
+  }
+
+  /// Completes the sets in the folder of the attempt.
+  void finish(Attempt& attempt, std::vector<std::unique_ptr<TokenWriter>>& sets) {
+    const auto names = prefixes(options_);
+    for (size_t i = 0; i < sets.size(); ++i)
+      if (sets[i]->state().tokens == 0) refuse_empty(names[i], sets);
+    for (size_t i = 0; i < sets.size(); ++i) {
+      sets[i]->complete();
+      write_sidecar(attempt / kSetNames[i], names[i], sets[i]->state());
+    }
+    fs_.sync_directory(attempt.folder());
+    progress_.complete = true;
+    progress_.encoding.sets.clear();
+    for (const auto& set : sets) progress_.encoding.sets.push_back(set->state());
+    record(attempt);
+  }
+
+  [[noreturn]] void refuse_empty(const std::string& name,
+                                 const std::vector<std::unique_ptr<TokenWriter>>& sets) {
+    is_useless_ = true;
+    std::string split;
+    if (sets.size() > 1)
+      split = fmt::format(" with a split of {}:{} (the other part: {}); give more text or another split",
+                          options_.train_share, options_.val_share,
+                          std::max(sets[0]->state().documents, sets[1]->state().documents));
+    throw Error(ErrorCode::kData,
+                fmt::format("{} would hold no documents{}; nothing was written", name, split));
+  }
+
+  void write_sidecar(const std::string& from, const std::string& prefix, const WriterState& state) {
+    const TokenizerChoice& used = result_.tokenizer;
+    std::vector<std::string> files;
+    for (const std::string& ending : TokenWriter::endings(options_.to)) files.push_back(from + ending);
+    const Sidecar sidecar{
+        .tokenizer = used.is_file() ? TokenizerChoice::file(model_beside(used.path(), prefix)) : used,
+        .tokenizer_sha256 = tokenizer_sha256_,
+        .vocab_size = tokenizer_->vocab_size(),
+        .end_of_text = tokenizer_->end_of_text(),
+        .format = name_of(options_.to),
+        .tokens = state.tokens,
+        .documents = state.documents,
+        .text_bytes = state.text_bytes,
+        .fingerprint = fingerprint_of(fs_, options_.to, files),
+        .inputs = options_.inputs};
+    fs_.replace_text(from + ".json", sidecar_json(sidecar));
+  }
+
+  void fill_result() {
+    const EncodingState& state = progress_.encoding;
+    const auto names = prefixes(options_);
+    for (size_t i = 0; i < names.size(); ++i) {
+      std::vector<std::string> files;
+      for (const std::string& ending : TokenWriter::endings(options_.to)) files.push_back(names[i] + ending);
+      result_.parts.push_back(
+          {names[i], files, parse_sidecar(fs_.read_text(names[i] + ".json"), names[i] + ".json").value()});
+      result_.text_bytes += state.sets[i].text_bytes;
+    }
+    result_.text_bytes -= std::min(result_.text_bytes, text_before_);
+    result_.empty_documents = state.empty_documents;
+    result_.left_out_count = state.left_out_count;
+    result_.left_out = state.left_out;
+    result_.faulty_files = state.faulty_count;
+    for (const FaultyFile& file : state.faulty)
+      result_.warnings.push_back({file.path, fault_text(file.faults, file.of_rows)});
+  }
+
+  const TokenizeOptions& options_;
+  FileSystem& fs_;
+  CorpusOptions corpus_;
+  const double start_s_ = real_clock().monotonic_s();
+  uint64_t stored_total_ = 0, text_before_ = 0;
+  double seconds_before_ = 0;
+  AttemptProgress progress_;
+  std::unique_ptr<Tokenizer> tokenizer_;
+  std::string tokenizer_sha256_;
+  TokenizeResult result_;
+  bool owns_attempt_ = false;  // not before it is known that no other work is in it
+  bool is_useless_ = false;    // the work cannot become a token set
+};
 
 }  // namespace
 
@@ -335,7 +320,7 @@ TokenizeResult tokenize(const TokenizeOptions& options) {
     throw Error(ErrorCode::kData, fmt::format("--out {} names a folder; give a prefix such as {}train",
                                               options.out, options.out));
   try {
-    return run(options);
+    return Tokenizing(options).run();
   } catch (const Error& e) {
     if (e.code() != ErrorCode::kIo) throw;
     throw Error(ErrorCode::kData, fmt::format("{}; no token files were written", e.what()));

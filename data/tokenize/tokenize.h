@@ -1,12 +1,14 @@
 // `trainctl data tokenize`: makes token files and their sidecars from text files.
 #pragma once
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "data/corpus/document.h"
 #include "data/dataset.h"
 #include "data/sidecar.h"
+#include "runtime/base/file_system.h"
 
 namespace trainctl::data {
 
@@ -29,11 +31,20 @@ struct TokenizeOptions {
   std::string separator;                   ///< of plain text, see CorpusOptions
   bool skip_bad = false;                   ///< leave out records that cannot be read
   uint64_t longest_document = 64'000'000;  ///< bytes; see CorpusOptions
-  int threads = 0;     ///< that encode; 0: one for each core. The files do not depend on it
-  bool force = false;  ///< replace existing token files and an existing tokenizer
-  /// Called from time to time with the current activity and its progress in bytes of the input files. May
-  /// be empty.
-  std::function<void(const char* doing, uint64_t done, uint64_t total)> progress;
+  int threads = 0;                       ///< that encode; 0: one for each core. The files do not depend on it
+  bool force = false;                    ///< replace existing token files and an existing tokenizer
+  size_t block_bytes = size_t(1) << 20;  ///< of text that a thread encodes at once, about
+  double record_every_s = 10;            ///< how often progress is made durable
+  FileSystem* file_system = nullptr;     ///< null: that of this machine
+  struct Progress {
+    const char* doing = "";
+    uint64_t stored_bytes = 0, stored_total = 0;  ///< of the input files
+    uint64_t text_bytes = 0;                      ///< unpacked
+  };
+  /// Called from time to time. May be empty.
+  std::function<void(const Progress&)> progress;
+  /// Called with a sentence that a user wants to read at once. May be empty.
+  std::function<void(const std::string&)> note;
 };
 
 struct TokenizeResult {
@@ -45,17 +56,27 @@ struct TokenizeResult {
   std::vector<Part> parts;    ///< training, then validation if val_share > 0
   TokenizerChoice tokenizer;  ///< the one used
   int64_t vocab_size = 0;
-  uint64_t empty_documents = 0;      ///< documents without text, which are skipped
-  uint64_t bad_records = 0;          ///< left out
-  std::vector<BadRecord> first_bad;  ///< the first of them
-  double seconds = 0;
+  uint64_t empty_documents = 0;   ///< documents without text, which are skipped
+  uint64_t left_out_count = 0;    ///< records that could not be read
+  std::vector<LeftOut> left_out;  ///< the first ten of them
+  struct Warning {
+    std::string path, text;
+  };
+  uint64_t faulty_files = 0;           ///< files with bytes that are no text
+  std::vector<Warning> warnings;       ///< of the first hundred of them
+  std::optional<uint64_t> resumed_at;  ///< bytes of the input files that an earlier process has done
+  uint64_t text_bytes = 0;             ///< of this process
+  double seconds = 0;                  ///< of this process
 };
 
 /// Each document ends with the tokenizer's end-of-text token. The validation share consists of whole
-/// documents of JSON lines, and of the last lines of each plain file. Token files and a trained tokenizer get
-/// their names when all of them are complete; after an error, existing files are unchanged. Error(kUsage): a
-/// file to write exists and `force` is false; names the file. Error(kData): unreadable input, unusable
-/// tokenizer, no tokens, disk full.
+/// documents, or of the last lines of each plain file that is one document. Token files and a trained
+/// tokenizer get their names when all of them are complete; until then the work is in the folder
+/// PREFIX.partial (data/tokenize/attempt.h). A process that ends on the way leaves it, and the next call
+/// with the same inputs and settings goes on from there: the files are those of an undisturbed run, byte
+/// for byte. After an error, existing files are unchanged. Error(kUsage): a file to write exists and
+/// `force` is false, with its name; or PREFIX.partial is of other inputs or settings. Error(kData):
+/// unreadable input, unusable tokenizer, no tokens, disk full.
 TokenizeResult tokenize(const TokenizeOptions& options);
 
 }  // namespace trainctl::data

@@ -45,11 +45,23 @@ std::string render_tokenized(const data::TokenizeResult& result, bool json) {
     Json parts = Json::array();
     for (const auto& part : result.parts)
       parts.push_back({{"prefix", part.prefix}, {"files", part.files}, {"sidecar", parsed(part.sidecar)}});
-    return dump({{"tokenizer", result.tokenizer.text()},
+    Json left_out = Json::array(), warnings = Json::array();
+    for (const auto& record : result.left_out)
+      left_out.push_back({{"place", record.place}, {"why", record.why}});
+    for (const auto& warning : result.warnings)
+      warnings.push_back({{"file", warning.path}, {"text", warning.text}});
+    return dump({{"v", 1},
+                 {"tokenizer", result.tokenizer.text()},
                  {"vocab_size", result.vocab_size},
                  {"tokens", tokens},
                  {"text_bytes", bytes},
                  {"empty_documents", result.empty_documents},
+                 {"left_out_records", result.left_out_count},
+                 {"left_out", left_out},
+                 {"faulty_files", result.faulty_files},
+                 {"warnings", warnings},
+                 {"resumed_at_input_bytes", result.resumed_at ? Json(*result.resumed_at) : Json()},
+                 {"text_bytes_now", result.text_bytes},
                  {"seconds", result.seconds},
                  {"parts", parts}});
   }
@@ -59,7 +71,20 @@ std::string render_tokenized(const data::TokenizeResult& result, bool json) {
                         tally_text(part.sidecar.tokens), count_of(part.sidecar.documents, "document"),
                         double(part.sidecar.text_bytes) / double(part.sidecar.tokens));
   if (result.empty_documents > 0) text += fmt::format("left out   {}\n", count_of(result.empty_documents, "empty document"));
-  text += fmt::format("time       {:.1f} s, {:.1f} MB/s\n", result.seconds, double(bytes) / 1e6 / std::max(result.seconds, 1e-3));
+  if (result.left_out_count > 0) {
+    text += fmt::format("left out   {} that could not be read\n", count_of(result.left_out_count, "record"));
+    for (const auto& record : result.left_out)
+      text += fmt::format("           {}: {}\n", visible(record.place), visible(record.why));
+    if (result.left_out_count > result.left_out.size())
+      text += fmt::format("           and {} more\n", result.left_out_count - result.left_out.size());
+  }
+  for (const auto& warning : result.warnings)
+    text += fmt::format("warning    {} {}\n", visible(warning.path), warning.text);
+  if (result.faulty_files > result.warnings.size())
+    text += fmt::format("warning    {} more files are not all text\n", result.faulty_files - result.warnings.size());
+  text += fmt::format("time       {:.1f} s, {:.1f} MB/s{}\n", result.seconds,
+                      double(result.text_bytes) / 1e6 / std::max(result.seconds, 1e-3),
+                      result.resumed_at ? " for what an earlier process had not done" : "");
   text += fmt::format("set model.vocab_size = {} in the job; next: trainctl data inspect {}\n", result.vocab_size,
                       result.parts[0].prefix);
   return text;

@@ -18,7 +18,9 @@ bool StringColumn::open_group() {
   if (group_ == metadata_.groups.size()) return false;
   const RowGroup& group = metadata_.groups[group_++];
   rows_left_ = group.rows;
-  pages_ = std::make_unique<PageReader>(*file_, path_, column_, group.columns[column_.index]);
+  pages_.reset();
+  if (group.rows > 0)
+    pages_ = std::make_unique<PageReader>(*file_, path_, column_, group.columns[column_.index]);
   has_entry_ = false;
   return true;
 }

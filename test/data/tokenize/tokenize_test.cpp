@@ -1,37 +1,20 @@
-// Goal: tokenize writes exactly the documented bytes and loses no text; whatever fails, no half-written file stays; inspect
-// and verify find what is there and what is wrong.
-// Method: the golden Megatron and llm.c files reproduced by the writer; text there and back through files; a simulated file
-// system that runs full or loses power at every single effect.
+// Goal: tokenize loses no text; whatever fails, no half-written file stays; inspect and verify find what is
+// there and what is wrong.
+// Method: text there and back through files.
 #include <map>
 
 #include "data/inspect.h"
-#include "data/token_writer.h"
 #include "data/tokenize/tokenize.h"
 #include "data/tokenizer.h"
 #include "runtime/base/file_system.h"
 #include "test/data/token_fixtures.h"
-#include "test/support/power_loss_file_system.h"
 
 using namespace trainctl;
 using namespace trainctl::data;
 using namespace trainctl::data::test;
-using trainctl::test::Fault;
-using trainctl::test::PowerLossFileSystem;
-using trainctl::test::PowerLost;
-using trainctl::test::Survival;
 using Catch::Matchers::Contains;
 
 namespace {
-
-void write_golden(FileSystem& fs, const std::string& prefix, Format format) {
-  TokenWriter writer(fs, {.prefix = prefix, .format = format, .vocab_size = 1000});
-  const std::vector<int32_t> ids{1, 2, 3, 4, 5, 6, 7, 8, 9};
-  writer.add(std::span(ids).first(3));
-  writer.end_document();
-  writer.add(std::span(ids).subspan(3));
-  writer.end_document();
-  writer.finish();
-}
 
 std::string decoded(const std::string& path, const TokenizerChoice& tokenizer = TokenizerChoice::bytes()) {
   const auto source = open_source({.path = path});
@@ -47,99 +30,6 @@ std::string lines(int n) {
 }
 
 }  // namespace
-
-TEST_CASE("the writer produces the bytes of the formats", "[tokenize]") {
-  TemporaryFolder folder;
-  write_golden(real_file_system(), folder / "a", Format::megatron);
-  // One sequence per document, so pointers and lengths differ from the golden pair with its two-sequence document.
-  CHECK(read_bytes(folder / "a.bin") == golden_bin());
-  CHECK(read_bytes(folder / "a.idx") == unhex("4d4d49444944580000 0100000000000000 08 0200000000000000 0300000000000000"
-                                              "03000000 06000000 0000000000000000 0600000000000000"
-                                              "0000000000000000 0100000000000000 0200000000000000"));
-  for (const auto& [vocab, ids, golden] :
-       {std::tuple{int64_t(50257), std::vector<int32_t>{50256, 1, 2, 3}, unhex("88d83401 01000000 04000000")},
-        std::tuple{int64_t(128256), std::vector<int32_t>{128000, 1, 2, 3}, unhex("a1d93401 07000000 04000000")}}) {
-    TokenWriter writer(real_file_system(), {.prefix = folder / "l", .format = Format::llmc, .vocab_size = vocab});
-    writer.add(ids);
-    writer.end_document();
-    writer.finish();
-    std::string expected = golden;
-    expected.resize(1024, '\0');
-    for (const int32_t id : ids) vocab > 65536 ? append(expected, id) : append(expected, uint16_t(id));
-    CHECK(read_bytes(folder / "l.bin") == expected);
-  }
-}
-
-TEST_CASE("tokens are as wide as the vocabulary needs", "[tokenize]") {
-  TemporaryFolder folder;
-  for (const auto& [format, vocab, width] :
-       {std::tuple{Format::megatron, int64_t(65499), 2}, std::tuple{Format::megatron, int64_t(65500), 4},
-        std::tuple{Format::llmc, int64_t(65536), 2}, std::tuple{Format::llmc, int64_t(65537), 4}}) {
-    TokenWriter writer(real_file_system(), {.prefix = folder / "w", .format = format, .vocab_size = vocab});
-    std::vector<int32_t> ids{int32_t(vocab - 1), 0, 1};
-    writer.add(ids);
-    writer.end_document();
-    writer.finish();
-    const auto source = open_source({.path = folder / "w"});
-    CHECK(source->format_name() == std::string(format == Format::megatron ? "megatron" : "llmc"));
-    CHECK(source->token_bytes() == width);
-    std::vector<int32_t> back(3);
-    source->read(0, back);
-    CHECK(back == ids);
-  }
-}
-
-TEST_CASE("a full disk at any effect leaves the files of before and nothing else", "[tokenize]") {
-  for (const Format format : {Format::megatron, Format::llmc})
-    for (uint64_t at = 0;; ++at) {
-      PowerLossFileSystem fs;
-      fs.make_directory("/d");
-      fs.write_new_text("/d/a.other", "x");
-      fs.fail_at(at, Fault::no_space_from_here);
-      bool failed = false;
-      try {
-        write_golden(fs, "/d/a", format);
-      } catch (const Error& e) {
-        failed = true;
-        CHECK(e.code() == ErrorCode::kIo);
-      }
-      CAPTURE(at);
-      const auto files = fs.files();
-      for (const auto& [path, content] : files) CHECK_THAT(path, !Contains(".tmp"));
-      if (!failed) break;
-      CHECK(files.size() == 1);
-    }
-}
-
-TEST_CASE("power loss at any effect leaves no index beside tokens of another run", "[tokenize]") {
-  TemporaryFolder folder;
-  write_golden(real_file_system(), folder / "g", Format::megatron);
-  const std::string idx = read_bytes(folder / "g.idx"), bin = read_bytes(folder / "g.bin");
-  for (uint64_t after = 0;; ++after) {
-    PowerLossFileSystem fs;
-    fs.make_directory("/d");
-    fs.sync_directory("/");
-    fs.write_new_text("/d/a.idx", "old");
-    fs.write_new_text("/d/a.bin", "old");
-    fs.lose_power_after(after);
-    bool lost = false;
-    try {
-      write_golden(fs, "/d/a", Format::megatron);
-    } catch (const PowerLost&) {
-      lost = true;
-    }
-    for (const Survival survival : {Survival::nothing, Survival::everything, Survival::random})
-      for (uint64_t seed = 0; seed < (survival == Survival::random ? 8u : 1u); ++seed) {
-        const auto left = fs.after_power_loss(survival, seed)->files();
-        CAPTURE(after, int(survival), seed);
-        if (left.count("/d/a.idx") && left.count("/d/a.bin"))
-          CHECK(((left.at("/d/a.idx") == "old" && left.at("/d/a.bin") == "old") ||
-                 (left.at("/d/a.idx") == idx && left.at("/d/a.bin") == bin)));
-        if (!lost) CHECK(left.count("/d/a.idx") + left.count("/d/a.bin") == 2);
-      }
-    if (!lost) break;
-  }
-}
 
 TEST_CASE("text files become tokens with a sidecar, and verify agrees", "[tokenize]") {
   TemporaryFolder folder;
