@@ -46,7 +46,7 @@ class Progress {
     std::string text = doing_;
     if (at.stored_bytes > 0)
       text += fmt::format(": {} of {}", size_text(at.stored_bytes), size_text(at.stored_total));
-    if (done > 0)
+    if (done > 0 && at.text_bytes > 0)
       text += fmt::format(", {:.1f} MB/s of text, {} left", rate, short_duration(seconds * double(left) / double(done)));
     fmt::print(stderr, "{}{}{}", terminal_ ? "\r" : "", text, terminal_ ? "\x1b[K" : "\n");
     std::fflush(stderr);
@@ -147,7 +147,7 @@ void add_source(CommandLine command, ReadArguments& arguments) {
 void add_tokenize(CommandLine group, Context& context) {
   auto text = std::make_shared<TokenizeArguments>();
   data::TokenizeOptions& options = text->options;
-  CommandLine command = group.add_subcommand("tokenize", "turn text or JSON lines into token files");
+  CommandLine command = group.add_subcommand("tokenize", "turn text, JSON lines or Parquet into token files");
   command
       .add_option("FILES", options.inputs,
                   "text (a document each), .jsonl (one per line) or .parquet (one per row); text and .jsonl also as .zst or .gz")

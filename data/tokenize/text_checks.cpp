@@ -59,21 +59,22 @@ TextFaults text_faults(const Block& block) {
 }
 
 std::string fault_text(const TextFaults& faults, bool of_rows) {
-  const char* unit = of_rows ? "row" : "byte";
+  const auto place = [&](uint64_t first) {
+    return of_rows ? fmt::format("the first in row {}", first + 1)
+                   : fmt::format("the first is byte {}", first);
+  };
   if (faults.utf16) return "is UTF-16 (it begins with its byte order mark); convert it to UTF-8";
   constexpr uint64_t kManyNuls = 4;  // every fourth byte: English in UTF-16 has every second
-  const uint64_t base = of_rows ? 1 : 0;
   if (faults.nul > 0) {
     const bool is_utf16 = faults.nul > faults.bytes / kManyNuls && faults.not_utf8 < faults.nul;
-    return fmt::format("{}: {} bytes are 0, the first in {} {}; {}",
-                       is_utf16 ? "is UTF-16 or UTF-32" : "is binary", faults.nul, unit,
-                       faults.first_nul + base, is_utf16 ? "convert it to UTF-8" : "is it text at all?");
+    return fmt::format("{} (bytes that are 0: {}, {}); {}", is_utf16 ? "is UTF-16 or UTF-32" : "is binary",
+                       faults.nul, place(faults.first_nul),
+                       is_utf16 ? "convert it to UTF-8" : "leave it out unless it is text");
   }
   if (faults.not_utf8 == 0) return "";
   return fmt::format(
-      "is not UTF-8: {} bytes belong to no character, the first in {} {}; convert it if it is Latin-1 or the "
-      "like",
-      faults.not_utf8, unit, faults.first_not_utf8 + base);
+      "is not UTF-8 (bytes that belong to no character: {}, {}); convert it if it is Latin-1 or the like",
+      faults.not_utf8, place(faults.first_not_utf8));
 }
 
 }  // namespace trainctl::data

@@ -29,8 +29,8 @@ struct TextFaults {
 /// The faults of the texts of a block of texts or rows. JSON lines have none: they are UTF-8 or bad records.
 TextFaults text_faults(const Block& block);
 
-/// "is not UTF-8: 3 bytes belong to no character, the first is byte 17"; "" without faults. `of_rows`: of a
-/// table.
+/// "is not UTF-8 (bytes that belong to no character: 3, the first is byte 17)"; "" without faults.
+/// `of_rows`: of a table.
 std::string fault_text(const TextFaults& faults, bool of_rows);
 
 }  // namespace trainctl::data

@@ -85,7 +85,7 @@ class Tokenizing {
       forget(attempt);
       throw;
     } catch (const std::exception&) {
-      forget(attempt);
+      if (!keeps(attempt)) forget(attempt);
       throw;
     }
     result_.seconds = real_clock().monotonic_s() - start_s_;
@@ -102,7 +102,10 @@ class Tokenizing {
 
   /// Whether what an attempt has done is worth to be kept.
   bool keeps(const Attempt& attempt) const {
-    return !is_useless_ && attempt.progress() && attempt.progress()->encoding.position != CorpusPosition{};
+    if (is_useless_ || !attempt.progress()) return false;
+    const AttemptProgress& done = *attempt.progress();
+    return done.complete ||
+           (done.encoding.position != CorpusPosition{} && done.seconds >= options_.kept_after_s);
   }
   std::string kept_text(const Attempt& attempt) const {
     return fmt::format("; {} of {} are done and kept in {}: the same command goes on from there",
@@ -183,7 +186,6 @@ class Tokenizing {
     result_.tokenizer = trained ? TokenizerChoice::file(model_path(options_)) : options_.tokenizer;
     const std::string model = attempt / "model";
     if (trained && !progress_.complete && !fs_.exists(model)) {
-      report("training the tokenizer", 0, 0);
       fs_.replace_text(model, train_on_corpus(fs_, options_, corpus_));
       attempt.record(progress_);
     }

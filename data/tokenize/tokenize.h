@@ -35,7 +35,8 @@ struct TokenizeOptions {
   bool force = false;                    ///< replace existing token files and an existing tokenizer
   size_t block_bytes = size_t(1) << 20;  ///< of text that a thread encodes at once, about
   double record_every_s = 10;            ///< how often progress is made durable
-  FileSystem* file_system = nullptr;     ///< null: that of this machine
+  double kept_after_s = 5;  ///< unfinished work of less time is neither kept after an error nor protected
+  FileSystem* file_system = nullptr;  ///< null: that of this machine
   struct Progress {
     const char* doing = "";
     uint64_t stored_bytes = 0, stored_total = 0;  ///< of the input files

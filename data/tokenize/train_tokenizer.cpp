@@ -45,6 +45,8 @@ std::string train_on_corpus(FileSystem& fs, const TokenizeOptions& options, Corp
         }
         documents.reset();
         if (!blocks.next(block)) return false;
+        if (options.progress)
+          options.progress({"training the tokenizer", block.stored_bytes, blocks.stored_bytes(), 0});
         documents.emplace(block, corpus);
       }
       text = rest.substr(0, cut_text(rest, kTrainingPart));

@@ -2,9 +2,11 @@
 
     peer_tokenizers.py TRAINCTL [MB [ROUNDS]]     default: 30 MB, 5 rounds; prints a table in Markdown
 
-Needs the Python package tokenizers. The tokenizers have 50000 ids, trained here. trainctl's time is that of the whole command: reading
+Needs the Python packages tokenizers and, for the second table, pyarrow; and the program zstd. The tokenizers have 50000 ids, that of the
+shape of Llama 3 128000, trained here on a third of the text. trainctl's time is that of the whole command: reading
 tokenizer.json, parsing JSON lines, encoding, writing the token files. tokenizers' time is encode_batch_fast alone, on documents of
-about 4 kB in memory, the first call not counted. CPU: MB for each second of CPU time (user and system) with one thread.
+about 4 kB in memory, the first call not counted. CPU: MB for each second of CPU time (user and system) with one thread. The second table is of the same texts in other formats, encoded in
+the shape of Llama 3; its rates count unpacked text.
 """
 import json
 import os
@@ -19,6 +21,8 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 
 CL100K = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
           r"|\s+(?!\S)|\s+")
+VOCABULARY = {"gpt2": 50000, "llama3": 128000, "qwen2": 50000}
+SEPARATOR = "<|document|>"
 THREADS = len(os.sched_getaffinity(0))
 TEXTS = {"prose and code": ("usr/share/common-licenses/*", "usr/include/c++/12/**/*", "usr/lib/python3*/**/*.py", "usr/share/perl/5*/**/*.p[lmo]*",
                             "usr/include/**/*.h", "usr/share/doc/*/copyright"),
@@ -67,12 +71,39 @@ def run_theirs(path, file, threads):
     return json.loads(subprocess.run([sys.executable, __file__, "--theirs", path, file], env=environment, check=True, capture_output=True).stdout)
 
 
-def run_ours(trainctl, path, file, threads):
+def run_ours(trainctl, path, file, threads, *options):
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-    subprocess.run([trainctl, "-q", "data", "tokenize", file, "--out", "ours", "--tokenizer", path, "--force", "--threads", str(threads)], check=True,
+    subprocess.run([trainctl, "-q", "data", "tokenize", file, "--out", "ours", "--tokenizer", path, "--force", "--threads", str(threads), *options], check=True,
                    cwd=os.path.dirname(file), capture_output=True)
     seconds, after = time.monotonic() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
     return seconds, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def formats(trainctl, path, folder, texts, rounds):
+    """Rates of the same texts in other formats."""
+    import pyarrow
+    import pyarrow.parquet
+    files = {}
+    with open(f"{folder}/texts.txt", "w", encoding="utf-8", newline="") as out:
+        out.writelines(f"{t}\n{SEPARATOR}\n" for t in texts)
+    for name in ("texts.jsonl", "texts.txt"):
+        files[name] = f"{folder}/{name}"
+        for tool, ending in ((["gzip", "-kf"], "gz"), (["zstd", "-qf"], "zst")):
+            subprocess.run([*tool, f"{folder}/{name}"], check=True)
+            files[f"{name}.{ending}"] = f"{folder}/{name}.{ending}"
+    for codec in ("none", "snappy", "gzip", "zstd"):
+        files[f"parquet, {codec}"] = f"{folder}/{codec}.parquet"
+        pyarrow.parquet.write_table(pyarrow.table({"text": texts}), files[f"parquet, {codec}"], compression=codec)
+    size = sum(len(t.encode()) for t in texts) / 1e6
+    best = {name: [(1e9, 1e9)] * 2 for name in files}
+    for _ in range(rounds):
+        for name, file in files.items():
+            for i, threads in enumerate((1, THREADS)):
+                run = run_ours(trainctl, path, file, threads, "--separator", SEPARATOR)
+                best[name][i] = tuple(map(min, best[name][i], run))
+    print(f"\n| format | MB stored | 1 thread (CPU) | {THREADS} threads |\n|---|---|---|---|")
+    for name, (one, many) in best.items():
+        print(f"| {name} | {os.path.getsize(files[name]) / 1e6:.1f} | {size / one[0]:.0f} ({size / one[1]:.0f}) | {size / many[0]:.0f} |", flush=True)
 
 
 def main(trainctl, megabytes, rounds):
@@ -91,7 +122,7 @@ def main(trainctl, megabytes, rounds):
                 if normalizer:
                     tokenizer.normalizer = normalizer
                 tokenizer.decoder = decoders.ByteLevel()
-                tokenizer.train_from_iterator(texts[::3], trainers.BpeTrainer(vocab_size=50000, special_tokens=["<|endoftext|>"], show_progress=False,
+                tokenizer.train_from_iterator(texts[::3], trainers.BpeTrainer(vocab_size=VOCABULARY[name], special_tokens=["<|endoftext|>"], show_progress=False,
                                                                               initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
                 path = f"{folder}/{name}.json"
                 tokenizer.save(path)
@@ -103,6 +134,10 @@ def main(trainctl, megabytes, rounds):
                 print(f"| {text}, {size:.0f} MB | {name} | {size / one[0]:.0f} ({size / one[1]:.0f}) | {size / many[0]:.0f} | {size / their_one[0]:.1f} "
                       f"({size / their_one[1]:.1f}) | {size / their_many[0]:.1f} | {their_one[0] / one[0]:.1f} ({their_one[1] / one[1]:.1f}) | "
                       f"{their_many[0] / many[0]:.1f} |", flush=True)
+            if text == next(iter(TEXTS)):
+                first_texts = texts
+                os.rename(f"{folder}/llama3.json", f"{folder}/first.json")
+        formats(trainctl, f"{folder}/first.json", folder, first_texts, rounds)
 
 
 if sys.argv[1] == "--theirs":

@@ -61,6 +61,32 @@ TEST_CASE("data: tokenize, inspect and verify, in words and as JSON", "[cmd][dat
   CHECK(nlohmann::json::parse(w.output).at("largest_id") == 256);
 }
 
+TEST_CASE("data: tokenize divides, leaves out and warns, in words and as JSON", "[cmd][data]") {
+  Workplace w;
+  std::ofstream(w / "a.txt") << "one\n\ntwo\n\nthr\xff" "e";
+  std::ofstream(w / "b.txt") << "one\n<|doc|>\ntwo\n";
+  std::ofstream(w / "a.jsonl") << "{\"text\":\"one\"}\nbad\n{\"body\":1}\n{\"text\":\"" << std::string(2'000'000, 'x') << "\"}\n";
+  CHECK(w.run({"tokenize", w / "a.txt", "--out", w / "t", "--separator", "\\n\\n", "--json"}) == 0);
+  auto result = nlohmann::json::parse(w.output);
+  CHECK(result.at("v") == 1);
+  CHECK(result.at("parts").at(0).at("sidecar").at("documents") == 3);
+  CHECK(result.at("tokens") == 3 + 3 + 5 + 3);
+  REQUIRE(result.at("warnings").size() == 1);
+  CHECK(result.at("warnings").at(0).at("file") == w / "a.txt");
+  CHECK(result.at("faulty_files") == 1);
+  CHECK(result.at("resumed_at_input_bytes").is_null());
+  CHECK(w.run({"tokenize", w / "b.txt", "--out", w / "u", "--separator", "<|doc|>"}) == 0);
+  CHECK_THAT(w.output, Catch::Contains("2 documents"));
+  CHECK(w.run({"tokenize", w / "a.jsonl", "--out", w / "j"}) == 6);
+  CHECK(w.run({"tokenize", w / "a.jsonl", "--out", w / "j", "--skip-bad", "--longest-document", "1"}) == 0);
+  CHECK_THAT(w.output, Catch::Contains("left out   3 records that could not be read") && Catch::Contains("a.jsonl, line 2: no JSON object") &&
+                           Catch::Contains("a.jsonl, line 3: no string under \"text\" (keys: body)") &&
+                           Catch::Contains("a.jsonl, line 4: longer than 1.0"));
+  CHECK(w.run({"tokenize", w / "a.jsonl", "--out", w / "k", "--skip-bad", "--json"}) == 0);
+  CHECK(nlohmann::json::parse(w.output).at("left_out_records") == 2);
+  CHECK(w.run({"tokenize", w / "a.jsonl", "--out", w / "k", "--longest-document", "0"}) == 2);
+}
+
 TEST_CASE("data: mistakes are exit status 2, faults of data 6", "[cmd][data]") {
   Workplace w;
   std::ofstream(w / "a.txt") << "some text\n";

@@ -85,6 +85,44 @@ TEST_CASE("JSON lines are documents; their mistakes are located", "[tokenize]") 
   CHECK(real_file_system().list(folder.path()) == std::vector<std::string>{"a.jsonl", "t.bin", "t.idx", "t.json"});
 }
 
+TEST_CASE("bytes that are no text are named once a file, and tokenized as they are", "[tokenize]") {
+  TemporaryFolder folder;
+  std::string utf16 = "\xff\xfe", bare;
+  for (const char c : std::string("English text in UTF-16, of some length.")) {
+    utf16 += {c, '\0'};
+    bare += {c, '\0'};
+  }
+  const std::string many = lines(200);
+  const std::vector<std::tuple<std::string, std::string, std::string>> files{
+      {"good.txt", "Größe 你好\n", ""},
+      {"latin1.txt", many + "Gr\xf6\xdf" "e\n" + many, "is not UTF-8 (bytes that belong to no character: 2, the first is byte " +
+                                                          std::to_string(many.size() + 2)},
+      {"utf16.txt", utf16, "is UTF-16 (it begins with its byte order mark)"},
+      {"bare.txt", bare, "is UTF-16 or UTF-32 (bytes that are 0: 39, the first is byte 1)"},
+      {"binary.txt", std::string("\x7f" "ELF\x02\x01\x01\0\0\xff\xfe", 11) + many, "is binary (bytes that are 0: 2, the first is byte 7)"}};
+  TokenizeOptions options{.out = folder / "t", .separator = "line 3 of a text", .threads = 2, .force = true, .block_bytes = 100};
+  std::string all;
+  for (const auto& [name, text, warning] : files) {
+    write_bytes(folder / name, text);
+    options.inputs.push_back(folder / name);
+    all += text;
+  }
+  std::vector<std::string> notes;
+  options.note = [&](const std::string& note) { notes.push_back(note); };
+  const auto result = tokenize(options);
+  for (size_t at; (at = all.find("line 3 of a text\n")) != all.npos;) all.erase(at, 17);
+  CHECK(decoded(folder / "t") == all);
+  CHECK(result.faulty_files == 4);
+  REQUIRE(result.warnings.size() == 4);
+  REQUIRE(notes.size() == 4);
+  for (size_t i = 1; i < files.size(); ++i) {
+    const auto& [name, text, warning] = files[i];
+    CHECK(result.warnings[i - 1].path == folder / name);
+    CHECK_THAT(result.warnings[i - 1].text, Contains(warning));
+    CHECK_THAT(notes[i - 1], Contains("warning: " + folder.path() + "/" + name));
+  }
+}
+
 TEST_CASE("a split loses nothing and keeps its share", "[tokenize]") {
   TemporaryFolder folder;
   const std::string text = lines(2000);
