@@ -14,7 +14,7 @@ command -v clang++ >/dev/null || { echo "no clang++: apt-get install clang"; exi
 mkdir -p "$root/build-fuzz"
 cd "$root/build-fuzz"
 flags=(-std=c++20 -O1 -g1 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined "-I$root"
-       -DTRAINCTL_VERSION='"fuzz"' -Wno-everything)
+       -DTRAINCTL_VERSION='"fuzz"' '-DTRAINCTL_XXHASH=<xxhash.h>' -Wno-everything)
 sources=("$root"/ckpt/*.cpp "$root"/test/ckpt/fuzz_bodies.cpp "$root"/parallel/layout.cpp "$root"/parallel/mesh.cpp
          "$root"/runtime/base/*.cpp "$root"/data/*.cpp "$root"/data/corpus/*.cpp "$root"/data/corpus/parquet/*.cpp
          "$root"/test/data/fuzz_tokenizer.cpp "$root"/test/data/corpus/fuzz_corpus.cpp)

@@ -15,11 +15,12 @@ uint32_t little_endian(const uint8_t* p, size_t n) {
 
 /// Copies `length` bytes from `distance` bytes before `to`; a copy may overlap what it writes.
 void copy_back(char* to, size_t distance, size_t length) {
+  const char* const from = to - distance;
   if (distance >= length) {
-    std::memcpy(to, to - distance, length);
+    std::memcpy(to, from, length);
     return;
   }
-  for (size_t i = 0; i < length; ++i) to[i] = to[i - distance];
+  for (size_t i = 0; i < length; ++i) to[i] = from[i];
 }
 
 }  // namespace
