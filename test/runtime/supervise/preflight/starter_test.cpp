@@ -6,7 +6,7 @@
 #include <catch2/catch.hpp>
 #include <filesystem>
 
-#include "data/tokenize.h"
+#include "data/tokenize/tokenize.h"
 #include "runtime/spec/pages/pages.h"
 #include "runtime/supervise/preflight/job_files.h"
 #include "test/support/temporary_folder.h"
