@@ -51,6 +51,18 @@ void publish_set(FileSystem& fs, const std::string& from, const std::string& pre
   }
 }
 
+// The tokenizer's file must not be a file of the tokens: the later of the two would replace the other.
+void refuse_shared_name(const TokenizeOptions& options) {
+  const std::string model = stdfs::path(model_path(options)).lexically_normal().string();
+  for (const std::string& prefix : prefixes(options)) {
+    if (model != stdfs::path(prefix + ".json").lexically_normal().string()) continue;
+    throw Error(ErrorCode::kUsage,
+                fmt::format("--tokenizer-out {} is also the name of the file that describes the tokens of --out {}; "
+                            "choose another name for the tokenizer",
+                            model, options.out));
+  }
+}
+
 }  // namespace
 
 std::string folder_of(const std::string& path) {
@@ -71,6 +83,7 @@ std::vector<std::string> prefixes(const TokenizeOptions& options) {
 }
 
 void refuse_existing(FileSystem& fs, const TokenizeOptions& options) {
+  if (options.train_vocab > 0) refuse_shared_name(options);
   if (options.force) return;
   std::vector<std::string> existing;
   for (const std::string& prefix : prefixes(options))

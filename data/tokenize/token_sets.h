@@ -18,7 +18,7 @@ std::vector<std::string> prefixes(const TokenizeOptions& options);
 inline constexpr const char* kSetNames[] = {"train", "val"};
 
 /// A run cannot be resumed after its token set or tokenizer was replaced: Error(kUsage), with their names,
-/// if one of them exists, unless options.force.
+/// if one of them exists, unless options.force; and where the tokenizer would have the name of a file of tokens.
 void refuse_existing(FileSystem& fs, const TokenizeOptions& options);
 
 /// Gives the files of a complete attempt their names: the trained tokenizer first, then each set. A process

@@ -29,6 +29,17 @@ std::string lines(int n) {
   return text;
 }
 
+template <typename F>
+std::string usage_error(F f) {
+  try {
+    f();
+  } catch (const Error& error) {
+    CHECK(error.code() == ErrorCode::kUsage);
+    return error.what();
+  }
+  return "no error";
+}
+
 }  // namespace
 
 TEST_CASE("text files become tokens with a sidecar, and verify agrees", "[tokenize]") {
@@ -165,6 +176,25 @@ TEST_CASE("a tokenizer trained on the way is found again from the sidecar, also 
   CHECK(without.first_documents.empty());
   REQUIRE(without.warnings.size() == 1);
   CHECK_THAT(without.warnings[0], Contains("is not there"));
+}
+
+TEST_CASE("the trained tokenizer does not get the name of a file of tokens", "[tokenize]") {
+  TemporaryFolder folder;
+  write_bytes(folder / "a.txt", lines(3000));
+  for (const char* name : {"t.json", "t-val.json", "sub/../t.json"})
+    for (const bool force : {false, true}) {
+      const TokenizeOptions options{.inputs = {folder / "a.txt"},
+                                    .out = folder / "t",
+                                    .train_vocab = 350,
+                                    .train_kind = TrainedKind::bpe,
+                                    .tokenizer_out = folder / name,
+                                    .train_share = 9,
+                                    .val_share = 1,
+                                    .force = force};
+      INFO(name);
+      CHECK_THAT(usage_error([&] { tokenize(options); }), Contains("choose another name for the tokenizer"));
+      CHECK(real_file_system().list(folder.path()) == std::vector<std::string>{"a.txt"});
+    }
 }
 
 TEST_CASE("an existing token set or tokenizer is replaced only by force", "[tokenize]") {
