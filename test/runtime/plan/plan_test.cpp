@@ -401,7 +401,10 @@ TEST_CASE("what is slow or costs memory is in the notes") {
   REQUIRE(notes({"precision.compute=bf16", "model.num_heads=8", "model.num_kv_heads=8"}).size() == 1);
   CHECK_THAT(notes({"precision.compute=bf16", "model.num_heads=8", "model.num_kv_heads=8"})[0],
              Catch::Contains("heads of 96 channels"));
-  CHECK(notes({"precision.compute=bf16", "parallelism.data=4"}).empty());
+  const auto narrow = notes({"precision.compute=bf16", "parallelism.data=4"});
+  REQUIRE(narrow.size() == 1);
+  CHECK_THAT(narrow[0], Catch::Contains("the run cannot get wider than its 4 lanes"));
+  CHECK(notes({"precision.compute=bf16", "parallelism.data=4", "parallelism.lanes=8"}).empty());
   const auto uneven = notes({"precision.compute=bf16", "parallelism.data=3", "parallelism.lanes=8"});
   REQUIRE(uneven.size() == 1);
   CHECK_THAT(uneven[0],
