@@ -216,6 +216,7 @@ std::unique_ptr<Checkpoint> open_latest(FileSystem& fs, const std::string& dir, 
 struct VerifyFinding {
   std::string file, tensor, message;
   uint64_t offset = 0;
+  bool is_unread = false;   ///< nothing is known of the bytes: they cannot be read, for now
 };
 struct VerifyReport {
   uint64_t files = 0, bytes = 0, chunks = 0, nan_values = 0, infinite_values = 0;

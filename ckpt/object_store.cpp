@@ -178,6 +178,7 @@ class ObjectStore final : public Store {
     });
   }
   void clean(const Retention& retention, const std::vector<uint64_t>& kept_epochs) override;
+  void abort_uploads(uint64_t current_epoch);
 
   // For the saving.
   std::string key_of(const Attempt& attempt, const char* name) const {
@@ -373,6 +374,23 @@ void ObjectStore::clean(const Retention& retention, const std::vector<uint64_t>&
     if (!was_published && !give_up(attempt)) continue;
     for (const std::string& key : keys)
       if (key != commit) client_.remove(key);
+  }
+  abort_uploads(retention.current_epoch);
+}
+
+/// Uploads in parts of writers that died. Those of a newer epoch, and of this one, may be under way.
+void ObjectStore::abort_uploads(uint64_t current_epoch) {
+  const std::string root = options_.prefix + "/";
+  std::vector<UnfinishedUpload> unfinished;
+  try {
+    unfinished = client_.list_uploads(root);
+  } catch (const ObjectError& error) {
+    if (!error.may_be_unknown()) throw;  // else the store has no such listing: its own rules remove them
+  }
+  for (const auto& [key, upload] : unfinished) {
+    const std::string rest = key.substr(root.size());
+    const auto attempt = attempt_of(rest.substr(0, rest.find('/')));
+    if (attempt && attempt->epoch < current_epoch) client_.abort_upload(key, upload);
   }
 }
 

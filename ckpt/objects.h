@@ -23,6 +23,12 @@ struct ObjectInfo {
   std::string version;  ///< of the content, for put_if; never "" where head() gives it
 };
 
+/// An upload in parts that was started and neither finished nor aborted: its parts cost money and are in no
+/// listing of objects.
+struct UnfinishedUpload {
+  std::string key, upload;
+};
+
 /// A request failed. The server may or may not have carried it out.
 class ObjectError : public Error {
  public:
@@ -66,6 +72,7 @@ class ObjectClient {
   virtual std::string finish_upload(const std::string& key, const std::string& upload,
                                     const std::vector<std::string>& etags) = 0;
   virtual void abort_upload(const std::string& key, const std::string& upload) = 0;
+  virtual std::vector<UnfinishedUpload> list_uploads(const std::string& prefix) = 0;
   virtual std::vector<ObjectInfo> list(const std::string& prefix) = 0;
   virtual void remove(const std::string& key) = 0;  ///< no error if the object is missing
 };

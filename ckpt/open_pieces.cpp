@@ -18,21 +18,44 @@ std::string text_of(const PieceSet& set) {
   return fmt::format("step {} of epoch {} in memory", set.step, set.epoch);
 }
 
+bool is_of(const FoundPiece& piece, const PieceSet& set) {
+  return piece.piece && piece.ranks == set.ranks && piece.piece->state.step == set.step &&
+         piece.piece->state.epoch == set.epoch;
+}
+
 /// The shards of several pieces, each in the slot of its rank.
 class PieceFiles final : public StoredFiles {
  public:
-  PieceFiles(std::string where, int64_t step) : where_(std::move(where)), step_(step) {}
+  PieceFiles(std::string where, const PieceSet& set, OtherPieces others)
+      : where_(std::move(where)), set_(set), others_(std::move(others)) {}
   void add(const FoundPiece& piece) {
-    if (!piece.piece->receipt.file.empty()) shards_[piece.piece->receipt.file] = piece.open();
+    const ShardReceipt& receipt = piece.piece->receipt;
+    if (receipt.file.empty()) return;
+    shards_[receipt.file] = piece.open();
+    owners_[receipt.file] = {piece.rank, receipt.to_json()};
   }
 
   std::string where() const override { return where_; }
-  std::optional<int64_t> named_step() const override { return step_; }
+  std::optional<int64_t> named_step() const override { return set_.step; }
   bool has(const std::string& name) override { return shards_.contains(name); }
   std::unique_ptr<File> open(const std::string& name) override {
     const auto at = shards_.find(name);
     if (at == shards_.end()) throw Error(ErrorCode::kIo, fmt::format("there is no {}/{}", where_, name));
     return at->second->open(name);
+  }
+  std::unique_ptr<File> open_other(const std::string& name, size_t copy) override {
+    const auto owner = owners_.find(name);
+    if (owner == owners_.end() || !others_) return nullptr;
+    const auto& [rank, receipt] = owner->second;
+    const std::vector<FoundPiece> found = others_(rank, copy);
+    if (found.empty()) return nullptr;
+    for (const FoundPiece& one : found)
+      if (is_of(one, set_) && one.piece && one.piece->receipt.to_json() == receipt) {
+        // Its chunks have not been checked: that is the reader's part.
+        others_open_.push_back(one.open());
+        return others_open_.back()->open(name);
+      }
+    throw Error(ErrorCode::kIo, fmt::format("that copy has no {}/{}", where_, name));
   }
   std::vector<std::string> names() override {
     std::vector<std::string> result;
@@ -42,8 +65,11 @@ class PieceFiles final : public StoredFiles {
 
  private:
   const std::string where_;
-  const int64_t step_;
+  const PieceSet set_;
+  const OtherPieces others_;
   std::map<std::string, std::unique_ptr<StoredFiles>> shards_;
+  std::map<std::string, std::pair<int, std::string>> owners_;  // rank and receipt
+  std::vector<std::unique_ptr<StoredFiles>> others_open_;
 };
 
 /// The pieces of the set by rank. A damaged one is named, since it may be the one that is missing.
@@ -52,12 +78,10 @@ std::map<int, const FoundPiece*> pieces_of(const std::vector<FoundPiece>& found,
   std::map<int, const FoundPiece*> pieces;
   std::map<int, std::string> damaged;
   for (const FoundPiece& one : found) {
-    if (one.ranks != set.ranks) continue;
-    if (!one.piece) {
-      if (one.step == set.step || one.step < 0) damaged[one.rank] = one.problem;
-    } else if (one.piece->state.step == set.step && one.piece->state.epoch == set.epoch) {
+    if (is_of(one, set))
       pieces.try_emplace(one.rank, &one);
-    }
+    else if (!one.piece && one.ranks == set.ranks && (one.step == set.step || one.step < 0))
+      damaged[one.rank] = one.problem;
   }
   for (int rank = 0; rank < set.ranks && need == Pieces::all; ++rank)
     if (!pieces.contains(rank))
@@ -78,11 +102,11 @@ void check_alike(const FoundPiece& first, const FoundPiece& other) {
 }  // namespace
 
 std::unique_ptr<Checkpoint> open_pieces(const std::vector<FoundPiece>& found, const PieceSet& set,
-                                        Pieces need) {
+                                        Pieces need, const OtherPieces& others) {
   const auto pieces = pieces_of(found, set, need);
   const FoundPiece& first = *pieces.begin()->second;
   auto files = std::make_unique<PieceFiles>(
-      fmt::format("{}/step-{:08}.e{}", parent_of(first.path), set.step, set.epoch), set.step);
+      fmt::format("{}/step-{:08}.e{}", parent_of(first.path), set.step, set.epoch), set, others);
   Manifest manifest{.state = first.piece->state, .tensors = first.piece->tensors, .files = {}, .root = ""};
   for (const auto& [rank, piece] : pieces) {
     check_alike(first, *piece);

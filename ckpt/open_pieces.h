@@ -1,5 +1,6 @@
 // Opens the pieces that ranks kept in memory (ckpt/pieces.h) as a checkpoint.
 #pragma once
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -20,11 +21,16 @@ enum class Pieces {
   those_here,  ///< at least one; Checkpoint::has says what they hold
 };
 
+/// The pieces of a rank in another place, e.g. on another node: copy 0, 1, ...; empty: there are no more.
+/// Error(kIo): that place cannot be reached.
+using OtherPieces = std::function<std::vector<FoundPiece>(int rank, size_t copy)>;
+
 /// Makes a checkpoint of the pieces of `set` among `found`; others are ignored. Its manifest is made from
 /// their receipts. As with any checkpoint, the hash of each chunk is verified when it is read. The result
 /// keeps the memory of the pieces mapped. Error(kCheckpoint), one sentence, if a piece is missing or
 /// damaged, two pieces contradict each other, or their chunks have a hole or an overlap.
+///   others   where a chunk that is damaged is looked for; empty: nowhere
 std::unique_ptr<Checkpoint> open_pieces(const std::vector<FoundPiece>& found, const PieceSet& set,
-                                        Pieces need);
+                                        Pieces need, const OtherPieces& others = {});
 
 }  // namespace trainctl::ckpt

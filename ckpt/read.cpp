@@ -94,7 +94,8 @@ class OpenCheckpoint final : public Checkpoint {
         direct.size(), {.most = kChunksAhead, .readers = readers()},
         [&](size_t i) { read_chunk(direct[i].chunk, place_of(direct[i])); },
         [&](size_t i) {
-          check(direct[i].chunk, hash_of(direct[i].chunk, place_of(direct[i])));
+          if (hash_of(direct[i].chunk, place_of(direct[i])) != direct[i].chunk.entry->hash)
+            take_from_other({&direct[i], 1});
           got(direct[i].chunk.entry->bytes);
         });
   }
@@ -183,10 +184,28 @@ class OpenCheckpoint final : public Checkpoint {
                });
                if (done < ranges[i].range.bytes) return;
                done = 0;
-               check(chunks[i].front().chunk, hashes.finish()[i]);
+               if (hashes.finish()[i] != chunks[i].front().chunk.entry->hash) take_from_other(chunks[i]);
                for (const Part& part : chunks[i]) got(part.bytes());
              });
     });
+  }
+
+  /// Takes the parts of a damaged chunk from another copy of its file.
+  void take_from_other(Parts parts) {
+    std::vector<std::byte> data(parts.front().chunk.entry->bytes);
+    read_other(parts.front().chunk, data);
+    for (const Part& part : parts) take(part, 0, data);
+  }
+  /// Reads a damaged chunk from the first copy of its file in which it is good.
+  void read_other(const Chunk& chunk, std::span<std::byte> out) {
+    for (size_t copy = 0;; ++copy) try {
+        const auto file = files_->open_other(chunk.file->file, copy);
+        if (!file) fail_damaged(chunk);
+        file->read_at(chunk.entry->offset, out);
+        if (hash_of(chunk, out) == chunk.entry->hash) return;
+      } catch (const Error& error) {
+        if (error.code() != ErrorCode::kIo) throw;  // else the next copy may do
+      }
   }
 
   /// Copies what `part` takes of `data`, which are the bytes of its chunk from `begin` on.
@@ -224,7 +243,7 @@ class OpenCheckpoint final : public Checkpoint {
 
   void read_checked(const Chunk& chunk, std::span<std::byte> out) {
     read_chunk(chunk, out);
-    check(chunk, hash_of(chunk, out));
+    if (hash_of(chunk, out) != chunk.entry->hash) read_other(chunk, out);
   }
   void read_chunk(const Chunk& chunk, std::span<std::byte> out) {
     reading([&] { shards_.read(*chunk.file, chunk.entry->offset, out); });
@@ -236,9 +255,8 @@ class OpenCheckpoint final : public Checkpoint {
   uint64_t hash_of(const Chunk& chunk, std::span<const std::byte> data) const {
     return xxh3(data, seed_of(chunk));
   }
-  void check(const Chunk& chunk, uint64_t hash) const {
+  [[noreturn]] void fail_damaged(const Chunk& chunk) const {
     const Entry& entry = *chunk.entry;
-    if (hash == entry.hash) return;
     fail(
         fmt::format("{}/{} is damaged: the hash of {} {} at byte {} differs; `trainctl inspect-ckpt "
                     "--verify` lists all damage",

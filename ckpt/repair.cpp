@@ -15,11 +15,12 @@ namespace {
 
 using Entry = ShardReceipt::Entry;
 
-/// "" if it cannot be read.
-std::string text_of(StoredFiles& files, const char* name) {
+/// "" if it cannot be read; `why` says so then.
+std::string text_of(StoredFiles& files, const char* name, std::string* why = nullptr) {
   try {
     return files.has(name) ? files.read_text(name) : "";
-  } catch (const Error&) {
+  } catch (const Error& error) {
+    if (why) *why = error.what();
     return "";
   }
 }
@@ -38,26 +39,31 @@ class Place {
  public:
   explicit Place(StoredFiles& files) : files_(files) {}
   StoredFiles& files() { return files_; }
-  /// False if it cannot be read.
+  /// False if it has no such bytes, or they cannot be read: then error() says why.
   bool read(const std::string& name, uint64_t offset, std::span<std::byte> out) {
+    error_.clear();
     try {
       File* const file = open(name);
       if (!file || offset > file->size() || out.size() > file->size() - offset) return false;
       file->read_at(offset, out);
       return true;
-    } catch (const Error&) {
+    } catch (const Error& error) {
+      error_ = error.what();
       return false;
     }
   }
-  /// nullopt: absent, or it cannot be opened.
+  /// nullopt: absent, or it cannot be opened: then error() says why.
   std::optional<uint64_t> size(const std::string& name) {
+    error_.clear();
     try {
       File* const file = open(name);
       return file ? std::optional(file->size()) : std::nullopt;
-    } catch (const Error&) {
+    } catch (const Error& error) {
+      error_ = error.what();
       return std::nullopt;
     }
   }
+  const std::string& error() const { return error_; }  ///< of the last call; "": none
 
  private:
   File* open(const std::string& name) {
@@ -68,6 +74,7 @@ class Place {
   }
   StoredFiles& files_;
   std::map<std::string, std::unique_ptr<File>> open_;
+  std::string error_;
 };
 
 /// Where bytes with a content hash may be.
@@ -104,21 +111,25 @@ class Repairer {
 
   /// Sets manifest_ and manifest_text_, and reports what was wrong with the two files.
   bool find_manifest() {
-    const std::string text = text_of(own().files(), kManifestName),
-                      commit = text_of(own().files(), kCommitName);
+    std::string text_error, commit_error;
+    const std::string text = text_of(own().files(), kManifestName, &text_error),
+                      commit = text_of(own().files(), kCommitName, &commit_error);
     // Its own pair comes first, unless the chunks are those of a replica's manifest and not of its own.
     const bool is_own = try_manifest(0, text, commit);
     if (!is_own || (is_disputed(text) && !is_mostly_here(manifest_)))
       for (size_t place = 1; place < places_.size(); ++place)
         if (try_manifest(place, text_of(places_[place].files(), kManifestName), is_own ? "" : commit)) break;
     if (manifest_text_.empty()) {
-      const char* const why = "neither it nor a replica's can be trusted: no COMMIT holds its SHA-256";
-      report_.found.push_back({kManifestName, "", why, 0});
+      const std::string& error = text_error.empty() ? commit_error : text_error;
+      report_.found.push_back(
+          {kManifestName, "",
+           error.empty() ? "neither it nor a replica's can be trusted: no COMMIT holds its SHA-256" : error,
+           0, !error.empty()});
       report_.missing = report_.found;
       return false;
     }
-    note_text(kManifestName, text, manifest_text_);
-    note_text(kCommitName, commit, commit_text(manifest_text_, manifest_));
+    note_text(kManifestName, text, manifest_text_, text_error);
+    note_text(kCommitName, commit, commit_text(manifest_text_, manifest_), commit_error);
     return true;
   }
   bool try_manifest(size_t place, const std::string& text, const std::string& commit) {
@@ -159,11 +170,15 @@ class Repairer {
         ++all, good += is_good_at(manifest.state, entry, {0, shard.file, entry.offset});
     return 2 * good > all;
   }
-  void note_text(const char* name, const std::string& have, const std::string& want) {
+  void note_text(const char* name, const std::string& have, const std::string& want,
+                 const std::string& error) {
     if (have == want) return;
     const auto at = std::mismatch(have.begin(), have.end(), want.begin(), want.end()).first - have.begin();
-    report_.found.push_back(
-        {name, "", have.empty() ? "it is missing or empty" : "it is damaged", uint64_t(at)});
+    report_.found.push_back({name, "",
+                             !error.empty() ? error
+                             : have.empty() ? "it is missing or empty"
+                                            : "it is damaged",
+                             uint64_t(at), !error.empty()});
     damaged_.insert(name);
   }
 
@@ -193,8 +208,10 @@ class Repairer {
   }
 
   void examine(const ShardReceipt& shard) {
+    // `message` is not needed where the bytes cannot be read.
     const auto report = [&](const std::string& tensor, uint64_t offset, const std::string& message) {
-      report_.found.push_back({shard.file, tensor, message, offset});
+      const bool is_unread = !own().error().empty();
+      report_.found.push_back({shard.file, tensor, is_unread ? own().error() : message, offset, is_unread});
       damaged_.insert(shard.file);
     };
     const auto bytes = own().size(shard.file);
@@ -270,6 +287,11 @@ class Repairer {
 };
 
 }  // namespace
+
+bool RepairReport::is_unread() const {
+  return !found.empty() && std::all_of(found.begin(), found.end(),
+                                       [](const VerifyFinding& finding) { return finding.is_unread; });
+}
 
 RepairReport repair(StoredFiles& damaged, std::span<const std::unique_ptr<StoredFiles>> sources,
                     bool only_look) {

@@ -30,6 +30,8 @@ struct RepairReport {
   };
   std::vector<Origin> origins;                      ///< where the copies of the replaced chunks came from
   bool is_good() const { return missing.empty(); }  ///< every byte is good after the repair
+  /// Nothing is known to be damaged: what was found cannot be read, for now.
+  bool is_unread() const;
 };
 
 /// Repairs `damaged`. Tries the sources in their order; a source may be damaged too or have no useful chunk.

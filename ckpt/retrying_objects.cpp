@@ -103,6 +103,9 @@ class Retrying final : public ObjectClient {
   void abort_upload(const std::string& key, const std::string& upload) override {
     repeat("abort of the upload", key, [&](int) { return inner_.abort_upload(key, upload), true; });
   }
+  std::vector<UnfinishedUpload> list_uploads(const std::string& prefix) override {
+    return repeat("listing of uploads", prefix, [&](int) { return inner_.list_uploads(prefix); });
+  }
   std::vector<ObjectInfo> list(const std::string& prefix) override {
     return repeat("listing", prefix, [&](int) { return inner_.list(prefix); });
   }

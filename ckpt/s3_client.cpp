@@ -126,7 +126,8 @@ struct Call {
   std::string key;
   std::map<std::string, std::string> query = {}, headers = {};
   std::span<const std::byte> body = {};
-  std::span<std::byte> out = {};  ///< of a body that succeeds; not empty: it goes here instead of to Answer::text
+  std::span<std::byte> out =
+      {};                  ///< of a body that succeeds; not empty: it goes here instead of to Answer::text
   bool cleans_up = false;  ///< sent also when everything is given up, with a short limit of its own
 };
 
@@ -205,9 +206,8 @@ class S3Client final : public ObjectClient {
                             const std::vector<std::string>& etags) override {
     std::string body = "<CompleteMultipartUpload>";
     for (size_t i = 0; i < etags.size(); ++i)
-      body +=
-          fmt::format("<Part><PartNumber>{}</PartNumber><ETag>&quot;{}&quot;</ETag></Part>", i + 1,
-                      unquoted(etags[i]));
+      body += fmt::format("<Part><PartNumber>{}</PartNumber><ETag>&quot;{}&quot;</ETag></Part>", i + 1,
+                          unquoted(etags[i]));
     body += "</CompleteMultipartUpload>";
     const Answer answer = check(send({.method = Method::post,
                                       .key = key,
@@ -223,11 +223,29 @@ class S3Client final : public ObjectClient {
         send({.method = Method::remove, .key = key, .query = {{"uploadId", upload}}, .cleans_up = true});
     if (answer.status != 404) check(answer, 204);
   }
+  std::vector<UnfinishedUpload> list_uploads(const std::string& prefix) override {
+    std::vector<UnfinishedUpload> result;
+    std::map<std::string, std::string> query{{"uploads", ""}, {"prefix", prefix}, {"encoding-type", "url"}};
+    for (;;) {
+      const Answer answer = check(send({.method = Method::get, .key = "", .query = query}), 200);
+      size_t at = 0;
+      for (std::string row; !(row = element(answer.text, "Upload", at)).empty();)
+        result.push_back({uri_decoded(element(row, "Key")), element(row, "UploadId")});
+      // Not every server looks at the prefix.
+      std::erase_if(result, [&](const UnfinishedUpload& u) { return !u.key.starts_with(prefix); });
+      if (element(answer.text, "IsTruncated") != "true") return result;
+      const std::string key = uri_decoded(element(answer.text, "NextKeyMarker")),
+                        upload = element(answer.text, "NextUploadIdMarker");
+      if (key.empty() || (key == query["key-marker"] && upload == query["upload-id-marker"]))
+        throw ObjectError(0, "the listing of uploads does not go on");
+      query["key-marker"] = key;
+      query["upload-id-marker"] = upload;
+    }
+  }
   std::vector<ObjectInfo> list(const std::string& prefix) override {
     std::vector<ObjectInfo> result;
-    std::map<std::string, std::string> query{{"list-type", "2"},
-                                             {"prefix", prefix},
-                                             {"encoding-type", "url"}};
+    std::map<std::string, std::string> query{
+        {"list-type", "2"}, {"prefix", prefix}, {"encoding-type", "url"}};
     for (;;) {
       const Answer answer = check(send({.method = Method::get, .key = "", .query = query}), 200);
       size_t at = 0;

@@ -50,6 +50,11 @@ class StoredFiles {
   virtual std::span<const std::byte> in_memory(const std::string& name) {
     return (void)name, std::span<const std::byte>{};
   }
+  /// Another copy of a file, for a chunk of it that is damaged: copy 0, 1, ...; null: there are no more. One
+  /// that cannot be opened throws.
+  virtual std::unique_ptr<File> open_other(const std::string& name, size_t copy) {
+    return (void)name, (void)copy, nullptr;
+  }
   virtual std::vector<std::string> names() = 0;                     ///< all of them, sorted
   /// Of a file system; open() may then be called by several threads at once.
   virtual bool are_on_disk() const { return false; }

@@ -29,6 +29,7 @@ class Verifier {
         check_shard(shard);
       } catch (const Error& error) {
         add(shard, "", 0, error.what());
+        report_.findings.back().is_unread = is_there(shard.file);
       }
     }
     for (const std::string& name : files_.names())
@@ -39,6 +40,14 @@ class Verifier {
  private:
   void add(const ShardReceipt& shard, const std::string& tensor, uint64_t offset, const std::string& message) {
     report_.findings.push_back({shard.file, tensor, message, offset});
+  }
+
+  bool is_there(const std::string& name) {
+    try {
+      return files_.has(name);
+    } catch (const Error&) {
+      return true;  // as far as is known
+    }
   }
 
   void check_shard(const ShardReceipt& shard) {
@@ -59,6 +68,7 @@ class Verifier {
         file->read_at(entry.offset, data);
       } catch (const Error& error) {
         add(shard, chunk_text(entry), entry.offset, error.what());
+        report_.findings.back().is_unread = true;
         continue;
       }
       check_chunk(shard, entry, data);

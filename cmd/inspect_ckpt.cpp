@@ -46,7 +46,7 @@ int change(const Changes& changes, const std::string& given, const std::string& 
     options.path = path;
     options.json = context.json;
     for (std::string& from : options.from) from = path_of(from, root);
-    outcome = repair_checkpoint(real_file_system(), options);
+    outcome = repair_checkpoint(real_file_system(), real_clock(), options);
   } else {
     outcome = copy_checkpoint(real_file_system(), real_clock(),
                               {.path = path, .to = changes.copy_to, .json = context.json});

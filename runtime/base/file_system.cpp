@@ -123,6 +123,15 @@ class PosixFile final : public File {
   int direct_fd_ = -1;
 };
 
+/// After a failed stat: false if nothing is there. A disk that does not answer must not look like one without
+/// the file: what is absent is made anew, or passed over.
+bool fails_unless_absent(const std::string& path) {
+  const bool is_broken = errno == EIO || errno == ESTALE || errno == ETIMEDOUT || errno == EHOSTDOWN ||
+                         errno == ENOTCONN || errno == EREMOTEIO || errno == ENOMEM;
+  if (is_broken) fail("look for", path);
+  return false;
+}
+
 class PosixFileSystem final : public FileSystem {
  public:
   std::unique_ptr<File> create(const std::string& path) override {
@@ -172,21 +181,26 @@ class PosixFileSystem final : public FileSystem {
     DIR* dir = ::opendir(path.c_str());
     if (!dir) fail("list", path);
     std::vector<std::string> names;
+    errno = 0;
     while (const dirent* entry = ::readdir(dir)) {
       const std::string name = entry->d_name;
       if (name != "." && name != "..") names.push_back(name);
+      errno = 0;
     }
+    const int reason = errno;
     ::closedir(dir);
+    errno = reason;
+    if (reason != 0) fail("list", path);  // part of the names would look like all of them
     std::sort(names.begin(), names.end());
     return names;
   }
   bool exists(const std::string& path) override {
     struct stat s;
-    return ::lstat(path.c_str(), &s) == 0;
+    return ::lstat(path.c_str(), &s) == 0 || fails_unless_absent(path);
   }
   bool is_directory(const std::string& path) override {
     struct stat s;
-    return ::stat(path.c_str(), &s) == 0 && S_ISDIR(s.st_mode);
+    return ::stat(path.c_str(), &s) == 0 ? S_ISDIR(s.st_mode) : fails_unless_absent(path);
   }
   bool is_link(const std::string& path) override {
     struct stat s;

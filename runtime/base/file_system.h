@@ -44,6 +44,8 @@ class FileSystem {
   /// fsync of the folder. Returns false if this file system cannot sync folders.
   virtual bool try_sync_directory(const std::string& path) = 0;
   virtual std::vector<std::string> list(const std::string& path) = 0;  ///< names, sorted; no "." and ".."
+  /// These two say false where the name cannot be looked up (no permission, a part of the path is a file),
+  /// and throw where the disk or its server does not answer.
   virtual bool exists(const std::string& path) = 0;
   virtual bool is_directory(const std::string& path) = 0;
   virtual bool is_link(const std::string&) { return false; }  ///< a symbolic link; its target may be missing

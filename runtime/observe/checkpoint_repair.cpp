@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <list>
 #include <memory>
 #include <optional>
+#include <set>
 
 #include "ckpt/folders.h"
 #include "ckpt/places.h"
@@ -57,6 +59,13 @@ std::vector<std::string> steps_in(FileSystem& fs, const std::string& folder) {
 }
 
 std::string step_to_repair(FileSystem& fs, const std::string& given) {
+  if (ckpt::is_object_place(given))
+    throw Error(
+        ErrorCode::kUsage,
+        fmt::format(
+            "{} is in an object store, whose objects cannot be changed; copy a good checkpoint there: "
+            "trainctl inspect-ckpt GOOD --copy-to {}",
+            given, given));
   const std::string path = without_slash(given);
   if (fs.exists(path) && is_step(fs, path)) return path;
   const std::string folder = folder_of(fs, path);
@@ -123,28 +132,64 @@ std::string report_text(const std::string& path, const ckpt::RepairReport& repor
 
 }  // namespace
 
-CheckpointOutcome repair_checkpoint(FileSystem& fs, const CheckpointRepairOptions& options) {
+namespace {
+
+/// The checkpoints in which good copies are looked for, in order.
+class RepairSources {
+ public:
+  RepairSources(FileSystem& fs, Clock& clock, const CheckpointRepairOptions& options, const std::string& path)
+      : fs_(fs), clock_(clock), options_(options), path_(path) {
+    for (const std::string& from : options.from) {
+      if (ckpt::is_object_place(from))
+        add_objects(without_slash(from));
+      else
+        add_path(without_slash(from));
+    }
+    for (const std::string& step : steps_in(fs, ckpt::parent_of(path))) add(step);
+  }
+  std::span<const std::unique_ptr<ckpt::StoredFiles>> files() const { return files_; }
+
+ private:
+  void add(const std::string& place) {
+    if (place == path_ || !known_.insert(place).second) return;
+    files_.push_back(ckpt::stored_folder(fs_, place));
+  }
+  void add_path(const std::string& from) {
+    if (fs_.exists(from) && is_step(fs_, from)) return add(from);
+    for (const std::string& step : steps_in(fs_, folder_of(fs_, from))) add(step);
+  }
+  /// The copy of the same step first: most chunks are there.
+  void add_objects(const std::string& from) {
+    const ckpt::OpenPlace& place =
+        places_.emplace_back(ckpt::open_place(fs_, clock_, options_.environment, from));
+    std::vector<int64_t> steps = place.store->list();
+    if (steps.empty()) throw Error(ErrorCode::kUsage, fmt::format("{} holds no checkpoint", from));
+    const auto damaged = ckpt::step_of_name(ckpt::base_name(path_));
+    std::stable_partition(steps.begin(), steps.end(), [&](int64_t step) { return step == damaged; });
+    for (const int64_t step : steps)
+      if (auto copy = place.store->open(step)) files_.push_back(std::move(copy));
+  }
+
+  FileSystem& fs_;
+  Clock& clock_;
+  const CheckpointRepairOptions& options_;
+  const std::string path_;
+  std::list<ckpt::OpenPlace> places_;
+  std::set<std::string> known_;
+  std::vector<std::unique_ptr<ckpt::StoredFiles>> files_;  // of the places
+};
+
+}  // namespace
+
+CheckpointOutcome repair_checkpoint(FileSystem& fs, Clock& clock, const CheckpointRepairOptions& options) {
   const std::string path = step_to_repair(fs, options.path);
   // A run whose checkpoints lie elsewhere (checkpoint.dir) is known if it is what was given.
   const bool is_run = fs.exists(options.path + "/run.json");
   const auto lock =
       options.only_look ? std::nullopt : lock_of(fs, is_run ? without_slash(options.path) : path);
-  std::vector<std::string> places;
-  const auto add = [&](const std::string& place) {
-    if (place != path && std::find(places.begin(), places.end(), place) == places.end())
-      places.push_back(place);
-  };
-  for (const std::string& given : options.from) {
-    const std::string from = without_slash(given);
-    if (fs.exists(from) && is_step(fs, from))
-      add(from);
-    else
-      for (const std::string& step : steps_in(fs, folder_of(fs, from))) add(step);
-  }
-  for (const std::string& step : steps_in(fs, ckpt::parent_of(path))) add(step);
-  std::vector<std::unique_ptr<ckpt::StoredFiles>> sources;
-  for (const std::string& place : places) sources.push_back(ckpt::stored_folder(fs, place));
-  const ckpt::RepairReport report = ckpt::repair(*ckpt::stored_folder(fs, path), sources, options.only_look);
+  const RepairSources sources(fs, clock, options, path);
+  const ckpt::RepairReport report =
+      ckpt::repair(*ckpt::stored_folder(fs, path), sources.files(), options.only_look);
 
   CheckpointOutcome outcome{.damaged = !report.is_good() || (options.only_look && !report.found.empty())};
   if (!options.json) {

@@ -10,9 +10,12 @@ namespace trainctl {
 
 struct CheckpointRepairOptions {
   std::string path;  ///< a step folder, or a folder of them or a run directory: its newest step
-  std::vector<std::string>
-      from;  ///< likewise: good copies are looked for here first, then in the steps next to `path`
-  bool only_look = false;  ///< say what would be done
+  /// Likewise, or s3://bucket/prefix: good copies are looked for here first, then in the steps next to
+  /// `path`.
+  std::vector<std::string> from;
+  ckpt::Environment environment =
+      ckpt::process_environment;  ///< has credentials and endpoint of an object store
+  bool only_look = false;         ///< say what would be done
   bool json = false;
 };
 
@@ -32,7 +35,7 @@ struct CheckpointOutcome {
 
 /// Error(kUsage) if a path does not exist or the checkpoint's run is going, Error(kIo) if a repaired file
 /// cannot be written. Holds the run's lock meanwhile.
-CheckpointOutcome repair_checkpoint(FileSystem& fs, const CheckpointRepairOptions& options);
+CheckpointOutcome repair_checkpoint(FileSystem& fs, Clock& clock, const CheckpointRepairOptions& options);
 
 /// Copies a checkpoint to another place, every byte checked. Error(kUsage), Error(kCheckpoint), Error(kIo).
 /// Holds the lock of the run to whose folder it writes, if it is one's. The source may be of a run that is

@@ -22,9 +22,9 @@ namespace trainctl {
 /// A state in the memory of the nodes (ckpt/open_pieces.h).
 struct MemoryLoad {
   ckpt::PieceSet set;
-  /// The pieces of a rank of the set on the node that holds them; empty: all pieces are in memory_folder.
-  /// Error(kIo).
-  std::function<std::vector<ckpt::FoundPiece>(int rank)> elsewhere = {};
+  /// The pieces of a rank of the set on a node that holds them: copy 0 is the one to take, others are for what
+  /// is damaged there. Empty: all pieces are in memory_folder.
+  ckpt::OtherPieces elsewhere = {};
   /// The bytes that were read from there.
   std::shared_ptr<std::atomic<uint64_t>> read_elsewhere = std::make_shared<std::atomic<uint64_t>>(0);
 };

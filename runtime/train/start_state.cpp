@@ -56,12 +56,12 @@ std::unique_ptr<ckpt::Checkpoint> open_from_memory(const RankOptions& options, c
   size_t next = 0;
   for (size_t batch = 1; next < missing.size(); batch *= 2) {
     if (int(missing.size()) < load.set.ranks || next > 0)
-      if (auto some = ckpt::open_pieces(found, load.set, ckpt::Pieces::those_here); holds(*some, boxes))
+      if (auto some = ckpt::open_pieces(found, load.set, ckpt::Pieces::those_here, load.elsewhere); holds(*some, boxes))
         return some;
     for (size_t i = 0; i < batch && next < missing.size(); ++i, ++next)
-      for (ckpt::FoundPiece& piece : load.elsewhere(missing[next])) found.push_back(std::move(piece));
+      for (ckpt::FoundPiece& piece : load.elsewhere(missing[next], 0)) found.push_back(std::move(piece));
   }
-  return ckpt::open_pieces(found, load.set, ckpt::Pieces::all);
+  return ckpt::open_pieces(found, load.set, ckpt::Pieces::all, load.elsewhere);
 }
 
 }  // namespace

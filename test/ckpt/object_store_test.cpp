@@ -5,6 +5,8 @@
 #include <fmt/format.h>
 #include <catch2/catch.hpp>
 
+#include <set>
+
 #include "ckpt/object_index.h"
 #include "ckpt/object_store.h"
 #include "runtime/base/error.h"
@@ -165,6 +167,20 @@ TEST_CASE("a large file goes in parts, an abandoned one leaves none") {
         }) <= 10000);
 }
 
+TEST_CASE("uploads in parts of writers that died are aborted, of those that may live they are not") {
+  FaultyObjects objects;
+  Setup setup(objects, 700, 4);
+  for (const char* key : {"p/step-00000010.e2.a0/shard", "p/step-00000010.e3.a1.5f3a9c21/shard",
+                          "p/step-00000010.e4.a0/shard", "p/step-00000012.e5.a0/shard", "p/other/shard",
+                          "q/step-00000010.e1.a0/shard"})
+    objects.start_upload(key);
+  setup.store->clean({.current_epoch = 4}, {});
+  std::set<std::string> left;
+  for (const auto& upload : objects.list_uploads("")) left.insert(upload.key);
+  CHECK(left == std::set<std::string>{"p/step-00000010.e4.a0/shard", "p/step-00000012.e5.a0/shard",
+                                      "p/other/shard", "q/step-00000010.e1.a0/shard"});
+}
+
 TEST_CASE("the same step again, and writers that are out of date") {
   for (const int lag : {0, 6}) {
     FaultyObjects objects(lag);
@@ -241,6 +257,9 @@ class Overtaken final : public ckpt::ObjectClient {
   }
   void abort_upload(const std::string& key, const std::string& upload) override {
     inner_.abort_upload(key, upload);
+  }
+  std::vector<ckpt::UnfinishedUpload> list_uploads(const std::string& prefix) override {
+    return inner_.list_uploads(prefix);
   }
   std::vector<ckpt::ObjectInfo> list(const std::string& prefix) override { return inner_.list(prefix); }
   void remove(const std::string& key) override { inner_.remove(key); }

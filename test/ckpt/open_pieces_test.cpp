@@ -21,7 +21,8 @@ namespace {
 
 /// A folder on the memory file system.
 struct Memory {
-  Memory() : folder(fmt::format("/dev/shm/trainctl-test-pieces-{}", ::getpid())) {
+  explicit Memory(const std::string& name = "here")
+      : folder(fmt::format("/dev/shm/trainctl-test-pieces-{}-{}", name, ::getpid())) {
     std::filesystem::remove_all(folder);
     std::filesystem::create_directory(folder);
   }
@@ -48,6 +49,17 @@ struct Memory {
       writer.copy(state.info, state.tensors, chunks[size_t(rank)]);
       writer.seal();
     }
+  }
+  /// Where the bytes of a chunk lie in the file of a piece.
+  uint64_t place_of(const std::string& path, const PlainState& state,
+                    const ckpt::ShardReceipt::Entry& entry) const {
+    size_t tensor = 0;
+    while (state.tensors[tensor].name != entry.tensor || state.tensors[tensor].role != entry.role) ++tensor;
+    const std::vector<std::byte> chunk = cut_out(state, tensor, entry.box);
+    const auto memory = ckpt::shared_memory(path, std::filesystem::file_size(path));
+    std::vector<std::byte> all(memory->size());
+    memory->read(0, all);
+    return uint64_t(std::search(all.begin(), all.end(), chunk.begin(), chunk.end()) - all.begin());
   }
   void flip(const std::string& path, uint64_t offset, int bit) const {
     const auto memory = ckpt::shared_memory(path, std::filesystem::file_size(path));
@@ -160,6 +172,54 @@ TEST_CASE("no flipped bit of a slot gets through", "[pieces]") {
     memory.flip(path, offset, bit);
   }
   CHECK(refused > 200);  // the rest of the bytes belongs to no file
+}
+
+TEST_CASE("a damaged chunk is read from another copy of its piece, if that is the same piece and good",
+          "[pieces]") {
+  const PlainState state = make_state(6, 30);
+  Memory memory, partner("partner"), foreign("foreign");
+  memory.keep(state, 2, 1);
+  partner.keep(state, 2, 1);
+  foreign.keep(make_state(6, 31), 2, 1);
+  const auto found = memory.list();
+  const auto piece = std::find_if(found.begin(), found.end(), [](const auto& p) { return p.rank == 1; });
+  REQUIRE(piece->piece);
+  const auto& entries = piece->piece->receipt.entries;
+  REQUIRE(entries.size() > 2);
+  std::vector<std::pair<int, size_t>> asked;
+  const auto others = [&](std::vector<const Memory*> places) {
+    asked.clear();
+    return [&asked, places](int rank, size_t copy) -> std::vector<ckpt::FoundPiece> {
+      asked.emplace_back(rank, copy);
+      if (copy >= places.size()) return {};
+      if (!places[copy]) throw Error(ErrorCode::kIo, "that node does not answer");
+      auto pieces = places[copy]->list();
+      std::erase_if(pieces, [&](const auto& p) { return p.rank != rank; });
+      return pieces;
+    };
+  };
+  const auto read = [&](const ckpt::OtherPieces& from) {
+    return reads_back(*ckpt::open_pieces(memory.list(), set_of(state, 2), Pieces::all, from), state);
+  };
+  CHECK(read(others({&partner})));
+  CHECK(asked.empty());
+  for (const size_t chunk : {size_t(0), entries.size() - 1}) {
+    CAPTURE(chunk);
+    const uint64_t at = memory.place_of(memory.file(1, 2), state, entries[chunk]);
+    memory.flip(memory.file(1, 2), at, 3);
+    CHECK(read(others({&partner})));
+    CHECK(asked == std::vector<std::pair<int, size_t>>{{1, 0}});
+    CHECK(
+        read(others({&memory, nullptr, &foreign, &partner})));  // the same damage, a dead node, another step
+    CHECK(asked.size() == 4);
+    CHECK_THROWS_WITH(read(others({&memory, nullptr, &foreign})), Catch::Contains("is damaged"));
+    CHECK_THROWS_WITH(read({}), Catch::Contains("is damaged"));
+    partner.flip(partner.file(1, 2), at, 5);
+    CHECK_THROWS_WITH(read(others({&partner})), Catch::Contains("is damaged"));
+    partner.flip(partner.file(1, 2), at, 5);
+    memory.flip(memory.file(1, 2), at, 3);
+  }
+  CHECK(read({}));
 }
 
 TEST_CASE("a node that holds some of the pieces reads what they hold and nothing else", "[pieces]") {

@@ -92,6 +92,7 @@ class RequestSteps final : public ckpt::ObjectClient {
     return no_parts();
   }
   void abort_upload(const std::string&, const std::string&) override { no_parts(); }
+  std::vector<ckpt::UnfinishedUpload> list_uploads(const std::string&) override { return {}; }
 
  private:
   static std::string no_parts() { throw ckpt::ObjectError(400, "no parts"); }

@@ -158,6 +158,21 @@ TEST_CASE("an object in parts") {
   CHECK_THROWS_AS(client->finish_upload("d", dropped, etags), ckpt::ObjectError);   // moto: 500, AWS: 404
 }
 
+TEST_CASE("uploads that were neither finished nor aborted are listed") {
+  const auto client = client_of_new("unfinished");
+  const std::string a = client->start_upload("p/a b/1"), b = client->start_upload("p/2"),
+                    other = client->start_upload("q/3");
+  client->put_part("p/2", b, 1, bytes_of(10, 1));
+  auto found = client->list_uploads("p/");
+  std::sort(found.begin(), found.end(), [](const auto& x, const auto& y) { return x.key < y.key; });
+  REQUIRE(found.size() == 2);
+  CHECK((found[0].key == "p/2" && found[0].upload == b));
+  CHECK((found[1].key == "p/a b/1" && found[1].upload == a));
+  for (const auto& [key, upload] : found) client->abort_upload(key, upload);
+  CHECK(client->list_uploads("p/").empty());
+  client->abort_upload("q/3", other);
+}
+
 TEST_CASE("the parts of an object that is encrypted with customer keys are named by the ETags that came") {
   std::string heard;
   {

@@ -182,6 +182,15 @@ void FaultyObjects::abort_upload(const std::string& key, const std::string& id) 
   end(fault);
 }
 
+std::vector<ckpt::UnfinishedUpload> FaultyObjects::list_uploads(const std::string& prefix) {
+  const auto fault = begin("list the uploads of " + prefix, false);
+  end(fault);
+  std::vector<ckpt::UnfinishedUpload> result;
+  for (const auto& [id, upload] : uploads_)
+    if (upload.key.starts_with(prefix)) result.push_back({upload.key, id});
+  return result;
+}
+
 std::vector<ObjectInfo> FaultyObjects::list(const std::string& prefix) {
   const auto fault = begin("list " + prefix, false);
   end(fault);

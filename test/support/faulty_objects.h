@@ -67,6 +67,7 @@ class FaultyObjects final : public ckpt::ObjectClient {
   std::string finish_upload(const std::string& key, const std::string& upload,
                             const std::vector<std::string>& etags) override;
   void abort_upload(const std::string& key, const std::string& upload) override;
+  std::vector<ckpt::UnfinishedUpload> list_uploads(const std::string& prefix) override;
   std::vector<ckpt::ObjectInfo> list(const std::string& prefix) override;
   void remove(const std::string& key) override;
 

@@ -49,6 +49,8 @@ class PowerLossFile final : public File {
     const std::lock_guard lock(fs_.mutex_);
     fs_.check_power();
     const std::string& content = fs_.nodes_[node_].content;
+    if (!fs_.unread_.empty() && path_.find(fs_.unread_) != std::string::npos)
+      fail("read " + path_, "Input/output error");
     if (offset + data.size() > content.size()) fail("read " + path_, "the file is too short");
     std::memcpy(data.data(), content.data() + offset, data.size());
   }
@@ -121,6 +123,12 @@ void PowerLossFileSystem::lose_power_after(uint64_t effects) {
 void PowerLossFileSystem::repair() {
   const std::lock_guard lock(mutex_);
   fault_at_ = ~uint64_t(0);
+  unread_.clear();
+}
+
+void PowerLossFileSystem::fail_reads_of(const std::string& part) {
+  const std::lock_guard lock(mutex_);
+  unread_ = part;
 }
 
 void PowerLossFileSystem::fail_at(uint64_t effect, Fault fault) {

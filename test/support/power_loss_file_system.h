@@ -40,6 +40,8 @@ class PowerLossFileSystem final : public FileSystem {
   /// The effect number `effect` from now on fails.
   void fail_at(uint64_t effect, Fault fault);
   void repair();
+  /// Reads of files whose path contains `part` fail as on a disk that does not answer, until repair().
+  void fail_reads_of(const std::string& part);
   /// The file system refuses renameat2's flag, as NFS, Lustre and CephFS do (EINVAL, ENOSYS or EOPNOTSUPP all come to this).
   void refuse_rename_no_replace() { refuses_no_replace_ = true; }
   /// The file system cannot sync a folder. It makes names durable by itself and in order, as a server does that answers only after its
@@ -120,6 +122,7 @@ class PowerLossFileSystem final : public FileSystem {
   std::vector<Pending> pending_;
   std::vector<std::string> effects_;
   std::set<std::string> ignored_syncs_;
+  std::string unread_;  // reads of paths that contain it fail; "": none
   uint64_t power_until_ = ~uint64_t(0), fault_at_ = ~uint64_t(0);
   Fault fault_ = Fault::io_error_once;
   bool refuses_no_replace_ = false, refuses_sync_directory_ = false, loses_answers_ = false;

@@ -98,17 +98,18 @@ void HeldPieces::end() {
   folder_.reset();
 }
 
-std::function<std::vector<ckpt::FoundPiece>(int rank)> pieces_elsewhere(
-    FileSystem& fs, const std::string& folder, int ranks, double limit_s,
-    std::shared_ptr<std::atomic<uint64_t>> read_bytes) {
-  return [holders = other_memories(fs, folder).holders, ranks, limit_s,
-          read_bytes = std::move(read_bytes)](int rank) {
+ckpt::OtherPieces pieces_elsewhere(FileSystem& fs, const std::string& folder, int ranks, double limit_s,
+                                   std::shared_ptr<std::atomic<uint64_t>> read_bytes) {
+  return [holders = other_memories(fs, folder).holders, ranks, limit_s, read_bytes = std::move(read_bytes)](
+             int rank, size_t copy) -> std::vector<ckpt::FoundPiece> {
+    size_t number = 0;
     for (const wire::PieceHolder& holder : holders)
       for (const wire::RankRange& range : holder.ranks)
-        if (is_in(range, rank))
+        if (is_in(range, rank) && number++ == copy)
           return ckpt::pieces_in(remote_memory(holder.server, rank, ranks, limit_s, read_bytes),
                                  fmt::format("rank {} on {}", rank, holder.server.address), rank, ranks);
-    throw Error(ErrorCode::kIo, fmt::format("no node holds the piece of rank {}", rank));
+    if (number == 0) throw Error(ErrorCode::kIo, fmt::format("no node holds the piece of rank {}", rank));
+    return {};
   };
 }
 

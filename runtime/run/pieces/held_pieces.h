@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ckpt/memory_folder.h"
+#include "ckpt/open_pieces.h"
 #include "ckpt/pieces.h"
 #include "runtime/base/problem.h"
 #include "runtime/run/pieces/remote_memory.h"
@@ -46,12 +47,12 @@ class HeldPieces {
   bool keeps_at_end_ = false;
 };
 
-/// The pieces that other nodes hold of a rank, for the ranks of this node; as begin_epoch has noted it in
-/// `folder`. Each call opens a connection, within `limit_s`, which the result keeps; Error(kIo).
+/// The pieces that nodes hold of a rank, for the ranks of this node, as begin_epoch has noted it in `folder`. Each
+/// call opens a connection, within `limit_s`, which the result keeps. Error(kIo); also if no node holds them at
+/// all.
 ///   read_bytes   counts what is read from them
-std::function<std::vector<ckpt::FoundPiece>(int rank)> pieces_elsewhere(
-    FileSystem& fs, const std::string& folder, int ranks, double limit_s,
-    std::shared_ptr<std::atomic<uint64_t>> read_bytes = nullptr);
+ckpt::OtherPieces pieces_elsewhere(FileSystem& fs, const std::string& folder, int ranks, double limit_s,
+                                   std::shared_ptr<std::atomic<uint64_t>> read_bytes = nullptr);
 /// Opens the memory for the second copy of a rank's pieces on the partner of this node, as begin_epoch has
 /// noted it in `folder`; empty: there is no partner. A call: see remote_memory_to_write.
 std::function<std::unique_ptr<ckpt::NodeMemory>(uint64_t bytes)> partner_memory(FileSystem& fs,

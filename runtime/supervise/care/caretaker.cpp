@@ -8,6 +8,7 @@
 #include "runtime/base/json.h"
 #include "runtime/base/text.h"
 #include "runtime/base/units.h"
+#include "runtime/supervise/care/mend.h"
 #include "runtime/supervise/care/watched_files.h"
 
 namespace trainctl {
@@ -16,11 +17,6 @@ namespace {
 using nlohmann::json;
 
 constexpr double kFirstRetryS = 5, kLongestRetryS = 600, kLeastPauseS = 0.01;
-
-std::string finding_text(const ckpt::VerifyFinding& finding) {
-  return fmt::format("{}{}: {}", finding.file, finding.tensor.empty() ? "" : ": " + finding.tensor,
-                     finding.message);
-}
 
 /// Identifies a checkpoint that cannot be identified by its COMMIT.
 std::string identity_or_step(ckpt::StoredFiles& files) {
@@ -32,10 +28,18 @@ std::string identity_or_step(ckpt::StoredFiles& files) {
 }
 
 ckpt::VerifyReport read_again(std::unique_ptr<ckpt::StoredFiles> files) {
+  ckpt::VerifyReport report;
+  try {
+    // Opening it takes an error of the disk for damage.
+    for (const char* name : {"COMMIT", "manifest.json"})
+      if (files->has(name)) files->read_text(name);
+  } catch (const Error& error) {
+    report.findings.push_back({"manifest.json", "", error.what(), 0, true});
+    return report;
+  }
   try {
     return ckpt::verify(*ckpt::Checkpoint::open(std::move(files)));
   } catch (const Error& error) {
-    ckpt::VerifyReport report;
     report.findings.push_back({"manifest.json", "", error.what(), 0});
     return report;
   }
@@ -70,6 +74,7 @@ void Caretaker::begin(uint64_t epoch, int64_t step) {
   for (auto* marks : {&marks_.folder, &marks_.store})
     std::erase_if(*marks, [&](const CheckpointMark& mark) { return mark.step > step; });
   set_aside_ = {options_.run_id, epoch, step};
+  unread_.clear();
   retain_due_ = true;
   store_retain_due_ = !marks_.store.empty();  // a caretaker before may have died in it
 }
@@ -89,9 +94,12 @@ std::optional<int64_t> Caretaker::next_to_scrub(bool with_milestones) {
     if (has_enough && !is_milestone(step)) continue;
     const auto files = folder_->open(step);
     if (!files) continue;
+    const std::string identity = identity_or_step(*files);
+    const auto unread = unread_.find(step);
     if (has_mark(marks_.folder, *files))
       ++verified;
-    else if (!damaged_.contains(identity_or_step(*files)))
+    else if (!damaged_.contains(identity) &&
+             (unread == unread_.end() || clock_.monotonic_s() >= unread->second.again_s))
       return step;
   }
   return std::nullopt;
@@ -143,6 +151,15 @@ std::optional<double> Caretaker::work() {
   } catch (const Error& error) {
     failed(error.what());
   }
+  return sooner(next_s);
+}
+
+/// `next_s`, or when a checkpoint that could not be read is tried again. At the end of a run that is not waited
+/// for.
+std::optional<double> Caretaker::sooner(std::optional<double> next_s) const {
+  if (is_last_) return next_s;
+  for (const auto& [step, unread] : unread_)
+    if (!next_s || unread.again_s < *next_s) next_s = unread.again_s;
   return next_s;
 }
 
@@ -165,17 +182,21 @@ std::unique_ptr<ckpt::StoredFiles> Caretaker::watched(std::unique_ptr<ckpt::Stor
 
 void Caretaker::scrub(int64_t step) {
   auto files = folder_->open(step);
-  if (!files) return;
+  if (!files) return void(unread_.erase(step));
   const std::string identity = identity_or_step(*files);
   const double begin_s = clock_.monotonic_s();
   const ckpt::VerifyReport report = read_again(watched(folder_->open(step), true));
   if (!report.findings.empty()) {
     // Moved or removed while it was read: then it needs no care any more.
     const auto again = folder_->open(step);
-    if (!again || identity_or_step(*again) != identity) return;
-    if (!repaired(*watched(folder_->open(step), false), report, begin_s))
-      return void(damaged_.insert(identity));
+    if (!again || identity_or_step(*again) != identity) return void(unread_.erase(step));
+    switch (repaired(*watched(folder_->open(step), false), report, begin_s)) {
+      case Repaired::yes: break;
+      case Repaired::no: unread_.erase(step); return void(damaged_.insert(identity));
+      case Repaired::unread: return note_unread(step, finding_text(report.findings[0]));
+    }
   }
+  unread_.erase(step);
   mark(marks_.folder, *files);
   retain_due_ = true;
   const double seconds = clock_.monotonic_s() - begin_s;
@@ -190,8 +211,20 @@ void Caretaker::scrub(int64_t step) {
                          step, count_of(int64_t(bad), "value"))});
 }
 
-/// True if every byte of the checkpoint is good now. Says what was wrong.
-bool Caretaker::repaired(ckpt::StoredFiles& files, const ckpt::VerifyReport& damage, double begin_s) {
+/// Said once for each checkpoint.
+void Caretaker::note_unread(int64_t step, const std::string& why) {
+  Unread& unread = unread_[step];
+  unread.again_s = clock_.monotonic_s() + care_retry_s(++unread.failures);
+  if (unread.failures > 1) return;
+  options_.report(
+      {EventKind::care_failed, dump_json(json{{"step", step}, {"reason", why}}),
+       fmt::format(" ! checkpoint step {} cannot be read again, which is tried until it can: {}", step,
+                   why)});
+}
+
+/// Whether every byte of the checkpoint is good now. Says what was wrong.
+Caretaker::Repaired Caretaker::repaired(ckpt::StoredFiles& files, const ckpt::VerifyReport& damage,
+                                        double begin_s) {
   const int64_t step = files.named_step().value_or(-1);
   std::vector<std::unique_ptr<ckpt::StoredFiles>> sources;
   if (!options_.store.empty()) try {
@@ -211,30 +244,29 @@ bool Caretaker::repaired(ckpt::StoredFiles& files, const ckpt::VerifyReport& dam
     reason = error.what();
   }
   const bool is_good = reason.empty() && repair.is_good();
-  if (is_good && repair.found.empty()) return true;  // files that are no part of it
-  json fields{{"step", step},
-              {"found", repair.found.empty() ? damage.findings.size() : repair.found.size()},
-              {"first", finding_text(repair.found.empty() ? damage.findings[0] : repair.found[0])},
-              {"seconds", clock_.monotonic_s() - begin_s}};
+  if (is_good && repair.found.empty()) return Repaired::yes;  // files that are no part of it
+  if (!is_good && reason.empty() && repair.is_unread()) return Repaired::unread;
+  json fields = repair_fields(step, repair, clock_.monotonic_s() - begin_s);
+  if (repair.found.empty()) {
+    fields["found"] = damage.findings.size();
+    fields["first"] = finding_text(damage.findings[0]);
+  }
+  const std::string first = fields["first"];
   if (is_good) {
-    std::string from;
-    for (const auto& origin : repair.origins)
-      from += fmt::format("{}{} from {}", from.empty() ? "" : ", ", size_text(origin.bytes), origin.where);
-    fields["from"] = from;
-    fields["rewritten"] = repair.rewritten;
+    const std::string from = fields["from"];
     options_.report({EventKind::checkpoint_repaired, dump_json(fields),
-                     fmt::format(" ! checkpoint step {} was damaged ({}) and is repaired: {}", step,
-                                 fields["first"].get<std::string>(), from.empty() ? "its manifest" : from)});
-    return true;
+                     fmt::format(" ! checkpoint step {} was damaged ({}) and is repaired: {}", step, first,
+                                 from.empty() ? "its manifest" : from)});
+    return Repaired::yes;
   }
   if (!reason.empty()) fields["reason"] = reason;
   options_.report(
       {EventKind::checkpoint_damaged, dump_json(fields),
        fmt::format(" ! checkpoint step {} is damaged and does not count: {}{}; if there is a copy "
                    "elsewhere, once the run is stopped: trainctl inspect-ckpt {} --repair --from COPY",
-                   step, fields["first"].get<std::string>(),
-                   reason.empty() ? "" : "; repair failed: " + reason, shell_quoted(files.where()))});
-  return false;
+                   step, first, reason.empty() ? "" : "; repair failed: " + reason,
+                   shell_quoted(files.where()))});
+  return Repaired::no;
 }
 
 ckpt::Retention Caretaker::retention(const std::vector<CheckpointMark>& marks) const {
@@ -365,6 +397,7 @@ Problem Caretaker::left_over() {
   try {
     if (epoch_ == 0) return Problem::none();
     is_last_ = true;
+    for (auto& [step, unread] : unread_) unread.again_s = 0;  // what was not read is left over
     if (const auto step = next_to_scrub(false))
       return Problem(fmt::format(
           "checkpoint step {} was not read again{}", *step,

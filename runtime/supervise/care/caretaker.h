@@ -5,6 +5,7 @@
 //   saved --scrub--> verified --retention--> older ones removed --upload--> copied --retention there
 //            |
 //            +--> damaged: repaired from the store, or from equal chunks next to it, or passed over
+//            +--> not readable, for now: said, and tried again
 //
 // What was done survives the process in CheckpointMarks; what a crash interrupts is done again. No thread:
 // CareThread (care_thread.h) calls work() on one of its own.
@@ -24,6 +25,7 @@
 #include "ckpt/store.h"
 #include "runtime/base/problem.h"
 #include "runtime/supervise/care/marks.h"
+#include "runtime/supervise/care/run_store.h"
 #include "runtime/train/control/event_kind.h"
 
 namespace trainctl {
@@ -40,10 +42,6 @@ struct CareProgress {
   int64_t verified_step = -1, uploaded_step = -1;
   bool operator==(const CareProgress&) const = default;
 };
-
-/// Thrown by CareOptions::go_on to end what is under way; it is done again later. Not an Error, so that
-/// nothing takes it for a failure of a disk.
-struct CareInterrupted {};
 
 struct CareOptions {
   std::string run_id;
@@ -97,7 +95,10 @@ class Caretaker {
   std::optional<int64_t> next_to_copy();
   bool is_milestone(int64_t step) const;
   void scrub(int64_t step);
-  bool repaired(ckpt::StoredFiles& files, const ckpt::VerifyReport& damage, double begin_s);
+  enum class Repaired { yes, no, unread };
+  Repaired repaired(ckpt::StoredFiles& files, const ckpt::VerifyReport& damage, double begin_s);
+  void note_unread(int64_t step, const std::string& why);
+  std::optional<double> sooner(std::optional<double> next_s) const;
   void retain_folder();
   std::optional<double> care_for_store();
   void copy(int64_t step);
@@ -115,6 +116,12 @@ class Caretaker {
   const std::unique_ptr<ckpt::Store> folder_;
   CheckpointMarks marks_;
   std::set<std::string> damaged_;  ///< identities that a scrub found and could not repair
+  /// Steps whose checkpoint cannot be read, for now: when each is tried again.
+  struct Unread {
+    double again_s = 0;
+    int failures = 0;
+  };
+  std::map<int64_t, Unread> unread_;
   std::optional<ckpt::OpenPlace> place_;
   std::optional<ckpt::EpochBegin> set_aside_;  ///< to be said to the store
   uint64_t epoch_ = 0;

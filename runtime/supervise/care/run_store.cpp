@@ -117,7 +117,7 @@ Fetched fetch(const StoreAccess& access, const FetchRequest& request, ckpt::Stor
     throw Error(ErrorCode::kCheckpoint, fmt::format("step {} is gone from {}", step, request.place));
   const auto from = ckpt::Checkpoint::open(
       watched_files(std::move(files), {.on_read = [&](uint64_t bytes) {
-                      request.go_on();
+                      if (request.is_given_up()) throw CareInterrupted{};
                       done += bytes;
                       const double now_s = access.clock.monotonic_s();
                       if (now_s - said_s < kProgressIntervalS) return;
@@ -149,23 +149,25 @@ std::string store_of_run(const JobSpec& job, const std::string& run_id) {
   return store.empty() ? "" : store + "/" + run_id;
 }
 
-std::string check_store(const StoreAccess& access, const std::string& place, const std::string& run_id,
-                        bool is_new) {
-  const auto refuse = [&](const std::string& why) {
-    throw Error(ErrorCode::kPreflight, fmt::format("checkpoints cannot be copied to {}: {}", place, why));
+StoreCheck check_store(const StoreAccess& access, const std::string& place, const std::string& run_id,
+                       bool is_new) {
+  const auto unusable = [&](const std::string& why) {
+    return StoreCheck{.unusable = Problem(fmt::format("checkpoints cannot be copied to {}: {}", place, why)),
+                      .note = ""};
   };
   try {
-    if (ckpt::is_object_place(place)) return check_objects(access, place, run_id, is_new);
+    if (ckpt::is_object_place(place))
+      return {.note = check_objects(access, place, run_id, is_new)};
     access.fs.make_directories(place);
     ckpt::try_saving(access.fs, place);
     refuse_foreign(*ckpt::directory_store(access.fs, place), place, run_id, is_new);
   } catch (const ckpt::ObjectError& error) {
-    refuse(refusal_text(access, place, error));
+    return unusable(refusal_text(access, place, error));
   } catch (const Error& error) {
     if (error.code() == ErrorCode::kPreflight) throw;
-    refuse(fmt::format("{}; or go on without copies: -s checkpoint.store=", error.what()));
+    return unusable(fmt::format("{}; or go on without copies: -s checkpoint.store=", error.what()));
   }
-  return "";
+  return {};
 }
 
 std::string Fetched::event_json() const {
@@ -173,16 +175,27 @@ std::string Fetched::event_json() const {
 }
 
 std::optional<Fetched> fetch_checkpoint(const StoreAccess& access, const FetchRequest& request) {
-  const ckpt::OpenPlace open = ckpt::open_place(access.fs, access.clock, access.environment, request.place);
-  for (const int64_t step : open.store->list()) {
-    if (step <= request.newer_than && !request.step) break;
-    if (request.step && step != *request.step) continue;
-    try {
-      return fetch(access, request, *open.store, step);
-    } catch (const Error& error) {
-      if (error.code() != ErrorCode::kCheckpoint) throw;
-      request.say(fmt::format(" ! step {} of {} is skipped: {}", step, request.place, error.what()));
+  const ckpt::OpenPlace open = ckpt::open_place(access.fs, access.clock, access.environment, request.place,
+                                                {.is_given_up = request.is_given_up});
+  const auto go_on = [&] {
+    if (request.is_given_up()) throw CareInterrupted{};
+  };
+  try {
+    for (const int64_t step : open.store->list()) {
+      if (step <= request.newer_than && !request.step) break;
+      if (request.step && step != *request.step) continue;
+      if (request.at_most && step > *request.at_most) continue;
+      try {
+        return fetch(access, request, *open.store, step);
+      } catch (const Error& error) {
+        go_on();
+        if (error.code() != ErrorCode::kCheckpoint) throw;
+        request.say(fmt::format(" ! step {} of {} is skipped: {}", step, request.place, error.what()));
+      }
     }
+  } catch (const Error&) {
+    go_on();  // a request that was given up
+    throw;
   }
   return std::nullopt;
 }

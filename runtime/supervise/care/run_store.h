@@ -8,6 +8,7 @@
 
 #include "ckpt/places.h"
 #include "ckpt/store.h"
+#include "runtime/base/problem.h"
 #include "runtime/spec/fields/job.h"
 
 namespace trainctl {
@@ -22,20 +23,30 @@ struct StoreAccess {
   ckpt::Environment environment = ckpt::process_environment;
 };
 
-/// Lists the place, writes a small object, reads it back and removes it. Error(kPreflight), one sentence: no
-/// answer, no bucket, credentials missing or refused, checkpoints of another run. Returns a note on a store
-/// that does not keep to conditions of puts, and on objects that are no checkpoints, which are left alone;
-/// "": there is nothing to note.
+struct StoreCheck {
+  Problem unusable = Problem::none();  ///< no answer, no bucket, credentials missing or refused, full
+  /// On a store that does not keep to conditions of puts, and on objects that are no checkpoints, which are
+  /// left alone; "": there is nothing to note.
+  std::string note;
+};
+/// Lists the place, writes a small object, reads it back and removes it. Error(kPreflight), one sentence: it
+/// holds checkpoints of another run.
 ///   is_new   the run begins: then no checkpoint may be there
-std::string check_store(const StoreAccess& access, const std::string& place, const std::string& run_id,
-                        bool is_new);
+StoreCheck check_store(const StoreAccess& access, const std::string& place, const std::string& run_id,
+                       bool is_new);
+
+/// Thrown to end what is under way at a request from outside; it is done again later. Not an Error, so that
+/// nothing takes it for a failure of a disk.
+struct CareInterrupted {};
 
 struct FetchRequest {
   std::string place, directory, run_id;
-  int64_t newer_than = -1;      ///< only a checkpoint of a later step
-  std::optional<int64_t> step;  ///< only the checkpoint of this step
+  int64_t newer_than = -1;         ///< only a checkpoint of a later step
+  std::optional<int64_t> at_most;  ///< only one of no later step
+  std::optional<int64_t> step;     ///< only the checkpoint of this step
   std::function<void(const std::string&)> say = [](const std::string&) {};  ///< lines for the console
-  std::function<void()> go_on = [] {};  ///< asked after every read; may throw to end the copy
+  /// Asked again and again; true ends the copy by CareInterrupted.
+  std::function<bool()> is_given_up = [] { return false; };
 };
 struct Fetched {
   int64_t step = 0;
@@ -45,8 +56,8 @@ struct Fetched {
   std::string event_json() const;  ///< of checkpoint_fetched
 };
 /// Copies the newest checkpoint of the store that is whole into the folder, every byte checked. nullopt: the
-/// store has none that was asked for. Error(kIo), Error(kUsage): the store cannot be read; Error(kCheckpoint):
-/// it holds those of another run.
+/// store has none that was asked for. Error(kIo), Error(kUsage): the store cannot be read, or it holds those of
+/// another run.
 std::optional<Fetched> fetch_checkpoint(const StoreAccess& access, const FetchRequest& request);
 
 }  // namespace trainctl

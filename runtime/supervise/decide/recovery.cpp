@@ -113,6 +113,7 @@ void Recovery::attempt_started(const StartAttempt& start, double now_s) {
 
 void Recovery::note_progress() {
   attempt_.progressed = true;
+  state_.repaired.reset();
   pool_.progressed();
 }
 
@@ -131,6 +132,7 @@ void Recovery::saved(int64_t step) {
 
 void Recovery::search(std::optional<int64_t> at_most, bool is_charged) {
   state_.is_searched = true;
+  state_.damaged.reset();
   state_.at_most = at_most;
   state_.is_charged = is_charged;
 }
@@ -162,8 +164,11 @@ void Recovery::failed(const AttemptEnd& e, double now_s) {
     why_ = fmt::format("step {} cannot be loaded from memory ({})", *state_.step, e.cause);
     return;
   }
-  if (e.code == ErrorCode::kCheckpoint && state_.step && !options_.step_fixed) {
-    search(*state_.step - 1, false);
+  const bool is_repaired = state_.repaired && state_.repaired == state_.step;
+  if (e.code == ErrorCode::kCheckpoint && state_.step && !(options_.step_fixed && is_repaired)) {
+    // Where the user named the step there is no older one.
+    search(options_.step_fixed ? -1 : *state_.step - 1, false);
+    if (!is_repaired) state_.damaged = state_.repaired = state_.step;
     why_ = fmt::format("checkpoint step {} cannot be loaded ({})", *state_.step, e.cause);
     return;
   }
@@ -208,9 +213,10 @@ void Recovery::no_checkpoint(int skipped) {
     return;
   }
   if (state_.is_charged) --restarts_;
-  const char* what = state_.at_most ? "there is no older usable checkpoint"
-                     : skipped > 0  ? "the run was saved, but none of its checkpoints is usable"
-                                    : "the run was saved, but its checkpoints are gone";
+  const char* what = state_.at_most && options_.step_fixed ? "it cannot be repaired, and the step was given"
+                     : state_.at_most                      ? "there is no older usable checkpoint"
+                     : skipped > 0 ? "the run was saved, but none of its checkpoints is usable"
+                                   : "the run was saved, but its checkpoints are gone";
   end(StopRun{exit_status(ErrorCode::kCheckpoint), joined(cause_, what)});
 }
 
@@ -229,7 +235,7 @@ Decision Recovery::next(double now_s) {
   if (stop_ != StopLevel::none)
     return end(StopRun{stop_ == StopLevel::now ? kAborted : exit_status(ErrorCode::kStopped),
                        joined("stopped on request while no attempt ran", cause_)});
-  if (state_.is_searched) return FindCheckpoint{state_.at_most, state_.refused};
+  if (state_.is_searched) return FindCheckpoint{state_.at_most, state_.damaged, state_.refused};
   pool_.pardon_if_needed();
   const int ranks = pool_.usable_ranks(), coming = pool_.coming_count();
   const Width* fits = widest(ranks);
@@ -243,7 +249,7 @@ Decision Recovery::next(double now_s) {
   if (const double ask_s = free_since_s_ + options_.ask_limit_s; coming > 0 && now_s < ask_s)
     return Wait{
         ask_s, fmt::format("waiting for {} that may hold a newer state in memory", count_of(coming, "node"))};
-  return FindCheckpoint{state_.at_most, state_.refused};
+  return FindCheckpoint{state_.at_most, state_.damaged, state_.refused};
 }
 
 Decision Recovery::too_few(double now_s, int ranks) {

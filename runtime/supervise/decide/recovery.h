@@ -15,7 +15,8 @@
 // spare is left for a lost node, the next attempt has the largest width that the other nodes carry.
 //
 // Restarts. Only a failure of a rank counts as a restart (max_restarts). A lost node does not. A checkpoint
-// that cannot be loaded does not either; then the next older one is used. A state in memory that cannot be
+// that cannot be loaded does not either: it is repaired, once, or else the next older one is used. A state in
+// memory that cannot be
 // loaded, or not on the nodes of the next attempt, is not asked for again.
 //
 // Crash loops. An attempt makes progress if it finishes a step beyond the newest step of all attempts, or
@@ -66,8 +67,10 @@ struct StartAttempt {
 };
 /// Decision: find the newest usable state of the run whose step is at most `at_most` (nullopt: any step),
 /// other than the `refused` ones in memory, then call checkpoint_found or no_checkpoint.
+///   damaged   the checkpoint of this later step could not be loaded: if it can be repaired, it is the answer
 struct FindCheckpoint {
   std::optional<int64_t> at_most;
+  std::optional<int64_t> damaged;
   std::vector<StateId> refused;
 };
 /// Decision: call next() again at `until_s` or after any input. `until_s` is infinity while an attempt runs.
@@ -178,6 +181,8 @@ class Recovery {
     bool is_searched = false;        ///< FindCheckpoint is the next decision
     bool is_charged = false;         ///< the attempt for which it is searched counts as a restart
     std::optional<int64_t> at_most;  ///< of the search
+    std::optional<int64_t> damaged;  ///< of the search
+    std::optional<int64_t> repaired; ///< the step that was searched for like that last
     std::optional<int64_t> step;
     std::optional<StateId> in_memory;  ///< the state of `step` is there
     std::vector<StateId> refused;

@@ -18,6 +18,7 @@ struct Set {
   StateId state;
   int ranks = 0;
   std::map<int, std::pair<std::string, uint64_t>> whole;  // rank -> node and bytes
+  std::vector<std::pair<int, std::string>> others;        // rank and node: further whole pieces
   std::map<int, std::string> damaged;                     // rank -> why
 
   std::string name() const { return fmt::format("step {} in memory", state.step); }
@@ -34,10 +35,10 @@ std::vector<Set> sets_of(const SourceQuestion& question) {
       Set& set = sets[{state, piece.ranks}];
       set.state = state;
       set.ranks = piece.ranks;
-      if (piece.problem.empty())
-        set.whole.try_emplace(piece.rank, node.node, piece.bytes);
-      else
+      if (!piece.problem.empty())
         set.damaged.try_emplace(piece.rank, piece.problem);
+      else if (!set.whole.try_emplace(piece.rank, node.node, piece.bytes).second)
+        set.others.emplace_back(piece.rank, node.node);
     }
   std::vector<Set> newest_first;
   for (auto at = sets.rbegin(); at != sets.rend(); ++at) newest_first.push_back(std::move(at->second));
@@ -61,7 +62,7 @@ Problem problem_of(const Set& set, const SourceQuestion& question) {
 }
 
 Source source_of(const Set& set) {
-  Source source{.tier = Tier::memory, .state = set.state, .ranks = set.ranks};
+  Source source{.tier = Tier::memory, .state = set.state, .ranks = set.ranks, .others = set.others};
   for (const auto& [rank, piece] : set.whole) {
     source.nodes.push_back(piece.first);
     source.bytes += piece.second;

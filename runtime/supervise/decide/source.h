@@ -15,6 +15,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "runtime/base/words.h"
@@ -57,7 +58,9 @@ struct Source {
   StateId state;                   ///< epoch 0 for the directory
   int ranks = 0;                   ///< of the set in memory
   std::vector<std::string> nodes;  ///< that hold its pieces; [ranks] in order of rank
-  uint64_t bytes = 0;              ///< of the pieces
+  /// Other nodes that hold a whole piece of a rank, for chunks that are damaged where it is taken from.
+  std::vector<std::pair<int, std::string>> others;
+  uint64_t bytes = 0;  ///< of the pieces
 };
 
 struct SourceChoice {

@@ -84,23 +84,27 @@ std::vector<Suspect> suspect_checkpoints(const std::vector<std::string>& events)
 std::unique_ptr<ckpt::Checkpoint> open_latest_trusted(
     FileSystem& fs, const std::string& directory, int64_t max_step, const std::vector<Suspect>& suspects,
     const std::function<void(const std::string&, const std::string&)>& skipped,
-    const std::function<void(const Suspect&)>& passed_over) {
+    const std::function<void(const Suspect&, bool is_used)>& suspected) {
   std::unique_ptr<ckpt::Checkpoint> newest_suspect;
   std::vector<Suspect> passed;
+  const auto use_suspect = [&] {
+    if (newest_suspect) suspected(passed.front(), true);
+    return std::move(newest_suspect);  // better than none
+  };
   for (;;) {
     auto checkpoint = ckpt::open_latest(fs, directory, max_step, skipped);
-    if (!checkpoint) return newest_suspect;  // better than none
+    if (!checkpoint) return use_suspect();
     const int64_t step = checkpoint->state().step;
     const auto suspect =
         std::find_if(suspects.begin(), suspects.end(), [&](const Suspect& s) { return s.step == step; });
     if (suspect == suspects.end()) {
-      for (const Suspect& s : passed) passed_over(s);
+      for (const Suspect& s : passed) suspected(s, false);
       return checkpoint;
     }
     passed.push_back(*suspect);
     if (!newest_suspect) newest_suspect = std::move(checkpoint);
     max_step = step - 1;
-    if (max_step < 0) return newest_suspect;
+    if (max_step < 0) return use_suspect();
   }
 }
 

@@ -28,11 +28,11 @@ inline constexpr int64_t kSuspectSteps = 10;
 /// `events`: the lines of events.jsonl. Pure.
 std::vector<Suspect> suspect_checkpoints(const std::vector<std::string>& events);
 
-/// open_latest of ckpt/checkpoint.h, which passes over suspects if an older checkpoint opens. `passed_over` is
-/// called for each of them.
+/// open_latest of ckpt/checkpoint.h, which passes over suspects if an older checkpoint opens. `suspected` is
+/// called for each of them; `is_used`: it is the result, since there is no older one.
 std::unique_ptr<ckpt::Checkpoint> open_latest_trusted(
     FileSystem& fs, const std::string& directory, int64_t max_step, const std::vector<Suspect>& suspects,
     const std::function<void(const std::string&, const std::string&)>& skipped,
-    const std::function<void(const Suspect&)>& passed_over);
+    const std::function<void(const Suspect&, bool is_used)>& suspected);
 
 }  // namespace trainctl

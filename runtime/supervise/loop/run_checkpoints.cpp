@@ -12,7 +12,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/units.h"
 #include "runtime/supervise/care/run_store.h"
-#include "runtime/supervise/history/suspects.h"
+#include "runtime/supervise/care/usable_checkpoint.h"
 
 namespace trainctl {
 namespace {
@@ -88,76 +88,88 @@ void RunCheckpoints::finish(bool in_haste, const std::function<bool()>& is_given
   if (left.exists()) log_.console().note(" ! " + left.text());
 }
 
-void RunCheckpoints::find_here(int64_t at_most, Found& found) {
+/// What a thread of its own says while it works, and whether it is to end.
+struct RunCheckpoints::Meanwhile {
+  void say(const std::string& line) const {
+    const std::lock_guard lock(mutex);
+    lines.push_back(line);
+  }
+  bool is_given_up() const { return ends; }
+
+  mutable std::mutex mutex;
+  mutable std::vector<std::string> lines;
+  std::atomic<bool> ends = false;
+};
+
+void RunCheckpoints::find_here(const FindCheckpoint& find, Found& found, const Meanwhile& meanwhile) {
   try {
     ckpt::restore_moved(fs_, run_.checkpoints(plan_.job.job));
   } catch (const Error& error) {
-    log_.console().note(fmt::format(" ! {}", error.what()));
+    meanwhile.say(fmt::format(" ! {}", error.what()));
   }
-  found.checkpoint = open_latest_trusted(
-      fs_, run_.checkpoints(plan_.job.job), at_most, suspect_checkpoints(lines_of(fs_, run_.events())),
-      [&](const std::string& path, const std::string& reason) {
-        ++found.skipped;
-        log_.console().note(fmt::format(" ! {} is skipped: {}", path, reason));
-      },
-      [&](const Suspect& suspect) {
-        log_.console().note(fmt::format(" ! {}; an older one is used", suspect.text()));
-        log_.event(EventKind::checkpoint_suspect, suspect.event_json());
-      });
+  Usable usable = find_usable({fs_, clock_}, {.directory = run_.checkpoints(plan_.job.job),
+                                              .run_id = run_id_,
+                                              .store = store_,
+                                              .events = lines_of(fs_, run_.events()),
+                                              .at_most = find.at_most.value_or(-1),
+                                              .damaged = find.damaged,
+                                              .say = [&](const std::string& line) { meanwhile.say(line); },
+                                              .is_given_up = [&] { return meanwhile.is_given_up(); }});
+  found.checkpoint = std::move(usable.checkpoint);
+  found.skipped += usable.skipped;
+  for (auto& event : usable.events) found.events.push_back(std::move(event));
 }
 
-RunCheckpoints::Found RunCheckpoints::find(std::optional<int64_t> at_most,
-                                           const std::function<void()>& serve) {
+RunCheckpoints::Found RunCheckpoints::find(const FindCheckpoint& find, const std::function<bool()>& serve) {
   Found found;
-  if (at_most && *at_most < 0) return found;
-  find_here(at_most.value_or(-1), found);
-  if (found.checkpoint || at_most || store_.empty()) return found;
-  pause();
-  const bool is_fetched = fetch(serve);
-  thread_.end_pause();
-  if (is_fetched) find_here(-1, found);
-  found.from_store = is_fetched && found.checkpoint;
-  return found;
-}
-
-bool RunCheckpoints::fetch(const std::function<void()>& serve) {
-  std::mutex mutex;
-  std::vector<std::string> lines;
-  std::atomic<bool> ends = false;
-  const FetchRequest request{.place = store_,
-                             .directory = run_.checkpoints(plan_.job.job),
-                             .run_id = run_id_,
-                             .say =
-                                 [&](const std::string& line) {
-                                   const std::lock_guard lock(mutex);
-                                   lines.push_back(line);
-                                 },
-                             .go_on =
-                                 [&] {
-                                   if (ends) throw CareInterrupted{};
-                                 }};
-  auto fetching = std::async(std::launch::async, [&] { return fetch_checkpoint({fs_, clock_}, request); });
+  if (find.at_most && *find.at_most < 0 && !find.damaged) return found;
+  if (!store_.empty()) pause();  // what follows may write where the care does
+  Meanwhile meanwhile;
+  auto searching = std::async(std::launch::async, [&] {
+    find_here(find, found, meanwhile);
+    if (found.checkpoint || store_.empty() || (find.at_most && *find.at_most < 0)) return;
+    if (!fetch(find.at_most, found, meanwhile)) return;
+    find_here({find.at_most, {}, {}}, found, meanwhile);
+    found.from_store = found.checkpoint != nullptr;
+  });
   const auto say = [&] {
-    const std::lock_guard lock(mutex);
-    for (const std::string& line : std::exchange(lines, {})) log_.console().note(line);
+    const std::lock_guard lock(meanwhile.mutex);
+    for (const std::string& line : std::exchange(meanwhile.lines, {})) log_.console().note(line);
   };
   try {
-    while (fetching.wait_for(std::chrono::duration<double>(kTurnS)) != std::future_status::ready) {
+    while (searching.wait_for(std::chrono::duration<double>(kTurnS)) != std::future_status::ready) {
       say();
-      serve();
+      if (!serve()) meanwhile.ends = true;
     }
   } catch (...) {
-    ends = true;
-    fetching.wait();
+    meanwhile.ends = true;
+    searching.wait();
     throw;
   }
   say();
+  if (!store_.empty()) thread_.end_pause();
   try {
-    const std::optional<Fetched> fetched = fetching.get();
-    if (fetched) log_.event(EventKind::checkpoint_fetched, fetched->event_json());
+    searching.get();
+  } catch (const CareInterrupted&) {
+    found.checkpoint.reset();
+  }
+  for (const auto& [kind, fields] : found.events) log_.event(kind, fields);
+  return found;
+}
+
+bool RunCheckpoints::fetch(std::optional<int64_t> at_most, Found& found, const Meanwhile& meanwhile) {
+  try {
+    const std::optional<Fetched> fetched =
+        fetch_checkpoint({fs_, clock_}, {.place = store_,
+                                         .directory = run_.checkpoints(plan_.job.job),
+                                         .run_id = run_id_,
+                                         .at_most = at_most,
+                                         .say = [&](const std::string& line) { meanwhile.say(line); },
+                                         .is_given_up = [&] { return meanwhile.is_given_up(); }});
+    if (fetched) found.events.emplace_back(EventKind::checkpoint_fetched, fetched->event_json());
     return fetched.has_value();
   } catch (const Error& error) {
-    log_.console().note(fmt::format(" ! no checkpoint can be taken from {}: {}", store_, error.what()));
+    meanwhile.say(fmt::format(" ! no checkpoint can be taken from {}: {}", store_, error.what()));
     return false;
   }
 }

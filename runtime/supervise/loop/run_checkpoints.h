@@ -6,9 +6,12 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "runtime/supervise/attempt/run_log.h"
 #include "runtime/supervise/care/care_thread.h"
+#include "runtime/supervise/decide/recovery.h"
 #include "runtime/supervise/loop/lock_watch.h"
 #include "runtime/supervise/loop/supervisor.h"
 
@@ -29,18 +32,21 @@ class RunCheckpoints {
   /// says what is not. `in_haste`: the job's time is nearly over. `is_given_up` is asked meanwhile.
   void finish(bool in_haste, const std::function<bool()>& is_given_up);
 
-  /// The newest checkpoint of a step up to `at_most` that opens and is not suspect. If there is none at all, one
-  /// from the store is copied into the folder first; `serve` is called meanwhile, ten times a second.
+  /// The checkpoint that answers `find`: the newest that opens or can be repaired from the store, and is not
+  /// suspect. If there is none, one from the store is copied into the folder. `serve` is called meanwhile, ten
+  /// times a second; if it returns false the search ends without a result.
   struct Found {
-    std::unique_ptr<ckpt::Checkpoint> checkpoint;  ///< null: there is none
-    int skipped = 0;                               ///< how many do not open
-    bool from_store = false;                       ///< it was copied from the store by this call
+    std::unique_ptr<ckpt::Checkpoint> checkpoint;           ///< null: there is none
+    int skipped = 0;                                        ///< how many do not open
+    bool from_store = false;                                ///< it was copied from the store by this call
+    std::vector<std::pair<EventKind, std::string>> events;  ///< of the search; are recorded already
   };
-  Found find(std::optional<int64_t> at_most, const std::function<void()>& serve);
+  Found find(const FindCheckpoint& find, const std::function<bool()>& serve);
 
  private:
-  void find_here(int64_t at_most, Found& found);
-  bool fetch(const std::function<void()>& serve);
+  struct Meanwhile;
+  void find_here(const FindCheckpoint& find, Found& found, const Meanwhile& meanwhile);
+  bool fetch(std::optional<int64_t> at_most, Found& found, const Meanwhile& meanwhile);
   const SupervisePlan& plan_;
   const RunDirectory& run_;
   FileSystem& fs_;

@@ -95,18 +95,25 @@ bool RunSource::is_reachable(const Fleet& fleet) const {
 
 std::vector<wire::PieceHolder> RunSource::holders(const Fleet& fleet) const {
   if (!memory_ || plan_.nodes.one_machine) return {};
-  std::map<std::string, wire::PieceHolder> by_node;
-  for (int rank = 0; rank < memory_->ranks; ++rank) {
-    const std::string& node = memory_->nodes[size_t(rank)];
-    wire::PieceHolder& holder = by_node[node];
-    if (holder.ranks.empty()) holder.server = *server_of(fleet, node);
+  std::map<std::string, wire::PieceHolder> first, others;
+  const auto add = [](wire::PieceHolder& holder, const wire::PieceServerAddress& server, int rank) {
+    holder.server = server;
     if (!holder.ranks.empty() && holder.ranks.back().first + holder.ranks.back().count == rank)
       ++holder.ranks.back().count;
     else
       holder.ranks.push_back({rank, 1});
+  };
+  for (int rank = 0; rank < memory_->ranks; ++rank) {
+    const std::string& node = memory_->nodes[size_t(rank)];
+    add(first[node], *server_of(fleet, node), rank);
   }
+  std::vector<std::pair<int, std::string>> further = memory_->others;
+  std::sort(further.begin(), further.end());
+  for (const auto& [rank, node] : further)
+    if (const wire::PieceServerAddress* server = server_of(fleet, node)) add(others[node], *server, rank);
   std::vector<wire::PieceHolder> list;
-  for (auto& [node, holder] : by_node) list.push_back(std::move(holder));
+  for (auto* holders : {&first, &others})  // a rank takes the first that it finds
+    for (auto& [node, holder] : *holders) list.push_back(std::move(holder));
   return list;
 }
 

@@ -81,7 +81,7 @@ class Supervisor {
       if (const auto* start = std::get_if<StartAttempt>(&decision)) {
         attempts_.begin(*start, signals);
       } else if (const auto* find = std::get_if<FindCheckpoint>(&decision)) {
-        find_source(*find);
+        find_source(*find, signals);
       } else if (const auto* wait = std::get_if<Wait>(&decision)) {
         await_news(*wait, signals);
       } else if (const auto* requeue = std::get_if<RequeueJob>(&decision)) {
@@ -97,10 +97,14 @@ class Supervisor {
     }
   }
 
-  void find_source(const FindCheckpoint& find) {
+  void find_source(const FindCheckpoint& find, StopSignals& signals) {
     if (!attempts_.last()) run_.log.status().step = newest_step(run_.fs, run_.directory);
-    RunCheckpoints::Found found =
-        checkpoints_.find(find.at_most, [this] { run_.lock.turn(), fleet_.fleet().serve(); });
+    RunCheckpoints::Found found = checkpoints_.find(find, [&] {
+      run_.lock.turn();
+      fleet_.fleet().serve();
+      return signals.read() == StopLevel::none;
+    });
+    if (signals.read() != StopLevel::none) return;  // decide() ends the run
     source_.find(find, std::move(found), fleet_.pieces([this] { run_.lock.turn(); }),
                  std::min(run_.log.status().step, run_.last_step - 1), recovery_);
     if (!attempts_.last() && source_.memory())

@@ -222,8 +222,7 @@ RunResult launch_run(const LaunchRequest& request, FileSystem& fs, Clock& clock,
     if (read_identity(fs, run)) refuse_busy(fs, run, id);  // another launch of this id was faster
     check_checkpoint_folder(fs, job.job, run.checkpoints(job.job), 0);
     if (const std::string store = store_of_run(job.job, id); !store.empty())
-      if (const std::string note = check_store({fs, clock}, store, id, true); !note.empty())
-        console.note("  note: " + note);
+      note_store(console, check_store({fs, clock}, store, id, true));
     identity.numerics = checked.numerics;
     plan = plan_of(job, run, request.program, checked, request.max_steps);
     plan.slurm.requeue = request.requeue;

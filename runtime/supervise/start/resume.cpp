@@ -1,12 +1,10 @@
-// `resume`: which checkpoint a run goes on from, what changes on the way, and what of it is recorded.
+// `resume`: what changes on the way, and what of it is recorded.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdlib>
 
 #include "ckpt/checkpoint.h"
-#include "ckpt/memory_folder.h"
-#include "ckpt/open_pieces.h"
 #include "kernels/device.h"
 #include "runtime/base/error.h"
 #include "runtime/base/text.h"
@@ -16,9 +14,8 @@
 #include "runtime/run/record/known_status.h"
 #include "runtime/run/wire/environment.h"
 #include "runtime/supervise/attempt/attempt.h"
-#include "runtime/supervise/care/run_store.h"
-#include "runtime/supervise/history/suspects.h"
 #include "runtime/supervise/loop/run_epochs.h"
+#include "runtime/supervise/start/begin_state.h"
 #include "runtime/supervise/start/start.h"
 #include "runtime/supervise/preflight/storage.h"
 #include "runtime/train/schedule.h"
@@ -134,153 +131,6 @@ void require_gpus_of_run(const JobSpec& job, const std::string& id, FileSystem& 
                                                  "the CPU, with other bits from there on, with "
                                                  "`trainctl resume {} -s device=cpu`",
                                                  missing.text(), id, id));
-}
-
-/// Where a branch begins again while it has no checkpoint of its own; nothing for other runs.
-std::optional<SupervisePlan::Start> start_of(const RunIdentity& identity) {
-  if (identity.parent_checkpoint.empty()) return std::nullopt;
-  SupervisePlan::Start start{.checkpoint = identity.parent_checkpoint};
-  for (const LineageEntry& entry : lineage_of(identity.lineage_json)) {
-    if (entry.kind != LineageEntry::branch) continue;
-    start.step = entry.step;
-    start.new_data = entry.new_data;
-  }
-  return start;
-}
-
-std::unique_ptr<ckpt::Checkpoint> open_parent(FileSystem& fs, const std::string& parent,
-                                              const RunIdentity& identity) {
-  if (fs.exists(parent)) return ckpt::Checkpoint::open(fs, parent);
-  throw Error(
-      ErrorCode::kCheckpoint,
-      fmt::format("run {} has no checkpoint of its own yet, and {}, which it began from, is gone: launch it "
-                  "again from another checkpoint",
-                  identity.run_id, parent));
-}
-
-/// Copies the checkpoint to go on from out of the store if it is not in the folder, or if the folder's are
-/// older. nullopt: nothing was copied.
-///   living   the ranks of the run may be alive: only where the folder has none at all
-std::optional<Fetched> fetch_from_store(const ResumeRequest& request, const std::string& run_id, bool living,
-                                        FileSystem& fs, Clock& clock, Console& console) {
-  const std::string store = store_of_run(request.now.job, run_id);
-  if (store.empty()) return std::nullopt;
-  const std::string directory = request.run.checkpoints(request.now.job);
-  if (request.step && fs.exists(ckpt::step_directory(directory, *request.step))) return std::nullopt;
-  const auto newest = ckpt::open_latest(fs, directory, -1, nullptr);
-  if (living && newest) return std::nullopt;
-  const StoreAccess access{fs, clock};
-  const auto say = [&](const std::string& line) { console.note(line); };
-  try {
-    if (const std::string note = check_store(access, store, run_id, false); !note.empty())
-      console.note("  note: " + note);
-    return fetch_checkpoint(access, {.place = store,
-                                     .directory = directory,
-                                     .run_id = run_id,
-                                     .newer_than = newest ? newest->state().step : -1,
-                                     .step = request.step,
-                                     .say = say});
-  } catch (const Error& error) {
-    // The run goes on with its ranks, or, where no person is there to choose, from what it has.
-    if (!living && (request.take_over.empty() || !newest)) throw;
-    console.note(fmt::format(" ! {}", error.what()));
-    return std::nullopt;
-  }
-}
-
-/// The state to go on from.
-struct Begin {
-  std::unique_ptr<ckpt::Checkpoint> checkpoint;  ///< null: there is none yet
-  std::optional<Source> memory;                  ///< where it is, if it is in the memory of this machine
-};
-
-/// A state that the run's agents left in the memory of this machine when they died, or when they ended
-/// before it was durable; nothing if the directory has a newer one.
-Begin find_in_memory(const ResumeRequest& request, const RunIdentity& identity,
-                     std::optional<int64_t> directory_step, FileSystem& fs, Console& console) {
-  const RunNodes nodes = nodes_of(request.now.job, fs);
-  if (!nodes.one_machine) return {};
-  const std::string& node = nodes.nodes.front().name;
-  const std::string folder = ckpt::memory_folder_path(request.run.path, node);
-  SourceQuestion question{
-      .run_id = identity.run_id,
-      .beginnings = beginnings_of(fs, request.run),
-      .at_most = std::min(request.now.job.schedule.total_steps - 1, newest_step(fs, request.run)),
-      .refused = {},
-      .memory = {{node, wire::held_pieces(fs, folder)}},
-      .directory_step = directory_step};
-  while (true) {
-    const SourceChoice choice = choose_source(question);
-    if (!choice.source || choice.source->tier != Tier::memory) {
-      for (const std::string& why : choice.passed_over) console.note(" ! " + why);
-      return {};
-    }
-    const StateId& state = choice.source->state;
-    try {
-      const ckpt::PieceSet set{.step = state.step, .epoch = state.epoch, .ranks = choice.source->ranks};
-      return {ckpt::open_pieces(ckpt::list_pieces(fs, folder), set, ckpt::Pieces::all), choice.source};
-    } catch (const Error& error) {
-      console.note(fmt::format(" ! {}", error.what()));
-      question.refused.push_back(state);
-    }
-  }
-}
-
-Begin choose_checkpoint(const ResumeRequest& request, const RunIdentity& identity, FileSystem& fs,
-                        Console& console) {
-  const std::string directory = request.run.checkpoints(request.now.job);
-  const std::string& parent = identity.parent_checkpoint;
-  if (request.step) {
-    const auto start = start_of(identity);
-    if (start && start->step == *request.step && !fs.exists(ckpt::step_directory(directory, *request.step)))
-      return {open_parent(fs, parent, identity), {}};
-    return {open_step(fs, directory, *request.step), {}};
-  }
-  int skipped = 0;
-  auto checkpoint = open_latest_trusted(
-      fs, directory, -1, suspect_checkpoints(lines_of(fs, request.run.events())),
-      [&](const std::string& path, const std::string& reason) {
-        ++skipped;
-        console.note(fmt::format(" ! {} is skipped: {}", path, reason));
-      },
-      [&](const Suspect& suspect) {
-        console.note(
-            fmt::format(" ! {}; an older one is used; to use it: --step {}", suspect.text(), suspect.step));
-      });
-  Begin in_memory = find_in_memory(
-      request, identity, checkpoint ? std::optional(checkpoint->state().step) : std::nullopt, fs, console);
-  if (in_memory.memory) return in_memory;
-  if (!checkpoint && skipped > 0)
-    throw Error(
-        ErrorCode::kCheckpoint,
-        fmt::format("none of the {} checkpoints in {} is usable; to begin again, launch the job as a new run",
-                    skipped, directory));
-  if (!checkpoint && !parent.empty()) return {open_parent(fs, parent, identity), {}};
-  return {std::move(checkpoint), {}};
-}
-
-/// The folder may be one given anew (checkpoint.dir): another run's checkpoints must not be taken for ours,
-/// and an empty one must not make a run with saved steps begin again.
-void check_belongs(const ckpt::Checkpoint* checkpoint, const ResumeRequest& request,
-                   const RunIdentity& identity, FileSystem& fs) {
-  const std::string directory = request.run.checkpoints(request.now.job);
-  if (checkpoint && checkpoint->path() == identity.parent_checkpoint) return;
-  if (checkpoint && checkpoint->state().run_id != identity.run_id)
-    throw Error(
-        ErrorCode::kCheckpoint,
-        fmt::format("{} is a checkpoint of run {} (spec hash {}), not of run {} (spec hash {}); give this "
-                    "run's own checkpoint.dir",
-                    checkpoint->path(), checkpoint->state().run_id, checkpoint->state().spec_hash,
-                    identity.run_id, identity.spec_hash));
-  const std::string recorded = request.run.checkpoints(request.before.job);
-  if (checkpoint || recorded == directory || !fs.is_directory(recorded)) return;
-  const auto saved = ckpt::list_steps(fs, recorded);
-  if (!saved.empty())
-    throw Error(
-        ErrorCode::kCheckpoint,
-        fmt::format("{} has no checkpoint, but run {} saved {} in {}; a resume starts from step 0 only if "
-                    "the run never saved one: resume without the new checkpoint.dir, or copy them there",
-                    directory, identity.run_id, saved.size() == 1 ? "one" : "some", recorded));
 }
 
 /// What differs from the spec that computed the state gone on from.
@@ -436,20 +286,18 @@ RunResult resume_run(const ResumeRequest& asked, FileSystem& fs, Clock& clock, C
   const std::string id = command_name(run);
   const JobSpec& job = request.now.job;
   const RunLock lock = lock_or_refuse(fs, run, id);
-  const StopSignals signals;  // as in launch_run
+  StopSignals signals;  // as in launch_run
+  const BeginSearch search{request, *identity, fs, clock, console,
+                           [&] { return signals.read() != StopLevel::none; }};
   const bool orphaned = fs.exists(supervisor_file(run.path));
   if (!request.take_over.empty() && !orphaned) return nothing_to_take_over(run, id, fs, console);
   if (!request.take_over.empty()) take_options_of_predecessor(request, fs);
   // Of a supervisor that died: its ranks may be alive, and the end of the run is not recorded.
   const std::optional<AttemptFile> living = living_attempt(request, fs);
   ckpt::restore_moved(fs, run.checkpoints(job));
-  const std::optional<Fetched> fetched =
-      fetch_from_store(request, identity->run_id, living.has_value(), fs, clock, console);
-  const double begin_s = clock.monotonic_s();
-  Begin begin = choose_checkpoint(request, *identity, fs, console);
+  BeginState begin = find_begin(search, living.has_value());
   const auto& checkpoint = begin.checkpoint;
-  check_belongs(checkpoint.get(), request, *identity, fs);
-  const double opened_in_s = clock.monotonic_s() - begin_s;
+  check_belongs(checkpoint.get(), search);
   const int64_t step = checkpoint ? checkpoint->state().step : 0;
   if (checkpoint && step >= job.schedule.total_steps && !living)
     return nothing_to_do(run, id, fs, step, console);
@@ -474,10 +322,10 @@ RunResult resume_run(const ResumeRequest& asked, FileSystem& fs, Clock& clock, C
   plan.slurm.orphan = !request.take_over.empty() && !plan.slurm.job_id.empty();
   plan.start = start_of(*identity);
   plan.lineage_json = identity->lineage_json;
-  if (fetched) plan.events.emplace_back(EventKind::checkpoint_fetched, fetched->event_json());
-  plan.resume_from_store = fetched && fetched->step == step && !begin.memory;
+  for (auto& event : begin.events) plan.events.push_back(std::move(event));
+  plan.resume_from_store = begin.fetched && begin.fetched->step == step && !begin.memory;
   if (checkpoint) {
-    print_checkpoint(console, *checkpoint, opened_in_s);
+    print_checkpoint(console, *checkpoint, begin.opened_in_s);
     go_on_from(*checkpoint, request, *identity, plan, console);
     if (begin.memory) {
       plan.resume_from.clear();

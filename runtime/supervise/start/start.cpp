@@ -169,4 +169,9 @@ void note_lock(Console& console, const RunLock& lock) {
   if (!lock.note().empty()) console.note("  " + lock.note());
 }
 
+void note_store(Console& console, const StoreCheck& check) {
+  if (check.unusable.exists()) throw Error(ErrorCode::kPreflight, check.unusable.text());
+  if (!check.note.empty()) console.note("  note: " + check.note);
+}
+
 }  // namespace trainctl

@@ -5,6 +5,7 @@
 
 #include "runtime/supervise/start/launch.h"
 #include "runtime/supervise/preflight/preflight.h"
+#include "runtime/supervise/care/run_store.h"
 #include "runtime/supervise/loop/supervisor.h"
 #include "runtime/machine/rank_device.h"
 
@@ -52,5 +53,7 @@ void refuse_foreign_checkpoints(FileSystem& fs, const RunDirectory& run, const J
 RunLock lock_or_refuse(FileSystem& fs, const RunDirectory& run, const std::string& id);
 [[noreturn]] void refuse_busy(FileSystem& fs, const RunDirectory& run, const std::string& id);
 void note_lock(Console& console, const RunLock& lock);
+/// Error(kPreflight) if the store cannot be used.
+void note_store(Console& console, const StoreCheck& check);
 
 }  // namespace trainctl

@@ -35,26 +35,29 @@ TEST_CASE("a damaged checkpoint of a run is repaired from a replica elsewhere") 
   save(fs, "/replica", make_state(1, 8), 3);
   const auto before = fs.files();
   const std::string step = "/runs/a/ckpt/step-00000008";
-  CHECK_THAT(repair_checkpoint(fs, {.path = "/runs/a"}).text, Contains("nothing to repair"));
+  CHECK_THAT(repair_checkpoint(fs, real_clock(), {.path = "/runs/a"}).text, Contains("nothing to repair"));
   flip_end(fs, step + kShard);
 
-  const auto lost = repair_checkpoint(fs, {.path = "/runs/a"});
+  const auto lost = repair_checkpoint(fs, real_clock(), {.path = "/runs/a"});
   CHECK(lost.damaged);
   CHECK_THAT(lost.text, Contains("✗ shard-00001-of-00003.safetensors: ") && Contains("lost: ") &&
                             Contains("1 piece without a good copy; nothing was written"));
   CHECK_FALSE(is_whole(fs, step));
-  const auto look = repair_checkpoint(fs, {.path = step, .from = {"/replica"}, .only_look = true});
+  const auto look =
+      repair_checkpoint(fs, real_clock(), {.path = step, .from = {"/replica"}, .only_look = true});
   CHECK(look.damaged);
   CHECK_THAT(look.text, Contains("all of it can be repaired; nothing was written"));
   CHECK_FALSE(is_whole(fs, step));
-  const auto done =
-      repair_checkpoint(fs, {.path = "/runs/a/", .from = {"/runs/a/ckpt/step-00000007/", "/replica"}});
+  const auto done = repair_checkpoint(
+      fs, real_clock(), {.path = "/runs/a/", .from = {"/runs/a/ckpt/step-00000007/", "/replica"}});
   CHECK_FALSE(done.damaged);
   CHECK_THAT(done.text, Contains("1 chunk · ") && Contains("from /replica/step-00000008\n") &&
                             Contains("✓ repaired: 1 file written anew"));
   CHECK(fs.files() == before);
-  CHECK_THROWS_WITH(repair_checkpoint(fs, {.path = "/runs/b"}), Contains("there is no /runs/b"));
-  CHECK_THROWS_WITH(repair_checkpoint(fs, {.path = "/runs"}), Contains("/runs holds no checkpoint"));
+  CHECK_THROWS_WITH(repair_checkpoint(fs, real_clock(), {.path = "/runs/b"}),
+                    Contains("there is no /runs/b"));
+  CHECK_THROWS_WITH(repair_checkpoint(fs, real_clock(), {.path = "/runs"}),
+                    Contains("/runs holds no checkpoint"));
 }
 
 TEST_CASE("a repair finds equal chunks in the steps next to it, and in those set aside") {
@@ -67,12 +70,13 @@ TEST_CASE("a repair finds equal chunks in the steps next to it, and in those set
   ckpt::supersede(fs, "/ckpt", {"tiny-7Q2K", 4, 8});
   flip_end(fs, "/ckpt/step-00000008" + kShard);
   fs.remove_file("/ckpt/step-00000007" + kShard);
-  const auto done = nlohmann::json::parse(repair_checkpoint(fs, {.path = "/ckpt", .json = true}).text);
+  const auto done =
+      nlohmann::json::parse(repair_checkpoint(fs, real_clock(), {.path = "/ckpt", .json = true}).text);
   CHECK(done["ok"] == true);
   CHECK(done["origins"][0]["from"] == "/ckpt/superseded-e4/step-00000009");
   CHECK(is_whole(fs, "/ckpt/step-00000008"));
   // A whole file that was lost comes back chunk by chunk.
-  CHECK_THAT(repair_checkpoint(fs, {.path = "/ckpt/step-00000007"}).text,
+  CHECK_THAT(repair_checkpoint(fs, real_clock(), {.path = "/ckpt/step-00000007"}).text,
              Contains("the file is missing") && Contains("✓ repaired"));
   CHECK(is_whole(fs, "/ckpt/step-00000007"));
 }
@@ -131,12 +135,13 @@ TEST_CASE("the checkpoints of a run that is going are left to its supervisor") {
     const auto lock = RunLock::try_take(run);  // its supervisor's
     REQUIRE(lock);
     for (const std::string& path : {run.path, run.path + "/", elsewhere ? run.path : step})
-      CHECK_THROWS_WITH(repair_checkpoint(fs, {.path = path, .from = from}),
+      CHECK_THROWS_WITH(repair_checkpoint(fs, real_clock(), {.path = path, .from = from}),
                         Contains("belongs to a run that is going") && Contains("trainctl stop " + run.path));
     CHECK(fs.read_text(step + kShard) == damaged);
-    const auto look = repair_checkpoint(fs, {.path = run.path, .from = from, .only_look = true});
+    const auto look =
+        repair_checkpoint(fs, real_clock(), {.path = run.path, .from = from, .only_look = true});
     CHECK_THAT(look.text, Contains("all of it can be repaired; nothing was written"));
   }
-  CHECK_FALSE(repair_checkpoint(fs, {.path = run.path, .from = from}).damaged);
+  CHECK_FALSE(repair_checkpoint(fs, real_clock(), {.path = run.path, .from = from}).damaged);
   CHECK(is_whole(fs, step));
 }

@@ -144,7 +144,9 @@ TEST_CASE("ranks learn from their node where the pieces of other nodes are", "[p
   std::filesystem::create_directory(other);
   real_file_system().replace_text(
       other + "/other-memories.json",
-      wire::OtherMemories{.holders = {{.server = server.address(), .ranks = {{0, 1}, {2, 1}}}},
+      wire::OtherMemories{.holders = {{.server = server.address(), .ranks = {{0, 1}, {2, 1}}},
+                                      {.server = {.address = "127.0.0.1:1"}, .ranks = {{2, 1}}},
+                                      {.server = server.address(), .ranks = {{2, 1}}}},
                           .partner = server.address()}
           .to_json());
   const auto elsewhere = pieces_elsewhere(real_file_system(), other, 4, kLimitS);
@@ -154,12 +156,15 @@ TEST_CASE("ranks learn from their node where the pieces of other nodes are", "[p
   CHECK_THAT(why_not([&] { partner(4096); }), Contains("holds no copies of rank 3 in epoch 1"));
   server.begin_epoch(1, {3, 1});
   CHECK(partner(4096)->size() == 4096);
-  const auto found = elsewhere(2);
+  const auto found = elsewhere(2, 0);
   REQUIRE(found.size() == 2);
   CHECK(found[0].step == 8);
   CHECK(found[0].piece);
-  CHECK_THAT(why_not([&] { elsewhere(1); }), Contains("no node holds the piece of rank 1"));
-  CHECK_THAT(why_not([&] { elsewhere(0); }), Contains("No such file"));
+  CHECK_THAT(why_not([&] { elsewhere(1, 0); }), Contains("no node holds the piece of rank 1"));
+  CHECK_THAT(why_not([&] { elsewhere(0, 0); }), Contains("No such file"));
+  CHECK_THAT(why_not([&] { elsewhere(2, 1); }), Contains("127.0.0.1:1"));
+  CHECK(elsewhere(2, 2).size() == 2);
+  CHECK(elsewhere(2, 3).empty());
 }
 
 namespace {

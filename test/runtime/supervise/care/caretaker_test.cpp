@@ -255,6 +255,54 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("a checkpoint that cannot be read for a while is no damaged one: it is read when it can be") {
+  const std::string part = GENERATE(as<std::string>{}, "step-00000040/shard-00001-of-00003",
+                                    "step-00000040/COMMIT", "step-00000040/manifest.json", "step-00000040/");
+  INFO(part);
+  const World world = world_with_two_new();
+  world.fs->fail_reads_of(part);
+  Care care;
+  Caretaker caretaker(*world.fs, *world.clock, options_of(world, care));
+  caretaker.begin(4, INT64_MAX);
+  const auto work_for = [&](double seconds) {
+    const double until_s = world.clock->monotonic_s() + seconds;
+    for (int turns = 0; turns < 1000; ++turns) {
+      const auto next_s = caretaker.work();
+      if (!next_s || *next_s > until_s) return;
+      world.clock->sleep_s(std::max(0.0, *next_s - world.clock->monotonic_s()));
+    }
+    FAIL("it does not come to an end");
+  };
+  work_for(20);
+  CHECK(care.count(EventKind::checkpoint_damaged) == 0);
+  CHECK(care.count(EventKind::care_failed) == 1);
+  CHECK_THAT(care.note(EventKind::care_failed), Catch::Contains("checkpoint step 40 cannot be read again") &&
+                                                    Catch::Contains("Input/output error"));
+  CHECK(caretaker.progress().verified_step == 30);     // others are cared for meanwhile
+  CHECK(world.folder()->list() == Steps{40, 30, 20});  // two that are known to be good
+  world.fs->repair();
+  work_for(1000);
+  CHECK(caretaker.progress().verified_step == 40);
+  CHECK(care.count(EventKind::checkpoint_damaged) == 0);
+  CHECK(caretaker.left_over().text_or_empty() == "");
+  CHECK(broken(world) == "");
+  CHECK(world.folder()->list() == Steps{40, 30});
+  CHECK(world.place().store->list() == Steps{40, 30});  // 30 was copied while 40 could not be read
+}
+
+TEST_CASE("what cannot be read is repaired where another place has it, and left over is said") {
+  const World world = world_with_two_new();
+  tended(world);  // the store has step 40
+  world.fs->remove_file(kMarks);
+  world.fs->fail_reads_of("step-00000040/shard-00001-of-00003");
+  Care care;
+  tend(world, options_of(world, care), 20);
+  CHECK(care.count(EventKind::checkpoint_repaired) == 1);
+  const World other = world_with_two_new();
+  other.fs->fail_reads_of("step-00000040/shard-00001-of-00003");
+  CHECK_THAT(tend(other, options_of(other, care), 20), Catch::Contains("step 40 was not read again"));
+}
+
 TEST_CASE("a run that goes back: later copies do not count any more") {
   const World world = world_with_two_new();
   tended(world);

@@ -19,7 +19,7 @@ struct Place {
   std::vector<std::string> lines;
 
   Place() { fs.make_directory("/run"); }
-  std::string check(bool is_new, const std::string& run = kRun) {
+  StoreCheck check(bool is_new, const std::string& run = kRun) {
     return check_store({fs, real_clock()}, kStore, run, is_new);
   }
   int64_t fetch(int64_t newer_than, std::optional<int64_t> step = {}, const std::string& run = kRun) {
@@ -30,6 +30,11 @@ struct Place {
                              .newer_than = newer_than,
                              .step = step,
                              .say = [this](const std::string& line) { lines.push_back(line); }});
+    return fetched ? fetched->step : -1;
+  }
+  int64_t fetch_at_most(int64_t step) {
+    const auto fetched = fetch_checkpoint(
+        {fs, real_clock()}, {.place = kStore, .directory = kFolder, .run_id = kRun, .at_most = step});
     return fetched ? fetched->step : -1;
   }
   bool has(int64_t step) {
@@ -49,23 +54,19 @@ TEST_CASE("the store of a run is in a folder of its id") {
 
 TEST_CASE("a store that is good, that fails, that holds another run") {
   Place place;
-  CHECK(place.check(true) == "");
+  const auto is_good = [](const StoreCheck& check) { return check.unusable.is_none() && check.note.empty(); };
+  CHECK(is_good(place.check(true)));
   CHECK(place.fs.list(kStore).empty());
   save(place.fs, kStore, make_state(1, 10), 2);
-  CHECK(place.check(false) == "");
+  CHECK(is_good(place.check(false)));
   CHECK_THROWS_WITH(place.check(true),
                     Catch::Contains("/copies/tiny-7Q2K already holds checkpoints of another run (step 10)"));
   CHECK_THROWS_WITH(place.check(false, "other"),
                     Catch::Contains("checkpoints of another run, tiny-7Q2K (step 10)"));
   place.fs.fail_at(0, Fault::no_space_from_here);
-  try {
-    place.check(false);
-    FAIL("it was taken");
-  } catch (const Error& error) {
-    CHECK(error.code() == ErrorCode::kPreflight);
-    CHECK_THAT(error.what(), Catch::Contains("checkpoints cannot be copied to /copies/tiny-7Q2K: ") &&
-                                 Catch::Contains("No space left") && Catch::Contains("-s checkpoint.store="));
-  }
+  CHECK_THAT(place.check(false).unusable.text(),
+             Catch::Contains("checkpoints cannot be copied to /copies/tiny-7Q2K: ") &&
+                 Catch::Contains("No space left") && Catch::Contains("-s checkpoint.store="));
 }
 
 TEST_CASE("the newest checkpoint that is whole is fetched, if it is newer") {
@@ -79,6 +80,8 @@ TEST_CASE("the newest checkpoint that is whole is fetched, if it is newer") {
   CHECK_THAT(place.lines[0],
              Catch::Contains("copying checkpoint step 30") && Catch::Contains("newer than step 20"));
   CHECK(place.fetch(-1, 10) == 10);
+  CHECK(place.fetch_at_most(29) == 20);
+  CHECK(place.fetch_at_most(9) == -1);
   CHECK(place.has(10));
   CHECK(place.fetch(-1, 15) == -1);
   CHECK_THROWS_WITH(place.fetch(-1, {}, "other"),

@@ -223,21 +223,54 @@ TEST_CASE("a checkpoint that cannot be loaded gives way to an older one at no co
     Run run(o);
     CHECK(run.start.step == 30);
     run.fail(ErrorCode::kCheckpoint);
+    REQUIRE(std::holds_alternative<FindCheckpoint>(run.next()));
+    CHECK(std::get<FindCheckpoint>(run.next()).damaged == 30);
     if (fixed) {
+      CHECK(std::get<FindCheckpoint>(run.next()).at_most == -1);
+      run.recovery.no_checkpoint(0);
       CHECK(run.stopped().exit_code == 7);
+      CHECK(run.stopped().why == "it broke; it cannot be repaired, and the step was given");
       continue;
     }
-    REQUIRE(std::holds_alternative<FindCheckpoint>(run.next()));
     CHECK(std::get<FindCheckpoint>(run.next()).at_most == 29);
     run.found(20);
     run.go();
     CHECK(run.start.why == "checkpoint step 30 cannot be loaded (it broke)");
     run.fail(ErrorCode::kCheckpoint);
     REQUIRE(std::get<FindCheckpoint>(run.next()).at_most == 19);
+    CHECK(std::get<FindCheckpoint>(run.next()).damaged == 20);
     run.recovery.no_checkpoint(0);
     CHECK(run.stopped().exit_code == 7);
     CHECK(run.stopped().why == "it broke; there is no older usable checkpoint");
     CHECK(run.recovery.restarts() == 0);
+  }
+}
+
+TEST_CASE("a checkpoint that was repaired is loaded again, and repaired once only until the run gets on") {
+  for (const bool fixed : {false, true}) {
+    CAPTURE(fixed);
+    auto o = options(1, {"a"});
+    o.from_step = 30;
+    o.step_fixed = fixed;
+    Run run(o);
+    run.fail(ErrorCode::kCheckpoint);
+    REQUIRE(std::get<FindCheckpoint>(run.next()).damaged == 30);
+    run.found(30);
+    run.go();
+    CHECK(run.start.step == 30);
+    CHECK(run.recovery.restarts() == 0);
+    run.fail(ErrorCode::kCheckpoint);
+    if (fixed) {
+      CHECK(run.stopped().exit_code == 7);
+      continue;
+    }
+    CHECK_FALSE(std::get<FindCheckpoint>(run.next()).damaged);
+    CHECK(std::get<FindCheckpoint>(run.next()).at_most == 29);
+    run.found(20);
+    run.go();
+    run.recovery.saved(40);  // progress: a later save of step 20 may be damaged, too
+    run.fail(ErrorCode::kCheckpoint);
+    CHECK(std::get<FindCheckpoint>(run.next()).damaged == 20);
   }
 }
 

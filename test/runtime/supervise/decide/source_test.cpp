@@ -51,6 +51,19 @@ TEST_CASE("the newest step wins, and memory at an equal step", "[source]") {
   CHECK(choose_source(question_of({}, 7)).source->tier == Tier::directory);
 }
 
+TEST_CASE("second copies of pieces are named, for what is damaged in the first", "[source]") {
+  using Others = std::vector<std::pair<int, std::string>>;
+  auto question = question_of({node_with("a", 41, 1, {0, 1}, 2), node_with("b", 41, 1, {0}, 2),
+                               node_with("c", 41, 1, {0, 1}, 2), node_with("d", 40, 1, {0, 1}, 2)},
+                              30);
+  CHECK(choose_source(question).source->nodes == std::vector<std::string>{"a", "a"});
+  CHECK(choose_source(question).source->others == Others{{0, "b"}, {0, "c"}, {1, "c"}});
+  CHECK(choose_source(question).source->bytes == 20);
+  question.memory[0].pieces[0].problem = "its table is torn";  // rank 0 of node a
+  CHECK(choose_source(question).source->nodes == std::vector<std::string>{"b", "a"});
+  CHECK(choose_source(question).source->others == Others{{0, "c"}, {1, "c"}});
+}
+
 TEST_CASE("a set that cannot be used is passed over with a sentence", "[source]") {
   auto question = question_of({node_with("a", 41, 1, {0, 1}, 4), node_with("b", 41, 1, {3}, 4),
                                node_with("a", 40, 1, {0, 1}, 4), node_with("b", 40, 1, {2, 3}, 4)},

@@ -66,13 +66,14 @@ TEST_CASE("what says nothing against a checkpoint") {
 TEST_CASE("a suspect is passed over while an older one opens") {
   PowerLossFileSystem fs;
   for (const int64_t step : {10, 20, 30}) save(fs, "/ckpt", make_state(1, step), 2);
-  std::vector<int64_t> passed;
+  std::vector<int64_t> passed, used;
   int skips = 0;
   const auto found = [&](int64_t max_step, const std::vector<Suspect>& list) {
     passed.clear();
+    used.clear();
     const auto checkpoint = open_latest_trusted(
         fs, "/ckpt", max_step, list, [&](const std::string&, const std::string&) { ++skips; },
-        [&](const Suspect& suspect) { passed.push_back(suspect.step); });
+        [&](const Suspect& suspect, bool is_used) { (is_used ? used : passed).push_back(suspect.step); });
     return checkpoint ? checkpoint->state().step : -1;
   };
   CHECK(found(-1, {}) == 30);
@@ -81,8 +82,10 @@ TEST_CASE("a suspect is passed over while an older one opens") {
   CHECK(found(-1, {{20, {2, 3}}, {30, {4, 5}}}) == 10);
   CHECK(passed == Steps{30, 20});
   CHECK(found(25, {{20, {2, 3}}}) == 10);
-  CHECK(found(-1, {{10, {1, 2}}, {20, {2, 3}}, {30, {4, 5}}}) == 30);  // better than none
+  CHECK(used.empty());
+  CHECK(found(-1, {{10, {1, 2}}, {20, {2, 3}}, {30, {4, 5}}}) == 30);  // better than none, and said
   CHECK(passed.empty());
+  CHECK(used == Steps{30});
   fs.remove_file("/ckpt/step-00000020/COMMIT");
   CHECK(found(-1, {{30, {2, 3}}}) == 10);
   CHECK(skips == 1);
