@@ -27,6 +27,7 @@ class OpenShards {
   /// `open` is called by one thread at a time unless `several_may_open`.
   OpenShards(Open open, bool several_may_open)
       : open_(std::move(open)), several_may_open_(several_may_open) {}
+  /// Fills `data` from byte `offset` of the file of `shard`. Error(kIo), also of `open`.
   void read(const ShardReceipt& shard, uint64_t offset, std::span<std::byte> data);
 
  private:

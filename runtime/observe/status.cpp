@@ -196,17 +196,6 @@ std::string checkpoint_line(const RunStatus& s, bool supervised) {
   return fmt::format("checkpoint {}\n", text);
 }
 
-/// With the times of `timed_step` where the line has none.
-StepLine with_times(StepLine line, const std::string& timed_step) {
-  const StepLine timed = step_view(timed_step);
-  if (!std::isnan(line.step_s) || std::isnan(timed.step_s)) return line;
-  line.step_s = timed.step_s;
-  line.tokens_per_s = timed.tokens_per_s;
-  line.mfu = timed.mfu;
-  line.ranks = timed.ranks;
-  return line;
-}
-
 }  // namespace
 
 std::string render_status(const RunStatus& s, SupervisorState supervisor, double now,
@@ -216,7 +205,7 @@ std::string render_status(const RunStatus& s, SupervisorState supervisor, double
   if (s.state == RunState::submitted && !supervised)
     return fmt::format("run        {} · submitted to Slurm {} ago, not started yet\nfiles      {}\nnext       {}\n",
                        s.run_id, short_duration(age_s), s.directory, "trainctl stop " + s.run_id);
-  const StepLine last = with_times(step_view(s.last_step_json), view.timed_step);
+  const StepLine last = with_times(step_view(s.last_step_json), step_view(view.timed_step));
   const auto number = [](double value, const char* format) {
     return std::isnan(value) ? std::string("-") : fmt::format(fmt::runtime(format), value);
   };

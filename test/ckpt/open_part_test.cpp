@@ -15,6 +15,7 @@
 #include "ckpt/open_part.h"
 #include "runtime/base/error.h"
 #include "test/ckpt/state_fixture.h"
+#include "test/support/error_text.h"
 #include "test/support/power_loss_file_system.h"
 #include "test/support/seed.h"
 
@@ -131,16 +132,6 @@ std::set<std::string> shards_of(const std::vector<Owned>& all, const std::vector
   return names;
 }
 
-std::string error_of(const std::function<void()>& work) {
-  try {
-    work();
-  } catch (const Error& error) {
-    CHECK(error.code() == ErrorCode::kCheckpoint);
-    return error.what();
-  }
-  return "no error";
-}
-
 void flip(FileSystem& fs, const std::string& path, uint64_t at) {
   std::string text = fs.read_text(path);
   text[at] = char(text[at] ^ 1);
@@ -213,20 +204,20 @@ TEST_CASE("harm to a shard stops the ranks that read it and no other, and the lo
         const auto part = open_part(state, wants, ckpt::stored_folder(fs, folder));
         const bool reads_it = shards_of(all, wants).contains(shard);
         bool same = false;
-        const std::string said = error_of([&] { same = reads_back(*part, state, wants); });
+        const std::string said = error_text(ErrorCode::kCheckpoint, [&] { same = reads_back(*part, state, wants); });
         // The last byte of a shard is of its last chunk, which this reader may not want.
         if (!reads_it)
           CHECK((said == "no error" && same));
         else if (how != "changed")
           CHECK_THAT(said, Catch::Contains(shard));
       }
-      std::string found = error_of([&] {
+      std::string found = error_text(ErrorCode::kCheckpoint, [&] {
         for (const auto& finding : ckpt::verify(*ckpt::Checkpoint::open(fs, folder)).findings)
           throw Error(ErrorCode::kCheckpoint, finding.file + ": " + finding.message);
       });
       CHECK_THAT(found, Catch::Contains(shard));
       if (how != "changed")
-        CHECK_THAT(error_of([&] { ckpt::Checkpoint::open(fs, folder); }), Catch::Contains(shard));
+        CHECK_THAT(error_text(ErrorCode::kCheckpoint, [&] { ckpt::Checkpoint::open(fs, folder); }), Catch::Contains(shard));
     }
 }
 
@@ -239,7 +230,7 @@ TEST_CASE("each changed byte of the manifest is found, and so is another checkpo
   const std::string manifest = ckpt::manifest_sha256(*ckpt::stored_folder(fs, folder));
   const std::vector<Want> wants = share_of(state, 1, 3, false);
   const auto why_not = [&](FileSystem& files, const std::string& sha256) {
-    return error_of([&] { open_part(state, wants, ckpt::stored_folder(files, folder), sha256); });
+    return error_text(ErrorCode::kCheckpoint, [&] { open_part(state, wants, ckpt::stored_folder(files, folder), sha256); });
   };
   CHECK(why_not(fs, manifest) == "no error");
   CHECK(why_not(fs, "") == "no error");
@@ -260,7 +251,7 @@ TEST_CASE("each changed byte of the manifest is found, and so is another checkpo
   fs.write_new_text(folder + "/" + ckpt::kCommitName, "{}");
   CHECK_THAT(why_not(fs, ""), Catch::Contains("is damaged"));
   fs.rename(folder, ckpt::step_directory(kDir, 21));
-  CHECK_THAT(error_of([&] {
+  CHECK_THAT(error_text(ErrorCode::kCheckpoint, [&] {
                open_part(state, wants, ckpt::stored_folder(fs, ckpt::step_directory(kDir, 21)), manifest);
              }),
              Catch::Contains("holds step 20: the folder was renamed"));

@@ -17,6 +17,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/process_memory.h"
 #include "test/ckpt/state_fixture.h"
+#include "test/support/error_text.h"
 #include "test/support/power_loss_file_system.h"
 #include "test/support/seed.h"
 #include "test/support/temporary_folder.h"
@@ -73,16 +74,6 @@ std::vector<Wanted> all_chunks(const PlainState& state) {
   return wanted;
 }
 
-std::string error_of(const std::function<void()>& work) {
-  try {
-    work();
-  } catch (const Error& error) {
-    CHECK(error.code() == ErrorCode::kCheckpoint);
-    return error.what();
-  }
-  return "no error";
-}
-
 }  // namespace
 
 TEST_CASE("many boxes at once are read as one by one") {
@@ -136,7 +127,7 @@ TEST_CASE("of many boxes at once the damaged one is named") {
       };
       flip();
       const auto checkpoint = ckpt::Checkpoint::open(real_file_system(), folder);
-      CHECK_THAT(error_of([&] { checkpoint->read_all(reads_of(state, wanted, i), [](uint64_t) {}); }),
+      CHECK_THAT(error_text(ErrorCode::kCheckpoint, [&] { checkpoint->read_all(reads_of(state, wanted, i), [](uint64_t) {}); }),
                  Catch::Contains(fmt::format("is damaged: the hash of {} [{}:{}", entries[i].tensor,
                                              entries[i].box.row_begin, entries[i].box.row_end)) ||
                      Catch::Contains(fmt::format("at byte {} differs", entries[i].offset)));
@@ -144,7 +135,7 @@ TEST_CASE("of many boxes at once the damaged one is named") {
     }
   const auto checkpoint = ckpt::Checkpoint::open(real_file_system(), folder);
   std::filesystem::resize_file(shard, entries.back().offset + 5);
-  CHECK_THAT(error_of([&] { checkpoint->read_all(reads_of(state, wanted, 1), [](uint64_t) {}); }),
+  CHECK_THAT(error_text(ErrorCode::kCheckpoint, [&] { checkpoint->read_all(reads_of(state, wanted, 1), [](uint64_t) {}); }),
              Catch::Contains(shard + " ends at byte"));
 }
 

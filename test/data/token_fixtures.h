@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "test/support/error_text.h"
 #include "test/support/temporary_folder.h"
 
 namespace trainctl::data::test {
@@ -25,24 +26,20 @@ std::string golden_idx();
 std::string golden_bin();
 /// Raw u16 file of these ids.
 void write_raw(const std::string& path, std::span<const int32_t> ids);
-/// The message of the Error(kData) that `f` throws; fails the test if it throws none.
+/// The message of the Error that `f` throws; fails the test if it throws none.
 template <typename F>
-std::string data_error(F&& f);
+std::string thrown(ErrorCode code, F&& f) {
+  const std::string text = trainctl::test::error_text(code, f);
+  CHECK(text != "no error");
+  return text;
+}
+template <typename F>
+std::string data_error(F&& f) {
+  return thrown(ErrorCode::kData, f);
+}
+template <typename F>
+std::string usage_error(F&& f) {
+  return thrown(ErrorCode::kUsage, f);
+}
 
 }  // namespace trainctl::data::test
-
-#include <catch2/catch.hpp>
-
-#include "runtime/base/error.h"
-
-template <typename F>
-std::string trainctl::data::test::data_error(F&& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    CHECK(e.code() == ErrorCode::kData);
-    return e.what();
-  }
-  FAIL("no error");
-  return "";
-}

@@ -10,6 +10,7 @@
 
 #include "test/end_to_end/jobs.h"
 #include "test/end_to_end/program.h"
+#include "test/end_to_end/shown_runs.h"
 #include "test/support/temporary_folder.h"
 
 using namespace trainctl::test;
@@ -17,23 +18,6 @@ using Catch::Matchers::Contains;
 using nlohmann::json;
 
 namespace {
-
-/// Twenty steps; a rank is killed behind step 5, and the run restarts from step 4.
-std::string run_with_failure(const TemporaryFolder& dir) {
-  write_file(dir.path() + "/job.json", tiny_spec("shown"));
-  Child child({trainctl_path(), "launch", "job.json", "-s", "observability.run_id=shown", "-s",
-               "fault_tolerance.max_restarts=2", "-s", "schedule.total_steps=400", "--max-steps", "60"},
-              dir.path());
-  const std::string run = dir.path() + "/runs/shown";
-  REQUIRE(eventually(60, [&] { return !child.running() || line_count(run + "/metrics.jsonl") >= 5; }));
-  const std::vector<pid_t> pids = rank_pids(run, 4);
-  REQUIRE(pids.size() == 4);
-  ::kill(pids[2], SIGKILL);
-  const Outcome o = child.wait(120);
-  INFO(o.err);
-  REQUIRE(o.status == 0);
-  return run;
-}
 
 std::string fetched(const std::string& url, const std::vector<std::string>& more = {}) {
   std::vector<std::string> words = {"curl", "-s", "-w", "\n%{http_code}", "-o", "-", url};
@@ -45,7 +29,8 @@ std::string fetched(const std::string& url, const std::vector<std::string>& more
 
 TEST_CASE("the report of a run with a failure and a resume", "[report]") {
   const TemporaryFolder dir;
-  const std::string run = run_with_failure(dir);
+  write_file(dir.path() + "/job.json", tiny_spec("shown"));
+  const std::string run = run_with_failure(dir, "shown");
   const Outcome resumed = run_trainctl(dir.path(), {"resume", "shown", "--max-steps", "70"});
   INFO(resumed.err);
   REQUIRE(resumed.status == 0);

@@ -19,12 +19,13 @@ std::vector<std::string> launch_words(const std::string& id, const std::vector<s
   return words;
 }
 
-/// A rank is killed behind step 5, and the run restarts from its newest checkpoint.
-void launch_with_failure(const TemporaryFolder& dir) {
-  std::vector<std::string> words = launch_words("hurt", {"-s", "fault_tolerance.max_restarts=2"});
+}  // namespace
+
+std::string run_with_failure(const TemporaryFolder& dir, const std::string& id) {
+  std::vector<std::string> words = launch_words(id, {"-s", "fault_tolerance.max_restarts=2"});
   words.insert(words.begin(), trainctl_path());
   Child child(words, dir.path());
-  const std::string run = dir.path() + "/runs/hurt";
+  const std::string run = dir.path() + "/runs/" + id;
   REQUIRE(eventually(60, [&] { return !child.running() || line_count(run + "/metrics.jsonl") >= 5; }));
   const std::vector<pid_t> pids = rank_pids(run, 4);
   REQUIRE(pids.size() == 4);
@@ -32,15 +33,14 @@ void launch_with_failure(const TemporaryFolder& dir) {
   const Outcome o = child.wait(120);
   INFO(o.err);
   REQUIRE(o.status == 0);
+  return run;
 }
-
-}  // namespace
 
 const TemporaryFolder& shown_runs() {
   static const TemporaryFolder dir;
   static const bool made = [] {
     write_file(dir.path() + "/job.json", tiny_spec("shown"));
-    launch_with_failure(dir);
+    run_with_failure(dir, "hurt");
     const auto launch = [](const std::string& id, const std::vector<std::string>& more) {
       return run_trainctl(dir.path(), launch_words(id, more)).status;
     };

@@ -9,6 +9,10 @@
 
 namespace trainctl::test {
 
+/// Launches job.json of `dir` as run `id` for sixty steps of four hundred; a rank is killed behind step 5,
+/// and the run restarts from its newest checkpoint. Returns the run's folder.
+std::string run_with_failure(const TemporaryFolder& dir, const std::string& id);
+
 /// The folder with job.json and runs/, made by the first call.
 const TemporaryFolder& shown_runs();
 /// The folder of one of the runs.

@@ -64,25 +64,13 @@ void take_rows(const std::vector<StepRow>& rows, TopFrame& frame) {
   frame.step_s = mean_step_s(rows);
 }
 
-/// The newest line, with the newest times and numbers of the ranks.
-StepLine newest_line(const RunData& run) {
-  StepLine line = run.status ? step_view(run.status->last_step_json) : StepLine{};
-  const StepLine& timed = run.steps.newest_timed();
-  if (!std::isnan(line.step_s)) return line;
-  line.step_s = timed.step_s;
-  line.tokens_per_s = timed.tokens_per_s;
-  line.mfu = timed.mfu;
-  line.ranks = timed.ranks;
-  line.gpus = timed.gpus;
-  return line;
-}
-
 }  // namespace
 
 TopFrame top_frame(const RunData& run, report::RankColumn ranks, double now_unix_s) {
   TopFrame frame{.id = run.id, .supervised = run.supervised, .now_unix_s = now_unix_s};
   if (run.status) frame.status = *run.status;
-  frame.last = newest_line(run);
+  frame.last =
+      with_times(run.status ? step_view(run.status->last_step_json) : StepLine{}, run.steps.newest_timed());
   const std::vector<StepRow>& rows = run.steps.rows();
   take_rows(rows, frame);
   const bool goes_on = run.supervised && run.status && !run.status->ended();

@@ -12,4 +12,14 @@ StepLine step_view(std::string_view text) try {
   return {};
 }
 
+StepLine with_times(StepLine line, const StepLine& timed) {
+  if (!std::isnan(line.step_s) || std::isnan(timed.step_s)) return line;
+  line.step_s = timed.step_s;
+  line.tokens_per_s = timed.tokens_per_s;
+  line.mfu = timed.mfu;
+  line.ranks = timed.ranks;
+  line.gpus = timed.gpus;
+  return line;
+}
+
 }  // namespace trainctl

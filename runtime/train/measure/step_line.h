@@ -170,5 +170,8 @@ struct StepLine {
 std::string step_line_text(const StepLine& line);
 /// The line as a view of the run shows it: text that is not such an object gives a line without numbers.
 StepLine step_view(std::string_view text);
+/// `line`, with the times, ranks and devices of `timed` if it has no times itself: not every step reports
+/// them.
+StepLine with_times(StepLine line, const StepLine& timed);
 
 }  // namespace trainctl

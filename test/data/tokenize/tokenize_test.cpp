@@ -29,17 +29,6 @@ std::string lines(int n) {
   return text;
 }
 
-template <typename F>
-std::string usage_error(F f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    CHECK(error.code() == ErrorCode::kUsage);
-    return error.what();
-  }
-  return "no error";
-}
-
 }  // namespace
 
 TEST_CASE("text files become tokens with a sidecar, and verify agrees", "[tokenize]") {
