@@ -46,6 +46,7 @@ int run(Options options, const Context& context) {
     return kExitDone;
   }
   fmt::print("\n");
+  std::fflush(stdout);  // the line below goes behind the text, also where both go into one pipe
   if (!context.quiet())
     fmt::print(stderr, "-- {} tokens in {:.1f} s from step {} · next: trainctl inspect-ckpt {}\n", result.tokens, result.seconds,
                result.step, options.request.checkpoint);
