@@ -28,6 +28,10 @@ constexpr size_t kDirectAlignment = 4096;
 /// Below it a write, or a read, past the system's cache gains nothing.
 constexpr size_t kLeastDirect = size_t(1) << 20, kLeastDirectRead = size_t(128) << 10;
 
+/// More than this of a file is not left to its sync: on a slow disk that would take many minutes, in which
+/// nothing shows that it gets on.
+constexpr size_t kMostCached = size_t(64) << 20;
+
 /// The errors with which a file system says that it does not know a call (or a flag of it) at all.
 bool is_unsupported(int reason) { return reason == EINVAL || reason == ENOSYS || reason == EOPNOTSUPP; }
 
@@ -44,11 +48,15 @@ class PosixFile final : public File {
     data = data.subspan(direct);
     offset += direct;
     while (!data.empty()) {
-      const ssize_t n = ::pwrite(fd_, data.data(), data.size(), off_t(offset));
+      const auto part = data.first(std::min<size_t>(data.size(), kMostCached));
+      const ssize_t n = ::pwrite(fd_, part.data(), part.size(), off_t(offset));
       if (n < 0 && errno == EINTR) continue;
+      if (n == 0) errno = ENOSPC;  // it takes no more
       if (n <= 0) fail("write", path_);
       data = data.subspan(size_t(n));
       offset += uint64_t(n);
+      cached_ += uint64_t(n);
+      if (cached_ >= kMostCached) write_cached();
     }
   }
   void read_at(uint64_t offset, std::span<std::byte> data) override {
@@ -94,6 +102,14 @@ class PosixFile final : public File {
     }
     return written;
   }
+  /// Waits until what the system's cache holds of this file is on its way to the medium.
+  void write_cached() {
+    cached_ = 0;
+    constexpr unsigned kAll =
+        SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
+    if (::sync_file_range(fd_, 0, 0, kAll) == 0 || is_unsupported(errno) || errno == ESPIPE) return;
+    fail("write", path_);
+  }
   /// Reads the whole blocks of a large aligned read from the medium to the caller's memory. As above.
   size_t read_direct(uint64_t offset, std::span<std::byte> data) {
     if (data.size() < kLeastDirectRead || !opens_direct(offset, data.data())) return 0;
@@ -120,6 +136,7 @@ class PosixFile final : public File {
   const int fd_, mode_;
   const std::string path_;
   bool direct_ = true;   ///< the file system has not refused it
+  uint64_t cached_ = 0;  ///< written to the system's cache since write_cached
   int direct_fd_ = -1;
 };
 
