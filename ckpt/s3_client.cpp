@@ -6,6 +6,7 @@
 #include <openssl/evp.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstring>
 
 #include "runtime/base/hash.h"
@@ -92,11 +93,21 @@ std::string unquoted(std::string text) {
   return text;
 }
 
+/// A number of the store's answer. ObjectError if it is none: as a failed request it is tried again.
+uint64_t number_in(const std::string& text, const char* what, int base = 10) {
+  uint64_t value = 0;
+  const char* const end = text.data() + text.size();
+  const auto parsed = std::from_chars(text.data(), end, value, base);
+  if (parsed.ec == std::errc() && parsed.ptr == end) return value;
+  throw ObjectError(0, fmt::format("the answer has a {} that is no number: {:.80}", what, text));
+}
+
 std::string uri_decoded(const std::string& text) {
   std::string result;
   for (size_t i = 0; i < text.size(); ++i) {
-    if (text[i] == '%' && i + 2 < text.size()) {
-      result += char(std::stoi(text.substr(i + 1, 2), nullptr, 16));
+    if (text[i] == '%') {
+      if (i + 2 >= text.size()) throw ObjectError(0, "the answer has a key that ends within a %: " + text);
+      result += char(number_in(text.substr(i + 1, 2), "key with a %", 16));
       i += 2;
     } else {
       result += text[i] == '+' ? ' ' : text[i];
@@ -161,7 +172,7 @@ class S3Client final : public ObjectClient {
     if (length == answer.headers.end()) throw ObjectError(0, "the answer has no Content-Length");
     const auto etag = answer.headers.find("etag");
     if (etag == answer.headers.end()) throw ObjectError(0, "the answer has no ETag");
-    return ObjectInfo{key, std::stoull(length->second), etag_in(answer), etag->second};
+    return ObjectInfo{key, number_in(length->second, "Content-Length"), etag_in(answer), etag->second};
   }
   size_t get(const std::string& key, uint64_t offset, std::span<std::byte> out) override {
     ENSURE(!out.empty(), "{}: no bytes", key);
@@ -250,7 +261,7 @@ class S3Client final : public ObjectClient {
       const Answer answer = check(send({.method = Method::get, .key = "", .query = query}), 200);
       size_t at = 0;
       for (std::string row; !(row = element(answer.text, "Contents", at)).empty();)
-        result.push_back({uri_decoded(element(row, "Key")), std::stoull("0" + element(row, "Size")),
+        result.push_back({uri_decoded(element(row, "Key")), number_in("0" + element(row, "Size"), "Size"),
                           unquoted(element(row, "ETag"))});
       if (element(answer.text, "IsTruncated") != "true") return result;
       const std::string next = element(answer.text, "NextContinuationToken");
