@@ -5,7 +5,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <limits>
@@ -20,6 +22,7 @@ namespace {
 
 constexpr const char* kParent = "/dev/shm";
 constexpr const char* kRunFile = "/run";
+constexpr const char* kAliveFile = "/alive";
 
 std::string prefix() { return fmt::format("trainctl-{}-", ::geteuid()); }
 
@@ -52,11 +55,27 @@ void remove_folder(const std::string& path) {
   if (fs.exists(path)) fs.remove_tree(path);
 }
 
-double idle_s(const std::string& run_directory, double now_unix_s) {
+/// Since the last owner's sign of life; infinite: it has left none.
+double owner_idle_s(const std::string& folder) {
+  constexpr double kNone = std::numeric_limits<double>::infinity();
+  try {
+    const std::string path = folder + kAliveFile;
+    if (!real_file_system().exists(path)) return kNone;
+    const double alive_s = std::strtod(real_file_system().read_text(path).c_str(), nullptr);
+    // It is written in whole milliseconds, rounded. One from the future is of a time before a restart.
+    const double idle_s = real_clock().monotonic_s() - alive_s;
+    return alive_s > 0 && idle_s >= -0.001 ? idle_s : kNone;
+  } catch (const Error&) {
+    return kNone;
+  }
+}
+
+/// A jump of the system's clock makes the one of the two wrong, so the shorter one counts.
+double idle_s(const std::string& folder, const std::string& run_directory, double now_unix_s) {
   struct stat s;
   if (run_directory.empty() || ::stat((run_directory + "/status.json").c_str(), &s) != 0)
     return std::numeric_limits<double>::infinity();
-  return now_unix_s - double(s.st_mtime);
+  return std::min(now_unix_s - double(s.st_mtime), owner_idle_s(folder));
 }
 
 }  // namespace
@@ -98,6 +117,15 @@ MemoryFolder::~MemoryFolder() {
   if (lock_fd_ >= 0) ::close(lock_fd_);
 }
 
+void MemoryFolder::note_alive() noexcept {
+  const int fd = ::open((path_ + kAliveFile).c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (fd < 0) return;
+  // Of one length, so that one write replaces the line.
+  const std::string line = fmt::format("{:020.3f}\n", real_clock().monotonic_s());
+  (void)!::pwrite(fd, line.data(), line.size(), 0);
+  ::close(fd);
+}
+
 void MemoryFolder::remove() noexcept {
   try {
     remove_folder(path_);
@@ -125,7 +153,7 @@ std::optional<StrayMemory> described(const std::string& path, double now_unix_s)
   }
   // An owner that has not written its line yet has not locked the file either, or died in between.
   if (!stray.run_directory.empty())
-    stray.idle_s = idle_s(stray.run_directory, now_unix_s);
+    stray.idle_s = idle_s(path, stray.run_directory, now_unix_s);
   else if (::lstat(path.c_str(), &folder) == 0)
     stray.idle_s = now_unix_s - double(folder.st_mtime);
   return stray;

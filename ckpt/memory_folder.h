@@ -3,6 +3,7 @@
 //
 //     /dev/shm/trainctl-<uid>-<hash of run directory and node>/    mode 0700
 //         run                          the run directory, one line; its owner holds a lock on this file
+//         alive                        when its owner was alive last, on the monotonic clock of the machine
 //         rank-00003-of-00008.slots    pieces of one rank
 //
 // The agent of the node owns it: it takes the folder at the first start of ranks and removes it when it ends
@@ -31,6 +32,8 @@ class MemoryFolder {
   MemoryFolder(const MemoryFolder&) = delete;
   MemoryFolder& operator=(const MemoryFolder&) = delete;
   const std::string& path() const { return path_; }
+  /// Leaves a sign of life, which counts for a sweep after the owner's death. Does not throw.
+  void note_alive() noexcept;
   /// Removes the folder with all that is in it. Does not throw: what cannot be removed is a stray.
   void remove() noexcept;
 
@@ -44,7 +47,9 @@ class MemoryFolder {
 struct StrayMemory {
   std::string path, run_directory;
   uint64_t bytes = 0;
-  double idle_s = 0;  ///< since the run's newest sign of life (status.json); infinite if the run is gone
+  /// Since the newest sign of life: of the run (status.json), or of the folder's last owner, whose time no
+  /// change of the system's clock touches. Infinite if the run is gone.
+  double idle_s = 0;
 };
 /// Those of this user, in order of path. `now_unix_s`: the time of the system.
 std::vector<StrayMemory> stray_memory(double now_unix_s);

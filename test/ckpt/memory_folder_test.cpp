@@ -46,3 +46,43 @@ TEST_CASE("a sweep at any moment does not remove a folder that has an owner") {
   CHECK(missing == 0);
   CHECK(refused < 300);
 }
+
+// No sweep: with another time it would take what other tests keep.
+TEST_CASE("a jump of the system's clock does not make memory old that is not", "[memory_folder]") {
+  const TemporaryFolder dir;
+  const std::string run = dir.path() + "/run";
+  std::filesystem::create_directory(run);
+  real_file_system().write_new_text(run + "/status.json", "{}");
+  const double now_s = real_clock().unix_s(), year_s = 365 * 86400.0;
+  auto owner = ckpt::MemoryFolder::take(run, "node0");
+  const std::string path = owner->path();
+  owner->note_alive();
+  owner->note_alive();
+  owner.reset();
+  const auto idle_at = [&](double unix_s) {
+    for (const ckpt::StrayMemory& stray : ckpt::stray_memory(unix_s))
+      if (stray.path == path) return stray.idle_s;
+    FAIL("the folder is not found");
+    return 0.0;
+  };
+  // The owner died a moment ago, whatever the clock says now.
+  CHECK(idle_at(now_s + year_s) < 60);
+  CHECK(idle_at(now_s - year_s) < 60);
+  // Its sign of life is old, too.
+  const double alive_s = real_clock().monotonic_s() - 2 * ckpt::kStrayMemoryKeptS;
+  const auto leave = [&](const std::string& text) {
+    std::filesystem::remove(path + "/alive");
+    real_file_system().write_new_text(path + "/alive", text);
+  };
+  if (alive_s > 0) {
+    leave(std::to_string(alive_s));
+    CHECK(idle_at(now_s) < 60);  // the run itself lives
+    CHECK(idle_at(now_s + year_s) == Approx(2 * ckpt::kStrayMemoryKeptS).margin(60));
+  }
+  // One that is none, or of before the last start of the machine, does not count.
+  for (const char* text : {"", "nonsense", "1e300", "-5"}) {
+    leave(text);
+    CHECK(idle_at(now_s + year_s) > year_s / 2);
+  }
+  ckpt::MemoryFolder::take(run, "node0")->remove();
+}

@@ -303,6 +303,7 @@ class Agent {
   }
 
   void beat(bool with_ranks) {
+    pieces_.note_alive();
     const double now_s = clock_.monotonic_s();
     Message message{.kind = Kind::beat, .epoch = machine_.epoch().value_or(0)};
     if (with_ranks || now_s - digest_s_ >= kDigestIntervalS) {

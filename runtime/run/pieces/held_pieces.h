@@ -26,6 +26,10 @@ class HeldPieces {
   /// and of ranks that are neither on this node nor on the one whose copies it holds. Does not throw; the
   /// problem is why this node keeps no pieces.
   Problem begin_epoch(const wire::StartOrder& order);
+  /// Leaves a sign of life in the folder (MemoryFolder::note_alive).
+  void note_alive() {
+    if (folder_) folder_->note_alive();
+  }
   /// What is there.
   wire::PiecesAnswer list() const;
   /// The folder; "": there is none.
