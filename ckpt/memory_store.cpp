@@ -29,8 +29,9 @@ struct SlotHeader {
   uint64_t magic = 0, sequence = 0;
   int64_t step = 0;
   uint64_t epoch = 0;
-  uint64_t table_offset = 0, table_bytes = 0, unused = 0;  // offset from the start of the slot
-  uint64_t hash = 0;                                           // of all before it
+  uint64_t table_offset = 0, table_bytes = 0;  // offset from the start of the slot
+  uint64_t slots = 0;                          // of the memory; 0: two
+  uint64_t hash = 0;                           // of all before it
 
   std::span<const std::byte> bytes() const { return std::as_bytes(std::span(this, 1)); }
   uint64_t expected_hash() const { return xxh3(bytes().first(offsetof(SlotHeader, hash)), kMagic); }
@@ -129,14 +130,17 @@ struct Filling {
 
 class MemoryStore final : public Store {
  public:
-  MemoryStore(NodeMemory& memory, std::string where)
-      : memory_(memory), where_(std::move(where)), slot_bytes_(memory.size() / 2 / kAlign * kAlign) {}
+  MemoryStore(NodeMemory& memory, std::string where, int slots)
+      : memory_(memory),
+        where_(std::move(where)),
+        slots_(slots > 0 ? slots : slots_there(memory)),
+        slot_bytes_(memory.size() / uint64_t(slots_) / kAlign * kAlign) {}
 
   std::string where() const override { return where_; }
   std::unique_ptr<SavingFiles> saving(const StateInfo& state) override;
   std::vector<int64_t> list() override {
     std::set<int64_t, std::greater<>> steps;
-    for (const int slot : {0, 1})
+    for (int slot = 0; slot < slots_; ++slot)
       if (const auto header = sealed(slot)) steps.insert(header->step);
     return {steps.begin(), steps.end()};
   }
@@ -151,13 +155,13 @@ class MemoryStore final : public Store {
   }
   bool remove(int64_t step, uint64_t epoch) override {
     bool removed = false;
-    for (const int slot : {0, 1})
+    for (int slot = 0; slot < slots_; ++slot)
       if (const auto header = sealed(slot); header && header->step == step && header->epoch <= epoch)
         wipe(slot), removed = true;
     return removed;
   }
   void set_aside_after(const EpochBegin& begin) override {
-    for (const int slot : {0, 1})
+    for (int slot = 0; slot < slots_; ++slot)
       if (const auto header = sealed(slot); header && header->step > begin.step) wipe(slot);
   }
   void clean(const Retention& retention, const std::vector<uint64_t>&) override {
@@ -172,7 +176,7 @@ class MemoryStore final : public Store {
   void begin(const StateInfo& state) {
     drop();
     const int newest_slot = newest([](const SlotHeader&) { return true; });
-    const int slot = newest_slot < 0 ? 0 : 1 - newest_slot;
+    const int slot = newest_slot < 0 || slots_ == 1 ? 0 : 1 - newest_slot;
     wipe(slot);
     filling_ = std::make_shared<Filling>(Filling{.slot = slot, .step = state.step, .epoch = state.epoch});
   }
@@ -181,10 +185,9 @@ class MemoryStore final : public Store {
     const uint64_t align = bytes >= kLargeFile ? kPage : kAlign;
     const Range range{(filling_->used + align - 1) / align * align, bytes};
     if (range.offset > slot_bytes_ || bytes > slot_bytes_ - range.offset)
-      fail(fmt::format(
-          "No space left on {}: each of its two slots has {}, and {} of {} does not fit behind {}", where_,
-          memory_text(double(slot_bytes_)), memory_text(double(bytes)), name,
-          memory_text(double(range.offset))));
+      fail(fmt::format("No space left on {}: {} has {}, and {} of {} does not fit behind {}", where_,
+                       slots_ == 1 ? "its slot" : "each of its two slots", memory_text(double(slot_bytes_)),
+                       memory_text(double(bytes)), name, memory_text(double(range.offset))));
     filling_->used = range.end();
     return range;
   }
@@ -197,7 +200,8 @@ class MemoryStore final : public Store {
                       .step = filling_->step,
                       .epoch = filling_->epoch,
                       .table_offset = at.offset,
-                      .table_bytes = at.bytes};
+                      .table_bytes = at.bytes,
+                      .slots = uint64_t(slots_)};
     header.hash = header.expected_hash();
     memory_.write(begin_of(filling_->slot) + at.offset, std::as_bytes(std::span(text)));
     memory_.write(begin_of(filling_->slot), header.bytes());  // the commit point
@@ -215,23 +219,33 @@ class MemoryStore final : public Store {
     memory_.read(begin_of(slot), std::as_writable_bytes(std::span(&header, 1)));
     const bool fits =
         header.table_offset <= slot_bytes_ && header.table_bytes <= slot_bytes_ - header.table_offset;
-    if (header.magic != kMagic || header.sequence == 0 || header.hash != header.expected_hash() || !fits)
-      return std::nullopt;
+    if (!is_header(header) || !fits) return std::nullopt;
     return header;
+  }
+  static bool is_header(const SlotHeader& header) {
+    return header.magic == kMagic && header.sequence > 0 && header.hash == header.expected_hash();
+  }
+  /// The first slot begins at the same place in either case.
+  static int slots_there(NodeMemory& memory) {
+    SlotHeader header;
+    if (memory.size() < sizeof header) return 2;
+    memory.read(0, std::as_writable_bytes(std::span(&header, 1)));
+    return is_header(header) && header.slots == 1 ? 1 : 2;
   }
   /// -1 if there is none.
   template <typename Fits>
   int newest(const Fits& fits) const {
     int best = -1;
     uint64_t sequence = 0;
-    for (const int slot : {0, 1})
+    for (int slot = 0; slot < slots_; ++slot)
       if (const auto header = sealed(slot); header && fits(*header) && header->sequence > sequence)
         best = slot, sequence = header->sequence;
     return best;
   }
   void wipe(int slot) {
     if (slot_bytes_ < 2 * kAlign)
-      fail(fmt::format("{} has {}: too little for two slots", where_, memory_text(double(memory_.size()))));
+      fail(fmt::format("{} has {}: too little for {}", where_, memory_text(double(memory_.size())),
+                       slots_ == 1 ? "a slot" : "two slots"));
     memory_.write(begin_of(slot), SlotHeader{}.bytes());
   }
   Table read_table(const std::string& text) const {
@@ -249,6 +263,7 @@ class MemoryStore final : public Store {
 
   NodeMemory& memory_;
   const std::string where_;
+  const int slots_;
   const uint64_t slot_bytes_;
   std::shared_ptr<Filling> filling_;
 };
@@ -336,8 +351,8 @@ uint64_t memory_for_checkpoints(uint64_t bytes) {
   return 2 * (bytes + bytes / 64 + (uint64_t(1) << 20)) / kAlign * kAlign;
 }
 
-std::unique_ptr<Store> memory_store(NodeMemory& memory, const std::string& where) {
-  return std::make_unique<MemoryStore>(memory, where);
+std::unique_ptr<Store> memory_store(NodeMemory& memory, const std::string& where, int slots) {
+  return std::make_unique<MemoryStore>(memory, where, slots);
 }
 
 }  // namespace trainctl::ckpt

@@ -2,10 +2,12 @@
 // wrote them, but not the node.
 //
 // The memory has two slots. A new checkpoint goes into the slot without the newest published one, so the
-// newest one is never overwritten:
+// newest one is not overwritten, unless its user first removes it to keep the older one (PieceWriter::copy).
+// Where there is room for one slot only, each checkpoint goes into that one: the newest is lost when the next
+// begins.
 //
 //     slot:  header 64 bytes | files, one after the other | table of the files
-//     header: magic, sequence number, step, epoch, place of the table, hash of the header
+//     header: magic, sequence number, step, epoch, place of the table, number of slots, hash of the header
 //
 // begin() clears the header of its slot; the write of the header is the commit point. The hash of a partly
 // written header is wrong, and the slot then counts as empty. Of two slots with the same step, the one with
@@ -48,6 +50,7 @@ std::unique_ptr<NodeMemory> open_shared_memory(const std::string& path);
 uint64_t memory_for_checkpoints(uint64_t bytes);
 
 /// A store in `memory`, which must outlive it. `where`: its name in messages.
-std::unique_ptr<Store> memory_store(NodeMemory& memory, const std::string& where);
+///   slots   1 or 2; 0: as many as a checkpoint that is there says, two where there is none
+std::unique_ptr<Store> memory_store(NodeMemory& memory, const std::string& where, int slots = 0);
 
 }  // namespace trainctl::ckpt

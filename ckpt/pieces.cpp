@@ -185,13 +185,13 @@ uint64_t text_bytes(const StateInfo& state) {
   return bytes;
 }
 
-uint64_t memory_for_pieces(uint64_t bytes, size_t chunks, size_t tensors, uint64_t text_bytes) {
+uint64_t memory_for_pieces(uint64_t bytes, size_t chunks, size_t tensors, uint64_t text_bytes, int slots) {
   // A chunk has about 150 bytes in the shard's header and 60 in piece.json, a tensor about 80. The texts may
   // grow a little during the run: by skipped steps, by what a resume changes.
   constexpr uint64_t kTable = uint64_t(32) << 10, kUsualText = uint64_t(32) << 10;
   const uint64_t slot =
       bytes + 512 * chunks + 256 * tensors + kTable + std::max(kUsualText, text_bytes + text_bytes / 4);
-  return 2 * ((slot + 4095) / 4096 * 4096);
+  return uint64_t(slots) * ((slot + 4095) / 4096 * 4096);
 }
 
 /// A copy that is not sealed yet.
@@ -200,8 +200,13 @@ struct PieceWriter::Copy {
   std::unique_ptr<SavingFiles> saving;
 };
 
-PieceWriter::PieceWriter(NodeMemory& memory, const std::string& where, int rank, int ranks)
-    : memory_(memory), where_(where), rank_(rank), ranks_(ranks), store_(memory_store(memory, where)) {}
+PieceWriter::PieceWriter(NodeMemory& memory, const std::string& where, int rank, int ranks, int slots)
+    : memory_(memory),
+      where_(where),
+      rank_(rank),
+      ranks_(ranks),
+      slots_(slots),
+      store_(memory_store(memory, where, slots)) {}
 PieceWriter::~PieceWriter() = default;
 
 void PieceWriter::copy(const StateInfo& state, std::span<const Tensor> tensors,
@@ -211,7 +216,11 @@ void PieceWriter::copy(const StateInfo& state, std::span<const Tensor> tensors,
   if (keep_step) keep_only(*keep_step, state.epoch);
   ShardLayout layout = lay_out(state, tensors, chunks);
   auto copy = std::make_unique<Copy>();
-  copy->piece = {.state = state, .rank = rank_, .ranks = ranks_, .tensors = {tensors.begin(), tensors.end()}};
+  copy->piece = {.state = state,
+                 .rank = rank_,
+                 .ranks = ranks_,
+                 .tensors = {tensors.begin(), tensors.end()},
+                 .slots = slots_};
   copy->saving = store_->saving(state);
   copy->saving->begin();
   if (!layout.chunks.empty()) {
@@ -290,7 +299,7 @@ ShardReceipt write_piece(StoredFiles& files, const Piece& piece, SavingFiles& to
 
 void copy_piece(StoredFiles& files, const Piece& piece, NodeMemory& to, const std::string& where,
                 const std::function<void(const std::function<void()>& read)>& do_read) {
-  const auto store = memory_store(to, where);
+  const auto store = memory_store(to, where, piece.slots);
   const auto saving = store->saving(piece.state);
   saving->begin();
   if (const ShardReceipt& receipt = piece.receipt; !receipt.file.empty()) {

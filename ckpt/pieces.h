@@ -33,6 +33,7 @@ struct Piece {
   int rank = 0, ranks = 1;
   std::vector<Tensor> tensors;  ///< of the whole checkpoint, the same in every piece
   ShardReceipt receipt;         ///< no file name: the rank owns nothing
+  int slots = 2;  ///< of the memory of its writer, and of the second copy; not a part of piece.json
 };
 
 /// <memory_root>/trainctl-<uid>-<16 hex digits>: the folder of a run's pieces on a node. `run`: absolute path
@@ -43,19 +44,21 @@ std::string pieces_folder(const std::string& memory_root, unsigned uid, const st
 std::string piece_file_name(int rank, int ranks);
 /// The most bytes that the texts of a state take in a piece.
 uint64_t text_bytes(const StateInfo& state);
-/// The bytes of a rank's file with two slots, for a shard of `bytes` bytes of data in `chunks` chunks and a
-/// state with `text_bytes` bytes of texts.
-uint64_t memory_for_pieces(uint64_t bytes, size_t chunks, size_t tensors, uint64_t text_bytes = 0);
+/// The bytes of a rank's file with `slots` slots, for a shard of `bytes` bytes of data in `chunks` chunks and
+/// a state with `text_bytes` bytes of texts.
+uint64_t memory_for_pieces(uint64_t bytes, size_t chunks, size_t tensors, uint64_t text_bytes = 0,
+                           int slots = 2);
 
 /// Writes the pieces of one rank. One thread, except open().
 class PieceWriter {
  public:
-  /// `memory` must outlive it and what open() returns. `where`: its name in messages.
-  PieceWriter(NodeMemory& memory, const std::string& where, int rank, int ranks);
+  /// `memory` must outlive it and what open() returns. `where`: its name in messages. `slots`: 1 or 2.
+  PieceWriter(NodeMemory& memory, const std::string& where, int rank, int ranks, int slots = 2);
   ~PieceWriter();
 
-  /// Copies the chunks into the slot that does not hold the newest piece, and takes their hashes from the
-  /// source on the way. On return the source may change. Error(kIo) if the slot is too small.
+  /// Copies the chunks into the slot that does not hold the newest piece, or into the only one, and takes
+  /// their hashes from the source on the way. On return the source may change. Error(kIo) if the slot is too
+  /// small.
   ///   keep_step   of a piece to keep instead of the newest one; where it is not there, the newest is kept
   void copy(const StateInfo& state, std::span<const Tensor> tensors, std::span<const ChunkData> chunks,
             ChunkSource& source = host_chunks(), std::optional<int64_t> keep_step = std::nullopt);
@@ -75,7 +78,7 @@ class PieceWriter {
   void keep_only(int64_t step, uint64_t epoch);
   NodeMemory& memory_;
   const std::string where_;
-  const int rank_, ranks_;
+  const int rank_, ranks_, slots_;
   std::unique_ptr<Store> store_;
   std::unique_ptr<Copy> copy_;  ///< from copy() to seal() or drop()
   Piece newest_;

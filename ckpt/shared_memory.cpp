@@ -32,10 +32,11 @@ class SharedMemory final : public NodeMemory {
     ::close(fd);
     if (reason == ENOSPC) {
       ::unlink(path.c_str());
-      throw Error(ErrorCode::kIo,
-                  fmt::format("{} needs {} for two slots, and its file system has no room for them: give "
-                              "it more (mount -o remount,size=) or save without this tier",
-                              path, memory_text(double(bytes))));
+      throw Error(
+          ErrorCode::kIo,
+          fmt::format("{} needs {} for copies of the state, and its file system has no room for them: "
+                      "give it more (mount -o remount,size=) or save without this tier",
+                      path, memory_text(double(bytes))));
     }
     if (reason != 0) fail("prepare", path, reason);
     if (data == MAP_FAILED) fail("map", path, map_reason);

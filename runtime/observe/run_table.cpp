@@ -189,7 +189,9 @@ std::string words_of(EventKind kind, const json& e) {
     case EventKind::start:
       return fmt::format("epoch {}, {} ranks, from step {}", text("epoch"), text("ranks"), text("from_step"));
     case EventKind::save_superseded:
+    case EventKind::save_left_out:
     case EventKind::save_failed: return fmt::format("step {}: {}", text("step"), text("reason"));
+    case EventKind::memory_one:
     case EventKind::memory_off: return fmt::format("rank {}: {}", text("rank"), text("reason"));
     case EventKind::interval:
     case EventKind::interval_short: return text("text");

@@ -1,6 +1,6 @@
-// The copies of the state in the memory of a run's nodes (ckpt/pieces.h): each node holds two slots for each
-// of its own ranks and, in a run on several nodes, two slots for each rank of one other node, whose partner
-// it is (ckpt/partners.h).
+// The copies of the state in the memory of a run's nodes (ckpt/pieces.h): each node holds two slots, or one,
+// for each of its own ranks and, in a run on several nodes, as many for each rank of one other node, whose
+// partner it is (ckpt/partners.h).
 //
 // Pure.
 #pragma once

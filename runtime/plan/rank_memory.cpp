@@ -33,7 +33,8 @@ void add_state(RankMemory& m, const JobSpec& job, const DeviceModel& device,
   const size_t replicas = job.parallelism.zero_stage == 0 ? size_t(job.parallelism.data) : 1;
   const size_t written = sharding.optimizer / replicas;
   if (job.checkpoint.memory != MemoryCopies::off)
-    m.copies = ckpt::memory_for_pieces(written, 3 * size_t(sharding.state_boxes) / replicas, 0);
+    m.copies = ckpt::memory_for_pieces(written, 3 * size_t(sharding.state_boxes) / replicas, 0, 0,
+                                       job.checkpoint.memory == MemoryCopies::one ? 1 : 2);
   if (!device.is_host()) {
     m.pinned_host = staging_bytes(sharding.optimizer);
     return;

@@ -20,7 +20,7 @@ struct RankMemory {
   size_t nccl = 0;                   ///< NCCL's own buffers: an estimate (nccl_bytes_estimate)
   size_t saving = 0;                 ///< to write and to read checkpoints (CPU; on a GPU it is host memory)
   size_t program = 0;                ///< the process itself with its libraries, before any of the above (CPU)
-  /// Two slots in /dev/shm for copies of the state (ckpt/pieces.h), not in the total: a job with
+  /// Two slots, or one, in /dev/shm for copies of the state (ckpt/pieces.h), not in the total: a job with
   /// checkpoint.memory = auto does without them where they do not fit.
   size_t copies = 0;
   size_t pinned_host = 0;   ///< host memory for saving and loading, not in the total (GPU; staging_bytes)

@@ -108,7 +108,9 @@ std::string memory_lines(const PlanReport& r) {
     if (term.bytes > 0) line(term.text, term.bytes);
   line("total", m.total());
   if (m.pinned_host > 0) line("and pinned memory of the host, to save and load", m.pinned_host);
-  if (m.copies > 0) line("and two copies of its state in /dev/shm", m.copies);
+  const bool one = r.job.checkpoint.memory == MemoryCopies::one;
+  if (m.copies > 0)
+    line(fmt::format("and {} of its state in /dev/shm", one ? "a copy" : "two copies"), m.copies);
   return out;
 }
 
@@ -195,9 +197,9 @@ std::string save_lines(const SaveForecast& s) {
 }
 
 /// "a node holds 2 slots a rank: 8 x 2.00 GiB; second copies for another node: 8 x 2.00 GiB; 32.0 GiB of ..."
-std::string node_copies_line(const NodeCopies& c) {
-  std::string out = fmt::format("         a node holds 2 slots a rank: {} x {}", c.own_ranks,
-                                memory_text(double(c.own_of_rank())));
+std::string node_copies_line(const NodeCopies& c, bool one) {
+  std::string out = fmt::format("         a node holds {} a rank: {} x {}", one ? "a slot" : "2 slots",
+                                c.own_ranks, memory_text(double(c.own_of_rank())));
   if (c.second_ranks > 0)
     out += fmt::format("; second copies for another node: {} x {}", c.second_ranks,
                        memory_text(double(c.second_of_rank())));
@@ -225,7 +227,8 @@ std::string copy_lines(const PlanReport& r) {
     out += fmt::format("         to the partner {}: {} a node at {}/s ({}; assumed, the run measures)\n",
                        every_text(*c), memory_text(double(c->node_bytes)),
                        size_text(uint64_t(c->bytes_per_s)), duration_text(c->seconds));
-  if (r.copies && r.copies->total() > 0) out += node_copies_line(*r.copies);
+  if (r.copies && r.copies->total() > 0)
+    out += node_copies_line(*r.copies, r.job.checkpoint.memory == MemoryCopies::one);
   if (out.empty()) return out;
   // The first line takes the label.
   return "Copies   " + (out.starts_with(' ') ? out.substr(9) : out);

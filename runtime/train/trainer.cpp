@@ -119,32 +119,31 @@ struct Trainer::Impl {
   /// After all ranks have loaded: what is in the slots' place may have been loaded from.
   void make_saver() {
     const std::vector<ckpt::Tensor> tensors = checkpoint_tensors(rank.tables.params);
-    std::string why;
     const bool host = rank.backend.is_host();
-    auto slots = open_slots(
-        {.job = job,
-         .memory_folder = options.memory_folder,
-         .nodes = options.nodes,
-         .rank = world.rank(),
-         .planned_bytes = host ? rank.plan.memory.total() : rank.plan.memory.pinned_host,
-         .tensors = tensors.size(),
-         .text_bytes = ckpt::text_bytes(description())},
-        *rank.params, [this](bool here) { return rank.comms.is_any(here); }, why);
-    if (!why.empty())
-      control.event(EventKind::memory_off,
-                    dump_json(nlohmann::json{{"rank", world.rank()}, {"reason", why}}));
+    StateSlots slots =
+        open_slots({.job = job,
+                    .memory_folder = options.memory_folder,
+                    .nodes = options.nodes,
+                    .rank = world.rank(),
+                    .planned_bytes = host ? rank.plan.memory.total() : rank.plan.memory.pinned_host,
+                    .tensors = tensors.size(),
+                    .text_bytes = ckpt::text_bytes(description())},
+                   *rank.params, [this](bool here) { return rank.comms.is_any(here); });
+    if (!slots.why.empty())
+      control.event(slots.slots == 1 ? EventKind::memory_one : EventKind::memory_off,
+                    dump_json(nlohmann::json{{"rank", world.rank()}, {"reason", slots.why}}));
     saver = std::make_unique<Saver>(
         Saver::Options{.rank = world.rank(),
                        .ranks = world.size(),
                        .checkpoint_dir = options.checkpoint_dir,
                        .write_timeout_s = job.fault_tolerance.save_timeout_seconds,
                        .partner_timeout_s = job.fault_tolerance.collective_timeout_seconds,
-                       .exit_timeout_s = job.checkpoint.exit_timeout_seconds},
+                       .slots = std::max(1, slots.slots)},
         Saver::State{.tensors = tensors,
                      .chunks = [this] { return state_chunk_data(rank.state()); },
                      .source = rank.device_chunks.get(),
                      .written = [this](uint64_t n) { activity.progress(n, 0, true); }},
-        control, fs, std::move(slots), options.partner);
+        control, fs, std::move(slots.memory), options.partner);
     calendar = make_save_decider(job, options, world.rank(), now.step, *saver, control, clock);
   }
 
@@ -196,7 +195,7 @@ struct Trainer::Impl {
     const double fenced_s = clock.monotonic_s() - fence_s;
     step_clock.fenced(fenced_s);
     scalars = exchange_scalars(job, rank, control, *saver, calendar->due(now.step + 1));
-    calendar->fenced(fenced_s, scalars.saves.writing);
+    calendar->fenced(fenced_s, scalars.saves);
     activity.enter(RunPhase::optimizer, now.step + 1);
     fate = apply_or_skip(job, scalars, now, rank, control, *saver);
     return fate == StepFate::apply;
@@ -252,17 +251,23 @@ struct Trainer::Impl {
   /// False: not saved; the supervisor reports why.
   bool save_now() {
     return saving([this] {
-      const int64_t number = saver->write_now(description());
+      const int64_t number = saver->write_now(description(), wait_for_writes_s(true));
       return activity.waiting(kSupervisorWait, "publish the checkpoint",
                               [&] { return control.await_saved(number).ok; });
     });
+  }
+  double wait_for_writes_s(bool saves) const {
+    return trainctl::wait_for_writes_s(control.stop_left_s(), job.checkpoint.exit_timeout_seconds, saves);
   }
   void stage(const SaveTargets& targets) {
     calendar->count(now.step, [&] { return saver->stage(description(), targets, scalars.saves); });
   }
   SaveTargets due() const {
     const auto is = [this](int64_t every) { return every > 0 && now.step % every == 0; };
-    return {.memory = saver->has_memory() && is(job.checkpoint.memory_every_steps),
+    const CheckpointSpec& when = job.checkpoint;
+    const bool memory = when.memory_when == EverySteps::automatic ? scalars.due.has(SaveTier::memory)
+                                                                  : is(when.memory_every_steps);
+    return {.memory = saver->has_memory() && memory,
             .partner = saver->has_partner() && scalars.due.has(SaveTier::partner),
             .directory = scalars.due.has(SaveTier::directory)};
   }
@@ -291,7 +296,7 @@ struct Trainer::Impl {
       else if (targets.any())
         saving([&] { return stage(targets), true; });
     }
-    saver->finish();
+    saving([&] { return saver->finish(wait_for_writes_s(false)); });
     activity.enter(RunPhase::leaving);
     leave();
     control.done();

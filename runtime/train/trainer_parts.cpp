@@ -37,7 +37,10 @@ std::unique_ptr<SaveDecider> make_save_decider(const JobSpec& job, const RankOpt
                            .nodes = int(std::max<size_t>(1, options.nodes.size())),
                            .step = step,
                            .waits = !saver.has_memory(),
+                           .has_memory = saver.has_memory(),
                            .has_partner = saver.has_partner(),
+                           .newest_save = [&saver] { return saver.newest_save(); },
+                           .saved = [&control](int64_t number) { return control.saved(number); },
                            .decided = event(EventKind::interval),
                            .warned = event(EventKind::interval_short)},
       clock);

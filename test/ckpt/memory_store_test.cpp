@@ -101,7 +101,7 @@ TEST_CASE("too little memory is said with its size") {
   CHECK(empty->list().empty());
   CHECK_THROWS_WITH(save(*empty, make_state(1, 10), 1), Catch::Contains("too little for two slots"));
   CHECK_THROWS_WITH(ckpt::shared_memory("/dev/shm/trainctl-test-huge", uint64_t(1) << 50),
-                    Catch::Contains("for two slots"));
+                    Catch::Contains("for copies of the state"));
   CHECK(::access("/dev/shm/trainctl-test-huge", F_OK) != 0);
   CHECK_THROWS_WITH(ckpt::shared_memory("/nowhere/m", 4096), Catch::Contains("cannot open /nowhere/m"));
   // What memory_for_checkpoints says is enough, for both slots.
@@ -175,4 +175,24 @@ TEST_CASE("every flipped bit in a slot of memory is found") {
   // All but gaps between files, which are shorter than 64 bytes each.
   CHECK(found >= (used - 64) * 8 / 37);
   CHECK(loads(*store, state));
+}
+
+TEST_CASE("a store of one slot: each checkpoint takes the place of the one before; a reader knows it") {
+  const uint64_t bytes = ckpt::memory_for_checkpoints(64 << 10) / 2;
+  const SharedFile file;
+  const PlainState first = make_state(1, 10), second = make_state(1, 20);
+  const auto memory = ckpt::shared_memory(file.path, bytes);
+  const auto store = ckpt::memory_store(*memory, file.path, 1);
+  const auto steps_read = [&] { return ckpt::memory_store(*memory, file.path)->list(); };
+  CHECK(steps_read().empty());
+  save(*store, first, 2);
+  CHECK(steps_read() == std::vector<int64_t>{10});
+  const auto saving = store->saving(second.info);
+  saving->begin();
+  CHECK(steps_read().empty());  // there is no other place
+  save(*store, second, 2);
+  CHECK(steps_read() == std::vector<int64_t>{20});
+  CHECK(reads_back(*ckpt::Checkpoint::open(ckpt::memory_store(*memory, file.path)->open(20)), second));
+  store->set_aside_after({.step = 10});
+  CHECK(steps_read().empty());
 }

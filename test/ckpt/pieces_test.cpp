@@ -10,10 +10,10 @@
 #include <mutex>
 #include <random>
 
+#include "ckpt/counting_file_system.h"
 #include "ckpt/pieces.h"
 #include "ckpt/shard_layout.h"
 #include "runtime/base/error.h"
-#include "runtime/train/save/counting_file_system.h"
 #include "test/ckpt/state_fixture.h"
 #include "test/support/power_loss_file_system.h"
 #include "test/support/temporary_folder.h"
@@ -230,10 +230,10 @@ TEST_CASE("a shard is written from where it lies in memory, unless its slot may 
   SECTION("during the last write") {
     bool is_synced = false;
     std::atomic<bool> refuses = false;
-    CountingFileSystem counted(fs, [&](uint64_t bytes) {
-      is_synced = refuses;
-      refuses = bytes == content.size();
-    });
+    ckpt::CountingFileSystem counted(fs, {.written = [&](uint64_t bytes) {
+                                       is_synced = refuses;
+                                       refuses = bytes == content.size();
+                                     }});
     ckpt::prepare_saving(fs, "/c", info);
     CHECK_THROWS_WITH(ckpt::write_piece(*files, piece, *ckpt::directory_store(counted, "/c")->saving(info),
                                         [&](const std::function<void()>& read) {

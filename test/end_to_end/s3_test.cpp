@@ -71,6 +71,22 @@ struct Bench {
     const auto copied = events_of(run, "checkpoint_uploaded");
     return copied.empty() ? -1 : copied.back()["step"].get<int64_t>();
   }
+  /// The files of the run, and what its commands print, that hold a credential or a signature.
+  std::vector<std::string> leaks(const std::vector<std::string>& printed) const {
+    std::vector<std::string> found;
+    const auto look = [&](const std::string& what, const std::string& text) {
+      for (const char* part : {S3Server::kSecret, S3Server::kKey, "AWS4-HMAC-SHA256", "Signature="})
+        if (text.find(part) != std::string::npos) found.push_back(what + ": " + part);
+    };
+    size_t files = 0;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(run))
+      if (entry.is_regular_file()) ++files, look(entry.path(), read_file(entry.path()));
+    CHECK(files > 10);
+    for (const std::string& text : printed) look("output", text);
+    for (const std::string command : {"status", "diagnose"})
+      look(command, with_store({command, "r", "--json"}).out);
+    return found;
+  }
   void require_same() const {
     CHECK(losses_of(run) == losses_of(whole));
     const Outcome diff = run_trainctl(folder, {"inspect-ckpt", run, "--diff", whole});
@@ -112,6 +128,7 @@ TEST_CASE("a machine that lost all processes, its memory and its disk goes on fr
   CHECK(loads_of(bench.run) == std::vector<std::string>{"store " + step});
   CHECK(events_of(bench.run, "start").back()["tier"] == "store");
   CHECK(bench.status()["uploaded_step"] == 20);
+  CHECK(bench.leaks({resumed.out, resumed.err}) == std::vector<std::string>{});
   bench.require_same();
 }
 
@@ -159,6 +176,7 @@ TEST_CASE("a store that dies costs one alarm, and gets its copies when it is bac
   CHECK(events_of(bench.run, "upload_failed").size() == 1);
   CHECK_THAT(o.err, Contains("training goes on and it is tried again") && Contains(", after failures"));
   CHECK(bench.newest_copied() == 300);
+  CHECK(bench.leaks({o.out, o.err}) == std::vector<std::string>{});
   bench.require_same();
 }
 

@@ -37,6 +37,7 @@ const char* mark_of(EventKind kind) {
     case EventKind::stop_requested: return "stop";
     case EventKind::end: return "end";
     case EventKind::save_failed:
+    case EventKind::save_hangs:
     case EventKind::checkpoint_damaged:
     case EventKind::checkpoint_suspect:
     case EventKind::upload_failed:

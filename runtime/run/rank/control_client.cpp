@@ -11,6 +11,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -80,6 +81,7 @@ class SocketControl final : public Control {
   }
 
   StopLevel stop_level() const override { return stop_level_.load(); }
+  double stop_left_s() const override { return stop_until_s_ - real_clock().monotonic_s(); }
 
   void activity(const Activity& now) override { note_activity(now); }
   void device_activity(const Activity& now) override { note_device_activity(now); }
@@ -103,6 +105,12 @@ class SocketControl final : public Control {
     send({.shard = std::move(shard)});
   }
 
+  std::optional<SaveResult> saved(int64_t number) const override {
+    const std::lock_guard lock(answer_mutex_);
+    const auto answer = saved_.find(number);
+    if (answer == saved_.end()) return std::nullopt;
+    return SaveResult{answer->second.ok, answer->second.message};
+  }
   SaveResult await_saved(int64_t number) override {
     const protocol::Down answer = await(number);
     return {answer.ok, answer.message};
@@ -165,6 +173,7 @@ class SocketControl final : public Control {
 
   void take(const protocol::Down& message) {
     if (message.kind == protocol::Down::stop) {
+      stop_until_s_ = std::min(stop_until_s_.load(), real_clock().monotonic_s() + message.left_s);
       stop_level_ = std::max(stop_level_.load(), message.level);
       return;
     }
@@ -198,9 +207,11 @@ class SocketControl final : public Control {
   std::thread thread_;
   std::atomic<bool> ending_ = false;
   std::atomic<StopLevel> stop_level_ = StopLevel::none;
+  std::atomic<double> stop_until_s_ = std::numeric_limits<double>::infinity();
   protocol::LineBuffer lines_;  // join() before the thread starts, then the thread alone
   std::string lost_;            // likewise
-  std::mutex send_mutex_, answer_mutex_;
+  std::mutex send_mutex_;
+  mutable std::mutex answer_mutex_;
   std::condition_variable answered_;
   std::map<int64_t, protocol::Down> saved_;  // the newest answers
   uint64_t heard_ = 0;  // messages of the supervisor so far; guarded by answer_mutex_

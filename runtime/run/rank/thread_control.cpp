@@ -73,6 +73,13 @@ class ThreadControl final : public Control {
     shared_->changed.notify_all();
   }
 
+  std::optional<SaveResult> saved(int64_t number) const override {
+    const std::lock_guard lock(shared_->mutex);
+    const auto outcome = shared_->outcomes.find(number);
+    if (outcome == shared_->outcomes.end()) return std::nullopt;
+    return SaveResult{outcome->second.ok, outcome->second.message};
+  }
+
   SaveResult await_saved(int64_t number) override {
     std::unique_lock lock(shared_->mutex);
     shared_->changed.wait(lock, [&] { return shared_->outcomes.contains(number) || shared_->gone > 0; });

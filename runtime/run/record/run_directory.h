@@ -6,6 +6,7 @@
 //   events.out.tfevents.* (TensorBoard)  trainctl.prom (Prometheus)
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -194,7 +195,10 @@ class RunLock {
   /// Reads the owner of the lock again. A process that was stopped or cut off from the file server may have
   /// lost the lock, because a server passes it on when a lease ends. Throws RunTaken if another process took
   /// it. Returns if the lock cannot be read. Safe from any thread.
-  void must_hold() const;
+  void must_hold() const { check()(); }
+  /// must_hold() as a function that needs no object: for a thread that a hanging disk may keep for longer
+  /// than the lock lives.
+  std::function<void()> check() const;
 
  private:
   RunLock(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}

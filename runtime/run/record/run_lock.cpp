@@ -155,17 +155,19 @@ RunLock::~RunLock() {
   ::close(fd_);
 }
 
-void RunLock::must_hold() const {
-  const bool linked = !link_.empty();
-  const std::optional<std::string> now = linked ? std::optional(link_target(link_)) : fresh_text(path_);
-  if (!now || *now == (linked ? owner_ : owner_ + "\n")) return;
-  if (linked && now->empty()) return;  // removed by hand, and not taken yet
-  const std::string place = place_of(*now);
-  throw RunTaken(
-      ErrorCode::kLauncher,
-      fmt::format("another supervisor{} has taken this run while this one did not run or did not reach {}; "
-                  "this one ends and changes nothing more; watch the run with `trainctl status`",
-                  place.empty() ? "" : " (" + place + ")", path_));
+std::function<void()> RunLock::check() const {
+  return [path = path_, owner = owner_, link = link_] {
+    const bool linked = !link.empty();
+    const std::optional<std::string> now = linked ? std::optional(link_target(link)) : fresh_text(path);
+    if (!now || *now == (linked ? owner : owner + "\n")) return;
+    if (linked && now->empty()) return;  // removed by hand, and not taken yet
+    const std::string place = place_of(*now);
+    throw RunTaken(
+        ErrorCode::kLauncher,
+        fmt::format("another supervisor{} has taken this run while this one did not run or did not reach {}; "
+                    "this one ends and changes nothing more; watch the run with `trainctl status`",
+                    place.empty() ? "" : " (" + place + ")", path));
+  };
 }
 
 std::optional<SupervisorPlace> supervisor_place(FileSystem& fs, const RunDirectory& run) {

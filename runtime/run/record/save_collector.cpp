@@ -87,8 +87,7 @@ SaveOutcome SaveCollector::publish(const CollectedSave& save) const {
   return outcome;
 }
 
-void SaveCollector::abandon() {
-  saves_.clear();
+void SaveCollector::remove_all() const {
   try {
     options_.must_hold();
     ckpt::remove_saves(fs_, options_.directory, options_.epoch);

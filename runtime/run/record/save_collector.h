@@ -1,8 +1,7 @@
 // SaveCollector collects what the ranks hand in of their saves, publishes a checkpoint when every rank has
 // handed in, or reports why the save failed. Several saves may be under way.
 //
-// Not thread-safe; but publish() and remove() may run on another thread at the same time as any other call,
-// once at a time.
+// Not thread-safe; publish() and the removals use the folder only.
 #pragma once
 #include <functional>
 #include <map>
@@ -67,9 +66,11 @@ class SaveCollector {
   void remove(const ckpt::StateInfo& state) const { remove_saving_directory(state); }
   /// The outcome of a save of `epoch` that an earlier supervisor published; nullopt if there is none.
   std::optional<SaveOutcome> published(int64_t step, uint64_t epoch) const;
-  /// Gives up all saves that are not complete, and removes their files, also those of saves of which no rank
-  /// has handed in. Call it when no rank is left.
-  void abandon();
+  /// Forgets all saves that are not complete. Their files stay.
+  void forget() { saves_.clear(); }
+  /// Removes the files of all saves of this epoch and of older ones that are not published, also of those of
+  /// which no rank has handed in. Call it when no rank is left. Throws no Error.
+  void remove_all() const;
 
  private:
   void remove_saving_directory(const ckpt::StateInfo& state) const;

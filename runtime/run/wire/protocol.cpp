@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <charconv>
+#include <cmath>
 
 #include "ckpt/state_record.h"
 #include "runtime/base/error.h"
@@ -112,7 +113,11 @@ std::string encode(const Down& m) {
   switch (m.kind) {
     case Down::welcome:
     case Down::alive: return line_of(m.kind);
-    case Down::stop: return line_of(m.kind, {{"level", int(m.level)}});
+    case Down::stop: {
+      json body{{"level", int(m.level)}};
+      if (std::isfinite(m.left_s)) body["left_s"] = m.left_s;
+      return line_of(m.kind, std::move(body));
+    }
     case Down::saved: return line_of(m.kind, {{"ok", m.ok}, {"number", m.number}, {"message", m.message}});
   }
   ENSURE(false, "kind = {}", int(m.kind));
@@ -164,6 +169,7 @@ Down decode_down(std::string_view line) try {
   if (down.kind == Down::stop) {
     const int level = j.at("level");
     down.level = StopLevel(level);
+    down.left_s = j.value("left_s", down.left_s);
   }
   if (down.kind == Down::saved) {
     down.ok = j.at("ok");

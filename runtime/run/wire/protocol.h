@@ -5,6 +5,7 @@
 // once a second while a save is under way). Pure text. The sockets are in control_client.cpp (the rank's
 // end) and channel.cpp (the agent's end). The agent passes all messages but beat on to the supervisor.
 #pragma once
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -81,6 +82,8 @@ struct Up {
 struct Down {
   enum Kind { welcome, stop, saved, alive } kind = welcome;
   StopLevel level = StopLevel::none;  ///< stop
+  /// stop: how long the ranks have until they are ended; infinite: there is no limit
+  double left_s = std::numeric_limits<double>::infinity();
   bool ok = true;                     ///< saved
   int64_t number = 0;                 ///< saved: the save; the same answer may come twice
   std::string message;                ///< saved: root hash, or reason if not ok

@@ -9,19 +9,26 @@ namespace {
 
 void declare_copies_in_memory(DeclareSection& checkpoint) {
   checkpoint
-      .choice("memory", {"auto", "on", "off"},
-              "Copies of the state in the memory of its node (/dev/shm), made while training goes on: a rank "
-              "that fails costs one step. They take twice the state's size. `auto`: if the memory is there.")
+      .choice(
+          "memory", {"auto", "on", "off", "one"},
+          "Copies of the state in the memory of its node (/dev/shm), made while training goes on: a rank "
+          "that fails costs one step. `on`: two copies, which take twice the state's size. `one`: a single "
+          "copy, which takes the place of the one before: a rank that fails while it is made, or while "
+          "a checkpoint is written from it, costs the steps since the last checkpoint. `auto`: two, one or "
+          "none, as the memory allows.")
       .to(IN_JOB(checkpoint.memory))
       .fallback(std::string("auto"))
       .example("\"off\"");
   checkpoint
-      .integer("memory_every_steps",
-               "Copy the state in memory after every so many steps; 0: only when it is saved to the folder.")
-      .to(IN_JOB(checkpoint.memory_every_steps))
+      .choice(
+          "memory_every_steps", {"auto"},
+          "Copy the state in memory after every so many steps; 0: only when it is saved to the folder. "
+          "`auto`: after the number of steps with which copies and repeated work lose the least time (Young "
+          "and Daly, from the time for which training was seen to wait for a copy).")
       .from(0)
       .upto(1e12)
-      .unit(Unit::steps)
+      .to_word_or_count(IN_JOB(checkpoint.memory_when), EverySteps::given,
+                        IN_JOB(checkpoint.memory_every_steps))
       .fallback(int64_t{1})
       .example("10");
   checkpoint
@@ -32,9 +39,11 @@ void declare_copies_in_memory(DeclareSection& checkpoint) {
       .fallback(std::string("auto"))
       .example("\"off\"");
   checkpoint
-      .integer("partner_every_steps",
-               "Send a copy to the other node after every so many steps; 0: as often as leaves the network to "
-               "training for three quarters of the time, as measured.")
+      .integer(
+          "partner_every_steps",
+          "Send a copy to the other node after every so many steps; 0: after the number of steps with which "
+          "these copies and repeated work lose the least time, from how much longer steps take meanwhile, "
+          "and so that the network is training's alone for three quarters of the time.")
       .to(IN_JOB(checkpoint.partner_every_steps))
       .from(0)
       .upto(1e12)
@@ -42,14 +51,17 @@ void declare_copies_in_memory(DeclareSection& checkpoint) {
       .fallback(int64_t{0})
       .example("10");
   checkpoint
-      .number("exit_timeout_seconds",
-              "How long a run that ends or stops waits for a save that is being written, and then for its "
-              "check and its copy, before it gives them up.")
+      .number(
+          "exit_timeout_seconds",
+          "How long a stop may take, from the request to the end of the run: for the step under way, saves "
+          "that are being written, the last save, its check and its copy. What is not done by then is given "
+          "up. A run that ends by itself waits as long for saves that were begun before its last one, and "
+          "then for the check and the copy; its last save may take as long as it gets on.")
       .to(IN_JOB(checkpoint.exit_timeout_seconds))
       .above(0)
       .upto(7 * kDayS)
       .unit(Unit::seconds)
-      .fallback(60.0)
+      .fallback(600.0)
       .example("\"5m\"");
 }
 
@@ -108,13 +120,13 @@ void declare_care(DeclareSection& checkpoint) {
       .also({"bucket", "s3", "upload"})
       .example("\"s3://bucket/prefix\"");
   checkpoint
-      .integer("store_every_steps",
-               "Copy a checkpoint to `store` after so many steps at least, and the last one of the run; "
-               "0: each one.")
-      .to(IN_JOB(checkpoint.store_every_steps))
+      .choice("store_every_steps", {"auto"},
+              "Copy a checkpoint to `store` after so many steps at least, and the last one of the run; "
+              "0: each one. `auto`: so that copying takes a quarter of the time at most.")
       .from(0)
       .upto(1e12)
-      .unit(Unit::steps)
+      .to_word_or_count(IN_JOB(checkpoint.store_when), EverySteps::given,
+                        IN_JOB(checkpoint.store_every_steps))
       .fallback(int64_t{0})
       .example("5000");
   checkpoint

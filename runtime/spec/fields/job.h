@@ -127,9 +127,10 @@ struct EvalSpec {
   int64_t max_sequences = 0;                   // 0: the whole validation set
 };
 
-enum class MemoryCopies { automatic, on, off };
+enum class MemoryCopies { automatic, on, off, one };
 enum class PartnerCopies { automatic, off };
 enum class SaveIntervalChoice { given, automatic };
+enum class EverySteps { automatic, given };
 
 struct CheckpointSpec {
   std::string dir;                             // "" : <run>/ckpt
@@ -142,17 +143,19 @@ struct CheckpointSpec {
   int64_t keep_every_steps = 0;
   double chunk_mib = 8;
   MemoryCopies memory = MemoryCopies::automatic;   // copies of the state in the memory of its node
-  int64_t memory_every_steps = 1;              // 0: only with every_steps
+  EverySteps memory_when = EverySteps::given;
+  int64_t memory_every_steps = 1;                     // if given; 0: only with every_steps
   PartnerCopies partner = PartnerCopies::automatic;   // second copies of it in the memory of another node
   int64_t partner_every_steps = 0;             // 0: as the network allows
-  double exit_timeout_seconds = 60;            // longest wait at the end for a write that is under way
+  double exit_timeout_seconds = 600;           // longest time of a stop
   /// Whether anything is saved before the end.
   bool saves_while_training() const {
     return interval == SaveIntervalChoice::automatic || every_steps > 0 || every_seconds > 0 ||
            keep_every_steps > 0;
   }
   std::string store;                           // s3://bucket/prefix or a folder; "": no copies
-  int64_t store_every_steps = 0;               // 0: every checkpoint
+  EverySteps store_when = EverySteps::given;
+  int64_t store_every_steps = 0;  // if given; 0: every checkpoint
   double scrub_mib_per_s = 400;
 };
 

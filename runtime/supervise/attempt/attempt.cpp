@@ -19,6 +19,7 @@ namespace trainctl {
 namespace {
 
 constexpr double kLongestPollS = 1.0;
+constexpr int kFinishPollMs = 100;
 /// So long before a deadline the nodes are asked what their ranks do.
 constexpr double kLookAheadS = 0.3;
 constexpr double kLookIntervalS = 0.1;
@@ -68,9 +69,9 @@ class Attempt {
       attach();
     else
       start();
-    if (signals_.read() != StopLevel::none) supervision_.stop(signals_.read(), clock_.monotonic_s());
+    read_signals();
     while (!supervision_.over()) turn();
-    saves_.end();
+    finish_saves();
     // Also after an orderly end something may be left on a node: a daemon of mpirun, a folder.
     end_everywhere();
     return {supervision_.verdict(), regrouped_, supervision_.first_evidence_s()};
@@ -123,10 +124,7 @@ class Attempt {
     ::poll(fds, 3, int(std::ceil(wait_s() * 1000)));
     if (options_.hooks.turn) options_.hooks.turn();
     const Supervision::Phase before = supervision_.phase();
-    if (const StopLevel level = signals_.read(); level != StopLevel::none) {
-      regrouped_ = false;
-      supervision_.stop(level, clock_.monotonic_s());
-    }
+    read_signals();
     fleet_.serve();
     saves_.turn();
     regroup();
@@ -138,6 +136,30 @@ class Attempt {
     log_.update(supervision_, supervision_.phase() != before);
     // Not by the phase: the last rank may come and another one die within one turn.
     if (supervision_.all_came() && !std::exchange(all_present_, true)) on_all_present();
+  }
+
+  void read_signals() {
+    const StopLevel level = signals_.read();
+    if (level == StopLevel::none) return;
+    regrouped_ = false;
+    supervision_.stop(level, clock_.monotonic_s(), signals_.left_s(options_.limits.exit_timeout_s));
+  }
+
+  /// No rank is left. What the saves still do depends on a file system that may not answer: it is waited for
+  /// in turns, which read signals and serve the nodes.
+  void finish_saves() {
+    saves_.finish();
+    while (saves_.is_busy() && supervision_.waits_for_publishing(saves_.quiet_s(), clock_.monotonic_s())) {
+      pollfd fds[] = {{.fd = signals_.fd(), .events = POLLIN, .revents = 0},
+                      {.fd = saves_.fd(), .events = POLLIN, .revents = 0},
+                      {.fd = fleet_.fd(), .events = POLLIN, .revents = 0}};
+      ::poll(fds, 3, kFinishPollMs);
+      if (options_.hooks.turn) options_.hooks.turn();
+      read_signals();
+      fleet_.serve();
+      saves_.turn();
+    }
+    saves_.give_up();
   }
 
   double wait_s() const {
@@ -153,7 +175,7 @@ class Attempt {
     if (why.empty()) return;
     regrouped_ = true;
     log_.console().note("   " + why);
-    supervision_.stop(StopLevel::save_and_stop, clock_.monotonic_s());
+    supervision_.regroup(clock_.monotonic_s());
   }
 
   /// When the nodes are to be asked next: early enough that their answer comes before the deadline.
@@ -175,7 +197,7 @@ class Attempt {
         log_.event(regrouped_ ? EventKind::regroup : EventKind::stop_requested,
                    fmt::format(R"({{"step":{}}})", supervision_.last_step()));
         if (!regrouped_) log_.console().note(" stopping after this step and saving (press again to abort)…");
-        send_ranks({.kind = protocol::Down::stop, .level = StopLevel::save_and_stop});
+        send_ranks(stop_order());
         return;
       case Supervision::Action::look:
         return send_all({.kind = Kind::look});
@@ -188,6 +210,11 @@ class Attempt {
 
   // ---- to the nodes
 
+  protocol::Down stop_order() const {
+    return {.kind = protocol::Down::stop,
+            .level = supervision_.stop_level(),
+            .left_s = supervision_.stop_until_s() - clock_.monotonic_s()};
+  }
   void send(int index, Message message) {
     message.epoch = options_.file.epoch;
     fleet_.machine(options_.nodes[size_t(index)].node).order(message);
@@ -342,8 +369,7 @@ class Attempt {
 
   void on_hello(const protocol::Hello& hello) {
     supervision_.hello(hello.rank, hello.pid, hello.host, clock_.monotonic_s());
-    if (supervision_.stop_level() != StopLevel::none)
-      send_rank(hello.rank, {.kind = protocol::Down::stop, .level = supervision_.stop_level()});
+    if (supervision_.stop_level() != StopLevel::none) send_rank(hello.rank, stop_order());
     saves_.hello(hello.rank);
   }
 

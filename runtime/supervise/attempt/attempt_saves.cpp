@@ -1,11 +1,8 @@
 #include "runtime/supervise/attempt/attempt_saves.h"
 
 #include <fmt/format.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "runtime/base/json.h"
@@ -14,6 +11,9 @@ namespace trainctl {
 namespace {
 
 constexpr double kAliveIntervalS = 0.9;
+/// A file system that has not answered for so long is reported: a busy one answers within a few seconds.
+constexpr double kSilenceS = 15;
+
 Control::HandedIn part_of(protocol::Shard&& shard) {
   Control::HandedIn part{.number = shard.number,
                          .state = {},
@@ -35,19 +35,15 @@ AttemptSaves::AttemptSaves(FileSystem& fs, Clock& clock, RunLog& log, SaveCollec
       log_(log),
       attach_(attach),
       attempt_(std::move(attempt)),
-      collector_(fs, std::move(options)),
-      published_fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
-
-AttemptSaves::~AttemptSaves() {
-  if (publishing_.valid()) publishing_.wait();
-  ::close(published_fd_);
-}
+      collector_(fs, options),
+      publisher_(fs, clock, std::move(options)) {}
 
 void AttemptSaves::hello(int rank) {
   for (const auto& [number, answer] : answers_) attempt_.send_rank(rank, answer);
 }
 
 bool AttemptSaves::is_complete(int64_t number) const {
+  if (publisher_.is_busy() && number == publishing_) return true;
   return std::any_of(complete_.begin(), complete_.end(),
                      [&](const CollectedSave& save) { return save.number == number; });
 }
@@ -89,9 +85,8 @@ void AttemptSaves::hand_in(int rank, protocol::Shard&& shard) {
 
 /// A disk that publishes nothing for a long time must not fill the memory of the supervisor.
 void AttemptSaves::give_up_oldest() {
-  if (collector_.size() + complete_.size() <= protocol::kMostUnpublishedSaves) return;
-  // The first one is being published.
-  const auto waiting = complete_.empty() ? complete_.end() : std::next(complete_.begin());
+  if (collector_.size() + complete_.size() + publisher_.is_busy() <= protocol::kMostUnpublishedSaves) return;
+  const auto waiting = complete_.begin();
   CollectedSave save;
   if (waiting != complete_.end() && waiting->number < collector_.oldest().value_or(INT64_MAX)) {
     save = std::move(*waiting);
@@ -128,44 +123,70 @@ void AttemptSaves::send_answer(const protocol::Down& down) {
 
 /// Publishing waits for the disk: on its own thread, or heartbeats would go unread.
 void AttemptSaves::publish_next() {
-  if (publishing_.valid() || complete_.empty()) return;
-  publishing_ = std::async(std::launch::async, [this, &save = complete_.front(),
-                                                given_up = std::exchange(given_up_, {})] {
-    for (const ckpt::StateInfo& state : given_up) collector_.remove(state);
-    SaveOutcome outcome = collector_.publish(save);
-    ::eventfd_write(published_fd_, 1);
-    return outcome;
-  });
+  if (publisher_.is_busy() || (complete_.empty() && !removes_the_rest_)) return;
+  if (complete_.empty()) {
+    publishing_ = -1;
+    removes_the_rest_ = false;
+    publisher_.remove_all();
+  } else {
+    publishing_ = complete_.front().number;
+    publisher_.publish(std::move(complete_.front()), std::exchange(given_up_, {}));
+    complete_.pop_front();
+  }
+  answered_s_ = *publisher_.answered_s();
+  said_silence_ = false;
 }
 
 void AttemptSaves::turn() {
-  take_result(false);
+  take_result();
+  report_silence();
   keep_ranks_waiting();
 }
 
-void AttemptSaves::end() {
-  while (publishing_.valid()) take_result(true);
-  collector_.abandon();
+void AttemptSaves::finish() {
+  collector_.forget();
+  has_ranks_ = false;
+  removes_the_rest_ = true;
+  publish_next();
 }
 
-void AttemptSaves::take_result(bool wait) {
-  if (!publishing_.valid()) return;
-  if (!wait && publishing_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return;
-  const SaveOutcome outcome = publishing_.get();
-  const int64_t number = complete_.front().number;
-  complete_.pop_front();
+void AttemptSaves::give_up() {
+  take_result();
+  removes_the_rest_ = false;
+  const auto waiting = std::exchange(complete_, {});
+  if (!publisher_.is_busy()) return;
+  const std::string why = publisher_.quiet_text();
+  ended(publisher_.give_up());
+  // They waited for it. The newest is what the run would go on from.
+  for (const CollectedSave& save : waiting)
+    log_.saved({.step = save.state.step, .message = why}, clock_.monotonic_s() - began_s_[save.number]);
+}
+
+void AttemptSaves::take_result() {
+  if (const auto outcome = publisher_.take()) ended(*outcome);
+}
+
+void AttemptSaves::ended(const SaveOutcome& outcome) {
   if (outcome.taken) throw RunTaken(ErrorCode::kLauncher, outcome.message);
-  eventfd_t count;
-  ::eventfd_read(published_fd_, &count);
-  log_.saved(outcome, clock_.monotonic_s() - began_s_[number]);
+  if (publishing_ < 0) return;
+  log_.saved(outcome, clock_.monotonic_s() - began_s_[publishing_]);
   attempt_.progressed();
-  answer(number, outcome);
+  answer(publishing_, outcome);
   publish_next();
+}
+
+/// A slow file system that answers is progress of the run; one that does not is reported once.
+void AttemptSaves::report_silence() {
+  const auto answered_s = publisher_.answered_s();
+  if (!answered_s) return;
+  if (std::exchange(answered_s_, *answered_s) != *answered_s) attempt_.progressed();
+  if (publisher_.quiet_s() < kSilenceS || std::exchange(said_silence_, true)) return;
+  log_.publishing_hangs(publisher_.quiet_text());
 }
 
 /// Ranks that have written their part wait for the slowest one as long as the supervisor lives.
 void AttemptSaves::keep_ranks_waiting() {
-  if (!publishing_.valid() && !collector_.under_way()) return;
+  if (!has_ranks_ || (!publisher_.is_busy() && !collector_.under_way())) return;
   if (clock_.monotonic_s() < alive_s_ + kAliveIntervalS) return;
   alive_s_ = clock_.monotonic_s();
   attempt_.send_ranks({.kind = protocol::Down::alive});

@@ -2,16 +2,16 @@
 // thread of its own when all ranks have handed in, and sends the ranks the result. Several saves may be under
 // way.
 //
-// One thread calls it: the thread of the attempt. Only publishing has a thread of its own.
+// One thread calls it: the thread of the attempt. No call waits for the file system of the checkpoints,
+// except hand_in() after an attach.
 #pragma once
 #include <cstdint>
 #include <functional>
-#include <future>
 #include <list>
 #include <map>
 #include <vector>
 
-#include "runtime/run/record/save_collector.h"
+#include "runtime/run/record/save_publisher.h"
 #include "runtime/run/wire/protocol.h"
 #include "runtime/supervise/attempt/run_log.h"
 
@@ -30,13 +30,9 @@ class AttemptSaves {
   /// `attach`: the ranks ran before this supervisor, which may have missed parts of a save.
   AttemptSaves(FileSystem& fs, Clock& clock, RunLog& log, SaveCollector::Options options, bool attach,
                Attempt attempt);
-  /// Waits for the thread that publishes.
-  ~AttemptSaves();
-  AttemptSaves(const AttemptSaves&) = delete;
-  AttemptSaves& operator=(const AttemptSaves&) = delete;
 
   /// Readable when a save has been published: turn() then takes its result.
-  int fd() const { return published_fd_; }
+  int fd() const { return publisher_.fd(); }
 
   /// A rank has connected, perhaps again: repeats the answers that it may have missed.
   void hello(int rank);
@@ -48,8 +44,16 @@ class AttemptSaves {
   /// Takes what has happened meanwhile, and keeps the ranks waiting as long as a save is under way. Call it
   /// in each turn of the attempt. Throws RunTaken if another supervisor has taken the run.
   void turn();
-  /// Waits for the saves that are complete, and gives up the others. Throws like turn().
-  void end();
+  /// No rank is left: gives up the saves that are not complete. The others are published, then the files of
+  /// those that are not are removed.
+  void finish();
+  /// Whether the thread that publishes is at work.
+  bool is_busy() const { return publisher_.is_busy(); }
+  /// Seconds since the file system last answered it; 0: it is not at work.
+  double quiet_s() const { return publisher_.quiet_s(); }
+  /// Gives up what that thread does, and all saves that are not published. What they have left is removed
+  /// before the next epoch begins. Throws like turn().
+  void give_up();
 
  private:
   void answer(int64_t number, const SaveOutcome& outcome);
@@ -57,7 +61,9 @@ class AttemptSaves {
   bool is_complete(int64_t number) const;
   void give_up_oldest();
   void publish_next();
-  void take_result(bool wait);
+  void take_result();
+  void ended(const SaveOutcome& outcome);
+  void report_silence();
   void keep_ranks_waiting();
 
   Clock& clock_;
@@ -65,15 +71,18 @@ class AttemptSaves {
   const bool attach_;
   const Attempt attempt_;
   SaveCollector collector_;
-  int published_fd_ = -1;
+  SavePublisher publisher_;
   double alive_s_ = 0;
   std::map<int64_t, double> began_s_;          // of each save under way, by number
-  std::list<CollectedSave> complete_;          // to be published; the first one is being published
+  std::list<CollectedSave> complete_;          // to be published
+  int64_t publishing_ = -1;    // the number of the save that is being published; -1: files are removed
+  double answered_s_ = 0;      // when the file system last answered, as far as is reported
+  bool said_silence_ = false;  // of what is under way
+  bool has_ranks_ = true, removes_the_rest_ = false;  // when nothing is left to publish
   std::map<int64_t, protocol::Down> answers_;  // the newest, by number
   std::map<int64_t, protocol::Down> answers_before_;  // of the supervisor before; the newest, by number
   int64_t oldest_known_ = 0;  // answers to saves of smaller numbers are forgotten
   std::vector<ckpt::StateInfo> given_up_;  // whose files are removed before the next save is published
-  std::future<SaveOutcome> publishing_;  // its thread uses collector_, complete_.front() and published_fd_
 };
 
 }  // namespace trainctl

@@ -64,12 +64,33 @@ void RunLog::rank_event(EventKind kind, const std::string& json) {
   if (kind == EventKind::interval) return save_interval(record_of<SaveInterval>(fields));
   if (kind == EventKind::interval_short)
     return console_.note(" ! " + record_of<ShortInterval>(fields).text());
+  if (kind == EventKind::memory_one && !std::exchange(told_memory_off_, true))
+    return console_.note("   one copy of the state in memory instead of two: " + fields.value("reason", "?"));
   if (kind == EventKind::memory_off && !std::exchange(told_memory_off_, true))
     return console_.note("   no copies of the state in memory: " + fields.value("reason", "?"));
+  if (kind == EventKind::save_failed)
+    return copy_failed(fields.value("tier", ""), fields.value("step", int64_t(-1)), fields.value("rank", -1),
+                       fields.value("reason", "?"));
   if (kind != EventKind::save_retry) return;
   console_.note(fmt::format("   attempt {} at the last save follows in {} s; make room or repair the disk, or stop the run to give "
                             "its last steps up",
                             fields.value("attempt", 0), fields.value("wait_s", 0.0)));
+}
+
+/// Said once, until copies are made again: a partner that is gone fails each of them.
+void RunLog::copy_failed(const std::string& tier, int64_t step, int rank, const std::string& reason) {
+  const bool is_second = tier == word_of(SaveTier::partner);
+  if (std::exchange(is_second ? failed_second_copy_ : failed_copy_, step) >= 0) return;
+  console_.note(
+      fmt::format(" ! rank {}: the {} of step {} failed, training goes on and it is tried again: {}", rank,
+                  is_second ? "second copy, on another node," : "copy in memory", step, reason));
+}
+
+void RunLog::copies_made(const StepLine& line) {
+  if (failed_copy_ >= 0 && line.staged_step.value_or(-1) >= failed_copy_) failed_copy_ = -1;
+  if (failed_second_copy_ < 0 || line.partner_step.value_or(-1) < failed_second_copy_) return;
+  failed_second_copy_ = -1;
+  console_.note(fmt::format("   second copies are made again (step {})", *line.partner_step));
 }
 
 void RunLog::save_interval(const SaveInterval& now) {
@@ -95,6 +116,7 @@ void RunLog::step(const StepReport& report) {
     status_.partner_step = *line.partner_step;
     status_.partner_nodes = line.partner_nodes;
   }
+  copies_made(line);
   pace_.longest_step_s = std::max(pace_.longest_step_s, line.step_s);  // NaN is not larger
   curves_.step(line, clock_.unix_s());
   summary_.step(line, clock_.unix_s());
@@ -123,7 +145,8 @@ void RunLog::saved(const SaveOutcome& outcome, double seconds) {
                         .seconds = seconds,
                         .bytes = outcome.bytes,
                         .root_hash = outcome.message});
-  status_.saved_step = outcome.step;
+  // An older one may be published later.
+  status_.saved_step = std::max(status_.saved_step, outcome.step);
   console_.note(fmt::format(" ▸ checkpoint step {} · {}B · {:.2f} s", outcome.step,
                             short_number(double(outcome.bytes)), seconds));
 }
@@ -136,10 +159,15 @@ void RunLog::saved_before(const SaveOutcome& outcome) {
     const auto kind = event.is_object() ? of_word<EventKind>(event.value("kind", "")) : EventKind::start;
     if (kind == EventKind::start) break;
     if (kind != EventKind::checkpoint || record_of<CheckpointEvent>(event).step != outcome.step) continue;
-    status_.saved_step = outcome.step;
+    status_.saved_step = std::max(status_.saved_step, outcome.step);
     return;
   }
   saved(outcome, 0);
+}
+
+void RunLog::publishing_hangs(const std::string& text) {
+  event(EventKind::save_hangs, dump_json(nlohmann::json{{"reason", text}}));
+  console_.note(" ! " + text);
 }
 
 void RunLog::update(const Supervision& supervision, bool now) {

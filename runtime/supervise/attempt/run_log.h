@@ -48,6 +48,8 @@ class RunLog {
   /// Like saved, for a save that an earlier supervisor published. Writes the event only if that supervisor
   /// did not.
   void saved_before(const SaveOutcome& outcome);
+  /// A save is not published because its file system does not answer. `text`: one sentence.
+  void publishing_hangs(const std::string& text);
   /// Copies the states of the ranks and writes status.json, at most once a second unless `now`.
   void update(const Supervision& supervision, bool now);
   /// Records that no attempt runs because the run waits for nodes. `why`: one sentence.
@@ -57,7 +59,10 @@ class RunLog {
   /// Writes status.json and makes the journals durable.
   void finish();
   /// Opens metrics.jsonl again. Call it after the file was replaced (supersede_metrics).
-  void reopen_metrics() { metrics_.emplace(run_.metrics()), slow_.forget(), curves_.begin_next(); }
+  void reopen_metrics() {
+    metrics_.emplace(run_.metrics()), slow_.forget(), curves_.begin_next();
+    failed_copy_ = failed_second_copy_ = -1;
+  }
   /// The step of the last failed save, -1: none failed; and why it failed.
   int64_t save_failed_step() const { return save_failed_step_; }
   const std::string& save_failure() const { return save_failure_; }
@@ -69,6 +74,8 @@ class RunLog {
 
  private:
   void save_interval(const SaveInterval& now);
+  void copy_failed(const std::string& tier, int64_t step, int rank, const std::string& reason);
+  void copies_made(const StepLine& line);
   void write(bool with_ranks);
   void check_journals();
   FileSystem& fs_;
@@ -87,6 +94,8 @@ class RunLog {
   std::string save_failure_;
   std::function<std::vector<NodeStatus>()> nodes_;
   double written_s_ = -1e9, ranks_written_s_ = -1e9;
+  /// The step whose copy failed and was reported; -1: copies are made since.
+  int64_t failed_copy_ = -1, failed_second_copy_ = -1;
   bool told_journal_error_ = false, told_memory_off_ = false;
 };
 

@@ -9,8 +9,10 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <optional>
 #include <thread>
 
+#include "ckpt/counting_file_system.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 
@@ -29,121 +31,209 @@ void take_lowest_priority() {
   ::syscall(SYS_ioprio_set, kWhoProcess, self, kBestEffort << 13 | kLowest);
 }
 
+using Lock = std::unique_lock<std::mutex>;
+
 }  // namespace
 
+/// Also owned by its thread, which a hanging disk may keep for longer than the CareThread lives.
 struct CareThread::Thread final : Clock {
-  Thread(FileSystem& fs, Clock& clock, CareOptions options)
-      : clock(clock), caretaker(fs, *this, with_defaults(fs, std::move(options))) {
-    progress = caretaker.progress();
-  }
-  ~Thread() override {
-    {
-      const std::lock_guard lock(mutex);
-      ends = true;
-      interrupted = true;
-    }
-    changed.notify_all();
-    if (thread.joinable()) thread.join();
+  Thread(FileSystem& below, Clock& c, const CareOptions& given)
+      : clock(c),
+        answered_s(c.monotonic_s()),
+        fs(below, {.answered = [this] { answered_s = clock.monotonic_s(); },
+                   .asked =
+                       [this] {
+                         if (left) throw CareInterrupted{};
+                       }}),
+        options(with_defaults(given)) {}
+
+  /// Reads the marks.
+  void make_caretaker() {
+    auto made = std::make_unique<Caretaker>(fs, *this, options);
+    const Lock lock(mutex);
+    caretaker = std::move(made);
+    progress = caretaker->progress();
+    if (hurries) caretaker->hurry();
   }
 
   // The clock of the caretaker: its sleeps can be interrupted.
   double monotonic_s() override { return clock.monotonic_s(); }
   double unix_s() override { return clock.unix_s(); }
   void sleep_s(double seconds) override {
-    std::unique_lock lock(mutex);
+    Lock lock(mutex);
     changed.wait_for(lock, std::chrono::duration<double>(seconds), [&] { return interrupted.load(); });
     if (interrupted) throw CareInterrupted{};
   }
 
-  CareOptions with_defaults(FileSystem& fs, CareOptions options) {
-    options.go_on = [this] {
-      if (interrupted) throw CareInterrupted{};
+  CareOptions with_defaults(CareOptions given) {
+    given.go_on = [this] {
+      if (interrupted || left) throw CareInterrupted{};
     };
-    options.report = [this](const CareReport& report) {
-      const std::lock_guard lock(mutex);
+    given.report = [this](const CareReport& report) {
+      const Lock lock(mutex);
       reports.push_back(report);
     };
-    if (!options.open_store)
-      options.open_store = [this, &fs, place = options.store](uint64_t epoch) {
+    if (!given.open_store)
+      given.open_store = [this, place = given.store](uint64_t epoch) {
         return ckpt::open_place(
             fs, *this, ckpt::process_environment, place,
-            {.retries = kRetries, .is_given_up = [this] { return interrupted.load(); }, .epoch = epoch});
+            {.retries = kRetries, .is_given_up = [this] { return interrupted || left; }, .epoch = epoch});
       };
-    return options;
+    return given;
   }
 
   void run() {
     take_lowest_priority();
-    std::unique_lock lock(mutex);
-    while (!ends) {
-      if (!is_running || is_done) {
+    Lock lock(mutex);
+    while (!ends && !left) {
+      if (wants_rest && !rest)
+        unlocked(lock, [this] { take_rest(); });
+      else if (!is_running || is_done)
         changed.wait_for(lock, std::chrono::duration<double>(kLongestWaitS));
-        continue;
-      }
-      take_orders();
-      is_busy = true;
-      lock.unlock();
-      const double next_s = work();
-      lock.lock();
-      is_busy = false;
-      progress = caretaker.progress();
-      changed.notify_all();
-      const double wait_s = std::min(next_s - clock.monotonic_s(), kLongestWaitS);
-      is_done = next_s > 1e300 && orders.empty();
-      if (!is_done && wait_s > 0 && orders.empty() && is_running && !ends)
-        changed.wait_for(lock, std::chrono::duration<double>(wait_s));
+      else
+        work_once(lock);
     }
+    is_over = true;
+    changed.notify_all();
   }
 
-  void take_orders() {
-    for (const auto& order : std::exchange(orders, {})) order(caretaker);
+  /// Does `work`, which may wait for a disk.
+  template <typename Work>
+  void unlocked(Lock& lock, Work work) {
+    is_busy = true;
+    lock.unlock();
+    work();
+    lock.lock();
+    is_busy = false;
+    changed.notify_all();
+  }
+
+  void work_once(Lock& lock) {
+    double next_s = 0;
+    const auto now = std::exchange(orders, {});
+    unlocked(lock, [&] { next_s = work(now); });
+    if (caretaker) progress = caretaker->progress();
+    const double wait_s = std::min(next_s - clock.monotonic_s(), kLongestWaitS);
+    is_done = next_s > 1e300 && orders.empty();
+    const auto has_news = [this] { return !orders.empty() || !is_running || ends || wants_rest; };
+    if (!is_done && wait_s > 0) changed.wait_for(lock, std::chrono::duration<double>(wait_s), has_news);
   }
 
   /// When to call again.
-  double work() {
+  double work(const std::vector<std::function<void(Caretaker&)>>& now) {
     constexpr double kNever = std::numeric_limits<double>::max();
     try {
-      return caretaker.work().value_or(kNever);
+      if (!caretaker) make_caretaker();
+      for (const auto& order : now) order(*caretaker);
+      return caretaker->work().value_or(kNever);
     } catch (const CareInterrupted&) {
       return 0;
-    } catch (const std::exception& error) {
-      // The run belongs to another supervisor, or this program has a mistake: training must not end by it.
-      const std::lock_guard lock(mutex);
-      reports.push_back({EventKind::care_failed, dump_json(nlohmann::json{{"reason", error.what()}}), ""});
+    } catch (const CareTaken&) {
+      // The records are another supervisor's now.
+      const Lock lock(mutex);
       ends = true;
       return kNever;
+    } catch (const std::exception& error) {
+      // A mistake of this program's: neither training nor the care of other checkpoints must end by it.
+      const Lock lock(mutex);
+      reports.push_back(failure(error.what(), "it is tried again"));
+      return clock.monotonic_s() + kLongestWaitS;
     }
+  }
+
+  static CareReport failure(const std::string& why, const char* what_now) {
+    return {EventKind::care_failed, dump_json(nlohmann::json{{"reason", why}}),
+            fmt::format(" ! {}; {}", why, what_now)};
+  }
+
+  void take_rest() {
+    Problem found = Problem::none();
+    try {
+      if (caretaker) found = caretaker->left_over();
+    } catch (const CareInterrupted&) {
+      return;  // it was left
+    }
+    const Lock lock(mutex);
+    rest = std::move(found);
   }
 
   void order(std::function<void(Caretaker&)> what) {
     {
-      const std::lock_guard lock(mutex);
+      const Lock lock(mutex);
       orders.push_back(std::move(what));
       is_done = false;
     }
     changed.notify_all();
   }
 
+  /// Waits until `is_there`, at most `limit_s`.
+  template <typename Is>
+  bool await(Lock& lock, double limit_s, Is is_there) {
+    changed.notify_all();
+    return changed.wait_for(lock, std::chrono::duration<double>(limit_s), is_there);
+  }
+
   Clock& clock;
-  mutable std::mutex mutex;
-  std::condition_variable changed;
+  std::atomic<double> answered_s;  ///< when the file system last answered
+  std::atomic<bool> left = false;  ///< it is left to itself: nothing more happens
   std::atomic<bool> interrupted = false;
-  bool ends = false, is_running = false, is_busy = false, is_done = false;
+  ckpt::CountingFileSystem fs;
+  const CareOptions options;
+  mutable std::mutex mutex;  // guards what follows, but for what the caretaker does
+  std::condition_variable changed;
+  bool ends = false, is_over = false, is_running = false, is_busy = false, is_done = false;
+  bool hurries = false, wants_rest = false;
+  std::optional<Problem> rest;
   std::vector<std::function<void(Caretaker&)>> orders;
   std::vector<CareReport> reports;
   CareProgress progress;
-  Caretaker caretaker;  // of the thread, once it runs
+  std::unique_ptr<Caretaker> caretaker;  // of the thread, once it runs
   std::thread thread;
 };
 
-CareThread::CareThread(FileSystem& fs, Clock& clock, CareOptions options)
-    : thread_(std::make_unique<Thread>(fs, clock, std::move(options))) {}
+CareThread::CareThread(FileSystem& fs, Clock& clock, CareOptions options, double patience_s)
+    : fs_(fs),
+      clock_(clock),
+      options_(std::move(options)),
+      patience_s_(patience_s),
+      thread_(std::make_shared<Thread>(fs, clock, options_)) {
+  thread_->make_caretaker();
+}
 
-CareThread::~CareThread() = default;
+CareThread::~CareThread() {
+  if (!thread_->thread.joinable()) return;
+  Lock lock(thread_->mutex);
+  thread_->ends = thread_->interrupted = true;
+  const bool is_over = thread_->await(lock, patience_s_, [this] { return thread_->is_over; });
+  lock.unlock();
+  thread_->left = true;
+  if (is_over)
+    thread_->thread.join();
+  else
+    thread_->thread.detach();
+}
+
+std::string CareThread::silence_text() const {
+  return fmt::format(
+      "the file system of {} has not answered for {:.0f} s while saved checkpoints were checked",
+      options_.directory, clock_.monotonic_s() - thread_->answered_s);
+}
+
+/// Another thread takes its place with the next begin().
+void CareThread::leave() {
+  const std::shared_ptr<Thread> hangs = thread_;
+  hangs->left = true;
+  hangs->thread.detach();
+  thread_ = std::make_shared<Thread>(fs_, clock_, options_);
+  const Lock lock(hangs->mutex);
+  thread_->reports = std::move(hangs->reports);
+  thread_->progress = hangs->progress;
+  thread_->hurries = hangs->hurries;
+}
 
 void CareThread::end_pause() {
   {
-    const std::lock_guard lock(thread_->mutex);
+    const Lock lock(thread_->mutex);
     thread_->is_running = true;
     thread_->interrupted = false;
   }
@@ -153,7 +243,7 @@ void CareThread::end_pause() {
 void CareThread::begin(uint64_t epoch, int64_t step) {
   end_pause();
   thread_->order([=](Caretaker& caretaker) { caretaker.begin(epoch, step); });
-  if (!thread_->thread.joinable()) thread_->thread = std::thread([this] { thread_->run(); });
+  if (!thread_->thread.joinable()) thread_->thread = std::thread([thread = thread_] { thread->run(); });
 }
 
 void CareThread::published() {
@@ -161,35 +251,51 @@ void CareThread::published() {
 }
 
 void CareThread::pause() {
-  std::unique_lock lock(thread_->mutex);
+  Lock lock(thread_->mutex);
   thread_->is_running = false;
   thread_->interrupted = true;
-  thread_->changed.notify_all();
-  thread_->changed.wait(lock, [&] { return !thread_->is_busy; });
+  const bool is_idle = thread_->await(lock, patience_s_, [this] { return !thread_->is_busy; });
+  lock.unlock();
+  if (is_idle) return;
+  const std::string why = silence_text();
+  leave();
+  thread_->reports.push_back(Thread::failure(why, "they are left alone for now"));
 }
 
 std::vector<CareReport> CareThread::take_reports() {
-  const std::lock_guard lock(thread_->mutex);
+  const Lock lock(thread_->mutex);
   return std::exchange(thread_->reports, {});
 }
 
 CareProgress CareThread::progress() const {
-  const std::lock_guard lock(thread_->mutex);
+  const Lock lock(thread_->mutex);
   return thread_->progress;
 }
 
 Problem CareThread::finish(double limit_s, const std::function<bool()>& is_given_up) {
   if (!thread_->thread.joinable()) return Problem::none();
-  thread_->caretaker.hurry();
-  thread_->order([](Caretaker&) {});
-  const double until_s = thread_->clock.monotonic_s() + limit_s;
-  const auto is_over = [&] { return !thread_->is_running || thread_->is_done || thread_->ends; };
-  for (bool over = false; !over && thread_->clock.monotonic_s() < until_s && !is_given_up();) {
-    std::unique_lock lock(thread_->mutex);  // not held while the caller is asked
-    over = thread_->changed.wait_for(lock, std::chrono::duration<double>(kAskIntervalS), is_over);
+  {
+    const Lock lock(thread_->mutex);
+    thread_->hurries = true;
+    if (thread_->caretaker) thread_->caretaker->hurry();
   }
-  pause();
-  return thread_->caretaker.left_over();
+  thread_->order([](Caretaker&) {});
+  const double until_s = clock_.monotonic_s() + limit_s;
+  const auto is_over = [this] { return !thread_->is_running || thread_->is_done || thread_->ends; };
+  for (bool over = false; !over && clock_.monotonic_s() < until_s && !is_given_up();) {
+    Lock lock(thread_->mutex);  // not held while the caller is asked
+    over = thread_->await(lock, kAskIntervalS, is_over);
+  }
+  Lock lock(thread_->mutex);
+  thread_->is_running = false;
+  thread_->interrupted = thread_->wants_rest = true;
+  thread_->await(lock, patience_s_, [this] { return thread_->rest || thread_->is_over; });
+  if (thread_->rest) return *thread_->rest;
+  if (thread_->is_over) return Problem::none();
+  lock.unlock();
+  const std::string why = silence_text();
+  leave();
+  return Problem(why);
 }
 
 }  // namespace trainctl

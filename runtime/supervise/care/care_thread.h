@@ -2,8 +2,9 @@
 // cores and disk.
 //
 // Thread-safe by itself; its calls come from the supervisor's thread. No call waits for a disk or a network
-// for long, except pause() and the destructor, which interrupt what is under way: they wait for one request
-// of the store (about a second) or one read of a chunk.
+// for long: pause(), finish() and the destructor interrupt what is under way, which usually takes one request
+// of the store (about a second) or one read of a chunk. A thread that hangs in a call of a file system is
+// left to itself after patience_s, and this is reported; when its call returns, it does nothing more.
 #pragma once
 #include <memory>
 #include <string>
@@ -15,14 +16,16 @@ namespace trainctl {
 
 class CareThread {
  public:
-  /// Sets `go_on`, `report` and, if it is empty, `open_store` of the options. `fs` and `clock` outlive it.
-  CareThread(FileSystem& fs, Clock& clock, CareOptions options);
+  /// Sets `go_on`, `report` and, if it is empty, `open_store` of the options. `fs` and `clock` outlive it and
+  /// the threads that it leaves to themselves: they live as long as the program. So does what
+  /// options.must_hold refers to.
+  CareThread(FileSystem& fs, Clock& clock, CareOptions options, double patience_s = 10);
   ~CareThread();
 
   /// Caretaker::begin; also ends a pause. The first call starts the thread.
   void begin(uint64_t epoch, int64_t step);
   void published();
-  /// Nothing is read, removed or copied from the return of this call until begin() or end_pause().
+  /// Nothing more is read, removed or copied from the return of this call until begin() or end_pause().
   void pause();
   void end_pause();
   /// What happened since the last call, in order.
@@ -36,7 +39,13 @@ class CareThread {
 
  private:
   struct Thread;
-  const std::unique_ptr<Thread> thread_;
+  std::string silence_text() const;
+  void leave();
+  FileSystem& fs_;
+  Clock& clock_;
+  const CareOptions options_;
+  const double patience_s_;
+  std::shared_ptr<Thread> thread_;
 };
 
 }  // namespace trainctl

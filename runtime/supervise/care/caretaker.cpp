@@ -52,6 +52,8 @@ bool is_copy_due(int64_t step, int64_t copied, int64_t every) {
   return step / every > std::max<int64_t>(copied, 0) / every;
 }
 
+double store_rest_s(double copy_s) { return 3 * copy_s; }
+
 double care_retry_s(int failures) {
   double wait_s = kFirstRetryS;
   for (int i = 1; i < failures && wait_s < kLongestRetryS; ++i) wait_s *= 2;
@@ -77,6 +79,14 @@ void Caretaker::begin(uint64_t epoch, int64_t step) {
   unread_.clear();
   retain_due_ = true;
   store_retain_due_ = !marks_.store.empty();  // a caretaker before may have died in it
+}
+
+void Caretaker::must_hold() const {
+  try {
+    options_.must_hold();
+  } catch (const std::exception&) {
+    throw CareTaken{};
+  }
 }
 
 // ---- what is due
@@ -108,15 +118,14 @@ std::optional<int64_t> Caretaker::next_to_scrub(bool with_milestones) {
 /// The newest that is due; a milestone also when newer ones were copied before it.
 std::optional<int64_t> Caretaker::next_to_copy() {
   const int64_t copied = newest_of(marks_.store);
+  const int64_t every = options_.store_rests ? 0 : options_.store_every_steps;
   const auto is_copied = [&](int64_t step) {
     return std::any_of(marks_.store.begin(), marks_.store.end(),
                        [&](const CheckpointMark& m) { return m.step == step; });
   };
   for (const int64_t step : folder_->list()) {
-    const bool is_due = is_milestone(step)
-                            ? !is_copied(step)
-                            : step > copied &&
-                                  (is_last_ || is_copy_due(step, copied, options_.store_every_steps));
+    const bool is_due = is_milestone(step) ? !is_copied(step)
+                                           : step > copied && (is_last_ || is_copy_due(step, copied, every));
     if (!is_due) continue;
     const auto files = folder_->open(step);
     if (files && has_mark(marks_.folder, *files)) return step;
@@ -139,7 +148,7 @@ std::optional<double> Caretaker::work() {
     if (step) return scrub(*step), now_s;
     if (retain_due_) return retain_folder(), now_s;
     failures_ = 0;
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
     failed(error.what());
     return is_last_ ? std::nullopt : std::optional(again_s_);
   }
@@ -148,7 +157,7 @@ std::optional<double> Caretaker::work() {
   if (was_stores_turn) return now_s;
   try {
     if (const auto step = next_to_scrub(true); step && !is_last_) return scrub(*step), now_s;
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
     failed(error.what());
   }
   return sooner(next_s);
@@ -237,7 +246,7 @@ Caretaker::Repaired Caretaker::repaired(ckpt::StoredFiles& files, const ckpt::Ve
       sources.push_back(watched(std::move(neighbour), false));
   ckpt::RepairReport repair;
   std::string reason;
-  options_.must_hold();
+  must_hold();
   try {
     repair = ckpt::repair(files, sources);
   } catch (const Error& error) {
@@ -277,7 +286,7 @@ ckpt::Retention Caretaker::retention(const std::vector<CheckpointMark>& marks) c
 }
 
 void Caretaker::retain_folder() {
-  options_.must_hold();
+  must_hold();
   const std::vector<int64_t> removed = ckpt::retain(*folder_, retention(marks_.folder));
   retain_due_ = false;
   if (!removed.empty())
@@ -292,7 +301,7 @@ void Caretaker::mark(std::vector<CheckpointMark>& marks, ckpt::StoredFiles& file
     return m.step == step || (&marks == &marks_.folder && !std::count(there.begin(), there.end(), m.step));
   });
   marks.push_back({step, identity_of(files)});
-  options_.must_hold();
+  must_hold();
   try {
     write_marks(fs_, options_.marks_path, marks_);
   } catch (const Error& error) {
@@ -324,13 +333,16 @@ std::optional<double> Caretaker::care_for_store() {
     return is_last_ ? std::nullopt : std::optional(store_again_s_);
   try {
     if (set_aside_) {
-      options_.must_hold();
+      must_hold();
       store().set_aside_after(*set_aside_);
       set_aside_.reset();
     }
-    if (const auto step = next_to_copy()) return copy(*step), now_s;
+    const auto step = next_to_copy();
+    const bool rests = step && !is_last_ && now_s < store_rests_until_s_;
+    if (step && !rests) return copy(*step), now_s;
+    if (rests && !store_retain_due_) return store_rests_until_s_;
     if (store_retain_due_) return tidy_store(), now_s;
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
     store_failed(error.what());
     tried_last_ = is_last_;
     return is_last_ ? std::nullopt : std::optional(store_again_s_);
@@ -342,7 +354,7 @@ void Caretaker::copy(int64_t step) {
   const auto files = folder_->open(step);
   if (!files) return;
   const double begin_s = clock_.monotonic_s();
-  options_.must_hold();
+  must_hold();
   ckpt::CopyReport copied;
   try {
     copied = ckpt::copy(*ckpt::Checkpoint::open(watched(folder_->open(step), false)), store());
@@ -357,6 +369,7 @@ void Caretaker::copy(int64_t step) {
   mark(marks_.store, *files);
   store_retain_due_ = true;
   const double seconds = clock_.monotonic_s() - begin_s;
+  if (options_.store_rests) store_rests_until_s_ = clock_.monotonic_s() + store_rest_s(seconds);
   options_.report({EventKind::checkpoint_uploaded,
                    dump_json(json{{"step", step},
                                   {"store", options_.store},
@@ -371,7 +384,7 @@ void Caretaker::copy(int64_t step) {
 }
 
 void Caretaker::tidy_store() {
-  options_.must_hold();
+  must_hold();
   ckpt::retain(store(), retention(marks_.store));
   store_retain_due_ = false;
   const std::vector<int64_t> there = store().list();
@@ -406,7 +419,7 @@ Problem Caretaker::left_over() {
     if (step)
       return Problem(fmt::format("checkpoint step {} was not copied to {}{}", *step, options_.store,
                                  store_failure_.empty() ? "" : ": " + store_failure_));
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
     return Problem(error.what());
   }
   return Problem::none();

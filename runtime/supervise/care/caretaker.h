@@ -43,6 +43,10 @@ struct CareProgress {
   bool operator==(const CareProgress&) const = default;
 };
 
+/// Thrown by Caretaker::work where CareOptions::must_hold threw. Not an Error, so that nothing takes it for a
+/// failure of a disk.
+struct CareTaken {};
+
 struct CareOptions {
   std::string run_id;
   std::string directory;   ///< folder of the checkpoints
@@ -54,8 +58,10 @@ struct CareOptions {
   /// have changed. Error.
   std::function<ckpt::OpenPlace(uint64_t epoch)> open_store;
   int64_t store_every_steps = 0;
+  bool store_rests =
+      false;  ///< copying takes a quarter of the time at most; store_every_steps does not count
   double read_bytes_per_s = 0;              ///< of a scrub; 0: no limit
-  std::function<void()> must_hold = [] {};  ///< throws if another process has the run
+  std::function<void()> must_hold = [] {};  ///< throws an exception if another process has the run
   std::function<void()> go_on = [] {};      ///< asked often; throws CareInterrupted
   std::function<void(const CareReport&)> report = [](const CareReport&) {};
 };
@@ -63,6 +69,10 @@ struct CareOptions {
 /// Whether a checkpoint of `step` is to be copied when the newest copy is of step `copied` (-1: none): a
 /// multiple of `every` lies between, or is `step`; 0: each one.
 bool is_copy_due(int64_t step, int64_t copied, int64_t every);
+
+/// How long copying to the store rests after a copy that took so long: a copy costs training no time that is
+/// measured, so the line and the disk are left to training for three quarters of the time.
+double store_rest_s(double copy_s);
 
 /// Seconds until the next try after so many failures in a row: 5, 10, 20, ... 600.
 double care_retry_s(int failures);
@@ -82,8 +92,8 @@ class Caretaker {
   void hurry() { is_last_ = true; }
 
   /// Does the next thing that is due. Returns the monotonic time of the next call; nullopt: there is nothing
-  /// to do until published() or begin(). Failures are reported and tried again later. Throws what go_on and
-  /// must_hold throw.
+  /// to do until published() or begin(). Failures of any kind are reported and tried again later. Throws only
+  /// what go_on throws, and CareTaken.
   std::optional<double> work();
 
   CareProgress progress() const { return {newest_of(marks_.folder), newest_of(marks_.store)}; }
@@ -104,6 +114,7 @@ class Caretaker {
   void copy(int64_t step);
   void tidy_store();
   void mark(std::vector<CheckpointMark>& marks, ckpt::StoredFiles& files);
+  void must_hold() const;
   void failed(const std::string& what);
   void store_failed(const std::string& what);
   std::unique_ptr<ckpt::StoredFiles> watched(std::unique_ptr<ckpt::StoredFiles> files, bool is_paced);
@@ -130,6 +141,7 @@ class Caretaker {
   std::atomic<bool> is_last_ = false;
   int failures_ = 0, store_failures_ = 0;
   double again_s_ = 0, store_again_s_ = 0;
+  double store_rests_until_s_ = 0;
   std::shared_ptr<double> read_again_s_ = std::make_shared<double>(0);  ///< of the limited rate
   std::string store_failure_;
 };

@@ -20,6 +20,8 @@ constexpr double kMissedHeartbeats = 5;
 constexpr double kSuspectHeartbeats = 3;
 /// With very short heartbeats a loaded machine's scheduler must not look like a death.
 constexpr double kShortestSilenceS = 0.5;
+/// A recovery waits so long for a file system that does not answer: a busy one answers within a few seconds.
+constexpr double kQuietAfterFailureS = 10;
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
 std::string list_of(const std::vector<int>& ranks) {
@@ -213,7 +215,19 @@ void Supervision::launcher_ended(int wait_status, double now_s) {
       now_s);
 }
 
-void Supervision::stop(StopLevel level, double now_s) {
+void Supervision::stop(StopLevel level, double now_s, double left_s) {
+  if (level == StopLevel::none) return;
+  if (stop_until_s_ == kNever) {
+    // A time in which this process was stopped, before the request, is none of the stop.
+    if (now_s - last_tick_s_ > std::max(1.0, 2 * options_.heartbeat_s)) tick(now_s);
+    stop_until_s_ = now_s + std::min(left_s, options_.exit_timeout_s);
+  }
+  raise(level, now_s);
+}
+
+void Supervision::regroup(double now_s) { raise(StopLevel::save_and_stop, now_s); }
+
+void Supervision::raise(StopLevel level, double now_s) {
   if (level <= stop_level_) return;
   stop_level_ = level;
   if (level == StopLevel::save_and_stop) actions_.push_back(Action::tell_save_and_stop);
@@ -369,6 +383,23 @@ void Supervision::check_progress(double now_s) {
       now_s);
 }
 
+void Supervision::check_stop(double now_s) {
+  const bool runs = phase_ == Phase::starting || phase_ == Phase::running || phase_ == Phase::finishing ||
+                    phase_ == Phase::collecting;
+  if (!runs || now_s < stop_until_s_) return;
+  if (phase_ != Phase::finishing)
+    gave_up_ = fmt::format("the stop did not end within {:.0f} s (checkpoint.exit_timeout_seconds); {}",
+                           options_.exit_timeout_s,
+                           phase_ == Phase::starting ? "its ranks had not all started" : suspects());
+  enter(Phase::ending, now_s);
+}
+
+bool Supervision::waits_for_publishing(double quiet_s, double now_s) const {
+  if (stop_level_ == StopLevel::now || now_s >= stop_until_s_) return false;
+  if (stop_until_s_ < kNever) return true;
+  return quiet_s < (first_evidence_s_ ? kQuietAfterFailureS : options_.exit_timeout_s);
+}
+
 void Supervision::check_start(double now_s) {
   if (phase_ != Phase::starting || now_s - started_s_ <= options_.start_timeout_s) return;
   std::vector<int> absent;
@@ -386,11 +417,13 @@ void Supervision::tick(double now_s) {
   if (now_s - last_tick_s_ > std::max(1.0, 2 * options_.heartbeat_s)) {
     for (RankView& r : ranks_) r.heard_s = std::max(r.heard_s, now_s);
     progressed_s_ += now_s - last_tick_s_;
+    stop_until_s_ += now_s - last_tick_s_;
   }
   last_tick_s_ = now_s;
   if (phase_ == Phase::starting || phase_ == Phase::running) check_silence(now_s);
   check_progress(now_s);
   check_start(now_s);
+  check_stop(now_s);
   const double waited_s = now_s - entered_s_;
   switch (phase_) {
     case Phase::finishing:
@@ -416,14 +449,13 @@ double Supervision::deadline_s() const {
       const double silence_s = std::max(kShortestSilenceS, kMissedHeartbeats * options_.heartbeat_s);
       for (const RankView& r : ranks_)
         if (r.phase == RankView::present) deadline = std::min(deadline, r.heard_s + silence_s);
-      return deadline;
+      return std::min(deadline, stop_until_s_);
     }
-    case Phase::finishing:
-      return entered_s_ + options_.finish_limit_s;
+    case Phase::finishing: return std::min(entered_s_ + options_.finish_limit_s, stop_until_s_);
     case Phase::collecting:
       for (const double limit_s : {options_.known_evidence_s, options_.evidence_s})
-        if (last_tick_s_ - entered_s_ < limit_s) return entered_s_ + limit_s;
-      return entered_s_ + options_.launcher_evidence_s;
+        if (last_tick_s_ - entered_s_ < limit_s) return std::min(entered_s_ + limit_s, stop_until_s_);
+      return std::min(entered_s_ + options_.launcher_evidence_s, stop_until_s_);
     case Phase::ending:
       return entered_s_ + options_.kill_limit_s;
     case Phase::over:

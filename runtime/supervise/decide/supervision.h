@@ -7,10 +7,12 @@
 //      v
 //   collecting --evidence_s, or no rank left--> ending (all are killed) --all gone, or kill_limit_s--> over
 //
-// Evidence is a lost node or connection, a crash record, missed heartbeats, a timeout, or the end of a rank
-// or of the launcher (mpirun). Evidence that arrives while collecting may give a better first cause. Later
-// evidence is ignored, because our own signals cause it. Every input has its time, in monotonic seconds.
+// A stop that takes longer than exit_timeout_s goes to `ending` at once. Evidence is a lost node or
+// connection, a crash record, missed heartbeats, a timeout, or the end of a rank or of the launcher (mpirun).
+// Evidence that arrives while collecting may give a better first cause. Later evidence is ignored, because
+// our own signals cause it. Every input has its time, in monotonic seconds.
 #pragma once
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -43,6 +45,7 @@ struct Verdict {
   std::string cause;   ///< one sentence
   std::string effect;  ///< the consequence for the other ranks; "": none
   bool before_first_step = false;
+  std::string gave_up;          ///< stopped: why the last save was not waited for; "": it was
   std::vector<int> lost_nodes;  ///< indices of the attempt's nodes, in the order in which they were lost
 };
 
@@ -74,6 +77,7 @@ class Supervision {
     double launcher_evidence_s = 1.5;  ///< longest wait for the launcher to report how a rank died
     double known_evidence_s =
         0.05;  ///< how long to collect if the cause is certain: a crash record, a lost node, a known signal
+    double exit_timeout_s = 60;  ///< from a stop request to the end of all ranks; then they are killed
     double kill_limit_s = 8.0;   ///< after SIGKILL; then the attempt is over although processes are left
     double finish_limit_s = 10;  ///< from the last `done` to the end of the launcher
   };
@@ -102,7 +106,11 @@ class Supervision {
   void launcher_output(const std::string& text);
   /// The launcher has ended; `wait_status` as from waitpid.
   void launcher_ended(int wait_status, double now_s);
-  void stop(StopLevel level, double now_s);
+  /// A stop is requested; it may be said again. `left_s`: of exit_timeout_s, if a part of it passed before
+  /// this attempt.
+  void stop(StopLevel level, double now_s, double left_s = std::numeric_limits<double>::infinity());
+  /// The attempt is to save and end, because the next one uses other nodes: without a limit of its time.
+  void regroup(double now_s);
   /// No process of this attempt is left.
   void all_gone(double now_s);
   void tick(double now_s);
@@ -113,6 +121,11 @@ class Supervision {
   double deadline_s() const;
   Phase phase() const { return phase_; }
   StopLevel stop_level() const { return stop_level_; }
+  /// When a requested stop must have ended; infinite: there is none.
+  double stop_until_s() const { return stop_until_s_; }
+  /// Whether the end of the attempt still waits for a checkpoint that is being published, whose file system
+  /// has not answered for `quiet_s`. Call it only when over() is true.
+  bool waits_for_publishing(double quiet_s, double now_s) const;
   const std::vector<RankView>& ranks() const { return ranks_; }
   int64_t last_step() const { return last_step_; }
   /// The time of the first evidence; nullopt: there was none.
@@ -138,6 +151,8 @@ class Supervision {
   void check_start(double now_s);
   void check_all_here(double now_s);
   void enter(Phase phase, double now_s);
+  void raise(StopLevel level, double now_s);
+  void check_stop(double now_s);
   bool collecting_is_enough(double now_s) const;
   int count(RankView::Phase phase) const;
   std::string where(int rank) const;
@@ -167,6 +182,8 @@ class Supervision {
   Phase phase_ = Phase::starting;
   double entered_s_, started_s_, last_tick_s_, progressed_s_;
   StopLevel stop_level_ = StopLevel::none;
+  double stop_until_s_ = std::numeric_limits<double>::infinity();
+  std::string gave_up_;  ///< Verdict::gave_up
   std::vector<RankView> ranks_;
   std::vector<Evidence> evidence_;
   std::vector<Action> actions_;

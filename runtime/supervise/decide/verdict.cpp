@@ -37,7 +37,9 @@ Verdict Supervision::verdict() const {
   const Evidence* first = first_cause();
   if (!first) {
     const bool complete = count(RankView::done) == options_.ranks;
-    v.outcome = !complete                                                             ? Verdict::aborted
+    v.gave_up = stop_level_ == StopLevel::now ? "" : gave_up_;
+    v.outcome = !v.gave_up.empty()                                                    ? Verdict::stopped
+                : !complete                                                           ? Verdict::aborted
                 : stop_level_ != StopLevel::none && last_step_ < options_.target_step ? Verdict::stopped
                                                                                       : Verdict::finished;
     return v;

@@ -66,7 +66,8 @@ AttemptOptions attempt_options(const SupervisePlan& plan, const RunDirectory& ru
                     .load_timeout_s = fault.load_timeout_seconds,
                     .evaluation_timeout_s = fault.evaluation_timeout_seconds,
                     .save_timeout_s = fault.save_timeout_seconds,
-                    .start_timeout_s = start_timeout_s(ranks)};
+                    .start_timeout_s = start_timeout_s(ranks),
+                    .exit_timeout_s = job.checkpoint.exit_timeout_seconds};
   options.saves = {.ranks = ranks, .directory = run.checkpoints(job)};
   options.file = {.max_steps = plan.max_steps,
                   .threads_per_rank = job.parallelism.threads_per_rank,

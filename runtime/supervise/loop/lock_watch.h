@@ -21,6 +21,10 @@ class LockWatch {
   void must_hold() const {
     if (lock_) lock_->must_hold();
   }
+  /// must_hold() for threads that may outlive this object (RunLock::check).
+  std::function<void()> check() const {
+    return lock_ ? lock_->check() : [] {};
+  }
 
  private:
   static constexpr double kIntervalS = 1;

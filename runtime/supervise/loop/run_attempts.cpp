@@ -31,6 +31,12 @@ AttemptEnd end_of(const Verdict& verdict, bool regrouped) {
       .how = how_of(verdict, regrouped), .code = verdict.code, .cause = verdict.cause, .rank = verdict.rank};
 }
 
+std::string second_copies_note(const Problem& weakness, std::string& known) {
+  const std::string before = std::exchange(known, weakness.text_or_empty());
+  if (known == before) return "";
+  return "   second copies of the memory of nodes: " + (known.empty() ? "no such weakness any more" : known);
+}
+
 StartAttempt start_of(const AttemptFile& file, const std::vector<Width>& widths,
                       const std::string& parent_checkpoint) {
   StartAttempt start{.width = widths.front()};
@@ -84,8 +90,8 @@ void RunAttempts::begin(const StartAttempt& start, StopSignals& signals) {
   if (!parts_.source.is_reachable(fleet)) return parts_.recovery.memory_out_of_reach();
   options.holders = parts_.source.holders(fleet);
   const Problem weakness = place_second_copies(options, run_.plan, job.job);
-  if (weakness.exists() && !last_)
-    run_.log.console().note("   second copies of the memory of nodes: " + weakness.text());
+  if (const std::string note = second_copies_note(weakness, known_weakness_); !note.empty())
+    run_.log.console().note(note);
   if (last_) epochs_.restart(start, parts_.recovery.restarts());
   epochs_.begin(job.job);
   const LaunchInput input = launch_input(job.job, options);

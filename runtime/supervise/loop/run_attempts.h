@@ -23,6 +23,10 @@ AttemptEnd end_of(const Verdict& verdict, bool regrouped);
 StartAttempt start_of(const AttemptFile& file, const std::vector<Width>& widths,
                       const std::string& parent_checkpoint = "");
 
+/// The line for the console on where the second copies of an attempt lie; "": there is nothing new.
+/// `weakness`: of this attempt; `known`: what was said of those before, which the call updates.
+std::string second_copies_note(const Problem& weakness, std::string& known);
+
 class RunAttempts {
  public:
   /// The parts of the supervisor that an attempt uses. They must outlive this object.
@@ -65,6 +69,7 @@ class RunAttempts {
   std::optional<Starter> starter_;
   std::vector<AttemptOptions::Node> places_;
   std::optional<Last> last_;
+  std::string known_weakness_;       ///< of the places of second copies
   bool keeps_other_meshes_ = false;  ///< the memory of the nodes holds states of other numbers of ranks
 };
 

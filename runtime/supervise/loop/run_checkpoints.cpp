@@ -33,8 +33,9 @@ CareOptions care_options(const SupervisePlan& plan, const RunDirectory& run, con
           .keep_every_steps = spec.keep_every_steps,
           .store = store,
           .store_every_steps = spec.store_every_steps,
+          .store_rests = spec.store_when == EverySteps::automatic,
           .read_bytes_per_s = spec.scrub_mib_per_s * kMebibyte,
-          .must_hold = [&lock] { lock.must_hold(); }};
+          .must_hold = lock.check()};
 }
 
 /// A copied or renamed run directory keeps it.
@@ -69,9 +70,8 @@ void RunCheckpoints::turn() {
   log_.status().uploaded_step = progress.uploaded_step;
 }
 
-void RunCheckpoints::finish(bool in_haste, const std::function<bool()>& is_given_up) {
-  const double given_s = plan_.job.job.checkpoint.exit_timeout_seconds;
-  const double limit_s = in_haste ? std::min(kHasteS, given_s) : given_s;
+void RunCheckpoints::finish(double limit_s, bool in_haste, const std::function<bool()>& is_given_up) {
+  limit_s = std::max(0.0, in_haste ? std::min(kHasteS, limit_s) : limit_s);
   const double begin_s = clock_.monotonic_s();
   bool said = false;
   const Problem left = thread_.finish(limit_s, [&] {

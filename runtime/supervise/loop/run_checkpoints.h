@@ -28,9 +28,9 @@ class RunCheckpoints {
   void published() { thread_.published(); }
   /// Call it in every turn of a loop.
   void turn();
-  /// At the orderly end of a run: waits until every checkpoint is where it should be, for a limited time, and
+  /// At the orderly end of a run: waits until every checkpoint is where it should be, at most `limit_s`, and
   /// says what is not. `in_haste`: the job's time is nearly over. `is_given_up` is asked meanwhile.
-  void finish(bool in_haste, const std::function<bool()>& is_given_up);
+  void finish(double limit_s, bool in_haste, const std::function<bool()>& is_given_up);
 
   /// The checkpoint that answers `find`: the newest that opens or can be repaired from the store, and is not
   /// suspect. If there is none, one from the store is copied into the folder. `serve` is called meanwhile, ten

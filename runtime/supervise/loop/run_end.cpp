@@ -50,13 +50,15 @@ RunResult RunEnd::conclude(const Verdict& v, const char* stopped) {
     console_.say("next: " + resume);
     return end(RunState::aborted, 130, "stopped at once on request", resume);
   }
-  if (!saved && log_.save_failed_step() == s.step && s.step > 0) {
+  const bool failed = log_.save_failed_step() == s.step;
+  if (!saved && (failed || !v.gave_up.empty()) && s.step > 0) {
     const std::string reason =
-        fmt::format("the last save, of step {}, failed: {}", s.step, log_.save_failure());
+        failed ? fmt::format("the last save, of step {}, failed: {}", s.step, log_.save_failure())
+               : fmt::format("step {} is not saved: {}", s.step, v.gave_up);
     console_.say(fmt::format("error: {}; {}", reason,
                              s.saved_step >= 0 ? fmt::format("the last checkpoint is step {}", s.saved_step)
                                                : "there is no checkpoint"));
-    console_.say("next: make room or repair the disk, then " + resume);
+    console_.say("next: make room or repair the disk, or give it more time, then " + resume);
     return end(RunState::failed, exit_status(ErrorCode::kCheckpoint), reason, resume);
   }
   if (v.outcome == Verdict::stopped) {

@@ -16,7 +16,7 @@ RunEpochs::RunEpochs(SupervisedRun& run, const RunSource& source, RunCheckpoints
 
 AttemptOptions RunEpochs::options(const JobSpec& job) {
   AttemptOptions options = attempt_options(run_.plan, run_.directory, job, run_.last_step);
-  options.saves.must_hold = [this] { run_.lock.must_hold(); };
+  options.saves.must_hold = run_.lock.check();
   options.file.epoch = last_epoch(run_.fs, run_.directory) + 1;
   source_.put_into(options.file);
   options.file.lineage_json = lineage_at(run_.plan.lineage_json, source_.step());

@@ -1,17 +1,37 @@
 #include "runtime/supervise/loop/supervisor.h"
 
 #include <fmt/format.h>
+#include <poll.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <new>
 
 #include "runtime/base/process_memory.h"
+#include "runtime/machine/process.h"
+#include "runtime/run/wire/environment.h"
 #include "runtime/supervise/loop/run_attempts.h"
 #include "runtime/supervise/loop/run_quarantine.h"
 #include "runtime/supervise/loop/wait_notice.h"
 
 namespace trainctl {
 namespace {
+
+/// Ends this process and those of the run on this machine. Waits for no file and takes no lock of this
+/// process: the thread that would do it in order hangs, perhaps in a write to the terminal.
+[[noreturn]] void end_by_force(const std::string& run, const std::string& name, StopLevel level,
+                               double asked_s) {
+  for (int tries = 0; tries < 100 && signal_marked(kRunVariable, run, SIGKILL) > 0; ++tries)
+    real_clock().sleep_s(0.02);
+  const std::string text = fmt::format(
+      "trainctl: the supervisor hangs in a call of the file system of {}, and a stop was requested {:.0f} s "
+      "ago: everything of the run on this machine is killed; next: trainctl resume {}\n",
+      run, asked_s, name);
+  pollfd ready{.fd = STDERR_FILENO, .events = POLLOUT, .revents = 0};
+  if (::poll(&ready, 1, 0) == 1) (void)!::write(STDERR_FILENO, text.data(), text.size());
+  ::_exit(level == StopLevel::now ? 130 : exit_status(ErrorCode::kIo));
+}
 
 /// The loop: asks Recovery what comes next and has the parts of the supervisor do it, until the run is over.
 class Supervisor {
@@ -32,6 +52,9 @@ class Supervisor {
   RunResult run() {
     StopSignals signals;
     signals.also([this] { return other_stops_.read(run_.log.pace(), run_.log.console()); });
+    signals.watch({.exit_timeout_s = exit_timeout_s(),
+                   .act = [run = run_.directory.path, name = run_.plan.name](
+                              StopLevel level, double asked_s) { end_by_force(run, name, level, asked_s); }});
     SessionFolders::sweep();
     const SessionFolders folders;
     run_.log.supervisor_begins(run_.plan.take_over, run_.plan.lock ? run_.plan.lock->before() : "");
@@ -144,10 +167,12 @@ class Supervisor {
     return end_.conclude(Verdict{.outcome = Verdict::finished}, "");
   }
 
+  double exit_timeout_s() const { return run_.plan.job.job.checkpoint.exit_timeout_seconds; }
+
   /// After an abort nothing is waited for.
   void finish_care(StopSignals& signals) {
     if (attempts_.last() && attempts_.last()->verdict.outcome == Verdict::aborted) return;
-    checkpoints_.finish(other_stops_.time_is_up() || signals.warned(),
+    checkpoints_.finish(signals.left_s(exit_timeout_s()), other_stops_.time_is_up() || signals.warned(),
                         [&] { return run_.lock.turn(), signals.read() == StopLevel::now; });
   }
 

@@ -100,27 +100,38 @@ Problem memory_refusal(const JobSpec& job, const MemoryNeed& need, uint64_t avai
 Problem copies_problem(const JobSpec& job, const MemoryNeed& need, uint64_t available_bytes,
                        std::optional<uint64_t> shm_free_bytes) {
   const uint64_t all = need.copies + need.second_copies;
-  const bool on = job.checkpoint.memory == MemoryCopies::on;
-  if (job.checkpoint.memory == MemoryCopies::off || all == 0) return Problem::none();
+  const MemoryCopies mode = job.checkpoint.memory;
+  if (mode == MemoryCopies::off || all == 0) return Problem::none();
+  const bool one = mode == MemoryCopies::one, automatic = mode == MemoryCopies::automatic;
   /// `other`: what is taken in addition to the copies.
   const auto problem = [&](uint64_t other, const char* of, uint64_t free) {
     const std::string with_second =
         need.second_copies > 0
             ? fmt::format(", {} with the second copies for another node", brief_memory_text(all))
             : "";
+    const bool one_fits = !one && other + all / 2 <= free;
     std::vector<std::string> ways{"give it more (mount -o remount,size=)"};
     if (need.second_copies > 0 && other + need.copies <= free)
       ways.push_back("set checkpoint.partner to off");
     if (need.second_copies > 0) ways.push_back("run fewer ranks a node (launcher.slots)");
-    if (on) ways.push_back("set checkpoint.memory to auto or off");
+    if (!automatic)
+      ways.push_back(fmt::format("set checkpoint.memory to {}auto or off", one_fits ? "one, " : ""));
     std::string advice;
     for (size_t i = 0; i < ways.size(); ++i)
       advice += fmt::format("{}{}", i == 0 ? "" : i + 1 == ways.size() ? ", or " : ", ", ways[i]);
+    const std::string single = one ? ""
+                                   : fmt::format("; one copy takes {} and {}", brief_memory_text(all / 2),
+                                                 !one_fits   ? "has no room either"
+                                                 : automatic ? "is made instead"
+                                                             : "has room");
     return Problem(fmt::format(
-        "checkpoint.memory is {}: two copies of the state take {} in /dev/shm{}, which makes {} of {}, and "
-        "{} are free; {}",
-        on ? "on" : "auto", brief_memory_text(need.copies), with_second, brief_memory_text(other + all), of,
-        brief_memory_text(free), advice));
+        "checkpoint.memory is {}: {} of the state take{} {} in /dev/shm{}, which makes {} of {}, and "
+        "{} are free{}; {}",
+        automatic ? "auto"
+        : one     ? "one"
+                  : "on",
+        one ? "a copy" : "two copies", one ? "s" : "", brief_memory_text(need.copies), with_second,
+        brief_memory_text(other + all), of, brief_memory_text(free), single, advice));
   };
   if (shm_free_bytes && all > *shm_free_bytes) return problem(0, "that file system", *shm_free_bytes);
   if (available_bytes > 0 && need.total + all > available_bytes)
@@ -130,7 +141,7 @@ Problem copies_problem(const JobSpec& job, const MemoryNeed& need, uint64_t avai
 
 Problem copies_refusal(const JobSpec& job, const MemoryNeed& need, uint64_t available_bytes,
                        std::optional<uint64_t> shm_free_bytes) {
-  return job.checkpoint.memory == MemoryCopies::on
+  return job.checkpoint.memory != MemoryCopies::automatic
              ? copies_problem(job, need, available_bytes, shm_free_bytes)
              : Problem::none();
 }
@@ -160,7 +171,7 @@ struct SharesHere {
 std::string check_copies(const JobSpec& job, const MemoryNeed& need, uint64_t available) {
   const Problem problem =
       copies_problem(job, need, available, real_file_system().free_bytes("/dev/shm"));
-  if (problem.exists() && job.checkpoint.memory == MemoryCopies::on)
+  if (problem.exists() && job.checkpoint.memory != MemoryCopies::automatic)
     throw Error(ErrorCode::kPlan, problem.text());
   return problem.text_or_empty();
 }

@@ -5,7 +5,9 @@
 // (runtime/run/rank/control_client.cpp); in tests it is direct calls (runtime/run/rank/thread_control.cpp).
 #pragma once
 #include <functional>
+#include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,6 +39,9 @@ class Control {
 
   /// The highest stop level that the supervisor has requested so far. Never blocks.
   virtual StopLevel stop_level() const = 0;
+  /// How long this rank has from now until the supervisor ends it, because a stop has a limit; infinite while
+  /// none is requested. Never blocks. Any thread.
+  virtual double stop_left_s() const { return std::numeric_limits<double>::infinity(); }
 
   /// Sets the current activity of this rank. Cheap: it is stored in memory and on the machine's activity
   /// board, and sent with the next heartbeat. A crash record contains it.
@@ -65,6 +70,8 @@ class Control {
   /// publishes the checkpoint, or reports that the save failed. Every rank hands in once for each save. Any
   /// thread.
   virtual void hand_in(const HandedIn& part) = 0;
+  /// What became of save `number`; nullopt: that is not known yet, or not any more. Never blocks.
+  virtual std::optional<SaveResult> saved(int64_t number) const = 0;
   /// Waits until the supervisor has published save `number` or given it up.
   virtual SaveResult await_saved(int64_t number) = 0;
 

@@ -22,13 +22,19 @@ double longest_save_wait_s(const FaultSpec& limits) {
   return std::min({30.0, limits.collective_timeout_seconds / 4, limits.save_timeout_seconds / 4});
 }
 
+double wait_for_writes_s(double stop_left_s, double exit_timeout_s, bool saves) {
+  if (!std::isfinite(stop_left_s)) return exit_timeout_s;
+  return std::max(0.0, saves ? stop_left_s / 2 : stop_left_s);
+}
+
 bool save_at_the_end(const LastSave& last, const std::function<bool()>& save, parallel::Communicator& world, Control& control,
                      Clock& clock) {
   const double begin_s = clock.monotonic_s();
   for (int attempt = 1; !save(); ++attempt) {
     const double wait_s = save_retry_wait_s(attempt, last.longest_wait_s), until_s = clock.monotonic_s() + wait_s;
     const auto give_up = [&] {
-      return last.stopped ? until_s - begin_s > kStoppedRetryS : control.stop_level() != StopLevel::none;
+      if (!last.stopped) return control.stop_level() != StopLevel::none;
+      return until_s - begin_s > kStoppedRetryS || control.stop_left_s() < until_s - clock.monotonic_s();
     };
     if (world.rank() == 0 && !give_up())
       control.event(EventKind::save_retry,

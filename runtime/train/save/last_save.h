@@ -17,12 +17,19 @@ struct LastSave {
   int64_t step = 0;
   /// A stop was requested before, and SIGKILL may follow soon. Then attempts end after kStoppedRetryS.
   bool stopped = false;
-  double longest_wait_s = 30;   ///< must be less than every deadline that applies meanwhile
+  double longest_wait_s = 30;  ///< must be less than every deadline that applies meanwhile
 };
 /// The usual longest_wait_s.
 double longest_save_wait_s(const FaultSpec& limits);
 /// Schedulers send SIGKILL about half a minute after SIGTERM.
 inline constexpr double kStoppedRetryS = 15;
+
+/// How long the end of a run waits for saves that are still being written. A stop has a limit: the last save,
+/// which is worth more, gets half of what is left of it.
+///   stop_left_s      Control::stop_left_s: infinite if the run ends by itself
+///   exit_timeout_s   checkpoint.exit_timeout_seconds
+///   saves            the last save follows
+double wait_for_writes_s(double stop_left_s, double exit_timeout_s, bool saves);
 
 /// Calls `save` until it returns true (the same on every rank) or a stop is requested. Returns false if it
 /// gave up. Collective over `world`: the ranks decide together. Writes the event "save_retry" before each new

@@ -14,8 +14,6 @@
 namespace trainctl {
 namespace {
 
-/// An automatic interval needs the cost of a save: the first one comes after so many steps.
-constexpr int64_t kFirstSaveSteps = 10;
 /// Steps that are measured before their duration counts.
 constexpr size_t kFewestSteps = 3;
 constexpr size_t kMostSteps = 33, kMostSaves = 8;
@@ -26,6 +24,7 @@ constexpr double kDecideS = kMinuteS;
 /// So many saves of a given interval must be slow before that is said.
 constexpr size_t kSlowSaves = 3;
 constexpr double kLongestAutomaticS = kHourS;
+constexpr double kFirstRetryS = 5, kLongestRetryS = 600;
 
 IntervalReason reason_of(ckpt::IntervalBound bound) {
   switch (bound) {
@@ -101,6 +100,10 @@ SaveRule directory_rule(const CheckpointSpec& checkpoint) {
           .automatic = checkpoint.interval == SaveIntervalChoice::automatic};
 }
 
+SaveRule memory_rule() {
+  return {.tier = SaveTier::memory, .automatic = true, .waits = false, .first_steps = 1};
+}
+
 SaveRule partner_rule(const CheckpointSpec& checkpoint) {
   return {.tier = SaveTier::partner,
           .every_steps = checkpoint.partner_every_steps,
@@ -151,12 +154,13 @@ SaveCalendar::Tier* SaveCalendar::find(SaveTier which) {
 
 bool SaveCalendar::is_due(const Tier& tier, int64_t step, double now_s) const {
   const SaveRule& rule = tier.rule;
+  if (now_s < tier.again_s) return false;
   if (rule.every_steps > 0 && step % rule.every_steps == 0) return true;
   if (rule.milestone_steps > 0 && step % rule.milestone_steps == 0) return true;
   if (rule.every_s > 0 && now_s - tier.last_s >= rule.every_s) return true;
   if (!rule.automatic) return false;
   if (now_s - tier.last_s >= kLongestAutomaticS) return true;
-  const int64_t steps = tier.interval ? tier.interval->steps : kFirstSaveSteps;
+  const int64_t steps = tier.interval ? tier.interval->steps : rule.first_steps;
   return step - tier.last_step >= steps;
 }
 
@@ -171,21 +175,46 @@ void SaveCalendar::stepped(double seconds) {
   if (std::exchange(first_step_, false) || !(seconds > 0)) return;
   steps_.add(seconds, kMostSteps);
 }
+void SaveCalendar::stepped_beside(double seconds) {
+  if (std::exchange(first_step_, false) || !(seconds > 0)) return;
+  steps_beside_.add(seconds, kMostSteps);
+  beside_s_ += seconds;
+  ++beside_;
+}
+double SaveCalendar::take_cost_beside() {
+  const double seconds = std::exchange(beside_s_, 0);
+  const auto steps = double(std::exchange(beside_, 0));
+  return steps_.values.size() < kFewestSteps ? 0 : std::max(0.0, seconds - steps * steps_.mean());
+}
 
 void SaveCalendar::began(SaveTier which, int64_t step, double now_s) {
   if (Tier* tier = find(which)) tier->last_step = step, tier->last_s = now_s;
 }
 void SaveCalendar::cost(SaveTier which, double seconds) {
-  if (Tier* tier = find(which)) tier->costs.add(std::max(0.0, seconds), kMostSaves);
+  Tier* tier = find(which);
+  if (!tier) return;
+  tier->costs.add(std::max(0.0, seconds), kMostSaves);
   measured_ = true;
 }
 void SaveCalendar::safe(SaveTier which, double seconds) {
-  if (Tier* tier = find(which)) tier->writes.add(std::max(0.0, seconds), kMostSaves);
+  Tier* tier = find(which);
+  if (!tier) return;
+  tier->writes.add(std::max(0.0, seconds), kMostSaves);
+  tier->failures = 0;
+  tier->again_s = 0;
   measured_ = true;
+}
+void SaveCalendar::failed(SaveTier which, double now_s) {
+  Tier* tier = find(which);
+  if (!tier || now_s < tier->again_s) return;  // it was begun before the last failure was known
+  const int doublings = std::min(tier->failures++, 10);
+  tier->again_s = now_s + std::min(kLongestRetryS, std::ldexp(kFirstRetryS, doublings));
 }
 
 double SaveCalendar::step_s(const Tier& tier) const {
-  return steps_.values.size() >= kFewestSteps ? steps_.median() : tier.history.step_s;
+  for (const Recent* steps : {&steps_, &steps_beside_})
+    if (steps->values.size() >= kFewestSteps) return steps->median();
+  return tier.history.step_s;
 }
 
 std::optional<SaveInterval> SaveCalendar::decide(const Tier& tier, double now_s) const {
@@ -234,7 +263,7 @@ std::optional<SaveInterval> SaveCalendar::first_save(const Tier& tier) const {
   if (!rule.automatic && rule.every_s <= 0) return std::nullopt;
   SaveInterval first{.tier = rule.tier,
                      .reason = IntervalReason::unmeasured,
-                     .steps = rule.automatic ? kFirstSaveSteps : 0,
+                     .steps = rule.automatic ? rule.first_steps : 0,
                      .interval_s = rule.every_s,
                      .mtbf_s = start_.mtbf_s};
   if (rule.automatic && (rule.every_s <= 0 || rule.every_s > kLongestAutomaticS))

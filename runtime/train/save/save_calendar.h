@@ -7,7 +7,8 @@
 // A tier saves after steps (a multiple of every_steps or of milestone_steps), after a time (every_s since the
 // last save began), or automatically: after the number of steps with which saves and repeated work lose the
 // least time (ckpt/interval.h). An automatic interval begins with one early save, which measures its cost,
-// and changes only when the decision differs by more than a tenth.
+// and changes only when the decision differs by more than a tenth. What a save costs training is the wait for
+// it, and for the partner by how much longer steps take while its copy is sent.
 //
 // Pure: no clock, no effects. One thread.
 #pragma once
@@ -43,9 +44,14 @@ struct SaveRule {
   bool automatic = false;       ///< after the steps that lose the least time; every_s is the longest interval
   bool waits = true;            ///< training waits until a save is safe
   double rest = 1;  ///< an automatic interval is at least so many times as long as a save takes
+  int64_t first_steps = 10;  ///< an automatic interval begins with a save after so many steps
 };
 /// The rule of checkpoint.* for the run's folder of checkpoints.
 SaveRule directory_rule(const CheckpointSpec& checkpoint);
+
+/// The rule for copies in the memory of the node, if their interval is automatic. The first ones are made at
+/// once: they cost little, and measure what they cost.
+SaveRule memory_rule();
 
 /// The rule for copies in the memory of the partner.
 SaveRule partner_rule(const CheckpointSpec& checkpoint);
@@ -73,11 +79,19 @@ class SaveCalendar {
   /// A step has ended; `seconds`: without saves and evaluation. The first step of an attempt does not count,
   /// because it prepares the others.
   void stepped(double seconds);
+  /// The same, while a copy was sent to the partner.
+  void stepped_beside(double seconds);
   /// A save after `step` has begun.
   void began(SaveTier tier, int64_t step, double now_s);
   /// What that save cost training, and how long it took until it was safe.
   void cost(SaveTier tier, double seconds);
   void safe(SaveTier tier, double seconds);
+  /// Instead: the save failed. The tier is tried again after a pause that grows with each failure in a row:
+  /// 5, 10, 20, ... 600 s.
+  void failed(SaveTier tier, double now_s);
+  /// By how much longer the steps beside the last copy to the partner took than the others; 0: nothing is
+  /// known of others.
+  double take_cost_beside();
 
   // ---- outputs
   /// The tiers whose interval is new, or has changed by more than a tenth; before anything is measured, once:
@@ -102,6 +116,8 @@ class SaveCalendar {
     int64_t last_step = 0;  ///< of the last save, or of the start
     double last_s = 0;      ///< when it began
     Recent costs, writes;
+    int failures = 0;                        ///< in a row
+    double again_s = 0;                      ///< not before that time
     bool warned = false, announced = false;  ///< announced: the first save
     std::optional<SaveInterval> interval;  ///< the newest that was taken
   };
@@ -115,7 +131,10 @@ class SaveCalendar {
 
   std::vector<Tier> tiers_;
   Start start_;
-  Recent steps_;
+  Recent steps_;         ///< of which nothing was sent to the partner
+  Recent steps_beside_;  ///< the others
+  double beside_s_ = 0;  ///< of the steps since take_cost_beside
+  int64_t beside_ = 0;   ///< their number
   bool first_step_ = true;
   bool measured_ = true;  ///< something was measured since the last decision
   double decided_s_ = 0;

@@ -21,7 +21,10 @@ class SaveDecider {
     int nodes = 1;
     int64_t step = 0;          ///< completed steps at the start
     bool waits = true;         ///< training waits for saves to the directory
+    bool has_memory = false;   ///< copies are made in the memory of the node
     bool has_partner = false;  ///< copies go to the memory of another node, too
+    std::function<int64_t()> newest_save;  ///< the number of the newest save to the directory that was begun
+    std::function<std::optional<Control::SaveResult>(int64_t number)> saved;  ///< Control::saved
     std::function<void(const SaveInterval&)> decided;
     std::function<void(const ShortInterval&)> warned;
   };
@@ -35,19 +38,33 @@ class SaveDecider {
   /// Calls `stage`, which begins the saves after `step` and returns where they go. A save that is left out
   /// and is due by time stays due.
   void count(int64_t step, const std::function<SaveTargets()>& stage);
-  /// Training has waited for `waited_s` until the copies of the last save were complete. `writes`: some rank
-  /// still writes to the directory or to its partner.
-  void fenced(double waited_s, bool writes);
+  /// Training has waited for `waited_s` until the copies of the last save were complete. `saves`: of any
+  /// rank.
+  void fenced(double waited_s, const SavesUnderWay& saves);
 
  private:
+  /// The newest copy to the partner, until it is known what became of it.
+  struct PartnerCopy {
+    double began_s = 0;
+    bool alone = false;              ///< nothing goes to the directory with it
+    bool ended = false, ok = false;  ///< it ended during this step
+  };
+  /// A save to the directory, until it is known what became of it. Newer ones may have begun.
+  struct DirectorySave {
+    int64_t number = 0;
+    double began_s = 0;
+  };
+  void take_partner_result(const SavesUnderWay& saves, double now_s);
   void report();
   const Options options_;
   Clock& clock_;
   std::optional<SaveCalendar> calendar_;
-  /// Of the newest save beyond the memory of the node: where it goes, when it began, what it has cost;
-  /// nullopt when that is known.
-  SaveTier farthest_ = SaveTier::directory;
-  std::optional<double> began_s_, stall_s_;
+  std::optional<PartnerCopy> partner_;
+  std::optional<DirectorySave> directory_;
+  /// What the newest copy has cost training, until that is known, and whether it is on its way to the
+  /// directory.
+  std::optional<double> stall_s_;
+  bool stalls_for_directory_ = false;
 };
 
 }  // namespace trainctl

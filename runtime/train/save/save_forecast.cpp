@@ -68,12 +68,22 @@ std::optional<SaveForecast> forecast_saves(const PlanReport& report, int nodes) 
 
 std::optional<CopyForecast> forecast_memory_copies(const PlanReport& report, int nodes) {
   if (!report.time || report.plan.worst().copies == 0) return std::nullopt;
-  CopyForecast copies{.steps = report.job.checkpoint.memory_every_steps,
+  const CheckpointSpec& checkpoint = report.job.checkpoint;
+  CopyForecast copies{.steps = checkpoint.memory_every_steps,
                       .rank_bytes = report.plan.saved_bytes,
                       .node_bytes = node_bytes(report, nodes),
                       .bytes_per_s = kAssumedCopyBytesPerS};
-  copies.interval_s = double(copies.steps) * report.time->step_s;
   copies.seconds = double(copies.rank_bytes) / copies.bytes_per_s;
+  if (checkpoint.memory_when == EverySteps::automatic) {
+    // Training waits for what does not fit into a step.
+    const double mtbf_s = checkpoint.mtbf_seconds > 0 ? checkpoint.mtbf_seconds : assumed_mtbf_s(nodes);
+    SaveCalendar calendar = calendar_of(checkpoint, mtbf_s, memory_rule());
+    for (int i = 0; i < kMeasuredSteps; ++i) calendar.stepped(report.time->step_s);
+    calendar.cost(SaveTier::memory, std::max(0.0, copies.seconds - report.time->step_s));
+    calendar.safe(SaveTier::memory, 0);
+    for (const SaveInterval& interval : calendar.take_changes(0)) copies.steps = interval.steps;
+  }
+  copies.interval_s = double(copies.steps) * report.time->step_s;
   return copies;
 }
 
@@ -87,7 +97,8 @@ std::optional<CopyForecast> forecast_second_copies(const PlanReport& report, int
   const double mtbf_s = checkpoint.mtbf_seconds > 0 ? checkpoint.mtbf_seconds : assumed_mtbf_s(nodes);
   SaveCalendar calendar = calendar_of(checkpoint, mtbf_s, partner_rule(checkpoint));
   for (int i = 0; i < kMeasuredSteps; ++i) calendar.stepped(report.time->step_s);
-  // Training waits for the copy in the node's memory, which is made anyway.
+  // Training waits for the copy in the node's memory, which is made anyway. By how much it is slower while a
+  // copy is sent, the run measures.
   calendar.cost(SaveTier::partner, 0);
   calendar.safe(SaveTier::partner, copies.seconds);
   const std::vector<SaveInterval> decided = calendar.take_changes(0);

@@ -12,8 +12,8 @@
 // run that loses a rank between two copies then goes back one step as always, and one that loses it during a
 // copy goes back to the state that is being written. Without these copies it would go back that far each
 // time. A write that has begun is never given up for a newer one, or slow disks would never get a whole
-// checkpoint. Without slots, stage() writes to the directory before it
-// returns.
+// checkpoint. With one slot, no copies are made while it is being written from. Without slots, stage() writes
+// to the directory before it returns.
 //
 // The calls are made by the rank's main thread. The supervisor publishes when all ranks have handed in.
 #pragma once
@@ -27,52 +27,20 @@
 #include "ckpt/pieces.h"
 #include "runtime/base/file_system.h"
 #include "runtime/train/control/control.h"
+#include "runtime/train/save/save_targets.h"
 
 namespace trainctl {
-
-/// Where a state is saved.
-struct SaveTargets {
-  bool memory = false, partner = false, directory = false;
-  bool any() const { return memory || partner || directory; }
-  bool leaves_node() const { return partner || directory; }
-  bool operator==(const SaveTargets&) const = default;
-};
-
-/// What one rank, or any rank of all, has under way when the next save is due.
-struct SavesUnderWay {
-  bool writing = false;  ///< a copy is being written to the partner or the directory
-  bool holds = false;    ///< and its slot must not be overwritten: the write has not exceeded its time
-  bool lost = false;     ///< the copy that others may still write is not whole on this rank
-  /// Whether it is so on either rank.
-  void add(const SavesUnderWay& other) {
-    writing |= other.writing;
-    holds |= other.holds;
-    lost |= other.lost;
-  }
-};
-
-/// The save that was begun last of those that leave the node; the same on every rank.
-struct LeavingSave {
-  bool is_newest = false;     ///< its copy is the newest, so the other slot is free
-  bool to_directory = false;  ///< false: only to the partner; it makes way for a checkpoint
-};
-
-/// The targets of the save that is due now. Pure: every rank decides the same from the same inputs, so that
-/// the slots of all ranks hold the same steps.
-///   under_way   of any rank
-SaveTargets decide(const SaveTargets& due, const SavesUnderWay& under_way, const LeavingSave& leaving);
-
-/// Whether a copy in memory takes the place of the newest one, because the other slot is being written from.
-bool copies_over_newest(const SavesUnderWay& under_way, const LeavingSave& leaving);
 
 class Saver {
  public:
   struct Options {
     int rank = 0, ranks = 1;
     std::string checkpoint_dir;
-    double write_timeout_s = 600;   ///< a write that takes longer counts as failed and gives its slot free
+    double write_timeout_s = 600;   ///< a write that moves nothing for so long has failed: its slot is free
     double partner_timeout_s = 60;  ///< the same for a copy to the partner
-    double exit_timeout_s = 60;     ///< the longest wait for writes under way at the end
+    int slots = 2;                  ///< of the memory, for copies: 1 or 2
+    double let_go_s = 1;  ///< the destructor waits so long for a write to end that is not wanted any more
+    Clock& clock = real_clock();
   };
   /// The rank's part of the state. `chunks` and `source` are used by the copying thread between stage() and
   /// the end of fence(), else by the main thread.
@@ -80,16 +48,17 @@ class Saver {
     std::vector<ckpt::Tensor> tensors;  ///< of all ranks
     std::function<std::vector<ckpt::ChunkData>()> chunks;
     ckpt::ChunkSource* source = nullptr;
-    /// The bytes that write_now has written so far; may be empty.
+    /// Called in finish() and write_now() as long as bytes are written, with their number so far; may be
+    /// empty.
     std::function<void(uint64_t)> written = {};
   };
   /// `control` and `fs` must outlive it, and all threads that a disk does not let go: see ~Saver. `memory`:
-  /// the rank's two slots; null: none. `partner`: opens the memory of the partner, with the same number of
+  /// the rank's slots; null: none. `partner`: opens the memory of the partner, with the same number of
   /// bytes, or throws Error(kIo); it is called again after a failure. Empty: there is no partner.
   using OpenPartner = std::function<std::unique_ptr<ckpt::NodeMemory>(uint64_t bytes)>;
   Saver(Options options, State state, Control& control, FileSystem& fs,
         std::unique_ptr<ckpt::NodeMemory> memory, OpenPartner partner = {});
-  /// Ends both threads. A write that hangs for longer than exit_timeout_s is left to itself.
+  /// Ends both threads. A write that hangs is left to itself; it does not use `control` any more.
   ~Saver();
   Saver(const Saver&) = delete;
   Saver& operator=(const Saver&) = delete;
@@ -105,12 +74,15 @@ class Saver {
   void fence();
   /// The state changes now. A copy that is still being made is void: save_failed.
   void state_changes();
-  /// Waits for the writes under way, at most exit_timeout_s; false: one hangs and was given up.
-  bool finish();
-  /// Writes `state` to the directory before it returns, and hands it in; first calls finish(). Every rank
-  /// makes the same calls. Returns the number of the save for Control::await_saved.
-  int64_t write_now(const ckpt::StateInfo& state);
+  /// Waits for the writes under way, at most `limit_s`, and gives up one that is not done by then or does not
+  /// get on. False: one was given up, now or before.
+  bool finish(double limit_s);
+  /// Writes `state` to the directory before it returns, and hands it in; first calls finish(limit_s). Every
+  /// rank makes the same calls. Returns the number of the save for Control::await_saved.
+  int64_t write_now(const ckpt::StateInfo& state, double limit_s);
 
+  /// The number of the newest save to the directory, for Control; -1: none. The same on every rank.
+  int64_t newest_save() const;
   /// The step of the newest copy that is whole on this rank; -1: none.
   int64_t newest_copy() const;
   /// The step of the newest copy that stage() began, the same on every rank; -1: none.

@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "ckpt/pieces.h"
 #include "runtime/base/error.h"
@@ -13,7 +15,7 @@
 namespace trainctl {
 namespace {
 
-uint64_t slot_file_bytes(const parallel::ShardedParams& params, const SlotsWanted& wanted) {
+uint64_t slot_file_bytes(const parallel::ShardedParams& params, const SlotsWanted& wanted, int slots) {
   uint64_t bytes = 0;
   size_t chunks = 0;
   for (const auto& chunk : params.state_chunks()) {
@@ -21,7 +23,7 @@ uint64_t slot_file_bytes(const parallel::ShardedParams& params, const SlotsWante
     bytes += 3 * uint64_t(chunk.box.count()) * sizeof(float);
     chunks += 3;
   }
-  return ckpt::memory_for_pieces(bytes, chunks, wanted.tensors, wanted.text_bytes);
+  return ckpt::memory_for_pieces(bytes, chunks, wanted.tensors, wanted.text_bytes, slots);
 }
 
 NodeRanks node_of(const SlotsWanted& wanted) {
@@ -31,7 +33,7 @@ NodeRanks node_of(const SlotsWanted& wanted) {
 }
 
 /// Looks before any rank takes its slots: they would count as missing memory for those that look later.
-void require_room(const SlotsWanted& wanted, uint64_t bytes) {
+void require_room(const SlotsWanted& wanted, uint64_t bytes, int slots) {
   const std::string& folder = wanted.memory_folder;
   if (folder.empty()) throw Error(ErrorCode::kIo, "this node has no folder in /dev/shm for the run");
   if (wanted.job.checkpoint.memory != MemoryCopies::automatic) return;
@@ -44,8 +46,8 @@ void require_room(const SlotsWanted& wanted, uint64_t bytes) {
                         .planned = ranks * (wanted.planned_bytes - taken)};
   if (room.is_enough()) return;
   throw Error(ErrorCode::kIo,
-              fmt::format("two copies of the state and the ranks here would take {} of memory, and {} are free",
-                          brief_memory_text(room.slots + room.planned),
+              fmt::format("{} of the state and the ranks here would take {} of memory, and {} are free",
+                          slots == 1 ? "a copy" : "two copies", brief_memory_text(room.slots + room.planned),
                           brief_memory_text(room.available + room.held)));
 }
 
@@ -62,12 +64,13 @@ uint64_t held_slots(const std::string& folder, const NodeRanks& here, int ranks,
   return held;
 }
 
-std::unique_ptr<ckpt::NodeMemory> open_slots(const SlotsWanted& wanted, const parallel::ShardedParams& params,
-                                             const AnyRank& any_rank, std::string& why) {
+StateSlots open_slots(const SlotsWanted& wanted, const parallel::ShardedParams& params,
+                      const AnyRank& any_rank) {
   const MemoryCopies mode = wanted.job.checkpoint.memory;
-  if (mode == MemoryCopies::off) return nullptr;
-  const uint64_t bytes = slot_file_bytes(params, wanted);
-  std::unique_ptr<ckpt::NodeMemory> slots;
+  StateSlots result;
+  if (mode == MemoryCopies::off) return result;
+  const std::string path =
+      wanted.memory_folder + "/" + ckpt::piece_file_name(wanted.rank, wanted.job.mesh().world_size());
   const auto all_can = [&](const std::function<void()>& act) {
     bool cannot = false;
     try {
@@ -75,19 +78,27 @@ std::unique_ptr<ckpt::NodeMemory> open_slots(const SlotsWanted& wanted, const pa
     } catch (const Error& error) {
       cannot = true;
       // An agent that has no folder says why itself.
-      if (mode == MemoryCopies::on || !wanted.memory_folder.empty()) why = error.what();
+      if (mode == MemoryCopies::on || !wanted.memory_folder.empty()) result.why = error.what();
     }
     return !any_rank(cannot);
   };
-  const auto open = [&] {
-    slots = ckpt::shared_memory(
-        wanted.memory_folder + "/" + ckpt::piece_file_name(wanted.rank, wanted.job.mesh().world_size()), bytes);
-  };
-  if (all_can([&] { require_room(wanted, bytes); }) && all_can(open)) return slots;
-  if (mode == MemoryCopies::on)
-    throw Error(ErrorCode::kIo, fmt::format("checkpoint.memory is on, and {}; set it to auto or off",
-                                            why.empty() ? "another rank has no memory for its copies" : why));
-  return nullptr;
+  const int most = mode == MemoryCopies::one ? 1 : 2, fewest = mode == MemoryCopies::on ? 2 : 1;
+  for (int slots = most; slots >= fewest; --slots) {
+    const uint64_t bytes = slot_file_bytes(params, wanted, slots);
+    const auto open = [&] { result.memory = ckpt::shared_memory(path, bytes); };
+    if (all_can([&] { require_room(wanted, bytes, slots); }) && all_can(open)) {
+      result.slots = slots;
+      return result;
+    }
+    // The others need the room, before any of them tries it with less.
+    if (std::exchange(result.memory, nullptr)) ::unlink(path.c_str());
+  }
+  if (mode == MemoryCopies::automatic) return result;
+  const bool is_on = mode == MemoryCopies::on;
+  throw Error(ErrorCode::kIo,
+              fmt::format("checkpoint.memory is {}, and {}; set it to {}auto or off", is_on ? "on" : "one",
+                          result.why.empty() ? "another rank has no memory for its copies" : result.why,
+                          is_on ? "one, " : ""));
 }
 
 }  // namespace trainctl

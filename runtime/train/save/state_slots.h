@@ -40,10 +40,15 @@ uint64_t held_slots(const std::string& folder, const NodeRanks& here, int ranks,
 /// Whether something is true on any rank of the run, given whether it is true here. Collective.
 using AnyRank = std::function<bool(bool)>;
 
-/// This rank's slots; null on all ranks if one of them has none, if the job wants none, or if the memory of
-/// the machine would get scarce. Error(kIo) if the job insists. Collective.
-///   why   set to a sentence on a rank that could not get its own
-std::unique_ptr<ckpt::NodeMemory> open_slots(const SlotsWanted& wanted, const parallel::ShardedParams& params,
-                                             const AnyRank& any_rank, std::string& why);
+/// A rank's slots for copies.
+struct StateSlots {
+  std::unique_ptr<ckpt::NodeMemory> memory;  ///< null: there are none
+  int slots = 0;                             ///< 2, 1 or 0; the same on every rank
+  std::string why;  ///< why there are not two, one sentence, on a rank that could not get them; else ""
+};
+/// This rank's slots: two, or one where two have no room on some rank and the job allows one, or none if the
+/// job wants none, or if the memory of a machine would get scarce. Error(kIo) if the job insists. Collective.
+StateSlots open_slots(const SlotsWanted& wanted, const parallel::ShardedParams& params,
+                      const AnyRank& any_rank);
 
 }  // namespace trainctl

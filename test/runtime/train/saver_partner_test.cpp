@@ -15,7 +15,7 @@ TEST_CASE("copies go to the partner, too, alone or on the way to the directory",
   Rig rig;
   for (int64_t step = 1; step <= 8; ++step) {
     rig.step(step, {.memory = true, .partner = step % 2 == 0, .directory = step % 4 == 0});
-    CHECK(rig.saver->finish());
+    CHECK(rig.finish());
   }
   CHECK(rig.copies() == std::vector<int64_t>{8, 7});
   CHECK(rig.copies_of_partner() == std::vector<int64_t>{8, 6});
@@ -29,7 +29,7 @@ TEST_CASE("a partner that refuses or breaks off costs its copy alone, and is tri
   Rig rig;
   const auto save = [&](int64_t step, const SaveTargets& due) {
     rig.step(step, due);
-    CHECK(rig.saver->finish());
+    CHECK(rig.finish());
   };
   rig.faults.refuses = true;
   save(1, kAll);
@@ -46,16 +46,43 @@ TEST_CASE("a partner that refuses or breaks off costs its copy alone, and is tri
         std::vector<std::string>{"save_failed 1", "checkpoint 1", "save_failed 3", "checkpoint 3"});
   CHECK(rig.reasons[0] == "the partner refuses");
   CHECK(rig.reasons[2] == "the network is down");
+  CHECK(rig.faults.opened == 4);
+}
+
+TEST_CASE("a connection that the partner has closed meanwhile is opened again, once for each copy",
+          "[saver]") {
+  Rig rig;
+  const auto save = [&](int64_t step) {
+    rig.step(step, kPartner);
+    CHECK(rig.finish());
+  };
+  save(1);
+  rig.faults.breaks_once = true;
+  save(2);
+  CHECK(rig.copies_of_partner() == std::vector<int64_t>{2, 1});
+  CHECK(rig.events.empty());
+  CHECK(rig.faults.opened == 2);
+  CHECK_FALSE(rig.saver->under_way().no_partner);
+  rig.faults.breaks = true;
+  save(3);
   CHECK(rig.faults.opened == 3);
+  CHECK(rig.events == std::vector<std::string>{"save_failed 3"});
+  CHECK(rig.saver->under_way().no_partner);
+  save(4);  // a new connection is not opened again
+  CHECK(rig.faults.opened == 4);
+  rig.faults.breaks = false;
+  save(5);
+  CHECK_FALSE(rig.saver->under_way().no_partner);
+  CHECK(rig.copies_of_partner().front() == 5);
 }
 
 TEST_CASE("a slow copy to the partner makes way for a checkpoint", "[saver]") {
   const int64_t copies_between =
       GENERATE(0, 1);  // with one, the checkpoint needs the slot that is being sent
+  Gate gate;
   Rig rig;
   rig.step(1, kPartner);
-  CHECK(rig.saver->finish());
-  Gate gate;
+  CHECK(rig.finish());
   rig.faults.gate = &gate;
   rig.step(2, kPartner);
   gate.await_visitor();
@@ -65,27 +92,29 @@ TEST_CASE("a slow copy to the partner makes way for a checkpoint", "[saver]") {
   rig.saver->fence();
   CHECK(rig.copies() == std::vector<int64_t>{last, last - 1});
   gate.open();
-  CHECK(rig.saver->finish());
+  CHECK(rig.finish());
   CHECK(rig.saved() == std::vector<int64_t>{last});
   CHECK(rig.is_whole(last));
   CHECK(rig.copies_of_partner() == std::vector<int64_t>{1});
   CHECK(rig.events == std::vector<std::string>{fmt::format("checkpoint {}", last)});
   rig.step(last + 1, kPartner);
-  CHECK(rig.saver->finish());
+  CHECK(rig.finish());
   CHECK(rig.copies_of_partner() == std::vector<int64_t>{last + 1, 1});
 }
 
 TEST_CASE("a copy to the partner that hangs gives its slot free", "[saver]") {
-  Rig rig(600, true, 0.05, "{}", 1e-9);
   Gate gate;
+  Rig rig({.partner_timeout_s = 3});
   rig.faults.gate = &gate;
   rig.step(1, kPartner);
   gate.await_visitor();
+  rig.clock.pass(3.5);
   for (int64_t step = 2; step <= 4; ++step) rig.step(step, kPartner);
   rig.saver->fence();
   CHECK(rig.copies() == std::vector<int64_t>{4, 3});
   CHECK(rig.events == std::vector<std::string>{"save_failed 1"});
-  CHECK_FALSE(rig.saver->finish());
+  CHECK(rig.reasons[0] == "nothing was written for 3.5 s (fault_tolerance.collective_timeout_seconds)");
+  CHECK_FALSE(rig.finish());
   gate.open();
   while (rig.saver->under_way().writing) std::this_thread::yield();
   CHECK(rig.copies_of_partner().empty());
@@ -93,11 +122,12 @@ TEST_CASE("a copy to the partner that hangs gives its slot free", "[saver]") {
 
 TEST_CASE("a rank knows which of its second copies are whole", "[saver]") {
   using Steps = Saver::TwoSteps;
+  Gate gate;
   Rig rig;
   CHECK((rig.saver->second_copies() == Steps{-1, -1} && rig.saver->second_copies_begun() == Steps{-1, -1}));
   const auto save = [&](int64_t step, const SaveTargets& due) {
     rig.step(step, due);
-    CHECK(rig.saver->finish());
+    CHECK(rig.finish());
   };
   save(1, kPartner);
   CHECK((rig.saver->second_copies() == Steps{1, -1} && rig.saver->second_copies_begun() == Steps{1, -1}));
@@ -105,7 +135,6 @@ TEST_CASE("a rank knows which of its second copies are whole", "[saver]") {
   save(3, kAll);
   CHECK((rig.saver->second_copies() == Steps{3, 1} && rig.saver->second_copies_begun() == Steps{3, 1}));
   // The next one takes the place of the older.
-  Gate gate;
   rig.faults.gate = &gate;
   rig.step(4, kPartner);
   gate.await_visitor();
@@ -113,7 +142,7 @@ TEST_CASE("a rank knows which of its second copies are whole", "[saver]") {
   // It makes way for a checkpoint: the one before is whole.
   rig.step(5, kBoth);
   gate.open();
-  CHECK(rig.saver->finish());
+  CHECK(rig.finish());
   CHECK((rig.saver->second_copies() == Steps{3, -1} && rig.saver->second_copies_begun() == Steps{4, 3}));
   CHECK(rig.copies_of_partner() == std::vector<int64_t>{3});
   rig.faults.gate = nullptr;

@@ -6,70 +6,78 @@
 #include <algorithm>
 #include <atomic>
 #include <catch2/catch.hpp>
-#include <condition_variable>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
 
+#include "ckpt/counting_file_system.h"
 #include "ckpt/pieces.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 #include "runtime/run/rank/thread_control.h"
 #include "runtime/train/save/saver.h"
+#include "test/support/gates.h"
 #include "test/support/power_loss_file_system.h"
 #include "test/support/temporary_folder.h"
+#include "test/support/thread_clock.h"
 
 namespace trainctl::test {
 
-/// Lets others wait until the test opens it; reports when somebody waits.
-class Gate {
- public:
-  void pass() {
-    std::unique_lock lock(mutex_);
-    ++waiting_;
-    changed_.notify_all();
-    changed_.wait(lock, [&] { return open_; });
-  }
-  void await_visitor() {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return waiting_ > 0; });
-  }
-  void open() {
-    const std::lock_guard lock(mutex_);
-    open_ = true;
-    changed_.notify_all();
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  int waiting_ = 0;
-  bool open_ = false;
-};
-
-/// Files in memory; the first file that is made waits at a gate, if there is one.
+/// Files in memory; a shard that is made waits at a gate, and each of its calls at a turnstile, if there are
+/// any. The calls from `fails_from` to before `fails_before` fail.
 class SlowFileSystem final : public FileSystem {
  public:
   Gate* gate = nullptr;
+  Turnstile* turnstile = nullptr;
+  std::atomic<int64_t> calls = 0, fails_from = 0, fails_before = 0;
   PowerLossFileSystem below;
 
   std::unique_ptr<File> create(const std::string& path) override {
-    if (gate && path.find(".safetensors") != std::string::npos) gate->pass();
-    return below.create(path);
+    if (path.find(".safetensors") == std::string::npos) return counted_.create(path);
+    if (gate) gate->pass();
+    if (!turnstile) return counted_.create(path);
+    turnstile->pass();
+    return std::make_unique<SlowFile>(counted_.create(path), *turnstile);
   }
-  std::unique_ptr<File> open_read(const std::string& path) override { return below.open_read(path); }
-  void make_directory(const std::string& path) override { below.make_directory(path); }
-  void rename(const std::string& from, const std::string& to) override { below.rename(from, to); }
+  std::unique_ptr<File> open_read(const std::string& path) override { return counted_.open_read(path); }
+  void make_directory(const std::string& path) override { counted_.make_directory(path); }
+  void rename(const std::string& from, const std::string& to) override { counted_.rename(from, to); }
   bool try_rename_no_replace(const std::string& from, const std::string& to) override {
-    return below.try_rename_no_replace(from, to);
+    return counted_.try_rename_no_replace(from, to);
   }
-  void remove_file(const std::string& path) override { below.remove_file(path); }
-  void remove_directory(const std::string& path) override { below.remove_directory(path); }
-  bool try_sync_directory(const std::string& path) override { return below.try_sync_directory(path); }
-  std::vector<std::string> list(const std::string& path) override { return below.list(path); }
-  bool exists(const std::string& path) override { return below.exists(path); }
-  bool is_directory(const std::string& path) override { return below.is_directory(path); }
+  void remove_file(const std::string& path) override { counted_.remove_file(path); }
+  void remove_directory(const std::string& path) override { counted_.remove_directory(path); }
+  bool try_sync_directory(const std::string& path) override { return counted_.try_sync_directory(path); }
+  std::vector<std::string> list(const std::string& path) override { return counted_.list(path); }
+  bool exists(const std::string& path) override { return counted_.exists(path); }
+  bool is_directory(const std::string& path) override { return counted_.is_directory(path); }
+
+ private:
+  class SlowFile final : public File {
+   public:
+    SlowFile(std::unique_ptr<File> file, Turnstile& turnstile)
+        : file_(std::move(file)), turnstile_(turnstile) {}
+    void write_at(uint64_t offset, std::span<const std::byte> data) override {
+      turnstile_.pass();
+      file_->write_at(offset, data);
+    }
+    void read_at(uint64_t offset, std::span<std::byte> data) override { file_->read_at(offset, data); }
+    uint64_t size() override { return file_->size(); }
+    void sync() override {
+      turnstile_.pass();
+      file_->sync();
+    }
+
+   private:
+    const std::unique_ptr<File> file_;
+    Turnstile& turnstile_;
+  };
+  void count() {
+    const int64_t call = calls++;
+    if (call >= fails_from && call < fails_before) throw Error(ErrorCode::kIo, "Input/output error");
+  }
+  ckpt::CountingFileSystem counted_{below, {.asked = [this] { count(); }}};
 };
 
 /// Host chunks; before the first one it waits at a gate, if there is one.
@@ -87,7 +95,7 @@ class PartnerMemory final : public ckpt::NodeMemory {
  public:
   struct Faults {
     Gate* gate = nullptr;
-    std::atomic<bool> refuses = false, breaks = false;
+    std::atomic<bool> refuses = false, breaks = false, breaks_once = false;
     std::atomic<int> opened = 0;
   };
   PartnerMemory(const std::string& path, uint64_t bytes, Faults& faults)
@@ -98,7 +106,8 @@ class PartnerMemory final : public ckpt::NodeMemory {
   uint64_t size() const override { return below_->size(); }
   void write(uint64_t offset, std::span<const std::byte> data) override {
     if (faults_.gate) faults_.gate->pass();
-    if (faults_.breaks) throw Error(ErrorCode::kIo, "the network is down");
+    if (faults_.breaks || faults_.breaks_once.exchange(false))
+      throw Error(ErrorCode::kIo, "the network is down");
     below_->write(offset, data);
   }
   void read(uint64_t offset, std::span<std::byte> data) override { below_->read(offset, data); }
@@ -108,11 +117,17 @@ class PartnerMemory final : public ckpt::NodeMemory {
   const std::unique_ptr<ckpt::NodeMemory> below_;
 };
 
+/// Times are those of Rig::clock, which is still until a test winds it.
+struct RigOptions {
+  double write_timeout_s = 600, partner_timeout_s = 600, let_go_s = 60;
+  bool with_memory = true;
+  int slots = 2;
+  std::string spec = "{}";
+};
+
 /// The Saver of the only rank, with a state of one tensor.
 struct Rig {
-  explicit Rig(double write_timeout_s = 600, bool with_memory = true, double exit_timeout_s = 600,
-               std::string spec_text = "{}", double partner_timeout_s = 600)
-      : spec(std::move(spec_text)) {
+  explicit Rig(const RigOptions& options = {}) : spec(options.spec) {
     controls =
         make_thread_control(1, fs, "/ckpt", 100, nullptr, [this](EventKind kind, const std::string& json) {
           const std::lock_guard lock(mutex);
@@ -122,20 +137,28 @@ struct Rig {
     slots = memory.path() + "/" + ckpt::piece_file_name(0, 1);
     saver = std::make_unique<Saver>(
         Saver::Options{.checkpoint_dir = "/ckpt",
-                       .write_timeout_s = write_timeout_s,
-                       .partner_timeout_s = partner_timeout_s,
-                       .exit_timeout_s = exit_timeout_s},
+                       .write_timeout_s = options.write_timeout_s,
+                       .partner_timeout_s = options.partner_timeout_s,
+                       .slots = options.slots,
+                       .let_go_s = options.let_go_s,
+                       .clock = clock},
         Saver::State{.tensors = {{.name = "w", .shape = {4, 8}}},
                      .chunks =
                          [this] {
                            return std::vector<ckpt::ChunkData>{{0, {0, 2, 0, 8}, values},
                                                                {0, {2, 4, 0, 8}, values + 16}};
                          },
-                     .source = &source},
+                     .source = &source,
+                     .written =
+                         [this, mine = life](uint64_t bytes) {
+                           shown_done_only_grows = shown_done_only_grows && bytes >= shown_done;
+                           shown_done = bytes;
+                         }},
         *controls[0], fs,
-        with_memory ? ckpt::shared_memory(
-                          slots, ckpt::memory_for_pieces(sizeof values, 2, 1, ckpt::text_bytes(info(0))))
-                    : nullptr,
+        options.with_memory
+            ? ckpt::shared_memory(slots, ckpt::memory_for_pieces(sizeof values, 2, 1,
+                                                                 ckpt::text_bytes(info(0)), options.slots))
+            : nullptr,
         [this](uint64_t bytes) {
           return std::make_unique<PartnerMemory>(partner.path() + "/" + ckpt::piece_file_name(0, 1), bytes,
                                                  faults);
@@ -153,6 +176,8 @@ struct Rig {
     change(number);
     saver->stage(info(number), due, under_way);
   }
+  /// Waits for what is under way, however long it takes.
+  bool finish() { return saver->finish(600); }
   void change(int64_t number) {
     saver->state_changes();
     for (float& value : values) value = float(number);
@@ -173,6 +198,10 @@ struct Rig {
     const std::lock_guard lock(mutex);
     return std::find(events.begin(), events.end(), event) != events.end();
   }
+  std::string newest_reason() {
+    const std::lock_guard lock(mutex);
+    return reasons.empty() ? "" : reasons.back();
+  }
   bool is_whole(int64_t step) {
     const auto checkpoint = ckpt::Checkpoint::open(fs.below, ckpt::step_directory("/ckpt", step));
     float read[32];
@@ -182,6 +211,7 @@ struct Rig {
 
   TemporaryFolder memory{"saver", "/dev/shm"}, partner{"partner", "/dev/shm"};
   PartnerMemory::Faults faults;
+  ThreadClock clock;
   SlowFileSystem fs;
   GatedChunks source;
   const std::string spec;
@@ -190,6 +220,9 @@ struct Rig {
   std::vector<std::string> events, reasons;
   std::string slots;
   std::vector<std::unique_ptr<Control>> controls;
+  std::shared_ptr<int> life = std::make_shared<int>();  ///< also held by the Saver and by its threads
+  uint64_t shown_done = 0;                              ///< in finish() and write_now()
+  bool shown_done_only_grows = true;
   std::unique_ptr<Saver> saver;
 };
 

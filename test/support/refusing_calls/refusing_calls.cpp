@@ -87,6 +87,11 @@ int renameat2(int from_folder, const char* from, int to_folder, const char* to, 
   return next<int(int, const char*, int, const char*, unsigned)>("renameat2")(from_folder, from, to_folder, to, flags);
 }
 
+int rename(const char* from, const char* to) noexcept {
+  wait_while_held(to);
+  return next<int(const char*, const char*)>("rename")(from, to);
+}
+
 int fsync(int fd) {
   struct stat s;
   const bool folder = ::fstat(fd, &s) == 0 && S_ISDIR(s.st_mode);

@@ -132,7 +132,7 @@ TEST_CASE("a save is not published by a supervisor that has lost the run", "[run
   CHECK(save.published().empty());
   // The shards are the other supervisor's to publish.
   CHECK(std::filesystem::exists(save.saving() + "/" + ckpt::shard_file_name(0, 2)));
-  save.collector->abandon();
+  save.collector->remove_all();
   CHECK(std::filesystem::exists(save.saving() + "/" + ckpt::shard_file_name(1, 2)));
 }
 

@@ -8,11 +8,14 @@
 #include <catch2/catch.hpp>
 #include <optional>
 
+#include "ckpt/counting_file_system.h"
 #include "runtime/observe/console.h"
 #include "runtime/supervise/attempt/attempt_saves.h"
 #include "test/ckpt/state_fixture.h"
 #include "test/support/child.h"
+#include "test/support/gates.h"
 #include "test/support/temporary_folder.h"
+#include "test/support/thread_clock.h"
 
 using namespace trainctl;
 using protocol::Down;
@@ -21,31 +24,27 @@ namespace {
 
 constexpr int kRanks = 2;
 
-class HandClock final : public Clock {
- public:
-  double monotonic_s() override { return now_s; }
-  double unix_s() override { return now_s; }
-  void sleep_s(double seconds) override { now_s += seconds; }
-  double now_s = 100;
-};
-
 /// A supervisor with two ranks, which save their whole state from rank 0.
 struct Rig {
-  explicit Rig(const std::string& folder, bool attach) : run{folder} {
+  explicit Rig(const std::string& folder, bool attach, FileSystem& files = real_file_system())
+      : run{folder}, fs(files) {
     fs.make_directory(run.file("logs"));
     fs.make_directory(run.file("ckpt"));
     log.emplace(fs, clock, run, console);
-    saves.emplace(fs, clock, *log, SaveCollector::Options{.ranks = kRanks, .directory = run.file("ckpt")},
-                  attach,
-                  AttemptSaves::Attempt{
-                      .send_ranks =
-                          [this](const Down& down) {
-                            for (int rank = 0; rank < kRanks; ++rank) note(rank, down);
-                          },
-                      .send_rank = [this](int rank, const Down& down) { note(rank, down); },
-                      .progressed = [this] { ++progressed; },
-                      .published = [this](int64_t step) { published.push_back(step); },
-                  });
+    saves.emplace(
+        fs, clock, *log,
+        SaveCollector::Options{
+            .ranks = kRanks, .directory = run.file("ckpt"), .must_hold = [mine = life] { REQUIRE(mine); }},
+        attach,
+        AttemptSaves::Attempt{
+            .send_ranks =
+                [this](const Down& down) {
+                  for (int rank = 0; rank < kRanks; ++rank) note(rank, down);
+                },
+            .send_rank = [this](int rank, const Down& down) { note(rank, down); },
+            .progressed = [this] { ++progressed; },
+            .published = [this](int64_t step) { published.push_back(step); },
+        });
   }
   void note(int rank, const Down& down) {
     const char* const kind = down.kind == Down::saved ? "saved" : "alive";
@@ -78,18 +77,29 @@ struct Rig {
     written = ckpt::write_shard(*saving, ckpt::shard_file_name(0, kRanks), state.info, state.tensors, chunks);
     return *written;
   }
-  /// Turns until the answer is sent: its event comes a moment before the publishing thread has ended.
   void await_answer() {
     pollfd fd{.fd = saves->fd(), .events = POLLIN, .revents = 0};
     REQUIRE(::poll(&fd, 1, 60'000) == 1);
-    REQUIRE(test::eventually(60, [&] { return saves->turn(), !sent.empty(); }));
+    saves->turn();
+  }
+  /// The end of an attempt, on a disk that answers.
+  void finish() {
+    saves->finish();
+    while (saves->is_busy()) {
+      pollfd fd{.fd = saves->fd(), .events = POLLIN, .revents = 0};
+      REQUIRE(::poll(&fd, 1, 60'000) == 1);
+      saves->turn();
+    }
+    saves->give_up();
   }
   std::vector<int64_t> steps() { return ckpt::list_steps(fs, run.file("ckpt")); }
 
   const RunDirectory run;
-  FileSystem& fs = real_file_system();
-  HandClock clock;
-  TerminalConsole console{{.write = [](const std::string&) {}}};
+  FileSystem& fs;
+  test::ThreadClock clock;
+  std::string printed;
+  TerminalConsole console{{.write = [this](const std::string& text) { printed += text; }}};
+  std::shared_ptr<int> life = std::make_shared<int>();  ///< also held by the threads that publish
   std::optional<RunLog> log;
   test::PlainState state = test::make_state(7, 12);
   std::optional<ckpt::ShardReceipt> written;
@@ -128,14 +138,14 @@ TEST_CASE("a rank that could not write fails this save, and the next one succeed
   Rig rig(folder.path(), false);
   rig.hand_in(1, 0, "disk full");
   rig.hand_in(0);
-  rig.saves->end();  // waits for it
+  rig.finish();
   CHECK(rig.take_sent() == "0:saved- 1:saved- ");
   CHECK(rig.last.message == "rank 1 could not write its shard: disk full");
   CHECK(rig.steps().empty());
   rig.written.reset();
   rig.hand_in(0, 1);
   rig.hand_in(1, 1);
-  rig.saves->end();
+  rig.finish();
   CHECK(rig.take_sent() == "0:saved+ 1:saved+ ");
   CHECK(rig.steps() == std::vector{rig.state.info.step});
 }
@@ -157,7 +167,7 @@ TEST_CASE("several saves are under way; what their ranks hand in may come in any
   rig.state = first;
   rig.written.reset();
   rig.hand_in(0, 0);
-  rig.saves->end();
+  rig.finish();
   // The third failed, the others were published, whatever retention cleaned meanwhile.
   CHECK(rig.take_sent() == "0:saved- 1:saved- 0:saved+ 1:saved+ 0:saved+ 1:saved+ ");
   CHECK(rig.published == std::vector<int64_t>{13, 12});
@@ -173,9 +183,73 @@ TEST_CASE("the end of an attempt gives up a save that is not complete") {
   rig.hand_in(0);
   const std::string saving = ckpt::saving_directory(rig.run.file("ckpt"), rig.state.info);
   REQUIRE(rig.fs.is_directory(saving));
-  rig.saves->end();
+  rig.finish();
   CHECK_FALSE(rig.fs.is_directory(saving));
   CHECK(rig.steps().empty());
+}
+
+TEST_CASE("a file system that does not answer keeps nobody waiting, and is reported once") {
+  const test::TemporaryFolder folder;
+  test::Gate gate;
+  std::atomic<bool> hangs = false;
+  ckpt::CountingFileSystem files(real_file_system(), {.asked = [&] {
+                                   if (hangs) gate.pass();
+                                 }});
+  Rig rig(folder.path(), false, files);
+  rig.hand_in(0);
+  hangs = true;
+  rig.hand_in(1);
+  gate.await_visitor();
+  hangs = false;  // of the publishing thread alone
+  rig.saves->turn();
+  CHECK(rig.take_sent() == "0:alive 1:alive ");
+  for (int i = 0; i < 3; ++i) {
+    rig.clock.pass(12);
+    rig.saves->turn();
+    CHECK(rig.take_sent() == "0:alive 1:alive ");
+  }
+  const std::string said = fmt::format(
+      "the file system of {} has not answered for 24 s while publishing step 12", rig.run.file("ckpt"));
+  CHECK(rig.printed == " ! " + said + "\n");
+  CHECK(rig.progressed == 0);  // a verdict can come
+  // The end of the attempt gives it up.
+  rig.saves->finish();
+  CHECK((rig.saves->is_busy() && rig.saves->quiet_s() == 36));
+  rig.saves->give_up();
+  CHECK_FALSE(rig.saves->is_busy());
+  CHECK(rig.take_sent() == "0:saved- 1:saved- ");
+  CHECK_THAT(rig.last.message, Catch::Contains("has not answered for 36 s while publishing step 12"));
+  CHECK(rig.log->save_failed_step() == 12);
+  gate.open();
+  rig.saves.reset();
+  // What was given up publishes nothing later, though no newer epoch has begun.
+  REQUIRE(test::eventually(60, [&] { return rig.life.use_count() == 1; }));
+  CHECK(rig.steps().empty());
+}
+
+TEST_CASE("a slow file system that answers is progress of the run") {
+  const test::TemporaryFolder folder;
+  test::Turnstile turnstile;
+  std::atomic<bool> slow = false;
+  ckpt::CountingFileSystem files(real_file_system(), {.asked = [&] {
+                                   if (slow) turnstile.pass();
+                                 }});
+  Rig rig(folder.path(), false, files);
+  rig.hand_in(0);
+  slow = true;
+  rig.hand_in(1);
+  for (int call = 1; call <= 10; ++call) {
+    turnstile.await_visitor(call);
+    rig.saves->turn();
+    CHECK(rig.progressed == call - 1);
+    rig.clock.pass(14);
+    turnstile.let(1);
+  }
+  slow = false;
+  turnstile.let(1);
+  rig.finish();
+  CHECK(rig.printed.find("has not answered") == std::string::npos);
+  CHECK(rig.steps() == std::vector{rig.state.info.step});
 }
 
 TEST_CASE("after an attach a save that the supervisor before has published is answered as saved") {
@@ -184,7 +258,7 @@ TEST_CASE("after an attach a save that the supervisor before has published is an
     Rig before(folder.path(), false);
     before.hand_in(0);
     before.hand_in(1);
-    before.saves->end();
+    before.finish();
   }
   Rig rig(folder.path(), true);
   rig.hand_in(1);
@@ -224,7 +298,7 @@ TEST_CASE("an answer of the supervisor before that reached one node goes to all"
     rig.written.reset();
     rig.hand_in(0, 1);
     rig.hand_in(1, 1);
-    rig.saves->end();
+    rig.finish();
     CHECK(rig.take_sent() == "0:saved+ 1:saved+ ");
   }
 }
@@ -235,7 +309,7 @@ TEST_CASE("an answer of the supervisor before changes nothing of a save that all
   rig.hand_in(0);
   rig.hand_in(1);
   rig.saves->answered_before(answer_of_before(0, false));  // it is being published
-  rig.saves->end();
+  rig.finish();
   CHECK(rig.take_sent() == "0:saved+ 1:saved+ ");
 }
 

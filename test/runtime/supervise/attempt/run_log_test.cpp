@@ -61,6 +61,60 @@ TEST_CASE("that there are no copies in memory is said once, whichever ranks repo
   CHECK(text.find("the same") == std::string::npos);
 }
 
+TEST_CASE("an older save that is published later does not set the saved step back") {
+  const test::TemporaryFolder dir;
+  const RunDirectory run{dir.path()};
+  FileSystem& fs = real_file_system();
+  fs.make_directory(run.file("logs"));
+  TerminalConsole console{{.write = [](const std::string&) {}}};
+  RunLog log(fs, real_clock(), run, console);
+  log.saved({.ok = true, .step = 20, .message = "hash"}, 1);
+  log.saved({.ok = true, .step = 10, .message = "hash"}, 9);
+  CHECK(log.status().saved_step == 20);
+  log.saved_before({.ok = true, .step = 10, .message = "hash"});
+  log.saved_before({.ok = true, .step = 15, .message = "hash"});
+  CHECK(log.status().saved_step == 20);
+  // An attempt that goes back says what is saved of its line.
+  log.status().saved_step = 10;
+  log.saved({.ok = true, .step = 15, .message = "hash"}, 1);
+  CHECK(log.status().saved_step == 15);
+}
+
+TEST_CASE("that copies fail is said once for each kind, and again after they were made") {
+  const test::TemporaryFolder dir;
+  const RunDirectory run{dir.path()};
+  FileSystem& fs = real_file_system();
+  fs.make_directory(run.file("logs"));
+  std::string text;
+  TerminalConsole console{{.write = [&](const std::string& part) { text += part; }}};
+  RunLog log(fs, real_clock(), run, console);
+  const auto said_of = [&](const char* tier, int64_t step, int rank) {
+    text.clear();
+    log.rank_event(
+        EventKind::save_failed,
+        fmt::format(R"({{"tier":"{}","step":{},"rank":{},"reason":"no route"}})", tier, step, rank));
+    return text;
+  };
+  const auto step = [&](const std::string& line) { log.step({.step = 1, .json = line, .log = false}); };
+  CHECK(said_of("partner", 8, 3) ==
+        " ! rank 3: the second copy, on another node, of step 8 failed, training goes on and it is tried "
+        "again: "
+        "no route\n");
+  CHECK(said_of("partner", 8, 4).empty());
+  CHECK(said_of("partner", 12, 3).empty());
+  CHECK(said_of("memory", 12, 1).find(" ! rank 1: the copy in memory of step 12 failed") == 0);
+  CHECK(said_of("memory", 13, 1).empty());
+  text.clear();
+  step(R"({"step":13,"staged_step":14,"partner_step":11})");  // an older one that was whole before
+  CHECK(text.empty());
+  step(R"({"step":14,"staged_step":14,"partner_step":14})");
+  CHECK(text == "   second copies are made again (step 14)\n");
+  CHECK_FALSE(said_of("partner", 16, 3).empty());
+  CHECK_FALSE(said_of("memory", 16, 3).empty());
+  log.reopen_metrics();  // partners are chosen anew
+  CHECK_FALSE(said_of("partner", 2, 3).empty());
+}
+
 TEST_CASE("the status has the newest step that is whole in memory, as the ranks report it") {
   const test::TemporaryFolder dir;
   const RunDirectory run{dir.path()};

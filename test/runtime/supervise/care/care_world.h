@@ -20,11 +20,12 @@ using Steps = std::vector<int64_t>;
 class HandClock final : public Clock {
  public:
   double monotonic_s() override { return now_; }
-  double unix_s() override { return now_; }
+  double unix_s() override { return now_ + jumped_; }
   void sleep_s(double seconds) override { now_ += seconds; }
+  void jump(double seconds) { jumped_ += seconds; }
 
  private:
-  double now_ = 1000;
+  double now_ = 1000, jumped_ = 0;
 };
 
 struct World {
@@ -69,9 +70,11 @@ inline CareOptions options_of(const World& world, Care& care) {
           .report = [&care](const CareReport& report) { care.reports.push_back(report); }};
 }
 
-/// Works until nothing is due, or `until_s` seconds have passed. Returns what is left.
-inline std::string tend(const World& world, CareOptions options, double for_s = 1e4) {
-  Caretaker caretaker(*world.fs, *world.clock, std::move(options));
+/// Works until nothing is due, or `for_s` seconds have passed. Returns what is left. `files`: instead of the
+/// world's own.
+inline std::string tend(const World& world, CareOptions options, double for_s = 1e4,
+                        FileSystem* files = nullptr) {
+  Caretaker caretaker(files ? *files : *world.fs, *world.clock, std::move(options));
   caretaker.begin(4, INT64_MAX);
   const double until_s = world.clock->monotonic_s() + for_s;
   for (int turns = 0; turns < 10000; ++turns) {
@@ -114,16 +117,20 @@ inline std::string broken(const World& world) {
 }
 
 /// And after another caretaker: as if nothing had happened.
-inline std::string not_brought_to_end(const World& world) {
+inline std::string not_brought_to_end(const World& world, bool had_no_marks = false) {
   Care care;
   if (const std::string left = tend(world, options_of(world, care)); !left.empty()) return left;
   if (const std::string what = broken(world); !what.empty()) return what;
   if (world.folder()->list() != Steps{40, 30}) return "the folder does not keep the two newest";
-  if (world.place().store->list() != Steps{40, 20}) return "the store does not keep the two newest copies";
+  // Step 30 is copied as well where step 40 could not be read at first. Copies that have no mark any more do
+  // not count as verified: they stay until two newer ones do.
+  const Steps copies = world.place().store->list();
+  if (copies != Steps{40, 20} && copies != Steps{40, 30} && !(had_no_marks && copies == Steps{40, 20, 10}))
+    return "the store does not keep the two newest copies";
   for (const char* rest : {"/.trash", "/.saving"})
     if (world.fs->exists(kFolder + rest) && !world.fs->list(kFolder + rest).empty()) return "leftovers";
   for (const auto& [key, content] : world.objects->objects())
-    if (key.find("step-00000010") != std::string::npos) return "leftover " + key;
+    if (!had_no_marks && key.find("step-00000010") != std::string::npos) return "leftover " + key;
   return "";
 }
 

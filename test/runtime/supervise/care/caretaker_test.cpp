@@ -9,9 +9,13 @@
 
 #include <algorithm>
 
+#include "ckpt/counting_file_system.h"
 #include "runtime/base/error.h"
+#include "runtime/base/json.h"
 #include "runtime/supervise/preflight/storage.h"
 #include "test/runtime/supervise/care/care_world.h"
+#include "test/support/child.h"
+#include "test/support/gates.h"
 #include "test/support/temporary_folder.h"
 #include "test/support/thread_run.h"
 
@@ -133,7 +137,7 @@ TEST_CASE("every request of the store fails once, or for a while") {
   for (const ObjectFault fault : kPassingFaults)
     for (const uint64_t count : {1, 40}) {
       bool is_beyond = false;
-      for (uint64_t n = 0; !is_beyond; n += 3) {
+      for (uint64_t n = 0; !is_beyond; ++n) {
         const World world = before.copy();
         const uint64_t requests = world.objects->requests();
         world.objects->fail_at(n, fault, count);
@@ -196,6 +200,74 @@ TEST_CASE("every effect in the folder fails once, or the disk is full") {
       if (is_beyond) break;
     }
   CHECK(failed > 20);
+}
+
+TEST_CASE("every call of the folder's file system fails once, or for a while, also one that only looks") {
+  const World before = world_with_two_new();
+  int64_t calls_for_marks = 0;
+  ckpt::CountingFileSystem counted(*before.fs, {.asked = [&] { ++calls_for_marks; }});
+  Care unused;
+  Caretaker(counted, *before.clock, options_of(before, unused));
+  int failed = 0;
+  for (const int64_t times : {1, 30})
+    for (int64_t n = 0;; ++n) {
+      const World world = before.copy();
+      int64_t calls = 0;
+      ckpt::CountingFileSystem failing(*world.fs, {.asked = [&] {
+        const int64_t call = calls++;
+        if (call >= n && call - n < times) throw Error(ErrorCode::kIo, "Input/output error");
+      }});
+      INFO("call " << n << " fails, " << times << " times");
+      Care care;
+      tend(world, options_of(world, care), 1000, &failing);
+      failed += care.count(EventKind::care_failed);
+      REQUIRE(broken(world) == "");
+      REQUIRE(not_brought_to_end(world, n < calls_for_marks) == "");
+      if (calls <= n) break;
+    }
+  CHECK(failed > 20);
+}
+
+TEST_CASE("a jump of the system's clock changes nothing of the care") {
+  for (const double jump_s : {-1e9, 1e9}) {
+    const World world = world_with_two_new();
+    Care care;
+    CareOptions options = options_of(world, care);
+    options.read_bytes_per_s = 10'000;
+    options.go_on = [&] { world.clock->jump(jump_s); };
+    world.objects->fail_at(0, ObjectFault::refused, 3);
+    const double begin_s = world.clock->monotonic_s();
+    CHECK(tend(world, options) == "");
+    CHECK(world.clock->monotonic_s() - begin_s < 100);
+    CHECK(not_brought_to_end(world) == "");
+  }
+}
+
+TEST_CASE("care goes on after a failure of any kind, and says it; it ends where another has the run") {
+  const World world = world_with_two_new();
+  Care care;
+  CareOptions options = options_of(world, care);
+  int failures = 0;
+  options.open_store = [&](uint64_t epoch) {
+    if (++failures == 1) throw std::bad_alloc();
+    if (failures == 2) throw std::invalid_argument("stoull");
+    return world.place(epoch);
+  };
+  int reads = 0;
+  options.go_on = [&] {
+    if (++reads == 3) throw std::runtime_error("a mistake of this program");
+  };
+  CHECK(tend(world, options) == "");
+  CHECK_THAT(care.note(EventKind::upload_failed), Catch::Contains("tried again: std::bad_alloc"));
+  CHECK_THAT(care.note(EventKind::care_failed), Catch::Contains("a mistake of this program"));
+  CHECK(not_brought_to_end(world) == "");
+  // It belongs to another supervisor: nothing is recorded.
+  const World taken = world_with_two_new();
+  Care other;
+  CareOptions lost = options_of(taken, other);
+  lost.must_hold = [] { throw Error(ErrorCode::kLauncher, "another supervisor has taken this run"); };
+  CHECK_THROWS_AS(tend(taken, lost), CareTaken);
+  CHECK(other.reports.empty());
 }
 
 TEST_CASE(
@@ -369,29 +441,44 @@ TEST_CASE("a scrub keeps to its rate until the run ends") {
   CHECK(world.clock->monotonic_s() - begin_s > 10);
 }
 
-TEST_CASE("the thread: everything is done at the end, a pause stops it, a dead store does not hold it") {
-  World world = world_with_two_new();
-  CareOptions options{.directory = kFolder, .marks_path = kMarks, .store = "/copies/a"};
-  {
-    CareThread thread(*world.fs, real_clock(), options);
-    thread.begin(4, INT64_MAX);
-    CHECK(thread.finish(600, [] { return false; }).is_none());
-    CHECK(thread.progress() == CareProgress{40, 40});
-    CHECK(thread.take_reports().size() >= 3);
-    CHECK(ckpt::directory_store(*world.fs, "/copies/a")->list() == Steps{40});
+TEST_CASE(
+    "the thread: a call that hangs keeps neither a pause nor the end; it does nothing more when it returns") {
+  const bool at_the_end = GENERATE(false, true);
+  const World world = world_with_two_new();
+  Gate gate;
+  std::atomic<int> calls = 0;
+  std::atomic<bool> hangs = false;
+  ckpt::CountingFileSystem files(*world.fs, {.asked = [&] {
+    ++calls;
+    if (hangs) gate.pass();
+  }});
+  const auto life = std::make_shared<int>();
+  CareOptions options{.directory = kFolder, .marks_path = kMarks};
+  options.must_hold = [mine = life] { REQUIRE(mine); };
+  std::optional<CareThread> thread(std::in_place, files, real_clock(), options, 0.05);
+  hangs = true;
+  thread->begin(4, INT64_MAX);
+  gate.await_visitor();
+  hangs = false;
+  const std::string says = "the file system of /run/ckpt has not answered for";
+  if (at_the_end) {
+    CHECK_THAT(thread->finish(0.1, [] { return false; }).text(), Catch::Contains(says));
+  } else {
+    thread->pause();
+    const auto reports = thread->take_reports();
+    REQUIRE(reports.size() == 1);
+    CHECK(reports[0].kind == EventKind::care_failed);
+    CHECK_THAT(reports[0].note, Catch::Contains(says));
+    // Another thread goes on with the next attempt.
+    thread->begin(5, INT64_MAX);
+    CHECK(thread->finish(600, [] { return false; }).is_none());
+    CHECK(thread->progress().verified_step == 40);
   }
-  world.save(50);
-  options.open_store = [](uint64_t) -> ckpt::OpenPlace { throw Error(ErrorCode::kIo, "the line is cut"); };
-  options.read_bytes_per_s = 1;  // it sleeps in its first read
-  CareThread thread(*world.fs, real_clock(), options);
-  thread.begin(4, INT64_MAX);
-  thread.pause();
   const size_t effects = world.fs->effects().size();
-  thread.published();
+  thread.reset();
+  const int before = calls;
+  gate.open();
+  REQUIRE(eventually(60, [&] { return life.use_count() == 2; }));  // `options` and this test
+  CHECK(calls == before);
   CHECK(world.fs->effects().size() == effects);
-  CHECK(thread.progress().verified_step == 40);
-  thread.begin(5, INT64_MAX);
-  CHECK_THAT(thread.finish(600, [] { return false; }).text(),
-             Catch::Contains("checkpoint step 50 was not copied to /copies/a: the line is cut"));
-  CHECK(thread.progress().verified_step == 50);
 }

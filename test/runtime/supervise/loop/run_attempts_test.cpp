@@ -54,3 +54,17 @@ TEST_CASE("the attempt of another supervisor is the decision that began it", "[r
   CHECK(start.in_memory->step == 41);
   CHECK(start.in_memory->epoch == 6);
 }
+
+TEST_CASE("a weak place of second copies is said at each attempt that changes it", "[run_attempts]") {
+  std::string known;
+  const Problem none = Problem::none(), one("node a holds copies of its own replica"), other("node b does");
+  CHECK(second_copies_note(none, known).empty());
+  const std::string said = second_copies_note(one, known);
+  CHECK(said == "   second copies of the memory of nodes: node a holds copies of its own replica");
+  CHECK(second_copies_note(one, known).empty());
+  CHECK(second_copies_note(other, known) == "   second copies of the memory of nodes: node b does");
+  CHECK(second_copies_note(none, known) ==
+        "   second copies of the memory of nodes: no such weakness any more");
+  CHECK(second_copies_note(none, known).empty());
+  CHECK(second_copies_note(one, known) == said);
+}

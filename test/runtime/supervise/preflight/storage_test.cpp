@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cmath>
 #include <thread>
 
 #include "runtime/observe/status.h"
@@ -63,12 +64,16 @@ struct JumpingClock final : Clock {
 struct Asked final : Control {
   std::atomic<StopLevel> level = StopLevel::none;
   std::vector<EventKind> events;
+  const double left_s;
+  explicit Asked(double left) : left_s(left) {}
   StopLevel stop_level() const override { return level; }
+  double stop_left_s() const override { return left_s; }
   void activity(const Activity&) override {}
   void device_activity(const Activity&) override {}
   void report(const StepReport&) override {}
   void event(EventKind kind, const std::string&) override { events.push_back(kind); }
   void hand_in(const HandedIn&) override {}
+  std::optional<SaveResult> saved(int64_t) const override { return std::nullopt; }
   SaveResult await_saved(int64_t) override { return {}; }
   void done() override {}
 };
@@ -81,14 +86,15 @@ struct Attempts {
 };
 
 /// Three ranks whose save fails `failures` times; rank `asked` is asked to stop before attempt `stop_at`.
-std::vector<Attempts> save_on_threads(const LastSave& last, int failures, int asked, int stop_at) {
+std::vector<Attempts> save_on_threads(const LastSave& last, int failures, int asked, int stop_at,
+                                      double left_s = INFINITY) {
   auto worlds = parallel::make_thread_world(3, 60);
   std::vector<Attempts> result(3);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < 3; ++rank)
     threads.emplace_back([&, rank] {
       JumpingClock clock;
-      Asked control;
+      Asked control(left_s);
       Attempts& mine = result[size_t(rank)];
       const auto save = [&] {
         ++mine.count;
@@ -119,6 +125,17 @@ TEST_CASE("the last save: tried again with growing pauses, given up by all ranks
   // Asked to stop before: attempts end by themselves, soon.
   for (const Attempts& a : save_on_threads({.step = 20, .stopped = true}, 1000, 1, 1))
     CHECK((!a.saved && a.count > 2 && a.seconds <= kStoppedRetryS + 0.5));
+  // Sooner where the stop leaves less time than the next wait takes.
+  for (const Attempts& a : save_on_threads({.step = 20, .stopped = true}, 1000, 1, 1, 3))
+    CHECK((!a.saved && a.count == 3 && a.seconds <= 3.5));
+}
+
+TEST_CASE("how long the end of a run waits for saves under way") {
+  CHECK(wait_for_writes_s(INFINITY, 60, true) == 60);
+  CHECK(wait_for_writes_s(INFINITY, 60, false) == 60);
+  CHECK(wait_for_writes_s(40, 60, true) == 20);  // the last save needs time, too
+  CHECK(wait_for_writes_s(40, 60, false) == 40);
+  CHECK(wait_for_writes_s(-1, 60, true) == 0);
 }
 
 TEST_CASE("a run is known from its other records where status.json is damaged or missing") {

@@ -102,7 +102,7 @@ class Ranks {
       savers_[rank]->stage({.run_id = "many", .epoch = 1, .step = step}, {.memory = true, .directory = true},
                            {});
     }
-    for (const auto& saver : savers_) REQUIRE(saver->finish());
+    for (const auto& saver : savers_) REQUIRE(saver->finish(600));
   }
 
   Census census() const {
