@@ -97,7 +97,10 @@ SampleAddress address_of(uint64_t index, std::span<const double> weights, std::s
 class Prefetcher {
  public:
   /// `depth`: the largest number of batches that are read ahead. The dataset must outlive this object.
-  Prefetcher(const Dataset& dataset, int64_t seq_len, int depth);
+  ///   on_read   called on the thread that reads, behind each batch, with the monotonic times between which
+  ///             it was read; may be empty
+  Prefetcher(const Dataset& dataset, int64_t seq_len, int depth,
+             std::function<void(double begin_s, double end_s)> on_read = {});
   ~Prefetcher();   ///< does not wait for batches that were not read
   /// Requests the samples with these global indices as a batch [indices.size()][seq_len + 1].
   void request(std::vector<uint64_t> indices);

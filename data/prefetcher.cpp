@@ -19,6 +19,7 @@ struct Prefetcher::State {
   const Dataset& dataset;
   const size_t width;  // tokens of a sample
   const size_t depth;
+  const std::function<void(double, double)> on_read;
   std::mutex mutex;
   std::condition_variable changed;
   std::deque<std::vector<uint64_t>> wanted;
@@ -27,7 +28,8 @@ struct Prefetcher::State {
   bool stop = false;
   std::thread thread;      // last: it uses the members above
 
-  State(const Dataset& d, size_t w, size_t n) : dataset(d), width(w), depth(n), thread([this] { work(); }) {}
+  State(const Dataset& d, size_t w, size_t n, std::function<void(double, double)> read)
+      : dataset(d), width(w), depth(n), on_read(std::move(read)), thread([this] { work(); }) {}
 
   void work() {
     std::unique_lock lock(mutex);
@@ -37,7 +39,9 @@ struct Prefetcher::State {
       const std::vector<uint64_t> indices = std::move(wanted.front());
       wanted.pop_front();
       lock.unlock();
+      const double begin_s = real_clock().monotonic_s();
       Batch batch = read(indices);
+      if (on_read) on_read(begin_s, real_clock().monotonic_s());
       lock.lock();
       ready.push_back(std::move(batch));
       changed.notify_all();
@@ -62,9 +66,10 @@ struct Prefetcher::State {
   }
 };
 
-Prefetcher::Prefetcher(const Dataset& dataset, int64_t seq_len, int depth) {
+Prefetcher::Prefetcher(const Dataset& dataset, int64_t seq_len, int depth,
+                       std::function<void(double, double)> on_read) {
   ENSURE(seq_len > 0 && depth > 0, "seq_len {}, depth {}", seq_len, depth);
-  state_ = std::make_unique<State>(dataset, size_t(seq_len) + 1, size_t(depth));
+  state_ = std::make_unique<State>(dataset, size_t(seq_len) + 1, size_t(depth), std::move(on_read));
 }
 
 Prefetcher::~Prefetcher() {

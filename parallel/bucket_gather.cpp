@@ -3,6 +3,11 @@
 #include "runtime/base/error.h"
 
 namespace trainctl::parallel::sharding {
+namespace {
+
+constexpr const char* kWhat = "gather parameters";
+
+}  // namespace
 
 BucketGather::BucketGather(const ShardedMemory& memory, int slot, DpGroup& dp, kernels::Backend& backend,
                            kernels::Stream& moves)
@@ -55,6 +60,7 @@ void BucketGather::start_round() {
                           buffer() + size_t(elements.begin) * element_, size_t(elements.count()) * element_,
                           tag_});
   if (!transfers_.empty()) ticket_ = dp_.comm.exchange(transfers_, &moves_);
+  ticket_.name(kWhat);
 }
 
 void BucketGather::end_round() {
@@ -74,7 +80,7 @@ void BucketGather::finish() {
 
 /// Of the exchange that was started last; waits for it.
 void BucketGather::finish_exchange() {
-  if (ticket_) dp_.comm.wait(ticket_, "gather parameters", moves_);
+  if (ticket_) dp_.comm.wait(ticket_, kWhat, moves_);
   end_round();
 }
 

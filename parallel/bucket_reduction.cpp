@@ -3,6 +3,11 @@
 #include "runtime/base/error.h"
 
 namespace trainctl::parallel::sharding {
+namespace {
+
+constexpr const char* kWhat = "reduce gradients";
+
+}  // namespace
 
 BucketReduction::BucketReduction(const ShardedMemory& memory, int slot, DpGroup& dp,
                                  kernels::Backend& backend, kernels::Stream& stream, kernels::Stream& sums)
@@ -61,6 +66,7 @@ void BucketReduction::start_reduce() {
     if (const Elements part = places_.part(owner); part.count() > 0)
       parts.push_back({packed_.sums + part.begin, part.count(), owner});
   ticket_ = dp_.comm.reduce(parts, &sums_);
+  ticket_.name(kWhat);
 }
 
 void BucketReduction::end_reduce() {
@@ -74,6 +80,7 @@ void BucketReduction::start_round() {
   messages_.clear();
   rounds_->add_messages(packed_, round_, tag_, messages_);
   if (!messages_.empty()) ticket_ = dp_.comm.exchange(messages_, &sums_);
+  ticket_.name(kWhat);
 }
 
 void BucketReduction::end_round() {
@@ -92,7 +99,7 @@ void BucketReduction::finish() {
 
 /// Of the exchange that was started last; waits for it.
 void BucketReduction::finish_exchange() {
-  if (ticket_) dp_.comm.wait(ticket_, "reduce gradients", sums_);
+  if (ticket_) dp_.comm.wait(ticket_, kWhat, sums_);
   adds_in_transport() ? end_reduce() : end_round();
 }
 

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "kernels/backend.h"
+#include "parallel/wait_observer.h"
 #include "runtime/base/dtype.h"
 #include "runtime/base/ensure.h"
 
@@ -51,6 +52,7 @@ class Ticket {
  public:
   struct State {
     virtual ~State() = default;
+    ObservedExchange observed;   ///< the transport begins it, and names it when it waits
   };
   Ticket() = default;
   explicit Ticket(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -59,6 +61,10 @@ class Ticket {
   explicit operator bool() const { return state_ != nullptr; }
   State* state() { return state_.get(); }
   void reset() { state_.reset(); }
+  /// What the exchange is for, for an observer; else it is what a wait calls it. `operation` is a literal.
+  void name(const char* operation) {
+    if (state_) state_->observed.name(operation);
+  }
 
  private:
   std::unique_ptr<State> state_;

@@ -237,6 +237,7 @@ class MpiCommunicator final : public Communicator {
     ticket->indices.resize(n);
     ticket->statuses.resize(n);
     ticket->unfinished = n;
+    if (!is_twin(id_)) ticket->observed.begin(*this, transfers);
     std::lock_guard lock(process_->mpi);
     ENSURE(!process_->finalized, "{}: exchange after finalize", name_);
     // Receives first: a message whose receive is posted is not copied twice.
@@ -248,6 +249,7 @@ class MpiCommunicator final : public Communicator {
 
   void wait_for(MpiTicket& pending, const char* what) {
     pending.set_pending(false);
+    pending.observed.name(what);
     if (poll(pending, what)) return;
     const CountWhileAlive waiting(process_->waiting);
     BlockedWait blocked(name_, what);

@@ -71,7 +71,7 @@ class NcclCommunicator final : public Communicator {
     const std::vector<Transfer> messages = in_common_order(transfers);
     std::vector<int> peers;
     for (const Transfer& t : messages) peers.push_back(world_rank(t.peer));
-    Ticket ticket = start(peers, after, [&] {
+    Ticket ticket = start(transfers, peers, after, [&] {
       if (!messages.empty()) link_->launch(peers, [&](ncclComm_t comm) { return give(messages, comm); });
       for (const auto& [send, receive] : pairs)
         if (send.bytes > 0) backend_.copy_on_device(*stream_, receive.data, send.data, send.bytes);
@@ -90,7 +90,7 @@ class NcclCommunicator final : public Communicator {
     if (reductions.empty() || size() == 1) return Ticket();
     ENSURE(carries(), "{}: made for no traffic", name());
     const std::vector<int> peers = others();
-    Ticket ticket = start(peers, after, [&] {
+    Ticket ticket = start(as_transfers(reductions), peers, after, [&] {
       link_->launch(peers, [&](ncclComm_t comm) { return give(reductions, comm); });
     });
     for (const Reduction& r : reductions)
@@ -111,6 +111,7 @@ class NcclCommunicator final : public Communicator {
     if (!ticket) return;
     Ticket taken = std::move(ticket);   // emptied on every return and throw
     NcclTicket& own_ticket = own(taken);
+    taken.name(what);
     const auto start = Clock::now();
     link_->set_waited(*own_ticket.pending, what);
     BackOff back_off;
@@ -126,6 +127,7 @@ class NcclCommunicator final : public Communicator {
     if (!ticket) return;
     Ticket taken = std::move(ticket);
     NcclTicket& own_ticket = own(taken);
+    taken.name(what);
     link_->check();
     link_->set_waited(*own_ticket.pending, what, then);
     then.wait(*own_ticket.pending->done);
@@ -149,10 +151,27 @@ class NcclCommunicator final : public Communicator {
     return ranks;
   }
 
+  /// What an observer sees of sums: this rank's part goes to the roots, and what it is the root of comes from
+  /// all others.
+  std::vector<Transfer> as_transfers(std::span<const Reduction> reductions) const {
+    std::vector<Transfer> transfers;
+    if (!ObservedExchange::is_wanted()) return transfers;
+    for (const Reduction& r : reductions) {
+      const size_t bytes = size_t(r.count) * sizeof(float);
+      if (r.root != rank()) transfers.push_back({Transfer::send, r.root, r.data, bytes, 0});
+      for (int from = 0; r.root == rank() && from < size(); ++from)
+        if (from != rank()) transfers.push_back({Transfer::receive, from, r.data, bytes, 0});
+    }
+    return transfers;
+  }
+
   /// Enqueues the work of `give_work` behind the work of `after`; the link watches it.
+  ///   transfers   for the observer
   template <typename GiveWork>
-  Ticket start(const std::vector<int>& peers, kernels::Stream* after, GiveWork give_work) {
+  Ticket start(std::span<const Transfer> transfers, const std::vector<int>& peers, kernels::Stream* after,
+               GiveWork give_work) {
     auto ticket = std::make_unique<NcclTicket>();
+    ticket->observed.begin(*this, transfers);
     const std::shared_ptr<NcclPending> pending = link_->make_pending(peers);
     if (after) {
       std::unique_ptr<kernels::Event> before = link_->take_event();

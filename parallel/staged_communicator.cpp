@@ -60,8 +60,9 @@ class StagedCommunicator final : public Communicator {
     auto pairs = match_own(*this, transfers);
     for (const Transfer& t : transfers)
       if (t.kind == Transfer::send) sent_bytes_ += t.bytes;
-    std::unique_lock lock(engine_->mutex);
     auto ticket = std::make_unique<StagedTicket>();
+    ticket->observed.begin(*this, transfers);
+    std::unique_lock lock(engine_->mutex);
     ticket->exchange.to_self = std::move(pairs);
     engine_->start(ticket->exchange, transfers, after);
     ticket->engine = engine_;
@@ -99,6 +100,7 @@ class StagedCommunicator final : public Communicator {
     if (!ticket) return;
     Ticket taken = std::move(ticket);   // emptied on every way out
     StagedTicket& pending = own(taken);
+    pending.observed.name(what);
     StagedExchange& e = pending.exchange;
     const auto start = Clock::now();
     BackOff back_off;

@@ -106,6 +106,7 @@ class ThreadCommunicator final : public Communicator {
     ticket->world = world_;
     ticket->owner = world_ranks_[rank_];
     ticket->ops.resize(transfers.size());
+    if (!is_twin(id_)) ticket->observed.begin(*this, transfers);
     std::vector<std::pair<Op*, Op*>> copies;  // send, receive
     {
       std::lock_guard lock(world_->mutex);
@@ -147,6 +148,7 @@ class ThreadCommunicator final : public Communicator {
     // frees their buffers.
     Ticket taken = std::move(ticket);
     ThreadTicket& pending = own(taken);
+    pending.observed.name(what);
     std::unique_lock lock(world_->mutex);
     throw_if_broken(pending, what);
     if (pending.unfinished == 0) return;

@@ -90,6 +90,8 @@ inline std::chrono::steady_clock::time_point deadline_from_now(double deadline_s
 /// one for its twin.
 inline int message_space(int group_number) { return 2 * group_number; }
 inline int twin_of(int message_space) { return message_space + 1; }
+/// The exchanges of a twin are parts of those of the transport that is built on it: no observer sees them.
+inline bool is_twin(int message_space) { return message_space % 2 == 1; }
 
 /// The place of `rank` among the group's members, which must be valid and differ.
 inline int place_in(const Subgroup& group, int rank, int size) {

@@ -1,13 +1,27 @@
-// WaitObserver: the interface through which transports report each wait that blocks, and the missing peers.
+// WaitObserver: the interface through which transports report each wait that blocks, and the missing peers;
+// and, to an observer that asks for them, the exchanges.
 //
 // An observer belongs to one thread, like a rank's communicators. Transports find it in a thread-local
 // variable, so a subgroup need not pass it on. Reports do not allocate or format.
 #pragma once
+#include <cstdint>
 #include <exception>
 #include <span>
 #include <string>
 
 namespace trainctl::parallel {
+
+class Communicator;
+struct Transfer;
+
+/// What an observer keeps of an exchange until it ends.
+struct ExchangeNote {
+  int64_t begin_ns = 0;
+  uint64_t peers = 0, sent = 0, received = 0;   ///< as in Span (runtime/spans/span.h)
+  uint16_t group = 0;
+  int16_t tag = 0;
+  const char* operation = nullptr;   ///< its purpose, or the name of the wait for it; null: not known
+};
 
 class WaitObserver {
  public:
@@ -28,6 +42,17 @@ class WaitObserver {
     (void)communicator, (void)operation, (void)peers;
   }
   virtual void device_resumed() noexcept {}
+
+  /// Whether exchanges are to be reported. Transports ask at the beginning of each.
+  virtual bool observes_exchanges() const noexcept { return false; }
+  /// This thread begins an exchange; its ticket keeps the note.
+  virtual ExchangeNote exchange_began(const Communicator& communicator,
+                                      std::span<const Transfer> transfers) noexcept {
+    (void)communicator, (void)transfers;
+    return {};
+  }
+  /// The exchange was waited for, or given up.
+  virtual void exchange_ended(const ExchangeNote& note) noexcept { (void)note; }
 };
 
 /// The observer of this thread; null if there is none.
@@ -44,6 +69,33 @@ class ObserveWaits {
 
  private:
   WaitObserver* before_;
+};
+
+/// One exchange for the observer of its thread, from begin() until this object ends. Tickets hold one.
+class ObservedExchange {
+ public:
+  ObservedExchange() = default;
+  ~ObservedExchange() {
+    if (is_observed_ && t_wait_observer) t_wait_observer->exchange_ended(note_);
+  }
+  ObservedExchange(const ObservedExchange&) = delete;
+  ObservedExchange& operator=(const ObservedExchange&) = delete;
+
+  /// Whether begin() would report an exchange.
+  static bool is_wanted() { return t_wait_observer && t_wait_observer->observes_exchanges(); }
+  void begin(const Communicator& communicator, std::span<const Transfer> transfers) {
+    if (!is_wanted()) return;
+    note_ = t_wait_observer->exchange_began(communicator, transfers);
+    is_observed_ = true;
+  }
+  /// The first name counts. `operation` is a literal.
+  void name(const char* operation) {
+    if (!note_.operation) note_.operation = operation;
+  }
+
+ private:
+  ExchangeNote note_;
+  bool is_observed_ = false;
 };
 
 /// One wait that blocks. A transport makes this object when it has found that it must wait.

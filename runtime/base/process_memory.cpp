@@ -1,9 +1,12 @@
 #include "runtime/base/process_memory.h"
 
+#include <fcntl.h>
 #include <malloc.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
@@ -103,6 +106,18 @@ uint64_t peak_resident_bytes() {
     status.ignore(1 << 20, '\n');
   }
   return 0;
+}
+
+uint64_t resident_bytes() {
+  // "size resident shared ...", in pages.
+  const int fd = ::open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return 0;
+  char text[128] = "";
+  const ssize_t n = ::read(fd, text, sizeof text - 1);
+  ::close(fd);
+  unsigned long long resident = 0;
+  if (n <= 0 || std::sscanf(text, "%*u %llu", &resident) != 1) return 0;
+  return uint64_t(resident) * uint64_t(::sysconf(_SC_PAGESIZE));
 }
 
 void limit_heaps(int heaps) { mallopt(M_ARENA_MAX, heaps); }

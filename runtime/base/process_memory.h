@@ -9,6 +9,8 @@ namespace trainctl {
 /// The largest resident size of this process so far, in bytes (VmHWM, which includes libraries, shared memory
 /// and mapped files); 0 if the system does not report it.
 uint64_t peak_resident_bytes();
+/// The resident size now, in bytes; 0 if the system does not report it. Does not allocate.
+uint64_t resident_bytes();
 
 /// Limits the heaps that the threads of this process share to `heaps`. glibc moves a thread to a further heap
 /// when it finds its own locked, and each heap keeps what was freed in it. Without a limit, the memory of a

@@ -91,6 +91,7 @@ void Executor::send(const Action& a, bool activation) {
   const Transfer t = transfer(Transfer::send, m, tag_of(to, activation));
   auto& ticket = (activation ? sent_activation_ : sent_gradient_)[size_t(a.virtual_stage)][size_t(slot(a))];
   ticket = (activation ? edges_.activation_out : edges_.gradient_out)->exchange({&t, 1}, &model_.stream());
+  ticket.name(activation ? "send an activation" : "send a gradient");
 }
 
 void Executor::release(const Action& a, bool activation) {
@@ -173,7 +174,9 @@ void Executor::run(const std::vector<MicroBatch>& micro_batches, double* losses,
     const bool backward = a.act == Act::backward || a.act == Act::backward_input ||
                           a.act == Act::backward_weight || a.act == Act::reduce;
     const double begin = forward || backward ? clock.monotonic_s() - hooks_.waited() : 0;
+    if (hooks_.acting) hooks_.acting(a, true);
     execute(a, micro_batches, losses);
+    if (hooks_.acting) hooks_.acting(a, false);
     params_.go_on();
     if (forward || backward)
       (forward ? times.forward_s : times.backward_s) += clock.monotonic_s() - hooks_.waited() - begin;

@@ -42,6 +42,8 @@ struct ExecutorHooks {
   std::function<double()> waited;
   std::function<bool()> step;       ///< runs the optimizer (ShardedParams::step) after the gradients are summed;
                                     ///< false: it did not change the weights
+  /// At the begin and at the end of every action; may be empty.
+  std::function<void(const parallel::Action&, bool begins)> acting = {};
 };
 
 class Executor {

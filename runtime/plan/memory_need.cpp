@@ -27,7 +27,7 @@ MemoryNeed memory_need(const JobSpec& job, const JobPlan& plan) {
                             m.data,
                             m.workspace,
                             m.nccl,
-                            m.saving + m.program};
+                            m.saving + m.trace + m.program};
     for (size_t i = 0; i < need.terms.size(); ++i) need.terms[i].second += bytes[i] * ranks_of_stage;
     need.total += m.total() * ranks_of_stage;
     need.copies += m.copies * ranks_of_stage;

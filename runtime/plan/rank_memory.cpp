@@ -1,12 +1,32 @@
 #include "runtime/plan/rank_memory.h"
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 
 #include "ckpt/chunk_stream.h"
 #include "ckpt/pieces.h"
 #include "runtime/plan/rank_sizes.h"
+#include "runtime/spans/recorder.h"
 
 namespace trainctl {
+
+// An estimate: an exchange is a span, and so is the wait for it; collectives over n ranks have log2(n) rounds
+// each way.
+size_t trace_spans(const JobSpec& job) {
+  constexpr double kSteps = 4, kFewest = 4096, kMost = 65536;
+  const ParallelSpec& p = job.parallelism;
+  const auto rounds = [](int ranks) { return 2 * std::ceil(std::log2(double(ranks))); };
+  const double micro_batches =
+      std::ceil(double(job.batch.global_sequences) / double(job.batch.micro_sequences * p.data));
+  const double parts = std::ceil(double(job.model.num_layers) / p.pipeline) + 3 * p.virtual_stages;
+  const double reductions = p.zero_stage >= 2 ? micro_batches : 1;
+  const double messages = p.pipeline > 1 ? 4 * p.virtual_stages : 0;
+  const double exchanges = micro_batches * (4 * parts * rounds(p.tensor) + messages) +
+                           2 * parts * reductions * rounds(p.data);
+  const double actions = micro_batches * 12 * p.virtual_stages + 8 * parts * reductions;
+  return std::bit_ceil(size_t(std::clamp(kSteps * (actions + 2 * exchanges), kFewest, kMost)));
+}
 
 RankMemory memory_of_stage(const JobSpec& job, const DeviceModel& device, const StageBytes& stage,
                            int64_t sequences_read) {
@@ -20,6 +40,7 @@ RankMemory memory_of_stage(const JobSpec& job, const DeviceModel& device, const 
     m.nccl = nccl_bytes_estimate(job);
     return m;
   }
+  m.trace = SpanRecorder::bytes(trace_spans(job));
   m.data = size_t(job.data.prefetch_batches + 2) * size_t(sequences_read * (job.data.seq_len + 1)) * 4 +
            2 * tokens;
   return m;

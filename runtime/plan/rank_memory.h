@@ -19,6 +19,7 @@ struct RankMemory {
   size_t workspace = 0;              ///< what ops and products need in addition to their arguments
   size_t nccl = 0;                   ///< NCCL's own buffers: an estimate (nccl_bytes_estimate)
   size_t saving = 0;                 ///< to write and to read checkpoints (CPU; on a GPU it is host memory)
+  size_t trace = 0;                  ///< the ring of spans of traced steps (CPU; on a GPU it is host memory)
   size_t program = 0;                ///< the process itself with its libraries, before any of the above (CPU)
   /// Two slots, or one, in /dev/shm for copies of the state (ckpt/pieces.h), not in the total: a job with
   /// checkpoint.memory = auto does without them where they do not fit.
@@ -26,9 +27,12 @@ struct RankMemory {
   size_t pinned_host = 0;   ///< host memory for saving and loading, not in the total (GPU; staging_bytes)
   size_t total() const {
     return sharding.total() + stage.activations + stage.scratch() + data + workspace + nccl +
-           saving + program;
+           saving + trace + program;
   }
 };
+
+/// How many spans of traced steps a rank keeps: those of about four steps, from 4096 to 65536.
+size_t trace_spans(const JobSpec& job);
 
 /// The memory that does not depend on the state that a rank holds.
 ///   sequences_read   in a step; 0 on a stage that reads no tokens

@@ -39,7 +39,7 @@ RankParts rank_parts(const JobSpec& job, const DeviceModel& device, const ModelT
 
 RankPlan make_rank_plan(const JobSpec& job, const DeviceModel& device, const ModelTables& tables,
                         const parallel::MeshPosition& at) {
-  RankPlan plan{rank_parts(job, device, tables, at), {}, {}, {}, {}, {}, {}};
+  RankPlan plan{rank_parts(job, device, tables, at), {}, {}, {}, {}, trace_spans(job), {}, {}};
   plan.params = parallel::sharding::make_layout(plan.uses.uses, tables.grids.grids, plan.sharding,
                                                 plan.groups.dp.size, at.dp, plan.groups.tied_peer);
   plan.program = stage_program(job, at, plan.uses);
@@ -86,6 +86,7 @@ std::vector<MemoryRegion> memory_regions(const parallel::sharding::Layout& param
   add("workspace of products and kernels", m.workspace);
   add("NCCL (estimate)", m.nccl);
   add("checkpoint buffer", m.saving);
+  add("spans of traced steps", m.trace);
   add("program and libraries", m.program);
   add("staging of saves and loads", m.pinned_host, true);
   add("copies of the state in memory", m.copies, true);

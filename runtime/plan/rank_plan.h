@@ -59,6 +59,7 @@ struct RankPlan : RankParts {
   StageProgram program;                ///< checked (parallel::step_problem)
   StageModel::Options model;
   kernels::ScratchShape scratch;       ///< the largest shapes of its ops
+  size_t spans = 0;                    ///< of traced steps that are kept (trace_spans)
   RankMemory memory;
   std::vector<MemoryRegion> regions;
 };

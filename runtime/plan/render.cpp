@@ -92,6 +92,7 @@ std::vector<Term> terms_of(const PlanReport& r, const RankMemory& m) {
       {"workspace of products and kernels", "workspace", m.workspace},
       {"NCCL (estimate)", "nccl_estimate", m.nccl},
       {"checkpoint buffer", "saving", m.saving},
+      {"spans of traced steps", "trace", m.trace},
       {"program and libraries", "program", m.program}};
   return terms;
 }

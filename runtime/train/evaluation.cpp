@@ -7,6 +7,12 @@
 #include "runtime/base/error.h"
 
 namespace trainctl {
+namespace {
+
+/// A trace shows these of an evaluation; the others are alike.
+constexpr int64_t kTracedMicroBatches = 8;
+
+}  // namespace
 
 int64_t evaluated_sequences(const JobSpec& job, int64_t available) {
   const int64_t unit = job.batch.micro_sequences;
@@ -28,6 +34,12 @@ double evaluate(const JobSpec& job, data::Dataset& validation, RankResources& ra
   const int64_t turns = (all_mb + rank.mesh.dp - 1) / rank.mesh.dp;
   for (int64_t turn = 0; turn < turns; ++turn) {
     const int64_t index = std::min(begin + turn, all_mb - 1);
+    const bool is_traced = turn < kTracedMicroBatches;
+    activity.record_details(is_traced);
+    SpanRecorder* const spans = is_traced ? activity.spans() : nullptr;
+    Span of_micro_batch = named_span(spans, SpanKind::part, "evaluate", -1);
+    of_micro_batch.micro_batch = int32_t(turn);
+    const RecordSpan span(spans, of_micro_batch);
     std::vector<int32_t> samples(size_t(micro) * (t + 1));
     MicroBatch mb;
     if (rank.tokens) {
@@ -44,6 +56,7 @@ double evaluate(const JobSpec& job, data::Dataset& validation, RankResources& ra
     if (rank.owns_losses() && begin + turn < end) loss.add(*rank.loss_sums());
     activity.progress(uint64_t(turn + 1), uint64_t(turns), false);
   }
+  activity.record_details(true);
   rank.comms.sum(loss);
   return loss.value() / double(sequences * job.data.seq_len);
 }

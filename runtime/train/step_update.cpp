@@ -20,6 +20,7 @@ struct StepSums {
   bool stop = false, not_copied = false;
   SavesUnderWay saves;
   std::array<bool, 2> second_not_copied{};  // of Saver::second_copies_begun
+  TraceOffer trace;
   void add(const StepSums& other) {
     loss.add(other.loss);
     squares.add(other.squares);
@@ -27,6 +28,7 @@ struct StepSums {
     stop |= other.stop;
     saves.add(other.saves);
     not_copied |= other.not_copied;
+    trace.add(other.trace);
     for (size_t i = 0; i < 2; ++i) second_not_copied[i] |= other.second_not_copied[i];
   }
 };
@@ -34,7 +36,7 @@ struct StepSums {
 }  // namespace
 
 StepScalars exchange_scalars(const JobSpec& job, RankResources& rank, Control& control, const Saver& saver,
-                             SaveSet due) {
+                             const OwnScalars& own) {
   StepSums sums;
   rank.params->add_gradient_squares(sums.squares);
   // The stream has come to its end: the losses are there.
@@ -44,7 +46,8 @@ StepScalars exchange_scalars(const JobSpec& job, RankResources& rank, Control& c
   rank.comms.check();
   sums.stop = control.stop_level() != StopLevel::none;
   sums.saves = saver.under_way();
-  sums.due = due;
+  sums.due = own.due;
+  sums.trace = own.trace;
   sums.not_copied = saver.newest_copy() != saver.newest_staged();
   const Saver::TwoSteps begun = saver.second_copies_begun(), whole = saver.second_copies();
   for (size_t i = 0; i < 2; ++i)
@@ -57,6 +60,7 @@ StepScalars exchange_scalars(const JobSpec& job, RankResources& rank, Control& c
   s.stop = sums.stop;
   s.saves = sums.saves;
   s.due = sums.due;
+  s.trace = sums.trace;
   if (saver.newest_staged() >= 0) s.staged_step = sums.not_copied ? -1 : saver.newest_staged();
   if (begun[0] >= 0)
     s.partner_step = !sums.second_not_copied[0] ? begun[0] : !sums.second_not_copied[1] ? begun[1] : -1;

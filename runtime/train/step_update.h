@@ -2,6 +2,7 @@
 #pragma once
 #include "runtime/train/bad_steps.h"
 #include "runtime/train/control/control.h"
+#include "runtime/train/control/step_tracer.h"
 #include "runtime/train/rank_resources.h"
 #include "runtime/train/save/save_calendar.h"
 #include "runtime/train/save/saver.h"
@@ -15,6 +16,7 @@ struct StepScalars {
   bool stop = false;    ///< a stop was requested
   SavesUnderWay saves;  ///< of any rank
   SaveSet due;          ///< where to save after this step, as rank 0 decides
+  TraceOffer trace;     ///< the orders to trace that ranks could begin
   /// The newest state of which every rank has its part in memory, from the copies that were begun; -1: some
   /// rank's copy failed. nullopt: none was begun in this attempt.
   std::optional<int64_t> staged_step;
@@ -23,11 +25,17 @@ struct StepScalars {
   std::optional<int64_t> partner_step;
 };
 
+/// What this rank alone knows: SaveDecider::due, StepTracer::offered.
+struct OwnScalars {
+  SaveSet due;
+  TraceOffer trace;
+};
+
 /// Sums what every rank knows, without rounding, so that the mesh does not change the bits. Sends some 600
 /// bytes in a number of messages that grows with the logarithm of the number of ranks.
-/// Waits for the end of the backward pass. Collective. `due`: SaveDecider::due of this rank.
+/// Waits for the end of the backward pass. Collective.
 StepScalars exchange_scalars(const JobSpec& job, RankResources& rank, Control& control, const Saver& saver,
-                             SaveSet due);
+                             const OwnScalars& own);
 
 /// Updates the parameters, or skips a step whose loss or gradient norm is not finite; counts it in `state`.
 /// Throws Error(kDiverged) after too many. The same on every rank; rank 0 sends the event "step_skipped".

@@ -5,7 +5,10 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
+#include "runtime/base/process_memory.h"
 #include "runtime/train/control/rank_activity.h"
+#include "runtime/train/control/step_spans.h"
+#include "runtime/train/control/step_tracer.h"
 #include "runtime/train/evaluation.h"
 #include "runtime/train/measure/step_clock.h"
 #include "runtime/train/rank_resources.h"
@@ -26,7 +29,8 @@ struct Trainer::Impl {
   const RankOptions options;
   Communicator& world;
   Control& control;
-  RankActivity activity{control, RunPhase::joining};
+  const std::shared_ptr<SpanRecorder> spans = std::make_shared<SpanRecorder>();
+  RankActivity activity{control, RunPhase::joining, spans.get()};
   FileSystem& fs;
   Clock& clock = real_clock();
   const double deadline_s = wait_long_for_the_start();  // the usual one
@@ -35,6 +39,8 @@ struct Trainer::Impl {
   std::unique_ptr<data::Prefetcher> prefetcher;
   std::unique_ptr<Executor> executor;
   std::unique_ptr<StepReporter> reporter;
+  std::unique_ptr<StepTracer> tracer;
+  int64_t acting_since_ns = 0;   // of the action that is recorded
   TrainingState now;
   int64_t requested_step = 0;  // the data of the steps before it are requested
   StepScalars scalars;         // of the newest step
@@ -55,13 +61,19 @@ struct Trainer::Impl {
       validation = open_data(true);
       check_validation_size(*validation, job);
     }
-    prefetcher = std::make_unique<data::Prefetcher>(*dataset, job.data.seq_len, job.data.prefetch_batches);
+    prefetcher = std::make_unique<data::Prefetcher>(
+        *dataset, job.data.seq_len, job.data.prefetch_batches,
+        [s = spans](double begin_s, double end_s) { record_reading(*s, begin_s, end_s); });
     rank.build(options.most_staging_bytes, activity);
+    spans->reserve(rank.plan.spans);
+    tracer = std::make_unique<StepTracer>(recording(), spans, control, fs);
     executor =
         std::make_unique<Executor>(rank.plan.program, *rank.model, *rank.params, rank.comms.edges,
                                    ExecutorHooks{.doing = [this](const parallel::Action& a) { note(a); },
                                                  .waited = [this] { return waited_s(); },
-                                                 .step = [this] { return update(); }});
+                                                 .step = [this] { return update(); },
+                                                 .acting = [this](const parallel::Action& a,
+                                                                  bool begins) { record(a, begins); }});
     rank.stream->synchronize();  // before another stream touches the state
     rank.rehearse(activity);
     reporter = std::make_unique<StepReporter>(job, options, rank, control);
@@ -138,7 +150,8 @@ struct Trainer::Impl {
                        .checkpoint_dir = options.checkpoint_dir,
                        .write_timeout_s = job.fault_tolerance.save_timeout_seconds,
                        .partner_timeout_s = job.fault_tolerance.collective_timeout_seconds,
-                       .slots = std::max(1, slots.slots)},
+                       .slots = std::max(1, slots.slots),
+                       .spans = spans},
         Saver::State{.tensors = tensors,
                      .chunks = [this] { return state_chunk_data(rank.state()); },
                      .source = rank.device_chunks.get(),
@@ -164,6 +177,34 @@ struct Trainer::Impl {
     if (a.act == parallel::Act::sum) step_clock.sums(time());
   }
 
+  /// Records each action of a step that is traced.
+  void record(const parallel::Action& a, bool begins) {
+    if (!spans->on()) return;
+    if (begins) {
+      acting_since_ns = spans->now_ns();
+      return;
+    }
+    Span span = span_of(a, now.step + 1, rank.at.pp, rank.mesh.pp);
+    span.begin_ns = acting_since_ns;
+    span.end_ns = spans->now_ns();
+    spans->record(span);
+  }
+  RecordSpan record_part(const char* name) {
+    return {spans.get(), named_span(spans.get(), SpanKind::part, name, now.step + 1)};
+  }
+  void record_memory() {
+    trainctl::record_memory(*spans, [this] {
+      return uint64_t(rank.backend.is_host() ? resident_bytes() : rank.backend.allocated_bytes());
+    });
+  }
+  Recording recording() const {
+    Recording who = recording_of(rank.mesh, rank.at);
+    who.virtual_stages = job.parallelism.virtual_stages;
+    who.on_device = !rank.backend.is_host();
+    who.epoch = options.epoch;
+    return who;
+  }
+
   /// Reads this rank's samples of the step and starts their way to the device.
   void take_tokens(int64_t last) {
     if (!rank.tokens) return;
@@ -187,38 +228,60 @@ struct Trainer::Impl {
   bool update() {
     if (now.step == 0 && !options.gradients_dir.empty())
       save_gradients(world, fs, options.gradients_dir, description(), rank.tables.params, rank.state());
-    activity.enter(RunPhase::exchanging_scalars, now.step + 1);
-    // Before the ranks talk: when one of them begins its next copy, the copies of this state are complete on
-    // all.
-    const double fence_s = clock.monotonic_s();
-    saver->fence();
-    const double fenced_s = clock.monotonic_s() - fence_s;
-    step_clock.fenced(fenced_s);
-    scalars = exchange_scalars(job, rank, control, *saver, calendar->due(now.step + 1));
-    calendar->fenced(fenced_s, scalars.saves);
-    activity.enter(RunPhase::optimizer, now.step + 1);
+    exchange();
+    const RecordSpan phase = activity.during(RunPhase::optimizer, now.step + 1);
     fate = apply_or_skip(job, scalars, now, rank, control, *saver);
     return fate == StepFate::apply;
   }
 
-  /// Trains one step; returns whether a stop was requested.
-  bool train_step(int64_t last) {
+  void exchange() {
+    const RecordSpan phase = activity.during(RunPhase::exchanging_scalars, now.step + 1);
+    // Before the ranks talk: when one of them begins its next copy, the copies of this state are complete on
+    // all.
+    const double fence_s = clock.monotonic_s();
+    {
+      const RecordSpan part = record_part("wait for the copy of the state");
+      saver->fence();
+    }
+    const double fenced_s = clock.monotonic_s() - fence_s;
+    step_clock.fenced(fenced_s);
+    scalars = exchange_scalars(job, rank, control, *saver,
+                               {.due = calendar->due(now.step + 1), .trace = tracer->offered()});
+    tracer->agreed(scalars.trace, now.step + 1);
+    calendar->fenced(fenced_s, scalars.saves);
+  }
+
+  void compute_step(int64_t last) {
+    const RecordSpan step(spans.get(), {.step = now.step + 1, .kind = SpanKind::step});
+    record_memory();
     step_clock.begin(time());
-    activity.enter(RunPhase::reading_data, now.step + 1);
-    take_tokens(last);
+    {
+      const RecordSpan phase = activity.during(RunPhase::reading_data, now.step + 1);
+      take_tokens(last);
+    }
     ExecutorTimes spent;
     executor->run(step_micro_batches(), rank.loss_sums(), spent);
-    rank.stream->synchronize();
+    {
+      const RecordSpan part = record_part("wait for the device");
+      rank.stream->synchronize();
+    }
     step_clock.end(time(), spent.forward_s, spent.backward_s);
+  }
+
+  /// Trains one step; returns whether a stop was requested.
+  bool train_step(int64_t last) {
+    tracer->begin_step(now.step + 1);
+    compute_step(last);
     calendar->stepped(step_clock.times().step_s);
     ++now.step;
+    record_memory();
     std::optional<double> val_loss;
     if (validation && now.step % job.eval.every_steps == 0) {
-      activity.enter(RunPhase::evaluating, now.step);
+      const RecordSpan phase = activity.during(RunPhase::evaluating, now.step);
       val_loss = evaluate(job, *validation, rank, *executor, activity);
     }
     step_clock.evaluated(clock.monotonic_s());
-    activity.enter(RunPhase::reporting, now.step);
+    const RecordSpan phase = activity.during(RunPhase::reporting, now.step);
     reporter->report({.step = now.step,
                       .last = last,
                       .tokens = now.start.tokens_at(job, now.step),
@@ -243,7 +306,7 @@ struct Trainer::Impl {
   template <typename Save>
   auto saving(Save save) {
     const double began_s = clock.monotonic_s();
-    activity.enter(RunPhase::saving, now.step);
+    const RecordSpan phase = activity.during(RunPhase::saving, now.step);
     const auto result = save();
     step_clock.saved(clock.monotonic_s() - began_s);
     return result;
@@ -298,6 +361,8 @@ struct Trainer::Impl {
     }
     saving([&] { return saver->finish(wait_for_writes_s(false)); });
     activity.enter(RunPhase::leaving);
+    // A disk that hangs must not make the others wait for this rank in vain.
+    tracer->end(now.step, std::min(job.checkpoint.exit_timeout_seconds, deadline_s / 2));
     leave();
     control.done();
     return stop && now.step < last ? RankOutcome::stopped : RankOutcome::finished;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/device.h"
+#include "test/parallel/mpi/observed_exchanges.h"
 #include "test/parallel/mpi/transport_checks.h"
 #include "test/parallel/rank_threads.h"
 #include "test/support/emulated_gpu/emulated_gpu.h"

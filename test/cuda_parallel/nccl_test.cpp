@@ -74,6 +74,7 @@ TEST_CASE("NCCL: the checks of every transport") {
     for (uint64_t seed = 1; seed <= 3; seed++)
       check_random_messages(comm, backend, 100 * order.seed + seed, 40, Matching::by_exchange);
     check_overlap(comm, backend, 6, 3001);
+    check_observed_exchanges(comm, backend);
     comm.check();
   });
 }
@@ -89,6 +90,24 @@ TEST_CASE("NCCL: sums") {
       check_sums(comm, backend, 100 * order.seed + seed);
       check_random_messages(comm, backend, 100 * order.seed + seed, 5, Matching::by_exchange);
     }
+    // An observer sees a sum as what this rank sends to the root, or gets from all others.
+    if (comm.size() == 1) return;
+    constexpr int64_t kCount = 8;
+    const auto stream = backend.create_stream();
+    Elements own(backend, DType::f32, kCount);
+    own.upload(*stream);
+    SeenExchanges seen;
+    const parallel::ObserveWaits observe(seen);
+    const parallel::Reduction sum{static_cast<float*>(own.data()), kCount, 0};
+    Ticket ticket = comm.reduce({&sum, 1}, stream.get());
+    comm.wait(ticket, "sum", *stream);
+    stream->synchronize();
+    require(seen.began.size() == 1 && seen.ended.size() == 1, "{} began, {} ended", seen.began.size(),
+            seen.ended.size());
+    const uint64_t bytes = kCount * sizeof(float), others = uint64_t(comm.size() - 1);
+    const parallel::ExchangeNote& note = seen.ended[0];
+    require(note.sent == (comm.rank() == 0 ? 0 : bytes), "{} bytes sent", note.sent);
+    require(note.received == (comm.rank() == 0 ? others * bytes : 0), "{} bytes received", note.received);
   });
 }
 

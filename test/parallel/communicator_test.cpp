@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "parallel/wait_observer.h"
+#include "test/parallel/mpi/observed_exchanges.h"
 #include "test/parallel/mpi/transport_checks.h"
 #include "test/parallel/rank_threads.h"
 #include "test/support/seed.h"
@@ -60,6 +61,13 @@ TEST_CASE("splits, and two threads of each rank on two communicators") {
   const int size = GENERATE(1, 2, 3, 4, 8);
   CAPTURE(size, transport.staged);
   transport.on_ranks(size, 60, [&](Communicator& comm) { check_subgroups(comm, *transport.backend); });
+}
+
+TEST_CASE("an observer that asks for exchanges sees each of them once") {
+  Transport transport;
+  const int size = GENERATE(1, 2, 3, 4);
+  CAPTURE(size, transport.staged);
+  transport.on_ranks(size, 60, [&](Communicator& comm) { check_observed_exchanges(comm, *transport.backend); });
 }
 
 TEST_CASE("messages of one tag keep their order when tags cross") {

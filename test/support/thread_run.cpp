@@ -42,7 +42,7 @@ ThreadRun run_on_threads(const JobSpec& job, const ThreadRunOptions& options) {
     result.grad_norms.push_back(j["grad_norm"].is_null() ? NAN : j["grad_norm"].get<double>());
     if (j.contains("val_loss")) result.val_losses.push_back(j["val_loss"].get<double>());
   };
-  auto controls = make_thread_control(size, fs, checkpoints, 3, on_report, options.on_event);
+  auto controls = make_thread_control(size, fs, checkpoints, 3, on_report, options.on_event, options.trace);
   auto worlds = parallel::make_thread_world(size, options.deadline_s);
   result.allocated_bytes.resize(size_t(size));
   std::mutex mutex;

@@ -9,6 +9,7 @@
 #include "parallel/communicator.h"
 #include "runtime/base/file_system.h"
 #include "runtime/spec/fields/job.h"
+#include "runtime/train/control/control.h"
 #include "runtime/train/control/event_kind.h"
 #include "runtime/train/save/device_copies.h"
 
@@ -35,6 +36,7 @@ struct ThreadRunOptions {
   std::function<void(EventKind, const std::string&)> on_event;  ///< called for each event, under a lock
   std::function<void()> on_report;                 ///< called by rank 0 within its report of each step
   std::vector<std::string>* rank_lines = nullptr;  ///< gets the lines of metrics.ranks.jsonl
+  TraceOrder trace = {};  ///< an order that the ranks have from the beginning; number 0: none
 };
 
 struct ThreadRun {

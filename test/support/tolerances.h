@@ -77,5 +77,8 @@ inline constexpr double kWallTime = 0.01;
 inline constexpr double kClockSumS = 1e-9;
 /// Rounding of times that were written as text with six decimals, or wound on by 1e-6 s.
 inline constexpr double kClockTextS = 1e-6;
+/// What a clock that gains 1e-4 s in a second gains within the shortest of some round trips, of less than a
+/// millisecond.
+inline constexpr double kClockRounding = 1e-7;
 
 }  // namespace trainctl::test::tolerance

@@ -236,6 +236,10 @@ class Agent {
       case Kind::end: pieces_.keep_at_end(message.number == 1); return state_.ended_by_order(now_s);
       case Kind::pieces: return tell_pieces(message.number);
       case Kind::look: return beat(true);
+      case Kind::clock:
+        return link_.send({.kind = Kind::clock,
+                           .number = message.number,
+                           .text = fmt::format("{:.9f}", clock_.monotonic_s())});
       default: return obey_for_epoch(message);
     }
   }

@@ -116,6 +116,13 @@ class SocketControl final : public Control {
     return {answer.ok, answer.message};
   }
 
+  int64_t trace_number() const override { return trace_number_.load(); }
+  TraceOrder trace_order() const override {
+    const std::lock_guard lock(answer_mutex_);
+    return trace_order_;
+  }
+  void traced(const TraceResult& result) override { send({.trace = result}); }
+
   void done() override {
     if (ending_) return;
     beat();  // with the last word on what it did
@@ -178,6 +185,11 @@ class SocketControl final : public Control {
       return;
     }
     const std::lock_guard lock(answer_mutex_);
+    if (message.kind == protocol::Down::trace) {
+      trace_order_ = message.order;
+      trace_number_ = message.order.number;
+      return;
+    }
     if (message.kind == protocol::Down::saved) {
       saved_.emplace(message.number, message);
       while (saved_.size() > protocol::kMostAnswers) saved_.erase(saved_.begin());
@@ -214,6 +226,8 @@ class SocketControl final : public Control {
   mutable std::mutex answer_mutex_;
   std::condition_variable answered_;
   std::map<int64_t, protocol::Down> saved_;  // the newest answers
+  TraceOrder trace_order_;  // the newest; guarded by answer_mutex_
+  std::atomic<int64_t> trace_number_ = 0;  // its number
   uint64_t heard_ = 0;  // messages of the supervisor so far; guarded by answer_mutex_
 };
 

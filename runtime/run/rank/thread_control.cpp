@@ -41,6 +41,7 @@ struct Shared {
   std::function<void(const StepReport&)> on_report;
   std::function<void(EventKind, const std::string&)> on_event;
   std::map<int64_t, SaveOutcome> outcomes;  // by the number of the save
+  TraceOrder trace;
   int gone = 0;                             // ends that have left: a save that still needs them cannot finish
 };
 
@@ -89,6 +90,9 @@ class ThreadControl final : public Control {
     return {outcome->second.ok, outcome->second.message};
   }
 
+  int64_t trace_number() const override { return shared_->trace.number; }
+  TraceOrder trace_order() const override { return shared_->trace; }
+
   void done() override { leave(); }
 
  private:
@@ -110,10 +114,11 @@ class ThreadControl final : public Control {
 std::vector<std::unique_ptr<Control>> make_thread_control(
     int size, FileSystem& fs, const std::string& checkpoint_dir, int keep_last,
     std::function<void(const StepReport&)> on_report,
-    std::function<void(EventKind, const std::string&)> on_event) {
+    std::function<void(EventKind, const std::string&)> on_event, const TraceOrder& trace) {
   ENSURE(size > 0, "size = {}", size);
   const auto shared = std::make_shared<Shared>(size, fs, checkpoint_dir, keep_last, std::move(on_report),
                                                std::move(on_event));
+  shared->trace = trace;
   std::vector<std::unique_ptr<Control>> ends;
   for (int rank = 0; rank < size; ++rank) ends.push_back(std::make_unique<ThreadControl>(shared, rank));
   return ends;

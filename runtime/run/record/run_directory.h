@@ -4,6 +4,7 @@
 //   attempt.json (what ranks need)  metrics.jsonl  metrics.ranks.jsonl  events.jsonl  status.json
 //   logs/rank-N.log  logs/mpirun.log  ckpt/step-N/  failures/<n>/
 //   events.out.tfevents.* (TensorBoard)  trainctl.prom (Prometheus)
+//   trace/ (runtime/run/record/trace_request.h)
 #pragma once
 #include <cstdint>
 #include <functional>

@@ -21,7 +21,7 @@ using nlohmann::json;
 constexpr std::array kNames = {"hello", "beat",   "rank",         "rank_lost", "exited",  "output",
                                "fence", "remote", "gone",         "warned",    "welcome", "refused",
                                "start", "spawn",  "remote_ended", "look",      "kill",    "end",
-                               "pieces", "keep_only", "answered"};
+                               "pieces", "keep_only", "answered", "clock"};
 
 [[noreturn]] void malformed(const std::string& why) {
   throw Error(ErrorCode::kLauncher,

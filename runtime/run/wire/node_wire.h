@@ -6,9 +6,9 @@
 // sockets are in stream.h.
 //
 //   up    hello  beat  rank  rank_lost  exited  output  fence  remote  remote_ended  gone  warned  pieces
-//         answered
+//         answered  clock
 //   down  welcome  refused  beat  start  rank  fence  spawn  remote_ended  look  kill  end  pieces
-//         keep_only
+//         keep_only  clock
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -46,6 +46,7 @@ enum class Kind : uint8_t {
   pieces,
   keep_only,
   answered,
+  clock,
 };
 const char* name_of(Kind kind);
 
@@ -58,14 +59,14 @@ struct Message {
   int rank = -1;
   /// exited: wait status. remote, spawn, remote_ended: number of the request. fence: number of the fence,
   /// from 1. gone: how many processes could not be killed. refused: 1 if the supervisor would refuse again.
-  /// end: 1 if the node keeps the pieces in its memory. pieces: number of the question. keep_only: the number
-  /// of ranks.
+  /// end: 1 if the node keeps the pieces in its memory. pieces, clock: number of the question. keep_only: the
+  /// number of ranks.
   int64_t number = 0;
   /// up: number of the message, from 1; 0 in beats and fences. beat, down: the last number that the
   /// supervisor has handled.
   uint64_t sequence = 0;
   /// refused, rank_lost: why. remote: the host. remote_ended: the wait status. beat with ranks, up:
-  /// NodeUsage.
+  /// NodeUsage. clock, up: the node's monotonic time in seconds.
   std::string text;
   /// hello, welcome, start, beat, pieces (up): see below. rank: a line of the control channel. answered: the
   /// line with an answer to a save that the ranks here have got. remote, spawn: the command.

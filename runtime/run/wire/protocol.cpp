@@ -22,6 +22,29 @@ struct trainctl::RecordOf<trainctl::StepReport> {
 };
 
 template <>
+struct trainctl::RecordOf<trainctl::TraceOrder> {
+  static void fields(auto& f, auto& r) {
+    f("number", r.number);
+    f("first_step", r.first_step);
+    f("steps", r.steps);
+    f("ranks", r.ranks);
+    f("folder", r.folder);
+  }
+};
+
+template <>
+struct trainctl::RecordOf<trainctl::TraceResult> {
+  static void fields(auto& f, auto& r) {
+    f("number", r.number);
+    f("first_step", r.first_step);
+    f("last_step", r.last_step);
+    f("spans", r.spans);
+    f("overwritten", r.overwritten);
+    f("problem", r.problem);
+  }
+};
+
+template <>
 struct nlohmann::adl_serializer<trainctl::ckpt::Tensor> {
   static void to_json(json& j, const trainctl::ckpt::Tensor& t) {
     j = {t.name, int(t.role), int(t.dtype), t.shape};
@@ -48,18 +71,18 @@ namespace trainctl {
 namespace protocol {
 namespace {
 
-enum class UpKind { hello, beat, step, event, shard, done };
+enum class UpKind { hello, beat, step, event, shard, trace, done };
 
 }  // namespace
 }  // namespace protocol
 
 template <>
 struct Words<protocol::UpKind> {
-  static constexpr std::string_view list[] = {"hello", "beat", "step", "event", "shard", "done"};
+  static constexpr std::string_view list[] = {"hello", "beat", "step", "event", "shard", "trace", "done"};
 };
 template <>
 struct Words<protocol::Down::Kind> {
-  static constexpr std::string_view list[] = {"welcome", "stop", "saved", "alive"};
+  static constexpr std::string_view list[] = {"welcome", "stop", "saved", "alive", "trace"};
 };
 }  // namespace trainctl
 
@@ -105,6 +128,7 @@ std::string encode(const Up& m) {
   if (m.step) return line_of(UpKind::step, record_json(*m.step));
   if (m.event) return line_of(UpKind::event, record_json(*m.event));
   if (m.shard) return line_of(UpKind::shard, record_json(*m.shard));
+  if (m.trace) return line_of(UpKind::trace, record_json(*m.trace));
   ENSURE(m.done);
   return line_of(UpKind::done);
 }
@@ -119,6 +143,7 @@ std::string encode(const Down& m) {
       return line_of(m.kind, std::move(body));
     }
     case Down::saved: return line_of(m.kind, {{"ok", m.ok}, {"number", m.number}, {"message", m.message}});
+    case Down::trace: return line_of(m.kind, record_json(m.order));
   }
   ENSURE(false, "kind = {}", int(m.kind));
   return "";
@@ -154,6 +179,7 @@ Up decode_up(std::string_view line) try {
     case UpKind::step: up.step = record_of<StepReport>(j); break;
     case UpKind::event: up.event = record_of<Event>(j); break;
     case UpKind::shard: up.shard = record_of<Shard>(j); break;
+    case UpKind::trace: up.trace = record_of<TraceResult>(j); break;
     case UpKind::done: up.done = true; break;
   }
   return up;
@@ -176,8 +202,11 @@ Down decode_down(std::string_view line) try {
     down.number = j.at("number");
     down.message = j.at("message");
   }
+  if (down.kind == Down::trace) down.order = record_of<TraceOrder>(j);
   return down;
 } catch (const json::exception& error) {
+  malformed(error);
+} catch (const BadRecord& error) {
   malformed(error);
 }
 

@@ -1,9 +1,10 @@
 // The messages of the control channel between a rank and the supervisor: one JSON object per line, "k" is its
 // kind.
 //
-// Up (rank to supervisor): hello, beat, step, event, shard, done. Down: welcome, stop, saved, alive (about
-// once a second while a save is under way). Pure text. The sockets are in control_client.cpp (the rank's
-// end) and channel.cpp (the agent's end). The agent passes all messages but beat on to the supervisor.
+// Up (rank to supervisor): hello, beat, step, event, shard, trace, done. Down: welcome, stop, saved, alive
+// (about once a second while a save is under way), trace. Pure text. The sockets are in control_client.cpp
+// (the rank's end) and channel.cpp (the agent's end). The agent passes all messages but beat on to the
+// supervisor.
 #pragma once
 #include <limits>
 #include <optional>
@@ -76,17 +77,19 @@ struct Up {
   std::optional<StepReport> step;
   std::optional<Event> event;
   std::optional<Shard> shard;
+  std::optional<TraceResult> trace;
   bool done = false;
 };
 
 struct Down {
-  enum Kind { welcome, stop, saved, alive } kind = welcome;
+  enum Kind { welcome, stop, saved, alive, trace } kind = welcome;
   StopLevel level = StopLevel::none;  ///< stop
   /// stop: how long the ranks have until they are ended; infinite: there is no limit
   double left_s = std::numeric_limits<double>::infinity();
   bool ok = true;                     ///< saved
   int64_t number = 0;                 ///< saved: the save; the same answer may come twice
   std::string message;                ///< saved: root hash, or reason if not ok
+  TraceOrder order = {};              ///< trace
 };
 
 std::string encode(const Up& message);  ///< ends with a newline

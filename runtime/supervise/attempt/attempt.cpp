@@ -12,6 +12,7 @@
 #include "runtime/base/units.h"
 #include "runtime/run/wire/protocol.h"
 #include "runtime/supervise/attempt/attempt_saves.h"
+#include "runtime/supervise/attempt/attempt_trace.h"
 #include "runtime/supervise/attempt/start_order.h"
 #include "runtime/supervise/nodes/node_relay.h"
 
@@ -51,6 +52,7 @@ class Attempt {
                     [this](int64_t step) {
                       if (options_.hooks.saved) options_.hooks.saved(step);
                     }}),
+        trace_(fs, clock, log, run, trace_of()),
         launcher_log_(run.file("logs/mpirun.log")),
         gone_(options_.nodes.size(), false),
         lost_(options_.nodes.size(), false) {}
@@ -71,6 +73,7 @@ class Attempt {
       start();
     read_signals();
     while (!supervision_.over()) turn();
+    trace_.end(end_text());
     finish_saves();
     // Also after an orderly end something may be left on a node: a daemon of mpirun, a folder.
     end_everywhere();
@@ -82,6 +85,25 @@ class Attempt {
     SaveCollector::Options saves = options.saves;
     saves.epoch = options.file.epoch;
     return saves;
+  }
+  AttemptTrace::Attempt trace_of() {
+    AttemptTrace::Attempt attempt{.send_ranks = [this](const protocol::Down& down) { send_ranks(down); },
+                                  .ask_clock =
+                                      [this](int index, int64_t question) {
+                                        send(index, {.kind = Kind::clock, .number = question});
+                                      },
+                                  .ranks = options_.limits.ranks,
+                                  .epoch = options_.file.epoch};
+    for (const AttemptOptions::Node& node : options_.nodes)
+      attempt.nodes.push_back({fleet_.name(node.node), node.first, node.count});
+    return attempt;
+  }
+  /// For a trace that is cut off.
+  std::string end_text() const {
+    const Verdict verdict = supervision_.verdict();
+    const bool is_failure = verdict.outcome == Verdict::failed;
+    return is_failure ? fmt::format("epoch {} failed ({})", options_.file.epoch, verdict.cause)
+                      : std::string("the run has ended");
   }
   static AttemptOptions with_nodes(AttemptOptions options, const Fleet& fleet) {
     options.limits.launcher = !options.pmix;
@@ -127,6 +149,7 @@ class Attempt {
     read_signals();
     fleet_.serve();
     saves_.turn();
+    trace_.turn(supervision_.phase() == Supervision::Phase::running && supervision_.all_came());
     regroup();
     look_before_deadline();
     supervision_.tick(clock_.monotonic_s());
@@ -278,6 +301,7 @@ class Attempt {
   void on_message(int fleet_node, Message&& m) {
     const int index = index_of(fleet_node);
     if (m.kind == Kind::warned) return supervision_.stop(StopLevel::save_and_stop, clock_.monotonic_s());
+    if (m.kind == Kind::clock) return trace_.clock(index, m.number, m.text);
     // Whatever an old epoch says is refused.
     if (index < 0 || lost_[size_t(index)] || m.epoch != options_.file.epoch) return;
     try {
@@ -389,6 +413,8 @@ class Attempt {
       supervision_.progressed(0, now_s);
     } else if (up.shard) {
       saves_.hand_in(rank, std::move(*up.shard));
+    } else if (up.trace) {
+      trace_.handed_in(rank, *up.trace);
     } else if (up.done) {
       supervision_.done(rank, now_s);
     }
@@ -409,6 +435,7 @@ class Attempt {
   const double started_s_ = clock_.monotonic_s();
   Supervision supervision_;
   AttemptSaves saves_;
+  AttemptTrace trace_;
   Journal launcher_log_;
   std::string launcher_text_;
   double looked_s_ = 0;

@@ -31,6 +31,23 @@ struct StepReport {
   std::string ranks;    ///< numbers of every rank, a line of metrics.ranks.jsonl; "": none in this step
 };
 
+/// An order of the supervisor to record what ranks do in some steps.
+struct TraceOrder {
+  int64_t number = 0;      ///< differs from that of every other order; 0: there is none
+  int64_t first_step = 0;  ///< the earliest step to record
+  int64_t steps = 0;       ///< how many
+  std::vector<int> ranks;  ///< that record, ascending
+  std::string folder;      ///< for their recordings; the command removes it when it gives up
+};
+
+/// The result of an order on one rank.
+struct TraceResult {
+  int64_t number = 0;
+  int64_t first_step = 0, last_step = -1;  ///< what was recorded; last_step < first_step: nothing
+  uint64_t spans = 0, overwritten = 0;     ///< kept, and lost because the ring was full
+  std::string problem;                     ///< why there is no recording, one sentence; "": there is one
+};
+
 /// Thread rule: only the rank's main thread calls it; but any thread may call stop_level(), event(),
 /// hand_in() and device_activity().
 class Control {
@@ -74,6 +91,13 @@ class Control {
   virtual std::optional<SaveResult> saved(int64_t number) const = 0;
   /// Waits until the supervisor has published save `number` or given it up.
   virtual SaveResult await_saved(int64_t number) = 0;
+
+  /// The number of the newest order to trace; 0: there was none. Never blocks. Main thread.
+  virtual int64_t trace_number() const { return 0; }
+  /// That order.
+  virtual TraceOrder trace_order() const { return {}; }
+  /// Reports the result of an order. Any thread.
+  virtual void traced(const TraceResult& result) { (void)result; }
 
   /// Reports the orderly end of this rank.
   virtual void done() = 0;

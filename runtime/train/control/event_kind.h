@@ -17,6 +17,7 @@ enum class EventKind {
   slow_ranks_over,
   save_superseded,  ///< given up by the supervisor: too many newer ones are not published yet
   save_left_out,    ///< never begun by the ranks: an older one is still being written
+  traced,
   // Of the calendar of saves.
   interval, interval_short,
   // Of the state that an attempt begins with.
@@ -34,7 +35,7 @@ struct Words<EventKind> {
       "stop_requested", "regroup",
       "node_up",    "node_lost",   "node_failed", "quarantine",
       "checkpoint", "save_failed", "save_hangs", "memory_off", "memory_one", "save_retry", "step_skipped",
-      "slow_ranks", "slow_ranks_over", "save_superseded", "save_left_out",
+      "slow_ranks", "slow_ranks_over", "save_superseded", "save_left_out", "traced",
       "interval", "interval_short", "loaded",
       "checkpoint_verified", "checkpoint_damaged", "checkpoint_repaired", "checkpoints_removed",
       "checkpoint_suspect", "checkpoint_uploaded", "upload_failed", "checkpoint_fetched", "care_failed"};

@@ -46,6 +46,7 @@ void Saver::Shared::write_from_state(const ckpt::StateInfo& info, int64_t number
   const double began_s = clock.monotonic_s();
   ckpt::ShardReceipt receipt;
   const std::string failure = failure_of([&] {
+    RecordSave span(options.spans.get(), "hash, write and sync", info.step);
     ckpt::CountingFileSystem counted(fs, {.written = [&, before = uint64_t(0)](uint64_t bytes) mutable {
                                        written_bytes += bytes - std::exchange(before, bytes);
                                        show_progress();
@@ -53,6 +54,7 @@ void Saver::Shared::write_from_state(const ckpt::StateInfo& info, int64_t number
     const auto saving = saving_files(counted, info);
     receipt = ckpt::write_shard(*saving, ckpt::shard_file_name(options.rank, options.ranks), info,
                                 state.tensors, state.chunks(), *state.source);
+    span.set_bytes(receipt.file_bytes);
   });
   hand_in(info, number, std::move(receipt), failure, began_s);
 }

@@ -26,6 +26,7 @@
 
 #include "ckpt/pieces.h"
 #include "runtime/base/file_system.h"
+#include "runtime/spans/recorder.h"
 #include "runtime/train/control/control.h"
 #include "runtime/train/save/save_targets.h"
 
@@ -41,6 +42,7 @@ class Saver {
     int slots = 2;                  ///< of the memory, for copies: 1 or 2
     double let_go_s = 1;  ///< the destructor waits so long for a write to end that is not wanted any more
     Clock& clock = real_clock();
+    std::shared_ptr<SpanRecorder> spans = {};  ///< records the parts of saves in traced steps; may be null
   };
   /// The rank's part of the state. `chunks` and `source` are used by the copying thread between stage() and
   /// the end of fence(), else by the main thread.

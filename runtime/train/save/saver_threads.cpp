@@ -42,12 +42,14 @@ void Saver::Shared::copy(const Copy& job) {
   ckpt::Piece piece;
   if (options.slots == 1) newest = -1;  // it is overwritten
   std::string failure = failure_of([&] {
+    RecordSave span(options.spans.get(), "copy and hash", job.state.step);
     writer->copy(job.state, state.tensors, state.chunks(), *state.source, job.keep_step);
     if (changes != job.changes) {
       writer->drop();
       throw Error(ErrorCode::kCheckpoint, "the state changed while it was copied; this save is void");
     }
     piece = writer->seal();
+    span.set_bytes(piece.receipt.file_bytes);
     newest = job.state.step;
   });
   {
@@ -58,6 +60,7 @@ void Saver::Shared::copy(const Copy& job) {
   std::unique_ptr<ckpt::StoredFiles> files;
   if (failure.empty()) {
     failure = failure_of([&] {
+      const RecordSave span(options.spans.get(), "read back and compare", job.state.step);
       writer->check();
       files = writer->open(job.state.step);
     });
@@ -135,6 +138,8 @@ std::function<void(const std::function<void()>&)> Saver::Shared::guarded_reads(c
 }
 
 void Saver::Shared::send_to_partner(Write& job) {
+  RecordSave span(options.spans.get(), "copy to the partner", job.save.state.step);
+  span.set_bytes(job.piece.receipt.file_bytes);
   // The older of its two makes room for this one, or the only one.
   const int64_t newest = options.slots == 1 ? -1 : second_copies[0];
   note_second_copies({newest, -1});
@@ -157,6 +162,8 @@ void Saver::Shared::send_to_partner(Write& job) {
 }
 
 ckpt::ShardReceipt Saver::Shared::write_to_directory(Write& job) {
+  RecordSave span(options.spans.get(), "write and sync", job.save.state.step);
+  span.set_bytes(job.piece.receipt.file_bytes);
   uint64_t before = 0;
   ckpt::CountingFileSystem counted(
       fs, {.written = [&](uint64_t bytes) { written_bytes += bytes - std::exchange(before, bytes); },

@@ -12,6 +12,7 @@
 #include <cstdio>
 
 #include "runtime/base/error.h"
+#include "test/parallel/mpi/observed_exchanges.h"
 #include "test/parallel/mpi/transport_checks.h"
 
 namespace trainctl::test {
@@ -64,6 +65,7 @@ void run_checks(parallel::MpiWorld& mpi) {
     check_collectives(*comm, *backend);
     for (uint64_t seed = 1; seed <= 20; seed++) check_random_messages(*comm, *backend, seed, 60);
     check_subgroups(*comm, *backend);
+    check_observed_exchanges(*comm, *backend);
     if (piece_bytes > 1000) check_size_mismatch(*comm);
     check_background_progress(*comm);
   }
@@ -76,6 +78,7 @@ void run_staged_checks(parallel::MpiWorld& mpi) {
     check_collectives(*comm, *backend);
     for (uint64_t seed = 1; seed <= 20; seed++) check_random_messages(*comm, *backend, seed, 60);
     check_subgroups(*comm, *backend);
+    check_observed_exchanges(*comm, *backend);
     check_background_progress(*comm);
   }
 }

@@ -6,10 +6,12 @@
 #include <catch2/catch.hpp>
 #include <fmt/format.h>
 
+#include <bit>
 #include <map>
 #include <set>
 
 #include "runtime/plan/plan.h"
+#include "runtime/spans/recorder.h"
 #include "test/support/temporary_folder.h"
 #include "test/support/thread_run.h"
 
@@ -105,6 +107,29 @@ TEST_CASE("a rank's regions add up to its memory, and its groups are those of th
         }
       }
   });
+}
+
+TEST_CASE("the ring for traced steps grows with the step, has a limit, and counts where it is") {
+  const TemporaryFolder dir;
+  JobSpec job = tiny_job(Family::llama, dir.path());
+  size_t last = 0;
+  for (const int64_t sequences : {1, 16, 64, 256, 100000}) {
+    job.batch.global_sequences = sequences;
+    job.parallelism.tensor = 2;
+    const size_t spans = trace_spans(job);
+    CHECK(std::has_single_bit(spans));
+    CHECK(spans >= last);
+    last = spans;
+  }
+  CHECK(last == 65536);
+  CHECK(trace_spans(tiny_job(Family::gpt2, dir.path())) == 4096);
+  job = tiny_job(Family::gpt2, dir.path());
+  for (const DeviceKind kind : {DeviceKind::cpu, DeviceKind::cuda}) {
+    const RankPlan plan = make_rank_plan(job, device_of_kind(job, kind), model_tables(job), {});
+    CHECK(plan.spans == trace_spans(job));
+    // On a GPU the memory that is planned is the device's.
+    CHECK(plan.memory.trace == (kind == DeviceKind::cpu ? SpanRecorder::bytes(4096) : 0));
+  }
 }
 
 TEST_CASE("planning takes as many counted steps as there are unlike stages, whatever the width") {

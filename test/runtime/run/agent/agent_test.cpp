@@ -39,6 +39,25 @@ TEST_CASE("an agent runs what it is told, reports it, and leaves when it is told
   CHECK(stage.nothing_left());
 }
 
+TEST_CASE("an agent answers the question for its clock with the number of the question") {
+  Stage stage;
+  stage.attach();
+  for (int64_t question = 1; question <= 3; ++question) {
+    const double sent_s = real_clock().monotonic_s();
+    stage.peer->send(Message{.kind = Kind::clock, .number = question});
+    REQUIRE(stage.until([&] { return stage.peer->count(Kind::clock) == question; }));
+    const double heard_s = real_clock().monotonic_s();
+    const Message& answer = *stage.peer->last(Kind::clock);
+    CHECK(answer.number == question);
+    // The same clock: this is one machine.
+    const double node_s = std::stod(answer.text);
+    CHECK(node_s >= sent_s);
+    CHECK(node_s <= heard_s);
+  }
+  stage.peer->send(Message{.kind = Kind::end});
+  CHECK(stage.end() == 0);
+}
+
 TEST_CASE("the end kills what runs, children that left their parents too") {
   Stage stage;
   stage.attach();

@@ -1,5 +1,4 @@
-// What tests of supervisors and agents share: an end of a connection between them that does as it is told,
-// and a clock that is wound by hand.
+// What tests of supervisors and agents share: an end of a connection between them that does as it is told.
 #pragma once
 #include <sys/socket.h>
 
@@ -11,16 +10,9 @@
 #include "runtime/base/file_system.h"
 #include "runtime/run/agent/agent.h"
 #include "runtime/run/wire/stream.h"
+#include "test/support/hand_clock.h"
 
 namespace trainctl::test {
-
-class HandClock final : public Clock {
- public:
-  double monotonic_s() override { return now_s; }
-  double unix_s() override { return 1e9 + now_s; }
-  void sleep_s(double seconds) override { now_s += seconds; }
-  double now_s = 1000;
-};
 
 /// An end of a connection: of an agent, of a stranger, or of a supervisor.
 struct Peer {

@@ -37,6 +37,11 @@ TEST_CASE("every message comes back as it was sent") {
     CHECK(round({.shard = Shard{.step = 5, .failure = mimic}}).shard->failure == mimic);
   }
   CHECK(round({.done = true}).done);
+  const auto traced =
+      round({.trace = TraceResult{.number = 5, .first_step = 2, .last_step = 4, .problem = R"("k":"beat"})"}}).trace;
+  REQUIRE(traced);
+  CHECK(traced->last_step == 4);
+  CHECK(traced->problem == R"("k":"beat"})");
   const ckpt::StateInfo state{.run_id = "r",
                               .epoch = 2,
                               .step = 5,
@@ -70,8 +75,11 @@ TEST_CASE("every message comes back as it was sent") {
   for (const Down& down :
        {Down{Down::welcome}, Down{Down::stop, StopLevel::now},
         Down{.kind = Down::saved, .ok = false, .number = 3, .message = "full"},
-        Down{.kind = Down::saved, .number = 3, .message = "root"}}) {
+        Down{.kind = Down::saved, .number = 3, .message = "root"},
+        Down{.kind = Down::trace,
+             .order = {.number = 9, .first_step = 100, .steps = 4, .ranks = {0, 8}, .folder = "/a/trace/9"}}}) {
     const Down again = decode_down(encode(down).substr(0, encode(down).size() - 1));
+    CHECK(encode(again) == encode(down));
     CHECK(encode(again) == encode(down));
   }
 }
