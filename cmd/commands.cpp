@@ -28,6 +28,7 @@ constexpr Command kCommands[] = {
     {"diagnose", add_diagnose},
     {"report", add_report},
     {"compare", add_compare},
+    {"trace", add_trace},
     {"rank", add_rank},
     {"node", add_node},
     {"plan", add_plan},

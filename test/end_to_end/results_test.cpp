@@ -54,6 +54,8 @@ TEST_CASE("results of runs fit their schemas", "[terminal]") {
   check("error", {"compare", "hurt", "nothing"}, 2);
   check("detached", {"launch", "job.json", "-s", "observability.run_id=d", "-s",
                      "schedule.total_steps=100000", "--detach"});
+  REQUIRE(eventually(60, [&] { return json::parse(ran({"status", "d", "--json"}).out)["step"] > 0; }));
+  check("trace", {"trace", "d", "--steps", "2"});
   check("stop", {"stop", "d", "--no-wait"});
   REQUIRE(eventually(60, [&] {
     return json::parse(ran({"status", "d", "--json"}).out)["state"] == "stopped";

@@ -166,7 +166,8 @@ std::vector<std::string> kinds_of_runs() {
           "serve",
           "status",
           "stop",
-          "submitted"};
+          "submitted",
+          "trace"};
 }
 
 std::string result_error(const std::string& text, const std::string& kind) {
