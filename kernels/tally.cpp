@@ -57,6 +57,7 @@ class NoDevice : public Backend {
   void copy(Stream&, Matrix, Matrix) override {}
   void add(Stream&, Matrix, Matrix) override {}
   void tree_sum(Stream&, std::span<const void* const>, void*, DType, int64_t) override {}
+  void add_rounded(Stream&, Matrix, Matrix, Matrix) override {}
   void embedding_forward(Stream&, const int32_t*, Matrix, int64_t, Matrix) override {}
   void embedding_backward(Stream&, const int32_t*, Matrix, int64_t, Matrix) override {}
   void add_position(Stream&, Matrix, int64_t, int64_t, Matrix) override {}
@@ -144,6 +145,10 @@ class CountingBackend final : public Backend {
     add({"tree_sum", int64_t(inputs.size()), count},
         double(inputs.size() + 1) * double(count) * double(size_of(dtype)));
     real_->tree_sum(s, inputs, out, dtype, count);
+  }
+  void add_rounded(Stream& s, Matrix left, Matrix right, Matrix out) override {
+    elements("add_rounded", out, {left, right, out});
+    real_->add_rounded(s, left, right, out);
   }
   void embedding_forward(Stream& s, const int32_t* ids, Matrix table, int64_t begin, Matrix out) override {
     elements("embedding_forward", out, {out, out});

@@ -1,5 +1,6 @@
 #include "parallel/bucket_reduction.h"
 
+#include "parallel/lane_sums.h"
 #include "runtime/base/error.h"
 
 namespace trainctl::parallel::sharding {
@@ -39,13 +40,18 @@ void BucketReduction::begin(int group, Bucket bucket, int level) {
 void BucketReduction::pack(int level) {
   stream_.record(*complete_);
   sums_.wait(*complete_);
-  packed_ = {&places_, memory_.ring_bucket(slot_), memory_.ring_received(slot_), nullptr};
+  packed_ = {&places_,
+             memory_.layout.options.reduction_dtype,
+             memory_.ring_bucket(slot_),
+             memory_.ring_received(slot_),
+             memory_.ring_root(slot_),
+             nullptr};
   for (int subtree = 0; subtree < memory_.subtrees(); ++subtree)
     places_.for_each_chunk([&](const FlatChunk& c, int64_t at) {
       const Box& box = c.where.global;
-      backend_.copy(
-          sums_, memory_.chunk_gradient(c, subtree),
-          kernels::matrix(packed_.sums + subtree * places_.count() + at, DType::f32, box.rows(), box.cols()));
+      kernels::Matrix packed = packed_.in(packed_.sums, subtree * places_.count() + at, box.count());
+      packed.rows = box.rows(), packed.cols = packed.stride = box.cols();
+      backend_.copy(sums_, memory_.chunk_gradient(c, subtree), packed);
       if (c.owner == dp_.rank() && !packed_.own) packed_.own = memory_.summed(group_, c.offset, level);
     });
   sums_.record(*copied_);
@@ -57,21 +63,23 @@ bool BucketReduction::adds_in_transport() const {
 
 /// The transport adds one sum of each rank.
 void BucketReduction::start_reduce() {
-  for (int subtree = 1; subtree < memory_.subtrees(); ++subtree) {
-    const void* inputs[2] = {packed_.sums, packed_.sums + subtree * places_.count()};
-    backend_.tree_sum(sums_, inputs, packed_.sums, DType::f32, places_.count());
-  }
+  const auto sum = [&](int subtree, Elements of) {
+    return packed_.in(packed_.sums, subtree * places_.count() + of.begin, of.count());
+  };
+  const Elements all{0, places_.count()};
+  for (int subtree = 1; subtree < memory_.subtrees(); ++subtree)
+    add_lanes(backend_, sums_, packed_.dtype, sum(0, all), sum(subtree, all), sum(0, all));
   std::vector<Reduction> parts;
   for (int owner = 0; owner < dp_.size(); ++owner)
     if (const Elements part = places_.part(owner); part.count() > 0)
-      parts.push_back({packed_.sums + part.begin, part.count(), owner});
+      parts.push_back({sum(0, part).data, part.count(), owner, packed_.dtype});
   ticket_ = dp_.comm.reduce(parts, &sums_);
   ticket_.name(kWhat);
 }
 
 void BucketReduction::end_reduce() {
   if (const Elements own = places_.part(dp_.rank()); own.count() > 0)
-    backend_.copy(sums_, kernels::matrix(packed_.sums + own.begin, DType::f32, 1, own.count()),
+    backend_.copy(sums_, packed_.in(packed_.sums, own.begin, own.count()),
                   kernels::matrix(packed_.own, DType::f32, 1, own.count()));
   group_ = -1;
 }

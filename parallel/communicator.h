@@ -41,9 +41,10 @@ struct Transfer {
 /// A sum over all members at one of them: root's data [count] += the data of all others. The others' data do
 /// not change.
 struct Reduction {
-  float* data = nullptr;   ///< this member's data; valid and unchanged until the ticket is waited for
-  int64_t count = 0;       ///< the same on every member
+  void* data = nullptr;  ///< this member's data; valid and unchanged until the ticket is waited for
+  int64_t count = 0;     ///< the same on every member
   int root = 0;
+  DType dtype = DType::f32;  ///< f32 or bf16, the same on every member
 };
 
 /// A pending exchange. Move-only. Wait for it; an exchange without a wait is cancelled when the communicator

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "parallel/lane_sums.h"
 #include "runtime/base/error.h"
 
 namespace trainctl::parallel::sharding {
@@ -29,8 +30,8 @@ void GradientReduction::merge_lane(int use, int lane) {
   for (int level = memory_.level_of_lane(lane); level > 0 && level >= memory_.level_of_lane(lane + 1);
        --level) {
     const kernels::Matrix left = memory_.gradient(use, level - 1);
-    const void* inputs[2] = {left.data, memory_.gradient(use, level).data};
-    backend_.tree_sum(stream_, inputs, left.data, DType::f32, left.count());
+    add_lanes(backend_, stream_, memory_.layout.options.reduction_dtype, left, memory_.gradient(use, level),
+              left);
   }
 }
 
@@ -155,9 +156,11 @@ void GradientReduction::end_oldest() {
   if (count == 0) return;
   for (int level = memory_.own_level_of_lane(lane); level > 0 && level >= memory_.own_level_of_lane(lane + 1);
        --level) {
-    float* const left = memory_.summed(group, own->offset, level - 1);
-    const void* inputs[2] = {left, memory_.summed(group, own->offset, level)};
-    backend_.tree_sum(*sums_, inputs, left, DType::f32, count);
+    const auto sum = [&](int of) {
+      return kernels::matrix(memory_.summed(group, own->offset, of), DType::f32, 1, count);
+    };
+    add_lanes(backend_, *sums_, memory_.layout.options.reduction_dtype, sum(level - 1), sum(level),
+              sum(level - 1));
   }
 }
 

@@ -85,8 +85,8 @@ class NcclCommunicator final : public Communicator {
   bool reduces() const override { return true; }
   Ticket reduce(std::span<const Reduction> reductions, kernels::Stream* after) override {
     for (const Reduction& r : reductions)
-      ENSURE(r.data != nullptr && r.count > 0 && r.root >= 0 && r.root < size(), "{}: the sum of {} floats for {} of {}", name(), r.count,
-             r.root, size());
+      ENSURE(r.data != nullptr && r.count > 0 && r.root >= 0 && r.root < size(),
+             "{}: the sum of {} numbers for {} of {}", name(), r.count, r.root, size());
     if (reductions.empty() || size() == 1) return Ticket();
     ENSURE(carries(), "{}: made for no traffic", name());
     const std::vector<int> peers = others();
@@ -94,7 +94,7 @@ class NcclCommunicator final : public Communicator {
       link_->launch(peers, [&](ncclComm_t comm) { return give(reductions, comm); });
     });
     for (const Reduction& r : reductions)
-      if (r.root != rank()) sent_bytes_ += size_t(r.count) * sizeof(float);
+      if (r.root != rank()) sent_bytes_ += size_t(r.count) * size_of(r.dtype);
     return ticket;
   }
 
@@ -250,7 +250,9 @@ class NcclCommunicator final : public Communicator {
   /// In place: NCCL reads the data of all ranks and writes only that of the root.
   ncclResult_t give(std::span<const Reduction> reductions, ncclComm_t comm) const {
     for (const Reduction& r : reductions) {
-      const ncclResult_t result = nccl().reduce(r.data, r.data, size_t(r.count), ncclFloat32, ncclSum, r.root, comm, cuda_stream_);
+      const ncclDataType_t type = r.dtype == DType::f32 ? ncclFloat32 : ncclBfloat16;
+      const ncclResult_t result =
+          nccl().reduce(r.data, r.data, size_t(r.count), type, ncclSum, r.root, comm, cuda_stream_);
       if (result != ncclSuccess && result != ncclInProgress) return result;
     }
     return ncclSuccess;

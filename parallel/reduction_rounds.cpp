@@ -3,10 +3,17 @@
 #include <utility>
 
 #include "parallel/halving.h"
+#include "parallel/lane_sums.h"
 #include "parallel/slices.h"
 
 namespace trainctl::parallel::sharding {
 namespace {
+
+Transfer message(Transfer::Kind kind, int peer, const kernels::Matrix& m, int tag) {
+  return {kind, peer, m.data, size_t(m.count()) * size_of(m.dtype), tag};
+}
+
+kernels::Matrix floats(float* data, int64_t count) { return kernels::matrix(data, DType::f32, 1, count); }
 
 class HalvingReduction : public ReductionRounds {
  public:
@@ -19,19 +26,20 @@ class HalvingReduction : public ReductionRounds {
     const HalvingRound& round = rounds_[size_t(r)];
     const Elements give = b.places->places(round.give.begin, round.give.end), keep = kept(b, round);
     if (give.count() > 0)
-      messages.push_back({Transfer::send, round.peer, b.sums + give.begin, size_t(give.count()) * 4, tag});
+      messages.push_back(message(Transfer::send, round.peer, b.in(b.sums, give.begin, give.count()), tag));
     if (keep.count() > 0)
-      messages.push_back({Transfer::receive, round.peer, b.received, size_t(keep.count()) * 4, tag});
+      messages.push_back(message(Transfer::receive, round.peer, b.in(b.received, 0, keep.count()), tag));
   }
 
   void add_sums(const PackedBucket& b, int r) override {
     const HalvingRound& round = rounds_[size_t(r)];
     const Elements keep = kept(b, round);
     if (keep.count() == 0) return;
-    float* const mine = b.sums + keep.begin;
-    const void* inputs[2] = {mine, b.received};
-    if (round.peer_is_first) std::swap(inputs[0], inputs[1]);
-    backend_.tree_sum(sums_, inputs, r + 1 == count() ? b.own : mine, DType::f32, keep.count());
+    const kernels::Matrix mine = b.in(b.sums, keep.begin, keep.count());
+    kernels::Matrix left = mine, right = b.in(b.received, 0, keep.count());
+    if (round.peer_is_first) std::swap(left, right);
+    const bool last = r + 1 == count();
+    add_lanes(backend_, sums_, b.dtype, left, right, last ? floats(b.own, keep.count()) : mine);
   }
 
  private:
@@ -67,37 +75,44 @@ class SlicesReduction : public ReductionRounds {
 
   void add_sums(const PackedBucket& b, int round) override {
     const Elements slice = slice_of(b.places->count(), rank_, ranks_);
-    float* const summed = b.sums + slice.begin;
+    if (slice.count() == 0) return;
     if (round == 0) {
       list_sums(b, slice);
-      for (size_t i = 0; i < additions_.size() && slice.count() > 0; ++i) {
-        const auto [into, from] = additions_[i];
-        const void* inputs[2] = {list_[size_t(into)], list_[size_t(from)]};
-        float* const out = i + 1 == additions_.size() ? summed : list_[size_t(into)];
-        backend_.tree_sum(sums_, inputs, out, DType::f32, slice.count());
+      for (size_t i = 0; i < additions_.size(); ++i) {
+        const kernels::Matrix &into = list_[size_t(additions_[i].into)],
+                              &from = list_[size_t(additions_[i].from)];
+        add_lanes(backend_, sums_, b.dtype, into, from, i + 1 == additions_.size() ? root(b, slice) : into);
       }
       return;
     }
     const Elements part = b.places->part(rank_), own = intersection(slice, part);
     if (own.count() > 0)
-      backend_.copy(sums_, kernels::matrix(b.sums + own.begin, DType::f32, 1, own.count()),
-                    kernels::matrix(b.own + (own.begin - part.begin), DType::f32, 1, own.count()));
+      backend_.copy(sums_, of_root(b, slice, own), floats(b.own + (own.begin - part.begin), own.count()));
   }
 
  private:
+  /// Where the sum of this rank's slice over all ranks is: in f32, so with bf16 in other memory than the sums
+  /// that it is made of.
+  static kernels::Matrix root(const PackedBucket& b, Elements slice) {
+    return b.dtype == DType::f32 ? b.in(b.sums, slice.begin, slice.count()) : floats(b.root, slice.count());
+  }
+  static kernels::Matrix of_root(const PackedBucket& b, Elements slice, Elements part) {
+    return floats(root(b, slice).as<float>() + (part.begin - slice.begin), part.count());
+  }
+
   /// Every rank brings its own slice of this rank's sums; the peers' come one after another, in the order of
   /// ranks.
   void deal_slices(const PackedBucket& b, int tag, std::vector<Transfer>& messages) const {
     const int64_t all = b.places->count(), mine = slice_of(all, rank_, ranks_).count();
-    float* received = b.received;
+    int64_t received = 0;
     for (int peer = 0; peer < ranks_; ++peer) {
       if (peer == rank_) continue;
       const Elements slice = slice_of(all, peer, ranks_);
       for (int i = 0; i < subtrees_[size_t(rank_)] && slice.count() > 0; ++i)
         messages.push_back(
-            {Transfer::send, peer, b.sums + i * all + slice.begin, size_t(slice.count()) * 4, tag});
+            message(Transfer::send, peer, b.in(b.sums, i * all + slice.begin, slice.count()), tag));
       for (int i = 0; i < subtrees_[size_t(peer)] && mine > 0; ++i, received += mine)
-        messages.push_back({Transfer::receive, peer, received, size_t(mine) * 4, tag});
+        messages.push_back(message(Transfer::receive, peer, b.in(b.received, received, mine), tag));
     }
   }
 
@@ -108,28 +123,28 @@ class SlicesReduction : public ReductionRounds {
       if (peer == rank_) continue;
       const Elements give = intersection(slice, b.places->part(peer));
       const Elements take = intersection(slice_of(all, peer, ranks_), part);
-      if (give.count() > 0)
-        messages.push_back({Transfer::send, peer, b.sums + give.begin, size_t(give.count()) * 4, tag});
+      if (give.count() > 0) messages.push_back(message(Transfer::send, peer, of_root(b, slice, give), tag));
       if (take.count() > 0)
         messages.push_back(
-            {Transfer::receive, peer, b.own + (take.begin - part.begin), size_t(take.count()) * 4, tag});
+            message(Transfer::receive, peer, floats(b.own + (take.begin - part.begin), take.count()), tag));
     }
   }
 
   /// Where this rank's slice of each subtree's sum is, in the order of lanes.
   void list_sums(const PackedBucket& b, Elements slice) {
     list_.clear();
-    float* received = b.received;
+    int64_t received = 0;
     for (int r = 0; r < ranks_; ++r)
       for (int i = 0; i < subtrees_[size_t(r)]; ++i)
-        list_.push_back(r == rank_ ? b.sums + i * b.places->count() + slice.begin
-                                   : std::exchange(received, received + slice.count()));
+        list_.push_back(
+            r == rank_ ? b.in(b.sums, i * b.places->count() + slice.begin, slice.count())
+                       : b.in(b.received, std::exchange(received, received + slice.count()), slice.count()));
   }
 
   const int rank_, ranks_;
   std::vector<int> subtrees_;  // of each rank
   std::vector<Addition> additions_;
-  std::vector<float*> list_;
+  std::vector<kernels::Matrix> list_;
   kernels::Backend& backend_;
   kernels::Stream& sums_;
 };

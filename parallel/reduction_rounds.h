@@ -11,12 +11,19 @@
 
 namespace trainctl::parallel::sharding {
 
-/// A bucket while it is reduced; all f32. The places must stay as they are until the last round.
+/// A bucket while it is reduced. The places must stay as they are until the last round.
 struct PackedBucket {
   const BucketPlaces* places = nullptr;
-  float* sums = nullptr;  ///< [subtrees of this rank, places->count()]
-  float* received = nullptr;
-  float* own = nullptr;  ///< the result: the part that this rank owns; not used if it owns none
+  DType dtype = DType::f32;  ///< of sums and received (ShardingOptions::reduction_dtype)
+  char* sums = nullptr;      ///< [subtrees of this rank, places->count()]
+  char* received = nullptr;
+  float* root = nullptr;  ///< bf16: this rank's slice, summed over all ranks; not used by the halving
+  float* own = nullptr;   ///< the result: the part that this rank owns; not used if it owns none
+
+  /// `count` elements from element `at` on of sums or received.
+  kernels::Matrix in(char* buffer, int64_t at, int64_t count) const {
+    return kernels::matrix(buffer + size_t(at) * size_of(dtype), dtype, 1, count);
+  }
 };
 
 class ReductionRounds {

@@ -51,13 +51,14 @@ class ShardedMemory {
     return static_cast<float*>(groups_[size_t(g)].summed->data()) + levels + offset - layout.state_begin(g);
   }
   /// The buffers of bucket `i` of those under way.
-  float* ring_bucket(int i) const {
-    return static_cast<float*>(ring_->data()) + i * (layout.ring.elements + layout.ring.received);
+  char* ring_bucket(int i) const {
+    return static_cast<char*>(ring_->data()) + size_t(i) * layout.ring.of_bucket();
   }
-  float* ring_received(int i) const { return ring_bucket(i) + layout.ring.elements; }
+  char* ring_received(int i) const { return ring_bucket(i) + layout.ring.sums; }
+  float* ring_root(int i) const { return reinterpret_cast<float*>(ring_received(i) + layout.ring.received); }
   /// The buffer of bucket `i` of compute copies under way.
   char* gather_bucket(int i) const {
-    if (!gather_ring_) return reinterpret_cast<char*>(ring_bucket(i));
+    if (!gather_ring_) return ring_bucket(i);
     return static_cast<char*>(gather_ring_->data()) + size_t(i) * layout.plan.gather_ring.bucket_bytes;
   }
   float* tied_received() const { return static_cast<float*>(tied_received_->data()); }

@@ -61,6 +61,7 @@ struct ShardingOptions {
   bool shares_gradients = false;  ///< from ZeRO-2 on: two parts at a time have memory for gradients
   int lanes = 0;                  ///< of all ranks, a power of two, at least dp (parallel/lanes.h); 0: dp
   int64_t bucket_elements = 1 << 20;   ///< of a bucket; a larger chunk makes a larger one
+  DType reduction_dtype = DType::f32;  ///< of gradients between ranks, or bf16 (parallel/lane_sums.h)
   int tp = 1, tp_rank = 0;
   /// The dp group adds by itself if it can (Communicator::reduces), in its own order.
   bool fast_reduction = false;

@@ -36,6 +36,8 @@ LargestBucket largest_bucket(const Plan& plan, const ShardingOptions& options, i
       const int64_t elements = owned[0] + owned[1];
       largest.buckets = std::min(largest.buckets + 1, BucketRing::kBuckets);
       largest.elements = std::max(largest.elements, elements);
+      if (options.zero_stage > 0 && !shards_weights(options, dp) && owns_state(plan, g))
+        largest.gathered_bytes = std::max(largest.gathered_bytes, size_t(elements) * size_of(group.dtype));
       if (adds_in_transport(g, options, dp)) continue;
       largest.summed_here = std::max(largest.summed_here, elements);
       largest.half = std::max({largest.half, owned[0], owned[1]});
@@ -46,13 +48,19 @@ LargestBucket largest_bucket(const Plan& plan, const ShardingOptions& options, i
 
 /// Of a rank's peer in round 0 of the halving it receives the most: all that ranks with its lowest bit own.
 /// In the exchange of slices, it is its slice of the subtrees of all others.
-BucketRing bucket_ring(const Plan& plan, int dp, LaneRun lanes) {
+BucketRing bucket_ring(const Plan& plan, const ShardingOptions& options, int dp, LaneRun lanes) {
   const LargestBucket& largest = plan.largest;
   if (dp == 1) return {};
-  if (exchange_among(dp) == Exchange::halving) return {largest.buckets, largest.elements, largest.half};
-  const int own = subtree_count(lanes);
-  return {largest.buckets, own * largest.elements,
-          (plan.subtrees - own) * most_of_a_slice(largest.summed_here, dp)};
+  const bool slices = exchange_among(dp) == Exchange::slices, f32 = options.reduction_dtype == DType::f32;
+  const int own = slices ? subtree_count(lanes) : 1;
+  const int64_t slice = slices ? most_of_a_slice(largest.summed_here, dp) : 0;
+  const auto bytes = [&](int64_t elements) {
+    return f32 ? size_t(elements) * 4 : align_up(size_t(elements) * size_of(options.reduction_dtype));
+  };
+  return {.buckets = largest.buckets,
+          .sums = std::max(bytes(own * largest.elements), f32 ? 0 : align_up(largest.gathered_bytes)),
+          .received = bytes(slices ? (plan.subtrees - own) * slice : largest.half),
+          .root = f32 ? 0 : align_up(size_t(slice) * 4)};
 }
 
 }  // namespace
@@ -227,7 +235,7 @@ std::vector<Share> shares_of(const Plan& plan, const ShardingOptions& options, i
     shares[size_t(r)].lanes = lanes.count();
     (reduces_lanes(options, dp) ? shares[size_t(r)].own_levels : shares[size_t(r)].gradient_levels) =
         sums_at_once(lanes);
-    shares[size_t(r)].ring = bucket_ring(plan, dp, lanes);
+    shares[size_t(r)].ring = bucket_ring(plan, options, dp, lanes);
   }
   return shares;
 }
@@ -283,7 +291,7 @@ Layout make_layout(std::vector<ParamUse> uses, const std::vector<std::vector<Box
                    const ShardingOptions& options, int dp, int dp_rank, bool has_tied_peer) {
   Plan plan = make_plan(uses, grids, options, dp);
   const LaneRun lanes = lanes_here(plan, options, dp, dp_rank);
-  const BucketRing ring = bucket_ring(plan, dp, lanes);
+  const BucketRing ring = bucket_ring(plan, options, dp, lanes);
   return {std::move(uses), options, dp, dp_rank, has_tied_peer, std::move(plan), lanes, ring};
 }
 

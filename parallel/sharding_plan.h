@@ -55,6 +55,7 @@ struct LargestBucket {
   int64_t elements = 0;
   int64_t summed_here = 0;       ///< elements of the largest whose sums the transport does not make
   int64_t half = 0;              ///< of such a bucket, the most that ranks with equal lowest bit own
+  size_t gathered_bytes = 0;     ///< the largest of compute copies that goes through this ring
 };
 
 /// The buffers through which buckets go: of gradients while they are reduced, later of compute copies while
@@ -63,9 +64,12 @@ struct LargestBucket {
 struct BucketRing {
   static constexpr int kBuckets = 2;   ///< under way at one time
   int buckets = 0;
-  int64_t elements = 0;                ///< of the largest bucket, all subtrees together
-  int64_t received = 0;                ///< the most that a rank receives at one time
-  size_t bytes() const { return size_t(buckets) * size_t(elements + received) * 4; }
+  // Bytes of one bucket:
+  size_t sums = 0;      ///< of the largest, all subtrees together
+  size_t received = 0;  ///< the most that a rank receives at one time
+  size_t root = 0;      ///< the sums of a slice in f32, where the others are not
+  size_t of_bucket() const { return sums + received + root; }
+  size_t bytes() const { return size_t(buckets) * of_bucket(); }
   auto operator<=>(const BucketRing&) const = default;
 };
 

@@ -18,7 +18,7 @@ class GroupCount {
   }
   void add(int rank, std::span<const Reduction> reductions) {
     for (const Reduction& r : reductions)
-      if (r.root != rank) add(Way::contribute, r.root, size_t(r.count) * sizeof(float));
+      if (r.root != rank) add(Way::contribute, r.root, size_t(r.count) * size_of(r.dtype));
   }
 
  private:

@@ -30,4 +30,10 @@ void CpuBackend::tree_sum(Stream&, std::span<const void* const> inputs, void* ou
   });
 }
 
+void CpuBackend::add_rounded(Stream&, Matrix left, Matrix right, Matrix out) {
+  check_same(left, right);
+  check_same_shape(left, out);
+  over_elements({left, right, out}, [&](const Matrix* m) { kernels_.add_rounded(m[0], m[1], m[2]); });
+}
+
 }  // namespace trainctl::kernels::cpu

@@ -73,6 +73,13 @@ void CudaBackend::add(Stream& stream, Matrix src, Matrix dst) {
   give(stream, "add", [&](const Queue& queue) { cuda::add(queue, src, dst); });
 }
 
+void CudaBackend::add_rounded(Stream& stream, Matrix left, Matrix right, Matrix out) {
+  check_same(left, right);
+  check_same_shape(left, out);
+  if (out.count() == 0) return;
+  give(stream, "add_rounded", [&](const Queue& queue) { cuda::add_rounded(queue, left, right, out); });
+}
+
 static_assert(size_t(kMostTreeInputs) == kTreeSumInputs);
 void CudaBackend::tree_sum(Stream& stream, std::span<const void* const> inputs, void* out, DType dtype, int64_t count) {
   ENSURE(!inputs.empty() && inputs.size() <= size_t(kMostTreeInputs) && is_activation(dtype), "{} inputs", inputs.size());

@@ -38,6 +38,7 @@ class CudaBackend final : public Backend {
   void copy(Stream&, Matrix src, Matrix dst) override;
   void add(Stream&, Matrix src, Matrix dst) override;
   void tree_sum(Stream&, std::span<const void* const> inputs, void* out, DType dtype, int64_t count) override;
+  void add_rounded(Stream&, Matrix left, Matrix right, Matrix out) override;
 
   void embedding_forward(Stream&, const int32_t* ids, Matrix table, int64_t vocab_begin, Matrix out) override;
   void embedding_backward(Stream&, const int32_t* ids, Matrix dout, int64_t vocab_begin, Matrix dtable) override;

@@ -29,6 +29,26 @@ struct Add {
   __device__ void operator()(const float (&x)[2], float (&y)[1]) const { y[0] = x[0] + x[1]; }
 };
 
+template <typename From, typename To>
+struct AddRounded {
+  using In = From;
+  using Out = To;
+  static constexpr int kInputs = 2, kOutputs = 1;
+  static constexpr bool kMovesBits = false;
+  View<const From> in[2];
+  View<To> out[1];
+
+  __device__ static float operand(float x) {
+    if constexpr (std::is_same_v<From, float>)
+      return __uint_as_float(pack_bf16(x, 0.0f) << 16);
+    else
+      return x;
+  }
+  __device__ void operator()(const float (&x)[2], float (&y)[1]) const {
+    y[0] = operand(x[0]) + operand(x[1]);
+  }
+};
+
 /// The inputs of a tree sum, as a kernel parameter.
 template <int kMost>
 struct Inputs {
@@ -163,6 +183,18 @@ void add(const Queue& queue, Matrix src, Matrix dst) {
     using T = std::remove_pointer_t<decltype(type)>;
     const Add<T> op{{view_of<const T>(dst), view_of<const T>(src)}, {view_of<T>(dst)}};
     for_each_element(queue, "add", op, {src, dst});
+  });
+}
+
+void add_rounded(const Queue& queue, Matrix left, Matrix right, Matrix out) {
+  with_activation_type(left.dtype, [&](auto* from) {
+    with_activation_type(out.dtype, [&](auto* to) {
+      using From = std::remove_pointer_t<decltype(from)>;
+      using To = std::remove_pointer_t<decltype(to)>;
+      const AddRounded<From, To> op{{view_of<const From>(left), view_of<const From>(right)},
+                                    {view_of<To>(out)}};
+      for_each_element(queue, "add_rounded", op, {left, right, out});
+    });
   });
 }
 

@@ -19,6 +19,7 @@ void add(const Queue&, Matrix src, Matrix dst);
 /// The largest number of inputs of tree_sum.
 constexpr int kMostTreeInputs = 2048;
 void tree_sum(const Queue&, std::span<const void* const> inputs, void* out, DType dtype, int64_t count);
+void add_rounded(const Queue&, Matrix left, Matrix right, Matrix out);
 
 // embedding.cu
 void embedding_forward(const Queue&, const int32_t* ids, Matrix table, int64_t vocab_begin, Matrix out);

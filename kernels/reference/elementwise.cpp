@@ -44,4 +44,14 @@ void ReferenceBackend::tree_sum(Stream&, std::span<const void* const> inputs, vo
   }
 }
 
+void ReferenceBackend::add_rounded(Stream&, Matrix left, Matrix right, Matrix out) {
+  check_same(left, right);
+  check_same_shape(left, out);
+  for (int64_t r = 0; r < out.rows; ++r) {
+    for (int64_t c = 0; c < out.cols; ++c) {
+      put(out, r, c, float(bf16(get(left, r, c))) + float(bf16(get(right, r, c))));
+    }
+  }
+}
+
 }  // namespace trainctl::kernels::reference

@@ -35,6 +35,7 @@ class ReferenceBackend final : public HostDevice {
   void copy(Stream&, Matrix src, Matrix dst) override;
   void add(Stream&, Matrix src, Matrix dst) override;
   void tree_sum(Stream&, std::span<const void* const> inputs, void* out, DType dtype, int64_t count) override;
+  void add_rounded(Stream&, Matrix left, Matrix right, Matrix out) override;
 
   void embedding_forward(Stream&, const int32_t* ids, Matrix table, int64_t vocab_begin, Matrix out) override;
   void embedding_backward(Stream&, const int32_t* ids, Matrix dout, int64_t vocab_begin, Matrix dtable) override;

@@ -161,6 +161,7 @@ parallel::ShardingOptions sharding_options(const JobSpec& job, const parallel::M
           .shares_gradients = reduces_each_lane(job) && job.micro_batches_per_lane() == 1,
           .lanes = int(job.parallelism.lanes),
           .bucket_elements = std::max<int64_t>(1, int64_t(job.parallelism.bucket_mib * 1048576.0 / 4)),
+          .reduction_dtype = job.parallelism.reduction_dtype,
           .tp = job.parallelism.tensor,
           .tp_rank = at.tp,
           .fast_reduction = job.parallelism.reduction == GradientSums::fast};

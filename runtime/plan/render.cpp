@@ -235,10 +235,11 @@ std::string copy_lines(const PlanReport& r) {
   return "Copies   " + (out.starts_with(' ') ? out.substr(9) : out);
 }
 
-const char* exchange_text(const JobSpec& job) {
-  return parallel::sharding::exchange_among(job.parallelism.data) == parallel::sharding::Exchange::halving
-             ? "by recursive halving"
-             : "in slices";
+std::string exchange_text(const JobSpec& job) {
+  const bool halving =
+      parallel::sharding::exchange_among(job.parallelism.data) == parallel::sharding::Exchange::halving;
+  return fmt::format("{}, gradients in {}", halving ? "by recursive halving" : "in slices",
+                     name_of(job.parallelism.reduction_dtype));
 }
 
 /// What a width costs that does not divide the lanes.

@@ -155,6 +155,21 @@ TEST_CASE("add by launchers rounds once") {
   }
 }
 
+TEST_CASE("add_rounded by launchers rounds its operands to bf16, and the sum once") {
+  Random random(4);
+  for (DType in : kActivationTypes) {
+    for (DType to : kActivationTypes) {
+      for (const auto [rows, cols] : kShapes) {
+        check_op(
+            {input(random.normal(in, rows, cols)), input(random.normal(in, rows, cols)),
+             poisoned(to, rows, cols, kExact)},
+            [](Backend& b, Stream& s, const Matrices& m) { b.add_rounded(s, m[0], m[1], m[2]); },
+            [](const Queue& q, const Matrices& m, void*) { cuda::add_rounded(q, m[0], m[1], m[2]); });
+      }
+    }
+  }
+}
+
 TEST_CASE("tree_sum by launchers has the bits of the balanced tree") {
   Random random(3);
   std::vector<int> widths = {63, 64, 65, 300, cuda::kMostTreeInputs};

@@ -38,11 +38,12 @@ void check_sums(Communicator& comm, kernels::Backend& backend, uint64_t seed) {
     for (int k = 0, parts = 1 + int(random() % 3); k < parts; k++) {
       const int64_t n = 1 + int64_t(random() % 3000);
       const int root = int(random() % uint64_t(comm.size()));
-      Elements& own = *data.emplace_back(std::make_unique<Elements>(backend, DType::f32, n));
+      const DType dtype = random() % 2 ? DType::bf16 : DType::f32;
+      Elements& own = *data.emplace_back(std::make_unique<Elements>(backend, dtype, n));
       for (int64_t i = 0; i < n; i++) own.set(i, input_value(comm.rank(), i));
       own.upload(*stream);
-      list.push_back({static_cast<float*>(own.data()), n, root});
-      if (root != comm.rank()) sends += uint64_t(n) * 4;
+      list.push_back({own.data(), n, root, dtype});
+      if (root != comm.rank()) sends += uint64_t(n) * size_of(dtype);
     }
     tickets.push_back(comm.reduce(list, stream.get()));
   }
@@ -54,10 +55,13 @@ void check_sums(Communicator& comm, kernels::Backend& backend, uint64_t seed) {
   for (const auto& list : lists)
     for (const parallel::Reduction& r : list) {
       const Elements& own = *data[at++];
+      const auto rounded = [&](float x) { return r.dtype == DType::bf16 ? float(bf16(x)) : x; };
       for (int64_t i = 0; i < r.count; i++) {
-        float sum = input_value((r.root + 1) % comm.size(), i);
-        for (int k = 2; k <= comm.size(); k++) sum += input_value((r.root + k) % comm.size(), i);
-        require_same_bits(own.get(i), r.root == comm.rank() ? sum : input_value(comm.rank(), i), fmt::format("sum {}", at), i);
+        float sum = rounded(input_value((r.root + 1) % comm.size(), i));
+        for (int k = 2; k <= comm.size(); k++)
+          sum = rounded(sum + rounded(input_value((r.root + k) % comm.size(), i)));
+        const float expected = r.root == comm.rank() ? sum : rounded(input_value(comm.rank(), i));
+        require_same_bits(own.get(i), expected, fmt::format("sum {}", at), i);
       }
     }
   require(comm.sent_bytes() - sent == (comm.size() > 1 ? sends : 0), "{} bytes sent, not {}", comm.sent_bytes() - sent, sends);

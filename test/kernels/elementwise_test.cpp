@@ -83,6 +83,31 @@ TEST_CASE("tree_sum may write onto an input") {
   });
 }
 
+TEST_CASE("add_rounded rounds its operands to bf16, and the sum once") {
+  Random random(14);
+  for (DType in : kActivationTypes) {
+    for (DType to : kActivationTypes) {
+      for (auto [rows, cols] : {std::pair{1, 1}, {5, 31}, {33, 768}, {1, 100003}}) {
+        const Storage left = random.normal(in, rows, cols, 2), right = random.normal(in, rows, cols, 7);
+        Storage out(to, rows, cols, 3);
+        out.fill(kPoison);
+        compare({out}, {0}, [&](Backend& b, Stream& s, auto& o) { b.add_rounded(s, left, right, o[0]); });
+      }
+    }
+  }
+  // A sum in place. 1 + 2^-8 lies in the middle between two bf16 and goes to the even one, 1; 1 + 3 * 2^-8 to
+  // 1 + 2^-6.
+  Storage a(DType::f32, 1, 2), b(DType::f32, 1, 2);
+  const float left[] = {1.00390625f, 1.01171875f}, right[] = {0x1p-12f, 0x1p-12f};
+  for (const Candidate& c : candidates()) {
+    const auto stream = c.backend->create_stream();
+    for (int i = 0; i < 2; ++i) a->as<float>()[i] = left[i], b->as<float>()[i] = right[i];
+    c.backend->add_rounded(*stream, a, b, a);
+    CHECK(a.get(0, 0) == 1.0f + 0x1p-12f);
+    CHECK(a.get(0, 1) == 1.015625f + 0x1p-12f);
+  }
+}
+
 TEST_CASE("fill_zero clears exactly the bytes it is given") {
   Storage m(DType::f32, 1, 700001, 9);
   m.fill(kPoison);

@@ -57,9 +57,24 @@ struct Reduction {
   int zero_stage = 1;
   int64_t bucket_elements = 1;
   int lanes = 8;
+  DType dtype = DType::f32;
 
   ShardingOptions options() const {
-    return {.zero_stage = zero_stage, .lanes = lanes, .bucket_elements = bucket_elements};
+    return {.zero_stage = zero_stage,
+            .lanes = lanes,
+            .bucket_elements = bucket_elements,
+            .reduction_dtype = dtype};
+  }
+
+  /// The rule of parallel/lane_sums.h, written down again.
+  float sum_of_lanes(std::vector<float> values) const {
+    while (values.size() > 1) {
+      if (dtype == DType::bf16)
+        for (float& value : values) value = float(bf16(value));
+      for (size_t i = 0; i < values.size() / 2; ++i) values[i] = values[2 * i] + values[2 * i + 1];
+      values.resize(values.size() / 2);
+    }
+    return values[0];
   }
 
   void fill(ShardedParams& params, const Communicator& dp) const {
@@ -83,7 +98,7 @@ struct Reduction {
           const int64_t cols = m.uses[size_t(c.param)].layout.cols;
           const int64_t element = (c.box.row_begin + row) * cols + c.box.col_begin + col;
           for (int lane = 0; lane < lanes; ++lane) values.push_back(gradient_value(lane, c.param, element));
-          const float expected = serial_tree(values), sum = c.gradient[row * c.gradient_stride + col];
+          const float expected = sum_of_lanes(values), sum = c.gradient[row * c.gradient_stride + col];
           require(std::bit_cast<uint32_t>(sum) == std::bit_cast<uint32_t>(expected),
                   "param {}, element {}: {:a}, not {:a}", c.param, element, sum, expected);
         }
@@ -195,6 +210,10 @@ struct Reduction {
   }
 };
 
+/// Through staging memory or not, and the format in which gradients travel.
+constexpr std::pair<bool, DType> kWays[] = {
+    {false, DType::f32}, {true, DType::f32}, {false, DType::bf16}, {true, DType::bf16}};
+
 Wrap staged_if(bool staged, kernels::Backend& backend) {
   if (!staged) return nullptr;
   return [&backend](auto host) { return make_staged_communicator(std::move(host), backend, 100); };
@@ -207,11 +226,11 @@ TEST_CASE("sums of gradients have the bits of the tree over the ranks", "[reduct
   for (int ranks = 1; ranks <= 8; ++ranks)
     for (const int zero_stage : {0, 1})
       for (const int64_t bucket_elements : {1, 20, 60, 100000})
-        for (const bool staged : {false, true}) {
+        for (const auto& [staged, dtype] : kWays) {
           const int lanes = bucket_elements == 20 ? 16 : 8;
-          CAPTURE(ranks, lanes, zero_stage, bucket_elements, staged);
+          CAPTURE(ranks, lanes, zero_stage, bucket_elements, staged, name_of(dtype));
           const Reduction reduction{
-              .zero_stage = zero_stage, .bucket_elements = bucket_elements, .lanes = lanes};
+              .zero_stage = zero_stage, .bucket_elements = bucket_elements, .lanes = lanes, .dtype = dtype};
           CHECK_NOTHROW(on_rank_threads(
               ranks, 60, [&](Communicator& dp) { reduction.run(dp, *backend); },
               staged_if(staged, *backend)));
@@ -223,9 +242,9 @@ TEST_CASE("lanes that are reduced one by one have the bits of the same tree", "[
   for (const int ranks : {2, 4, 8})
     for (const bool shares : {false, true})
       for (const int64_t bucket_elements : {1, 20, 100000})
-        for (const bool staged : {false, true}) {
-          CAPTURE(ranks, shares, bucket_elements, staged);
-          const Reduction reduction{.bucket_elements = bucket_elements, .lanes = 32};
+        for (const auto& [staged, dtype] : kWays) {
+          CAPTURE(ranks, shares, bucket_elements, staged, name_of(dtype));
+          const Reduction reduction{.bucket_elements = bucket_elements, .lanes = 32, .dtype = dtype};
           CHECK_NOTHROW(on_rank_threads(
               ranks, 60, [&](Communicator& dp) { reduction.run_by_lanes(dp, *backend, shares); },
               staged_if(staged, *backend)));
@@ -281,9 +300,9 @@ TEST_CASE("compute copies come from their owners to all ranks", "[reduction]") {
   const auto backend = kernels::make_reference_backend();
   for (int ranks = 1; ranks <= 8; ++ranks)
     for (const int64_t bucket_elements : {1, 20, 60, 100000})
-      for (const bool staged : {false, true}) {
-        CAPTURE(ranks, bucket_elements, staged);
-        const Reduction reduction{.bucket_elements = bucket_elements};
+      for (const auto& [staged, dtype] : kWays) {
+        CAPTURE(ranks, bucket_elements, staged, name_of(dtype));
+        const Reduction reduction{.bucket_elements = bucket_elements, .dtype = dtype};
         CHECK_NOTHROW(on_rank_threads(
             ranks, 60, [&](Communicator& dp) { reduction.gather(dp, *backend); },
             staged_if(staged, *backend)));
@@ -306,9 +325,9 @@ TEST_CASE("compute copies come part by part, in two places, while gradients are 
   const auto backend = kernels::make_reference_backend();
   for (const int ranks : {2, 4, 8})
     for (const int64_t bucket_elements : {1, 20, 100000})
-      for (const bool staged : {false, true}) {
-        CAPTURE(ranks, bucket_elements, staged);
-        const Reduction reduction{.bucket_elements = bucket_elements, .lanes = 16};
+      for (const auto& [staged, dtype] : kWays) {
+        CAPTURE(ranks, bucket_elements, staged, name_of(dtype));
+        const Reduction reduction{.bucket_elements = bucket_elements, .lanes = 16, .dtype = dtype};
         CHECK_NOTHROW(on_rank_threads(
             ranks, 60, [&](Communicator& dp) { reduction.gather_parts(dp, *backend); },
             staged_if(staged, *backend)));
@@ -338,35 +357,36 @@ TEST_CASE("the reduction sends a ring's bytes, in at most log2 messages a bucket
   int64_t all = 0;
   for (const auto& grid : m.grids)
     for (const Box& box : grid) all += box.count();
-  for (const int ranks : {2, 4, 8, 64})
-    for (const int64_t bucket_elements : {12, 60, 100000}) {
-      CAPTURE(ranks, bucket_elements);
-      const auto backend = kernels::make_reference_backend();
-      const auto stream = backend->create_stream();
-      double sent = 0;
-      uint64_t most = 0;
-      for (int rank = 0; rank < ranks; ++rank) {
-        TrafficTally tally;
-        const auto dp = make_tally_communicator(TrafficGroup::data, rank, ranks, tally);
-        const auto alone = make_thread_world(1, 60);
-        ShardedParams params(m.uses, m.grids, {.bucket_elements = bucket_elements}, *dp, *alone[0], nullptr,
-                             *backend, *stream);
-        params.reduce(0, kLayers);
-        params.finish_reduction();
-        uint64_t messages = 0;
-        for (const auto& [key, count] : tally.messages)
-          if (key.way == Way::send) messages += count;
-        most = std::max(most, messages);
-        sent += tally.sent(TrafficGroup::data);
-      }
-      CHECK(sent == double(all) * 4 * (ranks - 1));  // of all ranks together
-      uint64_t buckets = 0;
-      const auto layout =
-          sharding::make_layout(m.uses, m.grids, {.bucket_elements = bucket_elements}, ranks, 0, false);
-      for (const auto& group : layout.plan.groups)
-        buckets += sharding::buckets_of(group, bucket_elements).size();
-      CHECK(most <= buckets * uint64_t(std::countr_zero(unsigned(ranks))));
+  const auto sweep = [&](int ranks, int64_t bucket_elements, DType dtype) {
+    CAPTURE(ranks, bucket_elements, name_of(dtype));
+    const ShardingOptions options{.bucket_elements = bucket_elements, .reduction_dtype = dtype};
+    const auto backend = kernels::make_reference_backend();
+    const auto stream = backend->create_stream();
+    double sent = 0;
+    uint64_t most = 0;
+    for (int rank = 0; rank < ranks; ++rank) {
+      TrafficTally tally;
+      const auto dp = make_tally_communicator(TrafficGroup::data, rank, ranks, tally);
+      const auto alone = make_thread_world(1, 60);
+      ShardedParams params(m.uses, m.grids, options, *dp, *alone[0], nullptr, *backend, *stream);
+      params.reduce(0, kLayers);
+      params.finish_reduction();
+      uint64_t messages = 0;
+      for (const auto& [key, count] : tally.messages)
+        if (key.way == Way::send) messages += count;
+      most = std::max(most, messages);
+      sent += tally.sent(TrafficGroup::data);
     }
+    CHECK(sent == double(all) * double(size_of(dtype)) * (ranks - 1));  // of all ranks together
+    uint64_t buckets = 0;
+    const auto layout = sharding::make_layout(m.uses, m.grids, options, ranks, 0, false);
+    for (const auto& group : layout.plan.groups)
+      buckets += sharding::buckets_of(group, bucket_elements).size();
+    CHECK(most <= buckets * uint64_t(std::countr_zero(unsigned(ranks))));
+  };
+  for (const int ranks : {2, 4, 8, 64})
+    for (const int64_t bucket_elements : {12, 60, 100000})
+      for (const DType dtype : {DType::f32, DType::bf16}) sweep(ranks, bucket_elements, dtype);
 }
 
 namespace {
@@ -446,9 +466,16 @@ TEST_CASE("at any width, a rank's messages and memory in a reduction are bounded
       // Of each subtree's sums all slices but the own, then its own slice's sums.
       CHECK(tally.sent(TrafficGroup::data) <= double(all * 4 * subtrees + all * 4));
       const auto layout = sharding::make_layout(m.uses, m.grids, options, ranks, rank, false);
-      CHECK(layout.ring.elements == subtrees * layout.plan.largest.elements);
+      CHECK(layout.ring.sums == size_t(4 * subtrees * layout.plan.largest.elements));
       CHECK(layout.ring.received <=
-            (layout.plan.subtrees - subtrees) * (layout.plan.largest.elements / ranks + 17));
+            size_t(4 * (layout.plan.subtrees - subtrees) * (layout.plan.largest.elements / ranks + 17)));
+      ShardingOptions half = options;
+      half.reduction_dtype = DType::bf16;
+      const auto in_half = sharding::make_layout(m.uses, m.grids, half, ranks, rank, false);
+      constexpr size_t kRounding = 64;  // of each of the three areas of a bucket
+      CHECK(in_half.ring.sums <= layout.ring.sums / (subtrees > 1 ? 2 : 1) + kRounding);
+      CHECK(in_half.ring.received <= layout.ring.received / 2 + kRounding);
+      CHECK(in_half.ring.root <= size_t(4 * (layout.plan.largest.elements / ranks + 17)) + kRounding);
     }
   }
 }

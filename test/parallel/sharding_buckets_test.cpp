@@ -58,7 +58,7 @@ TEST_CASE("buckets of parameters cover every chunk once, in the order of the for
             CHECK(group.chunks[i].use >= bucket.first_use);
           }
           CHECK((count <= elements || bucket.chunks.end - bucket.chunks.begin == 1));
-          CHECK(count <= layout.ring.elements + (dp == 1 ? count : 0));
+          CHECK(size_t(count) * 4 <= layout.ring.sums + size_t(dp == 1 ? count * 4 : 0));
         }
         size_t chunks = 0;
         for (const int g : groups) chunks += layout.plan.groups[size_t(g)].chunks.size();

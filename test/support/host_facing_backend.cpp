@@ -130,6 +130,11 @@ class HostFacing final : public HostDevice {
     });
   }
 
+  void add_rounded(Stream&, Matrix left, Matrix right, Matrix out) override {
+    run({left, right, out},
+        [&](const Mirror& on) { device_->add_rounded(*stream_, on(left), on(right), on(out)); });
+  }
+
   void embedding_forward(Stream&, const int32_t* ids, Matrix table, int64_t vocab_begin,
                          Matrix out) override {
     run({{ids, size_t(out.rows) * 4}, table, out}, [&](const Mirror& on) {

@@ -1,3 +1,5 @@
+#include <type_traits>
+
 #include "kernels/cpu/isa/kernels.h"
 #include "kernels/cpu/isa/vec.h"
 
@@ -58,6 +60,28 @@ void tree_sum(const void* const* inputs, size_t input_count, void* out, DType dt
         total = waiting[--depth] + total;
       }
       store(static_cast<T*>(out) + begin + c, total, lanes);
+    });
+  });
+}
+
+void add_rounded(const Matrix& left, const Matrix& right, const Matrix& out) {
+  with_type(left.dtype, [&](auto s) {
+    with_type(out.dtype, [&](auto d) {
+      using S = decltype(s);
+      using D = decltype(d);
+      const auto operand = [](const S* p, auto lanes) {
+        if constexpr (std::is_same_v<S, float>)
+          return widen(narrow(load(p, lanes)));
+        else
+          return load(p, lanes);
+      };
+      for (int64_t r = 0; r < out.rows; ++r) {
+        const S *a = row<S>(left, r), *b = row<S>(right, r);
+        D* to = row<D>(out, r);
+        for_lanes(out.cols, [&](int64_t c, auto lanes) {
+          store(to + c, operand(a + c, lanes) + operand(b + c, lanes), lanes);
+        });
+      }
     });
   });
 }

@@ -7,6 +7,7 @@ namespace trainctl::kernels::cpu::TRAINCTL_ISA {
 void copy(const Matrix& src, const Matrix& dst);
 void add(const Matrix& src, const Matrix& dst);
 void tree_sum(const void* const* inputs, size_t input_count, void* out, DType dtype, int64_t begin, int64_t n);
+void add_rounded(const Matrix& left, const Matrix& right, const Matrix& out);
 void norm_forward(NormKind kind, const Matrix& x, const Matrix& delta, const float* weight, const float* bias, float eps,
                   const Matrix& sum, const Matrix& y, float* stats);
 void norm_apply(NormKind kind, const Matrix& x, const float* stats, const float* weight, const float* bias,

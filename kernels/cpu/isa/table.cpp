@@ -8,6 +8,7 @@ const KernelTable kTable = {
     .copy = copy,
     .add = add,
     .tree_sum = tree_sum,
+    .add_rounded = add_rounded,
     .norm_forward = norm_forward,
     .norm_apply = norm_apply,
     .norm_backward = norm_backward,

@@ -24,6 +24,7 @@ struct KernelTable {
   void (*add)(const Matrix& src, const Matrix& dst);  ///< any two activation dtypes; sum in f32, rounded once
   /// Computes out[begin, begin + n) of the balanced tree sum.
   void (*tree_sum)(const void* const* inputs, size_t input_count, void* out, DType dtype, int64_t begin, int64_t n);
+  void (*add_rounded)(const Matrix& left, const Matrix& right, const Matrix& out);
 
   void (*norm_forward)(NormKind, const Matrix& x, const Matrix& delta, const float* weight, const float* bias, float eps,
                        const Matrix& sum, const Matrix& y, float* stats);

@@ -133,7 +133,7 @@ void declare_pipeline(std::vector<Field>& table, std::vector<Section>& sections)
       .example("[4, 4, 3, 1]");
 }
 
-void declare_execution(std::vector<Field>& table, std::vector<Section>& sections) {
+void declare_exchange(std::vector<Field>& table, std::vector<Section>& sections) {
   DeclareSection parallel(table, sections, "parallelism", "", Change::free);
   parallel
       .choice("transport", {"auto", "nccl", "host"},
@@ -150,6 +150,24 @@ void declare_execution(std::vector<Field>& table, std::vector<Section>& sections
       .fallback(std::string("exact"))
       .on_change(Change::numerics)
       .bits_by(BitsBy::sum_order);
+  parallel
+      .choice(
+          "reduction_dtype", {"f32", "bf16"},
+          "Format in which gradients travel between data-parallel ranks. `bf16`: half the bytes, and buckets "
+          "of half the memory. A lane's gradient, and every sum of the lanes' tree but the last, is then "
+          "rounded to bf16 before it is added; sums are made and kept in f32. That happens whether a value "
+          "is sent or not, so every width and ZeRO stage gives the same bits, but others than f32. With "
+          "`reduction` fast, NCCL adds in bf16.")
+      .to(IN_JOB(parallelism.reduction_dtype))
+      .alias("fp32", "f32")
+      .fallback(std::string("f32"))
+      .on_change(Change::numerics)
+      .also({"grad_reduce_dtype", "reduce_dtype", "gradient_dtype"})
+      .example("bf16");
+}
+
+void declare_execution(std::vector<Field>& table, std::vector<Section>& sections) {
+  DeclareSection parallel(table, sections, "parallelism", "", Change::free);
   parallel
       .integer("zero_stage",
                "0: every data-parallel rank keeps the whole optimizer state. 1: each keeps its part. 2: "
@@ -365,6 +383,7 @@ void declare_training(std::vector<Field>& table, std::vector<Section>& sections)
   declare_batch(table, sections);
   declare_parallelism(table, sections);
   declare_pipeline(table, sections);
+  declare_exchange(table, sections);
   declare_execution(table, sections);
   declare_numbers(table, sections);
   declare_optimizer(table, sections);

@@ -99,6 +99,7 @@ struct ParallelSpec {
   double bucket_mib = 25;
   Transport transport = Transport::automatic;
   GradientSums reduction = GradientSums::exact;
+  DType reduction_dtype = DType::f32;          // in which gradients travel between data-parallel ranks
   int threads_per_rank = 1;                    // "auto" in the file: cores / ranks on the node, at least 1
 };
 

@@ -28,16 +28,19 @@ struct Base {
   DType compute;
   int tensor;
   int64_t lanes, sequences;
+  DType reduction = DType::f32;
 };
 constexpr Base kBases[] = {{Family::gpt2, DType::f32, 1, 8, 16},
                            {Family::llama, DType::bf16, 1, 16, 16},
-                           {Family::llama, DType::f32, 2, 8, 8}};
+                           {Family::llama, DType::f32, 2, 8, 8},
+                           {Family::gpt2, DType::bf16, 1, 8, 16, DType::bf16}};
 
 JobSpec job_of(const Base& base, const std::string& dir) {
   JobSpec job = tiny_job(base.family, dir);
   job.compute = base.compute;
   job.parallelism.tensor = base.tensor;
   job.parallelism.lanes = base.lanes;
+  job.parallelism.reduction_dtype = base.reduction;
   job.batch.global_sequences = base.sequences;
   job.data.val = job.data.train;
   job.eval = {.every_steps = 2, .max_sequences = base.sequences};
@@ -90,10 +93,10 @@ std::string text_of(const JobSpec& job) {
   std::string layers;
   for (const int64_t n : p.stage_layers) layers += " " + std::to_string(n);
   return fmt::format(
-      "tp {} dp {} pp {} x {} {}, ZeRO-{}, layers{}, recompute {} {}, buckets {} MiB, {} threads", p.tensor,
-      p.data, p.pipeline, p.virtual_stages, parallel::name_of(p.schedule), p.zero_stage,
-      layers.empty() ? " by cost" : layers, int(job.recompute), job.recompute_layers, p.bucket_mib,
-      p.threads_per_rank);
+      "tp {} dp {} pp {} x {} {}, ZeRO-{} in {}, layers{}, recompute {} {}, buckets {} MiB, {} threads",
+      p.tensor, p.data, p.pipeline, p.virtual_stages, parallel::name_of(p.schedule), p.zero_stage,
+      name_of(p.reduction_dtype), layers.empty() ? " by cost" : layers, int(job.recompute),
+      job.recompute_layers, p.bucket_mib, p.threads_per_rank);
 }
 
 void check_combinations(uint64_t count) {

@@ -81,16 +81,25 @@ TEST_CASE("same bits on every mesh: gpt2 bf16, tp 2, plain tensor parallel", "[b
 }
 
 TEST_CASE("same bits at every data-parallel width", "[bits]") {
-  for (const auto& [family, compute] :
-       {std::pair{Family::gpt2, DType::f32}, std::pair{Family::llama, DType::bf16}}) {
+  ThreadRun in_f32;
+  for (const auto& [family, compute, reduction] : {std::tuple{Family::gpt2, DType::f32, DType::f32},
+                                                   {Family::llama, DType::bf16, DType::f32},
+                                                   {Family::llama, DType::bf16, DType::bf16}}) {
     const TemporaryFolder dir;
     JobSpec base = tiny_job(family, dir.path());
     base.compute = compute;
+    base.parallelism.reduction_dtype = reduction;
     base.parallelism.lanes = 8;
     base.batch.global_sequences = 16;   // 2 micro-batches a lane
     base.data.val = base.data.train;
     base.eval = {.every_steps = 5, .max_sequences = 16};
     const ThreadRun plain = run_on_threads(base, {.dir = dir.path() + "/plain", .max_steps = 6});
+    if (reduction == DType::bf16) {
+      CHECK(plain.losses[0] == in_f32.losses[0]);  // before the first sum
+      CHECK(plain.grad_norms[0] != in_f32.grad_norms[0]);
+      CHECK(std::abs(plain.losses.back() - in_f32.losses.back()) < tolerance::kLossBf16);
+    }
+    in_f32 = plain;
     int variant = 0;
     for (int dp = 2; dp <= 8; ++dp)
       for (const int pp : {1, 2})
@@ -102,7 +111,7 @@ TEST_CASE("same bits at every data-parallel width", "[bits]") {
           job.parallelism.zero_stage = zero;
           job.parallelism.schedule = variant % 2 ? Schedule::zb_h1 : Schedule::one_f_one_b;
           if (variant % 3 == 0) job.parallelism.bucket_mib = 25;
-          CAPTURE(dp, pp, zero, variant, name_of(compute));
+          CAPTURE(dp, pp, zero, variant, name_of(compute), name_of(reduction));
           const ThreadRun run =
               run_on_threads(job, {.dir = dir.path() + "/" + std::to_string(++variant), .max_steps = 6});
           CHECK(run.losses == plain.losses);

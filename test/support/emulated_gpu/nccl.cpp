@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "parallel/nccl_api.h"
+#include "runtime/base/dtype.h"
 #include "test/support/emulated_gpu/emulated_nccl.h"
 #include "test/support/emulated_gpu/machine.h"
 
@@ -29,6 +30,7 @@ struct Op {
   bool sends = false;
   int peer = 0;
   bool adds = false;
+  bool bf16 = false;                   // what it adds, else f32
   size_t number = 0;                   // of the sum
   void* data = nullptr;
   size_t bytes = 0;
@@ -167,6 +169,22 @@ void keep(Op& op) {
   op.kept.emplace(data, data + op.bytes);
 }
 
+/// Each addition is rounded to T.
+template <typename T>
+void add_parts(const Sum& sum, const Op& op) {
+  const size_t size = sum.parts.size(), count = op.bytes / sizeof(T);
+  std::vector<T> total(count), data(count);
+  for (size_t i = 1; i <= size; ++i) {
+    const Op& part = *sum.parts[(size_t(op.peer) + i) % size];
+    std::memcpy(static_cast<void*>(data.data()),
+                part.kept ? part.kept->data() : trainctl::emulated_gpu::alias(part.data, part.bytes),
+                part.bytes);
+    for (size_t k = 0; k < count; ++k) total[k] = i == 1 ? data[k] : T(float(total[k]) + float(data[k]));
+  }
+  std::memcpy(trainctl::emulated_gpu::alias(sum.parts[size_t(op.peer)]->data, op.bytes), total.data(),
+              op.bytes);
+}
+
 /// The first to end behind everyone's beginning makes the sum: the data of all are still as they were given, or kept.
 void end_sum(ncclComm& comm, Op& op) {
   Sum& sum = comm.clique->sums[op.number];
@@ -178,15 +196,7 @@ void end_sum(ncclComm& comm, Op& op) {
   if (!everyone_adds(sum)) return keep(op);
   const bool cancelled = std::any_of(sum.parts.begin(), sum.parts.end(), [](const auto& part) { return part->cancelled; });
   if (cancelled || std::exchange(sum.made, true)) return;
-  const size_t size = sum.parts.size(), count = op.bytes / sizeof(float);
-  std::vector<float> total(count);
-  for (size_t i = 1; i <= size; ++i) {
-    const Op& part = *sum.parts[(size_t(op.peer) + i) % size];
-    std::vector<float> data(count);
-    std::memcpy(data.data(), part.kept ? part.kept->data() : trainctl::emulated_gpu::alias(part.data, part.bytes), part.bytes);
-    for (size_t k = 0; k < count; ++k) total[k] = i == 1 ? data[k] : total[k] + data[k];
-  }
-  std::memcpy(trainctl::emulated_gpu::alias(sum.parts[size_t(op.peer)]->data, op.bytes), total.data(), op.bytes);
+  op.bf16 ? add_parts<trainctl::bf16>(sum, op) : add_parts<float>(sum, op);
 }
 
 void end(ncclComm& comm, Group& group) {
@@ -360,8 +370,9 @@ ncclResult_t ncclRecv(void* data, size_t count, ncclDataType_t type, int peer, n
 /// In place alone.
 ncclResult_t ncclReduce(const void* send, void* receive, size_t count, ncclDataType_t type, ncclRedOp_t op, int root, ncclComm_t comm,
                         cudaStream_t stream) {
-  return add({.peer = root, .adds = true, .data = receive, .bytes = count * sizeof(float)},
-             send == receive && type == ncclFloat32 && op == ncclSum, comm, stream);
+  const bool bf16 = type == ncclBfloat16;
+  return add({.peer = root, .adds = true, .bf16 = bf16, .data = receive, .bytes = count * (bf16 ? 2 : 4)},
+             send == receive && (bf16 || type == ncclFloat32) && op == ncclSum, comm, stream);
 }
 
 const char* ncclGetErrorString(ncclResult_t result) {
