@@ -84,12 +84,12 @@ std::vector<ClusterNode> nodes_of_plan(const Options& options, const JobSpec& jo
 }
 
 /// Where no nodes are named, GPUs are taken to be eight a node.
-int node_count(const std::vector<ClusterNode>& nodes, const PlanReport& report) {
+int node_count(const std::vector<ClusterNode>& nodes, const JobSpec& job, const DeviceModel& device) {
   constexpr int kGpusOfNode = 8;
   if (!nodes.empty()) return int(nodes.size());
-  if (report.device.kind != DeviceKind::cuda) return 1;
-  const int ranks = report.job.launcher.ranks_per_gpu * kGpusOfNode;
-  return (report.job.mesh().world_size() + ranks - 1) / ranks;
+  if (device.kind != DeviceKind::cuda) return 1;
+  const int ranks = job.launcher.ranks_per_gpu * kGpusOfNode;
+  return (job.mesh().world_size() + ranks - 1) / ranks;
 }
 
 /// Where the ranks would run; nullopt: no nodes are named.
@@ -113,7 +113,7 @@ std::vector<int> ranks_of_nodes(const std::optional<PlacementResult>& placed, in
 /// Adds how often the run saves and copies its state, and what its nodes hold of it.
 void forecast(PlanReport& report, const std::vector<ClusterNode>& nodes,
               const std::optional<PlacementResult>& placed) {
-  const int count = node_count(nodes, report);
+  const int count = node_count(nodes, report.job, report.device);
   report.saves = forecast_saves(report, count);
   if (report.plan.worst().copies == 0) return;
   const std::vector<int> ranks = ranks_of_nodes(placed, count, report.job);
@@ -170,9 +170,12 @@ int plan(const Options& options, const Context& context) {
   if (options.timeline) return timeline(options, parsed->job, context);
   const std::optional<double> mfu =
       options.mfu > 0 ? std::optional(options.mfu > 1 ? options.mfu / 100 : options.mfu) : std::nullopt;
-  PlanReport report = make_report(job_input(options.job), parsed->job, device_of(options, parsed->job), mfu);
   const std::vector<ClusterNode> nodes = nodes_of_plan(options, parsed->job);
   const std::optional<PlacementResult> placed = placement_of(nodes, parsed->job);
+  DeviceModel device = device_of(options, parsed->job);
+  device.ranks_on_node =
+      parallel::ranks_on_node(ranks_of_nodes(placed, node_count(nodes, parsed->job, device), parsed->job));
+  PlanReport report = make_report(job_input(options.job), parsed->job, device, mfu);
   forecast(report, nodes, placed);
   const bool refused = report.fit.known() && !report.fit.fits();
   if (context.json) {

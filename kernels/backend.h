@@ -138,8 +138,8 @@ class Backend {
   /// end). `out` may be one of the inputs. All contiguous, `count` elements.
   virtual void tree_sum(Stream&, std::span<const void* const> inputs, void* out, DType dtype, int64_t count) = 0;
   /// out = bf16(left) + bf16(right): operands in f32 are rounded to bf16 first (to nearest even), the sum is
-  /// made in f32 and rounded once, to out's dtype. left and right have one dtype; each of the dtypes is f32 or
-  /// bf16. `out` may be an operand of its dtype.
+  /// made in f32 and rounded once, to out's dtype. left and right have one dtype; each of the dtypes is f32
+  /// or bf16. `out` may be an operand of its dtype.
   virtual void add_rounded(Stream&, Matrix left, Matrix right, Matrix out) = 0;
 
   // ---- embedding --------------------------------------------------------------------------------------

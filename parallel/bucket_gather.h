@@ -1,11 +1,12 @@
-// BucketGather brings the compute copies of one bucket of parameters from their owners to all ranks of the dp
-// group, in the rounds of parallel/gather_rounds.h. It uses a buffer that is used again for the next bucket.
+// BucketGather brings the compute copies of one bucket of parameters from their owners to all ranks of its
+// line, in the rounds of parallel/gather_rounds.h. It uses a buffer that is used again for the next bucket.
 #pragma once
+#include <deque>
 #include <vector>
 
 #include "parallel/buckets.h"
-#include "parallel/dp_group.h"
 #include "parallel/gather_rounds.h"
+#include "parallel/lane_group.h"
 #include "parallel/sharded_memory.h"
 
 namespace trainctl::parallel::sharding {
@@ -14,7 +15,7 @@ namespace trainctl::parallel::sharding {
 class BucketGather {
  public:
   /// slot: of the ring's buffers. moves: the stream of the copies. All must outlive this object.
-  BucketGather(const ShardedMemory& memory, int slot, DpGroup& dp, kernels::Backend& backend,
+  BucketGather(const ShardedMemory& memory, int slot, LaneGroups& lines, kernels::Backend& backend,
                kernels::Stream& moves);
 
   bool is_under_way() const { return group_ >= 0; }
@@ -38,15 +39,16 @@ class BucketGather {
 
   const ShardedMemory& memory_;
   const int slot_;
-  DpGroup& dp_;
+  LaneGroups& lines_;
   kernels::Backend& backend_;
   kernels::Stream& moves_;
-  const int rounds_;
 
   int group_ = -1;  // of the bucket under way; -1: none
   kernels::Event* ended_ = nullptr;
   size_t element_ = 0;  // bytes
-  BucketPlaces places_;
+  LaneGroup* line_ = nullptr;
+  std::deque<BucketPlaces> places_of_lines_;
+  BucketPlaces* places_ = nullptr;
   int round_ = 0;
   int tag_ = 0;
   std::vector<GatherMessage> messages_;  // of a round

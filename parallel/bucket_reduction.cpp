@@ -10,29 +10,30 @@ constexpr const char* kWhat = "reduce gradients";
 
 }  // namespace
 
-BucketReduction::BucketReduction(const ShardedMemory& memory, int slot, DpGroup& dp,
+BucketReduction::BucketReduction(const ShardedMemory& memory, int slot, LaneGroups& lines,
                                  kernels::Backend& backend, kernels::Stream& stream, kernels::Stream& sums)
     : memory_(memory),
       slot_(slot),
-      dp_(dp),
       backend_(backend),
       stream_(stream),
       sums_(sums),
-      rounds_(make_reduction_rounds(memory.layout, backend, sums)),
       copied_(backend.create_event()),
-      complete_(backend.create_event()),
-      places_(dp.size()) {}
+      complete_(backend.create_event()) {
+  for (size_t i = 0; i < lines.size(); ++i)
+    lines_.emplace_back(lines[i], memory.layout, int(i), backend, sums);
+}
 
 void BucketReduction::begin(int group, Bucket bucket, int level) {
   ENSURE(!is_under_way(), "slot {} is in use", slot_);
   group_ = group;
-  tag_ = dp_.take_tag();
-  places_.lay_out(memory_.group(group), bucket);
+  line_ = &lines_[size_t(memory_.group(group).line)];
+  tag_ = line_->group.take_tag();
+  line_->places.lay_out(memory_.group(group), bucket);
   pack(level);
   round_ = 0;
   adds_in_transport() ? start_reduce() : start_round();
   // A transport on the device orders exchanges as they are started, which must be alike on all ranks.
-  if (dp_.comm.waits_on_device()) finish();
+  if (line().group.waits_on_device()) finish();
 }
 
 /// The sums of the rank's subtrees, one after another. On the stream of the additions, which may still be
@@ -40,45 +41,46 @@ void BucketReduction::begin(int group, Bucket bucket, int level) {
 void BucketReduction::pack(int level) {
   stream_.record(*complete_);
   sums_.wait(*complete_);
-  packed_ = {&places_,
+  packed_ = {&line().places,
              memory_.layout.options.reduction_dtype,
              memory_.ring_bucket(slot_),
              memory_.ring_received(slot_),
              memory_.ring_root(slot_),
              nullptr};
-  for (int subtree = 0; subtree < memory_.subtrees(); ++subtree)
-    places_.for_each_chunk([&](const FlatChunk& c, int64_t at) {
+  for (int subtree = 0; subtree < memory_.subtrees(group_); ++subtree)
+    line_->places.for_each_chunk([&](const FlatChunk& c, int64_t at) {
       const Box& box = c.where.global;
-      kernels::Matrix packed = packed_.in(packed_.sums, subtree * places_.count() + at, box.count());
+      kernels::Matrix packed = packed_.in(packed_.sums, subtree * line_->places.count() + at, box.count());
       packed.rows = box.rows(), packed.cols = packed.stride = box.cols();
       backend_.copy(sums_, memory_.chunk_gradient(c, subtree), packed);
-      if (c.owner == dp_.rank() && !packed_.own) packed_.own = memory_.summed(group_, c.offset, level);
+      if (c.owner == line().group.rank() && !packed_.own)
+        packed_.own = memory_.summed(group_, c.offset, level);
     });
   sums_.record(*copied_);
 }
 
 bool BucketReduction::adds_in_transport() const {
-  return sharding::adds_in_transport(group_, memory_.layout.options, dp_.size());
+  return sharding::adds_in_transport(memory_.group(group_), memory_.layout.options, line().group.size());
 }
 
 /// The transport adds one sum of each rank.
 void BucketReduction::start_reduce() {
   const auto sum = [&](int subtree, Elements of) {
-    return packed_.in(packed_.sums, subtree * places_.count() + of.begin, of.count());
+    return packed_.in(packed_.sums, subtree * line_->places.count() + of.begin, of.count());
   };
-  const Elements all{0, places_.count()};
-  for (int subtree = 1; subtree < memory_.subtrees(); ++subtree)
+  const Elements all{0, line_->places.count()};
+  for (int subtree = 1; subtree < memory_.subtrees(group_); ++subtree)
     add_lanes(backend_, sums_, packed_.dtype, sum(0, all), sum(subtree, all), sum(0, all));
   std::vector<Reduction> parts;
-  for (int owner = 0; owner < dp_.size(); ++owner)
-    if (const Elements part = places_.part(owner); part.count() > 0)
+  for (int owner = 0; owner < line().group.size(); ++owner)
+    if (const Elements part = line_->places.part(owner); part.count() > 0)
       parts.push_back({sum(0, part).data, part.count(), owner, packed_.dtype});
-  ticket_ = dp_.comm.reduce(parts, &sums_);
+  ticket_ = line().group.comm().reduce(parts, &sums_);
   ticket_.name(kWhat);
 }
 
 void BucketReduction::end_reduce() {
-  if (const Elements own = places_.part(dp_.rank()); own.count() > 0)
+  if (const Elements own = line_->places.part(line().group.rank()); own.count() > 0)
     backend_.copy(sums_, packed_.in(packed_.sums, own.begin, own.count()),
                   kernels::matrix(packed_.own, DType::f32, 1, own.count()));
   group_ = -1;
@@ -86,19 +88,20 @@ void BucketReduction::end_reduce() {
 
 void BucketReduction::start_round() {
   messages_.clear();
-  rounds_->add_messages(packed_, round_, tag_, messages_);
-  if (!messages_.empty()) ticket_ = dp_.comm.exchange(messages_, &sums_);
+  rounds().add_messages(packed_, round_, tag_, messages_);
+  if (!messages_.empty()) ticket_ = line().group.comm().exchange(messages_, &sums_);
   ticket_.name(kWhat);
 }
 
 void BucketReduction::end_round() {
-  rounds_->add_sums(packed_, round_);
-  if (++round_ < rounds_->count()) return start_round();
+  rounds().add_sums(packed_, round_);
+  if (++round_ < rounds().count()) return start_round();
   group_ = -1;
 }
 
-void BucketReduction::poll(bool may_end) {
-  while (is_under_way() && (may_end || !in_last_round()) && dp_.comm.test(ticket_)) finish_exchange();
+void BucketReduction::poll(bool may_write) {
+  while (is_under_way() && (may_write || !writes_next()) && line().group.comm().test(ticket_))
+    finish_exchange();
 }
 
 void BucketReduction::finish() {
@@ -107,7 +110,7 @@ void BucketReduction::finish() {
 
 /// Of the exchange that was started last; waits for it.
 void BucketReduction::finish_exchange() {
-  if (ticket_) dp_.comm.wait(ticket_, kWhat, sums_);
+  if (ticket_) line().group.comm().wait(ticket_, kWhat, sums_);
   adds_in_transport() ? end_reduce() : end_round();
 }
 

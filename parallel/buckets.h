@@ -1,19 +1,10 @@
-// The buckets in which gradients are reduced and parameters gathered, and where the owners' parts of a bucket
-// lie in the buffer through which it goes. Pure.
+// Where the owners' parts of a bucket lie in the buffer through which it goes. Pure.
 #pragma once
 #include <vector>
 
 #include "parallel/sharding_plan.h"
 
 namespace trainctl::parallel::sharding {
-
-/// Chunks [begin, end) of a group, exchanged together.
-struct Bucket {
-  size_t begin = 0, end = 0;
-};
-/// The buckets of a group, in the order in which gradients become ready: as many chunks of one
-/// FlatChunk::part as fit into `bucket_elements`, at least one. A rank may own nothing of a bucket.
-std::vector<Bucket> buckets_of(const GroupPlan& group, int64_t bucket_elements);
 
 /// Elements [begin, end) of a buffer.
 struct Elements {
@@ -23,19 +14,13 @@ struct Elements {
 /// Empty ones have no meaning but their count of 0.
 Elements intersection(Elements a, Elements b);
 
-/// How the parts of a bucket travel between their owners and all other ranks.
-enum class Exchange {
-  halving,  ///< a power of two of ranks: rounds with one peer each (parallel/halving.h)
-  slices    ///< any number of ranks: equal slices, each with one rank in between (parallel/slices.h)
-};
-Exchange exchange_among(int ranks);
-
 /// A bucket in a buffer: the parts of the owners one after another, each owner's chunks in the order of the
 /// list. Under Exchange::halving the parts are in the order of halving_place, else in that of the ranks.
 class BucketPlaces {
  public:
   explicit BucketPlaces(int ranks);
   void lay_out(const GroupPlan& group, Bucket bucket);
+  Exchange exchange() const { return bucket_.exchange; }
 
   Elements part(int owner) const { return places(place_of(owner), place_of(owner) + 1); }
   /// Parts at places [first, last) of the halving, together.
@@ -57,7 +42,6 @@ class BucketPlaces {
   int place_of(int owner) const;
 
   const int ranks_;
-  const Exchange exchange_;
   const GroupPlan* group_ = nullptr;
   Bucket bucket_;
   std::vector<int64_t> begins_,

@@ -24,13 +24,13 @@ void add_slices(const BucketPlaces& places, int rank, int ranks, int round,
 
 }  // namespace
 
-int gather_round_count(int ranks) {
-  return exchange_among(ranks) == Exchange::halving ? int(halving_rounds(0, ranks).size()) : 2;
+int gather_round_count(Exchange exchange, int ranks) {
+  return exchange == Exchange::halving ? int(halving_rounds(0, ranks).size()) : 2;
 }
 
 void add_gather_messages(const BucketPlaces& places, int rank, int ranks, int round,
                          std::vector<GatherMessage>& messages) {
-  if (exchange_among(ranks) == Exchange::slices) return add_slices(places, rank, ranks, round, messages);
+  if (places.exchange() == Exchange::direct) return add_slices(places, rank, ranks, round, messages);
   const std::vector<HalvingRound> rounds = halving_rounds(rank, ranks);
   const HalvingRound& last_first = rounds[rounds.size() - 1 - size_t(round)];
   add(messages, true, last_first.peer, places.places(last_first.keep.begin, last_first.keep.end));

@@ -14,7 +14,7 @@ struct GatherMessage {
   Elements elements;
 };
 
-int gather_round_count(int ranks);
+int gather_round_count(Exchange exchange, int ranks);
 /// The messages of `rank` in a round; none is empty. Of two ranks, both list the messages between them in one
 /// order.
 void add_gather_messages(const BucketPlaces& places, int rank, int ranks, int round,

@@ -7,27 +7,25 @@
 
 namespace trainctl::parallel::sharding {
 
-GradientReduction::GradientReduction(const ShardedMemory& memory, DpGroup& dp, Communicator& tp,
-                                     Communicator* tied_peer, kernels::Backend& backend,
-                                     kernels::Stream& stream)
+GradientReduction::GradientReduction(const ShardedMemory& memory, LaneGroups& lines, const AxisGroups& axes,
+                                     kernels::Backend& backend, kernels::Stream& stream)
     : memory_(memory),
-      dp_(dp),
-      tp_(tp),
-      tied_peer_(tied_peer),
+      lines_(lines),
+      axes_(axes),
       backend_(backend),
       stream_(stream),
       sums_(backend.create_stream()),
       summed_(backend.create_event()),
+      groups_(size_t(memory.groups())),
       last_of_place_(memory.layout.uses.empty() ? 0 : size_t(memory.layout.uses.back().part) + 2),
       reductions_of_(memory.layout.uses.size(), 0) {
-  for (int g = 0; g < kGroups; ++g)
-    groups_[size_t(g)].buckets = buckets_of(memory.group(g), memory.layout.options.bucket_elements);
   for (int slot = 0; slot < memory.layout.ring.buckets; ++slot)
-    ring_.emplace_back(memory, slot, dp, backend, stream, *sums_);
+    ring_.emplace_back(memory, slot, lines, backend, stream, *sums_);
 }
 
 void GradientReduction::merge_lane(int use, int lane) {
-  for (int level = memory_.level_of_lane(lane); level > 0 && level >= memory_.level_of_lane(lane + 1);
+  const int g = memory_.group_of(use);
+  for (int level = memory_.level_of_lane(g, lane); level > 0 && level >= memory_.level_of_lane(g, lane + 1);
        --level) {
     const kernels::Matrix left = memory_.gradient(use, level - 1);
     add_lanes(backend_, stream_, memory_.layout.options.reduction_dtype, left, memory_.gradient(use, level),
@@ -51,24 +49,23 @@ void GradientReduction::reduce(int begin, int end) {
 
 /// Appends every bucket whose gradients have become complete: in the same order on all ranks.
 void GradientReduction::queue_ready() {
-  for (int g = 0; g < kGroups; ++g) {
+  for (int g = 0; g < memory_.groups(); ++g) {
     const GroupPlan& group = memory_.group(g);
     Progress& progress = groups_[size_t(g)];
     while (progress.ready < group.chunks.size() &&
            reductions_of_[size_t(group.chunks[progress.ready].use)] > 0)
       ++progress.ready;
-    for (;
-         progress.queued < progress.buckets.size() && progress.buckets[progress.queued].end <= progress.ready;
+    for (; progress.queued < group.buckets.size() && group.buckets[progress.queued].end <= progress.ready;
          ++progress.queued)
-      queue_.push_back({g, progress.buckets[progress.queued]});
+      queue_.push_back({g, group.buckets[progress.queued]});
   }
 }
 
 /// Appends the buckets of these uses, which are whole parts of the model.
 void GradientReduction::queue_uses(int begin, int end, int lane) {
-  for (int g = 0; g < kGroups; ++g) {
+  for (int g = 0; g < memory_.groups(); ++g) {
     const std::vector<FlatChunk>& chunks = memory_.group(g).chunks;
-    const std::vector<Bucket>& buckets = groups_[size_t(g)].buckets;
+    const std::vector<Bucket>& buckets = memory_.group(g).buckets;
     // The list begins with the last use.
     auto bucket = std::partition_point(buckets.begin(), buckets.end(),
                                        [&](const Bucket& b) { return chunks[b.begin].use >= end; });
@@ -104,11 +101,20 @@ void GradientReduction::claim(int begin, int end) {
 /// Goes on with the buckets under way, oldest first, and begins others while the ring has room. Never waits
 /// for a peer: that one may wait for this rank's next pipeline message.
 void GradientReduction::go_on() {
-  // Where lanes are added, the sums of a lane must not take the place of an earlier one's.
-  for (size_t i = 0; i < under_way_; ++i)
-    slot_of(i).reduction.poll(i == 0 || !memory_.layout.reduces_lanes());
+  for (size_t i = 0; i < under_way_; ++i) slot_of(i).reduction.poll(may_write(i));
   end_complete();
   while (!queue_.empty() && begin_next()) end_complete();
+}
+
+/// Where lanes are added, the sums of a lane must not take the place of an earlier one's: those of the same
+/// chunks come first.
+bool GradientReduction::may_write(size_t i) {
+  const Queued& queued = slot_of(i).queued;
+  for (size_t older = 0; older < i; ++older) {
+    const Queued& other = slot_of(older).queued;
+    if (other.group == queued.group && other.bucket.begin == queued.bucket.begin) return false;
+  }
+  return true;
 }
 
 void GradientReduction::end_complete() {
@@ -118,13 +124,13 @@ void GradientReduction::end_complete() {
 /// False if the ring is full.
 bool GradientReduction::begin_next() {
   const Queued next = queue_.front();
-  if (dp_.size() == 1) {
+  if (line_of(next.group).size() == 1) {
     copy_own(next.group, next.bucket);
   } else {
     if (under_way_ == ring_.size()) return false;
     const size_t slot = (oldest_ + under_way_++) % ring_.size();
     ring_[slot].queued = next;
-    ring_[slot].reduction.begin(next.group, next.bucket, memory_.own_level_of_lane(next.lane));
+    ring_[slot].reduction.begin(next.group, next.bucket, memory_.own_level_of_lane(next.group, next.lane));
     for (LastBucket& last : last_of_place_)
       if (last.number == queued_before_ + 1) last.slot = slot;
   }
@@ -146,16 +152,17 @@ void GradientReduction::end_oldest() {
   oldest_ = (oldest_ + 1) % ring_.size();
   --under_way_;
   if (!memory_.layout.reduces_lanes()) return;
+  const int rank = line_of(group).rank();
   const auto own = std::find_if(memory_.group(group).chunks.begin() + int64_t(bucket.begin),
                                 memory_.group(group).chunks.begin() + int64_t(bucket.end),
-                                [&](const FlatChunk& c) { return c.owner == dp_.rank(); });
+                                [rank](const FlatChunk& c) { return c.owner == rank; });
   int64_t count = 0;
   for (size_t i = bucket.begin; i < bucket.end; ++i)
-    if (memory_.group(group).chunks[i].owner == dp_.rank())
+    if (memory_.group(group).chunks[i].owner == rank)
       count += memory_.group(group).chunks[i].where.global.count();
   if (count == 0) return;
-  for (int level = memory_.own_level_of_lane(lane); level > 0 && level >= memory_.own_level_of_lane(lane + 1);
-       --level) {
+  for (int level = memory_.own_level_of_lane(group, lane);
+       level > 0 && level >= memory_.own_level_of_lane(group, lane + 1); --level) {
     const auto sum = [&](int of) {
       return kernels::matrix(memory_.summed(group, own->offset, of), DType::f32, 1, count);
     };
@@ -164,9 +171,9 @@ void GradientReduction::end_oldest() {
   }
 }
 
-/// Alone, a group has sums apart from its gradients only because they are added over tp then.
+/// Alone, a group has sums apart from its gradients only because they are added along another axis then.
 void GradientReduction::copy_own(int g, Bucket bucket) {
-  if (!memory_.packs(g)) return;
+  if (memory_.group(g).in_place) return;
   for (size_t i = bucket.begin; i < bucket.end; ++i) {
     const FlatChunk& c = memory_.group(g).chunks[i];
     const Box& box = c.where.global;
@@ -188,53 +195,52 @@ void GradientReduction::finish() {
   queued_before_ = 0;
   std::fill(last_of_place_.begin(), last_of_place_.end(), LastBucket{});
   std::fill(reductions_of_.begin(), reductions_of_.end(), 0);
-  finish_partial();
-  finish_tied();
-  const Layout& layout = memory_.layout;
-  if (layout.options.zero_stage > 0 || dp_.size() == 1) return;
-  for (int g = 0; g < kGroups; ++g)
-    if (!memory_.group(g).chunks.empty() && owns_state(layout.plan, g))
-      gather_flat(g, memory_.summed(g, 0), DType::f32);
-}
-
-void GradientReduction::finish_partial() {
-  constexpr int g = replicated_partial;
-  if (tp_.size() == 1 || memory_.group(g).chunks.empty() || memory_.own(g) == 0) return;
-  all_reduce(tp_, backend_, stream_, memory_.summed(g, memory_.own_begin(g)), memory_.tp_scratch(),
-             DType::f32, memory_.own(g));
-}
-
-/// Own run of a tied group's summed gradient (a tied use is cut by rows, so it is contiguous in its place).
-float* GradientReduction::tied_run(int g) const {
-  if (memory_.packs(g)) return memory_.summed(g, memory_.own_begin(g));
-  return memory_.chunk_gradient(memory_.group(g).chunks.front(), 0).as<float>();
-}
-
-void GradientReduction::finish_tied() {
-  const bool embedding = !memory_.group(tied_embedding).chunks.empty();
-  const bool head = !memory_.group(tied_head).chunks.empty();
-  const int mine = embedding ? tied_embedding : tied_head;
-  const int64_t n = memory_.group(mine).chunks.empty() ? 0 : memory_.own(mine);
-  if (n == 0) return;
-  if (embedding && head) {
-    const void* inputs[2] = {tied_run(tied_embedding), tied_run(tied_head)};
-    backend_.tree_sum(stream_, inputs, tied_run(tied_embedding), DType::f32, n);
-  } else if (tied_peer_) {
-    const int peer = 1 - tied_peer_->rank();
-    float* other = memory_.tied_received();
-    const Transfer transfers[2] = {{Transfer::send, peer, tied_run(mine), size_t(n) * 4},
-                                   {Transfer::receive, peer, other, size_t(n) * 4}};
-    tied_peer_->exchange_and_wait(transfers, "add the tied embedding's gradients", stream_);
-    const void* inputs[2] = {embedding ? tied_run(mine) : other, embedding ? other : tied_run(mine)};
-    backend_.tree_sum(stream_, inputs, tied_run(mine), DType::f32, n);
+  add_uses();
+  for (int g = 0; g < memory_.groups(); ++g) {
+    if (!owns_state(memory_.layout.plan, g)) continue;
+    if (memory_.own(g) > 0) add_along_axes(g);
+    if (memory_.layout.options.zero_stage == 0) gather_sums(g);
   }
 }
 
-void GradientReduction::gather_flat(int g, void* flat, DType dtype) {
+/// The sums of later uses of a parameter that are here go to those of the first one.
+void GradientReduction::add_uses() {
+  for (int g = 0; g < memory_.groups(); ++g) {
+    const int first = memory_.group(g).state_of;
+    if (first == g || memory_.own(g) == 0) continue;
+    float* const sums = memory_.own_sums(first);
+    const void* inputs[2] = {sums, memory_.own_sums(g)};
+    backend_.tree_sum(stream_, inputs, sums, DType::f32, memory_.own(g));
+  }
+}
+
+/// Adds the own sums of all ranks of each further axis, in the order of the ranks.
+void GradientReduction::add_along_axes(int g) {
+  float* const sums = memory_.own_sums(g);
+  const int64_t n = memory_.own(g);
+  for (const AxisSet axis : memory_.group(g).sums) {
+    Communicator& group = *axes_.find(axis);
+    if (group.size() > 2) {
+      all_reduce(group, backend_, stream_, sums, memory_.received_sums(g), DType::f32, n);
+      continue;
+    }
+    const int peer = 1 - group.rank();
+    float* const other = static_cast<float*>(memory_.received_sums(g));
+    const Transfer transfers[2] = {{Transfer::send, peer, sums, size_t(n) * 4},
+                                   {Transfer::receive, peer, other, size_t(n) * 4}};
+    group.exchange_and_wait(transfers, "add the sums of gradients", stream_);
+    const void* inputs[2] = {peer == 1 ? sums : other, peer == 1 ? other : sums};
+    backend_.tree_sum(stream_, inputs, sums, DType::f32, n);
+  }
+}
+
+/// ZeRO-0: every rank has all sums.
+void GradientReduction::gather_sums(int g) {
+  LaneGroup& line = line_of(g);
+  if (line.size() == 1) return;
   std::vector<size_t> bytes;
-  for (int r = 0; r < dp_.size(); ++r) bytes.push_back(size_t(memory_.group(g).own(r)) * size_of(dtype));
-  char* own = static_cast<char*>(flat) + memory_.own_begin(g) * int64_t(size_of(dtype));
-  all_gather_v(dp_.comm, stream_, own, flat, bytes);
+  for (int r = 0; r < line.size(); ++r) bytes.push_back(size_t(memory_.group(g).own(r)) * 4);
+  all_gather_v(line.comm(), stream_, memory_.summed(g, memory_.own_begin(g)), memory_.summed(g, 0), bytes);
 }
 
 }  // namespace trainctl::parallel::sharding

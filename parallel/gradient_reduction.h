@@ -1,21 +1,20 @@
-// GradientReduction adds the gradients of a rank with those of its dp peers, in buckets, while the backward
-// pass goes on; then over tp and over the two uses of a tied embedding.
+// GradientReduction adds the gradients of a rank with those of the other ranks with lanes, in buckets, while
+// the backward pass goes on; then the uses of a parameter, and the sums along other axes.
 #pragma once
-#include <array>
 #include <deque>
 #include <memory>
 #include <vector>
 
 #include "parallel/bucket_reduction.h"
-#include "parallel/dp_group.h"
+#include "parallel/lane_group.h"
 #include "parallel/sharded_memory.h"
 
 namespace trainctl::parallel::sharding {
 
 class GradientReduction {
  public:
-  /// tied_peer: see ShardedParams. All must outlive this object.
-  GradientReduction(const ShardedMemory& memory, DpGroup& dp, Communicator& tp, Communicator* tied_peer,
+  /// lines: for reductions, of the memory's plan. All must outlive this object.
+  GradientReduction(const ShardedMemory& memory, LaneGroups& lines, const AxisGroups& axes,
                     kernels::Backend& backend, kernels::Stream& stream);
 
   /// See ShardedParams.
@@ -28,7 +27,6 @@ class GradientReduction {
  private:
   /// How far a group's reduction is.
   struct Progress {
-    std::vector<Bucket> buckets;
     size_t ready = 0;   // chunks whose gradient is complete (a prefix); not used where lanes are reduced
     size_t queued = 0;  // buckets
   };
@@ -55,24 +53,24 @@ class GradientReduction {
   void finish_oldest();
   void end_oldest();
   void end_complete();
+  bool may_write(size_t i);
   void copy_own(int g, Bucket bucket);
-  void finish_partial();
-  void finish_tied();
-  float* tied_run(int g) const;
-  void gather_flat(int g, void* flat, DType dtype);
+  void add_uses();
+  void add_along_axes(int g);
+  void gather_sums(int g);
+  LaneGroup& line_of(int g) const { return lines_[size_t(memory_.group(g).line)]; }
   size_t place_of(int use) const;
   /// Bucket `i` of those under way, 0 is the oldest.
   Slot& slot_of(size_t i) { return ring_[(oldest_ + i) % ring_.size()]; }
 
   const ShardedMemory& memory_;
-  DpGroup& dp_;
-  Communicator& tp_;
-  Communicator* const tied_peer_;
+  LaneGroups& lines_;
+  const AxisGroups& axes_;
   kernels::Backend& backend_;
   kernels::Stream& stream_;
   const std::unique_ptr<kernels::Stream> sums_;  // the additions, beside the backward pass
   const std::unique_ptr<kernels::Event> summed_;
-  std::array<Progress, kGroups> groups_;
+  std::vector<Progress> groups_;
   std::deque<Queued> queue_;  // of this step, not begun yet
   size_t queued_before_ = 0;  // buckets of this step that have begun
   std::vector<LastBucket> last_of_place_;

@@ -10,9 +10,8 @@ std::vector<GatherBucket> gather_buckets(const Layout& layout, const std::vector
   std::vector<GatherBucket> buckets;
   for (const int g : groups) {
     const GroupPlan& group = layout.plan.groups[size_t(g)];
-    const std::vector<Bucket> of_group = buckets_of(group, layout.options.bucket_elements);
     // The list of chunks begins with the last layer.
-    for (auto chunks = of_group.rbegin(); chunks != of_group.rend(); ++chunks)
+    for (auto chunks = group.buckets.rbegin(); chunks != group.buckets.rend(); ++chunks)
       buckets.push_back({g, *chunks, group.chunks[chunks->end - 1].use});
   }
   std::stable_sort(buckets.begin(), buckets.end(),
@@ -20,17 +19,20 @@ std::vector<GatherBucket> gather_buckets(const Layout& layout, const std::vector
   return buckets;
 }
 
-ParamGathers::ParamGathers(const ShardedMemory& memory, DpGroup& dp, kernels::Backend& backend,
+ParamGathers::ParamGathers(const ShardedMemory& memory, LaneGroups& lines, kernels::Backend& backend,
                            kernels::Stream& stream)
-    : dp_(dp), stream_(stream), moves_(backend.create_stream()), changed_(backend.create_event()) {
+    : waits_on_device_(lines.front().waits_on_device()),
+      stream_(stream),
+      moves_(backend.create_stream()),
+      changed_(backend.create_event()) {
   std::vector<int> groups;
-  for (int g = 0; g < kGroups; ++g)
+  for (int g = 0; g < memory.layout.groups(); ++g)
     if (gathers_params(memory.layout, g)) groups.push_back(g);
   for (const GatherBucket& bucket : gather_buckets(memory.layout, groups))
     gathers_.push_back({bucket, backend.create_event()});
   if (!gathers_.empty())
     for (int slot = 0; slot < memory.layout.ring.buckets; ++slot)
-      ring_.emplace_back(memory, slot, dp, backend, *moves_);
+      ring_.emplace_back(memory, slot, lines, backend, *moves_);
   allowed_ = begun_ = ended_ = awaited_ = gathers_.size();
 }
 
@@ -51,7 +53,7 @@ void ParamGathers::gather(int begin, int end) {
 /// A bucket has its buffer until it has ended. Where the host runs ahead of the device, that is at once, and
 /// the forward pass must not queue behind all of them: there until it is awaited.
 bool ParamGathers::may_begin() const {
-  const size_t free_before = dp_.comm.waits_on_device() ? awaited_ : ended_;
+  const size_t free_before = waits_on_device_ ? awaited_ : ended_;
   return begun_ < std::min(allowed_, free_before + ring_.size());
 }
 

@@ -1,12 +1,13 @@
-// ParamGathers brings changed compute copies from their owners to all dp ranks, in buckets through the ring
-// of buffers that gradients use later in the step, during the next forward pass (ZeRO-1 and 2).
+// ParamGathers brings changed compute copies from their owners to all ranks of their lines, in buckets
+// through the ring of buffers that gradients use later in the step, during the next forward pass (ZeRO-1 and
+// 2).
 #pragma once
 #include <deque>
 #include <memory>
 #include <vector>
 
 #include "parallel/bucket_gather.h"
-#include "parallel/dp_group.h"
+#include "parallel/lane_group.h"
 #include "parallel/sharded_memory.h"
 #include "parallel/weight_gathers.h"
 
@@ -24,7 +25,8 @@ std::vector<GatherBucket> gather_buckets(const Layout& layout, const std::vector
 class ParamGathers final : public WeightGathers {
  public:
   /// All must outlive this object.
-  ParamGathers(const ShardedMemory& memory, DpGroup& dp, kernels::Backend& backend, kernels::Stream& stream);
+  ParamGathers(const ShardedMemory& memory, LaneGroups& lines, kernels::Backend& backend,
+               kernels::Stream& stream);
 
   void weights_changed() override;
   bool all_awaited() const override { return awaited_ == gathers_.size(); }
@@ -43,7 +45,7 @@ class ParamGathers final : public WeightGathers {
     GatherBucket bucket;
     std::unique_ptr<kernels::Event> ended;
   };
-  DpGroup& dp_;
+  const bool waits_on_device_;
   kernels::Stream& stream_;
   const std::unique_ptr<kernels::Stream> moves_;  // the copies, beside the forward pass
   const std::unique_ptr<kernels::Event> changed_;

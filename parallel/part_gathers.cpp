@@ -4,7 +4,7 @@
 
 namespace trainctl::parallel::sharding {
 
-PartGathers::PartGathers(const ShardedMemory& memory, DpGroup& dp, kernels::Backend& backend,
+PartGathers::PartGathers(const ShardedMemory& memory, LaneGroups& lines, kernels::Backend& backend,
                          kernels::Stream& stream)
     : layout_(memory.layout),
       stream_(stream),
@@ -12,7 +12,7 @@ PartGathers::PartGathers(const ShardedMemory& memory, DpGroup& dp, kernels::Back
       place_free_(backend.create_event()) {
   list_parts(memory.layout, backend);
   for (int slot = 0; slot < layout_.plan.gather_ring.buckets; ++slot)
-    ring_.emplace_back(memory, slot, dp, backend, *moves_);
+    ring_.emplace_back(memory, slot, lines, backend, *moves_);
 }
 
 void PartGathers::list_parts(const Layout& layout, kernels::Backend& backend) {
@@ -22,10 +22,10 @@ void PartGathers::list_parts(const Layout& layout, kernels::Backend& backend) {
     ENSURE(part + 1 == parts_.size(), "the parts of uses are not in order");
     parts_.back().end = use + 1;
   }
-  for (int g = 0; g < kGroups; ++g) {
+  for (int g = 0; g < layout.groups(); ++g) {
     const GroupPlan& group = layout.plan.groups[size_t(g)];
     if (!gathers_params(layout, g)) continue;
-    for (const Bucket& bucket : buckets_of(group, layout.options.bucket_elements))
+    for (const Bucket& bucket : group.buckets)
       parts_[size_t(group.chunks[bucket.begin].part)].buckets.push_back({g, bucket});
   }
 }

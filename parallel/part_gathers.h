@@ -1,13 +1,13 @@
-// PartGathers brings the compute copies of one part of the model from their owners to all dp ranks, each time
-// before the part is computed (ZeRO-3). Two parts may be under way or in use at one time: they have two
-// places.
+// PartGathers brings the compute copies of one part of the model from their owners to all ranks of their
+// lines, each time before the part is computed (ZeRO-3). Two parts may be under way or in use at one time:
+// they have two places.
 #pragma once
 #include <deque>
 #include <memory>
 #include <vector>
 
 #include "parallel/bucket_gather.h"
-#include "parallel/dp_group.h"
+#include "parallel/lane_group.h"
 #include "parallel/sharded_memory.h"
 #include "parallel/weight_gathers.h"
 
@@ -16,7 +16,8 @@ namespace trainctl::parallel::sharding {
 class PartGathers final : public WeightGathers {
  public:
   /// All must outlive this object.
-  PartGathers(const ShardedMemory& memory, DpGroup& dp, kernels::Backend& backend, kernels::Stream& stream);
+  PartGathers(const ShardedMemory& memory, LaneGroups& lines, kernels::Backend& backend,
+              kernels::Stream& stream);
 
   void weights_changed() override {}   // what gather() sends is what the stream has written by then
   bool all_awaited() const override { return under_way_.empty(); }

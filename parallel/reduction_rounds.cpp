@@ -17,10 +17,11 @@ kernels::Matrix floats(float* data, int64_t count) { return kernels::matrix(data
 
 class HalvingReduction : public ReductionRounds {
  public:
-  HalvingReduction(const Layout& layout, kernels::Backend& backend, kernels::Stream& sums)
-      : rounds_(halving_rounds(layout.dp_rank, layout.dp)), backend_(backend), sums_(sums) {}
+  HalvingReduction(const LaneLine& line, int rank, kernels::Backend& backend, kernels::Stream& sums)
+      : rounds_(halving_rounds(rank, line.ranks)), backend_(backend), sums_(sums) {}
 
   int count() const override { return int(rounds_.size()); }
+  int last_before_own() const override { return count() - 1; }
 
   void add_messages(const PackedBucket& b, int r, int tag, std::vector<Transfer>& messages) const override {
     const HalvingRound& round = rounds_[size_t(r)];
@@ -52,13 +53,13 @@ class HalvingReduction : public ReductionRounds {
   kernels::Stream& sums_;
 };
 
-class SlicesReduction : public ReductionRounds {
+class DirectReduction : public ReductionRounds {
  public:
-  SlicesReduction(const Layout& layout, kernels::Backend& backend, kernels::Stream& sums)
-      : rank_(layout.dp_rank), ranks_(layout.dp), backend_(backend), sums_(sums) {
+  DirectReduction(const LaneLine& line, int rank, kernels::Backend& backend, kernels::Stream& sums)
+      : rank_(rank), ranks_(line.ranks), backend_(backend), sums_(sums) {
     std::vector<LaneRun> all;
     for (int r = 0; r < ranks_; ++r) {
-      const std::vector<LaneRun> subtrees = subtrees_of(lanes_of_rank(layout.plan.lanes, ranks_, r));
+      const std::vector<LaneRun> subtrees = subtrees_of(lanes_of_rank(line.lanes, ranks_, r));
       subtrees_.push_back(int(subtrees.size()));
       all.insert(all.end(), subtrees.begin(), subtrees.end());
     }
@@ -67,6 +68,7 @@ class SlicesReduction : public ReductionRounds {
   }
 
   int count() const override { return 2; }
+  int last_before_own() const override { return 0; }  // the sums of others are received in their place
 
   void add_messages(const PackedBucket& b, int round, int tag,
                     std::vector<Transfer>& messages) const override {
@@ -151,11 +153,19 @@ class SlicesReduction : public ReductionRounds {
 
 }  // namespace
 
-std::unique_ptr<ReductionRounds> make_reduction_rounds(const Layout& layout, kernels::Backend& backend,
-                                                       kernels::Stream& sums) {
-  if (exchange_among(layout.dp) == Exchange::halving)
-    return std::make_unique<HalvingReduction>(layout, backend, sums);
-  return std::make_unique<SlicesReduction>(layout, backend, sums);
+ReductionWays::ReductionWays(const Layout& layout, int line, kernels::Backend& backend,
+                             kernels::Stream& sums) {
+  const LaneLine& ranks = layout.plan.lines[size_t(line)];
+  const int rank = layout.shares[size_t(line)].rank;
+  const auto make = [&](Exchange exchange) {
+    if (exchange == Exchange::halving && !halving_)
+      halving_ = std::make_unique<HalvingReduction>(ranks, rank, backend, sums);
+    if (exchange == Exchange::direct && !direct_)
+      direct_ = std::make_unique<DirectReduction>(ranks, rank, backend, sums);
+  };
+  for (const GroupPlan& group : layout.plan.groups)
+    for (const Bucket& bucket : group.buckets)
+      if (group.line == line) make(bucket.exchange);
 }
 
 }  // namespace trainctl::parallel::sharding

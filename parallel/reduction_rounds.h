@@ -1,4 +1,4 @@
-// ReductionRounds is how one packed bucket of gradients is reduced: its messages and its additions, round by
+// ReductionRounds is how packed buckets of gradients are reduced: their messages and additions, round by
 // round. There is one for each Exchange; both add in the order of the tree over all lanes.
 #pragma once
 #include <memory>
@@ -30,6 +30,8 @@ class ReductionRounds {
  public:
   virtual ~ReductionRounds() = default;
   virtual int count() const = 0;
+  /// The round after whose messages the result's memory is first written.
+  virtual int last_before_own() const = 0;
   /// Appends what this rank sends and receives in a round, which may be nothing.
   virtual void add_messages(const PackedBucket& bucket, int round, int tag,
                             std::vector<Transfer>& messages) const = 0;
@@ -37,8 +39,17 @@ class ReductionRounds {
   virtual void add_sums(const PackedBucket& bucket, int round) = 0;
 };
 
-/// sums: the stream of the additions. It and the backend must outlive the result.
-std::unique_ptr<ReductionRounds> make_reduction_rounds(const Layout& layout, kernels::Backend& backend,
-                                                       kernels::Stream& sums);
+/// The rounds of each exchange that a bucket of a line has.
+class ReductionWays {
+ public:
+  /// sums: the stream of the additions. It and the backend must outlive this object.
+  ReductionWays(const Layout& layout, int line, kernels::Backend& backend, kernels::Stream& sums);
+  ReductionRounds& of(Exchange exchange) const {
+    return exchange == Exchange::halving ? *halving_ : *direct_;
+  }
+
+ private:
+  std::unique_ptr<ReductionRounds> halving_, direct_;  // null: no bucket has it
+};
 
 }  // namespace trainctl::parallel::sharding

@@ -15,7 +15,8 @@ Matrix chunk_in(Matrix local, const FlatChunk& c) {
 ShardedMemory::ShardedMemory(Layout l, kernels::Backend& backend) : layout(std::move(l)) {
   weights_ = backend.allocate(layout.plan.weight_bytes);
   gradients_ = backend.allocate(size_t(layout.plan.gradient_elements * layout.gradient_levels()) * 4);
-  for (int g = 0; g < kGroups; ++g) allocate_group(g, backend);
+  groups_.resize(size_t(groups()));
+  for (int g = 0; g < groups(); ++g) allocate_group(g, backend);
   if (layout.ring.bytes() > 0) ring_ = backend.allocate(layout.ring.bytes());
   const size_t gather_bytes = layout.plan.gather_ring.bytes();
   if (gather_bytes > 0) gather_ring_ = backend.allocate(gather_bytes);
@@ -32,8 +33,7 @@ void ShardedMemory::allocate_group(int g, kernels::Backend& backend) {
     take(*moment, bytes.moment);
   take(memory.weights, bytes.weights);
   take(memory.summed, bytes.summed);
-  take(tp_scratch_, bytes.partial);
-  take(tied_received_, bytes.tied);
+  take(memory.received, bytes.most_received());
 }
 
 Matrix ShardedMemory::weight(int use) const {
@@ -55,14 +55,20 @@ Matrix ShardedMemory::chunk_gradient(const FlatChunk& c, int level) const {
 }
 Matrix ShardedMemory::chunk_weight(const FlatChunk& c) const { return chunk_in(weight(c.use), c); }
 
+float* ShardedMemory::own_sums(int g) const {
+  if (!group(g).in_place) return summed(g, own_begin(g));
+  return chunk_gradient(group(g).chunks.front(), 0).as<float>();
+}
+
 Matrix ShardedMemory::own_weight(int g, const FlatChunk& c) const {
   if (!layout.shards_weights()) return chunk_weight(c);
-  // The groups of a tied parameter's uses have the same chunks and owners.
-  const auto owner = size_t(owns_state(layout.plan, g) ? g : tied_embedding);
-  const int64_t at = c.offset - group(int(owner)).owner_begin[size_t(layout.dp_rank)];
-  const DType dtype = group(g).dtype;
-  return kernels::matrix(static_cast<char*>(groups_[owner].weights->data()) + size_t(at) * size_of(dtype),
-                         dtype, c.where.global.rows(), c.where.global.cols());
+  // The groups of a parameter's uses have the same chunks and owners.
+  const int owner = group(g).state_of;
+  const int64_t at = c.offset - own_begin(owner);
+  const DType dtype = group(g).key.dtype;
+  return kernels::matrix(
+      static_cast<char*>(groups_[size_t(owner)].weights->data()) + size_t(at) * size_of(dtype), dtype,
+      c.where.global.rows(), c.where.global.cols());
 }
 
 void ShardedMemory::build_state_chunks() {
@@ -73,7 +79,7 @@ void ShardedMemory::build_state_chunks() {
     s.master = static_cast<float*>(memory.master->data()) + at;
     s.first_moment = static_cast<float*>(memory.first_moment->data()) + at;
     s.second_moment = static_cast<float*>(memory.second_moment->data()) + at;
-    if (packs(g)) {
+    if (!group(g).in_place) {
       s.gradient = summed(g, c.offset);
       s.gradient_stride = s.box.cols();
     } else {

@@ -1,6 +1,5 @@
 // ShardedMemory is the memory of a rank's parameters, and where each part of them lies. No exchange.
 #pragma once
-#include <array>
 #include <memory>
 #include <vector>
 
@@ -18,25 +17,28 @@ class ShardedMemory {
   ShardedMemory& operator=(const ShardedMemory&) = delete;
 
   const Layout layout;
-  const GroupPlan& group(int g) const { return layout.plan.groups[size_t(g)]; }
-  int64_t own(int g) const { return group(g).own(layout.dp_rank); }
-  int64_t own_begin(int g) const { return group(g).owner_begin[size_t(layout.dp_rank)]; }
-  /// Whether the group's sums have memory of their own.
-  bool packs(int g) const { return packs_gradients(g, layout.dp); }
+  const GroupPlan& group(int g) const { return layout.group(g); }
+  int groups() const { return layout.groups(); }
+  int64_t own(int g) const { return group(g).own(layout.share_of(g).rank); }
+  int64_t own_begin(int g) const { return group(g).owner_begin[size_t(layout.share_of(g).rank)]; }
+  /// The own sums of a group, in flat order, when all lanes are added: own(g) elements.
+  float* own_sums(int g) const;
 
   kernels::Matrix weight(int use) const;
   /// level: of those that exist while lanes are added (level_of_lane).
   kernels::Matrix gradient(int use, int level) const;
-  /// The level into which lane `lane` of this rank accumulates: those below it are the sums of the subtrees
-  /// before it.
-  int level_of_lane(int lane) const { return layout.reduces_lanes() ? 0 : levels_before(lane); }
+  int group_of(int use) const { return layout.plan.places[size_t(use)].group; }
+  /// The level into which lane `lane` of this rank, of those of the group, accumulates: those below it are
+  /// the sums of the subtrees before it.
+  int level_of_lane(int g, int lane) const { return layout.reduces_lanes() ? 0 : levels_before(g, lane); }
   /// ZeRO-2: the same for the sums of its owned chunks.
-  int own_level_of_lane(int lane) const { return layout.reduces_lanes() ? levels_before(lane) : 0; }
+  int own_level_of_lane(int g, int lane) const { return layout.reduces_lanes() ? levels_before(g, lane) : 0; }
   /// The sums that are left when all lanes are merged.
-  int subtrees() const { return layout.reduces_lanes() ? 1 : subtree_count(layout.lanes); }
+  int subtrees(int g) const { return layout.reduces_lanes() ? 1 : subtree_count(layout.share_of(g).lanes); }
   /// Levels that hold the sum of the lanes before `lane`.
-  int levels_before(int lane) const {
-    return subtree_count({layout.lanes.begin, layout.lanes.begin + lane});
+  int levels_before(int g, int lane) const {
+    const int begin = layout.share_of(g).lanes.begin;
+    return subtree_count({begin, begin + lane});
   }
   /// A chunk in a gradient of its use, and in its use's compute copy.
   kernels::Matrix chunk_gradient(const FlatChunk& c, int level) const;
@@ -61,8 +63,9 @@ class ShardedMemory {
     if (!gather_ring_) return ring_bucket(i);
     return static_cast<char*>(gather_ring_->data()) + size_t(i) * layout.plan.gather_ring.bucket_bytes;
   }
-  float* tied_received() const { return static_cast<float*>(tied_received_->data()); }
-  void* tp_scratch() const { return tp_scratch_->data(); }
+  /// For what comes from the other ranks of the axes over which the group's sums are added, one after
+  /// another.
+  void* received_sums(int g) const { return groups_[size_t(g)].received->data(); }
 
   /// The chunks whose state is here, and what AdamW updates them with; equally long.
   const std::vector<ShardedParams::StateChunk>& state_chunks() const { return state_chunks_; }
@@ -76,10 +79,10 @@ class ShardedMemory {
     std::unique_ptr<kernels::Buffer> master, first_moment, second_moment;  // own run (ZeRO-0: all), f32
     std::unique_ptr<kernels::Buffer> summed;  // own gradients in flat order (ZeRO-0: all), f32
     std::unique_ptr<kernels::Buffer> weights;  // own compute copies in flat order (ZeRO-3)
+    std::unique_ptr<kernels::Buffer> received;
   };
   std::unique_ptr<kernels::Buffer> weights_, gradients_, ring_, gather_ring_;
-  std::array<GroupMemory, kGroups> groups_;
-  std::unique_ptr<kernels::Buffer> tied_received_, tp_scratch_;
+  std::vector<GroupMemory> groups_;
   std::vector<ShardedParams::StateChunk> state_chunks_;
   std::vector<kernels::AdamWBox> boxes_;
 };

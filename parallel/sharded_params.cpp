@@ -16,10 +16,10 @@ using namespace sharding;
 
 namespace {
 
-std::unique_ptr<WeightGathers> make_gathers(const ShardedMemory& memory, DpGroup& dp,
+std::unique_ptr<WeightGathers> make_gathers(const ShardedMemory& memory, LaneGroups& lines,
                                             kernels::Backend& backend, kernels::Stream& stream) {
-  if (memory.layout.shards_weights()) return std::make_unique<PartGathers>(memory, dp, backend, stream);
-  return std::make_unique<ParamGathers>(memory, dp, backend, stream);
+  if (memory.layout.shards_weights()) return std::make_unique<PartGathers>(memory, lines, backend, stream);
+  return std::make_unique<ParamGathers>(memory, lines, backend, stream);
 }
 
 }  // namespace
@@ -27,63 +27,65 @@ std::unique_ptr<WeightGathers> make_gathers(const ShardedMemory& memory, DpGroup
 struct ShardedParams::Impl {
   kernels::Backend& backend;
   kernels::Stream& stream;
+  const AxisGroups groups;
   const ShardedMemory memory;
-  DpGroup reducing, gathering;
+  LaneGroups reducing, gathering;
   GradientReduction reduction;
   const std::unique_ptr<WeightGathers> gathers;
   std::unique_ptr<kernels::Buffer> squares;  // host: sum of squares of each state chunk's gradient
   bool summed = false;                       // no step since the gradients were summed
 
-  Impl(Layout layout, Communicator& dp_comm, Communicator& tp, Communicator* tied_peer, kernels::Backend& b,
-       kernels::Stream& s)
+  Impl(Layout layout, const AxisGroups& g, kernels::Backend& b, kernels::Stream& s)
       : backend(b),
         stream(s),
-        memory(checked(std::move(layout), dp_comm, tp, tied_peer), b),
-        reducing(dp_comm, DpTags::reductions),
-        gathering(dp_comm, DpTags::gathers),
-        reduction(memory, reducing, tp, tied_peer, b, s),
+        groups(g),
+        memory(checked(std::move(layout), g), b),
+        reducing(make_lane_groups(memory.layout.plan, groups, LaneTags::reductions)),
+        gathering(make_lane_groups(memory.layout.plan, groups, LaneTags::gathers)),
+        reduction(memory, reducing, groups, b, s),
         gathers(make_gathers(memory, gathering, b, s)),
         squares(b.allocate_host(memory.state_chunks().size() * sizeof(double))) {}
 
-  static Layout checked(Layout layout, const Communicator& dp, const Communicator& tp,
-                        const Communicator* tied_peer) {
-    const ShardingOptions& options = layout.options;
-    ENSURE(dp.size() == layout.dp && dp.rank() == layout.dp_rank && tp.size() == options.tp &&
-               tp.rank() == options.tp_rank,
-           "a layout of dp {} of {}, tp {} of {} on dp {} of {}, tp {} of {}", layout.dp_rank, layout.dp,
-           options.tp_rank, options.tp, dp.rank(), dp.size(), tp.rank(), tp.size());
-    ENSURE(layout.has_tied_peer == (tied_peer != nullptr));
-    ENSURE(!options.fast_reduction || dp.reduces(), "the dp group makes no sums");
+  static Layout checked(Layout layout, const AxisGroups& groups) {
+    for (const AxisLine& line : layout.lines) {
+      const Communicator* group = groups.find(line.axis);
+      const int size = group ? group->size() : 1, rank = group ? group->rank() : 0;
+      ENSURE(size == line.size && rank == line.rank, "axis {}: a layout of {} of {} on {} of {}", line.axis,
+             line.rank, line.size, rank, size);
+      ENSURE(!layout.options.fast_reduction || !line.has_lanes || (group && group->reduces()),
+             "the group of axis {} makes no sums", line.axis);
+    }
     return layout;
   }
 };
 
 namespace {
 
-/// Sums are made here where the group makes none.
-ShardingOptions made_here(ShardingOptions options, const Communicator& dp) {
-  options.fast_reduction &= dp.reduces();
+/// Sums are made here where a group makes none.
+ShardingOptions made_here(ShardingOptions options, const AxisGroups& groups) {
+  for (const AxisLine& line : groups.lines())
+    if (line.has_lanes) options.fast_reduction &= groups.find(line.axis)->reduces();
   return options;
 }
 
 }  // namespace
 
 ShardedParams::ShardedParams(std::vector<ParamUse> uses, const std::vector<std::vector<Box>>& grids,
-                             ShardingOptions options, Communicator& dp, Communicator& tp,
-                             Communicator* tied_peer, kernels::Backend& backend, kernels::Stream& stream)
-    : ShardedParams(make_layout(std::move(uses), grids, made_here(options, dp), dp.size(), dp.rank(),
-                                tied_peer != nullptr),
-                    dp, tp, tied_peer, backend, stream) {}
-ShardedParams::ShardedParams(Layout layout, Communicator& dp, Communicator& tp, Communicator* tied_peer,
-                             kernels::Backend& backend, kernels::Stream& stream)
-    : impl_(std::make_unique<Impl>(std::move(layout), dp, tp, tied_peer, backend, stream)) {}
+                             ShardingOptions options, const AxisGroups& groups, kernels::Backend& backend,
+                             kernels::Stream& stream)
+    : ShardedParams(make_layout(std::move(uses), grids, made_here(options, groups), groups.lines()), groups,
+                    backend, stream) {}
+ShardedParams::ShardedParams(Layout layout, const AxisGroups& groups, kernels::Backend& backend,
+                             kernels::Stream& stream)
+    : impl_(std::make_unique<Impl>(std::move(layout), groups, backend, stream)) {}
 ShardedParams::~ShardedParams() = default;
 
 int ShardedParams::use_count() const { return int(impl_->memory.layout.uses.size()); }
 bool ShardedParams::shards_weights() const { return impl_->memory.layout.shards_weights(); }
 Matrix ShardedParams::weight(int use) const { return impl_->memory.weight(use); }
 Matrix ShardedParams::gradient(int use, int lane) const {
-  return impl_->memory.gradient(use, impl_->memory.level_of_lane(lane));
+  const ShardedMemory& memory = impl_->memory;
+  return memory.gradient(use, memory.level_of_lane(memory.group_of(use), lane));
 }
 
 void ShardedParams::zero_gradient(int use, int lane) {

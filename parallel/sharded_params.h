@@ -11,10 +11,11 @@
 //                 where dp is a power of two
 //   reduce        the gradients of a layer are complete: its chunks go in buckets through a ring of buffers
 //                 of fixed size and are added over the dp ranks, during the backward pass: the upper part of
-//                 the same tree, by recursive halving or by slices (parallel/buckets.h); the owners keep the
+//                 the same tree, by recursive halving or directly (parallel/exchange_choice.h); the owners keep the
 //                 sums
-//   sum           the last buckets are waited for; replicas under sequence parallelism are added over tp; the
-//                 two uses of a tied embedding are added
+//   sum           the last buckets are waited for; the uses of a parameter are added; sums are added along
+//                 the other axes over which they are partial (GroupKey): tp under sequence parallelism, the
+//                 stages of a tied embedding
 //   step          AdamW on the rank's own chunks
 //   gather        the owners send the new compute copies to all ranks in buckets through the same ring,
 //                 during the next forward pass, which waits for those of a layer directly before it uses them
@@ -31,39 +32,42 @@
 // have different owners, so that most buckets are exchanged by all ranks at once.
 // Source: ZeRO, arXiv:1910.02054; lanes: balanced-tree summation at every width.
 #pragma once
-#include <array>
 #include <memory>
 #include <vector>
 
 #include "kernels/backend.h"
+#include "parallel/axis_groups.h"
 #include "parallel/communicator.h"
-#include "parallel/layout.h"
 #include "parallel/exact_sum.h"
+#include "parallel/exchange_choice.h"
+#include "parallel/group_key.h"
+#include "parallel/layout.h"
 
 namespace trainctl::parallel {
 
 /// One use of a parameter by this rank's part of the model.
 struct ParamUse {
-  enum Tie { untied, tied_first, tied_second };
   int param = 0;                  ///< index into the model's table
   ParamLayout layout;
   DType dtype = DType::f32;       ///< dtype of the compute copy
   float weight_decay = 0;
   bool joined = false;            ///< directly follows the previous use in memory, as one taller matrix
   int part = 0;                   ///< of the rank's model (parallel/step_program.h), in forward order
-  bool partial_over_tp = false;   ///< the gradient must be added over tp (norms under sequence parallelism)
-  bool counted = true;            ///< this rank's copy is saved and counts in the gradient norm
-  Tie tie = untied;               ///< the embedding (first) and the head (second) that share one parameter
+  AxisSet replicated = axes::data;  ///< see GroupKey
+  AxisSet partial = axes::data;
+  int use = 0;          ///< which of the uses of the parameter in the model this is
+  bool counted = true;  ///< this rank's copy is saved and counts in the gradient norm
 };
 
 struct ShardingOptions {
-  int zero_stage = 1;             ///< 2 and 3 need a dp that divides lanes
+  int zero_stage = 1;             ///< 2 and 3: all are sharded along one axis, whose size divides lanes
   bool shares_gradients = false;  ///< from ZeRO-2 on: two parts at a time have memory for gradients
-  int lanes = 0;                  ///< of all ranks, a power of two, at least dp (parallel/lanes.h); 0: dp
+  int lanes = 0;  ///< of all ranks, a power of two, at least those of an axis with lanes; 0: as many
   int64_t bucket_elements = 1 << 20;   ///< of a bucket; a larger chunk makes a larger one
   DType reduction_dtype = DType::f32;  ///< of gradients between ranks, or bf16 (parallel/lane_sums.h)
-  int tp = 1, tp_rank = 0;
-  /// The dp group adds by itself if it can (Communicator::reduces), in its own order.
+  ExchangeChoice exchange = ExchangeChoice::automatic;
+  GroupLinks links = links_of_hosts();  ///< along an axis with lanes, by which buckets choose their exchange
+  /// Transports add gradients by themselves if they can (Communicator::reduces), in their own order.
   bool fast_reduction = false;
 };
 
@@ -80,20 +84,19 @@ struct Layout;   // parallel/sharding_plan.h
 
 class ShardedParams {
  public:
-  /// Takes the memory that the layout names. Communicators must outlive this and have the layout's sizes and
-  /// ranks; tied_peer is null unless another stage holds the other use of the tied parameter (then it has 2
-  /// members, first stage first).
-  ShardedParams(sharding::Layout layout, Communicator& dp, Communicator& tp, Communicator* tied_peer,
-                kernels::Backend& backend, kernels::Stream& stream);
+  /// Takes the memory that the layout names. The groups' communicators must outlive this and have the sizes
+  /// and ranks of the layout's lines.
+  ShardedParams(sharding::Layout layout, const AxisGroups& groups, kernels::Backend& backend,
+                kernels::Stream& stream);
   /// Lays them out, too. uses: in forward order. grids[param]: chunk grid of each parameter of the table.
-  ShardedParams(std::vector<ParamUse> uses, const std::vector<std::vector<Box>>& grids, ShardingOptions options,
-                Communicator& dp, Communicator& tp, Communicator* tied_peer, kernels::Backend& backend,
+  ShardedParams(std::vector<ParamUse> uses, const std::vector<std::vector<Box>>& grids,
+                ShardingOptions options, const AxisGroups& groups, kernels::Backend& backend,
                 kernels::Stream& stream);
   ~ShardedParams();
 
-  /// options.fast_reduction: the dp group will make the sums itself.
+  /// options.fast_reduction: the groups will make the sums themselves.
   static ShardingBytes plan(const std::vector<ParamUse>& uses, const std::vector<std::vector<Box>>& grids,
-                            const ShardingOptions& options, int dp, int dp_rank, bool has_tied_peer);
+                            const ShardingOptions& options, const AxisLines& lines);
 
   int use_count() const;
   /// Whether parts take turns in the memory for compute copies (ZeRO-3).

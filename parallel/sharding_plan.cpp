@@ -1,13 +1,13 @@
 #include "parallel/sharding_plan.h"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <set>
 #include <utility>
 
-#include "parallel/buckets.h"
+#include "parallel/bucket_plan.h"
 #include "parallel/communicator.h"
-#include "parallel/slices.h"
 #include "runtime/base/error.h"
 
 namespace trainctl::parallel {
@@ -18,62 +18,12 @@ constexpr size_t kAlign = 64;
 
 size_t align_up(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
-Group group_of_use(const ParamUse& use) {
-  if (use.tie == ParamUse::tied_first) return tied_embedding;
-  if (use.tie == ParamUse::tied_second) return tied_head;
-  if (use.layout.cut == Cut::none) return use.partial_over_tp ? replicated_partial : replicated;
-  return use.dtype == DType::f32 && use.layout.cols == 1 ? cut_vectors : cut_matrices;
-}
-
-LargestBucket largest_bucket(const Plan& plan, const ShardingOptions& options, int dp) {
-  LargestBucket largest;
-  for (int g = 0; g < kGroups; ++g) {
-    const GroupPlan& group = plan.groups[size_t(g)];
-    for (const Bucket& bucket : buckets_of(group, options.bucket_elements)) {
-      int64_t owned[2] = {};
-      for (size_t i = bucket.begin; i < bucket.end; ++i)
-        owned[group.chunks[i].owner % 2] += group.chunks[i].where.global.count();
-      const int64_t elements = owned[0] + owned[1];
-      largest.buckets = std::min(largest.buckets + 1, BucketRing::kBuckets);
-      largest.elements = std::max(largest.elements, elements);
-      if (options.zero_stage > 0 && !shards_weights(options, dp) && owns_state(plan, g))
-        largest.gathered_bytes = std::max(largest.gathered_bytes, size_t(elements) * size_of(group.dtype));
-      if (adds_in_transport(g, options, dp)) continue;
-      largest.summed_here = std::max(largest.summed_here, elements);
-      largest.half = std::max({largest.half, owned[0], owned[1]});
-    }
-  }
-  return largest;
-}
-
-/// Of a rank's peer in round 0 of the halving it receives the most: all that ranks with its lowest bit own.
-/// In the exchange of slices, it is its slice of the subtrees of all others.
-BucketRing bucket_ring(const Plan& plan, const ShardingOptions& options, int dp, LaneRun lanes) {
-  const LargestBucket& largest = plan.largest;
-  if (dp == 1) return {};
-  const bool slices = exchange_among(dp) == Exchange::slices, f32 = options.reduction_dtype == DType::f32;
-  const int own = slices ? subtree_count(lanes) : 1;
-  const int64_t slice = slices ? most_of_a_slice(largest.summed_here, dp) : 0;
-  const auto bytes = [&](int64_t elements) {
-    return f32 ? size_t(elements) * 4 : align_up(size_t(elements) * size_of(options.reduction_dtype));
-  };
-  return {.buckets = largest.buckets,
-          .sums = std::max(bytes(own * largest.elements), f32 ? 0 : align_up(largest.gathered_bytes)),
-          .received = bytes(slices ? (plan.subtrees - own) * slice : largest.half),
-          .root = f32 ? 0 : align_up(size_t(slice) * 4)};
-}
-
 }  // namespace
 
-const char* name_of(Group group) {
-  static constexpr const char* kNames[kGroups] = {"cut matrices",       "cut vectors",
-                                                  "whole parameters",   "parameters with partial sums",
-                                                  "the tied embedding", "the tied head"};
-  return kNames[group];
+bool reduces_lanes(const ShardingOptions& options, int ranks) { return options.zero_stage >= 2 && ranks > 1; }
+bool shards_weights(const ShardingOptions& options, int ranks) {
+  return options.zero_stage >= 3 && ranks > 1;
 }
-
-bool reduces_lanes(const ShardingOptions& options, int dp) { return options.zero_stage >= 2 && dp > 1; }
-bool shards_weights(const ShardingOptions& options, int dp) { return options.zero_stage >= 3 && dp > 1; }
 
 namespace {
 
@@ -101,17 +51,18 @@ class PartArena {
 };
 
 /// The places of all uses.
-void place_uses(const std::vector<ParamUse>& uses, const ShardingOptions& options, int dp, Plan& plan) {
-  const bool sharded = shards_weights(options, dp);
+void place_uses(const std::vector<ParamUse>& uses, const ShardingOptions& options, const AxisLine& tensor,
+                Plan& plan) {
+  const bool sharded = shards_weights(options, plan.lines.front().ranks);
   PartArena weights(sharded), gradients(options.shares_gradients);
-  int embedding = -1;
+  std::map<int, int> first_uses;  // by parameter
   for (int u = 0; u < int(uses.size()); ++u) {
     const ParamUse& use = uses[size_t(u)];
-    const LocalShard shard = local_shard(use.layout, options.tp, options.tp_rank);
-    Placement p{shard.rows, shard.cols, u};
+    const LocalShard shard = local_shard(use.layout, tensor.size, tensor.rank);
+    Placement p{.rows = shard.rows, .cols = shard.cols, .weight_of = u};
     const size_t elements = size_t(p.rows * p.cols);
-    if (use.tie == ParamUse::tied_first) embedding = u;
-    if (use.tie == ParamUse::tied_second && embedding >= 0 && !sharded) p.weight_of = embedding;
+    const auto [first, fresh] = first_uses.try_emplace(use.param, u);
+    if (!fresh && !sharded) p.weight_of = first->second;
     p.weight_offset = weights.add(use, p.weight_of == u ? elements * size_of(use.dtype) : 0);
     p.gradient_offset = int64_t(gradients.add(use, elements * 4) / 4);
     plan.places.push_back(p);
@@ -124,211 +75,274 @@ void place_uses(const std::vector<ParamUse>& uses, const ShardingOptions& option
   plan.gradient_elements = int64_t(gradients.size() / 4);
 }
 
-GatherRing gather_ring(const Plan& plan, const ShardingOptions& options, int dp) {
-  GatherRing ring;
-  if (!shards_weights(options, dp)) return ring;
-  ring.buckets = plan.largest.buckets;
-  for (const GroupPlan& group : plan.groups)
-    for (const Bucket& bucket : buckets_of(group, options.bucket_elements)) {
-      size_t bytes = 0;
-      for (size_t i = bucket.begin; i < bucket.end; ++i)
-        bytes += size_t(group.chunks[i].where.global.count()) * size_of(group.dtype);
-      ring.bucket_bytes = std::max(ring.bucket_bytes, align_up(bytes));
-    }
-  return ring;
+LaneLine make_lane_line(const AxisLine& of, int lanes) {
+  LaneLine line{.axis = of.axis, .ranks = of.size, .lanes = lanes, .subtrees = 0};
+  for (int r = 0; r < line.ranks; ++r) line.subtrees += subtree_count(lanes_of_rank(lanes, line.ranks, r));
+  return line;
 }
 
-/// 0, 1, .. of the lanes that a rank computes one after another, or of the run's lanes.
-LaneRun lanes_here(const Plan& plan, const ShardingOptions& options, int dp, int rank) {
-  if (reduces_lanes(options, dp)) return {0, plan.lanes / dp};
-  return lanes_of_rank(plan.lanes, dp, rank);
+/// The line of an axis with lanes, or of this rank alone; made when first asked for.
+int find_line(Plan& plan, const AxisLines& lines, AxisSet axis, int lanes) {
+  for (size_t i = 0; i < plan.lines.size(); ++i)
+    if (plan.lines[i].axis == axis) return int(i);
+  plan.lines.push_back(make_lane_line(axis == 0 ? AxisLine{.axis = 0} : line_of(lines, axis), lanes));
+  return int(plan.lines.size()) - 1;
+}
+
+/// lanes 0, 1, .. of those that a rank computes one after another, or of the line's lanes.
+LaneRun lanes_here(const LaneLine& line, const ShardingOptions& options, int rank) {
+  if (reduces_lanes(options, line.ranks)) return {0, line.lanes / line.ranks};
+  return lanes_of_rank(line.lanes, line.ranks, rank);
+}
+
+/// Puts each chunk into its group, whose list begins with the last use.
+void list_chunks(const std::vector<ParamUse>& uses, const std::vector<std::vector<Box>>& grids,
+                 const ShardingOptions& options, const AxisLine& tensor, Plan& plan) {
+  std::map<GroupKey, GroupPlan> groups;
+  for (const ParamUse& use : uses) groups[key_of(use)].key = key_of(use);
+  const bool by_part = reduces_lanes(options, plan.lines.front().ranks);
+  for (int u = int(uses.size()) - 1; u >= 0; --u) {
+    const ParamUse& use = uses[size_t(u)];
+    for (const LocalChunk& c :
+         local_chunks(use.layout, use.param, grids[size_t(use.param)], tensor.size, tensor.rank))
+      groups[key_of(use)].chunks.push_back({u, c, 0, 0, by_part ? use.part : 0});
+  }
+  for (auto& [key, group] : groups) plan.groups.push_back(std::move(group));
+  for (size_t u = 0; u < uses.size(); ++u)
+    plan.places[u].group = int(std::distance(groups.begin(), groups.find(key_of(uses[u]))));
+}
+
+/// The group of an earlier use of the same parameters, or `group` itself.
+int state_of(const Plan& plan, int group) {
+  GroupKey key = plan.groups[size_t(group)].key;
+  for (int earlier = 0; earlier < group; ++earlier) {
+    key.use = plan.groups[size_t(earlier)].key.use;
+    if (key != plan.groups[size_t(earlier)].key) continue;
+    ENSURE(plan.groups[size_t(earlier)].chunks.size() == plan.groups[size_t(group)].chunks.size(),
+           "{}: two uses with different chunks", name_of(key));
+    return earlier;
+  }
+  return group;
+}
+
+/// Whether its gradients lie in flat order, on a line of one rank: those of one use, in whole rows.
+bool lies_flat(const GroupPlan& group, const Plan& plan) {
+  int64_t next = 0;
+  for (const FlatChunk& c : group.chunks) {
+    const Placement& place = plan.places[size_t(c.use)];
+    if (c.use != group.chunks.front().use || c.where.global.cols() != place.cols ||
+        c.where.local_row * place.cols != next)
+      return false;
+    next += c.where.global.count();
+  }
+  return true;
+}
+
+/// Deals the chunks out to the ranks of the group's line, and gives them their places in flat order.
+void deal_chunks(GroupPlan& group, int ranks) {
+  std::vector<int64_t> sizes;
+  for (const FlatChunk& c : group.chunks) sizes.push_back(c.where.global.count());
+  const std::vector<int> owners = deal_owners(sizes, ranks);
+  group.owner_begin.assign(size_t(ranks) + 1, 0);
+  for (size_t i = 0; i < sizes.size(); ++i) group.owner_begin[size_t(owners[i]) + 1] += sizes[i];
+  std::partial_sum(group.owner_begin.begin(), group.owner_begin.end(), group.owner_begin.begin());
+  std::vector<int64_t> next = group.owner_begin;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    group.chunks[i].owner = owners[i];
+    group.chunks[i].offset = std::exchange(next[size_t(owners[i])], next[size_t(owners[i])] + sizes[i]);
+  }
 }
 
 }  // namespace
 
 Plan make_plan(const std::vector<ParamUse>& uses, const std::vector<std::vector<Box>>& grids,
-               const ShardingOptions& options, int dp) {
+               const ShardingOptions& options, const AxisLines& lines) {
   Plan plan;
-  plan.lanes = options.lanes > 0 ? options.lanes : dp;
-  ENSURE(!reduces_lanes(options, dp) || plan.lanes % dp == 0, "ZeRO-{} with {} lanes on {} ranks",
-         options.zero_stage, plan.lanes, dp);
-  plan.subtrees = 0;
-  for (int r = 0; r < dp; ++r) plan.subtrees += subtree_count(lanes_of_rank(plan.lanes, dp, r));
-  place_uses(uses, options, dp, plan);
-  for (int u = int(uses.size()) - 1; u >= 0; --u) {
-    const ParamUse& use = uses[size_t(u)];
-    GroupPlan& group = plan.groups[group_of_use(use)];
-    group.dtype = use.dtype;
-    for (const LocalChunk& c :
-         local_chunks(use.layout, use.param, grids[size_t(use.param)], options.tp, options.tp_rank))
-      group.chunks.push_back({u, c, 0, 0, reduces_lanes(options, dp) ? use.part : 0});
+  const auto with_lanes =
+      std::find_if(lines.begin(), lines.end(), [](const AxisLine& line) { return line.has_lanes; });
+  const AxisLine first = with_lanes == lines.end() ? AxisLine{.axis = 0} : *with_lanes;
+  const AxisLine tensor = line_of(lines, axes::tensor);
+  const int lanes = options.lanes > 0 ? options.lanes : first.size;
+  plan.lines.push_back(make_lane_line(first, lanes));
+  ENSURE(!reduces_lanes(options, first.size) || lanes % first.size == 0, "ZeRO-{} with {} lanes on {} ranks",
+         options.zero_stage, lanes, first.size);
+  place_uses(uses, options, tensor, plan);
+  list_chunks(uses, grids, options, tensor, plan);
+  for (int g = 0; g < int(plan.groups.size()); ++g) {
+    GroupPlan& group = plan.groups[size_t(g)];
+    group.line = find_line(plan, lines, group.key.lane_axis(lines), lanes);
+    group.state_of = state_of(plan, g);
+    group.sums = group.key.sum_axes(lines);
+    group.repeats_sums = group.key.repeats_sums(lines);
+    deal_chunks(group, plan.line_of(g).ranks);
   }
-  for (GroupPlan& group : plan.groups) {
-    std::vector<int64_t> sizes;
-    for (const FlatChunk& c : group.chunks) sizes.push_back(c.where.global.count());
-    const std::vector<int> owners = deal_owners(sizes, dp);
-    group.owner_begin.assign(size_t(dp) + 1, 0);
-    for (size_t i = 0; i < sizes.size(); ++i) group.owner_begin[size_t(owners[i]) + 1] += sizes[i];
-    std::partial_sum(group.owner_begin.begin(), group.owner_begin.end(), group.owner_begin.begin());
-    std::vector<int64_t> next = group.owner_begin;
-    for (size_t i = 0; i < sizes.size(); ++i) {
-      group.chunks[i].owner = owners[i];
-      group.chunks[i].offset = std::exchange(next[size_t(owners[i])], next[size_t(owners[i])] + sizes[i]);
-    }
+  ENSURE(options.zero_stage < 2 || plan.lines.size() == 1,
+         "ZeRO-{} with parameters that are sharded along {} axes", options.zero_stage, plan.lines.size());
+  for (int g = 0; g < int(plan.groups.size()); ++g) {
+    GroupPlan& group = plan.groups[size_t(g)];
+    const bool added_here =
+        group.state_of != g || std::any_of(plan.groups.begin() + g + 1, plan.groups.end(),
+                                           [&](const GroupPlan& later) { return later.state_of == g; });
+    const bool stays = group.sums.empty() && !added_here;
+    group.in_place = plan.line_of(g).ranks == 1 && (stays || lies_flat(group, plan));
   }
-  plan.largest = largest_bucket(plan, options, dp);
-  plan.gather_ring = gather_ring(plan, options, dp);
+  plan_buckets(plan, options);
+  plan.gather_ring = gather_ring(plan, options);
   return plan;
 }
 
-bool adds_in_transport(int group, const ShardingOptions& options, int dp) {
-  return options.fast_reduction && dp > 1 && (group != replicated || options.tp == 1);
+bool adds_in_transport(const GroupPlan& group, const ShardingOptions& options, int ranks) {
+  return options.fast_reduction && ranks > 1 && !group.repeats_sums;
 }
 
-bool packs_gradients(int group, int dp) { return dp > 1 || group == replicated_partial; }
+size_t sum_received_bytes(int ranks, int64_t elements) {
+  // Two ranks exchange all they have.
+  return ranks == 2 ? size_t(elements) * 4 : all_reduce_scratch_bytes(ranks, DType::f32, elements);
+}
 
-GroupBytes group_bytes(const Plan& plan, int g, const ShardingOptions& options, const GroupShare& share) {
+size_t GroupBytes::most_received() const {
+  size_t most = 0;
+  for (const auto& [axis, bytes] : received) most = std::max(most, bytes);
+  return most;
+}
+
+GroupBytes group_bytes(const Plan& plan, int g, const ShardingOptions& options, const AxisLines& lines,
+                       const GroupShare& share) {
   const GroupPlan& group = plan.groups[size_t(g)];
   GroupBytes bytes;
-  if (group.chunks.empty()) return bytes;
-  const bool whole = options.zero_stage == 0;
+  const bool whole = options.zero_stage == 0, owns = owns_state(plan, g);
   const size_t size = size_t(group.size()), own = size_t(share.own);
-  if (owns_state(plan, g)) bytes.moment = 4 * (whole ? size : own);
-  if (owns_state(plan, g) && shards_weights(options, share.dp)) bytes.weights = own * size_of(group.dtype);
-  if (packs_gradients(g, share.dp)) bytes.summed = 4 * (whole ? size : own) * size_t(share.levels);
-  if (g == replicated_partial && options.tp > 1)
-    bytes.partial = all_reduce_scratch_bytes(options.tp, DType::f32, whole ? group.size() : share.largest);
-  if (g >= tied_embedding && share.has_tied_peer) bytes.tied = 4 * own;
+  if (owns) bytes.moment = 4 * (whole ? size : own);
+  if (owns && shards_weights(options, plan.line_of(g).ranks)) bytes.weights = own * size_of(group.key.dtype);
+  if (!group.in_place) bytes.summed = 4 * (whole ? size : own) * size_t(share.levels);
+  for (const AxisSet axis : group.sums)
+    if (owns) bytes.received.emplace_back(axis, sum_received_bytes(line_of(lines, axis).size, share.own));
   return bytes;
 }
 
 bool gathers_params(const Layout& layout, int g) {
-  if (layout.dp == 1 || layout.options.zero_stage == 0) return false;
-  const bool has_copies = layout.shards_weights() || owns_state(layout.plan, g);
-  return has_copies && !layout.plan.groups[size_t(g)].chunks.empty();
-}
-
-bool owns_state(const Plan& plan, int g) {
-  return g != tied_head || plan.groups[tied_head].chunks.empty() ||
-         plan.groups[tied_embedding].chunks.empty();
+  if (layout.line_of(g).ranks == 1 || layout.options.zero_stage == 0) return false;
+  return layout.shards_weights() || owns_state(layout.plan, g);
 }
 
 namespace {
 
-/// All that the ranks of a dp group differ in.
+/// All that the ranks of a line differ in.
 struct Share {
-  std::array<int64_t, kGroups> elements{}, chunks{};
-  int lanes = 1, gradient_levels = 1, own_levels = 1;
+  std::vector<int64_t> elements, chunks;  // [group]
+  int gradient_levels = 1, own_levels = 1;
   BucketRing ring;
   auto operator<=>(const Share&) const = default;
 };
 
-std::vector<Share> shares_of(const Plan& plan, const ShardingOptions& options, int dp) {
-  std::vector<Share> shares(static_cast<size_t>(dp));
-  for (size_t g = 0; g < kGroups; ++g) {
-    const GroupPlan& group = plan.groups[g];
-    for (int r = 0; r < dp; ++r) shares[size_t(r)].elements[g] = group.own(r);
-    for (const FlatChunk& c : group.chunks) ++shares[size_t(c.owner)].chunks[g];
+Share share_of(const Layout& layout) {
+  Share share;
+  for (int g = 0; g < layout.groups(); ++g) {
+    const int rank = layout.share_of(g).rank;
+    share.elements.push_back(layout.group(g).own(rank));
+    share.chunks.push_back(std::count_if(layout.group(g).chunks.begin(), layout.group(g).chunks.end(),
+                                         [&](const FlatChunk& c) { return c.owner == rank; }));
   }
-  for (int r = 0; r < dp; ++r) {
-    const LaneRun lanes = lanes_here(plan, options, dp, r);
-    shares[size_t(r)].lanes = lanes.count();
-    (reduces_lanes(options, dp) ? shares[size_t(r)].own_levels : shares[size_t(r)].gradient_levels) =
-        sums_at_once(lanes);
-    shares[size_t(r)].ring = bucket_ring(plan, options, dp, lanes);
-  }
-  return shares;
+  share.gradient_levels = layout.gradient_levels();
+  share.own_levels = layout.own_levels();
+  share.ring = layout.ring;
+  return share;
 }
 
-/// What the bytes of all ranks have in common.
-struct Common {
-  const Plan& plan;
-  const ShardingOptions& options;
-  int dp;
-  bool has_tied_peer;
-  std::array<int64_t, kGroups> largest_share{};
-  Common(const Plan& p, const ShardingOptions& o, int width, bool tied) : plan(p), options(o), dp(width), has_tied_peer(tied) {
-    for (size_t g = 0; g < kGroups; ++g) largest_share[g] = plan.groups[g].largest_share();
-  }
-};
-
-ShardingBytes bytes_of(const Common& c, const Share& share) {
-  const Plan& plan = c.plan;
+ShardingBytes bytes_of(const Plan& plan, const ShardingOptions& options, const AxisLines& lines,
+                       const Share& share) {
   ShardingBytes bytes{plan.weight_bytes, size_t(plan.gradient_elements * share.gradient_levels) * 4, 0,
                       share.ring.bytes() + plan.gather_ring.bytes()};
-  for (int g = 0; g < kGroups; ++g) {
-    const GroupShare of_group{.dp = c.dp,
-                              .own = share.elements[size_t(g)],
-                              .largest = c.largest_share[size_t(g)],
-                              .has_tied_peer = c.has_tied_peer,
-                              .levels = share.own_levels};
-    const GroupBytes group = group_bytes(plan, g, c.options, of_group);
+  for (int g = 0; g < int(plan.groups.size()); ++g) {
+    const GroupBytes group =
+        group_bytes(plan, g, options, lines, {.own = share.elements[size_t(g)], .levels = share.own_levels});
     bytes.weights += group.weights;
     bytes.optimizer += 3 * group.moment;
-    bytes.communication += group.summed + group.partial + group.tied;
+    bytes.communication += group.summed;
+    for (const auto& [axis, received] : group.received) bytes.communication += received;
     if (owns_state(plan, g))
       bytes.state_boxes +=
-          c.options.zero_stage == 0 ? int64_t(plan.groups[size_t(g)].chunks.size()) : share.chunks[size_t(g)];
+          options.zero_stage == 0 ? int64_t(plan.groups[size_t(g)].chunks.size()) : share.chunks[size_t(g)];
   }
   return bytes;
 }
 
 }  // namespace
 
-std::vector<RankClass> rank_classes(const std::vector<ParamUse>& uses, const std::vector<std::vector<Box>>& grids,
-                                    const ShardingOptions& options, int dp, bool has_tied_peer) {
-  const Plan plan = make_plan(uses, grids, options, dp);
-  const Common common(plan, options, dp, has_tied_peer);
-  const std::vector<Share> shares = shares_of(plan, options, dp);
+std::vector<RankClass> rank_classes(const std::vector<ParamUse>& uses,
+                                    const std::vector<std::vector<Box>>& grids,
+                                    const ShardingOptions& options, const AxisLines& lines) {
+  const Plan plan = make_plan(uses, grids, options, lines);
+  ENSURE(plan.lines.size() == 1);
+  const LaneLine& line = plan.lines.front();
+  std::vector<Share> shares(size_t(line.ranks));
+  for (const GroupPlan& group : plan.groups) {
+    for (int r = 0; r < line.ranks; ++r) {
+      shares[size_t(r)].elements.push_back(group.own(r));
+      shares[size_t(r)].chunks.push_back(0);
+    }
+    for (const FlatChunk& c : group.chunks) ++shares[size_t(c.owner)].chunks.back();
+  }
   std::vector<RankClass> classes;
   std::set<Share> seen;
-  for (int r = 0; r < dp; ++r)
-    if (seen.insert(shares[size_t(r)]).second) classes.push_back({r, bytes_of(common, shares[size_t(r)])});
+  for (int r = 0; r < line.ranks; ++r) {
+    Share& share = shares[size_t(r)];
+    const LaneRun lanes = lanes_here(line, options, r);
+    (reduces_lanes(options, line.ranks) ? share.own_levels : share.gradient_levels) = sums_at_once(lanes);
+    share.ring = bucket_ring(plan, options, {{r, lanes}});
+    if (seen.insert(share).second) classes.push_back({r, bytes_of(plan, options, lines, share)});
+  }
   return classes;
 }
 
 Layout make_layout(std::vector<ParamUse> uses, const std::vector<std::vector<Box>>& grids,
-                   const ShardingOptions& options, int dp, int dp_rank, bool has_tied_peer) {
-  Plan plan = make_plan(uses, grids, options, dp);
-  const LaneRun lanes = lanes_here(plan, options, dp, dp_rank);
-  const BucketRing ring = bucket_ring(plan, options, dp, lanes);
-  return {std::move(uses), options, dp, dp_rank, has_tied_peer, std::move(plan), lanes, ring};
+                   const ShardingOptions& options, AxisLines lines) {
+  Plan plan = make_plan(uses, grids, options, lines);
+  std::vector<LaneShare> shares;
+  for (const LaneLine& line : plan.lines) {
+    const int rank = line.axis == 0 ? 0 : line_of(lines, line.axis).rank;
+    shares.push_back({rank, lanes_here(line, options, rank)});
+  }
+  const BucketRing ring = bucket_ring(plan, options, shares);
+  return {std::move(uses), options, std::move(lines), std::move(plan), std::move(shares), ring};
+}
+
+int Layout::gradient_levels() const {
+  int most = 1;
+  if (!reduces_lanes())
+    for (const LaneShare& share : shares) most = std::max(most, sums_at_once(share.lanes));
+  return most;
 }
 
 GroupBytes Layout::group_bytes(int g) const {
-  const GroupPlan& group = plan.groups[size_t(g)];
-  return sharding::group_bytes(plan, g, options,
-                               {.dp = dp,
-                                .own = group.own(dp_rank),
-                                .largest = group.largest_share(),
-                                .has_tied_peer = has_tied_peer,
-                                .levels = own_levels()});
+  return sharding::group_bytes(plan, g, options, lines,
+                               {.own = group(g).own(share_of(g).rank), .levels = own_levels()});
 }
 
-ShardingBytes Layout::bytes() const {
-  return bytes_of(Common(plan, options, dp, has_tied_peer), shares_of(plan, options, dp)[size_t(dp_rank)]);
-}
+ShardingBytes Layout::bytes() const { return bytes_of(plan, options, lines, sharding::share_of(*this)); }
 
 int64_t Layout::state_begin(int g) const {
-  return options.zero_stage == 0 ? 0 : plan.groups[size_t(g)].owner_begin[size_t(dp_rank)];
+  return options.zero_stage == 0 ? 0 : group(g).owner_begin[size_t(share_of(g).rank)];
 }
 
 std::vector<OwnedChunk> Layout::owned_chunks() const {
   std::vector<OwnedChunk> owned;
-  for (int g = 0; g < kGroups; ++g) {
+  for (int g = 0; g < groups(); ++g) {
     if (!owns_state(plan, g)) continue;
-    for (const FlatChunk& c : plan.groups[size_t(g)].chunks)
-      if (options.zero_stage == 0 || c.owner == dp_rank)
-        owned.push_back({g, c, uses[size_t(c.use)].counted && c.owner == dp_rank});
+    const int rank = share_of(g).rank;
+    for (const FlatChunk& c : group(g).chunks)
+      if (options.zero_stage == 0 || c.owner == rank)
+        owned.push_back({g, c, uses[size_t(c.use)].counted && c.owner == rank});
   }
   return owned;
 }
 
 }  // namespace sharding
 
-ShardingBytes ShardedParams::plan(const std::vector<ParamUse>& uses, const std::vector<std::vector<Box>>& grids,
-                                  const ShardingOptions& options, int dp, int dp_rank, bool has_tied_peer) {
-  return sharding::make_layout(uses, grids, options, dp, dp_rank, has_tied_peer).bytes();
+ShardingBytes ShardedParams::plan(const std::vector<ParamUse>& uses,
+                                  const std::vector<std::vector<Box>>& grids, const ShardingOptions& options,
+                                  const AxisLines& lines) {
+  return sharding::make_layout(uses, grids, options, lines).bytes();
 }
 
 }  // namespace trainctl::parallel

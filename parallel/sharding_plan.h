@@ -2,25 +2,23 @@
 // Pure; what the plan adds up and what the constructor takes come from here.
 #pragma once
 #include <algorithm>
-#include <array>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
+#include "parallel/exchange_choice.h"
+#include "parallel/group_key.h"
 #include "parallel/lanes.h"
 #include "parallel/layout.h"
 #include "parallel/sharded_params.h"
 
 namespace trainctl::parallel::sharding {
 
-/// The groups of uses. The members of a group have the same dtype of compute copies and the same rule for
-/// sums.
-enum Group { cut_matrices, cut_vectors, replicated, replicated_partial, tied_embedding, tied_head, kGroups };
-const char* name_of(Group group);   ///< "cut matrices"
-
 /// The place of a use in the weight and gradient arenas.
 struct Placement {
   int64_t rows = 0, cols = 0;
-  int weight_of = 0;           // the use whose compute copy it reads: another where a tied one is here, too
+  int group = 0;
+  int weight_of = 0;  // the use whose compute copy it reads: another of the parameter that is here, too
   size_t weight_offset = 0;    // bytes
   int64_t gradient_offset = 0; // elements
 };
@@ -32,29 +30,43 @@ struct FlatChunk {
   int use = 0;
   LocalChunk where;
   int64_t offset = 0;  // elements from the start of the group, in flat order
-  int owner = 0;       // dp rank
+  int owner = 0;       // rank of the group's line
   int part = 0;        // from ZeRO-2 on: of its use, since a part's chunks go together; else 0
 };
 
+/// Chunks [begin, end) of a group, exchanged together.
+struct Bucket {
+  size_t begin = 0, end = 0;
+  Exchange exchange = Exchange::halving;
+};
+
+/// The uses with one key.
 struct GroupPlan {
+  GroupKey key;
+  int line = 0;  ///< of Plan::lines: the ranks to which its chunks are dealt out
+  int state_of =
+      0;  ///< the group that has the optimizer state: itself, or that of an earlier use that is here
+  std::vector<AxisSet> sums;  ///< GroupKey::sum_axes
+  bool repeats_sums = false;  ///< GroupKey::repeats_sums
+  /// Its sums take the place of its gradients, which lie in flat order; otherwise they have memory of their
+  /// own.
+  bool in_place = false;
   std::vector<FlatChunk> chunks;
-  std::vector<int64_t> owner_begin;  // [dp + 1] flat elements
-  DType dtype = DType::f32;
+  /// In the order in which gradients become ready: as many chunks of one FlatChunk::part as fit into
+  /// ShardingOptions::bucket_elements, at least one. A rank may own nothing of a bucket.
+  std::vector<Bucket> buckets;
+  std::vector<int64_t> owner_begin;  // [ranks of the line + 1] flat elements
   int64_t size() const { return owner_begin.empty() ? 0 : owner_begin.back(); }
   int64_t own(int r) const { return owner_begin[size_t(r) + 1] - owner_begin[size_t(r)]; }
-  int64_t largest_share() const {
-    int64_t most = 0;
-    for (size_t r = 0; r + 1 < owner_begin.size(); ++r) most = std::max(most, own(int(r)));
-    return most;
-  }
 };
 
 /// The sizes from which the ring's buffers follow.
 struct LargestBucket {
   int buckets = 0;               ///< of the ring: BucketRing::kBuckets, or all if there are fewer
   int64_t elements = 0;
-  int64_t summed_here = 0;       ///< elements of the largest whose sums the transport does not make
-  int64_t half = 0;              ///< of such a bucket, the most that ranks with equal lowest bit own
+  // Of buckets whose sums the transport does not make:
+  int64_t direct = 0;            ///< elements of the largest that is exchanged directly
+  int64_t half = 0;              ///< of one that is halved, the most that ranks with equal lowest bit own
   size_t gathered_bytes = 0;     ///< the largest of compute copies that goes through this ring
 };
 
@@ -80,43 +92,51 @@ struct GatherRing {
   size_t bytes() const { return size_t(buckets) * bucket_bytes; }
 };
 
-/// The layout of all ranks of a dp group.
+/// The ranks along an axis with lanes, among which the chunks of groups are dealt out.
+struct LaneLine {
+  AxisSet axis = 0;  ///< 0: no other rank
+  int ranks = 1;
+  int lanes = 1;     ///< of all of them
+  int subtrees = 1;  ///< of all of them: what their runs of lanes consist of
+  LargestBucket largest;
+};
+
+/// The layout of all ranks along the axes with lanes.
 struct Plan {
-  std::vector<Placement> places;
-  std::array<GroupPlan, kGroups> groups;
+  std::vector<LaneLine> lines;     ///< at least one; from ZeRO-2 on exactly one
+  std::vector<Placement> places;   ///< [use]
+  std::vector<GroupPlan> groups;   ///< in the order of their keys
   size_t weight_bytes = 0;         ///< of two parts where they take turns
   int64_t gradient_elements = 0;   ///< of one level; of two parts where they take turns
-  int lanes = 1;       ///< of all ranks
-  int subtrees = 1;    ///< of all ranks: what their runs of lanes consist of
-  LargestBucket largest;
   GatherRing gather_ring;
+  const LaneLine& line_of(int group) const { return lines[size_t(groups[size_t(group)].line)]; }
 };
 
 /// Whether each lane is reduced as soon as it is complete.
-bool reduces_lanes(const ShardingOptions& options, int dp);
+bool reduces_lanes(const ShardingOptions& options, int ranks);
 
 /// Whether compute copies are kept by their owners alone, and gathered for each use (ZeRO-3).
-bool shards_weights(const ShardingOptions& options, int dp);
+bool shards_weights(const ShardingOptions& options, int ranks);
 
-Plan make_plan(const std::vector<ParamUse>& uses, const std::vector<std::vector<Box>>& grids, const ShardingOptions& options, int dp);
+/// The ranks of `lines` have no meaning, but the one along the tensor axis.
+Plan make_plan(const std::vector<ParamUse>& uses, const std::vector<std::vector<Box>>& grids,
+               const ShardingOptions& options, const AxisLines& lines);
 
 /// What a rank has of a group.
 struct GroupShare {
-  int dp = 1;
-  int64_t own = 0, largest = 0;   ///< elements: this rank's, and the most that a dp rank has
-  bool has_tied_peer = false;
+  int64_t own = 0;                ///< elements
   int levels = 1;                 ///< of the owner's sums
 };
 /// The memory of a group on one rank, in bytes; 0: none.
 struct GroupBytes {
   size_t weights = 0;    ///< own compute copies, apart from the places of parts (ZeRO-3)
   size_t moment = 0;     ///< each of master weights, first and second moment
-  size_t summed =
-      0;  ///< own gradients, summed over dp, in flat order (ZeRO-0: everyone's; ZeRO-2, 3: all levels)
-  size_t partial = 0;    ///< to add over tp
-  size_t tied = 0;       ///< the other use's gradients
+  size_t summed = 0;     ///< own sums in flat order (ZeRO-0: everyone's; ZeRO-2, 3: all levels)
+  std::vector<std::pair<AxisSet, size_t>> received;  ///< to add the sums over each of GroupPlan::sums
+  size_t most_received() const;
 };
-GroupBytes group_bytes(const Plan& plan, int group, const ShardingOptions& options, const GroupShare& share);
+GroupBytes group_bytes(const Plan& plan, int group, const ShardingOptions& options, const AxisLines& lines,
+                       const GroupShare& share);
 
 /// A chunk whose optimizer state is on this rank.
 struct OwnedChunk {
@@ -125,24 +145,34 @@ struct OwnedChunk {
   bool saved_here = false;   ///< this rank writes it to checkpoints (exactly one rank does)
 };
 
+/// This rank among those of a LaneLine.
+struct LaneShare {
+  int rank = 0;
+  /// Its lanes: of the line's, or 0, 1, .. of those that it computes one after another (from ZeRO-2 on).
+  LaneRun lanes;
+};
+
 /// One rank's parameters as a value: which uses it has, where each lies, what it owns, saves and takes.
 /// ShardedParams is this and the memory, the device and the peers. Pure.
 struct Layout {
   std::vector<ParamUse> uses;
   ShardingOptions options;
-  int dp = 1, dp_rank = 0;
-  bool has_tied_peer = false;
+  AxisLines lines;
   Plan plan;
-  LaneRun
-      lanes;  ///< of this rank: of the run's, or 0, 1, .. of those that it computes at such times (ZeRO-2)
+  std::vector<LaneShare> shares;  ///< [Plan::lines]
   BucketRing ring;
-  bool shards_weights() const { return sharding::shards_weights(options, dp); }
+
+  const GroupPlan& group(int g) const { return plan.groups[size_t(g)]; }
+  int groups() const { return int(plan.groups.size()); }
+  const LaneLine& line_of(int g) const { return plan.line_of(g); }
+  const LaneShare& share_of(int g) const { return shares[size_t(group(g).line)]; }
+  bool shards_weights() const { return sharding::shards_weights(options, plan.lines.front().ranks); }
   /// Lanes are reduced one by one (from ZeRO-2 on), not all at once.
-  bool reduces_lanes() const { return sharding::reduces_lanes(options, dp); }
-  int reductions() const { return reduces_lanes() ? lanes.count() : 1; }   ///< of a step
+  bool reduces_lanes() const { return sharding::reduces_lanes(options, plan.lines.front().ranks); }
+  int reductions() const { return reduces_lanes() ? shares.front().lanes.count() : 1; }  ///< of a step
   /// Gradients of the whole model, and own sums: as many as exist at one time while lanes are added.
-  int gradient_levels() const { return reduces_lanes() ? 1 : sums_at_once(lanes); }
-  int own_levels() const { return reduces_lanes() ? sums_at_once(lanes) : 1; }
+  int gradient_levels() const;
+  int own_levels() const { return reduces_lanes() ? sums_at_once(shares.front().lanes) : 1; }
 
   GroupBytes group_bytes(int group) const;
   ShardingBytes bytes() const;
@@ -152,30 +182,30 @@ struct Layout {
   std::vector<OwnedChunk> owned_chunks() const;
 };
 Layout make_layout(std::vector<ParamUse> uses, const std::vector<std::vector<Box>>& grids,
-                   const ShardingOptions& options, int dp, int dp_rank, bool has_tied_peer);
+                   const ShardingOptions& options, AxisLines lines);
 
-/// Ranks of one dp group that take the same memory: they own as many elements and as many chunks of each
-/// group.
+/// Ranks of one line that take the same memory: they own as many elements and as many chunks of each group.
 struct RankClass {
-  int first_rank = 0;     ///< the lowest dp rank of the class
+  int first_rank = 0;  ///< the lowest rank of the class
   ShardingBytes bytes;
 };
-/// The classes of all ranks of a dp group, in the order of their first ranks. One layout is made for the
-/// whole group, so the work does not grow with dp times the number of chunks.
-std::vector<RankClass> rank_classes(const std::vector<ParamUse>& uses, const std::vector<std::vector<Box>>& grids,
-                                    const ShardingOptions& options, int dp, bool has_tied_peer);
+/// The classes of all ranks along the one axis with lanes, in the order of their first ranks. One layout is
+/// made for the whole line, so the work does not grow with the ranks times the number of chunks.
+std::vector<RankClass> rank_classes(const std::vector<ParamUse>& uses,
+                                    const std::vector<std::vector<Box>>& grids,
+                                    const ShardingOptions& options, const AxisLines& lines);
 
-/// Whether the transport adds a group's gradients. It never does for parameters that tensor-parallel ranks
-/// replicate: the replicas must stay equal, and the dp groups of these ranks may add in different orders.
-bool adds_in_transport(int group, const ShardingOptions& options, int dp);
-
-/// The sums of a group's gradients have memory of their own unless they can be used in the gradients' place.
-bool packs_gradients(int group, int dp);
+/// Whether the transport adds a group's gradients. It never does where ranks must make the same sums: those
+/// of different lines may add in different orders.
+bool adds_in_transport(const GroupPlan& group, const ShardingOptions& options, int ranks);
 
 /// Whether the group's compute copies must be brought from their owners.
 bool gathers_params(const Layout& layout, int group);
 
-/// Whether a group's optimizer state is here: a tied head's is with the embedding when both are here.
-bool owns_state(const Plan& plan, int group);
+/// Whether a group's optimizer state is its own: that of a later use is with the first one that is here.
+inline bool owns_state(const Plan& plan, int group) { return plan.groups[size_t(group)].state_of == group; }
+
+/// What every rank receives along an axis of `ranks` ranks to add `elements` sums.
+size_t sum_received_bytes(int ranks, int64_t elements);
 
 }  // namespace trainctl::parallel::sharding

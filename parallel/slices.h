@@ -1,9 +1,9 @@
-// The exchange of slices: how n ranks, any number, reduce a vector of which each owns a part, in two rounds.
-// Whatever the parts are, the vector is cut into n equal slices. In the first round every rank sends slice r
-// to rank r, which adds what comes; in the second the sums go to their owners. So each rank sends about
-// (n+1)/n of the vector for every sum that it brings, and no rank needs memory for more than a slice from
-// each. The gather is the mirror: an owner deals its part out to the slices' ranks, and each sends its slice
-// to all.
+// The direct exchange, of slices: how n ranks, any number, reduce a vector of which each owns a part, in two
+// rounds. Whatever the parts are, the vector is cut into n equal slices. In the first round every rank sends
+// slice r to rank r, which adds what comes; in the second the sums go to their owners. So each rank sends
+// about (n+1)/n of the vector for every sum that it brings, and no rank needs memory for more than a slice
+// from each. The gather is the mirror: an owner deals its part out to the slices' ranks, and each sends its
+// slice to all.
 #pragma once
 #include <cstdint>
 #include <vector>

@@ -138,7 +138,7 @@ part_bits() {
     "dp 2, zero 0|$(shared 2) -s parallelism.data=2 -s parallelism.zero_stage=0"
     "recomputation|-s memory.activation_recompute=full"
     "selective recomputation|-s memory.activation_recompute=selective"
-    "small buckets|$(shared 2) -s parallelism.data=2 -s parallelism.bucket_mib=0.05"
+    "small buckets|$(shared 2) -s parallelism.data=2 -s parallelism.bucket_mib=0.07"
     "pp 2 x dp 2|$(shared 4) -s parallelism.pipeline=2 -s parallelism.data=2"
   )
   base=""

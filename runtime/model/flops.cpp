@@ -21,8 +21,8 @@ class TallyModel {
   TallyModel(const ModelSpec& model, int64_t seq_len)
       : job_(one_rank_job(model, seq_len)),
         uses_(stage_uses(table_, job_, {})),
-        params_(uses_.uses, chunk_grids(table_, kWholeMib).grids, sharding_options(job_, {}), *alone_,
-                *alone_, nullptr, *backend_, *stream_) {
+        params_(uses_.uses, chunk_grids(table_, kWholeMib).grids, sharding_options(job_),
+                {*alone_, *alone_, nullptr}, *backend_, *stream_) {
     for (int part = 0; part < model_.parts(0); ++part) model_.take_weights(0, part);
   }
 

@@ -30,9 +30,11 @@ std::vector<parallel::Program> pipeline_programs(const JobSpec& job, const paral
 
 StageProgram stage_program(const JobSpec& job, const parallel::MeshPosition& at, const StageUses& uses) {
   StageProgram p;
-  p.shape = {.pipeline = pipeline_shape(job, at.dp), .stage = at.pp, .splits_backward = splits_backward(job),
+  p.shape = {.pipeline = pipeline_shape(job, at.dp),
+             .stage = at.pp,
+             .splits_backward = splits_backward(job),
              .reduced_together = reduces_each_lane(job) ? int(job.micro_batches_per_lane()) : 0,
-             .shares_gradients = sharding_options(job, at).shares_gradients,
+             .shares_gradients = sharding_options(job).shares_gradients,
              .gathers = job.parallelism.zero_stage > 0 && job.parallelism.data > 1,
              .shares_weights = shards_weights(job)};
   for (const VirtualStageUses& virtual_stage : uses.virtual_stages)

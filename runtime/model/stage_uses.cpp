@@ -31,7 +31,8 @@ class UseBuilder {
   }
 
  private:
-  int add(int param, bool joined = false, ParamUse::Tie tie = ParamUse::untied) {
+  /// use: which of the uses of the parameter; only a shared one has a second.
+  int add(int param, bool joined = false, int which = 0) {
     const Param& p = table_.params[size_t(param)];
     ParamUse use;
     use.param = param;
@@ -41,9 +42,15 @@ class UseBuilder {
     use.weight_decay = p.decay ? float(job_.optimizer.weight_decay) : 0.0f;
     use.joined = joined;
     const bool norm = p.role == ParamRole::norm_weight || p.role == ParamRole::norm_bias;
-    use.partial_over_tp = norm && job_.parallelism.sequence_parallel && job_.parallelism.tensor > 1;
-    use.tie = tie;
-    use.counted = (p.layout.cut != Cut::none || at_.tp == 0) && tie != ParamUse::tied_second;
+    if (p.layout.cut == Cut::none) use.replicated |= parallel::axes::tensor;
+    if (norm && job_.parallelism.sequence_parallel && job_.parallelism.tensor > 1)
+      use.partial |= parallel::axes::tensor;
+    if (table_.tied && p.role == ParamRole::embedding) {
+      use.replicated |= parallel::axes::uses;
+      use.partial |= parallel::axes::uses;
+    }
+    use.use = which;
+    use.counted = (p.layout.cut != Cut::none || at_.tp == 0) && which == 0;
     result_.uses.push_back(std::move(use));
     return int(result_.uses.size()) - 1;
   }
@@ -63,7 +70,7 @@ class UseBuilder {
       else
         add_to_layer(i, int(p.layer - layers.first), virtual_stage);
     }
-    if (last && table_.tied) virtual_stage.head = add(embedding_param(), false, ParamUse::tied_second);
+    if (last && table_.tied) virtual_stage.head = add(embedding_param(), false, 1);
     virtual_stage.end = int(result_.uses.size());
     list_parts(virtual_stage);
     for (const StagePart& part : virtual_stage.parts) {
@@ -99,7 +106,7 @@ class UseBuilder {
     if (table_.params[size_t(i)].role == ParamRole::position)
       virtual_stage.position = add(i);
     else
-      virtual_stage.embedding = add(i, false, table_.tied ? ParamUse::tied_first : ParamUse::untied);
+      virtual_stage.embedding = add(i);
   }
   void add_after(int i, VirtualStageUses& virtual_stage) {
     switch (table_.params[size_t(i)].role) {
@@ -156,14 +163,13 @@ bool shards_weights(const JobSpec& job) {
   return job.parallelism.zero_stage >= 3 && job.parallelism.data > 1;
 }
 
-parallel::ShardingOptions sharding_options(const JobSpec& job, const parallel::MeshPosition& at) {
+parallel::ShardingOptions sharding_options(const JobSpec& job) {
   return {.zero_stage = job.parallelism.zero_stage,
           .shares_gradients = reduces_each_lane(job) && job.micro_batches_per_lane() == 1,
           .lanes = int(job.parallelism.lanes),
           .bucket_elements = std::max<int64_t>(1, int64_t(job.parallelism.bucket_mib * 1048576.0 / 4)),
           .reduction_dtype = job.parallelism.reduction_dtype,
-          .tp = job.parallelism.tensor,
-          .tp_rank = at.tp,
+          .exchange = job.parallelism.reduction_algorithm,
           .fast_reduction = job.parallelism.reduction == GradientSums::fast};
 }
 

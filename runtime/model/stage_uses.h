@@ -56,7 +56,7 @@ bool reduces_each_lane(const JobSpec& job);
 /// ZeRO-3: compute copies are kept by their owners alone, and gathered for each use.
 bool shards_weights(const JobSpec& job);
 
-/// The ShardingOptions of a rank of `job`.
-parallel::ShardingOptions sharding_options(const JobSpec& job, const parallel::MeshPosition& at);
+/// The ShardingOptions of a rank of `job`, but for what its device decides.
+parallel::ShardingOptions sharding_options(const JobSpec& job);
 
 }  // namespace trainctl

@@ -27,6 +27,7 @@ struct DeviceModel {
   bool measured = false;      ///< flops_per_s was measured here, not taken from a data sheet
   double link_bytes_per_s = 0;  ///< one way between two devices of a node, by the data sheet; 0: unknown
   bool adds_gradients = false;  ///< the transport between devices can add gradients (Communicator::reduces)
+  int ranks_on_node = 0;  ///< aligned runs of so many ranks are on one node (parallel::ranks_on_node); 0: all
 
   /// What a rank reads ahead, adds up and saves lies in the device's own memory.
   bool is_host() const { return kind == DeviceKind::cpu; }

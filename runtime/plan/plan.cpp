@@ -80,12 +80,12 @@ class Planner {
     size_t most = 0;
     std::map<int, RankMemory> alike_by_lanes;
     for (int tp = 0; tp < job_.parallelism.tensor; ++tp) {
-      parallel::ShardingOptions options = parts.sharding;
-      options.tp_rank = tp;
+      parallel::AxisLines lines = parts.lines;
+      for (parallel::AxisLine& line : lines)
+        if (line.axis == parallel::axes::tensor) line.rank = tp;
       // The ranks that differ, each with the first data-parallel rank that takes so much.
       for (const auto& ranks :
-           parallel::sharding::rank_classes(parts.uses.uses, tables_.grids.grids, options,
-                                            job_.parallelism.data, parts.groups.tied_peer)) {
+           parallel::sharding::rank_classes(parts.uses.uses, tables_.grids.grids, parts.sharding, lines)) {
         const int dp = ranks.first_rank;
         const auto [known, fresh] = alike_by_lanes.try_emplace(job_.lanes_of(dp).count());
         if (fresh) known->second = alike(rank_parts(job_, device_, tables_, {.dp = dp, .pp = parts.at.pp}));
@@ -107,6 +107,22 @@ class Planner {
   std::map<std::pair<StageClass, int>, WorstRank> worst_;
 };
 
+BucketCounts count_buckets(const parallel::sharding::Layout& params) {
+  BucketCounts counts;
+  if (params.plan.lines.front().ranks == 1) return counts;
+  for (const auto& group : params.plan.groups)
+    for (const auto& bucket : group.buckets) {
+      const bool direct = bucket.exchange == parallel::Exchange::direct;
+      ++(direct ? counts.direct : counts.halving);
+      if (!direct) continue;
+      int64_t elements = 0;
+      for (size_t i = bucket.begin; i < bucket.end; ++i) elements += group.chunks[i].where.global.count();
+      counts.largest_direct_bytes = std::max(
+          counts.largest_direct_bytes, double(elements) * double(size_of(params.options.reduction_dtype)));
+    }
+  return counts;
+}
+
 }  // namespace
 
 const RankMemory& JobPlan::worst() const {
@@ -122,7 +138,7 @@ RankMemory rank_memory(const JobSpec& job, DeviceKind kind, const parallel::Mesh
   m.at = at;
   add_state(m, job, device,
             parallel::ShardedParams::plan(parts.uses.uses, planner.tables().grids.grids, parts.sharding,
-                                          job.parallelism.data, at.dp, parts.groups.tied_peer));
+                                          parts.lines));
   return m;
 }
 
@@ -153,10 +169,10 @@ JobPlan make_plan(const JobSpec& job, const DeviceModel& device) {
   plan.checkpoint_bytes = size_t(plan.parameters) * 12;
   const RankMemory& worst = plan.worst();
   const RankParts parts = rank_parts(job, device, planner.tables(), worst.at);
-  const auto params =
-      parallel::sharding::make_layout(parts.uses.uses, planner.tables().grids.grids, parts.sharding,
-                                      job.parallelism.data, worst.at.dp, parts.groups.tied_peer);
+  const auto params = parallel::sharding::make_layout(parts.uses.uses, planner.tables().grids.grids,
+                                                      parts.sharding, parts.lines);
   plan.regions = memory_regions(params, worst);
+  plan.buckets = count_buckets(params);
   for (const auto& owned : params.owned_chunks())
     if (owned.saved_here) plan.saved_bytes += 12 * size_t(owned.chunk.where.global.count());
   plan.classes = planner.classes();

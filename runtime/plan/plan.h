@@ -13,6 +13,12 @@
 
 namespace trainctl {
 
+/// The buckets of gradients by the way in which they are exchanged.
+struct BucketCounts {
+  int halving = 0, direct = 0;
+  double largest_direct_bytes = 0;  ///< on the wire
+};
+
 struct JobPlan {
   DeviceKind device = DeviceKind::cpu;
   int64_t parameters = 0, parameters_without_embedding = 0;
@@ -25,6 +31,7 @@ struct JobPlan {
   size_t checkpoint_bytes = 0;
   size_t saved_bytes = 0;                    ///< of a checkpoint, by the rank that takes most memory
   std::vector<MemoryRegion> regions;         ///< what that rank takes
+  BucketCounts buckets;                      ///< of that rank's group
   int classes = 0;                           ///< of stages; a step was counted for one rank of each
   const RankMemory& worst() const;
 };

@@ -24,24 +24,40 @@ RankGroups rank_groups(const parallel::MeshShape& mesh, int virtual_stages, bool
           .activations_go = !last || ring};
 }
 
+namespace {
+
+parallel::AxisLines lines_of(const RankGroups& groups) {
+  namespace axes = parallel::axes;
+  parallel::AxisLines lines = {{axes::data, groups.dp.size, groups.dp.rank, true},
+                               {axes::tensor, groups.tp.size, groups.tp.rank}};
+  if (groups.tied_peer) lines.push_back({axes::uses, 2, groups.pp.rank > 0 ? 1 : 0});
+  return lines;
+}
+
+}  // namespace
+
 RankParts rank_parts(const JobSpec& job, const DeviceModel& device, const ModelTables& tables,
                      const parallel::MeshPosition& at) {
   RankParts parts{.at = at,
                   .groups = rank_groups(job.mesh(), job.parallelism.virtual_stages, tables.params.tied, at),
                   .precision = precision_of(job),
                   .uses = stage_uses(tables.params, job, at),
-                  .sharding = sharding_options(job, at),
+                  .sharding = sharding_options(job),
                   .reads_tokens = at.pp == 0 || at.pp == job.parallelism.pipeline - 1,
                   .sequences = job.micro_batches_of(at.dp) * job.batch.micro_sequences};
+  parts.lines = lines_of(parts.groups);
   parts.sharding.fast_reduction &= device.adds_gradients && job.parallelism.data > 1;
+  parts.sharding.links = device.is_host() ? parallel::links_of_hosts() : parallel::links_of_gpus();
+  const parallel::MeshGroup& dp = parts.groups.dp;
+  parts.sharding.links.neighbours = parallel::neighbours_on_node(dp.size, dp.stride, device.ranks_on_node);
   return parts;
 }
 
 RankPlan make_rank_plan(const JobSpec& job, const DeviceModel& device, const ModelTables& tables,
                         const parallel::MeshPosition& at) {
   RankPlan plan{rank_parts(job, device, tables, at), {}, {}, {}, {}, trace_spans(job), {}, {}};
-  plan.params = parallel::sharding::make_layout(plan.uses.uses, tables.grids.grids, plan.sharding,
-                                                plan.groups.dp.size, at.dp, plan.groups.tied_peer);
+  plan.params =
+      parallel::sharding::make_layout(plan.uses.uses, tables.grids.grids, plan.sharding, plan.lines);
   plan.program = stage_program(job, at, plan.uses);
   const Problem problem =
       parallel::step_problem(plan.program.shape, plan.program.slots, plan.program.actions);
@@ -67,14 +83,15 @@ std::vector<MemoryRegion> memory_regions(const parallel::sharding::Layout& param
   };
   add("weights", m.sharding.weights);
   add("gradients", m.sharding.gradients);
-  for (int g = 0; g < kGroups; ++g) {
+  for (int g = 0; g < params.groups(); ++g) {
     const GroupBytes bytes = params.group_bytes(g);
-    const std::string of = std::string(" of ") + name_of(Group(g));
+    const std::string of = " of " + parallel::name_of(params.group(g).key);
     for (const char* state : {"master weights", "first moments", "second moments"})
       add(state + of, bytes.moment);
     add("own gradients" + of, bytes.summed);
-    add("sums over the tensor group" + of, bytes.partial);
-    add("gradients of the other use" + of, bytes.tied);
+    for (const auto& [axis, received] : bytes.received)
+      add((axis == parallel::axes::tensor ? "sums over the tensor group" : "gradients of the other use") + of,
+          received);
   }
   add("buckets under way", params.ring.bytes());
   add("buckets of weights under way", params.plan.gather_ring.bytes());

@@ -35,6 +35,7 @@ RankGroups rank_groups(const parallel::MeshShape& mesh, int virtual_stages, bool
 struct RankParts {
   parallel::MeshPosition at;
   RankGroups groups;
+  parallel::AxisLines lines;  ///< the groups along which parameters are shared
   Precision precision;
   StageUses uses;                     ///< parameters, and the sublayers and other parts of each virtual stage
   parallel::ShardingOptions sharding;

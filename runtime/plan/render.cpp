@@ -5,7 +5,6 @@
 #include <bit>
 #include <cmath>
 
-#include "parallel/buckets.h"
 #include "runtime/base/json.h"
 #include "runtime/base/text.h"
 #include "runtime/base/units.h"
@@ -75,7 +74,7 @@ struct Term {
 std::vector<Term> terms_of(const PlanReport& r, const RankMemory& m) {
   const bool gpu = r.plan.device == DeviceKind::cuda;
   const int sums = reduces_each_lane(r.job) ? 1 : parallel::sums_at_once(r.job.lanes_of(m.at.dp));
-  const bool in_turn = sharding_options(r.job, m.at).shares_gradients;
+  const bool in_turn = sharding_options(r.job).shares_gradients;
   std::vector<Term> terms = {
       {fmt::format("weights ({} compute copy{})", name_of(r.job.compute),
                    shards_weights(r.job) ? ", own and of two parts" : ""),
@@ -235,11 +234,18 @@ std::string copy_lines(const PlanReport& r) {
   return "Copies   " + (out.starts_with(' ') ? out.substr(9) : out);
 }
 
-std::string exchange_text(const JobSpec& job) {
-  const bool halving =
-      parallel::sharding::exchange_among(job.parallelism.data) == parallel::sharding::Exchange::halving;
-  return fmt::format("{}, gradients in {}", halving ? "by recursive halving" : "in slices",
-                     name_of(job.parallelism.reduction_dtype));
+/// "gradients in f32; 46 buckets by recursive halving, 9 of up to 96.0 KiB directly"
+std::string exchange_text(const PlanReport& r) {
+  const BucketCounts& buckets = r.plan.buckets;
+  std::string text = fmt::format("gradients in {}", name_of(r.job.parallelism.reduction_dtype));
+  if (buckets.halving > 0)
+    text += fmt::format("; {} by recursive halving", count_of(buckets.halving, "bucket"));
+  if (buckets.direct > 0)
+    text +=
+        fmt::format("{} {} of up to {} directly", buckets.halving > 0 ? "," : ";",
+                    buckets.halving > 0 ? std::to_string(buckets.direct) : count_of(buckets.direct, "bucket"),
+                    memory_text(buckets.largest_direct_bytes));
+  return text;
 }
 
 /// What a width costs that does not divide the lanes.
@@ -349,7 +355,7 @@ std::string render_plan(const PlanReport& r) {
   out += fmt::format("Traffic  a rank sends per step: tensor {} · pipeline {} · data {}{}\n",
                      memory_text(r.plan.traffic.tensor), memory_text(r.plan.traffic.pipeline),
                      memory_text(r.plan.traffic.data),
-                     r.job.parallelism.data > 1 ? fmt::format(" ({})", exchange_text(r.job)) : "");
+                     r.job.parallelism.data > 1 ? fmt::format(" ({})", exchange_text(r)) : "");
   out += time_lines(r);
   out += fmt::format("Ckpt     {} each ({} parameters x 12 bytes)\n",
                      memory_text(double(r.plan.checkpoint_bytes)), count_text(double(r.plan.parameters)));
@@ -436,6 +442,12 @@ std::string plan_json(const PlanReport& r) {
   j["checkpoint_bytes"] = plan.checkpoint_bytes;
   j["traffic_bytes"] = {
       {"tensor", plan.traffic.tensor}, {"pipeline", plan.traffic.pipeline}, {"data", plan.traffic.data}};
+  if (mesh.dp > 1)
+    j["reduction"] = {{"dtype", name_of(r.job.parallelism.reduction_dtype)},
+                      {"algorithm", word_of(r.job.parallelism.reduction_algorithm)},
+                      {"halving_buckets", plan.buckets.halving},
+                      {"direct_buckets", plan.buckets.direct},
+                      {"largest_direct_bytes", plan.buckets.largest_direct_bytes}};
   for (const RankMemory& m : plan.stages) {
     nlohmann::ordered_json stage{{"stage", m.at.pp}};
     for (const Term& term : terms_of(r, m)) stage[term.json] = term.bytes;

@@ -17,6 +17,7 @@ using parallel::TrafficGroup;
 struct TallyMesh {
   std::unique_ptr<parallel::Communicator> tp, dp, tied;
   PipelineEdges edges;
+  parallel::AxisGroups axes() const { return {*dp, *tp, tied.get()}; }
 
   TallyMesh(const RankGroups& groups, bool adds, parallel::TrafficTally& traffic) {
     const auto group = [&](TrafficGroup of, const parallel::MeshGroup& g, bool with_sums) {
@@ -77,7 +78,7 @@ StepTally tally_step(const JobSpec& job, const DeviceModel& device, const ModelT
   RankPlan plan = make_rank_plan(job, device, tables, at);
   const TallyMesh mesh(plan.groups, device.adds_gradients, tally.traffic);
   parallel::TensorParallel tp(*mesh.tp, *backend, *stream, job.parallelism.sequence_parallel);
-  parallel::ShardedParams params(plan.params, *mesh.dp, *mesh.tp, mesh.tied.get(), *backend, *stream);
+  parallel::ShardedParams params(plan.params, mesh.axes(), *backend, *stream);
   StageModel model(job, plan.uses, plan.model, params, tp, *backend, *stream);
   ExactSum squares;
   const auto step = [&] {
@@ -133,9 +134,8 @@ std::vector<MicroBatchWork> tally_micro_batch(const JobSpec& job, const DeviceMo
   parallel::ShardingOptions sharding = parts.sharding;
   sharding.zero_stage = std::min(sharding.zero_stage, 1);
   parallel::ShardedParams params(
-      parallel::sharding::make_layout(parts.uses.uses, tables.grids.grids, sharding,
-                                      parts.groups.dp.size, at.dp, parts.groups.tied_peer),
-      *mesh.dp, *mesh.tp, mesh.tied.get(), *backend, *stream);
+      parallel::sharding::make_layout(parts.uses.uses, tables.grids.grids, sharding, parts.lines),
+      mesh.axes(), *backend, *stream);
   // The halves apart, whatever the schedule: their work is the same.
   StageModel model(job, parts.uses,
                    {.slots = std::vector<int>(parts.uses.virtual_stages.size(), 1), .split_backward = true},

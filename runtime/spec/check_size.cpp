@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "runtime/base/units.h"
 #include "runtime/spec/resolution.h"
@@ -17,6 +18,24 @@ constexpr double kMostBytes = 0x1p60;
 
 std::string rounded(double n) { return n < 1e7 ? fmt::format("{:.0f}", n) : fmt::format("{:.2g}", n); }
 
+/// A bucket is made of whole chunks.
+void check_buckets(Resolution& r) {
+  const ModelSpec& m = r.job.model;
+  if (!r.sound({"parallelism.bucket_mib", "checkpoint.chunk_mib", "model.hidden_size", "model.ffn_size",
+                "model.vocab_size"}))
+    return;
+  const double bucket = r.job.parallelism.bucket_mib, chunk = r.job.checkpoint.chunk_mib;
+  const double widest = double(std::max({m.hidden_size, m.ffn_size, m.vocab_size}));
+  const double needed = std::min(chunk, widest * double(m.hidden_size) * 4 / kMebibyte);
+  if (bucket >= needed) return;
+  r.report("E0318",
+           fmt::format("a bucket of {:.4g} MiB cannot hold a chunk of the largest matrix, {:.4g} MiB", bucket,
+                       needed),
+           {"parallelism.bucket_mib", "checkpoint.chunk_mib"},
+           {fmt::format("use a bucket_mib of {:.4g} or more, or, in a new run, a chunk_mib of at most {:.4g}",
+                        std::ceil(needed * 1000) / 1000, bucket)});
+}
+
 }  // namespace
 
 double matrix_elements(const ModelSpec& m, int tables) {
@@ -28,6 +47,7 @@ double matrix_elements(const ModelSpec& m, int tables) {
 }
 
 void check_size(Resolution& r) {
+  check_buckets(r);
   const ModelSpec& m = r.job.model;
   if (!r.sound({"model.hidden_size", "model.num_layers", "model.num_heads", "model.num_kv_heads",
                 "model.ffn_size", "model.vocab_size", "data.seq_len", "batch.micro_sequences",

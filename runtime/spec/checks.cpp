@@ -192,6 +192,13 @@ void check_lanes(Resolution& r) {
              {"parallelism.data", "parallelism.lanes", "parallelism.zero_stage"},
              {fmt::format("use {}, or zero_stage 1, which takes any width", power_of_two_up_to(p.data))},
              fmt::format("{} is not a multiple of {}", p.lanes, p.data));
+  if (r.sound({"parallelism.data", "parallelism.reduction_algorithm"}) && !power_of_two(p.data) &&
+      p.reduction_algorithm == parallel::ExchangeChoice::halving)
+    r.report("E0316", "recursive halving needs a power of two of data parallel ranks",
+             {"parallelism.reduction_algorithm", "parallelism.data"},
+             {fmt::format("use \"auto\" or \"direct\", or parallelism.data = {} or {}",
+                          power_of_two_up_to(p.data), 2 * power_of_two_up_to(p.data))},
+             fmt::format("{} is no power of two", p.data));
   const int64_t group = p.lanes * b.micro_sequences;
   if (r.sound({"parallelism.lanes", "batch.micro_sequences", "batch.global_sequences"}) &&
       b.global_sequences % group != 0) {

@@ -14,16 +14,17 @@ namespace trainctl {
 
 using parallel::Communicator;
 
-RankResources::RankResources(const JobSpec& job, Communicator& w, kernels::Backend& b)
+RankResources::RankResources(const JobSpec& job, Communicator& w, kernels::Backend& b,
+                             const std::vector<NodeRanks>& nodes)
     : job_(job),
       world(w),
       backend(b),
       mesh(job.mesh()),
       at(parallel::position_of(mesh, world.rank())),
       tables(model_tables(job)),
-      comms(make_mesh_communicators(
-          rank_groups(mesh, job.parallelism.virtual_stages, tables.params.tied, at), world)),
-      plan(make_rank_plan(job, device_of_rank(job, backend, *comms.dp), tables, at)),
+      comms(make_mesh_communicators(rank_groups(mesh, job.parallelism.virtual_stages, tables.params.tied, at),
+                                    world)),
+      plan(make_rank_plan(job, device_of_rank(job, backend, *comms.dp, nodes), tables, at)),
       numerics(run_numerics(job, backend.is_host() ? DeviceKind::cpu : DeviceKind::cuda, backend.numerics())),
       stream(backend.create_stream()) {}
 
@@ -35,8 +36,8 @@ void RankResources::build(size_t most_staging_bytes, RankActivity& activity) {
   const int micro_batches = plan.program.shape.pipeline.micro_batches;
   tp = std::make_unique<parallel::TensorParallel>(*comms.tp, backend, *stream,
                                                   job_.parallelism.sequence_parallel);
-  params = std::make_unique<parallel::ShardedParams>(plan.params, *comms.dp, *comms.tp, comms.tied.get(),
-                                                     backend, *stream);
+  params = std::make_unique<parallel::ShardedParams>(
+      plan.params, parallel::AxisGroups(*comms.dp, *comms.tp, comms.tied.get()), backend, *stream);
   activity.progress(1, 3, false);
   model = std::make_unique<StageModel>(job_, plan.uses, plan.model, *params, *tp, backend, *stream);
   activity.progress(2, 3, false);
@@ -58,7 +59,7 @@ void RankResources::rehearse(RankActivity& activity) {
            .backend = backend,
            .virtual_stages = job_.parallelism.virtual_stages,
            .split_backward = plan.model.split_backward,
-           .lanes = plan.params.lanes.count(),
+           .lanes = plan.params.shares.front().lanes.count(),
            .reductions = plan.params.reductions(),
            .tokens = tokens ? tokens->inputs(0) : nullptr,
            .targets = tokens ? tokens->targets(0) : nullptr,
@@ -70,9 +71,13 @@ RankState RankResources::state(std::function<void(uint64_t, uint64_t)> progress)
   return {*params, backend, *stream, *staging, std::move(progress)};
 }
 
-DeviceModel device_of_rank(const JobSpec& job, const kernels::Backend& backend, const Communicator& dp) {
+DeviceModel device_of_rank(const JobSpec& job, const kernels::Backend& backend, const Communicator& dp,
+                           const std::vector<NodeRanks>& nodes) {
   DeviceModel device = device_of_kind(job, backend.is_host() ? DeviceKind::cpu : DeviceKind::cuda);
   device.adds_gradients = dp.reduces();
+  std::vector<int> ranks;
+  for (const NodeRanks& node : nodes) ranks.push_back(node.count);
+  device.ranks_on_node = parallel::ranks_on_node(ranks);
   return device;
 }
 

@@ -9,6 +9,7 @@
 #include "runtime/model/stage_model.h"
 #include "runtime/plan/rank_plan.h"
 #include "runtime/train/control/rank_activity.h"
+#include "runtime/train/measure/node_ranks.h"
 #include "runtime/train/mesh_communicators.h"
 #include "runtime/train/rank.h"
 #include "runtime/train/save/checkpointing.h"
@@ -20,7 +21,9 @@ namespace trainctl {
 class RankResources {
  public:
   /// Splits the world and makes the plan. Collective. The arguments must outlive this object.
-  RankResources(const JobSpec& job, parallel::Communicator& world, kernels::Backend& backend);
+  /// nodes: the ranks of each, in order; empty: one machine.
+  RankResources(const JobSpec& job, parallel::Communicator& world, kernels::Backend& backend,
+                const std::vector<NodeRanks>& nodes);
   RankResources(const RankResources&) = delete;
   RankResources& operator=(const RankResources&) = delete;
 
@@ -59,9 +62,9 @@ class RankResources {
   std::unique_ptr<kernels::Buffer> losses;
 };
 
-/// What the rank's plan is made for. dp: its data-parallel group.
+/// What the rank's plan is made for. dp: its data-parallel group. nodes: see RankResources.
 DeviceModel device_of_rank(const JobSpec& job, const kernels::Backend& backend,
-                           const parallel::Communicator& dp);
+                           const parallel::Communicator& dp, const std::vector<NodeRanks>& nodes);
 
 /// Error(kPreflight) if ranks have devices with different numerics, because the bits would then depend on the
 /// placement of ranks. Collective.

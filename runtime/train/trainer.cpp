@@ -51,7 +51,7 @@ struct Trainer::Impl {
 
   Impl(const JobSpec& j, const RankOptions& o, Communicator& w, kernels::Backend& backend, Control& c,
        FileSystem& f)
-      : job(j), options(o), world(w), control(c), fs(f), rank(job, world, backend) {
+      : job(j), options(o), world(w), control(c), fs(f), rank(job, world, backend, options.nodes) {
     ENSURE(rank.mesh.world_size() == world.size(), "mesh of {} ranks on {} ranks", rank.mesh.world_size(),
            world.size());
     require_equal_numerics(world, rank.numerics);

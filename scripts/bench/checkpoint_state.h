@@ -51,10 +51,10 @@ inline std::vector<Owned> owned_by_rank(const Planned& p) {
   for (int pp = 0; pp < mesh.pp; ++pp)
     for (int tp = 0; tp < mesh.tp; ++tp) {
       const RankParts parts = rank_parts(p.job, device, p.tables, {.tp = tp, .pp = pp});
-      auto layout = parallel::sharding::make_layout(parts.uses.uses, p.tables.grids.grids, parts.sharding,
-                                                    mesh.dp, 0, parts.groups.tied_peer);
-      for (layout.dp_rank = 0; layout.dp_rank < mesh.dp; ++layout.dp_rank)
-        owned[size_t(rank_of(mesh, {.tp = tp, .dp = layout.dp_rank, .pp = pp}))] = layout.owned_chunks();
+      auto layout =
+          parallel::sharding::make_layout(parts.uses.uses, p.tables.grids.grids, parts.sharding, parts.lines);
+      for (int& dp = layout.shares.front().rank; dp < mesh.dp; ++dp)
+        owned[size_t(rank_of(mesh, {.tp = tp, .dp = dp, .pp = pp}))] = layout.owned_chunks();
     }
   return owned;
 }

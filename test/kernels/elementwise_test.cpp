@@ -1,5 +1,5 @@
-// Goal: copies, additions, tree sums and embeddings equal the reference bit for bit, at any stride and thread count.
-// Method: ragged shapes against the reference; the tree sum also against a hand-written association.
+// Goal: copies, additions, tree sums and embeddings equal the reference bit for bit, at any stride and thread
+// count. Method: ragged shapes against the reference; the tree sum also against a hand-written association.
 #include "support.h"
 
 namespace trainctl::kernels::test {
@@ -97,7 +97,7 @@ TEST_CASE("add_rounded rounds its operands to bf16, and the sum once") {
   }
   // A sum in place. 1 + 2^-8 lies in the middle between two bf16 and goes to the even one, 1; 1 + 3 * 2^-8 to
   // 1 + 2^-6.
-  Storage a(DType::f32, 1, 2), b(DType::f32, 1, 2);
+  Storage a(DType::f32, 1, 2, 0), b(DType::f32, 1, 2, 0);
   const float left[] = {1.00390625f, 1.01171875f}, right[] = {0x1p-12f, 0x1p-12f};
   for (const Candidate& c : candidates()) {
     const auto stream = c.backend->create_stream();

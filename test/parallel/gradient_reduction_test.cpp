@@ -6,14 +6,13 @@
 // by the tally twin for up to 64 ranks. For the compute copies, master weights of which each element has a
 // value of its own.
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <catch2/catch.hpp>
 #include <latch>
 #include <set>
 
 #include "parallel/buckets.h"
-#include "parallel/dp_group.h"
+#include "parallel/lane_group.h"
 #include "parallel/lanes.h"
 #include "parallel/sharded_params.h"
 #include "parallel/tally.h"
@@ -28,15 +27,17 @@ using namespace parallel;
 
 constexpr int kLayers = 5;
 
+AxisLines data_line(int ranks, int rank) { return {{axes::data, ranks, rank, true}}; }
+
 struct Model {
   std::vector<ParamUse> uses;
   std::vector<std::vector<Box>> grids;
 };
 
 /// Matrices of different heights, cut into chunks of up to 12 elements, and a vector that is not cut.
-Model model() {
+Model model(int layers = kLayers) {
   Model m;
-  for (int layer = 0; layer < kLayers; ++layer) {
+  for (int layer = 0; layer < layers; ++layer) {
     ParamUse use;
     use.param = layer;
     use.layout = {.name = "layers." + std::to_string(layer), .rows = 5 + layer, .cols = layer == 2 ? 1 : 6};
@@ -53,17 +54,19 @@ float gradient_value(int lane, int use, int64_t element) { return input_value(la
 float weight_value(int use, int64_t element) { return float((use * 31 + element) % 251); }
 
 struct Reduction {
-  const Model m = model();
+  Model m = model();
   int zero_stage = 1;
   int64_t bucket_elements = 1;
   int lanes = 8;
   DType dtype = DType::f32;
+  ExchangeChoice exchange = ExchangeChoice::automatic;
 
   ShardingOptions options() const {
     return {.zero_stage = zero_stage,
             .lanes = lanes,
             .bucket_elements = bucket_elements,
-            .reduction_dtype = dtype};
+            .reduction_dtype = dtype,
+            .exchange = exchange};
   }
 
   /// The rule of parallel/lane_sums.h, written down again.
@@ -108,7 +111,7 @@ struct Reduction {
   void run(Communicator& dp, kernels::Backend& backend) const {
     const auto stream = backend.create_stream();
     const auto alone = make_thread_world(1, 60);
-    ShardedParams params(m.uses, m.grids, options(), dp, *alone[0], nullptr, backend, *stream);
+    ShardedParams params(m.uses, m.grids, options(), {dp, *alone[0], nullptr}, backend, *stream);
     for (int step = 0; step < 2; ++step) {
       fill(params, dp);
       for (int use = kLayers - 1; use >= 0; --use) params.reduce(use, use + 1);
@@ -122,14 +125,14 @@ struct Reduction {
     const auto stream = backend.create_stream();
     const auto alone = make_thread_world(1, 60);
     Model parts = m;
-    for (int use = 0; use < kLayers; ++use) parts.uses[size_t(use)].part = use;
+    for (int use = 0; use < int(m.uses.size()); ++use) parts.uses[size_t(use)].part = use;
     ShardingOptions of = options();
     of.zero_stage = 2;
     of.shares_gradients = shares;
-    ShardedParams params(parts.uses, parts.grids, of, dp, *alone[0], nullptr, backend, *stream);
+    ShardedParams params(parts.uses, parts.grids, of, {dp, *alone[0], nullptr}, backend, *stream);
     for (int step = 0; step < 2; ++step) {
       for (int lane = 0; lane < lanes / dp.size(); ++lane)
-        for (int use = kLayers - 1; use >= 0; --use) {
+        for (int use = int(m.uses.size()) - 1; use >= 0; --use) {
           params.claim_gradients(use, use + 1);
           const kernels::Matrix g = params.gradient(use, lane);
           for (int64_t i = 0; i < g.count(); ++i)
@@ -164,7 +167,7 @@ struct Reduction {
   void gather(Communicator& dp, kernels::Backend& backend) const {
     const auto stream = backend.create_stream();
     const auto alone = make_thread_world(1, 60);
-    ShardedParams params(m.uses, m.grids, options(), dp, *alone[0], nullptr, backend, *stream);
+    ShardedParams params(m.uses, m.grids, options(), {dp, *alone[0], nullptr}, backend, *stream);
     set_masters(params);
     params.publish();
     for (int use = 0; use < kLayers; ++use) {
@@ -182,7 +185,7 @@ struct Reduction {
     ShardingOptions of = options();
     of.zero_stage = 3;
     of.shares_gradients = true;
-    ShardedParams params(parts.uses, parts.grids, of, dp, *alone[0], nullptr, backend, *stream);
+    ShardedParams params(parts.uses, parts.grids, of, {dp, *alone[0], nullptr}, backend, *stream);
     set_masters(params);
     params.publish();
     for (int lane = 0; lane < lanes / dp.size(); ++lane) {
@@ -210,9 +213,16 @@ struct Reduction {
   }
 };
 
-/// Through staging memory or not, and the format in which gradients travel.
-constexpr std::pair<bool, DType> kWays[] = {
-    {false, DType::f32}, {true, DType::f32}, {false, DType::bf16}, {true, DType::bf16}};
+/// Through staging memory or not, the format in which gradients travel, and how.
+struct Travel {
+  bool staged;
+  DType dtype;
+  ExchangeChoice exchange;
+};
+constexpr Travel kTravels[] = {
+    {false, DType::f32, ExchangeChoice::automatic}, {true, DType::f32, ExchangeChoice::halving},
+    {false, DType::f32, ExchangeChoice::direct},    {false, DType::bf16, ExchangeChoice::halving},
+    {true, DType::bf16, ExchangeChoice::direct},    {false, DType::bf16, ExchangeChoice::automatic}};
 
 Wrap staged_if(bool staged, kernels::Backend& backend) {
   if (!staged) return nullptr;
@@ -226,11 +236,14 @@ TEST_CASE("sums of gradients have the bits of the tree over the ranks", "[reduct
   for (int ranks = 1; ranks <= 8; ++ranks)
     for (const int zero_stage : {0, 1})
       for (const int64_t bucket_elements : {1, 20, 60, 100000})
-        for (const auto& [staged, dtype] : kWays) {
+        for (const auto& [staged, dtype, exchange] : kTravels) {
           const int lanes = bucket_elements == 20 ? 16 : 8;
-          CAPTURE(ranks, lanes, zero_stage, bucket_elements, staged, name_of(dtype));
-          const Reduction reduction{
-              .zero_stage = zero_stage, .bucket_elements = bucket_elements, .lanes = lanes, .dtype = dtype};
+          CAPTURE(ranks, lanes, zero_stage, bucket_elements, staged, name_of(dtype), word_of(exchange));
+          const Reduction reduction{.zero_stage = zero_stage,
+                                    .bucket_elements = bucket_elements,
+                                    .lanes = lanes,
+                                    .dtype = dtype,
+                                    .exchange = exchange};
           CHECK_NOTHROW(on_rank_threads(
               ranks, 60, [&](Communicator& dp) { reduction.run(dp, *backend); },
               staged_if(staged, *backend)));
@@ -242,57 +255,26 @@ TEST_CASE("lanes that are reduced one by one have the bits of the same tree", "[
   for (const int ranks : {2, 4, 8})
     for (const bool shares : {false, true})
       for (const int64_t bucket_elements : {1, 20, 100000})
-        for (const auto& [staged, dtype] : kWays) {
-          CAPTURE(ranks, shares, bucket_elements, staged, name_of(dtype));
-          const Reduction reduction{.bucket_elements = bucket_elements, .lanes = 32, .dtype = dtype};
+        for (const auto& [staged, dtype, exchange] : kTravels) {
+          CAPTURE(ranks, shares, bucket_elements, staged, name_of(dtype), word_of(exchange));
+          const Reduction reduction{
+              .bucket_elements = bucket_elements, .lanes = 32, .dtype = dtype, .exchange = exchange};
           CHECK_NOTHROW(on_rank_threads(
               ranks, 60, [&](Communicator& dp) { reduction.run_by_lanes(dp, *backend, shares); },
               staged_if(staged, *backend)));
         }
 }
 
-TEST_CASE("the uses of a tied embedding are added where fewer ranks own a part of it than there are",
-          "[reduction]") {
+TEST_CASE("lanes whose buckets follow one another directly are not mixed up", "[reduction]") {
   const auto backend = kernels::make_reference_backend();
-  ParamUse embedding;
-  embedding.layout = {.name = "embedding", .rows = 2, .cols = 6};
-  embedding.tie = ParamUse::tied_first;
-  ParamUse head = embedding;
-  head.tie = ParamUse::tied_second;
-  const std::vector<ParamUse> uses = {embedding, head};
-  const std::vector<std::vector<Box>> grids = {chunk_grid(embedding.layout, {1}, 12)};
-  REQUIRE(grids.front().size() == 1);
-  for (const int ranks : {1, 2, 3, 4})
-    for (const int zero_stage : {0, 1}) {
-      CAPTURE(ranks, zero_stage);
-      std::vector<int64_t> checked(static_cast<size_t>(ranks));
-      CHECK_NOTHROW(on_rank_threads(ranks, 60, [&](Communicator& dp) {
-        const auto stream = backend->create_stream();
-        const auto alone = make_thread_world(1, 60);
-        const ShardingOptions options{.zero_stage = zero_stage, .lanes = 4};
-        ShardedParams params(uses, grids, options, dp, *alone[0], nullptr, *backend, *stream);
-        const LaneRun run = lanes_of_rank(4, ranks, dp.rank());
-        for (int lane = 0; lane < run.count(); ++lane) {
-          for (int use = 0; use < 2; ++use)
-            for (int64_t i = 0; i < 12; ++i)
-              params.gradient(use, lane).as<float>()[i] = gradient_value(run.begin + lane, use, i);
-          params.merge_lane(0, 2, lane);
-        }
-        params.reduce(1, 2);
-        params.reduce(0, 1);
-        params.finish_reduction();
-        for (const ShardedParams::StateChunk& c : params.state_chunks())
-          for (int64_t i = 0; i < c.box.count(); ++i, ++checked[size_t(dp.rank())]) {
-            std::array<float, 2> sums{};
-            for (int use = 0; use < 2; ++use) {
-              std::vector<float> values;
-              for (int lane = 0; lane < 4; ++lane) values.push_back(gradient_value(lane, use, i));
-              sums[size_t(use)] = serial_tree(values);
-            }
-            require(c.gradient[i] == sums[0] + sums[1], "element {}: {}", i, c.gradient[i]);
-          }
-      }));
-      CHECK(std::count(checked.begin(), checked.end(), 12) == (zero_stage == 0 ? ranks : 1));
+  for (const int ranks : {2, 4, 8})
+    for (const auto& [staged, dtype, exchange] : kTravels) {
+      CAPTURE(ranks, staged, name_of(dtype), word_of(exchange));
+      const Reduction reduction{
+          .m = model(1), .bucket_elements = 100000, .lanes = 256, .dtype = dtype, .exchange = exchange};
+      CHECK_NOTHROW(on_rank_threads(
+          ranks, 60, [&](Communicator& dp) { reduction.run_by_lanes(dp, *backend, false); },
+          staged_if(staged, *backend)));
     }
 }
 
@@ -300,9 +282,9 @@ TEST_CASE("compute copies come from their owners to all ranks", "[reduction]") {
   const auto backend = kernels::make_reference_backend();
   for (int ranks = 1; ranks <= 8; ++ranks)
     for (const int64_t bucket_elements : {1, 20, 60, 100000})
-      for (const auto& [staged, dtype] : kWays) {
-        CAPTURE(ranks, bucket_elements, staged, name_of(dtype));
-        const Reduction reduction{.bucket_elements = bucket_elements, .dtype = dtype};
+      for (const auto& [staged, dtype, exchange] : kTravels) {
+        CAPTURE(ranks, bucket_elements, staged, name_of(dtype), word_of(exchange));
+        const Reduction reduction{.bucket_elements = bucket_elements, .dtype = dtype, .exchange = exchange};
         CHECK_NOTHROW(on_rank_threads(
             ranks, 60, [&](Communicator& dp) { reduction.gather(dp, *backend); },
             staged_if(staged, *backend)));
@@ -311,8 +293,8 @@ TEST_CASE("compute copies come from their owners to all ranks", "[reduction]") {
 
 TEST_CASE("no message of a gather can be taken for one of a reduction", "[reduction]") {
   const auto alone = make_thread_world(1, 60);
-  sharding::DpGroup reducing(*alone[0], sharding::DpTags::reductions),
-      gathering(*alone[0], sharding::DpTags::gathers);
+  sharding::LaneGroup reducing(alone[0].get(), sharding::LaneTags::reductions),
+      gathering(alone[0].get(), sharding::LaneTags::gathers);
   std::set<int> reductions, gathers;
   for (int i = 0; i < 3000; ++i) reductions.insert(reducing.take_tag()), gathers.insert(gathering.take_tag());
   for (const int tag : gathers) CHECK(!reductions.contains(tag));
@@ -325,9 +307,10 @@ TEST_CASE("compute copies come part by part, in two places, while gradients are 
   const auto backend = kernels::make_reference_backend();
   for (const int ranks : {2, 4, 8})
     for (const int64_t bucket_elements : {1, 20, 100000})
-      for (const auto& [staged, dtype] : kWays) {
-        CAPTURE(ranks, bucket_elements, staged, name_of(dtype));
-        const Reduction reduction{.bucket_elements = bucket_elements, .lanes = 16, .dtype = dtype};
+      for (const auto& [staged, dtype, exchange] : kTravels) {
+        CAPTURE(ranks, bucket_elements, staged, name_of(dtype), word_of(exchange));
+        const Reduction reduction{
+            .bucket_elements = bucket_elements, .lanes = 16, .dtype = dtype, .exchange = exchange};
         CHECK_NOTHROW(on_rank_threads(
             ranks, 60, [&](Communicator& dp) { reduction.gather_parts(dp, *backend); },
             staged_if(staged, *backend)));
@@ -341,7 +324,7 @@ TEST_CASE("a rank goes on with its backward pass while a peer has not come", "[r
     const auto stream = backend->create_stream();
     const auto alone = make_thread_world(1, 60);
     const Reduction reduction{.bucket_elements = 1};  // far more buckets than the ring has room for
-    ShardedParams params(reduction.m.uses, reduction.m.grids, reduction.options(), dp, *alone[0], nullptr,
+    ShardedParams params(reduction.m.uses, reduction.m.grids, reduction.options(), {dp, *alone[0], nullptr},
                          *backend, *stream);
     reduction.fill(params, dp);
     if (dp.rank() == 1) passed.wait();
@@ -359,7 +342,8 @@ TEST_CASE("the reduction sends a ring's bytes, in at most log2 messages a bucket
     for (const Box& box : grid) all += box.count();
   const auto sweep = [&](int ranks, int64_t bucket_elements, DType dtype) {
     CAPTURE(ranks, bucket_elements, name_of(dtype));
-    const ShardingOptions options{.bucket_elements = bucket_elements, .reduction_dtype = dtype};
+    const ShardingOptions options{
+        .bucket_elements = bucket_elements, .reduction_dtype = dtype, .exchange = ExchangeChoice::halving};
     const auto backend = kernels::make_reference_backend();
     const auto stream = backend->create_stream();
     double sent = 0;
@@ -368,7 +352,7 @@ TEST_CASE("the reduction sends a ring's bytes, in at most log2 messages a bucket
       TrafficTally tally;
       const auto dp = make_tally_communicator(TrafficGroup::data, rank, ranks, tally);
       const auto alone = make_thread_world(1, 60);
-      ShardedParams params(m.uses, m.grids, options, *dp, *alone[0], nullptr, *backend, *stream);
+      ShardedParams params(m.uses, m.grids, options, {*dp, *alone[0], nullptr}, *backend, *stream);
       params.reduce(0, kLayers);
       params.finish_reduction();
       uint64_t messages = 0;
@@ -379,9 +363,8 @@ TEST_CASE("the reduction sends a ring's bytes, in at most log2 messages a bucket
     }
     CHECK(sent == double(all) * double(size_of(dtype)) * (ranks - 1));  // of all ranks together
     uint64_t buckets = 0;
-    const auto layout = sharding::make_layout(m.uses, m.grids, options, ranks, 0, false);
-    for (const auto& group : layout.plan.groups)
-      buckets += sharding::buckets_of(group, bucket_elements).size();
+    const auto layout = sharding::make_layout(m.uses, m.grids, options, data_line(ranks, 0));
+    for (const auto& group : layout.plan.groups) buckets += group.buckets.size();
     CHECK(most <= buckets * uint64_t(std::countr_zero(unsigned(ranks))));
   };
   for (const int ranks : {2, 4, 8, 64})
@@ -401,8 +384,9 @@ std::string error_without(int lost, int ranks, const std::function<void(ShardedP
     const Model m = model();
     if (dp.rank() == lost) return;
     dp.set_deadline(0.2);
-    ShardedParams params(m.uses, m.grids, {.lanes = 8, .bucket_elements = 100000}, dp, *alone[0], nullptr,
-                         *backend, *stream);
+    ShardedParams params(m.uses, m.grids,
+                         {.lanes = 8, .bucket_elements = 100000, .exchange = ExchangeChoice::halving},
+                         {dp, *alone[0], nullptr}, *backend, *stream);
     try {
       work(params);
       require(false, "rank {} ended", dp.rank());
@@ -459,23 +443,24 @@ TEST_CASE("at any width, a rank's messages and memory in a reduction are bounded
       const auto dp = make_tally_communicator(TrafficGroup::data, rank, ranks, tally);
       const auto alone = make_thread_world(1, 60);
       const ShardingOptions options{.lanes = kLanes, .bucket_elements = 100000};
-      ShardedParams params(m.uses, m.grids, options, *dp, *alone[0], nullptr, *backend, *stream);
+      ShardedParams params(m.uses, m.grids, options, {*dp, *alone[0], nullptr}, *backend, *stream);
       params.reduce(0, kLayers);
       params.finish_reduction();
       const int subtrees = subtree_count(lanes_of_rank(kLanes, ranks, rank));
       // Of each subtree's sums all slices but the own, then its own slice's sums.
       CHECK(tally.sent(TrafficGroup::data) <= double(all * 4 * subtrees + all * 4));
-      const auto layout = sharding::make_layout(m.uses, m.grids, options, ranks, rank, false);
-      CHECK(layout.ring.sums == size_t(4 * subtrees * layout.plan.largest.elements));
-      CHECK(layout.ring.received <=
-            size_t(4 * (layout.plan.subtrees - subtrees) * (layout.plan.largest.elements / ranks + 17)));
+      const auto layout = sharding::make_layout(m.uses, m.grids, options, data_line(ranks, rank));
+      CHECK(layout.ring.sums == size_t(4 * subtrees * layout.plan.lines[0].largest.elements));
+      CHECK(layout.ring.received <= size_t(4 * (layout.plan.lines[0].subtrees - subtrees) *
+                                           (layout.plan.lines[0].largest.elements / ranks + 17)));
       ShardingOptions half = options;
       half.reduction_dtype = DType::bf16;
-      const auto in_half = sharding::make_layout(m.uses, m.grids, half, ranks, rank, false);
+      const auto in_half = sharding::make_layout(m.uses, m.grids, half, data_line(ranks, rank));
       constexpr size_t kRounding = 64;  // of each of the three areas of a bucket
       CHECK(in_half.ring.sums <= layout.ring.sums / (subtrees > 1 ? 2 : 1) + kRounding);
       CHECK(in_half.ring.received <= layout.ring.received / 2 + kRounding);
-      CHECK(in_half.ring.root <= size_t(4 * (layout.plan.largest.elements / ranks + 17)) + kRounding);
+      CHECK(in_half.ring.root <=
+            size_t(4 * (layout.plan.lines[0].largest.elements / ranks + 17)) + kRounding);
     }
   }
 }

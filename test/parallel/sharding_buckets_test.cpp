@@ -25,12 +25,13 @@ Layout layout_of(int layers, int dp, int64_t bucket_elements) {
     grids.push_back(chunk_grid(use.layout, {1}, 12));
     uses.push_back(std::move(use));
   }
-  return make_layout(std::move(uses), grids, {.lanes = 8, .bucket_elements = bucket_elements}, dp, 0, false);
+  return make_layout(std::move(uses), grids, {.lanes = 8, .bucket_elements = bucket_elements},
+                     {{axes::data, dp, 0, true}});
 }
 
 std::vector<int> groups_with_chunks(const Layout& layout) {
   std::vector<int> groups;
-  for (int g = 0; g < kGroups; ++g)
+  for (int g = 0; g < layout.groups(); ++g)
     if (!layout.plan.groups[size_t(g)].chunks.empty()) groups.push_back(g);
   return groups;
 }

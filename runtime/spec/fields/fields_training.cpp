@@ -163,7 +163,16 @@ void declare_exchange(std::vector<Field>& table, std::vector<Section>& sections)
       .fallback(std::string("f32"))
       .on_change(Change::numerics)
       .also({"grad_reduce_dtype", "reduce_dtype", "gradient_dtype"})
-      .example("bf16");
+      .example("\"bf16\"");
+  parallel
+      .choice(
+          "reduction_algorithm", words_of<parallel::ExchangeChoice>(),
+          "How a bucket travels between its owners and the other data-parallel ranks; the same bits either "
+          "way. `halving`: log2(data) rounds with one peer each, where data is a power of two. `direct`: two "
+          "rounds with all others. `auto`: for each bucket what takes less time by its size, the number of "
+          "ranks and how many of them share a node; `plan` says which. The others are for measurements.")
+      .to(IN_JOB(parallelism.reduction_algorithm))
+      .fallback(std::string("auto"));
 }
 
 void declare_execution(std::vector<Field>& table, std::vector<Section>& sections) {
@@ -200,7 +209,10 @@ void declare_execution(std::vector<Field>& table, std::vector<Section>& sections
       .bits_by(BitsBy::sum_order)
       .decided_at_birth()
       .example("8");
-  parallel.number("bucket_mib", "Size of the buckets in which gradients are reduced and parameters gathered; a few are in memory at a time.")
+  parallel
+      .number("bucket_mib",
+              "Size of the buckets in which gradients are reduced and parameters gathered, counted in f32; "
+              "four are in memory at a time. At least `checkpoint.chunk_mib`, or the largest matrix.")
       .to(IN_JOB(parallelism.bucket_mib))
       .above(0)
       .upto(65536)

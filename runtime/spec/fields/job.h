@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "data/tokenizer_choice.h"
+#include "parallel/exchange_choice.h"
 #include "parallel/lanes.h"
 #include "parallel/mesh.h"
 #include "parallel/pipeline.h"
@@ -95,11 +96,12 @@ struct ParallelSpec {
   int virtual_stages = 1;
   std::vector<int64_t> stage_layers;           // of each virtual stage in model order; empty: by cost
   int zero_stage = 1;
-  int64_t lanes = 1;  // fixed at launch
+  int64_t lanes = 1;                           // fixed at launch
   double bucket_mib = 25;
   Transport transport = Transport::automatic;
   GradientSums reduction = GradientSums::exact;
   DType reduction_dtype = DType::f32;          // in which gradients travel between data-parallel ranks
+  parallel::ExchangeChoice reduction_algorithm = parallel::ExchangeChoice::automatic;
   int threads_per_rank = 1;                    // "auto" in the file: cores / ranks on the node, at least 1
 };
 

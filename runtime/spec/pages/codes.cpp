@@ -170,6 +170,14 @@ const std::vector<CodePage> kParallelism = {
      "together, so every rank has as many lanes.",
      R"("zero_stage": 2, "data": 3, "lanes": 4)",
      "Use a power of two, or zero_stage 1, which takes any width."},
+    {"E0316", "Recursive halving at a width that is no power of two",
+     "In each round of the halving a rank exchanges with one peer, and each of the two goes on with half of "
+     "what it had.",
+     R"("reduction_algorithm": "halving", "data": 6)", R"(Use "auto": other widths exchange directly.)"},
+    {"E0318", "A bucket that is smaller than a chunk",
+     "Gradients are reduced in buckets of parallelism.bucket_mib, each made of whole chunks of "
+     "checkpoint.chunk_mib, because a chunk has one owner.",
+     R"("bucket_mib": 4 with "chunk_mib": 8)", "Use a bucket_mib of 8 or more."},
 };
 
 const std::vector<CodePage> kOperation = {

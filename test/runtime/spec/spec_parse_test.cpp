@@ -101,8 +101,8 @@ TEST_CASE("quantities are read in their units", "[spec]") {
   CHECK(with("schedule.total_steps=1e3").schedule.total_steps == 1000);
   CHECK(with("fault_tolerance.step_timeout_seconds=30m").fault_tolerance.step_timeout_seconds == 1800);
   CHECK(with("fault_tolerance.heartbeat_seconds=500 ms").fault_tolerance.heartbeat_seconds == Approx(0.5));
-  CHECK(with("checkpoint.chunk_mib=4GiB").checkpoint.chunk_mib == 4096);
-  CHECK(with("parallelism.bucket_mib=512KiB").parallelism.bucket_mib == 0.5);
+  CHECK(with("parallelism.bucket_mib=4GiB").parallelism.bucket_mib == 4096);
+  CHECK(with("checkpoint.chunk_mib=512KiB").checkpoint.chunk_mib == 0.5);
   CHECK(with("seed=9223372036854775807").seed == 9223372036854775807u);
   CHECK(with("precision.compute=fp32").compute == DType::f32);
   CHECK(with("device=gpu").device == DeviceChoice::cuda);

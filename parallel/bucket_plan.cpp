@@ -1,0 +1,147 @@
+#include "parallel/bucket_plan.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "parallel/slices.h"
+
+namespace trainctl::parallel::sharding {
+namespace {
+
+constexpr size_t kAlign = 64;
+
+size_t align_up(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+
+void cut_into_buckets(GroupPlan& group, const ShardingOptions& options) {
+  int64_t elements = 0;
+  for (size_t i = 0; i < group.chunks.size(); ++i) {
+    const int64_t count = group.chunks[i].where.global.count();
+    if (i == 0 || elements + count > options.bucket_elements ||
+        group.chunks[i].part != group.chunks[i - 1].part) {
+      group.buckets.push_back({i, i});
+      elements = 0;
+    }
+    group.buckets.back().end = i + 1;
+    elements += count;
+  }
+}
+
+struct BucketElements {
+  int64_t all = 0, largest_chunk = 0;
+  int64_t half = 0;  // the most that ranks with equal lowest bit own
+};
+BucketElements elements_of(const GroupPlan& group, const Bucket& bucket) {
+  BucketElements result;
+  int64_t owned[2] = {};
+  for (size_t i = bucket.begin; i < bucket.end; ++i) {
+    const int64_t count = group.chunks[i].where.global.count();
+    owned[group.chunks[i].owner % 2] += count;
+    result.largest_chunk = std::max(result.largest_chunk, count);
+  }
+  result.all = owned[0] + owned[1];
+  result.half = std::max(owned[0], owned[1]);
+  return result;
+}
+
+/// How many elements a rank receives of a bucket that a power of two of ranks exchange directly.
+int64_t received_directly(int64_t elements, int ranks) {
+  return (ranks - 1) * most_of_a_slice(elements, ranks);
+}
+
+/// Calls visit(group, its line, bucket, elements) for all buckets.
+template <class Visit>
+void each_bucket(Plan& plan, Visit visit) {
+  for (GroupPlan& group : plan.groups)
+    for (Bucket& bucket : group.buckets)
+      visit(group, plan.lines[size_t(group.line)], bucket, elements_of(group, bucket));
+}
+
+/// Whether buckets may be halved.
+bool can_halve(const ShardingOptions& options, int ranks) {
+  return std::has_single_bit(unsigned(ranks)) && options.exchange != ExchangeChoice::direct;
+}
+
+/// Of the buckets of one line.
+BucketRing ring_of(const LaneLine& line, const ShardingOptions& options, LaneRun lanes) {
+  const LargestBucket& largest = line.largest;
+  const int ranks = line.ranks;
+  if (ranks == 1) return {};
+  const bool f32 = options.reduction_dtype == DType::f32;
+  const int own = reduces_lanes(options, ranks) ? 1 : subtree_count(lanes);
+  // Of a rank's peer in round 0 of the halving it receives the most: all that ranks with its lowest bit own.
+  // In the direct exchange, it is its slice of the subtrees of all others.
+  const bool halves = can_halve(options, ranks);
+  const int64_t slice = most_of_a_slice(largest.direct, ranks);
+  const int64_t received = std::max(halves ? largest.half : 0, (line.subtrees - own) * slice);
+  const auto bytes = [&](int64_t elements) {
+    return f32 ? size_t(elements) * 4 : align_up(size_t(elements) * size_of(options.reduction_dtype));
+  };
+  const bool chooses = halves && options.exchange == ExchangeChoice::automatic && ranks > 2;
+  const int64_t root = std::max(slice, chooses ? largest.half / (ranks - 1) : 0);
+  return {.buckets = largest.buckets,
+          .sums = std::max(bytes(own * largest.elements), f32 ? 0 : align_up(largest.gathered_bytes)),
+          .received = bytes(received),
+          .root = f32 ? 0 : align_up(size_t(root) * 4)};
+}
+
+}  // namespace
+
+/// The memory of the ring does not depend on the links: a bucket is exchanged directly by choice only where
+/// it takes no more than the largest one, halved.
+void plan_buckets(Plan& plan, const ShardingOptions& options) {
+  for (GroupPlan& group : plan.groups) cut_into_buckets(group, options);
+  each_bucket(plan,
+              [&](const GroupPlan& group, LaneLine& line, const Bucket&, const BucketElements& elements) {
+                LargestBucket& largest = line.largest;
+                largest.buckets = std::min(largest.buckets + 1, BucketRing::kBuckets);
+                largest.elements = std::max(largest.elements, elements.all);
+                const bool owns = &plan.groups[size_t(group.state_of)] == &group;
+                if (options.zero_stage > 0 && !shards_weights(options, line.ranks) && owns)
+                  largest.gathered_bytes =
+                      std::max(largest.gathered_bytes, size_t(elements.all) * size_of(group.key.dtype));
+                if (!adds_in_transport(group, options, line.ranks))
+                  largest.half = std::max(largest.half, elements.half);
+              });
+  const double element = double(size_of(options.reduction_dtype));
+  each_bucket(
+      plan, [&](const GroupPlan& group, LaneLine& line, Bucket& bucket, const BucketElements& elements) {
+        const bool summed_here = !adds_in_transport(group, options, line.ranks);
+        const bool fits = line.ranks > 2 &&
+                          (!summed_here || received_directly(elements.all, line.ranks) <= line.largest.half);
+        bucket.exchange =
+            choose_exchange({double(elements.all) * element, double(elements.largest_chunk) * element},
+                            line.ranks, options.links, options.exchange, fits);
+        if (summed_here && bucket.exchange == Exchange::direct)
+          line.largest.direct = std::max(line.largest.direct, elements.all);
+      });
+}
+
+BucketRing bucket_ring(const Plan& plan, const ShardingOptions& options,
+                       const std::vector<LaneShare>& shares) {
+  BucketRing ring;
+  for (size_t i = 0; i < plan.lines.size(); ++i) {
+    const BucketRing of_line = ring_of(plan.lines[i], options, shares[i].lanes);
+    ring.buckets = std::min(ring.buckets + of_line.buckets, BucketRing::kBuckets);
+    ring.sums = std::max(ring.sums, of_line.sums);
+    ring.received = std::max(ring.received, of_line.received);
+    ring.root = std::max(ring.root, of_line.root);
+  }
+  return ring;
+}
+
+GatherRing gather_ring(const Plan& plan, const ShardingOptions& options) {
+  GatherRing ring;
+  const LaneLine& line = plan.lines.front();
+  if (!shards_weights(options, line.ranks)) return ring;
+  ring.buckets = line.largest.buckets;
+  for (const GroupPlan& group : plan.groups)
+    for (const Bucket& bucket : group.buckets) {
+      size_t bytes = 0;
+      for (size_t i = bucket.begin; i < bucket.end; ++i)
+        bytes += size_t(group.chunks[i].where.global.count()) * size_of(group.key.dtype);
+      ring.bucket_bytes = std::max(ring.bucket_bytes, align_up(bytes));
+    }
+  return ring;
+}
+
+}  // namespace trainctl::parallel::sharding

@@ -1,0 +1,16 @@
+// The buckets of groups: which chunks travel together and how, and the buffers through which they go. Pure;
+// what make_plan and make_layout put into a Plan and a Layout.
+#pragma once
+#include "parallel/sharding_plan.h"
+
+namespace trainctl::parallel::sharding {
+
+/// Cuts every group into buckets, chooses their exchanges, and fills LaneLine::largest.
+void plan_buckets(Plan& plan, const ShardingOptions& options);
+
+/// The buffers of a rank that has these lanes of each line.
+BucketRing bucket_ring(const Plan& plan, const ShardingOptions& options,
+                       const std::vector<LaneShare>& shares);
+GatherRing gather_ring(const Plan& plan, const ShardingOptions& options);
+
+}  // namespace trainctl::parallel::sharding

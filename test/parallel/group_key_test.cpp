@@ -1,0 +1,309 @@
+// Goal: how a parameter is reduced, sharded and gathered follows from its key alone, so that an axis that no
+// code knows works like the others: one that shares a sequence (context parallelism), whose ranks have the
+// same lanes and whose sums are added, and one that divides the data-parallel ranks (expert parallelism),
+// along which fewer ranks share a parameter and each has more lanes. Method: both axes made up here, on rank
+// threads; the sums against the tree over all lanes, written down again; compute copies by values of their
+// own; the memory taken against the plan.
+#include "parallel/group_key.h"
+
+#include <array>
+#include <bit>
+#include <catch2/catch.hpp>
+
+#include "parallel/lanes.h"
+#include "parallel/sharded_params.h"
+#include "parallel/sharding_plan.h"
+#include "runtime/base/error.h"
+#include "test/parallel/mpi/transport_checks.h"
+#include "test/parallel/rank_threads.h"
+
+namespace trainctl::test {
+namespace {
+
+using namespace parallel;
+
+constexpr AxisSet kContext = 8, kExpertData = 16;  // no other code has them
+constexpr int kLanes = 8;
+
+float gradient_value(int lane, int part, int use, int64_t element) {
+  return input_value(lane * 16 + part, use * 1000 + element);
+}
+
+/// The tree over all lanes of one part of the sequence.
+float lane_tree(int part, int use, int64_t element, DType dtype) {
+  std::vector<float> values;
+  for (int lane = 0; lane < kLanes; ++lane) values.push_back(gradient_value(lane, part, use, element));
+  while (values.size() > 1) {
+    if (dtype == DType::bf16)
+      for (float& value : values) value = float(bf16(value));
+    for (size_t i = 0; i < values.size() / 2; ++i) values[i] = values[2 * i] + values[2 * i + 1];
+    values.resize(values.size() / 2);
+  }
+  return values[0];
+}
+
+float weight_value(int use, int64_t element) { return float((use * 31 + element) % 251); }
+
+struct Uses {
+  std::vector<ParamUse> uses;
+  std::vector<std::vector<Box>> grids;
+  void add(AxisSet replicated, AxisSet partial, int64_t rows, int64_t cols, DType dtype = DType::f32) {
+    ParamUse use;
+    use.param = use.part = int(uses.size());
+    use.layout = {.name = std::to_string(use.param), .rows = rows, .cols = cols};
+    use.layout.cut = rows % 2 ? Cut::none : Cut::rows;
+    use.dtype = dtype;
+    use.replicated = replicated;
+    use.partial = partial;
+    grids.push_back(chunk_grid(use.layout, {1}, 12));
+    uses.push_back(std::move(use));
+  }
+};
+
+struct Case {
+  Uses uses;
+  ShardingOptions options;
+  /// The sum of a use's gradients over everything that it is partial over.
+  std::function<float(int use, int64_t element)> sum;
+};
+
+void check_sums(const ShardedParams& params, const Case& c) {
+  for (const ShardedParams::StateChunk& chunk : params.state_chunks())
+    for (int64_t row = 0; row < chunk.box.rows(); ++row)
+      for (int64_t col = 0; col < chunk.box.cols(); ++col) {
+        const int64_t cols = c.uses.uses[size_t(chunk.param)].layout.cols;
+        const int64_t element = (chunk.box.row_begin + row) * cols + chunk.box.col_begin + col;
+        const float sum = chunk.gradient[row * chunk.gradient_stride + col];
+        require_same_bits(sum, c.sum(chunk.param, element), fmt::format("use {}", chunk.param), element);
+      }
+}
+
+void check_weights(ShardedParams& params, const Case& c) {
+  for (const ShardedParams::StateChunk& chunk : params.state_chunks())
+    for (int64_t i = 0; i < chunk.box.count(); ++i) {
+      const int64_t cols = c.uses.uses[size_t(chunk.param)].layout.cols;
+      const int64_t row = chunk.box.row_begin + i / chunk.box.cols();
+      chunk.master[i] = weight_value(chunk.param, row * cols + chunk.box.col_begin + i % chunk.box.cols());
+    }
+  params.publish();
+  for (int use = 0; use < params.use_count(); ++use) {
+    if (params.shards_weights()) params.gather(use, use + 1);
+    params.await(use, use + 1);
+    const kernels::Matrix w = params.weight(use);
+    for (int64_t i = 0; i < w.count(); ++i) {
+      const float value = w.dtype == DType::f32 ? w.as<float>()[i] : float(w.as<bf16>()[i]);
+      require(value == weight_value(use, i), "use {}, element {}: {}", use, i, value);
+    }
+  }
+}
+
+void check_memory(const Case& c, const AxisGroups& groups, kernels::Backend& backend) {
+  const size_t planned = ShardedParams::plan(c.uses.uses, c.uses.grids, c.options, groups.lines()).total();
+  require(backend.allocated_bytes() == planned, "{} bytes taken, {} planned", backend.allocated_bytes(),
+          planned);
+}
+
+std::unique_ptr<Communicator> group_of(Communicator& world, int number, const std::function<int(int)>& key) {
+  Subgroup group{.members = {}, .number = number, .name = std::to_string(number)};
+  for (int r = 0; r < world.size(); ++r)
+    if (key(r) == key(world.rank())) group.members.push_back(r);
+  return world.subgroup(group);
+}
+
+/// Ranks: context fastest, then data. A context rank has the gradients of its part of each sequence.
+void run_context(Communicator& world, int context, const Case& c) {
+  const auto backend = kernels::make_reference_backend();
+  const auto stream = backend->create_stream();
+  const auto data = group_of(world, 1, [&](int r) { return r % context; });
+  const auto parts = group_of(world, 2, [&](int r) { return r / context; });
+  const auto alone = make_thread_world(1, 60);
+  AxisGroups groups(*data, *alone[0], nullptr);
+  groups.add(kContext, *parts);
+  ShardedParams params(c.uses.uses, c.uses.grids, c.options, groups, *backend, *stream);
+  check_memory(c, groups, *backend);
+  const bool by_lane = c.options.zero_stage >= 2 && data->size() > 1;
+  const LaneRun run = lanes_of_rank(kLanes, data->size(), data->rank());
+  for (int step = 0; step < 2; ++step) {
+    for (int at = 0; at < run.count(); ++at)
+      for (int use = params.use_count() - 1; use >= 0; --use) {
+        const int lane = by_lane ? at * data->size() + data->rank() : run.begin + at;
+        if (by_lane) params.claim_gradients(use, use + 1);
+        const kernels::Matrix g = params.gradient(use, at);
+        // Not partial: every rank of the context group has the whole gradient.
+        const bool partial = c.uses.uses[size_t(use)].partial & kContext;
+        for (int64_t i = 0; i < g.count(); ++i)
+          g.as<float>()[i] = gradient_value(lane, partial ? parts->rank() : 0, use, i);
+        params.merge_lane(use, use + 1, at);
+        if (by_lane) params.reduce(use, use + 1);
+      }
+    for (int use = params.use_count() - 1; use >= 0 && !by_lane; --use) params.reduce(use, use + 1);
+    params.finish_reduction();
+    check_sums(params, c);
+  }
+  check_weights(params, c);
+}
+
+/// Of `experts` groups of experts, data-parallel rank r has group r % experts: so its line of copies has
+/// fewer ranks, and its gradients come from the lanes of `experts` ranks.
+void run_experts(Communicator& world, int experts, const Case& c) {
+  const auto backend = kernels::make_reference_backend();
+  const auto stream = backend->create_stream();
+  const auto copies = group_of(world, 1, [&](int r) { return r % experts; });
+  const auto alone = make_thread_world(1, 60);
+  AxisGroups groups(world, *alone[0], nullptr);
+  groups.add(kExpertData, *copies, true);
+  ShardedParams params(c.uses.uses, c.uses.grids, c.options, groups, *backend, *stream);
+  check_memory(c, groups, *backend);
+  for (int step = 0; step < 2; ++step) {
+    for (int use = 0; use < params.use_count(); ++use) {
+      const bool expert = c.uses.uses[size_t(use)].replicated & kExpertData;
+      const Communicator& line = expert ? *copies : world;
+      const LaneRun run = lanes_of_rank(kLanes, line.size(), line.rank());
+      for (int at = 0; at < run.count(); ++at) {
+        const kernels::Matrix g = params.gradient(use, at);
+        for (int64_t i = 0; i < g.count(); ++i) g.as<float>()[i] = gradient_value(run.begin + at, 0, use, i);
+        params.merge_lane(use, use + 1, at);
+      }
+    }
+    for (int use = params.use_count() - 1; use >= 0; --use) params.reduce(use, use + 1);
+    params.finish_reduction();
+    check_sums(params, c);
+  }
+  check_weights(params, c);
+}
+
+struct Way {
+  DType dtype;
+  ExchangeChoice exchange;
+  int64_t bucket_elements;
+};
+constexpr Way kWays[] = {{DType::f32, ExchangeChoice::automatic, 20},
+                         {DType::f32, ExchangeChoice::direct, 100000},
+                         {DType::bf16, ExchangeChoice::halving, 1},
+                         {DType::bf16, ExchangeChoice::direct, 60}};
+
+}  // namespace
+
+TEST_CASE("a parameter's group follows from its axes, its form and its dtype", "[groups]") {
+  const AxisLines lines = {
+      {axes::data, 4, 1, true}, {axes::tensor, 2, 0}, {axes::uses, 1, 0}, {kContext, 2, 1}};
+  ParamUse use;
+  use.layout = {.name = "w", .rows = 8, .cols = 1, .cut = Cut::rows};
+  const GroupKey vector = key_of(use);
+  CHECK(name_of(vector) == "cut vectors");
+  CHECK(vector.lane_axis(lines) == axes::data);
+  CHECK(vector.sum_axes(lines).empty());
+  CHECK_FALSE(vector.repeats_sums(lines));
+  use.dtype = DType::bf16;
+  CHECK(name_of(key_of(use)) == "cut matrices");
+  CHECK(key_of(use) < vector);
+  use.layout.cut = Cut::none;
+  use.replicated |= axes::tensor;
+  CHECK(name_of(key_of(use)) == "whole parameters");
+  CHECK(key_of(use).repeats_sums(lines));
+  use.partial |= axes::tensor | kContext | axes::uses;
+  use.replicated |= kContext;
+  CHECK(name_of(key_of(use)) == "parameters with partial sums");
+  CHECK(key_of(use).sum_axes(lines) == std::vector<AxisSet>{axes::tensor, kContext});
+  CHECK_FALSE(key_of(use).repeats_sums(lines));
+  use.replicated = use.partial = kContext;
+  CHECK(key_of(use).lane_axis(lines) == 0);
+}
+
+TEST_CASE("parameters along a context axis are reduced, added and gathered", "[groups]") {
+  for (const auto& [ranks, context] : {std::pair{1, 2}, {2, 2}, {4, 2}, {2, 3}, {3, 2}, {1, 4}})
+    for (const int zero : {0, 1, 2, 3})
+      for (const Way& way : kWays) {
+        if (zero >= 2 && !std::has_single_bit(unsigned(ranks))) continue;
+        CAPTURE(ranks, context, zero, name_of(way.dtype), word_of(way.exchange), way.bucket_elements);
+        const AxisSet both = axes::data | kContext;
+        Case c;
+        c.uses.add(both, both, 8, 6);
+        c.uses.add(both, both, 7, 6, DType::bf16);
+        c.uses.add(both, axes::data, 5, 1);  // the same gradient on every context rank
+        c.uses.add(both, both, 6, 1);
+        c.options = {.zero_stage = zero,
+                     .shares_gradients = zero == 3 && ranks > 1,
+                     .lanes = kLanes,
+                     .bucket_elements = way.bucket_elements,
+                     .reduction_dtype = way.dtype,
+                     .exchange = way.exchange};
+        c.sum = [&c, &way, parts = context](int use, int64_t element) {
+          std::vector<float> sums;
+          const bool partial = c.uses.uses[size_t(use)].partial & kContext;
+          for (int part = 0; part < (partial ? parts : 1); ++part)
+            sums.push_back(lane_tree(part, use, element, way.dtype));
+          return serial_tree(sums);
+        };
+        CHECK_NOTHROW(on_rank_threads(ranks * context, 60,
+                                      [&, of = context](Communicator& world) { run_context(world, of, c); }));
+      }
+}
+
+TEST_CASE("parameters of experts are shared by fewer ranks, which have more lanes each", "[groups]") {
+  for (const auto& [ranks, experts] : {std::pair{2, 2}, {4, 2}, {8, 2}, {8, 4}, {6, 2}, {6, 3}})
+    for (const int zero : {0, 1})
+      for (const Way& way : kWays) {
+        CAPTURE(ranks, experts, zero, name_of(way.dtype), word_of(way.exchange), way.bucket_elements);
+        Case c;
+        c.uses.add(axes::data, axes::data, 8, 6);
+        c.uses.add(kExpertData, kExpertData, 10, 6, DType::bf16);
+        c.uses.add(kExpertData, kExpertData, 4, 6);
+        c.uses.add(axes::data, axes::data, 7, 1);
+        c.options = {.zero_stage = zero,
+                     .lanes = kLanes,
+                     .bucket_elements = way.bucket_elements,
+                     .reduction_dtype = way.dtype,
+                     .exchange = way.exchange};
+        c.sum = [&](int use, int64_t element) { return lane_tree(0, use, element, way.dtype); };
+        CHECK_NOTHROW(on_rank_threads(ranks, 60,
+                                      [&, of = experts](Communicator& world) { run_experts(world, of, c); }));
+      }
+}
+
+TEST_CASE("the uses of a tied embedding are added where fewer ranks own a part of it than there are",
+          "[groups]") {
+  const auto backend = kernels::make_reference_backend();
+  ParamUse embedding;
+  embedding.layout = {.name = "embedding", .rows = 2, .cols = 6};
+  embedding.replicated = embedding.partial = axes::data | axes::uses;
+  ParamUse head = embedding;
+  head.use = 1;
+  const std::vector<ParamUse> uses = {embedding, head};
+  const std::vector<std::vector<Box>> grids = {chunk_grid(embedding.layout, {1}, 12)};
+  REQUIRE(grids.front().size() == 1);
+  for (const int ranks : {1, 2, 3, 4})
+    for (const int zero_stage : {0, 1}) {
+      CAPTURE(ranks, zero_stage);
+      std::vector<int64_t> checked(static_cast<size_t>(ranks));
+      CHECK_NOTHROW(on_rank_threads(ranks, 60, [&](Communicator& dp) {
+        const auto stream = backend->create_stream();
+        const auto alone = make_thread_world(1, 60);
+        const ShardingOptions options{.zero_stage = zero_stage, .lanes = 4};
+        ShardedParams params(uses, grids, options, {dp, *alone[0], nullptr}, *backend, *stream);
+        const LaneRun run = lanes_of_rank(4, ranks, dp.rank());
+        for (int lane = 0; lane < run.count(); ++lane) {
+          for (int use = 0; use < 2; ++use)
+            for (int64_t i = 0; i < 12; ++i)
+              params.gradient(use, lane).as<float>()[i] = gradient_value(run.begin + lane, 0, use, i);
+          params.merge_lane(0, 2, lane);
+        }
+        params.reduce(1, 2);
+        params.reduce(0, 1);
+        params.finish_reduction();
+        for (const ShardedParams::StateChunk& c : params.state_chunks())
+          for (int64_t i = 0; i < c.box.count(); ++i, ++checked[size_t(dp.rank())]) {
+            std::array<float, 2> sums{};
+            for (int use = 0; use < 2; ++use) {
+              std::vector<float> values;
+              for (int lane = 0; lane < 4; ++lane) values.push_back(gradient_value(lane, 0, use, i));
+              sums[size_t(use)] = serial_tree(values);
+            }
+            require(c.gradient[i] == sums[0] + sums[1], "element {}: {}", i, c.gradient[i]);
+          }
+      }));
+      CHECK(std::count(checked.begin(), checked.end(), 12) == (zero_stage == 0 ? ranks : 1));
+    }
+}
+
+}  // namespace trainctl::test

@@ -1,0 +1,60 @@
+// Goal: the plan says how gradients travel, and counts their bytes and the memory for them.
+// Method: plans of gpt2-124m that differ in one setting (the dtype of gradients, the way they are exchanged, the
+// width) are compared with each other.
+#include <fmt/format.h>
+#include <catch2/catch.hpp>
+
+#include "runtime/plan/report.h"
+#include "runtime/spec/parse.h"
+
+using namespace trainctl;
+
+namespace {
+
+ParseInput input_of(const std::vector<std::string>& settings) {
+  return {.text = R"({"version": 1, "name": "test", "model": {"preset": "gpt2-124m"},
+            "data": {"train": [{"path": "/none.bin", "format": "raw", "dtype": "uint16"}]},
+            "schedule": {"total_steps": 10, "lr": 1e-3}})",
+          .file = "job.json",
+          .overrides = settings,
+          .environment = {}};
+}
+
+}  // namespace
+
+TEST_CASE("the plan says how gradients travel, and counts their bytes and buffers") {
+  const auto report_of = [](std::vector<std::string> settings) {
+    settings.insert(settings.end(), {"precision.compute=bf16", "batch.micro_sequences=1",
+                                     "batch.global_sequences=48", "parallelism.lanes=16"});
+    const ParseInput input = input_of(settings);
+    const ParsedJob parsed = parse_job(input);
+    REQUIRE(parsed.ok());
+    return make_report(input, parsed.job, device_of_kind(parsed.job, DeviceKind::cpu), std::nullopt);
+  };
+  const PlanReport f32 = report_of({"parallelism.data=8"}),
+                   bf16 = report_of({"parallelism.data=8", "parallelism.reduction_dtype=bf16"});
+  // Gradients of 4 or 2 bytes, and weights of 2.
+  CHECK(bf16.plan.traffic.data / f32.plan.traffic.data == Approx(4.0 / 6).epsilon(0.05));
+  const auto ring = [](const PlanReport& r) {
+    for (const MemoryRegion& region : r.plan.regions)
+      if (region.name == "buckets under way") return double(region.bytes);
+    return 0.0;
+  };
+  CHECK(ring(bf16) < 0.6 * ring(f32));
+  CHECK(bf16.plan.buckets.halving == f32.plan.buckets.halving);
+  CHECK(f32.plan.buckets.halving > 4);
+  CHECK(f32.plan.buckets.direct > 0);
+  CHECK(f32.plan.buckets.largest_direct_bytes > 0);
+  CHECK(f32.plan.buckets.largest_direct_bytes <= 25 << 20);  // of few owners, a large one, too
+  CHECK_THAT(render_plan(bf16),
+             Catch::Contains("gradients in bf16; ") && Catch::Contains("by recursive halving, "));
+  CHECK_THAT(plan_json(bf16),
+             Catch::Contains("\"direct_buckets\": " + std::to_string(bf16.plan.buckets.direct)));
+  const PlanReport direct = report_of({"parallelism.data=8", "parallelism.reduction_algorithm=direct"}),
+                   uneven = report_of({"parallelism.data=3"}), one = report_of({"parallelism.data=1"});
+  CHECK(direct.plan.buckets.halving == 0);
+  CHECK(direct.plan.buckets.direct == f32.plan.buckets.halving + f32.plan.buckets.direct);
+  CHECK(uneven.plan.buckets.halving == 0);
+  CHECK(uneven.plan.buckets.direct > 0);
+  CHECK(one.plan.buckets.halving + one.plan.buckets.direct == 0);
+}
