@@ -25,7 +25,8 @@
 // at a time, where a lane is one micro-batch (shares_gradients), and the lanes' levels by the owners.
 //
 // ZeRO-3: as ZeRO-2, and the compute copies, too, are kept by their owners alone. Before a part is computed,
-// forward or backward, its copies are gathered into one of two places, in which parts take turns.
+// forward or backward, its copies are gathered into one of two places, in which parts take turns; or into a
+// place of its own, in which they stay until the step (shares_weights).
 //
 // Flat order, of the sums and the optimizer state: the chunks of a group are sorted by owner, each owner's
 // last layer first (the order in which gradients become ready), each chunk contiguous. Neighbouring chunks
@@ -62,6 +63,7 @@ struct ParamUse {
 struct ShardingOptions {
   int zero_stage = 1;             ///< 2 and 3: all are sharded along one axis, whose size divides lanes
   bool shares_gradients = false;  ///< from ZeRO-2 on: two parts at a time have memory for gradients
+  bool shares_weights = false;    ///< ZeRO-3: two parts at a time have memory for compute copies
   int lanes = 0;  ///< of all ranks, a power of two, at least those of an axis with lanes; 0: as many
   int64_t bucket_elements = 1 << 20;   ///< of a bucket; a larger chunk makes a larger one
   DType reduction_dtype = DType::f32;  ///< of gradients between ranks, or bf16 (parallel/lane_sums.h)
@@ -99,7 +101,7 @@ class ShardedParams {
                             const ShardingOptions& options, const AxisLines& lines);
 
   int use_count() const;
-  /// Whether parts take turns in the memory for compute copies (ZeRO-3).
+  /// Whether compute copies are kept by their owners alone, and gathered for each use (ZeRO-3).
   bool shards_weights() const;
   /// The compute copy [local rows, cols]. A tied second use on the same rank has that of the first use, but
   /// with ZeRO-3.
@@ -133,8 +135,9 @@ class ShardedParams {
   void step(const kernels::AdamWStep& step);
   /// Starts to send the compute copies of uses [begin, end) to all ranks, in buckets, as far as the ring has
   /// room; await() goes on with them. Call it once for every use after a step, first uses first. With ZeRO-3:
-  /// before each time that a part is computed, for the uses of that part, when all work that reads the part
-  /// before in its place is enqueued.
+  /// before a part is computed, for the uses of that part; its copies stay until those of another part come to
+  /// their place (ShardingOptions::shares_weights) or until a step, and all work that reads what is in that
+  /// place must be enqueued.
   void gather(int begin, int end);
   /// Computes the compute copies from the master weights and, but with ZeRO-3, starts to send them to all
   /// ranks. Call it after initialisation or load.

@@ -54,7 +54,7 @@ class PartArena {
 void place_uses(const std::vector<ParamUse>& uses, const ShardingOptions& options, const AxisLine& tensor,
                 Plan& plan) {
   const bool sharded = shards_weights(options, plan.lines.front().ranks);
-  PartArena weights(sharded), gradients(options.shares_gradients);
+  PartArena weights(sharded && options.shares_weights), gradients(options.shares_gradients);
   std::map<int, int> first_uses;  // by parameter
   for (int u = 0; u < int(uses.size()); ++u) {
     const ParamUse& use = uses[size_t(u)];

@@ -1,9 +1,10 @@
 // The checker of a stage's step program: follows the state of its memory, its messages, its weights and its
 // gradients.
+#include <algorithm>
 #include <deque>
+#include <vector>
 
 #include "parallel/step_program.h"
-#include "parallel/weight_turns.h"
 #include "runtime/base/error.h"
 
 namespace trainctl::parallel {
@@ -30,12 +31,13 @@ struct Pass {
 
 class StepChecker {
  public:
-  StepChecker(const StepShape& shape, const SlotPlan& slots) : shape_(shape), slots_(slots) {
+  StepChecker(const StepShape& shape, const SlotPlan& slots)
+      : shape_(shape), slots_(slots), place_taken_(size_t(weight_places(shape)), false) {
     const auto micro_batches = size_t(shape.pipeline.micro_batches);
     for (size_t c = 0; c < shape.virtual_stages.size(); ++c) {
       pairs_.emplace_back(micro_batches);
       parts_.emplace_back(size_t(shape.virtual_stages[c].count));
-      for (Part& part : parts_.back()) part.gather_begun = !shape.shares_weights;
+      for (Part& part : parts_.back()) part.gather_begun = !shape.gathers_parts;
       slot_holder_.emplace_back(size_t(slots.slots[c]), kFree);
       input_holder_.emplace_back(size_t(slots.slots[c]) + 1, kFree);
       sent_activation_.emplace_back(size_t(slots.slots[c]), kFree);
@@ -64,7 +66,7 @@ class StepChecker {
       return Problem(fmt::format("a step has {} micro-batches", shape_.pipeline.micro_batches));
     if (a.part < kAllParts || a.part >= parts(a))
       return Problem(fmt::format("the virtual stage has {} parts", parts(a)));
-    if (stepped_ && (a.act != Act::gather || shape_.shares_weights)) return Problem("it comes after step");
+    if (stepped_ && (a.act != Act::gather || shape_.gathers_parts)) return Problem("it comes after step");
     switch (a.act) {
       case Act::post_activation: return post(a, false);
       case Act::wait_activation: return wait(a, false);
@@ -236,7 +238,7 @@ class StepChecker {
     if (a.part == kAllParts) return Problem("it names no part");
     if (part(a).weights_here) return Problem("it was done before");
     if (!part(a).gather_begun) return Problem("its weights are not gathered");
-    if (shape_.shares_weights) {
+    if (shape_.gathers_parts) {
       const Action first = gathering_.front();
       if (first.virtual_stage != a.virtual_stage || first.part != a.part)
         return Problem(fmt::format("virtual stage {} part {} was gathered before it", first.virtual_stage,
@@ -247,11 +249,11 @@ class StepChecker {
     return Problem::none();
   }
   Problem release_weights(const Action& a) {
-    if (!shape_.shares_weights) return Problem("its weights have memory of their own");
+    if (!shape_.gathers_parts) return Problem("its weights have memory of their own");
     if (a.part == kAllParts) return Problem("it names no part");
     if (!part(a).weights_here) return Problem("its weights are not here");
     part(a).weights_here = part(a).gather_begun = false;
-    place_taken_[part_number(shape_, a.virtual_stage, a.part) % 2] = false;
+    place_taken_[size_t(weight_place(shape_, a.virtual_stage, a.part))] = false;
     return Problem::none();
   }
   Problem reduce(const Action& a) {
@@ -260,7 +262,7 @@ class StepChecker {
     const int together = reduced_together(shape_), held = part(a).gradients - part(a).reduced;
     if (held != together || part(a).gradients != a.micro_batch + 1)
       return Problem(fmt::format("it holds the gradients of {} of {} micro-batches", held, together));
-    if (shape_.gathers && !shape_.shares_weights)
+    if (shape_.gathers && !shape_.gathers_parts)
       if (Problem problem = all_weights_here(); problem.exists()) return problem;
     part(a).reduced = part(a).gradients;
     part(a).claimed = false;
@@ -306,7 +308,8 @@ class StepChecker {
   }
   Problem step() {
     if (!summed_) return Problem("the gradients are not summed yet");
-    if (shape_.shares_weights && (place_taken_[0] || place_taken_[1]))
+    if (shape_.gathers_parts &&
+        std::find(place_taken_.begin(), place_taken_.end(), true) != place_taken_.end())
       return Problem("the weights of a part are not released yet");
     stepped_ = true;
     for (auto& virtual_stage : parts_)
@@ -316,12 +319,12 @@ class StepChecker {
   Problem gather(const Action& a) {
     if (!shape_.gathers) return Problem("the weights are everywhere already");
     if (a.part == kAllParts) return Problem("it names no part");
-    if (!stepped_ && !shape_.shares_weights) return Problem("the weights have not changed yet");
+    if (!stepped_ && !shape_.gathers_parts) return Problem("the weights have not changed yet");
     if (part(a).gather_begun) return Problem("it was done before");
-    if (shape_.shares_weights) {
-      bool& taken = place_taken_[part_number(shape_, a.virtual_stage, a.part) % 2];
-      if (taken) return Problem("its place holds the weights of another part");
-      taken = true;
+    if (shape_.gathers_parts) {
+      const auto place = size_t(weight_place(shape_, a.virtual_stage, a.part));
+      if (place_taken_[place]) return Problem("its place holds the weights of another part");
+      place_taken_[place] = true;
       gathering_.push_back(a);
     }
     part(a).gather_begun = true;
@@ -343,7 +346,7 @@ class StepChecker {
             return Problem(
                 fmt::format("what virtual stage {} sent for micro-batch {} was not released", c, m));
       for (size_t p = 0; p < parts_[c].size(); ++p)
-        if (shape_.gathers && !shape_.shares_weights && !parts_[c][p].gather_begun)
+        if (shape_.gathers && !shape_.gathers_parts && !parts_[c][p].gather_begun)
           return Problem(fmt::format("virtual stage {} part {} is not gathered", c, p));
     }
     return Problem::none();
@@ -357,8 +360,8 @@ class StepChecker {
       input_holder_;   // [virtual_stage][slot], [virtual_stage][input]: the micro-batch whose memory it is
   Holders sent_activation_, sent_gradient_;
   std::deque<Action> posted_[2];   // activations, gradients
-  std::deque<Action> gathering_;   // with shares_weights: not waited for yet
-  bool place_taken_[2] = {};       // with shares_weights: of even and of odd parts
+  std::deque<Action> gathering_;   // with gathers_parts: not waited for yet
+  std::vector<bool> place_taken_;  // with gathers_parts
   Pass pass_;
   bool summed_ = false, stepped_ = false;
 };

@@ -77,7 +77,7 @@ class StepWriter {
         release(Act::release_gradient, i.virtual_stage, sent(sent_gradient_, i));
         if (!shape_.splits_backward)
           backward(Act::backward, i);
-        else if (shape_.shares_weights)
+        else if (shape_.gathers_parts)
           for (int part = last_backward_part(i); part >= 0; --part) compute(Act::backward_input, i, part);
         else
           add(Act::backward_input, i);
@@ -94,7 +94,7 @@ class StepWriter {
 
   /// A part of a pass, behind what brings its weights where they come for each use.
   void compute(Act act, const Instruction& i, int part) {
-    if (shape_.shares_weights) turns_.before_next(program_);
+    if (shape_.gathers_parts) turns_.before_next(program_);
     add(act, i, part);
   }
   int last_backward_part(const Instruction& i) const {
@@ -105,9 +105,9 @@ class StepWriter {
     release(Act::release_activation, i.virtual_stage, sent(sent_activation_, i));
     const bool gradient = is_last(i) && head(i.virtual_stage);
     const bool claim = claims(i) && head(i.virtual_stage);
-    if (i.micro_batch == 0 || gradient || claim || shape_.shares_weights) {
+    if (i.micro_batch == 0 || gradient || claim || shape_.gathers_parts) {
       for (int part = 0; part < parts(i.virtual_stage); ++part) {
-        if (i.micro_batch == 0 && !shape_.shares_weights)
+        if (i.micro_batch == 0 && !shape_.gathers_parts)
           program_.push_back({Act::wait_weights, i.virtual_stage, 0, part});
         if (claim && part == parts(i.virtual_stage) - 1) add(Act::claim_gradients, i, part);
         compute(Act::forward, i, part);
@@ -122,7 +122,7 @@ class StepWriter {
   void backward(Act act, const Instruction& i) {
     const bool last = is_last(i);
     if (!last && claims(i)) add(Act::claim_gradients, i);
-    if (!last && !shape_.shares_weights) return add(act, i);
+    if (!last && !shape_.gathers_parts) return add(act, i);
     for (int part = last_backward_part(i); part >= 0; --part) {
       if (last && claims(i)) add(Act::claim_gradients, i, part);
       compute(act, i, part);
@@ -136,7 +136,7 @@ class StepWriter {
     turns_.end(program_);
     program_.push_back({Act::sum});
     program_.push_back({Act::step});
-    if (!shape_.gathers || shape_.shares_weights) return;
+    if (!shape_.gathers || shape_.gathers_parts) return;
     for (int virtual_stage = 0; virtual_stage < int(shape_.virtual_stages.size()); ++virtual_stage)
       for (int part = 0; part < parts(virtual_stage); ++part)
         program_.push_back({Act::gather, virtual_stage, 0, part});

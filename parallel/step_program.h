@@ -75,9 +75,15 @@ struct StepShape {
   bool shares_gradients = false;  ///< parts take turns in the memory for gradients
   bool gathers = false;           ///< owners send new weights to all ranks (ZeRO), through the memory that
                                   ///< gradients use later; otherwise the optimizer writes them in place
-  bool shares_weights = false;  ///< parts take turns in the memory for weights, and are gathered before each
-                                ///< use through other memory (ZeRO-3), not after the step
+  bool gathers_parts = false;     ///< weights are gathered part by part, before a part is used and through
+                                  ///< memory of their own (ZeRO-3), not after the step
+  bool shares_weights = false;  ///< gathers_parts: parts take turns in the memory for weights; otherwise each
+                                ///< is gathered once a step and stays
 };
+
+/// The place of a part in the memory for weights, with gathers_parts, of weight_places.
+int weight_place(const StepShape& shape, int virtual_stage, int part);
+int weight_places(const StepShape& shape);
 
 /// Of a step's micro-batches.
 inline int reduced_together(const StepShape& shape) {
@@ -85,7 +91,7 @@ inline int reduced_together(const StepShape& shape) {
 }
 
 /// The program for a schedule. When it begins, the gathers of all parts are pending (or the weights have
-/// changed in place, or with shares_weights no part is here); the same holds when it ends.
+/// changed in place, or with gathers_parts no part is here); the same holds when it ends.
 StepProgram make_step_program(const StepShape&, const Program& schedule, const SlotPlan& slots);
 
 /// The pipeline program that a step program follows, for check_programs, which proves it complete and free of

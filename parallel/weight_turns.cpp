@@ -4,13 +4,20 @@
 
 namespace trainctl::parallel {
 
-int part_number(const StepShape& shape, int virtual_stage, int part) {
-  int number = part;
-  for (int c = 0; c < virtual_stage; ++c) number += shape.virtual_stages[size_t(c)].count;
-  return number;
+int weight_places(const StepShape& shape) {
+  int parts = 0;
+  for (const VirtualStageParts& virtual_stage : shape.virtual_stages) parts += virtual_stage.count;
+  return shape.shares_weights ? 2 : parts;
 }
 
-WeightTurns::WeightTurns(const StepShape& shape, const Program& schedule) {
+int weight_place(const StepShape& shape, int virtual_stage, int part) {
+  int number = part;
+  for (int c = 0; c < virtual_stage; ++c) number += shape.virtual_stages[size_t(c)].count;
+  return number % weight_places(shape);
+}
+
+WeightTurns::WeightTurns(const StepShape& shape, const Program& schedule)
+    : places_(size_t(weight_places(shape))) {
   for (const Instruction& i : schedule) {
     const bool computes =
         i.op == Op::forward || i.op == Op::backward_input || i.op == Op::backward_weight;
@@ -23,7 +30,7 @@ WeightTurns::WeightTurns(const StepShape& shape, const Program& schedule) {
 void WeightTurns::add_pass(const StepShape& shape, const Instruction& i) {
   const auto& [count, head] = shape.virtual_stages[size_t(i.virtual_stage)];
   const auto add = [&](int part) {
-    turns_.push_back({i.virtual_stage, part, part_number(shape, i.virtual_stage, part)});
+    turns_.push_back({i.virtual_stage, part, weight_place(shape, i.virtual_stage, part)});
   };
   if (i.op == Op::forward)
     for (int part = 0; part < count; ++part) add(part);
@@ -46,7 +53,7 @@ void WeightTurns::before_next(StepProgram& program) {
   ENSURE(next_ < turns_.size(), "the schedule computes no other part");
   const Turn now = turns_[next_++];
   if (!has(now)) gather(now, program);
-  if (next_ < turns_.size() && turns_[next_].number % 2 != now.number % 2 && !has(turns_[next_]))
+  if (next_ < turns_.size() && turns_[next_].place != now.place && !has(turns_[next_]))
     gather(turns_[next_], program);
   if (Place& place = place_of(now); !place.waited_for) {
     program.push_back({Act::wait_weights, now.virtual_stage, 0, now.part});

@@ -1,17 +1,13 @@
-// Where parts take turns in the memory for weights (ZeRO-3): which part is gathered, waited for and released
-// when. There are two places, for the parts with even and with odd numbers. The weights of the next part are
-// on their way while one is computed, where the two have different places; a part that is needed again before
-// another has taken its place stays. Pure.
+// Which part's weights are gathered, waited for and released when (ZeRO-3). Parts take turns in two places,
+// that of the even and that of the odd numbers, or have a place each. The weights of the next part are on their
+// way while one is computed, where the two have different places; a part that is needed again before another
+// has taken its place stays. Pure.
 #pragma once
-#include <array>
 #include <vector>
 
 #include "parallel/step_program.h"
 
 namespace trainctl::parallel {
-
-/// The number of a part among those of all virtual stages of a stage.
-int part_number(const StepShape& shape, int virtual_stage, int part);
 
 class WeightTurns {
  public:
@@ -25,7 +21,7 @@ class WeightTurns {
 
  private:
   struct Turn {
-    int virtual_stage = 0, part = 0, number = 0;
+    int virtual_stage = 0, part = 0, place = 0;
     bool operator==(const Turn&) const = default;
   };
   struct Place {
@@ -33,14 +29,14 @@ class WeightTurns {
     bool taken = false, waited_for = false;
   };
   void add_pass(const StepShape& shape, const Instruction& i);
-  Place& place_of(const Turn& turn) { return places_[size_t(turn.number % 2)]; }
+  Place& place_of(const Turn& turn) { return places_[size_t(turn.place)]; }
   bool has(const Turn& turn) { return place_of(turn).taken && place_of(turn).turn == turn; }
   void gather(const Turn& turn, StepProgram& program);
   static void release(Place& place, StepProgram& program);
 
   std::vector<Turn> turns_;   // of the whole step
   size_t next_ = 0;
-  std::array<Place, 2> places_;
+  std::vector<Place> places_;
 };
 
 }  // namespace trainctl::parallel

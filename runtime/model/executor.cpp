@@ -158,7 +158,7 @@ void Executor::execute(const Action& a, const std::vector<MicroBatch>& micro_bat
       if (weights_changed_) model_.weights_changed();
       return;
     case Act::gather:
-      if (weights_changed_ || program_.shape.shares_weights) gather(a.virtual_stage, a.part);
+      if (weights_changed_ || program_.shape.gathers_parts) gather(a.virtual_stage, a.part);
       return;
   }
 }
@@ -190,7 +190,7 @@ void Executor::gather(int virtual_stage, int part) {
 /// The weights of the next part are on their way while one is computed, as in a step.
 void Executor::evaluate_parts(int virtual_stage, const MicroBatch& mb, double* loss) {
   const int parts = model_.parts(virtual_stage);
-  const bool gathers = program_.shape.shares_weights;
+  const bool gathers = program_.shape.gathers_parts;
   if (gathers) gather(virtual_stage, 0);
   for (int part = 0; part < parts; ++part) {
     if (gathers && part + 1 < parts) gather(virtual_stage, part + 1);

@@ -36,7 +36,8 @@ StageProgram stage_program(const JobSpec& job, const parallel::MeshPosition& at,
              .reduced_together = reduces_each_lane(job) ? int(job.micro_batches_per_lane()) : 0,
              .shares_gradients = sharding_options(job).shares_gradients,
              .gathers = job.parallelism.zero_stage > 0 && job.parallelism.data > 1,
-             .shares_weights = shards_weights(job)};
+             .gathers_parts = shards_weights(job),
+             .shares_weights = sharding_options(job).shares_weights};
   for (const VirtualStageUses& virtual_stage : uses.virtual_stages)
     p.shape.virtual_stages.push_back(virtual_stage.part_count());
   const parallel::Program schedule = pipeline_programs(job, p.shape.pipeline)[size_t(at.pp)];

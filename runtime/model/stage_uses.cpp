@@ -166,6 +166,7 @@ bool shards_weights(const JobSpec& job) {
 parallel::ShardingOptions sharding_options(const JobSpec& job) {
   return {.zero_stage = job.parallelism.zero_stage,
           .shares_gradients = reduces_each_lane(job) && job.micro_batches_per_lane() == 1,
+          .shares_weights = shards_weights(job) && job.parallelism.reshard_after_forward,
           .lanes = int(job.parallelism.lanes),
           .bucket_elements = std::max<int64_t>(1, int64_t(job.parallelism.bucket_mib * 1048576.0 / 4)),
           .reduction_dtype = job.parallelism.reduction_dtype,

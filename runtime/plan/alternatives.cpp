@@ -78,7 +78,8 @@ class Search {
   std::optional<Alternative> only_more_zero() const {
     const ParallelSpec& p = job_.parallelism;
     if (p.data == 1 || p.lanes % p.data != 0) return std::nullopt;
-    for (int zero = std::max(2, p.zero_stage + 1); zero <= 3; ++zero) {
+    const bool keeps = !p.reshard_after_forward;  // with ZeRO-3, which then has no more to give but this
+    for (int zero = std::max(2, p.zero_stage + (keeps ? 0 : 1)); zero <= 3; ++zero) {
       if (zero == 2 && job_.micro_batches_per_lane() > 1) continue;   // saves nothing
       auto found = fits({.mesh = {p.tensor, p.pipeline, p.data},
                          .saving = {job_.recompute, job_.recompute_layers},
@@ -227,6 +228,8 @@ class Search {
     set("memory.activation_recompute", Saving{job_.recompute, job_.recompute_layers}.text(), c.saving.text());
     set("batch.micro_sequences", std::to_string(job_.batch.micro_sequences), std::to_string(c.micro));
     set("parallelism.zero_stage", std::to_string(p.zero_stage), std::to_string(c.zero));
+    // What does not fit keeps no weights.
+    if (!p.reshard_after_forward) result.push_back("parallelism.reshard_after_forward=true");
     set("parallelism.tensor", std::to_string(p.tensor), std::to_string(c.mesh.tensor));
     set("parallelism.pipeline", std::to_string(p.pipeline), std::to_string(c.mesh.pipeline));
     if (!p.stage_layers.empty() && c.mesh.pipeline != p.pipeline)

@@ -77,7 +77,9 @@ std::vector<Term> terms_of(const PlanReport& r, const RankMemory& m) {
   const bool in_turn = sharding_options(r.job).shares_gradients;
   std::vector<Term> terms = {
       {fmt::format("weights ({} compute copy{})", name_of(r.job.compute),
-                   shards_weights(r.job) ? ", own and of two parts" : ""),
+                   !shards_weights(r.job)                   ? ""
+                   : sharding_options(r.job).shares_weights ? ", own and of two parts"
+                                                            : ", own and of all parts"),
        "weights", m.sharding.weights},
       {sums > 1  ? fmt::format("gradients (f32, {} sums of the lanes' tree)", sums)
        : in_turn ? "gradients (f32, of two parts at a time)"
@@ -268,14 +270,29 @@ std::string uneven_width_note(const JobSpec& job) {
           parallel::lanes_of_rank(int(p.lanes), int(std::bit_floor(unsigned(p.data))), 0)));
 }
 
-/// What it costs to gather weights for each use.
+/// What it costs to gather weights part by part, or to keep them then.
 std::string gathers_note(const PlanReport& r) {
-  JobSpec two = r.job;
-  two.parallelism.zero_stage = 2;
+  JobSpec other = r.job;
+  if (r.job.parallelism.reshard_after_forward) {
+    other.parallelism.zero_stage = 2;
+    return fmt::format(
+        "zero_stage 3 gathers the weights before the forward and the backward pass of every micro-batch: a "
+        "rank sends up to {} a step over the data axis, with zero_stage 2 {}",
+        memory_text(r.plan.traffic.data), memory_text(make_plan(other, r.device).traffic.data));
+  }
+  other.parallelism.reshard_after_forward = true;
+  const JobPlan resharded = make_plan(other, r.device);
+  other.parallelism.reshard_after_forward = false;
+  other.parallelism.zero_stage = 2;
+  const JobPlan two = make_plan(other, r.device);
+  const auto weights = [](const JobPlan& plan) { return memory_text(double(plan.worst().sharding.weights)); };
   return fmt::format(
-      "zero_stage 3 gathers the weights before the forward and the backward pass of every micro-batch: a "
-      "rank sends up to {} a step over the data axis, with zero_stage 2 {}",
-      memory_text(r.plan.traffic.data), memory_text(make_plan(two, r.device).traffic.data));
+      "reshard_after_forward false keeps the weights of all parts of a rank during a step, {}, where true "
+      "has "
+      "those of two, {}; a rank sends up to {} a step over the data axis instead of {} (zero_stage 2: {}, "
+      "weights {})",
+      weights(r.plan), weights(resharded), memory_text(r.plan.traffic.data),
+      memory_text(resharded.traffic.data), memory_text(two.traffic.data), weights(two));
 }
 
 /// What reducing each lane costs, and why it may save nothing.

@@ -192,6 +192,15 @@ void check_lanes(Resolution& r) {
              {"parallelism.data", "parallelism.lanes", "parallelism.zero_stage"},
              {fmt::format("use {}, or zero_stage 1, which takes any width", power_of_two_up_to(p.data))},
              fmt::format("{} is not a multiple of {}", p.lanes, p.data));
+  if (r.sound({"parallelism.zero_stage", "parallelism.reshard_after_forward"}) && p.zero_stage < 3 &&
+      !p.reshard_after_forward)
+    r.report(
+        "E0317",
+        fmt::format("with ZeRO-{} a rank has all its weights at all times: none are gathered for a pass, "
+                    "and none can stay after it",
+                    p.zero_stage),
+        {"parallelism.reshard_after_forward", "parallelism.zero_stage"},
+        {"remove reshard_after_forward, or set zero_stage to 3"});
   if (r.sound({"parallelism.data", "parallelism.reduction_algorithm"}) && !power_of_two(p.data) &&
       p.reduction_algorithm == parallel::ExchangeChoice::halving)
     r.report("E0316", "recursive halving needs a power of two of data parallel ranks",

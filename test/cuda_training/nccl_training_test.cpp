@@ -83,6 +83,7 @@ TEST_CASE("every kernel of a run is launched before the first exchange", "[nccl]
   gpt.parallelism.data = gpt.parallelism.pipeline = 2;
   gpt.parallelism.lanes = 4;
   gpt.parallelism.schedule = Schedule::zb_h1;
+  gpt.parallelism.reduction_dtype = DType::bf16;
   check_loaded_early(gpt, dir.path() + "/gpt");
   JobSpec llama = base_job(Family::llama, dir.path(), DType::bf16, 2);
   llama.parallelism.data = 2;
@@ -153,6 +154,12 @@ void check_fast(Family family, DType compute, int tp, int pp, int dp, int zero_s
   CHECK((once.root_hash != exact.root_hash) == rounds_otherwise);
   CHECK(taken_bytes(once) == planned_bytes(job));
   CHECK(planned_bytes(job) < exact_bytes);
+  job.parallelism.reduction_dtype = DType::bf16;
+  const ThreadRun in_bf16 = run_with_nccl(job, dir.path() + "/bf16", 3, 1);
+  for (size_t i = 0; i < exact.losses.size(); ++i)
+    CHECK(std::abs(in_bf16.losses[i] - exact.losses[i]) < tolerance::kLossBf16);
+  CHECK(in_bf16.root_hash != once.root_hash);
+  CHECK(taken_bytes(in_bf16) == planned_bytes(job));
 }
 
 }  // namespace
@@ -183,6 +190,32 @@ TEST_CASE("NCCL: ZeRO-2, ZeRO-3 and widths that do not divide the lanes have the
   base.parallelism.data = 4;
   for (const int zero : {2, 3}) {
     base.parallelism.zero_stage = zero;
+    const std::string run = fmt::format("{}/memory{}", dir.path(), zero);
+    CHECK(taken_bytes(run_with_nccl(base, run, 1, 1)) == planned_bytes(base));
+  }
+}
+
+TEST_CASE("NCCL: gradients in bf16, exchanged in either way, have the bits of one rank", "[nccl]") {
+  const TemporaryFolder dir;
+  JobSpec base = base_job(Family::llama, dir.path(), DType::bf16, 1);
+  base.parallelism.lanes = 8;
+  base.parallelism.reduction_dtype = DType::bf16;
+  check_mesh(base, dir.path(), "halving", [](JobSpec& j) { j.parallelism.data = 4; });
+  check_mesh(base, dir.path(), "dp3", [](JobSpec& j) { j.parallelism.data = 3; });
+  check_mesh(base, dir.path(), "direct2", [](JobSpec& j) {
+    j.parallelism.data = 4;
+    j.parallelism.zero_stage = 2;
+    j.parallelism.reduction_algorithm = parallel::ExchangeChoice::direct;
+  });
+  check_mesh(base, dir.path(), "kept3", [](JobSpec& j) {
+    j.parallelism.data = j.parallelism.pipeline = 2;
+    j.parallelism.zero_stage = 3;
+    j.parallelism.reshard_after_forward = false;
+  });
+  base.parallelism.data = 4;
+  for (const int zero : {1, 3}) {
+    base.parallelism.zero_stage = zero;
+    base.parallelism.reshard_after_forward = zero < 3;
     const std::string run = fmt::format("{}/memory{}", dir.path(), zero);
     CHECK(taken_bytes(run_with_nccl(base, run, 1, 1)) == planned_bytes(base));
   }

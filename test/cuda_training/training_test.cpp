@@ -55,6 +55,12 @@ const Variant kVariants[] = {
        j.parallelism.data = 2;
        j.parallelism.zero_stage = 3;
      }},
+    {"dp 2, ZeRO-3 that keeps weights, directly", [](JobSpec& j) {
+       j.parallelism.data = 2;
+       j.parallelism.zero_stage = 3;
+       j.parallelism.reshard_after_forward = false;
+       j.parallelism.reduction_algorithm = parallel::ExchangeChoice::direct;
+     }},
     {"pp 2, 1f1b", [](JobSpec& j) { j.parallelism.pipeline = 2; }},
     {"selective recomputation, other buckets",
      [](JobSpec& j) {

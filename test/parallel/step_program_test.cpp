@@ -20,9 +20,10 @@ struct Step {
 };
 
 /// The programs of all stages. joined: both halves of the backward run together. together: see StepShape;
-/// where it is 1, parts take turns in the memory for gradients. shares_weights: see StepShape.
+/// where it is 1, parts take turns in the memory for gradients.
+enum class Weights { everywhere, in_turn, kept };  // the last two: gathered part by part (StepShape)
 std::vector<Step> steps_of(const PipelineShape& pipeline, bool joined, bool gathers, int together = 0,
-                           bool shares_weights = false) {
+                           Weights weights = Weights::everywhere) {
   std::vector<Step> steps;
   for (Program& schedule : make_programs(pipeline)) {
     if (joined) join_halves(schedule);
@@ -35,7 +36,8 @@ std::vector<Step> steps_of(const PipelineShape& pipeline, bool joined, bool gath
                .reduced_together = together,
                .shares_gradients = together == 1,
                .gathers = gathers,
-               .shares_weights = shares_weights};
+               .gathers_parts = weights != Weights::everywhere,
+               .shares_weights = weights == Weights::in_turn};
     for (int virtual_stage = 0; virtual_stage < pipeline.virtual_stages; ++virtual_stage) {
       const bool head = stage == pipeline.stages - 1 && virtual_stage == pipeline.virtual_stages - 1;
       s.shape.virtual_stages.push_back({head ? 3 : 1 + (stage + virtual_stage) % 2, head});
@@ -65,13 +67,16 @@ void for_each_shape(int most_stages, int most_micro_batches, Visit visit) {
     for (int stages = 1; stages <= most_stages; ++stages)
       for (int virtual_stages = 1; virtual_stages <= 3; ++virtual_stages)
         for (int micro_batches = 1; micro_batches <= most_micro_batches; ++micro_batches)
-          for (const int zero_stage : {0, 1, 2, 3, 4}) {   // 4: ZeRO-3 with several micro-batches a lane
-            const bool gathers = zero_stage > 0, in_turn = zero_stage >= 3;
+          for (const int zero_stage : {0, 1, 2, 3, 4, 5}) {  // 4: ZeRO-3 with several micro-batches a lane
+            const bool gathers = zero_stage > 0;             // 5: ZeRO-3 that keeps what it gathers
+            const Weights weights = zero_stage < 3    ? Weights::everywhere
+                                    : zero_stage == 5 ? Weights::kept
+                                                      : Weights::in_turn;
             const int together = zero_stage < 2 ? 0 : micro_batches % 2 == 0 && zero_stage != 3 ? 2 : 1;
             const PipelineShape shape{schedule, stages, virtual_stages, micro_batches};
             if (shape_problem(shape).exists() || (stages == 1 && virtual_stages > 1)) continue;
             CAPTURE(name_of(schedule), stages, virtual_stages, micro_batches, zero_stage, together);
-            visit(steps_of(shape, schedule != Schedule::zb_h1, gathers, together, in_turn));
+            visit(steps_of(shape, schedule != Schedule::zb_h1, gathers, together, weights));
           }
 }
 
@@ -192,7 +197,7 @@ TEST_CASE("gradients are not reduced while weights still come through the same m
 
 TEST_CASE("weights that take turns are gathered while the part before is computed, and not twice in a row") {
   // The second stage of two: a block, the final norm and the head, parts 0, 1 and 2.
-  const Step last = steps_of({Schedule::one_f_one_b, 2, 1, 1}, true, true, 1, true)[1];
+  const Step last = steps_of({Schedule::one_f_one_b, 2, 1, 1}, true, true, 1, Weights::in_turn)[1];
   std::vector<std::string> said;
   for (const Action& a : last.actions)
     if (a.act == Act::gather || a.act == Act::wait_weights || a.act == Act::release_weights ||
@@ -206,9 +211,40 @@ TEST_CASE("weights that take turns are gathered while the part before is compute
                                          "release_weights 1"});
 }
 
+TEST_CASE("weights that stay are gathered once a step and released at its end") {
+  for_each_shape(3, 4, [](const std::vector<Step>& steps) {
+    for (const Step& s : steps) {
+      if (!s.shape.gathers_parts || s.shape.shares_weights) continue;
+      std::map<std::pair<int, int>, int> gathers;
+      size_t last_use = 0, first_release = s.actions.size();
+      for (size_t i = 0; i < s.actions.size(); ++i) {
+        const Action& a = s.actions[i];
+        if (a.act == Act::gather) ++gathers[{a.virtual_stage, a.part}];
+        if (a.act == Act::forward || a.act == Act::backward || a.act == Act::backward_input ||
+            a.act == Act::backward_weight)
+          last_use = i;
+        if (a.act == Act::release_weights) first_release = std::min(first_release, i);
+      }
+      int parts = 0;
+      for (const VirtualStageParts& virtual_stage : s.shape.virtual_stages) parts += virtual_stage.count;
+      REQUIRE(int(gathers.size()) == parts);
+      for (const auto& [part, times] : gathers) REQUIRE(times == 1);
+      REQUIRE(first_release > last_use);
+    }
+  });
+  const Step last = steps_of({Schedule::one_f_one_b, 2, 1, 2}, true, true, 1, Weights::kept)[1];
+  std::vector<std::string> said;
+  for (const Action& a : last.actions)
+    if (a.act == Act::gather || a.act == Act::wait_weights || a.act == Act::forward)
+      said.push_back(fmt::format("{} {}", name_of(a.act), a.part));
+  CHECK(said == std::vector<std::string>{"gather 0", "gather 1", "wait_weights 0", "forward 0", "gather 2",
+                                         "wait_weights 1", "forward 1", "wait_weights 2", "forward 2",
+                                         "forward 0", "forward 1", "forward 2"});
+}
+
 TEST_CASE("what is said of weights that take turns") {
   const auto said = [](auto spoil) {
-    Step last = steps_of({Schedule::one_f_one_b, 2, 1, 1}, true, true, 1, true)[1];
+    Step last = steps_of({Schedule::one_f_one_b, 2, 1, 1}, true, true, 1, Weights::in_turn)[1];
     spoil(last.actions);
     return step_problem(last.shape, last.slots, last.actions).text_or_empty();
   };

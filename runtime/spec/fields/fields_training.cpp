@@ -191,6 +191,15 @@ void declare_execution(std::vector<Field>& table, std::vector<Section>& sections
       .fallback(int64_t{1})
       .also({"zero"});
   parallel
+      .boolean(
+          "reshard_after_forward",
+          "ZeRO-3: whether a part's gathered weights give up their memory after its forward pass and are "
+          "gathered again for its backward pass. `false`: they stay from a part's first use in a step to "
+          "its last one, so each is sent once a step, and a rank has memory for the weights of all its "
+          "parts; `plan` says how much. The same bits either way.")
+      .to(IN_JOB(parallelism.reshard_after_forward))
+      .fallback(true);
+  parallel
       .integer(
           "lanes",
           "Equal parts of the global batch whose gradients are added by a fixed tree; every "

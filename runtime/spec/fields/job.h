@@ -96,6 +96,7 @@ struct ParallelSpec {
   int virtual_stages = 1;
   std::vector<int64_t> stage_layers;           // of each virtual stage in model order; empty: by cost
   int zero_stage = 1;
+  bool reshard_after_forward = true;           // ZeRO-3: a part's weights are gathered for each use
   int64_t lanes = 1;                           // fixed at launch
   double bucket_mib = 25;
   Transport transport = Transport::automatic;

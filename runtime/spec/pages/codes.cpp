@@ -174,6 +174,11 @@ const std::vector<CodePage> kParallelism = {
      "In each round of the halving a rank exchanges with one peer, and each of the two goes on with half of "
      "what it had.",
      R"("reduction_algorithm": "halving", "data": 6)", R"(Use "auto": other widths exchange directly.)"},
+    {"E0317", "Weights that stay after a forward pass, without ZeRO-3",
+     "parallelism.reshard_after_forward false keeps weights that ZeRO-3 has gathered. With a lower "
+     "zero_stage nothing is gathered for a pass: every rank has all its weights.",
+     R"("zero_stage": 2, "reshard_after_forward": false)",
+     "Remove reshard_after_forward: zero_stage 2 also sends each weight once a step, in less memory."},
     {"E0318", "A bucket that is smaller than a chunk",
      "Gradients are reduced in buckets of parallelism.bucket_mib, each made of whole chunks of "
      "checkpoint.chunk_mib, because a chunk has one owner.",

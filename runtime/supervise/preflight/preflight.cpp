@@ -68,6 +68,8 @@ std::string smaller_by(const JobSpec& job) {
     ways.push_back("parallelism.zero_stage = 2");
   else if (p.data > 1 && p.zero_stage < 3 && p.lanes % p.data == 0)
     ways.push_back("parallelism.zero_stage = 3");
+  if (p.data > 1 && p.zero_stage == 3 && !p.reshard_after_forward)
+    ways.push_back("parallelism.reshard_after_forward = true");
   if (job.parallelism.data > 1) ways.push_back("a smaller parallelism.data");
   ways.push_back("a smaller model");
   std::string text;

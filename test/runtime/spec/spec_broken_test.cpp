@@ -62,6 +62,12 @@ const std::vector<Broken> kOverrides = {
      {"E0203 `parallelism.reduction_algorithm` cannot be \"ring\""}},
     {{"parallelism.reduction_dtype=fp16"}, {"E0203 `parallelism.reduction_dtype` cannot be \"fp16\""}},
     {{"parallelism.reduction_dtype=bf16"}, {}},
+    {{"parallelism.reshard_after_forward=false"},
+     {"E0317 with ZeRO-1 a rank has all its weights at all times: none are gathered for a pass, and none can "
+      "stay after it"}},
+    {{"parallelism.reshard_after_forward=false", "parallelism.zero_stage=3"}, {}},
+    {{"parallelism.reshard_after_forward=2"},
+     {"E0201 `parallelism.reshard_after_forward` must be true or false, not 2"}},
     {{"parallelism.bucket_mib=0.01"},
      {"E0318 a bucket of 0.01 MiB cannot hold a chunk of the largest matrix, 0.0625 MiB"}},
     {{"parallelism.bucket_mib=0.01", "checkpoint.chunk_mib=0.01"}, {}},

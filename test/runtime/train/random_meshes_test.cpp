@@ -66,6 +66,9 @@ class Combination {
     }
     if (draw(2) == 0) p.stage_layers = cut(job.model.num_layers, p.pipeline * p.virtual_stages);
     p.zero_stage = draw(p.lanes % p.data == 0 ? 4 : 2);
+    p.reshard_after_forward = p.zero_stage < 3 || draw(2) == 0;
+    p.reduction_algorithm = std::array{parallel::ExchangeChoice::automatic, parallel::ExchangeChoice::direct,
+                                       parallel::ExchangeChoice::halving}[size_t(draw(3))];
     p.bucket_mib = std::array{0.001, 0.004, 0.02, 25.0}[size_t(draw(4))];
     p.threads_per_rank = 1 + draw(2);
     const Recompute recomputes[] = {Recompute::none, Recompute::selective, Recompute::full,
@@ -93,10 +96,12 @@ std::string text_of(const JobSpec& job) {
   std::string layers;
   for (const int64_t n : p.stage_layers) layers += " " + std::to_string(n);
   return fmt::format(
-      "tp {} dp {} pp {} x {} {}, ZeRO-{} in {}, layers{}, recompute {} {}, buckets {} MiB, {} threads",
+      "tp {} dp {} pp {} x {} {}, ZeRO-{}{} in {} ({}), layers{}, recompute {} {}, buckets {} MiB, {} "
+      "threads",
       p.tensor, p.data, p.pipeline, p.virtual_stages, parallel::name_of(p.schedule), p.zero_stage,
-      name_of(p.reduction_dtype), layers.empty() ? " by cost" : layers, int(job.recompute),
-      job.recompute_layers, p.bucket_mib, p.threads_per_rank);
+      p.reshard_after_forward ? "" : " kept", name_of(p.reduction_dtype), word_of(p.reduction_algorithm),
+      layers.empty() ? " by cost" : layers, int(job.recompute), job.recompute_layers, p.bucket_mib,
+      p.threads_per_rank);
 }
 
 void check_combinations(uint64_t count) {

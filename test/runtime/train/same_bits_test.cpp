@@ -138,6 +138,7 @@ TEST_CASE("same bits where gradients, or weights too, are held by two parts at a
         job.parallelism.bucket_mib = bucket_mib;
         job.parallelism.zero_stage = (bucket_mib < 1) != (m.pp % 2 == 0) ? 2 : 3;
         job.recompute = variant % 2 ? Recompute::full : Recompute::none;
+        job.parallelism.reshard_after_forward = job.parallelism.zero_stage < 3 || variant / 2 % 2 == 0;
         CAPTURE(m.dp, m.pp, m.virtual_stages, parallel::name_of(m.schedule), variant, tp, bucket_mib);
         const ThreadRun run =
             run_on_threads(job, {.dir = dir.path() + "/" + std::to_string(++variant), .max_steps = 6});
