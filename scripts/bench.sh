@@ -2,7 +2,7 @@
 # Measures trainctl on this machine and writes one JSON object to stdout (progress on stderr). Every figure that matters is a ratio
 # of two measurements of this run. Run it on a quiet machine: everything takes about 11 minutes on two cores.
 #
-#   scripts/bench.sh [PART...]       gpt2_124m mesh_30m saving checkpoints exchange overlap launch; by default all
+#   scripts/bench.sh [PART...]   gpt2_124m mesh_30m saving checkpoints exchange overlap reduction launch; by default all
 #
 #   unit          GFLOP/s of oneDNN's own packed f32 product 1024^3 on all cores
 #   gpt2_124m     model FLOP/s (causal attention) of one rank with all cores, over the unit; where $TRAINCTL_BENCH_PYTHON (python3)
@@ -20,12 +20,14 @@
 #                 scripts/bench/export.sh
 #   overlap       how much of the data-parallel communication is not hidden behind compute, over modelled links: see
 #                 scripts/bench/overlap.cpp
+#   reduction     the reduction of 100 M gradients over 8 rank threads, over what the memory needs for its bytes: see
+#                 scripts/bench/reduction.cpp
 #   memory        peak memory of a rank over what `plan` prints
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 "$root/scripts/build.sh" >&2
 build=$root/build
-cmake --build "$build" --target bench_unit bench_kernels bench_checkpoints bench_overlap >/dev/null
+cmake --build "$build" --target bench_unit bench_kernels bench_checkpoints bench_overlap bench_reduction >/dev/null
 trainctl=$build/trainctl
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -150,6 +152,7 @@ bench_saving() {
 bench_checkpoints() { add checkpoints "$("$build/bench_checkpoints" "$work" 5)"; }
 bench_exchange() { add exchange "$(TRAINCTL_BUILD=$build "$root/scripts/bench/export.sh" "$work")"; }
 bench_overlap() { add overlap "$("$build/bench_overlap")"; }
+bench_reduction() { add reduction "$("$build/bench_reduction")"; }
 
 bench_launch() {
   local begin total
@@ -161,7 +164,7 @@ bench_launch() {
   add launch_one_step_8_ranks_s "$total"
 }
 
-parts=(gpt2_124m mesh_30m saving checkpoints exchange overlap launch)
+parts=(gpt2_124m mesh_30m saving checkpoints exchange overlap reduction launch)
 if [ $# -gt 0 ]; then parts=("$@"); fi
 for part in "${parts[@]}"; do
   if ! declare -F "bench_$part" >/dev/null; then echo "bench: there is no part $part" >&2; exit 2; fi

@@ -1,8 +1,9 @@
 // Measures how much of the data-parallel communication is hidden behind forward and backward passes: ranks on
 // threads whose dp groups go over modelled links (test/support/modelled_links.h). Prints one JSON object.
 //
-//   bench_overlap [RANKS [REPETITIONS [BUCKET_MIB [LANES_PER_RANK]]]]
+//   bench_overlap [RANKS [REPETITIONS [BUCKET_MIB [LANES_PER_RANK [HIDDEN]]]]]
 //
+//   HIDDEN              the model's hidden size, 256; chunks grow with its matrices, buckets do not
 //   transfer_over_step  seconds that a rank's messages of a step take one after another, over the step without
 //                       any: it sets the speed of the links
 //   exposed             the share of those seconds by which they make the step longer
@@ -34,6 +35,7 @@ constexpr double kLatency_s = 20e-6;
 struct Setting {
   int ranks = 4, lanes = 2;
   double bucket_mib = 1;
+  int hidden = 256;
   int zero = 1;
 };
 
@@ -43,16 +45,16 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-/// A layer's gradients are three buckets of the default size.
+/// A layer's gradients are three buckets of the default size, at the default hidden size.
 JobSpec job_of(const Setting& s, const std::string& folder) {
   JobSpec job = tiny_job(Family::gpt2, folder);
-  job.model.hidden_size = 256;
+  job.model.hidden_size = s.hidden;
   job.model.num_layers = 8;
-  job.model.ffn_size = 1024;
+  job.model.ffn_size = 4 * s.hidden;
   job.model.max_seq_len = job.data.seq_len = 64;
   job.batch = {.global_sequences = 2 * s.ranks * s.lanes, .micro_sequences = 2};
   job.schedule.total_steps = kSteps;
-  job.checkpoint.chunk_mib = 0.125;
+  job.checkpoint.chunk_mib = 0.125 * (s.hidden / 256.0) * (s.hidden / 256.0);
   job.checkpoint.on_exit = false;
   job.parallelism.data = s.ranks;
   job.parallelism.lanes = s.ranks * s.lanes;
@@ -157,6 +159,7 @@ int main(int count, char** arguments) {
   const int repetitions = int(argument(2, 3));
   s.bucket_mib = argument(3, s.bucket_mib);
   s.lanes = int(argument(4, s.lanes));
+  s.hidden = int(argument(5, s.hidden));
   const TemporaryFolder folder("overlap");
   std::string rows;
   for (const int zero : {1, 2, 3}) {
