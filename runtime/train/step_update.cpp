@@ -11,30 +11,6 @@
 
 namespace trainctl {
 
-namespace {
-
-/// What ranks contribute to the StepScalars, as a value that is sent.
-struct StepSums {
-  ExactSum loss, squares;
-  SaveSet due;  // not empty on rank 0 alone
-  bool stop = false, not_copied = false;
-  SavesUnderWay saves;
-  std::array<bool, 2> second_not_copied{};  // of Saver::second_copies_begun
-  TraceOffer trace;
-  void add(const StepSums& other) {
-    loss.add(other.loss);
-    squares.add(other.squares);
-    due.add(other.due);
-    stop |= other.stop;
-    saves.add(other.saves);
-    not_copied |= other.not_copied;
-    trace.add(other.trace);
-    for (size_t i = 0; i < 2; ++i) second_not_copied[i] |= other.second_not_copied[i];
-  }
-};
-
-}  // namespace
-
 StepScalars exchange_scalars(const JobSpec& job, RankResources& rank, Control& control, const Saver& saver,
                              const OwnScalars& own) {
   StepSums sums;

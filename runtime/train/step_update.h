@@ -1,5 +1,9 @@
 // The end of a step: the sums over the mesh that decide about it, and the update of the parameters.
 #pragma once
+#include <array>
+#include <cstddef>
+
+#include "parallel/exact_sum.h"
 #include "runtime/train/bad_steps.h"
 #include "runtime/train/control/control.h"
 #include "runtime/train/control/step_tracer.h"
@@ -29,6 +33,26 @@ struct StepScalars {
 struct OwnScalars {
   SaveSet due;
   TraceOffer trace;
+};
+
+/// What ranks contribute to the StepScalars, as a value that is sent.
+struct StepSums {
+  ExactSum loss, squares;
+  SaveSet due;  // not empty on rank 0 alone
+  bool stop = false, not_copied = false;
+  SavesUnderWay saves;
+  std::array<bool, 2> second_not_copied{};  // of Saver::second_copies_begun
+  TraceOffer trace;
+  void add(const StepSums& other) {
+    loss.add(other.loss);
+    squares.add(other.squares);
+    due.add(other.due);
+    stop |= other.stop;
+    saves.add(other.saves);
+    not_copied |= other.not_copied;
+    trace.add(other.trace);
+    for (size_t i = 0; i < 2; ++i) second_not_copied[i] |= other.second_not_copied[i];
+  }
 };
 
 /// Sums what every rank knows, without rounding, so that the mesh does not change the bits. Sends some 600
