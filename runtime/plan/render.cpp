@@ -250,89 +250,6 @@ std::string exchange_text(const PlanReport& r) {
   return text;
 }
 
-/// What a width costs that does not divide the lanes.
-std::string uneven_width_note(const JobSpec& job) {
-  const ParallelSpec& p = job.parallelism;
-  int sums = 1, sent = 1;
-  for (int rank = 0; rank < p.data; ++rank) {
-    sums = std::max(sums, parallel::sums_at_once(job.lanes_of(rank)));
-    sent = std::max(sent, parallel::subtree_count(job.lanes_of(rank)));
-  }
-  const int64_t most = job.lanes_of(0).count();
-  return fmt::format(
-      "data = {} does not divide the {} lanes: ranks have {} or {}, and all wait for those with {} ({:.0f} % "
-      "of "
-      "the ranks' time); a rank holds up to {} and sends up to {} of its lanes, where data = {} has {} and "
-      "sends 1",
-      p.data, p.lanes, most - 1, count_of(most, "lane"), most, 100 * (1 - busy_share_of_lanes(job)),
-      count_of(sums, "sum of the gradients", "sums of the gradients"), sent, std::bit_floor(unsigned(p.data)),
-      parallel::sums_at_once(
-          parallel::lanes_of_rank(int(p.lanes), int(std::bit_floor(unsigned(p.data))), 0)));
-}
-
-/// What it costs to gather weights part by part, or to keep them then.
-std::string gathers_note(const PlanReport& r) {
-  JobSpec other = r.job;
-  if (r.job.parallelism.reshard_after_forward) {
-    other.parallelism.zero_stage = 2;
-    return fmt::format(
-        "zero_stage 3 gathers the weights before the forward and the backward pass of every micro-batch: a "
-        "rank sends up to {} a step over the data axis, with zero_stage 2 {}",
-        memory_text(r.plan.traffic.data), memory_text(make_plan(other, r.device).traffic.data));
-  }
-  other.parallelism.reshard_after_forward = true;
-  const JobPlan resharded = make_plan(other, r.device);
-  other.parallelism.reshard_after_forward = false;
-  other.parallelism.zero_stage = 2;
-  const JobPlan two = make_plan(other, r.device);
-  const auto weights = [](const JobPlan& plan) { return memory_text(double(plan.worst().sharding.weights)); };
-  return fmt::format(
-      "reshard_after_forward false keeps the weights of all parts of a rank during a step, {}, where true "
-      "has "
-      "those of two, {}; a rank sends up to {} a step over the data axis instead of {} (zero_stage 2: {}, "
-      "weights {})",
-      weights(r.plan), weights(resharded), memory_text(r.plan.traffic.data),
-      memory_text(resharded.traffic.data), memory_text(two.traffic.data), weights(two));
-}
-
-/// What reducing each lane costs, and why it may save nothing.
-std::vector<std::string> reduced_lanes_notes(const JobSpec& job) {
-  std::vector<std::string> notes;
-  if (!reduces_each_lane(job)) return notes;
-  const int zero = job.parallelism.zero_stage;
-  const int64_t lanes = job.lanes_of(0).count(), together = job.micro_batches_per_lane();
-  if (lanes > 1)
-    notes.push_back(fmt::format(
-        "zero_stage {} sends the gradients of each of a rank's {}: {} times the bytes of zero_stage 1", zero,
-        count_of(lanes, "lane"), lanes));
-  if (together > 1)
-    notes.push_back(
-        fmt::format("zero_stage {} saves no gradients here: a lane has {} micro-batches, until the last of "
-                    "which the gradients of "
-                    "the whole model are held; with as many lanes as micro-batches, {}, they are not",
-                    zero, together, job.parallelism.lanes * together));
-  return notes;
-}
-
-/// What it would cost to be able to get wider; "" if the run can.
-std::string no_room_to_grow_note(const PlanReport& r) {
-  const ParallelSpec& p = r.job.parallelism;
-  JobSpec twice = r.job;
-  twice.parallelism.lanes *= 2;
-  if (p.data == 1 || p.lanes >= 2 * p.data || r.job.micro_batches_per_lane() % 2 != 0) return "";
-  const JobPlan wider = make_plan(twice, r.device);
-  const std::string cost =
-      reduces_each_lane(r.job)
-          ? fmt::format("a rank would send {} a step over the data axis instead of {}",
-                        memory_text(wider.traffic.data), memory_text(r.plan.traffic.data))
-          : fmt::format("{} of memory more a rank",
-                        memory_text(double(wider.worst().total()) - double(r.plan.worst().total())));
-  return fmt::format(
-      "the run cannot get wider than its {} lanes with the same bits; parallelism.lanes = {} would cost "
-      "this: {}",
-      p.lanes, twice.parallelism.lanes, cost);
-}
-
 }  // namespace
 
 PlanReport make_report(const ParseInput& spec, const JobSpec& job, const DeviceModel& device,
@@ -342,29 +259,6 @@ PlanReport make_report(const ParseInput& spec, const JobSpec& job, const DeviceM
   if (r.fit.known() && !r.fit.fits()) r.alternatives = what_fits(spec, job, device);
   r.time = estimate_time(job, r.plan, device, mfu);
   return r;
-}
-
-std::vector<std::string> plan_notes(const PlanReport& r) {
-  std::vector<std::string> notes;
-  if (const ParallelSpec& p = r.job.parallelism; p.lanes % p.data != 0)
-    notes.push_back(uneven_width_note(r.job));
-  for (std::string& note : reduced_lanes_notes(r.job)) notes.push_back(std::move(note));
-  if (std::string note = no_room_to_grow_note(r); !note.empty()) notes.push_back(std::move(note));
-  if (shards_weights(r.job)) notes.push_back(gathers_note(r));
-  const int64_t head = r.job.model.head_dim();
-  if (r.device.kind == DeviceKind::cuda && r.job.compute == DType::bf16 && head != 64 && head != 128)
-    notes.push_back(
-        fmt::format("attention heads of {} channels run on the plain kernels, many times slower than those "
-                    "for 64 and 128: choose "
-                    "model.num_heads so that hidden_size / num_heads is 64 or 128",
-                    head));
-  if (r.time && r.device.kind == DeviceKind::cuda && r.time->mfu > 1 - r.plan.bubble_fraction)
-    notes.push_back(
-        fmt::format("the bubble alone leaves {:.0f} % of the peak, less than the assumed MFU: more "
-                    "micro-batches or fewer stages "
-                    "are needed",
-                    100 * (1 - r.plan.bubble_fraction)));
-  return notes;
 }
 
 std::string render_plan(const PlanReport& r) {

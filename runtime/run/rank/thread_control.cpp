@@ -7,7 +7,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 #include "runtime/run/rank/thread_control.h"
-#include "runtime/run/record/save_collector.h"
+#include "runtime/run/saves/save_collector.h"
 
 namespace trainctl {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "runtime/machine/mpirun.h"
 #include "runtime/run/record/run_directory.h"
-#include "runtime/run/record/save_collector.h"
+#include "runtime/run/saves/save_collector.h"
 #include "runtime/supervise/nodes/fleet.h"
 #include "runtime/supervise/attempt/run_log.h"
 #include "runtime/supervise/attempt/stop_signals.h"

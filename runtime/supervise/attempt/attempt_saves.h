@@ -11,7 +11,7 @@
 #include <map>
 #include <vector>
 
-#include "runtime/run/record/save_publisher.h"
+#include "runtime/run/saves/save_publisher.h"
 #include "runtime/run/wire/protocol.h"
 #include "runtime/supervise/attempt/run_log.h"
 

@@ -11,7 +11,7 @@
 #include "runtime/run/record/journal.h"
 #include "runtime/run/record/run_directory.h"
 #include "runtime/run/record/run_status.h"
-#include "runtime/run/record/save_collector.h"
+#include "runtime/run/saves/save_collector.h"
 #include "runtime/run/record/slow_ranks.h"
 #include "runtime/run/record/summary.h"
 #include "runtime/supervise/decide/supervision.h"

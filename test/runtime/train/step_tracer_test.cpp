@@ -9,7 +9,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/train/control/step_tracer.h"
-#include "runtime/train/save/counting_file_system.h"
+#include "ckpt/counting_file_system.h"
 #include "test/support/child.h"
 #include "test/support/gates.h"
 #include "test/support/temporary_folder.h"

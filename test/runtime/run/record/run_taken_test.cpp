@@ -11,7 +11,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/run/record/run_directory.h"
-#include "runtime/run/record/save_collector.h"
+#include "runtime/run/saves/save_collector.h"
 #include "test/ckpt/state_fixture.h"
 #include "test/support/temporary_folder.h"
 

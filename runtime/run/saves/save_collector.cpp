@@ -1,4 +1,4 @@
-#include "runtime/run/record/save_collector.h"
+#include "runtime/run/saves/save_collector.h"
 
 #include <fmt/format.h>
 

@@ -9,7 +9,7 @@
 
 #include "ckpt/counting_file_system.h"
 #include "ckpt/folders.h"
-#include "runtime/run/record/save_publisher.h"
+#include "runtime/run/saves/save_publisher.h"
 #include "test/ckpt/state_fixture.h"
 #include "test/support/child.h"
 #include "test/support/gates.h"

@@ -1,4 +1,4 @@
-#include "runtime/run/record/save_publisher.h"
+#include "runtime/run/saves/save_publisher.h"
 
 #include <fmt/format.h>
 #include <sys/eventfd.h>

@@ -10,7 +10,7 @@
 #include <optional>
 #include <vector>
 
-#include "runtime/run/record/save_collector.h"
+#include "runtime/run/saves/save_collector.h"
 
 namespace trainctl {
 
