@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <exception>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -69,7 +70,12 @@ void SavePublisher::begin(int64_t step, std::function<SaveOutcome(const SaveColl
   under_way_ = std::make_shared<UnderWay>(fs_, clock_, step);
   under_way_->ended_fd = ended_fd_;
   std::thread([way = under_way_, options = options_, work = std::move(work)] {
-    SaveOutcome outcome = work(SaveCollector(way->fs, options));
+    SaveOutcome outcome{.step = way->step};
+    try {
+      outcome = work(SaveCollector(way->fs, options));
+    } catch (const std::exception& error) {  // it would end the program
+      outcome.message = error.what();
+    }
     const std::lock_guard lock(way->mutex);
     way->outcome = std::move(outcome);
     if (way->ended_fd >= 0) ::eventfd_write(way->ended_fd, 1);
