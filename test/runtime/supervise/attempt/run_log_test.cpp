@@ -12,27 +12,37 @@
 
 using namespace trainctl;
 
-TEST_CASE("a checkpoint that a supervisor before has recorded is not recorded again") {
+namespace {
+
+/// A run directory, and what the console says of it.
+struct Logged {
+  Logged() { real_file_system().make_directory(run.file("logs")); }
+  RunLog open() { return RunLog(real_file_system(), real_clock(), run, console); }
   const test::TemporaryFolder dir;
   const RunDirectory run{dir.path()};
-  FileSystem& fs = real_file_system();
-  fs.make_directory(run.file("logs"));
-  TerminalConsole console{{.write = [](const std::string&) {}}};
+  std::string text;
+  TerminalConsole console{{.write = [this](const std::string& part) { text += part; }}};
+};
+
+}  // namespace
+
+TEST_CASE("a checkpoint that a supervisor before has recorded is not recorded again") {
+  Logged logged;
   const auto saved_before = [&](int64_t step) {
-    RunLog log(fs, real_clock(), run, console);
+    RunLog log = logged.open();
     log.saved_before({.ok = true, .step = step, .message = "hash"});
     CHECK(log.status().saved_step == step);
   };
   const auto recorded = [&] {
     std::string steps;
-    for (const std::string& line : lines_of(fs, run.events())) {
+    for (const std::string& line : lines_of(real_file_system(), logged.run.events())) {
       const nlohmann::json event = try_parse_json(line);
       if (event.at("kind") == "checkpoint") steps += dump_json(event.at("step")) + " ";
     }
     return steps;
   };
   {
-    RunLog log(fs, real_clock(), run, console);
+    RunLog log = logged.open();
     log.event(EventKind::start, R"({"epoch":1})");
     log.saved({.ok = true, .step = 10, .message = "hash"}, 0.1);
   }
@@ -42,19 +52,15 @@ TEST_CASE("a checkpoint that a supervisor before has recorded is not recorded ag
   saved_before(20);
   CHECK(recorded() == "10 20 ");
   // An attempt that went back saves the step anew.
-  RunLog(fs, real_clock(), run, console).event(EventKind::start, R"({"epoch":2})");
+  logged.open().event(EventKind::start, R"({"epoch":2})");
   saved_before(20);
   CHECK(recorded() == "10 20 20 ");
 }
 
 TEST_CASE("that there are no copies in memory is said once, whichever ranks report it") {
-  const test::TemporaryFolder dir;
-  const RunDirectory run{dir.path()};
-  FileSystem& fs = real_file_system();
-  fs.make_directory(run.file("logs"));
-  std::string text;
-  TerminalConsole console{{.write = [&](const std::string& part) { text += part; }}};
-  RunLog log(fs, real_clock(), run, console);
+  Logged logged;
+  std::string& text = logged.text;
+  RunLog log = logged.open();
   for (const char* event : {R"({"rank":3,"reason":"/dev/shm is full"})", R"({"rank":1,"reason":"the same"})"})
     log.rank_event(EventKind::memory_off, event);
   CHECK(text.find("no copies of the state in memory: /dev/shm is full") != std::string::npos);
@@ -62,12 +68,8 @@ TEST_CASE("that there are no copies in memory is said once, whichever ranks repo
 }
 
 TEST_CASE("an older save that is published later does not set the saved step back") {
-  const test::TemporaryFolder dir;
-  const RunDirectory run{dir.path()};
-  FileSystem& fs = real_file_system();
-  fs.make_directory(run.file("logs"));
-  TerminalConsole console{{.write = [](const std::string&) {}}};
-  RunLog log(fs, real_clock(), run, console);
+  Logged logged;
+  RunLog log = logged.open();
   log.saved({.ok = true, .step = 20, .message = "hash"}, 1);
   log.saved({.ok = true, .step = 10, .message = "hash"}, 9);
   CHECK(log.status().saved_step == 20);
@@ -81,13 +83,9 @@ TEST_CASE("an older save that is published later does not set the saved step bac
 }
 
 TEST_CASE("that copies fail is said once for each kind, and again after they were made") {
-  const test::TemporaryFolder dir;
-  const RunDirectory run{dir.path()};
-  FileSystem& fs = real_file_system();
-  fs.make_directory(run.file("logs"));
-  std::string text;
-  TerminalConsole console{{.write = [&](const std::string& part) { text += part; }}};
-  RunLog log(fs, real_clock(), run, console);
+  Logged logged;
+  std::string& text = logged.text;
+  RunLog log = logged.open();
   const auto said_of = [&](const char* tier, int64_t step, int rank) {
     text.clear();
     log.rank_event(
@@ -116,12 +114,8 @@ TEST_CASE("that copies fail is said once for each kind, and again after they wer
 }
 
 TEST_CASE("the status has the newest step that is whole in memory, as the ranks report it") {
-  const test::TemporaryFolder dir;
-  const RunDirectory run{dir.path()};
-  FileSystem& fs = real_file_system();
-  fs.make_directory(run.file("logs"));
-  TerminalConsole console{{.write = [](const std::string&) {}}};
-  RunLog log(fs, real_clock(), run, console);
+  Logged logged;
+  RunLog log = logged.open();
   log.reopen_metrics();
   const auto staged_after = [&](const std::string& line) {
     log.step({.step = 1, .json = line});
