@@ -14,6 +14,8 @@ namespace trainctl {
 namespace {
 
 constexpr double kLookEveryS = 0.5;
+/// After a failure: each is a line on the console.
+constexpr double kLookAgainS = 10;
 constexpr const char* kRequest = "trace.request";
 constexpr const char* kAnswer = "/answer.json";
 constexpr const char* kFolder = "trace";
@@ -89,12 +91,15 @@ std::optional<TraceAnswer> TraceInquiry::answer() const {
 }
 
 std::optional<TraceRequest> TraceRequests::take() {
-  if (clock_.monotonic_s() - looked_s_ < kLookEveryS) return std::nullopt;
-  looked_s_ = clock_.monotonic_s();
+  const double now_s = clock_.monotonic_s();
+  if (now_s < next_look_s_) return std::nullopt;
+  next_look_s_ = now_s + kLookAgainS;
   const std::vector<std::string> names = fs_.list(run_.path);
-  if (std::find(names.begin(), names.end(), kRequest) == names.end()) return std::nullopt;
-  const std::string text = fs_.read_text(run_.file(kRequest));
-  fs_.remove_file(run_.file(kRequest));
+  const bool has_come = std::find(names.begin(), names.end(), kRequest) != names.end();
+  const std::string text = has_come ? fs_.read_text(run_.file(kRequest)) : "";
+  if (has_come) fs_.remove_file(run_.file(kRequest));
+  next_look_s_ = now_s + kLookEveryS;
+  if (!has_come) return std::nullopt;
   if (!TraceLock::is_held(run_)) return std::nullopt;
   return read_record<TraceRequest>(text, run_.file(kRequest));
 }

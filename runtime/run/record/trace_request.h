@@ -117,7 +117,8 @@ class TraceInquiry {
 class TraceRequests {
  public:
   TraceRequests(FileSystem& fs, Clock& clock, const RunDirectory& run) : fs_(fs), clock_(clock), run_(run) {}
-  /// Takes the request that has come, if its command still waits. Looks at most twice a second.
+  /// Takes the request that has come, if its command still waits. Looks at most twice a second, and again
+  /// 10 s after a failure. Error(kIo): the folder cannot be read, or the request is damaged; that is removed.
   std::optional<TraceRequest> take();
   /// False: the command has given up.
   bool answer(const TraceAnswer& answer);
@@ -126,7 +127,7 @@ class TraceRequests {
   FileSystem& fs_;
   Clock& clock_;
   const RunDirectory run_;
-  double looked_s_ = -1e9;
+  double next_look_s_ = -1e9;
 };
 
 }  // namespace trainctl

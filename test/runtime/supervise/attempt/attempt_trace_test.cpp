@@ -154,6 +154,23 @@ TEST_CASE("a command that gave up, and the next one") {
   CHECK(s.inquiry->answer()->state == TraceState::complete);
 }
 
+TEST_CASE("a file system that fails is asked for requests less often, and a request waits in it") {
+  Stage s;
+  s.request({1});
+  const std::string request = s.run.file("trace.request"), kept = s.run.file("kept");
+  std::filesystem::rename(request, kept);
+  std::filesystem::create_directory(request);  // cannot be read
+  for (int i = 0; i < 10; ++i) s.turn();  // 6 s
+  const std::string line = "a request to trace was lost: ";
+  const size_t first = s.text.find(line);
+  REQUIRE(first != std::string::npos);
+  CHECK(s.text.find(line, first + 1) == std::string::npos);
+  std::filesystem::remove(request);
+  std::filesystem::rename(kept, request);
+  for (int i = 0; i < 10; ++i) s.turn();
+  CHECK(s.orders.size() == 1);
+}
+
 TEST_CASE("a request that is no request costs nothing but a line on the console") {
   Stage s;
   write_file(s.run.file("trace.request"), "{");
