@@ -5,6 +5,7 @@
 namespace trainctl {
 namespace {
 
+/// So many newer saves may have begun before the answer to one counts as lost.
 constexpr int64_t kMostUnanswered = 64;
 
 }  // namespace

@@ -30,7 +30,7 @@ class SaveDecider {
   };
   SaveDecider(Options options, Clock& clock);
 
-  /// Where to save after `step`, whose optimizer has not run yet, ; empty on ranks other than 0. The
+  /// Where to save after `step`, whose optimizer has not run yet; empty on ranks other than 0. The
   /// union over the ranks is the decision of all.
   SaveSet due(int64_t step) const;
   /// A step has ended that took `seconds` without saves and evaluation.
