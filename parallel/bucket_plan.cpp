@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <bit>
+#include <map>
 
+#include "parallel/buckets.h"
 #include "parallel/slices.h"
 
 namespace trainctl::parallel::sharding {
@@ -41,6 +43,20 @@ BucketElements elements_of(const GroupPlan& group, const Bucket& bucket) {
   result.all = owned[0] + owned[1];
   result.half = std::max(owned[0], owned[1]);
   return result;
+}
+
+/// The elements of a bucket that are not in the slice of their owner, where the owners' parts lie in the
+/// order of the ranks.
+int64_t passed_on(const GroupPlan& group, const Bucket& bucket, int64_t all, int ranks) {
+  std::map<int, int64_t> parts;
+  for (size_t i = bucket.begin; i < bucket.end; ++i)
+    parts[group.chunks[i].owner] += group.chunks[i].where.global.count();
+  int64_t begin = 0, in_place = 0;
+  for (const auto& [owner, count] : parts) {
+    in_place += intersection(slice_of(all, owner, ranks), {begin, begin + count}).count();
+    begin += count;
+  }
+  return all - in_place;
 }
 
 /// How many elements a rank receives of a bucket that a power of two of ranks exchange directly.
@@ -86,6 +102,16 @@ BucketRing ring_of(const LaneLine& line, const ShardingOptions& options, LaneRun
 
 }  // namespace
 
+BucketLoad bucket_load(const Plan& plan, const GroupPlan& group, const Bucket& bucket,
+                       size_t bytes_of_element) {
+  const LaneLine& line = plan.lines[size_t(group.line)];
+  const BucketElements elements = elements_of(group, bucket);
+  const double element = double(bytes_of_element);
+  return {.size = {double(elements.all) * element, double(elements.largest_chunk) * element},
+          .passed_on = double(passed_on(group, bucket, elements.all, line.ranks)) * element,
+          .under_way = std::max(1, line.largest.buckets)};
+}
+
 /// The memory of the ring does not depend on the links: a bucket is exchanged directly by choice only where
 /// it takes no more than the largest one, halved.
 void plan_buckets(Plan& plan, const ShardingOptions& options) {
@@ -102,15 +128,13 @@ void plan_buckets(Plan& plan, const ShardingOptions& options) {
                 if (!adds_in_transport(group, options, line.ranks))
                   largest.half = std::max(largest.half, elements.half);
               });
-  const double element = double(size_of(options.reduction_dtype));
   each_bucket(
       plan, [&](const GroupPlan& group, LaneLine& line, Bucket& bucket, const BucketElements& elements) {
         const bool summed_here = !adds_in_transport(group, options, line.ranks);
         const bool fits = line.ranks > 2 &&
                           (!summed_here || received_directly(elements.all, line.ranks) <= line.largest.half);
-        bucket.exchange =
-            choose_exchange({double(elements.all) * element, double(elements.largest_chunk) * element},
-                            line.ranks, options.links, options.exchange, fits);
+        bucket.exchange = exchange_of(bucket_load(plan, group, bucket, size_of(options.reduction_dtype)),
+                                      line.ranks, options.links, options.exchange, fits);
         if (summed_here && bucket.exchange == Exchange::direct)
           line.largest.direct = std::max(line.largest.direct, elements.all);
       });

@@ -1,12 +1,18 @@
 // The buckets of groups: which chunks travel together and how, and the buffers through which they go. Pure;
 // what make_plan and make_layout put into a Plan and a Layout.
 #pragma once
+#include "parallel/exchange_cost.h"
 #include "parallel/sharding_plan.h"
 
 namespace trainctl::parallel::sharding {
 
 /// Cuts every group into buckets, chooses their exchanges, and fills LaneLine::largest.
 void plan_buckets(Plan& plan, const ShardingOptions& options);
+
+/// What decides about the exchange of a bucket, of a plan whose buckets are cut.
+///   bytes_of_element  on the wire
+BucketLoad bucket_load(const Plan& plan, const GroupPlan& group, const Bucket& bucket,
+                       size_t bytes_of_element);
 
 /// The buffers of a rank that has these lanes of each line.
 BucketRing bucket_ring(const Plan& plan, const ShardingOptions& options,

@@ -1,10 +1,12 @@
 #include "runtime/plan/plan.h"
 
 #include <algorithm>
+#include <bit>
 #include <map>
 #include <tuple>
 #include <utility>
 
+#include "parallel/bucket_plan.h"
 #include "runtime/base/error.h"
 #include "runtime/model/flops.h"
 #include "runtime/model/stage_program.h"
@@ -110,16 +112,21 @@ class Planner {
 BucketCounts count_buckets(const parallel::sharding::Layout& params) {
   BucketCounts counts;
   if (params.plan.lines.front().ranks == 1) return counts;
-  for (const auto& group : params.plan.groups)
+  for (const auto& group : params.plan.groups) {
+    const int ranks = params.plan.lines[size_t(group.line)].ranks;
     for (const auto& bucket : group.buckets) {
       const bool direct = bucket.exchange == parallel::Exchange::direct;
       ++(direct ? counts.direct : counts.halving);
       if (!direct) continue;
-      int64_t elements = 0;
-      for (size_t i = bucket.begin; i < bucket.end; ++i) elements += group.chunks[i].where.global.count();
-      counts.largest_direct_bytes = std::max(
-          counts.largest_direct_bytes, double(elements) * double(size_of(params.options.reduction_dtype)));
+      const parallel::BucketLoad load = parallel::sharding::bucket_load(
+          params.plan, group, bucket, size_of(params.options.reduction_dtype));
+      counts.largest_direct_bytes = std::max(counts.largest_direct_bytes, load.size.bytes);
+      if (!std::has_single_bit(unsigned(ranks))) continue;
+      const parallel::GroupLinks& links = params.options.links;
+      counts.more_bytes += parallel::direct_cost(load, ranks, links).bytes -
+                           parallel::halving_cost(load, ranks, links).bytes;
     }
+  }
   return counts;
 }
 

@@ -17,6 +17,9 @@ namespace trainctl {
 struct BucketCounts {
   int halving = 0, direct = 0;
   double largest_direct_bytes = 0;  ///< on the wire
+  /// What a rank sends of the direct ones, each once, beyond what it would send of them halved; 0 where a
+  /// bucket cannot be halved.
+  double more_bytes = 0;
 };
 
 struct JobPlan {

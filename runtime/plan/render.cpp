@@ -236,7 +236,8 @@ std::string copy_lines(const PlanReport& r) {
   return "Copies   " + (out.starts_with(' ') ? out.substr(9) : out);
 }
 
-/// "gradients in f32; 46 buckets by recursive halving, 9 of up to 96.0 KiB directly"
+/// "gradients in f32; 46 buckets by recursive halving, 9 of up to 96.0 KiB directly (3.0 KiB more than
+/// halved)"
 std::string exchange_text(const PlanReport& r) {
   const BucketCounts& buckets = r.plan.buckets;
   std::string text = fmt::format("gradients in {}", name_of(r.job.parallelism.reduction_dtype));
@@ -247,6 +248,7 @@ std::string exchange_text(const PlanReport& r) {
         fmt::format("{} {} of up to {} directly", buckets.halving > 0 ? "," : ";",
                     buckets.halving > 0 ? std::to_string(buckets.direct) : count_of(buckets.direct, "bucket"),
                     memory_text(buckets.largest_direct_bytes));
+  if (buckets.more_bytes > 0) text += fmt::format(" ({} more than halved)", memory_text(buckets.more_bytes));
   return text;
 }
 
@@ -358,7 +360,8 @@ std::string plan_json(const PlanReport& r) {
                       {"algorithm", word_of(r.job.parallelism.reduction_algorithm)},
                       {"halving_buckets", plan.buckets.halving},
                       {"direct_buckets", plan.buckets.direct},
-                      {"largest_direct_bytes", plan.buckets.largest_direct_bytes}};
+                      {"largest_direct_bytes", plan.buckets.largest_direct_bytes},
+                      {"direct_more_bytes", plan.buckets.more_bytes}};
   for (const RankMemory& m : plan.stages) {
     nlohmann::ordered_json stage{{"stage", m.at.pp}};
     for (const Term& term : terms_of(r, m)) stage[term.json] = term.bytes;

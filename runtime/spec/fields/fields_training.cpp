@@ -170,7 +170,8 @@ void declare_exchange(std::vector<Field>& table, std::vector<Section>& sections)
           "How a bucket travels between its owners and the other data-parallel ranks; the same bits either "
           "way. `halving`: log2(data) rounds with one peer each, where data is a power of two. `direct`: two "
           "rounds with all others. `auto`: for each bucket what takes less time by its size, the number of "
-          "ranks and how many of them share a node; `plan` says which. The others are for measurements.")
+          "ranks and how many of them share a node, or about as much and sends fewer bytes; `plan` says "
+          "which. The others are for measurements.")
       .to(IN_JOB(parallelism.reduction_algorithm))
       .fallback(std::string("auto"));
 }

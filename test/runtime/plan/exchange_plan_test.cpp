@@ -54,14 +54,52 @@ TEST_CASE("the plan says how gradients travel, and counts their bytes and buffer
   CHECK_THAT(render_plan(bf16),
              Catch::Contains("gradients in bf16; ") && Catch::Contains("by recursive halving, "));
   CHECK_THAT(plan_json(bf16),
-             Catch::Contains("\"direct_buckets\": " + std::to_string(bf16.plan.buckets.direct)));
+             Catch::Contains("\"direct_buckets\": " + std::to_string(bf16.plan.buckets.direct)) &&
+                 Catch::Contains("\"direct_more_bytes\": "));
+  CHECK(f32.plan.buckets.more_bytes > 0);
+  CHECK(bf16.plan.buckets.more_bytes == f32.plan.buckets.more_bytes / 2);
+  CHECK_THAT(render_plan(bf16), Catch::Contains(" more than halved)"));
   const PlanReport direct = report_of({"parallelism.data=8", "parallelism.reduction_algorithm=direct"}),
                    uneven = report_of({"parallelism.data=3"}), one = report_of({"parallelism.data=1"});
   CHECK(direct.plan.buckets.halving == 0);
   CHECK(direct.plan.buckets.direct == f32.plan.buckets.halving + f32.plan.buckets.direct);
   CHECK(uneven.plan.buckets.halving == 0);
   CHECK(uneven.plan.buckets.direct > 0);
+  CHECK(uneven.plan.buckets.more_bytes == 0);  // they cannot be halved
   CHECK(one.plan.buckets.halving + one.plan.buckets.direct == 0);
+}
+
+TEST_CASE("buckets of a large model with few owners send hardly more than by halving") {
+  fmt::print(
+      "llama3-70b, tensor 8 x pipeline 4 x data 16: GB of gradients and weights that a rank sends in a step\n"
+      "{:>5} {:>12} {:>9} {:>9} {:>9} {:>24}\n",
+      "zero", "neighbours", "halving", "direct", "auto", "buckets halved, direct");
+  for (const int of_node : {0, 8})  // all ranks on one node; a tensor group a node
+    for (int zero = 0; zero <= 3; ++zero) {
+      const auto plan_of = [&](const char* way) {
+        const ParsedJob parsed =
+            parse_job(input_of({"model.preset=llama3-70b", "precision.compute=bf16", "parallelism.tensor=8",
+                                "parallelism.pipeline=4", "parallelism.data=16", "parallelism.lanes=16",
+                                "batch.micro_sequences=1", "batch.global_sequences=512",
+                                fmt::format("parallelism.zero_stage={}", zero),
+                                fmt::format("parallelism.reduction_algorithm={}", way)}));
+        REQUIRE(parsed.ok());
+        DeviceModel device = device_of_kind(parsed.job, DeviceKind::cuda);
+        device.ranks_on_node = of_node;
+        return make_plan(parsed.job, device);
+      };
+      const JobPlan halving = plan_of("halving"), direct = plan_of("direct"), chosen = plan_of("auto");
+      fmt::print("{:>5} {:>12} {:>9.3f} {:>9.3f} {:>9.3f} {:>18}, {}\n", zero, of_node == 0 ? 16 : 1,
+                 halving.traffic.data / 1e9, direct.traffic.data / 1e9, chosen.traffic.data / 1e9,
+                 chosen.buckets.halving, chosen.buckets.direct);
+      CAPTURE(of_node, zero);
+      CHECK(direct.traffic.data > 1.02 * halving.traffic.data);
+      CHECK(chosen.traffic.data < 1.005 * halving.traffic.data);
+      CHECK(chosen.buckets.halving > 8 * chosen.buckets.direct);
+      CHECK(halving.buckets.more_bytes == 0);
+      CHECK(direct.buckets.more_bytes > 100 * chosen.buckets.more_bytes / 5);
+      CHECK(chosen.buckets.more_bytes > 0);
+    }
 }
 
 TEST_CASE("weights that stay after their forward pass are sent once a step, and take memory") {
