@@ -59,17 +59,4 @@ MeshCommunicators make_mesh_communicators(const RankGroups& groups, Communicator
   return c;
 }
 
-std::vector<RankTimes> gather_times(const parallel::MeshShape& shape, const MeshCommunicators& comms,
-                                    const RankTimes& own) {
-  ENSURE(shape.cp == 1, "cp = {}", shape.cp);  // the order of ranks: tp, dp, pp
-  std::vector<RankTimes> gathered{own};
-  for (Communicator* axis : {comms.tp.get(), comms.dp.get(), comms.pp.get()}) {
-    std::vector<RankTimes> parts(axis->rank() == 0 ? gathered.size() * size_t(axis->size()) : 0);
-    parallel::gather(*axis, 0, gathered.data(), parts.data(), gathered.size() * sizeof(RankTimes), 7);
-    if (parts.empty()) return {};
-    gathered = std::move(parts);
-  }
-  return gathered;
-}
-
 }  // namespace trainctl

@@ -6,7 +6,6 @@
 
 #include "runtime/model/executor.h"
 #include "runtime/plan/rank_plan.h"
-#include "runtime/train/measure/rank_spread.h"
 
 namespace trainctl {
 
@@ -54,10 +53,5 @@ struct MeshCommunicators {
 
 /// The groups and edges of a rank's plan. Collective where the transport connects the members.
 MeshCommunicators make_mesh_communicators(const RankGroups& groups, parallel::Communicator& world);
-
-/// Gathers the times of all ranks to rank 0, in the order of world ranks; empty on other ranks. Gathers one
-/// axis at a time, so that no rank exchanges messages with all others. Collective.
-std::vector<RankTimes> gather_times(const parallel::MeshShape& shape, const MeshCommunicators& comms,
-                                    const RankTimes& own);
 
 }  // namespace trainctl

@@ -12,10 +12,15 @@ namespace trainctl {
 
 using parallel::Communicator;
 
-ReportsDue reports_due(const ObservabilitySpec& observability, int64_t step, int64_t last) {
-  const int64_t every = observability.rank_metrics_every_steps;
-  return {.log = step % observability.log_every_steps == 0 || step == last || step == 1,
-          .ranks = every > 0 && (step % every == 0 || step == last)};
+ReportsDue reports_due(const ObservabilitySpec& observability, int64_t step, int64_t last, int ranks) {
+  const int64_t every = observability.rank_metrics_every_steps, log_every = observability.log_every_steps;
+  // Of so many logged steps one has times.
+  const int64_t logs = ranks / kMostTimesAStep + (ranks % kMostTimesAStep != 0);
+  const bool end = step == last || step == 1;
+  ReportsDue due{.log = step % log_every == 0 || end,
+                 .ranks = every > 0 && (step % every == 0 || step == last)};
+  due.times = due.ranks || end || (due.log && step / log_every % logs == 0);
+  return due;
 }
 
 StepReporter::StepReporter(const JobSpec& job, const RankOptions& options, RankResources& rank,
@@ -30,30 +35,35 @@ StepReporter::StepReporter(const JobSpec& job, const RankOptions& options, RankR
 }
 
 void StepReporter::report(const StepResult& result) {
-  StepNumbers n;
-  n.unix_s = real_clock().unix_s();
-  n.epoch = options_.epoch;
-  n.step = result.step;
-  n.tokens_per_step = job_.tokens_per_step();
-  n.tokens = result.tokens;
-  n.loss = result.scalars.loss;
-  n.grad_norm = result.scalars.grad_norm;
-  n.lr = learning_rate(job_.schedule, result.step - 1);
-  n.val_loss = result.val_loss;
-  n.skipped = result.skipped;
-  n.skipped_total = result.skipped_total;
-  n.staged_step = result.scalars.staged_step;
-  n.partner_step = result.scalars.partner_step;
-  n.flops_per_token_causal = flops_.causal;
-  n.flops_per_token_full = flops_.full;
-  n.peak_flops_per_s = peak_flops_per_s_;
-  n.stages = rank_.mesh.pp;
-  n.nodes = options_.nodes;
-  const ReportsDue due = reports_due(job_.observability, result.step, result.last);
-  if (due.log || due.ranks) n.ranks = gather_times(rank_.mesh, rank_.comms, with_readings(result.times));
-  if (rank_.world.rank() == 0)
-    control_.report(
-        {result.step, to_json(n), due.log, due.ranks ? rank_numbers_json(n) : ""});
+  const ReportsDue due =
+      reports_due(job_.observability, result.step, result.last, rank_.world.size());
+  if (due.times) control_.report_times(result.step, with_readings(result.times));
+  if (rank_.world.rank() != 0) return;
+  const StepNumbers numbers{.unix_s = real_clock().unix_s(),
+                            .epoch = options_.epoch,
+                            .step = result.step,
+                            .tokens = result.tokens,
+                            .loss = result.scalars.loss,
+                            .grad_norm = result.scalars.grad_norm,
+                            .lr = learning_rate(job_.schedule, result.step - 1),
+                            .val_loss = result.val_loss,
+                            .skipped = result.skipped,
+                            .skipped_total = result.skipped_total,
+                            .staged_step = result.scalars.staged_step,
+                            .partner_step = result.scalars.partner_step,
+                            .nodes = int(options_.nodes.size())};
+  StepReport report{.step = result.step,
+                    .json = step_line_text(line_of(numbers)),
+                    .log = due.log,
+                    .work = std::nullopt,
+                    .each_rank = due.ranks};
+  if (due.times)
+    report.work = {.tokens = job_.tokens_per_step(),
+                   .flops_per_token_causal = flops_.causal,
+                   .flops_per_token_full = flops_.full,
+                   .peak_flops_per_s = peak_flops_per_s_,
+                   .stages = rank_.mesh.pp};
+  control_.report(report);
 }
 
 RankTimes StepReporter::with_readings(RankTimes times) const {

@@ -1,4 +1,5 @@
-// StepReporter sends the numbers of each step to the supervisor.
+// StepReporter sends the numbers of each step to the supervisor: every rank its own times, rank 0 the rest.
+// So a rank sends a few hundred bytes, however many ranks there are.
 #pragma once
 #include <memory>
 #include <optional>
@@ -12,12 +13,17 @@
 
 namespace trainctl {
 
+/// Of more ranks than these, not every logged step reports the times of ranks: over all steps, the supervisor
+/// gets those of about so many ranks a step.
+inline constexpr int kMostTimesAStep = 4096;
+
 /// What is reported of step `step` (from 1; `last`: the run's last step).
 struct ReportsDue {
   bool log = false;    ///< the console shows the step
   bool ranks = false;  ///< a line with the numbers of every rank
+  bool times = false;  ///< every rank sends its times
 };
-ReportsDue reports_due(const ObservabilitySpec& observability, int64_t step, int64_t last);
+ReportsDue reports_due(const ObservabilitySpec& observability, int64_t step, int64_t last, int ranks);
 
 struct StepResult {
   int64_t step = 0, last = 0, tokens = 0;
@@ -33,7 +39,7 @@ class StepReporter {
   /// Finds the peak FLOP/s of the run's devices. Collective.
   StepReporter(const JobSpec& job, const RankOptions& options, RankResources& rank, Control& control);
 
-  /// Collective in steps of which something is due; rank 0 reports.
+  /// Waits for no other rank.
   void report(const StepResult& result);
 
  private:

@@ -33,7 +33,7 @@ ThreadRun run_on_threads(const JobSpec& job, const ThreadRunOptions& options) {
   FileSystem& fs = options.checkpoint_files ? *options.checkpoint_files : real_file_system();
   const std::string checkpoints = options.dir + "/ckpt";
   ThreadRun result;
-  const auto on_report = [&](const StepReport& report) {
+  const auto on_report = [&](const StepRecord& report) {
     const auto j = nlohmann::json::parse(report.json);
     result.lines.push_back(report.json);
     if (options.rank_lines && !report.ranks.empty()) options.rank_lines->push_back(report.ranks);

@@ -1,12 +1,21 @@
 #include "runtime/run/agent/rank_connections.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "runtime/base/error.h"
 #include "runtime/machine/process.h"
 
 namespace trainctl {
 
 using wire::Kind;
+
+namespace {
+
+/// So long the times of some ranks of a step wait for those of the others.
+constexpr double kTimesWaitS = 0.1;
+
+}  // namespace
 
 RankConnections::RankConnections(const Options& options, Clock& clock, MachineEvents events)
     : clock_(clock),
@@ -27,12 +36,42 @@ ControlServer::Handler RankConnections::handler() {
           .line =
               [this](int rank, std::string&& line) {
                 ranks_[rank].heard_s = clock_.monotonic_s();
-                events_({.kind = Kind::rank, .rank = rank, .payload = std::move(line)});
+                take_line(rank, std::move(line));
               },
           .lost = [this](int rank, const std::string& why) { lost(rank, why); }};
 }
 
+void RankConnections::take_line(int rank, std::string&& line) {
+  if (protocol::is_times(line)) try {
+      const protocol::Times times = *protocol::decode_up(line).times;
+      if (times_.empty()) times_since_s_ = clock_.monotonic_s();
+      times_.push_back({.step = times.step, .rank = rank, .times = times.times});
+      return;
+    } catch (const Error&) {
+      // The supervisor records what is wrong with it.
+    }
+  // A rank's last line comes after its times.
+  if (protocol::is_done(line)) send_times();
+  events_({.kind = Kind::rank, .rank = rank, .payload = std::move(line)});
+}
+
+void RankConnections::serve() {
+  server_.serve();
+  if (times_.empty()) return;
+  const auto connected =
+      std::count_if(ranks_.begin(), ranks_.end(), [](const auto& rank) { return rank.second.connected; });
+  if (int64_t(times_.size()) >= connected || clock_.monotonic_s() - times_since_s_ >= kTimesWaitS)
+    send_times();
+}
+
+void RankConnections::send_times() {
+  if (times_.empty()) return;
+  events_({.kind = Kind::times, .payload = wire::pack(times_)});
+  times_.clear();
+}
+
 void RankConnections::lost(int rank, const std::string& why) {
+  send_times();
   ranks_[rank].connected = false;
   // What it did last belongs to its loss. What all do now comes after it: mpirun lets stopped ranks go on to
   // end them, and before the loss that would count as "never stopped".

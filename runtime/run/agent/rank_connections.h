@@ -23,7 +23,8 @@ class RankConnections {
     int world_size = 1;
   };
   /// `events` gets a message for each line of a rank, for its hello and for the loss of its connection; the
-  /// epoch is not filled in. `clock` must outlive this object. Error(kPreflight).
+  /// times that ranks report of a step go together, in one message. The epoch is not filled in. `clock` must
+  /// outlive this object. Error(kPreflight).
   RankConnections(const Options& options, Clock& clock, MachineEvents events);
 
   /// The address to which ranks connect, and the file of their activities.
@@ -33,7 +34,7 @@ class RankConnections {
   /// Adds every descriptor to poll for.
   void add_to(std::vector<pollfd>& fds) const { server_.add_to(fds); }
   /// Accepts, reads and writes. Call after every poll.
-  void serve() { server_.serve(); }
+  void serve();
   /// Sends a line to a rank, or to every connected rank (-1).
   void send(int rank, const std::string& line);
   /// The state of every rank that has connected, also if its connection was lost since.
@@ -47,6 +48,8 @@ class RankConnections {
   };
   ControlServer::Handler handler();
   void lost(int rank, const std::string& why);
+  void take_line(int rank, std::string&& line);
+  void send_times();
   wire::RankDigest digest_of(int number, const Rank& rank) const;
 
   Clock& clock_;
@@ -54,6 +57,8 @@ class RankConnections {
   const std::string board_path_;
   const std::unique_ptr<ActivityBoard> board_;  ///< null: it could not be made
   std::map<int, Rank> ranks_;
+  std::vector<wire::RankStepTimes> times_;  ///< not sent yet
+  double times_since_s_ = 0;                ///< when the first of them came
   ControlServer server_;
 };
 

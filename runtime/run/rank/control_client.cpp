@@ -87,6 +87,9 @@ class SocketControl final : public Control {
   void device_activity(const Activity& now) override { note_device_activity(now); }
 
   void report(const StepReport& report) override { send({.step = report}); }
+  void report_times(int64_t step, const RankTimes& times) override {
+    send({.times = protocol::Times{step, times}});
+  }
   void event(EventKind kind, const std::string& json) override {
     send({.event = protocol::Event{kind, json}});
   }

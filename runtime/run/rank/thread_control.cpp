@@ -1,4 +1,5 @@
 // The control channel of ranks that are threads of one process: a shared collector behind a mutex.
+#include <chrono>
 #include <condition_variable>
 #include <map>
 #include <mutex>
@@ -12,12 +13,16 @@
 namespace trainctl {
 namespace {
 
+/// So long rank 0 waits for the times that the others report of its step.
+constexpr std::chrono::seconds kTimesWait{10};
+
 /// What the ends share.
 struct Shared {
   Shared(int size, FileSystem& fs, const std::string& dir, int keep_last,
-         std::function<void(const StepReport&)> report,
+         std::function<void(const StepRecord&)> report,
          std::function<void(EventKind, const std::string&)> event)
       : collector(fs, {.ranks = size, .directory = dir}),
+        steps({.ranks = size, .nodes = {}}),
         remove_old([&fs, dir, keep_last](uint64_t epoch) {
           try {
             ckpt::retain(*ckpt::directory_store(fs, dir), {.keep_last = keep_last, .current_epoch = epoch});
@@ -37,8 +42,9 @@ struct Shared {
   std::mutex mutex;
   std::condition_variable changed;
   SaveCollector collector;
+  StepAssembly steps;
   std::function<void(uint64_t epoch)> remove_old;
-  std::function<void(const StepReport&)> on_report;
+  std::function<void(const StepRecord&)> on_report;
   std::function<void(EventKind, const std::string&)> on_event;
   std::map<int64_t, SaveOutcome> outcomes;  // by the number of the save
   TraceOrder trace;
@@ -59,8 +65,22 @@ class ThreadControl final : public Control {
   }
 
   void report(const StepReport& report) override {
+    std::unique_lock lock(shared_->mutex);
+    shared_->steps.report(report, 0, 0);
+    std::vector<StepRecord> records;
+    // A rank that fails reports no times.
+    shared_->changed.wait_for(lock, kTimesWait, [&] {
+      records = shared_->steps.take(0);
+      return !records.empty() || shared_->gone > 0;
+    });
+    if (records.empty()) records = shared_->steps.take_all();
+    for (const StepRecord& record : records)
+      if (shared_->on_report) shared_->on_report(record);
+  }
+  void report_times(int64_t step, const RankTimes& times) override {
     const std::lock_guard lock(shared_->mutex);
-    if (shared_->on_report) shared_->on_report(report);
+    shared_->steps.times(step, rank_, times);
+    shared_->changed.notify_all();
   }
 
   void hand_in(const HandedIn& part) override {
@@ -113,7 +133,7 @@ class ThreadControl final : public Control {
 
 std::vector<std::unique_ptr<Control>> make_thread_control(
     int size, FileSystem& fs, const std::string& checkpoint_dir, int keep_last,
-    std::function<void(const StepReport&)> on_report,
+    std::function<void(const StepRecord&)> on_report,
     std::function<void(EventKind, const std::string&)> on_event, const TraceOrder& trace) {
   ENSURE(size > 0, "size = {}", size);
   const auto shared = std::make_shared<Shared>(size, fs, checkpoint_dir, keep_last, std::move(on_report),

@@ -2,8 +2,8 @@
 //
 // Three implementations: the processes of this machine (runtime/run/agent/local_machine.h), a node behind its
 // agent (runtime/supervise/nodes/fleet.h), and a simulated node (tests). Orders are start, rank, fence,
-// spawn, remote_ended, look, kill and end. Events are beat, rank, rank_lost, exited, output, fence, remote,
-// remote_ended, gone and warned. runtime/run/wire/node_wire.h gives their contents. No call blocks.
+// spawn, remote_ended, look, kill and end. Events are beat, rank, times, rank_lost, exited, output, fence,
+// remote, remote_ended, gone and warned. runtime/run/wire/node_wire.h gives their contents. No call blocks.
 #pragma once
 #include <functional>
 

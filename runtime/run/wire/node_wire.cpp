@@ -21,7 +21,7 @@ using nlohmann::json;
 constexpr std::array kNames = {"hello", "beat",   "rank",         "rank_lost", "exited",  "output",
                                "fence", "remote", "gone",         "warned",    "welcome", "refused",
                                "start", "spawn",  "remote_ended", "look",      "kill",    "end",
-                               "pieces", "keep_only", "answered", "clock"};
+                               "pieces", "keep_only", "answered", "clock", "times"};
 
 [[noreturn]] void malformed(const std::string& why) {
   throw Error(ErrorCode::kLauncher,
@@ -169,17 +169,33 @@ StartOrder StartOrder::from_json(const std::string& text) {
   return o;
 }
 
-static_assert(std::is_trivially_copyable_v<RankDigest>);
+namespace {
 
-std::string pack(const std::vector<RankDigest>& digests) {
-  return {reinterpret_cast<const char*>(digests.data()), digests.size() * sizeof(RankDigest)};
+template <typename T>
+std::string bytes_of(const std::vector<T>& array) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  return {reinterpret_cast<const char*>(array.data()), array.size() * sizeof(T)};
+}
+
+template <typename T>
+std::vector<T> array_of(std::string_view bytes, const char* what) {
+  if (bytes.size() % sizeof(T) != 0) malformed(fmt::format("{} bytes of ranks' {}", bytes.size(), what));
+  std::vector<T> array(bytes.size() / sizeof(T));
+  if (!array.empty()) std::memcpy(array.data(), bytes.data(), bytes.size());
+  return array;
+}
+
+}  // namespace
+
+std::string pack(const std::vector<RankDigest>& digests) { return bytes_of(digests); }
+std::string pack(const std::vector<RankStepTimes>& times) { return bytes_of(times); }
+
+std::vector<RankStepTimes> unpack_times(std::string_view payload) {
+  return array_of<RankStepTimes>(payload, "times");
 }
 
 std::vector<RankDigest> unpack(std::string_view payload) {
-  if (payload.size() % sizeof(RankDigest) != 0)
-    malformed(fmt::format("{} bytes of ranks' states", payload.size()));
-  std::vector<RankDigest> digests(payload.size() / sizeof(RankDigest));
-  if (!digests.empty()) std::memcpy(digests.data(), payload.data(), payload.size());
+  auto digests = array_of<RankDigest>(payload, "states");
   for (RankDigest& d : digests) {
     if (!d.has_activity) d.activity = {};
     const Activity& a = d.activity;

@@ -5,8 +5,8 @@
 // version of the program (hello carries it), so activities of ranks are sent as they lie in memory. Pure:
 // sockets are in stream.h.
 //
-//   up    hello  beat  rank  rank_lost  exited  output  fence  remote  remote_ended  gone  warned  pieces
-//         answered  clock
+//   up    hello  beat  rank  times  rank_lost  exited  output  fence  remote  remote_ended  gone  warned
+//         pieces  answered  clock
 //   down  welcome  refused  beat  start  rank  fence  spawn  remote_ended  look  kill  end  pieces
 //         keep_only  clock
 #pragma once
@@ -21,6 +21,7 @@
 #include "runtime/base/record.h"
 #include "runtime/machine/node_facts.h"
 #include "runtime/machine/process.h"
+#include "runtime/train/measure/rank_spread.h"
 
 namespace trainctl::wire {
 
@@ -47,6 +48,7 @@ enum class Kind : uint8_t {
   keep_only,
   answered,
   clock,
+  times,
 };
 const char* name_of(Kind kind);
 
@@ -68,8 +70,8 @@ struct Message {
   /// refused, rank_lost: why. remote: the host. remote_ended: the wait status. beat with ranks, up:
   /// NodeUsage. clock, up: the node's monotonic time in seconds.
   std::string text;
-  /// hello, welcome, start, beat, pieces (up): see below. rank: a line of the control channel. answered: the
-  /// line with an answer to a save that the ranks here have got. remote, spawn: the command.
+  /// hello, welcome, start, beat, times, pieces (up): see below. rank: a line of the control channel. answered:
+  /// the line with an answer to a save that the ranks here have got. remote, spawn: the command.
   /// output, fence: bytes.
   std::string payload;
 };
@@ -290,5 +292,15 @@ struct RankDigest {
 std::string pack(const std::vector<RankDigest>& digests);
 /// Error(kLauncher) if `payload` is not such an array.
 std::vector<RankDigest> unpack(std::string_view payload);
+
+/// A rank's times of one step. The payload of times is an array of these, of ranks of the node.
+struct RankStepTimes {
+  int64_t step = 0;
+  int32_t rank = -1, unused = 0;
+  RankTimes times;
+};
+std::string pack(const std::vector<RankStepTimes>& times);
+/// Error(kLauncher) if `payload` is not such an array.
+std::vector<RankStepTimes> unpack_times(std::string_view payload);
 
 }  // namespace trainctl::wire

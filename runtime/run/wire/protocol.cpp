@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <array>
+#include <bit>
 #include <charconv>
 #include <cmath>
 
@@ -17,7 +19,19 @@ struct trainctl::RecordOf<trainctl::StepReport> {
     f("step", r.step);
     f("log", r.log);
     f("json", r.json);
-    f.later("ranks", r.ranks);
+    f.maybe("work", r.work);
+    f.when(r.each_rank, "each_rank", r.each_rank);
+  }
+};
+
+template <>
+struct trainctl::RecordOf<trainctl::StepWork> {
+  static void fields(auto& f, auto& r) {
+    f("tokens", r.tokens);
+    f("flops_per_token_causal", r.flops_per_token_causal);
+    f("flops_per_token_full", r.flops_per_token_full);
+    f("peak_flops_per_s", r.peak_flops_per_s);
+    f("stages", r.stages);
   }
 };
 
@@ -41,6 +55,22 @@ struct trainctl::RecordOf<trainctl::TraceResult> {
     f("spans", r.spans);
     f("overwritten", r.overwritten);
     f("problem", r.problem);
+  }
+};
+
+/// An array, in the order of the members. A number that is not known is null.
+template <>
+struct nlohmann::adl_serializer<trainctl::RankTimes> {
+  static constexpr size_t kNumbers = sizeof(trainctl::RankTimes) / sizeof(double);
+  using Numbers = std::array<double, kNumbers>;
+  static void to_json(json& j, const trainctl::RankTimes& times) {
+    for (const double number : std::bit_cast<Numbers>(times))
+      j.push_back(std::isfinite(number) ? json(number) : json());
+  }
+  static void from_json(const json& j, trainctl::RankTimes& times) {
+    Numbers numbers;
+    for (size_t i = 0; i < kNumbers; ++i) numbers[i] = j.at(i).is_null() ? NAN : j.at(i).get<double>();
+    times = std::bit_cast<trainctl::RankTimes>(numbers);
   }
 };
 
@@ -71,14 +101,15 @@ namespace trainctl {
 namespace protocol {
 namespace {
 
-enum class UpKind { hello, beat, step, event, shard, trace, done };
+enum class UpKind { hello, beat, times, step, event, shard, trace, done };
 
 }  // namespace
 }  // namespace protocol
 
 template <>
 struct Words<protocol::UpKind> {
-  static constexpr std::string_view list[] = {"hello", "beat", "step", "event", "shard", "trace", "done"};
+  static constexpr std::string_view list[] = {"hello", "beat",  "times", "step",
+                                              "event", "shard", "trace", "done"};
 };
 template <>
 struct Words<protocol::Down::Kind> {
@@ -125,6 +156,7 @@ Kind kind_of(const json& message) {
 std::string encode(const Up& m) {
   if (m.hello) return line_of(UpKind::hello, record_json(*m.hello));
   if (m.beat) return line_of(UpKind::beat, {{"activity", parse_json(to_json(m.beat->activity))}});
+  if (m.times) return line_of(UpKind::times, record_json(*m.times));
   if (m.step) return line_of(UpKind::step, record_json(*m.step));
   if (m.event) return line_of(UpKind::event, record_json(*m.event));
   if (m.shard) return line_of(UpKind::shard, record_json(*m.shard));
@@ -151,6 +183,7 @@ std::string encode(const Down& m) {
 
 bool is_beat(std::string_view line) { return line.ends_with(R"("k":"beat"})"); }
 bool is_done(std::string_view line) { return line == R"({"k":"done"})"; }
+bool is_times(std::string_view line) { return line.starts_with(R"({"k":"times",)"); }
 std::optional<int64_t> shard_number(std::string_view line) {
   // {"epoch":3,"failure":"...","k":"shard","number":7,...: a failure is one sentence, so the kind comes
   // early.
@@ -176,6 +209,7 @@ Up decode_up(std::string_view line) try {
       up.beat = Beat{*activity};
       break;
     }
+    case UpKind::times: up.times = record_of<Times>(j); break;
     case UpKind::step: up.step = record_of<StepReport>(j); break;
     case UpKind::event: up.event = record_of<Event>(j); break;
     case UpKind::shard: up.shard = record_of<Shard>(j); break;

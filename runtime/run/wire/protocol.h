@@ -1,10 +1,10 @@
 // The messages of the control channel between a rank and the supervisor: one JSON object per line, "k" is its
 // kind.
 //
-// Up (rank to supervisor): hello, beat, step, event, shard, trace, done. Down: welcome, stop, saved, alive
-// (about once a second while a save is under way), trace. Pure text. The sockets are in control_client.cpp
-// (the rank's end) and channel.cpp (the agent's end). The agent passes all messages but beat on to the
-// supervisor.
+// Up (rank to supervisor): hello, beat, times, step, event, shard, trace, done. Down: welcome, stop, saved,
+// alive (about once a second while a save is under way), trace. Pure text. The sockets are in
+// control_client.cpp (the rank's end) and channel.cpp (the agent's end). The agent passes all messages but
+// beat on to the supervisor, the times of its ranks together (wire::RankStepTimes).
 #pragma once
 #include <limits>
 #include <optional>
@@ -41,6 +41,15 @@ struct Hello {
 struct Beat {
   Activity activity;
 };
+/// A rank's times of one step (Control::report_times).
+struct Times {
+  int64_t step = 0;
+  RankTimes times;
+  static void fields(auto& f, auto& r) {
+    f("step", r.step);
+    f("times", r.times);
+  }
+};
 struct Event {
   EventKind kind = EventKind::end;
   std::string json;
@@ -74,6 +83,7 @@ struct Shard {
 struct Up {
   std::optional<Hello> hello;
   std::optional<Beat> beat;
+  std::optional<Times> times;
   std::optional<StepReport> step;
   std::optional<Event> event;
   std::optional<Shard> shard;
@@ -102,6 +112,7 @@ bool is_beat(std::string_view line);
 /// The number of the save, if the line is a shard.
 std::optional<int64_t> shard_number(std::string_view line);
 bool is_done(std::string_view line);
+bool is_times(std::string_view line);
 
 /// Cuts a byte stream into lines.
 class LineBuffer {

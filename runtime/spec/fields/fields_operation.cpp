@@ -438,7 +438,8 @@ void declare_records(std::vector<Field>& table, std::vector<Section>& sections) 
   observe
       .integer("rank_metrics_every_steps",
                "Steps between two lines of metrics.ranks.jsonl, which have the numbers of every rank; 0: none. "
-               "metrics.jsonl has their smallest, median and largest, and the ranks that differ. At 64 MiB "
+               "metrics.jsonl has their smallest, median and largest, and the ranks that differ, of every "
+               "logged step; of more than 4,096 ranks, of fewer: of 4,096 ranks a step. At 64 MiB "
                "the file is renamed to metrics.ranks.1.jsonl and begins again.")
       .to(IN_JOB(observability.rank_metrics_every_steps))
       .from(0)

@@ -53,6 +53,7 @@ class Attempt {
                       if (options_.hooks.saved) options_.hooks.saved(step);
                     }}),
         trace_(fs, clock, log, run, trace_of()),
+        steps_(steps_of(options_, log)),
         launcher_log_(run.file("logs/mpirun.log")),
         gone_(options_.nodes.size(), false),
         lost_(options_.nodes.size(), false) {}
@@ -73,6 +74,7 @@ class Attempt {
       start();
     read_signals();
     while (!supervision_.over()) turn();
+    record(steps_.take_all());
     trace_.end(end_text());
     finish_saves();
     // Also after an orderly end something may be left on a node: a daemon of mpirun, a folder.
@@ -85,6 +87,14 @@ class Attempt {
     SaveCollector::Options saves = options.saves;
     saves.epoch = options.file.epoch;
     return saves;
+  }
+  static StepAssembly::Options steps_of(const AttemptOptions& options, RunLog& log) {
+    StepAssembly::Options steps{.ranks = options.limits.ranks, .nodes = {}};
+    if (options.limits.nodes.size() > 1)
+      for (const auto& node : options.limits.nodes)
+        steps.nodes.push_back({node.name, node.first, node.count});
+    if (options.attach) steps.after_step = log.status().step;  // the supervisor before has recorded them
+    return steps;
   }
   AttemptTrace::Attempt trace_of() {
     AttemptTrace::Attempt attempt{.send_ranks = [this](const protocol::Down& down) { send_ranks(down); },
@@ -149,6 +159,7 @@ class Attempt {
     read_signals();
     fleet_.serve();
     saves_.turn();
+    record(steps_.take(clock_.monotonic_s()));
     trace_.turn(supervision_.phase() == Supervision::Phase::running && supervision_.all_came());
     regroup();
     look_before_deadline();
@@ -186,7 +197,8 @@ class Attempt {
   }
 
   double wait_s() const {
-    const double deadline_s = std::min({supervision_.deadline_s(), look_s(), fleet_.deadline_s()});
+    const double deadline_s = std::min(
+        {supervision_.deadline_s(), look_s(), fleet_.deadline_s(), steps_.deadline_s()});
     return std::clamp(deadline_s - clock_.monotonic_s(), 0.001, kLongestPollS);
   }
 
@@ -316,7 +328,8 @@ class Attempt {
     if (m.rank < -1 || m.rank >= options_.limits.ranks || (m.rank == -1 && m.kind == Kind::rank_lost)) return;
     switch (m.kind) {
       case Kind::beat: return on_beat(m.payload);
-      case Kind::rank: return on_rank(m.rank, protocol::decode_up(m.payload));
+      case Kind::rank: return on_rank(m.rank, protocol::decode_up(m.payload), m.sequence);
+      case Kind::times: return on_times(index, m.payload);
       case Kind::answered: return saves_.answered_before(protocol::decode_down(m.payload));
       case Kind::rank_lost:
         return supervision_.lost(m.rank, read_crash_record(fs_, run_.path, m.rank, options_.file.epoch),
@@ -397,17 +410,34 @@ class Attempt {
     saves_.hello(hello.rank);
   }
 
-  void on_rank(int rank, protocol::Up&& up) {
+  /// Writes what is complete. What is not stays with the agent of rank 0: this supervisor may die.
+  void record(const std::vector<StepRecord>& records) {
+    for (const StepRecord& record : records) {
+      log_.step(record);
+      if (options_.hooks.progressed) options_.hooks.progressed(record.step);
+    }
+    fleet_.let_keep(options_.nodes.front().node, steps_.oldest_sequence());
+  }
+
+  void on_times(int index, const std::string& payload) {
+    const AttemptOptions::Node& node = options_.nodes[size_t(index)];
+    for (const wire::RankStepTimes& t : wire::unpack_times(payload))
+      if (t.rank >= node.first && t.rank < node.first + node.count) steps_.times(t.step, t.rank, t.times);
+    record(steps_.take(clock_.monotonic_s()));
+  }
+
+  void on_rank(int rank, protocol::Up&& up, uint64_t sequence) {
     if (rank < 0 || (up.hello && up.hello->rank != rank)) return;
     const double now_s = clock_.monotonic_s();
     if (up.hello) return on_hello(*up.hello);
     supervision_.heard(rank, now_s);
-    if (up.step && options_.attach && up.step->step <= log_.status().step) {
-      supervision_.progressed(up.step->step, now_s);  // the supervisor before has taken it
-    } else if (up.step) {
-      log_.step(*up.step);
+    if (up.step) {
       supervision_.progressed(up.step->step, now_s);
-      if (options_.hooks.progressed) options_.hooks.progressed(up.step->step);
+      steps_.report(*up.step, sequence, now_s);
+      record(steps_.take(now_s));
+    } else if (up.times) {
+      steps_.times(up.times->step, rank, up.times->times);
+      record(steps_.take(now_s));
     } else if (up.event) {
       log_.rank_event(up.event->kind, up.event->json);
       supervision_.progressed(0, now_s);
@@ -436,6 +466,7 @@ class Attempt {
   Supervision supervision_;
   AttemptSaves saves_;
   AttemptTrace trace_;
+  StepAssembly steps_;
   Journal launcher_log_;
   std::string launcher_text_;
   double looked_s_ = 0;

@@ -103,14 +103,14 @@ void RunLog::save_interval(const SaveInterval& now) {
   console_.note(fmt::format(" ▸{}{} {}", is_first ? "" : " saves", to, now.text()));
 }
 
-void RunLog::step(const StepReport& report) {
-  metrics_->append(report.json);
-  if (!report.ranks.empty()) rank_metrics_.append(report.ranks);
+void RunLog::step(const StepRecord& record) {
+  metrics_->append(record.json);
+  if (!record.ranks.empty()) rank_metrics_.append(record.ranks);
   check_journals();
-  status_.step = report.step;
+  status_.step = record.step;
   status_.step_unix_s = clock_.unix_s();
-  status_.last_step_json = report.json;
-  const StepLine line = step_view(report.json);
+  status_.last_step_json = record.json;
+  const StepLine line = step_view(record.json);
   if (line.staged_step) status_.staged_step = *line.staged_step;
   if (line.partner_step) {
     status_.partner_step = *line.partner_step;
@@ -120,7 +120,7 @@ void RunLog::step(const StepReport& report) {
   pace_.longest_step_s = std::max(pace_.longest_step_s, line.step_s);  // NaN is not larger
   curves_.step(line, clock_.unix_s());
   summary_.step(line, clock_.unix_s());
-  console_.step(line, report.log, clock_.unix_s());
+  console_.step(line, record.log, clock_.unix_s());
   for (const SlowRanks::Notice& notice : slow_.step(line, clock_.unix_s())) {
     event(notice.kind, notice.json);
     console_.note(notice.line);

@@ -13,6 +13,7 @@
 #include "runtime/run/record/run_status.h"
 #include "runtime/run/saves/save_collector.h"
 #include "runtime/run/record/slow_ranks.h"
+#include "runtime/run/record/step_assembly.h"
 #include "runtime/run/record/summary.h"
 #include "runtime/supervise/decide/supervision.h"
 
@@ -43,7 +44,7 @@ class RunLog {
   /// Sets the last step of the run. After a failed save before that step, the console says that training goes
   /// on.
   void set_last_step(int64_t step) { last_step_ = step; }
-  void step(const StepReport& report);
+  void step(const StepRecord& record);
   void saved(const SaveOutcome& outcome, double seconds);
   /// Like saved, for a save that an earlier supervisor published. Writes the event only if that supervisor
   /// did not.

@@ -419,7 +419,7 @@ void Fleet::tick() {
     if (c->node < 0 && c->stream->open() && now_s - c->since_s > kHelloLimitS) close(*c, "no hello");
   if (now_s - beat_s_ >= std::min(0.25, options_.silence_s / 4)) {
     beat_s_ = now_s;
-    for (int i = 0; i < size(); ++i) send(i, {.kind = Kind::beat, .sequence = nodes_[size_t(i)].taken});
+    for (int i = 0; i < size(); ++i) send(i, {.kind = Kind::beat, .sequence = nodes_[size_t(i)].settled()});
     watch_starters();
   }
 }

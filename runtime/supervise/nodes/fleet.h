@@ -7,6 +7,7 @@
 // agent, Fleet starts another one, at growing intervals. Agents live longer than attempts. One thread; the
 // caller polls fd().
 #pragma once
+#include <algorithm>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -79,6 +80,9 @@ class Fleet {
   /// Index by the node's own host name, or by name; -1 if there is none.
   int find_host(const std::string& host) const;
   int ready_count() const;
+  /// Until the next call, the agent of `node` keeps the messages from number `sequence` on, for a supervisor
+  /// that takes over; nullopt: it keeps none that was handled.
+  void let_keep(int node, std::optional<uint64_t> sequence) { nodes_[size_t(node)].kept_from = sequence; }
   Machine& machine(int node) { return *nodes_[size_t(node)].machine; }
 
   /// A descriptor that is readable when serve() has work.
@@ -116,6 +120,9 @@ class Fleet {
     double heard_s = 0, next_start_s = 0, start_interval_s = 1;
     double greeted_s = 0;  ///< time of the hello of the agent that was started last; 0: no hello yet
     uint64_t taken = 0;  ///< sequence number of the last handled message
+    std::optional<uint64_t> kept_from;  ///< of let_keep
+    /// The last message that the agent need not keep.
+    uint64_t settled() const { return kept_from ? std::min(taken, *kept_from - 1) : taken; }
     std::unique_ptr<ChildProcess> starter;
     std::string starter_text;
   };

@@ -15,6 +15,7 @@
 #include "runtime/base/activity.h"
 #include "runtime/base/problem.h"
 #include "runtime/train/control/event_kind.h"
+#include "runtime/train/measure/metrics.h"
 
 namespace trainctl {
 
@@ -23,12 +24,14 @@ inline constexpr const char* kSupervisorWait = "supervisor";
 
 enum class StopLevel { none = 0, save_and_stop = 1, now = 2 };
 
-/// One training step as rank 0 of the run reports it; becomes a line of metrics.jsonl.
+/// One training step as rank 0 of the run reports it. With the times of the ranks it becomes a line of
+/// metrics.jsonl (runtime/run/record/step_assembly.h).
 struct StepReport {
-  int64_t step = 0;     ///< completed steps, from 1
-  std::string json;     ///< the whole object
-  bool log = true;      ///< the console's table shows it
-  std::string ranks;    ///< numbers of every rank, a line of metrics.ranks.jsonl; "": none in this step
+  int64_t step = 0;              ///< completed steps, from 1
+  std::string json;              ///< a StepLine without numbers of ranks
+  bool log = true;               ///< the console's table shows it
+  std::optional<StepWork> work;  ///< every rank reports its times of this step; nullopt: none does
+  bool each_rank = false;        ///< they also become a line of metrics.ranks.jsonl
 };
 
 /// An order of the supervisor to record what ranks do in some steps.
@@ -67,6 +70,8 @@ class Control {
   virtual void device_activity(const Activity& now) = 0;
 
   virtual void report(const StepReport& report) = 0;
+  /// Sends this rank's times of a step for which StepReport::work is set. Rank 0 does so before its report.
+  virtual void report_times(int64_t step, const RankTimes& times) = 0;
   /// Appends to events.jsonl: {"kind": kind, ...fields of json}.
   virtual void event(EventKind kind, const std::string& json) = 0;
 

@@ -12,7 +12,7 @@ namespace {
 
 /// "[1.25,null,...]" in 4 digits.
 template <typename Number>
-std::string array_of(const std::vector<RankTimes>& ranks, Number number) {
+std::string array_of(std::span<const RankTimes> ranks, Number number) {
   fmt::memory_buffer text;
   for (const RankTimes& t : ranks) {
     const double value = number(t);
@@ -24,11 +24,14 @@ std::string array_of(const std::vector<RankTimes>& ranks, Number number) {
   return "[" + fmt::to_string(text) + "]";
 }
 
-Phases phases_of(const std::vector<RankTimes>& ranks) {
+/// Of the ranks whose numbers came.
+Phases phases_of(std::span<const RankTimes> ranks) {
   const auto mean = [&](double RankTimes::*member) {
     double sum = 0;
-    for (const RankTimes& t : ranks) sum += t.*member;
-    return sum / double(ranks.size());
+    int64_t count = 0;
+    for (const RankTimes& t : ranks)
+      if (t.came()) sum += t.*member, ++count;
+    return sum / double(count);
   };
   return {.forward_s = mean(&RankTimes::forward_s),
           .backward_s = mean(&RankTimes::backward_s),
@@ -42,13 +45,7 @@ Phases phases_of(const std::vector<RankTimes>& ranks) {
 
 }  // namespace
 
-double StepNumbers::step_s() const {
-  double longest = 0;
-  for (const RankTimes& t : ranks) longest = std::max(longest, t.step_s);
-  return longest;
-}
-
-std::string to_json(const StepNumbers& n) {
+StepLine line_of(const StepNumbers& n) {
   // Milliseconds: what is finer says nothing about a step.
   StepLine line{.unix_s = std::round(n.unix_s * 1e3) / 1e3,
                 .attempt = n.epoch,
@@ -63,27 +60,35 @@ std::string to_json(const StepNumbers& n) {
                 .staged_step = n.staged_step,
                 .partner_step = n.partner_step};
   // Each node holds the copies of one other.
-  if (n.partner_step.value_or(-1) >= 0) line.partner_nodes = int(n.nodes.size());
-  if (n.ranks.empty()) return step_line_text(line);
-  line.step_s = std::max(n.step_s(), 1e-9);
-  line.tokens_per_s = double(n.tokens_per_step) / line.step_s;
-  line.flops_per_s = line.tokens_per_s * n.flops_per_token_causal;
-  line.flops_per_s_full_attention = line.tokens_per_s * n.flops_per_token_full;
-  if (n.peak_flops_per_s > 0) {
-    line.mfu = line.flops_per_s / n.peak_flops_per_s;
-    line.mfu_full_attention = line.flops_per_s_full_attention / n.peak_flops_per_s;
-  }
-  line.phases = phases_of(n.ranks);
-  line.ranks = rank_spread(n.ranks, n.stages, n.nodes);
-  line.gpus = gpu_spread(n.ranks, n.nodes);
-  return step_line_text(line);
+  if (n.partner_step.value_or(-1) >= 0) line.partner_nodes = n.nodes;
+  return line;
 }
 
-std::string rank_numbers_json(const StepNumbers& n) {
-  std::string text =
-      fmt::format(R"({{"v":1,"epoch":{},"step":{},"count":{})", n.epoch, n.step, n.ranks.size());
+StepLine with_ranks(StepLine line, const StepWork& work, std::span<const RankTimes> ranks,
+                    std::span<const NodeRanks> nodes) {
+  double longest_s = 1e-9;
+  bool any = false;
+  for (const RankTimes& t : ranks)
+    if (t.came()) longest_s = std::max(longest_s, t.step_s), any = true;
+  if (!any) return line;
+  line.step_s = longest_s;
+  line.tokens_per_s = double(work.tokens) / line.step_s;
+  line.flops_per_s = line.tokens_per_s * work.flops_per_token_causal;
+  line.flops_per_s_full_attention = line.tokens_per_s * work.flops_per_token_full;
+  if (work.peak_flops_per_s > 0) {
+    line.mfu = line.flops_per_s / work.peak_flops_per_s;
+    line.mfu_full_attention = line.flops_per_s_full_attention / work.peak_flops_per_s;
+  }
+  line.phases = phases_of(ranks);
+  line.ranks = rank_spread(ranks, work.stages, nodes);
+  line.gpus = gpu_spread(ranks, nodes);
+  return line;
+}
+
+std::string rank_numbers_json(uint64_t epoch, int64_t step, std::span<const RankTimes> ranks) {
+  std::string text = fmt::format(R"({{"v":1,"epoch":{},"step":{},"count":{})", epoch, step, ranks.size());
   const auto add = [&](const char* key, auto number) {
-    text += fmt::format(",\"{}\":{}", key, array_of(n.ranks, number));
+    text += fmt::format(",\"{}\":{}", key, array_of(ranks, number));
   };
   add("compute_s", [](const RankTimes& t) { return t.compute_s(); });
   add("wait_s", [](const RankTimes& t) { return t.communication_s; });
@@ -96,8 +101,8 @@ std::string rank_numbers_json(const StepNumbers& n) {
   for (const auto& [key, member] : {std::pair{"temperature_c", &RankTimes::temperature_c},
                                     {"power_w", &RankTimes::power_w},
                                     {"sm_clock_mhz", &RankTimes::sm_clock_mhz}})
-    if (std::any_of(n.ranks.begin(), n.ranks.end(),
-                    [&](const RankTimes& t) { return std::isfinite(t.*member); }))
+    if (std::any_of(ranks.begin(), ranks.end(),
+                    [&, member = member](const RankTimes& t) { return std::isfinite(t.*member); }))
       add(key, [member](const RankTimes& t) { return t.*member; });
   return text + "}";
 }

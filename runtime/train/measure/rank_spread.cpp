@@ -125,7 +125,8 @@ std::vector<Outliers> outliers_of(std::span<const RankTimes> ranks, int stages,
 }
 
 RankSpread rank_spread(std::span<const RankTimes> ranks, int stages, std::span<const NodeRanks> nodes) {
-  return {.count = int(ranks.size()),
+  const auto came = [](const RankTimes& t) { return t.came(); };
+  return {.count = int(std::count_if(ranks.begin(), ranks.end(), came)),
           .compute_s = spread_of(ranks, nodes, [](const RankTimes& t) { return t.compute_s(); }),
           .wait_s = spread_of(ranks, nodes, [](const RankTimes& t) { return t.communication_s; }),
           .peak_memory_bytes =

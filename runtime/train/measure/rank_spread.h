@@ -13,7 +13,7 @@
 
 namespace trainctl {
 
-/// The numbers of one rank for one step, exchanged as doubles in this order. Times are in seconds. forward_s,
+/// The numbers of one rank for one step, sent as doubles in this order. Times are in seconds. forward_s,
 /// backward_s and optimizer_s do not contain waits for peers; these are communication_s. On a GPU these three
 /// are times of the host, which only enqueues the work; step_s also contains the time of the device. step_s
 /// is the time from the end of the previous step to the end of this one, without evaluation and saving;
@@ -27,6 +27,10 @@ struct RankTimes {
   double temperature_c = NAN, power_w = NAN, sm_clock_mhz = NAN;  ///< of the GPU; NaN: not known
   /// The part of step_s in which this rank did not wait for peers, data or reporting.
   double compute_s() const { return step_s - communication_s - data_s - reporting_s; }
+
+  /// Of a rank whose numbers did not come.
+  static RankTimes none() { return {NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN}; }
+  bool came() const { return !std::isnan(step_s); }
 };
 
 /// The largest number of reported Outliers. Those that differ most come first.
@@ -40,7 +44,7 @@ inline constexpr size_t kMostOutliers = 8;
 std::vector<Outliers> outliers_of(std::span<const RankTimes> ranks, int stages,
                                   std::span<const NodeRanks> nodes);
 
-/// Of ranks in any number; `ranks` is not empty.
+/// Of ranks in any number; `ranks` is not empty. Those whose numbers did not come are not counted.
 RankSpread rank_spread(std::span<const RankTimes> ranks, int stages, std::span<const NodeRanks> nodes);
 /// Without a value if no rank has a GPU.
 std::optional<GpuSpread> gpu_spread(std::span<const RankTimes> ranks, std::span<const NodeRanks> nodes);

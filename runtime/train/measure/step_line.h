@@ -1,5 +1,5 @@
-// StepLine: a line of metrics.jsonl. Rank 0 writes it and every view of a run reads it; its fields are listed
-// here, once.
+// StepLine: a line of metrics.jsonl. Rank 0 begins it, the supervisor adds the numbers of ranks, and every
+// view of a run reads it; its fields are listed here, once.
 #pragma once
 #include <cmath>
 #include <cstdint>

@@ -24,6 +24,7 @@ struct Orders final : Control {
   void activity(const Activity&) override {}
   void device_activity(const Activity&) override {}
   void report(const StepReport&) override {}
+  void report_times(int64_t, const RankTimes&) override {}
   void event(EventKind, const std::string&) override {}
   void hand_in(const HandedIn&) override {}
   std::optional<SaveResult> saved(int64_t) const override { return std::nullopt; }

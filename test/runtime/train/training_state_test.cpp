@@ -79,10 +79,35 @@ TEST_CASE("the first and the last step are always shown; numbers of ranks only w
   spec.log_every_steps = 10;
   spec.rank_metrics_every_steps = 0;
   for (int64_t step = 1; step <= 25; ++step) {
-    CHECK(reports_due(spec, step, 25).log == (step == 1 || step == 10 || step == 20 || step == 25));
-    CHECK_FALSE(reports_due(spec, step, 25).ranks);
+    CHECK(reports_due(spec, step, 25, 8).log == (step == 1 || step == 10 || step == 20 || step == 25));
+    CHECK_FALSE(reports_due(spec, step, 25, 8).ranks);
   }
   spec.rank_metrics_every_steps = 4;
   for (int64_t step = 1; step <= 25; ++step)
-    CHECK(reports_due(spec, step, 25).ranks == (step % 4 == 0 || step == 25));
+    CHECK(reports_due(spec, step, 25, 8).ranks == (step % 4 == 0 || step == 25));
+}
+
+TEST_CASE("of many ranks fewer steps have times, so that the supervisor gets no more a step") {
+  ObservabilitySpec spec;
+  spec.rank_metrics_every_steps = 0;
+  constexpr int64_t kLast = 100001;
+  for (const int ranks : {1, 8, 4096, 4097, 16384, 100000})
+    for (const int64_t every : {1, 10}) {
+      spec.log_every_steps = every;
+      int64_t timed = 0;
+      for (int64_t step = 1; step <= kLast; ++step) {
+        const ReportsDue due = reports_due(spec, step, kLast, ranks);
+        CHECK((due.log || !due.times));
+        if (step == 1 || step == kLast) CHECK(due.times);
+        if (ranks <= kMostTimesAStep) CHECK(due.times == due.log);
+        timed += due.times;
+      }
+      CAPTURE(ranks, every, timed);
+      CHECK(double(timed) / double(kLast) * ranks <= 1.02 * kMostTimesAStep);
+      // And not much fewer than that.
+      if (every == 1) CHECK(double(timed) / double(kLast) * ranks >= std::min(ranks, kMostTimesAStep / 2));
+    }
+  // A line of every rank's numbers is made when it is asked for.
+  spec.rank_metrics_every_steps = 3;
+  CHECK(reports_due(spec, 3, kLast, 100000).times);
 }

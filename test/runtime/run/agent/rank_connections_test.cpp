@@ -1,12 +1,15 @@
-// Goal: what a rank reports goes on to the supervisor as it is, heartbeats stay here, and the loss of a rank
-//       comes after what it did last and before what the others do now.
+// Goal: what a rank reports goes on to the supervisor as it is, the times of all ranks of a step together,
+//       heartbeats stay here, and the loss of a rank comes after what it did last and before what the others
+//       do now.
 // Method: connections of this program as ranks; a hand-wound clock; the order of the messages is compared.
 #include "runtime/run/agent/rank_connections.h"
 
+#include <fmt/format.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
+#include <memory>
 
 #include "test/runtime/run/agent/node_peer.h"
 #include "test/support/temporary_folder.h"
@@ -107,4 +110,49 @@ TEST_CASE("the board shows what a rank does, also after its loss", "[rank_connec
   const wire::RankDigest digest = stage.connections.digests().at(0);
   REQUIRE(digest.has_activity);
   CHECK(digest.activity.step == 7);
+}
+
+TEST_CASE("the times of a step go on together, those of a rank that ends or is lost before its end",
+          "[rank_connections]") {
+  Stage stage;
+  const auto times = [](int64_t step, double step_s) {
+    return protocol::Up{.times = protocol::Times{step, {.step_s = step_s}}};
+  };
+  const auto sent = [&](size_t event) {
+    std::string text;
+    for (const wire::RankStepTimes& t : wire::unpack_times(stage.events[event].payload))
+      text += fmt::format("{}:{}:{} ", t.rank, t.step, t.times.step_s);
+    return text;
+  };
+  const auto one = std::make_unique<PlayedRank>(stage.connections.address(), 0);
+  REQUIRE(stage.until(1));
+  auto two = std::make_unique<PlayedRank>(stage.connections.address(), 1);
+  REQUIRE(stage.until(2));
+  one->send(times(5, 0.5));
+  one->send({.event = protocol::Event{}});
+  REQUIRE(stage.until(3));
+  CHECK(stage.events[2].kind == Kind::rank);  // the times wait for those of the other rank
+  two->send(times(5, 0.25));
+  REQUIRE(stage.until(4));
+  CHECK(stage.events[3].kind == Kind::times);
+  CHECK(sent(3) == "0:5:0.5 1:5:0.25 ");
+  // Not for long.
+  one->send(times(6, 1));
+  one->send({.event = protocol::Event{}});
+  REQUIRE(stage.until(5));
+  stage.clock.now_s += 0.2;
+  stage.connections.serve();
+  REQUIRE(stage.events.size() == 6);
+  CHECK(sent(5) == "0:6:1 ");
+  // Before the rank's last line; and before the loss of any.
+  one->send(times(7, 1));
+  one->send({.done = true});
+  REQUIRE(stage.until(8));
+  CHECK(sent(6) == "0:7:1 ");
+  CHECK(protocol::is_done(stage.events[7].payload));
+  two->send(times(7, 2));
+  two.reset();
+  REQUIRE(stage.until(11));
+  CHECK(sent(8) == "1:7:2 ");
+  CHECK(stage.events[10].kind == Kind::rank_lost);
 }

@@ -2,17 +2,14 @@
 // node that differ from those
 //       that do the same work, and names nobody where all are alike; the numbers of every rank are in a file
 //       that stays bounded.
-// Method: made-up numbers of up to 16,384 ranks with known culprits; whole runs on rank threads of several
-// meshes.
+// Method: made-up numbers of up to 16,384 ranks with known culprits; a whole run on rank threads.
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
 #include "runtime/run/record/journal.h"
 #include "runtime/run/record/slow_ranks.h"
 #include "runtime/train/measure/metrics.h"
-#include "runtime/train/mesh_communicators.h"
 #include "runtime/spec/parse.h"
-#include "test/parallel/rank_threads.h"
 #include "test/support/thread_run.h"
 #include "test/support/temporary_folder.h"
 
@@ -47,8 +44,7 @@ std::vector<NodeRanks> nodes_of(int ranks, int each) {
 void slow_down(RankTimes& t, double factor) { t.step_s = t.compute_s() * factor + t.communication_s; }
 
 std::string step_line(const std::vector<RankTimes>& ranks, std::vector<NodeRanks> nodes, int64_t step = 1) {
-  return to_json(
-      {.step = step, .tokens_per_step = 1000, .ranks = ranks, .stages = 2, .nodes = std::move(nodes)});
+  return step_line_text(with_ranks(line_of({.step = step}), {.tokens = 1000, .stages = 2}, ranks, nodes));
 }
 
 }  // namespace
@@ -141,7 +137,8 @@ TEST_CASE("a step's line is read as it was written") {
   CHECK(step_line_text(step_view(text)) == text);
   CHECK(step_view(text).compute()->max_node == "node2");
   CHECK(step_view(text).ranks->outliers.at(0).ranks == std::vector<int>{5});
-  const std::string lost = to_json({.step = 8, .loss = NAN, .grad_norm = INFINITY, .val_loss = -INFINITY});
+  const std::string lost = step_line_text(
+      line_of({.step = 8, .loss = NAN, .grad_norm = INFINITY, .val_loss = -INFINITY}));
   CHECK(lost == R"({"v":1,"step":8,"loss":null,"loss_kind":"nan","grad_norm":null,"grad_norm_kind":"inf",)"
                 R"("lr":0.0,"tokens":0,"val_loss":null,"val_loss_kind":"-inf"})");
   CHECK(step_line_text(step_view(lost)) == lost);
@@ -149,7 +146,7 @@ TEST_CASE("a step's line is read as it was written") {
   // When, and in which attempt: lines of older versions do not say it.
   CHECK(std::isnan(step_view(lost).unix_s));
   CHECK(step_view(lost).attempt == 0);
-  const std::string dated = to_json({.unix_s = 1795479708.26154, .epoch = 3, .step = 8});
+  const std::string dated = step_line_text(line_of({.unix_s = 1795479708.26154, .epoch = 3, .step = 8}));
   CHECK(dated.starts_with(R"({"v":1,"t":1795479708.262,"attempt":3,"step":8,)"));
   CHECK(step_line_text(step_view(dated)) == dated);
 }
@@ -157,7 +154,7 @@ TEST_CASE("a step's line is read as it was written") {
 TEST_CASE("the line of every rank's numbers is JSON with an array for each number") {
   auto times = alike(300);
   times[7].power_w = 512.345;
-  const json j = json::parse(rank_numbers_json({.epoch = 3, .step = 40, .ranks = times}));
+  const json j = json::parse(rank_numbers_json(3, 40, times));
   CHECK(j["step"] == 40);
   CHECK(j["epoch"] == 3);
   CHECK(j["compute_s"].size() == 300);
@@ -217,28 +214,6 @@ TEST_CASE("a bounded journal keeps the newest lines in two files") {
   BoundedJournal("/proc/nowhere/a", "/proc/nowhere/b", 100).append("x");  // is a view: ends nothing
 }
 
-TEST_CASE("rank 0 gets every rank's times in the order of the world, on every mesh") {
-  for (const parallel::MeshShape mesh : {parallel::MeshShape{.tp = 1, .cp = 1, .dp = 1, .pp = 1},
-                                         {.tp = 2, .cp = 1, .dp = 1, .pp = 1},
-                                         {.tp = 1, .cp = 1, .dp = 2, .pp = 3},
-                                         {.tp = 2, .cp = 1, .dp = 2, .pp = 2},
-                                         {.tp = 2, .cp = 1, .dp = 4, .pp = 1}})
-    on_rank_threads(mesh.world_size(), 60, [&](parallel::Communicator& world) {
-      const MeshCommunicators comms =
-          make_mesh_communicators(rank_groups(mesh, 1, false, parallel::position_of(mesh, world.rank())), world);
-      for (int again = 0; again < 3; ++again) {
-        const auto all =
-            gather_times(mesh, comms, {.step_s = double(world.rank()), .peak_bytes = 1e6 * again});
-        ENSURE(all.size() == (world.rank() == 0 ? size_t(mesh.world_size()) : 0), "{} on rank {}", all.size(),
-               world.rank());
-        for (size_t r = 0; r < all.size(); ++r)
-          ENSURE(all[r].step_s == double(r) && all[r].peak_bytes == 1e6 * again, "rank {}: {}", r,
-                 all[r].step_s);
-      }
-      parallel::barrier(world.host());
-    });
-}
-
 TEST_CASE("a run's steps carry the spread of its ranks, and every few steps the numbers of each") {
   const TemporaryFolder dir;
   JobSpec job = tiny_job(Family::gpt2, dir.path());
@@ -247,7 +222,7 @@ TEST_CASE("a run's steps carry the spread of its ranks, and every few steps the 
   std::vector<std::string> lines;
   const ThreadRun run = run_on_threads(job, {.dir = dir.path(), .max_steps = 3, .rank_lines = &lines});
   REQUIRE(run.lines.size() == 3);
-  CHECK(json::parse(run.lines[0])["ranks"]["count"] == 4);
+  for (const std::string& line : run.lines) CHECK(json::parse(line)["ranks"]["count"] == 4);
   // Dated by the real clock, one after the other.
   CHECK(json::parse(run.lines[0])["t"].get<double>() > 1.7e9);
   CHECK(json::parse(run.lines[0])["t"] <= json::parse(run.lines[2])["t"]);

@@ -245,7 +245,7 @@ std::vector<protocol::Up> up_messages() {
                               .numerics = "cpu"};
   return {{.hello = Hello{"t0", "h0", 2, 77}},
           {.beat = Beat{*crash().activity}},
-          {.step = StepReport{41, R"({"step":41})", true, "[1]"}},
+          {.step = StepReport{41, R"({"step":41})", true}},
           {.event = Event{EventKind::save_retry, R"({"step":41})"}},
           {.shard = Shard{3, 40, 6, {}, {{"w", ckpt::Role::first_moment, DType::bf16, {4, 2}}}, state, "no space", 0.5}},
           {.done = true}};

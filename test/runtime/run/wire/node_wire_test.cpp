@@ -23,7 +23,7 @@ using wire::MessageReader;
 
 namespace {
 
-constexpr Kind kLastKind = Kind::answered;
+constexpr Kind kLastKind = Kind::times;
 constexpr int kKinds = int(kLastKind) + 1;
 
 bool same(const Message& a, const Message& b) {
@@ -112,6 +112,19 @@ std::vector<wire::RankDigest> some_digests() {
 }
 
 }  // namespace
+
+TEST_CASE("the times of ranks come back as they were sent, and nothing else is taken for them") {
+  const std::vector<wire::RankStepTimes> times = {{.step = 1ll << 40, .rank = 7, .times = {.step_s = 0.25}},
+                                                  {.step = 3, .rank = 8, .times = RankTimes::none()}};
+  const auto again = wire::unpack_times(wire::pack(times));
+  REQUIRE(again.size() == 2);
+  CHECK((again[0].step == 1ll << 40 && again[0].rank == 7 && again[0].times.step_s == 0.25));
+  CHECK_FALSE(again[1].times.came());
+  CHECK(wire::unpack_times("").empty());
+  CHECK(error_of([&] { wire::unpack_times(wire::pack(times).substr(1)); }) ==
+        fmt::format("the connection of a node carried what is no message: {} bytes of ranks' times",
+                    2 * sizeof(wire::RankStepTimes) - 1));
+}
 
 TEST_CASE("every message of a node comes back as it was sent, however the bytes arrive") {
   const uint64_t seed = test::test_seed();

@@ -4,6 +4,7 @@
 // trips of every kind; nonsense; lines cut at random places (seeded).
 #include <catch2/catch.hpp>
 
+#include <cmath>
 #include <random>
 
 #include "runtime/base/error.h"
@@ -25,12 +26,25 @@ TEST_CASE("every message comes back as it was sent") {
     CHECK(is_beat(line) == up.beat.has_value());
     CHECK(shard_number(line) == (up.shard ? std::optional(up.shard->number) : std::nullopt));
     CHECK(is_done(line) == up.done);
+    CHECK(is_times(line) == up.times.has_value());
     return back;
   };
   CHECK(round({.hello = Hello{"token", "host", 3, 99}}).hello->pid == 99);
   const Activity loading{.phase = RunPhase::loading, .done = 7, .total = 9, .in_bytes = true, .detail = "\"quoted\", µ"};
   CHECK(to_json(round({.beat = Beat{loading}}).beat->activity) == to_json(loading));
   CHECK(round({.step = StepReport{7, R"({"step":7})", false}}).step->json == R"({"step":7})");
+  const StepWork work{.tokens = 9, .stages = 4};
+  const auto timed = round({.step = StepReport{8, "{}", true, work, true}}).step;
+  REQUIRE(timed->work);
+  CHECK((timed->work->tokens == 9 && timed->work->stages == 4 && timed->each_rank));
+  // To the bit, and what is not known stays so.
+  const RankTimes of_rank{.forward_s = 0.1, .step_s = 1.0 / 3, .peak_bytes = 123456789012};
+  const auto times = round({.times = Times{8, of_rank}}).times;
+  CHECK(times->step == 8);
+  CHECK(times->times.step_s == 1.0 / 3);
+  CHECK(times->times.peak_bytes == 123456789012);
+  CHECK(std::isnan(times->times.power_w));
+  CHECK_THROWS_AS(decode_up(R"({"k":"times","step":8,"times":[1,2]})"), Error);
   CHECK(round({.event = Event{EventKind::step_skipped, "{}"}}).event->kind == EventKind::step_skipped);
   for (const char* mimic : {R"({"k":"beat"})", R"(,"k":"shard","number":7,)"}) {
     CHECK(round({.event = Event{EventKind::failure, mimic}}).event->json == mimic);

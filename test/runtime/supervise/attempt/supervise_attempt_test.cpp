@@ -130,7 +130,9 @@ void fake_rank(const std::string& run) {
     control->activity({.phase = RunPhase::forward, .step = step});
     real_clock().sleep_s(0.002);  // the work of a step
     if (is_due(step)) misbehave(plan.what, run, rank, attempt.epoch);
-    if (rank == 0) control->report({step, nlohmann::json{{"step", step}, {"loss", 1.0}}.dump(), true});
+    control->report_times(step, {.step_s = 0.002 * (rank + 1)});
+    if (rank == 0)
+      control->report({step, step_line_text(line_of({.step = step, .loss = 1.0})), true, StepWork{}, true});
     if (step % kSaveEvery != 0) continue;
     // All must leave at the same step: rank 0 decides, and leaves a mark before the save can be complete.
     const std::string mark = fmt::format("{}/stop-{}", run, step);
@@ -184,7 +186,6 @@ const bool g_fake = [] {
 }();
 
 // ---- the stage
-
 struct Stage {
   const test::TemporaryFolder folder;
   const std::string& path = folder.path();
@@ -292,11 +293,12 @@ TEST_CASE("an attempt that goes well: every step, every checkpoint, nothing left
   const Verdict v = stage.run("");
   CHECK(v.outcome == Verdict::finished);
   CHECK(stage.reported() == kSteps);
+  const std::string each = real_file_system().read_text(stage.path + "/metrics.ranks.jsonl");
+  CHECK((std::count(each.begin(), each.end(), '\n') == kSteps && each.find("null") == std::string::npos));
   CHECK(stage.checkpoints() == std::vector<int64_t>{30, 20, 10});
   CHECK(stage.saving_is_clean());
-  CHECK(
-      ckpt::verify(*ckpt::Checkpoint::open(real_file_system(), ckpt::step_directory(stage.path + "/ckpt", 30)))
-          .findings.empty());
+  const std::string newest = ckpt::step_directory(stage.path + "/ckpt", 30);
+  CHECK(ckpt::verify(*ckpt::Checkpoint::open(real_file_system(), newest)).findings.empty());
 }
 
 TEST_CASE("what one rank does to itself is found, named and ended") {

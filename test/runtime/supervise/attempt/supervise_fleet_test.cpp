@@ -177,6 +177,59 @@ TEST_CASE("an attempt gives each node its part, gathers the fence, and has every
   CHECK(file.mark == wire::StartOrder::from_json(a.last(Kind::start).payload).mark);
 }
 
+TEST_CASE("a step's line has the numbers of the ranks of all nodes, and no others") {
+  Stage stage({"a", "b"});
+  const auto times = [](std::vector<wire::RankStepTimes> all) {
+    return Message{.kind = Kind::times, .epoch = kEpoch, .payload = wire::pack(all)};
+  };
+  const auto report = [](int64_t step) {
+    return of_rank(0, {.step = StepReport{.step = step,
+                                          .json = step_line_text(line_of({.epoch = kEpoch, .step = step})),
+                                          .log = true,
+                                          .work = StepWork{.tokens = 100},
+                                          .each_rank = true}});
+  };
+  const Agent a(stage.dir.path(), "a", [&](test::Peer& peer, const Message& order) {
+    if (order.kind == Kind::start) {
+      ranks_come(peer, 0);
+      for (const int64_t step : {1, 2}) {
+        peer.send(times({{.step = step, .rank = 0, .times = {.step_s = 1}},
+                         {.step = step, .rank = 1, .times = {.step_s = 2}},
+                         {.step = step, .rank = 3, .times = {.step_s = 99}},  // of another node
+                         {.step = step, .rank = -1, .times = {.step_s = 99}}}));
+        peer.send(report(step));
+      }
+      ranks_end(peer, 0);
+    }
+    answer_kill(peer, order);
+  });
+  const Agent b(stage.dir.path(), "b", [&](test::Peer& peer, const Message& order) {
+    if (order.kind == Kind::start) {
+      ranks_come(peer, 2);
+      peer.send(times({{.step = 1, .rank = 2, .times = {.step_s = 3}},
+                       {.step = 1, .rank = 3, .times = {.step_s = 4}}}));
+      peer.send(times({{.step = 2, .rank = 2, .times = {.step_s = 3}}}));
+      ranks_end(peer, 2);
+    }
+    answer_kill(peer, order);
+  });
+  const Verdict verdict = stage.run();
+  INFO(verdict.cause);
+  CHECK(verdict.outcome == Verdict::finished);
+  const auto lines = lines_of(real_file_system(), stage.dir.path() + "/metrics.jsonl");
+  const auto each = lines_of(real_file_system(), stage.dir.path() + "/metrics.ranks.jsonl");
+  REQUIRE(lines.size() == 2);
+  REQUIRE(each.size() == 2);
+  const auto first = nlohmann::json::parse(lines[0]), second = nlohmann::json::parse(lines[1]);
+  CHECK(first["step_s"] == 4);
+  CHECK(first["tokens_per_s"] == 25);
+  CHECK(first["ranks"]["count"] == 4);
+  CHECK(first["ranks"]["compute_s"]["max_node"] == "b");
+  CHECK(nlohmann::json::parse(each[0])["compute_s"] == std::vector<double>{1, 2, 3, 4});
+  CHECK(second["ranks"]["count"] == 3);  // the end of the attempt waits for nobody
+  CHECK(nlohmann::json::parse(each[1])["compute_s"][3].is_null());
+}
+
 TEST_CASE("what does not belong to the attempt is not taken, and harms nothing") {
   Stage stage({"a"});
   const Agent agent(stage.dir.path(), "a", [](test::Peer& peer, const Message& order) {

@@ -71,6 +71,7 @@ struct Asked final : Control {
   void activity(const Activity&) override {}
   void device_activity(const Activity&) override {}
   void report(const StepReport&) override {}
+  void report_times(int64_t, const RankTimes&) override {}
   void event(EventKind kind, const std::string&) override { events.push_back(kind); }
   void hand_in(const HandedIn&) override {}
   std::optional<SaveResult> saved(int64_t) const override { return std::nullopt; }
