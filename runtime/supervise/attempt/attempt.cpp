@@ -57,7 +57,10 @@ class Attempt {
         launcher_log_(run.file("logs/mpirun.log")),
         gone_(options_.nodes.size(), false),
         lost_(options_.nodes.size(), false) {}
-  ~Attempt() { fleet_.set_handler({}); }
+  ~Attempt() {
+    fleet_.set_handler({});
+    fleet_.let_keep(options_.nodes.front().node, std::nullopt);
+  }
 
   AttemptResult run() {
     fleet_.set_handler(
