@@ -20,7 +20,7 @@ struct ObjectInfo {
   std::string key;
   uint64_t bytes = 0;
   std::string etag;     ///< without quotes
-  std::string version;  ///< of the content, for put_if; never "" where head() gives it
+  std::string version;  ///< of the content, for get_if and put_if; never "" where head() gives it
 };
 
 /// An upload in parts that was started and neither finished nor aborted: its parts cost money and are in no
@@ -56,6 +56,9 @@ class ObjectClient {
   /// Reads up to out.size() bytes from `offset` and returns their number. It is smaller if the connection
   /// ended early or the object ends.
   virtual size_t get(const std::string& key, uint64_t offset, std::span<std::byte> out) = 0;
+  /// get() if the object still has this version, which is not "". nullopt: it has another one.
+  virtual std::optional<size_t> get_if(const std::string& key, const std::string& version, uint64_t offset,
+                                       std::span<std::byte> out) = 0;
   /// Makes or replaces the object atomically. Returns its ETag, as do put_part and finish_upload: "" where it
   /// is no MD5; of a part always what finish_upload is to be given.
   virtual std::string put(const std::string& key, std::span<const std::byte> body) = 0;

@@ -40,18 +40,17 @@ class Retrying final : public ObjectClient {
     return repeat("HEAD", key, [&](int) { return inner_.head(key); });
   }
   size_t get(const std::string& key, uint64_t offset, std::span<std::byte> out) override {
-    size_t have = 0;
-    repeat("GET", key, [&](int) {
-      // A body that was cut short is continued; an empty one counts as a failure.
-      while (have < out.size()) {
-        const size_t more = inner_.get(key, offset + have, out.subspan(have));
-        ENSURE(more <= out.size() - have, "{}: {} bytes for {}", key, more, out.size() - have);
-        have += more;
-        if (more == 0) throw ObjectError(0, fmt::format("the body ended {} bytes early", out.size() - have));
-      }
-      return true;
+    complete(key, offset, out, [&](uint64_t at, std::span<std::byte> rest) {
+      return std::optional(inner_.get(key, at, rest));
     });
-    return have;
+    return out.size();
+  }
+  std::optional<size_t> get_if(const std::string& key, const std::string& version, uint64_t offset,
+                               std::span<std::byte> out) override {
+    const bool is_same = complete(key, offset, out, [&](uint64_t at, std::span<std::byte> rest) {
+      return inner_.get_if(key, version, at, rest);
+    });
+    return is_same ? std::optional(out.size()) : std::nullopt;
   }
   std::string put(const std::string& key, std::span<const std::byte> body) override {
     const std::string expected = etag_of(body);
@@ -118,6 +117,23 @@ class Retrying final : public ObjectClient {
     if (etags_differ(etag, expected))
       throw ObjectError(0, fmt::format("the answer has the ETag {} instead of {}", etag, expected));
     return etag;
+  }
+
+  /// Fills `out` by request(offset, the rest of `out`). A body that was cut short is continued; an empty one
+  /// counts as a failure. False: a request gave nullopt.
+  template <typename Request>
+  bool complete(const std::string& key, uint64_t offset, std::span<std::byte> out, const Request& request) {
+    size_t have = 0;
+    return repeat("GET", key, [&](int) {
+      while (have < out.size()) {
+        const std::optional<size_t> more = request(offset + have, out.subspan(have));
+        if (!more) return false;
+        ENSURE(*more <= out.size() - have, "{}: {} bytes for {}", key, *more, out.size() - have);
+        have += *more;
+        if (*more == 0) throw ObjectError(0, fmt::format("the body ended {} bytes early", out.size() - have));
+      }
+      return true;
+    });
   }
 
   /// request(number of tries before this one)

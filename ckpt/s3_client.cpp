@@ -119,6 +119,7 @@ std::string uri_decoded(const std::string& text) {
 constexpr long kCleanUpLimitMs = 2000;
 // What S3 answers where the condition of a PUT does not hold. Conflict: another PUT with one is under way.
 constexpr long kNotFound = 404, kConflict = 409, kPreconditionFailed = 412;
+constexpr long kNoSuchRange = 416;
 
 enum class Method { get, head, put, post, remove };
 const char* name_of(Method method) {
@@ -175,13 +176,20 @@ class S3Client final : public ObjectClient {
     return ObjectInfo{key, number_in(length->second, "Content-Length"), etag_in(answer), etag->second};
   }
   size_t get(const std::string& key, uint64_t offset, std::span<std::byte> out) override {
-    ENSURE(!out.empty(), "{}: no bytes", key);
-    Call call{.method = Method::get, .key = key, .out = out};
-    call.headers["range"] = fmt::format("bytes={}-{}", offset, offset + out.size() - 1);
+    const Answer answer = send(ranged(key, offset, out));
+    return bytes_in(answer, offset);
+  }
+  std::optional<size_t> get_if(const std::string& key, const std::string& version, uint64_t offset,
+                               std::span<std::byte> out) override {
+    Call call = ranged(key, offset, out);
+    call.headers["if-match"] = version;
     const Answer answer = send(call);
-    if (answer.status == 200 && offset > 0) throw ObjectError(0, "the store does not understand ranges");
-    check(answer, answer.status == 200 ? 200 : 206);
-    return answer.out_bytes;
+    // A store that does not know the condition answers with what it has, or that the object ends before.
+    const auto etag = answer.headers.find("etag");
+    const bool is_other = etag != answer.headers.end() && unquoted(etag->second) != unquoted(version);
+    if (answer.status == kPreconditionFailed || answer.status == kNoSuchRange) return std::nullopt;
+    if (answer.status < 300 && is_other) return std::nullopt;
+    return bytes_in(answer, offset);
   }
   std::string put(const std::string& key, std::span<const std::byte> body) override {
     return etag_in(check(send(with_md5({.method = Method::put, .key = key, .body = body})), 200));
@@ -261,8 +269,7 @@ class S3Client final : public ObjectClient {
       const Answer answer = check(send({.method = Method::get, .key = "", .query = query}), 200);
       size_t at = 0;
       for (std::string row; !(row = element(answer.text, "Contents", at)).empty();)
-        result.push_back({uri_decoded(element(row, "Key")), number_in("0" + element(row, "Size"), "Size"),
-                          unquoted(element(row, "ETag"))});
+        result.push_back(listed(row));
       if (element(answer.text, "IsTruncated") != "true") return result;
       const std::string next = element(answer.text, "NextContinuationToken");
       if (next.empty() || next == query["continuation-token"])
@@ -276,6 +283,22 @@ class S3Client final : public ObjectClient {
   }
 
  private:
+  static Call ranged(const std::string& key, uint64_t offset, std::span<std::byte> out) {
+    ENSURE(!out.empty(), "{}: no bytes", key);
+    Call call{.method = Method::get, .key = key, .out = out};
+    call.headers["range"] = fmt::format("bytes={}-{}", offset, offset + out.size() - 1);
+    return call;
+  }
+  static size_t bytes_in(const Answer& answer, uint64_t offset) {
+    if (answer.status == 200 && offset > 0) throw ObjectError(0, "the store does not understand ranges");
+    return check(answer, answer.status == 200 ? 200 : 206).out_bytes;
+  }
+  /// The object of a row of a listing.
+  static ObjectInfo listed(const std::string& row) {
+    const std::string etag = unquoted(element(row, "ETag"));
+    return {uri_decoded(element(row, "Key")), number_in("0" + element(row, "Size"), "Size"), etag,
+            etag.empty() ? "" : '"' + etag + '"'};
+  }
   static Call with_md5(Call call) {
     call.headers["content-md5"] = base64_md5(call.body);  // the store refuses a body that arrives otherwise
     return call;

@@ -238,6 +238,10 @@ class Overtaken final : public ckpt::ObjectClient {
     if (key.ends_with("/INDEX") && at_get_) std::exchange(other_, [] {})();
     return inner_.get(key, offset, out);
   }
+  std::optional<size_t> get_if(const std::string& key, const std::string& version, uint64_t offset,
+                               std::span<std::byte> out) override {
+    return inner_.get_if(key, version, offset, out);
+  }
   std::string put(const std::string& key, std::span<const std::byte> body) override {
     return inner_.put(key, body);
   }

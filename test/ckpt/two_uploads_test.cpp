@@ -63,6 +63,10 @@ class RequestSteps final : public ckpt::ObjectClient {
     std::copy_n(std::as_bytes(std::span(reply.text)).begin(), reply.text.size(), out.begin());
     return reply.text.size();
   }
+  std::optional<size_t> get_if(const std::string&, const std::string&, uint64_t,
+                               std::span<std::byte>) override {
+    throw ckpt::ObjectError(400, "no store of checkpoints reads under a condition");
+  }
   std::string put(const std::string& key, std::span<const std::byte> body) override {
     return ask(true, [&] { return Reply{.text = objects_.put(key, body)}; }).text;
   }

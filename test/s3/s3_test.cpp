@@ -134,6 +134,40 @@ TEST_CASE("objects: a put under a condition") {
   CHECK(ckpt::keeps_conditions(*client, "k"));
 }
 
+TEST_CASE("objects: a get under a condition") {
+  const auto client = client_of_new("reads");
+  const std::vector<std::byte> one = bytes_of(5000, 1), two = bytes_of(3000, 2);
+  client->put("k", one);
+  const std::string version = client->head("k")->version;
+  CHECK(client->list("k").at(0).version == version);
+  std::vector<std::byte> back(1234);
+  CHECK(client->get_if("k", version, 3000, back) == 1234u);
+  CHECK(std::equal(back.begin(), back.end(), one.begin() + 3000));
+  CHECK(client->get_if("k", version, 4000, back) == 1000u);  // the body ends before
+  client->put("k", two);
+  CHECK_FALSE(client->get_if("k", version, 0, back));
+  CHECK_FALSE(client->get_if("k", version, 4000, back));  // which it has not any more
+  CHECK(client->get_if("k", client->head("k")->version, 0, back) == 1234u);
+  client->remove("k");
+  CHECK_THROWS_WITH(client->get_if("k", version, 0, back), Catch::Contains("404 NoSuchKey"));
+}
+
+TEST_CASE("a store that does not know the condition of a get: another object is found by its answer") {
+  ckpt::S3Options given = options("b");
+  const auto get = [&](const std::string& answer) {
+    const OneAnswer server(answer);
+    given.endpoint = "http://127.0.0.1:" + std::to_string(server.port);
+    std::vector<std::byte> out(4);
+    return ckpt::s3_client(given, real_clock())->get_if("k", "\"0123\"", 5, out);
+  };
+  CHECK(get("HTTP/1.1 206 Partial Content\r\nETag: \"0123\"\r\nContent-Length: 4\r\n\r\nabcd") == 4u);
+  CHECK(get("HTTP/1.1 206 Partial Content\r\nContent-Length: 4\r\n\r\nabcd") == 4u);
+  CHECK_FALSE(get("HTTP/1.1 206 Partial Content\r\nETag: \"0124\"\r\nContent-Length: 4\r\n\r\nabcd"));
+  CHECK_FALSE(get("HTTP/1.1 416 Range Not Satisfiable\r\nContent-Length: 0\r\n\r\n"));
+  const std::string busy = "HTTP/1.1 503 Slow Down\r\nETag: \"0124\"\r\nContent-Length: 0\r\n\r\n";
+  CHECK_THROWS_AS(get(busy), ckpt::ObjectError);
+}
+
 TEST_CASE("a listing of several pages") {
   const auto client = client_of_new("pages");
   for (int i = 0; i < 1003; ++i) client->put("p/" + std::to_string(i), {});

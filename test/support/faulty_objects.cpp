@@ -74,7 +74,7 @@ void FaultyObjects::end(const std::optional<ObjectFault>& fault) {
 
 void FaultyObjects::remember() {
   std::vector<ObjectInfo> now;
-  for (const auto& [key, content] : objects_) now.push_back({key, content.size(), etags_[key]});
+  for (const auto& [key, content] : objects_) now.push_back({key, content.size(), etags_[key], etags_[key]});
   past_.push_back(std::move(now));
   while (past_.size() > size_t(lag_)) past_.pop_front();
 }
@@ -107,6 +107,14 @@ size_t FaultyObjects::get(const std::string& key, uint64_t offset, std::span<std
     end(fault);
   std::memcpy(out.data(), at->second.data() + offset, count);
   return count;
+}
+
+std::optional<size_t> FaultyObjects::get_if(const std::string& key, const std::string& version,
+                                            uint64_t offset, std::span<std::byte> out) {
+  const auto at = etags_.find(key);
+  if (at == etags_.end() || at->second == version) return get(key, offset, out);
+  end(begin("get " + key, false));
+  return std::nullopt;
 }
 
 std::string FaultyObjects::put(const std::string& key, std::span<const std::byte> body) {
@@ -198,7 +206,8 @@ std::vector<ObjectInfo> FaultyObjects::list(const std::string& prefix) {
   if (lag_ > 0 && !past_.empty()) {
     result = past_.front();
   } else {
-    for (const auto& [key, content] : objects_) result.push_back({key, content.size(), etags_[key]});
+    for (const auto& [key, content] : objects_)
+      result.push_back({key, content.size(), etags_[key], etags_[key]});
   }
   std::erase_if(result, [&](const ObjectInfo& info) { return !info.key.starts_with(prefix); });
   return result;

@@ -58,6 +58,8 @@ class FaultyObjects final : public ckpt::ObjectClient {
 
   std::optional<ckpt::ObjectInfo> head(const std::string& key) override;
   size_t get(const std::string& key, uint64_t offset, std::span<std::byte> out) override;
+  std::optional<size_t> get_if(const std::string& key, const std::string& version, uint64_t offset,
+                               std::span<std::byte> out) override;
   std::string put(const std::string& key, std::span<const std::byte> body) override;
   std::optional<std::string> put_if(const std::string& key, const std::string& version,
                                     std::span<const std::byte> body) override;
