@@ -16,11 +16,7 @@ class PlainStream final : public ByteStream {
       : file_(std::move(file)), path_(std::move(path)), size_(file_->size()) {}
   size_t read(std::span<char> out) override {
     const size_t n = size_t(std::min<uint64_t>(out.size(), size_ - at_));
-    try {
-      if (n > 0) file_->read_at(at_, std::as_writable_bytes(out.first(n)));
-    } catch (const Error& e) {
-      throw Error(ErrorCode::kData, e.what());
-    }
+    if (n > 0) file_->read_at(at_, std::as_writable_bytes(out.first(n)));
     at_ += n;
     return n;
   }

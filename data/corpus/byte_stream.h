@@ -22,6 +22,7 @@ class ByteStream {
   virtual ~ByteStream() = default;
   /// Fills `out` from its start and returns the number of bytes; fewer than out.size() only at the end of the
   /// file. Error(kData): the file is damaged or ends too early, with its name and the byte of the file.
+  /// Error(kIo): the disk or the object store does not give the bytes; that says nothing about the file.
   virtual size_t read(std::span<char> out) = 0;
   /// Skips `bytes` of the content. Of a compressed file they are unpacked and dropped. Error(kData) if the
   /// content is shorter.

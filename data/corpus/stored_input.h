@@ -16,16 +16,12 @@ class StoredInput {
   StoredInput(std::unique_ptr<File> file, std::string path)
       : file_(std::move(file)), path_(std::move(path)), size_(file_->size()) {}
 
-  /// The next piece, valid until the next call; empty at the end. Error(kData) if it cannot be read.
+  /// The next piece, valid until the next call; empty at the end. Error(kIo) if it cannot be read.
   std::span<const char> next() {
     const size_t n = size_t(std::min<uint64_t>(kPiece, size_ - at_));
     piece_.resize(n);
     if (n == 0) return {};
-    try {
-      file_->read_at(at_, std::as_writable_bytes(std::span(piece_)));
-    } catch (const Error& e) {
-      throw Error(ErrorCode::kData, e.what());
-    }
+    file_->read_at(at_, std::as_writable_bytes(std::span(piece_)));
     at_ += n;
     return piece_;
   }

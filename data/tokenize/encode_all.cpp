@@ -54,7 +54,8 @@ class EncodeAll {
       while (!jobs_.empty()) write_oldest();
       if (read_error_) std::rethrow_exception(read_error_);
     } catch (const Error& e) {
-      if (e.code() == ErrorCode::kData && has_recorded_ && is_consistent_) record();
+      const bool is_of_input = e.code() == ErrorCode::kData || read_error_;
+      if (is_of_input && has_recorded_ && is_consistent_) record();
       throw;
     }
   }

@@ -17,11 +17,7 @@ constexpr int kDeepest = 32;
 
 std::string read_bytes(File& file, uint64_t offset, uint64_t bytes) {
   std::string text(bytes, '\0');
-  try {
-    file.read_at(offset, std::as_writable_bytes(std::span(text)));
-  } catch (const Error& e) {
-    throw Error(ErrorCode::kData, e.what());
-  }
+  file.read_at(offset, std::as_writable_bytes(std::span(text)));
   return text;
 }
 

@@ -110,21 +110,16 @@ bool PageReader::load_page() {
     return false;
   }
   page_at_ = at_;
-  try {
-    PageHeader header = read_header();
-    if (header.kind == PageHeader::Kind::index) header.values = 0;
-    const std::string_view packed = read_body(header);
-    switch (header.kind) {
-      case PageHeader::Kind::data: load_data(header, packed); return true;
-      case PageHeader::Kind::index: return true;
-      case PageHeader::Kind::dictionary: load_dictionary(header, packed); return true;
-      case PageHeader::Kind::data_v2: load_data_v2(header, packed); return true;
-    }
-    fail(fmt::format("it is of the unknown kind {}", int(header.kind)));
-  } catch (const Error& e) {
-    if (e.code() == ErrorCode::kIo) fail(e.what());
-    throw;
+  PageHeader header = read_header();
+  if (header.kind == PageHeader::Kind::index) header.values = 0;
+  const std::string_view packed = read_body(header);
+  switch (header.kind) {
+    case PageHeader::Kind::data: load_data(header, packed); return true;
+    case PageHeader::Kind::index: return true;
+    case PageHeader::Kind::dictionary: load_dictionary(header, packed); return true;
+    case PageHeader::Kind::data_v2: load_data_v2(header, packed); return true;
   }
+  fail(fmt::format("it is of the unknown kind {}", int(header.kind)));
 }
 
 std::string_view PageReader::take(std::string_view& bytes, uint64_t n, const char* what) const {

@@ -1,10 +1,13 @@
 // Goal: every format gives the same documents as JSON lines; blocks can be read from any end of a block on;
 // what is bad is named with its place, or left out and counted; damage ends a file, not the corpus.
 // Method: one list of texts in each format, blocks of several sizes; files with faults at known places.
+#include <map>
+
 #include "data/corpus/corpus_reader.h"
 #include "runtime/base/json.h"
 #include "test/data/corpus/pack.h"
 #include "test/data/token_fixtures.h"
+#include "test/support/power_loss_file_system.h"
 
 using namespace trainctl;
 using namespace trainctl::data;
@@ -147,6 +150,33 @@ TEST_CASE("the rest of a damaged file is left out as one record", "[corpus]") {
   bool inside = false;
   while (blocks.next(block)) inside = block.goes_on;
   CHECK_FALSE(inside);
+}
+
+TEST_CASE("a disk that does not answer is no bad record: nothing is left out for it", "[corpus]") {
+  const std::string lines = line_of("one") + line_of("two"), text = "one\ntwo\n";
+  const std::string table =
+      read_bytes(std::string(TRAINCTL_SOURCE_DIR) + "/test/golden/parquet/list-1.parquet");
+  for (const auto& [name, bytes] : std::map<std::string, std::string>{{"/a.jsonl", lines},
+                                                                      {"/a.jsonl.gz", gzipped(lines)},
+                                                                      {"/a.jsonl.zst", zstd_packed(lines)},
+                                                                      {"/a.txt", text},
+                                                                      {"/a.parquet", table}}) {
+    CAPTURE(name);
+    trainctl::test::PowerLossFileSystem fs;
+    fs.create(name)->write_at(0, std::as_bytes(std::span(bytes)));
+    fs.fail_reads_of(name);
+    thrown(ErrorCode::kIo, [&, &name = name] {
+      const auto reader = open_corpus(fs, {.files = {name}, .skip_bad = true});
+      Document document;
+      while (reader->next(document)) {
+      }
+    });
+    fs.repair();
+    const auto reader = open_corpus(fs, {.files = {name}, .skip_bad = true});
+    Document document;
+    CHECK(reader->next(document));
+    CHECK(reader->left_out_count() == 0);
+  }
 }
 
 TEST_CASE("files that cannot be read are named before anything is read", "[corpus]") {
