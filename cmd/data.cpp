@@ -11,6 +11,7 @@
 #include "runtime/base/file_system.h"
 #include "runtime/base/units.h"
 #include "runtime/observe/data_report.h"
+#include "runtime/sources/text_sources.h"
 
 namespace trainctl::cmd {
 namespace {
@@ -19,6 +20,7 @@ struct TokenizeArguments {
   data::TokenizeOptions options;
   std::string split, to = "megatron", tokenizer = "bytes", train_kind = "sentencepiece", separator;
   uint64_t longest_document_mb = 64;
+  std::string cache, cache_folder;
 };
 
 struct ReadArguments {
@@ -87,6 +89,45 @@ std::string unescaped(const std::string& word) {
   return text;
 }
 
+/// Where the cache of objects is, and how large it may get.
+CacheOptions cache_of(const TokenizeArguments& arguments) {
+  CacheOptions cache;
+  if (!arguments.cache.empty()) {
+    const auto bytes = bytes_of(arguments.cache);
+    if (!bytes || *bytes < kLeastCache)
+      throw Error(
+          ErrorCode::kUsage,
+          fmt::format("--cache {} is no size of at least 1MiB; write it as 4GiB or 500MB", arguments.cache));
+    cache.bytes = *bytes;
+  }
+  cache.folder = arguments.cache_folder;
+  if (!cache.folder.empty() && !real_file_system().is_directory(cache.folder))
+    throw Error(ErrorCode::kUsage, fmt::format("--cache-dir {} is no folder; make it first", cache.folder));
+  const std::string& out = arguments.options.out;
+  const size_t slash = out.rfind('/');
+  if (cache.folder.empty()) cache.folder = slash == out.npos ? "." : out.substr(0, slash + 1);
+  return cache;
+}
+
+/// The objects among the inputs, which then name each of them; null if there are none.
+std::unique_ptr<TextSources> object_sources(const TokenizeArguments& arguments,
+                                            data::TokenizeOptions& options) {
+  if (std::none_of(options.inputs.begin(), options.inputs.end(), is_object_url)) {
+    if (!arguments.cache.empty() || !arguments.cache_folder.empty())
+      throw Error(ErrorCode::kUsage,
+                  "--cache and --cache-dir are for inputs that begin with s3://, and there are none");
+    return nullptr;
+  }
+  const CacheOptions cache = cache_of(arguments);
+  FileSystem& fs = real_file_system();
+  const ObjectAccess access = s3_access(fs, real_clock());
+  auto sources = std::make_unique<TextSources>(fs, access, options.inputs, cache);
+  options.inputs = sources->paths();
+  options.input_versions = sources->versions();
+  options.input_files = &sources->files();
+  return sources;
+}
+
 int tokenize(TokenizeArguments arguments, const Context& context) {
   data::TokenizeOptions& options = arguments.options;
   options.tokenizer = data::TokenizerChoice::of(arguments.tokenizer);
@@ -105,6 +146,8 @@ int tokenize(TokenizeArguments arguments, const Context& context) {
     Progress progress(context.quiet());
     options.progress = [&](const data::TokenizeOptions::Progress& at) { progress(at); };
     options.note = [&](const std::string& text) { progress.note(text); };
+    const auto sources = object_sources(arguments, options);
+    if (sources && !sources->left_out_text().empty()) options.note(sources->left_out_text());
     result = data::tokenize(options);
   }
   if (options.train_vocab > result.vocab_size && !context.quiet())
@@ -150,7 +193,8 @@ void add_tokenize(CommandLine group, Context& context) {
   CommandLine command = group.add_subcommand("tokenize", "turn text, JSON lines or Parquet into token files");
   command
       .add_option("FILES", options.inputs,
-                  "text (a document each), .jsonl (one per line) or .parquet (one per row); text and .jsonl also as .zst or .gz")
+                  "text (a document each), .jsonl (one per line) or .parquet (one per row); text and .jsonl "
+                  "also as .zst or .gz; or objects: s3://bucket/key, s3://bucket/prefix/ for all below it")
       .required()
       .type_name("");
   command.add_option("-o,--out", options.out, "PREFIX of PREFIX.idx, PREFIX.bin and PREFIX.json").required().type_name("PREFIX");
@@ -196,6 +240,13 @@ void add_tokenize(CommandLine group, Context& context) {
                   "ends a document of a text file: wherever it is, if it has a newline (\\n\\n), else as a whole line "
                   "(<|endoftext|>); it belongs to no document")
       .type_name("TEXT");
+  command
+      .add_option("--cache", text->cache,
+                  "most bytes of s3:// inputs on the local disk at once (default: 4GiB); gone at the end")
+      .type_name("SIZE");
+  command
+      .add_option("--cache-dir", text->cache_folder, "folder of the cache (default: the folder of PREFIX)")
+      .type_name("DIR");
   command.add_flag("--skip-bad", options.skip_bad, "leave out records that cannot be read, and count and show them");
   command
       .add_option("--longest-document", text->longest_document_mb,

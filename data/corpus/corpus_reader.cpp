@@ -6,12 +6,15 @@
 namespace trainctl::data {
 namespace {
 
+/// Of files with a JSON object per line.
+bool is_json_lines(const std::string& unpacked) {
+  return unpacked.ends_with(".jsonl") || unpacked.ends_with(".ndjson") || unpacked.ends_with(".json");
+}
+
 std::unique_ptr<FileBlocks> open_blocks(FileSystem& fs, const std::string& path,
                                         const CorpusOptions& options) {
   if (path.ends_with(".parquet")) return open_parquet(fs, path, options);
-  const std::string name = name_unpacked(path);
-  for (const char* ending : {".jsonl", ".ndjson", ".json"})
-    if (name.ends_with(ending)) return open_json_lines(fs, path, options);
+  if (is_json_lines(name_unpacked(path))) return open_json_lines(fs, path, options);
   return open_plain_text(fs, path, options);
 }
 
@@ -58,6 +61,11 @@ class SequentialReader final : public DocumentReader {
 };
 
 }  // namespace
+
+bool has_known_ending(const std::string& path) {
+  const std::string name = name_unpacked(path);
+  return path.ends_with(".parquet") || is_json_lines(name) || name.ends_with(".txt");
+}
 
 BlockReader::BlockReader(FileSystem& fs, const CorpusOptions& options) : fs_(fs), options_(options) {
   if (options.files.empty()) throw Error(ErrorCode::kData, "there are no text files to read");

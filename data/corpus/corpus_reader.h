@@ -9,6 +9,10 @@
 
 namespace trainctl::data {
 
+/// Whether the ending of a name says how to read it: `.jsonl`, `.ndjson`, `.json`, `.txt`, each also with
+/// `.gz` or `.zst`; `.parquet`. Files of other names are plain text if a user names them.
+bool has_known_ending(const std::string& path);
+
 /// The blocks of one file. Not thread-safe.
 class FileBlocks {
  public:
@@ -35,7 +39,8 @@ class BlockReader {
   /// Error(kData): no files, or one of them is missing, or of a kind that cannot be read.
   BlockReader(FileSystem& fs, const CorpusOptions& options);
   /// Reads the next block, which may have no documents; false at the end. Error(kData) with file and place;
-  /// with skip_bad the rest of a damaged file is left out as one bad record.
+  /// with skip_bad the rest of a damaged file is left out as one bad record. Error(kIo) if the bytes cannot
+  /// be had now: nothing is left out for that.
   bool next(Block& block);
   /// Goes to the end of a block of the same corpus.
   void seek(const CorpusPosition& position);

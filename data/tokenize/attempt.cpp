@@ -62,6 +62,9 @@ std::string changed_input(const std::vector<InputIdentity>& before, const std::v
     const InputIdentity &a = before[i], &b = now[i];
     if (a.path != b.path) return fmt::format("the inputs ({}, now {})", a.path, b.path);
     if (a.bytes != b.bytes) return fmt::format("the size of {} ({} bytes, now {})", a.path, a.bytes, b.bytes);
+    if (a.version != b.version)
+      return fmt::format("{}, which is another object now (version {}, now {})", a.path, a.version,
+                         b.version);
     if (a.modified_ns != b.modified_ns) return fmt::format("{}, which was written to since", a.path);
   }
   return "";

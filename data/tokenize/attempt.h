@@ -16,13 +16,15 @@
 
 namespace trainctl::data {
 
-/// What is read: its content is known by its size and its time.
+/// What is read: its content is known by its size, and by its time or its version.
 struct InputIdentity {
   std::string path;
   uint64_t bytes = 0;
   int64_t modified_ns = 0;  ///< 0: unknown
+  std::string version;      ///< as TokenizeOptions::input_versions; "": unknown
   static void fields(auto& f, auto& r) {
     f("path", r.path), f("bytes", r.bytes), f("modified_ns", r.modified_ns);
+    f.later("version", r.version);
   }
 };
 

@@ -34,7 +34,7 @@ int64_t modified_ns(const std::string& path) {
   return failed ? 0 : std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
 }
 
-AttemptSettings settings_of(FileSystem& fs, const TokenizeOptions& options) {
+AttemptSettings settings_of(FileSystem& fs, FileSystem& inputs, const TokenizeOptions& options) {
   AttemptSettings settings{.text_key = options.text_key,
                            .separator = options.separator,
                            .format = name_of(options.to),
@@ -49,8 +49,15 @@ AttemptSettings settings_of(FileSystem& fs, const TokenizeOptions& options) {
     if (options.tokenizer.is_file() && fs.exists(options.tokenizer.path()))
       settings.tokenizer_sha256 = sha256_hex(fs.read_text(options.tokenizer.path()));
   }
-  for (const std::string& path : options.inputs)
-    settings.inputs.push_back({path, fs.open_read(path)->size(), modified_ns(path)});
+  const std::vector<std::string>& versions = options.input_versions;
+  ENSURE(versions.empty() || versions.size() == options.inputs.size(), "{} versions", versions.size());
+  for (size_t i = 0; i < options.inputs.size(); ++i) {
+    const std::string& path = options.inputs[i];
+    settings.inputs.push_back({.path = path,
+                               .bytes = inputs.open_read(path)->size(),
+                               .modified_ns = modified_ns(path),
+                               .version = versions.empty() ? "" : versions[i]});
+  }
   return settings;
 }
 
@@ -68,10 +75,11 @@ class Tokenizing {
   explicit Tokenizing(const TokenizeOptions& options)
       : options_(options),
         fs_(options.file_system != nullptr ? *options.file_system : real_file_system()),
+        inputs_(options.input_files != nullptr ? *options.input_files : fs_),
         corpus_(corpus_of(options)) {}
 
   TokenizeResult run() {
-    stored_total_ = BlockReader(fs_, corpus_).stored_bytes();
+    stored_total_ = BlockReader(inputs_, corpus_).stored_bytes();
     if (stored_total_ == 0)
       throw Error(ErrorCode::kData,
                   fmt::format("{} holds no text; nothing was written", fmt::join(options_.inputs, ", ")));
@@ -121,7 +129,7 @@ class Tokenizing {
   }
 
   void run_in(Attempt& attempt) {
-    const AttemptSettings settings = settings_of(fs_, options_);
+    const AttemptSettings settings = settings_of(fs_, inputs_, options_);
     const bool resumes = can_resume(attempt, settings);
     owns_attempt_ = true;
     if (!resumes || !attempt.progress()->complete) refuse_existing(fs_, options_);
@@ -186,7 +194,7 @@ class Tokenizing {
     result_.tokenizer = trained ? TokenizerChoice::file(model_path(options_)) : options_.tokenizer;
     const std::string model = attempt / "model";
     if (trained && !progress_.complete && !fs_.exists(model)) {
-      fs_.replace_text(model, train_on_corpus(fs_, options_, corpus_));
+      fs_.replace_text(model, train_on_corpus(inputs_, options_, corpus_));
       attempt.record(progress_);
     }
     const bool is_moved = trained && !fs_.exists(model);  // a complete attempt
@@ -218,7 +226,7 @@ class Tokenizing {
         .record_every_s = options_.record_every_s,
         .progress = [this](uint64_t stored, uint64_t text) { report("tokenizing", stored, text); },
         .warn = [this](const std::string& text) { note("warning: " + text); }};
-    encode_all(fs_, options, corpus_, *tokenizer_, sets, state,
+    encode_all(inputs_, options, corpus_, *tokenizer_, sets, state,
                [&](const EncodingState&) { record(attempt); });
     finish(attempt, sets);
   }
@@ -301,6 +309,7 @@ class Tokenizing {
 
   const TokenizeOptions& options_;
   FileSystem& fs_;
+  FileSystem& inputs_;
   CorpusOptions corpus_;
   const double start_s_ = real_clock().monotonic_s();
   uint64_t stored_total_ = 0, text_before_ = 0;

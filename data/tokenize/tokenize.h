@@ -37,6 +37,10 @@ struct TokenizeOptions {
   double record_every_s = 10;            ///< how often progress is made durable
   double kept_after_s = 5;  ///< unfinished work of less time is neither kept after an error nor protected
   FileSystem* file_system = nullptr;  ///< null: that of this machine
+  FileSystem* input_files = nullptr;  ///< that has the inputs; null: file_system
+  /// Of each input a word that changes with its content, as the ETag of an object. Empty: files are known by
+  /// their size and time.
+  std::vector<std::string> input_versions;
   struct Progress {
     const char* doing = "";
     uint64_t stored_bytes = 0, stored_total = 0;  ///< of the input files

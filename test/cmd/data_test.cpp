@@ -106,3 +106,29 @@ TEST_CASE("data: mistakes are exit status 2, faults of data 6", "[cmd][data]") {
   REQUIRE(::truncate((w / "t.bin").c_str(), 5) == 0);
   CHECK(w.run({"verify", w / "t"}) == 6);
 }
+
+TEST_CASE("data: the cache of objects has a size and a folder, and objects need credentials", "[cmd][data]") {
+  Workplace w;
+  std::ofstream(w / "a.txt") << "some text\n";
+  const auto tokenize = [&](const std::string& input, const std::vector<std::string>& more) {
+    std::vector<std::string> words{"tokenize", input, "--out", w / "t"};
+    words.insert(words.end(), more.begin(), more.end());
+    return w.run(words);
+  };
+  CHECK(tokenize(w / "a.txt", {"--cache", "4GiB"}) == 2);
+  CHECK(tokenize(w / "a.txt", {"--cache-dir", w / ""}) == 2);
+  for (const char* name : {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"}) ::unsetenv(name);
+  ::setenv("AWS_SHARED_CREDENTIALS_FILE", (w / "none").c_str(), 1);
+  CHECK(tokenize("s3://b/a.txt", {}) == 2);  // no credentials
+  ::setenv("AWS_ACCESS_KEY_ID", "id", 1);
+  ::setenv("AWS_SECRET_ACCESS_KEY", "secret", 1);
+  ::setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1", 1);  // asked by nothing below
+  for (const char* size : {"4", "1000KiB", "-1GiB", "much"})
+    CHECK(tokenize("s3://b/a.txt", {"--cache", size}) == 2);
+  CHECK(tokenize("s3://b/a.txt", {"--cache-dir", w / "none"}) == 2);
+  CHECK(tokenize("s3://b", {}) == 2);
+  CHECK_FALSE(real_file_system().exists(w / "t.partial"));
+  for (const char* name :
+       {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SHARED_CREDENTIALS_FILE", "AWS_ENDPOINT_URL"})
+    ::unsetenv(name);
+}

@@ -179,6 +179,17 @@ TEST_CASE("a disk that does not answer is no bad record: nothing is left out for
   }
 }
 
+TEST_CASE("the names whose endings say how to read them", "[corpus]") {
+  for (const char* name : {"a.jsonl", "p/a.ndjson.gz", "a.json.zst", "a.txt", "a.b.txt.gz", "a.parquet"}) {
+    CAPTURE(name);
+    CHECK(has_known_ending(name));
+  }
+  for (const char* name : {"a", "_SUCCESS", "a.csv", "a.gz", "a.parquet.gz", "a.jsonl.crc", "a.xz", ""}) {
+    CAPTURE(name);
+    CHECK_FALSE(has_known_ending(name));
+  }
+}
+
 TEST_CASE("files that cannot be read are named before anything is read", "[corpus]") {
   TemporaryFolder folder;
   write_bytes(folder / "a.jsonl", line_of("one"));
