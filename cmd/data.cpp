@@ -1,11 +1,9 @@
-// trainctl data: converts text to tokens, shows a token set, and checks all of it.
-#include <unistd.h>
-
+// trainctl data: converts text to tokens, shows a token set, and checks all of it. What cleans text is in
+// cmd/data_clean.cpp.
 #include <cstdio>
 #include <memory>
-#include <optional>
 
-#include "cmd/commands.h"
+#include "cmd/data.h"
 #include "cmd/output.h"
 #include "runtime/base/error.h"
 #include "runtime/base/file_system.h"
@@ -28,66 +26,6 @@ struct ReadArguments {
   std::string format = "auto", dtype, tokenizer;
   int64_t vocab_size = 0;
 };
-
-/// A progress line: rewritten on a terminal, one every ten seconds in a log, none for short work.
-class Progress {
- public:
-  explicit Progress(bool quiet) : quiet_(quiet), terminal_(isatty(STDERR_FILENO)) {}
-  ~Progress() { clear(); }
-  void operator()(const data::TokenizeOptions::Progress& at) {
-    const double now = real_clock().monotonic_s();
-    if (!first_ || doing_ != at.doing) {
-      first_ = at;
-      doing_ = at.doing;
-      start_ = now;
-    }
-    if (quiet_ || now < next_) return;
-    const double seconds = std::max(now - start_, 1e-3);
-    const double rate = double(at.text_bytes - first_->text_bytes) / 1e6 / seconds;
-    const uint64_t done = at.stored_bytes - first_->stored_bytes, left = at.stored_total - at.stored_bytes;
-    std::string text = doing_;
-    if (at.stored_bytes > 0)
-      text += fmt::format(": {} of {}", size_text(at.stored_bytes), size_text(at.stored_total));
-    if (done > 0 && at.text_bytes > 0)
-      text += fmt::format(", {:.1f} MB/s of text, {} left", rate, short_duration(seconds * double(left) / double(done)));
-    fmt::print(stderr, "{}{}{}", terminal_ ? "\r" : "", text, terminal_ ? "\x1b[K" : "\n");
-    std::fflush(stderr);
-    shown_ = true;
-    next_ = now + (terminal_ ? 0.5 : 10);
-  }
-  /// Prints a sentence of its own.
-  void note(const std::string& text) {
-    if (quiet_) return;
-    clear();
-    fmt::print(stderr, "{}\n", text);
-  }
-
- private:
-  void clear() {
-    if (shown_ && terminal_) fmt::print(stderr, "\r\x1b[K");
-    shown_ = false;
-  }
-
-  bool quiet_, terminal_, shown_ = false;
-  std::optional<data::TokenizeOptions::Progress> first_;  // of this activity
-  std::string doing_;
-  double start_ = real_clock().monotonic_s(), next_ = start_ + 2;
-};
-
-/// What a separator on the command line means: \n, \r, \t, \f and \\ stand for themselves there.
-std::string unescaped(const std::string& word) {
-  std::string text;
-  for (size_t i = 0; i < word.size(); ++i) {
-    const size_t name = word[i] == '\\' && i + 1 < word.size() ? std::string_view("nrtf\\").find(word[i + 1]) : std::string::npos;
-    if (name == std::string::npos) {
-      text += word[i];
-    } else {
-      text += "\n\r\t\f\\"[name];
-      ++i;
-    }
-  }
-  return text;
-}
 
 /// Where the cache of objects is, and how large it may get.
 CacheOptions cache_of(const TokenizeArguments& arguments) {
@@ -143,8 +81,8 @@ int tokenize(TokenizeArguments arguments, const Context& context) {
       arguments.train_kind == "bpe" ? data::TrainedKind::bpe : data::TrainedKind::sentencepiece;
   data::TokenizeResult result;
   {
-    Progress progress(context.quiet());
-    options.progress = [&](const data::TokenizeOptions::Progress& at) { progress(at); };
+    DataProgress progress(context.quiet());
+    options.progress = [&](const data::CorpusProgress& at) { progress(at); };
     options.note = [&](const std::string& text) { progress.note(text); };
     const auto sources = object_sources(arguments, options);
     if (sources && !sources->left_out_text().empty()) options.note(sources->left_out_text());
@@ -260,9 +198,10 @@ void add_tokenize(CommandLine group, Context& context) {
 }  // namespace
 
 void add_data(CommandLine& app, Context& context) {
-  CommandLine group = app.add_subcommand("data", "tokenize text; inspect and verify token sets");
+  CommandLine group = app.add_subcommand("data", "clean and tokenize text; inspect and verify token sets");
   group.require_subcommand();
 
+  add_data_dedup(group, context);
   add_tokenize(group, context);
 
   auto seen = std::make_shared<ReadArguments>();

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "data/corpus/document.h"
+#include "data/corpus/progress.h"
 #include "data/dataset.h"
 #include "data/sidecar.h"
 #include "runtime/base/file_system.h"
@@ -41,11 +42,7 @@ struct TokenizeOptions {
   /// Of each input a word that changes with its content, as the ETag of an object. Empty: files are known by
   /// their size and time.
   std::vector<std::string> input_versions;
-  struct Progress {
-    const char* doing = "";
-    uint64_t stored_bytes = 0, stored_total = 0;  ///< of the input files
-    uint64_t text_bytes = 0;                      ///< unpacked
-  };
+  using Progress = CorpusProgress;
   /// Called from time to time. May be empty.
   std::function<void(const Progress&)> progress;
   /// Called with a sentence that a user wants to read at once. May be empty.

@@ -132,3 +132,25 @@ TEST_CASE("data: the cache of objects has a size and a folder, and objects need 
        {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SHARED_CREDENTIALS_FILE", "AWS_ENDPOINT_URL"})
     ::unsetenv(name);
 }
+
+TEST_CASE("data: dedup, in words and as JSON", "[cmd][data]") {
+  Workplace w;
+  std::ofstream(w / "a.jsonl") << "{\"text\":\"one two three four five six\"}\n"
+                               << "{\"text\":\"One, two, three! four five six\"}\n"
+                               << "{\"text\":\"one two three four five six\"}\n";
+  CHECK(w.run({"dedup", w / "a.jsonl", "--out", w / "d"}) == 0);
+  CHECK_THAT(w.output, Catch::Contains("kept       2 of 3 documents") &&
+                           Catch::Contains("next: trainctl data tokenize") &&
+                           Catch::Contains("d/removed.jsonl"));
+  CHECK(w.run({"dedup", w / "a.jsonl", "--out", w / "d"}) == 2);  // is there
+  CHECK(w.run({"dedup", w / "a.jsonl", "--out", w / "n", "--near", "--threshold", "0.9", "--json"}) == 0);
+  const auto result = nlohmann::json::parse(w.output);
+  CHECK(result.at("kept") == 1);
+  CHECK(result.at("reasons").at(1) == nlohmann::json{{"reason", "near"}, {"documents", 1}, {"text_bytes", 30}});
+  CHECK(w.run({"dedup", w / "none.jsonl", "--out", w / "x"}) == 6);
+  CHECK(w.run({"dedup", w / "a.jsonl", "--out", w / "x", "--memory", "much"}) == 2);
+  CHECK(w.run({"dedup", w / "a.jsonl", "--out", w / "x", "--memory", "1MiB"}) == 2);
+  CHECK(w.run({"dedup", w / "a.jsonl", "--out", w / "x", "--threshold", "0.9"}) == 2);  // without --near
+  CHECK(w.run({"dedup", w / "a.jsonl", "--out", w / "x", "--text-key", "body"}) == 6);
+  CHECK(!real_file_system().exists(w / "x"));
+}

@@ -1,0 +1,34 @@
+// What the subcommands of `trainctl data` share.
+#pragma once
+#include <optional>
+#include <string>
+
+#include "cmd/commands.h"
+#include "runtime/observe/data_report.h"
+
+namespace trainctl::cmd {
+
+/// A progress line: rewritten on a terminal, one every ten seconds in a log, none for short work.
+class DataProgress {
+ public:
+  explicit DataProgress(bool quiet);
+  ~DataProgress() { clear(); }
+  void operator()(const data::CorpusProgress& at);
+  /// Prints a sentence of its own.
+  void note(const std::string& text);
+
+ private:
+  void clear();
+
+  bool quiet_, terminal_, shown_ = false;
+  std::optional<data::CorpusProgress> first_;  // of this activity
+  std::string doing_;
+  double start_, next_;
+};
+
+/// What a separator on the command line means: \n, \r, \t, \f and \\ stand for themselves there.
+std::string unescaped(const std::string& word);
+
+void add_data_dedup(CommandLine& group, Context& context);
+
+}  // namespace trainctl::cmd

@@ -1,0 +1,116 @@
+// trainctl data dedup and data filter: keep the records of a corpus that are worth training on.
+#include <memory>
+
+#include "cmd/data.h"
+#include "cmd/output.h"
+#include "runtime/base/error.h"
+#include "runtime/base/units.h"
+#include "runtime/observe/clean_report.h"
+
+namespace trainctl::cmd {
+namespace {
+
+struct CleaningArguments {
+  data::CleaningOptions options;
+  std::string separator;
+  uint64_t longest_document_mb = 64;
+};
+
+void add_cleaning_options(CommandLine command, CleaningArguments& arguments) {
+  data::CleaningOptions& options = arguments.options;
+  command
+      .add_option("FILES", options.corpus.files,
+                  "text (a document each), .jsonl (one per line) or .parquet (one per row); text and .jsonl "
+                  "also as .zst or .gz")
+      .required()
+      .type_name("");
+  command.add_option("-o,--out", options.out, "folder to make: a .jsonl of each file, and removed.jsonl")
+      .required()
+      .type_name("DIR");
+  command.add_flag("--zstd", options.zstd, "pack the files of kept records: .jsonl.zst");
+  command.add_option("--threads", options.threads, "threads that examine records; 0: one for each core")
+      .range(0, 1024)
+      .show_default()
+      .type_name("N");
+  command
+      .add_option("--text-key", options.corpus.text_key,
+                  "where a JSON line has its text, or the column of a .parquet")
+      .show_default()
+      .type_name("KEY");
+  command
+      .add_option("--separator", arguments.separator,
+                  "ends a document of a text file: wherever it is, if it has a newline (\\n\\n), else as a "
+                  "whole line; it belongs to no document")
+      .type_name("TEXT");
+  command.add_flag("--skip-bad", options.corpus.skip_bad,
+                   "leave out records that cannot be read, and count and show them");
+  command
+      .add_option("--longest-document", arguments.longest_document_mb,
+                  "MB of a line, a row, or a document; longer ones are refused")
+      .range(1, 2000)
+      .show_default()
+      .type_name("MB");
+}
+
+/// Runs `clean` with a line of progress and prints its result as `kind`.
+int run_cleaning(const char* kind, CleaningArguments& arguments, const Context& context,
+                 const std::function<data::CleaningResult()>& clean) {
+  data::CleaningOptions& options = arguments.options;
+  options.corpus.separator = unescaped(arguments.separator);
+  options.corpus.longest_document = arguments.longest_document_mb * 1'000'000;
+  data::CleaningResult result;
+  {
+    DataProgress progress(context.quiet());
+    options.progress = [&](const data::CorpusProgress& at) { progress(at); };
+    options.note = [&](const std::string& text) { progress.note(text); };
+    result = clean();
+  }
+  if (context.json || !context.quiet()) print_result(kind, render_cleaning(result, context.json), context);
+  return kExitDone;
+}
+
+}  // namespace
+
+void add_data_dedup(CommandLine& group, Context& context) {
+  struct Arguments {
+    CleaningArguments cleaning;
+    data::DedupOptions options;
+    std::string memory = "1GiB";
+  };
+  auto given = std::make_shared<Arguments>();
+  CommandLine command = group.add_subcommand("dedup", "keep the first of equal, or nearly equal, documents");
+  add_cleaning_options(command, given->cleaning);
+  const Option near =
+      command.add_flag("--near", given->options.near,
+                       "also remove documents that are nearly those before them (MinHash and LSH)");
+  command
+      .add_option("--threshold", given->options.threshold,
+                  "Jaccard similarity of the sequences of words that counts as near")
+      .range(0.3, 1)
+      .show_default()
+      .needs(near)
+      .type_name("S");
+  command.add_option("--shingle", given->options.shingle_words, "words of a sequence that is compared")
+      .range(1, 100)
+      .show_default()
+      .needs(near)
+      .type_name("N");
+  command
+      .add_option("--memory", given->memory,
+                  "memory that the command may use: 38 bytes for each kept document, with --near about 400")
+      .show_default()
+      .type_name("SIZE");
+  when_chosen(command, context, [given, &context] {
+    const auto memory = bytes_of(given->memory);
+    if (!memory)
+      throw Error(ErrorCode::kUsage,
+                  fmt::format("--memory {} is no size; write 1GiB or 500MB", given->memory));
+    given->options.memory = *memory;
+    return run_cleaning("data-dedup", given->cleaning, context, [&] {
+      given->options.cleaning = given->cleaning.options;
+      return data::dedup(given->options);
+    });
+  });
+}
+
+}  // namespace trainctl::cmd

@@ -1,0 +1,76 @@
+#include "runtime/observe/clean_report.h"
+
+#include "runtime/base/json.h"
+#include "runtime/base/text.h"
+#include "runtime/base/units.h"
+
+namespace trainctl {
+namespace {
+
+using Json = nlohmann::ordered_json;
+constexpr size_t kShownFiles = 20;
+
+std::string share_text(uint64_t part, uint64_t whole) {
+  return fmt::format("{:.1f} %", whole == 0 ? 0 : 100 * double(part) / double(whole));
+}
+
+Json json_of(const data::CleaningResult& r) {
+  Json left_out = Json::array(), reasons = Json::array(), files = Json::array();
+  for (const auto& record : r.left_out) left_out.push_back({{"place", record.place}, {"why", record.why}});
+  for (const auto& reason : r.reasons)
+    reasons.push_back(
+        {{"reason", reason.name}, {"documents", reason.documents}, {"text_bytes", reason.text_bytes}});
+  for (const auto& file : r.files)
+    files.push_back(
+        {{"input", file.input}, {"output", file.output}, {"documents", file.documents}, {"kept", file.kept}});
+  return {{"v", 1},
+          {"out", r.out},
+          {"removed_file", r.removed_file},
+          {"documents", r.documents},
+          {"kept", r.kept},
+          {"removed", r.removed()},
+          {"text_bytes", r.text_bytes},
+          {"kept_text_bytes", r.kept_text_bytes},
+          {"empty_documents", r.empty_documents},
+          {"replaced_documents", r.replaced_documents},
+          {"left_out_records", r.left_out_count},
+          {"left_out", left_out},
+          {"reasons", reasons},
+          {"files", files},
+          {"seconds", r.seconds}};
+}
+
+}  // namespace
+
+std::string render_cleaning(const data::CleaningResult& r, bool json) {
+  if (json) return dump_json(json_of(r)) + "\n";
+  std::string text = fmt::format("kept       {} of {}, {} of {} of text ({})\n", tally_text(r.kept),
+                                 count_of(int64_t(r.documents), "document"), size_text(r.kept_text_bytes),
+                                 size_text(r.text_bytes), share_text(r.kept_text_bytes, r.text_bytes));
+  for (const auto& reason : r.reasons)
+    text += fmt::format("removed    {:<24} {:>9} {:>8}, {}\n", reason.name, tally_text(reason.documents),
+                        share_text(reason.documents, r.documents), size_text(reason.text_bytes));
+  if (r.empty_documents > 0)
+    text += fmt::format("left out   {}\n", count_of(int64_t(r.empty_documents), "empty document"));
+  if (r.left_out_count > 0) {
+    text +=
+        fmt::format("left out   {} that could not be read\n", count_of(int64_t(r.left_out_count), "record"));
+    for (const auto& record : r.left_out)
+      text += fmt::format("           {}: {}\n", record.place, record.why);
+  }
+  if (r.replaced_documents > 0)
+    text += fmt::format("warning    {} had bytes that are no UTF-8; they became U+FFFD\n",
+                        count_of(int64_t(r.replaced_documents), "kept document"));
+  for (size_t i = 0; i < std::min(kShownFiles, r.files.size()); ++i)
+    text += fmt::format("file       {}: {} of {}\n", r.files[i].output, tally_text(r.files[i].kept),
+                        tally_text(r.files[i].documents));
+  if (r.files.size() > kShownFiles)
+    text += fmt::format("           and {} more\n", r.files.size() - kShownFiles);
+  text += fmt::format("each removed record, and why: {}\n", r.removed_file);
+  text += fmt::format("time       {:.1f} s, {:.1f} MB/s\n", r.seconds,
+                      double(r.text_bytes) / 1e6 / std::max(r.seconds, 1e-3));
+  return text + fmt::format("next: trainctl data tokenize {}{} --out PREFIX\n",
+                            shell_quoted(r.files[0].output), r.files.size() > 1 ? " ..." : "");
+}
+
+}  // namespace trainctl
