@@ -1,9 +1,11 @@
 // trainctl data dedup and data filter: keep the records of a corpus that are worth training on.
+#include <algorithm>
 #include <memory>
 
 #include "cmd/data.h"
 #include "cmd/output.h"
 #include "runtime/base/error.h"
+#include "runtime/base/file_system.h"
 #include "runtime/base/units.h"
 #include "runtime/observe/clean_report.h"
 
@@ -69,6 +71,24 @@ int run_cleaning(const char* kind, CleaningArguments& arguments, const Context& 
   return kExitDone;
 }
 
+std::string text_of_file(const std::string& path) {
+  try {
+    return real_file_system().read_text(path);
+  } catch (const Error& e) {
+    throw Error(ErrorCode::kUsage, fmt::format("the rule file cannot be read: {}", e.what()));
+  }
+}
+
+std::vector<std::string> split_at_commas(const std::string& text) {
+  std::vector<std::string> words;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find(',', at), text.size());
+    if (end > at) words.push_back(text.substr(at, end - at));
+    at = end + 1;
+  }
+  return words;
+}
+
 }  // namespace
 
 void add_data_dedup(CommandLine& group, Context& context) {
@@ -109,6 +129,56 @@ void add_data_dedup(CommandLine& group, Context& context) {
     return run_cleaning("data-dedup", given->cleaning, context, [&] {
       given->options.cleaning = given->cleaning.options;
       return data::dedup(given->options);
+    });
+  });
+}
+
+void add_data_filter(CommandLine& group, Context& context) {
+  struct Arguments {
+    CleaningArguments cleaning;
+    data::FilterOptions options;
+    std::vector<std::string> sets, rules;
+    std::string languages;
+  };
+  auto given = std::make_shared<Arguments>();
+  CommandLine command = group.add_subcommand("filter", "keep the documents that rules accept");
+  add_cleaning_options(command, given->cleaning);
+  command
+      .add_option(
+          "--rules", given->sets,
+          "gopher (Rae et al. 2021), its halves gopher-quality and gopher-repetition, or a .json file: "
+          "{\"sets\": [\"gopher\"], \"min_words\": 20}")
+      .repeatable()
+      .type_name("SET|FILE");
+  command
+      .add_option("--rule", given->rules,
+                  "sets the limit of one rule, after --rules: min_words=20, max_hashes_per_word=off")
+      .repeatable()
+      .type_name("NAME=LIMIT");
+  command
+      .add_option(
+          "--language", given->languages,
+          "codes of languages to keep, such as en,de (CLD2); half of the text must be in them, or what "
+          "--rule min_language_share says")
+      .type_name("CODES");
+  command
+      .add_option("--blocklist", given->options.blocklist,
+                  "file with a word or phrase a line; documents with more of them than --rule "
+                  "max_blocked_words (0) are removed")
+      .type_name("FILE");
+  when_chosen(command, context, [given, &context] {
+    data::FilterOptions& options = given->options;
+    for (const std::string& set : given->sets) {
+      if (set.ends_with(".json"))
+        options.limits.add_file(text_of_file(set), set);
+      else
+        options.limits.add_set(set);
+    }
+    for (const std::string& rule : given->rules) options.limits.set(rule);
+    options.languages = split_at_commas(given->languages);
+    return run_cleaning("data-filter", given->cleaning, context, [&] {
+      options.cleaning = given->cleaning.options;
+      return data::filter(options);
     });
   });
 }

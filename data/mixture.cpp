@@ -18,7 +18,7 @@ uint64_t left_of(uint64_t n, uint64_t share) {
 
 }  // namespace
 
-Mixture::Mixture(std::span<const double> weights) {
+Mixture::Mixture(std::span<const double> weights) : sources_(weights.size()) {
   std::vector<int> leaves;
   for (size_t i = 0; i < weights.size(); ++i) {
     ENSURE(weights[i] >= 0 && std::isfinite(weights[i]), "weight {} of source {}", weights[i], i);
@@ -96,6 +96,23 @@ Mixture::Pick Mixture::pick(uint64_t index) const {
     node = &nodes_[size_t(left ? node->left : node->right)];
   }
   return {node->source, index};
+}
+
+void Mixture::count(int node, uint64_t visits, std::vector<uint64_t>& counts) const {
+  const Node& n = nodes_[size_t(node)];
+  if (n.source >= 0) {
+    counts[size_t(n.source)] = visits;
+    return;
+  }
+  const uint64_t went_left = left_of(visits, n.left_share);
+  count(n.left, went_left, counts);
+  count(n.right, visits - went_left, counts);
+}
+
+std::vector<uint64_t> Mixture::counts(uint64_t n) const {
+  std::vector<uint64_t> counts(sources_);
+  count(int(nodes_.size()) - 1, n, counts);
+  return counts;
 }
 
 }  // namespace trainctl::data

@@ -29,6 +29,8 @@ class Mixture {
     uint64_t position;  ///< number of earlier samples from this source
   };
   Pick pick(uint64_t index) const;
+  /// How many of the first n samples are of each source.
+  std::vector<uint64_t> counts(uint64_t n) const;
   /// The largest bound of all sources.
   double deviation_bound() const;
 
@@ -44,7 +46,10 @@ class Mixture {
   void best_tree(const std::vector<int>& open, double& least, std::vector<Node>& best);
   double bound_below(int node, double inverse_weights_above, bool is_root) const;
 
+  void count(int node, uint64_t visits, std::vector<uint64_t>& counts) const;
+
   std::vector<Node> nodes_;  ///< the root is last
+  size_t sources_ = 0;
 };
 
 }  // namespace trainctl::data

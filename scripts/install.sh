@@ -5,7 +5,7 @@
 set -euo pipefail
 packages=(g++ cmake ninja-build ccache libopenmpi-dev openmpi-bin libdnnl-dev libxxhash-dev libssl-dev libcurl4-openssl-dev
           libfmt-dev nlohmann-json3-dev libcli11-dev catch2 libsentencepiece-dev libpcre2-dev libutf8proc-dev zlib1g-dev libzstd-dev libhwloc-dev libpmix-dev
-          patchelf zstd libboost-context-dev libcpp-httplib-dev)
+          patchelf zstd libboost-context-dev libcpp-httplib-dev libcld2-dev)
 test_packages=(iproute2 procps curl slurmctld slurmd slurm-client munge openssh-server openssh-client)
 
 missing_of() {

@@ -1,5 +1,7 @@
 #include "runtime/observe/clean_report.h"
 
+#include <algorithm>
+
 #include "runtime/base/json.h"
 #include "runtime/base/text.h"
 #include "runtime/base/units.h"
@@ -40,6 +42,13 @@ Json json_of(const data::CleaningResult& r) {
           {"seconds", r.seconds}};
 }
 
+std::string warning_of(const data::Mix::Row& row) {
+  return fmt::format(
+      "{} is read {:.1f} times; above {:g} epochs, repeated tokens are worth much less than new ones: "
+      "lower its weight or the budget, or add text",
+      row.source.name, row.epochs, data::kGoodEpochs);
+}
+
 }  // namespace
 
 std::string render_cleaning(const data::CleaningResult& r, bool json) {
@@ -71,6 +80,42 @@ std::string render_cleaning(const data::CleaningResult& r, bool json) {
                       double(r.text_bytes) / 1e6 / std::max(r.seconds, 1e-3));
   return text + fmt::format("next: trainctl data tokenize {}{} --out PREFIX\n",
                             shell_quoted(r.files[0].output), r.files.size() > 1 ? " ..." : "");
+}
+
+std::string render_mix(const data::Mix& mix, bool json) {
+  if (json) {
+    Json sources = Json::array(), warnings = Json::array();
+    for (const auto& row : mix.rows) {
+      sources.push_back({{"name", row.source.name},
+                         {"tokens", row.source.tokens},
+                         {"weight", row.source.weight},
+                         {"share", row.share},
+                         {"samples", row.samples},
+                         {"drawn_tokens", row.drawn_tokens},
+                         {"epochs", row.epochs}});
+      if (row.epochs > data::kGoodEpochs) warnings.push_back(warning_of(row));
+    }
+    return dump_json(Json{{"v", 1},
+                          {"seq_len", mix.seq_len},
+                          {"samples", mix.samples},
+                          {"tokens", mix.tokens()},
+                          {"sources", sources},
+                          {"warnings", warnings}}) +
+           "\n";
+  }
+  size_t width = 6;
+  for (const auto& row : mix.rows) width = std::max(width, row.source.name.size());
+  std::string text = fmt::format("{:<{}}  {:>10}  {:>8}  {:>7}  {:>10}  {:>8}\n", "source", width, "tokens",
+                                 "weight", "share", "drawn", "epochs");
+  for (const auto& row : mix.rows)
+    text += fmt::format("{:<{}}  {:>10}  {:>8.4g}  {:>5.1f} %  {:>10}  {:>8.2f}\n", row.source.name, width,
+                        tally_text(row.source.tokens), row.source.weight, 100 * row.share,
+                        tally_text(row.drawn_tokens), row.epochs);
+  text += fmt::format("budget  {} tokens: {} of {} tokens\n", tally_text(mix.tokens()),
+                      count_of(int64_t(mix.samples), "sample"), mix.seq_len);
+  for (const auto& row : mix.rows)
+    if (row.epochs > data::kGoodEpochs) text += "warning: " + warning_of(row) + "\n";
+  return text;
 }
 
 }  // namespace trainctl

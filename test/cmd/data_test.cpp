@@ -154,3 +154,68 @@ TEST_CASE("data: dedup, in words and as JSON", "[cmd][data]") {
   CHECK(w.run({"dedup", w / "a.jsonl", "--out", w / "x", "--text-key", "body"}) == 6);
   CHECK(!real_file_system().exists(w / "x"));
 }
+
+TEST_CASE("data: filter, in words and as JSON", "[cmd][data]") {
+  Workplace w;
+  std::ofstream(w / "a.jsonl")
+      << "{\"text\":\"one two three\"}\n{\"text\":\"one bad thing\"}\n{\"text\":\"one\"}\n";
+  std::ofstream(w / "list.txt") << "Bad\n";
+  std::ofstream(w / "rules.json") << R"({"min_words": 2})";
+  CHECK(w.run({"filter", w / "a.jsonl", "--out", w / "d", "--rules", w / "rules.json", "--blocklist",
+               w / "list.txt"}) == 0);
+  CHECK_THAT(w.output, Catch::Contains("kept       1 of 3 documents") && Catch::Contains("min_words") &&
+                           Catch::Contains("max_blocked_words"));
+  CHECK(w.run({"filter", w / "a.jsonl", "--out", w / "e", "--rules", "gopher", "--rule", "min_words=1",
+               "--json"}) == 0);
+  CHECK(nlohmann::json::parse(w.output).at("kept") == 0);
+  CHECK(w.run({"filter", w / "a.jsonl", "--out", w / "x"}) == 2);
+  CHECK(w.run({"filter", w / "a.jsonl", "--out", w / "x", "--rules", "c4"}) == 2);
+  CHECK(w.run({"filter", w / "a.jsonl", "--out", w / "x", "--rules", w / "none.json"}) == 2);
+  CHECK(w.run({"filter", w / "a.jsonl", "--out", w / "x", "--language", "xx"}) == 2);
+  CHECK(!real_file_system().exists(w / "x"));
+}
+
+TEST_CASE("data: mix of sources and of a job", "[cmd][data]") {
+  Workplace w;
+  CHECK(w.run({"mix", "--source", "web:1M:3", "--source", "a:b:10k:1", "--tokens", "2M", "--seq-len",
+               "100"}) == 0);
+  CHECK_THAT(w.output, Catch::Contains("warning: a:b is read 50.5 times"));
+  CHECK(w.run({"mix", "--source", "web:1M:3", "--source", "code:10k:1", "--tokens", "2M", "--seq-len", "100",
+               "--json"}) == 0);
+  auto result = nlohmann::json::parse(w.output);
+  CHECK(result.at("samples") == 20'000);
+  CHECK(result.at("sources").at(0).at("samples") == 15'000);
+  CHECK(result.at("sources").at(1).at("drawn_tokens") == 500'000);
+  CHECK(result.at("warnings").size() == 1);
+  std::ofstream(w / "a.txt") << std::string(5000, 'x') << "\n";
+  std::ofstream(w / "b.txt") << std::string(2000, 'y') << "\n";
+  REQUIRE(w.run({"tokenize", w / "a.txt", "--out", w / "a"}) == 0);
+  REQUIRE(w.run({"tokenize", w / "b.txt", "--out", w / "b"}) == 0);
+  std::ofstream(w / "job.json")
+      << R"({"version": 1, "name": "mix", "model": {"preset": "gpt2-tiny"}, "data": {"train": [
+      {"path": "a.idx", "weight": 3, "name": "first"}, {"path": "b.idx"}], "seq_len": 64},
+      "batch": {"global_sequences": 8, "micro_sequences": 1},
+      "schedule": {"total_steps": 10, "warmup_steps": 1, "lr": 1e-3}})";
+  CHECK(w.run({"mix", w / "job.json", "--json"}) == 0);
+  result = nlohmann::json::parse(w.output);
+  CHECK(result.at("samples") == 80);
+  CHECK(result.at("sources").at(0).at("name") == "first");
+  CHECK(result.at("sources").at(0).at("tokens") == 5002);
+  CHECK(result.at("sources").at(0).at("samples") == 60);
+  CHECK(result.at("sources").at(1).at("samples") == 20);
+  CHECK(w.run({"mix", w / "job.json", "--tokens", "1", "--json"}) == 0);
+  CHECK(nlohmann::json::parse(w.output).at("samples") == 8);  // a whole step
+  for (const std::vector<std::string>& bad :
+       std::vector<std::vector<std::string>>{{},
+                                             {"--source", "web:1M:3"},
+                                             {"--source", "web", "--tokens", "1M"},
+                                             {"--source", "web:1X:3", "--tokens", "1M"},
+                                             {"--source", "web:1M:0", "--tokens", "1M"},
+                                             {"--source", "web:10:1", "--tokens", "1M"},
+                                             {"--source", "web:1M:1", "--tokens", "many"},
+                                             {w / "job.json", "--source", "web:1M:1"}}) {
+    std::vector<std::string> words = bad;
+    words.insert(words.begin(), "mix");
+    CHECK(w.run(words) == 2);
+  }
+}

@@ -276,6 +276,9 @@ TEST_CASE("every result of --json has its version, its kind and its schema", "[c
       {"text", {"--version"}},
       {"text", {"launch", "--help"}},
       {"data-dedup", {"data", "dedup", folder / "text.txt", "--out", folder / "unique"}},
+      {"data-filter",
+       {"data", "filter", folder / "text.txt", "--out", folder / "good", "--rule", "min_chars=1"}},
+      {"data-mix", {"data", "mix", "--source", "web:1M:3", "--source", "code:10k:1", "--tokens", "2M"}},
       {"data-tokenize", {"data", "tokenize", folder / "text.txt", "--out", data, "--tokenizer", "bytes"}},
       {"data-inspect", {"data", "inspect", data}},
       {"data-inspect", {"data", "inspect", folder / "a.bin", "--format", "raw", "--dtype", "uint16"}},
@@ -312,7 +315,9 @@ TEST_CASE("what is wrong with a line is said in words", "[cmd]") {
     CHECK(outcome.status == 2);
     return outcome.err;
   };
-  CHECK(complaint({"data"}) == "error: trainctl data needs a command: dedup, tokenize, inspect, verify; see `trainctl data --help`\n");
+  CHECK(complaint({"data"}) ==
+        "error: trainctl data needs a command: dedup, filter, tokenize, mix, inspect, verify; see `trainctl "
+        "data --help`\n");
   CHECK(complaint({"data", "tokenize", "--out", "x"}) == "error: FILES is missing; see `trainctl data tokenize --help`\n");
   CHECK(complaint({"data", "tokenize", "a", "--out", "x", "--tokenizer", "bytes", "--train-vocab", "400"}).find("error: give --tokenizer or "
         "--train-vocab, not both; see") == 0);

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "data/dataset.h"
+#include "data/mix.h"
 #include "data/mixture.h"
 #include "data/permutation.h"
 #include "test/data/token_fixtures.h"
@@ -89,6 +90,52 @@ TEST_CASE("a mixture keeps its proportions within the stated bound at every leng
     }
   }
   CHECK(worst < 1.7);
+}
+
+TEST_CASE("what a mixture draws in all is what it draws one by one", "[order]") {
+  for (const uint64_t seed : trainctl::test::test_seeds(20)) {
+    INFO("TRAINCTL_TEST_SEED=" << seed);
+    std::mt19937_64 random(seed);
+    std::vector<double> weights(1 + random() % 9);
+    for (double& weight : weights) weight = double(random() % 100);
+    weights[random() % weights.size()] += 1;
+    const Mixture mixture(weights);
+    std::vector<uint64_t> used(weights.size());
+    for (uint64_t n = 0; n < 500; ++n) {
+      REQUIRE(mixture.counts(n) == used);
+      ++used[size_t(mixture.pick(n).source)];
+    }
+  }
+}
+
+TEST_CASE("a mix is what a dataset draws: samples, tokens and epochs of each source", "[order]") {
+  const std::vector<MixSource> sources{{"web", 1001, 0.7}, {"code", 99, 0.3}, {"off", 500, 0}};
+  const Mix mix = mix_of(sources, 10, 333);
+  REQUIRE(mix.rows.size() == 3);
+  CHECK(mix.tokens() == 3330);
+  std::vector<uint64_t> used(3), most(3);
+  const std::vector<double> weights{0.7, 0.3, 0};
+  const std::vector<uint64_t> samples{100, 9, 49};  // 1001 tokens are 100 samples of 10 that overlap by one
+  for (uint64_t i = 0; i < 333; ++i) {
+    const SampleAddress at = address_of(i, weights, samples, true, 1);
+    ++used[size_t(at.source)];
+    most[size_t(at.source)] = at.epoch;
+  }
+  for (size_t i = 0; i < 3; ++i) {
+    CHECK(mix.rows[i].samples == used[i]);
+    CHECK(mix.rows[i].drawn_tokens == used[i] * 10);
+    CHECK(mix.rows[i].epochs == Approx(double(used[i]) / double(samples[i])));
+    CHECK(uint64_t(std::ceil(mix.rows[i].epochs)) == most[i] + (used[i] > 0));
+  }
+  CHECK(mix.rows[1].share == Approx(0.3));
+  const auto refused = [](std::vector<MixSource> some) {
+    return trainctl::test::error_text(ErrorCode::kUsage, [&] { mix_of(some, 10, 5); });
+  };
+  CHECK_THAT(refused({}), Catch::Contains("no sources"));
+  CHECK_THAT(refused({{"a", 10, 1}}),
+             Catch::Contains("source a has 10 tokens; one sample of 10 tokens takes 11"));
+  CHECK_THAT(refused({{"a", 11, 0}}), Catch::Contains("are 0"));
+  CHECK_THAT(refused({{"a", 11, -1}}), Catch::Contains("the weight -1 of source a"));
 }
 
 TEST_CASE("a mixture is as exact at the trillionth sample as at the first", "[order]") {

@@ -1,0 +1,38 @@
+// Mix: what a mixture of sources draws from each of them for a budget of tokens.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace trainctl::data {
+
+struct MixSource {
+  std::string name;
+  uint64_t tokens = 0;  ///< that it has
+  double weight = 1;    ///< >= 0
+};
+
+struct Mix {
+  struct Row {
+    MixSource source;
+    double share = 0;           ///< its weight over the sum of weights
+    uint64_t samples = 0;       ///< that are drawn from it
+    uint64_t drawn_tokens = 0;  ///< samples * seq_len
+    double epochs = 0;          ///< samples over those that the source has
+  };
+  uint64_t seq_len = 0, samples = 0;
+  std::vector<Row> rows;  ///< in the order of the sources
+  uint64_t tokens() const { return samples * seq_len; }
+};
+
+/// Up to four epochs of the same tokens are worth almost as much as new ones (Muennighoff et al. 2023,
+/// arXiv:2305.16264).
+inline constexpr double kGoodEpochs = 4;
+
+/// The first `samples` samples of a run with these sources, exactly as Dataset draws them (data/dataset.h).
+/// Pure. seq_len > 0. Error(kUsage): no sources, a weight that is negative or no number, weights that are all
+/// 0, or a source with less than seq_len + 1 tokens.
+Mix mix_of(std::span<const MixSource> sources, uint64_t seq_len, uint64_t samples);
+
+}  // namespace trainctl::data
