@@ -64,7 +64,6 @@ int run_cleaning(const char* kind, CleaningArguments& arguments, const Context& 
   {
     DataProgress progress(context.quiet());
     options.progress = [&](const data::CorpusProgress& at) { progress(at); };
-    options.note = [&](const std::string& text) { progress.note(text); };
     result = clean();
   }
   if (context.json || !context.quiet()) print_result(kind, render_cleaning(result, context.json), context);
@@ -138,7 +137,7 @@ void add_data_filter(CommandLine& group, Context& context) {
     CleaningArguments cleaning;
     data::FilterOptions options;
     std::vector<std::string> sets, rules;
-    std::string languages;
+    std::string languages, labels;
   };
   auto given = std::make_shared<Arguments>();
   CommandLine command = group.add_subcommand("filter", "keep the documents that rules accept");
@@ -161,6 +160,17 @@ void add_data_filter(CommandLine& group, Context& context) {
           "codes of languages to keep, such as en,de (CLD2); half of the text must be in them, or what "
           "--rule min_language_share says")
       .type_name("CODES");
+  const Option model = command
+                           .add_option("--fasttext", given->options.fasttext,
+                                       "supervised model of fastText (.bin) that says which label a text has")
+                           .type_name("MODEL");
+  command
+      .add_option(
+          "--label", given->labels,
+          "labels of that model to keep, such as en,de; their probability must be 0.5, or what --rule "
+          "min_label_probability says")
+      .needs(model)
+      .type_name("LABELS");
   command
       .add_option("--blocklist", given->options.blocklist,
                   "file with a word or phrase a line; documents with more of them than --rule "
@@ -176,6 +186,7 @@ void add_data_filter(CommandLine& group, Context& context) {
     }
     for (const std::string& rule : given->rules) options.limits.set(rule);
     options.languages = split_at_commas(given->languages);
+    options.labels = split_at_commas(given->labels);
     return run_cleaning("data-filter", given->cleaning, context, [&] {
       options.cleaning = given->cleaning.options;
       return data::filter(options);

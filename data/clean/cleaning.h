@@ -19,8 +19,6 @@ struct CleaningOptions {
   FileSystem* file_system = nullptr;  ///< null: that of this machine
   /// Called from time to time. May be empty.
   std::function<void(const CorpusProgress&)> progress;
-  /// Called with a sentence that a user wants to read at once. May be empty.
-  std::function<void(const std::string&)> note;
 };
 
 /// Why a record was removed.

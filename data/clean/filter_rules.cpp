@@ -38,6 +38,7 @@ constexpr std::array<FilterRuleText, kFilterRules> kTexts{{
     {"max_duplicate_10gram_chars", kRepetition, 0.1, "share of the text in 10 words that repeat"},
     {"max_blocked_words", RuleSet::none, 0, "words of the --blocklist"},
     {"min_language_share", RuleSet::none, 0, "share of the text in the wanted languages"},
+    {"min_label_probability", RuleSet::none, 0, "probability of the wanted labels"},
 }};
 
 FilterRule rule_of(std::string_view name) {

@@ -37,9 +37,10 @@ enum class FilterRule : size_t {
   max_duplicate_9gram_chars,
   max_duplicate_10gram_chars,
   max_blocked_words,
-  min_language_share
+  min_language_share,
+  min_label_probability
 };
-inline constexpr size_t kFilterRules = size_t(FilterRule::min_language_share) + 1;
+inline constexpr size_t kFilterRules = size_t(FilterRule::min_label_probability) + 1;
 
 enum class RuleSet { none, gopher_quality, gopher_repetition };
 

@@ -155,7 +155,7 @@ TEST_CASE("filter: each rule keeps what is at its limit and removes what is beyo
     CHECK(removed[0]["value"].is_number());
     CHECK(removed[0]["limit"].is_number());
   }
-  CHECK(n == kFilterRules - 1);  // all but that of languages, which has a test of its own
+  CHECK(n == kFilterRules - 2);  // all but those of languages and labels, which have tests of their own
 }
 
 TEST_CASE("filter: the sets have the limits of Rae et al. 2021", "[clean][filter]") {
