@@ -13,15 +13,22 @@ enum Reason : size_t { kExact, kNear };
 constexpr int kNumberBits = 44;
 constexpr uint64_t kMostFiles = (uint64_t(1) << (64 - kNumberBits)) - 1;
 
+/// Two XXH3-64 with two seeds.
+struct TextHash {
+  uint64_t high = 0, low = 0;
+  bool operator==(const TextHash&) const = default;
+  static TextHash of(std::string_view text) { return {xxh3(text, 1), xxh3(text, 2)}; }
+};
+
 struct KeptText {
-  Hash128 hash;
+  TextHash hash;
   uint64_t label = 0;  // 0: a free slot
   bool is_free() const { return label == 0; }
   uint64_t spread() const { return hash.high; }
 };
 
 struct TextFacts {
-  Hash128 hash;
+  TextHash hash;
   std::optional<MinHashSignature> signature;
 };
 
@@ -102,9 +109,10 @@ CleaningResult dedup(const DedupOptions& options) {
                                                options.cleaning.corpus.files.size(), kMostFiles));
   Deduplicator deduplicator(options);
   const auto make_examiner = [&]() -> std::function<TextFacts(std::string_view)> {
-    if (!options.near) return [](std::string_view text) { return TextFacts{xxh3_128(text), std::nullopt}; };
+    if (!options.near)
+      return [](std::string_view text) { return TextFacts{TextHash::of(text), std::nullopt}; };
     return [hasher = std::make_shared<MinHash>(options.shingle_words)](std::string_view text) {
-      return TextFacts{xxh3_128(text), hasher->signature(text)};
+      return TextFacts{TextHash::of(text), hasher->signature(text)};
     };
   };
   return clean_corpus<TextFacts>(options.cleaning, {"exact", "near"}, "removing duplicates", make_examiner,

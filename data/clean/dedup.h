@@ -16,8 +16,8 @@ struct DedupOptions {
 /// The most bytes that each kept document needs while a deduplication runs. Removed ones need none.
 double dedup_bytes_per_document(bool near, double threshold);
 
-/// A text counts as equal to an earlier one if the XXH3-128 of their bytes is (of JSON lines: of the string
-/// that the line has, not of the line). With `near` it is removed also if the similarity with a kept text,
+/// A text counts as equal to an earlier one if 128 bits of hash of their bytes are (of JSON lines: of the
+/// string that the line has, not of the line). With `near` it is removed also if the similarity with a kept text,
 /// estimated from MinHash signatures, is at least the threshold: see data/clean/min_hash.h. A text without
 /// words has no near ones. The first of equal texts is kept, so the files depend on the order of the inputs
 /// and not on the threads.

@@ -15,11 +15,6 @@ uint64_t xxh3(std::span<const std::byte> data, uint64_t seed) {
 
 uint64_t xxh3(std::string_view text, uint64_t seed) { return XXH3_64bits_withSeed(text.data(), text.size(), seed); }
 
-Hash128 xxh3_128(std::string_view text) {
-  const XXH128_hash_t hash = XXH3_128bits(text.data(), text.size());
-  return {hash.high64, hash.low64};
-}
-
 Xxh3Stream::Xxh3Stream(uint64_t seed) : state_(XXH3_createState()) {
   ENSURE(state_ != nullptr);
   XXH3_64bits_reset_withSeed(static_cast<XXH3_state_t*>(state_), seed);

@@ -11,13 +11,6 @@ namespace trainctl {
 uint64_t xxh3(std::span<const std::byte> data, uint64_t seed = 0);
 uint64_t xxh3(std::string_view text, uint64_t seed = 0);
 
-/// XXH3-128: for texts that count as equal if their hashes are. Not against somebody who seeks collisions.
-struct Hash128 {
-  uint64_t high = 0, low = 0;
-  bool operator==(const Hash128&) const = default;
-};
-Hash128 xxh3_128(std::string_view text);
-
 /// Streaming XXH3-64; the digest equals xxh3() of the concatenation.
 class Xxh3Stream {
  public:
