@@ -21,7 +21,7 @@ double dedup_bytes_per_document(bool near, double threshold);
 /// estimated from MinHash signatures, is at least the threshold: see data/clean/min_hash.h. A text without
 /// words has no near ones. The first of equal texts is kept, so the files depend on the order of the inputs
 /// and not on the threads.
-/// Reasons: "exact", "near". Error(kUsage): options out of range, or the kept documents do not fit into
+/// Reasons: "exact", and with `near` "near". Error(kUsage): options out of range, or the kept documents do not fit into
 /// `memory`; nothing is written then. Errors of clean_corpus.
 CleaningResult dedup(const DedupOptions& options);
 
