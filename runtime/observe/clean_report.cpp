@@ -56,9 +56,14 @@ std::string render_cleaning(const data::CleaningResult& r, bool json) {
   std::string text = fmt::format("kept       {} of {}, {} of {} of text ({})\n", tally_text(r.kept),
                                  count_of(int64_t(r.documents), "document"), size_text(r.kept_text_bytes),
                                  size_text(r.text_bytes), share_text(r.kept_text_bytes, r.text_bytes));
-  for (const auto& reason : r.reasons)
-    text += fmt::format("removed    {:<24} {:>9} {:>8}, {}\n", reason.name, tally_text(reason.documents),
-                        share_text(reason.documents, r.documents), size_text(reason.text_bytes));
+  int64_t idle = 0;  // rules that removed nothing
+  for (const auto& reason : r.reasons) {
+    idle += reason.documents == 0;
+    if (reason.documents > 0)
+      text += fmt::format("removed    {:<30} {:>7} {:>8}, {}\n", reason.name, tally_text(reason.documents),
+                          share_text(reason.documents, r.documents), size_text(reason.text_bytes));
+  }
+  if (idle > 0) text += fmt::format("removed    nothing for {}\n", count_of(idle, "other reason"));
   if (r.empty_documents > 0)
     text += fmt::format("left out   {}\n", count_of(int64_t(r.empty_documents), "empty document"));
   if (r.left_out_count > 0) {
