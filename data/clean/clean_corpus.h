@@ -18,7 +18,7 @@ namespace trainctl::data {
 
 /// Memory of a cleaning next to what its decisions need: text under way, and what was found out about it.
 /// Records above a MiB need their size three times more for each thread.
-inline uint64_t cleaning_memory(int threads) { return (uint64_t(64) + 24 * uint64_t(threads)) << 20; }
+inline uint64_t cleaning_memory(int threads) { return (uint64_t(80) + 24 * uint64_t(threads)) << 20; }
 
 /// The records of a block, with what a worker has found out about each.
 template <class Facts>

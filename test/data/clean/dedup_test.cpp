@@ -206,15 +206,15 @@ TEST_CASE("dedup: what does not fit into --memory is refused and leaves nothing"
   write_bytes(folder / "a.jsonl", lines);
   DedupOptions options = options_of({folder / "a.jsonl"}, folder / "out");
   options.near = true;
-  const uint64_t own = (64 + 2 * 24) << 20;
+  const uint64_t own = (80 + 2 * 24) << 20;
   options.memory = own;
   CHECK_THAT(refusal(options),
-             Contains("--memory 112.0 MiB is too little for 2 threads; give 128.0 MiB or more"));
+             Contains("--memory 128.0 MiB is too little for 2 threads; give 144.0 MiB or more"));
   options.memory = own + (16 << 20);
   const auto fit = uint64_t(double(16 << 20) / dedup_bytes_per_document(true, 0.8));
   REQUIRE(fit < 60'000);
   CHECK_THAT(refusal(options),
-             Contains(std::to_string(fit) + " different documents fill --memory 128.0 MiB") &&
+             Contains(std::to_string(fit) + " different documents fill --memory 144.0 MiB") &&
                  Contains("line " + std::to_string(fit + 1) + " of") && Contains("raise --memory"));
   CHECK(!std::filesystem::exists(folder / "out"));
   CHECK(!std::filesystem::exists(folder / "out.partial"));
