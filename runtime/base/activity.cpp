@@ -107,6 +107,12 @@ struct Writer {
     raw("\":");
     text(value);
   }
+  void count(std::string_view name, uint64_t value) {
+    raw(",\"");
+    raw(name);
+    raw("\":");
+    number(value);
+  }
   /// Absent where it does not apply.
   void field(std::string_view name, int64_t value, int64_t absent = -1) {
     if (value == absent) return;
@@ -179,8 +185,8 @@ size_t write_json(const Activity& a, char* out) {
   w.field("micro_batch", a.micro_batch);
   w.field("virtual_stage", a.virtual_stage);
   if (a.done > 0 || a.total > 0) {
-    w.field("done", int64_t(a.done));
-    if (a.total > 0) w.field("total", int64_t(a.total));
+    w.count("done", a.done);
+    if (a.total > 0) w.count("total", a.total);
     w.field("unit", a.in_bytes ? "bytes" : "items");
   }
   if (!a.detail.empty()) w.field("detail", a.detail.view());

@@ -146,6 +146,22 @@ void fuzz_receipt(const std::string& text) {
   }
 }
 
+void fuzz_piece(const std::string& text) {
+  try {
+    const ckpt::Piece piece = ckpt::parse_piece(text, "piece.json");
+    must(piece.rank >= 0 && piece.rank < piece.ranks, "a rank outside its ranks");
+    for (const auto& entry : piece.receipt.entries)
+      must(entry.bytes == uint64_t(entry.box.count()) * size_of(entry.dtype) &&
+               entry.offset <= piece.receipt.file_bytes &&
+               entry.bytes <= piece.receipt.file_bytes - entry.offset,
+           "a chunk beyond its file");
+    const std::string again = ckpt::piece_text(piece);
+    must(ckpt::piece_text(ckpt::parse_piece(again, "piece.json")) == again, "round trip");
+  } catch (const Error& error) {
+    check_refusal(error);
+  }
+}
+
 namespace {
 
 class Bytes final : public ckpt::NodeMemory {

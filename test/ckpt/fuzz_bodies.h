@@ -12,6 +12,7 @@ void fuzz_manifest(const std::string& text);
 void fuzz_commit(const std::string& text);
 void fuzz_safetensors(const std::string& bytes);
 void fuzz_receipt(const std::string& text);
+void fuzz_piece(const std::string& text);
 void fuzz_memory(const std::string& bytes);
 
 struct FuzzTarget {
@@ -22,6 +23,7 @@ inline constexpr FuzzTarget kFuzzTargets[] = {{"manifest", fuzz_manifest},
                                               {"commit", fuzz_commit},
                                               {"safetensors", fuzz_safetensors},
                                               {"receipt", fuzz_receipt},
+                                              {"piece", fuzz_piece},
                                               {"memory", fuzz_memory}};
 
 }  // namespace trainctl::test

@@ -81,6 +81,9 @@ struct nlohmann::adl_serializer<trainctl::ckpt::Tensor> {
   }
   static void from_json(const json& j, trainctl::ckpt::Tensor& t) {
     const int role = j.at(1), dtype = j.at(2);
+    constexpr int kLastRole = int(trainctl::ckpt::Role::gradient), kLastType = int(trainctl::DType::u32);
+    if (role < 0 || role > kLastRole || dtype < 0 || dtype > kLastType)
+      throw trainctl::BadRecord(fmt::format("a tensor of role {} and type {}", role, dtype));
     t = {j.at(0), trainctl::ckpt::Role(role), trainctl::DType(dtype), j.at(3)};
   }
 };
@@ -93,7 +96,11 @@ struct nlohmann::adl_serializer<trainctl::ckpt::ShardReceipt> {
   }
   static void from_json(const json& j, trainctl::ckpt::ShardReceipt& receipt) {
     const auto text = j.get<std::string>();
-    receipt = text.empty() ? trainctl::ckpt::ShardReceipt{} : trainctl::ckpt::ShardReceipt::from_json(text);
+    try {
+      receipt = text.empty() ? trainctl::ckpt::ShardReceipt{} : trainctl::ckpt::ShardReceipt::from_json(text);
+    } catch (const trainctl::Error& error) {
+      throw trainctl::BadRecord(error.what());
+    }
   }
 };
 
@@ -228,6 +235,8 @@ Down decode_down(std::string_view line) try {
   Down down{.kind = kind_of<Down::Kind>(j), .message = ""};
   if (down.kind == Down::stop) {
     const int level = j.at("level");
+    if (level < int(StopLevel::none) || level > int(StopLevel::now))
+      throw BadRecord(fmt::format("a stop of level {}", level));
     down.level = StopLevel(level);
     down.left_s = j.value("left_s", down.left_s);
   }
