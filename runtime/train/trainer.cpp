@@ -6,6 +6,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 #include "runtime/base/process_memory.h"
+#include "runtime/base/units.h"
 #include "runtime/train/control/rank_activity.h"
 #include "runtime/train/control/step_spans.h"
 #include "runtime/train/control/step_tracer.h"
@@ -151,6 +152,7 @@ struct Trainer::Impl {
                        .write_timeout_s = job.fault_tolerance.save_timeout_seconds,
                        .partner_timeout_s = job.fault_tolerance.collective_timeout_seconds,
                        .slots = std::max(1, slots.slots),
+                       .write_bytes_per_s = job.checkpoint.write_mib_per_s * kMebibyte,
                        .spans = spans},
         Saver::State{.tensors = tensors,
                      .chunks = [this] { return state_chunk_data(rank.state()); },

@@ -100,7 +100,8 @@ class SocketControl final : public Control {
                           .number = part.number,
                           .receipt = part.receipt,
                           .failure = part.failure,
-                          .took_s = part.took_s};
+                          .took_s = part.took_s,
+                          .cpu_s = part.cpu_s};
     if (rank_ == 0) {
       shard.tensors = part.tensors;
       shard.state = part.state;

@@ -71,11 +71,13 @@ struct CheckpointEvent {
   int64_t step = -1;
   double seconds = 0;
   uint64_t bytes = 0;
+  double cpu_seconds = 0;  ///< time of the cores that the ranks' saving threads used, all together
   std::string root_hash;
   static void fields(auto& f, auto& r) {
     f("step", r.step);
     f.later("seconds", r.seconds);
     f.later("bytes", r.bytes);
+    f.later("cpu_seconds", r.cpu_seconds);
     f.later("root_hash", r.root_hash);
   }
 };

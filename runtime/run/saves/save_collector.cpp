@@ -41,6 +41,7 @@ std::optional<CollectedSave> SaveCollector::add(int rank, const Control::HandedI
     save.tensors = part.tensors;
   }
   save.receipts[size_t(rank)] = part.receipt;
+  save.cpu_s += part.cpu_s;
   if (!part.failure.empty() && save.failure.empty())
     save.failure = fmt::format("rank {} could not write its shard: {}", rank, part.failure);
   if (std::find(save.handed_in.begin(), save.handed_in.end(), false) != save.handed_in.end())
@@ -60,6 +61,7 @@ std::optional<CollectedSave> SaveCollector::take(int64_t number) {
 SaveOutcome SaveCollector::publish(const CollectedSave& save) const {
   SaveOutcome outcome;
   outcome.step = save.state.step;
+  outcome.cpu_s = save.cpu_s;
   if (!save.failure.empty()) {
     outcome.message = save.failure;
     remove_saving_directory(save.state);

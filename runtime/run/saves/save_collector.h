@@ -19,6 +19,7 @@ struct SaveOutcome {
   bool ok = false;
   int64_t step = 0;
   uint64_t bytes = 0;
+  double cpu_s = 0;     ///< time of the cores that it took from all ranks
   std::string message;  ///< root hash if ok, otherwise the reason
   bool taken = false;   ///< another supervisor has taken the run; `message` is RunTaken's text
 };
@@ -30,6 +31,7 @@ struct CollectedSave {
   std::vector<ckpt::Tensor> tensors;
   std::vector<ckpt::ShardReceipt> receipts;
   std::vector<bool> handed_in;
+  double cpu_s = 0;     ///< of all ranks
   std::string failure;  ///< of the first rank that could not write; "": none
 };
 

@@ -66,10 +66,11 @@ struct Shard {
   std::vector<ckpt::Tensor> tensors;     ///< rank 0 only
   std::optional<ckpt::StateInfo> state;  ///< rank 0 only
   std::string failure;                   ///< why the rank could not write its shard; "": it could
-  double took_s = 0;
+  double took_s = 0, cpu_s = 0;
   static void fields(auto& f, auto& r) {
     f("epoch", r.epoch);
     f("took_s", r.took_s);
+    f.when(r.cpu_s > 0, "took_cpu_s", r.cpu_s);
     f("number", r.number);
     f("step", r.step);
     f("receipt", r.receipt);

@@ -160,6 +160,7 @@ struct CheckpointSpec {
   std::string store;                           // s3://bucket/prefix or a folder; "": no copies
   EverySteps store_when = EverySteps::given;
   int64_t store_every_steps = 0;  // if given; 0: every checkpoint
+  double write_mib_per_s = 0;  // of a rank, behind the training; 0: no limit
   double scrub_mib_per_s = 400;
 };
 

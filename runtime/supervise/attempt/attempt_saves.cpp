@@ -20,7 +20,8 @@ Control::HandedIn part_of(protocol::Shard&& shard) {
                          .tensors = std::move(shard.tensors),
                          .receipt = std::move(shard.receipt),
                          .failure = std::move(shard.failure),
-                         .took_s = shard.took_s};
+                         .took_s = shard.took_s,
+                         .cpu_s = shard.cpu_s};
   if (shard.state) part.state = std::move(*shard.state);
   part.state.epoch = shard.epoch;
   part.state.step = shard.step;

@@ -144,6 +144,7 @@ void RunLog::saved(const SaveOutcome& outcome, double seconds) {
   event(CheckpointEvent{.step = outcome.step,
                         .seconds = seconds,
                         .bytes = outcome.bytes,
+                        .cpu_seconds = outcome.cpu_s,
                         .root_hash = outcome.message});
   // An older one may be published later.
   status_.saved_step = std::max(status_.saved_step, outcome.step);

@@ -83,6 +83,7 @@ class Control {
     ckpt::ShardReceipt receipt;         ///< no file name: the rank owns nothing, or has failed
     std::string failure;                ///< why this rank could not write; "": it could
     double took_s = 0;                  ///< since the save began on this rank
+    double cpu_s = 0;                   ///< time of the cores that the save took from this rank
   };
   struct SaveResult {
     bool ok = false;

@@ -26,6 +26,13 @@ std::string quiet_text(double quiet_s, bool to_directory) {
                      to_directory ? "save_timeout_seconds" : "collective_timeout_seconds");
 }
 
+/// Sets a flag while it lives.
+struct Raised {
+  explicit Raised(std::atomic<bool>& f) : flag(f) { flag = true; }
+  ~Raised() { flag = false; }
+  std::atomic<bool>& flag;
+};
+
 }  // namespace
 
 // ---- writing from the state itself
@@ -43,7 +50,7 @@ std::unique_ptr<ckpt::SavingFiles> Saver::Shared::saving_files(FileSystem& files
 }
 
 void Saver::Shared::write_from_state(const ckpt::StateInfo& info, int64_t number) {
-  const double began_s = clock.monotonic_s();
+  const double began_s = clock.monotonic_s(), cpu_began_s = thread_cpu_s();
   ckpt::ShardReceipt receipt;
   const std::string failure = failure_of([&] {
     RecordSave span(options.spans.get(), "hash, write and sync", info.step);
@@ -56,7 +63,7 @@ void Saver::Shared::write_from_state(const ckpt::StateInfo& info, int64_t number
                                 state.tensors, state.chunks(), *state.source);
     span.set_bytes(receipt.file_bytes);
   });
-  hand_in(info, number, std::move(receipt), failure, began_s);
+  hand_in(info, number, std::move(receipt), failure, began_s, thread_cpu_s() - cpu_began_s);
 }
 
 // ---- the main thread
@@ -183,6 +190,8 @@ bool Saver::finish(double limit_s) {
   if (!s.memory) return true;
   const double end_s = s.clock.monotonic_s() + limit_s;
   Lock lock(s.mutex);
+  const Raised haste(s.in_haste);
+  s.changed.notify_all();
   const auto is_over = [&] {
     return !s.copy_under_way && !s.copier_busy && !s.to_copy && (!s.leaving || s.leaving->way->gave_up);
   };

@@ -40,6 +40,7 @@ class Saver {
     double write_timeout_s = 600;   ///< a write that moves nothing for so long has failed: its slot is free
     double partner_timeout_s = 60;  ///< the same for a copy to the partner
     int slots = 2;                  ///< of the memory, for copies: 1 or 2
+    double write_bytes_per_s = 0;   ///< most of a write to the directory behind the training; 0: no limit
     double let_go_s = 1;  ///< the destructor waits so long for a write to end that is not wanted any more
     Clock& clock = real_clock();
     std::shared_ptr<SpanRecorder> spans = {};  ///< records the parts of saves in traced steps; may be null

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "runtime/base/json.h"
+#include "runtime/train/measure/thread_time.h"
 #include "runtime/train/save/saver.h"
 
 namespace trainctl {
@@ -37,6 +38,7 @@ struct Saver::Shared {
     struct Way {
       std::atomic<bool> gave_up = false;  ///< nothing waits for it any more, and its slot may be overwritten
       std::atomic<double> moved_s = 0;    ///< when it last got on
+      std::atomic<double> cpu_s = 0;      ///< time of the cores that it has taken from the rank's threads
     };
     std::shared_ptr<Way> way = std::make_shared<Way>();
     bool leaves_node() const { return to_partner || number >= 0; }
@@ -72,11 +74,13 @@ struct Saver::Shared {
   std::atomic<uint64_t> changes = 0;  // of the state
   std::atomic<int64_t> newest = -1;
   std::atomic<bool> ending = false, leaving_lost = false, no_partner = false;
+  std::atomic<bool> in_haste = false;  // the main thread waits for the write: it is not slowed down
   std::atomic<uint64_t> written_bytes = 0;  // so far
 
   std::mutex mutex;  // guards what follows
   std::condition_variable changed;
   bool writing_ended = false;
+  double paced_until_s = 0;  // when the limited rate allows the next write
   std::optional<Copy> to_copy;
   bool copy_under_way = false;  // until the source is no longer needed
   bool copier_busy = false;     // until the copy is compared as well
@@ -107,15 +111,18 @@ struct Saver::Shared {
   std::function<void(const std::function<void()>&)> guarded_reads(const Copy& save, bool counts);
   void finish(const Copy& save, ckpt::ShardReceipt receipt, const std::string& failure);
   void write_from_state(const ckpt::StateInfo& info, int64_t number);
+  /// Waits as long as options.write_bytes_per_s asks for after `bytes` more bytes of the save were written.
+  void keep_pace(const Copy& save, uint64_t bytes);
   std::unique_ptr<ckpt::SavingFiles> saving_files(FileSystem& files, const ckpt::StateInfo& info);
   void hand_in(const ckpt::StateInfo& info, int64_t number, ckpt::ShardReceipt receipt,
-               const std::string& failure, double began_s) {
+               const std::string& failure, double began_s, double cpu_s) {
     control.hand_in({.number = number,
                      .state = info,
                      .tensors = state.tensors,
                      .receipt = failure.empty() ? std::move(receipt) : ckpt::ShardReceipt{},
                      .failure = failure,
-                     .took_s = clock.monotonic_s() - began_s});
+                     .took_s = clock.monotonic_s() - began_s,
+                     .cpu_s = cpu_s});
   }
   void report(EventKind kind, int64_t step, const char* tier, const std::string& reason) {
     control.event(kind, dump_json(nlohmann::json{

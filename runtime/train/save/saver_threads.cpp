@@ -1,6 +1,7 @@
 // The two threads of a Saver, and how what they do is given up.
 #include <fmt/format.h>
 
+#include <chrono>
 #include <stdexcept>
 
 #include "ckpt/counting_file_system.h"
@@ -39,6 +40,7 @@ void Saver::Shared::run_copying() {
 }
 
 void Saver::Shared::copy(const Copy& job) {
+  const double cpu_began_s = thread_cpu_s();
   ckpt::Piece piece;
   if (options.slots == 1) newest = -1;  // it is overwritten
   std::string failure = failure_of([&] {
@@ -69,6 +71,7 @@ void Saver::Shared::copy(const Copy& job) {
   if (!failure.empty()) report(EventKind::save_failed, job.state.step, "memory", failure);
   if (!job.leaves_node()) return;
   job.way->moved_s = clock.monotonic_s();
+  job.way->cpu_s = thread_cpu_s() - cpu_began_s;
   leaving_lost = !failure.empty();
   if (!failure.empty()) return finish(job, {}, failure);
   const std::lock_guard lock(mutex);
@@ -83,7 +86,7 @@ void Saver::Shared::finish(const Copy& save, ckpt::ShardReceipt receipt, const s
   if (!leaving || leaving->way != save.way) return;
   if (!std::exchange(handed_in, true) && save.number >= 0) {
     lock.unlock();
-    hand_in(save.state, save.number, std::move(receipt), failure, save.began_s);
+    hand_in(save.state, save.number, std::move(receipt), failure, save.began_s, save.way->cpu_s);
     lock.lock();
   }
   leaving.reset();
@@ -108,6 +111,7 @@ void Saver::Shared::run_writing() {
 }
 
 void Saver::Shared::write(Write& job) {
+  const double cpu_began_s = thread_cpu_s();
   if (job.save.to_partner) {
     const std::string failure = failure_of([&] { send_to_partner(job); });
     if (failure.empty()) {
@@ -122,7 +126,19 @@ void Saver::Shared::write(Write& job) {
   ckpt::ShardReceipt receipt;
   std::string failure;
   if (job.save.number >= 0) failure = failure_of([&] { receipt = write_to_directory(job); });
+  job.save.way->cpu_s = job.save.way->cpu_s + thread_cpu_s() - cpu_began_s;
   finish(job.save, std::move(receipt), failure);
+}
+
+void Saver::Shared::keep_pace(const Copy& save, uint64_t bytes) {
+  if (options.write_bytes_per_s <= 0) return;
+  Lock lock(mutex);
+  paced_until_s = std::max(paced_until_s, clock.monotonic_s()) + double(bytes) / options.write_bytes_per_s;
+  const auto is_over = [&] { return in_haste || ending || save.way->gave_up; };
+  for (double left_s; (left_s = paced_until_s - clock.monotonic_s()) > 0 && !is_over();) {
+    changed.wait_for(lock, std::chrono::duration<double>(std::min(left_s, 0.1)), is_over);
+    save.way->moved_s = clock.monotonic_s();  // it rests, it does not hang
+  }
 }
 
 /// Reads from the slot of a save, while it may not be overwritten. `counts`: what is read is written.
@@ -166,7 +182,12 @@ ckpt::ShardReceipt Saver::Shared::write_to_directory(Write& job) {
   span.set_bytes(job.piece.receipt.file_bytes);
   uint64_t before = 0;
   ckpt::CountingFileSystem counted(
-      fs, {.written = [&](uint64_t bytes) { written_bytes += bytes - std::exchange(before, bytes); },
+      fs, {.written =
+               [&](uint64_t bytes) {
+                 const uint64_t more = bytes - std::exchange(before, bytes);
+                 written_bytes += more;
+                 keep_pace(job.save, more);
+               },
            .answered = [this, way = job.save.way] { way->moved_s = clock.monotonic_s(); }});
   const auto saving = saving_files(counted, job.save.state);
   return ckpt::write_piece(*job.files, job.piece, *saving, guarded_reads(job.save, false));
@@ -184,7 +205,7 @@ void Saver::Shared::give_up(const std::string& why) {
     no_partner = no_partner || save.number < 0;
   }
   if (save.number < 0) return report(EventKind::save_failed, save.state.step, "partner", why);
-  hand_in(save.state, save.number, {}, why, save.began_s);
+  hand_in(save.state, save.number, {}, why, save.began_s, save.way->cpu_s);
 }
 
 void Saver::Shared::make_way() {

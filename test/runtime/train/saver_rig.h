@@ -120,6 +120,7 @@ class PartnerMemory final : public ckpt::NodeMemory {
 /// Times are those of Rig::clock, which is still until a test winds it.
 struct RigOptions {
   double write_timeout_s = 600, partner_timeout_s = 600, let_go_s = 60;
+  double write_bytes_per_s = 0;
   bool with_memory = true;
   int slots = 2;
   std::string spec = "{}";
@@ -140,6 +141,7 @@ struct Rig {
                        .write_timeout_s = options.write_timeout_s,
                        .partner_timeout_s = options.partner_timeout_s,
                        .slots = options.slots,
+                       .write_bytes_per_s = options.write_bytes_per_s,
                        .let_go_s = options.let_go_s,
                        .clock = clock},
         Saver::State{.tensors = {{.name = "w", .shape = {4, 8}}},

@@ -210,6 +210,30 @@ TEST_CASE("a slow write that gets on is never given up", "[saver]") {
   CHECK(rig.is_whole(1));
 }
 
+TEST_CASE("a write behind the training keeps to its rate, and counts as one that gets on", "[saver]") {
+  Turnstile turnstile;
+  Rig rig({.write_timeout_s = 300, .write_bytes_per_s = 2});
+  rig.fs.turnstile = &turnstile;
+  rig.clock.pass_with_each_look(50);
+  const double began_s = rig.clock.monotonic_s();
+  rig.step(1, kBoth);
+  turnstile.let(2);  // the shard is made and written
+  turnstile.await_visitor(3);
+  CHECK(rig.saver->under_way().holds);
+  rig.clock.pass_with_each_look(0);
+  CHECK(rig.clock.monotonic_s() - began_s > 600 / 2);  // it has more than 600 bytes
+  turnstile.let(1);
+  CHECK(rig.finish());
+  CHECK(rig.is_whole(1));
+}
+
+TEST_CASE("a write that a stop waits for is not slowed down", "[saver]") {
+  Rig rig({.write_bytes_per_s = 1e-3});
+  rig.step(1, kBoth);
+  CHECK(rig.finish());  // the clock stands still: without haste it would not end
+  CHECK(rig.is_whole(1));
+}
+
 TEST_CASE("a write that hangs fails and gives its slot free", "[saver]") {
   Gate gate;
   Rig rig({.write_timeout_s = 3});

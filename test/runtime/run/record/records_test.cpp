@@ -322,7 +322,7 @@ TEST_CASE("every record comes back as it was written", "[records]") {
   check_round_trip<StartEvent>({"tier", "ranks", "from_step", "checkpoint", "numerics", "superseded_steps"});
   check_round_trip<RestartEvent>({"from_step", "lost_steps", "nodes", "data"});
   check_round_trip<EndEvent>({"step", "reason"});
-  check_round_trip<CheckpointEvent>({"seconds", "bytes", "root_hash"});
+  check_round_trip<CheckpointEvent>({"seconds", "bytes", "cpu_seconds", "root_hash"});
 }
 
 TEST_CASE("the words of each enum lead back to it", "[records]") {
