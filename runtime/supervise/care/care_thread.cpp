@@ -250,6 +250,10 @@ void CareThread::published() {
   thread_->order([](Caretaker& caretaker) { caretaker.published(); });
 }
 
+void CareThread::doubt(int64_t step) {
+  thread_->order([=](Caretaker& caretaker) { caretaker.doubt(step); });
+}
+
 void CareThread::pause() {
   Lock lock(thread_->mutex);
   thread_->is_running = false;

@@ -81,6 +81,12 @@ void Caretaker::begin(uint64_t epoch, int64_t step) {
   store_retain_due_ = !marks_.store.empty();  // a caretaker before may have died in it
 }
 
+void Caretaker::doubt(int64_t step) {
+  if (const auto files = folder_->open(step)) damaged_.erase(identity_or_step(*files));  // it may be repaired
+  const size_t marked = std::erase_if(marks_.folder, [&](const CheckpointMark& m) { return m.step == step; });
+  if (marked > 0) keep_marks();
+}
+
 void Caretaker::must_hold() const {
   try {
     options_.must_hold();
@@ -301,6 +307,10 @@ void Caretaker::mark(std::vector<CheckpointMark>& marks, ckpt::StoredFiles& file
     return m.step == step || (&marks == &marks_.folder && !std::count(there.begin(), there.end(), m.step));
   });
   marks.push_back({step, identity_of(files)});
+  keep_marks();
+}
+
+void Caretaker::keep_marks() {
   must_hold();
   try {
     write_marks(fs_, options_.marks_path, marks_);

@@ -85,6 +85,8 @@ class Caretaker {
   /// A new attempt begins at `step`: what is known of later steps is forgotten, and copies of them in the
   /// store do not count any more.
   void begin(uint64_t epoch, int64_t step);
+  /// The checkpoint could not be opened or loaded: it does not count any more before it was read again.
+  void doubt(int64_t step);
   /// A checkpoint was published.
   void published() { retain_due_ = true; }
   /// The run ends: the newest checkpoint is to be copied too, nothing is slowed down, and what fails is not
@@ -114,6 +116,7 @@ class Caretaker {
   void copy(int64_t step);
   void tidy_store();
   void mark(std::vector<CheckpointMark>& marks, ckpt::StoredFiles& files);
+  void keep_marks();
   void must_hold() const;
   void failed(const std::string& what);
   void store_failed(const std::string& what);

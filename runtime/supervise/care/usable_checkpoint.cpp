@@ -37,12 +37,11 @@ Usable find_usable(const StoreAccess& access, const UsableRequest& request) {
     result.checkpoint = mended(access, request, *request.damaged, result);
     if (result.checkpoint) return result;
   }
-  std::vector<int64_t> skipped;
   result.checkpoint = open_latest_trusted(
       access.fs, request.directory, request.at_most, suspect_checkpoints(request.events),
       [&](const std::string& path, const std::string& reason) {
         request.say(fmt::format(" ! {} is skipped: {}", path, reason));
-        if (const auto step = ckpt::step_of_name(ckpt::base_name(path))) skipped.push_back(*step);
+        if (const auto step = ckpt::step_of_name(ckpt::base_name(path))) result.skipped.push_back(*step);
       },
       [&](const Suspect& suspect, bool is_used) {
         request.say(is_used
@@ -51,8 +50,7 @@ Usable find_usable(const StoreAccess& access, const UsableRequest& request) {
                                       suspect.text(), suspect.step));
         result.events.emplace_back(EventKind::checkpoint_suspect, suspect.event_json());
       });
-  result.skipped = int(skipped.size());
-  for (const int64_t step : skipped)
+  for (const int64_t step : result.skipped)
     if (auto checkpoint = mended(access, request, step, result)) {
       result.checkpoint = std::move(checkpoint);
       break;

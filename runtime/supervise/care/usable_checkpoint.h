@@ -28,7 +28,7 @@ struct UsableRequest {
 
 struct Usable {
   std::unique_ptr<ckpt::Checkpoint> checkpoint;           ///< null: there is none
-  int skipped = 0;                                        ///< newer ones that do not open
+  std::vector<int64_t> skipped;                           ///< steps of newer ones that do not open
   std::vector<std::pair<EventKind, std::string>> events;  ///< for events.jsonl
 };
 

@@ -61,6 +61,13 @@ Problem problem_of(const Set& set, const SourceQuestion& question) {
                   set.name(), missing, set.whole.size(), set.ranks));
 }
 
+/// Null: it is not doubted.
+const DoubtedState* doubt_about(const Set& set, const SourceQuestion& question) {
+  for (const DoubtedState& doubted : question.doubted)
+    if (doubted.step == set.state.step && set.state.epoch < doubted.epoch) return &doubted;
+  return nullptr;
+}
+
 Source source_of(const Set& set) {
   Source source{.tier = Tier::memory, .state = set.state, .ranks = set.ranks, .others = set.others};
   for (const auto& [rank, piece] : set.whole) {
@@ -93,6 +100,7 @@ std::vector<Beginning> with_beginning(std::vector<Beginning> beginnings, Beginni
 SourceChoice choose_source(const SourceQuestion& question) {
   SourceChoice choice;
   const int64_t directory_step = question.directory_step.value_or(-1);
+  std::optional<Source> doubted;
   for (const Set& set : sets_of(question)) {
     if (question.at_most && set.state.step > *question.at_most) continue;
     if (set.state.step < directory_step || !in_line(question.beginnings, set.state)) continue;
@@ -100,11 +108,21 @@ SourceChoice choose_source(const SourceQuestion& question) {
       choice.passed_over.push_back(problem.text());
       continue;
     }
+    if (const DoubtedState* doubt = doubt_about(set, question)) {
+      choice.passed_over.push_back(fmt::format("{} is passed over: {}", set.name(), doubt->why));
+      if (!doubted) doubted = source_of(set);
+      continue;
+    }
     choice.source = source_of(set);
     return choice;
   }
   if (question.directory_step)
     choice.source = Source{.tier = Tier::directory, .state = {.step = *question.directory_step}};
+  else if (doubted) {
+    choice.source = std::move(doubted);  // better than none
+    choice.passed_over.push_back(fmt::format("step {} in memory is used all the same: there is no older state",
+                                             choice.source->state.step));
+  }
   return choice;
 }
 

@@ -9,6 +9,7 @@
 //   - it is of this run and of its present line: no later epoch began before its step (the run went back, and
 //     what was computed beyond that step before is no part of it any more);
 //   - it did not fail before: a load of it was not refused;
+//   - it is not doubted (loaded, it misbehaved again and again), unless there is nothing older;
 //   - the ranks of the next attempt reach it: every node that holds a piece is there (the caller sees to it).
 #pragma once
 #include <cstdint>
@@ -19,6 +20,7 @@
 #include <vector>
 
 #include "runtime/base/words.h"
+#include "runtime/run/record/doubted_state.h"
 #include "runtime/run/record/run_directory.h"
 #include "runtime/run/wire/node_wire.h"
 
@@ -49,6 +51,7 @@ struct SourceQuestion {
   std::vector<Beginning> beginnings;  ///< of the run's epochs, see AttemptFile
   std::optional<int64_t> at_most;     ///< no later step; nullopt: any
   std::vector<StateId> refused;       ///< sets that could not be loaded
+  std::vector<DoubtedState> doubted;
   std::vector<NodePieces> memory;
   std::optional<int64_t> directory_step;  ///< newest usable checkpoint of at most that step; nullopt: none
 };

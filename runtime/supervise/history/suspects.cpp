@@ -24,7 +24,7 @@ class Reader {
                           ? event["step"].get<int64_t>()
                           : int64_t{-1};
     if (*kind == EventKind::start) return begin(record_of<StartEvent>(event));
-    if (*kind == EventKind::checkpoint) bad_.erase(step);
+    if (*kind == EventKind::checkpoint && step > loaded_.value_or(-1)) bad_.erase(step);
     if (*kind == EventKind::step_skipped) bad_step(step);
     if (*kind == EventKind::failure && event.value("code_name", "") == name_of(ErrorCode::kDiverged))
       bad_step(step + 1);
@@ -40,7 +40,7 @@ class Reader {
   void begin(const StartEvent& start) {
     epoch_ = start.epoch;
     loaded_.reset();
-    if (!start.checkpoint.empty()) loaded_ = start.from_step;
+    if (!start.checkpoint.empty() || !start.tier.empty()) loaded_ = start.from_step;
   }
   void bad_step(int64_t step) {
     std::set<int64_t>& origins = skipped_from_[step];
@@ -58,10 +58,12 @@ class Reader {
 
 std::string Suspect::text() const {
   return fmt::format(
-      "checkpoint step {} is suspect: the loss was not finite within {} steps after it was loaded, "
+      "the state of step {} is suspect: the loss was not finite within {} steps after it was loaded, "
       "in the attempts of epochs {}",
       step, kSuspectSteps, fmt::join(epochs, ", "));
 }
+
+DoubtedState Suspect::doubted() const { return {.step = step, .epoch = epochs.back(), .why = text()}; }
 
 std::string Suspect::event_json() const {
   return dump_json(nlohmann::json{{"step", step}, {"epochs", epochs}, {"reason", text()}});
@@ -79,6 +81,12 @@ std::vector<Suspect> suspect_checkpoints(const std::vector<std::string>& events)
     }
   }
   return reader.suspects();
+}
+
+std::vector<DoubtedState> doubted_states(const std::vector<std::string>& events) {
+  std::vector<DoubtedState> states;
+  for (const Suspect& suspect : suspect_checkpoints(events)) states.push_back(suspect.doubted());
+  return states;
 }
 
 std::unique_ptr<ckpt::Checkpoint> open_latest_trusted(

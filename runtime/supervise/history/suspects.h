@@ -1,9 +1,9 @@
-// Suspect checkpoints: each loaded twice, and both times a loss or gradient norm was not finite within a few
-// steps. Their bytes are good, but what they hold may be wrong, so recovery passes them over while an older
-// one is there.
+// Suspect states: each loaded twice, from a checkpoint or from memory, and both times a loss or gradient norm
+// was not finite within a few steps. Their bytes are good, but what they hold may be wrong, so recovery passes
+// them over while an older one is there.
 //
 // Found in events.jsonl: a step that is skipped in attempts that began elsewhere, too, says nothing against a
-// checkpoint before it, and a step that was saved again is another checkpoint.
+// state before it, and a step that was computed again and saved is another state.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "ckpt/checkpoint.h"
+#include "runtime/run/record/doubted_state.h"
 
 namespace trainctl {
 
@@ -19,6 +20,7 @@ struct Suspect {
   int64_t step = 0;
   std::vector<uint64_t> epochs;  ///< the attempts that loaded it, two or more
   std::string text() const;      ///< one sentence
+  DoubtedState doubted() const;  ///< for copies in memory: those that the attempts may have loaded
   std::string event_json() const;
 };
 
@@ -27,6 +29,9 @@ inline constexpr int64_t kSuspectSteps = 10;
 
 /// `events`: the lines of events.jsonl. Pure.
 std::vector<Suspect> suspect_checkpoints(const std::vector<std::string>& events);
+
+/// The same, as choose_source takes them.
+std::vector<DoubtedState> doubted_states(const std::vector<std::string>& events);
 
 /// open_latest of ckpt/checkpoint.h, which passes over suspects if an older checkpoint opens. `suspected` is
 /// called for each of them; `is_used`: it is the result, since there is no older one.

@@ -56,6 +56,7 @@ RunCheckpoints::RunCheckpoints(const SupervisePlan& plan, const RunDirectory& ru
       run_id_(id_of(plan, run, fs)),
       store_(store_of_run(plan.job.job, run_id_)),
       thread_(fs, clock, care_options(plan, run, run_id_, store_, lock)) {
+  for (const int64_t step : plan.doubted) thread_.doubt(step);
   log_.status().store = store_;
   turn();
 }
@@ -116,7 +117,7 @@ void RunCheckpoints::find_here(const FindCheckpoint& find, Found& found, const M
                                               .say = [&](const std::string& line) { meanwhile.say(line); },
                                               .is_given_up = [&] { return meanwhile.is_given_up(); }});
   found.checkpoint = std::move(usable.checkpoint);
-  found.skipped += usable.skipped;
+  found.skipped.insert(found.skipped.end(), usable.skipped.begin(), usable.skipped.end());
   for (auto& event : usable.events) found.events.push_back(std::move(event));
 }
 
@@ -147,6 +148,8 @@ RunCheckpoints::Found RunCheckpoints::find(const FindCheckpoint& find, const std
     throw;
   }
   say();
+  for (const int64_t step : found.skipped) thread_.doubt(step);
+  if (find.damaged) thread_.doubt(*find.damaged);
   if (!store_.empty()) thread_.end_pause();
   try {
     searching.get();

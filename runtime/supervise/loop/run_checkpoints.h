@@ -37,7 +37,7 @@ class RunCheckpoints {
   /// times a second; if it returns false the search ends without a result.
   struct Found {
     std::unique_ptr<ckpt::Checkpoint> checkpoint;           ///< null: there is none
-    int skipped = 0;                                        ///< how many do not open
+    std::vector<int64_t> skipped;                           ///< steps of those that do not open
     bool from_store = false;                                ///< it was copied from the store by this call
     std::vector<std::pair<EventKind, std::string>> events;  ///< of the search; are recorded already
   };

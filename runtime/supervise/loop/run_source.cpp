@@ -13,6 +13,7 @@
 #include "ckpt/open_part.h"
 #include "runtime/base/error.h"
 #include "runtime/base/text.h"
+#include "runtime/supervise/history/suspects.h"
 
 namespace trainctl {
 
@@ -34,19 +35,20 @@ void RunSource::begin_at_start() {
 }
 
 void RunSource::find(const FindCheckpoint& find, RunCheckpoints::Found found, std::vector<NodePieces> memory,
-                     int64_t newest_step, Recovery& recovery) {
+                     int64_t newest_step, const std::vector<std::string>& events, Recovery& recovery) {
   const auto identity = read_identity(fs_, run_);
   SourceQuestion question{.run_id = identity ? identity->run_id : "",
                           .beginnings = beginnings_of(fs_, run_),
                           .at_most = std::min(find.at_most.value_or(newest_step), newest_step),
                           .refused = find.refused,
+                          .doubted = doubted_states(events),
                           .memory = std::move(memory)};
   if (found.checkpoint) question.directory_step = found.checkpoint->state().step;
   const SourceChoice choice = choose_source(question);
   for (const std::string& why : choice.passed_over) console_.note(" ! " + why);
   if (!choice.source) {
     memory_.reset();
-    return recovery.no_checkpoint(found.skipped);
+    return recovery.no_checkpoint(int(found.skipped.size()));
   }
   step_ = choice.source->state.step;
   const bool is_same = from_store_ && found.checkpoint && found.checkpoint->path() == folder_;

@@ -23,8 +23,9 @@ class RunSource {
   /// memory. It is at most the last step that the run has reported, because those after it are missing in its
   /// records, and less than the run's last step, which must become a checkpoint.
   ///   found    the newest checkpoint of the directory that `find` allows
+  ///   events   lines of events.jsonl, for suspect states
   void find(const FindCheckpoint& find, RunCheckpoints::Found found, std::vector<NodePieces> memory,
-            int64_t newest_step, Recovery& recovery);
+            int64_t newest_step, const std::vector<std::string>& events, Recovery& recovery);
 
   int64_t step() const { return step_; }
   const std::string& folder() const { return folder_; }  ///< "": a fresh start, or a state in memory

@@ -129,7 +129,8 @@ class Supervisor {
     });
     if (signals.read() != StopLevel::none) return;  // decide() ends the run
     source_.find(find, std::move(found), fleet_.pieces([this] { run_.lock.turn(); }),
-                 std::min(run_.log.status().step, run_.last_step - 1), recovery_);
+                 std::min(run_.log.status().step, run_.last_step - 1),
+                 lines_of(run_.fs, run_.directory.events()), recovery_);
     if (!attempts_.last() && source_.memory())
       run_.log.console().note("   the nodes hold a newer state: continuing from " + source_.text());
   }

@@ -28,6 +28,7 @@ struct SupervisePlan {
   std::string numerics;     ///< Backend::numerics of the devices, see run_numerics
   std::string change_json;  ///< fields of an event for changes that affect the numbers from here on; "": none
   std::vector<std::pair<EventKind, std::string>> events;  ///< from before there was a supervisor
+  std::vector<int64_t> doubted;  ///< steps of checkpoints that did not open; are to be read again
   /// The other run's checkpoint from which this run began. An attempt begins there if the run has no
   /// checkpoint of its own.
   struct Start {

@@ -11,6 +11,7 @@
 #include "runtime/supervise/loop/run_epochs.h"
 #include "runtime/supervise/loop/run_source.h"
 #include "runtime/supervise/care/usable_checkpoint.h"
+#include "runtime/supervise/history/suspects.h"
 
 namespace trainctl {
 namespace {
@@ -38,6 +39,7 @@ BeginState find_in_memory(const BeginSearch& search, std::optional<int64_t> dire
       .beginnings = beginnings_of(fs, request.run),
       .at_most = std::min(request.now.job.schedule.total_steps - 1, newest_step(fs, request.run)),
       .refused = {},
+      .doubted = doubted_states(lines_of(fs, request.run.events())),
       .memory = {{node, wire::held_pieces(fs, folder)}},
       .directory_step = directory_step};
   while (true) {
@@ -115,12 +117,13 @@ BeginState choose_begin(const BeginSearch& search) {
   BeginState in_memory =
       find_in_memory(search, checkpoint ? std::optional(checkpoint->state().step) : std::nullopt);
   in_memory.events = std::move(usable.events);
+  in_memory.doubted = usable.skipped;
   if (in_memory.memory) return in_memory;
-  if (!checkpoint && usable.skipped > 0)
+  if (!checkpoint && !usable.skipped.empty())
     throw Error(
         ErrorCode::kCheckpoint,
         fmt::format("none of the {} checkpoints in {} is usable; to begin again, launch the job as a new run",
-                    usable.skipped, directory));
+                    usable.skipped.size(), directory));
   if (!checkpoint && !parent.empty()) return {.checkpoint = open_parent(fs, parent, identity)};
   in_memory.checkpoint = std::move(checkpoint);
   return in_memory;

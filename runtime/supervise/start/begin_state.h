@@ -35,6 +35,7 @@ struct BeginState {
   std::optional<Source> memory;                  ///< where it is, if it is in the memory of this machine
   std::optional<Fetched> fetched;                ///< it, or a newer one, was copied from the store
   std::vector<std::pair<EventKind, std::string>> events;  ///< of the search for it
+  std::vector<int64_t> doubted;  ///< steps of checkpoints that did not open
   double opened_in_s = 0;
 };
 /// Copies a checkpoint out of the store first if the folder has none, or older ones. A store that cannot be

@@ -323,6 +323,7 @@ RunResult resume_run(const ResumeRequest& asked, FileSystem& fs, Clock& clock, C
   plan.start = start_of(*identity);
   plan.lineage_json = identity->lineage_json;
   for (auto& event : begin.events) plan.events.push_back(std::move(event));
+  plan.doubted = begin.doubted;
   plan.resume_from_store = begin.fetched && begin.fetched->step == step && !begin.memory;
   if (checkpoint) {
     print_checkpoint(console, *checkpoint, begin.opened_in_s);

@@ -29,6 +29,7 @@ SourceQuestion question_of(std::vector<NodePieces> memory, std::optional<int64_t
           .beginnings = {{1, 0}},
           .at_most = {},
           .refused = {},
+          .doubted = {},
           .memory = std::move(memory),
           .directory_step = directory_step};
 }
@@ -96,6 +97,27 @@ TEST_CASE("pieces of another run or with senseless numbers count for nothing", "
   for (const int ranks : {0, -1})
     CHECK_FALSE(choose_source(question_of({node_with("a", 41, 1, {0}, ranks)}, std::nullopt)).source);
   CHECK_FALSE(choose_source(question_of({node_with("a", 41, 1, {-1, 0, 2}, 2)}, std::nullopt)).source);
+}
+
+TEST_CASE("a doubted set is passed over while there is an older state", "[source]") {
+  auto question = question_of({node_with("a", 41, 1, {0}, 1), node_with("b", 40, 1, {0}, 1)}, 30);
+  question.beginnings = with_beginning(with_beginning(question.beginnings, {2, 41}), {3, 41});
+  question.doubted = {{.step = 41, .epoch = 3, .why = "it diverges."}};
+  const auto choice = choose_source(question);
+  CHECK(choice.source->state == StateId{40, 1});
+  REQUIRE(choice.passed_over.size() == 1);
+  CHECK(choice.passed_over[0] == "step 41 in memory is passed over: it diverges.");
+  question.memory.pop_back();
+  CHECK(choose_source(question).source->tier == Tier::directory);
+  question.directory_step.reset();  // better than none
+  CHECK(choose_source(question).source->state == StateId{41, 1});
+  CHECK(choose_source(question).passed_over.back() ==
+        "step 41 in memory is used all the same: there is no older state");
+  // Computed again by an epoch that began before it: another state.
+  question.directory_step = 30;
+  question.memory = {node_with("a", 41, 4, {0}, 1)};
+  question.beginnings = with_beginning({{1, 0}}, {4, 30});
+  CHECK(choose_source(question).source->state == StateId{41, 4});
 }
 
 TEST_CASE("what a run has gone back behind never wins later", "[source]") {

@@ -26,6 +26,11 @@ std::string crashed(int64_t step) {
   return fmt::format(R"({{"kind":"failure","step":{},"code_name":"worker"}})", step);
 }
 
+std::string from_memory(int epoch, int64_t from) {
+  return fmt::format(R"({{"kind":"start","epoch":{},"from_step":{},"tier":"memory","checkpoint":""}})", epoch,
+                     from);
+}
+
 using Steps = std::vector<int64_t>;
 Steps suspects(const std::vector<std::string>& events) {
   Steps steps;
@@ -46,8 +51,31 @@ TEST_CASE("two bad loads make a checkpoint suspect") {
   CHECK_THAT(suspect_checkpoints(twice)[0].text(),
              Catch::Contains("step 20") && Catch::Contains("epochs 2, 3"));
   auto saved_again = twice;
-  saved_again.push_back(saved(20));
+  saved_again.insert(saved_again.end(), {start(4, 10), saved(20)});
   CHECK(suspects(saved_again).empty());
+}
+
+TEST_CASE("two bad loads from memory make a state suspect, too") {
+  const std::vector<std::string> events = {start(1, 0), from_memory(4, 41), diverged(41), from_memory(5, 41),
+                                           diverged(41)};
+  CHECK(suspects(events) == Steps{41});
+  const auto doubted = doubted_states(events);
+  REQUIRE(doubted.size() == 1);
+  CHECK(doubted[0].step == 41);
+  CHECK(doubted[0].epoch == 5);  // what epoch 5 or a later one computes of step 41 is another state
+  CHECK_THAT(doubted[0].why, Catch::Contains("epochs 4, 5"));
+  // Written to the folder after it was loaded it is the same state; computed again it is another one.
+  auto written = events;
+  written.insert(written.end() - 1, saved(41));
+  CHECK(suspects(written) == Steps{41});
+  auto again = events;
+  again.insert(again.end(), {start(6, 30), saved(41)});
+  CHECK(suspects(again).empty());
+  // The same bad step from two states: the data or the learning rate.
+  CHECK(suspects({from_memory(4, 41), diverged(41), from_memory(5, 41), diverged(41), start(6, 40),
+                  diverged(41), from_memory(7, 41), diverged(41)}) == Steps{41});
+  CHECK(suspects({start(3, 40), diverged(41), from_memory(4, 41), diverged(41), from_memory(5, 41),
+                  diverged(41)}).empty());
 }
 
 TEST_CASE("what says nothing against a checkpoint") {
