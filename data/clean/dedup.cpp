@@ -57,11 +57,10 @@ class Deduplicator {
       if (kept.hash == facts.hash) equal = kept.label;
       return equal != 0;
     });
-    if (equal != 0) return Removal{kExact, kept_text(equal, record)};
+    if (equal != 0) return Removal{kExact, kept_text(equal)};
     if (near_ && facts.signature)
       if (const auto match = near_->find(*facts.signature))
-        return Removal{kNear, kept_text(match->label, record) +
-                                  fmt::format(",\"similarity\":{:.3f}", match->similarity)};
+        return Removal{kNear, kept_text(match->label) + fmt::format(",\"similarity\":{:.3f}", match->similarity)};
     if (kept_ == most_kept_) refuse(record);
     ++kept_;
     exact_.add({facts.hash, label_of(record)});
@@ -70,8 +69,8 @@ class Deduplicator {
   }
 
  private:
-  /// All records of a file have one unit, but the kept one may be of another file: "record" fits all.
-  std::string kept_text(uint64_t label, const CleanedRecord&) const {
+  /// "record", for the unit of another file may be another.
+  std::string kept_text(uint64_t label) const {
     const uint64_t number = label & ((uint64_t(1) << kNumberBits) - 1);
     return fmt::format(",\"kept\":{{\"file\":{},\"record\":{}}}",
                        json_string(options_.cleaning.corpus.files[label >> kNumberBits]), number);
@@ -115,7 +114,9 @@ CleaningResult dedup(const DedupOptions& options) {
       return TextFacts{TextHash::of(text), hasher->signature(text)};
     };
   };
-  return clean_corpus<TextFacts>(options.cleaning, {"exact", "near"}, "removing duplicates", make_examiner,
+  std::vector<std::string> reasons{"exact"};
+  if (options.near) reasons.emplace_back("near");
+  return clean_corpus<TextFacts>(options.cleaning, std::move(reasons), "removing duplicates", make_examiner,
                                  [&](const TextFacts& facts, const CleanedRecord& record) {
                                    return deduplicator.decide(facts, record);
                                  });

@@ -12,18 +12,13 @@
 #include "ckpt/store.h"
 #include "runtime/base/error.h"
 #include "runtime/base/hash.h"
+#include "test/support/must.h"
 
 namespace trainctl::test {
 namespace {
 
-void must(bool holds, const char* what) {
-  if (!holds) throw std::logic_error(what);
-}
-
-/// A refusal is a checkpoint error of one line.
 void check_refusal(const Error& error) {
-  must(error.code() == ErrorCode::kCheckpoint || error.code() == ErrorCode::kIo, "another kind of error");
-  must(*error.what() != '\0', "no sentence");
+  must_be_refusal(error, {ErrorCode::kCheckpoint, ErrorCode::kIo});
 }
 
 class BytesFile final : public File {

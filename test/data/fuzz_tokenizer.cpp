@@ -1,17 +1,12 @@
 #include "test/data/fuzz_tokenizer.h"
 
-#include <stdexcept>
-
 #include "data/tiktoken.h"
 #include "data/tokenizer_json.h"
 #include "runtime/base/error.h"
+#include "test/support/must.h"
 
 namespace trainctl::test {
 namespace {
-
-void must(bool holds, const char* what) {
-  if (!holds) throw std::logic_error(what);
-}
 
 const std::string kText =
     "It's 12345 texts,\r\n\n  with e\xcc\x81 and \xff <|endoftext|> <mask>  \xe4\xbd\xa0\xe5\xa5\xbd -- a-b "

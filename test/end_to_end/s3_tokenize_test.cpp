@@ -9,6 +9,7 @@
 #include <random>
 
 #include "ckpt/s3_client.h"
+#include "test/end_to_end/killed_tokenize.h"
 #include "test/end_to_end/program.h"
 #include "test/runtime/sources/object_rig.h"
 #include "test/support/s3_server.h"
@@ -22,21 +23,6 @@ using Catch::Contains;
 namespace {
 
 constexpr const char* kBucket = "texts";
-
-/// Lines of JSON with seeded words.
-std::string some_lines(size_t bytes, unsigned seed) {
-  std::mt19937 random(seed);
-  std::string lines;
-  for (int i = 0; lines.size() < bytes; ++i) {
-    lines += "{\"id\":" + std::to_string(i) + ",\"text\":\"";
-    for (int words = int(random() % 200); words > 0; --words) {
-      for (int letters = 1 + int(random() % 8); letters > 0; --letters) lines += char('a' + random() % 26);
-      lines += random() % 12 == 0 ? "\\n" : " ";
-    }
-    lines += "\"}\n";
-  }
-  return lines;
-}
 
 struct Bench {
   TemporaryFolder folder;
@@ -97,9 +83,9 @@ TEST_CASE("data tokenize of objects, killed at random moments, makes the tokens 
   Bench bench;
   bench.server.make_bucket(kBucket);
   real_file_system().make_directory(bench.folder / "cache");
-  bench.add("a.jsonl", some_lines(7'000'000, 1));
+  bench.add("a.jsonl", seeded_lines(7'000'000, 1));
   bench.add("b.parquet", read_file(bench.golden + "parquet/list-1.parquet"));
-  bench.add("c.txt", some_lines(2'000'000, 2));
+  bench.add("c.txt", seeded_lines(2'000'000, 2));
   bench.put("_SUCCESS", "");
   const Outcome whole = bench.run(bench.command(bench.files, "whole"));
   INFO(whole.err);
@@ -114,24 +100,9 @@ TEST_CASE("data tokenize of objects, killed at random moments, makes the tokens 
     std::vector<std::string> words = bench.of_objects("again");
     words.insert(words.begin(), trainctl_path());
     Child child(words, bench.folder.path(), bench.server.access());
-    const auto text_of_progress = [&] {
-      std::error_code gone;
-      return std::filesystem::exists(progress, gone) ? read_file(progress) : "";
-    };
-    const std::string before = text_of_progress();
-    const auto moves_on = [&] {
-      on_disk = std::max(on_disk, cache_on_disk(child.pid()).size);
-      return !child.running() || text_of_progress() != before;
-    };
-    // Every third kill at any moment, even before the first record; the others after one, so that the work
-    // ends.
-    if (starts % 3 != 0) REQUIRE(eventually(60, moves_on));
-    real_clock().sleep_s(double(random() % 250) / 1000);
-    if (child.running()) {
-      on_disk = std::max(on_disk, cache_on_disk(child.pid()).size);
-      child.signal(SIGKILL);
-      ++kills;
-    }
+    const auto look = [&] { on_disk = std::max(on_disk, cache_on_disk(child.pid()).size); };
+    // Every third kill at any moment, even before the first record.
+    kills += kill_some_time(child, progress, starts % 3 == 0, random, look);
     const Outcome end = child.wait(60);
     INFO(end.err);
     REQUIRE((end.status == 0 || end.status == 128 + SIGKILL));
@@ -163,7 +134,7 @@ TEST_CASE("data tokenize: what an object store refuses is one sentence, and noth
   Bench bench;
   bench.server.make_bucket(kBucket);
   real_file_system().make_directory(bench.folder / "cache");
-  bench.add("a.jsonl", some_lines(10'000, 1));
+  bench.add("a.jsonl", seeded_lines(10'000, 1));
   const auto refusal = [&](const std::string& input, int status,
                            const std::vector<std::string>& environment) {
     const Outcome o = run_trainctl(bench.folder.path(), bench.of_objects("out", input), 200, environment);

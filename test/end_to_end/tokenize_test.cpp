@@ -8,6 +8,7 @@
 #include <random>
 
 #include "runtime/base/file_system.h"
+#include "test/end_to_end/killed_tokenize.h"
 #include "test/end_to_end/program.h"
 #include "test/support/seed.h"
 #include "test/support/temporary_folder.h"
@@ -16,22 +17,6 @@ using namespace trainctl;
 using namespace trainctl::test;
 
 namespace {
-
-/// Lines of JSON with seeded words, some of them bad.
-std::string some_lines(size_t bytes) {
-  std::mt19937 random(1);
-  std::string lines;
-  for (int i = 0; lines.size() < bytes; ++i) {
-    if (i % 1000 == 999) lines += "not json\n";
-    lines += "{\"id\":" + std::to_string(i) + ",\"text\":\"";
-    for (int words = int(random() % 200); words > 0; --words) {
-      for (int letters = 1 + int(random() % 8); letters > 0; --letters) lines += char('a' + random() % 26);
-      lines += random() % 12 == 0 ? "\\n" : " ";
-    }
-    lines += "\"}\n";
-  }
-  return lines;
-}
 
 std::vector<std::string> names_in(const std::string& folder) { return real_file_system().list(folder); }
 
@@ -43,8 +28,8 @@ TEST_CASE("data tokenize, killed ten times at random moments, makes the same fil
   std::mt19937 random{uint32_t(seed)};
   TemporaryFolder folder;
   const std::string golden = std::string(TRAINCTL_SOURCE_DIR) + "/test/golden/";
-  write_file(folder / "a.jsonl", some_lines(12'000'000));
-  write_file(folder / "b.txt", some_lines(3'000'000));
+  write_file(folder / "a.jsonl", seeded_lines(12'000'000, 1, 1000));
+  write_file(folder / "b.txt", seeded_lines(3'000'000, 1, 1000));
   const auto command = [&](const std::string& out) {
     // A pattern without a scanner of its own: slow enough to be killed.
     return std::vector<std::string>{"data",
@@ -74,18 +59,8 @@ TEST_CASE("data tokenize, killed ten times at random moments, makes the same fil
     std::vector<std::string> words = command("again");
     words.insert(words.begin(), trainctl_path());
     Child child(words, folder.path());
-    const std::string before = std::filesystem::exists(progress) ? read_file(progress) : "";
-    const auto moves_on = [&] {
-      std::error_code gone;
-      return !child.running() || (std::filesystem::exists(progress, gone) && read_file(progress) != before);
-    };
-    // Every third kill at any moment, even before the first record; the others after one, so that the work ends.
-    if (starts % 3 != 0) REQUIRE(eventually(60, moves_on));
-    real_clock().sleep_s(double(random() % 250) / 1000);
-    if (child.running()) {
-      child.signal(SIGKILL);
-      ++kills;
-    }
+    // Every third kill at any moment, even before the first record.
+    kills += kill_some_time(child, progress, starts % 3 == 0, random);
     const Outcome end = child.wait(60);
     INFO(end.err);
     REQUIRE((end.status == 0 || end.status == 128 + SIGKILL));

@@ -7,7 +7,6 @@
 #include <cstring>
 #include <filesystem>
 #include <memory>
-#include <stdexcept>
 #include <vector>
 
 #include "ckpt/pieces.h"
@@ -17,18 +16,10 @@
 #include "runtime/run/pieces/remote_memory.h"
 #include "runtime/run/wire/protocol.h"
 #include "runtime/run/wire/stream.h"
+#include "test/support/must.h"
 
 namespace trainctl::test {
 namespace {
-
-void must(bool holds, const char* what) {
-  if (!holds) throw std::logic_error(what);
-}
-
-void check_refusal(const Error& error) {
-  must(error.code() == ErrorCode::kLauncher, "another kind of error");
-  must(*error.what() != '\0', "no sentence");
-}
 
 /// Reads `text` by `decode` and what `encode` writes for it again; both must be the same.
 template <typename Encode, typename Decode>
@@ -39,7 +30,7 @@ void check_round_trip(const std::string& text, Encode encode, Decode decode) {
     if (line.ends_with('\n')) line.pop_back();
     must(encode(decode(line)) == written, "round trip");
   } catch (const Error& error) {
-    check_refusal(error);
+    must_be_refusal(error, {ErrorCode::kLauncher});
   }
 }
 
@@ -88,7 +79,7 @@ Stream read_in_pieces(const std::string& bytes, size_t piece) {
     }
     must(reader.waiting_bytes() <= bytes.size(), "more bytes held than came");
   } catch (const Error& error) {
-    check_refusal(error);
+    must_be_refusal(error, {ErrorCode::kLauncher});
     stream.is_refused = true;
   }
   return stream;
@@ -113,7 +104,7 @@ void check_payload(const std::string& payload) {
       render(digest.activity);
     }
   } catch (const Error& error) {
-    check_refusal(error);
+    must_be_refusal(error, {ErrorCode::kLauncher});
   }
 }
 
