@@ -7,7 +7,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 # Soaks, and cases that repeat the same code thousands of times: they take minutes here and reach nothing that the others do not.
 skipped='~[soak] ~"power lost at every effect*" ~"the harness catches*" ~"ten thousand*" ~"every flipped bit*" ~"every effect of a save fails*"'
-skipped+=' ~"two writers, all orders*"'
+skipped+=' ~"two writers\, all orders*"'
 case ${1:-} in
   address)
     programs=(test_base test_data test_parallel test_ckpt)
