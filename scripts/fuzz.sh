@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Looks for bytes that crash the readers of checkpoints, of messages between processes, of tokenizers and of
-# corpora, with libFuzzer, ASan and UBSan. Needs clang.
+# corpora, with libFuzzer, ASan and UBSan. Needs clang: scripts/install.sh --fuzz.
 #   scripts/fuzz.sh [SECONDS [TARGET...]]   60 seconds each, as many at once as there are cores; targets:
 #                                           manifest commit safetensors receipt piece memory control node
 #                                           requests tokenizer jsonl parquet megatron
@@ -17,7 +17,7 @@ if [ ${#targets[@]} -eq 0 ]; then
 fi
 if ! echo 'extern "C" int LLVMFuzzerTestOneInput(const char*, unsigned long) { return 0; }' |
      clang++ -x c++ -fsanitize=fuzzer,address - -o /dev/null 2>/dev/null; then
-  echo "not run, there is no clang++ with libFuzzer: apt-get install clang libclang-rt-dev"
+  echo "not run, there is no clang++ with libFuzzer: scripts/install.sh --fuzz"
   exit 77
 fi
 mkdir -p "$root/build-fuzz"

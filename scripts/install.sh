@@ -2,10 +2,12 @@
 # Installs what trainctl is built with: Debian 12 packages only. Does nothing where all of them are there.
 #   --tests   also what only tests need: clang-format; fake nodes, Slurm, sshd. On a machine that runs systemd the latter
 #             would start services, an sshd among them: there they are named and not installed.
+#   --fuzz    also clang with libFuzzer, for scripts/fuzz.sh
 set -euo pipefail
 packages=(g++ cmake ninja-build ccache libopenmpi-dev openmpi-bin libdnnl-dev libxxhash-dev libssl-dev libcurl4-openssl-dev
           libfmt-dev nlohmann-json3-dev libcli11-dev catch2 libsentencepiece-dev libpcre2-dev libutf8proc-dev zlib1g-dev libzstd-dev libhwloc-dev libpmix-dev
           patchelf zstd libboost-context-dev libcpp-httplib-dev libcld2-dev)
+fuzz_packages=(clang libclang-rt-14-dev)
 test_packages=(iproute2 procps curl slurmctld slurmd slurm-client munge openssh-server openssh-client)
 
 missing_of() {
@@ -15,7 +17,11 @@ missing_of() {
   done
 }
 mapfile -t missing < <(missing_of "${packages[@]}")
-if [ "${1:-}" = --tests ]; then
+if [[ " $* " == *' --fuzz '* ]]; then
+  mapfile -t for_fuzzers < <(missing_of "${fuzz_packages[@]}")
+  missing+=("${for_fuzzers[@]}")
+fi
+if [[ " $* " == *' --tests '* ]]; then
   mapfile -t formatter < <(missing_of clang-format)
   missing+=("${formatter[@]}")
   mapfile -t for_tests < <(missing_of "${test_packages[@]}")

@@ -110,6 +110,7 @@ SourceChoice choose_source(const SourceQuestion& question) {
     }
     if (const DoubtedState* doubt = doubt_about(set, question)) {
       choice.passed_over.push_back(fmt::format("{} is passed over: {}", set.name(), doubt->why));
+      choice.doubted_steps.push_back(set.state.step);
       if (!doubted) doubted = source_of(set);
       continue;
     }

@@ -70,6 +70,7 @@ struct SourceChoice {
   std::optional<Source> source;  ///< nullopt: there is none
   /// Newer sets that were not taken, one sentence each, newest first.
   std::vector<std::string> passed_over;
+  std::vector<int64_t> doubted_steps;  ///< of whole sets among them that are doubted
 };
 SourceChoice choose_source(const SourceQuestion& question);
 

@@ -83,9 +83,9 @@ std::vector<Suspect> suspect_checkpoints(const std::vector<std::string>& events)
   return reader.suspects();
 }
 
-std::vector<DoubtedState> doubted_states(const std::vector<std::string>& events) {
+std::vector<DoubtedState> doubted_states(const std::vector<Suspect>& suspects) {
   std::vector<DoubtedState> states;
-  for (const Suspect& suspect : suspect_checkpoints(events)) states.push_back(suspect.doubted());
+  for (const Suspect& suspect : suspects) states.push_back(suspect.doubted());
   return states;
 }
 

@@ -31,7 +31,7 @@ inline constexpr int64_t kSuspectSteps = 10;
 std::vector<Suspect> suspect_checkpoints(const std::vector<std::string>& events);
 
 /// The same, as choose_source takes them.
-std::vector<DoubtedState> doubted_states(const std::vector<std::string>& events);
+std::vector<DoubtedState> doubted_states(const std::vector<Suspect>& suspects);
 
 /// open_latest of ckpt/checkpoint.h, which passes over suspects if an older checkpoint opens. `suspected` is
 /// called for each of them; `is_used`: it is the result, since there is no older one.

@@ -13,15 +13,14 @@
 #include "ckpt/open_part.h"
 #include "runtime/base/error.h"
 #include "runtime/base/text.h"
-#include "runtime/supervise/history/suspects.h"
 
 namespace trainctl {
 
-RunSource::RunSource(const SupervisePlan& plan, const RunDirectory& run, FileSystem& fs, Console& console)
+RunSource::RunSource(const SupervisePlan& plan, const RunDirectory& run, FileSystem& fs, RunLog& log)
     : plan_(plan),
       run_(run),
       fs_(fs),
-      console_(console),
+      log_(log),
       folder_(plan.resume_memory ? "" : plan.resume_from),
       from_store_(plan.resume_from_store),
       memory_(plan.resume_memory),
@@ -37,15 +36,17 @@ void RunSource::begin_at_start() {
 void RunSource::find(const FindCheckpoint& find, RunCheckpoints::Found found, std::vector<NodePieces> memory,
                      int64_t newest_step, const std::vector<std::string>& events, Recovery& recovery) {
   const auto identity = read_identity(fs_, run_);
+  const std::vector<Suspect> suspects = suspect_checkpoints(events);
   SourceQuestion question{.run_id = identity ? identity->run_id : "",
                           .beginnings = beginnings_of(fs_, run_),
                           .at_most = std::min(find.at_most.value_or(newest_step), newest_step),
                           .refused = find.refused,
-                          .doubted = doubted_states(events),
+                          .doubted = doubted_states(suspects),
                           .memory = std::move(memory)};
   if (found.checkpoint) question.directory_step = found.checkpoint->state().step;
   const SourceChoice choice = choose_source(question);
-  for (const std::string& why : choice.passed_over) console_.note(" ! " + why);
+  for (const std::string& why : choice.passed_over) log_.console().note(" ! " + why);
+  record_suspects(choice, suspects, found);
   if (!choice.source) {
     memory_.reset();
     return recovery.no_checkpoint(int(found.skipped.size()));
@@ -61,6 +62,18 @@ void RunSource::find(const FindCheckpoint& find, RunCheckpoints::Found found, st
   memory_.reset();
   folder_ = found.checkpoint->path();
   recovery.checkpoint_found(step_);
+}
+
+void RunSource::record_suspects(const SourceChoice& choice, const std::vector<Suspect>& suspects,
+                                const RunCheckpoints::Found& found) const {
+  for (const Suspect& suspect : suspects) {
+    const auto& steps = choice.doubted_steps;
+    if (std::find(steps.begin(), steps.end(), suspect.step) == steps.end()) continue;
+    const std::pair event{EventKind::checkpoint_suspect, suspect.event_json()};
+    // Of the directory's checkpoint of this step it is recorded already.
+    if (std::find(found.events.begin(), found.events.end(), event) == found.events.end())
+      log_.event(event.first, event.second);
+  }
 }
 
 std::string RunSource::text() const {

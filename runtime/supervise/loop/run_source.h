@@ -7,6 +7,7 @@
 
 #include "runtime/supervise/attempt/attempt.h"
 #include "runtime/supervise/decide/source.h"
+#include "runtime/supervise/history/suspects.h"
 #include "runtime/supervise/loop/run_checkpoints.h"
 #include "runtime/supervise/loop/supervisor.h"
 
@@ -15,7 +16,7 @@ namespace trainctl {
 class RunSource {
  public:
   /// `plan` must outlive it.
-  RunSource(const SupervisePlan& plan, const RunDirectory& run, FileSystem& fs, Console& console);
+  RunSource(const SupervisePlan& plan, const RunDirectory& run, FileSystem& fs, RunLog& log);
 
   /// Step 0, or the checkpoint of the run's parent.
   void begin_at_start();
@@ -23,7 +24,7 @@ class RunSource {
   /// memory. It is at most the last step that the run has reported, because those after it are missing in its
   /// records, and less than the run's last step, which must become a checkpoint.
   ///   found    the newest checkpoint of the directory that `find` allows
-  ///   events   lines of events.jsonl, for suspect states
+  ///   events   lines of events.jsonl, for suspect states; those in memory that are passed over are recorded
   void find(const FindCheckpoint& find, RunCheckpoints::Found found, std::vector<NodePieces> memory,
             int64_t newest_step, const std::vector<std::string>& events, Recovery& recovery);
 
@@ -48,10 +49,12 @@ class RunSource {
   void put_into(AttemptFile& file) const;
 
  private:
+  void record_suspects(const SourceChoice& choice, const std::vector<Suspect>& suspects,
+                       const RunCheckpoints::Found& found) const;
   const SupervisePlan& plan_;
   const RunDirectory run_;
   FileSystem& fs_;
-  Console& console_;
+  RunLog& log_;
   std::string folder_;
   bool from_store_ = false;
   std::optional<Source> memory_;

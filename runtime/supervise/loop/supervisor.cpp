@@ -43,7 +43,7 @@ class Supervisor {
         checkpoints_(plan, run_.directory, fs, clock, run_.log, run_.lock),
         recovery_(recovery_options(plan), clock.monotonic_s()),
         other_stops_(plan.slurm, fs, clock, run),
-        source_(plan, run, fs, console),
+        source_(plan, run, fs, run_.log),
         fleet_(run_, recovery_),
         attempts_(run_, {recovery_, source_, checkpoints_, fleet_, end_}) {
     run_.log.set_nodes([this] { return fleet_.statuses(attempts_.places()); });

@@ -39,7 +39,7 @@ BeginState find_in_memory(const BeginSearch& search, std::optional<int64_t> dire
       .beginnings = beginnings_of(fs, request.run),
       .at_most = std::min(request.now.job.schedule.total_steps - 1, newest_step(fs, request.run)),
       .refused = {},
-      .doubted = doubted_states(lines_of(fs, request.run.events())),
+      .doubted = doubted_states(suspect_checkpoints(lines_of(fs, request.run.events()))),
       .memory = {{node, wire::held_pieces(fs, folder)}},
       .directory_step = directory_step};
   while (true) {

@@ -107,6 +107,7 @@ TEST_CASE("a doubted set is passed over while there is an older state", "[source
   CHECK(choice.source->state == StateId{40, 1});
   REQUIRE(choice.passed_over.size() == 1);
   CHECK(choice.passed_over[0] == "step 41 in memory is passed over: it diverges.");
+  CHECK(choice.doubted_steps == std::vector<int64_t>{41});
   question.memory.pop_back();
   CHECK(choose_source(question).source->tier == Tier::directory);
   question.directory_step.reset();  // better than none

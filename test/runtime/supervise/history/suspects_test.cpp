@@ -59,7 +59,7 @@ TEST_CASE("two bad loads from memory make a state suspect, too") {
   const std::vector<std::string> events = {start(1, 0), from_memory(4, 41), diverged(41), from_memory(5, 41),
                                            diverged(41)};
   CHECK(suspects(events) == Steps{41});
-  const auto doubted = doubted_states(events);
+  const auto doubted = doubted_states(suspect_checkpoints(events));
   REQUIRE(doubted.size() == 1);
   CHECK(doubted[0].step == 41);
   CHECK(doubted[0].epoch == 5);  // what epoch 5 or a later one computes of step 41 is another state
