@@ -88,6 +88,7 @@ struct Subgroup {
   /// The purpose of the group, for errors and diagnosis.
   std::string name;
   Traffic traffic = Traffic::bulk;
+  bool connects_later = false;  ///< by Communicator::connect, not here
 };
 inline constexpr int kMostSubgroups = 1023;
 
@@ -150,6 +151,13 @@ class Communicator {
   /// The group as a communicator of its own. The transports of host memory send no message for it; those of
   /// device memory connect its members, and are collective over them.
   virtual std::unique_ptr<Communicator> subgroup(const Subgroup& group) = 0;
+  /// Connects this member with those that it will exchange device memory with, as a transport of device
+  /// memory does for all members of a group that is made without Subgroup::connects_later. Collective, and
+  /// `peers` go both ways; where nobody has any, nothing is made. May be left out: a member that is not
+  /// connected when an exchange first names it is connected then, for which that one must be in the same
+  /// exchange, and every member of the group in one of its own.
+  ///   peers   members
+  virtual void connect(std::span<const int> peers) { (void)peers; }
   /// The same members again, with messages apart from this group's: for a transport that is built on this
   /// one. At most one at a time.
   virtual std::unique_ptr<Communicator> twin() = 0;
@@ -222,6 +230,17 @@ void barrier(Communicator&, int tag = 0);
 std::unique_ptr<Communicator> make_staged_communicator(std::unique_ptr<Communicator> host, kernels::Backend& backend,
                                                        size_t piece_bytes = size_t{4} << 20);
 
+/// What NCCL may take of a device.
+struct NcclSettings {
+  /// Thread blocks of one exchange, each of which holds a multiprocessor while it waits for its peer. The
+  /// exchanges of a rank's groups (tp, dp, both directions of two pipeline edges) may all wait at once:
+  /// together they must leave room for the compute that they wait for, or neither ends: 2 times 16 and 4
+  /// times 4 of an A100's 108. An edge's messages wait during compute for most of a step, so they get few.
+  /// NCCL_MAX_CTAS in the environment overrules them.
+  int bulk_blocks = 16, edge_blocks = 4;
+  std::optional<int> traffic_class;  ///< of the network
+};
+
 /// NCCL between ranks that each have their own GPU. `backend` is the rank's CUDA backend. Uses `host` to
 /// connect and takes ownership of it. Collective. Error(kPreflight), one sentence: NCCL is missing or has an
 /// unsupported version. Error(kPeerLost): names the ranks that did not connect within the deadline.
@@ -231,8 +250,10 @@ std::unique_ptr<Communicator> make_staged_communicator(std::unique_ptr<Communica
 /// into one exchange, the other must put into one exchange too. Freeing device memory waits for all pending
 /// exchanges on the GPU, so do it only when no peer depends on them. The destructor aborts pending exchanges;
 /// after the last wait and a barrier(host()) there are none.
-std::unique_ptr<Communicator> make_nccl_communicator(std::unique_ptr<Communicator> host, kernels::Backend& backend, double deadline_s,
-                                                     Traffic traffic = Traffic::bulk);
+std::unique_ptr<Communicator> make_nccl_communicator(std::unique_ptr<Communicator> host,
+                                                     kernels::Backend& backend, double deadline_s,
+                                                     Traffic traffic = Traffic::bulk,
+                                                     const NcclSettings& settings = {});
 
 /// Whether NCCL can be loaded on this machine: its version (e.g. 22809), or 0 and in `problem` why not, one
 /// sentence.

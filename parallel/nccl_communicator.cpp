@@ -7,9 +7,14 @@
 // idle for it, and a rank that is lost in it can neither be named nor left out. A new start needs only the
 // members and begins with a message among them on the host, which names missing ranks.
 //
+// NCCL makes the connection of two ranks when they first exchange something, and keeps several MiB for each
+// thread block of it. So a group connects only members between which data flow (connect), before the first
+// step: what a pair exchanges first must not wait for what it does later.
+//
 // NCCL has no tags. Within an exchange, both sides sort the messages of each pair by their tags; messages
 // of different exchanges are matched in the order of the exchanges.
 #include <algorithm>
+#include <set>
 
 #include "kernels/cuda/runtime.h"
 #include "parallel/back_off.h"
@@ -23,12 +28,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Thread blocks of one exchange, each of which holds a multiprocessor while it waits for its peer. The exchanges of a rank's groups
-/// (tp, dp, both directions of two pipeline edges) may all wait at once: together they must leave room for the compute that they wait
-/// for, or neither ends: 2 times 16 and 4 times 4 of an A100's 108. An edge's messages wait during compute for most of a step, so they get
-/// few. NCCL_MAX_CTAS in the environment overrules it.
-constexpr int kBulkBlocks = 16, kEdgeBlocks = 4;
-
 struct NcclTicket : Ticket::State {
   std::shared_ptr<NcclLink> link;
   std::shared_ptr<NcclPending> pending;   // null after the wait
@@ -37,15 +36,36 @@ struct NcclTicket : Ticket::State {
   }
 };
 
+/// Device memory beside the backend's, whose sum is planned to the byte: it belongs to what NCCL takes.
+class GreetingBytes {
+ public:
+  explicit GreetingBytes(size_t bytes) {
+    kernels::cuda::check_cuda(cudaMalloc(&data_, bytes), "start NCCL", "cudaMalloc");
+  }
+  GreetingBytes(const GreetingBytes&) = delete;
+  GreetingBytes& operator=(const GreetingBytes&) = delete;
+  ~GreetingBytes() { (void)cudaFree(data_); }
+  char* data() const { return static_cast<char*>(data_); }
+
+ private:
+  void* data_ = nullptr;
+};
+
 class NcclCommunicator final : public Communicator {
  public:
-  NcclCommunicator(std::unique_ptr<Communicator> host, kernels::Backend& backend, double deadline_s, Traffic traffic)
-      : host_(std::move(host)), backend_(backend), traffic_(traffic), stream_(backend.create_stream()) {
+  NcclCommunicator(std::unique_ptr<Communicator> host, kernels::Backend& backend, double deadline_s,
+                   Traffic traffic, const NcclSettings& settings, bool connects_later)
+      : host_(std::move(host)),
+        backend_(backend),
+        traffic_(traffic),
+        settings_(settings),
+        stream_(backend.create_stream()) {
     auto* cuda = dynamic_cast<kernels::cuda::CudaStream*>(stream_.get());
     ENSURE(cuda != nullptr, "{}: NCCL moves memory of the CUDA backend, not of '{}'", name(), backend.name());
     cuda_stream_ = cuda->handle();
-    if (size() > 1 && traffic != Traffic::none) connect(deadline_s);
-    else link_ = std::make_shared<NcclLink>(nullptr, backend_, name(), deadline_s);
+    const bool uses_nccl = size() > 1 && traffic != Traffic::none;
+    link_ = std::make_shared<NcclLink>(uses_nccl ? &nccl() : nullptr, backend_, name(), deadline_s);
+    if (uses_nccl && !connects_later) join(other_members());
   }
   ~NcclCommunicator() override { link_->shut_down(); }
 
@@ -69,6 +89,7 @@ class NcclCommunicator final : public Communicator {
     ENSURE(carries(), "{}: made for no traffic", name());
     const auto pairs = match_own(*this, transfers);
     const std::vector<Transfer> messages = in_common_order(transfers);
+    if (!messages.empty() && !has_joined_) join(peers_of(messages));
     std::vector<int> peers;
     for (const Transfer& t : messages) peers.push_back(world_rank(t.peer));
     Ticket ticket = start(transfers, peers, after, [&] {
@@ -89,6 +110,7 @@ class NcclCommunicator final : public Communicator {
              "{}: the sum of {} numbers for {} of {}", name(), r.count, r.root, size());
     if (reductions.empty() || size() == 1) return Ticket();
     ENSURE(carries(), "{}: made for no traffic", name());
+    if (!has_joined_) join(other_members());
     const std::vector<int> peers = others();
     Ticket ticket = start(as_transfers(reductions), peers, after, [&] {
       link_->launch(peers, [&](ncclComm_t comm) { return give(reductions, comm); });
@@ -134,14 +156,34 @@ class NcclCommunicator final : public Communicator {
     collect(own_ticket);   // the link keeps it under watch
   }
 
+  void connect(std::span<const int> peers) override {
+    if (size() == 1 || !carries() || has_joined_) return;
+    int64_t ranks_with_peers = peers.empty() ? 0 : 1;
+    all_sum(*host_, {&ranks_with_peers, 1}, kInternalTag);
+    if (ranks_with_peers > 0) join({peers.begin(), peers.end()});
+  }
+
   std::unique_ptr<Communicator> subgroup(const Subgroup& group) override {
     link_->check();
-    return std::make_unique<NcclCommunicator>(host_->subgroup(group), backend_, deadline_s(), group.traffic);
+    return std::make_unique<NcclCommunicator>(host_->subgroup(group), backend_, deadline_s(), group.traffic,
+                                              settings_, group.connects_later);
   }
   std::unique_ptr<Communicator> twin() override { ENSURE(false, "{}: no transport is built on NCCL", name()); }
 
  private:
   bool carries() const { return size() == 1 || traffic_ != Traffic::none; }
+
+  std::vector<int> other_members() const {
+    std::vector<int> members;
+    for (int r = 0; r < size(); r++)
+      if (r != rank()) members.push_back(r);
+    return members;
+  }
+  static std::vector<int> peers_of(const std::vector<Transfer>& messages) {
+    std::set<int> peers;
+    for (const Transfer& t : messages) peers.insert(t.peer);
+    return {peers.begin(), peers.end()};
+  }
 
   /// World ranks.
   std::vector<int> others() const {
@@ -188,41 +230,36 @@ class NcclCommunicator final : public Communicator {
     return Ticket(std::move(ticket));
   }
 
-  /// Everyone's arrival, then NCCL's own start, then a message between each pair: NCCL makes its connections when they are first used
-  /// and both sides must be there for it, which an exchange of two ranks may not ask of the others.
-  void connect(double deadline_s) {
+  /// The arrival of `peers`, then NCCL's own start with all members, then a message with each of `peers`:
+  /// NCCL makes a connection when it is first used and both sides must be there for it, which an exchange of
+  /// two ranks may not ask of the others.
+  void join(const std::vector<int>& peers) {
     constexpr const char* kWhat = "start NCCL";
-    std::vector<char> here(size());
-    std::vector<Transfer> hellos;
-    for (int r = 0; r < size(); r++) {
-      if (r == rank()) continue;
-      hellos.push_back({Transfer::send, r, &here[rank()], 1, kInternalTag});
-      hellos.push_back({Transfer::receive, r, &here[r], 1, kInternalTag});
-    }
+    has_joined_ = true;
+    std::vector<char> here(2 * peers.size());
+    const auto greetings = [&](char* at, int tag) {
+      std::vector<Transfer> messages;
+      for (size_t i = 0; i < peers.size(); i++) {
+        messages.push_back({Transfer::send, peers[i], at + 2 * i, 1, tag});
+        messages.push_back({Transfer::receive, peers[i], at + 2 * i + 1, 1, tag});
+      }
+      return messages;
+    };
+    host_->exchange_and_wait(greetings(here.data(), kInternalTag), kWhat);
     const NcclApi& api = nccl();
-    host_->exchange_and_wait(hellos, kWhat);
-    link_ = std::make_shared<NcclLink>(&api, backend_, name(), deadline_s);
     ncclUniqueId id{};
     if (rank() == 0)
       if (const ncclResult_t result = api.get_unique_id(&id); result != ncclSuccess)
-        throw Error(ErrorCode::kPreflight, fmt::format("{}: start NCCL: {} ({})", name(), api.error_string(result), api.last_error(nullptr)));
-    std::vector<Transfer> ids;
-    for (int r = 0; r < size(); r++) {
-      if (rank() == 0 && r > 0) ids.push_back({Transfer::send, r, &id, sizeof id, kInternalTag});
-      if (rank() == r && r > 0) ids.push_back({Transfer::receive, 0, &id, sizeof id, kInternalTag});
-    }
-    host_->exchange_and_wait(ids, kWhat);
-    link_->join(id, rank(), size(), others(), traffic_ == Traffic::edge ? kEdgeBlocks : kBulkBlocks);
-    const auto bytes = backend_.allocate(2 * size_t(size()));
-    char* at = static_cast<char*>(bytes->data());
-    std::vector<Transfer> greetings;
-    for (int r = 0; r < size(); r++) {
-      if (r == rank()) continue;
-      greetings.push_back({Transfer::send, r, at + r, 1, 0});
-      greetings.push_back({Transfer::receive, r, at + size() + r, 1, 0});
-    }
-    exchange_and_wait(greetings, kWhat);
-    sent_bytes_ = 0;
+        throw Error(ErrorCode::kPreflight, fmt::format("{}: start NCCL: {} ({})", name(), api.error_string(result),
+                                                       api.last_error(nullptr)));
+    broadcast(*host_, 0, &id, sizeof id, kInternalTag);
+    const int blocks = traffic_ == Traffic::edge ? settings_.edge_blocks : settings_.bulk_blocks;
+    link_->join(id, rank(), size(), others(), blocks, settings_.traffic_class);
+    if (peers.empty()) return;
+    const uint64_t sent_before = sent_bytes_;
+    const GreetingBytes bytes(2 * peers.size());
+    exchange_and_wait(greetings(bytes.data(), 0), kWhat);
+    sent_bytes_ = sent_before;
     waited_s_ = 0;
   }
 
@@ -272,19 +309,22 @@ class NcclCommunicator final : public Communicator {
   std::unique_ptr<Communicator> host_;
   kernels::Backend& backend_;
   const Traffic traffic_;
+  const NcclSettings settings_;
   std::unique_ptr<kernels::Stream> stream_;
   cudaStream_t cuda_stream_ = nullptr;
   std::shared_ptr<NcclLink> link_;
+  bool has_joined_ = false;   // or tried to
   double waited_s_ = 0;
   uint64_t sent_bytes_ = 0;
 };
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_nccl_communicator(std::unique_ptr<Communicator> host, kernels::Backend& backend, double deadline_s,
-                                                     Traffic traffic) {
+std::unique_ptr<Communicator> make_nccl_communicator(std::unique_ptr<Communicator> host,
+                                                     kernels::Backend& backend, double deadline_s,
+                                                     Traffic traffic, const NcclSettings& settings) {
   ENSURE(deadline_s > 0, "deadline_s = {}", deadline_s);
-  return std::make_unique<NcclCommunicator>(std::move(host), backend, deadline_s, traffic);
+  return std::make_unique<NcclCommunicator>(std::move(host), backend, deadline_s, traffic, settings, false);
 }
 
 NcclStatus nccl_status() {

@@ -32,6 +32,12 @@ const char* result_name(ncclResult_t result) {
   }
 }
 
+/// In headers before 2.26 there is none; the library takes the settings that its own version knows.
+template <typename Config>
+void set_traffic_class(Config& config, int traffic_class) {
+  if constexpr (requires { config.trafficClass; }) config.trafficClass = traffic_class;
+}
+
 }  // namespace
 
 /// An abort that runs in its own thread, which may outlive all other objects.
@@ -49,13 +55,15 @@ NcclLink::NcclLink(const NcclApi* api, kernels::Backend& backend, std::string na
 
 NcclLink::~NcclLink() { shut_down(); }
 
-void NcclLink::join(const ncclUniqueId& id, int rank, int size, const std::vector<int>& others, int most_blocks) {
+void NcclLink::join(const ncclUniqueId& id, int rank, int size, const std::vector<int>& others,
+                    int most_blocks, std::optional<int> traffic_class) {
   constexpr const char* kWhat = "start NCCL";
   {
     const std::lock_guard lock(mutex_);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     config.maxCTAs = most_blocks;
+    if (traffic_class) set_traffic_class(config, *traffic_class);
     must(api_->comm_init_rank_config(&comm_, size, id, rank, &config), kWhat, others);
   }
   finish_call(kWhat, others);

@@ -53,7 +53,8 @@ class NcclLink {
   /// Joins the group with this id as member `rank`.
   ///   others        world ranks for the error if the deadline passes
   ///   most_blocks   largest number of thread blocks of one exchange
-  void join(const ncclUniqueId& id, int rank, int size, const std::vector<int>& others, int most_blocks);
+  void join(const ncclUniqueId& id, int rank, int size, const std::vector<int>& others, int most_blocks,
+            std::optional<int> traffic_class);
   /// Calls `calls(comm)`, whose ncclSend and ncclRecv become one NCCL group. Returns when they are enqueued
   /// on their stream.
   template <typename Calls>

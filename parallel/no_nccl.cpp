@@ -11,7 +11,8 @@ constexpr const char* kAbsent = "this trainctl was built without CUDA, so it has
 
 NcclStatus nccl_status() { return {.problem = kAbsent}; }
 
-std::unique_ptr<Communicator> make_nccl_communicator(std::unique_ptr<Communicator>, kernels::Backend&, double, Traffic) {
+std::unique_ptr<Communicator> make_nccl_communicator(std::unique_ptr<Communicator>, kernels::Backend&, double,
+                                                     Traffic, const NcclSettings&) {
   throw Error(ErrorCode::kPreflight, kAbsent);
 }
 

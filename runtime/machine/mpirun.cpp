@@ -46,6 +46,8 @@ void set_common(Environment& e, const LaunchInput& in) {
   set(e, "OMPI_MCA_btl_vader_backing_directory", in.shared_memory_folder);
   set(e, "OMP_NUM_THREADS", "1");  // a backend's own threads are given by parallelism.threads_per_rank
   set(e, "OMP_WAIT_POLICY", "passive");
+  if (const int kib = in.job->parallelism.nccl.buffer_kib; kib != NcclSpec{}.buffer_kib)
+    set(e, "NCCL_BUFFSIZE", fmt::format("{}", kib * 1024));
   // A user without a name (a container started with --user) has no home to look up, either, and PMIx crashes.
   if (in.homeless) set(e, "HOME", in.session_folder);
 }

@@ -60,13 +60,24 @@ bool nccl_adds_gradients(const JobSpec& job, DeviceKind kind) {
   return job.parallelism.reduction == GradientSums::fast && job.parallelism.data > 1 && kind == DeviceKind::cuda && uses_nccl(job);
 }
 
+namespace {
+
+parallel::NcclSettings nccl_settings(const JobSpec& job) {
+  const NcclSpec& spec = job.parallelism.nccl;
+  parallel::NcclSettings settings{.bulk_blocks = spec.blocks, .edge_blocks = spec.edge_blocks};
+  if (spec.traffic_class >= 0) settings.traffic_class = spec.traffic_class;
+  return settings;
+}
+
+}  // namespace
+
 std::unique_ptr<parallel::Communicator> make_device_world(const JobSpec& job, DeviceKind kind,
                                                           std::unique_ptr<parallel::Communicator> host, kernels::Backend& backend) {
   // A rank alone sends to itself at most, which needs no library.
   if (kind == DeviceKind::cpu) return host;
   if (host->size() > 1 && uses_nccl(job))
     return parallel::make_nccl_communicator(std::move(host), backend, job.fault_tolerance.collective_timeout_seconds,
-                                            parallel::Traffic::none);
+                                            parallel::Traffic::none, nccl_settings(job));
   return parallel::make_staged_communicator(std::move(host), backend);
 }
 

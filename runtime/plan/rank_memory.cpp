@@ -66,15 +66,16 @@ void add_state(RankMemory& m, const JobSpec& job, const DeviceModel& device,
 }
 
 // NCCL makes a connection for each peer and channel, and each receiving end on the same node keeps the
-// buffers of all three protocols: 4 MiB (Simple, NCCL_BUFFSIZE), 8 x 512 x 8 x 16 bytes (LL) and 120 x 640
+// buffers of all three protocols: Simple (NCCL_BUFFSIZE, 4 MiB), 8 x 512 x 8 x 16 bytes (LL) and 120 x 640
 // x 8 x 8 bytes (LL128). Peers on other nodes share one such set for sends and one for receives. Source:
 // p2pRecvSetup in NCCL's src/transport/p2p.cc, computeBuffSizes in src/init.cc, and its maintainer in
 // github.com/NVIDIA/nccl issues 864 and 1450. Where GPUs are joined by NVLink, channels go up to the limit
-// that we set (parallel/nccl_communicator.cpp); by PCIe there are fewer, so that this is an upper estimate,
+// that we set (NcclSettings); by PCIe there are fewer, so that this is an upper estimate,
 // not a measurement. A node is taken to have 8 GPUs. The world and a pipe have no NCCL communicator.
 size_t nccl_bytes_estimate(const JobSpec& job) {
-  constexpr size_t kConnection = (size_t(4) << 20) + 8 * 512 * 8 * 16 + 120 * 640 * 8 * 8;
-  constexpr int kBulkChannels = 16, kEdgeChannels = 4, kNode = 8;
+  const NcclSpec& nccl = job.parallelism.nccl;
+  const size_t of_connection = size_t(nccl.buffer_kib) * 1024 + 8 * 512 * 8 * 16 + 120 * 640 * 8 * 8;
+  constexpr int kNode = 8;
   const parallel::MeshShape mesh = job.mesh();
   if (mesh.world_size() == 1 || !uses_nccl(job)) return 0;
   size_t connections = 0;
@@ -83,13 +84,13 @@ size_t nccl_bytes_estimate(const JobSpec& job) {
     const int here = std::min(members, std::max(1, kNode / stride));
     connections += size_t((here - 1) * channels + (members > here ? 2 * channels : 0));
   };
-  add(mesh.tp, 1, kBulkChannels);
-  add(mesh.dp, mesh.tp, kBulkChannels);
+  add(mesh.tp, 1, nccl.blocks);
+  add(mesh.dp, mesh.tp, nccl.blocks);
   // An edge of the pipeline is a pair, for each of two neighbours and both directions; see make_edges.
   const int edges = mesh.pp > 1 ? std::min(4, 2 * (mesh.pp - 1)) : 0;
-  for (int edge = 0; edge < edges; ++edge) add(2, mesh.tp * mesh.dp, kEdgeChannels);
-  if (job.model.tie_embeddings && mesh.pp > 1) add(2, mesh.tp * mesh.dp * (mesh.pp - 1), kBulkChannels);
-  return connections * kConnection;
+  for (int edge = 0; edge < edges; ++edge) add(2, mesh.tp * mesh.dp, nccl.edge_blocks);
+  if (job.model.tie_embeddings && mesh.pp > 1) add(2, mesh.tp * mesh.dp * (mesh.pp - 1), nccl.blocks);
+  return connections * of_connection;
 }
 
 }  // namespace trainctl

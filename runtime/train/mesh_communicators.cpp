@@ -42,10 +42,12 @@ MeshCommunicators make_mesh_communicators(const RankGroups& groups, Communicator
   MeshCommunicators c;
   c.tp = world.subgroup({.members = members_of(tp),
                          .number = kTensor,
-                         .name = fmt::format("tp group of stage {}, dp {}", pp.rank, dp.rank)});
+                         .name = fmt::format("tp group of stage {}, dp {}", pp.rank, dp.rank),
+                         .connects_later = true});
   c.dp = world.subgroup({.members = members_of(dp),
                          .number = kData,
-                         .name = fmt::format("dp group of stage {}, tp {}", pp.rank, tp.rank)});
+                         .name = fmt::format("dp group of stage {}, tp {}", pp.rank, tp.rank),
+                         .connects_later = true});
   // Numbers on the host, and the edges that are made from it.
   c.pp = world.subgroup({.members = members_of(pp),
                          .number = kPipe,
@@ -54,7 +56,8 @@ MeshCommunicators make_mesh_communicators(const RankGroups& groups, Communicator
   if (groups.tied_peer)
     c.tied = world.subgroup({.members = {pp.first, pp.first + (pp.size - 1) * pp.stride},
                              .number = kTiedEmbedding,
-                             .name = fmt::format("tied embedding of dp {}, tp {}", dp.rank, tp.rank)});
+                             .name = fmt::format("tied embedding of dp {}, tp {}", dp.rank, tp.rank),
+                             .connects_later = true});
   c.edges = make_edges(*c.pp, groups.ring, kFirstEdge);
   return c;
 }

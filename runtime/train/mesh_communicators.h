@@ -51,7 +51,8 @@ struct MeshCommunicators {
   }
 };
 
-/// The groups and edges of a rank's plan. Collective where the transport connects the members.
+/// The groups and edges of a rank's plan. Collective where the transport connects the members of an edge;
+/// those of the axes are connected by Communicator::connect.
 MeshCommunicators make_mesh_communicators(const RankGroups& groups, parallel::Communicator& world);
 
 }  // namespace trainctl

@@ -31,8 +31,8 @@ RankResources::RankResources(const JobSpec& job, Communicator& w, kernels::Backe
 void RankResources::build(size_t most_staging_bytes, RankActivity& activity) {
   activity.enter(RunPhase::building);
   if (!backend.is_host())
-    for (auto* axis : {&comms.tp, &comms.dp, &comms.tied})
-      if (*axis) *axis = parallel::make_rehearsable(std::move(*axis), rehearsing_);
+    for (auto [axis, peers] : rehearsed_axes())
+      *axis = parallel::make_rehearsable(std::move(*axis), rehearsing_, *peers);
   const int micro_batches = plan.program.shape.pipeline.micro_batches;
   tp = std::make_unique<parallel::TensorParallel>(*comms.tp, backend, *stream,
                                                   job_.parallelism.sequence_parallel);
@@ -65,6 +65,15 @@ void RankResources::rehearse(RankActivity& activity) {
            .targets = tokens ? tokens->targets(0) : nullptr,
            .losses = loss_sums()});
   rehearsing_ = false;
+  activity.enter(RunPhase::building, -1, "(connecting with peers)");
+  for (auto [axis, peers] : rehearsed_axes())
+    (*axis)->connect(std::vector<int>(peers->begin(), peers->end()));
+}
+
+std::vector<RankResources::RehearsedAxis> RankResources::rehearsed_axes() {
+  std::vector<RehearsedAxis> axes = {{&comms.tp, &peers_.tp}, {&comms.dp, &peers_.dp}};
+  if (comms.tied) axes.push_back({&comms.tied, &peers_.tied});
+  return axes;
 }
 
 RankState RankResources::state(std::function<void(uint64_t, uint64_t)> progress) {

@@ -3,6 +3,7 @@
 #pragma once
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 
 #include "parallel/tensor_parallel.h"
@@ -29,7 +30,8 @@ class RankResources {
 
   /// Allocates everything. Collective only in that every rank must do it before the first step.
   void build(size_t most_staging_bytes, RankActivity& activity);
-  /// Loads the kernels of a step, where a device loads any: no peer waits for this rank yet.
+  /// Loads the kernels of a step, where a device loads any: no peer waits for this rank yet. Then connects it
+  /// with the peers of the step. Collective.
   void rehearse(RankActivity& activity);
 
   RankState state(std::function<void(uint64_t done, uint64_t total)> progress = {});
@@ -41,6 +43,14 @@ class RankResources {
  private:
   const JobSpec& job_;
   bool rehearsing_ = false;
+  struct {
+    std::set<int> tp, dp, tied;
+  } peers_;  ///< of the step, by axis
+  struct RehearsedAxis {
+    std::unique_ptr<parallel::Communicator>* axis;
+    std::set<int>* peers;
+  };
+  std::vector<RehearsedAxis> rehearsed_axes();
 
  public:
   parallel::Communicator& world;

@@ -1,7 +1,9 @@
 // Goal: an exchange may be given to the device long before it is needed, without its deadline running; and a group takes of NCCL and of the
 // device what its traffic needs, nothing where there is none.
-// Method: emulated NCCL and GPUs whose streams the test holds up; the emulation counts communicators, their blocks and their messages.
+// Method: emulated NCCL and GPUs whose streams the test holds up; the emulation counts communicators, their
+// blocks, connections and messages.
 #include <catch2/catch.hpp>
+#include <cstring>
 
 #include "kernels/cuda/runtime.h"
 #include "parallel/back_off.h"
@@ -113,6 +115,61 @@ TEST_CASE("NCCL: a group without traffic makes no communicator, an edge a small 
         parallel::all_sum(*pipe, {&value, 1});
         require(value == 10, "a sum on the host without NCCL: {}", value);
         parallel::barrier(world);
+      });
+}
+
+TEST_CASE("NCCL: a group connects the members that are named, and others when an exchange names them",
+          "[traffic]") {
+  EmulatedRanks ranks{.size = 4};
+  ranks.run(
+      [](auto host, auto& backend) {
+        return parallel::make_nccl_communicator(std::move(host), backend, 20, parallel::Traffic::none,
+                                                {.bulk_blocks = 8, .traffic_class = 3});
+      },
+      [&](Communicator& world, kernels::Backend& backend) {
+        const auto later = [&](int number) {
+          return world.subgroup(
+              {.members = {0, 1, 2, 3}, .number = number, .name = "group", .connects_later = true});
+        };
+        const auto made = [] { return emulated_gpu::nccl_communicators_made().size(); };
+        const auto with = [&](Communicator& comm, int peer) {
+          const auto stream = backend.create_stream();
+          DeviceBytes own(backend, kBytes), other(backend, kBytes);
+          std::memset(own.host(), 1 + comm.rank(), kBytes);
+          own.upload(*stream);
+          const Transfer transfers[] = {{Transfer::send, peer, own.device(), kBytes, 0},
+                                        {Transfer::receive, peer, other.device(), kBytes, 0}};
+          comm.exchange_and_wait(transfers, "exchange", *stream);
+          other.download(*stream);
+          stream->synchronize();
+          require(other.host()[kBytes - 1] == 1 + peer, "not what rank {} sent", peer);
+        };
+        const int rank = world.rank();
+        const auto pairs = later(1), nobody = later(2), forgotten = later(3);
+        parallel::barrier(world);
+        require(made() == 0, "a group has connected");
+        nobody->connect({});
+        parallel::barrier(world);
+        require(made() == 0, "a group without peers has connected");
+        const int next = rank ^ 1;
+        pairs->connect({&next, 1});
+        parallel::barrier(world);
+        require(made() == 4, "{} communicators", made());
+        require(emulated_gpu::nccl_communicators_made() == std::vector<int>(4, 8), "other numbers of blocks");
+        require(emulated_gpu::nccl_traffic_classes() == std::vector<int>(4, 3), "another traffic class");
+        const size_t greetings = emulated_gpu::nccl_messages();
+        require(greetings == 8, "{} greetings between two pairs", greetings);
+        with(*pairs, next);
+        parallel::barrier(world);
+        require(emulated_gpu::nccl_late_connections() == 0, "a pair has connected late");
+        parallel::barrier(world);
+        with(*pairs, rank ^ 2);
+        parallel::barrier(world);
+        const size_t late = emulated_gpu::nccl_late_connections();
+        require(late == 4, "{} late directions", late);
+        with(*forgotten, rank ^ 3);
+        parallel::barrier(world);
+        require(made() == 8, "{} communicators", made());
       });
 }
 

@@ -32,7 +32,10 @@ ThreadRun run_with_nccl(const JobSpec& job, const std::string& dir, int64_t step
   options.make_world = [deadline_s](std::unique_ptr<parallel::Communicator> host, kernels::Backend& backend) {
     return parallel::make_nccl_communicator(std::move(host), backend, deadline_s, parallel::Traffic::none);   // as a rank does
   };
-  return run_on_threads(job, options);
+  ThreadRun run = run_on_threads(job, options);
+  // The rehearsal has named every peer of the steps.
+  CHECK(emulated_gpu::nccl_late_connections() == 0);
+  return run;
 }
 
 JobSpec base_job(Family family, const std::string& dir, DType compute, int tp) {

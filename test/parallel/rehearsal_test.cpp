@@ -1,4 +1,5 @@
-// Goal: a communicator that rehearses moves nothing and waits for no peer, and is the real one before and after.
+// Goal: a communicator that rehearses moves nothing, waits for no peer and notes whom it would meet, and is
+// the real one before and after.
 // Method: two rank threads of which one alone rehearses an exchange and a sum; then both exchange.
 #include <catch2/catch.hpp>
 #include <thread>
@@ -15,7 +16,8 @@ TEST_CASE("a rehearsing communicator waits for no peer and moves nothing") {
   for (int rank = 0; rank < 2; ++rank)
     ranks.emplace_back([&, rank] {
       bool rehearsing = rank == 0;
-      const auto comm = make_rehearsable(std::move(world[size_t(rank)]), rehearsing);
+      std::set<int> peers;
+      const auto comm = make_rehearsable(std::move(world[size_t(rank)]), rehearsing, peers);
       const int mine = 10 + rank, peer = 1 - rank;
       int theirs = -1;
       const Transfer transfers[] = {{Transfer::send, peer, const_cast<int*>(&mine), sizeof mine},
@@ -26,6 +28,7 @@ TEST_CASE("a rehearsing communicator waits for no peer and moves nothing") {
         comm->wait(ticket, "rehearse");
         comm->exchange_and_wait(transfers, "rehearse");
         CHECK(theirs == -1);
+        CHECK(peers == std::set<int>{peer});
         CHECK(comm->sent_bytes() == 0);
         rehearsing = false;
       }

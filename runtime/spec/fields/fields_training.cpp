@@ -176,6 +176,43 @@ void declare_exchange(std::vector<Field>& table, std::vector<Section>& sections)
       .fallback(std::string("auto"));
 }
 
+void declare_nccl(std::vector<Field>& table, std::vector<Section>& sections) {
+  DeclareSection nccl(table, sections, "parallelism.nccl",
+                      "What NCCL may take, where it carries the exchanges. Advanced; the same bits whatever.",
+                      Change::free);
+  nccl.integer("blocks",
+               "Most thread blocks (NCCL's CTAs) of one exchange of a tensor- or data-parallel group. Each "
+               "holds a multiprocessor of the GPU while it waits for its peer, and a buffer for each peer; "
+               "more than two GPUs' links need are lost to compute.")
+      .to(IN_JOB(parallelism.nccl.blocks))
+      .from(1)
+      .upto(32)
+      .fallback(int64_t{16})
+      .also({"nccl_max_ctas", "max_ctas", "nccl_nchannels"});
+  nccl.integer("edge_blocks",
+               "The same for messages between pipeline stages, which wait during compute for most of a step.")
+      .to(IN_JOB(parallelism.nccl.edge_blocks))
+      .from(1)
+      .upto(8)
+      .fallback(int64_t{4});
+  nccl.integer("buffer_kib",
+               "Size of the buffer of one connection in one thread block (NCCL_BUFFSIZE; `launcher.env` "
+               "wins). Less saves GPU memory at the price of bandwidth; `plan` counts it.")
+      .to(IN_JOB(parallelism.nccl.buffer_kib))
+      .from(64)
+      .upto(65536)
+      .fallback(int64_t{4096})
+      .also({"nccl_buffsize"});
+  nccl.integer("traffic_class",
+               "Traffic class of messages between nodes, for networks that keep classes apart (NCCL 2.26 or "
+               "later). -1: NCCL's own.")
+      .to(IN_JOB(parallelism.nccl.traffic_class))
+      .from(-1)
+      .upto(255)
+      .fallback(int64_t{-1})
+      .also({"nccl_ib_tc"});
+}
+
 void declare_execution(std::vector<Field>& table, std::vector<Section>& sections) {
   DeclareSection parallel(table, sections, "parallelism", "", Change::free);
   parallel
@@ -406,6 +443,7 @@ void declare_training(std::vector<Field>& table, std::vector<Section>& sections)
   declare_parallelism(table, sections);
   declare_pipeline(table, sections);
   declare_exchange(table, sections);
+  declare_nccl(table, sections);
   declare_execution(table, sections);
   declare_numbers(table, sections);
   declare_optimizer(table, sections);

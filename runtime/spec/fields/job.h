@@ -89,6 +89,13 @@ struct BatchSpec {
   int64_t micro_sequences = 1;
 };
 
+/// What NCCL may take.
+struct NcclSpec {
+  int blocks = 16, edge_blocks = 4;
+  int buffer_kib = 4096;
+  int traffic_class = -1;                      // -1: NCCL's own
+};
+
 struct ParallelSpec {
   int world_size = 1, tensor = 1, pipeline = 1, data = 1;
   bool sequence_parallel = true;
@@ -103,6 +110,7 @@ struct ParallelSpec {
   GradientSums reduction = GradientSums::exact;
   DType reduction_dtype = DType::f32;          // in which gradients travel between data-parallel ranks
   parallel::ExchangeChoice reduction_algorithm = parallel::ExchangeChoice::automatic;
+  NcclSpec nccl;
   int threads_per_rank = 1;                    // "auto" in the file: cores / ranks on the node, at least 1
 };
 

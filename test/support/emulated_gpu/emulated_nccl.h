@@ -27,6 +27,11 @@ void release_aborts();
 /// maxCTAs of each handle that was begun since reset, and the sends, receives and parts in sums so far.
 std::vector<int> nccl_communicators_made();
 size_t nccl_messages();
+/// How many directions between two members were first used by a message of more than a byte: they were not
+/// connected before.
+size_t nccl_late_connections();
+/// Of each handle that was begun since reset; INT_MIN: none given.
+std::vector<int> nccl_traffic_classes();
 /// Communicators not aborted.
 int living_nccl_communicators();
 

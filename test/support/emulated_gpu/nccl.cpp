@@ -86,7 +86,8 @@ struct State {
   std::map<ncclComm_t, std::shared_ptr<ncclComm>> comms;   // also aborted ones: a handle used too late is known
   std::map<int, std::pair<ncclResult_t, std::string>> failures;
   std::vector<int> made;   // of each communicator that was begun: its maxCTAs
-  size_t messages = 0;
+  std::vector<int> traffic_classes;
+  size_t messages = 0, late_connections = 0;
 
   uint64_t next_random() {
     random ^= random << 13, random ^= random >> 7, random ^= random << 17;
@@ -219,8 +220,12 @@ void end(ncclComm& comm, Group& group) {
 bool can_connect(ncclComm& comm, const Group& group) {
   Clique& clique = *comm.clique;
   for (const auto& op : group.ops) {
-    if (op->adds) clique.adders_came.insert(comm.rank);
-    else (op->sends ? clique.sender_came : clique.receiver_came).insert(address(comm, *op));
+    if (op->adds) {
+      clique.adders_came.insert(comm.rank);
+      continue;
+    }
+    auto& came = op->sends ? clique.sender_came : clique.receiver_came;
+    if (came.insert(address(comm, *op)).second && op->sends && op->bytes > 1) ++state().late_connections;
   }
   for (const auto& op : group.ops) {
     const bool came = op->adds ? int(clique.adders_came.size()) == clique.size
@@ -293,6 +298,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* handle, int size, ncclUniqueId i
   *handle = comm.get();
   state().comms[comm.get()] = std::move(comm);
   state().made.push_back(config->maxCTAs);
+  state().traffic_classes.push_back(config->trafficClass);
   return ncclInProgress;
 }
 
@@ -402,11 +408,20 @@ void reset_nccl(const NcclOptions& options) {
   if (!state().comms.empty()) misused("a communicator is still alive");
   state().failures.clear();
   state().made.clear();
-  state().messages = 0;
+  state().traffic_classes.clear();
+  state().messages = state().late_connections = 0;
 }
 std::vector<int> nccl_communicators_made() {
   const std::lock_guard lock(state().mutex);
   return state().made;
+}
+std::vector<int> nccl_traffic_classes() {
+  const std::lock_guard lock(state().mutex);
+  return state().traffic_classes;
+}
+size_t nccl_late_connections() {
+  const std::lock_guard lock(state().mutex);
+  return state().late_connections;
 }
 size_t nccl_messages() {
   const std::lock_guard lock(state().mutex);

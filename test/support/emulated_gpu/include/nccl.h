@@ -29,9 +29,10 @@ struct ncclConfig_t {
   unsigned magic;
   int blocking;
   int maxCTAs;
+  int trafficClass;
 };
 #define NCCL_CONFIG_INITIALIZER \
-  { 0xcafebeef, INT_MIN, INT_MIN }
+  { 0xcafebeef, INT_MIN, INT_MIN, INT_MIN }
 
 ncclResult_t ncclGetVersion(int* version);
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id);
