@@ -14,7 +14,7 @@ namespace {
 
 struct Stage : test::SupervisedStage {
   explicit Stage(SupervisePlan given = test::plan_of_two_nodes()) : SupervisedStage(std::move(given)) {
-    source.emplace(plan, directory, real_file_system(), console);
+    source.emplace(plan, directory, real_file_system(), run->log);
     checkpoints.emplace(plan, run->directory, real_file_system(), clock, run->log, run->lock);
     epochs.emplace(*run, *source, *checkpoints);
   }
@@ -62,7 +62,7 @@ TEST_CASE("an epoch that goes back has the next number and moves later steps asi
   plan.resume_step = 20;
   Stage stage(plan);
   stage.plan.resume_from = stage.directory.checkpoints(stage.job()) + "/step-20";
-  stage.source.emplace(stage.plan, stage.directory, real_file_system(), stage.console);
+  stage.source.emplace(stage.plan, stage.directory, real_file_system(), stage.run->log);
   write_epoch(stage.directory, 4, 25);
   stage.run->log.status().step = 25;
 
