@@ -88,7 +88,7 @@ struct Subgroup {
   /// The purpose of the group, for errors and diagnosis.
   std::string name;
   Traffic traffic = Traffic::bulk;
-  bool connects_later = false;  ///< by Communicator::connect, not here
+  bool connects_later = false;  ///< its members are connected by Communicator::connect, not by subgroup()
 };
 inline constexpr int kMostSubgroups = 1023;
 
@@ -151,12 +151,12 @@ class Communicator {
   /// The group as a communicator of its own. The transports of host memory send no message for it; those of
   /// device memory connect its members, and are collective over them.
   virtual std::unique_ptr<Communicator> subgroup(const Subgroup& group) = 0;
-  /// Connects this member with those that it will exchange device memory with, as a transport of device
-  /// memory does for all members of a group that is made without Subgroup::connects_later. Collective, and
-  /// `peers` go both ways; where nobody has any, nothing is made. May be left out: a member that is not
-  /// connected when an exchange first names it is connected then, for which that one must be in the same
-  /// exchange, and every member of the group in one of its own.
-  ///   peers   members
+  /// Connects the members of a group that was made with Subgroup::connects_later, each with those that it will
+  /// exchange device memory with. Collective. Where nobody names any, nothing is made; where members need no
+  /// connection, or have one, it does nothing. A group that never calls it connects at its first exchange or
+  /// sum, to which every member must then come. Error(kPeerLost): names the ranks that did not come.
+  /// Error(kPreflight): the transport's library does not start.
+  ///   peers   ranks in the group, without the own; each of them names this one in turn
   virtual void connect(std::span<const int> peers) { (void)peers; }
   /// The same members again, with messages apart from this group's: for a transport that is built on this
   /// one. At most one at a time.

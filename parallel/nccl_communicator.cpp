@@ -187,9 +187,8 @@ class NcclCommunicator final : public Communicator {
 
   /// World ranks.
   std::vector<int> others() const {
-    std::vector<int> ranks;
-    for (int r = 0; r < size(); r++)
-      if (r != rank()) ranks.push_back(world_rank(r));
+    std::vector<int> ranks = other_members();
+    for (int& r : ranks) r = world_rank(r);
     return ranks;
   }
 
@@ -257,10 +256,11 @@ class NcclCommunicator final : public Communicator {
     link_->join(id, rank(), size(), others(), blocks, settings_.traffic_class);
     if (peers.empty()) return;
     const uint64_t sent_before = sent_bytes_;
+    const double waited_before_s = waited_s_;
     const GreetingBytes bytes(2 * peers.size());
     exchange_and_wait(greetings(bytes.data(), 0), kWhat);
     sent_bytes_ = sent_before;
-    waited_s_ = 0;
+    waited_s_ = waited_before_s;
   }
 
   using Communicator::exchange_and_wait;

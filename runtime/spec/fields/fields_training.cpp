@@ -182,8 +182,8 @@ void declare_nccl(std::vector<Field>& table, std::vector<Section>& sections) {
                       Change::free);
   nccl.integer("blocks",
                "Most thread blocks (NCCL's CTAs) of one exchange of a tensor- or data-parallel group. Each "
-               "holds a multiprocessor of the GPU while it waits for its peer, and a buffer for each peer; "
-               "more than two GPUs' links need are lost to compute.")
+               "holds a multiprocessor of the GPU while it waits for its peer, and a buffer for each peer: "
+               "more of them than the links between two GPUs need only take from the compute.")
       .to(IN_JOB(parallelism.nccl.blocks))
       .from(1)
       .upto(32)

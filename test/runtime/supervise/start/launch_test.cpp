@@ -328,6 +328,11 @@ TEST_CASE("mpirun's line: ranks, settings that need no quoting, and the user's e
   CHECK(text.find("OMPI_ALLOW_RUN_AS_ROOT") == std::string::npos);
   CHECK(text.ends_with("/bin/mpirun -n 4 /x/trainctl rank '/runs/r 1'"));
   CHECK(text.find("tcp") == std::string::npos);  // one machine: no network
+  CHECK(text.find("NCCL_BUFFSIZE") == std::string::npos);
+  job.parallelism.nccl.buffer_kib = 1024;
+  CHECK(shell_text(mpirun_line(input)).find("NCCL_BUFFSIZE=1048576 ") != std::string::npos);
+  job.launcher.env.emplace_back("NCCL_BUFFSIZE", "65536");
+  CHECK(shell_text(mpirun_line(input)).find("NCCL_BUFFSIZE=65536 ") != std::string::npos);
 
   input.hosts = {{"node0", 3}, {"node1", 1}};
   input.network = "10.77.0.0/24";
