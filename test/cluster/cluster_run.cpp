@@ -299,7 +299,7 @@ const Curve& ClusterRun::undisturbed(int64_t steps) {
   static std::map<int64_t, Curve> curves;
   if (const auto found = curves.find(steps); found != curves.end()) return found->second;
   FakeNodes nodes(kNodes, machines());
-  ClusterRun run(nodes, {.steps = steps, .silence_s = 5, .grace_s = 10});
+  ClusterRun run(nodes, {.steps = steps, .silence_s = 30, .grace_s = 60});
   run.launch();
   const Outcome outcome = run.finish(120);
   INFO(outcome.err << run.story());

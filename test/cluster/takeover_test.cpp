@@ -49,7 +49,7 @@ RunSettings with_takeover(RunSettings settings) {
 
 /// The run finished in its first epoch, with the undisturbed bits, and left nothing.
 void check_no_step_lost(ClusterRun& run, size_t takeovers) {
-  const nlohmann::json end = run.await_end(120);  // 400 steps take a slow machine more than a minute
+  const nlohmann::json end = run.await_end(240);  // 400 steps take a slow machine more than a minute
   INFO(run.story());
   CHECK(end.at("state") == "finished");
   CHECK(end.at("exit_code") == 0);
