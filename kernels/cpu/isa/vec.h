@@ -30,11 +30,12 @@ TRAINCTL_INLINE V fma(V a, V b, V c) {
 #if defined(__AVX512F__)
   return (V)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
 #elif defined(__FMA__)
-  struct Halves {
-    __m256 low, high;
-  };
-  const Halves x = __builtin_bit_cast(Halves, a), y = __builtin_bit_cast(Halves, b), z = __builtin_bit_cast(Halves, c);
-  return __builtin_bit_cast(V, Halves{_mm256_fmadd_ps(x.low, y.low, z.low), _mm256_fmadd_ps(x.high, y.high, z.high)});
+  // Shuffles, which gcc resolves: a struct of two halves would go through the stack.
+  const auto low = [](V v) { return (__m256)__builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7); };
+  const auto high = [](V v) { return (__m256)__builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15); };
+  return (V)__builtin_shufflevector(_mm256_fmadd_ps(low(a), low(b), low(c)),
+                                    _mm256_fmadd_ps(high(a), high(b), high(c)), 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10,
+                                    11, 12, 13, 14, 15);
 #else
   return a * b + c;
 #endif
