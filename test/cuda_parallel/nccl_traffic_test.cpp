@@ -159,6 +159,7 @@ TEST_CASE("NCCL: a group connects the members that are named, and others when an
         require(emulated_gpu::nccl_traffic_classes() == std::vector<int>(4, 3), "another traffic class");
         const size_t greetings = emulated_gpu::nccl_messages();
         require(greetings == 8, "{} greetings between two pairs", greetings);
+        parallel::barrier(world);   // all have counted
         with(*pairs, next);
         parallel::barrier(world);
         require(emulated_gpu::nccl_late_connections() == 0, "a pair has connected late");
@@ -167,6 +168,7 @@ TEST_CASE("NCCL: a group connects the members that are named, and others when an
         parallel::barrier(world);
         const size_t late = emulated_gpu::nccl_late_connections();
         require(late == 4, "{} late directions", late);
+        parallel::barrier(world);
         with(*forgotten, rank ^ 3);
         parallel::barrier(world);
         require(made() == 8, "{} communicators", made());
