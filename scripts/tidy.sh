@@ -19,7 +19,7 @@ LONG_LINES=2672
 OLD_WORDS=0
 LONG_FILES=""
 # Patterns of whole files, which may become more, never fewer.
-FORMATTED="test/support/*.h test/support/*.cpp test/parallel/many_ranks_test.cpp test/runtime/base/temporary_folder_test.cpp"
+FORMATTED="test/support/*.h test/support/*.cpp test/runtime/supervise/simulation/* test/parallel/many_ranks_test.cpp test/runtime/base/temporary_folder_test.cpp"
 # What is called (a pattern), and the only files that call it. Elsewhere: runtime/machine/process.h, try_lock and Clock of
 # runtime/base/file_system.h, and the owners of memory listed here. Communicators are a seam themselves.
 SEAMS='\b(v?fork|posix_spawnp?|exec(ve?|vpe?|l|le|lp)|waitp?id)\( | runtime/machine/process.cpp runtime/machine/pmix/fork_server.cpp runtime/run/agent/agent.cpp

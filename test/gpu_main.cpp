@@ -1,9 +1,8 @@
 // Runs the tests of this program where there is a GPU. Where there is none it says why and exits 77, which ctest counts as skipped.
-#define CATCH_CONFIG_RUNNER
-#include <catch2/catch.hpp>
 #include <iostream>
 
 #include "kernels/device.h"
+#include "test/runner.h"
 
 int main(int argc, char** argv) {
   const trainctl::kernels::CudaStatus status = trainctl::kernels::cuda_status();
@@ -11,5 +10,5 @@ int main(int argc, char** argv) {
     std::cerr << "skipped: " << status.problem << "\n";
     return 77;
   }
-  return Catch::Session().run(argc, argv);
+  return trainctl::test::run_tests(argc, argv);
 }

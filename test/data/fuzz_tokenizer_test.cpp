@@ -40,7 +40,7 @@ TEST_CASE("edited files of tokenizers are refused or consistent", "[bpe]") {
   const uint64_t seed = test_seed();
   INFO("TRAINCTL_TEST_SEED=" << seed);
   std::mt19937 random{uint32_t(seed)};
-  const std::string folder = std::string(TRAINCTL_SOURCE_DIR) + "/test/golden/tokenizers/";
+  const std::string folder = TRAINCTL_SOURCE_DIR "/test/golden/tokenizers/";
   for (const char* name : {"gpt2", "llama3", "qwen2", "digits", "behaviors", "cased"}) {
     const std::string text = data::test::read_bytes(folder + name + ".json");
     const json good = parse_json(text);

@@ -17,8 +17,8 @@ namespace {
 void make_tokens(const TemporaryFolder& dir) {
   for (const char* name : {"alpha", "beta"}) {
     const Outcome o =
-        run_trainctl(dir.path(), {"data", "tokenize", std::string(TRAINCTL_SOURCE_DIR) + "/README.md",
-                                  std::string(TRAINCTL_SOURCE_DIR) + "/CONTRIBUTING.md", "--out",
+        run_trainctl(dir.path(), {"data", "tokenize", TRAINCTL_SOURCE_DIR "/README.md",
+                                  TRAINCTL_SOURCE_DIR "/CONTRIBUTING.md", "--out",
                                   std::string("data/") + name, "--tokenizer", "bytes", "--split", "60:40"});
     INFO(o.err);
     REQUIRE(o.status == 0);

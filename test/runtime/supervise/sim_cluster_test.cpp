@@ -9,7 +9,7 @@
 #include <cstdlib>
 
 #include "test/support/seed.h"
-#include "test/support/sim_cluster.h"
+#include "test/runtime/supervise/simulation/sim_cluster.h"
 
 using namespace trainctl::test;
 

@@ -3,7 +3,6 @@
 // keep the next epoch from working. Method: each host is a process of its own (test/runtime/machine/pmix/host.cpp) that
 // serves PMIx to real MPI ranks (test/runtime/machine/pmix/rank.cpp); the test exchanges their fences. A sum of integers over
 // all ranks must be exact. Everything ends with the test (PR_SET_PDEATHSIG).
-#define CATCH_CONFIG_RUNNER
 #include <sys/wait.h>
 
 #include <catch2/catch.hpp>
@@ -11,6 +10,7 @@
 #include "runtime/machine/outer_launcher.h"
 #include "runtime/machine/pmix/pmix_log.h"
 #include "runtime/machine/pmix/pmix_server.h"
+#include "test/runner.h"
 #include "test/runtime/machine/pmix/hosts.h"
 
 using namespace trainctl;
@@ -313,5 +313,5 @@ int main(int argc, char** argv) {
   g_host_program = folder + "pmix_host";
   const char* other = std::getenv("TRAINCTL_TEST_RANK_PROGRAM");
   g_rank_program = other ? other : folder + "pmix_rank";
-  return Catch::Session().run(argc, argv);
+  return trainctl::test::run_tests(argc, argv);
 }

@@ -5,7 +5,7 @@
 
 #include <utility>
 
-#include "test/support/sim_world.h"
+#include "test/runtime/supervise/simulation/sim_world.h"
 
 namespace trainctl::test {
 

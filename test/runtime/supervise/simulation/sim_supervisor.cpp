@@ -1,7 +1,7 @@
 // Supervisors of the simulated cluster: their life, their lock and their fleet of agents.
 #include <fmt/format.h>
 
-#include "test/support/sim_world.h"
+#include "test/runtime/supervise/simulation/sim_world.h"
 
 namespace trainctl::test {
 

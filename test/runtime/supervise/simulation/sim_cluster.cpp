@@ -1,9 +1,9 @@
 // Faults, people and invariants of the simulated cluster, and the loop over its events.
-#include "test/support/sim_cluster.h"
+#include "test/runtime/supervise/simulation/sim_cluster.h"
 
 #include <fmt/format.h>
 
-#include "test/support/sim_world.h"
+#include "test/runtime/supervise/simulation/sim_world.h"
 
 namespace trainctl::test {
 

@@ -11,7 +11,7 @@
 #include "runtime/supervise/decide/recovery.h"
 #include "runtime/supervise/decide/source.h"
 #include "runtime/supervise/decide/supervision.h"
-#include "test/support/sim_cluster.h"
+#include "test/runtime/supervise/simulation/sim_cluster.h"
 
 namespace trainctl::test {
 

@@ -1,7 +1,7 @@
 // The memory of the nodes of the simulated cluster: the pieces of the newest two states of each rank.
 #include <fmt/format.h>
 
-#include "test/support/sim_world.h"
+#include "test/runtime/supervise/simulation/sim_world.h"
 
 namespace trainctl::test {
 

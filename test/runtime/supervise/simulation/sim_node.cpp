@@ -1,7 +1,7 @@
 // Agents and ranks of the simulated cluster. What an agent decides is AgentState; its effects are here.
 #include <fmt/format.h>
 
-#include "test/support/sim_world.h"
+#include "test/runtime/supervise/simulation/sim_world.h"
 
 namespace trainctl::test {
 

@@ -1,5 +1,5 @@
 // Time, chance and links of the simulated cluster.
-#include "test/support/sim_world.h"
+#include "test/runtime/supervise/simulation/sim_world.h"
 
 #include <fmt/format.h>
 
