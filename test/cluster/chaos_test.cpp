@@ -170,7 +170,7 @@ TEST_CASE("a run outlives two thousand random failures", "[.][soak]") {
   survive("pmix", number_from("TRAINCTL_CHAOS_FAILURES", 2000), test_seed());
 }
 
-TEST_CASE("a run outlives random failures", "[chaos]") {
+TEST_CASE("a run outlives random failures", "[chaos][more]") {
   const uint64_t failures = number_from("TRAINCTL_CHAOS_FAILURES", 50);
   survive("pmix", (failures + 1) / 2, test_seed());
   survive("mpirun", failures / 2, test_seed());

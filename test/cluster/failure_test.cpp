@@ -156,7 +156,7 @@ TEST_CASE("a rank is stopped", "[fault][cluster_run]") {
   CHECK(run.events("failure")[0].at("cause").get<std::string>().find("stopped") != std::string::npos);
 }
 
-TEST_CASE("a node crashes and a rank is killed at once", "[fault][cluster_run]") {
+TEST_CASE("a node crashes and a rank is killed at once", "[fault][cluster_run][more]") {
   const std::string start = GENERATE("pmix", "mpirun");
   CAPTURE(start);
   FakeNodes nodes(5, machines());
@@ -171,7 +171,7 @@ TEST_CASE("a node crashes and a rank is killed at once", "[fault][cluster_run]")
   check_healed(run);
 }
 
-TEST_CASE("a rank is killed while the run recovers", "[fault][cluster_run]") {
+TEST_CASE("a rank is killed while the run recovers", "[fault][cluster_run][more]") {
   const std::string start = GENERATE("pmix", "mpirun");
   CAPTURE(start);
   FakeNodes nodes(5, machines());
@@ -210,7 +210,7 @@ TEST_CASE("the supervisor is killed and another attaches", "[supervisor][cluster
   run.check_nothing_left();
 }
 
-TEST_CASE("supervisors are killed one after another while the run saves", "[supervisor][cluster_run]") {
+TEST_CASE("supervisors are killed one after another while the run saves", "[supervisor][cluster_run][more]") {
   const std::string start = GENERATE("pmix", "mpirun");
   CAPTURE(start);
   FakeNodes nodes(5, machines());

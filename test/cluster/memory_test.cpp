@@ -55,7 +55,7 @@ TEST_CASE("a rank of several nodes is killed: all go on from the memory of their
   CHECK(loaded[0] >= seen - 1);
 }
 
-TEST_CASE("ranks of several nodes are killed one after another", "[memory][cluster_run]") {
+TEST_CASE("ranks of several nodes are killed one after another", "[memory][cluster_run][more]") {
   FakeNodes nodes(5, machines());
   ClusterRun run(nodes, {.set = without_checkpoints()});
   run.launch();
@@ -88,7 +88,7 @@ TEST_CASE("a node loses its power: its ranks go on from the memory of its partne
 }
 
 TEST_CASE("two nodes are lost one after another, and second copies are made again in between",
-          "[memory][cluster_run]") {
+          "[memory][cluster_run][more]") {
   FakeNodes nodes(6, machines());
   ClusterRun run(nodes, {.steps = 100,
                          .hosts = R"(["node0","node1","node2","node3","node4","node5"])",

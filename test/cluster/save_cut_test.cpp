@@ -179,13 +179,13 @@ void cut_for_short(const Point& point, const std::string& start) {
 
 }  // namespace
 
-TEST_CASE("a node is cut off for longer than the grace in each phase of a save", "[fault][save_cut]") {
+TEST_CASE("a node is cut off for longer than the grace in each phase of a save", "[fault][save_cut][more]") {
   for (const Point& point : kPoints)
     DYNAMIC_SECTION(point.name) { cut_for_long(point, "pmix"); }
   DYNAMIC_SECTION(kPoints[1].name << ", mpirun") { cut_for_long(kPoints[1], "mpirun"); }
 }
 
-TEST_CASE("a node is cut off for less than the grace in each phase of a save", "[fault][save_cut]") {
+TEST_CASE("a node is cut off for less than the grace in each phase of a save", "[fault][save_cut][more]") {
   for (const Point& point : kPoints)
     DYNAMIC_SECTION(point.name) { cut_for_short(point, "pmix"); }
   DYNAMIC_SECTION(kPoints[1].name << ", mpirun") { cut_for_short(kPoints[1], "mpirun"); }

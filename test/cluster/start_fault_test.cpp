@@ -46,7 +46,7 @@ void check_healed(ClusterRun& run, uint64_t epoch = 2) {
 
 }  // namespace
 
-TEST_CASE("an agent is killed while its ranks are in MPI_Init", "[fault][start_fault]") {
+TEST_CASE("an agent is killed while its ranks are in MPI_Init", "[fault][start_fault][more]") {
   const std::string start = GENERATE("pmix", "mpirun");
   CAPTURE(start);
   FakeNodes nodes(6, machines());
@@ -69,7 +69,7 @@ TEST_CASE("a node crashes while its ranks are in MPI_Init", "[fault][start_fault
 }
 
 TEST_CASE("a node is cut off while its ranks are in MPI_Init, and heals after the grace",
-          "[fault][start_fault]") {
+          "[fault][start_fault][more]") {
   FakeNodes nodes(6, machines());
   ClusterRun run(nodes,
                  {.steps = 100, .supervisor = 5, .silence_s = 2, .grace_s = 5, .set = {kStopInInit}});
@@ -83,7 +83,7 @@ TEST_CASE("a node is cut off while its ranks are in MPI_Init, and heals after th
 }
 
 TEST_CASE("the supervisor is killed between the shares of a fence, and the next one gets them all",
-          "[fault][start_fault]") {
+          "[fault][start_fault][more]") {
   FakeNodes nodes(6, machines());
   ClusterRun run(nodes, {.supervisor = 5, .grace_s = 20, .set = {kStopInInit}});
   run.launch();
@@ -97,7 +97,7 @@ TEST_CASE("the supervisor is killed between the shares of a fence, and the next 
   CHECK(run.epoch() == 1);
 }
 
-TEST_CASE("an agent is killed between the order to start ranks and their start", "[fault][start_fault]") {
+TEST_CASE("an agent is killed between the order to start ranks and their start", "[fault][start_fault][more]") {
   const std::string start = GENERATE("pmix", "mpirun");
   CAPTURE(start);
   FakeNodes nodes(6, machines());
@@ -119,7 +119,7 @@ TEST_CASE("an agent is killed between the order to start ranks and their start",
   check_healed(run, 3);
 }
 
-TEST_CASE("two nodes crash at once and one spare is left", "[fault][start_fault]") {
+TEST_CASE("two nodes crash at once and one spare is left", "[fault][start_fault][more]") {
   const std::string start = GENERATE("pmix", "mpirun");
   CAPTURE(start);
   FakeNodes nodes(5, machines());
@@ -133,7 +133,7 @@ TEST_CASE("two nodes crash at once and one spare is left", "[fault][start_fault]
   CHECK(run.events("node_lost").size() == 2);
 }
 
-TEST_CASE("two agents are killed at once", "[fault][start_fault]") {
+TEST_CASE("two agents are killed at once", "[fault][start_fault][more]") {
   const std::string start = GENERATE("pmix", "mpirun");
   CAPTURE(start);
   FakeNodes nodes(5, machines());
@@ -149,7 +149,7 @@ TEST_CASE("two agents are killed at once", "[fault][start_fault]") {
   check_healed(run);
 }
 
-TEST_CASE("the supervisor is killed and a node loses its power at once", "[supervisor][start_fault]") {
+TEST_CASE("the supervisor is killed and a node loses its power at once", "[supervisor][start_fault][more]") {
   const std::string start = GENERATE("pmix", "mpirun");
   CAPTURE(start);
   FakeNodes nodes(5, machines());

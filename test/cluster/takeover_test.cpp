@@ -83,7 +83,7 @@ TEST_CASE("an agent takes the place of a supervisor that was killed", "[takeover
   CHECK(takeover.at("before").get<std::string>().find("on node0") != std::string::npos);
 }
 
-TEST_CASE("a supervisor that took a place is replaced, too", "[takeover][cluster_run]") {
+TEST_CASE("a supervisor that took a place is replaced, too", "[takeover][cluster_run][more]") {
   FakeNodes nodes(5, machines());
   // Ranks train on without a supervisor: so many steps that the first takeover does not find them at the end.
   ClusterRun run(nodes, with_takeover({.steps = 400, .set = {"checkpoint.every_steps=1"}}));
@@ -110,7 +110,7 @@ TEST_CASE("the supervisor's own node is lost, and an agent takes its place", "[t
   check_no_step_lost(run, 1);
 }
 
-TEST_CASE("the supervisor is lost with a node that runs ranks", "[takeover][cluster_run]") {
+TEST_CASE("the supervisor is lost with a node that runs ranks", "[takeover][cluster_run][more]") {
   const std::string start = GENERATE("pmix", "mpirun");
   CAPTURE(start);
   FakeNodes nodes(5, machines());

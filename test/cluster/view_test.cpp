@@ -75,7 +75,7 @@ TEST_CASE("status shows nodes, machines and events, and the loss of a spare is r
 }
 
 TEST_CASE("a node that cannot write its folders is refused with the reason, and the run goes on",
-          "[view][cluster_run]") {
+          "[view][cluster_run][more]") {
   FakeNodes nodes(5, machines());
   REQUIRE(nodes.run(2, {"mount", "-o", "remount,ro", "/dev/shm"}, 5).status == 0);
   ClusterRun run(nodes, {.steps = 100});

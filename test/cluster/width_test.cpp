@@ -95,7 +95,7 @@ TEST_CASE("with too few nodes the run stops with status 75 and can be resumed", 
   run.check_nothing_left();
 }
 
-TEST_CASE("four nodes become three, two and one, and four again", "[width][cluster_run]") {
+TEST_CASE("four nodes become three, two and one, and four again", "[width][cluster_run][more]") {
   const std::string start = GENERATE("pmix", "mpirun");
   CAPTURE(start);
   constexpr int64_t kTotal = 1000000;

@@ -26,7 +26,7 @@ TEST_CASE("the batch host is lost", "[slurm][batch_host]") {
   CHECK(run.left() == "");
 }
 
-TEST_CASE("the batch host is lost, and an agent takes the supervisor's place", "[slurm][batch_host]") {
+TEST_CASE("the batch host is lost, and an agent takes the supervisor's place", "[slurm][batch_host][more]") {
   FakeSlurm slurm({.nodes = 4, .slurmd_timeout_s = 5});
   SlurmRun run(slurm, "taken",
                {R"(fault_tolerance={"grace_seconds": 12, "node_silence_seconds": 1, "supervisor_takeover": true})"});
@@ -48,7 +48,7 @@ TEST_CASE("the batch host is lost, and an agent takes the supervisor's place", "
   CHECK(run.left() == "");
 }
 
-TEST_CASE("a node that is cut off from the supervisor alone", "[slurm][batch_host]") {
+TEST_CASE("a node that is cut off from the supervisor alone", "[slurm][batch_host][more]") {
   FakeSlurm slurm({.nodes = 3, .slurmd_timeout_s = 5});
   SlurmRun run(slurm, "cut", {R"(schedule={"total_steps": 400, "warmup_steps": 4, "lr": 3e-3, "min_lr": 3e-4, "type": "cosine"})",
                               R"(fault_tolerance={"grace_seconds": 1, "node_silence_seconds": 0.5})"});
