@@ -211,6 +211,7 @@ void ObjectCache::demand(std::unique_lock<std::mutex>& lock, const Key& key) {
     if (at != blocks_.end()) {
       const auto queued = std::find(queue_.begin(), queue_.end(), key);
       if (queued != queue_.end()) {
+        at->second.is_ahead = false;
         queue_.erase(queued);
         queue_.push_front(key);
       }
@@ -225,14 +226,6 @@ void ObjectCache::demand(std::unique_lock<std::mutex>& lock, const Key& key) {
     }
     changed_.wait(lock);  // every slot is being filled
   }
-}
-
-/// Drops a block that failed when nobody waited for it: the store may be back.
-void ObjectCache::forget_failed(const Key& key) {
-  const auto at = blocks_.find(key);
-  if (at == blocks_.end() || at->second.state != State::failed) return;
-  free_.push_back(at->second.slot);
-  blocks_.erase(at);
 }
 
 /// The blocks that follow in reading order.
@@ -270,7 +263,7 @@ void ObjectCache::plan_after(const Key& key) {
     size_t slot = 0;
     if (blocks_.contains(next)) continue;
     if (!take_slot(now, slot)) break;
-    blocks_[next] = {.slot = slot, .used = now};
+    blocks_[next] = {.slot = slot, .used = now, .is_ahead = true};
     queue_.push_back(next);
   }
   changed_.notify_all();
@@ -288,9 +281,12 @@ const ObjectCache::Block& ObjectCache::wait_for(std::unique_lock<std::mutex>& lo
       return block;
     }
     if (block.state == State::failed) {
-      const std::exception_ptr error = block.error;
-      forget_failed(key);
-      std::rethrow_exception(error);
+      // One that was begun before anybody asked for it says nothing of now: disk or store may be back.
+      const std::exception_ptr error = block.is_ahead ? nullptr : block.error;
+      free_.push_back(block.slot);
+      blocks_.erase(at);
+      if (error) std::rethrow_exception(error);
+      continue;
     }
     changed_.wait(lock);
   }
@@ -305,7 +301,6 @@ void ObjectCache::read(size_t object, uint64_t offset, std::span<std::byte> out)
     const Key key{object, offset / block_bytes_};
     const uint64_t within = offset % block_bytes_;
     const size_t n = size_t(std::min<uint64_t>(out.size(), bytes_of(key) - within));
-    forget_failed(key);
     demand(lock, key);
     plan_after(key);
     const Block& block = wait_for(lock, key);

@@ -59,6 +59,7 @@ class ObjectCache {
     size_t slot = 0;  ///< in the file
     State state = State::queued;
     uint64_t used = 0;  ///< when it was read or planned last
+    bool is_ahead = false;  ///< fetching it began, or will begin, before anybody asked for it
     std::exception_ptr error = {};
   };
   class Connection;
@@ -75,7 +76,6 @@ class ObjectCache {
   void plan_after(const Key& key);
   bool take_slot(uint64_t used_before, size_t& slot);
   bool take_queued_slot(size_t& slot);
-  void forget_failed(const Key& key);
   void demand(std::unique_lock<std::mutex>& lock, const Key& key);
   const Block& wait_for(std::unique_lock<std::mutex>& lock, const Key& key);
 
