@@ -70,7 +70,7 @@ TEST_CASE("a job loses a node and finishes with the same bits", "[slurm][in_allo
   }
 }
 
-TEST_CASE("salloc, an array's task, and nodes that differ", "[slurm][in_allocation]") {
+TEST_CASE("salloc, an array's task, and nodes that differ", "[slurm][in_allocation][more]") {
   FakeSlurm slurm({.nodes = 3});
   SECTION("salloc: the supervisor is on the login node, no rank is") {
     SlurmRun run(slurm, "salloc");

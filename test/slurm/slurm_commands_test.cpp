@@ -187,7 +187,7 @@ TEST_CASE("end time, requeue and cancel", "[slurm]") {
   CHECK(probe(slurm, {"job", "999"}).out == "unknown\n");
 }
 
-TEST_CASE("the jobs of a chain run one after another, and the rest is cancelled", "[slurm]") {
+TEST_CASE("the jobs of a chain run one after another, and the rest is cancelled", "[slurm][more]") {
   FakeSlurm slurm({.nodes = 2});
   const std::string run = run_folder(slurm, "run");
   const std::string go = run + "/go";

@@ -61,7 +61,7 @@ TEST_CASE("submit, status, stop from the login node", "[slurm][submit]") {
   CHECK(run.left() == "");
 }
 
-TEST_CASE("a chain of jobs", "[slurm][submit]") {
+TEST_CASE("a chain of jobs", "[slurm][submit][more]") {
   FakeSlurm slurm({.nodes = 2});
   SlurmRun run(slurm, "chain", kTwoNodes);
   const Outcome outcome = run.run({"launch", "job.json", "--submit", "--chain", "3"});
