@@ -12,6 +12,7 @@
 #include "ckpt/state_record.h"
 #include "runtime/base/error.h"
 #include "runtime/base/hash.h"
+#include "runtime/base/record.h"
 
 namespace trainctl::ckpt {
 namespace {

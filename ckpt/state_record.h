@@ -1,7 +1,7 @@
 // The fields of StateInfo as a record: in manifests, in pieces and on the wire.
 #pragma once
 #include "ckpt/checkpoint.h"
-#include "runtime/base/record.h"
+#include "runtime/base/record_fields.h"
 
 /// The JSON texts of the trainer travel as strings: they come back byte for byte, whatever their numbers.
 template <>

@@ -5,6 +5,7 @@
 #include "cmd/commands.h"
 #include "cmd/output.h"
 #include "runtime/base/error.h"
+#include "runtime/base/json.h"
 #include "runtime/spec/suggest.h"
 
 namespace trainctl::cmd {

@@ -6,6 +6,7 @@
 #include "cmd/output.h"
 #include "cmd/runs.h"
 #include "runtime/base/error.h"
+#include "runtime/base/json.h"
 #include "runtime/supervise/start/launch.h"
 #include "runtime/supervise/start/submit.h"
 

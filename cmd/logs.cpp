@@ -10,6 +10,7 @@
 #include "cmd/runs.h"
 #include "cmd/watch.h"
 #include "runtime/base/error.h"
+#include "runtime/base/json.h"
 #include "runtime/observe/terminal/run_logs.h"
 #include "runtime/observe/text_table.h"
 

@@ -4,6 +4,7 @@
 
 #include "cmd/commands.h"
 #include "cmd/output.h"
+#include "runtime/base/record.h"
 #include "runtime/spec/fields/fields.h"
 #include "runtime/spec/pages/codes.h"
 

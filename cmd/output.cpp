@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "runtime/base/error.h"
+#include "runtime/base/json.h"
 
 namespace trainctl::cmd {
 

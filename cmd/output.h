@@ -1,13 +1,13 @@
 // How results get onto stdout with --json. Each result is one JSON object {"v": 1, "kind": KIND, ...}, an
 // error too; its schema is runtime/observe/schemas/KIND.schema.json.
 #pragma once
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "cmd/commands.h"
 #include "runtime/base/error.h"
-#include "runtime/base/json.h"
 
 namespace trainctl::cmd {
 

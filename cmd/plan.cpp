@@ -7,6 +7,7 @@
 #include "cmd/commands.h"
 #include "cmd/output.h"
 #include "runtime/base/error.h"
+#include "runtime/base/json.h"
 #include "runtime/machine/mpirun.h"
 #include "runtime/observe/report/plan_view.h"
 #include "runtime/plan/report.h"

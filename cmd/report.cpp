@@ -6,6 +6,7 @@
 #include "cmd/output.h"
 #include "cmd/runs.h"
 #include "runtime/base/error.h"
+#include "runtime/base/json.h"
 #include "runtime/base/units.h"
 #include "runtime/observe/report/page.h"
 #include "runtime/observe/report/report_data.h"

@@ -9,6 +9,7 @@
 #include <filesystem>
 
 #include "cmd/output.h"
+#include "runtime/base/json.h"
 #include "runtime/machine/process.h"
 
 namespace trainctl::cmd {

@@ -4,6 +4,7 @@
 #include "data/clean/near_index.h"
 #include "runtime/base/error.h"
 #include "runtime/base/hash.h"
+#include "runtime/base/json.h"
 #include "runtime/base/units.h"
 
 namespace trainctl::data {

@@ -8,6 +8,7 @@
 #include "data/clean/text_measures.h"
 #include "data/clean/word_list.h"
 #include "runtime/base/error.h"
+#include "runtime/base/json.h"
 
 namespace trainctl::data {
 namespace {

@@ -32,6 +32,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
+#include "runtime/base/record_fields.h"
 #include "runtime/base/words.h"
 
 namespace trainctl {
@@ -41,43 +42,6 @@ class BadRecord : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
-
-/// Specialised with `static void fields(auto& f, auto& r)` for a record that has no such member.
-template <typename T>
-struct RecordOf;
-
-/// A bool that is written as one of two texts; any other text is read as false.
-template <typename Bool>
-struct BoolText {
-  Bool& value;
-  const char *yes, *no;
-};
-template <typename Bool>
-BoolText<Bool> as_words(Bool& value, const char* yes, const char* no) {
-  return {value, yes, no};
-}
-
-/// A field that holds JSON as text. Text that is not JSON is written as `<discarded>`, as the JSON library
-/// does.
-template <typename Text>
-struct JsonText {
-  Text& text;
-};
-template <typename Text>
-JsonText<Text> as_json(Text& text) {
-  return {text};
-}
-
-/// "nan", "inf" or "-inf": of a number that is not finite, in a field of its own.
-///   f("loss", r.loss), f.when(!std::isfinite(r.loss), "loss_kind", as_kind(r.loss));
-template <typename Double>
-struct NumberKind {
-  Double& value;
-};
-template <typename Double>
-NumberKind<Double> as_kind(Double& value) {
-  return {value};
-}
 
 template <typename J>
 class RecordWriter {

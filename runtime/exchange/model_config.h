@@ -1,7 +1,7 @@
 // config.json: the shape of a model as Hugging Face's transformers 4 and 5 write and read it. One table for
 // each family, used in both directions. Pure.
 #pragma once
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/base/json.h"
+#include "runtime/base/record.h"
 #include "runtime/base/text.h"
 #include "runtime/base/units.h"
 

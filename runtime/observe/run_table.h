@@ -1,10 +1,10 @@
 // The parts of `trainctl status` for runs on several nodes: a table of nodes, lines on the kinds of machines,
 // and the newest events. Pure; the texts fit the columns of a terminal.
 #pragma once
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
-#include "runtime/base/json.h"
 #include "runtime/observe/text_table.h"
 #include "runtime/run/record/run_status.h"
 

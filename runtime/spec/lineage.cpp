@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "runtime/base/json.h"
+#include "runtime/base/record.h"
 
 namespace trainctl {
 using nlohmann::ordered_json;

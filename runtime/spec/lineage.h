@@ -5,7 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/record.h"
+#include "runtime/base/record_fields.h"
+#include "runtime/base/words.h"
 #include "runtime/spec/changes.h"
 
 namespace trainctl {

@@ -7,6 +7,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/hash.h"
 #include "runtime/base/json.h"
+#include "runtime/base/record.h"
 #include "runtime/spec/changes.h"
 #include "runtime/spec/presets.h"
 #include "runtime/spec/resolution.h"

@@ -1,3 +1,4 @@
+#include "runtime/base/record.h"
 #include "runtime/spec/resolution.h"
 
 #include <fmt/format.h>

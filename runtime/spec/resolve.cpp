@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "runtime/base/record.h"
 #include "runtime/base/text.h"
 #include "runtime/base/units.h"
 #include "runtime/spec/resolution.h"

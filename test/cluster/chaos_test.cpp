@@ -13,6 +13,7 @@
 #include <map>
 #include <random>
 
+#include "runtime/base/json.h"
 #include "test/cluster/cluster_run.h"
 #include "test/cluster/ledger.h"
 #include "test/support/seed.h"

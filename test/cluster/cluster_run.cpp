@@ -9,6 +9,7 @@
 #include <map>
 #include <sstream>
 
+#include "runtime/base/json.h"
 #include "runtime/run/wire/environment.h"
 
 namespace trainctl::test {

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "runtime/base/json.h"
+
 namespace trainctl::test {
 
 namespace {

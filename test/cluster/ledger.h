@@ -1,10 +1,9 @@
 // Where the time of a run went, read from its events.
 #pragma once
 #include <map>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
-
-#include "runtime/base/json.h"
 
 namespace trainctl::test {
 

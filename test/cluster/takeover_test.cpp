@@ -5,6 +5,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "runtime/base/json.h"
 #include "test/cluster/cluster_run.h"
 
 using namespace trainctl::test;

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <map>
 
+#include "runtime/base/json.h"
 #include "test/cluster/cluster_run.h"
 
 using namespace trainctl::test;

@@ -1,6 +1,7 @@
 // Goal: the check of results against their schemas refuses what a schema refuses, or every other test of
 // results would pass with anything; each schema is one that the check knows whole.
 // Method: values that break one rule each; a copy of a real schema.
+#include "runtime/base/json.h"
 #include "test/support/json_schema.h"
 
 #include <catch2/catch.hpp>

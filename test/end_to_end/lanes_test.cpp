@@ -8,6 +8,7 @@
 #include <catch2/catch.hpp>
 #include <iostream>
 
+#include "runtime/base/json.h"
 #include "test/end_to_end/jobs.h"
 #include "test/end_to_end/program.h"
 #include "test/support/temporary_folder.h"

@@ -8,6 +8,7 @@
 #include <catch2/catch.hpp>
 #include <filesystem>
 
+#include "runtime/base/json.h"
 #include "test/end_to_end/jobs.h"
 #include "test/end_to_end/program.h"
 #include "test/end_to_end/shown_runs.h"

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <set>
 
+#include "runtime/base/json.h"
 #include "test/end_to_end/shown_runs.h"
 #include "test/support/json_schema.h"
 

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <optional>
 
+#include "runtime/base/json.h"
 #include "runtime/machine/process.h"
 #include "runtime/run/wire/environment.h"
 #include "test/end_to_end/jobs.h"

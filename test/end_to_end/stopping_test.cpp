@@ -12,6 +12,7 @@
 #include <optional>
 
 #include "runtime/base/file_system.h"
+#include "runtime/base/json.h"
 #include "runtime/machine/process.h"
 #include "runtime/run/wire/environment.h"
 #include "test/end_to_end/jobs.h"

@@ -10,6 +10,7 @@
 #include <fstream>
 #include <regex>
 
+#include "runtime/base/json.h"
 #include "runtime/observe/text_table.h"
 #include "test/end_to_end/jobs.h"
 #include "test/end_to_end/program.h"

@@ -12,6 +12,7 @@
 #include <map>
 #include <set>
 
+#include "runtime/base/json.h"
 #include "runtime/machine/process.h"
 #include "runtime/run/wire/environment.h"
 #include "test/end_to_end/jobs.h"

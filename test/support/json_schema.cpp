@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <set>
 
+#include "runtime/base/json.h"
 #include "test/support/child.h"
 
 namespace trainctl::test {

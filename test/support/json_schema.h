@@ -1,7 +1,7 @@
 // Checks JSON values against schemas of JSON Schema draft-07, of which it knows a part: type, const, enum,
 // properties, required, additionalProperties, items, minItems, minimum, anyOf, and $ref into `definitions`.
 #pragma once
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 

@@ -2,6 +2,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/hash.h"
+#include "runtime/base/json.h"
 #include "runtime/observe/report/page.h"
 #include "runtime/observe/report/report_data.h"
 #include "runtime/run/record/known_status.h"

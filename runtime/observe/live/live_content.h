@@ -5,6 +5,7 @@
 #include <mutex>
 #include <string>
 
+#include "runtime/base/json.h"
 #include "runtime/observe/report/run_data.h"
 
 namespace trainctl::live {

@@ -5,6 +5,7 @@
 #include <map>
 #include <string>
 
+#include "runtime/base/json.h"
 #include "runtime/observe/run_table.h"
 #include "runtime/train/control/event_kind.h"
 

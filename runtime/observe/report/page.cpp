@@ -7,6 +7,7 @@
 
 #include "runtime/base/ensure.h"
 #include "runtime/base/hash.h"
+#include "runtime/base/json.h"
 #include "runtime/observe/report/page_files.h"
 
 namespace trainctl::report {

@@ -1,9 +1,8 @@
 // The report page: one HTML file that holds everything it needs. Pure.
 #pragma once
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
-
-#include "runtime/base/json.h"
 
 namespace trainctl::report {
 

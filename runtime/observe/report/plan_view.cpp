@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "runtime/base/json.h"
 #include "runtime/machine/rank_device.h"
 #include "runtime/model/stage_program.h"
 #include "runtime/observe/report/step_rows.h"

@@ -1,7 +1,8 @@
 // What the plan of a job says of its memory and of its pipeline, for the report. Pure; takes as long as
 // `trainctl plan` does.
 #pragma once
-#include "runtime/base/json.h"
+#include <nlohmann/json_fwd.hpp>
+
 #include "runtime/observe/report/rank_grid.h"
 #include "runtime/plan/device_model.h"
 #include "runtime/spec/parse.h"

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "runtime/base/json.h"
 #include "runtime/observe/report/step_rows.h"
 
 namespace trainctl::report {

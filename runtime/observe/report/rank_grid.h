@@ -3,11 +3,10 @@
 #pragma once
 #include <cstdint>
 #include <map>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include "runtime/base/json.h"
 
 namespace trainctl::report {
 

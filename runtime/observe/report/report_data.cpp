@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "parallel/pipeline.h"
+#include "runtime/base/json.h"
 #include "runtime/base/text.h"
 #include "runtime/base/units.h"
 #include "runtime/machine/node_facts.h"

@@ -1,8 +1,8 @@
 // The data of the report page: one JSON value from the data of one run or of several. Pure.
 #pragma once
+#include <nlohmann/json_fwd.hpp>
 #include <vector>
 
-#include "runtime/base/json.h"
 #include "runtime/observe/report/run_data.h"
 
 namespace trainctl::report {

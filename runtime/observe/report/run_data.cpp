@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "runtime/base/error.h"
+#include "runtime/base/json.h"
 #include "runtime/base/text.h"
 #include "runtime/observe/report/line_follower.h"
 #include "runtime/observe/report/plan_view.h"

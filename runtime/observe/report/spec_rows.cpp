@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <map>
 
+#include "runtime/base/json.h"
+
 namespace trainctl::report {
 namespace {
 

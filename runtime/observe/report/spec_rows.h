@@ -1,9 +1,8 @@
 // The spec of a run as rows with the origin of each value, and the differences between runs. Pure.
 #pragma once
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
-
-#include "runtime/base/json.h"
 
 namespace trainctl::report {
 

@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <functional>
 
+#include "runtime/base/json.h"
+
 namespace trainctl::report {
 namespace {
 

@@ -5,11 +5,11 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <nlohmann/json_fwd.hpp>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "runtime/base/json.h"
 #include "runtime/train/measure/step_line.h"
 
 namespace trainctl::report {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "runtime/base/json.h"
 #include "runtime/base/text.h"
 #include "runtime/base/units.h"
 #include "runtime/observe/report/report_data.h"

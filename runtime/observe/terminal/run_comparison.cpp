@@ -5,6 +5,7 @@
 #include <cmath>
 #include <map>
 
+#include "runtime/base/record.h"
 #include "runtime/run/record/events.h"
 
 namespace trainctl::terminal {

@@ -1,11 +1,11 @@
 // The comparison of two runs: what differs in their specs, and whether they computed the same bits. Pure.
 #pragma once
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "runtime/base/json.h"
 #include "runtime/observe/report/run_data.h"
 
 namespace trainctl::terminal {

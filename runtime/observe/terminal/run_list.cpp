@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "runtime/base/error.h"
+#include "runtime/base/json.h"
 #include "runtime/base/units.h"
 #include "runtime/observe/text_table.h"
 #include "runtime/run/record/known_status.h"

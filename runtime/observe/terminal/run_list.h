@@ -1,10 +1,10 @@
 // The runs of a folder, one row each: what `trainctl list` shows.
 #pragma once
 #include <functional>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
-#include "runtime/base/json.h"
 #include "runtime/run/record/run_directory.h"
 
 namespace trainctl::terminal {

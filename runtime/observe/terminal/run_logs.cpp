@@ -8,6 +8,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
+#include "runtime/base/record.h"
 #include "runtime/run/record/crash_record.h"
 #include "runtime/train/control/event_kind.h"
 

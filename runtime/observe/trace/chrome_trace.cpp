@@ -6,6 +6,7 @@
 #include <array>
 #include <utility>
 
+#include "runtime/base/json.h"
 #include "runtime/observe/trace/span_text.h"
 
 namespace trainctl::trace {

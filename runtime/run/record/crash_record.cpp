@@ -8,6 +8,7 @@
 #include <array>
 #include <cstring>
 
+#include "runtime/base/record.h"
 #include "runtime/run/wire/activity_board.h"
 
 namespace trainctl {

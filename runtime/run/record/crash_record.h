@@ -8,7 +8,7 @@
 #include "runtime/base/activity.h"
 #include "runtime/base/error.h"
 #include "runtime/base/file_system.h"
-#include "runtime/base/record.h"
+#include "runtime/base/record_fields.h"
 #include "runtime/run/wire/stop_at.h"
 
 namespace trainctl {

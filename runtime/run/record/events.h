@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/record.h"
+#include "runtime/base/record_fields.h"
 #include "runtime/run/record/run_status.h"
 #include "runtime/train/control/event_kind.h"
 

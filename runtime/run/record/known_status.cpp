@@ -5,6 +5,7 @@
 #include "ckpt/checkpoint.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
+#include "runtime/base/record.h"
 #include "runtime/run/record/events.h"
 #include "runtime/run/record/journal.h"
 

@@ -6,6 +6,7 @@
 
 
 #include "ckpt/checkpoint.h"
+#include "runtime/base/record.h"
 #include "runtime/run/wire/stream.h"
 #include "runtime/run/record/journal.h"
 

@@ -16,7 +16,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/file_system.h"
-#include "runtime/base/record.h"
+#include "runtime/base/record_fields.h"
 #include "runtime/run/record/crash_record.h"
 #include "runtime/spec/parse.h"
 #include "runtime/train/save/save_interval.h"

@@ -8,7 +8,8 @@
 
 #include "runtime/base/activity.h"
 #include "runtime/base/file_system.h"
-#include "runtime/base/record.h"
+#include "runtime/base/record_fields.h"
+#include "runtime/base/words.h"
 #include "runtime/machine/node_facts.h"
 #include "runtime/train/save/save_interval.h"
 

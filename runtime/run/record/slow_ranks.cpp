@@ -1,3 +1,4 @@
+#include "runtime/base/record.h"
 #include "runtime/run/record/slow_ranks.h"
 
 #include <fmt/format.h>

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "runtime/base/ensure.h"
+#include "runtime/base/record.h"
 
 namespace trainctl {
 

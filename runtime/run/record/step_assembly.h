@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/record.h"
 #include "runtime/train/control/control.h"
 
 namespace trainctl {

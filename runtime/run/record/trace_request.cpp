@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "runtime/base/record.h"
 #include "runtime/run/record/run_status.h"
 
 namespace trainctl {

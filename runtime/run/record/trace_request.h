@@ -14,7 +14,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/record.h"
+#include "runtime/base/record_fields.h"
+#include "runtime/base/words.h"
 #include "runtime/run/record/run_directory.h"
 #include "runtime/spans/clock_alignment.h"
 

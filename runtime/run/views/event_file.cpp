@@ -1,3 +1,4 @@
+#include "runtime/base/record.h"
 #include "runtime/run/views/event_file.h"
 
 #include <fcntl.h>

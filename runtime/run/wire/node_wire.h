@@ -11,6 +11,7 @@
 //         keep_only  clock
 #pragma once
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -18,7 +19,7 @@
 
 #include "runtime/base/activity.h"
 #include "runtime/base/file_system.h"
-#include "runtime/base/record.h"
+#include "runtime/base/record_fields.h"
 #include "runtime/machine/node_facts.h"
 #include "runtime/machine/process.h"
 #include "runtime/train/measure/rank_spread.h"

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "runtime/base/json.h"
+#include "runtime/base/record.h"
 #include "runtime/spec/fields/field_builder.h"
 
 namespace trainctl {

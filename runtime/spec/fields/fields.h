@@ -12,6 +12,7 @@
 #include <variant>
 #include <vector>
 
+#include "runtime/base/record.h"
 #include "runtime/spec/fields/change.h"
 #include "runtime/spec/fields/job.h"
 

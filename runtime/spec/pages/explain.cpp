@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "runtime/base/record.h"
 #include "runtime/spec/pages/pages.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"

@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "runtime/base/record.h"
 #include "runtime/spec/pages/pages.h"
 #include "runtime/spec/fields/fields.h"
 #include "runtime/base/json.h"

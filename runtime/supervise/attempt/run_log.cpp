@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "runtime/base/json.h"
+#include "runtime/base/record.h"
 #include "runtime/base/units.h"
 #include "runtime/run/views/prometheus.h"
 

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "runtime/base/record.h"
 #include "runtime/run/record/console.h"
 #include "runtime/run/views/event_file.h"
 #include "runtime/run/record/events.h"

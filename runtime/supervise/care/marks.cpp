@@ -5,6 +5,7 @@
 #include "ckpt/manifest.h"
 #include "runtime/base/error.h"
 #include "runtime/base/hash.h"
+#include "runtime/base/record.h"
 
 namespace trainctl {
 

@@ -10,7 +10,7 @@
 
 #include "ckpt/store.h"
 #include "runtime/base/file_system.h"
-#include "runtime/base/record.h"
+#include "runtime/base/record_fields.h"
 
 namespace trainctl {
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "runtime/base/error.h"
+#include "runtime/base/json.h"
 #include "runtime/base/units.h"
 #include "runtime/supervise/care/watched_files.h"
 

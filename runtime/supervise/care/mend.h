@@ -3,11 +3,11 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 
 #include "ckpt/repair.h"
-#include "runtime/base/json.h"
 #include "runtime/supervise/care/run_store.h"
 
 namespace trainctl {

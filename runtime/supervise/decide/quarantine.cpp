@@ -7,6 +7,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
+#include "runtime/base/record.h"
 #include "runtime/base/units.h"
 
 namespace trainctl {

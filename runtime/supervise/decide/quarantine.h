@@ -15,8 +15,9 @@
 #include <vector>
 
 #include "runtime/base/file_system.h"
-#include "runtime/base/record.h"
+#include "runtime/base/record_fields.h"
 #include "runtime/base/units.h"
+#include "runtime/base/words.h"
 
 namespace trainctl {
 

@@ -9,6 +9,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
+#include "runtime/base/record.h"
 #include "runtime/run/record/events.h"
 
 namespace trainctl {

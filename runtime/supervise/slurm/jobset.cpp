@@ -5,7 +5,8 @@
 #include <cctype>
 
 #include "runtime/base/error.h"
-#include "runtime/base/yaml.h"
+#include "runtime/base/json.h"
+#include "runtime/supervise/slurm/yaml.h"
 #include "runtime/supervise/slurm/slurm_nodes.h"
 
 namespace trainctl {

@@ -8,10 +8,10 @@
 // mount. Kubernetes replaces a lost pod on another machine; its agent then joins the run as a returned node.
 // Source: jobset.x-k8s.io/v1alpha2 and batch/v1, https://jobset.sigs.k8s.io.
 #pragma once
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
-#include "runtime/base/json.h"
 #include "runtime/supervise/slurm/slurm_script.h"
 
 namespace trainctl {

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "runtime/base/error.h"
+#include "runtime/base/record.h"
 #include "runtime/supervise/slurm/slurm_nodes.h"
 
 extern char** environ;

@@ -1,3 +1,4 @@
+#include "runtime/base/record.h"
 #include "runtime/train/measure/step_line.h"
 
 namespace trainctl {

@@ -9,7 +9,8 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/base/record.h"
+#include "runtime/base/record_fields.h"
+#include "runtime/base/words.h"
 
 namespace trainctl {
 

@@ -8,6 +8,7 @@
 
 #include "ckpt/checkpoint.h"
 #include "runtime/base/error.h"
+#include "runtime/base/json.h"
 #include "runtime/exchange/export.h"
 #include "runtime/exchange/export_writer.h"
 #include "runtime/exchange/forward_check.h"

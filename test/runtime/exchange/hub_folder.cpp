@@ -4,6 +4,8 @@
 #include <cstring>
 #include <random>
 
+#include "runtime/base/json.h"
+
 namespace trainctl::test {
 namespace {
 

@@ -6,6 +6,7 @@
 #include "data/bpe_trainer.h"
 #include "data/tokenizer_json.h"
 #include "runtime/base/error.h"
+#include "runtime/base/json.h"
 #include "runtime/exchange/export.h"
 #include "runtime/exchange/import.h"
 #include "runtime/exchange/model_config.h"

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "runtime/base/json.h"
 #include "runtime/base/units.h"
 #include "runtime/observe/console.h"
 #include "runtime/run/record/journal.h"

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/base/file_system.h"
+#include "runtime/base/record.h"
 #include "runtime/spec/fields/fields.h"
 #include "runtime/spec/lineage.h"
 #include "runtime/spec/pages/pages.h"

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <catch2/catch.hpp>
 
+#include "runtime/base/record.h"
 #include "runtime/run/record/journal.h"
 #include "runtime/supervise/history/save_history.h"
 

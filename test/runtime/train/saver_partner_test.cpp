@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <thread>
 
+#include "runtime/base/json.h"
 #include "test/runtime/train/saver_rig.h"
 #include "test/support/child.h"
 #include "test/support/thread_run.h"

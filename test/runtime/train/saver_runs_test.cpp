@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <map>
 
+#include "runtime/base/json.h"
 #include "test/runtime/train/saver_rig.h"
 #include "test/support/thread_run.h"
 

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "runtime/base/file_system.h"
+#include "runtime/base/json.h"
 #include "runtime/observe/report/line_follower.h"
 #include "runtime/observe/report/page.h"
 #include "runtime/observe/report/report_data.h"

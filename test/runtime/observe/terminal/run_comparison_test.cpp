@@ -1,6 +1,7 @@
 // Goal: the comparison of two runs finds the first step whose bits differ and says what was compared; equal
 // runs are equal whatever their specs say; nothing in common is not equal.
 // Method: steps, checkpoints and specs made by hand.
+#include "runtime/base/record.h"
 #include "runtime/observe/terminal/run_comparison.h"
 
 #include <catch2/catch.hpp>

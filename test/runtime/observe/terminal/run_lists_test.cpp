@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "runtime/base/json.h"
 #include "runtime/observe/terminal/run_list.h"
 #include "runtime/observe/terminal/run_logs.h"
 #include "runtime/observe/text_table.h"

@@ -1,6 +1,7 @@
 // Goal: the screen of `top` shows a run, its slow, stopped and lost ranks and its nodes, in a terminal of
 // any size and for thousands of ranks; keys sort and select; the frame is made from the files of a run.
 // Method: golden screens of frames made by hand; every size of a terminal; a folder with long lines.
+#include "runtime/base/json.h"
 #include "runtime/observe/terminal/top_screen.h"
 
 #include <catch2/catch.hpp>

@@ -6,6 +6,7 @@
 
 #include "parallel/step_program.h"
 #include "runtime/base/error.h"
+#include "runtime/base/json.h"
 #include "runtime/observe/trace/merge.h"
 #include "runtime/observe/trace/span_text.h"
 #include "test/support/child.h"

@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "data/sidecar.h"
+#include "runtime/base/record.h"
 #include "runtime/run/agent/agent.h"
 #include "runtime/run/record/crash_record.h"
 #include "runtime/run/record/events.h"

@@ -1,6 +1,7 @@
 // Goal: an epoch has the next number, and its records say where it began; what lies beyond that is moved
 //       aside; a supervisor that takes an epoch over knows how far it is.
 // Method: a run directory with the files of an epoch before, by hand; the records are read back.
+#include "runtime/base/json.h"
 #include "runtime/supervise/loop/run_epochs.h"
 
 #include <catch2/catch.hpp>

@@ -13,7 +13,8 @@
 #include <sstream>
 
 #include "runtime/base/error.h"
-#include "runtime/base/yaml.h"
+#include "runtime/base/json.h"
+#include "runtime/supervise/slurm/yaml.h"
 #include "runtime/supervise/slurm/jobset.h"
 #include "test/support/seed.h"
 

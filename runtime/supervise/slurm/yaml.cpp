@@ -1,8 +1,10 @@
-#include "runtime/base/yaml.h"
+#include "runtime/supervise/slurm/yaml.h"
 
 #include <algorithm>
 #include <cctype>
 #include <string_view>
+
+#include "runtime/base/json.h"
 
 namespace trainctl {
 namespace {

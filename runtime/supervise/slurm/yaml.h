@@ -1,8 +1,7 @@
 // Writes a JSON value as YAML in block form, for files that people read and edit. Pure.
 #pragma once
+#include <nlohmann/json_fwd.hpp>
 #include <string>
-
-#include "runtime/base/json.h"
 
 namespace trainctl {
 
